@@ -1,0 +1,127 @@
+"""Trains the embedded pair: tokenizer, target, the target's text, drafts.
+
+  python -m experiments.train --config configs/embedded_pair.py
+
+Every stage leaves its result under the recipe's folder and is skipped when
+it is there; a stage that was stopped resumes from its last checkpoint, with
+bit-identical parameters in the end.
+"""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import transformers
+from absl import app
+from ml_collections import config_flags
+
+from experiments import data
+from experiments.corpus import DOMAINS
+from experiments.optimize import train
+from experiments.settings import Optimization, Recipe, Size
+from specjax.models import transformer
+
+_CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
+
+
+def model_of(size: Size, recipe: Recipe) -> transformer.Model:
+  return transformer.build(
+    transformer.TransformerConfig(
+      vocab_size=recipe.vocab_size,
+      width=size.width,
+      num_layers=size.num_layers,
+      num_heads=size.num_heads,
+      num_kv_heads=size.num_kv_heads,
+      head_dim=size.head_dim,
+      mlp_width=size.mlp_width,
+      max_positions=recipe.max_positions,
+    )
+  )
+
+
+def cross_entropy(logits, tokens):
+  """Nats [B, T] of each next token under logits [B, T, V]."""
+  log_q = jax.nn.log_softmax(logits)
+  return -jnp.take_along_axis(log_q, tokens[..., None], -1)[..., 0]
+
+
+def bits_per_byte(model, params, windows):
+  """Held-out bits per byte by domain."""
+  score = jax.jit(lambda p, t: transformer.score(model, p, t))
+  result = {}
+  for domain, (tokens, sizes) in windows.items():
+    nats = 0.0
+    for row in tokens:
+      logits = score(params, row[None, :-1])
+      nats += float(cross_entropy(logits, row[None, 1:]).sum())
+    result[domain] = nats / np.log(2) / sizes.sum()
+  return result
+
+
+def window_shape(o: Optimization, step: int) -> tuple[int, int]:
+  """Every fourth batch has half as many windows, twice as long.
+
+  Attention over short windows is cheaper; the long ones teach the positions.
+  """
+  if step % 4 == 3:
+    return max(1, o.batch // 2), 2 * o.length
+  return o.batch, o.length
+
+
+def load_tokenizer(recipe: Recipe, folder: pathlib.Path):
+  """The recipe's tokenizer, trained the first time."""
+  path = folder / 'tokenizer'
+  if not path.exists():
+    tokenizer = data.train_tokenizer(
+      recipe.vocab_size, recipe.tokenizer_sample, recipe.seed
+    )
+    tokenizer.model_max_length = recipe.max_positions
+    tokenizer.save_pretrained(path)
+  return transformers.AutoTokenizer.from_pretrained(path)
+
+
+def train_target(recipe: Recipe, folder: pathlib.Path, tokenizer, streams):
+  """Next-token training on the corpus."""
+  o = recipe.target_training
+  model = model_of(recipe.target, recipe)
+  windows = {
+    d: data.held_out_windows(tokenizer, 2 * o.length, 8, d) for d in DOMAINS
+  }
+  weights = vars(recipe.mixture)
+
+  def loss(params, frozen, tokens):
+    del frozen  # Unused.
+    logits = transformer.score(model, params, tokens[:, :-1])
+    return cross_entropy(logits, tokens[:, 1:]).mean()
+
+  def report(params):
+    bits = bits_per_byte(model, params, windows)
+    return 'bits per byte ' + str({k: round(v, 3) for k, v in bits.items()})
+
+  return model, train(
+    'target',
+    folder,
+    o,
+    model.init(jax.random.key(recipe.seed)),
+    loss,
+    None,
+    lambda i: data.draw_batch(
+      streams, weights, window_shape(o, i), recipe.seed, i
+    ),
+    report,
+  )
+
+
+def main(_):
+  recipe = _CONFIG.value
+  folder = pathlib.Path(recipe.folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  tokenizer = load_tokenizer(recipe, folder)
+  streams = data.token_streams(tokenizer, folder)
+  print({k: len(v) for k, v in streams.items()}, 'tokens')
+  train_target(recipe, folder, tokenizer, streams)
+
+
+if __name__ == '__main__':
+  app.run(main)

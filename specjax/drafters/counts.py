@@ -1,0 +1,98 @@
+"""Counts of a corpus as drafts of negligible cost.
+
+The unigram and bigram approximations of Leviathan et al. (arXiv:2211.17192,
+section 4.1). A bigram table keeps the 32 most frequent successors of every
+token; the mass of all others is spread over them as unigrams. `probs` is
+exactly that law after the sampling pipeline.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import sampling, trees
+from specjax.types import Draft, Drafter
+
+SUCCESSORS = 32
+
+
+class Tables(NamedTuple):
+  """What was counted; M successors are kept (32, or 0 for unigrams)."""
+
+  unigram: jax.Array  # [V] probabilities, all positive
+  successor: jax.Array  # [V, M] token ids
+  share: jax.Array  # [V, M] probability of each successor
+
+
+def count(streams, vocab_size: int, successors: int = SUCCESSORS) -> Tables:
+  """Counts tokens and pairs.
+
+  Args:
+    streams: arrays of token ids; no pair is counted across two of them.
+    vocab_size: V.
+    successors: kept for each token; 0 makes a unigram table.
+  """
+  single = np.ones(vocab_size)  # One more each: no token is impossible.
+  pairs = np.zeros((vocab_size, vocab_size), np.int64)
+  for stream in streams:
+    stream = np.asarray(stream, np.int64)
+    single += np.bincount(stream, minlength=vocab_size)
+    code = stream[:-1] * vocab_size + stream[1:]
+    pairs += np.bincount(code, minlength=vocab_size**2).reshape(pairs.shape)
+  top = np.argsort(-pairs, axis=1, kind='stable')[:, :successors]
+  seen = np.maximum(pairs.sum(1, keepdims=True), 1)
+  share = np.take_along_axis(pairs, top, 1) / seen
+  return Tables(
+    jnp.asarray(single / single.sum(), jnp.float32),
+    jnp.asarray(top, jnp.int32),
+    jnp.asarray(share, jnp.float32),
+  )
+
+
+def law(tables: Tables, token: jax.Array) -> jax.Array:
+  """q [V] after one token: its successors, backed off to unigrams."""
+  top, share = tables.successor[token], tables.share[token]
+  others = tables.unigram.at[top].set(0)
+  left = jnp.maximum(1 - share.sum(), 0)
+  total = others.sum()
+  backed_off = others * jnp.where(total > 0, left / total, 0)
+  return backed_off.at[top].set(share)
+
+
+@functools.cache
+def make(depth: int) -> Drafter:
+  """Returns the drafter; its parameters are `Tables`."""
+  if depth < 1:
+    raise ValueError(f'depth must be at least 1, got {depth}')
+
+  def init(params, ctx, hidden):
+    del params, ctx, hidden  # Unused.
+    return ()
+
+  def draft_row(tables, token, values, key):
+    u = jax.random.uniform(key, (depth,))
+
+    def draw(token, u):
+      # log 0 is -inf: a token that cannot follow stays impossible.
+      q = sampling.distribution(jnp.log(law(tables, token)), values)
+      token = sampling.draw(u, q)
+      return token, (token, q)
+
+    return jax.lax.scan(draw, token, u)[1]
+
+  def propose(params, state, ctx, key):
+    batch = ctx.length.shape[0]
+    last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)[:, 0]
+    row = functools.partial(draft_row, params.drafter)
+    tokens, probs = jax.vmap(row)(last, ctx.sampling, key)
+    size = jnp.full(batch, depth, jnp.int32)
+    return Draft(tokens, trees.chain(batch, depth), size, probs), state
+
+  def commit(params, state, ctx, verdict, hidden):
+    del params, ctx, verdict, hidden  # Unused.
+    return state
+
+  return Drafter(depth, depth, init, propose, commit)

@@ -1,0 +1,283 @@
+"""The speculative step and the loop around it: one program, one dispatch.
+
+  propose -> score -> judge -> commit -> tell the drafter
+
+Plain decoding is the same loop with a drafter of depth 0, so a baseline is
+measured by the very code it is a baseline for.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import cache as caches
+from specjax import sampling, trees, verify
+from specjax.models import reading
+from specjax.types import Context, Counts, Params, Scores, Spec, SpecState
+
+
+def row_keys(seed: int, indices) -> jax.Array:
+  """Keys [B] of rows: they depend on the prompt's index, not on its slot."""
+  root = jax.random.key(seed, impl='threefry2x32')
+  fold = jax.vmap(functools.partial(jax.random.fold_in, root))
+  return fold(jnp.asarray(indices, jnp.uint32))
+
+
+def slots_for(spec: Spec, limit: int) -> int:
+  """Slots a buffer needs so that no write of a step is ever clamped."""
+  return caches.round_slots(limit + spec.drafter.depth + 1)
+
+
+def _no_counts(batch, depth):
+  def zeros(*shape):
+    return jnp.zeros((batch, *shape), jnp.int32)
+
+  return Counts(
+    histogram=zeros(depth + 1),
+    tried=zeros(depth),
+    accepted=zeros(depth),
+    drafted=zeros(),
+    tokens=zeros(),
+    target_calls=zeros(),
+    overlap=jnp.zeros(batch, jnp.float32),
+    misses=zeros(),
+  )
+
+
+@functools.partial(jax.jit, static_argnames='spec', donate_argnames='tokens')
+def _read(params, tokens, length, limit, key, values, *, spec):
+  batch, slots = tokens.shape
+  config = spec.target.config
+  dtype = jax.tree.leaves(params.target)[0].dtype
+  cache = caches.empty(config, batch, slots, dtype)
+  cache, hidden = reading.prefill(
+    spec.target, params.target, tokens, length, cache, spec.drafter.taps
+  )
+  ctx = Context(tokens, length, cache, values)
+  return SpecState(
+    tokens=tokens,
+    length=length,
+    start=length + 0,  # A copy: `length` is donated on.
+    limit=limit,
+    done=length >= limit,
+    finite=jnp.ones(batch, bool),
+    cache=cache,
+    drafter=spec.drafter.init(params, ctx, hidden),
+    key=key,
+    sampling=values,
+    counts=_no_counts(batch, spec.drafter.depth),
+  )
+
+
+def start(
+  params: Params,
+  prompts,
+  *,
+  spec: Spec,
+  new_tokens,
+  key: jax.Array,
+  values: sampling.Sampling,
+  slots: int | None = None,
+) -> SpecState:
+  """Reads prompts and returns the state before the first step.
+
+  Args:
+    params: of target and drafter.
+    prompts: a list of B non-empty lists of token ids.
+    spec: what to run.
+    new_tokens: tokens to add to each row, a number or [B].
+    key: [B] keys, see `row_keys`.
+    values: sampling values, see `sampling.make`.
+    slots: size of the buffer; by default what the longest row needs.
+
+  Raises:
+    ValueError: an empty prompt, a token outside the vocabulary, more tokens
+      than the target has positions or the buffer slots.
+  """
+  config = spec.target.config
+  length = np.array([len(p) for p in prompts], np.int32)
+  if not len(length) or not length.all():
+    raise ValueError('prompt is empty: it needs at least one token')
+  for i, prompt in enumerate(prompts):
+    if min(prompt) < 0 or max(prompt) >= config.vocab_size:
+      raise ValueError(
+        f'prompt {i} has a token outside the vocabulary of '
+        f'{config.vocab_size} tokens'
+      )
+  limit = length + np.asarray(new_tokens, np.int32)
+  if limit.max() > config.max_positions:
+    raise ValueError(
+      f'prompt and new tokens make {limit.max()} tokens, but the target has '
+      f'{config.max_positions} positions: shorten one of them'
+    )
+  needed = slots_for(spec, int(limit.max()))
+  if slots is not None and caches.round_slots(slots) < needed:
+    raise ValueError(f'slots is {slots}, but these rows need {needed}')
+  slots = caches.round_slots(slots) if slots else needed
+  tokens = np.zeros((len(prompts), slots), np.int32)
+  for row, prompt in zip(tokens, prompts, strict=True):
+    row[: len(prompt)] = prompt
+  return _read(
+    params,
+    jnp.asarray(tokens),
+    jnp.asarray(length),
+    jnp.asarray(limit, jnp.int32),
+    key,
+    values,
+    spec=spec,
+  )
+
+
+def _along(rows, path):
+  """rows [B, N, ...] gathered along path [B, P]."""
+  index = path.reshape(*path.shape, *(1,) * (rows.ndim - 2))
+  return jnp.take_along_axis(rows, index, 1)
+
+
+def _count(counts, draft, verdict, emitted, room, live, beta):
+  """Adds one step. A step cut short counts in tokens and calls only.
+
+  Args:
+    counts: so far.
+    draft: what was proposed.
+    verdict: what was accepted.
+    emitted: [B] tokens the step added.
+    room: [B] whether every token of the step was kept.
+    live: [B] rows that took the step.
+    beta: [B] overlap at the root.
+  """
+  depth = counts.tried.shape[1]
+  whole = live & room
+  position = jnp.arange(depth + 1)
+  exists = jnp.arange(draft.tokens.shape[1]) < draft.size[:, None]
+  # A position was tried where a node hangs below the path.
+  below = verdict.path[:, :depth, None] == draft.parents[:, None]
+  reached = position[:depth] <= verdict.num_accepted[:, None]
+  tried = (below & exists[:, None]).any(-1) & reached & whole[:, None]
+  kept = (position[:depth] < verdict.num_accepted[:, None]) & whole[:, None]
+  at = (position == verdict.num_accepted[:, None]) & whole[:, None]
+  return Counts(
+    histogram=counts.histogram + at,
+    tried=counts.tried + tried,
+    accepted=counts.accepted + kept,
+    drafted=counts.drafted + jnp.where(whole, draft.size, 0),
+    tokens=counts.tokens + emitted,
+    target_calls=counts.target_calls + live,
+    overlap=counts.overlap + jnp.where(whole, beta, 0).astype(jnp.float32),
+    misses=counts.misses + (whole & (draft.size == 0)),
+  )
+
+
+def _emit(state, draft, verdict, eos):
+  """Tokens of the step and how many of them stay.
+
+    drafted  x1 x2 x3, two accepted, next y    ->    x1 x2 y .
+
+  Returns:
+    emitted [B, K+1], count [B], whether all stayed [B], ended by eos [B].
+  """
+  place = jnp.arange(verdict.path.shape[1])
+  if draft.tokens.shape[1]:
+    emitted = _along(draft.tokens, jnp.maximum(verdict.path - 1, 0))
+    emitted = jnp.roll(emitted, -1, 1)
+  else:
+    emitted = jnp.zeros_like(verdict.path)
+  end = verdict.num_accepted[:, None]
+  emitted = jnp.where(place == end, verdict.next_token[:, None], emitted)
+  stops = jnp.zeros(emitted.shape, bool)
+  for token in eos:
+    stops |= emitted == token
+  stops &= place <= end
+  stopped = stops.any(1)
+  first = jnp.argmax(stops, 1)
+  full = verdict.num_accepted + 1
+  count = jnp.where(stopped, jnp.minimum(first + 1, full), full)
+  room = jnp.minimum(count, state.limit - state.length)
+  stopped &= room == count
+  return emitted, room, room == full, stopped
+
+
+def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
+  """One speculative step of every row; finished rows stay as they are."""
+  drafter = spec.drafter
+  keys = jax.vmap(lambda key: jax.random.split(key, 3))(state.key)
+  ctx = Context(state.tokens, state.length, state.cache, state.sampling)
+  with jax.named_scope('propose'):
+    draft, memory = drafter.propose(params, state.drafter, ctx, keys[:, 1])
+  with jax.named_scope('score'):
+    root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, 1)
+    depth, mask = jax.vmap(trees.layout)(draft.parents)
+    out = spec.target.forward(
+      params.target,
+      jnp.concatenate([root, draft.tokens], 1),
+      state.length[:, None] - 1 + depth,
+      state.cache,
+      state.length - 1,
+      mask,
+      taps=drafter.taps,
+    )
+    logits = spec.target.head(params.target, out.hidden)
+  with jax.named_scope('judge'):
+    laws = jax.vmap(sampling.distribution, in_axes=(0, None))
+    scores = Scores(jax.vmap(laws)(logits, state.sampling), logits)
+    verdict = jax.vmap(
+      functools.partial(verify.judge, rule=spec.rule, depth=drafter.depth)
+    )(keys[:, 2], draft, scores)
+    beta = jax.vmap(verify.overlap)(draft, scores)
+  with jax.named_scope('commit'):
+    finite = state.finite & (state.done | jnp.isfinite(logits.max((1, 2))))
+    live = ~state.done & finite
+    emitted, count, whole, stopped = _emit(state, draft, verdict, spec.eos)
+    count = jnp.where(live, count, 0)
+    kept = jnp.arange(emitted.shape[1]) < count[:, None]
+    tokens = jax.vmap(
+      lambda row, new, at: jax.lax.dynamic_update_slice(row, new, (at,))
+    )(state.tokens, jnp.where(kept, emitted, 0), state.length)
+    cache = caches.commit(
+      state.cache, out.flight, verdict.path, state.length - 1
+    )
+    length = state.length + count
+    counts = _count(state.counts, draft, verdict, count, whole, live, beta)
+  with jax.named_scope('tell'):
+    ctx = Context(tokens, length, cache, state.sampling)
+    # A finished row stays where it is: nothing was accepted.
+    verdict = verdict._replace(
+      num_accepted=jnp.where(live, verdict.num_accepted, 0)
+    )
+    memory = drafter.commit(
+      params, memory, ctx, verdict, _along(out.taps, verdict.path)
+    )
+  return state._replace(
+    tokens=tokens,
+    length=length,
+    done=state.done | ~finite | (live & stopped) | (length >= state.limit),
+    finite=finite,
+    cache=cache,
+    drafter=memory,
+    key=keys[:, 0],
+    counts=counts,
+  )
+
+
+@functools.partial(jax.jit, static_argnames='spec', donate_argnames='state')
+def generate(
+  params: Params, state: SpecState, steps, *, spec: Spec
+) -> SpecState:
+  """Runs at most `steps` steps, fewer when every row has finished.
+
+  A whole generation, a chunk for streaming and a single step are the same
+  program: `steps` is traced. The state is donated.
+  """
+
+  def more(carry):
+    i, state = carry
+    return (i < steps) & ~state.done.all()
+
+  def turn(carry):
+    i, state = carry
+    return i + 1, step(params, state, spec=spec)
+
+  zero = jnp.zeros((), jnp.int32)
+  return jax.lax.while_loop(more, turn, (zero, state))[1]

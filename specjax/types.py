@@ -1,0 +1,173 @@
+"""The contract page: every public type, once.
+
+Axes, one letter each:
+
+  B  batch (sequences)          V  vocabulary
+  S  cache slots                L  layers
+  T  tokens fed at once         H  attention heads
+  N  drafted nodes              G  key-value heads
+  K  draft depth                D  head width
+  R  source tokens              E  model width
+
+p is always the target's distribution and q the draft's; Chen et al.
+(arXiv:2302.01318) use the letters the other way round.
+
+Moving things are NamedTuples of arrays (pytrees); `Spec` and `Drafter` are
+static and hashable. Nothing is both.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+
+class KV(NamedTuple):
+  """Keys and values of one layer; a cache is a tuple of these, one a layer."""
+
+  k: jax.Array  # [B, G, S, D]
+  v: jax.Array  # [B, G, S, D]
+
+
+Cache = tuple[KV, ...]
+
+
+class Params(NamedTuple):
+  """What every drafter may compute with: the target's weights and its own."""
+
+  target: Any
+  drafter: Any
+
+
+class Context(NamedTuple):
+  """What every drafter may look at; read only.
+
+  The last committed token is in no cache yet: cache slot i holds token i for
+  i < length - 1, and `tokens[length - 1]` is the next token to be fed.
+  """
+
+  tokens: jax.Array  # [B, S]
+  length: jax.Array  # [B]
+  cache: Cache
+  sampling: Any  # `sampling.Sampling`, values [B]: the law q must come from
+
+
+class Draft(NamedTuple):
+  """N drafted tokens that hang as a tree under the last committed token.
+
+  Row 0 of the scored block is that token (the root); node i is row i + 1, and
+  `parents[i]` is a row: 0 the root, j + 1 node j. Parents come before their
+  children, and siblings are tried in the order of their nodes. A chain has
+  parents 0, 1, 2, ...
+
+    tokens   x0  x1  x2        rows   0 -- 1 -- 2
+    parents   0   1   0                 \\- 3
+  """
+
+  tokens: jax.Array  # [B, N]
+  parents: jax.Array  # [B, N]
+  size: jax.Array  # [B]: nodes at or beyond it do not exist
+  probs: jax.Array | None  # [B, N, V] the law node i was drawn from, or chosen
+
+
+class Verdict(NamedTuple):
+  """What a verification rule decided: `path` holds rows, root first."""
+
+  path: jax.Array  # [B, K+1]
+  num_accepted: jax.Array  # [B]
+  next_token: jax.Array  # [B]
+
+
+class Drafter(NamedTuple):
+  """A way to draft: four pure functions and its sizes.
+
+  init(params, ctx, hidden) -> state: after the prompt was read. `hidden` is
+    [B, len(taps), E]: the target's features of the last cached token.
+  propose(params, state, ctx, key) -> (Draft, state): `key` is [B] keys.
+  commit(params, state, ctx, verdict, hidden) -> state: `ctx` already holds
+    the new tokens; `hidden` [B, K+1, len(taps), E] are the target's features
+    along the accepted path. A row that has finished is told an empty path.
+  init_params(key) -> params: fresh weights, or None where there are none.
+
+  `probs` of a draft is a promise that node i was drawn from it given its
+  earlier siblings; a token chosen in any other way carries None. Where it is
+  given, a drawn token stays: `size` may depend on tokens already drawn and
+  kept, never on the one that would be dropped.
+  """
+
+  depth: int  # K: longest path from the root to a leaf
+  nodes: int  # N
+  init: Callable[..., Any]
+  propose: Callable[..., tuple[Draft, Any]]
+  commit: Callable[..., Any]
+  init_params: Callable[..., Any] | None = None
+  taps: tuple[int, ...] = ()  # target layers whose features it wants
+
+
+class Rule(NamedTuple):
+  """A verification rule of one sequence; `vmap` outside.
+
+  accept(draft, scores) -> [N]: the probability that node i is accepted, given
+    that its parent was reached and its earlier siblings were rejected.
+  rest(draft, scores, row) -> [V]: the law of the next token after `row` was
+    the last one accepted.
+  lossless: whether the output keeps the target's law exactly.
+  """
+
+  accept: Callable[..., jax.Array]
+  rest: Callable[..., jax.Array]
+  lossless: bool
+
+
+class Scores(NamedTuple):
+  """What a rule judges a draft by, rows as in `Draft`."""
+
+  probs: jax.Array  # [N+1, V] after the sampling pipeline
+  logits: jax.Array  # [N+1, V] before it
+
+
+class Counts(NamedTuple):
+  """Statistics of each row; everything reported derives from these."""
+
+  histogram: jax.Array  # [B, K+1] steps by accepted length, whole steps only
+  tried: jax.Array  # [B, K] steps in which position k was judged
+  accepted: jax.Array  # [B, K]
+  drafted: jax.Array  # [B] nodes proposed in whole steps
+  tokens: jax.Array  # [B] new tokens
+  target_calls: jax.Array  # [B]
+  overlap: jax.Array  # [B] sum over first positions of sum(min(p, q))
+  misses: jax.Array  # [B] steps without any proposal
+
+
+class SpecState(NamedTuple):
+  """Everything that moves. `generate.start` is its one constructor."""
+
+  tokens: jax.Array  # [B, S]
+  length: jax.Array  # [B] committed tokens
+  start: jax.Array  # [B] length of the prompt
+  limit: jax.Array  # [B] length at which a row ends
+  done: jax.Array  # [B]
+  finite: jax.Array  # [B] false once the target's logits were not finite
+  cache: Cache
+  drafter: Any
+  key: jax.Array  # [B] one key a row
+  sampling: Any  # values [B]
+  counts: Counts
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+  """The one static argument: build it once, since jit compares it.
+
+  Attributes:
+    target: the target model, a `models.transformer.Model`.
+    drafter: how to draft.
+    rule: how to verify.
+    eos: token ids that end a row.
+  """
+
+  target: Any
+  drafter: Drafter
+  rule: Rule
+  eos: tuple[int, ...] = ()

@@ -1,0 +1,200 @@
+"""Tests of the embedded corpus: what is held out stays out."""
+
+import csv
+import importlib.util
+import io
+import json
+import re
+import tomllib
+
+import pytest
+
+from experiments import corpus
+
+# Lines that many files share without having been copied from one another.
+_COMMON = re.compile(
+  r'import |from |# .*(copyright|licen[sc]e|warrant)', re.IGNORECASE
+)
+_CHUNK = 60
+_SHORTEST_LINE = 40
+
+
+@pytest.fixture(scope='module')
+def evaluation() -> dict[str, list[corpus.Document]]:
+  return {
+    domain: corpus.evaluation_documents(domain) for domain in corpus.DOMAINS
+  }
+
+
+@pytest.fixture(scope='module')
+def training() -> dict[str, list[corpus.Document]]:
+  return {
+    domain: list(corpus.training_documents(domain)) for domain in corpus.DOMAINS
+  }
+
+
+@pytest.fixture(scope='module')
+def training_chunks(training) -> set[int]:
+  # Hashes, as the lines of the whole library would take much memory.
+  return {
+    hash(chunk)
+    for documents in training.values()
+    for document in documents
+    for chunk in list_chunks(document.text)
+  }
+
+
+def list_chunks(text: str) -> set[str]:
+  lines = map(str.strip, text.split('\n'))
+  return {
+    line[:_CHUNK]
+    for line in lines
+    if len(line) >= _SHORTEST_LINE and not _COMMON.match(line)
+  }
+
+
+def find_module(name: str) -> str:
+  return name.split('/')[-1].split('.')[0]
+
+
+@pytest.mark.parametrize('domain', corpus.DOMAINS)
+def test_training_repeats_little_of_the_evaluation(
+  domain, evaluation, training_chunks
+):
+  # Training in one domain must not give away the evaluation of another, so
+  # each is held against the chunks of all.
+  chunks = set()
+  for document in evaluation[domain]:
+    chunks |= list_chunks(document.text)
+  shared = [chunk for chunk in chunks if hash(chunk) in training_chunks]
+  assert len(shared) < 0.05 * len(chunks), sorted(shared)[:20]
+
+
+@pytest.mark.parametrize('domain', corpus.DOMAINS)
+def test_every_document_of_the_evaluation_has_little_in_training(
+  domain, evaluation, training_chunks
+):
+  # A share over the domain would hide one document that is there as a whole.
+  for document in evaluation[domain]:
+    chunks = list_chunks(document.text)
+    shared = [chunk for chunk in chunks if hash(chunk) in training_chunks]
+    assert len(shared) <= max(3, 0.2 * len(chunks)), document.name
+
+
+@pytest.mark.parametrize('domain', corpus.DOMAINS)
+def test_documents_are_sorted_and_distinct(domain, evaluation, training):
+  for documents in (evaluation[domain], training[domain]):
+    names = [document.name for document in documents]
+    assert names == sorted(set(names))
+    assert all(document.domain == domain for document in documents)
+    assert all(document.text.strip() for document in documents)
+  evaluated = {document.name for document in evaluation[domain]}
+  assert evaluated.isdisjoint(document.name for document in training[domain])
+
+
+@pytest.mark.parametrize('domain', corpus.DOMAINS)
+def test_evaluation_has_enough_long_documents(domain, evaluation):
+  long = [
+    document for document in evaluation[domain] if len(document.text) >= 1500
+  ]
+  assert len(long) >= 24
+
+
+def test_held_out_modules_are_in_no_training_document(training):
+  for documents in training.values():
+    for document in documents:
+      if document.name.startswith(('topics/', 'tables/', 'compiled/')):
+        continue
+      assert find_module(document.name) not in corpus.HELD_OUT_MODULES
+
+
+def test_tests_of_held_out_modules_are_not_in_training(training):
+  parts = {
+    part for document in training['code'] for part in document.name.split('.')
+  }
+  assert parts.isdisjoint(
+    f'test_{module}' for module in corpus.HELD_OUT_MODULES
+  )
+
+
+def test_held_out_topics_are_only_in_the_evaluation(evaluation, training):
+  held_out = {f'topics/{topic}' for topic in corpus.HELD_OUT_TOPICS}
+  trained = {document.name for document in training['documentation']}
+  evaluated = {document.name for document in evaluation['documentation']}
+  assert trained.isdisjoint(held_out)
+  topics = {name for name in evaluated if name.startswith('topics/')}
+  # Some distributions of Python leave the topics out altogether.
+  assert topics <= held_out
+  assert not topics or len(topics) >= 20
+
+
+def test_tables_list_no_held_out_module(training):
+  # What other modules import may be named; the key of a record may not.
+  key = re.compile(
+    r'^(?:\s*\{?"module": "|module = "|\| )?'
+    rf'(?:{"|".join(corpus.HELD_OUT_MODULES)})\b',
+    re.MULTILINE,
+  )
+  for document in training['structured']:
+    if document.name.startswith(('imports/', 'tables/modules')):
+      assert not key.search(document.text), document.name
+
+
+@pytest.mark.parametrize('module', sorted(corpus.HELD_OUT_MODULES))
+def test_held_out_module_has_a_source(module, evaluation):
+  assert importlib.util.find_spec(module).origin.endswith('.py')
+  assert module in {
+    find_module(document.name) for document in evaluation['code']
+  }
+
+
+def test_evaluation_needs_no_test_package(evaluation):
+  for document in evaluation['code']:
+    assert 'test' not in document.name.split('.')
+
+
+@pytest.mark.parametrize('domain', corpus.DOMAINS)
+def test_second_reading_gives_the_same(domain, evaluation):
+  assert corpus.evaluation_documents(domain) == evaluation[domain]
+
+
+def test_second_reading_of_training_gives_the_same(training):
+  # The code is only read, so the two that are generated are enough.
+  for domain in ('documentation', 'structured'):
+    assert list(corpus.training_documents(domain)) == training[domain]
+
+
+@pytest.mark.parametrize(
+  'read', [corpus.training_documents, corpus.evaluation_documents]
+)
+def test_unknown_domain_is_named_with_the_known(read):
+  with pytest.raises(ValueError, match='poetry.*code.*documentation.*struc'):
+    read('poetry')
+
+
+def test_structured_documents_follow_their_format(evaluation, training):
+  seen = set()
+  for document in evaluation['structured'] + training['structured']:
+    extension = document.name.rsplit('.', 1)[1]
+    seen.add(extension)
+    check_format(extension, document)
+  assert seen == {'csv', 'json', 'jsonl', 'md', 'toml', 'txt'}
+
+
+def check_format(extension: str, document: corpus.Document) -> None:
+  text = document.text
+  if extension == 'json':
+    content = json.loads(text)
+    assert content['count'] == len(content['records'])
+  elif extension == 'jsonl':
+    keys = {tuple(json.loads(line)) for line in text.splitlines()}
+    assert len(keys) == 1
+  elif extension == 'csv':
+    widths = {len(row) for row in csv.reader(io.StringIO(text))}
+    assert len(widths) == 1, document.name
+  elif extension == 'toml':
+    assert tomllib.loads(text)['record']
+  elif extension == 'md':
+    rows = text.split('\n')[2:-1]
+    widths = {len(re.findall(r'(?<!\\)\|', row)) for row in rows}
+    assert len(widths) == 1, document.name
