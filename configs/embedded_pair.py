@@ -24,7 +24,7 @@ def get_config() -> Recipe:
     target_training=Optimization(steps=3000, learning_rate=2e-3, batch=8),
     drafts=Drafts(
       widths=(64, 128, 256),
-      on_corpus=Optimization(steps=1500, learning_rate=3e-3, batch=8),
-      on_samples=Optimization(steps=1500, learning_rate=2e-3, batch=8),
+      on_corpus=Optimization(steps=800, learning_rate=4e-3, batch=8),
+      on_samples=Optimization(steps=1200, learning_rate=2e-3, batch=8),
     ),
   )

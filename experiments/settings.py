@@ -5,6 +5,7 @@ refuses unknown ones; the programs check values before any work.
 """
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass
@@ -61,7 +62,7 @@ class Drafts:
   on_samples: Optimization
   samples: int = 4096
   prompt_length: int = 32
-  greedy_share: float = 0.4
+  greedy_share: float = 0.3
   batch: int = 64
 
 
@@ -84,4 +85,94 @@ class Recipe:
   tokenizer_sample: int = 3_000_000
   max_positions: int = 512
   seed: int = 0
+  quick: bool = False
+
+
+@dataclasses.dataclass
+class Checkpoint:
+  """A Hugging Face directory."""
+
+  path: str = ''
+
+
+@dataclasses.dataclass
+class Candidate:
+  """A drafter to compare.
+
+  Attributes:
+    load: function `(target, depth, path, **options) -> (Drafter, params)`, by
+      its full name.
+    gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
+    path: of its weights, where it has any.
+    options: further arguments of `load`.
+  """
+
+  load: str
+  gamma: int
+  path: str = ''
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class SamplingValues:
+  """Stages of the pipeline besides the temperature; None leaves one out."""
+
+  top_k: int | None = None
+  top_p: float | None = None
+  min_p: float | None = None
+
+
+@dataclasses.dataclass
+class Prompts:
+  """Windows of held-out documents of the embedded corpus.
+
+  Attributes:
+    domains: which of the corpus's domains.
+    count: prompts of each domain.
+    length: tokens of each.
+  """
+
+  domains: tuple[str, ...] = ('code', 'documentation', 'structured')
+  count: int = 12
+  length: int = 96
+
+
+@dataclasses.dataclass
+class Experiment:
+  """Drafters x rules x draft lengths x domains x temperatures.
+
+  Attributes:
+    name: of the experiment; its results go to runs/<name>-<hash of the
+      settings> unless `results` names a folder.
+    target: the target's checkpoint.
+    candidates: drafters by name.
+    drafters: which of them to run; all when empty. An entry may also be the
+      full name of a `load` function, with `:path` behind it.
+    verifiers: rules by full name, an argument behind a colon.
+    gammas: draft lengths tried with every drafter; empty for each one's own.
+    temperatures: 0 is greedy.
+    sampling: the other stages of the pipeline.
+    prompts: what is continued.
+    prompt: text that `experiments.generate` continues instead.
+    max_new_tokens: tokens added to every prompt.
+    batch: prompts decoded together.
+    seed: of prompts and sampling.
+    results: folder for rows and summary.
+    quick: a small version of the same experiment.
+  """
+
+  name: str
+  target: Checkpoint
+  candidates: dict[str, Candidate]
+  drafters: tuple[str, ...] = ()
+  verifiers: tuple[str, ...] = ('specjax.verify.token',)
+  gammas: tuple[int, ...] = ()
+  temperatures: tuple[float, ...] = (0.0, 1.0)
+  sampling: SamplingValues = dataclasses.field(default_factory=SamplingValues)
+  prompts: Prompts = dataclasses.field(default_factory=Prompts)
+  prompt: str = ''
+  max_new_tokens: int = 128
+  batch: int = 1
+  seed: int = 0
+  results: str = ''
   quick: bool = False

@@ -16,11 +16,12 @@ import transformers
 from absl import app
 from ml_collections import config_flags
 
-from experiments import data
+from experiments import data, distill
 from experiments.corpus import DOMAINS
 from experiments.optimize import train
 from experiments.settings import Optimization, Recipe, Size
-from specjax.models import transformer
+from specjax.drafters import counts
+from specjax.models import checkpoints, transformer
 
 _CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
 
@@ -113,6 +114,18 @@ def train_target(recipe: Recipe, folder: pathlib.Path, tokenizer, streams):
   )
 
 
+def draft_size(width: int) -> Size:
+  """One thin layer: heads of 32, an MLP of three times the width."""
+  return Size(
+    width=width,
+    num_layers=1,
+    num_heads=width // 32,
+    num_kv_heads=max(1, width // 64),
+    head_dim=32,
+    mlp_width=3 * width,
+  )
+
+
 def main(_):
   recipe = _CONFIG.value
   folder = pathlib.Path(recipe.folder)
@@ -120,7 +133,41 @@ def main(_):
   tokenizer = load_tokenizer(recipe, folder)
   streams = data.token_streams(tokenizer, folder)
   print({k: len(v) for k, v in streams.items()}, 'tokens')
-  train_target(recipe, folder, tokenizer, streams)
+  target, params = train_target(recipe, folder, tokenizer, streams)
+  texts = distill.write_samples(recipe, folder, target, params, streams)
+  models = {
+    f'draft-{width}': model_of(draft_size(width), recipe)
+    for width in recipe.drafts.widths
+  }
+  drafts = distill.train_drafts(
+    recipe, folder, target, params, models, streams, texts
+  )
+  models['target'], drafts['target'] = target, params
+  export(recipe, folder, tokenizer, streams, models, drafts)
+
+
+def export(recipe, folder, tokenizer, streams, models, params):
+  """Writes the finished models and prints what they are worth."""
+  windows = {
+    d: data.held_out_windows(tokenizer, 2 * 256, 16, d) for d in DOMAINS
+  }
+  for name, model in models.items():
+    path = folder / 'pair' / name
+    if not path.exists():
+      checkpoints.save(path, model, params[name], tokenizer)
+    # What is shipped is judged: 16-bit weights, read again.
+    model, stored = checkpoints.load(path)
+    size = sum(x.size for x in jax.tree.leaves(stored))
+    bits = bits_per_byte(model, stored, windows)
+    line = '  '.join(f'{k} {v:.3f}' for k, v in bits.items())
+    print(f'{name}  {size} parameters  bits per byte  {line}')
+  for order, successors in (('unigram', 0), ('bigram', counts.SUCCESSORS)):
+    path = folder / 'pair' / order
+    if not path.exists():
+      counts.save(
+        path,
+        counts.count(streams.values(), recipe.vocab_size, successors),
+      )
 
 
 if __name__ == '__main__':

@@ -107,11 +107,15 @@ def start(
         f'{config.vocab_size} tokens'
       )
   limit = length + np.asarray(new_tokens, np.int32)
-  if limit.max() > config.max_positions:
-    raise ValueError(
-      f'prompt and new tokens make {limit.max()} tokens, but the target has '
-      f'{config.max_positions} positions: shorten one of them'
-    )
+  for who, positions in (
+    ('target', config.max_positions),
+    ('drafter', spec.drafter.positions),
+  ):
+    if positions is not None and limit.max() > positions:
+      raise ValueError(
+        f'prompt and new tokens make {limit.max()} tokens, but the {who} has '
+        f'{positions} positions: shorten one of them'
+      )
   needed = slots_for(spec, int(limit.max()))
   if slots is not None and caches.round_slots(slots) < needed:
     raise ValueError(f'slots is {slots}, but these rows need {needed}')
@@ -128,6 +132,11 @@ def start(
     values,
     spec=spec,
   )
+
+
+def context(state: SpecState) -> Context:
+  """What a drafter sees of a state."""
+  return Context(state.tokens, state.length, state.cache, state.sampling)
 
 
 def _along(rows, path):
@@ -203,7 +212,7 @@ def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
   """One speculative step of every row; finished rows stay as they are."""
   drafter = spec.drafter
   keys = jax.vmap(lambda key: jax.random.split(key, 3))(state.key)
-  ctx = Context(state.tokens, state.length, state.cache, state.sampling)
+  ctx = context(state)
   with jax.named_scope('propose'):
     draft, memory = drafter.propose(params, state.drafter, ctx, keys[:, 1])
   with jax.named_scope('score'):
@@ -235,9 +244,10 @@ def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
     tokens = jax.vmap(
       lambda row, new, at: jax.lax.dynamic_update_slice(row, new, (at,))
     )(state.tokens, jnp.where(kept, emitted, 0), state.length)
-    cache = caches.commit(
-      state.cache, out.flight, verdict.path, state.length - 1
-    )
+    # No token is negative: this only makes the write depend on what was read
+    # of the cache, without which the compiler copies the cache at every step.
+    start = state.length - 1 + (verdict.next_token < 0)
+    cache = caches.commit(state.cache, out.flight, verdict.path, start)
     length = state.length + count
     counts = _count(state.counts, draft, verdict, count, whole, live, beta)
   with jax.named_scope('tell'):

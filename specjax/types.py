@@ -103,6 +103,7 @@ class Drafter(NamedTuple):
   commit: Callable[..., Any]
   init_params: Callable[..., Any] | None = None
   taps: tuple[int, ...] = ()  # target layers whose features it wants
+  positions: int | None = None  # longest sequence it was made for
 
 
 class Rule(NamedTuple):

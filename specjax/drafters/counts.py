@@ -7,13 +7,16 @@ exactly that law after the sampling pipeline.
 """
 
 import functools
+import pathlib
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
 from specjax import sampling, trees
+from specjax.models.transformer import Model
 from specjax.types import Draft, Drafter
 
 SUCCESSORS = 32
@@ -49,6 +52,32 @@ def count(streams, vocab_size: int, successors: int = SUCCESSORS) -> Tables:
     jnp.asarray(single / single.sum(), jnp.float32),
     jnp.asarray(top, jnp.int32),
     jnp.asarray(share, jnp.float32),
+  )
+
+
+def save(path: str | pathlib.Path, tables: Tables) -> None:
+  """Writes `tables.safetensors` into a new directory."""
+  folder = pathlib.Path(path)
+  folder.mkdir(parents=True)
+  arrays = {name: np.asarray(a) for name, a in tables._asdict().items()}
+  arrays['successor'] = arrays['successor'].astype(np.uint32)
+  safetensors.numpy.save_file(arrays, folder / 'tables.safetensors')
+
+
+def read(path: str | pathlib.Path) -> Tables:
+  """Reads what `save` wrote.
+
+  Raises:
+    ValueError: there is no such file.
+  """
+  file = pathlib.Path(path) / 'tables.safetensors'
+  if not file.is_file():
+    raise ValueError(f'{file} is missing: a counts drafter needs its tables')
+  arrays = safetensors.numpy.load_file(file)
+  return Tables(
+    jnp.asarray(arrays['unigram']),
+    jnp.asarray(arrays['successor'], jnp.int32),
+    jnp.asarray(arrays['share']),
   )
 
 
@@ -96,3 +125,14 @@ def make(depth: int) -> Drafter:
     return state
 
   return Drafter(depth, depth, init, propose, commit)
+
+
+def load(target: Model, depth: int, path: str) -> tuple[Drafter, Tables]:
+  """The drafter of the tables in a directory, for a target."""
+  tables = read(path)
+  if len(tables.unigram) != target.config.vocab_size:
+    raise ValueError(
+      f'{path} counts {len(tables.unigram)} tokens, but the target has '
+      f'{target.config.vocab_size}'
+    )
+  return make(depth), tables

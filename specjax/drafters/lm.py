@@ -6,13 +6,14 @@ Speculative decoding as Leviathan et al. (arXiv:2211.17192) and Chen et al.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
 from specjax import sampling, trees
-from specjax.models import reading
+from specjax.models import checkpoints, reading, transformer
 from specjax.models.transformer import Model
 from specjax.types import Draft, Drafter
 
@@ -138,4 +139,38 @@ def make(
     del params, ctx, verdict, hidden  # Unused.
     return cache
 
-  return Drafter(depth, depth, init, propose, commit, init_params=model.init)
+  return Drafter(
+    depth,
+    depth,
+    init,
+    propose,
+    commit,
+    init_params=model.init,
+    positions=model.config.max_positions,
+  )
+
+
+def load(
+  target: Model, depth: int, path: str, threshold: float = 0.0
+) -> tuple[Drafter, Any]:
+  """The drafter of a checkpoint, for a target.
+
+  Args:
+    target: the target model; the draft's weights are laid out as its own are.
+    depth: K.
+    path: a Hugging Face directory.
+    threshold: of `confidence`; 0 always drafts `depth` tokens.
+
+  Raises:
+    ValueError: draft and target have different vocabularies.
+  """
+  model, params = checkpoints.load(path)
+  if model.config.vocab_size != target.config.vocab_size:
+    raise ValueError(
+      f'draft {path} has a vocabulary of {model.config.vocab_size} tokens and '
+      f'the target one of {target.config.vocab_size}: they must share one'
+    )
+  if target.config.blocked:
+    model, params = transformer.block(model, params)
+  stop = confidence(threshold) if threshold else None
+  return make(model, depth, stop), params

@@ -1,0 +1,25 @@
+"""The main job: the embedded pair on held-out text, every drafter.
+
+  python -m experiments.run --config configs/quickstart.py
+"""
+
+from experiments.settings import Candidate, Checkpoint, Experiment
+from specjax import pair
+
+_LM = 'specjax.drafters.lm.load'
+
+
+def get_config() -> Experiment:
+  return Experiment(
+    name='quickstart',
+    target=Checkpoint(pair.path('target')),
+    candidates={
+      'draft-64': Candidate(_LM, 3, pair.path('draft-64')),
+      'draft-128': Candidate(_LM, 3, pair.path('draft-128')),
+      'draft-256': Candidate(_LM, 3, pair.path('draft-256')),
+      'ngram': Candidate('specjax.drafters.ngram.load', 4),
+      'bigram': Candidate(
+        'specjax.drafters.counts.load', 2, pair.path('bigram')
+      ),
+    },
+  )

@@ -1,0 +1,189 @@
+"""Measurements: what was accepted, what it cost, how long it took.
+
+Times are taken around one dispatch, with nothing compiled and nothing
+transferred inside. Methods take turns on the same prompts, so a drift of the
+machine's speed meets them alike.
+"""
+
+import dataclasses
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import generate, sampling, trees
+from specjax.drafters import plain
+from specjax.types import Counts, Draft, Drafter, Params, Spec
+
+
+class NotFinite(RuntimeError):
+  """The target's logits were not finite."""
+
+
+@dataclasses.dataclass
+class Run:
+  """One batch of prompts, decoded once."""
+
+  texts: list[list[int]]  # new tokens of each row
+  counts: Counts  # numpy, rows first
+  seconds: float  # of decoding
+  prefill_seconds: float
+  compilations: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What is decoded: prompts with their keys and sampling values."""
+
+  prompts: list[list[int]]
+  indices: np.ndarray  # of the prompts in the experiment: they seed the keys
+  values: sampling.Sampling
+  new_tokens: int
+  seed: int
+  slots: int
+
+
+def decode(
+  spec: Spec,
+  params: Params,
+  job: Job,
+  steps: int | None = None,
+  timed: bool = True,
+) -> Run:
+  """Decodes a job and takes the time.
+
+  Args:
+    spec: what runs.
+    params: its parameters.
+    job: what is decoded.
+    steps: at most so many; by default as many as there are new tokens.
+    timed: whether the time counts: then the program must be compiled, and
+      nothing may be transferred while it runs.
+
+  Raises:
+    NotFinite: the target's logits are NaN or infinite.
+  """
+  begin = time.perf_counter()
+  state = generate.start(
+    params,
+    job.prompts,
+    spec=spec,
+    new_tokens=job.new_tokens,
+    key=generate.row_keys(job.seed, job.indices),
+    values=job.values,
+    slots=job.slots,
+  )
+  jax.block_until_ready(state)
+  prefilled = time.perf_counter()
+  bound = jnp.asarray(job.new_tokens if steps is None else steps, jnp.int32)
+  jax.block_until_ready(bound)
+  before = generate.generate._cache_size()
+  with jax.transfer_guard('disallow' if timed else 'allow'):
+    ready = time.perf_counter()
+    state = generate.generate(params, state, bound, spec=spec)
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - ready
+  compilations = generate.generate._cache_size() - before
+  if timed and compilations:
+    raise RuntimeError('a program was compiled inside the timed region')
+  state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
+  if not state.finite.all():
+    raise NotFinite('the target gave logits that are NaN or infinite')
+  texts = [
+    row[a:b].tolist()
+    for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
+  ]
+  return Run(texts, state.counts, seconds, prefilled - begin, compilations)
+
+
+@functools.cache
+def _idle(nodes: int, drawn: bool, vocab: int) -> Drafter:
+  """Proposes zeros at no cost: a step with it is scoring, rule and commit."""
+  base = plain.make()
+
+  def propose(params, state, ctx, key):
+    del params, key  # Unused.
+    batch = ctx.length.shape[0]
+    probs = jnp.full((batch, nodes, vocab), 1 / vocab) if drawn else None
+    return Draft(
+      jnp.zeros((batch, nodes), jnp.int32),
+      trees.chain(batch, nodes),
+      jnp.full(batch, nodes, jnp.int32),
+      probs,
+    ), state
+
+  return base._replace(depth=nodes, nodes=nodes, propose=propose)
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+  """Costs in plain steps, medians over interleaved repetitions."""
+
+  plain_seconds: float  # one plain step
+  v: float  # scoring, judging and committing gamma + 1 tokens
+  c: float  # drafting, divided by the draft depth
+  compilations: int
+
+
+def costs(
+  spec: Spec,
+  params: Params,
+  base: Spec,
+  base_params: Params,
+  job: Job,
+  repeats: int,
+) -> Costs:
+  """Measures c and v at the loop's own shapes.
+
+  Plain steps, full steps and steps that draft nothing are run in turn, each
+  as a loop of its own; c is what drafting adds to a step.
+  """
+  drawn = not _chosen(spec, params, job)
+  vocab = spec.target.config.vocab_size
+  idle = dataclasses.replace(
+    spec, drafter=_idle(spec.drafter.nodes, drawn, vocab)
+  )
+  room = job.new_tokens // (spec.drafter.depth + 1)
+  steps = max(1, min(32, room))
+  ways = (
+    (base, base_params, steps),
+    (idle, base_params, steps),
+    (spec, params, steps),
+  )
+  warm = [decode(*way[:2], job, 1, timed=False) for way in ways]
+  times = np.zeros((repeats, len(ways)))
+  for i in range(repeats):
+    for j, (which, weights, count) in enumerate(ways):
+      run = decode(which, weights, job, count)
+      calls = run.counts.target_calls.max()
+      times[i, j] = run.seconds / calls
+  one = np.median(times[:, 0])
+  v = np.median(times[:, 1] / times[:, 0])
+  draft = np.median((times[:, 2] - times[:, 1]) / times[:, 0])
+  return Costs(
+    plain_seconds=float(one),
+    v=float(v),
+    c=float(draft / spec.drafter.depth),
+    compilations=warm[-1].compilations,
+  )
+
+
+def _chosen(spec: Spec, params: Params, job: Job) -> bool:
+  """Whether the drafter chooses its tokens instead of drawing them."""
+
+  def propose(params):
+    state = generate.start(
+      params,
+      job.prompts,
+      spec=spec,
+      new_tokens=job.new_tokens,
+      key=generate.row_keys(job.seed, job.indices),
+      values=job.values,
+      slots=job.slots,
+    )
+    ctx = generate.context(state)
+    return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
+
+  return jax.eval_shape(propose, params).probs is None

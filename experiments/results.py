@@ -1,0 +1,192 @@
+"""The results folder: one row a cell, resumable, never overwritten.
+
+config.json   the settings; another experiment is refused
+rows.jsonl    one object per cell, appended when the cell is done
+summary.md    the table
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import subprocess
+
+import jax
+
+KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
+
+
+def settings_of(experiment) -> dict:
+  """What decides the results: every field but where they go."""
+  settings = dataclasses.asdict(experiment)
+  settings.pop('results')
+  # Where the weights lie does not matter, what they are called does.
+  text = json.dumps(settings, sort_keys=True, default=str)
+  here = str(pathlib.Path(__file__).parent.parent)
+  return json.loads(text.replace(here, '.'))
+
+
+def default_folder(experiment) -> str:
+  """runs/<name>-<hash>: every change of the settings has a folder."""
+  text = json.dumps(settings_of(experiment), sort_keys=True)
+  code = hashlib.sha256(text.encode()).hexdigest()[:6]
+  return os.path.join('runs', f'{experiment.name}-{code}')
+
+
+class Folder:
+  """Rows of one experiment on disk."""
+
+  def __init__(self, path: str, settings: dict):
+    """Opens a folder, creates it or refuses it.
+
+    Raises:
+      ValueError: it holds other results.
+    """
+    self.path = pathlib.Path(path)
+    config = self.path / 'config.json'
+    if config.exists():
+      found = json.loads(config.read_text())
+      if found != settings:
+        names = sorted(
+          k for k in found | settings if found.get(k) != settings.get(k)
+        )
+        raise ValueError(
+          f'results: {path} holds results of another config (different: '
+          f'{", ".join(names)}); choose another folder with --config.results'
+        )
+    elif self.path.exists() and any(self.path.iterdir()):
+      raise ValueError(
+        f'results: {path} is not empty and holds no config.json; choose '
+        'another folder with --config.results'
+      )
+    else:
+      self.path.mkdir(parents=True, exist_ok=True)
+      part = config.with_suffix('.part')
+      part.write_text(json.dumps(settings, indent=2, sort_keys=True) + '\n')
+      part.rename(config)
+    self.rows = self._read()
+
+  def _read(self) -> list[dict]:
+    """Rows so far; a last line cut off by a kill is dropped."""
+    file = self.path / 'rows.jsonl'
+    if not file.exists():
+      return []
+    text = file.read_text()
+    whole = text[: text.rfind('\n') + 1]
+    if whole != text:
+      part = file.with_suffix('.part')
+      part.write_text(whole)
+      part.rename(file)
+    return [json.loads(line) for line in whole.splitlines()]
+
+  def has(self, **cell) -> bool:
+    return any(all(r[k] == v for k, v in cell.items()) for r in self.rows)
+
+  def add(self, row: dict) -> None:
+    with open(self.path / 'rows.jsonl', 'a') as file:
+      file.write(json.dumps(row) + '\n')
+      file.flush()
+      os.fsync(file.fileno())
+    self.rows.append(row)
+
+  def write(self, name: str, text: str) -> None:
+    part = self.path / f'{name}.part'
+    part.write_text(text)
+    part.rename(self.path / name)
+
+
+def conditions() -> dict:
+  """Versions, device and commit: what a number depends on."""
+  packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
+  versions = {p: importlib.metadata.version(p) for p in packages}
+  versions['python'] = platform.python_version()
+  device = jax.devices()[0]
+  name = device.device_kind
+  if device.platform == 'cpu':
+    name = f'{_cpu()}, {len(os.sched_getaffinity(0))} cores'
+  return {'versions': versions, 'device': name, 'commit': _commit()}
+
+
+def _cpu() -> str:
+  try:
+    with open('/proc/cpuinfo') as file:
+      names = [line for line in file if line.startswith('model name')]
+    return names[0].partition(':')[2].strip()
+  except (OSError, IndexError):
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+  """The checkout's commit; None outside of git."""
+  try:
+    done = subprocess.run(
+      ['git', 'rev-parse', '--short=12', 'HEAD'],
+      capture_output=True,
+      text=True,
+      check=True,
+      cwd=pathlib.Path(__file__).parent,
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return done.stdout.strip()
+
+
+def _interval(row, name, digits=2) -> str:
+  value = row[name]
+  if value is None:
+    return '-'
+  low, high = row[f'{name}_ci']
+  return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
+
+
+COLUMNS = (
+  ('drafter', lambda r: r['drafter']),
+  ('rule', lambda r: r['verifier'] + ('' if r['lossless'] else ' (lossy)')),
+  ('gamma', lambda r: str(r['gamma'])),
+  ('alpha', lambda r: _interval(r, 'alpha')),
+  ('tau', lambda r: _interval(r, 'tau')),
+  (
+    'accepted at 1, 2, ...',
+    lambda r: ' '.join(f'{a:.2f}' for a in r['acceptance_by_position']),
+  ),
+  ('tokens/s', lambda r: f'{r["tokens_per_second"]:.0f}'),
+  ('speed-up', lambda r: _interval(r, 'speedup')),
+  ('predicted', lambda r: f'{r["predicted_speedup"]:.2f}'),
+  ('c', lambda r: f'{r["c"]:.3f}'),
+  ('v', lambda r: f'{r["v"]:.2f}'),
+)
+
+
+def table(rows: list[dict]) -> str:
+  """Markdown tables, one for each domain and temperature."""
+  parts = []
+  groups = dict.fromkeys((r['domain'], r['temperature']) for r in rows)
+  for domain, temperature in groups:
+    cells = [
+      r
+      for r in rows
+      if (r['domain'], r['temperature']) == (domain, temperature)
+    ]
+    lines = [[name for name, _ in COLUMNS]]
+    lines += [[show(r) for _, show in COLUMNS] for r in cells]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ['-' * width for width in widths])
+    first = cells[0]
+    parts.append(
+      f'### {domain}, temperature {temperature:g}: plain decoding '
+      f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
+      f'{first["repetition"]:.0%} of its 4-grams repeated\n\n'
+      + '\n'.join(
+        '| '
+        + ' | '.join(
+          cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+        )
+        + ' |'
+        for line in lines
+      )
+      + '\n'
+    )
+  return '\n'.join(parts)

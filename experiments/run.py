@@ -1,0 +1,297 @@
+"""The main job: acceptance and speed of drafters, as a table.
+
+  python -m experiments.run --config configs/quickstart.py
+
+Every drafter and plain decoding take turns on the same prompts. Rows are kept
+as they are made; the same command goes on where it was stopped.
+"""
+
+import json
+import sys
+
+import numpy as np
+from absl import app, logging
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from experiments import measure, prompts, results
+from experiments.build import Built, Method, build
+from experiments.settings import Experiment
+from specjax import generate, metrics, sampling
+from specjax.types import Counts
+
+# Work of preparing one drafter, in units of decoding one batch.
+_WARM_UP = 6
+_CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
+
+
+def shrink(x: Experiment) -> None:
+  """The quick version of an experiment: fewer and shorter texts."""
+  x.prompts.count = min(x.prompts.count, 2)
+  x.max_new_tokens = min(x.max_new_tokens, 32)
+
+
+class Runner:
+  """One experiment in one process."""
+
+  def __init__(self, x: Experiment, folder: results.Folder):
+    self.x = x
+    self.folder = folder
+    self.built: Built = build(x)
+    self.conditions = results.conditions()
+    self.prompts = {
+      domain: prompts.choose(
+        self.built.tokenizer,
+        domain,
+        x.prompts.count,
+        x.prompts.length,
+        x.seed,
+      )
+      for domain in x.prompts.domains
+    }
+    limit = x.prompts.length + x.max_new_tokens
+    specs = [self.built.plain, *(m.spec for m in self.built.methods)]
+    self.slots = max(generate.slots_for(spec, limit) for spec in specs)
+    self.groups = [
+      (d, t)
+      for d in x.prompts.domains
+      for t in x.temperatures
+      if not all(self.done(m, d, t) for m in self.built.methods)
+    ]
+    self.alphas: dict = {}
+    self.costs: dict = {}
+
+  def cell(self, method: Method, domain: str, temperature: float) -> dict:
+    """What identifies a row."""
+    return {
+      'drafter': method.drafter,
+      'verifier': method.verifier,
+      'gamma': method.gamma,
+      'domain': domain,
+      'temperature': temperature,
+    }
+
+  def done(self, method, domain, temperature) -> bool:
+    return self.folder.has(**self.cell(method, domain, temperature))
+
+  def job(self, texts, indices, temperature, slots=None) -> measure.Job:
+    """Prompts with one temperature, or one [B] for each."""
+    x = self.x
+    return measure.Job(
+      texts,
+      np.asarray(indices),
+      sampling.make(len(texts), temperature, **vars(x.sampling)),
+      x.max_new_tokens,
+      x.seed,
+      slots or self.slots,
+    )
+
+  def units(self, domain: str, temperature: float) -> list[measure.Job]:
+    """Batches of the domain's prompts; what is left over is left out."""
+    texts, batch = self.prompts[domain], self.x.batch
+    return [
+      self.job(texts[i : i + batch], range(i, i + batch), temperature)
+      for i in range(0, len(texts) - batch + 1, batch)
+    ]
+
+  def measure_alpha(self, method: Method) -> None:
+    """beta at every prefix of the target's own text, for all cells at once."""
+    texts, indices, temperatures, cells = [], [], [], []
+    for domain, temperature in self.groups:
+      for i, text in enumerate(self.prompts[domain]):
+        texts.append(text)
+        indices.append(i)
+        temperatures.append(temperature)
+        cells.append((domain, temperature))
+    job = self.job(texts, indices, temperatures)
+    run = measure.decode(method.single, method.single_params, job, timed=False)
+    counts = run.counts
+    for cell in dict.fromkeys(cells):
+      rows = [i for i, c in enumerate(cells) if c == cell]
+      self.alphas[method, cell] = metrics.ratio(
+        counts.overlap[rows], counts.histogram.sum(1)[rows]
+      )
+
+  def warm_up(self, bar) -> None:
+    """Compiles every program and measures what does not depend on a text."""
+    built, base = self.built, (self.built.plain, self.built.plain_params)
+    domain, temperature = self.groups[0]
+    job = self.units(domain, temperature)[0]
+    measure.decode(*base, job, timed=False)
+    repeats = 3 if self.x.quick else 9
+    for method in built.methods:
+      bar.set_description(f'costs and alpha of {method.drafter}')
+      self.measure_alpha(method)
+      self.costs[method] = measure.costs(
+        method.spec, method.params, *base, job, repeats
+      )
+      bar.update(_WARM_UP)
+
+  def group(self, domain: str, temperature: float, bar) -> None:
+    """Decodes one domain at one temperature with everything."""
+    built = self.built
+    base, runs = [], {method: [] for method in built.methods}
+    bar.set_description(f'{domain}, temperature {temperature:g}')
+    for job in self.units(domain, temperature):
+      base.append(measure.decode(built.plain, built.plain_params, job))
+      for method in built.methods:
+        try:
+          run = measure.decode(method.spec, method.params, job)
+        except measure.NotFinite as error:
+          cell = self.cell(method, domain, temperature)
+          raise measure.NotFinite(f'{error} in the cell {cell}') from error
+        runs[method].append(run)
+      bar.update()
+    for method in built.methods:
+      if not self.done(method, domain, temperature):
+        cell = self.cell(method, domain, temperature)
+        self.folder.add(self.row(method, cell, base, runs[method]))
+
+  def row(self, method: Method, cell: dict, base, runs) -> dict:
+    """The row of one cell; see the fields in the README."""
+    x, cost = self.x, self.costs[method]
+    where = cell['domain'], cell['temperature']
+    counts = Counts(
+      *(np.concatenate(c) for c in zip(*(r.counts for r in runs), strict=True))
+    )
+
+    def column(name):
+      return np.array([getattr(r.counts, name).sum() for r in runs])
+
+    tokens, calls = column('tokens'), column('target_calls')
+    steps = np.array([r.counts.target_calls.max() for r in runs])
+    seconds = np.array([r.seconds for r in runs])
+    base_seconds = np.array([r.seconds for r in base])
+    base_tokens = np.array([r.counts.tokens.sum() for r in base])
+    tau = metrics.ratio(tokens, calls)
+    speedup = metrics.speedup(base_seconds, base_tokens, seconds, tokens)
+    alpha = self.alphas[method, where]
+    tried = int(counts.tried.sum())
+    accepted, drafted = int(counts.accepted.sum()), int(counts.drafted.sum())
+    unconditional, conditional = metrics.by_position(counts)
+    predicted = metrics.predicted_speedup(
+      tau.value, cost.c, cost.v, method.gamma
+    )
+    agreement = metrics.estimate(
+      lambda bs, bt, s, t, n: (
+        bs / bt / (s / t) / (t / n / (cost.v + method.gamma * cost.c))
+      ),
+      base_seconds,
+      base_tokens,
+      seconds,
+      tokens,
+      calls,
+    )
+    same = [a.texts == b.texts for a, b in zip(runs, base, strict=True)]
+    return _plain(
+      {
+        'config': x.name,
+        'target': self.built.target,
+        'draft': method.draft,
+        **cell,
+        'lossless': method.spec.rule.lossless,
+        'batch': x.batch,
+        'prompts': len(runs) * x.batch,
+        'prompts_hash': prompts.digest(self.prompts[cell['domain']]),
+        'tokens': int(tokens.sum()),
+        'target_calls': int(calls.sum()),
+        'steps': int(steps.sum()),
+        'drafted': drafted,
+        'accepted': accepted,
+        'coverage': 1 - counts.misses.sum() / max(counts.histogram.sum(), 1),
+        'alpha': alpha.value,
+        'alpha_ci': alpha.interval,
+        'alpha_mle': accepted / tried if tried else None,
+        'acceptance': accepted / drafted if drafted else None,
+        'acceptance_by_position': unconditional,
+        'acceptance_by_position_conditional': conditional,
+        'histogram': counts.histogram.sum(0).tolist(),
+        'tau': tau.value,
+        'tau_ci': tau.interval,
+        'seconds': seconds.sum(),
+        'prefill_seconds': sum(r.prefill_seconds for r in runs),
+        'tokens_per_second': tokens.sum() / seconds.sum(),
+        'baseline_tokens_per_second': base_tokens.sum() / base_seconds.sum(),
+        'speedup': speedup.value,
+        'speedup_ci': speedup.interval,
+        'c': cost.c,
+        'v': cost.v,
+        'predicted_speedup': predicted,
+        'measured_over_predicted': agreement.value,
+        'measured_over_predicted_ci': agreement.interval,
+        'identical_to_plain': sum(same) if cell['temperature'] == 0 else None,
+        'repetition': metrics.repetition(t for r in base for t in r.texts),
+        'compilations': cost.compilations + sum(r.compilations for r in runs),
+        'paper': None,
+        'seed': x.seed,
+        **self.conditions,
+      }
+    )
+
+  def run(self) -> None:
+    """Makes the rows that are missing."""
+    if not self.groups:
+      return
+    units = len(self.units(*self.groups[0]))
+    if not units:
+      raise ValueError(
+        f'batch {self.x.batch} is more than the {self.x.prompts.count} prompts '
+        'of a domain: raise prompts.count'
+      )
+    total = _WARM_UP * len(self.built.methods) + units * len(self.groups)
+    with tqdm(total=total, file=sys.stderr) as bar:
+      self.warm_up(bar)
+      for domain, temperature in self.groups:
+        self.group(domain, temperature, bar)
+
+
+def _plain(value):
+  """numpy scalars as Python ones, NaN as None: JSON knows neither."""
+  if isinstance(value, dict):
+    return {k: _plain(v) for k, v in value.items()}
+  if isinstance(value, list):
+    return [_plain(v) for v in value]
+  if isinstance(value, np.generic):
+    value = value.item()
+  if isinstance(value, float) and not np.isfinite(value):
+    return None
+  return value
+
+
+def best(rows: list[dict]) -> dict | None:
+  """The lossless row with the largest speed-up."""
+  lossless = [r for r in rows if r['lossless'] and r['speedup']]
+  return max(lossless, key=lambda r: r['speedup'], default=None)
+
+
+def main(_):
+  logging.set_verbosity(logging.WARNING)
+  x = _CONFIG.value
+  if x.quick:
+    shrink(x)
+  try:
+    folder = results.Folder(
+      x.results or results.default_folder(x), results.settings_of(x)
+    )
+    runner = Runner(x, folder)
+    if not runner.groups:
+      print(f'{folder.path} is complete; --config.results measures elsewhere')
+    runner.run()
+  except (ValueError, measure.NotFinite) as error:
+    raise SystemExit(f'error: {error}') from error
+  text = results.table(folder.rows)
+  folder.write('summary.md', text)
+  print(text)
+  print(
+    json.dumps(
+      {
+        'results': str(folder.path),
+        'cells': len(folder.rows),
+        'best': best(folder.rows),
+      }
+    )
+  )
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,117 @@
+"""What a run measured, in plain numpy.
+
+alpha  mean of beta = sum(min(p, q)) over prefixes that the target generated
+       (Leviathan et al., arXiv:2211.17192, Corollary 3.6)
+tau    tokens emitted per target call, the bonus or corrected token included
+alpha (maximum likelihood)  accepted / judged tokens; acceptance  accepted /
+       drafted tokens. These differ from alpha when beta is not i.i.d.
+
+A step cut short by the end of a text or by the limit counts in tokens and in
+target calls, and nowhere else.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+RESAMPLES = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A value and its 95% interval."""
+
+  value: float
+  low: float
+  high: float
+
+  @property
+  def interval(self) -> list[float]:
+    return [self.low, self.high]
+
+
+def estimate(
+  statistic: Callable[..., Any], *columns, seed: int = 0
+) -> Estimate:
+  """A function of sums over units, with a bootstrap interval over the units.
+
+  Args:
+    statistic: takes one sum per column (numbers, or arrays of resampled sums).
+    *columns: [n] each, a value per unit (a prompt, or a batch of prompts).
+      The values of a unit are drawn together, so a comparison of two methods
+      on the same prompts is paired.
+    seed: of the resampling.
+
+  Returns:
+    The estimate; NaN where the statistic is not defined.
+  """
+  table = np.array(columns, float)  # [columns, n]
+  if table.ndim != 2 or not table.shape[1]:
+    raise ValueError('columns must be vectors of one length of at least 1')
+  n = table.shape[1]
+  rows = np.random.default_rng(seed).integers(n, size=(RESAMPLES, n))
+  with np.errstate(divide='ignore', invalid='ignore'):
+    value = float(statistic(*table.sum(1)))
+    values = statistic(*table[:, rows].sum(2))
+  values = values[np.isfinite(values)]
+  if not np.isfinite(value) or not len(values):
+    return Estimate(np.nan, np.nan, np.nan)
+  low, high = np.percentile(values, [2.5, 97.5])
+  return Estimate(value, float(low), float(high))
+
+
+def ratio(numerator, denominator, seed: int = 0) -> Estimate:
+  """Ratio of sums over units; see `estimate`."""
+  return estimate(lambda a, b: a / b, numerator, denominator, seed=seed)
+
+
+def speedup(base_seconds, base_tokens, seconds, tokens) -> Estimate:
+  """Ratio of the times per token, each [n] per unit.
+
+  With as many tokens on both sides this is the ratio of the total times. It
+  also holds where sampled texts end at different lengths.
+  """
+
+  def times(base_seconds, base_tokens, seconds, tokens):
+    return base_seconds / base_tokens / (seconds / tokens)
+
+  return estimate(times, base_seconds, base_tokens, seconds, tokens)
+
+
+def by_position(counts) -> tuple[list[float], list[float]]:
+  """Acceptance by position: of all whole steps, and of those that tried it.
+
+  Args:
+    counts: a `types.Counts` of numpy arrays, rows first.
+
+  Returns:
+    unconditional [K] and conditional [K]; NaN where nothing was tried.
+  """
+  steps = counts.histogram.sum()
+  accepted, tried = counts.accepted.sum(0), counts.tried.sum(0)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    return (accepted / steps).tolist(), (accepted / tried).tolist()
+
+
+def repetition(texts, n: int = 4) -> float:
+  """Share of n-grams that occurred before in the same text, over all texts."""
+  repeated = total = 0
+  for text in texts:
+    grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
+    total += len(grams)
+    repeated += len(grams) - len(set(grams))
+  return repeated / total if total else float('nan')
+
+
+def predicted_speedup(tau: float, c: float, v: float, gamma: float) -> float:
+  """tau / (v + gamma c): Leviathan et al., Theorem 3.8, for any v.
+
+  Args:
+    tau: tokens per target call.
+    c: cost of one drafted token, in plain steps.
+    v: cost of scoring, judging and committing gamma + 1 tokens, likewise.
+    gamma: drafted tokens.
+  """
+  return tau / (v + gamma * c)

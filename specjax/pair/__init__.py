@@ -1,0 +1,23 @@
+"""The embedded pair: a small target and its drafts, as shipped.
+
+`configs/embedded_pair.py` says how they were made. Each model is a Hugging
+Face directory in Llama layout beside this file.
+"""
+
+import pathlib
+
+
+def path(name: str) -> str:
+  """Directory of one of the models: 'target', 'draft-128', 'bigram', ...
+
+  Raises:
+    ValueError: there is no such model; the message lists those there are.
+  """
+  here = pathlib.Path(__file__).parent
+  known = sorted(p.name for p in here.iterdir() if p.is_dir())
+  known = [name for name in known if not name.startswith('_')]
+  if name not in known:
+    raise ValueError(
+      f'no embedded model {name!r}: there are {", ".join(known) or "none"}'
+    )
+  return str(here / name)

@@ -1,0 +1,34 @@
+"""Settings that every test shares."""
+
+import hypothesis
+import jax
+import pytest
+
+# The same examples every time: a failure here is a failure everywhere.
+hypothesis.settings.register_profile(
+  'repeatable', deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile('repeatable')
+
+# Accelerators round matrix products to fewer bits unless told otherwise.
+jax.config.update('jax_default_matmul_precision', 'highest')
+
+
+def pytest_addoption(parser):
+  parser.addoption('--slow', action='store_true', help='run slow tests too')
+
+
+def pytest_collection_modifyitems(config, items):
+  if config.getoption('--slow'):
+    return
+  skip = pytest.mark.skip(reason='slow: give --slow')
+  for item in items:
+    if 'slow' in item.keywords:
+      item.add_marker(skip)
+
+
+@pytest.fixture
+def float64():
+  """Everything inside the test is computed in double precision."""
+  with jax.enable_x64(True):
+    yield

@@ -1,0 +1,176 @@
+"""The papers in numpy, and the statistics that compare them with the engine.
+
+No JAX, no cache, no batch: laws are functions from a text (a tuple of tokens)
+to the probabilities [V] of its next token, and everything is enumerated. So it
+is slow, and short enough to be checked by eye.
+"""
+
+import numpy as np
+from scipy import stats
+
+
+def normalize(weights):
+  return weights / weights.sum()
+
+
+def pipeline(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
+  """The law [V] of the next token, in the order of Hugging Face `generate`."""
+  logits = np.asarray(logits, np.float64)
+  if temperature == 0:
+    return np.eye(len(logits))[np.argmax(logits)]
+  probs = normalize(np.exp((logits - logits.max()) / temperature))
+  if top_k:
+    smallest = np.sort(probs)[::-1][min(top_k, len(probs)) - 1]
+    probs = normalize(np.where(probs >= smallest, probs, 0))
+  if top_p < 1:
+    order = np.argsort(-probs)
+    before = np.cumsum(probs[order]) - probs[order]
+    kept = np.zeros(len(probs), bool)
+    kept[order[before < top_p]] = True
+    probs = normalize(np.where(kept, probs, 0))
+  return normalize(np.where(probs >= min_p * probs.max(), probs, 0))
+
+
+def extend(texts, law, count, eos=()):
+  """Plain sampling on from texts (text -> probability) to `count` tokens.
+
+  A text that one of `eos` ends stays as it is; longer texts are cut.
+  """
+  done = {}
+  stack = list(texts.items())
+  while stack:
+    text, weight = stack.pop()
+    text = text[:count]
+    ends = [i + 1 for i, token in enumerate(text) if token in eos]
+    if ends or len(text) == count:
+      text = text[: min(ends, default=count)]
+      done[text] = done.get(text, 0) + weight
+      continue
+    after = law(text)
+    stack += [((*text, x), weight * after[x]) for x in np.flatnonzero(after)]
+  return done
+
+
+def sample(law, count, eos=()):
+  """Exact law of the first `count` tokens of plain sampling."""
+  return extend({(): 1.0}, law, count, eos)
+
+
+def accept(p, q, boost=1.0):
+  """min(1, p(x) / q(x)) for every x; `boost` plants an error."""
+  ratio = np.divide(p, q, out=np.zeros(len(p)), where=q > 0)
+  return np.minimum(1, boost * ratio)
+
+
+def leviathan(p, q, more, boost=1.0):
+  """One step of speculative decoding, enumerated.
+
+  Algorithm 1 of Leviathan et al., arXiv:2211.17192.
+
+  Args:
+    p: law of the target.
+    q: law of the draft.
+    more: drafted text -> whether another token is drafted.
+    boost: factor on p / q, 1 in the paper.
+
+  Returns:
+    Probability of everything the step may emit: the accepted tokens and one
+    more, so the length of the text tells how many were accepted.
+  """
+  law = {}
+
+  def end(text, weights):
+    for x in np.flatnonzero(weights):
+      law[*text, x] = law.get((*text, x), 0) + weights[x]
+
+  def draft(text, weight):
+    if not more(text):
+      end(text, weight * p(text))
+      return
+    kept = q(text) * accept(p(text), q(text), boost)
+    rejected = 1 - kept.sum()
+    rest = np.maximum(p(text) - q(text), 0)
+    if rest.sum():
+      end(text, weight * rejected * normalize(rest))
+    for x in np.flatnonzero(kept):
+      draft((*text, x), weight * kept[x])
+
+  draft((), 1.0)
+  return law
+
+
+def difference(a, b):
+  """Largest difference of two laws of texts."""
+  return max(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b})
+
+
+def cells(law, samples, least=5.0):
+  """Outcomes in groups that are each expected at least `least` times."""
+  groups, group, expected = [], [], 0.0
+  for text in sorted(law, key=law.get):
+    group.append(text)
+    expected += samples * law[text]
+    if expected >= least:
+      groups.append(group)
+      group, expected = [], 0.0
+  return groups
+
+
+class Misfit:
+  """Pearson's chi-square, summed over independent samples."""
+
+  def __init__(self):
+    self.statistic = 0.0
+    self.freedom = 0
+
+  def add(self, counts, law):
+    """Adds a sample: counts and probabilities of outcomes."""
+    samples = sum(counts.values())
+    if any(law.get(x, 0) == 0 for x in counts):
+      self.statistic = np.inf  # The impossible happened.
+      return
+    groups = cells(law, samples)
+    for group in groups:
+      expected = samples * sum(law[x] for x in group)
+      seen = sum(counts.get(x, 0) for x in group)
+      self.statistic += (seen - expected) ** 2 / expected
+    self.freedom += len(groups) - 1
+
+  def add_drawn(self, drawn, probs):
+    """Adds draws [n] that were each made from their own row of probs [n, V].
+
+    The sum of one-hot draws minus probabilities has mean 0 and the covariance
+    of a sum of multinomials.
+    """
+    width = probs.shape[1]
+    if not (np.take_along_axis(probs, drawn[:, None], 1) > 0).all():
+      self.statistic = np.inf
+      return
+    excess = np.bincount(drawn, minlength=width) - probs.sum(0)
+    spread = np.diag(probs.sum(0)) - probs.T @ probs
+    # The excess sums to 0: one of the tokens adds nothing.
+    possible = np.flatnonzero(np.diag(spread) > 1)[:-1]
+    excess, spread = excess[possible], spread[np.ix_(possible, possible)]
+    self.statistic += excess @ np.linalg.solve(spread, excess)
+    self.freedom += len(possible)
+
+  def p_value(self):
+    return stats.chi2.sf(self.statistic, self.freedom)
+
+
+def power(samples, pairs, level):
+  """Chance that `Misfit` at a level sees that samples come from other laws.
+
+  Args:
+    samples: how many are compared with each law.
+    pairs: (law that is tested, law that the samples have).
+    level: false-alarm rate.
+  """
+  freedom, apart = 0, 0.0
+  for law, other in pairs:
+    groups = cells(law, samples)
+    freedom += len(groups) - 1
+    for group in groups:
+      p, a = (sum(x.get(text, 0) for text in group) for x in (law, other))
+      apart += samples * (a - p) ** 2 / p
+  return stats.ncx2.sf(stats.chi2.isf(level, freedom), freedom, apart)

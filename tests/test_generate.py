@@ -1,0 +1,424 @@
+"""The loop: whose tokens come out, what is counted, what is left alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling, verify
+from specjax.drafters import lm
+from specjax.types import Params, Spec
+from tests import models
+
+SPECULATIVE = [name for name in models.DRAFTERS if name != 'plain']
+GREEDY = (0.0,) * len(models.PROMPTS)
+
+
+def leaves(state):
+  """Arrays of a state; keys as numbers."""
+  raw = jax.tree.map(
+    lambda x: (
+      jax.random.key_data(x)
+      if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+      else x
+    ),
+    state,
+  )
+  return jax.tree.leaves(jax.device_get(raw))
+
+
+def assert_same(a, b):
+  for x, y in zip(leaves(a), leaves(b), strict=True):
+    np.testing.assert_array_equal(x, y)
+
+
+@functools.cache
+def greedy(name):
+  return models.new_tokens(models.go(name, models.begin(name, GREEDY)))
+
+
+@functools.cache
+def sampled(name):
+  return models.go(name, models.begin(name))
+
+
+# Greedy
+
+
+@pytest.mark.parametrize('name', SPECULATIVE)
+def test_greedy_text_is_that_of_plain_decoding(name):
+  assert greedy(name) == greedy('plain')
+
+
+def test_greedy_texts_are_worth_comparing():
+  texts = greedy('plain')
+  assert len(set(texts)) == len(texts)
+  assert any(text[-1] == 10 and len(text) < 40 for text in texts)
+  assert any(len(text) == 40 for text in texts)
+
+
+@pytest.mark.parametrize('name', models.DRAFTERS)
+def test_greedy_rows_do_not_mind_sampled_rows(name):
+  texts = models.new_tokens(sampled(name))
+  assert texts[:2] == greedy(name)[:2]
+  assert texts[2:] != greedy(name)[2:]
+
+
+# Counts
+
+
+@pytest.mark.parametrize('name', models.DRAFTERS)
+def test_counts_agree_with_one_another(name):
+  state = sampled(name)
+  counts = jax.device_get(state.counts)
+  depth = counts.tried.shape[1]
+  steps = counts.histogram.sum(1)
+  lengths = np.arange(depth + 1)
+  new = np.array([len(text) for text in models.new_tokens(state)])
+  np.testing.assert_array_equal(counts.tokens, new)
+  # Only the last step of a row can be cut, to at least one token.
+  cut = counts.target_calls - steps
+  assert set(cut) <= {0, 1}
+  left = counts.tokens - counts.histogram @ (lengths + 1)
+  assert (left[cut == 0] == 0).all()
+  assert ((left >= cut) & (left <= cut * (depth + 1))).all()
+  # Position k was accepted in the steps that accepted more than k.
+  longer = counts.histogram[:, ::-1].cumsum(1)[:, ::-1][:, 1:]
+  np.testing.assert_array_equal(counts.accepted, longer)
+  assert (counts.accepted <= counts.tried).all()
+  assert (counts.tried[:, 1:] <= counts.accepted[:, :-1]).all()
+  assert (counts.tried.sum(1) <= counts.drafted).all()
+  if depth:
+    np.testing.assert_array_equal(counts.tried[:, 0], steps - counts.misses)
+  assert (counts.drafted <= depth * (steps - counts.misses)).all()
+  assert (counts.overlap >= 0).all()
+  assert (counts.overlap <= (steps - counts.misses) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize('name', SPECULATIVE)
+def test_drafts_are_accepted_neither_always_nor_never(name):
+  counts = sampled(name).counts
+  assert 0 < counts.accepted.sum() < counts.tried.sum()
+
+
+@pytest.mark.parametrize('name', ['lm', 'counts'])
+def test_a_chain_of_fixed_length_is_drafted_whole(name):
+  counts = sampled(name).counts
+  depth = counts.tried.shape[1]
+  np.testing.assert_array_equal(counts.drafted, depth * counts.histogram.sum(1))
+  assert not counts.misses.any()
+
+
+def test_a_stop_drafts_less():
+  stopped, whole = sampled('lm with a stop').counts, sampled('lm').counts
+  assert stopped.drafted.sum() < 4 * stopped.histogram.sum()
+  assert whole.drafted.sum() == 4 * whole.histogram.sum()
+
+
+# A loop that can be worked out by hand: tables of logits, at temperature 0.
+#
+#   target  0 > 1 > 2 > 3 > 4 > 5 > 6 > 0    9 > 8 > 7 > not a number
+#   draft   0 > 1 > 2 > 0   3 > 4 > 5 > 0    6, 7, 8, 9 > 0
+#
+# 4 and 6 end a text, and three tokens are drafted.
+
+TABLE = models.table(10)
+HAND = Spec(TABLE, lm.make(TABLE, 3), verify.token, (4, 6))
+
+
+def arrows(*successors):
+  return 10 * jax.nn.one_hot(jnp.array(successors), 10)
+
+
+def hand_params():
+  target = arrows(1, 2, 3, 4, 5, 6, 0, 0, 7, 8).at[7].set(jnp.nan)
+  return Params(target, arrows(1, 2, 0, 4, 5, 0, 0, 0, 7, 0))
+
+
+def hand_start(prompts, new, temperature=0.0):
+  values = sampling.make(len(prompts), temperature)
+  return models.run(HAND, hand_params(), prompts, values, new_tokens=new)
+
+
+def hand_go(state, steps=100):
+  return generate.generate(hand_params(), state, jnp.int32(steps), spec=HAND)
+
+
+# prompt, new tokens allowed, text, target calls, histogram, tried, overlap
+HAND_ROWS = (
+  # 1 2 stay and 3 corrects 0; then 4 5 stay, but 4 has ended the text.
+  ((0,), 20, (1, 2, 3, 4), 2, (0, 0, 1, 0), (1, 1, 1), 1),
+  # 0 is corrected to 3; then as above.
+  ((2,), 20, (3, 4), 2, (1, 0, 0, 0), (1, 0, 0), 0),
+  # A longer prompt: 2 stays and 3 corrects; then as above.
+  ((6, 6, 1), 20, (2, 3, 4), 2, (0, 1, 0, 0), (1, 1, 0), 1),
+  # The end of the text is the last token of its step: nothing is cut.
+  ((5,), 20, (6,), 1, (1, 0, 0, 0), (1, 0, 0), 0),
+  # The limit cuts the step, or is met exactly.
+  ((0,), 2, (1, 2), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+  ((0,), 3, (1, 2, 3), 1, (0, 0, 1, 0), (1, 1, 1), 1),
+  # The end of the text is at the limit.
+  ((3,), 1, (4,), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+  # Nothing is wanted.
+  ((0, 1), 0, (), 0, (0, 0, 0, 0), (0, 0, 0), 0),
+  # 8 corrects 0; then the logits after the drafted 7 are no numbers.
+  ((9,), 20, (8,), 1, (1, 0, 0, 0), (1, 0, 0), 0),
+  ((7,), 20, (), 0, (0, 0, 0, 0), (0, 0, 0), 0),
+)
+
+
+@functools.cache
+def hand_state():
+  prompts, new, *_ = zip(*HAND_ROWS, strict=True)
+  return hand_go(hand_start(prompts, new))
+
+
+@pytest.mark.parametrize('row', range(len(HAND_ROWS)))
+def test_rows_worked_out_by_hand(row):
+  prompt, _, text, calls, histogram, tried, overlap = HAND_ROWS[row]
+  state = hand_state()
+  counts = jax.tree.map(lambda x: np.asarray(x[row]).tolist(), state.counts)
+  assert models.new_tokens(state)[row] == text
+  assert state.tokens[row, : len(prompt)].tolist() == list(prompt)
+  assert counts.tokens == len(text)
+  assert counts.target_calls == calls
+  assert tuple(counts.histogram) == histogram
+  assert tuple(counts.tried) == tried
+  accepted = [sum(histogram[k + 1 :]) for k in range(3)]
+  assert counts.accepted == accepted
+  assert counts.drafted == 3 * sum(histogram)
+  assert counts.overlap == overlap
+  assert counts.misses == 0
+  assert state.done[row]
+
+
+def test_rows_without_finite_logits_stop_and_say_so():
+  state = hand_state()
+  prompts = [row[0] for row in HAND_ROWS]
+  lost = {(9,), (7,)}
+  assert state.finite.tolist() == [prompt not in lost for prompt in prompts]
+
+
+def test_a_row_without_finite_logits_leaves_the_others_alone():
+  prompts, new, *_ = zip(*HAND_ROWS, strict=True)
+  healthy = [p if p not in {(9,), (7,)} else (0,) for p in prompts]
+  state = hand_go(hand_start(healthy, new))
+  assert state.finite.all()
+  for i, prompt in enumerate(prompts):
+    if prompt == healthy[i]:
+      assert models.new_tokens(state)[i] == HAND_ROWS[i][2]
+      one, other = (
+        leaves(jax.tree.map(lambda x, i=i: x[i], s.counts))
+        for s in (state, hand_state())
+      )
+      assert [x.tolist() for x in one] == [x.tolist() for x in other]
+
+
+# Steps, and rows that have finished
+
+
+def test_single_steps_are_the_same_as_one_call():
+  state = models.begin('lm')
+  for _ in range(100):
+    if state.done.all():
+      break
+    state = models.go('lm', state, steps=1)
+  assert state.done.all()
+  assert_same(state, sampled('lm'))
+
+
+def test_no_steps_change_nothing():
+  state = models.begin('lm')
+  assert_same(models.go('lm', models.copy(state), steps=0), state)
+
+
+def test_rows_that_have_finished_change_nothing():
+  new = [3, 40, 1, 40, 40, 2]
+  state = models.go('lm', models.begin('lm', new_tokens=new), steps=3)
+  done = np.flatnonzero(state.done)
+  assert {0, 2, 5} <= set(done)
+  assert not state.done.all()
+
+  def still(state):
+    rows = jax.tree.map(lambda x: np.asarray(x)[done], state.counts)
+    texts = models.new_tokens(state)
+    return [x.tolist() for x in rows], [texts[i] for i in done]
+
+  before, left = still(state), int(state.counts.tokens.sum())
+  after = models.go('lm', state)
+  assert still(after) == before
+  assert after.counts.tokens.sum() > left
+
+
+def test_limits_are_met_and_not_passed():
+  new = [1, 2, 3, 5, 8, 13]
+  state = models.go('lm', models.begin('lm', new_tokens=new))
+  lengths = [len(text) for text in models.new_tokens(state)]
+  ended = [text[-1] == 10 for text in models.new_tokens(state)]
+  for length, limit, end in zip(lengths, new, ended, strict=True):
+    assert length == limit or (end and length < limit)
+  assert lengths[0] == 1
+  # The texts are the beginnings of longer ones: a limit changes no token.
+  for text, longer in zip(
+    models.new_tokens(state), models.new_tokens(sampled('lm')), strict=True
+  ):
+    assert longer[: len(text)] == text
+
+
+# A row does not depend on what is around it. Float64, so that a batch of one
+# and a batch of many may differ in nothing.
+
+EXACT = 'lm with a stop'
+SLOTS = 128
+FULL = SLOTS - models.DEPTH - 1  # the longest text of so many slots
+
+
+def fill(**options):
+  """Texts that fill a buffer to the last slot a step may write."""
+  prompts = options.get('prompts', models.PROMPTS)
+  new = [FULL - len(prompt) for prompt in prompts]
+  state = models.begin(EXACT, eos=(), new_tokens=new, **options)
+  return models.go(EXACT, state, eos=())
+
+
+@pytest.fixture
+def full(float64):
+  state = fill()
+  assert state.tokens.shape[1] == SLOTS
+  assert state.length.tolist() == [FULL] * len(models.PROMPTS)
+  return models.new_tokens(state)
+
+
+def test_a_batch_of_rows_is_the_rows_alone(full):
+  for i, prompt in enumerate(models.PROMPTS):
+    temperature = models.TEMPERATURES[i : i + 1]
+    alone = fill(prompts=[prompt], temperature=temperature, indices=[i])
+    assert models.new_tokens(alone) == full[i : i + 1]
+
+
+def test_the_last_slot_of_a_buffer_is_as_good_as_any(full):
+  """A write that is clamped would spoil earlier slots; here none can be."""
+  state = fill(slots=2 * SLOTS)
+  assert state.tokens.shape[1] == 2 * SLOTS
+  assert models.new_tokens(state) == full
+
+
+def test_the_order_of_rows_does_not_matter(full):
+  order = [3, 0, 5, 1, 4, 2]
+  state = fill(
+    prompts=[models.PROMPTS[i] for i in order],
+    temperature=[models.TEMPERATURES[i] for i in order],
+    indices=order,
+  )
+  assert models.new_tokens(state) == [full[i] for i in order]
+
+
+def test_keys_belong_to_prompts():
+  keys = jax.random.key_data(generate.row_keys(3, [5, 0, 7]))
+  alone = jax.random.key_data(generate.row_keys(3, [7]))
+  np.testing.assert_array_equal(keys[2:], alone)
+  other = jax.random.key_data(generate.row_keys(4, [7]))
+  assert (alone != other).any()
+  assert len({tuple(key) for key in keys.tolist()}) == 3
+
+
+# Programs
+
+
+def test_settings_and_prompts_compile_nothing_new():
+  sampled('lm')
+  caches = generate.generate._cache_size, generate._read._cache_size
+  before = [size() for size in caches]
+  prompts = [(i, i + 1, *range(i)) for i in range(6)]
+  state = models.begin('lm', 0.5, prompts, new_tokens=[9, 8, 7, 6, 5, 4])
+  models.go('lm', models.go('lm', state, steps=2), steps=5)
+  assert [size() for size in caches] == before
+  # The counter does count.
+  hand_go(hand_start([(0,)], 1))
+  assert [size() for size in caches] != before
+
+
+def test_a_generation_is_one_dispatch():
+  """One loop on the device that asks the host nothing."""
+  state, steps = hand_start([(0,), (2, 3)], 20), jnp.int32(9)
+  params = hand_params()
+  run = functools.partial(generate.generate, spec=HAND)
+  program = jax.make_jaxpr(run)(params, state, steps)
+  assert 'callback' not in str(program)
+  (call,) = program.eqns
+  names = [eqn.primitive.name for eqn in call.params['jaxpr'].eqns]
+  assert names.count('while') == 1
+  with jax.transfer_guard('disallow'):
+    run(params, state, steps)
+
+
+def test_a_state_is_donated_and_its_sources_are_not():
+  values = sampling.make(2, 0.0)
+  key = generate.row_keys(0, range(2))
+  params = hand_params()
+  prompts = [(0,), (2, 3)]
+  state = generate.start(
+    params, prompts, spec=HAND, new_tokens=3, key=key, values=values
+  )
+  hand_go(state)
+  assert all(x.is_deleted() for x in jax.tree.leaves(state))
+  assert not any(x.is_deleted() for x in jax.tree.leaves((values, key, params)))
+
+
+def reuses_its_key(drafter):
+  """A planted bug: one key for two draws."""
+
+  def propose(params, state, ctx, key):
+    drafter.propose(params, state, ctx, key)
+    return drafter.propose(params, state, ctx, key)
+
+  return drafter._replace(propose=propose)
+
+
+def test_no_key_is_used_twice():
+  drafter = lm.make(TABLE, 1)
+  values = sampling.make(2, 1.0)
+  with jax.debug_key_reuse(True):
+    spec = Spec(TABLE, drafter, verify.token)
+    state = models.run(spec, hand_params(), [(0,), (1,)], values)
+    generate.generate(hand_params(), state, 3, spec=spec)
+    bad = Spec(TABLE, reuses_its_key(drafter), verify.token)
+    state = models.run(bad, hand_params(), [(0,), (1,)], values)
+    with pytest.raises(jax.errors.KeyReuseError):
+      generate.generate(hand_params(), state, 3, spec=bad)
+
+
+# Mistakes of the caller
+
+
+@pytest.mark.parametrize(
+  ('prompts', 'options', 'message'),
+  [
+    ([], {}, 'prompt is empty'),
+    ([(1,), ()], {}, 'prompt is empty'),
+    ([(1,), (3, 11)], {}, 'prompt 1 has a token outside the vocabulary of 11'),
+    ([(-1,)], {}, 'prompt 0 has a token outside'),
+    ([(1,)], {'new_tokens': 512}, '513 tokens, but the target has 512 pos'),
+    ([(1,)], {'new_tokens': 200, 'slots': 100}, 'slots is 100, but .* need'),
+  ],
+)
+def test_start_refuses(prompts, options, message):
+  with pytest.raises(ValueError, match=message):
+    models.begin('lm', 0.0, prompts, **options)
+
+
+def test_start_refuses_what_the_drafter_cannot_read():
+  spec = models.spec_of('lm')
+  short = spec.drafter._replace(positions=8)
+  spec = Spec(spec.target, short, spec.rule)
+  values = sampling.make(1)
+  with pytest.raises(ValueError, match='the drafter has 8 positions'):
+    models.run(spec, models.params_of('lm'), [(1, 2)], values, new_tokens=7)
+
+
+def test_the_last_position_can_be_used():
+  """Drafts that reach beyond the positions are cut like all others."""
+  state = models.begin('lm', GREEDY, new_tokens=512 - 60)
+  assert state.limit.max() == 512

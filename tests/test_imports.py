@@ -1,0 +1,97 @@
+"""Data flows one way, and so do the imports."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+# Every module imports only from earlier layers or from its own.
+LAYERS = (
+  {'specjax.types', 'specjax.pair'},
+  {'specjax.trees', 'specjax.sampling', 'specjax.cache', 'specjax.sharding'},
+  {'specjax.models', 'specjax.verify'},
+  {'specjax.drafters'},
+  {'specjax.generate'},
+  {'specjax.metrics', 'specjax.theory'},
+  {'experiments'},
+  {'configs', 'benchmarks'},
+)
+
+SOURCES = sorted(
+  path.relative_to(ROOT)
+  for folder in ('specjax', 'experiments', 'configs', 'benchmarks')
+  for path in (ROOT / folder).rglob('*.py')
+  if path.read_text().strip()
+)
+
+
+def layer_of(module: str) -> int | None:
+  """Place of a module in the order; None where it is not ours."""
+  if module == 'specjax':
+    return 0
+  parts = module.split('.')
+  names = {'.'.join(parts[: i + 1]) for i in range(len(parts))}
+  for place, layer in enumerate(LAYERS):
+    if names & layer:
+      return place
+  assert parts[0] not in {'specjax', 'tests'}, f'{module} has no layer'
+  return None
+
+
+def imported(source: str, package: str) -> set[str]:
+  """Modules that a source imports, wherever in it."""
+  found = set()
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      found |= {name.name for name in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      above = package.rsplit('.', node.level - 1)[0] if node.level else ''
+      origin = '.'.join(part for part in (above, node.module) if part)
+      # `from specjax import cache` imports a module, not a name of one.
+      found |= {
+        f'{origin}.{name.name}' if origin == 'specjax' else origin
+        for name in node.names
+      }
+  return found
+
+
+def wrong_imports(module: str, source: str) -> set[str]:
+  """Imports that point to a later layer."""
+  own = layer_of(module)
+  assert own is not None, f'{module} has no layer'
+  package = module.rpartition('.')[0]
+  places = {name: layer_of(name) for name in imported(source, package)}
+  return {x for x, place in places.items() if place is not None and place > own}
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=str)
+def test_imports_point_to_earlier_layers(path):
+  module = '.'.join(path.with_suffix('').parts)
+  assert not wrong_imports(module, (ROOT / path).read_text())
+
+
+@pytest.mark.parametrize(
+  ('module', 'source'),
+  [
+    ('specjax.sampling', 'from specjax import verify'),
+    ('specjax.models.reading', 'import specjax.drafters.lm'),
+    ('specjax.models.reading', 'from ..drafters import lm'),
+    ('specjax.trees', 'from .verify import walk'),
+    ('specjax.verify', 'def f():\n  from specjax.drafters import lm'),
+    ('specjax.drafters.lm', 'from specjax.generate import step'),
+    ('specjax.generate', 'from experiments import data'),
+    ('specjax.metrics', 'import configs.embedded_pair'),
+    ('experiments.train', 'from configs import embedded_pair'),
+  ],
+)
+def test_an_import_of_a_later_layer_is_seen(module, source):
+  assert wrong_imports(module, source)
+
+
+def test_a_module_without_a_layer_is_refused():
+  with pytest.raises(AssertionError, match='no layer'):
+    wrong_imports('specjax.types', 'from specjax import nowhere')
+  with pytest.raises(AssertionError, match='no layer'):
+    wrong_imports('specjax.generate', 'from tests import models')
