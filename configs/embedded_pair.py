@@ -21,10 +21,13 @@ def get_config() -> Recipe:
       head_dim=64,
       mlp_width=1536,
     ),
-    target_training=Optimization(steps=3000, learning_rate=2e-3, batch=8),
+    target_training=Optimization(
+      schedule=((100, 2e-3), (1200, 1.2414e-3), (2400, 0.0)), batch=8
+    ),
     drafts=Drafts(
       widths=(64, 128, 256),
-      on_corpus=Optimization(steps=800, learning_rate=4e-3, batch=8),
-      on_samples=Optimization(steps=1200, learning_rate=2e-3, batch=8),
+      on_corpus=Optimization(schedule=((50, 4e-3), (400, 3e-3)), batch=8),
+      on_samples=Optimization(schedule=((20, 3e-3), (800, 0.0)), batch=8),
+      samples=3072,
     ),
   )

@@ -1,6 +1,6 @@
 """The main job: the embedded pair on held-out text, every drafter.
 
-  python -m experiments.run --config configs/quickstart.py
+python -m experiments.run --config configs/quickstart.py
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment

@@ -70,14 +70,16 @@ def stream_of(document: corpus.Document) -> str:
   return 'tests' if test else document.domain
 
 
-def token_streams(tokenizer, folder: pathlib.Path) -> dict[str, np.ndarray]:
-  """Tokens of the training documents by stream, cached in `folder`."""
+def token_streams(
+  tokenizer, folder: pathlib.Path, every: int = 1
+) -> dict[str, np.ndarray]:
+  """Tokens of each `every`-th training document by stream, kept in `folder`."""
   path = folder / 'tokens.npz'
   if not path.exists():
     end = [tokenizer.eos_token_id]
     streams: dict[str, list[np.ndarray]] = {}
     for domain in corpus.DOMAINS:
-      documents = list(corpus.training_documents(domain))
+      documents = list(corpus.training_documents(domain))[::every]
       for document in tqdm(documents, f'tokens of {domain}'):
         ids = tokenizer.encode(document.text)
         streams.setdefault(stream_of(document), []).append(

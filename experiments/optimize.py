@@ -1,5 +1,6 @@
 """The training loop: deterministic batches, checkpoints, exact resume."""
 
+import itertools
 import pathlib
 import time
 from collections.abc import Callable
@@ -16,13 +17,12 @@ from experiments.settings import Optimization
 
 def make_optimizer(o: Optimization) -> optax.GradientTransformation:
   """AdamW; norms and biases (vectors) are not decayed."""
-  schedule = optax.join_schedules(
-    [
-      optax.linear_schedule(0.0, o.learning_rate, o.warmup),
-      optax.linear_schedule(o.learning_rate, 0.0, o.steps - o.warmup),
-    ],
-    [o.warmup],
-  )
+  corners = [(0, 0.0), *o.schedule]
+  pieces = [
+    optax.linear_schedule(low, high, end - begin)
+    for (begin, low), (end, high) in itertools.pairwise(corners)
+  ]
+  schedule = optax.join_schedules(pieces, [end for end, _ in o.schedule[:-1]])
   return optax.chain(
     optax.clip_by_global_norm(o.clip),
     optax.adamw(

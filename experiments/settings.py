@@ -32,16 +32,25 @@ class Mixture:
 
 @dataclasses.dataclass
 class Optimization:
-  """AdamW with linear warm-up and linear decay to zero."""
+  """AdamW with a piecewise linear learning rate.
 
-  steps: int
-  learning_rate: float
+  Attributes:
+    schedule: (step, learning rate) corners after (0, 0); the last step ends
+      the training.
+    batch: windows of a step.
+    length: tokens of a window.
+  """
+
+  schedule: tuple[tuple[int, float], ...]
   batch: int
   length: int = 256
-  warmup: int = 100
   weight_decay: float = 0.1
   clip: float = 1.0
   checkpoint_every: int = 200
+
+  @property
+  def steps(self) -> int:
+    return self.schedule[-1][0]
 
 
 @dataclasses.dataclass
@@ -74,6 +83,8 @@ class Recipe:
     folder: where checkpoints and the finished models go.
     vocab_size: of the tokenizer that is trained first.
     tokenizer_sample: characters of each domain the tokenizer learns from.
+    every: of the training documents only each so many-th is used.
+    quick: a toy version in seconds, in a folder of its own.
   """
 
   folder: str
@@ -84,6 +95,7 @@ class Recipe:
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
   tokenizer_sample: int = 3_000_000
   max_positions: int = 512
+  every: int = 1
   seed: int = 0
   quick: bool = False
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import transformers
-from absl import app
+from absl import app, logging
 from ml_collections import config_flags
 
 from experiments import data, distill
@@ -126,12 +126,33 @@ def draft_size(width: int) -> Size:
   )
 
 
+def shrink(recipe: Recipe) -> None:
+  """A toy version of a recipe that shows that every stage runs."""
+  recipe.folder += '-quick'
+  recipe.vocab_size = min(recipe.vocab_size, 512)
+  recipe.tokenizer_sample = 50_000
+  recipe.every = 40
+  recipe.target = Size(64, 2, 4, 2, 16, 128)
+  recipe.drafts.widths = (32,)
+  recipe.drafts.samples = recipe.drafts.batch = 8
+  for o in (
+    recipe.target_training,
+    recipe.drafts.on_corpus,
+    recipe.drafts.on_samples,
+  ):
+    o.schedule = ((2, 1e-3), (12, 0.0))
+    o.batch, o.length, o.checkpoint_every = 4, 64, 5
+
+
 def main(_):
+  logging.set_verbosity(logging.WARNING)
   recipe = _CONFIG.value
+  if recipe.quick:
+    shrink(recipe)
   folder = pathlib.Path(recipe.folder)
   folder.mkdir(parents=True, exist_ok=True)
   tokenizer = load_tokenizer(recipe, folder)
-  streams = data.token_streams(tokenizer, folder)
+  streams = data.token_streams(tokenizer, folder, recipe.every)
   print({k: len(v) for k, v in streams.items()}, 'tokens')
   target, params = train_target(recipe, folder, tokenizer, streams)
   texts = distill.write_samples(recipe, folder, target, params, streams)

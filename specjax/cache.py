@@ -53,7 +53,7 @@ def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
 
   def put(cache, flight):  # [B, G, S, D], [B, G, N, D]
     # A chain's path is the first rows of the block; the gather costs little.
-    rows = jnp.take_along_axis(flight, path[:, None, :, None], 2)
+    rows = jnp.take_along_axis(flight, path[:, None, :, None], 2, mode='clip')
     rows = rows.astype(cache.dtype)
     if batch > _UNROLLED:
       write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
