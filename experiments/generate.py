@@ -1,0 +1,117 @@
+"""Continues a prompt and shows where every token came from.
+
+  python -m experiments.generate --config configs/quickstart.py \\
+    --config.prompt="def fib(n):"
+
+Drafted and accepted tokens are green, corrected ones red and bonus tokens
+yellow; without a terminal the text is plain. The first drafter, rule and
+temperature of the experiment are used.
+"""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, logging
+from ml_collections import config_flags
+
+from experiments.build import Built, build
+from experiments.settings import Experiment
+from specjax import generate, sampling
+
+_CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
+_COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
+
+
+def origins(new: int, accepted: int, drafted: int, whole: bool) -> list[str]:
+  """How each new token of one step came.
+
+  Args:
+    new: tokens the step added.
+    accepted: drafted tokens that were accepted, of a whole step.
+    drafted: tokens that were drafted.
+    whole: whether the step was not cut by the limit or the end of the text.
+  """
+  if not whole:
+    return ['accepted'] * new
+  last = 'bonus' if accepted == drafted else 'corrected'
+  return ['accepted'] * (new - 1) + [last]
+
+
+def steps(built: Built, x: Experiment, ids: list[int]):
+  """Decodes one step at a time.
+
+  Yields:
+    (tokens, their origins, the state's counts) of each step.
+  """
+  method = built.methods[0]
+  state = generate.start(
+    method.params,
+    [ids],
+    spec=method.spec,
+    new_tokens=x.max_new_tokens,
+    key=generate.row_keys(x.seed, [0]),
+    values=sampling.make(1, x.temperatures[0], **vars(x.sampling)),
+  )
+  one = jnp.ones((), jnp.int32)
+  length, before = int(state.length[0]), jax.device_get(state.counts)
+  while not state.done.all():
+    state = generate.generate(method.params, state, one, spec=method.spec)
+    if not state.finite.all():
+      raise ValueError('the target gave logits that are NaN or infinite')
+    counts = jax.device_get(state.counts)
+    tokens = np.asarray(state.tokens[0, length : int(state.length[0])])
+    length += len(tokens)
+    kinds = origins(
+      len(tokens),
+      int(counts.accepted.sum() - before.accepted.sum()),
+      int(counts.drafted.sum() - before.drafted.sum()),
+      bool(counts.histogram.sum() > before.histogram.sum()),
+    )
+    before = counts
+    yield tokens.tolist(), kinds, counts
+
+
+def paint(text: str, kind: str, colour: bool) -> str:
+  return f'\x1b[{_COLOURS[kind]}m{text}\x1b[0m' if colour else text
+
+
+def main(_):
+  logging.set_verbosity(logging.WARNING)
+  x = _CONFIG.value
+  x.drafters = x.drafters[:1] or tuple(x.candidates)[:1]
+  colour = sys.stdout.isatty()
+  new: list[int] = []
+  try:
+    if not x.prompt:
+      raise ValueError('prompt is empty: give --config.prompt="some text"')
+    built = build(x)
+    ids = built.tokenizer.encode(x.prompt, verbose=False)
+    print(x.prompt, end='')
+    for tokens, kinds, counts in steps(built, x, ids):
+      new += tokens
+      for token, kind in zip(tokens, kinds, strict=True):
+        text = built.tokenizer.decode([token])
+        print(paint(text, kind, colour), end='', flush=True)
+  except ValueError as error:
+    raise SystemExit(f'error: {error}') from error
+  print()
+  if colour:
+    print(' '.join(paint(kind, kind, True) for kind in _COLOURS))
+  drafted = int(counts.drafted.sum())
+  print(
+    json.dumps(
+      {
+        'text': built.tokenizer.decode(new),
+        'tokens': new,
+        'tau': len(new) / int(counts.target_calls.sum()),
+        'acceptance': int(counts.accepted.sum()) / drafted if drafted else None,
+      }
+    )
+  )
+
+
+if __name__ == '__main__':
+  app.run(main)
