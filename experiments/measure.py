@@ -5,9 +5,13 @@ transferred inside. Methods take turns on the same prompts, so a drift of the
 machine's speed meets them alike.
 """
 
+import concurrent.futures
 import dataclasses
 import functools
+import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +19,7 @@ import numpy as np
 
 from specjax import generate, sampling, trees
 from specjax.drafters import plain
+from specjax.models import transformer
 from specjax.types import Counts, Draft, Drafter, Params, Spec
 
 
@@ -45,6 +50,18 @@ class Job:
   slots: int
 
 
+def _start(spec: Spec, params: Params, job: Job):
+  return generate.start(
+    params,
+    job.prompts,
+    spec=spec,
+    new_tokens=job.new_tokens,
+    key=generate.row_keys(job.seed, job.indices),
+    values=job.values,
+    slots=job.slots,
+  )
+
+
 def decode(
   spec: Spec,
   params: Params,
@@ -66,15 +83,7 @@ def decode(
     NotFinite: the target's logits are NaN or infinite.
   """
   begin = time.perf_counter()
-  state = generate.start(
-    params,
-    job.prompts,
-    spec=spec,
-    new_tokens=job.new_tokens,
-    key=generate.row_keys(job.seed, job.indices),
-    values=job.values,
-    slots=job.slots,
-  )
+  state = _start(spec, params, job)
   jax.block_until_ready(state)
   prefilled = time.perf_counter()
   bound = jnp.asarray(job.new_tokens if steps is None else steps, jnp.int32)
@@ -96,6 +105,31 @@ def decode(
     for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
   ]
   return Run(texts, state.counts, seconds, prefilled - begin, compilations)
+
+
+def decode_all(
+  ways: list[tuple[Spec, Params, Job, int | None]], done: Callable[[], Any]
+) -> tuple[list[Run], float]:
+  """Decodes untimed, side by side: compiling mostly waits outside Python.
+
+  Args:
+    ways: (spec, params, job, steps), every spec once.
+    done: called after each.
+
+  Returns:
+    The runs, and how many programs of the loop a way compiled on average.
+  """
+
+  def one(way):
+    spec, params, job, steps = way
+    run = decode(spec, params, job, steps, timed=False)
+    done()
+    return run
+
+  before = generate.generate._cache_size()
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    runs = list(pool.map(one, ways))
+  return runs, (generate.generate._cache_size() - before) / len(ways)
 
 
 @functools.cache
@@ -124,49 +158,47 @@ class Costs:
   plain_seconds: float  # one plain step
   v: float  # scoring, judging and committing gamma + 1 tokens
   c: float  # drafting, divided by the draft depth
-  compilations: int
+
+
+def idle(spec: Spec, params: Params, job: Job) -> Spec:
+  """The spec with a drafter that proposes as many tokens at no cost."""
+  drawn = not _chosen(spec, params, job)
+  vocab = spec.target.config.vocab_size
+  return dataclasses.replace(
+    spec, drafter=_idle(spec.drafter.nodes, drawn, vocab)
+  )
 
 
 def costs(
-  spec: Spec,
-  params: Params,
-  base: Spec,
-  base_params: Params,
+  full: tuple[Spec, Params],
+  base: tuple[Spec, Params],
   job: Job,
   repeats: int,
 ) -> Costs:
-  """Measures c and v at the loop's own shapes.
+  """Measures c and v at the loop's own shapes; everything must be compiled.
 
   Plain steps, full steps and steps that draft nothing are run in turn, each
   as a loop of its own; c is what drafting adds to a step.
+
+  Args:
+    full: the method's spec and parameters.
+    base: plain decoding.
+    job: whose shapes are used.
+    repeats: medians are taken over so many turns.
   """
-  drawn = not _chosen(spec, params, job)
-  vocab = spec.target.config.vocab_size
-  idle = dataclasses.replace(
-    spec, drafter=_idle(spec.drafter.nodes, drawn, vocab)
-  )
-  room = job.new_tokens // (spec.drafter.depth + 1)
-  steps = max(1, min(32, room))
-  ways = (
-    (base, base_params, steps),
-    (idle, base_params, steps),
-    (spec, params, steps),
-  )
-  warm = [decode(*way[:2], job, 1, timed=False) for way in ways]
+  depth = full[0].drafter.depth
+  steps = max(1, min(32, job.new_tokens // (depth + 1)))
+  ways = (base, (idle(*full, job), base[1]), full)
   times = np.zeros((repeats, len(ways)))
   for i in range(repeats):
-    for j, (which, weights, count) in enumerate(ways):
-      run = decode(which, weights, job, count)
-      calls = run.counts.target_calls.max()
-      times[i, j] = run.seconds / calls
-  one = np.median(times[:, 0])
-  v = np.median(times[:, 1] / times[:, 0])
-  draft = np.median((times[:, 2] - times[:, 1]) / times[:, 0])
+    for j, way in enumerate(ways):
+      run = decode(*way, job, steps)
+      times[i, j] = run.seconds / run.counts.target_calls.max()
+  one, scored, whole = times.T
   return Costs(
-    plain_seconds=float(one),
-    v=float(v),
-    c=float(draft / spec.drafter.depth),
-    compilations=warm[-1].compilations,
+    plain_seconds=float(np.median(one)),
+    v=float(np.median(scored / one)),
+    c=float(np.median((whole - scored) / one) / depth),
   )
 
 
@@ -174,16 +206,52 @@ def _chosen(spec: Spec, params: Params, job: Job) -> bool:
   """Whether the drafter chooses its tokens instead of drawing them."""
 
   def propose(params):
-    state = generate.start(
-      params,
-      job.prompts,
-      spec=spec,
-      new_tokens=job.new_tokens,
-      key=generate.row_keys(job.seed, job.indices),
-      values=job.values,
-      slots=job.slots,
-    )
+    state = _start(spec, params, job)
     ctx = generate.context(state)
     return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
 
   return jax.eval_shape(propose, params).probs is None
+
+
+def difference(spec: Spec, params: Params, job: Job, text, other) -> dict:
+  """Where two greedy continuations part, and whether that was a tie.
+
+  Args:
+    spec: plain decoding.
+    params: its parameters.
+    job: with the one prompt.
+    text: new tokens.
+    other: new tokens that differ somewhere.
+
+  Returns:
+    position, the gap between the target's two largest logits there, and the
+    noise: how far the logits of a whole pass and of a cached step are apart.
+  """
+  position = next(
+    i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b
+  )
+  prefix = job.prompts[0] + text[:position]
+  again = dataclasses.replace(
+    job, prompts=[prefix], new_tokens=1, slots=job.slots
+  )
+  state = _start(spec, params, again)
+  one = jnp.ones((1, 1, 1), bool)
+  at = state.length[:, None] - 1
+  out = spec.target.forward(
+    params.target,
+    jnp.asarray([prefix[-1:]]),
+    at,
+    state.cache,
+    state.length - 1,
+    one,
+  )
+  step = spec.target.head(params.target, out.hidden)[0, 0]
+  whole = transformer.score(spec.target, params.target, jnp.asarray([prefix]))[
+    0, -1
+  ]
+  top = jnp.sort(whole)[-2:]
+  return {
+    'position': position,
+    'gap': float(top[1] - top[0]),
+    'noise': float(jnp.abs(step - whole).max()),
+  }

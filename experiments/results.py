@@ -160,6 +160,17 @@ COLUMNS = (
 )
 
 
+def _greedy(cells: list[dict]) -> str:
+  """How many greedy texts were those of plain decoding, and what differed."""
+  if cells[0]['temperature'] or not cells[0]['lossless']:
+    return ''
+  texts = sum(r['prompts'] for r in cells if r['lossless'])
+  same = sum(r['identical_to_plain'] for r in cells if r['lossless'])
+  gaps = [d['gap'] for r in cells for d in r['differences'] if r['lossless']]
+  note = f', largest gap of the two top logits {max(gaps):.1e}' if gaps else ''
+  return f'; {same} of {texts} texts identical to it{note}'
+
+
 def table(rows: list[dict]) -> str:
   """Markdown tables, one for each domain and temperature."""
   parts = []
@@ -178,7 +189,7 @@ def table(rows: list[dict]) -> str:
     parts.append(
       f'### {domain}, temperature {temperature:g}: plain decoding '
       f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
-      f'{first["repetition"]:.0%} of its 4-grams repeated\n\n'
+      f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(cells)}\n\n'
       + '\n'.join(
         '| '
         + ' | '.join(

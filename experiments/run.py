@@ -20,8 +20,6 @@ from experiments.settings import Experiment
 from specjax import generate, metrics, sampling
 from specjax.types import Counts
 
-# Work of preparing one drafter, in units of decoding one batch.
-_WARM_UP = 6
 _CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
 
 
@@ -94,8 +92,8 @@ class Runner:
       for i in range(0, len(texts) - batch + 1, batch)
     ]
 
-  def measure_alpha(self, method: Method) -> None:
-    """beta at every prefix of the target's own text, for all cells at once."""
+  def everything(self) -> tuple[measure.Job, list]:
+    """One job of all cells' prompts, and the cell of each row."""
     texts, indices, temperatures, cells = [], [], [], []
     for domain, temperature in self.groups:
       for i, text in enumerate(self.prompts[domain]):
@@ -103,29 +101,46 @@ class Runner:
         indices.append(i)
         temperatures.append(temperature)
         cells.append((domain, temperature))
-    job = self.job(texts, indices, temperatures)
-    run = measure.decode(method.single, method.single_params, job, timed=False)
-    counts = run.counts
-    for cell in dict.fromkeys(cells):
-      rows = [i for i, c in enumerate(cells) if c == cell]
-      self.alphas[method, cell] = metrics.ratio(
-        counts.overlap[rows], counts.histogram.sum(1)[rows]
-      )
+    return self.job(texts, indices, temperatures), cells
 
   def warm_up(self, bar) -> None:
-    """Compiles every program and measures what does not depend on a text."""
+    """Compiles every program; measures alpha, then the costs.
+
+    alpha is the mean of beta at every prefix of the target's own text, for
+    all cells of a drafter at once.
+    """
     built, base = self.built, (self.built.plain, self.built.plain_params)
-    domain, temperature = self.groups[0]
-    job = self.units(domain, temperature)[0]
-    measure.decode(*base, job, timed=False)
+    job = self.units(*self.groups[0])[0]
+    wide, cells = self.everything()
+    ways = {built.plain: (*base, job, 1)}
+    for m in built.methods:
+      ways[m.spec] = (m.spec, m.params, job, 1)
+      nothing = measure.idle(m.spec, m.params, job)
+      ways[nothing] = (nothing, built.plain_params, job, 1)
+      ways[m.single] = (m.single, m.single_params, wide, None)
+    bar.set_description('compiling, and alpha')
+    bar.total += len(ways)
+    try:
+      runs, self.compilations = measure.decode_all(
+        list(ways.values()), bar.update
+      )
+    except measure.NotFinite as error:
+      cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
+      raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
+    runs = dict(zip(ways, runs, strict=True))
     repeats = 3 if self.x.quick else 9
     for method in built.methods:
-      bar.set_description(f'costs and alpha of {method.drafter}')
-      self.measure_alpha(method)
+      bar.set_description(f'costs of {method.drafter}')
       self.costs[method] = measure.costs(
-        method.spec, method.params, *base, job, repeats
+        (method.spec, method.params), base, job, repeats
       )
-      bar.update(_WARM_UP)
+      counts = runs[method.single].counts
+      for cell in self.groups:
+        rows = [i for i, c in enumerate(cells) if c == cell]
+        self.alphas[method, cell] = metrics.ratio(
+          counts.overlap[rows], counts.histogram.sum(1)[rows]
+        )
+      bar.update()
 
   def group(self, domain: str, temperature: float, bar) -> None:
     """Decodes one domain at one temperature with everything."""
@@ -182,7 +197,6 @@ class Runner:
       tokens,
       calls,
     )
-    same = [a.texts == b.texts for a, b in zip(runs, base, strict=True)]
     return _plain(
       {
         'config': x.name,
@@ -219,14 +233,40 @@ class Runner:
         'predicted_speedup': predicted,
         'measured_over_predicted': agreement.value,
         'measured_over_predicted_ci': agreement.interval,
-        'identical_to_plain': sum(same) if cell['temperature'] == 0 else None,
+        **self.compare(cell, base, runs),
         'repetition': metrics.repetition(t for r in base for t in r.texts),
-        'compilations': cost.compilations + sum(r.compilations for r in runs),
+        'compilations': self.compilations + sum(r.compilations for r in runs),
         'paper': None,
         'seed': x.seed,
         **self.conditions,
       }
     )
+
+  def compare(self, cell: dict, base, runs) -> dict:
+    """At temperature 0, whether the texts are those of plain decoding.
+
+    A difference is listed with the gap of the target's two largest logits
+    there and the noise of its arithmetic: a tie has a gap below the noise.
+    """
+    if cell['temperature']:
+      return {'identical_to_plain': None, 'differences': []}
+    differences, same = [], 0
+    units = self.units(cell['domain'], 0.0)
+    for job, plain_run, run in zip(units, base, runs, strict=True):
+      pairs = zip(plain_run.texts, run.texts, strict=True)
+      for i, (text, other) in enumerate(pairs):
+        if text == other:
+          same += 1
+          continue
+        found = measure.difference(
+          self.built.plain,
+          self.built.plain_params,
+          self.job(job.prompts[i : i + 1], job.indices[i : i + 1], 0.0),
+          text,
+          other,
+        )
+        differences.append({'prompt': int(job.indices[i]), **found})
+    return {'identical_to_plain': same, 'differences': differences}
 
   def run(self) -> None:
     """Makes the rows that are missing."""
@@ -238,7 +278,7 @@ class Runner:
         f'batch {self.x.batch} is more than the {self.x.prompts.count} prompts '
         'of a domain: raise prompts.count'
       )
-    total = _WARM_UP * len(self.built.methods) + units * len(self.groups)
+    total = len(self.built.methods) + units * len(self.groups)
     with tqdm(total=total, file=sys.stderr) as bar:
       self.warm_up(bar)
       for domain, temperature in self.groups:

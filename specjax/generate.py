@@ -46,28 +46,36 @@ def _no_counts(batch, depth):
   )
 
 
-@functools.partial(jax.jit, static_argnames='spec', donate_argnames='tokens')
-def _read(params, tokens, length, limit, key, values, *, spec):
+@functools.partial(jax.jit, static_argnames=('target', 'taps'))
+def _read(weights, tokens, length, *, target, taps):
+  """Cache and features after a prompt; one program for every drafter."""
   batch, slots = tokens.shape
-  config = spec.target.config
-  dtype = jax.tree.leaves(params.target)[0].dtype
-  cache = caches.empty(config, batch, slots, dtype)
-  cache, hidden = reading.prefill(
-    spec.target, params.target, tokens, length, cache, spec.drafter.taps
-  )
+  dtype = jax.tree.leaves(weights)[0].dtype
+  cache = caches.empty(target.config, batch, slots, dtype)
+  return reading.prefill(target, weights, tokens, length, cache, taps)
+
+
+@functools.partial(
+  jax.jit, static_argnames='drafter', donate_argnames=('tokens', 'cache')
+)
+def _begin(
+  params, tokens, length, limit, cache, hidden, key, values, *, drafter
+):
+  """The state of rows whose prompts were read."""
+  batch = len(length)
   ctx = Context(tokens, length, cache, values)
   return SpecState(
     tokens=tokens,
     length=length,
-    start=length + 0,  # A copy: `length` is donated on.
+    start=length + 0,  # A buffer of its own: the state is donated.
     limit=limit,
     done=length >= limit,
     finite=jnp.ones(batch, bool),
     cache=cache,
-    drafter=spec.drafter.init(params, ctx, hidden),
+    drafter=drafter.init(params, ctx, hidden),
     key=key,
     sampling=values,
-    counts=_no_counts(batch, spec.drafter.depth),
+    counts=_no_counts(batch, drafter.depth),
   )
 
 
@@ -123,14 +131,20 @@ def start(
   tokens = np.zeros((len(prompts), slots), np.int32)
   for row, prompt in zip(tokens, prompts, strict=True):
     row[: len(prompt)] = prompt
-  return _read(
+  tokens, length = jnp.asarray(tokens), jnp.asarray(length)
+  cache, hidden = _read(
+    params.target, tokens, length, target=spec.target, taps=spec.drafter.taps
+  )
+  return _begin(
     params,
-    jnp.asarray(tokens),
-    jnp.asarray(length),
+    tokens,
+    length,
     jnp.asarray(limit, jnp.int32),
+    cache,
+    hidden,
     key,
     values,
-    spec=spec,
+    drafter=spec.drafter,
   )
 
 

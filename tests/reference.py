@@ -155,6 +155,8 @@ class Misfit:
     self.freedom += len(possible)
 
   def p_value(self):
+    if np.isinf(self.statistic):
+      return 0.0
     return stats.chi2.sf(self.statistic, self.freedom)
 
 

@@ -150,10 +150,10 @@ def test_the_most_likely_token_is_no_draw():
 
 
 def test_the_law_of_another_row_is_seen():
-  draft = drafts('lm')
-  probs = draft.probs[4:].copy()
-  rows = [x[:-4] for x in (draft.tokens, draft.parents, draft.size)]
-  assert p_values(Draft(*rows, probs))[1] < 1e-12
+  draft = jax.tree.map(lambda x: x[3::4], drafts('lm'))  # at temperature 1.5
+  by_token, by_rank = p_values(draft._replace(probs=np.roll(draft.probs, 1, 0)))
+  assert by_rank < 1e-12
+  assert by_rank < by_token
 
 
 # Law 3
@@ -202,7 +202,9 @@ def test_memory_equals_reading_again(name):
   gaps, accepted = gaps_of_a_run(name, eos=(10,))
   assert max(gaps) < 1e-5
   # Not by never having had anything to remember or to forget.
-  assert {0, models.DRAFTERS[name][0].depth} <= accepted
+  assert 0 in accepted
+  if name.startswith('lm'):
+    assert models.DEPTH in accepted
 
 
 def test_memory_equals_reading_again_to_the_last_digit(float64):
@@ -308,12 +310,12 @@ def test_shapes_are_fixed_and_the_host_is_not_asked(name, double):
 
 @functools.cache
 def itself() -> Spec:
-  return Spec(models.TARGET, lm.make(models.TARGET, 4), verify.token)
+  return Spec(models.DRAFT, lm.make(models.DRAFT, 4), verify.token)
 
 
 def accepted_of_itself(rows, new_tokens):
   """Judged and accepted tokens of a target that drafts for itself."""
-  target = models.target_weights()
+  target = models.draft_weights()
   if jax.config.jax_enable_x64:
     target = models.double(target)
   params = Params(target, target)
@@ -325,7 +327,7 @@ def accepted_of_itself(rows, new_tokens):
 
 
 def test_a_target_accepts_itself():
-  tried, accepted = accepted_of_itself(300, 60)
+  tried, accepted = accepted_of_itself(240, 60)
   assert tried > 10_000
   assert accepted >= (1 - 1e-4) * tried
 

@@ -295,6 +295,13 @@ def test_the_last_slot_of_a_buffer_is_as_good_as_any(full):
   assert models.new_tokens(state) == full
 
 
+def test_a_buffer_has_room_for_a_whole_step():
+  """A step writes depth + 1 tokens, wherever the limit cuts them."""
+  spec = models.spec_of(EXACT)
+  assert generate.slots_for(spec, FULL) == SLOTS
+  assert generate.slots_for(spec, FULL + 1) > SLOTS
+
+
 def test_the_order_of_rows_does_not_matter(full):
   order = [3, 0, 5, 1, 4, 2]
   state = fill(

@@ -1,0 +1,415 @@
+"""Our decoding against `generate` of transformers, on the same checkpoints.
+
+  python -m benchmarks.against_huggingface \\
+    --config configs/against_huggingface.py
+
+Float32, batch 1, all cores for either side, and in one run: every method
+decodes a prompt before the next prompt comes, in an order that rotates.
+Times contain reading the prompt. Drafts are chosen for each method on prompts
+that are not compared: the fastest one counts. Needs the extra `parity`.
+
+plain_ratio     time of transformers' plain decoding (the faster of its two
+                attentions) over ours
+assisted_ratio  time of the faster of its two assisted variants over that of
+                our language model draft
+limit_ratio     our plain step over the time to read weights and cache once
+Ratios of total times, with 95% bootstrap intervals over prompts.
+"""
+
+import json
+import os
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, logging
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from benchmarks import decoders as sides
+from benchmarks.decoders import Decoded, Decoder
+from experiments import build, measure, prompts, results
+from experiments.settings import Experiment
+from specjax import metrics
+from specjax.models import transformer
+
+_CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
+_PILOT = 2  # prompts of a domain on which drafts are chosen
+_TIE = 1e-3  # gap of logits below which two greedy choices are as good
+_LARGE = 512, 128  # MiB that bandwidth is measured with; quick
+_ALL = 'all'
+_RESULT = 'result.json'
+
+
+def shrink(x: Experiment) -> None:
+  """The quick version: fewer and shorter texts."""
+  x.prompts.count = min(x.prompts.count, 2)
+  x.max_new_tokens = min(x.max_new_tokens, 32)
+
+
+def check(x: Experiment) -> None:
+  """Checks what the two sides cannot both do.
+
+  Raises:
+    ValueError: names the field and the remedy.
+  """
+  if x.batch != 1:
+    raise ValueError(f'batch must be 1 in this comparison, got {x.batch}')
+  if tuple(x.verifiers) != ('specjax.verify.token',):
+    raise ValueError(
+      'verifiers must be specjax.verify.token, the rule of transformers, got '
+      f'{x.verifiers}'
+    )
+  if any(value is not None for value in vars(x.sampling).values()):
+    raise ValueError('sampling must be left alone: only temperatures compare')
+  unknown = [name for name in x.drafters if name not in x.candidates]
+  if unknown:
+    raise ValueError(f'drafters: {unknown} are not among the candidates')
+  names = x.drafters or tuple(x.candidates)
+  if not any(x.candidates[name].load == sides.LM for name in names):
+    raise ValueError(f'candidates: at least one must load {sides.LM}')
+
+
+def read_bandwidth(size: int, repeats: int = 5) -> float:
+  """Bytes a second at which this process reads float32 numbers.
+
+  The best of three programs that read an array once - sums of its blocks,
+  a matrix-vector product, and one in blocks as `transformer.multiply` does
+  it - and of so many repetitions.
+
+  Args:
+    size: bytes of the array; beyond the caches unless these are meant.
+    repeats: of each program.
+  """
+  blocks = max(1, size // (4 * 512 * 64))
+  x = jnp.ones((blocks, 512, 64), jnp.float32)
+  vector = jnp.ones(512 * 64, jnp.float32)
+  programs = (
+    lambda x, v: x.sum((1, 2)),
+    lambda x, v: x.reshape(blocks, -1) @ v,
+    lambda x, v: transformer.multiply(v[None, :512], x),
+  )
+  best = np.inf
+  for program in map(jax.jit, programs):
+    jax.block_until_ready(program(x, vector))
+    for _ in range(repeats):
+      begin = time.perf_counter()
+      jax.block_until_ready(program(x, vector))
+      best = min(best, time.perf_counter() - begin)
+  return x.nbytes / best
+
+
+def bytes_per_token(model, params, slots: int) -> tuple[int, int]:
+  """Bytes of weights and of a padded cache that one plain step reads."""
+  config = model.config
+  weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+  # Of a table only one row is read, unless it is the unembedding too.
+  if not config.tied_embeddings:
+    weights -= params['embedding'].nbytes
+  if 'position' in params:
+    weights -= params['position'].nbytes
+  size = jax.tree.leaves(params)[0].dtype.itemsize
+  kv = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+  return weights, kv * slots * size
+
+
+class Comparison:
+  """Both sides in one process."""
+
+  def __init__(self, x: Experiment):
+    check(x)
+    self.x = x
+    self.built = build.build(x)
+    self.peer = sides.Peer(x)
+    self.decoders = sides.ours(x, self.built) + self.peer.decoders(
+      [
+        (m.drafter, x.candidates[m.drafter], m.gamma)
+        for m in self.built.methods
+      ]
+    )
+    self.pilot, self.prompts = [], []
+    pilot = 1 if x.quick else _PILOT
+    for domain in x.prompts.domains:
+      count, length = x.prompts.count, x.prompts.length
+      texts = prompts.choose(
+        self.built.tokenizer, domain, count + pilot, length, x.seed
+      )
+      self.prompts += [(domain, text) for text in texts[:count]]
+      self.pilot += [(domain, text) for text in texts[count:]]
+    self.conditions = results.conditions() | {
+      'threads': sides.cores(),
+      # Of other programs: two runtimes that share cores suffer unequally.
+      'load_before': os.getloadavg()[0],
+      'peer': self.peer.conditions(),
+    }
+    self.runs: dict[tuple[str, float], list[Decoded]] = {}
+    self.chosen: dict[str, Decoder] = {}
+    self.pilot_seconds: list[dict] = []
+
+  def decode(self, decoder, text, index, temperature) -> Decoded:
+    return decoder.decode(text, index, temperature, self.x.max_new_tokens)
+
+  def choose(self, bar) -> None:
+    """Compiles and warms up everything, and keeps one draft per family."""
+    temperatures = self.x.temperatures
+    best: dict[str, float] = {}
+    for decoder in self.decoders:
+      bar.set_description(f'warm-up: {decoder.family}')
+      for temperature in temperatures:
+        for _ in range(2):
+          self.decode(decoder, self.pilot[0][1], 0, temperature)
+        bar.update()
+    seconds = dict.fromkeys(self.decoders, 0.0)
+    bar.set_description('choosing drafts')
+    for i, (_, text) in enumerate(self.pilot):
+      for temperature in temperatures:
+        for decoder in self.decoders:
+          run = self.decode(decoder, text, i, temperature)
+          seconds[decoder] += run.seconds
+          bar.update()
+    for decoder, total in seconds.items():
+      tokens = len(self.pilot) * len(temperatures) * self.x.max_new_tokens
+      self.pilot_seconds.append(
+        {
+          'method': decoder.family,
+          'draft': decoder.draft,
+          'gamma': decoder.gamma,
+          'tokens_per_second': tokens / total,
+        }
+      )
+      if total < best.get(decoder.family, np.inf):
+        best[decoder.family] = total
+        self.chosen[decoder.family] = decoder
+
+  def run(self) -> None:
+    """Decodes every prompt with every method."""
+    x = self.x
+    passes = len(x.temperatures) * len(self.decoders)
+    families = len({d.family for d in self.decoders})
+    total = passes * (1 + len(self.pilot))
+    total += len(self.prompts) * len(x.temperatures) * families
+    with tqdm(total=total, file=sys.stderr) as bar:
+      self.choose(bar)
+      turn = list(self.chosen.values())
+      for temperature in x.temperatures:
+        bar.set_description(f'temperature {temperature:g}')
+        for i, (_, text) in enumerate(self.prompts):
+          for decoder in turn:
+            run = self.decode(decoder, text, i, temperature)
+            key = decoder.family, temperature
+            self.runs.setdefault(key, []).append(run)
+            bar.update()
+          turn = turn[1:] + turn[:1]
+
+  def of(self, domain: str, values) -> list:
+    """Of one value a prompt, those of a domain."""
+    pairs = zip(values, self.prompts, strict=True)
+    return [value for value, (d, _) in pairs if domain in (d, _ALL)]
+
+  def seconds(self, family, temperature, domain=_ALL) -> np.ndarray:
+    """Times [prompts of the domain]."""
+    runs = self.runs[family, temperature]
+    return np.array([r.seconds for r in self.of(domain, runs)])
+
+  def fastest(self, families, temperature, domain=_ALL) -> str:
+    return min(
+      families, key=lambda f: self.seconds(f, temperature, domain).sum()
+    )
+
+  def ratio(self, slow, fast, temperature, domain=_ALL) -> metrics.Estimate:
+    """Time of one family over that of another, paired by prompt."""
+    a = self.seconds(slow, temperature, domain)
+    b = self.seconds(fast, temperature, domain)
+    tokens = np.full(len(a), self.x.max_new_tokens)
+    return metrics.speedup(a, tokens, b, tokens)
+
+  def agreement(self, family: str, domain: str = _ALL) -> dict:
+    """Greedy texts against those of transformers' plain decoding."""
+    mine, other = self.runs[family, 0], self.runs[sides.PEER, 0]
+    texts = [text for _, text in self.prompts]
+    triples = self.of(domain, zip(texts, mine, other, strict=True))
+    gaps = [
+      self.peer.gap(text, a.tokens, b.tokens)
+      for text, a, b in triples
+      if a.tokens != b.tokens
+    ]
+    return {
+      'greedy_prompts': len(triples),
+      'greedy_identical': len(triples) - len(gaps),
+      'greedy_ties': sum(gap < _TIE for gap in gaps),
+      'greedy_largest_gap': max(gaps, default=0.0),
+    }
+
+  def row(self, family: str, temperature: float, domain: str) -> dict:
+    decoder, x = self.chosen[family], self.x
+    runs = self.of(domain, self.runs[family, temperature])
+    tokens = len(runs) * x.max_new_tokens
+    seconds = [r.seconds for r in runs]
+    speed = None
+    if decoder.family.startswith('specjax'):
+      speed = tokens / sum(r.decoding for r in runs)
+    speedup = self.ratio(sides.PEER, family, temperature, domain)
+    return {
+      'config': x.name,
+      'target': self.built.target,
+      'method': family,
+      'draft': decoder.draft,
+      'gamma': decoder.gamma,
+      'domain': domain,
+      'temperature': temperature,
+      'prompts': len(runs),
+      'prompts_hash': prompts.digest([text for _, text in self.prompts]),
+      'tokens': tokens,
+      'seconds': sum(seconds),
+      'seconds_by_prompt': seconds,
+      'tokens_per_second': tokens / sum(seconds),
+      'decoding_tokens_per_second': speed,
+      'speedup': speedup.value,
+      'speedup_ci': speedup.interval,
+      **({} if temperature else self.agreement(family, domain)),
+      'seed': x.seed,
+    }
+
+  def rows(self) -> list[dict]:
+    """One row for each temperature, domain and family."""
+    return [
+      self.row(family, temperature, domain) | self.conditions
+      for temperature in self.x.temperatures
+      for domain in (_ALL, *self.x.prompts.domains)
+      for family in self.chosen
+    ]
+
+  def ratios(self, temperature: float) -> dict:
+    """Our methods against their counterparts, over all prompts."""
+
+    def pick(*families):
+      return self.fastest(
+        [f for f in families if f in self.chosen], temperature
+      )
+
+    plain = pick(sides.PEER, sides.PEER_EAGER)
+    assisted = pick(sides.PEER_DEFAULTS, sides.PEER_CONSTANT)
+    mine = [f for f in self.chosen if f.startswith('specjax')]
+    theirs = [f for f in self.chosen if not f.startswith('specjax')]
+    pairs = {
+      'plain': (plain, sides.PLAIN),
+      'assisted': (assisted, sides.DRAFT),
+      'best': (pick(*theirs), pick(*mine)),
+      'our_speedup': (sides.PLAIN, sides.DRAFT),
+      'their_speedup': (plain, assisted),
+    }
+    if sides.PEER_LOOKUP in self.chosen:
+      copied = [d.draft for d in self.decoders if d.family == sides.PEER_LOOKUP]
+      ngrams = pick(*(f'specjax {name}' for name in copied))
+      pairs['lookup'] = sides.PEER_LOOKUP, ngrams
+    found = {}
+    for name, (slow, fast) in pairs.items():
+      estimate = self.ratio(slow, fast, temperature)
+      found[f'{name}_ratio'] = estimate.value
+      found[f'{name}_ratio_ci'] = estimate.interval
+      found[f'{name}_pair'] = [slow, fast]
+    return found
+
+  def limit(self, megabytes: int) -> dict:
+    """Our plain step over the time its bytes take at the read bandwidth.
+
+    Weights that fit into a cache may be read faster than memory: the
+    bandwidth of an array of their size is reported beside it.
+    """
+    x, built = self.x, self.built
+    runs = self.runs[sides.PLAIN, x.temperatures[0]]
+    target, params = built.plain.target, built.plain_params.target
+    weights, kv = bytes_per_token(target, params, sides.slots_of(x, built))
+    bandwidth = read_bandwidth(megabytes * 2**20)
+    step = metrics.ratio(
+      [r.decoding for r in runs], [len(r.tokens) for r in runs]
+    )
+    least = (weights + kv) / bandwidth
+    return {
+      'limit_ratio': step.value / least,
+      'limit_ratio_ci': [end / least for end in step.interval],
+      'plain_step_ms': 1e3 * step.value,
+      'weight_bytes': weights,
+      'cache_bytes': kv,
+      'bandwidth_gb_per_second': bandwidth / 1e9,
+      'bandwidth_at_weight_size_gb_per_second': read_bandwidth(weights) / 1e9,
+    }
+
+
+def table(rows: list[dict]) -> str:
+  """Markdown tables, one for each temperature and domain."""
+  parts = []
+  for row in rows:
+    if row['method'] == rows[0]['method']:
+      parts.append(
+        f'\n### {row["domain"]}, temperature {row["temperature"]:g}, '
+        f'{row["prompts"]} prompts\n\n'
+        '| method | draft | gamma | tokens/s | without the prompt '
+        '| x transformers plain | same text |\n|---|---|---|---|---|---|---|'
+      )
+    low, high = row['speedup_ci']
+    decoding = row['decoding_tokens_per_second']
+    cells = (
+      row['method'],
+      row['draft'] or '-',
+      row['gamma'] or '-',
+      f'{row["tokens_per_second"]:.1f}',
+      f'{decoding:.1f}' if decoding else '-',
+      f'{row["speedup"]:.2f} [{low:.2f}, {high:.2f}]',
+      row.get('greedy_identical', '-'),
+    )
+    parts.append('| ' + ' | '.join(map(str, cells)) + ' |')
+  return '\n'.join(parts).strip() + '\n'
+
+
+def report(comparison: Comparison, folder: results.Folder) -> None:
+  """Writes rows, table and the final numbers."""
+  x = comparison.x
+  for row in comparison.rows():
+    folder.add(row)
+  first, *_ = x.temperatures
+  result = {
+    'results': str(folder.path),
+    'temperature': first,
+    **comparison.ratios(first),
+    **comparison.limit(_LARGE[x.quick]),
+    **({} if first else comparison.agreement(sides.PLAIN)),
+    'by_temperature': {f'{t:g}': comparison.ratios(t) for t in x.temperatures},
+    'choice_of_drafts': comparison.pilot_seconds,
+    **comparison.conditions,
+  }
+  folder.write('summary.md', table(folder.rows))
+  folder.write(_RESULT, json.dumps(result) + '\n')
+
+
+def main(_):
+  logging.set_verbosity(logging.WARNING)
+  x = _CONFIG.value
+  if x.quick:
+    shrink(x)
+  try:
+    sides.import_peer()
+    folder = results.Folder(
+      x.results or results.default_folder(x), results.settings_of(x)
+    )
+    if (folder.path / _RESULT).exists():
+      print(f'{folder.path} is complete; --config.results measures elsewhere')
+    elif folder.rows:
+      raise ValueError(
+        f'results: {folder.path} holds rows of a run that was cut off; choose '
+        'another folder with --config.results'
+      )
+    else:
+      comparison = Comparison(x)
+      comparison.run()
+      report(comparison, folder)
+  except (ValueError, measure.NotFinite) as error:
+    raise SystemExit(f'error: {error}') from error
+  print((folder.path / 'summary.md').read_text())
+  print((folder.path / _RESULT).read_text().strip())
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,282 @@
+"""Both sides of the comparison: each decodes one prompt and is timed alike.
+
+The time runs from the prompt's token ids in a Python list to the new ids in a
+Python list, so it contains reading the prompt on both sides. No text ends
+early: the end-of-text token means nothing to either side, and every text gets
+exactly as many new tokens as were asked for, or it is an error.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import measure
+from experiments.build import Built, Method
+from experiments.settings import Candidate, Experiment
+from specjax import generate, sampling
+from specjax.types import Params, Spec
+
+PLAIN = 'specjax plain'
+DRAFT = 'specjax draft'
+PEER = 'transformers plain'
+PEER_EAGER = 'transformers plain, eager'
+PEER_DEFAULTS = 'transformers assisted, defaults'
+PEER_CONSTANT = 'transformers assisted, constant'
+PEER_LOOKUP = 'transformers prompt lookup'
+LM = 'specjax.drafters.lm.load'
+NGRAM = 'specjax.drafters.ngram.load'
+# Worker threads of the side before may spin for a while: let them sleep.
+_PAUSE = 0.02
+
+
+class Decoded(NamedTuple):
+  """One prompt, decoded once."""
+
+  tokens: list[int]  # the new ones
+  seconds: float  # prompt included
+  decoding: float | None  # without the prompt; unknown for transformers
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decoder:
+  """A way to continue a prompt.
+
+  Attributes:
+    family: its row of the table; of each family one decoder is compared.
+    draft: candidate it drafts with, if any.
+    gamma: drafted tokens.
+    call: (prompt, index, temperature) -> (new tokens, decoding seconds).
+  """
+
+  family: str
+  draft: str | None
+  gamma: int | None
+  call: Callable[[list[int], int, float], tuple[list[int], float | None]]
+
+  def decode(
+    self, prompt: list[int], index: int, temperature: float, new_tokens: int
+  ) -> Decoded:
+    """Decodes and takes the time.
+
+    Args:
+      prompt: token ids.
+      index: of the prompt; seeds the sampling.
+      temperature: 0 is greedy.
+      new_tokens: that there must be.
+
+    Raises:
+      RuntimeError: the text has another number of new tokens.
+    """
+    time.sleep(_PAUSE)
+    begin = time.perf_counter()
+    tokens, decoding = self.call(prompt, index, temperature)
+    seconds = time.perf_counter() - begin
+    if len(tokens) != new_tokens:
+      raise RuntimeError(
+        f'{self.family} made {len(tokens)} new tokens instead of {new_tokens}'
+      )
+    return Decoded(tokens, seconds, decoding)
+
+
+def slots_of(x: Experiment, built: Built) -> int:
+  """Cache slots, the same for each of our methods."""
+  limit = x.prompts.length + x.max_new_tokens
+  specs = [built.plain, *(m.spec for m in built.methods)]
+  return max(generate.slots_for(spec, limit) for spec in specs)
+
+
+def ours(x: Experiment, built: Built) -> list[Decoder]:
+  """Plain decoding and one decoder for each candidate and draft length."""
+  slots = slots_of(x, built)
+
+  def make(family: str, spec: Spec, params: Params, method: Method | None):
+    spec = dataclasses.replace(spec, eos=())
+    warm = []  # the first call compiles, no later one may
+
+    def call(prompt, index, temperature):
+      values = sampling.make(1, temperature)
+      job = measure.Job(
+        [prompt], np.array([index]), values, x.max_new_tokens, x.seed, slots
+      )
+      run = measure.decode(spec, params, job, timed=bool(warm))
+      warm.append(True)
+      return run.texts[0], run.seconds
+
+    draft, gamma = (method.drafter, method.gamma) if method else (None, None)
+    return Decoder(family, draft, gamma, call)
+
+  decoders = [make(PLAIN, built.plain, built.plain_params, None)]
+  for method in built.methods:
+    lm = x.candidates[method.drafter].load == LM
+    family = DRAFT if lm else f'specjax {method.drafter}'
+    decoders.append(make(family, method.spec, method.params, method))
+  return decoders
+
+
+def import_peer() -> tuple[Any, Any]:
+  """torch and transformers.
+
+  Raises:
+    ValueError: they are not installed.
+  """
+  try:
+    import torch
+    import transformers
+  except ImportError as error:
+    raise ValueError(
+      f'{error.name} is not installed; install the extra: '
+      'pip install -e .[parity]'
+    ) from error
+  return torch, transformers
+
+
+def cores() -> int:
+  return len(os.sched_getaffinity(0))
+
+
+class Peer:
+  """The same checkpoints under `generate` of transformers, in float32."""
+
+  def __init__(self, x: Experiment):
+    self.x = x
+    self.torch, self.transformers = import_peer()
+    self.torch.set_num_threads(cores())
+    self.transformers.logging.set_verbosity_error()
+    self.transformers.logging.disable_progress_bar()
+    self.target = self.load(x.target.path)
+    self.eager = self.load(x.target.path, attn_implementation='eager')
+
+  def load(self, path: str, generation: dict | None = None, **options):
+    """A model whose `generate` has the library's defaults and knows no eos.
+
+    Args:
+      path: a Hugging Face directory.
+      generation: values other than the defaults.
+      **options: of `from_pretrained`.
+    """
+    model = self.transformers.AutoModelForCausalLM.from_pretrained(
+      path, dtype=self.torch.float32, **options
+    )
+    # One from the directory would bring the end-of-text token with it.
+    config = self.transformers.GenerationConfig(**generation or {})
+    model.generation_config = config
+    return model
+
+  def options(self, temperature: float) -> dict:
+    """Arguments of `generate`; unless told, it would sample with top-k 50."""
+    options = {'max_new_tokens': self.x.max_new_tokens, 'use_cache': True}
+    if not temperature:
+      return options | {'do_sample': False}
+    return options | {
+      'do_sample': True,
+      'temperature': float(temperature),
+      'top_k': 0,
+      'top_p': 1.0,
+    }
+
+  def make(
+    self,
+    family: str,
+    model,
+    draft: str | None = None,
+    gamma: int | None = None,
+    **more,
+  ) -> Decoder:
+    torch = self.torch
+
+    def call(prompt, index, temperature):
+      torch.manual_seed(self.x.seed * 1_000_003 + index)
+      ids = torch.tensor([prompt])
+      out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        **self.options(temperature),
+        **more,
+      )
+      return out[0, len(prompt) :].tolist(), None
+
+    return Decoder(family, draft, gamma, call)
+
+  def decoders(
+    self, chosen: Sequence[tuple[str, Candidate, int]]
+  ) -> list[Decoder]:
+    """Plain decoding, and the counterparts of our candidates.
+
+    Args:
+      chosen: our candidates as (name, candidate, gamma).
+    """
+    made = [
+      self.make(PEER, self.target),
+      self.make(PEER_EAGER, self.eager),
+    ]
+    paths = set()
+    for name, candidate, gamma in chosen:
+      if candidate.load == NGRAM:
+        made.append(
+          self.make(
+            PEER_LOOKUP,
+            self.target,
+            name,
+            gamma,
+            prompt_lookup_num_tokens=gamma,
+          )
+        )
+      if candidate.load != LM:
+        continue
+      if candidate.path not in paths:  # The defaults know no gamma of ours.
+        paths.add(candidate.path)
+        draft = self.load(candidate.path)
+        made.append(
+          self.make(PEER_DEFAULTS, self.target, name, assistant_model=draft)
+        )
+      constant = {
+        'num_assistant_tokens': gamma,
+        'num_assistant_tokens_schedule': 'constant',
+        'assistant_confidence_threshold': 0.0,
+      }
+      draft = self.load(candidate.path, constant)
+      made.append(
+        self.make(
+          PEER_CONSTANT, self.target, name, gamma, assistant_model=draft
+        )
+      )
+    return made
+
+  def conditions(self) -> dict:
+    """What the numbers of this side depend on."""
+    from transformers.utils import is_sklearn_available
+
+    defaults = self.transformers.GenerationConfig
+    defaults = defaults._get_default_generation_params()
+    return {
+      'torch': self.torch.__version__,
+      'torch_threads': self.torch.get_num_threads(),
+      'attention': self.target.config._attn_implementation,
+      # With scikit-learn the confidence threshold adapts to the text.
+      'scikit_learn': is_sklearn_available(),
+      'assistant_defaults': {
+        name: defaults.get(name)
+        for name in (
+          'num_assistant_tokens',
+          'num_assistant_tokens_schedule',
+          'assistant_confidence_threshold',
+        )
+      },
+    }
+
+  def gap(self, prompt: list[int], mine: list[int], other: list[int]) -> float:
+    """How much worse the worse token is where two greedy texts part.
+
+    The largest logit less the smaller one of the two chosen tokens: where
+    they are the two best, the gap between these.
+    """
+    pairs = zip(mine, other, strict=True)
+    at = next(i for i, (a, b) in enumerate(pairs) if a != b)
+    ids = self.torch.tensor([[*prompt, *mine[:at]]])
+    with self.torch.inference_mode():
+      logits = self.target(ids).logits[0, -1]
+    return float(logits.max() - logits[[mine[at], other[at]]].min())

@@ -1,0 +1,27 @@
+"""The embedded pair here and under `generate` of transformers.
+
+  python -m benchmarks.against_huggingface \\
+    --config configs/against_huggingface.py
+
+About 20 minutes on two idle cores, `--config.quick` about two. Needs the extra
+`parity`. The same draft may be listed with several gammas: each method, theirs
+too, is compared with the draft that was fastest for it.
+"""
+
+from experiments.settings import Candidate, Checkpoint, Experiment
+from specjax import pair
+
+_LM = 'specjax.drafters.lm.load'
+
+
+def get_config() -> Experiment:
+  return Experiment(
+    name='against_huggingface',
+    target=Checkpoint(pair.path('target')),
+    candidates={
+      'draft-64': Candidate(_LM, 3, pair.path('draft-64')),
+      'draft-128': Candidate(_LM, 3, pair.path('draft-128')),
+      'draft-256': Candidate(_LM, 3, pair.path('draft-256')),
+      'ngram': Candidate('specjax.drafters.ngram.load', 4),
+    },
+  )

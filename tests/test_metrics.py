@@ -1,0 +1,83 @@
+"""Metrics against values worked out by hand."""
+
+import numpy as np
+import pytest
+
+from specjax import metrics
+from specjax.types import Counts
+
+
+def test_ratio_is_the_ratio_of_sums_not_the_mean_of_ratios():
+  found = metrics.ratio([1, 9], [10, 10])
+  assert found.value == 0.5
+  found = metrics.ratio([1, 9], [1, 9])
+  assert found.interval == [1.0, 1.0]
+
+
+def test_interval_has_its_coverage():
+  """Normal units: about 95 of 100 intervals hold the mean.
+
+  With coverage 0.93 (the bootstrap's own at n = 50) fewer than 85 of 100 has
+  a probability of 0.002; an interval half as wide covers 66 and would fail.
+  """
+  rng = np.random.default_rng(0)
+  held = 0
+  for _ in range(100):
+    found = metrics.ratio(rng.normal(2.0, 1.0, 50), np.ones(50))
+    held += found.low <= 2.0 <= found.high
+  assert 85 <= held < 100
+
+
+def test_speedup_compares_times_per_token():
+  found = metrics.speedup([4.0, 4.0], [10, 10], [1.0, 1.0], [5, 5])
+  assert found.value == pytest.approx(2.0)
+
+
+def test_speedup_is_paired():
+  """A slow prompt is slow for both: the ratio has no spread."""
+  base = np.array([1.0, 5.0, 2.0])
+  found = metrics.speedup(base, [8] * 3, base / 2, [8] * 3)
+  assert found.low == pytest.approx(2.0)
+  assert found.high == pytest.approx(2.0)
+
+
+def test_undefined_ratio_is_nan():
+  assert np.isnan(metrics.ratio([0, 0], [0, 0]).value)
+
+
+def test_columns_must_match():
+  with pytest.raises(ValueError, match='inhomogeneous|one length'):
+    metrics.ratio([1, 2], [1])
+  with pytest.raises(ValueError, match='one length'):
+    metrics.ratio([], [])
+
+
+def test_acceptance_by_position():
+  """Four steps of depth 2 that accepted 0, 1, 2, 2; one proposed nothing."""
+  counts = Counts(
+    histogram=np.array([[2, 1, 2]]),
+    tried=np.array([[4, 3]]),
+    accepted=np.array([[3, 2]]),
+    drafted=np.array([8]),
+    tokens=np.array([10]),
+    target_calls=np.array([5]),
+    overlap=np.array([2.0]),
+    misses=np.array([1]),
+  )
+  unconditional, conditional = metrics.by_position(counts)
+  assert unconditional == [0.6, 0.4]
+  assert conditional == [0.75, pytest.approx(2 / 3)]
+
+
+def test_repetition():
+  assert metrics.repetition([[1, 2, 3, 4, 5, 6]]) == 0
+  # 1234, 2341, 3412, 4123, then 1234 again.
+  assert metrics.repetition([[1, 2, 3, 4, 1, 2, 3, 4]]) == pytest.approx(0.2)
+  assert np.isnan(metrics.repetition([[1, 2]]))
+
+
+def test_predicted_speedup_is_theorem_3_8_at_v_one():
+  """Leviathan et al., Table 1: alpha .8, gamma 5, c = 0 gives 3.69."""
+  alpha, gamma = 0.8, 5
+  tau = (1 - alpha ** (gamma + 1)) / (1 - alpha)
+  assert round(metrics.predicted_speedup(tau, 0, 1, gamma), 2) == 3.69

@@ -1,0 +1,49 @@
+"""The results folder: resumed, refused, never overwritten."""
+
+import pytest
+
+from experiments import results
+
+
+def row(**changes):
+  cell = {
+    'drafter': 'ngram',
+    'verifier': 'token',
+    'gamma': 2,
+    'domain': 'code',
+    'temperature': 0.0,
+  }
+  return cell | changes
+
+
+def test_rows_come_back(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {'seed': 0})
+  folder.add(row())
+  again = results.Folder(tmp_path / 'a', {'seed': 0})
+  assert again.rows == [row()]
+  assert again.has(**row())
+  assert not again.has(**row(gamma=3))
+
+
+def test_truncated_last_line_is_dropped_and_the_rest_kept(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {'seed': 0})
+  folder.add(row())
+  file = tmp_path / 'a' / 'rows.jsonl'
+  file.write_text(file.read_text() + '{"drafter": "ng')
+  again = results.Folder(tmp_path / 'a', {'seed': 0})
+  assert again.rows == [row()]
+  again.add(row(gamma=3))
+  assert len(results.Folder(tmp_path / 'a', {'seed': 0}).rows) == 2
+
+
+def test_another_config_is_refused_by_field(tmp_path):
+  results.Folder(tmp_path / 'a', {'seed': 0, 'batch': 1})
+  with pytest.raises(ValueError, match=r'another config .*seed.*results'):
+    results.Folder(tmp_path / 'a', {'seed': 1, 'batch': 1})
+
+
+def test_foreign_files_are_left_alone(tmp_path):
+  (tmp_path / 'notes.txt').write_text('mine')
+  with pytest.raises(ValueError, match='not empty'):
+    results.Folder(tmp_path, {'seed': 0})
+  assert [p.name for p in tmp_path.iterdir()] == ['notes.txt']

@@ -1,0 +1,161 @@
+"""The main job on a tiny pair: rows, resume after a kill, bad logits."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from experiments import measure, results, run
+from specjax.models import checkpoints
+from tests import tiny
+
+ROOT = pathlib.Path(__file__).parent.parent
+CONFIG = """
+import pathlib
+from tests import tiny
+
+def get_config():
+  return tiny.experiment(pathlib.Path({folder!r}))
+"""
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  (path / 'config.py').write_text(CONFIG.format(folder=str(path)))
+  return path
+
+
+def command(folder, *flags):
+  return [
+    sys.executable,
+    '-m',
+    'experiments.run',
+    f'--config={folder / "config.py"}',
+    *flags,
+  ]
+
+
+def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
+  out = tmp_path / 'rows'
+  flags = [f'--config.results={out}']
+  process = subprocess.Popen(
+    command(folder, *flags), cwd=ROOT, stderr=subprocess.DEVNULL
+  )
+  file = out / 'rows.jsonl'
+  deadline = time.monotonic() + 300
+  while not (file.exists() and file.read_text().count('\n') >= 2):
+    assert process.poll() is None, 'the run ended before it was killed'
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  kept = file.read_text().splitlines()[:2]
+
+  done = subprocess.run(
+    command(folder, *flags),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  rows = file.read_text().splitlines()
+  assert rows[:2] == kept
+  assert len(rows) == 4
+  cells = {(r['drafter'], r['temperature']) for r in map(json.loads, rows)}
+  assert len(cells) == 4
+  last = json.loads(done.stdout.splitlines()[-1])
+  assert last['cells'] == 4
+  assert last['best']['speedup'] == max(
+    json.loads(r)['speedup'] for r in rows
+  )
+
+  again = subprocess.run(
+    command(folder, *flags),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert 'complete' in again.stdout
+  assert file.read_text().splitlines() == rows
+
+  other = subprocess.run(
+    command(folder, *flags, '--config.seed=1'),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert other.returncode != 0
+  assert 'another config (different: seed)' in other.stderr
+  assert file.read_text().splitlines() == rows
+
+
+def test_unknown_field_is_refused(folder):
+  done = subprocess.run(
+    command(folder, '--config.gama=3'),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode != 0
+  assert 'gama' in done.stderr
+
+
+@pytest.fixture(scope='module')
+def rows(folder, tmp_path_factory):
+  x = tiny.experiment(folder)
+  out = results.Folder(
+    tmp_path_factory.mktemp('rows') / 'a', results.settings_of(x)
+  )
+  run.Runner(x, out).run()
+  return out.rows
+
+
+def test_rows_count_consistently(rows):
+  for row in rows:
+    steps = sum(row['histogram'])
+    assert row['tokens'] == 2 * 12
+    assert row['tau'] == pytest.approx(row['tokens'] / row['target_calls'])
+    assert steps <= row['target_calls'] <= row['tokens']
+    accepted = sum(i * n for i, n in enumerate(row['histogram']))
+    assert accepted == row['accepted']
+    assert row['acceptance_by_position'] == pytest.approx(
+      [sum(row['histogram'][k + 1 :]) / steps for k in range(row['gamma'])]
+    )
+    low, high = row['tau_ci']
+    assert low <= row['tau'] <= high
+
+
+def test_greedy_rows_are_plain_decoding(rows):
+  greedy = [r for r in rows if r['temperature'] == 0]
+  assert greedy
+  for row in greedy:
+    ties = [d for d in row['differences'] if d['gap'] <= 2 * d['noise']]
+    assert row['identical_to_plain'] + len(ties) == row['prompts']
+
+
+def test_one_program_whatever_the_temperature(rows):
+  assert {r['compilations'] for r in rows} == {1}
+
+
+def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
+  model, params = checkpoints.load(folder / 'target')
+  x = tiny.experiment(folder, temperatures=(0.0,), drafters=('ngram',))
+  out = results.Folder(tmp_path / 'a', results.settings_of(x))
+  runner = run.Runner(x, out)
+  out.add(run_row := {**dict.fromkeys(results.KEY), 'kept': True})
+  weights = runner.built.methods[0].params.target
+  weights['norm']['scale'] = np.full_like(weights['norm']['scale'], np.nan)
+  with pytest.raises(measure.NotFinite, match='NaN or infinite'):
+    runner.run()
+  assert out.rows == [run_row]
+  del model, params

@@ -1,0 +1,51 @@
+"""A tiny pair on disk, with the embedded tokenizer and random weights."""
+
+import pathlib
+
+import jax
+
+from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
+from specjax import pair
+from specjax.models import checkpoints, transformer
+
+
+def model(width: int, layers: int, vocab: int = 2048) -> transformer.Model:
+  return transformer.build(
+    transformer.TransformerConfig(
+      vocab_size=vocab,
+      width=width,
+      num_layers=layers,
+      num_heads=2,
+      num_kv_heads=1,
+      head_dim=16,
+      mlp_width=64,
+      max_positions=128,
+    )
+  )
+
+
+def write_pair(folder: pathlib.Path, vocab: int = 2048) -> None:
+  """Directories `target` and `draft` under a folder."""
+  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  for seed, (name, layers) in enumerate((('target', 2), ('draft', 1))):
+    made = model(32, layers, vocab)
+    params = made.init(jax.random.key(seed))
+    checkpoints.save(folder / name, made, params, tokenizer)
+
+
+def experiment(folder: pathlib.Path, **changes) -> Experiment:
+  """One LM draft and an n-gram lookup on a few short prompts."""
+  settings = {
+    'name': 'tiny',
+    'target': Checkpoint(str(folder / 'target')),
+    'candidates': {
+      'draft': Candidate(
+        'specjax.drafters.lm.load', 2, str(folder / 'draft')
+      ),
+      'ngram': Candidate('specjax.drafters.ngram.load', 2),
+    },
+    'prompts': Prompts(domains=('code',), count=2, length=16),
+    'max_new_tokens': 12,
+    'quick': True,
+  }
+  return Experiment(**(settings | changes))
