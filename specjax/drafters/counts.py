@@ -82,13 +82,18 @@ def read(path: str | pathlib.Path) -> Tables:
 
 
 def law(tables: Tables, token: jax.Array) -> jax.Array:
-  """q [V] after one token: its successors, backed off to unigrams."""
+  """q [V] after one token: its successors, backed off to unigrams.
+
+  A place of the table that no pair was counted for says nothing about its
+  token, which is then backed off like all others.
+  """
   top, share = tables.successor[token], tables.share[token]
-  others = tables.unigram.at[top].set(0)
+  seen = share > 0
+  others = tables.unigram.at[top].multiply(jnp.where(seen, 0, 1))
   left = jnp.maximum(1 - share.sum(), 0)
   total = others.sum()
   backed_off = others * jnp.where(total > 0, left / total, 0)
-  return backed_off.at[top].set(share)
+  return backed_off.at[top].add(share)
 
 
 @functools.cache

@@ -1,0 +1,34 @@
+"""The program that shows where tokens came from."""
+
+import pytest
+
+from experiments import build, generate
+from tests import tiny
+
+
+@pytest.mark.parametrize(
+  ('step', 'expected'),
+  [
+    ((3, 2, 2, True), ['accepted', 'accepted', 'bonus']),
+    ((3, 2, 4, True), ['accepted', 'accepted', 'corrected']),
+    ((1, 0, 4, True), ['corrected']),
+    ((1, 0, 0, True), ['bonus']),
+    ((2, 0, 4, False), ['accepted', 'accepted']),
+  ],
+)
+def test_origins(step, expected):
+  assert generate.origins(*step) == expected
+
+
+def test_steps_add_up(tmp_path):
+  tiny.write_pair(tmp_path)
+  x = tiny.experiment(tmp_path, drafters=('ngram',), max_new_tokens=20)
+  done = list(generate.steps(build.build(x), x, [5, 6, 7, 5, 6]))
+  tokens = [t for new, _, _ in done for t in new]
+  assert len(tokens) == 20
+  assert all(len(new) == len(kinds) for new, kinds, _ in done)
+  counts = done[-1][2]
+  assert int(counts.target_calls[0]) == len(done)
+  whole = [kinds for _, kinds, _ in done if kinds[-1] != 'accepted']
+  accepted = sum(kinds.count('accepted') for kinds in whole)
+  assert accepted == int(counts.accepted.sum())
