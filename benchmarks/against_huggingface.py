@@ -33,9 +33,8 @@ from benchmarks.decoders import Decoded, Decoder
 from experiments import build, measure, prompts, results
 from experiments.settings import Experiment
 from specjax import metrics
-from specjax.models import transformer
+from specjax.models import linear
 
-_CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
 _PILOT = 2  # prompts of a domain on which drafts are chosen
 _TIE = 1e-3  # gap of logits below which two greedy choices are as good
 _LARGE = 512, 128  # MiB that bandwidth is measured with; quick
@@ -76,7 +75,7 @@ def read_bandwidth(size: int, repeats: int = 5) -> float:
   """Bytes a second at which this process reads float32 numbers.
 
   The best of three programs that read an array once - sums of its blocks,
-  a matrix-vector product, and one in blocks as `transformer.multiply` does
+  a matrix-vector product, and one in blocks as `linear.multiply` does
   it - and of so many repetitions.
 
   Args:
@@ -89,7 +88,7 @@ def read_bandwidth(size: int, repeats: int = 5) -> float:
   programs = (
     lambda x, v: x.sum((1, 2)),
     lambda x, v: x.reshape(blocks, -1) @ v,
-    lambda x, v: transformer.multiply(v[None, :512], x),
+    lambda x, v: linear.multiply(v[None, :512], x),
   )
   best = np.inf
   for program in map(jax.jit, programs):
@@ -119,7 +118,6 @@ class Comparison:
   """Both sides in one process."""
 
   def __init__(self, x: Experiment):
-    check(x)
     self.x = x
     self.built = build.build(x)
     self.peer = sides.Peer(x)
@@ -384,12 +382,11 @@ def report(comparison: Comparison, folder: results.Folder) -> None:
   folder.write(_RESULT, json.dumps(result) + '\n')
 
 
-def main(_):
-  logging.set_verbosity(logging.WARNING)
-  x = _CONFIG.value
+def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
   try:
+    check(x)
     sides.import_peer()
     folder = results.Folder(
       x.results or results.default_folder(x), results.settings_of(x)
@@ -412,4 +409,7 @@ def main(_):
 
 
 if __name__ == '__main__':
-  app.run(main)
+  logging.set_verbosity(logging.WARNING)
+  # Here, so that a test can import this module beside other programs.
+  flag = config_flags.DEFINE_config_file('config', lock_config=True)
+  app.run(lambda _: main(flag.value))

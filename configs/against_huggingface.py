@@ -3,7 +3,7 @@
   python -m benchmarks.against_huggingface \\
     --config configs/against_huggingface.py
 
-About 20 minutes on two idle cores, `--config.quick` about two. Needs the extra
+About 10 minutes on two idle cores, `--config.quick` about two. Needs the extra
 `parity`. The same draft may be listed with several gammas: each method, theirs
 too, is compared with the draft that was fastest for it.
 """

@@ -28,6 +28,6 @@ def get_config() -> Recipe:
       widths=(64, 128, 256),
       on_corpus=Optimization(schedule=((50, 4e-3), (350, 3e-3)), batch=8),
       on_samples=Optimization(schedule=((20, 3e-3), (750, 0.0)), batch=8),
-      samples=2560,
+      samples=1536,
     ),
   )

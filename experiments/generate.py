@@ -91,7 +91,7 @@ def main(_):
     ids = built.tokenizer.encode(x.prompt, verbose=False)
     print(x.prompt, end='')
     for tokens, kinds, counts in steps(built, x, ids):
-      new += tokens
+      new, last = new + tokens, counts
       for token, kind in zip(tokens, kinds, strict=True):
         text = built.tokenizer.decode([token])
         print(paint(text, kind, colour), end='', flush=True)
@@ -100,14 +100,14 @@ def main(_):
   print()
   if colour:
     print(' '.join(paint(kind, kind, True) for kind in _COLOURS))
-  drafted = int(counts.drafted.sum())
+  drafted = int(last.drafted.sum())
   print(
     json.dumps(
       {
         'text': built.tokenizer.decode(new),
         'tokens': new,
-        'tau': len(new) / int(counts.target_calls.sum()),
-        'acceptance': int(counts.accepted.sum()) / drafted if drafted else None,
+        'tau': len(new) / int(last.target_calls.sum()),
+        'acceptance': int(last.accepted.sum()) / drafted if drafted else None,
       }
     )
   )

@@ -1,0 +1,1 @@
+"""Speculative decoding in JAX. `types` is the contract page."""

@@ -5,14 +5,10 @@ passes, so rejected rows are simply never counted; later rows overwrite them.
 Nobody but `commit` and `prefill` writes a cache.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
 from specjax.types import KV, Cache
-
-_UNROLLED = 16  # rows up to which writes are slices, not a scatter
 
 
 def round_slots(slots: int) -> int:
@@ -49,21 +45,9 @@ def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
   `start + P` must not exceed the slots: dynamic_update_slice would clamp.
   """
 
-  batch = path.shape[0]
+  def one(cache, flight, path, start):  # [G, S, D], [G, N, D], [P], []
+    rows = jnp.take(flight, path, axis=1, mode='clip').astype(cache.dtype)
+    return jax.lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1)
 
-  def put(cache, flight):  # [B, G, S, D], [B, G, N, D]
-    # A chain's path is the first rows of the block; the gather costs little.
-    rows = jnp.take_along_axis(flight, path[:, None, :, None], 2, mode='clip')
-    rows = rows.astype(cache.dtype)
-    if batch > _UNROLLED:
-      write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
-      return jax.vmap(write)(cache, rows, start)
-    # One slice after another is written in place, where the scatter that
-    # vmap makes of it costs a CPU ten times as much.
-    for b in range(batch):
-      cache = jax.lax.dynamic_update_slice(
-        cache, rows[b : b + 1], (b, 0, start[b], 0)
-      )
-    return cache
-
-  return jax.tree.map(put, cache, flight)
+  put = jax.vmap(one)
+  return jax.tree.map(lambda c, f: put(c, f, path, start), cache, flight)

@@ -47,9 +47,9 @@ def estimate(
   Returns:
     The estimate; NaN where the statistic is not defined.
   """
-  table = np.array(columns, float)  # [columns, n]
-  if table.ndim != 2 or not table.shape[1]:
+  if len({np.shape(c) for c in columns}) != 1 or not np.size(columns[0]):
     raise ValueError('columns must be vectors of one length of at least 1')
+  table = np.array(columns, float)  # [columns, n]
   n = table.shape[1]
   rows = np.random.default_rng(seed).integers(n, size=(RESAMPLES, n))
   with np.errstate(divide='ignore', invalid='ignore'):

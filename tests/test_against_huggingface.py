@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import against_huggingface as program
 from benchmarks import decoders as sides
 from experiments import results
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
@@ -17,9 +18,6 @@ from specjax.models import checkpoints, transformer
 pytestmark = pytest.mark.parity
 
 pytest.importorskip('torch')
-
-# Only now: the program's flags are defined on import.
-from benchmarks import against_huggingface as program  # noqa: E402
 
 CONFIG = transformer.TransformerConfig(
   vocab_size=64,
@@ -52,7 +50,9 @@ def make_tokenizer():
   letters = {chr(i + 48): i for i in range(CONFIG.vocab_size)}
   model = tokenizers.models.WordLevel(letters, unk_token='0')
   tokenizer = tokenizers.Tokenizer(model)
-  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split('', 'isolated')
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+    tokenizers.Regex(r'[\s\S]'), 'isolated'
+  )
   return transformers.PreTrainedTokenizerFast(
     tokenizer_object=tokenizer, eos_token=chr(EOS + 48)
   )

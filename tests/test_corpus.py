@@ -168,7 +168,7 @@ def test_second_reading_of_training_gives_the_same(training):
   'read', [corpus.training_documents, corpus.evaluation_documents]
 )
 def test_unknown_domain_is_named_with_the_known(read):
-  with pytest.raises(ValueError, match='poetry.*code.*documentation.*struc'):
+  with pytest.raises(ValueError, match=r'poetry.*code.*documentation.*struc'):
     read('poetry')
 
 

@@ -46,7 +46,7 @@ def test_undefined_ratio_is_nan():
 
 
 def test_columns_must_match():
-  with pytest.raises(ValueError, match='inhomogeneous|one length'):
+  with pytest.raises(ValueError, match='one length'):
     metrics.ratio([1, 2], [1])
   with pytest.raises(ValueError, match='one length'):
     metrics.ratio([], [])

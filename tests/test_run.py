@@ -72,9 +72,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   assert len(cells) == 4
   last = json.loads(done.stdout.splitlines()[-1])
   assert last['cells'] == 4
-  assert last['best']['speedup'] == max(
-    json.loads(r)['speedup'] for r in rows
-  )
+  assert last['best']['speedup'] == max(json.loads(r)['speedup'] for r in rows)
 
   again = subprocess.run(
     command(folder, *flags),

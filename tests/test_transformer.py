@@ -14,7 +14,8 @@ import pytest
 
 from specjax import cache as caches
 from specjax import trees
-from specjax.models import reading, transformer
+from specjax.models import attention, linear, reading, transformer
+from specjax.types import KV
 from tests import models
 
 VOCAB = models.VOCAB
@@ -112,7 +113,7 @@ def test_reading_and_stepping_is_the_full_pass(name):
 def test_a_cache_of_several_blocks_is_walked():
   length = np.array([3, 511, 514, 1020], np.int32)
   tokens = words(4, 1024)
-  assert tokens.shape[1] > transformer.BLOCK
+  assert tokens.shape[1] > attention.BLOCK
   assert_pieces_agree(models.tiny(VOCAB, 2, max_positions=1024), tokens, length)
 
 
@@ -220,13 +221,13 @@ def test_rotary_positions_are_relative():
   place = jnp.arange(6)[None]
 
   def scores(shift):
-    turned = [transformer.rotate(x, place + shift, 1e4) for x in (q, k)]
+    turned = [attention.rotate(x, place + shift, 1e4) for x in (q, k)]
     return np.einsum('bthd,bshd->bts', *turned)
 
   np.testing.assert_allclose(scores(0), scores(900), rtol=0, atol=1e-10)
   # Position 0 turns nothing, and one step turns the first pair by one radian.
-  np.testing.assert_allclose(transformer.rotate(q, 0 * place, 1e4), q)
-  one = transformer.rotate(jnp.eye(8)[None, :1, None], place[:, 1:2], 1e4)
+  np.testing.assert_allclose(attention.rotate(q, 0 * place, 1e4), q)
+  one = attention.rotate(jnp.eye(8)[None, :1, None], place[:, 1:2], 1e4)
   expected = np.zeros(8)
   expected[[0, 4]] = np.cos(1), np.sin(1)
   np.testing.assert_allclose(one[0, 0, 0], expected, rtol=0, atol=1e-12)
@@ -234,21 +235,21 @@ def test_rotary_positions_are_relative():
 
 def test_a_query_that_sees_nothing_gets_zero():
   q = jnp.ones((1, 1, 1, 1, 4))
-  flight = transformer.KV(jnp.ones((1, 1, 2, 4)), jnp.ones((1, 1, 2, 4)))
-  cache = transformer.KV(jnp.ones((1, 1, 8, 4)), jnp.ones((1, 1, 8, 4)))
+  flight = KV(jnp.ones((1, 1, 2, 4)), jnp.ones((1, 1, 2, 4)))
+  cache = KV(jnp.ones((1, 1, 8, 4)), jnp.ones((1, 1, 8, 4)))
   mask = jnp.zeros((1, 1, 2), bool)
-  out = transformer.attend(q, cache, jnp.array([0]), flight, mask)
+  out = attention.attend(q, cache, jnp.array([0]), flight, mask)
   assert not out.any()
 
 
 def test_a_cache_that_blocks_do_not_fill_is_refused():
   q = jnp.ones((1, 1, 1, 1, 4))
-  flight = transformer.KV(jnp.ones((1, 1, 1, 4)), jnp.ones((1, 1, 1, 4)))
-  slots = transformer.BLOCK + 128
-  cache = transformer.KV(*[jnp.ones((1, 1, slots, 4))] * 2)
+  flight = KV(jnp.ones((1, 1, 1, 4)), jnp.ones((1, 1, 1, 4)))
+  slots = attention.BLOCK + 128
+  cache = KV(*[jnp.ones((1, 1, slots, 4))] * 2)
   mask = jnp.ones((1, 1, 1), bool)
   with pytest.raises(ValueError, match=f'{slots} slots is no multiple'):
-    transformer.attend(q, cache, jnp.array([1]), flight, mask)
+    attention.attend(q, cache, jnp.array([1]), flight, mask)
 
 
 def test_positions_beyond_the_last_give_numbers():
@@ -264,34 +265,12 @@ def test_equal_configurations_build_one_model():
   assert transformer.build(LLAMA.config) is LLAMA
 
 
-# Weights in blocks of columns
-
-
-@pytest.mark.parametrize('count', [1, 5, 12])
-def test_blocked_weights_give_the_same_logits(count):
-  options = {'width': 16, 'head_dim': 16, 'mlp_width': 64}
-  model = models.tiny(64, 1, **options)
-  blocked, arranged = transformer.block(model, weights(model))
-  shapes = jax.tree.map(np.shape, arranged)
-  # Queries, keys and values have 64 columns, gate and input 128.
-  assert shapes['layer0']['qkv']['w'] == (1, 16, 64)
-  assert shapes['layer0']['up']['w'] == (2, 16, 64)
-  assert shapes['unembedding'] == (1, 16, 64)
-  tokens = words(1, count)
-  np.testing.assert_allclose(
-    score(blocked, arranged, tokens),
-    score(model, weights(model), tokens),
-    rtol=0,
-    atol=1e-10,
-  )
-
-
 @pytest.mark.parametrize('rows', [2, 5, 8])
 def test_blocked_products_of_a_row_do_not_depend_on_the_others(rows):
   random = np.random.default_rng(0)
   x = random.normal(size=(rows, 96)).astype(np.float32)
   w = random.normal(size=(3, 96, 64)).astype(np.float32)
-  multiply = jax.jit(transformer.multiply)
+  multiply = jax.jit(linear.multiply)
   together = multiply(x, w)
   for row in range(rows):
     np.testing.assert_array_equal(

@@ -39,9 +39,7 @@ def experiment(folder: pathlib.Path, **changes) -> Experiment:
     'name': 'tiny',
     'target': Checkpoint(str(folder / 'target')),
     'candidates': {
-      'draft': Candidate(
-        'specjax.drafters.lm.load', 2, str(folder / 'draft')
-      ),
+      'draft': Candidate('specjax.drafters.lm.load', 2, str(folder / 'draft')),
       'ngram': Candidate('specjax.drafters.ngram.load', 2),
     },
     'prompts': Prompts(domains=('code',), count=2, length=16),

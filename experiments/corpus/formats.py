@@ -102,7 +102,7 @@ def _render_table(title: str, rows: Rows) -> str:
     [cell if len(cell) <= 48 else cell[:45] + '...' for cell in line]
     for line in table
   ]
-  widths = [max(map(len, column)) for column in zip(*table)]
+  widths = [max(map(len, column)) for column in zip(*table, strict=True)]
   table.insert(1, ['-' * width for width in widths])
   lines = ['  '.join(map(str.ljust, line, widths)).rstrip() for line in table]
   return '\n'.join([title, '=' * len(title), '', *lines]) + '\n'

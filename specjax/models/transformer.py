@@ -12,7 +12,6 @@ every step on a CPU.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,14 +19,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax.models.attention import attend, rotate
+from specjax.models.linear import Linear, declare_weight, multiply
 from specjax.types import KV, Cache
-
-# Cache slots read by one turn of the attention loop: a cache that is longer
-# is walked only as far as it is used.
-BLOCK = 512
-# Columns of a block of weights, and the rows up to which blocks pay.
-_COLUMNS = 64
-_FEW_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,139 +86,6 @@ class Model(NamedTuple):
   head: Callable[..., jax.Array]  # (params, hidden [..., E]) -> [..., V]
 
 
-def rotate(x, positions, theta):
-  """Rotary positions (Su et al., arXiv:2104.09864), halves as in Llama.
-
-  Args:
-    x: [B, T, ..., D].
-    positions: [B, T].
-    theta: base of the frequencies.
-  """
-  half = x.shape[-1] // 2
-  dtype = jnp.promote_types(x.dtype, jnp.float32)
-  frequency = theta ** (-jnp.arange(half, dtype=dtype) / half)
-  angle = positions.astype(dtype)[..., None] * frequency
-  angle = angle.reshape(*positions.shape, *(1,) * (x.ndim - 3), half)
-  sin, cos = jnp.sin(angle), jnp.cos(angle)
-  a, b = jnp.split(x.astype(dtype), 2, -1)
-  turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-  return turned.astype(x.dtype)
-
-
-class _Partial(NamedTuple):
-  """Attention over some of the keys: enough to merge with the others."""
-
-  top: jax.Array  # [B, G, M] largest score
-  total: jax.Array  # [B, G, M] sum of exp(score - top)
-  value: jax.Array  # [B, G, M, D] values weighted by exp(score - top)
-
-
-def _attend_some(q, k, v, keep):
-  """q [B, G, M, D] on k, v [B, G, N, D] where keep [B, 1, M or 1, N]."""
-  dtype = jnp.promote_types(q.dtype, jnp.float32)
-  score = jnp.einsum('bgmd,bgnd->bgmn', q, k, preferred_element_type=dtype)
-  score = jnp.where(keep, score, jnp.finfo(dtype).min / 2)
-  top = score.max(-1)
-  weight = jnp.where(keep, jnp.exp(score - top[..., None]), 0)
-  value = jnp.einsum(
-    'bgmn,bgnd->bgmd', weight.astype(v.dtype), v, preferred_element_type=dtype
-  )
-  return _Partial(top, weight.sum(-1), value)
-
-
-def _merge(a, b):
-  top = jnp.maximum(a.top, b.top)
-  scale_a, scale_b = jnp.exp(a.top - top), jnp.exp(b.top - top)
-  return _Partial(
-    top,
-    a.total * scale_a + b.total * scale_b,
-    a.value * scale_a[..., None] + b.value * scale_b[..., None],
-  )
-
-
-def attend(q, cache, length, flight, mask):
-  """Attention of T queries over the cache and the in-flight block.
-
-  Args:
-    q: [B, T, G, H/G, D], already scaled.
-    cache: KV of S slots, or None when everything is in flight.
-    length: [B] slots in use; the others are never looked at.
-    flight: KV of N rows.
-    mask: [B, T, N], true where query t sees row n.
-
-  Returns:
-    [B, T, G, H/G, D].
-  """
-  b, t, g, r, d = q.shape
-  q = q.transpose(0, 2, 3, 1, 4).reshape(b, g, r * t, d)
-  keep = jnp.tile(mask[:, None], (1, 1, r, 1))
-  part = _attend_some(q, flight.k, flight.v, keep)
-  if cache is not None:
-    part = _attend_cache(q, cache, length, part)
-  # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
-  out = part.value / jnp.maximum(part.total, 1e-30)[..., None]
-  out = out.astype(q.dtype).reshape(b, g, r, t, d)
-  return out.transpose(0, 3, 1, 2, 4)
-
-
-def _attend_cache(q, cache, length, part):
-  slots = cache.k.shape[2]
-  if slots <= BLOCK:
-    keep = (jnp.arange(slots) < length[:, None])[:, None, None]
-    return _merge(part, _attend_some(q, cache.k, cache.v, keep))
-  if slots % BLOCK:
-    raise ValueError(f'a cache of {slots} slots is no multiple of {BLOCK}')
-
-  def body(i, part):
-    cut = functools.partial(
-      jax.lax.dynamic_slice_in_dim,
-      start_index=i * BLOCK,
-      slice_size=BLOCK,
-      axis=2,
-    )
-    slot = i * BLOCK + jnp.arange(BLOCK)
-    keep = (slot < length[:, None])[:, None, None]
-    return _merge(part, _attend_some(q, cut(cache.k), cut(cache.v), keep))
-
-  used = (length.max() + BLOCK - 1) // BLOCK
-  return jax.lax.fori_loop(0, used, body, part)
-
-
-def multiply(x, w):
-  """x [..., in] times w, which is [in, out] or [out/64, in, 64] in blocks.
-
-  A library's matrix product repacks the weights even for two rows, and costs
-  a CPU twice a single row. One pass over a block that fits the innermost
-  cache serves up to eight rows at the price of reading it once. Each row's
-  sums run in the same order whatever the number of rows, so one token and
-  five give the same bits.
-  """
-  if w.ndim == 2:
-    return x @ w
-  rows = x.reshape(-1, w.shape[1])
-  if len(rows) > _FEW_ROWS:
-    y = rows @ w.transpose(1, 0, 2).reshape(w.shape[1], -1)
-  elif len(rows) == 1:
-    y = (rows[0][:, None] * w).sum(1)
-  else:
-    y = (rows[:, :, None] * w[:, None]).sum(2).swapaxes(0, 1)
-  return y.reshape(*x.shape[:-1], -1)
-
-
-def _declare_weight(module, name, config, inputs, outputs, axes, scale):
-  """A weight [inputs, *outputs], as its product takes it.
-
-  Where the configuration asks for blocks and they come out even it is
-  [out/64, in, 64], otherwise [in, *outputs].
-  """
-  shape, total = (inputs, *outputs), math.prod(outputs)
-  if config.blocked and total % _COLUMNS == 0:
-    shape, axes = (total // _COLUMNS, inputs, _COLUMNS), (None, None, None)
-  initializer = nn.initializers.normal(scale)
-  w = module.param(name, nn.with_logical_partitioning(initializer, axes), shape)
-  return w if len(axes) == 3 and axes[0] is None else w.reshape(inputs, -1)
-
-
 class Norm(nn.Module):
   """RMSNorm, or LayerNorm with bias; statistics in at least float32."""
 
@@ -249,28 +110,6 @@ class Norm(nn.Module):
     return y
 
 
-class Linear(nn.Module):
-  """x [..., inputs] -> [..., *outputs]."""
-
-  config: TransformerConfig
-  inputs: int
-  outputs: tuple[int, ...]
-  axes: tuple[str | None, ...]  # logical names of (inputs, *outputs)
-  bias: bool
-  scale: float
-
-  @nn.compact
-  def __call__(self, x):
-    w = _declare_weight(
-      self, 'w', self.config, self.inputs, self.outputs, self.axes, self.scale
-    )
-    y = multiply(x, w).reshape(*x.shape[:-1], *self.outputs)
-    if self.bias:
-      zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:])
-      y += self.param('b', zeros, self.outputs)
-    return y
-
-
 class Layer(nn.Module):
   """Attention and MLP, each behind a norm, on a residual stream."""
 
@@ -283,7 +122,7 @@ class Layer(nn.Module):
     out_scale = (2 * c.num_layers * c.width) ** -0.5
     with jax.named_scope('attention'):
       qkv = Linear(
-        c,
+        c.blocked,
         c.width,
         (c.num_kv_heads, c.group + 2, c.head_dim),
         ('width', 'kv_heads', None, 'head'),
@@ -306,7 +145,7 @@ class Layer(nn.Module):
         )
       y = attend(q * c.head_dim**-0.5, cache, length, new, mask)
       x += Linear(
-        c,
+        c.blocked,
         c.num_heads * c.head_dim,
         (c.width,),
         ('heads', 'width'),
@@ -318,7 +157,7 @@ class Layer(nn.Module):
       y = Norm(c, name='norm2')(x)
       ways = 2 if c.gated else 1
       y = Linear(
-        c,
+        c.blocked,
         c.width,
         (ways, c.mlp_width),
         ('width', None, 'mlp'),
@@ -328,7 +167,7 @@ class Layer(nn.Module):
       )(y)
       y = c.activation(y[..., 0, :]) * (y[..., 1, :] if c.gated else 1)
       x += Linear(
-        c,
+        c.blocked,
         c.mlp_width,
         (c.width,),
         ('mlp', 'width'),
@@ -361,10 +200,10 @@ class Transformer(nn.Module):
     self.layers = [Layer(c, name=f'layer{i}') for i in range(c.num_layers)]
     self.norm = Norm(c, name='norm')
     if not c.tied_embeddings:
-      self.unembedding = _declare_weight(
+      self.unembedding = declare_weight(
         self,
         'unembedding',
-        c,
+        c.blocked,
         c.width,
         (c.vocab_size,),
         ('width', 'vocab'),
