@@ -181,7 +181,7 @@ def build(x: Experiment) -> Built:
   eos = checkpoints.eos_ids(x.target.path)
   limit = x.prompts.length + x.max_new_tokens
   _need(
-    limit <= target.config.max_positions,
+    x.prompt or limit <= target.config.max_positions,
     f'prompts.length + max_new_tokens is {limit}, but the target has '
     f'{target.config.max_positions} positions: shorten one of them',
   )

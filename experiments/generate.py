@@ -21,7 +21,6 @@ from experiments.build import Built, build
 from experiments.settings import Experiment
 from specjax import generate, sampling
 
-_CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
 _COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
 
 
@@ -78,9 +77,8 @@ def paint(text: str, kind: str, colour: bool) -> str:
   return f'\x1b[{_COLOURS[kind]}m{text}\x1b[0m' if colour else text
 
 
-def main(_):
+def main(x: Experiment) -> None:
   logging.set_verbosity(logging.WARNING)
-  x = _CONFIG.value
   x.drafters = x.drafters[:1] or tuple(x.candidates)[:1]
   colour = sys.stdout.isatty()
   new: list[int] = []
@@ -114,4 +112,5 @@ def main(_):
 
 
 if __name__ == '__main__':
-  app.run(main)
+  config = config_flags.DEFINE_config_file('config', lock_config=True)
+  app.run(lambda _: main(config.value))

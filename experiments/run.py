@@ -20,8 +20,6 @@ from experiments.settings import Experiment
 from specjax import generate, metrics, sampling
 from specjax.types import Counts
 
-_CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
-
 
 def shrink(x: Experiment) -> None:
   """The quick version of an experiment: fewer and shorter texts."""
@@ -32,11 +30,10 @@ def shrink(x: Experiment) -> None:
 class Runner:
   """One experiment in one process."""
 
-  def __init__(self, x: Experiment, folder: results.Folder):
+  def __init__(self, x: Experiment):
+    """Checks and loads everything, and only then opens the folder."""
     self.x = x
-    self.folder = folder
     self.built: Built = build(x)
-    self.conditions = results.conditions()
     self.prompts = {
       domain: prompts.choose(
         self.built.tokenizer,
@@ -47,6 +44,15 @@ class Runner:
       )
       for domain in x.prompts.domains
     }
+    if x.batch > x.prompts.count:
+      raise ValueError(
+        f'batch {x.batch} is more than the {x.prompts.count} prompts of a '
+        'domain: raise prompts.count'
+      )
+    self.folder = results.Folder(
+      x.results or results.default_folder(x), results.settings_of(x)
+    )
+    self.conditions = results.conditions()
     limit = x.prompts.length + x.max_new_tokens
     specs = [self.built.plain, *(m.spec for m in self.built.methods)]
     self.slots = max(generate.slots_for(spec, limit) for spec in specs)
@@ -273,11 +279,6 @@ class Runner:
     if not self.groups:
       return
     units = len(self.units(*self.groups[0]))
-    if not units:
-      raise ValueError(
-        f'batch {self.x.batch} is more than the {self.x.prompts.count} prompts '
-        'of a domain: raise prompts.count'
-      )
     total = len(self.built.methods) + units * len(self.groups)
     with tqdm(total=total, file=sys.stderr) as bar:
       self.warm_up(bar)
@@ -304,16 +305,13 @@ def best(rows: list[dict]) -> dict | None:
   return max(lossless, key=lambda r: r['speedup'], default=None)
 
 
-def main(_):
+def main(x: Experiment) -> None:
   logging.set_verbosity(logging.WARNING)
-  x = _CONFIG.value
   if x.quick:
     shrink(x)
   try:
-    folder = results.Folder(
-      x.results or results.default_folder(x), results.settings_of(x)
-    )
-    runner = Runner(x, folder)
+    runner = Runner(x)
+    folder = runner.folder
     if not runner.groups:
       print(f'{folder.path} is complete; --config.results measures elsewhere')
     runner.run()
@@ -334,4 +332,5 @@ def main(_):
 
 
 if __name__ == '__main__':
-  app.run(main)
+  config = config_flags.DEFINE_config_file('config', lock_config=True)
+  app.run(lambda _: main(config.value))

@@ -23,8 +23,6 @@ from experiments.settings import Optimization, Recipe, Size
 from specjax.drafters import counts
 from specjax.models import checkpoints, transformer
 
-_CONFIG = config_flags.DEFINE_config_file('config', lock_config=True)
-
 
 def model_of(size: Size, recipe: Recipe) -> transformer.Model:
   return transformer.build(
@@ -144,9 +142,8 @@ def shrink(recipe: Recipe) -> None:
     o.batch, o.length, o.checkpoint_every = 4, 64, 5
 
 
-def main(_):
+def main(recipe: Recipe) -> None:
   logging.set_verbosity(logging.WARNING)
-  recipe = _CONFIG.value
   if recipe.quick:
     shrink(recipe)
   folder = pathlib.Path(recipe.folder)
@@ -192,4 +189,5 @@ def export(recipe, folder, tokenizer, streams, models, params):
 
 
 if __name__ == '__main__':
-  app.run(main)
+  config = config_flags.DEFINE_config_file('config', lock_config=True)
+  app.run(lambda _: main(config.value))

@@ -18,11 +18,15 @@ from specjax.models import reading
 from specjax.types import Context, Counts, Params, Scores, Spec, SpecState
 
 
+@jax.jit
+def _fold_in(root, indices):
+  return jax.vmap(functools.partial(jax.random.fold_in, root))(indices)
+
+
 def row_keys(seed: int, indices) -> jax.Array:
   """Keys [B] of rows: they depend on the prompt's index, not on its slot."""
   root = jax.random.key(seed, impl='threefry2x32')
-  fold = jax.vmap(functools.partial(jax.random.fold_in, root))
-  return fold(jnp.asarray(indices, jnp.uint32))
+  return _fold_in(root, jnp.asarray(indices, jnp.uint32))
 
 
 def slots_for(spec: Spec, limit: int) -> int:

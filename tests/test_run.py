@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from experiments import measure, results, run
-from specjax.models import checkpoints
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -110,12 +109,10 @@ def test_unknown_field_is_refused(folder):
 
 @pytest.fixture(scope='module')
 def rows(folder, tmp_path_factory):
-  x = tiny.experiment(folder)
-  out = results.Folder(
-    tmp_path_factory.mktemp('rows') / 'a', results.settings_of(x)
-  )
-  run.Runner(x, out).run()
-  return out.rows
+  out = str(tmp_path_factory.mktemp('rows') / 'a')
+  runner = run.Runner(tiny.experiment(folder, results=out))
+  runner.run()
+  return runner.folder.rows
 
 
 def test_rows_count_consistently(rows):
@@ -146,14 +143,31 @@ def test_one_program_whatever_the_temperature(rows):
 
 
 def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
-  model, params = checkpoints.load(folder / 'target')
-  x = tiny.experiment(folder, temperatures=(0.0,), drafters=('ngram',))
-  out = results.Folder(tmp_path / 'a', results.settings_of(x))
-  runner = run.Runner(x, out)
-  out.add(run_row := {**dict.fromkeys(results.KEY), 'kept': True})
+  x = tiny.experiment(
+    folder,
+    temperatures=(0.0,),
+    drafters=('ngram',),
+    results=str(tmp_path / 'a'),
+  )
+  runner = run.Runner(x)
+  kept = dict.fromkeys(results.KEY) | {'kept': True}
+  runner.folder.add(kept)
   weights = runner.built.methods[0].params.target
   weights['norm']['scale'] = np.full_like(weights['norm']['scale'], np.nan)
-  with pytest.raises(measure.NotFinite, match='NaN or infinite'):
+  with pytest.raises(measure.NotFinite, match='code at temperature 0'):
     runner.run()
-  assert out.rows == [run_row]
-  del model, params
+  again = results.Folder(tmp_path / 'a', results.settings_of(x))
+  assert again.rows == [kept]
+
+
+def test_a_refused_experiment_leaves_nothing_behind(folder, tmp_path):
+  done = subprocess.run(
+    command(folder, f'--config.results={tmp_path / "a"}', '--config.batch=3'),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode != 0
+  assert done.stderr.splitlines()[-1].startswith('error: batch 3 is more than')
+  assert not (tmp_path / 'a').exists()
