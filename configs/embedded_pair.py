@@ -1,9 +1,24 @@
-"""The pair that ships with the package.
+"""The pair that ships with the package: 11.5M parameters, drafts of 0.3 to 1.8M.
 
   python -m experiments.train --config configs/embedded_pair.py
 
 trains the tokenizer, the target and its drafts into runs/embedded_pair, and
-resumes there when it was stopped.
+resumes there when it was stopped. The shipped weights are its folder `pair`.
+About 70 minutes on two idle cores of an AMD EPYC (Zen 4), Python 3.11.7: 50 for
+the target (4.9M tokens), 2 for the texts it writes, 14 for the three drafts.
+(The shipped weights took longer by the clock, beside other work, and were
+resumed at steps 400, 1200 and 2400.)
+
+Bits per byte on held-out text, from the stored 16-bit weights:
+
+             code   documentation  structured
+  draft-64   2.357  2.322          1.643
+  draft-128  2.270  2.217          1.505
+  draft-256  2.214  2.166          1.410
+  target     2.015  1.988          1.116
+
+The target has seen few tokens: it writes the shape of code, not its sense.
+`--config.quick` shows in a minute that every stage runs.
 """
 
 from experiments.settings import Drafts, Optimization, Recipe, Size

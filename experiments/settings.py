@@ -145,7 +145,7 @@ class Prompts:
   """
 
   domains: tuple[str, ...] = ('code', 'documentation', 'structured')
-  count: int = 12
+  count: int = 20
   length: int = 96
 
 
