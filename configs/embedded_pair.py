@@ -1,4 +1,4 @@
-"""The pair that ships with the package: 11.5M parameters, drafts of 0.3 to 1.8M.
+"""The pair that ships with the package: 11.5M parameters, drafts up to 1.8M.
 
   python -m experiments.train --config configs/embedded_pair.py
 

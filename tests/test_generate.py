@@ -345,7 +345,9 @@ def test_settings_and_prompts_compile_nothing_new(caplog):
   prompts = [(i, i + 1, *range(i)) for i in range(6)]
   models.go('lm', models.begin('lm'))
   with jax.log_compiles():
-    state = models.begin('lm', 0.5, prompts, new_tokens=[9, 8, 7, 6, 5, 4])
+    state = models.begin(
+      'lm', [0.5] * 6, prompts, new_tokens=[9, 8, 7, 6, 5, 4]
+    )
     models.go('lm', models.go('lm', state, steps=2), steps=5)
     assert 'Compiling' not in caplog.text
     # And what does compile is seen: another number of rows.

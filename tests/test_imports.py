@@ -29,7 +29,7 @@ SOURCES = sorted(
 
 def layer_of(module: str) -> int | None:
   """Place of a module in the order; None where it is not ours."""
-  if module == 'specjax':
+  if module in ('specjax', 'specjax.__init__'):
     return 0
   parts = module.split('.')
   names = {'.'.join(parts[: i + 1]) for i in range(len(parts))}
