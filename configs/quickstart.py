@@ -14,10 +14,10 @@ def get_config() -> Experiment:
     name='quickstart',
     target=Checkpoint(pair.path('target')),
     candidates={
-      'draft-64': Candidate(_LM, 3, pair.path('draft-64')),
       'draft-128': Candidate(_LM, 3, pair.path('draft-128')),
-      'draft-256': Candidate(_LM, 3, pair.path('draft-256')),
       'ngram': Candidate('specjax.drafters.ngram.load', 4),
+      'draft-64': Candidate(_LM, 3, pair.path('draft-64')),
+      'draft-256': Candidate(_LM, 3, pair.path('draft-256')),
       'bigram': Candidate(
         'specjax.drafters.counts.load', 2, pair.path('bigram')
       ),

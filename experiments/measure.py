@@ -5,10 +5,8 @@ transferred inside. Methods take turns on the same prompts, so a drift of the
 machine's speed meets them alike.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -107,29 +105,23 @@ def decode(
   return Run(texts, state.counts, seconds, prefilled - begin, compilations)
 
 
-def decode_all(
-  ways: list[tuple[Spec, Params, Job, int | None]], done: Callable[[], Any]
-) -> tuple[list[Run], float]:
-  """Decodes untimed, side by side: compiling mostly waits outside Python.
+def compile_all(
+  ways: list[tuple[Spec, Params, Job]], done: Callable[[], Any]
+) -> float:
+  """Takes one step of each: compiles everything that will be timed.
 
   Args:
-    ways: (spec, params, job, steps), every spec once.
+    ways: (spec, params, job), every spec once.
     done: called after each.
 
   Returns:
-    The runs, and how many programs of the loop a way compiled on average.
+    How many programs of the loop a way compiled on average.
   """
-
-  def one(way):
-    spec, params, job, steps = way
-    run = decode(spec, params, job, steps, timed=False)
-    done()
-    return run
-
   before = generate.generate._cache_size()
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    runs = list(pool.map(one, ways))
-  return runs, (generate.generate._cache_size() - before) / len(ways)
+  for spec, params, job in ways:
+    decode(spec, params, job, steps=1, timed=False)
+    done()
+  return (generate.generate._cache_size() - before) / len(ways)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ as they are made; the same command goes on where it was stopped.
 """
 
 import json
+import resource
 import sys
 
 import numpy as np
@@ -22,7 +23,8 @@ from specjax.types import Counts
 
 
 def shrink(x: Experiment) -> None:
-  """The quick version of an experiment: fewer and shorter texts."""
+  """The quick version of an experiment: two drafters, few and short texts."""
+  x.drafters = x.drafters or tuple(x.candidates)[:2]
   x.prompts.count = min(x.prompts.count, 2)
   x.max_new_tokens = min(x.max_new_tokens, 32)
 
@@ -98,61 +100,54 @@ class Runner:
       for i in range(0, len(texts) - batch + 1, batch)
     ]
 
-  def everything(self) -> tuple[measure.Job, list]:
-    """One job of all cells' prompts, and the cell of each row."""
-    texts, indices, temperatures, cells = [], [], [], []
-    for domain, temperature in self.groups:
-      for i, text in enumerate(self.prompts[domain]):
-        texts.append(text)
-        indices.append(i)
-        temperatures.append(temperature)
-        cells.append((domain, temperature))
-    return self.job(texts, indices, temperatures), cells
+  def whole(self, domain: str, temperature: float) -> measure.Job:
+    """All prompts of a domain in one batch."""
+    texts = self.prompts[domain]
+    return self.job(texts, range(len(texts)), temperature)
 
   def warm_up(self, bar) -> None:
-    """Compiles every program; measures alpha, then the costs.
-
-    alpha is the mean of beta at every prefix of the target's own text, for
-    all cells of a drafter at once.
-    """
+    """Compiles every program and measures the costs."""
     built, base = self.built, (self.built.plain, self.built.plain_params)
     job = self.units(*self.groups[0])[0]
-    wide, cells = self.everything()
-    ways = {built.plain: (*base, job, 1)}
+    wide = self.whole(*self.groups[0])
+    ways = {built.plain: (*base, job)}
     for m in built.methods:
-      ways[m.spec] = (m.spec, m.params, job, 1)
+      ways[m.spec] = (m.spec, m.params, job)
       nothing = measure.idle(m.spec, m.params, job)
-      ways[nothing] = (nothing, built.plain_params, job, 1)
-      ways[m.single] = (m.single, m.single_params, wide, None)
-    bar.set_description('compiling, and alpha')
+      ways[nothing] = (nothing, built.plain_params, job)
+      ways[m.single] = (m.single, m.single_params, wide)
+    bar.set_description('compiling')
     bar.total += len(ways)
     try:
-      runs, self.compilations = measure.decode_all(
-        list(ways.values()), bar.update
-      )
+      self.compilations = measure.compile_all(list(ways.values()), bar.update)
     except measure.NotFinite as error:
       cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
       raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
-    runs = dict(zip(ways, runs, strict=True))
     repeats = 3 if self.x.quick else 9
     for method in built.methods:
       bar.set_description(f'costs of {method.drafter}')
       self.costs[method] = measure.costs(
         (method.spec, method.params), base, job, repeats
       )
-      counts = runs[method.single].counts
-      for cell in self.groups:
-        rows = [i for i, c in enumerate(cells) if c == cell]
-        self.alphas[method, cell] = metrics.ratio(
-          counts.overlap[rows], counts.histogram.sum(1)[rows]
-        )
       bar.update()
+
+  def measure_alpha(self, domain: str, temperature: float) -> None:
+    """The mean of beta at every prefix of the target's own text."""
+    job, found = self.whole(domain, temperature), {}
+    for m in self.built.methods:
+      if m.single not in found:
+        counts = measure.decode(
+          m.single, m.single_params, job, timed=False
+        ).counts
+        found[m.single] = metrics.ratio(counts.overlap, counts.histogram.sum(1))
+      self.alphas[m, (domain, temperature)] = found[m.single]
 
   def group(self, domain: str, temperature: float, bar) -> None:
     """Decodes one domain at one temperature with everything."""
     built = self.built
     base, runs = [], {method: [] for method in built.methods}
     bar.set_description(f'{domain}, temperature {temperature:g}')
+    self.measure_alpha(domain, temperature)
     for job in self.units(domain, temperature):
       base.append(measure.decode(built.plain, built.plain_params, job))
       for method in built.methods:
@@ -320,12 +315,14 @@ def main(x: Experiment) -> None:
   text = results.table(folder.rows)
   folder.write('summary.md', text)
   print(text)
+  usage = resource.getrusage(resource.RUSAGE_SELF)
   print(
     json.dumps(
       {
         'results': str(folder.path),
         'cells': len(folder.rows),
         'best': best(folder.rows),
+        'peak_memory_bytes': 1024 * usage.ru_maxrss,
       }
     )
   )
