@@ -132,17 +132,17 @@ def start(
   if slots is not None and caches.round_slots(slots) < needed:
     raise ValueError(f'slots is {slots}, but these rows need {needed}')
   slots = caches.round_slots(slots) if slots else needed
-  tokens = np.zeros((len(prompts), slots), np.int32)
-  for row, prompt in zip(tokens, prompts, strict=True):
+  padded = np.zeros((len(prompts), slots), np.int32)
+  for row, prompt in zip(padded, prompts, strict=True):
     row[: len(prompt)] = prompt
-  tokens, length = jnp.asarray(tokens), jnp.asarray(length)
+  tokens, lengths = jnp.asarray(padded), jnp.asarray(length)
   cache, hidden = _read(
-    params.target, tokens, length, target=spec.target, taps=spec.drafter.taps
+    params.target, tokens, lengths, target=spec.target, taps=spec.drafter.taps
   )
   return _begin(
     params,
     tokens,
-    length,
+    lengths,
     jnp.asarray(limit, jnp.int32),
     cache,
     hidden,
@@ -233,6 +233,11 @@ def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
   ctx = context(state)
   with jax.named_scope('propose'):
     draft, memory = drafter.propose(params, state.drafter, ctx, keys[:, 1])
+    draft = draft._replace(
+      tokens=draft.tokens.astype(jnp.int32),
+      parents=draft.parents.astype(jnp.int32),
+      size=draft.size.astype(jnp.int32),
+    )
   with jax.named_scope('score'):
     root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, 1)
     depth, mask = jax.vmap(trees.layout)(draft.parents)
@@ -277,7 +282,7 @@ def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
     memory = drafter.commit(
       params, memory, ctx, verdict, _along(out.taps, verdict.path)
     )
-  return state._replace(
+  new = state._replace(
     tokens=tokens,
     length=length,
     done=state.done | ~finite | (live & stopped) | (length >= state.limit),
@@ -286,6 +291,12 @@ def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
     drafter=memory,
     key=keys[:, 0],
     counts=counts,
+  )
+  # Index types follow the precision in force; a state's own do not change.
+  return jax.tree.map(
+    lambda x, old: x if x.dtype == old.dtype else x.astype(old.dtype),
+    new,
+    state,
   )
 
 
