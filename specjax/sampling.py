@@ -131,6 +131,21 @@ def distribution(logits: jax.Array, sampling: Sampling) -> jax.Array:
   return jnp.where(greedy, one_hot, probs)
 
 
+def _first_above(goal, weights):
+  """First place whose cumulative sum exceeds the goal, and that sum before it.
+
+  Sums are rounded, in no certain order: a place of weight 0 never counts, and
+  where no place is left the last one of any weight is taken.
+  """
+  sums = jnp.cumsum(weights)
+  place = jnp.arange(weights.shape[-1])
+  positive = weights > 0
+  fits = (sums > goal) & positive
+  first = jnp.min(jnp.where(fits, place, weights.shape[-1]))
+  chosen = jnp.minimum(first, jnp.max(jnp.where(positive, place, 0)))
+  return chosen, jnp.where(chosen > 0, sums[chosen - 1], 0)
+
+
 def draw(u: jax.Array, weights: jax.Array) -> jax.Array:
   """Draws an index with probability proportional to `weights` [V].
 
@@ -139,16 +154,8 @@ def draw(u: jax.Array, weights: jax.Array) -> jax.Array:
   """
   size = weights.shape[-1]
   blocks = jnp.pad(weights, (0, -size % _BLOCK)).reshape(-1, _BLOCK)
-  outer = jnp.cumsum(blocks.sum(-1))
-  goal = u.astype(outer.dtype) * outer[-1]
-  # The first block whose cumulative sum exceeds the goal. Rounding can leave
-  # none: then the last one that has any weight.
-  last = jnp.sum(outer < outer[-1])
-  block = jnp.minimum(jnp.sum(outer <= goal), last)
-  inside = blocks[block]
-  inner = jnp.cumsum(inside)
-  goal = goal - jnp.where(block > 0, outer[block - 1], 0)
-  last = jnp.sum(inner < inner[-1])
-  return (block * _BLOCK + jnp.minimum(jnp.sum(inner <= goal), last)).astype(
-    jnp.int32
-  )
+  sums = blocks.sum(-1)
+  goal = u.astype(sums.dtype) * sums.sum()
+  block, before = _first_above(goal, sums)
+  inside, _ = _first_above(goal - before, blocks[block])
+  return (block * _BLOCK + inside).astype(jnp.int32)

@@ -45,7 +45,7 @@ def look_up(tokens, length, depth: int, longest: int):
   rank = jnp.where(earlier & (matched > 0), matched * slots + place, -1)
   best = rank.max()
   begin = jnp.where(best >= 0, best % slots + 1, length)
-  size = jnp.minimum(length - begin, depth)
+  size = jnp.minimum(length - begin, depth).astype(jnp.int32)
   index = jnp.minimum(begin + jnp.arange(depth), slots - 1)
   return tokens[index], size
 
