@@ -1,6 +1,10 @@
 """The main job: the embedded pair on held-out text, every drafter.
 
-python -m experiments.run --config configs/quickstart.py
+  python -m experiments.run --config configs/quickstart.py
+
+About four and a half minutes on two idle cores of an AMD EPYC (Zen 4), one of
+them for compiling; `--config.quick` takes less than one. To expect on code with
+draft-128: tau 2.4 at both temperatures, about 1.5 times plain decoding.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment
