@@ -4,8 +4,9 @@
     --config configs/against_huggingface.py
 
 With `--config.prompts.count=5`, as in results/against_huggingface, four and a
-half minutes on two idle cores. Needs the extra `parity`. The same draft may be listed with several gammas: each method, theirs
-too, is compared with the draft that was fastest for it.
+half minutes on two idle cores. Needs the extra `parity`. The same draft may be
+listed with several gammas: each method, theirs too, is compared with the draft
+that was fastest for it.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment

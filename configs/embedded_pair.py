@@ -6,8 +6,8 @@ trains the tokenizer, the target and its drafts into runs/embedded_pair, and
 resumes there when it was stopped. The shipped weights are its folder `pair`.
 About 70 minutes on two idle cores of an AMD EPYC (Zen 4), Python 3.11.7: 50 for
 the target (4.9M tokens), 2 for the texts it writes, 14 for the three drafts.
-(The shipped weights took longer by the clock, beside other work, and were
-resumed at steps 400, 1200 and 2400.)
+(These times are its parts on idle cores. The shipped weights took longer by the
+clock, beside other work, and were resumed at step 1200.)
 
 Bits per byte on held-out text, from the stored 16-bit weights:
 
