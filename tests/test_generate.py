@@ -425,9 +425,8 @@ def test_start_refuses(prompts, options, message):
 
 
 def test_start_refuses_what_the_drafter_cannot_read():
-  spec = models.spec_of('lm')
-  short = spec.drafter._replace(positions=8)
-  spec = Spec(spec.target, short, spec.rule)
-  values = sampling.make(1)
+  short = models.tiny(models.VOCAB, 1, max_positions=8)
+  spec = Spec(models.TARGET, lm.make(short, 2), verify.token)
+  params = Params(models.target_weights(), models.weights(short, 0))
   with pytest.raises(ValueError, match='the drafter has 8 positions'):
-    models.run(spec, models.params_of('lm'), [(1, 2)], values, new_tokens=7)
+    models.run(spec, params, [(1, 2)], sampling.make(1), new_tokens=7)
