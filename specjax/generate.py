@@ -222,7 +222,6 @@ def _emit(state, draft, verdict, eos):
   full = verdict.num_accepted + 1
   count = jnp.where(stopped, jnp.minimum(first + 1, full), full)
   room = jnp.minimum(count, state.limit - state.length)
-  stopped &= room == count
   return emitted, room, room == full, stopped
 
 
