@@ -34,3 +34,45 @@ def layout(parents: jax.Array) -> tuple[jax.Array, jax.Array]:
   if rows == 1:
     return depth, mask
   return jax.lax.fori_loop(1, rows, hang, (depth, mask), unroll=rows <= 16)
+
+
+def rank(parents: jax.Array) -> jax.Array:
+  """How many siblings come before each node, [N]; one sequence."""
+  place = jnp.arange(parents.shape[0])
+  same = parents == parents[:, None]
+  return (same & (place < place[:, None])).sum(-1)
+
+
+def child(parents: jax.Array, chosen: jax.Array) -> jax.Array:
+  """The chosen node below every row, [N+1]; N where there is none.
+
+  Args:
+    parents: [N].
+    chosen: [N], at most one node of each parent.
+  """
+  nodes = parents.shape[0]
+  below = (parents == jnp.arange(nodes + 1)[:, None]) & chosen
+  return jnp.where(below.any(-1), jnp.argmax(below, -1), nodes)
+
+
+def first(parents: jax.Array, tokens: jax.Array) -> jax.Array:
+  """First sibling with the same token as each node, [N]; itself as a rule.
+
+  One sequence. Such siblings are one text, drawn twice.
+  """
+  same = (parents == parents[:, None]) & (tokens == tokens[:, None])
+  return jnp.argmax(same, -1).astype(jnp.int32)
+
+
+def branching(widths: tuple[int, ...]) -> tuple[int, ...]:
+  """Parent rows of a tree in which every node of depth i has widths[i].
+
+    widths 2 1    parents 0 0 1 2
+  """
+  parents, level, rows = [], [0], 1
+  for width in widths:
+    above = [row for row in level for _ in range(width)]
+    parents += above
+    level = list(range(rows, rows + len(above)))
+    rows += len(above)
+  return tuple(parents)

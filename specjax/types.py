@@ -104,6 +104,7 @@ class Drafter(NamedTuple):
   init_params: Callable[..., Any] | None = None
   taps: tuple[int, ...] = ()  # target layers whose features it wants
   positions: int | None = None  # longest sequence it was made for
+  independent: bool = False  # siblings are independent draws of one law
 
 
 class Rule(NamedTuple):
@@ -114,11 +115,14 @@ class Rule(NamedTuple):
   rest(draft, scores, row) -> [V]: the law of the next token after `row` was
     the last one accepted.
   lossless: whether the output keeps the target's law exactly.
+  refuses(drafter) -> str: why the rule cannot take a drafter's kind of draft,
+    and the remedy; empty where it can.
   """
 
   accept: Callable[..., jax.Array]
   rest: Callable[..., jax.Array]
   lossless: bool
+  refuses: Callable[[Drafter], str] = lambda drafter: ''
 
 
 class Scores(NamedTuple):

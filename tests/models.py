@@ -16,6 +16,7 @@ from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, ngram, plain
 from specjax.models import transformer
 from specjax.types import Drafter, Params, Rule, Spec
+from specjax.verify import chains
 
 
 @functools.cache
@@ -222,7 +223,7 @@ def _wrong(accept, rest) -> Rule:
 
 
 def _accept_always(draft, scores):
-  return jnp.ones_like(verify.token_accept(draft, scores))
+  return jnp.ones_like(chains.token_accept(draft, scores))
 
 
 def _accept_inverted(draft, scores):
@@ -232,7 +233,7 @@ def _accept_inverted(draft, scores):
 
 
 def _accept_eagerly(draft, scores):
-  return jnp.minimum(1, 1.01 * verify.token_accept(draft, scores))
+  return jnp.minimum(1, 1.01 * chains.token_accept(draft, scores))
 
 
 def _rest_is_the_target(draft, scores, row):
@@ -247,26 +248,26 @@ def _rest_not_clipped(draft, scores, row):
 
 
 def _rest_of_the_draft(draft, scores, row):
-  rest = verify.token_rest(draft, scores, row)
+  rest = chains.token_rest(draft, scores, row)
   return jnp.where(row < draft.size, rest, draft.probs[draft.size - 1])
 
 
 def _rest_forgets_the_size(draft, scores, row):
   whole = jnp.full_like(draft.size, draft.tokens.shape[0])
-  return verify.token_rest(draft._replace(size=whole), scores, row)
+  return chains.token_rest(draft._replace(size=whole), scores, row)
 
 
 def _rest_of_the_row_above(draft, scores, row):
-  return verify.token_rest(draft, scores, jnp.maximum(row - 1, 0))
+  return chains.token_rest(draft, scores, jnp.maximum(row - 1, 0))
 
 
 WRONG_RULES = {
-  'accepts always': _wrong(_accept_always, verify.token_rest),
-  'q / p': _wrong(_accept_inverted, verify.token_rest),
-  'accepts 1% too often': _wrong(_accept_eagerly, verify.token_rest),
-  'no residual': _wrong(verify.token_accept, _rest_is_the_target),
-  'residual not clipped': _wrong(verify.token_accept, _rest_not_clipped),
-  'bonus from q': _wrong(verify.token_accept, _rest_of_the_draft),
-  'size forgotten': _wrong(verify.token_accept, _rest_forgets_the_size),
-  'one row off': _wrong(verify.token_accept, _rest_of_the_row_above),
+  'accepts always': _wrong(_accept_always, chains.token_rest),
+  'q / p': _wrong(_accept_inverted, chains.token_rest),
+  'accepts 1% too often': _wrong(_accept_eagerly, chains.token_rest),
+  'no residual': _wrong(chains.token_accept, _rest_is_the_target),
+  'residual not clipped': _wrong(chains.token_accept, _rest_not_clipped),
+  'bonus from q': _wrong(chains.token_accept, _rest_of_the_draft),
+  'size forgotten': _wrong(chains.token_accept, _rest_forgets_the_size),
+  'one row off': _wrong(chains.token_accept, _rest_of_the_row_above),
 }

@@ -18,6 +18,7 @@ import pytest
 
 from specjax import verify
 from specjax.types import Draft, Rule, Scores
+from specjax.verify import chains
 from tests import models, reference
 
 VOCAB = 4
@@ -197,8 +198,8 @@ def test_a_rejected_choice_is_not_sampled_again():
   draft = Draft(jnp.array([2]), jnp.array([0]), jnp.array(1), None)
   p = jnp.array([[0.1, 0.2, 0.6, 0.1], [0.25] * 4])
   scores = Scores(p, p)
-  np.testing.assert_allclose(verify.token_accept(draft, scores), [0.6])
-  rest = verify.token_rest(draft, scores, jnp.array(0))
+  np.testing.assert_allclose(chains.token_accept(draft, scores), [0.6])
+  rest = chains.token_rest(draft, scores, jnp.array(0))
   np.testing.assert_allclose(rest, [0.25, 0.5, 0, 0.25], rtol=1e-6)
 
 
@@ -247,7 +248,7 @@ def test_walk(walk):
   parents, size, passes, path, accepted = walk
   nodes = len(parents)
   draft = Draft(
-    jnp.zeros(nodes, int), jnp.array(parents), jnp.array(size), None
+    jnp.arange(nodes), jnp.array(parents), jnp.array(size), None
   )
   half = jnp.full(nodes, 0.5)
   u = jnp.where(jnp.array(passes, bool), 0.49, 0.5)
@@ -259,7 +260,7 @@ def test_walk(walk):
 def test_walk_through_a_wide_tree_is_the_same():
   """More than 16 nodes are walked by a loop that is not unrolled."""
   parents = jnp.array([0] * 17 + [17, 18])
-  draft = Draft(jnp.zeros(19, int), parents, jnp.array(19), None)
+  draft = Draft(jnp.arange(19), parents, jnp.array(19), None)
   u = jnp.ones(19).at[jnp.array([16, 17])].set(0)
   path, count = verify.walk(draft, jnp.full(19, 0.5), u, depth=3)
   assert path.tolist() == [0, 17, 18, 18]
