@@ -67,7 +67,7 @@ def first(parents: jax.Array, tokens: jax.Array) -> jax.Array:
 def branching(widths: tuple[int, ...]) -> tuple[int, ...]:
   """Parent rows of a tree in which every node of depth i has widths[i].
 
-    widths 2 1    parents 0 0 1 2
+  widths 2 1    parents 0 0 1 2
   """
   parents, level, rows = [], [0], 1
   for width in widths:

@@ -13,7 +13,7 @@ import numpy as np
 
 from specjax import cache as caches
 from specjax import generate, sampling, verify
-from specjax.drafters import counts, lm, ngram, plain
+from specjax.drafters import counts, lm, lm_tree, ngram, plain
 from specjax.models import transformer
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -172,6 +172,8 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     lm.make(DRAFT, DEPTH, lm.confidence(0.3)),
     draft_weights,
   ),
+  'tree': (lm_tree.make(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
+  'chains': (lm_tree.make(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
   'ngram': (ngram.make(3), lambda: None),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
 }
@@ -189,7 +191,10 @@ TEMPERATURES = (0.0, 0.0, 1.0, 0.7, 1.0, 1.3)
 
 
 def spec_of(name: str, eos=(10,)) -> Spec:
-  return Spec(TARGET, DRAFTERS[name][0], verify.token, eos)
+  drafter = DRAFTERS[name][0]
+  chain = drafter.nodes == drafter.depth
+  rule = verify.token if chain else verify.recursive
+  return Spec(TARGET, drafter, rule, eos)
 
 
 def params_of(name: str) -> Params:

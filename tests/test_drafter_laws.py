@@ -26,7 +26,7 @@ from specjax.drafters import counts, lm, ngram
 from specjax.types import Context, Draft, Drafter, Params, Spec, Verdict
 from tests import models, reference
 
-DRAWING = ('lm', 'lm with a stop', 'counts')
+DRAWING = ('lm', 'lm with a stop', 'tree', 'chains', 'counts')
 CHOOSING = ('plain', 'ngram')
 ROWS = 512
 ROUNDS = 16

@@ -247,9 +247,7 @@ WALKS = (
 def test_walk(walk):
   parents, size, passes, path, accepted = walk
   nodes = len(parents)
-  draft = Draft(
-    jnp.arange(nodes), jnp.array(parents), jnp.array(size), None
-  )
+  draft = Draft(jnp.arange(nodes), jnp.array(parents), jnp.array(size), None)
   half = jnp.full(nodes, 0.5)
   u = jnp.where(jnp.array(passes, bool), 0.49, 0.5)
   got, count = verify.walk(draft, half, u, depth=3)

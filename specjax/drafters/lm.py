@@ -150,16 +150,8 @@ def make(
   )
 
 
-def load(
-  target: Model, depth: int, path: str, threshold: float = 0.0
-) -> tuple[Drafter, Any]:
-  """The drafter of a checkpoint, for a target.
-
-  Args:
-    target: the target model; the draft's weights are laid out as its own are.
-    depth: K.
-    path: a Hugging Face directory.
-    threshold: of `confidence`; 0 always drafts `depth` tokens.
+def read(target: Model, path: str) -> tuple[Model, Any]:
+  """The draft model of a directory, its weights laid out as the target's are.
 
   Raises:
     ValueError: draft and target have different vocabularies.
@@ -172,5 +164,20 @@ def load(
     )
   if target.config.blocked:
     model, params = transformer.block(model, params)
+  return model, params
+
+
+def load(
+  target: Model, depth: int, path: str, threshold: float = 0.0
+) -> tuple[Drafter, Any]:
+  """The drafter of a checkpoint, for a target; see `read`.
+
+  Args:
+    target: the target model.
+    depth: K.
+    path: a Hugging Face directory.
+    threshold: of `confidence`; 0 always drafts `depth` tokens.
+  """
+  model, params = read(target, path)
   stop = confidence(threshold) if threshold else None
   return make(model, depth, stop), params

@@ -131,4 +131,6 @@ def k_seq_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   return residual(p - jnp.minimum(p, rho * q) * share, p)
 
 
-k_seq = Rule(k_seq_accept, k_seq_rest, lossless=True, refuses=_refuses_dependent)
+k_seq = Rule(
+  k_seq_accept, k_seq_rest, lossless=True, refuses=_refuses_dependent
+)
