@@ -113,7 +113,7 @@ def merge(parents, levels, tokens):
 
     tokens a a b | c d e    parents 0 0 0 1 2 3    ->    0 0 0 1 1 3
   """
-  stand = jnp.arange(len(parents) + 1)
+  stand = jnp.arange(len(parents) + 1, dtype=jnp.int32)
   merged = jnp.asarray(parents, jnp.int32)
   for level in levels:
     nodes = np.arange(level.begin, level.end)

@@ -1,0 +1,278 @@
+"""Exact laws of whole texts, by enumeration over a tiny vocabulary.
+
+A rule's own two functions are multiplied out over every draft, every outcome
+of its coins and every step, in the precision of the laws that are passed in
+(float64 where that is enabled). Nothing is sampled. The law of the text comes
+with the law of the number of target calls, so what is counted is certified,
+too.
+
+  texts over {a, b}    ''  a  b  aa  ab  ba  bb  aaa ...
+  number                0  1  2   3   4   5   6    7
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import trees
+from specjax.drafters import lm_tree, ngram
+from specjax.types import Draft, Rule, Scores
+
+
+class Texts:
+  """The numbered texts of up to `longest` tokens of a vocabulary."""
+
+  def __init__(self, vocab: int, longest: int):
+    self.vocab = vocab
+    self.longest = longest
+    # offset[n]: number of the first text of n tokens.
+    self.offset = np.cumsum([0, *(vocab**n for n in range(longest + 1))])
+
+  def __len__(self) -> int:
+    return int(self.offset[-1])
+
+  def length(self, number):
+    return np.searchsorted(self.offset, number, 'right') - 1
+
+  def after(self, number, token):
+    """Number of a text with one more token."""
+    length = self.length(number)
+    code = (number - self.offset[length]) * self.vocab + token
+    return self.offset[length + 1] + code
+
+  def tokens(self, number: int) -> tuple[int, ...]:
+    length = int(self.length(number))
+    code = int(number - self.offset[length])
+    return tuple(
+      code // self.vocab**i % self.vocab for i in range(length - 1, -1, -1)
+    )
+
+  def cut(self, limit: int, eos: tuple[int, ...]):
+    """Number of every text after it was cut, and whether that ended it.
+
+    A text is cut after its first end-of-text token, or to `limit` tokens.
+    """
+    numbers, ended = np.arange(len(self)), np.zeros(len(self), bool)
+    for length in range(self.longest):
+      above = np.arange(self.offset[length], self.offset[length + 1])
+      for token in range(self.vocab):
+        here = self.after(above, token)
+        numbers[here] = np.where(ended[above], numbers[above], here)
+        ended[here] = ended[above] | (token in eos) | (length + 1 >= limit)
+    return numbers, ended
+
+
+class Laws(NamedTuple):
+  """The law of the token after every text."""
+
+  probs: jax.Array  # [texts, V] after the sampling pipeline
+  logits: jax.Array  # [texts, V] before temperature and cuts
+  temperature: float = 1.0
+
+
+class Drafts(NamedTuple):
+  """Every draft that may be made after the texts of interest; M of them."""
+
+  draft: Draft  # [M, ...]
+  weight: np.ndarray  # [M] probability of the draft, given its text
+  context: np.ndarray  # [M] which of the texts it comes after
+  rows: np.ndarray  # [M, N+1] number of the text that ends at each row
+
+
+# (texts, q, contexts) -> Drafts
+Source = Callable[[Texts, Laws, np.ndarray], Drafts]
+
+
+def tree(
+  parents: tuple[int, ...],
+  replacement: bool = False,
+  size: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Source:
+  """The drafts of `drafters.lm` (a chain) and `drafters.lm_tree`.
+
+  Args:
+    parents: of the static tree, by level.
+    replacement: siblings are independent, and equal texts merged.
+    size: q(x) [M, N] of the drawn tokens -> nodes that exist [M].
+  """
+  nodes = len(parents)
+  levels = lm_tree.levels_of(parents)
+
+  def source(texts, q, contexts):
+    drawn = np.indices((texts.vocab,) * nodes).reshape(nodes, -1).T
+    tokens = np.tile(drawn, (len(contexts), 1))
+    context = np.repeat(np.arange(len(contexts)), len(drawn))
+    rows = np.zeros((len(tokens), nodes + 1), int)
+    rows[:, 0] = contexts[context]
+    laws = []
+    for node, parent in enumerate(parents):
+      above = rows[:, parent]
+      law = q.probs[above]
+      earlier = [i for i in range(node) if parents[i] == parent]
+      if earlier and not replacement:
+        drawn = np.zeros(law.shape, bool)
+        np.put_along_axis(drawn, tokens[:, earlier], True, 1)
+        law = jax.vmap(lm_tree.remaining, in_axes=(0, 0, 0, None))(
+          law, drawn, q.logits[above], q.temperature
+        )
+      laws.append(law)
+      rows[:, node + 1] = texts.after(above, tokens[:, node])
+    probs = jnp.stack(laws, 1)
+    chances = np.asarray(
+      jnp.take_along_axis(probs, tokens[..., None], 2)[..., 0], np.float64
+    )
+    # Low precision does not add up to 1, and is drawn from as if it did.
+    chances = chances / np.asarray(probs, np.float64).sum(-1)
+    exist = np.full(len(tokens), nodes) if size is None else size(chances)
+    hung = np.broadcast_to(parents, tokens.shape)
+    if replacement:
+      merge = functools.partial(lm_tree.merge, parents, levels)
+      hung = jax.vmap(merge)(jnp.asarray(tokens))
+    draft = Draft(jnp.asarray(tokens), jnp.asarray(hung), exist, probs)
+    return Drafts(draft, chances.prod(1), context, rows)
+
+  return source
+
+
+def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
+  """Sizes of `drafters.lm.confidence`: an unlikely token is the last one."""
+
+  def size(chances):
+    unlikely = chances < threshold
+    unlikely[:, -1] = True
+    return unlikely.argmax(1) + 1
+
+  return size
+
+
+def lookup(prompt: tuple[int, ...], depth: int, longest: int = 3) -> Source:
+  """The drafts of `drafters.ngram` after a prompt: one each, chosen."""
+
+  def source(texts, q, contexts):
+    del q  # Unused.
+    slots = len(prompt) + texts.longest
+    padded = np.zeros((len(contexts), slots), np.int32)
+    whole = [(*prompt, *texts.tokens(number)) for number in contexts]
+    for row, text in zip(padded, whole, strict=True):
+      row[: len(text)] = text
+    find = functools.partial(ngram.look_up, depth=depth, longest=longest)
+    length = jnp.array([len(text) for text in whole])
+    tokens, size = jax.vmap(find)(jnp.asarray(padded), length)
+    rows = [contexts]
+    for token in np.asarray(tokens).T:
+      rows.append(texts.after(rows[-1], token))
+    draft = Draft(tokens, trees.chain(len(contexts), depth), size, None)
+    every = np.arange(len(contexts))
+    return Drafts(draft, np.ones(len(contexts)), every, np.stack(rows, 1))
+
+  return source
+
+
+@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.vmap, in_axes=(None, 0, 0))
+def _judged(rule, draft, scores):
+  """accept [M, N], rest [M, N+1, V], and where a walk stands at each node."""
+  nodes = draft.tokens.shape[0]
+  rest = jax.vmap(lambda row: rule.rest(draft, scores, row))
+  accept = rule.accept(draft, scores)
+  stand = trees.first(draft.parents, draft.tokens) + 1
+  return accept, rest(jnp.arange(nodes + 1)), stand
+
+
+def _ends(parents, exists, accept, stand):
+  """[M, N+1]: chance that the walk through a draft ends at each row."""
+  every = np.arange(len(parents))
+  ends = np.zeros((len(parents), parents.shape[1] + 1))
+  ends[:, 0] = 1
+  for node in range(parents.shape[1]):
+    above = parents[:, node]
+    moves = ends[every, above] * accept[:, node] * exists[:, node]
+    ends[every, above] -= moves
+    ends[every, stand[:, node]] += moves
+  return ends
+
+
+def step(
+  rule: Rule, source: Source, texts: Texts, p: Laws, q: Laws, contexts
+) -> np.ndarray:
+  """What one step may make of some texts: their law [len(contexts), texts].
+
+  Args:
+    rule: how drafts are judged; its functions are what is evaluated.
+    source: all drafts.
+    texts: numbers of texts.
+    p: laws of the target.
+    q: laws of the draft.
+    contexts: numbers of the texts that the step starts from.
+  """
+  made = source(texts, q, np.asarray(contexts))
+  scores = Scores(p.probs[made.rows], p.logits[made.rows])
+  accept, rest, stand = (
+    np.asarray(x, np.float64 if x.dtype.kind != 'i' else int)
+    for x in _judged(rule, made.draft, scores)
+  )
+  # What is drawn from need not add up to 1 in low precision.
+  rest = rest / rest.sum(-1, keepdims=True)
+  parents = np.asarray(made.draft.parents)
+  exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
+  ends = made.weight[:, None] * _ends(parents, exists, accept, stand)
+  law = np.zeros((len(contexts), len(texts)))
+  for token in range(texts.vocab):
+    emitted = texts.after(made.rows, token)
+    np.add.at(
+      law, (made.context[:, None], emitted), ends * rest[:, :, token]
+    )
+  return law
+
+
+def plain(texts: Texts, p: Laws, contexts) -> np.ndarray:
+  """The same for a step of plain decoding."""
+  law = np.zeros((len(contexts), len(texts)))
+  probs = np.asarray(p.probs, np.float64)[contexts]
+  probs = probs / probs.sum(-1, keepdims=True)
+  for token in range(texts.vocab):
+    emitted = texts.after(np.asarray(contexts), token)
+    law[np.arange(len(contexts)), emitted] = probs[:, token]
+  return law
+
+
+def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:
+  """Numbers of the texts that a step may start from, shorter ones first."""
+  return np.array(
+    [
+      number
+      for number in range(int(texts.offset[limit]))
+      if not set(texts.tokens(number)) & set(eos)
+    ]
+  )
+
+
+def sequence(
+  law: np.ndarray, texts: Texts, contexts, limit: int, eos: tuple[int, ...]
+) -> np.ndarray:
+  """Law [texts, limit + 1] of the finished text and the number of steps.
+
+  Args:
+    law: of one step after each of the texts that `unfinished` lists.
+    texts: numbers of texts.
+    contexts: those texts.
+    limit: tokens at which a text ends.
+    eos: tokens that end it before.
+  """
+  cut, ended = texts.cut(limit, eos)
+  reached = np.zeros((len(texts), limit + 1))
+  reached[0, 0] = 1
+  for context, after in zip(contexts, law, strict=True):
+    new = np.flatnonzero(after)
+    weight = reached[context]
+    longer = after[new, None] * np.roll(weight, 1)
+    np.add.at(reached, cut[new], longer)
+  return np.where(ended[:, None], reached, 0)
+
+
+def total_variation(a: np.ndarray, b: np.ndarray) -> float:
+  return float(np.abs(a - b).sum() / 2)
