@@ -100,6 +100,37 @@ def _need(condition, message):
     raise ValueError(message)
 
 
+# Stages that name tokens: what they may name is known with the target.
+_TOKENS = ('logit_bias', 'forbidden', 'min_new_tokens')
+
+
+def _make_values(batch, temperature, stages, **known):
+  try:
+    return sampling.make(batch, temperature, **stages, **known)
+  except ValueError as error:
+    raise ValueError(f'sampling.{error}') from error
+
+
+def values(
+  x: Experiment, spec: Spec, batch: int, temperature
+) -> sampling.Sampling:
+  """The pipeline of an experiment, for rows of a spec.
+
+  Args:
+    x: the experiment.
+    spec: whose vocabulary and ends of a text count.
+    batch: rows.
+    temperature: of all rows, or [B].
+
+  Raises:
+    ValueError: names the field that is out of range or contradicts another.
+  """
+  vocab_size = spec.target.config.vocab_size
+  return _make_values(
+    batch, temperature, vars(x.sampling), vocab_size=vocab_size, eos=spec.eos
+  )
+
+
 def check(x: Experiment) -> None:
   """Checks every value that can be checked without weights.
 
@@ -118,10 +149,8 @@ def check(x: Experiment) -> None:
       np.isfinite(temperature) and temperature >= 0,
       f'temperatures must be finite and at least 0, got {temperature}',
     )
-  try:
-    sampling.make(1, 1.0, **vars(x.sampling))
-  except ValueError as error:
-    raise ValueError(f'sampling.{error}') from error
+  stages = {k: v for k, v in vars(x.sampling).items() if k not in _TOKENS}
+  _make_values(1, 1.0, stages)
   unknown = set(x.prompts.domains) - set(corpus.DOMAINS)
   _need(
     x.prompts.domains and not unknown,
@@ -185,6 +214,7 @@ def build(x: Experiment) -> Built:
     f'prompts.length + max_new_tokens is {limit}, but the target has '
     f'{target.config.max_positions} positions: shorten one of them',
   )
+  values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
   candidates = _candidates(x)
   gammas = tuple(x.gammas) or tuple(c.gamma for c in candidates.values())
   many = target, weights

@@ -17,9 +17,9 @@ import numpy as np
 from absl import app, logging
 from ml_collections import config_flags
 
-from experiments.build import Built, build
+from experiments.build import Built, build, values
 from experiments.settings import Experiment
-from specjax import generate, sampling
+from specjax import generate
 
 _COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
 
@@ -52,7 +52,7 @@ def steps(built: Built, x: Experiment, ids: list[int]):
     spec=method.spec,
     new_tokens=x.max_new_tokens,
     key=generate.row_keys(x.seed, [0]),
-    values=sampling.make(1, x.temperatures[0], **vars(x.sampling)),
+    values=values(x, method.spec, 1, x.temperatures[0]),
   )
   one = jnp.ones((), jnp.int32)
   length, before = int(state.length[0]), jax.device_get(state.counts)

@@ -217,7 +217,8 @@ def difference(spec: Spec, params: Params, job: Job, text, other) -> dict:
 
   Returns:
     position, the gap between the target's two largest logits there, and the
-    noise: how far the logits of a whole pass and of a cached step are apart.
+    noise: how far the logits of a whole pass and of a cached step are apart,
+    all after the penalties.
   """
   position = next(
     i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b
@@ -241,9 +242,17 @@ def difference(spec: Spec, params: Params, job: Job, text, other) -> dict:
   whole = transformer.score(spec.target, params.target, jnp.asarray([prefix]))[
     0, -1
   ]
+  new = jnp.asarray(text[:position], jnp.int32)[None]
+  history = sampling.remember(
+    _start(spec, params, job).history, new, jnp.array([position])
+  )
+  above = jnp.zeros((1, 2, 0), jnp.int32)  # Nothing is drafted here.
+  logits = jnp.stack([step, whole])[None]
+  step, whole = sampling.laws(logits, job.values, history, above).logits[0]
   top = jnp.sort(whole)[-2:]
+  apart = jnp.where(jnp.isfinite(whole), jnp.abs(step - whole), 0)
   return {
     'position': position,
     'gap': float(top[1] - top[0]),
-    'noise': float(jnp.abs(step - whole).max()),
+    'noise': float(apart.max()),
   }

@@ -16,9 +16,9 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from experiments import measure, prompts, results
-from experiments.build import Built, Method, build
+from experiments.build import Built, Method, build, values
 from experiments.settings import Experiment
-from specjax import generate, metrics, sampling
+from specjax import generate, metrics
 from specjax.types import Counts
 
 
@@ -86,7 +86,7 @@ class Runner:
     return measure.Job(
       texts,
       np.asarray(indices),
-      sampling.make(len(texts), temperature, **vars(x.sampling)),
+      values(x, self.built.plain, len(texts), temperature),
       x.max_new_tokens,
       x.seed,
       slots or self.slots,

@@ -127,11 +127,21 @@ class Candidate:
 
 @dataclasses.dataclass
 class SamplingValues:
-  """Stages of the pipeline besides the temperature; None leaves one out."""
+  """Stages of the pipeline besides the temperature; None leaves one out.
+
+  They are those of `specjax.sampling.make`; `logit_bias` is pairs of a token
+  and a number.
+  """
 
   top_k: int | None = None
   top_p: float | None = None
   min_p: float | None = None
+  logit_bias: tuple[tuple[int, float], ...] | None = None
+  repetition_penalty: float | None = None
+  presence_penalty: float | None = None
+  frequency_penalty: float | None = None
+  forbidden: tuple[int, ...] | None = None
+  min_new_tokens: int | None = None
 
 
 @dataclasses.dataclass

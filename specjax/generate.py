@@ -15,7 +15,7 @@ import numpy as np
 from specjax import cache as caches
 from specjax import sampling, trees, verify
 from specjax.models import reading
-from specjax.types import Context, Counts, Params, Scores, Spec, SpecState
+from specjax.types import Context, Counts, Params, Spec, SpecState
 
 
 @jax.jit
@@ -60,14 +60,27 @@ def _read(weights, tokens, length, *, target, taps):
 
 
 @functools.partial(
-  jax.jit, static_argnames='drafter', donate_argnames=('tokens', 'cache')
+  jax.jit,
+  static_argnames=('drafter', 'vocab_size'),
+  donate_argnames=('tokens', 'cache'),
 )
 def _begin(
-  params, tokens, length, limit, cache, hidden, key, values, *, drafter
+  params,
+  tokens,
+  length,
+  limit,
+  cache,
+  hidden,
+  key,
+  values,
+  *,
+  drafter,
+  vocab_size,
 ):
   """The state of rows whose prompts were read."""
   batch = len(length)
-  ctx = Context(tokens, length, cache, values)
+  history = sampling.history(values, tokens, length, vocab_size)
+  ctx = Context(tokens, length, cache, values, history)
   return SpecState(
     tokens=tokens,
     length=length,
@@ -79,6 +92,7 @@ def _begin(
     drafter=drafter.init(params, ctx, hidden),
     key=key,
     sampling=values,
+    history=history,
     counts=_no_counts(batch, drafter.depth),
   )
 
@@ -106,7 +120,8 @@ def start(
 
   Raises:
     ValueError: an empty prompt, a token outside the vocabulary, more tokens
-      than the target has positions or the buffer slots.
+      than the target has positions or the buffer slots, values for another
+      vocabulary or another end of the text.
   """
   config = spec.target.config
   length = np.array([len(p) for p in prompts], np.int32)
@@ -118,6 +133,7 @@ def start(
         f'prompt {i} has a token outside the vocabulary of '
         f'{config.vocab_size} tokens'
       )
+  sampling.check(values, config.vocab_size, spec.eos)
   limit = length + np.asarray(new_tokens, np.int32)
   for who, positions in (
     ('target', config.max_positions),
@@ -149,12 +165,15 @@ def start(
     key,
     values,
     drafter=spec.drafter,
+    vocab_size=config.vocab_size,
   )
 
 
 def context(state: SpecState) -> Context:
   """What a drafter sees of a state."""
-  return Context(state.tokens, state.length, state.cache, state.sampling)
+  return Context(
+    state.tokens, state.length, state.cache, state.sampling, state.history
+  )
 
 
 def _along(rows, path):
@@ -225,8 +244,13 @@ def _emit(state, draft, verdict, eos):
   return emitted, room, room == full, stopped
 
 
-def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
-  """One speculative step of every row; finished rows stay as they are."""
+def step(
+  params: Params, state: SpecState, *, spec: Spec, laws=sampling.laws
+) -> SpecState:
+  """One speculative step of every row; finished rows stay as they are.
+
+  `laws` makes `Scores` of logits; tests plant errors there.
+  """
   drafter = spec.drafter
   keys = jax.vmap(lambda key: jax.random.split(key, 3))(state.key)
   ctx = context(state)
@@ -251,14 +275,17 @@ def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
     )
     logits = spec.target.head(params.target, out.hidden)
   with jax.named_scope('judge'):
-    laws = jax.vmap(sampling.distribution, in_axes=(0, None))
-    scores = Scores(jax.vmap(laws)(logits, state.sampling), logits)
+    tokens_above = functools.partial(trees.above, depth=drafter.depth)
+    above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
+    scores = laws(logits, state.sampling, state.history, above)
     verdict = jax.vmap(
       functools.partial(verify.judge, rule=spec.rule, depth=drafter.depth)
     )(keys[:, 2], draft, scores)
     beta = jax.vmap(verify.overlap)(draft, scores)
   with jax.named_scope('commit'):
-    finite = state.finite & (state.done | jnp.isfinite(logits.max((1, 2))))
+    finite = state.finite & (
+      state.done | jnp.isfinite(scores.logits.max((1, 2)))
+    )
     live = ~state.done & finite
     emitted, count, whole, stopped = _emit(state, draft, verdict, spec.eos)
     count = jnp.where(live, count, 0)
@@ -273,7 +300,8 @@ def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
     length = state.length + count
     counts = _count(state.counts, draft, verdict, count, whole, live, beta)
   with jax.named_scope('tell'):
-    ctx = Context(tokens, length, cache, state.sampling)
+    history = sampling.remember(state.history, emitted, count)
+    ctx = Context(tokens, length, cache, state.sampling, history)
     # A finished row stays where it is: nothing was accepted.
     verdict = verdict._replace(
       num_accepted=jnp.where(live, verdict.num_accepted, 0)
@@ -289,6 +317,7 @@ def step(params: Params, state: SpecState, *, spec: Spec) -> SpecState:
     cache=cache,
     drafter=memory,
     key=keys[:, 0],
+    history=history,
     counts=counts,
   )
   # Index types follow the precision in force; a state's own do not change.

@@ -9,6 +9,22 @@ def chain(batch: int, nodes: int) -> jax.Array:
   return jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32), (batch, nodes))
 
 
+def above(parents: jax.Array, tokens: jax.Array, depth: int) -> jax.Array:
+  """Drafted tokens on the path to every row, its own last: [N+1, K].
+
+  One sequence; -1 fills up to the depth K.
+
+    parents 0 1 0    tokens a b c    above  . .
+                                            a .
+                                            a b
+                                            c .
+  """
+  level, mask = layout(parents)
+  place = level[1:, None] - 1 == jnp.arange(depth)
+  path = mask[:, 1:, None] & place
+  return jnp.where(path, tokens[:, None], -1).max(1, initial=-1)
+
+
 def layout(parents: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Depth [N+1] of every row and its ancestor-or-self mask [N+1, N+1].
 

@@ -51,6 +51,7 @@ class Context(NamedTuple):
   length: jax.Array  # [B]
   cache: Cache
   sampling: Any  # `sampling.Sampling`, values [B]: the law q must come from
+  history: Any  # `sampling.History`: what that law looks at of the text
 
 
 class Draft(NamedTuple):
@@ -129,7 +130,7 @@ class Scores(NamedTuple):
   """What a rule judges a draft by, rows as in `Draft`."""
 
   probs: jax.Array  # [N+1, V] after the sampling pipeline
-  logits: jax.Array  # [N+1, V] before it
+  logits: jax.Array  # [N+1, V] in it, before the temperature
 
 
 class Counts(NamedTuple):
@@ -158,6 +159,7 @@ class SpecState(NamedTuple):
   drafter: Any
   key: jax.Array  # [B] one key a row
   sampling: Any  # values [B]
+  history: Any  # what they look at of the committed text
   counts: Counts
 
 

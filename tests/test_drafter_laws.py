@@ -31,6 +31,7 @@ CHOOSING = ('plain', 'ngram')
 ROWS = 512
 ROUNDS = 16
 LEVEL = 1e-4 / (2 * len(DRAWING))
+NONE = sampling.History()
 
 
 def test_every_drafter_draws_or_chooses():
@@ -48,7 +49,7 @@ def texts(rows, slots=128):
 
 def fresh(drafter: Drafter, params, tokens, length, values):
   """A context of the texts, and the memory of having read them."""
-  ctx = Context(jnp.asarray(tokens), jnp.asarray(length), (), values)
+  ctx = Context(jnp.asarray(tokens), jnp.asarray(length), (), values, NONE)
   width = models.TARGET.config.width
   hidden = jnp.zeros((len(length), len(drafter.taps), width))
   return ctx, jax.jit(drafter.init)(params, ctx, hidden)
@@ -285,7 +286,7 @@ def test_shapes_are_fixed_and_the_host_is_not_asked(name, double):
     drafter, params = models.DRAFTERS[name][0], models.params_of(name)
     rows, nodes, depth = 3, drafter.nodes, drafter.depth
     tokens, length = texts(rows)
-    ctx = Context(tokens, length, (), sampling.make(rows))
+    ctx = Context(tokens, length, (), sampling.make(rows), NONE)
     key = generate.row_keys(0, range(rows))
     state = jax.eval_shape(drafter.init, params, ctx, None)
     draft, proposed = jax.eval_shape(drafter.propose, params, state, ctx, key)

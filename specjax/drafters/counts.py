@@ -106,22 +106,26 @@ def make(depth: int) -> Drafter:
     del params, ctx, hidden  # Unused.
     return ()
 
-  def draft_row(tables, token, values, key):
+  def draft_row(tables, token, values, history, key):
     u = jax.random.uniform(key, (depth,))
 
-    def draw(token, u):
-      # log 0 is -inf: a token that cannot follow stays impossible.
-      q = sampling.distribution(jnp.log(law(tables, token)), values)
+    def draw(carry, step):
+      (token, above), (i, u) = carry, step
+      # Not 0, whose logarithm would leave nothing if the rest is forbidden.
+      likely = law(tables, token)
+      likely = jnp.maximum(likely, jnp.finfo(likely.dtype).tiny)
+      q, _ = sampling.law(jnp.log(likely), values, history, above)
       token = sampling.draw(u, q)
-      return token, (token, q)
+      return (token, above.at[i].set(token)), (token, q)
 
-    return jax.lax.scan(draw, token, u)[1]
+    none = jnp.full(depth, -1, jnp.int32)
+    return jax.lax.scan(draw, (token, none), (jnp.arange(depth), u))[1]
 
   def propose(params, state, ctx, key):
     batch = ctx.length.shape[0]
     last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)[:, 0]
     row = functools.partial(draft_row, params.drafter)
-    tokens, probs = jax.vmap(row)(last, ctx.sampling, key)
+    tokens, probs = jax.vmap(row)(last, ctx.sampling, ctx.history, key)
     size = jnp.full(batch, depth, jnp.int32)
     return Draft(tokens, trees.chain(batch, depth), size, probs), state
 

@@ -75,10 +75,10 @@ def make(
     rows = jnp.arange(depth + 1)
     flight = caches.empty(model.config, batch, depth + 1, cache[0].k.dtype)
     u = jax.vmap(lambda k: jax.random.uniform(k, (depth,)))(key)
-    laws = jax.vmap(sampling.distribution)
+    laws = jax.vmap(sampling.law)
 
-    def feed(tokens, at, flight):
-      """q [B, V] after tokens [B, T] at rows at, at + 1, ..."""
+    def feed(tokens, at, flight, above):
+      """q [B, V] after tokens [B, T] at rows at, at + 1, ...; see `law`."""
       here = at + jnp.arange(tokens.shape[1])
       mask = rows <= here[:, None]
       mask = mask & ~(alone[:, None, None] & (rows == 0))
@@ -93,7 +93,8 @@ def make(
         at,
       )
       logits = model.head(params.drafter, out.hidden[:, -1])
-      return laws(logits, ctx.sampling), out.flight
+      q, _ = laws(logits, ctx.sampling, ctx.history, above)
+      return q, out.flight
 
     def draw(i, q, tokens, probs, size, going):
       token = jax.vmap(sampling.draw)(u[:, i], q)
@@ -109,11 +110,14 @@ def make(
       )
 
     index = jnp.maximum(base[:, None] + jnp.arange(2), 0)
-    q, flight = feed(jnp.take_along_axis(ctx.tokens, index, 1), 0, flight)
+    none = jnp.zeros((batch, depth), jnp.int32)
+    q, flight = feed(
+      jnp.take_along_axis(ctx.tokens, index, 1), 0, flight, none - 1
+    )
     drafted = draw(
       0,
       q,
-      jnp.zeros((batch, depth), jnp.int32),
+      none,
       jnp.zeros((batch, depth, q.shape[-1]), q.dtype),
       jnp.zeros(batch, jnp.int32),
       jnp.ones(batch, bool),
@@ -125,7 +129,8 @@ def make(
 
     def turn(carry):
       i, flight, (token, *rest) = carry
-      q, flight = feed(token[:, None], i + 1, flight)
+      above = jnp.where(jnp.arange(depth) < i, rest[0], -1)
+      q, flight = feed(token[:, None], i + 1, flight, above)
       return i + 1, flight, draw(i, q, *rest)
 
     one = jnp.ones((), jnp.int32)

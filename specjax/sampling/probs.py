@@ -1,0 +1,98 @@
+"""The law of the next token: temperature, top-k, top-p, min-p.
+
+A cut is found by bisection over the bits of the probabilities: no sort.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from specjax.sampling.logits import History, process
+from specjax.sampling.values import Sampling
+from specjax.types import Scores
+
+
+def _largest_bits(holds, dtype):
+  """Largest non-negative float t for which holds(t), by bisection.
+
+  Non-negative floats order as their bits do, so the answer is exact after as
+  many turns as there are bits. `holds` must be true at 0 and monotone.
+  """
+  width = jnp.finfo(dtype).bits
+  bits = jnp.dtype(f'int{width}')
+
+  def turn(i, low):
+    middle = low | jnp.asarray(1, bits) << (width - 2 - i).astype(bits)
+    value = jax.lax.bitcast_convert_type(middle, dtype)
+    # Patterns beyond infinity are NaN, for which nothing holds.
+    return jnp.where(holds(value), middle, low)
+
+  low = jax.lax.fori_loop(0, width - 1, turn, jnp.zeros((), bits))
+  return jax.lax.bitcast_convert_type(low, dtype)
+
+
+def _keep_top_k(probs, k):
+  k = jnp.where(k > 0, k, probs.shape[-1])
+  cut = _largest_bits(lambda t: jnp.sum(probs >= t) >= k, probs.dtype)
+  return jnp.where(probs >= cut, probs, 0)
+
+
+def _keep_top_p(probs, top_p):
+  # The sum of all may fall short of 1 by rounding: the bound follows it.
+  goal = top_p.astype(probs.dtype) * probs.sum()
+  cut = _largest_bits(
+    lambda t: jnp.sum(jnp.where(probs >= t, probs, 0)) >= goal, probs.dtype
+  )
+  return jnp.where((probs >= cut) | (top_p >= 1), probs, 0)
+
+
+def _keep_min_p(probs, min_p):
+  return jnp.where(probs >= min_p.astype(probs.dtype) * probs.max(), probs, 0)
+
+
+def distribution(logits: jax.Array, sampling: Sampling) -> jax.Array:
+  """The law [V] of processed logits: temperature and what follows it.
+
+  One sequence. Tokens whose probability equals the one at a cut are all kept;
+  the greedy token is the first of the largest logits.
+  """
+  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  greedy = sampling.temperature == 0
+  _, best = jax.lax.top_k(logits, 1)
+  scale = jnp.where(greedy, 1, sampling.temperature).astype(logits.dtype)
+  probs = jax.nn.softmax(logits / scale)
+  for value, keep in (
+    (sampling.top_k, _keep_top_k),
+    (sampling.top_p, _keep_top_p),
+    (sampling.min_p, _keep_min_p),
+  ):
+    if value is not None:
+      probs = keep(probs, value)
+      probs = probs / probs.sum()
+  one_hot = (jnp.arange(logits.shape[-1]) == best).astype(probs.dtype)
+  return jnp.where(greedy, one_hot, probs)
+
+
+def law(
+  logits: jax.Array, values: Sampling, history: History, above: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """The law [V] of the next token, and the processed logits [V].
+
+  The arguments are those of `process`; one sequence.
+  """
+  logits = process(logits, values, history, above)
+  return distribution(logits, values), logits
+
+
+def laws(
+  logits: jax.Array, values: Sampling, history: History, above: jax.Array
+) -> Scores:
+  """`law` after every row of a scored block.
+
+  Args:
+    logits: [B, N+1, V] of the target.
+    values: of the rows.
+    history: of the rows.
+    above: [B, N+1, K] as `trees.above` gives it.
+  """
+  block = jax.vmap(law, in_axes=(0, None, None, 0))
+  return Scores(*jax.vmap(block)(logits, values, history, above))

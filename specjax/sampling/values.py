@@ -1,0 +1,234 @@
+"""Values of the pipeline's stages, checked once and spread over the rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Sampling(NamedTuple):
+  """Values of the pipeline's stages, one a row; None leaves a stage out.
+
+  Which stages exist is part of the compiled program; their values are not.
+  """
+
+  temperature: jax.Array  # [B] 0 is greedy
+  top_k: jax.Array | None = None  # [B] 0 keeps all
+  top_p: jax.Array | None = None  # [B] in (0, 1]
+  min_p: jax.Array | None = None  # [B] in [0, 1), relative to the largest
+  logit_bias: jax.Array | None = None  # [B, V] added to the logits
+  repetition: jax.Array | None = None  # [B] positive; 1 changes nothing
+  presence: jax.Array | None = None  # [B] in [-2, 2]
+  frequency: jax.Array | None = None  # [B] in [-2, 2]
+  forbidden: jax.Array | None = None  # [B, V]
+  min_new_tokens: jax.Array | None = None  # [B] before a text may end
+  ends: jax.Array | None = None  # [B, number of them] tokens that end it
+
+
+# Field of `make`: dtype, what is valid, and that in words.
+_RANGES = {
+  'temperature': (
+    jnp.float32,
+    lambda x: np.isfinite(x) & (x >= 0),
+    'a finite number of at least 0',
+  ),
+  'top_k': (
+    jnp.int32,
+    lambda x: (x >= 0) & (x == np.floor(x)),
+    'a whole number of at least 0 (0: all)',
+  ),
+  'top_p': (jnp.float32, lambda x: (x > 0) & (x <= 1), 'in (0, 1]'),
+  'min_p': (jnp.float32, lambda x: (x >= 0) & (x < 1), 'in [0, 1)'),
+  'repetition_penalty': (
+    jnp.float32,
+    lambda x: np.isfinite(x) & (x > 0),
+    'a finite number above 0 (1: none)',
+  ),
+  'presence_penalty': (jnp.float32, lambda x: np.abs(x) <= 2, 'in [-2, 2]'),
+  'frequency_penalty': (jnp.float32, lambda x: np.abs(x) <= 2, 'in [-2, 2]'),
+  'min_new_tokens': (
+    jnp.int32,
+    lambda x: (x >= 0) & (x == np.floor(x)),
+    'a whole number of at least 0',
+  ),
+}
+
+
+def _spread(batch, name, value):
+  """A value in range, given once or for each row, as [B]."""
+  if value is None:
+    return None
+  dtype, valid, allowed = _RANGES[name]
+  array = np.asarray(value)
+  with np.errstate(over='ignore'):
+    kept = array.astype(dtype)  # which may round to a value out of range
+  if not np.all(valid(array) & valid(kept)):
+    raise ValueError(f'{name} must be {allowed}, got {value}')
+  if array.shape not in ((), (batch,)):
+    raise ValueError(
+      f'{name} must be one value or {batch}, one a row, got {value}'
+    )
+  return jnp.broadcast_to(jnp.asarray(kept), (batch,))
+
+
+def _check_tokens(name, tokens, vocab_size):
+  if vocab_size is None:
+    raise ValueError(f'{name} needs a vocabulary: give vocab_size')
+  for token in tokens:
+    if not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
+      raise ValueError(
+        f'{name} must name tokens from 0 to {vocab_size - 1}, got {token!r}'
+      )
+
+
+def _table(batch, name, rows, vocab_size, dtype):
+  """[B, V] from a mapping of tokens to entries for each row."""
+  if len(rows) != batch:
+    raise ValueError(f'{name} has {len(rows)} rows instead of {batch}')
+  table = np.zeros((batch, vocab_size or 0), dtype)
+  for row, entries in zip(table, rows, strict=True):
+    _check_tokens(name, entries, vocab_size)
+    row[list(entries)] = list(entries.values())
+  return table
+
+
+def _bias(batch, value, vocab_size):
+  if value is None:
+    return None
+  try:
+    each = value and all(isinstance(x, Mapping) for x in value)
+    rows = value if each else [dict(value)] * batch
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f'logit_bias must be pairs of a token and a number, got {value}'
+    ) from error
+  bias = _table(batch, 'logit_bias', rows, vocab_size, np.float32)
+  if not np.isfinite(bias).all():
+    raise ValueError(
+      f'logit_bias must be finite, got {value}; forbidden is for tokens that '
+      'must not come'
+    )
+  return jnp.asarray(bias)
+
+
+def _forbid(batch, value, vocab_size):
+  if value is None:
+    return None
+  if not isinstance(value, Iterable):
+    raise ValueError(f'forbidden must be a tuple of tokens, got {value}')
+  once = all(np.ndim(x) == 0 for x in value)
+  rows = [dict.fromkeys(x, True) for x in ([value] * batch if once else value)]
+  forbidden = _table(batch, 'forbidden', rows, vocab_size, bool)
+  if forbidden.all(1).any():
+    raise ValueError(f'forbidden must leave a token, got all {vocab_size}')
+  return jnp.asarray(forbidden)
+
+
+def _end(batch, least, forbidden, eos, vocab_size):
+  """Tokens [B, number of them] that must not end a text too soon."""
+  if least is None:
+    return None
+  _check_tokens('min_new_tokens', eos, vocab_size)
+  waits = np.asarray(least) > 0
+  if waits.any() and not eos:
+    raise ValueError(
+      'min_new_tokens needs a token that ends the text: give eos, or leave it '
+      'out'
+    )
+  closed = np.zeros((batch, vocab_size), bool)
+  if forbidden is not None:
+    closed |= np.asarray(forbidden)
+  closed[:, list(eos)] = True
+  if closed[waits].all(1).any():
+    raise ValueError(
+      'min_new_tokens must leave a token: all that are not forbidden end the '
+      'text'
+    )
+  return jnp.broadcast_to(jnp.array(eos, jnp.int32), (batch, len(eos)))
+
+
+def make(
+  batch: int,
+  temperature=1.0,
+  top_k=None,
+  top_p=None,
+  min_p=None,
+  *,
+  vocab_size: int | None = None,
+  eos: Sequence[int] = (),
+  logit_bias=None,
+  repetition_penalty=None,
+  presence_penalty=None,
+  frequency_penalty=None,
+  forbidden=None,
+  min_new_tokens=None,
+) -> Sampling:
+  """Checks values and spreads them over the rows.
+
+  Each is given once for all rows, or as a list of B.
+
+  Args:
+    batch: B.
+    temperature: the logits are divided by it; 0 is greedy.
+    top_k: so many tokens are kept.
+    top_p: the fewest tokens of that much probability are kept.
+    min_p: tokens of that share of the largest probability are kept.
+    vocab_size: V; needed where tokens are named.
+    eos: tokens that end a text; needed for `min_new_tokens`.
+    logit_bias: token -> what is added to its logit, or pairs of them.
+    repetition_penalty: divides positive logits of tokens of the text, prompt
+      included, and multiplies negative ones (Keskar et al. 2019,
+      arXiv:1909.05858, as in Hugging Face `generate`).
+    presence_penalty: subtracted for tokens after the prompt, once each.
+    frequency_penalty: subtracted as often as they occur there.
+    forbidden: tokens that never come.
+    min_new_tokens: so many come before one of `eos`.
+
+  Raises:
+    ValueError: names the value that is out of range, or what it contradicts.
+  """
+
+  def spread(name, value):
+    return _spread(batch, name, value)
+
+  least = spread('min_new_tokens', min_new_tokens)
+  closed = _forbid(batch, forbidden, vocab_size)
+  return Sampling(
+    temperature=spread('temperature', temperature),
+    top_k=spread('top_k', top_k),
+    top_p=spread('top_p', top_p),
+    min_p=spread('min_p', min_p),
+    logit_bias=_bias(batch, logit_bias, vocab_size),
+    repetition=spread('repetition_penalty', repetition_penalty),
+    presence=spread('presence_penalty', presence_penalty),
+    frequency=spread('frequency_penalty', frequency_penalty),
+    forbidden=closed,
+    min_new_tokens=least,
+    ends=_end(batch, least, closed, eos, vocab_size),
+  )
+
+
+def check(values: Sampling, vocab_size: int, eos: Sequence[int]) -> None:
+  """Whether values were made for this vocabulary and these ends of a text.
+
+  Raises:
+    ValueError: names the field that was made for others.
+  """
+  for name, table in (
+    ('logit_bias', values.logit_bias),
+    ('forbidden', values.forbidden),
+  ):
+    if table is not None and table.shape[1] != vocab_size:
+      raise ValueError(
+        f'{name} was made for {table.shape[1]} tokens, but the target has '
+        f'{vocab_size}: give `make` this vocab_size'
+      )
+  if values.ends is not None:
+    ends = set(np.ravel(values.ends).tolist())
+    if ends != set(eos):
+      raise ValueError(
+        f'min_new_tokens was made for eos {sorted(ends)}, but the spec has '
+        f'{tuple(eos)}: give `make` the same'
+      )
