@@ -223,9 +223,7 @@ def step(
   law = np.zeros((len(contexts), len(texts)))
   for token in range(texts.vocab):
     emitted = texts.after(made.rows, token)
-    np.add.at(
-      law, (made.context[:, None], emitted), ends * rest[:, :, token]
-    )
+    np.add.at(law, (made.context[:, None], emitted), ends * rest[:, :, token])
   return law
 
 
