@@ -82,6 +82,11 @@ class Folder:
       part.rename(file)
     return [json.loads(line) for line in whole.splitlines()]
 
+  def clear(self) -> None:
+    """Forgets the rows of a run that was not finished."""
+    (self.path / 'rows.jsonl').unlink(missing_ok=True)
+    self.rows = []
+
   def has(self, **cell) -> bool:
     return any(all(r[k] == v for k, v in cell.items()) for r in self.rows)
 

@@ -198,3 +198,29 @@ class Experiment:
   seed: int = 0
   results: str = ''
   quick: bool = False
+
+
+@dataclasses.dataclass
+class Certificate:
+  """What is certified, and how surely.
+
+  Attributes:
+    name: results go to runs/<name>-<hash of the settings>.
+    rows: texts of each setting that the loop makes at once.
+    rounds: how many times it does.
+    level: chance that any of the tests of the table is a false alarm.
+    boost: the alternative that the power is stated for: every chance of
+      acceptance this many times as large.
+    seed: of the loops' keys.
+    results: folder for rows and summary.
+    quick: fewer loops; every enumeration all the same.
+  """
+
+  name: str = 'certify'
+  rows: int = 512
+  rounds: int = 16
+  level: float = 1e-3
+  boost: float = 1.1
+  seed: int = 0
+  results: str = ''
+  quick: bool = False

@@ -272,5 +272,15 @@ def sequence(
   return np.where(ended[:, None], reached, 0)
 
 
+def tokens_per_step(law: np.ndarray, texts: Texts) -> float:
+  """tau of a step from the empty text, without limit or end of text.
+
+  Args:
+    law: [texts] of what the step makes of the empty text.
+    texts: numbers of texts.
+  """
+  return float(law @ texts.length(np.arange(len(texts))))
+
+
 def total_variation(a: np.ndarray, b: np.ndarray) -> float:
   return float(np.abs(a - b).sum() / 2)
