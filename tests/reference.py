@@ -13,8 +13,42 @@ def normalize(weights):
   return weights / weights.sum()
 
 
+def process(
+  logits,
+  prompt=(),
+  new=(),
+  eos=(),
+  *,
+  logit_bias=None,
+  repetition_penalty=1.0,
+  presence_penalty=0.0,
+  frequency_penalty=0.0,
+  forbidden=(),
+  min_new_tokens=0,
+):
+  """Logits [V] after the stages before the temperature.
+
+  Repetition as in Hugging Face `generate`; presence and frequency as the
+  service that introduced them documents it.
+  """
+  logits = np.array(logits, np.float64)
+  for token, amount in (logit_bias or {}).items():
+    logits[token] += amount
+  for token in {*prompt, *new}:
+    if logits[token] < 0:
+      logits[token] *= repetition_penalty
+    else:
+      logits[token] /= repetition_penalty
+  for token in set(new):
+    logits[token] -= presence_penalty + frequency_penalty * new.count(token)
+  logits[list(forbidden)] = -np.inf
+  if len(new) < min_new_tokens:
+    logits[list(eos)] = -np.inf
+  return logits
+
+
 def pipeline(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
-  """The law [V] of the next token, in the order of Hugging Face `generate`."""
+  """The law [V] of processed logits, in Hugging Face's order."""
   logits = np.asarray(logits, np.float64)
   if temperature == 0:
     return np.eye(len(logits))[np.argmax(logits)]

@@ -24,6 +24,30 @@ BAD_VALUES = [
   ({'sampling': SamplingValues(top_p=1.5)}, r'sampling\.top_p must be in'),
   ({'sampling': SamplingValues(top_k=-1)}, r'sampling\.top_k must be'),
   ({'sampling': SamplingValues(min_p=1.0)}, r'sampling\.min_p must be'),
+  (
+    {'sampling': SamplingValues(repetition_penalty=0.0)},
+    r'sampling\.repetition_penalty must be a finite number above 0',
+  ),
+  (
+    {'sampling': SamplingValues(presence_penalty=2.5)},
+    r'sampling\.presence_penalty must be in \[-2, 2\], got 2\.5',
+  ),
+  (
+    {'sampling': SamplingValues(frequency_penalty=-3.0)},
+    r'sampling\.frequency_penalty must be in',
+  ),
+  (
+    {'sampling': SamplingValues(logit_bias=((2048, 1.0),))},
+    r'sampling\.logit_bias must name tokens from 0 to 2047, got 2048',
+  ),
+  (
+    {'sampling': SamplingValues(forbidden=(-1,))},
+    r'sampling\.forbidden must name tokens from 0 to 2047, got -1',
+  ),
+  (
+    {'sampling': SamplingValues(min_new_tokens=-1)},
+    r'sampling\.min_new_tokens must be a whole number',
+  ),
   ({'prompts': Prompts(domains=('poetry',))}, r'prompts\.domains must be'),
   ({'prompts': Prompts(count=0)}, r'prompts\.count must be at least 1'),
   ({'prompts': Prompts(length=0)}, r'prompts\.length must be at least 1'),
