@@ -60,18 +60,20 @@ def resolve(field: str, name: str) -> Any:
 
 
 def resolve_rule(name: str) -> Rule:
-  """A rule by name; an argument may stand behind a colon."""
-  path, colon, argument = name.partition(':')
+  """A rule by name; its arguments may stand behind a colon."""
+  path, _, text = name.partition(':')
   rule = resolve('verifiers', path)
-  if colon:
-    try:
-      rule = rule(float(argument))
-    except (TypeError, ValueError) as error:
-      raise ValueError(f'verifiers: {name!r}: {error}') from error
+  try:
+    if not isinstance(rule, Rule):
+      rule = rule(*(float(x) for x in text.split(',') if x))
+    elif text:
+      raise ValueError('it takes no arguments')
+  except (TypeError, ValueError) as error:
+    raise ValueError(f'verifiers: {name!r}: {error}') from error
   if not isinstance(rule, Rule):
     raise ValueError(
       f'verifiers: {name!r} is no rule; use one such as specjax.verify.token, '
-      'or specjax.verify.simulated:0.8'
+      'specjax.verify.block or specjax.verify.lenience:0.5'
     )
   return rule
 

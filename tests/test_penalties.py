@@ -19,6 +19,7 @@ import pytest
 
 from specjax import generate, sampling, trees, verify
 from specjax.drafters import counts, lm, plain
+from specjax.models import table
 from specjax.types import Params, Spec
 from tests import models, processors, reference
 
@@ -265,7 +266,7 @@ LAST = 4  # ends a text, among five tokens
 NEW = 4
 ROUNDS = 8
 ROWS = 256  # of one setting in one round
-TABLE = models.table(5)
+TABLE = table.build(5)
 
 # Prompt, temperature, stages.
 SETTINGS = (
@@ -373,12 +374,11 @@ def forgetful(logits, values, history, above):
 def test_penalties_that_miss_a_part_of_the_text_are_seen(laws):
   spec = Spec(TABLE, DRAFTERS['counts'], verify.token, (LAST,))
   params = params_of('counts')
-  step = jax.jit(functools.partial(generate.step, spec=spec, laws=laws))
+  parts = generate.PARTS._replace(laws=laws)
 
   def go(state):
-    for _ in range(NEW):
-      state = step(params, state)
-    return state
+    steps = jnp.int32(NEW)
+    return generate.generate(params, state, steps, spec=spec, parts=parts)
 
   assert misfit(spec, params, go).p_value() < 1e-12
 
@@ -427,14 +427,14 @@ GREEDY = (
 @functools.cache
 def large():
   """A table of the usual tokens, and one that is a good draft for it."""
-  table = models.table(models.VOCAB)
-  return table, Params(models.weights(table, 5), models.near(table, 5, 0.2))
+  model = table.build(models.VOCAB)
+  return model, Params(models.weights(model, 5), models.near(model, 5, 0.2))
 
 
 def greedy(drafter, stages):
   """States of greedy rows; they end late, if at all."""
-  table, params = large()
-  spec = Spec(table, drafter, verify.token, (10,))
+  model, params = large()
+  spec = Spec(model, drafter, verify.token, (10,))
   values = make(0.0, stages, models.VOCAB, spec.eos)
   state = models.run(spec, params, models.PROMPTS, values)
   return generate.generate(params, state, jnp.int32(99), spec=spec)
