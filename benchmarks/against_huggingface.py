@@ -24,13 +24,11 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, logging
-from ml_collections import config_flags
 from tqdm import tqdm
 
 from benchmarks import decoders as sides
 from benchmarks.decoders import Decoded, Decoder
-from experiments import build, measure, prompts, results
+from experiments import build, command, measure, prompts, results
 from experiments.settings import Experiment
 from specjax import metrics
 from specjax.models import linear
@@ -409,7 +407,4 @@ def main(x: Experiment) -> None:
 
 
 if __name__ == '__main__':
-  logging.set_verbosity(logging.WARNING)
-  # Here, so that a test can import this module beside other programs.
-  flag = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(flag.value))
+  command.run(main, Experiment)

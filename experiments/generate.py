@@ -14,9 +14,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, logging
-from ml_collections import config_flags
 
+from experiments import command
 from experiments.build import Built, build
 from experiments.settings import Experiment
 from specjax import generate, sampling
@@ -78,7 +77,6 @@ def paint(text: str, kind: str, colour: bool) -> str:
 
 
 def main(x: Experiment) -> None:
-  logging.set_verbosity(logging.WARNING)
   x.drafters = x.drafters[:1] or tuple(x.candidates)[:1]
   colour = sys.stdout.isatty()
   new: list[int] = []
@@ -112,5 +110,4 @@ def main(x: Experiment) -> None:
 
 
 if __name__ == '__main__':
-  config = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(config.value))
+  command.run(main, Experiment)

@@ -11,11 +11,9 @@ import resource
 import sys
 
 import numpy as np
-from absl import app, logging
-from ml_collections import config_flags
 from tqdm import tqdm
 
-from experiments import measure, prompts, results
+from experiments import command, measure, prompts, results
 from experiments.build import Built, Method, build
 from experiments.settings import Experiment
 from specjax import generate, metrics, sampling
@@ -301,7 +299,6 @@ def best(rows: list[dict]) -> dict | None:
 
 
 def main(x: Experiment) -> None:
-  logging.set_verbosity(logging.WARNING)
   if x.quick:
     shrink(x)
   try:
@@ -329,5 +326,4 @@ def main(x: Experiment) -> None:
 
 
 if __name__ == '__main__':
-  config = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(config.value))
+  command.run(main, Experiment)
