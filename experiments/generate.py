@@ -5,7 +5,8 @@
 
 Drafted and accepted tokens are green, corrected ones red and bonus tokens
 yellow; without a terminal the text is plain. The first drafter, rule and
-temperature of the experiment are used.
+temperature of the experiment are used, and without a prompt the first one drawn
+of `prompts.path`.
 """
 
 import json
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import command
+from experiments import command, prompts, vocabulary
 from experiments.build import Built, build
 from experiments.settings import Experiment
 from specjax import generate, sampling
@@ -72,20 +73,37 @@ def steps(built: Built, x: Experiment, ids: list[int]):
     yield tokens.tolist(), kinds, counts
 
 
+def first_prompt(built: Built, x: Experiment) -> tuple[list[int], str]:
+  """The prompt, or else the first of the file, as token ids and as text.
+
+  Raises:
+    ValueError: a token of it has no embedding.
+  """
+  if not x.prompt:
+    ids = next(iter(built.prompts.values())).texts[0]
+    return ids, built.tokenizer.decode(ids)
+  ids = prompts.encode(built.tokenizer, x.prompts.chat, x.prompt)
+  vocabulary.check_prompt(ids, built.plain.target.config.vocab_size)
+  return ids, x.prompt
+
+
 def paint(text: str, kind: str, colour: bool) -> str:
   return f'\x1b[{_COLOURS[kind]}m{text}\x1b[0m' if colour else text
 
 
 def main(x: Experiment) -> None:
-  x.drafters = x.drafters[:1] or tuple(x.candidates)[:1]
+  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
   colour = sys.stdout.isatty()
   new: list[int] = []
   try:
-    if not x.prompt:
-      raise ValueError('prompt is empty: give --config.prompt="some text"')
+    if not (x.prompt or x.prompts.path or x.prompts.dataset):
+      raise ValueError(
+        'prompt is empty: give --config.prompt="some text", or prompts.path'
+      )
+    x.prompts.count = 1
     built = build(x)
-    ids = built.tokenizer.encode(x.prompt, verbose=False)
-    print(x.prompt, end='')
+    ids, text = first_prompt(built, x)
+    print(text, end='')
     for tokens, kinds, counts in steps(built, x, ids):
       new, last = new + tokens, counts
       for token, kind in zip(tokens, kinds, strict=True):

@@ -16,7 +16,7 @@ from tests.test_run import ROOT
   [
     ('gama', "Experiment has no field 'gama' (did you mean 'gammas'?"),
     ('prompts.cuont', "Prompts has no field 'cuont' (did you mean 'count'?"),
-    ('promts.count', "Experiment has no field 'promts' (did you mean 'prompts'?"),
+    ('promts.count', "no field 'promts' (did you mean 'prompts'?"),
     ('seed.first', "a value of type int has no field 'first'"),
     ('candidates.lmx.gamma', "there is no 'lmx' in the config"),
     ('xyzzy', "no field 'xyzzy'; its fields are name, target, "),

@@ -150,27 +150,48 @@ def make(
   )
 
 
+@functools.cache
+def resize(model: Model, vocab: int) -> Model:
+  """The model with logits of another vocabulary, to which ids mean the same.
+
+  A smaller head is filled with minus infinity, so that q is 0 there; of a
+  larger one the rest is left out. Ids beyond the embedding are read as its
+  last, as JAX reads beyond an array's end.
+
+  Args:
+    model: the model; its parameters stay as they are.
+    vocab: entries of the logits.
+  """
+  own = model.config.vocab_size
+  if own == vocab:
+    return model
+
+  def head(params, hidden):
+    logits = model.head(params, hidden)[..., :vocab]
+    widths = [(0, 0)] * (logits.ndim - 1) + [(0, vocab - logits.shape[-1])]
+    return jnp.pad(logits, widths, constant_values=-jnp.inf)
+
+  return model._replace(head=head)
+
+
 def load(
   target: Model, depth: int, path: str, threshold: float = 0.0
 ) -> tuple[Drafter, Any]:
   """The drafter of a checkpoint, for a target.
+
+  Heads may differ in size where the rest of the larger is unused; that the
+  ids of both mean the same tokens is for the caller to see to, who has the
+  tokenizers.
 
   Args:
     target: the target model; the draft's weights are laid out as its own are.
     depth: K.
     path: a Hugging Face directory.
     threshold: of `confidence`; 0 always drafts `depth` tokens.
-
-  Raises:
-    ValueError: draft and target have different vocabularies.
   """
   model, params = checkpoints.load(path)
-  if model.config.vocab_size != target.config.vocab_size:
-    raise ValueError(
-      f'draft {path} has a vocabulary of {model.config.vocab_size} tokens and '
-      f'the target one of {target.config.vocab_size}: they must share one'
-    )
   if target.config.blocked:
     model, params = transformer.block(model, params)
+  model = resize(model, target.config.vocab_size)
   stop = confidence(threshold) if threshold else None
   return make(model, depth, stop), params
