@@ -87,6 +87,15 @@ def first_prompt(built: Built, x: Experiment) -> tuple[list[int], str]:
   return ids, x.prompt
 
 
+def piece(tokenizer, ids: list[int], shown: int) -> str:
+  """The text that the last token adds to the characters shown so far.
+
+  A token alone may be half a character, or lack the space before it.
+  """
+  text = tokenizer.decode(ids)
+  return '' if text.endswith('\ufffd') else text[shown:]
+
+
 def paint(text: str, kind: str, colour: bool) -> str:
   return f'\x1b[{_COLOURS[kind]}m{text}\x1b[0m' if colour else text
 
@@ -104,10 +113,13 @@ def main(x: Experiment) -> None:
     built = build(x)
     ids, text = first_prompt(built, x)
     print(text, end='')
-    for tokens, kinds, counts in steps(built, x, ids):
+    shown = len(built.tokenizer.decode(ids))
+    for tokens, kinds, counts in steps(built, x, list(ids)):
       new, last = new + tokens, counts
       for token, kind in zip(tokens, kinds, strict=True):
-        text = built.tokenizer.decode([token])
+        ids.append(token)
+        text = piece(built.tokenizer, ids, shown)
+        shown += len(text)
         print(paint(text, kind, colour), end='', flush=True)
   except ValueError as error:
     raise SystemExit(f'error: {error}') from error
