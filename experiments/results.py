@@ -16,6 +16,8 @@ import subprocess
 
 import jax
 
+from experiments import prompts
+
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
 
 
@@ -195,6 +197,7 @@ def table(rows: list[dict]) -> str:
       f'### {domain}, temperature {temperature:g}: plain decoding '
       f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
       f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(cells)}\n\n'
+      f'{prompts.describe(first["prompts"], first["prompts_from"])}\n\n'
       + '\n'.join(
         '| '
         + ' | '.join(

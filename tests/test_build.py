@@ -1,7 +1,5 @@
 """Bad input: one clear error that names the field, before any work."""
 
-import json
-
 import pytest
 
 from experiments import build
@@ -82,28 +80,6 @@ def test_missing_checkpoint(folder):
 def test_beyond_positions(folder):
   with pytest.raises(ValueError, match=r'is 216, but the target has 128'):
     build.build(tiny.experiment(folder, max_new_tokens=200))
-
-
-def test_vocabulary_sizes_differ(folder, tmp_path):
-  tiny.write_pair(tmp_path, vocab=2112)
-  candidate = Candidate('specjax.drafters.lm.load', 2, str(tmp_path / 'draft'))
-  x = tiny.experiment(folder, candidates={'draft': candidate})
-  with pytest.raises(ValueError, match='vocabulary of 2112 tokens'):
-    build.build(x)
-
-
-def test_vocabularies_differ_in_their_tokens(folder, tmp_path):
-  tiny.write_pair(tmp_path)
-  file = tmp_path / 'draft' / 'tokenizer.json'
-  tokenizer = json.loads(file.read_text())
-  vocab = tokenizer['model']['vocab']
-  a, b = list(vocab)[300:302]
-  vocab[a], vocab[b] = vocab[b], vocab[a]
-  file.write_text(json.dumps(tokenizer))
-  candidate = Candidate('specjax.drafters.lm.load', 2, str(tmp_path / 'draft'))
-  x = tiny.experiment(folder, candidates={'draft': candidate})
-  with pytest.raises(ValueError, match='different vocabularies'):
-    build.build(x)
 
 
 def test_unknown_option_of_a_drafter(folder):
