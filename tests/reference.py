@@ -5,6 +5,8 @@ to the probabilities [V] of its next token, and everything is enumerated. So it
 is slow, and short enough to be checked by eye.
 """
 
+import itertools
+
 import numpy as np
 
 from specjax import goodness
@@ -132,6 +134,72 @@ def leviathan(p, q, more, boost=1.0):
 
   draft((), 1.0)
   return law
+
+
+def sun(p, q, depth):
+  """One step of block verification, enumerated.
+
+  Algorithm 2 of Sun et al., arXiv:2403.10444: the longest prefix whose own
+  coin passes is accepted.
+  """
+  law = {}
+  for text in itertools.product(range(len(p(()))), repeat=depth):
+    drawn, weights, passes = 1.0, [1.0], [1.0]
+    for i, token in enumerate(text):
+      before, chance = text[:i], q(text[:i])[token]
+      drawn *= chance
+      ratio = p(before)[token] / chance if chance else 0
+      weights.append(min(weights[-1] * ratio, 1))
+    if not drawn:
+      continue
+    for i in range(1, depth + 1):
+      left = np.maximum(weights[i] * p(text[:i]) - q(text[:i]), 0).sum()
+      lost = left + 1 - weights[i]
+      passes.append(left / lost if lost else 1.0)
+    passes[depth] = weights[depth]
+    later_fail = 1.0
+    for i in range(depth, -1, -1):
+      stays = drawn * passes[i] * later_fail
+      later_fail *= 1 - passes[i]
+      if not stays:
+        continue
+      rest = p(text)
+      if i < depth:
+        rest = np.maximum(weights[i] * p(text[:i]) - q(text[:i]), 0)
+      for x, weight in enumerate(normalize(rest)):
+        emitted = (*text[:i], x)
+        law[emitted] = law.get(emitted, 0) + stays * weight
+  return law
+
+
+def siblings(p, q, count, replacement):
+  """Chance [V] that a step accepts each token as one of `count` siblings.
+
+  With replacement Miao et al., arXiv:2305.09781, Algorithm 2; without Chen et
+  al., arXiv:2402.12374, Algorithm 1.
+  """
+  accepted = np.zeros(len(p))
+
+  def judge(weight, left, law, drawn):
+    if len(drawn) == count or not weight:
+      return
+    for x in np.flatnonzero(law):
+      keep = min(1, left[x] / law[x])
+      accepted[x] += weight * law[x] * keep
+      rest = np.maximum(left - law, 0)
+      if not rest.sum():
+        continue
+      after = law.copy()
+      if not replacement:
+        after[[*drawn, x]] = 0
+        if not after.sum():
+          after = np.ones(len(p))
+          after[[*drawn, x]] = 0
+        after = normalize(after)
+      judge(weight * law[x] * (1 - keep), normalize(rest), after, (*drawn, x))
+
+  judge(1.0, np.asarray(p), np.asarray(q), ())
+  return accepted
 
 
 def difference(a, b):

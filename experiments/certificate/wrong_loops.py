@@ -208,6 +208,7 @@ WRONG_LOOPS = (
     'verification: penalties blind to drafted tokens',
     _TOKEN,
     parts=_PARTS._replace(laws=_blind_to_drafted),
+    quick=True,
   ),
   WrongLoop(
     'the coin that rejects draws the residual, too',
