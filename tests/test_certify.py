@@ -75,6 +75,7 @@ def test_published_examples(rows):
 
 def test_precision_matters_as_much_as_its_rounding(rows):
   found = part(rows, 'arithmetic')
+  assert {r['rule'] for r in found} == {'token', 'block'}
   assert {r['dtype'] for r in found} == {'float32', 'float16', 'bfloat16'}
   for row in found:
     unit = {'float32': 1e-7, 'float16': 1e-3, 'bfloat16': 1e-2}[row['dtype']]

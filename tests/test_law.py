@@ -48,9 +48,7 @@ SETTINGS = (
 
 DRAFTERS = {
   'plain': plain.make(),
-  'lm, K = 1': lm.make(MODEL, 1),
   'lm, K = 2': lm.make(MODEL, 2),
-  'lm, K = 4': lm.make(MODEL, 4),
   'lm with a stop, K = 4': lm.make(MODEL, 4, lm.confidence(0.3)),
   'ngram, K = 3': ngram.make(3),
   'counts, K = 2': counts.make(2),

@@ -358,31 +358,6 @@ def test_the_law_of_the_text_is_that_of_plain_sampling(name):
   assert result.p_value() > LEVEL
 
 
-def blind(logits, values, history, above):
-  """A planted error: penalties that do not see drafted tokens."""
-  nothing = jnp.full_like(above, -1)
-  return sampling.laws(logits, values, history, nothing)
-
-
-def forgetful(logits, values, history, above):
-  """A planted error: penalties that see drafted tokens alone."""
-  nothing = jax.tree.map(jnp.zeros_like, history)
-  return sampling.laws(logits, values, nothing, above)
-
-
-@pytest.mark.parametrize('laws', [blind, forgetful])
-def test_penalties_that_miss_a_part_of_the_text_are_seen(laws):
-  spec = Spec(TABLE, DRAFTERS['counts'], verify.token, (LAST,))
-  params = params_of('counts')
-  parts = generate.PARTS._replace(laws=laws)
-
-  def go(state):
-    steps = jnp.int32(NEW)
-    return generate.generate(params, state, steps, spec=spec, parts=parts)
-
-  assert misfit(spec, params, go).p_value() < 1e-12
-
-
 # A drafter draws from the law that it is judged by
 
 
