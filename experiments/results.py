@@ -166,9 +166,27 @@ def _greedy(cells: list[dict]) -> str:
     return ''
   texts = sum(r['prompts'] for r in cells if r['lossless'])
   same = sum(r['identical_to_plain'] for r in cells if r['lossless'])
-  gaps = [d['gap'] for r in cells for d in r['differences'] if r['lossless']]
-  note = f', largest gap of the two top logits {max(gaps):.1e}' if gaps else ''
+  found = [
+    d['verdict'] for r in cells for d in r['differences'] if r['lossless']
+  ]
+  note = ''
+  if found:
+    note = f', {found.count("tie")} ties, {found.count("bug")} bugs'
   return f'; {same} of {texts} texts identical to it{note}'
+
+
+def grid(lines: list[list[str]]) -> str:
+  """A Markdown table; the first line is its head."""
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  lines = [lines[0], ['-' * width for width in widths], *lines[1:]]
+  return ''.join(
+    '| '
+    + ' | '.join(
+      cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+    )
+    + ' |\n'
+    for line in lines
+  )
 
 
 def table(rows: list[dict]) -> str:
@@ -183,21 +201,11 @@ def table(rows: list[dict]) -> str:
     ]
     lines = [[name for name, _ in COLUMNS]]
     lines += [[show(r) for _, show in COLUMNS] for r in cells]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ['-' * width for width in widths])
     first = cells[0]
     parts.append(
       f'### {domain}, temperature {temperature:g}: plain decoding '
       f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
       f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(cells)}\n\n'
-      + '\n'.join(
-        '| '
-        + ' | '.join(
-          cell.ljust(width) for cell, width in zip(line, widths, strict=True)
-        )
-        + ' |'
-        for line in lines
-      )
-      + '\n'
+      + grid(lines)
     )
   return '\n'.join(parts)

@@ -15,7 +15,7 @@ from absl import app, logging
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from experiments import measure, prompts, results
+from experiments import measure, prompts, results, ties
 from experiments.build import Built, Method, build, values
 from experiments.settings import Experiment
 from specjax import generate, metrics
@@ -234,7 +234,7 @@ class Runner:
         'predicted_speedup': predicted,
         'measured_over_predicted': agreement.value,
         'measured_over_predicted_ci': agreement.interval,
-        **self.compare(cell, base, runs),
+        **self.compare(method, cell, base, runs),
         'repetition': metrics.repetition(t for r in base for t in r.texts),
         'compilations': self.compilations + sum(r.compilations for r in runs),
         'paper': None,
@@ -243,30 +243,31 @@ class Runner:
       }
     )
 
-  def compare(self, cell: dict, base, runs) -> dict:
+  def compare(self, method: Method, cell: dict, base, runs) -> dict:
     """At temperature 0, whether the texts are those of plain decoding.
 
-    A difference is listed with the gap of the target's two largest logits
-    there and the noise of its arithmetic: a tie has a gap below the noise.
+    A difference is listed as `ties.Difference` says: a tie or a bug.
     """
     if cell['temperature']:
       return {'identical_to_plain': None, 'differences': []}
     differences, same = [], 0
     units = self.units(cell['domain'], 0.0)
+    ways = [
+      ties.way(spec, params, self.x.batch, self.slots)
+      for spec, params in (
+        (self.built.plain, self.built.plain_params),
+        (method.spec, method.params),
+      )
+    ]
     for job, plain_run, run in zip(units, base, runs, strict=True):
       pairs = zip(plain_run.texts, run.texts, strict=True)
       for i, (text, other) in enumerate(pairs):
         if text == other:
           same += 1
           continue
-        found = measure.difference(
-          self.built.plain,
-          self.built.plain_params,
-          self.job(job.prompts[i : i + 1], job.indices[i : i + 1], 0.0),
-          text,
-          other,
-        )
-        differences.append({'prompt': int(job.indices[i]), **found})
+        one = self.job(job.prompts[i : i + 1], job.indices[i : i + 1], 0.0)
+        found = ties.explain(ways, job.prompts[i], one.values, text, other)
+        differences.append({'prompt': int(job.indices[i]), **found._asdict()})
     return {'identical_to_plain': same, 'differences': differences}
 
   def run(self) -> None:
