@@ -16,6 +16,7 @@ limit_ratio     our plain step over the time to read weights and cache once
 Ratios of total times, with 95% bootstrap intervals over prompts.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -24,13 +25,12 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, logging
-from ml_collections import config_flags
 from tqdm import tqdm
 
 from benchmarks import decoders as sides
 from benchmarks.decoders import Decoded, Decoder
-from experiments import build, measure, prompts, results
+from experiments import build, command, measure, prompts, results
+from experiments.inspect import bytes_per_token
 from experiments.settings import Experiment
 from specjax import metrics
 from specjax.models import linear
@@ -63,11 +63,11 @@ def check(x: Experiment) -> None:
     )
   if any(value is not None for value in vars(x.sampling).values()):
     raise ValueError('sampling must be left alone: only temperatures compare')
-  unknown = [name for name in x.drafters if name not in x.candidates]
+  unknown = [name for name in x.drafters if name not in x.known]
   if unknown:
     raise ValueError(f'drafters: {unknown} are not among the candidates')
-  names = x.drafters or tuple(x.candidates)
-  if not any(x.candidates[name].load == sides.LM for name in names):
+  names = x.drafters or tuple(x.known)
+  if not any(x.known[name].load == sides.LM for name in names):
     raise ValueError(f'candidates: at least one must load {sides.LM}')
 
 
@@ -100,42 +100,24 @@ def read_bandwidth(size: int, repeats: int = 5) -> float:
   return x.nbytes / best
 
 
-def bytes_per_token(model, params, slots: int) -> tuple[int, int]:
-  """Bytes of weights and of a padded cache that one plain step reads."""
-  config = model.config
-  weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-  # Of a table only one row is read, unless it is the unembedding too.
-  if not config.tied_embeddings:
-    weights -= params['embedding'].nbytes
-  if 'position' in params:
-    weights -= params['position'].nbytes
-  size = jax.tree.leaves(params)[0].dtype.itemsize
-  kv = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-  return weights, kv * slots * size
-
-
 class Comparison:
   """Both sides in one process."""
 
   def __init__(self, x: Experiment):
     self.x = x
-    self.built = build.build(x)
+    pilot = 1 if x.quick else _PILOT
+    more = dataclasses.replace(x.prompts, count=x.prompts.count + pilot)
+    self.built = build.build(dataclasses.replace(x, prompts=more))
     self.peer = sides.Peer(x)
     self.decoders = sides.ours(x, self.built) + self.peer.decoders(
-      [
-        (m.drafter, x.candidates[m.drafter], m.gamma)
-        for m in self.built.methods
-      ]
+      [(m.drafter, x.known[m.drafter], m.gamma) for m in self.built.methods]
     )
     self.pilot, self.prompts = [], []
-    pilot = 1 if x.quick else _PILOT
-    for domain in x.prompts.domains:
-      count, length = x.prompts.count, x.prompts.length
-      texts = prompts.choose(
-        self.built.tokenizer, domain, count + pilot, length, x.seed
-      )
-      self.prompts += [(domain, text) for text in texts[:count]]
-      self.pilot += [(domain, text) for text in texts[count:]]
+    for domain, chosen in self.built.prompts.items():
+      # A file may have fewer; a single prompt is its own pilot.
+      kept = max(1, len(chosen.texts) - pilot)
+      self.prompts += [(domain, text) for text in chosen.texts[:kept]]
+      self.pilot += [(domain, text) for text in chosen.texts[-pilot:]]
     self.conditions = results.conditions() | {
       'threads': sides.cores(),
       # Of other programs: two runtimes that share cores suffer unequally.
@@ -275,7 +257,7 @@ class Comparison:
     return [
       self.row(family, temperature, domain) | self.conditions
       for temperature in self.x.temperatures
-      for domain in (_ALL, *self.x.prompts.domains)
+      for domain in (_ALL, *self.built.prompts)
       for family in self.chosen
     ]
 
@@ -409,7 +391,4 @@ def main(x: Experiment) -> None:
 
 
 if __name__ == '__main__':
-  logging.set_verbosity(logging.WARNING)
-  # Here, so that a test can import this module beside other programs.
-  flag = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(flag.value))
+  command.run(main, Experiment)

@@ -84,7 +84,7 @@ class Decoder:
 
 def slots_of(x: Experiment, built: Built) -> int:
   """Cache slots, the same for each of our methods."""
-  limit = x.prompts.length + x.max_new_tokens
+  limit = built.longest + x.max_new_tokens
   specs = [built.plain, *(m.spec for m in built.methods)]
   return max(generate.slots_for(spec, limit) for spec in specs)
 
@@ -111,7 +111,7 @@ def ours(x: Experiment, built: Built) -> list[Decoder]:
 
   decoders = [make(PLAIN, built.plain, built.plain_params, None)]
   for method in built.methods:
-    lm = x.candidates[method.drafter].load == LM
+    lm = x.known[method.drafter].load == LM
     family = DRAFT if lm else f'specjax {method.drafter}'
     decoders.append(make(family, method.spec, method.params, method))
   return decoders

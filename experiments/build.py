@@ -13,11 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import corpus
+from experiments import prompts, vocabulary
+from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import sampling, verify
-from specjax.drafters import plain
+from specjax.drafters import lm, plain
 from specjax.models import checkpoints, transformer
+from specjax.models.checkpoints import CheckpointError, Description
 from specjax.types import Params, Rule, Spec
 
 
@@ -38,13 +40,23 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-  """A checked experiment with its weights."""
+  """A checked experiment with its prompts and weights.
+
+  Attributes:
+    prompts: by domain; none where the experiment has a text as its prompt.
+  """
 
   target: str
   tokenizer: Any
+  prompts: dict[str, Chosen]
   plain: Spec
   plain_params: Params
   methods: tuple[Method, ...]
+
+  @property
+  def longest(self) -> int:
+    """Tokens of the longest prompt."""
+    return max(len(t) for chosen in self.prompts.values() for t in chosen.texts)
 
 
 def resolve(field: str, name: str) -> Any:
@@ -60,39 +72,51 @@ def resolve(field: str, name: str) -> Any:
 
 
 def resolve_rule(name: str) -> Rule:
-  """A rule by name; an argument may stand behind a colon."""
-  path, colon, argument = name.partition(':')
+  """A rule by name; its arguments may stand behind a colon."""
+  path, _, text = name.partition(':')
   rule = resolve('verifiers', path)
-  if colon:
-    try:
-      rule = rule(float(argument))
-    except (TypeError, ValueError) as error:
-      raise ValueError(f'verifiers: {name!r}: {error}') from error
+  try:
+    if not isinstance(rule, Rule):
+      rule = rule(*(float(x) for x in text.split(',') if x))
+    elif text:
+      raise ValueError('it takes no arguments')
+  except (TypeError, ValueError) as error:
+    raise ValueError(f'verifiers: {name!r}: {error}') from error
   if not isinstance(rule, Rule):
     raise ValueError(
       f'verifiers: {name!r} is no rule; use one such as specjax.verify.token, '
-      'or specjax.verify.simulated:0.8'
+      'specjax.verify.block or specjax.verify.lenience:0.5'
     )
   return rule
 
 
-def _candidates(x: Experiment) -> dict[str, Candidate]:
-  """The drafters to run, by name."""
+def candidates(x: Experiment) -> dict[str, Candidate]:
+  """The drafters to run, by name.
+
+  Raises:
+    ValueError: one is unknown.
+  """
   chosen = {}
-  for name in x.drafters or tuple(x.candidates):
+  for name in x.drafters or tuple(x.known):
     function, _, path = name.partition(':')
-    if name in x.candidates:
-      chosen[name] = x.candidates[name]
+    if name in x.known:
+      chosen[name] = x.known[name]
     elif '.' in function:
       label = os.path.basename(path.rstrip('/')) or function.split('.')[-2]
       chosen[label] = Candidate(function, 4, path)
     else:
       raise ValueError(
         f'drafters: {name!r} is unknown; choose from '
-        f'{", ".join(x.candidates)}, or give a load function by its full '
+        f'{", ".join(x.known)}, or give a load function by its full '
         'name, with :path behind it'
       )
   return chosen
+
+
+def path_field(x: Experiment, name: str) -> str:
+  """How errors call the path of a drafter."""
+  own = name == 'lm' and x.draft.path
+  return 'draft.path' if own else f'path of the drafter {name}'
 
 
 def _need(condition, message):
@@ -137,7 +161,12 @@ def check(x: Experiment) -> None:
   Raises:
     ValueError: names the field, its value and the remedy.
   """
-  gammas = tuple(x.gammas) or tuple(c.gamma for c in _candidates(x).values())
+  _need(
+    x.target.path,
+    'target.path is empty: give the directory of a model with '
+    '--config.target.path=...',
+  )
+  gammas = tuple(x.gammas) or tuple(c.gamma for c in candidates(x).values())
   for gamma in gammas:
     _need(
       isinstance(gamma, int) and gamma >= 1,
@@ -151,34 +180,70 @@ def check(x: Experiment) -> None:
     )
   stages = {k: v for k, v in vars(x.sampling).items() if k not in _TOKENS}
   _make_values(1, 1.0, stages)
-  unknown = set(x.prompts.domains) - set(corpus.DOMAINS)
-  _need(
-    x.prompts.domains and not unknown,
-    f'prompts.domains must be some of {", ".join(corpus.DOMAINS)}, got '
-    f'{tuple(x.prompts.domains)}',
-  )
+  prompts.check(x.prompts)
   for field, value in (
     ('prompts.count', x.prompts.count),
     ('prompts.length', x.prompts.length),
     ('max_new_tokens', x.max_new_tokens),
     ('batch', x.batch),
   ):
-    _need(value >= 1, f'{field} must be at least 1, got {value}')
+    _need(
+      value is None or value >= 1, f'{field} must be at least 1, got {value}'
+    )
   _need(x.seed >= 0, f'seed must be at least 0, got {x.seed}')
+  paths = {path_field(x, n): c.path for n, c in candidates(x).items()}
+  for field, path in ({'target.path': x.target.path} | paths).items():
+    _need(
+      not path or os.path.exists(path),
+      f'{field}: {path} does not exist; give a local directory, nothing is '
+      'downloaded',
+    )
 
 
-def _same_vocabulary(tokenizer, path: str) -> None:
-  """Where a draft has a tokenizer, it must be the target's."""
-  if not os.path.exists(os.path.join(path, 'tokenizer.json')):
-    return
-  other = checkpoints.load_tokenizer(path).get_vocab()
-  mine = tokenizer.get_vocab()
-  different = [t for t in other if mine.get(t) != other[t]]
+def describe(field: str, path: str) -> Description:
+  """A checkpoint without its weights.
+
+  Raises:
+    ValueError: it cannot be loaded; names the field.
+  """
+  try:
+    return checkpoints.describe(path)
+  except CheckpointError as error:
+    raise ValueError(f'{field}: {error}') from error
+
+
+def describe_draft(field: str, candidate: Candidate) -> Description | None:
+  """A candidate without its weights, if it is a language model.
+
+  Raises:
+    ValueError: it cannot be loaded; names the field.
+  """
+  if resolve('candidates', candidate.load) is not lm.load:
+    return None
+  return describe(field, candidate.path)
+
+
+def room(x: Experiment, described: dict[str, Description]) -> int:
+  """Tokens that a prompt may have before the new ones.
+
+  Args:
+    x: the experiment.
+    described: the models that read it, by name.
+
+  Raises:
+    ValueError: there is no place for any.
+  """
+  positions = {n: d.model.config.max_positions for n, d in described.items()}
+  name = min(positions, key=positions.__getitem__)
+  # A prompt that is a text is measured where it is read.
+  length = 0 if x.prompt else prompts.length_of_windows(x.prompts) or 1
+  total = length + x.max_new_tokens
   _need(
-    not different,
-    f'draft {path} and target have different vocabularies ({len(different)} '
-    f'tokens differ, such as {different[:1]}): they must share one',
+    total <= positions[name],
+    f'prompts.length + max_new_tokens is {total}, but the {name} has '
+    f'{positions[name]} positions: shorten one of them',
   )
+  return positions[name] - x.max_new_tokens
 
 
 def _load(candidate: Candidate, target, depth: int):
@@ -205,25 +270,33 @@ def build(x: Experiment) -> Built:
   """
   check(x)
   rules = {name: resolve_rule(name) for name in x.verifiers}
-  target, weights = checkpoints.load(x.target.path)
+  described = {'target': describe('target.path', x.target.path)}
+  vocab = described['target'].model.config.vocab_size
   tokenizer = checkpoints.load_tokenizer(x.target.path)
-  eos = checkpoints.eos_ids(x.target.path)
-  limit = x.prompts.length + x.max_new_tokens
-  _need(
-    x.prompt or limit <= target.config.max_positions,
-    f'prompts.length + max_new_tokens is {limit}, but the target has '
-    f'{target.config.max_positions} positions: shorten one of them',
+  vocabulary.check_tokenizer('target.path', tokenizer, vocab)
+  chosen = candidates(x)
+  for name, candidate in chosen.items():
+    draft = describe_draft(path_field(x, name), candidate)
+    if draft:
+      described[f'draft {name}'] = draft
+    if candidate.path:
+      size = draft.model.config.vocab_size if draft else vocab
+      vocabulary.check_draft(tokenizer, vocab, candidate.path, size)
+  left = room(x, described)
+  texts = (
+    {} if x.prompt else prompts.collect(x.prompts, tokenizer, left, x.seed)
   )
+  for text in (t for found in texts.values() for t in found.texts):
+    vocabulary.check_prompt(text, vocab)
+  target, weights = checkpoints.load(x.target.path)
+  eos = checkpoints.eos_ids(x.target.path)
+  gammas = tuple(x.gammas) or tuple(c.gamma for c in chosen.values())
   values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
-  candidates = _candidates(x)
-  gammas = tuple(x.gammas) or tuple(c.gamma for c in candidates.values())
   many = target, weights
   if _few_rows(x.batch * (max(gammas) + 1)):
     target, weights = transformer.block(target, weights)
   methods = []
-  for name, candidate in candidates.items():
-    if candidate.path:
-      _same_vocabulary(tokenizer, candidate.path)
+  for name, candidate in chosen.items():
     single, single_params = _load(candidate, many[0], 1)
     for gamma in x.gammas or (candidate.gamma,):
       drafter, params = _load(candidate, target, gamma)
@@ -243,6 +316,7 @@ def build(x: Experiment) -> Built:
   return Built(
     target=os.path.basename(x.target.path.rstrip('/')),
     tokenizer=tokenizer,
+    prompts=texts,
     plain=Spec(target, plain.make(), verify.token, eos),
     plain_params=Params(weights, None),
     methods=tuple(methods),

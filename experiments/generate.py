@@ -5,7 +5,8 @@
 
 Drafted and accepted tokens are green, corrected ones red and bonus tokens
 yellow; without a terminal the text is plain. The first drafter, rule and
-temperature of the experiment are used.
+temperature of the experiment are used, and without a prompt the first one drawn
+of `prompts.path`.
 """
 
 import json
@@ -14,9 +15,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, logging
-from ml_collections import config_flags
 
+from experiments import command, prompts, vocabulary
 from experiments.build import Built, build, values
 from experiments.settings import Experiment
 from specjax import generate
@@ -73,25 +73,53 @@ def steps(built: Built, x: Experiment, ids: list[int]):
     yield tokens.tolist(), kinds, counts
 
 
+def first_prompt(built: Built, x: Experiment) -> tuple[list[int], str]:
+  """The prompt, or else the first of the file, as token ids and as text.
+
+  Raises:
+    ValueError: a token of it has no embedding.
+  """
+  if not x.prompt:
+    ids = next(iter(built.prompts.values())).texts[0]
+    return ids, built.tokenizer.decode(ids)
+  ids = prompts.encode(built.tokenizer, x.prompts.chat, x.prompt)
+  vocabulary.check_prompt(ids, built.plain.target.config.vocab_size)
+  return ids, x.prompt
+
+
+def piece(tokenizer, ids: list[int], shown: int) -> str:
+  """The text that the last token adds to the characters shown so far.
+
+  A token alone may be half a character, or lack the space before it.
+  """
+  text = tokenizer.decode(ids)
+  return '' if text.endswith('\ufffd') else text[shown:]
+
+
 def paint(text: str, kind: str, colour: bool) -> str:
   return f'\x1b[{_COLOURS[kind]}m{text}\x1b[0m' if colour else text
 
 
 def main(x: Experiment) -> None:
-  logging.set_verbosity(logging.WARNING)
-  x.drafters = x.drafters[:1] or tuple(x.candidates)[:1]
+  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
   colour = sys.stdout.isatty()
   new: list[int] = []
   try:
-    if not x.prompt:
-      raise ValueError('prompt is empty: give --config.prompt="some text"')
+    if not (x.prompt or x.prompts.path or x.prompts.dataset):
+      raise ValueError(
+        'prompt is empty: give --config.prompt="some text", or prompts.path'
+      )
+    x.prompts.count = 1
     built = build(x)
-    ids = built.tokenizer.encode(x.prompt, verbose=False)
-    print(x.prompt, end='')
-    for tokens, kinds, counts in steps(built, x, ids):
+    ids, text = first_prompt(built, x)
+    print(text, end='')
+    shown = len(built.tokenizer.decode(ids))
+    for tokens, kinds, counts in steps(built, x, list(ids)):
       new, last = new + tokens, counts
       for token, kind in zip(tokens, kinds, strict=True):
-        text = built.tokenizer.decode([token])
+        ids.append(token)
+        text = piece(built.tokenizer, ids, shown)
+        shown += len(text)
         print(paint(text, kind, colour), end='', flush=True)
   except ValueError as error:
     raise SystemExit(f'error: {error}') from error
@@ -112,5 +140,4 @@ def main(x: Experiment) -> None:
 
 
 if __name__ == '__main__':
-  config = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(config.value))
+  command.run(main, Experiment)

@@ -13,11 +13,9 @@ import sys
 
 import jax
 import numpy as np
-from absl import app, logging
-from ml_collections import config_flags
 from tqdm import tqdm
 
-from experiments import against, build, measure, prompts, results, ties
+from experiments import against, build, command, measure, prompts, results, ties
 from experiments.against import Other, Setup, Side
 from experiments.build import Built, Method
 from experiments.settings import Parity
@@ -37,11 +35,6 @@ def check(x: Parity) -> Other:
       f'{tuple(x.temperatures)}'
     )
   against.check_dtype('dtype', x.dtype)
-  if x.batch > x.prompts.count:
-    raise ValueError(
-      f'batch {x.batch} is more than the {x.prompts.count} prompts of a '
-      'domain: raise prompts.count'
-    )
   build.check(x)
   comparison = build.resolve('against', x.against)
   if not callable(comparison):
@@ -67,25 +60,27 @@ class Comparison:
     other = check(x)
     self.x = x
     built = build.build(x)
-    self.prompts = [
-      ids
-      for domain in x.prompts.domains
-      for ids in prompts.choose(
-        built.tokenizer, domain, x.prompts.count, x.prompts.length, x.seed
-      )
-    ]
+    self.domains = {d: c.texts for d, c in built.prompts.items()}
+    for domain, found in self.domains.items():
+      if x.batch > len(found):
+        raise ValueError(
+          f'batch {x.batch} is more than the {len(found)} prompts of {domain}: '
+          'raise prompts.count, or lower batch'
+        )
+    self.prompts = [ids for found in self.domains.values() for ids in found]
     self.setup = Setup(x, _cast_target(built, x.dtype), self.prompts)
     self.pairs = []
     for method in self.setup.built.methods:
       mine = Side(method.drafter, method.spec, method.params, x.batch)
       self.pairs.append((method, mine, other(self.setup, method)))
-    limit = x.prompts.length + x.max_new_tokens
+    limit = built.longest + x.max_new_tokens
     specs = [built.plain, *(m.spec for m in built.methods)]
     self.slots = max(generate.slots_for(spec, limit) for spec in specs)
     self.known: dict = {}
     self.folder = results.Folder(
       x.results or results.default_folder(x), results.settings_of(x)
     )
+    self.folder.check_prompts(self.domains)
     lines = [json.dumps({'prompt': p}) + '\n' for p in self.prompts]
     self.folder.write('prompts.jsonl', ''.join(lines))
 
@@ -94,9 +89,10 @@ class Comparison:
 
   def range_of(self, domain: str) -> range:
     """Numbers of a domain's prompts."""
-    count = self.x.prompts.count
-    begin = self.x.prompts.domains.index(domain) * count
-    return range(begin, begin + count)
+    lengths = [len(found) for found in self.domains.values()]
+    place = list(self.domains).index(domain)
+    begin = sum(lengths[:place])
+    return range(begin, begin + lengths[place])
 
   def decode(self, side: Side, domain: str) -> list[list[int]]:
     """A side's texts of a domain. The last batch overlaps: one shape."""
@@ -151,7 +147,7 @@ class Comparison:
     """The row of one cell."""
     x = self.x
     verdicts = [d['verdict'] for d in differences]
-    compared = [self.prompts[i] for i in self.range_of(domain)]
+    compared = self.domains[domain]
     return {
       'config': x.name,
       'target': self.setup.built.target,
@@ -163,6 +159,7 @@ class Comparison:
       'new_tokens': x.max_new_tokens,
       'compared': len(compared),
       'prompts_hash': prompts.digest(compared),
+      'prompts_from': self.setup.built.prompts[domain].facts(),
       'ties': verdicts.count('tie'),
       'bugs': verdicts.count('bug'),
       'differences': differences,
@@ -184,7 +181,7 @@ class Comparison:
     """Makes the rows that are missing."""
     cells = [
       (*pair, domain)
-      for domain in self.x.prompts.domains
+      for domain in self.domains
       for pair in self.pairs
       if not self.folder.has(**self.cell(pair[0], domain))
     ]
@@ -249,7 +246,6 @@ def table(rows: list[dict]) -> str:
 
 
 def main(x: Parity) -> None:
-  logging.set_verbosity(logging.WARNING)
   if x.quick:
     shrink(x)
   try:
@@ -270,5 +266,4 @@ def main(x: Parity) -> None:
 
 
 if __name__ == '__main__':
-  config = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(config.value))
+  command.run(main, Parity)

@@ -16,6 +16,8 @@ import subprocess
 
 import jax
 
+from experiments import prompts
+
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
 
 
@@ -82,8 +84,28 @@ class Folder:
       part.rename(file)
     return [json.loads(line) for line in whole.splitlines()]
 
+  def clear(self) -> None:
+    """Forgets the rows of a run that was not finished."""
+    (self.path / 'rows.jsonl').unlink(missing_ok=True)
+    self.rows = []
+
   def has(self, **cell) -> bool:
     return any(all(r[k] == v for k, v in cell.items()) for r in self.rows)
+
+  def check_prompts(self, texts: dict[str, list[list[int]]]) -> None:
+    """Refuses to go on with rows that were made on other prompts.
+
+    Raises:
+      ValueError: there are such rows; texts are those of each domain now.
+    """
+    for row in self.rows:
+      here = texts.get(row['domain'])
+      if here and row['prompts_hash'] != prompts.digest(here):
+        raise ValueError(
+          f'results: {self.path} holds rows of other prompts of '
+          f'{row["domain"]}: what they are read from has changed; choose '
+          'another folder with --config.results'
+        )
 
   def add(self, row: dict) -> None:
     with open(self.path / 'rows.jsonl', 'a') as file:
@@ -206,6 +228,7 @@ def table(rows: list[dict]) -> str:
       f'### {domain}, temperature {temperature:g}: plain decoding '
       f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
       f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(cells)}\n\n'
+      f'{prompts.describe(first["prompts"], first["prompts_from"])}\n\n'
       + grid(lines)
     )
   return '\n'.join(parts)

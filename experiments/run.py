@@ -11,11 +11,9 @@ import resource
 import sys
 
 import numpy as np
-from absl import app, logging
-from ml_collections import config_flags
 from tqdm import tqdm
 
-from experiments import measure, prompts, results, ties
+from experiments import command, measure, prompts, results, ties
 from experiments.build import Built, Method, build, values
 from experiments.settings import Experiment
 from specjax import generate, metrics
@@ -24,7 +22,7 @@ from specjax.types import Counts
 
 def shrink(x: Experiment) -> None:
   """The quick version of an experiment: two drafters, few and short texts."""
-  x.drafters = x.drafters or tuple(x.candidates)[:2]
+  x.drafters = x.drafters or tuple(x.known)[:2]
   x.prompts.count = min(x.prompts.count, 2)
   x.max_new_tokens = min(x.max_new_tokens, 32)
 
@@ -36,31 +34,24 @@ class Runner:
     """Checks and loads everything, and only then opens the folder."""
     self.x = x
     self.built: Built = build(x)
-    self.prompts = {
-      domain: prompts.choose(
-        self.built.tokenizer,
-        domain,
-        x.prompts.count,
-        x.prompts.length,
-        x.seed,
-      )
-      for domain in x.prompts.domains
-    }
-    if x.batch > x.prompts.count:
-      raise ValueError(
-        f'batch {x.batch} is more than the {x.prompts.count} prompts of a '
-        'domain: raise prompts.count'
-      )
+    self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
+    for domain, texts in self.prompts.items():
+      if x.batch > len(texts):
+        raise ValueError(
+          f'batch {x.batch} is more than the {len(texts)} prompts of {domain}: '
+          'raise prompts.count, or lower batch'
+        )
     self.folder = results.Folder(
       x.results or results.default_folder(x), results.settings_of(x)
     )
     self.conditions = results.conditions()
-    limit = x.prompts.length + x.max_new_tokens
+    self.folder.check_prompts(self.prompts)
+    limit = self.built.longest + x.max_new_tokens
     specs = [self.built.plain, *(m.spec for m in self.built.methods)]
     self.slots = max(generate.slots_for(spec, limit) for spec in specs)
     self.groups = [
       (d, t)
-      for d in x.prompts.domains
+      for d in self.prompts
       for t in x.temperatures
       if not all(self.done(m, d, t) for m in self.built.methods)
     ]
@@ -208,6 +199,7 @@ class Runner:
         'batch': x.batch,
         'prompts': len(runs) * x.batch,
         'prompts_hash': prompts.digest(self.prompts[cell['domain']]),
+        'prompts_from': self.built.prompts[cell['domain']].facts(),
         'tokens': int(tokens.sum()),
         'target_calls': int(calls.sum()),
         'steps': int(steps.sum()),
@@ -302,12 +294,14 @@ def best(rows: list[dict]) -> dict | None:
 
 
 def main(x: Experiment) -> None:
-  logging.set_verbosity(logging.WARNING)
   if x.quick:
     shrink(x)
   try:
     runner = Runner(x)
     folder = runner.folder
+    for domain, chosen in runner.built.prompts.items():
+      sentence = prompts.describe(len(chosen.texts), chosen.facts())
+      print(f'{domain}: {sentence}', flush=True)
     if not runner.groups:
       print(f'{folder.path} is complete; --config.results measures elsewhere')
     runner.run()
@@ -330,5 +324,4 @@ def main(x: Experiment) -> None:
 
 
 if __name__ == '__main__':
-  config = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(config.value))
+  command.run(main, Experiment)

@@ -146,17 +146,36 @@ class SamplingValues:
 
 @dataclasses.dataclass
 class Prompts:
-  """Windows of held-out documents of the embedded corpus.
+  """What is continued: by default held-out text of the embedded corpus.
 
   Attributes:
-    domains: which of the corpus's domains.
-    count: prompts of each domain.
-    length: tokens of each.
+    path: a file instead: .jsonl, .json (a list) or plain text, each also as
+      .gz. Known by their fields: HumanEval, MBPP, GSM8K, questions with turns
+      (MT-Bench, Spec-Bench), XSum, CNN/DailyMail and WMT English-German. Plain
+      text gives windows.
+    dataset: a data set of the hub instead, `name` or `name:configuration`;
+      needs the extra `datasets`.
+    split: of the data set.
+    domains: which to use, all when empty: of the corpus code, documentation
+      and structured; of a file the categories its records name.
+    field: of a record, the text to continue; where it is given without a form
+      it is all that is written. `line` makes each line of plain text a prompt.
+    form: the prompt, with fields in braces: 'summarize: {document}'.
+    chat: put the tokenizer's chat template around the prompt.
+    count: prompts of each domain, drawn with the seed; all where fewer.
+    length: tokens of a window, 96 by default; other prompts have at most so
+      many, by default what the positions leave.
   """
 
-  domains: tuple[str, ...] = ('code', 'documentation', 'structured')
+  path: str = ''
+  dataset: str = ''
+  split: str = 'test'
+  domains: tuple[str, ...] = ()
+  field: str = ''
+  form: str = ''
+  chat: bool = False
   count: int = 20
-  length: int = 96
+  length: int | None = None
 
 
 @dataclasses.dataclass
@@ -167,6 +186,8 @@ class Experiment:
     name: of the experiment; its results go to runs/<name>-<hash of the
       settings> unless `results` names a folder.
     target: the target's checkpoint.
+    draft: checkpoint of a draft; where it is given, `known` has a candidate
+      `lm` that loads it.
     candidates: drafters by name.
     drafters: which of them to run; all when empty. An entry may also be the
       full name of a `load` function, with `:path` behind it.
@@ -186,6 +207,7 @@ class Experiment:
   name: str
   target: Checkpoint
   candidates: dict[str, Candidate]
+  draft: Checkpoint = dataclasses.field(default_factory=Checkpoint)
   drafters: tuple[str, ...] = ()
   verifiers: tuple[str, ...] = ('specjax.verify.token',)
   gammas: tuple[int, ...] = ()
@@ -198,6 +220,14 @@ class Experiment:
   seed: int = 0
   results: str = ''
   quick: bool = False
+
+  @property
+  def known(self) -> dict[str, Candidate]:
+    """Drafters by name; that of `draft` comes first."""
+    if not self.draft.path:
+      return self.candidates
+    lm = Candidate('specjax.drafters.lm.load', 4, self.draft.path)
+    return {'lm': lm} | self.candidates
 
 
 @dataclasses.dataclass
@@ -218,3 +248,29 @@ class Parity(Experiment):
   text: str = ''
   temperatures: tuple[float, ...] = (0.0,)
   max_new_tokens: int = 64
+
+
+@dataclasses.dataclass
+class Certificate:
+  """What is certified, and how surely.
+
+  Attributes:
+    name: results go to runs/<name>-<hash of the settings>.
+    rows: texts of each setting that the loop makes at once.
+    rounds: how many times it does.
+    level: chance that any of the tests of the table is a false alarm.
+    boost: the alternative that the power is stated for: every chance of
+      acceptance this many times as large.
+    seed: of the loops' keys.
+    results: folder for rows and summary.
+    quick: fewer loops; every enumeration all the same.
+  """
+
+  name: str = 'certify'
+  rows: int = 512
+  rounds: int = 16
+  level: float = 1e-3
+  boost: float = 1.1
+  seed: int = 0
+  results: str = ''
+  quick: bool = False

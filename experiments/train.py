@@ -13,10 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import transformers
-from absl import app, logging
-from ml_collections import config_flags
 
-from experiments import data, distill
+from experiments import command, data, distill
 from experiments.corpus import DOMAINS
 from experiments.optimize import train
 from experiments.settings import Optimization, Recipe, Size
@@ -143,7 +141,6 @@ def shrink(recipe: Recipe) -> None:
 
 
 def main(recipe: Recipe) -> None:
-  logging.set_verbosity(logging.WARNING)
   if recipe.quick:
     shrink(recipe)
   folder = pathlib.Path(recipe.folder)
@@ -189,5 +186,4 @@ def export(recipe, folder, tokenizer, streams, models, params):
 
 
 if __name__ == '__main__':
-  config = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(config.value))
+  command.run(main, Recipe)

@@ -223,9 +223,7 @@ def step(
   law = np.zeros((len(contexts), len(texts)))
   for token in range(texts.vocab):
     emitted = texts.after(made.rows, token)
-    np.add.at(
-      law, (made.context[:, None], emitted), ends * rest[:, :, token]
-    )
+    np.add.at(law, (made.context[:, None], emitted), ends * rest[:, :, token])
   return law
 
 
@@ -272,6 +270,16 @@ def sequence(
     longer = after[new, None] * np.roll(weight, 1)
     np.add.at(reached, cut[new], longer)
   return np.where(ended[:, None], reached, 0)
+
+
+def tokens_per_step(law: np.ndarray, texts: Texts) -> float:
+  """tau of a step from the empty text, without limit or end of text.
+
+  Args:
+    law: [texts] of what the step makes of the empty text.
+    texts: numbers of texts.
+  """
+  return float(law @ texts.length(np.arange(len(texts))))
 
 
 def total_variation(a: np.ndarray, b: np.ndarray) -> float:

@@ -7,6 +7,8 @@ measured by the very code it is a baseline for.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,15 @@ import numpy as np
 from specjax import cache as caches
 from specjax import sampling, trees, verify
 from specjax.models import reading
-from specjax.types import Context, Counts, Params, Spec, SpecState
+from specjax.types import (
+  Context,
+  Counts,
+  Params,
+  Scores,
+  Spec,
+  SpecState,
+  Verdict,
+)
 
 
 @jax.jit
@@ -124,6 +134,9 @@ def start(
       vocabulary or another end of the text.
   """
   config = spec.target.config
+  reason = spec.rule.refuses(spec.drafter)
+  if reason:
+    raise ValueError(f'the rule does not fit the drafter: {reason}')
   length = np.array([len(p) for p in prompts], np.int32)
   if not len(length) or not length.all():
     raise ValueError('prompt is empty: it needs at least one token')
@@ -244,18 +257,34 @@ def _emit(state, draft, verdict, eos):
   return emitted, room, room == full, stopped
 
 
-def step(
-  params: Params, state: SpecState, *, spec: Spec, laws=sampling.laws
-) -> SpecState:
-  """One speculative step of every row; finished rows stay as they are.
+def _split(keys):
+  """Keys [B] to keep, to draft with and to judge with."""
+  return jnp.moveaxis(jax.vmap(lambda k: jax.random.split(k, 3))(keys), 1, 0)
 
-  `laws` makes `Scores` of logits; tests plant errors there.
-  """
+
+class Parts(NamedTuple):
+  """What a step is made of. `experiments.certify` plants errors here."""
+
+  split: Callable[..., Any] = _split
+  laws: Callable[..., Scores] = sampling.laws
+  judge: Callable[..., Verdict] = verify.judge
+  emit: Callable[..., Any] = _emit
+  write: Callable[..., Any] = caches.commit
+  count: Callable[..., Counts] = _count
+
+
+PARTS = Parts()
+
+
+def step(
+  params: Params, state: SpecState, *, spec: Spec, parts: Parts = PARTS
+) -> SpecState:
+  """One speculative step of every row; finished rows stay as they are."""
   drafter = spec.drafter
-  keys = jax.vmap(lambda key: jax.random.split(key, 3))(state.key)
+  keep, to_draft, to_judge = parts.split(state.key)
   ctx = context(state)
   with jax.named_scope('propose'):
-    draft, memory = drafter.propose(params, state.drafter, ctx, keys[:, 1])
+    draft, memory = drafter.propose(params, state.drafter, ctx, to_draft)
     draft = draft._replace(
       tokens=draft.tokens.astype(jnp.int32),
       parents=draft.parents.astype(jnp.int32),
@@ -277,17 +306,17 @@ def step(
   with jax.named_scope('judge'):
     tokens_above = functools.partial(trees.above, depth=drafter.depth)
     above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
-    scores = laws(logits, state.sampling, state.history, above)
+    scores = parts.laws(logits, state.sampling, state.history, above)
     verdict = jax.vmap(
-      functools.partial(verify.judge, rule=spec.rule, depth=drafter.depth)
-    )(keys[:, 2], draft, scores)
+      functools.partial(parts.judge, rule=spec.rule, depth=drafter.depth)
+    )(to_judge, draft, scores)
     beta = jax.vmap(verify.overlap)(draft, scores)
   with jax.named_scope('commit'):
     finite = state.finite & (
       state.done | jnp.isfinite(scores.logits.max((1, 2)))
     )
     live = ~state.done & finite
-    emitted, count, whole, stopped = _emit(state, draft, verdict, spec.eos)
+    emitted, count, whole, stopped = parts.emit(state, draft, verdict, spec.eos)
     count = jnp.where(live, count, 0)
     kept = jnp.arange(emitted.shape[1]) < count[:, None]
     tokens = jax.vmap(
@@ -296,9 +325,9 @@ def step(
     # No token is negative: this only makes the write depend on what was read
     # of the cache, without which the compiler copies the cache at every step.
     start = state.length - 1 + (verdict.next_token < 0)
-    cache = caches.commit(state.cache, out.flight, verdict.path, start)
+    cache = parts.write(state.cache, out.flight, verdict.path, start)
     length = state.length + count
-    counts = _count(state.counts, draft, verdict, count, whole, live, beta)
+    counts = parts.count(state.counts, draft, verdict, count, whole, live, beta)
   with jax.named_scope('tell'):
     history = sampling.remember(state.history, emitted, count)
     ctx = Context(tokens, length, cache, state.sampling, history)
@@ -316,7 +345,7 @@ def step(
     finite=finite,
     cache=cache,
     drafter=memory,
-    key=keys[:, 0],
+    key=keep,
     history=history,
     counts=counts,
   )
@@ -328,9 +357,11 @@ def step(
   )
 
 
-@functools.partial(jax.jit, static_argnames='spec', donate_argnames='state')
+@functools.partial(
+  jax.jit, static_argnames=('spec', 'parts'), donate_argnames='state'
+)
 def generate(
-  params: Params, state: SpecState, steps, *, spec: Spec
+  params: Params, state: SpecState, steps, *, spec: Spec, parts: Parts = PARTS
 ) -> SpecState:
   """Runs at most `steps` steps, fewer when every row has finished.
 
@@ -344,7 +375,7 @@ def generate(
 
   def turn(carry):
     i, state = carry
-    return i + 1, step(params, state, spec=spec)
+    return i + 1, step(params, state, spec=spec, parts=parts)
 
   zero = jnp.zeros((), jnp.int32)
   return jax.lax.while_loop(more, turn, (zero, state))[1]

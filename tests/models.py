@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import cache as caches
 from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, lm_tree, ngram, plain
 from specjax.models import transformer
@@ -57,34 +56,6 @@ def double(params):
     lambda x: x.astype(np.float64) if x.dtype == np.float32 else x,
     jax.device_get(params),
   )
-
-
-@functools.cache
-def table(vocab: int) -> transformer.Model:
-  """A model whose parameters are its logits [V, V] after every last token.
-
-  It can be worked out by hand, and is blind to the cache.
-  """
-  config = transformer.TransformerConfig(vocab, vocab, 1, 1, 1, 2, 1, 512)
-
-  def init(key):
-    return jax.random.normal(key, (vocab, vocab))
-
-  def forward(
-    params, tokens, positions, cache, length, mask, flight=None, at=0, taps=()
-  ):
-    del positions, cache, length, mask, at  # Unused.
-    batch, count = tokens.shape
-    if flight is None:
-      flight = caches.empty(config, batch, count, params.dtype)
-    tapped = jnp.zeros((batch, count, len(taps), vocab))
-    return transformer.Output(params[tokens], tapped, flight)
-
-  def head(params, hidden):
-    del params  # Unused.
-    return hidden
-
-  return transformer.Model(config, init, forward, head)
 
 
 def run(spec: Spec, params: Params, prompts, values, indices=None, **options):

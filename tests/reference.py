@@ -6,15 +6,50 @@ is slow, and short enough to be checked by eye.
 """
 
 import numpy as np
-from scipy import stats
+
+from specjax import goodness
 
 
 def normalize(weights):
   return weights / weights.sum()
 
 
+def process(
+  logits,
+  prompt=(),
+  new=(),
+  eos=(),
+  *,
+  logit_bias=None,
+  repetition_penalty=1.0,
+  presence_penalty=0.0,
+  frequency_penalty=0.0,
+  forbidden=(),
+  min_new_tokens=0,
+):
+  """Logits [V] after the stages before the temperature.
+
+  Repetition as in Hugging Face `generate`; presence and frequency as the
+  service that introduced them documents it.
+  """
+  logits = np.array(logits, np.float64)
+  for token, amount in (logit_bias or {}).items():
+    logits[token] += amount
+  for token in {*prompt, *new}:
+    if logits[token] < 0:
+      logits[token] *= repetition_penalty
+    else:
+      logits[token] /= repetition_penalty
+  for token in set(new):
+    logits[token] -= presence_penalty + frequency_penalty * new.count(token)
+  logits[list(forbidden)] = -np.inf
+  if len(new) < min_new_tokens:
+    logits[list(eos)] = -np.inf
+  return logits
+
+
 def pipeline(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
-  """The law [V] of the next token, in the order of Hugging Face `generate`."""
+  """The law [V] of processed logits, in Hugging Face's order."""
   logits = np.asarray(logits, np.float64)
   if temperature == 0:
     return np.eye(len(logits))[np.argmax(logits)]
@@ -104,20 +139,14 @@ def difference(a, b):
   return max(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b})
 
 
-def cells(law, samples, least=5.0):
-  """Outcomes in groups that are each expected at least `least` times."""
-  groups, group, expected = [], [], 0.0
-  for text in sorted(law, key=law.get):
-    group.append(text)
-    expected += samples * law[text]
-    if expected >= least:
-      groups.append(group)
-      group, expected = [], 0.0
-  return groups
+def outcomes(*laws):
+  """Laws or counts, which are dicts, as arrays over the same outcomes."""
+  every = list(dict.fromkeys(x for law in laws for x in law))
+  return [np.array([law.get(x, 0) for x in every]) for law in laws]
 
 
 class Misfit:
-  """Pearson's chi-square, summed over independent samples."""
+  """A chi-square statistic, summed over independent samples."""
 
   def __init__(self):
     self.statistic = 0.0
@@ -125,16 +154,9 @@ class Misfit:
 
   def add(self, counts, law):
     """Adds a sample: counts and probabilities of outcomes."""
-    samples = sum(counts.values())
-    if any(law.get(x, 0) == 0 for x in counts):
-      self.statistic = np.inf  # The impossible happened.
-      return
-    groups = cells(law, samples)
-    for group in groups:
-      expected = samples * sum(law[x] for x in group)
-      seen = sum(counts.get(x, 0) for x in group)
-      self.statistic += (seen - expected) ** 2 / expected
-    self.freedom += len(groups) - 1
+    fit = goodness.fit(*outcomes(counts, law))
+    self.statistic += fit.statistic
+    self.freedom += fit.freedom
 
   def add_drawn(self, drawn, probs):
     """Adds draws [n] that were each made from their own row of probs [n, V].
@@ -155,9 +177,7 @@ class Misfit:
     self.freedom += len(possible)
 
   def p_value(self):
-    if np.isinf(self.statistic):
-      return 0.0
-    return stats.chi2.sf(self.statistic, self.freedom)
+    return goodness.Fit(self.statistic, self.freedom).p_value
 
 
 def power(samples, pairs, level):
@@ -168,11 +188,4 @@ def power(samples, pairs, level):
     pairs: (law that is tested, law that the samples have).
     level: false-alarm rate.
   """
-  freedom, apart = 0, 0.0
-  for law, other in pairs:
-    groups = cells(law, samples)
-    freedom += len(groups) - 1
-    for group in groups:
-      p, a = (sum(x.get(text, 0) for text in group) for x in (law, other))
-      apart += samples * (a - p) ** 2 / p
-  return stats.ncx2.sf(stats.chi2.isf(level, freedom), freedom, apart)
+  return goodness.power(samples, [outcomes(*pair) for pair in pairs], level)

@@ -9,7 +9,7 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import lm
-from specjax.models import transformer
+from specjax.models import table, transformer
 from specjax.types import Params, Spec
 from tests import models
 
@@ -134,7 +134,7 @@ def test_a_stop_drafts_less():
 #
 # 4 and 6 end a text, and three tokens are drafted.
 
-TABLE = models.table(10)
+TABLE = table.build(10)
 HAND = Spec(TABLE, lm.make(TABLE, 3), verify.token, (4, 6))
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from experiments import build, generate
+from experiments.settings import SamplingValues
 from tests import tiny
 
 
@@ -32,3 +33,25 @@ def test_steps_add_up(tmp_path):
   whole = [kinds for _, kinds, _ in done if kinds[-1] != 'accepted']
   accepted = sum(kinds.count('accepted') for kinds in whole)
   assert accepted == int(counts.accepted.sum())
+
+
+def test_the_stages_of_a_config_reach_the_text(tmp_path):
+  tiny.write_pair(tmp_path)
+  stages = SamplingValues(
+    logit_bias=((7, 9.0), (9, 8.0)),
+    repetition_penalty=1.3,
+    presence_penalty=2.0,
+    frequency_penalty=2.0,
+    forbidden=(7,),
+    min_new_tokens=20,
+  )
+  x = tiny.experiment(
+    tmp_path, drafters=('ngram',), max_new_tokens=20, sampling=stages
+  )
+  done = list(generate.steps(build.build(x), x, [5, 6, 7, 5, 6]))
+  tokens = [t for new, _, _ in done for t in new]
+  assert len(tokens) == 20
+  assert 7 not in tokens
+  # The bias makes it come until the penalties have outgrown it.
+  assert tokens[0] == 9
+  assert set(tokens) != {9}

@@ -14,7 +14,7 @@ LAYERS = (
   {'specjax.models', 'specjax.verify'},
   {'specjax.drafters'},
   {'specjax.generate'},
-  {'specjax.metrics', 'specjax.theory'},
+  {'specjax.metrics', 'specjax.goodness', 'specjax.exact'},
   {'experiments'},
   {'configs', 'benchmarks'},
 )

@@ -21,6 +21,7 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, ngram, plain
+from specjax.models import table
 from specjax.types import Params, Rule, Spec
 from tests import models, reference
 
@@ -31,7 +32,7 @@ ROUNDS = 32
 ROWS = 128  # of one setting in one round
 
 MODEL = models.tiny(VOCAB, 1)
-TABLE = models.table(VOCAB)
+TABLE = table.build(VOCAB)
 
 # Prompt, temperature, top-p.
 SETTINGS = (

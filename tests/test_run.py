@@ -96,18 +96,6 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   assert file.read_text().splitlines() == rows
 
 
-def test_unknown_field_is_refused(folder):
-  done = subprocess.run(
-    command(folder, '--config.gama=3'),
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode != 0
-  assert 'gama' in done.stderr
-
-
 @pytest.fixture(scope='module')
 def rows(folder, tmp_path_factory):
   jax.clear_caches()  # What other tests compiled would not be counted.

@@ -18,19 +18,18 @@ def path_to_root(parents, row):
   return path
 
 
-@pytest.mark.parametrize(
-  'parents',
-  [
-    (),
-    (0,),
-    (0, 1, 0),
-    (0, 1, 2, 3),
-    (0, 0, 0),
-    (0, 0, 1, 1, 2, 2, 6),
-    (0, *range(17)),  # so many rows are not unrolled
-  ],
-  ids=str,
-)
+TREES = [
+  (),
+  (0,),
+  (0, 1, 0),
+  (0, 1, 2, 3),
+  (0, 0, 0),
+  (0, 0, 1, 1, 2, 2, 6),
+  (0, *range(17)),  # so many rows are not unrolled
+]
+
+
+@pytest.mark.parametrize('parents', TREES, ids=str)
 def test_layout_is_that_of_the_paths_to_the_root(parents):
   depth, mask = trees.layout(jnp.array(parents, jnp.int32))
   rows = len(parents) + 1
@@ -38,6 +37,19 @@ def test_layout_is_that_of_the_paths_to_the_root(parents):
   assert depth.tolist() == [len(path) - 1 for path in paths]
   seen = [[j in path for j in range(rows)] for path in paths]
   assert mask.tolist() == seen
+
+
+@pytest.mark.parametrize('parents', TREES, ids=str)
+def test_tokens_above_are_those_of_the_path(parents):
+  paths = [path_to_root(parents, row) for row in range(len(parents) + 1)]
+  depth = max(map(len, paths))  # one more than any path needs
+  tokens = [7 * i % 5 for i in range(len(parents))]
+  found = trees.above(
+    jnp.array(parents, jnp.int32), jnp.array(tokens, jnp.int32), depth
+  )
+  for row, path in zip(found.tolist(), paths, strict=True):
+    texts = [tokens[node - 1] for node in path[-2::-1]]
+    assert row == texts + [-1] * (depth - len(texts))
 
 
 def test_a_chain_sees_all_before_it():

@@ -155,21 +155,41 @@ def make(
   )
 
 
-def read(target: Model, path: str) -> tuple[Model, Any]:
-  """The draft model of a directory, its weights laid out as the target's are.
+@functools.cache
+def resize(model: Model, vocab: int) -> Model:
+  """The model with logits of another vocabulary, to which ids mean the same.
 
-  Raises:
-    ValueError: draft and target have different vocabularies.
+  A smaller head is filled with minus infinity, so that q is 0 there; of a
+  larger one the rest is left out. Ids beyond the embedding are read as its
+  last, as JAX reads beyond an array's end.
+
+  Args:
+    model: the model; its parameters stay as they are.
+    vocab: entries of the logits.
+  """
+  own = model.config.vocab_size
+  if own == vocab:
+    return model
+
+  def head(params, hidden):
+    logits = model.head(params, hidden)[..., :vocab]
+    widths = [(0, 0)] * (logits.ndim - 1) + [(0, vocab - logits.shape[-1])]
+    return jnp.pad(logits, widths, constant_values=-jnp.inf)
+
+  return model._replace(head=head)
+
+
+def read(target: Model, path: str) -> tuple[Model, Any]:
+  """The draft model of a directory, laid out as the target's weights are.
+
+  Heads may differ in size where the rest of the larger is unused; that the
+  ids of both mean the same tokens is for the caller to see to, who has the
+  tokenizers.
   """
   model, params = checkpoints.load(path)
-  if model.config.vocab_size != target.config.vocab_size:
-    raise ValueError(
-      f'draft {path} has a vocabulary of {model.config.vocab_size} tokens and '
-      f'the target one of {target.config.vocab_size}: they must share one'
-    )
   if target.config.blocked:
     model, params = transformer.block(model, params)
-  return model, params
+  return resize(model, target.config.vocab_size), params
 
 
 def load(

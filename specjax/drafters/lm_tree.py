@@ -89,9 +89,9 @@ def remaining(q, drawn, logits, temperature):
   return jnp.where(total > 0, left / jnp.where(total > 0, total, 1), spare)
 
 
-def draw_siblings(u, logits, values, replacement):
+def draw_siblings(u, logits, values, history, above, replacement):
   """Tokens [W] below one row and the laws [W, V] they were drawn from."""
-  q = sampling.distribution(logits, values)
+  q, logits = sampling.law(logits, values, history, above)
   drawn = jnp.zeros(q.shape, bool)
   tokens, laws = [], []
   for coin in u:
@@ -189,6 +189,9 @@ def make(
       )
       return model.head(params.drafter, out.hidden), out.flight
 
+    above = jax.vmap(
+      lambda tokens: trees.above(jnp.array(parents), tokens, depth)
+    )
     index = jnp.maximum(base[:, None] + jnp.arange(2), 0)
     new, at = jnp.take_along_axis(ctx.tokens, index, 1), 0
     flight, row = memory.flight, -1  # Tree row of what is fed first.
@@ -199,9 +202,13 @@ def make(
       coins = np.zeros((len(level.rows), level.width), int)
       coins[level.place, level.rank] = np.arange(level.begin, level.end)
       draw = functools.partial(draw_siblings, replacement=replacement)
-      draw = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None)))
+      draw = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None, None, 0)))
       drawn, laws = draw(
-        u[:, coins], logits[:, np.array(level.rows) - row], ctx.sampling
+        u[:, coins],
+        logits[:, np.array(level.rows) - row],
+        ctx.sampling,
+        ctx.history,
+        above(tokens)[:, np.array(level.rows)],
       )
       # Made anew: jax remembers an array as the precision then in force had it.
       node = np.array(level.place), np.array(level.rank)

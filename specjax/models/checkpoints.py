@@ -53,6 +53,64 @@ class _Tensor(NamedTuple):
   dtype: str
 
 
+class _Plan(NamedTuple):
+  """A checked checkpoint whose weights have not been read yet."""
+
+  config: transformer.TransformerConfig
+  shapes: dict[str, jax.ShapeDtypeStruct]
+  sources: dict[str, zoo.Source]
+  tensors: dict[str, _Tensor]
+
+
+class Description(NamedTuple):
+  """What a checkpoint holds, without its weights.
+
+  family: `model_type` of `config.json`.
+  model: the model.
+  stored_bytes: of the weight files.
+  """
+
+  family: str
+  model: Model
+  stored_bytes: int
+
+
+def _plan(directory: pathlib.Path, stack: contextlib.ExitStack) -> _Plan:
+  attributes = _read_json(directory / _CONFIG)
+  try:
+    family, config = zoo.read_attributes(attributes)
+  except ValueError as error:
+    raise CheckpointError(f'{directory / _CONFIG}: {error}') from error
+  shapes = zoo.shape_params(config)
+  sources = zoo.list_sources(family, shapes)
+  tensors = _open_tensors(directory, stack)
+  _check_names(directory, family, config, sources, tensors)
+  _check_tensors(sources, shapes, tensors)
+  return _Plan(config, shapes, sources, tensors)
+
+
+def describe(path: str | os.PathLike) -> Description:
+  """Checks a checkpoint as `load` does, and reads no weights.
+
+  Only `config.json` and the headers of the weights are read, but where tied
+  weights are stored twice: then the two copies are compared.
+
+  Args:
+    path: a local directory.
+
+  Raises:
+    CheckpointError: `load` would refuse it.
+  """
+  directory = _check_directory(path)
+  with contextlib.ExitStack() as stack:
+    plan = _plan(directory, stack)
+  return Description(
+    _read_json(directory / _CONFIG)['model_type'],
+    transformer.build(plan.config),
+    sum(file.stat().st_size for file in _list_files(directory)),
+  )
+
+
 def load(
   path: str | os.PathLike, dtype: Any = jnp.float32
 ) -> tuple[Model, dict[str, Any]]:
@@ -70,24 +128,16 @@ def load(
       model that is not exactly ours.
   """
   directory = _check_directory(path)
-  attributes = _read_json(directory / _CONFIG)
-  try:
-    family, config = zoo.read_attributes(attributes)
-  except ValueError as error:
-    raise CheckpointError(f'{directory / _CONFIG}: {error}') from error
-  shapes = zoo.shape_params(config)
-  sources = zoo.list_sources(family, shapes)
   params = {}
   with contextlib.ExitStack() as stack:
-    tensors = _open_tensors(directory, stack)
-    _check_names(directory, family, config, sources, tensors)
-    _check_tensors(sources, shapes, tensors)
-    for key, (layout, names) in sources.items():
-      parts = [tensors[name].file.get_tensor(name) for name in names]
+    plan = _plan(directory, stack)
+    for key, (layout, names) in plan.sources.items():
+      parts = [plan.tensors[name].file.get_tensor(name) for name in names]
       # A copy: an alias could be memory of the file, which may change.
-      params[key] = jnp.array(layout.join(parts, shapes[key].shape), dtype)
+      whole = layout.join(parts, plan.shapes[key].shape)
+      params[key] = jnp.array(whole, dtype)
   nested = flax.traverse_util.unflatten_dict(params, sep='/')
-  return transformer.build(config), nested
+  return transformer.build(plan.config), nested
 
 
 def save(
@@ -156,6 +206,11 @@ def save(
     raise
 
 
+def has_tokenizer(path: str | os.PathLike) -> bool:
+  """Whether a directory holds the files of a tokenizer."""
+  return any((pathlib.Path(path) / name).is_file() for name in _TOKENIZER)
+
+
 def load_tokenizer(path: str | os.PathLike) -> Any:
   """Loads the tokenizer of a checkpoint.
 
@@ -164,7 +219,7 @@ def load_tokenizer(path: str | os.PathLike) -> Any:
   """
   directory = _check_directory(path)
   # Without its files transformers makes up an empty tokenizer.
-  if not any((directory / name).is_file() for name in _TOKENIZER):
+  if not has_tokenizer(directory):
     raise CheckpointError(
       f'{directory} has no tokenizer; add one of {", ".join(_TOKENIZER)}'
     )

@@ -36,7 +36,7 @@ _RANGES = {
   ),
   'top_k': (
     jnp.int32,
-    lambda x: (x >= 0) & (x == np.floor(x)),
+    lambda x: (x >= 0) & (x == np.floor(x)) & (x < 2**31),
     'a whole number of at least 0 (0: all)',
   ),
   'top_p': (jnp.float32, lambda x: (x > 0) & (x <= 1), 'in (0, 1]'),
@@ -50,7 +50,7 @@ _RANGES = {
   'frequency_penalty': (jnp.float32, lambda x: np.abs(x) <= 2, 'in [-2, 2]'),
   'min_new_tokens': (
     jnp.int32,
-    lambda x: (x >= 0) & (x == np.floor(x)),
+    lambda x: (x >= 0) & (x == np.floor(x)) & (x < 2**31),
     'a whole number of at least 0',
   ),
 }
@@ -62,7 +62,7 @@ def _spread(batch, name, value):
     return None
   dtype, valid, allowed = _RANGES[name]
   array = np.asarray(value)
-  with np.errstate(over='ignore'):
+  with np.errstate(all='ignore'):
     kept = array.astype(dtype)  # which may round to a value out of range
   if not np.all(valid(array) & valid(kept)):
     raise ValueError(f'{name} must be {allowed}, got {value}')
@@ -130,7 +130,8 @@ def _end(batch, least, forbidden, eos, vocab_size):
   """Tokens [B, number of them] that must not end a text too soon."""
   if least is None:
     return None
-  _check_tokens('min_new_tokens', eos, vocab_size)
+  _check_tokens('min_new_tokens', (), vocab_size)
+  _check_tokens('eos', eos, vocab_size)
   waits = np.asarray(least) > 0
   if waits.any() and not eos:
     raise ValueError(

@@ -63,7 +63,7 @@ def token_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
 token = Rule(token_accept, token_rest, lossless=True, refuses=refuses_trees)
 
 
-def _block_weights(draft: Draft, scores: Scores) -> jax.Array:
+def block_weights(draft: Draft, scores: Scores) -> jax.Array:
   """[N+1]: min(w p(x) / q(x), 1) along the chain, from w = 1 at the root."""
   p = at_tokens(scores.probs[:-1], draft.tokens)
   q = at_tokens(
@@ -91,7 +91,7 @@ def block_accept(draft: Draft, scores: Scores) -> jax.Array:
   the draft ends early, h = w there, as at the end of a whole block.
   """
   nodes = draft.tokens.shape[0]
-  weights = _block_weights(draft, scores)
+  weights = block_weights(draft, scores)
   q = drafted_probs(draft, scores.probs.shape[-1], weights.dtype)
   left = jnp.maximum(weights[:-1, None] * scores.probs[:-1] - q, 0).sum(-1)
   lost = left + 1 - weights[:-1]
@@ -120,7 +120,7 @@ def block_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   nodes = draft.tokens.shape[0]
   if nodes == 0:
     return p
-  weight = _block_weights(draft, scores)[row]
+  weight = block_weights(draft, scores)[row]
   q = drafted_probs(draft, p.shape[-1], p.dtype)[jnp.minimum(row, nodes - 1)]
   return jnp.where(row < draft.size, residual(weight * p - q, p), p)
 

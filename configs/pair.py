@@ -1,0 +1,30 @@
+"""Your own target, with your own draft or none.
+
+  python -m experiments.run --config configs/pair.py \\
+    --config.target.path=TARGET --config.draft.path=DRAFT \\
+    --config.prompts.path=HumanEval.jsonl.gz
+
+TARGET and DRAFT are Hugging Face directories; without a draft the n-gram lookup
+drafts alone. Without a file the embedded corpus gives the prompts. What would
+be refused, before anything heavy is loaded, and a first guess of the cost:
+
+  python -m experiments.inspect --config configs/pair.py \\
+    --config.target.path=TARGET --config.draft.path=DRAFT
+
+Every set of prompts is known by its fields, `experiments/settings.py` lists
+them. To translate the lines of a text, and to chat:
+
+  --config.prompts.path=source.en \\
+    --config.prompts.form='translate English to German: {line}'
+  --config.prompts.path=question.jsonl --config.prompts.chat
+"""
+
+from experiments.settings import Candidate, Checkpoint, Experiment
+
+
+def get_config() -> Experiment:
+  return Experiment(
+    name='pair',
+    target=Checkpoint(),
+    candidates={'ngram': Candidate('specjax.drafters.ngram.load', 4)},
+  )

@@ -1,0 +1,96 @@
+"""Every rule with every kind of draft that it takes."""
+
+import dataclasses
+from collections.abc import Callable
+
+from experiments.certificate.world import World
+from specjax import exact, verify
+from specjax.drafters import lm, lm_tree, ngram
+from specjax.types import Drafter, Rule
+
+_CHAIN = (0, 1, 2)
+_TREE = (0, 0, 1, 1, 2)
+_CHAINS = (0, 0, 1, 2)
+_STOP = 0.35
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """A drafter, and the enumeration of all that it may draft."""
+
+  name: str
+  drafter: Callable[[World], Drafter]
+  source: Callable[[World], exact.Source]
+
+
+CHAIN = Kind(
+  'chain', lambda w: lm.make(w.draft, 3), lambda w: exact.tree(_CHAIN)
+)
+STOPPED = Kind(
+  'chain that stops',
+  lambda w: lm.make(w.draft, 3, lm.confidence(_STOP)),
+  lambda w: exact.tree(_CHAIN, size=exact.stopping(_STOP)),
+)
+LOOKUP = Kind(
+  'lookup', lambda w: ngram.make(3), lambda w: exact.lookup(w.prompt, 3)
+)
+TREE = Kind(
+  'tree without replacement',
+  lambda w: lm_tree.make(w.draft, _TREE),
+  lambda w: exact.tree(_TREE),
+)
+TREE_WITH = Kind(
+  'tree with replacement',
+  lambda w: lm_tree.make(w.draft, _TREE, True),
+  lambda w: exact.tree(_TREE, True),
+)
+CHAINS = Kind(
+  'two chains',
+  lambda w: lm_tree.make(w.draft, _CHAINS, True),
+  lambda w: exact.tree(_CHAINS, True),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A row of the certificate for every setting.
+
+  Attributes:
+    rule: its name.
+    verify: the rule.
+    kind: of draft.
+    model: whether tables or transformers draft and verify.
+    quick: whether the quick certificate runs its loop, too.
+  """
+
+  rule: str
+  verify: Rule
+  kind: Kind
+  model: str = 'table'
+  quick: bool = False
+
+
+CASES = (
+  Case('token', verify.token, CHAIN, quick=True),
+  Case('token', verify.token, STOPPED),
+  Case('token', verify.token, LOOKUP),
+  Case('token', verify.token, CHAIN, 'transformer'),
+  Case('block', verify.block, CHAIN, quick=True),
+  Case('block', verify.block, STOPPED),
+  Case('block', verify.block, LOOKUP),
+  Case('recursive', verify.recursive, CHAIN),
+  Case('recursive', verify.recursive, TREE, quick=True),
+  Case('recursive', verify.recursive, TREE_WITH),
+  Case('recursive', verify.recursive, CHAINS),
+  Case('recursive', verify.recursive, TREE, 'transformer'),
+  Case('k-SEQ', verify.k_seq, TREE_WITH),
+  Case('k-SEQ', verify.k_seq, CHAINS, quick=True),
+  Case('lenience 0.5', verify.lenience(0.5), CHAIN),
+  Case('typical', verify.typical(), CHAIN),
+  Case('typical', verify.typical(), TREE),
+)
+
+
+def find(rule: str, kind: Kind, model: str = 'table') -> Case:
+  wanted = rule, kind, model
+  return next(c for c in CASES if (c.rule, c.kind, c.model) == wanted)

@@ -1,0 +1,88 @@
+"""Tokens per step, exactly: published toy values and what must hold."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import exact, verify
+from specjax.types import Rule
+
+
+def _constant(p, texts: exact.Texts) -> exact.Laws:
+  """A law that is the same after every text."""
+  probs = jnp.broadcast_to(jnp.asarray(p, float), (len(texts), len(p)))
+  return exact.Laws(probs, jnp.log(probs))
+
+
+def _random(random, texts: exact.Texts, greedy: bool) -> exact.Laws:
+  probs = random.dirichlet(np.full(texts.vocab, 0.7), len(texts))
+  if greedy:
+    probs = np.eye(texts.vocab)[probs.argmax(1)]
+  probs = jnp.asarray(probs)
+  return exact.Laws(probs, jnp.log(probs), float(not greedy))
+
+
+def tau(rule: Rule, source, texts, p, q) -> float:
+  """Tokens that a step emits on average, bonus or corrected one included."""
+  law = exact.step(rule, source, texts, p, q, [0])[0]
+  return exact.tokens_per_step(law, texts)
+
+
+def published() -> list[dict]:
+  """Toy examples of the papers, in tokens accepted by a step."""
+  two = exact.Texts(2, 3)
+  p, q = _constant([1 / 3, 2 / 3], two), _constant([2 / 3, 1 / 3], two)
+  sun = 'Sun et al., arXiv:2403.10444, gamma 2'
+  certain, even = _constant([1.0, 0.0], two), _constant([0.5, 0.5], two)
+  chen = 'Chen et al., arXiv:2402.12374, 2 children'
+  pair = exact.tree((0, 0), True)
+  cases = (
+    ('token', sun, verify.token, exact.tree((0, 1)), p, q, 10 / 9),
+    ('block', sun, verify.block, exact.tree((0, 1)), p, q, 11 / 9),
+    ('with replacement', chen, verify.recursive, pair, certain, even, 0.75),
+    (
+      'without replacement',
+      chen,
+      verify.recursive,
+      exact.tree((0, 0)),
+      certain,
+      even,
+      1.0,
+    ),
+  )
+  return [
+    {
+      'rule': name,
+      'source': source,
+      'accepted': tau(rule, drafts, two, p, q) - 1,
+      'published': value,
+    }
+    for name, source, rule, drafts, p, q, value in cases
+  ]
+
+
+def block_against_token(pairs: int, depth: int) -> list[dict]:
+  """Least and mean of block's tau minus token's, over random pairs of laws."""
+  rows = []
+  for greedy in (False, True):
+    random = np.random.default_rng(0)
+    for gamma in range(1, depth + 1):
+      texts = exact.Texts(3, gamma + 1)
+      drafts = exact.tree(tuple(range(gamma)))
+      gains = []
+      for _ in range(pairs):
+        p, q = (_random(random, texts, greedy) for _ in range(2))
+        token, block = (
+          tau(rule, drafts, texts, p, q)
+          for rule in (verify.token, verify.block)
+        )
+        gains.append(block - token)
+      rows.append(
+        {
+          'temperature': float(not greedy),
+          'gamma': gamma,
+          'pairs': pairs,
+          'least': min(gains),
+          'mean': float(np.mean(gains)),
+        }
+      )
+  return rows

@@ -1,0 +1,142 @@
+"""Whether a drafter's memory is what reading the text again would make.
+
+An exact rule hides a drafter that remembers wrongly: the text keeps its law,
+and only the acceptance falls. So drafts themselves are compared.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.certificate.world import World
+from specjax import generate, sampling, trees
+from specjax.drafters import lm
+from specjax.models import transformer
+from specjax.types import Context, Draft, Drafter, Verdict
+
+_SLOTS = 128
+
+
+def _features(w: World, tokens, taps):
+  """The target's features [B, S, len(taps), E] of whole texts."""
+  mask, positions = transformer.causal(*tokens.shape)
+  out = w.target.forward(
+    w.params.target, tokens, positions, None, None, mask, taps=taps
+  )
+  return out.taps
+
+
+def gap(w: World, drafter: Drafter) -> float:
+  """Largest difference of q between remembering and reading again.
+
+  After steps of which row r accepted r drafted tokens.
+  """
+  rows = drafter.depth + 1
+  random = np.random.default_rng(0)
+  values, length = sampling.make(rows), np.arange(2, rows + 2)
+  tokens = np.zeros((rows, _SLOTS), np.int32)
+  for row, count in zip(tokens, length, strict=True):
+    row[:count] = random.integers(0, w.vocab, count)
+  accepted = np.arange(rows)
+  path = np.minimum(np.arange(drafter.depth + 1), accepted[:, None])
+  propose, init = jax.jit(drafter.propose), jax.jit(drafter.init)
+
+  def read():
+    ctx = Context(
+      jnp.asarray(tokens), jnp.asarray(length), (), values, sampling.History()
+    )
+    hidden = _features(w, jnp.asarray(tokens), drafter.taps)
+    return ctx, hidden, init(w.params, ctx, hidden[np.arange(rows), length - 2])
+
+  ctx, _, memory = read()
+  worst = 0.0
+  for turn in range(3):
+    key = generate.row_keys(turn, range(rows))
+    draft, memory = propose(w.params, memory, ctx, key)
+    at = length[:, None] - 1 + path
+    for row in range(rows):
+      end = length[row] + accepted[row]
+      tokens[row, length[row] : end] = draft.tokens[row, : accepted[row]]
+      tokens[row, end] = random.integers(w.vocab)
+    length = length + accepted + 1
+    ctx, hidden, again = read()
+    verdict = Verdict(
+      jnp.asarray(path),
+      jnp.asarray(accepted),
+      jnp.asarray(tokens[np.arange(rows), length - 1]),
+    )
+    along = hidden[np.arange(rows)[:, None], at]
+    memory = drafter.commit(w.params, memory, ctx, verdict, along)
+    ours, theirs = (
+      propose(w.params, state, ctx, key)[0].probs for state in (memory, again)
+    )
+    worst = max(worst, float(jnp.abs(ours - theirs)[:, 0].max()))
+  return worst
+
+
+def features(w: World, remember) -> Drafter:
+  """Two tokens from the target's last feature; `remember` updates it."""
+  depth = 2
+
+  def init(params, ctx, hidden):
+    del params, ctx  # Unused.
+    return hidden[:, 0]
+
+  def propose(params, memory, ctx, key):
+    del params  # Unused.
+    batch = len(ctx.length)
+    q = jax.nn.softmax(4 * memory[:, : w.vocab])
+    probs = jnp.stack([q, q], 1)
+    u = jax.vmap(lambda k: jax.random.uniform(k, (depth,)))(key)
+    tokens = jax.vmap(jax.vmap(sampling.draw))(u, probs)
+    size = jnp.full(batch, depth, jnp.int32)
+    return Draft(tokens, trees.chain(batch, depth), size, probs), memory
+
+  def commit(params, memory, ctx, verdict, hidden):
+    del params, ctx  # Unused.
+    return jax.vmap(remember)(memory, verdict.num_accepted, hidden[:, :, 0])
+
+  return Drafter(depth, depth, init, propose, commit, taps=(0,))
+
+
+def _last_accepted(memory, accepted, hidden):
+  del memory  # Unused.
+  return hidden[accepted]
+
+
+def _stale_after_rejection(memory, accepted, hidden):
+  return jnp.where(accepted == 2, hidden[accepted], memory)
+
+
+def _one_slot_off(drafter: Drafter) -> Drafter:
+  def propose(*args):
+    draft, cache = drafter.propose(*args)
+    return draft, jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), cache)
+
+  return drafter._replace(propose=propose)
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongMemory:
+  """A drafter that remembers wrongly, and the same one without the bug."""
+
+  name: str
+  right: Callable[[World], Drafter]
+  wrong: Callable[[World], Drafter]
+
+
+WRONG_MEMORIES = (
+  WrongMemory(
+    'draft: features of before the last rejection',
+    lambda w: features(w, _last_accepted),
+    lambda w: features(w, _stale_after_rejection),
+  ),
+  WrongMemory(
+    'draft: its cache is written one slot off',
+    lambda w: lm.make(w.draft, 3),
+    lambda w: _one_slot_off(lm.make(w.draft, 3)),
+  ),
+)

@@ -1,0 +1,138 @@
+"""Planted bugs of rules and of a drafter's promise, seen by enumeration."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.certificate import cases
+from experiments.certificate.world import World
+from specjax import exact, verify
+from specjax.types import Rule
+from specjax.verify import chains
+from specjax.verify.judge import at_tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongLaw:
+  """A rule, or drafts that are not what they promise."""
+
+  name: str
+  rule: Rule
+  source: Callable[[World], exact.Source]
+
+
+def _target_itself(draft, scores, row):
+  del draft  # Unused.
+  return scores.probs[row]
+
+
+def _with_bonus(law):
+  """The residual of token verification, and another law after the chain."""
+
+  def rest(draft, scores, row):
+    right = chains.token_rest(draft, scores, row)
+    return jnp.where(row < draft.size, right, law(draft, scores.probs[row]))
+
+  return verify.token._replace(rest=rest)
+
+
+def _argmax(draft, p):
+  del draft  # Unused.
+  return (jnp.arange(len(p)) == p.argmax()).astype(p.dtype)
+
+
+def _last_of_the_draft(draft, p):
+  del p  # Unused.
+  return draft.probs[-1]
+
+
+def _judged_by(ratio):
+  """min(1, ratio(p(x), q(x))), with p at the row above, untouched."""
+
+  def accept(draft, scores):
+    p = at_tokens(scores.probs[draft.parents], draft.tokens)
+    q = at_tokens(draft.probs, draft.tokens)
+    return jnp.minimum(ratio(p, q), 1)
+
+  return accept
+
+
+def _each_coin_alone(draft, scores):
+  """Weights of a block, taken for chances to go on."""
+  return chains.block_weights(draft, scores)[1:]
+
+
+def _cut_before_unlikely(chances):
+  """Tokens before the first unlikely one, which was drawn, too."""
+  unlikely = np.pad(chances < 0.4, ((0, 0), (0, 1)), constant_values=True)
+  return unlikely.argmax(1)
+
+
+def _unconditional(source):
+  """Siblings are drawn without replacement and reported as if with it."""
+
+  def wrong(texts, q, contexts):
+    made = source(texts, q, contexts)
+    every = np.arange(len(made.rows))[:, None]
+    above = made.rows[every, np.asarray(made.draft.parents)]
+    return made._replace(draft=made.draft._replace(probs=q.probs[above]))
+
+  return wrong
+
+
+_quotient = _judged_by(chains.quotient)
+
+WRONG_LAWS = (
+  WrongLaw(
+    'residual is p: q is not subtracted',
+    verify.token._replace(rest=_target_itself),
+    cases.CHAIN.source,
+  ),
+  WrongLaw(
+    'a token is accepted with q / p',
+    verify.token._replace(accept=_judged_by(lambda p, q: q / p)),
+    cases.CHAIN.source,
+  ),
+  WrongLaw(
+    'the bonus token is the argmax',
+    _with_bonus(_argmax),
+    cases.CHAIN.source,
+  ),
+  WrongLaw(
+    'the bonus token comes from the draft',
+    _with_bonus(_last_of_the_draft),
+    cases.CHAIN.source,
+  ),
+  WrongLaw(
+    'a drawn token is dropped for being unlikely',
+    verify.token,
+    lambda w: exact.tree((0, 1, 2), size=_cut_before_unlikely),
+  ),
+  WrongLaw(
+    'block: the residual of token verification',
+    verify.block._replace(rest=chains.token_rest),
+    cases.CHAIN.source,
+  ),
+  WrongLaw(
+    'block: the first failed coin ends it',
+    verify.block._replace(accept=_each_coin_alone),
+    cases.CHAIN.source,
+  ),
+  WrongLaw(
+    'tree: later siblings are judged by p, not by what is left',
+    verify.recursive._replace(accept=_quotient),
+    cases.TREE.source,
+  ),
+  WrongLaw(
+    'tree: drawn without replacement, reported as with it',
+    verify.recursive,
+    lambda w: _unconditional(exact.tree((0, 0, 1, 1, 2))),
+  ),
+  WrongLaw(
+    'k-SEQ: every candidate is tested as if alone',
+    verify.k_seq._replace(accept=_quotient),
+    cases.CHAINS.source,
+  ),
+)

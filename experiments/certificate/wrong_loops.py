@@ -1,0 +1,234 @@
+"""Planted bugs of the loop, seen in what the compiled program makes."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from experiments.certificate import cases
+from experiments.certificate.world import World
+from specjax import cache as caches
+from specjax import generate, sampling, trees, verify
+from specjax.types import Draft, Drafter, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongLoop:
+  """A loop that should have the law of a case and has not.
+
+  Attributes:
+    name: what is wrong.
+    case: what it should be.
+    drafter: that drafts instead, of a world.
+    parts: that a step is made of instead.
+    quick: whether the quick certificate runs it.
+  """
+
+  name: str
+  case: cases.Case
+  drafter: Callable[[World], Drafter] | None = None
+  parts: generate.Parts = generate.PARTS
+  quick: bool = False
+
+
+# Drafters: a chain from a table, with one thing off
+
+
+def _fresh(memory, key, length, depth):
+  del length  # Unused.
+  return jax.random.uniform(key, (depth,)), memory
+
+
+def _honest(logits, q):
+  del logits  # Unused.
+  return q
+
+
+def _chain(depth, choose=sampling.draw, report=_honest, coins=_fresh):
+  """A drafter whose parameters are a table of logits [V, V].
+
+  Args:
+    depth: K.
+    choose: (u, q) -> token.
+    report: (logits, q) -> what `probs` says.
+    coins: (memory, key, length, depth) -> u [depth] and memory.
+  """
+
+  def init(params, ctx, hidden):
+    del params, hidden  # Unused.
+    batch = len(ctx.length)
+    return jax.random.split(jax.random.key(0), batch), jnp.zeros(batch, bool)
+
+  def draft_row(table, memory, token, length, values, history, key):
+    u, memory = coins(memory, key, length, depth)
+    above = jnp.full(depth, -1, jnp.int32)
+    probs = []
+    for i in range(depth):
+      q, _ = sampling.law(table[token], values, history, above)
+      probs.append(report(table[token], q))
+      token = choose(u[i], q)
+      above = above.at[i].set(token)
+    return above, jnp.stack(probs), memory
+
+  def propose(params, memory, ctx, key):
+    last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)[:, 0]
+    row = functools.partial(draft_row, params.drafter)
+    tokens, probs, memory = jax.vmap(row)(
+      memory, last, ctx.length, ctx.sampling, ctx.history, key
+    )
+    batch = len(last)
+    size = jnp.full(batch, depth, jnp.int32)
+    return Draft(tokens, trees.chain(batch, depth), size, probs), memory
+
+  def commit(params, memory, ctx, verdict, hidden):
+    del params, ctx, verdict, hidden  # Unused.
+    return memory
+
+  return Drafter(depth, depth, init, propose, commit)
+
+
+def _raw(logits, q):
+  return jax.nn.softmax(logits).astype(q.dtype)
+
+
+def _best(u, q):
+  del u  # Unused.
+  return jnp.argmax(q).astype(jnp.int32)
+
+
+def _tied_to_positions(memory, key, length, depth):
+  """Coins of a position are the same whenever it is drafted."""
+  first, started = memory
+  first = jnp.where(started, first, key)
+  at = jax.vmap(lambda i: jax.random.fold_in(first, length + i))
+  u = jax.vmap(jax.random.uniform)(at(jnp.arange(depth)))
+  return u, (first, jnp.ones_like(started))
+
+
+# Parts of the step
+
+
+def _one_key(keys):
+  """Drafting and judging share a key."""
+  keep, to_draft, _ = generate.PARTS.split(keys)
+  return keep, to_draft, to_draft
+
+
+def _temperature_last(logits, values, history, above):
+  """Cuts at temperature 1, and the temperature after them."""
+  one = jnp.ones_like(values.temperature)
+  cut = sampling.laws(logits, values._replace(temperature=one), history, above)
+  scale = jnp.maximum(values.temperature, 1e-6)[:, None, None]
+  kept = jnp.where(cut.probs > 0, cut.logits / scale, -jnp.inf)
+  right = sampling.laws(logits, values, history, above)
+  greedy = (values.temperature == 0)[:, None, None]
+  return right._replace(
+    probs=jnp.where(greedy, right.probs, jax.nn.softmax(kept))
+  )
+
+
+def _hottest_for_all(logits, values, history, above):
+  """Greedy rows are sampled as their neighbours are."""
+  hot = jnp.full_like(values.temperature, values.temperature.max())
+  return sampling.laws(logits, values._replace(temperature=hot), history, above)
+
+
+def _blind_to_drafted(logits, values, history, above):
+  return sampling.laws(logits, values, history, jnp.full_like(above, -1))
+
+
+def _coin_used_twice(key, draft, scores, rule, depth):
+  """The coin that rejects a token also draws the one in its place."""
+  nodes = draft.tokens.shape[0]
+  u = jax.random.uniform(key, (nodes + 1,), scores.probs.dtype)
+  path, count = verify.walk(draft, rule.accept(draft, scores), u[1:], depth)
+  rest = rule.rest(draft, scores, path[-1])
+  coin = u[jnp.where(count < nodes, count + 1, 0)]
+  return Verdict(path, count, sampling.draw(coin, rest))
+
+
+def _ends_only_last(state, draft, verdict, eos):
+  """An end of text counts only as the last token of a step."""
+  emitted, _, _, stopped = generate.PARTS.emit(state, draft, verdict, eos)
+  full = verdict.num_accepted + 1
+  last = jnp.take_along_axis(emitted, verdict.num_accepted[:, None], 1)
+  stopped &= (last == jnp.asarray(eos)).any(1)
+  room = jnp.minimum(full, state.limit - state.length)
+  return emitted, room, room == full, stopped
+
+
+def _one_slot_off(cache, flight, path, start):
+  return caches.commit(cache, flight, path, start + 1)
+
+
+def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):
+  live = jnp.ones_like(live)
+  return generate.PARTS.count(counts, draft, verdict, emitted, room, live, beta)
+
+
+_TOKEN = cases.find('token', cases.CHAIN)
+_BLOCK = cases.find('block', cases.CHAIN)
+_PARTS = generate.PARTS
+
+WRONG_LOOPS = (
+  WrongLoop(
+    'draft: reports q before temperature and cuts',
+    _TOKEN,
+    lambda w: _chain(3, report=_raw),
+    quick=True,
+  ),
+  WrongLoop(
+    'draft: takes the argmax, reports q',
+    _TOKEN,
+    lambda w: _chain(3, choose=_best),
+  ),
+  WrongLoop(
+    'draft: keys tied to positions, under block verification',
+    _BLOCK,
+    lambda w: _chain(3, coins=_tied_to_positions),
+  ),
+  WrongLoop(
+    'one key for drafting and judging',
+    _TOKEN,
+    parts=_PARTS._replace(split=_one_key),
+  ),
+  WrongLoop(
+    'verification: temperature after top-p',
+    _TOKEN,
+    parts=_PARTS._replace(laws=_temperature_last),
+  ),
+  WrongLoop(
+    'verification: one temperature for the batch',
+    _TOKEN,
+    parts=_PARTS._replace(laws=_hottest_for_all),
+  ),
+  WrongLoop(
+    'verification: penalties blind to drafted tokens',
+    _TOKEN,
+    parts=_PARTS._replace(laws=_blind_to_drafted),
+  ),
+  WrongLoop(
+    'the coin that rejects draws the residual, too',
+    _TOKEN,
+    parts=_PARTS._replace(judge=_coin_used_twice),
+    quick=True,
+  ),
+  WrongLoop(
+    'an end of text inside a block is ignored',
+    _TOKEN,
+    parts=_PARTS._replace(emit=_ends_only_last),
+  ),
+  WrongLoop(
+    'the cache is written one slot off',
+    cases.find('token', cases.CHAIN, 'transformer'),
+    parts=_PARTS._replace(write=_one_slot_off),
+  ),
+  WrongLoop(
+    'statistics count finished rows',
+    _TOKEN,
+    parts=_PARTS._replace(count=_counts_the_finished),
+    quick=True,
+  ),
+)

@@ -1,0 +1,265 @@
+"""Proves or refutes that the output has the target's law, rule by rule.
+
+  python -m experiments.certify --config configs/certify.py
+
+Five parts: the law of whole texts by enumeration; the compiled float32 loop
+against that law; tokens per step; planted bugs, each of which one of the tests
+must find; and what low precision does to each rule. The exit status is 1 when
+anything that should hold does not.
+"""
+
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, logging
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from experiments import results
+from experiments.certificate import expectation, memory, report, world
+from experiments.certificate.cases import CASES, Case
+from experiments.certificate.world import World
+from experiments.certificate.wrong_laws import WRONG_LAWS
+from experiments.certificate.wrong_loops import WRONG_LOOPS
+from experiments.settings import Certificate
+from specjax import exact, generate, goodness
+from specjax.types import Rule, Spec
+
+EXACT = 1e-12  # largest error of a probability that counts as none
+DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16)
+
+
+def check(x: Certificate) -> None:
+  """Refuses settings that make no sense.
+
+  Raises:
+    ValueError: names the field and the remedy.
+  """
+  for name, value in (('rows', x.rows), ('rounds', x.rounds)):
+    if value < 1:
+      raise ValueError(f'{name} must be at least 1, got {value}')
+  if not 0 < x.level < 0.1:
+    raise ValueError(f'level must be in (0, 0.1), got {x.level}')
+  if not x.boost > 1:
+    raise ValueError(f'boost must be above 1, got {x.boost}')
+  if x.seed < 0:
+    raise ValueError(f'seed must be at least 0, got {x.seed}')
+
+
+def boosted(rule: Rule, factor: float) -> Rule:
+  """A rule that accepts too readily: what the power is stated for."""
+
+  def accept(draft, scores):
+    return jnp.minimum(factor * rule.accept(draft, scores), 1)
+
+  return rule._replace(accept=accept)
+
+
+class Certifier:
+  """One certificate in one process."""
+
+  def __init__(self, x: Certificate):
+    check(x)
+    self.x = x
+    self.folder = results.Folder(
+      x.results or results.default_folder(x), results.settings_of(x)
+    )
+    self.worlds = {
+      'table': world.tables(),
+      'transformer': world.transformers(),
+    }
+    self.cases = [c for c in CASES if c.quick or not x.quick]
+    self.wrong_loops = [m for m in WRONG_LOOPS if m.quick or not x.quick]
+    tests = sum(len(self.worlds[c.model].settings) for c in self.cases)
+    self.level = x.level / tests
+    self.laws: dict[Case, dict[str, np.ndarray]] = {}
+
+  def law(self, case: Case) -> dict[str, np.ndarray]:
+    """Exact law [texts, calls] of a case, by setting."""
+    if case not in self.laws:
+      w = self.worlds[case.model]
+      source = case.kind.source(w)
+      with jax.enable_x64(True):
+        self.laws[case] = {s: w.law(case.verify, source, s) for s in w.settings}
+    return self.laws[case]
+
+  def enumerate(self, case: Case) -> None:
+    """Part 1: error of the law of the text, and the expected calls."""
+    w = self.worlds[case.model]
+    for setting, law in self.law(case).items():
+      text, calls = law.sum(1), law.sum(0)
+      self.add(
+        'law',
+        rule=case.rule,
+        drafter=case.kind.name,
+        model=case.model,
+        setting=setting,
+        lossless=case.verify.lossless,
+        max_error=float(np.abs(text - w.plain[setting]).max()),
+        total_variation=exact.total_variation(text, w.plain[setting]),
+        calls=float(calls @ np.arange(len(calls))),
+      )
+
+  def sample(self, spec: Spec, w: World, parts=generate.PARTS):
+    return w.sample(spec, self.x.rows, self.x.rounds, self.x.seed, parts)
+
+  def run(self, case: Case) -> None:
+    """Part 2: the compiled loop against the law, and the test's power."""
+    w = self.worlds[case.model]
+    spec = Spec(w.target, case.kind.drafter(w), case.verify, w.eos)
+    seen, source = self.sample(spec, w), case.kind.source(w)
+    eager = boosted(case.verify, self.x.boost)
+    for setting, law in self.law(case).items():
+      with jax.enable_x64(True):
+        other = w.law(eager, source, setting)
+      fit = goodness.fit(seen[setting], _room(law))
+      samples = int(seen[setting].sum())
+      different = exact.total_variation(law, other) > EXACT
+      self.add(
+        'loop',
+        rule=case.rule,
+        drafter=case.kind.name,
+        model=case.model,
+        setting=setting,
+        samples=samples,
+        p_value=fit.p_value,
+        freedom=fit.freedom,
+        level=self.level,
+        power=goodness.power(samples, [(law, other)], self.level)
+        if different
+        else None,
+      )
+
+  def expect(self) -> None:
+    """Part 3: tokens per step."""
+    with jax.enable_x64(True):
+      for row in expectation.published():
+        self.add('published', **row)
+      for row in expectation.block_against_token(50, 3 if self.x.quick else 4):
+        self.add('block', **row)
+
+  def mutate(self, bar) -> None:
+    """Part 4: planted bugs, and the test that finds each."""
+    w = self.worlds['table']
+    for bug in WRONG_LAWS:
+      with jax.enable_x64(True):
+        errors = {
+          s: np.abs(w.law(bug.rule, bug.source(w), s).sum(1) - w.plain[s]).max()
+          for s in w.settings
+        }
+      setting = max(errors, key=lambda s: errors[s])
+      self.found(bug.name, 'law of the text', setting, errors[setting], EXACT)
+      bar.update()
+    for bug in self.wrong_loops:
+      self.found(bug.name, 'loop', *self.misfit(bug))
+      bar.update()
+    for bug in memory.WRONG_MEMORIES:
+      w = self.worlds['transformer']
+      right, wrong = (memory.gap(w, make(w)) for make in (bug.right, bug.wrong))
+      self.found(bug.name, 'memory', '', wrong, max(1e-4, 10 * right))
+      bar.update()
+
+  def misfit(self, bug):
+    """Setting, minus log10 of its p-value, and that of the level."""
+    w = self.worlds[bug.case.model]
+    drafter = (bug.drafter or bug.case.kind.drafter)(w)
+    spec = Spec(w.target, drafter, bug.case.verify, w.eos)
+    seen = self.sample(spec, w, bug.parts)
+    p_values = {
+      s: goodness.fit(seen[s], _room(law)).p_value
+      for s, law in self.law(bug.case).items()
+    }
+    setting = min(p_values, key=lambda s: p_values[s])
+    evidence = -np.log10(max(p_values[setting], 1e-300))
+    return setting, evidence, -np.log10(self.level)
+
+  def found(self, name, test, setting, evidence, bound) -> None:
+    self.add(
+      'mutant',
+      mutant=name,
+      test=test,
+      setting=setting,
+      evidence=float(evidence),
+      bound=float(bound),
+      caught=bool(evidence > bound),
+    )
+
+  def round(self, case: Case) -> None:
+    """Part 5: p, q and the rule in low precision."""
+    w = self.worlds[case.model]
+    source, setting = case.kind.source(w), 'T 1'
+    with jax.enable_x64(True):
+      for dtype in DTYPES:
+        p, q = (
+          exact.Laws(x.probs.astype(dtype), x.logits.astype(dtype))
+          for x in (w.p[setting], w.q[setting])
+        )
+        step = exact.step(case.verify, source, w.texts, p, q, w.contexts)
+        same = w.sequence(exact.plain(w.texts, p, w.contexts)).sum(1)
+        text = w.sequence(step).sum(1)
+        self.add(
+          'arithmetic',
+          rule=case.rule,
+          drafter=case.kind.name,
+          dtype=jnp.dtype(dtype).name,
+          total_variation=exact.total_variation(text, same),
+          of_plain=exact.total_variation(same, w.plain[setting]),
+        )
+
+  def add(self, part: str, **row) -> None:
+    self.folder.add({'part': part, **row})
+
+  def certify(self) -> None:
+    """Everything that is not done yet; prints and writes the summary."""
+    begin = time.monotonic()
+    done = self.folder.rows and self.folder.rows[-1]['part'] == 'end'
+    if not done:
+      self.folder.clear()
+      exact_tables = [
+        c for c in self.cases if c.verify.lossless and c.model == 'table'
+      ]
+      stages = [(self.enumerate, CASES), (self.run, self.cases)]
+      stages += [(self.round, exact_tables)]
+      planted = len(WRONG_LAWS) + len(self.wrong_loops)
+      total = sum(len(cases) for _, cases in stages) + 1 + planted + 2
+      with tqdm(total=total, mininterval=1) as bar:
+        for work, cases in stages:
+          for case in cases:
+            bar.set_description(f'{case.rule}, {case.kind.name}'[:30])
+            work(case)
+            bar.update()
+        self.expect()
+        bar.update()
+        bar.set_description('planted bugs')
+        self.mutate(bar)
+      seconds = time.monotonic() - begin
+      self.add('end', seconds=seconds, **results.conditions())
+    text = report.text(self.folder.rows)
+    self.folder.write('summary.md', text)
+    print(text)
+
+
+def _room(law):
+  """Law [texts, calls] with one more column: more calls than there may be."""
+  return np.pad(law, ((0, 0), (0, 1)))
+
+
+def main(x: Certificate) -> None:
+  logging.set_verbosity(logging.WARNING)
+  try:
+    certifier = Certifier(x)
+  except ValueError as error:
+    raise SystemExit(f'error: {error}') from error
+  certifier.certify()
+  verdict = report.verdict(certifier.folder.rows, EXACT)
+  print(json.dumps({'results': str(certifier.folder.path), **verdict}))
+  if verdict['failures']:
+    raise SystemExit(1)
+
+
+if __name__ == '__main__':
+  config = config_flags.DEFINE_config_file('config', lock_config=True)
+  app.run(lambda _: main(config.value))

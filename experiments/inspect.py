@@ -1,0 +1,166 @@
+"""What a pair of models is, and what would be refused, before it is loaded.
+
+  python -m experiments.inspect --config configs/pair.py \\
+    --config.target.path=TARGET --config.draft.path=DRAFT
+
+Only `config.json`, the headers of the weights, the tokenizers and the prompts
+are read. c, the cost of drafting a token in plain steps, is predicted as the
+bytes of weights that a step of the draft reads over those of the target: on
+small batches reading them is what a step costs.
+"""
+
+import json
+import math
+
+import jax
+
+from experiments import build, command, prompts, vocabulary
+from experiments.settings import Experiment
+from specjax.models import checkpoints
+from specjax.models.checkpoints import Description
+from specjax.models.transformer import Model
+
+
+def bytes_per_token(model: Model, params, slots: int) -> tuple[int, int]:
+  """Bytes of weights and of a padded cache that one plain step reads.
+
+  Args:
+    model: the model.
+    params: its parameters, or their shapes.
+    slots: of the cache.
+  """
+
+  def size(tree):
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+  config = model.config
+  weights = size(params)
+  # Of a table only one row is read, unless it is the unembedding too.
+  if not config.tied_embeddings:
+    weights -= size(params['embedding'])
+  weights -= size(params.get('position'))
+  width = jax.tree.leaves(params)[0].dtype.itemsize
+  kv = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+  return weights, kv * slots * width
+
+
+def facts(found: Description) -> dict:
+  """Sizes of one model, as it will be loaded."""
+  config = found.model.config
+  shapes = jax.eval_shape(found.model.init, jax.random.key(0))
+  weights = jax.tree.leaves(shapes)
+  step, cache = bytes_per_token(found.model, shapes, 1)
+  return {
+    'family': found.family,
+    'parameters': sum(math.prod(w.shape) for w in weights),
+    'layers': config.num_layers,
+    'width': config.width,
+    'positions': config.max_positions,
+    'vocabulary': config.vocab_size,
+    'stored_bytes': found.stored_bytes,
+    # Weights lie whole on each device that a program uses.
+    'bytes_per_device': sum(w.size * w.dtype.itemsize for w in weights),
+    'bytes_per_step': step,
+    'cache_bytes_per_token': cache,
+  }
+
+
+class Report:
+  """What is found, and what is refused instead of ending the program."""
+
+  def __init__(self, x: Experiment):
+    """Checks an experiment as `build` does, without its weights.
+
+    Raises:
+      ValueError: a value of the config is wrong; names the field.
+    """
+    build.check(x)
+    for rule in x.verifiers:
+      build.resolve_rule(rule)
+    self.x = x
+    self.models: dict[str, dict] = {}
+    self.refused: list[str] = []
+    self.described: dict[str, Description] = {}
+    self.tokenizer = self.allow(checkpoints.load_tokenizer, x.target.path)
+    self.look('target', build.describe, 'target.path', x.target.path)
+    for name, candidate in build.candidates(x).items():
+      who, field = f'draft {name}', build.path_field(x, name)
+      self.look(who, build.describe_draft, field, candidate)
+      self.allow(self.compare, who, candidate.path)
+    self.prompts = self.allow(self.collect) or {}
+
+  def allow(self, call, *args):
+    """What a call returns; None where it is refused."""
+    try:
+      return call(*args)
+    except ValueError as error:
+      self.refused.append(str(error))
+      return None
+
+  def look(self, who: str, call, *args) -> None:
+    found = self.allow(call, *args)
+    if found is not None:
+      self.described[who] = found
+      self.models[who] = facts(found)
+
+  def compare(self, who: str, path: str) -> None:
+    """Sets whether a draft shares the target's vocabulary, and its c."""
+    if not {'target', who} <= self.models.keys() or not self.tokenizer:
+      return
+    target, draft = self.models['target'], self.models[who]
+    draft['c_predicted'] = draft['bytes_per_step'] / target['bytes_per_step']
+    draft['shares_vocabulary'] = False
+    vocabulary.check_draft(
+      self.tokenizer, target['vocabulary'], path, draft['vocabulary']
+    )
+    draft['shares_vocabulary'] = True
+
+  def collect(self) -> dict:
+    """Facts on the prompts of each domain."""
+    if 'target' not in self.described or not self.tokenizer:
+      return {}
+    size = self.models['target']['vocabulary']
+    vocabulary.check_tokenizer('target.path', self.tokenizer, size)
+    left = build.room(self.x, self.described)
+    if self.x.prompt:
+      return {}
+    found = prompts.collect(self.x.prompts, self.tokenizer, left, self.x.seed)
+    for text in (t for chosen in found.values() for t in chosen.texts):
+      vocabulary.check_prompt(text, size)
+    return {
+      domain: {'prompts': len(chosen.texts), **chosen.facts()}
+      for domain, chosen in found.items()
+    }
+
+  def show(self) -> None:
+    """Prints everything; the last line is one JSON object."""
+    for who, values in self.models.items():
+      print(who)
+      for name, value in values.items():
+        form = {int: ',', float: '.3f'}.get(type(value), '')
+        print(f'  {name.replace("_", " "):22} {value:{form}}')
+    for domain, found in self.prompts.items():
+      print(f'prompts {domain}: {prompts.describe(found["prompts"], found)}')
+    for reason in self.refused:
+      print(f'refused: {reason}')
+    print(
+      json.dumps(
+        {
+          'models': self.models,
+          'prompts': self.prompts,
+          'devices': len(jax.devices()),
+          'refused': self.refused,
+        }
+      )
+    )
+
+
+def main(x: Experiment) -> None:
+  try:
+    Report(x).show()
+  except ValueError as error:
+    raise SystemExit(f'error: {error}') from error
+
+
+if __name__ == '__main__':
+  command.run(main, Experiment)

@@ -1,0 +1,91 @@
+"""Whether samples have a law, and how surely a test would see that not.
+
+Plain numpy. A law and the counts of a sample are arrays over the same
+outcomes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+
+class Fit(NamedTuple):
+  """A G-test (likelihood ratio), summed over independent samples."""
+
+  statistic: float = 0.0
+  freedom: int = 0
+
+  @property
+  def p_value(self) -> float:
+    if np.isinf(self.statistic):
+      return 0.0
+    if not self.freedom:
+      return 1.0
+    return float(stats.chi2.sf(self.statistic, self.freedom))
+
+
+def together(fits) -> Fit:
+  """One test of several independent samples, each with its own law."""
+  fits = list(fits)
+  return Fit(sum(x.statistic for x in fits), sum(x.freedom for x in fits))
+
+
+def groups(law: np.ndarray, samples: int, least: float = 10.0) -> np.ndarray:
+  """Group of every outcome, so that each is expected at least `least` times.
+
+  Rare outcomes share a group; what never happens is in group -1.
+  """
+  group = np.full(law.size, -1)
+  number, expected = 0, 0.0
+  possible = np.flatnonzero(law)
+  order = possible[np.argsort(law[possible], kind='stable')]
+  for outcome in order:
+    group[outcome] = number
+    expected += samples * law[outcome]
+    if expected >= least:
+      number, expected = number + 1, 0.0
+  # What is left over is too little for a group of its own.
+  return np.minimum(group, max(number - 1, 0))
+
+
+def _grouped(group, values):
+  return np.bincount(group[group >= 0], values[group >= 0])
+
+
+def fit(counts: np.ndarray, law: np.ndarray) -> Fit:
+  """Tests counts of outcomes against their probabilities.
+
+  An outcome that cannot happen makes the statistic infinite.
+  """
+  counts, law = np.ravel(counts), np.ravel(law)
+  if counts[law == 0].any():
+    return Fit(np.inf, 1)
+  group = groups(law, counts.sum())
+  seen = _grouped(group, counts)
+  expected = counts.sum() * _grouped(group, law)
+  terms = seen * np.log(np.maximum(seen, 1) / expected)
+  return Fit(float(2 * terms.sum()), len(expected) - 1)
+
+
+def power(samples: int, pairs, level: float) -> float:
+  """Chance that `fit` at a level sees that samples have another law.
+
+  Args:
+    samples: how many are compared with each law.
+    pairs: of the law that is tested and the law that the samples have.
+    level: false-alarm rate of the test of all pairs together.
+  """
+  freedom, apart = 0, 0.0
+  for law, other in pairs:
+    law, other = np.ravel(law), np.ravel(other)
+    if other[law == 0].sum() * samples > 50:
+      return 1.0  # The impossible is as good as certain to happen.
+    group = groups(law, samples)
+    p, a = _grouped(group, law), _grouped(group, other)
+    freedom += len(p) - 1
+    apart += samples * float(((a - p) ** 2 / p).sum())
+  if not freedom or not apart:
+    return level
+  bound = stats.chi2.isf(level, freedom)
+  return float(stats.ncx2.sf(bound, freedom, apart))

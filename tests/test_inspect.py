@@ -1,0 +1,100 @@
+"""What is said of checkpoints before they are loaded."""
+
+import json
+
+import jax
+import pytest
+
+from configs import pair as config
+from experiments import build, inspect
+from specjax.models import checkpoints
+from tests import tiny
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
+def experiment(folder, draft: str = 'draft'):
+  """The neutral config, as from its command line."""
+  x = config.get_config()
+  x.target.path = str(folder / 'target')
+  x.draft.path = str(folder / draft) if draft else ''
+  x.prompts.count, x.max_new_tokens = 2, 16
+  return x
+
+
+def last_line(capsys) -> dict:
+  return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
+  sizes = {}
+  for name in ('target', 'draft'):
+    model, params = checkpoints.load(folder / name)
+    leaves = jax.tree.leaves(params)
+    step, _ = inspect.bytes_per_token(model, params, 1)
+    sizes[name] = (
+      sum(x.size for x in leaves),
+      sum(x.nbytes for x in leaves),
+      step,
+    )
+  monkeypatch.setattr(checkpoints, 'load', None)
+  inspect.main(experiment(folder))
+  found = last_line(capsys)
+  assert found['refused'] == []
+  for who, name in (('target', 'target'), ('draft lm', 'draft')):
+    model = found['models'][who]
+    assert model['family'] == 'llama'
+    assert sizes[name] == (
+      model['parameters'],
+      model['bytes_per_device'],
+      model['bytes_per_step'],
+    )
+  draft = found['models']['draft lm']
+  assert draft['shares_vocabulary']
+  assert draft['c_predicted'] == sizes['draft'][2] / sizes['target'][2]
+  # Two layers against one, and the head of both.
+  assert 0.5 < draft['c_predicted'] < 1
+  assert found['prompts']['code']['prompts'] == 2
+
+
+def test_without_a_draft_lookup_is_left(folder):
+  x = experiment(folder, draft='')
+  assert list(build.candidates(x)) == ['ngram']
+  assert list(build.candidates(experiment(folder))) == ['lm', 'ngram']
+
+
+def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
+  tiny.write_pair(tmp_path)
+  file = tmp_path / 'draft' / 'config.json'
+  attributes = json.loads(file.read_text())
+  file.write_text(json.dumps(attributes | {'sliding_window': 64}))
+  x = experiment(folder)
+  x.draft.path, x.prompts.path = str(tmp_path / 'draft'), 'nowhere.jsonl'
+  inspect.main(x)
+  found = last_line(capsys)
+  assert list(found['models']) == ['target']
+  unsupported, missing = found['refused']
+  assert unsupported.startswith('draft.path: ')
+  assert 'sliding_window = 64' in unsupported
+  assert missing.startswith('prompts.path: nowhere.jsonl does not exist')
+  # `build` stops at the first of them, before any weights.
+  with pytest.raises(ValueError, match='sliding_window = 64'):
+    build.build(x)
+
+
+def test_bad_values_end_the_program(folder):
+  x = experiment(folder)
+  x.gammas = (0,)
+  with pytest.raises(SystemExit, match='error: gammas must be'):
+    inspect.main(x)
+  x = experiment(folder, draft='nothing')
+  with pytest.raises(SystemExit, match=r'error: draft\.path: .* not exist'):
+    inspect.main(x)
+  x = config.get_config()
+  with pytest.raises(SystemExit, match=r'error: target\.path is empty'):
+    inspect.main(x)
