@@ -77,6 +77,7 @@ class Comparison:
     specs = [built.plain, *(m.spec for m in built.methods)]
     self.slots = max(generate.slots_for(spec, limit) for spec in specs)
     self.known: dict = {}
+    self.conditions = results.conditions()
     self.folder = results.Folder(
       x.results or results.default_folder(x), results.settings_of(x)
     )
@@ -164,7 +165,7 @@ class Comparison:
       'bugs': verdicts.count('bug'),
       'differences': differences,
       'seed': x.seed,
-      **results.conditions(),
+      **self.conditions,
     }
 
   def cell(self, method: Method, domain: str) -> dict:
