@@ -7,6 +7,7 @@ and what would be right.
 import dataclasses
 import importlib
 import inspect
+import itertools
 import os
 from typing import Any
 
@@ -75,17 +76,21 @@ def resolve_rule(name: str) -> Rule:
   """A rule by name; its arguments may stand behind a colon."""
   path, _, text = name.partition(':')
   rule = resolve('verifiers', path)
+  wrong = None
   try:
     if not isinstance(rule, Rule):
       rule = rule(*(float(x) for x in text.split(',') if x))
     elif text:
-      raise ValueError('it takes no arguments')
-  except (TypeError, ValueError) as error:
+      wrong = 'it takes no arguments'
+  except ValueError as error:
     raise ValueError(f'verifiers: {name!r}: {error}') from error
-  if not isinstance(rule, Rule):
+  except TypeError as error:
+    wrong = str(error)
+  if wrong or not isinstance(rule, Rule):
     raise ValueError(
-      f'verifiers: {name!r} is no rule; use one such as specjax.verify.token, '
-      'specjax.verify.block or specjax.verify.lenience:0.5'
+      f'verifiers: {name!r} is no rule ({wrong or type(rule).__name__}); use '
+      'one such as specjax.verify.token, specjax.verify.block or '
+      'specjax.verify.lenience:0.5'
     )
   return rule
 
@@ -257,6 +262,17 @@ def _load(candidate: Candidate, target, depth: int):
   return load(*arguments.args, **arguments.kwargs)
 
 
+def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
+  """Refuses rules that cannot take a drafter's kind of draft."""
+  for (name, candidate), rule in itertools.product(chosen.items(), rules):
+    for gamma in x.gammas or (candidate.gamma,):
+      reason = rules[rule].refuses(drafts[name, gamma][0])
+      _need(
+        not reason,
+        f'verifiers: {rule} does not take the drafter {name!r}: {reason}',
+      )
+
+
 def _few_rows(rows: int) -> bool:
   """Whether weights in blocks pay: see `transformer.block`."""
   return jax.default_backend() == 'cpu' and rows <= 8
@@ -288,18 +304,30 @@ def build(x: Experiment) -> Built:
   )
   for text in (t for found in texts.values() for t in found.texts):
     vocabulary.check_prompt(text, vocab)
-  target, weights = checkpoints.load(x.target.path)
+  # Drafts first: a rule may refuse one, and they are the smaller weights.
+  target = described['target'].model
+  drafts = {
+    (name, gamma): _load(candidate, target, gamma)
+    for name, candidate in chosen.items()
+    for gamma in {1, *(x.gammas or (candidate.gamma,))}
+  }
+  _check_rules(x, rules, chosen, drafts)
   eos = checkpoints.eos_ids(x.target.path)
-  gammas = tuple(x.gammas) or tuple(c.gamma for c in chosen.values())
   values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
-  many = target, weights
-  if _few_rows(x.batch * (max(gammas) + 1)):
+  target, weights = many = checkpoints.load(x.target.path)
+  nodes = max(drafter.nodes for drafter, _ in drafts.values())
+  fast = drafts
+  if _few_rows(x.batch * (nodes + 1)):
     target, weights = transformer.block(target, weights)
+    fast = {
+      (name, gamma): _load(chosen[name], target, gamma)
+      for name, gamma in drafts
+    }
   methods = []
   for name, candidate in chosen.items():
-    single, single_params = _load(candidate, many[0], 1)
+    single, single_params = drafts[name, 1]
     for gamma in x.gammas or (candidate.gamma,):
-      drafter, params = _load(candidate, target, gamma)
+      drafter, params = fast[name, gamma]
       for rule_name, rule in rules.items():
         methods.append(
           Method(

@@ -14,11 +14,9 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, logging
-from ml_collections import config_flags
 from tqdm import tqdm
 
-from experiments import results
+from experiments import command, results
 from experiments.certificate import expectation, memory, report, world
 from experiments.certificate.cases import CASES, Case
 from experiments.certificate.world import World
@@ -248,7 +246,6 @@ def _room(law):
 
 
 def main(x: Certificate) -> None:
-  logging.set_verbosity(logging.WARNING)
   try:
     certifier = Certifier(x)
   except ValueError as error:
@@ -261,5 +258,4 @@ def main(x: Certificate) -> None:
 
 
 if __name__ == '__main__':
-  config = config_flags.DEFINE_config_file('config', lock_config=True)
-  app.run(lambda _: main(config.value))
+  command.run(main, Certificate)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import generate, sampling, trees
+from specjax import generate, sampling
 from specjax.drafters import plain
 from specjax.types import Counts, Draft, Drafter, Params, Spec
 
@@ -124,9 +124,11 @@ def compile_all(
 
 
 @functools.cache
-def _idle(nodes: int, drawn: bool, vocab: int) -> Drafter:
+def _idle(
+  parents: tuple[int, ...], depth: int, drawn: bool, vocab: int
+) -> Drafter:
   """Proposes zeros at no cost: a step with it is scoring, rule and commit."""
-  base = plain.make()
+  base, nodes = plain.make(), len(parents)
 
   def propose(params, state, ctx, key):
     del params, key  # Unused.
@@ -134,12 +136,12 @@ def _idle(nodes: int, drawn: bool, vocab: int) -> Drafter:
     probs = jnp.full((batch, nodes, vocab), 1 / vocab) if drawn else None
     return Draft(
       jnp.zeros((batch, nodes), jnp.int32),
-      trees.chain(batch, nodes),
+      jnp.broadcast_to(jnp.array(parents, jnp.int32), (batch, nodes)),
       jnp.full(batch, nodes, jnp.int32),
       probs,
     ), state
 
-  return base._replace(depth=nodes, nodes=nodes, propose=propose)
+  return base._replace(depth=depth, nodes=nodes, propose=propose)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,10 +155,20 @@ class Costs:
 
 def idle(spec: Spec, params: Params, job: Job) -> Spec:
   """The spec with a drafter that proposes as many tokens at no cost."""
-  drawn = not _chosen(spec, params, job)
+
+  def propose(params):
+    state = _start(spec, params, job)
+    ctx = generate.context(state)
+    return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
+
+  depth, nodes = spec.drafter.depth, spec.drafter.nodes
+  drawn = jax.eval_shape(propose, params).probs is not None
+  parents = range(depth)
+  if nodes != depth:  # A tree: one of its own shape.
+    parents = np.asarray(jax.jit(propose)(params).parents[0]).tolist()
   vocab = spec.target.config.vocab_size
   return dataclasses.replace(
-    spec, drafter=_idle(spec.drafter.nodes, drawn, vocab)
+    spec, drafter=_idle(tuple(parents), depth, drawn, vocab)
   )
 
 
@@ -191,14 +203,3 @@ def costs(
     v=float(np.median(scored / one)),
     c=float(np.median((whole - scored) / one) / depth),
   )
-
-
-def _chosen(spec: Spec, params: Params, job: Job) -> bool:
-  """Whether the drafter chooses its tokens instead of drawing them."""
-
-  def propose(params):
-    state = _start(spec, params, job)
-    ctx = generate.context(state)
-    return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
-
-  return jax.eval_shape(propose, params).probs is None

@@ -239,10 +239,10 @@ def table(rows: list[dict]) -> str:
     for r in rows
     for d in r['differences']
   ]
-  text = results.grid([head, *lines])
+  text = results.markdown(head, lines) + '\n'
   if found:
     names = ['drafter', 'gamma', 'prompt', 'position', 'tokens', *measured]
-    text += '\n' + results.grid([[*names, 'verdict'], *found]) + _LEGEND
+    text += f'\n{results.markdown([*names, "verdict"], found)}\n{_LEGEND}'
   return text
 
 

@@ -17,6 +17,7 @@ import subprocess
 import jax
 
 from experiments import prompts
+from specjax import metrics
 
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
 
@@ -197,17 +198,16 @@ def _greedy(cells: list[dict]) -> str:
   return f'; {same} of {texts} texts identical to it{note}'
 
 
-def grid(lines: list[list[str]]) -> str:
-  """A Markdown table; the first line is its head."""
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  lines = [lines[0], ['-' * width for width in widths], *lines[1:]]
-  return ''.join(
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+  """A table whose columns line up as text, too."""
+  table = [head, *lines]
+  widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+  table.insert(1, ['-' * width for width in widths])
+  return '\n'.join(
     '| '
-    + ' | '.join(
-      cell.ljust(width) for cell, width in zip(line, widths, strict=True)
-    )
-    + ' |\n'
-    for line in lines
+    + ' | '.join(c.ljust(w) for c, w in zip(line, widths, strict=True))
+    + ' |'
+    for line in table
   )
 
 
@@ -221,14 +221,52 @@ def table(rows: list[dict]) -> str:
       for r in rows
       if (r['domain'], r['temperature']) == (domain, temperature)
     ]
-    lines = [[name for name, _ in COLUMNS]]
-    lines += [[show(r) for _, show in COLUMNS] for r in cells]
+    lines = [[show(r) for _, show in COLUMNS] for r in cells]
     first = cells[0]
     parts.append(
       f'### {domain}, temperature {temperature:g}: plain decoding '
       f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
       f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(cells)}\n\n'
-      f'{prompts.describe(first["prompts"], first["prompts_from"])}\n\n'
-      + grid(lines)
+      + markdown([name for name, _ in COLUMNS], lines)
+      + '\n'
     )
   return '\n'.join(parts)
+
+
+def _same_draft(row: dict) -> tuple:
+  return tuple(row[k] for k in KEY if k != 'verifier')
+
+
+def rules(rows: list[dict]) -> str:
+  """Each rule's tau over the first one's on the same prompts; '' for one."""
+  verifiers = list(dict.fromkeys(r['verifier'] for r in rows))
+  if len(verifiers) < 2:
+    return ''
+  first = {_same_draft(r): r for r in rows if r['verifier'] == verifiers[0]}
+  lines = []
+  for row in rows:
+    base = first.get(_same_draft(row))
+    if base is None or base is row:
+      continue
+    gain = metrics.estimate(
+      lambda t, c, bt, bc: 100 * (t / c / (bt / bc) - 1),
+      row['unit_tokens'],
+      row['unit_target_calls'],
+      base['unit_tokens'],
+      base['unit_target_calls'],
+    )
+    lines.append(
+      [
+        row['domain'],
+        f'{row["temperature"]:g}',
+        row['drafter'],
+        str(row['gamma']),
+        row['verifier'] + ('' if row['lossless'] else ' (lossy)'),
+        _interval(base, 'tau', 3),
+        _interval(row, 'tau', 3),
+        f'{gain.value:+.1f}% [{gain.low:+.1f}, {gain.high:+.1f}]',
+      ]
+    )
+  head = ['domain', 'temperature', 'drafter', 'gamma', 'rule']
+  head += [f'tau, {verifiers[0]}', 'tau', 'change, paired on prompts']
+  return f'\n### Rules on the same prompts\n\n{markdown(head, lines)}\n'

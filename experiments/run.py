@@ -201,6 +201,8 @@ class Runner:
         'prompts_hash': prompts.digest(self.prompts[cell['domain']]),
         'prompts_from': self.built.prompts[cell['domain']].facts(),
         'tokens': int(tokens.sum()),
+        'unit_tokens': tokens.tolist(),
+        'unit_target_calls': calls.tolist(),
         'target_calls': int(calls.sum()),
         'steps': int(steps.sum()),
         'drafted': drafted,
@@ -307,7 +309,7 @@ def main(x: Experiment) -> None:
     runner.run()
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error
-  text = results.table(folder.rows)
+  text = results.table(folder.rows) + results.rules(folder.rows)
   folder.write('summary.md', text)
   print(text)
   usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import cache as caches
-from specjax import sampling, trees, verify
+from specjax import counting, sampling, trees, verify
 from specjax.models import reading
 from specjax.types import (
   Context,
@@ -42,22 +42,6 @@ def row_keys(seed: int, indices) -> jax.Array:
 def slots_for(spec: Spec, limit: int) -> int:
   """Slots a buffer needs so that no write of a step is ever clamped."""
   return caches.round_slots(limit + spec.drafter.depth + 1)
-
-
-def _no_counts(batch, depth):
-  def zeros(*shape):
-    return jnp.zeros((batch, *shape), jnp.int32)
-
-  return Counts(
-    histogram=zeros(depth + 1),
-    tried=zeros(depth),
-    accepted=zeros(depth),
-    drafted=zeros(),
-    tokens=zeros(),
-    target_calls=zeros(),
-    overlap=jnp.zeros(batch, jnp.float32),
-    misses=zeros(),
-  )
 
 
 @functools.partial(jax.jit, static_argnames=('target', 'taps'))
@@ -103,7 +87,7 @@ def _begin(
     key=key,
     sampling=values,
     history=history,
-    counts=_no_counts(batch, drafter.depth),
+    counts=counting.none(batch, drafter.depth),
   )
 
 
@@ -195,40 +179,6 @@ def _along(rows, path):
   return jnp.take_along_axis(rows, index, 1)
 
 
-def _count(counts, draft, verdict, emitted, room, live, beta):
-  """Adds one step. A step cut short counts in tokens and calls only.
-
-  Args:
-    counts: so far.
-    draft: what was proposed.
-    verdict: what was accepted.
-    emitted: [B] tokens the step added.
-    room: [B] whether every token of the step was kept.
-    live: [B] rows that took the step.
-    beta: [B] overlap at the root.
-  """
-  depth = counts.tried.shape[1]
-  whole = live & room
-  position = jnp.arange(depth + 1)
-  exists = jnp.arange(draft.tokens.shape[1]) < draft.size[:, None]
-  # A position was tried where a node hangs below the path.
-  below = verdict.path[:, :depth, None] == draft.parents[:, None]
-  reached = position[:depth] <= verdict.num_accepted[:, None]
-  tried = (below & exists[:, None]).any(-1) & reached & whole[:, None]
-  kept = (position[:depth] < verdict.num_accepted[:, None]) & whole[:, None]
-  at = (position == verdict.num_accepted[:, None]) & whole[:, None]
-  return Counts(
-    histogram=counts.histogram + at,
-    tried=counts.tried + tried,
-    accepted=counts.accepted + kept,
-    drafted=counts.drafted + jnp.where(whole, draft.size, 0),
-    tokens=counts.tokens + emitted,
-    target_calls=counts.target_calls + live,
-    overlap=counts.overlap + jnp.where(whole, beta, 0).astype(jnp.float32),
-    misses=counts.misses + (whole & (draft.size == 0)),
-  )
-
-
 def _emit(state, draft, verdict, eos):
   """Tokens of the step and how many of them stay.
 
@@ -271,7 +221,7 @@ class Parts(NamedTuple):
   judge: Callable[..., Verdict] = verify.judge
   emit: Callable[..., Any] = _emit
   write: Callable[..., Any] = caches.commit
-  count: Callable[..., Counts] = _count
+  tally: Callable[..., Counts] = counting.add
 
 
 PARTS = Parts()
@@ -328,7 +278,7 @@ def step(
     start = state.length - 1 + (verdict.next_token < 0)
     cache = parts.write(state.cache, out.flight, verdict.path, start)
     length = state.length + count
-    counts = parts.count(state.counts, draft, verdict, count, whole, live, beta)
+    counts = parts.tally(state.counts, draft, verdict, count, whole, live, beta)
   with jax.named_scope('tell'):
     history = sampling.remember(state.history, emitted, count)
     ctx = Context(tokens, length, cache, state.sampling, history)

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # Every module imports only from earlier layers or from its own.
 LAYERS = (
   {'specjax.types', 'specjax.pair'},
-  {'specjax.trees', 'specjax.sampling', 'specjax.cache', 'specjax.sharding'},
+  {'specjax.trees', 'specjax.sampling', 'specjax.cache', 'specjax.counting'},
   {'specjax.models', 'specjax.verify'},
   {'specjax.drafters'},
   {'specjax.generate'},

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from experiments.results import markdown
+
 
 def _part(rows: list[dict], part: str) -> list[dict]:
   return [row for row in rows if row['part'] == part]
@@ -151,18 +153,6 @@ def arithmetic(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
     'from plain decoding in it',
     'plain decoding in it from float64',
   ], lines
-
-
-def markdown(head: list[str], lines: list[list[str]]) -> str:
-  table = [head, *lines]
-  widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-  table.insert(1, ['-' * width for width in widths])
-  return '\n'.join(
-    '| '
-    + ' | '.join(c.ljust(w) for c, w in zip(line, widths, strict=True))
-    + ' |'
-    for line in table
-  )
 
 
 def text(rows: list[dict]) -> str:

@@ -92,7 +92,9 @@ WRONG_LAWS = (
   ),
   WrongLaw(
     'a token is accepted with q / p',
-    verify.token._replace(accept=_judged_by(lambda p, q: q / p)),
+    verify.token._replace(
+      accept=_judged_by(lambda p, q: chains.quotient(q, p))
+    ),
     cases.CHAIN.source,
   ),
   WrongLaw(

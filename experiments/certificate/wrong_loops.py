@@ -165,7 +165,7 @@ def _one_slot_off(cache, flight, path, start):
 
 def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):
   live = jnp.ones_like(live)
-  return generate.PARTS.count(counts, draft, verdict, emitted, room, live, beta)
+  return generate.PARTS.tally(counts, draft, verdict, emitted, room, live, beta)
 
 
 _TOKEN = cases.find('token', cases.CHAIN)
@@ -228,7 +228,7 @@ WRONG_LOOPS = (
   WrongLoop(
     'statistics count finished rows',
     _TOKEN,
-    parts=_PARTS._replace(count=_counts_the_finished),
+    parts=_PARTS._replace(tally=_counts_the_finished),
     quick=True,
   ),
 )

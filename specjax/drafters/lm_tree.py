@@ -148,11 +148,11 @@ def make(
     )
   depth, nodes = len(levels), len(parents)
   fed = levels[-1].begin + 2  # The last level is drawn and never fed.
-  row_depth, sees = trees.layout(jnp.asarray(parents, jnp.int32))
+  row_depth, mask = trees.layout(jnp.asarray(parents, jnp.int32))
   # The token before the root comes before everything.
   offset = np.append(0, np.asarray(row_depth) + 1)[:fed]
-  sees = np.tril(np.pad(sees, ((1, 0), (1, 0)), constant_values=True))
-  sees = sees[:fed, :fed]
+  sees = np.pad(np.asarray(mask), ((1, 0), (1, 0)), constant_values=True)
+  sees = np.tril(sees)[:fed, :fed]
 
   def init(params, ctx, hidden):
     del hidden  # Unused.
