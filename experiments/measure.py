@@ -17,7 +17,6 @@ import numpy as np
 
 from specjax import generate, sampling
 from specjax.drafters import plain
-from specjax.models import transformer
 from specjax.types import Counts, Draft, Drafter, Params, Spec
 
 
@@ -204,56 +203,3 @@ def costs(
     v=float(np.median(scored / one)),
     c=float(np.median((whole - scored) / one) / depth),
   )
-
-
-def difference(spec: Spec, params: Params, job: Job, text, other) -> dict:
-  """Where two greedy continuations part, and whether that was a tie.
-
-  Args:
-    spec: plain decoding.
-    params: its parameters.
-    job: with the one prompt.
-    text: new tokens.
-    other: new tokens that differ somewhere.
-
-  Returns:
-    position, the gap between the target's two largest logits there, and the
-    noise: how far the logits of a whole pass and of a cached step are apart,
-    all after the penalties.
-  """
-  position = next(
-    i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b
-  )
-  prefix = job.prompts[0] + text[:position]
-  again = dataclasses.replace(
-    job, prompts=[prefix], new_tokens=1, slots=job.slots
-  )
-  state = _start(spec, params, again)
-  one = jnp.ones((1, 1, 1), bool)
-  at = state.length[:, None] - 1
-  out = spec.target.forward(
-    params.target,
-    jnp.asarray([prefix[-1:]]),
-    at,
-    state.cache,
-    state.length - 1,
-    one,
-  )
-  step = spec.target.head(params.target, out.hidden)[0, 0]
-  whole = transformer.score(spec.target, params.target, jnp.asarray([prefix]))[
-    0, -1
-  ]
-  new = jnp.asarray(text[:position], jnp.int32)[None]
-  history = sampling.remember(
-    _start(spec, params, job).history, new, jnp.array([position])
-  )
-  above = jnp.zeros((1, 2, 0), jnp.int32)  # Nothing is drafted here.
-  logits = jnp.stack([step, whole])[None]
-  step, whole = sampling.laws(logits, job.values, history, above).logits[0]
-  top = jnp.sort(whole)[-2:]
-  apart = jnp.where(jnp.isfinite(whole), jnp.abs(step - whole), 0)
-  return {
-    'position': position,
-    'gap': float(top[1] - top[0]),
-    'noise': float(apart.max()),
-  }

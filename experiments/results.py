@@ -16,6 +16,7 @@ import subprocess
 
 import jax
 
+from experiments import prompts
 from specjax import metrics
 
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
@@ -91,6 +92,21 @@ class Folder:
 
   def has(self, **cell) -> bool:
     return any(all(r[k] == v for k, v in cell.items()) for r in self.rows)
+
+  def check_prompts(self, texts: dict[str, list[list[int]]]) -> None:
+    """Refuses to go on with rows that were made on other prompts.
+
+    Raises:
+      ValueError: there are such rows; texts are those of each domain now.
+    """
+    for row in self.rows:
+      here = texts.get(row['domain'])
+      if here and row['prompts_hash'] != prompts.digest(here):
+        raise ValueError(
+          f'results: {self.path} holds rows of other prompts of '
+          f'{row["domain"]}: what they are read from has changed; choose '
+          'another folder with --config.results'
+        )
 
   def add(self, row: dict) -> None:
     with open(self.path / 'rows.jsonl', 'a') as file:
@@ -173,8 +189,12 @@ def _greedy(cells: list[dict]) -> str:
     return ''
   texts = sum(r['prompts'] for r in cells if r['lossless'])
   same = sum(r['identical_to_plain'] for r in cells if r['lossless'])
-  gaps = [d['gap'] for r in cells for d in r['differences'] if r['lossless']]
-  note = f', largest gap of the two top logits {max(gaps):.1e}' if gaps else ''
+  found = [
+    d['verdict'] for r in cells for d in r['differences'] if r['lossless']
+  ]
+  note = ''
+  if found:
+    note = f', {found.count("tie")} ties, {found.count("bug")} bugs'
   return f'; {same} of {texts} texts identical to it{note}'
 
 

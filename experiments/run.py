@@ -13,7 +13,7 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
-from experiments import command, measure, prompts, results
+from experiments import command, measure, prompts, results, ties
 from experiments.build import Built, Method, build, values
 from experiments.settings import Experiment
 from specjax import generate, metrics
@@ -45,7 +45,7 @@ class Runner:
       x.results or results.default_folder(x), results.settings_of(x)
     )
     self.conditions = results.conditions()
-    self.check_rows()
+    self.folder.check_prompts(self.prompts)
     limit = self.built.longest + x.max_new_tokens
     specs = [self.built.plain, *(m.spec for m in self.built.methods)]
     self.slots = max(generate.slots_for(spec, limit) for spec in specs)
@@ -57,17 +57,6 @@ class Runner:
     ]
     self.alphas: dict = {}
     self.costs: dict = {}
-
-  def check_rows(self) -> None:
-    """Refuses to go on with rows that were made on other prompts."""
-    for row in self.folder.rows:
-      texts = self.prompts.get(row['domain'])
-      if texts and row['prompts_hash'] != prompts.digest(texts):
-        raise ValueError(
-          f'results: {self.folder.path} holds rows of other prompts of '
-          f'{row["domain"]}: what they are read from has changed; choose '
-          'another folder with --config.results'
-        )
 
   def cell(self, method: Method, domain: str, temperature: float) -> dict:
     """What identifies a row."""
@@ -239,7 +228,7 @@ class Runner:
         'predicted_speedup': predicted,
         'measured_over_predicted': agreement.value,
         'measured_over_predicted_ci': agreement.interval,
-        **self.compare(cell, base, runs),
+        **self.compare(method, cell, base, runs),
         'repetition': metrics.repetition(t for r in base for t in r.texts),
         'compilations': self.compilations + sum(r.compilations for r in runs),
         'paper': None,
@@ -248,30 +237,31 @@ class Runner:
       }
     )
 
-  def compare(self, cell: dict, base, runs) -> dict:
+  def compare(self, method: Method, cell: dict, base, runs) -> dict:
     """At temperature 0, whether the texts are those of plain decoding.
 
-    A difference is listed with the gap of the target's two largest logits
-    there and the noise of its arithmetic: a tie has a gap below the noise.
+    A difference is listed as `ties.Difference` says: a tie or a bug.
     """
     if cell['temperature']:
       return {'identical_to_plain': None, 'differences': []}
     differences, same = [], 0
     units = self.units(cell['domain'], 0.0)
+    ways = [
+      ties.way(spec, params, self.x.batch, self.slots)
+      for spec, params in (
+        (self.built.plain, self.built.plain_params),
+        (method.spec, method.params),
+      )
+    ]
     for job, plain_run, run in zip(units, base, runs, strict=True):
       pairs = zip(plain_run.texts, run.texts, strict=True)
       for i, (text, other) in enumerate(pairs):
         if text == other:
           same += 1
           continue
-        found = measure.difference(
-          self.built.plain,
-          self.built.plain_params,
-          self.job(job.prompts[i : i + 1], job.indices[i : i + 1], 0.0),
-          text,
-          other,
-        )
-        differences.append({'prompt': int(job.indices[i]), **found})
+        one = self.job(job.prompts[i : i + 1], job.indices[i : i + 1], 0.0)
+        found = ties.explain(ways, job.prompts[i], one.values, text, other)
+        differences.append({'prompt': int(job.indices[i]), **found._asdict()})
     return {'identical_to_plain': same, 'differences': differences}
 
   def run(self) -> None:

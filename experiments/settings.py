@@ -231,6 +231,26 @@ class Experiment:
 
 
 @dataclasses.dataclass
+class Parity(Experiment):
+  """Greedy texts of every drafter against those of another way to decode.
+
+  Attributes:
+    against: the comparison, a function of `experiments.against` or one like
+      them, by its full name.
+    dtype: that weights are cast to and everything is computed in.
+    other_dtype: of the other side of `experiments.against.dtype`.
+    text: file of the other side of `experiments.against.text`.
+  """
+
+  against: str = 'experiments.against.plain'
+  dtype: str = 'float32'
+  other_dtype: str = 'bfloat16'
+  text: str = ''
+  temperatures: tuple[float, ...] = (0.0,)
+  max_new_tokens: int = 64
+
+
+@dataclasses.dataclass
 class Certificate:
   """What is certified, and how surely.
 

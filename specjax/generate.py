@@ -209,7 +209,8 @@ def _emit(state, draft, verdict, eos):
 
 def _split(keys):
   """Keys [B] to keep, to draft with and to judge with."""
-  return jnp.moveaxis(jax.vmap(lambda k: jax.random.split(k, 3))(keys), 1, 0)
+  made = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
+  return made[:, 0], made[:, 1], made[:, 2]
 
 
 class Parts(NamedTuple):

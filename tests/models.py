@@ -37,9 +37,10 @@ def tiny(vocab: int, layers: int, **options) -> transformer.Model:
 @functools.cache
 def weights(model: transformer.Model, seed: int):
   """Random weights, float32, of a model that is sure enough of itself."""
-  params = jax.jit(model.init)(jax.random.key(seed))
-  if isinstance(params, dict):
-    params['unembedding'] *= 2
+  with jax.enable_x64(False):  # Whoever asks first, and in what precision.
+    params = jax.jit(model.init)(jax.random.key(seed))
+    if isinstance(params, dict):
+      params['unembedding'] *= 2
   return params
 
 

@@ -274,70 +274,6 @@ def test_limits_are_met_and_not_passed():
     assert longer[: len(text)] == text
 
 
-# A row does not depend on what is around it. Float64, so that a batch of one
-# and a batch of many may differ in nothing.
-
-EXACT = 'lm with a stop'
-SLOTS = 128
-FULL = SLOTS - models.DEPTH - 1  # the longest text of so many slots
-
-
-def fill(**options):
-  """Texts that fill a buffer to the last slot a step may write."""
-  prompts = options.get('prompts', models.PROMPTS)
-  new = [FULL - len(prompt) for prompt in prompts]
-  state = models.begin(EXACT, eos=(), new_tokens=new, **options)
-  return models.go(EXACT, state, eos=())
-
-
-@pytest.fixture
-def full(float64):
-  state = fill()
-  assert state.tokens.shape[1] == SLOTS
-  assert state.length.tolist() == [FULL] * len(models.PROMPTS)
-  return models.new_tokens(state)
-
-
-def test_a_batch_of_rows_is_the_rows_alone(full):
-  for i, prompt in enumerate(models.PROMPTS):
-    temperature = models.TEMPERATURES[i : i + 1]
-    alone = fill(prompts=[prompt], temperature=temperature, indices=[i])
-    assert models.new_tokens(alone) == full[i : i + 1]
-
-
-def test_the_last_slot_of_a_buffer_is_as_good_as_any(full):
-  """A write that is clamped would spoil earlier slots; here none can be."""
-  state = fill(slots=2 * SLOTS)
-  assert state.tokens.shape[1] == 2 * SLOTS
-  assert models.new_tokens(state) == full
-
-
-def test_a_buffer_has_room_for_a_whole_step():
-  """A step writes depth + 1 tokens, wherever the limit cuts them."""
-  spec = models.spec_of(EXACT)
-  assert generate.slots_for(spec, FULL) == SLOTS
-  assert generate.slots_for(spec, FULL + 1) > SLOTS
-
-
-def test_the_order_of_rows_does_not_matter(full):
-  order = [3, 0, 5, 1, 4, 2]
-  state = fill(
-    prompts=[models.PROMPTS[i] for i in order],
-    temperature=[models.TEMPERATURES[i] for i in order],
-    indices=order,
-  )
-  assert models.new_tokens(state) == [full[i] for i in order]
-
-
-def test_keys_belong_to_prompts():
-  keys = jax.random.key_data(generate.row_keys(3, [5, 0, 7]))
-  alone = jax.random.key_data(generate.row_keys(3, [7]))
-  np.testing.assert_array_equal(keys[2:], alone)
-  other = jax.random.key_data(generate.row_keys(4, [7]))
-  assert (alone != other).any()
-  assert len({tuple(key) for key in keys.tolist()}) == 3
-
-
 # Programs
 
 
@@ -380,29 +316,6 @@ def test_a_state_is_donated_and_its_sources_are_not():
   hand_go(state)
   assert all(x.is_deleted() for x in jax.tree.leaves(state))
   assert not any(x.is_deleted() for x in jax.tree.leaves((values, key, params)))
-
-
-def reuses_its_key(drafter):
-  """A planted bug: one key for two draws."""
-
-  def propose(params, state, ctx, key):
-    drafter.propose(params, state, ctx, key)
-    return drafter.propose(params, state, ctx, key)
-
-  return drafter._replace(propose=propose)
-
-
-def test_no_key_is_used_twice():
-  drafter = lm.make(TABLE, 1)
-  values = sampling.make(2, 1.0)
-  with jax.debug_key_reuse(True):
-    spec = Spec(TABLE, drafter, verify.token)
-    state = models.run(spec, hand_params(), [(0,), (1,)], values)
-    generate.generate(hand_params(), state, 3, spec=spec)
-    bad = Spec(TABLE, reuses_its_key(drafter), verify.token)
-    state = models.run(bad, hand_params(), [(0,), (1,)], values)
-    with pytest.raises(jax.errors.KeyReuseError):
-      generate.generate(hand_params(), state, 3, spec=bad)
 
 
 # Mistakes of the caller

@@ -29,7 +29,7 @@ def write_pair(folder: pathlib.Path, vocab: int = 2048) -> None:
   tokenizer = checkpoints.load_tokenizer(pair.path('target'))
   for seed, (name, layers) in enumerate((('target', 2), ('draft', 1))):
     made = model(32, layers, vocab)
-    params = made.init(jax.random.key(seed))
+    params = jax.jit(made.init)(jax.random.key(seed))
     checkpoints.save(folder / name, made, params, tokenizer)
 
 

@@ -1,0 +1,270 @@
+"""Explains where greedy texts part: at a tie of the logits, or by a bug.
+
+  python -m experiments.parity --config configs/parity.py
+
+Every drafter's text is compared with that of another way to decode the same
+prompts: the config names a function of `against`. `ties` says what is measured
+and what a tie is. The exit status is 1 where there are bugs.
+"""
+
+import dataclasses
+import json
+import sys
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from experiments import against, build, command, measure, prompts, results, ties
+from experiments.against import Other, Setup, Side
+from experiments.build import Built, Method
+from experiments.settings import Parity
+from specjax import generate, sampling
+from specjax.types import Params
+
+
+def check(x: Parity) -> Other:
+  """Checks what can be checked without weights.
+
+  Raises:
+    ValueError: names the field, its value and the remedy.
+  """
+  if not x.temperatures or any(x.temperatures):
+    raise ValueError(
+      f'temperatures must be (0.0,): only greedy texts are compared, got '
+      f'{tuple(x.temperatures)}'
+    )
+  against.check_dtype('dtype', x.dtype)
+  build.check(x)
+  comparison = build.resolve('against', x.against)
+  if not callable(comparison):
+    raise ValueError(
+      f'against: {x.against!r} is no function; use one such as '
+      'experiments.against.plain'
+    )
+  return comparison(x)
+
+
+def shrink(x: Parity) -> None:
+  """The quick version: one draft length, few and short texts."""
+  x.gammas = x.gammas[:1]
+  x.prompts.count = max(x.batch, min(x.prompts.count, 2))
+  x.max_new_tokens = min(x.max_new_tokens, 32)
+
+
+class Comparison:
+  """One config in one process."""
+
+  def __init__(self, x: Parity):
+    """Checks and loads everything, and only then opens the folder."""
+    other = check(x)
+    self.x = x
+    built = build.build(x)
+    self.domains = {d: c.texts for d, c in built.prompts.items()}
+    for domain, found in self.domains.items():
+      if x.batch > len(found):
+        raise ValueError(
+          f'batch {x.batch} is more than the {len(found)} prompts of {domain}: '
+          'raise prompts.count, or lower batch'
+        )
+    self.prompts = [ids for found in self.domains.values() for ids in found]
+    self.setup = Setup(x, _cast_target(built, x.dtype), self.prompts)
+    self.pairs = []
+    for method in self.setup.built.methods:
+      mine = Side(method.drafter, method.spec, method.params, x.batch)
+      self.pairs.append((method, mine, other(self.setup, method)))
+    limit = built.longest + x.max_new_tokens
+    specs = [built.plain, *(m.spec for m in built.methods)]
+    self.slots = max(generate.slots_for(spec, limit) for spec in specs)
+    self.known: dict = {}
+    self.conditions = results.conditions()
+    self.folder = results.Folder(
+      x.results or results.default_folder(x), results.settings_of(x)
+    )
+    self.folder.check_prompts(self.domains)
+    lines = [json.dumps({'prompt': p}) + '\n' for p in self.prompts]
+    self.folder.write('prompts.jsonl', ''.join(lines))
+
+  def values(self, count: int) -> sampling.Sampling:
+    return build.values(self.x, self.setup.built.plain, count, 0.0)
+
+  def range_of(self, domain: str) -> range:
+    """Numbers of a domain's prompts."""
+    lengths = [len(found) for found in self.domains.values()]
+    place = list(self.domains).index(domain)
+    begin = sum(lengths[:place])
+    return range(begin, begin + lengths[place])
+
+  def decode(self, side: Side, domain: str) -> list[list[int]]:
+    """A side's texts of a domain. The last batch overlaps: one shape."""
+    rows = self.range_of(domain)
+    if side.texts is not None:
+      return [side.texts[i] for i in rows]
+    key = side.name, side.spec, side.batch, domain
+    if key not in self.known:
+      found = {}
+      for i in rows[:: side.batch]:
+        begin = min(i, rows.stop - side.batch)
+        group = range(begin, begin + side.batch)
+        job = measure.Job(
+          [self.prompts[j] for j in group],
+          np.asarray(group),
+          self.values(side.batch),
+          self.x.max_new_tokens,
+          self.x.seed,
+          self.slots,
+        )
+        run = measure.decode(side.spec, side.params, job, timed=False)
+        found.update(zip(group, run.texts, strict=True))
+      self.known[key] = [found[i] for i in rows]
+    return self.known[key]
+
+  def ways(self, mine: Side, other: Side) -> list[ties.Way]:
+    """How both sides compute; plain decoding too, where one is only a text."""
+    built = self.setup.built
+    if other.spec is None:
+      other = Side('plain', built.plain, built.plain_params, mine.batch)
+    return [
+      ties.way(side.spec, side.params, side.batch, self.slots)
+      for side in (mine, other)
+    ]
+
+  def differences(self, mine: Side, other: Side, domain: str) -> list[dict]:
+    """What differs in a domain, explained."""
+    found = []
+    for i, a, b in zip(
+      self.range_of(domain),
+      self.decode(mine, domain),
+      self.decode(other, domain),
+      strict=True,
+    ):
+      if a != b:
+        ways = self.ways(mine, other)
+        difference = ties.explain(ways, self.prompts[i], self.values(1), a, b)
+        found.append({'prompt': i, **difference._asdict()})
+    return found
+
+  def row(self, method: Method, other: str, domain: str, differences) -> dict:
+    """The row of one cell."""
+    x = self.x
+    verdicts = [d['verdict'] for d in differences]
+    compared = self.domains[domain]
+    return {
+      'config': x.name,
+      'target': self.setup.built.target,
+      'draft': method.draft,
+      **self.cell(method, domain),
+      'against': other,
+      'dtype': x.dtype,
+      'batch': x.batch,
+      'new_tokens': x.max_new_tokens,
+      'compared': len(compared),
+      'prompts_hash': prompts.digest(compared),
+      'prompts_from': self.setup.built.prompts[domain].facts(),
+      'ties': verdicts.count('tie'),
+      'bugs': verdicts.count('bug'),
+      'differences': differences,
+      'seed': x.seed,
+      **self.conditions,
+    }
+
+  def cell(self, method: Method, domain: str) -> dict:
+    """What identifies a row."""
+    return {
+      'drafter': method.drafter,
+      'verifier': method.verifier,
+      'gamma': method.gamma,
+      'domain': domain,
+      'temperature': 0.0,
+    }
+
+  def run(self) -> None:
+    """Makes the rows that are missing."""
+    cells = [
+      (*pair, domain)
+      for domain in self.domains
+      for pair in self.pairs
+      if not self.folder.has(**self.cell(pair[0], domain))
+    ]
+    for method, mine, other, domain in tqdm(cells, file=sys.stderr):
+      differences = self.differences(mine, other, domain)
+      self.folder.add(self.row(method, other.name, domain, differences))
+
+
+def _cast_target(built: Built, name: str) -> Built:
+  """The same with all parameters in a dtype; the target has one copy."""
+  target = against.cast(built.plain_params.target, name)
+  methods = [
+    dataclasses.replace(
+      method, params=Params(target, against.cast(method.params.drafter, name))
+    )
+    for method in built.methods
+  ]
+  return dataclasses.replace(
+    built, plain_params=Params(target, None), methods=tuple(methods)
+  )
+
+
+_CELLS = 'drafter', 'verifier', 'gamma', 'domain', 'against', 'dtype', 'batch'
+_COUNTS = 'compared', 'ties', 'bugs'
+_LEGEND = """
+margin: largest logit less the smaller one of the two tokens', in a pass without
+a cache. noise: twice the largest change of a logit when the same text is scored
+in the shapes that were compared; 16 largest logits and the two; at least one
+unit in their last place. rounding: the largest change, once, when every weight
+moves by its last place. A tie has a margin within the noise and within 16 times
+the rounding.
+"""
+
+
+def _number(value: float | None) -> str:
+  return '-' if value is None else f'{value:.1e}'
+
+
+def table(rows: list[dict]) -> str:
+  """Markdown: what was compared, and every difference."""
+  head = [*_CELLS, 'compared', 'identical', 'ties', 'bugs']
+  lines = [
+    [str(r[name]) for name in (*_CELLS, 'compared')]
+    + [str(r['compared'] - r['ties'] - r['bugs'])]
+    + [str(r['ties']), str(r['bugs'])]
+    for r in rows
+  ]
+  measured = 'gap', 'margin', 'noise', 'rounding'
+  found = [
+    [r['drafter'], str(r['gamma']), str(d['prompt']), str(d['position'])]
+    + [' / '.join(map(str, d['tokens']))]
+    + [_number(d[name]) for name in measured]
+    + [d['verdict']]
+    for r in rows
+    for d in r['differences']
+  ]
+  text = results.markdown(head, lines) + '\n'
+  if found:
+    names = ['drafter', 'gamma', 'prompt', 'position', 'tokens', *measured]
+    text += f'\n{results.markdown([*names, "verdict"], found)}\n{_LEGEND}'
+  return text
+
+
+def main(x: Parity) -> None:
+  if x.quick:
+    shrink(x)
+  try:
+    with jax.enable_x64('float64' in (x.dtype, x.other_dtype)):
+      comparison = Comparison(x)
+      comparison.run()
+  except (ValueError, measure.NotFinite) as error:
+    raise SystemExit(f'error: {error}') from error
+  folder = comparison.folder
+  summary = table(folder.rows)
+  folder.write('summary.md', summary)
+  print(summary)
+  total = {name: sum(r[name] for r in folder.rows) for name in _COUNTS}
+  total['differences'] = total['ties'] + total['bugs']
+  print(json.dumps({'results': str(folder.path), **total}))
+  if total['bugs']:
+    raise SystemExit(1)
+
+
+if __name__ == '__main__':
+  command.run(main, Parity)
