@@ -41,11 +41,7 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-  """A checked experiment with its prompts and weights.
-
-  Attributes:
-    prompts: by domain; none where the experiment has a text as its prompt.
-  """
+  """A checked experiment with its prompts, by domain, and its weights."""
 
   target: str
   tokenizer: Any
@@ -185,7 +181,8 @@ def check(x: Experiment) -> None:
     )
   stages = {k: v for k, v in vars(x.sampling).items() if k not in _TOKENS}
   _make_values(1, 1.0, stages)
-  prompts.check(x.prompts)
+  if not x.prompt:
+    prompts.check(x.prompts)
   for field, value in (
     ('prompts.count', x.prompts.count),
     ('prompts.length', x.prompts.length),
@@ -240,8 +237,7 @@ def room(x: Experiment, described: dict[str, Description]) -> int:
   """
   positions = {n: d.model.config.max_positions for n, d in described.items()}
   name = min(positions, key=positions.__getitem__)
-  # A prompt that is a text is measured where it is read.
-  length = 0 if x.prompt else prompts.length_of_windows(x.prompts) or 1
+  length = 1 if x.prompt else prompts.length_of_windows(x.prompts) or 1
   total = length + x.max_new_tokens
   _need(
     total <= positions[name],
@@ -249,6 +245,56 @@ def room(x: Experiment, described: dict[str, Description]) -> int:
     f'{positions[name]} positions: shorten one of them',
   )
   return positions[name] - x.max_new_tokens
+
+
+def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
+  """The target's tokenizer and the models, by name, without their weights.
+
+  Raises:
+    ValueError: a model cannot be loaded, or a draft has other tokens.
+  """
+  described = {'target': describe('target.path', x.target.path)}
+  vocab = described['target'].model.config.vocab_size
+  tokenizer = checkpoints.load_tokenizer(x.target.path)
+  vocabulary.check_tokenizer('target.path', tokenizer, vocab)
+  for name, candidate in candidates(x).items():
+    draft = describe_draft(path_field(x, name), candidate)
+    if draft:
+      described[f'draft {name}'] = draft
+    if candidate.path:
+      size = draft.model.config.vocab_size if draft else vocab
+      vocabulary.check_draft(tokenizer, vocab, candidate.path, size)
+  return tokenizer, described
+
+
+def read_prompts(
+  x: Experiment, tokenizer, described: dict[str, Description]
+) -> dict[str, Chosen]:
+  """The prompts by domain: those of `prompts`, or the one of `prompt`.
+
+  Args:
+    x: the experiment.
+    tokenizer: of the target.
+    described: the models that read them, by name.
+
+  Raises:
+    ValueError: names the field and the remedy.
+  """
+  left = room(x, described)
+  if x.prompt:
+    ids = prompts.encode(tokenizer, x.prompts.chat, x.prompt)
+    _need(
+      1 <= len(ids) <= left,
+      f'prompt has {len(ids)} tokens; at least 1 is needed, and max_new_tokens '
+      f'leaves {left} of the positions: change one of them',
+    )
+    found = {'prompt': Chosen([ids], 'the command line', 1)}
+  else:
+    found = prompts.collect(x.prompts, tokenizer, left, x.seed)
+  size = described['target'].model.config.vocab_size
+  for text in (t for chosen in found.values() for t in chosen.texts):
+    vocabulary.check_prompt(text, size)
+  return found
 
 
 def _load(candidate: Candidate, target, depth: int):
@@ -286,24 +332,9 @@ def build(x: Experiment) -> Built:
   """
   check(x)
   rules = {name: resolve_rule(name) for name in x.verifiers}
-  described = {'target': describe('target.path', x.target.path)}
-  vocab = described['target'].model.config.vocab_size
-  tokenizer = checkpoints.load_tokenizer(x.target.path)
-  vocabulary.check_tokenizer('target.path', tokenizer, vocab)
+  tokenizer, described = survey(x)
+  texts = read_prompts(x, tokenizer, described)
   chosen = candidates(x)
-  for name, candidate in chosen.items():
-    draft = describe_draft(path_field(x, name), candidate)
-    if draft:
-      described[f'draft {name}'] = draft
-    if candidate.path:
-      size = draft.model.config.vocab_size if draft else vocab
-      vocabulary.check_draft(tokenizer, vocab, candidate.path, size)
-  left = room(x, described)
-  texts = (
-    {} if x.prompt else prompts.collect(x.prompts, tokenizer, left, x.seed)
-  )
-  for text in (t for found in texts.values() for t in found.texts):
-    vocabulary.check_prompt(text, vocab)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   target = described['target'].model
   drafts = {

@@ -105,15 +105,18 @@ class Report:
 
   def compare(self, who: str, path: str) -> None:
     """Sets whether a draft shares the target's vocabulary, and its c."""
-    if not {'target', who} <= self.models.keys() or not self.tokenizer:
+    if 'target' not in self.models or not self.tokenizer or not path:
       return
-    target, draft = self.models['target'], self.models[who]
-    draft['c_predicted'] = draft['bytes_per_step'] / target['bytes_per_step']
-    draft['shares_vocabulary'] = False
+    target, draft = self.models['target'], self.models.get(who, {})
+    size = target['vocabulary']
+    if draft:
+      draft['c_predicted'] = draft['bytes_per_step'] / target['bytes_per_step']
+      draft['shares_vocabulary'] = False
     vocabulary.check_draft(
-      self.tokenizer, target['vocabulary'], path, draft['vocabulary']
+      self.tokenizer, size, path, draft.get('vocabulary', size)
     )
-    draft['shares_vocabulary'] = True
+    if draft:
+      draft['shares_vocabulary'] = True
 
   def collect(self) -> dict:
     """Facts on the prompts of each domain."""
@@ -121,12 +124,7 @@ class Report:
       return {}
     size = self.models['target']['vocabulary']
     vocabulary.check_tokenizer('target.path', self.tokenizer, size)
-    left = build.room(self.x, self.described)
-    if self.x.prompt:
-      return {}
-    found = prompts.collect(self.x.prompts, self.tokenizer, left, self.x.seed)
-    for text in (t for chosen in found.values() for t in chosen.texts):
-      vocabulary.check_prompt(text, size)
+    found = build.read_prompts(self.x, self.tokenizer, self.described)
     return {
       domain: {'prompts': len(chosen.texts), **chosen.facts()}
       for domain, chosen in found.items()

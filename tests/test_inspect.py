@@ -98,3 +98,17 @@ def test_bad_values_end_the_program(folder):
   x = config.get_config()
   with pytest.raises(SystemExit, match=r'error: target\.path is empty'):
     inspect.main(x)
+
+
+def test_one_prompt_of_the_command_line(folder, capsys):
+  x = experiment(folder)
+  x.prompt = 'def f(x):'
+  inspect.main(x)
+  found = last_line(capsys)
+  assert found['prompts']['prompt']['available'] == 1
+  assert found['refused'] == []
+  x.prompt = 'def f(x):\n  return x\n' * 20
+  inspect.main(x)
+  (reason,) = last_line(capsys)['refused']
+  assert reason.startswith('prompt has ')
+  assert 'max_new_tokens leaves 112 of the positions' in reason
