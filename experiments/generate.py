@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import command
-from experiments.build import Built, build, values
+from experiments.build import Built, build
+from experiments.checks import values
 from experiments.settings import Experiment
 from specjax import generate
 

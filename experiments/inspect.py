@@ -14,7 +14,7 @@ import math
 
 import jax
 
-from experiments import build, command, prompts, vocabulary
+from experiments import build, checks, command, prompts, vocabulary
 from experiments.settings import Experiment
 from specjax.models import checkpoints
 from specjax.models.checkpoints import Description
@@ -74,17 +74,17 @@ class Report:
     Raises:
       ValueError: a value of the config is wrong; names the field.
     """
-    build.check(x)
+    checks.check(x)
     for rule in x.verifiers:
-      build.resolve_rule(rule)
+      checks.resolve_rule(rule)
     self.x = x
     self.models: dict[str, dict] = {}
     self.refused: list[str] = []
     self.described: dict[str, Description] = {}
     self.tokenizer = self.allow(checkpoints.load_tokenizer, x.target.path)
     self.look('target', build.describe, 'target.path', x.target.path)
-    for name, candidate in build.candidates(x).items():
-      who, field = f'draft {name}', build.path_field(x, name)
+    for name, candidate in checks.candidates(x).items():
+      who, field = f'draft {name}', checks.path_field(x, name)
       self.look(who, build.describe_draft, field, candidate)
       self.allow(self.compare, who, candidate.path)
     self.prompts = self.allow(self.collect) or {}

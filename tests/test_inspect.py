@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from configs import pair as config
-from experiments import build, inspect
+from experiments import build, checks, inspect
 from specjax.models import checkpoints
 from tests import tiny
 
@@ -64,8 +64,8 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
 
 def test_without_a_draft_lookup_is_left(folder):
   x = experiment(folder, draft='')
-  assert list(build.candidates(x)) == ['ngram']
-  assert list(build.candidates(experiment(folder))) == ['lm', 'ngram']
+  assert list(checks.candidates(x)) == ['ngram']
+  assert list(checks.candidates(experiment(folder))) == ['lm', 'ngram']
 
 
 def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
