@@ -25,7 +25,7 @@ from experiments.checks import (
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import verify
-from specjax.drafters import lm, plain
+from specjax.drafters import lm, lm_tree, plain
 from specjax.models import checkpoints, transformer
 from specjax.models.checkpoints import CheckpointError, Description
 from specjax.types import Params, Spec
@@ -81,7 +81,7 @@ def describe_draft(field: str, candidate: Candidate) -> Description | None:
   Raises:
     ValueError: it cannot be loaded; names the field.
   """
-  if resolve('candidates', candidate.load) is not lm.load:
+  if resolve('candidates', candidate.load) not in (lm.load, lm_tree.load):
     return None
   return describe(field, candidate.path)
 
