@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import command, prompts, vocabulary
-from experiments.build import Built, build, values
+from experiments import command
+from experiments.build import Built, build
+from experiments.checks import values
 from experiments.settings import Experiment
 from specjax import generate
 
@@ -73,20 +74,6 @@ def steps(built: Built, x: Experiment, ids: list[int]):
     yield tokens.tolist(), kinds, counts
 
 
-def first_prompt(built: Built, x: Experiment) -> tuple[list[int], str]:
-  """The prompt, or else the first of the file, as token ids and as text.
-
-  Raises:
-    ValueError: a token of it has no embedding.
-  """
-  if not x.prompt:
-    ids = next(iter(built.prompts.values())).texts[0]
-    return ids, built.tokenizer.decode(ids)
-  ids = prompts.encode(built.tokenizer, x.prompts.chat, x.prompt)
-  vocabulary.check_prompt(ids, built.plain.target.config.vocab_size)
-  return ids, x.prompt
-
-
 def piece(tokenizer, ids: list[int], shown: int) -> str:
   """The text that the last token adds to the characters shown so far.
 
@@ -111,9 +98,10 @@ def main(x: Experiment) -> None:
       )
     x.prompts.count = 1
     built = build(x)
-    ids, text = first_prompt(built, x)
-    print(text, end='')
-    shown = len(built.tokenizer.decode(ids))
+    ids = list(next(iter(built.prompts.values())).texts[0])
+    text = built.tokenizer.decode(ids)
+    print(x.prompt or text, end='')
+    shown = len(text)
     for tokens, kinds, counts in steps(built, x, list(ids)):
       new, last = new + tokens, counts
       for token, kind in zip(tokens, kinds, strict=True):

@@ -14,7 +14,7 @@ import math
 
 import jax
 
-from experiments import build, command, prompts, vocabulary
+from experiments import build, checks, command, prompts, vocabulary
 from experiments.settings import Experiment
 from specjax.models import checkpoints
 from specjax.models.checkpoints import Description
@@ -74,17 +74,17 @@ class Report:
     Raises:
       ValueError: a value of the config is wrong; names the field.
     """
-    build.check(x)
+    checks.check(x)
     for rule in x.verifiers:
-      build.resolve_rule(rule)
+      checks.resolve_rule(rule)
     self.x = x
     self.models: dict[str, dict] = {}
     self.refused: list[str] = []
     self.described: dict[str, Description] = {}
     self.tokenizer = self.allow(checkpoints.load_tokenizer, x.target.path)
     self.look('target', build.describe, 'target.path', x.target.path)
-    for name, candidate in build.candidates(x).items():
-      who, field = f'draft {name}', build.path_field(x, name)
+    for name, candidate in checks.candidates(x).items():
+      who, field = f'draft {name}', checks.path_field(x, name)
       self.look(who, build.describe_draft, field, candidate)
       self.allow(self.compare, who, candidate.path)
     self.prompts = self.allow(self.collect) or {}
@@ -105,15 +105,18 @@ class Report:
 
   def compare(self, who: str, path: str) -> None:
     """Sets whether a draft shares the target's vocabulary, and its c."""
-    if not {'target', who} <= self.models.keys() or not self.tokenizer:
+    if 'target' not in self.models or not self.tokenizer or not path:
       return
-    target, draft = self.models['target'], self.models[who]
-    draft['c_predicted'] = draft['bytes_per_step'] / target['bytes_per_step']
-    draft['shares_vocabulary'] = False
+    target, draft = self.models['target'], self.models.get(who, {})
+    size = target['vocabulary']
+    if draft:
+      draft['c_predicted'] = draft['bytes_per_step'] / target['bytes_per_step']
+      draft['shares_vocabulary'] = False
     vocabulary.check_draft(
-      self.tokenizer, target['vocabulary'], path, draft['vocabulary']
+      self.tokenizer, size, path, draft.get('vocabulary', size)
     )
-    draft['shares_vocabulary'] = True
+    if draft:
+      draft['shares_vocabulary'] = True
 
   def collect(self) -> dict:
     """Facts on the prompts of each domain."""
@@ -121,12 +124,7 @@ class Report:
       return {}
     size = self.models['target']['vocabulary']
     vocabulary.check_tokenizer('target.path', self.tokenizer, size)
-    left = build.room(self.x, self.described)
-    if self.x.prompt:
-      return {}
-    found = prompts.collect(self.x.prompts, self.tokenizer, left, self.x.seed)
-    for text in (t for chosen in found.values() for t in chosen.texts):
-      vocabulary.check_prompt(text, size)
+    found = build.read_prompts(self.x, self.tokenizer, self.described)
     return {
       domain: {'prompts': len(chosen.texts), **chosen.facts()}
       for domain, chosen in found.items()

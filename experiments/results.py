@@ -211,6 +211,13 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
   )
 
 
+def _prompts(row: dict) -> str:
+  """What was continued; rows of older programs do not say."""
+  if 'prompts_from' not in row:
+    return ''
+  return f'{prompts.describe(row["prompts"], row["prompts_from"])}\n\n'
+
+
 def table(rows: list[dict]) -> str:
   """Markdown tables, one for each domain and temperature."""
   parts = []
@@ -227,6 +234,7 @@ def table(rows: list[dict]) -> str:
       f'### {domain}, temperature {temperature:g}: plain decoding '
       f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
       f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(cells)}\n\n'
+      + _prompts(first)
       + markdown([name for name, _ in COLUMNS], lines)
       + '\n'
     )

@@ -14,7 +14,8 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import command, measure, prompts, results, ties
-from experiments.build import Built, Method, build, values
+from experiments.build import Built, Method, build
+from experiments.checks import values
 from experiments.settings import Experiment
 from specjax import generate, metrics
 from specjax.types import Counts

@@ -196,7 +196,7 @@ class Experiment:
     temperatures: 0 is greedy.
     sampling: the other stages of the pipeline.
     prompts: what is continued.
-    prompt: text that `experiments.generate` continues instead.
+    prompt: the one text that is continued instead.
     max_new_tokens: tokens added to every prompt.
     batch: prompts decoded together.
     seed: of prompts and sampling.

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from configs import pair as config
-from experiments import build, inspect
+from experiments import build, checks, inspect
 from specjax.models import checkpoints
 from tests import tiny
 
@@ -64,8 +64,8 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
 
 def test_without_a_draft_lookup_is_left(folder):
   x = experiment(folder, draft='')
-  assert list(build.candidates(x)) == ['ngram']
-  assert list(build.candidates(experiment(folder))) == ['lm', 'ngram']
+  assert list(checks.candidates(x)) == ['ngram']
+  assert list(checks.candidates(experiment(folder))) == ['lm', 'ngram']
 
 
 def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
@@ -98,3 +98,17 @@ def test_bad_values_end_the_program(folder):
   x = config.get_config()
   with pytest.raises(SystemExit, match=r'error: target\.path is empty'):
     inspect.main(x)
+
+
+def test_one_prompt_of_the_command_line(folder, capsys):
+  x = experiment(folder)
+  x.prompt = 'def f(x):'
+  inspect.main(x)
+  found = last_line(capsys)
+  assert found['prompts']['prompt']['available'] == 1
+  assert found['refused'] == []
+  x.prompt = 'def f(x):\n  return x\n' * 20
+  inspect.main(x)
+  (reason,) = last_line(capsys)['refused']
+  assert reason.startswith('prompt has ')
+  assert 'max_new_tokens leaves 112 of the positions' in reason

@@ -47,3 +47,32 @@ def test_foreign_files_are_left_alone(tmp_path):
   with pytest.raises(ValueError, match='not empty'):
     results.Folder(tmp_path, {'seed': 0})
   assert [p.name for p in tmp_path.iterdir()] == ['notes.txt']
+
+
+def test_the_table_says_which_prompts_were_continued():
+  numbers = dict.fromkeys(('alpha', 'tau', 'speedup'), None)
+  whole = row(
+    **numbers,
+    lossless=False,
+    prompts=3,
+    acceptance_by_position=[0.5],
+    tokens_per_second=1.0,
+    baseline_tokens_per_second=1.0,
+    predicted_speedup=1.0,
+    c=0.1,
+    v=1.0,
+    repetition=0.0,
+  )
+  facts = {
+    'source': 'a.jsonl',
+    'available': 9,
+    'shortest': 4,
+    'longest': 7,
+    'cut': 1,
+    'skipped': {'too long': 2},
+  }
+  sentence = (
+    '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
+  )
+  assert sentence in results.table([whole | {'prompts_from': facts}])
+  assert 'prompts of' not in results.table([whole])

@@ -105,6 +105,21 @@ def rows(folder, tmp_path_factory):
   return runner.folder.rows
 
 
+def test_rows_say_where_their_prompts_come_from(rows):
+  for row in rows:
+    assert row['prompts_from']['source'] == 'the embedded corpus'
+    assert row['prompts_from']['longest'] == 16
+
+
+def test_rows_of_other_prompts_are_refused(folder, tmp_path):
+  """A file of prompts that changed may not continue the old rows."""
+  x = tiny.experiment(folder, drafters=('ngram',), results=str(tmp_path / 'a'))
+  there = results.Folder(x.results, results.settings_of(x))
+  there.add({'domain': 'code', 'prompts_hash': 'other'})
+  with pytest.raises(ValueError, match='rows of other prompts of code'):
+    run.Runner(x)
+
+
 def test_rows_count_consistently(rows):
   for row in rows:
     steps = sum(row['histogram'])

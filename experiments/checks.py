@@ -1,0 +1,162 @@
+"""The values of a configuration: checked before anything is read.
+
+Every error names the field and what would be right.
+"""
+
+import importlib
+import os
+from typing import Any
+
+import numpy as np
+
+from experiments import prompts
+from experiments.settings import Candidate, Experiment
+from specjax import sampling
+from specjax.types import Rule, Spec
+
+
+def need(condition, message: str) -> None:
+  """Raises a ValueError with the message where a condition fails."""
+  if not condition:
+    raise ValueError(message)
+
+
+def resolve(field: str, name: str) -> Any:
+  """The object of a full name such as 'specjax.verify.token'."""
+  module, _, attribute = name.rpartition('.')
+  try:
+    return getattr(importlib.import_module(module), attribute)
+  except (ImportError, AttributeError, ValueError) as error:
+    raise ValueError(
+      f'{field}: {name!r} cannot be imported ({error}); give the full name of '
+      "a function, such as 'specjax.drafters.ngram.load'"
+    ) from error
+
+
+def resolve_rule(name: str) -> Rule:
+  """A rule by name; its arguments may stand behind a colon."""
+  path, _, text = name.partition(':')
+  rule = resolve('verifiers', path)
+  wrong = None
+  try:
+    if not isinstance(rule, Rule):
+      rule = rule(*(float(x) for x in text.split(',') if x))
+    elif text:
+      wrong = 'it takes no arguments'
+  except ValueError as error:
+    raise ValueError(f'verifiers: {name!r}: {error}') from error
+  except TypeError as error:
+    wrong = str(error)
+  if wrong or not isinstance(rule, Rule):
+    raise ValueError(
+      f'verifiers: {name!r} is no rule ({wrong or type(rule).__name__}); use '
+      'one such as specjax.verify.token, specjax.verify.block or '
+      'specjax.verify.lenience:0.5'
+    )
+  return rule
+
+
+def candidates(x: Experiment) -> dict[str, Candidate]:
+  """The drafters to run, by name.
+
+  Raises:
+    ValueError: one is unknown.
+  """
+  chosen = {}
+  for name in x.drafters or tuple(x.known):
+    function, _, path = name.partition(':')
+    if name in x.known:
+      chosen[name] = x.known[name]
+    elif '.' in function:
+      label = os.path.basename(path.rstrip('/')) or function.split('.')[-2]
+      chosen[label] = Candidate(function, 4, path)
+    else:
+      raise ValueError(
+        f'drafters: {name!r} is unknown; choose from '
+        f'{", ".join(x.known)}, or give a load function by its full '
+        'name, with :path behind it'
+      )
+  return chosen
+
+
+def path_field(x: Experiment, name: str) -> str:
+  """How errors call the path of a drafter."""
+  own = name == 'lm' and x.draft.path
+  return 'draft.path' if own else f'path of the drafter {name}'
+
+
+# Stages that name tokens: what they may name is known with the target.
+_TOKENS = ('logit_bias', 'forbidden', 'min_new_tokens')
+
+
+def _make_values(batch, temperature, stages, **known):
+  try:
+    return sampling.make(batch, temperature, **stages, **known)
+  except ValueError as error:
+    raise ValueError(f'sampling.{error}') from error
+
+
+def values(
+  x: Experiment, spec: Spec, batch: int, temperature
+) -> sampling.Sampling:
+  """The pipeline of an experiment, for rows of a spec.
+
+  Args:
+    x: the experiment.
+    spec: whose vocabulary and ends of a text count.
+    batch: rows.
+    temperature: of all rows, or [B].
+
+  Raises:
+    ValueError: names the field that is out of range or contradicts another.
+  """
+  vocab_size = spec.target.config.vocab_size
+  return _make_values(
+    batch, temperature, vars(x.sampling), vocab_size=vocab_size, eos=spec.eos
+  )
+
+
+def check(x: Experiment) -> None:
+  """Checks every value that can be checked without weights.
+
+  Raises:
+    ValueError: names the field, its value and the remedy.
+  """
+  need(
+    x.target.path,
+    'target.path is empty: give the directory of a model with '
+    '--config.target.path=...',
+  )
+  gammas = tuple(x.gammas) or tuple(c.gamma for c in candidates(x).values())
+  for gamma in gammas:
+    need(
+      isinstance(gamma, int) and gamma >= 1,
+      f'gammas must be integers of at least 1, got {gamma!r}',
+    )
+  need(x.temperatures, 'temperatures is empty: give at least one, such as 0')
+  for temperature in x.temperatures:
+    need(
+      np.isfinite(temperature) and temperature >= 0,
+      f'temperatures must be finite and at least 0, got {temperature}',
+    )
+  stages = {k: v for k, v in vars(x.sampling).items() if k not in _TOKENS}
+  _make_values(1, 1.0, stages)
+  if not x.prompt:
+    prompts.check(x.prompts)
+  for field, value in (
+    ('prompts.count', x.prompts.count),
+    ('prompts.length', x.prompts.length),
+    ('max_new_tokens', x.max_new_tokens),
+    ('batch', x.batch),
+  ):
+    need(
+      value is None or value >= 1, f'{field} must be at least 1, got {value}'
+    )
+  need(x.seed >= 0, f'seed must be at least 0, got {x.seed}')
+  paths = {path_field(x, n): c.path for n, c in candidates(x).items()}
+  for field, path in ({'target.path': x.target.path} | paths).items():
+    need(
+      not path or os.path.exists(path),
+      f'{field}: {path} does not exist; give a local directory, nothing is '
+      'downloaded',
+    )
