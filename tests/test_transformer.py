@@ -14,7 +14,7 @@ import pytest
 
 from specjax import cache as caches
 from specjax import trees
-from specjax.models import attention, linear, reading, transformer
+from specjax.models import attention, linear, reading, rotary, transformer
 from specjax.types import KV
 from tests import models
 
@@ -218,16 +218,16 @@ def test_heads_must_share_evenly():
 def test_rotary_positions_are_relative():
   random = np.random.default_rng(0)
   q, k = random.normal(size=(2, 1, 6, 1, 8))
-  place = jnp.arange(6)[None]
+  place, frequency = jnp.arange(6)[None], rotary.frequencies(1e4, 8)
 
   def scores(shift):
-    turned = [attention.rotate(x, place + shift, 1e4) for x in (q, k)]
+    turned = [rotary.rotate(x, place + shift, frequency) for x in (q, k)]
     return np.einsum('bthd,bshd->bts', *turned)
 
   np.testing.assert_allclose(scores(0), scores(900), rtol=0, atol=1e-10)
   # Position 0 turns nothing, and one step turns the first pair by one radian.
-  np.testing.assert_allclose(attention.rotate(q, 0 * place, 1e4), q)
-  one = attention.rotate(jnp.eye(8)[None, :1, None], place[:, 1:2], 1e4)
+  np.testing.assert_allclose(rotary.rotate(q, 0 * place, frequency), q)
+  one = rotary.rotate(jnp.eye(8)[None, :1, None], place[:, 1:2], frequency)
   expected = np.zeros(8)
   expected[[0, 4]] = np.cos(1), np.sin(1)
   np.testing.assert_allclose(one[0, 0, 0], expected, rtol=0, atol=1e-12)
