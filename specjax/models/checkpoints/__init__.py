@@ -1,0 +1,20 @@
+"""Checkpoints as Hugging Face directories, read and written without torch.
+
+A directory holds `config.json`, `model.safetensors` (or shards and their
+index) and the tokenizer's files. Tensors are read one by one, and every check
+that needs no weights comes before the first of them is read.
+"""
+
+from specjax.models.checkpoints.files import CheckpointError, locate
+from specjax.models.checkpoints.reading import load
+from specjax.models.checkpoints.texts import eos_ids, load_tokenizer
+from specjax.models.checkpoints.writing import save
+
+__all__ = [
+  'CheckpointError',
+  'eos_ids',
+  'load',
+  'load_tokenizer',
+  'locate',
+  'save',
+]
