@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
+from specjax.models.experts import Experts
 from specjax.models.linear import Linear
 from specjax.types import KV
 
@@ -121,6 +122,8 @@ class Layer(nn.Module):
 
   def _mlp(self, x):
     c = self.config
+    if c.is_sparse(self.index):
+      return Experts(c, name='experts')(x)
     ways = 2 if c.gated else 1
     y = Linear(
       c.blocked,

@@ -9,7 +9,31 @@ An attribute that no row handles and that is not known to be harmless is
 rejected: to ignore it would be to run another model under the same name.
 """
 
+from specjax.models.families.gemma import GEMMA, GEMMA2, GEMMA3
+from specjax.models.families.gpt import GPT2, GPT_NEO, GPT_NEOX
 from specjax.models.families.llama import LLAMA, MISTRAL
+from specjax.models.families.mixtral import MIXTRAL
+from specjax.models.families.opt import OPT
+from specjax.models.families.phi import PHI3
+from specjax.models.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 
-# Saving takes the first family that covers a model.
-FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL)}
+# By model type. Saving takes the first one that covers a model.
+FAMILIES = {
+  family.model_type: family
+  for family in (
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    GPT2,
+    GPT_NEOX,
+    OPT,
+    MISTRAL,
+    PHI3,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GPT_NEO,
+    MIXTRAL,
+    QWEN3_MOE,
+  )
+}

@@ -10,7 +10,7 @@ import jax
 
 from specjax.models import rotary, transformer
 from specjax.models.config import TransformerConfig
-from specjax.models.families.table import HARMLESS, Family, Source
+from specjax.models.families.table import HARMLESS, ONLY, Family, Source
 
 
 def read_attributes(
@@ -41,7 +41,7 @@ def read_attributes(
   fields = dict(family.fixed)
   for row in family.rows:
     fields |= row.read(rest, fields)
-  for name, value in family.only.items():
+  for name, value in (ONLY | dict(family.only)).items():
     found = rest.pop(name, value)
     # null is how some files write the default.
     if found is not None and found != value:

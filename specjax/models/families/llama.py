@@ -46,8 +46,6 @@ SOURCES = {
   'layer{}/down/b': Source(KEEP, (_LAYER + 'mlp.down_proj.bias',)),
 }
 
-# Values of `Family.only` that files of several families write.
-ONLY = {'is_encoder_decoder': False, 'pretraining_tp': 1}
 # Old files store the rotary frequencies, which follow from the base.
 IGNORED = ('.rotary_emb.inv_freq',)
 
@@ -110,7 +108,7 @@ LLAMA = Family(
     tied_row(False),
   ),
   fixed={},
-  only=ONLY | {'rope_interleaved': False},
+  only={'rope_interleaved': False},
   harmless=frozenset({'is_llama_config'}),
   sources=SOURCES,
   ignored=IGNORED,
@@ -128,5 +126,5 @@ MISTRAL = dataclasses.replace(
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
     tied_row(False),
   ),
-  only=ONLY,
+  only={},
 )

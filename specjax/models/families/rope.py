@@ -115,9 +115,9 @@ def read_scaling(
 ) -> rotary.Scaling | None:
   """Takes a scaling out of its parameters."""
   given = [inner.pop(name, None) for name in ('rope_type', 'type')]
-  kinds = {x for x in given if x is not None} or {'default'}
-  if len(kinds) > 1 or not kinds <= set(allowed):
-    found = ' and '.join(repr(x) for x in sorted(kinds))
+  kinds = sorted({str(x) for x in given if x is not None}) or ['default']
+  if len(kinds) > 1 or kinds[0] not in allowed:
+    found = ' and '.join(map(repr, kinds))
     raise ValueError(
       f'unsupported config attribute rope_type = {found}; expected one of '
       f'{", ".join(allowed)}'

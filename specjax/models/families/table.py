@@ -105,7 +105,8 @@ class Family:
     architecture: name of the class with the language modelling head.
     rows: attributes that are handled, in order.
     fixed: fields that are the same for the whole family.
-    only: attributes that are no choice here: any other value is rejected.
+    only: attributes that are no choice here, beyond `ONLY`: any other value
+      is rejected.
     harmless: attributes that do not change the logits, beyond `HARMLESS`.
     sources: of each parameter, '/' between the keys and {} for the layer.
       Rows of parameters that a configuration lacks are not used.
@@ -141,6 +142,14 @@ def untransposed(layout: Layout) -> Layout:
   return layout._replace(transpose=False)
 
 
+# No choice of any family, unless its table has another value.
+ONLY = {
+  'add_cross_attention': False,
+  'is_decoder': False,
+  'is_encoder_decoder': False,
+  'pretraining_tp': 1,
+  'tie_encoder_decoder': False,
+}
 # What transformers writes for any family: its own bookkeeping, training, and
 # what only `generate` looks at.
 HARMLESS = frozenset(

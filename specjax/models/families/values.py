@@ -49,6 +49,13 @@ def numbers(value: Any) -> tuple[float, ...]:
   return tuple(number(x) for x in value)
 
 
+def layers(value: Any) -> tuple[int, ...]:
+  good = isinstance(value, list)
+  if not good or not all(type(x) is int and x >= 0 for x in value):
+    raise ValueError('a list of layers, counted from 0')
+  return tuple(value)
+
+
 def flag(value: Any) -> bool:
   if type(value) is not bool:
     raise ValueError('true or false')
@@ -138,3 +145,17 @@ def activation_row(name: str, default: str) -> Row:
   """Row of the activation function."""
   function = ACTIVATIONS[default]
   return attribute(name, 'activation', activation, lambda _: function, name_of)
+
+
+def derive(field: str, function: Callable[[dict[str, Any]], Any]) -> Row:
+  """Row of a field that follows from others and has no attribute."""
+
+  def read(rest, known):
+    del rest  # Unused.
+    return {field: function(known)}
+
+  def write(config):
+    del config  # Unused.
+    return {}
+
+  return Row(read, write)
