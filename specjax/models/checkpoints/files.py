@@ -104,7 +104,8 @@ def _list_shards(directory: pathlib.Path) -> dict[pathlib.Path, set[str]]:
     raise CheckpointError(f'{index} has no weight_map; copy it again')
   shards: dict[pathlib.Path, set[str]] = {}
   for name, shard in places.items():
-    if not isinstance(shard, str) or pathlib.PurePath(shard).name != shard:
+    inside = isinstance(shard, str) and pathlib.PurePath(shard).name == shard
+    if not inside or not shard:
       raise CheckpointError(
         f'{index}: weight_map puts {name} into {shard!r}, which is no file '
         'beside it; copy it again'
