@@ -131,7 +131,7 @@ OPTIONS = {
     num_heads=4,
     intermediate_size=28,
     attention_types=[[['global', 'local'], 1]],
-    window_size=6,
+    window_size=3,
   ),
   'mixtral': dict(
     **_LLAMA,
@@ -163,7 +163,7 @@ OTHERS = {
   'gemma': {'tie_word_embeddings': False, 'attention_bias': True},
   'gemma2': {'tie_word_embeddings': True, 'attn_logit_softcapping': None},
   'gemma3_text': {'final_logit_softcapping': 7.0, 'tie_word_embeddings': True},
-  'gpt_neo': {'tie_word_embeddings': False, 'window_size': 3},
+  'gpt_neo': {'tie_word_embeddings': False, 'window_size': 6},
   'mixtral': {'num_local_experts': 40, 'sliding_window': None},
   'qwen3_moe': {'norm_topk_prob': True, 'decoder_sparse_step': 2},
 }

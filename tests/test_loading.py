@@ -65,6 +65,26 @@ def test_shards_are_the_whole(directory):
   assert_same(parts, whole)
 
 
+def test_a_description_is_that_of_what_is_loaded(directory):
+  """And needs the headers alone: the weights themselves may be anything."""
+  shard(directory)
+  model, _ = checkpoints.load(directory)
+  files = list(directory.glob('*.safetensors'))
+  for file in files:
+    content = file.read_bytes()
+    header = 8 + int.from_bytes(content[:8], 'little')
+    file.write_bytes(content[:header] + b'\xff' * (len(content) - header))
+  found = checkpoints.describe(directory)
+  assert (found.family, found.model) == ('llama', model)
+  assert found.stored_bytes == sum(file.stat().st_size for file in files)
+  files[0].unlink()
+  with pytest.raises(checkpoints.CheckpointError, match='missing'):
+    checkpoints.describe(directory)
+  assert not checkpoints.has_tokenizer(directory)
+  (directory / 'tokenizer.json').write_text('{}')
+  assert checkpoints.has_tokenizer(directory)
+
+
 def test_a_missing_shard_is_named(directory):
   shard(directory)
   (directory / 'model-1.safetensors').unlink()

@@ -130,6 +130,8 @@ def _attend_cache(q, cache, length, first, part, cap):
     seen = keep(i * BLOCK + jnp.arange(BLOCK))
     return _merge(part, _attend_some(q, cut(cache.k), cut(cache.v), seen, cap))
 
-  start = 0 if first is None else jnp.maximum(first.min(), 0) // BLOCK
   used = (length.max() + BLOCK - 1) // BLOCK
+  start = 0
+  if first is not None:
+    start = (jnp.maximum(first.min(), 0) // BLOCK).astype(used.dtype)
   return jax.lax.fori_loop(start, used, body, part)

@@ -6,13 +6,20 @@ that needs no weights comes before the first of them is read.
 """
 
 from specjax.models.checkpoints.files import CheckpointError, locate
-from specjax.models.checkpoints.reading import load
-from specjax.models.checkpoints.texts import eos_ids, load_tokenizer
+from specjax.models.checkpoints.reading import Description, describe, load
+from specjax.models.checkpoints.texts import (
+  eos_ids,
+  has_tokenizer,
+  load_tokenizer,
+)
 from specjax.models.checkpoints.writing import save
 
 __all__ = [
   'CheckpointError',
+  'Description',
+  'describe',
   'eos_ids',
+  'has_tokenizer',
   'load',
   'load_tokenizer',
   'locate',

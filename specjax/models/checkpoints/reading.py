@@ -8,7 +8,7 @@ is a part of, which the device then takes over where it can.
 import contextlib
 import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
@@ -19,18 +19,85 @@ from specjax.models import transformer
 from specjax.models.checkpoints.files import (
   CONFIG,
   CheckpointError,
+  Tensor,
   locate,
   open_tensors,
   read_json,
   shorten,
 )
 from specjax.models.families import FAMILIES, conversion
+from specjax.models.families.table import Family, Source
 from specjax.models.transformer import Model
 
 # Names in the header of a safetensors file; others are quantised weights.
 _FLOATS = ('F64', 'F32', 'F16', 'BF16')
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 _ROWS = 4096  # of a tensor that are compared at once
+
+
+class Description(NamedTuple):
+  """What a checkpoint holds, without its weights.
+
+  family: `model_type` of `config.json`.
+  model: the model.
+  stored_bytes: of the weight files.
+  """
+
+  family: str
+  model: Model
+  stored_bytes: int
+
+
+class _Plan(NamedTuple):
+  """A checked checkpoint whose weights have not been read yet."""
+
+  family: Family
+  model: Model
+  shapes: dict[str, jax.ShapeDtypeStruct]
+  sources: dict[str, Source]
+  tensors: dict[str, Tensor]  # by the family's names
+
+
+def _plan(directory, stack, max_length=None) -> _Plan:
+  attributes = read_json(directory / CONFIG)
+  try:
+    family, config = conversion.read_attributes(
+      FAMILIES, attributes, max_length
+    )
+    shapes = conversion.shape_params(config)
+  except ValueError as error:
+    raise CheckpointError(f'{directory / CONFIG}: {error}') from error
+  sources = conversion.list_sources(family, shapes)
+  tensors = open_tensors(directory, stack)
+  tensors = _rename(tensors, family, config, sources)
+  _check_names(directory, family, config, sources, tensors)
+  _check_tensors(sources, shapes, tensors)
+  return _Plan(family, transformer.build(config), shapes, sources, tensors)
+
+
+def describe(
+  path: str | os.PathLike, max_length: int | None = None
+) -> Description:
+  """Checks a checkpoint as `load` does, and reads no weights.
+
+  Only `config.json` and the headers of the weights are read, but where tied
+  weights are stored twice: then the two copies are compared.
+
+  Args:
+    path: as for `load`.
+    max_length: likewise.
+
+  Raises:
+    CheckpointError: `load` would refuse it.
+  """
+  with contextlib.ExitStack() as stack:
+    plan = _plan(locate(path), stack, max_length)
+  files = {tensor.path for tensor in plan.tensors.values()}
+  return Description(
+    plan.family.model_type,
+    plan.model,
+    sum(file.stat().st_size for file in files),
+  )
 
 
 def load(
@@ -54,26 +121,13 @@ def load(
     CheckpointError: the directory is incomplete or damaged, or describes a
       model that is not exactly ours.
   """
-  directory = locate(path)
-  attributes = read_json(directory / CONFIG)
-  try:
-    family, config = conversion.read_attributes(
-      FAMILIES, attributes, max_length
-    )
-    shapes = conversion.shape_params(config)
-  except ValueError as error:
-    raise CheckpointError(f'{directory / CONFIG}: {error}') from error
-  sources = conversion.list_sources(family, shapes)
   params = {}
   with contextlib.ExitStack() as stack:
-    tensors = open_tensors(directory, stack)
-    tensors = _rename(tensors, family, config, sources)
-    _check_names(directory, family, config, sources, tensors)
-    _check_tensors(sources, shapes, tensors)
-    for key, source in sources.items():
-      params[key] = _assemble(source, shapes[key].shape, tensors, dtype)
-  nested = flax.traverse_util.unflatten_dict(params, sep='/')
-  return transformer.build(config), nested
+    plan = _plan(locate(path), stack, max_length)
+    for key, source in plan.sources.items():
+      shape = plan.shapes[key].shape
+      params[key] = _assemble(source, shape, plan.tensors, dtype)
+  return plan.model, flax.traverse_util.unflatten_dict(params, sep='/')
 
 
 def _assemble(source, shape, tensors, dtype) -> jax.Array:

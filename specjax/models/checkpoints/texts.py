@@ -20,6 +20,16 @@ _TOKENIZER = (
 )
 
 
+def has_tokenizer(path: str | os.PathLike) -> bool:
+  """Whether a checkpoint holds the files of a tokenizer.
+
+  Raises:
+    CheckpointError: there is no such checkpoint.
+  """
+  directory = locate(path)
+  return any((directory / name).is_file() for name in _TOKENIZER)
+
+
 def load_tokenizer(path: str | os.PathLike) -> Any:
   """Loads the tokenizer of a checkpoint.
 
@@ -28,7 +38,7 @@ def load_tokenizer(path: str | os.PathLike) -> Any:
   """
   directory = locate(path)
   # Without its files transformers makes up an empty tokenizer.
-  if not any((directory / name).is_file() for name in _TOKENIZER):
+  if not has_tokenizer(directory):
     raise CheckpointError(
       f'{directory} has no tokenizer; add one of {", ".join(_TOKENIZER)}'
     )
