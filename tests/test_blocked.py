@@ -8,6 +8,7 @@ import pytest
 from specjax import generate, sampling, verify
 from specjax.drafters import lm
 from specjax.models import transformer
+from specjax.models.config import Experts
 from specjax.types import Params, Spec
 from tests import models
 
@@ -69,3 +70,23 @@ def test_speculation_decodes_with_them(pair):
   tried = int(counts.tried.sum())
   assert tried >= 50
   assert int(counts.accepted.sum()) >= tried - 1
+
+
+def test_every_option_works_in_blocks():
+  model = models.tiny(
+    128,
+    2,
+    **SIZES,
+    windows=(3, None),
+    post_norms=True,
+    qk_norm=True,
+    experts=Experts(count=4, chosen=2, width=64, dense=(0,)),
+  )
+  params = models.weights(model, 0)
+  fast, blocked = transformer.block(model, params)
+  tokens = jax.random.randint(jax.random.key(1), (1, 7), 0, 128)
+  np.testing.assert_allclose(
+    transformer.score(fast, blocked, tokens),
+    transformer.score(model, params, tokens),
+    atol=2e-5,
+  )

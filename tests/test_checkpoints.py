@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from specjax.models import checkpoints, transformer, zoo
+from specjax.models import checkpoints, transformer
+from specjax.models.families import FAMILIES, conversion, llama, values
 
 CONFIG = transformer.TransformerConfig(
   vocab_size=11,
@@ -33,7 +34,7 @@ CONFIGS = {
   'other': dataclasses.replace(
     CONFIG,
     num_kv_heads=4,
-    activation=zoo.gelu,
+    activation=values.gelu,
     rope_theta=5e5,
     norm_eps=1e-6,
   ),
@@ -152,10 +153,16 @@ def test_gate_comes_first_and_linears_are_transposed(saved):
 def test_layouts_invert_each_other(config):
   _, params = make(config)
   for key, x in flax.traverse_util.flatten_dict(params, sep='/').items():
-    (source,) = zoo.list_sources(zoo.LLAMA, [key]).values()
-    tensors = source.layout.cut(np.asarray(x))
-    assert len(tensors) == len(source.names)
-    np.testing.assert_array_equal(source.layout.join(tensors, x.shape), x)
+    sources = conversion.list_sources(llama.LLAMA, {key: x})
+    ((layout, names),) = sources.values()
+    tensors = layout.cut(np.asarray(x), len(names))
+    assert layout.shapes(x.shape, len(names)) == tuple(
+      tensor.shape for tensor in tensors
+    )
+    filled = np.full(x.shape, np.nan)
+    for i, tensor in enumerate(tensors):
+      layout.fill(filled, len(names), i, tensor)
+    np.testing.assert_array_equal(filled, x)
 
 
 def test_load_reads_the_shards_of_an_index(saved):
@@ -207,7 +214,8 @@ def test_load_takes_the_base_from_the_attributes_of_new_files(saved):
 
 
 def test_missing_attributes_take_the_defaults_of_the_family():
-  _, config = zoo.read_attributes(
+  _, config = conversion.read_attributes(
+    FAMILIES,
     {
       'model_type': 'llama',
       'vocab_size': 11,
@@ -216,7 +224,7 @@ def test_missing_attributes_take_the_defaults_of_the_family():
       'num_attention_heads': 2,
       'num_key_value_heads': None,
       'intermediate_size': 5,
-    }
+    },
   )
   assert (config.num_kv_heads, config.head_dim) == (2, 4)
   assert (config.norm_eps, config.rope_theta) == (1e-6, 1e4)
@@ -258,12 +266,25 @@ def test_tied_head_may_be_stored_only_as_a_copy(tmp_path):
     ({'pretraining_tp': 2}, r'pretraining_tp = 2; only 1 is'),
     ({'rope_scaling': 2}, r'rope_scaling = 2 must be an object'),
     (
+      {'rope_parameters': {'type': 'ntk', 'factor': 2.0}},
+      r"unsupported config attribute rope_type = 'ntk'; expected one",
+    ),
+    (
+      # Beside rope_parameters that say otherwise.
       {'rope_scaling': {'type': 'linear', 'factor': 2.0}},
-      r"rope_scaling.factor = 2.0, rope_scaling.type = 'linear'",
+      r"rope_type = 'default' and 'linear'; expected one of",
     ),
     (
       {'rope_parameters': {'rope_type': 'llama3', 'rope_theta': 1e4}},
-      r"rope_parameters.rope_type = 'llama3'",
+      r"rope_type = 'llama3': config attribute factor is missing",
+    ),
+    (
+      {'rope_parameters': {'rope_type': 'linear', 'factor': 2, 'a': 1}},
+      r'unsupported config attribute rope_parameters: a = 1',
+    ),
+    (
+      {'partial_rotary_factor': 0.5},
+      r'partial_rotary_factor = 0.5; expected 1',
     ),
     ({'rope_theta': 7.0}, r'rope_theta = 7.0 but rope_parameters.rope_theta'),
     (
@@ -380,7 +401,7 @@ def test_interrupted_save_leaves_nothing(tmp_path):
   [
     ({'layer_norm': True}, r'llama has no layer_norm = True'),
     ({'rope_theta': None}, r'llama has no rope_theta = None'),
-    ({'qkv_bias': True}, r'llama has no out_bias = False'),
+    ({'out_bias': True}, r'llama has no out_bias = True'),
     ({'activation': jnp.tanh}, r'activation .* has no name'),
     ({'num_heads': 6}, r'width = 8 must be a multiple of num_heads = 6'),
   ],

@@ -14,7 +14,15 @@ import pytest
 
 from specjax import cache as caches
 from specjax import trees
-from specjax.models import attention, linear, reading, transformer
+from specjax.models import (
+  attention,
+  experts,
+  linear,
+  reading,
+  rotary,
+  transformer,
+)
+from specjax.models.config import Experts
 from specjax.types import KV
 from tests import models
 
@@ -33,7 +41,28 @@ GPT = models.tiny(
   mlp_bias=True,
   tied_embeddings=True,
 )
-MODELS = {'llama': LLAMA, 'gpt': GPT}
+# A window in one layer, and what else comes with it.
+GEMMA = models.tiny(
+  VOCAB,
+  2,
+  windows=(4, None),
+  local_rope_theta=50.0,
+  norm_plus_one=True,
+  post_norms=True,
+  qk_norm=True,
+  embedding_scale=3.0,
+  query_scale=0.3,
+  attention_cap=3.0,
+  logit_cap=9.0,
+)
+EXPERTS = models.tiny(
+  VOCAB,
+  2,
+  parallel=True,
+  rotary_dim=2,
+  experts=Experts(count=5, chosen=2, width=12, dense=(0,)),
+)
+MODELS = {'llama': LLAMA, 'gpt': GPT, 'gemma': GEMMA, 'experts': EXPERTS}
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +146,88 @@ def test_a_cache_of_several_blocks_is_walked():
   assert_pieces_agree(models.tiny(VOCAB, 2, max_positions=1024), tokens, length)
 
 
+def test_a_window_skips_blocks_of_the_cache():
+  """No row sees the first block, and the last one sees two of them."""
+  model = models.tiny(VOCAB, 2, max_positions=1536, windows=(90, 90))
+  length = np.array([700, 1020, 1026, 1100], np.int32)
+  assert length.min() - 1 - 90 > attention.BLOCK
+  assert_pieces_agree(model, words(4, 1536), length)
+
+
+def test_a_window_sees_so_many_tokens():
+  """One layer: a change of a token changes those within the window alone."""
+  model = models.tiny(VOCAB, 1, windows=(5,))
+  tokens = words(1, 24)
+  changed = tokens.copy()
+  changed[0, 7] = (tokens[0, 7] + 1) % VOCAB
+  a, b = (score(model, weights(model), x)[0] for x in (tokens, changed))
+  differ = np.abs(a - b).max(-1) > 1e-9
+  assert np.flatnonzero(differ).tolist() == [7, 8, 9, 10, 11]
+
+
+def test_a_window_is_one_of_depth_not_of_rows():
+  #   0 -- 1 -- 3      four rows apart, but two tokens
+  #    \\- 2    \\- 4
+  _, mask = trees.layout(jnp.array([0, 0, 1, 3]))
+  narrow = attention.narrow(mask[None], 2)[0].astype(int)
+  np.testing.assert_array_equal(
+    narrow,
+    [
+      [1, 0, 0, 0, 0],
+      [1, 1, 0, 0, 0],
+      [1, 0, 1, 0, 0],
+      [0, 1, 0, 1, 0],
+      [0, 0, 0, 1, 1],
+    ],
+  )
+  assert attention.narrow(mask, 5) is mask
+
+
+def test_every_expert_that_was_chosen_counts():
+  """As the sum over the choices of each token, written out."""
+  random = np.random.default_rng(0)
+  config = EXPERTS.config
+  params = {
+    name: random.normal(size=shape)
+    for name, shape in {
+      'router': (8, 5),
+      'up': (5, 8, 2, 12),
+      'down': (5, 12, 8),
+    }.items()
+  }
+  module = experts.Experts(config)
+  # Four choices are walked one by one; of six, the five experts are.
+  for count in (2, 3):
+    x = random.normal(size=(count, 8))
+    found = module.apply({'params': params}, x)
+    for row, y in zip(x, found, strict=True):
+      odds = np.exp(row @ params['router'])
+      chosen = np.argsort(-odds)[:2]
+      expected = 0
+      for i in chosen:
+        gate, up = np.moveaxis(row @ params['up'][i].transpose(1, 0, 2), 0, 0)
+        hidden = gate / (1 + np.exp(-gate)) * up
+        expected += odds[i] / odds[chosen].sum() * hidden @ params['down'][i]
+      np.testing.assert_allclose(y, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'windows': (3,)}, 'windows has 1 entries for 2 layers'),
+    ({'rotary_dim': 3}, 'rotary_dim = 3 must be even'),
+  ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+  with pytest.raises(ValueError, match=message):
+    models.tiny(VOCAB, 2, **options)
+
+
+def test_experts_that_cannot_be_chosen_are_refused():
+  with pytest.raises(ValueError, match='9 of 5 experts'):
+    Experts(5, 9, 4)
+
+
 def test_features_are_those_of_the_last_token_read():
   tokens, length = words(4, 128), np.array([2, 7, 64, 90], np.int32)
   params = weights(LLAMA)
@@ -151,19 +262,21 @@ def test_the_future_is_not_seen(name):
   assert np.abs(a[:, 127] - c[:, 127]).max() > 1e-6
 
 
-def test_a_node_of_a_tree_is_the_end_of_its_path():
+@pytest.mark.parametrize('name', ['llama', 'gemma'])
+def test_a_node_of_a_tree_is_the_end_of_its_path(name):
   """Siblings and cousins are not seen, though they are fed together."""
+  model = MODELS[name]
   parents = np.array([0, 0, 1, 1, 2, 5, 3])
-  params, length = weights(LLAMA), np.array([6, 2], np.int32)
+  params, length = weights(model), np.array([6, 2], np.int32)
   text, nodes = words(2, 128), words(2, 7, seed=1)
   depth, mask = trees.layout(jnp.asarray(parents))
 
   @jax.jit
   def tree(params, text, nodes):
-    cache = caches.empty(LLAMA.config, 2, 128, jnp.float64)
-    cache, _ = reading.prefill(LLAMA, params, text, length, cache)
+    cache = caches.empty(model.config, 2, 128, jnp.float64)
+    cache, _ = reading.prefill(model, params, text, length, cache)
     root = jnp.take_along_axis(text, length[:, None] - 1, 1)
-    out = LLAMA.forward(
+    out = model.forward(
       params,
       jnp.concatenate([root, nodes], 1),
       length[:, None] - 1 + depth,
@@ -171,7 +284,7 @@ def test_a_node_of_a_tree_is_the_end_of_its_path():
       length - 1,
       jnp.broadcast_to(mask, (2, *mask.shape)),
     )
-    return LLAMA.head(params, out.hidden)
+    return model.head(params, out.hidden)
 
   logits = tree(params, text, nodes)
   for row in range(8):
@@ -181,7 +294,7 @@ def test_a_node_of_a_tree_is_the_end_of_its_path():
     chain = text.copy()
     for i, at in enumerate(length):
       chain[i, at : at + len(path) - 1] = nodes[i, [r - 1 for r in path[1:]]]
-    whole = score(LLAMA, params, chain)
+    whole = score(model, params, chain)
     for i, at in enumerate(length + len(path) - 2):
       np.testing.assert_allclose(
         logits[i, row], whole[i, at], rtol=0, atol=1e-10
@@ -218,16 +331,16 @@ def test_heads_must_share_evenly():
 def test_rotary_positions_are_relative():
   random = np.random.default_rng(0)
   q, k = random.normal(size=(2, 1, 6, 1, 8))
-  place = jnp.arange(6)[None]
+  place, frequency = jnp.arange(6)[None], rotary.frequencies(1e4, 8)
 
   def scores(shift):
-    turned = [attention.rotate(x, place + shift, 1e4) for x in (q, k)]
+    turned = [rotary.rotate(x, place + shift, frequency) for x in (q, k)]
     return np.einsum('bthd,bshd->bts', *turned)
 
   np.testing.assert_allclose(scores(0), scores(900), rtol=0, atol=1e-10)
   # Position 0 turns nothing, and one step turns the first pair by one radian.
-  np.testing.assert_allclose(attention.rotate(q, 0 * place, 1e4), q)
-  one = attention.rotate(jnp.eye(8)[None, :1, None], place[:, 1:2], 1e4)
+  np.testing.assert_allclose(rotary.rotate(q, 0 * place, frequency), q)
+  one = rotary.rotate(jnp.eye(8)[None, :1, None], place[:, 1:2], frequency)
   expected = np.zeros(8)
   expected[[0, 4]] = np.cos(1), np.sin(1)
   np.testing.assert_allclose(one[0, 0, 0], expected, rtol=0, atol=1e-12)

@@ -1,7 +1,7 @@
 """Attention over a cache and the block in flight, merged by their statistics.
 
 The cache is never concatenated with the block, which would copy it, and is
-walked only as far as it is used.
+walked only as far as it is used, and as a window reaches.
 """
 
 import functools
@@ -14,25 +14,6 @@ import jax.numpy as jnp
 BLOCK = 512
 
 
-def rotate(x, positions, theta):
-  """Rotary positions (Su et al., arXiv:2104.09864), halves as in Llama.
-
-  Args:
-    x: [B, T, ..., D].
-    positions: [B, T].
-    theta: base of the frequencies.
-  """
-  half = x.shape[-1] // 2
-  dtype = jnp.promote_types(x.dtype, jnp.float32)
-  frequency = theta ** (-jnp.arange(half, dtype=dtype) / half)
-  angle = positions.astype(dtype)[..., None] * frequency
-  angle = angle.reshape(*positions.shape, *(1,) * (x.ndim - 3), half)
-  sin, cos = jnp.sin(angle), jnp.cos(angle)
-  a, b = jnp.split(x.astype(dtype), 2, -1)
-  turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-  return turned.astype(x.dtype)
-
-
 class _Partial(NamedTuple):
   """Attention over some of the keys: enough to merge with the others."""
 
@@ -41,10 +22,12 @@ class _Partial(NamedTuple):
   value: jax.Array  # [B, G, M, D] values weighted by exp(score - top)
 
 
-def _attend_some(q, k, v, keep):
+def _attend_some(q, k, v, keep, cap):
   """q [B, G, M, D] on k, v [B, G, N, D] where keep [B, 1, M or 1, N]."""
   dtype = jnp.promote_types(q.dtype, jnp.float32)
   score = jnp.einsum('bgmd,bgnd->bgmn', q, k, preferred_element_type=dtype)
+  if cap is not None:
+    score = soften(score, cap)
   score = jnp.where(keep, score, jnp.finfo(dtype).min / 2)
   top = score.max(-1)
   weight = jnp.where(keep, jnp.exp(score - top[..., None]), 0)
@@ -64,7 +47,31 @@ def _merge(a, b):
   )
 
 
-def attend(q, cache, length, flight, mask):
+def soften(x, cap):
+  """Soft cap: near x where x is small, never beyond the cap."""
+  return cap * jnp.tanh(x / cap)
+
+
+def narrow(mask, window):
+  """Takes from a mask [B, T, N] what is `window` tokens or more away.
+
+  The rows of a block that a query sees are its ancestors, in order, and
+  itself: their distance is the number of those behind them. So the distance
+  is one of positions, however the tree is laid out in the block.
+
+    query 3 of   0 -- 1 -- 3    sees  1 1 . 1    distance  2 1 . 0
+                  \\- 2
+  """
+  if mask.shape[-1] <= window:
+    return mask
+  seen = mask.astype(jnp.int32)
+  behind = seen.sum(-1, keepdims=True) - jnp.cumsum(seen, -1)
+  return mask & (behind < window)
+
+
+def attend(
+  q, cache, length, flight, mask, positions=None, window=None, cap=None
+):
   """Attention of T queries over the cache and the in-flight block.
 
   Args:
@@ -72,7 +79,12 @@ def attend(q, cache, length, flight, mask):
     cache: KV of S slots, or None when everything is in flight.
     length: [B] slots in use; the others are never looked at.
     flight: KV of N rows.
-    mask: [B, T, N], true where query t sees row n.
+    mask: [B, T, N], true where query t sees row n; see `narrow`.
+    positions: [B, T] of the queries; only a window needs them. Slot i of the
+      cache holds position i.
+    window: tokens that a query sees in the cache and the block together,
+      itself included; None: all.
+    cap: soft cap of the scores.
 
   Returns:
     [B, T, G, H/G, D].
@@ -80,20 +92,31 @@ def attend(q, cache, length, flight, mask):
   b, t, g, r, d = q.shape
   q = q.transpose(0, 2, 3, 1, 4).reshape(b, g, r * t, d)
   keep = jnp.tile(mask[:, None], (1, 1, r, 1))
-  part = _attend_some(q, flight.k, flight.v, keep)
+  part = _attend_some(q, flight.k, flight.v, keep, cap)
   if cache is not None:
-    part = _attend_cache(q, cache, length, part)
+    first = None if window is None else positions - (window - 1)
+    part = _attend_cache(q, cache, length, first, part, cap)
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]
   out = out.astype(q.dtype).reshape(b, g, r, t, d)
   return out.transpose(0, 3, 1, 2, 4)
 
 
-def _attend_cache(q, cache, length, part):
+def _attend_cache(q, cache, length, first, part, cap):
+  """Adds the cache to `part`; `first` [B, T] is each query's first slot."""
   slots = cache.k.shape[2]
+
+  def keep(slot):
+    used = slot < length[:, None]
+    if first is None:
+      return used[:, None, None]
+    inside = used[:, None] & (slot >= first[..., None])
+    heads = q.shape[2] // first.shape[1]
+    return jnp.tile(inside[:, None], (1, 1, heads, 1))
+
   if slots <= BLOCK:
-    keep = (jnp.arange(slots) < length[:, None])[:, None, None]
-    return _merge(part, _attend_some(q, cache.k, cache.v, keep))
+    seen = keep(jnp.arange(slots))
+    return _merge(part, _attend_some(q, cache.k, cache.v, seen, cap))
   if slots % BLOCK:
     raise ValueError(f'a cache of {slots} slots is no multiple of {BLOCK}')
 
@@ -104,9 +127,11 @@ def _attend_cache(q, cache, length, part):
       slice_size=BLOCK,
       axis=2,
     )
-    slot = i * BLOCK + jnp.arange(BLOCK)
-    keep = (slot < length[:, None])[:, None, None]
-    return _merge(part, _attend_some(q, cut(cache.k), cut(cache.v), keep))
+    seen = keep(i * BLOCK + jnp.arange(BLOCK))
+    return _merge(part, _attend_some(q, cut(cache.k), cut(cache.v), seen, cap))
 
   used = (length.max() + BLOCK - 1) // BLOCK
-  return jax.lax.fori_loop(0, used, body, part)
+  start = 0
+  if first is not None:
+    start = (jnp.maximum(first.min(), 0) // BLOCK).astype(used.dtype)
+  return jax.lax.fori_loop(start, used, body, part)

@@ -19,54 +19,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specjax.models.attention import attend, rotate
-from specjax.models.linear import Linear, declare_weight, multiply
-from specjax.types import KV, Cache
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-  """Sizes and options of a decoder; options are functions, not names.
-
-  Attributes:
-    activation: of the MLP, e.g. `nn.silu`.
-    gated: whether the MLP multiplies by a gate (Llama) or not (GPT-2).
-    layer_norm: LayerNorm (mean and bias) instead of RMSNorm.
-    rope_theta: base of the rotary positions; None means learned positions.
-    max_positions: longest sequence the model was made for.
-    blocked: weights are stored in blocks of columns, see `block`.
-  """
-
-  vocab_size: int
-  width: int
-  num_layers: int
-  num_heads: int
-  num_kv_heads: int
-  head_dim: int
-  mlp_width: int
-  max_positions: int
-  activation: Callable[[jax.Array], jax.Array] = nn.silu
-  gated: bool = True
-  layer_norm: bool = False
-  norm_eps: float = 1e-5
-  rope_theta: float | None = 10000.0
-  qkv_bias: bool = False
-  out_bias: bool = False
-  mlp_bias: bool = False
-  tied_embeddings: bool = False
-  blocked: bool = False
-
-  def __post_init__(self):
-    if self.num_heads % self.num_kv_heads:
-      raise ValueError(
-        f'num_heads ({self.num_heads}) must be a multiple of num_kv_heads '
-        f'({self.num_kv_heads})'
-      )
-
-  @property
-  def group(self) -> int:
-    """Query heads that share one key-value head."""
-    return self.num_heads // self.num_kv_heads
+from specjax.models.attention import narrow, soften
+from specjax.models.config import TransformerConfig
+from specjax.models.layers import Layer, Norm
+from specjax.models.linear import declare_weight, multiply
+from specjax.types import Cache
 
 
 class Output(NamedTuple):
@@ -86,98 +43,6 @@ class Model(NamedTuple):
   head: Callable[..., jax.Array]  # (params, hidden [..., E]) -> [..., V]
 
 
-class Norm(nn.Module):
-  """RMSNorm, or LayerNorm with bias; statistics in at least float32."""
-
-  config: TransformerConfig
-
-  @nn.compact
-  def __call__(self, x):
-    c = self.config
-    declare = nn.with_logical_partitioning
-    scale = self.param(
-      'scale', declare(nn.initializers.ones, ('width',)), (c.width,)
-    )
-    y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    if c.layer_norm:
-      y = y - y.mean(-1, keepdims=True)
-    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + c.norm_eps)
-    y = y.astype(x.dtype) * scale
-    if c.layer_norm:
-      y += self.param(
-        'bias', declare(nn.initializers.zeros, ('width',)), (c.width,)
-      )
-    return y
-
-
-class Layer(nn.Module):
-  """Attention and MLP, each behind a norm, on a residual stream."""
-
-  config: TransformerConfig
-
-  @nn.compact
-  def __call__(self, x, positions, cache, length, mask, flight, at):
-    c = self.config
-    b, t = x.shape[:2]
-    out_scale = (2 * c.num_layers * c.width) ** -0.5
-    with jax.named_scope('attention'):
-      qkv = Linear(
-        c.blocked,
-        c.width,
-        (c.num_kv_heads, c.group + 2, c.head_dim),
-        ('width', 'kv_heads', None, 'head'),
-        c.qkv_bias,
-        c.width**-0.5,
-        name='qkv',
-      )(Norm(c, name='norm1')(x))
-      q, k, v = jnp.split(qkv, (c.group, c.group + 1), -2)
-      if c.rope_theta is not None:
-        q = rotate(q, positions, c.rope_theta)
-        k = rotate(k, positions, c.rope_theta)
-      new = KV(k[..., 0, :].swapaxes(1, 2), v[..., 0, :].swapaxes(1, 2))
-      if flight is not None:
-        new = jax.tree.map(
-          lambda f, n: jax.lax.dynamic_update_slice_in_dim(
-            f, n.astype(f.dtype), at, axis=2
-          ),
-          flight,
-          new,
-        )
-      y = attend(q * c.head_dim**-0.5, cache, length, new, mask)
-      x += Linear(
-        c.blocked,
-        c.num_heads * c.head_dim,
-        (c.width,),
-        ('heads', 'width'),
-        c.out_bias,
-        out_scale,
-        name='out',
-      )(y.reshape(b, t, -1))
-    with jax.named_scope('mlp'):
-      y = Norm(c, name='norm2')(x)
-      ways = 2 if c.gated else 1
-      y = Linear(
-        c.blocked,
-        c.width,
-        (ways, c.mlp_width),
-        ('width', None, 'mlp'),
-        c.mlp_bias,
-        c.width**-0.5,
-        name='up',
-      )(y)
-      y = c.activation(y[..., 0, :]) * (y[..., 1, :] if c.gated else 1)
-      x += Linear(
-        c.blocked,
-        c.mlp_width,
-        (c.width,),
-        ('mlp', 'width'),
-        c.mlp_bias,
-        out_scale,
-        name='down',
-      )(y)
-    return x, new
-
-
 class Transformer(nn.Module):
   """The decoder. Use it through `build`."""
 
@@ -195,9 +60,9 @@ class Transformer(nn.Module):
       self.position = self.param(
         'position',
         declare(nn.initializers.normal(0.02), (None, 'width')),
-        (c.max_positions, c.width),
+        (c.max_positions + c.position_offset, c.width),
       )
-    self.layers = [Layer(c, name=f'layer{i}') for i in range(c.num_layers)]
+    self.layers = [Layer(c, i, name=f'layer{i}') for i in range(c.num_layers)]
     self.norm = Norm(c, name='norm')
     if not c.tied_embeddings:
       self.unembedding = declare_weight(
@@ -233,9 +98,13 @@ class Transformer(nn.Module):
       at: row of the block where these tokens go.
       taps: layers whose outputs to return.
     """
+    c = self.config
     x = self.embedding[tokens]
-    if self.config.rope_theta is None:
-      x += self.position[positions]
+    if c.embedding_scale is not None:
+      x *= jnp.asarray(c.embedding_scale, x.dtype)
+    if c.rope_theta is None:
+      x += self.position[positions + c.position_offset]
+    masks = {w: mask if w is None else narrow(mask, w) for w in c.windows}
     new, tapped = [], []
     for i, layer in enumerate(self.layers):
       x, kv = layer(
@@ -243,7 +112,7 @@ class Transformer(nn.Module):
         positions,
         None if cache is None else cache[i],
         length,
-        mask,
+        masks.get(c.window(i), mask),
         None if flight is None else flight[i],
         at,
       )
@@ -255,9 +124,12 @@ class Transformer(nn.Module):
     return Output(self.norm(x), tapped, tuple(new))
 
   def head(self, hidden):
-    if self.config.tied_embeddings:
-      return hidden @ self.embedding.T
-    return multiply(hidden, self.unembedding)
+    c = self.config
+    if c.tied_embeddings:
+      logits = hidden @ self.embedding.T
+    else:
+      logits = multiply(hidden, self.unembedding)
+    return logits if c.logit_cap is None else soften(logits, c.logit_cap)
 
 
 @functools.cache

@@ -1,0 +1,176 @@
+"""Files of a checkpoint: where they are, and what is in them."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors
+
+CONFIG = 'config.json'
+GENERATION = 'generation_config.json'
+WEIGHTS = 'model.safetensors'
+_INDEX = 'model.safetensors.index.json'
+# What is fetched for the name of a model: no pickled weights, no code.
+_WANTED = ('*.json', '*.safetensors', '*.txt', 'tokenizer.model')
+# A name of the Hugging Face Hub, which no path with a dot in front is.
+_NAME = re.compile(r'[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*')
+
+
+class CheckpointError(ValueError):
+  """A checkpoint cannot be used; the message names the file and a remedy."""
+
+
+class Tensor(NamedTuple):
+  """A tensor that has not been read yet."""
+
+  file: Any  # an open `safetensors.safe_open`
+  path: pathlib.Path
+  name: str  # in the file
+  shape: tuple[int, ...]
+  dtype: str
+
+  def read(self) -> np.ndarray:
+    return self.file.get_tensor(self.name)
+
+
+def locate(path: str | os.PathLike) -> pathlib.Path:
+  """Returns the directory of a checkpoint.
+
+  Args:
+    path: a local directory, or else the name of a model of the Hugging Face
+      Hub ('owner/model'), which is looked up in its cache and then fetched.
+
+  Raises:
+    CheckpointError: there is neither.
+  """
+  directory = pathlib.Path(path)
+  if directory.is_dir():
+    return directory
+  if isinstance(path, str) and _NAME.fullmatch(path) and not directory.exists():
+    return _fetch(path)
+  raise CheckpointError(
+    f'{directory} is no directory; pass a local one that holds {CONFIG} and '
+    f'{WEIGHTS}, or the name of a model on the Hugging Face Hub'
+  )
+
+
+def _fetch(name: str) -> pathlib.Path:
+  # Takes a second to import, and local directories do not need it.
+  import huggingface_hub
+
+  try:
+    return pathlib.Path(
+      huggingface_hub.snapshot_download(name, allow_patterns=list(_WANTED))
+    )
+  except Exception as error:  # Of the network, the Hub, or the disk.
+    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    raise CheckpointError(
+      f'{name} is no directory, and no model {name} is in the cache of the '
+      f'Hugging Face Hub or could be fetched from it ({reason}); pass a local '
+      'directory, or fetch the model while there is a connection'
+    ) from error
+
+
+def read_json(file: pathlib.Path) -> dict[str, Any]:
+  try:
+    content = json.loads(file.read_text('utf-8'))
+  except OSError:
+    raise CheckpointError(
+      f'{file} is missing or unreadable; the directory must be a complete '
+      'checkpoint'
+    ) from None
+  except ValueError as error:
+    raise CheckpointError(
+      f'{file} is no valid JSON ({error}); copy it again'
+    ) from None
+  if not isinstance(content, dict):
+    raise CheckpointError(f'{file} must hold a JSON object; copy it again')
+  return content
+
+
+def _list_shards(directory: pathlib.Path) -> dict[pathlib.Path, set[str]]:
+  """Files of the weights, and the names that an index puts into each."""
+  single, index = directory / WEIGHTS, directory / _INDEX
+  if single.is_file():
+    return {single: set()}
+  if not index.is_file():
+    _refuse_others(directory)
+  places = read_json(index).get('weight_map')
+  if not isinstance(places, dict) or not places:
+    raise CheckpointError(f'{index} has no weight_map; copy it again')
+  shards: dict[pathlib.Path, set[str]] = {}
+  for name, shard in places.items():
+    inside = isinstance(shard, str) and pathlib.PurePath(shard).name == shard
+    if not inside or not shard:
+      raise CheckpointError(
+        f'{index}: weight_map puts {name} into {shard!r}, which is no file '
+        'beside it; copy it again'
+      )
+    shards.setdefault(directory / shard, set()).add(name)
+  missing = sorted(path.name for path in shards if not path.is_file())
+  if missing:
+    raise CheckpointError(
+      f'{directory}: {shorten(missing)} of {_INDEX} missing; copy the '
+      'checkpoint again'
+    )
+  return shards
+
+
+def _refuse_others(directory):
+  pickled = [*directory.glob('*.bin'), *directory.glob('*.pt*')]
+  if pickled:
+    raise CheckpointError(
+      f'{directory / WEIGHTS} is missing; {min(pickled).name} is pickled, and '
+      'unpickling can run any code: where you trust it, load it with '
+      'transformers (from_pretrained) and write safetensors with '
+      'save_pretrained'
+    )
+  raise CheckpointError(
+    f'{directory / WEIGHTS} is missing, and so is {_INDEX}; other formats must '
+    'be converted to safetensors first'
+  )
+
+
+def open_tensors(
+  directory: pathlib.Path, stack: contextlib.ExitStack
+) -> dict[str, Tensor]:
+  """Reads the headers of all files, which stay open until `stack` closes.
+
+  Raises:
+    CheckpointError: a file is missing or damaged, or lacks a tensor that the
+      index puts there.
+  """
+  tensors: dict[str, Tensor] = {}
+  for path, expected in sorted(_list_shards(directory).items()):
+    try:
+      file = stack.enter_context(safetensors.safe_open(path, 'numpy'))
+    except OSError as error:
+      raise CheckpointError(
+        f'{path} is missing or unreadable ({error}); copy it again'
+      ) from None
+    except safetensors.SafetensorError as error:
+      raise CheckpointError(
+        f'{path} is truncated or damaged ({error}); copy it again'
+      ) from None
+    names = set(file.keys())
+    if expected - names:
+      raise CheckpointError(
+        f'{path} lacks tensors that {_INDEX} puts there: '
+        f'{shorten(list(expected - names))}; copy both again'
+      )
+    for name in names:
+      part = file.get_slice(name)
+      tensors[name] = Tensor(
+        file, path, name, tuple(part.get_shape()), part.get_dtype()
+      )
+  return tensors
+
+
+def shorten(names: list[str], most: int = 8) -> str:
+  """Lists some of the names."""
+  more = [f'and {len(names) - most} more'] if len(names) > most else []
+  return ', '.join(sorted(names)[:most] + more) or 'none'

@@ -1,0 +1,225 @@
+"""Loading a model: tensor by tensor, each to its place in a parameter.
+
+Beside the parameters themselves no more than one tensor is in memory at a
+time: the files are mapped, and a tensor is copied into the parameter that it
+is a part of, which the device then takes over where it can.
+"""
+
+import contextlib
+import math
+import os
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.models import transformer
+from specjax.models.checkpoints.files import (
+  CONFIG,
+  CheckpointError,
+  Tensor,
+  locate,
+  open_tensors,
+  read_json,
+  shorten,
+)
+from specjax.models.families import FAMILIES, conversion
+from specjax.models.families.table import Family, Source
+from specjax.models.transformer import Model
+
+# Names in the header of a safetensors file; others are quantised weights.
+_FLOATS = ('F64', 'F32', 'F16', 'BF16')
+_ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
+_ROWS = 4096  # of a tensor that are compared at once
+
+
+class Description(NamedTuple):
+  """What a checkpoint holds, without its weights.
+
+  family: `model_type` of `config.json`.
+  model: the model.
+  stored_bytes: of the weight files.
+  """
+
+  family: str
+  model: Model
+  stored_bytes: int
+
+
+class _Plan(NamedTuple):
+  """A checked checkpoint whose weights have not been read yet."""
+
+  family: Family
+  model: Model
+  shapes: dict[str, jax.ShapeDtypeStruct]
+  sources: dict[str, Source]
+  tensors: dict[str, Tensor]  # by the family's names
+
+
+def _plan(directory, stack, max_length=None) -> _Plan:
+  attributes = read_json(directory / CONFIG)
+  try:
+    family, config = conversion.read_attributes(
+      FAMILIES, attributes, max_length
+    )
+    shapes = conversion.shape_params(config)
+  except ValueError as error:
+    raise CheckpointError(f'{directory / CONFIG}: {error}') from error
+  sources = conversion.list_sources(family, shapes)
+  tensors = open_tensors(directory, stack)
+  tensors = _rename(tensors, family, config, sources)
+  _check_names(directory, family, config, sources, tensors)
+  _check_tensors(sources, shapes, tensors)
+  return _Plan(family, transformer.build(config), shapes, sources, tensors)
+
+
+def describe(
+  path: str | os.PathLike, max_length: int | None = None
+) -> Description:
+  """Checks a checkpoint as `load` does, and reads no weights.
+
+  Only `config.json` and the headers of the weights are read, but where tied
+  weights are stored twice: then the two copies are compared.
+
+  Args:
+    path: as for `load`.
+    max_length: likewise.
+
+  Raises:
+    CheckpointError: `load` would refuse it.
+  """
+  with contextlib.ExitStack() as stack:
+    plan = _plan(locate(path), stack, max_length)
+  files = {tensor.path for tensor in plan.tensors.values()}
+  return Description(
+    plan.family.model_type,
+    plan.model,
+    sum(file.stat().st_size for file in files),
+  )
+
+
+def load(
+  path: str | os.PathLike,
+  dtype: Any = jnp.float32,
+  max_length: int | None = None,
+) -> tuple[Model, dict[str, Any]]:
+  """Loads a model and its parameters.
+
+  Args:
+    path: a local directory, or the name of a model, see `locate`.
+    dtype: of the parameters, whatever the file has.
+    max_length: longest sequence of the run, by default the checkpoint's
+      maximum. Rotary scalings that depend on the length of the text
+      ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
+
+  Returns:
+    The model and its params, nested as its `init` returns them.
+
+  Raises:
+    CheckpointError: the directory is incomplete or damaged, or describes a
+      model that is not exactly ours.
+  """
+  params = {}
+  with contextlib.ExitStack() as stack:
+    plan = _plan(locate(path), stack, max_length)
+    for key, source in plan.sources.items():
+      shape = plan.shapes[key].shape
+      params[key] = _assemble(source, shape, plan.tensors, dtype)
+  return plan.model, flax.traverse_util.unflatten_dict(params, sep='/')
+
+
+def _assemble(source, shape, tensors, dtype) -> jax.Array:
+  """One parameter, filled tensor by tensor."""
+  layout, names = source
+  x = _allocate(shape, jax.dtypes.canonicalize_dtype(dtype))
+  for i, name in enumerate(names):
+    layout.fill(x, len(names), i, tensors[name].read())
+  # Nobody else knows x, so the device may keep it as it is.
+  return jax.device_put(x, may_alias=True)
+
+
+def _allocate(shape, dtype) -> np.ndarray:
+  """Memory that a CPU device takes over without a copy."""
+  size = math.prod(shape) * dtype.itemsize
+  memory = np.empty(size + _ALIGNMENT, np.uint8)
+  start = -memory.ctypes.data % _ALIGNMENT
+  return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _rename(tensors, family, config, sources):
+  """Tensors by the family's names, where a file has others for them."""
+  used = {name for source in sources.values() for name in source.names}
+  # Files of a model without its head lack the prefix.
+  if not any(name.startswith(family.prefix) for name in tensors):
+    longer = {name: family.prefix + name for name in tensors}
+    tensors = {
+      longer[name] if longer[name] in used else name: tensor
+      for name, tensor in tensors.items()
+    }
+  if config.tied_embeddings:
+    # Some have tied weights under the name of the head alone.
+    (original,), (copy,) = _tied_names(family)
+    if original not in tensors and copy in tensors:
+      tensors = tensors | {original: tensors[copy]}
+      del tensors[copy]
+  return tensors
+
+
+def _tied_names(family):
+  return (family.sources[key].names for key in ('embedding', 'unembedding'))
+
+
+def _check_names(directory, family, config, sources, tensors):
+  used = {name for source in sources.values() for name in source.names}
+  unset = [
+    f'{key} ({name})'
+    for key, source in sources.items()
+    for name in source.names
+    if name not in tensors
+  ]
+  unused = [
+    name
+    for name in tensors
+    if name not in used and not name.endswith(family.ignored)
+  ]
+  if config.tied_embeddings and not unset:
+    (original,), (copy,) = _tied_names(family)
+    # Some files store tied weights twice.
+    if copy in unused and _are_equal(tensors[copy], tensors[original]):
+      unused.remove(copy)
+  if unused or unset:
+    raise CheckpointError(
+      f'{directory}: the weights do not match {CONFIG}; unset parameters: '
+      f'{shorten(unset)}; unused tensors: {shorten(unused)}'
+    )
+
+
+def _are_equal(*tensors) -> bool:
+  """Whether two tensors are, without reading the whole of them at once."""
+  if tensors[0].shape != tensors[1].shape:
+    return False
+  a, b = (tensor.file.get_slice(tensor.name) for tensor in tensors)
+  rows = tensors[0].shape[0]
+  return all(
+    (a[i : min(i + _ROWS, rows)] == b[i : min(i + _ROWS, rows)]).all()
+    for i in range(0, rows, _ROWS)
+  )
+
+
+def _check_tensors(sources, shapes, tensors):
+  for key, (layout, names) in sources.items():
+    expected = layout.shapes(shapes[key].shape, len(names))
+    for name, shape in zip(names, expected, strict=True):
+      tensor = tensors[name]
+      if tensor.shape != shape:
+        raise CheckpointError(
+          f'{tensor.path}: tensor {name} has shape {tensor.shape} where '
+          f'{CONFIG} makes it {shape}; one of them is of another model'
+        )
+      if tensor.dtype not in _FLOATS:
+        raise CheckpointError(
+          f'{tensor.path}: tensor {name} is {tensor.dtype}; quantised weights '
+          f'must be converted to one of {", ".join(_FLOATS)}'
+        )

@@ -1,0 +1,137 @@
+"""Sizes and options of a decoder."""
+
+import dataclasses
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+
+from specjax.models.rotary import Scaling
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+  """A mixture of experts in place of the MLP (Shazeer et al., 2017,
+  arXiv:1701.06538).
+
+  Attributes:
+    count: of the experts of a layer.
+    chosen: experts that each token goes to; nothing is ever dropped.
+    width: of an expert.
+    normalize: whether the weights of the chosen ones add up to 1.
+    dense: layers that have a plain MLP instead.
+  """
+
+  count: int
+  chosen: int
+  width: int
+  normalize: bool = True
+  dense: tuple[int, ...] = ()
+
+  def __post_init__(self):
+    if not 1 <= self.chosen <= self.count:
+      raise ValueError(
+        f'{self.chosen} of {self.count} experts cannot be chosen; choose '
+        'between 1 and all of them'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+  """Sizes and options of a decoder; options are functions, not names.
+
+  An option that is off adds no operation to the model.
+
+  Attributes:
+    max_positions: longest sequence of a run. Rotary scalings that depend on
+      the length are fixed by it, see `rotary.Dynamic` and `rotary.LongRope`.
+    activation: of the MLP, e.g. `nn.silu`.
+    gated: whether the MLP multiplies by a gate (Llama) or not (GPT-2).
+    layer_norm: LayerNorm (mean and bias) instead of RMSNorm.
+    norm_plus_one: scales are stored as their difference from 1 (Gemma).
+    post_norms: attention and MLP are normed once more before they are added.
+    qk_norm: queries and keys are normed, head by head.
+    parallel: attention and MLP read the same input (GPT-NeoX).
+    rope_theta: base of the rotary positions; None means learned positions.
+    local_rope_theta: base in layers with a window, where it is another one.
+      It is never scaled.
+    rope_scaling: how the rotary frequencies were changed for longer texts.
+    rotary_dim: entries of a head that are turned, the first ones; None: all.
+    position_offset: rows of the learned positions before the first (OPT: 2).
+    windows: of each layer, how many tokens a query sees, itself included;
+      None: all. Empty: no layer has a window.
+    embedding_scale: what embeddings are multiplied by.
+    query_scale: what attention scores are; None: 1 / sqrt(head_dim).
+    attention_cap: soft cap of attention scores, cap * tanh(score / cap).
+    logit_cap: the same for logits.
+    experts: a mixture of experts, or None.
+    blocked: weights are stored in blocks of columns, see `transformer.block`.
+  """
+
+  vocab_size: int
+  width: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  mlp_width: int
+  max_positions: int
+  activation: Callable[[jax.Array], jax.Array] = nn.silu
+  gated: bool = True
+  layer_norm: bool = False
+  norm_eps: float = 1e-5
+  norm_plus_one: bool = False
+  post_norms: bool = False
+  qk_norm: bool = False
+  parallel: bool = False
+  rope_theta: float | None = 10000.0
+  local_rope_theta: float | None = None
+  rope_scaling: Scaling | None = None
+  rotary_dim: int | None = None
+  position_offset: int = 0
+  windows: tuple[int | None, ...] = ()
+  embedding_scale: float | None = None
+  query_scale: float | None = None
+  attention_cap: float | None = None
+  logit_cap: float | None = None
+  experts: Experts | None = None
+  qkv_bias: bool = False
+  out_bias: bool = False
+  mlp_bias: bool = False
+  tied_embeddings: bool = False
+  blocked: bool = False
+
+  def __post_init__(self):
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(
+        f'num_heads ({self.num_heads}) must be a multiple of num_kv_heads '
+        f'({self.num_kv_heads})'
+      )
+    if self.rope_theta is not None and self.turned % 2:
+      name = 'head_dim' if self.rotary_dim is None else 'rotary_dim'
+      raise ValueError(
+        f'{name} = {self.turned} must be even for rotary positions'
+      )
+    if self.windows and len(self.windows) != self.num_layers:
+      raise ValueError(
+        f'windows has {len(self.windows)} entries for {self.num_layers} '
+        'layers; give one for each, or none at all'
+      )
+
+  @property
+  def group(self) -> int:
+    """Query heads that share one key-value head."""
+    return self.num_heads // self.num_kv_heads
+
+  @property
+  def turned(self) -> int:
+    """Entries of a head that rotary positions turn."""
+    return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+  def window(self, layer: int) -> int | None:
+    """Tokens that a query of a layer sees; None: all."""
+    return self.windows[layer] if self.windows else None
+
+  def is_sparse(self, layer: int) -> bool:
+    """Whether a layer has experts."""
+    return self.experts is not None and layer not in self.experts.dense

@@ -1,0 +1,88 @@
+"""A mixture of experts without capacity: every token gets what it chose."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specjax.models.config import TransformerConfig
+
+
+class Experts(nn.Module):
+  """x [..., E] -> [..., E], a weighted sum of the chosen experts.
+
+  The bytes of the weights are what a small step costs: reading all of them
+  for one token would make plain decoding slower than it has to be, and so
+  speculation look better than it is. So a few tokens walk their choices, and
+  read the weights of one expert for each. From tokens x chosen > experts on
+  there is nothing to save: the walk is over the experts, each computes all
+  tokens, and has weight 0 where it was not chosen.
+
+  A walk it is because a gather of the experts' weights copies them, and a
+  product over all of them at once is slow on a CPU. Two busy cores, 32 experts
+  of 3 MB of which 4 are chosen, ms for 1 / 5 tokens: walk 0.9 / 4.6, gather
+  2.8 / 54, one product over all experts 59 / 100; for 256 tokens the walk over
+  the experts took 168 and the one product 471.
+  """
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x):
+    c, e = self.config, self.config.experts
+
+    def declare(name, shape, axes, scale):
+      start = nn.initializers.normal(scale)
+      return self.param(name, nn.with_logical_partitioning(start, axes), shape)
+
+    router = declare(
+      'router', (c.width, e.count), ('width', None), c.width**-0.5
+    )
+    up = declare(
+      'up',
+      (e.count, c.width, 2, e.width),
+      ('experts', 'width', None, 'mlp'),
+      c.width**-0.5,
+    )
+    down = declare(
+      'down',
+      (e.count, e.width, c.width),
+      ('experts', 'mlp', 'width'),
+      (2 * c.num_layers * c.width) ** -0.5,
+    )
+    rows = x.reshape(-1, c.width)
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    odds = jax.nn.softmax((rows @ router).astype(dtype))
+    weight, chosen = jax.lax.top_k(odds, e.chosen)  # [T, chosen]
+    if e.normalize:
+      weight /= weight.sum(-1, keepdims=True)
+    weight = weight.astype(x.dtype)
+    if chosen.size <= e.count:
+      y = self._walk_choices(rows, weight, chosen, up, down)
+    else:
+      y = self._walk_experts(rows, weight, chosen, up, down)
+    return y.reshape(x.shape)
+
+  def _one(self, rows, expert, up, down):
+    """Rows [T, E] through one expert."""
+    pick = jax.lax.dynamic_index_in_dim
+    up, down = pick(up, expert, 0, False), pick(down, expert, 0, False)
+    y = (rows @ up.reshape(len(up), -1)).reshape(len(rows), *up.shape[1:])
+    return self.config.activation(y[:, 0]) * y[:, 1] @ down
+
+  def _walk_choices(self, rows, weight, chosen, up, down):
+    ways = chosen.shape[1]
+
+    def add(i, y):
+      token, way = i // ways, i % ways
+      row = jax.lax.dynamic_slice_in_dim(rows, token, 1)
+      part = self._one(row, chosen[token, way], up, down)[0]
+      return y.at[token].add(part * weight[token, way])
+
+    return jax.lax.fori_loop(0, chosen.size, add, jnp.zeros_like(rows))
+
+  def _walk_experts(self, rows, weight, chosen, up, down):
+    def add(expert, y):
+      share = jnp.where(chosen == expert, weight, 0).sum(1, keepdims=True)
+      return y + self._one(rows, expert, up, down) * share
+
+    return jax.lax.fori_loop(0, len(up), add, jnp.zeros_like(rows))

@@ -1,0 +1,196 @@
+"""What a family is: rows for its attributes, and sources of its parameters."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specjax.models.config import TransformerConfig
+
+
+class Row(NamedTuple):
+  """Attributes of `config.json` that belong together.
+
+  read(rest, fields) -> fields of `TransformerConfig`: takes its attributes out
+    of `rest`; `fields` are those of the rows before. Raises ValueError that
+    names the attribute.
+  write(config) -> attributes: the inverse.
+  """
+
+  read: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+  write: Callable[[TransformerConfig], dict[str, Any]]
+
+
+class Layout(NamedTuple):
+  """How one parameter is cut into tensors of a checkpoint.
+
+  views(x) -> parts: slices of x, one for each tensor. Where a source has a
+    single name for several parts, its tensor is their concatenation along the
+    outputs.
+  outputs: axes of a part, the last ones, that are the outputs of a linear map.
+    What comes before are inputs: none for a bias, one for a weight. 0 means
+    that the tensor is the part itself.
+  transpose: whether tensors of weights are [out, in] (PyTorch's Linear) or
+    [in, out] as ours are.
+  """
+
+  views: Callable[[Any], tuple[Any, ...]]
+  outputs: int = 1
+  transpose: bool = True
+
+  def _shape(self, part) -> tuple[int, ...]:
+    """Of a part with its outputs in one axis."""
+    split = part.ndim - self.outputs
+    return (*part.shape[:split], math.prod(part.shape[split:]))
+
+  def _turn(self, x):
+    return x.T if self.transpose and x.ndim == 2 else x
+
+  def cut(self, x: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
+    """Returns the `count` tensors of a parameter; copies only where it must."""
+    parts = self.views(x)
+    if self.outputs:
+      parts = tuple(part.reshape(self._shape(part)) for part in parts)
+    if count < len(parts):
+      parts = (np.concatenate(parts, -1),)
+    return tuple(self._turn(part) for part in parts) if self.outputs else parts
+
+  def shapes(self, shape: tuple[int, ...], count: int):
+    """Shapes of the tensors of a parameter."""
+    # No memory: every stride is 0.
+    parts = self.views(np.broadcast_to(np.uint8(0), shape))
+    if not self.outputs:
+      return tuple(part.shape for part in parts)
+    flat = [self._shape(part) for part in parts]
+    if count < len(parts):
+      flat = [(*flat[0][:-1], sum(s[-1] for s in flat))]
+    turn = self.transpose
+    return tuple(s[::-1] if turn and len(s) == 2 else s for s in flat)
+
+  def fill(self, x: np.ndarray, count: int, index: int, tensor) -> None:
+    """Writes the tensor at `index` into its place in x."""
+    parts = self.views(x)
+    if not self.outputs:
+      parts[index][...] = tensor
+      return
+    tensor = self._turn(tensor)
+    if count == len(parts):
+      parts = parts[index : index + 1]
+    start = 0
+    for part in parts:
+      stop = start + self._shape(part)[-1]
+      part[...] = tensor[..., start:stop].reshape(part.shape)
+      start = stop
+
+
+class Source(NamedTuple):
+  """The tensors that one parameter is made of.
+
+  {} stands for the layer. Names with {expert} stand for one tensor an expert,
+  expert after expert.
+  """
+
+  layout: Layout
+  names: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """Models that share the names in their files.
+
+  Attributes:
+    model_type: their name in `config.json`.
+    architecture: name of the class with the language modelling head.
+    rows: attributes that are handled, in order.
+    fixed: fields that are the same for the whole family.
+    only: attributes that are no choice here, beyond `ONLY`: any other value
+      is rejected.
+    harmless: attributes that do not change the logits, beyond `HARMLESS`.
+    sources: of each parameter, '/' between the keys and {} for the layer.
+      Rows of parameters that a configuration lacks are not used.
+    prefix: of tensor names; files of the model without its head lack it.
+    ignored: endings of tensor names that hold no parameters.
+  """
+
+  model_type: str
+  architecture: str
+  rows: tuple[Row, ...]
+  fixed: Mapping[str, Any]
+  sources: Mapping[str, Source]
+  only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  harmless: frozenset[str] = frozenset()
+  prefix: str = 'model.'
+  ignored: tuple[str, ...] = ()
+
+
+# Layouts, by what a part holds.
+KEEP = Layout(lambda x: (x,), 0)
+LINEAR = Layout(lambda x: (x,))
+# Queries, keys and values, which we group by key-value head: [G, H/G + 2, D].
+GROUPS = Layout(lambda x: (x[..., :-2, :], x[..., -2:-1, :], x[..., -1:, :]), 3)
+# [ways, F]: the gate before what it gates, or one way without a gate.
+WAYS = Layout(lambda x: tuple(x[..., i, :] for i in range(x.shape[-2])))
+# The experts of a layer: [X, E, 2, F], gate and gated, and [X, F, E].
+EXPERT_WAYS = Layout(lambda x: tuple(w[:, i] for w in x for i in range(2)))
+EXPERTS = Layout(tuple)
+
+
+def untransposed(layout: Layout) -> Layout:
+  """The same parts in tensors that are [in, out]."""
+  return layout._replace(transpose=False)
+
+
+# No choice of any family, unless its table has another value.
+ONLY = {
+  'add_cross_attention': False,
+  'is_decoder': False,
+  'is_encoder_decoder': False,
+  'pretraining_tp': 1,
+  'tie_encoder_decoder': False,
+}
+# What transformers writes for any family: its own bookkeeping, training, and
+# what only `generate` looks at.
+HARMLESS = frozenset(
+  {
+    '_attn_implementation_autoset',
+    '_name_or_path',
+    'attention_dropout',
+    'attn_implementation',
+    'auto_map',
+    'bos_token_id',
+    'cache_implementation',
+    'chunk_size_feed_forward',
+    'classifier_dropout',
+    'do_sample',
+    'dtype',
+    'embd_pdrop',
+    'eos_token_id',
+    'gradient_checkpointing',
+    'id2label',
+    'initializer_range',
+    'label2id',
+    'max_length',
+    'model_type',
+    'num_labels',
+    'output_attentions',
+    'output_hidden_states',
+    'output_router_logits',
+    'pad_token_id',
+    'problem_type',
+    'resid_pdrop',
+    'return_dict',
+    'router_aux_loss_coef',
+    'task_specific_params',
+    'temperature',
+    'tokenizer_class',
+    'top_k',
+    'top_p',
+    'torch_dtype',
+    'transformers.js_config',
+    'transformers_version',
+    'unsloth_fixed',
+    'use_cache',
+  }
+)

@@ -1,0 +1,144 @@
+"""One layer of the decoder: attention and MLP on a residual stream."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specjax.models import rotary
+from specjax.models.attention import attend
+from specjax.models.config import TransformerConfig
+from specjax.models.experts import Experts
+from specjax.models.linear import Linear
+from specjax.types import KV
+
+
+class Norm(nn.Module):
+  """RMSNorm, or LayerNorm with bias; statistics in at least float32."""
+
+  config: TransformerConfig
+  width: int | None = None  # of what is normed, by default the model's
+
+  @nn.compact
+  def __call__(self, x):
+    c = self.config
+    declare = nn.with_logical_partitioning
+    shape = (self.width or c.width,)
+    axis = ('head' if self.width else 'width',)
+    start = nn.initializers.zeros if c.norm_plus_one else nn.initializers.ones
+    scale = self.param('scale', declare(start, axis), shape)
+    y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if c.layer_norm:
+      y = y - y.mean(-1, keepdims=True)
+    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + c.norm_eps)
+    if c.norm_plus_one:
+      return (y * (1 + scale.astype(y.dtype))).astype(x.dtype)
+    y = y.astype(x.dtype) * scale
+    if c.layer_norm:
+      y += self.param('bias', declare(nn.initializers.zeros, axis), shape)
+    return y
+
+
+class Layer(nn.Module):
+  """Attention and MLP, each behind a norm, on a residual stream."""
+
+  config: TransformerConfig
+  index: int
+
+  @nn.compact
+  def __call__(self, x, positions, cache, length, mask, flight, at):
+    c = self.config
+    with jax.named_scope('attention'):
+      y, new = self._attention(
+        Norm(c, name='norm1')(x), positions, cache, length, mask, flight, at
+      )
+      if c.post_norms:
+        y = Norm(c, name='post1')(y)
+    with jax.named_scope('mlp'):
+      if c.parallel:
+        return x + y + self._mlp(Norm(c, name='norm2')(x)), new
+      x += y
+      y = self._mlp(Norm(c, name='norm2')(x))
+      if c.post_norms:
+        y = Norm(c, name='post2')(y)
+    return x + y, new
+
+  def _attention(self, x, positions, cache, length, mask, flight, at):
+    c = self.config
+    b, t = x.shape[:2]
+    qkv = Linear(
+      c.blocked,
+      c.width,
+      (c.num_kv_heads, c.group + 2, c.head_dim),
+      ('width', 'kv_heads', None, 'head'),
+      c.qkv_bias,
+      c.width**-0.5,
+      name='qkv',
+    )(x)
+    q, k, v = jnp.split(qkv, (c.group, c.group + 1), -2)
+    if c.qk_norm:
+      q = Norm(c, c.head_dim, name='q_norm')(q)
+      k = Norm(c, c.head_dim, name='k_norm')(k)
+    if c.rope_theta is not None:
+      turn = self._rotation()
+      q, k = (
+        rotary.rotate(q, positions, *turn),
+        rotary.rotate(k, positions, *turn),
+      )
+    new = KV(k[..., 0, :].swapaxes(1, 2), v[..., 0, :].swapaxes(1, 2))
+    if flight is not None:
+      new = jax.tree.map(
+        lambda f, n: jax.lax.dynamic_update_slice_in_dim(
+          f, n.astype(f.dtype), at, axis=2
+        ),
+        flight,
+        new,
+      )
+    scale = c.head_dim**-0.5 if c.query_scale is None else c.query_scale
+    if scale != 1:
+      q *= scale
+    y = attend(
+      q,
+      cache,
+      length,
+      new,
+      mask,
+      positions,
+      c.window(self.index),
+      c.attention_cap,
+    )
+    y = self._out(
+      'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
+    )(y.reshape(b, t, -1))
+    return y, new
+
+  def _rotation(self):
+    c = self.config
+    local = c.local_rope_theta is not None
+    if local and c.window(self.index) is not None:
+      return rotary.frequencies(c.local_rope_theta, c.turned), 1.0
+    if c.rope_scaling is None:
+      return rotary.frequencies(c.rope_theta, c.turned), 1.0
+    return c.rope_scaling(c.rope_theta, c.turned, c.max_positions)
+
+  def _mlp(self, x):
+    c = self.config
+    if c.is_sparse(self.index):
+      return Experts(c, name='experts')(x)
+    ways = 2 if c.gated else 1
+    y = Linear(
+      c.blocked,
+      c.width,
+      (ways, c.mlp_width),
+      ('width', None, 'mlp'),
+      c.mlp_bias,
+      c.width**-0.5,
+      name='up',
+    )(x)
+    y = c.activation(y[..., 0, :]) * (y[..., 1, :] if c.gated else 1)
+    return self._out('down', c.mlp_width, ('mlp', 'width'), c.mlp_bias)(y)
+
+  def _out(self, name, inputs, axes, bias):
+    """The linear map back to the residual stream."""
+    c = self.config
+    scale = (2 * c.num_layers * c.width) ** -0.5
+    return Linear(c.blocked, inputs, (c.width,), axes, bias, scale, name=name)

@@ -1,0 +1,259 @@
+"""Makes the references of `tests/references`: needs torch.
+
+  python -m tests.make_references [family ...]
+
+Every parameter is random: fresh models have biases 0 and norms 1, which would
+hide a mix-up. Weights are rounded to float16, as they are stored, before
+anything is computed. Of several seeds the first is taken whose greedy texts
+nowhere hang on a rounding error.
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+import safetensors.numpy
+import torch
+import transformers
+
+from tests import references
+
+MARGIN = 2e-3  # between the two largest logits of a greedy step
+LENGTHS = tuple(range(1, 21))
+VOCAB = 48
+
+_LLAMA = dict(
+  vocab_size=VOCAB,
+  hidden_size=24,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+  num_key_value_heads=2,
+  head_dim=10,
+  intermediate_size=20,
+  max_position_embeddings=64,
+)
+_NO_HEAD_DIM = {k: v for k, v in _LLAMA.items() if k != 'head_dim'}
+_ROPE = {'rope_theta': 500.0}
+_SMALL = dict(vocab_size=VOCAB, max_position_embeddings=64)
+
+# Awkward options of each family: grouped queries, odd widths, windows shorter
+# than the texts, scaled positions, tied and untied heads.
+OPTIONS = {
+  'llama': dict(
+    **_LLAMA,
+    attention_bias=True,
+    mlp_bias=True,
+    rope_parameters=_ROPE
+    | dict(
+      rope_type='llama3',
+      factor=4.0,
+      low_freq_factor=1.0,
+      high_freq_factor=3.0,
+      original_max_position_embeddings=24,
+    ),
+  ),
+  'qwen2': dict(
+    **_NO_HEAD_DIM,
+    tie_word_embeddings=True,
+    use_sliding_window=True,
+    sliding_window=7,
+    max_window_layers=1,
+    rope_parameters=_ROPE
+    | dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=16),
+  ),
+  'qwen3': dict(**_LLAMA, attention_bias=True, rope_parameters=_ROPE),
+  'gpt2': dict(
+    vocab_size=VOCAB,
+    n_embd=20,
+    n_layer=2,
+    n_head=4,
+    n_positions=64,
+    n_inner=28,
+  ),
+  'gpt_neox': dict(
+    **_SMALL,
+    hidden_size=40,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=28,
+    rope_parameters=_ROPE
+    | dict(rope_type='dynamic', factor=2.0, partial_rotary_factor=0.4),
+  ),
+  'opt': dict(
+    **_SMALL,
+    hidden_size=20,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    ffn_dim=28,
+    word_embed_proj_dim=20,
+  ),
+  'mistral': dict(**_LLAMA, sliding_window=6, rope_parameters=_ROPE),
+  'phi3': dict(
+    **_NO_HEAD_DIM,
+    original_max_position_embeddings=64,
+    sliding_window=9,
+    rope_parameters=_ROPE
+    | dict(
+      rope_type='longrope',
+      partial_rotary_factor=0.7,
+      short_factor=[1.0, 1.5],
+      long_factor=[2.0, 4.0],
+    ),
+  )
+  | {'max_position_embeddings': 128},
+  'gemma': dict(**_LLAMA, rope_parameters=_ROPE) | dict(num_key_value_heads=1),
+  'gemma2': dict(
+    **_LLAMA,
+    query_pre_attn_scalar=14,
+    sliding_window=5,
+    attn_logit_softcapping=3.0,
+    final_logit_softcapping=9.0,
+    tie_word_embeddings=False,
+    rope_parameters=_ROPE,
+  ),
+  'gemma3_text': dict(
+    **_LLAMA,
+    query_pre_attn_scalar=14,
+    sliding_window=5,
+    layer_types=['sliding_attention', 'full_attention'],
+    tie_word_embeddings=False,
+    rope_parameters={
+      'full_attention': _ROPE | dict(rope_type='linear', factor=4.0),
+      'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
+    },
+  ),
+  'gpt_neo': dict(
+    **_SMALL,
+    hidden_size=20,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=28,
+    attention_types=[[['global', 'local'], 1]],
+    window_size=3,
+  ),
+  'mixtral': dict(
+    **_LLAMA,
+    num_local_experts=5,
+    num_experts_per_tok=2,
+    sliding_window=8,
+    rope_parameters=_ROPE,
+  ),
+  'qwen3_moe': dict(
+    **_LLAMA,
+    num_experts=5,
+    num_experts_per_tok=3,
+    moe_intermediate_size=12,
+    norm_topk_prob=False,
+    mlp_only_layers=[0],
+    rope_parameters=_ROPE,
+  ),
+}
+# Other choices for the run beside the stored ones.
+OTHERS = {
+  'llama': {'tie_word_embeddings': True, 'hidden_act': 'gelu'},
+  'qwen2': {'tie_word_embeddings': False, 'use_sliding_window': False},
+  'qwen3': {'tie_word_embeddings': True, 'num_key_value_heads': 1},
+  'gpt2': {'tie_word_embeddings': False, 'scale_attn_weights': False},
+  'gpt_neox': {'use_parallel_residual': False, 'tie_word_embeddings': True},
+  'opt': {'enable_bias': False, 'tie_word_embeddings': False},
+  'mistral': {'sliding_window': None, 'num_key_value_heads': 4},
+  'phi3': {'tie_word_embeddings': True, 'sliding_window': None},
+  'gemma': {'tie_word_embeddings': False, 'attention_bias': True},
+  'gemma2': {'tie_word_embeddings': True, 'attn_logit_softcapping': None},
+  'gemma3_text': {'final_logit_softcapping': 7.0, 'tie_word_embeddings': True},
+  'gpt_neo': {'tie_word_embeddings': False, 'window_size': 6},
+  'mixtral': {'num_local_experts': 40, 'sliding_window': None},
+  'qwen3_moe': {'norm_topk_prob': True, 'decoder_sparse_step': 2},
+}
+
+
+def build(name: str, seed: int, **options):
+  """A random model of transformers, in float32."""
+  # No end of text: every text is as long as it may be.
+  ends = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+  config = transformers.AutoConfig.for_model(
+    name, **(OPTIONS[name] | ends | options)
+  )
+  model = transformers.AutoModelForCausalLM.from_config(config)
+  torch.manual_seed(seed)
+  with torch.no_grad():
+    for key, p in model.named_parameters():
+      x = torch.randn_like(p)
+      if p.ndim == 1:
+        one = 'norm' in key or 'ln_' in key
+        start = 1.0 if one and key.endswith('weight') else 0.0
+        x = 0.3 * x + (0.0 if 'gemma' in name else start)
+      elif any(part in key for part in ('embed_', 'wte', 'wpe')):
+        # Small beside what the layers add, or tied heads repeat the input.
+        x *= 0.2 if 'gemma' in name else 0.3
+      else:
+        x *= (3.0 if 'head' in key else 1.5) * p.shape[-1] ** -0.5
+      p.copy_(x.half().float())
+  return model.eval()
+
+
+def margin_of(model, prompts) -> float:
+  """Smallest margin of greedy texts, without a cache and all at once."""
+  length = torch.tensor([len(prompt) for prompt in prompts])
+  rows = torch.arange(len(prompts))
+  tokens = torch.zeros(len(prompts), max(LENGTHS) + references.NEW).long()
+  for row, prompt in zip(tokens, prompts, strict=True):
+    row[: len(prompt)] = torch.tensor(prompt)
+  margin = float('inf')
+  for _ in range(references.NEW):
+    # Causal: what comes after a row's length does not matter yet.
+    with torch.no_grad():
+      best = model(tokens).logits[rows, length - 1].topk(2)
+    gap = float((best.values[:, 0] - best.values[:, 1]).min())
+    margin = min(margin, gap)
+    if margin < MARGIN:
+      break
+    tokens[rows, length] = best.indices[:, 0]
+    length += 1
+  return margin
+
+
+def decode(model, prompt: list[int]) -> list[int]:
+  """Greedy text of transformers after a prompt."""
+  out = model.generate(
+    torch.tensor([prompt]),
+    attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+    max_new_tokens=references.NEW,
+    do_sample=False,
+  )
+  return out[0, len(prompt) :].tolist()
+
+
+def make(name: str, seeds=range(100), **options) -> references.Reference:
+  """The reference of a family, from the first seed that is clear enough."""
+  random = np.random.default_rng(0)
+  tokens = random.integers(0, VOCAB, (2, 36))
+  prompts = [random.integers(0, VOCAB, n).tolist() for n in LENGTHS]
+  for seed in seeds:
+    model = build(name, seed, **options)
+    if margin_of(model, prompts) >= MARGIN:
+      break
+  else:
+    raise ValueError(f'{name}: no seed keeps a margin of {MARGIN}')
+  texts = [decode(model, prompt) for prompt in prompts]
+  with torch.no_grad():
+    logits = model(torch.tensor(tokens)).logits.numpy()
+  with tempfile.TemporaryDirectory() as folder:
+    model.half().save_pretrained(folder)
+    file = pathlib.Path(folder) / 'model.safetensors'
+    tensors = safetensors.numpy.load_file(file)
+    config = json.loads((pathlib.Path(folder) / 'config.json').read_text())
+  different = len({tuple(text) for text in texts})
+  print(
+    f'{name}: seed {seed}, logits std {logits.std():.2f}, {different} of '
+    f'{len(texts)} texts differ, {sum(len(set(t)) for t in texts) / 20:.1f} '
+    'different tokens in each'
+  )
+  return references.Reference(config, tensors, tokens, logits, prompts, texts)
+
+
+if __name__ == '__main__':
+  for name in sys.argv[1:] or OPTIONS:
+    make(name).store(name)
