@@ -7,6 +7,7 @@ import pytest
 
 from configs import pair as config
 from experiments import build, checks, inspect
+from experiments.settings import Candidate
 from specjax.models import checkpoints
 from tests import tiny
 
@@ -60,6 +61,14 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
   # Two layers against one, and the head of both.
   assert 0.5 < draft['c_predicted'] < 1
   assert found['prompts']['code']['prompts'] == 2
+
+
+def test_a_model_that_drafts_trees_is_described_too(folder, capsys):
+  x = experiment(folder, draft='')
+  path = str(folder / 'draft')
+  x.candidates = {'tree': Candidate('specjax.drafters.lm_tree.load', 2, path)}
+  inspect.main(x)
+  assert last_line(capsys)['models']['draft tree']['shares_vocabulary']
 
 
 def test_without_a_draft_lookup_is_left(folder):
