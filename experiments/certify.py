@@ -17,8 +17,8 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import command, results
-from experiments.certificate import expectation, memory, report, world
-from experiments.certificate.cases import CASES, CHAIN, Case
+from experiments.certificate import expectation, memory, report
+from experiments.certificate.cases import CASES, CHAIN, WORLDS, Case
 from experiments.certificate.wrong_laws import WRONG_LAWS
 from experiments.certificate.wrong_loops import WRONG_LOOPS
 from experiments.settings import Certificate
@@ -64,13 +64,11 @@ class Certifier:
     self.folder = results.Folder(
       x.results or results.default_folder(x), results.settings_of(x)
     )
-    self.worlds = {
-      'table': world.tables(),
-      'transformer': world.transformers(),
-    }
+    self.worlds = {name: make() for name, make in WORLDS.items()}
     self.cases = [c for c in CASES if c.quick or not x.quick]
     self.wrong_loops = [m for m in WRONG_LOOPS if m.quick or not x.quick]
-    tests = sum(len(self.worlds[c.model].settings) for c in self.cases)
+    # Each loop is tested in every setting, and in all of them together.
+    tests = sum(len(self.worlds[c.model].settings) + 1 for c in self.cases)
     self.level = x.level / tests
     self.laws: dict[Case, dict[str, np.ndarray]] = {}
 
@@ -107,26 +105,31 @@ class Certifier:
     seen = w.sample(spec, self.x.rows, self.x.rounds, self.x.seed)
     source = case.kind.source(w)
     eager = boosted(case.verify, self.x.boost)
+    fits, pairs = [], []
     for setting, law in self.law(case).items():
       with jax.enable_x64(True):
-        other = w.law(eager, source, setting)
-      fit = goodness.fit(seen[setting], _room(law))
-      samples = int(seen[setting].sum())
-      different = exact.total_variation(law, other) > EXACT
-      self.add(
-        'loop',
-        rule=case.rule,
-        drafter=case.kind.name,
-        model=case.model,
-        setting=setting,
-        samples=samples,
-        p_value=fit.p_value,
-        freedom=fit.freedom,
-        level=self.level,
-        power=goodness.power(samples, [(law, other)], self.level)
-        if different
-        else None,
-      )
+        pairs.append((law, w.law(eager, source, setting)))
+      fits.append(goodness.fit(seen[setting], _room(law)))
+      self.tested(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
+    samples = self.x.rows * self.x.rounds
+    self.tested(case, 'all', samples, fits, pairs)
+
+  def tested(self, case: Case, setting: str, samples, fits, pairs) -> None:
+    """A row for one setting, or for all of them together."""
+    fit = goodness.together(fits)
+    apart = [p for p in pairs if exact.total_variation(*p) > EXACT]
+    self.add(
+      'loop',
+      rule=case.rule,
+      drafter=case.kind.name,
+      model=case.model,
+      setting=setting,
+      samples=int(samples),
+      p_value=fit.p_value,
+      freedom=fit.freedom,
+      level=self.level,
+      power=goodness.power(int(samples), apart, self.level) if apart else None,
+    )
 
   def expect(self) -> None:
     """Part 3: tokens per step."""
@@ -239,7 +242,9 @@ class Certifier:
         bar.set_description('planted bugs')
         self.mutate(bar)
       seconds = time.monotonic() - begin
-      self.add('end', seconds=seconds, **results.conditions())
+      self.add(
+        'end', seconds=seconds, boost=self.x.boost, **results.conditions()
+      )
     text = report.text(self.folder.rows)
     self.folder.write('summary.md', text)
     print(text)

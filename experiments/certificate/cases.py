@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
+from experiments.certificate import world
 from experiments.certificate.world import World
 from specjax import exact, verify
 from specjax.drafters import lm, lm_tree, ngram
@@ -25,6 +26,11 @@ class Kind:
 
 CHAIN = Kind(
   'chain', lambda w: lm.make(w.draft, 3), lambda w: exact.tree(_CHAIN)
+)
+LONG = Kind(
+  'chain of four',
+  lambda w: lm.make(w.draft, 4),
+  lambda w: exact.tree((0, 1, 2, 3)),
 )
 STOPPED = Kind(
   'chain that stops',
@@ -51,6 +57,23 @@ CHAINS = Kind(
 )
 
 
+# A draft so poor that whole blocks are rejected shows what happens to the
+# tokens behind a rejection.
+WORLDS: dict[str, Callable[[], World]] = {
+  'table': world.tables,
+  'transformer': world.transformers,
+  'poor draft': lambda: world.tables(
+    vocab=3,
+    mix=1.0,
+    prompt=(0, 1),
+    eos=(),
+    new=6,
+    reach=4,
+    settings={'T 1': {}},
+  ),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
   """A row of the certificate for every setting.
@@ -59,7 +82,7 @@ class Case:
     rule: its name.
     verify: the rule.
     kind: of draft.
-    model: whether tables or transformers draft and verify.
+    model: what drafts and verifies, one of `WORLDS`.
     quick: whether the quick certificate runs its loop, too.
   """
 
@@ -76,6 +99,7 @@ CASES = (
   Case('token', verify.token, LOOKUP),
   Case('token', verify.token, CHAIN, 'transformer'),
   Case('block', verify.block, CHAIN, quick=True),
+  Case('block', verify.block, LONG, 'poor draft'),
   Case('block', verify.block, STOPPED),
   Case('block', verify.block, LOOKUP),
   Case('recursive', verify.recursive, CHAIN),

@@ -169,7 +169,6 @@ def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):
 
 
 _TOKEN = cases.find('token', cases.CHAIN)
-_BLOCK = cases.find('block', cases.CHAIN)
 _PARTS = generate.PARTS
 
 WRONG_LOOPS = (
@@ -186,8 +185,8 @@ WRONG_LOOPS = (
   ),
   WrongLoop(
     'draft: keys tied to positions, under block verification',
-    _BLOCK,
-    lambda w: _chain(3, coins=_tied_to_positions),
+    cases.find('block', cases.LONG, 'poor draft'),
+    lambda w: _chain(4, coins=_tied_to_positions),
   ),
   WrongLoop(
     'one key for drafting and judging',

@@ -1,0 +1,40 @@
+"""Several candidates for a place: chains and trees of one draft model.
+
+  python -m experiments.run --config configs/trees.py
+
+compares tau of a chain, of independent chains merged by common prefix, and of
+a tree drawn without replacement, by recursive rejection. k-SEQ beside it:
+
+  --config.drafters="('two chains', 'four chains')"
+  --config.verifiers="('specjax.verify.recursive', 'specjax.verify.k_seq')"
+
+On a CPU a step that scores a tree costs more than the tree gains: v says so.
+About five minutes on two idle cores.
+"""
+
+from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
+from specjax import pair
+
+_TREE = 'specjax.drafters.lm_tree.load'
+
+
+def get_config() -> Experiment:
+  draft = pair.path('draft-128')
+
+  def chains(count):
+    return Candidate(_TREE, 3, draft, {'widths': (count,), 'replacement': True})
+
+  return Experiment(
+    name='trees',
+    target=Checkpoint(pair.path('target')),
+    candidates={
+      'chain': Candidate('specjax.drafters.lm.load', 3, draft),
+      'two chains': chains(2),
+      'four chains': chains(4),
+      'tree 2 2 1': Candidate(_TREE, 3, draft, {'widths': (2, 2)}),
+      'tree 4 2 1': Candidate(_TREE, 3, draft, {'widths': (4, 2)}),
+    },
+    verifiers=('specjax.verify.recursive',),
+    temperatures=(0.0, 1.0),
+    prompts=Prompts(domains=('code',), count=40),
+  )
