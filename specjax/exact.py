@@ -67,10 +67,10 @@ class Texts:
 
 
 class Laws(NamedTuple):
-  """The law of the token after every text."""
+  """The law of the token after every text, as numpy arrays."""
 
-  probs: jax.Array  # [texts, V] after the sampling pipeline
-  logits: jax.Array  # [texts, V] before temperature and cuts
+  probs: np.ndarray  # [texts, V] after the sampling pipeline
+  logits: np.ndarray  # [texts, V] before temperature and cuts
   temperature: float = 1.0
 
 
@@ -82,6 +82,8 @@ class Drafts(NamedTuple):
   context: np.ndarray  # [M] which of the texts it comes after
   rows: np.ndarray  # [M, N+1] number of the text that ends at each row
 
+
+_remaining = jax.jit(jax.vmap(lm_tree.remaining, in_axes=(0, 0, 0, None)))
 
 # (texts, q, contexts) -> Drafts
 Source = Callable[[Texts, Laws, np.ndarray], Drafts]
@@ -101,6 +103,8 @@ def tree(
   """
   nodes = len(parents)
   levels = lm_tree.levels_of(parents)
+  merge = functools.partial(lm_tree.merge, parents, levels)
+  merge = jax.jit(jax.vmap(merge))
 
   def source(texts, q, contexts):
     drawn = np.indices((texts.vocab,) * nodes).reshape(nodes, -1).T
@@ -116,23 +120,19 @@ def tree(
       if earlier and not replacement:
         drawn = np.zeros(law.shape, bool)
         np.put_along_axis(drawn, tokens[:, earlier], True, 1)
-        law = jax.vmap(lm_tree.remaining, in_axes=(0, 0, 0, None))(
-          law, drawn, q.logits[above], q.temperature
-        )
+        law = np.asarray(_remaining(law, drawn, q.logits[above], q.temperature))
       laws.append(law)
       rows[:, node + 1] = texts.after(above, tokens[:, node])
-    probs = jnp.stack(laws, 1)
-    chances = np.asarray(
-      jnp.take_along_axis(probs, tokens[..., None], 2)[..., 0], np.float64
-    )
+    probs = np.stack(laws, 1)
+    wide = probs.astype(np.float64)
+    chances = np.take_along_axis(wide, tokens[..., None], 2)[..., 0]
     # Low precision does not add up to 1, and is drawn from as if it did.
-    chances = chances / np.asarray(probs, np.float64).sum(-1)
+    chances = chances / wide.sum(-1)
     exist = np.full(len(tokens), nodes) if size is None else size(chances)
     hung = np.broadcast_to(parents, tokens.shape)
     if replacement:
-      merge = functools.partial(lm_tree.merge, parents, levels)
-      hung = jax.vmap(merge)(jnp.asarray(tokens))
-    draft = Draft(jnp.asarray(tokens), jnp.asarray(hung), exist, probs)
+      hung = merge(tokens)
+    draft = Draft(tokens, hung, exist, probs)
     return Drafts(draft, chances.prod(1), context, rows)
 
   return source
@@ -160,12 +160,13 @@ def lookup(prompt: tuple[int, ...], depth: int, longest: int = 3) -> Source:
     for row, text in zip(padded, whole, strict=True):
       row[: len(text)] = text
     find = functools.partial(ngram.look_up, depth=depth, longest=longest)
-    length = jnp.array([len(text) for text in whole])
-    tokens, size = jax.vmap(find)(jnp.asarray(padded), length)
+    length = np.array([len(text) for text in whole], np.int32)
+    tokens, size = jax.jit(jax.vmap(find))(padded, length)
     rows = [contexts]
     for token in np.asarray(tokens).T:
       rows.append(texts.after(rows[-1], token))
-    draft = Draft(tokens, trees.chain(len(contexts), depth), size, None)
+    chain = np.broadcast_to(np.arange(depth), tokens.shape)
+    draft = Draft(tokens, chain, size, None)
     every = np.arange(len(contexts))
     return Drafts(draft, np.ones(len(contexts)), every, np.stack(rows, 1))
 

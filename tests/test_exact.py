@@ -48,12 +48,12 @@ def test_unfinished_texts():
 
 def laws(seed):
   random = np.random.default_rng(seed)
-  probs = jnp.asarray(random.dirichlet(np.ones(3), len(TEXTS)))
-  return exact.Laws(probs, jnp.log(probs))
+  probs = random.dirichlet(np.ones(3), len(TEXTS))
+  return exact.Laws(probs, np.log(probs))
 
 
 def function_of(found):
-  probs = np.asarray(found.probs)
+  probs = found.probs
   numbers = {TEXTS.tokens(i): i for i in range(len(TEXTS))}
   return lambda text: probs[numbers[text]]
 

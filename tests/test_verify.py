@@ -36,7 +36,7 @@ def random_laws(random, zeros=0.0, one_hot=False) -> exact.Laws:
     weights = np.eye(VOCAB)[weights.argmax(1)]
   probs = weights / weights.sum(1, keepdims=True)
   logits = np.log(np.maximum(probs, 1e-300))
-  return exact.Laws(jnp.asarray(probs), jnp.asarray(logits))
+  return exact.Laws(probs, logits)
 
 
 def chosen(source):
@@ -397,9 +397,13 @@ def test_overlap_is_the_chance_of_the_first_acceptance(float64):
   for seed, kind in enumerate(KINDS):
     p, q = pair(seed, kind)
     token = int(q.probs[0].argmax())
-    probs = None if kind.startswith('chosen') else jnp.tile(q.probs[:1], (2, 1))
+    probs = (
+      None
+      if kind.startswith('chosen')
+      else jnp.asarray(np.tile(q.probs[:1], (2, 1)))
+    )
     draft = Draft(jnp.array([token, 0]), jnp.arange(2), jnp.array(2), probs)
-    scores = Scores(jnp.tile(p.probs[:1], (3, 1)), None)
+    scores = Scores(jnp.asarray(np.tile(p.probs[:1], (3, 1))), None)
     law = emitted(verify.token, CHAINS['two'], p, q)
     longer = sum(weight for text, weight in law.items() if len(text) > 1)
     beta = verify.overlap(draft, scores)

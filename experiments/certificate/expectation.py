@@ -1,24 +1,27 @@
 """Tokens per step, exactly: published toy values and what must hold."""
 
-import jax.numpy as jnp
 import numpy as np
 
 from specjax import exact, verify
 from specjax.types import Rule
 
 
+def _laws(probs, temperature=1.0) -> exact.Laws:
+  with np.errstate(divide='ignore'):
+    return exact.Laws(probs, np.log(probs), temperature)
+
+
 def _constant(p, texts: exact.Texts) -> exact.Laws:
   """A law that is the same after every text."""
-  probs = jnp.broadcast_to(jnp.asarray(p, float), (len(texts), len(p)))
-  return exact.Laws(probs, jnp.log(probs))
+  probs = np.broadcast_to(np.array(p, float), (len(texts), len(p)))
+  return _laws(probs)
 
 
 def _random(random, texts: exact.Texts, greedy: bool) -> exact.Laws:
   probs = random.dirichlet(np.full(texts.vocab, 0.7), len(texts))
   if greedy:
     probs = np.eye(texts.vocab)[probs.argmax(1)]
-  probs = jnp.asarray(probs)
-  return exact.Laws(probs, jnp.log(probs), float(not greedy))
+  return _laws(probs, float(not greedy))
 
 
 def tau(rule: Rule, source, texts, p, q) -> float:

@@ -147,7 +147,9 @@ class World:
       row = jax.tree.map(lambda x, i=i: x[i], values)
       probs, processed = _laws(logits, row, history, none)
       temperature = (NEUTRAL | setting)['temperature']
-      made[name] = exact.Laws(probs, processed, temperature)
+      made[name] = exact.Laws(
+        np.asarray(probs), np.asarray(processed), temperature
+      )
     return made
 
   @functools.cached_property
