@@ -111,8 +111,8 @@ class Certifier:
         pairs.append((law, w.law(eager, source, setting)))
       fits.append(goodness.fit(seen[setting], _room(law)))
       self.tested(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
-    samples = self.x.rows * self.x.rounds
-    self.tested(case, 'all', samples, fits, pairs)
+    each = sum(x.sum() for x in seen.values()) // len(seen)
+    self.tested(case, 'all', each, fits, pairs)
 
   def tested(self, case: Case, setting: str, samples, fits, pairs) -> None:
     """A row for one setting, or for all of them together."""

@@ -256,7 +256,7 @@ class Certificate:
 
   Attributes:
     name: results go to runs/<name>-<hash of the settings>.
-    rows: texts of each setting that the loop makes at once.
+    rows: texts of each of nine settings that the loop makes at once.
     rounds: how many times it does.
     level: chance that any of the tests of the table is a false alarm.
     boost: the alternative that the power is stated for: every chance of

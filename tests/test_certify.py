@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
 def rows(folder):
   """Rows of a run that may fail: the tests below say whether it did."""
   certifier = certify.Certifier(
-    Certificate(results=str(folder), rounds=4, quick=True)
+    Certificate(results=str(folder), rounds=8, quick=True)
   )
   certifier.certify()
   return certifier.folder.rows
@@ -102,7 +102,7 @@ def test_the_verdict_counts_what_fails(rows):
 
 def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
   before = (folder / 'rows.jsonl').read_text()
-  certify.main(Certificate(results=str(folder), rounds=4, quick=True))
+  certify.main(Certificate(results=str(folder), quick=True))
   out = capsys.readouterr().out
   assert '| planted bug' in out
   assert json.loads(out.splitlines()[-1])['survivors'] == 0

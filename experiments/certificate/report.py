@@ -26,7 +26,7 @@ def _loop_cells(loops: list[dict]) -> list[str]:
     f'{min(r["p_value"] for r in single):.2g}',
     f'{together["p_value"]:.2g}',
     f'{sum(r["samples"] for r in single):,}',
-    f'{together["power"]:.3f}',
+    '-' if together['power'] is None else f'{together["power"]:.3f}',
   ]
 
 

@@ -186,11 +186,13 @@ class World:
 
     Args:
       spec: what runs.
-      rows: of each setting in a batch.
+      rows: of a setting in a batch, if there are all of `SETTINGS`; where
+        there are fewer, each has more.
       rounds: batches.
       seed: of the keys.
       parts: of the step.
     """
+    rows = rows * len(SETTINGS) // len(self.settings)
     batch = rows * len(self.settings)
     begin = generate.start(
       self.params,
