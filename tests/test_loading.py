@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from specjax import generate, sampling, verify
 from specjax.models import checkpoints, rotary
 from specjax.models.families import FAMILIES, conversion
+from specjax.types import Params, Spec
 from tests import references
 
 INDEX = 'model.safetensors.index.json'
@@ -247,9 +249,19 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
     scaling = model.config.rope_scaling
     assert isinstance(scaling, rotary.LongRope)
     frequency, _ = scaling(500.0, 4, model.config.max_positions)
-    plain = rotary.frequencies(500.0, 4)
+    unscaled = rotary.frequencies(500.0, 4)
     divisors = ((1.0, 1.5), (2.0, 4.0))[factor]
-    np.testing.assert_allclose(frequency, plain / divisors)
+    np.testing.assert_allclose(frequency, unscaled / divisors)
+  spec = Spec(model, plain.make(), verify.token)
+  with pytest.raises(ValueError, match='the target has 9 positions'):
+    generate.start(
+      Params(None, None),
+      [[1] * 9],
+      spec=spec,
+      new_tokens=1,
+      key=generate.row_keys(0, [0]),
+      values=sampling.make(1, 0.0),
+    )
   with pytest.raises(checkpoints.CheckpointError, match='max_length = 129'):
     checkpoints.load(path, max_length=129)
   path = references.load('gpt_neox').write(tmp_path / 'gpt_neox')

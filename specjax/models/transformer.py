@@ -104,7 +104,8 @@ class Transformer(nn.Module):
       x *= jnp.asarray(c.embedding_scale, x.dtype)
     if c.rope_theta is None:
       x += self.position[positions + c.position_offset]
-    masks = {w: mask if w is None else narrow(mask, w) for w in c.windows}
+    windows = {c.window(i) for i in range(c.num_layers)} - {None}
+    masks = {window: narrow(mask, window) for window in windows}
     new, tapped = [], []
     for i, layer in enumerate(self.layers):
       x, kv = layer(
