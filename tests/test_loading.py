@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 
 from specjax import generate, sampling, verify
+from specjax.drafters import plain
 from specjax.models import checkpoints, rotary
 from specjax.models.families import FAMILIES, conversion
 from specjax.types import Params, Spec
@@ -25,13 +26,6 @@ INDEX = 'model.safetensors.index.json'
 def directory(tmp_path):
   """A complete checkpoint, to be damaged by a test."""
   return references.load('llama').write(tmp_path / 'model')
-
-
-def edit(path, **changes):
-  file = path / 'config.json'
-  config = json.loads(file.read_text()) | changes
-  kept = {name: value for name, value in config.items() if value is not ...}
-  file.write_text(json.dumps(kept))
 
 
 def rewrite(path, change):
