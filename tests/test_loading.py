@@ -266,6 +266,14 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
   assert attributes['max_position_embeddings'] == 64
 
 
+@pytest.mark.parametrize('name', ['qwen2', 'mistral', 'gemma2', 'gemma3_text'])
+def test_a_window_of_any_size_is_written_back(name):
+  attributes = references.load(name).config | {'sliding_window': 1000}
+  family, config = conversion.read_attributes(FAMILIES, attributes)
+  assert 1000 in config.windows
+  conversion.write_attributes([family], config)
+
+
 def test_other_models_have_the_length_they_have(directory):
   model, _ = checkpoints.load(directory, max_length=10)
   assert model.config.max_positions == 64

@@ -165,6 +165,22 @@ def test_a_window_sees_so_many_tokens():
   assert np.flatnonzero(differ).tolist() == [7, 8, 9, 10, 11]
 
 
+def test_a_window_that_no_text_fills_is_not_looked_at():
+  """It costs nothing, but the layer keeps the base of those with a window."""
+  near, far = (
+    models.tiny(VOCAB, 1, windows=(size,), local_rope_theta=50.0)
+    for size in (511, 512)
+  )
+  assert (near.config.reach(0), far.config.reach(0)) == (511, None)
+  tokens = words(1, 24)
+  np.testing.assert_allclose(
+    score(far, weights(near), tokens),
+    score(near, weights(near), tokens),
+    rtol=0,
+    atol=1e-10,
+  )
+
+
 def test_a_window_is_one_of_depth_not_of_rows():
   #   0 -- 1 -- 3      four rows apart, but two tokens
   #    \\- 2    \\- 4

@@ -129,8 +129,12 @@ class TransformerConfig:
     return self.head_dim if self.rotary_dim is None else self.rotary_dim
 
   def window(self, layer: int) -> int | None:
-    """Tokens that a query of a layer sees; None: all that there can be."""
-    window = self.windows[layer] if self.windows else None
+    """Tokens that a query of a layer sees; None: all."""
+    return self.windows[layer] if self.windows else None
+
+  def reach(self, layer: int) -> int | None:
+    """The window of a layer, or None where no text is longer than it."""
+    window = self.window(layer)
     return None if (window or 0) >= self.max_positions else window
 
   def is_sparse(self, layer: int) -> bool:
