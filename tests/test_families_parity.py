@@ -14,14 +14,10 @@ transformers = pytest.importorskip('transformers')
 
 from tests import make_references  # noqa: E402 (it needs torch)
 
-pytestmark = pytest.mark.parity
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compilation():
-  jax.config.update('jax_disable_most_optimizations', True)
-  yield
-  jax.config.update('jax_disable_most_optimizations', False)
+pytestmark = [
+  pytest.mark.parity,
+  pytest.mark.usefixtures('quick_compilation'),
+]
 
 
 def score_torch(model, tokens):
