@@ -82,7 +82,11 @@ def test_every_option_works_in_blocks():
     qk_norm=True,
     experts=Experts(count=4, chosen=2, width=64, dense=(0,)),
   )
-  params = models.weights(model, 0)
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: random.normal(size=x.shape).astype(np.float32) / 8,
+    jax.eval_shape(model.init, jax.random.key(0)),
+  )
   fast, blocked = transformer.block(model, params)
   tokens = jax.random.randint(jax.random.key(1), (1, 7), 0, 128)
   score = jax.jit(transformer.score, static_argnums=0)

@@ -163,6 +163,10 @@ def test_every_family_names_what_it_does_not_know(name, changes):
   assert '\n' not in str(caught.value)
 
 
+_YARN = {'rope_type': 'yarn', 'factor': 2.0, 'rope_theta': 1.0}
+_LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
+
+
 @pytest.mark.parametrize(
   ('name', 'changes', 'message'),
   [
@@ -171,6 +175,12 @@ def test_every_family_names_what_it_does_not_know(name, changes):
     ('opt', {'do_layer_norm_before': False}, 'do_layer_norm_before = False'),
     ('opt', {'word_embed_proj_dim': 7}, 'word_embed_proj_dim = 7'),
     ('gpt_neo', {'attention_types': [[['wide'], 2]]}, 'attention_types'),
+    ('gpt_neo', {'attention_types': [[[['local']], 2]]}, 'attention_types'),
+    ('gpt_neo', {'attention_types': [[['local'], 10**18]]}, 'attention_types'),
+    ('gpt_neo', {'num_layers': 3, 'attention_types': None}, 'attention_types'),
+    ('qwen2', {'layer_types': [[], {}]}, 'layer_types'),
+    ('llama', {'rope_parameters': _YARN}, "'yarn': .*division by zero"),
+    ('llama', {'rope_parameters': _LONG}, "'longrope': 1 factors for 5"),
     ('gpt_neo', {'attention_layers': ['local'] * 2}, 'attention_layers'),
     ('gemma2', {'layer_types': ['full_attention']}, 'layer_types'),
     ('gemma2', {'sliding_window': None}, 'there is no sliding_window'),
