@@ -32,3 +32,16 @@ def float64():
   """Everything inside the test is computed in double precision."""
   with jax.enable_x64(True):
     yield
+
+
+@pytest.fixture(scope='module')
+def quick_compilation():
+  """Programs are compiled without most optimisations.
+
+  For many small programs that run for an instant: it halves the time. Not for
+  tests of speed, or of the bits of a result.
+  """
+  name = 'jax_disable_most_optimizations'
+  jax.config.update(name, True)
+  yield
+  jax.config.update(name, False)

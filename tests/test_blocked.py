@@ -7,7 +7,7 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import lm
-from specjax.models import transformer
+from specjax.models import linear, transformer
 from specjax.models.config import Experts
 from specjax.types import Params, Spec
 from tests import models
@@ -82,11 +82,31 @@ def test_every_option_works_in_blocks():
     qk_norm=True,
     experts=Experts(count=4, chosen=2, width=64, dense=(0,)),
   )
-  params = models.weights(model, 0)
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: random.normal(size=x.shape).astype(np.float32) / 8,
+    jax.eval_shape(model.init, jax.random.key(0)),
+  )
   fast, blocked = transformer.block(model, params)
   tokens = jax.random.randint(jax.random.key(1), (1, 7), 0, 128)
+  score = jax.jit(transformer.score, static_argnums=0)
   np.testing.assert_allclose(
-    transformer.score(fast, blocked, tokens),
-    transformer.score(model, params, tokens),
+    score(fast, blocked, tokens),
+    score(model, params, tokens),
     atol=2e-5,
   )
+
+
+@pytest.mark.parametrize('rows', [2, 5, 8])
+def test_blocked_products_of_a_row_do_not_depend_on_the_others(rows):
+  random = np.random.default_rng(0)
+  x = random.normal(size=(rows, 96)).astype(np.float32)
+  w = random.normal(size=(3, 96, 64)).astype(np.float32)
+  multiply = jax.jit(linear.multiply)
+  together = multiply(x, w)
+  for row in range(rows):
+    np.testing.assert_array_equal(
+      multiply(x[row : row + 1], w)[0], together[row]
+    )
+  flat = w.transpose(1, 0, 2).reshape(96, -1)
+  np.testing.assert_allclose(together, x @ flat, rtol=0, atol=1e-4)

@@ -21,6 +21,8 @@ from specjax.models.families import FAMILIES
 from specjax.types import Params, Spec
 from tests import references
 
+pytestmark = pytest.mark.usefixtures('quick_compilation')
+
 # Of a run; some checkpoints were made for longer texts.
 LONGEST = 64
 SLOTS = 128
@@ -28,15 +30,6 @@ BEGIN = (3, 17)  # tokens of the two known texts that are read at once
 # Speculation is the same loop for all. These have what could go wrong in it: a
 # window shorter than a draft, both kinds of positions, and experts.
 QUICK = ('gemma3_text', 'gpt_neo', 'qwen3_moe')
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compilation():
-  """What runs here is tiny: most of the time would go into compiling it."""
-  name = 'jax_disable_most_optimizations'
-  jax.config.update(name, True)
-  yield
-  jax.config.update(name, False)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))

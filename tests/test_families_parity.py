@@ -14,14 +14,10 @@ transformers = pytest.importorskip('transformers')
 
 from tests import make_references  # noqa: E402 (it needs torch)
 
-pytestmark = pytest.mark.parity
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compilation():
-  jax.config.update('jax_disable_most_optimizations', True)
-  yield
-  jax.config.update('jax_disable_most_optimizations', False)
+pytestmark = [
+  pytest.mark.parity,
+  pytest.mark.usefixtures('quick_compilation'),
+]
 
 
 def score_torch(model, tokens):
@@ -101,7 +97,7 @@ def test_frequencies_are_those_of_transformers(kind, length):
   )
   expected, amplitude = ROPE_INIT_FUNCTIONS[kind](config, seq_len=length)
   inner.pop('rope_theta')
-  read = rope.read_scaling(dict(inner), 40, tuple(rope.SCALINGS))
+  read = rope.read_scaling(dict(inner), 40, tuple(rope.SCALINGS), 500.0, 8)
   assert scaling in (None, read)
   found, found_amplitude = read(500.0, 8, length)
   np.testing.assert_allclose(found, expected.numpy(), rtol=2e-6)

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from specjax import generate, sampling, verify
+from specjax.drafters import plain
 from specjax.models import checkpoints, rotary
 from specjax.models.families import FAMILIES, conversion
+from specjax.types import Params, Spec
 from tests import references
 
 INDEX = 'model.safetensors.index.json'
@@ -23,13 +26,6 @@ INDEX = 'model.safetensors.index.json'
 def directory(tmp_path):
   """A complete checkpoint, to be damaged by a test."""
   return references.load('llama').write(tmp_path / 'model')
-
-
-def edit(path, **changes):
-  file = path / 'config.json'
-  config = json.loads(file.read_text()) | changes
-  kept = {name: value for name, value in config.items() if value is not ...}
-  file.write_text(json.dumps(kept))
 
 
 def rewrite(path, change):
@@ -167,6 +163,10 @@ def test_every_family_names_what_it_does_not_know(name, changes):
   assert '\n' not in str(caught.value)
 
 
+_YARN = {'rope_type': 'yarn', 'factor': 2.0, 'rope_theta': 1.0}
+_LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
+
+
 @pytest.mark.parametrize(
   ('name', 'changes', 'message'),
   [
@@ -175,6 +175,12 @@ def test_every_family_names_what_it_does_not_know(name, changes):
     ('opt', {'do_layer_norm_before': False}, 'do_layer_norm_before = False'),
     ('opt', {'word_embed_proj_dim': 7}, 'word_embed_proj_dim = 7'),
     ('gpt_neo', {'attention_types': [[['wide'], 2]]}, 'attention_types'),
+    ('gpt_neo', {'attention_types': [[[['local']], 2]]}, 'attention_types'),
+    ('gpt_neo', {'attention_types': [[['local'], 10**18]]}, 'attention_types'),
+    ('gpt_neo', {'num_layers': 3, 'attention_types': None}, 'attention_types'),
+    ('qwen2', {'layer_types': [[], {}]}, 'layer_types'),
+    ('llama', {'rope_parameters': _YARN}, "'yarn': .*division by zero"),
+    ('llama', {'rope_parameters': _LONG}, "'longrope': 1 factors for 5"),
     ('gpt_neo', {'attention_layers': ['local'] * 2}, 'attention_layers'),
     ('gemma2', {'layer_types': ['full_attention']}, 'layer_types'),
     ('gemma2', {'sliding_window': None}, 'there is no sliding_window'),
@@ -247,9 +253,19 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
     scaling = model.config.rope_scaling
     assert isinstance(scaling, rotary.LongRope)
     frequency, _ = scaling(500.0, 4, model.config.max_positions)
-    plain = rotary.frequencies(500.0, 4)
+    unscaled = rotary.frequencies(500.0, 4)
     divisors = ((1.0, 1.5), (2.0, 4.0))[factor]
-    np.testing.assert_allclose(frequency, plain / divisors)
+    np.testing.assert_allclose(frequency, unscaled / divisors)
+  spec = Spec(model, plain.make(), verify.token)
+  with pytest.raises(ValueError, match='the target has 9 positions'):
+    generate.start(
+      Params(None, None),
+      [[1] * 9],
+      spec=spec,
+      new_tokens=1,
+      key=generate.row_keys(0, [0]),
+      values=sampling.make(1, 0.0),
+    )
   with pytest.raises(checkpoints.CheckpointError, match='max_length = 129'):
     checkpoints.load(path, max_length=129)
   path = references.load('gpt_neox').write(tmp_path / 'gpt_neox')
@@ -258,6 +274,14 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
   # Saved as it was made.
   _, attributes = conversion.write_attributes(FAMILIES.values(), model.config)
   assert attributes['max_position_embeddings'] == 64
+
+
+@pytest.mark.parametrize('name', ['qwen2', 'mistral', 'gemma2', 'gemma3_text'])
+def test_a_window_of_any_size_is_written_back(name):
+  attributes = references.load(name).config | {'sliding_window': 1000}
+  family, config = conversion.read_attributes(FAMILIES, attributes)
+  assert 1000 in config.windows
+  conversion.write_attributes([family], config)
 
 
 def test_other_models_have_the_length_they_have(directory):

@@ -17,7 +17,6 @@ from specjax import trees
 from specjax.models import (
   attention,
   experts,
-  linear,
   reading,
   rotary,
   transformer,
@@ -25,6 +24,8 @@ from specjax.models import (
 from specjax.models.config import Experts
 from specjax.types import KV
 from tests import models
+
+pytestmark = pytest.mark.usefixtures('quick_compilation')
 
 VOCAB = models.VOCAB
 LLAMA = models.TARGET
@@ -163,6 +164,22 @@ def test_a_window_sees_so_many_tokens():
   a, b = (score(model, weights(model), x)[0] for x in (tokens, changed))
   differ = np.abs(a - b).max(-1) > 1e-9
   assert np.flatnonzero(differ).tolist() == [7, 8, 9, 10, 11]
+
+
+def test_a_window_that_no_text_fills_is_not_looked_at():
+  """It costs nothing, but the layer keeps the base of those with a window."""
+  near, far = (
+    models.tiny(VOCAB, 1, windows=(size,), local_rope_theta=50.0)
+    for size in (511, 512)
+  )
+  assert (near.config.reach(0), far.config.reach(0)) == (511, None)
+  tokens = words(1, 24)
+  np.testing.assert_allclose(
+    score(far, weights(near), tokens),
+    score(near, weights(near), tokens),
+    rtol=0,
+    atol=1e-10,
+  )
 
 
 def test_a_window_is_one_of_depth_not_of_rows():
@@ -376,18 +393,3 @@ def test_positions_beyond_the_last_give_numbers():
 
 def test_equal_configurations_build_one_model():
   assert transformer.build(LLAMA.config) is LLAMA
-
-
-@pytest.mark.parametrize('rows', [2, 5, 8])
-def test_blocked_products_of_a_row_do_not_depend_on_the_others(rows):
-  random = np.random.default_rng(0)
-  x = random.normal(size=(rows, 96)).astype(np.float32)
-  w = random.normal(size=(3, 96, 64)).astype(np.float32)
-  multiply = jax.jit(linear.multiply)
-  together = multiply(x, w)
-  for row in range(rows):
-    np.testing.assert_array_equal(
-      multiply(x[row : row + 1], w)[0], together[row]
-    )
-  flat = w.transpose(1, 0, 2).reshape(96, -1)
-  np.testing.assert_allclose(together, x @ flat, rtol=0, atol=1e-4)

@@ -132,6 +132,11 @@ class TransformerConfig:
     """Tokens that a query of a layer sees; None: all."""
     return self.windows[layer] if self.windows else None
 
+  def reach(self, layer: int) -> int | None:
+    """The window of a layer, or None where no text is longer than it."""
+    window = self.window(layer)
+    return None if (window or 0) >= self.max_positions else window
+
   def is_sparse(self, layer: int) -> bool:
     """Whether a layer has experts."""
     return self.experts is not None and layer not in self.experts.dense

@@ -17,11 +17,9 @@ class Experts(nn.Module):
   there is nothing to save: the walk is over the experts, each computes all
   tokens, and has weight 0 where it was not chosen.
 
-  A walk it is because a gather of the experts' weights copies them, and a
-  product over all of them at once is slow on a CPU. Two busy cores, 32 experts
-  of 3 MB of which 4 are chosen, ms for 1 / 5 tokens: walk 0.9 / 4.6, gather
-  2.8 / 54, one product over all experts 59 / 100; for 256 tokens the walk over
-  the experts took 168 and the one product 471.
+  A walk it is because a gather of the experts' weights copies them, which
+  costs a CPU more than reading them, and a product over all experts at once is
+  slower there still, for one token and for hundreds.
   """
 
   config: TransformerConfig

@@ -103,7 +103,7 @@ class Layer(nn.Module):
       new,
       mask,
       positions,
-      c.window(self.index),
+      c.reach(self.index),
       c.attention_cap,
     )
     y = self._out(

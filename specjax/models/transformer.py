@@ -104,7 +104,8 @@ class Transformer(nn.Module):
       x *= jnp.asarray(c.embedding_scale, x.dtype)
     if c.rope_theta is None:
       x += self.position[positions + c.position_offset]
-    masks = {w: mask if w is None else narrow(mask, w) for w in c.windows}
+    windows = {c.reach(i) for i in range(c.num_layers)} - {None}
+    masks = {window: narrow(mask, window) for window in windows}
     new, tapped = [], []
     for i, layer in enumerate(self.layers):
       x, kv = layer(
@@ -112,7 +113,7 @@ class Transformer(nn.Module):
         positions,
         None if cache is None else cache[i],
         length,
-        masks.get(c.window(i), mask),
+        masks.get(c.reach(i), mask),
         None if flight is None else flight[i],
         at,
       )

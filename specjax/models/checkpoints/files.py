@@ -42,7 +42,8 @@ def locate(path: str | os.PathLike) -> pathlib.Path:
 
   Args:
     path: a local directory, or else the name of a model of the Hugging Face
-      Hub ('owner/model'), which is looked up in its cache and then fetched.
+      Hub ('owner/model'). What its cache lacks is fetched; without a
+      connection the cache has to do.
 
   Raises:
     CheckpointError: there is neither.

@@ -131,7 +131,7 @@ def write_attributes(
   raise ValueError(f'no family covers the model: {"; ".join(obstacles)}')
 
 
-def _write_family(family, config):
+def _write_family(family: Family, config: TransformerConfig) -> dict[str, Any]:
   attributes: dict[str, Any] = {}
   for row in family.rows:
     attributes |= row.write(config)

@@ -132,14 +132,16 @@ def _read_two_bases(rest, known):
     'rope_parameters': nested.get('sliding_attention'),
   }
   wide, near = (rope.merge(x, ('rope_theta',)) for x in (outer, local))
+  theta = take(wide, 'rope_theta', values.number, 1e6)
+  local_theta = take(near, 'rope_theta', values.number, 1e4)
+  longest, dim = known['max_positions'], known['head_dim']
+  types = tuple(rope.SCALINGS)
   fields = {
-    'rope_theta': take(wide, 'rope_theta', values.number, 1e6),
-    'local_rope_theta': take(near, 'rope_theta', values.number, 1e4),
-    'rope_scaling': rope.read_scaling(
-      wide, known['max_positions'], tuple(rope.SCALINGS)
-    ),
+    'rope_theta': theta,
+    'local_rope_theta': local_theta,
+    'rope_scaling': rope.read_scaling(wide, longest, types, theta, dim),
   }
-  rope.read_scaling(near, known['max_positions'], ('default',))
+  rope.read_scaling(near, longest, ('default',), local_theta, dim)
   others = {'full_attention', 'sliding_attention'}
   rope.refuse(wide | near | {k: nested[k] for k in nested.keys() - others})
   return fields

@@ -117,10 +117,9 @@ _ATTENTION = 'transformer.h.{}.attn.attention.'
 def _read_layers(rest, known):
   layers = known['num_layers']
   window = take(rest, 'window_size', values.size, 256)
-  default = [[['global', 'local'], 12]]
-  types = take(rest, 'attention_types', _decode_types(layers), None)
-  if types is None:
-    types = _decode_types(layers)(default)
+  if rest.get('attention_types') is None:
+    rest['attention_types'] = [[['global', 'local'], 12]]
+  types = take(rest, 'attention_types', _decode_types(layers))
   # The same again, layer by layer.
   listed = rest.pop('attention_layers', None)
   if listed is not None and listed != types:
@@ -133,11 +132,14 @@ def _read_layers(rest, known):
 
 def _decode_types(layers):
   def decode(value):
+    types = []
     try:
-      types = [kind for kinds, times in value for kind in times * list(kinds)]
+      for kinds, times in value:
+        types += min(values.size(times), layers + 1) * list(kinds)
     except (TypeError, ValueError):
       types = []
-    if len(types) != layers or not set(types) <= {'global', 'local'}:
+    known = all(kind in ('global', 'local') for kind in types)
+    if len(types) != layers or not known:
       raise ValueError(
         f"lists of 'global' and 'local' with their repeats, {layers} in all"
       )

@@ -28,7 +28,13 @@ PHI3 = dataclasses.replace(
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
     tied_row(False),
   ),
-  only={'attention_bias': False},
+  only={
+    'attention_bias': False,
+    'full_attn_mod': 1,
+    'interpolate_factor': 1,
+    'lm_head_bias': False,
+    'mlp_bias': False,
+  },
   harmless=frozenset(),
   sources=SOURCES
   | {

@@ -111,9 +111,24 @@ def write_scaling(scaling: rotary.Scaling | None) -> dict[str, Any]:
 
 
 def read_scaling(
-  inner: dict[str, Any], longest: int, allowed: tuple[str, ...]
+  inner: dict[str, Any],
+  longest: int,
+  allowed: tuple[str, ...],
+  theta: float,
+  dim: int,
 ) -> rotary.Scaling | None:
-  """Takes a scaling out of its parameters."""
+  """Takes a scaling out of its parameters.
+
+  Args:
+    inner: what is left of them.
+    longest: sequence of the checkpoint.
+    allowed: types.
+    theta: the base.
+    dim: entries of a head that are turned.
+
+  Raises:
+    ValueError: the type is not allowed, or there are no such frequencies.
+  """
   given = [inner.pop(name, None) for name in ('rope_type', 'type')]
   kinds = sorted({str(x) for x in given if x is not None}) or ['default']
   if len(kinds) > 1 or kinds[0] not in allowed:
@@ -124,9 +139,12 @@ def read_scaling(
     )
   (kind,) = kinds
   try:
-    return SCALINGS[kind](inner, longest)
-  except ValueError as error:
+    scaling = SCALINGS[kind](inner, longest)
+    if scaling is not None:
+      scaling(theta, dim, longest)
+  except (ValueError, ArithmeticError) as error:
     raise ValueError(f'rope_type = {kind!r}: {error}') from None
+  return scaling
 
 
 def merge(rest: dict[str, Any], outer: tuple[str, ...]) -> dict[str, Any]:
@@ -224,7 +242,7 @@ def rope_row(
       )
     if original:
       inner.setdefault('original_max_position_embeddings', original)
-    scaling = read_scaling(inner, longest, allowed)
+    scaling = read_scaling(inner, longest, allowed, theta, turned)
     if scaling is None and original:
       inner.pop('original_max_position_embeddings')
     refuse(inner)

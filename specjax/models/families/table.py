@@ -156,6 +156,7 @@ HARMLESS = frozenset(
   {
     '_attn_implementation_autoset',
     '_name_or_path',
+    '_num_labels',
     'attention_dropout',
     'attn_implementation',
     'auto_map',
@@ -167,11 +168,13 @@ HARMLESS = frozenset(
     'dtype',
     'embd_pdrop',
     'eos_token_id',
+    'finetuning_task',
     'gradient_checkpointing',
     'id2label',
     'initializer_range',
     'label2id',
     'max_length',
+    'max_sequence_length',
     'model_type',
     'num_labels',
     'output_attentions',
@@ -191,6 +194,7 @@ HARMLESS = frozenset(
     'transformers.js_config',
     'transformers_version',
     'unsloth_fixed',
+    'unsloth_version',
     'use_cache',
   }
 )

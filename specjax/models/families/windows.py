@@ -54,7 +54,7 @@ def everywhere(default: int | None, switch: bool = False) -> Row:
 def _decode_types(layers):
   def decode(value):
     good = isinstance(value, list) and len(value) == layers
-    if not good or not set(value) <= {_SLIDING, _FULL}:
+    if not good or not all(kind in (_SLIDING, _FULL) for kind in value):
       raise ValueError(f'{layers} times {_SLIDING!r} or {_FULL!r}')
     return value
 
