@@ -9,7 +9,7 @@ a tree drawn without replacement, by recursive rejection. k-SEQ beside it:
   --config.verifiers="('specjax.verify.recursive', 'specjax.verify.k_seq')"
 
 On a CPU a step that scores a tree costs more than the tree gains: v says so.
-About five minutes on two idle cores.
+A few minutes on two idle cores.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts

@@ -158,11 +158,15 @@ def read_prompts(
   return found
 
 
-def _load(candidate: Candidate, target, depth: int):
+def _load(candidate: Candidate, target, depth: int, longest: int):
+  """A drafter and its parameters; `longest` is the longest text of the run."""
   load = resolve('candidates', candidate.load)
+  options = dict(candidate.options)
+  if 'max_length' in inspect.signature(load).parameters:
+    options.setdefault('max_length', longest)
   try:
     arguments = inspect.signature(load).bind(
-      target, depth, path=candidate.path, **candidate.options
+      target, depth, path=candidate.path, **options
     )
   except TypeError as error:
     raise ValueError(f'candidates: {candidate.load}: {error}') from error
@@ -198,21 +202,23 @@ def build(x: Experiment) -> Built:
   chosen = candidates(x)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   target = described['target'].model
+  prompt = max(len(t) for found in texts.values() for t in found.texts)
+  longest = prompt + x.max_new_tokens
   drafts = {
-    (name, gamma): _load(candidate, target, gamma)
+    (name, gamma): _load(candidate, target, gamma, longest)
     for name, candidate in chosen.items()
     for gamma in {1, *(x.gammas or (candidate.gamma,))}
   }
   _check_rules(x, rules, chosen, drafts)
   eos = checkpoints.eos_ids(x.target.path)
   values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
-  target, weights = many = checkpoints.load(x.target.path)
+  target, weights = many = checkpoints.load(x.target.path, max_length=longest)
   nodes = max(drafter.nodes for drafter, _ in drafts.values())
   fast = drafts
   if _few_rows(x.batch * (nodes + 1)):
     target, weights = transformer.block(target, weights)
     fast = {
-      (name, gamma): _load(chosen[name], target, gamma)
+      (name, gamma): _load(chosen[name], target, gamma, longest)
       for name, gamma in drafts
     }
   methods = []

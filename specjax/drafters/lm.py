@@ -179,21 +179,27 @@ def resize(model: Model, vocab: int) -> Model:
   return model._replace(head=head)
 
 
-def read(target: Model, path: str) -> tuple[Model, Any]:
+def read(
+  target: Model, path: str, max_length: int | None = None
+) -> tuple[Model, Any]:
   """The draft model of a directory, laid out as the target's weights are.
 
   Heads may differ in size where the rest of the larger is unused; that the
   ids of both mean the same tokens is for the caller to see to, who has the
   tokenizers.
   """
-  model, params = checkpoints.load(path)
+  model, params = checkpoints.load(path, max_length=max_length)
   if target.config.blocked:
     model, params = transformer.block(model, params)
   return resize(model, target.config.vocab_size), params
 
 
 def load(
-  target: Model, depth: int, path: str, threshold: float = 0.0
+  target: Model,
+  depth: int,
+  path: str,
+  threshold: float = 0.0,
+  max_length: int | None = None,
 ) -> tuple[Drafter, Any]:
   """The drafter of a checkpoint, for a target; see `read`.
 
@@ -202,7 +208,8 @@ def load(
     depth: K.
     path: a Hugging Face directory.
     threshold: of `confidence`; 0 always drafts `depth` tokens.
+    max_length: longest sequence of the run, see `checkpoints.load`.
   """
-  model, params = read(target, path)
+  model, params = read(target, path, max_length)
   stop = confidence(threshold) if threshold else None
   return make(model, depth, stop), params

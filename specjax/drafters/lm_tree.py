@@ -252,6 +252,7 @@ def load(
   path: str,
   widths: tuple[int, ...] = (2, 2),
   replacement: bool = False,
+  max_length: int | None = None,
 ) -> tuple[Drafter, Any]:
   """The drafter of a checkpoint, for a target.
 
@@ -262,12 +263,13 @@ def load(
     widths: children of a node of depth 0, 1, ...; one each beyond these.
     replacement: draw siblings independently. `widths` of (k,) then makes k
       independent chains.
+    max_length: longest sequence of the run, see `checkpoints.load`.
 
   Raises:
-    ValueError: widths below 1, or different vocabularies.
+    ValueError: widths below 1.
   """
   if not widths or min(widths) < 1:
     raise ValueError(f'widths must be integers of at least 1, got {widths}')
-  model, params = lm.read(target, path)
+  model, params = lm.read(target, path, max_length)
   widths = (*widths, *[1] * depth)[:depth]
   return make(model, trees.branching(widths), replacement), params
