@@ -54,8 +54,9 @@ def make(
   def init(params, ctx, hidden):
     del hidden  # Unused.
     batch, slots = ctx.tokens.shape
-    dtype = jax.tree.leaves(params.drafter)[0].dtype
-    cache = caches.empty(model.config, batch, slots, dtype)
+    cache = transformer.open_cache(
+      model, params.drafter, batch, slots, ctx.source
+    )
     return reading.prefill(
       model, params.drafter, ctx.tokens, ctx.length, cache
     )[0]
