@@ -180,14 +180,34 @@ def resize(model: Model, vocab: int) -> Model:
   return model._replace(head=head)
 
 
+def check_encoder(target: Model, draft: Model, name: str) -> None:
+  """Whether there is a source for the encoder of a draft.
+
+  A draft without one fits any target: it reads the new text alone.
+
+  Raises:
+    ValueError: there is none; names the draft.
+  """
+  if draft.encode is not None and target.encode is None:
+    raise ValueError(
+      f'{name} is an encoder-decoder, and the target has no encoder: there is '
+      'no source for it to read; use a draft without an encoder, or an '
+      'encoder-decoder target'
+    )
+
+
 def read(target: Model, path: str) -> tuple[Model, Any]:
   """The draft model of a directory, laid out as the target's weights are.
 
   Heads may differ in size where the rest of the larger is unused; that the
   ids of both mean the same tokens is for the caller to see to, who has the
   tokenizers.
+
+  Raises:
+    ValueError: it has an encoder and the target has none.
   """
   model, params = checkpoints.load(path)
+  check_encoder(target, model, path)
   if target.config.blocked:
     model, params = transformer.block(model, params)
   return resize(model, target.config.vocab_size), params
