@@ -20,6 +20,10 @@ from specjax.models.families.values import attribute, derive, take
 # Keys and values of the source, by key-value head: [G, 2, D].
 _PAIRS = Layout(lambda x: (x[..., :1, :], x[..., 1:, :]), 3)
 _GATED = 'gated-'
+_RELATIVE = (
+  'relative_attention_num_buckets',
+  'relative_attention_max_distance',
+)
 
 
 def _read_encoder(rest, known):
@@ -44,21 +48,24 @@ def _write_encoder(config):
 
 def _read_relative(rest, known):
   del known  # Unused.
-  return {
-    'relative': Relative(
-      take(rest, 'relative_attention_num_buckets', values.size, 32),
-      take(rest, 'relative_attention_max_distance', values.size, 128),
-    )
-  }
+  buckets, longest = (
+    take(rest, name, values.size, default)
+    for name, default in zip(_RELATIVE, (32, 128), strict=True)
+  )
+  try:
+    return {'relative': Relative(buckets, longest)}
+  except ValueError as error:
+    raise ValueError(
+      f'unsupported config attributes {_RELATIVE[0]} = {buckets}, '
+      f'{_RELATIVE[1]} = {longest}: {error}'
+    ) from None
 
 
 def _write_relative(config):
   if config.relative is None:
     raise ValueError('the model has no relative positions')
-  return {
-    'relative_attention_num_buckets': config.relative.buckets,
-    'relative_attention_max_distance': config.relative.longest,
-  }
+  sizes = config.relative.buckets, config.relative.longest
+  return dict(zip(_RELATIVE, sizes, strict=True))
 
 
 def _read_feed_forward(rest, known):

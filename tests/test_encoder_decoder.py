@@ -1,0 +1,337 @@
+"""Encoder-decoders in the loop and in the programs.
+
+That they are what transformers says is tested with the other families.
+"""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import pair as config
+from experiments import build, inspect, run
+from experiments import generate as show
+from specjax import cache as caches
+from specjax import generate, pair, sampling, verify
+from specjax.drafters import lm, lm_tree, plain
+from specjax.models import checkpoints, encoder_decoder, reading, transformer
+from specjax.models.config import Encoder, Relative
+from specjax.types import Params, Source, Spec
+from tests import models, references
+from tests.test_drafter_laws import gap
+
+OPTIONS = {
+  'rope_theta': None,
+  'query_scale': 1.0,
+  'relative': Relative(8, 6),
+  'encoder': Encoder(1, start=3),
+}
+TARGET = models.tiny(models.VOCAB, 2, **OPTIONS)
+DRAFT = models.tiny(models.VOCAB, 1, **OPTIONS)
+PROMPTS = ((1,), (2, 3, 9), (4, 5, 6) * 9, tuple(range(10)) * 10)
+TEMPERATURES = (0.0, 0.0, 1.0, 0.7)
+CHAIN = Spec(TARGET, lm.make(DRAFT, 3), verify.token)
+
+
+def draft_weights():
+  """Those of the target without its second layer."""
+  params = dict(models.weights(TARGET, 5))
+  del params['layer1']
+  encoder = {k: x for k, x in params['encoder'].items() if k != 'source1'}
+  return params | {'encoder': encoder}
+
+
+def decode(spec, draft, temperatures, rows=range(4), steps=99, **options):
+  """The state of some of the prompts after some steps, in float64."""
+  params = models.double(Params(models.weights(TARGET, 5), draft))
+  values = sampling.make(len(rows), np.asarray(temperatures)[list(rows)])
+  state = models.run(
+    spec, params, [PROMPTS[i] for i in rows], values, rows, **options
+  )
+  return generate.generate(params, state, jnp.int32(steps), spec=spec)
+
+
+def texts_of(spec, draft, temperatures, rows=range(4), **options):
+  return models.new_tokens(decode(spec, draft, temperatures, rows, **options))
+
+
+def test_a_row_is_the_same_alone_and_with_other_padding(float64):
+  together = texts_of(CHAIN, draft_weights(), TEMPERATURES)
+  assert len({*together}) == 4
+  for i, text in enumerate(together):
+    alone = texts_of(
+      CHAIN, draft_weights(), TEMPERATURES, [i], source_slots=256
+    )
+    assert alone == [text]
+
+
+def test_greedy_texts_are_those_of_plain_decoding(float64):
+  """With chains, trees, and a draft that never sees the source."""
+  cold = np.zeros(4)
+  expected = texts_of(Spec(TARGET, plain.make(), verify.token), None, cold)
+  assert len({*expected}) == 4
+  assert texts_of(CHAIN, draft_weights(), cold) == expected
+  tree = lm_tree.make(DRAFT, (0, 0, 1, 1, 2, 4))
+  for drafter, rule, draft in (
+    (tree, verify.recursive, draft_weights()),
+    (lm.make(models.DRAFT, 2), verify.token, models.draft_weights()),
+  ):
+    state = decode(Spec(TARGET, drafter, rule), draft, cold)
+    assert models.new_tokens(state) == expected
+    accepted = state.counts.accepted.sum()
+    assert 0 < accepted < state.counts.tried.sum()
+
+
+def test_a_draft_with_an_encoder_remembers_as_it_reads_again(float64):
+  params = models.double(Params(models.weights(TARGET, 5), draft_weights()))
+  values = sampling.make(4, np.asarray(TEMPERATURES))
+  state = models.run(CHAIN, params, PROMPTS, values, range(4))
+  accepted = set()
+  for _ in range(6):
+    before = np.asarray(state.counts.histogram)
+    state = generate.generate(params, state, jnp.int32(1), spec=CHAIN)
+    stepped = np.asarray(state.counts.histogram) - before
+    accepted |= set(np.flatnonzero(stepped.any(0)).tolist())
+    ctx = generate.context(state)
+    found = gap(CHAIN.drafter, params, state.drafter, ctx, state.key)
+    assert found < 1e-12
+  assert accepted > {0, 1}
+
+
+def test_positions_are_those_of_the_text_in_a_long_cache(float64):
+  """Of 600 tokens, where the cache is walked in blocks."""
+  params = models.double(models.weights(TARGET, 5))
+  random = np.random.default_rng(0)
+  tokens = random.integers(0, models.VOCAB, (2, 640)).astype(np.int32)
+  tokens, length = jnp.asarray(tokens), jnp.array([600, 513], jnp.int32)
+  source = Source(*reading.pad(PROMPTS[2:], 128))
+  whole = jax.jit(transformer.score, static_argnums=0)(
+    TARGET, params, tokens, source
+  )
+
+  @jax.jit
+  def step(params):
+    cache = transformer.open_cache(TARGET, params, 2, 1024, source)
+    padded = jnp.pad(tokens, ((0, 0), (0, 384)))
+    cache, _ = reading.prefill(TARGET, params, padded, length, cache)
+    mask, offset = transformer.causal(2, 3)
+    at = length[:, None] - 1 + offset
+    block = jnp.take_along_axis(tokens, at, 1)
+    out = TARGET.forward(params, block, at, cache, length - 1, mask)
+    return at, TARGET.head(params, out.hidden)
+
+  at, found = step(params)
+  expected = np.take_along_axis(np.asarray(whole), np.asarray(at)[..., None], 1)
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_what_was_read_of_the_source_is_never_written():
+  flight = caches.empty(TARGET.config, 2, 3, jnp.float32)
+  sources = caches.empty(TARGET.config, 2, 5, jnp.float32)
+  cache = caches.empty(TARGET.config, 2, 128, jnp.float32)
+  cache = caches.with_source(cache, sources, jnp.array([5, 2]))
+  path = jnp.zeros((2, 2), jnp.int32)
+  written = caches.commit(cache, flight, path, jnp.zeros(2, jnp.int32))
+  for before, after in zip(cache, written, strict=True):
+    assert after.source is before.source
+    assert after.source_length is before.source_length
+    assert after.k is not before.k
+
+
+def test_distances_share_buckets():
+  """The example of the docstring, and both sides of a query."""
+  found = encoder_decoder.bucket_distances(Relative(8, 20), False)
+  expected = [0, 1, 2, 3, 4, 4, 5, 5, 5, *[6] * 5, *[7] * 7]
+  assert found.tolist() == expected
+  found = encoder_decoder.bucket_distances(Relative(8, 5), True)
+  # Later tokens on the left: they have the upper half of the buckets.
+  assert found.tolist() == [7, 7, 6, 6, 5, 0, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize('sizes', [(32, 128), (8, 12), (8, 20), (64, 500)])
+@pytest.mark.parametrize('both_sides', [False, True])
+def test_buckets_are_those_of_transformers(sizes, both_sides):
+  torch = pytest.importorskip('torch')
+  attention = pytest.importorskip('transformers.models.t5.modeling_t5')
+  buckets, longest = sizes
+  distance = np.arange(-longest if both_sides else 0, longest + 1)
+  expected = attention.T5Attention._relative_position_bucket(
+    torch.tensor(-distance), both_sides, buckets, longest
+  )
+  found = encoder_decoder.bucket_distances(Relative(*sizes), both_sides)
+  np.testing.assert_array_equal(found, expected)
+
+
+# What is refused
+
+
+def test_an_encoder_without_a_source_is_refused():
+  spec = Spec(models.TARGET, lm.make(DRAFT, 3), verify.token)
+  params = Params(models.target_weights(), draft_weights())
+  with pytest.raises(ValueError, match='for an encoder-decoder target only'):
+    models.run(spec, params, PROMPTS[:1], sampling.make(1))
+
+
+@pytest.mark.parametrize(
+  ('prompt', 'options', 'message'),
+  [
+    ((1,) * 513, {}, 'prompt 0 has 513 tokens for the encoder'),
+    ((1,) * 200, {'source_slots': 128}, 'source_slots is 128, .* need 256'),
+    ((1,), {'new_tokens': 512}, 'make 513 tokens, but the target has 512'),
+  ],
+)
+def test_prompts_that_do_not_fit_are_refused(prompt, options, message):
+  params = Params(models.weights(TARGET, 5), draft_weights())
+  with pytest.raises(ValueError, match=message):
+    models.run(CHAIN, params, [prompt], sampling.make(1), **options)
+
+
+@pytest.mark.parametrize('options', [{'windows': (3, 3)}, {'parallel': True}])
+def test_options_of_other_decoders_are_refused(options):
+  with pytest.raises(ValueError, match='neither parallel layers nor windows'):
+    models.tiny(models.VOCAB, 2, **OPTIONS | options)
+
+
+# Checkpoints
+
+
+def rename(tensors, old, new):
+  return {new if k == old else k: x for k, x in tensors.items()}
+
+
+@functools.cache
+def reference(name):
+  return references.load(name)
+
+
+@pytest.mark.parametrize(
+  ('name', 'changes'),
+  [
+    # Old files repeat the embedding, or have it under another name alone.
+    ('t5', lambda t: t | {'encoder.embed_tokens.weight': t['shared.weight']}),
+    ('t5', lambda t: t | {'lm_head.weight': t['shared.weight']}),
+    (
+      't5_v1_1',
+      lambda t: rename(t, 'shared.weight', 'decoder.embed_tokens.weight'),
+    ),
+    # They have a bias that is never read.
+    (
+      't5',
+      lambda t: (
+        t
+        | {
+          'decoder.block.0.layer.1.EncDecAttention.'
+          'relative_attention_bias.weight': np.ones((8, 4), np.float16)
+        }
+      ),
+    ),
+  ],
+)
+def test_other_files_hold_the_same_model(name, changes, tmp_path):
+  expected = checkpoints.load(reference(name).write(tmp_path / 'a'))
+  other = reference(name)._replace(tensors=changes(reference(name).tensors))
+  found = checkpoints.load(other.write(tmp_path / 'b'))
+  assert found[0] is expected[0]
+  jax.tree.map(np.testing.assert_array_equal, found[1], expected[1])
+
+
+def test_a_head_that_is_not_stored_is_the_embedding(tmp_path):
+  tensors = dict(reference('t5_v1_1').tensors)
+  del tensors['lm_head.weight']
+  path = reference('t5_v1_1')._replace(tensors=tensors).write(tmp_path / 'a')
+  _, params = checkpoints.load(path)
+  np.testing.assert_array_equal(params['unembedding'], params['embedding'].T)
+
+
+def test_another_embedding_of_the_encoder_is_refused(tmp_path):
+  tensors = dict(reference('t5').tensors)
+  tensors['encoder.embed_tokens.weight'] = 2 * tensors['shared.weight']
+  path = reference('t5')._replace(tensors=tensors).write(tmp_path / 'a')
+  with pytest.raises(ValueError, match=r'unused tensors: encoder\.embed'):
+    checkpoints.load(path)
+
+
+# Programs
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A T5 pair with the embedded tokenizer, and lines to translate."""
+  path = tmp_path_factory.mktemp('t5')
+  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  sizes = {'activation': jax.nn.relu, 'gated': False, 'norm_eps': 1e-6}
+  tied = {'tied_embeddings': True, 'head_scale': 8**-0.5, 'num_kv_heads': 2}
+  both = {'encoder': Encoder(1, start=1)}
+  for name, layers in (('target', 2), ('draft', 1)):
+    model = models.tiny(2048, layers, **OPTIONS | sizes | tied | both)
+    params = jax.jit(model.init)(jax.random.key(layers))
+    checkpoints.save(path / name, model, params, tokenizer)
+  lines = '\n'.join(f'The house number {i} is small.' for i in range(4))
+  (path / 'source.en').write_text(lines)
+  return path
+
+
+def experiment(folder):
+  x = config.get_config()
+  x.target.path, x.draft.path = str(folder / 'target'), str(folder / 'draft')
+  x.drafters, x.temperatures, x.gammas = ('lm',), (0.0,), (2,)
+  x.prompts.path = str(folder / 'source.en')
+  x.prompts.form = 'translate English to German: {line}'
+  x.prompts.count, x.max_new_tokens, x.quick = 2, 12, True
+  return x
+
+
+def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
+  x = experiment(folder)
+  x.results = str(tmp_path / 'a')
+  runner = run.Runner(x)
+  # Texts of 13 tokens; prompts of 20 and more lie with the encoder.
+  assert (runner.slots, runner.source_slots) == (128, 128)
+  assert runner.built.longest > 13
+  runner.run()
+  (row,) = runner.folder.rows
+  assert row['tokens'] == 2 * 12
+  assert row['identical_to_plain'] + len(row['differences']) == 2
+  assert not any(d['verdict'] == 'bug' for d in row['differences'])
+
+  show.main(x)
+  shown, last = capsys.readouterr().out.split('\n', 1)
+  assert shown.startswith('translate English to German: The house')
+  assert len(json.loads(last.splitlines()[-1])['tokens']) == 12
+
+
+def test_inspect_describes_and_counts_what_a_step_reads(folder, capsys):
+  inspect.main(experiment(folder))
+  found = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert found['refused'] == []
+  target = found['models']['target']
+  assert target['family'] == 't5'
+  _, params = checkpoints.load(folder / 'target')
+  encoder = sum(x.nbytes for x in jax.tree.leaves(params['encoder']))
+  assert target['bytes_per_step'] == target['bytes_per_device'] - encoder
+
+
+def test_a_draft_with_an_encoder_needs_a_target_with_one(folder, capsys):
+  x = experiment(folder)
+  x.target.path = str(pair.path('target'))
+  with pytest.raises(ValueError, match=r'draft\.path is an encoder-decoder'):
+    build.build(x)
+  inspect.main(x)
+  found = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert 'is an encoder-decoder' in found['refused'][0]
+  with pytest.raises(ValueError, match='draft is an encoder-decoder'):
+    lm.load(models.TARGET, 2, str(folder / 'draft'))
+
+
+def test_long_prompts_and_texts_are_told_apart(folder):
+  x = experiment(folder)
+  x.prompt, x.max_new_tokens = 'a b ' * 400, 500
+  with pytest.raises(ValueError, match='an encoder has 512 of the positions'):
+    build.build(x)
+  x.max_new_tokens = 512
+  with pytest.raises(ValueError, match=r'max_new_tokens \+ 1 is 513'):
+    build.build(x)
