@@ -187,7 +187,7 @@ OTHERS = {
   'gpt_neo': {'tie_word_embeddings': False, 'window_size': 6},
   'mixtral': {'num_local_experts': 40, 'sliding_window': None},
   'qwen3_moe': {'norm_topk_prob': True, 'decoder_sparse_step': 2},
-  't5': {'feed_forward_proj': 'gelu', 'num_decoder_layers': 3},
+  't5': {'feed_forward_proj': 'gelu', 'num_layers': 3, 'num_decoder_layers': 2},
   't5_v1_1': {'feed_forward_proj': 'gated-silu', 'd_kv': 3},
 }
 # Entries that are not called as their `model_type`.
