@@ -100,11 +100,21 @@ def read_bandwidth(size: int, repeats: int = 5) -> float:
   return x.nbytes / best
 
 
+def _check_target(x: Experiment) -> None:
+  build.check(x)
+  if build.has_encoder(build.describe('target.path', x.target.path).model):
+    raise ValueError(
+      f'target.path: {x.target.path} is an encoder-decoder; this comparison is '
+      'of models without an encoder, use experiments.run'
+    )
+
+
 class Comparison:
   """Both sides in one process."""
 
   def __init__(self, x: Experiment):
     self.x = x
+    _check_target(x)
     pilot = 1 if x.quick else _PILOT
     more = dataclasses.replace(x.prompts, count=x.prompts.count + pilot)
     self.built = build.build(dataclasses.replace(x, prompts=more))

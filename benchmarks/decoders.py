@@ -17,7 +17,7 @@ import numpy as np
 from experiments import measure
 from experiments.build import Built, Method
 from experiments.settings import Candidate, Experiment
-from specjax import generate, sampling
+from specjax import sampling
 from specjax.types import Params, Spec
 
 PLAIN = 'specjax plain'
@@ -84,9 +84,7 @@ class Decoder:
 
 def slots_of(x: Experiment, built: Built) -> int:
   """Cache slots, the same for each of our methods."""
-  limit = built.longest + x.max_new_tokens
-  specs = [built.plain, *(m.spec for m in built.methods)]
-  return max(generate.slots_for(spec, limit) for spec in specs)
+  return built.slots(x.max_new_tokens)[0]
 
 
 def ours(x: Experiment, built: Built) -> list[Decoder]:

@@ -68,7 +68,7 @@ def write(sizes: dict[pathlib.Path, int]) -> None:
     family, attributes = conversion.write_attributes(FAMILIES.values(), config)
     shapes = conversion.shape_params(config)
     tensors = {}
-    for key, source in conversion.list_sources(family, shapes).items():
+    for key, source in conversion.list_sources(family, config, shapes).items():
       layout, names = source
       for name, shape in zip(
         names, layout.shapes(shapes[key].shape, len(names)), strict=True

@@ -17,6 +17,10 @@ them. To translate the lines of a text, and to chat:
   --config.prompts.path=source.en \\
     --config.prompts.form='translate English to German: {line}'
   --config.prompts.path=question.jsonl --config.prompts.chat
+
+An encoder-decoder target (T5, Flan-T5) reads the prompt with its encoder, and
+its text begins anew. Drafts of the same family read it too: give the target's
+directory and, for example, that of a smaller T5.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment

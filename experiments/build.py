@@ -24,10 +24,12 @@ from experiments.checks import (
 )
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
-from specjax import verify
+from specjax import cache as caches
+from specjax import generate, verify
 from specjax.drafters import lm, lm_tree, plain
 from specjax.models import checkpoints, transformer
 from specjax.models.checkpoints import CheckpointError, Description
+from specjax.models.transformer import Model
 from specjax.types import Params, Spec
 
 
@@ -62,6 +64,20 @@ class Built:
     """Tokens of the longest prompt."""
     return max(len(t) for chosen in self.prompts.values() for t in chosen.texts)
 
+  def slots(self, new_tokens: int) -> tuple[int, int | None]:
+    """Slots that serve every prompt and method: of texts, and of sources."""
+    specs = [self.plain, *(m.spec for m in self.methods)]
+    longest, sources = self.longest, None
+    if has_encoder(self.plain.target):
+      longest, sources = 1, caches.round_slots(longest)
+    limit = longest + new_tokens
+    return max(generate.slots_for(spec, limit) for spec in specs), sources
+
+
+def has_encoder(target: Model) -> bool:
+  """Whether prompts are read by an encoder, and the text begins anew."""
+  return target.config.encoder is not None
+
 
 def describe(field: str, path: str) -> Description:
   """A checkpoint without its weights.
@@ -87,7 +103,10 @@ def describe_draft(field: str, candidate: Candidate) -> Description | None:
 
 
 def room(x: Experiment, described: dict[str, Description]) -> int:
-  """Tokens that a prompt may have before the new ones.
+  """Tokens that a prompt may have.
+
+  They come before the new ones; those of an encoder-decoder come before
+  nothing, and its new tokens after the one that begins every text.
 
   Args:
     x: the experiment.
@@ -99,13 +118,23 @@ def room(x: Experiment, described: dict[str, Description]) -> int:
   positions = {n: d.model.config.max_positions for n, d in described.items()}
   name = min(positions, key=positions.__getitem__)
   length = 1 if x.prompt else prompts.length_of_windows(x.prompts) or 1
-  total = length + x.max_new_tokens
+  apart = has_encoder(described['target'].model)
+  fields = 'max_new_tokens + 1' if apart else 'prompts.length + max_new_tokens'
+  total = (1 if apart else length) + x.max_new_tokens
   need(
     total <= positions[name],
-    f'prompts.length + max_new_tokens is {total}, but the {name} has '
-    f'{positions[name]} positions: shorten one of them',
+    f'{fields} is {total}, but the {name} has {positions[name]} positions: '
+    'shorten one of them',
   )
-  return positions[name] - x.max_new_tokens
+  if not apart:
+    return positions[name] - x.max_new_tokens
+  left = min(positions[n] for n, d in described.items() if has_encoder(d.model))
+  need(
+    length <= left,
+    f'prompts.length is {length}, but an encoder has {left} positions: choose '
+    'less',
+  )
+  return left
 
 
 def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
@@ -119,8 +148,10 @@ def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
   tokenizer = checkpoints.load_tokenizer(x.target.path)
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
   for name, candidate in candidates(x).items():
-    draft = describe_draft(path_field(x, name), candidate)
+    field = path_field(x, name)
+    draft = describe_draft(field, candidate)
     if draft:
+      lm.check_encoder(described['target'].model, draft.model, field)
       described[f'draft {name}'] = draft
     if candidate.path:
       size = draft.model.config.vocab_size if draft else vocab
@@ -144,10 +175,13 @@ def read_prompts(
   left = room(x, described)
   if x.prompt:
     ids = prompts.encode(tokenizer, x.prompts.chat, x.prompt)
+    whose = 'max_new_tokens leaves'
+    if has_encoder(described['target'].model):
+      whose = 'an encoder has'
     need(
       1 <= len(ids) <= left,
-      f'prompt has {len(ids)} tokens; at least 1 is needed, and max_new_tokens '
-      f'leaves {left} of the positions: change one of them',
+      f'prompt has {len(ids)} tokens; at least 1 is needed, and {whose} {left} '
+      'of the positions: change one of them',
     )
     found = {'prompt': Chosen([ids], 'the command line', 1)}
   else:

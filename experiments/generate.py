@@ -21,6 +21,7 @@ from experiments.build import Built, build
 from experiments.checks import values
 from experiments.settings import Experiment
 from specjax import generate
+from specjax.models import reading
 
 _COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
 
@@ -98,11 +99,14 @@ def main(x: Experiment) -> None:
       )
     x.prompts.count = 1
     built = build(x)
-    ids = list(next(iter(built.prompts.values())).texts[0])
-    text = built.tokenizer.decode(ids)
-    print(x.prompt or text, end='')
-    shown = len(text)
-    for tokens, kinds, counts in steps(built, x, list(ids)):
+    prompt = next(iter(built.prompts.values())).texts[0]
+    text = x.prompt or built.tokenizer.decode(prompt)
+    # The text of an encoder-decoder does not continue its prompt.
+    (begun,), sources = reading.split(built.plain.target.config, [prompt])
+    print(text, end='' if sources is None else '\n')
+    ids = list(begun)
+    shown = len(built.tokenizer.decode(ids))
+    for tokens, kinds, counts in steps(built, x, prompt):
       new, last = new + tokens, counts
       for token, kind in zip(tokens, kinds, strict=True):
         ids.append(token)

@@ -16,6 +16,7 @@ import jax
 
 from experiments import build, checks, command, prompts, vocabulary
 from experiments.settings import Experiment
+from specjax.drafters import lm
 from specjax.models import checkpoints
 from specjax.models.checkpoints import Description
 from specjax.models.transformer import Model
@@ -39,6 +40,8 @@ def bytes_per_token(model: Model, params, slots: int) -> tuple[int, int]:
   if not config.tied_embeddings:
     weights -= size(params['embedding'])
   weights -= size(params.get('position'))
+  # An encoder reads once, before the first step.
+  weights -= size(params.get('encoder'))
   width = jax.tree.leaves(params)[0].dtype.itemsize
   kv = 2 * config.num_layers * config.num_kv_heads * config.head_dim
   return weights, kv * slots * width
@@ -108,6 +111,9 @@ class Report:
     if 'target' not in self.models or not self.tokenizer or not path:
       return
     target, draft = self.models['target'], self.models.get(who, {})
+    if draft:
+      models = (self.described[name].model for name in ('target', who))
+      lm.check_encoder(*models, who)
     size = target['vocabulary']
     if draft:
       draft['c_predicted'] = draft['bytes_per_step'] / target['bytes_per_step']

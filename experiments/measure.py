@@ -45,6 +45,7 @@ class Job:
   new_tokens: int
   seed: int
   slots: int
+  source_slots: int | None = None  # of prompts that an encoder reads
 
 
 def _start(spec: Spec, params: Params, job: Job):
@@ -56,6 +57,7 @@ def _start(spec: Spec, params: Params, job: Job):
     key=generate.row_keys(job.seed, job.indices),
     values=job.values,
     slots=job.slots,
+    source_slots=job.source_slots,
   )
 
 

@@ -19,7 +19,7 @@ from experiments import against, build, command, measure, prompts, results, ties
 from experiments.against import Other, Setup, Side
 from experiments.build import Built, Method
 from experiments.settings import Parity
-from specjax import generate, sampling
+from specjax import sampling
 from specjax.types import Params
 
 
@@ -73,9 +73,7 @@ class Comparison:
     for method in self.setup.built.methods:
       mine = Side(method.drafter, method.spec, method.params, x.batch)
       self.pairs.append((method, mine, other(self.setup, method)))
-    limit = built.longest + x.max_new_tokens
-    specs = [built.plain, *(m.spec for m in built.methods)]
-    self.slots = max(generate.slots_for(spec, limit) for spec in specs)
+    self.slots, self.source_slots = built.slots(x.max_new_tokens)
     self.known: dict = {}
     self.conditions = results.conditions()
     self.folder = results.Folder(
@@ -113,6 +111,7 @@ class Comparison:
           self.x.max_new_tokens,
           self.x.seed,
           self.slots,
+          self.source_slots,
         )
         run = measure.decode(side.spec, side.params, job, timed=False)
         found.update(zip(group, run.texts, strict=True))
@@ -125,7 +124,9 @@ class Comparison:
     if other.spec is None:
       other = Side('plain', built.plain, built.plain_params, mine.batch)
     return [
-      ties.way(side.spec, side.params, side.batch, self.slots)
+      ties.way(
+        side.spec, side.params, side.batch, self.slots, self.source_slots
+      )
       for side in (mine, other)
     ]
 

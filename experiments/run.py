@@ -17,7 +17,7 @@ from experiments import command, measure, prompts, results, ties
 from experiments.build import Built, Method, build
 from experiments.checks import values
 from experiments.settings import Experiment
-from specjax import generate, metrics
+from specjax import metrics
 from specjax.types import Counts
 
 
@@ -47,9 +47,7 @@ class Runner:
     )
     self.conditions = results.conditions()
     self.folder.check_prompts(self.prompts)
-    limit = self.built.longest + x.max_new_tokens
-    specs = [self.built.plain, *(m.spec for m in self.built.methods)]
-    self.slots = max(generate.slots_for(spec, limit) for spec in specs)
+    self.slots, self.source_slots = self.built.slots(x.max_new_tokens)
     self.groups = [
       (d, t)
       for d in self.prompts
@@ -82,6 +80,7 @@ class Runner:
       x.max_new_tokens,
       x.seed,
       slots or self.slots,
+      self.source_slots,
     )
 
   def units(self, domain: str, temperature: float) -> list[measure.Job]:
@@ -248,7 +247,7 @@ class Runner:
     differences, same = [], 0
     units = self.units(cell['domain'], 0.0)
     ways = [
-      ties.way(spec, params, self.x.batch, self.slots)
+      ties.way(spec, params, self.x.batch, self.slots, self.source_slots)
       for spec, params in (
         (self.built.plain, self.built.plain_params),
         (method.spec, method.params),

@@ -22,7 +22,7 @@ import numpy as np
 from specjax import cache as caches
 from specjax import sampling
 from specjax.models import reading, transformer
-from specjax.types import Params, Spec
+from specjax.types import Params, Source, Spec
 
 _MATTER = 16  # largest logits that the noise is taken over
 _SLACK = 16  # times the effect of one rounding that shapes may be apart
@@ -36,6 +36,7 @@ class Way(NamedTuple):
   rows: int  # tokens scored at once
   batch: int
   slots: int
+  source_slots: int | None = None  # of what an encoder reads
 
 
 class Difference(NamedTuple):
@@ -66,10 +67,16 @@ class Difference(NamedTuple):
   verdict: str
 
 
-def way(spec: Spec, params: Params, batch: int, slots: int) -> Way:
+def way(
+  spec: Spec,
+  params: Params,
+  batch: int,
+  slots: int,
+  source_slots: int | None = None,
+) -> Way:
   """How a spec scores its drafts in batches and buffers of a size."""
   rows = spec.drafter.nodes + 1
-  return Way(spec.target, params.target, rows, batch, slots)
+  return Way(spec.target, params.target, rows, batch, slots, source_slots)
 
 
 def first_difference(text, other) -> int | None:
@@ -82,11 +89,10 @@ def first_difference(text, other) -> int | None:
 
 
 @functools.partial(jax.jit, static_argnames=('target', 'rows'))
-def _in_block(weights, tokens, length, *, target, rows):
+def _in_block(weights, tokens, length, source, *, target, rows):
   """Logits [B, rows, V] of a block that begins at the last of length [B]."""
   batch, slots = tokens.shape
-  dtype = jax.tree.leaves(weights)[0].dtype
-  cache = caches.empty(target.config, batch, slots, dtype)
+  cache = transformer.open_cache(target, weights, batch, slots, source)
   cache, _ = reading.prefill(target, weights, tokens, length, cache)
   mask, offset = transformer.causal(batch, rows)
   at = length[:, None] - 1 + offset
@@ -96,9 +102,9 @@ def _in_block(weights, tokens, length, *, target, rows):
 
 
 @functools.partial(jax.jit, static_argnames='target')
-def _in_one_pass(weights, tokens, length, *, target):
+def _in_one_pass(weights, tokens, length, source, *, target):
   """Logits [V] after length [] of tokens [1, S], without a cache."""
-  return transformer.score(target, weights, tokens)[0, length - 1]
+  return transformer.score(target, weights, tokens, source)[0, length - 1]
 
 
 @jax.jit
@@ -117,14 +123,24 @@ def _nudge(weights):
   return structure.unflatten(map(move, keys, leaves))
 
 
-def _score(way: Way, padded, length: int) -> list[jax.Array]:
+def _source(way: Way, sources, batch: int) -> Source | None:
+  """What the encoder reads of one prompt, in every row."""
+  if sources is None:
+    return None
+  needed = caches.round_slots(len(sources[0]))
+  slots = caches.fit_slots('source_slots', way.source_slots, needed)
+  return Source(*reading.pad(sources * batch, slots))
+
+
+def _score(way: Way, padded, length: int, sources) -> list[jax.Array]:
   """Logits [V] after `length` tokens, at every row of a block and a batch."""
   tokens = jnp.broadcast_to(padded[:, : way.slots], (way.batch, way.slots))
+  source = _source(way, sources, way.batch)
   found = []
   for row in range(min(way.rows, length)):
     begin = jnp.full(way.batch, length - row, jnp.int32)
     logits = _in_block(
-      way.weights, tokens, begin, target=way.target, rows=way.rows
+      way.weights, tokens, begin, source, target=way.target, rows=way.rows
     )
     found += list(logits[:, row])
   return found
@@ -144,18 +160,22 @@ def _measure(ways: list[Way], prompt, new, values):
     Three arrays [number of them, V] in float64, after the stages of the
     pipeline; of the first two one for each set of weights.
   """
-  length = len(prompt) + len(new)
+  (text,), sources = reading.split(ways[0].target.config, [prompt])
+  length = len(text) + len(new)
   padded = np.zeros((1, max(way.slots for way in ways)), np.int32)
-  padded[0, :length] = *prompt, *new
+  padded[0, :length] = *text, *new
   whole, nudged, scored = [], [], []
   for i, way in enumerate(ways):
-    scored += _score(way, padded, length)
+    scored += _score(way, padded, length, sources)
     if any(way.weights is other.weights for other in ways[:i]):
       continue
+    source = _source(way, sources, 1)
     for found, weights in ((whole, way.weights), (nudged, _nudge(way.weights))):
-      found.append(_in_one_pass(weights, padded, length, target=way.target))
+      found.append(
+        _in_one_pass(weights, padded, length, source, target=way.target)
+      )
   history = sampling.history(
-    values, padded, jnp.array([len(prompt)]), whole[0].shape[-1]
+    values, padded, jnp.array([len(text)]), whole[0].shape[-1]
   )
   history = sampling.remember(
     history, jnp.array([new], jnp.int32), jnp.array([len(new)])

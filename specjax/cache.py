@@ -5,10 +5,12 @@ passes, so rejected rows are simply never counted; later rows overwrite them.
 Nobody but `commit` and `prefill` writes a cache.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
-from specjax.types import KV, Cache
+from specjax.types import KV, Cache, CrossKV
 
 
 def round_slots(slots: int) -> int:
@@ -19,6 +21,17 @@ def round_slots(slots: int) -> int:
   """
   step = 128 if slots <= 512 else 512
   return -(-slots // step) * step
+
+
+def fit_slots(name: str, slots: int | None, needed: int) -> int:
+  """Slots of a buffer: those asked for, by default what is needed.
+
+  Raises:
+    ValueError: they are not enough; calls them by their name.
+  """
+  if slots is not None and round_slots(slots) < needed:
+    raise ValueError(f'{name} is {slots}, but these rows need {needed}')
+  return round_slots(slots) if slots else needed
 
 
 def block_of(slots: int) -> int:
@@ -32,6 +45,28 @@ def empty(config, batch: int, slots: int, dtype) -> Cache:
   return tuple(
     KV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
     for _ in range(config.num_layers)
+  )
+
+
+def with_source(cache: Cache, sources, length: jax.Array) -> Cache:
+  """The same cache beside what each layer reads of a source [B, G, R, D]."""
+  # + 0: states are donated, so that each layer needs a buffer of its own.
+  return tuple(
+    CrossKV(kv.k, kv.v, source, length + 0)
+    for kv, source in zip(cache, sources, strict=True)
+  )
+
+
+def replace(
+  cache: Cache, flight: Cache, put: Callable[[jax.Array, jax.Array], jax.Array]
+) -> Cache:
+  """The cache with put(k of the cache, k of the block), and so for v.
+
+  What a layer keeps of a source stays what it is.
+  """
+  return tuple(
+    kv._replace(k=put(kv.k, new.k), v=put(kv.v, new.v))
+    for kv, new in zip(cache, flight, strict=True)
   )
 
 
@@ -49,5 +84,7 @@ def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
     rows = jnp.take(flight, path, axis=1, mode='clip').astype(cache.dtype)
     return jax.lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1)
 
-  put = jax.vmap(one)
-  return jax.tree.map(lambda c, f: put(c, f, path, start), cache, flight)
+  def put(cache, flight):
+    return jax.vmap(one)(cache, flight, path, start)
+
+  return replace(cache, flight, put)

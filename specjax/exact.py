@@ -103,8 +103,7 @@ def tree(
   """
   nodes = len(parents)
   levels = lm_tree.levels_of(parents)
-  merge = functools.partial(lm_tree.merge, parents, levels)
-  merge = jax.jit(jax.vmap(merge))
+  merge = jax.jit(jax.vmap(functools.partial(lm_tree.merge, parents, levels)))
 
   def source(texts, q, contexts):
     drawn = np.indices((texts.vocab,) * nodes).reshape(nodes, -1).T

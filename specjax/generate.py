@@ -16,12 +16,13 @@ import numpy as np
 
 from specjax import cache as caches
 from specjax import counting, sampling, trees, verify
-from specjax.models import reading
+from specjax.models import reading, transformer
 from specjax.types import (
   Context,
   Counts,
   Params,
   Scores,
+  Source,
   Spec,
   SpecState,
   Verdict,
@@ -45,11 +46,9 @@ def slots_for(spec: Spec, limit: int) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=('target', 'taps'))
-def _read(weights, tokens, length, *, target, taps):
+def _read(weights, tokens, length, source, *, target, taps):
   """Cache and features after a prompt; one program for every drafter."""
-  batch, slots = tokens.shape
-  dtype = jax.tree.leaves(weights)[0].dtype
-  cache = caches.empty(target.config, batch, slots, dtype)
+  cache = transformer.open_cache(target, weights, *tokens.shape, source)
   return reading.prefill(target, weights, tokens, length, cache, taps)
 
 
@@ -67,6 +66,7 @@ def _begin(
   hidden,
   key,
   values,
+  source,
   *,
   drafter,
   vocab_size,
@@ -74,7 +74,7 @@ def _begin(
   """The state of rows whose prompts were read."""
   batch = len(length)
   history = sampling.history(values, tokens, length, vocab_size)
-  ctx = Context(tokens, length, cache, values, history)
+  ctx = Context(tokens, length, cache, values, history, source)
   return SpecState(
     tokens=tokens,
     length=length,
@@ -88,6 +88,7 @@ def _begin(
     sampling=values,
     history=history,
     counts=counting.none(batch, drafter.depth),
+    source=source,
   )
 
 
@@ -100,38 +101,40 @@ def start(
   key: jax.Array,
   values: sampling.Sampling,
   slots: int | None = None,
+  source_slots: int | None = None,
 ) -> SpecState:
   """Reads prompts and returns the state before the first step.
 
   Args:
     params: of target and drafter.
-    prompts: a list of B non-empty lists of token ids.
+    prompts: a list of B non-empty lists of token ids. The encoder of an
+      encoder-decoder reads them, and each text begins with its start token.
     spec: what to run.
     new_tokens: tokens to add to each row, a number or [B].
     key: [B] keys, see `row_keys`.
     values: sampling values, see `sampling.make`.
     slots: size of the buffer; by default what the longest row needs.
+    source_slots: likewise of what an encoder reads.
 
   Raises:
     ValueError: an empty prompt, a token outside the vocabulary, more tokens
       than the target has positions or the buffer slots, values for another
       vocabulary or another end of the text.
   """
-  config = spec.target.config
   reason = spec.rule.refuses(spec.drafter)
   if reason:
     raise ValueError(f'the rule does not fit the drafter: {reason}')
-  length = np.array([len(p) for p in prompts], np.int32)
-  if not len(length) or not length.all():
-    raise ValueError('prompt is empty: it needs at least one token')
-  for i, prompt in enumerate(prompts):
-    if min(prompt) < 0 or max(prompt) >= config.vocab_size:
-      raise ValueError(
-        f'prompt {i} has a token outside the vocabulary of '
-        f'{config.vocab_size} tokens'
-      )
+  config = spec.target.config
+  reading.check_prompts(config, prompts)
   sampling.check(values, config.vocab_size, spec.eos)
-  limit = length + np.asarray(new_tokens, np.int32)
+  texts, read = reading.split(config, prompts)
+  source = None
+  if read is not None:
+    needed = caches.round_slots(max(len(p) for p in read))
+    source_slots = caches.fit_slots('source_slots', source_slots, needed)
+    source = Source(*reading.pad(read, source_slots))
+  limit = np.array([len(p) for p in texts], np.int32)
+  limit = limit + np.asarray(new_tokens, np.int32)
   for who, positions in (
     ('target', config.max_positions),
     ('drafter', spec.drafter.positions),
@@ -142,15 +145,14 @@ def start(
         f'{positions} positions: shorten one of them'
       )
   needed = slots_for(spec, int(limit.max()))
-  if slots is not None and caches.round_slots(slots) < needed:
-    raise ValueError(f'slots is {slots}, but these rows need {needed}')
-  slots = caches.round_slots(slots) if slots else needed
-  padded = np.zeros((len(prompts), slots), np.int32)
-  for row, prompt in zip(padded, prompts, strict=True):
-    row[: len(prompt)] = prompt
-  tokens, lengths = jnp.asarray(padded), jnp.asarray(length)
+  tokens, lengths = reading.pad(texts, caches.fit_slots('slots', slots, needed))
   cache, hidden = _read(
-    params.target, tokens, lengths, target=spec.target, taps=spec.drafter.taps
+    params.target,
+    tokens,
+    lengths,
+    source,
+    target=spec.target,
+    taps=spec.drafter.taps,
   )
   return _begin(
     params,
@@ -161,6 +163,7 @@ def start(
     hidden,
     key,
     values,
+    source,
     drafter=spec.drafter,
     vocab_size=config.vocab_size,
   )
@@ -169,7 +172,12 @@ def start(
 def context(state: SpecState) -> Context:
   """What a drafter sees of a state."""
   return Context(
-    state.tokens, state.length, state.cache, state.sampling, state.history
+    state.tokens,
+    state.length,
+    state.cache,
+    state.sampling,
+    state.history,
+    state.source,
   )
 
 
@@ -281,7 +289,9 @@ def step(
     counts = parts.tally(state.counts, draft, verdict, count, whole, live, beta)
   with jax.named_scope('tell'):
     history = sampling.remember(state.history, emitted, count)
-    ctx = Context(tokens, length, cache, state.sampling, history)
+    ctx = ctx._replace(
+      tokens=tokens, length=length, cache=cache, history=history
+    )
     # A finished row stays where it is: nothing was accepted.
     verdict = verdict._replace(
       num_accepted=jnp.where(live, verdict.num_accepted, 0)

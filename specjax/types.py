@@ -30,7 +30,23 @@ class KV(NamedTuple):
   v: jax.Array  # [B, G, S, D]
 
 
-Cache = tuple[KV, ...]
+class CrossKV(NamedTuple):
+  """The same for one layer of an encoder-decoder: its source is read only."""
+
+  k: jax.Array  # [B, G, S, D]
+  v: jax.Array  # [B, G, S, D]
+  source: KV  # [B, G, R, D]
+  source_length: jax.Array  # [B]
+
+
+Cache = tuple[KV | CrossKV, ...]
+
+
+class Source(NamedTuple):
+  """What the encoder of an encoder-decoder reads."""
+
+  tokens: jax.Array  # [B, R]
+  length: jax.Array  # [B] at least 1
 
 
 class Params(NamedTuple):
@@ -52,6 +68,7 @@ class Context(NamedTuple):
   cache: Cache
   sampling: Any  # `sampling.Sampling`, values [B]: the law q must come from
   history: Any  # `sampling.History`: what that law looks at of the text
+  source: Source | None = None  # of an encoder-decoder target
 
 
 class Draft(NamedTuple):
@@ -161,6 +178,7 @@ class SpecState(NamedTuple):
   sampling: Any  # values [B]
   history: Any  # what they look at of the committed text
   counts: Counts
+  source: Source | None = None  # of an encoder-decoder target
 
 
 @dataclasses.dataclass(frozen=True)

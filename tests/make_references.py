@@ -38,6 +38,19 @@ _NO_HEAD_DIM = {k: v for k, v in _LLAMA.items() if k != 'head_dim'}
 _ROPE = {'rope_theta': 500.0}
 _SMALL = dict(vocab_size=VOCAB, max_position_embeddings=64)
 
+# A text of any length has distances beyond the longest.
+_T5 = dict(
+  vocab_size=VOCAB,
+  d_model=20,
+  d_kv=6,
+  d_ff=28,
+  num_layers=2,
+  num_heads=4,
+  relative_attention_num_buckets=8,
+  relative_attention_max_distance=12,
+  decoder_start_token_id=0,
+)
+
 # Awkward options of each family: grouped queries, odd widths, windows shorter
 # than the texts, scaled positions, tied and untied heads.
 OPTIONS = {
@@ -149,6 +162,14 @@ OPTIONS = {
     mlp_only_layers=[0],
     rope_parameters=_ROPE,
   ),
+  't5': _T5,
+  't5_v1_1': _T5
+  | dict(
+    num_layers=3,
+    num_decoder_layers=2,
+    feed_forward_proj='gated-gelu',
+    tie_word_embeddings=False,
+  ),
 }
 # Other choices for the run beside the stored ones.
 OTHERS = {
@@ -166,7 +187,11 @@ OTHERS = {
   'gpt_neo': {'tie_word_embeddings': False, 'window_size': 6},
   'mixtral': {'num_local_experts': 40, 'sliding_window': None},
   'qwen3_moe': {'norm_topk_prob': True, 'decoder_sparse_step': 2},
+  't5': {'feed_forward_proj': 'gelu', 'num_layers': 3, 'num_decoder_layers': 2},
+  't5_v1_1': {'feed_forward_proj': 'gated-silu', 'd_kv': 3},
 }
+# Entries that are not called as their `model_type`.
+_TYPES = {'t5_v1_1': 't5'}
 
 
 def build(name: str, seed: int, **options):
@@ -174,9 +199,17 @@ def build(name: str, seed: int, **options):
   # No end of text: every text is as long as it may be.
   ends = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
   config = transformers.AutoConfig.for_model(
-    name, **(OPTIONS[name] | ends | options)
+    _TYPES.get(name, name), **(OPTIONS[name] | ends | options)
   )
-  model = transformers.AutoModelForCausalLM.from_config(config)
+  tied = False
+  if config.is_encoder_decoder:
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    tied = config.scale_decoder_outputs
+    if not tied:  # No attribute unties it.
+      head = model.lm_head.weight
+      model.lm_head.weight = torch.nn.Parameter(head.detach().clone())
+  else:
+    model = transformers.AutoModelForCausalLM.from_config(config)
   torch.manual_seed(seed)
   with torch.no_grad():
     for key, p in model.named_parameters():
@@ -184,17 +217,37 @@ def build(name: str, seed: int, **options):
       if p.ndim == 1:
         one = 'norm' in key or 'ln_' in key
         start = 1.0 if one and key.endswith('weight') else 0.0
+        if tied and key == 'decoder.final_layer_norm.weight':
+          start = 4.0  # The head divides by the root of the width.
         x = 0.3 * x + (0.0 if 'gemma' in name else start)
-      elif any(part in key for part in ('embed_', 'wte', 'wpe')):
+      elif 'relative' in key:
+        x *= 1.5
+      elif any(part in key for part in ('embed_', 'wte', 'wpe', 'shared')):
         # Small beside what the layers add, or tied heads repeat the input.
         x *= 0.2 if 'gemma' in name else 0.3
       else:
-        x *= (3.0 if 'head' in key else 1.5) * p.shape[-1] ** -0.5
+        large = any(part in key for part in ('head', '.o.', '.wo.'))
+        x *= (3.0 if large else 1.5) * p.shape[-1] ** -0.5
       p.copy_(x.half().float())
   return model.eval()
 
 
-def margin_of(model, prompts) -> float:
+def score(model, tokens, sources=None) -> torch.Tensor:
+  """Logits [B, T, V]; sources are lists of token ids for an encoder."""
+  tokens, rest = torch.as_tensor(tokens), {}
+  if sources is not None:
+    length = torch.tensor([len(source) for source in sources])
+    padded = torch.zeros(len(sources), int(length.max())).long()
+    for row, source in zip(padded, sources, strict=True):
+      row[: len(source)] = torch.tensor(source)
+    mask = torch.arange(padded.shape[1]) < length[:, None]
+    rest = {'decoder_input_ids': tokens, 'attention_mask': mask.long()}
+    tokens = padded
+  with torch.no_grad():
+    return model(tokens, **rest).logits
+
+
+def margin_of(model, prompts, sources=None) -> float:
   """Smallest margin of greedy texts, without a cache and all at once."""
   length = torch.tensor([len(prompt) for prompt in prompts])
   rows = torch.arange(len(prompts))
@@ -204,8 +257,7 @@ def margin_of(model, prompts) -> float:
   margin = float('inf')
   for _ in range(references.NEW):
     # Causal: what comes after a row's length does not matter yet.
-    with torch.no_grad():
-      best = model(tokens).logits[rows, length - 1].topk(2)
+    best = score(model, tokens, sources)[rows, length - 1].topk(2)
     gap = float((best.values[:, 0] - best.values[:, 1]).min())
     margin = min(margin, gap)
     if margin < MARGIN:
@@ -223,7 +275,7 @@ def decode(model, prompt: list[int]) -> list[int]:
     max_new_tokens=references.NEW,
     do_sample=False,
   )
-  return out[0, len(prompt) :].tolist()
+  return out[0, -references.NEW :].tolist()
 
 
 def make(name: str, seeds=range(100), **options) -> references.Reference:
@@ -231,15 +283,18 @@ def make(name: str, seeds=range(100), **options) -> references.Reference:
   random = np.random.default_rng(0)
   tokens = random.integers(0, VOCAB, (2, 36))
   prompts = [random.integers(0, VOCAB, n).tolist() for n in LENGTHS]
+  begun, sources, known = prompts, None, None
   for seed in seeds:
     model = build(name, seed, **options)
-    if margin_of(model, prompts) >= MARGIN:
+    if model.config.is_encoder_decoder:
+      begun, sources, known = [[0]] * len(prompts), prompts, prompts[5::9]
+      tokens[:, 0] = 0
+    if margin_of(model, begun, sources) >= MARGIN:
       break
   else:
     raise ValueError(f'{name}: no seed keeps a margin of {MARGIN}')
   texts = [decode(model, prompt) for prompt in prompts]
-  with torch.no_grad():
-    logits = model(torch.tensor(tokens)).logits.numpy()
+  logits = score(model, tokens, known).numpy()
   with tempfile.TemporaryDirectory() as folder:
     model.half().save_pretrained(folder)
     file = pathlib.Path(folder) / 'model.safetensors'
@@ -251,7 +306,9 @@ def make(name: str, seeds=range(100), **options) -> references.Reference:
     f'{len(texts)} texts differ, {sum(len(set(t)) for t in texts) / 20:.1f} '
     'different tokens in each'
   )
-  return references.Reference(config, tensors, tokens, logits, prompts, texts)
+  return references.Reference(
+    config, tensors, tokens, logits, prompts, texts, known
+  )
 
 
 if __name__ == '__main__':

@@ -23,8 +23,9 @@ class Reference(NamedTuple):
   tensors: of `model.safetensors`.
   tokens: [2, T] two texts.
   logits: [2, T, V] after each of their tokens.
-  prompts: of many lengths.
+  prompts: of many lengths; an encoder reads them where there is one.
   texts: the NEW tokens that greedy decoding puts after each.
+  sources: what an encoder reads for `tokens`.
   """
 
   config: dict[str, Any]
@@ -33,6 +34,7 @@ class Reference(NamedTuple):
   logits: np.ndarray
   prompts: list[list[int]]
   texts: list[list[int]]
+  sources: list[list[int]] | None = None
 
   def write(self, folder: pathlib.Path) -> pathlib.Path:
     """Writes the checkpoint as a directory."""
@@ -52,6 +54,8 @@ class Reference(NamedTuple):
       'prompts': self.prompts,
       'texts': self.texts,
     }
+    if self.sources is not None:
+      texts['sources'] = self.sources
     content = json.dumps(texts, sort_keys=True)
     (FOLDER / f'{name}.json').write_text(content + '\n')
 

@@ -153,7 +153,7 @@ def test_gate_comes_first_and_linears_are_transposed(saved):
 def test_layouts_invert_each_other(config):
   _, params = make(config)
   for key, x in flax.traverse_util.flatten_dict(params, sep='/').items():
-    sources = conversion.list_sources(llama.LLAMA, {key: x})
+    sources = conversion.list_sources(llama.LLAMA, config, {key: x})
     ((layout, names),) = sources.values()
     tensors = layout.cut(np.asarray(x), len(names))
     assert layout.shapes(x.shape, len(names)) == tuple(

@@ -47,9 +47,10 @@ def texts(rows, slots=128):
   return np.where(np.arange(slots) < length[:, None], tokens, 0), length
 
 
-def fresh(drafter: Drafter, params, tokens, length, values):
+def fresh(drafter: Drafter, params, tokens, length, values, source=None):
   """A context of the texts, and the memory of having read them."""
-  ctx = Context(jnp.asarray(tokens), jnp.asarray(length), (), values, NONE)
+  tokens, length = jnp.asarray(tokens), jnp.asarray(length)
+  ctx = Context(tokens, length, (), values, NONE, source)
   width = models.TARGET.config.width
   hidden = jnp.zeros((len(length), len(drafter.taps), width))
   return ctx, jax.jit(drafter.init)(params, ctx, hidden)
@@ -165,7 +166,9 @@ def gap(drafter, params, memory, ctx, key) -> float:
   tokens = np.where(
     np.arange(ctx.tokens.shape[1]) < ctx.length[:, None], ctx.tokens, 0
   )
-  again = fresh(drafter, params, tokens, ctx.length, ctx.sampling)[1]
+  again = fresh(drafter, params, tokens, ctx.length, ctx.sampling, ctx.source)[
+    1
+  ]
   propose = jax.jit(drafter.propose)
   ours, theirs = (
     jax.device_get(propose(params, state, ctx, key)[0])

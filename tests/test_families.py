@@ -18,7 +18,7 @@ from specjax import generate, sampling, verify
 from specjax.drafters import lm
 from specjax.models import checkpoints, reading, transformer
 from specjax.models.families import FAMILIES
-from specjax.types import Params, Spec
+from specjax.types import Params, Source, Spec
 from tests import references
 
 pytestmark = pytest.mark.usefixtures('quick_compilation')
@@ -26,14 +26,17 @@ pytestmark = pytest.mark.usefixtures('quick_compilation')
 # Of a run; some checkpoints were made for longer texts.
 LONGEST = 64
 SLOTS = 128
+# What there are references of.
+NAMES = (*FAMILIES, 't5_v1_1')
 BEGIN = (3, 17)  # tokens of the two known texts that are read at once
 # Speculation is the same loop for all. These have what could go wrong in it: a
 # window shorter than a draft, both kinds of positions, and experts.
-QUICK = ('gemma3_text', 'gpt_neo', 'qwen3_moe')
+# With an encoder speculation reads something else, too.
+QUICK = ('gemma3_text', 'gpt_neo', 'qwen3_moe', 't5_v1_1')
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
-def run(model, params, tokens, length, given, steps):
+def run(model, params, tokens, length, given, steps, source):
   """Logits of whole texts, and of each token through the cache.
 
   Args:
@@ -43,14 +46,16 @@ def run(model, params, tokens, length, given, steps):
     length: [B] tokens that are read at once, all but the last of them.
     given: [B] tokens that are known; the others are decoded greedily.
     steps: tokens that are fed one by one, from position length - 1 on.
+    source: of each row, where there is an encoder.
 
   Returns:
     Logits [2, S, V] of the known texts, [B, steps, V] of the tokens that were
     fed one by one, and all tokens [B, S].
   """
   rows = len(length)
-  whole = transformer.score(model, params, tokens[-2:, :LONGEST])
-  cache = caches.empty(model.config, rows, SLOTS, jnp.float32)
+  known = jax.tree.map(lambda x: x[-2:], source)
+  whole = transformer.score(model, params, tokens[-2:, :LONGEST], known)
+  cache = transformer.open_cache(model, params, rows, SLOTS, source)
   cache, _ = reading.prefill(model, params, tokens, length, cache)
   mask = jnp.ones((rows, 1, 1), bool)
 
@@ -75,12 +80,13 @@ def assert_agrees(model, params, reference):
   # Flat logits would prove nothing.
   assert reference.logits.std() > 0.5
   count = reference.tokens.shape[1]
-  texts = [*reference.prompts, *reference.tokens.tolist()]
-  lengths = [len(prompt) for prompt in reference.prompts]
-  assert len(set(lengths)) == 20
-  tokens = np.zeros((len(texts), SLOTS), np.int32)
-  for row, text in zip(tokens, texts, strict=True):
-    row[: len(text)] = text
+  assert len({len(prompt) for prompt in reference.prompts}) == 20
+  texts, sources = reading.split(model.config, reference.prompts)
+  lengths = [len(text) for text in texts]
+  tokens, _ = reading.pad([*texts, *reference.tokens.tolist()], SLOTS)
+  source = None
+  if sources is not None:
+    source = Source(*reading.pad([*sources, *reference.sources], 24))
   whole, stepped, tokens = run(
     model,
     params,
@@ -88,6 +94,7 @@ def assert_agrees(model, params, reference):
     jnp.array([*lengths, *BEGIN], jnp.int32),
     jnp.array([*lengths, count, count], jnp.int32),
     count - min(BEGIN) + 1,
+    source,
   )
   close = functools.partial(np.testing.assert_allclose, rtol=0, atol=2e-4)
   close(whole[:, :count], reference.logits)
@@ -102,16 +109,25 @@ def assert_agrees(model, params, reference):
 
 
 def shorten(model, params):
-  """The first layer alone, as a draft."""
+  """The first layer alone, as a draft; of an encoder too."""
   c = model.config
   experts = c.experts and dataclasses.replace(
     c.experts, dense=tuple(i for i in c.experts.dense if i == 0)
   )
-  short = dataclasses.replace(
-    c, num_layers=1, windows=c.windows[:1], experts=experts
+  encoder = c.encoder and dataclasses.replace(c.encoder, num_layers=1)
+  short = transformer.build(
+    dataclasses.replace(
+      c, num_layers=1, windows=c.windows[:1], experts=experts, encoder=encoder
+    )
   )
-  kept = {name: x for name, x in params.items() if name != 'layer1'}
-  return transformer.build(short), kept
+  shapes = jax.eval_shape(short.init, jax.random.key(0))
+
+  def keep(shape, x):
+    if not isinstance(shape, dict):
+      return x
+    return {name: keep(shape[name], x[name]) for name in shape}
+
+  return short, keep(shapes, params)
 
 
 def decode(drafter, model, params, draft, prompts):
@@ -131,8 +147,8 @@ def decode(drafter, model, params, draft, prompts):
   assert bool(state.finite.all())
   tokens = np.asarray(state.tokens)
   texts = [
-    tokens[i, len(p) : len(p) + references.NEW].tolist()
-    for i, p in enumerate(prompts)
+    row[start : start + references.NEW].tolist()
+    for row, start in zip(tokens, np.asarray(state.start), strict=True)
   ]
   return texts, state.counts
 
@@ -149,7 +165,7 @@ def assert_speculation_agrees(model, params, reference):
   assert 0 < counts.accepted.sum() < counts.tried.sum()
 
 
-@pytest.fixture(scope='module', params=FAMILIES)
+@pytest.fixture(scope='module', params=NAMES)
 def loaded(request, tmp_path_factory):
   """A family's stored reference, and what we make of its checkpoint."""
   reference = references.load(request.param)
@@ -166,7 +182,7 @@ def test_logits_and_greedy_texts_are_those_of_transformers(loaded):
   'name',
   [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in FAMILIES
+    for name in NAMES
   ],
 )
 def test_speculation_gives_the_greedy_texts(name, tmp_path):

@@ -20,12 +20,7 @@ pytestmark = [
 ]
 
 
-def score_torch(model, tokens):
-  with torch.no_grad():
-    return model(torch.tensor(tokens)).logits.numpy()
-
-
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', test_families.NAMES)
 def test_other_options_agree_too_and_what_we_save_is_loaded(name, tmp_path):
   options = make_references.OTHERS[name]
   reference = make_references.make(name, **options)
@@ -33,21 +28,26 @@ def test_other_options_agree_too_and_what_we_save_is_loaded(name, tmp_path):
   model, params = checkpoints.load(path, max_length=test_families.LONGEST)
   test_families.assert_agrees(model, params, reference)
 
-  ours, family = tmp_path / 'ours', FAMILIES[name]
+  ours, family = tmp_path / 'ours', FAMILIES[reference.config['model_type']]
   checkpoints.save(ours, model, params, dtype=jnp.float16, family=family)
-  peer, report = transformers.AutoModelForCausalLM.from_pretrained(
+  auto = transformers.AutoModelForCausalLM
+  if reference.sources is not None:
+    auto = transformers.AutoModelForSeq2SeqLM
+  peer, report = auto.from_pretrained(
     ours, dtype=torch.float32, output_loading_info=True
   )
   assert not any(
     report[kind]
     for kind in ('missing_keys', 'unexpected_keys', 'mismatched_keys')
   )
-  found = score_torch(peer.eval(), reference.tokens)
+  found = make_references.score(
+    peer.eval(), reference.tokens, reference.sources
+  )
   np.testing.assert_allclose(found, reference.logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', test_families.NAMES)
 def test_other_options_speculate(name, tmp_path):
   reference = make_references.make(name, **make_references.OTHERS[name])
   path = reference.write(tmp_path / 'theirs')
@@ -114,7 +114,7 @@ def test_a_longer_run_scales_dynamically(tmp_path):
   found = jax.jit(transformer.score, static_argnums=0)(
     model, params, jnp.asarray(tokens)
   )
-  expected = score_torch(peer, tokens)
+  expected = make_references.score(peer, tokens)
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
   plain, _ = checkpoints.load(tmp_path / 'a')
   wrong = jax.jit(transformer.score, static_argnums=0)(

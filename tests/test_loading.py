@@ -192,6 +192,13 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
     ('qwen3_moe', {'num_experts': 7}, 'num_local_experts'),
     ('qwen3_moe', {'mlp_only_layers': [True]}, 'mlp_only_layers'),
     ('gpt_neox', {'rotary_pct': 2.0}, 'partial_rotary_factor'),
+    ('t5', {'is_encoder_decoder': False}, 'is_encoder_decoder = False'),
+    ('t5', {'feed_forward_proj': 'gated-sin'}, 'feed_forward_proj = .*silu'),
+    ('t5', {'is_gated_act': True}, 'is_gated_act = True'),
+    ('t5', {'dense_act_fn': 'silu'}, "makes it 'relu'"),
+    ('t5', {'relative_attention_num_buckets': 6}, 'attention_num_buckets = 6'),
+    ('t5', {'relative_attention_max_distance': 4}, 'max_distance = 4'),
+    ('t5', {'decoder_start_token_id': -1}, 'decoder_start_token_id = -1'),
   ],
 )
 def test_unsupported_values_are_named(name, changes, message):

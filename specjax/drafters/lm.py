@@ -54,8 +54,9 @@ def make(
   def init(params, ctx, hidden):
     del hidden  # Unused.
     batch, slots = ctx.tokens.shape
-    dtype = jax.tree.leaves(params.drafter)[0].dtype
-    cache = caches.empty(model.config, batch, slots, dtype)
+    cache = transformer.open_cache(
+      model, params.drafter, batch, slots, ctx.source
+    )
     return reading.prefill(
       model, params.drafter, ctx.tokens, ctx.length, cache
     )[0]
@@ -179,6 +180,22 @@ def resize(model: Model, vocab: int) -> Model:
   return model._replace(head=head)
 
 
+def check_encoder(target: Model, draft: Model, name: str) -> None:
+  """Whether there is a source for the encoder of a draft.
+
+  A draft without one fits any target: it reads the new text alone.
+
+  Raises:
+    ValueError: there is none; names the draft.
+  """
+  if draft.encode is not None and target.encode is None:
+    raise ValueError(
+      f'{name} is an encoder-decoder, and the target has no encoder: there is '
+      'no source for it to read; use a draft without an encoder, or an '
+      'encoder-decoder target'
+    )
+
+
 def read(
   target: Model, path: str, max_length: int | None = None
 ) -> tuple[Model, Any]:
@@ -187,8 +204,12 @@ def read(
   Heads may differ in size where the rest of the larger is unused; that the
   ids of both mean the same tokens is for the caller to see to, who has the
   tokenizers.
+
+  Raises:
+    ValueError: it has an encoder and the target has none.
   """
   model, params = checkpoints.load(path, max_length=max_length)
+  check_encoder(target, model, path)
   if target.config.blocked:
     model, params = transformer.block(model, params)
   return resize(model, target.config.vocab_size), params

@@ -17,7 +17,7 @@ import numpy as np
 from specjax import cache as caches
 from specjax import sampling, trees
 from specjax.drafters import lm
-from specjax.models import reading
+from specjax.models import reading, transformer
 from specjax.models.transformer import Model
 from specjax.types import Cache, Draft, Drafter
 
@@ -157,15 +157,13 @@ def make(
   def init(params, ctx, hidden):
     del hidden  # Unused.
     batch, slots = ctx.tokens.shape
-    dtype = jax.tree.leaves(params.drafter)[0].dtype
-    cache, _ = reading.prefill(
-      model,
-      params.drafter,
-      ctx.tokens,
-      ctx.length,
-      caches.empty(model.config, batch, slots, dtype),
+    cache = transformer.open_cache(
+      model, params.drafter, batch, slots, ctx.source
     )
-    flight = caches.empty(model.config, batch, fed, dtype)
+    cache, _ = reading.prefill(
+      model, params.drafter, ctx.tokens, ctx.length, cache
+    )
+    flight = caches.empty(model.config, batch, fed, cache[0].k.dtype)
     return Memory(cache, flight, ctx.length - 2)
 
   def propose(params, memory, ctx, key):

@@ -14,6 +14,13 @@ import jax.numpy as jnp
 BLOCK = 512
 
 
+class Bias(NamedTuple):
+  """What the distance of two tokens adds to their score."""
+
+  curve: jax.Array  # [distances, H] from 0 on; the last one for all beyond
+  block: jax.Array  # [B, H, T, N] of each row of the block
+
+
 class _Partial(NamedTuple):
   """Attention over some of the keys: enough to merge with the others."""
 
@@ -22,12 +29,17 @@ class _Partial(NamedTuple):
   value: jax.Array  # [B, G, M, D] values weighted by exp(score - top)
 
 
-def _attend_some(q, k, v, keep, cap):
-  """q [B, G, M, D] on k, v [B, G, N, D] where keep [B, 1, M or 1, N]."""
+def _attend_some(q, k, v, keep, cap, bias=None):
+  """q [B, G, M, D] on k, v [B, G, N, D] where keep [B, 1, M or 1, N].
+
+  `bias` [B, H, T, N] has the heads of a group and the queries that M holds.
+  """
   dtype = jnp.promote_types(q.dtype, jnp.float32)
   score = jnp.einsum('bgmd,bgnd->bgmn', q, k, preferred_element_type=dtype)
   if cap is not None:
     score = soften(score, cap)
+  if bias is not None:
+    score += bias.astype(dtype).reshape(score.shape)
   score = jnp.where(keep, score, jnp.finfo(dtype).min / 2)
   top = score.max(-1)
   weight = jnp.where(keep, jnp.exp(score - top[..., None]), 0)
@@ -52,8 +64,8 @@ def soften(x, cap):
   return cap * jnp.tanh(x / cap)
 
 
-def narrow(mask, window):
-  """Takes from a mask [B, T, N] what is `window` tokens or more away.
+def distance(mask):
+  """How far behind its query each row of a block is that it sees, [B, T, N].
 
   The rows of a block that a query sees are its ancestors, in order, and
   itself: their distance is the number of those behind them. So the distance
@@ -62,15 +74,33 @@ def narrow(mask, window):
     query 3 of   0 -- 1 -- 3    sees  1 1 . 1    distance  2 1 . 0
                   \\- 2
   """
+  seen = mask.astype(jnp.int32)
+  return seen.sum(-1, keepdims=True) - jnp.cumsum(seen, -1)
+
+
+def narrow(mask, window):
+  """Takes from a mask [B, T, N] what is `window` tokens or more away."""
   if mask.shape[-1] <= window:
     return mask
-  seen = mask.astype(jnp.int32)
-  behind = seen.sum(-1, keepdims=True) - jnp.cumsum(seen, -1)
-  return mask & (behind < window)
+  return mask & (distance(mask) < window)
+
+
+def look_up(curve, index):
+  """Entries [B, H, T, N] of a curve [.., H]; beyond its ends the last ones."""
+  index = jnp.clip(index, 0, len(curve) - 1)
+  return jnp.moveaxis(curve.T[:, index], 0, 1)
 
 
 def attend(
-  q, cache, length, flight, mask, positions=None, window=None, cap=None
+  q,
+  cache,
+  length,
+  flight,
+  mask,
+  positions=None,
+  window=None,
+  cap=None,
+  bias=None,
 ):
   """Attention of T queries over the cache and the in-flight block.
 
@@ -80,11 +110,12 @@ def attend(
     length: [B] slots in use; the others are never looked at.
     flight: KV of N rows.
     mask: [B, T, N], true where query t sees row n; see `narrow`.
-    positions: [B, T] of the queries; only a window needs them. Slot i of the
-      cache holds position i.
+    positions: [B, T] of the queries; only a window or a bias needs them. Slot
+      i of the cache holds position i.
     window: tokens that a query sees in the cache and the block together,
       itself included; None: all.
     cap: soft cap of the scores.
+    bias: a `Bias`, which is added to them.
 
   Returns:
     [B, T, G, H/G, D].
@@ -92,18 +123,28 @@ def attend(
   b, t, g, r, d = q.shape
   q = q.transpose(0, 2, 3, 1, 4).reshape(b, g, r * t, d)
   keep = jnp.tile(mask[:, None], (1, 1, r, 1))
-  part = _attend_some(q, flight.k, flight.v, keep, cap)
+  block = None if bias is None else bias.block
+  part = _attend_some(q, flight.k, flight.v, keep, cap, block)
   if cache is not None:
     first = None if window is None else positions - (window - 1)
-    part = _attend_cache(q, cache, length, first, part, cap)
+
+    def lift(slot):
+      if bias is None:
+        return None
+      return look_up(bias.curve, positions[..., None] - slot)
+
+    part = _attend_cache(q, cache, length, first, part, cap, lift)
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]
   out = out.astype(q.dtype).reshape(b, g, r, t, d)
   return out.transpose(0, 3, 1, 2, 4)
 
 
-def _attend_cache(q, cache, length, first, part, cap):
-  """Adds the cache to `part`; `first` [B, T] is each query's first slot."""
+def _attend_cache(q, cache, length, first, part, cap, lift):
+  """Adds the cache to `part`.
+
+  `first` [B, T] is each query's first slot, lift(slots) their bias.
+  """
   slots = cache.k.shape[2]
 
   def keep(slot):
@@ -115,8 +156,9 @@ def _attend_cache(q, cache, length, first, part, cap):
     return jnp.tile(inside[:, None], (1, 1, heads, 1))
 
   if slots <= BLOCK:
-    seen = keep(jnp.arange(slots))
-    return _merge(part, _attend_some(q, cache.k, cache.v, seen, cap))
+    slot = jnp.arange(slots)
+    some = _attend_some(q, cache.k, cache.v, keep(slot), cap, lift(slot))
+    return _merge(part, some)
   if slots % BLOCK:
     raise ValueError(f'a cache of {slots} slots is no multiple of {BLOCK}')
 
@@ -127,8 +169,9 @@ def _attend_cache(q, cache, length, first, part, cap):
       slice_size=BLOCK,
       axis=2,
     )
-    seen = keep(i * BLOCK + jnp.arange(BLOCK))
-    return _merge(part, _attend_some(q, cut(cache.k), cut(cache.v), seen, cap))
+    slot = i * BLOCK + jnp.arange(BLOCK)
+    k, v = cut(cache.k), cut(cache.v)
+    return _merge(part, _attend_some(q, k, v, keep(slot), cap, lift(slot)))
 
   used = (length.max() + BLOCK - 1) // BLOCK
   start = 0

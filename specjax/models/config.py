@@ -37,6 +37,45 @@ class Experts:
 
 
 @dataclasses.dataclass(frozen=True)
+class Relative:
+  """Relative positions: a learned bias for each head and bucket of distances
+  (Raffel et al., 2020, arXiv:1910.10683, section 2.1).
+
+  Attributes:
+    buckets: half of them for single distances, the other half for ranges that
+      grow with the distance; in an encoder each half again for either side.
+    longest: distance from which on all share the last bucket.
+  """
+
+  buckets: int
+  longest: int
+
+  def __post_init__(self):
+    if self.buckets < 4 or self.buckets % 4:
+      raise ValueError(
+        f'{self.buckets} buckets of distances must be a multiple of 4'
+      )
+    if self.longest <= self.buckets // 2:
+      raise ValueError(
+        f'the longest distance {self.longest} must be above half of the '
+        f'{self.buckets} buckets'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+  """What reads the source of an encoder-decoder; sizes are the decoder's.
+
+  Attributes:
+    num_layers: of the encoder.
+    start: token that every text of the decoder begins with.
+  """
+
+  num_layers: int
+  start: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class TransformerConfig:
   """Sizes and options of a decoder; options are functions, not names.
 
@@ -52,18 +91,22 @@ class TransformerConfig:
     post_norms: attention and MLP are normed once more before they are added.
     qk_norm: queries and keys are normed, head by head.
     parallel: attention and MLP read the same input (GPT-NeoX).
-    rope_theta: base of the rotary positions; None means learned positions.
+    rope_theta: base of the rotary positions; None means learned positions, or
+      relative ones.
     local_rope_theta: base in layers with a window, where it is another one.
       It is never scaled.
     rope_scaling: how the rotary frequencies were changed for longer texts.
     rotary_dim: entries of a head that are turned, the first ones; None: all.
     position_offset: rows of the learned positions before the first (OPT: 2).
+    relative: relative positions, which all layers share, or None.
     windows: of each layer, how many tokens a query sees, itself included;
       None: all. Empty: no layer has a window.
     embedding_scale: what embeddings are multiplied by.
     query_scale: what attention scores are; None: 1 / sqrt(head_dim).
     attention_cap: soft cap of attention scores, cap * tanh(score / cap).
     logit_cap: the same for logits.
+    head_scale: what the head's input is multiplied by.
+    encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
     blocked: weights are stored in blocks of columns, see `transformer.block`.
   """
@@ -89,11 +132,14 @@ class TransformerConfig:
   rope_scaling: Scaling | None = None
   rotary_dim: int | None = None
   position_offset: int = 0
+  relative: Relative | None = None
   windows: tuple[int | None, ...] = ()
   embedding_scale: float | None = None
   query_scale: float | None = None
   attention_cap: float | None = None
   logit_cap: float | None = None
+  head_scale: float | None = None
+  encoder: Encoder | None = None
   experts: Experts | None = None
   qkv_bias: bool = False
   out_bias: bool = False
@@ -117,6 +163,16 @@ class TransformerConfig:
         f'windows has {len(self.windows)} entries for {self.num_layers} '
         'layers; give one for each, or none at all'
       )
+
+    if self.encoder is not None and (self.parallel or self.windows):
+      raise ValueError(
+        'an encoder-decoder can have neither parallel layers nor windows'
+      )
+
+  @property
+  def learned_positions(self) -> bool:
+    """Whether there is a table of positions."""
+    return self.rope_theta is None and self.relative is None
 
   @property
   def group(self) -> int:

@@ -38,6 +38,14 @@ class Norm(nn.Module):
     return y
 
 
+def scale_queries(config: TransformerConfig, q):
+  """Queries whose products with keys are scores."""
+  scale = config.query_scale
+  if scale is None:
+    scale = config.head_dim**-0.5
+  return q if scale == 1 else q * scale
+
+
 class Layer(nn.Module):
   """Attention and MLP, each behind a norm, on a residual stream."""
 
@@ -45,11 +53,18 @@ class Layer(nn.Module):
   index: int
 
   @nn.compact
-  def __call__(self, x, positions, cache, length, mask, flight, at):
+  def __call__(self, x, positions, cache, length, mask, flight, at, bias=None):
     c = self.config
     with jax.named_scope('attention'):
       y, new = self._attention(
-        Norm(c, name='norm1')(x), positions, cache, length, mask, flight, at
+        Norm(c, name='norm1')(x),
+        positions,
+        cache,
+        length,
+        mask,
+        flight,
+        at,
+        bias,
       )
       if c.post_norms:
         y = Norm(c, name='post1')(y)
@@ -57,12 +72,14 @@ class Layer(nn.Module):
       if c.parallel:
         return x + y + self._mlp(Norm(c, name='norm2')(x)), new
       x += y
+      if c.encoder is not None:
+        x += self._read_source(Norm(c, name='norm_source')(x), cache)
       y = self._mlp(Norm(c, name='norm2')(x))
       if c.post_norms:
         y = Norm(c, name='post2')(y)
     return x + y, new
 
-  def _attention(self, x, positions, cache, length, mask, flight, at):
+  def _attention(self, x, positions, cache, length, mask, flight, at, bias):
     c = self.config
     b, t = x.shape[:2]
     qkv = Linear(
@@ -93,11 +110,8 @@ class Layer(nn.Module):
         flight,
         new,
       )
-    scale = c.head_dim**-0.5 if c.query_scale is None else c.query_scale
-    if scale != 1:
-      q *= scale
     y = attend(
-      q,
+      scale_queries(c, q),
       cache,
       length,
       new,
@@ -105,11 +119,33 @@ class Layer(nn.Module):
       positions,
       c.reach(self.index),
       c.attention_cap,
+      bias,
     )
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
     )(y.reshape(b, t, -1))
     return y, new
+
+  def _read_source(self, x, cache):
+    """Attention to the source, whose keys and values are in the cache."""
+    c = self.config
+    b, t = x.shape[:2]
+    q = Linear(
+      c.blocked,
+      c.width,
+      (c.num_kv_heads, c.group, c.head_dim),
+      ('width', 'kv_heads', None, 'head'),
+      c.qkv_bias,
+      c.width**-0.5,
+      name='source_q',
+    )(x)
+    slots = cache.source.k.shape[2]
+    mask = jnp.arange(slots) < cache.source_length[:, None, None]
+    mask = jnp.broadcast_to(mask, (b, t, slots))
+    y = attend(scale_queries(c, q), None, None, cache.source, mask)
+    return self._out(
+      'source_out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
+    )(y.reshape(b, t, -1))
 
   def _rotation(self):
     c = self.config

@@ -1,11 +1,56 @@
 """Reading a text into a cache, in blocks and without logits."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import cache as caches
 from specjax.models import transformer
-from specjax.types import KV
+from specjax.models.config import TransformerConfig
+
+
+def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
+  """Raises a ValueError where a model cannot read a prompt."""
+  if not len(prompts) or not all(len(prompt) for prompt in prompts):
+    raise ValueError('prompt is empty: it needs at least one token')
+  for i, prompt in enumerate(prompts):
+    if min(prompt) < 0 or max(prompt) >= config.vocab_size:
+      raise ValueError(
+        f'prompt {i} has a token outside the vocabulary of '
+        f'{config.vocab_size} tokens'
+      )
+    if config.encoder is not None and len(prompt) > config.max_positions:
+      raise ValueError(
+        f'prompt {i} has {len(prompt)} tokens for the encoder, but the target '
+        f'has {config.max_positions} positions: shorten it'
+      )
+
+
+def split(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
+  """What the decoder starts from, and what an encoder reads of the prompts.
+
+  Args:
+    config: of the target.
+    prompts: lists of token ids.
+
+  Returns:
+    Texts: the prompts, or the start token for each where an encoder reads
+    these. And sources: the prompts then, otherwise None.
+  """
+  if config.encoder is None:
+    return prompts, None
+  return [[config.encoder.start]] * len(prompts), prompts
+
+
+def pad(texts: Sequence[Sequence[int]], slots: int):
+  """Token ids [B, slots] and lengths [B] of texts, on the device."""
+  padded = np.zeros((len(texts), slots), np.int32)
+  for row, text in zip(padded, texts, strict=True):
+    row[: len(text)] = text
+  lengths = np.array([len(text) for text in texts], np.int32)
+  return jnp.asarray(padded), jnp.asarray(lengths)
 
 
 def prefill(model, params, tokens, length, cache, taps=()):
@@ -19,7 +64,7 @@ def prefill(model, params, tokens, length, cache, taps=()):
     params: its parameters.
     tokens: [B, S], S as `cache.round_slots` gives it.
     length: [B] committed tokens, at least 1.
-    cache: an empty cache of S slots.
+    cache: an empty cache of S slots, see `transformer.open_cache`.
     taps: layers whose features to return.
 
   Returns:
@@ -46,10 +91,7 @@ def prefill(model, params, tokens, length, cache, taps=()):
         c, f.astype(c.dtype), begin, axis=2
       )
 
-    cache = tuple(
-      KV(put(c.k, f.k), put(c.v, f.v))
-      for c, f in zip(cache, out.flight, strict=True)
-    )
+    cache = caches.replace(cache, out.flight, put)
     row = jnp.clip(last - begin, 0, size - 1)
     here = jnp.take_along_axis(out.taps, row[:, None, None, None], 1)[:, 0]
     inside = (last >= begin) & (last < begin + size)

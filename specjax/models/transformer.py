@@ -1,4 +1,4 @@
-"""One decoder-only transformer for every family, with explicit caches.
+"""One decoder for every family, with explicit caches.
 
 Prefill, drafting and verification are the same forward pass. The cache is
 read only: new keys and values go to a small in-flight block, attention merges
@@ -19,11 +19,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specjax.models.attention import narrow, soften
+from specjax import cache as caches
+from specjax.models.attention import Bias, distance, look_up, narrow, soften
 from specjax.models.config import TransformerConfig
+from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import declare_weight, multiply
-from specjax.types import Cache
+from specjax.types import KV, Cache, Source
 
 
 class Output(NamedTuple):
@@ -41,6 +43,8 @@ class Model(NamedTuple):
   init: Callable[..., Any]  # (key) -> params
   forward: Callable[..., Output]
   head: Callable[..., jax.Array]  # (params, hidden [..., E]) -> [..., V]
+  # (params, tokens [B, R], length [B]) -> one KV a layer, of the source
+  encode: Callable[..., tuple[KV, ...]] | None = None
 
 
 class Transformer(nn.Module):
@@ -56,7 +60,7 @@ class Transformer(nn.Module):
       declare(nn.initializers.normal(c.width**-0.5), ('vocab', 'width')),
       (c.vocab_size, c.width),
     )
-    if c.rope_theta is None:
+    if c.learned_positions:
       self.position = self.param(
         'position',
         declare(nn.initializers.normal(0.02), (None, 'width')),
@@ -64,6 +68,10 @@ class Transformer(nn.Module):
       )
     self.layers = [Layer(c, i, name=f'layer{i}') for i in range(c.num_layers)]
     self.norm = Norm(c, name='norm')
+    if c.relative is not None:
+      self.relative = RelativeCurve(c)
+    if c.encoder is not None:
+      self.encoder = Encoder(c)
     if not c.tied_embeddings:
       self.unembedding = declare_weight(
         self,
@@ -102,8 +110,12 @@ class Transformer(nn.Module):
     x = self.embedding[tokens]
     if c.embedding_scale is not None:
       x *= jnp.asarray(c.embedding_scale, x.dtype)
-    if c.rope_theta is None:
+    if c.learned_positions:
       x += self.position[positions + c.position_offset]
+    bias = None
+    if c.relative is not None:
+      curve = self.relative()
+      bias = Bias(curve, look_up(curve, distance(mask)))
     windows = {c.reach(i) for i in range(c.num_layers)} - {None}
     masks = {window: narrow(mask, window) for window in windows}
     new, tapped = [], []
@@ -116,6 +128,7 @@ class Transformer(nn.Module):
         masks.get(c.reach(i), mask),
         None if flight is None else flight[i],
         at,
+        bias,
       )
       new.append(kv)
       if i in taps:
@@ -124,8 +137,16 @@ class Transformer(nn.Module):
     tapped = jnp.stack(tapped, 2) if tapped else jnp.zeros(shape, x.dtype)
     return Output(self.norm(x), tapped, tuple(new))
 
+  def encode(self, tokens, length):
+    x = self.embedding[tokens]
+    if self.config.embedding_scale is not None:
+      x *= jnp.asarray(self.config.embedding_scale, x.dtype)
+    return self.encoder(x, length)
+
   def head(self, hidden):
     c = self.config
+    if c.head_scale is not None:
+      hidden = hidden * jnp.asarray(c.head_scale, hidden.dtype)
     if c.tied_embeddings:
       logits = hidden @ self.embedding.T
     else:
@@ -143,7 +164,11 @@ def build(config: TransformerConfig) -> Model:
     mask = jnp.ones((1, 1, 1), bool)
 
     def touch(m, t):
-      return m.head(m(t, t, None, None, mask).hidden)
+      cache, length = None, jnp.zeros(1, jnp.int32)
+      if config.encoder is not None:
+        cache = caches.empty(config, 1, 1, jnp.float32)
+        cache = caches.with_source(cache, m.encode(t, length + 1), length + 1)
+      return m.head(m(t, t, cache, length, mask).hidden)
 
     return module.init(key, token, method=touch)['params']
 
@@ -156,7 +181,13 @@ def build(config: TransformerConfig) -> Model:
   def head(params, hidden):
     return module.apply({'params': params}, hidden, method=Transformer.head)
 
-  return Model(config, init, forward, head)
+  def encode(params, tokens, length):
+    return module.apply(
+      {'params': params}, tokens, length, method=Transformer.encode
+    )
+
+  reads = None if config.encoder is None else encode
+  return Model(config, init, forward, head, reads)
 
 
 def causal(batch: int, length: int):
@@ -169,10 +200,44 @@ def causal(batch: int, length: int):
   )
 
 
-def score(model: Model, params, tokens):
-  """Logits [B, T, V] of whole sequences, without any cache."""
+def open_cache(
+  model: Model, params, batch: int, slots: int, source: Source | None = None
+) -> Cache:
+  """An empty cache; that of an encoder-decoder has read its source.
+
+  Args:
+    model: the model; one without an encoder leaves the source alone.
+    params: its parameters.
+    batch: rows.
+    slots: of the text, see `cache.round_slots`.
+    source: of each row.
+
+  Raises:
+    ValueError: an encoder-decoder without a source.
+  """
+  dtype = jax.tree.leaves(params)[0].dtype
+  cache = caches.empty(model.config, batch, slots, dtype)
+  if model.encode is None:
+    return cache
+  if source is None:
+    raise ValueError(
+      'source is None, but the model is an encoder-decoder, which reads one: '
+      'draft with it for an encoder-decoder target only, or use a model '
+      'without an encoder'
+    )
+  with jax.named_scope('encode'):
+    read = model.encode(params, *source)
+  return caches.with_source(cache, read, source.length)
+
+
+def score(model: Model, params, tokens, source: Source | None = None):
+  """Logits [B, T, V] of whole sequences, without what a cache remembers."""
   mask, positions = causal(*tokens.shape)
-  out = model.forward(params, tokens, positions, None, None, mask)
+  cache = used = None
+  if model.encode is not None:
+    cache = open_cache(model, params, len(tokens), 1, source)
+    used = jnp.zeros(len(tokens), jnp.int32)
+  out = model.forward(params, tokens, positions, cache, used, mask)
   return model.head(params, out.hidden)
 
 

@@ -67,7 +67,7 @@ def _plan(directory, stack, max_length=None) -> _Plan:
     shapes = conversion.shape_params(config)
   except ValueError as error:
     raise CheckpointError(f'{directory / CONFIG}: {error}') from error
-  sources = conversion.list_sources(family, shapes)
+  sources = conversion.list_sources(family, config, shapes)
   tensors = open_tensors(directory, stack)
   tensors = _rename(tensors, family, config, sources)
   _check_names(directory, family, config, sources, tensors)
@@ -158,17 +158,24 @@ def _rename(tensors, family, config, sources):
       longer[name] if longer[name] in used else name: tensor
       for name, tensor in tensors.items()
     }
-  if config.tied_embeddings:
-    # Some have tied weights under the name of the head alone.
-    (original,), (copy,) = _tied_names(family)
+  # Some have tied weights under another of their names alone.
+  original, copies = _tied_names(family, config)
+  for copy in copies:
     if original not in tensors and copy in tensors:
       tensors = tensors | {original: tensors[copy]}
       del tensors[copy]
+  (head,) = family.sources['unembedding'].names
+  if family.spare_head and head in used and original in tensors:
+    tensors = {head: tensors[original]} | tensors
   return tensors
 
 
-def _tied_names(family):
-  return (family.sources[key].names for key in ('embedding', 'unembedding'))
+def _tied_names(family, config):
+  """Name of the embedding, and names of what is the same."""
+  (original,), head = (
+    family.sources[key].names for key in ('embedding', 'unembedding')
+  )
+  return original, (head if config.tied_embeddings else ()) + family.copies
 
 
 def _check_names(directory, family, config, sources, tensors):
@@ -184,8 +191,8 @@ def _check_names(directory, family, config, sources, tensors):
     for name in tensors
     if name not in used and not name.endswith(family.ignored)
   ]
-  if config.tied_embeddings and not unset:
-    (original,), (copy,) = _tied_names(family)
+  original, copies = _tied_names(family, config)
+  for copy in () if unset else copies:
     # Some files store tied weights twice.
     if copy in unused and _are_equal(tensors[copy], tensors[original]):
       unused.remove(copy)

@@ -16,6 +16,7 @@ from specjax.models.families.mixtral import MIXTRAL
 from specjax.models.families.opt import OPT
 from specjax.models.families.phi import PHI3
 from specjax.models.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from specjax.models.families.t5 import T5
 
 # By model type. Saving takes the first one that covers a model.
 FAMILIES = {
@@ -35,5 +36,6 @@ FAMILIES = {
     GPT_NEO,
     MIXTRAL,
     QWEN3_MOE,
+    T5,
   )
 }

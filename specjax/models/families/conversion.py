@@ -12,6 +12,9 @@ from specjax.models import rotary, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.families.table import HARMLESS, ONLY, Family, Source
 
+# A part of a path that is counted, and its number.
+_LAYER = re.compile(r'\b(layer|source)(\d+)/')
+
 
 def read_attributes(
   families: Mapping[str, Family],
@@ -84,12 +87,13 @@ def limit_length(
     raise ValueError(f'max_length = {max_length} must be at least 1')
   scaling = config.rope_scaling
   dynamic = isinstance(scaling, rotary.Dynamic)
-  if max_length > config.max_positions and not dynamic:
+  relative = config.relative is not None  # These never end.
+  if max_length > config.max_positions and not dynamic and not relative:
     raise ValueError(
       f'max_length = {max_length} is more than the {config.max_positions} '
       'positions of the model'
     )
-  if dynamic or isinstance(scaling, rotary.LongRope):
+  if dynamic or relative or isinstance(scaling, rotary.LongRope):
     return dataclasses.replace(config, max_positions=max_length)
   return config
 
@@ -103,7 +107,7 @@ def write_attributes(
     ValueError: no family has all of the configuration's options; the message
       names those that are missing.
   """
-  if config.width % config.num_heads:
+  if config.width % config.num_heads and config.encoder is None:
     # Nothing here needs that, but transformers refuses the file.
     raise ValueError(
       f'width = {config.width} must be a multiple of num_heads = '
@@ -149,14 +153,14 @@ def shape_params(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def list_sources(
-  family: Family, shapes: Mapping[str, Any]
+  family: Family, config: TransformerConfig, shapes: Mapping[str, Any]
 ) -> dict[str, Source]:
   """Returns the sources of parameters, layers and experts filled in."""
+  table = {**family.sources, **family.varying(config)}
   sources = {}
   for path, x in shapes.items():
-    layer = re.match(r'layer(\d+)/', path)
-    row = re.sub(r'^layer\d+/', 'layer{}/', path)
-    layout, names = family.sources[row]
+    layer = _LAYER.search(path)
+    layout, names = table[_LAYER.sub(r'\1{}/', path)]
     if any('{expert}' in name for name in names):
       names = tuple(
         name.replace('{expert}', str(i))
@@ -164,6 +168,6 @@ def list_sources(
         for name in names
       )
     if layer:
-      names = tuple(name.format(layer[1]) for name in names)
+      names = tuple(name.format(layer[2]) for name in names)
     sources[path] = Source(layout, names)
   return sources

@@ -16,7 +16,7 @@ from specjax.models.families.table import (
 from specjax.models.families.values import attribute, derive, take
 
 # Queries, keys and values of one head side by side.
-_HEADS = Layout(lambda x: (x,), 3)
+HEADS = Layout(lambda x: (x,), 3)
 _NORMS = {'layer_norm': True, 'gated': False}
 _MASKS = ('.attn.bias', '.attn.masked_bias')
 _SUMMARY = frozenset(
@@ -230,7 +230,7 @@ GPT_NEOX = Family(
   | norm('gpt_neox.final_layer_norm', 'norm')
   | norm(_LAYER + 'input_layernorm', 'layer{}/norm1')
   | norm(_LAYER + 'post_attention_layernorm', 'layer{}/norm2')
-  | linear(_LAYER + 'attention.query_key_value', 'layer{}/qkv', _HEADS)
+  | linear(_LAYER + 'attention.query_key_value', 'layer{}/qkv', HEADS)
   | linear(_LAYER + 'attention.dense', 'layer{}/out', LINEAR)
   | linear(_LAYER + 'mlp.dense_h_to_4h', 'layer{}/up', WAYS)
   | linear(_LAYER + 'mlp.dense_4h_to_h', 'layer{}/down', LINEAR),

@@ -110,6 +110,10 @@ class Family:
     harmless: attributes that do not change the logits, beyond `HARMLESS`.
     sources: of each parameter, '/' between the keys and {} for the layer.
       Rows of parameters that a configuration lacks are not used.
+    varying: config -> sources that it decides about, beside those.
+    copies: tensors that some files have beside the embedding or in its place,
+      and that are the same; so is the head's where the two are tied.
+    spare_head: whether the head is the embedding where a file has none.
     prefix: of tensor names; files of the model without its head lack it.
     ignored: endings of tensor names that hold no parameters.
   """
@@ -121,6 +125,9 @@ class Family:
   sources: Mapping[str, Source]
   only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   harmless: frozenset[str] = frozenset()
+  varying: Callable[[TransformerConfig], Mapping[str, Source]] = lambda _: {}
+  copies: tuple[str, ...] = ()
+  spare_head: bool = False
   prefix: str = 'model.'
   ignored: tuple[str, ...] = ()
 

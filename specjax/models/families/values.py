@@ -35,6 +35,12 @@ def size(value: Any) -> int:
   return value
 
 
+def index(value: Any) -> int:
+  if type(value) is not int or value < 0:
+    raise ValueError('a whole number from 0 on')
+  return value
+
+
 def number(value: Any) -> float:
   # A bool is an int in Python, but no number in a config.
   good = type(value) in (int, float) and math.isfinite(value) and value > 0
