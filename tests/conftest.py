@@ -10,6 +10,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile('repeatable')
 
+_QUICK = 'jax_disable_most_optimizations'
+jax.config.update(_QUICK, True)
+
 # Accelerators round matrix products to fewer bits unless told otherwise.
 jax.config.update('jax_default_matmul_precision', 'highest')
 
@@ -35,13 +38,13 @@ def float64():
 
 
 @pytest.fixture(scope='module')
-def quick_compilation():
-  """Programs are compiled without most optimisations.
+def optimized():
+  """Programs are compiled as users have them.
 
-  For many small programs that run for an instant: it halves the time. Not for
-  tests of speed, or of the bits of a result.
+  Elsewhere most optimisations are left out: many small programs run for an
+  instant, and compiling them is what the tests cost. Tests of the bits of a
+  result, of the compiled program or of the law of the loop ask for this.
   """
-  name = 'jax_disable_most_optimizations'
-  jax.config.update(name, True)
+  jax.config.update(_QUICK, False)
   yield
-  jax.config.update(name, False)
+  jax.config.update(_QUICK, True)

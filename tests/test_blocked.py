@@ -12,6 +12,8 @@ from specjax.models.config import Experts
 from specjax.types import Params, Spec
 from tests import models
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 SIZES = {'width': 64, 'mlp_width': 64, 'head_dim': 32}
 
 

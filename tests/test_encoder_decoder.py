@@ -31,13 +31,6 @@ TEMPERATURES = (0.0, 0.0, 1.0, 0.7)
 CHAIN = Spec(TARGET, lm.make(DRAFT, 3), verify.token)
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compilation():
-  jax.config.update('jax_disable_most_optimizations', True)
-  yield
-  jax.config.update('jax_disable_most_optimizations', False)
-
-
 def without_a_layer(params):
   """Parameters of an encoder-decoder without the second layer."""
   encoder = {k: x for k, x in params['encoder'].items() if k != 'source1'}

@@ -17,14 +17,6 @@ from specjax.models.config import Encoder
 from tests import models, references
 from tests.test_encoder_decoder import OPTIONS, without_a_layer
 
-
-@pytest.fixture(scope='module', autouse=True)
-def _quick_compilation():
-  jax.config.update('jax_disable_most_optimizations', True)
-  yield
-  jax.config.update('jax_disable_most_optimizations', False)
-
-
 # Checkpoints
 
 

@@ -21,8 +21,6 @@ from specjax.models.families import FAMILIES
 from specjax.types import Params, Source, Spec
 from tests import references
 
-pytestmark = pytest.mark.usefixtures('quick_compilation')
-
 # Of a run; some checkpoints were made for longer texts.
 LONGEST = 64
 SLOTS = 128

@@ -14,10 +14,7 @@ transformers = pytest.importorskip('transformers')
 
 from tests import make_references  # noqa: E402 (it needs torch)
 
-pytestmark = [
-  pytest.mark.parity,
-  pytest.mark.usefixtures('quick_compilation'),
-]
+pytestmark = pytest.mark.parity
 
 
 @pytest.mark.parametrize('name', test_families.NAMES)

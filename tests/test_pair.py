@@ -9,6 +9,8 @@ from specjax.drafters import counts, lm, ngram, plain
 from specjax.models import checkpoints
 from specjax.types import Params, Spec
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 NEW = 48
 LENGTHS = (1, 9, 20, 33, 47, 58, 80, 96)
 

@@ -33,6 +33,7 @@ def folder(tmp_path_factory):
 
 
 def command(folder, *flags):
+@pytest.mark.slow
   return [
     sys.executable,
     '-m',
@@ -40,8 +41,6 @@ def command(folder, *flags):
     f'--config={folder / "config.py"}',
     *flags,
   ]
-
-
 def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   out = tmp_path / 'rows'
   flags = [f'--config.results={out}']

@@ -25,8 +25,6 @@ from specjax.models.config import Experts
 from specjax.types import KV
 from tests import models
 
-pytestmark = pytest.mark.usefixtures('quick_compilation')
-
 VOCAB = models.VOCAB
 LLAMA = models.TARGET
 GPT = models.tiny(

@@ -213,7 +213,6 @@ WRONG_LOOPS = (
     'the coin that rejects draws the residual, too',
     _TOKEN,
     parts=_PARTS._replace(judge=_coin_used_twice),
-    quick=True,
   ),
   WrongLoop(
     'an end of text inside a block is ignored',
