@@ -168,7 +168,6 @@ def config(folder, **changes) -> Parity:
 
 
 def run(x, capsys):
-@pytest.mark.slow
   """Exit status, the object of the last line, and the rows."""
   status = 0
   try:
@@ -179,6 +178,9 @@ def run(x, capsys):
   found = json.loads(last)
   with open(f'{found["results"]}/rows.jsonl') as file:
     return status, found, [json.loads(line) for line in file]
+
+
+@pytest.mark.slow
 def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
   """And the comparison with float32 is of bfloat16, on both sides."""
   x = config(
@@ -203,7 +205,6 @@ def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
 
 
 def test_a_wrong_rule_is_a_bug(folder, tmp_path, capsys):
-@pytest.mark.slow
   x = config(
     folder,
     verifiers=('tests.test_parity.ACCEPTS_ALWAYS',),
@@ -216,6 +217,9 @@ def test_a_wrong_rule_is_a_bug(folder, tmp_path, capsys):
   assert set(verdicts) == {'bug'}
   # The rows are kept, and so is the status.
   assert run(x, capsys) == (status, found, rows)
+
+
+@pytest.mark.slow
 def test_double_precision_differs_nowhere(folder, tmp_path, capsys):
   x = config(folder, dtype='float64', results=str(tmp_path / 'a'))
   status, found, rows = run(x, capsys)

@@ -33,7 +33,6 @@ def folder(tmp_path_factory):
 
 
 def command(folder, *flags):
-@pytest.mark.slow
   return [
     sys.executable,
     '-m',
@@ -41,6 +40,9 @@ def command(folder, *flags):
     f'--config={folder / "config.py"}',
     *flags,
   ]
+
+
+@pytest.mark.slow
 def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   out = tmp_path / 'rows'
   flags = [f'--config.results={out}']
