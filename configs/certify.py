@@ -2,8 +2,10 @@
 
   python -m experiments.certify --config configs/certify.py
 
-Nothing is downloaded or read; `--config.quick` runs fewer compiled loops and
-every enumeration all the same.
+Nothing is downloaded or read. 195 seconds on two idle cores of an AMD EPYC; to
+expect are errors below 1e-15, no alarm and no survivor. `--config.quick` runs
+fewer compiled loops, of token, block and recursive verification, and every
+enumeration all the same, in less than 90 seconds.
 """
 
 from experiments.settings import Certificate

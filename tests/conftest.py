@@ -43,7 +43,8 @@ def optimized():
 
   Elsewhere most optimisations are left out: many small programs run for an
   instant, and compiling them is what the tests cost. Tests of the bits of a
-  result, of the compiled program or of the law of the loop ask for this.
+  result and of the embedded pair ask for this; `experiments.certify`, run as a
+  program, tests the law of the loop with all optimisations.
   """
   jax.config.update(_QUICK, False)
   yield

@@ -180,7 +180,6 @@ def run(x, capsys):
     return status, found, [json.loads(line) for line in file]
 
 
-@pytest.mark.slow
 def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
   """And the comparison with float32 is of bfloat16, on both sides."""
   x = config(
@@ -219,7 +218,6 @@ def test_a_wrong_rule_is_a_bug(folder, tmp_path, capsys):
   assert run(x, capsys) == (status, found, rows)
 
 
-@pytest.mark.slow
 def test_double_precision_differs_nowhere(folder, tmp_path, capsys):
   x = config(folder, dtype='float64', results=str(tmp_path / 'a'))
   status, found, rows = run(x, capsys)
