@@ -1,5 +1,7 @@
 """Settings that every test shares."""
 
+import pathlib
+
 import hypothesis
 import jax
 import pytest
@@ -28,6 +30,18 @@ def pytest_collection_modifyitems(config, items):
   for item in items:
     if 'slow' in item.keywords:
       item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _few_programs():
+  """Forgets compiled programs before there are too many.
+
+  Each of them maps some memory, and Linux allows a process 65,530 maps.
+  """
+  yield
+  maps = pathlib.Path('/proc/self/maps')
+  if maps.exists() and maps.read_bytes().count(b'\n') > 30_000:
+    jax.clear_caches()
 
 
 @pytest.fixture

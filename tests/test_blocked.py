@@ -14,6 +14,8 @@ from tests import models
 
 pytestmark = pytest.mark.usefixtures('optimized')
 
+score = jax.jit(transformer.score, static_argnums=0)
+
 SIZES = {'width': 64, 'mlp_width': 64, 'head_dim': 32}
 
 
@@ -38,8 +40,8 @@ def test_weights_are_rearranged_not_changed(pair):
 def test_logits_agree(pair, rows):
   (model, plain), (fast, blocked) = pair
   tokens = jax.random.randint(jax.random.key(1), (1, rows), 0, 128)
-  expected = transformer.score(model, plain, tokens)
-  found = transformer.score(fast, blocked, tokens)
+  expected = score(model, plain, tokens)
+  found = score(fast, blocked, tokens)
   np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
@@ -50,8 +52,8 @@ def test_odd_columns_stay_as_they_are():
   assert blocked['unembedding'].shape == params['unembedding'].shape
   tokens = jnp.arange(5)[None]
   np.testing.assert_array_equal(
-    transformer.score(fast, blocked, tokens),
-    transformer.score(model, params, tokens),
+    score(fast, blocked, tokens),
+    score(model, params, tokens),
   )
 
 
@@ -91,7 +93,6 @@ def test_every_option_works_in_blocks():
   )
   fast, blocked = transformer.block(model, params)
   tokens = jax.random.randint(jax.random.key(1), (1, 7), 0, 128)
-  score = jax.jit(transformer.score, static_argnums=0)
   np.testing.assert_allclose(
     score(fast, blocked, tokens),
     score(model, params, tokens),

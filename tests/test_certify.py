@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
 def rows(folder):
   """Rows of a run that may fail: the tests below say whether it did."""
   certifier = certify.Certifier(
-    Certificate(results=str(folder), rounds=8, quick=True)
+    Certificate(results=str(folder), rounds=4, quick=True)
   )
   certifier.certify()
   return certifier.folder.rows
