@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import prompts, vocabulary
 from experiments.checks import (
@@ -235,6 +236,13 @@ def _few_rows(rows: int) -> bool:
   return jax.default_backend() == 'cpu' and rows <= linear.FEW_ROWS
 
 
+def keep_programs(folder: str) -> None:
+  """Compiled programs are kept in a folder, and taken from there."""
+  jax.config.update('jax_compilation_cache_dir', folder)
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  compilation_cache.reset_cache()  # It may be open elsewhere.
+
+
 def build(x: Experiment) -> Built:
   """Checks the experiment, loads its weights and returns what runs.
 
@@ -243,8 +251,7 @@ def build(x: Experiment) -> Built:
   """
   check(x)
   if x.compilation_cache:
-    jax.config.update('jax_compilation_cache_dir', x.compilation_cache)
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+    keep_programs(x.compilation_cache)
   rules = {name: resolve_rule(name) for name in x.verifiers}
   tokenizer, described = survey(x)
   texts = read_prompts(x, tokenizer, described)

@@ -208,9 +208,12 @@ def ways(full: Way, replayed: Spec, known: Any) -> dict[str, Way]:
   spec = dataclasses.replace(replayed, target=_answers(full.spec.target))
   table = _table(spec.target.config.vocab_size, spec.eos)
   params = Params(table, known)
+  scored = Way(replayed, Params(full.params.target, known))
+  if not spec.drafter.depth:
+    scored = full  # There is no draft to leave out.
   return {
     'whole': full,
-    'scored': Way(replayed, Params(full.params.target, known)),
+    'scored': scored,
     'judged': Way(spec, params),
     'committed': Way(spec, params, _UNDECIDED),
     'bare': Way(spec, params, _UNWRITTEN),
@@ -294,7 +297,9 @@ def measure_loops(
       steps = int(run.counts.target_calls.max())
       loops = ways(full, replayed, (text, _accepted(run)))
       found = {'plain': one, 'whole': whole}
-      found |= {n: _time(loops[n], job, steps)[0] for n in names[1:]}
+      for n in names[1:]:
+        same = loops[n] is full
+        found[n] = whole if same else _time(loops[n], job, steps)[0]
       for n, seconds in found.items():
         times[name][n].append(seconds)
     done()

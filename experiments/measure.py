@@ -5,6 +5,7 @@ transferred inside. Methods take turns on the same prompts, so a drift of the
 machine's speed meets them alike.
 """
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import monitoring
 
 from specjax import generate, sampling
 from specjax.types import Counts, Params, Spec, SpecState
@@ -68,6 +70,23 @@ def start(spec: Spec, params: Params, job: Job) -> SpecState:
   )
 
 
+@contextlib.contextmanager
+def _compiled():
+  """A list that gets an entry for each program that is compiled meanwhile."""
+  programs: list[str] = []
+
+  def listen(event, seconds, **facts):
+    del seconds, facts  # Unused.
+    if event.endswith('/backend_compile_duration'):
+      programs.append(event)
+
+  monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield programs
+  finally:
+    monitoring.unregister_event_duration_listener(listen)
+
+
 def decode(
   spec: Spec,
   params: Params,
@@ -97,13 +116,14 @@ def decode(
   bound = jnp.asarray(job.new_tokens if steps is None else steps, jnp.int32)
   jax.block_until_ready(bound)
   before = generate.generate._cache_size()
-  with jax.transfer_guard('disallow' if timed else 'allow'):
+  guard = jax.transfer_guard('disallow' if timed else 'allow')
+  with _compiled() as programs, guard:
     ready = time.perf_counter()
     state = generate.generate(params, state, bound, spec=spec, parts=parts)
     jax.block_until_ready(state)
     seconds = time.perf_counter() - ready
   compilations = generate.generate._cache_size() - before
-  if timed and compilations:
+  if timed and programs:
     raise RuntimeError('a program was compiled inside the timed region')
   state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
