@@ -19,5 +19,5 @@ def get_config() -> Experiment:
         'specjax.drafters.lm.load', 3, pair.path('draft-128')
       ),
     },
-    prompts=Prompts(domains=('code',)),
+    prompts=Prompts(domains=('code',), count=16),
   )

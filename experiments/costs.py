@@ -15,7 +15,7 @@ so a short loop flatters speculation, whose loops have fewer steps.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -251,58 +251,50 @@ def to_compile(
   return [(loops[name], job) for name in names]
 
 
-def measure_costs(
-  methods: dict[Any, tuple[Way, Spec]],
-  base: Way,
-  jobs: Sequence[measure.Job],
-  repeats: int,
-  done: Callable[[], Any],
-) -> dict[Any, Costs]:
-  """Costs of every method; everything must be compiled.
+class Timer:
+  """Seconds of a step of some loops of several methods, turn by turn."""
 
-  Args:
-    methods: each with its spec as `replay` makes it.
-    base: plain decoding.
-    jobs: greedy ones, used in turn: what a step costs hangs on shapes alone.
-    repeats: over which medians are taken.
-    done: called after each.
-  """
-  times = measure_loops(methods, base, jobs, repeats, ('whole', 'scored'), done)
-  return {
-    name: Costs(way.spec.drafter.depth, **times[name])
-    for name, (way, _) in methods.items()
-  }
+  def __init__(
+    self,
+    base: Way,
+    methods: dict[Any, tuple[Way, Spec]],
+    names: Sequence[str] = ('whole', 'scored'),
+  ):
+    """Takes plain decoding, methods with their `replay`, and names of loops.
 
+    Everything must be compiled before a turn is taken.
+    """
+    self.base, self.methods, self.names = base, methods, names
+    self.clear()
 
-def measure_loops(
-  methods: dict[Any, tuple[Way, Spec]],
-  base: Way,
-  jobs: Sequence[measure.Job],
-  repeats: int,
-  names: Sequence[str],
-  done: Callable[[], Any],
-) -> dict[Any, dict[str, np.ndarray]]:
-  """Seconds of a step [R] of some loops of every method, and of plain ones.
+  def clear(self) -> None:
+    """Forgets the turns so far."""
+    names = dict.fromkeys(('plain', *self.names))
+    self.times: dict = {m: {n: [] for n in names} for m in self.methods}
 
-  Each repetition continues one batch of prompts with everything in turn.
-  Loops that leave something out take the steps that the whole one took.
-  """
-  times: dict = {m: {n: [] for n in ('plain', *names)} for m in methods}
-  for i in range(repeats):
-    job = jobs[i % len(jobs)]
-    one, run = _time(base, job)
-    text = known_text(job, run, base.spec.target.config)
-    for name, (full, replayed) in methods.items():
+  def turn(self, job: measure.Job) -> None:
+    """Continues one batch of prompts with every loop.
+
+    Plain decoding and the loops of a method follow each other at once: what
+    else the machine does changes within seconds, and then meets all of them.
+
+    Args:
+      job: a greedy one; what a step costs hangs on shapes alone.
+    """
+    for method, (full, replayed) in self.methods.items():
+      one, run = _time(self.base, job)
+      text = known_text(job, run, self.base.spec.target.config)
       whole, run = _time(full, job)
       steps = int(run.counts.target_calls.max())
       loops = ways(full, replayed, (text, _accepted(run)))
       found = {'plain': one, 'whole': whole}
-      for n in names[1:]:
-        same = loops[n] is full
-        found[n] = whole if same else _time(loops[n], job, steps)[0]
-      for n, seconds in found.items():
-        times[name][n].append(seconds)
-    done()
-  return {
-    m: {n: np.array(x) for n, x in found.items()} for m, found in times.items()
-  }
+      for name in self.names[1:]:
+        same = loops[name] is full
+        found[name] = whole if same else _time(loops[name], job, steps)[0]
+      for name, seconds in found.items():
+        self.times[method][name].append(seconds)
+
+  def costs(self, method: Any) -> Costs:
+    """What a method costs, by the turns so far."""
+    times = {n: np.array(t) for n, t in self.times[method].items()}
+    return Costs(self.methods[method][0].spec.drafter.depth, **times)

@@ -8,6 +8,7 @@ that of a run. Then the loop is timed without its parts (`costs`), and the
 numbers give the verdict (`verdict`).
 """
 
+import itertools
 import json
 import sys
 
@@ -45,6 +46,26 @@ def narrow(x: Experiment) -> int:
   return own if own in x.gammas else x.gammas[0]
 
 
+class Explainer(run.Runner):
+  """A run whose costs are measured between its prompts, for each cell.
+
+  What else the machine does meets the prediction as it meets what is
+  predicted; no time is used for both.
+  """
+
+  def measure_costs(self, jobs, bar):
+    """Nothing before the first prompt."""
+
+  def group(self, domain, temperature, bar):
+    greedy = self.units(domain, 0.0)
+    self.jobs = itertools.cycle(greedy[1:] + greedy[:1])
+    self.timer.clear()
+    super().group(domain, temperature, bar)
+
+  def between(self):
+    self.timer.turn(next(self.jobs))
+
+
 def headline(rows: list[dict]) -> list[dict]:
   """The cells that the verdict is about: greedy code where there is any."""
   domains = [r['domain'] for r in rows]
@@ -71,12 +92,14 @@ def measure_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
   way = measure.Way(method.spec, method.params)
   replayed = costs.replay(method.spec, method.params, jobs[0])
   methods = {'plain': (base, base.spec), 'speculative': (way, replayed)}
-  repeats = 3 if runner.x.quick else 15
-  with tqdm(total=repeats, file=sys.stderr, desc='phases') as bar:
-    for full, spec in methods.values():
-      loops = costs.to_compile(full, spec, jobs[0], _LOOPS)
-      measure.compile_all(loops, lambda: None)
-    return costs.measure_loops(methods, base, jobs, repeats, _LOOPS, bar.update)
+  timer = costs.Timer(base, methods, _LOOPS)
+  for full, spec in methods.values():
+    loops = costs.to_compile(full, spec, jobs[0], _LOOPS)
+    measure.compile_all(loops, lambda: None)
+  turns = 3 if runner.x.quick else 15
+  for i in tqdm(range(turns), file=sys.stderr, desc='phases'):
+    timer.turn(jobs[i % len(jobs)])
+  return timer.times
 
 
 def read_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
@@ -86,11 +109,7 @@ def read_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
     found = json.loads(file.read_text())
     if found['gamma'] == gamma:
       return found['loops']
-  measured = measure_phases(runner, gamma, domain)
-  loops = {
-    name: {n: list(map(float, t)) for n, t in found.items()}
-    for name, found in measured.items()
-  }
+  loops = measure_phases(runner, gamma, domain)
   text = json.dumps({'gamma': gamma, 'loops': loops})
   runner.folder.write('phases.json', text + '\n')
   return loops
@@ -262,7 +281,7 @@ def main(x: Experiment) -> None:
     asked = narrow(x)
     if x.quick:
       run.shrink(x)
-    runner = run.Runner(x)
+    runner = Explainer(x)
     runner.run()
     last = report(runner, asked)
   except (ValueError, measure.NotFinite) as error:

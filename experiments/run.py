@@ -55,7 +55,6 @@ class Runner:
       if not all(self.done(m, d, t) for m in self.built.methods)
     ]
     self.alphas: dict = {}
-    self.costs: dict = {}
 
   def cell(self, method: Method, domain: str, temperature: float) -> dict:
     """What identifies a row."""
@@ -97,7 +96,7 @@ class Runner:
     return self.job(texts, range(len(texts)), temperature)
 
   def warm_up(self, bar) -> None:
-    """Compiles every program and measures the costs."""
+    """Compiles every program, and measures the costs."""
     built = self.built
     base = measure.Way(built.plain, built.plain_params)
     jobs = self.units(self.groups[0][0], 0.0)
@@ -117,10 +116,20 @@ class Runner:
     except measure.NotFinite as error:
       cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
       raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
+    self.timer = costs.Timer(base, timed)
+    self.measure_costs(jobs, bar)
+
+  def measure_costs(self, jobs: list[measure.Job], bar) -> None:
+    """Takes the turns that costs are medians of, on greedy jobs."""
     bar.set_description('costs')
-    repeats = 3 if self.x.quick else 9
-    bar.total += repeats
-    self.costs = costs.measure_costs(timed, base, jobs, repeats, bar.update)
+    turns = 3 if self.x.quick else 7
+    bar.total += turns
+    for i in range(turns):
+      self.timer.turn(jobs[i % len(jobs)])
+      bar.update()
+
+  def between(self) -> None:
+    """Whatever else is to be measured between two batches of prompts."""
 
   def measure_alpha(self, domain: str, temperature: float) -> None:
     """The mean of beta at every prefix of the target's own text."""
@@ -148,6 +157,7 @@ class Runner:
           cell = self.cell(method, domain, temperature)
           raise measure.NotFinite(f'{error} in the cell {cell}') from error
         runs[method].append(run)
+      self.between()
       bar.update()
     for method in built.methods:
       if not self.done(method, domain, temperature):
@@ -156,7 +166,7 @@ class Runner:
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
     """The row of one cell; see the fields in the README."""
-    x, cost = self.x, self.costs[method]
+    x, cost = self.x, self.timer.costs(method)
     where = cell['domain'], cell['temperature']
     counts = Counts(
       *(np.concatenate(c) for c in zip(*(r.counts for r in runs), strict=True))
