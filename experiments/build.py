@@ -11,6 +11,8 @@ import os
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import prompts, vocabulary
 from experiments.checks import (
@@ -27,7 +29,7 @@ from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
 from specjax import generate, verify
 from specjax.drafters import lm, lm_tree, plain
-from specjax.models import checkpoints, transformer
+from specjax.models import checkpoints, linear, transformer
 from specjax.models.checkpoints import CheckpointError, Description
 from specjax.models.transformer import Model
 from specjax.types import Params, Spec
@@ -207,6 +209,17 @@ def _load(candidate: Candidate, target, depth: int, longest: int):
   return load(*arguments.args, **arguments.kwargs)
 
 
+def _once(params, loaded: list):
+  """Equal weights that are there already, otherwise these, which then are."""
+  leaves, shape = jax.tree.flatten(params)
+  for other in loaded:
+    others, its_shape = jax.tree.flatten(other)
+    if shape == its_shape and all(map(jnp.array_equal, leaves, others)):
+      return other
+  loaded.append(params)
+  return params
+
+
 def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
   """Refuses rules that cannot take a drafter's kind of draft."""
   for (name, candidate), rule in itertools.product(chosen.items(), rules):
@@ -220,7 +233,14 @@ def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
 
 def _few_rows(rows: int) -> bool:
   """Whether weights in blocks pay: see `transformer.block`."""
-  return jax.default_backend() == 'cpu' and rows <= 8
+  return jax.default_backend() == 'cpu' and rows <= linear.FEW_ROWS
+
+
+def keep_programs(folder: str) -> None:
+  """Compiled programs are kept in a folder, and taken from there."""
+  jax.config.update('jax_compilation_cache_dir', folder)
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  compilation_cache.reset_cache()  # It may be open elsewhere.
 
 
 def build(x: Experiment) -> Built:
@@ -230,6 +250,8 @@ def build(x: Experiment) -> Built:
     ValueError: names the field and the remedy.
   """
   check(x)
+  if x.compilation_cache:
+    keep_programs(x.compilation_cache)
   rules = {name: resolve_rule(name) for name in x.verifiers}
   tokenizer, described = survey(x)
   texts = read_prompts(x, tokenizer, described)
@@ -246,20 +268,20 @@ def build(x: Experiment) -> Built:
   _check_rules(x, rules, chosen, drafts)
   eos = checkpoints.eos_ids(x.target.path)
   values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
-  target, weights = many = checkpoints.load(x.target.path, max_length=longest)
-  nodes = max(drafter.nodes for drafter, _ in drafts.values())
-  fast = drafts
-  if _few_rows(x.batch * (nodes + 1)):
-    target, weights = transformer.block(target, weights)
-    fast = {
-      (name, gamma): _load(chosen[name], target, gamma, longest)
-      for name, gamma in drafts
-    }
+  many = few = checkpoints.load(x.target.path, max_length=longest)
+  if _few_rows(x.batch):  # Plain decoding, and what drafts few tokens.
+    few = transformer.block(*many)
   methods = []
   for name, candidate in chosen.items():
     single, single_params = drafts[name, 1]
+    loaded = [single_params]  # Draft lengths share weights, as a rule.
     for gamma in x.gammas or (candidate.gamma,):
-      drafter, params = fast[name, gamma]
+      drafter, params = drafts[name, gamma]
+      target, weights = many
+      if _few_rows(x.batch * (drafter.nodes + 1)):
+        target, weights = few
+        drafter, params = _load(candidate, target, gamma, longest)
+      params = _once(params, loaded)
       for rule_name, rule in rules.items():
         methods.append(
           Method(
@@ -277,7 +299,7 @@ def build(x: Experiment) -> Built:
     target=os.path.basename(x.target.path.rstrip('/')),
     tokenizer=tokenizer,
     prompts=texts,
-    plain=Spec(target, plain.make(), verify.token, eos),
-    plain_params=Params(weights, None),
+    plain=Spec(few[0], plain.make(), verify.token, eos),
+    plain_params=Params(few[1], None),
     methods=tuple(methods),
   )

@@ -5,19 +5,19 @@ transferred inside. Methods take turns on the same prompts, so a drift of the
 machine's speed meets them alike.
 """
 
+import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import monitoring
 
 from specjax import generate, sampling
-from specjax.drafters import plain
-from specjax.types import Counts, Draft, Drafter, Params, Spec
+from specjax.types import Counts, Params, Spec, SpecState
 
 
 class NotFinite(RuntimeError):
@@ -48,7 +48,16 @@ class Job:
   source_slots: int | None = None  # of prompts that an encoder reads
 
 
-def _start(spec: Spec, params: Params, job: Job):
+class Way(NamedTuple):
+  """A way to decode."""
+
+  spec: Spec
+  params: Params
+  parts: generate.Parts = generate.PARTS
+
+
+def start(spec: Spec, params: Params, job: Job) -> SpecState:
+  """The state of a job before its first step."""
   return generate.start(
     params,
     job.prompts,
@@ -61,12 +70,30 @@ def _start(spec: Spec, params: Params, job: Job):
   )
 
 
+@contextlib.contextmanager
+def _compiled():
+  """A list that gets an entry for each program that is compiled meanwhile."""
+  programs: list[str] = []
+
+  def listen(event, seconds, **facts):
+    del seconds, facts  # Unused.
+    if event.endswith('/backend_compile_duration'):
+      programs.append(event)
+
+  monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield programs
+  finally:
+    monitoring.unregister_event_duration_listener(listen)
+
+
 def decode(
   spec: Spec,
   params: Params,
   job: Job,
   steps: int | None = None,
   timed: bool = True,
+  parts: generate.Parts = generate.PARTS,
 ) -> Run:
   """Decodes a job and takes the time.
 
@@ -77,24 +104,26 @@ def decode(
     steps: at most so many; by default as many as there are new tokens.
     timed: whether the time counts: then the program must be compiled, and
       nothing may be transferred while it runs.
+    parts: of its steps.
 
   Raises:
     NotFinite: the target's logits are NaN or infinite.
   """
   begin = time.perf_counter()
-  state = _start(spec, params, job)
+  state = start(spec, params, job)
   jax.block_until_ready(state)
   prefilled = time.perf_counter()
   bound = jnp.asarray(job.new_tokens if steps is None else steps, jnp.int32)
   jax.block_until_ready(bound)
   before = generate.generate._cache_size()
-  with jax.transfer_guard('disallow' if timed else 'allow'):
+  guard = jax.transfer_guard('disallow' if timed else 'allow')
+  with _compiled() as programs, guard:
     ready = time.perf_counter()
-    state = generate.generate(params, state, bound, spec=spec)
+    state = generate.generate(params, state, bound, spec=spec, parts=parts)
     jax.block_until_ready(state)
     seconds = time.perf_counter() - ready
   compilations = generate.generate._cache_size() - before
-  if timed and compilations:
+  if timed and programs:
     raise RuntimeError('a program was compiled inside the timed region')
   state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
@@ -106,102 +135,18 @@ def decode(
   return Run(texts, state.counts, seconds, prefilled - begin, compilations)
 
 
-def compile_all(
-  ways: list[tuple[Spec, Params, Job]], done: Callable[[], Any]
-) -> float:
+def compile_all(ways: list[tuple[Way, Job]], done: Callable[[], Any]) -> float:
   """Takes one step of each: compiles everything that will be timed.
 
   Args:
-    ways: (spec, params, job), every spec once.
+    ways: with the job whose shapes are meant, each once.
     done: called after each.
 
   Returns:
     How many programs of the loop a way compiled on average.
   """
   before = generate.generate._cache_size()
-  for spec, params, job in ways:
-    decode(spec, params, job, steps=1, timed=False)
+  for way, job in ways:
+    decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
     done()
   return (generate.generate._cache_size() - before) / len(ways)
-
-
-@functools.cache
-def _idle(
-  parents: tuple[int, ...], depth: int, drawn: bool, vocab: int
-) -> Drafter:
-  """Proposes zeros at no cost: a step with it is scoring, rule and commit."""
-  base, nodes = plain.make(), len(parents)
-
-  def propose(params, state, ctx, key):
-    del params, key  # Unused.
-    batch = ctx.length.shape[0]
-    probs = jnp.full((batch, nodes, vocab), 1 / vocab) if drawn else None
-    return Draft(
-      jnp.zeros((batch, nodes), jnp.int32),
-      jnp.broadcast_to(jnp.array(parents, jnp.int32), (batch, nodes)),
-      jnp.full(batch, nodes, jnp.int32),
-      probs,
-    ), state
-
-  return base._replace(depth=depth, nodes=nodes, propose=propose)
-
-
-@dataclasses.dataclass(frozen=True)
-class Costs:
-  """Costs in plain steps, medians over interleaved repetitions."""
-
-  plain_seconds: float  # one plain step
-  v: float  # scoring, judging and committing gamma + 1 tokens
-  c: float  # drafting, divided by the draft depth
-
-
-def idle(spec: Spec, params: Params, job: Job) -> Spec:
-  """The spec with a drafter that proposes as many tokens at no cost."""
-
-  def propose(params):
-    state = _start(spec, params, job)
-    ctx = generate.context(state)
-    return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
-
-  depth, nodes = spec.drafter.depth, spec.drafter.nodes
-  drawn = jax.eval_shape(propose, params).probs is not None
-  parents = range(depth)
-  if nodes != depth:  # A tree: one of its own shape.
-    parents = np.asarray(jax.jit(propose)(params).parents[0]).tolist()
-  vocab = spec.target.config.vocab_size
-  return dataclasses.replace(
-    spec, drafter=_idle(tuple(parents), depth, drawn, vocab)
-  )
-
-
-def costs(
-  full: tuple[Spec, Params],
-  base: tuple[Spec, Params],
-  job: Job,
-  repeats: int,
-) -> Costs:
-  """Measures c and v at the loop's own shapes; everything must be compiled.
-
-  Plain steps, full steps and steps that draft nothing are run in turn, each
-  as a loop of its own; c is what drafting adds to a step.
-
-  Args:
-    full: the method's spec and parameters.
-    base: plain decoding.
-    job: whose shapes are used.
-    repeats: medians are taken over so many turns.
-  """
-  depth = full[0].drafter.depth
-  steps = max(1, min(32, job.new_tokens // (depth + 1)))
-  ways = (base, (idle(*full, job), base[1]), full)
-  times = np.zeros((repeats, len(ways)))
-  for i in range(repeats):
-    for j, way in enumerate(ways):
-      run = decode(*way, job, steps)
-      times[i, j] = run.seconds / run.counts.target_calls.max()
-  one, scored, whole = times.T
-  return Costs(
-    plain_seconds=float(np.median(one)),
-    v=float(np.median(scored / one)),
-    c=float(np.median((whole - scored) / one) / depth),
-  )

@@ -26,6 +26,7 @@ def settings_of(experiment) -> dict:
   """What decides the results: every field but where they go."""
   settings = dataclasses.asdict(experiment)
   settings.pop('results')
+  settings.pop('compilation_cache', None)
   # Where the weights lie does not matter, what they are called does.
   text = json.dumps(settings, sort_keys=True, default=str)
   here = str(pathlib.Path(__file__).parent.parent)

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
-from experiments import command, measure, prompts, results, ties
+from experiments import command, costs, measure, prompts, results, ties
 from experiments.build import Built, Method, build
 from experiments.checks import values
 from experiments.settings import Experiment
@@ -55,7 +55,6 @@ class Runner:
       if not all(self.done(m, d, t) for m in self.built.methods)
     ]
     self.alphas: dict = {}
-    self.costs: dict = {}
 
   def cell(self, method: Method, domain: str, temperature: float) -> dict:
     """What identifies a row."""
@@ -97,16 +96,19 @@ class Runner:
     return self.job(texts, range(len(texts)), temperature)
 
   def warm_up(self, bar) -> None:
-    """Compiles every program and measures the costs."""
-    built, base = self.built, (self.built.plain, self.built.plain_params)
-    job = self.units(*self.groups[0])[0]
-    wide = self.whole(*self.groups[0])
-    ways = {built.plain: (*base, job)}
+    """Compiles every program, and measures the costs."""
+    built = self.built
+    base = measure.Way(built.plain, built.plain_params)
+    jobs = self.units(self.groups[0][0], 0.0)
+    job, wide = jobs[0], self.whole(*self.groups[0])
+    ways = {built.plain: (base, job)}
+    timed = {}
     for m in built.methods:
-      ways[m.spec] = (m.spec, m.params, job)
-      nothing = measure.idle(m.spec, m.params, job)
-      ways[nothing] = (nothing, built.plain_params, job)
-      ways[m.single] = (m.single, m.single_params, wide)
+      way = measure.Way(m.spec, m.params)
+      timed[m] = way, costs.replay(m.spec, m.params, job)
+      for found in costs.to_compile(*timed[m], job, ('whole', 'scored')):
+        ways[found[0].spec] = found
+      ways[m.single] = (measure.Way(m.single, m.single_params), wide)
     bar.set_description('compiling')
     bar.total += len(ways)
     try:
@@ -114,13 +116,20 @@ class Runner:
     except measure.NotFinite as error:
       cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
       raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
-    repeats = 3 if self.x.quick else 9
-    for method in built.methods:
-      bar.set_description(f'costs of {method.drafter}')
-      self.costs[method] = measure.costs(
-        (method.spec, method.params), base, job, repeats
-      )
+    self.timer = costs.Timer(base, timed)
+    self.measure_costs(jobs, bar)
+
+  def measure_costs(self, jobs: list[measure.Job], bar) -> None:
+    """Takes the turns that costs are medians of, on greedy jobs."""
+    bar.set_description('costs')
+    turns = 3 if self.x.quick else 7
+    bar.total += turns
+    for i in range(turns):
+      self.timer.turn(jobs[i % len(jobs)])
       bar.update()
+
+  def between(self) -> None:
+    """Whatever else is to be measured between two batches of prompts."""
 
   def measure_alpha(self, domain: str, temperature: float) -> None:
     """The mean of beta at every prefix of the target's own text."""
@@ -148,6 +157,7 @@ class Runner:
           cell = self.cell(method, domain, temperature)
           raise measure.NotFinite(f'{error} in the cell {cell}') from error
         runs[method].append(run)
+      self.between()
       bar.update()
     for method in built.methods:
       if not self.done(method, domain, temperature):
@@ -156,7 +166,7 @@ class Runner:
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
     """The row of one cell; see the fields in the README."""
-    x, cost = self.x, self.costs[method]
+    x, cost = self.x, self.timer.costs(method)
     where = cell['domain'], cell['temperature']
     counts = Counts(
       *(np.concatenate(c) for c in zip(*(r.counts for r in runs), strict=True))
@@ -176,13 +186,11 @@ class Runner:
     tried = int(counts.tried.sum())
     accepted, drafted = int(counts.accepted.sum()), int(counts.drafted.sum())
     unconditional, conditional = metrics.by_position(counts)
-    predicted = metrics.predicted_speedup(
-      tau.value, cost.c, cost.v, method.gamma
+    predicted = metrics.estimate(
+      lambda t, n: cost.predict(t / n), tokens, calls
     )
     agreement = metrics.estimate(
-      lambda bs, bt, s, t, n: (
-        bs / bt / (s / t) / (t / n / (cost.v + method.gamma * cost.c))
-      ),
+      lambda bs, bt, s, t, n: bs / bt / (s / t) / cost.predict(t / n),
       base_seconds,
       base_tokens,
       seconds,
@@ -225,7 +233,9 @@ class Runner:
         'speedup_ci': speedup.interval,
         'c': cost.c,
         'v': cost.v,
-        'predicted_speedup': predicted,
+        'seconds_per_step': cost.seconds(),
+        'predicted_speedup': predicted.value,
+        'predicted_speedup_ci': predicted.interval,
         'measured_over_predicted': agreement.value,
         'measured_over_predicted_ci': agreement.interval,
         **self.compare(method, cell, base, runs),
@@ -269,7 +279,7 @@ class Runner:
     if not self.groups:
       return
     units = len(self.units(*self.groups[0]))
-    total = len(self.built.methods) + units * len(self.groups)
+    total = units * len(self.groups)
     with tqdm(total=total, file=sys.stderr) as bar:
       self.warm_up(bar)
       for domain, temperature in self.groups:

@@ -201,6 +201,8 @@ class Experiment:
     batch: prompts decoded together.
     seed: of prompts and sampling.
     results: folder for rows and summary.
+    compilation_cache: folder that keeps compiled programs, so that the next
+      start with it compiles none of them again; empty keeps none.
     quick: a small version of the same experiment.
   """
 
@@ -219,6 +221,7 @@ class Experiment:
   batch: int = 1
   seed: int = 0
   results: str = ''
+  compilation_cache: str = ''
   quick: bool = False
 
   @property

@@ -5,7 +5,7 @@ import math
 import flax.linen as nn
 
 COLUMNS = 64  # of a block of weights
-_FEW_ROWS = 8  # up to which blocks pay
+FEW_ROWS = 12  # up to which blocks pay
 
 
 def multiply(x, w):
@@ -13,14 +13,14 @@ def multiply(x, w):
 
   A library's matrix product repacks the weights even for two rows, and costs
   a CPU twice a single row. One pass over a block that fits the innermost
-  cache serves up to eight rows at the price of reading it once. Up to six
+  cache serves several rows at the price of reading it once. Up to six
   rows were seen to add in one order, so that one token and five give the same
   bits; nothing relies on it.
   """
   if w.ndim == 2:
     return x @ w
   rows = x.reshape(-1, w.shape[1])
-  if len(rows) > _FEW_ROWS:
+  if len(rows) > FEW_ROWS:
     y = rows @ w.transpose(1, 0, 2).reshape(w.shape[1], -1)
   elif len(rows) == 1:
     y = (rows[0][:, None] * w).sum(1)

@@ -244,7 +244,7 @@ def score(model: Model, params, tokens, source: Source | None = None):
 def block(model: Model, params) -> tuple[Model, Any]:
   """The same model with its weights in blocks of columns, for decoding.
 
-  For a CPU and few rows at once (batch times tokens of a step up to eight),
+  For a CPU and few rows at once (batch times tokens of a step up to twelve),
   where it makes scoring five tokens cost little more than one. A block is
   [in, 64]; weights whose columns do not come out even stay as they are.
   """

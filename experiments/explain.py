@@ -1,0 +1,293 @@
+"""Why is it fast, or slow? Where a step's time goes, and what would help.
+
+  python -m experiments.explain --config configs/explain.py
+
+Takes any config that `experiments.run` takes: its first drafter and rule are
+measured at gamma 1 to 8 (or `gammas`), like a run of them, in a folder like
+that of a run. Then the loop is timed without its parts (`costs`), and the
+numbers give the verdict (`verdict`).
+"""
+
+import itertools
+import json
+import sys
+
+import numpy as np
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from experiments import command, costs, measure, results, run, verdict
+from experiments.checks import candidates
+from experiments.settings import Experiment
+from specjax import metrics
+
+_LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
+
+
+def narrow(x: Experiment) -> int:
+  """Leaves one drafter, one rule and every draft length of interest.
+
+  Returns:
+    The draft length that the experiment asks for.
+
+  Raises:
+    ValueError: the drafter is unknown, or there is none.
+  """
+  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
+  x.verifiers = x.verifiers[:1]
+  if not x.drafters:
+    raise ValueError('candidates is empty: there is no drafter to explain')
+  (candidate,) = candidates(x).values()
+  own = candidate.gamma
+  if not x.gammas:
+    x.gammas = (1, own) if x.quick else (*range(1, 9), own)
+    x.gammas = tuple(sorted(set(x.gammas)))
+  x.name = f'explain-{x.name}'
+  return own if own in x.gammas else x.gammas[0]
+
+
+class Explainer(run.Runner):
+  """A run whose costs are measured between its prompts, for each cell.
+
+  What else the machine does meets the prediction as it meets what is
+  predicted; no time is used for both.
+  """
+
+  def measure_costs(self, jobs, bar):
+    """Nothing before the first prompt."""
+
+  def group(self, domain, temperature, bar):
+    greedy = self.units(domain, 0.0)
+    self.jobs = itertools.cycle(greedy[1:] + greedy[:1])
+    self.timer.clear()
+    super().group(domain, temperature, bar)
+
+  def between(self):
+    self.timer.turn(next(self.jobs))
+
+
+def headline(rows: list[dict]) -> list[dict]:
+  """The cells that the verdict is about: greedy code where there is any."""
+  domains = [r['domain'] for r in rows]
+  domain = 'code' if 'code' in domains else domains[0]
+  rows = [r for r in rows if r['domain'] == domain]
+  coldest = min(r['temperature'] for r in rows)
+  return [r for r in rows if r['temperature'] == coldest]
+
+
+def choose(cells: list[dict]) -> tuple[dict, dict]:
+  """The best cell by the model, and the best measured one beside it."""
+  cells = sorted(cells, key=lambda r: r['gamma'])
+  place = max(range(len(cells)), key=lambda i: cells[i]['predicted_speedup'])
+  beside = cells[max(place - 1, 0) : place + 2]
+  return cells[place], max(beside, key=lambda r: r['speedup'])
+
+
+def measure_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
+  """Seconds of a step of every loop of `costs`, plain and speculative."""
+  built = runner.built
+  jobs = runner.units(domain, 0.0)
+  base = measure.Way(built.plain, built.plain_params)
+  (method,) = (m for m in built.methods if m.gamma == gamma)
+  way = measure.Way(method.spec, method.params)
+  replayed = costs.replay(method.spec, method.params, jobs[0])
+  methods = {'plain': (base, base.spec), 'speculative': (way, replayed)}
+  timer = costs.Timer(base, methods, _LOOPS)
+  for full, spec in methods.values():
+    loops = costs.to_compile(full, spec, jobs[0], _LOOPS)
+    measure.compile_all(loops, lambda: None)
+  turns = 3 if runner.x.quick else 15
+  for i in tqdm(range(turns), file=sys.stderr, desc='phases'):
+    timer.turn(jobs[i % len(jobs)])
+  return timer.times
+
+
+def read_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
+  """The phases from the folder, measured where it has none of this gamma."""
+  file = runner.folder.path / 'phases.json'
+  if file.exists():
+    found = json.loads(file.read_text())
+    if found['gamma'] == gamma:
+      return found['loops']
+  loops = measure_phases(runner, gamma, domain)
+  text = json.dumps({'gamma': gamma, 'loops': loops})
+  runner.folder.write('phases.json', text + '\n')
+  return loops
+
+
+def split(loops: dict[str, list[float]]) -> dict[str, metrics.Estimate]:
+  """Milliseconds of each phase, with intervals over the repetitions.
+
+  Differences of medians, so that the phases add up to the median of a step.
+  """
+  times = 1e3 * np.array([loops[name] for name in _LOOPS])  # [5, R]
+  n = times.shape[1]
+  rows = np.random.default_rng(0).integers(n, size=(metrics.RESAMPLES, n))
+
+  def phases(times):
+    medians = np.median(times, -1)
+    return np.concatenate([medians[:-1] - medians[1:], medians[-1:]])
+
+  value = phases(times)
+  low, high = np.percentile(phases(times[:, rows]), [2.5, 97.5], 1)
+  return {
+    name: metrics.Estimate(*map(float, numbers))
+    for name, *numbers in zip(costs.PHASES, value, low, high, strict=True)
+  }
+
+
+def facts(cells: list[dict], loops: dict, asked: int) -> verdict.Facts:
+  """What the verdict is made from."""
+
+  def outside(name):
+    return (np.median(loops[name]['judged'])) / np.median(
+      loops['plain']['whole']
+    )
+
+  return verdict.Facts(
+    gamma=asked,
+    alpha=cells[0]['alpha'],
+    tau={r['gamma']: r['tau'] for r in cells},
+    c={r['gamma']: r['c'] for r in cells},
+    v={r['gamma']: r['v'] for r in cells},
+    speedup={r['gamma']: (r['speedup'], *r['speedup_ci']) for r in cells},
+    overhead=float(outside('speculative')),
+    plain_overhead=float(outside('plain')),
+  )
+
+
+def _interval(value: float, low: float, high: float, digits: int = 2) -> str:
+  return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
+
+
+def speed_table(rows: list[dict]) -> str:
+  """Model and measurement at every draft length, by domain and temperature."""
+  parts = []
+  for domain, temperature in dict.fromkeys(
+    (r['domain'], r['temperature']) for r in rows
+  ):
+    lines = []
+    for r in rows:
+      if (r['domain'], r['temperature']) != (domain, temperature):
+        continue
+      even = verdict.break_even_alpha(r['gamma'], r['c'], r['v'])
+      lines.append(
+        [
+          str(r['gamma']),
+          _interval(r['tau'], *r['tau_ci']),
+          f'{r["c"]:.3f}',
+          f'{r["v"]:.2f}',
+          _interval(r['predicted_speedup'], *r['predicted_speedup_ci']),
+          _interval(r['speedup'], *r['speedup_ci']),
+          _interval(
+            r['measured_over_predicted'], *r['measured_over_predicted_ci']
+          ),
+          '-' if even is None else f'{even:.2f}',
+        ]
+      )
+    head = ['gamma', 'tau', 'c', 'v', 'predicted', 'measured']
+    head += ['measured / predicted', 'break-even alpha']
+    parts.append(
+      f'### {rows[0]["drafter"]}, {domain}, temperature {temperature:g}\n\n'
+      f'{results.markdown(head, lines)}\n'
+    )
+  return '\n'.join(parts)
+
+
+def phase_table(loops: dict, row: dict) -> str:
+  """Where the time of a step goes, plain and speculative."""
+  steps = {
+    'plain': 1e3 * row['batch'] / row['baseline_tokens_per_second'],
+    'speculative': 1e3 * row['seconds'] / row['steps'],
+  }
+  columns = []
+  for name, step in steps.items():
+    found = split(loops[name])
+    column = [
+      (_interval(p.value, p.low, p.high, 3), p.value) for p in found.values()
+    ]
+    rest = step - sum(p.value for p in found.values())
+    column += [(f'{rest:.3f}', rest), (f'{step:.3f}', step)]
+    columns.append([(text, f'{value / step:.1%}') for text, value in column])
+  names = [*costs.PHASES, 'unexplained', 'step of the run']
+  head = ['phase', 'plain, ms', 'share', f'gamma {row["gamma"]}, ms', 'share']
+  lines = [
+    [name, *one, *other]
+    for name, one, other in zip(names, *columns, strict=True)
+  ]
+  return results.markdown(head, lines)
+
+
+def plot(rows: list[dict], path) -> None:
+  """Speed-up against gamma: model and measurement, with intervals."""
+  groups = list(dict.fromkeys((r['domain'], r['temperature']) for r in rows))
+  figure = Figure(figsize=(4 * len(groups), 3.2), layout='constrained')
+  for place, group in enumerate(groups):
+    axes = figure.add_subplot(1, len(groups), place + 1)
+    cells = [r for r in rows if (r['domain'], r['temperature']) == group]
+    gammas = [r['gamma'] for r in cells]
+    model = [r['predicted_speedup'] for r in cells]
+    band = np.transpose([r['predicted_speedup_ci'] for r in cells])
+    found = np.array([r['speedup'] for r in cells])
+    ends = np.transpose([r['speedup_ci'] for r in cells])
+    axes.fill_between(gammas, *band, alpha=0.2)
+    axes.plot(gammas, model, label='tau / (v + gamma c)')
+    reach = np.abs(ends - found)
+    axes.errorbar(gammas, found, reach, fmt='o', capsize=3, label='measured')
+    axes.axhline(1, color='gray', linewidth=0.8)
+    axes.set(xlabel='gamma', title=f'{group[0]}, temperature {group[1]:g}')
+    if not place:
+      axes.set_ylabel('times plain decoding')
+      axes.legend()
+  figure.savefig(path, dpi=120)
+
+
+def report(runner: run.Runner, asked: int) -> dict:
+  """Writes and prints what was found; returns the last line."""
+  rows = sorted(runner.folder.rows, key=lambda r: r['gamma'])
+  rows.sort(key=lambda r: (r['domain'], r['temperature']))
+  cells = headline(rows)
+  model, best = choose(cells)
+  loops = read_phases(runner, best['gamma'], best['domain'])
+  found = verdict.decide(facts(cells, loops, asked))
+  near = ', '.join(
+    f'{_interval(r["speedup"], *r["speedup_ci"])} at {r["gamma"]}'
+    for r in cells
+    if abs(r['gamma'] - model['gamma']) <= 1
+  )
+  text = (
+    f'{found.sentence}\n\n{speed_table(rows)}\n'
+    f'Best gamma by the model: {model["gamma"]}; measured there and beside '
+    f'it: {near}.\n\n'
+    f'### Where a step goes, {best["domain"]}, temperature 0\n\n'
+    f'{phase_table(loops, best)}\n'
+  )
+  runner.folder.write('summary.md', text)
+  plot(rows, runner.folder.path / 'speedup.png')
+  print(text)
+  names = ('c', 'v', 'tau', 'predicted_speedup', 'speedup')
+  return {
+    'results': str(runner.folder.path),
+    **{name: best[name] for name in names},
+    'ratio_ci': best['measured_over_predicted_ci'],
+    'best_gamma': best['gamma'],
+    'remedy': found.remedy,
+    'verdict': found.sentence,
+  }
+
+
+def main(x: Experiment) -> None:
+  try:
+    asked = narrow(x)
+    if x.quick:
+      run.shrink(x)
+    runner = Explainer(x)
+    runner.run()
+    last = report(runner, asked)
+  except (ValueError, measure.NotFinite) as error:
+    raise SystemExit(f'error: {error}') from error
+  print(json.dumps(last))
+
+
+if __name__ == '__main__':
+  command.run(main, Experiment)

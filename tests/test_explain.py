@@ -1,0 +1,149 @@
+"""Explaining a tiny pair: rows, phases, resume; costs; programs kept."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from experiments import build, costs, explain, measure, results
+from specjax import generate, sampling, verify
+from specjax.drafters import ngram, plain
+from specjax.types import Params, Spec
+from tests import models, tiny
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
+def settings(folder, **changes):
+  common = {'drafters': ('ngram',), 'gammas': (2,), 'temperatures': (0.0,)}
+  return tiny.experiment(folder, **common | changes)
+
+
+@pytest.fixture(scope='module')
+def explained(folder, tmp_path_factory):
+  """What was printed, and the folder."""
+  out = tmp_path_factory.mktemp('explained') / 'a'
+  printed = []
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('builtins.print', lambda text, **_: printed.append(text))
+    explain.main(settings(folder, results=str(out)))
+  return printed, out
+
+
+def test_the_last_line_has_what_was_promised(explained):
+  printed, out = explained
+  last = json.loads(printed[-1])
+  row = json.loads((out / 'rows.jsonl').read_text())
+  for name in ('c', 'v', 'tau', 'predicted_speedup', 'speedup'):
+    assert last[name] == row[name]
+  assert last['predicted_speedup'] == pytest.approx(
+    row['tau'] / (row['v'] + 2 * row['c'])
+  )
+  assert last['ratio_ci'] == row['measured_over_predicted_ci']
+  assert last['best_gamma'] == 2
+  assert last['verdict'] in printed[0]
+  assert (out / 'summary.md').read_text() == printed[0]
+  assert (out / 'speedup.png').stat().st_size > 5000
+
+
+def test_costs_are_those_of_the_repetitions(explained):
+  row = json.loads((explained[1] / 'rows.jsonl').read_text())
+  times = {n: np.array(t) for n, t in row['seconds_per_step'].items()}
+  assert {len(t) for t in times.values()} == {2}  # One for each prompt.
+  v = np.median(times['scored'] / times['plain'])
+  assert row['v'] == pytest.approx(v)
+  drafted = (times['whole'] - times['scored']) / times['plain']
+  assert row['c'] == pytest.approx(np.median(drafted) / 2)
+
+
+def test_a_second_start_measures_nothing(explained, folder, capsys):
+  printed, out = explained
+  before = {p.name: p.read_text() for p in out.glob('*.json*')}
+  explain.main(settings(folder, results=str(out)))
+  assert capsys.readouterr().out.splitlines()[-1] == printed[-1]
+  assert {p.name: p.read_text() for p in out.glob('*.json*')} == before
+
+
+def test_another_config_is_refused(explained, folder):
+  x = settings(folder, results=str(explained[1]), seed=1)
+  with pytest.raises(SystemExit, match=r'another config \(different: seed\)'):
+    explain.main(x)
+
+
+def test_one_drafter_and_gammas_around_its_own(folder):
+  x = tiny.experiment(folder, quick=False)
+  assert explain.narrow(x) == 2
+  assert x.drafters == ('draft',)
+  assert x.gammas == tuple(range(1, 9))
+  assert explain.narrow(settings(folder, gammas=(5, 7))) == 5
+
+
+def test_blocks_are_chosen_for_each_method(folder):
+  """12 rows are few, 13 are many; plain decoding always has few here."""
+  x = tiny.experiment(folder, drafters=('draft',), gammas=(11, 12))
+  built = build.build(x)
+  assert built.plain.target.config.blocked
+  few, many = built.methods
+  assert few.spec.target.config.blocked
+  assert not many.spec.target.config.blocked
+  assert few.params.drafter is not many.params.drafter
+  both = build.build(tiny.experiment(folder, gammas=(1, 2)))
+  first, second = (m for m in both.methods if m.drafter == 'draft')
+  assert first.params.drafter is second.params.drafter
+
+
+@pytest.fixture(scope='module')
+def job():
+  return measure.Job(
+    [[1, 2, 3, 1, 2], [4, 5, 4]],
+    np.arange(2),
+    sampling.make(2, 0.0),
+    new_tokens=24,
+    seed=0,
+    slots=128,
+  )
+
+
+def test_a_replay_takes_the_steps_it_stands_for(job):
+  """And nothing may be compiled while time is taken."""
+  target = models.tiny(11, 2)
+  weights = models.weights(target, 0)
+  base = measure.Way(
+    Spec(target, plain.make(), verify.token), Params(weights, None)
+  )
+  with pytest.raises(RuntimeError, match='compiled inside the timed'):
+    measure.decode(base.spec, base.params, job)
+  run = measure.decode(base.spec, base.params, job)
+  text = costs.known_text(job, run, target.config)
+  spec = Spec(target, ngram.make(3), verify.token)
+  replayed = costs.replay(spec, base.params, job)
+  mean = 1.5
+  params = Params(weights, (text, jax.numpy.float32(mean)))
+  found = measure.decode(replayed, params, job, timed=False)
+  assert found.texts == run.texts
+  # One accepted, two accepted, ...: 2 + 3 tokens a pair of steps, up to 24.
+  np.testing.assert_array_equal(found.counts.target_calls, 10)
+  whole = found.counts.histogram.sum(0)
+  assert whole[[0, 3]].tolist() == [0, 0]
+  assert whole[1] > 0 < whole[2]
+  assert generate.slots_for(replayed, 1) == generate.slots_for(spec, 1)
+
+
+def test_programs_are_kept(folder, tmp_path):
+  """Where they lie decides no result."""
+  x = settings(folder, compilation_cache=str(tmp_path / 'kept'))
+  assert results.settings_of(x) == results.settings_of(settings(folder))
+  try:
+    build.keep_programs(x.compilation_cache)
+    jax.block_until_ready(jax.jit(lambda x: x * 3 + 1)(np.ones(3)))
+  finally:
+    jax.config.update('jax_compilation_cache_dir', None)
+    compilation_cache.reset_cache()
+  assert list((tmp_path / 'kept').iterdir())
