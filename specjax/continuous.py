@@ -62,11 +62,6 @@ def place(state: SpecState, fresh: SpecState, rows: jax.Array) -> SpecState:
   )
 
 
-@jax.jit
-def _take(tree, rows):
-  return jax.tree.map(lambda x: x[rows], tree)
-
-
 class Parts(NamedTuple):
   """What the loop is made of; `benchmarks` takes the time of each."""
 
@@ -163,16 +158,18 @@ def decode(
       raise ValueError(f'{name} must be at least 1, got {number}')
   fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
   limits = np.broadcast_to(np.asarray(new_tokens), len(prompts))
+  # Taken apart on the host: no program depends on the number of prompts.
+  bits, impl = np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
+  given = jax.device_get(values)
 
   def read(indices: list[int]) -> SpecState:
-    keys, own = _take((key, values), np.array(indices))
     return parts.read(
       params,
       [prompts[i] for i in indices],
       spec=spec,
       new_tokens=limits[indices],
-      key=keys,
-      values=own,
+      key=jax.random.wrap_key_data(bits[indices], impl=impl),
+      values=jax.tree.map(lambda x: jnp.asarray(x[indices]), given),
       slots=fitted.slots,
       source_slots=fitted.source_slots,
     )
