@@ -19,5 +19,6 @@ def get_config() -> ManyPrompts:
         'specjax.drafters.lm.load', 3, pair.path('draft-128')
       ),
     },
+    repeats=2,
     prompts=Prompts(domains=('code', 'documentation'), count=100),
   )

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import continuous, generate, sampling
+from specjax import continuous, generate, sampling, verify
+from specjax.drafters import lm, lm_tree, ngram
+from specjax.models import table
+from specjax.types import Params, Spec
 from tests import models
 
-ROWS, GROUP = 3, 2
-NAMES = ('plain', 'lm', 'ngram', 'tree')
+ROWS = GROUP = 2
 # prompt, new tokens, temperature; more of them than rows, of every length.
 TEXTS = (
   ((1,), 40, 0.0),
@@ -25,8 +27,17 @@ TEXTS = (
   ((9, 8) * 30, 17, 1.3),
   ((3, 3, 3), 30, 1.0),
 )
-# It stands in the first prompt to be read, and in no text.
-POISON = 2
+ALL = tuple(range(len(TEXTS)))
+
+# Few programs, of models that are small: compiling is what these tests cost.
+# Every drafter on the usual pair is slow.
+SMALL, TABLE = models.DRAFT, table.build(models.VOCAB)
+SPECS = {
+  'lm': Spec(SMALL, lm.make(SMALL, 2), verify.token, (10,)),
+  'ngram': Spec(TABLE, ngram.make(3), verify.token, (10,)),
+  'tree': Spec(TABLE, lm_tree.make(TABLE, (0, 0)), verify.recursive, (10,)),
+}
+USUAL = {f'usual {name}': name for name in models.DRAFTERS}
 
 
 @pytest.fixture(autouse=True)
@@ -34,23 +45,36 @@ def _exact(float64):
   """Everything here is computed in float64."""
 
 
+def spec_of(name):
+  return models.spec_of(USUAL[name]) if name in USUAL else SPECS[name]
+
+
+def params_of(name):
+  if name in USUAL:
+    return models.params_of(USUAL[name])
+  target = spec_of(name).target
+  return models.double(
+    Params(models.weights(target, 5), models.near(target, 5))
+  )
+
+
 def options(name, indices):
   """Arguments of `decode`, and of `start`, for some of the texts."""
   prompts, new, temperature = zip(*(TEXTS[i] for i in indices), strict=True)
   return {
     'prompts': prompts,
-    'spec': models.spec_of(name),
+    'spec': spec_of(name),
     'new_tokens': list(new),
     'key': generate.row_keys(0, indices),
     'values': sampling.make(len(prompts), np.asarray(temperature)),
+    'slots': 128,
   }
 
 
-def decode(name, indices=range(len(TEXTS)), params=None, **more):
+def decode(name, indices=ALL, **more):
   """Results by the number of their text, in the order they came in."""
-  params = params or models.params_of(name)
-  sizes = {'rows': ROWS, 'group': GROUP}
-  found = continuous.decode(params, **options(name, indices) | sizes | more)
+  sizes = {'params': params_of(name), 'rows': ROWS, 'group': GROUP}
+  found = continuous.decode(**options(name, indices) | sizes | more)
   return [(indices[result.index], result) for result in found]
 
 
@@ -60,9 +84,10 @@ def together(name):
 
 
 def alone(name, index):
-  """The state of one text in a batch of its own."""
-  state = generate.start(models.params_of(name), **options(name, [index]))
-  return models.go(name, state)
+  """The state of one text in a batch of its own, beside itself."""
+  given, params = options(name, [index, index]), params_of(name)
+  state = generate.start(params, **given)
+  return generate.generate(params, state, 99, spec=given['spec'])
 
 
 def assert_equal(one, other):
@@ -72,10 +97,16 @@ def assert_equal(one, other):
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize(
+  'name',
+  [
+    *SPECS,
+    *(pytest.param(name, marks=pytest.mark.slow) for name in USUAL),
+  ],
+)
 def test_a_text_is_the_one_its_prompt_has_alone(name):
   found = together(name)
-  assert sorted(i for i, _ in found) == list(range(len(TEXTS)))
+  assert sorted(i for i, _ in found) == list(ALL)
   for i, result in found:
     state = alone(name, i)
     assert tuple(result.tokens) == models.new_tokens(state)[0]
@@ -96,10 +127,10 @@ def test_texts_are_worth_comparing():
 
 
 def test_rows_do_not_wait_for_the_longest_text():
-  """One that was read last is done before one that was read first."""
+  """One that was read later is done before one that was read earlier."""
   order = [i for i, _ in together('lm')]
   assert order != sorted(order)
-  assert order.index(4) < order.index(0)
+  assert order.index(4) < order.index(3)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +139,7 @@ def test_rows_do_not_wait_for_the_longest_text():
     ((6, 5, 4, 3, 2, 1, 0), {}),  # other rows, other neighbours
     ((3, 0, 5, 6), {'chunk': 1}),
     ((5, 3, 4, 0), {'chunk': 100, 'group': 1}),
-    ((5, 3), {}),  # fewer than rows
-    ((3,), {'slots': 128}),
+    ((3,), {}),  # fewer than rows
   ],
 )
 def test_a_text_depends_on_no_row_and_no_neighbour(indices, more):
@@ -134,28 +164,20 @@ def test_a_text_can_be_followed():
 
 def test_a_row_without_finite_logits_harms_nobody():
   """Nor does it harm the next text in its row, where it left its cache."""
-  params = jax.tree.map(jnp.asarray, models.params_of('plain'))
-  weights = dict(params.target)
-  weights['embedding'] = weights['embedding'].at[POISON].set(jnp.nan)
-  indices = (1, 0, 3, 4, 6)  # Text 1 alone has the poison; see below.
-  expected = dict(together('plain'))
-  assert POISON in TEXTS[1][0]
-  indices = [
-    i
-    for i in indices
-    if i == 1 or POISON not in (*TEXTS[i][0], *expected[i].tokens)
-  ]
-  assert len(indices) > ROWS
-  found = decode(
-    'plain',
-    indices,
-    params._replace(target=weights),
-    new_tokens=[5, *(TEXTS[i][1] for i in indices[1:])],
-  )
-  for i, result in found:
+  params = params_of('lm')
+  target = params.target | {'embedding': params.target['embedding'].copy()}
+  target['embedding'][5] = np.nan  # Nobody else reads a 5 or drafts one.
+  prompts = [(0,), (5,) * 20, (1,), (2,), (3,), (6,)]
+  changes = {'prompts': prompts, 'new_tokens': 6}
+  changes['values'] = sampling.make(len(prompts), 0.0)
+  indices = tuple(range(len(prompts)))
+  expected = dict(decode('lm', indices, **changes))
+  assert all(result.finite for result in expected.values())
+  changes['params'] = params._replace(target=target)
+  for i, result in decode('lm', indices, **changes):
     if i == 1:
-      assert not result.finite
       assert result.done
+      assert not result.finite
       assert result.tokens == []
     else:
       assert_equal(result, expected[i])
@@ -174,19 +196,22 @@ def test_groups_are_powers_of_two():
 def test_refills_compile_nothing_new(caplog):
   """However many prompts there are, whatever their values and limits."""
   together('lm')
+  params, given = params_of('lm'), options('lm', (5, 6, 3, 0, 2))
+  given |= {'new_tokens': 6, 'values': sampling.make(5, 0.5), 'chunk': 2}
   with jax.log_compiles():
-    more = {'new_tokens': 6, 'values': sampling.make(5, 0.5), 'chunk': 2}
-    assert len(decode('lm', (5, 6, 3, 0, 2), **more)) == 5
+    found = continuous.decode(params, **given, rows=ROWS, group=GROUP)
+    assert len(list(found)) == 5
     assert 'Compiling' not in caplog.text
-    decode('lm', (0, 3), rows=ROWS - 1)
-    assert 'Compiling jit(place)' in caplog.text
+    # And what does compile is seen: another number of rows.
+    continuous.empty(generate.start(params, **options('lm', [0])), ROWS + 1)
+    assert 'Compiling jit(empty)' in caplog.text
 
 
 def test_a_refill_copies_no_cache():
   """What is placed goes into the very buffers of the state."""
-  params, lm = models.params_of('lm'), options('lm', [0, 3])
+  params, lm = params_of('lm'), options('lm', [0, 3])
   fresh = generate.start(params, **lm)
-  state = continuous.empty(fresh, ROWS)
+  state = continuous.empty(fresh, ROWS + 1)
   assert state.done.all()
   before = state.cache[0].k.unsafe_buffer_pointer()
   placed = continuous.place(state, fresh, np.array([2, 0]))
