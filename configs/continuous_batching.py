@@ -19,6 +19,5 @@ def get_config() -> ManyPrompts:
         'specjax.drafters.lm.load', 3, pair.path('draft-128')
       ),
     },
-    repeats=2,
     prompts=Prompts(domains=('code', 'documentation'), count=100),
   )

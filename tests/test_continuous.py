@@ -166,21 +166,32 @@ def test_a_row_without_finite_logits_harms_nobody():
   """Nor does it harm the next text in its row, where it left its cache."""
   params = params_of('lm')
   target = params.target | {'embedding': params.target['embedding'].copy()}
-  target['embedding'][5] = np.nan  # Nobody else reads a 5 or drafts one.
-  prompts = [(0,), (5,) * 20, (1,), (2,), (3,), (6,)]
-  changes = {'prompts': prompts, 'new_tokens': 6}
-  changes['values'] = sampling.make(len(prompts), 0.0)
-  indices = tuple(range(len(prompts)))
-  expected = dict(decode('lm', indices, **changes))
-  assert all(result.finite for result in expected.values())
-  changes['params'] = params._replace(target=target)
-  for i, result in decode('lm', indices, **changes):
-    if i == 1:
-      assert result.done
-      assert not result.finite
-      assert result.tokens == []
-    else:
-      assert_equal(result, expected[i])
+  target['embedding'][5] = np.nan
+  prompts = [(5,) * 20, *((token,) for token in range(10))]
+
+  def texts(indices):
+    """With nobody else in the batch where there is a single index."""
+    chosen = [prompts[i] for i in indices]
+    found = continuous.decode(
+      params._replace(target=target),
+      chosen,
+      spec=spec_of('lm'),
+      new_tokens=6,
+      key=generate.row_keys(0, indices),
+      values=sampling.make(len(chosen), 0.0),
+      rows=ROWS,
+      group=GROUP,
+      slots=128,
+    )
+    return {indices[result.index]: result for result in found}
+
+  found = texts(range(len(prompts)))
+  for i, result in found.items():
+    assert_equal(result, texts([i])[i])
+  assert found[0].done
+  assert not found[0].finite
+  assert found[0].tokens == []
+  assert sum(result.finite for result in found.values()) > ROWS
 
 
 # Programs
