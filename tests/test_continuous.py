@@ -130,7 +130,7 @@ def test_rows_do_not_wait_for_the_longest_text():
   """One that was read later is done before one that was read earlier."""
   order = [i for i, _ in together('lm')]
   assert order != sorted(order)
-  assert order.index(4) < order.index(3)
+  assert order.index(4) < order.index(0)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_refill_copies_no_cache():
     ({'prompts': []}, 'prompts is empty'),
     ({'prompts': [(1,), (99,)]}, 'prompt 1 has a token outside'),
     ({'new_tokens': [1, 200], 'slots': 128}, '128, but prompt 1 needs 256'),
-    ({'new_tokens': [511, 1]}, 'prompt 0 and its new tokens make 512 tokens'),
+    ({'new_tokens': [512, 1], 'slots': None}, 'prompt 0 .* make 513 tokens'),
     ({'new_tokens': [1, 2, 3]}, 'new_tokens must be one number or 2'),
     ({'values': sampling.make(3)}, 'values has 3 rows for 2 prompts'),
     ({'key': generate.row_keys(0, [1])}, 'key has 1 rows for 2 prompts'),
