@@ -42,7 +42,7 @@ class Job:
   prompts: list[list[int]]
   indices: np.ndarray  # of the prompts in the experiment: they seed the keys
   values: sampling.Sampling
-  new_tokens: int
+  new_tokens: int | np.ndarray  # of all, or [B]
   seed: int
   slots: int
   source_slots: int | None = None  # of prompts that an encoder reads
@@ -113,7 +113,8 @@ def decode(
   state = start(spec, params, job)
   jax.block_until_ready(state)
   prefilled = time.perf_counter()
-  bound = jnp.asarray(job.new_tokens if steps is None else steps, jnp.int32)
+  bound = np.max(job.new_tokens) if steps is None else steps
+  bound = jnp.asarray(bound, jnp.int32)
   jax.block_until_ready(bound)
   before = generate.generate._cache_size()
   guard = jax.transfer_guard('disallow' if timed else 'allow')

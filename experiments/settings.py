@@ -254,6 +254,27 @@ class Parity(Experiment):
 
 
 @dataclasses.dataclass
+class ManyPrompts(Experiment):
+  """Many prompts through the rows of a batch, in three ways.
+
+  Attributes:
+    batch: rows.
+    shortest: new tokens of the shortest text. The lengths are drawn evenly
+      from here to `max_new_tokens`, as if the texts ended there.
+    chunks: steps between two looks at what has finished, each tried.
+    group: prompts read at once, at most.
+    repeats: passes over all prompts; one prompt at a time takes a single one.
+  """
+
+  batch: int = 16
+  shortest: int = 16
+  chunks: tuple[int, ...] = (4,)
+  group: int = 4
+  repeats: int = 3
+  temperatures: tuple[float, ...] = (1.0,)
+
+
+@dataclasses.dataclass
 class Certificate:
   """What is certified, and how surely.
 

@@ -128,7 +128,9 @@ def _source(way: Way, sources, batch: int) -> Source | None:
   if sources is None:
     return None
   needed = caches.round_slots(len(sources[0]))
-  slots = caches.fit_slots('source_slots', way.source_slots, needed)
+  slots = caches.fit_slots(
+    'source_slots', way.source_slots, needed, 'the prompt'
+  )
   return Source(*reading.pad(sources * batch, slots))
 
 

@@ -23,14 +23,14 @@ def round_slots(slots: int) -> int:
   return -(-slots // step) * step
 
 
-def fit_slots(name: str, slots: int | None, needed: int) -> int:
+def fit_slots(name: str, slots: int | None, needed: int, who: str) -> int:
   """Slots of a buffer: those asked for, by default what is needed.
 
   Raises:
-    ValueError: they are not enough; calls them by their name.
+    ValueError: they are not enough; calls them and who needs more by name.
   """
   if slots is not None and round_slots(slots) < needed:
-    raise ValueError(f'{name} is {slots}, but these rows need {needed}')
+    raise ValueError(f'{name} is {slots}, but {who} needs {needed}')
   return round_slots(slots) if slots else needed
 
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from specjax import cache as caches
 from specjax import counting, sampling, trees, verify
+from specjax.fitting import fit
+from specjax.fitting import slots_for as slots_for
 from specjax.models import reading, transformer
 from specjax.types import (
   Context,
@@ -38,11 +39,6 @@ def row_keys(seed: int, indices) -> jax.Array:
   """Keys [B] of rows: they depend on the prompt's index, not on its slot."""
   root = jax.random.key(seed, impl='threefry2x32')
   return _fold_in(root, jnp.asarray(indices, jnp.uint32))
-
-
-def slots_for(spec: Spec, limit: int) -> int:
-  """Slots a buffer needs so that no write of a step is ever clamped."""
-  return caches.round_slots(limit + spec.drafter.depth + 1)
 
 
 @functools.partial(jax.jit, static_argnames=('target', 'taps'))
@@ -119,33 +115,14 @@ def start(
   Raises:
     ValueError: an empty prompt, a token outside the vocabulary, more tokens
       than the target has positions or the buffer slots, values for another
-      vocabulary or another end of the text.
+      vocabulary, another end of the text or another number of rows.
   """
-  reason = spec.rule.refuses(spec.drafter)
-  if reason:
-    raise ValueError(f'the rule does not fit the drafter: {reason}')
   config = spec.target.config
-  reading.check_prompts(config, prompts)
-  sampling.check(values, config.vocab_size, spec.eos)
-  texts, read = reading.split(config, prompts)
+  fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
   source = None
-  if read is not None:
-    needed = caches.round_slots(max(len(p) for p in read))
-    source_slots = caches.fit_slots('source_slots', source_slots, needed)
-    source = Source(*reading.pad(read, source_slots))
-  limit = np.array([len(p) for p in texts], np.int32)
-  limit = limit + np.asarray(new_tokens, np.int32)
-  for who, positions in (
-    ('target', config.max_positions),
-    ('drafter', spec.drafter.positions),
-  ):
-    if positions is not None and limit.max() > positions:
-      raise ValueError(
-        f'prompt and new tokens make {limit.max()} tokens, but the {who} has '
-        f'{positions} positions: shorten one of them'
-      )
-  needed = slots_for(spec, int(limit.max()))
-  tokens, lengths = reading.pad(texts, caches.fit_slots('slots', slots, needed))
+  if fitted.sources is not None:
+    source = Source(*reading.pad(fitted.sources, fitted.source_slots))
+  tokens, lengths = reading.pad(fitted.texts, fitted.slots)
   cache, hidden = _read(
     params.target,
     tokens,
@@ -158,7 +135,7 @@ def start(
     params,
     tokens,
     lengths,
-    jnp.asarray(limit, jnp.int32),
+    jnp.asarray(fitted.limit),
     cache,
     hidden,
     key,

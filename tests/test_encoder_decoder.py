@@ -216,7 +216,11 @@ def test_an_encoder_without_a_source_is_refused():
   ('prompt', 'options', 'message'),
   [
     ((1,) * 513, {}, 'prompt 0 has 513 tokens for the encoder'),
-    ((1,) * 200, {'source_slots': 128}, 'source_slots is 128, .* need 256'),
+    (
+      (1,) * 200,
+      {'source_slots': 128},
+      'source_slots is 128, but prompt 0 needs 256',
+    ),
     ((1,), {'new_tokens': 512}, 'make 513 tokens, but the target has 512'),
   ],
 )

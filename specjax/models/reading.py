@@ -13,9 +13,11 @@ from specjax.models.config import TransformerConfig
 
 def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
   """Raises a ValueError where a model cannot read a prompt."""
-  if not len(prompts) or not all(len(prompt) for prompt in prompts):
-    raise ValueError('prompt is empty: it needs at least one token')
+  if not len(prompts):
+    raise ValueError('prompts is empty: give at least one')
   for i, prompt in enumerate(prompts):
+    if not len(prompt):
+      raise ValueError(f'prompt {i} is empty: it needs at least one token')
     if min(prompt) < 0 or max(prompt) >= config.vocab_size:
       raise ValueError(
         f'prompt {i} has a token outside the vocabulary of '

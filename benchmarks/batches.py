@@ -1,0 +1,192 @@
+"""The ways to decode many prompts, each timed alike: prompts apart.
+
+Nothing is compiled while time is taken (`Side.warm_up`), and what the host
+does between two dispatches counts as decoding.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from experiments import measure
+from experiments.checks import values
+from experiments.settings import ManyPrompts
+from specjax import continuous, generate
+from specjax.types import Params, Spec
+
+_STEPS, _TURNS = 24, 5  # of a measurement of a full step
+
+
+class Way(NamedTuple):
+  """What decodes: a spec with its parameters."""
+
+  spec: Spec
+  params: Params
+
+
+class Pass(NamedTuple):
+  """All prompts, decoded once. A unit is a prompt, a batch, or so many."""
+
+  texts: list[list[int]]
+  tokens: np.ndarray  # [units]
+  calls: np.ndarray  # [units] target calls of all rows
+  seconds: np.ndarray  # [units] of decoding
+  reading: np.ndarray  # [units] of reading prompts
+  shares: dict  # of a continuous pass, see `Clock.shares`
+
+
+class Clock:
+  """The parts of a continuous run, and the seconds that each takes."""
+
+  def __init__(self, rows: int):
+    self.rows = rows
+    self.seconds = {'read': 0.0, 'place': 0.0, 'advance': 0.0}
+    self.chunks: list[tuple[int, int]] = []  # row-steps taken, and possible
+    self.filled = 0  # chunks before the last prompt was placed
+
+  def parts(self) -> continuous.Parts:
+    return continuous.Parts(
+      functools.partial(self.time, 'read', generate.start),
+      self.place,
+      self.advance,
+    )
+
+  def time(self, name: str, function: Callable, *args, **kwargs):
+    begin = time.perf_counter()
+    out = jax.block_until_ready(function(*args, **kwargs))
+    self.seconds[name] += time.perf_counter() - begin
+    return out
+
+  def place(self, *args):
+    self.filled = len(self.chunks)
+    return self.time('place', continuous.place, *args)
+
+  def advance(self, params, state, steps, *, spec):
+    before = np.array(state.counts.target_calls)
+    run = functools.partial(generate.generate, spec=spec)
+    state = self.time('advance', run, params, state, steps)
+    taken = np.array(state.counts.target_calls) - before
+    # As many steps as the row took that was live for longest.
+    self.chunks.append((int(taken.sum()), int(taken.max()) * self.rows))
+    return state
+
+  def shares(self, seconds: float, step: float) -> dict:
+    """What the efficiency is the product of, and why rows were idle.
+
+    Args:
+      seconds: of decoding, altogether.
+      step: seconds of a full step.
+    """
+    taken, possible = np.array(self.chunks).T
+    idle = possible - taken
+    total = possible.sum()
+    return {
+      'occupancy': taken.sum() / total,
+      'full_step_over_step': (
+        step * total / self.rows / self.seconds['advance']
+      ),
+      'share_of_steps': self.seconds['advance'] / seconds,
+      'idle_until_the_chunk_ended': idle[: self.filled].sum() / total,
+      'idle_without_a_prompt': idle[self.filled :].sum() / total,
+      'place_seconds': self.seconds['place'],
+      'host_seconds': (
+        seconds - self.seconds['advance'] - self.seconds['place']
+      ),
+    }
+
+
+class Side:
+  """Plain decoding or one drafter, with its prompts and their lengths."""
+
+  def __init__(self, x: ManyPrompts, many: Way, one: Way, texts, slots):
+    self.x, self.many, self.one = x, many, one
+    self.texts, self.slots = texts, slots
+    random = np.random.default_rng(x.seed)
+    size = len(texts)
+    self.new = random.integers(x.shortest, x.max_new_tokens + 1, size)
+
+  def job(self, indices, new) -> measure.Job:
+    x, texts = self.x, [self.texts[i] for i in indices]
+    own = values(x, self.many.spec, len(texts), x.temperatures[0])
+    indices = np.asarray(indices)
+    return measure.Job(texts, indices, own, new, x.seed, *self.slots)
+
+  def batch(self, first: int, rows: int) -> measure.Job:
+    """Prompts from `first` on; rows beyond the last are given no tokens."""
+    indices = np.arange(first, first + rows)
+    inside = indices < len(self.texts)
+    indices = np.where(inside, indices, 0)
+    return self.job(indices, np.where(inside, self.new[indices], 0))
+
+  def batches(self, way: Way, rows: int) -> Pass:
+    """In batches of so many rows; a unit is a batch."""
+    texts, units = [], []
+    for first in range(0, len(self.texts), rows):
+      run = measure.decode(*way, self.batch(first, rows))
+      texts += run.texts
+      counts = run.counts.tokens.sum(), run.counts.target_calls.sum()
+      units.append((*counts, run.seconds, run.prefill_seconds))
+    return Pass(texts[: len(self.texts)], *np.array(units).T, {})
+
+  def refilled(self, chunk: int, count: int, **options):
+    """Results of the first prompts, with rows that are refilled."""
+    x, job = self.x, self.job(range(count), self.new[:count])
+    slots, source_slots = self.slots
+    return continuous.decode(
+      self.many.params,
+      job.prompts,
+      spec=self.many.spec,
+      new_tokens=job.new_tokens,
+      key=generate.row_keys(job.seed, job.indices),
+      values=job.values,
+      rows=x.batch,
+      chunk=chunk,
+      group=x.group,
+      slots=slots,
+      source_slots=source_slots,
+      **options,
+    )
+
+  def continuous(self, chunk: int, step: float) -> Pass:
+    """With rows that are refilled; a unit is `batch` texts as they finish."""
+    rows, count = self.x.batch, len(self.texts)
+    clock, texts = Clock(rows), [[] for _ in self.texts]
+    marks, sums = [(0, 0, 0.0, 0.0)], np.zeros(2)
+    begin = time.perf_counter()
+    found = self.refilled(chunk, count, parts=clock.parts())
+    for i, result in enumerate(found, 1):
+      if not result.finite:
+        raise measure.NotFinite('the target gave logits that are not finite')
+      texts[result.index] = result.tokens
+      sums += result.counts.tokens, result.counts.target_calls
+      if i % rows == 0 or i == count:
+        read = clock.seconds['read']
+        marks.append((*sums, time.perf_counter() - begin - read, read))
+    units = np.diff(np.array(marks), axis=0)
+    return Pass(texts, *units.T, clock.shares(units[:, 2].sum(), step))
+
+  def full_step(self) -> float:
+    """Seconds of a step in which every row is live: the median of turns."""
+    x, times = self.x, []
+    depth = self.many.spec.drafter.depth
+    steps = max(1, min(_STEPS, x.max_new_tokens // (depth + 1)))
+    rows = np.arange(x.batch) % len(self.texts)
+    job = self.job(rows, x.max_new_tokens)
+    for _ in range(_TURNS):
+      run = measure.decode(*self.many, job, steps)
+      times.append(run.seconds / run.counts.target_calls.max())
+    return float(np.median(times))
+
+  def warm_up(self) -> None:
+    """Compiles everything that will be timed."""
+    for way, rows in ((self.one, 1), (self.many, self.x.batch)):
+      measure.decode(*way, self.batch(0, rows), 1, timed=False)
+    size = 1
+    while size <= min(self.x.group, self.x.batch, len(self.texts)):
+      for _ in self.refilled(1, size):
+        pass
+      size *= 2

@@ -1,0 +1,280 @@
+"""Many prompts through the rows of a batch: refilled, waiting, or one by one.
+
+  python -m benchmarks.continuous_batching \\
+    --config configs/continuous_batching.py
+
+The texts end at lengths drawn with the seed, so that rows finish at different
+times. The same prompts, keys and lengths are decoded
+
+  alone       one at a time, with weights in blocks where these pay
+  static      in batches that wait for their longest text
+  continuous  with rows that are refilled (`specjax.continuous`)
+
+ideal       seconds if every step were full: target calls of all texts over the
+            rows, times the seconds of a step in which every row is live
+efficiency  ideal over the seconds of decoding: all but reading the prompts,
+            with what the host does between two chunks
+The seconds of a full step are measured before every pass. Each drafter has its
+rows, and so has plain decoding; a run that was stopped goes on with the next.
+"""
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.batches import Pass, Side, Way
+from experiments import command, measure, prompts, results
+from experiments.build import build
+from experiments.checks import need
+from experiments.settings import ManyPrompts
+from specjax import metrics
+
+_ALONE, _STATIC, _CONTINUOUS = 'alone', 'static', 'continuous'
+
+
+def shrink(x: ManyPrompts) -> None:
+  """The quick version: few and short texts."""
+  x.prompts.count = min(x.prompts.count, 12)
+  x.max_new_tokens = min(x.max_new_tokens, 32)
+  x.shortest = min(x.shortest, 4)
+  x.repeats = 1
+
+
+def check(x: ManyPrompts) -> None:
+  """Checks the fields that only this program has.
+
+  Raises:
+    ValueError: names the field and the remedy.
+  """
+  for name in ('shortest', 'group', 'repeats'):
+    value = getattr(x, name)
+    need(value >= 1, f'{name} must be at least 1, got {value}')
+  need(
+    x.shortest <= x.max_new_tokens,
+    f'shortest is {x.shortest}, but max_new_tokens {x.max_new_tokens}: lower '
+    'one or raise the other',
+  )
+  need(
+    x.chunks and min(x.chunks) >= 1,
+    f'chunks must be integers of at least 1, such as 4, got {x.chunks}',
+  )
+  for name in ('temperatures', 'verifiers'):
+    found = getattr(x, name)
+    need(len(found) == 1, f'{name} must be a single one here, got {found}')
+
+
+class Measured(NamedTuple):
+  """The passes of one way to decode, and the full steps before them."""
+
+  way: str
+  chunk: int | None
+  passes: list[Pass]
+  steps: list[float]
+
+  def totals(self) -> list[float]:
+    """Seconds of each pass, reading included."""
+    return [(p.seconds + p.reading).sum() for p in self.passes]
+
+
+def measure_side(side: Side, bar) -> list[Measured]:
+  """Each way in turn, as often as asked; one at a time only once."""
+  x = side.x
+  side.warm_up()
+  bar.update()
+  alone = side.batches(side.one, 1)
+  bar.update()
+  found = [Measured(_ALONE, None, [alone], [])]
+  found.append(Measured(_STATIC, None, [], []))
+  found += [Measured(_CONTINUOUS, chunk, [], []) for chunk in x.chunks]
+  for _ in range(x.repeats):
+    for measured in found[1:]:
+      step = side.full_step()
+      if measured.chunk is None:
+        made = side.batches(side.many, x.batch)
+      else:
+        made = side.continuous(measured.chunk, step)
+      measured.passes.append(made)
+      measured.steps.append(step)
+      bar.update()
+  return found
+
+
+def _ideal(x: ManyPrompts, measured: Measured) -> dict:
+  """How far a way is from full steps; see the head of this file."""
+  if not measured.steps:
+    return dict.fromkeys(('step_seconds', 'efficiency', 'efficiency_ci'))
+  pairs = list(zip(measured.passes, measured.steps, strict=True))
+  ideal = np.concatenate([p.calls * step / x.batch for p, step in pairs])
+  seconds = np.concatenate([p.seconds for p, _ in pairs])
+  reading = np.concatenate([p.reading for p, _ in pairs])
+  efficiency = metrics.ratio(ideal, seconds)
+  return {
+    'step_seconds': measured.steps,
+    'ideal_seconds': ideal.sum() / len(pairs),
+    'efficiency': efficiency.value,
+    'efficiency_ci': efficiency.interval,
+    'efficiency_by_pass': [
+      p.calls.sum() * step / x.batch / p.seconds.sum() for p, step in pairs
+    ],
+    'ideal_over_all_seconds': ideal.sum() / (seconds + reading).sum(),
+  }
+
+
+def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
+  """The row of one way; `others` are those it is compared with, by name."""
+  passes = measured.passes
+  tokens, calls, seconds, reading = (
+    np.concatenate([getattr(p, name) for p in passes])
+    for name in ('tokens', 'calls', 'seconds', 'reading')
+  )
+  speed = metrics.ratio(tokens, seconds)
+  whole = metrics.ratio(tokens, seconds + reading)
+  alone = others[_ALONE].passes[0].texts
+  same = [a == b for p in passes for a, b in zip(alone, p.texts, strict=True)]
+  return {
+    **cell,
+    'way': measured.way,
+    'chunk': measured.chunk,
+    'passes': len(passes),
+    'tokens': int(passes[0].tokens.sum()),
+    'target_calls': int(passes[0].calls.sum()),
+    'tau': tokens.sum() / calls.sum(),
+    'seconds': seconds.sum() / len(passes),
+    'reading_seconds': reading.sum() / len(passes),
+    'all_seconds_by_pass': measured.totals(),
+    'tokens_per_second': speed.value,
+    'tokens_per_second_ci': speed.interval,
+    'tokens_per_second_with_reading': whole.value,
+    'tokens_per_second_with_reading_ci': whole.interval,
+    **{
+      f'times_{name}': np.mean(other.totals()) / np.mean(measured.totals())
+      for name, other in others.items()
+    },
+    **_ideal(x, measured),
+    'shares': [p.shares for p in passes if p.shares],
+    'same_text_as_alone': float(np.mean(same)),
+  }
+
+
+def sides(x: ManyPrompts) -> dict[str, tuple[dict, Callable[[], Side]]]:
+  """What identifies each side's rows, and what makes it ready."""
+  many, one = build(x), build(dataclasses.replace(x, batch=1))
+  texts = [t for chosen in many.prompts.values() for t in chosen.texts]
+  slots = many.slots(x.max_new_tokens)
+  common = {
+    'config': x.name,
+    'target': many.target,
+    'temperature': x.temperatures[0],
+    'batch': x.batch,
+    'group': x.group,
+    'prompts': len(texts),
+    'prompts_hash': prompts.digest(texts),
+    'new_tokens': [x.shortest, x.max_new_tokens],
+    'seed': x.seed,
+    **results.conditions(),
+  }
+
+  def prepare(name, gamma, draft, *ways):
+    cell = common | {'drafter': name, 'gamma': gamma, 'draft': draft}
+    return cell, functools.partial(Side, x, *ways, texts, slots)
+
+  pairs = Way(many.plain, many.plain_params), Way(one.plain, one.plain_params)
+  found = {'plain': prepare('plain', 0, None, *pairs)}
+  for m, other in zip(many.methods, one.methods, strict=True):
+    ways = Way(m.spec, m.params), Way(other.spec, other.params)
+    name = f'{m.drafter}, gamma {m.gamma}'
+    found[name] = prepare(m.drafter, m.gamma, m.draft, *ways)
+  return found
+
+
+def run(x: ManyPrompts, folder: results.Folder) -> None:
+  """Makes the rows that are missing, one side after another."""
+  missing = {
+    name: side
+    for name, side in sides(x).items()
+    if not folder.has(drafter=side[0]['drafter'], gamma=side[0]['gamma'])
+  }
+  each = 2 + x.repeats * (1 + len(x.chunks))
+  with tqdm(total=each * len(missing), file=sys.stderr) as bar:
+    for name, (cell, make) in missing.items():
+      bar.set_description(name)
+      found = measure_side(make(), bar)
+      others = {m.way: m for m in found[:2]}
+      for measured in found:
+        folder.add(_plain(row(x, cell, measured, others)))
+
+
+def _plain(value: Any):
+  """numpy scalars as Python ones, for JSON."""
+  if isinstance(value, dict):
+    return {k: _plain(v) for k, v in value.items()}
+  if isinstance(value, list):
+    return [_plain(v) for v in value]
+  return value.item() if isinstance(value, np.generic) else value
+
+
+def table(rows: list[dict]) -> str:
+  """One line for each way and drafter."""
+  head = ['drafter', 'gamma', 'way', 'chunk', 'tokens/s', 'with reading']
+  head += ['x alone', 'x static', 'efficiency', 'tau', 'same text as alone']
+  lines = []
+  for r in rows:
+    efficiency = '-'
+    if r['efficiency'] is not None:
+      low, high = r['efficiency_ci']
+      efficiency = f'{r["efficiency"]:.2f} [{low:.2f}, {high:.2f}]'
+    low, high = r['tokens_per_second_ci']
+    lines.append(
+      [
+        r['drafter'],
+        str(r['gamma'] or '-'),
+        r['way'],
+        str(r['chunk'] or '-'),
+        f'{r["tokens_per_second"]:.0f} [{low:.0f}, {high:.0f}]',
+        f'{r["tokens_per_second_with_reading"]:.0f}',
+        f'{r["times_alone"]:.2f}',
+        f'{r["times_static"]:.2f}',
+        efficiency,
+        f'{r["tau"]:.2f}',
+        f'{r["same_text_as_alone"]:.1%}',
+      ]
+    )
+  return results.markdown(head, lines) + '\n'
+
+
+def summary(rows: list[dict]) -> dict:
+  """The numbers that matter, for scripts."""
+  return {
+    f'{r["drafter"]} {r["way"]} {r["chunk"] or ""}'.strip(): {
+      'tokens_per_second': r['tokens_per_second'],
+      'efficiency': r['efficiency'],
+    }
+    for r in rows
+  }
+
+
+def main(x: ManyPrompts) -> None:
+  if x.quick:
+    shrink(x)
+  try:
+    check(x)
+    folder = results.Folder(
+      x.results or results.default_folder(x), results.settings_of(x)
+    )
+    run(x, folder)
+  except (ValueError, measure.NotFinite) as error:
+    raise SystemExit(f'error: {error}') from error
+  folder.write('summary.md', table(folder.rows))
+  print(table(folder.rows))
+  found = {'results': str(folder.path), **summary(folder.rows)}
+  print(json.dumps(found))
+
+
+if __name__ == '__main__':
+  command.run(main, ManyPrompts)

@@ -1,0 +1,23 @@
+"""Two hundred prompts: sixteen rows that are refilled, or that wait.
+
+  python -m benchmarks.continuous_batching \\
+    --config configs/continuous_batching.py
+
+Plain decoding and draft-128, 16 to 128 new tokens a prompt.
+"""
+
+from experiments.settings import Candidate, Checkpoint, ManyPrompts, Prompts
+from specjax import pair
+
+
+def get_config() -> ManyPrompts:
+  return ManyPrompts(
+    name='continuous_batching',
+    target=Checkpoint(pair.path('target')),
+    candidates={
+      'draft-128': Candidate(
+        'specjax.drafters.lm.load', 3, pair.path('draft-128')
+      ),
+    },
+    prompts=Prompts(domains=('code', 'documentation'), count=100),
+  )
