@@ -54,7 +54,7 @@ def _read(weights, tokens, length, source, *, target, taps):
 
 @functools.partial(
   jax.jit,
-  static_argnames=('drafter', 'vocab_size'),
+  static_argnames=('drafter', 'target'),
   donate_argnames=('tokens', 'cache'),
 )
 def _begin(
@@ -69,13 +69,13 @@ def _begin(
   source,
   *,
   drafter,
-  vocab_size,
+  target,
 ):
   """The state of rows whose prompts were read."""
   batch = len(length)
-  history = sampling.history(values, tokens, length, vocab_size)
+  history = sampling.history(values, tokens, length, target.config.vocab_size)
   ctx = Context(tokens, length, cache, values, history, source)
-  return SpecState(
+  state = SpecState(
     tokens=tokens,
     length=length,
     start=length + 0,  # A buffer of its own: the state is donated.
@@ -90,6 +90,9 @@ def _begin(
     counts=counting.none(batch, drafter.depth),
     source=source,
   )
+  if target.layout is not None:
+    state = target.layout.constrain_state(state)
+  return state
 
 
 def start(
@@ -146,6 +149,12 @@ def start(
       )
   needed = slots_for(spec, int(limit.max()))
   tokens, lengths = reading.pad(texts, caches.fit_slots('slots', slots, needed))
+  limits = jnp.asarray(limit, jnp.int32)
+  if spec.target.layout is not None:
+    # All that a process has made on a device of its own.
+    tokens, lengths, limits, key, values, source = spec.target.layout.put_rows(
+      (tokens, lengths, limits, key, values, source)
+    )
   cache, hidden = _read(
     params.target,
     tokens,
@@ -158,14 +167,14 @@ def start(
     params,
     tokens,
     lengths,
-    jnp.asarray(limit, jnp.int32),
+    limits,
     cache,
     hidden,
     key,
     values,
     source,
     drafter=spec.drafter,
-    vocab_size=config.vocab_size,
+    target=spec.target,
   )
 
 
@@ -311,11 +320,13 @@ def step(
     counts=counts,
   )
   # Index types follow the precision in force; a state's own do not change.
-  return jax.tree.map(
+  new = jax.tree.map(
     lambda x, old: x if x.dtype == old.dtype else x.astype(old.dtype),
     new,
     state,
   )
+  layout = spec.target.layout
+  return new if layout is None else layout.constrain_state(new)
 
 
 @functools.partial(
