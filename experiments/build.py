@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from experiments import prompts, vocabulary
+from experiments import devices, prompts, vocabulary
 from experiments.checks import (
   candidates,
   check,
@@ -204,7 +204,10 @@ def _load(candidate: Candidate, target, depth: int, longest: int):
     )
   except TypeError as error:
     raise ValueError(f'candidates: {candidate.load}: {error}') from error
-  return load(*arguments.args, **arguments.kwargs)
+  drafter, params = load(*arguments.args, **arguments.kwargs)
+  if target.layout is not None:
+    params = target.layout.put_whole(params)  # Where it is not there yet.
+  return drafter, params
 
 
 def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
@@ -223,6 +226,13 @@ def _few_rows(rows: int) -> bool:
   return jax.default_backend() == 'cpu' and rows <= 8
 
 
+def predict(x: Experiment, described, texts: dict[str, Chosen]) -> devices.Load:
+  """What each device will hold of models and prompts; see `devices`."""
+  lengths = [len(t) for chosen in texts.values() for t in chosen.texts]
+  rows = max(len(chosen.texts) for chosen in texts.values())
+  return devices.predict(x, described, max(lengths), rows)
+
+
 def build(x: Experiment) -> Built:
   """Checks the experiment, loads its weights and returns what runs.
 
@@ -230,12 +240,18 @@ def build(x: Experiment) -> Built:
     ValueError: names the field and the remedy.
   """
   check(x)
+  devices.check(x)
   rules = {name: resolve_rule(name) for name in x.verifiers}
+  layout = devices.make_layout(x.mesh)
   tokenizer, described = survey(x)
+  devices.check_heads(x.mesh, described)
   texts = read_prompts(x, tokenizer, described)
+  devices.check_memory(x, predict(x, described, texts))
   chosen = candidates(x)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   target = described['target'].model
+  if layout is not None:
+    target = transformer.place(target, layout)
   prompt = max(len(t) for found in texts.values() for t in found.texts)
   longest = prompt + x.max_new_tokens
   drafts = {
@@ -246,10 +262,12 @@ def build(x: Experiment) -> Built:
   _check_rules(x, rules, chosen, drafts)
   eos = checkpoints.eos_ids(x.target.path)
   values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
-  target, weights = many = checkpoints.load(x.target.path, max_length=longest)
+  target, weights = many = checkpoints.load(
+    x.target.path, max_length=longest, layout=layout
+  )
   nodes = max(drafter.nodes for drafter, _ in drafts.values())
   fast = drafts
-  if _few_rows(x.batch * (nodes + 1)):
+  if layout is None and _few_rows(x.batch * (nodes + 1)):
     target, weights = transformer.block(target, weights)
     fast = {
       (name, gamma): _load(chosen[name], target, gamma, longest)

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import generate, sampling
+from experiments import collectives
+from specjax import generate, sampling, sharding
 from specjax.drafters import plain
 from specjax.types import Counts, Draft, Drafter, Params, Spec
 
@@ -86,6 +87,8 @@ def decode(
   jax.block_until_ready(state)
   prefilled = time.perf_counter()
   bound = jnp.asarray(job.new_tokens if steps is None else steps, jnp.int32)
+  layout = spec.target.layout
+  bound = bound if layout is None else layout.put_whole(bound)
   jax.block_until_ready(bound)
   before = generate.generate._cache_size()
   with jax.transfer_guard('disallow' if timed else 'allow'):
@@ -96,7 +99,7 @@ def decode(
   compilations = generate.generate._cache_size() - before
   if timed and compilations:
     raise RuntimeError('a program was compiled inside the timed region')
-  state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
+  state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
     raise NotFinite('the target gave logits that are NaN or infinite')
   texts = [
@@ -104,6 +107,17 @@ def decode(
     for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
   ]
   return Run(texts, state.counts, seconds, prefilled - begin, compilations)
+
+
+def exchanged(spec: Spec, params: Params, job: Job) -> dict:
+  """What devices exchange at a step; see `collectives.count`."""
+  layout = spec.target.layout
+  if layout is None:
+    return {}
+  state = _start(spec, params, job)
+  steps = layout.put_whole(jnp.ones((), jnp.int32))
+  lowered = generate.generate.lower(params, state, steps, spec=spec)
+  return collectives.count(lowered.compile().as_text())
 
 
 def compile_all(
@@ -157,17 +171,18 @@ class Costs:
 
 def idle(spec: Spec, params: Params, job: Job) -> Spec:
   """The spec with a drafter that proposes as many tokens at no cost."""
+  state = _start(spec, params, job)
 
-  def propose(params):
-    state = _start(spec, params, job)
+  def propose(params, state):
     ctx = generate.context(state)
     return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
 
   depth, nodes = spec.drafter.depth, spec.drafter.nodes
-  drawn = jax.eval_shape(propose, params).probs is not None
+  drawn = jax.eval_shape(propose, params, state).probs is not None
   parents = range(depth)
   if nodes != depth:  # A tree: one of its own shape.
-    parents = np.asarray(jax.jit(propose)(params).parents[0]).tolist()
+    found = sharding.fetch(jax.jit(propose)(params, state).parents)
+    parents = found[0].tolist()
   vocab = spec.target.config.vocab_size
   return dataclasses.replace(
     spec, drafter=_idle(tuple(parents), depth, drawn, vocab)

@@ -16,7 +16,8 @@ import subprocess
 
 import jax
 
-from experiments import prompts
+from experiments import devices, processes, prompts
+from experiments.settings import Mesh
 from specjax import metrics
 
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
@@ -26,6 +27,10 @@ def settings_of(experiment) -> dict:
   """What decides the results: every field but where they go."""
   settings = dataclasses.asdict(experiment)
   settings.pop('results')
+  if 'mesh' in settings:
+    settings['mesh'] = devices.describe(experiment.mesh)
+    if settings['mesh'] == devices.describe(Mesh()):
+      del settings['mesh']  # One device, as ever.
   # Where the weights lie does not matter, what they are called does.
   text = json.dumps(settings, sort_keys=True, default=str)
   here = str(pathlib.Path(__file__).parent.parent)
@@ -119,6 +124,41 @@ class Folder:
     part = self.path / f'{name}.part'
     part.write_text(text)
     part.rename(self.path / name)
+
+
+class Follower(Folder):
+  """The folder where another process writes it: rows, and nothing on disk."""
+
+  def __init__(self, rows: list[dict]):
+    self.rows = rows
+
+  def add(self, row: dict) -> None:
+    self.rows.append(row)
+
+  def write(self, name: str, text: str) -> None:
+    pass
+
+
+def open_folder(experiment, texts: dict[str, list[list[int]]]) -> Folder:
+  """The folder of an experiment: that of process 0, which others follow.
+
+  Args:
+    experiment: the experiment.
+    texts: its prompts, by domain.
+
+  Raises:
+    ValueError: it holds other results, or rows of other prompts.
+  """
+
+  def make():
+    path = experiment.results or default_folder(experiment)
+    folder = Folder(path, settings_of(experiment))
+    folder.check_prompts(texts)
+    return folder
+
+  folder = processes.alone(make)
+  rows = processes.share(folder and folder.rows)
+  return folder or Follower(rows)
 
 
 def conditions() -> dict:

@@ -10,10 +10,20 @@ import json
 import resource
 import sys
 
+import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import command, measure, prompts, results, ties
+from experiments import (
+  collectives,
+  command,
+  devices,
+  measure,
+  processes,
+  prompts,
+  results,
+  ties,
+)
 from experiments.build import Built, Method, build
 from experiments.checks import values
 from experiments.settings import Experiment
@@ -42,11 +52,8 @@ class Runner:
           f'batch {x.batch} is more than the {len(texts)} prompts of {domain}: '
           'raise prompts.count, or lower batch'
         )
-    self.folder = results.Folder(
-      x.results or results.default_folder(x), results.settings_of(x)
-    )
+    self.folder = results.open_folder(x, self.prompts)
     self.conditions = results.conditions()
-    self.folder.check_prompts(self.prompts)
     self.slots, self.source_slots = self.built.slots(x.max_new_tokens)
     self.groups = [
       (d, t)
@@ -56,6 +63,7 @@ class Runner:
     ]
     self.alphas: dict = {}
     self.costs: dict = {}
+    self.exchanged: dict = {}
 
   def cell(self, method: Method, domain: str, temperature: float) -> dict:
     """What identifies a row."""
@@ -92,9 +100,11 @@ class Runner:
     ]
 
   def whole(self, domain: str, temperature: float) -> measure.Job:
-    """All prompts of a domain in one batch."""
+    """All prompts of a domain in one batch; some again to fill up the mesh."""
     texts = self.prompts[domain]
-    return self.job(texts, range(len(texts)), temperature)
+    rows = devices.round_rows(len(texts), self.x.mesh)
+    place = [i % len(texts) for i in range(rows)]
+    return self.job([texts[i] for i in place], place, temperature)
 
   def warm_up(self, bar) -> None:
     """Compiles every program and measures the costs."""
@@ -120,6 +130,9 @@ class Runner:
       self.costs[method] = measure.costs(
         (method.spec, method.params), base, job, repeats
       )
+      self.exchanged[method] = measure.exchanged(
+        method.spec, method.params, job
+      )
       bar.update()
 
   def measure_alpha(self, domain: str, temperature: float) -> None:
@@ -130,7 +143,10 @@ class Runner:
         counts = measure.decode(
           m.single, m.single_params, job, timed=False
         ).counts
-        found[m.single] = metrics.ratio(counts.overlap, counts.histogram.sum(1))
+        many = len(self.prompts[domain])
+        found[m.single] = metrics.ratio(
+          counts.overlap[:many], counts.histogram[:many].sum(1)
+        )
       self.alphas[m, (domain, temperature)] = found[m.single]
 
   def group(self, domain: str, temperature: float, bar) -> None:
@@ -233,6 +249,8 @@ class Runner:
         'compilations': self.compilations + sum(r.compilations for r in runs),
         'paper': None,
         'seed': x.seed,
+        'mesh': devices.describe(x.mesh) | {'processes': jax.process_count()},
+        'collectives': self.exchanged[method],
         **self.conditions,
       }
     )
@@ -270,7 +288,9 @@ class Runner:
       return
     units = len(self.units(*self.groups[0]))
     total = len(self.built.methods) + units * len(self.groups)
-    with tqdm(total=total, file=sys.stderr) as bar:
+    with tqdm(
+      total=total, file=sys.stderr, disable=not processes.leads()
+    ) as bar:
       self.warm_up(bar)
       for domain, temperature in self.groups:
         self.group(domain, temperature, bar)
@@ -295,21 +315,50 @@ def best(rows: list[dict]) -> dict | None:
   return max(lossless, key=lambda r: r['speedup'], default=None)
 
 
+def show(rows: list[dict]) -> str:
+  """What the devices of a mesh exchange at a step, for each method."""
+  lines = {
+    f'{r["drafter"]}, {r["verifier"]}, gamma {r["gamma"]}: '
+    + collectives.describe(r['collectives'])
+    for r in rows
+    if r.get('collectives')
+  }
+  if not lines:
+    return ''
+  listed = ''.join(f'- {line}\n' for line in sorted(lines))
+  return f'\n### Exchanged by the devices at a step\n\n{listed}'
+
+
 def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
   try:
+    devices.check(x)
+    processes.join(x.mesh)
     runner = Runner(x)
-    folder = runner.folder
-    for domain, chosen in runner.built.prompts.items():
-      sentence = prompts.describe(len(chosen.texts), chosen.facts())
-      print(f'{domain}: {sentence}', flush=True)
-    if not runner.groups:
-      print(f'{folder.path} is complete; --config.results measures elsewhere')
+    if processes.leads():
+      announce(runner)
     runner.run()
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error
+  if processes.leads():
+    report(runner.folder)
+
+
+def announce(runner: Runner) -> None:
+  """Prints what is continued."""
+  for domain, chosen in runner.built.prompts.items():
+    sentence = prompts.describe(len(chosen.texts), chosen.facts())
+    print(f'{domain}: {sentence}', flush=True)
+  if not runner.groups:
+    path = runner.folder.path
+    print(f'{path} is complete; --config.results measures elsewhere')
+
+
+def report(folder: results.Folder) -> None:
+  """Writes and prints the tables; the last line is one JSON object."""
   text = results.table(folder.rows) + results.rules(folder.rows)
+  text += show(folder.rows)
   folder.write('summary.md', text)
   print(text)
   usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -116,7 +116,9 @@ class Layout:
         return CrossKV(*own, one(x.source), one(x.source_length))
       return self.place(('batch', *[None] * x.ndim)[: x.ndim], x.shape)
 
-    return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, KV | CrossKV))
+    return jax.tree.map(
+      one, tree, is_leaf=lambda x: isinstance(x, KV | CrossKV)
+    )
 
   def of_state(self, state: SpecState) -> SpecState:
     """Shardings of a state; those of a drafter's follow its own layout."""
@@ -153,6 +155,10 @@ class Layout:
       return x if there else _put(x, whole)
 
     return jax.tree.map(put, tree)
+
+
+def _is_layer(x) -> bool:
+  return isinstance(x, KV | CrossKV)
 
 
 def _put(x, sharding: NamedSharding) -> jax.Array:

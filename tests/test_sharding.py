@@ -1,6 +1,6 @@
 """What lies where on a mesh, without devices."""
 
-import jax
+import flax.traverse_util
 import numpy as np
 import pytest
 
@@ -19,7 +19,7 @@ def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
   shapes = conversion.shape_params(config)
   layout = sharding.Layout(sharding.plan_mesh(1, 2))
   places = transformer.shardings(config, layout)
-  places = {'/'.join(k.key for k in path): place for path, place in jax.tree.leaves_with_path(places)}
+  places = flax.traverse_util.flatten_dict(places, sep='/')
   found = 0
   for key, source in conversion.list_sources(family, config, shapes).items():
     cutting, names = source
