@@ -125,7 +125,15 @@ def of_parameters(config: TransformerConfig, layout: Layout) -> int:
   return sharding.bytes_per_device(shapes, places)
 
 
-def _of_cache(config, layout: Layout, rows: int, slots: int, sources: int):
+def of_cache(
+  config: TransformerConfig,
+  layout: Layout,
+  rows: int,
+  slots: int,
+  sources: int,
+) -> int:
+  """Bytes of a cache on each device; `sources` are slots of what is read."""
+
   def make():
     cache = caches.empty(config, rows, slots, jnp.float32)
     if config.encoder is None:
@@ -173,10 +181,10 @@ def predict(
       config = found.model.config
       # Each draft length is a drafter of its own, with its own weights.
       drafts += len(every) * of_parameters(config, layout.for_draft)
-      memories.append(_of_cache(config, layout.for_draft, *shape))
+      memories.append(of_cache(config, layout.for_draft, *shape))
   return Load(
     of_parameters(target, layout),
-    _of_cache(target, layout, *shape),
+    of_cache(target, layout, *shape),
     drafts + max(memories),
   )
 
