@@ -87,8 +87,9 @@ def meet(mesh: Mesh) -> None:
   else:
     missing = _collect(mesh, int(port), deadline)
   if missing:
+    several = 'processes' if ',' in missing else 'process'
     raise ValueError(
-      f'mesh.timeout: process {missing} did not join within {mesh.timeout} s; '
+      f'mesh.timeout: {several} {missing} did not join in {mesh.timeout} s; '
       'start it with the same mesh.processes and mesh.coordinator and its own '
       'mesh.process, or raise mesh.timeout'
     )
