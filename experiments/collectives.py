@@ -150,3 +150,17 @@ def describe(found: dict[str, dict[str, int]]) -> str:
       )
     parts.append(text)
   return ', '.join(parts) or 'nothing'
+
+
+def table(rows: list[dict]) -> str:
+  """What each method's devices exchange at a step; '' on one device."""
+  lines = {
+    f'- {r["drafter"]}, {r["verifier"]}, gamma {r["gamma"]}: '
+    f'{describe(r["collectives"])}\n'
+    for r in rows
+    if r.get('collectives')
+  }
+  if not lines:
+    return ''
+  head = '\n### Exchanged by the devices at a step, bytes on each\n\n'
+  return head + ''.join(sorted(lines))

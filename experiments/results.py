@@ -15,6 +15,7 @@ import platform
 import subprocess
 
 import jax
+import numpy as np
 
 from experiments import devices, processes, prompts
 from experiments.settings import Mesh
@@ -195,6 +196,19 @@ def _commit() -> str | None:
   except (OSError, subprocess.CalledProcessError):
     return None
   return done.stdout.strip()
+
+
+def plain(value):
+  """numpy scalars as Python ones, NaN as None: JSON knows neither."""
+  if isinstance(value, dict):
+    return {k: plain(v) for k, v in value.items()}
+  if isinstance(value, list):
+    return [plain(v) for v in value]
+  if isinstance(value, np.generic):
+    value = value.item()
+  if isinstance(value, float) and not np.isfinite(value):
+    return None
+  return value
 
 
 def _interval(row, name, digits=2) -> str:

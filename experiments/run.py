@@ -205,7 +205,7 @@ class Runner:
       tokens,
       calls,
     )
-    return _plain(
+    return results.plain(
       {
         'config': x.name,
         'target': self.built.target,
@@ -288,45 +288,17 @@ class Runner:
       return
     units = len(self.units(*self.groups[0]))
     total = len(self.built.methods) + units * len(self.groups)
-    with tqdm(
-      total=total, file=sys.stderr, disable=not processes.leads()
-    ) as bar:
+    quiet = not processes.leads()
+    with tqdm(total=total, file=sys.stderr, disable=quiet) as bar:
       self.warm_up(bar)
       for domain, temperature in self.groups:
         self.group(domain, temperature, bar)
-
-
-def _plain(value):
-  """numpy scalars as Python ones, NaN as None: JSON knows neither."""
-  if isinstance(value, dict):
-    return {k: _plain(v) for k, v in value.items()}
-  if isinstance(value, list):
-    return [_plain(v) for v in value]
-  if isinstance(value, np.generic):
-    value = value.item()
-  if isinstance(value, float) and not np.isfinite(value):
-    return None
-  return value
 
 
 def best(rows: list[dict]) -> dict | None:
   """The lossless row with the largest speed-up."""
   lossless = [r for r in rows if r['lossless'] and r['speedup']]
   return max(lossless, key=lambda r: r['speedup'], default=None)
-
-
-def show(rows: list[dict]) -> str:
-  """What the devices of a mesh exchange at a step, for each method."""
-  lines = {
-    f'{r["drafter"]}, {r["verifier"]}, gamma {r["gamma"]}: '
-    + collectives.describe(r['collectives'])
-    for r in rows
-    if r.get('collectives')
-  }
-  if not lines:
-    return ''
-  listed = ''.join(f'- {line}\n' for line in sorted(lines))
-  return f'\n### Exchanged by the devices at a step\n\n{listed}'
 
 
 def main(x: Experiment) -> None:
@@ -358,7 +330,7 @@ def announce(runner: Runner) -> None:
 def report(folder: results.Folder) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
   text = results.table(folder.rows) + results.rules(folder.rows)
-  text += show(folder.rows)
+  text += collectives.table(folder.rows)
   folder.write('summary.md', text)
   print(text)
   usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -90,9 +90,8 @@ def _begin(
     counts=counting.none(batch, drafter.depth),
     source=source,
   )
-  if target.layout is not None:
-    state = target.layout.constrain_state(state)
-  return state
+  layout = target.layout
+  return state if layout is None else layout.constrain_state(state)
 
 
 def start(
@@ -150,11 +149,9 @@ def start(
   needed = slots_for(spec, int(limit.max()))
   tokens, lengths = reading.pad(texts, caches.fit_slots('slots', slots, needed))
   limits = jnp.asarray(limit, jnp.int32)
-  if spec.target.layout is not None:
-    # All that a process has made on a device of its own.
-    tokens, lengths, limits, key, values, source = spec.target.layout.put_rows(
-      (tokens, lengths, limits, key, values, source)
-    )
+  if (layout := spec.target.layout) is not None:
+    rows = tokens, lengths, limits, key, values, source
+    tokens, lengths, limits, key, values, source = layout.put_rows(rows)
   cache, hidden = _read(
     params.target,
     tokens,

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -157,10 +158,6 @@ class Layout:
     return jax.tree.map(put, tree)
 
 
-def _is_layer(x) -> bool:
-  return isinstance(x, KV | CrossKV)
-
-
 def _put(x, sharding: NamedSharding) -> jax.Array:
   """An array from the copy that each process has."""
   if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -178,8 +175,6 @@ def fetch(tree: Any) -> Any:
   leaves = jax.tree.leaves(tree)
   if all(getattr(x, 'is_fully_addressable', True) for x in leaves):
     return jax.device_get(tree)
-  from jax.experimental import multihost_utils
-
   return multihost_utils.process_allgather(tree, tiled=True)
 
 
