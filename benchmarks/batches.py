@@ -161,7 +161,7 @@ class Side:
     for i, result in enumerate(found, 1):
       if not result.finite:
         raise measure.NotFinite('the target gave logits that are not finite')
-      texts[result.index] = result.tokens
+      texts[result.prompt] = result.tokens
       sums += result.counts.tokens, result.counts.target_calls
       if i % rows == 0 or i == count:
         read = clock.seconds['read']

@@ -18,6 +18,10 @@ them. To translate the lines of a text, and to chat:
     --config.prompts.form='translate English to German: {line}'
   --config.prompts.path=question.jsonl --config.prompts.chat
 
+On several devices, for example eight of a TPU slice (see the README):
+
+  --config.mesh.data=2 --config.mesh.model=4 --config.batch=2
+
 An encoder-decoder target (T5, Flan-T5) reads the prompt with its encoder, and
 its text begins anew. Drafts of the same family read it too: give the target's
 directory and, for example, that of a smaller T5.

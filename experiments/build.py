@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import prompts, vocabulary
+from experiments import devices, prompts, vocabulary
 from experiments.checks import (
   candidates,
   check,
@@ -206,7 +206,10 @@ def _load(candidate: Candidate, target, depth: int, longest: int):
     )
   except TypeError as error:
     raise ValueError(f'candidates: {candidate.load}: {error}') from error
-  return load(*arguments.args, **arguments.kwargs)
+  drafter, params = load(*arguments.args, **arguments.kwargs)
+  if target.layout is not None:
+    params = target.layout.put_whole(params)  # Where it is not there yet.
+  return drafter, params
 
 
 def _once(params, loaded: list):
@@ -243,6 +246,13 @@ def keep_programs(folder: str) -> None:
   compilation_cache.reset_cache()  # It may be open elsewhere.
 
 
+def predict(x: Experiment, described, texts: dict[str, Chosen]) -> devices.Load:
+  """What each device will hold of models and prompts; see `devices`."""
+  lengths = [len(t) for chosen in texts.values() for t in chosen.texts]
+  rows = max(len(chosen.texts) for chosen in texts.values())
+  return devices.predict(x, described, max(lengths), rows)
+
+
 def build(x: Experiment) -> Built:
   """Checks the experiment, loads its weights and returns what runs.
 
@@ -252,12 +262,18 @@ def build(x: Experiment) -> Built:
   check(x)
   if x.compilation_cache:
     keep_programs(x.compilation_cache)
+  devices.check(x)
   rules = {name: resolve_rule(name) for name in x.verifiers}
+  layout = devices.make_layout(x.mesh)
   tokenizer, described = survey(x)
+  devices.check_heads(x.mesh, described)
   texts = read_prompts(x, tokenizer, described)
+  devices.check_memory(x, predict(x, described, texts))
   chosen = candidates(x)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   target = described['target'].model
+  if layout is not None:
+    target = transformer.place(target, layout)
   prompt = max(len(t) for found in texts.values() for t in found.texts)
   longest = prompt + x.max_new_tokens
   drafts = {
@@ -268,8 +284,11 @@ def build(x: Experiment) -> Built:
   _check_rules(x, rules, chosen, drafts)
   eos = checkpoints.eos_ids(x.target.path)
   values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
-  many = few = checkpoints.load(x.target.path, max_length=longest)
-  if _few_rows(x.batch):  # Plain decoding, and what drafts few tokens.
+  many = few = checkpoints.load(
+    x.target.path, max_length=longest, layout=layout
+  )
+  # Plain decoding, and what drafts few tokens.
+  if layout is None and _few_rows(x.batch):
     few = transformer.block(*many)
   methods = []
   for name, candidate in chosen.items():

@@ -25,7 +25,7 @@ import numpy as np
 from experiments import measure
 from experiments.measure import Way
 from specjax import cache as caches
-from specjax import generate, metrics
+from specjax import generate, metrics, sharding
 from specjax.drafters import plain
 from specjax.models import reading
 from specjax.models.transformer import Model, Output
@@ -128,18 +128,20 @@ def _replay(
 def replay(spec: Spec, params: Params, job: measure.Job) -> Spec:
   """The spec with a drafter that proposes as many tokens at no cost."""
 
-  def propose(params):
-    state = measure.start(spec, params, job)
-    ctx = generate.context(state)
-    return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
-
   depth, nodes = spec.drafter.depth, spec.drafter.nodes
   if not depth:
     return spec
-  drawn = jax.eval_shape(propose, params).probs is not None
+  state = measure.start(spec, params, job)
+
+  def propose(params, state):
+    ctx = generate.context(state)
+    return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
+
+  drawn = jax.eval_shape(propose, params, state).probs is not None
   parents = range(depth)
   if nodes != depth:  # A tree: one of its own shape.
-    parents = np.asarray(jax.jit(propose)(params).parents[0]).tolist()
+    found = sharding.fetch(jax.jit(propose)(params, state).parents)
+    parents = found[0].tolist()
   vocab = spec.target.config.vocab_size
   drafter = _replay(tuple(parents), depth, drawn, vocab)
   return dataclasses.replace(spec, drafter=drafter)
@@ -166,7 +168,7 @@ def _answers(model: Model) -> Model:
     del params  # Unused.
     return hidden
 
-  return Model(c, model.init, forward, head)
+  return Model(c, model.init, forward, head, layout=model.layout)
 
 
 @functools.cache
@@ -207,6 +209,7 @@ def ways(full: Way, replayed: Spec, known: Any) -> dict[str, Way]:
   """
   spec = dataclasses.replace(replayed, target=_answers(full.spec.target))
   table = _table(spec.target.config.vocab_size, spec.eos)
+  table, known = measure.whole(spec, (table, known))
   params = Params(table, known)
   scored = Way(replayed, Params(full.params.target, known))
   if not spec.drafter.depth:

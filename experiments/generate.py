@@ -9,18 +9,17 @@ temperature of the experiment are used, and without a prompt the first one drawn
 of `prompts.path`.
 """
 
+import contextlib
 import json
 import sys
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
-from experiments import command
+from experiments import command, processes
 from experiments.build import Built, build
 from experiments.checks import values
 from experiments.settings import Experiment
-from specjax import generate
+from specjax import generate, sharding
 from specjax.models import reading
 
 _COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
@@ -41,6 +40,11 @@ def origins(new: int, accepted: int, drafted: int, whole: bool) -> list[str]:
   return ['accepted'] * (new - 1) + [last]
 
 
+def _look(state):
+  """What is shown of a state, as numpy."""
+  return sharding.fetch(state._replace(cache=(), drafter=(), key=None))
+
+
 def steps(built: Built, x: Experiment, ids: list[int]):
   """Decodes one step at a time.
 
@@ -57,13 +61,15 @@ def steps(built: Built, x: Experiment, ids: list[int]):
     values=values(x, method.spec, 1, x.temperatures[0]),
   )
   one = jnp.ones((), jnp.int32)
-  length, before = int(state.length[0]), jax.device_get(state.counts)
-  while not state.done.all():
+  seen = _look(state)
+  length, before = int(seen.length[0]), seen.counts
+  while not seen.done.all():
     state = generate.generate(method.params, state, one, spec=method.spec)
-    if not state.finite.all():
+    seen = _look(state)
+    if not seen.finite.all():
       raise ValueError('the target gave logits that are NaN or infinite')
-    counts = jax.device_get(state.counts)
-    tokens = np.asarray(state.tokens[0, length : int(state.length[0])])
+    counts = seen.counts
+    tokens = seen.tokens[0, length : int(seen.length[0])]
     length += len(tokens)
     kinds = origins(
       len(tokens),
@@ -89,6 +95,22 @@ def paint(text: str, kind: str, colour: bool) -> str:
 
 
 def main(x: Experiment) -> None:
+  x.batch = 1
+  try:
+    if x.mesh.data != 1:
+      raise ValueError(
+        f'mesh.data is {x.mesh.data}, but one text is continued: leave it at '
+        '1, and split the models with mesh.model'
+      )
+    processes.join(x.mesh)
+  except ValueError as error:
+    raise SystemExit(f'error: {error}') from error
+  with contextlib.redirect_stdout(processes.voice()):
+    show(x)
+
+
+def show(x: Experiment) -> None:
+  """Prints the text as it is made; the last line is one JSON object."""
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
   colour = sys.stdout.isatty()
   new: list[int] = []

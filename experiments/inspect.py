@@ -9,17 +9,19 @@ bytes of weights that a step of the draft reads over those of the target: on
 small batches reading them is what a step costs.
 """
 
+import dataclasses
 import json
 import math
 
 import jax
 
-from experiments import build, checks, command, prompts, vocabulary
+from experiments import build, checks, command, devices, prompts, vocabulary
 from experiments.settings import Experiment
 from specjax.drafters import lm
 from specjax.models import checkpoints
 from specjax.models.checkpoints import Description
 from specjax.models.transformer import Model
+from specjax.sharding import Layout
 
 
 def bytes_per_token(model: Model, params, slots: int) -> tuple[int, int]:
@@ -47,8 +49,8 @@ def bytes_per_token(model: Model, params, slots: int) -> tuple[int, int]:
   return weights, kv * slots * width
 
 
-def facts(found: Description) -> dict:
-  """Sizes of one model, as it will be loaded."""
+def facts(found: Description, layout: Layout) -> dict:
+  """Sizes of one model, as it will be loaded onto a mesh."""
   config = found.model.config
   shapes = jax.eval_shape(found.model.init, jax.random.key(0))
   weights = jax.tree.leaves(shapes)
@@ -61,8 +63,7 @@ def facts(found: Description) -> dict:
     'positions': config.max_positions,
     'vocabulary': config.vocab_size,
     'stored_bytes': found.stored_bytes,
-    # Weights lie whole on each device that a program uses.
-    'bytes_per_device': sum(w.size * w.dtype.itemsize for w in weights),
+    'bytes_per_device': devices.of_parameters(config, layout),
     'bytes_per_step': step,
     'cache_bytes_per_token': cache,
   }
@@ -78,6 +79,7 @@ class Report:
       ValueError: a value of the config is wrong; names the field.
     """
     checks.check(x)
+    devices.check(x)
     for rule in x.verifiers:
       checks.resolve_rule(rule)
     self.x = x
@@ -91,6 +93,8 @@ class Report:
       self.look(who, build.describe_draft, field, candidate)
       self.allow(self.compare, who, candidate.path)
     self.prompts = self.allow(self.collect) or {}
+    self.load: devices.Load | None = None
+    self.allow(self.fit)
 
   def allow(self, call, *args):
     """What a call returns; None where it is refused."""
@@ -104,7 +108,9 @@ class Report:
     found = self.allow(call, *args)
     if found is not None:
       self.described[who] = found
-      self.models[who] = facts(found)
+      layout = devices.plan_layout(self.x.mesh)
+      split = layout if who == 'target' else layout.for_draft
+      self.models[who] = facts(found, split)
 
   def compare(self, who: str, path: str) -> None:
     """Sets whether a draft shares the target's vocabulary, and its c."""
@@ -136,6 +142,22 @@ class Report:
       for domain, chosen in found.items()
     }
 
+  def fit(self) -> None:
+    """Sets what each device will hold, and whether that and the mesh fit."""
+    if 'target' in self.described:
+      devices.check_heads(self.x.mesh, self.described)
+    if self.prompts:
+      self.load = devices.predict(
+        self.x,
+        self.described,
+        max(found['longest'] for found in self.prompts.values()),
+        max(found['prompts'] for found in self.prompts.values()),
+      )
+    if self.x.mesh.processes == 1:
+      devices.make_layout(self.x.mesh)
+    if self.load:
+      devices.check_memory(self.x, self.load)
+
   def show(self) -> None:
     """Prints everything; the last line is one JSON object."""
     for who, values in self.models.items():
@@ -145,6 +167,13 @@ class Report:
         print(f'  {name.replace("_", " "):22} {value:{form}}')
     for domain, found in self.prompts.items():
       print(f'prompts {domain}: {prompts.describe(found["prompts"], found)}')
+    load = None
+    if self.load:
+      load = dataclasses.asdict(self.load) | {'total': self.load.total}
+      mesh = self.x.mesh
+      print(f'each device of a mesh of {mesh.data} x {mesh.model}')
+      for name, value in load.items():
+        print(f'  {name:22} {value:,} bytes')
     for reason in self.refused:
       print(f'refused: {reason}')
     print(
@@ -153,6 +182,8 @@ class Report:
           'models': self.models,
           'prompts': self.prompts,
           'devices': len(jax.devices()),
+          'mesh': devices.describe(self.x.mesh),
+          'bytes_per_device': load,
           'refused': self.refused,
         }
       )

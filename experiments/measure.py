@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import monitoring
 
-from specjax import generate, sampling
+from experiments import collectives
+from specjax import generate, sampling, sharding
 from specjax.types import Counts, Params, Spec, SpecState
 
 
@@ -70,6 +71,12 @@ def start(spec: Spec, params: Params, job: Job) -> SpecState:
   )
 
 
+def whole(spec: Spec, tree: Any) -> Any:
+  """Arrays on every device of the target's mesh, if it has one."""
+  layout = spec.target.layout
+  return tree if layout is None else layout.put_whole(tree)
+
+
 @contextlib.contextmanager
 def _compiled():
   """A list that gets an entry for each program that is compiled meanwhile."""
@@ -114,7 +121,7 @@ def decode(
   jax.block_until_ready(state)
   prefilled = time.perf_counter()
   bound = np.max(job.new_tokens) if steps is None else steps
-  bound = jnp.asarray(bound, jnp.int32)
+  bound = whole(spec, jnp.asarray(bound, jnp.int32))
   jax.block_until_ready(bound)
   before = generate.generate._cache_size()
   guard = jax.transfer_guard('disallow' if timed else 'allow')
@@ -126,7 +133,7 @@ def decode(
   compilations = generate.generate._cache_size() - before
   if timed and programs:
     raise RuntimeError('a program was compiled inside the timed region')
-  state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
+  state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
     raise NotFinite('the target gave logits that are NaN or infinite')
   texts = [
@@ -134,6 +141,16 @@ def decode(
     for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
   ]
   return Run(texts, state.counts, seconds, prefilled - begin, compilations)
+
+
+def exchanged(way: Way, job: Job) -> dict:
+  """What devices exchange at a step; see `collectives.count`."""
+  if way.spec.target.layout is None:
+    return {}
+  state = start(way.spec, way.params, job)
+  steps = whole(way.spec, jnp.ones((), jnp.int32))
+  lowered = generate.generate.lower(way.params, state, steps, spec=way.spec)
+  return collectives.count(lowered.compile().as_text())
 
 
 def compile_all(ways: list[tuple[Way, Job]], done: Callable[[], Any]) -> float:
@@ -150,4 +167,10 @@ def compile_all(ways: list[tuple[Way, Job]], done: Callable[[], Any]) -> float:
   for way, job in ways:
     decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
     done()
-  return (generate.generate._cache_size() - before) / len(ways)
+  programs = generate.generate._cache_size() - before
+  for way, job in ways:
+    # On a mesh the second call of a program is remembered apart from the
+    # first, though nothing is compiled for it.
+    if way.spec.target.layout is not None:
+      decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
+  return programs / len(ways)

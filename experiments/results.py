@@ -15,8 +15,10 @@ import platform
 import subprocess
 
 import jax
+import numpy as np
 
-from experiments import prompts
+from experiments import devices, processes, prompts
+from experiments.settings import Mesh
 from specjax import metrics
 
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
@@ -27,6 +29,10 @@ def settings_of(experiment) -> dict:
   settings = dataclasses.asdict(experiment)
   settings.pop('results')
   settings.pop('compilation_cache', None)
+  if 'mesh' in settings:
+    settings['mesh'] = devices.describe(experiment.mesh)
+    if settings['mesh'] == devices.describe(Mesh()):
+      del settings['mesh']  # One device, as ever.
   # Where the weights lie does not matter, what they are called does.
   text = json.dumps(settings, sort_keys=True, default=str)
   here = str(pathlib.Path(__file__).parent.parent)
@@ -122,6 +128,41 @@ class Folder:
     part.rename(self.path / name)
 
 
+class Follower(Folder):
+  """The folder where another process writes it: rows, and nothing on disk."""
+
+  def __init__(self, rows: list[dict]):
+    self.rows = rows
+
+  def add(self, row: dict) -> None:
+    self.rows.append(row)
+
+  def write(self, name: str, text: str) -> None:
+    pass
+
+
+def open_folder(experiment, texts: dict[str, list[list[int]]]) -> Folder:
+  """The folder of an experiment: that of process 0, which others follow.
+
+  Args:
+    experiment: the experiment.
+    texts: its prompts, by domain.
+
+  Raises:
+    ValueError: it holds other results, or rows of other prompts.
+  """
+
+  def make():
+    path = experiment.results or default_folder(experiment)
+    folder = Folder(path, settings_of(experiment))
+    folder.check_prompts(texts)
+    return folder
+
+  folder = processes.alone(make)
+  rows = processes.share(folder and folder.rows)
+  return folder or Follower(rows)
+
+
 def conditions() -> dict:
   """Versions, device and commit: what a number depends on."""
   packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
@@ -156,6 +197,19 @@ def _commit() -> str | None:
   except (OSError, subprocess.CalledProcessError):
     return None
   return done.stdout.strip()
+
+
+def plain(value):
+  """numpy scalars as Python ones, NaN as None: JSON knows neither."""
+  if isinstance(value, dict):
+    return {k: plain(v) for k, v in value.items()}
+  if isinstance(value, list):
+    return [plain(v) for v in value]
+  if isinstance(value, np.generic):
+    value = value.item()
+  if isinstance(value, float) and not np.isfinite(value):
+    return None
+  return value
 
 
 def _interval(row, name, digits=2) -> str:

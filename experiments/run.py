@@ -10,10 +10,21 @@ import json
 import resource
 import sys
 
+import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import command, costs, measure, prompts, results, ties
+from experiments import (
+  collectives,
+  command,
+  costs,
+  devices,
+  measure,
+  processes,
+  prompts,
+  results,
+  ties,
+)
 from experiments.build import Built, Method, build
 from experiments.checks import values
 from experiments.settings import Experiment
@@ -42,11 +53,8 @@ class Runner:
           f'batch {x.batch} is more than the {len(texts)} prompts of {domain}: '
           'raise prompts.count, or lower batch'
         )
-    self.folder = results.Folder(
-      x.results or results.default_folder(x), results.settings_of(x)
-    )
+    self.folder = results.open_folder(x, self.prompts)
     self.conditions = results.conditions()
-    self.folder.check_prompts(self.prompts)
     self.slots, self.source_slots = self.built.slots(x.max_new_tokens)
     self.groups = [
       (d, t)
@@ -55,6 +63,7 @@ class Runner:
       if not all(self.done(m, d, t) for m in self.built.methods)
     ]
     self.alphas: dict = {}
+    self.exchanged: dict = {}
 
   def cell(self, method: Method, domain: str, temperature: float) -> dict:
     """What identifies a row."""
@@ -91,9 +100,11 @@ class Runner:
     ]
 
   def whole(self, domain: str, temperature: float) -> measure.Job:
-    """All prompts of a domain in one batch."""
+    """All prompts of a domain in one batch; some again to fill up the mesh."""
     texts = self.prompts[domain]
-    return self.job(texts, range(len(texts)), temperature)
+    rows = devices.round_rows(len(texts), self.x.mesh)
+    place = [i % len(texts) for i in range(rows)]
+    return self.job([texts[i] for i in place], place, temperature)
 
   def warm_up(self, bar) -> None:
     """Compiles every program, and measures the costs."""
@@ -118,6 +129,8 @@ class Runner:
       raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
     self.timer = costs.Timer(base, timed)
     self.measure_costs(jobs, bar)
+    for method, (way, _) in timed.items():
+      self.exchanged[method] = measure.exchanged(way, job)
 
   def measure_costs(self, jobs: list[measure.Job], bar) -> None:
     """Takes the turns that costs are medians of, on greedy jobs."""
@@ -139,7 +152,10 @@ class Runner:
         counts = measure.decode(
           m.single, m.single_params, job, timed=False
         ).counts
-        found[m.single] = metrics.ratio(counts.overlap, counts.histogram.sum(1))
+        many = len(self.prompts[domain])
+        found[m.single] = metrics.ratio(
+          counts.overlap[:many], counts.histogram[:many].sum(1)
+        )
       self.alphas[m, (domain, temperature)] = found[m.single]
 
   def group(self, domain: str, temperature: float, bar) -> None:
@@ -197,7 +213,7 @@ class Runner:
       tokens,
       calls,
     )
-    return _plain(
+    return results.plain(
       {
         'config': x.name,
         'target': self.built.target,
@@ -243,6 +259,8 @@ class Runner:
         'compilations': self.compilations + sum(r.compilations for r in runs),
         'paper': None,
         'seed': x.seed,
+        'mesh': devices.describe(x.mesh) | {'processes': jax.process_count()},
+        'collectives': self.exchanged[method],
         **self.conditions,
       }
     )
@@ -280,23 +298,11 @@ class Runner:
       return
     units = len(self.units(*self.groups[0]))
     total = units * len(self.groups)
-    with tqdm(total=total, file=sys.stderr) as bar:
+    quiet = not processes.leads()
+    with tqdm(total=total, file=sys.stderr, disable=quiet) as bar:
       self.warm_up(bar)
       for domain, temperature in self.groups:
         self.group(domain, temperature, bar)
-
-
-def _plain(value):
-  """numpy scalars as Python ones, NaN as None: JSON knows neither."""
-  if isinstance(value, dict):
-    return {k: _plain(v) for k, v in value.items()}
-  if isinstance(value, list):
-    return [_plain(v) for v in value]
-  if isinstance(value, np.generic):
-    value = value.item()
-  if isinstance(value, float) and not np.isfinite(value):
-    return None
-  return value
 
 
 def best(rows: list[dict]) -> dict | None:
@@ -309,17 +315,32 @@ def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
   try:
+    devices.check(x)
+    processes.join(x.mesh)
     runner = Runner(x)
-    folder = runner.folder
-    for domain, chosen in runner.built.prompts.items():
-      sentence = prompts.describe(len(chosen.texts), chosen.facts())
-      print(f'{domain}: {sentence}', flush=True)
-    if not runner.groups:
-      print(f'{folder.path} is complete; --config.results measures elsewhere')
+    if processes.leads():
+      announce(runner)
     runner.run()
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error
+  if processes.leads():
+    report(runner.folder)
+
+
+def announce(runner: Runner) -> None:
+  """Prints what is continued."""
+  for domain, chosen in runner.built.prompts.items():
+    sentence = prompts.describe(len(chosen.texts), chosen.facts())
+    print(f'{domain}: {sentence}', flush=True)
+  if not runner.groups:
+    path = runner.folder.path
+    print(f'{path} is complete; --config.results measures elsewhere')
+
+
+def report(folder: results.Folder) -> None:
+  """Writes and prints the tables; the last line is one JSON object."""
   text = results.table(folder.rows) + results.rules(folder.rows)
+  text += collectives.table(folder.rows)
   folder.write('summary.md', text)
   print(text)
   usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -179,6 +179,32 @@ class Prompts:
 
 
 @dataclasses.dataclass
+class Mesh:
+  """Devices, and the processes that work on them together.
+
+  Attributes:
+    data: groups of devices that the rows of a batch are split over.
+    model: devices of a group, over which the target's weights, heads and cache
+      are split.
+    split_draft: split drafts over these too; otherwise every device has the
+      whole of a draft.
+    processes: how many work together; 0: what the cluster says (Cloud TPU,
+      Slurm), which then gives the next two as well.
+    process: number of this one, from 0 on. Number 0 writes and prints.
+    coordinator: host and port of process 0.
+    timeout: seconds to wait for the others.
+  """
+
+  data: int = 1
+  model: int = 1
+  split_draft: bool = False
+  processes: int = 1
+  process: int = 0
+  coordinator: str = ''
+  timeout: int = 300
+
+
+@dataclasses.dataclass
 class Experiment:
   """Drafters x rules x draft lengths x domains x temperatures.
 
@@ -200,6 +226,7 @@ class Experiment:
     max_new_tokens: tokens added to every prompt.
     batch: prompts decoded together.
     seed: of prompts and sampling.
+    mesh: devices to run on.
     results: folder for rows and summary.
     compilation_cache: folder that keeps compiled programs, so that the next
       start with it compiles none of them again; empty keeps none.
@@ -220,6 +247,7 @@ class Experiment:
   max_new_tokens: int = 128
   batch: int = 1
   seed: int = 0
+  mesh: Mesh = dataclasses.field(default_factory=Mesh)
   results: str = ''
   compilation_cache: str = ''
   quick: bool = False

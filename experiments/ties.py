@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import cache as caches
-from specjax import sampling
+from specjax import sampling, sharding
 from specjax.models import reading, transformer
 from specjax.types import Params, Source, Spec
 
@@ -144,7 +144,7 @@ def _score(way: Way, padded, length: int, sources) -> list[jax.Array]:
     logits = _in_block(
       way.weights, tokens, begin, source, target=way.target, rows=way.rows
     )
-    found += list(logits[:, row])
+    found += list(sharding.fetch(logits)[:, row])
   return found
 
 
@@ -173,9 +173,8 @@ def _measure(ways: list[Way], prompt, new, values):
       continue
     source = _source(way, sources, 1)
     for found, weights in ((whole, way.weights), (nudged, _nudge(way.weights))):
-      found.append(
-        _in_one_pass(weights, padded, length, source, target=way.target)
-      )
+      logits = _in_one_pass(weights, padded, length, source, target=way.target)
+      found.append(sharding.fetch(logits))
   history = sampling.history(
     values, padded, jnp.array([len(text)]), whole[0].shape[-1]
   )

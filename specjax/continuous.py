@@ -29,7 +29,7 @@ from specjax.types import Counts, Params, Spec, SpecState
 class Result(NamedTuple):
   """What became of one prompt, on the host."""
 
-  index: int  # of the prompt
+  prompt: int  # its index
   tokens: list[int]  # the new ones
   counts: Counts  # numpy, without the axis B
   finite: bool  # false: the target's logits were not, and the text ended there
@@ -100,7 +100,7 @@ def _collect(state, held, partial) -> Iterator[Result]:
     yield Result(
       held[row],
       tokens[row, start[row] : length[row]].tolist(),
-      Counts(*(np.array(x[row]) for x in counts)),
+      jax.tree.map(lambda x, row=row: np.array(x[row]), counts),
       bool(finite[row]),
       bool(done[row]),
     )
@@ -146,7 +146,7 @@ def decode(
     parts: what the loop is made of.
 
   Returns:
-    Results in the order in which they finish; `index` restores that of the
+    Results in the order in which they finish; `prompt` restores that of the
     prompts.
 
   Raises:
@@ -168,7 +168,7 @@ def decode(
       [prompts[i] for i in indices],
       spec=spec,
       new_tokens=limits[indices],
-      key=jax.random.wrap_key_data(bits[indices], impl=impl),
+      key=jax.random.wrap_key_data(jnp.asarray(bits[indices]), impl=impl),
       values=jax.tree.map(lambda x: jnp.asarray(x[indices]), given),
       slots=fitted.slots,
       source_slots=fitted.source_slots,
@@ -189,7 +189,7 @@ def decode(
         held |= zip(here, indices, strict=True)
       state = parts.advance(params, state, steps, spec=spec)
       found = list(_collect(state, held, partial))
-      ended = {result.index for result in found if result.done}
+      ended = {result.prompt for result in found if result.done}
       held = {row: i for row, i in held.items() if i not in ended}
       yield from found
 

@@ -64,9 +64,9 @@ def fit(
   texts, sources = reading.split(config, prompts)
   if sources is not None:
     sizes = [len(source) for source in sources]
-    needed, who = caches.round_slots(max(sizes)), int(np.argmax(sizes))
+    needed, widest = caches.round_slots(max(sizes)), int(np.argmax(sizes))
     source_slots = caches.fit_slots(
-      'source_slots', source_slots, needed, f'prompt {who}'
+      'source_slots', source_slots, needed, f'prompt {widest}'
     )
   limit = np.array([len(text) for text in texts], np.int32)
   limit = limit + np.asarray(new_tokens, np.int32)

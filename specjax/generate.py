@@ -50,7 +50,7 @@ def _read(weights, tokens, length, source, *, target, taps):
 
 @functools.partial(
   jax.jit,
-  static_argnames=('drafter', 'vocab_size'),
+  static_argnames=('drafter', 'target'),
   donate_argnames=('tokens', 'cache'),
 )
 def _begin(
@@ -65,13 +65,13 @@ def _begin(
   source,
   *,
   drafter,
-  vocab_size,
+  target,
 ):
   """The state of rows whose prompts were read."""
   batch = len(length)
-  history = sampling.history(values, tokens, length, vocab_size)
+  history = sampling.history(values, tokens, length, target.config.vocab_size)
   ctx = Context(tokens, length, cache, values, history, source)
-  return SpecState(
+  state = SpecState(
     tokens=tokens,
     length=length,
     start=length + 0,  # A buffer of its own: the state is donated.
@@ -86,6 +86,8 @@ def _begin(
     counts=counting.none(batch, drafter.depth),
     source=source,
   )
+  layout = target.layout
+  return state if layout is None else layout.constrain_state(state)
 
 
 def start(
@@ -117,12 +119,15 @@ def start(
       than the target has positions or the buffer slots, values for another
       vocabulary, another end of the text or another number of rows.
   """
-  config = spec.target.config
   fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
   source = None
-  if fitted.sources is not None:
+  if fitted.sources is not None and fitted.source_slots is not None:
     source = Source(*reading.pad(fitted.sources, fitted.source_slots))
   tokens, lengths = reading.pad(fitted.texts, fitted.slots)
+  limits = jnp.asarray(fitted.limit)
+  if (layout := spec.target.layout) is not None:
+    rows = tokens, lengths, limits, key, values, source
+    tokens, lengths, limits, key, values, source = layout.put_rows(rows)
   cache, hidden = _read(
     params.target,
     tokens,
@@ -135,14 +140,14 @@ def start(
     params,
     tokens,
     lengths,
-    jnp.asarray(fitted.limit),
+    limits,
     cache,
     hidden,
     key,
     values,
     source,
     drafter=spec.drafter,
-    vocab_size=config.vocab_size,
+    target=spec.target,
   )
 
 
@@ -288,11 +293,13 @@ def step(
     counts=counts,
   )
   # Index types follow the precision in force; a state's own do not change.
-  return jax.tree.map(
+  new = jax.tree.map(
     lambda x, old: x if x.dtype == old.dtype else x.astype(old.dtype),
     new,
     state,
   )
+  layout = spec.target.layout
+  return new if layout is None else layout.constrain_state(new)
 
 
 @functools.partial(

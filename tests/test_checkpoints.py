@@ -160,8 +160,10 @@ def test_layouts_invert_each_other(config):
       tensor.shape for tensor in tensors
     )
     filled = np.full(x.shape, np.nan)
-    for i, tensor in enumerate(tensors):
-      layout.fill(filled, len(names), i, tensor)
+    whole = (slice(None),) * x.ndim
+    pieces = layout.pieces(x.shape, len(names), whole)
+    for i, (tensor, indices) in enumerate(zip(tensors, pieces, strict=True)):
+      layout.fill(filled, len(names), i, [tensor[j] for j in indices])
     np.testing.assert_array_equal(filled, x)
 
 

@@ -75,7 +75,7 @@ def decode(name, indices=ALL, **more):
   """Results by the number of their text, in the order they came in."""
   sizes = {'params': params_of(name), 'rows': ROWS, 'group': GROUP}
   found = continuous.decode(**options(name, indices) | sizes | more)
-  return [(indices[result.index], result) for result in found]
+  return [(indices[result.prompt], result) for result in found]
 
 
 @functools.cache
@@ -183,7 +183,7 @@ def test_a_row_without_finite_logits_harms_nobody():
       group=GROUP,
       slots=128,
     )
-    return {indices[result.index]: result for result in found}
+    return {indices[result.prompt]: result for result in found}
 
   found = texts(range(len(prompts)))
   for i, result in found.items():

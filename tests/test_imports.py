@@ -10,7 +10,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 # Every module imports only from earlier layers or from its own.
 LAYERS = (
   {'specjax.types', 'specjax.pair'},
-  {'specjax.trees', 'specjax.sampling', 'specjax.cache', 'specjax.counting'},
+  {
+    'specjax.trees',
+    'specjax.sampling',
+    'specjax.cache',
+    'specjax.counting',
+    'specjax.sharding',
+  },
   {'specjax.models', 'specjax.verify'},
   {'specjax.drafters'},
   {'specjax.fitting'},

@@ -9,26 +9,27 @@ from specjax import pair
 from specjax.models import checkpoints, transformer
 
 
-def model(width: int, layers: int, vocab: int = 2048) -> transformer.Model:
-  return transformer.build(
-    transformer.TransformerConfig(
-      vocab_size=vocab,
-      width=width,
-      num_layers=layers,
-      num_heads=2,
-      num_kv_heads=1,
-      head_dim=16,
-      mlp_width=64,
-      max_positions=128,
-    )
+def model(
+  width: int, layers: int, vocab: int = 2048, **options
+) -> transformer.Model:
+  sizes = dict(
+    vocab_size=vocab,
+    width=width,
+    num_layers=layers,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    mlp_width=64,
+    max_positions=128,
   )
+  return transformer.build(transformer.TransformerConfig(**sizes | options))
 
 
-def write_pair(folder: pathlib.Path, vocab: int = 2048) -> None:
+def write_pair(folder: pathlib.Path, vocab: int = 2048, **options) -> None:
   """Directories `target` and `draft` under a folder."""
   tokenizer = checkpoints.load_tokenizer(pair.path('target'))
   for seed, (name, layers) in enumerate((('target', 2), ('draft', 1))):
-    made = model(32, layers, vocab)
+    made = model(32, layers, vocab, **options)
     params = jax.jit(made.init)(jax.random.key(seed))
     checkpoints.save(folder / name, made, params, tokenizer)
 

@@ -201,6 +201,8 @@ def read(
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out as the target's weights are.
 
+  On the target's mesh, where it has one, as its layout says of drafts.
+
   Heads may differ in size where the rest of the larger is unused; that the
   ids of both mean the same tokens is for the caller to see to, who has the
   tokenizers.
@@ -208,7 +210,8 @@ def read(
   Raises:
     ValueError: it has an encoder and the target has none.
   """
-  model, params = checkpoints.load(path, max_length=max_length)
+  layout = target.layout and target.layout.for_draft
+  model, params = checkpoints.load(path, max_length=max_length, layout=layout)
   check_encoder(target, model, path)
   if target.config.blocked:
     model, params = transformer.block(model, params)

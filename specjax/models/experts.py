@@ -64,7 +64,7 @@ class Experts(nn.Module):
     """Rows [T, E] through one expert."""
     pick = jax.lax.dynamic_index_in_dim
     up, down = pick(up, expert, 0, False), pick(down, expert, 0, False)
-    y = (rows @ up.reshape(len(up), -1)).reshape(len(rows), *up.shape[1:])
+    y = jnp.tensordot(rows, up, 1)
     return self.config.activation(y[:, 0]) * y[:, 1] @ down
 
   def _walk_choices(self, rows, weight, chosen, up, down):

@@ -3,6 +3,7 @@
 import math
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 COLUMNS = 64  # of a block of weights
 FEW_ROWS = 12  # up to which blocks pay
@@ -29,19 +30,25 @@ def multiply(x, w):
   return y.reshape(*x.shape[:-1], -1)
 
 
+def comes_in_blocks(blocked: bool, outputs) -> bool:
+  """Whether a weight is stored in blocks, where these are asked for."""
+  return blocked and math.prod(outputs) % COLUMNS == 0
+
+
 def declare_weight(module, name, blocked, inputs, outputs, axes, scale):
   """A weight [inputs, *outputs], as its product takes it.
 
   Where blocks are asked for and come out even it is [out/64, in, 64],
   otherwise [in, *outputs].
   """
-  shape, total = (inputs, *outputs), math.prod(outputs)
-  blocked = blocked and total % COLUMNS == 0
-  if blocked:
-    shape, axes = (total // COLUMNS, inputs, COLUMNS), (None, None, None)
+  shape = (inputs, *outputs)
+  if comes_in_blocks(blocked, outputs):
+    shape = (math.prod(outputs) // COLUMNS, inputs, COLUMNS)
+    axes = (None, None, None)
   initializer = nn.initializers.normal(scale)
-  w = module.param(name, nn.with_logical_partitioning(initializer, axes), shape)
-  return w if blocked else w.reshape(inputs, -1)
+  return module.param(
+    name, nn.with_logical_partitioning(initializer, axes), shape
+  )
 
 
 class Linear(nn.Module):
@@ -59,7 +66,10 @@ class Linear(nn.Module):
     w = declare_weight(
       self, 'w', self.blocked, self.inputs, self.outputs, self.axes, self.scale
     )
-    y = multiply(x, w).reshape(*x.shape[:-1], *self.outputs)
+    if comes_in_blocks(self.blocked, self.outputs):
+      y = multiply(x, w).reshape(*x.shape[:-1], *self.outputs)
+    else:  # Outputs in one axis could not be split over devices by the last.
+      y = jnp.tensordot(x, w, 1)
     if self.bias:
       zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:])
       y += self.param('b', zeros, self.outputs)

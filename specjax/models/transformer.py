@@ -25,6 +25,7 @@ from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import declare_weight, multiply
+from specjax.sharding import Layout
 from specjax.types import KV, Cache, Source
 
 
@@ -45,6 +46,7 @@ class Model(NamedTuple):
   head: Callable[..., jax.Array]  # (params, hidden [..., E]) -> [..., V]
   # (params, tokens [B, R], length [B]) -> one KV a layer, of the source
   encode: Callable[..., tuple[KV, ...]] | None = None
+  layout: Layout | None = None  # on a mesh of devices, see `place`
 
 
 class Transformer(nn.Module):
@@ -154,26 +156,28 @@ class Transformer(nn.Module):
     return logits if c.logit_cap is None else soften(logits, c.logit_cap)
 
 
+def _init_boxed(config: TransformerConfig, key):
+  """Fresh parameters, each in a box with its logical axes."""
+  token = jnp.zeros((1, 1), jnp.int32)
+  mask = jnp.ones((1, 1, 1), bool)
+
+  def touch(m, t):
+    cache, length = None, jnp.zeros(1, jnp.int32)
+    if config.encoder is not None:
+      cache = caches.empty(config, 1, 1, jnp.float32)
+      cache = caches.with_source(cache, m.encode(t, length + 1), length + 1)
+    return m.head(m(t, t, cache, length, mask).hidden)
+
+  return Transformer(config).init(key, token, method=touch)['params']
+
+
 @functools.cache
 def build(config: TransformerConfig) -> Model:
   """Returns the model of a configuration; the same object every time."""
   module = Transformer(config)
 
-  def boxed(key):
-    token = jnp.zeros((1, 1), jnp.int32)
-    mask = jnp.ones((1, 1, 1), bool)
-
-    def touch(m, t):
-      cache, length = None, jnp.zeros(1, jnp.int32)
-      if config.encoder is not None:
-        cache = caches.empty(config, 1, 1, jnp.float32)
-        cache = caches.with_source(cache, m.encode(t, length + 1), length + 1)
-      return m.head(m(t, t, cache, length, mask).hidden)
-
-    return module.init(key, token, method=touch)['params']
-
   def init(key):
-    return nn.meta.unbox(boxed(key))
+    return nn.meta.unbox(_init_boxed(config, key))
 
   def forward(params, *args, **kwargs):
     return module.apply({'params': params}, *args, **kwargs)
@@ -188,6 +192,36 @@ def build(config: TransformerConfig) -> Model:
 
   reads = None if config.encoder is None else encode
   return Model(config, init, forward, head, reads)
+
+
+def shardings(config: TransformerConfig, layout: Layout):
+  """Where each parameter lies: NamedShardings, nested as the parameters."""
+  boxed = jax.eval_shape(
+    functools.partial(_init_boxed, config), jax.random.key(0)
+  )
+  return jax.tree.map(
+    lambda box: layout.place(box.names, box.value.shape),
+    boxed,
+    is_leaf=lambda x: isinstance(x, nn.Partitioned),
+  )
+
+
+@functools.cache
+def place(model: Model, layout: Layout) -> Model:
+  """The model on a mesh; its parameters must lie as `shardings` says.
+
+  Logits are whole on every device of a row: to draw from them there costs one
+  exchange, where a split law would cost many.
+  """
+
+  def forward(params, tokens, *args, **kwargs):
+    out = model.forward(params, layout.constrain(tokens), *args, **kwargs)
+    return layout.constrain(out)
+
+  def head(params, hidden):
+    return layout.gather_logits(model.head(params, hidden))
+
+  return model._replace(forward=forward, head=head, layout=layout)
 
 
 def causal(batch: int, length: int):
@@ -217,6 +251,8 @@ def open_cache(
   """
   dtype = jax.tree.leaves(params)[0].dtype
   cache = caches.empty(model.config, batch, slots, dtype)
+  if model.layout is not None:
+    cache = model.layout.constrain(cache)
   if model.encode is None:
     return cache
   if source is None:

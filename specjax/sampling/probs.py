@@ -49,6 +49,16 @@ def _keep_min_p(probs, min_p):
   return jnp.where(probs >= min_p.astype(probs.dtype) * probs.max(), probs, 0)
 
 
+def _first_largest(x):
+  """Index of the first of the largest of x [V].
+
+  Two reductions, which are faster than top_k on a CPU, and which a compiler
+  leaves on the device that has the row. Beyond the end where x has NaN.
+  """
+  place = jnp.arange(x.shape[-1])
+  return jnp.where(x == x.max(), place, x.shape[-1]).min()
+
+
 def distribution(logits: jax.Array, sampling: Sampling) -> jax.Array:
   """The law [V] of processed logits: temperature and what follows it.
 
@@ -57,7 +67,7 @@ def distribution(logits: jax.Array, sampling: Sampling) -> jax.Array:
   """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   greedy = sampling.temperature == 0
-  _, best = jax.lax.top_k(logits, 1)
+  best = _first_largest(logits)
   scale = jnp.where(greedy, 1, sampling.temperature).astype(logits.dtype)
   probs = jax.nn.softmax(logits / scale)
   for value, keep in (

@@ -33,8 +33,9 @@ class Tensor(NamedTuple):
   shape: tuple[int, ...]
   dtype: str
 
-  def read(self) -> np.ndarray:
-    return self.file.get_tensor(self.name)
+  def read(self, index: tuple[slice, ...]) -> np.ndarray:
+    """A part of it; no other is read."""
+    return self.file.get_slice(self.name)[index]
 
 
 def locate(path: str | os.PathLike) -> pathlib.Path:

@@ -28,6 +28,7 @@ from specjax.models.checkpoints.files import (
 from specjax.models.families import FAMILIES, conversion
 from specjax.models.families.table import Family, Source
 from specjax.models.transformer import Model
+from specjax.sharding import Layout
 
 # Names in the header of a safetensors file; others are quantised weights.
 _FLOATS = ('F64', 'F32', 'F16', 'BF16')
@@ -104,6 +105,7 @@ def load(
   path: str | os.PathLike,
   dtype: Any = jnp.float32,
   max_length: int | None = None,
+  layout: Layout | None = None,
 ) -> tuple[Model, dict[str, Any]]:
   """Loads a model and its parameters.
 
@@ -113,9 +115,12 @@ def load(
     max_length: longest sequence of the run, by default the checkpoint's
       maximum. Rotary scalings that depend on the length of the text
       ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
+    layout: a mesh of devices to load onto. Each process reads what its own
+      devices hold, one parameter after another, and keeps nothing of it.
 
   Returns:
-    The model and its params, nested as its `init` returns them.
+    The model, on the mesh where one is given, and its params, nested as its
+    `init` returns them.
 
   Raises:
     CheckpointError: the directory is incomplete or damaged, or describes a
@@ -124,20 +129,53 @@ def load(
   params = {}
   with contextlib.ExitStack() as stack:
     plan = _plan(locate(path), stack, max_length)
+    model, places = plan.model, {}
+    if layout is not None:
+      places = flax.traverse_util.flatten_dict(
+        transformer.shardings(model.config, layout), sep='/'
+      )
+      model = transformer.place(model, layout)
     for key, source in plan.sources.items():
-      shape = plan.shapes[key].shape
-      params[key] = _assemble(source, shape, plan.tensors, dtype)
-  return plan.model, flax.traverse_util.unflatten_dict(params, sep='/')
+      read = _Reader(source, plan.shapes[key].shape, plan.tensors, dtype)
+      params[key] = read.onto(places.get(key))
+  return model, flax.traverse_util.unflatten_dict(params, sep='/')
 
 
-def _assemble(source, shape, tensors, dtype) -> jax.Array:
-  """One parameter, filled tensor by tensor."""
-  layout, names = source
-  x = _allocate(shape, jax.dtypes.canonicalize_dtype(dtype))
-  for i, name in enumerate(names):
-    layout.fill(x, len(names), i, tensors[name].read())
-  # Nobody else knows x, so the device may keep it as it is.
-  return jax.device_put(x, may_alias=True)
+class _Reader(NamedTuple):
+  """One parameter, filled piece by piece."""
+
+  source: Source
+  shape: tuple[int, ...]
+  tensors: dict[str, Tensor]
+  dtype: Any
+
+  def onto(self, place: jax.sharding.Sharding | None) -> jax.Array:
+    """The parameter on a device, or where its shards belong."""
+    if place is None:
+      # Nobody else knows what is read, so the device may keep it as it is.
+      whole = (slice(None),) * len(self.shape)
+      return jax.device_put(self.read(whole), may_alias=True)
+    parts: dict = {}  # Rows of the mesh hold the same ones.
+
+    def read(cut):
+      key = tuple((s.start, s.stop) for s in cut)
+      if key not in parts:
+        parts[key] = self.read(cut)
+      return parts[key]
+
+    return jax.make_array_from_callback(self.shape, place, read)
+
+  def read(self, cut: tuple[slice, ...]) -> np.ndarray:
+    """The part x[cut] of the parameter."""
+    layout, names = self.source
+    sizes = zip(cut, self.shape, strict=True)
+    shape = tuple(len(range(*s.indices(size))) for s, size in sizes)
+    x = _allocate(shape, jax.dtypes.canonicalize_dtype(self.dtype))
+    pieces = layout.pieces(self.shape, len(names), cut)
+    for i, (name, indices) in enumerate(zip(names, pieces, strict=True)):
+      parts = [self.tensors[name].read(index) for index in indices]
+      layout.fill(x, len(names), i, parts)
+    return x
 
 
 def _allocate(shape, dtype) -> np.ndarray:

@@ -69,20 +69,46 @@ class Layout(NamedTuple):
     turn = self.transpose
     return tuple(s[::-1] if turn and len(s) == 2 else s for s in flat)
 
-  def fill(self, x: np.ndarray, count: int, index: int, tensor) -> None:
-    """Writes the tensor at `index` into its place in x."""
+  def pieces(self, shape: tuple[int, ...], count: int, cut):
+    """Where a part x[cut] of a parameter lies in its tensors.
+
+    Args:
+      shape: of the parameter.
+      count: of its tensors.
+      cut: a slice for each axis. Of the outputs of a part only the first axis
+        may be cut: what is left is then side by side in the tensor.
+
+    Returns:
+      For each tensor the indices of its pieces, one for each part in it.
+    """
+    # Nobody looks at the entries; strides tell which axis is which.
+    ones = range(1, len(shape) + 1)
+    marked = np.lib.stride_tricks.as_strided(np.uint8(0), shape, tuple(ones))
+    found, end = [], 0
+    for part in self.views(marked):
+      index = [cut[stride - 1] for stride in part.strides]
+      if self.outputs:
+        split = part.ndim - self.outputs
+        inner = math.prod(part.shape[split + 1 :])
+        first, last, _ = index[split].indices(part.shape[split])
+        begin = end if count == 1 else 0
+        end = begin + part.shape[split] * inner
+        side = slice(begin + first * inner, begin + last * inner)
+        index = [*index[:split], side]
+        if self.transpose and len(index) == 2:
+          index.reverse()
+      found.append(tuple(index))
+    return [found] if count == 1 else [[index] for index in found]
+
+  def fill(self, x: np.ndarray, count: int, index: int, pieces) -> None:
+    """Writes the pieces of the tensor at `index` into their places in x."""
     parts = self.views(x)
-    if not self.outputs:
-      parts[index][...] = tensor
-      return
-    tensor = self._turn(tensor)
     if count == len(parts):
       parts = parts[index : index + 1]
-    start = 0
-    for part in parts:
-      stop = start + self._shape(part)[-1]
-      part[...] = tensor[..., start:stop].reshape(part.shape)
-      start = stop
+    for part, piece in zip(parts, pieces, strict=True):
+      part[...] = (self._turn(piece) if self.outputs else piece).reshape(
+        part.shape
+      )
 
 
 class Source(NamedTuple):

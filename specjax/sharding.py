@@ -1,0 +1,187 @@
+"""Where everything lies on a mesh of devices.
+
+A mesh has the axes `data`, over which the rows of a batch are split, and
+`model`, over which weights, heads and caches are. Parameters declare logical
+axes beside their shapes; one table says what mesh axis each of these goes to.
+The compiler derives the communication from that.
+
+  mesh 2 x 4, cache [B, G, S, D]     model 0    1    2    3
+                           data 0    rows of the first half, G/4 heads each
+                           data 1    rows of the second half, likewise
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from specjax.types import KV, CrossKV, SpecState
+
+NAMES = ('data', 'model')
+
+# Logical axes and the mesh axis each is split over. The walk over a mixture
+# reads one expert at a time: every device needs its part of each.
+TABLE: Mapping[str, str | None] = {
+  'batch': 'data',
+  'vocab': 'model',
+  'kv_heads': 'model',
+  'heads': 'model',
+  'mlp': 'model',
+  'width': None,
+  'head': None,
+  'experts': None,
+}
+_CACHE = ('batch', 'kv_heads', None, None)
+
+
+def make_mesh(data: int, model: int, devices: Sequence | None = None) -> Mesh:
+  """A mesh of the first data * model devices, or of those given.
+
+  Raises:
+    ValueError: there are not so many.
+  """
+  found = jax.devices() if devices is None else devices
+  size = data * model
+  if size > len(found):
+    raise ValueError(
+      f'a mesh of {data} x {model} needs {size} devices, but there are '
+      f'{len(found)}'
+    )
+  return jax.make_mesh(
+    (data, model), NAMES, (AxisType.Auto,) * 2, devices=found[:size]
+  )
+
+
+def plan_mesh(data: int, model: int) -> AbstractMesh:
+  """A mesh without devices, to predict with."""
+  return AbstractMesh((data, model), NAMES, (AxisType.Auto,) * 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """How one model lies on a mesh, and with it the state of a loop.
+
+  Attributes:
+    mesh: with the axes of `NAMES`.
+    split: whether the model's weights and heads are split over `model`;
+      otherwise every device has them whole.
+    split_draft: the same for a draft of its own.
+  """
+
+  mesh: Mesh | AbstractMesh
+  split: bool = True
+  split_draft: bool = False
+
+  @property
+  def for_draft(self) -> 'Layout':
+    """The layout of a draft beside this target."""
+    return dataclasses.replace(self, split=self.split_draft)
+
+  def place(
+    self, axes: Sequence[str | None], shape: Sequence[int]
+  ) -> NamedSharding:
+    """Where an array lies.
+
+    An axis that the mesh does not divide stays whole, and so does a second
+    one that the table gives to the same mesh axis.
+
+    Args:
+      axes: logical names, one for each axis of the array, or None.
+      shape: of the array.
+    """
+    names: list[str | None] = []
+    for axis, size in zip(axes, shape, strict=True):
+      name = None if axis is None else TABLE[axis]
+      if name == 'model' and not self.split:
+        name = None
+      if name in names or (name and size % self.mesh.shape[name]):
+        name = None
+      names.append(name)
+    return NamedSharding(self.mesh, P(*names))
+
+  def of_rows(self, tree: Any) -> Any:
+    """Shardings of arrays whose first axis is the batch; caches by heads."""
+
+    def one(x):
+      if isinstance(x, KV):
+        return KV(*(self.place(_CACHE, a.shape) for a in x))
+      if isinstance(x, CrossKV):
+        own = one(KV(x.k, x.v))
+        return CrossKV(*own, one(x.source), one(x.source_length))
+      return self.place(('batch', *[None] * x.ndim)[: x.ndim], x.shape)
+
+    return jax.tree.map(
+      one, tree, is_leaf=lambda x: isinstance(x, KV | CrossKV)
+    )
+
+  def of_state(self, state: SpecState) -> SpecState:
+    """Shardings of a state; those of a drafter's follow its own layout."""
+    drafter = self.for_draft.of_rows(state.drafter)
+    return self.of_rows(state)._replace(drafter=drafter)
+
+  def constrain(self, tree: Any) -> Any:
+    """Arrays of rows inside a program, held where they lie."""
+    return jax.lax.with_sharding_constraint(tree, self.of_rows(tree))
+
+  def gather_logits(self, logits: jax.Array) -> jax.Array:
+    """Logits [B, ..., V] of a split head, whole on every device of a row.
+
+    Said in two steps, or the weights would be gathered instead.
+    """
+    axes = ('batch', *[None] * (logits.ndim - 2), 'vocab')
+    split = self.place(axes, logits.shape)
+    return self.constrain(jax.lax.with_sharding_constraint(logits, split))
+
+  def constrain_state(self, state: SpecState) -> SpecState:
+    """A state likewise: what a step returns lies as what it was given."""
+    return jax.lax.with_sharding_constraint(state, self.of_state(state))
+
+  def put_rows(self, tree: Any) -> Any:
+    """Puts arrays of rows that every process has in full onto the mesh."""
+    return jax.tree.map(_put, tree, self.of_rows(tree))
+
+  def put_whole(self, tree: Any) -> Any:
+    """Puts whole arrays onto every device; leaves those of the mesh alone."""
+    whole = NamedSharding(self.mesh, P())
+
+    def put(x):
+      there = getattr(getattr(x, 'sharding', None), 'mesh', None) == self.mesh
+      return x if there else _put(x, whole)
+
+    return jax.tree.map(put, tree)
+
+
+def _put(x, sharding: NamedSharding) -> jax.Array:
+  """An array from the copy that each process has."""
+  if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    inner = NamedSharding(sharding.mesh, P(*sharding.spec))
+    data = _put(jax.random.key_data(x), inner)
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+  host = np.asarray(x)
+  return jax.make_array_from_callback(
+    host.shape, sharding, lambda index: host[index]
+  )
+
+
+def fetch(tree: Any) -> Any:
+  """Arrays as numpy, whole, in every process."""
+  leaves = jax.tree.leaves(tree)
+  if all(getattr(x, 'is_fully_addressable', True) for x in leaves):
+    return jax.device_get(tree)
+  return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def bytes_per_device(shapes: Any, shardings: Any) -> int:
+  """Bytes that each device holds of arrays or their shapes."""
+
+  def size(x, sharding):
+    return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
+  return sum(jax.tree.leaves(jax.tree.map(size, shapes, shardings)))
