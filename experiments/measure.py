@@ -17,7 +17,7 @@ import numpy as np
 
 from specjax import generate, sampling
 from specjax.drafters import plain
-from specjax.types import Counts, Draft, Drafter, Params, Spec
+from specjax.types import Counts, Draft, Drafter, Params, Spec, SpecState
 
 
 class NotFinite(RuntimeError):
@@ -48,7 +48,8 @@ class Job:
   source_slots: int | None = None  # of prompts that an encoder reads
 
 
-def _start(spec: Spec, params: Params, job: Job):
+def start(spec: Spec, params: Params, job: Job) -> SpecState:
+  """The state before the first step of a job."""
   return generate.start(
     params,
     job.prompts,
@@ -82,7 +83,7 @@ def decode(
     NotFinite: the target's logits are NaN or infinite.
   """
   begin = time.perf_counter()
-  state = _start(spec, params, job)
+  state = start(spec, params, job)
   jax.block_until_ready(state)
   prefilled = time.perf_counter()
   bound = jnp.asarray(job.new_tokens if steps is None else steps, jnp.int32)
@@ -159,7 +160,7 @@ def idle(spec: Spec, params: Params, job: Job) -> Spec:
   """The spec with a drafter that proposes as many tokens at no cost."""
 
   def propose(params):
-    state = _start(spec, params, job)
+    state = start(spec, params, job)
     ctx = generate.context(state)
     return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
 
