@@ -13,7 +13,15 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
-from experiments import command, measure, prompts, results, ties
+from experiments import (
+  command,
+  measure,
+  prompts,
+  report,
+  results,
+  samples,
+  ties,
+)
 from experiments.build import Built, Method, build
 from experiments.checks import values
 from experiments.settings import Experiment
@@ -289,12 +297,6 @@ def _plain(value):
   return value
 
 
-def best(rows: list[dict]) -> dict | None:
-  """The lossless row with the largest speed-up."""
-  lossless = [r for r in rows if r['lossless'] and r['speedup']]
-  return max(lossless, key=lambda r: r['speedup'], default=None)
-
-
 def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
@@ -307,18 +309,21 @@ def main(x: Experiment) -> None:
     if not runner.groups:
       print(f'{folder.path} is complete; --config.results measures elsewhere')
     runner.run()
+    texts = samples.add(runner)
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error
   text = results.table(folder.rows) + results.rules(folder.rows)
   folder.write('summary.md', text)
+  folder.write('report.html', report.render(folder.rows, texts))
   print(text)
   usage = resource.getrusage(resource.RUSAGE_SELF)
   print(
     json.dumps(
       {
         'results': str(folder.path),
+        'report': str(folder.path / 'report.html'),
         'cells': len(folder.rows),
-        'best': best(folder.rows),
+        'best': results.best(folder.rows),
         'peak_memory_bytes': 1024 * usage.ru_maxrss,
       }
     )
