@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 
 ROOT = pathlib.Path(__file__).parent.parent
 _SPECIAL = re.compile(r'^(\s*)([!%])(.*)$')
@@ -69,7 +70,10 @@ def _show(value) -> None:
 
 def execute(sources: list[str]) -> None:
   """Runs translated cells in one namespace, as a notebook does."""
-  names: dict = {'__name__': '__main__', '_shell': _shell}
+  main = types.ModuleType('__main__')
+  sys.modules['__main__'] = main  # Whose names programs may resolve.
+  names = vars(main)
+  names['_shell'] = _shell
   for number, source in enumerate(sources):
     print(f'--- cell {number}', flush=True)
     tree = ast.parse(source)
