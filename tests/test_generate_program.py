@@ -5,19 +5,6 @@ from experiments.settings import SamplingValues
 from tests import tiny
 
 
-def test_steps_add_up(tmp_path):
-  tiny.write_pair(tmp_path)
-  x = tiny.experiment(tmp_path, drafters=('ngram',), max_new_tokens=20)
-  done = list(generate.steps(build.build(x), x, [5, 6, 7, 5, 6]))
-  tokens = [trace.tokens(step) for step in done]
-  assert sum(map(len, tokens)) == 20
-  counts = done[-1].counts
-  assert int(counts.target_calls) == len(done)
-  whole = [new for new in tokens if new[-1].origin != 'accepted']
-  accepted = sum(t.origin == 'accepted' for new in whole for t in new)
-  assert accepted == int(counts.accepted.sum())
-
-
 def test_the_stages_of_a_config_reach_the_text(tmp_path):
   tiny.write_pair(tmp_path)
   stages = SamplingValues(

@@ -5,25 +5,23 @@ import pytest
 from tests import notebooks, tiny
 
 QUICKSTART = notebooks.ROOT / 'notebooks' / 'quickstart.ipynb'
-# The notebook's config on the tiny pair, and its own drafter alone.
+# One short text of a tiny target with the notebook's own drafter: the others
+# are compiled alike.
 SMALL = """
-import pathlib
-from tests import tiny
-known = tiny.experiment(pathlib.Path({folder!r}))
-x.target, x.candidates = known.target, known.candidates
-x.prompts, x.max_new_tokens = known.prompts, known.max_new_tokens
-x.drafters = ('copy',)
+x.target.path = {target!r}
+x.drafters, x.temperatures = ('copy',), (0.0,)
+x.prompt, x.max_new_tokens = 'for i in a:\\n  for i in', 12
 """
 
 
 def test_the_quick_start_runs(tmp_path, monkeypatch):
-  monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   tiny.write_pair(tmp_path)
+  monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   shown = notebooks.run_cells(
     QUICKSTART,
     # The predictor is a program of its own.
     skip_tags=('install', 'predict'),
-    after={'config': SMALL.format(folder=str(tmp_path))},
+    after={'config': SMALL.format(target=str(tmp_path / 'target'))},
   )
   assert '| copy ' in shown
   assert '"report": "runs/notebook/report.html"' in shown

@@ -1,4 +1,4 @@
-"""Recorded texts are the measured ones, with the chances of what was drafted."""
+"""Recorded texts are the measured ones, with their chances."""
 
 import pytest
 
