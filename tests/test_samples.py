@@ -1,27 +1,46 @@
 """Recorded texts are the measured ones, with their chances."""
 
+import jax.numpy as jnp
 import pytest
 
 from experiments import measure, run, samples, trace
-from experiments.settings import Candidate
+from experiments.settings import Candidate, SamplingValues
+from specjax.drafters import plain
+from specjax.types import Draft, Drafter
 from tests import tiny
+
+
+def load(target, depth, path=''):
+  """Always the same tree: 7 or 9, and below the 7 once more."""
+  del target, path  # Unused.
+  base = plain.make()
+  tokens, parents = jnp.array([7, 9, 7, 9]), jnp.array([0, 0, 1, 1])
+  nodes = 2 * depth
+
+  def propose(params, state, ctx, key):
+    del params, key  # Unused.
+    shape = ctx.length.shape[0], nodes
+    return Draft(
+      jnp.broadcast_to(tokens[:nodes], shape),
+      jnp.broadcast_to(parents[:nodes], shape),
+      jnp.full(shape[0], nodes, jnp.int32),
+      None,
+    ), state
+
+  return Drafter(depth, nodes, base.init, propose, base.commit), None
 
 
 @pytest.fixture(scope='module')
 def runner(tmp_path_factory):
-  """Two branches of two drawn tokens each."""
+  """A target that hardly says anything but 7 and 9."""
   folder = tmp_path_factory.mktemp('pair')
   tiny.write_pair(folder)
-  tree = Candidate(
-    'specjax.drafters.lm_tree.load',
-    2,
-    str(folder / 'draft'),
-    {'widths': (2,)},
-  )
   x = tiny.experiment(
     folder,
-    candidates={'tree': tree},
+    candidates={'tree': Candidate('tests.test_samples.load', 2)},
     verifiers=('specjax.verify.recursive',),
+    sampling=SamplingValues(logit_bias=((7, 99.0), (9, 99.0))),
+    temperatures=(0.0, 8.0),  # So hot that 7 is about as likely as 9.
     results=str(folder / 'results'),
   )
   return run.Runner(x)
@@ -32,7 +51,7 @@ def texts(runner):
   return samples.add(runner)
 
 
-@pytest.mark.parametrize('temperature', [0.0, 1.0])
+@pytest.mark.parametrize('temperature', [0.0, 8.0])
 def test_steps_make_the_text_that_is_measured(runner, texts, temperature):
   del texts  # Compiled the recording.
   tree = runner.built.methods[0]
@@ -53,7 +72,7 @@ def test_steps_make_the_text_that_is_measured(runner, texts, temperature):
 
 
 def test_every_cell_has_a_text_with_chances(texts):
-  assert [t['temperature'] for t in texts] == [0.0, 1.0]
+  assert [t['temperature'] for t in texts] == [0.0, 8.0]
   for text in texts:
     samples.check(text)
     assert len(text['tokens']) == 12
@@ -67,8 +86,10 @@ def test_every_cell_has_a_text_with_chances(texts):
         assert token['chance'] in (None, 1.0)
         tried = [o for o in token['others'] if o['fate'] == 'rejected']
         assert all(o['chance'] == 0 for o in tried)
-  fates = {o['fate'] for t in texts for k in t['tokens'] for o in k['others']}
-  assert 'rejected' in fates
+  drawn = texts[-1]['tokens']
+  fates = {o['fate'] for token in drawn for o in token['others']}
+  assert fates == {'rejected', 'not judged'}
+  assert {'accepted', 'bonus'} <= {token['origin'] for token in drawn}
 
 
 def test_texts_are_recorded_once(runner, texts, monkeypatch):
