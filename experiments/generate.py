@@ -13,44 +13,18 @@ import contextlib
 import json
 import sys
 
-import jax.numpy as jnp
-
-from experiments import command, processes
+from experiments import command, processes, trace
 from experiments.build import Built, build
 from experiments.checks import values
 from experiments.settings import Experiment
-from specjax import generate, sharding
+from specjax import generate
 from specjax.models import reading
 
 _COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
 
 
-def origins(new: int, accepted: int, drafted: int, whole: bool) -> list[str]:
-  """How each new token of one step came.
-
-  Args:
-    new: tokens the step added.
-    accepted: drafted tokens that were accepted, of a whole step.
-    drafted: tokens that were drafted.
-    whole: whether the step was not cut by the limit or the end of the text.
-  """
-  if not whole:
-    return ['accepted'] * new
-  last = 'bonus' if accepted == drafted else 'corrected'
-  return ['accepted'] * (new - 1) + [last]
-
-
-def _look(state):
-  """What is shown of a state, as numpy."""
-  return sharding.fetch(state._replace(cache=(), drafter=(), key=None))
-
-
 def steps(built: Built, x: Experiment, ids: list[int]):
-  """Decodes one step at a time.
-
-  Yields:
-    (tokens, their origins, the state's counts) of each step.
-  """
+  """Decodes one step at a time; yields what `trace.steps` does."""
   method = built.methods[0]
   state = generate.start(
     method.params,
@@ -60,34 +34,7 @@ def steps(built: Built, x: Experiment, ids: list[int]):
     key=generate.row_keys(x.seed, [0]),
     values=values(x, method.spec, 1, x.temperatures[0]),
   )
-  one = jnp.ones((), jnp.int32)
-  seen = _look(state)
-  length, before = int(seen.length[0]), seen.counts
-  while not seen.done.all():
-    state = generate.generate(method.params, state, one, spec=method.spec)
-    seen = _look(state)
-    if not seen.finite.all():
-      raise ValueError('the target gave logits that are NaN or infinite')
-    counts = seen.counts
-    tokens = seen.tokens[0, length : int(seen.length[0])]
-    length += len(tokens)
-    kinds = origins(
-      len(tokens),
-      int(counts.accepted.sum() - before.accepted.sum()),
-      int(counts.drafted.sum() - before.drafted.sum()),
-      bool(counts.histogram.sum() > before.histogram.sum()),
-    )
-    before = counts
-    yield tokens.tolist(), kinds, counts
-
-
-def piece(tokenizer, ids: list[int], shown: int) -> str:
-  """The text that the last token adds to the characters shown so far.
-
-  A token alone may be half a character, or lack the space before it.
-  """
-  text = tokenizer.decode(ids)
-  return '' if text.endswith('\ufffd') else text[shown:]
+  return trace.steps(method.params, state, spec=method.spec)
 
 
 def paint(text: str, kind: str, colour: bool) -> str:
@@ -128,13 +75,13 @@ def show(x: Experiment) -> None:
     print(text, end='' if sources is None else '\n')
     ids = list(begun)
     shown = len(built.tokenizer.decode(ids))
-    for tokens, kinds, counts in steps(built, x, prompt):
-      new, last = new + tokens, counts
-      for token, kind in zip(tokens, kinds, strict=True):
-        ids.append(token)
-        text = piece(built.tokenizer, ids, shown)
+    for step in steps(built, x, prompt):
+      last = step.counts
+      for token in trace.tokens(step):
+        new.append(token.token)
+        text = trace.piece(built.tokenizer, ids + new, shown)
         shown += len(text)
-        print(paint(text, kind, colour), end='', flush=True)
+        print(paint(text, token.origin, colour), end='', flush=True)
   except ValueError as error:
     raise SystemExit(f'error: {error}') from error
   print()
@@ -146,7 +93,7 @@ def show(x: Experiment) -> None:
       {
         'text': built.tokenizer.decode(new),
         'tokens': new,
-        'tau': len(new) / int(last.target_calls.sum()),
+        'tau': len(new) / int(last.target_calls),
         'acceptance': int(last.accepted.sum()) / drafted if drafted else None,
       }
     )

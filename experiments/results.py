@@ -3,6 +3,8 @@
 config.json   the settings; another experiment is refused
 rows.jsonl    one object per cell, appended when the cell is done
 summary.md    the table
+samples.jsonl a few texts with where each token came from
+report.html   all of it on one page
 """
 
 import dataclasses
@@ -163,6 +165,27 @@ def open_folder(experiment, texts: dict[str, list[list[int]]]) -> Folder:
   return folder or Follower(rows)
 
 
+def existing(path: str) -> Folder:
+  """A folder that an experiment has filled.
+
+  Raises:
+    ValueError: it is none, or it has no rows.
+  """
+  config = pathlib.Path(path) / 'config.json'
+  if not config.is_file():
+    raise ValueError(
+      f'folder: {path} has no config.json, so it is no results folder: give '
+      'the one that experiments.run printed'
+    )
+  folder = Folder(path, json.loads(config.read_text()))
+  if not folder.rows:
+    raise ValueError(
+      f'folder: {path} has no rows yet: experiments.run with the same settings '
+      'makes them'
+    )
+  return folder
+
+
 def conditions() -> dict:
   """Versions, device and commit: what a number depends on."""
   packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
@@ -220,6 +243,11 @@ def _interval(row, name, digits=2) -> str:
   return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
 
 
+def _number(row, name, digits) -> str:
+  value = row[name]
+  return '-' if value is None else f'{value:.{digits}f}'
+
+
 COLUMNS = (
   ('drafter', lambda r: r['drafter']),
   ('rule', lambda r: r['verifier'] + ('' if r['lossless'] else ' (lossy)')),
@@ -228,13 +256,15 @@ COLUMNS = (
   ('tau', lambda r: _interval(r, 'tau')),
   (
     'accepted at 1, 2, ...',
-    lambda r: ' '.join(f'{a:.2f}' for a in r['acceptance_by_position']),
+    lambda r: ' '.join(
+      '-' if a is None else f'{a:.2f}' for a in r['acceptance_by_position']
+    ),
   ),
-  ('tokens/s', lambda r: f'{r["tokens_per_second"]:.0f}'),
+  ('tokens/s', lambda r: _number(r, 'tokens_per_second', 0)),
   ('speed-up', lambda r: _interval(r, 'speedup')),
-  ('predicted', lambda r: f'{r["predicted_speedup"]:.2f}'),
-  ('c', lambda r: f'{r["c"]:.3f}'),
-  ('v', lambda r: f'{r["v"]:.2f}'),
+  ('predicted', lambda r: _number(r, 'predicted_speedup', 2)),
+  ('c', lambda r: _number(r, 'c', 3)),
+  ('v', lambda r: _number(r, 'v', 2)),
 )
 
 
@@ -270,41 +300,62 @@ def _prompts(row: dict) -> str:
   """What was continued; rows of older programs do not say."""
   if 'prompts_from' not in row:
     return ''
-  return f'{prompts.describe(row["prompts"], row["prompts_from"])}\n\n'
+  return prompts.describe(row['prompts'], row['prompts_from'])
+
+
+@dataclasses.dataclass
+class Table:
+  """One table of a summary or a report: words, no numbers."""
+
+  title: str
+  note: str
+  head: list[str]
+  lines: list[list[str]]
+
+  def markdown(self) -> str:
+    note = f'{self.note}\n\n' if self.note else ''
+    return f'### {self.title}\n\n{note}{markdown(self.head, self.lines)}\n'
+
+
+def cells(rows: list[dict]) -> list[Table]:
+  """A table for each domain and temperature."""
+  made = []
+  for where in dict.fromkeys((r['domain'], r['temperature']) for r in rows):
+    found = [r for r in rows if (r['domain'], r['temperature']) == where]
+    first = found[0]
+    plain = ''
+    if first['baseline_tokens_per_second'] is not None:
+      plain = f' {first["baseline_tokens_per_second"]:.0f} tokens/s,'
+    title = (
+      f'{where[0]}, temperature {where[1]:g}: plain decoding{plain} '
+      f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(found)}'
+    )
+    lines = [[show(r) for _, show in COLUMNS] for r in found]
+    head = [name for name, _ in COLUMNS]
+    made.append(Table(title, _prompts(first), head, lines))
+  return made
 
 
 def table(rows: list[dict]) -> str:
   """Markdown tables, one for each domain and temperature."""
-  parts = []
-  groups = dict.fromkeys((r['domain'], r['temperature']) for r in rows)
-  for domain, temperature in groups:
-    cells = [
-      r
-      for r in rows
-      if (r['domain'], r['temperature']) == (domain, temperature)
-    ]
-    lines = [[show(r) for _, show in COLUMNS] for r in cells]
-    first = cells[0]
-    parts.append(
-      f'### {domain}, temperature {temperature:g}: plain decoding '
-      f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
-      f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(cells)}\n\n'
-      + _prompts(first)
-      + markdown([name for name, _ in COLUMNS], lines)
-      + '\n'
-    )
-  return '\n'.join(parts)
+  return '\n'.join(one.markdown() for one in cells(rows))
+
+
+def best(rows: list[dict]) -> dict | None:
+  """The lossless row with the largest speed-up."""
+  lossless = [r for r in rows if r['lossless'] and r['speedup']]
+  return max(lossless, key=lambda r: r['speedup'], default=None)
 
 
 def _same_draft(row: dict) -> tuple:
   return tuple(row[k] for k in KEY if k != 'verifier')
 
 
-def rules(rows: list[dict]) -> str:
-  """Each rule's tau over the first one's on the same prompts; '' for one."""
+def paired(rows: list[dict]) -> Table | None:
+  """Each rule's tau over the first one's on the same prompts; None for one."""
   verifiers = list(dict.fromkeys(r['verifier'] for r in rows))
   if len(verifiers) < 2:
-    return ''
+    return None
   first = {_same_draft(r): r for r in rows if r['verifier'] == verifiers[0]}
   lines = []
   for row in rows:
@@ -332,4 +383,10 @@ def rules(rows: list[dict]) -> str:
     )
   head = ['domain', 'temperature', 'drafter', 'gamma', 'rule']
   head += [f'tau, {verifiers[0]}', 'tau', 'change, paired on prompts']
-  return f'\n### Rules on the same prompts\n\n{markdown(head, lines)}\n'
+  return Table('Rules on the same prompts', '', head, lines)
+
+
+def rules(rows: list[dict]) -> str:
+  """That table in Markdown; '' where one rule was used."""
+  found = paired(rows)
+  return f'\n{found.markdown()}' if found else ''

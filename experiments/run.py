@@ -22,7 +22,9 @@ from experiments import (
   measure,
   processes,
   prompts,
+  report,
   results,
+  samples,
   ties,
 )
 from experiments.build import Built, Method, build
@@ -305,12 +307,6 @@ class Runner:
         self.group(domain, temperature, bar)
 
 
-def best(rows: list[dict]) -> dict | None:
-  """The lossless row with the largest speed-up."""
-  lossless = [r for r in rows if r['lossless'] and r['speedup']]
-  return max(lossless, key=lambda r: r['speedup'], default=None)
-
-
 def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
@@ -321,10 +317,11 @@ def main(x: Experiment) -> None:
     if processes.leads():
       announce(runner)
     runner.run()
+    texts = samples.add(runner)
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error
   if processes.leads():
-    report(runner.folder)
+    finish(runner.folder, texts)
 
 
 def announce(runner: Runner) -> None:
@@ -337,19 +334,21 @@ def announce(runner: Runner) -> None:
     print(f'{path} is complete; --config.results measures elsewhere')
 
 
-def report(folder: results.Folder) -> None:
+def finish(folder: results.Folder, texts: list[dict]) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
   text = results.table(folder.rows) + results.rules(folder.rows)
   text += collectives.table(folder.rows)
   folder.write('summary.md', text)
+  folder.write('report.html', report.render(folder.rows, texts))
   print(text)
   usage = resource.getrusage(resource.RUSAGE_SELF)
   print(
     json.dumps(
       {
         'results': str(folder.path),
+        'report': str(folder.path / 'report.html'),
         'cells': len(folder.rows),
-        'best': best(folder.rows),
+        'best': results.best(folder.rows),
         'peak_memory_bytes': 1024 * usage.ru_maxrss,
       }
     )

@@ -1,38 +1,8 @@
 """The program that shows where tokens came from."""
 
-import pytest
-
-from experiments import build, generate
+from experiments import build, generate, trace
 from experiments.settings import SamplingValues
 from tests import tiny
-
-
-@pytest.mark.parametrize(
-  ('step', 'expected'),
-  [
-    ((3, 2, 2, True), ['accepted', 'accepted', 'bonus']),
-    ((3, 2, 4, True), ['accepted', 'accepted', 'corrected']),
-    ((1, 0, 4, True), ['corrected']),
-    ((1, 0, 0, True), ['bonus']),
-    ((2, 0, 4, False), ['accepted', 'accepted']),
-  ],
-)
-def test_origins(step, expected):
-  assert generate.origins(*step) == expected
-
-
-def test_steps_add_up(tmp_path):
-  tiny.write_pair(tmp_path)
-  x = tiny.experiment(tmp_path, drafters=('ngram',), max_new_tokens=20)
-  done = list(generate.steps(build.build(x), x, [5, 6, 7, 5, 6]))
-  tokens = [t for new, _, _ in done for t in new]
-  assert len(tokens) == 20
-  assert all(len(new) == len(kinds) for new, kinds, _ in done)
-  counts = done[-1][2]
-  assert int(counts.target_calls[0]) == len(done)
-  whole = [kinds for _, kinds, _ in done if kinds[-1] != 'accepted']
-  accepted = sum(kinds.count('accepted') for kinds in whole)
-  assert accepted == int(counts.accepted.sum())
 
 
 def test_the_stages_of_a_config_reach_the_text(tmp_path):
@@ -49,7 +19,7 @@ def test_the_stages_of_a_config_reach_the_text(tmp_path):
     tmp_path, drafters=('ngram',), max_new_tokens=20, sampling=stages
   )
   done = list(generate.steps(build.build(x), x, [5, 6, 7, 5, 6]))
-  tokens = [t for new, _, _ in done for t in new]
+  tokens = [t.token for step in done for t in trace.tokens(step)]
   assert len(tokens) == 20
   assert 7 not in tokens
   # The bias makes it come until the penalties have outgrown it.
@@ -68,6 +38,6 @@ def test_a_token_is_shown_with_what_it_adds():
   shown, pieces, ids = 1, [], [0]
   for token in (1, 2, 3, 0):
     ids.append(token)
-    pieces.append(generate.piece(Words(), ids, shown))
+    pieces.append(trace.piece(Words(), ids, shown))
     shown += len(pieces[-1])
   assert pieces == [' b', '', 'é', ' a']

@@ -1,58 +1,79 @@
-"""The notebook for TPU slices, run here on simulated devices."""
+"""The notebooks run as they stand: one on a smaller pair, one on devices."""
 
 import json
-import os
-import pathlib
-import shutil
-import subprocess
-import sys
 
-ROOT = pathlib.Path(__file__).parent.parent
+import pytest
 
+from tests import notebooks, tiny
 
-def script_of(notebook: dict) -> str:
-  """The cells as a program; IPython's own lines as what they stand for."""
-  parts = ['import subprocess']
-  for cell in notebook['cells']:
-    if cell['cell_type'] != 'code':
-      continue
-    source = ''.join(cell['source'])
-    if source.startswith('!'):
-      source = f'subprocess.run(f{source[1:]!r}, shell=True, check=True)'
-    elif source.startswith('%pip '):
-      continue
-    parts.append(source)
-  return '\n\n'.join(parts)
+QUICKSTART = notebooks.ROOT / 'notebooks' / 'quickstart.ipynb'
+# One short text of a tiny target with the notebook's own drafter: the others
+# are compiled alike.
+SMALL = """
+x.target.path = {target!r}
+x.drafters, x.temperatures = ('copy',), (0.0,)
+x.prompt, x.max_new_tokens = 'for i in a:\\n  for i in', 12
+"""
 
 
-def test_the_notebook_runs_without_a_tpu(tmp_path):
-  """In a folder of its own, where its results go."""
-  for name in ('experiments', 'configs', 'specjax', 'notebooks'):
-    (tmp_path / name).symlink_to(ROOT / name)
-  shutil.copy(ROOT / 'setup.cfg', tmp_path)
-  file = ROOT / 'notebooks' / 'cloud_tpu.ipynb'
-  script = tmp_path / 'script.py'
-  script.write_text(script_of(json.loads(file.read_text())))
-  # Most of the time goes into compiling programs that run for an instant.
-  quick = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1', 'PYTHONPATH': str(tmp_path)}
-  path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
-  environment = os.environ | quick | {'PATH': path}
-  environment.pop('XLA_FLAGS', None)
-  done = subprocess.run(
-    [sys.executable, script],
-    cwd=tmp_path,
-    env=environment,
-    capture_output=True,
-    text=True,
-    check=False,
+def test_the_quick_start_runs(tmp_path, monkeypatch):
+  tiny.write_pair(tmp_path)
+  monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
+  shown = notebooks.run_cells(
+    QUICKSTART,
+    # The predictor is a program of its own.
+    skip_tags=('install', 'predict'),
+    after={'config': SMALL.format(target=str(tmp_path / 'target'))},
   )
-  assert done.returncode == 0, done.stderr
-  assert '"refused": []' in done.stdout
-  (rows,) = tmp_path.glob('runs/*/rows.jsonl')
-  (row,) = map(json.loads, rows.read_text().splitlines())
-  assert (row['mesh']['data'], row['mesh']['model']) == (2, 4)
+  assert '| copy ' in shown
+  assert '"report": "runs/notebook/report.html"' in shown
+  # Rendered as a notebook would: coloured text, figures and the last output.
+  assert '<span class="token ' in shown
+  assert shown.count('<Figure size') == 4
+  assert 'accepted lengths [[' in shown
+
+
+def test_a_cell_that_fails_is_named(tmp_path):
+  path = tmp_path / 'a.ipynb'
+  path.write_text(
+    '{"cells": [{"cell_type": "code", "metadata": {}, "source": ["x = 1"]},'
+    '{"cell_type": "code", "metadata": {"tags": ["no"]}, "source": ["1 / 0"]},'
+    '{"cell_type": "code", "metadata": {}, "source": ["!exit {x + 2}"]}]}'
+  )
+  with pytest.raises(notebooks.CellError, match='exit status 3'):
+    notebooks.run_cells(path, skip_tags=('no',))
+  with pytest.raises(notebooks.CellError, match='ZeroDivisionError'):
+    notebooks.run_cells(path)
+  with pytest.raises(ValueError, match='no cell with the tags'):
+    notebooks.run_cells(path, after={'other': ''})
+
+
+def test_lines_of_shell_and_notebook_become_calls():
+  source = 'if a:\n  !ls \\\n    {b}\n%cd ..\n%matplotlib inline\nc = 5 % 2\n'
+  assert notebooks.translate(source).splitlines() == [
+    'if a:',
+    "  _shell(f'ls     {b}')",
+    '__import__("os").chdir(\'..\')',
+    'pass  # matplotlib inline',
+    'c = 5 % 2',
+  ]
+
+
+def test_many_devices_run_without_a_tpu(tmp_path, monkeypatch):
+  """On simulated ones, as the notebook says."""
+  # Most of the time goes into compiling programs that run for an instant.
+  monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
+  monkeypatch.delenv('XLA_FLAGS', raising=False)
+  shown = notebooks.run_cells(
+    notebooks.ROOT / 'notebooks' / 'cloud_tpu.ipynb',
+    skip_tags=('install',),
+    after={'rows': "print('--- last row')\nprint(json.dumps(rows[-1]))"},
+  )
+  assert '"refused": []' in shown
+  last = json.loads(shown.split('--- last row\n')[1].splitlines()[0])
+  assert (last['mesh']['data'], last['mesh']['model']) == (2, 4)
   # The embedding, and two of each of the three layers; then the logits.
-  assert row['collectives']['all-reduce']['count'] >= 7
-  assert f'{row["collectives"]["all-gather"]["count"]} all-gather a step' in (
-    done.stdout
+  assert last['collectives']['all-reduce']['count'] >= 7
+  assert f'{last["collectives"]["all-gather"]["count"]} all-gather a step' in (
+    shown
   )

@@ -1,0 +1,203 @@
+"""Where each token came from, recorded step by step.
+
+The loop is the one that is measured, with the same keys: only the judge and
+the tally of a step are wrapped, so that the state carries what was drafted,
+with which chance it was accepted, and the verdict.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import counting, generate, sharding, verify
+from specjax.types import Counts, Params, Spec, SpecState
+
+ORIGINS = ('accepted', 'corrected', 'bonus')
+
+
+class Recording(NamedTuple):
+  """One step; it takes the place of the counts in a state."""
+
+  counts: Counts
+  tokens: jax.Array  # [B, N]
+  parents: jax.Array  # [B, N]
+  size: jax.Array  # [B]
+  chance: jax.Array  # [B, N] that the node is accepted, once it is judged
+  path: jax.Array  # [B, K+1]
+  num_accepted: jax.Array  # [B]
+  next_token: jax.Array  # [B]
+  added: jax.Array  # [B] tokens of the step that stayed
+
+
+class Other(NamedTuple):
+  """What was drafted for a place where another token stands."""
+
+  tokens: list[int]  # the node's own, then the first ones drafted behind it
+  chance: float
+  fate: str  # rejected, not judged, or unknown: beside twins of the token
+
+
+class Token(NamedTuple):
+  """One new token of a text."""
+
+  token: int
+  origin: str  # one of ORIGINS
+  chance: float | None  # that it was accepted; None where it was not drafted
+  others: list[Other]
+
+
+class _Judged(NamedTuple):
+  """A verdict that also tells the chances it came from."""
+
+  path: jax.Array
+  num_accepted: jax.Array
+  next_token: jax.Array
+  chance: jax.Array
+
+
+def _judge(key, draft, scores, rule, depth):
+  verdict = verify.judge(key, draft, scores, rule, depth)
+  return _Judged(*verdict, rule.accept(draft, scores))
+
+
+def _tally(recording, draft, verdict, added, *rest):
+  return Recording(
+    counting.add(recording.counts, draft, verdict, added, *rest),
+    draft.tokens,
+    draft.parents,
+    draft.size,
+    verdict.chance,
+    verdict.path,
+    verdict.num_accepted,
+    verdict.next_token,
+    added,
+  )
+
+
+_PARTS = generate.PARTS._replace(judge=_judge, tally=_tally)
+_step = jax.jit(
+  generate.step, static_argnames=('spec', 'parts'), donate_argnames='state'
+)
+
+
+def _blank(state: SpecState, spec: Spec) -> SpecState:
+  """The state with an empty recording around its counts."""
+  batch = len(state.length)
+  depth, nodes = spec.drafter.depth, spec.drafter.nodes
+
+  def zeros(*shape, dtype=jnp.int32):
+    return jnp.zeros((batch, *shape), dtype)
+
+  recording = Recording(
+    counts=state.counts,
+    tokens=zeros(nodes),
+    parents=zeros(nodes),
+    size=zeros(),
+    chance=zeros(nodes, dtype=jnp.float32),
+    path=zeros(depth + 1),
+    num_accepted=zeros(),
+    next_token=zeros(),
+    added=zeros(),
+  )
+  return state._replace(counts=recording)
+
+
+def steps(
+  params: Params, state: SpecState, *, spec: Spec, row: int = 0
+) -> Iterator[Recording]:
+  """Decodes one step at a time, until a row has finished.
+
+  Args:
+    params: of target and drafter.
+    state: as `generate.start` made it; it is donated.
+    spec: what runs.
+    row: whose steps are recorded.
+
+  Yields:
+    What happened in each step to that row, as numpy without the axis B.
+
+  Raises:
+    ValueError: the target's logits are NaN or infinite.
+  """
+  state = _blank(state, spec)
+  done = sharding.fetch(state.done)[row]
+  while not done:
+    state = _step(params, state, spec=spec, parts=_PARTS)
+    seen = sharding.fetch((state.done, state.finite, state.counts))
+    done, finite, recording = jax.tree.map(lambda x: x[row], seen)
+    if not finite:
+      raise ValueError('the target gave logits that are NaN or infinite')
+    yield recording
+
+
+def _continued(step: Recording, node: int) -> list[int]:
+  """A drafted token and, down the tree, the first drafted behind it."""
+  tokens = []
+  while node is not None:
+    tokens.append(int(step.tokens[node]))
+    node = next(iter(_children(step, node + 1)), None)
+  return tokens
+
+
+def _children(step: Recording, row: int) -> list[int]:
+  return [n for n in range(int(step.size)) if step.parents[n] == row]
+
+
+def _others(step: Recording, row: int, kept: int | None) -> list[Other]:
+  """Everything drafted below a row but the token that was kept there.
+
+  The same token may hang there twice, and which of the two was accepted the
+  path does not tell: what lies between them may have been judged or not.
+  """
+  below = _children(step, row)
+  twins = [
+    n for n in below if kept is not None and step.tokens[n] == step.tokens[kept]
+  ]
+
+  def fate(node):
+    if kept is None or node < kept:
+      return 'rejected'
+    return 'unknown' if node < max(twins) else 'not judged'
+
+  return [
+    Other(_continued(step, n), float(step.chance[n]), fate(n))
+    for n in below
+    if n not in twins
+  ]
+
+
+def tokens(step: Recording) -> list[Token]:
+  """The new tokens of one step of one row, with where they came from.
+
+  The token after the accepted ones is corrected where something was drafted
+  for its place, and otherwise a bonus.
+  """
+  made = []
+  for place in range(int(step.added)):
+    row = int(step.path[place])
+    if place < step.num_accepted:
+      kept = int(step.path[place + 1]) - 1
+      made.append(
+        Token(
+          int(step.tokens[kept]),
+          'accepted',
+          float(step.chance[kept]),
+          _others(step, row, kept),
+        )
+      )
+    else:
+      others = _others(step, row, None)
+      origin = 'corrected' if others else 'bonus'
+      made.append(Token(int(step.next_token), origin, None, others))
+  return made
+
+
+def piece(tokenizer, ids: list[int], shown: int) -> str:
+  """The text that the last token adds to the characters shown so far.
+
+  A token alone may be half a character, or lack the space before it.
+  """
+  text = tokenizer.decode(ids)
+  return '' if text.endswith('\ufffd') else text[shown:]
