@@ -93,8 +93,8 @@ class Report:
       self.look(who, build.describe_draft, field, candidate)
       self.allow(self.compare, who, candidate.path)
     self.prompts = self.allow(self.collect) or {}
-    self.load: devices.Load | None = None
-    self.allow(self.fit)
+    self.load = self.predict() if self.prompts else None
+    self.fit()
 
   def allow(self, call, *args):
     """What a call returns; None where it is refused."""
@@ -142,21 +142,22 @@ class Report:
       for domain, chosen in found.items()
     }
 
+  def predict(self) -> devices.Load:
+    """What each device will hold."""
+    return devices.predict(
+      self.x,
+      self.described,
+      max(found['longest'] for found in self.prompts.values()),
+      max(found['prompts'] for found in self.prompts.values()),
+    )
+
   def fit(self) -> None:
-    """Sets what each device will hold, and whether that and the mesh fit."""
-    if 'target' in self.described:
-      devices.check_heads(self.x.mesh, self.described)
-    if self.prompts:
-      self.load = devices.predict(
-        self.x,
-        self.described,
-        max(found['longest'] for found in self.prompts.values()),
-        max(found['prompts'] for found in self.prompts.values()),
-      )
-    if self.x.mesh.processes == 1:
-      devices.make_layout(self.x.mesh)
+    """Whether the models and the mesh, and the mesh and this machine, fit."""
+    self.allow(devices.check_heads, self.x.mesh, self.described)
+    if self.x.mesh.processes == 1:  # Others are not asked for theirs.
+      self.allow(devices.make_layout, self.x.mesh)
     if self.load:
-      devices.check_memory(self.x, self.load)
+      self.allow(devices.check_memory, self.x, self.load)
 
   def show(self) -> None:
     """Prints everything; the last line is one JSON object."""

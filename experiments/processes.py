@@ -5,6 +5,7 @@ prints. They find each other through `jax.distributed`. Its own time-out ends a
 process without a word about who is missing, so they meet here first.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -121,7 +122,7 @@ def _collect(mesh: Mesh, port: int, deadline: float) -> str:
         continue  # The time is over, or a stranger called.
     missing = ', '.join(map(str, sorted(absent)))
     for line in lines:
-      with line:
+      with line, contextlib.suppress(OSError):  # It may be gone again.
         line.sendall((missing or 'none').encode())
   return missing
 

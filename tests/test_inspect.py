@@ -121,3 +121,23 @@ def test_one_prompt_of_the_command_line(folder, capsys):
   (reason,) = last_line(capsys)['refused']
   assert reason.startswith('prompt has ')
   assert 'max_new_tokens leaves 112 of the positions' in reason
+
+
+def test_a_mesh_is_planned_without_its_devices(folder, capsys):
+  """What each device would hold is shown; that there are none is refused."""
+  x = experiment(folder)
+  inspect.main(x)
+  whole = last_line(capsys)
+  x.mesh.data, x.mesh.model, x.batch = 64, 2, 64
+  inspect.main(x)
+  found = last_line(capsys)
+  (reason,) = found['refused']
+  assert 'needs 128 devices, but there are 1' in reason
+  one, many = whole['bytes_per_device'], found['bytes_per_device']
+  # Two rows of the whole against one; one head of keys and values stays whole.
+  assert many['cache'] * 2 == one['cache']
+  assert one['parameters'] == whole['models']['target']['bytes_per_device']
+  assert one['parameters'] / 2 < many['parameters'] < one['parameters']
+  x.mesh.split_draft = True
+  inspect.main(x)
+  assert last_line(capsys)['bytes_per_device']['drafts'] < many['drafts']
