@@ -2,8 +2,9 @@
 
   python -m experiments.explain --config configs/explain.py
 
-About five minutes on two idle cores, half of them for compiling; with
-`--config.compilation_cache=FOLDER` the second start compiles nothing.
+About six minutes on two cores, a minute of them for compiling, which
+`--config.compilation_cache=FOLDER` saves the second time. To expect: gamma 3 or
+4, about 1.8 times plain decoding, and measured / predicted near 1 everywhere.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts

@@ -21,7 +21,7 @@ from experiments.checks import candidates
 from experiments.settings import Experiment
 from specjax import metrics
 
-_LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
+LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
 
 
 def narrow(x: Experiment) -> int:
@@ -92,9 +92,9 @@ def measure_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
   way = measure.Way(method.spec, method.params)
   replayed = costs.replay(method.spec, method.params, jobs[0])
   methods = {'plain': (base, base.spec), 'speculative': (way, replayed)}
-  timer = costs.Timer(base, methods, _LOOPS)
+  timer = costs.Timer(base, methods, LOOPS)
   for full, spec in methods.values():
-    loops = costs.to_compile(full, spec, jobs[0], _LOOPS)
+    loops = costs.to_compile(full, spec, jobs[0], LOOPS)
     measure.compile_all(loops, lambda: None)
   turns = 3 if runner.x.quick else 15
   for i in tqdm(range(turns), file=sys.stderr, desc='phases'):
@@ -115,12 +115,21 @@ def read_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
   return loops
 
 
-def split(loops: dict[str, list[float]]) -> dict[str, metrics.Estimate]:
-  """Milliseconds of each phase, with intervals over the repetitions.
+def split(
+  loops: dict[str, list[float]], step: float
+) -> dict[str, metrics.Estimate]:
+  """What each phase takes, with intervals over the turns.
 
   Differences of medians, so that the phases add up to the median of a step.
+  Each turn counts in its own plain steps: a machine that is slower for a while
+  is so for all of a turn.
+
+  Args:
+    loops: seconds of a step by loop, and of a plain one, turn by turn.
+    step: what a plain step takes; the phases are in its unit.
   """
-  times = 1e3 * np.array([loops[name] for name in _LOOPS])  # [5, R]
+  times = np.array([loops[name] for name in LOOPS])  # [5, R]
+  times = step * times / np.array(loops['plain'])
   n = times.shape[1]
   rows = np.random.default_rng(0).integers(n, size=(metrics.RESAMPLES, n))
 
@@ -140,9 +149,8 @@ def facts(cells: list[dict], loops: dict, asked: int) -> verdict.Facts:
   """What the verdict is made from."""
 
   def outside(name):
-    return (np.median(loops[name]['judged'])) / np.median(
-      loops['plain']['whole']
-    )
+    judged = np.array(loops[name]['judged'])
+    return float(np.median(judged / np.array(loops[name]['plain'])))
 
   return verdict.Facts(
     gamma=asked,
@@ -151,8 +159,8 @@ def facts(cells: list[dict], loops: dict, asked: int) -> verdict.Facts:
     c={r['gamma']: r['c'] for r in cells},
     v={r['gamma']: r['v'] for r in cells},
     speedup={r['gamma']: (r['speedup'], *r['speedup_ci']) for r in cells},
-    overhead=float(outside('speculative')),
-    plain_overhead=float(outside('plain')),
+    overhead=outside('speculative'),
+    plain_overhead=outside('plain'),
   )
 
 
@@ -202,7 +210,7 @@ def phase_table(loops: dict, row: dict) -> str:
   }
   columns = []
   for name, step in steps.items():
-    found = split(loops[name])
+    found = split(loops[name], steps['plain'])
     column = [
       (_interval(p.value, p.low, p.high, 3), p.value) for p in found.values()
     ]

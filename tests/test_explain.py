@@ -1,6 +1,7 @@
 """Explaining a tiny pair: rows, phases, resume; costs; programs kept."""
 
 import json
+import types
 
 import jax
 import numpy as np
@@ -26,6 +27,55 @@ def settings(folder, **changes):
   return tiny.experiment(folder, **common | changes)
 
 
+ROW = {
+  'drafter': 'ngram',
+  'domain': 'code',
+  'temperature': 0.0,
+  'batch': 1,
+  'alpha': 0.5,
+  'tau': 1.6,
+  'tau_ci': [1.5, 1.7],
+  'c': 0.1,
+  'v': 1.1,
+  'predicted_speedup_ci': [1.2, 1.5],
+  'speedup_ci': [1.2, 1.4],
+  'measured_over_predicted': 1.0,
+  'measured_over_predicted_ci': [0.9, 1.1],
+  'baseline_tokens_per_second': 500.0,
+  'seconds': 0.5,
+  'steps': 200,
+}
+
+
+def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
+  """Two draft lengths, and phases of the better one."""
+  folder = results.Folder(tmp_path / 'a', {})
+  for gamma, value in ((2, 1.34), (1, 1.2)):
+    cell = {'gamma': gamma, 'predicted_speedup': value, 'speedup': value}
+    folder.add(ROW | cell)
+  times = [2e-3], [1e-3], [6e-4], [5e-4], [1e-4]
+  loops = dict(zip(explain.LOOPS, times, strict=True)) | {'plain': [2e-3]}
+  phases = {'plain': loops, 'speculative': loops}
+  folder.write('phases.json', json.dumps({'gamma': 2, 'loops': phases}))
+  last = explain.report(types.SimpleNamespace(folder=folder), 2)
+  assert last['best_gamma'] == 2
+  assert last['ratio_ci'] == [0.9, 1.1]
+  assert last['speedup'] == last['predicted_speedup'] == 1.34
+  text = (folder.path / 'summary.md').read_text()
+  assert last['verdict'] in text
+  assert capsys.readouterr().out.strip() == text.strip()
+  lines = {
+    line.split('|')[1].strip(): line
+    for line in text.splitlines()
+    if line.startswith('|')
+  }
+  # Of 2.5 ms the phases explain 2, of which the draft takes one.
+  assert '1.000 [1.000, 1.000] | 40.0%' in lines['draft']
+  assert lines['unexplained'].count('20.0%') == 1
+  assert lines['2'].split()[-2] == '0.24'  # 1 + a + a^2 = 1.3
+  assert (folder.path / 'speedup.png').stat().st_size > 5000
+
+
 @pytest.fixture(scope='module')
 def explained(folder, tmp_path_factory):
   """What was printed, and the folder."""
@@ -37,6 +87,7 @@ def explained(folder, tmp_path_factory):
   return printed, out
 
 
+@pytest.mark.slow
 def test_the_last_line_has_what_was_promised(explained):
   printed, out = explained
   last = json.loads(printed[-1])
@@ -53,6 +104,7 @@ def test_the_last_line_has_what_was_promised(explained):
   assert (out / 'speedup.png').stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_costs_are_those_of_the_repetitions(explained):
   row = json.loads((explained[1] / 'rows.jsonl').read_text())
   times = {n: np.array(t) for n, t in row['seconds_per_step'].items()}
@@ -63,6 +115,7 @@ def test_costs_are_those_of_the_repetitions(explained):
   assert row['c'] == pytest.approx(np.median(drafted) / 2)
 
 
+@pytest.mark.slow
 def test_a_second_start_measures_nothing(explained, folder, capsys):
   printed, out = explained
   before = {p.name: p.read_text() for p in out.glob('*.json*')}
@@ -71,6 +124,7 @@ def test_a_second_start_measures_nothing(explained, folder, capsys):
   assert {p.name: p.read_text() for p in out.glob('*.json*')} == before
 
 
+@pytest.mark.slow
 def test_another_config_is_refused(explained, folder):
   x = settings(folder, results=str(explained[1]), seed=1)
   with pytest.raises(SystemExit, match=r'another config \(different: seed\)'):

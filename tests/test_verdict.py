@@ -119,14 +119,15 @@ def test_the_headline_is_greedy_code():
 
 def test_phases_add_up_to_a_step():
   loops = {
+    'plain': [2e-3, 2e-3, 4e-3],
     'whole': [3e-3, 3.2e-3, 9e-3],
     'scored': [2e-3, 2.1e-3, 8e-3],
     'judged': [0.5e-3, 0.4e-3, 0.6e-3],
     'committed': [0.3e-3, 0.3e-3, 0.3e-3],
     'bare': [0.1e-3, 0.1e-3, 0.2e-3],
   }
-  found = explain.split(loops)
-  assert found['draft'].value == pytest.approx(1.1)
-  assert found['loop'].value == pytest.approx(0.1)
-  assert sum(p.value for p in found.values()) == pytest.approx(3.2)
+  found = explain.split(loops, 4.0)
+  assert found['draft'].value == pytest.approx(2.2)
+  assert found['loop'].value == pytest.approx(0.2)
+  assert sum(p.value for p in found.values()) == pytest.approx(6.4)
   assert all(p.low <= p.value <= p.high for p in found.values())
