@@ -14,7 +14,12 @@ LAYERS = (
   {'specjax.models', 'specjax.verify'},
   {'specjax.drafters'},
   {'specjax.generate'},
-  {'specjax.metrics', 'specjax.goodness', 'specjax.exact'},
+  {
+    'specjax.metrics',
+    'specjax.goodness',
+    'specjax.exact',
+    'specjax.theory',
+  },
   {'experiments'},
   {'configs', 'benchmarks'},
 )
