@@ -189,7 +189,7 @@ class Runner:
       tokens,
       calls,
     )
-    return _plain(
+    return plain(
       {
         'config': x.name,
         'target': self.built.target,
@@ -276,12 +276,12 @@ class Runner:
         self.group(domain, temperature, bar)
 
 
-def _plain(value):
+def plain(value):
   """numpy scalars as Python ones, NaN as None: JSON knows neither."""
   if isinstance(value, dict):
-    return {k: _plain(v) for k, v in value.items()}
+    return {k: plain(v) for k, v in value.items()}
   if isinstance(value, list):
-    return [_plain(v) for v in value]
+    return [plain(v) for v in value]
   if isinstance(value, np.generic):
     value = value.item()
   if isinstance(value, float) and not np.isfinite(value):
