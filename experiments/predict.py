@@ -27,14 +27,13 @@ from specjax import metrics, theory
 
 SCHEMA = 1
 GAMMAS = (1, 2, 3, 4, 6)
-FEWEST = 5  # prompts that a bootstrap interval is made from
 
 
 def shrink(x: Experiment) -> None:
   """The quick version: two drafters, two lengths, few and short texts."""
   x.drafters = x.drafters or tuple(x.known)[:2]
   x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2]
-  x.prompts.count = min(x.prompts.count, FEWEST)
+  x.prompts.count = min(x.prompts.count, ranking.FEWEST)
   x.max_new_tokens = min(x.max_new_tokens, 48)
 
 
@@ -53,11 +52,6 @@ def check(x: Experiment) -> None:
     x.batch == 1,
     f'batch is {x.batch}, but rows are replayed one by one: choose 1',
   )
-
-
-def interval(found: metrics.Estimate, units: int) -> list[float] | None:
-  """The interval of an estimate; None where units are too few for one."""
-  return found.interval if units >= FEWEST else None
 
 
 class Predictor:
@@ -96,10 +90,12 @@ class Predictor:
         {
           'part': part,
           'schema': SCHEMA,
+          **dict.fromkeys(results.KEY),
           'config': self.x.name,
           'target': self.built.target,
           'draft': method.draft,
           'drafter': method.drafter,
+          'verifier': method.verifier,
           **row,
           'seed': self.x.seed,
           **self.runner.conditions,
@@ -128,7 +124,7 @@ class Predictor:
     for gamma in self.x.gammas:
       calls[gamma] = [w.calls(gamma) for w in seen]
       tau = metrics.ratio(tokens, calls[gamma])
-      taus[gamma], cis[gamma] = tau.value, interval(tau, len(seen))
+      taus[gamma], cis[gamma] = tau.value, ranking.interval(tau, len(seen))
       by_beta[gamma] = tokens.sum() / sum(w.calls_by_beta(gamma) for w in seen)
     shared = float(np.clip(alpha.value, 0, 1))
     self.add(
@@ -140,7 +136,7 @@ class Predictor:
       digests=[reading.digest([w.text]) for w in seen],
       coverage=float(np.concatenate([w.size > 0 for w in seen]).mean()),
       alpha=alpha.value,
-      alpha_ci=interval(alpha, len(seen)),
+      alpha_ci=ranking.interval(alpha, len(seen)),
       gammas=list(self.x.gammas),
       unit_target_calls=[calls[g] for g in self.x.gammas],
       tau=[taus[g] for g in self.x.gammas],
@@ -263,62 +259,9 @@ class Predictor:
       'replay', drafter=name, domain=domain, temperature=temperature
     )
     (cost,) = self.rows('cost', drafter=name, gamma=gamma)
-    step = cost['v'] + gamma * cost['c']
-    place = seen['gammas'].index(gamma)
-    units, expected = len(runs), seen['unit_target_calls'][place]
-    seconds, base_seconds = ([r.seconds for r in x] for x in (runs, base))
-    tokens, base_tokens = (
-      [int(r.counts.tokens.sum()) for r in x] for x in (runs, base)
-    )
-    calls = [int(r.counts.target_calls.sum()) for r in runs]
-    columns = tokens, calls, seen['unit_tokens'], expected
-    apart = metrics.estimate(lambda t, n, s, m: t / n - s / m, *columns)
-    tau = metrics.ratio(tokens, calls)
-    speedup = metrics.speedup(base_seconds, base_tokens, seconds, tokens)
-    agreement = metrics.estimate(
-      lambda s, m, bs, bt, sec, t: s / m / step / (bs / bt / (sec / t)),
-      *(seen['unit_tokens'], expected),
-      *(base_seconds, base_tokens, seconds, tokens),
-    )
-    same = [
-      a == reading.digest(r.texts)
-      for a, r in zip(seen['digests'], runs, strict=True)
-    ]
-    equal = [
-      a and abs(b - c) < 1e-9
-      for a, b, c in zip(same, expected, calls, strict=True)
-    ]
-    self.add(
-      'check',
-      method,
-      **self.where(domain, temperature),
-      gamma=gamma,
-      alpha=seen['alpha'],
-      alpha_ci=seen['alpha_ci'],
-      predicted_tau=seen['tau'][place],
-      tau_by_beta=seen['tau_by_beta'][place],
-      tau_iid=seen['tau_iid'][place],
-      tau=tau.value,
-      tau_ci=interval(tau, units),
-      difference=apart.value,
-      difference_ci=interval(apart, units),
-      same_text=sum(same),
-      equal_calls=sum(equal),
-      unit_tokens=tokens,
-      unit_target_calls=calls,
-      unit_seconds=seconds,
-      unit_baseline_tokens=base_tokens,
-      unit_baseline_seconds=base_seconds,
-      c=cost['c'],
-      v=cost['v'],
-      predicted_speedup=metrics.predicted_speedup(
-        seen['tau'][place], cost['c'], cost['v'], gamma
-      ),
-      speedup=speedup.value,
-      speedup_ci=interval(speedup, units),
-      predicted_over_measured=agreement.value,
-      predicted_over_measured_ci=interval(agreement, units),
-    )
+    found = ranking.compare(seen, cost, base, runs)
+    where = self.where(domain, temperature)
+    self.add('check', method, **where, gamma=gamma, **found)
 
   def run(self) -> None:
     """Makes the rows that are missing."""

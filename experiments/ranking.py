@@ -1,13 +1,87 @@
-"""Candidates in order, and what the rows of `experiments.predict` say of them.
-
-Every function reads rows alone: what they were measured with is not needed.
-"""
+"""Candidates in order: what the rows of `experiments.predict` say of them."""
 
 import itertools
 from typing import NamedTuple
 
-from experiments import results
+from experiments import prompts, results
+from experiments.measure import Run
 from specjax import metrics
+
+FEWEST = 5  # prompts that a bootstrap interval is made from
+
+
+def interval(found: metrics.Estimate, units: int) -> list[float] | None:
+  """The interval of an estimate; None where units are too few for one."""
+  return found.interval if units >= FEWEST else None
+
+
+def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
+  """What the loop did, beside what was predicted, of one cell.
+
+  Args:
+    seen: the row of the replay.
+    cost: the row of the costs; its gamma is that of the loop.
+    base: plain decoding of every prompt.
+    runs: the loop on every prompt.
+
+  Returns:
+    The fields of a row of `checks`. Differences are paired on prompts.
+  """
+  gamma, units = cost['gamma'], len(runs)
+  step = cost['v'] + gamma * cost['c']
+  place = seen['gammas'].index(gamma)
+  expected = seen['unit_target_calls'][place]
+  written = seen['unit_tokens'], expected
+  seconds, base_seconds = ([r.seconds for r in x] for x in (runs, base))
+  tokens, base_tokens = (
+    [int(r.counts.tokens.sum()) for r in x] for x in (runs, base)
+  )
+  calls = [int(r.counts.target_calls.sum()) for r in runs]
+  times = base_seconds, base_tokens, seconds, tokens
+  tau, speedup = metrics.ratio(tokens, calls), metrics.speedup(*times)
+  difference = metrics.estimate(
+    lambda t, n, s, m: t / n - s / m, tokens, calls, *written
+  )
+  agreement = metrics.estimate(
+    lambda s, m, bs, bt, sec, t: s / m / step / (bs / bt / (sec / t)),
+    *written,
+    *times,
+  )
+  same = [
+    digest == prompts.digest(r.texts)
+    for digest, r in zip(seen['digests'], runs, strict=True)
+  ]
+  equal = [
+    alike and abs(e - n) < 1e-9
+    for alike, e, n in zip(same, expected, calls, strict=True)
+  ]
+  return {
+    'alpha': seen['alpha'],
+    'alpha_ci': seen['alpha_ci'],
+    'predicted_tau': seen['tau'][place],
+    'tau_by_beta': seen['tau_by_beta'][place],
+    'tau_iid': seen['tau_iid'][place],
+    'tau': tau.value,
+    'tau_ci': interval(tau, units),
+    'difference': difference.value,
+    'difference_ci': interval(difference, units),
+    'same_text': sum(same),
+    'equal_calls': sum(equal),
+    'unit_tokens': tokens,
+    'unit_target_calls': calls,
+    'unit_seconds': seconds,
+    'unit_baseline_tokens': base_tokens,
+    'unit_baseline_seconds': base_seconds,
+    'c': cost['c'],
+    'v': cost['v'],
+    'predicted_speedup': metrics.predicted_speedup(
+      seen['tau'][place], cost['c'], cost['v'], gamma
+    ),
+    'speedup': speedup.value,
+    'speedup_ci': interval(speedup, units),
+    'predicted_over_measured': agreement.value,
+    'predicted_over_measured_ci': interval(agreement, units),
+  }
 
 
 class Choice(NamedTuple):
