@@ -19,7 +19,7 @@ from tqdm import tqdm
 from experiments import command, costs, measure, results, run, verdict
 from experiments.checks import candidates
 from experiments.settings import Experiment
-from specjax import metrics
+from specjax import metrics, theory
 
 LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
 
@@ -178,7 +178,7 @@ def speed_table(rows: list[dict]) -> str:
     for r in rows:
       if (r['domain'], r['temperature']) != (domain, temperature):
         continue
-      even = verdict.break_even_alpha(r['gamma'], r['c'], r['v'])
+      even = theory.break_even_alpha(r['gamma'], r['c'], r['v'])
       lines.append(
         [
           str(r['gamma']),
@@ -190,7 +190,7 @@ def speed_table(rows: list[dict]) -> str:
           _interval(
             r['measured_over_predicted'], *r['measured_over_predicted_ci']
           ),
-          '-' if even is None else f'{even:.2f}',
+          '-' if np.isnan(even) else f'{even:.2f}',
         ]
       )
     head = ['gamma', 'tau', 'c', 'v', 'predicted', 'measured']

@@ -9,16 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import figures
-
-
-def _tokens_per_call(alpha, gamma):
-  """Tokens per target call of a chain whose tokens are accepted i.i.d.
-
-  Leviathan et al., arXiv:2211.17192, Equation 1.
-  """
-  powers = np.arange(int(np.max(gamma)) + 1)
-  terms = np.where(powers <= np.asarray(gamma)[..., None], alpha**powers, 0)
-  return terms.sum(-1)
+from specjax import theory
 
 
 @figures.in_style
@@ -63,7 +54,8 @@ def _theory(cells: list[dict], gammas: np.ndarray) -> np.ndarray:
   scored = np.interp(gammas, known, v)
   scored += slope * np.maximum(gammas - known[-1], 0)
   c = np.interp(gammas, known[1:], [r['c'] for r in cells])
-  tau = _tokens_per_call(cells[0]['alpha'], gammas)
+  # Sums of probabilities may pass 1 by their rounding.
+  tau = theory.tokens_per_call(min(cells[0]['alpha'], 1.0), gammas)
   return tau / (scored + gammas * c)
 
 

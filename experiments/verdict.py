@@ -7,28 +7,9 @@ is the draft length itself, which costs nothing to change.
 """
 
 import dataclasses
+import math
 
-
-def tokens_per_call(alpha: float, gamma: int) -> float:
-  """tau where each token is accepted with probability alpha.
-
-  Leviathan et al., arXiv:2211.17192, equation 1: independent of the others.
-  """
-  return sum(alpha**i for i in range(gamma + 1))
-
-
-def break_even_alpha(gamma: int, c: float, v: float) -> float | None:
-  """The alpha at which tau = v + gamma c; None where none is enough."""
-  if tokens_per_call(1.0, gamma) < v + gamma * c:
-    return None
-  low, high = 0.0, 1.0
-  for _ in range(50):
-    middle = (low + high) / 2
-    if tokens_per_call(middle, gamma) < v + gamma * c:
-      low = middle
-    else:
-      high = middle
-  return high
+from specjax import theory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +67,8 @@ def predict(facts: Facts, gamma: int, change: Change = Change()) -> float:
   tau = facts.tau[gamma]
   if change.disagreement != 1 and facts.alpha is not None:
     alpha = 1 - change.disagreement * (1 - facts.alpha)
-    tau *= tokens_per_call(alpha, gamma) / tokens_per_call(facts.alpha, gamma)
+    tau *= theory.tokens_per_call(alpha, gamma)
+    tau /= theory.tokens_per_call(facts.alpha, gamma)
   return tau * (1 - plain + change.overhead * plain) / total
 
 
@@ -116,9 +98,9 @@ def _reason(remedy: str, facts: Facts, gamma: int) -> str:
       'at half the cost'
     )
   if remedy == 'agreement':
-    even = break_even_alpha(gamma, facts.c[gamma], facts.v[gamma])
+    even = theory.break_even_alpha(gamma, facts.c[gamma], facts.v[gamma])
     bound = (
-      'no alpha breaks even' if even is None else f'{even:.2f} breaks even'
+      'no alpha breaks even' if math.isnan(even) else f'{even:.2f} breaks even'
     )
     return (
       f'the draft agrees too rarely (alpha {_number(facts.alpha or 0)}, '

@@ -282,5 +282,27 @@ def tokens_per_step(law: np.ndarray, texts: Texts) -> float:
   return float(law @ texts.length(np.arange(len(texts))))
 
 
+def constant(p, texts: Texts) -> Laws:
+  """The law p [V] after every text."""
+  probs = np.broadcast_to(np.asarray(p, float), (len(texts), len(p)))
+  with np.errstate(divide='ignore'):
+    return Laws(probs, np.log(probs))
+
+
+def efficiency(
+  rule: Rule, source: Source, texts: Texts, p: Laws, q: Laws
+) -> float:
+  """tau of a rule: what `tokens_per_step` says of its step.
+
+  Args:
+    rule: how drafts are judged.
+    source: all drafts.
+    texts: numbers of texts, one token longer than the drafts at least.
+    p: laws of the target.
+    q: laws of the draft.
+  """
+  return tokens_per_step(step(rule, source, texts, p, q, [0])[0], texts)
+
+
 def total_variation(a: np.ndarray, b: np.ndarray) -> float:
   return float(np.abs(a - b).sum() / 2)

@@ -22,7 +22,12 @@ LAYERS = (
   {'specjax.fitting'},
   {'specjax.generate'},
   {'specjax.continuous'},
-  {'specjax.metrics', 'specjax.goodness', 'specjax.exact'},
+  {
+    'specjax.metrics',
+    'specjax.goodness',
+    'specjax.exact',
+    'specjax.theory',
+  },
   {'experiments'},
   {'configs', 'benchmarks'},
 )

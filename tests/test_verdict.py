@@ -3,6 +3,7 @@
 import pytest
 
 from experiments import explain, verdict
+from specjax import theory
 
 GAMMAS = range(1, 9)
 
@@ -17,7 +18,7 @@ def facts(
   made = verdict.Facts(
     gamma=gamma or 1,
     alpha=alpha,
-    tau={g: verdict.tokens_per_call(alpha, g) for g in GAMMAS},
+    tau={g: theory.tokens_per_call(alpha, g) for g in GAMMAS},
     c=dict.fromkeys(GAMMAS, c),
     v={g: 1 + v * g for g in GAMMAS},
     speedup={g: (1.5, 1.4, 1.6) for g in GAMMAS},
@@ -70,15 +71,6 @@ def test_disagreement_is_halved():
   made = facts(alpha=0.5, c=0.1, v=0.0)
   half = verdict.Change(disagreement=0.5)
   assert verdict.predict(made, 1, half) == pytest.approx(1.75 / 1.1)
-
-
-def test_break_even():
-  # 1 + alpha = 1.2 + 0.3
-  assert verdict.break_even_alpha(1, 0.3, 1.2) == pytest.approx(0.5)
-  # 1 + alpha + alpha^2 = 1.75
-  assert verdict.break_even_alpha(2, 0.25, 1.25) == pytest.approx(0.5)
-  assert verdict.break_even_alpha(1, 0.0, 1.0) == pytest.approx(0.0)
-  assert verdict.break_even_alpha(2, 1.0, 1.5) is None
 
 
 def test_an_interval_around_one_is_no_gain():

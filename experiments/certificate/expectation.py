@@ -3,18 +3,11 @@
 import numpy as np
 
 from specjax import exact, verify
-from specjax.types import Rule
 
 
 def _laws(probs, temperature=1.0) -> exact.Laws:
   with np.errstate(divide='ignore'):
     return exact.Laws(probs, np.log(probs), temperature)
-
-
-def _constant(p, texts: exact.Texts) -> exact.Laws:
-  """A law that is the same after every text."""
-  probs = np.broadcast_to(np.array(p, float), (len(texts), len(p)))
-  return _laws(probs)
 
 
 def _random(random, texts: exact.Texts, greedy: bool) -> exact.Laws:
@@ -24,18 +17,14 @@ def _random(random, texts: exact.Texts, greedy: bool) -> exact.Laws:
   return _laws(probs, float(not greedy))
 
 
-def tau(rule: Rule, source, texts, p, q) -> float:
-  """Tokens that a step emits on average, bonus or corrected one included."""
-  law = exact.step(rule, source, texts, p, q, [0])[0]
-  return exact.tokens_per_step(law, texts)
-
-
 def published() -> list[dict]:
   """Toy examples of the papers, in tokens accepted by a step."""
   two = exact.Texts(2, 3)
-  p, q = _constant([1 / 3, 2 / 3], two), _constant([2 / 3, 1 / 3], two)
+  p, q, certain, even = (
+    exact.constant(law, two)
+    for law in ([1 / 3, 2 / 3], [2 / 3, 1 / 3], [1, 0], [0.5, 0.5])
+  )
   sun = 'Sun et al., arXiv:2403.10444, gamma 2'
-  certain, even = _constant([1.0, 0.0], two), _constant([0.5, 0.5], two)
   chen = 'Chen et al., arXiv:2402.12374, 2 children'
   pair = exact.tree((0, 0), True)
   cases = (
@@ -56,7 +45,7 @@ def published() -> list[dict]:
     {
       'rule': name,
       'source': source,
-      'accepted': tau(rule, drafts, two, p, q) - 1,
+      'accepted': exact.efficiency(rule, drafts, two, p, q) - 1,
       'published': value,
     }
     for name, source, rule, drafts, p, q, value in cases
@@ -75,7 +64,7 @@ def block_against_token(pairs: int, depth: int) -> list[dict]:
       for _ in range(pairs):
         p, q = (_random(random, texts, greedy) for _ in range(2))
         token, block = (
-          tau(rule, drafts, texts, p, q)
+          exact.efficiency(rule, drafts, texts, p, q)
           for rule in (verify.token, verify.block)
         )
         gains.append(block - token)

@@ -1,0 +1,324 @@
+"""Which draft should I use, and how long should it draft?
+
+  python -m experiments.predict --config configs/predict.py
+
+Any config of `experiments.run` will do. The target writes text by plain
+decoding while every candidate looks on (`replay`): that gives alpha and the
+target calls of the speculative loop for every draft length, before it ever
+runs. With measured costs this is a speed-up, a best length, and a ranking. Last
+the loop runs at the best lengths, and stands beside its prediction.
+
+Rows are kept as they are made, of three parts (replay, cost and check); the
+same command goes on where it was stopped.
+"""
+
+import json
+import sys
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments import (
+  command,
+  costs,
+  measure,
+  ranking,
+  replay,
+  results,
+  run,
+)
+from experiments import prompts as reading
+from experiments.build import Method
+from experiments.checks import need
+from experiments.settings import Experiment
+from specjax import metrics, theory
+
+SCHEMA = 1
+GAMMAS = (1, 2, 3, 4, 6)
+
+
+def shrink(x: Experiment) -> None:
+  """The quick version: two drafters, two lengths, few and short texts."""
+  x.drafters = x.drafters or tuple(x.known)[:2]
+  x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2]
+  x.prompts.count = min(x.prompts.count, ranking.FEWEST)
+  x.max_new_tokens = min(x.max_new_tokens, 48)
+
+
+def check(x: Experiment) -> None:
+  """Refuses what cannot be replayed.
+
+  Raises:
+    ValueError: names the field and the remedy.
+  """
+  need(
+    tuple(x.verifiers) == ('specjax.verify.token',),
+    f'verifiers: only specjax.verify.token is replayed, got {x.verifiers}; '
+    'measure other rules with experiments.run',
+  )
+  need(
+    x.batch == 1,
+    f'batch is {x.batch}, but rows are replayed one by one: choose 1',
+  )
+
+
+class Predictor:
+  """One prediction in one process."""
+
+  def __init__(self, x: Experiment):
+    """Checks and loads everything, and only then opens the folder."""
+    check(x)
+    x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
+    x.results = x.results or f'{results.default_folder(x)}-predict'
+    self.x = x
+    self.runner = run.Runner(x)
+    self.built, self.folder = self.runner.built, self.runner.folder
+    for row in self.folder.rows:
+      need(
+        row.get('schema') == SCHEMA,
+        f'results: {self.folder.path} holds rows of schema '
+        f'{row.get("schema")}, and this program writes {SCHEMA}: choose '
+        'another folder with --config.results',
+      )
+    self.groups = [
+      (domain, t) for domain in self.runner.prompts for t in x.temperatures
+    ]
+    self.methods = {(m.drafter, m.gamma): m for m in self.built.methods}
+    self.drafters = tuple(dict.fromkeys(m.drafter for m in self.built.methods))
+
+  def rows(self, part: str, **cell) -> list[dict]:
+    cell = {'part': part, **cell}
+    return [
+      r for r in self.folder.rows if all(r.get(k) == v for k, v in cell.items())
+    ]
+
+  def add(self, part: str, method: Method, **row) -> None:
+    self.folder.add(
+      results.plain(
+        {
+          'part': part,
+          'schema': SCHEMA,
+          **dict.fromkeys(results.KEY),
+          'config': self.x.name,
+          'target': self.built.target,
+          'draft': method.draft,
+          'drafter': method.drafter,
+          'verifier': method.verifier,
+          **row,
+          'seed': self.x.seed,
+          **self.runner.conditions,
+        }
+      )
+    )
+
+  def where(self, domain: str, temperature: float) -> dict:
+    """What rows say of the prompts of one cell."""
+    texts = self.runner.prompts[domain]
+    return {
+      'domain': domain,
+      'temperature': temperature,
+      'prompts': len(texts),
+      'prompts_hash': reading.digest(texts),
+    }
+
+  def replay(self, drafter: str, domain: str, temperature: float) -> None:
+    """Alpha, and target calls for every length."""
+    deepest = self.methods[drafter, max(self.x.gammas)]
+    job = self.runner.whole(domain, temperature)
+    seen = replay.watch_method(deepest, job)
+    tokens = np.array([len(w.text) for w in seen])
+    alpha = metrics.ratio([w.beta.sum() for w in seen], tokens)
+    calls, taus, cis, by_beta = {}, {}, {}, {}
+    for gamma in self.x.gammas:
+      calls[gamma] = [w.calls(gamma) for w in seen]
+      tau = metrics.ratio(tokens, calls[gamma])
+      taus[gamma], cis[gamma] = tau.value, ranking.interval(tau, len(seen))
+      by_beta[gamma] = tokens.sum() / sum(w.calls_by_beta(gamma) for w in seen)
+    shared = float(np.clip(alpha.value, 0, 1))
+    self.add(
+      'replay',
+      deepest,
+      **self.where(domain, temperature),
+      tokens=int(tokens.sum()),
+      unit_tokens=tokens.tolist(),
+      digests=[reading.digest([w.text]) for w in seen],
+      coverage=float(np.concatenate([w.size > 0 for w in seen]).mean()),
+      alpha=alpha.value,
+      alpha_ci=ranking.interval(alpha, len(seen)),
+      gammas=list(self.x.gammas),
+      unit_target_calls=[calls[g] for g in self.x.gammas],
+      tau=[taus[g] for g in self.x.gammas],
+      tau_ci=[cis[g] for g in self.x.gammas],
+      tau_by_beta=[by_beta[g] for g in self.x.gammas],
+      tau_iid=[float(theory.tokens_per_call(shared, g)) for g in self.x.gammas],
+    )
+
+  def look(self) -> None:
+    """Part 1: every candidate looks on, everywhere."""
+    missing = [
+      (drafter, *group)
+      for drafter in self.drafters
+      for group in self.groups
+      if not self.rows(
+        'replay', drafter=drafter, domain=group[0], temperature=group[1]
+      )
+    ]
+    with tqdm(total=len(missing), file=sys.stderr, disable=not missing) as bar:
+      for drafter in dict.fromkeys(drafter for drafter, *_ in missing):
+        bar.set_description(f'{drafter} looks on')
+        method = self.methods[drafter, max(self.x.gammas)]
+        job = self.runner.units(*self.groups[0])[0]
+        if replay.is_drawn(method.spec, method.params, job):
+          replay.refuse_stops(method, job)
+        for name, domain, temperature in missing:
+          if name == drafter:
+            self.replay(drafter, domain, temperature)
+            bar.update()
+
+  def way(self, method: Method) -> measure.Way:
+    return measure.Way(method.spec, method.params)
+
+  @property
+  def base(self) -> measure.Way:
+    """Plain decoding."""
+    return measure.Way(self.built.plain, self.built.plain_params)
+
+  def warm_up(self, ways: list[tuple[measure.Way, measure.Job]], bar) -> None:
+    """Compiles loops."""
+    bar.total += len(ways)
+    bar.set_description('compiling')
+    measure.compile_all(ways, bar.update)
+
+  def price(self) -> None:
+    """Part 2: what a step of every method costs, one drafter at a time."""
+    missing = [
+      m
+      for m in self.built.methods
+      if not self.rows('cost', drafter=m.drafter, gamma=m.gamma)
+    ]
+    if not missing:
+      return
+    jobs = self.runner.units(self.groups[0][0], 0.0)
+    turns = 3 if self.x.quick else 7
+    names = dict.fromkeys(m.drafter for m in missing)
+    with tqdm(total=turns * len(names), file=sys.stderr) as bar:
+      self.warm_up([(self.base, jobs[0])], bar)
+      for name in names:
+        methods = [m for m in missing if m.drafter == name]
+        timed = {
+          m: (self.way(m), costs.replay(m.spec, m.params, jobs[0]))
+          for m in methods
+        }
+        ways = [
+          loop
+          for pair in timed.values()
+          for loop in costs.to_compile(*pair, jobs[0], ('whole', 'scored'))
+        ]
+        self.warm_up(ways, bar)
+        bar.set_description(f'costs of {name}')
+        timer = costs.Timer(self.base, timed)
+        for i in range(turns):
+          timer.turn(jobs[i % len(jobs)])
+          bar.update()
+        for m in methods:
+          found = timer.costs(m)
+          self.add(
+            'cost',
+            m,
+            domain=None,
+            gamma=m.gamma,
+            plain_seconds=np.median(found.plain),
+            v=found.v,
+            c=found.c,
+            seconds_per_step=found.seconds(),
+          )
+
+  def plan(self) -> dict[tuple[str, float], list[Method]]:
+    """What is checked in every cell: each candidate's best length there.
+
+    And, of all domains together, the best candidate with its best length.
+    """
+    board = ranking.Board(self.folder.rows)
+    chosen = {}
+    for domain, temperature in self.groups:
+      pairs = [(d, board.best(d, [domain], temperature)) for d in self.drafters]
+      winner = board.winner(temperature)
+      pairs.append((winner.drafter, winner.gamma))
+      chosen[domain, temperature] = [
+        self.methods[pair] for pair in dict.fromkeys(pairs)
+      ]
+    return chosen
+
+  def compare(self) -> None:
+    """Part 3: the loop itself, beside what was predicted."""
+    plan = {
+      where: [
+        m
+        for m in methods
+        if not self.rows(
+          'check',
+          drafter=m.drafter,
+          gamma=m.gamma,
+          domain=where[0],
+          temperature=where[1],
+        )
+      ]
+      for where, methods in self.plan().items()
+    }
+    plan = {where: methods for where, methods in plan.items() if methods}
+    if not plan:
+      return
+    with tqdm(total=len(plan), file=sys.stderr) as bar:
+      every = [m for methods in plan.values() for m in methods]
+      job = self.runner.units(*self.groups[0])[0]
+      ways = [self.base, *map(self.way, dict.fromkeys(every))]
+      self.warm_up([(way, job) for way in ways], bar)
+      for (domain, temperature), methods in plan.items():
+        bar.set_description(f'{domain}, temperature {temperature:g}')
+        base, runs = [], {m: [] for m in methods}
+        for job in self.runner.units(domain, temperature):
+          base.append(
+            measure.decode(self.built.plain, self.built.plain_params, job)
+          )
+          for m in methods:
+            runs[m].append(measure.decode(m.spec, m.params, job))
+        for m in methods:
+          self.checked(m, domain, temperature, base, runs[m])
+        bar.update()
+
+  def checked(self, method: Method, domain, temperature, base, runs) -> None:
+    """The row of one check."""
+    name, gamma = method.drafter, method.gamma
+    (seen,) = self.rows(
+      'replay', drafter=name, domain=domain, temperature=temperature
+    )
+    (cost,) = self.rows('cost', drafter=name, gamma=gamma)
+    found = ranking.compare(seen, cost, base, runs)
+    where = self.where(domain, temperature)
+    self.add('check', method, **where, gamma=gamma, **found)
+
+  def run(self) -> None:
+    """Makes the rows that are missing."""
+    self.look()
+    self.price()
+    self.compare()
+
+
+def main(x: Experiment) -> None:
+  if x.quick:
+    shrink(x)
+  try:
+    predictor = Predictor(x)
+    predictor.run()
+  except (ValueError, measure.NotFinite) as error:
+    raise SystemExit(f'error: {error}') from error
+  folder = predictor.folder
+  board = ranking.Board(folder.rows)
+  text = board.summary()
+  folder.write('summary.md', text)
+  print(text)
+  print(json.dumps({'results': str(folder.path), **board.headline()}))
+
+
+if __name__ == '__main__':
+  command.run(main, Experiment)

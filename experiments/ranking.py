@@ -1,0 +1,278 @@
+"""Candidates in order: what the rows of `experiments.predict` say of them."""
+
+import itertools
+from typing import NamedTuple
+
+from experiments import prompts, results
+from experiments.measure import Run
+from specjax import metrics
+
+FEWEST = 5  # prompts that a bootstrap interval is made from
+
+
+def interval(found: metrics.Estimate, units: int) -> list[float] | None:
+  """The interval of an estimate; None where units are too few for one."""
+  return found.interval if units >= FEWEST else None
+
+
+def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
+  """What the loop did, beside what was predicted, of one cell.
+
+  Args:
+    seen: the row of the replay.
+    cost: the row of the costs; its gamma is that of the loop.
+    base: plain decoding of every prompt.
+    runs: the loop on every prompt.
+
+  Returns:
+    The fields of a row of `checks`. Differences are paired on prompts.
+  """
+  gamma, units = cost['gamma'], len(runs)
+  step = cost['v'] + gamma * cost['c']
+  place = seen['gammas'].index(gamma)
+  expected = seen['unit_target_calls'][place]
+  written = seen['unit_tokens'], expected
+  seconds, base_seconds = ([r.seconds for r in x] for x in (runs, base))
+  tokens, base_tokens = (
+    [int(r.counts.tokens.sum()) for r in x] for x in (runs, base)
+  )
+  calls = [int(r.counts.target_calls.sum()) for r in runs]
+  times = base_seconds, base_tokens, seconds, tokens
+  tau, speedup = metrics.ratio(tokens, calls), metrics.speedup(*times)
+  difference = metrics.estimate(
+    lambda t, n, s, m: t / n - s / m, tokens, calls, *written
+  )
+  agreement = metrics.estimate(
+    lambda s, m, bs, bt, sec, t: s / m / step / (bs / bt / (sec / t)),
+    *written,
+    *times,
+  )
+  same = [
+    digest == prompts.digest(r.texts)
+    for digest, r in zip(seen['digests'], runs, strict=True)
+  ]
+  equal = [
+    alike and abs(e - n) < 1e-9
+    for alike, e, n in zip(same, expected, calls, strict=True)
+  ]
+  return {
+    'alpha': seen['alpha'],
+    'alpha_ci': seen['alpha_ci'],
+    'predicted_tau': seen['tau'][place],
+    'tau_by_beta': seen['tau_by_beta'][place],
+    'tau_iid': seen['tau_iid'][place],
+    'tau': tau.value,
+    'tau_ci': interval(tau, units),
+    'difference': difference.value,
+    'difference_ci': interval(difference, units),
+    'same_text': sum(same),
+    'equal_calls': sum(equal),
+    'unit_tokens': tokens,
+    'unit_target_calls': calls,
+    'unit_seconds': seconds,
+    'unit_baseline_tokens': base_tokens,
+    'unit_baseline_seconds': base_seconds,
+    'c': cost['c'],
+    'v': cost['v'],
+    'predicted_speedup': metrics.predicted_speedup(
+      seen['tau'][place], cost['c'], cost['v'], gamma
+    ),
+    'speedup': speedup.value,
+    'speedup_ci': interval(speedup, units),
+    'predicted_over_measured': agreement.value,
+    'predicted_over_measured_ci': interval(agreement, units),
+  }
+
+
+class Choice(NamedTuple):
+  """A candidate, its best length, and its predicted speed-up."""
+
+  drafter: str
+  gamma: int
+  speed: float
+
+
+def _value(row: dict, name: str, digits: int = 2) -> str:
+  """A value with its interval, or with the reason why it has none."""
+  value, ends = row[name], row[f'{name}_ci']
+  if value is None:
+    return '-'
+  if ends is None:
+    return f'{value:.{digits}f} ({row["prompts"]} prompts: no interval)'
+  return f'{value:.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]'
+
+
+COLUMNS = (
+  ('drafter', lambda r: r['drafter']),
+  ('gamma', lambda r: str(r['gamma'])),
+  ('alpha', lambda r: _value(r, 'alpha')),
+  ('tau, replayed', lambda r: f'{r["predicted_tau"]:.2f}'),
+  ('with beta', lambda r: f'{r["tau_by_beta"]:.2f}'),
+  ('i.i.d.', lambda r: f'{r["tau_iid"]:.2f}'),
+  ('measured', lambda r: _value(r, 'tau')),
+  ('c', lambda r: f'{r["c"]:.3f}'),
+  ('v', lambda r: f'{r["v"]:.2f}'),
+  ('predicted speed-up', lambda r: f'{r["predicted_speedup"]:.2f}'),
+  ('speed-up', lambda r: _value(r, 'speedup')),
+  ('predicted / measured', lambda r: _value(r, 'predicted_over_measured')),
+)
+
+
+class Board:
+  """What is predicted of every candidate, from rows of all three parts."""
+
+  def __init__(self, rows: list[dict]):
+    self.costs = {
+      (r['drafter'], r['gamma']): r for r in rows if r['part'] == 'cost'
+    }
+    self.seen = {
+      (r['drafter'], r['domain'], r['temperature']): r
+      for r in rows
+      if r['part'] == 'replay'
+    }
+    self.checks = [r for r in rows if r['part'] == 'check']
+    self.drafters = list(dict.fromkeys(d for d, *_ in self.seen))
+    self.domains = list(dict.fromkeys(d for _, d, _ in self.seen))
+    self.temperatures = list(dict.fromkeys(t for *_, t in self.seen))
+
+  def speed(self, drafter: str, gamma: int, domains, temperature) -> float:
+    """Predicted speed-up on the prompts of some domains together."""
+    tokens = calls = 0.0
+    for domain in domains:
+      row = self.seen[drafter, domain, temperature]
+      tokens += row['tokens']
+      calls += sum(row['unit_target_calls'][row['gammas'].index(gamma)])
+    cost = self.costs[drafter, gamma]
+    return metrics.predicted_speedup(
+      tokens / calls, cost['c'], cost['v'], gamma
+    )
+
+  def best(self, drafter: str, domains, temperature) -> int:
+    """The length of a candidate's largest speed-up."""
+    gammas = [g for d, g in self.costs if d == drafter]
+    return max(
+      gammas, key=lambda g: self.speed(drafter, g, domains, temperature)
+    )
+
+  def winner(self, temperature: float) -> Choice:
+    """The best candidate of all domains together."""
+    choices = []
+    for drafter in self.drafters:
+      gamma = self.best(drafter, self.domains, temperature)
+      speed = self.speed(drafter, gamma, self.domains, temperature)
+      choices.append(Choice(drafter, gamma, speed))
+    return max(choices, key=lambda choice: choice.speed)
+
+  def cell(self, domain: str, temperature: float) -> list[dict]:
+    """The checks of one cell, the largest predicted speed-up first."""
+    found = [
+      r
+      for r in self.checks
+      if (r['domain'], r['temperature']) == (domain, temperature)
+    ]
+    return sorted(found, key=lambda r: -r['predicted_speedup'])
+
+  def lengths(self, domain: str, temperature: float) -> str:
+    """tau and predicted speed-up of every candidate at every length."""
+    gammas = sorted({g for _, g in self.costs})
+    lines = []
+    for drafter in self.drafters:
+      row, line = self.seen[drafter, domain, temperature], [drafter]
+      for gamma in gammas:
+        speed = self.speed(drafter, gamma, [domain], temperature)
+        tau = row['tau'][row['gammas'].index(gamma)]
+        line.append(f'{tau:.2f} ({speed:.2f})')
+      lines.append(line)
+    head = ['tau (speed-up) at gamma', *map(str, gammas)]
+    return results.markdown(head, lines)
+
+  def recommend(self, temperature: float) -> str:
+    """One sentence for one temperature."""
+    choice = self.winner(temperature)
+    said = f'At temperature {temperature:g} '
+    if choice.speed <= 1:
+      return (
+        f'{said}do not speculate: the best, {choice.drafter} with gamma '
+        f'{choice.gamma}, is predicted at {choice.speed:.2f} times plain '
+        'decoding.'
+      )
+    checks = [
+      r
+      for r in self.checks
+      if (r['drafter'], r['gamma'], r['temperature'])
+      == (choice.drafter, choice.gamma, temperature)
+    ]
+    columns = (
+      itertools.chain.from_iterable(r[name] for r in checks)
+      for name in (
+        'unit_baseline_seconds',
+        'unit_baseline_tokens',
+        'unit_seconds',
+        'unit_tokens',
+      )
+    )
+    found = metrics.speedup(*map(list, columns))
+    return (
+      f'{said}use {choice.drafter} and draft {choice.gamma}: predicted '
+      f'{choice.speed:.2f} times plain decoding over {len(self.domains)} '
+      f'domain{"s" * (len(self.domains) > 1)}, measured {found.value:.2f}.'
+    )
+
+  def recommendation(self) -> str:
+    return ' '.join(self.recommend(t) for t in self.temperatures)
+
+  def verdict(self) -> str:
+    """How well the loop kept to what was predicted."""
+    greedy = [r for r in self.checks if r['temperature'] == 0]
+    sampled = [
+      r for r in self.checks if r['temperature'] and r['difference_ci']
+    ]
+    timed = [r for r in self.checks if r['predicted_over_measured_ci']]
+    covered = sum(_meets(r['difference_ci'], 0, 0) for r in sampled)
+    agree = sum(
+      _meets(r['predicted_over_measured_ci'], 0.9, 1.1) for r in timed
+    )
+    same, equal, texts = (
+      sum(r[k] for r in greedy) for k in ('same_text', 'equal_calls', 'prompts')
+    )
+    return (
+      f'Temperature 0: the replayed target calls are those of the loop in '
+      f'{equal} of the {same} texts that both wrote alike, of {texts}. '
+      f'Above: the interval of the difference of tau, paired on prompts, '
+      f'covers 0 in {covered} of {len(sampled)} cells. The interval of '
+      f'predicted over measured speed-up meets [0.9, 1.1] in {agree} of '
+      f'{len(timed)} cells.'
+    )
+
+  def summary(self) -> str:
+    """All tables, the verdict and the recommendation, as markdown."""
+    parts = []
+    for domain, temperature in itertools.product(
+      self.domains, self.temperatures
+    ):
+      cells = self.cell(domain, temperature)
+      seen = self.seen[self.drafters[0], domain, temperature]
+      lines = [[show(r) for _, show in COLUMNS] for r in cells]
+      parts.append(
+        f'### {domain}, temperature {temperature:g}: {seen["prompts"]} '
+        f'prompts, {seen["tokens"]} tokens of the target\n\n'
+        + results.markdown([name for name, _ in COLUMNS], lines)
+        + f'\n\n{self.lengths(domain, temperature)}\n'
+      )
+    return '\n'.join([*parts, f'{self.verdict()}\n', self.recommendation()])
+
+  def headline(self) -> dict:
+    """The best candidate of the first cell: code, at the first temperature."""
+    domain = 'code' if 'code' in self.domains else self.domains[0]
+    least = min(self.temperatures)
+    row = self.cell(domain, least)[0]
+    names = ('drafter', 'gamma', 'domain', 'temperature', 'alpha', 'alpha_ci')
+    names += ('predicted_tau', 'tau', 'predicted_speedup', 'speedup')
+    return {
+      **{name: row[name] for name in names},
+      'recommendation': self.recommendation(),
+    }
+
+
+def _meets(ends, low: float, high: float) -> bool:
+  return ends[0] <= high and ends[1] >= low

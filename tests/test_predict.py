@@ -1,0 +1,173 @@
+"""The predictor on a tiny pair, and its board on rows made up by hand."""
+
+import json
+import pathlib
+import types
+
+import numpy as np
+import pytest
+
+from experiments import measure, predict, ranking, replay
+from tests import tiny
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
+def experiment(folder, **changes):
+  settings = {'gammas': (2,), 'drafters': ('draft',), 'quick': False}
+  return tiny.experiment(folder, **(settings | changes))
+
+
+@pytest.fixture(scope='module')
+def results(folder, tmp_path_factory):
+  return str(tmp_path_factory.mktemp('rows') / 'a')
+
+
+@pytest.fixture(scope='module')
+def rows(folder, results):
+  predictor = predict.Predictor(experiment(folder, results=results))
+  predictor.run()
+  return predictor.folder.rows
+
+
+def part(rows, name):
+  return [r for r in rows if r['part'] == name]
+
+
+def test_every_cell_has_its_rows(rows):
+  assert len(part(rows, 'cost')) == 1
+  for name in ('replay', 'check'):
+    assert [r['temperature'] for r in part(rows, name)] == [0, 1]
+
+
+def test_greedy_calls_are_equal_on_every_prompt(rows):
+  row = next(r for r in part(rows, 'check') if r['temperature'] == 0)
+  assert row['same_text'] == row['equal_calls'] == row['prompts'] == 2
+  assert row['difference'] == 0
+  assert row['predicted_tau'] == row['tau']
+
+
+def test_a_prediction_is_tau_over_the_costs(rows):
+  for row in part(rows, 'check'):
+    cost = next(r for r in part(rows, 'cost') if r['drafter'] == row['drafter'])
+    step = cost['v'] + 2 * cost['c']
+    assert row['predicted_speedup'] == pytest.approx(
+      row['predicted_tau'] / step
+    )
+    assert row['predicted_over_measured'] == pytest.approx(
+      row['predicted_speedup'] / row['speedup']
+    )
+
+
+def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
+  file = pathlib.Path(results) / 'rows.jsonl'
+  before = file.read_text()
+  predict.main(experiment(folder, results=results))
+  assert file.read_text() == before
+  *_, last = capsys.readouterr().out.strip().splitlines()
+  found = json.loads(last)
+  assert {'predicted_tau', 'tau', 'predicted_speedup', 'speedup'} <= set(found)
+  assert found['alpha_ci'] is None  # Two prompts are too few.
+  assert found['recommendation'].startswith('At temperature 0 ')
+
+
+def test_few_prompts_have_no_interval_and_the_cell_says_so(rows):
+  text = ranking.Board(rows).summary()
+  assert '(2 prompts: no interval)' in text
+  assert '[' not in text.split('Temperature 0')[0]
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'verifiers': ('specjax.verify.block',)}, 'verifiers: only'),
+    ({'batch': 2}, 'batch is 2, but rows are replayed one by one'),
+  ],
+)
+def test_what_cannot_be_replayed_is_refused(folder, tmp_path, changes, message):
+  x = experiment(folder, results=str(tmp_path / 'a'), **changes)
+  with pytest.raises(ValueError, match=message):
+    predict.Predictor(x)
+  assert not (tmp_path / 'a').exists()
+
+
+@pytest.mark.parametrize('drafted', [11, 12])
+def test_drafts_that_stop_are_refused(drafted, monkeypatch):
+  """Six whole steps at gamma 2 draft twelve tokens, unless one ended early."""
+  counts = types.SimpleNamespace(
+    drafted=np.array([drafted]), histogram=np.array([[3, 2, 1]])
+  )
+  run = measure.Run([], counts, 0.0, 0.0, 0)
+  monkeypatch.setattr(measure, 'decode', lambda *_, timed: run)
+  method = types.SimpleNamespace(spec=0, params=0, gamma=2, drafter='stops')
+  if drafted == 12:
+    replay.refuse_stops(method, None)
+    return
+  with pytest.raises(ValueError, match="drafts of 'stops' end early"):
+    replay.refuse_stops(method, None)
+
+
+def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
+  x = experiment(folder, drafters=('draft', 'ngram'), results=str(tmp_path))
+  predictor = predict.Predictor(x)
+  job = predictor.runner.units('code', 0.0)[0]
+  found = {
+    m.drafter: replay.is_drawn(m.spec, m.params, job)
+    for m in predictor.built.methods
+  }
+  assert found == {'draft': True, 'ngram': False}
+
+
+def test_rows_of_another_schema_are_refused(folder, tmp_path):
+  x = experiment(folder, results=str(tmp_path / 'a'))
+  first = predict.Predictor(x)
+  first.folder.add({'schema': 0, 'domain': None})
+  with pytest.raises(ValueError, match=r'rows of schema 0, and .* writes 1'):
+    predict.Predictor(x)
+
+
+# The board.
+
+
+def made_up(calls):
+  """Two drafts, gammas 1 and 2, one domain of 100 tokens, by their calls."""
+  rows = []
+  for drafter, counts in calls.items():
+    rows.append(
+      {
+        'part': 'replay',
+        'drafter': drafter,
+        'domain': 'code',
+        'temperature': 0.0,
+        'tokens': 100,
+        'gammas': [1, 2],
+        'unit_target_calls': [[n / 2, n / 2] for n in counts],
+      }
+    )
+    for gamma in (1, 2):
+      cost = {'part': 'cost', 'drafter': drafter, 'gamma': gamma}
+      rows.append(cost | {'c': 0.1, 'v': 1.1})
+  return rows
+
+
+def test_the_best_length_and_the_best_draft_win():
+  board = ranking.Board(made_up({'a': (60, 55), 'b': (70, 40)}))
+  assert board.speed('a', 1, ['code'], 0.0) == pytest.approx(100 / 60 / 1.2)
+  assert board.best('a', ['code'], 0.0) == 1
+  assert board.best('b', ['code'], 0.0) == 2
+  winner = board.winner(0.0)
+  assert winner[:2] == ('b', 2)
+  assert winner.speed == pytest.approx(100 / 40 / 1.3)
+
+
+def test_no_draft_is_recommended_where_none_gains():
+  board = ranking.Board(made_up({'a': (90, 85)}))
+  assert board.recommendation() == (
+    'At temperature 0 do not speculate: the best, a with gamma 1, is predicted '
+    'at 0.93 times plain decoding.'
+  )
