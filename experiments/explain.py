@@ -152,9 +152,10 @@ def facts(cells: list[dict], loops: dict, asked: int) -> verdict.Facts:
     judged = np.array(loops[name]['judged'])
     return float(np.median(judged / np.array(loops[name]['plain'])))
 
+  alpha = cells[0]['alpha']  # Its sums may pass 1 by their rounding.
   return verdict.Facts(
     gamma=asked,
-    alpha=cells[0]['alpha'],
+    alpha=None if alpha is None else min(alpha, 1.0),
     tau={r['gamma']: r['tau'] for r in cells},
     c={r['gamma']: r['c'] for r in cells},
     v={r['gamma']: r['v'] for r in cells},
