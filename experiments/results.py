@@ -100,7 +100,7 @@ class Folder:
     self.rows = []
 
   def has(self, **cell) -> bool:
-    return any(all(r[k] == v for k, v in cell.items()) for r in self.rows)
+    return any(all(r.get(k) == v for k, v in cell.items()) for r in self.rows)
 
   def check_prompts(self, texts: dict[str, list[list[int]]]) -> None:
     """Refuses to go on with rows that were made on other prompts.

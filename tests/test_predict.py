@@ -156,7 +156,7 @@ def made_up(calls):
 
 
 def test_the_best_length_and_the_best_draft_win():
-  board = ranking.Board(made_up({'a': (60, 55), 'b': (70, 40)}))
+  board = ranking.Board(made_up({'a': (60, 58), 'b': (70, 40)}))
   assert board.speed('a', 1, ['code'], 0.0) == pytest.approx(100 / 60 / 1.2)
   assert board.best('a', ['code'], 0.0) == 1
   assert board.best('b', ['code'], 0.0) == 2
