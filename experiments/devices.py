@@ -121,6 +121,10 @@ class Load:
 def of_parameters(config: TransformerConfig, layout: Layout) -> int:
   """Bytes of a model's parameters on each device."""
   shapes = jax.eval_shape(transformer.build(config).init, jax.random.key(0))
+  # As they are loaded, whatever precision is in force.
+  shapes = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), shapes
+  )
   places = transformer.shardings(config, layout)
   return sharding.bytes_per_device(shapes, places)
 

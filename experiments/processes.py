@@ -88,7 +88,7 @@ def meet(mesh: Mesh) -> None:
   else:
     missing = _collect(mesh, int(port), deadline)
   if missing:
-    several = 'processes' if ',' in missing else 'process'
+    several = 'processes' if ', ' in missing else 'process'
     raise ValueError(
       f'mesh.timeout: {several} {missing} did not join in {mesh.timeout} s; '
       'start it with the same mesh.processes and mesh.coordinator and its own '
@@ -141,7 +141,7 @@ def _report(mesh: Mesh, address: tuple[str, int], deadline: float) -> str:
     except OSError:
       pass
     time.sleep(0.1)
-  return f'0 (the coordinator, {mesh.coordinator})'
+  return f'0 (the coordinator at {mesh.coordinator})'
 
 
 def leads() -> bool:

@@ -128,9 +128,8 @@ def main(folder: pathlib.Path) -> None:
     for drafter, mesh in (
       ('lm', Mesh(1, 1)),
       ('ngram', Mesh(1, 1)),
-      ('lm', Mesh(8, 1)),
+      ('ngram', Mesh(8, 1)),
       ('lm', Mesh(2, 4, split_draft=True)),
-      ('ngram', Mesh(2, 4)),
       ('lm', Mesh(1, 8)),
     )
   }

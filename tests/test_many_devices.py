@@ -41,7 +41,7 @@ def meshes(found) -> dict:
 
 def test_texts_are_those_of_one_device(found):
   """In float64: every row, greedy and sampled, token for token."""
-  assert len(meshes(found)) == 4
+  assert len(meshes(found)) == 3
   for name, x in meshes(found).items():
     one = found[f'{name.split()[0]} 1x1 False']
     assert x['texts'] == one['texts'], name
@@ -69,7 +69,7 @@ def test_what_is_split_takes_less(found):
   """Four heads: 4 devices have one each, and 8 all of them."""
   cache = {n: x['target']['cache'][0] for n, x in meshes(found).items()}
   rows, both, heads = (
-    cache[name] for name in ('lm 8x1 False', 'lm 2x4 True', 'lm 1x8 False')
+    cache[name] for name in ('ngram 8x1 False', 'lm 2x4 True', 'lm 1x8 False')
   )
   assert (rows, heads) == (both, 8 * both)
   drafts = {
@@ -77,8 +77,7 @@ def test_what_is_split_takes_less(found):
     for n, x in meshes(found).items()
     if 'draft' in x
   }
-  assert drafts['lm 8x1 False'] == drafts['lm 1x8 False']
-  assert 3 * drafts['lm 2x4 True'] < drafts['lm 8x1 False']
+  assert 3 * drafts['lm 2x4 True'] < drafts['lm 1x8 False']
 
 
 def test_a_step_leaves_everything_in_place(found):
@@ -90,18 +89,17 @@ def test_a_step_leaves_everything_in_place(found):
 
 def test_a_step_exchanges_what_it_must(found):
   """Rows: whether all are done. Models: two sums a layer, and the logits."""
-  (rows,) = found['lm 8x1 False']['collectives'].items()
-  assert rows == (
-    'all-reduce',
-    {'count': 1, 'bytes': 1, 'turn_count': 0, 'turn_bytes': 0},
-  )
-  kinds = found['ngram 2x4 False']['collectives']
-  assert kinds.keys() == {'all-reduce', 'all-gather'}
-  # The embedding and two of each layer: 4 rows of 3 tokens, 16 wide.
-  assert kinds['all-reduce']['count'] == 1 + 2 * 2 + 1
-  assert kinds['all-reduce']['bytes'] == 5 * 4 * 3 * 16 * 8 + 1
-  assert kinds['all-gather']['count'] == 1
-  assert kinds['all-gather']['bytes'] == 4 * 3 * 32 * 8
+  none = {'turn_count': 0, 'turn_bytes': 0}
+  rows = found['ngram 8x1 False']['collectives']
+  assert rows == {'all-reduce': {'count': 1, 'bytes': 1} | none}
+  # The embedding and two of each layer, for 8 rows of 3 tokens, 16 wide. The
+  # draft is whole everywhere.
+  sums = {'count': 1 + 2 * 2, 'bytes': 5 * 8 * 3 * 16 * 8}
+  logits = {'count': 1, 'bytes': 8 * 3 * 32 * 8}
+  assert found['lm 1x8 False']['collectives'] == {
+    'all-reduce': sums | none,
+    'all-gather': logits | none,
+  }
 
 
 @pytest.fixture(scope='module')

@@ -123,24 +123,24 @@ def test_who_does_not_join_is_named():
 
   def join(process):
     try:
-      processes.join(Mesh(1, 1, False, 4, process, coordinator, 1))
+      processes.join(Mesh(1, 1, False, 4, process, coordinator, 2))
     except ValueError as error:
       said[process] = str(error)
 
-  threads = [threading.Thread(target=join, args=(i,)) for i in (2, 0)]
+  threads = [threading.Thread(target=join, args=(i,)) for i in (0, 2)]
   for thread in threads:
     thread.start()
   for thread in threads:
     thread.join()
   for process in (0, 2):
     assert said[process].startswith(
-      'mesh.timeout: processes 1, 3 did not join in 1 s; start'
+      'mesh.timeout: processes 1, 3 did not join in 2 s; start'
     )
 
 
 def test_without_process_0_it_is_the_one_that_is_missing():
   coordinator = f'127.0.0.1:{launch.free_port()}'
-  with pytest.raises(ValueError, match=r'process 0 \(the coordinator, 127'):
+  with pytest.raises(ValueError, match=r'process 0 \(the coordinator at 127'):
     processes.join(Mesh(1, 1, False, 2, 1, coordinator, 1))
 
 
