@@ -8,9 +8,9 @@
 
 A phase is the difference of two neighbours, so the phases add up to a step.
 
-The loops take turns, and each decodes whole texts: a loop's first steps meet
-caches that prefill has filled with other things, and cost half as much again,
-so a short loop flatters speculation, whose loops have fewer steps.
+The loops take turns, and each decodes whole texts: the first steps after a
+prefill cost about a quarter more than later ones, so that short loops make
+plain decoding, which has the most steps, look slower than it is.
 """
 
 import dataclasses
