@@ -199,7 +199,7 @@ def check_encoder(target: Model, draft: Model, name: str) -> None:
 def read(
   target: Model, path: str, max_length: int | None = None
 ) -> tuple[Model, Any]:
-  """The draft model of a directory, laid out as the target's weights are.
+  """The draft model of a directory, laid out and run as the target is.
 
   Heads may differ in size where the rest of the larger is unused; that the
   ids of both mean the same tokens is for the caller to see to, who has the
@@ -210,6 +210,7 @@ def read(
   """
   model, params = checkpoints.load(path, max_length=max_length)
   check_encoder(target, model, path)
+  model = transformer.attend_by(model, target.config.attention)
   if target.config.blocked:
     model, params = transformer.block(model, params)
   return resize(model, target.config.vocab_size), params
