@@ -5,7 +5,7 @@ import math
 import flax.linen as nn
 
 COLUMNS = 64  # of a block of weights
-_FEW_ROWS = 8  # up to which blocks pay
+FEW_ROWS = 8  # up to which blocks pay
 
 
 def multiply(x, w):
@@ -20,7 +20,7 @@ def multiply(x, w):
   if w.ndim == 2:
     return x @ w
   rows = x.reshape(-1, w.shape[1])
-  if len(rows) > _FEW_ROWS:
+  if len(rows) > FEW_ROWS:
     y = rows @ w.transpose(1, 0, 2).reshape(w.shape[1], -1)
   elif len(rows) == 1:
     y = (rows[0][:, None] * w).sum(1)

@@ -7,8 +7,8 @@
 A way is the static option `TransformerConfig.attention`. Reading a cache costs
 what is read of it and copied for it:
 
-  CPU        blocked, the default: the time of a step depends on the tokens in use
-             and hardly on the maximum (results/limit).
+  CPU        blocked, the default: a step costs what is in use, and hardly
+             depends on the maximum (results/limit).
   GPU, TPU   not measured; also blocked, since it alone does not pay for slots
              that nobody uses. `benchmarks.accelerator` compares the three on
              the device at hand.
