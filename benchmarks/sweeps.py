@@ -185,7 +185,7 @@ def maximum(bench: Bench) -> list[dict]:
 def attention(bench: Bench) -> list[dict]:
   """Ways to attend over the cache, plain and with a draft.
 
-  With `fused` on a GPU in half precision also by cuDNN.
+  On a GPU in half precision `fused` runs by cuDNN as well.
   """
   x = bench.x
   ways = {

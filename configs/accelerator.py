@@ -1,4 +1,4 @@
-"""Llama 3 8B with random weights in bfloat16, for one GPU or TPU of 24 GB.
+"""Llama 3 8B with random weights in bfloat16, for a GPU or TPU of 40 GB.
 
   python -m benchmarks.accelerator --config configs/accelerator.py
 
