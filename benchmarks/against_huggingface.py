@@ -20,20 +20,17 @@ import dataclasses
 import json
 import os
 import sys
-import time
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
 from benchmarks import decoders as sides
+from benchmarks.bandwidth import read_bandwidth
 from benchmarks.decoders import Decoded, Decoder
 from experiments import build, command, measure, prompts, results
 from experiments.inspect import bytes_per_token
 from experiments.settings import Experiment
 from specjax import metrics
-from specjax.models import linear
 
 _PILOT = 2  # prompts of a domain on which drafts are chosen
 _TIE = 1e-3  # gap of logits below which two greedy choices are as good
@@ -69,35 +66,6 @@ def check(x: Experiment) -> None:
   names = x.drafters or tuple(x.known)
   if not any(x.known[name].load == sides.LM for name in names):
     raise ValueError(f'candidates: at least one must load {sides.LM}')
-
-
-def read_bandwidth(size: int, repeats: int = 5) -> float:
-  """Bytes a second at which this process reads float32 numbers.
-
-  The best of three programs that read an array once - sums of its blocks,
-  a matrix-vector product, and one in blocks as `linear.multiply` does
-  it - and of so many repetitions.
-
-  Args:
-    size: bytes of the array; beyond the caches unless these are meant.
-    repeats: of each program.
-  """
-  blocks = max(1, size // (4 * 512 * 64))
-  x = jnp.ones((blocks, 512, 64), jnp.float32)
-  vector = jnp.ones(512 * 64, jnp.float32)
-  programs = (
-    lambda x, v: x.sum((1, 2)),
-    lambda x, v: x.reshape(blocks, -1) @ v,
-    lambda x, v: linear.multiply(v[None, :512], x),
-  )
-  best = np.inf
-  for program in map(jax.jit, programs):
-    jax.block_until_ready(program(x, vector))
-    for _ in range(repeats):
-      begin = time.perf_counter()
-      jax.block_until_ready(program(x, vector))
-      best = min(best, time.perf_counter() - begin)
-  return x.nbytes / best
 
 
 def _check_target(x: Experiment) -> None:

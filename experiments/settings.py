@@ -326,3 +326,61 @@ class Certificate:
   seed: int = 0
   results: str = ''
   quick: bool = False
+
+
+@dataclasses.dataclass
+class Shape(Size):
+  """Sizes of a target with random weights."""
+
+  vocab_size: int = 32_000
+
+
+@dataclasses.dataclass
+class Speed:
+  """What a step costs, on random weights: nothing here looks at a text.
+
+  Attributes:
+    name: of the measurement; its rows go to runs/<name>-<hash of the settings>
+      unless `results` names a folder.
+    target: its sizes.
+    draft: of the draft, over the same vocabulary.
+    sweeps: what is measured: functions of `benchmarks.sweeps` or one like
+      them, by their full names.
+    path: a checkpoint; `benchmarks.limits.plain` measures its plain step too.
+    dtype: of weights and cache.
+    used: tokens in use, where they are not swept.
+    gamma: drafted tokens, likewise.
+    gammas: draft lengths swept.
+    batches: rows swept.
+    contexts: tokens in use swept.
+    vocabularies: entries of the logits swept.
+    rates: simulated acceptance swept.
+    maxima: cache slots that are compared at the same tokens in use.
+    megabytes: of the array that bandwidth is measured with.
+    steps: timed at once, fewer where the cache has no room for them.
+    repeats: of each measurement, in turns; medians are taken.
+    seed: of weights and sampling.
+    results: folder for rows and summary.
+    quick: toy sizes, to see that it runs.
+  """
+
+  name: str
+  target: Shape
+  draft: Size
+  sweeps: tuple[str, ...]
+  path: str = ''
+  dtype: str = 'float32'
+  used: int = 300
+  gamma: int = 4
+  gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
+  batches: tuple[int, ...] = (1, 4, 16, 64)
+  contexts: tuple[int, ...] = (128, 512, 2048, 8192)
+  vocabularies: tuple[int, ...] = (2048, 8192, 32768, 131072)
+  rates: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+  maxima: tuple[int, ...] = (512, 8192)
+  megabytes: int = 256
+  steps: int = 16
+  repeats: int = 9
+  seed: int = 0
+  results: str = ''
+  quick: bool = False

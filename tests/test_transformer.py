@@ -17,6 +17,7 @@ from specjax import trees
 from specjax.models import (
   attention,
   experts,
+  over_cache,
   reading,
   rotary,
   transformer,
@@ -61,6 +62,7 @@ EXPERTS = models.tiny(
   rotary_dim=2,
   experts=Experts(count=5, chosen=2, width=12, dense=(0,)),
 )
+WHOLE = 512  # slots of the large blocks that are walked
 MODELS = {'llama': LLAMA, 'gpt': GPT, 'gemma': GEMMA, 'experts': EXPERTS}
 
 
@@ -141,7 +143,7 @@ def test_reading_and_stepping_is_the_full_pass(name):
 def test_a_cache_of_several_blocks_is_walked():
   length = np.array([3, 511, 514, 1020], np.int32)
   tokens = words(4, 1024)
-  assert tokens.shape[1] > attention.BLOCK
+  assert tokens.shape[1] > WHOLE
   assert_pieces_agree(models.tiny(VOCAB, 2, max_positions=1024), tokens, length)
 
 
@@ -149,7 +151,7 @@ def test_a_window_skips_blocks_of_the_cache():
   """No row sees the first block, and the last one sees two of them."""
   model = models.tiny(VOCAB, 2, max_positions=1536, windows=(90, 90))
   length = np.array([700, 1020, 1026, 1100], np.int32)
-  assert length.min() - 1 - 90 > attention.BLOCK
+  assert length.min() - 1 - 90 > WHOLE
   assert_pieces_agree(model, words(4, 1536), length)
 
 
@@ -366,18 +368,9 @@ def test_a_query_that_sees_nothing_gets_zero():
   flight = KV(jnp.ones((1, 1, 2, 4)), jnp.ones((1, 1, 2, 4)))
   cache = KV(jnp.ones((1, 1, 8, 4)), jnp.ones((1, 1, 8, 4)))
   mask = jnp.zeros((1, 1, 2), bool)
-  out = attention.attend(q, cache, jnp.array([0]), flight, mask)
+  way = over_cache.padded
+  out = attention.attend(q, cache, jnp.array([0]), flight, mask, way=way)
   assert not out.any()
-
-
-def test_a_cache_that_blocks_do_not_fill_is_refused():
-  q = jnp.ones((1, 1, 1, 1, 4))
-  flight = KV(jnp.ones((1, 1, 1, 4)), jnp.ones((1, 1, 1, 4)))
-  slots = attention.BLOCK + 128
-  cache = KV(*[jnp.ones((1, 1, slots, 4))] * 2)
-  mask = jnp.ones((1, 1, 1), bool)
-  with pytest.raises(ValueError, match=f'{slots} slots is no multiple'):
-    attention.attend(q, cache, jnp.array([1]), flight, mask)
 
 
 def test_positions_beyond_the_last_give_numbers():

@@ -199,7 +199,7 @@ def check_encoder(target: Model, draft: Model, name: str) -> None:
 def read(
   target: Model, path: str, max_length: int | None = None
 ) -> tuple[Model, Any]:
-  """The draft model of a directory, laid out as the target's weights are.
+  """The draft model of a directory, laid out and run as the target is.
 
   On the target's mesh, where it has one, as its layout says of drafts.
 
@@ -213,6 +213,7 @@ def read(
   layout = target.layout and target.layout.for_draft
   model, params = checkpoints.load(path, max_length=max_length, layout=layout)
   check_encoder(target, model, path)
+  model = transformer.attend_by(model, target.config.attention)
   if target.config.blocked:
     model, params = transformer.block(model, params)
   return resize(model, target.config.vocab_size), params

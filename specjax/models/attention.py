@@ -1,17 +1,16 @@
 """Attention over a cache and the block in flight, merged by their statistics.
 
-The cache is never concatenated with the block, which would copy it, and is
-walked only as far as it is used, and as a window reaches.
+The cache is never concatenated with the block, which would copy it. How it is
+read is a function of its own, see `models.over_cache`.
 """
 
-import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-# Cache slots read by one turn of the walk.
-BLOCK = 512
+from specjax.types import KV
 
 
 class Bias(NamedTuple):
@@ -21,15 +20,18 @@ class Bias(NamedTuple):
   block: jax.Array  # [B, H, T, N] of each row of the block
 
 
-class _Partial(NamedTuple):
-  """Attention over some of the keys: enough to merge with the others."""
+class Partial(NamedTuple):
+  """Attention over some of the keys: enough to merge with the others.
+
+  M are the T queries of each of the H/G heads of a group.
+  """
 
   top: jax.Array  # [B, G, M] largest score
   total: jax.Array  # [B, G, M] sum of exp(score - top)
   value: jax.Array  # [B, G, M, D] values weighted by exp(score - top)
 
 
-def _attend_some(q, k, v, keep, cap, bias=None):
+def attend_some(q, k, v, keep, cap, bias=None):
   """q [B, G, M, D] on k, v [B, G, N, D] where keep [B, 1, M or 1, N].
 
   `bias` [B, H, T, N] has the heads of a group and the queries that M holds.
@@ -46,17 +48,41 @@ def _attend_some(q, k, v, keep, cap, bias=None):
   value = jnp.einsum(
     'bgmn,bgnd->bgmd', weight.astype(v.dtype), v, preferred_element_type=dtype
   )
-  return _Partial(top, weight.sum(-1), value)
+  return Partial(top, weight.sum(-1), value)
 
 
-def _merge(a, b):
+def merge(a: Partial, b: Partial) -> Partial:
+  """Attention over the keys of both."""
   top = jnp.maximum(a.top, b.top)
   scale_a, scale_b = jnp.exp(a.top - top), jnp.exp(b.top - top)
-  return _Partial(
+  return Partial(
     top,
     a.total * scale_a + b.total * scale_b,
     a.value * scale_a[..., None] + b.value * scale_b[..., None],
   )
+
+
+class View(NamedTuple):
+  """What queries see of a cache."""
+
+  length: jax.Array  # [B] slots in use
+  first: jax.Array | None = None  # [B, T] a query's first slot; None: all
+  lift: Callable[[jax.Array], jax.Array] | None = None  # slots -> their bias
+  cap: float | None = None  # of the scores
+
+  def keep(self, slot: jax.Array, queries: int) -> jax.Array:
+    """Which slots [N] are seen, [B, 1, M or 1, N] of M queries."""
+    used = slot < self.length[:, None]
+    if self.first is None:
+      return used[:, None, None]
+    inside = used[:, None] & (slot >= self.first[..., None])
+    heads = queries // self.first.shape[1]
+    return jnp.tile(inside[:, None], (1, 1, heads, 1))
+
+
+# (q [B, G, M, D], a cache of S slots, what q sees of it, attention to the
+# block) -> attention to both
+Way = Callable[[jax.Array, KV, View, Partial], Partial]
 
 
 def soften(x, cap):
@@ -101,6 +127,7 @@ def attend(
   window=None,
   cap=None,
   bias=None,
+  way: Way | None = None,
 ):
   """Attention of T queries over the cache and the in-flight block.
 
@@ -116,6 +143,7 @@ def attend(
       itself included; None: all.
     cap: soft cap of the scores.
     bias: a `Bias`, which is added to them.
+    way: how a cache is read, see `models.over_cache`; only with a cache.
 
   Returns:
     [B, T, G, H/G, D].
@@ -124,57 +152,18 @@ def attend(
   q = q.transpose(0, 2, 3, 1, 4).reshape(b, g, r * t, d)
   keep = jnp.tile(mask[:, None], (1, 1, r, 1))
   block = None if bias is None else bias.block
-  part = _attend_some(q, flight.k, flight.v, keep, cap, block)
+  part = attend_some(q, flight.k, flight.v, keep, cap, block)
   if cache is not None:
+    if way is None:
+      raise ValueError('way is None, but there is a cache to read: give one')
     first = None if window is None else positions - (window - 1)
 
     def lift(slot):
-      if bias is None:
-        return None
       return look_up(bias.curve, positions[..., None] - slot)
 
-    part = _attend_cache(q, cache, length, first, part, cap, lift)
+    view = View(length, first, None if bias is None else lift, cap)
+    part = way(q, cache, view, part)
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]
   out = out.astype(q.dtype).reshape(b, g, r, t, d)
   return out.transpose(0, 3, 1, 2, 4)
-
-
-def _attend_cache(q, cache, length, first, part, cap, lift):
-  """Adds the cache to `part`.
-
-  `first` [B, T] is each query's first slot, lift(slots) their bias.
-  """
-  slots = cache.k.shape[2]
-
-  def keep(slot):
-    used = slot < length[:, None]
-    if first is None:
-      return used[:, None, None]
-    inside = used[:, None] & (slot >= first[..., None])
-    heads = q.shape[2] // first.shape[1]
-    return jnp.tile(inside[:, None], (1, 1, heads, 1))
-
-  if slots <= BLOCK:
-    slot = jnp.arange(slots)
-    some = _attend_some(q, cache.k, cache.v, keep(slot), cap, lift(slot))
-    return _merge(part, some)
-  if slots % BLOCK:
-    raise ValueError(f'a cache of {slots} slots is no multiple of {BLOCK}')
-
-  def body(i, part):
-    cut = functools.partial(
-      jax.lax.dynamic_slice_in_dim,
-      start_index=i * BLOCK,
-      slice_size=BLOCK,
-      axis=2,
-    )
-    slot = i * BLOCK + jnp.arange(BLOCK)
-    k, v = cut(cache.k), cut(cache.v)
-    return _merge(part, _attend_some(q, k, v, keep(slot), cap, lift(slot)))
-
-  used = (length.max() + BLOCK - 1) // BLOCK
-  start = 0
-  if first is not None:
-    start = (jnp.maximum(first.min(), 0) // BLOCK).astype(used.dtype)
-  return jax.lax.fori_loop(start, used, body, part)

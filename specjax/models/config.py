@@ -6,6 +6,8 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 
+from specjax.models import over_cache
+from specjax.models.attention import Way
 from specjax.models.rotary import Scaling
 
 
@@ -109,6 +111,7 @@ class TransformerConfig:
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
     blocked: weights are stored in blocks of columns, see `transformer.block`.
+    attention: how the cache is read, see `models.over_cache`.
   """
 
   vocab_size: int
@@ -146,6 +149,7 @@ class TransformerConfig:
   mlp_bias: bool = False
   tied_embeddings: bool = False
   blocked: bool = False
+  attention: Way = over_cache.blocked
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:

@@ -120,6 +120,7 @@ class Layer(nn.Module):
       c.reach(self.index),
       c.attention_cap,
       bias,
+      c.attention,
     )
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias

@@ -20,7 +20,14 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
-from specjax.models.attention import Bias, distance, look_up, narrow, soften
+from specjax.models.attention import (
+  Bias,
+  Way,
+  distance,
+  look_up,
+  narrow,
+  soften,
+)
 from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
@@ -275,6 +282,26 @@ def score(model: Model, params, tokens, source: Source | None = None):
     used = jnp.zeros(len(tokens), jnp.int32)
   out = model.forward(params, tokens, positions, cache, used, mask)
   return model.head(params, out.hidden)
+
+
+def attend_by(model: Model, way: Way) -> Model:
+  """The same model, which reads its cache in another way.
+
+  Args:
+    model: the model; its parameters stay as they are.
+    way: one of `models.over_cache`.
+  """
+  if way == model.config.attention:
+    return model
+
+  def build_alike(config):
+    made = build(config)
+    return made if model.layout is None else place(made, model.layout)
+
+  made = build_alike(dataclasses.replace(model.config, attention=way))
+  # A head that was resized for a draft stays so.
+  whole = model == build_alike(model.config)
+  return made if whole else made._replace(head=model.head)
 
 
 def block(model: Model, params) -> tuple[Model, Any]:

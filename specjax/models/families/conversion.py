@@ -8,7 +8,7 @@ from typing import Any
 import flax.traverse_util
 import jax
 
-from specjax.models import rotary, transformer
+from specjax.models import over_cache, rotary, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.families.table import HARMLESS, ONLY, Family, Source
 
@@ -113,6 +113,8 @@ def write_attributes(
       f'width = {config.width} must be a multiple of num_heads = '
       f'{config.num_heads}'
     )
+  # How a cache is read is nothing that a file says.
+  config = dataclasses.replace(config, attention=over_cache.blocked)
   obstacles = []
   for family in families:
     try:

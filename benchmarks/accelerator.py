@@ -1,0 +1,29 @@
+"""Speed at the sizes of real models on a GPU or TPU, with random weights.
+
+  python -m benchmarks.accelerator --config configs/accelerator.py
+
+Plain decoding in bfloat16 over the limit of the memory's bandwidth, v and c
+of gamma drafted tokens, the speed-up at simulated acceptance, and the ways to
+attend over the cache: the sweeps of `benchmarks.step_costs`, whose rows and
+table it writes. Weights are made on the device. On a CPU only `--config.quick`
+runs: toy sizes, to see that it works.
+"""
+
+import jax
+
+from benchmarks import step_costs
+from experiments import command
+from experiments.settings import Speed
+
+
+def main(x: Speed) -> None:
+  if jax.default_backend() == 'cpu' and not x.quick:
+    raise SystemExit(
+      'error: jax sees no GPU or TPU, only a CPU; install the extra gpu or '
+      'tpu, or see that it runs with --config.quick'
+    )
+  step_costs.run(x)
+
+
+if __name__ == '__main__':
+  command.run(main, Speed)

@@ -1,0 +1,51 @@
+"""How fast the device reads memory: what a step is held against."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.models import linear
+
+
+class Reader:
+  """Three programs that read an array once: the fastest one counts.
+
+  Sums of its blocks, a matrix-vector product, and one in blocks as
+  `linear.multiply` does it.
+  """
+
+  def __init__(self, size: int, dtype=jnp.float32):
+    """Makes and compiles.
+
+    Args:
+      size: bytes of the array; beyond the caches unless these are meant.
+      dtype: of its entries.
+    """
+    width = jnp.dtype(dtype).itemsize
+    blocks = max(1, size // (width * 512 * 64))
+    self.x = jnp.ones((blocks, 512, 64), dtype)
+    self.vector = jnp.ones(512 * 64, dtype)
+    programs = (
+      lambda x, v: x.sum((1, 2)),
+      lambda x, v: x.reshape(blocks, -1) @ v,
+      lambda x, v: linear.multiply(v[None, :512], x),
+    )
+    self.programs = [jax.jit(program) for program in programs]
+    self.read()
+
+  def read(self) -> np.ndarray:
+    """Bytes a second of each program, once."""
+    found = []
+    for program in self.programs:
+      begin = time.perf_counter()
+      jax.block_until_ready(program(self.x, self.vector))
+      found.append(self.x.nbytes / (time.perf_counter() - begin))
+    return np.array(found)
+
+
+def read_bandwidth(size: int, repeats: int = 5) -> float:
+  """Bytes a second, the best of so many repetitions; see `Reader`."""
+  reader = Reader(size)
+  return max(reader.read().max() for _ in range(repeats))

@@ -1,0 +1,170 @@
+"""What a step costs, on models with random weights of any shape.
+
+  python -m benchmarks.step_costs --config configs/step_costs.py
+  python -m benchmarks.step_costs --config configs/limit.py
+
+A config names its sweeps (`benchmarks.sweeps`, `benchmarks.judging`,
+`benchmarks.limits`). Within a sweep everything is measured in turns; its rows
+are kept when it is done, so that a run that was cut off goes on with the next
+one. Nothing is compiled or transferred while time is taken.
+
+The last line is one JSON document: the folder, the rows, the exponents of the
+sweeps that have one, and the ratios to the limit.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+
+import jax
+from tqdm import tqdm
+
+from benchmarks.sweeps import Bench
+from experiments import checks, command, results
+from experiments.settings import Speed
+
+# Columns of a table that every sweep has, and others where a row has them.
+_HIDDEN = {
+  'sweep',
+  'exponent_of',
+  'weight_bytes',
+  'cache_bytes_in_use',
+  'step_ms_quartiles',
+  'exponent',
+  'exponent_ci',
+}
+
+
+def shrink(x: Speed) -> None:
+  """The quick version: toy sizes."""
+  for size in (x.target, x.draft):
+    size.width, size.mlp_width, size.head_dim = 32, 64, 8
+    size.num_layers, size.num_heads, size.num_kv_heads = 1, 2, 1
+  x.target.vocab_size = 256
+  x.path = ''
+  x.used, x.steps, x.repeats, x.megabytes = 20, 2, 2, 1
+  x.gamma, x.gammas, x.batches = 2, (1, 2), (1, 2)
+  x.contexts, x.vocabularies, x.rates = (20, 40), (256, 512), (0.5, 0.9)
+  x.maxima = (128, 256)
+
+
+def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
+  """Checks the values and returns the sweeps.
+
+  Raises:
+    ValueError: names the field, the value and the remedy.
+  """
+  for name in ('used', 'gamma', 'steps', 'repeats', 'megabytes'):
+    value = getattr(x, name)
+    checks.need(value >= 1, f'{name} must be at least 1, got {value}')
+  for name in ('gammas', 'batches', 'contexts', 'vocabularies', 'maxima'):
+    values = getattr(x, name)
+    checks.need(
+      len(set(values)) > 1 and min(values) >= 1,
+      f'{name} must have two different sizes of at least 1, got {values}',
+    )
+  checks.need(
+    x.rates and all(0 <= rate < 1 for rate in x.rates),
+    f'rates must be in [0, 1), got {x.rates}',
+  )
+  checks.need(
+    min(x.maxima) > x.used,
+    f'maxima must be above the {x.used} tokens in use, got {x.maxima}',
+  )
+  floats = ('float32', 'bfloat16', 'float16')
+  checks.need(
+    x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}'
+  )
+  checks.need(x.sweeps, 'sweeps is empty: name one of benchmarks.sweeps')
+  return [checks.resolve('sweeps', name) for name in x.sweeps]
+
+
+def _show(value) -> str:
+  if isinstance(value, float):
+    return f'{value:.3g}' if value < 100 else f'{value:.0f}'
+  return str(value)
+
+
+def table(rows: list[dict], settings: set[str]) -> str:
+  """A markdown table for each sweep.
+
+  Args:
+    rows: of all sweeps.
+    settings: fields that say under which conditions a row was measured.
+  """
+  parts = []
+  for name in dict.fromkeys(r['sweep'] for r in rows):
+    mine = [r for r in rows if r['sweep'] == name]
+    head = [k for k in mine[0] if k not in _HIDDEN | settings]
+    text = results.markdown(head, [[_show(r[k]) for k in head] for r in mine])
+    first = mine[0]
+    if 'exponent' in first:
+      text += (
+        f'\n\n{first["exponent_of"]} grows with the power '
+        f'{first["exponent"]:.2f} of size' + ('' if name != 'gamma' else ' + 1')
+      )
+      if first['exponent_ci']:
+        low, high = first['exponent_ci']
+        text += f' [{low:.2f}, {high:.2f}]'
+    parts.append(f'### {name}\n\n{text}\n')
+  return '\n'.join(parts)
+
+
+def conditions(x: Speed) -> dict:
+  """What a row's numbers depend on, beside its own fields."""
+  return {
+    'config': x.name,
+    'target': vars(x.target).copy(),
+    'draft': vars(x.draft).copy(),
+    'dtype': x.dtype,
+    'used': x.used,
+    'repeats': x.repeats,
+    'steps': x.steps,
+    'load_before': os.getloadavg()[0],
+    **results.conditions(),
+  }
+
+
+def run(x: Speed) -> None:
+  """Measures what is missing, and prints the tables and a line of JSON."""
+  if x.quick:
+    shrink(x)
+  try:
+    sweeps = dict(zip(x.sweeps, check(x), strict=True))
+    folder = results.Folder(
+      x.results or results.default_folder(x), results.settings_of(x)
+    )
+    facts = conditions(x)
+    with tqdm(file=sys.stderr) as bar:
+      bench = Bench(x, bar)
+      for name, sweep in sweeps.items():
+        if any(row['by'] == name for row in folder.rows):
+          continue
+        for row in sweep(bench):
+          folder.add(row | {'by': name} | facts)
+        jax.clear_caches()
+        folder.write('summary.md', table(folder.rows, {'by', *facts}))
+  except ValueError as error:
+    raise SystemExit(f'error: {error}') from error
+  print((folder.path / 'summary.md').read_text())
+  fitted = {r['sweep']: r['exponent'] for r in folder.rows if 'exponent' in r}
+  limits = {
+    f'{r["model"]}, {r["size"]} slots': r['limit_ratio']
+    for r in folder.rows
+    if r['sweep'] == 'limit'
+  }
+  print(
+    json.dumps(
+      {
+        'results': str(folder.path),
+        'rows': len(folder.rows),
+        'exponents': fitted,
+        'limit_ratios': limits,
+      }
+    )
+  )
+
+
+if __name__ == '__main__':
+  command.run(run, Speed)

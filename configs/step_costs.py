@@ -1,0 +1,31 @@
+"""A step against draft length, batch, context and vocabulary; simulated drafts.
+
+  python -m benchmarks.step_costs --config configs/step_costs.py
+
+A Llama of 4 layers x 1024 with random weights and a draft of one layer x 256,
+float32. Seven minutes on two idle cores. On a CPU expect
+exponents near 0.2 for context and vocabulary, 0.45 for gamma + 1, and a batch
+that costs little up to 4 rows and then linearly.
+"""
+
+from experiments.settings import Shape, Size, Speed
+
+
+def get_config() -> Speed:
+  return Speed(
+    name='step_costs',
+    target=Shape(1024, 4, 16, 8, 64, 2816, vocab_size=16_384),
+    draft=Size(256, 1, 4, 2, 64, 768),
+    sweeps=(
+      'benchmarks.sweeps.gamma',
+      'benchmarks.sweeps.batch',
+      'benchmarks.sweeps.context',
+      'benchmarks.sweeps.vocabulary',
+      'benchmarks.sweeps.simulated',
+      'benchmarks.judging.judge',
+      'benchmarks.sweeps.attention',
+    ),
+    rates=(0.5, 0.7, 0.9),
+    steps=6,
+    repeats=5,
+  )

@@ -1,0 +1,161 @@
+"""Ways to attend over a cache: the same result, at another price.
+
+  blocked   walks over the blocks in use, a turn of a loop each
+  padded    reads all slots, in use or not, in one product
+  fused()   hands all slots to the attention of `jax.nn`
+
+A way is the static option `TransformerConfig.attention`. Reading a cache costs
+what is read of it and copied for it:
+
+  CPU        blocked, the default: a step costs what is in use, and hardly
+             depends on the maximum (results/limit).
+  GPU, TPU   not measured; also blocked, since it alone does not pay for slots
+             that nobody uses. `benchmarks.accelerator` compares the three on
+             the device at hand.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from specjax.models.attention import (
+  Partial,
+  View,
+  Way,
+  attend_some,
+  merge,
+)
+from specjax.types import KV
+
+
+def _read(q, cache, view, part, start, size):
+  """Adds slots start, start + 1, ... of the cache to `part`."""
+  k, v = cache.k, cache.v
+  if size < k.shape[2]:
+    k, v = (
+      jax.lax.dynamic_slice_in_dim(x, start, size, axis=2) for x in (k, v)
+    )
+  slot = start + jnp.arange(size)
+  bias = None if view.lift is None else view.lift(slot)
+  keep = view.keep(slot, q.shape[2])
+  return merge(part, attend_some(q, k, v, keep, view.cap, bias))
+
+
+def padded(q: jax.Array, cache: KV, view: View, part: Partial) -> Partial:
+  """Attention to every slot; those that are not in use are masked out."""
+  return _read(q, cache, view, part, 0, cache.k.shape[2])
+
+
+@functools.cache
+def walk(whole: int = 512, rest: int = 128) -> Way:
+  """Returns a walk over the blocks in use, from the first one in a window.
+
+    used 1100, whole 512, rest 128    0 .. 511 | 512 .. 1023 | 1024 .. 1151
+
+  A turn copies its block, whatever part of it is used, and has a price of its
+  own: large blocks first, then small ones. A cache of at most one large block
+  is read at once.
+
+  Args:
+    whole: slots of a large block.
+    rest: slots of a small block, which divide those of a large one.
+
+  Raises:
+    ValueError: they do not; or, when it is used, large blocks do not divide
+      the slots of a cache.
+  """
+  if not 1 <= rest <= whole or whole % rest:
+    raise ValueError(
+      f'rest is {rest}: it must divide the {whole} slots of a whole block'
+    )
+
+  def attend(q, cache, view, part):
+    slots = cache.k.shape[2]
+    if slots <= whole:
+      return padded(q, cache, view, part)
+    if slots % whole:
+      raise ValueError(f'a cache of {slots} slots is no multiple of {whole}')
+    used = view.length.max()
+    first = jnp.zeros_like(used)
+    if view.first is not None:
+      first = jnp.maximum(view.first.min(), 0).astype(used.dtype)
+    turned = used // whole
+    for size, start, stop in (
+      (whole, first // whole, turned),
+      (rest, jnp.maximum(first, turned * whole) // rest, -(-used // rest)),
+    ):
+
+      def turn(i, part, size=size):
+        return _read(q, cache, view, part, i * size, size)
+
+      part = jax.lax.fori_loop(start, stop, turn, part)
+    return part
+
+  return attend
+
+
+blocked = walk()
+
+
+@functools.cache
+def fused(implementation: str | None = None) -> Way:
+  """Returns attention by `jax.nn.dot_product_attention`.
+
+  Every group of heads of every row is a sequence to it, so that the cache is
+  not transposed. It returns the logarithm of the sum of exponentials, by which
+  its result is merged with the block, in the type of the keys: in bfloat16
+  this shifts the weight of the cache against that of the block by up to a few
+  percent. In float64 its softmax is still one of float32.
+
+  Args:
+    implementation: None, 'xla' or 'cudnn' (half precision on a GPU only).
+
+  Raises:
+    ValueError: when it is used: the model has a soft cap.
+  """
+
+  def attend(q, cache, view, part):
+    if view.cap is not None:
+      raise ValueError(
+        'fused attention has no soft cap, and the model has one: use '
+        'over_cache.blocked or over_cache.padded'
+      )
+    b, g, m, d = q.shape
+    slots = cache.k.shape[2]
+
+    def alone(x):  # [B, G, ...] -> a sequence of one head for each group
+      return x.reshape(b * g, *x.shape[2:])
+
+    bias = mask = lengths = None
+    if view.lift is not None:
+      bias = view.lift(jnp.arange(slots)).reshape(b * g, 1, m, slots)
+      bias = bias.astype(q.dtype)
+    if view.first is None:
+      lengths = jnp.repeat(view.length.astype(jnp.int32), g)
+    else:
+      mask = view.keep(jnp.arange(slots), m)
+      mask = jnp.repeat(mask, g, 0)
+    value, total = jax.nn.dot_product_attention(
+      alone(q)[:, :, None],
+      alone(cache.k)[:, :, None],
+      alone(cache.v)[:, :, None],
+      bias,
+      mask,
+      scale=1.0,
+      key_value_seq_lengths=lengths,
+      implementation=implementation,
+      return_residual=True,
+    )
+    # Where nothing is seen, neither result means anything.
+    sees = view.keep(jnp.arange(slots), m).any(-1)
+    sees = jnp.broadcast_to(sees, (b, g, m))
+    lowest = jnp.finfo(part.top.dtype).min / 2
+    found = Partial(
+      jnp.where(sees, total.reshape(b, g, m), lowest).astype(part.top.dtype),
+      sees.astype(part.total.dtype),
+      jnp.where(sees[..., None], value.reshape(b, g, m, d), 0),
+    )
+    return merge(part, found)
+
+  return attend
