@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,20 @@ import numpy as np
 
 from specjax import generate, sampling
 from specjax.drafters import plain
-from specjax.types import Counts, Draft, Drafter, Params, Spec
+from specjax.generate import PARTS, Parts
+from specjax.types import Counts, Draft, Drafter, Params, Spec, SpecState
 
 
 class NotFinite(RuntimeError):
   """The target's logits were not finite."""
+
+
+class Log(NamedTuple):
+  """What every step did; n is the most steps of a row."""
+
+  accepted: np.ndarray  # [B, n] -1 where the row had finished or was cut short
+  drafted: np.ndarray  # [B, n]
+  length: np.ndarray  # [B, n] committed tokens when the step began
 
 
 @dataclasses.dataclass
@@ -33,6 +42,7 @@ class Run:
   seconds: float  # of decoding
   prefill_seconds: float
   compilations: int
+  log: Log | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +77,7 @@ def decode(
   job: Job,
   steps: int | None = None,
   timed: bool = True,
+  parts: Parts = PARTS,
 ) -> Run:
   """Decodes a job and takes the time.
 
@@ -77,6 +88,7 @@ def decode(
     steps: at most so many; by default as many as there are new tokens.
     timed: whether the time counts: then the program must be compiled, and
       nothing may be transferred while it runs.
+    parts: of a step.
 
   Raises:
     NotFinite: the target's logits are NaN or infinite.
@@ -90,12 +102,17 @@ def decode(
   before = generate.generate._cache_size()
   with jax.transfer_guard('disallow' if timed else 'allow'):
     ready = time.perf_counter()
-    state = generate.generate(params, state, bound, spec=spec)
+    state = generate.generate(params, state, bound, spec=spec, parts=parts)
     jax.block_until_ready(state)
     seconds = time.perf_counter() - ready
   compilations = generate.generate._cache_size() - before
   if timed and compilations:
     raise RuntimeError('a program was compiled inside the timed region')
+  return _run(state, seconds, prefilled - begin, compilations)
+
+
+def _run(state: SpecState, seconds, prefill_seconds, compilations) -> Run:
+  """What is kept of a final state."""
   state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
     raise NotFinite('the target gave logits that are NaN or infinite')
@@ -103,7 +120,36 @@ def decode(
     row[a:b].tolist()
     for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
   ]
-  return Run(texts, state.counts, seconds, prefilled - begin, compilations)
+  return Run(texts, state.counts, seconds, prefill_seconds, compilations)
+
+
+def record(spec: Spec, params: Params, job: Job) -> Run:
+  """Decodes a job one step at a time and keeps a log; its time means nothing.
+
+  The program is that of `decode`, so the texts are, too.
+
+  Raises:
+    NotFinite: the target's logits are NaN or infinite.
+  """
+
+  def look(state):
+    counts = state.counts
+    return jax.device_get((counts.histogram, counts.drafted, state.length))
+
+  before = generate.generate._cache_size()
+  state = _start(spec, params, job)
+  one = jnp.ones((), jnp.int32)
+  seen = [look(state)]
+  while not state.done.all():
+    state = generate.generate(params, state, one, spec=spec, parts=PARTS)
+    seen.append(look(state))
+  histogram, drafted, length = (np.stack(x) for x in zip(*seen, strict=True))
+  # A whole step adds one to one place of the histogram, any other none.
+  added = np.diff(histogram, axis=0)  # [n, B, K+1]
+  accepted = np.where(added.any(-1), added.argmax(-1), -1)
+  log = Log(accepted.T, np.diff(drafted, axis=0).T, length[:-1].T)
+  compilations = generate.generate._cache_size() - before
+  return dataclasses.replace(_run(state, 0.0, 0.0, compilations), log=log)
 
 
 def compile_all(

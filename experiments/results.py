@@ -19,6 +19,10 @@ import jax
 from experiments import prompts
 from specjax import metrics
 
+# The layout of a row. A program reads rows of its own layout and sets others
+# aside; they stay in the file.
+SCHEMA = 1
+
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
 
 
@@ -37,6 +41,27 @@ def default_folder(experiment) -> str:
   text = json.dumps(settings_of(experiment), sort_keys=True)
   code = hashlib.sha256(text.encode()).hexdigest()[:6]
   return os.path.join('runs', f'{experiment.name}-{code}')
+
+
+def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
+  """The rows of a file that have this program's layout.
+
+  Returns:
+    The rows, and what is to be said of those left out; '' where there are none.
+  """
+  if not file.exists():
+    return [], ''
+  found = [json.loads(line) for line in file.read_text().splitlines()]
+  rows = [row for row in found if row.get('schema') == SCHEMA]
+  others = {row.get('schema', 'none') for row in found} - {SCHEMA}
+  if not others:
+    return rows, ''
+  versions = ', '.join(sorted(map(str, others)))
+  return rows, (
+    f'{file}: {len(found) - len(rows)} of {len(found)} rows are left out: '
+    f'their schema is {versions}, this program reads {SCHEMA}. The command '
+    'that made them measures these cells again'
+  )
 
 
 class Folder:
@@ -70,20 +95,15 @@ class Folder:
       part = config.with_suffix('.part')
       part.write_text(json.dumps(settings, indent=2, sort_keys=True) + '\n')
       part.rename(config)
-    self.rows = self._read()
-
-  def _read(self) -> list[dict]:
-    """Rows so far; a last line cut off by a kill is dropped."""
     file = self.path / 'rows.jsonl'
-    if not file.exists():
-      return []
-    text = file.read_text()
-    whole = text[: text.rfind('\n') + 1]
-    if whole != text:
-      part = file.with_suffix('.part')
-      part.write_text(whole)
-      part.rename(file)
-    return [json.loads(line) for line in whole.splitlines()]
+    if file.exists():
+      text = file.read_text()
+      whole = text[: text.rfind('\n') + 1]
+      if whole != text:  # A last line cut off by a kill is dropped.
+        part = file.with_suffix('.part')
+        part.write_text(whole)
+        part.rename(file)
+    self.rows, self.warning = read_rows(file)
 
   def clear(self) -> None:
     """Forgets the rows of a run that was not finished."""
@@ -109,6 +129,7 @@ class Folder:
         )
 
   def add(self, row: dict) -> None:
+    row = {'schema': SCHEMA} | row
     with open(self.path / 'rows.jsonl', 'a') as file:
       file.write(json.dumps(row) + '\n')
       file.flush()

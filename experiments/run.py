@@ -13,12 +13,12 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
-from experiments import command, measure, prompts, results, ties
+from experiments import cells, command, measure, prompts, results, ties
 from experiments.build import Built, Method, build
 from experiments.checks import values
 from experiments.settings import Experiment
 from specjax import metrics
-from specjax.types import Counts
+from specjax.generate import PARTS
 
 
 def shrink(x: Experiment) -> None:
@@ -56,6 +56,7 @@ class Runner:
     ]
     self.alphas: dict = {}
     self.costs: dict = {}
+    self.compilations = 0.0
 
   def cell(self, method: Method, domain: str, temperature: float) -> dict:
     """What identifies a row."""
@@ -96,6 +97,15 @@ class Runner:
     texts = self.prompts[domain]
     return self.job(texts, range(len(texts)), temperature)
 
+  @property
+  def singles(self) -> dict:
+    """The ways to measure alpha, and the methods that each is for."""
+    found: dict = {}
+    for m in self.built.methods:
+      for way in {(m.single, PARTS), (m.single, m.chance)}:
+        found.setdefault(way, m)
+    return found
+
   def warm_up(self, bar) -> None:
     """Compiles every program and measures the costs."""
     built, base = self.built, (self.built.plain, self.built.plain_params)
@@ -122,112 +132,83 @@ class Runner:
       )
       bar.update()
 
-  def measure_alpha(self, domain: str, temperature: float) -> None:
+  def measure_alpha(self, domain: str, temperature: float, bar) -> None:
     """The mean of beta at every prefix of the target's own text."""
-    job, found = self.whole(domain, temperature), {}
-    for m in self.built.methods:
-      if m.single not in found:
-        counts = measure.decode(
-          m.single, m.single_params, job, timed=False
-        ).counts
-        found[m.single] = metrics.ratio(counts.overlap, counts.histogram.sum(1))
-      self.alphas[m, (domain, temperature)] = found[m.single]
+    jobs = self.units(domain, temperature)
+    if self.x.timed:  # Nothing else runs in large batches then.
+      jobs = [self.whole(domain, temperature)]
+    for (single, parts), m in self.singles.items():
+      runs = []
+      for job in jobs:
+        runs.append(
+          measure.decode(single, m.single_params, job, timed=False, parts=parts)
+        )
+        bar.update()
+      where = domain, temperature
+      self.alphas[single, parts, where] = cells.alpha_of(runs)
+
+  def decode(self, method: Method, cell: dict, job: measure.Job) -> measure.Run:
+    """One batch with a method; what is not finite names the cell."""
+    run = measure.decode if self.x.timed else measure.record
+    try:
+      return run(method.spec, method.params, job)
+    except measure.NotFinite as error:
+      raise measure.NotFinite(f'{error} in the cell {cell}') from error
 
   def group(self, domain: str, temperature: float, bar) -> None:
-    """Decodes one domain at one temperature with everything."""
-    built = self.built
-    base, runs = [], {method: [] for method in built.methods}
+    """Decodes one domain at one temperature with everything.
+
+    Where time is taken, methods take turns on each batch.
+    """
+    built, jobs = self.built, self.units(domain, temperature)
+    todo = {
+      m: self.cell(m, domain, temperature)
+      for m in built.methods
+      if self.x.timed or not self.done(m, domain, temperature)
+    }
     bar.set_description(f'{domain}, temperature {temperature:g}')
-    self.measure_alpha(domain, temperature)
-    for job in self.units(domain, temperature):
-      base.append(measure.decode(built.plain, built.plain_params, job))
-      for method in built.methods:
-        try:
-          run = measure.decode(method.spec, method.params, job)
-        except measure.NotFinite as error:
-          cell = self.cell(method, domain, temperature)
-          raise measure.NotFinite(f'{error} in the cell {cell}') from error
-        runs[method].append(run)
+    self.measure_alpha(domain, temperature, bar)
+    base, runs = [], {method: [] for method in todo}
+    for job in jobs:
+      base.append(
+        measure.decode(built.plain, built.plain_params, job, timed=self.x.timed)
+      )
       bar.update()
-    for method in built.methods:
+      if self.x.timed:
+        for method, cell in todo.items():
+          runs[method].append(self.decode(method, cell, job))
+          bar.update()
+    for method, cell in todo.items():
+      for job in jobs[len(runs[method]) :]:
+        runs[method].append(self.decode(method, cell, job))
+        bar.update()
       if not self.done(method, domain, temperature):
-        cell = self.cell(method, domain, temperature)
         self.folder.add(self.row(method, cell, base, runs[method]))
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
     """The row of one cell; see the fields in the README."""
-    x, cost = self.x, self.costs[method]
-    where = cell['domain'], cell['temperature']
-    counts = Counts(
-      *(np.concatenate(c) for c in zip(*(r.counts for r in runs), strict=True))
-    )
-
-    def column(name):
-      return np.array([getattr(r.counts, name).sum() for r in runs])
-
-    tokens, calls = column('tokens'), column('target_calls')
-    steps = np.array([r.counts.target_calls.max() for r in runs])
-    seconds = np.array([r.seconds for r in runs])
-    base_seconds = np.array([r.seconds for r in base])
-    base_tokens = np.array([r.counts.tokens.sum() for r in base])
-    tau = metrics.ratio(tokens, calls)
-    speedup = metrics.speedup(base_seconds, base_tokens, seconds, tokens)
-    alpha = self.alphas[method, where]
-    tried = int(counts.tried.sum())
-    accepted, drafted = int(counts.accepted.sum()), int(counts.drafted.sum())
-    unconditional, conditional = metrics.by_position(counts)
-    predicted = metrics.predicted_speedup(
-      tau.value, cost.c, cost.v, method.gamma
-    )
-    agreement = metrics.estimate(
-      lambda bs, bt, s, t, n: (
-        bs / bt / (s / t) / (t / n / (cost.v + method.gamma * cost.c))
-      ),
-      base_seconds,
-      base_tokens,
-      seconds,
-      tokens,
-      calls,
-    )
-    return _plain(
+    x, domain = self.x, cell['domain']
+    where = domain, cell['temperature']
+    alpha = self.alphas[method.single, PARTS, where]
+    under_rule = self.alphas[method.single, method.chance, where]
+    times = cells.NO_SPEED
+    if x.timed:
+      times = cells.speed(runs, base, self.costs[method], method.gamma)
+    return cells.plain(
       {
         'config': x.name,
         'target': self.built.target,
         'draft': method.draft,
         **cell,
         'lossless': method.spec.rule.lossless,
+        'timed': x.timed,
         'batch': x.batch,
         'prompts': len(runs) * x.batch,
-        'prompts_hash': prompts.digest(self.prompts[cell['domain']]),
-        'prompts_from': self.built.prompts[cell['domain']].facts(),
-        'tokens': int(tokens.sum()),
-        'unit_tokens': tokens.tolist(),
-        'unit_target_calls': calls.tolist(),
-        'target_calls': int(calls.sum()),
-        'steps': int(steps.sum()),
-        'drafted': drafted,
-        'accepted': accepted,
-        'coverage': 1 - counts.misses.sum() / max(counts.histogram.sum(), 1),
-        'alpha': alpha.value,
-        'alpha_ci': alpha.interval,
-        'alpha_mle': accepted / tried if tried else None,
-        'acceptance': accepted / drafted if drafted else None,
-        'acceptance_by_position': unconditional,
-        'acceptance_by_position_conditional': conditional,
-        'histogram': counts.histogram.sum(0).tolist(),
-        'tau': tau.value,
-        'tau_ci': tau.interval,
-        'seconds': seconds.sum(),
-        'prefill_seconds': sum(r.prefill_seconds for r in runs),
-        'tokens_per_second': tokens.sum() / seconds.sum(),
-        'baseline_tokens_per_second': base_tokens.sum() / base_seconds.sum(),
-        'speedup': speedup.value,
-        'speedup_ci': speedup.interval,
-        'c': cost.c,
-        'v': cost.v,
-        'predicted_speedup': predicted,
-        'measured_over_predicted': agreement.value,
-        'measured_over_predicted_ci': agreement.interval,
+        'prompts_hash': prompts.digest(self.prompts[domain]),
+        'prompts_from': self.built.prompts[domain].facts(),
+        'new_tokens': x.max_new_tokens,
+        **cells.acceptance(runs, alpha, under_rule),
+        **times,
         **self.compare(method, cell, base, runs),
         'repetition': metrics.repetition(t for r in base for t in r.texts),
         'compilations': self.compilations + sum(r.compilations for r in runs),
@@ -268,25 +249,15 @@ class Runner:
     """Makes the rows that are missing."""
     if not self.groups:
       return
-    units = len(self.units(*self.groups[0]))
-    total = len(self.built.methods) + units * len(self.groups)
+    units, methods = len(self.units(*self.groups[0])), len(self.built.methods)
+    alphas = len(self.singles) * (1 if self.x.timed else units)
+    total = (alphas + units * (1 + methods)) * len(self.groups)
     with tqdm(total=total, file=sys.stderr) as bar:
-      self.warm_up(bar)
+      if self.x.timed:
+        bar.total += methods
+        self.warm_up(bar)
       for domain, temperature in self.groups:
         self.group(domain, temperature, bar)
-
-
-def _plain(value):
-  """numpy scalars as Python ones, NaN as None: JSON knows neither."""
-  if isinstance(value, dict):
-    return {k: _plain(v) for k, v in value.items()}
-  if isinstance(value, list):
-    return [_plain(v) for v in value]
-  if isinstance(value, np.generic):
-    value = value.item()
-  if isinstance(value, float) and not np.isfinite(value):
-    return None
-  return value
 
 
 def best(rows: list[dict]) -> dict | None:

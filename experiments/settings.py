@@ -200,6 +200,8 @@ class Experiment:
     max_new_tokens: tokens added to every prompt.
     batch: prompts decoded together.
     seed: of prompts and sampling.
+    timed: whether time is taken. Without, nothing is said about speed, batches
+      may be large and the machine busy; every step is recorded.
     results: folder for rows and summary.
     quick: a small version of the same experiment.
   """
@@ -218,6 +220,7 @@ class Experiment:
   max_new_tokens: int = 128
   batch: int = 1
   seed: int = 0
+  timed: bool = True
   results: str = ''
   quick: bool = False
 
