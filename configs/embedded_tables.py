@@ -92,7 +92,7 @@ def _lenience() -> Experiment:
     },
     verifiers=(
       f'{_RULE}.token',
-      *(f'{_RULE}.lenience:{l}' for l in (0.5, 0.3, 0.1)),
+      *(f'{_RULE}.lenience:{x}' for x in (0.5, 0.3, 0.1)),
     ),
     prompts=Prompts(domains=('code',), count=40),
   )

@@ -16,14 +16,14 @@ import subprocess
 
 import jax
 
-from experiments import prompts
-from specjax import metrics
+from experiments import differences, prompts
+from experiments.differences import KEY as KEY
+from experiments.markdown import markdown as markdown
+from experiments.markdown import with_interval
 
 # The layout of a row. A program reads rows of its own layout and sets others
 # aside; they stay in the file.
 SCHEMA = 1
-
-KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
 
 
 def settings_of(experiment) -> dict:
@@ -62,6 +62,40 @@ def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
     f'their schema is {versions}, this program reads {SCHEMA}. The command '
     'that made them measures these cells again'
   )
+
+
+def read_folders(
+  root: pathlib.Path,
+) -> tuple[dict[str, list[dict]], list[str]]:
+  """The rows of every folder below a root, by its path from there.
+
+  Returns:
+    The rows, and those of `result.json` as one; and what is to be said of what
+    was left out: rows of another layout, and folders of several configs.
+
+  Raises:
+    ValueError: there is no such folder.
+  """
+  if not root.is_dir():
+    raise ValueError(
+      f'{root} is no folder of results: name one, such as results'
+    )
+  found, warnings = {}, []
+  for file in sorted(root.rglob('rows.jsonl')):
+    rows, warning = read_rows(file)
+    configs = sorted({str(row.get('config')) for row in rows})
+    if warning:
+      warnings.append(warning)
+    if len(configs) > 1:
+      warnings.append(
+        f'{file}: rows of several configs ({", ".join(configs)}) in one folder '
+        'are left out: move each to a folder of its own'
+      )
+    elif rows:
+      found[file.parent.relative_to(root).as_posix()] = rows
+  for file in sorted(root.rglob('result.json')):
+    found[file.relative_to(root).as_posix()] = [json.loads(file.read_text())]
+  return found, warnings
 
 
 class Folder:
@@ -179,11 +213,13 @@ def _commit() -> str | None:
 
 
 def _interval(row, name, digits=2) -> str:
-  value = row[name]
-  if value is None:
-    return '-'
-  low, high = row[f'{name}_ci']
-  return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
+  return with_interval(
+    row[name], row[f'{name}_ci'], row['prompts'], digits=digits
+  )
+
+
+def _number(row, name, digits) -> str:
+  return '-' if row[name] is None else f'{row[name]:.{digits}f}'
 
 
 COLUMNS = (
@@ -192,16 +228,26 @@ COLUMNS = (
   ('gamma', lambda r: str(r['gamma'])),
   ('alpha', lambda r: _interval(r, 'alpha')),
   ('tau', lambda r: _interval(r, 'tau')),
+  ('no bonus', lambda r: _number(r, 'tau_without_bonus', 2)),
   (
     'accepted at 1, 2, ...',
     lambda r: ' '.join(f'{a:.2f}' for a in r['acceptance_by_position']),
   ),
-  ('tokens/s', lambda r: f'{r["tokens_per_second"]:.0f}'),
+  ('tokens/s', lambda r: _number(r, 'tokens_per_second', 0)),
   ('speed-up', lambda r: _interval(r, 'speedup')),
-  ('predicted', lambda r: f'{r["predicted_speedup"]:.2f}'),
-  ('c', lambda r: f'{r["c"]:.3f}'),
-  ('v', lambda r: f'{r["v"]:.2f}'),
+  ('predicted', lambda r: _number(r, 'predicted_speedup', 2)),
+  ('c', lambda r: _number(r, 'c', 3)),
+  ('v', lambda r: _number(r, 'v', 2)),
 )
+
+COUNTING = """
+How it is counted: **alpha** is the mean of sum(min(p, q)) over prefixes that
+the target generated, **tau** tokens per target call with the bonus or corrected
+token, **no bonus** the mean accepted length of the whole steps. A step that the
+end of the text or the limit cut short counts in tokens and target calls alone,
+and a row that has finished counts nowhere. Where nothing was proposed, beta is
+0. Intervals are 95% by bootstrap over prompts (of speeds: over batches).
+"""
 
 
 def _greedy(cells: list[dict]) -> str:
@@ -219,83 +265,75 @@ def _greedy(cells: list[dict]) -> str:
   return f'; {same} of {texts} texts identical to it{note}'
 
 
-def markdown(head: list[str], lines: list[list[str]]) -> str:
-  """A table whose columns line up as text, too."""
-  table = [head, *lines]
-  widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-  table.insert(1, ['-' * width for width in widths])
-  return '\n'.join(
-    '| '
-    + ' | '.join(c.ljust(w) for c, w in zip(line, widths, strict=True))
-    + ' |'
-    for line in table
-  )
-
-
 def _prompts(row: dict) -> str:
   """What was continued; rows of older programs do not say."""
-  if 'prompts_from' not in row:
+  if not row.get('prompts_from'):
     return ''
   return f'{prompts.describe(row["prompts"], row["prompts_from"])}\n\n'
 
 
+def groups(rows: list[dict]) -> dict[tuple, list[dict]]:
+  """Rows of each domain and temperature."""
+  found: dict[tuple, list[dict]] = {}
+  for row in rows:
+    found.setdefault((row['domain'], row['temperature']), []).append(row)
+  return found
+
+
+def group_table(cells: list[dict]) -> str:
+  """The table of one domain and temperature, with its heading."""
+  first = cells[0]
+  speed = first['baseline_tokens_per_second']
+  timed = 'not timed' if speed is None else f'{speed:.0f} tokens/s'
+  repeated = first['repetition']
+  lines = [[show(r) for _, show in COLUMNS] for r in cells]
+  return (
+    f'### {first["domain"]}, temperature {first["temperature"]:g}: plain '
+    f'decoding {timed}'
+    + ('' if repeated is None else f', {repeated:.0%} of its 4-grams repeated')
+    + f'{_greedy(cells)}\n\n{_prompts(first)}'
+    + markdown([name for name, _ in COLUMNS], lines)
+    + '\n'
+  )
+
+
 def table(rows: list[dict]) -> str:
   """Markdown tables, one for each domain and temperature."""
-  parts = []
-  groups = dict.fromkeys((r['domain'], r['temperature']) for r in rows)
-  for domain, temperature in groups:
-    cells = [
-      r
-      for r in rows
-      if (r['domain'], r['temperature']) == (domain, temperature)
-    ]
-    lines = [[show(r) for _, show in COLUMNS] for r in cells]
-    first = cells[0]
-    parts.append(
-      f'### {domain}, temperature {temperature:g}: plain decoding '
-      f'{first["baseline_tokens_per_second"]:.0f} tokens/s, '
-      f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(cells)}\n\n'
-      + _prompts(first)
-      + markdown([name for name, _ in COLUMNS], lines)
-      + '\n'
-    )
-  return '\n'.join(parts)
+  return '\n'.join(group_table(cells) for cells in groups(rows).values())
 
 
-def _same_draft(row: dict) -> tuple:
-  return tuple(row[k] for k in KEY if k != 'verifier')
+def summary(rows: list[dict]) -> str:
+  """What a run found: tables, differences on the same prompts, and how."""
+  if not rows:
+    return 'No rows.\n'
+  parts = [table(rows), differences.text(rows), along_the_text(rows), COUNTING]
+  return ''.join(parts)
 
 
-def rules(rows: list[dict]) -> str:
-  """Each rule's tau over the first one's on the same prompts; '' for one."""
-  verifiers = list(dict.fromkeys(r['verifier'] for r in rows))
-  if len(verifiers) < 2:
+def along_the_text(rows: list[dict]) -> str:
+  """Acceptance by context and its memory; '' where steps were not kept."""
+  rows = [r for r in rows if r['acceptance_by_context']]
+  if not rows:
     return ''
-  first = {_same_draft(r): r for r in rows if r['verifier'] == verifiers[0]}
   lines = []
   for row in rows:
-    base = first.get(_same_draft(row))
-    if base is None or base is row:
-      continue
-    gain = metrics.estimate(
-      lambda t, c, bt, bc: 100 * (t / c / (bt / bc) - 1),
-      row['unit_tokens'],
-      row['unit_target_calls'],
-      base['unit_tokens'],
-      base['unit_target_calls'],
-    )
-    lines.append(
-      [
-        row['domain'],
-        f'{row["temperature"]:g}',
-        row['drafter'],
-        str(row['gamma']),
-        row['verifier'] + ('' if row['lossless'] else ' (lossy)'),
-        _interval(base, 'tau', 3),
-        _interval(row, 'tau', 3),
-        f'{gain.value:+.1f}% [{gain.low:+.1f}, {gain.high:+.1f}]',
-      ]
-    )
-  head = ['domain', 'temperature', 'drafter', 'gamma', 'rule']
-  head += [f'tau, {verifiers[0]}', 'tau', 'change, paired on prompts']
-  return f'\n### Rules on the same prompts\n\n{markdown(head, lines)}\n'
+    bins = [
+      f'{b["from"]}: {b["acceptance"]:.2f}'
+      for b in row['acceptance_by_context']
+      if b['acceptance'] is not None
+    ]
+    lags = [
+      with_interval(found[0], found[1:], row['prompts'])
+      for found in row['autocorrelation'][:2]
+    ]
+    where = [row['domain'], f'{row["temperature"]:g}', row['drafter']]
+    where += [row['verifier'], str(row['gamma'])]
+    lines.append([*where, ', '.join(bins), *lags])
+  head = ['domain', 'temperature', 'drafter', 'rule', 'gamma']
+  head += ['accepted / drafted from context', 'lag 1', 'lag 2']
+  return (
+    '\n### Along the text\n\nAccepted over drafted tokens, from so many '
+    'committed tokens on; and the\ncorrelation of the accepted lengths of '
+    'steps one and two apart, over all prompts\ntogether.\n\n'
+    f'{markdown(head, lines)}\n'
+  )

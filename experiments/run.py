@@ -28,6 +28,19 @@ def shrink(x: Experiment) -> None:
   x.max_new_tokens = min(x.max_new_tokens, 32)
 
 
+def singles(methods) -> dict:
+  """The ways to measure alpha, each with a method that it is for.
+
+  Drafters that differ in their parameters alone share a program, so it is
+  the name that tells them apart.
+  """
+  found: dict = {}
+  for m in methods:
+    for parts in (PARTS, m.chance):
+      found.setdefault((m.drafter, parts), m)
+  return found
+
+
 class Runner:
   """One experiment in one process."""
 
@@ -71,6 +84,17 @@ class Runner:
   def done(self, method, domain, temperature) -> bool:
     return self.folder.has(**self.cell(method, domain, temperature))
 
+  def todo(self, domain, temperature) -> dict[Method, dict]:
+    """The methods that a group needs, with their cells.
+
+    Where time is taken it needs all: they are compared with one another.
+    """
+    return {
+      m: self.cell(m, domain, temperature)
+      for m in self.built.methods
+      if self.x.timed or not self.done(m, domain, temperature)
+    }
+
   def job(self, texts, indices, temperature, slots=None) -> measure.Job:
     """Prompts with one temperature, or one [B] for each."""
     x = self.x
@@ -97,26 +121,17 @@ class Runner:
     texts = self.prompts[domain]
     return self.job(texts, range(len(texts)), temperature)
 
-  @property
-  def singles(self) -> dict:
-    """The ways to measure alpha, and the methods that each is for."""
-    found: dict = {}
-    for m in self.built.methods:
-      for way in {(m.single, PARTS), (m.single, m.chance)}:
-        found.setdefault(way, m)
-    return found
-
   def warm_up(self, bar) -> None:
     """Compiles every program and measures the costs."""
     built, base = self.built, (self.built.plain, self.built.plain_params)
     job = self.units(*self.groups[0])[0]
     wide = self.whole(*self.groups[0])
-    ways = {built.plain: (*base, job)}
+    ways = {(built.plain, ''): (*base, job)}
     for m in built.methods:
-      ways[m.spec] = (m.spec, m.params, job)
+      ways[m.spec, m.drafter] = (m.spec, m.params, job)
       nothing = measure.idle(m.spec, m.params, job)
-      ways[nothing] = (nothing, built.plain_params, job)
-      ways[m.single] = (m.single, m.single_params, wide)
+      ways[nothing, ''] = (nothing, built.plain_params, job)
+      ways[m.single, m.drafter] = (m.single, m.single_params, wide)
     bar.set_description('compiling')
     bar.total += len(ways)
     try:
@@ -132,20 +147,22 @@ class Runner:
       )
       bar.update()
 
-  def measure_alpha(self, domain: str, temperature: float, bar) -> None:
+  def measure_alpha(self, methods, domain, temperature, bar) -> None:
     """The mean of beta at every prefix of the target's own text."""
     jobs = self.units(domain, temperature)
     if self.x.timed:  # Nothing else runs in large batches then.
       jobs = [self.whole(domain, temperature)]
-    for (single, parts), m in self.singles.items():
+    for (drafter, parts), m in singles(methods).items():
       runs = []
       for job in jobs:
         runs.append(
-          measure.decode(single, m.single_params, job, timed=False, parts=parts)
+          measure.decode(
+            m.single, m.single_params, job, timed=False, parts=parts
+          )
         )
         bar.update()
       where = domain, temperature
-      self.alphas[single, parts, where] = cells.alpha_of(runs)
+      self.alphas[drafter, parts, where] = cells.alpha_of(runs)
 
   def decode(self, method: Method, cell: dict, job: measure.Job) -> measure.Run:
     """One batch with a method; what is not finite names the cell."""
@@ -161,13 +178,9 @@ class Runner:
     Where time is taken, methods take turns on each batch.
     """
     built, jobs = self.built, self.units(domain, temperature)
-    todo = {
-      m: self.cell(m, domain, temperature)
-      for m in built.methods
-      if self.x.timed or not self.done(m, domain, temperature)
-    }
+    todo = self.todo(domain, temperature)
     bar.set_description(f'{domain}, temperature {temperature:g}')
-    self.measure_alpha(domain, temperature, bar)
+    self.measure_alpha(todo, domain, temperature, bar)
     base, runs = [], {method: [] for method in todo}
     for job in jobs:
       base.append(
@@ -189,8 +202,8 @@ class Runner:
     """The row of one cell; see the fields in the README."""
     x, domain = self.x, cell['domain']
     where = domain, cell['temperature']
-    alpha = self.alphas[method.single, PARTS, where]
-    under_rule = self.alphas[method.single, method.chance, where]
+    alpha = self.alphas[method.drafter, PARTS, where]
+    under_rule = self.alphas[method.drafter, method.chance, where]
     times = cells.NO_SPEED
     if x.timed:
       times = cells.speed(runs, base, self.costs[method], method.gamma)
@@ -221,9 +234,10 @@ class Runner:
   def compare(self, method: Method, cell: dict, base, runs) -> dict:
     """At temperature 0, whether the texts are those of plain decoding.
 
-    A difference is listed as `ties.Difference` says: a tie or a bug.
+    A difference is listed as `ties.Difference` says: a tie or a bug. A lossy
+    rule's text is another one.
     """
-    if cell['temperature']:
+    if cell['temperature'] or not method.spec.rule.lossless:
       return {'identical_to_plain': None, 'differences': []}
     differences, same = [], 0
     units = self.units(cell['domain'], 0.0)
@@ -249,12 +263,15 @@ class Runner:
     """Makes the rows that are missing."""
     if not self.groups:
       return
-    units, methods = len(self.units(*self.groups[0])), len(self.built.methods)
-    alphas = len(self.singles) * (1 if self.x.timed else units)
-    total = (alphas + units * (1 + methods)) * len(self.groups)
+    units = len(self.units(*self.groups[0]))
+    total = 0
+    for group in self.groups:
+      todo = self.todo(*group)
+      alphas = len(singles(todo)) * (1 if self.x.timed else units)
+      total += alphas + units * (1 + len(todo))
     with tqdm(total=total, file=sys.stderr) as bar:
       if self.x.timed:
-        bar.total += methods
+        bar.total += len(self.built.methods)
         self.warm_up(bar)
       for domain, temperature in self.groups:
         self.group(domain, temperature, bar)
@@ -280,7 +297,9 @@ def main(x: Experiment) -> None:
     runner.run()
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error
-  text = results.table(folder.rows) + results.rules(folder.rows)
+  if folder.warning:
+    print(folder.warning, file=sys.stderr)
+  text = results.summary(folder.rows)
   folder.write('summary.md', text)
   print(text)
   usage = resource.getrusage(resource.RUSAGE_SELF)
