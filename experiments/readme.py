@@ -80,6 +80,9 @@ def fill(text: str, rows: Rows) -> tuple[str, list[str]]:
 
   def part(match: re.Match) -> str:
     begin, kind, name, old, end = match.groups()
+    if '<!-- ' in old:  # That of another part.
+      warnings.append(f'{begin.strip()} has no end: put <!-- end --> below it')
+      return match[0]
     try:
       return f'{begin}{_made(kind, name, rows)}{end}'
     except ValueError as error:
