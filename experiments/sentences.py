@@ -78,8 +78,7 @@ def quickstart(rows: Rows) -> str:
       f'{_percent(r["repetition"] for r in lookup[0.0])} of the 4-grams of the '
       "target's greedy text are repeats: so small a model loops, and part of "
       'the acceptance at temperature 0 is that. At temperature 1 it is '
-      f'{_percent(r["repetition"] for r in lookup[1.0])}, and the gain is much '
-      'the same',
+      f'{_percent(r["repetition"] for r in lookup[1.0])}',
       f'{same} of {texts} greedy texts are those of plain decoding, token for '
       'token',
     ]
