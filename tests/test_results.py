@@ -50,9 +50,10 @@ def test_foreign_files_are_left_alone(tmp_path):
 
 
 def test_the_table_says_which_prompts_were_continued():
-  numbers = dict.fromkeys(('alpha', 'tau', 'speedup'), None)
+  numbers = dict.fromkeys(('alpha', 'tau', 'tau_without_bonus', 'speedup'))
   whole = row(
     **numbers,
+    **{f'{name}_ci': None for name in numbers},
     lossless=False,
     prompts=3,
     acceptance_by_position=[0.5],

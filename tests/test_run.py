@@ -165,7 +165,7 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
   with pytest.raises(measure.NotFinite, match='code at temperature 0'):
     runner.run()
   again = results.Folder(tmp_path / 'a', results.settings_of(x))
-  assert again.rows == [kept]
+  assert again.rows == [{'schema': results.SCHEMA} | kept]
 
 
 def test_a_refused_experiment_leaves_nothing_behind(folder, tmp_path):
