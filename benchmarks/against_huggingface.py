@@ -27,7 +27,14 @@ from tqdm import tqdm
 from benchmarks import decoders as sides
 from benchmarks.bandwidth import read_bandwidth
 from benchmarks.decoders import Decoded, Decoder
-from experiments import build, command, measure, prompts, results
+from experiments import (
+  build,
+  command,
+  measure,
+  prompts,
+  results,
+  summaries,
+)
 from experiments.inspect import bytes_per_token
 from experiments.settings import Experiment
 from specjax import metrics
@@ -296,32 +303,6 @@ class Comparison:
     }
 
 
-def table(rows: list[dict]) -> str:
-  """Markdown tables, one for each temperature and domain."""
-  parts = []
-  for row in rows:
-    if row['method'] == rows[0]['method']:
-      parts.append(
-        f'\n### {row["domain"]}, temperature {row["temperature"]:g}, '
-        f'{row["prompts"]} prompts\n\n'
-        '| method | draft | gamma | tokens/s | without the prompt '
-        '| x transformers plain | same text |\n|---|---|---|---|---|---|---|'
-      )
-    low, high = row['speedup_ci']
-    decoding = row['decoding_tokens_per_second']
-    cells = (
-      row['method'],
-      row['draft'] or '-',
-      row['gamma'] or '-',
-      f'{row["tokens_per_second"]:.1f}',
-      f'{decoding:.1f}' if decoding else '-',
-      f'{row["speedup"]:.2f} [{low:.2f}, {high:.2f}]',
-      row.get('greedy_identical', '-'),
-    )
-    parts.append('| ' + ' | '.join(map(str, cells)) + ' |')
-  return '\n'.join(parts).strip() + '\n'
-
-
 def report(comparison: Comparison, folder: results.Folder) -> None:
   """Writes rows, table and the final numbers."""
   x = comparison.x
@@ -338,7 +319,7 @@ def report(comparison: Comparison, folder: results.Folder) -> None:
     'choice_of_drafts': comparison.pilot_seconds,
     **comparison.conditions,
   }
-  folder.write('summary.md', table(folder.rows))
+  folder.write('summary.md', summaries.peers(folder.rows))
   folder.write(_RESULT, json.dumps(result) + '\n')
 
 

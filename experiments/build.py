@@ -32,7 +32,7 @@ from specjax.drafters import lm, lm_tree, plain
 from specjax.models import checkpoints, linear, transformer
 from specjax.models.checkpoints import CheckpointError, Description
 from specjax.models.transformer import Model
-from specjax.types import Params, Spec
+from specjax.types import Drafter, Params, Rule, Spec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,6 +48,8 @@ class Method:
   # The same drafter with K = 1, for many rows: what alpha is measured with.
   single: Spec
   single_params: Params
+  # And what counts the chance that the rule accepts its token.
+  chance: generate.Parts = generate.PARTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,6 +236,16 @@ def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
       )
 
 
+def _chance(rule: Rule, single: Drafter) -> generate.Parts:
+  """Parts that count the chance of a first token under a rule.
+
+  For one candidate and an exact rule that chance has the mean of the overlap.
+  """
+  if rule.lossless and single.nodes == 1:
+    return generate.PARTS
+  return generate.PARTS._replace(overlap=verify.chance(rule))
+
+
 def _few_rows(rows: int) -> bool:
   """Whether weights in blocks pay: see `transformer.block`."""
   return jax.default_backend() == 'cpu' and rows <= linear.FEW_ROWS
@@ -312,6 +324,7 @@ def build(x: Experiment) -> Built:
             params=Params(weights, params),
             single=Spec(many[0], single, verify.observe, eos),
             single_params=Params(many[1], single_params),
+            chance=_chance(rule, single),
           )
         )
   return Built(

@@ -122,6 +122,12 @@ def check(x: Experiment) -> None:
   Raises:
     ValueError: names the field, its value and the remedy.
   """
+  missing = getattr(x, 'missing', '')
+  need(
+    not missing,
+    f'{x.name} cannot run: the project has no {missing} yet; `python -m '
+    'experiments.tables` shows the numbers of the paper',
+  )
   need(
     x.target.path,
     'target.path is empty: give the directory of a model with '

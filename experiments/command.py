@@ -32,8 +32,19 @@ def explain(error: KeyError) -> str:
   )
 
 
-def run(main: Callable[[Any], None], kind: type) -> None:
-  """Runs a program: reads its config, of a kind, and hands it to `main`."""
+def run(
+  main: Callable[[Any], None],
+  kind: type | tuple[type, ...],
+  alone: Callable[[list[str]], None] | None = None,
+) -> None:
+  """Runs a program.
+
+  Args:
+    main: is handed the config.
+    kind: what the config must be; one of several.
+    alone: what runs without a config, if anything does; it is handed what else
+      the command line says.
+  """
   flag = config_flags.DEFINE_config_file('config', lock_config=True)
 
   def parse(args):
@@ -48,13 +59,24 @@ def run(main: Callable[[Any], None], kind: type) -> None:
       # It tells every place it looked in, a line each.
       reason = ' '.join(str(error).split())
       raise SystemExit(f'error: --config cannot be read: {reason}') from None
+    if config is None and alone:
+      return rest
     if not isinstance(config, kind):
       found = type(config).__name__ if config else 'nothing'
+      kinds = kind if isinstance(kind, tuple) else (kind,)
+      names = ' or '.join(k.__name__ for k in kinds)
       raise SystemExit(
         f'error: --config gives {found} where this program takes '
-        f'{kind.__name__}: name a file of configs/ that returns one'
+        f'{names}: name a file of configs/ that returns one'
       )
     return rest
 
   logging.set_verbosity(logging.WARNING)
-  app.run(lambda _: main(flag.value), flags_parser=parse)
+
+  def begin(rest):
+    if flag.value is None and alone:
+      alone(rest[1:])
+    else:
+      main(flag.value)
+
+  app.run(begin, flags_parser=parse)

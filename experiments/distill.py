@@ -73,7 +73,7 @@ def train_drafts(
     texts: [n, T+1] the target's own text.
 
   Returns:
-    name -> parameters.
+    name -> parameters, after the corpus and after the target's text.
   """
   d = recipe.drafts
 
@@ -105,9 +105,9 @@ def train_drafts(
     name: model.init(key)
     for (name, model), key in zip(models.items(), keys, strict=True)
   }
-  drafts = train(
+  early = train(
     'drafts-corpus', folder, d.on_corpus, drafts, loss, params, from_corpus
   )
-  return train(
-    'drafts-samples', folder, d.on_samples, drafts, loss, params, from_samples
+  return early, train(
+    'drafts-samples', folder, d.on_samples, early, loss, params, from_samples
   )

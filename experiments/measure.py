@@ -25,6 +25,14 @@ class NotFinite(RuntimeError):
   """The target's logits were not finite."""
 
 
+class Log(NamedTuple):
+  """What every step did; n is the most steps of a row."""
+
+  accepted: np.ndarray  # [B, n] -1 where the row had finished or was cut short
+  drafted: np.ndarray  # [B, n]
+  length: np.ndarray  # [B, n] committed tokens when the step began
+
+
 @dataclasses.dataclass
 class Run:
   """One batch of prompts, decoded once."""
@@ -34,6 +42,7 @@ class Run:
   seconds: float  # of decoding
   prefill_seconds: float
   compilations: int
+  log: Log | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +142,11 @@ def decode(
   compilations = generate.generate._cache_size() - before
   if timed and programs:
     raise RuntimeError('a program was compiled inside the timed region')
+  return _run(state, seconds, prefilled - begin, compilations)
+
+
+def _run(state: SpecState, seconds, prefill_seconds, compilations) -> Run:
+  """What is kept of a final state."""
   state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
     raise NotFinite('the target gave logits that are NaN or infinite')
@@ -140,7 +154,40 @@ def decode(
     row[a:b].tolist()
     for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
   ]
-  return Run(texts, state.counts, seconds, prefilled - begin, compilations)
+  return Run(texts, state.counts, seconds, prefill_seconds, compilations)
+
+
+def record(spec: Spec, params: Params, job: Job) -> Run:
+  """Decodes a job one step at a time and keeps a log; its time means nothing.
+
+  The program is that of `decode`, so the texts are, too.
+
+  Raises:
+    NotFinite: the target's logits are NaN or infinite.
+  """
+
+  def look(state):
+    counts = state.counts
+    return sharding.fetch(
+      (counts.histogram, counts.drafted, state.length, state.done)
+    )
+
+  before = generate.generate._cache_size()
+  state = start(spec, params, job)
+  one = whole(spec, jnp.ones((), jnp.int32))
+  seen = [look(state)]
+  while not seen[-1][-1].all():
+    state = generate.generate(
+      params, state, one, spec=spec, parts=generate.PARTS
+    )
+    seen.append(look(state))
+  histogram, drafted, length, _ = (np.stack(x) for x in zip(*seen, strict=True))
+  # A whole step adds one to one place of the histogram, any other none.
+  added = np.diff(histogram, axis=0)  # [n, B, K+1]
+  accepted = np.where(added.any(-1), added.argmax(-1), -1)
+  log = Log(accepted.T, np.diff(drafted, axis=0).T, length[:-1].T)
+  compilations = generate.generate._cache_size() - before
+  return dataclasses.replace(_run(state, 0.0, 0.0, compilations), log=log)
 
 
 def exchanged(way: Way, job: Job) -> dict:

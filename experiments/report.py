@@ -19,7 +19,7 @@ import jinja2
 import matplotlib
 from matplotlib.figure import Figure
 
-from experiments import plots, results, samples
+from experiments import differences, plots, results, samples
 
 FILE = 'report.html'
 # What a row must have to be shown; others may be null or missing.
@@ -113,15 +113,14 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     ValueError: the rows are not of `experiments.run`.
   """
   check(rows)
-  tables = results.cells(rows)
-  paired = results.paired(rows)
+  tables = results.cells(rows) + differences.tables(rows)
   figures = [(make.__doc__.split('\n')[0], make(rows)) for make in FIGURES]
   return _page(
     'report.html',
     texts,
     first=rows[0],
     best=results.best(rows),
-    tables=tables + ([paired] if paired else []),
+    tables=tables,
     figures=[(title, picture(figure)) for title, figure in figures],
   )
 

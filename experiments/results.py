@@ -3,8 +3,6 @@
 config.json   the settings; another experiment is refused
 rows.jsonl    one object per cell, appended when the cell is done
 summary.md    the table
-samples.jsonl a few texts with where each token came from
-report.html   all of it on one page
 """
 
 import dataclasses
@@ -19,11 +17,15 @@ import subprocess
 import jax
 import numpy as np
 
-from experiments import devices, processes, prompts
+from experiments import devices, differences, processes, prompts
+from experiments.differences import KEY as KEY
+from experiments.markdown import Table, with_interval
+from experiments.markdown import markdown as markdown
 from experiments.settings import Mesh
-from specjax import metrics
 
-KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
+# The layout of a row. A program reads rows of its own layout and sets others
+# aside; they stay in the file.
+SCHEMA = 1
 
 
 def settings_of(experiment) -> dict:
@@ -46,6 +48,61 @@ def default_folder(experiment) -> str:
   text = json.dumps(settings_of(experiment), sort_keys=True)
   code = hashlib.sha256(text.encode()).hexdigest()[:6]
   return os.path.join('runs', f'{experiment.name}-{code}')
+
+
+def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
+  """The rows of a file that have this program's layout.
+
+  Returns:
+    The rows, and what is to be said of those left out; '' where there are none.
+  """
+  if not file.exists():
+    return [], ''
+  found = [json.loads(line) for line in file.read_text().splitlines()]
+  rows = [row for row in found if row.get('schema') == SCHEMA]
+  others = {row.get('schema', 'none') for row in found} - {SCHEMA}
+  if not others:
+    return rows, ''
+  versions = ', '.join(sorted(map(str, others)))
+  return rows, (
+    f'{file}: {len(found) - len(rows)} of {len(found)} rows are left out: '
+    f'their schema is {versions}, this program reads {SCHEMA}. The command '
+    'that made them measures these cells again'
+  )
+
+
+def read_folders(
+  root: pathlib.Path,
+) -> tuple[dict[str, list[dict]], list[str]]:
+  """The rows of every folder below a root, by its path from there.
+
+  Returns:
+    The rows, and those of `result.json` as one; and what is to be said of what
+    was left out: rows of another layout, and folders of several configs.
+
+  Raises:
+    ValueError: there is no such folder.
+  """
+  if not root.is_dir():
+    raise ValueError(
+      f'{root} is no folder of results: name one, such as results'
+    )
+  found, warnings = {}, []
+  for file in sorted(root.rglob('rows.jsonl')):
+    rows, warning = read_rows(file)
+    configs = sorted({str(row.get('config')) for row in rows})
+    if warning:
+      warnings.append(warning)
+    if len(configs) > 1:
+      warnings.append(
+        f'{file}: rows of several configs ({", ".join(configs)}) in one folder '
+        'are left out: move each to a folder of its own'
+      )
+    elif rows:
+      found[file.parent.relative_to(root).as_posix()] = rows
+  for file in sorted(root.rglob('result.json')):
+    found[file.relative_to(root).as_posix()] = [json.loads(file.read_text())]
+  return found, warnings
 
 
 class Folder:
@@ -79,20 +136,15 @@ class Folder:
       part = config.with_suffix('.part')
       part.write_text(json.dumps(settings, indent=2, sort_keys=True) + '\n')
       part.rename(config)
-    self.rows = self._read()
-
-  def _read(self) -> list[dict]:
-    """Rows so far; a last line cut off by a kill is dropped."""
     file = self.path / 'rows.jsonl'
-    if not file.exists():
-      return []
-    text = file.read_text()
-    whole = text[: text.rfind('\n') + 1]
-    if whole != text:
-      part = file.with_suffix('.part')
-      part.write_text(whole)
-      part.rename(file)
-    return [json.loads(line) for line in whole.splitlines()]
+    if file.exists():
+      text = file.read_text()
+      whole = text[: text.rfind('\n') + 1]
+      if whole != text:  # A last line cut off by a kill is dropped.
+        part = file.with_suffix('.part')
+        part.write_text(whole)
+        part.rename(file)
+    self.rows, self.warning = read_rows(file)
 
   def clear(self) -> None:
     """Forgets the rows of a run that was not finished."""
@@ -118,6 +170,7 @@ class Folder:
         )
 
   def add(self, row: dict) -> None:
+    row = {'schema': SCHEMA} | row
     with open(self.path / 'rows.jsonl', 'a') as file:
       file.write(json.dumps(row) + '\n')
       file.flush()
@@ -236,16 +289,13 @@ def plain(value):
 
 
 def _interval(row, name, digits=2) -> str:
-  value = row[name]
-  if value is None:
-    return '-'
-  low, high = row[f'{name}_ci']
-  return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
+  return with_interval(
+    row[name], row[f'{name}_ci'], row['prompts'], digits=digits
+  )
 
 
 def _number(row, name, digits) -> str:
-  value = row[name]
-  return '-' if value is None else f'{value:.{digits}f}'
+  return '-' if row[name] is None else f'{row[name]:.{digits}f}'
 
 
 COLUMNS = (
@@ -254,11 +304,10 @@ COLUMNS = (
   ('gamma', lambda r: str(r['gamma'])),
   ('alpha', lambda r: _interval(r, 'alpha')),
   ('tau', lambda r: _interval(r, 'tau')),
+  ('no bonus', lambda r: _number(r, 'tau_without_bonus', 2)),
   (
     'accepted at 1, 2, ...',
-    lambda r: ' '.join(
-      '-' if a is None else f'{a:.2f}' for a in r['acceptance_by_position']
-    ),
+    lambda r: ' '.join(f'{a:.2f}' for a in r['acceptance_by_position']),
   ),
   ('tokens/s', lambda r: _number(r, 'tokens_per_second', 0)),
   ('speed-up', lambda r: _interval(r, 'speedup')),
@@ -266,6 +315,15 @@ COLUMNS = (
   ('c', lambda r: _number(r, 'c', 3)),
   ('v', lambda r: _number(r, 'v', 2)),
 )
+
+COUNTING = """
+How it is counted: **alpha** is the mean of sum(min(p, q)) over prefixes that
+the target generated, **tau** tokens per target call with the bonus or corrected
+token, **no bonus** the mean accepted length of the whole steps. A step that the
+end of the text or the limit cut short counts in tokens and target calls alone,
+and a row that has finished counts nowhere. Where nothing was proposed, beta is
+0. Intervals are 95% by bootstrap over prompts (of speeds: over batches).
+"""
 
 
 def _greedy(cells: list[dict]) -> str:
@@ -283,38 +341,11 @@ def _greedy(cells: list[dict]) -> str:
   return f'; {same} of {texts} texts identical to it{note}'
 
 
-def markdown(head: list[str], lines: list[list[str]]) -> str:
-  """A table whose columns line up as text, too."""
-  table = [head, *lines]
-  widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-  table.insert(1, ['-' * width for width in widths])
-  return '\n'.join(
-    '| '
-    + ' | '.join(c.ljust(w) for c, w in zip(line, widths, strict=True))
-    + ' |'
-    for line in table
-  )
-
-
 def _prompts(row: dict) -> str:
   """What was continued; rows of older programs do not say."""
   if 'prompts_from' not in row:
     return ''
   return prompts.describe(row['prompts'], row['prompts_from'])
-
-
-@dataclasses.dataclass
-class Table:
-  """One table of a summary or a report: words, no numbers."""
-
-  title: str
-  note: str
-  head: list[str]
-  lines: list[list[str]]
-
-  def markdown(self) -> str:
-    note = f'{self.note}\n\n' if self.note else ''
-    return f'### {self.title}\n\n{note}{markdown(self.head, self.lines)}\n'
 
 
 def cells(rows: list[dict]) -> list[Table]:
@@ -323,13 +354,12 @@ def cells(rows: list[dict]) -> list[Table]:
   for where in dict.fromkeys((r['domain'], r['temperature']) for r in rows):
     found = [r for r in rows if (r['domain'], r['temperature']) == where]
     first = found[0]
-    plain = ''
-    if first['baseline_tokens_per_second'] is not None:
-      plain = f' {first["baseline_tokens_per_second"]:.0f} tokens/s,'
-    title = (
-      f'{where[0]}, temperature {where[1]:g}: plain decoding{plain} '
-      f'{first["repetition"]:.0%} of its 4-grams repeated{_greedy(found)}'
-    )
+    speed, repeated = first['baseline_tokens_per_second'], first['repetition']
+    timed = 'not timed' if speed is None else f'{speed:.0f} tokens/s'
+    title = f'{where[0]}, temperature {where[1]:g}: plain decoding {timed}'
+    if repeated is not None:
+      title += f', {repeated:.0%} of its 4-grams repeated'
+    title += _greedy(found)
     lines = [[show(r) for _, show in COLUMNS] for r in found]
     head = [name for name, _ in COLUMNS]
     made.append(Table(title, _prompts(first), head, lines))
@@ -347,46 +377,38 @@ def best(rows: list[dict]) -> dict | None:
   return max(lossless, key=lambda r: r['speedup'], default=None)
 
 
-def _same_draft(row: dict) -> tuple:
-  return tuple(row[k] for k in KEY if k != 'verifier')
+def summary(rows: list[dict]) -> str:
+  """What a run found: tables, differences on the same prompts, and how."""
+  if not rows:
+    return 'No rows.\n'
+  parts = [table(rows), differences.text(rows), along_the_text(rows), COUNTING]
+  return ''.join(parts)
 
 
-def paired(rows: list[dict]) -> Table | None:
-  """Each rule's tau over the first one's on the same prompts; None for one."""
-  verifiers = list(dict.fromkeys(r['verifier'] for r in rows))
-  if len(verifiers) < 2:
-    return None
-  first = {_same_draft(r): r for r in rows if r['verifier'] == verifiers[0]}
+def along_the_text(rows: list[dict]) -> str:
+  """Acceptance by context and its memory; '' where steps were not kept."""
+  rows = [r for r in rows if r['acceptance_by_context']]
+  if not rows:
+    return ''
   lines = []
   for row in rows:
-    base = first.get(_same_draft(row))
-    if base is None or base is row:
-      continue
-    gain = metrics.estimate(
-      lambda t, c, bt, bc: 100 * (t / c / (bt / bc) - 1),
-      row['unit_tokens'],
-      row['unit_target_calls'],
-      base['unit_tokens'],
-      base['unit_target_calls'],
-    )
-    lines.append(
-      [
-        row['domain'],
-        f'{row["temperature"]:g}',
-        row['drafter'],
-        str(row['gamma']),
-        row['verifier'] + ('' if row['lossless'] else ' (lossy)'),
-        _interval(base, 'tau', 3),
-        _interval(row, 'tau', 3),
-        f'{gain.value:+.1f}% [{gain.low:+.1f}, {gain.high:+.1f}]',
-      ]
-    )
-  head = ['domain', 'temperature', 'drafter', 'gamma', 'rule']
-  head += [f'tau, {verifiers[0]}', 'tau', 'change, paired on prompts']
-  return Table('Rules on the same prompts', '', head, lines)
-
-
-def rules(rows: list[dict]) -> str:
-  """That table in Markdown; '' where one rule was used."""
-  found = paired(rows)
-  return f'\n{found.markdown()}' if found else ''
+    bins = [
+      f'{b["from"]}: {b["acceptance"]:.2f}'
+      for b in row['acceptance_by_context']
+      if b['acceptance'] is not None
+    ]
+    lags = [
+      with_interval(found[0], found[1:], row['prompts'])
+      for found in row['autocorrelation'][:2]
+    ]
+    where = [row['domain'], f'{row["temperature"]:g}', row['drafter']]
+    where += [row['verifier'], str(row['gamma'])]
+    lines.append([*where, ', '.join(bins), *lags])
+  head = ['domain', 'temperature', 'drafter', 'rule', 'gamma']
+  head += ['accepted / drafted from context', 'lag 1', 'lag 2']
+  return (
+    '\n### Along the text\n\nAccepted over drafted tokens, from so many '
+    'committed tokens on; and the\ncorrelation of the accepted lengths of '
+    'steps one and two apart, over all prompts\ntogether.\n\n'
+    f'{markdown(head, lines)}\n'
+  )

@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import (
+  cells,
   collectives,
   command,
   costs,
@@ -30,8 +31,7 @@ from experiments import (
 from experiments.build import Built, Method, build
 from experiments.checks import values
 from experiments.settings import Experiment
-from specjax import metrics
-from specjax.types import Counts
+from specjax import generate, metrics
 
 
 def shrink(x: Experiment) -> None:
@@ -39,6 +39,19 @@ def shrink(x: Experiment) -> None:
   x.drafters = x.drafters or tuple(x.known)[:2]
   x.prompts.count = min(x.prompts.count, 2)
   x.max_new_tokens = min(x.max_new_tokens, 32)
+
+
+def singles(methods) -> dict:
+  """The ways to measure alpha, each with a method that it is for.
+
+  Drafters that differ in their parameters alone share a program, so it is
+  the name that tells them apart.
+  """
+  found: dict = {}
+  for m in methods:
+    for parts in (generate.PARTS, m.chance):
+      found.setdefault((m.drafter, parts), m)
+  return found
 
 
 class Runner:
@@ -66,6 +79,7 @@ class Runner:
     ]
     self.alphas: dict = {}
     self.exchanged: dict = {}
+    self.compilations = 0.0
 
   def cell(self, method: Method, domain: str, temperature: float) -> dict:
     """What identifies a row."""
@@ -79,6 +93,17 @@ class Runner:
 
   def done(self, method, domain, temperature) -> bool:
     return self.folder.has(**self.cell(method, domain, temperature))
+
+  def todo(self, domain, temperature) -> dict[Method, dict]:
+    """The methods that a group needs, with their cells.
+
+    Where time is taken it needs all: they are compared with one another.
+    """
+    return {
+      m: self.cell(m, domain, temperature)
+      for m in self.built.methods
+      if self.x.timed or not self.done(m, domain, temperature)
+    }
 
   def job(self, texts, indices, temperature, slots=None) -> measure.Job:
     """Prompts with one temperature, or one [B] for each."""
@@ -114,14 +139,18 @@ class Runner:
     base = measure.Way(built.plain, built.plain_params)
     jobs = self.units(self.groups[0][0], 0.0)
     job, wide = jobs[0], self.whole(*self.groups[0])
-    ways = {built.plain: (base, job)}
+    # Drafters that differ in their parameters alone share a program, but on a
+    # mesh it is remembered for each.
+    ways = {(built.plain, ''): (base, job)}
     timed = {}
     for m in built.methods:
       way = measure.Way(m.spec, m.params)
       timed[m] = way, costs.replay(m.spec, m.params, job)
       for found in costs.to_compile(*timed[m], job, ('whole', 'scored')):
-        ways[found[0].spec] = found
-      ways[m.single] = (measure.Way(m.single, m.single_params), wide)
+        ways[found[0].spec, m.drafter] = found
+    for (drafter, parts), m in singles(built.methods).items():
+      single = measure.Way(m.single, m.single_params, parts)
+      ways[(m.single, parts), drafter] = single, wide
     bar.set_description('compiling')
     bar.total += len(ways)
     try:
@@ -146,75 +175,69 @@ class Runner:
   def between(self) -> None:
     """Whatever else is to be measured between two batches of prompts."""
 
-  def measure_alpha(self, domain: str, temperature: float) -> None:
+  def measure_alpha(self, methods, domain, temperature, bar) -> None:
     """The mean of beta at every prefix of the target's own text."""
-    job, found = self.whole(domain, temperature), {}
-    for m in self.built.methods:
-      if m.single not in found:
-        counts = measure.decode(
-          m.single, m.single_params, job, timed=False
-        ).counts
-        many = len(self.prompts[domain])
-        found[m.single] = metrics.ratio(
-          counts.overlap[:many], counts.histogram[:many].sum(1)
+    jobs = self.units(domain, temperature)
+    if self.x.timed:  # Nothing else runs in large batches then.
+      jobs = [self.whole(domain, temperature)]
+    for (drafter, parts), m in singles(methods).items():
+      runs = []
+      for job in jobs:
+        runs.append(
+          measure.decode(
+            m.single, m.single_params, job, timed=False, parts=parts
+          )
         )
-      self.alphas[m, (domain, temperature)] = found[m.single]
+        bar.update()
+      where = domain, temperature
+      # The rows beyond are there to fill up the mesh.
+      alpha = cells.alpha_of(runs, len(self.prompts[domain]))
+      self.alphas[drafter, parts, where] = alpha
+
+  def decode(self, method: Method, cell: dict, job: measure.Job) -> measure.Run:
+    """One batch with a method; what is not finite names the cell."""
+    run = measure.decode if self.x.timed else measure.record
+    try:
+      return run(method.spec, method.params, job)
+    except measure.NotFinite as error:
+      raise measure.NotFinite(f'{error} in the cell {cell}') from error
 
   def group(self, domain: str, temperature: float, bar) -> None:
-    """Decodes one domain at one temperature with everything."""
-    built = self.built
-    base, runs = [], {method: [] for method in built.methods}
+    """Decodes one domain at one temperature with everything.
+
+    Where time is taken, methods take turns on each batch.
+    """
+    built, jobs = self.built, self.units(domain, temperature)
+    todo = self.todo(domain, temperature)
     bar.set_description(f'{domain}, temperature {temperature:g}')
-    self.measure_alpha(domain, temperature)
-    for job in self.units(domain, temperature):
-      base.append(measure.decode(built.plain, built.plain_params, job))
-      for method in built.methods:
-        try:
-          run = measure.decode(method.spec, method.params, job)
-        except measure.NotFinite as error:
-          cell = self.cell(method, domain, temperature)
-          raise measure.NotFinite(f'{error} in the cell {cell}') from error
-        runs[method].append(run)
-      self.between()
+    self.measure_alpha(todo, domain, temperature, bar)
+    base, runs = [], {method: [] for method in todo}
+    for job in jobs:
+      base.append(
+        measure.decode(built.plain, built.plain_params, job, timed=self.x.timed)
+      )
       bar.update()
-    for method in built.methods:
+      if self.x.timed:
+        for method, cell in todo.items():
+          runs[method].append(self.decode(method, cell, job))
+          bar.update()
+        self.between()
+    for method, cell in todo.items():
+      for job in jobs[len(runs[method]) :]:
+        runs[method].append(self.decode(method, cell, job))
+        bar.update()
       if not self.done(method, domain, temperature):
-        cell = self.cell(method, domain, temperature)
         self.folder.add(self.row(method, cell, base, runs[method]))
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
     """The row of one cell; see the fields in the README."""
-    x, cost = self.x, self.timer.costs(method)
-    where = cell['domain'], cell['temperature']
-    counts = Counts(
-      *(np.concatenate(c) for c in zip(*(r.counts for r in runs), strict=True))
-    )
-
-    def column(name):
-      return np.array([getattr(r.counts, name).sum() for r in runs])
-
-    tokens, calls = column('tokens'), column('target_calls')
-    steps = np.array([r.counts.target_calls.max() for r in runs])
-    seconds = np.array([r.seconds for r in runs])
-    base_seconds = np.array([r.seconds for r in base])
-    base_tokens = np.array([r.counts.tokens.sum() for r in base])
-    tau = metrics.ratio(tokens, calls)
-    speedup = metrics.speedup(base_seconds, base_tokens, seconds, tokens)
-    alpha = self.alphas[method, where]
-    tried = int(counts.tried.sum())
-    accepted, drafted = int(counts.accepted.sum()), int(counts.drafted.sum())
-    unconditional, conditional = metrics.by_position(counts)
-    predicted = metrics.estimate(
-      lambda t, n: cost.predict(t / n), tokens, calls
-    )
-    agreement = metrics.estimate(
-      lambda bs, bt, s, t, n: bs / bt / (s / t) / cost.predict(t / n),
-      base_seconds,
-      base_tokens,
-      seconds,
-      tokens,
-      calls,
-    )
+    x, domain = self.x, cell['domain']
+    where = domain, cell['temperature']
+    alpha = self.alphas[method.drafter, generate.PARTS, where]
+    under_rule = self.alphas[method.drafter, method.chance, where]
+    times = cells.NO_SPEED
+    if x.timed:
+      times = cells.speed(runs, base, self.timer.costs(method))
     return results.plain(
       {
         'config': x.name,
@@ -222,47 +245,21 @@ class Runner:
         'draft': method.draft,
         **cell,
         'lossless': method.spec.rule.lossless,
+        'timed': x.timed,
         'batch': x.batch,
         'prompts': len(runs) * x.batch,
-        'prompts_hash': prompts.digest(self.prompts[cell['domain']]),
-        'prompts_from': self.built.prompts[cell['domain']].facts(),
-        'tokens': int(tokens.sum()),
-        'unit_tokens': tokens.tolist(),
-        'unit_target_calls': calls.tolist(),
-        'target_calls': int(calls.sum()),
-        'steps': int(steps.sum()),
-        'drafted': drafted,
-        'accepted': accepted,
-        'coverage': 1 - counts.misses.sum() / max(counts.histogram.sum(), 1),
-        'alpha': alpha.value,
-        'alpha_ci': alpha.interval,
-        'alpha_mle': accepted / tried if tried else None,
-        'acceptance': accepted / drafted if drafted else None,
-        'acceptance_by_position': unconditional,
-        'acceptance_by_position_conditional': conditional,
-        'histogram': counts.histogram.sum(0).tolist(),
-        'tau': tau.value,
-        'tau_ci': tau.interval,
-        'seconds': seconds.sum(),
-        'prefill_seconds': sum(r.prefill_seconds for r in runs),
-        'tokens_per_second': tokens.sum() / seconds.sum(),
-        'baseline_tokens_per_second': base_tokens.sum() / base_seconds.sum(),
-        'speedup': speedup.value,
-        'speedup_ci': speedup.interval,
-        'c': cost.c,
-        'v': cost.v,
-        'seconds_per_step': cost.seconds(),
-        'predicted_speedup': predicted.value,
-        'predicted_speedup_ci': predicted.interval,
-        'measured_over_predicted': agreement.value,
-        'measured_over_predicted_ci': agreement.interval,
+        'prompts_hash': prompts.digest(self.prompts[domain]),
+        'prompts_from': self.built.prompts[domain].facts(),
+        'new_tokens': x.max_new_tokens,
+        **cells.acceptance(runs, alpha, under_rule),
+        **times,
         **self.compare(method, cell, base, runs),
         'repetition': metrics.repetition(t for r in base for t in r.texts),
         'compilations': self.compilations + sum(r.compilations for r in runs),
         'paper': None,
         'seed': x.seed,
         'mesh': devices.describe(x.mesh) | {'processes': jax.process_count()},
-        'collectives': self.exchanged[method],
+        'collectives': self.exchanged.get(method, {}),
         **self.conditions,
       }
     )
@@ -270,9 +267,10 @@ class Runner:
   def compare(self, method: Method, cell: dict, base, runs) -> dict:
     """At temperature 0, whether the texts are those of plain decoding.
 
-    A difference is listed as `ties.Difference` says: a tie or a bug.
+    A difference is listed as `ties.Difference` says: a tie or a bug. A lossy
+    rule's text is another one.
     """
-    if cell['temperature']:
+    if cell['temperature'] or not method.spec.rule.lossless:
       return {'identical_to_plain': None, 'differences': []}
     differences, same = [], 0
     units = self.units(cell['domain'], 0.0)
@@ -299,10 +297,15 @@ class Runner:
     if not self.groups:
       return
     units = len(self.units(*self.groups[0]))
-    total = units * len(self.groups)
+    total = 0
+    for group in self.groups:
+      todo = self.todo(*group)
+      alphas = len(singles(todo)) * (1 if self.x.timed else units)
+      total += alphas + units * (1 + len(todo))
     quiet = not processes.leads()
     with tqdm(total=total, file=sys.stderr, disable=quiet) as bar:
-      self.warm_up(bar)
+      if self.x.timed:
+        self.warm_up(bar)
       for domain, temperature in self.groups:
         self.group(domain, temperature, bar)
 
@@ -329,6 +332,8 @@ def announce(runner: Runner) -> None:
   for domain, chosen in runner.built.prompts.items():
     sentence = prompts.describe(len(chosen.texts), chosen.facts())
     print(f'{domain}: {sentence}', flush=True)
+  if runner.folder.warning:
+    print(runner.folder.warning, file=sys.stderr)
   if not runner.groups:
     path = runner.folder.path
     print(f'{path} is complete; --config.results measures elsewhere')
@@ -336,8 +341,7 @@ def announce(runner: Runner) -> None:
 
 def finish(folder: results.Folder, texts: list[dict]) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
-  text = results.table(folder.rows) + results.rules(folder.rows)
-  text += collectives.table(folder.rows)
+  text = results.summary(folder.rows) + collectives.table(folder.rows)
   folder.write('summary.md', text)
   folder.write('report.html', report.render(folder.rows, texts))
   print(text)

@@ -227,6 +227,8 @@ class Experiment:
     batch: prompts decoded together.
     seed: of prompts and sampling.
     mesh: devices to run on.
+    timed: whether time is taken. Without, nothing is said about speed, batches
+      may be large and the machine busy; every step is recorded.
     results: folder for rows and summary.
     compilation_cache: folder that keeps compiled programs, so that the next
       start with it compiles none of them again; empty keeps none.
@@ -248,6 +250,7 @@ class Experiment:
   batch: int = 1
   seed: int = 0
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
+  timed: bool = True
   results: str = ''
   compilation_cache: str = ''
   quick: bool = False

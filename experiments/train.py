@@ -154,9 +154,13 @@ def main(recipe: Recipe) -> None:
     f'draft-{width}': model_of(draft_size(width), recipe)
     for width in recipe.drafts.widths
   }
-  drafts = distill.train_drafts(
+  early, drafts = distill.train_drafts(
     recipe, folder, target, params, models, streams, texts
   )
+  for name, model in models.items():
+    path = folder / 'corpus-only' / name
+    if not path.exists():
+      checkpoints.save(path, model, early[name], tokenizer)
   models['target'], drafts['target'] = target, params
   export(recipe, folder, tokenizer, streams, models, drafts)
 

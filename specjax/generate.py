@@ -204,7 +204,7 @@ def _split(keys):
 
 
 class Parts(NamedTuple):
-  """What a step is made of. `experiments.certify` plants errors here."""
+  """What a step is made of; programs that measure replace some of it."""
 
   split: Callable[..., Any] = _split
   laws: Callable[..., Scores] = sampling.laws
@@ -212,6 +212,7 @@ class Parts(NamedTuple):
   emit: Callable[..., Any] = _emit
   write: Callable[..., Any] = caches.commit
   tally: Callable[..., Counts] = counting.add
+  overlap: Callable[..., Any] = verify.overlap
 
 
 PARTS = Parts()
@@ -251,7 +252,7 @@ def step(
     verdict = jax.vmap(
       functools.partial(parts.judge, rule=spec.rule, depth=drafter.depth)
     )(to_judge, draft, scores)
-    beta = jax.vmap(verify.overlap)(draft, scores)
+    beta = jax.vmap(parts.overlap)(draft, scores)
   with jax.named_scope('commit'):
     finite = state.finite & (
       state.done | jnp.isfinite(scores.logits.max((1, 2)))

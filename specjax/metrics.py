@@ -7,16 +7,20 @@ alpha (maximum likelihood)  accepted / judged tokens; acceptance  accepted /
        drafted tokens. These differ from alpha when beta is not i.i.d.
 
 A step cut short by the end of a text or by the limit counts in tokens and in
-target calls, and nowhere else.
+target calls, and nowhere else. tau without the bonus is the mean accepted
+length of the whole steps.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 RESAMPLES = 2000
+FEWEST = 5  # units; of fewer, resampling says next to nothing
+LAGS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +97,60 @@ def by_position(counts) -> tuple[list[float], list[float]]:
   accepted, tried = counts.accepted.sum(0), counts.tried.sum(0)
   with np.errstate(divide='ignore', invalid='ignore'):
     return (accepted / steps).tolist(), (accepted / tried).tolist()
+
+
+def by_context(accepted, drafted, length, edges) -> list[dict]:
+  """Acceptance by the length of the text when the step began.
+
+  Args:
+    accepted: [B, n] accepted lengths; negative where there was no whole step.
+    drafted: [B, n] tokens that were drafted.
+    length: [B, n] committed tokens before the step.
+    edges: [m + 1] ends of the bins; the upper end lies outside.
+
+  Returns:
+    m bins; the acceptance of one in which nothing was drafted is NaN.
+  """
+  bins = []
+  for low, high in itertools.pairwise(edges):
+    inside = (accepted >= 0) & (length >= low) & (length < high)
+    taken = ratio((accepted * inside).sum(1), (drafted * inside).sum(1))
+    bins.append(
+      {
+        'from': int(low),
+        'to': int(high),
+        'steps': int(inside.sum()),
+        'acceptance': taken.value,
+        'acceptance_ci': taken.interval,
+      }
+    )
+  return bins
+
+
+def autocorrelation(accepted, lags: int = LAGS) -> list[Estimate]:
+  """Correlation of the accepted lengths of steps that are `lag` steps apart.
+
+  Means and variances are those of all rows together: prompts that differ in
+  how well they are drafted add to it.
+
+  Args:
+    accepted: [B, n] accepted lengths; negative where there was no whole step.
+    lags: 1, 2, ... up to this.
+  """
+
+  def correlation(n, x, y, xx, xy, yy):
+    x, y = x / n, y / n
+    return (xy / n - x * y) / np.sqrt((xx / n - x * x) * (yy / n - y * y))
+
+  found = []
+  for lag in range(1, lags + 1):
+    x, y = accepted[:, :-lag].astype(float), accepted[:, lag:].astype(float)
+    both = (x >= 0) & (y >= 0)
+    sums = [
+      (z * both).sum(1) for z in (np.ones_like(x), x, y, x * x, x * y, y * y)
+    ]
+    found.append(estimate(correlation, *sums))
+  return found
 
 
 def repetition(texts, n: int = 4) -> float:

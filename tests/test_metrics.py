@@ -81,3 +81,34 @@ def test_predicted_speedup_is_theorem_3_8_at_v_one():
   alpha, gamma = 0.8, 5
   tau = (1 - alpha ** (gamma + 1)) / (1 - alpha)
   assert round(metrics.predicted_speedup(tau, 0, 1, gamma), 2) == 3.69
+
+
+def test_acceptance_by_context():
+  """Two rows; the last step of the second was cut short."""
+  accepted = np.array([[2, 0, 1], [1, 2, -1]])
+  drafted = np.array([[2, 2, 2], [2, 2, 2]])
+  length = np.array([[10, 13, 14], [10, 12, 15]])
+  low, high, empty = metrics.by_context(
+    accepted, drafted, length, [10, 13, 16, 20]
+  )
+  assert (low['from'], low['to'], low['steps']) == (10, 13, 3)
+  assert low['acceptance'] == pytest.approx(5 / 6)
+  assert (high['steps'], high['acceptance']) == (2, pytest.approx(1 / 4))
+  assert empty['steps'] == 0
+  assert np.isnan(empty['acceptance'])
+
+
+def test_autocorrelation():
+  """Steps that alternate; a row that ends early adds its own pairs only."""
+  accepted = np.array([[0, 2, 0, 2, 0, 2], [0, 2, 0, -1, -1, -1]])
+  one, two, *_ = metrics.autocorrelation(accepted)
+  assert one.value == pytest.approx(-1)
+  assert two.value == pytest.approx(1)
+  # The same lengths everywhere say nothing.
+  assert np.isnan(metrics.autocorrelation(np.ones((2, 6), int))[0].value)
+
+
+def test_autocorrelation_of_independent_steps_is_near_zero():
+  """7,600 pairs: a standard deviation of 0.0115, so 0.05 is beyond 4."""
+  accepted = np.random.default_rng(0).integers(0, 5, (400, 20))
+  assert abs(metrics.autocorrelation(accepted, 1)[0].value) < 0.05

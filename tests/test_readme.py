@@ -5,10 +5,11 @@ import re
 
 import numpy as np
 
+from experiments import findings, readme, results
 from specjax import generate, sampling, verify
 from specjax.drafters import plain
 from specjax.types import Params, Spec
-from tests import models
+from tests import models, rows
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / 'README.md').read_text()
@@ -62,11 +63,41 @@ def test_configs_named_in_the_readme_exist():
   assert all((ROOT / name).exists() for name in names)
 
 
-def test_tables_of_results_are_the_committed_ones():
-  """Every line of a table whose head is that of a committed table."""
-  files = (ROOT / 'results').rglob('summary.md')
-  made = {line for file in files for line in file.read_text().splitlines()}
-  tables = re.findall(r'(?:^\|.*\n)+', README, re.MULTILINE)
-  shown = [t.splitlines() for t in tables if t.splitlines()[0] in made]
-  assert len(shown) >= 6
-  assert [line for t in shown for line in t if line not in made] == []
+def committed():
+  return results.read_folders(ROOT / 'results')[0]
+
+
+def test_what_is_marked_is_what_committed_rows_give():
+  """`python -m experiments.tables results` would change nothing."""
+  made, warnings = readme.fill(README, committed())
+  assert warnings == []
+  assert made == README
+  assert README.count('<!-- end -->') >= 10
+
+
+def test_every_table_of_numbers_is_marked():
+  """A table with an interval in it was measured, so it is made from rows."""
+  typed = re.sub(r'<!-- \w+: .*?<!-- end -->', '', README, flags=re.DOTALL)
+  lines = [line for line in typed.splitlines() if line.startswith('|')]
+  assert [line for line in lines if re.search(r'\d\.\d+ \[', line)] == []
+
+
+def test_pages_are_what_committed_rows_give():
+  assert (ROOT / 'results/findings.md').read_text() == findings.text(
+    committed()
+  )
+
+
+def test_a_part_that_cannot_be_made_is_kept_and_named():
+  text = (
+    'a\n<!-- table: nowhere / x -->\nold\n<!-- end -->\n'
+    '<!-- section: made / nothing -->\nold\n<!-- end -->\n'
+    '<!-- section: made / code -->\nold\n<!-- end -->\n'
+  )
+  made, warnings = readme.fill(text, {'made': [rows.row()]})
+  assert 'no rows in results/nowhere' in warnings[0]
+  assert "no heading begins with 'nothing'; there are 'code, " in warnings[1]
+  open_ended = '<!-- say: parity -->\nold\n' + text
+  assert 'has no end' in readme.fill(open_ended, {})[1][0]
+  assert made.count('old') == 2
+  assert '#### code, temperature 0: plain decoding not timed' in made

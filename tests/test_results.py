@@ -20,7 +20,7 @@ def test_rows_come_back(tmp_path):
   folder = results.Folder(tmp_path / 'a', {'seed': 0})
   folder.add(row())
   again = results.Folder(tmp_path / 'a', {'seed': 0})
-  assert again.rows == [row()]
+  assert again.rows == [{'schema': results.SCHEMA} | row()]
   assert again.has(**row())
   assert not again.has(**row(gamma=3))
 
@@ -31,7 +31,7 @@ def test_truncated_last_line_is_dropped_and_the_rest_kept(tmp_path):
   file = tmp_path / 'a' / 'rows.jsonl'
   file.write_text(file.read_text() + '{"drafter": "ng')
   again = results.Folder(tmp_path / 'a', {'seed': 0})
-  assert again.rows == [row()]
+  assert again.rows == [{'schema': results.SCHEMA} | row()]
   again.add(row(gamma=3))
   assert len(results.Folder(tmp_path / 'a', {'seed': 0}).rows) == 2
 
@@ -50,9 +50,10 @@ def test_foreign_files_are_left_alone(tmp_path):
 
 
 def test_the_table_says_which_prompts_were_continued():
-  numbers = dict.fromkeys(('alpha', 'tau', 'speedup'), None)
+  numbers = dict.fromkeys(('alpha', 'tau', 'tau_without_bonus', 'speedup'))
   whole = row(
     **numbers,
+    **{f'{name}_ci': None for name in numbers},
     lossless=False,
     prompts=3,
     acceptance_by_position=[0.5],
@@ -76,3 +77,34 @@ def test_the_table_says_which_prompts_were_continued():
   )
   assert sentence in results.table([whole | {'prompts_from': facts}])
   assert 'prompts of' not in results.table([whole])
+
+
+def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {'seed': 0})
+  folder.add(row())
+  folder.add(row(gamma=3))
+  file = tmp_path / 'a' / 'rows.jsonl'
+  mine = f'{{"schema": {results.SCHEMA}, '
+  lines = file.read_text().splitlines()
+  changed = [lines[0].replace(mine, '{"schema": 99, '), lines[1]]
+  changed.append(lines[1].replace(mine, '{'))
+  file.write_text('\n'.join(changed) + '\n')
+  again = results.Folder(tmp_path / 'a', {'seed': 0})
+  assert [r['gamma'] for r in again.rows] == [3]
+  assert not again.has(**row())  # So the cell is measured again.
+  for word in ('2 of 3 rows', '99, none', f'reads {results.SCHEMA}', 'again'):
+    assert word in again.warning
+  assert len(file.read_text().splitlines()) == 3
+
+
+def test_folders_of_several_configs_are_left_out(tmp_path):
+  for name, configs in (('good', ('a', 'a')), ('mixed', ('a', 'b'))):
+    folder = results.Folder(tmp_path / name, {})
+    for gamma, config in enumerate(configs):
+      folder.add(row(gamma=gamma, config=config))
+  found, warnings = results.read_folders(tmp_path)
+  assert list(found) == ['good']
+  (warning,) = warnings
+  assert 'several configs (a, b)' in warning
+  with pytest.raises(ValueError, match='no folder'):
+    results.read_folders(tmp_path / 'nowhere')

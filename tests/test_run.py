@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -164,7 +165,7 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
   with pytest.raises(measure.NotFinite, match='code at temperature 0'):
     runner.run()
   again = results.Folder(tmp_path / 'a', results.settings_of(x))
-  assert again.rows == [kept]
+  assert again.rows == [{'schema': results.SCHEMA} | kept]
 
 
 def test_a_refused_experiment_leaves_nothing_behind(folder, tmp_path):
@@ -178,3 +179,41 @@ def test_a_refused_experiment_leaves_nothing_behind(folder, tmp_path):
   assert done.returncode != 0
   assert done.stderr.splitlines()[-1].startswith('error: batch 3 is more than')
   assert not (tmp_path / 'a').exists()
+
+
+def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
+  x = tiny.experiment(
+    folder,
+    drafters=('ngram',),
+    results=str(tmp_path / 'a'),
+    timed=False,
+    batch=2,
+  )
+  runner = run.Runner(x)
+  runner.run()
+  alone = {r['temperature']: r for r in rows if r['drafter'] == 'ngram'}
+  assert len(runner.folder.rows) == len(alone) == 2
+  for row in runner.folder.rows:
+    other = alone[row['temperature']]
+    for name in ('unit_tokens', 'unit_target_calls', 'histogram', 'drafted'):
+      assert row[name] == other[name]
+    assert row['unit_overlap'] == pytest.approx(other['unit_overlap'], abs=1e-3)
+    assert row['speedup'] is None
+    assert row['c'] is None
+    # The log and the counts are two accounts of the same steps.
+    bins = row['acceptance_by_context']
+    assert sum(b['steps'] for b in bins) == sum(row['histogram'])
+    assert other['acceptance_by_context'] is None
+
+
+def test_drafters_of_one_program_have_alphas_of_their_own():
+  """Two checkpoints of the same sizes are one program, and two drafters."""
+
+  def method(drafter):
+    return types.SimpleNamespace(
+      drafter=drafter, single='the same', chance=run.PARTS
+    )
+
+  methods = [method('before'), method('after'), method('after')]
+  found = run.singles(methods)
+  assert list(found.values()) == methods[:2]

@@ -488,3 +488,33 @@ def test_simulated_acceptance():
   for rate in (-0.1, 1.1):
     with pytest.raises(ValueError, match='rate must be in'):
       verify.simulated(rate)
+
+
+def test_chance_of_a_first_token():
+  """Summed over all drafts it is sum(min(p / l, q)), and for two candidates
+  what recursive rejection leaves to the second one."""
+  p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
+  scores = Scores(jnp.array([p] * 3), jnp.log(jnp.array([p] * 3)))
+
+  def mean(rule, tokens, parents):
+    count = tokens.shape[1]
+    draft = Draft(
+      jnp.array(tokens),
+      jnp.broadcast_to(jnp.array(parents), tokens.shape),
+      jnp.full(len(tokens), count),
+      jnp.broadcast_to(jnp.array(q), (len(tokens), count, 3)),
+    )
+    rows = Scores(*(s[: count + 1] for s in scores))
+    chances = jax.vmap(lambda d: verify.chance(rule)(d, rows))(draft)
+    return float(chances @ jnp.array(q)[tokens].prod(1))
+
+  singles = np.arange(3)[:, None]
+  assert mean(verify.token, singles, [0]) == pytest.approx(0.6)
+  lenient = np.minimum(p / 0.5, q).sum()
+  assert mean(verify.lenience(0.5), singles, [0]) == pytest.approx(lenient)
+  pairs = np.stack(np.divmod(np.arange(9), 3), 1)
+  left = np.maximum(p - q, 0) / 0.4
+  second = 0.6 + 0.4 * np.minimum(left, q).sum()
+  assert mean(verify.recursive, pairs, [0, 0]) == pytest.approx(second)
+  # Below the first token nothing is a first token.
+  assert mean(verify.token, pairs, [0, 1]) == pytest.approx(0.6)

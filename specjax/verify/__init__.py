@@ -17,6 +17,7 @@ runs.
 
 from specjax.verify.chains import block as block
 from specjax.verify.chains import token as token
+from specjax.verify.judge import chance as chance
 from specjax.verify.judge import drafted_probs as drafted_probs
 from specjax.verify.judge import judge as judge
 from specjax.verify.judge import overlap as overlap

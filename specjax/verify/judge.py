@@ -3,6 +3,9 @@
 Everything here is of one sequence; `vmap` outside.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -77,3 +80,22 @@ def overlap(draft: Draft, scores: Scores) -> jax.Array:
     return jnp.zeros((), scores.probs.dtype)
   q = drafted_probs(draft, scores.probs.shape[-1], scores.probs.dtype)[0]
   return jnp.where(draft.size > 0, jnp.minimum(scores.probs[0], q).sum(), 0)
+
+
+@functools.cache
+def chance(rule: Rule) -> Callable[[Draft, Scores], jax.Array]:
+  """The probability that a rule accepts one of the first tokens of a draft.
+
+  In place of `overlap` (`generate.Parts`) its mean is alpha under the rule:
+  for k candidates of a place, or with lenience. For a chain and an exact rule
+  it has the same mean as `overlap` and a larger variance, since one draft is
+  looked at instead of all.
+  """
+
+  def first(draft: Draft, scores: Scores) -> jax.Array:
+    place = jnp.arange(draft.tokens.shape[0])
+    below = (draft.parents == 0) & (place < draft.size)
+    missed = jnp.where(below, 1 - rule.accept(draft, scores), 1)
+    return 1 - jnp.prod(missed)
+
+  return first

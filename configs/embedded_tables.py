@@ -1,0 +1,132 @@
+"""The published tables at the scale of the embedded pair: acceptance only.
+
+  for part in drafters gammas distillation lenience candidates; do
+    python -m experiments.run --config configs/embedded_tables.py:$part \\
+      --config.results=results/embedded/$part
+  done
+
+No time is taken, so the machine may be busy. Each part goes on where it was
+stopped, cell by cell, and its bar says how long it will take.
+
+  drafters      alpha of unigrams, bigrams and three sizes of drafts, and of
+                lookup, at temperature 0 and 1 (Leviathan et al., Table 3)
+  gammas        tokens per step by draft length, token and block verification
+                (Chen et al., Figure 1; Sun et al., Table 1)
+  distillation  drafts before and after they were trained on the target's own
+                text (Zhou et al., Table D.1)
+  lenience      alpha and tau by lenience (Leviathan et al., Table 5)
+  candidates    k candidates of a place, with and without replacement
+                (Yang et al., Table 8; Chen et al., Sequoia)
+
+`distillation` needs runs/embedded_pair, which is where `experiments.train
+--config configs/embedded_pair.py` puts the drafts of both stages. The rest
+needs nothing but the package. What the rows say of the papers' claims:
+results/findings.md, made by `python -m experiments.tables results`.
+"""
+
+from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
+from specjax import pair
+
+_LM = 'specjax.drafters.lm.load'
+_TREE = 'specjax.drafters.lm_tree.load'
+_COUNTS = 'specjax.drafters.counts.load'
+_RULE = 'specjax.verify'
+_GAMMA = 4
+
+PARTS = ('drafters', 'gammas', 'distillation', 'lenience', 'candidates')
+
+
+def _experiment(part: str, candidates, **fields) -> Experiment:
+  fields = {'prompts': Prompts(count=40)} | fields
+  return Experiment(
+    name=f'embedded_{part}',
+    target=Checkpoint(pair.path('target')),
+    candidates=candidates,
+    max_new_tokens=64,
+    batch=40,
+    timed=False,
+    **fields,
+  )
+
+
+def _drafters() -> Experiment:
+  trained = {
+    name: Candidate(_LM, _GAMMA, pair.path(name))
+    for name in ('draft-64', 'draft-128', 'draft-256')
+  }
+  counted = {
+    name: Candidate(_COUNTS, _GAMMA, pair.path(name))
+    for name in ('unigram', 'bigram')
+  }
+  lookup = Candidate('specjax.drafters.ngram.load', _GAMMA)
+  return _experiment('drafters', counted | trained | {'ngram': lookup})
+
+
+def _gammas() -> Experiment:
+  return _experiment(
+    'gammas',
+    {'draft-128': Candidate(_LM, _GAMMA, pair.path('draft-128'))},
+    verifiers=(f'{_RULE}.token', f'{_RULE}.block'),
+    gammas=(1, 2, 4, 8),
+    prompts=Prompts(domains=('code',), count=40),
+  )
+
+
+def _distillation() -> Experiment:
+  folder = 'runs/embedded_pair'
+  return _experiment(
+    'distillation',
+    {
+      'before': Candidate(_LM, _GAMMA, f'{folder}/corpus-only/draft-128'),
+      'after': Candidate(_LM, _GAMMA, f'{folder}/pair/draft-128'),
+    },
+  )
+
+
+def _lenience() -> Experiment:
+  return _experiment(
+    'lenience',
+    {
+      'bigram': Candidate(_COUNTS, _GAMMA, pair.path('bigram')),
+      'draft-128': Candidate(_LM, _GAMMA, pair.path('draft-128')),
+    },
+    verifiers=(
+      f'{_RULE}.token',
+      *(f'{_RULE}.lenience:{x}' for x in (0.5, 0.3, 0.1)),
+    ),
+    prompts=Prompts(domains=('code',), count=40),
+  )
+
+
+def _candidates() -> Experiment:
+  draft = pair.path('draft-128')
+
+  def tree(count, replacement):
+    options = {'widths': (count,), 'replacement': replacement}
+    return Candidate(_TREE, 2, draft, options)
+
+  return _experiment(
+    'candidates',
+    {
+      'one': Candidate(_LM, 2, draft),
+      'two with': tree(2, True),
+      'four with': tree(4, True),
+      'two without': tree(2, False),
+      'four without': tree(4, False),
+    },
+    verifiers=(f'{_RULE}.recursive',),
+    prompts=Prompts(domains=('code',), count=40),
+  )
+
+
+def get_config(part: str = 'drafters') -> Experiment:
+  makers = {
+    'drafters': _drafters,
+    'gammas': _gammas,
+    'distillation': _distillation,
+    'lenience': _lenience,
+    'candidates': _candidates,
+  }
+  if part not in makers:
+    raise ValueError(f'the parts are {", ".join(PARTS)}, got {part!r}')
+  return makers[part]()

@@ -1,0 +1,39 @@
+"""Block verification, Table 1: tokens per call, token and block, gamma 8.
+
+  python -m experiments.run \\
+    --config configs/papers/block_verification_table1.py:xsum \\
+    --config.target.path=TARGET --config.draft.path=DRAFT
+
+Parts: xsum, gsm8k, wmt; the paper has eight sets of prompts, 1000 of each, and
+PaLM-2 models that are not published. configs/rules.py measures the same gain on
+the embedded pair.
+"""
+
+from configs.papers import TASKS, task
+from experiments.published import Metric, Published
+
+_DATASETS = {'xsum': 'XSum', 'gsm8k': 'GSM8K', 'wmt': 'WMT-DeEn'}
+PARTS = tuple(_DATASETS)
+
+
+def get_config(part: str = 'xsum') -> Published:
+  part = task(part, PARTS)
+  return Published(
+    name=f'block_verification_table1_{part}',
+    results=f'results/papers/block_verification_table1_{part}',
+    drafters=('lm',),
+    gammas=(8,),
+    verifiers=('specjax.verify.token', 'specjax.verify.block'),
+    temperatures=(1.0,),
+    prompts=TASKS[part],
+    paper='block_verification',
+    table='Table 1',
+    part={'dataset': _DATASETS[part]},
+    axes={'gamma': 'gamma'},
+    compared=tuple(
+      Metric(f'{published}_{rule}', ours, {'verifier': rule})
+      for published, ours in (('block_eff', 'tau'), ('walltime', 'speedup'))
+      for rule in ('token', 'block')
+    ),
+    needs=('PaLM-2-S and PaLM-2-XXS, which are not published',),
+  )

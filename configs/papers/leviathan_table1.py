@@ -1,0 +1,20 @@
+"""Leviathan et al., Table 1: operations and speed by alpha and gamma.
+
+  python -m experiments.tables --config configs/papers/leviathan_table1.py
+
+Nothing runs; the theorems are evaluated.
+"""
+
+from experiments.published import Calculated
+
+
+def get_config() -> Calculated:
+  return Calculated(
+    name='leviathan_table1',
+    paper='leviathan',
+    table='Table 1',
+    formulas={
+      'operations': 'experiments.formulas.operations',
+      'speed': 'experiments.formulas.speed',
+    },
+  )

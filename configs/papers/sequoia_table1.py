@@ -1,0 +1,51 @@
+"""Sequoia, Table 1: Llama2-7B with a draft of 68M on one A100.
+
+  python -m experiments.run --config configs/papers/sequoia_table1.py:cnn
+
+Parts: cnn, c4, openwebtext, mt_bench; for the last three give the prompts with
+`--config.prompts.path=FILE`. Sequoia's own trees are of 128 nodes, laid out for
+the measured acceptance; drafters here branch the same way at each depth, so
+only the columns of SpecInfer (five chains of eight) can be filled.
+"""
+
+from configs.papers import TASKS, task, tree
+from experiments.published import Metric, Published
+from experiments.settings import Checkpoint, Prompts
+
+_DATASETS = {
+  'cnn': 'CNN Daily',
+  'c4': 'C4',
+  'openwebtext': 'OpenWebText',
+  'mt_bench': 'MT-Bench',
+}
+PARTS = tuple(_DATASETS)
+
+
+def get_config(part: str = 'cnn') -> Published:
+  part = task(part, PARTS)
+  return Published(
+    name=f'sequoia_table1_{part}',
+    results=f'results/papers/sequoia_table1_{part}',
+    target=Checkpoint('meta-llama/Llama-2-7b-hf'),
+    candidates={
+      'five chains': tree('JackFram/llama-68m', 8, 5, replacement=True)
+    },
+    verifiers=('specjax.verify.recursive',),
+    temperatures=(0.0, 0.6),
+    prompts=TASKS.get(part, Prompts(count=100)),
+    paper='sequoia',
+    table='Table 1',
+    part={'dataset': _DATASETS[part]},
+    axes={'temperature': 'temperature'},
+    compared=(
+      Metric('tokens'),
+      Metric('speedup'),
+      Metric('SpecInfer5x8_tokens', 'tau'),
+      Metric('SpecInfer5x8_speedup', 'speedup'),
+    ),
+    needs=(
+      'Llama2-7B and Llama-68M',
+      f'prompts of {_DATASETS[part]}',
+      'a GPU with 40 GB (the paper: A100)',
+    ),
+  )

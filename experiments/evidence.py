@@ -1,0 +1,123 @@
+"""What a cell says of a claim: an estimate and a verdict."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from experiments import differences
+from experiments.differences import SPEED, Statistic, show
+from specjax import metrics
+
+Rows = dict[str, list[dict]]  # by folder
+HOLDS, FAILS, UNDECIDED = 'holds', 'does not hold', 'undecided'
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+  """One cell of a claim.
+
+  Attributes:
+    where: the cell, for the reader.
+    found: what was estimated; the claim is that it is above `boundary`.
+    boundary: see there.
+    units: prompts, or None where nothing was sampled.
+    within: for a claim of equality: that `found` is this near to the boundary.
+  """
+
+  where: str
+  found: metrics.Estimate
+  boundary: float = 0.0
+  units: int | None = None
+  within: float | None = None
+
+  @property
+  def verdict(self) -> str:
+    few = self.units is not None and self.units < metrics.FEWEST
+    if few or not np.isfinite(self.found.value):
+      return UNDECIDED
+    low, high = self.found.low - self.boundary, self.found.high - self.boundary
+    if self.within is not None:
+      if max(abs(low), abs(high)) <= self.within:
+        return HOLDS
+      return FAILS if low > self.within or high < -self.within else UNDECIDED
+    if low > 0:
+      return HOLDS
+    return FAILS if high < 0 else UNDECIDED
+
+
+def pick(rows: list[dict], **cell: Any) -> list[dict]:
+  return [r for r in rows if all(r.get(k) == v for k, v in cell.items())]
+
+
+def places(rows: list[dict], *names: str) -> list[dict]:
+  """The values that some fields take together."""
+  found = dict.fromkeys(tuple(r[n] for n in names) for r in rows)
+  return [dict(zip(names, values, strict=True)) for values in found]
+
+
+def where_of(place: dict, more: str = '') -> str:
+  parts = []
+  for name, value in place.items():
+    word = {'temperature': 'T ', 'gamma': 'gamma '}.get(name, '')
+    parts.append(f'{word}{show(value)}')
+  return ', '.join([*parts, *([more] if more else [])])
+
+
+def steps(
+  rows: list[dict],
+  axis: str,
+  order: tuple,
+  statistic: Statistic,
+  fixed: tuple[str, ...],
+  more: str = '',
+) -> Iterator[Evidence]:
+  """Evidence that a statistic rises along an axis, from value to value.
+
+  Args:
+    rows: of one folder.
+    axis: field of a row.
+    order: its values.
+    statistic: what rises.
+    fixed: fields that are the same on both sides.
+    more: said of the step.
+  """
+  for place in places(rows, *fixed):
+    for a, b in itertools.pairwise(order):
+      one = pick(rows, **place, **{axis: a})
+      other = pick(rows, **place, **{axis: b})
+      if not (one and other):
+        continue
+      found = differences.paired(one[0], other[0], statistic)
+      if found is not None:
+        step = f'{more}{show(a)} to {show(b)}'
+        yield Evidence(where_of(place, step), found, units=one[0]['prompts'])
+
+
+def apart(one: dict, other: dict, name: str) -> metrics.Estimate:
+  """`other` less `one` of a field, taken as independent.
+
+  The interval joins theirs (Donner and Zou 2012, the method of variance
+  estimates recovery); on common prompts it is wider than a paired one.
+  """
+  a, b = one[name], other[name]
+  (a_low, a_high), (b_low, b_high) = one[f'{name}_ci'], other[f'{name}_ci']
+  down = np.hypot(b - b_low, a_high - a)
+  up = np.hypot(b_high - b, a - a_low)
+  return metrics.Estimate(b - a, float(b - a - down), float(b - a + up))
+
+
+def faster(one: dict, other: dict) -> metrics.Estimate:
+  """Speed of `other` over that of `one`, less 1, paired where times allow."""
+  found = differences.paired(one, other, SPEED, relative=True)
+  if found is None:
+    return apart(one, other, 'speedup')
+  return metrics.Estimate(*(x / 100 for x in dataclasses.astuple(found)))
+
+
+def exactly(where: str, same: bool) -> Evidence:
+  """Evidence that is no estimate: something is so, or it is not."""
+  value = 1.0 if same else -1.0
+  return Evidence(where, metrics.Estimate(value, value, value))

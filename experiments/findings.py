@@ -1,0 +1,232 @@
+"""Which published claims hold at the scale of the embedded pair.
+
+  python -m experiments.findings results
+
+reads the committed rows, and nothing runs. A claim is looked at in every cell
+where it says something. It *holds* in a cell where the 95% interval lies on its
+side of the boundary, *does not hold* where it lies on the other, and is
+*undecided* where it includes it; a claim holds where it holds in all its cells,
+and fails where it fails in one. Intervals are of single cells: with as many
+cells as here, one in forty errs on either side.
+"""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from experiments import claims, results
+from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, Rows
+from experiments.markdown import markdown
+from specjax import metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A sentence of a paper, and how rows speak to it.
+
+  Attributes:
+    text: the claim.
+    source: of it.
+    what: what is estimated in each cell.
+    look: rows by folder -> evidence.
+  """
+
+  text: str
+  source: str
+  what: str
+  look: Callable[[Rows], Iterator[Evidence]]
+
+
+LEVIATHAN, CHEN = 'arXiv:2211.17192', 'arXiv:2302.01318'
+CLAIMS = (
+  Claim(
+    'The law of the output is the law of the target',
+    f'{LEVIATHAN}, {CHEN}, 2403.10444, 2310.15141, 2402.12374',
+    'whole texts by enumeration, error below 1e-12',
+    claims.exact_laws,
+  ),
+  Claim(
+    'Greedy texts are those of plain decoding, up to ties',
+    f'{LEVIATHAN}, {CHEN}',
+    'texts that differ and are no ties',
+    claims.greedy,
+  ),
+  Claim(
+    'alpha rises from unigrams to bigrams to models, and with their size',
+    f'{LEVIATHAN}, Table 3',
+    'difference of alpha, next less this',
+    claims.by_size,
+  ),
+  Claim(
+    'alpha at temperature 0 is above alpha at temperature 1',
+    f'{LEVIATHAN}, Table 3 (with an exception); arXiv:2401.06706, Table 8',
+    'difference of alpha',
+    claims.by_temperature,
+  ),
+  Claim(
+    f'tau is what Equation 1 gives at alpha, within {claims.MARGIN:.0%}',
+    f'{LEVIATHAN}, Equation 1',
+    'tau over Equation 1, less 1',
+    claims.equation_one,
+  ),
+  Claim(
+    'The fastest draft is neither the smallest nor the largest',
+    f'{LEVIATHAN}, Table 2 (there the smallest)',
+    'difference of speed-ups',
+    claims.middle_size,
+  ),
+  Claim(
+    'Drafts can be too long: gamma 4 is faster than gamma 8',
+    f'{CHEN}, Figure 1',
+    'difference of speed-ups',
+    claims.long_drafts,
+  ),
+  Claim(
+    'tau / (gamma + 1) falls with gamma',
+    f'{CHEN}, Figure 1',
+    'fall of tau / (gamma + 1)',
+    claims.share_of_a_step,
+  ),
+  Claim(
+    "Training on the target's own text raises tau",
+    'arXiv:2310.08461, Table D.1',
+    'difference of tau, after less before',
+    claims.distilled,
+  ),
+  Claim(
+    'Block verification gives more tokens than token verification',
+    'arXiv:2403.10444, Table 1',
+    'difference of tau',
+    claims.block,
+  ),
+  Claim(
+    'Its gain grows with gamma',
+    'arXiv:2403.10444, Figure 3',
+    'difference of the relative gains',
+    claims.block_gain,
+  ),
+  Claim(
+    'The two are equal at gamma 1 and at temperature 0',
+    'arXiv:2403.10444',
+    'target calls of every prompt',
+    claims.block_equal,
+  ),
+  Claim(
+    'More candidates of a place raise alpha',
+    'arXiv:2401.06706, Table 8',
+    'difference of alpha under the rule',
+    claims.more_candidates,
+  ),
+  Claim(
+    'Candidates without replacement beat those with',
+    'arXiv:2401.06706, Table 4; arXiv:2402.12374',
+    'difference of alpha under the rule',
+    claims.replacement,
+  ),
+  Claim(
+    'Lookup gains more on text that copies than on free text',
+    'arXiv:2401.07851; arXiv:2311.08252',
+    'difference of tau, not paired',
+    claims.lookup,
+  ),
+  Claim(
+    'alpha rises as lenience falls',
+    f'{LEVIATHAN}, Table 5',
+    'difference of alpha under the rule',
+    claims.lenience,
+  ),
+)
+# Claims that nothing here can speak to yet, and why.
+NOT_RUN = (
+  (
+    'Student-generated data and other divergences',
+    'arXiv:2310.08461, Figure 4',
+    'drafts trained that way are not there',
+  ),
+  (
+    'The naive rule accepts less than multi-step verification',
+    'arXiv:2305.09781, Table 3',
+    'the rule is not in the project',
+  ),
+  (
+    'Earlier exits accept less and cost less',
+    'arXiv:2404.16710, Table 2',
+    'the drafter is not in the project',
+  ),
+  (
+    'n-alpha drops once and is then flat',
+    'arXiv:2401.15077, Table 2',
+    'the drafter is not in the project',
+  ),
+  (
+    'Distilling online raises alpha',
+    'arXiv:2310.07177',
+    'the trainer is not in the project',
+  ),
+)
+
+
+def overall(cells: list[Evidence]) -> str:
+  """What all cells of a claim amount to."""
+  verdicts = {cell.verdict for cell in cells}
+  if FAILS in verdicts:
+    return FAILS
+  return HOLDS if verdicts == {HOLDS} else UNDECIDED
+
+
+def _shown(cell: Evidence) -> str:
+  found = cell.found
+  if not np.isfinite(found.value):
+    return '-'
+  if found.low == found.high == found.value:
+    return 'so' if found.value > 0 else 'not so'
+  if cell.units is not None and cell.units < metrics.FEWEST:
+    return f'{found.value:+.3f} ({cell.units} prompts: no interval)'
+  return f'{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]'
+
+
+_HEAD = """# Published claims at the scale of the embedded pair
+
+Generated by `python -m experiments.tables results` from the rows of this
+folder. A cell *holds* where its 95% interval lies on the side of the claim,
+does not where it lies on the other, and is undecided where it includes the
+boundary. A claim holds where all its cells do, and fails where one does: read
+the cells below. The pair is small (11.5M parameters) and its text is code,
+documentation and tables; what fails here may hold elsewhere, and the other way
+round.
+"""
+
+
+def text(rows: Rows) -> str:
+  """The findings as one page."""
+  lines, details = [], []
+  for claim in CLAIMS:
+    cells = list(claim.look(rows))
+    verdicts = [cell.verdict for cell in cells]
+    counts = [str(verdicts.count(v)) for v in (HOLDS, FAILS, UNDECIDED)]
+    verdict = overall(cells) if cells else 'not run: no rows'
+    lines.append([claim.text, claim.source, verdict, *counts])
+    if cells:
+      table = [[c.where, _shown(c), c.verdict] for c in cells]
+      details.append(
+        f'\n### {claim.text}\n\n{claim.what[0].upper()}{claim.what[1:]}.\n\n'
+        f'{markdown(["cell", "estimate", "verdict"], table)}\n'
+      )
+  for claim_text, source, why in NOT_RUN:
+    lines.append([claim_text, source, f'not run: {why}', '-', '-', '-'])
+  head = ['claim', 'source', 'here', 'cells: hold', 'do not', 'undecided']
+  return f'{_HEAD}\n{markdown(head, lines)}\n{"".join(details)}'
+
+
+def main(root: str) -> None:
+  rows, warnings = results.read_folders(pathlib.Path(root))
+  for warning in warnings:
+    print(warning, file=sys.stderr)
+  print(text(rows))
+
+
+if __name__ == '__main__':
+  main(sys.argv[1] if len(sys.argv) > 1 else 'results')

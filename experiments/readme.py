@@ -1,0 +1,99 @@
+"""Fills the marked parts of a document from committed rows.
+
+  <!-- section: quickstart / code, temperature 0 -->  a heading and its text
+  <!-- table: rules / Rules on the same prompts -->   the first table below one
+  <!-- say: parity -->                                a sentence of `sentences`
+
+Each part ends at `<!-- end -->`; what lies between is written by
+`python -m experiments.tables results` and by nobody else.
+"""
+
+import pathlib
+import re
+
+from experiments import sentences, summaries
+from experiments.evidence import Rows
+
+_PART = re.compile(r'(<!-- (\w+): (.+?) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
+_HEADING = re.compile(r'^(#+) (.*)$', re.MULTILINE)
+
+
+def _section(text: str, heading: str, where: str) -> str:
+  """A heading that begins so, and what follows up to the next.
+
+  Raises:
+    ValueError: there is none.
+  """
+  found = list(_HEADING.finditer(text))
+  for i, match in enumerate(found):
+    if match[2].startswith(heading):
+      end = found[i + 1].start() if i + 1 < len(found) else len(text)
+      return f'#### {match[2]}{text[match.end() : end].rstrip()}\n'
+  titles = ', '.join(repr(m[2]) for m in found)
+  raise ValueError(
+    f'{where}: no heading begins with {heading!r}; there are {titles}'
+  )
+
+
+def _table(section: str) -> str:
+  lines = section.splitlines()
+  first = next(i for i, line in enumerate(lines) if line.startswith('|'))
+  rest = lines[first:]
+  end = next(
+    (i for i, line in enumerate(rest) if not line.startswith('|')), len(rest)
+  )
+  return '\n'.join(rest[:end]) + '\n'
+
+
+def _made(kind: str, name: str, rows: Rows) -> str:
+  """What belongs between two markers.
+
+  Raises:
+    ValueError: names the marker and what is wrong with it.
+  """
+  where = f'<!-- {kind}: {name} -->'
+  if kind == 'say':
+    if not hasattr(sentences, name):
+      raise ValueError(f'{where}: experiments/sentences.py has no {name}')
+    try:
+      return getattr(sentences, name)(rows) + '\n'
+    except (LookupError, TypeError, ValueError) as error:
+      raise ValueError(
+        f'{where}: its rows lack something: {error!r}'
+      ) from error
+  folder, _, heading = name.partition(' / ')
+  if kind not in ('section', 'table'):
+    raise ValueError(f'{where}: a part is a section, a table or say')
+  if folder not in rows:
+    raise ValueError(f'{where}: no rows in results/{folder}')
+  section = _section(summaries.of(rows[folder]) or '', heading, where)
+  return f'\n{section if kind == "section" else _table(section)}\n'
+
+
+def fill(text: str, rows: Rows) -> tuple[str, list[str]]:
+  """A document with its marked parts made anew.
+
+  Returns:
+    The document, and what could not be made: such a part stays as it was.
+  """
+  warnings = []
+
+  def part(match: re.Match) -> str:
+    begin, kind, name, old, end = match.groups()
+    if '<!-- ' in old:  # That of another part.
+      warnings.append(f'{begin.strip()} has no end: put <!-- end --> below it')
+      return match[0]
+    try:
+      return f'{begin}{_made(kind, name, rows)}{end}'
+    except ValueError as error:
+      warnings.append(str(error))
+      return f'{begin}{old}{end}'
+
+  return _PART.sub(part, text), warnings
+
+
+def fill_file(path: pathlib.Path, rows: Rows) -> list[str]:
+  """The same of a file; returns what could not be made."""
+  text, warnings = fill(path.read_text(), rows)
+  path.write_text(text)
+  return warnings

@@ -1,0 +1,192 @@
+"""Sentences of the README that say what committed rows say."""
+
+import textwrap
+from collections.abc import Iterable
+
+from experiments import findings as page
+from experiments.evidence import FAILS, HOLDS, UNDECIDED, Rows, pick
+
+_TRAINED = ('draft-64', 'draft-128', 'draft-256')
+
+
+def _range(values: Iterable[float], digits: int = 2) -> str:
+  """'1.27 to 1.66', or one number where they print alike."""
+  values = sorted(values)
+  low, high = (f'{x:.{digits}f}' for x in (values[0], values[-1]))
+  return low if low == high else f'{low} to {high}'
+
+
+def _percent(values: Iterable[float]) -> str:
+  values = sorted(values)
+  low, high = (f'{x:.0%}' for x in (values[0], values[-1]))
+  return low if low == high else f'{low} to {high}'
+
+
+def _many(rows: list[dict], name: str) -> str:
+  """The values that a field takes, in words."""
+  found = [str(v) for v in dict.fromkeys(r[name] for r in rows)]
+  return ' and '.join(found)
+
+
+def conditions(rows: list[dict]) -> str:
+  """Where and how rows were measured, as a clause."""
+  versions = rows[0]['versions']
+  parts = [f'On {_many(rows, "device")}: batch {_many(rows, "batch")}']
+  parts += [f'{_many(rows, "prompts")} prompts of each domain']
+  if 'new_tokens' in rows[0]:
+    parts += [f'{_many(rows, "new_tokens")} new tokens each']
+  parts += [f'jax {versions["jax"]}', f'Python {versions["python"]}']
+  return ', '.join(parts)
+
+
+def _bullets(items: list[str]) -> str:
+  return '\n'.join(
+    textwrap.fill(item, 78, initial_indent='- ', subsequent_indent='  ')
+    for item in items
+  )
+
+
+def quickstart_conditions(rows: Rows) -> str:
+  return _paragraph(f'{conditions(rows["quickstart"])}.')
+
+
+def quickstart(rows: Rows) -> str:
+  """What the main job shows."""
+  there = rows['quickstart']
+  trained = [r for r in there if r['drafter'] in _TRAINED]
+  wins = sum(r['speedup_ci'][0] > 1 for r in trained)
+  cells = {(r['domain'], r['temperature']) for r in there}
+  agree = fastest = 0
+  for domain, temperature in cells:
+    found = pick(trained, domain=domain, temperature=temperature)
+    best = max(found, key=lambda r: r['alpha'])
+    agree += best['drafter'] == 'draft-256'
+    fastest += max(found, key=lambda r: r['speedup'])['drafter'] == 'draft-256'
+  lookup = {t: pick(there, drafter='ngram', temperature=t) for t in (0.0, 1.0)}
+  greedy = [r for r in there if not r['temperature'] and r['lossless']]
+  same = sum(r['identical_to_plain'] for r in greedy)
+  texts = sum(r['prompts'] for r in greedy)
+  return _bullets(
+    [
+      f'the trained drafts reach {_range(r["speedup"] for r in trained)} times '
+      f'plain decoding, and the interval lies above 1 in {wins} of '
+      f'{len(trained)} cells; the largest agrees most often in {agree} of '
+      f'{len(cells)} tables and is the fastest in {fastest}',
+      'lookup, which wins where text repeats, reaches '
+      f'{_range(r["speedup"] for r in lookup[0.0])} at temperature 0 and '
+      f'{_range(r["speedup"] for r in lookup[1.0])} at temperature 1',
+      f'{_percent(r["repetition"] for r in lookup[0.0])} of the 4-grams of the '
+      "target's greedy text are repeats: so small a model loops, and part of "
+      'the acceptance at temperature 0 is that. At temperature 1 it is '
+      f'{_percent(r["repetition"] for r in lookup[1.0])}',
+      f'{same} of {texts} greedy texts are those of plain decoding, token for '
+      'token',
+    ]
+  )
+
+
+def rules_conditions(rows: Rows) -> str:
+  return _paragraph(f'{conditions(rows["rules"])}.')
+
+
+def rules(rows: Rows) -> str:
+  """How fast block verification is beside token verification."""
+  there = rows['rules']
+  words = []
+  for verifier in dict.fromkeys(r['verifier'] for r in there):
+    found = pick(there, verifier=verifier)
+    words.append(f'{_range(r["speedup"] for r in found)} with {verifier}')
+  return _paragraph(
+    f'Speed-ups over plain decoding in the same run: {", ".join(words)} '
+    'verification.'
+  )
+
+
+def _paragraph(text: str) -> str:
+  return textwrap.fill(text, 80)
+
+
+def parity(rows: Rows) -> str:
+  """How many greedy texts were those of plain decoding, by precision."""
+  words = []
+  for folder, there in rows.items():
+    if not folder.startswith('parity/'):
+      continue
+    texts = sum(r['compared'] for r in there)
+    ties = sum(r['ties'] for r in there)
+    bugs = sum(r['bugs'] for r in there)
+    same = texts - ties - bugs
+    words.append(
+      f'{same} of {texts} in {folder.partition("/")[2]}'
+      + (
+        f' (the others part at {ties} ties and {bugs} bugs)'
+        if same < texts
+        else ''
+      )
+    )
+  return _paragraph(
+    f'On the embedded pair these texts are the same: {"; ".join(words)}.'
+  )
+
+
+def certificate(rows: Rows) -> str:
+  """What the certificate planted and found."""
+  there = rows['certificate']
+  planted = [r for r in there if r['part'] == 'mutant']
+  caught = sum(r['caught'] for r in planted)
+  loops = [r for r in there if r['part'] == 'loop']
+  alarms = sum(r['p_value'] < r['level'] for r in loops)
+  return _paragraph(
+    f'It plants {len(planted)} bugs and says which test finds each '
+    f'({caught} are found): a residual that forgets q, keys tied to positions, '
+    'penalties blind to drafted tokens, a cache one slot off, ... Of its '
+    f'{len(loops)} tests of compiled loops {alarms} gave an alarm.'
+  )
+
+
+def precision(rows: Rows) -> str:
+  """How far low precision moves the law of a whole text."""
+  there = [r for r in rows['certificate'] if r['part'] == 'arithmetic']
+  words = []
+  for dtype in dict.fromkeys(r['dtype'] for r in there):
+    far = max(r['total_variation'] for r in pick(there, dtype=dtype))
+    words.append(f'{far:.0e} in {dtype}')
+  return _paragraph(
+    'From plain decoding in the same precision, the law of a text of four '
+    f'tokens moves by at most {", ".join(words)} (last table of the '
+    'certificate).'
+  )
+
+
+def limit(rows: Rows) -> str:
+  """How near a plain step is to what its bytes cost."""
+  (found,) = rows['against_huggingface/result.json']
+  return _paragraph(
+    f'One plain step takes {found["limit_ratio"]:.2f} times what reading its '
+    'weights and cache once costs at the bandwidth measured in the same run '
+    f'({found["bandwidth_gb_per_second"]:.1f} GB/s): '
+    '[results/against_huggingface](results/against_huggingface).'
+  )
+
+
+def findings(rows: Rows) -> str:
+  """How many published claims hold here."""
+  found = [list(claim.look(rows)) for claim in page.CLAIMS]
+  verdicts = [page.overall(cells) for cells in found if cells]
+  said = ', '.join(
+    f'{verdicts.count(v)} {word}'
+    for v, word in (
+      (HOLDS, 'hold'),
+      (FAILS, 'do not'),
+      (UNDECIDED, 'undecided'),
+    )
+  )
+  cells = [cell.verdict for cells in found for cell in cells]
+  return _paragraph(
+    f'Of {len(verdicts)} published claims that the embedded pair can speak to: '
+    f'{said} (all cells of a claim count; of the {len(cells)} cells '
+    f'{cells.count(HOLDS)} hold, {cells.count(FAILS)} do not). '
+    '[results/findings.md](results/findings.md) has every cell, and '
+    '[results/papers.md](results/papers.md) every published table with what it '
+    'needs.'
+  )
