@@ -4,7 +4,7 @@
 
 The embedded target, and a Llama of 12 layers x 768 with random weights, each
 with 300 tokens in use of 512 and of 8,192 slots. Float32, batch 1; two minutes
-on two idle cores. Comparing with transformers needs the extra `parity`.
+on two idle cores. Needs the extra `parity`, for transformers.
 """
 
 from experiments.settings import Shape, Size, Speed

@@ -343,7 +343,7 @@ def _greedy(cells: list[dict]) -> str:
 
 def _prompts(row: dict) -> str:
   """What was continued; rows of older programs do not say."""
-  if 'prompts_from' not in row:
+  if not row.get('prompts_from'):
     return ''
   return prompts.describe(row['prompts'], row['prompts_from'])
 

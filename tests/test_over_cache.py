@@ -19,14 +19,15 @@ SLOTS, B, T, G, R, D = 96, 4, 3, 2, 2, 4
 LENGTH = np.array([0, 5, 64, 90], np.int32)
 WALK = over_cache.walk(32, 8)
 FUSED = over_cache.fused('xla')
-# The fused softmax is one of float32.
-WAYS = ((WALK, 1e-12), (over_cache.padded, 1e-12), (FUSED, 2e-6))
-CASES = {
-  'all': {},
-  'window': {'window': 11},
-  'cap': {'cap': 2.0},
-  'bias': {'bias': True},
-}
+ALL = {'window': 11, 'cap': 2.0, 'bias': True}
+CASES = [
+  (WALK, {}, 1e-12),
+  (WALK, ALL, 1e-12),
+  (over_cache.padded, ALL, 1e-12),
+  # The fused softmax is one of float32.
+  (FUSED, {}, 2e-6),
+  (FUSED, {'window': 11, 'bias': True}, 2e-6),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -85,34 +86,39 @@ def reference(data, window=None, cap=None, curve=None):
   return out
 
 
-@pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize(('way', 'error'), WAYS)
+@pytest.mark.parametrize(('way', 'options', 'error'), CASES)
 def test_every_way_is_the_softmax_over_what_is_seen(
-  data, curve, case, way, error
+  data, curve, way, options, error
 ):
-  options = dict(CASES[case])
+  options = dict(options)
   if options.pop('bias', False):
     options['curve'] = curve
-  if way is FUSED and case == 'cap':
-    with pytest.raises(ValueError, match='fused attention has no soft cap'):
-      attend(data, LENGTH, way=way, **options)
-    return
   found = attend(data, LENGTH, way=way, **options)
   expected = reference(data, **options)
   np.testing.assert_allclose(found, expected, rtol=0, atol=error)
 
 
-@pytest.mark.parametrize('window', [None, 11])
-def test_the_walk_reads_blocks_in_use_alone(data, window):
-  """Slots 40 to 71 are read: one large block ends at 64, a small one at 72."""
+def test_fused_attention_has_no_cap(data):
+  with pytest.raises(ValueError, match='fused attention has no soft cap'):
+    attend(data, LENGTH, cap=2.0, way=FUSED)
+
+
+@pytest.mark.parametrize(
+  ('length', 'window', 'read'),
+  [
+    (65, None, (0, 72)),  # two large blocks, and a small one
+    (65, 11, (32, 72)),  # the first query sees from slot 55 on
+    (60, 5, (56, 64)),  # from slot 56 on: no large block
+  ],
+)
+def test_the_walk_reads_blocks_in_use_alone(data, length, window, read):
   q, cache, flight = data
-  length = np.full(B, 65, np.int32)
-  outside = np.arange(SLOTS) >= 72
-  if window:
-    outside |= np.arange(SLOTS) < 32
+  lengths = np.full(B, length, np.int32)
+  slot = np.arange(SLOTS)
+  outside = (slot < read[0]) | (slot >= read[1])
   broken = KV(*(np.where(outside[:, None], np.nan, x) for x in cache))
-  found = attend((q, broken, flight), length, window, way=WALK)
-  expected = attend(data, length, window, way=over_cache.padded)
+  found = attend((q, broken, flight), lengths, window, way=WALK)
+  expected = attend(data, lengths, window, way=over_cache.padded)
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import tqdm
 
-from benchmarks import accelerator, judging, step_costs, stepping, sweeps
+from benchmarks import (
+  accelerator,
+  judging,
+  limits,
+  step_costs,
+  stepping,
+  sweeps,
+)
 from configs import accelerator as config
 from specjax import verify
 
@@ -77,50 +84,53 @@ def test_a_fit_has_an_interval():
   assert 0.05 < high - low < 0.5
 
 
-def test_the_accelerator_program_runs(tmp_path, capsys):
+def test_the_accelerator_program_runs(tmp_path, capsys, monkeypatch):
   """Toy sizes on this device, in bfloat16; and again: nothing is left."""
   x = dataclasses.replace(
     config.get_config(),
-    sweeps=('benchmarks.limits.plain', 'benchmarks.sweeps.simulated'),
+    sweeps=('benchmarks.sweeps.simulated',),
     results=str(tmp_path / 'results'),
     quick=True,
   )
-  with pytest.MonkeyPatch.context() as patch:
-    # One rate and one maximum: programs are what this test costs.
-    patch.setattr(step_costs, 'shrink', shrink_more)
-    accelerator.main(x)
-    rows = (tmp_path / 'results/rows.jsonl').read_text()
-    accelerator.main(x)
+
+  def shrink(x, shrink=step_costs.shrink):
+    shrink(x)
+    x.rates = (0.5,)  # Programs are what this test costs.
+
+  monkeypatch.setattr(step_costs, 'shrink', shrink)
+  accelerator.main(x)
+  rows = (tmp_path / 'results/rows.jsonl').read_text()
+  accelerator.main(x)
   assert (tmp_path / 'results/rows.jsonl').read_text() == rows
-  limit, other, drawn = map(json.loads, rows.splitlines())
-  assert limit['sweep'] == other['sweep'] == 'limit'
-  assert (limit['size'], other['size']) == (128, 256)
-  for row in (limit, other):
-    assert row['dtype'] == 'bfloat16'
-    assert row['cache_bytes_in_use'] == 2 * 8 * 20 * 2
-    step, bandwidth = row['step_ms'] / 1e3, row['bandwidth_gb_per_second'] * 1e9
-    least = (row['weight_bytes'] + row['cache_bytes_in_use']) / bandwidth
-    np.testing.assert_allclose(row['limit_ratio'], step / least)
-  assert drawn['sweep'] == 'simulated'
-  assert drawn['gamma'] == 2
-  assert 1 <= drawn['tau'] <= 3
+  (row,) = map(json.loads, rows.splitlines())
+  assert (row['sweep'], row['gamma'], row['dtype']) == (
+    'simulated',
+    2,
+    'bfloat16',
+  )
+  assert 1 <= row['tau'] <= 3
   for name in ('v', 'speedup', 'predicted_speedup', 'plain_ms'):
-    assert drawn[name] > 0
-  assert {'versions', 'device', 'commit'} <= drawn.keys()
+    assert row[name] > 0
+  assert {'versions', 'device', 'commit', 'load_before'} <= row.keys()
   last = json.loads(capsys.readouterr().out.splitlines()[-1])
-  assert last['rows'] == 3
-  assert last['limit_ratios'].keys() == {
-    'random, 128 slots',
-    'random, 256 slots',
-  }
+  assert last['rows'] == 1
 
 
-_shrink = step_costs.shrink
-
-
-def shrink_more(x):
-  _shrink(x)
-  x.gammas, x.rates = (1, 2), (0.5,)
+def test_the_limit_is_the_bytes_over_the_bandwidth(bench, monkeypatch):
+  """Steps of 2 s, and readers of 3 and 5 bytes a second."""
+  step = types.SimpleNamespace(run=lambda: stepping.Timed(2.0, 1.0))
+  read = types.SimpleNamespace(read=lambda: np.array([3.0, 5.0]))
+  monkeypatch.setattr(limits, 'Loop', lambda *_, **options: step)
+  monkeypatch.setattr(limits, 'Reader', lambda *_: read)
+  rows = limits.plain(bench)
+  assert [row['size'] for row in rows] == [128, 256]
+  row, _ = rows
+  # Keys and values of one head of 8 entries, 20 tokens in use, 2 bytes.
+  assert row['cache_bytes_in_use'] == 2 * 8 * 20 * 2
+  table = 256 * 32  # of which one row is read
+  assert row['weight_bytes'] == 2 * (row['parameters'] - table)
+  least = (row['weight_bytes'] + row['cache_bytes_in_use']) / 5
+  np.testing.assert_allclose(row['limit_ratio'], 2 / least)
 
 
 def test_real_sizes_need_an_accelerator():
