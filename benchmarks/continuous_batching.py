@@ -29,7 +29,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.batches import Pass, Side, Way
-from experiments import command, measure, prompts, results
+from experiments import command, measure, prompts, results, summaries
 from experiments.build import build
 from experiments.checks import need
 from experiments.settings import ManyPrompts
@@ -219,35 +219,6 @@ def _plain(value: Any):
   return value.item() if isinstance(value, np.generic) else value
 
 
-def table(rows: list[dict]) -> str:
-  """One line for each way and drafter."""
-  head = ['drafter', 'gamma', 'way', 'chunk', 'tokens/s', 'with reading']
-  head += ['x alone', 'x static', 'efficiency', 'tau', 'same text as alone']
-  lines = []
-  for r in rows:
-    efficiency = '-'
-    if r['efficiency'] is not None:
-      low, high = r['efficiency_ci']
-      efficiency = f'{r["efficiency"]:.2f} [{low:.2f}, {high:.2f}]'
-    low, high = r['tokens_per_second_ci']
-    lines.append(
-      [
-        r['drafter'],
-        str(r['gamma'] or '-'),
-        r['way'],
-        str(r['chunk'] or '-'),
-        f'{r["tokens_per_second"]:.0f} [{low:.0f}, {high:.0f}]',
-        f'{r["tokens_per_second_with_reading"]:.0f}',
-        f'{r["times_alone"]:.2f}',
-        f'{r["times_static"]:.2f}',
-        efficiency,
-        f'{r["tau"]:.2f}',
-        f'{r["same_text_as_alone"]:.1%}',
-      ]
-    )
-  return results.markdown(head, lines) + '\n'
-
-
 def summary(rows: list[dict]) -> dict:
   """The numbers that matter, for scripts."""
   return {
@@ -270,8 +241,8 @@ def main(x: ManyPrompts) -> None:
     run(x, folder)
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error
-  folder.write('summary.md', table(folder.rows))
-  print(table(folder.rows))
+  folder.write('summary.md', summaries.many_prompts(folder.rows))
+  print(summaries.many_prompts(folder.rows))
   found = {'results': str(folder.path), **summary(folder.rows)}
   print(json.dumps(found))
 

@@ -21,21 +21,11 @@ import jax
 from tqdm import tqdm
 
 from benchmarks.sweeps import Bench
-from experiments import checks, command, results
+from experiments import checks, command, results, summaries
 from experiments.settings import Speed
 
+
 # Columns of a table that every sweep has, and others where a row has them.
-_HIDDEN = {
-  'sweep',
-  'exponent_of',
-  'weight_bytes',
-  'cache_bytes_in_use',
-  'step_ms_quartiles',
-  'exponent',
-  'exponent_ci',
-}
-
-
 def shrink(x: Speed) -> None:
   """The quick version: toy sizes."""
   for size in (x.target, x.draft):
@@ -80,37 +70,6 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
   return [checks.resolve('sweeps', name) for name in x.sweeps]
 
 
-def _show(value) -> str:
-  if isinstance(value, float):
-    return f'{value:.3g}' if value < 100 else f'{value:.0f}'
-  return str(value)
-
-
-def table(rows: list[dict], settings: set[str]) -> str:
-  """A markdown table for each sweep.
-
-  Args:
-    rows: of all sweeps.
-    settings: fields that say under which conditions a row was measured.
-  """
-  parts = []
-  for name in dict.fromkeys(r['sweep'] for r in rows):
-    mine = [r for r in rows if r['sweep'] == name]
-    head = [k for k in mine[0] if k not in _HIDDEN | settings]
-    text = results.markdown(head, [[_show(r[k]) for k in head] for r in mine])
-    first = mine[0]
-    if 'exponent' in first:
-      text += (
-        f'\n\n{first["exponent_of"]} grows with the power '
-        f'{first["exponent"]:.2f} of size' + ('' if name != 'gamma' else ' + 1')
-      )
-      if first['exponent_ci']:
-        low, high = first['exponent_ci']
-        text += f' [{low:.2f}, {high:.2f}]'
-    parts.append(f'### {name}\n\n{text}\n')
-  return '\n'.join(parts)
-
-
 def conditions(x: Speed) -> dict:
   """What a row's numbers depend on, beside its own fields."""
   return {
@@ -144,7 +103,7 @@ def run(x: Speed) -> None:
         for row in sweep(bench):
           folder.add(row | {'by': name} | facts)
         jax.clear_caches()
-        folder.write('summary.md', table(folder.rows, {'by', *facts}))
+        folder.write('summary.md', summaries.step_costs(folder.rows))
   except ValueError as error:
     raise SystemExit(f'error: {error}') from error
   print((folder.path / 'summary.md').read_text())

@@ -53,6 +53,14 @@ class Explainer(run.Runner):
   predicted; no time is used for both.
   """
 
+  def __init__(self, x: Experiment, asked: int):
+    """Takes the experiment, and the draft length that it asked for."""
+    super().__init__(x)
+    self.asked = asked
+
+  def row(self, method, cell, base, runs):
+    return super().row(method, cell, base, runs) | {'asked_gamma': self.asked}
+
   def measure_costs(self, jobs, bar):
     """Nothing before the first prompt."""
 
@@ -102,17 +110,37 @@ def measure_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
   return timer.times
 
 
-def read_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
-  """The phases from the folder, measured where it has none of this gamma."""
-  file = runner.folder.path / 'phases.json'
-  if file.exists():
-    found = json.loads(file.read_text())
-    if found['gamma'] == gamma:
-      return found['loops']
-  loops = measure_phases(runner, gamma, domain)
-  text = json.dumps({'gamma': gamma, 'loops': loops})
-  runner.folder.write('phases.json', text + '\n')
-  return loops
+def phases(rows: list[dict]) -> dict | None:
+  """The row of the phases; None before they were measured."""
+  found = [r for r in rows if 'loops' in r]
+  return found[-1] if found else None
+
+
+def cells_of(rows: list[dict]) -> list[dict]:
+  """The rows of the cells, by domain, temperature and gamma."""
+  cells = [r for r in rows if 'loops' not in r]
+  return sorted(
+    cells, key=lambda r: (r['domain'], r['temperature'], r['gamma'])
+  )
+
+
+def add_phases(runner: Explainer) -> None:
+  """Measures the phases at the best gamma, where the folder has them not."""
+  rows = runner.folder.rows
+  best = choose(headline(cells_of(rows)))[1]
+  found = phases(rows)
+  if found and found['gamma'] == best['gamma']:
+    return
+  kept = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
+  runner.folder.add(
+    {
+      **{name: best[name] for name in kept},
+      'temperature': None,
+      'asked_gamma': runner.asked,
+      'loops': measure_phases(runner, best['gamma'], best['domain']),
+      **runner.conditions,
+    }
+  )
 
 
 def split(
@@ -133,12 +161,12 @@ def split(
   n = times.shape[1]
   rows = np.random.default_rng(0).integers(n, size=(metrics.RESAMPLES, n))
 
-  def phases(times):
+  def differences(times):
     medians = np.median(times, -1)
     return np.concatenate([medians[:-1] - medians[1:], medians[-1:]])
 
-  value = phases(times)
-  low, high = np.percentile(phases(times[:, rows]), [2.5, 97.5], 1)
+  value = differences(times)
+  low, high = np.percentile(differences(times[:, rows]), [2.5, 97.5], 1)
   return {
     name: metrics.Estimate(*map(float, numbers))
     for name, *numbers in zip(costs.PHASES, value, low, high, strict=True)
@@ -251,32 +279,48 @@ def plot(rows: list[dict], path) -> None:
   figure.savefig(path, dpi=120)
 
 
-def report(runner: run.Runner, asked: int) -> dict:
-  """Writes and prints what was found; returns the last line."""
-  rows = sorted(runner.folder.rows, key=lambda r: r['gamma'])
-  rows.sort(key=lambda r: (r['domain'], r['temperature']))
-  cells = headline(rows)
+def summary(rows: list[dict]) -> str:
+  """The verdict, model against measurement, and where a step goes."""
+  every, found = cells_of(rows), phases(rows)
+  cells = headline(every)
   model, best = choose(cells)
-  loops = read_phases(runner, best['gamma'], best['domain'])
-  found = verdict.decide(facts(cells, loops, asked))
   near = ', '.join(
     f'{_interval(r["speedup"], *r["speedup_ci"])} at {r["gamma"]}'
     for r in cells
     if abs(r['gamma'] - model['gamma']) <= 1
   )
-  text = (
-    f'{found.sentence}\n\n{speed_table(rows)}\n'
+  parts = [
+    speed_table(every),
     f'Best gamma by the model: {model["gamma"]}; measured there and beside '
-    f'it: {near}.\n\n'
-    f'### Where a step goes, {best["domain"]}, temperature 0\n\n'
-    f'{phase_table(loops, best)}\n'
-  )
-  runner.folder.write('summary.md', text)
-  plot(rows, runner.folder.path / 'speedup.png')
+    f'it: {near}.\n',
+  ]
+  if found:
+    parts.insert(0, f'{decide(rows).sentence}\n')
+    parts.append(
+      f'### Where a step goes, {best["domain"]}, temperature 0\n\n'
+      f'{phase_table(found["loops"], best)}\n'
+    )
+  return '\n'.join(parts)
+
+
+def decide(rows: list[dict]) -> verdict.Verdict:
+  """What would help most."""
+  cells = headline(cells_of(rows))
+  loops = phases(rows)['loops']
+  return verdict.decide(facts(cells, loops, cells[0]['asked_gamma']))
+
+
+def report(folder: results.Folder) -> dict:
+  """Writes and prints what was found; returns the last line."""
+  text = summary(folder.rows)
+  folder.write('summary.md', text)
+  plot(cells_of(folder.rows), folder.path / 'speedup.png')
   print(text)
+  best = choose(headline(cells_of(folder.rows)))[1]
+  found = decide(folder.rows)
   names = ('c', 'v', 'tau', 'predicted_speedup', 'speedup')
   return {
-    'results': str(runner.folder.path),
+    'results': str(folder.path),
     **{name: best[name] for name in names},
     'ratio_ci': best['measured_over_predicted_ci'],
     'best_gamma': best['gamma'],
@@ -290,9 +334,12 @@ def main(x: Experiment) -> None:
     asked = narrow(x)
     if x.quick:
       run.shrink(x)
-    runner = Explainer(x)
+    if not x.timed:
+      raise ValueError('timed is False, but speed is explained: leave it True')
+    runner = Explainer(x, asked)
     runner.run()
-    last = report(runner, asked)
+    add_phases(runner)
+    last = report(runner.folder)
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error
   print(json.dumps(last))

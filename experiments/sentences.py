@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable
 
+from experiments import explain, ranking
 from experiments import findings as page
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Rows, pick
 
@@ -189,4 +190,144 @@ def findings(rows: Rows) -> str:
     '[results/findings.md](results/findings.md) has every cell, and '
     '[results/papers.md](results/papers.md) every published table with what it '
     'needs.'
+  )
+
+
+def explain_conditions(rows: Rows) -> str:
+  """Where the speed was explained, and how steady the machine was."""
+  there = explain.cells_of(rows['explain'])
+  plain = [t for r in there for t in r['seconds_per_step']['plain']]
+  low, high = (f'{1e3 * t:.1f}' for t in (min(plain), max(plain)))
+  return _paragraph(
+    f'{conditions(there)}; a plain step took {low} to {high} ms within the run.'
+  )
+
+
+def explain_verdict(rows: Rows) -> str:
+  """The sentence of the verdict."""
+  return textwrap.fill(
+    explain.decide(rows['explain']).sentence,
+    80,
+    initial_indent='> ',
+    subsequent_indent='> ',
+  )
+
+
+def explain_agreement(rows: Rows) -> str:
+  """How well the model of costs meets what was measured."""
+  there = explain.cells_of(rows['explain'])
+  meets = sum(
+    r['measured_over_predicted_ci'][0] <= 1.05
+    and r['measured_over_predicted_ci'][1] >= 0.95
+    for r in there
+  )
+  return _paragraph(
+    'Measured over predicted is '
+    f'{_range(r["measured_over_predicted"] for r in there)}; its interval meets '
+    f'0.95 to 1.05 in {meets} of {len(there)} cells.'
+  )
+
+
+def predict(rows: Rows) -> str:
+  """How the prediction fared, and what it recommends."""
+  board = ranking.Board(rows['predict'])
+  return (
+    _paragraph(board.verdict()) + '\n\n' + _paragraph(board.recommendation())
+  )
+
+
+def predict_conditions(rows: Rows) -> str:
+  there = [r for r in rows['predict'] if r['part'] == 'replay']
+  tokens = sum(
+    r['tokens'] for r in there if r['drafter'] == there[0]['drafter']
+  )
+  first = [r for r in rows['predict'] if r['part'] == 'cost']
+  steps = [1e3 * r['plain_seconds'] for r in first]
+  return _paragraph(
+    f'On {_many(there, "device")}: batch 1, {_many(there, "prompts")} prompts of '
+    f'each domain, {tokens:,} tokens of the target in all; a plain step took '
+    f'{_range(steps, 1)} ms.'
+  )
+
+
+def maximum(rows: Rows) -> str:
+  """What a larger cache costs, and how near a step is to its bytes."""
+  there = rows['limit']
+  found = [r for r in there if r['sweep'] == 'limit']
+  items = []
+  for model in dict.fromkeys(r['model'] for r in found):
+    small, large = sorted(pick(found, model=model), key=lambda r: r['size'])
+    items.append(
+      f'{small["parameters"] / 1e6:.0f}M parameters: '
+      f'{small["step_ms"]:.1f} ms, {small["limit_ratio"]:.2f} times what reading '
+      'its weights and the cache in use takes at '
+      f'{small["bandwidth_gb_per_second"]:.0f} GB/s, as measured in the same '
+      f'minutes; with {large["size"]:,} slots instead of {small["size"]:,} '
+      f'{large["step_ms"] / small["step_ms"]:.2f} times as long'
+    )
+  for row in there:
+    if row['sweep'] == 'transformers' and row['way'] == 'transformers':
+      items.append(
+        f'transformers takes {row["ratio"]:.2f} times as long for a token on '
+        'the same weights'
+      )
+  return _bullets(items)
+
+
+def growth(rows: Rows) -> str:
+  """With which power of a size a step grows."""
+  items = []
+  for row in rows['step_costs']:
+    if row.get('exponent') is None:
+      continue
+    mine = pick(rows['step_costs'], sweep=row['sweep'])
+    if row is not mine[0]:
+      continue
+    what = 'scoring' if row['sweep'] == 'gamma' else 'a plain step'
+    size = 'gamma + 1' if row['sweep'] == 'gamma' else f'the {row["sweep"]}'
+    low, high = row['exponent_ci']
+    items.append(
+      f'{what} as the power {row["exponent"]:.2f} [{low:.2f}, {high:.2f}] of '
+      f'{size}, {mine[0]["size"]:,} to {mine[-1]["size"]:,}'
+    )
+  return _bullets(items)
+
+
+def judging(rows: Rows) -> str:
+  """The share of a step that sampling and verification take."""
+  there = [r for r in rows['step_costs'] if r['sweep'] == 'judge']
+  items = []
+  for size in sorted({r['size'] for r in there}):
+    mine = [r for r in pick(there, size=size) if r['stages'] != 'all']
+    worst = max(mine, key=lambda r: r['share'])
+    items.append(
+      f'{size:,} tokens: {_percent(r["share"] for r in mine)} of a step with one '
+      f'stage, the most with {worst["stages"]} at gamma {worst["gamma"]}; '
+      f'{max(r["share"] for r in pick(there, size=size, stages="all")):.0%} with '
+      'all of them'
+    )
+  return _bullets(items)
+
+
+def simulated(rows: Rows) -> str:
+  """Speed-ups for a given acceptance."""
+  there = [r for r in rows['step_costs'] if r['sweep'] == 'simulated']
+  words = []
+  for rate in sorted({r['size'] for r in there}):
+    best = max(pick(there, size=rate), key=lambda r: r['speedup'])
+    words.append(
+      f'{best["speedup"]:.2f} at {rate:g} (gamma {best["gamma"]}, predicted '
+      f'{best["predicted_speedup"]:.2f})'
+    )
+  return _paragraph(
+    f'Simulated acceptance gives {", ".join(words)} times plain decoding.'
+  )
+
+
+def many_prompts(rows: Rows) -> str:
+  """Where many prompts were measured."""
+  there = rows['continuous_batching']
+  return _paragraph(
+    f'On {_many(there, "device")}, jax {there[0]["versions"]["jax"]}: '
+    f'{_many(there, "prompts")} prompts, {_many(there, "rows")} rows.'
   )

@@ -2,10 +2,35 @@
 
 from collections.abc import Callable
 
-from experiments import parity, results
+from experiments import explain, parity, ranking, results
 from experiments.certificate import report
+from experiments.markdown import markdown
 
 Summary = Callable[[list[dict]], str]
+_HIDDEN = {
+  # Where and how rows were measured.
+  'schema',
+  'by',
+  'config',
+  'target',
+  'draft',
+  'dtype',
+  'used',
+  'repeats',
+  'steps',
+  'load_before',
+  'versions',
+  'device',
+  'commit',
+  # What the text below a table says.
+  'sweep',
+  'exponent_of',
+  'weight_bytes',
+  'cache_bytes_in_use',
+  'step_ms_quartiles',
+  'exponent',
+  'exponent_ci',
+}
 
 
 def peers(rows: list[dict]) -> str:
@@ -34,11 +59,75 @@ def peers(rows: list[dict]) -> str:
   return '\n'.join(parts).strip() + '\n'
 
 
+def _show(value) -> str:
+  if isinstance(value, float):
+    return f'{value:.3g}' if value < 100 else f'{value:.0f}'
+  return str(value)
+
+
+def step_costs(rows: list[dict]) -> str:
+  """What a step costs: a table for each sweep."""
+  parts = []
+  for name in dict.fromkeys(r['sweep'] for r in rows):
+    mine = [r for r in rows if r['sweep'] == name]
+    head = [k for k in mine[0] if k not in _HIDDEN]
+    text = markdown(head, [[_show(r[k]) for k in head] for r in mine])
+    first = mine[0]
+    if 'exponent' in first:
+      text += (
+        f'\n\n{first["exponent_of"]} grows with the power '
+        f'{first["exponent"]:.2f} of size' + ('' if name != 'gamma' else ' + 1')
+      )
+      if first['exponent_ci']:
+        low, high = first['exponent_ci']
+        text += f' [{low:.2f}, {high:.2f}]'
+    parts.append(f'### {name}\n\n{text}\n')
+  return '\n'.join(parts)
+
+
+def many_prompts(rows: list[dict]) -> str:
+  """Many prompts through few rows: a line for each way and drafter."""
+  head = ['drafter', 'gamma', 'way', 'chunk', 'tokens/s', 'with reading']
+  head += ['x alone', 'x static', 'efficiency', 'tau', 'same text as alone']
+  lines = []
+  for r in rows:
+    efficiency = '-'
+    if r['efficiency'] is not None:
+      low, high = r['efficiency_ci']
+      efficiency = f'{r["efficiency"]:.2f} [{low:.2f}, {high:.2f}]'
+    low, high = r['tokens_per_second_ci']
+    lines.append(
+      [
+        r['drafter'],
+        str(r['gamma'] or '-'),
+        r['way'],
+        str(r['chunk'] or '-'),
+        f'{r["tokens_per_second"]:.0f} [{low:.0f}, {high:.0f}]',
+        f'{r["tokens_per_second_with_reading"]:.0f}',
+        f'{r["times_alone"]:.2f}',
+        f'{r["times_static"]:.2f}',
+        efficiency,
+        f'{r["tau"]:.2f}',
+        f'{r["same_text_as_alone"]:.1%}',
+      ]
+    )
+  return f'### Many prompts\n\n{markdown(head, lines)}\n'
+
+
+def predictions(rows: list[dict]) -> str:
+  """Predicted beside measured, and the recommendation."""
+  return ranking.Board(rows).summary()
+
+
 # A field that the rows of a kind have and no other rows do.
 _KINDS: tuple[tuple[str, Summary], ...] = (
+  ('asked_gamma', explain.summary),
   ('acceptance_by_position', results.summary),
   ('against', parity.table),
   ('seconds_by_prompt', peers),
+  ('sweep', step_costs),
+  ('times_static', many_prompts),
+  ('draft', predictions),
   ('part', report.text),
 )
 

@@ -1,7 +1,6 @@
 """Explaining a tiny pair: rows, phases, resume; costs; programs kept."""
 
 import json
-import types
 
 import jax
 import numpy as np
@@ -44,6 +43,7 @@ ROW = {
   'baseline_tokens_per_second': 500.0,
   'seconds': 0.5,
   'steps': 200,
+  'asked_gamma': 2,
 }
 
 
@@ -56,8 +56,8 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
   times = [2e-3], [1e-3], [6e-4], [5e-4], [1e-4]
   loops = dict(zip(explain.LOOPS, times, strict=True)) | {'plain': [2e-3]}
   phases = {'plain': loops, 'speculative': loops}
-  folder.write('phases.json', json.dumps({'gamma': 2, 'loops': phases}))
-  last = explain.report(types.SimpleNamespace(folder=folder), 2)
+  folder.add({'gamma': 2, 'loops': phases})
+  last = explain.report(folder)
   assert last['best_gamma'] == 2
   assert last['ratio_ci'] == [0.9, 1.1]
   assert last['speedup'] == last['predicted_speedup'] == 1.34
@@ -91,7 +91,7 @@ def explained(folder, tmp_path_factory):
 def test_the_last_line_has_what_was_promised(explained):
   printed, out = explained
   last = json.loads(printed[-1])
-  row = json.loads((out / 'rows.jsonl').read_text())
+  row = json.loads((out / 'rows.jsonl').read_text().splitlines()[0])
   for name in ('c', 'v', 'tau', 'predicted_speedup', 'speedup'):
     assert last[name] == row[name]
   assert last['predicted_speedup'] == pytest.approx(
@@ -106,7 +106,8 @@ def test_the_last_line_has_what_was_promised(explained):
 
 @pytest.mark.slow
 def test_costs_are_those_of_the_repetitions(explained):
-  row = json.loads((explained[1] / 'rows.jsonl').read_text())
+  text = (explained[1] / 'rows.jsonl').read_text()
+  row = json.loads(text.splitlines()[0])
   times = {n: np.array(t) for n, t in row['seconds_per_step'].items()}
   assert {len(t) for t in times.values()} == {2}  # One for each prompt.
   v = np.median(times['scored'] / times['plain'])

@@ -18,6 +18,7 @@ from benchmarks import (
   sweeps,
 )
 from configs import accelerator as config
+from experiments import summaries
 from specjax import verify
 
 RATE = 0.8
@@ -174,11 +175,11 @@ def test_stages_are_all_there_are():
 
 def test_tables_show_what_was_measured():
   rows = [
-    {'sweep': 'batch', 'size': n, 'step_ms': 2.0 * n, 'seed': 3}
+    {'sweep': 'batch', 'size': n, 'step_ms': 2.0 * n, 'config': 'a'}
     | {'exponent': 1.0, 'exponent_ci': [0.9, 1.1], 'exponent_of': 'step_ms'}
     for n in (1, 2)
   ]
-  text = step_costs.table(rows, {'seed'})
+  text = summaries.step_costs(rows)
   assert '| size | step_ms |' in text
   assert 'step_ms grows with the power 1.00 of size [0.90, 1.10]' in text
-  assert 'seed' not in text
+  assert 'config' not in text

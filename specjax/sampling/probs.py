@@ -11,38 +11,57 @@ from specjax.sampling.values import Sampling
 from specjax.types import Scores
 
 
-def _largest_bits(holds, dtype):
-  """Largest non-negative float t for which holds(t), by bisection.
+def _keep_from(probs, holds):
+  """Probabilities [V] from the largest t on for which holds(kept) is true.
 
-  Non-negative floats order as their bits do, so the answer is exact after as
-  many turns as there are bits. `holds` must be true at 0 and monotone.
+  `kept` is true where a probability is at least t. Non-negative floats order as
+  their bits do, so bisection over the bits is exact. It ends when a single
+  probability is left between the bounds, mostly long before the last bit.
+
+  Args:
+    probs: [V].
+    holds: of a mask [V]; true where all are kept, and monotone.
   """
-  width = jnp.finfo(dtype).bits
+  width = jnp.finfo(probs.dtype).bits
   bits = jnp.dtype(f'int{width}')
 
-  def turn(i, low):
-    middle = low | jnp.asarray(1, bits) << (width - 2 - i).astype(bits)
-    value = jax.lax.bitcast_convert_type(middle, dtype)
-    # Patterns beyond infinity are NaN, for which nothing holds.
-    return jnp.where(holds(value), middle, low)
+  def more(carry):
+    i, _, at_low, at_high = carry
+    return (i < width - 1) & (at_low - at_high > 1)
 
-  low = jax.lax.fori_loop(0, width - 1, turn, jnp.zeros((), bits))
-  return jax.lax.bitcast_convert_type(low, dtype)
+  def turn(carry):
+    i, low, at_low, at_high = carry
+    middle = low | jnp.asarray(1, bits) << (width - 2 - i).astype(bits)
+    # Patterns beyond infinity are NaN, which nothing reaches.
+    kept = probs >= jax.lax.bitcast_convert_type(middle, probs.dtype)
+    count, enough = jnp.sum(kept, dtype=jnp.int32), holds(kept)
+    return (
+      i + 1,
+      jnp.where(enough, middle, low),
+      jnp.where(enough, count, at_low),
+      jnp.where(enough, at_high, count),
+    )
+
+  size = jnp.int32(probs.shape[-1])
+  start = jnp.int32(0), jnp.zeros((), bits), size, jnp.int32(0)
+  low = jax.lax.while_loop(more, turn, start)[1]
+  cut = jax.lax.bitcast_convert_type(low, probs.dtype)
+  return jnp.where(probs >= cut, probs, 0)
 
 
 def _keep_top_k(probs, k):
   k = jnp.where(k > 0, k, probs.shape[-1])
-  cut = _largest_bits(lambda t: jnp.sum(probs >= t) >= k, probs.dtype)
-  return jnp.where(probs >= cut, probs, 0)
+  return _keep_from(probs, lambda kept: jnp.sum(kept) >= k)
 
 
 def _keep_top_p(probs, top_p):
   # The sum of all may fall short of 1 by rounding: the bound follows it.
   goal = top_p.astype(probs.dtype) * probs.sum()
-  cut = _largest_bits(
-    lambda t: jnp.sum(jnp.where(probs >= t, probs, 0)) >= goal, probs.dtype
-  )
-  return jnp.where((probs >= cut) | (top_p >= 1), probs, 0)
+
+  def enough(kept):
+    return jnp.sum(jnp.where(kept, probs, 0)) >= goal
+
+  return jnp.where(top_p >= 1, probs, _keep_from(probs, enough))
 
 
 def _keep_min_p(probs, min_p):
