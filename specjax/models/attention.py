@@ -154,6 +154,7 @@ def attend(
   block = None if bias is None else bias.block
   part = attend_some(q, flight.k, flight.v, keep, cap, block)
   if cache is not None:
+    assert way is not None
     first = None if window is None else positions - (window - 1)
 
     def lift(slot):
