@@ -126,3 +126,10 @@ def test_unknown_papers_and_tables_are_named():
   x.table = 'Table 9'
   with pytest.raises(ValueError, match='its tables are Table 1, '):
     published.rows_of(x)
+
+
+def test_methods_without_a_cell_of_ours_are_said_to_be_missing():
+  said = 'are of methods not in the project'
+  board = CONFIGS['configs/papers/spec_bench.py:7b']
+  assert said in published.table_published(board, [])
+  assert said not in published.table_published(_table(), [])
