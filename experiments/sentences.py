@@ -216,15 +216,15 @@ def explain_verdict(rows: Rows) -> str:
 def explain_agreement(rows: Rows) -> str:
   """How well the model of costs meets what was measured."""
   there = explain.cells_of(rows['explain'])
+  ratios = [r['measured_over_predicted'] for r in there]
   meets = sum(
     r['measured_over_predicted_ci'][0] <= 1.05
     and r['measured_over_predicted_ci'][1] >= 0.95
     for r in there
   )
   return _paragraph(
-    'Measured over predicted is '
-    f'{_range(r["measured_over_predicted"] for r in there)}; its interval meets '
-    f'0.95 to 1.05 in {meets} of {len(there)} cells.'
+    f'Measured over predicted is {_range(ratios)}; its interval meets 0.95 to '
+    f'1.05 in {meets} of {len(there)} cells.'
   )
 
 
@@ -237,16 +237,14 @@ def predict(rows: Rows) -> str:
 
 
 def predict_conditions(rows: Rows) -> str:
-  there = [r for r in rows['predict'] if r['part'] == 'replay']
-  tokens = sum(
-    r['tokens'] for r in there if r['drafter'] == there[0]['drafter']
-  )
-  first = [r for r in rows['predict'] if r['part'] == 'cost']
-  steps = [1e3 * r['plain_seconds'] for r in first]
+  """Where it was predicted, and how steady the machine was."""
+  there = pick(rows['predict'], part='replay')
+  mine = pick(there, drafter=there[0]['drafter'])
+  steps = [1e3 * r['plain_seconds'] for r in pick(rows['predict'], part='cost')]
   return _paragraph(
-    f'On {_many(there, "device")}: batch 1, {_many(there, "prompts")} prompts of '
-    f'each domain, {tokens:,} tokens of the target in all; a plain step took '
-    f'{_range(steps, 1)} ms.'
+    f'On {_many(there, "device")}: batch 1, {_many(there, "prompts")} prompts '
+    f'of each domain, {sum(r["tokens"] for r in mine):,} tokens of the target '
+    f'in all; a plain step took {_range(steps, 1)} ms.'
   )
 
 
@@ -259,8 +257,8 @@ def maximum(rows: Rows) -> str:
     small, large = sorted(pick(found, model=model), key=lambda r: r['size'])
     items.append(
       f'{small["parameters"] / 1e6:.0f}M parameters: '
-      f'{small["step_ms"]:.1f} ms, {small["limit_ratio"]:.2f} times what reading '
-      'its weights and the cache in use takes at '
+      f'{small["step_ms"]:.1f} ms, {small["limit_ratio"]:.2f} times what '
+      'reading its weights and the cache in use takes at '
       f'{small["bandwidth_gb_per_second"]:.0f} GB/s, as measured in the same '
       f'minutes; with {large["size"]:,} slots instead of {small["size"]:,} '
       f'{large["step_ms"] / small["step_ms"]:.2f} times as long'
@@ -300,11 +298,11 @@ def judging(rows: Rows) -> str:
   for size in sorted({r['size'] for r in there}):
     mine = [r for r in pick(there, size=size) if r['stages'] != 'all']
     worst = max(mine, key=lambda r: r['share'])
+    every = pick(there, size=size, stages='all')
     items.append(
-      f'{size:,} tokens: {_percent(r["share"] for r in mine)} of a step with one '
-      f'stage, the most with {worst["stages"]} at gamma {worst["gamma"]}; '
-      f'{max(r["share"] for r in pick(there, size=size, stages="all")):.0%} with '
-      'all of them'
+      f'{size:,} tokens: {_percent(r["share"] for r in mine)} of a step with '
+      f'one stage, the most with {worst["stages"]} at gamma {worst["gamma"]}; '
+      f'{max(r["share"] for r in every):.0%} with all of them'
     )
   return _bullets(items)
 
