@@ -115,6 +115,7 @@ def folder(tmp_path_factory):
   return path
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_text(folder):
   flags = [
     f'--config={folder / "config.py"}',

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -25,6 +27,7 @@ def script_of(notebook: dict) -> str:
   return '\n\n'.join(parts)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_without_a_tpu(tmp_path):
   """In a folder of its own, where its results go."""
   for name in ('experiments', 'configs', 'specjax', 'notebooks'):
