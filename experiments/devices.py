@@ -1,8 +1,8 @@
 """The mesh of an experiment: what is refused, what each device will hold.
 
 Everything here is known before weights are read. Refused is a mesh that does
-not divide the batch or the query heads; key-value heads, vocabularies and
-widths that it does not divide stay whole on every device.
+not divide the batch or the query heads; key-value heads (with all attention),
+vocabularies and widths that it does not divide stay whole on every device.
 """
 
 import dataclasses

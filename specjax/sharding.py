@@ -106,6 +106,10 @@ class Layout:
       names.append(name)
     return NamedSharding(self.mesh, P(*names))
 
+  def keeps_whole(self, axis: str, size: int) -> bool:
+    """Whether an axis of a size is split over no devices."""
+    return self.place((axis,), (size,)).spec[0] is None
+
   def of_rows(self, tree: Any) -> Any:
     """Shardings of arrays whose first axis is the batch; caches by heads."""
 

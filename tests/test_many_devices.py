@@ -92,14 +92,19 @@ def test_a_step_exchanges_what_it_must(found):
   none = {'turn_count': 0, 'turn_bytes': 0}
   rows = found['ngram 8x1 False']['collectives']
   assert rows == {'all-reduce': {'count': 1, 'bytes': 1} | none}
-  # The embedding and two of each layer, for 8 rows of 3 tokens, 16 wide. The
-  # draft is whole everywhere.
-  sums = {'count': 1 + 2 * 2, 'bytes': 5 * 8 * 3 * 16 * 8}
+  # The embedding and each MLP, for 8 rows of 3 tokens, 16 wide. Eight devices
+  # do not divide four heads: attention is whole, and so is the draft.
+  sums = {'count': 1 + 2, 'bytes': 3 * 8 * 3 * 16 * 8}
   logits = {'count': 1, 'bytes': 8 * 3 * 32 * 8}
   assert found['lm 1x8 False']['collectives'] == {
     'all-reduce': sums | none,
     'all-gather': logits | none,
   }
+  # Both models split: five sums and one for all rows; the draft three, twice.
+  both = found['lm 2x4 True']['collectives']
+  assert both.keys() == {'all-reduce', 'all-gather'}
+  assert both['all-reduce']['count'] == 5 + 1 + 2 * 3
+  assert both['all-gather']['count'] == 1 + 2
 
 
 @pytest.fixture(scope='module')
@@ -110,6 +115,7 @@ def folder(tmp_path_factory):
   return path
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_text(folder):
   flags = [
     f'--config={folder / "config.py"}',

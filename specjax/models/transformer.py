@@ -206,10 +206,16 @@ def shardings(config: TransformerConfig, layout: Layout):
   boxed = jax.eval_shape(
     functools.partial(_init_boxed, config), jax.random.key(0)
   )
+  # Query heads go with the keys they read. Split without these, the compiler
+  # would split the cache for them, and gather it again at every step.
+  whole = layout.keeps_whole('kv_heads', config.num_kv_heads)
+
+  def place(box):
+    axes = [None if whole and x == 'heads' else x for x in box.names]
+    return layout.place(axes, box.value.shape)
+
   return jax.tree.map(
-    lambda box: layout.place(box.names, box.value.shape),
-    boxed,
-    is_leaf=lambda x: isinstance(x, nn.Partitioned),
+    place, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned)
   )
 
 
