@@ -12,7 +12,8 @@ from tests.many_devices import SIZES
 from tests.test_run import CONFIG, ROOT
 
 QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1', 'JAX_PLATFORMS': 'cpu'}
-EIGHT = {'XLA_FLAGS': '--xla_force_host_platform_device_count=8'}
+FLAGS = os.environ.get('XLA_FLAGS', '')
+EIGHT = {'XLA_FLAGS': f'{FLAGS} --xla_force_host_platform_device_count=8'}
 
 
 def python(*arguments, **environment) -> subprocess.CompletedProcess:

@@ -63,7 +63,6 @@ def test_many_devices_run_without_a_tpu(tmp_path, monkeypatch):
   """On simulated ones, as the notebook says."""
   # Most of the time goes into compiling programs that run for an instant.
   monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
-  monkeypatch.delenv('XLA_FLAGS', raising=False)
   shown = notebooks.run_cells(
     notebooks.ROOT / 'notebooks' / 'cloud_tpu.ipynb',
     skip_tags=('install',),
