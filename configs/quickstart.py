@@ -2,12 +2,13 @@
 
   python -m experiments.run --config configs/quickstart.py
 
-About four and a half minutes on two idle cores of an AMD EPYC (Zen 4), one of
-them for compiling; `--config.quick` takes less than one. To expect on code with
-draft-128: tau 2.4 at both temperatures, about 1.5 times plain decoding.
+Four to five minutes on two idle cores of an AMD EPYC (Zen 4), one of them for
+compiling; `--config.quick` takes about one. To expect on code with draft-128:
+tau 2.4 at both temperatures, 1.5 to 2 times plain decoding: the slower the
+memory, the more.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment
+from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
 _LM = 'specjax.drafters.lm.load'
@@ -26,4 +27,5 @@ def get_config() -> Experiment:
         'specjax.drafters.counts.load', 2, pair.path('bigram')
       ),
     },
+    prompts=Prompts(count=16),
   )

@@ -33,7 +33,6 @@ from experiments.checks import need
 from experiments.settings import Experiment
 from specjax import metrics, theory
 
-SCHEMA = 1
 GAMMAS = (1, 2, 3, 4, 6)
 
 
@@ -60,6 +59,11 @@ def check(x: Experiment) -> None:
     x.batch == 1,
     f'batch is {x.batch}, but rows are replayed one by one: choose 1',
   )
+  need(
+    max(x.gammas or GAMMAS) < x.max_new_tokens,
+    f'gammas: {max(x.gammas or GAMMAS)} is not less than the '
+    f'{x.max_new_tokens} of max_new_tokens: draft less, or decode more',
+  )
 
 
 class Predictor:
@@ -73,13 +77,6 @@ class Predictor:
     self.x = x
     self.runner = run.Runner(x)
     self.built, self.folder = self.runner.built, self.runner.folder
-    for row in self.folder.rows:
-      need(
-        row.get('schema') == SCHEMA,
-        f'results: {self.folder.path} holds rows of schema '
-        f'{row.get("schema")}, and this program writes {SCHEMA}: choose '
-        'another folder with --config.results',
-      )
     self.groups = [
       (domain, t) for domain in self.runner.prompts for t in x.temperatures
     ]
@@ -97,7 +94,6 @@ class Predictor:
       results.plain(
         {
           'part': part,
-          'schema': SCHEMA,
           **dict.fromkeys(results.KEY),
           'config': self.x.name,
           'target': self.built.target,
@@ -309,6 +305,8 @@ def main(x: Experiment) -> None:
     shrink(x)
   try:
     predictor = Predictor(x)
+    if predictor.folder.warning:
+      print(predictor.folder.warning, file=sys.stderr)
     predictor.run()
   except (ValueError, measure.NotFinite) as error:
     raise SystemExit(f'error: {error}') from error

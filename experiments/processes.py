@@ -60,7 +60,13 @@ def join(mesh: Mesh) -> None:
   if mesh.processes == 1:
     return
   if mesh.processes == 0:
-    jax.distributed.initialize(initialization_timeout=mesh.timeout)
+    try:
+      jax.distributed.initialize(initialization_timeout=mesh.timeout)
+    except ValueError as error:
+      raise ValueError(
+        f'mesh.processes is 0, but this is no cluster that is known ({error}): '
+        'give mesh.processes, mesh.process and mesh.coordinator'
+      ) from error
     return
   meet(mesh)
   jax.distributed.initialize(

@@ -57,6 +57,10 @@ def _made(kind: str, name: str, rows: Rows) -> str:
       raise ValueError(f'{where}: experiments/sentences.py has no {name}')
     try:
       return getattr(sentences, name)(rows) + '\n'
+    except KeyError as error:
+      raise ValueError(
+        f'{where}: no rows or no field in results: {error.args[0]}'
+      ) from error
     except (LookupError, TypeError, ValueError) as error:
       raise ValueError(
         f'{where}: its rows lack something: {error!r}'

@@ -20,6 +20,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from experiments import differences, plots, results, samples
+from experiments.markdown import with_interval
 
 FILE = 'report.html'
 # What a row must have to be shown; others may be null or missing.
@@ -114,12 +115,16 @@ def render(rows: list[dict], texts: list[dict]) -> str:
   """
   check(rows)
   tables = results.cells(rows) + differences.tables(rows)
+  best, gain = results.best(rows), ''
+  if best:
+    gain = with_interval(best['speedup'], best['speedup_ci'], best['prompts'])
   figures = [(make.__doc__.split('\n')[0], make(rows)) for make in FIGURES]
   return _page(
     'report.html',
     texts,
     first=rows[0],
-    best=results.best(rows),
+    best=best,
+    gain=gain,
     tables=tables,
     figures=[(title, picture(figure)) for title, figure in figures],
   )

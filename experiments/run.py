@@ -345,6 +345,7 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
   folder.write('summary.md', text)
   folder.write('report.html', report.render(folder.rows, texts))
   print(text)
+  print(f'{folder.path / "report.html"} has the same and a few texts')
   usage = resource.getrusage(resource.RUSAGE_SELF)
   print(
     json.dumps(

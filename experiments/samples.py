@@ -17,7 +17,7 @@ from experiments.results import KEY, Folder
 from specjax.models import reading
 
 FILE = 'samples.jsonl'
-METHODS = 3  # so many are shown: each compiles a program that records
+METHODS = 2  # so many are shown: each compiles a program that records
 CELLS = 4  # a text of so many domains and temperatures, of each of them
 TOKENS = 64  # of each text
 PROMPT = 32  # tokens of the end of a prompt that are shown

@@ -37,6 +37,7 @@ SPECS = {
   'ngram': Spec(TABLE, ngram.make(3), verify.token, (10,)),
   'tree': Spec(TABLE, lm_tree.make(TABLE, (0, 0)), verify.recursive, (10,)),
 }
+QUICK = ('lm', 'ngram')
 USUAL = {f'usual {name}': name for name in models.DRAFTERS}
 
 
@@ -100,8 +101,12 @@ def assert_equal(one, other):
 @pytest.mark.parametrize(
   'name',
   [
-    *SPECS,
-    *(pytest.param(name, marks=pytest.mark.slow) for name in USUAL),
+    *QUICK,
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in (*SPECS, *USUAL)
+      if name not in QUICK
+    ),
   ],
 )
 def test_a_text_is_the_one_its_prompt_has_alone(name):

@@ -123,12 +123,13 @@ def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
   assert found == {'draft': True, 'ngram': False}
 
 
-def test_rows_of_another_schema_are_refused(folder, tmp_path):
+def test_rows_of_another_schema_are_left_out(folder, tmp_path):
   x = experiment(folder, results=str(tmp_path / 'a'))
   first = predict.Predictor(x)
   first.folder.add({'schema': 0, 'domain': None})
-  with pytest.raises(ValueError, match=r'rows of schema 0, and .* writes 1'):
-    predict.Predictor(x)
+  again = predict.Predictor(x).folder
+  assert again.rows == []
+  assert 'their schema is 0, this program reads 1' in again.warning
 
 
 # The board.

@@ -24,12 +24,13 @@ def row(**changes):
   return {
     'config': 'tiny', 'target': 'big', 'drafter': 'small', 'verifier': 'token',
     'gamma': 2, 'domain': 'code', 'temperature': 0.0, 'lossless': True,
-    'batch': 1, 'prompts': 3, 'drafted': 20, 'histogram': [4, 3, 3],
+    'batch': 1, 'prompts': 8, 'drafted': 20, 'histogram': [4, 3, 3],
+    'tau_without_bonus': 0.9,
     'alpha': 0.5, 'alpha_ci': [0.4, 0.7], 'tau': 1.9, 'tau_ci': [1.8, 2.0],
     'acceptance_by_position': [0.6, 0.3], 'tokens_per_second': 90.0,
     'baseline_tokens_per_second': 60.0, 'speedup': 1.5,
     'speedup_ci': [1.25, 1.625], 'predicted_speedup': 1.6, 'c': 0.1, 'v': 1.2,
-    'repetition': 0.25, 'identical_to_plain': 3, 'differences': [],
+    'repetition': 0.25, 'identical_to_plain': 8, 'differences': [],
     'seed': 0, 'device': 'abacus', 'versions': {'jax': '1'}, 'commit': None,
   } | changes  # fmt: skip
 
@@ -223,7 +224,9 @@ def test_a_report_is_made_again_without_weights(folder, capsys):
     (lambda path: (path / 'config.json').unlink(), 'has no config.json'),
     (lambda path: (path / 'rows.jsonl').unlink(), 'has no rows yet'),
     (
-      lambda path: (path / 'rows.jsonl').write_text('{"drafter": "a"}\n'),
+      lambda path: (path / 'rows.jsonl').write_text(
+        '{"schema": 1, "drafter": "a"}\n'
+      ),
       'row 1 has no verifier, gamma, .*another program or an older version',
     ),
     (

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from experiments import measure, results, run
+from specjax import generate
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -211,7 +212,7 @@ def test_drafters_of_one_program_have_alphas_of_their_own():
 
   def method(drafter):
     return types.SimpleNamespace(
-      drafter=drafter, single='the same', chance=run.PARTS
+      drafter=drafter, single='the same', chance=generate.PARTS
     )
 
   methods = [method('before'), method('after'), method('after')]
