@@ -327,5 +327,6 @@ def many_prompts(rows: Rows) -> str:
   there = rows['continuous_batching']
   return _paragraph(
     f'On {_many(there, "device")}, jax {there[0]["versions"]["jax"]}: '
-    f'{_many(there, "prompts")} prompts, {_many(there, "rows")} rows.'
+    f'{_many(there, "prompts")} prompts, {_many(there, "batch")} rows, '
+    f'temperature {there[0]["temperature"]:g}.'
   )
