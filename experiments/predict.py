@@ -60,6 +60,11 @@ def check(x: Experiment) -> None:
     f'batch is {x.batch}, but rows are replayed one by one: choose 1',
   )
   need(
+    x.mesh.data * x.mesh.model == 1,
+    f'mesh is {x.mesh.data} x {x.mesh.model}, but texts are replayed on one '
+    'device: leave mesh.data and mesh.model at 1',
+  )
+  need(
     max(x.gammas or GAMMAS) < x.max_new_tokens,
     f'gammas: {max(x.gammas or GAMMAS)} is not less than the '
     f'{x.max_new_tokens} of max_new_tokens: draft less, or decode more',

@@ -112,24 +112,11 @@ def is_drawn(spec: Spec, params, job: measure.Job) -> bool:
   """Whether a drafter gives the laws of its tokens."""
 
   def propose(params):
-    state = _start(spec, params, job)
+    state = measure.start(spec, params, job)
     ctx = generate.context(state)
     return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
 
   return jax.eval_shape(propose, params).probs is not None
-
-
-def _start(spec, params, job):
-  return generate.start(
-    params,
-    job.prompts,
-    spec=spec,
-    new_tokens=job.new_tokens,
-    key=generate.row_keys(job.seed, job.indices),
-    values=job.values,
-    slots=job.slots,
-    source_slots=job.source_slots,
-  )
 
 
 def watch(spec: Spec, params, job: measure.Job, drawn: bool) -> list[Watched]:
@@ -145,7 +132,7 @@ def watch(spec: Spec, params, job: measure.Job, drawn: bool) -> list[Watched]:
     measure.NotFinite: the target's logits are NaN or infinite.
   """
   spec = dataclasses.replace(spec, rule=verify.observe)
-  state = _start(spec, params, job)
+  state = measure.start(spec, params, job)
   shape = len(job.prompts), job.new_tokens
   empty, none = jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
   drafts = jnp.zeros((*shape, spec.drafter.depth), jnp.int32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import measure, predict, ranking, replay
+from experiments.settings import Mesh
 from tests import tiny
 
 
@@ -87,6 +88,8 @@ def test_few_prompts_have_no_interval_and_the_cell_says_so(rows):
   [
     ({'verifiers': ('specjax.verify.block',)}, 'verifiers: only'),
     ({'batch': 2}, 'batch is 2, but rows are replayed one by one'),
+    ({'mesh': Mesh(model=2)}, 'mesh is 1 x 2, but texts are replayed on one'),
+    ({'gammas': (3, 500)}, 'gammas: 500 is not less than the'),
   ],
 )
 def test_what_cannot_be_replayed_is_refused(folder, tmp_path, changes, message):
