@@ -1,27 +1,18 @@
 """Which draft of the embedded pair, and how long it should draft.
 
-python -m experiments.predict --config configs/predict.py
+  python -m experiments.predict --config configs/predict.py
+
+The candidates of the main job. To expect: draft-128 at gamma 3, and at
+temperature 0 the target calls of the loop, to the last one.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
-from specjax import pair
-
-_LM = 'specjax.drafters.lm.load'
+from configs import quickstart
+from experiments.settings import Experiment, Prompts
 
 
 def get_config() -> Experiment:
-  return Experiment(
-    name='predict',
-    target=Checkpoint(pair.path('target')),
-    candidates={
-      'draft-128': Candidate(_LM, 3, pair.path('draft-128')),
-      'ngram': Candidate('specjax.drafters.ngram.load', 4),
-      'draft-64': Candidate(_LM, 3, pair.path('draft-64')),
-      'draft-256': Candidate(_LM, 3, pair.path('draft-256')),
-      'bigram': Candidate(
-        'specjax.drafters.counts.load', 2, pair.path('bigram')
-      ),
-    },
-    gammas=(1, 2, 3, 4, 6),
-    prompts=Prompts(count=27),
-  )
+  x = quickstart.get_config()
+  x.name = 'predict'
+  x.gammas = (1, 2, 3, 4, 6)
+  x.prompts = Prompts(count=27)
+  return x
