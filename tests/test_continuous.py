@@ -37,7 +37,6 @@ SPECS = {
   'ngram': Spec(TABLE, ngram.make(3), verify.token, (10,)),
   'tree': Spec(TABLE, lm_tree.make(TABLE, (0, 0)), verify.recursive, (10,)),
 }
-QUICK = ('lm', 'ngram')
 USUAL = {f'usual {name}': name for name in models.DRAFTERS}
 
 
@@ -101,12 +100,8 @@ def assert_equal(one, other):
 @pytest.mark.parametrize(
   'name',
   [
-    *QUICK,
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in (*SPECS, *USUAL)
-      if name not in QUICK
-    ),
+    *SPECS,
+    *(pytest.param(name, marks=pytest.mark.slow) for name in USUAL),
   ],
 )
 def test_a_text_is_the_one_its_prompt_has_alone(name):

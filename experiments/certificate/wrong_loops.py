@@ -228,5 +228,6 @@ WRONG_LOOPS = (
     'statistics count finished rows',
     _TOKEN,
     parts=_PARTS._replace(tally=_counts_the_finished),
+    quick=True,
   ),
 )
