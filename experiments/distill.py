@@ -11,12 +11,11 @@ reads each batch once.
 import dataclasses
 import json
 import pathlib
-import platform
 from typing import Any
 
 import jax
 
-from experiments import held_out, kinds, material
+from experiments import held_out, kinds, ledger, material
 from experiments.checks import need, resolve
 from experiments.optimize import apart, make_optimizer, train
 from experiments.recipes import Distillation, Optimization, Texts
@@ -27,23 +26,6 @@ from specjax.models.transformer import Model
 
 TRAINING = 'training.json'  # beside a finished draft: what it cost
 GRID = 'grid.jsonl'
-
-
-def claim(folder: pathlib.Path, recipe: Any) -> None:
-  """Makes a folder that of a recipe.
-
-  Raises:
-    ValueError: it is that of another, whose checkpoints would be continued.
-  """
-  folder.mkdir(parents=True, exist_ok=True)
-  file = folder / 'recipe.json'
-  text = json.dumps(dataclasses.asdict(recipe), indent=2) + '\n'
-  if file.exists() and file.read_text() != text:
-    raise ValueError(
-      f'folder: {folder} holds the training of another recipe ({file}); name '
-      'another folder, or remove it'
-    )
-  file.write_text(text)
 
 
 def check(x: Distillation) -> None:
@@ -173,19 +155,6 @@ class Grid:
       apart(make_optimizer(o)),
     )
 
-  def cost(self, *runs: tuple[str, Optimization, int]) -> dict[str, Any]:
-    """What a draft cost: of runs, each with how many it trained at once."""
-    found = {'seconds': 0.0, 'cpu_seconds': 0.0, 'steps': 0, 'tokens': 0}
-    for name, o, together in runs:
-      lines = (self.folder / f'{name}.jsonl').read_text().splitlines()
-      last = json.loads(lines[-1])
-      for key in ('seconds', 'cpu_seconds'):
-        found[key] = round(found[key] + last[key], 1)
-      found['steps'] += o.steps
-      found['tokens'] += o.steps * o.batch * o.length
-      found['together'] = together
-    return found | {'machine': machine()}
-
   def export(self, name: str, params, cost: dict[str, Any]) -> pathlib.Path:
     """Writes a finished draft where it is not written yet."""
     path = self.folder / 'drafts' / name
@@ -193,12 +162,6 @@ class Grid:
       checkpoints.save(path, self.draft, params, self.material.tokenizer)
       (path / TRAINING).write_text(json.dumps(cost, indent=2) + '\n')
     return path
-
-
-def machine() -> str:
-  """The devices that a training ran on, in words."""
-  device = jax.devices()[0].device_kind
-  return f'{jax.device_count()} {device}, {platform.machine()}'
 
 
 def judge(grid: Grid, paths: dict[str, pathlib.Path]) -> list[dict[str, Any]]:
@@ -221,7 +184,7 @@ def main(x: Distillation) -> None:
     shrink(x)
   check(x)
   folder = pathlib.Path(x.folder)
-  claim(folder, x)
+  ledger.claim(folder, x)
   m = material.gather(x)
   trial = held_out.prepare(x.held_out, m.target, m.weights, m.tokenizer)
   vocab_size = m.target.config.vocab_size
@@ -232,15 +195,17 @@ def main(x: Distillation) -> None:
   control = grid.next_token('control', x.distillation, base, x.seed + 3)
   begun = ('undistilled', x.undistilled, 1)
   paths = {
-    'undistilled': grid.export('undistilled', base, grid.cost(begun)),
+    'undistilled': grid.export('undistilled', base, ledger.cost(folder, begun)),
     'control': grid.export(
-      'control', control, grid.cost(begun, ('control', x.distillation, 1))
+      'control',
+      control,
+      ledger.cost(folder, begun, ('control', x.distillation, 1)),
     ),
   }
   for kind in x.kinds:
     short = short_name(kind)
     drafts = grid.distil(kind, base)
-    cost = grid.cost(begun, (short, x.distillation, len(drafts)))
+    cost = ledger.cost(folder, begun, (short, x.distillation, len(drafts)))
     for name, params in drafts.items():
       whole = f'{short}-{name}'
       paths[whole] = grid.export(whole, params, cost)

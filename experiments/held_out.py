@@ -14,8 +14,9 @@ from experiments import prompts
 from experiments.corpus import DOMAINS
 from experiments.recipes import HeldOut
 from specjax import generate, sampling, verify
+from specjax.drafters import plain
 from specjax.models.transformer import Model
-from specjax.types import Counts, Drafter, Params, Spec
+from specjax.types import Drafter, Params, Spec, SpecState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,27 +38,25 @@ class Trial:
   texts: dict[str, list[list[int]]]
   x: HeldOut
 
-  def count(self, drafter: Drafter, params: Any) -> Counts:
-    """Counts of every row: prompts within a temperature."""
+  def decode(self, drafter: Drafter, params: Any) -> SpecState:
+    """The state at the end; its rows are the prompts, for each temperature."""
     x = self.x
     texts = [text for texts in self.texts.values() for text in texts]
+    times = len(x.temperatures)
     spec = Spec(self.target, drafter, verify.token)
     weights = Params(self.weights, params)
     state = generate.start(
       weights,
-      texts * len(x.temperatures),
+      texts * times,
       spec=spec,
       new_tokens=x.new_tokens,
-      key=generate.row_keys(
-        x.seed, np.tile(np.arange(len(texts)), len(x.temperatures))
-      ),
+      key=generate.row_keys(x.seed, np.tile(np.arange(len(texts)), times)),
       values=sampling.make(
-        len(texts) * len(x.temperatures),
+        len(texts) * times,
         np.repeat(np.asarray(x.temperatures, np.float32), len(texts)),
       ),
     )
-    state = generate.generate(weights, state, x.new_tokens, spec=spec)
-    return jax.device_get(state.counts)
+    return generate.generate(weights, state, x.new_tokens, spec=spec)
 
   def report(self, drafter: Drafter, params: Any) -> dict[str, Any]:
     """Alpha and tau by temperature.
@@ -65,7 +64,7 @@ class Trial:
     alpha is the mean of sum(min(p, q)) at the first drafted place of a step;
     tau is tokens per target call. tau also by domain.
     """
-    counts = self.count(drafter, params)
+    counts = jax.device_get(self.decode(drafter, params).counts)
     sizes = [len(texts) for texts in self.texts.values()]
     ends = np.cumsum([0, *sizes])
     found = {}
@@ -80,6 +79,15 @@ class Trial:
         for domain, a, b in zip(self.texts, ends[:-1], ends[1:], strict=True)
       }
     return found
+
+  def write(self) -> dict[str, np.ndarray]:
+    """Each prompt with the target's greedy text behind it, by domain."""
+    greedy = dataclasses.replace(self.x, temperatures=(0.0,))
+    state = dataclasses.replace(self, x=greedy).decode(plain.make(), None)
+    length = self.x.prompt_length + self.x.new_tokens
+    tokens = np.asarray(state.tokens[:, :length])
+    ends = np.cumsum([len(texts) for texts in self.texts.values()])
+    return dict(zip(self.texts, np.split(tokens, ends[:-1]), strict=True))
 
 
 def _round(value) -> float:

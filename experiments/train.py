@@ -7,12 +7,13 @@ it is there; a stage that was stopped resumes from its last checkpoint, with
 bit-identical parameters in the end.
 """
 
-from experiments import command, distill, train_pair
-from experiments.recipes import Distillation, Recipe
+from experiments import command, distill, train_heads, train_pair
+from experiments.recipes import Distillation, Heads, Recipe
 
 PROGRAMS = {
   Recipe: train_pair.main,
   Distillation: distill.main,
+  Heads: train_heads.main,
 }
 
 
