@@ -29,7 +29,7 @@ def get_config(layers: str = '1') -> Heads:
     trainable='specjax.drafters.early_exit.trainable',
     options={'layers': int(layers)},
     optimization=Optimization(
-      schedule=((25, 2e-3), (250, 0.0)), batch=8, checkpoint_every=125
+      schedule=((25, 2e-3), (150, 0.0)), batch=8, checkpoint_every=75
     ),
     data='runs/embedded_pair',
   )

@@ -23,7 +23,7 @@ def get_config() -> Heads:
     trainable='specjax.drafters.medusa.trainable',
     options={'count': 4},
     optimization=Optimization(
-      schedule=((25, 2e-3), (500, 0.0)), batch=8, checkpoint_every=250
+      schedule=((25, 2e-3), (400, 0.0)), batch=8, checkpoint_every=200
     ),
     data='runs/embedded_pair',
   )

@@ -19,7 +19,9 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
   """
   folder.mkdir(parents=True, exist_ok=True)
   file = folder / 'recipe.json'
-  text = json.dumps(dataclasses.asdict(recipe), indent=2) + '\n'
+  fields = dataclasses.asdict(recipe)
+  del fields['folder']  # It may be moved.
+  text = json.dumps(fields, indent=2) + '\n'
   if file.exists() and file.read_text() != text:
     raise ValueError(
       f'folder: {folder} holds the training of another recipe ({file}); name '

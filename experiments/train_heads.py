@@ -85,6 +85,21 @@ def see(target: Model, weights: Any, tokens: jax.Array, taps) -> Seen:
   return Seen(tokens, out.taps, target.head(weights, out.hidden))
 
 
+def loss_of(head: Trainable, target: Model, seed: int):
+  """(drafter's parameters, the target's, a batch) -> the head's losses.
+
+  Each step has a key of its own, in whichever process it is made.
+  """
+  root = jax.random.key(seed)
+
+  def loss(params, frozen, batch):
+    seen = see(target, frozen, batch['tokens'], head.taps)
+    key = jax.random.fold_in(root, batch['step'])
+    return head.loss(Params(frozen, params), seen, key)
+
+  return loss
+
+
 def batches(m: Material) -> Callable[[int, Any], dict[str, Any]]:
   """(step, parameters) -> windows of both kinds of text, and the step."""
   x, o = m.recipe, m.recipe.optimization
@@ -139,20 +154,12 @@ def main(x: Heads) -> None:
   head = make(x, m.target)
   trial = held_out.prepare(x.held_out, m.target, m.weights, m.tokenizer)
   drafter = head.drafter(x.held_out.depth)
-  # A key of its own for every step, whenever that is made.
-  root = jax.random.key(x.seed + 6)
-
-  def loss(params, frozen, batch):
-    seen = see(m.target, frozen, batch['tokens'], head.taps)
-    key = jax.random.fold_in(root, batch['step'])
-    return head.loss(Params(frozen, params), seen, key)
-
   params = train(
     'head',
     folder,
     x.optimization,
     head.init(jax.random.key(x.seed + 4), m.weights),
-    loss,
+    loss_of(head, m.target, x.seed + 6),
     m.weights,
     batches(m),
     lambda params: trial.report(drafter, params),
