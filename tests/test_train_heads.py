@@ -239,43 +239,63 @@ def distillation(root, name):
   )
 
 
+class NoTrial:
+  """Reports nothing: to draft would take longer than to learn."""
+
+  x = HELD_OUT
+
+  def report(self, drafter, params):
+    del drafter, params  # Unused.
+    return {}
+
+
+def learn(root, name):
+  """Drafts after learning from their own text."""
+  x = distillation(root, name)
+  m = material.gather(x)
+  draft = tiny.model(32, 1)
+  (root / name).mkdir(exist_ok=True)
+  grid = distill.Grid(x, root / name, m, draft, NoTrial())
+  return grid.distil(x.kinds[0], draft.init(jax.random.key(0)))
+
+
 def test_drafts_that_learn_from_their_own_text_resume(root, monkeypatch):
-  distill.main(distillation(root, 'one'))
-  shutil.copytree(root / 'one', root / 'two')
-  for path in (root / 'two').glob('own_text*'):
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-  shutil.rmtree(root / 'two/drafts')
+  one = learn(root, 'one')
   with monkeypatch.context() as patched:
     patched.setattr(kinds, 'draw_texts', cut(material.draw_texts, 5))
     with pytest.raises(Killed):
-      distill.main(distillation(root, 'two'))
+      learn(root, 'two')
   # It goes on at step 3, between the texts of steps 2 and 4.
   texts = root / 'two/own_text/own_texts/forward_kl'
-  assert sorted(p.name for p in texts.iterdir()) == [
-    '000000',
-    '000002',
-    '000004',
-  ]
-  distill.main(distillation(root, 'two'))
-  one, two = (root / name / 'drafts' for name in ('one', 'two'))
-  names = sorted(p.name for p in one.iterdir())
-  assert names == sorted(
-    [
-      'undistilled',
-      'control',
-      'own_text-forward_kl',
-      'own_text-total_variation',
-    ]
-  )
-  for name in names:
-    assert_equal_weights(one / name, two / name)
-  shutil.rmtree(texts / '000002')
+  steps = ['000000', '000002', '000004']
+  assert sorted(p.name for p in texts.iterdir()) == steps
+  two = learn(root, 'two')
+  assert one.keys() == {'forward_kl', 'total_variation'}
+  jax.tree.map(np.testing.assert_array_equal, one, two)
+  first, second, _ = (np.load(texts / s / '000000.npy') for s in steps)
+  assert (first != second).any()
   lesson = kinds.Lesson(
     None, distillation(root, 'two'), None, root / 'two/own_text'
   )
-  batch = kinds.own_text(lesson)
+  shutil.rmtree(texts / '000002')
   with pytest.raises(ValueError, match='000002 is missing'):
-    batch(3, {'forward_kl': None})
+    kinds.own_text(lesson)(3, {'forward_kl': None})
+
+
+@pytest.mark.slow
+def test_the_grid_is_trained_and_judged(root, capsys):
+  distill.main(distillation(root, 'grid'))
+  names = [line['draft'] for line in lines(root / 'grid/grid.jsonl')]
+  assert names == [
+    'undistilled',
+    'control',
+    'own_text-forward_kl',
+    'own_text-total_variation',
+  ]
+  for name in names:
+    checkpoints.load(root / 'grid/drafts' / name)
+  last = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert last['drafts'] == 4
 
 
 def test_costs_of_runs_add_up(tmp_path):
