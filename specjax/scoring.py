@@ -36,6 +36,12 @@ def along(rows: jax.Array, path: jax.Array) -> jax.Array:
   return jnp.take_along_axis(rows, index, 1)
 
 
+def put(rows: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
+  """rows [B, N, ...] with new [B, P, ...] in place of those from at [B] on."""
+  update = jax.lax.dynamic_update_slice_in_dim
+  return jax.vmap(lambda *row: update(*row, axis=0))(rows, new, at)
+
+
 def same_types(new, old):
   """A pytree in the types of another.
 
@@ -116,6 +122,21 @@ def decide(
   return scores, jax.vmap(decided)(key, draft, scores)
 
 
+def no_laws(model: Model, weights, shape: tuple[int, int], dtype) -> jax.Array:
+  """Zeros [B, N, V] in the type of a model's laws.
+
+  Args:
+    model: whose vocabulary counts.
+    weights: of the model.
+    shape: B and N.
+    dtype: of the model's cache.
+  """
+  hidden = jax.ShapeDtypeStruct((*shape, model.config.width), dtype)
+  logits = jax.eval_shape(model.head, weights, hidden)
+  wide = jnp.promote_types(logits.dtype, jnp.float32)
+  return jnp.zeros(logits.shape, wide)
+
+
 def emitted(draft: Draft, verdict: Verdict) -> jax.Array:
   """The accepted tokens and the one after them, [B, K+1].
 
@@ -134,16 +155,14 @@ def emitted(draft: Draft, verdict: Verdict) -> jax.Array:
 def append(tokens: jax.Array, new: jax.Array, count, length) -> jax.Array:
   """Texts [B, S] with the first count [B] of new [B, P] at length [B].
 
-  All P slots are written, the rest with zeros: there must be room for them.
+  All P places are written, the rest with zeros, and must be there.
   """
   kept = jnp.arange(new.shape[1]) < count[:, None]
-  return jax.vmap(
-    lambda row, new, at: jax.lax.dynamic_update_slice(row, new, (at,))
-  )(tokens, jnp.where(kept, new, 0), length)
+  return put(tokens, jnp.where(kept, new, 0), length)
 
 
 def write(
-  cache: Cache, flight: Cache, verdict: Verdict, length, put=caches.commit
+  cache: Cache, flight: Cache, verdict: Verdict, length, commit=caches.commit
 ) -> Cache:
   """The cache with the accepted path behind the text, as `cache.commit`.
 
@@ -152,9 +171,9 @@ def write(
     flight: of its pass.
     verdict: whose path is written.
     length: [B] of the text before it.
-    put: as `cache.commit`.
+    commit: as `cache.commit`.
   """
   # No token is negative: this only makes the write depend on what was read
   # of the cache, without which the compiler copies the cache at every step.
   start = length - 1 + (verdict.next_token < 0)
-  return put(cache, flight, verdict.path, start)
+  return commit(cache, flight, verdict.path, start)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import generate, sampling, verify
-from specjax.drafters import counts, lm, ngram, plain
+from specjax.drafters import cascade, counts, lm, ngram, plain
 from specjax.drafting import policies
 from specjax.models import transformer
 from specjax.types import Drafter, Params, Rule, Spec
@@ -131,6 +131,14 @@ def draft_weights():
   return {name: params[name] for name in params if name != 'layer1'}
 
 
+def cascade_weights():
+  """Of a draft, and of one of the same shape that drafts for it."""
+  params = draft_weights()
+  other = weights(DRAFT, 6)
+  mixed = jax.tree.map(lambda a, b: a + 0.2 * (b - a), params, other)
+  return Params(params, mixed)
+
+
 def tables(vocab: int) -> counts.Tables:
   """Counts of a text in which not every token occurs."""
   text = np.random.default_rng(0).integers(0, vocab - 1, 300)
@@ -149,6 +157,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'chains': (lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
   'ngram': (ngram.make(3), lambda: None),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
+  'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
 }
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.
