@@ -52,6 +52,13 @@ class Texts:
       code // self.vocab**i % self.vocab for i in range(length - 1, -1, -1)
     )
 
+  def prefix(self, number, length):
+    """Number of a text's first tokens; its own where it is no longer."""
+    whole = self.length(number)
+    beyond = np.maximum(whole - length, 0)
+    code = (number - self.offset[whole]) // self.vocab**beyond
+    return self.offset[whole - beyond] + code
+
   def cut(self, limit: int, eos: tuple[int, ...]):
     """Number of every text after it was cut, and whether that ended it.
 
@@ -240,6 +247,42 @@ def plain(texts: Texts, p: Laws, contexts) -> np.ndarray:
     emitted = texts.after(np.asarray(contexts), token)
     law[np.arange(len(contexts)), emitted] = probs[:, token]
   return law
+
+
+def staged(
+  rule: Rule, inner: Source, depth: int, r: Laws | None = None
+) -> Source:
+  """The drafts of `drafters.cascade`: inner steps until there are K tokens.
+
+  Their probabilities come from the inner rule, not from q, which they are
+  reported with: what is proved of the target's rule is proved of both.
+
+  Args:
+    rule: how inner drafts are judged.
+    inner: all of them.
+    depth: K.
+    r: laws of the inner drafter; None where it chooses.
+  """
+  chain = tree(tuple(range(depth)))
+
+  def source(texts, q, contexts):
+    contexts = np.asarray(contexts)
+    first = texts.length(contexts)
+    begins = np.arange(texts.offset[first.max() + depth])
+    law = step(rule, inner, texts, q, q if r is None else r, begins)
+    reached = np.zeros((len(contexts), len(texts)))
+    for row, context, length in zip(reached, contexts, first, strict=True):
+      row[context] = 1
+      for here in range(length, length + depth):
+        level = slice(texts.offset[here], texts.offset[here + 1])
+        for text in texts.offset[here] + np.flatnonzero(row[level]):
+          after = np.flatnonzero(law[text])
+          cut = texts.prefix(after, length + depth)
+          np.add.at(row, cut, row[text] * law[text, after])
+    made = chain(texts, q, contexts)
+    return made._replace(weight=reached[made.context, made.rows[:, -1]])
+
+  return source
 
 
 def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:

@@ -38,8 +38,8 @@ def along(rows: jax.Array, path: jax.Array) -> jax.Array:
 
 def put(rows: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
   """rows [B, N, ...] with new [B, P, ...] in place of those from at [B] on."""
-  update = jax.lax.dynamic_update_slice_in_dim
-  return jax.vmap(lambda *row: update(*row, axis=0))(rows, new, at)
+  update = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
+  return jax.vmap(update)(rows, new, at)
 
 
 def same_types(new, old):

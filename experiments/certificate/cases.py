@@ -6,9 +6,9 @@ from collections.abc import Callable
 from experiments.certificate import world
 from experiments.certificate.world import World
 from specjax import exact, verify
-from specjax.drafters import lm, ngram
+from specjax.drafters import cascade, lm, ngram
 from specjax.drafting import policies
-from specjax.types import Drafter, Rule
+from specjax.types import Drafter, Params, Rule
 
 _CHAIN = (0, 1, 2)
 _TREE = (0, 0, 1, 1, 2)
@@ -58,6 +58,31 @@ CHAINS = Kind(
 )
 
 
+def _over_lookup(w: World) -> Drafter:
+  """A cascade whose inner drafter copies, and so has no parameters."""
+  made = cascade.make(w.draft, ngram.make(2), 2)
+
+  def nested(function):
+    def call(params, *arguments):
+      below = Params(params.drafter, None)
+      return function(params._replace(drafter=below), *arguments)
+
+    return call
+
+  return made._replace(
+    init=nested(made.init),
+    propose=nested(made.propose),
+    commit=nested(made.commit),
+  )
+
+
+CASCADE = Kind(
+  'cascade over lookup',
+  _over_lookup,
+  lambda w: exact.staged(verify.token, exact.lookup(w.prompt, 2), 2),
+)
+
+
 # A draft so poor that whole blocks are rejected shows what happens to the
 # tokens behind a rejection.
 WORLDS: dict[str, Callable[[], World]] = {
@@ -98,6 +123,7 @@ CASES = (
   Case('token', verify.token, CHAIN, quick=True),
   Case('token', verify.token, STOPPED),
   Case('token', verify.token, LOOKUP),
+  Case('token', verify.token, CASCADE),
   Case('token', verify.token, CHAIN, 'transformer'),
   Case('block', verify.block, CHAIN, quick=True),
   Case('block', verify.block, LONG, 'poor draft'),
