@@ -114,19 +114,37 @@ def test_a_row_drafts_alone_what_it_drafts_in_a_batch():
     np.testing.assert_allclose(alone.probs[0], together.probs[there], rtol=1e-6)
 
 
+LONG = cascade.make(DRAFT, lm.make(DRAFT, 4), 2)
+FULL = 128 - 7  # K + 1, and what is drafted below that
+
+
+def test_there_is_room_for_inner_drafts():
+  """A write that is clamped would move tokens, and spoil the caches."""
+  spec = Spec(DRAFT, LONG, verify.token)
+  assert generate.slots_for(spec, FULL) == 128
+  assert generate.slots_for(spec, FULL + 1) > 128
+  random, rows = np.random.default_rng(0), 8
+  tokens = random.integers(0, models.VOCAB, (rows, 256)).astype(np.int32)
+  length = np.arange(FULL - rows, FULL) + 1
+  params, found = Params(None, models.cascade_weights()), []
+  for slots in (128, 256):
+    ctx, memory = laws.fresh(
+      LONG, params, tokens[:, :slots], length, sampling.make(rows, 1.0)
+    )
+    key = generate.row_keys(0, range(rows))
+    found.append(jax.jit(LONG.propose)(params, memory, ctx, key)[0])
+  np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
+  np.testing.assert_allclose(found[0].probs, found[1].probs, atol=1e-6)
+
+
 # Three levels: a model that drafts for itself by way of itself.
 
 LOWEST = cascade.make(DRAFT, ngram.make(2), 2)
 LEVELS = Spec(DRAFT, cascade.make(DRAFT, LOWEST, 3), verify.token)
-SLOTS = 128
-FULL = SLOTS - 8  # K + 1, and 2 more slots for each level below
 
 
-def test_a_model_accepts_itself_at_every_level_to_the_last_slot(float64):
-  """Each of these would be seen: a write that is clamped, a token that was
-  never fed, drafted tokens that penalties miss or count twice."""
-  assert generate.slots_for(LEVELS, FULL) == SLOTS
-  assert generate.slots_for(LEVELS, FULL + 1) > SLOTS
+def test_a_model_accepts_itself_at_every_level(float64):
+  """Tokens that were never fed, or that a penalty missed, would be seen."""
   own = models.double(models.draft_weights())
   params = Params(own, Params(own, Params(own, None)))
   values = sampling.make(
@@ -135,7 +153,7 @@ def test_a_model_accepts_itself_at_every_level_to_the_last_slot(float64):
     repetition_penalty=1.3,
     frequency_penalty=0.5,
   )
-  new = [FULL - len(prompt) - i for i, prompt in enumerate(models.PROMPTS)]
+  new = [100 - len(prompt) - i for i, prompt in enumerate(models.PROMPTS)]
   state = models.run(LEVELS, params, models.PROMPTS, values, new_tokens=new)
   state = generate.generate(params, state, jnp.int32(99), spec=LEVELS)
   counts = jax.device_get(state.counts)

@@ -167,7 +167,7 @@ def trainable(
     ValueError: taps that the target has not.
   """
   layers = target.config.num_layers
-  spread = (0, layers // 2, layers - 1)
+  spread = tuple(sorted({0, layers // 2, layers - 1}))
   taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
   heads.check_taps(layers, taps)
   head = Head(target, Sizes(version, taps, **sizes))
