@@ -18,8 +18,8 @@ from experiments import devices, prompts, vocabulary
 from experiments.checks import (
   candidates,
   check,
+  draft_name,
   every_level,
-  levels,
   need,
   path_field,
   resolve,
@@ -235,12 +235,6 @@ def _once(params, loaded: list):
   return params
 
 
-def _draft_name(candidate: Candidate) -> str | None:
-  """Names of the models that draft, the largest first; None without any."""
-  paths = [one.path.rstrip('/') for one in levels('', candidate).values()]
-  return ' + '.join(os.path.basename(path) for path in paths if path) or None
-
-
 def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
   """Refuses rules that cannot take a drafter's kind of draft."""
   for (name, candidate), rule in itertools.product(chosen.items(), rules):
@@ -333,7 +327,7 @@ def build(x: Experiment) -> Built:
         methods.append(
           Method(
             drafter=name,
-            draft=_draft_name(candidate),
+            draft=draft_name(candidate),
             verifier=rule_name.removeprefix('specjax.verify.'),
             gamma=gamma,
             spec=Spec(target, drafter, rule, eos),

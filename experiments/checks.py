@@ -91,6 +91,12 @@ def levels(name: str, candidate: Candidate) -> dict[str, Candidate]:
   return found
 
 
+def draft_name(candidate: Candidate) -> str | None:
+  """Names of the models that draft, the largest first; None without any."""
+  paths = [one.path.rstrip('/') for one in levels('', candidate).values()]
+  return ' + '.join(os.path.basename(path) for path in paths if path) or None
+
+
 def every_level(x: Experiment) -> dict[str, Candidate]:
   """The drafters to run and all that draft for them, by name."""
   found: dict[str, Candidate] = {}

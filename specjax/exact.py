@@ -52,13 +52,6 @@ class Texts:
       code // self.vocab**i % self.vocab for i in range(length - 1, -1, -1)
     )
 
-  def prefix(self, number, length):
-    """Number of a text's first tokens; its own where it is no longer."""
-    whole = self.length(number)
-    beyond = np.maximum(whole - length, 0)
-    code = (number - self.offset[whole]) // self.vocab**beyond
-    return self.offset[whole - beyond] + code
-
   def cut(self, limit: int, eos: tuple[int, ...]):
     """Number of every text after it was cut, and whether that ended it.
 
@@ -258,8 +251,7 @@ def staged(
 ) -> Source:
   """The drafts of `drafters.cascade`: inner steps until there are K tokens.
 
-  Their probabilities come from the inner rule, not from q, which they are
-  reported with: what is proved of the target's rule is proved of both.
+  Their probabilities come from the inner rule, not from q, which is promised.
 
   Args:
     rule: how inner drafts are judged.
@@ -267,23 +259,22 @@ def staged(
     depth: K.
     r: laws of the inner drafter; None where it chooses.
   """
-  chain = tree(tuple(range(depth)))
 
   def source(texts, q, contexts):
-    contexts = np.asarray(contexts)
-    first = texts.length(contexts)
-    begins = np.arange(texts.offset[first.max() + depth])
-    law = step(rule, inner, texts, q, q if r is None else r, begins)
+    made = tree(tuple(range(depth)))(texts, q, contexts)
     reached = np.zeros((len(contexts), len(texts)))
-    for row, context, length in zip(reached, contexts, first, strict=True):
-      row[context] = 1
-      for here in range(length, length + depth):
-        level = slice(texts.offset[here], texts.offset[here + 1])
-        for text in texts.offset[here] + np.flatnonzero(row[level]):
+    ends = texts.length(np.asarray(contexts)) + depth
+    cut = {end: texts.cut(end, ())[0] for end in set(ends.tolist())}
+    begins = np.arange(texts.offset[ends.max()])
+    law = step(rule, inner, texts, q, r or q, begins)
+    for row, first, end in zip(reached, contexts, ends, strict=True):
+      row[first] = 1
+      # Longer texts have higher numbers: each is complete when it is met.
+      for text in range(first, texts.offset[end]):
+        if row[text]:
           after = np.flatnonzero(law[text])
-          cut = texts.prefix(after, length + depth)
-          np.add.at(row, cut, row[text] * law[text, after])
-    made = chain(texts, q, contexts)
+          weight = row[text] * law[text, after]
+          np.add.at(row, cut[end][after], weight)
     return made._replace(weight=reached[made.context, made.rows[:, -1]])
 
   return source

@@ -125,6 +125,7 @@ class Drafter(NamedTuple):
   positions: int | None = None  # longest sequence it was made for
   independent: bool = False  # siblings are independent draws of one law
   beyond: int = 0  # slots its memory writes behind those of its draft
+  learns: bool = False  # drafts depend on earlier verdicts, not on text alone
 
 
 class Rule(NamedTuple):

@@ -12,6 +12,7 @@ import pytest
 
 from specjax import exact, generate, sampling, verify
 from specjax.drafters import cascade, lm, ngram, plain
+from specjax.drafting import policies
 from specjax.models import table
 from specjax.types import Params, Spec
 from tests import models
@@ -114,24 +115,21 @@ def test_a_row_drafts_alone_what_it_drafts_in_a_batch():
     np.testing.assert_allclose(alone.probs[0], together.probs[there], rtol=1e-6)
 
 
-LONG = cascade.make(DRAFT, lm.make(DRAFT, 4), 2)
+LONG = cascade.make(TABLE, lm.make(TABLE, 4), 2)
 FULL = 128 - 7  # K + 1, and what is drafted below that
 
 
 def test_there_is_room_for_inner_drafts():
-  """A write that is clamped would move tokens, and spoil the caches."""
-  spec = Spec(DRAFT, LONG, verify.token)
+  """A write that is clamped would move tokens that are there already."""
+  spec = Spec(TABLE, LONG, verify.token)
   assert generate.slots_for(spec, FULL) == 128
   assert generate.slots_for(spec, FULL + 1) > 128
-  random, rows = np.random.default_rng(0), 8
+  random, rows, found = np.random.default_rng(0), 8, []
   tokens = random.integers(0, models.VOCAB, (rows, 256)).astype(np.int32)
-  length = np.arange(FULL - rows, FULL) + 1
-  params, found = Params(None, models.cascade_weights()), []
+  length, values = np.arange(FULL - rows, FULL) + 1, sampling.make(rows, 1.0)
+  params, key = table_params(), generate.row_keys(0, range(rows))
   for slots in (128, 256):
-    ctx, memory = laws.fresh(
-      LONG, params, tokens[:, :slots], length, sampling.make(rows, 1.0)
-    )
-    key = generate.row_keys(0, range(rows))
+    ctx, memory = laws.fresh(LONG, params, tokens[:, :slots], length, values)
     found.append(jax.jit(LONG.propose)(params, memory, ctx, key)[0])
   np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
   np.testing.assert_allclose(found[0].probs, found[1].probs, atol=1e-6)
@@ -177,6 +175,10 @@ def test_a_model_accepts_itself_at_every_level(float64):
       r'reads layers \(1,\)',
     ),
     (
+      lambda: cascade.make(TABLE, lm.make(TABLE, 2, policies.heuristic()), 2),
+      'learns from its verdicts',
+    ),
+    (
       lambda: cascade.make(TABLE, CHAIN, 2, verify.lenience(0.5)),
       'the inner rule is lossy',
     ),
@@ -192,6 +194,6 @@ def test_impossible_cascades_are_refused(make, message):
     make()
 
 
-def test_equal_cascades_are_one_object():
-  again = cascade.make(TABLE, CHAIN, 2, verify.token)
-  assert cascade.make(TABLE, CHAIN, 2) is again
+def test_a_stop_that_looks_at_the_draft_alone_is_taken():
+  stopped = lm.make(TABLE, 2, policies.confidence(0.3))
+  assert cascade.make(TABLE, stopped, 2).depth == 2

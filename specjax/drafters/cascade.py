@@ -86,11 +86,19 @@ def _wrong(inner: Drafter, depth: int, rule: Rule) -> str:
       f'the inner drafter reads layers {inner.taps} of the model, which are '
       'gone where text is taken back: choose one without taps'
     )
+  if inner.learns:
+    # Rows stand still here while others draft on, and would learn from that.
+    return (
+      'the inner drafter learns from its verdicts, which depend on the batch '
+      'around a row here: choose a policy that does not, such as '
+      'specjax.drafting.policies.confidence'
+    )
   if not rule.lossless:
     return 'the inner rule is lossy, so it keeps no law: choose an exact one'
   return rule.refuses(inner)
 
 
+@functools.cache
 def make(
   model: Model, inner: Drafter, depth: int, rule: Rule | None = None
 ) -> Drafter:
@@ -104,13 +112,9 @@ def make(
 
   Raises:
     ValueError: a depth below 1; an inner drafter that proposes nothing, has
-      taps or does not fit the rule; a lossy rule.
+      taps, learns or does not fit the rule; a lossy rule.
   """
-  return _make(model, inner, depth, rule or rule_for(inner))
-
-
-@functools.cache
-def _make(model: Model, inner: Drafter, depth: int, rule: Rule) -> Drafter:
+  rule = rule or rule_for(inner)
   if reason := _wrong(inner, depth, rule):
     raise ValueError(reason)
 
@@ -216,11 +220,6 @@ def _make(model: Model, inner: Drafter, depth: int, rule: Rule) -> Drafter:
     counted = memory.passes + jnp.where(took, memory.recent, 0)
     return memory._replace(passes=counted)
 
-  def init_params(key):
-    one, other = jax.random.split(key)
-    below = inner.init_params
-    return Params(model.init(one), below(other) if below else None)
-
   longest = (model.config.max_positions, inner.positions)
   return Drafter(
     depth,
@@ -228,7 +227,6 @@ def _make(model: Model, inner: Drafter, depth: int, rule: Rule) -> Drafter:
     init,
     propose,
     commit,
-    init_params=init_params,
     positions=min(x for x in longest if x is not None),
     beyond=inner.depth + inner.beyond,
   )
