@@ -34,15 +34,17 @@ from specjax.types import (
 class Memory(NamedTuple):
   """What a cascade remembers, by position: shorter texts are still there.
 
-  The last three fields count and decide nothing; see `passes`.
+  The last three fields only count. `passes` [B] are those of the model, and
+  of the model of each cascade below it, in the steps that a row took; a model
+  that drafts alone makes K in each.
   """
 
   cache: Cache  # of the model
   inner: Any  # state of the inner drafter
   fed: jax.Array  # [B] tokens of the drafted text that the cache holds
   length: jax.Array  # [B] of the text that was drafted on
-  recent: jax.Array  # [B] passes of the model to draft on it
-  passes: jax.Array  # [B] passes in all steps that a row took
+  recent: tuple[jax.Array, ...]  # passes to draft on it
+  passes: tuple[jax.Array, ...]
 
 
 class _Drafted(NamedTuple):
@@ -56,17 +58,8 @@ class _Drafted(NamedTuple):
   passes: jax.Array  # [B]
 
 
-def passes(memory: Any) -> list[jax.Array]:
-  """Passes [B] of each model of a cascade, the largest model first.
-
-  Passes of one row, in the steps before it finished: a model that drafts alone
-  makes K in each. `memory` is `state.drafter`.
-  """
-  found = []
-  while isinstance(memory, Memory):
-    found.append(memory.passes)
-    memory = memory.inner
-  return found
+def _passes(memory: Any) -> tuple[jax.Array, ...]:
+  return memory.passes if isinstance(memory, Memory) else ()
 
 
 def rule_for(drafter: Drafter) -> Rule:
@@ -126,8 +119,8 @@ def make(
       model, weights, ctx.tokens, ctx.length, cache
     )
     state = inner.init(params.drafter, ctx._replace(cache=cache), features)
-    zeros = jnp.zeros((2, batch), jnp.int32)
-    return Memory(cache, state, ctx.length - 1, ctx.length + 0, *zeros)
+    none = (jnp.zeros(batch, jnp.int32),) * (1 + len(_passes(state)))
+    return Memory(cache, state, ctx.length - 1, ctx.length + 0, none, none)
 
   def begin(weights, memory, ctx, key):
     # After a whole draft was accepted its last token may never have been fed.
@@ -147,7 +140,7 @@ def make(
       jnp.where(late, keys[:, 1], keys[:, 0]),
       scoring.no_laws(model, weights, room, memory.cache[0].k.dtype),
       memory.fed,
-      jnp.zeros_like(memory.recent),
+      jnp.zeros_like(memory.fed),
     )
     return drafted, keys[:, 0]
 
@@ -205,20 +198,22 @@ def make(
       jnp.full(len(key), depth, jnp.int32),
       drafted.probs[:, :depth],
     )
+    before, after = _passes(memory.inner), _passes(drafted.inner)
     return draft, memory._replace(
       cache=drafted.ctx.cache,
       inner=drafted.inner,
       fed=drafted.fed,
       length=ctx.length,
-      recent=drafted.passes,
+      recent=(drafted.passes, *map(jnp.subtract, after, before)),
     )
 
   def commit(params, memory, ctx, verdict, hidden):
     del params, verdict, hidden  # Unused.
     # The text of a row that has finished does not grow.
     took = ctx.length > memory.length
-    counted = memory.passes + jnp.where(took, memory.recent, 0)
-    return memory._replace(passes=counted)
+    added = [jnp.where(took, x, 0) for x in memory.recent]
+    passes = tuple(map(jnp.add, memory.passes, added))
+    return memory._replace(passes=passes)
 
   longest = (model.config.max_positions, inner.positions)
   return Drafter(
