@@ -88,12 +88,19 @@ _remaining = jax.jit(jax.vmap(static_tree.remaining, in_axes=(0, 0, 0, None)))
 
 # (texts, q, contexts) -> Drafts
 Source = Callable[[Texts, Laws, np.ndarray], Drafts]
+# (text a draft began after [M], text of its row [M]) -> probs, logits [M, V]
+After = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def _anywhere(q: Laws) -> After:
+  return lambda context, above: (q.probs[above], q.logits[above])
 
 
 def tree(
   parents: tuple[int, ...],
   replacement: bool = False,
   size: Callable[[np.ndarray], np.ndarray] | None = None,
+  after: Callable[[Texts, Laws, np.ndarray], After] | None = None,
 ) -> Source:
   """The drafts of `drafting.chain` and `drafting.static_tree`.
 
@@ -102,6 +109,7 @@ def tree(
     replacement: siblings are independent, and equal texts merged.
     size: confidence [M, N] in the drawn tokens, see `drafting.policies`, ->
       nodes that exist [M].
+    after: laws of a draft that depend on where it began; by default q.
   """
   nodes = len(parents)
   levels = static_tree.levels_of(parents)
@@ -116,16 +124,17 @@ def tree(
     rows = np.zeros((len(tokens), nodes + 1), int)
     rows[:, 0] = contexts[context]
     laws, sure = [], []
+    find = after(texts, q, contexts) if after else _anywhere(q)
     for node, parent in enumerate(parents):
       above = rows[:, parent]
-      law = q.probs[above]
-      certain = np.asarray(jax.nn.softmax(q.logits[above]))
+      law, logits = find(rows[:, 0], above)
+      certain = np.asarray(jax.nn.softmax(logits))
       sure.append(np.take_along_axis(certain, tokens[:, [node]], 1)[:, 0])
       earlier = [i for i in range(node) if parents[i] == parent]
       if earlier and not replacement:
         drawn = np.zeros(law.shape, bool)
         np.put_along_axis(drawn, tokens[:, earlier], True, 1)
-        law = np.asarray(_remaining(law, drawn, q.logits[above], q.temperature))
+        law = np.asarray(_remaining(law, drawn, logits, q.temperature))
       laws.append(law)
       rows[:, node + 1] = texts.after(above, tokens[:, node])
     probs = np.stack(laws, 1)
@@ -244,40 +253,6 @@ def plain(texts: Texts, p: Laws, contexts) -> np.ndarray:
     emitted = texts.after(np.asarray(contexts), token)
     law[np.arange(len(contexts)), emitted] = probs[:, token]
   return law
-
-
-def staged(
-  rule: Rule, inner: Source, depth: int, r: Laws | None = None
-) -> Source:
-  """The drafts of `drafters.cascade`: inner steps until there are K tokens.
-
-  Their probabilities come from the inner rule, not from q, which is promised.
-
-  Args:
-    rule: how inner drafts are judged.
-    inner: all of them.
-    depth: K.
-    r: laws of the inner drafter; None where it chooses.
-  """
-
-  def source(texts, q, contexts):
-    made = tree(tuple(range(depth)))(texts, q, contexts)
-    reached = np.zeros((len(contexts), len(texts)))
-    ends = texts.length(np.asarray(contexts)) + depth
-    cut = {end: texts.cut(end, ())[0] for end in set(ends.tolist())}
-    begins = np.arange(texts.offset[ends.max()])
-    law = step(rule, inner, texts, q, r or q, begins)
-    for row, first, end in zip(reached, contexts, ends, strict=True):
-      row[first] = 1
-      # Longer texts have higher numbers: each is complete when it is met.
-      for text in range(first, texts.offset[end]):
-        if row[text]:
-          after = np.flatnonzero(law[text])
-          weight = row[text] * law[text, after]
-          np.add.at(row, cut[end][after], weight)
-    return made._replace(weight=reached[made.context, made.rows[:, -1]])
-
-  return source
 
 
 def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.certificate import stages
 from specjax import exact, generate, sampling, verify
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.drafting import policies
@@ -92,7 +93,7 @@ def test_every_exact_rule_leaves_the_law_of_the_small_model(
   p, q = random.dirichlet(np.full(3, 0.7), (2, len(texts)))
   small, inner = exact.Laws(p, np.log(p)), exact.Laws(q, np.log(q))
   contexts = np.array([0, 2])
-  source = exact.staged(rule, exact.tree(parents), 3, inner)
+  source = stages.staged(rule, exact.tree(parents), 3, inner)
   found = source(texts, small, contexts)
   expected = exact.tree((0, 1, 2))(texts, small, contexts)
   np.testing.assert_array_equal(found.rows, expected.rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.certificate import cases
+from experiments.certificate import cases, stages
 from experiments.certificate.world import World
 from specjax import exact, verify
 from specjax.types import Rule
@@ -144,7 +144,7 @@ WRONG_LAWS = (
   WrongLaw(
     'cascade: the inner rule accepts everything',
     verify.token,
-    lambda w: exact.staged(
+    lambda w: stages.staged(
       verify.token._replace(accept=_always), exact.lookup(w.prompt, 2), 2
     ),
   ),
