@@ -18,6 +18,8 @@ from experiments import devices, prompts, vocabulary
 from experiments.checks import (
   candidates,
   check,
+  draft_name,
+  every_level,
   need,
   path_field,
   resolve,
@@ -28,7 +30,7 @@ from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
 from specjax import generate, verify
-from specjax.drafters import lm, plain
+from specjax.drafters import cascade, lm, plain
 from specjax.models import checkpoints, linear, transformer
 from specjax.models.checkpoints import CheckpointError, Description
 from specjax.models.transformer import Model
@@ -101,7 +103,7 @@ def describe_draft(field: str, candidate: Candidate) -> Description | None:
   Raises:
     ValueError: it cannot be loaded; names the field.
   """
-  if resolve('candidates', candidate.load) != lm.load:
+  if resolve('candidates', candidate.load) not in (lm.load, cascade.load):
     return None
   return describe(field, candidate.path)
 
@@ -151,7 +153,7 @@ def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
   vocab = described['target'].model.config.vocab_size
   tokenizer = checkpoints.load_tokenizer(x.target.path)
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
-  for name, candidate in candidates(x).items():
+  for name, candidate in every_level(x).items():
     field = path_field(x, name)
     draft = describe_draft(field, candidate)
     if draft:
@@ -199,7 +201,15 @@ def read_prompts(
 def _load(candidate: Candidate, target, depth: int, longest: int):
   """A drafter and its parameters; `longest` is the longest text of the run."""
   load = resolve('candidates', candidate.load)
-  options = dict(candidate.options)
+
+  def drafts(inner: Candidate):
+    """What drafts for a model of this candidate, given that model."""
+    return lambda model: _load(inner, model, inner.gamma, longest)
+
+  options = {
+    name: drafts(value) if isinstance(value, Candidate) else value
+    for name, value in candidate.options.items()
+  }
   if 'max_length' in inspect.signature(load).parameters:
     options.setdefault('max_length', longest)
   try:
@@ -317,7 +327,7 @@ def build(x: Experiment) -> Built:
         methods.append(
           Method(
             drafter=name,
-            draft=os.path.basename(candidate.path.rstrip('/')) or None,
+            draft=draft_name(candidate),
             verifier=rule_name.removeprefix('specjax.verify.'),
             gamma=gamma,
             spec=Spec(target, drafter, rule, eos),

@@ -116,7 +116,8 @@ class Candidate:
       its full name.
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
-    options: further arguments of `load`.
+    options: further arguments of `load`. One that is a candidate itself
+      drafts for this one, as `inner` does in `specjax.drafters.cascade.load`.
   """
 
   load: str

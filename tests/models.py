@@ -13,6 +13,7 @@ import numpy as np
 
 from specjax import generate, sampling, verify
 from specjax.drafters import (
+  cascade,
   counts,
   eagle,
   early_exit,
@@ -140,6 +141,14 @@ def draft_weights():
   return {name: params[name] for name in params if name != 'layer1'}
 
 
+def cascade_weights():
+  """Of a draft, and of one of the same shape that drafts for it."""
+  params = draft_weights()
+  other = weights(DRAFT, 6)
+  mixed = jax.tree.map(lambda a, b: a + 0.2 * (b - a), params, other)
+  return Params(params, mixed)
+
+
 def tables(vocab: int) -> counts.Tables:
   """Counts of a text in which not every token occurs."""
   text = np.random.default_rng(0).integers(0, vocab - 1, 300)
@@ -206,6 +215,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     dynamic_tree.make(EAGLE_3_WALKER, 3, 3, 8),
     head_of(EAGLE_3, 0.3),
   ),
+  'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
 }
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.

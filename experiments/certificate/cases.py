@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import jax
 
-from experiments.certificate import heads, world
+from experiments.certificate import heads, stages, world
 from experiments.certificate.world import World
 from specjax import exact, verify
-from specjax.drafters import eagle, early_exit, lm, medusa, ngram
+from specjax.drafters import cascade, eagle, early_exit, lm, medusa, ngram
 from specjax.drafting import chain, policies, static_tree
 from specjax.models.eagle import Head, Sizes
-from specjax.types import Drafter, Rule
+from specjax.types import Drafter, Params, Rule
 
 _CHAIN = (0, 1, 2)
 _TREE = (0, 0, 1, 1, 2)
@@ -60,6 +60,14 @@ CHAINS = Kind(
   lambda w: exact.tree(_CHAINS, True),
 )
 
+
+CASCADE = Kind(
+  'cascade over lookup',
+  lambda w: heads.holding(
+    cascade.make(w.draft, ngram.make(2), 2), Params(w.params.drafter, None)
+  ),
+  lambda w: stages.staged(verify.token, exact.lookup(w.prompt, 2), 2),
+)
 
 SIZES = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
 
@@ -150,6 +158,7 @@ CASES = (
   Case('token', verify.token, CHAIN, quick=True),
   Case('token', verify.token, STOPPED),
   Case('token', verify.token, LOOKUP),
+  Case('token', verify.token, CASCADE),
   Case('token', verify.token, CHAIN, 'transformer'),
   Case('token', verify.token, EXIT, 'transformer'),
   Case('token', verify.token, EAGLE, 'transformer'),
