@@ -148,8 +148,31 @@ def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
   return size
 
 
-def lookup(prompt: tuple[int, ...], depth: int, longest: int = 3) -> Source:
-  """The drafts of `drafters.ngram` after a prompt: one each, chosen."""
+def lookup(
+  prompt: tuple[int, ...],
+  depth: int,
+  longest: int = 3,
+  candidates: int = 1,
+  places: int = 16,
+) -> Source:
+  """The drafts of `drafters.ngram` after a prompt: one each, chosen.
+
+  Args:
+    prompt: that every text continues.
+    depth: as for `ngram.make`, and so are the others.
+    longest: likewise.
+    candidates: likewise.
+    places: likewise.
+  """
+  draft_row = functools.partial(
+    ngram.draft_row,
+    None,
+    depth=depth,
+    longest=longest,
+    candidates=candidates,
+    places=places,
+  )
+  draft_rows = jax.jit(jax.vmap(draft_row))
 
   def source(texts, q, contexts):
     del q  # Unused.
@@ -158,16 +181,15 @@ def lookup(prompt: tuple[int, ...], depth: int, longest: int = 3) -> Source:
     whole = [(*prompt, *texts.tokens(number)) for number in contexts]
     for row, text in zip(padded, whole, strict=True):
       row[: len(text)] = text
-    find = functools.partial(ngram.look_up, depth=depth, longest=longest)
     length = np.array([len(text) for text in whole], np.int32)
-    tokens, size = jax.jit(jax.vmap(find))(padded, length)
-    rows = [contexts]
-    for token in np.asarray(tokens).T:
-      rows.append(texts.after(rows[-1], token))
-    chain = np.broadcast_to(np.arange(depth), tokens.shape)
-    draft = Draft(tokens, chain, size, None)
+    draft = Draft(*map(np.asarray, draft_rows(padded, length)), None)
     every = np.arange(len(contexts))
-    return Drafts(draft, np.ones(len(contexts)), every, np.stack(rows, 1))
+    rows = np.zeros((len(contexts), depth * candidates + 1), int)
+    rows[:, 0] = contexts
+    for node, token in enumerate(draft.tokens.T):
+      above = rows[every, draft.parents[:, node]]
+      rows[:, node + 1] = texts.after(above, token)
+    return Drafts(draft, np.ones(len(contexts)), every, rows)
 
   return source
 
