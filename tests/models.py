@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import generate, sampling, verify
-from specjax.drafters import counts, lm, lm_tree, ngram, plain
+from specjax.drafters import counts, lm, lm_tree, ngram, plain, retrieval
 from specjax.models import transformer
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -136,6 +136,12 @@ def tables(vocab: int) -> counts.Tables:
   return counts.count([text], vocab, successors=4)
 
 
+def reference_text(vocab: int) -> retrieval.Corpus:
+  """A random text to look up in, without the last token."""
+  text = np.random.default_rng(1).integers(0, vocab - 1, 300)
+  return retrieval.build(text)
+
+
 # Every drafter: a new one is added here and every law is tested of it.
 DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'plain': (plain.make(), lambda: None),
@@ -147,6 +153,10 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'tree': (lm_tree.make(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
   'chains': (lm_tree.make(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
   'ngram': (ngram.make(3), lambda: None),
+  'lookup tree': (
+    ngram.make(2, candidates=2, places=4),
+    lambda: reference_text(VOCAB),
+  ),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
 }
 

@@ -50,10 +50,10 @@ DRAFTERS = {
   'plain': plain.make(),
   'lm, K = 2': lm.make(MODEL, 2),
   'lm with a stop, K = 4': lm.make(MODEL, 4, lm.confidence(0.3)),
-  'ngram, K = 3': ngram.make(3),
+  'ngram, K = 3': ngram.make(3, places=4),
   'counts, K = 2': counts.make(2),
 }
-TESTS = len(DRAFTERS) + 2  # and accepted lengths, and the table
+TESTS = len(DRAFTERS) + 3  # and accepted lengths, and two of the table
 LEVEL = 1e-4 / TESTS
 
 
@@ -157,9 +157,10 @@ def test_power():
   assert reference.power(ROUNDS * ROWS, pairs, LEVEL) > 0.99
 
 
-def misfit_of_table(rule: Rule, drafter) -> reference.Misfit:
+def misfit_of_table(rule: Rule, drafter, draft=None) -> reference.Misfit:
   """A fast loop for planted bugs: target and draft are tables of logits."""
-  params = Params(models.weights(TABLE, 0), models.near(TABLE, 0))
+  draft = models.near(TABLE, 0) if draft is None else draft
+  params = Params(models.weights(TABLE, 0), draft)
   spec = Spec(TABLE, drafter, rule, (END,))
   return misfit(spec, params, law_of_table, rounds=4)
 
@@ -167,6 +168,13 @@ def misfit_of_table(rule: Rule, drafter) -> reference.Misfit:
 def test_a_table_as_target_is_sampled_exactly():
   """So what the planted bugs below are seen by is the bug."""
   result = misfit_of_table(verify.token, lm.make(TABLE, 2))
+  assert result.p_value() > LEVEL
+
+
+def test_trees_of_looked_up_tokens_leave_the_law_alone():
+  drafter = ngram.make(2, longest=2, candidates=2, places=2)
+  text = models.reference_text(VOCAB)
+  result = misfit_of_table(verify.recursive, drafter, text)
   assert result.p_value() > LEVEL
 
 
