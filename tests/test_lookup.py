@@ -195,7 +195,7 @@ def test_a_corpus_that_cannot_be_used_is_named(content, message, tmp_path):
 
 
 def test_a_missing_corpus_is_named():
-  with pytest.raises(ValueError, match='nowhere.npy is no file'):
+  with pytest.raises(ValueError, match=r'nowhere\.npy is no file'):
     ngram.load(models.TARGET, 2, corpus='nowhere.npy')
 
 
@@ -232,5 +232,5 @@ def test_the_embedded_corpus_is_looked_up_in_without_what_is_held_out(
   assert drafter.nodes == 6
   found = tokenizer.decode(text.tokens.tolist()).split('<|endoftext|>')
   assert found == ['', 'import ast\n', 'import re\n']
-  with pytest.raises(ValueError, match='tokens of .* has token .* has 11'):
+  with pytest.raises(ValueError, match=r'tokens of .* has token .* has 11'):
     lookup.load(models.TARGET, 2, path)
