@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import generate, sampling, verify
-from specjax.drafters import counts, lm, lm_tree, ngram, plain, retrieval
+from specjax.drafters import counts, lm, ngram, plain, retrieval
+from specjax.drafting import policies
 from specjax.models import transformer
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -147,11 +148,11 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'plain': (plain.make(), lambda: None),
   'lm': (lm.make(DRAFT, DEPTH), draft_weights),
   'lm with a stop': (
-    lm.make(DRAFT, DEPTH, lm.confidence(0.3)),
+    lm.make(DRAFT, DEPTH, policies.confidence(0.3)),
     draft_weights,
   ),
-  'tree': (lm_tree.make(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
-  'chains': (lm_tree.make(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
+  'tree': (lm.make_tree(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
+  'chains': (lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
   'ngram': (ngram.make(3), lambda: None),
   'lookup tree': (
     ngram.make(2, candidates=2, places=4),

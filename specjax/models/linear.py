@@ -3,6 +3,7 @@
 import math
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 COLUMNS = 64  # of a block of weights
@@ -33,6 +34,30 @@ def multiply(x, w):
 def comes_in_blocks(blocked: bool, outputs) -> bool:
   """Whether a weight is stored in blocks, where these are asked for."""
   return blocked and math.prod(outputs) % COLUMNS == 0
+
+
+def to_blocks(w):
+  """A weight [in, ...] in blocks of columns, where these come out even."""
+  if not comes_in_blocks(True, w.shape[1:]):
+    return w
+  return w.reshape(len(w), -1, COLUMNS).swapaxes(0, 1)
+
+
+def arrange(params, shapes):
+  """Parameters whose weights become blocks where their shapes say so.
+
+  Args:
+    params: of a model with whole weights.
+    shapes: of the same model with weights in blocks.
+  """
+
+  return jax.tree.map(
+    lambda weight, goal: (
+      weight if weight.shape == goal.shape else to_blocks(weight)
+    ),
+    params,
+    shapes,
+  )
 
 
 def declare_weight(module, name, blocked, inputs, outputs, axes, scale):
