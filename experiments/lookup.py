@@ -70,6 +70,6 @@ def load(
   Raises:
     ValueError: no such domain, or the tokenizer is not the target's.
   """
-  drafter = ngram.make(depth, longest, candidates, places)
+  drafter = ngram.make(depth, longest, candidates, places, True)
   size = target.config.vocab_size
   return drafter, _build(path, tuple(domains), size)

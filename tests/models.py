@@ -155,7 +155,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'chains': (lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
   'ngram': (ngram.make(3), lambda: None),
   'lookup tree': (
-    ngram.make(2, candidates=2, places=4),
+    ngram.make(2, candidates=2, places=4, reference=True),
     lambda: reference_text(VOCAB),
   ),
   'counts': (counts.make(2), lambda: tables(VOCAB)),

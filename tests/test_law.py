@@ -173,7 +173,7 @@ def test_a_table_as_target_is_sampled_exactly():
 
 
 def test_trees_of_looked_up_tokens_leave_the_law_alone():
-  drafter = ngram.make(2, longest=2, candidates=2, places=2)
+  drafter = ngram.make(2, 2, candidates=2, places=2, reference=True)
   text = models.reference_text(VOCAB)
   result = misfit_of_table(verify.recursive, drafter, text)
   assert result.p_value() > LEVEL

@@ -141,9 +141,13 @@ def draft_row(
 
 @functools.cache
 def make(
-  depth: int, longest: int = 3, candidates: int = 1, places: int = 16
+  depth: int,
+  longest: int = 3,
+  candidates: int = 1,
+  places: int = 16,
+  reference: bool = False,
 ) -> Drafter:
-  """Returns the drafter; its parameters are a `retrieval.Corpus` or None.
+  """Returns the drafter.
 
   Args:
     depth: K, tokens copied at most.
@@ -153,6 +157,8 @@ def make(
     places: matches that vote, of the text and for every length of a match in
       the corpus. 1 takes the longest match, the most recent where there are
       several, as prompt lookup does.
+    reference: look also in a reference text: the drafter's parameters, a
+      `retrieval.Corpus`. It has none otherwise.
 
   Raises:
     ValueError: one is below 1, or more is looked up than a corpus is sorted
@@ -177,7 +183,7 @@ def make(
     del key  # Unused.
     row = functools.partial(
       draft_row,
-      params.drafter,
+      params.drafter if reference else None,
       depth=depth,
       longest=longest,
       candidates=candidates,
@@ -216,7 +222,7 @@ def load(
     ValueError: `corpus` is no such file, or has tokens beyond the target's.
   """
   del path  # Unused.
-  drafter = make(depth, longest, candidates, places)
+  drafter = make(depth, longest, candidates, places, bool(corpus))
   if not corpus:
     return drafter, None
   return drafter, retrieval.read(corpus, target.config.vocab_size)
