@@ -14,7 +14,7 @@ import numpy as np
 from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, ngram, plain, retrieval
 from specjax.drafting import policies
-from specjax.models import transformer
+from specjax.models import quantize, transformer
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
 
@@ -152,7 +152,10 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     draft_weights,
   ),
   'tree': (lm.make_tree(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
-  'chains': (lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
+  'chains in eight bits': (
+    lm.make_tree(quantize.wrap(DRAFT), (0, 0, 0, 1, 2, 3), True),
+    lambda: quantize.quantize_params(DRAFT.config, draft_weights()),
+  ),
   'ngram': (ngram.make(3), lambda: None),
   'lookup tree': (
     ngram.make(2, candidates=2, places=4, reference=True),

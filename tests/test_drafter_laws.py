@@ -27,7 +27,7 @@ from specjax.drafting import chain, policies
 from specjax.types import Context, Draft, Drafter, Params, Spec, Verdict
 from tests import models, reference
 
-DRAWING = ('lm', 'lm with a stop', 'tree', 'chains', 'counts')
+DRAWING = ('lm', 'lm with a stop', 'tree', 'chains', 'quantized', 'counts')
 CHOOSING = ('plain', 'ngram', 'lookup tree')
 ROWS = 512
 ROUNDS = 16
