@@ -120,11 +120,21 @@ def draft_row(
   length,
   *,
   depth: int,
-  longest: int,
-  candidates: int,
-  places: int,
+  longest: int = 3,
+  candidates: int = 1,
+  places: int = 16,
 ):
-  """The draft of one sequence: tokens [N], parents [N] and how many."""
+  """The draft of one sequence: tokens [N], parents [N] and how many.
+
+  Args:
+    corpus: reference text, or None.
+    tokens: [S].
+    length: committed tokens.
+    depth: as for `make`, and so are the others.
+    longest: likewise.
+    candidates: likewise.
+    places: likewise.
+  """
   copies = look_up(tokens, length, depth, longest, places)
   weight = _PER_TOKEN ** (copies.matched - longest).astype(jnp.float32)
   if corpus is not None:
