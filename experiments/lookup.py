@@ -53,7 +53,7 @@ def load(
   path: str,
   longest: int = 3,
   candidates: int = 1,
-  places: int = 16,
+  places: int | None = None,
   domains: tuple[str, ...] = ('code',),
 ) -> tuple[Drafter, Corpus]:
   """`drafters.ngram` with the embedded corpus as its reference text.

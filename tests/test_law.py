@@ -51,7 +51,7 @@ DRAFTERS = {
   'plain': plain.make(),
   'lm, K = 2': lm.make(MODEL, 2),
   'lm with a stop, K = 4': lm.make(MODEL, 4, policies.confidence(0.3)),
-  'ngram, K = 3': ngram.make(3, places=4),
+  'ngram, K = 3': ngram.make(3),
   'counts, K = 2': counts.make(2),
 }
 TESTS = len(DRAFTERS) + 3  # and accepted lengths, and two of the table
