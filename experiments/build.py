@@ -30,7 +30,7 @@ from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
 from specjax import generate, verify
-from specjax.drafters import cascade, lm, plain
+from specjax.drafters import cascade, lm, plain, quantized
 from specjax.models import checkpoints, linear, transformer
 from specjax.models.checkpoints import CheckpointError, Description
 from specjax.models.transformer import Model
@@ -85,14 +85,14 @@ def has_encoder(target: Model) -> bool:
   return target.config.encoder is not None
 
 
-def describe(field: str, path: str) -> Description:
+def describe(field: str, path: str, quantized: bool = False) -> Description:
   """A checkpoint without its weights.
 
   Raises:
     ValueError: it cannot be loaded; names the field.
   """
   try:
-    return checkpoints.describe(path)
+    return checkpoints.describe(path, quantized=quantized)
   except CheckpointError as error:
     raise ValueError(f'{field}: {error}') from error
 
@@ -103,9 +103,12 @@ def describe_draft(field: str, candidate: Candidate) -> Description | None:
   Raises:
     ValueError: it cannot be loaded; names the field.
   """
-  if resolve('candidates', candidate.load) not in (lm.load, cascade.load):
-    return None
-  return describe(field, candidate.path)
+  load = resolve('candidates', candidate.load)
+  if load in (lm.load, cascade.load):
+    return describe(field, candidate.path)
+  if load == quantized.load and candidate.path:
+    return describe(field, candidate.path, quantized=True)
+  return None
 
 
 def room(x: Experiment, described: dict[str, Description]) -> int:
@@ -198,20 +201,33 @@ def read_prompts(
   return found
 
 
-def _load(candidate: Candidate, target, depth: int, longest: int):
-  """A drafter and its parameters; `longest` is the longest text of the run."""
+def _load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
+  """A drafter and its parameters.
+
+  Args:
+    candidate: what to load.
+    target: the target model.
+    depth: K.
+    known: what functions are told that have such parameters: `max_length`, the
+      longest text of the run, and `target_path`, where the target is. Those
+      with a `fingerprint` are told that of the target.
+  """
   load = resolve('candidates', candidate.load)
 
   def drafts(inner: Candidate):
     """What drafts for a model of this candidate, given that model."""
-    return lambda model: _load(inner, model, inner.gamma, longest)
+    below = known | {'target_path': candidate.path}
+    return lambda model: _load(inner, model, inner.gamma, below)
 
   options = {
     name: drafts(value) if isinstance(value, Candidate) else value
     for name, value in candidate.options.items()
   }
-  if 'max_length' in inspect.signature(load).parameters:
-    options.setdefault('max_length', longest)
+  wanted = inspect.signature(load).parameters
+  told = {name: value for name, value in known.items() if name in wanted}
+  if 'fingerprint' in wanted:
+    told['fingerprint'] = checkpoints.fingerprint(known['target_path'])
+  options = told | options
   try:
     arguments = inspect.signature(load).bind(
       target, depth, path=candidate.path, **options
@@ -298,8 +314,9 @@ def build(x: Experiment) -> Built:
     target = transformer.place(target, layout)
   prompt = max(len(t) for found in texts.values() for t in found.texts)
   longest = prompt + x.max_new_tokens
+  known = {'max_length': longest, 'target_path': x.target.path}
   drafts = {
-    (name, gamma): _load(candidate, target, gamma, longest)
+    (name, gamma): _load(candidate, target, gamma, known)
     for name, candidate in chosen.items()
     for gamma in {1, *(x.gammas or (candidate.gamma,))}
   }
@@ -321,7 +338,7 @@ def build(x: Experiment) -> Built:
       target, weights = many
       if _few_rows(x.batch * (drafter.nodes + 1)):
         target, weights = few
-        drafter, params = _load(candidate, target, gamma, longest)
+        drafter, params = _load(candidate, target, gamma, known)
       params = _once(params, loaded)
       for rule_name, rule in rules.items():
         methods.append(

@@ -308,3 +308,14 @@ class Speed:
   seed: int = 0
   results: str = ''
   quick: bool = False
+
+
+@dataclasses.dataclass
+class Narrow(Speed):
+  """Steps with weights in eight bits.
+
+  Attributes:
+    paths: checkpoints, each measured in floats and in eight bits.
+  """
+
+  paths: tuple[str, ...] = ()

@@ -21,9 +21,10 @@ from specjax.drafters import (
   medusa,
   ngram,
   plain,
+  retrieval,
 )
 from specjax.drafting import dynamic_tree, policies, static_tree
-from specjax.models import transformer
+from specjax.models import quantize, transformer
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -155,6 +156,12 @@ def tables(vocab: int) -> counts.Tables:
   return counts.count([text], vocab, successors=4)
 
 
+def reference_text(vocab: int) -> retrieval.Corpus:
+  """A random text to look up in, without the last token."""
+  text = np.random.default_rng(1).integers(0, vocab - 1, 300)
+  return retrieval.build(text)
+
+
 def head_weights(init, scale: float = 1.0):
   """Random weights of a head, made anew whatever the precision in force."""
   with jax.enable_x64(False):
@@ -186,8 +193,15 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     draft_weights,
   ),
   'tree': (lm.make_tree(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
-  'chains': (lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
+  'chains in eight bits': (
+    lm.make_tree(quantize.wrap(DRAFT), (0, 0, 0, 1, 2, 3), True),
+    lambda: quantize.quantize_params(DRAFT.config, draft_weights()),
+  ),
   'ngram': (ngram.make(3), lambda: None),
+  'lookup tree': (
+    ngram.make(2, candidates=2, places=4, reference=True),
+    lambda: reference_text(VOCAB),
+  ),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
   'lm, two more or one less': (
     lm.make(DRAFT, DEPTH, policies.heuristic(2)),

@@ -44,6 +44,11 @@ STOPPED = Kind(
 LOOKUP = Kind(
   'lookup', lambda w: ngram.make(3), lambda w: exact.lookup(w.prompt, 3)
 )
+LOOKUPS = Kind(
+  'lookup of two candidates',
+  lambda w: ngram.make(3, candidates=2),
+  lambda w: exact.lookup(w.prompt, 3, candidates=2),
+)
 TREE = Kind(
   'tree without replacement',
   lambda w: lm.make_tree(w.draft, _TREE),
@@ -172,6 +177,7 @@ CASES = (
   Case('recursive', verify.recursive, TREE_WITH),
   Case('recursive', verify.recursive, CHAINS),
   Case('recursive', verify.recursive, TREE, 'transformer'),
+  Case('recursive', verify.recursive, LOOKUPS),
   Case('k-SEQ', verify.k_seq, TREE_WITH),
   Case('k-SEQ', verify.k_seq, CHAINS),
   Case('lenience 0.5', verify.lenience(0.5), CHAIN),
