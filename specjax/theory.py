@@ -109,6 +109,20 @@ def oracle_speedup(alpha: float, c: float) -> float:
   return 1 / left if left > 0 else float('inf')
 
 
+def oracle_of_lengths(histogram, c: float, v: dict[int, float]) -> float:
+  """Speed of steps that draft just what will be accepted, from measured ones.
+
+  Args:
+    histogram: [K+1] steps by accepted length n: n + 1 tokens for n drafted ones.
+    c: cost of a drafted token.
+    v: cost of scoring so many, n + 1 here; interpolated, and 1 for one token.
+  """
+  counts, accepted = np.asarray(histogram, float), np.arange(len(histogram))
+  v = {1: 1.0} | v
+  scored = np.interp(accepted + 1, sorted(v), [v[n] for n in sorted(v)])
+  return float(counts @ (accepted + 1) / (counts @ (scored + c * accepted)))
+
+
 def lenient_alpha(p, q, factor: float) -> float:
   """sum(min(p / factor, q)): Leviathan et al., A.5.
 
@@ -204,14 +218,16 @@ def tree_tokens(parents, acceptance) -> float:
 
   Args:
     parents: [N] rows as in `types.Draft`.
-    acceptance: chance that the first, second, ... child of an accepted node is
-      the accepted one; further children have none.
+    acceptance: [W] chance that the first, second, ... child of an accepted node
+      is the accepted one; further children have none. Or [K, W] by depth.
   """
-  reached, children = [1.0], [0] * (len(parents) + 1)
+  table = np.atleast_2d(acceptance)
+  reached, level, children = [1.0], [0], [0] * (len(parents) + 1)
   for parent in parents:
-    rank = children[parent]
+    rank, chances = children[parent], table[min(level[parent], len(table) - 1)]
     children[parent] += 1
-    chance = acceptance[rank] if rank < len(acceptance) else 0.0
+    level.append(level[parent] + 1)
+    chance = chances[rank] if rank < len(chances) else 0.0
     reached.append(reached[parent] * chance)
   return float(sum(reached))
 
