@@ -33,10 +33,10 @@ def resolve(field: str, name: str) -> Any:
     ) from error
 
 
-def resolve_rule(name: str) -> Rule:
+def resolve_rule(name: str, field: str = 'verifiers') -> Rule:
   """A rule by name; its arguments may stand behind a colon."""
   path, _, text = name.partition(':')
-  rule = resolve('verifiers', path)
+  rule = resolve(field, path)
   wrong = None
   try:
     if not isinstance(rule, Rule):
@@ -44,12 +44,12 @@ def resolve_rule(name: str) -> Rule:
     elif text:
       wrong = 'it takes no arguments'
   except ValueError as error:
-    raise ValueError(f'verifiers: {name!r}: {error}') from error
+    raise ValueError(f'{field}: {name!r}: {error}') from error
   except TypeError as error:
     wrong = str(error)
   if wrong or not isinstance(rule, Rule):
     raise ValueError(
-      f'verifiers: {name!r} is no rule ({wrong or type(rule).__name__}); use '
+      f'{field}: {name!r} is no rule ({wrong or type(rule).__name__}); use '
       'one such as specjax.verify.token, specjax.verify.block or '
       'specjax.verify.lenience:0.5'
     )
@@ -77,6 +77,27 @@ def candidates(x: Experiment) -> dict[str, Candidate]:
         'name, with :path behind it'
       )
   return chosen
+
+
+def rules(x: Experiment) -> dict[str, dict[str, Rule]]:
+  """The rules of every drafter to run, by full name.
+
+  Raises:
+    ValueError: one cannot be found; names the field.
+  """
+  shared = {rule: resolve_rule(rule) for rule in x.verifiers}
+  found = {}
+  for name, candidate in candidates(x).items():
+    field = f'verifiers of the drafter {name}'
+    own = {rule: resolve_rule(rule, field) for rule in candidate.verifiers}
+    found[name] = own or shared
+  return found
+
+
+def rule_names(x: Experiment) -> tuple[str, ...]:
+  """The full names of all rules that the drafters to run are judged by."""
+  every = (c.verifiers or x.verifiers for c in candidates(x).values())
+  return tuple(dict.fromkeys(name for names in every for name in names))
 
 
 def path_field(x: Experiment, name: str) -> str:

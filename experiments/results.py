@@ -28,6 +28,13 @@ from experiments.settings import Mesh
 SCHEMA = 1
 
 
+def portable(value):
+  """A value as JSON has it, without where this checkout lies."""
+  text = json.dumps(value, sort_keys=True, default=str)
+  here = str(pathlib.Path(__file__).parent.parent)
+  return json.loads(text.replace(here, '.'))
+
+
 def settings_of(experiment) -> dict:
   """What decides the results: every field but where they go."""
   settings = dataclasses.asdict(experiment)
@@ -37,10 +44,11 @@ def settings_of(experiment) -> dict:
     settings['mesh'] = devices.describe(experiment.mesh)
     if settings['mesh'] == devices.describe(Mesh()):
       del settings['mesh']  # One device, as ever.
+  for candidate in settings.get('candidates', {}).values():
+    if not candidate['verifiers']:
+      del candidate['verifiers']  # Those of the experiment, as ever.
   # Where the weights lie does not matter, what they are called does.
-  text = json.dumps(settings, sort_keys=True, default=str)
-  here = str(pathlib.Path(__file__).parent.parent)
-  return json.loads(text.replace(here, '.'))
+  return portable(settings)
 
 
 def default_folder(experiment) -> str:

@@ -1,8 +1,13 @@
 """Bad input: one clear error that names the field, before any work."""
 
+import json
+import pathlib
+
+import numpy as np
 import pytest
 
-from experiments import build
+from configs import quickstart
+from experiments import build, results, weights
 from experiments.settings import Candidate, Checkpoint, Prompts, SamplingValues
 from tests import tiny
 
@@ -55,6 +60,14 @@ BAD_VALUES = [
   ({'drafters': ('no.such.load',)}, "'no.such.load' cannot be imported"),
   ({'verifiers': ('specjax.verify.tokn',)}, 'cannot be imported'),
   ({'verifiers': ('specjax.verify.walk',)}, 'is no rule'),
+  (
+    {
+      'candidates': {
+        'a': Candidate('specjax.drafters.ngram.load', 2, verifiers=('x.y',))
+      }
+    },
+    "verifiers of the drafter a: 'x.y' cannot be imported",
+  ),
   ({'verifiers': ('specjax.verify.simulated:2',)}, r'must be in \[0, 1\]'),
 ]
 
@@ -93,3 +106,87 @@ def test_a_drafter_by_its_full_name(folder):
   names = ('specjax.drafters.ngram.load',)
   built = build.build(tiny.experiment(folder, drafters=names, gammas=(3,)))
   assert [(m.drafter, m.gamma) for m in built.methods] == [('ngram', 3)]
+
+
+def test_a_drafter_may_have_rules_of_its_own(folder):
+  draft = Candidate(
+    'specjax.drafters.lm.load',
+    2,
+    str(folder / 'draft'),
+    verifiers=('specjax.verify.block', 'specjax.verify.typical:0.1,0.2'),
+  )
+  ngram = Candidate('specjax.drafters.ngram.load', 2)
+  x = tiny.experiment(folder, candidates={'draft': draft, 'ngram': ngram})
+  built = build.build(x)
+  assert [(m.drafter, m.verifier) for m in built.methods] == [
+    ('draft', 'block'),
+    ('draft', 'typical:0.1,0.2'),
+    ('ngram', 'token'),
+  ]
+  one, _, other = (m.brings for m in built.methods)
+  # Embedding and head of 2048 x 32, a layer, and the norms around it.
+  layer = 32 * 16 * (2 + 1 + 1) + 16 * 2 * 32 + 3 * 32 * 64 + 2 * 32
+  assert one['parameters'] == 2 * 2048 * 32 + layer + 32
+  assert one['bytes'] == 4 * one['parameters']
+  assert one['training'] is None
+  assert (other['parameters'], other['bytes']) == (0, 0)
+  assert other['load'] == 'specjax.drafters.ngram.load'
+
+
+def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
+  tree = Candidate(
+    'specjax.drafters.lm_tree.load',
+    2,
+    str(folder / 'draft'),
+    {'widths': (2,)},
+    verifiers=('specjax.verify.block',),
+  )
+  x = tiny.experiment(folder, candidates={'tree': tree})
+  with pytest.raises(ValueError, match=r'block does not take .* \'tree\''):
+    build.build(x)
+
+
+def test_rows_without_rules_of_their_own_are_continued():
+  """The settings are those that the committed rows were made with."""
+  root = pathlib.Path(__file__).parent.parent
+  config = root / 'results' / 'quickstart' / 'config.json'
+  settings = results.settings_of(quickstart.get_config())
+  assert settings == json.loads(config.read_text())
+  x = quickstart.get_config()
+  x.candidates['bigram'].verifiers = ('specjax.verify.block',)
+  found = results.settings_of(x)['candidates']['bigram']
+  assert found['verifiers'] == ['specjax.verify.block']
+
+
+def _trained(folder, **fields):
+  folder.mkdir()
+  (folder / 'config.json').write_text(json.dumps(fields))
+  return str(folder)
+
+
+def test_what_training_cost_is_added_up(tmp_path):
+  cost = {'seconds': 60.0, 'tokens': 1000, 'steps': 10, 'machine': 'abacus'}
+  outer = _trained(tmp_path / 'a', training=cost, measured={'hits': [0.5]})
+  other = _trained(tmp_path / 'b', training=cost | {'machine': 'slide rule'})
+  silent = _trained(tmp_path / 'c')
+
+  def cascade(path):
+    inner = Candidate('x.load', 2, path)
+    return Candidate('x.load', 2, outer, {'inner': inner, 'widths': (2, 2)})
+
+  params = {'w': np.zeros((2, 3), np.int8), 'scale': np.zeros(3, np.float32)}
+  found = weights.describe(cascade(other), params)
+  assert (found['parameters'], found['bytes']) == (9, 18)
+  assert found['training'] == {
+    'seconds': 120,
+    'tokens': 2000,
+    'steps': 20,
+    'machine': 'abacus and slide rule',
+  }
+  assert found['measured'] == {'hits': [0.5]}
+  # As they come back from a file of rows.
+  assert found['options']['widths'] == [2, 2]
+  assert found['options']['inner']['load'] == 'x.load'
+  # What is not known of a part is not known of the whole.
+  assert weights.training(cascade(silent)) is None
+  assert weights.training(Candidate('x.load', 2)) is None
