@@ -113,14 +113,13 @@ def oracle_of_lengths(histogram, c: float, v: dict[int, float]) -> float:
   """Speed of steps that draft just what will be accepted, from measured ones.
 
   Args:
-    histogram: [K+1] steps by accepted length n: n + 1 tokens for n drafted ones.
+    histogram: [K+1] steps by accepted length n; n are drafted, n + 1 scored.
     c: cost of a drafted token.
-    v: cost of scoring so many, n + 1 here; interpolated, and 1 for one token.
+    v: cost of scoring so many; in between interpolated, 1 for one token.
   """
-  counts, accepted = np.asarray(histogram, float), np.arange(len(histogram))
-  v = {1: 1.0} | v
-  scored = np.interp(accepted + 1, sorted(v), [v[n] for n in sorted(v)])
-  return float(counts @ (accepted + 1) / (counts @ (scored + c * accepted)))
+  n, known = np.arange(len(histogram)), sorted(({1: 1.0} | v).items())
+  cost = np.interp(n + 1, *np.array(known).T) + c * n
+  return float(np.dot(histogram, n + 1) / np.dot(histogram, cost))
 
 
 def lenient_alpha(p, q, factor: float) -> float:
