@@ -28,7 +28,6 @@ from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
 _LM = 'specjax.drafters.lm.load'
-_TREE = 'specjax.drafters.lm_tree.load'
 _COUNTS = 'specjax.drafters.counts.load'
 _RULE = 'specjax.verify'
 _GAMMA = 4
@@ -103,7 +102,7 @@ def _candidates() -> Experiment:
 
   def tree(count, replacement):
     options = {'widths': (count,), 'replacement': replacement}
-    return Candidate(_TREE, 2, draft, options)
+    return Candidate(_LM, 2, draft, options)
 
   return _experiment(
     'candidates',

@@ -15,14 +15,14 @@ A few minutes on two idle cores.
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
-_TREE = 'specjax.drafters.lm_tree.load'
+_LM = 'specjax.drafters.lm.load'
 
 
 def get_config() -> Experiment:
   draft = pair.path('draft-128')
 
   def chains(count):
-    return Candidate(_TREE, 3, draft, {'widths': (count,), 'replacement': True})
+    return Candidate(_LM, 3, draft, {'widths': (count,), 'replacement': True})
 
   return Experiment(
     name='trees',
@@ -31,8 +31,8 @@ def get_config() -> Experiment:
       'chain': Candidate('specjax.drafters.lm.load', 3, draft),
       'two chains': chains(2),
       'four chains': chains(4),
-      'tree 2 2 1': Candidate(_TREE, 3, draft, {'widths': (2, 2)}),
-      'tree 4 2 1': Candidate(_TREE, 3, draft, {'widths': (4, 2)}),
+      'tree 2 2 1': Candidate(_LM, 3, draft, {'widths': (2, 2)}),
+      'tree 4 2 1': Candidate(_LM, 3, draft, {'widths': (4, 2)}),
     },
     verifiers=('specjax.verify.recursive',),
     temperatures=(0.0, 1.0),

@@ -29,7 +29,7 @@ from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
 from specjax import generate, verify
-from specjax.drafters import lm, lm_tree, plain
+from specjax.drafters import lm, plain
 from specjax.models import checkpoints, linear, transformer
 from specjax.models.checkpoints import CheckpointError, Description
 from specjax.models.transformer import Model
@@ -104,7 +104,7 @@ def describe_draft(field: str, candidate: Candidate) -> Description | None:
   Raises:
     ValueError: it cannot be loaded; names the field.
   """
-  if resolve('candidates', candidate.load) not in (lm.load, lm_tree.load):
+  if resolve('candidates', candidate.load) != lm.load:
     return None
   return describe(field, candidate.path)
 

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import trees
-from specjax.drafters import lm_tree, ngram
+from specjax.drafters import ngram
+from specjax.drafting import static_tree
 from specjax.types import Draft, Rule, Scores
 
 
@@ -83,7 +84,7 @@ class Drafts(NamedTuple):
   rows: np.ndarray  # [M, N+1] number of the text that ends at each row
 
 
-_remaining = jax.jit(jax.vmap(lm_tree.remaining, in_axes=(0, 0, 0, None)))
+_remaining = jax.jit(jax.vmap(static_tree.remaining, in_axes=(0, 0, 0, None)))
 
 # (texts, q, contexts) -> Drafts
 Source = Callable[[Texts, Laws, np.ndarray], Drafts]
@@ -94,16 +95,17 @@ def tree(
   replacement: bool = False,
   size: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Source:
-  """The drafts of `drafters.lm` (a chain) and `drafters.lm_tree`.
+  """The drafts of `drafting.chain` and `drafting.static_tree`.
 
   Args:
     parents: of the static tree, by level.
     replacement: siblings are independent, and equal texts merged.
-    size: q(x) [M, N] of the drawn tokens -> nodes that exist [M].
+    size: confidence [M, N] in the drawn tokens, see `drafting.policies`, ->
+      nodes that exist [M].
   """
   nodes = len(parents)
-  levels = lm_tree.levels_of(parents)
-  merge = jax.jit(jax.vmap(functools.partial(lm_tree.merge, parents, levels)))
+  levels = static_tree.levels_of(parents)
+  merge = jax.jit(jax.vmap(functools.partial(static_tree.merge, parents, levels)))
 
   def source(texts, q, contexts):
     drawn = np.indices((texts.vocab,) * nodes).reshape(nodes, -1).T
@@ -111,10 +113,12 @@ def tree(
     context = np.repeat(np.arange(len(contexts)), len(drawn))
     rows = np.zeros((len(tokens), nodes + 1), int)
     rows[:, 0] = contexts[context]
-    laws = []
+    laws, sure = [], []
     for node, parent in enumerate(parents):
       above = rows[:, parent]
       law = q.probs[above]
+      certain = np.asarray(jax.nn.softmax(q.logits[above]))
+      sure.append(np.take_along_axis(certain, tokens[:, [node]], 1)[:, 0])
       earlier = [i for i in range(node) if parents[i] == parent]
       if earlier and not replacement:
         drawn = np.zeros(law.shape, bool)
@@ -127,7 +131,7 @@ def tree(
     chances = np.take_along_axis(wide, tokens[..., None], 2)[..., 0]
     # Low precision does not add up to 1, and is drawn from as if it did.
     chances = chances / wide.sum(-1)
-    exist = np.full(len(tokens), nodes) if size is None else size(chances)
+    exist = np.full(len(tokens), nodes) if size is None else size(np.stack(sure, 1))
     hung = np.broadcast_to(parents, tokens.shape)
     if replacement:
       hung = merge(tokens)
@@ -138,10 +142,10 @@ def tree(
 
 
 def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
-  """Sizes of `drafters.lm.confidence`: an unlikely token is the last one."""
+  """Sizes of `policies.confidence`: an unlikely token is the last one."""
 
-  def size(chances):
-    unlikely = chances < threshold
+  def size(confidence):
+    unlikely = confidence < threshold
     unlikely[:, -1] = True
     return unlikely.argmax(1) + 1
 

@@ -101,7 +101,8 @@ class Drafter(NamedTuple):
   """A way to draft: four pure functions and its sizes.
 
   init(params, ctx, hidden) -> state: after the prompt was read. `hidden` is
-    [B, len(taps), E]: the target's features of the last cached token.
+    [B, S, len(taps), E]: the target's features of every cached token, zeros
+    elsewhere.
   propose(params, state, ctx, key) -> (Draft, state): `key` is [B] keys.
   commit(params, state, ctx, verdict, hidden) -> state: `ctx` already holds
     the new tokens; `hidden` [B, K+1, len(taps), E] are the target's features

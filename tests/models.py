@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import generate, sampling, verify
-from specjax.drafters import counts, lm, lm_tree, ngram, plain
+from specjax.drafters import counts, lm, ngram, plain
+from specjax.drafting import policies
 from specjax.models import transformer
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -141,11 +142,11 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'plain': (plain.make(), lambda: None),
   'lm': (lm.make(DRAFT, DEPTH), draft_weights),
   'lm with a stop': (
-    lm.make(DRAFT, DEPTH, lm.confidence(0.3)),
+    lm.make(DRAFT, DEPTH, policies.confidence(0.3)),
     draft_weights,
   ),
-  'tree': (lm_tree.make(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
-  'chains': (lm_tree.make(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
+  'tree': (lm.make_tree(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
+  'chains': (lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
   'ngram': (ngram.make(3), lambda: None),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
 }

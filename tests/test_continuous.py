@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specjax import continuous, generate, sampling, verify
-from specjax.drafters import lm, lm_tree, ngram
+from specjax.drafters import lm, ngram
 from specjax.models import table
 from specjax.types import Params, Spec
 from tests import models
@@ -35,7 +35,7 @@ SMALL, TABLE = models.DRAFT, table.build(models.VOCAB)
 SPECS = {
   'lm': Spec(SMALL, lm.make(SMALL, 2), verify.token, (10,)),
   'ngram': Spec(TABLE, ngram.make(3), verify.token, (10,)),
-  'tree': Spec(TABLE, lm_tree.make(TABLE, (0, 0)), verify.recursive, (10,)),
+  'tree': Spec(TABLE, lm.make_tree(TABLE, (0, 0)), verify.recursive, (10,)),
 }
 USUAL = {f'usual {name}': name for name in models.DRAFTERS}
 

@@ -23,6 +23,7 @@ import pytest
 from specjax import cache as caches
 from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, ngram
+from specjax.drafting import chain, policies
 from specjax.types import Context, Draft, Drafter, Params, Spec, Verdict
 from tests import models, reference
 
@@ -248,8 +249,8 @@ def commit_one_slot_off(cache, flight, path, start):
 
 
 def commit_without_the_last(cache, flight, path, start):
-  """Forgets the token before the last draft, which only some rows need."""
-  return caches.commit(cache, flight, path[:, :-1], start)
+  """Forgets the last draft that was fed, which only some rows need."""
+  return caches.commit(cache, flight, path[:, :-2], start)
 
 
 def commit_of_the_wrong_rows(cache, flight, path, start):
@@ -268,7 +269,7 @@ def commit_of_the_wrong_rows(cache, flight, path, start):
 def test_a_cache_that_is_off_is_seen(commit, right, monkeypatch):
   planted = types.SimpleNamespace(**vars(caches) | {'commit': commit})
   monkeypatch.setattr(lm, 'caches', planted)
-  drafter = lm.make.__wrapped__(models.DRAFT, 2)
+  drafter = chain.make(lm.walk.__wrapped__(models.DRAFT), 2)
   found = gap_by_hand(drafter)
   assert found < 1e-5 if right else found > 1e-3
 
@@ -400,17 +401,17 @@ def test_look_up(text, longest, copied):
 
 
 def test_confidence_stops_below_the_threshold():
-  stop = lm.confidence(0.3)
-  q = jnp.array([0.29, 0.3, 0.41])
-  assert [bool(stop(q, token)) for token in range(3)] == [True, False, False]
-  assert lm.confidence(0.3) is stop
+  policy = policies.confidence(0.3)
+  goes_on = [bool(policy.goes_on((), 1, q, q)) for q in (0.29, 0.3, 0.41)]
+  assert goes_on == [False, True, True]
+  assert policies.confidence(0.3) is policy
 
 
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
     (lambda: lm.make(models.DRAFT, 0), 'depth must be at least 1'),
-    (lambda: lm.confidence(1.5), 'threshold must be in'),
+    (lambda: policies.confidence(1.5), 'threshold must be in'),
     (lambda: ngram.make(0), 'depth and longest must be at least 1'),
     (lambda: ngram.make(2, 0), 'depth and longest must be at least 1'),
     (lambda: counts.make(0), 'depth must be at least 1'),

@@ -11,7 +11,7 @@ import pytest
 from experiments import ties
 from specjax import cache as caches
 from specjax import generate, sampling, verify
-from specjax.drafters import lm, lm_tree, plain
+from specjax.drafters import lm, plain
 from specjax.models import encoder_decoder, reading, transformer
 from specjax.models.config import Encoder, Relative
 from specjax.types import Params, Source, Spec
@@ -69,7 +69,7 @@ def test_a_row_is_the_same_alone_and_with_other_padding(float64):
 OTHER_DRAFTS = {
   'plain': (plain.make(), verify.token, lambda: None),
   'tree': (
-    lm_tree.make(DRAFT, (0, 0, 1, 1, 2, 4)),
+    lm.make_tree(DRAFT, (0, 0, 1, 1, 2, 4)),
     verify.recursive,
     draft_weights,
   ),

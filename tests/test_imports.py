@@ -18,6 +18,7 @@ LAYERS = (
     'specjax.sharding',
   },
   {'specjax.models', 'specjax.verify'},
+  {'specjax.drafting'},
   {'specjax.drafters'},
   {'specjax.fitting'},
   {'specjax.generate'},

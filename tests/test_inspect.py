@@ -66,7 +66,7 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
 def test_a_model_that_drafts_trees_is_described_too(folder, capsys):
   x = experiment(folder, draft='')
   path = str(folder / 'draft')
-  x.candidates = {'tree': Candidate('specjax.drafters.lm_tree.load', 2, path)}
+  x.candidates = {'tree': Candidate('specjax.drafters.lm.load', 2, path)}
   inspect.main(x)
   assert last_line(capsys)['models']['draft tree']['shares_vocabulary']
 

@@ -21,6 +21,7 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, ngram, plain
+from specjax.drafting import policies
 from specjax.models import table
 from specjax.types import Params, Rule, Spec
 from tests import models, reference
@@ -49,7 +50,7 @@ SETTINGS = (
 DRAFTERS = {
   'plain': plain.make(),
   'lm, K = 2': lm.make(MODEL, 2),
-  'lm with a stop, K = 4': lm.make(MODEL, 4, lm.confidence(0.3)),
+  'lm with a stop, K = 4': lm.make(MODEL, 4, policies.confidence(0.3)),
   'ngram, K = 3': ngram.make(3),
   'counts, K = 2': counts.make(2),
 }

@@ -195,7 +195,7 @@ def test_the_best_tree_is_that_of_brute_force(acceptance, nodes, depth):
   assert found.tokens == theory.tree_tokens(found.parents, acceptance)
   assert len(found.parents) <= nodes
   assert depth is None or depth_of(found.parents) <= depth
-  # Rows come level by level, as `types.Draft` and `lm_tree` want them.
+  # Rows come level by level, as `types.Draft` and `static_tree` want them.
   assert list(found.parents) == sorted(found.parents)
   assert all(parent <= i for i, parent in enumerate(found.parents))
 

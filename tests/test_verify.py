@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from specjax import exact, sampling, verify
-from specjax.drafters import lm, lm_tree, plain
+from specjax.drafters import lm, plain
 from specjax.types import Draft, Scores
 from specjax.verify import chains
 from tests import models, reference
@@ -297,8 +297,8 @@ def test_impossible_rules_are_refused(make, message):
 
 
 def test_rules_refuse_drafts_they_cannot_judge():
-  chain, tree = lm.make(models.DRAFT, 2), lm_tree.make(models.DRAFT, (0, 0, 1))
-  several = lm_tree.make(models.DRAFT, (0, 0, 1), True)
+  chain, tree = lm.make(models.DRAFT, 2), lm.make_tree(models.DRAFT, (0, 0, 1))
+  several = lm.make_tree(models.DRAFT, (0, 0, 1), True)
   for rule in (verify.token, verify.block, verify.lenience(0.5)):
     assert not rule.refuses(chain)
     assert not rule.refuses(plain.make())

@@ -30,7 +30,7 @@ def lm(path: str, gamma: int) -> Candidate:
 def tree(path: str, gamma: int, *widths: int, replacement: bool) -> Candidate:
   """A language model that drafts a tree."""
   options = {'widths': widths, 'replacement': replacement}
-  return Candidate('specjax.drafters.lm_tree.load', gamma, path, options)
+  return Candidate('specjax.drafters.lm.load', gamma, path, options)
 
 
 def task(part: str, parts) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from experiments.certificate import world
 from experiments.certificate.world import World
 from specjax import exact, verify
-from specjax.drafters import lm, lm_tree, ngram
+from specjax.drafters import lm, ngram
+from specjax.drafting import policies
 from specjax.types import Drafter, Rule
 
 _CHAIN = (0, 1, 2)
@@ -34,7 +35,7 @@ LONG = Kind(
 )
 STOPPED = Kind(
   'chain that stops',
-  lambda w: lm.make(w.draft, 3, lm.confidence(_STOP)),
+  lambda w: lm.make(w.draft, 3, policies.confidence(_STOP)),
   lambda w: exact.tree(_CHAIN, size=exact.stopping(_STOP)),
 )
 LOOKUP = Kind(
@@ -42,17 +43,17 @@ LOOKUP = Kind(
 )
 TREE = Kind(
   'tree without replacement',
-  lambda w: lm_tree.make(w.draft, _TREE),
+  lambda w: lm.make_tree(w.draft, _TREE),
   lambda w: exact.tree(_TREE),
 )
 TREE_WITH = Kind(
   'tree with replacement',
-  lambda w: lm_tree.make(w.draft, _TREE, True),
+  lambda w: lm.make_tree(w.draft, _TREE, True),
   lambda w: exact.tree(_TREE, True),
 )
 CHAINS = Kind(
   'two chains',
-  lambda w: lm_tree.make(w.draft, _CHAINS, True),
+  lambda w: lm.make_tree(w.draft, _CHAINS, True),
   lambda w: exact.tree(_CHAINS, True),
 )
 

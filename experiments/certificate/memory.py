@@ -49,7 +49,9 @@ def gap(w: World, drafter: Drafter) -> float:
       jnp.asarray(tokens), jnp.asarray(length), (), values, sampling.History()
     )
     hidden = _features(w, jnp.asarray(tokens), drafter.taps)
-    return ctx, hidden, init(w.params, ctx, hidden[np.arange(rows), length - 2])
+    cached = jnp.arange(_SLOTS) < jnp.asarray(length)[:, None] - 1
+    cached = jnp.where(cached[..., None, None], hidden, 0)
+    return ctx, hidden, init(w.params, ctx, cached)
 
   ctx, _, memory = read()
   worst = 0.0
@@ -82,8 +84,8 @@ def features(w: World, remember) -> Drafter:
   depth = 2
 
   def init(params, ctx, hidden):
-    del params, ctx  # Unused.
-    return hidden[:, 0]
+    del params  # Unused.
+    return hidden[jnp.arange(len(ctx.length)), ctx.length - 2, 0]
 
   def propose(params, memory, ctx, key):
     del params  # Unused.

@@ -1,67 +1,68 @@
-"""An independent small language model that drafts a chain.
+"""An independent small language model.
 
 Speculative decoding as Leviathan et al. (arXiv:2211.17192) and Chen et al.
-(arXiv:2302.01318) describe it, with its own cache and an optional stop.
+(arXiv:2302.01318) describe it: the draft reads the text into a cache of its
+own.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
-from specjax import sampling, trees
+from specjax.drafting import chain, shape, static_tree
+from specjax.drafting.policies import Policy
+from specjax.drafting.walker import Step, Walker
 from specjax.models import checkpoints, reading, transformer
 from specjax.models.transformer import Model
-from specjax.types import Draft, Drafter
+from specjax.types import Cache, Drafter
+
+
+class Fed(NamedTuple):
+  """What was fed and nobody has judged yet."""
+
+  flight: Cache  # the token before the root, then the rows of the tree
+  base: jax.Array  # [B] position of the first of these; -1 where there is none
 
 
 @functools.cache
-def confidence(threshold: float) -> Callable[[jax.Array, jax.Array], jax.Array]:
-  """Stop after a token whose q is below the threshold; the token stays.
-
-  The rule of "assisted generation" (its confidence threshold), as a stopping
-  time: it looks only at tokens that are kept.
-  """
-  if not 0 <= threshold <= 1:
-    raise ValueError(f'threshold must be in [0, 1], got {threshold}')
-
-  def stop(probs, token):
-    return probs[token] < threshold
-
-  return stop
-
-
-@functools.cache
-def make(
-  model: Model,
-  depth: int,
-  stop: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
-) -> Drafter:
-  """Returns the drafter; its parameters are the model's.
+def walk(model: Model) -> Walker:
+  """The walker of a model; its parameters are the model's.
 
   Args:
     model: the draft, over the target's vocabulary.
-    depth: K, tokens drafted at most.
-    stop: (q [V], drawn token) -> whether to draft no further; of one row. It
-      may depend on q and on tokens already drawn, which all stay.
   """
-  if depth < 1:
-    raise ValueError(f'depth must be at least 1, got {depth}')
 
-  def init(params, ctx, hidden):
+  def init(params, ctx, hidden, rows):
     del hidden  # Unused.
     batch, slots = ctx.tokens.shape
     cache = transformer.open_cache(
       model, params.drafter, batch, slots, ctx.source
     )
-    return reading.prefill(
+    cache, _ = reading.prefill(
       model, params.drafter, ctx.tokens, ctx.length, cache
-    )[0]
+    )
+    flight = caches.empty(model.config, batch, rows + 1, cache[0].k.dtype)
+    return cache, Fed(flight, ctx.length - 2)
 
-  def propose(params, cache, ctx, key):
+  def forward(params, cache, block, tokens, at, offset, mask):
+    alone = (block.base < 0)[:, None, None]
+    rows = jnp.arange(mask.shape[-1])
+    out = model.forward(
+      params.drafter,
+      tokens,
+      block.base[:, None] + offset,
+      cache,
+      jnp.maximum(block.base, 0),
+      mask & ~(alone & (rows == 0)),
+      block.flight,
+      at,
+    )
+    return out.hidden, block._replace(flight=out.flight)
+
+  def start(params, cache, block, ctx):
     # The last drafted token of the step before was never fed. Feeding the
     # last two tokens at every step costs less than asking whether it stayed:
     #
@@ -69,91 +70,56 @@ def make(
     #   flight      a b   x1           rows 0, 1, 2
     #
     # A row of one token has no a: its row 0 is masked out.
-    batch = ctx.length.shape[0]
-    base = ctx.length - 2
-    used = jnp.maximum(base, 0)
-    alone = base < 0
-    rows = jnp.arange(depth + 1)
-    flight = caches.empty(model.config, batch, depth + 1, cache[0].k.dtype)
-    u = jax.vmap(lambda k: jax.random.uniform(k, (depth,)))(key)
-    laws = jax.vmap(sampling.law)
-
-    def feed(tokens, at, flight, above):
-      """q [B, V] after tokens [B, T] at rows at, at + 1, ...; see `law`."""
-      here = at + jnp.arange(tokens.shape[1])
-      mask = rows <= here[:, None]
-      mask = mask & ~(alone[:, None, None] & (rows == 0))
-      out = model.forward(
-        params.drafter,
-        tokens,
-        base[:, None] + here,
-        cache,
-        used,
-        mask,
-        flight,
-        at,
-      )
-      logits = model.head(params.drafter, out.hidden[:, -1])
-      q, _ = laws(logits, ctx.sampling, ctx.history, above)
-      return q, out.flight
-
-    def draw(i, q, tokens, probs, size, going):
-      token = jax.vmap(sampling.draw)(u[:, i], q)
-      size = size + going
-      if stop is not None:
-        going &= ~jax.vmap(stop)(q, token)
-      return (
-        token,
-        tokens.at[:, i].set(token),
-        probs.at[:, i].set(q),
-        size,
-        going,
-      )
-
-    index = jnp.maximum(base[:, None] + jnp.arange(2), 0)
-    none = jnp.zeros((batch, depth), jnp.int32)
-    q, flight = feed(
-      jnp.take_along_axis(ctx.tokens, index, 1), 0, flight, none - 1
+    block = block._replace(base=ctx.length - 2)
+    two = jnp.arange(2)
+    index = jnp.maximum(block.base[:, None] + two, 0)
+    tokens = jnp.take_along_axis(ctx.tokens, index, 1)
+    slots = block.flight[0].k.shape[2]
+    mask = jnp.broadcast_to(
+      jnp.arange(slots) <= two[:, None], (*tokens.shape, slots)
     )
-    drafted = draw(
-      0,
-      q,
-      none,
-      jnp.zeros((batch, depth, q.shape[-1]), q.dtype),
-      jnp.zeros(batch, jnp.int32),
-      jnp.ones(batch, bool),
+    hidden, block = forward(params, cache, block, tokens, 0, two, mask)
+    return Step(model.head(params.drafter, hidden[:, -1:]), (), block)
+
+  def feed(params, cache, block, ctx, row, depth, tokens, features, sees):
+    del ctx, features  # Unused.
+    mask = jnp.pad(sees, ((0, 0), (0, 0), (1, 0)), constant_values=True)
+    offset = jnp.full(tokens.shape[1], depth + 1)
+    hidden, block = forward(
+      params, cache, block, tokens, row + 1, offset, mask
     )
+    return Step(model.head(params.drafter, hidden), (), block)
 
-    def more(carry):
-      i, _, (*_, going) = carry
-      return (i < depth) & going.any()
+  def commit(params, cache, block, ctx, verdict, hidden):
+    del params, ctx, hidden  # Unused.
+    # What was drawn and never fed has no row here, and is never in the way:
+    # its slot lies beyond what the next step looks at.
+    path = jnp.pad(verdict.path + 1, ((0, 0), (1, 0)))
+    alone = (block.base < 0)[:, None]
+    path = jnp.where(alone, jnp.roll(path, -1, 1), path)
+    start = jnp.maximum(block.base, 0)
+    return caches.commit(cache, block.flight, path, start)
 
-    def turn(carry):
-      i, flight, (token, *rest) = carry
-      above = jnp.where(jnp.arange(depth) < i, rest[0], -1)
-      q, flight = feed(token[:, None], i + 1, flight, above)
-      return i + 1, flight, draw(i, q, *rest)
-
-    one = jnp.ones((), jnp.int32)
-    _, flight, drafted = jax.lax.while_loop(more, turn, (one, flight, drafted))
-    _, tokens, probs, size, _ = drafted
-    path = rows + alone[:, None]
-    cache = caches.commit(cache, flight, path, used)
-    return Draft(tokens, trees.chain(batch, depth), size, probs), cache
-
-  def commit(params, cache, ctx, verdict, hidden):
-    del params, ctx, verdict, hidden  # Unused.
-    return cache
-
-  return Drafter(
-    depth,
-    depth,
+  return Walker(
     init,
-    propose,
+    start,
+    feed,
     commit,
     init_params=model.init,
     positions=model.config.max_positions,
   )
+
+
+def make(model: Model, depth: int, policy: Policy | None = None) -> Drafter:
+  """A chain of a model; see `drafting.chain`."""
+  return chain.make(walk(model), depth, policy)
+
+
+def make_tree(
+  model: Model, parents: tuple[int, ...], replacement: bool = False
+) -> Drafter:
+  """A static tree of a model; see `drafting.static_tree`."""
+  return static_tree.make(walk(model), parents, replacement)
 
 
 @functools.cache
@@ -223,8 +189,8 @@ def load(
   target: Model,
   depth: int,
   path: str,
-  threshold: float = 0.0,
   max_length: int | None = None,
+  **options: Any,
 ) -> tuple[Drafter, Any]:
   """The drafter of a checkpoint, for a target; see `read`.
 
@@ -232,9 +198,9 @@ def load(
     target: the target model.
     depth: K.
     path: a Hugging Face directory.
-    threshold: of `confidence`; 0 always drafts `depth` tokens.
     max_length: longest sequence of the run, see `checkpoints.load`.
+    **options: of `drafting.shape.Shape`; a chain of K without any.
   """
+  shape.read(options)  # Before anything is read.
   model, params = read(target, path, max_length)
-  stop = confidence(threshold) if threshold else None
-  return make(model, depth, stop), params
+  return shape.build(walk(model), depth, options), params

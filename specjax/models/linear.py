@@ -3,6 +3,7 @@
 import math
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 COLUMNS = 64  # of a block of weights
@@ -33,6 +34,23 @@ def multiply(x, w):
 def comes_in_blocks(blocked: bool, outputs) -> bool:
   """Whether a weight is stored in blocks, where these are asked for."""
   return blocked and math.prod(outputs) % COLUMNS == 0
+
+
+def arrange(params, shapes):
+  """Parameters whose weights become blocks where their shapes say so.
+
+  Args:
+    params: of a model with whole weights.
+    shapes: of the same model with weights in blocks.
+  """
+
+  def one(weight, goal):
+    if weight.shape == goal.shape:
+      return weight
+    count, inputs, columns = goal.shape
+    return weight.reshape(inputs, count, columns).transpose(1, 0, 2)
+
+  return jax.tree.map(one, params, shapes)
 
 
 def declare_weight(module, name, blocked, inputs, outputs, axes, scale):

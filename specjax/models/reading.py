@@ -70,14 +70,13 @@ def prefill(model, params, tokens, length, cache, taps=()):
     taps: layers whose features to return.
 
   Returns:
-    The cache, and the features [B, len(taps), E] of the last token fed
-    (zeros for a row of one token, which has none).
+    The cache, and the features [B, S, len(taps), E] of the tokens fed, zeros
+    elsewhere.
   """
   batch, slots = tokens.shape
   size = caches.block_of(slots)
   mask, offsets = transformer.causal(batch, size)
   dtype = cache[0].k.dtype
-  last = length - 2
 
   def read(i, carry):
     cache, features = carry
@@ -94,11 +93,12 @@ def prefill(model, params, tokens, length, cache, taps=()):
       )
 
     cache = caches.replace(cache, out.flight, put)
-    row = jnp.clip(last - begin, 0, size - 1)
-    here = jnp.take_along_axis(out.taps, row[:, None, None, None], 1)[:, 0]
-    inside = (last >= begin) & (last < begin + size)
-    return cache, jnp.where(inside[:, None, None], here, features)
+    fed = (begin + offsets < length[:, None] - 1)[..., None, None]
+    here = jnp.where(fed, out.taps, 0).astype(dtype)
+    return cache, jax.lax.dynamic_update_slice_in_dim(
+      features, here, begin, axis=1
+    )
 
-  features = jnp.zeros((batch, len(taps), model.config.width), dtype)
+  features = jnp.zeros((batch, slots, len(taps), model.config.width), dtype)
   blocks = (length.max() - 1 + size - 1) // size
   return jax.lax.fori_loop(0, blocks, read, (cache, features))

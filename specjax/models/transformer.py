@@ -31,7 +31,7 @@ from specjax.models.attention import (
 from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import declare_weight, multiply
+from specjax.models.linear import arrange, declare_weight, multiply
 from specjax.sharding import Layout
 from specjax.types import KV, Cache, Source
 
@@ -54,6 +54,8 @@ class Model(NamedTuple):
   # (params, tokens [B, R], length [B]) -> one KV a layer, of the source
   encode: Callable[..., tuple[KV, ...]] | None = None
   layout: Layout | None = None  # on a mesh of devices, see `place`
+  # (params, features [..., E] of the last layer) -> what the head reads
+  norm: Callable[..., jax.Array] = lambda params, features: features
 
 
 class Transformer(nn.Module):
@@ -146,6 +148,9 @@ class Transformer(nn.Module):
     tapped = jnp.stack(tapped, 2) if tapped else jnp.zeros(shape, x.dtype)
     return Output(self.norm(x), tapped, tuple(new))
 
+  def last(self, features):
+    return self.norm(features)
+
   def encode(self, tokens, length):
     x = self.embedding[tokens]
     if self.config.embedding_scale is not None:
@@ -197,8 +202,11 @@ def build(config: TransformerConfig) -> Model:
       {'params': params}, tokens, length, method=Transformer.encode
     )
 
+  def norm(params, features):
+    return module.apply({'params': params}, features, method=Transformer.last)
+
   reads = None if config.encoder is None else encode
-  return Model(config, init, forward, head, reads)
+  return Model(config, init, forward, head, reads, norm=norm)
 
 
 def shardings(config: TransformerConfig, layout: Layout):
@@ -319,11 +327,4 @@ def block(model: Model, params) -> tuple[Model, Any]:
   """
   blocked = build(dataclasses.replace(model.config, blocked=True))
   shapes = jax.eval_shape(blocked.init, jax.random.key(0))
-
-  def arrange(weight, goal):
-    if weight.shape == goal.shape:
-      return weight
-    count, inputs, columns = goal.shape
-    return weight.reshape(inputs, count, columns).transpose(1, 0, 2)
-
-  return blocked, jax.tree.map(arrange, params, shapes)
+  return blocked, arrange(params, shapes)

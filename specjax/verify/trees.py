@@ -66,7 +66,7 @@ def _refuses_dependent(drafter: Drafter) -> str:
     return ''
   return (
     'it needs siblings that are independent draws of one law: use a drafter '
-    'such as specjax.drafters.lm_tree.load with replacement=True, or '
+    'such as specjax.drafters.lm.load with replacement=True, or '
     'specjax.verify.recursive'
   )
 

@@ -1,33 +1,21 @@
-"""An independent small language model that drafts a tree.
+"""A fixed tree, drawn level by level.
 
-Every level of a static tree is fed at once. Siblings are drawn with
-replacement, as the k independent chains of SpecTr and SpecInfer are
-(arXiv:2310.15141, arXiv:2305.09781), or without, as in Sequoia
+Siblings are drawn with replacement, as the k independent chains of SpecTr and
+SpecInfer are (arXiv:2310.15141, arXiv:2305.09781), or without, as in Sequoia
 (arXiv:2402.12374): then `probs` is the law of a node given its earlier
 siblings.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import cache as caches
 from specjax import sampling, trees
-from specjax.drafters import lm
-from specjax.models import reading, transformer
-from specjax.models.transformer import Model
-from specjax.types import Cache, Draft, Drafter
-
-
-class Memory(NamedTuple):
-  """What the draft has read, and what it fed but nobody has judged yet."""
-
-  cache: Cache
-  flight: Cache  # the token before the root, the root, and the nodes fed
-  base: jax.Array  # [B] position of the first of these; -1 where there is none
+from specjax.drafting.walker import Memory, Walker
+from specjax.types import Draft, Drafter
 
 
 class Level(NamedTuple):
@@ -126,111 +114,89 @@ def merge(parents, levels, tokens):
 
 @functools.cache
 def make(
-  model: Model, parents: tuple[int, ...], replacement: bool = False
+  walker: Walker, parents: tuple[int, ...], replacement: bool = False
 ) -> Drafter:
-  """Returns the drafter; its parameters are the model's.
+  """Returns the drafter.
 
   Args:
-    model: the draft, over the target's vocabulary.
+    walker: what goes from token to token.
     parents: [N] rows, ordered by depth; see `trees.branching`.
     replacement: draw siblings independently; equal texts are merged. The tree
       of k independent chains of length d has widths k, 1, 1, ...
 
   Raises:
-    ValueError: no such tree, or more children than tokens.
+    ValueError: no such tree.
   """
   levels = levels_of(parents)
-  vocab = model.config.vocab_size
-  widest = max(level.width for level in levels)
-  if not replacement and widest > vocab:
-    raise ValueError(
-      f'parents has {widest} siblings, but the vocabulary {vocab} tokens'
-    )
   depth, nodes = len(levels), len(parents)
-  fed = levels[-1].begin + 2  # The last level is drawn and never fed.
-  row_depth, mask = trees.layout(jnp.asarray(parents, jnp.int32))
-  # The token before the root comes before everything.
-  offset = np.append(0, np.asarray(row_depth) + 1)[:fed]
-  sees = np.pad(np.asarray(mask), ((1, 0), (1, 0)), constant_values=True)
-  sees = np.tril(sees)[:fed, :fed]
+  fed = levels[-1].begin + 1  # The last level is drawn and never fed.
+  mask = np.asarray(trees.layout(jnp.asarray(parents, jnp.int32))[1])
+  widest = max(level.width for level in levels)
 
   def init(params, ctx, hidden):
-    del hidden  # Unused.
-    batch, slots = ctx.tokens.shape
-    cache = transformer.open_cache(
-      model, params.drafter, batch, slots, ctx.source
-    )
-    cache, _ = reading.prefill(
-      model, params.drafter, ctx.tokens, ctx.length, cache
-    )
-    flight = caches.empty(model.config, batch, fed, cache[0].k.dtype)
-    return Memory(cache, flight, ctx.length - 2)
+    return Memory(*walker.init(params, ctx, hidden, fed))
 
   def propose(params, memory, ctx, key):
-    batch = ctx.length.shape[0]
-    base = ctx.length - 2
+    batch = len(ctx.length)
     u = jax.vmap(lambda k: jax.random.uniform(k, (nodes,)))(key)
-
-    def feed(new, at, flight):
-      """Logits [B, T, V] after tokens [B, T] at rows at, at + 1, ..."""
-      rows = np.arange(at, at + new.shape[1])
-      mask = sees[rows] & ~((base < 0)[:, None, None] & (np.arange(fed) == 0))
-      out = model.forward(
-        params.drafter,
-        new,
-        base[:, None] + offset[rows],
-        memory.cache,
-        jnp.maximum(base, 0),
-        mask,
-        flight,
-        at,
-      )
-      return model.head(params.drafter, out.hidden), out.flight
-
     above = jax.vmap(
       lambda tokens: trees.above(jnp.array(parents), tokens, depth)
     )
-    index = jnp.maximum(base[:, None] + jnp.arange(2), 0)
-    new, at = jnp.take_along_axis(ctx.tokens, index, 1), 0
-    flight, row = memory.flight, -1  # Tree row of what is fed first.
-    tokens = jnp.zeros((batch, nodes), jnp.int32)
-    probs = []
-    for level in levels:
-      logits, flight = feed(new, at, flight)
+    draw = functools.partial(draw_siblings, replacement=replacement)
+    draw = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None, None, 0)))
+    step = walker.start(params, memory.kept, memory.block, ctx)
+    if not replacement and widest > step.logits.shape[-1]:
+      raise ValueError(
+        f'parents has {widest} siblings, but the vocabulary '
+        f'{step.logits.shape[-1]} tokens'
+      )
+    tokens, first = jnp.zeros((batch, nodes), jnp.int32), 0
+    probs: list[jax.Array] = []
+    for below, level in enumerate(levels):
+      if below:
+        rows = np.arange(first, level.begin + 1)  # Of the level above.
+        parent = np.array(levels[below - 1].place)
+        step = walker.feed(
+          params,
+          memory.kept,
+          step.block,
+          ctx,
+          first,
+          below,
+          tokens[:, rows - 1],
+          jax.tree.map(lambda x, i=parent: x[:, i], carried),
+          jnp.broadcast_to(mask[rows, :fed], (batch, len(rows), fed)),
+        )
       coins = np.zeros((len(level.rows), level.width), int)
       coins[level.place, level.rank] = np.arange(level.begin, level.end)
-      draw = functools.partial(draw_siblings, replacement=replacement)
-      draw = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None, None, 0)))
+      with_children = np.array(level.rows) - first
       drawn, laws = draw(
         u[:, coins],
-        logits[:, np.array(level.rows) - row],
+        step.logits[:, with_children],
         ctx.sampling,
         ctx.history,
         above(tokens)[:, np.array(level.rows)],
       )
       # Made anew: jax remembers an array as the precision then in force had it.
       node = np.array(level.place), np.array(level.rank)
-      new = drawn[:, *node]
-      tokens = tokens.at[:, level.begin : level.end].set(new)
+      tokens = tokens.at[:, level.begin : level.end].set(drawn[:, *node])
       probs.append(laws[:, *node])
-      at, row = level.begin + 2, level.begin + 1
+      first = level.begin + 1
+      carried = jax.tree.map(
+        lambda x, i=with_children: x[:, i], step.features
+      )
     hung = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), (batch, nodes))
     if replacement:
       hung = jax.vmap(functools.partial(merge, parents, levels))(tokens)
     size = jnp.full(batch, nodes, jnp.int32)
     draft = Draft(tokens, hung, size, jnp.concatenate(probs, 1))
-    return draft, Memory(memory.cache, flight, base)
+    return draft, memory._replace(block=step.block)
 
   def commit(params, memory, ctx, verdict, hidden):
-    del params, ctx, hidden  # Unused.
-    # Rows of the flight; the last level has none, and is never in the way:
-    # its slot lies beyond what the next step looks at.
-    path = jnp.pad(verdict.path + 1, ((0, 0), (1, 0)))
-    alone = (memory.base < 0)[:, None]
-    path = jnp.where(alone, jnp.roll(path, -1, 1), path)
-    start = jnp.maximum(memory.base, 0)
-    cache = caches.commit(memory.cache, memory.flight, path, start)
-    return memory._replace(cache=cache)
+    kept = walker.commit(
+      params, memory.kept, memory.block, ctx, verdict, hidden
+    )
+    return memory._replace(kept=kept)
 
   return Drafter(
     depth,
@@ -238,36 +204,8 @@ def make(
     init,
     propose,
     commit,
-    init_params=model.init,
-    positions=model.config.max_positions,
+    init_params=walker.init_params,
+    taps=walker.taps,
+    positions=walker.positions,
     independent=replacement,
   )
-
-
-def load(
-  target: Model,
-  depth: int,
-  path: str,
-  widths: tuple[int, ...] = (2, 2),
-  replacement: bool = False,
-  max_length: int | None = None,
-) -> tuple[Drafter, Any]:
-  """The drafter of a checkpoint, for a target.
-
-  Args:
-    target: the target model.
-    depth: K.
-    path: a Hugging Face directory.
-    widths: children of a node of depth 0, 1, ...; one each beyond these.
-    replacement: draw siblings independently. `widths` of (k,) then makes k
-      independent chains.
-    max_length: longest sequence of the run, see `checkpoints.load`.
-
-  Raises:
-    ValueError: widths below 1.
-  """
-  if not widths or min(widths) < 1:
-    raise ValueError(f'widths must be integers of at least 1, got {widths}')
-  model, params = lm.read(target, path, max_length)
-  widths = (*widths, *[1] * depth)[:depth]
-  return make(model, trees.branching(widths), replacement), params

@@ -1,0 +1,11 @@
+"""What drafters share: shapes of a draft, draft lengths, trained heads.
+
+A drafter that goes from token to token is a `walker.Walker`; each shape makes
+a drafter of any walker:
+
+  chain         one token after the other, as long as a policy wants
+  static_tree   a fixed tree, drawn level by level
+  dynamic_tree  the nodes most likely to be accepted, chosen anew every step
+
+`shape.build` picks one by options. A method is a file of `specjax.drafters`.
+"""
