@@ -22,6 +22,7 @@ from experiments.checks import (
   need,
   path_field,
   resolve,
+  resolve_policy,
   values,
 )
 from experiments.checks import rules as rules_of
@@ -203,6 +204,8 @@ def _load(candidate: Candidate, target, depth: int, longest: int):
   """A drafter and its parameters; `longest` is the longest text of the run."""
   load = resolve('candidates', candidate.load)
   options = dict(candidate.options)
+  if isinstance(options.get('policy'), str):
+    options['policy'] = resolve_policy(options['policy'])
   if 'max_length' in inspect.signature(load).parameters:
     options.setdefault('max_length', longest)
   try:

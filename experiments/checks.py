@@ -12,6 +12,7 @@ import numpy as np
 from experiments import prompts
 from experiments.settings import Candidate, Experiment
 from specjax import sampling
+from specjax.drafting.policies import Policy
 from specjax.types import Rule, Spec
 
 
@@ -33,27 +34,50 @@ def resolve(field: str, name: str) -> Any:
     ) from error
 
 
-def resolve_rule(name: str, field: str = 'verifiers') -> Rule:
-  """A rule by name; its arguments may stand behind a colon."""
+def _resolve_made(field: str, name: str, kind: type, use: str) -> Any:
+  """A value by full name, or what its function makes of numbers.
+
+  Args:
+    field: of the config.
+    name: of the value or the function; numbers may stand behind a colon.
+    kind: of the value.
+    use: what it is called, and the remedy.
+  """
   path, _, text = name.partition(':')
-  rule = resolve(field, path)
+  made = resolve(field, path)
   wrong = None
   try:
-    if not isinstance(rule, Rule):
-      rule = rule(*(float(x) for x in text.split(',') if x))
+    if not isinstance(made, kind):
+      made = made(*(float(x) for x in text.split(',') if x))
     elif text:
       wrong = 'it takes no arguments'
   except ValueError as error:
     raise ValueError(f'{field}: {name!r}: {error}') from error
   except TypeError as error:
     wrong = str(error)
-  if wrong or not isinstance(rule, Rule):
+  if wrong or not isinstance(made, kind):
     raise ValueError(
-      f'{field}: {name!r} is no rule ({wrong or type(rule).__name__}); use '
-      'one such as specjax.verify.token, specjax.verify.block or '
-      'specjax.verify.lenience:0.5'
+      f'{field}: {name!r} is no {use.format(wrong or type(made).__name__)}'
     )
-  return rule
+  return made
+
+
+def resolve_rule(name: str, field: str = 'verifiers') -> Rule:
+  """A rule by name; its arguments may stand behind a colon."""
+  use = (
+    'rule ({}); use one such as specjax.verify.token, specjax.verify.block or '
+    'specjax.verify.lenience:0.5'
+  )
+  return _resolve_made(field, name, Rule, use)
+
+
+def resolve_policy(name: str) -> Policy:
+  """A policy of draft lengths by name, likewise."""
+  use = (
+    'policy ({}); use one such as specjax.drafting.policies.heuristic or '
+    'specjax.drafting.policies.confidence:0.4'
+  )
+  return _resolve_made('candidates', name, Policy, use)
 
 
 def candidates(x: Experiment) -> dict[str, Candidate]:

@@ -116,7 +116,8 @@ class Candidate:
       its full name.
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
-    options: further arguments of `load`.
+    options: further arguments of `load`. A `policy` is given by its full name,
+      such as specjax.drafting.policies.confidence:0.4.
     verifiers: its rules, by full name; those of the experiment when empty.
   """
 

@@ -9,6 +9,8 @@ import pytest
 from configs import quickstart
 from experiments import build, results, weights
 from experiments.settings import Candidate, Checkpoint, Prompts, SamplingValues
+from specjax.drafters import lm
+from specjax.drafting import policies
 from tests import tiny
 
 
@@ -133,9 +135,39 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
   assert other['load'] == 'specjax.drafters.ngram.load'
 
 
+@pytest.mark.parametrize(
+  ('policy', 'message'),
+  [
+    ('heuristic', "'heuristic' cannot be imported"),
+    ('specjax.verify.token', 'is no policy'),
+    ('specjax.drafting.policies.confidence:2', 'threshold must be in'),
+    ('specjax.drafting.policies.expected:1,1,1,1', 'takes from 0 to 3'),
+  ],
+)
+def test_bad_policies(folder, policy, message):
+  draft = Candidate(
+    'specjax.drafters.lm.load', 2, str(folder / 'draft'), {'policy': policy}
+  )
+  with pytest.raises(ValueError, match=f'candidates: .*{message}'):
+    build.build(tiny.experiment(folder, candidates={'draft': draft}))
+
+
+def test_a_policy_by_its_name(folder):
+  policy = 'specjax.drafting.policies.confidence:0.4'
+  path = str(folder / 'draft')
+  draft = Candidate('specjax.drafters.lm.load', 2, path, {'policy': policy})
+  (method,) = build.build(
+    tiny.experiment(folder, candidates={'draft': draft})
+  ).methods
+  model, _ = lm.read(method.spec.target, path, 16 + 12)
+  expected = lm.make(model, 2, policies.confidence(0.4))
+  assert method.spec.drafter == expected
+  assert method.brings['options'] == {'policy': policy}
+
+
 def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
   tree = Candidate(
-    'specjax.drafters.lm_tree.load',
+    'specjax.drafters.lm.load',
     2,
     str(folder / 'draft'),
     {'widths': (2,)},
