@@ -8,7 +8,7 @@ left out, and the figure says so.
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import figures
+from experiments import comparison, figures
 from specjax import theory
 
 
@@ -189,4 +189,37 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
     'c and v were measured in the same run; intervals (95%, over prompts) are '
     'those of the measured speed-up. T is the sampling temperature.',
     'right upper',
+  )
+
+
+@figures.in_style
+def tau_against_cost(rows: list[dict]) -> Figure:
+  """Tokens per target call of every drafter against the cost of its drafts."""
+  greedy = [r for r in rows if not r['temperature']] or rows
+  shown, note = figures.having(greedy, 'c', 'speedup')
+  if not shown:
+    return figures.empty(rows, note)
+  shown = comparison.best(shown)
+  figure, panels = figures.panels(
+    shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.8
+  )
+  for axes, cells in panels:
+    for row in cells:
+      axes.errorbar(
+        row['gamma'] * row['c'],
+        row['tau'],
+        figures.errors(row, 'tau'),
+        linestyle='none',
+        elinewidth=0.6,
+        label=figures.name(row, shown, gamma=False),
+        **figures.look(row, shown),
+      )
+    axes.set_ylim(bottom=1)
+  return figures.finish(
+    figure,
+    rows,
+    note + 'Temperature 0 where it was run. One marker for the rule and the '
+    'draft length of a drafter that were fastest, lossy rules apart; tau with '
+    '95% intervals over prompts. Up and to the left is better, but scoring has '
+    'a cost of its own, v: more nodes cost a CPU more.',
   )

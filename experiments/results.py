@@ -17,7 +17,7 @@ import subprocess
 import jax
 import numpy as np
 
-from experiments import devices, differences, processes, prompts
+from experiments import comparison, devices, differences, processes, prompts
 from experiments.differences import KEY as KEY
 from experiments.markdown import Table, with_interval
 from experiments.markdown import markdown as markdown
@@ -389,7 +389,8 @@ def summary(rows: list[dict]) -> str:
   """What a run found: tables, differences on the same prompts, and how."""
   if not rows:
     return 'No rows.\n'
-  parts = [table(rows), differences.text(rows), along_the_text(rows), COUNTING]
+  parts = [table(rows), comparison.text(rows), differences.text(rows)]
+  parts += [along_the_text(rows), COUNTING]
   return ''.join(parts)
 
 

@@ -88,7 +88,7 @@ def test_markup_from_outside_is_text(page):
   assert {tag for tag, _ in page.elements} <= ALLOWED
   assert not [name for name in page.attributes if name.startswith('on')]
   images = [a['src'] for tag, a in page.elements if tag == 'img']
-  assert len(images) == 4
+  assert len(images) == 5
   assert all(src.startswith('data:image/svg+xml;base64,') for src in images)
   # Prompt, token, what was drafted, headings and tables show it as it is.
   assert page.text.count(HOSTILE) >= 10
