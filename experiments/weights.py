@@ -41,6 +41,18 @@ def training(candidate: Candidate) -> dict | None:
   return sums | {'machine': ' and '.join(machines)}
 
 
+def guesses(candidate: Candidate) -> list[list[float]] | None:
+  """Share [K, R] of held-out places that the i-th guess of head k got right.
+
+  None where the weights are no heads, or do not say it.
+  """
+  config = next(_configs(candidate), {})
+  if 'hits' not in config:
+    return None
+  heads = zip(config['hits'], config['counted'], strict=True)
+  return [[hit / counted for hit in hits] for hits, counted in heads]
+
+
 def describe(candidate: Candidate, params: Any) -> dict[str, Any]:
   """The fields of a row that a drafter decides, whatever it is run on.
 
@@ -51,15 +63,14 @@ def describe(candidate: Candidate, params: Any) -> dict[str, Any]:
 
   Returns:
     `load`, `options`, `parameters` (numbers in its arrays), `bytes` of these,
-    `training`, and `measured`: what training saved of its held-out windows.
+    `training`, and `guesses`: of heads, see there.
   """
   leaves = jax.tree.leaves(params)
-  measured = [config.get('measured') for config in _configs(candidate)]
   return {
     'load': candidate.load,
     'options': results.portable(dataclasses.asdict(candidate)['options']),
     'parameters': sum(leaf.size for leaf in leaves),
     'bytes': sum(leaf.nbytes for leaf in leaves),
     'training': training(candidate),
-    'measured': next(iter(measured), None),
+    'guesses': guesses(candidate),
   }

@@ -198,7 +198,7 @@ def _trained(folder, **fields):
 
 def test_what_training_cost_is_added_up(tmp_path):
   cost = {'seconds': 60.0, 'tokens': 1000, 'steps': 10, 'machine': 'abacus'}
-  outer = _trained(tmp_path / 'a', training=cost, measured={'hits': [0.5]})
+  outer = _trained(tmp_path / 'a', training=cost, hits=[[6, 3]], counted=[12])
   other = _trained(tmp_path / 'b', training=cost | {'machine': 'slide rule'})
   silent = _trained(tmp_path / 'c')
 
@@ -215,7 +215,7 @@ def test_what_training_cost_is_added_up(tmp_path):
     'steps': 20,
     'machine': 'abacus and slide rule',
   }
-  assert found['measured'] == {'hits': [0.5]}
+  assert found['guesses'] == [[0.5, 0.25]]
   # As they come back from a file of rows.
   assert found['options']['widths'] == [2, 2]
   assert found['options']['inner']['load'] == 'x.load'
