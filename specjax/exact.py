@@ -105,7 +105,9 @@ def tree(
   """
   nodes = len(parents)
   levels = static_tree.levels_of(parents)
-  merge = jax.jit(jax.vmap(functools.partial(static_tree.merge, parents, levels)))
+  merge = jax.jit(
+    jax.vmap(functools.partial(static_tree.merge, parents, levels))
+  )
 
   def source(texts, q, contexts):
     drawn = np.indices((texts.vocab,) * nodes).reshape(nodes, -1).T
@@ -131,7 +133,9 @@ def tree(
     chances = np.take_along_axis(wide, tokens[..., None], 2)[..., 0]
     # Low precision does not add up to 1, and is drawn from as if it did.
     chances = chances / wide.sum(-1)
-    exist = np.full(len(tokens), nodes) if size is None else size(np.stack(sure, 1))
+    exist = (
+      np.full(len(tokens), nodes) if size is None else size(np.stack(sure, 1))
+    )
     hung = np.broadcast_to(parents, tokens.shape)
     if replacement:
       hung = merge(tokens)

@@ -1,5 +1,8 @@
 """Token trees as parent rows: depths, ancestor masks, chains."""
 
+import heapq
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -92,3 +95,46 @@ def branching(widths: tuple[int, ...]) -> tuple[int, ...]:
     level = list(range(rows, rows + len(above)))
     rows += len(above)
   return tuple(parents)
+
+
+def most_accepted(
+  accuracies: Sequence[Sequence[float]], nodes: int
+) -> tuple[int, ...]:
+  """Parent rows of the tree that most often holds what comes, level by level.
+
+  Medusa's (arXiv:2401.10774, section 3.3): a node is worth the product of the
+  accuracies on its path, and the best nodes are taken; a guess of a head is
+  taken after the better ones of the same head.
+
+  Args:
+    accuracies: [K, R] chance that the i-th guess for place k is right.
+    nodes: N, of the tree; fewer where there are no more guesses.
+
+  Raises:
+    ValueError: no place, no node, or guesses that get better.
+  """
+  if nodes < 1 or not accuracies:
+    raise ValueError(
+      f'a tree needs a node and a place, got {nodes} and {len(accuracies)}'
+    )
+  for chances in accuracies:
+    if list(chances) != sorted(chances, reverse=True):
+      raise ValueError(f'accuracies must not increase by guess, got {chances}')
+
+  def offer(path, worth):
+    """A node, best first; its path is the rank of every guess."""
+    chances = accuracies[len(path) - 1]
+    return (-worth * chances[path[-1]], path, worth)
+
+  heap = [offer((0,), 1.0)]
+  chosen: list[tuple[int, ...]] = []
+  while heap and len(chosen) < nodes:
+    value, path, above = heapq.heappop(heap)
+    chosen.append(path)
+    if len(path) < len(accuracies):
+      heapq.heappush(heap, offer((*path, 0), -value))
+    if path[-1] + 1 < len(accuracies[len(path) - 1]):
+      heapq.heappush(heap, offer((*path[:-1], path[-1] + 1), above))
+  chosen.sort(key=lambda path: (len(path), path))
+  rows = {path: row for row, path in enumerate(chosen, 1)}
+  return tuple(rows.get(path[:-1], 0) for path in chosen)

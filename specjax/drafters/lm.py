@@ -85,9 +85,7 @@ def walk(model: Model) -> Walker:
     del ctx, features  # Unused.
     mask = jnp.pad(sees, ((0, 0), (0, 0), (1, 0)), constant_values=True)
     offset = jnp.full(tokens.shape[1], depth + 1)
-    hidden, block = forward(
-      params, cache, block, tokens, row + 1, offset, mask
-    )
+    hidden, block = forward(params, cache, block, tokens, row + 1, offset, mask)
     return Step(model.head(params.drafter, hidden), (), block)
 
   def commit(params, cache, block, ctx, verdict, hidden):

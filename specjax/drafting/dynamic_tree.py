@@ -151,13 +151,11 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
         sees,
       )
       features = step.features
-      levels.append(
-        children(ctx, step.logits, above, worth, offset + chosen)
-      )
+      levels.append(children(ctx, step.logits, above, worth, offset + chosen))
       offset += fresh.tokens.shape[1]
-    tokens, parents, rows = jax.vmap(
-      functools.partial(select, size=nodes)
-    )(_join(levels))
+    tokens, parents, rows = jax.vmap(functools.partial(select, size=nodes))(
+      _join(levels)
+    )
     size = jnp.full(batch, nodes, jnp.int32)
     draft = Draft(tokens, parents, size, None)
     return draft, memory._replace(block=(step.block, rows))

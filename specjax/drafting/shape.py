@@ -76,7 +76,9 @@ def cut(parents: tuple[int, ...], depth: int) -> tuple[int, ...]:
   for parent in parents:
     level.append(level[parent] + 1)
   # Nodes come level by level, so that the rest keep their rows.
-  return tuple(p for p, at in zip(parents, level[1:], strict=True) if at <= depth)
+  return tuple(
+    p for p, at in zip(parents, level[1:], strict=True) if at <= depth
+  )
 
 
 def build(walker: Walker, depth: int, options: Mapping[str, Any]) -> Drafter:

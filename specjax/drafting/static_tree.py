@@ -112,6 +112,11 @@ def merge(parents, levels, tokens):
   return merged
 
 
+def _pick(features, index):
+  """Features [B, W, ...] of some of the tokens fed."""
+  return jax.tree.map(lambda x: x[:, index], features)
+
+
 @functools.cache
 def make(
   walker: Walker, parents: tuple[int, ...], replacement: bool = False
@@ -152,19 +157,19 @@ def make(
       )
     tokens, first = jnp.zeros((batch, nodes), jnp.int32), 0
     probs: list[jax.Array] = []
-    for below, level in enumerate(levels):
-      if below:
+    features = step.features
+    for depth_above, level in enumerate(levels):
+      if depth_above:
         rows = np.arange(first, level.begin + 1)  # Of the level above.
-        parent = np.array(levels[below - 1].place)
         step = walker.feed(
           params,
           memory.kept,
           step.block,
           ctx,
           first,
-          below,
+          depth_above,
           tokens[:, rows - 1],
-          jax.tree.map(lambda x, i=parent: x[:, i], carried),
+          features,
           jnp.broadcast_to(mask[rows, :fed], (batch, len(rows), fed)),
         )
       coins = np.zeros((len(level.rows), level.width), int)
@@ -182,9 +187,7 @@ def make(
       tokens = tokens.at[:, level.begin : level.end].set(drawn[:, *node])
       probs.append(laws[:, *node])
       first = level.begin + 1
-      carried = jax.tree.map(
-        lambda x, i=with_children: x[:, i], step.features
-      )
+      features = _pick(step.features, with_children[node[0]])
     hung = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), (batch, nodes))
     if replacement:
       hung = jax.vmap(functools.partial(merge, parents, levels))(tokens)

@@ -36,6 +36,13 @@ def comes_in_blocks(blocked: bool, outputs) -> bool:
   return blocked and math.prod(outputs) % COLUMNS == 0
 
 
+def to_blocks(w):
+  """A weight [in, ...] in blocks of columns, where these come out even."""
+  if not comes_in_blocks(True, w.shape[1:]):
+    return w
+  return w.reshape(len(w), -1, COLUMNS).swapaxes(0, 1)
+
+
 def arrange(params, shapes):
   """Parameters whose weights become blocks where their shapes say so.
 
@@ -44,13 +51,13 @@ def arrange(params, shapes):
     shapes: of the same model with weights in blocks.
   """
 
-  def one(weight, goal):
-    if weight.shape == goal.shape:
-      return weight
-    count, inputs, columns = goal.shape
-    return weight.reshape(inputs, count, columns).transpose(1, 0, 2)
-
-  return jax.tree.map(one, params, shapes)
+  return jax.tree.map(
+    lambda weight, goal: (
+      weight if weight.shape == goal.shape else to_blocks(weight)
+    ),
+    params,
+    shapes,
+  )
 
 
 def declare_weight(module, name, blocked, inputs, outputs, axes, scale):

@@ -1,0 +1,206 @@
+"""EAGLE: one decoder layer that goes on from the target's features.
+
+Li et al., arXiv:2401.15077 (version 1) and arXiv:2503.01840 (version 3); the
+module is `models.eagle`. While it drafts, its own features stand in for the
+target's; once tokens were accepted, the target's are read instead. Any shape
+of draft is possible: chain, static tree, EAGLE-2's dynamic tree
+(arXiv:2406.16858).
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import cache as caches
+from specjax.drafting import chain, heads, shape
+from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting.walker import Step, Walker
+from specjax.models import linear, reading, transformer
+from specjax.models.eagle import Head, Sizes, sizes_of
+from specjax.models.transformer import Model, Output
+from specjax.types import Cache, Drafter
+
+KIND = 'eagle'
+_STEPS = 5  # of the training-time test
+_DECAY = 0.8  # of its losses from step to step
+_NOISE = 0.1  # of version 1 on the target's features
+_TOKENS = 0.1  # weight of version 1's loss on tokens
+
+
+class Kept(NamedTuple):
+  """Pair i, of feature i and token i + 1, is slot i of the cache."""
+
+  cache: Cache
+  feature: jax.Array  # [B, F] after the last pair
+  length: jax.Array  # [B] tokens of the text then
+
+
+@functools.cache
+def walk(head: Head) -> Walker:
+  """The walker of a head. Pair i, of feature i and token i + 1, is slot i."""
+
+  def init(params, ctx, hidden, rows):
+    batch, slots = ctx.tokens.shape
+    dtype = hidden.dtype
+    features = head.read(params, hidden)
+
+    def forward(params, tokens, positions, cache, used, mask, taps):
+      del tokens, taps  # Unused: what is read is found by position.
+      at = jnp.broadcast_to(positions, (batch, mask.shape[1]))
+      after = jnp.minimum(at + 1, slots - 1)
+      read = jnp.take_along_axis(features, at[..., None], 1)
+      following = jnp.take_along_axis(ctx.tokens, after, 1)
+      attention = at, cache[0], used, mask, None, 0
+      new, flight = head.forward(params, following, read, *attention)
+      return Output(new, new[:, :, None], (flight,))
+
+    config = dataclasses.replace(head.config, width=features.shape[-1])
+    model = Model(config, head.init, forward, head.logits)
+    cache = caches.empty(head.config, batch, slots, dtype)
+    cache, made = reading.prefill(
+      model, params, ctx.tokens, ctx.length, cache, (0,)
+    )
+    last = jnp.maximum(ctx.length - 2, 0)
+    flight = caches.empty(head.config, batch, rows, dtype)
+    feature = made[jnp.arange(batch), last, 0]
+    return Kept(cache, feature, ctx.length + 0), flight
+
+  def start(params, kept, block, ctx):
+    del ctx  # Unused.
+    features = kept.feature[:, None]
+    return Step(head.logits(params, features), features, block)
+
+  def feed(params, kept, block, ctx, row, depth, tokens, features, sees):
+    used = ctx.length - 1
+    at = used[:, None] + jnp.full(tokens.shape[1], depth - 1)
+    # Row 0, the last committed token, is in the cache already.
+    sees = sees & (jnp.arange(sees.shape[-1]) > 0)
+    features, flight = head.forward(
+      params, tokens, features, at, kept.cache[0], used, sees, block[0], row
+    )
+    return Step(head.logits(params, features), features, (flight,))
+
+  def commit(params, kept, block, ctx, verdict, hidden):
+    del block  # Its features were the head's own.
+    batch, rows = verdict.path.shape
+    begin = kept.length - 1
+    at = begin[:, None] + jnp.arange(rows)
+    tokens = jnp.take_along_axis(ctx.tokens, at + 1, 1)
+    mask, path = transformer.causal(batch, rows)
+    features = head.read(params, hidden)
+    features, flight = head.forward(
+      params, tokens, features, at, kept.cache[0], begin, mask, None, 0
+    )
+    cache = caches.commit(kept.cache, (flight,), path, begin)
+    # Fewer than were accepted where the text ended; none in a finished row.
+    new = ctx.length - kept.length
+    last = features[jnp.arange(batch), jnp.maximum(new - 1, 0)]
+    feature = jnp.where(new[:, None] > 0, last, kept.feature)
+    return Kept(cache, feature, ctx.length + 0)
+
+  return Walker(init, start, feed, commit, taps=head.sizes.taps)
+
+
+def _loss_of_features(head: Head, params, seen, key):
+  """Version 1: the next feature, and a tenth of what it says of tokens."""
+  f = head.read(params, seen.hidden)
+  noise = jax.random.uniform(key, f[:, :-1].shape, f.dtype, -_NOISE, _NOISE)
+  mask, at = transformer.causal(f.shape[0], f.shape[1] - 1)
+  made, _ = head.forward(
+    params, seen.tokens[:, 1:], f[:, :-1] + noise, at, None, None, mask, None, 0
+  )
+  off = jnp.abs(made - f[:, 1:])
+  smooth = jnp.where(off < 1, off**2 / 2, off - 0.5).mean()
+  said, one = head.logits(params, made), jnp.ones(at.shape)
+  tokens = soft_cross_entropy(seen.logits[:, 1:], said, one)
+  return {'feature': smooth, 'token': _TOKENS * tokens}
+
+
+def _loss_of_tokens(head: Head, params, seen, key):
+  """Version 3: tokens alone, on the target's features and on its own.
+
+  The training-time test: in step j a place reads what step j - 1 said one
+  place before. Of the text it sees the pairs up to j places before with the
+  target's features, and then its own, one of each step.
+  """
+  del key  # Unused.
+  features = head.read(params, seen.hidden[:, :-1])
+  tokens, goal = seen.tokens[:, 1:], seen.logits[:, 1:]
+  batch, count = tokens.shape
+  row, column = jnp.arange(count)[:, None], jnp.arange(count)
+  at = jnp.broadcast_to(column, (batch, count))
+  flight = caches.empty(head.config, batch, 0, features.dtype)[0]
+  losses = {}
+  for j in range(_STEPS):
+    own = [column == row - j + k for k in range(1, j + 1)]
+    sees = jnp.concatenate([column <= row - j, *own], 1)
+    sees = jnp.broadcast_to(sees, (batch, *sees.shape))
+    flight = jax.tree.map(
+      lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, count), (0, 0))), flight
+    )
+    features, flight = head.forward(
+      params, tokens, features, at, None, None, sees, flight, j * count
+    )
+    counts = jnp.where(at >= j, 1.0, 0.0)
+    said = head.logits(params, features)
+    losses[f'step{j}'] = _DECAY**j * soft_cross_entropy(goal, said, counts)
+    features = jnp.roll(features, 1, 1)
+  return losses
+
+
+def trainable(
+  target: Model, version: int = 3, taps: tuple[int, ...] = (), **sizes: int
+) -> Trainable:
+  """A head to train.
+
+  Args:
+    target: the target model.
+    version: 1 or 3.
+    taps: layers that it reads; by default the last for version 1, and the
+      first, the middle and the last for version 3.
+    **sizes: of `models.eagle.Sizes`.
+
+  Raises:
+    ValueError: taps that the target has not.
+  """
+  layers = target.config.num_layers
+  spread = (0, layers // 2, layers - 1)
+  taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
+  heads.check_taps(layers, taps)
+  head = Head(target, Sizes(version, taps, **sizes))
+  loss = _loss_of_tokens if version == 3 else _loss_of_features
+  return Trainable(
+    {'kind': KIND, **dataclasses.asdict(head.sizes)},
+    taps,
+    lambda key, target_params: head.init(key),
+    functools.partial(loss, head),
+    lambda depth: chain.make(walk(head), depth),
+  )
+
+
+def load(
+  target: Model, depth: int, path: str, fingerprint: str = '', **options: Any
+) -> tuple[Drafter, Any]:
+  """The drafter of a trained head, for a target.
+
+  Args:
+    target: the target model.
+    depth: K.
+    path: directory of the head.
+    fingerprint: of the target's checkpoint, see `heads.read`.
+    **options: of `drafting.shape.Shape`.
+
+  Raises:
+    ValueError: no such head, or taps that the target has not.
+  """
+  shape.read(options)
+  config, params = heads.read(path, KIND, fingerprint)
+  sizes = sizes_of(config)
+  heads.check_taps(target.config.num_layers, sizes.taps)
+  head = Head(target, sizes)
+  params = heads.fit(params, head.shapes(blocked=False), path)
+  params = linear.arrange(params, head.shapes(target.config.blocked))
+  return shape.build(walk(head), depth, options), params

@@ -1,0 +1,181 @@
+"""Early exit: the target's first layers and its head draft for it.
+
+Self-speculation as in LayerSkip (Elhoushi et al., arXiv:2404.16710) and, with
+a small trained part at the exit, Kangaroo (Liu et al., arXiv:2404.18911). It
+reads the target's own cache and weights: nothing is copied and nothing
+remembered. The target's pass computes these layers once more.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax import cache as caches
+from specjax.drafting import chain, heads, shape
+from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting.walker import Step, Walker
+from specjax.models import transformer
+from specjax.models.transformer import Model
+from specjax.types import Drafter
+
+KIND = 'early_exit'
+
+
+def check_exit(target: Model, layers: int) -> None:
+  """Raises a ValueError where the target has no such exit."""
+  if not 1 <= layers <= target.config.num_layers:
+    raise ValueError(
+      f'exit after layer {layers} is out of range: the target has '
+      f'{target.config.num_layers} layers, choose 1 to as many'
+    )
+
+
+@functools.cache
+def shorten(target: Model, layers: int) -> Model:
+  """The target's first layers, its last norm and its head; same parameters."""
+  config = dataclasses.replace(
+    target.config,
+    num_layers=layers,
+    windows=target.config.windows[:layers],
+  )
+  made = transformer.build(config)
+  if target.layout is not None:
+    made = transformer.place(made, target.layout)
+  return made._replace(head=target.head)
+
+
+def leave(target: Model, params, normed, features):
+  """Logits at an exit.
+
+  Args:
+    target: the target.
+    params: of the target, and of the exit: None, or `scale` [E] of a norm of
+      its own, `down` [E, R] and `up` [R, E].
+    normed: [..., E] features after the target's last norm.
+    features: [..., E] before it.
+  """
+  own = params.drafter
+  if own is None:
+    return target.head(params.target, normed)
+  wide = features.astype(jnp.promote_types(features.dtype, jnp.float32))
+  size = jnp.mean(wide * wide, -1, keepdims=True) + target.config.norm_eps
+  y = (wide * jax.lax.rsqrt(size)).astype(features.dtype) * own['scale']
+  return target.head(params.target, y + (y @ own['down']) @ own['up'])
+
+
+@functools.cache
+def walk(target: Model, layers: int) -> Walker:
+  """The walker that leaves after so many layers."""
+  check_exit(target, layers)
+  first = shorten(target, layers)
+
+  def init(params, ctx, hidden, rows):
+    del params, hidden  # Unused.
+    batch, dtype = len(ctx.length), ctx.cache[0].k.dtype
+    return (), caches.empty(first.config, batch, rows, dtype)
+
+  def forward(params, block, ctx, tokens, row, depth, sees):
+    used = ctx.length - 1
+    at = used[:, None] + jnp.full(tokens.shape[1], depth)
+    cache = ctx.cache[:layers]
+    taps = (layers - 1,)
+    out = first.forward(
+      params.target, tokens, at, cache, used, sees, block, row, taps
+    )
+    logits = leave(target, params, out.hidden, out.taps[:, :, 0])
+    return Step(logits, (), out.flight)
+
+  def start(params, kept, block, ctx):
+    del kept  # There is nothing.
+    last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
+    rows = block[0].k.shape[2]
+    sees = jnp.broadcast_to(jnp.arange(rows) == 0, (*last.shape, rows))
+    return forward(params, block, ctx, last, 0, 0, sees)
+
+  def feed(params, kept, block, ctx, row, depth, tokens, features, sees):
+    del kept, features  # Unused.
+    return forward(params, block, ctx, tokens, row, depth, sees)
+
+  def commit(params, kept, block, ctx, verdict, hidden):
+    del params, block, ctx, verdict, hidden  # Unused.
+    return kept
+
+  return Walker(init, start, feed, commit)
+
+
+def trainable(target: Model, layers: int = 1, rank: int = 64) -> Trainable:
+  """An exit to train: a norm of its own and a low-rank adapter.
+
+  Raises:
+    ValueError: exit out of range, or a rank below 1.
+  """
+  check_exit(target, layers)
+  if rank < 1:
+    raise ValueError(f'rank must be at least 1, got {rank}')
+  width = target.config.width
+
+  def init(key, target_params):
+    del target_params  # Unused.
+    down = jax.random.normal(key, (width, rank)) * width**-0.5
+    return {
+      'scale': jnp.ones(width),
+      'down': down,
+      'up': jnp.zeros((rank, width)),
+    }
+
+  def loss(params, seen, key):
+    del key  # Unused.
+    features = seen.hidden[:, :, 0]
+    said = leave(target, params, None, features)
+    one = jnp.ones(said.shape[:2])
+    return {'token': soft_cross_entropy(seen.logits, said, one)}
+
+  return Trainable(
+    {'kind': KIND, 'layers': layers, 'rank': rank},
+    (layers - 1,),
+    init,
+    loss,
+    lambda depth: chain.make(walk(target, layers), depth),
+  )
+
+
+def load(
+  target: Model,
+  depth: int,
+  path: str = '',
+  fingerprint: str = '',
+  layers: int = 0,
+  **options: Any,
+) -> tuple[Drafter, Any]:
+  """The drafter of an exit, for a target.
+
+  Args:
+    target: the target model.
+    depth: K.
+    path: directory of a trained exit; empty: the target's norm and head.
+    fingerprint: of the target's checkpoint, see `heads.read`.
+    layers: E, before an untrained exit; a trained one knows its own.
+    **options: of `drafting.shape.Shape`.
+
+  Raises:
+    ValueError: exit out of range, or no such exit.
+  """
+  shape.read(options)
+  if not path:
+    check_exit(target, layers)
+    return shape.build(walk(target, layers), depth, options), None
+  config, params = heads.read(path, KIND, fingerprint)
+  if layers not in (0, config['layers']):
+    raise ValueError(
+      f'layers is {layers}, but {path} was trained for an exit after '
+      f'{config["layers"]}: leave layers out, or train another exit'
+    )
+  check_exit(target, config['layers'])
+  width, rank = target.config.width, config['rank']
+  sizes = {'scale': (width,), 'down': (width, rank), 'up': (rank, width)}
+  need = {name: jnp.empty(size) for name, size in sizes.items()}
+  params = heads.fit(params, need, path)
+  return shape.build(walk(target, config['layers']), depth, options), params

@@ -1,0 +1,181 @@
+"""Medusa: heads on the target's last feature, one for each place ahead.
+
+Cai et al., arXiv:2401.10774. Head k is a residual block before the frozen
+language model head and says what follows k tokens later, whatever comes in
+between: p_k = softmax(head(h + SiLU(h W_k))). Head 0 there is the target's own
+next token; here the first drafted token is that of head 1. Its own output
+layer, which Medusa starts from the language model's, stays the language
+model's here: it would cost a small target more bytes than all the rest.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import trees
+from specjax.drafting import chain, heads, shape
+from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting.walker import Step, Walker
+from specjax.models import linear
+from specjax.models.linear import multiply
+from specjax.models.transformer import Model
+from specjax.types import Drafter
+
+KIND = 'medusa'
+_GUESSES = 10  # of each head that are counted
+_DECAY = 0.8  # of the loss from head to head
+
+
+class Kept(NamedTuple):
+  """The feature that the next token was drawn from."""
+
+  feature: jax.Array  # [B, E] of the last cached token
+  length: jax.Array  # [B] tokens of the text then
+
+
+class Block(NamedTuple):
+  """What all heads say at the last committed token."""
+
+  logits: jax.Array  # [B, K, V]
+
+
+def _apply(target: Model, params, feature):
+  """Logits [..., K, V] of all heads after features [..., E]."""
+  h = target.norm(params.target, feature)
+  y = multiply(h, params.drafter['residual'])
+  y = y.reshape(*h.shape[:-1], -1, h.shape[-1])
+  return target.head(params.target, h[..., None, :] + jax.nn.silu(y))
+
+
+@functools.cache
+def walk(target: Model, count: int) -> Walker:
+  """The walker of so many heads; it drafts at most one token of each."""
+
+  def init(params, ctx, hidden, rows):
+    del rows  # Unused.
+    batch = len(ctx.length)
+    last = jnp.maximum(ctx.length - 2, 0)
+    kept = Kept(hidden[jnp.arange(batch), last, 0], ctx.length + 0)
+    shapes = jax.eval_shape(
+      functools.partial(_apply, target), params, kept.feature
+    )
+    return kept, Block(jnp.zeros(shapes.shape, shapes.dtype))
+
+  def start(params, kept, block, ctx):
+    del block, ctx  # Unused.
+    block = Block(_apply(target, params, kept.feature))
+    return Step(block.logits[:, :1], (), block)
+
+  def feed(params, kept, block, ctx, row, depth, tokens, features, sees):
+    del params, kept, ctx, row, features, sees  # Unused.
+    logits = jax.lax.dynamic_index_in_dim(block.logits, depth, 1)
+    rows = tokens.shape[1]
+    logits = jnp.broadcast_to(logits, (len(logits), rows, logits.shape[-1]))
+    return Step(logits, (), block)
+
+  def commit(params, kept, block, ctx, verdict, hidden):
+    del params, block, verdict  # Unused.
+    # Fewer than were accepted where the text ended; none in a finished row.
+    new = ctx.length - kept.length
+    last = hidden[jnp.arange(len(hidden)), jnp.maximum(new - 1, 0), 0]
+    feature = jnp.where(new[:, None] > 0, last, kept.feature)
+    return Kept(feature, ctx.length + 0)
+
+  return Walker(init, start, feed, commit, taps=(target.config.num_layers - 1,))
+
+
+def trainable(target: Model, count: int = 4) -> Trainable:
+  """Heads to train, for places 1 to `count` ahead.
+
+  Raises:
+    ValueError: there is no head.
+  """
+  if count < 1:
+    raise ValueError(f'count must be at least 1, got {count}')
+  walker, width = walk(target, count), target.config.width
+
+  def init(key, target_params):
+    del key, target_params  # Zeros: every head begins as the target's own.
+    return {'residual': jnp.zeros((width, count * width))}
+
+  def ahead(params, seen):
+    """Logits of the heads and of the target where they look; both [K, ...]."""
+    said = jnp.moveaxis(_apply(target, params, seen.hidden[:, :, 0]), 2, 0)
+    for k in range(1, count + 1):
+      yield said[k - 1, :, :-k], seen.logits[:, k:], seen.tokens[:, k:]
+
+  def loss(params, seen, key):
+    del key  # Unused.
+    # Position t sees token t; head k is judged by the law after token t + k.
+    return {
+      f'head{k}': _DECAY**k
+      * soft_cross_entropy(goal, said, jnp.ones(said.shape[:2]))
+      for k, (said, goal, _) in enumerate(ahead(params, seen), 1)
+    }
+
+  def measure(params, seen):
+    """How often the i-th guess of head k is the target's greedy token."""
+    hits, counted = [], []
+    for said, goal, _ in ahead(params, seen):
+      guesses = jax.lax.top_k(said, _GUESSES)[1]
+      hits.append((guesses == goal.argmax(-1)[..., None]).sum((0, 1)))
+      counted.append(said.shape[0] * said.shape[1])
+    return {'hits': jnp.stack(hits), 'counted': jnp.array(counted)}
+
+  return Trainable(
+    {'kind': KIND, 'count': count},
+    walker.taps,
+    init,
+    loss,
+    lambda depth: chain.make(walker, depth),
+    measure,
+  )
+
+
+def accuracies(config: dict[str, Any]) -> list[list[float]]:
+  """Share [K, R] of held-out places that the i-th guess of a head got right."""
+  rows = zip(config['hits'], config['counted'], strict=True)
+  return [[hit / counted for hit in hits] for hits, counted in rows]
+
+
+def load(
+  target: Model,
+  depth: int,
+  path: str,
+  fingerprint: str = '',
+  tree: int = 0,
+  **options: Any,
+) -> tuple[Drafter, Any]:
+  """The drafter of trained heads, for a target.
+
+  Args:
+    target: the target model.
+    depth: K, at most the number of heads.
+    path: directory of the heads.
+    fingerprint: of the target's checkpoint, see `heads.read`.
+    tree: nodes of the static tree with the most accepted tokens, by the
+      measured accuracies of the heads; 0: none.
+    **options: of `drafting.shape.Shape`.
+
+  Raises:
+    ValueError: a tree deeper than the heads, or no such heads.
+  """
+  if tree:
+    config = heads.read_config(path, KIND)
+    options['parents'] = trees.most_accepted(accuracies(config)[:depth], tree)
+  shape.read(options)
+  config, params = heads.read(path, KIND, fingerprint)
+  if depth > config['count']:
+    raise ValueError(
+      f'a draft of depth {depth} is deeper than the {config["count"]} heads of '
+      f'{path}: choose a gamma of at most {config["count"]}, or train more'
+    )
+  walker = walk(target, config['count'])
+  width = target.config.width
+  need = {'residual': jnp.empty((width, config['count'] * width))}
+  params = heads.fit(params, need, path)
+  if target.config.blocked:
+    params = jax.tree.map(linear.to_blocks, params)
+  return shape.build(walker, depth, options), params

@@ -1,0 +1,185 @@
+"""Heads that were trained for a target: their training, and their files.
+
+A head is a directory: `config.json` with its sizes, the kind of head and the
+target's fingerprint, and `model.safetensors`.
+"""
+
+import json
+import pathlib
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from flax import traverse_util
+
+from specjax.types import Drafter
+
+_CONFIG = 'config.json'
+_WEIGHTS = 'model.safetensors'
+
+
+class Seen(NamedTuple):
+  """A frozen target on whole texts: position t has seen tokens 0 to t."""
+
+  tokens: jax.Array  # [B, T]
+  hidden: jax.Array  # [B, T, len(taps), E] features of the layers asked for
+  logits: jax.Array  # [B, T, V]
+
+
+class Trainable(NamedTuple):
+  """What a program needs to train a head.
+
+  config: sizes, with which the head is made again; as JSON.
+  taps: layers of the target whose features it reads.
+  init(key, target_params) -> params: fresh weights.
+  loss(params, seen, key) -> dict of scalars, whose sum is to be minimised;
+    `params` is `Params`, and only those of the drafter are trained.
+  drafter(depth) -> Drafter: a chain, to see what is accepted.
+  measure(params, seen) -> dict of arrays, sums over texts that are kept in the
+    config: what a tree is chosen by.
+  """
+
+  config: dict[str, Any]
+  taps: tuple[int, ...]
+  init: Callable[..., Any]
+  loss: Callable[..., dict[str, jax.Array]]
+  drafter: Callable[[int], Drafter]
+  measure: Callable[..., dict[str, jax.Array]] | None = None
+
+
+def soft_cross_entropy(
+  goal: jax.Array, logits: jax.Array, weight: jax.Array
+) -> jax.Array:
+  """Mean cross-entropy against the target's own law.
+
+  The token that the text goes on with is one draw from that law: the
+  expectation is the same and the noise less (Hinton et al., arXiv:1503.02531).
+
+  Args:
+    goal: [..., V] logits of the target.
+    logits: [..., V] of the head.
+    weight: [...] 0 where a place does not count.
+  """
+  p = jax.nn.softmax(goal)
+  nats = -(p * jax.nn.log_softmax(logits)).sum(-1)
+  return (nats * weight).sum() / jnp.maximum(weight.sum(), 1)
+
+
+def check_taps(layers: int, taps: tuple[int, ...]) -> None:
+  """Raises a ValueError where a target has no such layers."""
+  if not taps or not all(0 <= tap < layers for tap in taps):
+    raise ValueError(
+      f'taps {tuple(taps)} name layers that do not exist: the target has '
+      f'{layers}, 0 to {layers - 1}'
+    )
+
+
+def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
+  """Writes a head into a new directory, its weights in 16 bits.
+
+  The directory appears at once or not at all.
+
+  Args:
+    path: the directory; it must not exist.
+    config: as JSON, with `kind` and `target` (the fingerprint of its
+      checkpoint, see `checkpoints.fingerprint`).
+    params: nested dictionaries of arrays.
+
+  Raises:
+    ValueError: the place is taken.
+  """
+  folder = pathlib.Path(path).absolute()
+  if folder.exists():
+    raise ValueError(f'{folder} exists; remove it or save elsewhere')
+  flat = traverse_util.flatten_dict(jax.device_get(params), sep='.')
+  arrays = {name: np.asarray(x, np.float16) for name, x in flat.items()}
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  partial = folder.with_name(f'.{folder.name}.{uuid.uuid4().hex}')
+  partial.mkdir()
+  try:
+    text = json.dumps(dict(config), indent=1)
+    (partial / _CONFIG).write_text(text + '\n')
+    safetensors.numpy.save_file(arrays, partial / _WEIGHTS)
+    partial.rename(folder)
+  except BaseException:
+    shutil.rmtree(partial, ignore_errors=True)
+    raise
+
+
+def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
+  """The configuration of a head.
+
+  Raises:
+    ValueError: there is none, or it is of another kind.
+  """
+  file = pathlib.Path(path) / _CONFIG
+  if not path or not file.is_file():
+    raise ValueError(
+      f'{file} is missing: give the directory of a trained {kind} head'
+    )
+  try:
+    config = json.loads(file.read_text())
+  except json.JSONDecodeError as error:
+    raise ValueError(f'{file} is no JSON: {error}') from error
+  found = config.get('kind', 'no head')
+  if found != kind:
+    raise ValueError(
+      f'{path} holds {found!r}, not a {kind} head: give the directory of one, '
+      'or load it with the drafter it was trained for'
+    )
+  return config
+
+
+def read(
+  path: str | pathlib.Path, kind: str, fingerprint: str
+) -> tuple[dict[str, Any], Any]:
+  """Configuration and weights (float32) of a head.
+
+  Args:
+    path: its directory.
+    kind: of head that is wanted.
+    fingerprint: of the target it is to draft for; empty: any.
+
+  Raises:
+    ValueError: there is none, it is of another kind, or it was trained for
+      another target.
+  """
+  config = read_config(path, kind)
+  if fingerprint and config.get('target') != fingerprint:
+    raise ValueError(
+      f'{path} was trained for another target (fingerprint '
+      f'{str(config.get("target"))[:12]}, this one has {fingerprint[:12]}): '
+      'train it for this one with experiments.train, or choose its own'
+    )
+  file = pathlib.Path(path) / _WEIGHTS
+  if not file.is_file():
+    raise ValueError(f'{file} is missing: the head has no weights')
+  flat = safetensors.numpy.load_file(file)
+  wide = {name: jnp.asarray(x, jnp.float32) for name, x in flat.items()}
+  return config, traverse_util.unflatten_dict(wide, sep='.')
+
+
+def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:
+  """The same weights, once their shapes were checked.
+
+  Args:
+    params: as read.
+    shapes: that the head's module has for its configuration.
+    path: of the head, for the message.
+
+  Raises:
+    ValueError: they are not those of the configuration.
+  """
+  ours = jax.tree.map(lambda x: x.shape, params)
+  theirs = jax.tree.map(lambda x: x.shape, shapes)
+  if ours != theirs:
+    raise ValueError(
+      f'{path}: weights do not fit its config.json: shapes are {ours}, but '
+      f'{theirs} are needed'
+    )
+  return params
