@@ -7,14 +7,14 @@
 
 The first takes times. The second takes none, so the machine may be busy; it has
 many prompts, which differences between drafters are paired on. `--config.quick`
-runs the first two drafters, `--config.drafters="('medusa', 'ngram')"` the named.
+runs the first two drafters, `--config.drafters="('medusa', 'ngram')"` others.
 
 All draft four tokens deep, and trees have eight nodes; a drafter is judged by
 the plain exact rule for its drafts, and some by another one, too. Drafts of up
-to eight tokens are those of draft-128: constant, and by the policies of
+to six tokens are those of draft-128: constant, and by the policies of
 `specjax.drafting.policies`.
 
-  draft-64, -128, -256    independent models, distilled: configs/embedded_pair.py
+  draft-64, -128, -256    independent models: configs/embedded_pair.py
   undistilled, control    the draft that others are distilled from, and what
                           more of its own training makes of it; `distilled` is
                           the best of the others: configs/distill.py
@@ -32,7 +32,7 @@ PARTS = ('timed', 'acceptance')
 _DRAFTERS = 'specjax.drafters'
 _POLICIES = 'specjax.drafting.policies'
 _TREE_RULE = ('specjax.verify.recursive',)
-_GAMMA, _LONG, _NODES = 4, 8, 8
+_GAMMA, _LONG, _NODES = 4, 6, 8
 # Three children of the root, two and one of the first of them, then the best.
 _TREE = (0, 0, 0, 1, 1, 2, 4, 7)
 

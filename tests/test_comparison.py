@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import comparison, plots, results
+from experiments import comparison, plots, results, sentences
 from tests import rows as made
 
 
@@ -121,3 +121,29 @@ def test_tau_is_drawn_against_the_cost_of_drafting():
   # Nine drafters look different, though there are seven colours.
   looks = {(line.get_color(), line.get_marker()) for line in axes.lines}
   assert len(looks) == 9
+
+
+def test_which_drafter_when():
+  rows = [
+    timed('draft', 1.5, tau=3.0, v=2.0),
+    timed('small', 1.45, tau=2.0, v=1.1, parameters=1000),
+    timed('ngram', 1.2, tau=1.5, parameters=0),
+    timed('exit', 0.9, tau=1.1, parameters=0),
+    timed('cheat', 3.0, lossless=False),
+    timed('ngram', 1.7, domain='structured', parameters=0),
+    timed('draft', 1.0, domain='structured', tau=3.0, v=2.0),
+  ]
+  said = sentences.drafters({'drafters/timed': rows}).replace('\n  ', ' ')
+  fastest, fewest, free, tokens, scored, never = said.split('\n- ')
+  assert fastest == (
+    '- the fastest: at temperature 0 draft 1.50 [1.40, 1.60] on code, ngram '
+    '1.70 [1.60, 1.80] on structured'
+  )
+  assert fewest.endswith('of 2 tables: small in 1, ngram in 1')
+  assert 'ngram 1.20 [1.10, 1.30] on code' in free
+  assert 'draft 3.00 (speed-up 1.50) on code' in tokens
+  assert '1.10 to 2.00 plain steps' in scored
+  # 3 tokens for 1 + 2 * 0.1 plain steps.
+  assert 'draft 2.50 on code' in scored
+  assert never.endswith('in no table: exit')
+  assert 'cheat' not in said
