@@ -116,12 +116,6 @@ def dynamic_trees(rows: Rows) -> Iterator[Evidence]:
   yield from _rise(rows, ('eagle3 tree', 'eagle3 dynamic tree'))
 
 
-def _judged(row: dict, place: int) -> tuple[np.ndarray, np.ndarray]:
-  """Accepted and tried [P] at a place of a chain of constant length."""
-  counts = np.array(row['unit_histogram'])
-  return counts[:, place + 1 :].sum(1), counts[:, place:].sum(1)
-
-
 def _chains(rows: Rows, drafter: str) -> list[dict]:
   """Rows of a chain that say what every prompt accepted."""
   there = pick(rows.get(MANY, []), drafter=drafter, verifier='token')
@@ -135,15 +129,20 @@ def flatter(rows: Rows) -> Iterator[Evidence]:
   def difference(a, b, c, d, e, f, g, h):
     return (a / b - c / d) - (e / f - g / h)
 
-  for place in places(there, *_PLACE):
-    cells = [pick(there, **place, drafter=n) for n in ('eagle1', 'eagle3')]
+  for where in places(there, *_PLACE):
+    cells = [pick(there, **where, drafter=n) for n in ('eagle1', 'eagle3')]
     if not all(cells) or cells[0][0]['gamma'] != cells[1][0]['gamma']:
       continue
     last = cells[0][0]['gamma'] - 1
-    columns = [x for (r,) in cells for k in (0, last) for x in _judged(r, k)]
+    columns = [
+      column
+      for (row, *_) in cells
+      for place in (0, last)
+      for column in metrics.at_place(row['unit_histogram'], place)
+    ]
     if len({len(column) for column in columns}) == 1:
       yield Evidence(
-        where_of(place, f'place 1 to {last + 1}'),
+        where_of(where, f'place 1 to {last + 1}'),
         metrics.estimate(difference, *columns),
         units=cells[0][0]['prompts'],
       )
@@ -156,12 +155,14 @@ def drops_once(rows: Rows) -> Iterator[Evidence]:
     return a / b - c / d
 
   for row in _chains(rows, 'eagle1'):
-    place, last = {k: row[k] for k in _PLACE}, row['gamma'] - 1
+    where, last = {k: row[k] for k in _PLACE}, row['gamma'] - 1
+    counts = row['unit_histogram']
     for one, other, within in ((0, 1, None), (1, last, MARGIN)):
       word = 'falls' if within is None else f'within {MARGIN:g}'
+      pair = (metrics.at_place(counts, place) for place in (one, other))
       yield Evidence(
-        where_of(place, f'{one}-alpha to {other}-alpha, {word}'),
-        metrics.estimate(fall, *_judged(row, one), *_judged(row, other)),
+        where_of(where, f'{one}-alpha to {other}-alpha, {word}'),
+        metrics.estimate(fall, *itertools.chain(*pair)),
         units=row['prompts'],
         within=within,
       )
