@@ -4,9 +4,10 @@
     --config configs/papers/eagle2_table1.py:vicuna-7b \\
     --config.prompts.path=question.jsonl --config.prompts.chat
 
-Parts: vicuna-7b, vicuna-13b, llama2-7b, llama2-13b. EAGLE-2 is EAGLE's head with
-a tree made anew at every step: ten nodes are expanded at each of six levels, and
-60 (7B) or 50 (13B) are kept. EAGLE's own tree is not printed; this one is ours. Lookahead and Hydra are not in the project. SpS, with Vicuna-68M,
+Parts: vicuna-7b, vicuna-13b, llama2-7b, llama2-13b. EAGLE-2 is EAGLE's head
+with a tree made anew at every step: ten nodes are expanded at each of six
+levels, and 60 (7B) or 50 (13B) are kept. EAGLE's own tree is not printed; this
+one is ours. Lookahead and Hydra are not in the project. SpS, with Vicuna-68M,
 and PLD need no trained heads: --config.drafters="('sps', 'ngram')".
 """
 

@@ -7,8 +7,8 @@
 Parts: vicuna-7b, vicuna-13b, vicuna-33b, zephyr-7b. The paper trains the target
 together with its heads (Medusa-2), and each head has an output layer of its
 own; heads here are for a frozen target, and share its output layer. The tree is
-the best of 64 nodes for their accuracies. The overhead of the paper is the cost
-of a step, which is v + gamma c here.
+the best of 64 nodes for their accuracies; decoding is greedy. The overhead of
+the paper is the cost of a step, which is v + gamma c here.
 """
 
 from configs.papers import MT_BENCH, OWN_HEADS, head, task
@@ -33,7 +33,7 @@ def get_config(part: str = 'vicuna-7b') -> Published:
     candidates={
       'medusa': head('medusa', f'heads/{part}/medusa', 4, 'typical', tree=64)
     },
-    temperatures=(0.7,),
+    temperatures=(0.0,),
     prompts=Prompts(count=80),
     max_new_tokens=512,
     paper='medusa',

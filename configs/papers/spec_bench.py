@@ -5,10 +5,11 @@
 
 Parts: 7b, 13b, 33b (Vicuna, A100). SpS (Vicuna-68M drafts) and PLD (prompt
 lookup) need nothing else: --config.drafters="('sps', 'ngram')". Medusa and the
-EAGLEs need trained heads; REST, Hydra, Lookahead, Recycling and SAMD have no cell
-here. There, a speed-up is a ratio of means of the prompts' rates over all turns;
-here it is the ratio of total times of the first turns. The tasks of MT-Bench,
-one column there, are domains of their own here, so that column stays empty.
+EAGLEs need trained heads; REST, Hydra, Lookahead, Recycling and SAMD have no
+cell here. There, a speed-up is a ratio of means of the prompts' rates over all
+turns; here it is the ratio of total times of the first turns. The tasks of
+MT-Bench, one column there, are domains of their own here, so that column stays
+empty.
 """
 
 from configs.papers import OWN_HEADS, head, lm, task
