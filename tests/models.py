@@ -12,9 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import generate, sampling, verify
-from specjax.drafters import counts, lm, ngram, plain
-from specjax.drafting import policies
+from specjax.drafters import (
+  counts,
+  eagle,
+  early_exit,
+  lm,
+  medusa,
+  ngram,
+  plain,
+)
+from specjax.drafting import dynamic_tree, policies, static_tree
 from specjax.models import transformer
+from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
 
@@ -137,6 +146,28 @@ def tables(vocab: int) -> counts.Tables:
   return counts.count([text], vocab, successors=4)
 
 
+def head_weights(init, scale: float = 1.0):
+  """Random weights of a head, made anew whatever the precision in force."""
+  with jax.enable_x64(False):
+    made = jax.jit(init)(jax.random.key(3), target_weights())
+    return jax.tree.map(
+      lambda x: x + scale * jax.random.normal(jax.random.key(4), x.shape), made
+    )
+
+
+def head_of(trainable, scale: float):
+  return functools.cache(lambda: head_weights(trainable.init, scale))
+
+
+SMALL = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
+EAGLE_1 = eagle.trainable(TARGET, 1, **SMALL, mlp_width=16)
+EAGLE_3 = eagle.trainable(TARGET, 3, **SMALL, mlp_width=16)
+MEDUSA = medusa.trainable(TARGET, 3)
+EXIT = early_exit.trainable(TARGET, 1, 2)
+EAGLE_3_WALKER = eagle.walk(
+  Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
+)
+
 # Every drafter: a new one is added here and every law is tested of it.
 DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'plain': (plain.make(), lambda: None),
@@ -149,6 +180,32 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'chains': (lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
   'ngram': (ngram.make(3), lambda: None),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
+  'lm, two more or one less': (
+    lm.make(DRAFT, DEPTH, policies.heuristic(2)),
+    draft_weights,
+  ),
+  'lm, expected gain': (
+    lm.make(DRAFT, DEPTH, policies.expected()),
+    draft_weights,
+  ),
+  'lm, dynamic tree': (
+    dynamic_tree.make(lm.walk(DRAFT), 3, 2, 6),
+    draft_weights,
+  ),
+  'early exit': (EXIT.drafter(DEPTH), head_of(EXIT, 0.1)),
+  'medusa, tree': (
+    static_tree.make(medusa.walk(TARGET, 3), (0, 0, 1, 1, 2, 3)),
+    head_of(MEDUSA, 0.3),
+  ),
+  'eagle 1': (EAGLE_1.drafter(DEPTH), head_of(EAGLE_1, 0.3)),
+  'eagle 3, tree': (
+    static_tree.make(EAGLE_3_WALKER, (0, 0, 0, 1, 1, 2, 5)),
+    head_of(EAGLE_3, 0.3),
+  ),
+  'eagle 3, dynamic tree': (
+    dynamic_tree.make(EAGLE_3_WALKER, 3, 3, 8),
+    head_of(EAGLE_3, 0.3),
+  ),
 }
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.
