@@ -79,7 +79,9 @@ def training(row: dict) -> str:
   cost = row.get('training')
   if cost is None:
     return '0' if row.get('parameters') == 0 else '-'
-  return f'{cost["seconds"] / 60:.0f} min, {cost["tokens"] / 1e6:.1f}M'
+  many = cost.get('together', 1)
+  others = f', {many} at once' if many > 1 else ''
+  return f'{cost["seconds"] / 60:.0f} min, {cost["tokens"] / 1e6:.1f}M{others}'
 
 
 _COLUMNS = (

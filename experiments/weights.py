@@ -14,31 +14,40 @@ from experiments.settings import Candidate
 _SUMS = ('seconds', 'tokens', 'steps')
 
 
-def _configs(candidate: Candidate) -> Iterator[dict]:
-  """The config.json of a candidate, and of those inside it.
+def _read(path: str, name: str) -> dict:
+  """A JSON file of a directory; an empty one where there is none."""
+  file = pathlib.Path(path) / name
+  return json.loads(file.read_text()) if file.is_file() else {}
 
-  An empty one where a path has no such file.
-  """
+
+def _paths(candidate: Candidate) -> Iterator[str]:
+  """Of the weights of a candidate, and of those inside it."""
   if candidate.path:
-    file = pathlib.Path(candidate.path) / 'config.json'
-    yield json.loads(file.read_text()) if file.is_file() else {}
+    yield candidate.path
   for option in candidate.options.values():
     if isinstance(option, Candidate):
-      yield from _configs(option)
+      yield from _paths(option)
 
 
 def training(candidate: Candidate) -> dict | None:
-  """Seconds, tokens, steps and machine of the training of all its weights.
+  """What the training of all its weights cost, as their files say.
 
   Returns:
-    Their sums, as the config.json of each says; None where one says nothing.
+    Sums of `seconds`, `tokens` and `steps`, the `machine`, and how many models
+    were trained `together` in that time, at most; None where one says nothing.
   """
-  costs = [config.get('training') for config in _configs(candidate)]
+  costs = [
+    _read(path, 'training.json') or _read(path, 'config.json').get('training')
+    for path in _paths(candidate)
+  ]
   if not costs or not all(costs):
     return None
   sums = {name: sum(cost[name] for cost in costs) for name in _SUMS}
   machines = dict.fromkeys(cost['machine'] for cost in costs)
-  return sums | {'machine': ' and '.join(machines)}
+  return sums | {
+    'together': max(cost.get('together', 1) for cost in costs),
+    'machine': ' and '.join(machines),
+  }
 
 
 def guesses(candidate: Candidate) -> list[list[float]] | None:
@@ -46,7 +55,7 @@ def guesses(candidate: Candidate) -> list[list[float]] | None:
 
   None where the weights are no heads, or do not say it.
   """
-  config = next(_configs(candidate), {})
+  config = _read(candidate.path, 'config.json') if candidate.path else {}
   if 'hits' not in config:
     return None
   heads = zip(config['hits'], config['counted'], strict=True)

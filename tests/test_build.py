@@ -199,8 +199,9 @@ def _trained(folder, **fields):
 def test_what_training_cost_is_added_up(tmp_path):
   cost = {'seconds': 60.0, 'tokens': 1000, 'steps': 10, 'machine': 'abacus'}
   outer = _trained(tmp_path / 'a', training=cost, hits=[[6, 3]], counted=[12])
-  other = _trained(tmp_path / 'b', training=cost | {'machine': 'slide rule'})
-  silent = _trained(tmp_path / 'c')
+  other, silent = _trained(tmp_path / 'b'), _trained(tmp_path / 'c')
+  beside = cost | {'machine': 'slide rule', 'together': 5}
+  (tmp_path / 'b' / 'training.json').write_text(json.dumps(beside))
 
   def cascade(path):
     inner = Candidate('x.load', 2, path)
@@ -213,6 +214,7 @@ def test_what_training_cost_is_added_up(tmp_path):
     'seconds': 120,
     'tokens': 2000,
     'steps': 20,
+    'together': 5,
     'machine': 'abacus and slide rule',
   }
   assert found['guesses'] == [[0.5, 0.25]]

@@ -5,6 +5,8 @@ import pytest
 from experiments import comparison, plots, results, sentences
 from tests import rows as made
 
+COST = {'seconds': 90.0, 'tokens': 1_500_000, 'steps': 9, 'machine': 'abacus'}
+
 
 def timed(drafter, speedup, **changes):
   """A row with times: c 0.1 and v 1.4 at gamma 2."""
@@ -26,18 +28,16 @@ def timed(drafter, speedup, **changes):
       'options': {},
       'parameters': 250_000,
       'bytes': 1_000_000,
-      'training': {
-        'seconds': 90.0, 'tokens': 1_500_000, 'steps': 9, 'machine': 'abacus'
-      },
+      'training': COST,
     }
     | changes
   )  # fmt: skip
 
 
 def cells(table):
-  return {
-    line[0]: dict(zip(table.head, line, strict=True)) for line in table.lines
-  }
+  """Lines by drafter, as dictionaries."""
+  lines = [dict(zip(table.head, line, strict=True)) for line in table.lines]
+  return {line['drafter']: line for line in lines}
 
 
 def test_the_best_rule_of_each_drafter():
@@ -46,6 +46,7 @@ def test_the_best_rule_of_each_drafter():
     timed('a', 1.3, verifier='block', gamma=4),
     timed('a', 1.9, verifier='typical', lossless=False),
     timed('b', 1.5, parameters=0, bytes=0, training=None),
+    timed('d', 1.4, training=COST | {'together': 3}),
     timed('c', 1.1, training=None),
     timed('a', 1.0, temperature=1.0),
   ]
@@ -54,6 +55,7 @@ def test_the_best_rule_of_each_drafter():
   assert [line[:3] for line in cold.lines] == [
     ['a', 'typical (lossy)', '2'],
     ['b', 'token', '2'],
+    ['d', 'token', '2'],
     ['a', 'block', '4'],
     ['c', 'token', '2'],
   ]
@@ -62,6 +64,7 @@ def test_the_best_rule_of_each_drafter():
   assert found['a']['parameters'] == '0.25M'
   assert found['a']['bytes'] == '1.0 MB'
   assert found['a']['training'] == '2 min, 1.5M'
+  assert found['d']['training'] == '2 min, 1.5M, 3 at once'
   # Nothing to train is no cost; what nobody says is not none.
   assert (found['b']['parameters'], found['b']['training']) == ('0', '0')
   assert found['c']['training'] == '-'
@@ -87,9 +90,7 @@ def test_policies_stand_beside_the_oracle():
     timed('another', 1.1, draft='large'),
   ]
   table = comparison.policies(rows)
-  found = {
-    line[2]: dict(zip(table.head, line, strict=True)) for line in table.lines
-  }
+  found = cells(table)
   assert set(found) == {'constant', 'confident'}
   assert found['confident']['policy'] == 'confidence:0.4'
   assert found['confident']['drafted'] == '1.50'
