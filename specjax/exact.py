@@ -88,12 +88,19 @@ _remaining = jax.jit(jax.vmap(static_tree.remaining, in_axes=(0, 0, 0, None)))
 
 # (texts, q, contexts) -> Drafts
 Source = Callable[[Texts, Laws, np.ndarray], Drafts]
+# (text a draft began after [M], text of its row [M]) -> probs, logits [M, V]
+After = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def _anywhere(q: Laws) -> After:
+  return lambda context, above: (q.probs[above], q.logits[above])
 
 
 def tree(
   parents: tuple[int, ...],
   replacement: bool = False,
   size: Callable[[np.ndarray], np.ndarray] | None = None,
+  after: Callable[[Texts, Laws, np.ndarray], After] | None = None,
 ) -> Source:
   """The drafts of `drafting.chain` and `drafting.static_tree`.
 
@@ -102,6 +109,7 @@ def tree(
     replacement: siblings are independent, and equal texts merged.
     size: confidence [M, N] in the drawn tokens, see `drafting.policies`, ->
       nodes that exist [M].
+    after: laws of a draft that depend on where it began; by default q.
   """
   nodes = len(parents)
   levels = static_tree.levels_of(parents)
@@ -116,16 +124,17 @@ def tree(
     rows = np.zeros((len(tokens), nodes + 1), int)
     rows[:, 0] = contexts[context]
     laws, sure = [], []
+    find = after(texts, q, contexts) if after else _anywhere(q)
     for node, parent in enumerate(parents):
       above = rows[:, parent]
-      law = q.probs[above]
-      certain = np.asarray(jax.nn.softmax(q.logits[above]))
+      law, logits = find(rows[:, 0], above)
+      certain = np.asarray(jax.nn.softmax(logits))
       sure.append(np.take_along_axis(certain, tokens[:, [node]], 1)[:, 0])
       earlier = [i for i in range(node) if parents[i] == parent]
       if earlier and not replacement:
         drawn = np.zeros(law.shape, bool)
         np.put_along_axis(drawn, tokens[:, earlier], True, 1)
-        law = np.asarray(_remaining(law, drawn, q.logits[above], q.temperature))
+        law = np.asarray(_remaining(law, drawn, logits, q.temperature))
       laws.append(law)
       rows[:, node + 1] = texts.after(above, tokens[:, node])
     probs = np.stack(laws, 1)

@@ -102,7 +102,8 @@ def test_training_sees_what_drafting_sees(float64):
   params = jax.tree.map(jnp.asarray, Params(target, own))
   target = params.target
   tokens = texts(2)[0][:, :12]
-  steps = eagle.unroll(head, params, seen_by(target, tokens, sizes.taps))
+  seen = seen_by(target, tokens, sizes.taps)
+  steps = head.unroll(params, seen.tokens, seen.hidden, 5)
   begin = 6  # Tokens that are known when drafting begins.
   padded = np.pad(tokens, ((0, 0), (0, 116)))
   length = np.full(2, begin, np.int32)

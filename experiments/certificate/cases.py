@@ -3,11 +3,14 @@
 import dataclasses
 from collections.abc import Callable
 
-from experiments.certificate import world
+import jax
+
+from experiments.certificate import heads, world
 from experiments.certificate.world import World
 from specjax import exact, verify
-from specjax.drafters import lm, ngram
-from specjax.drafting import policies
+from specjax.drafters import eagle, early_exit, lm, medusa, ngram
+from specjax.drafting import chain, policies, static_tree
+from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Rule
 
 _CHAIN = (0, 1, 2)
@@ -58,6 +61,55 @@ CHAINS = Kind(
 )
 
 
+SIZES = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
+
+
+def _head(name, walk, trainable, make, parents, depth) -> Kind:
+  """A head with random weights in the world of transformers."""
+
+  def own(w: World):
+    """Weights far from zero, or heads would say what the target does."""
+    with jax.enable_x64(False):  # The same whatever the precision in force.
+      made = trainable(w).init(jax.random.key(3), w.params.target)
+      leaves, structure = jax.tree.flatten(made)
+      keys = jax.random.split(jax.random.key(4), len(leaves))
+      return structure.unflatten(
+        x + 0.3 * jax.random.normal(key, x.shape)
+        for x, key in zip(leaves, keys, strict=True)
+      )
+
+  def drafter(w: World) -> Drafter:
+    return heads.holding(make(walk(w)), own(w))
+
+  def source(w: World) -> exact.Source:
+    return heads.walked(w, walk(w), own(w), parents, depth)
+
+  return Kind(name, drafter, source)
+
+
+EAGLE = _head(
+  'EAGLE-3',
+  lambda w: eagle.walk(Head(w.target, Sizes(3, (0, 1), **SIZES, mlp_width=16))),
+  lambda w: eagle.trainable(w.target, 3, **SIZES, mlp_width=16),
+  lambda walker: chain.make(walker, 3),
+  _CHAIN,
+  3,
+)
+MEDUSA = _head(
+  'tree of Medusa',
+  lambda w: medusa.walk(w.target, 2),
+  lambda w: medusa.trainable(w.target, 2),
+  lambda walker: static_tree.make(walker, _TREE),
+  _TREE,
+  2,
+)
+# The draft of that world is the target's first layer.
+EXIT = Kind(
+  'early exit',
+  lambda w: heads.holding(chain.make(early_exit.walk(w.target, 1), 3), None),
+  CHAIN.source,
+)
+
 # A draft so poor that whole blocks are rejected shows what happens to the
 # tokens behind a rejection.
 WORLDS: dict[str, Callable[[], World]] = {
@@ -99,6 +151,9 @@ CASES = (
   Case('token', verify.token, STOPPED),
   Case('token', verify.token, LOOKUP),
   Case('token', verify.token, CHAIN, 'transformer'),
+  Case('token', verify.token, EXIT, 'transformer'),
+  Case('token', verify.token, EAGLE, 'transformer'),
+  Case('recursive', verify.recursive, MEDUSA, 'transformer'),
   Case('block', verify.block, CHAIN, quick=True),
   Case('block', verify.block, LONG, 'poor draft'),
   Case('block', verify.block, STOPPED),

@@ -119,42 +119,15 @@ def _loss_of_features(head: Head, params, seen, key):
   return {'feature': smooth, 'token': _TOKENS * tokens}
 
 
-def unroll(head: Head, params, seen) -> list[jax.Array]:
-  """Features [B, T-1, F] of each step of the training-time test.
-
-  In step j pair i reads what step j - 1 made of pair i - 1. Of the text it sees
-  the pairs up to i - j with the target's features, and from there on its own,
-  one of each step: as when drafting began j tokens before. Pairs i < j are not
-  to be used.
-  """
-  features = head.read(params, seen.hidden[:, :-1])
-  tokens = seen.tokens[:, 1:]
-  batch, count = tokens.shape
-  row, column = jnp.arange(count)[:, None], jnp.arange(count)
-  at = jnp.broadcast_to(column, (batch, count))
-  flight = caches.empty(head.config, batch, 0, features.dtype)[0]
-  made = []
-  for j in range(_STEPS):
-    own = [column == row - j + k for k in range(1, j + 1)]
-    sees = jnp.concatenate([column <= row - j, *own], 1)
-    sees = jnp.broadcast_to(sees, (batch, *sees.shape))
-    room = (0, 0), (0, 0), (0, count), (0, 0)
-    flight = jax.tree.map(functools.partial(jnp.pad, pad_width=room), flight)
-    features, flight = head.forward(
-      params, tokens, features, at, None, None, sees, flight, j * count
-    )
-    made.append(features)
-    features = jnp.roll(features, 1, 1)
-  return made
-
-
 def _loss_of_tokens(head: Head, params, seen, key):
   """Version 3: tokens alone, on the target's features and on its own."""
   del key  # Unused.
   goal = seen.logits[:, 1:]
   place = jnp.broadcast_to(jnp.arange(goal.shape[1]), goal.shape[:2])
   losses = {}
-  for j, features in enumerate(unroll(head, params, seen)):
+  for j, features in enumerate(
+    head.unroll(params, seen.tokens, seen.hidden, _STEPS)
+  ):
     counts = jnp.where(place >= j, 1.0, 0.0)
     said = head.logits(params, features)
     losses[f'step{j}'] = _DECAY**j * soft_cross_entropy(goal, said, counts)

@@ -15,7 +15,7 @@ from specjax import cache as caches
 from specjax.drafting import chain, shape, static_tree
 from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Step, Walker
-from specjax.models import checkpoints, reading, transformer
+from specjax.models import checkpoints, reading, resizing, transformer
 from specjax.models.transformer import Model
 from specjax.types import Cache, Drafter
 
@@ -120,30 +120,6 @@ def make_tree(
   return static_tree.make(walk(model), parents, replacement)
 
 
-@functools.cache
-def resize(model: Model, vocab: int) -> Model:
-  """The model with logits of another vocabulary, to which ids mean the same.
-
-  A smaller head is filled with minus infinity, so that q is 0 there; of a
-  larger one the rest is left out. Ids beyond the embedding are read as its
-  last, as JAX reads beyond an array's end.
-
-  Args:
-    model: the model; its parameters stay as they are.
-    vocab: entries of the logits.
-  """
-  own = model.config.vocab_size
-  if own == vocab:
-    return model
-
-  def head(params, hidden):
-    logits = model.head(params, hidden)[..., :vocab]
-    widths = [(0, 0)] * (logits.ndim - 1) + [(0, vocab - logits.shape[-1])]
-    return jnp.pad(logits, widths, constant_values=-jnp.inf)
-
-  return model._replace(head=head)
-
-
 def check_encoder(target: Model, draft: Model, name: str) -> None:
   """Whether there is a source for the encoder of a draft.
 
@@ -180,7 +156,7 @@ def read(
   model = transformer.attend_by(model, target.config.attention)
   if target.config.blocked:
     model, params = transformer.block(model, params)
-  return resize(model, target.config.vocab_size), params
+  return resizing.resize(model, target.config.vocab_size), params
 
 
 def load(
