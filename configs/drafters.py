@@ -20,7 +20,10 @@ to six tokens are those of draft-128: constant, and by the policies of
                           the best of the others: configs/distill.py
   exit 1, exit 2          the target's first layers, with and without adapter
   medusa, eagle1, eagle3  heads on the target's features
-  ngram                   copies from the text, or from several places of it
+  ngram                   copies from the text, from several places of it, or
+                          from the text that models are trained on, too
+  cascade                 draft-64, for which ngram drafts
+  int8                    weights in eight bits, those of the target itself, too
 """
 
 import pathlib
@@ -81,8 +84,8 @@ def _heads() -> dict[str, Candidate]:
   return {
     'exit 1': _head('early_exit', '', layers=1),
     'exit 2': _head('early_exit', '', layers=2),
-    'exit 1 adapter': _head('early_exit', 'exit-1'),
-    'exit 2 adapter': _head('early_exit', 'exit-2'),
+    'exit 1 adapter': _head('early_exit', 'early_exit_1'),
+    'exit 2 adapter': _head('early_exit', 'early_exit_2'),
     'medusa': _head('medusa', 'medusa'),
     'medusa tree': _head('medusa', 'medusa', *exact_and_typical, tree=_NODES),
     'eagle1': _head('eagle', 'eagle1'),
@@ -93,13 +96,25 @@ def _heads() -> dict[str, Candidate]:
   }
 
 
-def _copies() -> dict[str, Candidate]:
-  load = f'{_DRAFTERS}.ngram.load'
+def _others() -> dict[str, Candidate]:
+  ngram, quantized = (f'{_DRAFTERS}.{x}.load' for x in ('ngram', 'quantized'))
+  every = {'domains': ('code', 'documentation', 'structured')}
   return {
-    'ngram': Candidate(load, _GAMMA),
+    'ngram': Candidate(ngram, _GAMMA),
     'ngram candidates': Candidate(
-      load, _GAMMA, options={'candidates': 2}, verifiers=_TREE_RULE
+      ngram, _GAMMA, options={'candidates': 2}, verifiers=_TREE_RULE
     ),
+    'ngram corpus': Candidate(
+      'experiments.lookup.load', _GAMMA, _path('target'), every
+    ),
+    'cascade': Candidate(
+      f'{_DRAFTERS}.cascade.load',
+      _GAMMA,
+      _path('draft-64'),
+      {'inner': Candidate(ngram, _GAMMA - 1)},
+    ),
+    'draft-128 int8': Candidate(quantized, _GAMMA, _path('draft-128')),
+    'target int8': Candidate(quantized, _GAMMA),
   }
 
 
@@ -118,7 +133,7 @@ def get_config(part: str = 'timed') -> Experiment:
   x = Experiment(
     name='drafters',
     target=Checkpoint(_path('target')),
-    candidates=(_first() | _independent() | _lengths() | _heads() | _copies()),
+    candidates=(_first() | _independent() | _lengths() | _heads() | _others()),
     temperatures=(0.0, 0.5, 1.0),
     prompts=Prompts(count=8),
     max_new_tokens=96,
