@@ -192,6 +192,19 @@ def test_predictions_are_drawn_against_measurements():
   assert len(figure.axes[0].containers) == 2
 
 
+def test_many_drafters_have_a_legend_above_the_axes():
+  rows = [
+    row(drafter=name, temperature=t) for name in 'abcdefghi' for t in (0.0, 1.0)
+  ]
+  figure = plots.predicted_against_measured(rows)
+  (legend,) = figure.legends
+  assert [text.get_text() for text in legend.get_texts()] == list('abcdefghi')
+  assert 'Filled by temperature (0 none, 1 full)' in figure.get_supxlabel()
+  bars = figure.axes[0].containers
+  fills = [bar.lines[0].get_fillstyle() for bar in bars]
+  assert fills == ['none', 'full'] * 9
+
+
 def test_rows_without_any_time_make_a_figure_that_says_so():
   for make in (plots.speedup_against_gamma, plots.predicted_against_measured):
     figure = make([row(speedup=None)])
