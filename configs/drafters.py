@@ -135,11 +135,11 @@ def get_config(part: str = 'timed') -> Experiment:
     target=Checkpoint(_path('target')),
     candidates=(_first() | _independent() | _lengths() | _heads() | _others()),
     temperatures=(0.0, 0.5, 1.0),
-    prompts=Prompts(count=8),
-    max_new_tokens=96,
+    prompts=Prompts(count=6),
+    max_new_tokens=64,
   )
   if part == 'acceptance':
     x.name, x.timed = 'drafters_acceptance', False
-    x.prompts.count = x.batch = 60
-    x.max_new_tokens = 64
+    x.prompts.count = x.batch = 32
+    x.temperatures = (0.0, 1.0)
   return x
