@@ -21,7 +21,8 @@ The target has seen few tokens: it writes the shape of code, not its sense.
 `--config.quick` shows in a minute that every stage runs.
 """
 
-from experiments.settings import Drafts, Optimization, Recipe, Size
+from experiments.recipes import Drafts, Optimization, Recipe
+from experiments.settings import Size
 
 
 def get_config() -> Recipe:
@@ -43,6 +44,5 @@ def get_config() -> Recipe:
       widths=(64, 128, 256),
       on_corpus=Optimization(schedule=((50, 4e-3), (350, 3e-3)), batch=8),
       on_samples=Optimization(schedule=((20, 3e-3), (750, 0.0)), batch=8),
-      samples=1536,
     ),
   )

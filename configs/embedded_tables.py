@@ -1,6 +1,7 @@
 """The published tables at the scale of the embedded pair: acceptance only.
 
-  for part in drafters gammas distillation divergences lenience candidates; do
+  for part in drafters gammas distillation divergences lenience candidates \\
+    lookup; do
     python -m experiments.run --config configs/embedded_tables.py:$part \\
       --config.results=results/embedded/$part
   done
@@ -19,6 +20,8 @@ stopped, cell by cell, and its bar says how long it will take.
   lenience      alpha and tau by lenience (Leviathan et al., Table 5)
   candidates    k candidates of a place, with and without replacement
                 (Yang et al., Table 8; Chen et al., Sequoia)
+  lookup        prompt lookup, places that vote, several candidates, and the
+                training text of the pair as a reference (He et al., REST)
 
 `distillation` needs runs/embedded_pair, which is where `experiments.train
 --config configs/embedded_pair.py` puts the drafts of both stages, and
@@ -42,6 +45,7 @@ PARTS = (
   'divergences',
   'lenience',
   'candidates',
+  'lookup',
 )
 
 
@@ -149,6 +153,29 @@ def _candidates() -> Experiment:
   )
 
 
+def _lookup() -> Experiment:
+  def ngram(**options):
+    return Candidate('specjax.drafters.ngram.load', _GAMMA, '', options)
+
+  def reference(candidates):
+    path, options = pair.path('target'), {'candidates': candidates}
+    return Candidate('experiments.lookup.load', _GAMMA, path, options)
+
+  return _experiment(
+    'lookup',
+    {
+      'prompt lookup': ngram(),
+      'places that vote': ngram(places=16),
+      'two candidates': ngram(candidates=2),
+      'four candidates': ngram(candidates=4),
+      'reference': reference(1),
+      'reference, two': reference(2),
+      'reference, four': reference(4),
+    },
+    verifiers=(f'{_RULE}.recursive',),
+  )
+
+
 def get_config(part: str = 'drafters') -> Experiment:
   makers = {
     'drafters': _drafters,
@@ -157,6 +184,7 @@ def get_config(part: str = 'drafters') -> Experiment:
     'divergences': _divergences,
     'lenience': _lenience,
     'candidates': _candidates,
+    'lookup': _lookup,
   }
   if part not in makers:
     raise ValueError(f'the parts are {", ".join(PARTS)}, got {part!r}')

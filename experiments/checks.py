@@ -124,6 +124,59 @@ def rule_names(x: Experiment) -> tuple[str, ...]:
   return tuple(dict.fromkeys(name for names in every for name in names))
 
 
+def levels(name: str, candidate: Candidate) -> dict[str, Candidate]:
+  """A drafter and those that draft for it in turn, by name.
+
+  One among the options of another is called after it, such as `staged.inner`.
+  """
+  found = {name: candidate}
+  for option, value in candidate.options.items():
+    if isinstance(value, Candidate):
+      found |= levels(f'{name}.{option}', value)
+  return found
+
+
+def draft_name(candidate: Candidate) -> str | None:
+  """Names of the models that draft, the largest first; None without any."""
+  paths = [one.path.rstrip('/') for one in levels('', candidate).values()]
+  return ' + '.join(os.path.basename(path) for path in paths if path) or None
+
+
+def every_level(x: Experiment) -> dict[str, Candidate]:
+  """The drafters to run and all that draft for them, by name."""
+  found: dict[str, Candidate] = {}
+  for name, candidate in candidates(x).items():
+    found |= levels(name, candidate)
+  return found
+
+
+def check_levels(x: Experiment) -> None:
+  """Refuses a model that drafts for itself by way of others.
+
+  Raises:
+    ValueError: names both fields that have its path, or a gamma below 1.
+  """
+  for name, candidate in candidates(x).items():
+    chain = levels(name, candidate)
+    if len(chain) == 1:
+      continue
+    holds = {os.path.realpath(x.target.path): 'target.path'}
+    for level, one in chain.items():
+      need(
+        level == name or (isinstance(one.gamma, int) and one.gamma >= 1),
+        f'gamma of the drafter {level} must be an integer of at least 1, got '
+        f'{one.gamma!r}',
+      )
+      if one.path:
+        field = path_field(x, level)
+        other = holds.setdefault(os.path.realpath(one.path), field)
+        need(
+          other == field,
+          f'{field} and {other} are the same checkpoint, {one.path}: a model '
+          'that drafts for itself saves nothing, choose a smaller one',
+        )
+
+
 def path_field(x: Experiment, name: str) -> str:
   """How errors call the path of a drafter."""
   own = name == 'lm' and x.draft.path
@@ -204,10 +257,11 @@ def check(x: Experiment) -> None:
       value is None or value >= 1, f'{field} must be at least 1, got {value}'
     )
   need(x.seed >= 0, f'seed must be at least 0, got {x.seed}')
-  paths = {path_field(x, n): c.path for n, c in candidates(x).items()}
+  paths = {path_field(x, n): c.path for n, c in every_level(x).items()}
   for field, path in ({'target.path': x.target.path} | paths).items():
     need(
       not path or os.path.exists(path),
       f'{field}: {path} does not exist; give a local directory, nothing is '
       'downloaded',
     )
+  check_levels(x)

@@ -9,7 +9,7 @@ from typing import Any
 from absl import app, logging
 from ml_collections import config_flags
 
-from experiments import settings
+from experiments import recipes, settings
 
 
 def explain(error: KeyError) -> str:
@@ -20,7 +20,7 @@ def explain(error: KeyError) -> str:
   if not field or not owner:
     return f'--config: there is no {text!r} in the config'
   name = field[1] or field[2]
-  kind = getattr(settings, owner[1], None)
+  kind = getattr(settings, owner[1], getattr(recipes, owner[1], None))
   if not dataclasses.is_dataclass(kind):
     return f'--config: a value of type {owner[1]} has no field {name!r}'
   known = [f.name for f in dataclasses.fields(kind)]

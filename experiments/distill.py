@@ -1,113 +1,216 @@
-"""Drafts distilled from the target, on the corpus and on its own text.
+"""Distils one draft by every divergence on every kind of data.
 
-Forward KL at temperature 1 (DistillSpec, arXiv:2310.08461, "teacher-generated"
-data): what a draft is asked at inference is what the target does next in text
-that the target wrote.
+DistillSpec's grid (Zhou et al., arXiv:2310.08461). All drafts start from one
+that was trained by next-token cross-entropy, which is also trained on as a
+control: what distillation gained is more than what so many steps gained.
+
+The divergences of one kind of data are trained together, so that the target
+reads each batch once.
 """
 
+import dataclasses
+import json
 import pathlib
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from tqdm import tqdm
 
-from experiments import data
-from experiments.optimize import train
-from experiments.settings import Recipe
-from specjax import generate, sampling, verify
-from specjax.drafters import plain
-from specjax.models import transformer
-from specjax.types import Params, Spec
+from experiments import held_out, kinds, ledger, material
+from experiments.checks import need, resolve
+from experiments.optimize import apart, make_optimizer, train
+from experiments.recipes import Distillation, Optimization, Texts
+from experiments.train_pair import cross_entropy, draft_size, model_of
+from specjax.drafters import lm
+from specjax.models import checkpoints, transformer
+from specjax.models.transformer import Model
+
+TRAINING = 'training.json'  # beside a finished draft: what it cost
+GRID = 'grid.jsonl'
 
 
-def write_samples(recipe: Recipe, folder: pathlib.Path, model, params, streams):
-  """Texts [n, 257] that the target continued from prompts of the corpus.
+def check(x: Distillation) -> None:
+  """Checks what needs no weights.
 
-  Kept in `folder` batch by batch, so that a stopped run goes on.
+  Raises:
+    ValueError: names the field and the remedy.
   """
-  d = recipe.drafts
-  spec = Spec(model, plain.make(), verify.token)
-  length = d.on_samples.length + 1
-  texts = []
-  for i in tqdm(range(0, d.samples, d.batch), 'texts of the target'):
-    path = folder / 'samples' / f'{i:06d}.npy'
-    if not path.exists():
-      prompts = data.draw_batch(
-        streams,
-        vars(recipe.mixture),
-        (d.batch, d.prompt_length - 1),
-        recipe.seed + 1,
-        i,
-      )
-      warm = np.arange(d.batch) >= d.greedy_share * d.batch
-      state = generate.start(
-        Params(params, None),
-        prompts.tolist(),
-        spec=spec,
-        new_tokens=length - d.prompt_length,
-        key=generate.row_keys(recipe.seed + 1, i + np.arange(d.batch)),
-        values=sampling.make(d.batch, warm.astype(np.float32)),
-      )
-      state = generate.generate(Params(params, None), state, length, spec=spec)
-      path.parent.mkdir(exist_ok=True)
-      part = path.with_name('part.npy')
-      np.save(part, np.asarray(state.tokens[:, :length], np.uint16))
-      part.rename(path)
-    texts.append(np.load(path))
-  return np.concatenate(texts)
+  for field in ('divergences', 'kinds'):
+    names = getattr(x, field)
+    need(len(names) > 0, f'{field} is empty: name at least one')
+    for name in names:
+      need(callable(resolve(field, name)), f'{field}: {name} is no function')
+    short = [short_name(name) for name in names]
+    need(
+      len({*short}) == len(short),
+      f'{field}: {", ".join(names)} end in the same name; leave one out',
+    )
+  o = x.distillation
+  for field in ('texts', 'own_texts'):
+    texts: Texts = getattr(x, field)
+    need(
+      texts.length >= o.length and texts.count >= o.batch,
+      f'{field}: {texts.count} texts of {texts.length} tokens do not fill a '
+      f'batch of {o.batch} windows of {o.length}: write more, or longer ones',
+    )
+  need(x.refresh >= 1, f'refresh must be at least 1, got {x.refresh}')
 
 
-def train_drafts(
-  recipe: Recipe, folder, target, params, models, streams, texts
-):
-  """Trains every draft on the same batches, so the target reads them once.
+def short_name(name: str) -> str:
+  return name.rpartition('.')[2]
+
+
+def shrink(x: Distillation) -> None:
+  """A toy version of a recipe that shows that every stage runs."""
+  x.folder += '-quick'
+  x.data = x.folder
+  x.every = 40
+  x.width = 64
+  x.refresh = 4
+  x.divergences, x.kinds = x.divergences[:2], x.kinds[-2:]
+  x.texts = x.own_texts = Texts(count=8, batch=8, length=32)
+  for o in (x.undistilled, x.distillation):
+    o.schedule = ((2, 1e-3), (8, 0.0))
+    o.batch, o.length, o.checkpoint_every = 4, 32, 5
+  for held in (x.held_out, x.final):
+    held.prompts, held.prompt_length, held.new_tokens = 1, 16, 8
+
+
+def divergence_loss(target: Model, draft: Model, divergences: dict[str, Any]):
+  """The loss of drafts that are trained together.
 
   Args:
-    recipe: sizes and steps.
-    folder: checkpoints go there.
-    target: the target model.
-    params: its parameters.
-    models: name -> draft model.
-    streams: token streams of the corpus.
-    texts: [n, T+1] the target's own text.
+    target: the target model, whose parameters are frozen.
+    draft: the model of all drafts.
+    divergences: by the name of the draft that learns by it.
 
   Returns:
-    name -> parameters, after the corpus and after the target's text.
+    (drafts, frozen, tokens [G, B, T+1]) -> a scalar for each draft; see
+    `kinds`.
   """
-  d = recipe.drafts
 
   def loss(drafts, frozen, tokens):
-    inputs = tokens[:, :-1]
-    p = jax.nn.softmax(transformer.score(target, frozen, inputs))
-
-    def divergence(name):
-      q = jax.nn.log_softmax(
-        transformer.score(models[name], drafts[name], inputs)
+    inputs = tokens[..., :-1]
+    laws = [
+      jax.nn.log_softmax(transformer.score(target, frozen, group))
+      for group in inputs
+    ]
+    found = {}
+    for i, name in enumerate(sorted(divergences)):
+      group = i % len(laws)
+      log_q = jax.nn.log_softmax(
+        transformer.score(draft, drafts[name], inputs[group])
       )
-      return -jnp.sum(p * q, -1).mean()
+      found[name] = divergences[name](laws[group], log_q).mean()
+    return found
 
-    return {name: divergence(name) for name in models}
+  return loss
 
-  def from_samples(step):
-    rng = np.random.default_rng((recipe.seed + 2, step))
-    rows = rng.choice(len(texts), d.on_samples.batch, replace=False)
-    return texts[rows].astype(np.int32)
 
-  def from_corpus(step):
-    shape = (d.on_corpus.batch, d.on_corpus.length)
-    return data.draw_batch(
-      streams, vars(recipe.mixture), shape, recipe.seed + 3, step
+@dataclasses.dataclass(frozen=True)
+class Grid:
+  """One run of the program, with what its stages share."""
+
+  x: Distillation
+  folder: pathlib.Path
+  material: material.Material
+  draft: Model
+  trial: held_out.Trial
+
+  def report(self, params):
+    drafter = lm.make(self.draft, self.trial.x.depth)
+    return self.trial.report(drafter, params)
+
+  def next_token(self, name: str, o: Optimization, params, seed: int):
+    """Trains by next-token cross-entropy on the corpus."""
+
+    def loss(params, frozen, tokens):
+      del frozen  # Unused.
+      logits = transformer.score(self.draft, params, tokens[:, :-1])
+      return cross_entropy(logits, tokens[:, 1:]).mean()
+
+    def batch(step, params):
+      del params  # Unused.
+      m = self.material
+      return material.draw_windows(m, o.batch, o.length + 1, seed, step)
+
+    return train(name, self.folder, o, params, loss, None, batch, self.report)
+
+  def distil(self, kind: str, params) -> dict[str, Any]:
+    """Trains the divergences of one kind of data together."""
+    x, o = self.x, self.x.distillation
+    divergences = {
+      short_name(name): resolve('divergences', name) for name in x.divergences
+    }
+    folder = self.folder / short_name(kind)
+    lesson = kinds.Lesson(self.material, x, self.draft, folder)
+    return train(
+      short_name(kind),
+      self.folder,
+      o,
+      dict.fromkeys(divergences, params),
+      divergence_loss(self.material.target, self.draft, divergences),
+      self.material.weights,
+      resolve('kinds', kind)(lesson),
+      lambda drafts: {name: self.report(drafts[name]) for name in divergences},
+      apart(make_optimizer(o)),
     )
 
-  keys = jax.random.split(jax.random.key(recipe.seed + 4), len(models))
-  drafts = {
-    name: model.init(key)
-    for (name, model), key in zip(models.items(), keys, strict=True)
+  def export(self, name: str, params, cost: dict[str, Any]) -> pathlib.Path:
+    """Writes a finished draft where it is not written yet."""
+    path = self.folder / 'drafts' / name
+    if not path.exists():
+      checkpoints.save(path, self.draft, params, self.material.tokenizer)
+      (path / TRAINING).write_text(json.dumps(cost, indent=2) + '\n')
+    return path
+
+
+def judge(grid: Grid, paths: dict[str, pathlib.Path]) -> list[dict[str, Any]]:
+  """What the finished drafts are worth, from their stored weights."""
+  m = grid.material
+  trial = held_out.prepare(grid.x.final, m.target, m.weights, m.tokenizer)
+  rows = []
+  for name, path in paths.items():
+    model, params = checkpoints.load(path)
+    found = trial.report(lm.make(model, trial.x.depth), params)
+    rows.append({'draft': name} | found)
+    values = ' '.join(f'{t} {v["tau"]:.3f}' for t, v in found.items())
+    print(f'{name:32} tau {values}', flush=True)
+  (grid.folder / GRID).write_text(''.join(json.dumps(r) + '\n' for r in rows))
+  return rows
+
+
+def main(x: Distillation) -> None:
+  if x.quick:
+    shrink(x)
+  check(x)
+  folder = pathlib.Path(x.folder)
+  ledger.claim(folder, x)
+  m = material.gather(x)
+  trial = held_out.prepare(x.held_out, m.target, m.weights, m.tokenizer)
+  vocab_size = m.target.config.vocab_size
+  draft = model_of(draft_size(x.width), vocab_size, x.max_positions)
+  grid = Grid(x, folder, m, draft, trial)
+  first = draft.init(jax.random.key(x.seed + 4))
+  base = grid.next_token('undistilled', x.undistilled, first, x.seed + 5)
+  control = grid.next_token('control', x.distillation, base, x.seed + 3)
+  begun = ('undistilled', x.undistilled, 1)
+  paths = {
+    'undistilled': grid.export('undistilled', base, ledger.cost(folder, begun)),
+    'control': grid.export(
+      'control',
+      control,
+      ledger.cost(folder, begun, ('control', x.distillation, 1)),
+    ),
   }
-  early = train(
-    'drafts-corpus', folder, d.on_corpus, drafts, loss, params, from_corpus
-  )
-  return early, train(
-    'drafts-samples', folder, d.on_samples, early, loss, params, from_samples
-  )
+  for kind in x.kinds:
+    short = short_name(kind)
+    drafts = grid.distil(kind, base)
+    cost = ledger.cost(folder, begun, (short, x.distillation, len(drafts)))
+    for name, params in drafts.items():
+      whole = f'{short}-{name}'
+      paths[whole] = grid.export(whole, params, cost)
+  rows = judge(grid, paths)
+  distilled = [r for r in rows if r['draft'] not in ('undistilled', 'control')]
+  temperature = f'T={x.final.temperatures[0]:g}'
+  best = max(distilled, key=lambda r: r[temperature]['tau'])
+  print(json.dumps({'drafts': len(rows), 'best': best}))

@@ -87,7 +87,7 @@ class Report:
     self.described: dict[str, Description] = {}
     self.tokenizer = self.allow(checkpoints.load_tokenizer, x.target.path)
     self.look('target', build.describe, 'target.path', x.target.path)
-    for name, candidate in checks.candidates(x).items():
+    for name, candidate in checks.every_level(x).items():
       who, field = f'draft {name}', checks.path_field(x, name)
       self.look(who, build.describe_draft, field, candidate)
       self.allow(self.compare, who, candidate.path)

@@ -1,6 +1,7 @@
 """The training loop: deterministic batches, checkpoints, exact resume."""
 
 import itertools
+import json
 import pathlib
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import optax
 import orbax.checkpoint as ocp
 from tqdm import tqdm
 
-from experiments.settings import Optimization
+from experiments.recipes import Optimization
 
 
 def make_optimizer(o: Optimization) -> optax.GradientTransformation:
@@ -34,34 +35,104 @@ def make_optimizer(o: Optimization) -> optax.GradientTransformation:
   )
 
 
+def apart(
+  optimizer: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+  """The same for a dict of models, each as if it were alone.
+
+  Clipped together, the model with the largest gradients would slow the others.
+  """
+
+  def init(params):
+    return {name: optimizer.init(part) for name, part in params.items()}
+
+  def update(grads, state, params):
+    parts = {
+      name: optimizer.update(grads[name], state[name], params[name])
+      for name in params
+    }
+    return tuple({n: part[i] for n, part in parts.items()} for i in range(2))
+
+  return optax.GradientTransformation(init, update)
+
+
+class Record:
+  """A line of JSON for every checkpoint, and the time that it took so far.
+
+  Only steps that a resumed run kept count, and reports do not: the time is
+  what the training costs that was not interrupted.
+
+  Attributes:
+    seconds: by the clock, up to the last line.
+    cpu_seconds: of the process, on all cores; what else the machine does
+      matters less to it.
+  """
+
+  def __init__(self, file: pathlib.Path, first: int):
+    self.file = file
+    lines = file.read_text().splitlines() if file.exists() else []
+    self.lines = [line for line in lines if json.loads(line)['step'] <= first]
+    last = json.loads(self.lines[-1]) if self.lines else {}
+    self.seconds = last.get('seconds', 0.0)
+    self.cpu_seconds = last.get('cpu_seconds', 0.0)
+    self.go()
+
+  def go(self) -> None:
+    self._began = time.perf_counter(), time.process_time()
+
+  def stop(self) -> None:
+    wall, cpu = self._began
+    self.seconds += time.perf_counter() - wall
+    self.cpu_seconds += time.process_time() - cpu
+
+  def write(self, step: int, loss: Any, facts: dict[str, Any]) -> str:
+    """Adds a line, which it returns."""
+    found = {
+      'step': step,
+      'seconds': round(self.seconds, 2),
+      'cpu_seconds': round(self.cpu_seconds, 2),
+      'loss': jax.tree.map(float, loss),
+    }
+    self.lines.append(json.dumps(found | facts))
+    part = self.file.with_name(f'{self.file.name}.part')
+    part.write_text('\n'.join(self.lines) + '\n')
+    part.rename(self.file)
+    return self.lines[-1]
+
+
 def train(
   name: str,
   folder: pathlib.Path,
   o: Optimization,
   params: Any,
-  loss: Callable[[Any, Any, jax.Array], jax.Array],
+  loss: Callable[[Any, Any, Any], Any],
   frozen: Any,
-  batch: Callable[[int], np.ndarray],
-  report: Callable[[Any], str] | None = None,
+  batch: Callable[[int, Any], Any],
+  report: Callable[[Any], dict[str, Any]] | None = None,
+  optimizer: optax.GradientTransformation | None = None,
 ) -> Any:
   """Minimises a loss; resumes from the last checkpoint under `folder`.
+
+  Every checkpoint adds a line to `folder/name.jsonl`, see `Record`.
 
   Args:
     name: of the run, shown by the progress bar.
     folder: checkpoints go to `folder/name`.
     o: the optimization.
     params: initial parameters.
-    loss: (params, frozen, tokens) -> scalar, or a dict of scalars whose sum
+    loss: (params, frozen, batch) -> scalar, or a dict of scalars whose sum
       is minimised.
     frozen: arrays the loss needs and does not train.
-    batch: step -> tokens; a function of the step alone, so that a resumed
-      run sees the same batches.
-    report: parameters -> a line about held-out text, at every checkpoint.
+    batch: (step, parameters) -> arrays. It must give the same for the same
+      step, so that a resumed run sees the same batches: what it makes of the
+      parameters it keeps under the step.
+    report: parameters -> facts about held-out text, at every checkpoint.
+    optimizer: `make_optimizer(o)` by default.
 
   Returns:
     The trained parameters.
   """
-  optimizer = make_optimizer(o)
+  optimizer = optimizer or make_optimizer(o)
 
   def total(params, frozen, tokens):
     parts = loss(params, frozen, tokens)
@@ -84,17 +155,20 @@ def train(
     first = manager.latest_step() or 0
     if first:
       carry = manager.restore(first, args=ocp.args.StandardRestore(carry))
+    record = Record(folder / f'{name}.jsonl', first)
     bar = tqdm(range(first, o.steps), name, initial=first, total=o.steps)
     for i in bar:
-      carry, parts = step(carry, frozen, batch(i))
+      carry, parts = step(carry, frozen, batch(i, carry[0]))
       if i % 10 == 0:
         values = jax.tree.map(lambda x: round(float(x), 4), parts)
         bar.set_postfix_str(str(values))
       if (i + 1) % o.checkpoint_every == 0 or i + 1 == o.steps:
+        parts = jax.device_get(parts)
+        record.stop()
+        line = record.write(i + 1, parts, report(carry[0]) if report else {})
+        # After the line: a checkpoint always has one.
         manager.save(i + 1, args=ocp.args.StandardSave(carry))
-        line = f'step {i + 1} {jax.device_get(parts)}'
-        if report:
-          line += f' {report(carry[0])}'
         tqdm.write(f'{time.strftime("%H:%M:%S")} {name} {line}')
+        record.go()
     manager.wait_until_finished()
   return carry[0]

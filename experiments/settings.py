@@ -21,86 +21,6 @@ class Size:
 
 
 @dataclasses.dataclass
-class Mixture:
-  """Shares of the training windows that come from each stream."""
-
-  code: float = 0.5
-  tests: float = 0.12
-  documentation: float = 0.2
-  structured: float = 0.18
-
-
-@dataclasses.dataclass
-class Optimization:
-  """AdamW with a piecewise linear learning rate.
-
-  Attributes:
-    schedule: (step, learning rate) corners after (0, 0); the last step ends
-      the training.
-    batch: windows of a step.
-    length: tokens of a window.
-  """
-
-  schedule: tuple[tuple[int, float], ...]
-  batch: int
-  length: int = 256
-  weight_decay: float = 0.1
-  clip: float = 1.0
-  checkpoint_every: int = 200
-
-  @property
-  def steps(self) -> int:
-    return self.schedule[-1][0]
-
-
-@dataclasses.dataclass
-class Drafts:
-  """The drafts: one thin layer each, by width, and how they are distilled.
-
-  Attributes:
-    widths: model width of each draft; names are draft-<width>.
-    on_corpus: distillation on windows of the corpus.
-    on_samples: distillation on text the target wrote.
-    samples: number of texts the target writes.
-    prompt_length: tokens of the corpus that each of them starts from.
-    greedy_share: share of the texts written at temperature 0; the rest at 1.
-  """
-
-  widths: tuple[int, ...]
-  on_corpus: Optimization
-  on_samples: Optimization
-  samples: int = 4096
-  prompt_length: int = 32
-  greedy_share: float = 0.3
-  batch: int = 64
-
-
-@dataclasses.dataclass
-class Recipe:
-  """A target and its drafts, trained on the embedded corpus.
-
-  Attributes:
-    folder: where checkpoints and the finished models go.
-    vocab_size: of the tokenizer that is trained first.
-    tokenizer_sample: characters of each domain the tokenizer learns from.
-    every: of the training documents only each so many-th is used.
-    quick: a toy version in seconds, in a folder of its own.
-  """
-
-  folder: str
-  vocab_size: int
-  target: Size
-  target_training: Optimization
-  drafts: Drafts
-  mixture: Mixture = dataclasses.field(default_factory=Mixture)
-  tokenizer_sample: int = 3_000_000
-  max_positions: int = 512
-  every: int = 1
-  seed: int = 0
-  quick: bool = False
-
-
-@dataclasses.dataclass
 class Checkpoint:
   """A Hugging Face directory."""
 
@@ -116,8 +36,10 @@ class Candidate:
       its full name.
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
-    options: further arguments of `load`. A `policy` is given by its full name,
-      such as specjax.drafting.policies.confidence:0.4.
+    options: further arguments of `load`. One that is a candidate itself
+      drafts for this one, as `inner` does in `specjax.drafters.cascade.load`;
+      a `policy` is given by its full name, such as
+      specjax.drafting.policies.confidence:0.4.
     verifiers: its rules, by full name; those of the experiment when empty.
   """
 
@@ -391,3 +313,14 @@ class Speed:
   seed: int = 0
   results: str = ''
   quick: bool = False
+
+
+@dataclasses.dataclass
+class Narrow(Speed):
+  """Steps with weights in eight bits.
+
+  Attributes:
+    paths: checkpoints, each measured in floats and in eight bits.
+  """
+
+  paths: tuple[str, ...] = ()

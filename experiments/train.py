@@ -1,4 +1,4 @@
-"""Trains the embedded pair: tokenizer, target, the target's text, drafts.
+"""Trains what a recipe describes.
 
   python -m experiments.train --config configs/embedded_pair.py
 
@@ -7,187 +7,19 @@ it is there; a stage that was stopped resumes from its last checkpoint, with
 bit-identical parameters in the end.
 """
 
-import pathlib
+from experiments import command, distill, train_heads, train_pair
+from experiments.recipes import Distillation, Heads, Recipe
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import transformers
-
-from experiments import command, data, distill
-from experiments.corpus import DOMAINS
-from experiments.optimize import train
-from experiments.settings import Optimization, Recipe, Size
-from specjax.drafters import counts
-from specjax.models import checkpoints, transformer
+PROGRAMS = {
+  Recipe: train_pair.main,
+  Distillation: distill.main,
+  Heads: train_heads.main,
+}
 
 
-def model_of(size: Size, recipe: Recipe) -> transformer.Model:
-  return transformer.build(
-    transformer.TransformerConfig(
-      vocab_size=recipe.vocab_size,
-      width=size.width,
-      num_layers=size.num_layers,
-      num_heads=size.num_heads,
-      num_kv_heads=size.num_kv_heads,
-      head_dim=size.head_dim,
-      mlp_width=size.mlp_width,
-      max_positions=recipe.max_positions,
-    )
-  )
-
-
-def cross_entropy(logits, tokens):
-  """Nats [B, T] of each next token under logits [B, T, V]."""
-  log_q = jax.nn.log_softmax(logits)
-  return -jnp.take_along_axis(log_q, tokens[..., None], -1)[..., 0]
-
-
-def bits_per_byte(model, params, windows):
-  """Held-out bits per byte by domain."""
-  score = jax.jit(lambda p, t: transformer.score(model, p, t))
-  result = {}
-  for domain, (tokens, sizes) in windows.items():
-    nats = 0.0
-    for row in tokens:
-      logits = score(params, row[None, :-1])
-      nats += float(cross_entropy(logits, row[None, 1:]).sum())
-    result[domain] = nats / np.log(2) / sizes.sum()
-  return result
-
-
-def window_shape(o: Optimization, step: int) -> tuple[int, int]:
-  """Every fourth batch has half as many windows, twice as long.
-
-  Attention over short windows is cheaper; the long ones teach the positions.
-  """
-  if step % 4 == 3:
-    return max(1, o.batch // 2), 2 * o.length
-  return o.batch, o.length
-
-
-def load_tokenizer(recipe: Recipe, folder: pathlib.Path):
-  """The recipe's tokenizer, trained the first time."""
-  path = folder / 'tokenizer'
-  if not path.exists():
-    tokenizer = data.train_tokenizer(
-      recipe.vocab_size, recipe.tokenizer_sample, recipe.seed
-    )
-    tokenizer.model_max_length = recipe.max_positions
-    tokenizer.save_pretrained(path)
-  return transformers.AutoTokenizer.from_pretrained(path)
-
-
-def train_target(recipe: Recipe, folder: pathlib.Path, tokenizer, streams):
-  """Next-token training on the corpus."""
-  o = recipe.target_training
-  model = model_of(recipe.target, recipe)
-  windows = {
-    d: data.held_out_windows(tokenizer, 2 * o.length, 8, d) for d in DOMAINS
-  }
-  weights = vars(recipe.mixture)
-
-  def loss(params, frozen, tokens):
-    del frozen  # Unused.
-    logits = transformer.score(model, params, tokens[:, :-1])
-    return cross_entropy(logits, tokens[:, 1:]).mean()
-
-  def report(params):
-    bits = bits_per_byte(model, params, windows)
-    return 'bits per byte ' + str({k: round(v, 3) for k, v in bits.items()})
-
-  return model, train(
-    'target',
-    folder,
-    o,
-    model.init(jax.random.key(recipe.seed)),
-    loss,
-    None,
-    lambda i: data.draw_batch(
-      streams, weights, window_shape(o, i), recipe.seed, i
-    ),
-    report,
-  )
-
-
-def draft_size(width: int) -> Size:
-  """One thin layer: heads of 32, an MLP of three times the width."""
-  return Size(
-    width=width,
-    num_layers=1,
-    num_heads=width // 32,
-    num_kv_heads=max(1, width // 64),
-    head_dim=32,
-    mlp_width=3 * width,
-  )
-
-
-def shrink(recipe: Recipe) -> None:
-  """A toy version of a recipe that shows that every stage runs."""
-  recipe.folder += '-quick'
-  recipe.vocab_size = min(recipe.vocab_size, 512)
-  recipe.tokenizer_sample = 50_000
-  recipe.every = 40
-  recipe.target = Size(64, 2, 4, 2, 16, 128)
-  recipe.drafts.widths = (32,)
-  recipe.drafts.samples = recipe.drafts.batch = 8
-  for o in (
-    recipe.target_training,
-    recipe.drafts.on_corpus,
-    recipe.drafts.on_samples,
-  ):
-    o.schedule = ((2, 1e-3), (12, 0.0))
-    o.batch, o.length, o.checkpoint_every = 4, 64, 5
-
-
-def main(recipe: Recipe) -> None:
-  if recipe.quick:
-    shrink(recipe)
-  folder = pathlib.Path(recipe.folder)
-  folder.mkdir(parents=True, exist_ok=True)
-  tokenizer = load_tokenizer(recipe, folder)
-  streams = data.token_streams(tokenizer, folder, recipe.every)
-  print({k: len(v) for k, v in streams.items()}, 'tokens')
-  target, params = train_target(recipe, folder, tokenizer, streams)
-  texts = distill.write_samples(recipe, folder, target, params, streams)
-  models = {
-    f'draft-{width}': model_of(draft_size(width), recipe)
-    for width in recipe.drafts.widths
-  }
-  early, drafts = distill.train_drafts(
-    recipe, folder, target, params, models, streams, texts
-  )
-  for name, model in models.items():
-    path = folder / 'corpus-only' / name
-    if not path.exists():
-      checkpoints.save(path, model, early[name], tokenizer)
-  models['target'], drafts['target'] = target, params
-  export(recipe, folder, tokenizer, streams, models, drafts)
-
-
-def export(recipe, folder, tokenizer, streams, models, params):
-  """Writes the finished models and prints what they are worth."""
-  windows = {
-    d: data.held_out_windows(tokenizer, 2 * 256, 16, d) for d in DOMAINS
-  }
-  for name, model in models.items():
-    path = folder / 'pair' / name
-    if not path.exists():
-      checkpoints.save(path, model, params[name], tokenizer)
-    # What is shipped is judged: 16-bit weights, read again.
-    model, stored = checkpoints.load(path)
-    size = sum(x.size for x in jax.tree.leaves(stored))
-    bits = bits_per_byte(model, stored, windows)
-    line = '  '.join(f'{k} {v:.3f}' for k, v in bits.items())
-    print(f'{name}  {size} parameters  bits per byte  {line}')
-  for order, successors in (('unigram', 0), ('bigram', counts.SUCCESSORS)):
-    path = folder / 'pair' / order
-    if not path.exists():
-      counts.save(
-        path,
-        counts.count(streams.values(), recipe.vocab_size, successors),
-      )
+def main(recipe) -> None:
+  PROGRAMS[type(recipe)](recipe)
 
 
 if __name__ == '__main__':
-  command.run(main, Recipe)
+  command.run(main, tuple(PROGRAMS))

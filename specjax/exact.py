@@ -165,8 +165,16 @@ def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
   return size
 
 
-def lookup(prompt: tuple[int, ...], depth: int, longest: int = 3) -> Source:
-  """The drafts of `drafters.ngram` after a prompt: one each, chosen."""
+def lookup(prompt: tuple[int, ...], depth: int, **options) -> Source:
+  """The drafts of `drafters.ngram` after a prompt: one each, chosen.
+
+  Args:
+    prompt: that every text continues.
+    depth: K.
+    **options: of `ngram.make`; there is no reference text.
+  """
+  row = functools.partial(ngram.draft_row, None, depth=depth, **options)
+  draft_rows = jax.jit(jax.vmap(row))
 
   def source(texts, q, contexts):
     del q  # Unused.
@@ -175,16 +183,15 @@ def lookup(prompt: tuple[int, ...], depth: int, longest: int = 3) -> Source:
     whole = [(*prompt, *texts.tokens(number)) for number in contexts]
     for row, text in zip(padded, whole, strict=True):
       row[: len(text)] = text
-    find = functools.partial(ngram.look_up, depth=depth, longest=longest)
     length = np.array([len(text) for text in whole], np.int32)
-    tokens, size = jax.jit(jax.vmap(find))(padded, length)
-    rows = [contexts]
-    for token in np.asarray(tokens).T:
-      rows.append(texts.after(rows[-1], token))
-    chain = np.broadcast_to(np.arange(depth), tokens.shape)
-    draft = Draft(tokens, chain, size, None)
+    draft = Draft(*map(np.asarray, draft_rows(padded, length)), None)
     every = np.arange(len(contexts))
-    return Drafts(draft, np.ones(len(contexts)), every, np.stack(rows, 1))
+    rows = np.zeros((len(contexts), draft.tokens.shape[1] + 1), int)
+    rows[:, 0] = contexts
+    for node, token in enumerate(draft.tokens.T):
+      above = rows[every, draft.parents[:, node]]
+      rows[:, node + 1] = texts.after(above, token)
+    return Drafts(draft, np.ones(len(contexts)), every, rows)
 
   return source
 

@@ -10,22 +10,22 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.settings import Optimization
-from experiments.train import window_shape
+from experiments.recipes import Optimization
+from experiments.train_pair import window_shape
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = """
 import pathlib, sys, time
 import jax, jax.numpy as jnp, numpy as np
 from experiments.optimize import train
-from experiments.settings import Optimization
+from experiments.recipes import Optimization
 
 folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 o = Optimization(
   schedule=((4, 1e-2), (30, 0.0)), batch=4, length=8, checkpoint_every=5
 )
 
-def batch(step):
+def batch(step, params):
   time.sleep(pause)
   return np.random.default_rng(step).normal(size=(4, 8)).astype(np.float32)
 

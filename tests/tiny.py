@@ -3,9 +3,12 @@
 import pathlib
 
 import jax
+import numpy as np
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.drafters import medusa
+from specjax.drafting.heads import Trainable
 from specjax.models import checkpoints, transformer
 
 
@@ -48,3 +51,25 @@ def experiment(folder: pathlib.Path, **changes) -> Experiment:
     'quick': True,
   }
   return Experiment(**(settings | changes))
+
+
+def write_data(folder: pathlib.Path, vocab: int = 2048) -> None:
+  """What training reads: tokens of a corpus, and eight texts."""
+  (folder / 'samples').mkdir(parents=True)
+  rng = np.random.default_rng(0)
+  streams = ('code', 'tests', 'documentation', 'structured')
+  tokens = {name: rng.integers(1, vocab, 400, np.uint16) for name in streams}
+  np.savez(folder / 'tokens.npz', **tokens)
+  texts = rng.integers(1, vocab, (8, 33), np.uint16)
+  np.save(folder / 'samples' / '000000.npy', texts)
+
+
+def noisy_head(target: transformer.Model, **options) -> Trainable:
+  """A head whose loss draws random numbers, as some methods do."""
+  head = medusa.trainable(target, **options)
+
+  def loss(params, seen, key):
+    noise = jax.random.normal(key, seen.hidden.shape)
+    return head.loss(params, seen._replace(hidden=seen.hidden + noise), key)
+
+  return head._replace(loss=loss)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import jax
 
-from experiments.certificate import heads, world
+from experiments.certificate import heads, stages, world
 from experiments.certificate.world import World
 from specjax import exact, verify
-from specjax.drafters import eagle, early_exit, lm, medusa, ngram
+from specjax.drafters import cascade, eagle, early_exit, lm, medusa, ngram
 from specjax.drafting import chain, policies, static_tree
 from specjax.models.eagle import Head, Sizes
-from specjax.types import Drafter, Rule
+from specjax.types import Drafter, Params, Rule
 
 _CHAIN = (0, 1, 2)
 _TREE = (0, 0, 1, 1, 2)
@@ -44,6 +44,11 @@ STOPPED = Kind(
 LOOKUP = Kind(
   'lookup', lambda w: ngram.make(3), lambda w: exact.lookup(w.prompt, 3)
 )
+LOOKUPS = Kind(
+  'lookup of two candidates',
+  lambda w: ngram.make(3, candidates=2),
+  lambda w: exact.lookup(w.prompt, 3, candidates=2),
+)
 TREE = Kind(
   'tree without replacement',
   lambda w: lm.make_tree(w.draft, _TREE),
@@ -60,6 +65,14 @@ CHAINS = Kind(
   lambda w: exact.tree(_CHAINS, True),
 )
 
+
+CASCADE = Kind(
+  'cascade over lookup',
+  lambda w: heads.holding(
+    cascade.make(w.draft, ngram.make(2), 2), Params(w.params.drafter, None)
+  ),
+  lambda w: stages.staged(verify.token, exact.lookup(w.prompt, 2), 2),
+)
 
 SIZES = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
 
@@ -150,6 +163,7 @@ CASES = (
   Case('token', verify.token, CHAIN, quick=True),
   Case('token', verify.token, STOPPED),
   Case('token', verify.token, LOOKUP),
+  Case('token', verify.token, CASCADE),
   Case('token', verify.token, CHAIN, 'transformer'),
   Case('token', verify.token, EXIT, 'transformer'),
   Case('token', verify.token, EAGLE, 'transformer'),
@@ -163,6 +177,7 @@ CASES = (
   Case('recursive', verify.recursive, TREE_WITH),
   Case('recursive', verify.recursive, CHAINS),
   Case('recursive', verify.recursive, TREE, 'transformer'),
+  Case('recursive', verify.recursive, LOOKUPS),
   Case('k-SEQ', verify.k_seq, TREE_WITH),
   Case('k-SEQ', verify.k_seq, CHAINS),
   Case('lenience 0.5', verify.lenience(0.5), CHAIN),

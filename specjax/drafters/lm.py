@@ -137,7 +137,10 @@ def check_encoder(target: Model, draft: Model, name: str) -> None:
 
 
 def read(
-  target: Model, path: str, max_length: int | None = None
+  target: Model,
+  path: str,
+  max_length: int | None = None,
+  quantized: bool = False,
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out and run as the target is.
 
@@ -147,11 +150,19 @@ def read(
   ids of both mean the same tokens is for the caller to see to, who has the
   tokenizers.
 
+  Args:
+    target: the target model.
+    path: a Hugging Face directory.
+    max_length: longest sequence of the run, see `checkpoints.load`.
+    quantized: likewise.
+
   Raises:
     ValueError: it has an encoder and the target has none.
   """
   layout = target.layout and target.layout.for_draft
-  model, params = checkpoints.load(path, max_length=max_length, layout=layout)
+  model, params = checkpoints.load(
+    path, max_length=max_length, layout=layout, quantized=quantized
+  )
   check_encoder(target, model, path)
   model = transformer.attend_by(model, target.config.attention)
   if target.config.blocked:

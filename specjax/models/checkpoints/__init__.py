@@ -6,6 +6,7 @@ that needs no weights comes before the first of them is read.
 """
 
 from specjax.models.checkpoints.files import CheckpointError, locate
+from specjax.models.checkpoints.fingerprints import fingerprint
 from specjax.models.checkpoints.reading import Description, describe, load
 from specjax.models.checkpoints.texts import (
   eos_ids,
@@ -19,6 +20,7 @@ __all__ = [
   'Description',
   'describe',
   'eos_ids',
+  'fingerprint',
   'has_tokenizer',
   'load',
   'load_tokenizer',

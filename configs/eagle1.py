@@ -1,0 +1,28 @@
+"""An EAGLE head of version 1 for the embedded target.
+
+  python -m experiments.train --config configs/eagle1.py
+
+Li et al., arXiv:2401.15077: one layer that says the next feature of the
+target's last layer, with noise on what it reads.
+The head is runs/eagle1/weights, and what it accepted at each
+checkpoint is runs/eagle1/head.jsonl. Half of the windows are the
+target's own text: that in runs/embedded_pair where `configs/embedded_pair.py`
+left it, written otherwise.
+`--config.quick` shows that it runs.
+"""
+
+from experiments.recipes import Heads, Optimization
+from specjax import pair
+
+
+def get_config() -> Heads:
+  return Heads(
+    folder='runs/eagle1',
+    target=pair.path('target'),
+    trainable='specjax.drafters.eagle.trainable',
+    options={'version': 1},
+    optimization=Optimization(
+      schedule=((25, 2e-3), (500, 0.0)), batch=8, checkpoint_every=250
+    ),
+    data='runs/embedded_pair',
+  )

@@ -1,0 +1,109 @@
+"""Acceptance on held-out prompts, by the loop and the rule of inference.
+
+A loss says little about how a drafter will do: training reports this beside
+it.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import prompts
+from experiments.corpus import DOMAINS
+from experiments.recipes import HeldOut
+from specjax import generate, sampling, verify
+from specjax.drafters import plain
+from specjax.models.transformer import Model
+from specjax.types import Drafter, Params, Spec, SpecState
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+  """Prompts that drafters are tried on, and the target that judges.
+
+  All prompts at all temperatures are the rows of one batch, so drafters that
+  differ in their weights alone share one program.
+
+  Attributes:
+    target: the target model.
+    weights: its parameters.
+    texts: prompts by domain.
+    x: the settings.
+  """
+
+  target: Model
+  weights: Any
+  texts: dict[str, list[list[int]]]
+  x: HeldOut
+
+  def decode(self, drafter: Drafter, params: Any) -> SpecState:
+    """The state at the end; its rows are the prompts, for each temperature."""
+    x = self.x
+    texts = [text for texts in self.texts.values() for text in texts]
+    times = len(x.temperatures)
+    spec = Spec(self.target, drafter, verify.token)
+    weights = Params(self.weights, params)
+    state = generate.start(
+      weights,
+      texts * times,
+      spec=spec,
+      new_tokens=x.new_tokens,
+      key=generate.row_keys(x.seed, np.tile(np.arange(len(texts)), times)),
+      values=sampling.make(
+        len(texts) * times,
+        np.repeat(np.asarray(x.temperatures, np.float32), len(texts)),
+      ),
+    )
+    return generate.generate(weights, state, x.new_tokens, spec=spec)
+
+  def report(self, drafter: Drafter, params: Any) -> dict[str, Any]:
+    """Alpha and tau by temperature.
+
+    alpha is the mean of sum(min(p, q)) at the first drafted place of a step;
+    tau is tokens per target call. tau also by domain.
+    """
+    counts = jax.device_get(self.decode(drafter, params).counts)
+    sizes = [len(texts) for texts in self.texts.values()]
+    ends = np.cumsum([0, *sizes])
+    found = {}
+    for i, temperature in enumerate(self.x.temperatures):
+      rows = slice(i * ends[-1], (i + 1) * ends[-1])
+      here = jax.tree.map(lambda x, rows=rows: x[rows], counts)
+      found[f'T={temperature:g}'] = {
+        'alpha': _round(here.overlap.sum() / here.histogram.sum()),
+        'tau': _round(here.tokens.sum() / here.target_calls.sum()),
+      } | {
+        domain: _round(here.tokens[a:b].sum() / here.target_calls[a:b].sum())
+        for domain, a, b in zip(self.texts, ends[:-1], ends[1:], strict=True)
+      }
+    return found
+
+  def write(self) -> dict[str, np.ndarray]:
+    """Each prompt with the target's greedy text behind it, by domain."""
+    greedy = dataclasses.replace(self.x, temperatures=(0.0,))
+    state = dataclasses.replace(self, x=greedy).decode(plain.make(), None)
+    length = self.x.prompt_length + self.x.new_tokens
+    tokens = np.asarray(state.tokens[:, :length])
+    ends = np.cumsum([len(texts) for texts in self.texts.values()])
+    return dict(zip(self.texts, np.split(tokens, ends[:-1]), strict=True))
+
+
+def _round(value) -> float:
+  return round(float(value), 4)
+
+
+def prepare(x: HeldOut, target: Model, weights: Any, tokenizer: Any) -> Trial:
+  """Draws the prompts.
+
+  Raises:
+    ValueError: the held-out documents are too short.
+  """
+  texts = {
+    domain: prompts.choose(
+      tokenizer, domain, x.prompts, x.prompt_length, x.seed
+    )
+    for domain in DOMAINS
+  }
+  return Trial(target, weights, texts, x)

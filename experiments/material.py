@@ -1,0 +1,119 @@
+"""What drafts learn from: windows of the corpus, and texts of a model."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments import data
+from experiments.recipes import Distillation, Heads, Mixture, Texts
+from specjax import generate, sampling, verify
+from specjax.drafters import plain
+from specjax.models import checkpoints
+from specjax.models.transformer import Model
+from specjax.types import Params, Spec
+
+
+class Material(NamedTuple):
+  """A target, and the text that its drafters are trained on."""
+
+  recipe: Distillation | Heads
+  target: Model
+  weights: Any
+  tokenizer: Any
+  streams: dict[str, np.ndarray]
+
+
+def gather(x: Distillation | Heads) -> Material:
+  """Reads the target, and the corpus as its tokenizer sees it.
+
+  Raises:
+    ValueError: the checkpoint cannot be used, or the folder of the data was
+      made with another tokenizer.
+  """
+  target, weights = checkpoints.load(x.target)
+  tokenizer = checkpoints.load_tokenizer(x.target)
+  folder = pathlib.Path(x.data)
+  folder.mkdir(parents=True, exist_ok=True)
+  streams = data.token_streams(tokenizer, folder, x.every)
+  largest = max(int(stream.max()) for stream in streams.values())
+  if largest >= target.config.vocab_size:
+    raise ValueError(
+      f'data: {folder} holds token {largest}, but the target has only '
+      f'{target.config.vocab_size}: it was made with another tokenizer; name '
+      'another folder'
+    )
+  return Material(x, target, weights, tokenizer, streams)
+
+
+def draw_windows(
+  m: Material, count: int, length: int, seed: int, step: int
+) -> np.ndarray:
+  """Windows [count, length] of the corpus."""
+  shape = (count, length - 1)
+  return data.draw_batch(m.streams, vars(m.recipe.mixture), shape, seed, step)
+
+
+def write_texts(
+  folder: pathlib.Path,
+  model: Model,
+  params: Any,
+  x: Texts,
+  streams: dict[str, np.ndarray],
+  mixture: Mixture,
+  seed: int,
+) -> np.ndarray:
+  """Texts [n, length + 1] that a model continued from the corpus.
+
+  Kept in `folder` batch by batch, so that a stopped run goes on.
+  """
+  spec = Spec(model, plain.make(), verify.token)
+  length = x.length + 1
+  parts = range(0, x.count, x.batch)
+  texts = []
+  for i in tqdm(parts, str(folder), leave=False, disable=len(parts) < 2):
+    path = folder / f'{i:06d}.npy'
+    if not path.exists():
+      prompts = data.draw_batch(
+        streams, vars(mixture), (x.batch, x.prompt_length - 1), seed, i
+      )
+      warm = np.arange(x.batch) >= x.greedy_share * x.batch
+      state = generate.start(
+        Params(params, None),
+        prompts.tolist(),
+        spec=spec,
+        new_tokens=length - x.prompt_length,
+        key=generate.row_keys(seed, i + np.arange(x.batch)),
+        values=sampling.make(x.batch, warm.astype(np.float32)),
+      )
+      state = generate.generate(Params(params, None), state, length, spec=spec)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      part = path.with_name('part.npy')
+      np.save(part, np.asarray(state.tokens[:, :length], np.uint16))
+      part.rename(path)
+    texts.append(np.load(path))
+  return np.concatenate(texts)
+
+
+def write_target_texts(m: Material) -> np.ndarray:
+  """The texts of the target, in the folder of the data."""
+  x = m.recipe
+  return write_texts(
+    pathlib.Path(x.data) / 'samples',
+    m.target,
+    m.weights,
+    x.texts,
+    m.streams,
+    x.mixture,
+    x.seed + 1,
+  )
+
+
+def draw_texts(
+  texts: np.ndarray, count: int, length: int, seed: int, step: int
+) -> np.ndarray:
+  """Beginnings [count, length] of different texts."""
+  rng = np.random.default_rng((seed, step))
+  rows = rng.choice(len(texts), count, replace=False)
+  return texts[rows, :length].astype(np.int32)

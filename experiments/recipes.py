@@ -1,0 +1,213 @@
+"""What is trained, and how: the configurations of `experiments.train`.
+
+Plain mutable dataclasses, as those of `experiments.settings`.
+"""
+
+import dataclasses
+from typing import Any
+
+from experiments.settings import Size
+
+
+@dataclasses.dataclass
+class Mixture:
+  """Shares of the training windows that come from each stream."""
+
+  code: float = 0.5
+  tests: float = 0.12
+  documentation: float = 0.2
+  structured: float = 0.18
+
+
+@dataclasses.dataclass
+class Optimization:
+  """AdamW with a piecewise linear learning rate.
+
+  Attributes:
+    schedule: (step, learning rate) corners after (0, 0); the last step ends
+      the training.
+    batch: windows of a step.
+    length: tokens of a window.
+  """
+
+  schedule: tuple[tuple[int, float], ...]
+  batch: int
+  length: int = 256
+  weight_decay: float = 0.1
+  clip: float = 1.0
+  checkpoint_every: int = 200
+
+  @property
+  def steps(self) -> int:
+    return self.schedule[-1][0]
+
+
+@dataclasses.dataclass
+class Texts:
+  """Texts that a model writes to be trained on.
+
+  Attributes:
+    count: of them.
+    prompt_length: tokens of the corpus that each of them starts from.
+    greedy_share: share of the texts written at temperature 0; the rest at 1.
+    batch: written at once.
+    length: tokens of each beyond the first, as in a window.
+  """
+
+  count: int = 1536
+  prompt_length: int = 32
+  greedy_share: float = 0.3
+  batch: int = 64
+  length: int = 256
+
+
+@dataclasses.dataclass
+class HeldOut:
+  """What a drafter is tried on while it is trained.
+
+  Attributes:
+    prompts: of each domain of the corpus, held out.
+    prompt_length: tokens of each.
+    new_tokens: added to each, at every temperature.
+    temperatures: all in one batch.
+    depth: K, drafted tokens at most.
+    seed: of prompts and sampling.
+  """
+
+  prompts: int = 4
+  prompt_length: int = 96
+  new_tokens: int = 48
+  temperatures: tuple[float, ...] = (0.0, 1.0)
+  depth: int = 4
+  seed: int = 17
+
+
+@dataclasses.dataclass
+class Drafts:
+  """The drafts: one thin layer each, by width, and how they are distilled.
+
+  Attributes:
+    widths: model width of each draft; names are draft-<width>.
+    on_corpus: distillation on windows of the corpus.
+    on_samples: distillation on text the target wrote.
+    texts: which the target writes for that.
+  """
+
+  widths: tuple[int, ...]
+  on_corpus: Optimization
+  on_samples: Optimization
+  texts: Texts = dataclasses.field(default_factory=Texts)
+
+
+@dataclasses.dataclass
+class Recipe:
+  """A target and its drafts, trained on the embedded corpus.
+
+  Attributes:
+    folder: where checkpoints and the finished models go.
+    vocab_size: of the tokenizer that is trained first.
+    tokenizer_sample: characters of each domain the tokenizer learns from.
+    every: of the training documents only each so many-th is used.
+    quick: a toy version in seconds, in a folder of its own.
+  """
+
+  folder: str
+  vocab_size: int
+  target: Size
+  target_training: Optimization
+  drafts: Drafts
+  mixture: Mixture = dataclasses.field(default_factory=Mixture)
+  tokenizer_sample: int = 3_000_000
+  max_positions: int = 512
+  every: int = 1
+  seed: int = 0
+  quick: bool = False
+
+
+@dataclasses.dataclass
+class Distillation:
+  """One draft, distilled by every divergence on every kind of data.
+
+  Attributes:
+    folder: where checkpoints, records and the finished drafts go.
+    target: its checkpoint; its tokenizer reads the corpus.
+    data: folder of the corpus' tokens and the target's texts, which are made
+      where they are missing.
+    width: of the draft, see `train_pair.draft_size`.
+    undistilled: next-token training on the corpus, which every draft of the
+      grid starts from.
+    distillation: of each of them, and of the control, which goes on with
+      next-token training instead.
+    divergences: functions of `experiments.divergences` or one like them, by
+      their full names.
+    kinds: of data: functions of `experiments.kinds` or one like them, by their
+      full names.
+    texts: of the target.
+    own_texts: of each draft, where it learns from its own; they are written
+      anew every `refresh` steps.
+    refresh: see there.
+    mixture: shares of the corpus.
+    held_out: what they are tried on at every checkpoint.
+    final: and in the end, with other prompts.
+    max_positions: of the draft.
+    every: of the training documents only each so many-th is used.
+    quick: a toy version in seconds, in a folder of its own.
+  """
+
+  folder: str
+  target: str
+  data: str
+  width: int
+  undistilled: Optimization
+  distillation: Optimization
+  divergences: tuple[str, ...]
+  kinds: tuple[str, ...]
+  texts: Texts = dataclasses.field(default_factory=Texts)
+  own_texts: Texts = dataclasses.field(default_factory=lambda: Texts(64))
+  refresh: int = 25
+  mixture: Mixture = dataclasses.field(default_factory=Mixture)
+  held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
+  final: HeldOut = dataclasses.field(
+    default_factory=lambda: HeldOut(prompts=20, new_tokens=64, seed=18)
+  )
+  max_positions: int = 512
+  every: int = 1
+  seed: int = 0
+  quick: bool = False
+
+
+@dataclasses.dataclass
+class Heads:
+  """A drafter that is trained on the features of a frozen target.
+
+  Attributes:
+    folder: where checkpoints, records and the finished head go.
+    target: its checkpoint; its tokenizer reads the corpus.
+    trainable: function `(target, **options) -> drafting.heads.Trainable`, by
+      its full name.
+    optimization: windows are of `length` tokens.
+    data: folder of the corpus' tokens and the target's texts, which are made
+      where they are missing.
+    options: further arguments of `trainable`.
+    share: of the windows that are the target's own text; the rest are the
+      corpus'.
+    texts: of the target.
+    mixture: shares of the corpus.
+    held_out: what the drafter is tried on at every checkpoint.
+    every: of the training documents only each so many-th is used.
+    quick: a toy version in seconds, in a folder of its own.
+  """
+
+  folder: str
+  target: str
+  trainable: str
+  optimization: Optimization
+  data: str
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  share: float = 0.5
+  texts: Texts = dataclasses.field(default_factory=Texts)
+  mixture: Mixture = dataclasses.field(default_factory=Mixture)
+  held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
+  every: int = 1
+  seed: int = 0
+  quick: bool = False
