@@ -1,7 +1,7 @@
 """The published tables at the scale of the embedded pair: acceptance only.
 
   for part in drafters gammas distillation divergences lenience candidates \\
-    lookup; do
+      lookup; do
     python -m experiments.run --config configs/embedded_tables.py:$part \\
       --config.results=results/embedded/$part
   done

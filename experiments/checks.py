@@ -103,27 +103,6 @@ def candidates(x: Experiment) -> dict[str, Candidate]:
   return chosen
 
 
-def rules(x: Experiment) -> dict[str, dict[str, Rule]]:
-  """The rules of every drafter to run, by full name.
-
-  Raises:
-    ValueError: one cannot be found; names the field.
-  """
-  shared = {rule: resolve_rule(rule) for rule in x.verifiers}
-  found = {}
-  for name, candidate in candidates(x).items():
-    field = f'verifiers of the drafter {name}'
-    own = {rule: resolve_rule(rule, field) for rule in candidate.verifiers}
-    found[name] = own or shared
-  return found
-
-
-def rule_names(x: Experiment) -> tuple[str, ...]:
-  """The full names of all rules that the drafters to run are judged by."""
-  every = (c.verifiers or x.verifiers for c in candidates(x).values())
-  return tuple(dict.fromkeys(name for names in every for name in names))
-
-
 def levels(name: str, candidate: Candidate) -> dict[str, Candidate]:
   """A drafter and those that draft for it in turn, by name.
 
@@ -175,6 +154,27 @@ def check_levels(x: Experiment) -> None:
           f'{field} and {other} are the same checkpoint, {one.path}: a model '
           'that drafts for itself saves nothing, choose a smaller one',
         )
+
+
+def rules(x: Experiment) -> dict[str, dict[str, Rule]]:
+  """The rules of every drafter to run, by full name.
+
+  Raises:
+    ValueError: one cannot be found; names the field.
+  """
+  shared = {rule: resolve_rule(rule) for rule in x.verifiers}
+  found = {}
+  for name, candidate in candidates(x).items():
+    field = f'verifiers of the drafter {name}'
+    own = {rule: resolve_rule(rule, field) for rule in candidate.verifiers}
+    found[name] = own or shared
+  return found
+
+
+def rule_names(x: Experiment) -> tuple[str, ...]:
+  """The full names of all rules that the drafters to run are judged by."""
+  every = (c.verifiers or x.verifiers for c in candidates(x).values())
+  return tuple(dict.fromkeys(name for names in every for name in names))
 
 
 def path_field(x: Experiment, name: str) -> str:

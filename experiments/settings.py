@@ -37,8 +37,8 @@ class Candidate:
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
     options: further arguments of `load`. One that is a candidate itself
-      drafts for this one, as `inner` does in `specjax.drafters.cascade.load`;
-      a `policy` is given by its full name, such as
+      drafts for this one, as `inner` does in `specjax.drafters.cascade.load`. A
+      `policy` is given by its full name, such as
       specjax.drafting.policies.confidence:0.4.
     verifiers: its rules, by full name; those of the experiment when empty.
   """

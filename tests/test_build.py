@@ -112,6 +112,81 @@ def test_a_drafter_by_its_full_name(folder):
   assert [(m.drafter, m.gamma) for m in built.methods] == [('ngram', 3)]
 
 
+def levels(top: str, middle: str, gamma: int = 2, **options) -> Candidate:
+  """A cascade of a cascade of a lookup."""
+  lowest = Candidate('specjax.drafters.ngram.load', gamma, options=options)
+  load = 'specjax.drafters.cascade.load'
+  inner = Candidate(load, 3, middle, {'inner': lowest})
+  return Candidate(load, 4, top, {'inner': inner})
+
+
+def test_a_candidate_may_draft_for_a_candidate(folder, tmp_path):
+  small = tmp_path / 'small'
+  shutil.copytree(folder / 'draft', small)
+  staged = levels(str(folder / 'draft'), str(small))
+  x = tiny.experiment(folder, candidates={'staged': staged}, batch=4)
+  (method,) = build.build(x).methods
+  assert (method.drafter, method.draft) == ('staged', 'draft + small')
+  # Each level adds the slots of what drafts for it.
+  assert (method.spec.drafter.depth, method.spec.drafter.beyond) == (4, 3 + 2)
+  top, (middle, lowest) = method.params.drafter
+  assert lowest is None
+  assert outline(top) == outline(middle)
+  assert method.single.drafter.depth == 1
+  _, described = build.survey(x)
+  assert list(described) == ['target', 'draft staged', 'draft staged.inner']
+
+
+def outline(params):
+  return [x.shape for x in jax.tree.leaves(params)]
+
+
+@pytest.mark.parametrize(
+  ('top', 'middle', 'options', 'message'),
+  [
+    (
+      'target',
+      'draft',
+      {},
+      'path of the drafter staged and target.path are the same checkpoint',
+    ),
+    (
+      'draft',
+      'draft',
+      {},
+      'path of the drafter staged.inner and path of the drafter staged are',
+    ),
+    ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* not exist'),
+    (
+      'draft',
+      '',
+      {'gamma': 0},
+      r'gamma of the drafter staged\.inner\.inner must be .* at least 1, got 0',
+    ),
+  ],
+)
+def test_levels_that_make_no_sense_are_refused(
+  folder, top, middle, options, message
+):
+  paths = [str(folder / name) if name else '' for name in (top, middle)]
+  x = tiny.experiment(folder, candidates={'staged': levels(*paths, **options)})
+  with pytest.raises(ValueError, match=message):
+    build.build(x)
+
+
+def test_an_unknown_option_of_an_inner_drafter(folder):
+  lowest = Candidate('specjax.drafters.ngram.load', 2, options={'depht': 1})
+  staged = Candidate(
+    'specjax.drafters.cascade.load',
+    2,
+    str(folder / 'draft'),
+    {'inner': lowest},
+  )
+  x = tiny.experiment(folder, candidates={'staged': staged})
+  with pytest.raises(ValueError, match=r'ngram\.load: .*depht'):
+    build.build(x)
+
+
 def test_a_drafter_may_have_rules_of_its_own(folder):
   draft = Candidate(
     'specjax.drafters.lm.load',
@@ -226,78 +301,3 @@ def test_what_training_cost_is_added_up(tmp_path):
   # What is not known of a part is not known of the whole.
   assert weights.training(cascade(silent)) is None
   assert weights.training(Candidate('x.load', 2)) is None
-
-
-def levels(top: str, middle: str, gamma: int = 2, **options) -> Candidate:
-  """A cascade of a cascade of a lookup."""
-  lowest = Candidate('specjax.drafters.ngram.load', gamma, options=options)
-  load = 'specjax.drafters.cascade.load'
-  inner = Candidate(load, 3, middle, {'inner': lowest})
-  return Candidate(load, 4, top, {'inner': inner})
-
-
-def test_a_candidate_may_draft_for_a_candidate(folder, tmp_path):
-  small = tmp_path / 'small'
-  shutil.copytree(folder / 'draft', small)
-  staged = levels(str(folder / 'draft'), str(small))
-  x = tiny.experiment(folder, candidates={'staged': staged}, batch=4)
-  (method,) = build.build(x).methods
-  assert (method.drafter, method.draft) == ('staged', 'draft + small')
-  # Each level adds the slots of what drafts for it.
-  assert (method.spec.drafter.depth, method.spec.drafter.beyond) == (4, 3 + 2)
-  top, (middle, lowest) = method.params.drafter
-  assert lowest is None
-  assert outline(top) == outline(middle)
-  assert method.single.drafter.depth == 1
-  _, described = build.survey(x)
-  assert list(described) == ['target', 'draft staged', 'draft staged.inner']
-
-
-def outline(params):
-  return [x.shape for x in jax.tree.leaves(params)]
-
-
-@pytest.mark.parametrize(
-  ('top', 'middle', 'options', 'message'),
-  [
-    (
-      'target',
-      'draft',
-      {},
-      'path of the drafter staged and target.path are the same checkpoint',
-    ),
-    (
-      'draft',
-      'draft',
-      {},
-      'path of the drafter staged.inner and path of the drafter staged are',
-    ),
-    ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* not exist'),
-    (
-      'draft',
-      '',
-      {'gamma': 0},
-      r'gamma of the drafter staged\.inner\.inner must be .* at least 1, got 0',
-    ),
-  ],
-)
-def test_levels_that_make_no_sense_are_refused(
-  folder, top, middle, options, message
-):
-  paths = [str(folder / name) if name else '' for name in (top, middle)]
-  x = tiny.experiment(folder, candidates={'staged': levels(*paths, **options)})
-  with pytest.raises(ValueError, match=message):
-    build.build(x)
-
-
-def test_an_unknown_option_of_an_inner_drafter(folder):
-  lowest = Candidate('specjax.drafters.ngram.load', 2, options={'depht': 1})
-  staged = Candidate(
-    'specjax.drafters.cascade.load',
-    2,
-    str(folder / 'draft'),
-    {'inner': lowest},
-  )
-  x = tiny.experiment(folder, candidates={'staged': staged})
-  with pytest.raises(ValueError, match=r'ngram\.load: .*depht'):
-    build.build(x)
