@@ -5,7 +5,6 @@ prompts, and only then weights are read.
 """
 
 import dataclasses
-import inspect
 import itertools
 import os
 from collections.abc import Mapping
@@ -24,10 +23,10 @@ from experiments.checks import (
   need,
   path_field,
   resolve,
-  resolve_policy,
   values,
 )
 from experiments.checks import rules as rules_of
+from experiments.loading import load
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
@@ -205,47 +204,6 @@ def read_prompts(
   return found
 
 
-def _load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
-  """A drafter and its parameters.
-
-  Args:
-    candidate: what to load.
-    target: the target model.
-    depth: K.
-    known: what functions are told that have such parameters: `max_length`, the
-      longest text of the run, and `target_path`, where the target is. Those
-      with a `fingerprint` are told that of the target.
-  """
-  load = resolve('candidates', candidate.load)
-
-  def drafts(inner: Candidate):
-    """What drafts for a model of this candidate, given that model."""
-    below = known | {'target_path': candidate.path}
-    return lambda model: _load(inner, model, inner.gamma, below)
-
-  options = {
-    name: drafts(value) if isinstance(value, Candidate) else value
-    for name, value in candidate.options.items()
-  }
-  if isinstance(options.get('policy'), str):
-    options['policy'] = resolve_policy(options['policy'])
-  wanted = inspect.signature(load).parameters
-  told = {name: value for name, value in known.items() if name in wanted}
-  if 'fingerprint' in wanted:
-    told['fingerprint'] = checkpoints.fingerprint(known['target_path'])
-  options = told | options
-  try:
-    arguments = inspect.signature(load).bind(
-      target, depth, path=candidate.path, **options
-    )
-  except TypeError as error:
-    raise ValueError(f'candidates: {candidate.load}: {error}') from error
-  drafter, params = load(*arguments.args, **arguments.kwargs)
-  if target.layout is not None:
-    params = target.layout.put_whole(params)  # Where it is not there yet.
-  return drafter, params
-
-
 def _once(params, loaded: list):
   """Equal weights that are there already, otherwise these, which then are."""
   leaves, shape = jax.tree.flatten(params)
@@ -323,7 +281,7 @@ def build(x: Experiment) -> Built:
   longest = prompt + x.max_new_tokens
   known = {'max_length': longest, 'target_path': x.target.path}
   drafts = {
-    (name, gamma): _load(candidate, target, gamma, known)
+    (name, gamma): load(candidate, target, gamma, known)
     for name, candidate in chosen.items()
     for gamma in {1, *(x.gammas or (candidate.gamma,))}
   }
@@ -345,7 +303,7 @@ def build(x: Experiment) -> Built:
       target, target_params = many
       if _few_rows(x.batch * (drafter.nodes + 1)):
         target, target_params = few
-        drafter, params = _load(candidate, target, gamma, known)
+        drafter, params = load(candidate, target, gamma, known)
       params = _once(params, loaded)
       for rule_name, rule in rules[name].items():
         methods.append(

@@ -3,12 +3,12 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 
 from experiments import results
+from experiments.checks import levels
 from experiments.settings import Candidate
 
 _SUMS = ('seconds', 'tokens', 'steps')
@@ -20,15 +20,6 @@ def _read(path: str, name: str) -> dict:
   return json.loads(file.read_text()) if file.is_file() else {}
 
 
-def _paths(candidate: Candidate) -> Iterator[str]:
-  """Of the weights of a candidate, and of those inside it."""
-  if candidate.path:
-    yield candidate.path
-  for option in candidate.options.values():
-    if isinstance(option, Candidate):
-      yield from _paths(option)
-
-
 def training(candidate: Candidate) -> dict | None:
   """What the training of all its weights cost, as their files say.
 
@@ -36,9 +27,10 @@ def training(candidate: Candidate) -> dict | None:
     Sums of `seconds`, `tokens` and `steps`, the `machine`, and how many models
     were trained `together` in that time, at most; None where one says nothing.
   """
+  every = [one.path for one in levels('', candidate).values() if one.path]
   costs = [
     _read(path, 'training.json') or _read(path, 'config.json').get('training')
-    for path in _paths(candidate)
+    for path in every
   ]
   if not costs or not all(costs):
     return None
