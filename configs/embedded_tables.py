@@ -1,6 +1,7 @@
 """The published tables at the scale of the embedded pair: acceptance only.
 
-  for part in drafters gammas distillation lenience candidates; do
+  for part in drafters gammas distillation divergences lenience candidates \\
+      lookup; do
     python -m experiments.run --config configs/embedded_tables.py:$part \\
       --config.results=results/embedded/$part
   done
@@ -14,13 +15,18 @@ stopped, cell by cell, and its bar says how long it will take.
                 (Chen et al., Figure 1; Sun et al., Table 1)
   distillation  drafts before and after they were trained on the target's own
                 text (Zhou et al., Table D.1)
+  divergences   a draft distilled by five divergences on three kinds of data
+                (Zhou et al., Figure 4)
   lenience      alpha and tau by lenience (Leviathan et al., Table 5)
   candidates    k candidates of a place, with and without replacement
                 (Yang et al., Table 8; Chen et al., Sequoia)
+  lookup        prompt lookup, places that vote, several candidates, and the
+                training text of the pair as a reference (He et al., REST)
 
 `distillation` needs runs/embedded_pair, which is where `experiments.train
---config configs/embedded_pair.py` puts the drafts of both stages. The rest
-needs nothing but the package. What the rows say of the papers' claims:
+--config configs/embedded_pair.py` puts the drafts of both stages, and
+`divergences` runs/distill, likewise by configs/distill.py. The rest needs
+nothing but the package. What the rows say of the papers' claims:
 results/findings.md, made by `python -m experiments.tables results`.
 """
 
@@ -32,7 +38,15 @@ _COUNTS = 'specjax.drafters.counts.load'
 _RULE = 'specjax.verify'
 _GAMMA = 4
 
-PARTS = ('drafters', 'gammas', 'distillation', 'lenience', 'candidates')
+PARTS = (
+  'drafters',
+  'gammas',
+  'distillation',
+  'divergences',
+  'lenience',
+  'candidates',
+  'lookup',
+)
 
 
 def _experiment(part: str, candidates, **fields) -> Experiment:
@@ -82,6 +96,27 @@ def _distillation() -> Experiment:
   )
 
 
+def _divergences() -> Experiment:
+  folder = 'runs/distill/drafts'
+  losses = (
+    'forward_kl',
+    'reverse_kl',
+    'jensen_shannon',
+    'total_variation',
+    'minus_log_alpha',
+  )
+  grid = {
+    f'{loss} on {kind}'.replace('_', ' '): f'{kind}-{loss}'
+    for kind in ('corpus', 'target_text', 'own_text')
+    for loss in losses
+  }
+  names = {'undistilled': 'undistilled', 'control': 'control'} | grid
+  return _experiment(
+    'divergences',
+    {n: Candidate(_LM, _GAMMA, f'{folder}/{p}') for n, p in names.items()},
+  )
+
+
 def _lenience() -> Experiment:
   return _experiment(
     'lenience',
@@ -118,13 +153,38 @@ def _candidates() -> Experiment:
   )
 
 
+def _lookup() -> Experiment:
+  def ngram(**options):
+    return Candidate('specjax.drafters.ngram.load', _GAMMA, '', options)
+
+  def reference(candidates):
+    path, options = pair.path('target'), {'candidates': candidates}
+    return Candidate('experiments.lookup.load', _GAMMA, path, options)
+
+  return _experiment(
+    'lookup',
+    {
+      'prompt lookup': ngram(),
+      'places that vote': ngram(places=16),
+      'two candidates': ngram(candidates=2),
+      'four candidates': ngram(candidates=4),
+      'reference': reference(1),
+      'reference, two': reference(2),
+      'reference, four': reference(4),
+    },
+    verifiers=(f'{_RULE}.recursive',),
+  )
+
+
 def get_config(part: str = 'drafters') -> Experiment:
   makers = {
     'drafters': _drafters,
     'gammas': _gammas,
     'distillation': _distillation,
+    'divergences': _divergences,
     'lenience': _lenience,
     'candidates': _candidates,
+    'lookup': _lookup,
   }
   if part not in makers:
     raise ValueError(f'the parts are {", ".join(PARTS)}, got {part!r}')

@@ -5,30 +5,33 @@ prompts, and only then weights are read.
 """
 
 import dataclasses
-import inspect
 import itertools
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import devices, prompts, vocabulary
+from experiments import devices, prompts, vocabulary, weights
 from experiments.checks import (
   candidates,
   check,
+  draft_name,
+  every_level,
   need,
   path_field,
   resolve,
-  resolve_rule,
   values,
 )
+from experiments.checks import rules as rules_of
+from experiments.loading import load
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
 from specjax import generate, verify
-from specjax.drafters import lm, plain
+from specjax.drafters import cascade, lm, plain, quantized
 from specjax.models import checkpoints, linear, transformer
 from specjax.models.checkpoints import CheckpointError, Description
 from specjax.models.transformer import Model
@@ -50,6 +53,8 @@ class Method:
   single_params: Params
   # And what counts the chance that the rule accepts its token.
   chance: generate.Parts = generate.PARTS
+  # Fields of a row, see `weights.describe`.
+  brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,14 +88,14 @@ def has_encoder(target: Model) -> bool:
   return target.config.encoder is not None
 
 
-def describe(field: str, path: str) -> Description:
+def describe(field: str, path: str, quantized: bool = False) -> Description:
   """A checkpoint without its weights.
 
   Raises:
     ValueError: it cannot be loaded; names the field.
   """
   try:
-    return checkpoints.describe(path)
+    return checkpoints.describe(path, quantized=quantized)
   except CheckpointError as error:
     raise ValueError(f'{field}: {error}') from error
 
@@ -101,9 +106,12 @@ def describe_draft(field: str, candidate: Candidate) -> Description | None:
   Raises:
     ValueError: it cannot be loaded; names the field.
   """
-  if resolve('candidates', candidate.load) != lm.load:
-    return None
-  return describe(field, candidate.path)
+  load = resolve('candidates', candidate.load)
+  if load in (lm.load, cascade.load):
+    return describe(field, candidate.path)
+  if load == quantized.load and candidate.path:
+    return describe(field, candidate.path, quantized=True)
+  return None
 
 
 def room(x: Experiment, described: dict[str, Description]) -> int:
@@ -151,7 +159,7 @@ def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
   vocab = described['target'].model.config.vocab_size
   tokenizer = checkpoints.load_tokenizer(x.target.path)
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
-  for name, candidate in candidates(x).items():
+  for name, candidate in every_level(x).items():
     field = path_field(x, name)
     draft = describe_draft(field, candidate)
     if draft:
@@ -196,24 +204,6 @@ def read_prompts(
   return found
 
 
-def _load(candidate: Candidate, target, depth: int, longest: int):
-  """A drafter and its parameters; `longest` is the longest text of the run."""
-  load = resolve('candidates', candidate.load)
-  options = dict(candidate.options)
-  if 'max_length' in inspect.signature(load).parameters:
-    options.setdefault('max_length', longest)
-  try:
-    arguments = inspect.signature(load).bind(
-      target, depth, path=candidate.path, **options
-    )
-  except TypeError as error:
-    raise ValueError(f'candidates: {candidate.load}: {error}') from error
-  drafter, params = load(*arguments.args, **arguments.kwargs)
-  if target.layout is not None:
-    params = target.layout.put_whole(params)  # Where it is not there yet.
-  return drafter, params
-
-
 def _once(params, loaded: list):
   """Equal weights that are there already, otherwise these, which then are."""
   leaves, shape = jax.tree.flatten(params)
@@ -227,9 +217,10 @@ def _once(params, loaded: list):
 
 def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
   """Refuses rules that cannot take a drafter's kind of draft."""
-  for (name, candidate), rule in itertools.product(chosen.items(), rules):
-    for gamma in x.gammas or (candidate.gamma,):
-      reason = rules[rule].refuses(drafts[name, gamma][0])
+  for name, candidate in chosen.items():
+    gammas = x.gammas or (candidate.gamma,)
+    for gamma, rule in itertools.product(gammas, rules[name]):
+      reason = rules[name][rule].refuses(drafts[name, gamma][0])
       need(
         not reason,
         f'verifiers: {rule} does not take the drafter {name!r}: {reason}',
@@ -275,7 +266,7 @@ def build(x: Experiment) -> Built:
   if x.compilation_cache:
     keep_programs(x.compilation_cache)
   devices.check(x)
-  rules = {name: resolve_rule(name) for name in x.verifiers}
+  rules = rules_of(x)
   layout = devices.make_layout(x.mesh)
   tokenizer, described = survey(x)
   devices.check_heads(x.mesh, described)
@@ -288,8 +279,9 @@ def build(x: Experiment) -> Built:
     target = transformer.place(target, layout)
   prompt = max(len(t) for found in texts.values() for t in found.texts)
   longest = prompt + x.max_new_tokens
+  known = {'max_length': longest, 'target_path': x.target.path}
   drafts = {
-    (name, gamma): _load(candidate, target, gamma, longest)
+    (name, gamma): load(candidate, target, gamma, known)
     for name, candidate in chosen.items()
     for gamma in {1, *(x.gammas or (candidate.gamma,))}
   }
@@ -308,23 +300,24 @@ def build(x: Experiment) -> Built:
     loaded = [single_params]  # Draft lengths share weights, as a rule.
     for gamma in x.gammas or (candidate.gamma,):
       drafter, params = drafts[name, gamma]
-      target, weights = many
+      target, target_params = many
       if _few_rows(x.batch * (drafter.nodes + 1)):
-        target, weights = few
-        drafter, params = _load(candidate, target, gamma, longest)
+        target, target_params = few
+        drafter, params = load(candidate, target, gamma, known)
       params = _once(params, loaded)
-      for rule_name, rule in rules.items():
+      for rule_name, rule in rules[name].items():
         methods.append(
           Method(
             drafter=name,
-            draft=os.path.basename(candidate.path.rstrip('/')) or None,
+            draft=draft_name(candidate),
             verifier=rule_name.removeprefix('specjax.verify.'),
             gamma=gamma,
             spec=Spec(target, drafter, rule, eos),
-            params=Params(weights, params),
+            params=Params(target_params, params),
             single=Spec(many[0], single, verify.observe, eos),
             single_params=Params(many[1], single_params),
             chance=_chance(rule, single),
+            brings=weights.describe(candidate, params),
           )
         )
   return Built(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments import processes
-from experiments.checks import candidates, need
+from experiments.checks import candidates, levels, need
 from experiments.settings import Experiment, Mesh
 from specjax import cache as caches
 from specjax import sharding
@@ -179,13 +179,16 @@ def predict(
   slots = caches.round_slots(begun + x.max_new_tokens + deepest + 1)
   shape = rows, slots, caches.round_slots(longest)
   drafts, memories = 0, [0]
-  for name, every in depths.items():
-    found = described.get(f'draft {name}')
-    if found is not None:
-      config = found.model.config
-      # Each draft length is a drafter of its own, with its own weights.
-      drafts += len(every) * of_parameters(config, layout.for_draft)
-      memories.append(of_cache(config, layout.for_draft, *shape))
+  for name, candidate in chosen.items():
+    read = [f'draft {level}' for level in levels(name, candidate)]
+    configs = [described[x].model.config for x in read if x in described]
+    # Each draft length is a drafter of its own, with its own weights.
+    drafts += len(depths[name]) * sum(
+      of_parameters(config, layout.for_draft) for config in configs
+    )
+    memories.append(
+      sum(of_cache(config, layout.for_draft, *shape) for config in configs)
+    )
   return Load(
     of_parameters(target, layout),
     of_cache(target, layout, *shape),

@@ -80,15 +80,14 @@ class Report:
     """
     checks.check(x)
     devices.check(x)
-    for rule in x.verifiers:
-      checks.resolve_rule(rule)
+    checks.rules(x)
     self.x = x
     self.models: dict[str, dict] = {}
     self.refused: list[str] = []
     self.described: dict[str, Description] = {}
     self.tokenizer = self.allow(checkpoints.load_tokenizer, x.target.path)
     self.look('target', build.describe, 'target.path', x.target.path)
-    for name, candidate in checks.candidates(x).items():
+    for name, candidate in checks.every_level(x).items():
       who, field = f'draft {name}', checks.path_field(x, name)
       self.look(who, build.describe_draft, field, candidate)
       self.allow(self.compare, who, candidate.path)

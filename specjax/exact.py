@@ -88,12 +88,19 @@ _remaining = jax.jit(jax.vmap(static_tree.remaining, in_axes=(0, 0, 0, None)))
 
 # (texts, q, contexts) -> Drafts
 Source = Callable[[Texts, Laws, np.ndarray], Drafts]
+# (text a draft began after [M], text of its row [M]) -> probs, logits [M, V]
+After = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def _anywhere(q: Laws) -> After:
+  return lambda context, above: (q.probs[above], q.logits[above])
 
 
 def tree(
   parents: tuple[int, ...],
   replacement: bool = False,
   size: Callable[[np.ndarray], np.ndarray] | None = None,
+  after: Callable[[Texts, Laws, np.ndarray], After] | None = None,
 ) -> Source:
   """The drafts of `drafting.chain` and `drafting.static_tree`.
 
@@ -102,6 +109,7 @@ def tree(
     replacement: siblings are independent, and equal texts merged.
     size: confidence [M, N] in the drawn tokens, see `drafting.policies`, ->
       nodes that exist [M].
+    after: laws of a draft that depend on where it began; by default q.
   """
   nodes = len(parents)
   levels = static_tree.levels_of(parents)
@@ -116,16 +124,17 @@ def tree(
     rows = np.zeros((len(tokens), nodes + 1), int)
     rows[:, 0] = contexts[context]
     laws, sure = [], []
+    find = after(texts, q, contexts) if after else _anywhere(q)
     for node, parent in enumerate(parents):
       above = rows[:, parent]
-      law = q.probs[above]
-      certain = np.asarray(jax.nn.softmax(q.logits[above]))
+      law, logits = find(rows[:, 0], above)
+      certain = np.asarray(jax.nn.softmax(logits))
       sure.append(np.take_along_axis(certain, tokens[:, [node]], 1)[:, 0])
       earlier = [i for i in range(node) if parents[i] == parent]
       if earlier and not replacement:
         drawn = np.zeros(law.shape, bool)
         np.put_along_axis(drawn, tokens[:, earlier], True, 1)
-        law = np.asarray(_remaining(law, drawn, q.logits[above], q.temperature))
+        law = np.asarray(_remaining(law, drawn, logits, q.temperature))
       laws.append(law)
       rows[:, node + 1] = texts.after(above, tokens[:, node])
     probs = np.stack(laws, 1)
@@ -156,8 +165,16 @@ def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
   return size
 
 
-def lookup(prompt: tuple[int, ...], depth: int, longest: int = 3) -> Source:
-  """The drafts of `drafters.ngram` after a prompt: one each, chosen."""
+def lookup(prompt: tuple[int, ...], depth: int, **options) -> Source:
+  """The drafts of `drafters.ngram` after a prompt: one each, chosen.
+
+  Args:
+    prompt: that every text continues.
+    depth: K.
+    **options: of `ngram.make`; there is no reference text.
+  """
+  row = functools.partial(ngram.draft_row, None, depth=depth, **options)
+  draft_rows = jax.jit(jax.vmap(row))
 
   def source(texts, q, contexts):
     del q  # Unused.
@@ -166,16 +183,15 @@ def lookup(prompt: tuple[int, ...], depth: int, longest: int = 3) -> Source:
     whole = [(*prompt, *texts.tokens(number)) for number in contexts]
     for row, text in zip(padded, whole, strict=True):
       row[: len(text)] = text
-    find = functools.partial(ngram.look_up, depth=depth, longest=longest)
     length = np.array([len(text) for text in whole], np.int32)
-    tokens, size = jax.jit(jax.vmap(find))(padded, length)
-    rows = [contexts]
-    for token in np.asarray(tokens).T:
-      rows.append(texts.after(rows[-1], token))
-    chain = np.broadcast_to(np.arange(depth), tokens.shape)
-    draft = Draft(tokens, chain, size, None)
+    draft = Draft(*map(np.asarray, draft_rows(padded, length)), None)
     every = np.arange(len(contexts))
-    return Drafts(draft, np.ones(len(contexts)), every, np.stack(rows, 1))
+    rows = np.zeros((len(contexts), draft.tokens.shape[1] + 1), int)
+    rows[:, 0] = contexts
+    for node, token in enumerate(draft.tokens.T):
+      above = rows[every, draft.parents[:, node]]
+      rows[:, node + 1] = texts.after(above, token)
+    return Drafts(draft, np.ones(len(contexts)), every, rows)
 
   return source
 

@@ -23,7 +23,8 @@ class Fitted(NamedTuple):
 
 def slots_for(spec: Spec, limit: int) -> int:
   """Slots a buffer needs so that no write of a step is ever clamped."""
-  return caches.round_slots(limit + spec.drafter.depth + 1)
+  drafter = spec.drafter
+  return caches.round_slots(limit + drafter.depth + 1 + drafter.beyond)
 
 
 def _check_rows(count: int, new_tokens, key, values) -> None:

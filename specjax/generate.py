@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
-from specjax import counting, sampling, trees, verify
+from specjax import counting, sampling, scoring, verify
 from specjax.fitting import fit
 from specjax.fitting import slots_for as slots_for
 from specjax.models import reading, transformer
@@ -163,28 +163,14 @@ def context(state: SpecState) -> Context:
   )
 
 
-def _along(rows, path):
-  """rows [B, N, ...] gathered along path [B, P]."""
-  index = path.reshape(*path.shape, *(1,) * (rows.ndim - 2))
-  return jnp.take_along_axis(rows, index, 1)
-
-
 def _emit(state, draft, verdict, eos):
   """Tokens of the step and how many of them stay.
-
-    drafted  x1 x2 x3, two accepted, next y    ->    x1 x2 y .
 
   Returns:
     emitted [B, K+1], count [B], whether all stayed [B], ended by eos [B].
   """
-  place = jnp.arange(verdict.path.shape[1])
-  if draft.tokens.shape[1]:
-    emitted = _along(draft.tokens, jnp.maximum(verdict.path - 1, 0))
-    emitted = jnp.roll(emitted, -1, 1)
-  else:
-    emitted = jnp.zeros_like(verdict.path)
-  end = verdict.num_accepted[:, None]
-  emitted = jnp.where(place == end, verdict.next_token[:, None], emitted)
+  emitted = scoring.emitted(draft, verdict)
+  place, end = jnp.arange(emitted.shape[1]), verdict.num_accepted[:, None]
   stops = jnp.zeros(emitted.shape, bool)
   for token in eos:
     stops |= emitted == token
@@ -197,16 +183,10 @@ def _emit(state, draft, verdict, eos):
   return emitted, room, room == full, stopped
 
 
-def _split(keys):
-  """Keys [B] to keep, to draft with and to judge with."""
-  made = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
-  return made[:, 0], made[:, 1], made[:, 2]
-
-
 class Parts(NamedTuple):
   """What a step is made of; programs that measure replace some of it."""
 
-  split: Callable[..., Any] = _split
+  split: Callable[..., Any] = scoring.split
   laws: Callable[..., Scores] = sampling.laws
   judge: Callable[..., Verdict] = verify.judge
   emit: Callable[..., Any] = _emit
@@ -226,32 +206,24 @@ def step(
   keep, to_draft, to_judge = parts.split(state.key)
   ctx = context(state)
   with jax.named_scope('propose'):
-    draft, memory = drafter.propose(params, state.drafter, ctx, to_draft)
-    draft = draft._replace(
-      tokens=draft.tokens.astype(jnp.int32),
-      parents=draft.parents.astype(jnp.int32),
-      size=draft.size.astype(jnp.int32),
+    draft, memory = scoring.propose(
+      drafter, params, state.drafter, ctx, to_draft
     )
   with jax.named_scope('score'):
-    root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, 1)
-    depth, mask = jax.vmap(trees.layout)(draft.parents)
-    out = spec.target.forward(
-      params.target,
-      jnp.concatenate([root, draft.tokens], 1),
-      state.length[:, None] - 1 + depth,
-      state.cache,
-      state.length - 1,
-      mask,
-      taps=drafter.taps,
+    out, logits = scoring.feed(
+      spec.target, params.target, ctx, draft, drafter.taps
     )
-    logits = spec.target.head(params.target, out.hidden)
   with jax.named_scope('judge'):
-    tokens_above = functools.partial(trees.above, depth=drafter.depth)
-    above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
-    scores = parts.laws(logits, state.sampling, state.history, above)
-    verdict = jax.vmap(
-      functools.partial(parts.judge, rule=spec.rule, depth=drafter.depth)
-    )(to_judge, draft, scores)
+    scores, verdict = scoring.decide(
+      to_judge,
+      logits,
+      ctx,
+      draft,
+      rule=spec.rule,
+      depth=drafter.depth,
+      laws=parts.laws,
+      judge=parts.judge,
+    )
     beta = jax.vmap(parts.overlap)(draft, scores)
   with jax.named_scope('commit'):
     finite = state.finite & (
@@ -260,14 +232,10 @@ def step(
     live = ~state.done & finite
     emitted, count, whole, stopped = parts.emit(state, draft, verdict, spec.eos)
     count = jnp.where(live, count, 0)
-    kept = jnp.arange(emitted.shape[1]) < count[:, None]
-    tokens = jax.vmap(
-      lambda row, new, at: jax.lax.dynamic_update_slice(row, new, (at,))
-    )(state.tokens, jnp.where(kept, emitted, 0), state.length)
-    # No token is negative: this only makes the write depend on what was read
-    # of the cache, without which the compiler copies the cache at every step.
-    start = state.length - 1 + (verdict.next_token < 0)
-    cache = parts.write(state.cache, out.flight, verdict.path, start)
+    tokens = scoring.append(state.tokens, emitted, count, state.length)
+    cache = scoring.write(
+      state.cache, out.flight, verdict, state.length, parts.write
+    )
     length = state.length + count
     counts = parts.tally(state.counts, draft, verdict, count, whole, live, beta)
   with jax.named_scope('tell'):
@@ -280,7 +248,7 @@ def step(
       num_accepted=jnp.where(live, verdict.num_accepted, 0)
     )
     memory = drafter.commit(
-      params, memory, ctx, verdict, _along(out.taps, verdict.path)
+      params, memory, ctx, verdict, scoring.along(out.taps, verdict.path)
     )
   new = state._replace(
     tokens=tokens,
@@ -293,12 +261,7 @@ def step(
     history=history,
     counts=counts,
   )
-  # Index types follow the precision in force; a state's own do not change.
-  new = jax.tree.map(
-    lambda x, old: x if x.dtype == old.dtype else x.astype(old.dtype),
-    new,
-    state,
-  )
+  new = scoring.same_types(new, state)
   layout = spec.target.layout
   return new if layout is None else layout.constrain_state(new)
 

@@ -124,6 +124,8 @@ class Drafter(NamedTuple):
   taps: tuple[int, ...] = ()  # target layers whose features it wants
   positions: int | None = None  # longest sequence it was made for
   independent: bool = False  # siblings are independent draws of one law
+  beyond: int = 0  # slots its memory writes behind those of its draft
+  learns: bool = False  # drafts depend on earlier verdicts, not on text alone
 
 
 class Rule(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 
 from specjax import generate, sampling, verify
 from specjax.drafters import (
+  cascade,
   counts,
   eagle,
   early_exit,
@@ -20,9 +21,10 @@ from specjax.drafters import (
   medusa,
   ngram,
   plain,
+  retrieval,
 )
 from specjax.drafting import dynamic_tree, policies, static_tree
-from specjax.models import transformer
+from specjax.models import quantize, transformer
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -140,10 +142,24 @@ def draft_weights():
   return {name: params[name] for name in params if name != 'layer1'}
 
 
+def cascade_weights():
+  """Of a draft, and of one of the same shape that drafts for it."""
+  params = draft_weights()
+  other = weights(DRAFT, 6)
+  mixed = jax.tree.map(lambda a, b: a + 0.2 * (b - a), params, other)
+  return Params(params, mixed)
+
+
 def tables(vocab: int) -> counts.Tables:
   """Counts of a text in which not every token occurs."""
   text = np.random.default_rng(0).integers(0, vocab - 1, 300)
   return counts.count([text], vocab, successors=4)
+
+
+def reference_text(vocab: int) -> retrieval.Corpus:
+  """A random text to look up in, without the last token."""
+  text = np.random.default_rng(1).integers(0, vocab - 1, 300)
+  return retrieval.build(text)
 
 
 def head_weights(init, scale: float = 1.0):
@@ -177,8 +193,15 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     draft_weights,
   ),
   'tree': (lm.make_tree(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
-  'chains': (lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True), draft_weights),
+  'chains in eight bits': (
+    lm.make_tree(quantize.wrap(DRAFT), (0, 0, 0, 1, 2, 3), True),
+    lambda: quantize.quantize_params(DRAFT.config, draft_weights()),
+  ),
   'ngram': (ngram.make(3), lambda: None),
+  'lookup tree': (
+    ngram.make(2, candidates=2, places=4, reference=True),
+    lambda: reference_text(VOCAB),
+  ),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
   'lm, two more or one less': (
     lm.make(DRAFT, DEPTH, policies.heuristic(2)),
@@ -206,6 +229,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     dynamic_tree.make(EAGLE_3_WALKER, 3, 3, 8),
     head_of(EAGLE_3, 0.3),
   ),
+  'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
 }
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.

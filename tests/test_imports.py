@@ -18,6 +18,7 @@ LAYERS = (
     'specjax.sharding',
   },
   {'specjax.models', 'specjax.verify'},
+  {'specjax.scoring'},
   {'specjax.drafting'},
   {'specjax.drafters'},
   {'specjax.fitting'},

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from specjax import generate, sampling, verify
-from specjax.drafters import counts, lm, ngram, plain
+from specjax.drafters import cascade, counts, lm, ngram, plain
 from specjax.drafting import policies
 from specjax.models import table
 from specjax.types import Params, Rule, Spec
@@ -54,7 +54,7 @@ DRAFTERS = {
   'ngram, K = 3': ngram.make(3),
   'counts, K = 2': counts.make(2),
 }
-TESTS = len(DRAFTERS) + 2  # and accepted lengths, and the table
+TESTS = len(DRAFTERS) + 4  # and accepted lengths, three of the table
 LEVEL = 1e-4 / TESTS
 
 
@@ -158,9 +158,10 @@ def test_power():
   assert reference.power(ROUNDS * ROWS, pairs, LEVEL) > 0.99
 
 
-def misfit_of_table(rule: Rule, drafter) -> reference.Misfit:
+def misfit_of_table(rule: Rule, drafter, draft=None) -> reference.Misfit:
   """A fast loop for planted bugs: target and draft are tables of logits."""
-  params = Params(models.weights(TABLE, 0), models.near(TABLE, 0))
+  draft = models.near(TABLE, 0) if draft is None else draft
+  params = Params(models.weights(TABLE, 0), draft)
   spec = Spec(TABLE, drafter, rule, (END,))
   return misfit(spec, params, law_of_table, rounds=4)
 
@@ -168,6 +169,24 @@ def misfit_of_table(rule: Rule, drafter) -> reference.Misfit:
 def test_a_table_as_target_is_sampled_exactly():
   """So what the planted bugs below are seen by is the bug."""
   result = misfit_of_table(verify.token, lm.make(TABLE, 2))
+  assert result.p_value() > LEVEL
+
+
+def test_a_cascade_of_tables_is_sampled_exactly():
+  """Drafts that were verified once are verified again, by the target."""
+  weights = [models.weights(TABLE, 0), models.near(TABLE, 0)]
+  params = Params(weights[0], Params(weights[1], models.weights(TABLE, 1)))
+  drafter = cascade.make(TABLE, lm.make(TABLE, 2), 3)
+  spec = Spec(TABLE, drafter, verify.token, (END,))
+  result = misfit(spec, params, law_of_table, rounds=4)
+  assert result.freedom > 100
+  assert result.p_value() > LEVEL
+
+
+def test_trees_of_looked_up_tokens_leave_the_law_alone():
+  drafter = ngram.make(2, 2, candidates=2, places=2, reference=True)
+  text = models.reference_text(VOCAB)
+  result = misfit_of_table(verify.recursive, drafter, text)
   assert result.p_value() > LEVEL
 
 

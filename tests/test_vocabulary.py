@@ -10,8 +10,8 @@ import pytest
 from experiments import build, vocabulary
 from experiments.settings import Candidate, Checkpoint
 from specjax import generate, pair, sampling, verify
-from specjax.drafters import lm, plain
-from specjax.models import checkpoints
+from specjax.drafters import plain
+from specjax.models import checkpoints, resizing
 from specjax.types import Params, Spec
 from tests import tiny
 
@@ -73,7 +73,7 @@ def test_a_padded_head_drafts_for_another(folder, target, draft):
       jnp.float32(temperature), jnp.int32(0), jnp.float32(0.9)
     )
     q = sampling.distribution(
-      lm.resize(model, vocab).head(params, hidden), values
+      resizing.resize(model, vocab).head(params, hidden), values
     )
     own = sampling.distribution(model.head(params, hidden)[:TOKENS], values)
     np.testing.assert_allclose(q[:TOKENS], own, atol=1e-6)

@@ -114,11 +114,12 @@ def _stale_after_rejection(memory, accepted, hidden):
 
 
 def _one_slot_off(drafter: Drafter) -> Drafter:
-  def propose(*args):
-    draft, cache = drafter.propose(*args)
-    return draft, jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), cache)
+  def commit(*args):
+    memory = drafter.commit(*args)
+    moved = jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), memory.kept)
+    return memory._replace(kept=moved)
 
-  return drafter._replace(propose=propose)
+  return drafter._replace(commit=commit)
 
 
 @dataclasses.dataclass(frozen=True)

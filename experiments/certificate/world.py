@@ -127,30 +127,38 @@ class World:
       len(merged) * rows, **columns, eos=self.eos, vocab_size=self.vocab
     )
 
-  def laws(self, draft: bool = False) -> dict[str, exact.Laws]:
-    """The law after every text, by setting; float64 where it is enabled."""
-    count = len(self._scored)
-    new = self.texts.length(np.arange(count))
+  def process(self, logits, numbers) -> dict[str, exact.Laws]:
+    """The laws of logits [M, V] after texts, by setting.
+
+    Args:
+      logits: raw; float64 where that is enabled.
+      numbers: [M] of the texts.
+    """
+    new = self.texts.length(numbers)
     inside = np.arange(self.new + self.reach) < new[:, None]
-    text = np.where(inside, self._scored[:, len(self.prompt) :], self.vocab)
+    tokens = self._scored[numbers, len(self.prompt) :]
+    text = np.where(inside, tokens, self.vocab)
     counts = (text[:, :, None] == np.arange(self.vocab)).sum(1)
-    prompt = np.zeros((count, self.vocab), bool)
+    prompt = np.zeros((len(numbers), self.vocab), bool)
     prompt[:, list(self.prompt)] = True
     history = sampling.History(
       jnp.asarray(new), jnp.asarray(counts), jnp.asarray(prompt)
     )
-    logits = jnp.asarray(self.logits(draft))
-    none = jnp.full((count, 0), -1)
+    none = jnp.full((len(numbers), 0), -1)
     values = self.values(1)
     made = {}
     for i, (name, setting) in enumerate(self.settings.items()):
       row = jax.tree.map(lambda x, i=i: x[i], values)
-      probs, processed = _laws(logits, row, history, none)
+      probs, processed = _laws(jnp.asarray(logits), row, history, none)
       temperature = (NEUTRAL | setting)['temperature']
       made[name] = exact.Laws(
         np.asarray(probs), np.asarray(processed), temperature
       )
     return made
+
+  def laws(self, draft: bool = False) -> dict[str, exact.Laws]:
+    """The law after every text, by setting; float64 where it is enabled."""
+    return self.process(self.logits(draft), np.arange(len(self._scored)))
 
   @functools.cached_property
   def p(self) -> dict[str, exact.Laws]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.certificate import cases
+from experiments.certificate import cases, stages
 from experiments.certificate.world import World
 from specjax import exact, verify
 from specjax.types import Rule
@@ -82,6 +82,10 @@ def _unconditional(source):
   return wrong
 
 
+def _always(draft, scores):
+  return jnp.ones_like(chains.token_accept(draft, scores))
+
+
 _quotient = _judged_by(chains.quotient)
 
 WRONG_LAWS = (
@@ -136,5 +140,12 @@ WRONG_LAWS = (
     'k-SEQ: every candidate is tested as if alone',
     verify.k_seq._replace(accept=_quotient),
     cases.CHAINS.source,
+  ),
+  WrongLaw(
+    'cascade: the inner rule accepts everything',
+    verify.token,
+    lambda w: stages.staged(
+      verify.token._replace(accept=_always), exact.lookup(w.prompt, 2), 2
+    ),
   ),
 )

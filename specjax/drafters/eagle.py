@@ -120,34 +120,17 @@ def _loss_of_features(head: Head, params, seen, key):
 
 
 def _loss_of_tokens(head: Head, params, seen, key):
-  """Version 3: tokens alone, on the target's features and on its own.
-
-  The training-time test: in step j a place reads what step j - 1 said one
-  place before. Of the text it sees the pairs up to j places before with the
-  target's features, and then its own, one of each step.
-  """
+  """Version 3: tokens alone, on the target's features and on its own."""
   del key  # Unused.
-  features = head.read(params, seen.hidden[:, :-1])
-  tokens, goal = seen.tokens[:, 1:], seen.logits[:, 1:]
-  batch, count = tokens.shape
-  row, column = jnp.arange(count)[:, None], jnp.arange(count)
-  at = jnp.broadcast_to(column, (batch, count))
-  flight = caches.empty(head.config, batch, 0, features.dtype)[0]
+  goal = seen.logits[:, 1:]
+  place = jnp.broadcast_to(jnp.arange(goal.shape[1]), goal.shape[:2])
   losses = {}
-  for j in range(_STEPS):
-    own = [column == row - j + k for k in range(1, j + 1)]
-    sees = jnp.concatenate([column <= row - j, *own], 1)
-    sees = jnp.broadcast_to(sees, (batch, *sees.shape))
-    flight = jax.tree.map(
-      lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, count), (0, 0))), flight
-    )
-    features, flight = head.forward(
-      params, tokens, features, at, None, None, sees, flight, j * count
-    )
-    counts = jnp.where(at >= j, 1.0, 0.0)
+  for j, features in enumerate(
+    head.unroll(params, seen.tokens, seen.hidden, _STEPS)
+  ):
+    counts = jnp.where(place >= j, 1.0, 0.0)
     said = head.logits(params, features)
     losses[f'step{j}'] = _DECAY**j * soft_cross_entropy(goal, said, counts)
-    features = jnp.roll(features, 1, 1)
   return losses
 
 

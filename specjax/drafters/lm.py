@@ -15,7 +15,7 @@ from specjax import cache as caches
 from specjax.drafting import chain, shape, static_tree
 from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Step, Walker
-from specjax.models import checkpoints, reading, transformer
+from specjax.models import checkpoints, reading, resizing, transformer
 from specjax.models.transformer import Model
 from specjax.types import Cache, Drafter
 
@@ -120,30 +120,6 @@ def make_tree(
   return static_tree.make(walk(model), parents, replacement)
 
 
-@functools.cache
-def resize(model: Model, vocab: int) -> Model:
-  """The model with logits of another vocabulary, to which ids mean the same.
-
-  A smaller head is filled with minus infinity, so that q is 0 there; of a
-  larger one the rest is left out. Ids beyond the embedding are read as its
-  last, as JAX reads beyond an array's end.
-
-  Args:
-    model: the model; its parameters stay as they are.
-    vocab: entries of the logits.
-  """
-  own = model.config.vocab_size
-  if own == vocab:
-    return model
-
-  def head(params, hidden):
-    logits = model.head(params, hidden)[..., :vocab]
-    widths = [(0, 0)] * (logits.ndim - 1) + [(0, vocab - logits.shape[-1])]
-    return jnp.pad(logits, widths, constant_values=-jnp.inf)
-
-  return model._replace(head=head)
-
-
 def check_encoder(target: Model, draft: Model, name: str) -> None:
   """Whether there is a source for the encoder of a draft.
 
@@ -161,7 +137,10 @@ def check_encoder(target: Model, draft: Model, name: str) -> None:
 
 
 def read(
-  target: Model, path: str, max_length: int | None = None
+  target: Model,
+  path: str,
+  max_length: int | None = None,
+  quantized: bool = False,
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out and run as the target is.
 
@@ -171,16 +150,24 @@ def read(
   ids of both mean the same tokens is for the caller to see to, who has the
   tokenizers.
 
+  Args:
+    target: the target model.
+    path: a Hugging Face directory.
+    max_length: longest sequence of the run, see `checkpoints.load`.
+    quantized: likewise.
+
   Raises:
     ValueError: it has an encoder and the target has none.
   """
   layout = target.layout and target.layout.for_draft
-  model, params = checkpoints.load(path, max_length=max_length, layout=layout)
+  model, params = checkpoints.load(
+    path, max_length=max_length, layout=layout, quantized=quantized
+  )
   check_encoder(target, model, path)
   model = transformer.attend_by(model, target.config.attention)
   if target.config.blocked:
     model, params = transformer.block(model, params)
-  return resize(model, target.config.vocab_size), params
+  return resizing.resize(model, target.config.vocab_size), params
 
 
 def load(

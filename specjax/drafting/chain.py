@@ -151,4 +151,5 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     init_params=walker.init_params,
     taps=walker.taps,
     positions=walker.positions,
+    learns=policy is not None and bool(jax.tree.leaves(policy.start())),
   )

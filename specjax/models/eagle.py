@@ -20,6 +20,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax import cache as caches
 from specjax.models.config import TransformerConfig
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear, declare_weight, multiply
@@ -190,6 +191,41 @@ class Head:
       return self.target.head(params.target, features)
     own = {'params': params.drafter}
     return self.module.apply(own, features, method=Eagle.head)
+
+  def unroll(self, params, tokens, hidden, steps: int) -> list[jax.Array]:
+    """Features [B, T-1, F] of each step of the training-time test.
+
+    In step j pair i reads what step j - 1 made of pair i - 1. Of the text it
+    sees the pairs up to i - j with the target's features, and from there on its
+    own, one of each step: as when drafting began j tokens before. Pairs i < j
+    are not to be used.
+
+    Args:
+      params: `Params`.
+      tokens: [B, T].
+      hidden: [B, T, len(taps), E] of the target.
+      steps: 5 in version 3.
+    """
+    features = self.read(params, hidden[:, :-1])
+    tokens = tokens[:, 1:]
+    batch, count = tokens.shape
+    row, column = jnp.arange(count)[:, None], jnp.arange(count)
+    at = jnp.broadcast_to(column, (batch, count))
+    flight = caches.empty(self.config, batch, 0, features.dtype)[0]
+    room = (0, 0), (0, 0), (0, count), (0, 0)
+    longer = functools.partial(jnp.pad, pad_width=room)
+    made = []
+    for j in range(steps):
+      own = [column == row - j + k for k in range(1, j + 1)]
+      sees = jnp.concatenate([column <= row - j, *own], 1)
+      sees = jnp.broadcast_to(sees, (batch, *sees.shape))
+      flight = jax.tree.map(longer, flight)
+      features, flight = self.forward(
+        params, tokens, features, at, None, None, sees, flight, j * count
+      )
+      made.append(features)
+      features = jnp.roll(features, 1, 1)
+    return made
 
   def shapes(self, blocked: bool):
     """Shapes of the weights, whole or in blocks of columns."""

@@ -1,6 +1,7 @@
 """Linear maps, and weights in blocks of columns for a CPU that decodes."""
 
 import math
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -8,6 +9,13 @@ import jax.numpy as jnp
 
 COLUMNS = 64  # of a block of weights
 FEW_ROWS = 12  # up to which blocks pay
+
+
+class Int8(NamedTuple):
+  """A matrix in eight bits, values * scale: see `models.quantize`."""
+
+  values: jax.Array  # int8
+  scale: jax.Array  # float32 at least, 1 where the values have inputs
 
 
 def multiply(x, w):
@@ -19,6 +27,9 @@ def multiply(x, w):
   rows were seen to add in one order, so that one token and five give the same
   bits; nothing relies on it.
   """
+  if isinstance(w, Int8):  # Sums are scaled, which are fewer than weights.
+    y = multiply(x, w.values.astype(x.dtype))
+    return y * w.scale.reshape(-1).astype(y.dtype)
   if w.ndim == 2:
     return x @ w
   rows = x.reshape(-1, w.shape[1])
@@ -64,8 +75,10 @@ def declare_weight(module, name, blocked, inputs, outputs, axes, scale):
   """A weight [inputs, *outputs], as its product takes it.
 
   Where blocks are asked for and come out even it is [out/64, in, 64],
-  otherwise [in, *outputs].
+  otherwise [in, *outputs]. One that was quantised is an `Int8` of these.
   """
+  if isinstance(stored := module.get_variable('params', name), Int8):
+    return stored
   shape = (inputs, *outputs)
   if comes_in_blocks(blocked, outputs):
     shape = (math.prod(outputs) // COLUMNS, inputs, COLUMNS)
@@ -74,6 +87,14 @@ def declare_weight(module, name, blocked, inputs, outputs, axes, scale):
   return module.param(
     name, nn.with_logical_partitioning(initializer, axes), shape
   )
+
+
+def apply_whole(x, w):
+  """x [..., in] times w [in, *outputs]."""
+  if isinstance(w, Int8):
+    y = jnp.tensordot(x, w.values.astype(x.dtype), 1)
+    return y * w.scale[0].astype(y.dtype)
+  return jnp.tensordot(x, w, 1)
 
 
 class Linear(nn.Module):
@@ -94,7 +115,7 @@ class Linear(nn.Module):
     if comes_in_blocks(self.blocked, self.outputs):
       y = multiply(x, w).reshape(*x.shape[:-1], *self.outputs)
     else:  # Outputs in one axis could not be split over devices by the last.
-      y = jnp.tensordot(x, w, 1)
+      y = apply_whole(x, w)
     if self.bias:
       zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:])
       y += self.param('b', zeros, self.outputs)

@@ -31,7 +31,7 @@ from specjax.models.attention import (
 from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import arrange, declare_weight, multiply
+from specjax.models.linear import Int8, arrange, declare_weight, multiply
 from specjax.sharding import Layout
 from specjax.types import KV, Cache, Source
 
@@ -255,6 +255,16 @@ def causal(batch: int, length: int):
   )
 
 
+def dtype_of(params) -> Any:
+  """What a model computes in: the type of its weights but quantised ones."""
+  whole = [
+    leaf
+    for leaf in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Int8))
+    if not isinstance(leaf, Int8)
+  ]
+  return whole[0].dtype
+
+
 def open_cache(
   model: Model, params, batch: int, slots: int, source: Source | None = None
 ) -> Cache:
@@ -270,7 +280,7 @@ def open_cache(
   Raises:
     ValueError: an encoder-decoder without a source.
   """
-  dtype = jax.tree.leaves(params)[0].dtype
+  dtype = dtype_of(params)
   cache = caches.empty(model.config, batch, slots, dtype)
   if model.layout is not None:
     cache = model.layout.constrain(cache)

@@ -13,6 +13,10 @@ import safetensors
 CONFIG = 'config.json'
 GENERATION = 'generation_config.json'
 WEIGHTS = 'model.safetensors'
+# Of weights in eight bits: what config.json calls them, and what the name of a
+# tensor's scales ends with.
+QUANTIZED = 'specjax-int8'
+SCALE = '_scale'
 _INDEX = 'model.safetensors.index.json'
 # What is fetched for the name of a model: no pickled weights, no code.
 _WANTED = ('*.json', '*.safetensors', '*.txt', 'tokenizer.model')
@@ -36,6 +40,24 @@ class Tensor(NamedTuple):
   def read(self, index: tuple[slice, ...]) -> np.ndarray:
     """A part of it; no other is read."""
     return self.file.get_slice(self.name)[index]
+
+
+class Scaled(NamedTuple):
+  """A tensor in eight bits: integers, and the scale of each output."""
+
+  values: Tensor
+  scale: Tensor  # 1 where the values have inputs
+  path: pathlib.Path
+  name: str
+  shape: tuple[int, ...]
+  dtype: str  # of what is read
+
+  def read(self, index: tuple[slice, ...]) -> np.ndarray:
+    """A part of it, as floats."""
+    sizes = zip(index, self.scale.shape, strict=True)
+    of_scale = tuple(slice(None) if n == 1 else cut for cut, n in sizes)
+    scale = self.scale.read(of_scale)
+    return self.values.read(index).astype(scale.dtype) * scale
 
 
 def locate(path: str | os.PathLike) -> pathlib.Path:
@@ -170,6 +192,26 @@ def open_tensors(
         file, path, name, tuple(part.get_shape()), part.get_dtype()
       )
   return tensors
+
+
+def _scale(values: Tensor, scale: Tensor) -> Scaled:
+  return Scaled(
+    values, scale, values.path, values.name, values.shape, scale.dtype
+  )
+
+
+def join_scales(tensors: dict[str, Tensor]) -> dict[str, Any]:
+  """Tensors of which some are in eight bits, each with its scale."""
+  scales = {
+    name.removesuffix(SCALE): tensor
+    for name, tensor in tensors.items()
+    if name.endswith(SCALE)
+  }
+  return {
+    name: _scale(tensor, scales[name]) if name in scales else tensor
+    for name, tensor in tensors.items()
+    if not name.endswith(SCALE)
+  }
 
 
 def shorten(names: list[str], most: int = 8) -> str:

@@ -32,8 +32,8 @@ def fingerprint(path: str | os.PathLike) -> str:
     for name in sorted(tensors):
       tensor = tensors[name]
       size = int(np.prod(tensor.shape, dtype=np.int64))
-      places = np.linspace(0, size - 1, min(size, _VALUES)).astype(np.int64)
-      places = np.unravel_index(places, tensor.shape)
+      spread = np.linspace(0, size - 1, min(size, _VALUES)).astype(np.int64)
+      places = np.unravel_index(spread, tensor.shape)
       values = [
         # One element, since a part is all that is read of the file.
         np.asarray(tensor.read(tuple(slice(i, i + 1) for i in place)))

@@ -18,8 +18,10 @@ import numpy as np
 from specjax.models import transformer
 from specjax.models.checkpoints.files import (
   CONFIG,
+  QUANTIZED,
   CheckpointError,
   Tensor,
+  join_scales,
   locate,
   open_tensors,
   read_json,
@@ -59,8 +61,24 @@ class _Plan(NamedTuple):
   tensors: dict[str, Tensor]  # by the family's names
 
 
-def _plan(directory, stack, max_length=None) -> _Plan:
+def _without_quantization(directory, attributes, quantized):
+  """The attributes of the same model in floats, and whether it is in these."""
+  found = attributes.get('quantization_config')
+  if not isinstance(found, dict) or found.get('quant_method') != QUANTIZED:
+    return attributes, False
+  if not quantized:
+    raise CheckpointError(
+      f'{directory} holds weights in eight bits (quant_method {QUANTIZED!r}): '
+      'draft with them by specjax.drafters.quantized.load, or use the '
+      'checkpoint of floats that they were made from'
+    )
+  rest = {k: v for k, v in attributes.items() if k != 'quantization_config'}
+  return rest, True
+
+
+def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   attributes = read_json(directory / CONFIG)
+  attributes, eight = _without_quantization(directory, attributes, quantized)
   try:
     family, config = conversion.read_attributes(
       FAMILIES, attributes, max_length
@@ -70,6 +88,8 @@ def _plan(directory, stack, max_length=None) -> _Plan:
     raise CheckpointError(f'{directory / CONFIG}: {error}') from error
   sources = conversion.list_sources(family, config, shapes)
   tensors = open_tensors(directory, stack)
+  if eight:
+    tensors = join_scales(tensors)
   tensors = _rename(tensors, family, config, sources)
   _check_names(directory, family, config, sources, tensors)
   _check_tensors(sources, shapes, tensors)
@@ -77,7 +97,9 @@ def _plan(directory, stack, max_length=None) -> _Plan:
 
 
 def describe(
-  path: str | os.PathLike, max_length: int | None = None
+  path: str | os.PathLike,
+  max_length: int | None = None,
+  quantized: bool = False,
 ) -> Description:
   """Checks a checkpoint as `load` does, and reads no weights.
 
@@ -87,12 +109,13 @@ def describe(
   Args:
     path: as for `load`.
     max_length: likewise.
+    quantized: likewise.
 
   Raises:
     CheckpointError: `load` would refuse it.
   """
   with contextlib.ExitStack() as stack:
-    plan = _plan(locate(path), stack, max_length)
+    plan = _plan(locate(path), stack, max_length, quantized)
   files = {tensor.path for tensor in plan.tensors.values()}
   return Description(
     plan.family.model_type,
@@ -106,6 +129,7 @@ def load(
   dtype: Any = jnp.float32,
   max_length: int | None = None,
   layout: Layout | None = None,
+  quantized: bool = False,
 ) -> tuple[Model, dict[str, Any]]:
   """Loads a model and its parameters.
 
@@ -117,6 +141,8 @@ def load(
       ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
     layout: a mesh of devices to load onto. Each process reads what its own
       devices hold, one parameter after another, and keeps nothing of it.
+    quantized: read weights in eight bits too, as the floats they stand for:
+      `models.quantize` makes the same integers of these again.
 
   Returns:
     The model, on the mesh where one is given, and its params, nested as its
@@ -128,7 +154,7 @@ def load(
   """
   params = {}
   with contextlib.ExitStack() as stack:
-    plan = _plan(locate(path), stack, max_length)
+    plan = _plan(locate(path), stack, max_length, quantized)
     model, places = plan.model, {}
     if layout is not None:
       places = flax.traverse_util.flatten_dict(

@@ -16,12 +16,15 @@ import safetensors.numpy
 from specjax.models.checkpoints.files import (
   CONFIG,
   GENERATION,
+  QUANTIZED,
+  SCALE,
   WEIGHTS,
   CheckpointError,
   shorten,
 )
 from specjax.models.families import FAMILIES, conversion
 from specjax.models.families.table import Family
+from specjax.models.linear import Int8
 from specjax.models.transformer import Model
 
 _SAVED_DTYPES = ('float32', 'float16', 'bfloat16')
@@ -44,7 +47,9 @@ def save(
   Args:
     path: the directory, which must not exist or must be empty.
     model: the model.
-    params: its parameters.
+    params: its parameters, whole. Those in eight bits (`models.quantize`) are
+      saved as they are: transformers does not read them, but `load` does where
+      it is told to.
     tokenizer: a tokenizer of transformers, saved along.
     dtype: of the weights in the file: float32, float16 or bfloat16.
     eos: token ids that end a text; by default the tokenizer's.
@@ -77,6 +82,8 @@ def save(
   tokens = _list_special_tokens(tokenizer, eos)
   tensors = _cut_params(directory, family, model, params, dtype)
   attributes = {**attributes, **tokens, 'dtype': dtype.name}
+  if any(name.endswith(SCALE) for name in tensors):
+    attributes['quantization_config'] = {'quant_method': QUANTIZED, 'bits': 8}
 
   directory = directory.absolute()
   directory.parent.mkdir(parents=True, exist_ok=True)
@@ -139,21 +146,32 @@ def _cut_params(directory, family, model, params, dtype):
     )
   tensors = {}
   for key, (layout, names) in sources.items():
-    value = np.asarray(params[key])
-    if value.shape != shapes[key].shape:
+    value = params[key]
+    shape = value.values.shape if isinstance(value, Int8) else value.shape
+    if shape != shapes[key].shape:
       raise CheckpointError(
-        f'{directory}: parameter {key} has shape {value.shape} where the '
-        f'model has {shapes[key].shape}'
+        f'{directory}: parameter {key} has shape {shape} where the model has '
+        f'{shapes[key].shape}'
       )
-    with np.errstate(over='ignore'):
-      rounded = value.astype(dtype)
-    if not np.isfinite(rounded).all() and np.isfinite(value).all():
-      raise CheckpointError(
-        f'{directory}: parameter {key} does not fit into {dtype.name}; save '
-        'as bfloat16 or float32'
-      )
-    # safetensors writes the memory as it lies, whatever the strides.
-    cut = layout.cut(rounded, len(names))
-    parts = [np.ascontiguousarray(part) for part in cut]
-    tensors.update(zip(names, parts, strict=True))
+    if isinstance(value, Int8):
+      parts = (('', value.values), (SCALE, value.scale.astype(jnp.float32)))
+    else:
+      parts = (('', _round(directory, key, value, dtype)),)
+    for ending, array in parts:
+      cut = layout.cut(np.asarray(array), len(names))
+      # safetensors writes the memory as it lies, whatever the strides.
+      for name, part in zip(names, cut, strict=True):
+        tensors[name + ending] = np.ascontiguousarray(part)
   return tensors
+
+
+def _round(directory, key, value, dtype):
+  value = np.asarray(value)
+  with np.errstate(over='ignore'):
+    rounded = value.astype(dtype)
+  if not np.isfinite(rounded).all() and np.isfinite(value).all():
+    raise CheckpointError(
+      f'{directory}: parameter {key} does not fit into {dtype.name}; save '
+      'as bfloat16 or float32'
+    )
+  return rounded

@@ -1,0 +1,26 @@
+"""The embedded pair in eight bits: bytes, and what a step costs.
+
+  python -m benchmarks.quantized --config configs/quantized.py
+
+Float32 against int8, batch 1, 300 tokens in use; one minute on two cores. To
+expect: a third of the target's bytes, a step 1.3 times as long; drafts, which
+lie in the caches anyway, half the bytes and up to twice the time.
+"""
+
+from experiments.settings import Narrow, Shape, Size
+from specjax import pair
+
+
+def get_config() -> Narrow:
+  return Narrow(
+    name='quantized',
+    target=Shape(512, 3, 8, 4, 64, 1536, vocab_size=2048),
+    draft=Size(128, 1, 4, 2, 32, 384),
+    sweeps=('benchmarks.quantized.steps',),
+    paths=tuple(
+      pair.path(name)
+      for name in ('draft-64', 'draft-128', 'draft-256', 'target')
+    ),
+    steps=100,
+    repeats=15,
+  )
