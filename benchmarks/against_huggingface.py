@@ -35,6 +35,7 @@ from experiments import (
   results,
   summaries,
 )
+from experiments.checks import rule_names
 from experiments.inspect import bytes_per_token
 from experiments.settings import Experiment
 from specjax import metrics
@@ -60,16 +61,16 @@ def check(x: Experiment) -> None:
   """
   if x.batch != 1:
     raise ValueError(f'batch must be 1 in this comparison, got {x.batch}')
-  if tuple(x.verifiers) != ('specjax.verify.token',):
-    raise ValueError(
-      'verifiers must be specjax.verify.token, the rule of transformers, got '
-      f'{x.verifiers}'
-    )
   if any(value is not None for value in vars(x.sampling).values()):
     raise ValueError('sampling must be left alone: only temperatures compare')
   unknown = [name for name in x.drafters if name not in x.known]
   if unknown:
     raise ValueError(f'drafters: {unknown} are not among the candidates')
+  if rule_names(x) != ('specjax.verify.token',):
+    raise ValueError(
+      'verifiers must be specjax.verify.token, the rule of transformers, got '
+      f'{rule_names(x)}'
+    )
   names = x.drafters or tuple(x.known)
   if not any(x.known[name].load == sides.LM for name in names):
     raise ValueError(f'candidates: at least one must load {sides.LM}')

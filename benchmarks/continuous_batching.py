@@ -31,7 +31,7 @@ from tqdm import tqdm
 from benchmarks.batches import Pass, Side, Way
 from experiments import command, measure, prompts, results, summaries
 from experiments.build import build
-from experiments.checks import need
+from experiments.checks import need, rule_names
 from experiments.settings import ManyPrompts
 from specjax import metrics
 
@@ -64,8 +64,10 @@ def check(x: ManyPrompts) -> None:
     x.chunks and min(x.chunks) >= 1,
     f'chunks must be integers of at least 1, such as 4, got {x.chunks}',
   )
-  for name in ('temperatures', 'verifiers'):
-    found = getattr(x, name)
+  for name, found in (
+    ('temperatures', x.temperatures),
+    ('verifiers', rule_names(x)),
+  ):
     need(len(found) == 1, f'{name} must be a single one here, got {found}')
 
 

@@ -1,6 +1,7 @@
 """The published tables at the scale of the embedded pair: acceptance only.
 
-  for part in drafters gammas distillation lenience candidates lookup; do
+  for part in drafters gammas distillation divergences lenience candidates \\
+      lookup; do
     python -m experiments.run --config configs/embedded_tables.py:$part \\
       --config.results=results/embedded/$part
   done
@@ -14,6 +15,8 @@ stopped, cell by cell, and its bar says how long it will take.
                 (Chen et al., Figure 1; Sun et al., Table 1)
   distillation  drafts before and after they were trained on the target's own
                 text (Zhou et al., Table D.1)
+  divergences   a draft distilled by five divergences on three kinds of data
+                (Zhou et al., Figure 4)
   lenience      alpha and tau by lenience (Leviathan et al., Table 5)
   candidates    k candidates of a place, with and without replacement
                 (Yang et al., Table 8; Chen et al., Sequoia)
@@ -21,8 +24,9 @@ stopped, cell by cell, and its bar says how long it will take.
                 training text of the pair as a reference (He et al., REST)
 
 `distillation` needs runs/embedded_pair, which is where `experiments.train
---config configs/embedded_pair.py` puts the drafts of both stages. The rest
-needs nothing but the package. What the rows say of the papers' claims:
+--config configs/embedded_pair.py` puts the drafts of both stages, and
+`divergences` runs/distill, likewise by configs/distill.py. The rest needs
+nothing but the package. What the rows say of the papers' claims:
 results/findings.md, made by `python -m experiments.tables results`.
 """
 
@@ -38,6 +42,7 @@ PARTS = (
   'drafters',
   'gammas',
   'distillation',
+  'divergences',
   'lenience',
   'candidates',
   'lookup',
@@ -88,6 +93,27 @@ def _distillation() -> Experiment:
       'before': Candidate(_LM, _GAMMA, f'{folder}/corpus-only/draft-128'),
       'after': Candidate(_LM, _GAMMA, f'{folder}/pair/draft-128'),
     },
+  )
+
+
+def _divergences() -> Experiment:
+  folder = 'runs/distill/drafts'
+  losses = (
+    'forward_kl',
+    'reverse_kl',
+    'jensen_shannon',
+    'total_variation',
+    'minus_log_alpha',
+  )
+  grid = {
+    f'{loss} on {kind}'.replace('_', ' '): f'{kind}-{loss}'
+    for kind in ('corpus', 'target_text', 'own_text')
+    for loss in losses
+  }
+  names = {'undistilled': 'undistilled', 'control': 'control'} | grid
+  return _experiment(
+    'divergences',
+    {n: Candidate(_LM, _GAMMA, f'{folder}/{p}') for n, p in names.items()},
   )
 
 
@@ -155,6 +181,7 @@ def get_config(part: str = 'drafters') -> Experiment:
     'drafters': _drafters,
     'gammas': _gammas,
     'distillation': _distillation,
+    'divergences': _divergences,
     'lenience': _lenience,
     'candidates': _candidates,
     'lookup': _lookup,

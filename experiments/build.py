@@ -5,16 +5,16 @@ prompts, and only then weights are read.
 """
 
 import dataclasses
-import inspect
 import itertools
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import devices, prompts, vocabulary
+from experiments import devices, prompts, vocabulary, weights
 from experiments.checks import (
   candidates,
   check,
@@ -23,9 +23,10 @@ from experiments.checks import (
   need,
   path_field,
   resolve,
-  resolve_rule,
   values,
 )
+from experiments.checks import rules as rules_of
+from experiments.loading import load
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
@@ -52,6 +53,8 @@ class Method:
   single_params: Params
   # And what counts the chance that the rule accepts its token.
   chance: generate.Parts = generate.PARTS
+  # Fields of a row, see `weights.describe`.
+  brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,45 +204,6 @@ def read_prompts(
   return found
 
 
-def _load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
-  """A drafter and its parameters.
-
-  Args:
-    candidate: what to load.
-    target: the target model.
-    depth: K.
-    known: what functions are told that have such parameters: `max_length`, the
-      longest text of the run, and `target_path`, where the target is. Those
-      with a `fingerprint` are told that of the target.
-  """
-  load = resolve('candidates', candidate.load)
-
-  def drafts(inner: Candidate):
-    """What drafts for a model of this candidate, given that model."""
-    below = known | {'target_path': candidate.path}
-    return lambda model: _load(inner, model, inner.gamma, below)
-
-  options = {
-    name: drafts(value) if isinstance(value, Candidate) else value
-    for name, value in candidate.options.items()
-  }
-  wanted = inspect.signature(load).parameters
-  told = {name: value for name, value in known.items() if name in wanted}
-  if 'fingerprint' in wanted:
-    told['fingerprint'] = checkpoints.fingerprint(known['target_path'])
-  options = told | options
-  try:
-    arguments = inspect.signature(load).bind(
-      target, depth, path=candidate.path, **options
-    )
-  except TypeError as error:
-    raise ValueError(f'candidates: {candidate.load}: {error}') from error
-  drafter, params = load(*arguments.args, **arguments.kwargs)
-  if target.layout is not None:
-    params = target.layout.put_whole(params)  # Where it is not there yet.
-  return drafter, params
-
-
 def _once(params, loaded: list):
   """Equal weights that are there already, otherwise these, which then are."""
   leaves, shape = jax.tree.flatten(params)
@@ -253,9 +217,10 @@ def _once(params, loaded: list):
 
 def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
   """Refuses rules that cannot take a drafter's kind of draft."""
-  for (name, candidate), rule in itertools.product(chosen.items(), rules):
-    for gamma in x.gammas or (candidate.gamma,):
-      reason = rules[rule].refuses(drafts[name, gamma][0])
+  for name, candidate in chosen.items():
+    gammas = x.gammas or (candidate.gamma,)
+    for gamma, rule in itertools.product(gammas, rules[name]):
+      reason = rules[name][rule].refuses(drafts[name, gamma][0])
       need(
         not reason,
         f'verifiers: {rule} does not take the drafter {name!r}: {reason}',
@@ -301,7 +266,7 @@ def build(x: Experiment) -> Built:
   if x.compilation_cache:
     keep_programs(x.compilation_cache)
   devices.check(x)
-  rules = {name: resolve_rule(name) for name in x.verifiers}
+  rules = rules_of(x)
   layout = devices.make_layout(x.mesh)
   tokenizer, described = survey(x)
   devices.check_heads(x.mesh, described)
@@ -316,7 +281,7 @@ def build(x: Experiment) -> Built:
   longest = prompt + x.max_new_tokens
   known = {'max_length': longest, 'target_path': x.target.path}
   drafts = {
-    (name, gamma): _load(candidate, target, gamma, known)
+    (name, gamma): load(candidate, target, gamma, known)
     for name, candidate in chosen.items()
     for gamma in {1, *(x.gammas or (candidate.gamma,))}
   }
@@ -335,12 +300,12 @@ def build(x: Experiment) -> Built:
     loaded = [single_params]  # Draft lengths share weights, as a rule.
     for gamma in x.gammas or (candidate.gamma,):
       drafter, params = drafts[name, gamma]
-      target, weights = many
+      target, target_params = many
       if _few_rows(x.batch * (drafter.nodes + 1)):
-        target, weights = few
-        drafter, params = _load(candidate, target, gamma, known)
+        target, target_params = few
+        drafter, params = load(candidate, target, gamma, known)
       params = _once(params, loaded)
-      for rule_name, rule in rules.items():
+      for rule_name, rule in rules[name].items():
         methods.append(
           Method(
             drafter=name,
@@ -348,10 +313,11 @@ def build(x: Experiment) -> Built:
             verifier=rule_name.removeprefix('specjax.verify.'),
             gamma=gamma,
             spec=Spec(target, drafter, rule, eos),
-            params=Params(weights, params),
+            params=Params(target_params, params),
             single=Spec(many[0], single, verify.observe, eos),
             single_params=Params(many[1], single_params),
             chance=_chance(rule, single),
+            brings=weights.describe(candidate, params),
           )
         )
   return Built(

@@ -134,6 +134,7 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
     'unit_target_calls': counts.target_calls.tolist(),
     'unit_accepted': unit_accepted.tolist(),
     'unit_steps': unit_steps.tolist(),
+    'unit_histogram': counts.histogram.tolist(),
     'unit_overlap': alpha.overlap.round(4).tolist(),
     'unit_overlap_of_rule': under_rule.overlap.round(4).tolist(),
     'unit_prefixes': alpha.prefixes.tolist(),

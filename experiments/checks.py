@@ -12,6 +12,7 @@ import numpy as np
 from experiments import prompts
 from experiments.settings import Candidate, Experiment
 from specjax import sampling
+from specjax.drafting.policies import Policy
 from specjax.types import Rule, Spec
 
 
@@ -33,27 +34,50 @@ def resolve(field: str, name: str) -> Any:
     ) from error
 
 
-def resolve_rule(name: str) -> Rule:
-  """A rule by name; its arguments may stand behind a colon."""
+def _resolve_made(field: str, name: str, kind: type, use: str) -> Any:
+  """A value by full name, or what its function makes of numbers.
+
+  Args:
+    field: of the config.
+    name: of the value or the function; numbers may stand behind a colon.
+    kind: of the value.
+    use: what it is called, and the remedy.
+  """
   path, _, text = name.partition(':')
-  rule = resolve('verifiers', path)
+  made = resolve(field, path)
   wrong = None
   try:
-    if not isinstance(rule, Rule):
-      rule = rule(*(float(x) for x in text.split(',') if x))
+    if not isinstance(made, kind):
+      made = made(*(float(x) for x in text.split(',') if x))
     elif text:
       wrong = 'it takes no arguments'
   except ValueError as error:
-    raise ValueError(f'verifiers: {name!r}: {error}') from error
+    raise ValueError(f'{field}: {name!r}: {error}') from error
   except TypeError as error:
     wrong = str(error)
-  if wrong or not isinstance(rule, Rule):
+  if wrong or not isinstance(made, kind):
     raise ValueError(
-      f'verifiers: {name!r} is no rule ({wrong or type(rule).__name__}); use '
-      'one such as specjax.verify.token, specjax.verify.block or '
-      'specjax.verify.lenience:0.5'
+      f'{field}: {name!r} is no {use.format(wrong or type(made).__name__)}'
     )
-  return rule
+  return made
+
+
+def resolve_rule(name: str, field: str = 'verifiers') -> Rule:
+  """A rule by name; its arguments may stand behind a colon."""
+  use = (
+    'rule ({}); use one such as specjax.verify.token, specjax.verify.block or '
+    'specjax.verify.lenience:0.5'
+  )
+  return _resolve_made(field, name, Rule, use)
+
+
+def resolve_policy(name: str) -> Policy:
+  """A policy of draft lengths by name, likewise."""
+  use = (
+    'policy ({}); use one such as specjax.drafting.policies.heuristic or '
+    'specjax.drafting.policies.confidence:0.4'
+  )
+  return _resolve_made('candidates', name, Policy, use)
 
 
 def candidates(x: Experiment) -> dict[str, Candidate]:
@@ -130,6 +154,27 @@ def check_levels(x: Experiment) -> None:
           f'{field} and {other} are the same checkpoint, {one.path}: a model '
           'that drafts for itself saves nothing, choose a smaller one',
         )
+
+
+def rules(x: Experiment) -> dict[str, dict[str, Rule]]:
+  """The rules of every drafter to run, by full name.
+
+  Raises:
+    ValueError: one cannot be found; names the field.
+  """
+  shared = {rule: resolve_rule(rule) for rule in x.verifiers}
+  found = {}
+  for name, candidate in candidates(x).items():
+    field = f'verifiers of the drafter {name}'
+    own = {rule: resolve_rule(rule, field) for rule in candidate.verifiers}
+    found[name] = own or shared
+  return found
+
+
+def rule_names(x: Experiment) -> tuple[str, ...]:
+  """The full names of all rules that the drafters to run are judged by."""
+  every = (c.verifiers or x.verifiers for c in candidates(x).values())
+  return tuple(dict.fromkeys(name for names in every for name in names))
 
 
 def path_field(x: Experiment, name: str) -> str:

@@ -34,10 +34,11 @@ def narrow(x: Experiment) -> int:
     ValueError: the drafter is unknown, or there is none.
   """
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
-  x.verifiers = x.verifiers[:1]
   if not x.drafters:
     raise ValueError('candidates is empty: there is no drafter to explain')
   (candidate,) = candidates(x).values()
+  x.verifiers = (candidate.verifiers or x.verifiers)[:1]
+  candidate.verifiers = ()
   own = candidate.gamma
   if not x.gammas:
     x.gammas = (1, own) if x.quick else (*range(1, 9), own)

@@ -76,9 +76,11 @@ def look(row: dict, rows: list[dict]) -> dict:
   """Colour and marker of a drafter with a rule."""
   pairs = [(r['drafter'], r['verifier']) for r in rows]
   place = list(dict.fromkeys(pairs)).index((row['drafter'], row['verifier']))
+  # After each round of the colours the markers are one further.
+  turn = place // len(_COLOURS)
   return {
     'color': _COLOURS[place % len(_COLOURS)],
-    'marker': _MARKERS[place % len(_MARKERS)],
+    'marker': _MARKERS[(place + turn) % len(_MARKERS)],
   }
 
 

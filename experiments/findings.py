@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from experiments import claims, results
+from experiments import claims_of_drafters as drafters
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, Rows
 from experiments.markdown import markdown
 from specjax import metrics
@@ -138,28 +139,127 @@ CLAIMS = (
     'difference of alpha under the rule',
     claims.lenience,
   ),
+  Claim(
+    "A head on the target's features gives more tokens than the best "
+    'independent draft of one layer',
+    'arXiv:2503.01840; arXiv:2401.15077',
+    'difference of tau; in brackets what a draft of each costs, in plain '
+    'steps: the best of those drafts that cost as much as the head, or of '
+    'all where none does',
+    drafters.over_independent,
+  ),
+  Claim(
+    'EAGLE-3 gives more tokens than EAGLE-1',
+    'arXiv:2503.01840, Table 1',
+    'difference of tau',
+    drafters.over_eagle1,
+  ),
+  Claim(
+    'Trees give more tokens than chains',
+    'arXiv:2401.15077, Table 5',
+    'difference of tau',
+    drafters.trees_over_chains,
+  ),
+  Claim(
+    'Trees made anew at every step give more than fixed ones',
+    'arXiv:2406.16858, Table 1',
+    'difference of tau',
+    drafters.dynamic_trees,
+  ),
+  Claim(
+    'Acceptance falls less along a draft of EAGLE-3 than of EAGLE-1',
+    'arXiv:2503.01840',
+    'fall of the conditional acceptance from the first to the last place, '
+    'EAGLE-1 less EAGLE-3',
+    drafters.flatter,
+  ),
+  Claim(
+    'n-alpha drops once and is then flat',
+    'arXiv:2401.15077, Table 2',
+    'fall of n-alpha of EAGLE-1',
+    drafters.drops_once,
+  ),
+  Claim(
+    'Distilled drafts give more tokens than undistilled ones',
+    'arXiv:2310.08461, Table D.1',
+    'difference of tau; the control was trained as long as the distilled '
+    'one, by next tokens',
+    drafters.distilled,
+  ),
+  Claim(
+    'Text of the models is better to distil on than a fixed set',
+    'arXiv:2310.08461, Figure 4',
+    'difference of tau, for each divergence',
+    drafters.model_text,
+  ),
+  Claim(
+    'Total variation is not the best divergence to distil by',
+    'arXiv:2310.08461, Figure 4',
+    'difference of tau, the best of the others less it',
+    drafters.total_variation_is_not_best,
+  ),
+  Claim(
+    "Medusa's tau is 1 and the sum of the products of the heads' "
+    f'accuracies, within {claims.MARGIN:.0%}',
+    'arXiv:2401.10774, section 3.3',
+    'tau over that sum, less 1',
+    drafters.product_of_heads,
+  ),
+  Claim(
+    'Typical acceptance takes more than exact verification',
+    'arXiv:2401.10774, section 2.3.1',
+    'difference of tau',
+    drafters.typical,
+  ),
+  Claim(
+    'Earlier exits accept less and cost less',
+    'arXiv:2404.16710, Tables 5 and 10',
+    'differences of alpha, and of the cost of a draft in plain steps',
+    drafters.earlier_exits,
+  ),
+  Claim(
+    'An adapter behind the exit raises acceptance',
+    'arXiv:2404.18911',
+    'difference of alpha',
+    drafters.adapters,
+  ),
+  Claim(
+    'Lookup in a corpus too gives more than in the text alone',
+    'arXiv:2311.08252, Table 2',
+    'difference of tau',
+    drafters.retrieval,
+  ),
+  Claim(
+    'Several places of the text give more than one',
+    'arXiv:2311.08252',
+    'difference of tau',
+    drafters.several_places,
+  ),
+  Claim(
+    'Drafts cost less when they are speculated themselves',
+    'arXiv:2308.04623, Table 1',
+    'difference of the cost of a draft, in plain steps',
+    drafters.staged,
+  ),
+  Claim(
+    'The target in 8 bits agrees with it more than a trained draft',
+    'arXiv:2410.11305',
+    'difference of alpha',
+    drafters.quantized,
+  ),
+  Claim(
+    'Drafts that adapt their length are faster than constant ones',
+    'arXiv:2405.19715; arXiv:2405.04304',
+    'difference of speed-ups',
+    drafters.adaptive,
+  ),
 )
 # Claims that nothing here can speak to yet, and why.
 NOT_RUN = (
   (
-    'Student-generated data and other divergences',
-    'arXiv:2310.08461, Figure 4',
-    'drafts trained that way are not there',
-  ),
-  (
     'The naive rule accepts less than multi-step verification',
     'arXiv:2305.09781, Table 3',
     'the rule is not in the project',
-  ),
-  (
-    'Earlier exits accept less and cost less',
-    'arXiv:2404.16710, Table 2',
-    'the drafter is not in the project',
-  ),
-  (
-    'n-alpha drops once and is then flat',
-    'arXiv:2401.15077, Table 2',
-    'the drafter is not in the project',
   ),
   (
     'Distilling online raises alpha',

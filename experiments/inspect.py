@@ -80,8 +80,7 @@ class Report:
     """
     checks.check(x)
     devices.check(x)
-    for rule in x.verifiers:
-      checks.resolve_rule(rule)
+    checks.rules(x)
     self.x = x
     self.models: dict[str, dict] = {}
     self.refused: list[str] = []

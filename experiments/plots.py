@@ -8,8 +8,11 @@ left out, and the figure says so.
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import figures
+from experiments import comparison, figures
 from specjax import theory
+
+_LINES = 16  # of a legend beside the axes
+_FILLS = ('none', 'full', 'left', 'bottom')
 
 
 @figures.in_style
@@ -79,7 +82,7 @@ def speedup_against_gamma(rows: list[dict]) -> Figure:
     for place, key in enumerate(keys):
       own = [r for r in cells if (r['drafter'], r['verifier']) == key]
       look = figures.look(own[0], shown)
-      shift = 0.12 * (place - (len(keys) - 1) / 2)
+      shift = min(0.12, 0.8 / len(keys)) * (place - (len(keys) - 1) / 2)
       for row in own:
         axes.errorbar(
           row['gamma'] + shift,
@@ -121,7 +124,7 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
   domains, drafters = (
     figures.distinct(shown, n) for n in ('domain', 'drafter')
   )
-  figure = figures.blank(2.9)
+  figure = figures.blank(2.9 + 0.06 * max(len(drafters) - 8, 0))
   grid = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
   step = 0.7 / max(len(drafters), 1)
   for axes, temperature in zip(grid, temperatures, strict=True):
@@ -159,13 +162,19 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
   shown, note = figures.having(rows, 'speedup', 'predicted_speedup')
   if not shown:
     return figures.empty(rows, note)
-  figure = figures.blank(4.4)
-  axes = figure.subplots()
   temperatures = figures.distinct(shown, 'temperature')
+  drafters = {(r['drafter'], r['verifier']) for r in shown}
+  # A legend of more lines than there is room for beside the axes.
+  many = len(drafters) * len(temperatures) > _LINES
+  figure = figures.blank(6.4 if many else 4.4)
+  axes = figure.subplots()
   ends = [r[n] for r in shown for n in ('speedup', 'predicted_speedup')]
   ends += [end for r in shown for end in r['speedup_ci']]
   low, high = 0.95 * min(ends), 1.05 * max(ends)
   axes.plot([low, high], [low, high], color='black', linewidth=0.8)
+  fills = ', '.join(
+    f'{t:g} {_FILLS[i % len(_FILLS)]}' for i, t in enumerate(temperatures)
+  )
   for row in shown:
     place = temperatures.index(row['temperature'])
     name = figures.name(row, shown, gamma=True)
@@ -175,8 +184,8 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
       figures.errors(row, 'speedup'),
       linestyle='none',
       capsize=2,
-      fillstyle=('none', 'full', 'left', 'bottom')[place % 4],
-      label=f'{name}, T = {row["temperature"]:g}',
+      fillstyle=_FILLS[place % len(_FILLS)],
+      label=name if many else f'{name}, T = {row["temperature"]:g}',
       **figures.look(row, shown),
     )
   axes.set_aspect('equal')
@@ -187,6 +196,44 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
     rows,
     note + 'One point for every domain; on the line the prediction holds. tau, '
     'c and v were measured in the same run; intervals (95%, over prompts) are '
-    'those of the measured speed-up. T is the sampling temperature.',
-    'right upper',
+    'those of the measured speed-up. '
+    + (
+      f'Filled by temperature ({fills}).'
+      if many
+      else 'T is the sampling temperature.'
+    ),
+    'upper left' if many else 'right upper',
+  )
+
+
+@figures.in_style
+def tau_against_cost(rows: list[dict]) -> Figure:
+  """Tokens per target call of every drafter against the cost of its drafts."""
+  greedy = [r for r in rows if not r['temperature']] or rows
+  shown, note = figures.having(greedy, 'c', 'speedup')
+  if not shown:
+    return figures.empty(rows, note)
+  shown = comparison.best(shown)
+  figure, panels = figures.panels(
+    shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.8
+  )
+  for axes, cells in panels:
+    for row in cells:
+      axes.errorbar(
+        row['gamma'] * row['c'],
+        row['tau'],
+        figures.errors(row, 'tau'),
+        linestyle='none',
+        elinewidth=0.6,
+        label=figures.name(row, shown, gamma=False),
+        **figures.look(row, shown),
+      )
+    axes.set_ylim(bottom=1)
+  return figures.finish(
+    figure,
+    rows,
+    note + 'Temperature 0 where it was run. One marker for the rule and the '
+    'draft length of a drafter that were fastest, lossy rules apart; tau with '
+    '95% intervals over prompts. Up and to the left is better, but scoring has '
+    'a cost of its own, v: more nodes cost a CPU more.',
   )

@@ -29,7 +29,7 @@ from experiments import (
 )
 from experiments import prompts as reading
 from experiments.build import Method
-from experiments.checks import need
+from experiments.checks import need, rule_names
 from experiments.settings import Experiment
 from specjax import metrics, theory
 
@@ -51,8 +51,8 @@ def check(x: Experiment) -> None:
     ValueError: names the field and the remedy.
   """
   need(
-    tuple(x.verifiers) == ('specjax.verify.token',),
-    f'verifiers: only specjax.verify.token is replayed, got {x.verifiers}; '
+    rule_names(x) == ('specjax.verify.token',),
+    f'verifiers: only specjax.verify.token is replayed, got {rule_names(x)}; '
     'measure other rules with experiments.run',
   )
   need(

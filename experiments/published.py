@@ -13,6 +13,8 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from experiments.markdown import markdown, with_interval
 from experiments.settings import Checkpoint, Experiment
 from specjax import metrics
@@ -34,12 +36,15 @@ class Metric:
     ours: field of a row; '' where nothing of ours is the same.
     cell: fields of our cell that the setting does not decide.
     scale: what ours is multiplied with; 100 where the paper has percent.
+    place: of `unit_histogram`: acceptance at this place of a chain, of the
+      steps that accepted all before it.
   """
 
   published: str
   ours: str = ''
   cell: dict[str, Any] = dataclasses.field(default_factory=dict)
   scale: float = 1.0
+  place: int | None = None
 
 
 @dataclasses.dataclass
@@ -187,14 +192,18 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
   values = [r for r in found if r.get(metric.ours) is not None]
   if not values:
     return '-'
-  if len(found) == 1:
+  if metric.place is None and len(found) == 1:
     row = found[0]
     value, interval = row[metric.ours], row.get(f'{metric.ours}_ci')
     return with_interval(value, interval, row['prompts'], scale=metric.scale)
-  columns = _POOLED.get(metric.ours)
-  if columns is None or any(r.get(c) is None for r in found for c in columns):
-    return '-'
-  sums = [[u for r in found for u in r[name]] for name in columns]
+  if metric.place is not None:
+    pairs = [metrics.at_place(r[metric.ours], metric.place) for r in values]
+    sums = np.concatenate(pairs, 1)
+  else:
+    columns = _POOLED.get(metric.ours)
+    if columns is None or any(r.get(c) is None for r in found for c in columns):
+      return '-'
+    sums = [[u for r in found for u in r[name]] for name in columns]
   pooled = metrics.ratio(*sums)
   return with_interval(
     pooled.value, pooled.interval, len(sums[0]), scale=metric.scale

@@ -8,8 +8,10 @@ Each part ends at `<!-- end -->`; what lies between is written by
 `python -m experiments.tables results` and by nobody else.
 """
 
+import functools
 import pathlib
 import re
+from collections.abc import Callable
 
 from experiments import sentences, summaries
 from experiments.evidence import Rows
@@ -45,8 +47,16 @@ def _table(section: str) -> str:
   return '\n'.join(rest[:end]) + '\n'
 
 
-def _made(kind: str, name: str, rows: Rows) -> str:
+def _made(
+  kind: str, name: str, rows: Rows, summary: Callable[[str], str]
+) -> str:
   """What belongs between two markers.
+
+  Args:
+    kind: section, table or say.
+    name: of the part.
+    rows: by folder.
+    summary: of the rows of a folder.
 
   Raises:
     ValueError: names the marker and what is wrong with it.
@@ -70,7 +80,7 @@ def _made(kind: str, name: str, rows: Rows) -> str:
     raise ValueError(f'{where}: a part is a section, a table or say')
   if folder not in rows:
     raise ValueError(f'{where}: no rows in results/{folder}')
-  section = _section(summaries.of(rows[folder]) or '', heading, where)
+  section = _section(summary(folder), heading, where)
   return f'\n{section if kind == "section" else _table(section)}\n'
 
 
@@ -82,13 +92,17 @@ def fill(text: str, rows: Rows) -> tuple[str, list[str]]:
   """
   warnings = []
 
+  @functools.cache
+  def summary(folder: str) -> str:
+    return summaries.of(rows[folder]) or ''
+
   def part(match: re.Match) -> str:
     begin, kind, name, old, end = match.groups()
     if '<!-- ' in old:  # That of another part.
       warnings.append(f'{begin.strip()} has no end: put <!-- end --> below it')
       return match[0]
     try:
-      return f'{begin}{_made(kind, name, rows)}{end}'
+      return f'{begin}{_made(kind, name, rows, summary)}{end}'
     except ValueError as error:
       warnings.append(str(error))
       return f'{begin}{old}{end}'

@@ -19,7 +19,7 @@ import jinja2
 import matplotlib
 from matplotlib.figure import Figure
 
-from experiments import differences, plots, results, samples
+from experiments import comparison, differences, plots, results, samples
 from experiments.markdown import with_interval
 
 FILE = 'report.html'
@@ -36,6 +36,7 @@ FIGURES = (
   plots.acceptance_by_position,
   plots.alpha_by_domain,
   plots.predicted_against_measured,
+  plots.tau_against_cost,
 )
 
 
@@ -114,7 +115,8 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     ValueError: the rows are not of `experiments.run`.
   """
   check(rows)
-  tables = results.cells(rows) + differences.tables(rows)
+  tables = results.cells(rows) + comparison.tables(rows)
+  tables += differences.tables(rows)
   best, gain = results.best(rows), ''
   if best:
     gain = with_interval(best['speedup'], best['speedup_ci'], best['prompts'])

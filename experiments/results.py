@@ -17,7 +17,7 @@ import subprocess
 import jax
 import numpy as np
 
-from experiments import devices, differences, processes, prompts
+from experiments import comparison, devices, differences, processes, prompts
 from experiments.differences import KEY as KEY
 from experiments.markdown import Table, with_interval
 from experiments.markdown import markdown as markdown
@@ -26,6 +26,13 @@ from experiments.settings import Mesh
 # The layout of a row. A program reads rows of its own layout and sets others
 # aside; they stay in the file.
 SCHEMA = 1
+
+
+def portable(value):
+  """A value as JSON has it, without where this checkout lies."""
+  text = json.dumps(value, sort_keys=True, default=str)
+  here = str(pathlib.Path(__file__).parent.parent)
+  return json.loads(text.replace(here, '.'))
 
 
 def settings_of(experiment) -> dict:
@@ -37,10 +44,11 @@ def settings_of(experiment) -> dict:
     settings['mesh'] = devices.describe(experiment.mesh)
     if settings['mesh'] == devices.describe(Mesh()):
       del settings['mesh']  # One device, as ever.
+  for candidate in settings.get('candidates', {}).values():
+    if not candidate['verifiers']:
+      del candidate['verifiers']  # Those of the experiment, as ever.
   # Where the weights lie does not matter, what they are called does.
-  text = json.dumps(settings, sort_keys=True, default=str)
-  here = str(pathlib.Path(__file__).parent.parent)
-  return json.loads(text.replace(here, '.'))
+  return portable(settings)
 
 
 def default_folder(experiment) -> str:
@@ -381,7 +389,8 @@ def summary(rows: list[dict]) -> str:
   """What a run found: tables, differences on the same prompts, and how."""
   if not rows:
     return 'No rows.\n'
-  parts = [table(rows), differences.text(rows), along_the_text(rows), COUNTING]
+  parts = [table(rows), comparison.text(rows), differences.text(rows)]
+  parts += [along_the_text(rows), COUNTING]
   return ''.join(parts)
 
 

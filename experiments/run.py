@@ -244,6 +244,7 @@ class Runner:
         'target': self.built.target,
         'draft': method.draft,
         **cell,
+        **method.brings,
         'lossless': method.spec.rule.lossless,
         'timed': x.timed,
         'batch': x.batch,

@@ -1,50 +1,24 @@
 """Sentences of the README that say what committed rows say."""
 
 import textwrap
-from collections.abc import Iterable
 
 from experiments import explain, ranking
 from experiments import findings as page
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Rows, pick
+from experiments.sentences_of_drafters import (
+  drafters as drafters,
+)
+from experiments.sentences_of_drafters import (
+  drafters_conditions as drafters_conditions,
+)
+from experiments.words import bullets as _bullets
+from experiments.words import conditions
+from experiments.words import many as _many
+from experiments.words import paragraph as _paragraph
+from experiments.words import percent as _percent
+from experiments.words import span as _range
 
 _TRAINED = ('draft-64', 'draft-128', 'draft-256')
-
-
-def _range(values: Iterable[float], digits: int = 2) -> str:
-  """'1.27 to 1.66', or one number where they print alike."""
-  values = sorted(values)
-  low, high = (f'{x:.{digits}f}' for x in (values[0], values[-1]))
-  return low if low == high else f'{low} to {high}'
-
-
-def _percent(values: Iterable[float]) -> str:
-  values = sorted(values)
-  low, high = (f'{x:.0%}' for x in (values[0], values[-1]))
-  return low if low == high else f'{low} to {high}'
-
-
-def _many(rows: list[dict], name: str) -> str:
-  """The values that a field takes, in words."""
-  found = [str(v) for v in dict.fromkeys(r[name] for r in rows)]
-  return ' and '.join(found)
-
-
-def conditions(rows: list[dict]) -> str:
-  """Where and how rows were measured, as a clause."""
-  versions = rows[0]['versions']
-  parts = [f'On {_many(rows, "device")}: batch {_many(rows, "batch")}']
-  parts += [f'{_many(rows, "prompts")} prompts of each domain']
-  if 'new_tokens' in rows[0]:
-    parts += [f'{_many(rows, "new_tokens")} new tokens each']
-  parts += [f'jax {versions["jax"]}', f'Python {versions["python"]}']
-  return ', '.join(parts)
-
-
-def _bullets(items: list[str]) -> str:
-  return '\n'.join(
-    textwrap.fill(item, 78, initial_indent='- ', subsequent_indent='  ')
-    for item in items
-  )
 
 
 def quickstart_conditions(rows: Rows) -> str:
@@ -101,10 +75,6 @@ def rules(rows: Rows) -> str:
     f'Speed-ups over plain decoding in the same run: {", ".join(words)} '
     'verification.'
   )
-
-
-def _paragraph(text: str) -> str:
-  return textwrap.fill(text, 80)
 
 
 def parity(rows: Rows) -> str:

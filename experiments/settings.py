@@ -37,13 +37,17 @@ class Candidate:
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
     options: further arguments of `load`. One that is a candidate itself
-      drafts for this one, as `inner` does in `specjax.drafters.cascade.load`.
+      drafts for this one, as `inner` does in `specjax.drafters.cascade.load`. A
+      `policy` is given by its full name, such as
+      specjax.drafting.policies.confidence:0.4.
+    verifiers: its rules, by full name; those of the experiment when empty.
   """
 
   load: str
   gamma: int
   path: str = ''
   options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  verifiers: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -138,7 +142,8 @@ class Experiment:
     candidates: drafters by name.
     drafters: which of them to run; all when empty. An entry may also be the
       full name of a `load` function, with `:path` behind it.
-    verifiers: rules by full name, an argument behind a colon.
+    verifiers: rules by full name, an argument behind a colon; a candidate may
+      have its own.
     gammas: draft lengths tried with every drafter; empty for each one's own.
     temperatures: 0 is greedy.
     sampling: the other stages of the pipeline.

@@ -37,6 +37,7 @@ _PLOTS = (
   'speedup_against_gamma',
   'alpha_by_domain',
   'predicted_against_measured',
+  'tau_against_cost',
 )
 _ROOT = pathlib.Path(__file__).parent.parent
 _PAPERS_HEAD = """# Published tables

@@ -99,6 +99,17 @@ def by_position(counts) -> tuple[list[float], list[float]]:
     return (accepted / steps).tolist(), (accepted / tried).tolist()
 
 
+def at_place(histogram, place: int) -> tuple[np.ndarray, np.ndarray]:
+  """Accepted and judged tokens [n] at a place of chains of constant length.
+
+  Args:
+    histogram: [n, K+1] steps of every unit by accepted length.
+    place: 0 is the first.
+  """
+  counts = np.asarray(histogram)
+  return counts[:, place + 1 :].sum(1), counts[:, place:].sum(1)
+
+
 def by_context(accepted, drafted, length, edges) -> list[dict]:
   """Acceptance by the length of the text when the step began.
 

@@ -109,6 +109,19 @@ def oracle_speedup(alpha: float, c: float) -> float:
   return 1 / left if left > 0 else float('inf')
 
 
+def oracle_of_lengths(histogram, c: float, v: dict[int, float]) -> float:
+  """Speed of steps that draft just what will be accepted, from measured ones.
+
+  Args:
+    histogram: [K+1] steps by accepted length n; n are drafted, n + 1 scored.
+    c: cost of a drafted token.
+    v: cost of scoring so many; in between interpolated, 1 for one token.
+  """
+  n, known = np.arange(len(histogram)), sorted(({1: 1.0} | v).items())
+  cost = np.interp(n + 1, *np.array(known).T) + c * n
+  return float(np.dot(histogram, n + 1) / np.dot(histogram, cost))
+
+
 def lenient_alpha(p, q, factor: float) -> float:
   """sum(min(p / factor, q)): Leviathan et al., A.5.
 
@@ -204,14 +217,16 @@ def tree_tokens(parents, acceptance) -> float:
 
   Args:
     parents: [N] rows as in `types.Draft`.
-    acceptance: chance that the first, second, ... child of an accepted node is
-      the accepted one; further children have none.
+    acceptance: [W] chance that the first, second, ... child of an accepted node
+      is the accepted one; further children have none. Or [K, W] by depth.
   """
-  reached, children = [1.0], [0] * (len(parents) + 1)
+  table = np.atleast_2d(acceptance)
+  reached, level, children = [1.0], [0], [0] * (len(parents) + 1)
   for parent in parents:
-    rank = children[parent]
+    rank, chances = children[parent], table[min(level[parent], len(table) - 1)]
     children[parent] += 1
-    chance = acceptance[rank] if rank < len(acceptance) else 0.0
+    level.append(level[parent] + 1)
+    chance = chances[rank] if rank < len(chances) else 0.0
     reached.append(reached[parent] * chance)
   return float(sum(reached))
 

@@ -1,12 +1,18 @@
 """Bad input: one clear error that names the field, before any work."""
 
+import json
+import pathlib
 import shutil
 
 import jax
+import numpy as np
 import pytest
 
-from experiments import build
+from configs import quickstart
+from experiments import build, results, weights
 from experiments.settings import Candidate, Checkpoint, Prompts, SamplingValues
+from specjax.drafters import lm
+from specjax.drafting import policies
 from tests import tiny
 
 
@@ -58,6 +64,14 @@ BAD_VALUES = [
   ({'drafters': ('no.such.load',)}, "'no.such.load' cannot be imported"),
   ({'verifiers': ('specjax.verify.tokn',)}, 'cannot be imported'),
   ({'verifiers': ('specjax.verify.walk',)}, 'is no rule'),
+  (
+    {
+      'candidates': {
+        'a': Candidate('specjax.drafters.ngram.load', 2, verifiers=('x.y',))
+      }
+    },
+    "verifiers of the drafter a: 'x.y' cannot be imported",
+  ),
   ({'verifiers': ('specjax.verify.simulated:2',)}, r'must be in \[0, 1\]'),
 ]
 
@@ -171,3 +185,119 @@ def test_an_unknown_option_of_an_inner_drafter(folder):
   x = tiny.experiment(folder, candidates={'staged': staged})
   with pytest.raises(ValueError, match=r'ngram\.load: .*depht'):
     build.build(x)
+
+
+def test_a_drafter_may_have_rules_of_its_own(folder):
+  draft = Candidate(
+    'specjax.drafters.lm.load',
+    2,
+    str(folder / 'draft'),
+    verifiers=('specjax.verify.block', 'specjax.verify.typical:0.1,0.2'),
+  )
+  ngram = Candidate('specjax.drafters.ngram.load', 2)
+  x = tiny.experiment(folder, candidates={'draft': draft, 'ngram': ngram})
+  built = build.build(x)
+  assert [(m.drafter, m.verifier) for m in built.methods] == [
+    ('draft', 'block'),
+    ('draft', 'typical:0.1,0.2'),
+    ('ngram', 'token'),
+  ]
+  one, _, other = (m.brings for m in built.methods)
+  # Embedding and head of 2048 x 32, a layer, and the norms around it.
+  layer = 32 * 16 * (2 + 1 + 1) + 16 * 2 * 32 + 3 * 32 * 64 + 2 * 32
+  assert one['parameters'] == 2 * 2048 * 32 + layer + 32
+  assert one['bytes'] == 4 * one['parameters']
+  assert one['training'] is None
+  assert (other['parameters'], other['bytes']) == (0, 0)
+  assert other['load'] == 'specjax.drafters.ngram.load'
+
+
+@pytest.mark.parametrize(
+  ('policy', 'message'),
+  [
+    ('heuristic', "'heuristic' cannot be imported"),
+    ('specjax.verify.token', 'is no policy'),
+    ('specjax.drafting.policies.confidence:2', 'threshold must be in'),
+    ('specjax.drafting.policies.expected:1,1,1,1', 'takes from 0 to 3'),
+  ],
+)
+def test_bad_policies(folder, policy, message):
+  draft = Candidate(
+    'specjax.drafters.lm.load', 2, str(folder / 'draft'), {'policy': policy}
+  )
+  with pytest.raises(ValueError, match=f'candidates: .*{message}'):
+    build.build(tiny.experiment(folder, candidates={'draft': draft}))
+
+
+def test_a_policy_by_its_name(folder):
+  policy = 'specjax.drafting.policies.confidence:0.4'
+  path = str(folder / 'draft')
+  draft = Candidate('specjax.drafters.lm.load', 2, path, {'policy': policy})
+  (method,) = build.build(
+    tiny.experiment(folder, candidates={'draft': draft})
+  ).methods
+  model, _ = lm.read(method.spec.target, path, 16 + 12)
+  expected = lm.make(model, 2, policies.confidence(0.4))
+  assert method.spec.drafter == expected
+  assert method.brings['options'] == {'policy': policy}
+
+
+def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
+  tree = Candidate(
+    'specjax.drafters.lm.load',
+    2,
+    str(folder / 'draft'),
+    {'widths': (2,)},
+    verifiers=('specjax.verify.block',),
+  )
+  x = tiny.experiment(folder, candidates={'tree': tree})
+  with pytest.raises(ValueError, match=r'block does not take .* \'tree\''):
+    build.build(x)
+
+
+def test_rows_without_rules_of_their_own_are_continued():
+  """The settings are those that the committed rows were made with."""
+  root = pathlib.Path(__file__).parent.parent
+  config = root / 'results' / 'quickstart' / 'config.json'
+  settings = results.settings_of(quickstart.get_config())
+  assert settings == json.loads(config.read_text())
+  x = quickstart.get_config()
+  x.candidates['bigram'].verifiers = ('specjax.verify.block',)
+  found = results.settings_of(x)['candidates']['bigram']
+  assert found['verifiers'] == ['specjax.verify.block']
+
+
+def _trained(folder, **fields):
+  folder.mkdir()
+  (folder / 'config.json').write_text(json.dumps(fields))
+  return str(folder)
+
+
+def test_what_training_cost_is_added_up(tmp_path):
+  cost = {'seconds': 60.0, 'tokens': 1000, 'steps': 10, 'machine': 'abacus'}
+  outer = _trained(tmp_path / 'a', training=cost, hits=[[6, 3]], counted=[12])
+  other, silent = _trained(tmp_path / 'b'), _trained(tmp_path / 'c')
+  beside = cost | {'machine': 'slide rule', 'together': 5}
+  (tmp_path / 'b' / 'training.json').write_text(json.dumps(beside))
+
+  def cascade(path):
+    inner = Candidate('x.load', 2, path)
+    return Candidate('x.load', 2, outer, {'inner': inner, 'widths': (2, 2)})
+
+  params = {'w': np.zeros((2, 3), np.int8), 'scale': np.zeros(3, np.float32)}
+  found = weights.describe(cascade(other), params)
+  assert (found['parameters'], found['bytes']) == (9, 18)
+  assert found['training'] == {
+    'seconds': 120,
+    'tokens': 2000,
+    'steps': 20,
+    'together': 5,
+    'machine': 'abacus and slide rule',
+  }
+  assert found['guesses'] == [[0.5, 0.25]]
+  # As they come back from a file of rows.
+  assert found['options']['widths'] == [2, 2]
+  assert found['options']['inner']['load'] == 'x.load'
+  # What is not known of a part is not known of the whole.
+  assert weights.training(cascade(silent)) is None
+  assert weights.training(Candidate('x.load', 2)) is None

@@ -111,11 +111,22 @@ def test_several_cells_are_pooled_from_their_prompts():
   assert found == '-'
 
 
+def test_acceptance_at_a_place_is_pooled_from_histograms():
+  """Of 12 steps that came to the second place 9 accepted it."""
+  rows = [
+    made.row(domain='a', unit_histogram=[[5, 1, 3]]),
+    made.row(domain='b', unit_histogram=[[0, 2, 6]]),
+  ]
+  metric = Metric('alpha_1', 'unit_histogram', {'drafter': 'draft'}, place=1)
+  found = published.measured(rows, metric.cell, metric)
+  assert found.startswith('0.75 (2 prompts')
+  # Older rows do not say it.
+  assert published.measured([made.row()], metric.cell, metric) == '-'
+
+
 def test_what_the_project_lacks_cannot_run():
-  x = CONFIGS['configs/papers/medusa_table1.py']
-  with pytest.raises(
-    ValueError, match='cannot run: the project has no drafter'
-  ):
+  x = CONFIGS['configs/papers/specdecpp.py']
+  with pytest.raises(ValueError, match='cannot run: the project has no policy'):
     checks.check(x)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import build
+from experiments import build, loading
 from experiments.settings import Candidate
 from specjax.drafters import lm, quantized
 from specjax.models import checkpoints, linear, quantize, transformer
@@ -206,7 +206,7 @@ def test_the_target_drafts_for_itself_where_no_path_is_given(folder):
   target = checkpoints.describe(folder / 'target').model
   name = 'specjax.drafters.quantized.load'
   known = {'max_length': 64, 'target_path': str(folder / 'target')}
-  drafter, params = build._load(Candidate(name, 2), target, 2, known)
+  drafter, params = loading.load(Candidate(name, 2), target, 2, known)
   same(params, quantized.load(target, 2, str(folder / 'target'))[1])
   assert drafter.positions == 512
   with pytest.raises(ValueError, match='path is empty, and so is target_path'):

@@ -88,7 +88,7 @@ def test_markup_from_outside_is_text(page):
   assert {tag for tag, _ in page.elements} <= ALLOWED
   assert not [name for name in page.attributes if name.startswith('on')]
   images = [a['src'] for tag, a in page.elements if tag == 'img']
-  assert len(images) == 4
+  assert len(images) == 5
   assert all(src.startswith('data:image/svg+xml;base64,') for src in images)
   # Prompt, token, what was drafted, headings and tables show it as it is.
   assert page.text.count(HOSTILE) >= 10
@@ -190,6 +190,19 @@ def test_predictions_are_drawn_against_measurements():
   assert diagonal[0][0] == diagonal[0][1]
   assert [1.6, 1.5] in [p[0] for p in points]
   assert len(figure.axes[0].containers) == 2
+
+
+def test_many_drafters_have_a_legend_above_the_axes():
+  rows = [
+    row(drafter=name, temperature=t) for name in 'abcdefghi' for t in (0.0, 1.0)
+  ]
+  figure = plots.predicted_against_measured(rows)
+  (legend,) = figure.legends
+  assert [text.get_text() for text in legend.get_texts()] == list('abcdefghi')
+  assert 'Filled by temperature (0 none, 1 full)' in figure.get_supxlabel()
+  bars = figure.axes[0].containers
+  fills = [bar.lines[0].get_fillstyle() for bar in bars]
+  assert fills == ['none', 'full'] * 9
 
 
 def test_rows_without_any_time_make_a_figure_that_says_so():

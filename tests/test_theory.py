@@ -91,6 +91,31 @@ def test_the_oracle():
   assert theory.oracle_speedup(0, 0.3) == 1
 
 
+def test_the_oracle_of_measured_lengths():
+  """One step each of 0 and 1 tokens, two of 2; scoring three costs 1.4.
+
+  9 tokens for 1 + (1.2 + 0.1) + 2 (1.4 + 0.2) plain steps; or, where three are
+  scored whatever is drafted, for 4 * 1.4 + 0.1 + 2 * 0.2.
+  """
+  found = theory.oracle_of_lengths([1, 1, 2], 0.1, {3: 1.4})
+  assert found == pytest.approx(9 / 5.5)
+  fixed = theory.oracle_of_lengths([1, 1, 2], 0.1, {1: 1.4, 3: 1.4})
+  assert fixed == pytest.approx(9 / 6.1)
+  # What was measured between counts, too.
+  found = theory.oracle_of_lengths([1, 1, 2], 0.1, {2: 1.0, 3: 1.4})
+  assert found == pytest.approx(9 / 5.3)
+  # Never slower than always drafting two.
+  assert found > 9 / (4 * (1.4 + 0.2))
+
+
+def test_tokens_of_a_tree_by_depth():
+  """1 + .5 + .2 for the root's children, .5 * .4 + .5 * .1 for the first's."""
+  table = [[0.5, 0.2], [0.4, 0.1]]
+  assert theory.tree_tokens((0, 0, 1, 1), table) == pytest.approx(1.95)
+  # Below the last row it goes on as there.
+  assert theory.tree_tokens((0, 1, 2), table) == pytest.approx(1.78)
+
+
 def test_speeds_with_lenience():
   """A.5, T5-small, English to German, temperature 0, c .015, gamma 8."""
   for alpha, speed in ((0.75, 3.3), (0.8, 3.9), (0.87, 4.9)):

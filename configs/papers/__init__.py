@@ -33,6 +33,20 @@ def tree(path: str, gamma: int, *widths: int, replacement: bool) -> Candidate:
   return Candidate('specjax.drafters.lm.load', gamma, path, options)
 
 
+def head(kind: str, path: str, gamma: int, *rules: str, **options) -> Candidate:
+  """A head on the target's features that `experiments.train` has trained."""
+  rules = tuple(f'specjax.verify.{rule}' for rule in rules)
+  return Candidate(f'specjax.drafters.{kind}.load', gamma, path, options, rules)
+
+
+# What the heads of papers need, whose layouts are not those of this project.
+OWN_HEADS = (
+  'heads for it that experiments.train has made (published ones are in other '
+  'layouts)'
+)
+MT_BENCH = 'question.jsonl of MT-Bench'
+
+
 def task(part: str, parts) -> str:
   """The part of a config that was asked for.
 

@@ -4,13 +4,15 @@
     --config.prompts.path=question.jsonl --config.prompts.chat
 
 Parts: 7b, 13b, 33b (Vicuna, A100). SpS (Vicuna-68M drafts) and PLD (prompt
-lookup) are run; the other methods of the board are not in the project. There,
-a speed-up is a ratio of means of the prompts' rates over all turns; here it is
-the ratio of total times of the first turns. The tasks of MT-Bench, one column
-there, are domains of their own here, so that column stays empty.
+lookup) need nothing else: --config.drafters="('sps', 'ngram')". Medusa and the
+EAGLEs need trained heads; REST, Hydra, Lookahead, Recycling and SAMD have no
+cell here. There, a speed-up is a ratio of means of the prompts' rates over all
+turns; here it is the ratio of total times of the first turns. The tasks of
+MT-Bench, one column there, are domains of their own here, so that column stays
+empty.
 """
 
-from configs.papers import lm, task
+from configs.papers import OWN_HEADS, head, lm, task
 from experiments.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint, Prompts
 
@@ -26,6 +28,10 @@ PARTS = ('7b', '13b', '33b')
 
 def get_config(part: str = '7b') -> Published:
   part = task(part, PARTS)
+  medusa, eagle, eagle3 = (
+    f'heads/vicuna-{part}/{kind}' for kind in ('medusa', 'eagle1', 'eagle3')
+  )
+  tree = {'beam': 10, 'nodes': 60}
   return Published(
     name=f'spec_bench_{part}',
     results=f'results/papers/spec_bench_{part}',
@@ -33,6 +39,10 @@ def get_config(part: str = '7b') -> Published:
     candidates={
       'sps': lm('double7/vicuna-68m', 7),
       'ngram': Candidate('specjax.drafters.ngram.load', 10),
+      'medusa': head('medusa', medusa, 4, 'recursive', tree=64),
+      'eagle': head('eagle', eagle, 5, 'recursive', widths=(4, 2, 2, 1, 1)),
+      'eagle2': head('eagle', eagle, 6, 'recursive', **tree),
+      'eagle3': head('eagle', eagle3, 6, 'recursive', **tree),
     },
     temperatures=(0.0,),
     prompts=Prompts(count=80),
@@ -41,7 +51,16 @@ def get_config(part: str = '7b') -> Published:
     table='Leaderboard.md',
     part={'device': 'A100', 'target': f'Vicuna-{part.upper()}-v1.3'},
     axes={'method': 'drafter'},
-    names={'method': {'SpS': 'sps', 'PLD': 'ngram'}},
+    names={
+      'method': {
+        'SpS': 'sps',
+        'PLD': 'ngram',
+        'Medusa': 'medusa',
+        'EAGLE': 'eagle',
+        'EAGLE2': 'eagle2',
+        'EAGLE3': 'eagle3',
+      }
+    },
     compared=(
       Metric('mean_accepted_tokens', 'tau'),
       *(
@@ -51,6 +70,7 @@ def get_config(part: str = '7b') -> Published:
     ),
     needs=(
       f'Vicuna-{part.upper()} v1.3 and Vicuna-68M',
+      OWN_HEADS,
       'question.jsonl of Spec-Bench',
       'an A100 or like it',
     ),

@@ -1,0 +1,25 @@
+"""Staged speculative decoding, Table 1: bytes read, relative to plain decoding.
+
+  python -m experiments.tables --config configs/papers/staged_table1.py
+
+Drafts of a model of 40M parameters, for which counts of three tokens draft.
+`specjax.drafters.cascade` drafts like that, and rows say what a draft costs in
+time; how many bytes are read is not counted.
+"""
+
+from experiments.published import Metric, Published
+
+
+def get_config() -> Published:
+  return Published(
+    name='staged_table1',
+    results='results/papers/staged_table1',
+    paper='staged',
+    table='Table 1',
+    compared=tuple(
+      Metric(f'{sampling}_{kind}')
+      for sampling in ('deterministic', 'topk')
+      for kind in ('spec', 'staged')
+    ),
+    needs=('a draft of 40M parameters for GPT-2-L, which is not published',),
+  )

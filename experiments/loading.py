@@ -1,0 +1,49 @@
+"""From a candidate of a configuration to a drafter."""
+
+import inspect
+from typing import Any
+
+from experiments.checks import resolve, resolve_policy
+from experiments.settings import Candidate
+from specjax.models import checkpoints
+
+
+def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
+  """A drafter and its parameters.
+
+  Args:
+    candidate: what to load.
+    target: the target model.
+    depth: K.
+    known: what functions are told that have such parameters: `max_length`, the
+      longest text of the run, and `target_path`, where the target is. Those
+      with a `fingerprint` are told that of the target.
+  """
+  make = resolve('candidates', candidate.load)
+
+  def drafts(inner: Candidate):
+    """What drafts for a model of this candidate, given that model."""
+    below = known | {'target_path': candidate.path}
+    return lambda model: load(inner, model, inner.gamma, below)
+
+  options = {
+    name: drafts(value) if isinstance(value, Candidate) else value
+    for name, value in candidate.options.items()
+  }
+  if isinstance(options.get('policy'), str):
+    options['policy'] = resolve_policy(options['policy'])
+  wanted = inspect.signature(make).parameters
+  told = {name: value for name, value in known.items() if name in wanted}
+  if 'fingerprint' in wanted:
+    told['fingerprint'] = checkpoints.fingerprint(known['target_path'])
+  options = told | options
+  try:
+    arguments = inspect.signature(make).bind(
+      target, depth, path=candidate.path, **options
+    )
+  except TypeError as error:
+    raise ValueError(f'candidates: {candidate.load}: {error}') from error
+  drafter, params = make(*arguments.args, **arguments.kwargs)
+  if target.layout is not None:
+    params = target.layout.put_whole(params)  # Where it is not there yet.
+  return drafter, params
