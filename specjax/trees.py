@@ -103,24 +103,21 @@ def most_accepted(
   """Parent rows of the tree that most often holds what comes, level by level.
 
   Medusa's (arXiv:2401.10774, section 3.3): a node is worth the product of the
-  accuracies on its path, and the best nodes are taken; a guess of a head is
-  taken after the better ones of the same head.
+  accuracies on its path, and the best nodes are taken. A guess of a head comes
+  after its earlier ones, which it is a draw after, even where it was measured
+  to be the better one.
 
   Args:
     accuracies: [K, R] chance that the i-th guess for place k is right.
     nodes: N, of the tree; fewer where there are no more guesses.
 
   Raises:
-    ValueError: no place, no node, or guesses that get better.
+    ValueError: no place, or no node.
   """
   if nodes < 1 or not accuracies:
     raise ValueError(
       f'a tree needs a node and a place, got {nodes} and {len(accuracies)}'
     )
-  for chances in accuracies:
-    if list(chances) != sorted(chances, reverse=True):
-      raise ValueError(f'accuracies must not increase by guess, got {chances}')
-
   def offer(path, worth):
     """A node, best first; its path is the rank of every guess."""
     chances = accuracies[len(path) - 1]
