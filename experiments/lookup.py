@@ -17,8 +17,9 @@ import numpy as np
 
 from experiments import corpus
 from experiments.data import stream_of
-from specjax.drafters import ngram, retrieval
-from specjax.drafters.retrieval import Corpus
+from specjax.drafters import ngram
+from specjax.drafting import retrieval
+from specjax.drafting.retrieval import Corpus
 from specjax.models import checkpoints
 from specjax.models.transformer import Model
 from specjax.types import Drafter

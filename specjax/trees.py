@@ -118,6 +118,7 @@ def most_accepted(
     raise ValueError(
       f'a tree needs a node and a place, got {nodes} and {len(accuracies)}'
     )
+
   def offer(path, worth):
     """A node, best first; its path is the rank of every guess."""
     chances = accuracies[len(path) - 1]

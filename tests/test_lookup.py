@@ -12,7 +12,8 @@ import pytest
 
 from experiments import corpus, lookup
 from specjax import pair
-from specjax.drafters import ngram, retrieval
+from specjax.drafters import ngram
+from specjax.drafting import retrieval
 from specjax.models import checkpoints
 from tests import models
 

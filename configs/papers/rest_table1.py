@@ -6,7 +6,7 @@
 
 Parts: codellama-7b, codellama-13b (HumanEval, one shot), vicuna-7b, vicuna-13b
 (MT-Bench). The corpus is a file of tokens, corpora/<part>.npy, see
-`specjax.drafters.retrieval.read`. REST verifies a tree of what follows all
+`specjax.drafting.retrieval.read`. REST verifies a tree of what follows all
 matches; here eight of them are merged.
 """
 

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.drafting.copies import Copies
+
 SORTED = 32  # tokens that places are sorted by; equal ones in order
 
 
@@ -24,14 +26,6 @@ class Corpus(NamedTuple):
 
   tokens: jax.Array  # [C]
   order: jax.Array  # [C] places, sorted by the `SORTED` tokens from there on
-
-
-class Copies(NamedTuple):
-  """What M places would go on with; of equal weight the first is best."""
-
-  tokens: jax.Array  # [M, K]
-  size: jax.Array  # [M] tokens that were there to copy
-  matched: jax.Array  # [M] tokens before the place that agree; 0: no place
 
 
 def sort_places(tokens: np.ndarray) -> np.ndarray:
