@@ -140,6 +140,6 @@ def get_config(part: str = 'timed') -> Experiment:
   )
   if part == 'acceptance':
     x.name, x.timed = 'drafters_acceptance', False
-    x.prompts.count = x.batch = 32
-    x.temperatures = (0.0, 1.0)
+    x.prompts.count = x.batch = 24
+    x.max_new_tokens, x.temperatures = 48, (0.0, 1.0)
   return x

@@ -29,9 +29,8 @@ from specjax.drafting.retrieval import Corpus
 from specjax.models.transformer import Model
 from specjax.types import Draft, Drafter
 
-# How much more a place counts for each further token that agrees. With 2 to 8
-# tau is the same within 2%: replays of texts of the embedded target, see
-# results/tried.md.
+# Votes of a place for each further token that agrees. With 2 to 8 tau is the
+# same within 2%, on texts of the embedded target: see results/tried.md.
 _PER_TOKEN = 4.0
 _PLACES = 16  # With 8 tau is up to 4% less, with 32 up to 2% more.
 
