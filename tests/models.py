@@ -10,6 +10,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import (
@@ -231,6 +232,23 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   ),
   'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
 }
+
+# The loop sees the shape of a draft and what is read of the target. Of drafters
+# that are alike in that one is run in every test of the loop.
+_LIKE_OTHERS = (
+  'lookup tree',
+  'lm, two more or one less',
+  'lm, expected gain',
+  'lm, dynamic tree',
+  'early exit',
+  'medusa, tree',
+  'eagle 1',
+  'eagle 3, tree',
+)
+IN_LOOPS = [
+  pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
+  for name in DRAFTERS
+]
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.
 PROMPTS = (

@@ -13,7 +13,7 @@ from specjax.models import table, transformer
 from specjax.types import Params, Spec
 from tests import models
 
-SPECULATIVE = [name for name in models.DRAFTERS if name != 'plain']
+SPECULATIVE = [name for name in models.IN_LOOPS if name != 'plain']
 GREEDY = (0.0,) * len(models.PROMPTS)
 
 
@@ -69,7 +69,7 @@ def test_greedy_texts_are_worth_comparing():
   assert any(len(text) == 40 for text in texts)
 
 
-@pytest.mark.parametrize('name', models.DRAFTERS)
+@pytest.mark.parametrize('name', models.IN_LOOPS)
 def test_greedy_rows_do_not_mind_sampled_rows(name):
   texts = models.new_tokens(sampled(name))
   assert texts[:2] == greedy(name)[:2]
@@ -79,7 +79,7 @@ def test_greedy_rows_do_not_mind_sampled_rows(name):
 # Counts
 
 
-@pytest.mark.parametrize('name', models.DRAFTERS)
+@pytest.mark.parametrize('name', models.IN_LOOPS)
 def test_counts_agree_with_one_another(name):
   state = sampled(name)
   counts = jax.device_get(state.counts)

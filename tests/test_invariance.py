@@ -150,7 +150,7 @@ def consumed(spec, params, state, steps=4, parts=generate.PARTS):
   return keys.consumed(step, params, state, steps)
 
 
-@pytest.mark.parametrize('name', models.DRAFTERS)
+@pytest.mark.parametrize('name', models.IN_LOOPS)
 def test_no_key_is_consumed_twice(name):
   """By any row, for any purpose, in any step."""
   steps, state = 4, models.begin(name)
