@@ -197,7 +197,8 @@ def test_the_most_accepted_tree_is_that_of_brute_force(nodes):
 def folder(tmp_path_factory):
   """Heads for the usual target, whose fingerprint is 'right'."""
   place = tmp_path_factory.mktemp('heads')
-  guesses = {'hits': [[6, 3, 1], [4, 2, 2], [2, 1, 1]], 'counted': [10] * 3}
+  # By chance the third guess of the second head was right more often.
+  guesses = {'hits': [[6, 3, 1], [4, 2, 3], [2, 1, 1]], 'counted': [10] * 3}
   for name, trained in (
     ('medusa', models.MEDUSA),
     ('eagle', models.EAGLE_3),
