@@ -21,6 +21,7 @@ from experiments.evidence import (
   where_of,
 )
 from specjax import metrics, theory, trees
+from specjax.drafters import medusa
 
 MANY, TIMED = 'drafters/acceptance', 'drafters/timed'
 DIVERGENCES = 'embedded/divergences'
@@ -200,13 +201,31 @@ def total_variation_is_not_best(rows: Rows) -> Iterator[Evidence]:
         yield from steps(mine, 'drafter', (own, name), TAU, _PLACE)
 
 
-def expected_of_heads(row: dict) -> float:
-  """1 and the chance of every node, by the accuracies of the heads."""
-  guesses = row['guesses'][: row['gamma']]
-  parents = range(row['gamma'])
+def _counts_of_heads(row: dict) -> tuple[np.ndarray, np.ndarray]:
+  """Hits [K, R] and places [K, 1], those of the row's domain if known."""
+  known = row['guesses']
+  known = known.get('domains', {}).get(row['domain'], known)
+  depth = row['gamma']
+  return np.array(known['hits'])[:depth], np.array(known['counted'])[
+    :depth, None
+  ]
+
+
+def expected_of_heads(row: dict) -> tuple[float, np.ndarray]:
+  """1 and the chance of every node, by the accuracies of the heads.
+
+  Returns:
+    The number, and [metrics.RESAMPLES] where the hits are drawn anew.
+  """
+  parents = tuple(range(row['gamma']))
   if (row['options'] or {}).get('tree'):
-    parents = trees.most_accepted(guesses, row['options']['tree'])
-  return theory.tree_tokens(parents, guesses)
+    accuracies = medusa.accuracies(row['guesses'])[: row['gamma']]
+    parents = trees.most_accepted(accuracies, row['options']['tree'])
+  hits, counted = _counts_of_heads(row)
+  shape = (metrics.RESAMPLES, *hits.shape)
+  drawn = np.random.default_rng(2).binomial(counted, hits / counted, shape)
+  tokens = [theory.tree_tokens(parents, x / counted) for x in (hits, *drawn)]
+  return tokens[0], np.array(tokens[1:])
 
 
 def product_of_heads(rows: Rows) -> Iterator[Evidence]:
@@ -214,14 +233,14 @@ def product_of_heads(rows: Rows) -> Iterator[Evidence]:
   for row in pick(_exact(rows), temperature=0.0):
     if not row.get('guesses'):
       continue
-    expected = expected_of_heads(row)
+    value, draws = expected_of_heads(row)
 
-    def deviation(tokens, calls, expected=expected):
-      return tokens / calls / expected - 1
+    def deviation(tokens, calls, value=value, draws=draws):
+      return tokens / calls / (draws if np.ndim(tokens) else value) - 1
 
     place = {k: row[k] for k in (*_PLACE, 'drafter')}
     yield Evidence(
-      where_of(place, f'tau {row["tau"]:.2f}, expected {expected:.2f}'),
+      where_of(place, f'tau {row["tau"]:.2f}, expected {value:.2f}'),
       metrics.estimate(deviation, *(row[name] for name in TAU)),
       units=row['prompts'],
       within=MARGIN,

@@ -202,7 +202,7 @@ CLAIMS = (
     "Medusa's tau is 1 and the sum of the products of the heads' "
     f'accuracies, within {claims.MARGIN:.0%}',
     'arXiv:2401.10774, section 3.3',
-    'tau over that sum, less 1',
+    'tau over that sum, less 1; both are drawn anew for the interval',
     drafters.product_of_heads,
   ),
   Claim(

@@ -42,16 +42,17 @@ def training(candidate: Candidate) -> dict | None:
   }
 
 
-def guesses(candidate: Candidate) -> list[list[float]] | None:
-  """Share [K, R] of held-out places that the i-th guess of head k got right.
+def guesses(candidate: Candidate) -> dict | None:
+  """How often guesses of heads were right on held-out text.
 
-  None where the weights are no heads, or do not say it.
+  Returns:
+    `hits` [K, R] of the i-th guess of head k in `counted` [K] places, in all
+    and by `domains`; None where the weights are no heads, or do not say it.
   """
   config = _read(candidate.path, 'config.json') if candidate.path else {}
   if 'hits' not in config:
     return None
-  heads = zip(config['hits'], config['counted'], strict=True)
-  return [[hit / counted for hit in hits] for hits, counted in heads]
+  return {k: config[k] for k in ('hits', 'counted', 'domains') if k in config}
 
 
 def describe(candidate: Candidate, params: Any) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def describe(candidate: Candidate, params: Any) -> dict[str, Any]:
 
   Returns:
     `load`, `options`, `parameters` (numbers in its arrays), `bytes` of these,
-    `training`, and `guesses`: of heads, see there.
+    `training` and `guesses`, see there.
   """
   leaves = jax.tree.leaves(params)
   return {

@@ -294,7 +294,7 @@ def test_what_training_cost_is_added_up(tmp_path):
     'together': 5,
     'machine': 'abacus and slide rule',
   }
-  assert found['guesses'] == [[0.5, 0.25]]
+  assert found['guesses'] == {'hits': [[6, 3]], 'counted': [12]}
   # As they come back from a file of rows.
   assert found['options']['widths'] == [2, 2]
   assert found['options']['inner']['load'] == 'x.load'

@@ -95,26 +95,41 @@ def test_acceptance_drops_once():
   assert list(verdicts(claims.drops_once(rows)).values()) == [UNDECIDED, FAILS]
 
 
-def heads(calls, tree=0):
+def heads(calls, tree=0, counted=10**6, **more):
   """Accuracies 1/2 and 1/4: 1 + 1/2 + 1/8 tokens of a chain of two."""
-  guesses = [[0.5, 0.2], [0.25, 0.1], [0.9, 0.1]]
+  shares = [[0.5, 0.2], [0.25, 0.1], [0.9, 0.1]]
+  hits = [[int(x * counted) for x in row] for row in shares]
+  guesses = {'hits': hits, 'counted': [counted] * 3} | more
   options = {'tree': tree} if tree else {}
   name = 'medusa tree' if tree else 'medusa'
   return row(name, calls, guesses=guesses, options=options)
 
 
 def test_tokens_of_heads():
-  chain, tree = heads(5), heads(4, tree=3)
-  assert claims.expected_of_heads(chain) == pytest.approx(1.625)
+  value, draws = claims.expected_of_heads(heads(5))
+  assert value == pytest.approx(1.625)
+  assert draws == pytest.approx(1.625, abs=0.01)
   # The three best nodes: 1/2, 1/5, 1/8.
-  assert claims.expected_of_heads(tree) == pytest.approx(1.825)
-  (found,) = claims.product_of_heads({claims.MANY: [chain]})
+  value, _ = claims.expected_of_heads(heads(4, tree=3))
+  assert value == pytest.approx(1.825)
+  (found,) = claims.product_of_heads({claims.MANY: [heads(5)]})
   assert found.found.value == pytest.approx(1.6 / 1.625 - 1)
   assert found.verdict == HOLDS
   (found,) = claims.product_of_heads({claims.MANY: [heads(4)]})
   assert found.verdict == FAILS
+  # What was counted in a few places only is as uncertain.
+  (found,) = claims.product_of_heads({claims.MANY: [heads(5, counted=20)]})
+  assert found.verdict == UNDECIDED
   warm = heads(5) | {'temperature': 1.0}
   assert not list(claims.product_of_heads({claims.MANY: [warm, row('ngram')]}))
+
+
+def test_heads_are_as_good_as_in_the_domain():
+  code = {'hits': [[8, 0], [0, 0], [0, 0]], 'counted': [10] * 3}
+  own = heads(5, domains={'code': code})
+  assert claims.expected_of_heads(own)[0] == pytest.approx(1.8)
+  other = own | {'domain': 'structured'}
+  assert claims.expected_of_heads(other)[0] == pytest.approx(1.625)
 
 
 def test_costs_are_compared_turn_by_turn():

@@ -9,6 +9,7 @@ model's here: it would cost a small target more bytes than all the rest.
 """
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -135,9 +136,16 @@ def trainable(target: Model, count: int = 4) -> Trainable:
 
 
 def accuracies(config: dict[str, Any]) -> list[list[float]]:
-  """Share [K, R] of held-out places that the i-th guess of a head got right."""
+  """Share [K, R] of held-out places that the i-th guess of a head got right.
+
+  No guess has more than a better one of its head: where more were counted,
+  that is chance.
+  """
   rows = zip(config['hits'], config['counted'], strict=True)
-  return [[hit / counted for hit in hits] for hits, counted in rows]
+  return [
+    [hit / counted for hit in itertools.accumulate(hits, min)]
+    for hits, counted in rows
+  ]
 
 
 def load(
