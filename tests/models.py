@@ -22,9 +22,8 @@ from specjax.drafters import (
   medusa,
   ngram,
   plain,
-  retrieval,
 )
-from specjax.drafting import dynamic_tree, policies, static_tree
+from specjax.drafting import dynamic_tree, policies, retrieval, static_tree
 from specjax.models import quantize, transformer
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
