@@ -8,10 +8,14 @@ The first layers draft, and a norm and a low-rank adapter of their own stand
 before the target's output layer (as LayerSkip, arXiv:2404.16710, and Kangaroo,
 arXiv:2404.18911; the target stays as it is). The exit after one layer is
 runs/early_exit_1/weights, and what it accepted at each checkpoint is
-runs/early_exit_1/head.jsonl. Half of the windows are the target's
-own text: that in runs/embedded_pair where `configs/embedded_pair.py` left it,
-written otherwise.
-`--config.quick` shows that it runs.
+runs/early_exit_1/head.jsonl. Half of the windows are the target's own
+text: that in runs/embedded_pair where `configs/embedded_pair.py` left it,
+written otherwise. `--config.quick` shows that it runs.
+
+Two cores of an AMD EPYC (Zen 4), Python 3.11.7, beside other work: 1 minute
+each. At the end, on 12 held-out prompts of three domains, K = 4, token
+verification, 48 new tokens: tau 1.77 at T = 0 and 2.13 at T = 1 after one
+layer, 2.22 and 2.36 after two.
 """
 
 from experiments.recipes import Heads, Optimization

@@ -14,7 +14,6 @@ from experiments import prompts
 from experiments.corpus import DOMAINS
 from experiments.recipes import HeldOut
 from specjax import generate, sampling, verify
-from specjax.drafters import plain
 from specjax.models.transformer import Model
 from specjax.types import Drafter, Params, Spec, SpecState
 
@@ -80,12 +79,17 @@ class Trial:
       }
     return found
 
-  def write(self) -> dict[str, np.ndarray]:
-    """Each prompt with the target's greedy text behind it, by domain."""
-    greedy = dataclasses.replace(self.x, temperatures=(0.0,))
-    state = dataclasses.replace(self, x=greedy).decode(plain.make(), None)
+  def write(self, drafter: Drafter, params: Any) -> dict[str, np.ndarray]:
+    """Each prompt with what the target writes behind it, by domain.
+
+    At the lowest temperature. The rule is exact, so that is the target's text
+    whoever drafts; with the drafter of the reports nothing is compiled anew.
+    """
+    count = sum(len(texts) for texts in self.texts.values())
+    begin = count * int(np.argmin(self.x.temperatures))
     length = self.x.prompt_length + self.x.new_tokens
-    tokens = np.asarray(state.tokens[:, :length])
+    state = self.decode(drafter, params)
+    tokens = np.asarray(state.tokens[begin : begin + count, :length])
     ends = np.cumsum([len(texts) for texts in self.texts.values()])
     return dict(zip(self.texts, np.split(tokens, ends[:-1]), strict=True))
 

@@ -29,7 +29,7 @@ from specjax.drafting import heads
 from specjax.drafting.heads import Seen, Trainable
 from specjax.models import checkpoints, transformer
 from specjax.models.transformer import Model
-from specjax.types import Params
+from specjax.types import Drafter, Params
 
 
 def check(x: Heads) -> None:
@@ -119,8 +119,10 @@ def batches(m: Material) -> Callable[[int, Any], dict[str, Any]]:
   return batch
 
 
-def measure(head: Trainable, trial: Trial, params: Any) -> dict[str, Any]:
-  """What a head measures of itself, in the greedy text of held-out prompts.
+def measure(
+  head: Trainable, trial: Trial, drafter: Drafter, params: Any
+) -> dict[str, Any]:
+  """What a head measures of itself, in the target's text of held-out prompts.
 
   Only places behind the prompts count: what a head is asked while drafting.
 
@@ -137,7 +139,7 @@ def measure(head: Trainable, trial: Trial, params: Any) -> dict[str, Any]:
     return head.measure(weights, Seen(*(part[:, begin:] for part in seen)))
 
   found = {}
-  for domain, texts in trial.write().items():
+  for domain, texts in trial.write(drafter, params).items():
     made = sums(Params(trial.weights, params), texts)
     found[domain] = jax.tree.map(np.asarray, jax.device_get(made))
   whole = jax.tree.map(lambda *parts: sum(parts), *found.values())
@@ -168,7 +170,7 @@ def main(x: Heads) -> None:
   if not path.exists():
     config = {
       **head.config,
-      **measure(head, trial, params),
+      **measure(head, trial, drafter, params),
       'target': checkpoints.fingerprint(x.target),
       'training': ledger.cost(folder, ('head', x.optimization, 1)),
     }
