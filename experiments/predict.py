@@ -80,7 +80,7 @@ class Predictor:
     x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
     x.results = x.results or f'{results.default_folder(x)}-predict'
     self.x = x
-    self.runner = run.Runner(x)
+    self.runner = run.Runner(x, replay.refuse_features)
     self.built, self.folder = self.runner.built, self.runner.folder
     self.groups = [
       (domain, t) for domain in self.runner.prompts for t in x.temperatures

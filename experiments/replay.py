@@ -8,9 +8,9 @@ every draft length, in expectation over its coins (`theory.expected_calls`).
 A drawn draft has one law of each place, whatever was drafted before it: a
 model's law of the next token, given the text. One drafted token a place tells
 all. Where that does not hold, as for features that a draft predicts for
-itself, the prediction is off, and the loop beside it shows by how much. Chosen
-tokens depend on where their draft began, so a whole draft is made from every
-place and compared with what the target wrote.
+itself, a drafter is refused. Chosen tokens depend on where their draft began,
+so a whole draft is made from every place and compared with what the target
+wrote.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import measure
-from experiments.build import Method
+from experiments.build import Built, Method
 from specjax import generate, theory, verify
 from specjax.types import Spec
 
@@ -164,6 +164,22 @@ def watch_method(method: Method, job: measure.Job) -> list[Watched]:
   if not is_drawn(method.spec, method.params, job):
     return watch(method.spec, method.params, job, False)
   return watch(method.single, method.single_params, job, True)
+
+
+def refuse_features(built: Built) -> None:
+  """Refuses drafters whose law depends on where their draft began.
+
+  Raises:
+    ValueError: one reads features of the target, which it predicts on its own
+      from there on.
+  """
+  for method in built.methods:
+    if method.spec.drafter.taps:
+      raise ValueError(
+        f'candidates: {method.drafter!r} reads features of the target, so what '
+        'it says of a place depends on where its draft began, and cannot be '
+        'replayed: leave it out, or use experiments.run'
+      )
 
 
 def refuse_stops(method: Method, job: measure.Job) -> None:

@@ -9,6 +9,7 @@ as they are made; the same command goes on where it was stopped.
 import json
 import resource
 import sys
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -57,10 +58,19 @@ def singles(methods) -> dict:
 class Runner:
   """One experiment in one process."""
 
-  def __init__(self, x: Experiment):
-    """Checks and loads everything, and only then opens the folder."""
+  def __init__(
+    self, x: Experiment, refuse: Callable[[Built], None] | None = None
+  ):
+    """Checks and loads everything, and only then opens the folder.
+
+    Args:
+      x: the experiment.
+      refuse: raises where it cannot do with what was loaded.
+    """
     self.x = x
     self.built: Built = build(x)
+    if refuse is not None:
+      refuse(self.built)
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
     for domain, texts in self.prompts.items():
       if x.batch > len(texts):

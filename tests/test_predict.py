@@ -115,6 +115,14 @@ def test_drafts_that_stop_are_refused(drafted, monkeypatch):
     replay.refuse_stops(method, None)
 
 
+def test_drafts_from_features_are_refused():
+  drafter = types.SimpleNamespace(taps=(0,))
+  spec = types.SimpleNamespace(drafter=drafter)
+  method = types.SimpleNamespace(spec=spec, drafter='eagle')
+  with pytest.raises(ValueError, match="'eagle' reads features of the target"):
+    replay.refuse_features(types.SimpleNamespace(methods=(method,)))
+
+
 def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
   x = experiment(folder, drafters=('draft', 'ngram'), results=str(tmp_path))
   predictor = predict.Predictor(x)
