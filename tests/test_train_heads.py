@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from experiments import distill, held_out, kinds, ledger, material, train_heads
+from experiments import (
+  distill,
+  divergences,
+  held_out,
+  kinds,
+  ledger,
+  material,
+  train_heads,
+)
+from experiments.optimize import Record
 from experiments.recipes import (
   Distillation,
   Heads,
@@ -280,6 +289,36 @@ def test_drafts_that_learn_from_their_own_text_resume(root, monkeypatch):
   shutil.rmtree(texts / '000002')
   with pytest.raises(ValueError, match='000002 is missing'):
     kinds.own_text(lesson)(3, {'forward_kl': None})
+
+
+def test_each_draft_learns_from_its_own_windows():
+  model = tiny.model(32, 1, 64)
+  params = model.init(jax.random.key(0))
+  drafts = {'a': model.init(jax.random.key(1))}
+  drafts['b'] = drafts['a']
+  both = {name: divergences.forward_kl for name in drafts}
+  loss = jax.jit(distill.divergence_loss(model, model, both))
+  tokens = np.random.default_rng(0).integers(64, size=(2, 2, 9))
+  apart = loss(drafts, params, tokens)
+  assert apart['a'] != apart['b']
+  for name, windows in zip('ab', tokens, strict=True):
+    same = loss(drafts, params, np.stack([windows, windows]))
+    assert same['a'] == same['b'] == apart[name]
+
+
+def test_a_record_forgets_what_is_done_again(tmp_path):
+  record = Record(tmp_path / 'x.jsonl', 0)
+  for step, seconds in ((3, 5.0), (6, 9.0)):
+    record.seconds = seconds
+    record.write(step, 1.0, {'tau': step})
+  again = Record(tmp_path / 'x.jsonl', 3)
+  assert again.seconds == 5
+  again.write(6, 2.0, {})
+  found = lines(tmp_path / 'x.jsonl')
+  assert [(line['step'], line['loss']) for line in found] == [
+    (3, 1.0),
+    (6, 2.0),
+  ]
 
 
 @pytest.mark.slow
