@@ -274,11 +274,11 @@ def build(x: Experiment) -> Built:
   devices.check_memory(x, predict(x, described, texts))
   chosen = candidates(x)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
-  target = described['target'].model
-  if layout is not None:
-    target = transformer.place(target, layout)
   prompt = max(len(t) for found in texts.values() for t in found.texts)
   longest = prompt + x.max_new_tokens
+  target = checkpoints.describe(x.target.path, max_length=longest).model
+  if layout is not None:
+    target = transformer.place(target, layout)
   known = {'max_length': longest, 'target_path': x.target.path}
   drafts = {
     (name, gamma): load(candidate, target, gamma, known)

@@ -83,7 +83,7 @@ def token_streams(
       for document in tqdm(documents, f'tokens of {domain}'):
         ids = tokenizer.encode(document.text)
         streams.setdefault(stream_of(document), []).append(
-          np.array(end + ids, np.uint16)
+          np.array(end + ids, np.uint32)
         )
     arrays = {k: np.concatenate(v) for k, v in streams.items()}
     part = path.with_name('tokens.part.npz')

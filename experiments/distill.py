@@ -160,6 +160,7 @@ class Grid:
     path = self.folder / 'drafts' / name
     if not path.exists():
       checkpoints.save(path, self.draft, params, self.material.tokenizer)
+    if not (path / TRAINING).exists():
       (path / TRAINING).write_text(json.dumps(cost, indent=2) + '\n')
     return path
 

@@ -33,6 +33,11 @@ def gather(x: Distillation | Heads) -> Material:
       made with another tokenizer.
   """
   target, weights = checkpoints.load(x.target)
+  if target.config.encoder is not None:
+    raise ValueError(
+      f'target: {x.target} is an encoder-decoder, which has no text of its own '
+      'to learn from: drafters are trained for decoders alone'
+    )
   tokenizer = checkpoints.load_tokenizer(x.target)
   folder = pathlib.Path(x.data)
   folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +95,7 @@ def write_texts(
       state = generate.generate(Params(params, None), state, length, spec=spec)
       path.parent.mkdir(parents=True, exist_ok=True)
       part = path.with_name('part.npy')
-      np.save(part, np.asarray(state.tokens[:, :length], np.uint16))
+      np.save(part, np.asarray(state.tokens[:, :length], np.uint32))
       part.rename(path)
     texts.append(np.load(path))
   return np.concatenate(texts)

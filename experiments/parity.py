@@ -8,6 +8,7 @@ and what a tie is. The exit status is 1 where there are bugs.
 """
 
 import dataclasses
+import functools
 import json
 import sys
 
@@ -193,17 +194,27 @@ class Comparison:
 
 
 def _cast_target(built: Built, name: str) -> Built:
-  """The same with all parameters in a dtype; the target has one copy."""
-  target = against.cast(built.plain_params.target, name)
+  """The same with all parameters in a dtype; a target has one copy."""
+
+  @functools.cache
+  def cast(place: int):
+    return against.cast(weights[place], name)
+
+  # Whole, or in blocks: each of the two once.
+  weights = {id(built.plain_params.target): built.plain_params.target}
+  weights |= {id(m.params.target): m.params.target for m in built.methods}
   methods = [
     dataclasses.replace(
-      method, params=Params(target, against.cast(method.params.drafter, name))
+      method,
+      params=Params(
+        cast(id(method.params.target)),
+        against.cast(method.params.drafter, name),
+      ),
     )
     for method in built.methods
   ]
-  return dataclasses.replace(
-    built, plain_params=Params(target, None), methods=tuple(methods)
-  )
+  plain = Params(cast(id(built.plain_params.target)), None)
+  return dataclasses.replace(built, plain_params=plain, methods=tuple(methods))
 
 
 _CELLS = 'drafter', 'verifier', 'gamma', 'domain', 'against', 'dtype', 'batch'

@@ -53,8 +53,15 @@ def same_types(new, old):
 
 
 def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
-  """A draft with indices as the loop has them, and the drafter's state."""
+  """A draft with indices as the loop has them, and the drafter's state.
+
+  A law that is no number says nothing: as 0 it is accepted by no rule, and
+  leaves p as it is.
+  """
   draft, memory = drafter.propose(params, memory, ctx, key)
+  if draft.probs is not None:
+    probs = jnp.where(jnp.isnan(draft.probs), 0, draft.probs)
+    draft = draft._replace(probs=probs)
   draft = draft._replace(
     tokens=draft.tokens.astype(jnp.int32),
     parents=draft.parents.astype(jnp.int32),

@@ -93,6 +93,7 @@ def test_a_small_step_down_the_slope_decreases_each(p, q):
   log_q = logits_of(q)
   values, gradients = EVALUATE(logits_of(p), log_q)
   for i, gradient in enumerate(np.asarray(gradients)):
-    if values[i] > 0.05:
+    # By less than float32 sees where the slope is nearly none.
+    if values[i] > 0.05 and (gradient**2).sum() > 1e-3:
       after = EVALUATE(logits_of(p), log_q - 0.05 * gradient)[0][i]
       assert after < values[i]

@@ -81,6 +81,7 @@ def walk(head: Head) -> Walker:
     features, flight = head.forward(
       params, tokens, features, at, kept.cache[0], used, sees, block[0], row
     )
+    features = features.astype(kept.feature.dtype)
     return Step(head.logits(params, features), features, (flight,))
 
   def commit(params, kept, block, ctx, verdict, hidden):
@@ -98,6 +99,7 @@ def walk(head: Head) -> Walker:
     # Fewer than were accepted where the text ended; none in a finished row.
     new = ctx.length - kept.length
     last = features[jnp.arange(batch), jnp.maximum(new - 1, 0)]
+    last = last.astype(kept.feature.dtype)
     feature = jnp.where(new[:, None] > 0, last, kept.feature)
     return Kept(cache, feature, ctx.length + 0)
 
@@ -153,6 +155,11 @@ def trainable(
   spread = tuple(sorted({0, layers // 2, layers - 1}))
   taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
   heads.check_taps(layers, taps)
+  if version == 1 and taps != (layers - 1,):
+    raise ValueError(
+      f'taps {taps}: version 1 reads one layer, the last ({layers - 1}); leave '
+      'them out, or use version 3'
+    )
   head = Head(target, Sizes(version, taps, **sizes))
   loss = _loss_of_tokens if version == 3 else _loss_of_features
   return Trainable(

@@ -87,6 +87,16 @@ def walk(target: Model, count: int) -> Walker:
   return Walker(init, start, feed, commit, taps=(target.config.num_layers - 1,))
 
 
+def _check_depth(depth: int, count: int) -> int:
+  """The depth; a ValueError where there are not so many heads."""
+  if depth > count:
+    raise ValueError(
+      f'a draft of depth {depth} is deeper than the {count} heads: choose a '
+      f'gamma of at most {count}, or train more'
+    )
+  return depth
+
+
 def trainable(target: Model, count: int = 4) -> Trainable:
   """Heads to train, for places 1 to `count` ahead.
 
@@ -130,7 +140,7 @@ def trainable(target: Model, count: int = 4) -> Trainable:
     walker.taps,
     init,
     loss,
-    lambda depth: chain.make(walker, depth),
+    lambda depth: chain.make(walker, _check_depth(depth, count)),
     measure,
   )
 
@@ -170,16 +180,14 @@ def load(
   Raises:
     ValueError: a tree deeper than the heads, or no such heads.
   """
+  if tree and options.get('parents'):
+    raise ValueError('tree and parents are both given: choose one of them')
   if tree:
     config = heads.read_config(path, KIND)
     options['parents'] = trees.most_accepted(accuracies(config)[:depth], tree)
   shape.read(options)
   config, params = heads.read(path, KIND, fingerprint)
-  if depth > config['count']:
-    raise ValueError(
-      f'a draft of depth {depth} is deeper than the {config["count"]} heads of '
-      f'{path}: choose a gamma of at most {config["count"]}, or train more'
-    )
+  _check_depth(depth, config['count'])
   walker = walk(target, config['count'])
   width = target.config.width
   need = {'residual': jnp.empty((width, config['count'] * width))}

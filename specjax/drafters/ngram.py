@@ -14,8 +14,8 @@ raise tau by up to a tenth, a second candidate by 4 to 7%, and a reference text
 of the same kind by 9 to 26%; at temperature 1, where the text itself hardly
 helps, by 10 to 18%. `configs/embedded_tables.py:lookup` measures it.
 
-Copied tokens are chosen, not drawn, so `probs` is None. Without a match
-nothing is proposed. Nothing is remembered but the text.
+Copied tokens are chosen, not drawn, so `probs` is None. Without a match none
+is proposed. Nothing is remembered but the text.
 """
 
 import functools
@@ -47,10 +47,10 @@ def look_up(tokens, length, depth: int, longest: int, places: int = 1):
     length: committed tokens.
     depth: K, tokens to copy.
     longest: longest suffix that is looked for; shorter ones are tried too.
-    places: how many matches.
+    places: how many matches; S where these are fewer.
 
   Returns:
-    Copies of so many places, or S where these are fewer.
+    Copies of so many places.
   """
   slots = tokens.shape[0]
   place = jnp.arange(slots)

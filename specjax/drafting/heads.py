@@ -77,6 +77,10 @@ def check_taps(layers: int, taps: tuple[int, ...]) -> None:
       f'taps {tuple(taps)} name layers that do not exist: the target has '
       f'{layers}, 0 to {layers - 1}'
     )
+  if sorted({*taps}) != list(taps):
+    raise ValueError(
+      f'taps {tuple(taps)} must be in the order of the layers, each once'
+    )
 
 
 def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:

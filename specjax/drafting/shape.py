@@ -100,6 +100,7 @@ def build(walker: Walker, depth: int, options: Mapping[str, Any]) -> Drafter:
     parents = trees.branching(widths)
     return static_tree.make(walker, parents, shape.replacement)
   if shape.parents:
+    static_tree.levels_of(tuple(shape.parents))  # Refuses what is no tree.
     parents = cut(tuple(shape.parents), depth)
     return static_tree.make(walker, parents, shape.replacement)
   return chain.make(walker, depth, shape.policy)
