@@ -87,7 +87,7 @@ def test_the_shipped_files_are_small():
 
   folder = pathlib.Path(pair.path('target')).parent
   total = sum(p.stat().st_size for p in folder.rglob('*') if p.is_file())
-  assert total <= 32e6
+  assert total <= 48e6  # 16 of them heads and distilled drafts
 
 
 def test_unknown_model_is_refused_with_the_known():
