@@ -214,8 +214,9 @@ def tau_against_cost(rows: list[dict]) -> Figure:
   if not shown:
     return figures.empty(rows, note)
   shown = comparison.best(shown)
+  height = 2.4 + 0.05 * len(figures.distinct(shown, 'drafter'))
   figure, panels = figures.panels(
-    shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.8
+    shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', height
   )
   for axes, cells in panels:
     for row in cells:
@@ -225,10 +226,14 @@ def tau_against_cost(rows: list[dict]) -> Figure:
         figures.errors(row, 'tau'),
         linestyle='none',
         elinewidth=0.6,
-        label=figures.name(row, shown, gamma=False),
+        label=figures.plain(
+          row['drafter'] + ('' if row['lossless'] else ', lossy')
+        ),
         **figures.look(row, shown),
       )
     axes.set_ylim(bottom=1)
+    # Costs next to nothing may come out negative.
+    axes.set_xscale('symlog', linthresh=0.1)
   return figures.finish(
     figure,
     rows,

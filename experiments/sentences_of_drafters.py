@@ -84,10 +84,11 @@ def drafters(rows: Rows) -> str:
       'without weights beside the target: '
       f'{_by_temperature(free, _by_speed, _named)}'
     )
+  light = [r for r in there if r['gamma'] * r['c'] < 1]
   items.append(
-    'the most tokens a call: '
+    'the most tokens a call, where a draft costs less than a plain step: '
     + _by_temperature(
-      there,
+      light,
       lambda r: r['tau'],
       lambda r: f'{r["drafter"]} {r["tau"]:.2f} (speed-up {r["speedup"]:.2f})',
     )

@@ -131,6 +131,7 @@ def test_which_drafter_when():
     timed('ngram', 1.2, tau=1.5, parameters=0),
     timed('exit', 0.9, tau=1.1, parameters=0),
     timed('cheat', 3.0, lossless=False),
+    timed('heavy', 0.9, tau=9.0, c=1.5),
     timed('ngram', 1.7, domain='structured', parameters=0),
     timed('draft', 1.0, domain='structured', tau=3.0, v=2.0),
   ]
@@ -146,5 +147,5 @@ def test_which_drafter_when():
   assert '1.10 to 2.00 plain steps' in scored
   # 3 tokens for 1 + 2 * 0.1 plain steps.
   assert 'draft 2.50 on code' in scored
-  assert never.endswith('in no table: exit')
+  assert never.endswith('in no table: exit, heavy')
   assert 'cheat' not in said
