@@ -26,6 +26,9 @@ to six tokens are those of draft-128: constant, and by the policies of
                           from the text that models are trained on, too
   cascade                 draft-64, for which ngram drafts
   int8                    weights in eight bits, those of the target itself, too
+
+Medusa's tree and `distilled` were chosen by other windows of the same held-out
+documents, which no weights were trained on.
 """
 
 import pathlib
