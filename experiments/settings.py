@@ -244,7 +244,7 @@ class Certificate:
       acceptance this many times as large.
     seed: of the loops' keys.
     results: folder for rows and summary.
-    quick: fewer loops; every enumeration all the same.
+    quick: fewer loops; every enumeration but those of trained heads.
   """
 
   name: str = 'certify'

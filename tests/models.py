@@ -248,6 +248,20 @@ IN_LOOPS = [
   pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
   for name in DRAFTERS
 ]
+# The laws are tested of the drafts themselves, which two of these share with
+# drafters beside them: a policy that stops, and a dynamic tree.
+_DRAFT_LIKE_OTHERS = ('lm, two more or one less', 'lm, dynamic tree')
+
+
+def in_laws(names):
+  """Names of drafters to test a law of."""
+  return [
+    pytest.param(name, marks=pytest.mark.slow)
+    if name in _DRAFT_LIKE_OTHERS
+    else name
+    for name in names
+  ]
+
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.
 PROMPTS = (
