@@ -99,7 +99,7 @@ def run(folder, mesh: Mesh, drafter: str, dtype: str) -> dict:
     )
     if own is not None:
       found['draft'] = check_bytes(
-        draft.config, layout.for_draft, mesh, own, state.drafter
+        draft.config, layout.for_draft, mesh, own, state.drafter.kept
       )
     found['placed'] = lies_as(state, layout.of_state(state))
   # A compiled program takes arrays that lie as it was made for, or none.

@@ -53,6 +53,7 @@ def drafts(inner, rule=None):
 # Law 1: what a level promises is what the levels below it leave.
 
 
+@pytest.mark.slow
 def test_tokens_are_drawn_from_the_small_model_under_a_tree():
   assert min(laws.p_values(drafts(TREE))) > LEVEL
 

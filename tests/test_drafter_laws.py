@@ -40,6 +40,13 @@ DRAWING = tuple(name for name in models.DRAFTERS if name not in CHOOSING)
 ROWS = 512
 ROUNDS = 16
 LEVEL = 1e-4 / (2 * len(DRAWING))
+# How tokens are drawn is a matter of the shape, and tested of one walker each.
+SHAPES = [
+  pytest.param(name, marks=pytest.mark.slow)
+  if name.startswith(('eagle', 'early exit', 'lm, '))
+  else name
+  for name in DRAWING
+]
 NONE = sampling.History()
 
 
@@ -111,12 +118,12 @@ def p_values(draft: Draft):
 # Laws 1 and 2
 
 
-@pytest.mark.parametrize('name', models.in_laws(DRAWING))
+@pytest.mark.parametrize('name', SHAPES)
 def test_tokens_were_drawn_from_their_probabilities(name):
   assert min(p_values(drafts(name))) > LEVEL
 
 
-@pytest.mark.parametrize('name', models.in_laws(DRAWING))
+@pytest.mark.parametrize('name', SHAPES)
 def test_probabilities_are_laws(name):
   probs = drafts(name).probs
   exists = np.arange(probs.shape[1]) < drafts(name).size[:, None]

@@ -64,7 +64,9 @@ def look_up(tokens, length, depth: int, longest: int, places: int = 1):
     matched += agree
   earlier = place < length - 1
   rank = jnp.where(earlier & (matched > 0), matched * slots + place, -1)
-  best = jax.lax.top_k(rank, min(places, slots))[0]
+  # A compiler leaves a maximum on the device that has the row, and no top_k.
+  few = min(places, slots)
+  best = rank.max()[None] if few == 1 else jax.lax.top_k(rank, few)[0]
   begin = jnp.where(best >= 0, best % slots + 1, length)
   index = jnp.minimum(begin[:, None] + jnp.arange(depth), slots - 1)
   return Copies(
@@ -90,15 +92,14 @@ def draft_row(
     corpus: reference text, or None.
     tokens: [S].
     length: committed tokens.
-    depth: as for `make`, and so are all others.
-    longest: likewise.
-    candidates: likewise.
-    places: likewise.
+    depth: as for `make`, and so are `longest`, `candidates` and `places`.
   """
   chain = candidates == 1
   if places is None:
     places = 1 if chain and corpus is None else _PLACES
   copies = look_up(tokens, length, depth, longest, places)
+  if places == 1 and chain and corpus is None:
+    return copies.tokens[0], jnp.arange(depth, dtype=jnp.int32), copies.size[0]
   weight = _PER_TOKEN ** (copies.matched - longest).astype(jnp.float32)
   if corpus is not None:
     more = retrieval.look_up(corpus, tokens, length, depth, longest, places)
@@ -185,9 +186,7 @@ def load(
     target: the target model.
     depth: K.
     path: of no meaning: there are no weights.
-    longest: see `make`.
-    candidates: likewise.
-    places: likewise.
+    longest: see `make`, also for `candidates` and `places`.
     corpus: a file of reference text, see `retrieval.read`; empty for none.
 
   Raises:

@@ -111,7 +111,7 @@ def block_accept(draft: Draft, scores: Scores) -> jax.Array:
     reverse=True,
     unroll=min(nodes + 1, 16),
   )
-  return quotient(stays[1:], stays[:-1])
+  return jnp.minimum(quotient(stays[1:], stays[:-1]), 1)
 
 
 def block_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
