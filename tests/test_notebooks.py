@@ -59,6 +59,7 @@ def test_lines_of_shell_and_notebook_become_calls():
   ]
 
 
+@pytest.mark.slow
 def test_many_devices_run_without_a_tpu(tmp_path, monkeypatch):
   """On simulated ones, as the notebook says."""
   # Most of the time goes into compiling programs that run for an instant.
