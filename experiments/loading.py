@@ -18,6 +18,9 @@ def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
     known: what functions are told that have such parameters: `max_length`, the
       longest text of the run, and `target_path`, where the target is. Those
       with a `fingerprint` are told that of the target.
+
+  Raises:
+    ValueError: it cannot be made; names the function.
   """
   make = resolve('candidates', candidate.load)
 
@@ -43,7 +46,10 @@ def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
     )
   except TypeError as error:
     raise ValueError(f'candidates: {candidate.load}: {error}') from error
-  drafter, params = make(*arguments.args, **arguments.kwargs)
+  try:
+    drafter, params = make(*arguments.args, **arguments.kwargs)
+  except ValueError as error:
+    raise ValueError(f'candidates: {candidate.load}: {error}') from error
   if target.layout is not None:
     params = target.layout.put_whole(params)  # Where it is not there yet.
   return drafter, params

@@ -301,3 +301,16 @@ def test_what_training_cost_is_added_up(tmp_path):
   # What is not known of a part is not known of the whole.
   assert weights.training(cascade(silent)) is None
   assert weights.training(Candidate('x.load', 2)) is None
+
+
+def test_a_drafter_that_cannot_be_made_is_named(folder):
+  layers = {'layers': 9}
+  x = tiny.experiment(
+    folder,
+    candidates={
+      'exit': Candidate('specjax.drafters.early_exit.load', 2, options=layers)
+    },
+  )
+  message = r'candidates: specjax.drafters.early_exit.load: exit after layer 9'
+  with pytest.raises(ValueError, match=message):
+    build.build(x)

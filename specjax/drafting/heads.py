@@ -133,7 +133,7 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
   found = config.get('kind', 'no head')
   if found != kind:
     raise ValueError(
-      f'{path} holds {found!r}, not a {kind} head: give the directory of one, '
+      f'{path} holds {found!r}, no {kind} head: give the directory of one, '
       'or load it with the drafter it was trained for'
     )
   return config
