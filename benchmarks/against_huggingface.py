@@ -295,7 +295,7 @@ class Comparison:
     least = (weights + kv) / bandwidth
     return {
       'limit_ratio': step.value / least,
-      'limit_ratio_ci': [end / least for end in step.interval],
+      'limit_ratio_ci': [end / least for end in step.interval or ()] or None,
       'plain_step_ms': 1e3 * step.value,
       'weight_bytes': weights,
       'cache_bytes': kv,

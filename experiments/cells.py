@@ -88,7 +88,7 @@ def by_step(runs: list[Run]) -> dict[str, Any]:
   memory = metrics.autocorrelation(log.accepted)
   return {
     'acceptance_by_context': bins,
-    'autocorrelation': [[e.value, *e.interval] for e in memory],
+    'autocorrelation': [[e.value, e.low, e.high] for e in memory],
   }
 
 

@@ -56,9 +56,7 @@ def equation_one(rows: Rows) -> Iterator[Evidence]:
   ]
   for row in there:
     place = {k: row[k] for k in ('domain', 'temperature', 'drafter')}
-    yield Evidence(
-      where_of(place), _independent(row), units=row['prompts'], within=MARGIN
-    )
+    yield Evidence(where_of(place), _independent(row), within=MARGIN)
 
 
 def middle_size(rows: Rows) -> Iterator[Evidence]:
@@ -71,7 +69,6 @@ def middle_size(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'draft-128 over {other["drafter"]}'),
           faster(other, middle),
-          units=middle['prompts'],
         )
 
 
@@ -83,7 +80,6 @@ def long_drafts(rows: Rows) -> Iterator[Evidence]:
       yield Evidence(
         where_of(place, 'gamma 4 over 8'),
         faster(cells[0][0], cells[1][0]),
-        units=cells[0][0]['prompts'],
       )
 
 
@@ -104,7 +100,6 @@ def share_of_a_step(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, step),
           metrics.estimate(fall, *columns),
-          units=a['prompts'],
         )
 
 
@@ -154,7 +149,6 @@ def block_gain(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'{folder}, gamma {low} to {high}'),
           metrics.estimate(rise, *columns),
-          units=cells[0][0]['prompts'],
         )
 
 
@@ -197,7 +191,6 @@ def lookup(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'{folder}, documentation to structured'),
           apart(cells[0][0], cells[1][0], 'tau'),
-          units=min(c[0]['prompts'] for c in cells),
         )
 
 

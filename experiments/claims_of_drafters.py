@@ -73,8 +73,7 @@ def _cheaper(rows: Rows, one: str, other: str) -> Iterator[Evidence]:
     return drafting / plain - other_drafting / other_plain
 
   found = metrics.estimate(fall, *_share(a[0]), *_share(b[0]))
-  turns = len(_share(a[0])[0])
-  yield Evidence(f'cost of a draft, {one} less {other}', found, units=turns)
+  yield Evidence(f'cost of a draft, {one} less {other}', found)
 
 
 def over_independent(rows: Rows) -> Iterator[Evidence]:
@@ -97,7 +96,7 @@ def over_independent(rows: Rows) -> Iterator[Evidence]:
       pick(there, **place), 'drafter', (name, 'eagle3'), TAU, _PLACE
     ):
       said = f'{found.where} (costs {known[name]:.2f} and {head:.2f})'
-      yield Evidence(said, found.found, units=found.units)
+      yield Evidence(said, found.found)
 
 
 def over_eagle1(rows: Rows) -> Iterator[Evidence]:
@@ -145,7 +144,6 @@ def flatter(rows: Rows) -> Iterator[Evidence]:
       yield Evidence(
         where_of(where, f'place 1 to {last + 1}'),
         metrics.estimate(difference, *columns),
-        units=cells[0][0]['prompts'],
       )
 
 
@@ -164,7 +162,6 @@ def drops_once(rows: Rows) -> Iterator[Evidence]:
       yield Evidence(
         where_of(where, f'{one}-alpha to {other}-alpha, {word}'),
         metrics.estimate(fall, *itertools.chain(*pair)),
-        units=row['prompts'],
         within=within,
       )
 
@@ -242,7 +239,6 @@ def product_of_heads(rows: Rows) -> Iterator[Evidence]:
     yield Evidence(
       where_of(place, f'tau {row["tau"]:.2f}, expected {value:.2f}'),
       metrics.estimate(deviation, *(row[name] for name in TAU)),
-      units=row['prompts'],
       within=MARGIN,
     )
 
@@ -296,5 +292,4 @@ def adaptive(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'{names[0]} to {names[1]}'),
           faster(one[0], other[0]),
-          units=one[0]['prompts'],
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import differences
+from experiments import differences, intervals
 from experiments.differences import SPEED, Statistic, show
 from specjax import metrics
 
@@ -23,20 +23,17 @@ class Evidence:
     where: the cell, for the reader.
     found: what was estimated; the claim is that it is above `boundary`.
     boundary: see there.
-    units: prompts, or None where nothing was sampled.
     within: for a claim of equality: that `found` is this near to the boundary.
   """
 
   where: str
   found: metrics.Estimate
   boundary: float = 0.0
-  units: int | None = None
   within: float | None = None
 
   @property
   def verdict(self) -> str:
-    few = self.units is not None and self.units < metrics.FEWEST
-    if few or not np.isfinite(self.found.value):
+    if self.found.interval is None:
       return UNDECIDED
     low, high = self.found.low - self.boundary, self.found.high - self.boundary
     if self.within is not None:
@@ -93,7 +90,7 @@ def steps(
       found = differences.paired(one[0], other[0], statistic)
       if found is not None:
         step = f'{more}{show(a)} to {show(b)}'
-        yield Evidence(where_of(place, step), found, units=one[0]['prompts'])
+        yield Evidence(where_of(place, step), found)
 
 
 def apart(one: dict, other: dict, name: str) -> metrics.Estimate:
@@ -103,7 +100,10 @@ def apart(one: dict, other: dict, name: str) -> metrics.Estimate:
   estimates recovery); on common prompts it is wider than a paired one.
   """
   a, b = one[name], other[name]
-  (a_low, a_high), (b_low, b_high) = one[f'{name}_ci'], other[f'{name}_ci']
+  ends = intervals.stored(one, name), intervals.stored(other, name)
+  if None in ends:
+    return metrics.Estimate(b - a, np.nan, np.nan)
+  (a_low, a_high), (b_low, b_high) = ends
   down = np.hypot(b - b_low, a_high - a)
   up = np.hypot(b_high - b, a - a_low)
   return metrics.Estimate(b - a, float(b - a - down), float(b - a + up))

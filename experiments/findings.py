@@ -21,7 +21,6 @@ from experiments import claims, results
 from experiments import claims_of_drafters as drafters
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, Rows
 from experiments.markdown import markdown
-from specjax import metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,8 +282,8 @@ def _shown(cell: Evidence) -> str:
     return '-'
   if found.low == found.high == found.value:
     return 'so' if found.value > 0 else 'not so'
-  if cell.units is not None and cell.units < metrics.FEWEST:
-    return f'{found.value:+.3f} ({cell.units} prompts: no interval)'
+  if found.interval is None:
+    return f'{found.value:+.3f}'
   return f'{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]'
 
 

@@ -19,21 +19,27 @@ from typing import Any
 import numpy as np
 
 RESAMPLES = 2000
-FEWEST = 5  # units; of fewer, resampling says next to nothing
+FEWEST = 5  # units that an interval is made from
 LAGS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """A value and its 95% interval."""
+  """A value and its 95% interval; NaN where none can be given."""
 
   value: float
   low: float
   high: float
 
   @property
-  def interval(self) -> list[float]:
-    return [self.low, self.high]
+  def interval(self) -> list[float] | None:
+    ends = [self.low, self.high]
+    return ends if np.isfinite(ends).all() else None
+
+
+def enough(units: int) -> bool:
+  """Whether so many units allow an interval."""
+  return units >= FEWEST
 
 
 def estimate(
@@ -49,7 +55,8 @@ def estimate(
     seed: of the resampling.
 
   Returns:
-    The estimate; NaN where the statistic is not defined.
+    The estimate; NaN where the statistic is not defined, and no interval
+    where the units are not `enough` for one.
   """
   if len({np.shape(c) for c in columns}) != 1 or not np.size(columns[0]):
     raise ValueError('columns must be vectors of one length of at least 1')
@@ -62,6 +69,8 @@ def estimate(
   values = values[np.isfinite(values)]
   if not np.isfinite(value) or not len(values):
     return Estimate(np.nan, np.nan, np.nan)
+  if not enough(n):
+    return Estimate(value, np.nan, np.nan)
   low, high = np.percentile(values, [2.5, 97.5])
   return Estimate(value, float(low), float(high))
 

@@ -15,9 +15,9 @@ from tests import rows as made
 )
 def test_a_verdict_is_where_the_interval_lies(low, high, verdict):
   found = Estimate((low + high) / 2, low, high)
-  assert Evidence('x', found, units=40).verdict == verdict
-  # Too few prompts decide nothing, whatever they say.
-  assert Evidence('x', found, units=4).verdict == UNDECIDED
+  assert Evidence('x', found).verdict == verdict
+  # What has no interval decides nothing, whatever it says.
+  assert Evidence('x', Estimate(low, *[np.nan] * 2)).verdict == UNDECIDED
   assert Evidence('x', Estimate(*[np.nan] * 3)).verdict == UNDECIDED
 
 
@@ -27,7 +27,7 @@ def test_a_verdict_is_where_the_interval_lies(low, high, verdict):
 )
 def test_equality_needs_the_whole_interval_within(low, high, verdict):
   found = Estimate((low + high) / 2, low, high)
-  assert Evidence('x', found, units=40, within=0.1).verdict == verdict
+  assert Evidence('x', found, within=0.1).verdict == verdict
 
 
 def test_a_claim_holds_where_all_its_cells_do():
