@@ -42,10 +42,11 @@ def _independent(row: dict) -> metrics.Estimate:
   def deviation(tokens, calls, overlap, prefixes):
     alpha, gamma = overlap / prefixes, row['gamma']
     expected = sum(alpha**i for i in range(gamma + 1))
-    return tokens / calls / expected - 1
+    return tokens / calls / expected
 
-  names = ('unit_tokens', 'unit_target_calls', 'unit_overlap', 'unit_prefixes')
-  return metrics.estimate(deviation, *(row[n] for n in names))
+  names = (*TAU, *ALPHA)
+  columns = [row[name] for name in names]
+  return metrics.estimate(deviation, *columns, positive=True).scaled(1, -1)
 
 
 def equation_one(rows: Rows) -> Iterator[Evidence]:
@@ -190,7 +191,7 @@ def lookup(rows: Rows) -> Iterator[Evidence]:
       if all(cells):
         yield Evidence(
           where_of(place, f'{folder}, documentation to structured'),
-          apart(cells[0][0], cells[1][0], 'tau'),
+          apart(cells[0][0], cells[1][0], TAU),
         )
 
 

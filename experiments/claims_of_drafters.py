@@ -208,11 +208,10 @@ def _counts_of_heads(row: dict) -> tuple[np.ndarray, np.ndarray]:
   ]
 
 
-def expected_of_heads(row: dict) -> tuple[float, np.ndarray]:
+def expected_of_heads(row: dict) -> metrics.Draws:
   """1 and the chance of every node, by the accuracies of the heads.
 
-  Returns:
-    The number, and [metrics.RESAMPLES] where the hits are drawn anew.
+  The draws are of other hits in as many places.
   """
   parents = tuple(range(row['gamma']))
   if (row['options'] or {}).get('tree'):
@@ -222,7 +221,7 @@ def expected_of_heads(row: dict) -> tuple[float, np.ndarray]:
   shape = (metrics.RESAMPLES, *hits.shape)
   drawn = np.random.default_rng(2).binomial(counted, hits / counted, shape)
   tokens = [theory.tree_tokens(parents, x / counted) for x in (hits, *drawn)]
-  return tokens[0], np.array(tokens[1:])
+  return metrics.Draws(tokens[:1], [np.array(tokens[1:])])
 
 
 def product_of_heads(rows: Rows) -> Iterator[Evidence]:
@@ -230,15 +229,18 @@ def product_of_heads(rows: Rows) -> Iterator[Evidence]:
   for row in pick(_exact(rows), temperature=0.0):
     if not row.get('guesses'):
       continue
-    value, draws = expected_of_heads(row)
-
-    def deviation(tokens, calls, value=value, draws=draws):
-      return tokens / calls / (draws if np.ndim(tokens) else value) - 1
-
+    expected = expected_of_heads(row)
+    deviation = metrics.combine(
+      lambda tokens, calls, known: tokens / calls / known,
+      metrics.Sums(*(row[name] for name in TAU)),
+      expected,
+      positive=True,
+    )
+    (value,) = expected.values
     place = {k: row[k] for k in (*_PLACE, 'drafter')}
     yield Evidence(
       where_of(place, f'tau {row["tau"]:.2f}, expected {value:.2f}'),
-      metrics.estimate(deviation, *(row[name] for name in TAU)),
+      deviation.scaled(1, -1),
       within=MARGIN,
     )
 

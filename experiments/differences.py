@@ -1,7 +1,7 @@
 """Paired differences between methods, rules and temperatures.
 
-Two rows are compared prompt by prompt: the same prompts are drawn for both when
-the bootstrap resamples, so what a prompt does to both is no noise.
+Two rows are compared prompt by prompt, so what a prompt does to both is no
+noise.
 """
 
 from typing import Any, NamedTuple
@@ -58,12 +58,12 @@ def paired(one: dict, other: dict, statistic: Statistic, relative=False):
   if len(a[0]) != len(b[0]):
     return None
 
-  def difference(n, d, other_n, other_d):
-    if relative:
-      return 100 * (other_n / other_d / (n / d) - 1)
-    return other_n / other_d - n / d
-
-  return metrics.estimate(difference, *a, *b)
+  if relative:
+    change = metrics.estimate(
+      lambda n, d, m, e: m / e / (n / d), *a, *b, positive=True
+    )
+    return change.scaled(100, -100)
+  return metrics.estimate(lambda n, d, m, e: m / e - n / d, *a, *b)
 
 
 def show(value: Any) -> str:

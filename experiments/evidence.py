@@ -5,9 +5,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from experiments import differences, intervals
+from experiments import differences
 from experiments.differences import SPEED, Statistic, show
 from specjax import metrics
 
@@ -93,28 +91,20 @@ def steps(
         yield Evidence(where_of(place, step), found)
 
 
-def apart(one: dict, other: dict, name: str) -> metrics.Estimate:
-  """`other` less `one` of a field, taken as independent.
-
-  The interval joins theirs (Donner and Zou 2012, the method of variance
-  estimates recovery); on common prompts it is wider than a paired one.
-  """
-  a, b = one[name], other[name]
-  ends = intervals.stored(one, name), intervals.stored(other, name)
-  if None in ends:
-    return metrics.Estimate(b - a, np.nan, np.nan)
-  (a_low, a_high), (b_low, b_high) = ends
-  down = np.hypot(b - b_low, a_high - a)
-  up = np.hypot(b_high - b, a - a_low)
-  return metrics.Estimate(b - a, float(b - a - down), float(b - a + up))
+def apart(one: dict, other: dict, statistic: Statistic) -> metrics.Estimate:
+  """`other` less `one` on different prompts."""
+  return metrics.combine(
+    lambda n, d, m, e: m / e - n / d,
+    *(metrics.Sums(*(row[k] for k in statistic)) for row in (one, other)),
+  )
 
 
 def faster(one: dict, other: dict) -> metrics.Estimate:
-  """Speed of `other` over that of `one`, less 1, paired where times allow."""
+  """Speed of `other` over that of `one`, less 1; alone where times lack."""
   found = differences.paired(one, other, SPEED, relative=True)
   if found is None:
-    return apart(one, other, 'speedup')
-  return metrics.Estimate(*(x / 100 for x in dataclasses.astuple(found)))
+    return metrics.Estimate(other['speedup'] / one['speedup'] - 1)
+  return found.scaled(0.01)
 
 
 def exactly(where: str, same: bool) -> Evidence:

@@ -8,6 +8,7 @@ that of a run. Then the loop is timed without its parts (`costs`), and the
 numbers give the verdict (`verdict`).
 """
 
+import functools
 import itertools
 import json
 import sys
@@ -168,19 +169,14 @@ def split(
   """
   times = np.array([loops[name] for name in LOOPS])  # [5, R]
   times = step * times / np.array(loops['plain'])
-  n = times.shape[1]
-  rows = np.random.default_rng(0).integers(n, size=(metrics.RESAMPLES, n))
+  medians = metrics.medians(*times)
 
-  def differences(times):
-    medians = np.median(times, -1)
-    return np.concatenate([medians[:-1] - medians[1:], medians[-1:]])
+  def phase(place, *loops):
+    return loops[place] - (0 if place + 1 == len(loops) else loops[place + 1])
 
-  value = differences(times)
-  ends = np.percentile(differences(times[:, rows]), [2.5, 97.5], 1)
-  low, high = ends if metrics.enough(n) else np.full_like(ends, np.nan)
   return {
-    name: metrics.Estimate(*map(float, numbers))
-    for name, *numbers in zip(costs.PHASES, value, low, high, strict=True)
+    name: metrics.combine(functools.partial(phase, i), medians)
+    for i, name in enumerate(costs.PHASES)
   }
 
 

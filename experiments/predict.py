@@ -128,7 +128,7 @@ class Predictor:
     job = self.runner.whole(domain, temperature)
     seen = replay.watch_method(deepest, job)
     tokens = np.array([len(w.text) for w in seen])
-    alpha = metrics.ratio([w.beta.sum() for w in seen], tokens)
+    alpha = metrics.ratio([w.beta.sum() for w in seen], tokens, most=1.0)
     calls, taus, cis, by_beta = {}, {}, {}, {}
     for gamma in self.x.gammas:
       calls[gamma] = [w.calls(gamma) for w in seen]

@@ -3,9 +3,19 @@
 import itertools
 from typing import NamedTuple
 
-from experiments import intervals, prompts, results
+import numpy as np
+
+from experiments import costs, intervals, prompts, results
 from experiments.measure import Run
 from specjax import metrics
+
+
+def _costs(row: dict) -> metrics.Draws:
+  """c and v of a row of costs; rows of older programs do not say the turns."""
+  if row.get('seconds_per_step') is None:
+    return metrics.medians([row['c']], [row['v']])
+  turns = {k: np.array(v) for k, v in row['seconds_per_step'].items()}
+  return costs.Costs(row['gamma'], **turns).draws
 
 
 def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
@@ -21,7 +31,6 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     The fields of a row of `checks`. Differences are paired on prompts.
   """
   gamma = cost['gamma']
-  step = cost['v'] + gamma * cost['c']
   place = seen['gammas'].index(gamma)
   expected = seen['unit_target_calls'][place]
   written = seen['unit_tokens'], expected
@@ -35,10 +44,13 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
   difference = metrics.estimate(
     lambda t, n, s, m: t / n - s / m, tokens, calls, *written
   )
-  agreement = metrics.estimate(
-    lambda s, m, bs, bt, sec, t: s / m / step / (bs / bt / (sec / t)),
-    *written,
-    *times,
+  agreement = metrics.combine(
+    lambda s, m, bs, bt, sec, t, c, v: (
+      metrics.predicted_speedup(s / m, c, v, gamma) / (bs / bt / (sec / t))
+    ),
+    metrics.Sums(*written, *times),
+    _costs(cost),
+    positive=True,
   )
   same = [
     digest == prompts.digest(r.texts)

@@ -5,6 +5,7 @@ import pytest
 
 from experiments import claims, differences, findings, results
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, apart
+from specjax import metrics
 from specjax.metrics import Estimate
 from tests import rows as made
 
@@ -107,12 +108,19 @@ def test_equation_one():
 
 
 def test_intervals_of_other_prompts_join():
-  one = made.row(tau=2.0, tau_ci=[1.7, 2.4])
-  other = made.row(tau=3.0, tau_ci=[2.7, 3.5])
-  found = apart(one, other, 'tau')
-  assert found.value == pytest.approx(1.0)
-  assert found.low == pytest.approx(1 - np.hypot(0.3, 0.4))
-  assert found.high == pytest.approx(1 + np.hypot(0.5, 0.3))
+  """Each says how far it reaches alone; squares of that add up."""
+  one = made.row(unit_target_calls=[3, 4, 5, 4, 3, 5, 6, 2])
+  other = made.row(prompts=6, unit_target_calls=[2, 3, 2, 4, 3, 2])
+  found = apart(one, other, differences.TAU)
+  a, b = (
+    metrics.estimate(lambda n, d: n / d, *(row[k] for k in differences.TAU))
+    for row in (one, other)
+  )
+  assert found.value == pytest.approx(b.value - a.value)
+  up = np.hypot(b.high - b.value, a.value - a.low)
+  assert found.high == pytest.approx(found.value + up)
+  down = np.hypot(b.value - b.low, a.high - a.value)
+  assert found.low == pytest.approx(found.value - down)
 
 
 def test_without_rows_a_claim_is_not_run():
