@@ -13,7 +13,7 @@ plain_ratio     time of transformers' plain decoding (the faster of its two
 assisted_ratio  time of the faster of its two assisted variants over that of
                 our language model draft
 limit_ratio     our plain step over the time to read weights and cache once
-Ratios of total times, with 95% bootstrap intervals over prompts.
+Ratios of total times, with 95% intervals over prompts.
 """
 
 import dataclasses

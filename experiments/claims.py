@@ -10,6 +10,7 @@ from experiments.evidence import (
   apart,
   exactly,
   faster,
+  on,
   pick,
   places,
   steps,
@@ -57,7 +58,8 @@ def equation_one(rows: Rows) -> Iterator[Evidence]:
   ]
   for row in there:
     place = {k: row[k] for k in ('domain', 'temperature', 'drafter')}
-    yield Evidence(where_of(place), _independent(row), within=MARGIN)
+    found = _independent(row)
+    yield Evidence(where_of(place), found, within=MARGIN, **on(row))
 
 
 def middle_size(rows: Rows) -> Iterator[Evidence]:
@@ -70,6 +72,7 @@ def middle_size(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'draft-128 over {other["drafter"]}'),
           faster(other, middle),
+          **on(other),
         )
 
 
@@ -81,6 +84,7 @@ def long_drafts(rows: Rows) -> Iterator[Evidence]:
       yield Evidence(
         where_of(place, 'gamma 4 over 8'),
         faster(cells[0][0], cells[1][0]),
+        **on(cells[0][0]),
       )
 
 
@@ -101,6 +105,7 @@ def share_of_a_step(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, step),
           metrics.estimate(fall, *columns),
+          **on(a),
         )
 
 
@@ -150,6 +155,7 @@ def block_gain(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'{folder}, gamma {low} to {high}'),
           metrics.estimate(rise, *columns),
+          **on(cells[0][0]),
         )
 
 
@@ -192,6 +198,7 @@ def lookup(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'{folder}, documentation to structured'),
           apart(cells[0][0], cells[1][0], TAU),
+          **on(cells[0][0], cells[1][0]),
         )
 
 

@@ -4,6 +4,7 @@ Acceptance is read from many prompts without times, costs and speeds from fewer
 with them.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from experiments.evidence import (
   Evidence,
   Rows,
   faster,
+  on,
   pick,
   places,
   steps,
@@ -36,11 +38,16 @@ def _exact(rows: Rows, folder: str = MANY) -> list[dict]:
 
 
 def _rise(
-  rows: Rows, *orders: tuple[str, ...], statistic: Statistic = TAU
+  rows: Rows,
+  *orders: tuple[str, ...],
+  statistic: Statistic = TAU,
+  kind: str = '',
 ) -> Iterator[Evidence]:
   """Evidence that a statistic rises from drafter to drafter."""
   for order in orders:
-    yield from steps(_exact(rows), 'drafter', order, statistic, _PLACE)
+    yield from steps(
+      _exact(rows), 'drafter', order, statistic, _PLACE, kind=kind
+    )
 
 
 def _share(row: dict) -> tuple[list[float], list[float]]:
@@ -73,7 +80,7 @@ def _cheaper(rows: Rows, one: str, other: str) -> Iterator[Evidence]:
     return drafting / plain - other_drafting / other_plain
 
   found = metrics.estimate(fall, *_share(a[0]), *_share(b[0]))
-  yield Evidence(f'cost of a draft, {one} less {other}', found)
+  yield Evidence(f'cost of a draft, {one} less {other}', found, kind='cost')
 
 
 def over_independent(rows: Rows) -> Iterator[Evidence]:
@@ -96,7 +103,7 @@ def over_independent(rows: Rows) -> Iterator[Evidence]:
       pick(there, **place), 'drafter', (name, 'eagle3'), TAU, _PLACE
     ):
       said = f'{found.where} (costs {known[name]:.2f} and {head:.2f})'
-      yield Evidence(said, found.found)
+      yield dataclasses.replace(found, where=said)
 
 
 def over_eagle1(rows: Rows) -> Iterator[Evidence]:
@@ -144,6 +151,7 @@ def flatter(rows: Rows) -> Iterator[Evidence]:
       yield Evidence(
         where_of(where, f'place 1 to {last + 1}'),
         metrics.estimate(difference, *columns),
+        **on(cells[0][0]),
       )
 
 
@@ -163,6 +171,8 @@ def drops_once(rows: Rows) -> Iterator[Evidence]:
         where_of(where, f'{one}-alpha to {other}-alpha, {word}'),
         metrics.estimate(fall, *itertools.chain(*pair)),
         within=within,
+        kind=word,
+        **on(row),
       )
 
 
@@ -242,6 +252,7 @@ def product_of_heads(rows: Rows) -> Iterator[Evidence]:
       where_of(place, f'tau {row["tau"]:.2f}, expected {value:.2f}'),
       deviation.scaled(1, -1),
       within=MARGIN,
+      **on(row),
     )
 
 
@@ -254,7 +265,7 @@ def typical(rows: Rows) -> Iterator[Evidence]:
 
 
 def earlier_exits(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(rows, ('exit 1', 'exit 2'), statistic=ALPHA)
+  yield from _rise(rows, ('exit 1', 'exit 2'), statistic=ALPHA, kind='alpha')
   yield from _cheaper(rows, 'exit 2', 'exit 1')
 
 
@@ -294,4 +305,5 @@ def adaptive(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'{names[0]} to {names[1]}'),
           faster(one[0], other[0]),
+          **on(one[0]),
         )

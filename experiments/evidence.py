@@ -22,18 +22,28 @@ class Evidence:
     found: what was estimated; the claim is that it is above `boundary`.
     boundary: see there.
     within: for a claim of equality: that `found` is this near to the boundary.
+    prompts: digests of the prompts of each sample that `found` is made from.
+    exact: whether nothing was estimated.
+    kind: what is estimated, where a claim has several kinds of cells.
   """
 
   where: str
   found: metrics.Estimate
   boundary: float = 0.0
   within: float | None = None
+  prompts: tuple[str, ...] = ()
+  exact: bool = False
+  kind: str = ''
 
   @property
   def verdict(self) -> str:
-    if self.found.interval is None:
+    return self.judge(self.found)
+
+  def judge(self, found: metrics.Estimate) -> str:
+    """What an estimate says of the cell's claim."""
+    if found.interval is None:
       return UNDECIDED
-    low, high = self.found.low - self.boundary, self.found.high - self.boundary
+    low, high = found.low - self.boundary, found.high - self.boundary
     if self.within is not None:
       if max(abs(low), abs(high)) <= self.within:
         return HOLDS
@@ -53,6 +63,11 @@ def places(rows: list[dict], *names: str) -> list[dict]:
   return [dict(zip(names, values, strict=True)) for values in found]
 
 
+def on(*rows: dict) -> dict:
+  """The field `prompts` of evidence from rows, one for each sample."""
+  return {'prompts': tuple(row['prompts_hash'] for row in rows)}
+
+
 def where_of(place: dict, more: str = '') -> str:
   parts = []
   for name, value in place.items():
@@ -68,6 +83,7 @@ def steps(
   statistic: Statistic,
   fixed: tuple[str, ...],
   more: str = '',
+  kind: str = '',
 ) -> Iterator[Evidence]:
   """Evidence that a statistic rises along an axis, from value to value.
 
@@ -78,6 +94,7 @@ def steps(
     statistic: what rises.
     fixed: fields that are the same on both sides.
     more: said of the step.
+    kind: see `Evidence`.
   """
   for place in places(rows, *fixed):
     for a, b in itertools.pairwise(order):
@@ -88,7 +105,7 @@ def steps(
       found = differences.paired(one[0], other[0], statistic)
       if found is not None:
         step = f'{more}{show(a)} to {show(b)}'
-        yield Evidence(where_of(place, step), found)
+        yield Evidence(where_of(place, step), found, **on(one[0]), kind=kind)
 
 
 def apart(one: dict, other: dict, statistic: Statistic) -> metrics.Estimate:
@@ -110,4 +127,4 @@ def faster(one: dict, other: dict) -> metrics.Estimate:
 def exactly(where: str, same: bool) -> Evidence:
   """Evidence that is no estimate: something is so, or it is not."""
   value = 1.0 if same else -1.0
-  return Evidence(where, metrics.Estimate(value, value, value))
+  return Evidence(where, metrics.Estimate(value, value, value), exact=True)

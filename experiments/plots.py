@@ -152,7 +152,7 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
     figure,
     rows,
     note + 'alpha: mean of sum(min(p, q)) over prefixes that the target '
-    'generated; 95% intervals by bootstrap over prompts.',
+    'generated; 95% intervals over prompts.',
   )
 
 

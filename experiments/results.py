@@ -331,7 +331,9 @@ the target generated, **tau** tokens per target call with the bonus or corrected
 token, **no bonus** the mean accepted length of the whole steps. A step that the
 end of the text or the limit cut short counts in tokens and target calls alone,
 and a row that has finished counts nowhere. Where nothing was proposed, beta is
-0. Intervals are 95% by bootstrap over prompts (of speeds: over batches).
+0. Intervals are 95% over prompts (of speeds: over batches); docs/measuring.md
+says how they are made. A number alone has none: its units are too few, or its
+row does not hold them.
 """
 
 

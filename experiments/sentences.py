@@ -155,8 +155,9 @@ def findings(rows: Rows) -> str:
   cells = [cell.verdict for cells in found for cell in cells]
   return _paragraph(
     f'Of {len(verdicts)} published claims that the embedded pair can speak to: '
-    f'{said} (all cells of a claim count; of the {len(cells)} cells '
-    f'{cells.count(HOLDS)} hold, {cells.count(FAILS)} do not). '
+    f'{said} (by the mean of the cells of a claim and its interval; of the '
+    f'{len(cells)} cells {cells.count(HOLDS)} hold, {cells.count(FAILS)} do '
+    'not). '
     '[results/findings.md](results/findings.md) has every cell, and '
     '[results/papers.md](results/papers.md) every published table with what it '
     'needs.'

@@ -129,7 +129,7 @@ class Draws:
   def spread(self, value: float, found: np.ndarray) -> Spread:
     freedom = self.size - 1
     # The middle 95% of draws, wider by as much as Student's quantile is.
-    wider = _student(freedom) / _student(np.inf)
+    wider = student(freedom) / student(np.inf)
     low, high = np.percentile(found, [50 - 50 * LEVEL, 50 + 50 * LEVEL])
     down, up = (wider * max(x, 0.0) for x in (value - low, high - value))
     return Spread(down, up, found.var(), freedom, np.empty(0))
@@ -143,7 +143,8 @@ def medians(*columns) -> Draws:
   return Draws(np.median(table, 1), np.median(table[:, rows], 2), n - 1)
 
 
-def _student(freedom: float) -> float:
+def student(freedom: float) -> float:
+  """How many errors an interval without skewness reaches on either side."""
   chance = (1 + LEVEL) / 2
   if np.isinf(freedom):
     return float(special.ndtri(chance))
@@ -165,7 +166,7 @@ def quantiles(skewness: float, freedom: float) -> tuple[float, float]:
     skewness: of the statistic, not of its units.
     freedom: degrees of freedom of its error.
   """
-  top = _student(freedom)
+  top = student(freedom)
   low = min(-top, max(_hall(-top, skewness), -_FARTHEST * top))
   high = max(top, min(_hall(top, skewness), _FARTHEST * top))
   return low, high

@@ -16,6 +16,7 @@ import itertools
 import numpy as np
 
 from specjax.estimates import FEWEST as FEWEST
+from specjax.estimates import LEVEL as LEVEL
 from specjax.estimates import RESAMPLES as RESAMPLES
 from specjax.estimates import Draws as Draws
 from specjax.estimates import Estimate as Estimate
@@ -25,6 +26,7 @@ from specjax.estimates import enough as enough
 from specjax.estimates import estimate as estimate
 from specjax.estimates import medians as medians
 from specjax.estimates import ratio as ratio
+from specjax.estimates import student as student
 
 LAGS = 4
 

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from experiments import claims, differences, findings, results
-from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, apart
+from experiments import claims, differences, findings, pooling, results
+from experiments.evidence import (
+  FAILS,
+  HOLDS,
+  UNDECIDED,
+  Evidence,
+  apart,
+  exactly,
+)
 from specjax import metrics
 from specjax.metrics import Estimate
 from tests import rows as made
@@ -31,12 +38,72 @@ def test_equality_needs_the_whole_interval_within(low, high, verdict):
   assert Evidence('x', found, within=0.1).verdict == verdict
 
 
-def test_a_claim_holds_where_all_its_cells_do():
-  holds, fails = (Evidence('x', Estimate(v, v, v)) for v in (1.0, -1.0))
-  unknown = Evidence('x', Estimate(0.0, -1.0, 1.0))
+def test_where_nothing_is_estimated_every_cell_counts():
+  holds, fails = (exactly('x', same) for same in (True, False))
   assert findings.overall([holds, holds]) == HOLDS
-  assert findings.overall([holds, unknown]) == UNDECIDED
-  assert findings.overall([holds, unknown, fails]) == FAILS
+  assert findings.overall([holds, fails]) == FAILS
+
+
+def _cell(value, error, freedom=39, influence=None, **more):
+  reach = error * metrics.student(freedom)
+  influences = (np.asarray([error] if influence is None else influence),)
+  found = Estimate(
+    value, value - reach, value + reach, error, freedom, influences
+  )
+  return Evidence('x', found, **more)
+
+
+def test_a_claim_is_judged_by_its_pooled_effect():
+  """One undecided cell of many decides nothing."""
+  cells = [_cell(v, 0.1) for v in (0.9, 1.0, 1.1, 1.0, 0.05)]
+  assert cells[-1].verdict == UNDECIDED
+  assert findings.overall(cells) == HOLDS
+  against = [_cell(-v, 0.1) for v in (0.9, 1.0, 1.1, 1.0, 0.05)]
+  assert findings.overall(against) == FAILS
+  # Cells that differ as much as this say nothing of others.
+  assert findings.overall([_cell(v, 0.1) for v in (2, -1, 1)]) == UNDECIDED
+  # Each kind of cell must hold.
+  other = [_cell(-1.0, 0.1, kind='cost') for _ in range(4)]
+  assert findings.overall([*cells, *other]) == FAILS
+  said = findings.pooled([*cells, *other])
+  assert said[0].startswith('Pooled: +0.810 [')
+  assert said[1].startswith('Pooled, cost: -1.000 [')
+
+
+def test_the_pooled_interval_is_students_of_the_mean_of_cells():
+  """Values 1, 2, 3: a mean of 2 and an error of sqrt(1 / 3)."""
+  found, spread, count = pooling.pool([_cell(v, 0.6) for v in (1, 2, 3)])
+  assert count == 3
+  assert found.value == pytest.approx(2)
+  assert found.error == pytest.approx(np.sqrt(1 / 3))
+  assert found.high == pytest.approx(2 + 4.3027 * np.sqrt(1 / 3), rel=1e-4)
+  assert spread == pytest.approx(np.sqrt(1 - 0.36))
+  # Cells alike by chance are no surer than what each of them knows.
+  alike = pooling.pool([_cell(2, 0.6) for _ in range(3)])
+  assert alike.found.error == pytest.approx(0.6 / np.sqrt(3))
+  assert alike.spread == 0
+
+
+def test_cells_on_the_same_prompts_err_together():
+  """Three times the same cell is one cell."""
+  same = {'prompts': ('abc',), 'influence': [0.3, -0.4, 0.1]}
+  error = np.sqrt(0.26)
+  together = [_cell(2.0, error, **same) for _ in range(3)]
+  assert pooling.pool(together).found.error == pytest.approx(error)
+  apart = [
+    _cell(2.0, error, **same | {'prompts': (name,)}) for name in ('a', 'b', 'c')
+  ]
+  assert pooling.pool(apart).found.error == pytest.approx(error / np.sqrt(3))
+
+
+def test_contradictions_are_counted_beyond_chance():
+  """Of 24 cells one at 2.2 errors is chance, one at 5 is none."""
+  cells = [_cell(0.5, 0.5, 1000) for _ in range(23)]
+  assert pooling.contradictions([*cells, _cell(-1.1, 0.5, 1000)]) == 0
+  assert pooling.contradictions([_cell(-1.1, 0.5, 1000)]) == 1
+  assert pooling.contradictions([*cells, _cell(-2.5, 0.5, 1000)]) == 1
+  wide = [_cell(v, 0.01, 1000, within=0.1) for v in (0.11, -0.3, 0.0)]
+  assert pooling.contradictions(wide) == 1
 
 
 def _by_drafter(**alphas):
