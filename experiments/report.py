@@ -24,6 +24,7 @@ from experiments import (
   differences,
   intervals,
   plots,
+  result_tables,
   results,
   samples,
 )
@@ -121,9 +122,9 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     ValueError: the rows are not of `experiments.run`.
   """
   check(rows)
-  tables = results.cells(rows) + comparison.tables(rows)
+  tables = result_tables.cells(rows) + comparison.tables(rows)
   tables += differences.tables(rows)
-  best, gain = results.best(rows), ''
+  best, gain = result_tables.best(rows), ''
   if best:
     gain = intervals.shown(best, 'speedup')
   figures = [(make.__doc__.split('\n')[0], make(rows)) for make in FIGURES]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import comparison, plots, results, sentences
+from experiments import comparison, plots, result_tables, sentences
 from tests import rows as made
 
 COST = {'seconds': 90.0, 'tokens': 1_500_000, 'steps': 9, 'machine': 'abacus'}
@@ -102,8 +102,8 @@ def test_policies_stand_beside_the_oracle():
 
 def test_rows_of_older_programs_are_summed_up_without_it():
   old = made.row(drafted=8, histogram=[1, 1, 2])
-  assert 'Best of each drafter' not in results.summary([old])
-  assert 'Best of each drafter' in results.summary([timed('a', 1.2)])
+  assert 'Best of each drafter' not in result_tables.summary([old])
+  assert 'Best of each drafter' in result_tables.summary([timed('a', 1.2)])
   # Beside a row that says it, an old one has no numbers.
   table, *_ = comparison.drafters([old, timed('a', 1.2)])
   assert cells(table)['draft']['parameters'] == '-'
