@@ -49,7 +49,7 @@ class Headline:
 def faults(row: dict) -> list[str]:
   """Why a row decides nothing: impossible values, or texts that are wrong."""
   found = list(row.get('impossible') or ())
-  bugs = [d for d in row['differences'] if d['verdict'] == 'bug']
+  bugs = [d for d in row.get('differences') or () if d['verdict'] == 'bug']
   if bugs and row['lossless']:
     found.append(
       f'{len(bugs)} of its texts at temperature 0 differ from plain decoding '

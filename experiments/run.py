@@ -356,7 +356,7 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
   text = result_tables.summary(folder.rows) + collectives.table(folder.rows)
   folder.write('summary.md', text)
   folder.write('report.html', report.render(folder.rows, texts))
-  print(text)
+  print(result_tables.brief(folder.rows))
   print(f'{folder.path / "report.html"} has the same and a few texts')
   usage = resource.getrusage(resource.RUSAGE_SELF)
   print(
