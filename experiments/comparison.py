@@ -83,6 +83,7 @@ def training(row: dict) -> str:
 
 _COLUMNS = (
   ('drafter', lambda r: r['drafter']),
+  ('draft', lambda r: r.get('draft') or '-'),
   ('rule', rule),
   ('gamma', lambda r: str(r['gamma'])),
   ('alpha', lambda r: _number(r['alpha'], 2)),
