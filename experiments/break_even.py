@@ -19,7 +19,7 @@ def _scoring(row: dict) -> tuple[float, str, str] | None:
     return None
   what = 'a tree' if is_tree(row) else f'{row["gamma"] + 1} tokens'
   return (
-    (even - 1) / (row['v'] - 1),
+    row['v'] - 1,
     f'scoring {what} costs {row["v"]:.2f} plain steps (v)',
     f'v would have to be below {even:.2f}',
   )
@@ -30,7 +30,7 @@ def _drafting(row: dict) -> tuple[float, str, str] | None:
   if math.isnan(even):
     return None
   return (
-    even / row['c'],
+    row['gamma'] * row['c'],
     f'drafting a token costs {row["c"]:.3f} plain steps (c)',
     f'c would have to be below {even:.3f}',
   )
@@ -47,7 +47,7 @@ def _agreeing(row: dict) -> tuple[float, str, str] | None:
     remedy = f'alpha would have to be above about {even:.2f}'
   found = '' if alpha is None else f' (alpha {alpha:.2f})'
   return (
-    (gamma + 1 - cost) / (gamma + 1 - row['tau']),
+    gamma + 1 - row['tau'],
     f'too little of the draft is accepted{found}',
     remedy,
   )
@@ -61,9 +61,10 @@ def cost_of(row: dict) -> float:
 def reason(row: dict) -> str:
   """Why a row is slower than plain decoding, as a clause.
 
-  Each of v, c and alpha is asked how much of its trouble could stay if it alone
-  had to make up for the loss. The one that could keep the most is the nearest
-  to breaking even: it is the cause that is named first.
+  A step would win if it cost one plain step and gave gamma + 1 tokens. What it
+  lacks is v - 1 for scoring, gamma c for drafting and gamma + 1 - tau for what
+  is rejected; the largest of these is the cause, and as much of it as of no
+  other may stay at break-even.
   """
   if row.get('c') is None or row.get('v') is None:
     return 'and its costs were not measured'

@@ -124,7 +124,7 @@ def families(rows: list[dict]) -> Iterator[list[dict]]:
     if row.get('options') is not None:
       rest = {k: v for k, v in row['options'].items() if k != 'policy'}
       names = ('domain', 'temperature', 'load', 'draft', 'verifier')
-      key = (*(row[name] for name in names), str(rest))
+      key = (*(row.get(name) for name in names), str(rest))
       groups.setdefault(key, []).append(row)
   for group in groups.values():
     if len({policy(row) for row in group}) > 1:

@@ -61,7 +61,7 @@ def _drafter(row) -> str:
 
 
 def _accepted(row) -> str:
-  shares = row['acceptance_by_position']
+  shares = row['acceptance_by_position'] or ()
   return ' '.join('-' if a is None else f'{a:.2f}' for a in shares)
 
 
@@ -104,7 +104,7 @@ def _greedy(cells: list[dict]) -> str:
     return ''
   texts = sum(r['prompts'] for r in lossless)
   same = sum(r['identical_to_plain'] for r in lossless)
-  found = [d['verdict'] for r in lossless for d in r['differences']]
+  found = [d['verdict'] for r in lossless for d in r['differences'] or ()]
   note = ''
   if found:
     note = f', {found.count("tie")} ties, {found.count("bug")} bugs'

@@ -15,7 +15,7 @@ HOSTILE = (
 ALLOWED = {
   'html', 'head', 'meta', 'title', 'style', 'body', 'div', 'main', 'h1', 'h2',
   'h3', 'h4', 'p', 'b', 'dl', 'dt', 'dd', 'table', 'thead', 'tbody', 'tr', 'th',
-  'td', 'figure', 'figcaption', 'img', 'span', 'ul', 'li', 'input', 'label',
+  'td', 'figure', 'img', 'span', 'ul', 'li', 'input', 'label',
   'details', 'summary', 'pre',
 }  # fmt: skip
 
