@@ -83,6 +83,7 @@ def training(row: dict) -> str:
 
 _COLUMNS = (
   ('drafter', lambda r: r['drafter']),
+  ('draft', lambda r: r.get('draft') or '-'),
   ('rule', rule),
   ('gamma', lambda r: str(r['gamma'])),
   ('alpha', lambda r: _number(r['alpha'], 2)),
@@ -123,7 +124,7 @@ def families(rows: list[dict]) -> Iterator[list[dict]]:
     if row.get('options') is not None:
       rest = {k: v for k, v in row['options'].items() if k != 'policy'}
       names = ('domain', 'temperature', 'load', 'draft', 'verifier')
-      key = (*(row[name] for name in names), str(rest))
+      key = (*(row.get(name) for name in names), str(rest))
       groups.setdefault(key, []).append(row)
   for group in groups.values():
     if len({policy(row) for row in group}) > 1:

@@ -40,10 +40,9 @@ def _columns(row: dict, statistic: Statistic) -> list | None:
 
 
 def same_prompts(one: dict, other: dict) -> bool:
-  return (one['prompts_hash'], one['prompts']) == (
-    other['prompts_hash'],
-    other['prompts'],
-  )
+  hashes = one.get('prompts_hash'), other.get('prompts_hash')
+  same = None not in hashes and hashes[0] == hashes[1]
+  return same and one['prompts'] == other['prompts']
 
 
 def paired(one: dict, other: dict, statistic: Statistic, relative=False):

@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import intervals
+from experiments import intervals, words
 
 _COLOURS = (
   '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000',
@@ -31,6 +31,7 @@ _STYLE = {
   'legend.frameon': False,
 }
 _WIDTH = 7.2  # inches, of a page with margins
+_LINE = 0.17  # inches, of the legend and what is said around it
 
 
 def in_style(make):
@@ -41,9 +42,28 @@ def in_style(make):
     if not rows:
       raise ValueError('rows is empty: there is nothing to show')
     with matplotlib.rc_context(_STYLE):
-      return make(rows)
+      figure = make(rows)
+      _head(figure, rows, make.__doc__.split('\n')[0])
+      return figure
 
   return styled
+
+
+def _head(figure: Figure, rows: list[dict], title: str) -> None:
+  """Says above the legend what is shown, and in which conditions.
+
+  The figure grows by what stands above and below the axes.
+  """
+  said = textwrap.wrap(plain(words.conditions(rows)), 115)
+  text = '\n'.join([plain(title), *said])
+  lines = len(said) + 1 + figure.get_supxlabel().count('\n') + 1
+  if figure.legends:  # Its title: a figure's own would lie on the legend.
+    (legend,) = figure.legends
+    legend.set_title(text, {'size': 8, 'weight': 'bold'})
+    lines += -(-len(legend.get_texts()) // legend._ncols)
+  else:
+    figure.suptitle(text, x=0.01, ha='left', size=8, weight='bold')
+  figure.set_figheight(figure.get_figheight() + _LINE * lines)
 
 
 def distinct(rows: list[dict], name: str) -> list:
@@ -75,15 +95,19 @@ def name(row: dict, rows: list[dict], gamma: bool) -> str:
 
 
 def look(row: dict, rows: list[dict]) -> dict:
-  """Colour and marker of a drafter with a rule."""
-  pairs = [(r['drafter'], r['verifier']) for r in rows]
-  place = list(dict.fromkeys(pairs)).index((row['drafter'], row['verifier']))
-  # After each round of the colours the markers are one further.
-  turn = place // len(_COLOURS)
-  return {
-    'color': _COLOURS[place % len(_COLOURS)],
-    'marker': _MARKERS[(place + turn) % len(_MARKERS)],
-  }
+  """Colour of a drafter, and a marker for it and a rule.
+
+  Args:
+    row: what is shown.
+    rows: all of the run, so that a drafter looks alike in all its figures.
+  """
+  drafters = distinct(rows, 'drafter')
+  place = drafters.index(row['drafter']) % len(_COLOURS)
+  # Those of one colour have markers of their own.
+  pairs = dict.fromkeys((r['drafter'], r['verifier']) for r in rows)
+  alike = [p for p in pairs if drafters.index(p[0]) % len(_COLOURS) == place]
+  turn = place + alike.index((row['drafter'], row['verifier']))
+  return {'color': _COLOURS[place], 'marker': _MARKERS[turn % len(_MARKERS)]}
 
 
 def dashes(row: dict, rows: list[dict]) -> str:
@@ -104,10 +128,8 @@ def _span(rows: list[dict], name: str) -> str:
   return f'{found[0]} to {found[-1]}'
 
 
-def finish(
-  figure: Figure, rows: list[dict], text: str, place: str = 'upper left'
-) -> Figure:
-  """Adds the legend, what is shown and in which conditions, under the axes."""
+def finish(figure: Figure, rows: list[dict], text: str) -> Figure:
+  """Adds the legend above the axes, and below how it was made."""
   handles: dict = {}
   for axes in figure.axes:
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -117,24 +139,22 @@ def finish(
     figure.legend(
       handles.values(),
       handles.keys(),
-      loc=f'outside {place}',
-      ncols=1 if 'right' in place else max(1, min(5, 120 // (longest + 9))),
+      loc='outside upper left',
+      ncols=max(1, min(5, 120 // (longest + 9))),
+      alignment='left',
     )
   first = rows[0]
-  versions = first.get('versions') or {}
-  conditions = (
+  source = (
     f'Run {first.get("config", "")}: target model {first.get("target", "")}, '
-    f'{_span(rows, "prompts")} prompts a domain, batch {_span(rows, "batch")}, '
-    f'seed {_span(rows, "seed")}; {first.get("device", "unknown device")}, jax '
-    f'{versions.get("jax", "unknown")}, commit {first.get("commit") or "none"}.'
+    f'seed {_span(rows, "seed")}, commit {first.get("commit") or "none"}.'
   )
-  caption = '\n'.join(textwrap.wrap(f'{text} {conditions}', 135))
+  caption = '\n'.join(textwrap.wrap(f'{text} {source}', 135))
   figure.supxlabel(plain(caption), x=0.01, ha='left', size=7)
   return figure
 
 
 def empty(rows: list[dict], note: str) -> Figure:
-  figure = blank(1.2)
+  figure = blank(0.3)
   return finish(figure, rows, note + 'Nothing is left to show.')
 
 
@@ -151,7 +171,7 @@ def panels(rows: list[dict], x: str, y: str, height: float = 2.1):
   ]
   across = min(len(distinct(rows, 'domain')), 4)
   down = -(-len(groups) // across)
-  figure = blank(0.8 + height * down)
+  figure = blank(0.3 + height * down)
   grid = figure.subplots(
     down, across, sharex=True, sharey=True, squeeze=False
   ).ravel()
@@ -179,8 +199,10 @@ def plain(text: str) -> str:
   return f' {text}' if text.startswith('_') else text
 
 
-def errors(row: dict, name: str) -> np.ndarray:
-  """Lengths [2, 1] of the error bar of a value; 0 where it has none."""
-  low, high = intervals.stored(row, name) or (row[name], row[name])
-  both = np.array([row[name] - low, high - row[name]])
+def errors(row: dict, name: str) -> np.ndarray | None:
+  """Lengths [2, 1] of the error bar of a value; None where it has none."""
+  ends = intervals.stored(row, name)
+  if ends is None:
+    return None
+  both = np.array([row[name] - ends[0], ends[1] - row[name]])
   return np.maximum(both, 0)[:, None]

@@ -8,10 +8,11 @@ left out, and the figure says so.
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import comparison, figures, intervals
+from experiments import break_even, comparison, figures, intervals
 from specjax import theory
 
-_LINES = 16  # of a legend beside the axes
+_MANY = 16  # methods; the marks of more are drawn thinner
+_LETTERS = 60  # under the axes, side by side
 _FILLS = ('none', 'full', 'left', 'bottom')
 
 
@@ -24,7 +25,7 @@ def acceptance_by_position(rows: list[dict]) -> Figure:
   for axes, cells in panels:
     for row in cells:
       values = [
-        np.nan if v is None else v for v in row['acceptance_by_position']
+        np.nan if v is None else v for v in row['acceptance_by_position'] or ()
       ]
       axes.plot(
         range(1, len(values) + 1),
@@ -62,8 +63,13 @@ def _theory(cells: list[dict], gammas: np.ndarray) -> np.ndarray:
   return tau / (scored + gammas * c)
 
 
-def _is_tree(row: dict) -> bool:
-  return row['drafted'] > row['gamma'] * sum(row['histogram'])
+def _many(rows: list[dict]) -> bool:
+  """Whether there are too many methods for caps of error bars to be seen."""
+  return len({(r['drafter'], r['verifier']) for r in rows}) > _MANY
+
+
+def _bars(many: bool) -> dict:
+  return {'elinewidth': 0.4, 'capsize': 0} if many else {'capsize': 2}
 
 
 @figures.in_style
@@ -76,12 +82,13 @@ def speedup_against_gamma(rows: list[dict]) -> Figure:
     shown, r'drafted tokens $\gamma$', 'speed-up over\nplain decoding'
   )
   gammas = np.arange(max(r['gamma'] for r in shown) + 3)
+  many = _many(shown)
   for axes, cells in panels:
     axes.axhline(1, color='black', linewidth=0.8)
     keys = list(dict.fromkeys((r['drafter'], r['verifier']) for r in cells))
     for place, key in enumerate(keys):
       own = [r for r in cells if (r['drafter'], r['verifier']) == key]
-      look = figures.look(own[0], shown)
+      look = figures.look(own[0], rows)
       shift = min(0.12, 0.8 / len(keys)) * (place - (len(keys) - 1) / 2)
       for row in own:
         axes.errorbar(
@@ -89,16 +96,16 @@ def speedup_against_gamma(rows: list[dict]) -> Figure:
           row['speedup'],
           figures.errors(row, 'speedup'),
           linestyle='none',
-          capsize=2,
-          label=figures.name(row, shown, gamma=False),
+          **_bars(many),
+          label=figures.name(row, rows, gamma=False),
           **look,
         )
-      if own[0]['lossless'] and not any(map(_is_tree, own)):
+      if own[0]['lossless'] and not any(map(break_even.is_tree, own)):
         axes.plot(
           gammas,
           _theory(own, gammas),
           color=look['color'],
-          linewidth=0.9,
+          linewidth=0.4 if many else 0.9,
         )
     axes.xaxis.get_major_locator().set_params(integer=True)
   panels[0][0].set_ylim(bottom=0)
@@ -124,9 +131,10 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
   domains, drafters = (
     figures.distinct(shown, n) for n in ('domain', 'drafter')
   )
-  figure = figures.blank(2.9 + 0.06 * max(len(drafters) - 8, 0))
+  figure = figures.blank(2.4)
   grid = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
   step = 0.7 / max(len(drafters), 1)
+  crowded = len(temperatures) * sum(map(len, domains)) > _LETTERS
   for axes, temperature in zip(grid, temperatures, strict=True):
     cells = [r for r in shown if r['temperature'] == temperature]
     # alpha is a drafter's: its rows of other rules and lengths say the same.
@@ -138,14 +146,18 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
         row['alpha'],
         figures.errors(row, 'alpha'),
         linestyle='none',
-        capsize=2,
+        **_bars(_many(shown)),
         label=figures.plain(drafter),
-        **figures.look(row, shown),
+        **figures.look(row, rows),
       )
     axes.set_title(f'temperature {temperature:g}')
-    axes.set_xticks(range(len(domains)), [figures.plain(d) for d in domains])
+    axes.set_xticks(
+      range(len(domains)),
+      [figures.plain(d) for d in domains],
+      **({'rotation': 20, 'ha': 'right'} if crowded else {}),
+    )
     axes.set_xlim(-0.5, len(domains) - 0.5)
-    axes.set_ylim(0, 1)
+    axes.set_ylim(-0.02, 1.04)
     axes.grid(visible=False, axis='x')
   grid[0].set_ylabel(r'$\alpha$ = mean of $\Sigma\,\min(p, q)$')
   return figures.finish(
@@ -163,10 +175,8 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
   if not shown:
     return figures.empty(rows, note)
   temperatures = figures.distinct(shown, 'temperature')
-  drafters = {(r['drafter'], r['verifier']) for r in shown}
-  # A legend of more lines than there is room for beside the axes.
-  many = len(drafters) * len(temperatures) > _LINES
-  figure = figures.blank(6.4 if many else 4.4)
+  many = _many(shown)
+  figure = figures.blank(4.2)
   axes = figure.subplots()
   ends = [r[n] for r in shown for n in ('speedup', 'predicted_speedup')]
   ends += [end for r in shown for end in intervals.stored(r, 'speedup') or ()]
@@ -177,16 +187,15 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
   )
   for row in shown:
     place = temperatures.index(row['temperature'])
-    name = figures.name(row, shown, gamma=True)
     axes.errorbar(
       row['predicted_speedup'],
       row['speedup'],
       figures.errors(row, 'speedup'),
       linestyle='none',
-      capsize=2,
+      **_bars(many),
       fillstyle=_FILLS[place % len(_FILLS)],
-      label=name if many else f'{name}, T = {row["temperature"]:g}',
-      **figures.look(row, shown),
+      label=figures.name(row, rows, gamma=False),
+      **figures.look(row, rows),
     )
   axes.set_aspect('equal')
   axes.set_xlabel(r'predicted speed-up $\tau / (v + \gamma c)$')
@@ -196,13 +205,7 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
     rows,
     note + 'One point for every domain; on the line the prediction holds. tau, '
     'c and v were measured in the same run; intervals (95%, over prompts) are '
-    'those of the measured speed-up. '
-    + (
-      f'Filled by temperature ({fills}).'
-      if many
-      else 'T is the sampling temperature.'
-    ),
-    'upper left' if many else 'right upper',
+    'those of the measured speed-up. ' + f'Filled by temperature ({fills}).',
   )
 
 
@@ -214,9 +217,8 @@ def tau_against_cost(rows: list[dict]) -> Figure:
   if not shown:
     return figures.empty(rows, note)
   shown = comparison.best(shown)
-  height = 2.4 + 0.05 * len(figures.distinct(shown, 'drafter'))
   figure, panels = figures.panels(
-    shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', height
+    shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.4
   )
   for axes, cells in panels:
     for row in cells:
@@ -226,10 +228,8 @@ def tau_against_cost(rows: list[dict]) -> Figure:
         figures.errors(row, 'tau'),
         linestyle='none',
         elinewidth=0.6,
-        label=figures.plain(
-          row['drafter'] + ('' if row['lossless'] else ', lossy')
-        ),
-        **figures.look(row, shown),
+        label=figures.name(row, rows, gamma=False),
+        **figures.look(row, rows),
       )
     axes.set_ylim(bottom=1)
     # Costs next to nothing may come out negative.

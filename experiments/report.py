@@ -20,12 +20,12 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from experiments import (
-  comparison,
-  differences,
-  intervals,
+  headline,
   plots,
+  result_tables,
   results,
   samples,
+  words,
 )
 
 FILE = 'report.html'
@@ -121,19 +121,15 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     ValueError: the rows are not of `experiments.run`.
   """
   check(rows)
-  tables = results.cells(rows) + comparison.tables(rows)
-  tables += differences.tables(rows)
-  best, gain = results.best(rows), ''
-  if best:
-    gain = intervals.shown(best, 'speedup')
   figures = [(make.__doc__.split('\n')[0], make(rows)) for make in FIGURES]
   return _page(
     'report.html',
     texts,
     first=rows[0],
-    best=best,
-    gain=gain,
-    tables=tables,
+    found=headline.headline(rows),
+    more=headline.MORE,
+    where=words.conditions(rows),
+    tables=result_tables.groups(rows),
     figures=[(title, picture(figure)) for title, figure in figures],
   )
 

@@ -25,6 +25,7 @@ from experiments import (
   processes,
   prompts,
   report,
+  result_tables,
   results,
   samples,
   ties,
@@ -352,10 +353,10 @@ def announce(runner: Runner) -> None:
 
 def finish(folder: results.Folder, texts: list[dict]) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
-  text = results.summary(folder.rows) + collectives.table(folder.rows)
+  text = result_tables.summary(folder.rows) + collectives.table(folder.rows)
   folder.write('summary.md', text)
   folder.write('report.html', report.render(folder.rows, texts))
-  print(text)
+  print(result_tables.brief(folder.rows))
   print(f'{folder.path / "report.html"} has the same and a few texts')
   usage = resource.getrusage(resource.RUSAGE_SELF)
   print(
@@ -364,7 +365,7 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
         'results': str(folder.path),
         'report': str(folder.path / 'report.html'),
         'cells': len(folder.rows),
-        'best': results.best(folder.rows),
+        'best': result_tables.best(folder.rows),
         'peak_memory_bytes': 1024 * usage.ru_maxrss,
       }
     )

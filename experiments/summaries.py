@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from experiments import explain, intervals, parity, ranking, results
+from experiments import explain, intervals, parity, ranking, result_tables
 from experiments.certificate import report
 from experiments.markdown import markdown
 
@@ -116,7 +116,7 @@ def predictions(rows: list[dict]) -> str:
 # A field that the rows of a kind have and no other rows do.
 _KINDS: tuple[tuple[str, Summary], ...] = (
   ('asked_gamma', explain.summary),
-  ('acceptance_by_position', results.summary),
+  ('acceptance_by_position', result_tables.summary),
   ('against', parity.table),
   ('seconds_by_prompt', peers),
   ('sweep', step_costs),

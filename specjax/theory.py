@@ -98,6 +98,31 @@ def break_even_alpha(gamma: int, c: float, v: float = 1.0) -> float:
   return 0.0 if cost <= 1 else alpha_of(cost, gamma)
 
 
+def break_even_c(tokens: float, gamma: int, v: float = 1.0) -> float:
+  """The c below which speculation wins; NaN where scoring alone costs more.
+
+  Args:
+    tokens: of a call.
+    gamma: drafted tokens.
+    v: cost of scoring.
+  """
+  return (tokens - v) / gamma if tokens > v else float('nan')
+
+
+def break_even_v(tokens: float, gamma: int, c: float) -> float:
+  """The v below which speculation wins; NaN where it is that of no scoring.
+
+  A plain step scores one token, so scoring more than one costs at least 1.
+
+  Args:
+    tokens: of a call.
+    gamma: drafted tokens.
+    c: cost of a drafted token.
+  """
+  left = tokens - gamma * c
+  return left if left >= 1 else float('nan')
+
+
 def oracle_speedup(alpha: float, c: float) -> float:
   """Speed of drafts that end just before what would be rejected, at v = 1.
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments import claims, differences, findings, pooling, results
+from experiments import claims, differences, findings, pooling, result_tables
 from experiments.evidence import (
   FAILS,
   HOLDS,
@@ -198,7 +198,7 @@ def test_without_rows_a_claim_is_not_run():
 def test_tables_of_differences():
   rows = _by_drafter(**{'draft-64': 0.3, 'draft-128': 0.5})
   rows.append(rows[0] | {'verifier': 'lenience:0.5', 'lossless': False})
-  text = results.summary(rows)
+  text = result_tables.summary(rows)
   assert '+0.2' in text
   assert 'lenience:0.5 (lossy)' in text
   assert 'not timed' in text

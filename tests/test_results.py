@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import results
+from experiments import result_tables, results
 
 
 def row(**changes):
@@ -75,8 +75,8 @@ def test_the_table_says_which_prompts_were_continued():
   sentence = (
     '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
   )
-  assert sentence in results.table([whole | {'prompts_from': facts}])
-  assert 'prompts of' not in results.table([whole])
+  assert sentence in result_tables.table([whole | {'prompts_from': facts}])
+  assert 'prompts of' not in result_tables.table([whole])
 
 
 def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):

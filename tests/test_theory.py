@@ -151,6 +151,14 @@ def test_break_even():
   assert theory.speedup(alpha, 3, 0.1, 1.2) == pytest.approx(1)
   assert theory.break_even_alpha(3, 0.1, 0.5) == 0
   assert np.isnan(theory.break_even_alpha(3, 1.0, 1.2))
+  tokens = float(theory.tokens_per_call(0.7, 3))
+  c = theory.break_even_c(tokens, 3, 1.2)
+  v = theory.break_even_v(tokens, 3, 0.1)
+  assert theory.speedup(0.7, 3, c, 1.2) == pytest.approx(1)
+  assert theory.speedup(0.7, 3, 0.1, v) == pytest.approx(1)
+  # Scoring takes all of it, drafting leaves less than a plain step.
+  assert np.isnan(theory.break_even_c(2.0, 3, 2.1))
+  assert np.isnan(theory.break_even_v(2.0, 3, 0.4))
 
 
 # Trees.
