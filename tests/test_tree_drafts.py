@@ -143,6 +143,8 @@ def test_a_static_tree_is_drawn_from_the_law_after_its_ancestors(
         paths.append((*path, token))
       # Equal texts are one path: what hangs below them is below the first.
       assert paths_of(draft, row) == paths
+      above = [paths.index(path[:-1]) for path in paths[1:]]
+      assert draft.parents[row].tolist() == above
 
 
 def remaining(row, path, q, drawn):
@@ -188,7 +190,7 @@ def greedy(row, count):
 
 def test_a_dynamic_tree_keeps_what_is_worth_most(float64):
   """The product of the confidences, at temperature 1, along the path."""
-  depth, beam, nodes = 3, 3, 9
+  depth, beam, nodes = 3, 3, 15
   drafter = dynamic_tree.make(WALKER, depth, beam, nodes)
   ((draft, verdict),) = steps(drafter)
   assert (draft.size == nodes).all()
