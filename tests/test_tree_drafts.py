@@ -1,0 +1,211 @@
+"""Trees, node by node, beside the same trees in plain Python.
+
+A target accepts whatever tree it is given, and the text stays right: what a
+wrong tree costs is acceptance. So trees are compared here, under every stage
+that looks at drafted tokens, and at temperatures other than 1.
+"""
+
+import collections
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling, scoring, verify
+from specjax.drafters import lm
+from specjax.drafting import dynamic_tree, static_tree
+from specjax.models import table
+from specjax.types import Params
+from tests import models, reference
+from tests import test_drafter_laws as laws
+
+VOCAB = 6
+TABLE = table.build(VOCAB)
+ENDS = (5,)
+PENALTIES = {
+  'repetition_penalty': 1.8,
+  'presence_penalty': 0.5,
+  'frequency_penalty': 1.25,
+  'min_new_tokens': 2,
+}
+NEUTRAL = {
+  'repetition_penalty': 1.0,
+  'presence_penalty': 0.0,
+  'frequency_penalty': 0.0,
+  'min_new_tokens': 0,
+}
+# Prompt, temperature, top-k, stages.
+ROWS = tuple(
+  ((1, last), temperature, top_k, stages)
+  for last, stages in itertools.product(range(4), (NEUTRAL, PENALTIES))
+  for temperature, top_k in ((0.0, 0), (0.5, 0), (1.0, 2), (2.5, 0))
+)
+PARENTS = (0, 0, 0, 1, 1, 2, 4, 4)
+WALKER = lm.walk(TABLE)
+
+
+def values_of(rows):
+  _, temperature, top_k, stages = zip(*rows, strict=True)
+  each = {name: [row[name] for row in stages] for name in NEUTRAL}
+  return sampling.make(
+    len(rows), temperature, top_k=top_k, vocab_size=VOCAB, eos=ENDS, **each
+  )
+
+
+@functools.cache
+def table_of():
+  return np.asarray(models.weights(TABLE, 0))
+
+
+def steps(drafter, rounds=1):
+  """Drafts of every row and their verdicts, in float64, under so many keys.
+
+  The target drafts for itself.
+  """
+  tokens = np.zeros((len(ROWS), 128), np.int32)
+  tokens[:, :2] = [row[0] for row in ROWS]
+  length, values = np.full(len(ROWS), 2, np.int32), values_of(ROWS)
+  weights = jnp.asarray(table_of(), jnp.float64)
+  params = Params(None, weights)
+  ctx, memory = laws.fresh(drafter, params, tokens, length, values)
+  history = sampling.history(values, ctx.tokens, ctx.length, VOCAB)
+  ctx = ctx._replace(history=history)
+
+  @jax.jit
+  def step(keys):
+    _, to_draft, to_judge = scoring.split(keys)
+    draft, _ = scoring.propose(drafter, params, memory, ctx, to_draft)
+    _, logits = scoring.feed(TABLE, weights, ctx, draft)
+    _, verdict = scoring.decide(
+      to_judge,
+      logits,
+      ctx,
+      draft,
+      rule=verify.recursive,
+      depth=drafter.depth,
+    )
+    return draft, verdict
+
+  return [
+    jax.device_get(step(generate.row_keys(turn, range(len(ROWS)))))
+    for turn in range(rounds)
+  ]
+
+
+def processed(row, path):
+  """Logits after a drafted path, before the temperature."""
+  prompt, _, _, stages = ROWS[row]
+  logits = table_of()[(*prompt, *path)[-1]]
+  return reference.process(logits, prompt, path, ENDS, **stages)
+
+
+def law_of(row, path):
+  _, temperature, top_k, _ = ROWS[row]
+  return reference.pipeline(processed(row, path), temperature, top_k)
+
+
+def paths_of(draft, row):
+  """The text from the root to each row of one draft."""
+  paths = [()]
+  size = int(draft.size[row])
+  for token, parent in zip(
+    draft.tokens[row, :size].tolist(),
+    draft.parents[row, :size].tolist(),
+    strict=True,
+  ):
+    paths.append((*paths[parent], token))
+  return paths
+
+
+@pytest.mark.parametrize('replacement', [False, True])
+def test_a_static_tree_is_drawn_from_the_law_after_its_ancestors(
+  replacement, float64
+):
+  """And after its earlier siblings, where none is repeated."""
+  drafter = static_tree.make(WALKER, PARENTS, replacement)
+  for draft, verdict in steps(drafter, rounds=2):
+    # The ceiling: the first child of each row is drawn from the law itself.
+    assert (verdict.num_accepted == drafter.depth).all()
+    for row in range(len(ROWS)):
+      paths, siblings = [()], collections.defaultdict(set)
+      for node, parent in enumerate(PARENTS):
+        path, token = paths[parent], int(draft.tokens[row, node])
+        q = law_of(row, path)
+        if not replacement:
+          assert token not in siblings[parent]
+          q = remaining(row, path, q, siblings[parent])
+        np.testing.assert_allclose(draft.probs[row, node], q, atol=1e-9)
+        assert q[token] > 0
+        siblings[parent].add(token)
+        paths.append((*path, token))
+      # Equal texts are one path: what hangs below them is below the first.
+      assert paths_of(draft, row) == paths
+      above = [paths.index(path[:-1]) for path in paths[1:]]
+      assert draft.parents[row].tolist() == above
+
+
+def remaining(row, path, q, drawn):
+  """Sequoia's law of a sibling that repeats none of those drawn."""
+  left = q.copy()
+  left[list(drawn)] = 0
+  if left.sum():
+    return left / left.sum()
+  if ROWS[row][1] == 0:  # The next best.
+    logits = processed(row, path)
+    order = sorted(range(VOCAB), key=lambda x: (x in drawn, -logits[x]))
+    return np.eye(VOCAB)[order[0]]
+  left = np.ones(VOCAB)
+  left[list(drawn)] = 0
+  return left / left.sum()
+
+
+def best_nodes(row, depth, beam, nodes):
+  """EAGLE-2's tree: the paths, and what each is worth."""
+  worth = {(): 0.0}
+  level, found = [()], {}
+  for _ in range(depth):
+    below = {}
+    for path in level:
+      logits = processed(row, path)
+      sure = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+      for token in sorted(range(VOCAB), key=lambda x: -sure[x])[:beam]:
+        below[(*path, token)] = worth[path] + max(sure[token], -1e4)
+    found |= below
+    worth |= below
+    level = sorted(below, key=lambda path: -below[path])[:beam]
+  kept = sorted(found, key=lambda path: -found[path])[:nodes]
+  return {path: found[path] for path in kept}
+
+
+def greedy(row, count):
+  """The target's own text at temperature 0."""
+  path: tuple = ()
+  while len(path) < count:
+    path = (*path, int(processed(row, path).argmax()))
+  return path
+
+
+def test_a_dynamic_tree_keeps_what_is_worth_most(float64):
+  """The product of the confidences, at temperature 1, along the path."""
+  depth, beam, nodes = 3, 3, 15
+  drafter = dynamic_tree.make(WALKER, depth, beam, nodes)
+  ((draft, verdict),) = steps(drafter)
+  assert (draft.size == nodes).all()
+  trees, complete = [], 0
+  for row in range(len(ROWS)):
+    paths = paths_of(draft, row)
+    trees.append({*paths})
+    assert len(trees[row]) == 1 + nodes  # Siblings differ.
+    assert trees[row] == {(), *best_nodes(row, depth, beam, nodes)}
+    if not ROWS[row][1]:  # The ceiling: the greedy text, as far as it is there.
+      best = max(n for n in range(4) if greedy(row, n) in paths)
+      assert verdict.num_accepted[row] == best
+      complete += best == depth
+  assert complete >= len(ROWS) // 4 // 2
+  # Temperature and cuts change nothing, and penalties do.
+  four = [trees[i : i + 4] for i in range(0, len(ROWS), 4)]
+  assert all(tree == some[0] for some in four for tree in some)
+  assert all(a[0] != b[0] for a, b in zip(four[::2], four[1::2], strict=True))

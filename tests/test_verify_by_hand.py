@@ -1,0 +1,151 @@
+"""Rules on drafts worked out by hand: which row, which size, which sibling."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import verify
+from specjax.types import Draft, Scores
+
+
+def draft_of(tokens, parents, size, probs=None) -> Draft:
+  probs = None if probs is None else jnp.array(probs)
+  return Draft(jnp.array(tokens), jnp.array(parents), jnp.array(size), probs)
+
+
+def scores_of(*rows) -> Scores:
+  probs = jnp.array(rows)
+  return Scores(probs, jnp.log(probs))
+
+
+# Two children of the root, of which the first is accepted with 1/2 and the
+# second with 1/4 of what is left; below the first there is another.
+PAIR = draft_of(
+  [0, 1, 0], [0, 0, 1], 3, [[1.0, 0.0, 0.0], [0, 1, 0], [1, 0, 0]]
+)
+ROOT = [0.5, 0.125, 0.375]
+
+
+@pytest.mark.parametrize(
+  ('size', 'expected'),
+  # 1 - 1/2 (1 - 1/4), then only the first, then nothing at all.
+  [(3, 0.625), (2, 0.625), (1, 0.5), (0, 0.0)],
+)
+def test_a_node_beyond_the_size_has_no_chance(size, expected):
+  draft = PAIR._replace(size=jnp.array(size))
+  scores = scores_of(ROOT, ROOT, ROOT, ROOT)
+  chance = verify.chance(verify.recursive)(draft, scores)
+  assert chance == pytest.approx(expected)
+  # A rule that accepts everything that there is says so of nothing, too.
+  always = verify.chance(verify.simulated(1.0))(draft, scores)
+  assert always == (size > 0)
+
+
+def test_the_chance_of_no_draft_at_all():
+  draft = draft_of(np.zeros(0, int), np.zeros(0, int), 0)
+  assert verify.chance(verify.recursive)(draft, scores_of(ROOT)) == 0
+
+
+def test_every_node_is_typical_of_the_row_above_it():
+  """p(x) > min(0.4, exp(-H)): of a flat row 1/4, a coin 0.4, a sure one 0.4.
+
+  The tree  0 -- 1 -- 3    with the rows  flat, coin, sure, and of no matter
+              \\- 2 -- 4
+  """
+  rule = verify.typical(0.4, 1.0)
+  flat, coin, sure = [0.25] * 4, [0.5, 0.5, 0, 0], [0.0, 0.375, 0.625, 0]
+  mild = [0.3, 0.3, 0.2, 0.2]  # exp(-H) is 0.255
+  scores = scores_of(mild, coin, sure, sure, sure)
+  for tokens, expected in (
+    ([0, 1, 0, 2], [1, 1, 1, 1]),
+    ([2, 3, 2, 1], [0, 0, 0, 0]),  # 0.2 < 0.255; 0 and 0.375 < 0.4
+    ([3, 0, 1, 2], [0, 1, 1, 1]),
+  ):
+    draft = draft_of(tokens, [0, 0, 1, 2], 4)
+    assert rule.accept(draft, scores).tolist() == expected
+  # At the bound itself a token is not accepted: 1/4 > 1/4 is false.
+  scores = scores_of(flat, flat)
+  bound = verify.typical(0.25, 1.0)
+  assert bound.accept(draft_of([1], [0], 1), scores).tolist() == [0]
+
+
+def test_what_is_left_after_some_siblings():
+  """Children that do not exist take nothing away from p."""
+  scores = scores_of(*[ROOT] * 4)
+  for size, left in (
+    (0, ROOT),
+    (1, [0, 0.25, 0.75]),
+    (2, [0, 0, 1]),
+    (3, [0, 0, 1]),
+  ):
+    draft = PAIR._replace(size=jnp.array(size))
+    rest = verify.recursive.rest(draft, scores, jnp.array(0))
+    np.testing.assert_allclose(rest, left, atol=1e-7)
+  # Below the first child there is one more, if it exists.
+  for size, left in ((2, ROOT), (3, [0, 0.25, 0.75])):
+    draft = PAIR._replace(size=jnp.array(size))
+    rest = verify.recursive.rest(draft, scores, jnp.array(1))
+    np.testing.assert_allclose(rest, left, atol=1e-7)
+
+
+def test_the_candidates_that_exist_decide_over_k():
+  """k-SEQ with one candidate is the token rule, however wide the tree is."""
+  q = [0.25, 0.25, 0.5]
+  draft = draft_of([0, 1, 2], [0, 0, 0], 1, [q] * 3)
+  scores = scores_of(*[ROOT] * 4)
+  one = draft_of([0], [0], 1, [q])
+  accept = verify.k_seq.accept(draft, scores)[0]
+  assert accept == verify.token.accept(one, scores_of(ROOT, ROOT))[0] == 1
+  rest = verify.k_seq.rest(draft, scores, jnp.array(0))
+  expected = verify.token.rest(one, scores_of(ROOT, ROOT), jnp.array(0))
+  np.testing.assert_allclose(rest, expected, atol=1e-6)
+  none = draft._replace(size=jnp.array(0))
+  rest = verify.k_seq.rest(none, scores, jnp.array(0))
+  np.testing.assert_allclose(rest, ROOT, atol=1e-6)
+
+
+def test_block_verification_of_a_chain_that_ends_early():
+  """As if the block had been that long: h = w where it ends."""
+  q = [0.5, 0.25, 0.25]
+  whole = draft_of([0, 2, 1], [0, 1, 2], 2, [q] * 3)
+  short = draft_of([0, 2], [0, 1], 2, [q] * 2)
+  scores = scores_of(ROOT, [0.25, 0.5, 0.25], [0.125, 0.125, 0.75], ROOT)
+  fewer = Scores(*(x[:3] for x in scores))
+  accept = verify.block.accept(whole, scores)
+  np.testing.assert_allclose(
+    accept[:2], verify.block.accept(short, fewer), rtol=1e-6
+  )
+  assert accept[2] == 0
+  for row in range(3):
+    np.testing.assert_allclose(
+      verify.block.rest(whole, scores, jnp.array(row)),
+      verify.block.rest(short, fewer, jnp.array(row)),
+      atol=1e-6,
+    )
+
+
+def test_overlap_is_of_the_first_node_alone():
+  p, q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]
+  draft = draft_of([0, 1], [0, 1], 2, [q, p])
+  assert verify.overlap(draft, scores_of(p, q, q)) == pytest.approx(0.6)
+  chosen = draft_of([1, 0], [0, 1], 2)
+  assert verify.overlap(chosen, scores_of(p, q, q)) == pytest.approx(0.3)
+  none = draft_of(np.zeros(0, int), np.zeros(0, int), 0)
+  assert verify.overlap(none, scores_of(p)) == 0
+
+
+def test_a_verdict_judges_and_draws_with_coins_of_their_own():
+  """The first coin draws the next token, and each node has its own."""
+  nodes, rows = 3, 4000
+  half = scores_of(*[[0.5, 0.5]] * (nodes + 1))
+  rule = verify.simulated(0.5)
+  draft = draft_of([0] * nodes, range(nodes), nodes)
+  keys = jax.random.split(jax.random.key(0), rows)
+  judge = jax.jit(jax.vmap(lambda k: verify.judge(k, draft, half, rule, nodes)))
+  verdict = judge(keys)
+  seen = np.zeros((nodes + 1, 2))
+  np.add.at(seen, (verdict.num_accepted, verdict.next_token), 1)
+  expected = rows * np.array([0.5, 0.25, 0.125, 0.125])[:, None] / 2
+  # Six standard deviations.
+  assert (np.abs(seen - expected) < 6 * np.sqrt(expected)).all()
