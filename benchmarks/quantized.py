@@ -72,14 +72,11 @@ def steps(bench: Bench) -> list[dict]:
 
 
 def main(x: Narrow) -> None:
-  try:
-    checks.need(x.paths, 'paths is empty: name checkpoints to quantise')
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  checks.need(x.paths, 'paths is empty: name checkpoints to quantise')
   if x.quick:
     x.paths = x.paths[:1]
   step_costs.run(x)
 
 
 if __name__ == '__main__':
-  command.run(main, Narrow)
+  command.run(main, Narrow, resumes=True)

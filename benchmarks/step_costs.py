@@ -67,7 +67,8 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
     x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}'
   )
   checks.need(x.sweeps, 'sweeps is empty: name one of benchmarks.sweeps')
-  return [checks.resolve('sweeps', name) for name in x.sweeps]
+  example = 'benchmarks.sweeps.batch'
+  return [checks.resolve_function('sweeps', name, example) for name in x.sweeps]
 
 
 def conditions(x: Speed) -> dict:
@@ -89,23 +90,20 @@ def run(x: Speed) -> None:
   """Measures what is missing, and prints the tables and a line of JSON."""
   if x.quick:
     shrink(x)
-  try:
-    sweeps = dict(zip(x.sweeps, check(x), strict=True))
-    folder = results.Folder(
-      x.results or results.default_folder(x), results.settings_of(x)
-    )
-    facts = conditions(x)
-    with tqdm(file=sys.stderr) as bar:
-      bench = Bench(x, bar)
-      for name, sweep in sweeps.items():
-        if any(row['by'] == name for row in folder.rows):
-          continue
-        for row in sweep(bench):
-          folder.add(row | {'by': name} | facts)
-        jax.clear_caches()
-        folder.write('summary.md', summaries.step_costs(folder.rows))
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  sweeps = dict(zip(x.sweeps, check(x), strict=True))
+  folder = results.Folder(
+    x.results or results.default_folder(x), results.settings_of(x)
+  )
+  facts = conditions(x)
+  with tqdm(file=sys.stderr) as bar:
+    bench = Bench(x, bar)
+    for name, sweep in sweeps.items():
+      if any(row['by'] == name for row in folder.rows):
+        continue
+      for row in sweep(bench):
+        folder.add(row | {'by': name} | facts)
+      jax.clear_caches()
+      folder.write('summary.md', summaries.step_costs(folder.rows))
   print((folder.path / 'summary.md').read_text())
   fitted = {r['sweep']: r['exponent'] for r in folder.rows if 'exponent' in r}
   limits = {
@@ -126,4 +124,4 @@ def run(x: Speed) -> None:
 
 
 if __name__ == '__main__':
-  command.run(run, Speed)
+  command.run(run, Speed, resumes=True)

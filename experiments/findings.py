@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from experiments import claims, results
+from experiments import claims, command, results
 from experiments import claims_of_drafters as drafters
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, Rows
 from experiments.markdown import markdown
@@ -328,5 +328,11 @@ def main(root: str) -> None:
   print(text(rows))
 
 
+def _from_command_line() -> None:
+  parser = command.Parser('Which published claims hold here.')
+  parser.add_argument('root', nargs='?', default='results', help='of the rows')
+  main(parser.parse_args().root)
+
+
 if __name__ == '__main__':
-  main(sys.argv[1] if len(sys.argv) > 1 else 'results')
+  command.guard(_from_command_line)

@@ -19,6 +19,7 @@ import numpy as np
 
 from experiments import comparison, devices, differences, processes, prompts
 from experiments.differences import KEY as KEY
+from experiments.errors import UserError, need, writing
 from experiments.markdown import Table, with_interval
 from experiments.markdown import markdown as markdown
 from experiments.settings import Mesh
@@ -58,6 +59,49 @@ def default_folder(experiment) -> str:
   return os.path.join('runs', f'{experiment.name}-{code}')
 
 
+def read_text(file: pathlib.Path) -> str:
+  """The content of a file of results.
+
+  Raises:
+    UserError: it cannot be read, or it is no text.
+  """
+  with writing('results', file):
+    content = file.read_bytes()
+  try:
+    return content.decode()
+  except UnicodeDecodeError as error:
+    raise UserError(
+      f'results: {file} is no text ({error}): remove it, or choose another '
+      'folder'
+    ) from error
+
+
+def read_object(text: str, place: str, remedy: str) -> dict:
+  """An object of a file of results.
+
+  Args:
+    text: of it.
+    place: where it stands, for messages.
+    remedy: what to do where it is damaged.
+
+  Raises:
+    UserError: it is none.
+  """
+  try:
+    found = json.loads(text)
+  except ValueError as error:
+    raise UserError(
+      f'results: {place} is damaged ({error}): {remedy}, or choose another '
+      'folder'
+    ) from error
+  need(
+    isinstance(found, dict),
+    f'results: {place} is damaged (it holds no object): {remedy}, or choose '
+    'another folder',
+  )
+  return found
+
+
 def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
   """The rows of a file that have this program's layout.
 
@@ -66,7 +110,12 @@ def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
   """
   if not file.exists():
     return [], ''
-  found = [json.loads(line) for line in file.read_text().splitlines()]
+  lines = read_text(file).split('\n')
+  found = [
+    read_object(line, f'{file}: line {number}', 'remove the line')
+    for number, line in enumerate(lines, 1)
+    if line.strip()
+  ]
   rows = [row for row in found if row.get('schema') == SCHEMA]
   others = {row.get('schema', 'none') for row in found} - {SCHEMA}
   if not others:
@@ -89,10 +138,10 @@ def read_folders(
     was left out: rows of another layout, and folders of several configs.
 
   Raises:
-    ValueError: there is no such folder.
+    UserError: there is no such folder.
   """
   if not root.is_dir():
-    raise ValueError(
+    raise UserError(
       f'{root} is no folder of results: name one, such as results'
     )
   found, warnings = {}, []
@@ -109,7 +158,9 @@ def read_folders(
     elif rows:
       found[file.parent.relative_to(root).as_posix()] = rows
   for file in sorted(root.rglob('result.json')):
-    found[file.relative_to(root).as_posix()] = [json.loads(file.read_text())]
+    text = read_text(file)
+    whole = read_object(text, str(file), 'remove it')
+    found[file.relative_to(root).as_posix()] = [whole]
   return found, warnings
 
 
@@ -120,22 +171,27 @@ class Folder:
     """Opens a folder, creates it or refuses it.
 
     Raises:
-      ValueError: it holds other results.
+      UserError: it holds other results.
     """
     self.path = pathlib.Path(path)
-    config = self.path / 'config.json'
+    with writing('results', path):
+      self._open(settings)
+    self.rows, self.warning = read_rows(self.path / 'rows.jsonl')
+
+  def _open(self, settings: dict) -> None:
+    path, config = self.path, self.path / 'config.json'
     if config.exists():
-      found = json.loads(config.read_text())
+      found = read_object(read_text(config), str(config), 'remove the folder')
       if found != settings:
         names = sorted(
           k for k in found | settings if found.get(k) != settings.get(k)
         )
-        raise ValueError(
+        raise UserError(
           f'results: {path} holds results of another config (different: '
           f'{", ".join(names)}); choose another folder with --config.results'
         )
     elif self.path.exists() and any(self.path.iterdir()):
-      raise ValueError(
+      raise UserError(
         f'results: {path} is not empty and holds no config.json; choose '
         'another folder with --config.results'
       )
@@ -146,13 +202,12 @@ class Folder:
       part.rename(config)
     file = self.path / 'rows.jsonl'
     if file.exists():
-      text = file.read_text()
+      text = read_text(file)
       whole = text[: text.rfind('\n') + 1]
       if whole != text:  # A last line cut off by a kill is dropped.
         part = file.with_suffix('.part')
         part.write_text(whole)
         part.rename(file)
-    self.rows, self.warning = read_rows(file)
 
   def clear(self) -> None:
     """Forgets the rows of a run that was not finished."""
@@ -166,12 +221,12 @@ class Folder:
     """Refuses to go on with rows that were made on other prompts.
 
     Raises:
-      ValueError: there are such rows; texts are those of each domain now.
+      UserError: there are such rows; texts are those of each domain now.
     """
     for row in self.rows:
-      here = texts.get(row['domain'])
-      if here and row['prompts_hash'] != prompts.digest(here):
-        raise ValueError(
+      here = texts.get(row.get('domain', ''))
+      if here and row.get('prompts_hash') != prompts.digest(here):
+        raise UserError(
           f'results: {self.path} holds rows of other prompts of '
           f'{row["domain"]}: what they are read from has changed; choose '
           'another folder with --config.results'
@@ -179,7 +234,8 @@ class Folder:
 
   def add(self, row: dict) -> None:
     row = {'schema': SCHEMA} | row
-    with open(self.path / 'rows.jsonl', 'a') as file:
+    place = self.path / 'rows.jsonl'
+    with writing('results', place), open(place, 'a') as file:
       file.write(json.dumps(row) + '\n')
       file.flush()
       os.fsync(file.fileno())
@@ -187,8 +243,9 @@ class Folder:
 
   def write(self, name: str, text: str) -> None:
     part = self.path / f'{name}.part'
-    part.write_text(text)
-    part.rename(self.path / name)
+    with writing('results', part):
+      part.write_text(text)
+      part.rename(self.path / name)
 
 
 class Follower(Folder):
@@ -212,7 +269,7 @@ def open_folder(experiment, texts: dict[str, list[list[int]]]) -> Folder:
     texts: its prompts, by domain.
 
   Raises:
-    ValueError: it holds other results, or rows of other prompts.
+    UserError: it holds other results, or rows of other prompts.
   """
 
   def make():
@@ -230,17 +287,18 @@ def existing(path: str) -> Folder:
   """A folder that an experiment has filled.
 
   Raises:
-    ValueError: it is none, or it has no rows.
+    UserError: it is none, or it has no rows.
   """
   config = pathlib.Path(path) / 'config.json'
   if not config.is_file():
-    raise ValueError(
+    raise UserError(
       f'folder: {path} has no config.json, so it is no results folder: give '
       'the one that experiments.run printed'
     )
-  folder = Folder(path, json.loads(config.read_text()))
+  settings = read_object(read_text(config), str(config), 'remove the folder')
+  folder = Folder(path, settings)
   if not folder.rows:
-    raise ValueError(
+    raise UserError(
       f'folder: {path} has no rows yet: experiments.run with the same settings '
       'makes them'
     )
