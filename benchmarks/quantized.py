@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from benchmarks import step_costs
 from benchmarks.stepping import Loop, milliseconds
 from benchmarks.sweeps import Bench, seconds
-from experiments import checks, command
+from experiments import build, checks, command
 from experiments.settings import Narrow
 from specjax import cache as caches
 from specjax import generate, verify
@@ -73,6 +73,8 @@ def steps(bench: Bench) -> list[dict]:
 
 def main(x: Narrow) -> None:
   checks.need(x.paths, 'paths is empty: name checkpoints to quantise')
+  for path in x.paths:
+    build.describe('paths', path)
   if x.quick:
     x.paths = x.paths[:1]
   step_costs.run(x)

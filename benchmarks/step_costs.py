@@ -21,7 +21,15 @@ import jax
 from tqdm import tqdm
 
 from benchmarks.sweeps import Bench
-from experiments import checks, command, results, summaries
+from experiments import (
+  build,
+  checks,
+  command,
+  devices,
+  recipe_checks,
+  results,
+  summaries,
+)
 from experiments.settings import Speed
 
 
@@ -45,9 +53,18 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
   Raises:
     ValueError: names the field, the value and the remedy.
   """
-  for name in ('used', 'gamma', 'steps', 'repeats', 'megabytes'):
-    value = getattr(x, name)
-    checks.need(value >= 1, f'{name} must be at least 1, got {value}')
+  checks.need_least(x, 1, 'used', 'gamma', 'steps', 'repeats', 'megabytes')
+  checks.need_seed(x.seed)
+  recipe_checks.size('target', x.target)
+  recipe_checks.size('draft', x.draft)
+  memory = devices.memory(1)
+  checks.need(
+    memory is None or x.megabytes * 2**20 < memory,
+    f'megabytes is {x.megabytes}, more than the memory of {memory} bytes: '
+    'choose less',
+  )
+  if x.path:
+    build.describe('path', x.path)
   for name in ('gammas', 'batches', 'contexts', 'vocabularies', 'maxima'):
     values = getattr(x, name)
     checks.need(

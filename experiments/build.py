@@ -24,7 +24,7 @@ from experiments.checks import (
   need,
   path_field,
   resolve,
-  values,
+  values_for,
 )
 from experiments.checks import rules as rules_of
 from experiments.errors import UserError, blame
@@ -165,6 +165,7 @@ def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
   """
   described = {'target': describe('target.path', x.target.path)}
   vocab = described['target'].model.config.vocab_size
+  values_for(x, vocab, checkpoints.eos_ids(x.target.path))
   tokenizer = checkpoints.load_tokenizer(x.target.path)
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
   for name, candidate in every_level(x).items():
@@ -303,9 +304,9 @@ def build(x: Experiment) -> Built:
   # On a mesh they are seen where the loop is traced.
   own = own_drafters.choose(chosen, drafts) if layout is None else {}
   text = next(iter(texts.values())).texts[0]
-  own_drafters.check_shapes(target, own, text)
+  begun = 1 if has_encoder(target) else prompt
+  own_drafters.check_shapes(target, own, text, begun + x.max_new_tokens)
   eos = checkpoints.eos_ids(x.target.path)
-  values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
   many = few = checkpoints.load(
     x.target.path, max_length=longest, layout=layout
   )

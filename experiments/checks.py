@@ -3,7 +3,6 @@
 Every error names the field and what would be right.
 """
 
-import importlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +12,14 @@ import numpy as np
 from experiments import prompts
 from experiments.errors import UserError, blame
 from experiments.errors import need as need
+from experiments.names import resolve as resolve
+from experiments.names import resolve_function as resolve_function
+from experiments.names import resolve_policy as resolve_policy
+from experiments.names import resolve_rule as resolve_rule
 from experiments.settings import Candidate, Experiment
 from specjax import sampling
-from specjax.drafting.policies import Policy
 from specjax.types import Rule, Spec
 
-_LOAD = 'specjax.drafters.ngram.load'
 SEEDS = 2**32  # Larger ones give the keys of smaller ones.
 
 
@@ -44,92 +45,6 @@ def need_least(x: Any, least: int, *names: str, where: str = '') -> None:
       value is None or value >= least,
       f'{where}{name} must be at least {least}, got {value}',
     )
-
-
-def resolve(field: str, name: str, example: str = _LOAD) -> Any:
-  """The object of a full name.
-
-  Args:
-    field: of the config.
-    name: such as 'specjax.verify.token'.
-    example: what would be right in that field.
-
-  Raises:
-    UserError: there is no such thing.
-  """
-  module, _, attribute = name.rpartition('.')
-  remedy = f'give a full name, such as {example!r}'
-  need(
-    module and all(map(str.isidentifier, name.split('.'))),
-    f'{field}: {name!r} cannot be imported, it is no full name; {remedy}',
-  )
-  try:
-    found = importlib.import_module(module)
-  except ImportError as error:
-    raise UserError(
-      f'{field}: {name!r} cannot be imported ({error}); {remedy}'
-    ) from error
-  need(
-    hasattr(found, attribute),
-    f'{field}: {name!r} cannot be imported ({module} has no {attribute!r}); '
-    f'{remedy}',
-  )
-  return getattr(found, attribute)
-
-
-def resolve_function(field: str, name: str, example: str = _LOAD) -> Any:
-  """The function of a full name, likewise."""
-  found = resolve(field, name, example)
-  need(
-    callable(found),
-    f'{field}: {name!r} is no function; give one such as {example!r}',
-  )
-  return found
-
-
-def _resolve_made(
-  field: str, name: str, kind: type, what: str, examples: tuple[str, str]
-) -> Any:
-  """A value by full name, or what its function makes of numbers.
-
-  Args:
-    field: of the config.
-    name: of the value or the function; numbers may stand behind a colon.
-    kind: of the value.
-    what: it is called.
-    examples: without numbers, and with them.
-  """
-  path, _, text = name.partition(':')
-  made = resolve(field, path, examples[0])
-  wrong = None
-  try:
-    if not isinstance(made, kind):
-      made = made(*(float(x) for x in text.split(',') if x))
-    elif text:
-      wrong = 'it takes no arguments'
-  except ValueError as error:
-    raise UserError(f'{field}: {name!r}: {error}') from error
-  except TypeError as error:
-    wrong = str(error)
-  if wrong or not isinstance(made, kind):
-    raise UserError(
-      f'{field}: {name!r} is no {what} ({wrong or type(made).__name__}); use '
-      f'one such as {" or ".join(examples)}'
-    )
-  return made
-
-
-def resolve_rule(name: str, field: str = 'verifiers') -> Rule:
-  """A rule by name; its arguments may stand behind a colon."""
-  examples = 'specjax.verify.token', 'specjax.verify.lenience:0.5'
-  return _resolve_made(field, name, Rule, 'rule', examples)
-
-
-def resolve_policy(name: str) -> Policy:
-  """A policy of draft lengths by name, likewise."""
-  known = 'specjax.drafting.policies'
-  examples = f'{known}.heuristic', f'{known}.confidence:0.4'
-  return _resolve_made('candidates', name, Policy, 'policy', examples)
 
 
 def candidates(x: Experiment) -> dict[str, Candidate]:
@@ -267,9 +182,21 @@ def values(
   Raises:
     UserError: names the field that is out of range or contradicts another.
   """
-  vocab_size = spec.target.config.vocab_size
+  return values_for(
+    x, spec.target.config.vocab_size, spec.eos, batch, temperature
+  )
+
+
+def values_for(
+  x: Experiment,
+  vocab_size: int,
+  eos: tuple[int, ...],
+  batch: int = 1,
+  temperature=1.0,
+) -> sampling.Sampling:
+  """The same for a vocabulary and the ends of a text."""
   return _make_values(
-    batch, temperature, vars(x.sampling), vocab_size=vocab_size, eos=spec.eos
+    batch, temperature, vars(x.sampling), vocab_size=vocab_size, eos=eos
   )
 
 
@@ -300,7 +227,7 @@ def check(x: Experiment) -> None:
   for field, gamma in draft_lengths(x):
     need(
       isinstance(gamma, int) and gamma >= 1,
-      f'{field} must be an integer of at least 1, got {gamma!r}',
+      f'{field} must be integers of at least 1, got {gamma!r}',
     )
   need(x.temperatures, 'temperatures is empty: give at least one, such as 0')
   for temperature in x.temperatures:
@@ -321,6 +248,11 @@ def check(x: Experiment) -> None:
     f'{x.max_new_tokens}: lower one or raise the other',
   )
   need_seed(x.seed)
+  cache = x.compilation_cache
+  need(
+    not cache or os.path.isdir(cache) or not os.path.exists(cache),
+    f'compilation_cache: {cache} is a file; name a folder',
+  )
   paths = {path_field(x, n): c.path for n, c in every_level(x).items()}
   for field, path in ({'target.path': x.target.path} | paths).items():
     need(

@@ -189,6 +189,7 @@ def main(x: Distillation) -> None:
   if x.quick:
     shrink(x)
   check(x)
+  material.check(x)  # Before the folder is taken.
   folder = pathlib.Path(x.folder)
   ledger.claim(folder, x)
   m = material.gather(x)

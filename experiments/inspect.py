@@ -88,6 +88,11 @@ class Report:
     self.described: dict[str, Description] = {}
     self.tokenizer = self.allow(checkpoints.load_tokenizer, x.target.path)
     self.look('target', build.describe, 'target.path', x.target.path)
+    if 'target' in self.described:
+      vocab = self.models['target']['vocabulary']
+      self.allow(
+        checks.values_for, x, vocab, checkpoints.eos_ids(x.target.path)
+      )
     for name, candidate in checks.every_level(x).items():
       who, field = f'draft {name}', checks.path_field(x, name)
       self.look(who, build.describe_draft, field, candidate)

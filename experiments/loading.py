@@ -37,7 +37,13 @@ def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
   }
   if isinstance(options.get('policy'), str):
     options['policy'] = resolve_policy(options['policy'])
-  wanted = inspect.signature(make).parameters
+  try:
+    wanted = inspect.signature(make).parameters
+  except ValueError as error:  # Some of Python's own have none.
+    raise UserError(
+      f'candidates: {candidate.load} is no load function ({error}); give one '
+      'such as specjax.drafters.ngram.load'
+    ) from error
   told = {name: value for name, value in known.items() if name in wanted}
   if 'fingerprint' in wanted:
     told['fingerprint'] = checkpoints.fingerprint(known['target_path'])

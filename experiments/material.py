@@ -26,12 +26,11 @@ class Material(NamedTuple):
   streams: dict[str, np.ndarray]
 
 
-def gather(x: Distillation | Heads) -> Material:
-  """Reads the target, and the corpus as its tokenizer sees it.
+def check(x: Distillation | Heads) -> None:
+  """Checks the target without its weights, and makes the folder of the data.
 
   Raises:
-    UserError: the checkpoint cannot be used, or the folder of the data was
-      made with another tokenizer.
+    UserError: the target cannot be used, or has too few positions.
   """
   with blame('target: '):
     config = checkpoints.describe(x.target).model.config
@@ -42,11 +41,21 @@ def gather(x: Distillation | Heads) -> Material:
   )
   asked = recipe_checks.lengths(x)
   recipe_checks.positions(config.max_positions, 'the target has', asked)
+  with writing('data', x.data):
+    pathlib.Path(x.data).mkdir(parents=True, exist_ok=True)
+
+
+def gather(x: Distillation | Heads) -> Material:
+  """Reads the target, and the corpus as its tokenizer sees it.
+
+  Raises:
+    UserError: the checkpoint cannot be used, or the folder of the data was
+      made with another tokenizer.
+  """
+  check(x)
   tokenizer = checkpoints.load_tokenizer(x.target)
   target, weights = checkpoints.load(x.target)
   folder = pathlib.Path(x.data)
-  with writing('data', folder):
-    folder.mkdir(parents=True, exist_ok=True)
   streams = data.token_streams(tokenizer, folder, x.every)
   largest = max(int(stream.max()) for stream in streams.values())
   if largest >= target.config.vocab_size:

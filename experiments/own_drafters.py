@@ -100,8 +100,16 @@ def _check_memory(begun: Any, after: Any, told: Any) -> None:
       )
 
 
-def check_shapes(target: Model, drafts: Named, prompt: Sequence[int]) -> None:
-  """Checks types and shapes, without weights of the target.
+def check_shapes(
+  target: Model, drafts: Named, prompt: Sequence[int], longest: int
+) -> None:
+  """Checks sizes, types and shapes, without weights of the target.
+
+  Args:
+    target: the target model.
+    drafts: that are checked.
+    prompt: of the run.
+    longest: tokens of its longest text.
 
   Raises:
     UserError: names the drafter and what it broke.
@@ -111,6 +119,11 @@ def check_shapes(target: Model, drafts: Named, prompt: Sequence[int]) -> None:
       drafter.depth >= 1 and drafter.nodes >= drafter.depth,
       f'candidates: {name}: depth must be at least 1 and nodes as many, got '
       f'{drafter.depth} and {drafter.nodes}',
+    )
+    need(
+      drafter.positions is None or longest <= drafter.positions,
+      f'candidates: {name}: it has {drafter.positions} positions, but a prompt '
+      f'and max_new_tokens make {longest} tokens: shorten one of them',
     )
     with _naming(name):
       weights = jax.eval_shape(target.init, jax.random.key(0))

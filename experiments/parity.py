@@ -65,6 +65,7 @@ class Comparison:
   def __init__(self, x: Parity):
     """Checks and loads everything, and only then opens the folder."""
     other = check(x)
+    results.check_folder(x)
     self.x = x
     built = build.build(x)
     self.domains = {d: c.texts for d, c in built.prompts.items()}
@@ -91,7 +92,7 @@ class Comparison:
     self.folder.write('prompts.jsonl', ''.join(lines))
 
   def values(self, count: int) -> sampling.Sampling:
-    return build.values(self.x, self.setup.built.plain, count, 0.0)
+    return checks.values(self.x, self.setup.built.plain, count, 0.0)
 
   def range_of(self, domain: str) -> range:
     """Numbers of a domain's prompts."""

@@ -23,6 +23,7 @@ from experiments.errors import UserError, need, writing
 from experiments.markdown import Table, with_interval
 from experiments.markdown import markdown as markdown
 from experiments.settings import Mesh
+from experiments.stored import check_place, read_object, read_text
 
 # The layout of a row. A program reads rows of its own layout and sets others
 # aside; they stay in the file.
@@ -54,52 +55,14 @@ def settings_of(experiment) -> dict:
 
 def default_folder(experiment) -> str:
   """runs/<name>-<hash>: every change of the settings has a folder."""
+  name = experiment.name
+  need(
+    name and os.path.basename(name) == name,
+    f'name is {name!r}, which names no folder of runs; choose another one',
+  )
   text = json.dumps(settings_of(experiment), sort_keys=True)
   code = hashlib.sha256(text.encode()).hexdigest()[:6]
-  return os.path.join('runs', f'{experiment.name}-{code}')
-
-
-def read_text(file: pathlib.Path) -> str:
-  """The content of a file of results.
-
-  Raises:
-    UserError: it cannot be read, or it is no text.
-  """
-  with writing('results', file):
-    content = file.read_bytes()
-  try:
-    return content.decode()
-  except UnicodeDecodeError as error:
-    raise UserError(
-      f'results: {file} is no text ({error}): remove it, or choose another '
-      'folder'
-    ) from error
-
-
-def read_object(text: str, place: str, remedy: str) -> dict:
-  """An object of a file of results.
-
-  Args:
-    text: of it.
-    place: where it stands, for messages.
-    remedy: what to do where it is damaged.
-
-  Raises:
-    UserError: it is none.
-  """
-  try:
-    found = json.loads(text)
-  except ValueError as error:
-    raise UserError(
-      f'results: {place} is damaged ({error}): {remedy}, or choose another '
-      'folder'
-    ) from error
-  need(
-    isinstance(found, dict),
-    f'results: {place} is damaged (it holds no object): {remedy}, or choose '
-    'another folder',
-  )
-  return found
+  return os.path.join('runs', f'{name}-{code}')
 
 
 def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
@@ -164,6 +127,12 @@ def read_folders(
   return found, warnings
 
 
+def check_folder(experiment) -> None:
+  """The same of the folder of an experiment, before anything is loaded."""
+  path = pathlib.Path(experiment.results or default_folder(experiment))
+  processes.alone(lambda: check_place(path, settings_of(experiment)))
+
+
 class Folder:
   """Rows of one experiment on disk."""
 
@@ -174,28 +143,15 @@ class Folder:
       UserError: it holds other results.
     """
     self.path = pathlib.Path(path)
+    check_place(self.path, settings)
     with writing('results', path):
       self._open(settings)
     self.rows, self.warning = read_rows(self.path / 'rows.jsonl')
 
   def _open(self, settings: dict) -> None:
-    path, config = self.path, self.path / 'config.json'
-    if config.exists():
-      found = read_object(read_text(config), str(config), 'remove the folder')
-      if found != settings:
-        names = sorted(
-          k for k in found | settings if found.get(k) != settings.get(k)
-        )
-        raise UserError(
-          f'results: {path} holds results of another config (different: '
-          f'{", ".join(names)}); choose another folder with --config.results'
-        )
-    elif self.path.exists() and any(self.path.iterdir()):
-      raise UserError(
-        f'results: {path} is not empty and holds no config.json; choose '
-        'another folder with --config.results'
-      )
-    else:
+    """Creates the folder where it is not there, and mends its last line."""
+    config = self.path / 'config.json'
+    if not config.exists():
       self.path.mkdir(parents=True, exist_ok=True)
       part = config.with_suffix('.part')
       part.write_text(json.dumps(settings, indent=2, sort_keys=True) + '\n')

@@ -69,6 +69,7 @@ class Runner:
       refuse: raises where it cannot do with what was loaded.
     """
     self.x = x
+    results.check_folder(x)
     self.built: Built = build(x)
     if refuse is not None:
       refuse(self.built)

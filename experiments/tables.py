@@ -28,6 +28,7 @@ from experiments import (
   results,
   summaries,
 )
+from experiments.errors import need
 from experiments.evidence import Rows
 from experiments.markdown import markdown
 from experiments.published import Calculated, Published
@@ -127,6 +128,10 @@ def plot(root: pathlib.Path, rows: Rows) -> list[str]:
 
 def regenerate(arguments: list[str]) -> None:
   """Writes everything that follows from the rows below a folder."""
+  need(
+    len(arguments) < 2,
+    f'{" ".join(arguments)}: give one folder of results, or --config',
+  )
   root = pathlib.Path(arguments[0] if arguments else 'results')
   rows, warnings = results.read_folders(root)
   for folder, there in rows.items():

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import held_out, ledger, recipe_checks
+from experiments import held_out, ledger, material, recipe_checks
 from experiments.checks import need, resolve, resolve_function
 from experiments.errors import UserError
 from experiments.held_out import Trial
@@ -151,6 +151,7 @@ def main(x: Heads) -> None:
   if x.quick:
     shrink(x)
   check(x)
+  material.check(x)  # Before the folder is taken.
   folder = pathlib.Path(x.folder)
   ledger.claim(folder, x)
   m = gather(x)
