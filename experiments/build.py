@@ -166,7 +166,7 @@ def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
   described = {'target': describe('target.path', x.target.path)}
   vocab = described['target'].model.config.vocab_size
   values_for(x, vocab, checkpoints.eos_ids(x.target.path))
-  tokenizer = checkpoints.load_tokenizer(x.target.path)
+  tokenizer = vocabulary.read('target.path', x.target.path)
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
   for name, candidate in every_level(x).items():
     field = path_field(x, name)

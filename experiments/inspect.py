@@ -86,13 +86,10 @@ class Report:
     self.models: dict[str, dict] = {}
     self.refused: list[str] = []
     self.described: dict[str, Description] = {}
-    self.tokenizer = self.allow(checkpoints.load_tokenizer, x.target.path)
+    self.tokenizer = self.allow(vocabulary.read, 'target.path', x.target.path)
     self.look('target', build.describe, 'target.path', x.target.path)
     if 'target' in self.described:
-      vocab = self.models['target']['vocabulary']
-      self.allow(
-        checks.values_for, x, vocab, checkpoints.eos_ids(x.target.path)
-      )
+      self.allow(self.name_tokens)
     for name, candidate in checks.every_level(x).items():
       who, field = f'draft {name}', checks.path_field(x, name)
       self.look(who, build.describe_draft, field, candidate)
@@ -138,6 +135,11 @@ class Report:
     )
     if draft:
       draft['shares_vocabulary'] = compared or None
+
+  def name_tokens(self) -> None:
+    """Whether the tokens that `sampling` names are the target's."""
+    size = self.models['target']['vocabulary']
+    checks.values_for(self.x, size, checkpoints.eos_ids(self.x.target.path))
 
   def collect(self) -> dict:
     """Facts on the prompts of each domain."""

@@ -23,7 +23,7 @@ from experiments.errors import UserError, need, writing
 from experiments.markdown import Table, with_interval
 from experiments.markdown import markdown as markdown
 from experiments.settings import Mesh
-from experiments.stored import check_place, read_object, read_text
+from experiments.stored import check_cells, check_place, read_object, read_text
 
 # The layout of a row. A program reads rows of its own layout and sets others
 # aside; they stay in the file.
@@ -111,6 +111,7 @@ def read_folders(
   for file in sorted(root.rglob('rows.jsonl')):
     rows, warning = read_rows(file)
     configs = sorted({str(row.get('config')) for row in rows})
+    check_cells(file, rows)
     if warning:
       warnings.append(warning)
     if len(configs) > 1:

@@ -7,8 +7,18 @@ mismatch is refused here.
 
 from collections.abc import Iterable
 
-from experiments.errors import UserError
+from experiments.errors import UserError, blame
 from specjax.models import checkpoints
+
+
+def read(field: str, path: str):
+  """The tokenizer of a checkpoint.
+
+  Raises:
+    UserError: there is none, or it is damaged; names the field.
+  """
+  with blame(f'{field}: '):
+    return checkpoints.load_tokenizer(path)
 
 
 def check_tokenizer(field: str, tokenizer, size: int) -> None:

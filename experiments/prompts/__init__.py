@@ -77,7 +77,7 @@ def describe(count: int, facts: dict) -> str:
 
 
 def check(x: Prompts) -> None:
-  """Checks what can be checked without reading anything.
+  """Checks what can be checked without reading a file.
 
   Raises:
     UserError: names the field and the remedy.
@@ -87,6 +87,8 @@ def check(x: Prompts) -> None:
       f'prompts.path {x.path!r} and prompts.dataset {x.dataset!r} are both '
       'given: leave one out'
     )
+  if x.path:
+    files.check(x.path)
   if x.path or x.dataset:
     return
   unknown = set(x.domains) - set(corpus.DOMAINS)

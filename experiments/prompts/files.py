@@ -32,26 +32,35 @@ def kind_of(path: str) -> str:
   return {'.jsonl': 'lines', '.json': 'list'}.get(ending, 'text')
 
 
+def check(path: str) -> None:
+  """Refuses what is no file: nothing ever comes out of a pipe.
+
+  Raises:
+    UserError: it is missing, a folder, or something else.
+  """
+  file = pathlib.Path(path)
+  need(
+    file.exists(),
+    f'prompts.path: {path} does not exist; name a file of prompts',
+  )
+  need(
+    file.is_file(),
+    f'prompts.path: {path} is no regular file; name a file of prompts',
+  )
+
+
 def read_text(path: str) -> str:
   """The content of a file, decompressed where it ends in .gz.
 
   Raises:
     UserError: it is missing, damaged, no UTF-8 or empty.
   """
-  file = pathlib.Path(path)
-  need(
-    file.is_file() or not file.exists(),
-    f'prompts.path: {path} is no regular file; name a file of prompts',
-  )
+  check(path)
   try:
-    content = file.read_bytes()
+    content = pathlib.Path(path).read_bytes()
     if path.endswith('.gz'):
       content = gzip.decompress(content)
     text = content.decode('utf-8')
-  except FileNotFoundError:
-    raise UserError(
-      f'prompts.path: {path} does not exist; name a file of prompts'
-    ) from None
   except (OSError, EOFError, zlib.error) as error:
     raise UserError(
       f'prompts.path: {path} cannot be read ({error}); copy it again'
