@@ -13,17 +13,18 @@ import jax
 
 from benchmarks import step_costs
 from experiments import command
+from experiments.errors import need
 from experiments.settings import Speed
 
 
 def main(x: Speed) -> None:
-  if jax.default_backend() == 'cpu' and not x.quick:
-    raise SystemExit(
-      'error: jax sees no GPU or TPU, only a CPU; install the extra gpu or '
-      'tpu, or see that it runs with --config.quick'
-    )
+  need(
+    jax.default_backend() != 'cpu' or x.quick,
+    'jax sees no GPU or TPU, only a CPU; install the extra gpu or tpu, or see '
+    'that it runs with --config.quick',
+  )
   step_costs.run(x)
 
 
 if __name__ == '__main__':
-  command.run(main, Speed)
+  command.run(main, Speed, resumes=True)

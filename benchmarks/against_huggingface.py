@@ -30,12 +30,12 @@ from benchmarks.decoders import Decoded, Decoder
 from experiments import (
   build,
   command,
-  measure,
   prompts,
   results,
   summaries,
 )
 from experiments.checks import rule_names
+from experiments.errors import UserError
 from experiments.inspect import bytes_per_token
 from experiments.settings import Experiment
 from specjax import metrics
@@ -57,29 +57,29 @@ def check(x: Experiment) -> None:
   """Checks what the two sides cannot both do.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
   if x.batch != 1:
-    raise ValueError(f'batch must be 1 in this comparison, got {x.batch}')
+    raise UserError(f'batch must be 1 in this comparison, got {x.batch}')
   if any(value is not None for value in vars(x.sampling).values()):
-    raise ValueError('sampling must be left alone: only temperatures compare')
+    raise UserError('sampling must be left alone: only temperatures compare')
   unknown = [name for name in x.drafters if name not in x.known]
   if unknown:
-    raise ValueError(f'drafters: {unknown} are not among the candidates')
+    raise UserError(f'drafters: {unknown} are not among the candidates')
   if rule_names(x) != ('specjax.verify.token',):
-    raise ValueError(
+    raise UserError(
       'verifiers must be specjax.verify.token, the rule of transformers, got '
       f'{rule_names(x)}'
     )
   names = x.drafters or tuple(x.known)
   if not any(x.known[name].load == sides.LM for name in names):
-    raise ValueError(f'candidates: at least one must load {sides.LM}')
+    raise UserError(f'candidates: at least one must load {sides.LM}')
 
 
 def _check_target(x: Experiment) -> None:
   build.check(x)
   if build.has_encoder(build.describe('target.path', x.target.path).model):
-    raise ValueError(
+    raise UserError(
       f'target.path: {x.target.path} is an encoder-decoder; this comparison is '
       'of models without an encoder, use experiments.run'
     )
@@ -327,25 +327,22 @@ def report(comparison: Comparison, folder: results.Folder) -> None:
 def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
-  try:
-    check(x)
-    sides.import_peer()
-    folder = results.Folder(
-      x.results or results.default_folder(x), results.settings_of(x)
+  check(x)
+  sides.import_peer()
+  folder = results.Folder(
+    x.results or results.default_folder(x), results.settings_of(x)
+  )
+  if (folder.path / _RESULT).exists():
+    print(f'{folder.path} is complete; --config.results measures elsewhere')
+  elif folder.rows:
+    raise UserError(
+      f'results: {folder.path} holds rows of a run that was cut off; choose '
+      'another folder with --config.results'
     )
-    if (folder.path / _RESULT).exists():
-      print(f'{folder.path} is complete; --config.results measures elsewhere')
-    elif folder.rows:
-      raise ValueError(
-        f'results: {folder.path} holds rows of a run that was cut off; choose '
-        'another folder with --config.results'
-      )
-    else:
-      comparison = Comparison(x)
-      comparison.run()
-      report(comparison, folder)
-  except (ValueError, measure.NotFinite) as error:
-    raise SystemExit(f'error: {error}') from error
+  else:
+    comparison = Comparison(x)
+    comparison.run()
+    report(comparison, folder)
   print((folder.path / 'summary.md').read_text())
   print((folder.path / _RESULT).read_text().strip())
 

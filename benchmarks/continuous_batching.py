@@ -29,7 +29,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.batches import Pass, Side, Way
-from experiments import command, measure, prompts, results, summaries
+from experiments import command, prompts, results, summaries
 from experiments.build import build
 from experiments.checks import need, rule_names
 from experiments.settings import ManyPrompts
@@ -235,14 +235,11 @@ def summary(rows: list[dict]) -> dict:
 def main(x: ManyPrompts) -> None:
   if x.quick:
     shrink(x)
-  try:
-    check(x)
-    folder = results.Folder(
-      x.results or results.default_folder(x), results.settings_of(x)
-    )
-    run(x, folder)
-  except (ValueError, measure.NotFinite) as error:
-    raise SystemExit(f'error: {error}') from error
+  check(x)
+  folder = results.Folder(
+    x.results or results.default_folder(x), results.settings_of(x)
+  )
+  run(x, folder)
   folder.write('summary.md', summaries.many_prompts(folder.rows))
   print(summaries.many_prompts(folder.rows))
   found = {'results': str(folder.path), **summary(folder.rows)}
@@ -250,4 +247,4 @@ def main(x: ManyPrompts) -> None:
 
 
 if __name__ == '__main__':
-  command.run(main, ManyPrompts)
+  command.run(main, ManyPrompts, resumes=True)

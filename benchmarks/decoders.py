@@ -16,6 +16,7 @@ import numpy as np
 
 from experiments import measure
 from experiments.build import Built, Method
+from experiments.errors import UserError
 from experiments.settings import Candidate, Experiment
 from specjax import sampling
 from specjax.types import Params, Spec
@@ -119,13 +120,13 @@ def import_peer() -> tuple[Any, Any]:
   """torch and transformers.
 
   Raises:
-    ValueError: they are not installed.
+    UserError: they are not installed.
   """
   try:
     import torch
     import transformers
   except ImportError as error:
-    raise ValueError(
+    raise UserError(
       f'{error.name} is not installed; install the extra: '
       'pip install -e .[parity]'
     ) from error

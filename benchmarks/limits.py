@@ -18,6 +18,7 @@ from benchmarks import decoders
 from benchmarks.bandwidth import Reader
 from benchmarks.stepping import Loop, Timed, milliseconds, take_turns
 from benchmarks.sweeps import Bench, seconds
+from experiments.errors import UserError
 from experiments.inspect import bytes_per_token
 from specjax import cache as caches
 from specjax import verify
@@ -117,11 +118,11 @@ def transformers(bench: Bench) -> list[dict]:
   caches as the library has them by default, all cores for either side.
 
   Raises:
-    ValueError: torch is missing, or weights are not in float32.
+    UserError: torch is missing, or weights are not in float32.
   """
   x = bench.x
   if x.dtype != 'float32':
-    raise ValueError(f'dtype must be float32 for this, got {x.dtype}')
+    raise UserError(f'dtype must be float32 for this, got {x.dtype}')
   decoders.import_peer()
   models = bench.models(x.target.vocab_size)
   with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,6 @@ The last line is one JSON document: megabytes of the parameters, of the largest
 tensor, of the growth at its peak and of the bound.
 """
 
-import argparse
 import json
 import math
 import multiprocessing
@@ -24,11 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
+from experiments import command
+from experiments.errors import need
 from specjax.models import checkpoints
 from specjax.models.config import TransformerConfig
 from specjax.models.families import FAMILIES, conversion
 
 _MB = 2**20
+_DTYPES = 'float32', 'bfloat16', 'float16'
 
 
 def anonymous() -> int:
@@ -129,9 +131,17 @@ def main(megabytes: int, dtype: str) -> dict[str, float]:
   return {name: round(value / _MB, 1) for name, value in found.items()}
 
 
-if __name__ == '__main__':
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def _from_command_line() -> None:
+  parser = command.Parser('Host memory that loading a checkpoint takes.')
   parser.add_argument('--megabytes', type=int, default=400)
-  parser.add_argument('--dtype', default='float32')
+  parser.add_argument('--dtype', default='float32', choices=_DTYPES)
   options = parser.parse_args()
+  need(
+    options.megabytes >= 1,
+    f'--megabytes must be at least 1, got {options.megabytes}',
+  )
   print(json.dumps(main(options.megabytes, jnp.dtype(options.dtype))))
+
+
+if __name__ == '__main__':
+  command.guard(_from_command_line)

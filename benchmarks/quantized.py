@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from benchmarks import step_costs
 from benchmarks.stepping import Loop, milliseconds
 from benchmarks.sweeps import Bench, seconds
-from experiments import checks, command
+from experiments import build, checks, command
 from experiments.settings import Narrow
 from specjax import cache as caches
 from specjax import generate, verify
@@ -72,14 +72,13 @@ def steps(bench: Bench) -> list[dict]:
 
 
 def main(x: Narrow) -> None:
-  try:
-    checks.need(x.paths, 'paths is empty: name checkpoints to quantise')
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  checks.need(x.paths, 'paths is empty: name checkpoints to quantise')
+  for path in x.paths:
+    build.describe('paths', path)
   if x.quick:
     x.paths = x.paths[:1]
   step_costs.run(x)
 
 
 if __name__ == '__main__':
-  command.run(main, Narrow)
+  command.run(main, Narrow, resumes=True)

@@ -21,7 +21,15 @@ import jax
 from tqdm import tqdm
 
 from benchmarks.sweeps import Bench
-from experiments import checks, command, results, summaries
+from experiments import (
+  build,
+  checks,
+  command,
+  devices,
+  recipe_checks,
+  results,
+  summaries,
+)
 from experiments.settings import Speed
 
 
@@ -45,9 +53,18 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
   Raises:
     ValueError: names the field, the value and the remedy.
   """
-  for name in ('used', 'gamma', 'steps', 'repeats', 'megabytes'):
-    value = getattr(x, name)
-    checks.need(value >= 1, f'{name} must be at least 1, got {value}')
+  checks.need_least(x, 1, 'used', 'gamma', 'steps', 'repeats', 'megabytes')
+  checks.need_seed(x.seed)
+  recipe_checks.size('target', x.target)
+  recipe_checks.size('draft', x.draft)
+  memory = devices.memory(1)
+  checks.need(
+    memory is None or x.megabytes * 2**20 < memory,
+    f'megabytes is {x.megabytes}, more than the memory of {memory} bytes: '
+    'choose less',
+  )
+  if x.path:
+    build.describe('path', x.path)
   for name in ('gammas', 'batches', 'contexts', 'vocabularies', 'maxima'):
     values = getattr(x, name)
     checks.need(
@@ -67,7 +84,8 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
     x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}'
   )
   checks.need(x.sweeps, 'sweeps is empty: name one of benchmarks.sweeps')
-  return [checks.resolve('sweeps', name) for name in x.sweeps]
+  example = 'benchmarks.sweeps.batch'
+  return [checks.resolve_function('sweeps', name, example) for name in x.sweeps]
 
 
 def conditions(x: Speed) -> dict:
@@ -89,23 +107,20 @@ def run(x: Speed) -> None:
   """Measures what is missing, and prints the tables and a line of JSON."""
   if x.quick:
     shrink(x)
-  try:
-    sweeps = dict(zip(x.sweeps, check(x), strict=True))
-    folder = results.Folder(
-      x.results or results.default_folder(x), results.settings_of(x)
-    )
-    facts = conditions(x)
-    with tqdm(file=sys.stderr) as bar:
-      bench = Bench(x, bar)
-      for name, sweep in sweeps.items():
-        if any(row['by'] == name for row in folder.rows):
-          continue
-        for row in sweep(bench):
-          folder.add(row | {'by': name} | facts)
-        jax.clear_caches()
-        folder.write('summary.md', summaries.step_costs(folder.rows))
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  sweeps = dict(zip(x.sweeps, check(x), strict=True))
+  folder = results.Folder(
+    x.results or results.default_folder(x), results.settings_of(x)
+  )
+  facts = conditions(x)
+  with tqdm(file=sys.stderr) as bar:
+    bench = Bench(x, bar)
+    for name, sweep in sweeps.items():
+      if any(row['by'] == name for row in folder.rows):
+        continue
+      for row in sweep(bench):
+        folder.add(row | {'by': name} | facts)
+      jax.clear_caches()
+      folder.write('summary.md', summaries.step_costs(folder.rows))
   print((folder.path / 'summary.md').read_text())
   fitted = {r['sweep']: r['exponent'] for r in folder.rows if 'exponent' in r}
   limits = {
@@ -126,4 +141,4 @@ def run(x: Speed) -> None:
 
 
 if __name__ == '__main__':
-  command.run(run, Speed)
+  command.run(run, Speed, resumes=True)

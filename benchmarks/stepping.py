@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.errors import UserError
 from experiments.settings import Size
 from specjax import generate, sampling, trees
 from specjax.drafters import plain
@@ -150,7 +151,7 @@ class Loop:
     """
     room = (slots - used) // (spec.drafter.depth + 1) - 1
     if room < 1:
-      raise ValueError(
+      raise UserError(
         f'{used} tokens in use leave no room for a step in {slots} slots: '
         'choose more slots or fewer tokens'
       )

@@ -33,6 +33,7 @@ documents, which no weights were trained on.
 
 import pathlib
 
+from experiments.errors import UserError
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
@@ -134,7 +135,7 @@ def _first() -> dict[str, Candidate]:
 
 def get_config(part: str = 'timed') -> Experiment:
   if part not in PARTS:
-    raise ValueError(f'the parts are {", ".join(PARTS)}, got {part!r}')
+    raise UserError(f'the parts are {", ".join(PARTS)}, got {part!r}')
   x = Experiment(
     name='drafters',
     target=Checkpoint(_path('target')),

@@ -18,13 +18,14 @@ verification, 48 new tokens: tau 1.77 at T = 0 and 2.13 at T = 1 after one
 layer, 2.22 and 2.36 after two.
 """
 
+from experiments.errors import UserError
 from experiments.recipes import Heads, Optimization
 from specjax import pair
 
 
 def get_config(layers: str = '1') -> Heads:
   if layers not in ('1', '2'):
-    raise ValueError(
+    raise UserError(
       f'layers must be 1 or 2 of the three that the target has, got {layers!r}'
     )
   return Heads(

@@ -30,6 +30,7 @@ nothing but the package. What the rows say of the papers' claims:
 results/findings.md, made by `python -m experiments.tables results`.
 """
 
+from experiments.errors import UserError
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
@@ -187,5 +188,5 @@ def get_config(part: str = 'drafters') -> Experiment:
     'lookup': _lookup,
   }
   if part not in makers:
-    raise ValueError(f'the parts are {", ".join(PARTS)}, got {part!r}')
+    raise UserError(f'the parts are {", ".join(PARTS)}, got {part!r}')
   return makers[part]()

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from experiments import texts
 from experiments.build import Built, Method
+from experiments.errors import UserError
 from experiments.settings import Parity
 from specjax.types import Params, Spec
 
@@ -45,7 +46,7 @@ def plain(x: Parity) -> Other:
   def other(setup, method):
     built = setup.built
     if not method.spec.rule.lossless:
-      raise ValueError(
+      raise UserError(
         f'verifiers: {method.verifier} is lossy, its text is not that of '
         'plain decoding: leave it out'
       )
@@ -57,7 +58,7 @@ def plain(x: Parity) -> Other:
 def batch(x: Parity) -> Other:
   """The same method, one prompt at a time."""
   if x.batch < 2:
-    raise ValueError(
+    raise UserError(
       'batch is 1: a comparison with single prompts needs more, such as '
       '--config.batch=8'
     )
@@ -73,7 +74,7 @@ def dtype(x: Parity) -> Other:
   """The same method with its weights in `other_dtype`."""
   check_dtype('other_dtype', x.other_dtype)
   if x.dtype == x.other_dtype:
-    raise ValueError(f'other_dtype must differ from dtype, got {x.dtype} twice')
+    raise UserError(f'other_dtype must differ from dtype, got {x.dtype} twice')
 
   def other(setup, method):
     del setup  # Unused.
@@ -114,6 +115,6 @@ def cast(params: Any, name: str) -> Any:
 def check_dtype(field: str, name: str) -> None:
   """Raises a ValueError that names the field where there is no such dtype."""
   if name not in _DTYPES:
-    raise ValueError(
+    raise UserError(
       f'{field} must be one of {", ".join(_DTYPES)}, got {name!r}'
     )

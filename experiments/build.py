@@ -14,18 +14,20 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import devices, prompts, vocabulary, weights
+from experiments import devices, own_drafters, prompts, vocabulary, weights
 from experiments.checks import (
   candidates,
   check,
+  draft_lengths,
   draft_name,
   every_level,
   need,
   path_field,
   resolve,
-  values,
+  values_for,
 )
 from experiments.checks import rules as rules_of
+from experiments.errors import UserError, blame
 from experiments.loading import load
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
@@ -92,19 +94,19 @@ def describe(field: str, path: str, quantized: bool = False) -> Description:
   """A checkpoint without its weights.
 
   Raises:
-    ValueError: it cannot be loaded; names the field.
+    UserError: it cannot be loaded; names the field.
   """
   try:
     return checkpoints.describe(path, quantized=quantized)
   except CheckpointError as error:
-    raise ValueError(f'{field}: {error}') from error
+    raise UserError(f'{field}: {error}') from error
 
 
 def describe_draft(field: str, candidate: Candidate) -> Description | None:
   """A candidate without its weights, if it is a language model.
 
   Raises:
-    ValueError: it cannot be loaded; names the field.
+    UserError: it cannot be loaded; names the field.
   """
   load = resolve('candidates', candidate.load)
   if load in (lm.load, cascade.load):
@@ -125,9 +127,15 @@ def room(x: Experiment, described: dict[str, Description]) -> int:
     described: the models that read it, by name.
 
   Raises:
-    ValueError: there is no place for any.
+    UserError: there is no place for any.
   """
   positions = {n: d.model.config.max_positions for n, d in described.items()}
+  for field, gamma in draft_lengths(x):
+    need(
+      gamma < positions['target'],
+      f'{field} is {gamma}, but the target has {positions["target"]} '
+      'positions: draft less',
+    )
   name = min(positions, key=positions.__getitem__)
   length = 1 if x.prompt else prompts.length_of_windows(x.prompts) or 1
   apart = has_encoder(described['target'].model)
@@ -153,17 +161,19 @@ def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
   """The target's tokenizer and the models, by name, without their weights.
 
   Raises:
-    ValueError: a model cannot be loaded, or a draft has other tokens.
+    UserError: a model cannot be loaded, or a draft has other tokens.
   """
   described = {'target': describe('target.path', x.target.path)}
   vocab = described['target'].model.config.vocab_size
-  tokenizer = checkpoints.load_tokenizer(x.target.path)
+  values_for(x, vocab, checkpoints.eos_ids(x.target.path))
+  tokenizer = vocabulary.read('target.path', x.target.path)
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
   for name, candidate in every_level(x).items():
     field = path_field(x, name)
     draft = describe_draft(field, candidate)
     if draft:
-      lm.check_encoder(described['target'].model, draft.model, field)
+      with blame():
+        lm.check_encoder(described['target'].model, draft.model, field)
       described[f'draft {name}'] = draft
     if candidate.path:
       size = draft.model.config.vocab_size if draft else vocab
@@ -182,9 +192,14 @@ def read_prompts(
     described: the models that read them, by name.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
   left = room(x, described)
+  length = prompts.length_of_windows(x.prompts)
+  if length is not None and not x.prompt:
+    # Before so many are looked for.
+    load = devices.predict(x, described, length, x.prompts.count)
+    devices.check_memory(x, load)
   if x.prompt:
     ids = prompts.encode(tokenizer, x.prompts.chat, x.prompt)
     whose = 'max_new_tokens leaves'
@@ -260,7 +275,7 @@ def build(x: Experiment) -> Built:
   """Checks the experiment, loads its weights and returns what runs.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
   check(x)
   if x.compilation_cache:
@@ -286,11 +301,16 @@ def build(x: Experiment) -> Built:
     for gamma in {1, *(x.gammas or (candidate.gamma,))}
   }
   _check_rules(x, rules, chosen, drafts)
+  # On a mesh they are seen where the loop is traced.
+  own = own_drafters.choose(chosen, drafts) if layout is None else {}
+  text = next(iter(texts.values())).texts[0]
+  begun = 1 if has_encoder(target) else prompt
+  own_drafters.check_shapes(target, own, text, begun + x.max_new_tokens)
   eos = checkpoints.eos_ids(x.target.path)
-  values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
   many = few = checkpoints.load(
     x.target.path, max_length=longest, layout=layout
   )
+  own_drafters.check_numbers(many, own, text)
   # Plain decoding, and what drafts few tokens.
   if layout is None and _few_rows(x.batch):
     few = transformer.block(*many)

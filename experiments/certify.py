@@ -21,6 +21,7 @@ from experiments.certificate import expectation, memory, report
 from experiments.certificate.cases import CASES, CHAIN, WORLDS, Case
 from experiments.certificate.wrong_laws import WRONG_LAWS
 from experiments.certificate.wrong_loops import WRONG_LOOPS
+from experiments.checks import need, need_least, need_seed
 from experiments.settings import Certificate
 from specjax import exact, goodness
 from specjax.types import Rule, Spec
@@ -33,17 +34,12 @@ def check(x: Certificate) -> None:
   """Refuses settings that make no sense.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
-  for name, value in (('rows', x.rows), ('rounds', x.rounds)):
-    if value < 1:
-      raise ValueError(f'{name} must be at least 1, got {value}')
-  if not 0 < x.level < 0.1:
-    raise ValueError(f'level must be in (0, 0.1), got {x.level}')
-  if not x.boost > 1:
-    raise ValueError(f'boost must be above 1, got {x.boost}')
-  if x.seed < 0:
-    raise ValueError(f'seed must be at least 0, got {x.seed}')
+  need_least(x, 1, 'rows', 'rounds')
+  need(0 < x.level < 0.1, f'level must be in (0, 0.1), got {x.level}')
+  need(1 < x.boost < np.inf, f'boost must be above 1, got {x.boost}')
+  need_seed(x.seed)
 
 
 def boosted(rule: Rule, factor: float) -> Rule:
@@ -259,10 +255,7 @@ def _room(law):
 def main(x: Certificate) -> None:
   if x.quick:
     x.rounds = min(x.rounds, 8)
-  try:
-    certifier = Certifier(x)
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  certifier = Certifier(x)
   certifier.certify()
   verdict = report.verdict(certifier.folder.rows, EXACT)
   print(json.dumps({'results': str(certifier.folder.path), **verdict}))

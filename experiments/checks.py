@@ -3,103 +3,75 @@
 Every error names the field and what would be right.
 """
 
-import importlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from experiments import prompts
+from experiments.errors import UserError, blame
+from experiments.errors import need as need
+from experiments.names import resolve as resolve
+from experiments.names import resolve_function as resolve_function
+from experiments.names import resolve_policy as resolve_policy
+from experiments.names import resolve_rule as resolve_rule
 from experiments.settings import Candidate, Experiment
 from specjax import sampling
-from specjax.drafting.policies import Policy
 from specjax.types import Rule, Spec
 
-
-def need(condition, message: str) -> None:
-  """Raises a ValueError with the message where a condition fails."""
-  if not condition:
-    raise ValueError(message)
+SEEDS = 2**32  # Larger ones give the keys of smaller ones.
 
 
-def resolve(field: str, name: str) -> Any:
-  """The object of a full name such as 'specjax.verify.token'."""
-  module, _, attribute = name.rpartition('.')
-  try:
-    return getattr(importlib.import_module(module), attribute)
-  except (ImportError, AttributeError, ValueError) as error:
-    raise ValueError(
-      f'{field}: {name!r} cannot be imported ({error}); give the full name of '
-      "a function, such as 'specjax.drafters.ngram.load'"
-    ) from error
+def need_seed(value: int, field: str = 'seed') -> None:
+  """Raises a UserError where a seed has no keys of its own."""
+  need(
+    0 <= value < SEEDS, f'{field} must be from 0 to {SEEDS - 1}, got {value}'
+  )
 
 
-def _resolve_made(field: str, name: str, kind: type, use: str) -> Any:
-  """A value by full name, or what its function makes of numbers.
+def need_least(x: Any, least: int, *names: str, where: str = '') -> None:
+  """Raises a UserError that names the first field below `least`.
 
   Args:
-    field: of the config.
-    name: of the value or the function; numbers may stand behind a colon.
-    kind: of the value.
-    use: what it is called, and the remedy.
+    x: the config.
+    least: of a value; None is no value.
+    *names: its fields.
+    where: what their names follow.
   """
-  path, _, text = name.partition(':')
-  made = resolve(field, path)
-  wrong = None
-  try:
-    if not isinstance(made, kind):
-      made = made(*(float(x) for x in text.split(',') if x))
-    elif text:
-      wrong = 'it takes no arguments'
-  except ValueError as error:
-    raise ValueError(f'{field}: {name!r}: {error}') from error
-  except TypeError as error:
-    wrong = str(error)
-  if wrong or not isinstance(made, kind):
-    raise ValueError(
-      f'{field}: {name!r} is no {use.format(wrong or type(made).__name__)}'
+  for name in names:
+    value = getattr(x, name)
+    need(
+      value is None or value >= least,
+      f'{where}{name} must be at least {least}, got {value}',
     )
-  return made
-
-
-def resolve_rule(name: str, field: str = 'verifiers') -> Rule:
-  """A rule by name; its arguments may stand behind a colon."""
-  use = (
-    'rule ({}); use one such as specjax.verify.token, specjax.verify.block or '
-    'specjax.verify.lenience:0.5'
-  )
-  return _resolve_made(field, name, Rule, use)
-
-
-def resolve_policy(name: str) -> Policy:
-  """A policy of draft lengths by name, likewise."""
-  use = (
-    'policy ({}); use one such as specjax.drafting.policies.heuristic or '
-    'specjax.drafting.policies.confidence:0.4'
-  )
-  return _resolve_made('candidates', name, Policy, use)
 
 
 def candidates(x: Experiment) -> dict[str, Candidate]:
   """The drafters to run, by name.
 
   Raises:
-    ValueError: one is unknown.
+    UserError: one is unknown.
   """
   chosen = {}
   for name in x.drafters or tuple(x.known):
     function, _, path = name.partition(':')
     if name in x.known:
-      chosen[name] = x.known[name]
+      label, candidate = name, x.known[name]
     elif '.' in function:
       label = os.path.basename(path.rstrip('/')) or function.split('.')[-2]
-      chosen[label] = Candidate(function, 4, path)
+      candidate = Candidate(function, 4, path)
     else:
-      raise ValueError(
+      raise UserError(
         f'drafters: {name!r} is unknown; choose from '
         f'{", ".join(x.known)}, or give a load function by its full '
         'name, with :path behind it'
       )
+    need(
+      label not in chosen,
+      f'drafters: {tuple(x.drafters)} has {label!r} twice: leave one out',
+    )
+    chosen[label] = candidate
   return chosen
 
 
@@ -129,11 +101,20 @@ def every_level(x: Experiment) -> dict[str, Candidate]:
   return found
 
 
+def draft_lengths(x: Experiment) -> Iterator[tuple[str, int]]:
+  """Every gamma of an experiment, and how errors call it."""
+  yield from (('gammas', gamma) for gamma in x.gammas)
+  for name, candidate in candidates(x).items():
+    for level, one in levels(name, candidate).items():
+      if level != name or not x.gammas:
+        yield f'gamma of the drafter {level}', one.gamma
+
+
 def check_levels(x: Experiment) -> None:
   """Refuses a model that drafts for itself by way of others.
 
   Raises:
-    ValueError: names both fields that have its path, or a gamma below 1.
+    UserError: names both fields that have its path.
   """
   for name, candidate in candidates(x).items():
     chain = levels(name, candidate)
@@ -141,11 +122,6 @@ def check_levels(x: Experiment) -> None:
       continue
     holds = {os.path.realpath(x.target.path): 'target.path'}
     for level, one in chain.items():
-      need(
-        level == name or (isinstance(one.gamma, int) and one.gamma >= 1),
-        f'gamma of the drafter {level} must be an integer of at least 1, got '
-        f'{one.gamma!r}',
-      )
       if one.path:
         field = path_field(x, level)
         other = holds.setdefault(os.path.realpath(one.path), field)
@@ -160,7 +136,7 @@ def rules(x: Experiment) -> dict[str, dict[str, Rule]]:
   """The rules of every drafter to run, by full name.
 
   Raises:
-    ValueError: one cannot be found; names the field.
+    UserError: one cannot be found; names the field.
   """
   shared = {rule: resolve_rule(rule) for rule in x.verifiers}
   found = {}
@@ -188,10 +164,8 @@ _TOKENS = ('logit_bias', 'forbidden', 'min_new_tokens')
 
 
 def _make_values(batch, temperature, stages, **known):
-  try:
+  with blame('sampling.'):
     return sampling.make(batch, temperature, **stages, **known)
-  except ValueError as error:
-    raise ValueError(f'sampling.{error}') from error
 
 
 def values(
@@ -206,11 +180,23 @@ def values(
     temperature: of all rows, or [B].
 
   Raises:
-    ValueError: names the field that is out of range or contradicts another.
+    UserError: names the field that is out of range or contradicts another.
   """
-  vocab_size = spec.target.config.vocab_size
+  return values_for(
+    x, spec.target.config.vocab_size, spec.eos, batch, temperature
+  )
+
+
+def values_for(
+  x: Experiment,
+  vocab_size: int,
+  eos: tuple[int, ...],
+  batch: int = 1,
+  temperature=1.0,
+) -> sampling.Sampling:
+  """The same for a vocabulary and the ends of a text."""
   return _make_values(
-    batch, temperature, vars(x.sampling), vocab_size=vocab_size, eos=spec.eos
+    batch, temperature, vars(x.sampling), vocab_size=vocab_size, eos=eos
   )
 
 
@@ -218,7 +204,7 @@ def check(x: Experiment) -> None:
   """Checks every value that can be checked without weights.
 
   Raises:
-    ValueError: names the field, its value and the remedy.
+    UserError: names the field, its value and the remedy.
   """
   missing = getattr(x, 'missing', '')
   need(
@@ -231,11 +217,17 @@ def check(x: Experiment) -> None:
     'target.path is empty: give the directory of a model with '
     '--config.target.path=...',
   )
-  gammas = tuple(x.gammas) or tuple(c.gamma for c in candidates(x).values())
-  for gamma in gammas:
+  chosen = candidates(x)
+  need(chosen, 'candidates is empty: name at least one drafter')
+  for candidate in chosen.values():
+    need(
+      candidate.verifiers or x.verifiers,
+      'verifiers is empty: name at least one, such as specjax.verify.token',
+    )
+  for field, gamma in draft_lengths(x):
     need(
       isinstance(gamma, int) and gamma >= 1,
-      f'gammas must be integers of at least 1, got {gamma!r}',
+      f'{field} must be integers of at least 1, got {gamma!r}',
     )
   need(x.temperatures, 'temperatures is empty: give at least one, such as 0')
   for temperature in x.temperatures:
@@ -247,16 +239,20 @@ def check(x: Experiment) -> None:
   _make_values(1, 1.0, stages)
   if not x.prompt:
     prompts.check(x.prompts)
-  for field, value in (
-    ('prompts.count', x.prompts.count),
-    ('prompts.length', x.prompts.length),
-    ('max_new_tokens', x.max_new_tokens),
-    ('batch', x.batch),
-  ):
-    need(
-      value is None or value >= 1, f'{field} must be at least 1, got {value}'
-    )
-  need(x.seed >= 0, f'seed must be at least 0, got {x.seed}')
+  need_least(x.prompts, 1, 'count', 'length', where='prompts.')
+  need_least(x, 1, 'max_new_tokens', 'batch')
+  least = x.sampling.min_new_tokens
+  need(
+    least is None or least <= x.max_new_tokens,
+    f'sampling.min_new_tokens is {least}, but max_new_tokens is '
+    f'{x.max_new_tokens}: lower one or raise the other',
+  )
+  need_seed(x.seed)
+  cache = x.compilation_cache
+  need(
+    not cache or os.path.isdir(cache) or not os.path.exists(cache),
+    f'compilation_cache: {cache} is a file; name a folder',
+  )
   paths = {path_field(x, n): c.path for n, c in every_level(x).items()}
   for field, path in ({'target.path': x.target.path} | paths).items():
     need(

@@ -5,6 +5,7 @@ what an uninterrupted one sees.
 """
 
 import pathlib
+import zipfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 from experiments import corpus
 from experiments.corpus.names import is_test
+from experiments.errors import UserError
 
 END = '<|endoftext|>'
 
@@ -89,8 +91,13 @@ def token_streams(
     part = path.with_name('tokens.part.npz')
     np.savez(part, **arrays)
     part.rename(path)
-  with np.load(path) as file:
-    return dict(file)
+  try:
+    with np.load(path) as file:
+      return dict(file)
+  except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise UserError(
+      f'data: {path} is damaged ({error}); remove it to have it made again'
+    ) from error
 
 
 def draw_batch(

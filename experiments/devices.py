@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from experiments import processes
 from experiments.checks import candidates, levels, need
+from experiments.errors import UserError
 from experiments.settings import Experiment, Mesh
 from specjax import cache as caches
 from specjax import sharding
@@ -33,7 +34,7 @@ def check(x: Experiment) -> None:
   """Checks what needs neither devices nor models.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
   mesh = x.mesh
   for name in ('data', 'model'):
@@ -51,7 +52,7 @@ def make_layout(mesh: Mesh) -> Layout | None:
   """The layout of a target; None on a single device.
 
   Raises:
-    ValueError: there are not enough devices, or processes without any.
+    UserError: there are not enough devices, or processes without any.
   """
   size, found = mesh.data * mesh.model, jax.device_count()
   need(
@@ -86,7 +87,7 @@ def check_heads(mesh: Mesh, described: Mapping[str, Description]) -> None:
   """Refuses a split that leaves attention whole on every device.
 
   Raises:
-    ValueError: names the model.
+    UserError: names the model.
   """
   for name, found in described.items():
     heads = found.model.config.num_heads
@@ -215,7 +216,7 @@ def check_memory(x: Experiment, load: Load) -> None:
   """Refuses what does not fit.
 
   Raises:
-    ValueError: says what needs how much, and the remedy.
+    UserError: says what needs how much, and the remedy.
   """
   size = x.mesh.data * x.mesh.model
   limit = memory(size)
@@ -224,7 +225,7 @@ def check_memory(x: Experiment, load: Load) -> None:
   remedies = ['a larger mesh.model', 'a smaller batch, prompts.count or model']
   if load.drafts > load.parameters and not x.mesh.split_draft:
     remedies.insert(0, 'mesh.split_draft=True')
-  raise ValueError(
+  raise UserError(
     f'mesh.data x mesh.model = {x.mesh.data} x {x.mesh.model}: each device '
     f'would hold {load.total:,} bytes (target {load.parameters:,}, its cache '
     f'{load.cache:,}, drafts {load.drafts:,}), but has {limit:,}: choose '

@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from experiments import held_out, kinds, ledger, material
-from experiments.checks import need, resolve
+from experiments import held_out, kinds, ledger, material, recipe_checks
+from experiments.checks import need, need_least, resolve, resolve_function
 from experiments.optimize import apart, make_optimizer, train
 from experiments.recipes import Distillation, Optimization, Texts
 from experiments.train_pair import cross_entropy, draft_size, model_of
@@ -34,25 +34,30 @@ def check(x: Distillation) -> None:
   Raises:
     ValueError: names the field and the remedy.
   """
-  for field in ('divergences', 'kinds'):
+  for field, example in (
+    ('divergences', 'experiments.divergences.forward_kl'),
+    ('kinds', 'experiments.kinds.target_text'),
+  ):
     names = getattr(x, field)
     need(len(names) > 0, f'{field} is empty: name at least one')
     for name in names:
-      need(callable(resolve(field, name)), f'{field}: {name} is no function')
+      resolve_function(field, name, example)
     short = [short_name(name) for name in names]
     need(
       len({*short}) == len(short),
       f'{field}: {", ".join(names)} end in the same name; leave one out',
     )
-  o = x.distillation
+  recipe_checks.trained(x)
+  recipe_checks.optimization('undistilled', x.undistilled)
+  recipe_checks.optimization('distillation', x.distillation)
+  recipe_checks.texts('own_texts', x.own_texts)
+  recipe_checks.held_out('final', x.final)
   for field in ('texts', 'own_texts'):
-    texts: Texts = getattr(x, field)
-    need(
-      texts.length >= o.length and texts.count >= o.batch,
-      f'{field}: {texts.count} texts of {texts.length} tokens do not fill a '
-      f'batch of {o.batch} windows of {o.length}: write more, or longer ones',
-    )
-  need(x.refresh >= 1, f'refresh must be at least 1, got {x.refresh}')
+    recipe_checks.fill(field, getattr(x, field), x.distillation)
+  recipe_checks.width('width', x.width)
+  need_least(x, 1, 'refresh', 'max_positions')
+  asked = recipe_checks.lengths(x)
+  recipe_checks.positions(x.max_positions, 'max_positions is', asked)
 
 
 def short_name(name: str) -> str:
@@ -184,6 +189,7 @@ def main(x: Distillation) -> None:
   if x.quick:
     shrink(x)
   check(x)
+  material.check(x)  # Before the folder is taken.
   folder = pathlib.Path(x.folder)
   ledger.claim(folder, x)
   m = material.gather(x)

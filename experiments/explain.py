@@ -27,6 +27,7 @@ from experiments import (
   verdict,
 )
 from experiments.checks import candidates
+from experiments.errors import UserError
 from experiments.markdown import with_interval
 from experiments.settings import Experiment
 from specjax import metrics, theory
@@ -41,11 +42,11 @@ def narrow(x: Experiment) -> int:
     The draft length that the experiment asks for.
 
   Raises:
-    ValueError: the drafter is unknown, or there is none.
+    UserError: the drafter is unknown, or there is none.
   """
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
   if not x.drafters:
-    raise ValueError('candidates is empty: there is no drafter to explain')
+    raise UserError('candidates is empty: there is no drafter to explain')
   (candidate,) = candidates(x).values()
   x.verifiers = (candidate.verifiers or x.verifiers)[:1]
   candidate.verifiers = ()
@@ -336,20 +337,17 @@ def report(folder: results.Folder) -> dict:
 
 
 def main(x: Experiment) -> None:
-  try:
-    asked = narrow(x)
-    if x.quick:
-      run.shrink(x)
-    if not x.timed:
-      raise ValueError('timed is False, but speed is explained: leave it True')
-    runner = Explainer(x, asked)
-    runner.run()
-    add_phases(runner)
-    last = report(runner.folder)
-  except (ValueError, measure.NotFinite) as error:
-    raise SystemExit(f'error: {error}') from error
+  asked = narrow(x)
+  if x.quick:
+    run.shrink(x)
+  if not x.timed:
+    raise UserError('timed is False, but speed is explained: leave it True')
+  runner = Explainer(x, asked)
+  runner.run()
+  add_phases(runner)
+  last = report(runner.folder)
   print(json.dumps(last))
 
 
 if __name__ == '__main__':
-  command.run(main, Experiment)
+  command.run(main, Experiment, resumes=True)

@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-from experiments import pooling, results
+from experiments import command, pooling, results
 from experiments.claimed import CLAIMS, NOT_RUN, Claim
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, Rows
 from experiments.markdown import markdown
@@ -136,5 +136,11 @@ def main(root: str) -> None:
   print(text(rows))
 
 
+def _from_command_line() -> None:
+  parser = command.Parser('Which published claims hold here.')
+  parser.add_argument('root', nargs='?', default='results', help='of the rows')
+  main(parser.parse_args().root)
+
+
 if __name__ == '__main__':
-  main(sys.argv[1] if len(sys.argv) > 1 else 'results')
+  command.guard(_from_command_line)

@@ -16,6 +16,7 @@ import sys
 from experiments import command, processes, trace
 from experiments.build import Built, build
 from experiments.checks import values
+from experiments.errors import UserError
 from experiments.settings import Experiment
 from specjax import generate
 from specjax.models import reading
@@ -43,15 +44,12 @@ def paint(text: str, kind: str, colour: bool) -> str:
 
 def main(x: Experiment) -> None:
   x.batch = 1
-  try:
-    if x.mesh.data != 1:
-      raise ValueError(
-        f'mesh.data is {x.mesh.data}, but one text is continued: leave it at '
-        '1, and split the models with mesh.model'
-      )
-    processes.join(x.mesh)
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  if x.mesh.data != 1:
+    raise UserError(
+      f'mesh.data is {x.mesh.data}, but one text is continued: leave it at '
+      '1, and split the models with mesh.model'
+    )
+  processes.join(x.mesh)
   with contextlib.redirect_stdout(processes.voice()):
     show(x)
 
@@ -61,29 +59,26 @@ def show(x: Experiment) -> None:
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
   colour = sys.stdout.isatty()
   new: list[int] = []
-  try:
-    if not (x.prompt or x.prompts.path or x.prompts.dataset):
-      raise ValueError(
-        'prompt is empty: give --config.prompt="some text", or prompts.path'
-      )
-    x.prompts.count = 1
-    built = build(x)
-    prompt = next(iter(built.prompts.values())).texts[0]
-    text = x.prompt or built.tokenizer.decode(prompt)
-    # The text of an encoder-decoder does not continue its prompt.
-    (begun,), sources = reading.split(built.plain.target.config, [prompt])
-    print(text, end='' if sources is None else '\n')
-    ids = list(begun)
-    shown = len(built.tokenizer.decode(ids))
-    for step in steps(built, x, prompt):
-      last = step.counts
-      for token in trace.tokens(step):
-        new.append(token.token)
-        text = trace.piece(built.tokenizer, ids + new, shown)
-        shown += len(text)
-        print(paint(text, token.origin, colour), end='', flush=True)
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  if not (x.prompt or x.prompts.path or x.prompts.dataset):
+    raise UserError(
+      'prompt is empty: give --config.prompt="some text", or prompts.path'
+    )
+  x.prompts.count = 1
+  built = build(x)
+  prompt = next(iter(built.prompts.values())).texts[0]
+  text = x.prompt or built.tokenizer.decode(prompt)
+  # The text of an encoder-decoder does not continue its prompt.
+  (begun,), sources = reading.split(built.plain.target.config, [prompt])
+  print(text, end='' if sources is None else '\n')
+  ids = list(begun)
+  shown = len(built.tokenizer.decode(ids))
+  for step in steps(built, x, prompt):
+    last = step.counts
+    for token in trace.tokens(step):
+      new.append(token.token)
+      text = trace.piece(built.tokenizer, ids + new, shown)
+      shown += len(text)
+      print(paint(text, token.origin, colour), end='', flush=True)
   print()
   if colour:
     print(' '.join(paint(kind, kind, True) for kind in _COLOURS))

@@ -16,10 +16,11 @@ import math
 import jax
 
 from experiments import build, checks, command, devices, prompts, vocabulary
+from experiments.errors import UserError, blame
 from experiments.settings import Experiment
 from specjax.drafters import lm
 from specjax.models import checkpoints
-from specjax.models.checkpoints import Description
+from specjax.models.checkpoints import CheckpointError, Description
 from specjax.models.transformer import Model
 from specjax.sharding import Layout
 
@@ -85,8 +86,10 @@ class Report:
     self.models: dict[str, dict] = {}
     self.refused: list[str] = []
     self.described: dict[str, Description] = {}
-    self.tokenizer = self.allow(checkpoints.load_tokenizer, x.target.path)
+    self.tokenizer = self.allow(vocabulary.read, 'target.path', x.target.path)
     self.look('target', build.describe, 'target.path', x.target.path)
+    if 'target' in self.described:
+      self.allow(self.name_tokens)
     for name, candidate in checks.every_level(x).items():
       who, field = f'draft {name}', checks.path_field(x, name)
       self.look(who, build.describe_draft, field, candidate)
@@ -99,7 +102,7 @@ class Report:
     """What a call returns; None where it is refused."""
     try:
       return call(*args)
-    except ValueError as error:
+    except (UserError, CheckpointError) as error:
       self.refused.append(str(error))
       return None
 
@@ -112,22 +115,31 @@ class Report:
       self.models[who] = facts(found, split)
 
   def compare(self, who: str, path: str) -> None:
-    """Sets whether a draft shares the target's vocabulary, and its c."""
+    """Sets whether a draft shares the target's vocabulary, and its c.
+
+    None where no tokenizer tells: the sizes are the same.
+    """
     if 'target' not in self.models or not self.tokenizer or not path:
       return
     target, draft = self.models['target'], self.models.get(who, {})
     if draft:
       models = (self.described[name].model for name in ('target', who))
-      lm.check_encoder(*models, who)
+      with blame():
+        lm.check_encoder(*models, who)
     size = target['vocabulary']
     if draft:
       draft['c_predicted'] = draft['bytes_per_step'] / target['bytes_per_step']
       draft['shares_vocabulary'] = False
-    vocabulary.check_draft(
+    compared = vocabulary.check_draft(
       self.tokenizer, size, path, draft.get('vocabulary', size)
     )
     if draft:
-      draft['shares_vocabulary'] = True
+      draft['shares_vocabulary'] = compared or None
+
+  def name_tokens(self) -> None:
+    """Whether the tokens that `sampling` names are the target's."""
+    size = self.models['target']['vocabulary']
+    checks.values_for(self.x, size, checkpoints.eos_ids(self.x.target.path))
 
   def collect(self) -> dict:
     """Facts on the prompts of each domain."""
@@ -164,6 +176,7 @@ class Report:
       print(who)
       for name, value in values.items():
         form = {int: ',', float: '.3f'}.get(type(value), '')
+        value = 'unknown: it has no tokenizer' if value is None else value
         print(f'  {name.replace("_", " "):22} {value:{form}}')
     for domain, found in self.prompts.items():
       print(f'prompts {domain}: {prompts.describe(found["prompts"], found)}')
@@ -191,10 +204,12 @@ class Report:
 
 
 def main(x: Experiment) -> None:
-  try:
-    Report(x).show()
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  report = Report(x)
+  report.show()
+  if report.refused:
+    first, *others = report.refused
+    more = f' (and {len(others)} more, see above)' if others else ''
+    raise UserError(f'{first}{more}')
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.errors import UserError
 from experiments.material import (
   Material,
   draw_texts,
@@ -70,7 +71,7 @@ def own_text(lesson: Lesson) -> Batches:
   def texts_of(name, params, since, step):
     folder = lesson.folder / 'own_texts' / name / f'{since:06d}'
     if step > since and not folder.exists():
-      raise ValueError(
+      raise UserError(
         f'{folder} is missing, which drafts of step {since} wrote, and step '
         f'{step} goes on from there; remove the checkpoints of this training '
         'to begin it again'

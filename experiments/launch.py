@@ -10,11 +10,14 @@ real hosts, start the program on each with these flags, or, on Cloud TPU, with
 --config.mesh.processes=0 alone.
 """
 
-import argparse
 import os
+import shutil
 import socket
 import subprocess
 import time
+
+from experiments import command
+from experiments.errors import need
 
 _GRACE = 15  # seconds for the others once one has failed
 
@@ -32,7 +35,7 @@ def environment(devices: int) -> dict[str, str]:
   return os.environ | {'XLA_FLAGS': f'{flags} {more}', 'JAX_PLATFORMS': 'cpu'}
 
 
-def launch(command: list[str], processes: int, devices: int) -> int:
+def launch(program: list[str], processes: int, devices: int) -> int:
   """Runs a command in every process; returns the first bad exit status."""
   flags = [
     f'--config.mesh.processes={processes}',
@@ -40,7 +43,7 @@ def launch(command: list[str], processes: int, devices: int) -> int:
   ]
   started = [
     subprocess.Popen(
-      [*command, *flags, f'--config.mesh.process={i}'], env=environment(devices)
+      [*program, *flags, f'--config.mesh.process={i}'], env=environment(devices)
     )
     for i in range(processes)
   ]
@@ -61,7 +64,7 @@ def launch(command: list[str], processes: int, devices: int) -> int:
 
 
 def main() -> int:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = command.Parser('Starts a program in several processes.')
   parser.add_argument('--processes', type=int, default=2)
   parser.add_argument('--devices', type=int, default=4, help='of each process')
   parser.add_argument('command', nargs='+', help='after --')
@@ -69,8 +72,14 @@ def main() -> int:
   for name in ('processes', 'devices'):
     if getattr(options, name) < 1:
       parser.error(f'--{name} must be at least 1')
+  program = options.command[0]
+  need(
+    shutil.which(program),
+    f'{program!r} is no program: give what is to be started behind --, such as '
+    'python -m experiments.run',
+  )
   return launch(options.command, options.processes, options.devices)
 
 
 if __name__ == '__main__':
-  raise SystemExit(main())
+  command.guard(main)

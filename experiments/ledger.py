@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from experiments.errors import need, writing
 from experiments.recipes import Optimization
 
 
@@ -15,19 +16,20 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
   """Makes a folder that of a recipe.
 
   Raises:
-    ValueError: it is that of another, whose checkpoints would be continued.
+    UserError: it is that of another, whose checkpoints would be continued.
   """
-  folder.mkdir(parents=True, exist_ok=True)
   file = folder / 'recipe.json'
   fields = dataclasses.asdict(recipe)
   del fields['folder']  # It may be moved.
-  text = json.dumps(fields, indent=2) + '\n'
-  if file.exists() and file.read_text() != text:
-    raise ValueError(
+  text = (json.dumps(fields, indent=2) + '\n').encode()
+  with writing('folder', folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    need(
+      not file.exists() or file.read_bytes() == text,
       f'folder: {folder} holds the training of another recipe ({file}); name '
-      'another folder, or remove it'
+      'another folder, or remove it',
     )
-  file.write_text(text)
+    file.write_bytes(text)
 
 
 def cost(

@@ -3,9 +3,11 @@
 import inspect
 from typing import Any
 
-from experiments.checks import resolve, resolve_policy
+from experiments.checks import resolve_function, resolve_policy
+from experiments.errors import UserError, blame, need
 from experiments.settings import Candidate
 from specjax.models import checkpoints
+from specjax.types import Drafter
 
 
 def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
@@ -20,9 +22,9 @@ def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
       with a `fingerprint` are told that of the target.
 
   Raises:
-    ValueError: it cannot be made; names the function.
+    UserError: it cannot be made; names the function.
   """
-  make = resolve('candidates', candidate.load)
+  make = resolve_function('candidates', candidate.load)
 
   def drafts(inner: Candidate):
     """What drafts for a model of this candidate, given that model."""
@@ -35,7 +37,13 @@ def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
   }
   if isinstance(options.get('policy'), str):
     options['policy'] = resolve_policy(options['policy'])
-  wanted = inspect.signature(make).parameters
+  try:
+    wanted = inspect.signature(make).parameters
+  except ValueError as error:  # Some of Python's own have none.
+    raise UserError(
+      f'candidates: {candidate.load} is no load function ({error}); give one '
+      'such as specjax.drafters.ngram.load'
+    ) from error
   told = {name: value for name, value in known.items() if name in wanted}
   if 'fingerprint' in wanted:
     told['fingerprint'] = checkpoints.fingerprint(known['target_path'])
@@ -45,11 +53,16 @@ def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
       target, depth, path=candidate.path, **options
     )
   except TypeError as error:
-    raise ValueError(f'candidates: {candidate.load}: {error}') from error
-  try:
-    drafter, params = make(*arguments.args, **arguments.kwargs)
-  except ValueError as error:
-    raise ValueError(f'candidates: {candidate.load}: {error}') from error
+    raise UserError(f'candidates: {candidate.load}: {error}') from error
+  with blame(f'candidates: {candidate.load}: '):
+    made = make(*arguments.args, **arguments.kwargs)
+  pair = isinstance(made, tuple) and len(made) == 2
+  need(
+    pair and isinstance(made[0], Drafter),
+    f'candidates: {candidate.load} must return (Drafter, params), got '
+    f'{type(made[0] if pair else made).__name__}',
+  )
+  drafter, params = made
   if target.layout is not None:
     params = target.layout.put_whole(params)  # Where it is not there yet.
   return drafter, params

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from experiments import data
+from experiments import data, recipe_checks
+from experiments.errors import UserError, blame, need, writing
 from experiments.recipes import Distillation, Heads, Mixture, Texts
 from specjax import generate, sampling, verify
 from specjax.drafters import plain
@@ -25,26 +26,40 @@ class Material(NamedTuple):
   streams: dict[str, np.ndarray]
 
 
+def check(x: Distillation | Heads) -> None:
+  """Checks the target without its weights, and makes the folder of the data.
+
+  Raises:
+    UserError: the target cannot be used, or has too few positions.
+  """
+  with blame('target: '):
+    config = checkpoints.describe(x.target).model.config
+  need(
+    config.encoder is None,
+    f'target: {x.target} is an encoder-decoder, which has no text of its own '
+    'to learn from: drafters are trained for decoders alone',
+  )
+  asked = recipe_checks.lengths(x)
+  recipe_checks.positions(config.max_positions, 'the target has', asked)
+  with writing('data', x.data):
+    pathlib.Path(x.data).mkdir(parents=True, exist_ok=True)
+
+
 def gather(x: Distillation | Heads) -> Material:
   """Reads the target, and the corpus as its tokenizer sees it.
 
   Raises:
-    ValueError: the checkpoint cannot be used, or the folder of the data was
+    UserError: the checkpoint cannot be used, or the folder of the data was
       made with another tokenizer.
   """
-  target, weights = checkpoints.load(x.target)
-  if target.config.encoder is not None:
-    raise ValueError(
-      f'target: {x.target} is an encoder-decoder, which has no text of its own '
-      'to learn from: drafters are trained for decoders alone'
-    )
+  check(x)
   tokenizer = checkpoints.load_tokenizer(x.target)
+  target, weights = checkpoints.load(x.target)
   folder = pathlib.Path(x.data)
-  folder.mkdir(parents=True, exist_ok=True)
   streams = data.token_streams(tokenizer, folder, x.every)
   largest = max(int(stream.max()) for stream in streams.values())
   if largest >= target.config.vocab_size:
-    raise ValueError(
+    raise UserError(
       f'data: {folder} holds token {largest}, but the target has only '
       f'{target.config.vocab_size}: it was made with another tokenizer; name '
       'another folder'
@@ -97,8 +112,28 @@ def write_texts(
       part = path.with_name('part.npy')
       np.save(part, np.asarray(state.tokens[:, :length], np.uint32))
       part.rename(path)
-    texts.append(np.load(path))
+    texts.append(_read_texts(path, (x.batch, length)))
   return np.concatenate(texts)
+
+
+def _read_texts(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
+  """The texts of a file.
+
+  Raises:
+    UserError: it is damaged, or was written with other settings.
+  """
+  try:
+    found = np.load(path)
+  except (ValueError, EOFError) as error:
+    raise UserError(
+      f'data: {path} is damaged ({error}); remove it to have it written again'
+    ) from error
+  need(
+    found.shape == shape,
+    f'data: {path} holds texts {found.shape} where texts.batch and '
+    f'texts.length ask for {shape}; name another folder',
+  )
+  return found
 
 
 def write_target_texts(m: Material) -> np.ndarray:

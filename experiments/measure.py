@@ -17,11 +17,12 @@ import numpy as np
 from jax import monitoring
 
 from experiments import collectives
+from experiments.errors import UserError
 from specjax import generate, sampling, sharding
 from specjax.types import Counts, Params, Spec, SpecState
 
 
-class NotFinite(RuntimeError):
+class NotFinite(UserError):
   """The target's logits were not finite."""
 
 

@@ -16,9 +16,19 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import against, build, command, measure, prompts, results, ties
+from experiments import (
+  against,
+  build,
+  checks,
+  command,
+  measure,
+  prompts,
+  results,
+  ties,
+)
 from experiments.against import Other, Setup, Side
 from experiments.build import Built, Method
+from experiments.errors import UserError
 from experiments.settings import Parity
 from specjax import sampling
 from specjax.types import Params
@@ -28,22 +38,18 @@ def check(x: Parity) -> Other:
   """Checks what can be checked without weights.
 
   Raises:
-    ValueError: names the field, its value and the remedy.
+    UserError: names the field, its value and the remedy.
   """
   if not x.temperatures or any(x.temperatures):
-    raise ValueError(
+    raise UserError(
       f'temperatures must be (0.0,): only greedy texts are compared, got '
       f'{tuple(x.temperatures)}'
     )
   against.check_dtype('dtype', x.dtype)
   build.check(x)
-  comparison = build.resolve('against', x.against)
-  if not callable(comparison):
-    raise ValueError(
-      f'against: {x.against!r} is no function; use one such as '
-      'experiments.against.plain'
-    )
-  return comparison(x)
+  return checks.resolve_function(
+    'against', x.against, 'experiments.against.plain'
+  )(x)
 
 
 def shrink(x: Parity) -> None:
@@ -59,12 +65,13 @@ class Comparison:
   def __init__(self, x: Parity):
     """Checks and loads everything, and only then opens the folder."""
     other = check(x)
+    results.check_folder(x)
     self.x = x
     built = build.build(x)
     self.domains = {d: c.texts for d, c in built.prompts.items()}
     for domain, found in self.domains.items():
       if x.batch > len(found):
-        raise ValueError(
+        raise UserError(
           f'batch {x.batch} is more than the {len(found)} prompts of {domain}: '
           'raise prompts.count, or lower batch'
         )
@@ -85,7 +92,7 @@ class Comparison:
     self.folder.write('prompts.jsonl', ''.join(lines))
 
   def values(self, count: int) -> sampling.Sampling:
-    return build.values(self.x, self.setup.built.plain, count, 0.0)
+    return checks.values(self.x, self.setup.built.plain, count, 0.0)
 
   def range_of(self, domain: str) -> range:
     """Numbers of a domain's prompts."""
@@ -261,12 +268,9 @@ def table(rows: list[dict]) -> str:
 def main(x: Parity) -> None:
   if x.quick:
     shrink(x)
-  try:
-    with jax.enable_x64('float64' in (x.dtype, x.other_dtype)):
-      comparison = Comparison(x)
-      comparison.run()
-  except (ValueError, measure.NotFinite) as error:
-    raise SystemExit(f'error: {error}') from error
+  with jax.enable_x64('float64' in (x.dtype, x.other_dtype)):
+    comparison = Comparison(x)
+    comparison.run()
   folder = comparison.folder
   summary = table(folder.rows)
   folder.write('summary.md', summary)
@@ -279,4 +283,4 @@ def main(x: Parity) -> None:
 
 
 if __name__ == '__main__':
-  command.run(main, Parity)
+  command.run(main, Parity, resumes=True)

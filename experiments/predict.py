@@ -308,13 +308,10 @@ class Predictor:
 def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
-  try:
-    predictor = Predictor(x)
-    if predictor.folder.warning:
-      print(predictor.folder.warning, file=sys.stderr)
-    predictor.run()
-  except (ValueError, measure.NotFinite) as error:
-    raise SystemExit(f'error: {error}') from error
+  predictor = Predictor(x)
+  if predictor.folder.warning:
+    print(predictor.folder.warning, file=sys.stderr)
+  predictor.run()
   folder = predictor.folder
   board = ranking.Board(folder.rows)
   text = board.summary()
@@ -324,4 +321,4 @@ def main(x: Experiment) -> None:
 
 
 if __name__ == '__main__':
-  command.run(main, Experiment)
+  command.run(main, Experiment, resumes=True)

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from experiments.errors import UserError
 from experiments.settings import Mesh
 
 _WORD = 64  # bytes of a process's number, at most
@@ -27,24 +28,24 @@ def check(mesh: Mesh) -> None:
   """Checks how processes find each other.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
   if mesh.processes < 0:
-    raise ValueError(
+    raise UserError(
       f'mesh.processes must be at least 0 (0: what the cluster says), got '
       f'{mesh.processes}'
     )
   if mesh.timeout < 1:
-    raise ValueError(f'mesh.timeout must be at least 1, got {mesh.timeout}')
+    raise UserError(f'mesh.timeout must be at least 1, got {mesh.timeout}')
   if mesh.processes < 2:
     return
   if not 0 <= mesh.process < mesh.processes:
-    raise ValueError(
+    raise UserError(
       f'mesh.process must be from 0 to {mesh.processes - 1}, got {mesh.process}'
     )
   host, _, port = mesh.coordinator.rpartition(':')
-  if not host or not port.isdigit():
-    raise ValueError(
+  if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+    raise UserError(
       f'mesh.coordinator must be the host and port of process 0, such as '
       f'10.0.0.1:8476, got {mesh.coordinator!r}'
     )
@@ -54,7 +55,7 @@ def join(mesh: Mesh) -> None:
   """Makes this process one of several; before anything is computed.
 
   Raises:
-    ValueError: a value is wrong, or a process did not join in time: names it.
+    UserError: a value is wrong, or a process did not join in time: names it.
   """
   check(mesh)
   if mesh.processes == 1:
@@ -63,7 +64,7 @@ def join(mesh: Mesh) -> None:
     try:
       jax.distributed.initialize(initialization_timeout=mesh.timeout)
     except ValueError as error:
-      raise ValueError(
+      raise UserError(
         f'mesh.processes is 0, but this is no cluster that is known ({error}): '
         'give mesh.processes, mesh.process and mesh.coordinator'
       ) from error
@@ -85,7 +86,7 @@ def meet(mesh: Mesh) -> None:
   is missing, or who is.
 
   Raises:
-    ValueError: a process is missing; names it.
+    UserError: a process is missing; names it.
   """
   deadline = time.monotonic() + mesh.timeout
   host, _, port = mesh.coordinator.rpartition(':')
@@ -95,7 +96,7 @@ def meet(mesh: Mesh) -> None:
     missing = _collect(mesh, int(port), deadline)
   if missing:
     several = 'processes' if ', ' in missing else 'process'
-    raise ValueError(
+    raise UserError(
       f'mesh.timeout: {several} {missing} did not join in {mesh.timeout} s; '
       'start it with the same mesh.processes and mesh.coordinator and its own '
       'mesh.process, or raise mesh.timeout'
@@ -112,7 +113,7 @@ def _collect(mesh: Mesh, port: int, deadline: float) -> str:
       ('', port), family=family, dualstack_ipv6=dual
     )
   except OSError as error:
-    raise ValueError(
+    raise UserError(
       f'mesh.coordinator: port {port} cannot be opened ({error}); choose '
       'another one'
     ) from error
@@ -174,7 +175,7 @@ def alone(call: Callable[[], Any]) -> Any:
   """What a call of process 0 returns; None in the others.
 
   Raises:
-    ValueError: it did; in every process.
+    UserError: it did; in every process.
   """
   found = error = None
   if leads():
@@ -184,5 +185,5 @@ def alone(call: Callable[[], Any]) -> Any:
       error = str(reason)
   error = share(error)
   if error:
-    raise ValueError(error)
+    raise UserError(error)
   return found

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments import intervals
+from experiments.errors import UserError
 from experiments.markdown import markdown, with_interval
 from experiments.settings import Checkpoint, Experiment
 from specjax import metrics
@@ -109,12 +110,12 @@ def read(paper: str) -> dict:
   """A paper's file.
 
   Raises:
-    ValueError: there is none.
+    UserError: there is none.
   """
   file = _PAPERS / f'{paper}.json'
   if not file.exists():
     known = ', '.join(sorted(p.stem for p in _PAPERS.glob('*.json')))
-    raise ValueError(f'paper: there is no {paper!r}; choose from {known}')
+    raise UserError(f'paper: there is no {paper!r}; choose from {known}')
   return json.loads(file.read_text())
 
 
@@ -122,7 +123,7 @@ def rows_of(x: Published | Calculated) -> list[dict]:
   """The paper's rows that a table is about.
 
   Raises:
-    ValueError: there are none.
+    UserError: there are none.
   """
   paper = read(x.paper)
   rows = [
@@ -133,7 +134,7 @@ def rows_of(x: Published | Calculated) -> list[dict]:
   ]
   if not rows:
     tables = ', '.join(dict.fromkeys(r['table'] for r in paper['rows']))
-    raise ValueError(
+    raise UserError(
       f'table: {x.paper} has no rows of {x.table!r} with {x.part}; its tables '
       f'are {tables}'
     )
@@ -154,7 +155,7 @@ def calculate(x: Calculated) -> list[dict]:
   """The paper's rows with `calculated` numbers, where they can be made.
 
   Raises:
-    ValueError: the file of the paper has no such rows.
+    UserError: the file of the paper has no such rows.
   """
   found = []
   for row in rows_of(x):

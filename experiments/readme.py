@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 
 from experiments import sentences, summaries
+from experiments.errors import UserError
 from experiments.evidence import Rows
 
 _PART = re.compile(r'(<!-- (\w+): (.+?) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
@@ -24,7 +25,7 @@ def _section(text: str, heading: str, where: str) -> str:
   """A heading that begins so, and what follows up to the next.
 
   Raises:
-    ValueError: there is none.
+    UserError: there is none.
   """
   found = list(_HEADING.finditer(text))
   for i, match in enumerate(found):
@@ -32,7 +33,7 @@ def _section(text: str, heading: str, where: str) -> str:
       end = found[i + 1].start() if i + 1 < len(found) else len(text)
       return f'#### {match[2]}{text[match.end() : end].rstrip()}\n'
   titles = ', '.join(repr(m[2]) for m in found)
-  raise ValueError(
+  raise UserError(
     f'{where}: no heading begins with {heading!r}; there are {titles}'
   )
 
@@ -59,27 +60,25 @@ def _made(
     summary: of the rows of a folder.
 
   Raises:
-    ValueError: names the marker and what is wrong with it.
+    UserError: names the marker and what is wrong with it.
   """
   where = f'<!-- {kind}: {name} -->'
   if kind == 'say':
     if not hasattr(sentences, name):
-      raise ValueError(f'{where}: experiments/sentences.py has no {name}')
+      raise UserError(f'{where}: experiments/sentences.py has no {name}')
     try:
       return getattr(sentences, name)(rows) + '\n'
     except KeyError as error:
-      raise ValueError(
+      raise UserError(
         f'{where}: no rows or no field in results: {error.args[0]}'
       ) from error
     except (LookupError, TypeError, ValueError) as error:
-      raise ValueError(
-        f'{where}: its rows lack something: {error!r}'
-      ) from error
+      raise UserError(f'{where}: its rows lack something: {error!r}') from error
   folder, _, heading = name.partition(' / ')
   if kind not in ('section', 'table'):
-    raise ValueError(f'{where}: a part is a section, a table or say')
+    raise UserError(f'{where}: a part is a section, a table or say')
   if folder not in rows:
-    raise ValueError(f'{where}: no rows in results/{folder}')
+    raise UserError(f'{where}: no rows in results/{folder}')
   section = _section(summary(folder), heading, where)
   return f'\n{section if kind == "section" else _table(section)}\n'
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from experiments import measure
 from experiments.build import Built, Method
+from experiments.errors import UserError
 from specjax import generate, theory, verify
 from specjax.types import Spec
 
@@ -158,7 +159,7 @@ def watch_method(method: Method, job: measure.Job) -> list[Watched]:
   """What a method's drafter proposes, of one token or of its whole depth.
 
   Raises:
-    ValueError: drafts of tokens that are drawn end early: whether the drafted
+    UserError: drafts of tokens that are drawn end early: whether the drafted
       token would have ended one is not known where the target wrote another.
   """
   if not is_drawn(method.spec, method.params, job):
@@ -170,12 +171,12 @@ def refuse_features(built: Built) -> None:
   """Refuses drafters whose law depends on where their draft began.
 
   Raises:
-    ValueError: one reads features of the target, which it predicts on its own
+    UserError: one reads features of the target, which it predicts on its own
       from there on.
   """
   for method in built.methods:
     if method.spec.drafter.taps:
-      raise ValueError(
+      raise UserError(
         f'candidates: {method.drafter!r} reads features of the target, so what '
         'it says of a place depends on where its draft began, and cannot be '
         'replayed: leave it out, or use experiments.run'
@@ -186,11 +187,11 @@ def refuse_stops(method: Method, job: measure.Job) -> None:
   """Refuses drafts that end early by what was drawn.
 
   Raises:
-    ValueError: one of the job's drafts did.
+    UserError: one of the job's drafts did.
   """
   counts = measure.decode(method.spec, method.params, job, timed=False).counts
   if counts.drafted.sum() < method.gamma * counts.histogram.sum():
-    raise ValueError(
+    raise UserError(
       f'candidates: drafts of {method.drafter!r} end early by what was drawn, '
       'which cannot be replayed: leave its threshold out, or use '
       'experiments.run'

@@ -7,7 +7,6 @@ weights are read. `experiments.run` writes it at its end. The page is one file
 without scripts: it needs no network, and can be printed.
 """
 
-import argparse
 import base64
 import functools
 import io
@@ -20,6 +19,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from experiments import (
+  command,
   headline,
   plots,
   result_tables,
@@ -27,6 +27,7 @@ from experiments import (
   samples,
   words,
 )
+from experiments.errors import UserError
 
 FILE = 'report.html'
 # What a row must have to be shown; others may be null or missing.
@@ -63,14 +64,14 @@ def check(rows: list[dict]) -> None:
   """Whether these are rows of `experiments.run`.
 
   Raises:
-    ValueError: there are none, or one lacks a field that is shown.
+    UserError: there are none, or one lacks a field that is shown.
   """
   if not rows:
-    raise ValueError('rows: there are none, so there is nothing to report')
+    raise UserError('rows: there are none, so there is nothing to report')
   for number, row in enumerate(rows, 1):
     missing = [name for name in FIELDS if name not in row]
     if missing:
-      raise ValueError(
+      raise UserError(
         f'rows: row {number} has no {", ".join(missing)}: it was made by '
         'another program or an older version; measure again in another folder '
         'with experiments.run'
@@ -118,7 +119,7 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     texts: of `samples`; may be empty, and the page says so.
 
   Raises:
-    ValueError: the rows are not of `experiments.run`.
+    UserError: the rows are not of `experiments.run`.
   """
   check(rows)
   figures = [(make.__doc__.split('\n')[0], make(rows)) for make in FIGURES]
@@ -147,16 +148,17 @@ class Coloured:
 
 
 def main(path: str) -> None:
-  try:
-    folder = results.existing(path)
-    check(folder.rows)
-    folder.write(FILE, render(folder.rows, samples.read(folder)))
-  except (ValueError, OSError) as error:
-    raise SystemExit(f'error: {error}') from error
+  folder = results.existing(path)
+  check(folder.rows)
+  folder.write(FILE, render(folder.rows, samples.read(folder)))
   print(json.dumps({'report': str(folder.path / FILE)}))
 
 
-if __name__ == '__main__':
-  parser = argparse.ArgumentParser(description='Makes report.html again.')
+def _from_command_line() -> None:
+  parser = command.Parser('Makes report.html again.')
   parser.add_argument('--folder', required=True, help='of the results')
   main(parser.parse_args().folder)
+
+
+if __name__ == '__main__':
+  command.guard(_from_command_line)

@@ -19,8 +19,10 @@ import numpy as np
 
 from experiments import devices, processes, prompts
 from experiments.differences import KEY as KEY
+from experiments.errors import UserError, need, writing
 from experiments.markdown import markdown as markdown
 from experiments.settings import Mesh
+from experiments.stored import check_cells, check_place, read_object, read_text
 
 # The layout of a row. A program reads rows of its own layout and sets others
 # aside; they stay in the file.
@@ -52,9 +54,14 @@ def settings_of(experiment) -> dict:
 
 def default_folder(experiment) -> str:
   """runs/<name>-<hash>: every change of the settings has a folder."""
+  name = experiment.name
+  need(
+    name and os.path.basename(name) == name,
+    f'name is {name!r}, which names no folder of runs; choose another one',
+  )
   text = json.dumps(settings_of(experiment), sort_keys=True)
   code = hashlib.sha256(text.encode()).hexdigest()[:6]
-  return os.path.join('runs', f'{experiment.name}-{code}')
+  return os.path.join('runs', f'{name}-{code}')
 
 
 def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
@@ -65,7 +72,12 @@ def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
   """
   if not file.exists():
     return [], ''
-  found = [json.loads(line) for line in file.read_text().splitlines()]
+  lines = read_text(file).split('\n')
+  found = [
+    read_object(line, f'{file}: line {number}', 'remove the line')
+    for number, line in enumerate(lines, 1)
+    if line.strip()
+  ]
   rows = [row for row in found if row.get('schema') == SCHEMA]
   others = {row.get('schema', 'none') for row in found} - {SCHEMA}
   if not others:
@@ -88,16 +100,17 @@ def read_folders(
     was left out: rows of another layout, and folders of several configs.
 
   Raises:
-    ValueError: there is no such folder.
+    UserError: there is no such folder.
   """
   if not root.is_dir():
-    raise ValueError(
+    raise UserError(
       f'{root} is no folder of results: name one, such as results'
     )
   found, warnings = {}, []
   for file in sorted(root.rglob('rows.jsonl')):
     rows, warning = read_rows(file)
     configs = sorted({str(row.get('config')) for row in rows})
+    check_cells(file, rows)
     if warning:
       warnings.append(warning)
     if len(configs) > 1:
@@ -108,8 +121,16 @@ def read_folders(
     elif rows:
       found[file.parent.relative_to(root).as_posix()] = rows
   for file in sorted(root.rglob('result.json')):
-    found[file.relative_to(root).as_posix()] = [json.loads(file.read_text())]
+    text = read_text(file)
+    whole = read_object(text, str(file), 'remove it')
+    found[file.relative_to(root).as_posix()] = [whole]
   return found, warnings
+
+
+def check_folder(experiment) -> None:
+  """The same of the folder of an experiment, before anything is loaded."""
+  path = pathlib.Path(experiment.results or default_folder(experiment))
+  processes.alone(lambda: check_place(path, settings_of(experiment)))
 
 
 class Folder:
@@ -119,39 +140,30 @@ class Folder:
     """Opens a folder, creates it or refuses it.
 
     Raises:
-      ValueError: it holds other results.
+      UserError: it holds other results.
     """
     self.path = pathlib.Path(path)
+    check_place(self.path, settings)
+    with writing('results', path):
+      self._open(settings)
+    self.rows, self.warning = read_rows(self.path / 'rows.jsonl')
+
+  def _open(self, settings: dict) -> None:
+    """Creates the folder where it is not there, and mends its last line."""
     config = self.path / 'config.json'
-    if config.exists():
-      found = json.loads(config.read_text())
-      if found != settings:
-        names = sorted(
-          k for k in found | settings if found.get(k) != settings.get(k)
-        )
-        raise ValueError(
-          f'results: {path} holds results of another config (different: '
-          f'{", ".join(names)}); choose another folder with --config.results'
-        )
-    elif self.path.exists() and any(self.path.iterdir()):
-      raise ValueError(
-        f'results: {path} is not empty and holds no config.json; choose '
-        'another folder with --config.results'
-      )
-    else:
+    if not config.exists():
       self.path.mkdir(parents=True, exist_ok=True)
       part = config.with_suffix('.part')
       part.write_text(json.dumps(settings, indent=2, sort_keys=True) + '\n')
       part.rename(config)
     file = self.path / 'rows.jsonl'
     if file.exists():
-      text = file.read_text()
+      text = read_text(file)
       whole = text[: text.rfind('\n') + 1]
       if whole != text:  # A last line cut off by a kill is dropped.
         part = file.with_suffix('.part')
         part.write_text(whole)
         part.rename(file)
-    self.rows, self.warning = read_rows(file)
 
   def clear(self) -> None:
     """Forgets the rows of a run that was not finished."""
@@ -165,12 +177,12 @@ class Folder:
     """Refuses to go on with rows that were made on other prompts.
 
     Raises:
-      ValueError: there are such rows; texts are those of each domain now.
+      UserError: there are such rows; texts are those of each domain now.
     """
     for row in self.rows:
-      here = texts.get(row['domain'])
-      if here and row['prompts_hash'] != prompts.digest(here):
-        raise ValueError(
+      here = texts.get(row.get('domain', ''))
+      if here and row.get('prompts_hash') != prompts.digest(here):
+        raise UserError(
           f'results: {self.path} holds rows of other prompts of '
           f'{row["domain"]}: what they are read from has changed; choose '
           'another folder with --config.results'
@@ -178,7 +190,8 @@ class Folder:
 
   def add(self, row: dict) -> None:
     row = {'schema': SCHEMA} | row
-    with open(self.path / 'rows.jsonl', 'a') as file:
+    place = self.path / 'rows.jsonl'
+    with writing('results', place), open(place, 'a') as file:
       file.write(json.dumps(row) + '\n')
       file.flush()
       os.fsync(file.fileno())
@@ -186,8 +199,9 @@ class Folder:
 
   def write(self, name: str, text: str) -> None:
     part = self.path / f'{name}.part'
-    part.write_text(text)
-    part.rename(self.path / name)
+    with writing('results', part):
+      part.write_text(text)
+      part.rename(self.path / name)
 
 
 class Follower(Folder):
@@ -211,7 +225,7 @@ def open_folder(experiment, texts: dict[str, list[list[int]]]) -> Folder:
     texts: its prompts, by domain.
 
   Raises:
-    ValueError: it holds other results, or rows of other prompts.
+    UserError: it holds other results, or rows of other prompts.
   """
 
   def make():
@@ -229,17 +243,18 @@ def existing(path: str) -> Folder:
   """A folder that an experiment has filled.
 
   Raises:
-    ValueError: it is none, or it has no rows.
+    UserError: it is none, or it has no rows.
   """
   config = pathlib.Path(path) / 'config.json'
   if not config.is_file():
-    raise ValueError(
+    raise UserError(
       f'folder: {path} has no config.json, so it is no results folder: give '
       'the one that experiments.run printed'
     )
-  folder = Folder(path, json.loads(config.read_text()))
+  settings = read_object(read_text(config), str(config), 'remove the folder')
+  folder = Folder(path, settings)
   if not folder.rows:
-    raise ValueError(
+    raise UserError(
       f'folder: {path} has no rows yet: experiments.run with the same settings '
       'makes them'
     )

@@ -32,6 +32,7 @@ from experiments import (
 )
 from experiments.build import Built, Method, build
 from experiments.checks import values
+from experiments.errors import UserError
 from experiments.settings import Experiment
 from specjax import generate, metrics
 
@@ -69,13 +70,14 @@ class Runner:
       refuse: raises where it cannot do with what was loaded.
     """
     self.x = x
+    results.check_folder(x)
     self.built: Built = build(x)
     if refuse is not None:
       refuse(self.built)
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
     for domain, texts in self.prompts.items():
       if x.batch > len(texts):
-        raise ValueError(
+        raise UserError(
           f'batch {x.batch} is more than the {len(texts)} prompts of {domain}: '
           'raise prompts.count, or lower batch'
         )
@@ -325,16 +327,13 @@ class Runner:
 def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
-  try:
-    devices.check(x)
-    processes.join(x.mesh)
-    runner = Runner(x)
-    if processes.leads():
-      announce(runner)
-    runner.run()
-    texts = samples.add(runner)
-  except (ValueError, measure.NotFinite) as error:
-    raise SystemExit(f'error: {error}') from error
+  devices.check(x)
+  processes.join(x.mesh)
+  runner = Runner(x)
+  if processes.leads():
+    announce(runner)
+  runner.run()
+  texts = samples.add(runner)
   if processes.leads():
     finish(runner.folder, texts)
 
@@ -373,4 +372,4 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
 
 
 if __name__ == '__main__':
-  command.run(main, Experiment)
+  command.run(main, Experiment, resumes=True)

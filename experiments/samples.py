@@ -13,6 +13,7 @@ import sys
 from tqdm import tqdm
 
 from experiments import measure, processes, trace
+from experiments.errors import UserError
 from experiments.results import KEY, Folder
 from specjax.models import reading
 
@@ -28,7 +29,7 @@ def read(folder: Folder) -> list[dict]:
   """The texts that were recorded; none where there is no such file.
 
   Raises:
-    ValueError: the file is not one of these.
+    UserError: the file is not one of these.
   """
   file = folder.path / FILE
   if not file.exists():
@@ -38,7 +39,7 @@ def read(folder: Folder) -> list[dict]:
     for sample in found:
       check(sample)
   except (ValueError, TypeError, KeyError) as error:
-    raise ValueError(
+    raise UserError(
       f'{file} cannot be read ({type(error).__name__}: {error}): remove it, '
       'and experiments.run records the texts again'
     ) from error
@@ -51,7 +52,7 @@ def check(sample: dict) -> None:
     _ = sample[name]
   for token in sample['tokens']:
     if token['origin'] not in trace.ORIGINS:
-      raise ValueError(f'no origin of a token: {token["origin"]!r}')
+      raise UserError(f'no origin of a token: {token["origin"]!r}')
     for part in (token, *token['others']):
       _ = part['text'], float(part['chance'] or 0)
 

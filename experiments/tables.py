@@ -28,6 +28,7 @@ from experiments import (
   results,
   summaries,
 )
+from experiments.errors import need
 from experiments.evidence import Rows
 from experiments.markdown import markdown
 from experiments.published import Calculated, Published
@@ -71,15 +72,12 @@ def rows_of(x: Published | Calculated) -> tuple[list[dict], str]:
 
 def compare(x: Published | Calculated) -> None:
   """Prints one published table."""
-  try:
-    rows, warning = rows_of(x)
-    if isinstance(x, Calculated):
-      text = f'{published.table_calculated(x)}\n{published.status(x, rows)}\n'
-    else:
-      text = published.table_published(x, rows)
-    title = published.read(x.paper)['paper']
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  rows, warning = rows_of(x)
+  if isinstance(x, Calculated):
+    text = f'{published.table_calculated(x)}\n{published.status(x, rows)}\n'
+  else:
+    text = published.table_published(x, rows)
+  title = published.read(x.paper)['paper']
   if warning:
     print(warning, file=sys.stderr)
   print(f'{title}: {x.table}\n\n{text}')
@@ -130,25 +128,26 @@ def plot(root: pathlib.Path, rows: Rows) -> list[str]:
 
 def regenerate(arguments: list[str]) -> None:
   """Writes everything that follows from the rows below a folder."""
+  need(
+    len(arguments) < 2,
+    f'{" ".join(arguments)}: give one folder of results, or --config',
+  )
   root = pathlib.Path(arguments[0] if arguments else 'results')
-  try:
-    rows, warnings = results.read_folders(root)
-    for folder, there in rows.items():
-      if (root / folder).is_file():
-        continue
-      text = summaries.of(there)
-      if text is None:
-        warnings.append(f'{root / folder}: rows of no known kind: no summary')
-      else:
-        (root / folder / 'summary.md').write_text(text)
-    warnings += plot(root, rows)
-    (root / 'findings.md').write_text(findings.text(rows))
-    (root / 'papers.md').write_text(papers())
-    document = root.parent / 'README.md'
-    if document.exists():
-      warnings += readme.fill_file(document, rows)
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+  rows, warnings = results.read_folders(root)
+  for folder, there in rows.items():
+    if (root / folder).is_file():
+      continue
+    text = summaries.of(there)
+    if text is None:
+      warnings.append(f'{root / folder}: rows of no known kind: no summary')
+    else:
+      (root / folder / 'summary.md').write_text(text)
+  warnings += plot(root, rows)
+  (root / 'findings.md').write_text(findings.text(rows))
+  (root / 'papers.md').write_text(papers())
+  document = root.parent / 'README.md'
+  if document.exists():
+    warnings += readme.fill_file(document, rows)
   for warning in warnings:
     print(warning, file=sys.stderr)
   print(

@@ -2,6 +2,7 @@
 
 import json
 
+from experiments.errors import UserError
 from specjax.types import Spec
 
 _CONTENT = ('text', 'tokens')
@@ -16,14 +17,14 @@ def _parse(path: str, number: int, line: str) -> dict:
   try:
     entry = json.loads(line)
   except ValueError as error:
-    raise ValueError(f'{where} is no JSON: {error}') from error
+    raise UserError(f'{where} is no JSON: {error}') from error
   if not isinstance(entry, dict) or 'prompt' not in entry:
-    raise ValueError(f'{where} is no object with a prompt: give its token ids')
+    raise UserError(f'{where} is no object with a prompt: give its token ids')
   if sum(name in entry for name in _CONTENT) != 1:
-    raise ValueError(f'{where} needs either text or tokens')
+    raise UserError(f'{where} needs either text or tokens')
   text, tokens = entry.get('text', ''), entry.get('tokens', [])
   if not isinstance(text, str) or not _ids(tokens):
-    raise ValueError(
+    raise UserError(
       f'{where}: text must be a string and tokens a list of ids, got '
       f'{text or tokens!r}'
     )
@@ -34,15 +35,17 @@ def read(path: str) -> list[dict]:
   """The objects of a file, checked one by one.
 
   Raises:
-    ValueError: names the line and what it lacks.
+    UserError: names the line and what it lacks.
   """
   if not path:
-    raise ValueError('text is empty: name a file with --config.text=FILE')
+    raise UserError('text is empty: name a file with --config.text=FILE')
   try:
     with open(path) as file:
       lines = file.read().splitlines()
-  except OSError as error:
-    raise ValueError(f'text: {path} cannot be read: {error}') from error
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(
+      f'text: {path} cannot be read: {error}; name a file of texts'
+    ) from error
   return [
     _parse(path, i + 1, line) for i, line in enumerate(lines) if line.strip()
   ]
@@ -54,7 +57,7 @@ def _prompt(entry: dict, prompts: list[list[int]]) -> tuple[int, ...]:
   if _ids(prompt) and prompt in prompts:
     return tuple(prompt)
   if type(prompt) is not int or not 0 <= prompt < total:
-    raise ValueError(
+    raise UserError(
       f'text: {prompt!r} is none of the {total} prompts: give the token ids of '
       f'one, or its number from 0 to {total - 1}'
     )
@@ -67,12 +70,12 @@ def _cut(ids: list[int], spec: Spec, new_tokens: int, whose: str) -> list[int]:
   ids = ids[: min(end, new_tokens)]
   vocab = spec.target.config.vocab_size
   if not all(0 <= t < vocab for t in ids):
-    raise ValueError(
+    raise UserError(
       f'text: that of {whose} has a token outside the vocabulary of {vocab} '
       'tokens'
     )
   if len(ids) < new_tokens and not (ids and ids[-1] in spec.eos):
-    raise ValueError(
+    raise UserError(
       f'text: that of {whose} has {len(ids)} tokens and no end of text, but '
       f'max_new_tokens is {new_tokens}: lower it'
     )
@@ -97,7 +100,7 @@ def match(
     new_tokens: of each text; what is beyond is cut off.
 
   Raises:
-    ValueError: a prompt without a text or with two, or a text too short.
+    UserError: a prompt without a text or with two, or a text too short.
   """
   found: dict[tuple[int, ...], list[int]] = {}
   for entry in entries:
@@ -108,10 +111,10 @@ def match(
     whose = f'prompt {prompts.index(list(prompt))}'
     ids = _cut(ids, spec, new_tokens, whose)
     if found.setdefault(prompt, ids) != ids:
-      raise ValueError(f'text: {whose} has two texts: leave one out')
+      raise UserError(f'text: {whose} has two texts: leave one out')
   missing = [i for i, p in enumerate(prompts) if tuple(p) not in found]
   if missing:
-    raise ValueError(
+    raise UserError(
       f'text: {len(missing)} of {len(prompts)} prompts have no text, such as '
       f'prompt {missing[0]}: add a line for each'
     )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from experiments.errors import UserError
 from specjax import counting, generate, sharding, verify
 from specjax.types import Counts, Params, Spec, SpecState
 
@@ -119,7 +120,7 @@ def steps(
     What happened in each step to that row, as numpy without the axis B.
 
   Raises:
-    ValueError: the target's logits are NaN or infinite.
+    UserError: the target's logits are NaN or infinite.
   """
   state = _blank(state, spec)
   done = sharding.fetch(state.done)[row]
@@ -128,7 +129,7 @@ def steps(
     seen = sharding.fetch((state.done, state.finite, state.counts))
     done, finite, recording = jax.tree.map(lambda x: x[row], seen)
     if not finite:
-      raise ValueError('the target gave logits that are NaN or infinite')
+      raise UserError('the target gave logits that are NaN or infinite')
     yield recording
 
 

@@ -22,4 +22,4 @@ def main(recipe) -> None:
 
 
 if __name__ == '__main__':
-  command.run(main, tuple(PROGRAMS))
+  command.run(main, tuple(PROGRAMS), resumes=True)

@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import held_out, ledger
-from experiments.checks import need, resolve
+from experiments import held_out, ledger, material, recipe_checks
+from experiments.checks import need, resolve, resolve_function
+from experiments.errors import UserError
 from experiments.held_out import Trial
 from experiments.material import (
   Material,
@@ -31,22 +32,22 @@ from specjax.models import checkpoints, transformer
 from specjax.models.transformer import Model
 from specjax.types import Drafter, Params
 
+_TRAINABLE = 'specjax.drafters.medusa.trainable'
+
 
 def check(x: Heads) -> None:
   """Checks what needs no weights.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
   o = x.optimization
-  make = resolve('trainable', x.trainable)
-  need(callable(make), f'trainable: {x.trainable} is no function')
+  resolve_function('trainable', x.trainable, _TRAINABLE)
+  recipe_checks.trained(x)
+  recipe_checks.optimization('optimization', o)
   need(0 <= x.share <= 1, f'share must be in [0, 1], got {x.share}')
-  need(
-    not x.share or (x.texts.length >= o.length and x.texts.count >= o.batch),
-    f'texts: {x.texts.count} of {x.texts.length} tokens do not fill a batch of '
-    f'{o.batch} windows of {o.length}: write more, or longer ones',
-  )
+  if x.share:
+    recipe_checks.fill('texts', x.texts, o)
 
 
 def shrink(x: Heads) -> None:
@@ -66,12 +67,12 @@ def make(x: Heads, target: Model) -> Trainable:
   """The head of a recipe.
 
   Raises:
-    ValueError: its function does not take these options, or refuses them.
+    UserError: its function does not take these options, or refuses them.
   """
   try:
     return resolve('trainable', x.trainable)(target, **x.options)
   except (TypeError, ValueError) as error:
-    raise ValueError(
+    raise UserError(
       f'options: {x.trainable} does not take {dict(x.options)}: {error}'
     ) from error
 
@@ -150,6 +151,7 @@ def main(x: Heads) -> None:
   if x.quick:
     shrink(x)
   check(x)
+  material.check(x)  # Before the folder is taken.
   folder = pathlib.Path(x.folder)
   ledger.claim(folder, x)
   m = gather(x)

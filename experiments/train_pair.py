@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import transformers
 
-from experiments import data
+from experiments import data, ledger, recipe_checks
 from experiments.corpus import DOMAINS
 from experiments.material import draw_texts, write_texts
 from experiments.optimize import train
@@ -197,8 +197,9 @@ def shrink(recipe: Recipe) -> None:
 def main(recipe: Recipe) -> None:
   if recipe.quick:
     shrink(recipe)
+  recipe_checks.pair(recipe)
   folder = pathlib.Path(recipe.folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  ledger.claim(folder, recipe)
   tokenizer = load_tokenizer(recipe, folder)
   streams = data.token_streams(tokenizer, folder, recipe.every)
   print({k: len(v) for k, v in streams.items()}, 'tokens')

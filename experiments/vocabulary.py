@@ -7,7 +7,18 @@ mismatch is refused here.
 
 from collections.abc import Iterable
 
+from experiments.errors import UserError, blame
 from specjax.models import checkpoints
+
+
+def read(field: str, path: str):
+  """The tokenizer of a checkpoint.
+
+  Raises:
+    UserError: there is none, or it is damaged; names the field.
+  """
+  with blame(f'{field}: '):
+    return checkpoints.load_tokenizer(path)
 
 
 def check_tokenizer(field: str, tokenizer, size: int) -> None:
@@ -22,12 +33,12 @@ def check_tokenizer(field: str, tokenizer, size: int) -> None:
     size: rows of the embedding.
 
   Raises:
-    ValueError: it does not; names both sizes.
+    UserError: it does not; names both sizes.
   """
   added = tokenizer.get_added_vocab()
   ids = [i for token, i in tokenizer.get_vocab().items() if token not in added]
   if ids and max(ids) >= size:
-    raise ValueError(
+    raise UserError(
       f'{field}: the tokenizer has token ids up to {max(ids)} and the '
       f'embedding {size} rows: they are of different models, copy the right '
       'tokenizer there'
@@ -38,18 +49,18 @@ def check_prompt(ids: Iterable[int], size: int) -> None:
   """Whether every token of a prompt has a row of the embedding.
 
   Raises:
-    ValueError: one has none; names both sizes.
+    UserError: one has none; names both sizes.
   """
   largest = max(ids, default=0)
   if largest >= size:
-    raise ValueError(
+    raise UserError(
       f'target.path: a prompt has the token id {largest} and the embedding '
       f'{size} rows: the tokenizer is of another model, or the token was added '
       'to it without a row of its own'
     )
 
 
-def check_draft(tokenizer, size: int, path: str, draft_size: int) -> None:
+def check_draft(tokenizer, size: int, path: str, draft_size: int) -> bool:
   """Whether a draft's tokens are the target's.
 
   Every id that the draft can propose must be the same token to the target.
@@ -61,13 +72,17 @@ def check_draft(tokenizer, size: int, path: str, draft_size: int) -> None:
     path: of the draft.
     draft_size: entries of its head.
 
+  Returns:
+    Whether the tokens were compared: False where the draft has no tokenizer
+    and a head of the same size, which may be of another vocabulary.
+
   Raises:
-    ValueError: says how they differ.
+    UserError: says how they differ.
   """
   if not checkpoints.has_tokenizer(path):
     if size == draft_size:
-      return
-    raise ValueError(
+      return False
+    raise UserError(
       f'draft {path} has {draft_size} logits and the target {size}, and no '
       'tokenizer shows that the difference is padding: copy its tokenizer '
       'there'
@@ -77,7 +92,7 @@ def check_draft(tokenizer, size: int, path: str, draft_size: int) -> None:
   theirs = {t: i for t, i in other.get_vocab().items() if i < draft_size}
   beyond = [token for token, i in theirs.items() if i >= size]
   if beyond:
-    raise ValueError(
+    raise UserError(
       f'draft {path} has {draft_size} logits and the target {size}; '
       f'{len(beyond)} of those beyond are tokens, such as {beyond[0]!r}, not '
       'padding: they must share one vocabulary'
@@ -86,8 +101,9 @@ def check_draft(tokenizer, size: int, path: str, draft_size: int) -> None:
   different = [token for token, i in theirs.items() if mine.get(token) != i]
   if different:
     token = different[0]
-    raise ValueError(
+    raise UserError(
       f'draft {path} and target have different vocabularies: {len(different)} '
       f'of {len(theirs)} tokens differ, such as {token!r}, {theirs[token]} '
       f'there and {mine.get(token, "nothing")} here: they must share one'
     )
+  return True

@@ -5,9 +5,11 @@ within a step (`drafters.cascade`): both are made of these parts.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import cache as caches
 from specjax import sampling, trees, verify
@@ -52,13 +54,117 @@ def same_types(new, old):
   )
 
 
+class DraftError(ValueError):
+  """A drafter broke its contract; the message says how."""
+
+
+def _check(drafter: Drafter, made: Any, batch: int) -> None:
+  """Whether `propose` returned what it must; seen when it is traced.
+
+  Raises:
+    DraftError: names what is wrong.
+  """
+  name = getattr(drafter.propose, '__qualname__', repr(drafter.propose))
+  module = getattr(drafter.propose, '__module__', '')
+  who = f'{module}.{name} must return'
+  pair = isinstance(made, tuple) and len(made) == 2
+  if not pair or not isinstance(made[0], Draft):
+    raise DraftError(f'{who} (Draft, state), got {_kind(made)}')
+  draft, nodes = made[0], (batch, drafter.nodes)
+  wanted = {
+    'tokens': ('integers', nodes),
+    'parents': ('integers', nodes),
+    'size': ('integers', nodes[:1]),
+  }
+  if draft.probs is not None:  # Drawn, not chosen.
+    wanted['probs'] = 'floats', (*nodes, *jnp.shape(draft.probs)[-1:])
+  for field, (kind, shape) in wanted.items():
+    found = getattr(draft, field)
+    right = jnp.floating if kind == 'floats' else jnp.integer
+    if (
+      not hasattr(found, 'dtype')
+      or not jnp.issubdtype(found.dtype, right)
+      or found.shape != shape
+    ):
+      raise DraftError(
+        f'{who} {field} as {kind}{list(shape)}, got {_kind(found)}'
+      )
+
+
+def _kind(value: Any) -> str:
+  """What a value is, for a message."""
+  if hasattr(value, 'dtype'):
+    return f'{value.dtype}{list(value.shape)}'
+  if isinstance(value, tuple):
+    return f'({", ".join(type(part).__name__ for part in value)})'
+  return type(value).__name__
+
+
+def check_entries(draft: Draft, logits: jax.Array) -> None:
+  """Whether a draft's laws are over the target's vocabulary.
+
+  Raises:
+    DraftError: they are over another.
+  """
+  if draft.probs is not None and draft.probs.shape[-1] != logits.shape[-1]:
+    raise DraftError(
+      f'probs of a draft must have the {logits.shape[-1]} entries of the '
+      f'target, got {draft.probs.shape[-1]}'
+    )
+
+
+def check_numbers(drafter: Drafter, draft: Draft, vocab_size: int) -> None:
+  """Whether a draft that was made keeps the contract.
+
+  Its numbers are not known when it is traced, and nothing looks at them in the
+  loop: programs check the first draft of a drafter that they do not know.
+
+  Args:
+    drafter: who made it.
+    draft: of it.
+    vocab_size: V.
+
+  Raises:
+    DraftError: names what is wrong.
+  """
+  nodes, depth = drafter.nodes, drafter.depth
+  for tokens, parents, size in zip(
+    *map(np.asarray, (draft.tokens, draft.parents, draft.size)), strict=True
+  ):
+    if not 0 <= size <= nodes:
+      raise DraftError(f'size must be from 0 to its {nodes} nodes, got {size}')
+    level = [0]
+    for node, (token, parent) in enumerate(
+      zip(tokens[:size], parents[:size], strict=True)
+    ):
+      if not 0 <= parent <= node:
+        raise DraftError(
+          f'the parent of node {node} must be a row from 0 to {node}, got '
+          f'{parent}'
+        )
+      level.append(level[parent] + 1)
+      if level[-1] > depth:
+        raise DraftError(
+          f'node {node} is {level[-1]} below the root, but its depth is {depth}'
+        )
+      if not 0 <= token < vocab_size:
+        raise DraftError(
+          f'tokens must be from 0 to {vocab_size - 1}, got {token}'
+        )
+
+
 def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   """A draft with indices as the loop has them, and the drafter's state.
 
   A law that is no number says nothing: as 0 it is accepted by no rule, and
   leaves p as it is.
+
+  Raises:
+    DraftError: the drafter returns other shapes or types than it must.
   """
-  draft, memory = drafter.propose(params, memory, ctx, key)
+  made = drafter.propose(params, memory, ctx, key)
+  _check(drafter, made, len(ctx.length))
+  draft, memory = made
   if draft.probs is not None:
     probs = jnp.where(jnp.isnan(draft.probs), 0, draft.probs)
     draft = draft._replace(probs=probs)
@@ -122,6 +228,7 @@ def decide(
     laws: as `sampling.laws`.
     judge: as `verify.judge`.
   """
+  check_entries(draft, logits)
   tokens_above = functools.partial(trees.above, depth=depth)
   above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
   scores = laws(logits, ctx.sampling, ctx.history, above)

@@ -6,6 +6,7 @@ import pytest
 
 from experiments import certify
 from experiments.certificate import memory, report, world
+from experiments.errors import UserError
 from experiments.settings import Certificate
 
 
@@ -121,13 +122,13 @@ def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
 )
 def test_impossible_settings_are_refused(changes, message, tmp_path):
   target = tmp_path / 'nothing'
-  with pytest.raises(SystemExit, match=message):
+  with pytest.raises(UserError, match=message):
     certify.main(Certificate(results=str(target), **changes))
   assert not target.exists()
 
 
 def test_another_certificate_is_not_overwritten(rows, folder):
-  with pytest.raises(SystemExit, match='holds results of another config'):
+  with pytest.raises(UserError, match='holds results of another config'):
     certify.main(Certificate(results=str(folder), rounds=5, quick=True))
 
 

@@ -8,6 +8,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import build, costs, explain, measure, results
+from experiments.errors import UserError
 from specjax import generate, sampling, verify
 from specjax.drafters import ngram, plain
 from specjax.types import Params, Spec
@@ -139,7 +140,7 @@ def test_a_second_start_measures_nothing(explained, folder, capsys):
 @pytest.mark.slow
 def test_another_config_is_refused(explained, folder):
   x = settings(folder, results=str(explained[1]), seed=1)
-  with pytest.raises(SystemExit, match=r'another config \(different: seed\)'):
+  with pytest.raises(UserError, match=r'another config \(different: seed\)'):
     explain.main(x)
 
 

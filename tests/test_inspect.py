@@ -7,6 +7,7 @@ import pytest
 
 from configs import pair as config
 from experiments import build, checks, inspect
+from experiments.errors import UserError
 from experiments.settings import Candidate
 from specjax.models import checkpoints
 from tests import tiny
@@ -26,6 +27,12 @@ def experiment(folder, draft: str = 'draft'):
   x.draft.path = str(folder / draft) if draft else ''
   x.prompts.count, x.max_new_tokens = 2, 16
   return x
+
+
+def refuse(x) -> None:
+  """Everything is shown, and then the program fails."""
+  with pytest.raises(UserError):
+    inspect.main(x)
 
 
 def last_line(capsys) -> dict:
@@ -84,7 +91,7 @@ def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
   file.write_text(json.dumps(attributes | {'sliding_window': 64}))
   x = experiment(folder)
   x.draft.path, x.prompts.path = str(tmp_path / 'draft'), 'nowhere.jsonl'
-  inspect.main(x)
+  refuse(x)
   found = last_line(capsys)
   assert list(found['models']) == ['target']
   unsupported, missing = found['refused']
@@ -99,13 +106,13 @@ def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
 def test_bad_values_end_the_program(folder):
   x = experiment(folder)
   x.gammas = (0,)
-  with pytest.raises(SystemExit, match='error: gammas must be'):
+  with pytest.raises(UserError, match='gammas must be'):
     inspect.main(x)
   x = experiment(folder, draft='nothing')
-  with pytest.raises(SystemExit, match=r'error: draft\.path: .* not exist'):
+  with pytest.raises(UserError, match=r'draft\.path: .* not exist'):
     inspect.main(x)
   x = config.get_config()
-  with pytest.raises(SystemExit, match=r'error: target\.path is empty'):
+  with pytest.raises(UserError, match=r'target\.path is empty'):
     inspect.main(x)
 
 
@@ -117,7 +124,7 @@ def test_one_prompt_of_the_command_line(folder, capsys):
   assert found['prompts']['prompt']['available'] == 1
   assert found['refused'] == []
   x.prompt = 'def f(x):\n  return x\n' * 20
-  inspect.main(x)
+  refuse(x)
   (reason,) = last_line(capsys)['refused']
   assert reason.startswith('prompt has ')
   assert 'max_new_tokens leaves 112 of the positions' in reason
@@ -129,7 +136,7 @@ def test_a_mesh_is_planned_without_its_devices(folder, capsys):
   inspect.main(x)
   whole = last_line(capsys)
   x.mesh.data, x.mesh.model, x.batch = 64, 2, 64
-  inspect.main(x)
+  refuse(x)
   found = last_line(capsys)
   (reason,) = found['refused']
   assert 'needs 128 devices, but there are 1' in reason
@@ -139,5 +146,5 @@ def test_a_mesh_is_planned_without_its_devices(folder, capsys):
   assert one['parameters'] == whole['models']['target']['bytes_per_device']
   assert one['parameters'] / 2 < many['parameters'] < one['parameters']
   x.mesh.split_draft = True
-  inspect.main(x)
+  refuse(x)
   assert last_line(capsys)['bytes_per_device']['drafts'] < many['drafts']

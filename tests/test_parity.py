@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import parity, texts, ties
+from experiments.errors import UserError
 from experiments.settings import Checkpoint, Parity, Prompts
 from specjax import generate, sampling, verify
 from specjax.drafters import lm, plain
@@ -255,11 +256,11 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
   assert difference['tokens'] == [wrote[1][5], wrote[1][5] + 1]
 
   write({'prompt': 0, 'text': text}, {'prompt': 1, 'tokens': other})
-  with pytest.raises(SystemExit, match='prompt 0 has 2 tokens and no end of'):
+  with pytest.raises(UserError, match='prompt 0 has 2 tokens and no end of'):
     parity.main(config(folder, **changes, results=str(tmp_path / 'c')))
   write({'prompt': 0, 'tokens': wrote[0]})
   with pytest.raises(
-    SystemExit, match='1 of 2 prompts have no text, such as p'
+    UserError, match='1 of 2 prompts have no text, such as p'
   ):
     parity.main(config(folder, **changes, results=str(tmp_path / 'c')))
   assert not (tmp_path / 'c').exists()
@@ -292,7 +293,7 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
 )
 def test_bad_configs_are_refused(folder, tmp_path, changes, message):
   x = config(folder, **changes, results=str(tmp_path / 'a'))
-  with pytest.raises(SystemExit, match=f'error: .*{message}'):
+  with pytest.raises(UserError, match=message):
     parity.main(x)
   assert not (tmp_path / 'a').exists()
 

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from experiments import plots, report, results, samples
+from experiments.errors import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent
 HOSTILE = (
@@ -255,7 +256,7 @@ def test_a_report_is_made_again_without_weights(folder, capsys):
 )
 def test_bad_folders_are_refused(folder, write, message):
   write(folder.path)
-  with pytest.raises(SystemExit, match=f'^error: .*{message}'):
+  with pytest.raises(UserError, match=message):
     report.main(str(folder.path))
   assert not (folder.path / report.FILE).exists()
 

@@ -19,6 +19,7 @@ from benchmarks import (
 )
 from configs import accelerator as config
 from experiments import summaries
+from experiments.errors import UserError
 from specjax import verify
 
 RATE = 0.8
@@ -136,7 +137,7 @@ def test_the_limit_is_the_bytes_over_the_bandwidth(bench, monkeypatch):
 
 def test_real_sizes_need_an_accelerator():
   assert jax.default_backend() == 'cpu'
-  with pytest.raises(SystemExit, match='jax sees no GPU or TPU'):
+  with pytest.raises(UserError, match='jax sees no GPU or TPU'):
     accelerator.main(config.get_config())
 
 

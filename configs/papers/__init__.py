@@ -11,6 +11,7 @@ need the extra `datasets`; with `--config.prompts.path=FILE` and
 --config FILE` prints the paper beside what a run has found, before a run too.
 """
 
+from experiments.errors import UserError
 from experiments.settings import Candidate, Prompts
 
 TASKS = {
@@ -54,5 +55,5 @@ def task(part: str, parts) -> str:
     ValueError: there is none of this name.
   """
   if part not in parts:
-    raise ValueError(f'the parts are {", ".join(parts)}, got {part!r}')
+    raise UserError(f'the parts are {", ".join(parts)}, got {part!r}')
   return part

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 
 from experiments import corpus
+from experiments.errors import UserError
 from experiments.prompts import files, forms, windows
 from experiments.prompts.windows import choose
 from experiments.settings import Prompts
@@ -76,21 +77,23 @@ def describe(count: int, facts: dict) -> str:
 
 
 def check(x: Prompts) -> None:
-  """Checks what can be checked without reading anything.
+  """Checks what can be checked without reading a file.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
   if x.path and x.dataset:
-    raise ValueError(
+    raise UserError(
       f'prompts.path {x.path!r} and prompts.dataset {x.dataset!r} are both '
       'given: leave one out'
     )
+  if x.path:
+    files.check(x.path)
   if x.path or x.dataset:
     return
   unknown = set(x.domains) - set(corpus.DOMAINS)
   if unknown:
-    raise ValueError(
+    raise UserError(
       f'prompts.domains must be some of {", ".join(corpus.DOMAINS)}, got '
       f'{tuple(x.domains)}'
     )
@@ -100,7 +103,7 @@ def check(x: Prompts) -> None:
 def _no_forms(x: Prompts, source: str) -> None:
   for name in ('field', 'form', 'chat'):
     if getattr(x, name):
-      raise ValueError(
+      raise UserError(
         f'prompts.{name} = {getattr(x, name)!r} does not apply to windows of '
         f'{source}; leave it out, or name a file of prompts with prompts.path '
         '(of plain text, its lines are prompts with prompts.field=line)'
@@ -109,7 +112,7 @@ def _no_forms(x: Prompts, source: str) -> None:
 
 def _need_template(tokenizer) -> None:
   if not getattr(tokenizer, 'chat_template', None):
-    raise ValueError(
+    raise UserError(
       'prompts.chat: the tokenizer has no chat template; leave it out, or use '
       'a target that was tuned on chats'
     )
@@ -125,8 +128,15 @@ def encode(tokenizer, chat: bool, text: str) -> list[int]:
     text: the prompt.
 
   Raises:
-    ValueError: the tokenizer has no chat template, or it does not take this.
+    UserError: the tokenizer has no chat template, or it does not take this.
   """
+  try:
+    text.encode()
+  except UnicodeEncodeError as error:
+    raise UserError(
+      f'prompt: {text[error.start : error.end]!r} is half of a character, '
+      'which no UTF-8 text can hold; remove or mend it'
+    ) from error
   if not chat:
     return tokenizer.encode(text, verbose=False)
   _need_template(tokenizer)
@@ -137,7 +147,7 @@ def encode(tokenizer, chat: bool, text: str) -> list[int]:
       return_dict=False,
     )
   except Exception as error:  # A template is a program of its own.
-    raise ValueError(
+    raise UserError(
       f'prompts.chat: the chat template of the tokenizer fails ({error}); '
       'leave prompts.chat out and write the form with prompts.form'
     ) from error
@@ -189,7 +199,7 @@ def _take(x: Prompts, write, items, domain, limit, seed, source) -> Chosen:
       break
   chosen.skipped = dict(skipped)
   if not chosen.texts:
-    raise ValueError(
+    raise UserError(
       f'prompts.length: none of the {len(items)} prompts of {domain} in '
       f'{source} can be used with at most {limit} tokens ({dict(skipped)})'
     )
@@ -204,7 +214,7 @@ def _from_records(x, records, tokenizer, room, seed, source, name):
     domains.setdefault(item.domain, []).append(item)
   unknown = set(x.domains) - domains.keys()
   if unknown:
-    raise ValueError(
+    raise UserError(
       f'prompts.domains: {source} has {", ".join(domains)}, got '
       f'{tuple(x.domains)}; choose from these, or leave it empty for all'
     )
@@ -223,14 +233,14 @@ def _from_text(x, tokenizer, length, seed, source, name):
   """Windows of one plain text, whose name is the only domain."""
   _no_forms(x, f'the plain text {source}')
   if set(x.domains) - {name}:
-    raise ValueError(
+    raise UserError(
       f'prompts.domains: {source} has {name}, got {tuple(x.domains)}; leave it '
       'empty'
     )
   text, rng = files.read_text(x.path), windows.generator(seed, name)
   texts = windows.cut(tokenizer, [text], x.count, length, rng)
   if not texts:
-    raise ValueError(
+    raise UserError(
       f'prompts.length {length} is longer than {x.path}: choose less'
     )
   return {name: Chosen(texts, source)}
@@ -260,7 +270,7 @@ def collect(x: Prompts, tokenizer, room: int, seed: int) -> dict[str, Chosen]:
     seed: which are drawn.
 
   Raises:
-    ValueError: names the field, what is there and the remedy.
+    UserError: names the field, what is there and the remedy.
   """
   check(x)
   if x.chat:

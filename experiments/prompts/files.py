@@ -6,6 +6,8 @@ import pathlib
 import zlib
 from typing import Any, NamedTuple
 
+from experiments.errors import UserError, need
+
 
 class Record(NamedTuple):
   """One object of a file.
@@ -30,31 +32,45 @@ def kind_of(path: str) -> str:
   return {'.jsonl': 'lines', '.json': 'list'}.get(ending, 'text')
 
 
+def check(path: str) -> None:
+  """Refuses what is no file: nothing ever comes out of a pipe.
+
+  Raises:
+    UserError: it is missing, a folder, or something else.
+  """
+  file = pathlib.Path(path)
+  need(
+    file.exists(),
+    f'prompts.path: {path} does not exist; name a file of prompts',
+  )
+  need(
+    file.is_file(),
+    f'prompts.path: {path} is no regular file; name a file of prompts',
+  )
+
+
 def read_text(path: str) -> str:
   """The content of a file, decompressed where it ends in .gz.
 
   Raises:
-    ValueError: it is missing, damaged, no UTF-8 or empty.
+    UserError: it is missing, damaged, no UTF-8 or empty.
   """
+  check(path)
   try:
     content = pathlib.Path(path).read_bytes()
     if path.endswith('.gz'):
       content = gzip.decompress(content)
     text = content.decode('utf-8')
-  except FileNotFoundError:
-    raise ValueError(
-      f'prompts.path: {path} does not exist; name a file of prompts'
-    ) from None
   except (OSError, EOFError, zlib.error) as error:
-    raise ValueError(
+    raise UserError(
       f'prompts.path: {path} cannot be read ({error}); copy it again'
     ) from None
   except UnicodeDecodeError as error:
-    raise ValueError(
+    raise UserError(
       f'prompts.path: {path} is no UTF-8 text ({error}); convert it first'
     ) from None
   if not text.strip():
-    raise ValueError(f'prompts.path: {path} is empty; name a file of prompts')
+    raise UserError(f'prompts.path: {path} is empty; name a file of prompts')
   return text
 
 
@@ -62,7 +78,7 @@ def _record(path: str, place: str, content: Any) -> Record:
   if isinstance(content, str):
     content = {'text': content}
   if not isinstance(content, dict):
-    raise ValueError(
+    raise UserError(
       f'prompts.path: {place} of {path} holds a {type(content).__name__}; it '
       'must be an object or a string'
     )
@@ -73,7 +89,7 @@ def _parse(path: str, place: str, text: str) -> Any:
   try:
     return json.loads(text)
   except ValueError as error:
-    raise ValueError(
+    raise UserError(
       f'prompts.path: {place} of {path} is no valid JSON ({error}); mend or '
       'remove it'
     ) from None
@@ -86,13 +102,13 @@ def read_records(path: str) -> list[Record]:
   the field `line`. Blank lines are passed over.
 
   Raises:
-    ValueError: names the file and, where it can, the line.
+    UserError: names the file and, where it can, the line.
   """
   text, kind = read_text(path), kind_of(path)
   if kind == 'list':
     contents = _parse(path, 'the text', text)
     if not isinstance(contents, list) or not contents:
-      raise ValueError(
+      raise UserError(
         f'prompts.path: {path} must hold a list of prompts; objects one a '
         'line belong into a .jsonl file'
       )
@@ -115,12 +131,12 @@ def load_dataset(name: str, split: str) -> list[Record]:
   """Records of a data set of the hub, `name` or `name:configuration`.
 
   Raises:
-    ValueError: the extra is not installed, or there is no such data set.
+    UserError: the extra is not installed, or there is no such data set.
   """
   try:
     import datasets
   except ImportError as error:
-    raise ValueError(
+    raise UserError(
       "prompts.dataset needs the extra 'datasets': pip install -e "
       "'.[datasets]', or give a file with prompts.path"
     ) from error
@@ -129,11 +145,11 @@ def load_dataset(name: str, split: str) -> list[Record]:
     rows = datasets.load_dataset(path, configuration or None, split=split)
   except Exception as error:  # Whatever the network and the hub come up with.
     reason = (str(error).strip() or repr(error)).splitlines()[0]
-    raise ValueError(
+    raise UserError(
       f'prompts.dataset: split {split!r} of {name!r} cannot be loaded '
       f'({reason}); check prompts.dataset and prompts.split'
     ) from error
   records = [Record(f'row {i}', dict(row)) for i, row in enumerate(rows)]
   if not records:
-    raise ValueError(f'prompts.dataset: split {split!r} of {name!r} is empty')
+    raise UserError(f'prompts.dataset: split {split!r} of {name!r} is empty')
   return records

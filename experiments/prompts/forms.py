@@ -12,6 +12,7 @@ always stays whole.
 import string
 from typing import Any, NamedTuple
 
+from experiments.errors import UserError
 from experiments.prompts.files import Record
 
 
@@ -89,7 +90,7 @@ def _lookup(record: Record, name: str, setting: str) -> Any:
   try:
     return string.Formatter().get_field(name, (), record.fields)[0]
   except (KeyError, IndexError, TypeError, AttributeError, ValueError):
-    raise ValueError(
+    raise UserError(
       f'{setting}: {record.place} has no field {name!r}; it has '
       f'{_listed(record)}'
     ) from None
@@ -119,7 +120,7 @@ def _sole_text(record: Record) -> str:
   """The one field that holds text."""
   names = [k for k, v in record.fields.items() if isinstance(v, str)]
   if len(names) != 1:
-    raise ValueError(
+    raise UserError(
       f'prompts.field: the fields {_listed(record)} are of no known format '
       f'({", ".join(f.name for f in FORMATS)}); say which of them holds the '
       'prompt'
@@ -141,7 +142,7 @@ def choose(first: Record, field: str, form: str, name: str) -> Form:
     name: the domain of records of no known format.
 
   Raises:
-    ValueError: the form has no such field, or the field cannot be guessed.
+    UserError: the form has no such field, or the field cannot be guessed.
   """
   known = _recognise(first)
   if not form and not field:
@@ -151,14 +152,14 @@ def choose(first: Record, field: str, form: str, name: str) -> Form:
   try:
     names = [n for _, n, _, _ in string.Formatter().parse(form) if n]
   except ValueError as error:
-    raise ValueError(
+    raise UserError(
       f'prompts.form: {form!r} is no form ({error}); write fields in braces, '
       "such as 'summarize: {document}'"
     ) from None
   field = field or (names[0] if names else '')
   before, found, after = form.partition('{' + field + '}')
   if not field or not found:
-    raise ValueError(
+    raise UserError(
       f'prompts.form: {form!r} must hold {{{field or "a field"}}}, which is to '
       f'be continued; the fields are {_listed(first)}'
     )
@@ -169,14 +170,28 @@ def apply(form: Form, record: Record) -> Item:
   """A record in a form; its category, where it names one, is the domain."""
   text = _lookup(record, form.field, 'prompts.field')
   if not isinstance(text, str):
-    raise ValueError(
+    raise UserError(
       f'prompts.field: {form.field!r} of {record.place} is of type '
       f'{type(text).__name__} and no text; the fields are {_listed(record)}'
     )
   category = record.fields.get('category')
-  return Item(
+  item = Item(
     category if isinstance(category, str) and category else form.domain,
     _fill(record, form.before),
     text,
     _fill(record, form.after),
   )
+  for part in item:
+    _check_text(record.place, part)
+  return item
+
+
+def _check_text(place: str, text: str) -> None:
+  """Refuses halves of characters, which JSON can write and UTF-8 cannot."""
+  try:
+    text.encode()
+  except UnicodeEncodeError as error:
+    raise UserError(
+      f'prompts.path: {place} holds {text[error.start : error.end]!r}, half of '
+      'a character; mend or remove it'
+    ) from error

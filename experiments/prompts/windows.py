@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments import corpus
+from experiments.errors import UserError
 
 LENGTH = 96  # tokens of a window where the experiment names none
 
@@ -69,13 +70,13 @@ def choose(tokenizer, domain: str, count: int, length: int, seed: int):
     A list of `count` lists of token ids.
 
   Raises:
-    ValueError: no document is long enough.
+    UserError: no document is long enough.
   """
   documents = [d.text for d in corpus.evaluation_documents(domain)]
   rng = generator(seed, domain)
   windows = cut(tokenizer, documents, count, length, rng)
   if len(windows) < count:
-    raise ValueError(
+    raise UserError(
       f'prompts.length {length} is longer than the held-out documents of '
       f'{domain}: choose less'
     )
