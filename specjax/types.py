@@ -156,7 +156,7 @@ class Scores(NamedTuple):
 class Counts(NamedTuple):
   """Statistics of each row; everything reported derives from these."""
 
-  histogram: jax.Array  # [B, K+1] steps by accepted length, whole steps only
+  histogram: jax.Array  # [B, K+1] whole steps (`counting`) by accepted length
   tried: jax.Array  # [B, K] steps in which position k was judged
   accepted: jax.Array  # [B, K]
   drafted: jax.Array  # [B] nodes proposed in whole steps
