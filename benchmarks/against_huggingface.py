@@ -13,7 +13,7 @@ plain_ratio     time of transformers' plain decoding (the faster of its two
 assisted_ratio  time of the faster of its two assisted variants over that of
                 our language model draft
 limit_ratio     our plain step over the time to read weights and cache once
-Ratios of total times, with 95% bootstrap intervals over prompts.
+Ratios of total times, with 95% intervals over prompts.
 """
 
 import dataclasses
@@ -295,7 +295,7 @@ class Comparison:
     least = (weights + kv) / bandwidth
     return {
       'limit_ratio': step.value / least,
-      'limit_ratio_ci': [end / least for end in step.interval],
+      'limit_ratio_ci': [end / least for end in step.interval or ()] or None,
       'plain_step_ms': 1e3 * step.value,
       'weight_bytes': weights,
       'cache_bytes': kv,

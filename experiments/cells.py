@@ -38,7 +38,7 @@ class Alpha(NamedTuple):
 
   @property
   def estimate(self) -> metrics.Estimate:
-    return metrics.ratio(self.overlap, self.prefixes)
+    return metrics.ratio(self.overlap, self.prefixes, most=1.0)
 
 
 def alpha_of(runs: list[Run], prompts: int) -> Alpha:
@@ -88,7 +88,7 @@ def by_step(runs: list[Run]) -> dict[str, Any]:
   memory = metrics.autocorrelation(log.accepted)
   return {
     'acceptance_by_context': bins,
-    'autocorrelation': [[e.value, *e.interval] for e in memory],
+    'autocorrelation': [[e.value, e.low, e.high] for e in memory],
   }
 
 
@@ -151,16 +151,10 @@ def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
   seconds = np.array([r.seconds for r in runs])
   base_seconds = np.array([r.seconds for r in base])
   base_tokens = np.array([r.counts.tokens.sum() for r in base])
-  speedup = metrics.speedup(base_seconds, base_tokens, seconds, tokens)
-  predicted = metrics.estimate(lambda t, n: cost.predict(t / n), tokens, calls)
-  agreement = metrics.estimate(
-    lambda bs, bt, s, t, n: bs / bt / (s / t) / cost.predict(t / n),
-    base_seconds,
-    base_tokens,
-    seconds,
-    tokens,
-    calls,
-  )
+  predicted = cost.predict(tokens, calls)
+  columns = base_seconds, base_tokens, seconds, tokens
+  speedup = metrics.speedup(*columns)
+  agreement = cost.agreement(*columns, calls)
   return {
     'seconds': seconds.sum(),
     'prefill_seconds': sum(r.prefill_seconds for r in runs),

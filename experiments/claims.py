@@ -10,6 +10,7 @@ from experiments.evidence import (
   apart,
   exactly,
   faster,
+  on,
   pick,
   places,
   steps,
@@ -42,10 +43,11 @@ def _independent(row: dict) -> metrics.Estimate:
   def deviation(tokens, calls, overlap, prefixes):
     alpha, gamma = overlap / prefixes, row['gamma']
     expected = sum(alpha**i for i in range(gamma + 1))
-    return tokens / calls / expected - 1
+    return tokens / calls / expected
 
-  names = ('unit_tokens', 'unit_target_calls', 'unit_overlap', 'unit_prefixes')
-  return metrics.estimate(deviation, *(row[n] for n in names))
+  names = (*TAU, *ALPHA)
+  columns = [row[name] for name in names]
+  return metrics.estimate(deviation, *columns, positive=True).scaled(1, -1)
 
 
 def equation_one(rows: Rows) -> Iterator[Evidence]:
@@ -56,9 +58,8 @@ def equation_one(rows: Rows) -> Iterator[Evidence]:
   ]
   for row in there:
     place = {k: row[k] for k in ('domain', 'temperature', 'drafter')}
-    yield Evidence(
-      where_of(place), _independent(row), units=row['prompts'], within=MARGIN
-    )
+    found = _independent(row)
+    yield Evidence(where_of(place), found, within=MARGIN, **on(row))
 
 
 def middle_size(rows: Rows) -> Iterator[Evidence]:
@@ -71,7 +72,7 @@ def middle_size(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'draft-128 over {other["drafter"]}'),
           faster(other, middle),
-          units=middle['prompts'],
+          **on(other),
         )
 
 
@@ -83,7 +84,7 @@ def long_drafts(rows: Rows) -> Iterator[Evidence]:
       yield Evidence(
         where_of(place, 'gamma 4 over 8'),
         faster(cells[0][0], cells[1][0]),
-        units=cells[0][0]['prompts'],
+        **on(cells[0][0]),
       )
 
 
@@ -104,7 +105,7 @@ def share_of_a_step(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, step),
           metrics.estimate(fall, *columns),
-          units=a['prompts'],
+          **on(a),
         )
 
 
@@ -154,7 +155,7 @@ def block_gain(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'{folder}, gamma {low} to {high}'),
           metrics.estimate(rise, *columns),
-          units=cells[0][0]['prompts'],
+          **on(cells[0][0]),
         )
 
 
@@ -196,8 +197,8 @@ def lookup(rows: Rows) -> Iterator[Evidence]:
       if all(cells):
         yield Evidence(
           where_of(place, f'{folder}, documentation to structured'),
-          apart(cells[0][0], cells[1][0], 'tau'),
-          units=min(c[0]['prompts'] for c in cells),
+          apart(cells[0][0], cells[1][0], TAU),
+          **on(cells[0][0], cells[1][0]),
         )
 
 

@@ -4,6 +4,7 @@ Acceptance is read from many prompts without times, costs and speeds from fewer
 with them.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from experiments.evidence import (
   Evidence,
   Rows,
   faster,
+  on,
   pick,
   places,
   steps,
@@ -36,11 +38,16 @@ def _exact(rows: Rows, folder: str = MANY) -> list[dict]:
 
 
 def _rise(
-  rows: Rows, *orders: tuple[str, ...], statistic: Statistic = TAU
+  rows: Rows,
+  *orders: tuple[str, ...],
+  statistic: Statistic = TAU,
+  kind: str = '',
 ) -> Iterator[Evidence]:
   """Evidence that a statistic rises from drafter to drafter."""
   for order in orders:
-    yield from steps(_exact(rows), 'drafter', order, statistic, _PLACE)
+    yield from steps(
+      _exact(rows), 'drafter', order, statistic, _PLACE, kind=kind
+    )
 
 
 def _share(row: dict) -> tuple[list[float], list[float]]:
@@ -73,8 +80,7 @@ def _cheaper(rows: Rows, one: str, other: str) -> Iterator[Evidence]:
     return drafting / plain - other_drafting / other_plain
 
   found = metrics.estimate(fall, *_share(a[0]), *_share(b[0]))
-  turns = len(_share(a[0])[0])
-  yield Evidence(f'cost of a draft, {one} less {other}', found, units=turns)
+  yield Evidence(f'cost of a draft, {one} less {other}', found, kind='cost')
 
 
 def over_independent(rows: Rows) -> Iterator[Evidence]:
@@ -97,7 +103,7 @@ def over_independent(rows: Rows) -> Iterator[Evidence]:
       pick(there, **place), 'drafter', (name, 'eagle3'), TAU, _PLACE
     ):
       said = f'{found.where} (costs {known[name]:.2f} and {head:.2f})'
-      yield Evidence(said, found.found, units=found.units)
+      yield dataclasses.replace(found, where=said)
 
 
 def over_eagle1(rows: Rows) -> Iterator[Evidence]:
@@ -145,7 +151,7 @@ def flatter(rows: Rows) -> Iterator[Evidence]:
       yield Evidence(
         where_of(where, f'place 1 to {last + 1}'),
         metrics.estimate(difference, *columns),
-        units=cells[0][0]['prompts'],
+        **on(cells[0][0]),
       )
 
 
@@ -164,8 +170,9 @@ def drops_once(rows: Rows) -> Iterator[Evidence]:
       yield Evidence(
         where_of(where, f'{one}-alpha to {other}-alpha, {word}'),
         metrics.estimate(fall, *itertools.chain(*pair)),
-        units=row['prompts'],
         within=within,
+        kind=word,
+        **on(row),
       )
 
 
@@ -211,11 +218,10 @@ def _counts_of_heads(row: dict) -> tuple[np.ndarray, np.ndarray]:
   ]
 
 
-def expected_of_heads(row: dict) -> tuple[float, np.ndarray]:
+def expected_of_heads(row: dict) -> metrics.Draws:
   """1 and the chance of every node, by the accuracies of the heads.
 
-  Returns:
-    The number, and [metrics.RESAMPLES] where the hits are drawn anew.
+  The draws are of other hits in as many places.
   """
   parents = tuple(range(row['gamma']))
   if (row['options'] or {}).get('tree'):
@@ -225,7 +231,7 @@ def expected_of_heads(row: dict) -> tuple[float, np.ndarray]:
   shape = (metrics.RESAMPLES, *hits.shape)
   drawn = np.random.default_rng(2).binomial(counted, hits / counted, shape)
   tokens = [theory.tree_tokens(parents, x / counted) for x in (hits, *drawn)]
-  return tokens[0], np.array(tokens[1:])
+  return metrics.Draws(tokens[:1], [np.array(tokens[1:])])
 
 
 def product_of_heads(rows: Rows) -> Iterator[Evidence]:
@@ -233,17 +239,20 @@ def product_of_heads(rows: Rows) -> Iterator[Evidence]:
   for row in pick(_exact(rows), temperature=0.0):
     if not row.get('guesses'):
       continue
-    value, draws = expected_of_heads(row)
-
-    def deviation(tokens, calls, value=value, draws=draws):
-      return tokens / calls / (draws if np.ndim(tokens) else value) - 1
-
+    expected = expected_of_heads(row)
+    deviation = metrics.combine(
+      lambda tokens, calls, known: tokens / calls / known,
+      metrics.Sums(*(row[name] for name in TAU)),
+      expected,
+      positive=True,
+    )
+    (value,) = expected.values
     place = {k: row[k] for k in (*_PLACE, 'drafter')}
     yield Evidence(
       where_of(place, f'tau {row["tau"]:.2f}, expected {value:.2f}'),
-      metrics.estimate(deviation, *(row[name] for name in TAU)),
-      units=row['prompts'],
+      deviation.scaled(1, -1),
       within=MARGIN,
+      **on(row),
     )
 
 
@@ -256,7 +265,7 @@ def typical(rows: Rows) -> Iterator[Evidence]:
 
 
 def earlier_exits(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(rows, ('exit 1', 'exit 2'), statistic=ALPHA)
+  yield from _rise(rows, ('exit 1', 'exit 2'), statistic=ALPHA, kind='alpha')
   yield from _cheaper(rows, 'exit 2', 'exit 1')
 
 
@@ -296,5 +305,5 @@ def adaptive(rows: Rows) -> Iterator[Evidence]:
         yield Evidence(
           where_of(place, f'{names[0]} to {names[1]}'),
           faster(one[0], other[0]),
-          units=one[0]['prompts'],
+          **on(one[0]),
         )

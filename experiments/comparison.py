@@ -5,7 +5,8 @@ Everything is made from the rows of `experiments.run`.
 
 from collections.abc import Iterator
 
-from experiments.markdown import Table, with_interval
+from experiments import intervals
+from experiments.markdown import Table
 from specjax import theory
 
 CONSTANT = 'constant'
@@ -55,10 +56,6 @@ def _number(value: float | None, digits: int) -> str:
   return '-' if value is None else f'{value:.{digits}f}'
 
 
-def _interval(row: dict, name: str) -> str:
-  return with_interval(row[name], row[f'{name}_ci'], row['prompts'])
-
-
 def rule(row: dict) -> str:
   return row['verifier'] + ('' if row['lossless'] else ' (lossy)')
 
@@ -89,10 +86,10 @@ _COLUMNS = (
   ('rule', rule),
   ('gamma', lambda r: str(r['gamma'])),
   ('alpha', lambda r: _number(r['alpha'], 2)),
-  ('tau', lambda r: _interval(r, 'tau')),
+  ('tau', lambda r: intervals.shown(r, 'tau')),
   ('c', lambda r: _number(r['c'], 3)),
   ('v', lambda r: _number(r['v'], 2)),
-  ('speed-up', lambda r: _interval(r, 'speedup')),
+  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
   ('predicted', lambda r: _number(r['predicted_speedup'], 2)),
   ('parameters', parameters),
   ('bytes', size),
@@ -161,8 +158,8 @@ def policies(rows: list[dict]) -> Table | None:
           policy(row),
           str(row['gamma']),
           _number(row['drafted'] / steps if steps else None, 2),
-          _interval(row, 'tau'),
-          _interval(row, 'speedup'),
+          intervals.shown(row, 'tau'),
+          intervals.shown(row, 'speedup'),
           _number(row['predicted_speedup'], 2),
           '-' if bound is None else f'{bound[0]:.2f} ({bound[1]:.2f})',
         ]

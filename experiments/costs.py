@@ -63,23 +63,35 @@ class Costs:
     return float(np.median(drafted) / self.depth)
 
   @functools.cached_property
-  def draws(self) -> tuple[np.ndarray, np.ndarray]:
-    """c and v of resampled repetitions, [metrics.RESAMPLES] each."""
-    n = len(self.plain)
-    rows = np.random.default_rng(1).integers(n, size=(metrics.RESAMPLES, n))
+  def draws(self) -> metrics.Draws:
+    """c and v, and those of resampled repetitions."""
     drafted = (self.whole - self.scored) / self.plain / self.depth
-    return np.median(drafted[rows], 1), np.median(
-      (self.scored / self.plain)[rows], 1
-    )
+    return metrics.medians(drafted, self.scored / self.plain)
 
   def seconds(self) -> dict[str, list[float]]:
     """What was measured."""
     return {n: getattr(self, n).tolist() for n in ('plain', 'scored', 'whole')}
 
-  def predict(self, tau):
-    """The speed-up for a tau, or one for each of metrics.RESAMPLES."""
-    c, v = self.draws if np.ndim(tau) else (self.c, self.v)
-    return metrics.predicted_speedup(tau, c, v, self.depth)
+  def predict(self, tokens, calls) -> metrics.Estimate:
+    """The speed-up for the tau of some prompts."""
+
+    def speed(t, n, c, v):
+      return metrics.predicted_speedup(t / n, c, v, self.depth)
+
+    sums = metrics.Sums(tokens, calls)
+    return metrics.combine(speed, sums, self.draws, positive=True)
+
+  def agreement(
+    self, base_seconds, base_tokens, seconds, tokens, calls
+  ) -> metrics.Estimate:
+    """Measured over predicted speed-up, of columns by unit."""
+
+    def over(bs, bt, s, t, n, c, v):
+      predicted = metrics.predicted_speedup(t / n, c, v, self.depth)
+      return bs / bt / (s / t) / predicted
+
+    sums = metrics.Sums(base_seconds, base_tokens, seconds, tokens, calls)
+    return metrics.combine(over, sums, self.draws, positive=True)
 
 
 @functools.cache

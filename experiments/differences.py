@@ -1,11 +1,12 @@
 """Paired differences between methods, rules and temperatures.
 
-Two rows are compared prompt by prompt: the same prompts are drawn for both when
-the bootstrap resamples, so what a prompt does to both is no noise.
+Two rows are compared prompt by prompt, so what a prompt does to both is no
+noise.
 """
 
 from typing import Any, NamedTuple
 
+from experiments import intervals
 from experiments.markdown import Table, with_interval
 from specjax import metrics
 
@@ -57,25 +58,25 @@ def paired(one: dict, other: dict, statistic: Statistic, relative=False):
   if len(a[0]) != len(b[0]):
     return None
 
-  def difference(n, d, other_n, other_d):
-    if relative:
-      return 100 * (other_n / other_d / (n / d) - 1)
-    return other_n / other_d - n / d
-
-  return metrics.estimate(difference, *a, *b)
+  if relative:
+    change = metrics.estimate(
+      lambda n, d, m, e: m / e / (n / d), *a, *b, positive=True
+    )
+    return change.scaled(100, -100)
+  return metrics.estimate(lambda n, d, m, e: m / e - n / d, *a, *b)
 
 
 def show(value: Any) -> str:
   return f'{value:g}' if isinstance(value, float) else str(value)
 
 
-def _signed(found, units: int, percent: bool) -> str:
+def _signed(found, percent: bool) -> str:
   if found is None:
     return '-'
   digits, unit = (1, '%') if percent else (3, '')
   text = f'{found.value:+.{digits}f}{unit}'
-  if units < metrics.FEWEST:
-    return f'{text} ({units} prompts: no interval)'
+  if found.interval is None:
+    return text
   return f'{text} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]'
 
 
@@ -121,18 +122,15 @@ def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
   ]
   lines = []
   for base, row in found:
-    units = row['prompts']
     value = show(row[axis])
     if axis == 'verifier' and not row['lossless']:
       value += ' (lossy)'
     line = [show(row[k]) for k in rest] + [value]
     if by_alpha:
       line.append(with_interval(row['alpha'], None, digits=3))
-      line.append(_signed(paired(base, row, ALPHA), units, False))
-    line += [
-      with_interval(r['tau'], r['tau_ci'], units, digits=3) for r in (base, row)
-    ]
-    line.append(_signed(paired(base, row, TAU, relative=True), units, True))
+      line.append(_signed(paired(base, row, ALPHA), False))
+    line += [intervals.shown(r, 'tau', digits=3) for r in (base, row)]
+    line.append(_signed(paired(base, row, TAU, relative=True), True))
     lines.append(line)
   return Table(title, '', head, lines)
 

@@ -5,8 +5,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from experiments import differences
 from experiments.differences import SPEED, Statistic, show
 from specjax import metrics
@@ -23,22 +21,29 @@ class Evidence:
     where: the cell, for the reader.
     found: what was estimated; the claim is that it is above `boundary`.
     boundary: see there.
-    units: prompts, or None where nothing was sampled.
     within: for a claim of equality: that `found` is this near to the boundary.
+    prompts: digests of the prompts of each sample that `found` is made from.
+    exact: whether nothing was estimated.
+    kind: what is estimated, where a claim has several kinds of cells.
   """
 
   where: str
   found: metrics.Estimate
   boundary: float = 0.0
-  units: int | None = None
   within: float | None = None
+  prompts: tuple[str, ...] = ()
+  exact: bool = False
+  kind: str = ''
 
   @property
   def verdict(self) -> str:
-    few = self.units is not None and self.units < metrics.FEWEST
-    if few or not np.isfinite(self.found.value):
+    return self.judge(self.found)
+
+  def judge(self, found: metrics.Estimate) -> str:
+    """What an estimate says of the cell's claim."""
+    if found.interval is None:
       return UNDECIDED
-    low, high = self.found.low - self.boundary, self.found.high - self.boundary
+    low, high = found.low - self.boundary, found.high - self.boundary
     if self.within is not None:
       if max(abs(low), abs(high)) <= self.within:
         return HOLDS
@@ -58,6 +63,11 @@ def places(rows: list[dict], *names: str) -> list[dict]:
   return [dict(zip(names, values, strict=True)) for values in found]
 
 
+def on(*rows: dict) -> dict:
+  """The field `prompts` of evidence from rows, one for each sample."""
+  return {'prompts': tuple(row['prompts_hash'] for row in rows)}
+
+
 def where_of(place: dict, more: str = '') -> str:
   parts = []
   for name, value in place.items():
@@ -73,6 +83,7 @@ def steps(
   statistic: Statistic,
   fixed: tuple[str, ...],
   more: str = '',
+  kind: str = '',
 ) -> Iterator[Evidence]:
   """Evidence that a statistic rises along an axis, from value to value.
 
@@ -83,6 +94,7 @@ def steps(
     statistic: what rises.
     fixed: fields that are the same on both sides.
     more: said of the step.
+    kind: see `Evidence`.
   """
   for place in places(rows, *fixed):
     for a, b in itertools.pairwise(order):
@@ -93,31 +105,26 @@ def steps(
       found = differences.paired(one[0], other[0], statistic)
       if found is not None:
         step = f'{more}{show(a)} to {show(b)}'
-        yield Evidence(where_of(place, step), found, units=one[0]['prompts'])
+        yield Evidence(where_of(place, step), found, **on(one[0]), kind=kind)
 
 
-def apart(one: dict, other: dict, name: str) -> metrics.Estimate:
-  """`other` less `one` of a field, taken as independent.
-
-  The interval joins theirs (Donner and Zou 2012, the method of variance
-  estimates recovery); on common prompts it is wider than a paired one.
-  """
-  a, b = one[name], other[name]
-  (a_low, a_high), (b_low, b_high) = one[f'{name}_ci'], other[f'{name}_ci']
-  down = np.hypot(b - b_low, a_high - a)
-  up = np.hypot(b_high - b, a - a_low)
-  return metrics.Estimate(b - a, float(b - a - down), float(b - a + up))
+def apart(one: dict, other: dict, statistic: Statistic) -> metrics.Estimate:
+  """`other` less `one` on different prompts."""
+  return metrics.combine(
+    lambda n, d, m, e: m / e - n / d,
+    *(metrics.Sums(*(row[k] for k in statistic)) for row in (one, other)),
+  )
 
 
 def faster(one: dict, other: dict) -> metrics.Estimate:
-  """Speed of `other` over that of `one`, less 1, paired where times allow."""
+  """Speed of `other` over that of `one`, less 1; alone where times lack."""
   found = differences.paired(one, other, SPEED, relative=True)
   if found is None:
-    return apart(one, other, 'speedup')
-  return metrics.Estimate(*(x / 100 for x in dataclasses.astuple(found)))
+    return metrics.Estimate(other['speedup'] / one['speedup'] - 1)
+  return found.scaled(0.01)
 
 
 def exactly(where: str, same: bool) -> Evidence:
   """Evidence that is no estimate: something is so, or it is not."""
   value = 1.0 if same else -1.0
-  return Evidence(where, metrics.Estimate(value, value, value))
+  return Evidence(where, metrics.Estimate(value, value, value), exact=True)

@@ -8,6 +8,7 @@ that of a run. Then the loop is timed without its parts (`costs`), and the
 numbers give the verdict (`verdict`).
 """
 
+import functools
 import itertools
 import json
 import sys
@@ -16,8 +17,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from experiments import command, costs, measure, results, run, verdict
+from experiments import (
+  command,
+  costs,
+  intervals,
+  measure,
+  results,
+  run,
+  verdict,
+)
 from experiments.checks import candidates
+from experiments.markdown import with_interval
 from experiments.settings import Experiment
 from specjax import metrics, theory
 
@@ -159,19 +169,20 @@ def split(
   """
   times = np.array([loops[name] for name in LOOPS])  # [5, R]
   times = step * times / np.array(loops['plain'])
-  n = times.shape[1]
-  rows = np.random.default_rng(0).integers(n, size=(metrics.RESAMPLES, n))
+  medians = metrics.medians(*times)
 
-  def differences(times):
-    medians = np.median(times, -1)
-    return np.concatenate([medians[:-1] - medians[1:], medians[-1:]])
+  def phase(place, *loops):
+    return loops[place] - (0 if place + 1 == len(loops) else loops[place + 1])
 
-  value = differences(times)
-  low, high = np.percentile(differences(times[:, rows]), [2.5, 97.5], 1)
   return {
-    name: metrics.Estimate(*map(float, numbers))
-    for name, *numbers in zip(costs.PHASES, value, low, high, strict=True)
+    name: metrics.combine(functools.partial(phase, i), medians)
+    for i, name in enumerate(costs.PHASES)
   }
+
+
+def _ends(row: dict, name: str) -> list[float]:
+  """The interval of a field; NaN where there is none, and nothing is drawn."""
+  return intervals.stored(row, name) or [np.nan, np.nan]
 
 
 def facts(cells: list[dict], loops: dict, asked: int) -> verdict.Facts:
@@ -188,14 +199,10 @@ def facts(cells: list[dict], loops: dict, asked: int) -> verdict.Facts:
     tau={r['gamma']: r['tau'] for r in cells},
     c={r['gamma']: r['c'] for r in cells},
     v={r['gamma']: r['v'] for r in cells},
-    speedup={r['gamma']: (r['speedup'], *r['speedup_ci']) for r in cells},
+    speedup={r['gamma']: (r['speedup'], *_ends(r, 'speedup')) for r in cells},
     overhead=outside('speculative'),
     plain_overhead=outside('plain'),
   )
-
-
-def _interval(value: float, low: float, high: float, digits: int = 2) -> str:
-  return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
 
 
 def speed_table(rows: list[dict]) -> str:
@@ -212,14 +219,12 @@ def speed_table(rows: list[dict]) -> str:
       lines.append(
         [
           str(r['gamma']),
-          _interval(r['tau'], *r['tau_ci']),
+          intervals.shown(r, 'tau'),
           f'{r["c"]:.3f}',
           f'{r["v"]:.2f}',
-          _interval(r['predicted_speedup'], *r['predicted_speedup_ci']),
-          _interval(r['speedup'], *r['speedup_ci']),
-          _interval(
-            r['measured_over_predicted'], *r['measured_over_predicted_ci']
-          ),
+          intervals.shown(r, 'predicted_speedup'),
+          intervals.shown(r, 'speedup'),
+          intervals.shown(r, 'measured_over_predicted'),
           '-' if np.isnan(even) else f'{even:.2f}',
         ]
       )
@@ -242,7 +247,7 @@ def phase_table(loops: dict, row: dict) -> str:
   for name, step in steps.items():
     found = split(loops[name], steps['plain'])
     column = [
-      (_interval(p.value, p.low, p.high, 3), p.value) for p in found.values()
+      (with_interval(p.value, p.interval, 3), p.value) for p in found.values()
     ]
     rest = step - sum(p.value for p in found.values())
     column += [(f'{rest:.3f}', rest), (f'{step:.3f}', step)]
@@ -265,9 +270,9 @@ def plot(rows: list[dict], path) -> None:
     cells = [r for r in rows if (r['domain'], r['temperature']) == group]
     gammas = [r['gamma'] for r in cells]
     model = [r['predicted_speedup'] for r in cells]
-    band = np.transpose([r['predicted_speedup_ci'] for r in cells])
+    band = np.transpose([_ends(r, 'predicted_speedup') for r in cells])
     found = np.array([r['speedup'] for r in cells])
-    ends = np.transpose([r['speedup_ci'] for r in cells])
+    ends = np.transpose([_ends(r, 'speedup') for r in cells])
     axes.fill_between(gammas, *band, alpha=0.2)
     axes.plot(gammas, model, label='tau / (v + gamma c)')
     reach = np.abs(ends - found)
@@ -286,7 +291,7 @@ def summary(rows: list[dict]) -> str:
   cells = headline(every)
   model, best = choose(cells)
   near = ', '.join(
-    f'{_interval(r["speedup"], *r["speedup_ci"])} at {r["gamma"]}'
+    f'{intervals.shown(r, "speedup")} at {r["gamma"]}'
     for r in cells
     if abs(r['gamma'] - model['gamma']) <= 1
   )
@@ -323,7 +328,7 @@ def report(folder: results.Folder) -> dict:
   return {
     'results': str(folder.path),
     **{name: best[name] for name in names},
-    'ratio_ci': best['measured_over_predicted_ci'],
+    'ratio_ci': intervals.stored(best, 'measured_over_predicted'),
     'best_gamma': best['gamma'],
     'remedy': found.remedy,
     'verdict': found.sentence,

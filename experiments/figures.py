@@ -11,6 +11,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments import intervals
+
 _COLOURS = (
   '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000',
 )  # fmt: skip
@@ -178,7 +180,7 @@ def plain(text: str) -> str:
 
 
 def errors(row: dict, name: str) -> np.ndarray:
-  """Lengths [2, 1] of the error bar of a value with its interval."""
-  low, high = row[f'{name}_ci']
+  """Lengths [2, 1] of the error bar of a value; 0 where it has none."""
+  low, high = intervals.stored(row, name) or (row[name], row[name])
   both = np.array([row[name] - low, high - row[name]])
   return np.maximum(both, 0)[:, None]

@@ -5,287 +5,72 @@
 reads the committed rows, and nothing runs. A claim is looked at in every cell
 where it says something. It *holds* in a cell where the 95% interval lies on its
 side of the boundary, *does not hold* where it lies on the other, and is
-*undecided* where it includes it; a claim holds where it holds in all its cells,
-and fails where it fails in one. Intervals are of single cells: with as many
-cells as here, one in forty errs on either side.
+*undecided* where it includes it. A claim is judged by the mean of its cells,
+see `pooling`, and not by the one cell in forty that errs on either side.
 """
 
-import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from experiments import claims, results
-from experiments import claims_of_drafters as drafters
+from experiments import pooling, results
+from experiments.claimed import CLAIMS, NOT_RUN, Claim
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, Rows
 from experiments.markdown import markdown
-from specjax import metrics
+from specjax.metrics import Estimate
 
 
-@dataclasses.dataclass(frozen=True)
-class Claim:
-  """A sentence of a paper, and how rows speak to it.
-
-  Attributes:
-    text: the claim.
-    source: of it.
-    what: what is estimated in each cell.
-    look: rows by folder -> evidence.
-  """
-
-  text: str
-  source: str
-  what: str
-  look: Callable[[Rows], Iterator[Evidence]]
-
-
-LEVIATHAN, CHEN = 'arXiv:2211.17192', 'arXiv:2302.01318'
-CLAIMS = (
-  Claim(
-    'The law of the output is the law of the target',
-    f'{LEVIATHAN}, {CHEN}, 2403.10444, 2310.15141, 2402.12374',
-    'whole texts by enumeration, error below 1e-12',
-    claims.exact_laws,
-  ),
-  Claim(
-    'Greedy texts are those of plain decoding, up to ties',
-    f'{LEVIATHAN}, {CHEN}',
-    'texts that differ and are no ties',
-    claims.greedy,
-  ),
-  Claim(
-    'alpha rises from unigrams to bigrams to models, and with their size',
-    f'{LEVIATHAN}, Table 3',
-    'difference of alpha, next less this',
-    claims.by_size,
-  ),
-  Claim(
-    'alpha at temperature 0 is above alpha at temperature 1',
-    f'{LEVIATHAN}, Table 3 (with an exception); arXiv:2401.06706, Table 8',
-    'difference of alpha',
-    claims.by_temperature,
-  ),
-  Claim(
-    f'tau is what Equation 1 gives at alpha, within {claims.MARGIN:.0%}',
-    f'{LEVIATHAN}, Equation 1',
-    'tau over Equation 1, less 1',
-    claims.equation_one,
-  ),
-  Claim(
-    'The fastest draft is neither the smallest nor the largest',
-    f'{LEVIATHAN}, Table 2 (there the smallest)',
-    'difference of speed-ups',
-    claims.middle_size,
-  ),
-  Claim(
-    'Drafts can be too long: gamma 4 is faster than gamma 8',
-    f'{CHEN}, Figure 1',
-    'difference of speed-ups',
-    claims.long_drafts,
-  ),
-  Claim(
-    'tau / (gamma + 1) falls with gamma',
-    f'{CHEN}, Figure 1',
-    'fall of tau / (gamma + 1)',
-    claims.share_of_a_step,
-  ),
-  Claim(
-    "Training on the target's own text raises tau",
-    'arXiv:2310.08461, Table D.1',
-    'difference of tau, after less before',
-    claims.distilled,
-  ),
-  Claim(
-    'Block verification gives more tokens than token verification',
-    'arXiv:2403.10444, Table 1',
-    'difference of tau',
-    claims.block,
-  ),
-  Claim(
-    'Its gain grows with gamma',
-    'arXiv:2403.10444, Figure 3',
-    'difference of the relative gains',
-    claims.block_gain,
-  ),
-  Claim(
-    'The two are equal at gamma 1 and at temperature 0',
-    'arXiv:2403.10444',
-    'target calls of every prompt',
-    claims.block_equal,
-  ),
-  Claim(
-    'More candidates of a place raise alpha',
-    'arXiv:2401.06706, Table 8',
-    'difference of alpha under the rule',
-    claims.more_candidates,
-  ),
-  Claim(
-    'Candidates without replacement beat those with',
-    'arXiv:2401.06706, Table 4; arXiv:2402.12374',
-    'difference of alpha under the rule',
-    claims.replacement,
-  ),
-  Claim(
-    'Lookup gains more on text that copies than on free text',
-    'arXiv:2401.07851; arXiv:2311.08252',
-    'difference of tau, not paired',
-    claims.lookup,
-  ),
-  Claim(
-    'alpha rises as lenience falls',
-    f'{LEVIATHAN}, Table 5',
-    'difference of alpha under the rule',
-    claims.lenience,
-  ),
-  Claim(
-    "A head on the target's features gives more tokens than the best "
-    'independent draft of one layer',
-    'arXiv:2503.01840; arXiv:2401.15077',
-    'difference of tau; in brackets what a draft of each costs, in plain '
-    'steps: the best of those drafts that cost as much as the head, or of '
-    'all where none does',
-    drafters.over_independent,
-  ),
-  Claim(
-    'EAGLE-3 gives more tokens than EAGLE-1',
-    'arXiv:2503.01840, Table 1',
-    'difference of tau',
-    drafters.over_eagle1,
-  ),
-  Claim(
-    'Trees give more tokens than chains',
-    'arXiv:2401.15077, Table 5',
-    'difference of tau',
-    drafters.trees_over_chains,
-  ),
-  Claim(
-    'Trees made anew at every step give more than fixed ones',
-    'arXiv:2406.16858, Table 1',
-    'difference of tau',
-    drafters.dynamic_trees,
-  ),
-  Claim(
-    'Acceptance falls less along a draft of EAGLE-3 than of EAGLE-1',
-    'arXiv:2503.01840',
-    'fall of the conditional acceptance from the first to the last place, '
-    'EAGLE-1 less EAGLE-3',
-    drafters.flatter,
-  ),
-  Claim(
-    'n-alpha drops once and is then flat',
-    'arXiv:2401.15077, Table 2',
-    'fall of n-alpha of EAGLE-1',
-    drafters.drops_once,
-  ),
-  Claim(
-    'Distilled drafts give more tokens than undistilled ones',
-    'arXiv:2310.08461, Table D.1',
-    'difference of tau; the control was trained as long as the distilled '
-    'one, by next tokens',
-    drafters.distilled,
-  ),
-  Claim(
-    'Text of the models is better to distil on than a fixed set',
-    'arXiv:2310.08461, Figure 4',
-    'difference of tau, for each divergence',
-    drafters.model_text,
-  ),
-  Claim(
-    'Total variation is not the best divergence to distil by',
-    'arXiv:2310.08461, Figure 4',
-    'difference of tau, the best of the others less it',
-    drafters.total_variation_is_not_best,
-  ),
-  Claim(
-    "Medusa's tau is 1 and the sum of the products of the heads' "
-    f'accuracies, within {claims.MARGIN:.0%}',
-    'arXiv:2401.10774, section 3.3',
-    'tau over that sum, less 1; both are drawn anew for the interval',
-    drafters.product_of_heads,
-  ),
-  Claim(
-    'Typical acceptance takes more than exact verification',
-    'arXiv:2401.10774, section 2.3.1',
-    'difference of tau',
-    drafters.typical,
-  ),
-  Claim(
-    'Earlier exits accept less and cost less',
-    'arXiv:2404.16710, Tables 5 and 10',
-    'differences of alpha, and of the cost of a draft in plain steps',
-    drafters.earlier_exits,
-  ),
-  Claim(
-    'An adapter behind the exit raises acceptance',
-    'arXiv:2404.18911',
-    'difference of alpha',
-    drafters.adapters,
-  ),
-  Claim(
-    'Lookup in a corpus too gives more than in the text alone',
-    'arXiv:2311.08252, Table 2',
-    'difference of tau',
-    drafters.retrieval,
-  ),
-  Claim(
-    'Several places of the text give more than one',
-    'arXiv:2311.08252',
-    'difference of tau',
-    drafters.several_places,
-  ),
-  Claim(
-    'Drafts cost less when they are speculated themselves',
-    'arXiv:2308.04623, Table 1',
-    'difference of the cost of a draft, in plain steps',
-    drafters.staged,
-  ),
-  Claim(
-    'The target in 8 bits agrees with it more than a trained draft',
-    'arXiv:2410.11305',
-    'difference of alpha',
-    drafters.quantized,
-  ),
-  Claim(
-    'Drafts that adapt their length are faster than constant ones',
-    'arXiv:2405.19715; arXiv:2405.04304',
-    'difference of speed-ups',
-    drafters.adaptive,
-  ),
-)
-# Claims that nothing here can speak to yet, and why.
-NOT_RUN = (
-  (
-    'The naive rule accepts less than multi-step verification',
-    'arXiv:2305.09781, Table 3',
-    'the rule is not in the project',
-  ),
-  (
-    'Distilling online raises alpha',
-    'arXiv:2310.07177',
-    'the trainer is not in the project',
-  ),
-)
+def groups(cells: list[Evidence]) -> dict[str, list[Evidence]]:
+  """Cells that are estimates of one kind; '' where there is only one."""
+  found: dict[str, list[Evidence]] = {}
+  for cell in cells:
+    found.setdefault(cell.kind, []).append(cell)
+  return found
 
 
 def overall(cells: list[Evidence]) -> str:
-  """What all cells of a claim amount to."""
-  verdicts = {cell.verdict for cell in cells}
+  """What a claim amounts to: what its pooled effects say.
+
+  Where nothing is estimated every cell counts.
+  """
+  verdicts = {cell.verdict for cell in cells if cell.exact}
+  estimated = [cell for cell in cells if not cell.exact]
+  for mine in groups(estimated).values():
+    verdicts.add(mine[0].judge(pooling.pool(mine).found))
   if FAILS in verdicts:
     return FAILS
   return HOLDS if verdicts == {HOLDS} else UNDECIDED
 
 
 def _shown(cell: Evidence) -> str:
-  found = cell.found
+  if cell.exact:
+    return 'so' if cell.found.value > 0 else 'not so'
+  return _signed(cell.found)
+
+
+def _signed(found: Estimate) -> str:
   if not np.isfinite(found.value):
     return '-'
-  if found.low == found.high == found.value:
-    return 'so' if found.value > 0 else 'not so'
-  if cell.units is not None and cell.units < metrics.FEWEST:
-    return f'{found.value:+.3f} ({cell.units} prompts: no interval)'
+  if found.interval is None:
+    return f'{found.value:+.3f}'
   return f'{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]'
+
+
+def pooled(cells: list[Evidence]) -> list[str]:
+  """Sentences on all cells of a claim together; none where nothing is."""
+  said = []
+  for kind, mine in groups([c for c in cells if not c.exact]).items():
+    found, spread, count = pooling.pool(mine)
+    name = f'Pooled, {kind}' if kind else 'Pooled'
+    line = f'{name}: {_signed(found)} ({mine[0].judge(found)}'
+    line += f'; {count} cells with an interval'
+    if np.isfinite(spread):
+      line += f', spread between cells {spread:.3f}'
+    said.append(
+      f'{line}; {pooling.contradictions(mine)} contradict the claim).'
+    )
+  return said
 
 
 _HEAD = """# Published claims at the scale of the embedded pair
@@ -293,11 +78,34 @@ _HEAD = """# Published claims at the scale of the embedded pair
 Generated by `python -m experiments.tables results` from the rows of this
 folder. A cell *holds* where its 95% interval lies on the side of the claim,
 does not where it lies on the other, and is undecided where it includes the
-boundary. A claim holds where all its cells do, and fails where one does: read
-the cells below. The pair is small (11.5M parameters) and its text is code,
-documentation and tables; what fails here may hold elsewhere, and the other way
-round.
+boundary. A claim is judged by the *pooled effect*: the mean of its cells, each
+of the same weight, with a 95% interval that has the spread between cells and
+the prompts that cells have in common in it (random effects; the method is in
+`experiments/pooling.py`). It speaks of cells like these; read those below. A
+cell *contradicts* a claim where it does so beyond what chance explains among so
+many cells (Holm's method, at the level of one cell's interval). The claims are
+many too, and nothing is corrected for that. The pair is small (11.5M
+parameters) and its text is code, documentation and tables; what fails here may
+hold elsewhere, and the other way round.
 """
+
+
+def line(claim: Claim, cells: list[Evidence]) -> list[str]:
+  """The line of a claim in the first table."""
+  verdicts = [cell.verdict for cell in cells]
+  counts = [str(verdicts.count(v)) for v in (HOLDS, FAILS, UNDECIDED)]
+  verdict = overall(cells) if cells else 'not run: no rows'
+  estimated = groups([c for c in cells if not c.exact]).values()
+  effects = [_signed(pooling.pool(mine).found) for mine in estimated]
+  wrong = sum(map(pooling.contradictions, estimated))
+  return [
+    claim.text,
+    claim.source,
+    verdict,
+    '; '.join(effects) or '-',
+    *counts,
+    str(wrong) if effects else '-',
+  ]
 
 
 def text(rows: Rows) -> str:
@@ -305,19 +113,19 @@ def text(rows: Rows) -> str:
   lines, details = [], []
   for claim in CLAIMS:
     cells = list(claim.look(rows))
-    verdicts = [cell.verdict for cell in cells]
-    counts = [str(verdicts.count(v)) for v in (HOLDS, FAILS, UNDECIDED)]
-    verdict = overall(cells) if cells else 'not run: no rows'
-    lines.append([claim.text, claim.source, verdict, *counts])
+    lines.append(line(claim, cells))
     if cells:
       table = [[c.where, _shown(c), c.verdict] for c in cells]
+      what = f'{claim.what[0].upper()}{claim.what[1:]}.'
       details.append(
-        f'\n### {claim.text}\n\n{claim.what[0].upper()}{claim.what[1:]}.\n\n'
+        f'\n### {claim.text}\n\n{" ".join([what, *pooled(cells)])}\n\n'
         f'{markdown(["cell", "estimate", "verdict"], table)}\n'
       )
   for claim_text, source, why in NOT_RUN:
-    lines.append([claim_text, source, f'not run: {why}', '-', '-', '-'])
-  head = ['claim', 'source', 'here', 'cells: hold', 'do not', 'undecided']
+    blank = ['-'] * 5
+    lines.append([claim_text, source, f'not run: {why}', *blank])
+  head = ['claim', 'source', 'here', 'pooled effect', 'cells: hold', 'do not']
+  head += ['undecided', 'contradict']
   return f'{_HEAD}\n{markdown(head, lines)}\n{"".join(details)}'
 
 

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-from specjax import metrics
-
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
   """A table whose columns line up as text, too."""
@@ -21,16 +19,14 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
 def with_interval(
   value: float | None,
   interval: list[float] | None,
-  units: int | None = None,
   digits: int = 2,
   scale: float = 1.0,
 ) -> str:
-  """A number with its interval, or why it has none.
+  """A number with its interval, or alone where it has none.
 
   Args:
     value: '-' where there is none.
     interval: its ends.
-    units: that were resampled; of a few, the interval says next to nothing.
     digits: behind the point.
     scale: what everything is multiplied with.
   """
@@ -39,8 +35,6 @@ def with_interval(
   text = f'{scale * value:.{digits}f}'
   if interval is None:
     return text
-  if units is not None and units < metrics.FEWEST:
-    return f'{text} ({units} prompts: no interval)'
   low, high = (scale * end for end in interval)
   return f'{text} [{low:.{digits}f}, {high:.{digits}f}]'
 

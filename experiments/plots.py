@@ -8,7 +8,7 @@ left out, and the figure says so.
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import comparison, figures
+from experiments import comparison, figures, intervals
 from specjax import theory
 
 _LINES = 16  # of a legend beside the axes
@@ -152,7 +152,7 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
     figure,
     rows,
     note + 'alpha: mean of sum(min(p, q)) over prefixes that the target '
-    'generated; 95% intervals by bootstrap over prompts.',
+    'generated; 95% intervals over prompts.',
   )
 
 
@@ -169,7 +169,7 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
   figure = figures.blank(6.4 if many else 4.4)
   axes = figure.subplots()
   ends = [r[n] for r in shown for n in ('speedup', 'predicted_speedup')]
-  ends += [end for r in shown for end in r['speedup_ci']]
+  ends += [end for r in shown for end in intervals.stored(r, 'speedup') or ()]
   low, high = 0.95 * min(ends), 1.05 * max(ends)
   axes.plot([low, high], [low, high], color='black', linewidth=0.8)
   fills = ', '.join(

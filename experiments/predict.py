@@ -40,7 +40,7 @@ def shrink(x: Experiment) -> None:
   """The quick version: two drafters, two lengths, few and short texts."""
   x.drafters = x.drafters or tuple(x.known)[:2]
   x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2]
-  x.prompts.count = min(x.prompts.count, ranking.FEWEST)
+  x.prompts.count = min(x.prompts.count, metrics.FEWEST)
   x.max_new_tokens = min(x.max_new_tokens, 48)
 
 
@@ -128,12 +128,12 @@ class Predictor:
     job = self.runner.whole(domain, temperature)
     seen = replay.watch_method(deepest, job)
     tokens = np.array([len(w.text) for w in seen])
-    alpha = metrics.ratio([w.beta.sum() for w in seen], tokens)
+    alpha = metrics.ratio([w.beta.sum() for w in seen], tokens, most=1.0)
     calls, taus, cis, by_beta = {}, {}, {}, {}
     for gamma in self.x.gammas:
       calls[gamma] = [w.calls(gamma) for w in seen]
       tau = metrics.ratio(tokens, calls[gamma])
-      taus[gamma], cis[gamma] = tau.value, ranking.interval(tau, len(seen))
+      taus[gamma], cis[gamma] = tau.value, tau.interval
       by_beta[gamma] = tokens.sum() / sum(w.calls_by_beta(gamma) for w in seen)
     shared = float(np.clip(alpha.value, 0, 1))
     self.add(
@@ -145,7 +145,7 @@ class Predictor:
       digests=[reading.digest([w.text]) for w in seen],
       coverage=float(np.concatenate([w.size > 0 for w in seen]).mean()),
       alpha=alpha.value,
-      alpha_ci=ranking.interval(alpha, len(seen)),
+      alpha_ci=alpha.interval,
       gammas=list(self.x.gammas),
       unit_target_calls=[calls[g] for g in self.x.gammas],
       tau=[taus[g] for g in self.x.gammas],

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments import intervals
 from experiments.markdown import markdown, with_interval
 from experiments.settings import Checkpoint, Experiment
 from specjax import metrics
@@ -194,8 +195,7 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
     return '-'
   if metric.place is None and len(found) == 1:
     row = found[0]
-    value, interval = row[metric.ours], row.get(f'{metric.ours}_ci')
-    return with_interval(value, interval, row['prompts'], scale=metric.scale)
+    return intervals.shown(row, metric.ours, scale=metric.scale)
   if metric.place is not None:
     pairs = [metrics.at_place(r[metric.ours], metric.place) for r in values]
     sums = np.concatenate(pairs, 1)
@@ -205,9 +205,7 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
       return '-'
     sums = [[u for r in found for u in r[name]] for name in columns]
   pooled = metrics.ratio(*sums)
-  return with_interval(
-    pooled.value, pooled.interval, len(sums[0]), scale=metric.scale
-  )
+  return with_interval(pooled.value, pooled.interval, scale=metric.scale)
 
 
 def _show(value: Any) -> str:

@@ -3,16 +3,19 @@
 import itertools
 from typing import NamedTuple
 
-from experiments import prompts, results
+import numpy as np
+
+from experiments import costs, intervals, prompts, results
 from experiments.measure import Run
 from specjax import metrics
 
-FEWEST = 5  # prompts that a bootstrap interval is made from
 
-
-def interval(found: metrics.Estimate, units: int) -> list[float] | None:
-  """The interval of an estimate; None where units are too few for one."""
-  return found.interval if units >= FEWEST else None
+def _costs(row: dict) -> metrics.Draws:
+  """c and v of a row of costs; rows of older programs do not say the turns."""
+  if row.get('seconds_per_step') is None:
+    return metrics.medians([row['c']], [row['v']])
+  turns = {k: np.array(v) for k, v in row['seconds_per_step'].items()}
+  return costs.Costs(row['gamma'], **turns).draws
 
 
 def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
@@ -27,8 +30,7 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
   Returns:
     The fields of a row of `checks`. Differences are paired on prompts.
   """
-  gamma, units = cost['gamma'], len(runs)
-  step = cost['v'] + gamma * cost['c']
+  gamma = cost['gamma']
   place = seen['gammas'].index(gamma)
   expected = seen['unit_target_calls'][place]
   written = seen['unit_tokens'], expected
@@ -42,10 +44,13 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
   difference = metrics.estimate(
     lambda t, n, s, m: t / n - s / m, tokens, calls, *written
   )
-  agreement = metrics.estimate(
-    lambda s, m, bs, bt, sec, t: s / m / step / (bs / bt / (sec / t)),
-    *written,
-    *times,
+  agreement = metrics.combine(
+    lambda s, m, bs, bt, sec, t, c, v: (
+      metrics.predicted_speedup(s / m, c, v, gamma) / (bs / bt / (sec / t))
+    ),
+    metrics.Sums(*written, *times),
+    _costs(cost),
+    positive=True,
   )
   same = [
     digest == prompts.digest(r.texts)
@@ -62,9 +67,9 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     'tau_by_beta': seen['tau_by_beta'][place],
     'tau_iid': seen['tau_iid'][place],
     'tau': tau.value,
-    'tau_ci': interval(tau, units),
+    'tau_ci': tau.interval,
     'difference': difference.value,
-    'difference_ci': interval(difference, units),
+    'difference_ci': difference.interval,
     'same_text': sum(same),
     'equal_calls': sum(equal),
     'unit_tokens': tokens,
@@ -78,9 +83,9 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
       seen['tau'][place], cost['c'], cost['v'], gamma
     ),
     'speedup': speedup.value,
-    'speedup_ci': interval(speedup, units),
+    'speedup_ci': speedup.interval,
     'predicted_over_measured': agreement.value,
-    'predicted_over_measured_ci': interval(agreement, units),
+    'predicted_over_measured_ci': agreement.interval,
   }
 
 
@@ -92,29 +97,22 @@ class Choice(NamedTuple):
   speed: float
 
 
-def _value(row: dict, name: str, digits: int = 2) -> str:
-  """A value with its interval, or with the reason why it has none."""
-  value, ends = row[name], row[f'{name}_ci']
-  if value is None:
-    return '-'
-  if ends is None:
-    return f'{value:.{digits}f} ({row["prompts"]} prompts: no interval)'
-  return f'{value:.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]'
-
-
 COLUMNS = (
   ('drafter', lambda r: r['drafter']),
   ('gamma', lambda r: str(r['gamma'])),
-  ('alpha', lambda r: _value(r, 'alpha')),
+  ('alpha', lambda r: intervals.shown(r, 'alpha')),
   ('tau, replayed', lambda r: f'{r["predicted_tau"]:.2f}'),
   ('with beta', lambda r: f'{r["tau_by_beta"]:.2f}'),
   ('i.i.d.', lambda r: f'{r["tau_iid"]:.2f}'),
-  ('measured', lambda r: _value(r, 'tau')),
+  ('measured', lambda r: intervals.shown(r, 'tau')),
   ('c', lambda r: f'{r["c"]:.3f}'),
   ('v', lambda r: f'{r["v"]:.2f}'),
   ('predicted speed-up', lambda r: f'{r["predicted_speedup"]:.2f}'),
-  ('speed-up', lambda r: _value(r, 'speedup')),
-  ('predicted / measured', lambda r: _value(r, 'predicted_over_measured')),
+  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
+  (
+    'predicted / measured',
+    lambda r: intervals.shown(r, 'predicted_over_measured'),
+  ),
 )
 
 
@@ -225,13 +223,14 @@ class Board:
     """How well the loop kept to what was predicted."""
     greedy = [r for r in self.checks if r['temperature'] == 0]
     sampled = [
-      r for r in self.checks if r['temperature'] and r['difference_ci']
+      r
+      for r in self.checks
+      if r['temperature'] and intervals.stored(r, 'difference')
     ]
-    timed = [r for r in self.checks if r['predicted_over_measured_ci']]
-    covered = sum(_meets(r['difference_ci'], 0, 0) for r in sampled)
-    agree = sum(
-      _meets(r['predicted_over_measured_ci'], 0.9, 1.1) for r in timed
-    )
+    ratio = 'predicted_over_measured'
+    timed = [r for r in self.checks if intervals.stored(r, ratio)]
+    covered = sum(intervals.meets(r, 'difference', 0, 0) for r in sampled)
+    agree = sum(intervals.meets(r, ratio, 0.9, 1.1) for r in timed)
     same, equal, texts = (
       sum(r[k] for r in greedy) for k in ('same_text', 'equal_calls', 'prompts')
     )
@@ -272,7 +271,3 @@ class Board:
       **{name: row[name] for name in names},
       'recommendation': self.recommendation(),
     }
-
-
-def _meets(ends, low: float, high: float) -> bool:
-  return ends[0] <= high and ends[1] >= low

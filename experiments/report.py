@@ -19,8 +19,14 @@ import jinja2
 import matplotlib
 from matplotlib.figure import Figure
 
-from experiments import comparison, differences, plots, results, samples
-from experiments.markdown import with_interval
+from experiments import (
+  comparison,
+  differences,
+  intervals,
+  plots,
+  results,
+  samples,
+)
 
 FILE = 'report.html'
 # What a row must have to be shown; others may be null or missing.
@@ -119,7 +125,7 @@ def render(rows: list[dict], texts: list[dict]) -> str:
   tables += differences.tables(rows)
   best, gain = results.best(rows), ''
   if best:
-    gain = with_interval(best['speedup'], best['speedup_ci'], best['prompts'])
+    gain = intervals.shown(best, 'speedup')
   figures = [(make.__doc__.split('\n')[0], make(rows)) for make in FIGURES]
   return _page(
     'report.html',

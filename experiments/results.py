@@ -17,7 +17,14 @@ import subprocess
 import jax
 import numpy as np
 
-from experiments import comparison, devices, differences, processes, prompts
+from experiments import (
+  comparison,
+  devices,
+  differences,
+  intervals,
+  processes,
+  prompts,
+)
 from experiments.differences import KEY as KEY
 from experiments.markdown import Table, with_interval
 from experiments.markdown import markdown as markdown
@@ -296,12 +303,6 @@ def plain(value):
   return value
 
 
-def _interval(row, name, digits=2) -> str:
-  return with_interval(
-    row[name], row[f'{name}_ci'], row['prompts'], digits=digits
-  )
-
-
 def _number(row, name, digits) -> str:
   return '-' if row[name] is None else f'{row[name]:.{digits}f}'
 
@@ -310,15 +311,15 @@ COLUMNS = (
   ('drafter', lambda r: r['drafter']),
   ('rule', lambda r: r['verifier'] + ('' if r['lossless'] else ' (lossy)')),
   ('gamma', lambda r: str(r['gamma'])),
-  ('alpha', lambda r: _interval(r, 'alpha')),
-  ('tau', lambda r: _interval(r, 'tau')),
+  ('alpha', lambda r: intervals.shown(r, 'alpha')),
+  ('tau', lambda r: intervals.shown(r, 'tau')),
   ('no bonus', lambda r: _number(r, 'tau_without_bonus', 2)),
   (
     'accepted at 1, 2, ...',
     lambda r: ' '.join(f'{a:.2f}' for a in r['acceptance_by_position']),
   ),
   ('tokens/s', lambda r: _number(r, 'tokens_per_second', 0)),
-  ('speed-up', lambda r: _interval(r, 'speedup')),
+  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
   ('predicted', lambda r: _number(r, 'predicted_speedup', 2)),
   ('c', lambda r: _number(r, 'c', 3)),
   ('v', lambda r: _number(r, 'v', 2)),
@@ -330,7 +331,9 @@ the target generated, **tau** tokens per target call with the bonus or corrected
 token, **no bonus** the mean accepted length of the whole steps. A step that the
 end of the text or the limit cut short counts in tokens and target calls alone,
 and a row that has finished counts nowhere. Where nothing was proposed, beta is
-0. Intervals are 95% by bootstrap over prompts (of speeds: over batches).
+0. Intervals are 95% over prompts (of speeds: over batches); docs/measuring.md
+says how they are made. A number alone has none: its units are too few, or its
+row does not hold them.
 """
 
 
@@ -407,7 +410,7 @@ def along_the_text(rows: list[dict]) -> str:
       if b['acceptance'] is not None
     ]
     lags = [
-      with_interval(found[0], found[1:], row['prompts'])
+      with_interval(found[0], intervals.trusted(row, found[1:]))
       for found in row['autocorrelation'][:2]
     ]
     where = [row['domain'], f'{row["temperature"]:g}', row['drafter']]

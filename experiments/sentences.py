@@ -2,7 +2,7 @@
 
 import textwrap
 
-from experiments import explain, ranking
+from experiments import explain, intervals, ranking
 from experiments import findings as page
 from experiments.evidence import FAILS, HOLDS, UNDECIDED, Rows, pick
 from experiments.sentences_of_drafters import (
@@ -29,7 +29,7 @@ def quickstart(rows: Rows) -> str:
   """What the main job shows."""
   there = rows['quickstart']
   trained = [r for r in there if r['drafter'] in _TRAINED]
-  wins = sum(r['speedup_ci'][0] > 1 for r in trained)
+  wins = sum(intervals.above(r, 'speedup', 1) for r in trained)
   cells = {(r['domain'], r['temperature']) for r in there}
   agree = fastest = 0
   for domain, temperature in cells:
@@ -155,8 +155,9 @@ def findings(rows: Rows) -> str:
   cells = [cell.verdict for cells in found for cell in cells]
   return _paragraph(
     f'Of {len(verdicts)} published claims that the embedded pair can speak to: '
-    f'{said} (all cells of a claim count; of the {len(cells)} cells '
-    f'{cells.count(HOLDS)} hold, {cells.count(FAILS)} do not). '
+    f'{said} (by the mean of the cells of a claim and its interval; of the '
+    f'{len(cells)} cells {cells.count(HOLDS)} hold, {cells.count(FAILS)} do '
+    'not). '
     '[results/findings.md](results/findings.md) has every cell, and '
     '[results/papers.md](results/papers.md) every published table with what it '
     'needs.'
@@ -188,9 +189,7 @@ def explain_agreement(rows: Rows) -> str:
   there = explain.cells_of(rows['explain'])
   ratios = [r['measured_over_predicted'] for r in there]
   meets = sum(
-    r['measured_over_predicted_ci'][0] <= 1.05
-    and r['measured_over_predicted_ci'][1] >= 0.95
-    for r in there
+    intervals.meets(r, 'measured_over_predicted', 0.95, 1.05) for r in there
   )
   return _paragraph(
     f'Measured over predicted is {_range(ratios)}; its interval meets 0.95 to '

@@ -1,5 +1,6 @@
 """Which drafter when: what the rows of `configs/drafters.py` say."""
 
+from experiments import intervals
 from experiments.comparison import at, best, places
 from experiments.evidence import Rows
 from experiments.words import bullets, conditions, paragraph, span
@@ -16,8 +17,7 @@ def _timed(rows: Rows) -> list[dict]:
 
 
 def _speed(row: dict) -> str:
-  low, high = row['speedup_ci']
-  return f'{row["speedup"]:.2f} [{low:.2f}, {high:.2f}]'
+  return intervals.shown(row, 'speedup')
 
 
 def _fastest(rows: list[dict], key) -> dict:
@@ -72,7 +72,7 @@ def drafters(rows: Rows) -> str:
   there = _timed(rows)
   free = [r for r in there if r['parameters'] == 0]
   never = {r['drafter'] for r in there} - {
-    r['drafter'] for r in there if r['speedup_ci'][0] > 1
+    r['drafter'] for r in there if intervals.above(r, 'speedup', 1)
   }
   items = [
     f'the fastest: {_by_temperature(there, _by_speed, _named)}',

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from experiments import explain, parity, ranking, results
+from experiments import explain, intervals, parity, ranking, results
 from experiments.certificate import report
 from experiments.markdown import markdown
 
@@ -44,7 +44,6 @@ def peers(rows: list[dict]) -> str:
         '| method | draft | gamma | tokens/s | without the prompt '
         '| x transformers plain | same text |\n|---|---|---|---|---|---|---|'
       )
-    low, high = row['speedup_ci']
     decoding = row['decoding_tokens_per_second']
     cells = (
       row['method'],
@@ -52,7 +51,7 @@ def peers(rows: list[dict]) -> str:
       row['gamma'] or '-',
       f'{row["tokens_per_second"]:.1f}',
       f'{decoding:.1f}' if decoding else '-',
-      f'{row["speedup"]:.2f} [{low:.2f}, {high:.2f}]',
+      intervals.shown(row, 'speedup'),
       row.get('greedy_identical', '-'),
     )
     parts.append('| ' + ' | '.join(map(str, cells)) + ' |')
@@ -91,22 +90,17 @@ def many_prompts(rows: list[dict]) -> str:
   head += ['x alone', 'x static', 'efficiency', 'tau', 'same text as alone']
   lines = []
   for r in rows:
-    efficiency = '-'
-    if r['efficiency'] is not None:
-      low, high = r['efficiency_ci']
-      efficiency = f'{r["efficiency"]:.2f} [{low:.2f}, {high:.2f}]'
-    low, high = r['tokens_per_second_ci']
     lines.append(
       [
         r['drafter'],
         str(r['gamma'] or '-'),
         r['way'],
         str(r['chunk'] or '-'),
-        f'{r["tokens_per_second"]:.0f} [{low:.0f}, {high:.0f}]',
+        intervals.shown(r, 'tokens_per_second', digits=0),
         f'{r["tokens_per_second_with_reading"]:.0f}',
         f'{r["times_alone"]:.2f}',
         f'{r["times_static"]:.2f}',
-        efficiency,
+        intervals.shown(r, 'efficiency'),
         f'{r["tau"]:.2f}',
         f'{r["same_text_as_alone"]:.1%}',
       ]

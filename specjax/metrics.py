@@ -11,64 +11,24 @@ target calls, and nowhere else. tau without the bonus is the mean accepted
 length of the whole steps.
 """
 
-import dataclasses
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-RESAMPLES = 2000
-FEWEST = 5  # units; of fewer, resampling says next to nothing
+from specjax.estimates import FEWEST as FEWEST
+from specjax.estimates import LEVEL as LEVEL
+from specjax.estimates import RESAMPLES as RESAMPLES
+from specjax.estimates import Draws as Draws
+from specjax.estimates import Estimate as Estimate
+from specjax.estimates import Sums as Sums
+from specjax.estimates import combine as combine
+from specjax.estimates import enough as enough
+from specjax.estimates import estimate as estimate
+from specjax.estimates import medians as medians
+from specjax.estimates import ratio as ratio
+from specjax.estimates import student as student
+
 LAGS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-  """A value and its 95% interval."""
-
-  value: float
-  low: float
-  high: float
-
-  @property
-  def interval(self) -> list[float]:
-    return [self.low, self.high]
-
-
-def estimate(
-  statistic: Callable[..., Any], *columns, seed: int = 0
-) -> Estimate:
-  """A function of sums over units, with a bootstrap interval over the units.
-
-  Args:
-    statistic: takes one sum per column (numbers, or arrays of resampled sums).
-    *columns: [n] each, a value per unit (a prompt, or a batch of prompts).
-      The values of a unit are drawn together, so a comparison of two methods
-      on the same prompts is paired.
-    seed: of the resampling.
-
-  Returns:
-    The estimate; NaN where the statistic is not defined.
-  """
-  if len({np.shape(c) for c in columns}) != 1 or not np.size(columns[0]):
-    raise ValueError('columns must be vectors of one length of at least 1')
-  table = np.array(columns, float)  # [columns, n]
-  n = table.shape[1]
-  rows = np.random.default_rng(seed).integers(n, size=(RESAMPLES, n))
-  with np.errstate(divide='ignore', invalid='ignore'):
-    value = float(statistic(*table.sum(1)))
-    values = statistic(*table[:, rows].sum(2))
-  values = values[np.isfinite(values)]
-  if not np.isfinite(value) or not len(values):
-    return Estimate(np.nan, np.nan, np.nan)
-  low, high = np.percentile(values, [2.5, 97.5])
-  return Estimate(value, float(low), float(high))
-
-
-def ratio(numerator, denominator, seed: int = 0) -> Estimate:
-  """Ratio of sums over units; see `estimate`."""
-  return estimate(lambda a, b: a / b, numerator, denominator, seed=seed)
 
 
 def speedup(base_seconds, base_tokens, seconds, tokens) -> Estimate:
@@ -81,7 +41,8 @@ def speedup(base_seconds, base_tokens, seconds, tokens) -> Estimate:
   def times(base_seconds, base_tokens, seconds, tokens):
     return base_seconds / base_tokens / (seconds / tokens)
 
-  return estimate(times, base_seconds, base_tokens, seconds, tokens)
+  columns = base_seconds, base_tokens, seconds, tokens
+  return estimate(times, *columns, positive=True)
 
 
 def by_position(counts) -> tuple[list[float], list[float]]:
@@ -125,7 +86,7 @@ def by_context(accepted, drafted, length, edges) -> list[dict]:
   bins = []
   for low, high in itertools.pairwise(edges):
     inside = (accepted >= 0) & (length >= low) & (length < high)
-    taken = ratio((accepted * inside).sum(1), (drafted * inside).sum(1))
+    taken = ratio((accepted * inside).sum(1), (drafted * inside).sum(1), 1.0)
     bins.append(
       {
         'from': int(low),
@@ -160,7 +121,7 @@ def autocorrelation(accepted, lags: int = LAGS) -> list[Estimate]:
     sums = [
       (z * both).sum(1) for z in (np.ones_like(x), x, y, x * x, x * y, y * y)
     ]
-    found.append(estimate(correlation, *sums))
+    found.append(estimate(correlation, *sums, within=(-1.0, 1.0)))
   return found
 
 

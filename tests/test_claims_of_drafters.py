@@ -106,12 +106,12 @@ def heads(calls, tree=0, counted=10**6, **more):
 
 
 def test_tokens_of_heads():
-  value, draws = claims.expected_of_heads(heads(5))
-  assert value == pytest.approx(1.625)
-  assert draws == pytest.approx(1.625, abs=0.01)
+  found = claims.expected_of_heads(heads(5))
+  assert found.values == pytest.approx([1.625])
+  assert found.variants[0] == pytest.approx(1.625, abs=0.01)
   # The three best nodes: 1/2, 1/5, 1/8.
-  value, _ = claims.expected_of_heads(heads(4, tree=3))
-  assert value == pytest.approx(1.825)
+  found = claims.expected_of_heads(heads(4, tree=3))
+  assert found.values == pytest.approx([1.825])
   (found,) = claims.product_of_heads({claims.MANY: [heads(5)]})
   assert found.found.value == pytest.approx(1.6 / 1.625 - 1)
   assert found.verdict == HOLDS
@@ -127,9 +127,9 @@ def test_tokens_of_heads():
 def test_heads_are_as_good_as_in_the_domain():
   code = {'hits': [[8, 0], [0, 0], [0, 0]], 'counted': [10] * 3}
   own = heads(5, domains={'code': code})
-  assert claims.expected_of_heads(own)[0] == pytest.approx(1.8)
+  assert claims.expected_of_heads(own).values == pytest.approx([1.8])
   other = own | {'domain': 'structured'}
-  assert claims.expected_of_heads(other)[0] == pytest.approx(1.625)
+  assert claims.expected_of_heads(other).values == pytest.approx([1.625])
 
 
 def test_costs_are_compared_turn_by_turn():
@@ -162,10 +162,14 @@ def test_data_to_distil_on():
 def test_policies_against_constant_lengths():
   speeds = {'draft-128': 1.5, 'draft-128 long': 1.0, 'draft-128 expected': 1.4}
   rows = [
-    row(name, speedup=s, speedup_ci=[s - 0.05, s + 0.05])
+    row(name, speedup=s, unit_seconds=[1 / s + i / 100 for i in range(8)])
     for name, s in speeds.items()
   ]
   assert verdicts(claims.adaptive({claims.TIMED: rows})) == {
     'code, T 0, draft-128 to draft-128 expected': FAILS,
     'code, T 0, draft-128 long to draft-128 expected': HOLDS,
   }
+  # Without the times of every prompt nothing can be said.
+  rows = [r | {'unit_seconds': None} for r in rows]
+  found = claims.adaptive({claims.TIMED: rows})
+  assert {e.verdict for e in found} == {UNDECIDED}

@@ -31,6 +31,7 @@ ROW = {
   'domain': 'code',
   'temperature': 0.0,
   'batch': 1,
+  'prompts': 8,
   'alpha': 0.5,
   'tau': 1.6,
   'tau_ci': [1.5, 1.7],
@@ -70,10 +71,20 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
     if line.startswith('|')
   }
   # Of 2.5 ms the phases explain 2, of which the draft takes one.
-  assert '1.000 [1.000, 1.000] | 40.0%' in lines['draft']
+  assert '1.000 | 40.0%' in ' '.join(lines['draft'].split())
   assert lines['unexplained'].count('20.0%') == 1
   assert lines['2'].split()[-2] == '0.24'  # 1 + a + a^2 = 1.3
   assert (folder.path / 'speedup.png').stat().st_size > 5000
+
+
+def test_two_prompts_have_no_interval_whatever_is_stored():
+  """Rows of older programs store one without width."""
+  row = ROW | {'gamma': 2, 'prompts': 2, 'predicted_speedup': 3.56}
+  row |= {'speedup': 3.56, 'speedup_ci': [3.56, 3.56]}
+  text = explain.summary([row])
+  assert '| 3.56 ' in text
+  assert '3.56 at 2.' in text
+  assert '[' not in text
 
 
 @pytest.fixture(scope='module')

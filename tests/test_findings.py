@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from experiments import claims, differences, findings, results
-from experiments.evidence import FAILS, HOLDS, UNDECIDED, Evidence, apart
+from experiments import claims, differences, findings, pooling, results
+from experiments.evidence import (
+  FAILS,
+  HOLDS,
+  UNDECIDED,
+  Evidence,
+  apart,
+  exactly,
+)
+from specjax import metrics
 from specjax.metrics import Estimate
 from tests import rows as made
 
@@ -15,9 +23,9 @@ from tests import rows as made
 )
 def test_a_verdict_is_where_the_interval_lies(low, high, verdict):
   found = Estimate((low + high) / 2, low, high)
-  assert Evidence('x', found, units=40).verdict == verdict
-  # Too few prompts decide nothing, whatever they say.
-  assert Evidence('x', found, units=4).verdict == UNDECIDED
+  assert Evidence('x', found).verdict == verdict
+  # What has no interval decides nothing, whatever it says.
+  assert Evidence('x', Estimate(low, *[np.nan] * 2)).verdict == UNDECIDED
   assert Evidence('x', Estimate(*[np.nan] * 3)).verdict == UNDECIDED
 
 
@@ -27,15 +35,75 @@ def test_a_verdict_is_where_the_interval_lies(low, high, verdict):
 )
 def test_equality_needs_the_whole_interval_within(low, high, verdict):
   found = Estimate((low + high) / 2, low, high)
-  assert Evidence('x', found, units=40, within=0.1).verdict == verdict
+  assert Evidence('x', found, within=0.1).verdict == verdict
 
 
-def test_a_claim_holds_where_all_its_cells_do():
-  holds, fails = (Evidence('x', Estimate(v, v, v)) for v in (1.0, -1.0))
-  unknown = Evidence('x', Estimate(0.0, -1.0, 1.0))
+def test_where_nothing_is_estimated_every_cell_counts():
+  holds, fails = (exactly('x', same) for same in (True, False))
   assert findings.overall([holds, holds]) == HOLDS
-  assert findings.overall([holds, unknown]) == UNDECIDED
-  assert findings.overall([holds, unknown, fails]) == FAILS
+  assert findings.overall([holds, fails]) == FAILS
+
+
+def _cell(value, error, freedom=39, influence=None, **more):
+  reach = error * metrics.student(freedom)
+  influences = (np.asarray([error] if influence is None else influence),)
+  found = Estimate(
+    value, value - reach, value + reach, error, freedom, influences
+  )
+  return Evidence('x', found, **more)
+
+
+def test_a_claim_is_judged_by_its_pooled_effect():
+  """One undecided cell of many decides nothing."""
+  cells = [_cell(v, 0.1) for v in (0.9, 1.0, 1.1, 1.0, 0.05)]
+  assert cells[-1].verdict == UNDECIDED
+  assert findings.overall(cells) == HOLDS
+  against = [_cell(-v, 0.1) for v in (0.9, 1.0, 1.1, 1.0, 0.05)]
+  assert findings.overall(against) == FAILS
+  # Cells that differ as much as this say nothing of others.
+  assert findings.overall([_cell(v, 0.1) for v in (2, -1, 1)]) == UNDECIDED
+  # Each kind of cell must hold.
+  other = [_cell(-1.0, 0.1, kind='cost') for _ in range(4)]
+  assert findings.overall([*cells, *other]) == FAILS
+  said = findings.pooled([*cells, *other])
+  assert said[0].startswith('Pooled: +0.810 [')
+  assert said[1].startswith('Pooled, cost: -1.000 [')
+
+
+def test_the_pooled_interval_is_students_of_the_mean_of_cells():
+  """Values 1, 2, 3: a mean of 2 and an error of sqrt(1 / 3)."""
+  found, spread, count = pooling.pool([_cell(v, 0.6) for v in (1, 2, 3)])
+  assert count == 3
+  assert found.value == pytest.approx(2)
+  assert found.error == pytest.approx(np.sqrt(1 / 3))
+  assert found.high == pytest.approx(2 + 4.3027 * np.sqrt(1 / 3), rel=1e-4)
+  assert spread == pytest.approx(np.sqrt(1 - 0.36))
+  # Cells alike by chance are no surer than what each of them knows.
+  alike = pooling.pool([_cell(2, 0.6) for _ in range(3)])
+  assert alike.found.error == pytest.approx(0.6 / np.sqrt(3))
+  assert alike.spread == 0
+
+
+def test_cells_on_the_same_prompts_err_together():
+  """Three times the same cell is one cell."""
+  same = {'prompts': ('abc',), 'influence': [0.3, -0.4, 0.1]}
+  error = np.sqrt(0.26)
+  together = [_cell(2.0, error, **same) for _ in range(3)]
+  assert pooling.pool(together).found.error == pytest.approx(error)
+  apart = [
+    _cell(2.0, error, **same | {'prompts': (name,)}) for name in ('a', 'b', 'c')
+  ]
+  assert pooling.pool(apart).found.error == pytest.approx(error / np.sqrt(3))
+
+
+def test_contradictions_are_counted_beyond_chance():
+  """Of 24 cells one at 2.2 errors is chance, one at 5 is none."""
+  cells = [_cell(0.5, 0.5, 1000) for _ in range(23)]
+  assert pooling.contradictions([*cells, _cell(-1.1, 0.5, 1000)]) == 0
+  assert pooling.contradictions([_cell(-1.1, 0.5, 1000)]) == 1
+  assert pooling.contradictions([*cells, _cell(-2.5, 0.5, 1000)]) == 1
+  wide = [_cell(v, 0.01, 1000, within=0.1) for v in (0.11, -0.3, 0.0)]
+  assert pooling.contradictions(wide) == 1
 
 
 def _by_drafter(**alphas):
@@ -107,12 +175,19 @@ def test_equation_one():
 
 
 def test_intervals_of_other_prompts_join():
-  one = made.row(tau=2.0, tau_ci=[1.7, 2.4])
-  other = made.row(tau=3.0, tau_ci=[2.7, 3.5])
-  found = apart(one, other, 'tau')
-  assert found.value == pytest.approx(1.0)
-  assert found.low == pytest.approx(1 - np.hypot(0.3, 0.4))
-  assert found.high == pytest.approx(1 + np.hypot(0.5, 0.3))
+  """Each says how far it reaches alone; squares of that add up."""
+  one = made.row(unit_target_calls=[3, 4, 5, 4, 3, 5, 6, 2])
+  other = made.row(prompts=6, unit_target_calls=[2, 3, 2, 4, 3, 2])
+  found = apart(one, other, differences.TAU)
+  a, b = (
+    metrics.estimate(lambda n, d: n / d, *(row[k] for k in differences.TAU))
+    for row in (one, other)
+  )
+  assert found.value == pytest.approx(b.value - a.value)
+  up = np.hypot(b.high - b.value, a.value - a.low)
+  assert found.high == pytest.approx(found.value + up)
+  down = np.hypot(b.value - b.low, a.high - a.value)
+  assert found.low == pytest.approx(found.value - down)
 
 
 def test_without_rows_a_claim_is_not_run():

@@ -25,6 +25,7 @@ LAYERS = (
   {'specjax.generate'},
   {'specjax.continuous'},
   {
+    'specjax.estimates',
     'specjax.metrics',
     'specjax.goodness',
     'specjax.exact',

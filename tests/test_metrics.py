@@ -10,8 +10,16 @@ from specjax.types import Counts
 def test_ratio_is_the_ratio_of_sums_not_the_mean_of_ratios():
   found = metrics.ratio([1, 9], [10, 10])
   assert found.value == 0.5
-  found = metrics.ratio([1, 9], [1, 9])
+  found = metrics.ratio([1, 9, 2, 4, 7], [1, 9, 2, 4, 7])
   assert found.interval == [1.0, 1.0]
+
+
+def test_few_units_have_no_interval():
+  """Two prompts alike would give one without width."""
+  few = metrics.ratio([3.56] * 2, [1] * 2)
+  assert few.value == pytest.approx(3.56)
+  assert few.interval is None
+  assert not metrics.enough(2)
 
 
 def test_interval_has_its_coverage():
@@ -35,8 +43,8 @@ def test_speedup_compares_times_per_token():
 
 def test_speedup_is_paired():
   """A slow prompt is slow for both: the ratio has no spread."""
-  base = np.array([1.0, 5.0, 2.0])
-  found = metrics.speedup(base, [8] * 3, base / 2, [8] * 3)
+  base = np.array([1.0, 5.0, 2.0, 3.0, 4.0, 9.0])
+  found = metrics.speedup(base, [8] * 6, base / 2, [8] * 6)
   assert found.low == pytest.approx(2.0)
   assert found.high == pytest.approx(2.0)
 

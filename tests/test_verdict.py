@@ -118,7 +118,9 @@ def test_phases_add_up_to_a_step():
     'committed': [0.3e-3, 0.3e-3, 0.3e-3],
     'bare': [0.1e-3, 0.1e-3, 0.2e-3],
   }
-  found = explain.split(loops, 4.0)
+  few = explain.split(loops, 4.0)
+  assert all(p.interval is None for p in few.values())
+  found = explain.split({k: 2 * v for k, v in loops.items()}, 4.0)
   assert found['draft'].value == pytest.approx(2.2)
   assert found['loop'].value == pytest.approx(0.2)
   assert sum(p.value for p in found.values()) == pytest.approx(6.4)
