@@ -50,7 +50,7 @@ SECONDS = {
   'scored': (5, 7, 3, 6, 4, 5, 6, 3),
   'whole': (8, 8, 6, 7, 6, 6, 9, 4),
 }
-# What a step is made of; planted bugs replace some of it.
+# What a step of the method is made of; planted bugs replace some of it.
 PARTS = generate.PARTS
 
 
@@ -119,13 +119,15 @@ _SEEN: dict = {}  # steps that were counted: every run has the same ones
 def _count(state, *step):
   """Tokens of a step, how many stay, and the state with its counts."""
   given = jax.tree.leaves((state, step))
-  key = PARTS, *((x.shape, x.tobytes()) for x in given)
+  drafts = state.counts.tried.shape[1] == DEPTH
+  parts = PARTS if drafts else generate.PARTS
+  key = parts, *((x.shape, x.tobytes()) for x in given)
   if key not in _SEEN:
-    _SEEN[key] = _count_anew(state, *step)
+    _SEEN[key] = _count_anew(parts, state, *step)
   return _SEEN[key]
 
 
-def _count_anew(state, *step):
+def _count_anew(parts, state, *step):
   """The same by the code that is measured with."""
   batch = len(state.length)
 
@@ -134,7 +136,7 @@ def _count_anew(state, *step):
 
   state, *step = jax.tree.map(widen, (state, *step))
   state.done[batch:] = True
-  found = jax.device_get(_counted(state, *step, parts=PARTS))
+  found = jax.device_get(_counted(state, *step, parts=parts))
   return jax.tree.map(lambda x: x[:batch], found)
 
 

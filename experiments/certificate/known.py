@@ -1,10 +1,11 @@
 """What `handmade` must come to, worked out by hand.
 
-The steps of every prompt, those that count: a step counts in the histogram
-where the limit left room for a whole draft and one more token, and the end of
-the text did not cut it. Everything else is typed out or follows from these.
+`STEPS` are the whole steps of every prompt, those that began with room for a
+whole draft and one more token. All else is typed out, or made of these by a few
+lines of plain Python.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from specjax import metrics
 # (tokens before the step, accepted, drafted) of every prompt.
 STEPS = (
   ((1, 3, 3), (5, 1, 3), (7, 0, 3), (8, 2, 2)),
-  ((2, 2, 3), (5, 0, 0)),
+  ((2, 2, 3), (5, 0, 0), (6, 3, 3)),  # The text ends in the last one.
   ((3, 3, 3), (7, 3, 3), (11, 0, 1)),
   ((1, 0, 0), (2, 0, 0), (3, 1, 1), (5, 0, 0), (6, 3, 3)),
   ((2, 1, 3), (4, 2, 3), (7, 1, 3), (9, 0, 3), (10, 3, 3)),
@@ -22,13 +23,29 @@ STEPS = (
   ((1, 0, 3), (2, 0, 3), (3, 3, 3), (7, 2, 3)),
   ((2, 1, 1), (4, 2, 3), (7, 0, 2), (8, 1, 3), (10, 0, 0)),
 )
-# Between these lengths of the context: steps, accepted, drafted.
-BINS = (
-  (1, 4, 12, 16, 26),
-  (4, 6, 5, 5, 9),
-  (6, 9, 10, 16, 27),
-  (9, 12, 4, 3, 7),
-)
+_EDGES = (1, 4, 6, 9, 12)  # of the contexts, rounded to even from 6.5
+
+
+def _sums(column: int, steps=STEPS) -> list[int]:
+  """Sums of a column of the steps, by prompt."""
+  return [sum(step[column] for step in line) for line in steps]
+
+
+def _histograms() -> list[list[int]]:
+  return [[[s[1] for s in line].count(k) for k in range(4)] for line in STEPS]
+
+
+def _tried() -> list[int]:
+  """Steps by place that was judged: the accepted ones and the next one."""
+  every = [step for line in STEPS for step in line]
+  return [sum(min(a + 1, d) > k for _, a, d in every) for k in range(3)]
+
+
+def _accepted() -> list[int]:
+  return [sum(step[1] > k for line in STEPS for step in line) for k in range(3)]
+
+
+_WHOLE = sum(map(len, STEPS))
 # Of an interval of which only this is known: it holds the value.
 HOLDS = object()
 
@@ -66,31 +83,24 @@ FIELDS: dict[str, Any] = {
 COUNTS: dict[str, Any] = {
   'tokens': 87,
   'target_calls': 39,
-  'drafted': 69,
-  'accepted': 40,
-  'histogram': [11, 7, 6, 7],
+  'drafted': sum(_sums(2)),
+  'accepted': sum(_sums(1)),
+  'histogram': np.sum(_histograms(), 0).tolist(),
   'unit_tokens': [12, 6, 12, 12, 12, 9, 12, 12],
   'unit_target_calls': [5, 3, 5, 7, 5, 3, 5, 6],
-  'unit_accepted': [6, 2, 6, 4, 7, 6, 5, 4],
-  'unit_steps': [4, 2, 3, 5, 5, 3, 4, 5],
-  'unit_histogram': [
-    [1, 1, 1, 1],
-    [1, 0, 1, 0],
-    [1, 0, 0, 2],
-    [3, 1, 0, 1],
-    [1, 2, 1, 1],
-    [0, 1, 1, 1],
-    [2, 0, 1, 1],
-    [2, 2, 1, 0],
-  ],
+  'unit_accepted': _sums(1),
+  'unit_steps': [len(line) for line in STEPS],
+  'unit_histogram': _histograms(),
 }
 
 ACCEPTANCE: dict[str, Any] = {
-  'coverage': 26 / 31,  # Five of the 31 steps drafted nothing.
-  'alpha_mle': 40 / 56,
-  'acceptance': 40 / 69,
-  'acceptance_by_position': [20 / 31, 13 / 31, 7 / 31],
-  'acceptance_by_position_conditional': [20 / 26, 13 / 18, 7 / 12],
+  'coverage': 1 - 5 / _WHOLE,  # Five steps drafted nothing.
+  'alpha_mle': sum(_accepted()) / sum(_tried()),
+  'acceptance': sum(_accepted()) / sum(_sums(2)),
+  'acceptance_by_position': [a / _WHOLE for a in _accepted()],
+  'acceptance_by_position_conditional': [
+    a / t for a, t in zip(_accepted(), _tried(), strict=True)
+  ],
 }
 
 ALPHA: dict[str, Any] = {
@@ -102,7 +112,7 @@ ALPHA: dict[str, Any] = {
   'unit_prefixes': [11, 6, 11, 11, 11, 9, 11, 11],
 }
 
-TAU = {'tau': 87 / 39, 'tau_without_bonus': 40 / 31}
+TAU = {'tau': 87 / 39, 'tau_without_bonus': sum(_accepted()) / _WHOLE}
 
 # Of 63 sequences of four tokens the fourth text repeats four.
 TEXTS = {'identical_to_plain': 8, 'differences': [], 'repetition': 4 / 63}
@@ -165,16 +175,16 @@ BASE = {
 def by_context() -> list[dict]:
   """Acceptance along the text."""
   found = []
-  for low, high, steps, accepted, drafted in BINS:
+  for low, high in itertools.pairwise(_EDGES):
     inside = [[s for s in line if low <= s[0] < high] for line in STEPS]
-    sums = np.array([[sum(s[i] for s in x) for x in inside] for i in (1, 2)])
+    accepted, drafted = _sums(1, inside), _sums(2, inside)
     found.append(
       {
         'from': low,
         'to': high,
-        'steps': steps,
-        'acceptance': accepted / drafted,
-        'acceptance_ci': metrics.ratio(*sums).interval,
+        'steps': sum(map(len, inside)),
+        'acceptance': sum(accepted) / sum(drafted),
+        'acceptance_ci': metrics.ratio(accepted, drafted, most=1.0).interval,
       }
     )
   return found

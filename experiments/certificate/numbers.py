@@ -18,8 +18,9 @@ from specjax import metrics
 from specjax.types import Counts
 
 EXACT = 1e-9  # what rounding may add to a number
-UNITS, RUNS = 8, 1000  # of a simulated experiment; and experiments
-_ERROR = 3 * np.sqrt(0.05 * 0.95 / RUNS)  # of a simulated coverage, 0.021
+RUNS = 4000  # simulated experiments
+FEW, MANY = 8, 40  # units of them
+_ERROR = 3 * np.sqrt(0.05 * 0.95 / RUNS)  # of a simulated coverage, 0.010
 
 
 def off(found: Any, right: Any) -> float:
@@ -151,7 +152,7 @@ def _intervals() -> float:
 
 
 def _coverage(units: np.ndarray, mean: float) -> float:
-  """Share of intervals of the mean of units [RUNS, UNITS] that hold it."""
+  """Share of intervals of the mean of units [RUNS, n] that hold it."""
   ones = np.ones(units.shape[1])
   found = [metrics.ratio(x, ones) for x in units]
   return float(np.mean([e.low <= mean <= e.high for e in found]))
@@ -159,13 +160,13 @@ def _coverage(units: np.ndarray, mean: float) -> float:
 
 def _normal() -> float:
   """Distance of the coverage from 95%, for normal units."""
-  units = np.random.default_rng(0).normal(3.0, 1.0, (RUNS, UNITS))
+  units = np.random.default_rng(0).normal(3.0, 1.0, (RUNS, MANY))
   return abs(_coverage(units, 3.0) - 0.95)
 
 
 def _skewed() -> float:
   """What the coverage lacks to 95%, for skewed units: chi-square of 8."""
-  units = np.random.default_rng(1).chisquare(8, (RUNS, UNITS))
+  units = np.random.default_rng(1).chisquare(8, (RUNS, FEW))
   return max(0.0, 0.95 - _coverage(units, 8.0))
 
 
@@ -192,8 +193,8 @@ def _resampled() -> float:
     Costs(2, ones, varied, varied + 0.5),
     Costs(2, ones, ones, ones + varied),
   ):
-    runs = [_run(8, 4, 4.0) for _ in range(UNITS)]
-    base = [_run(8, 8, 8.0) for _ in range(UNITS)]
+    runs = [_run(8, 4, 4.0) for _ in range(FEW)]
+    base = [_run(8, 8, 8.0) for _ in range(FEW)]
     low, high = cells.speed(runs, base, cost)['predicted_speedup_ci']
     ends = [2 / (cost.v + 2 * cost.c + x) for x in (0.1, -0.1)]
     lacks = max(lacks, low - ends[0], ends[1] - high)

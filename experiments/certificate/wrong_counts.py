@@ -61,6 +61,12 @@ def _by_outcome(state, draft, verdict, emitted, count, room, stopped):
   return emitted, count, fits, stopped
 
 
+def _ends_are_cut(state, draft, verdict, emitted, count, room, stopped):
+  """A step counts only where the text did not end inside it."""
+  del state, draft  # Unused.
+  return emitted, count, room & (count > verdict.num_accepted), stopped
+
+
 def _cut_is_whole(state, draft, verdict, emitted, count, room, stopped):
   del state, draft, verdict  # Unused.
   return emitted, count, jnp.ones_like(room), stopped
@@ -159,6 +165,7 @@ def _wrong_step(name: str, check: str, parts: generate.Parts) -> WrongNumber:
 
 WRONG_COUNTS = (
   _wrong_step('steps the limit cuts, by outcome', 'counts', _emit(_by_outcome)),
+  _wrong_step('steps the end cuts, by outcome', 'counts', _emit(_ends_are_cut)),
   _wrong_step('cut steps are whole', 'counts', _emit(_cut_is_whole)),
   _wrong_step(
     'tokens behind the end of a text', 'counts', _emit(_beyond_the_end)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments import cells, differences
-from experiments.certificate.numbers import UNITS
+from experiments.certificate.numbers import MANY
 from experiments.certificate.wrong_counts import (
   WRONG_COUNTS,
   WrongNumber,
@@ -145,9 +145,9 @@ def _unpaired(one, other, statistic, relative=False):
   return _paired(one, other | moved, statistic, relative)
 
 
-# Quantiles of Student's distribution with 7 degrees of freedom.
-_AT_90, _AT_95, _AT_98 = 1.895, 2.365, 2.998
-assert UNITS == 8
+# Quantiles of Student's distribution of as many units.
+_AT_90, _AT_95, _AT_98 = 1.685, 2.023, 2.426
+assert MANY == 40
 
 
 def _wrong_cell(name: str, check: str, attribute: str, wrong) -> WrongNumber:
