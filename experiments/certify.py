@@ -2,10 +2,11 @@
 
   python -m experiments.certify --config configs/certify.py
 
-Five parts: the law of whole texts by enumeration; the compiled float32 loop
-against that law; tokens per step; planted bugs, each of which one of the tests
-must find; and what low precision does to each rule. The exit status is 1 when
-anything that should hold does not.
+Six parts: the law of whole texts by enumeration; the compiled float32 loop
+against that law; tokens per step; the code that turns counts and times into
+numbers, against a run worked out by hand; planted bugs, each of which one of
+the tests must find; and what low precision does to each rule. The exit status
+is 1 when anything that should hold does not.
 """
 
 import json
@@ -17,10 +18,11 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import command, results
-from experiments.certificate import expectation, memory, report
+from experiments.certificate import expectation, memory, numbers, report
 from experiments.certificate.cases import CASES, CHAIN, WORLDS, Case
 from experiments.certificate.wrong_laws import WRONG_LAWS
 from experiments.certificate.wrong_loops import WRONG_LOOPS
+from experiments.certificate.wrong_numbers import WRONG_NUMBERS
 from experiments.checks import need, need_least, need_seed
 from experiments.settings import Certificate
 from specjax import exact, goodness
@@ -138,8 +140,18 @@ class Certifier:
       ):
         self.add('block', **row)
 
+  def measure(self) -> None:
+    """Part 4: the measuring code, check by check."""
+    for name, check in numbers.CHECKS.items():
+      self.add(
+        'numbers',
+        check=name,
+        deviation=float(check.deviation()),
+        bound=float(check.bound),
+      )
+
   def mutate(self, bar) -> None:
-    """Part 4: planted bugs, and the test that finds each."""
+    """Part 5: planted bugs, and the test that finds each."""
     w = self.worlds['table']
     for bug in WRONG_LAWS:
       with jax.enable_x64(True):
@@ -157,6 +169,10 @@ class Certifier:
       w = self.worlds['transformer']
       right, wrong = (memory.gap(w, make(w)) for make in (bug.right, bug.wrong))
       self.found(bug.name, 'memory', '', wrong, max(1e-4, 10 * right))
+      bar.update()
+    for bug in WRONG_NUMBERS:
+      bound = numbers.CHECKS[bug.check].bound
+      self.found(bug.name, 'numbers', bug.check, bug.deviation(), bound)
       bar.update()
 
   def misfit(self, bug):
@@ -187,7 +203,7 @@ class Certifier:
     )
 
   def round(self, case: Case) -> None:
-    """Part 5: p, q and the rule in low precision."""
+    """Part 6: p, q and the rule in low precision."""
     w = self.worlds[case.model]
     source, setting = case.kind.source(w), 'T 1'
     with jax.enable_x64(True):
@@ -226,8 +242,8 @@ class Certifier:
       rows = [c for c in CASES if not (c.full and self.x.quick)]
       stages = [(self.enumerate, rows), (self.run, self.cases)]
       stages += [(self.round, exact_tables)]
-      planted = len(WRONG_LAWS) + len(self.wrong_loops)
-      total = sum(len(cases) for _, cases in stages) + 1 + planted + 2
+      bugs = WRONG_LAWS, self.wrong_loops, memory.WRONG_MEMORIES, WRONG_NUMBERS
+      total = sum(len(cases) for _, cases in stages) + 2 + sum(map(len, bugs))
       with tqdm(total=total, mininterval=1) as bar:
         for work, cases in stages:
           for case in cases:
@@ -235,6 +251,9 @@ class Certifier:
             work(case)
             bar.update()
         self.expect()
+        bar.update()
+        bar.set_description('measuring code')
+        self.measure()
         bar.update()
         bar.set_description('planted bugs')
         self.mutate(bar)

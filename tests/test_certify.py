@@ -3,11 +3,21 @@
 import json
 
 import pytest
+import tqdm
 
-from experiments import certify
-from experiments.certificate import memory, report, world
+from experiments import certify, results
+from experiments.certificate import (
+  memory,
+  numbers,
+  report,
+  world,
+  wrong_numbers,
+)
 from experiments.errors import UserError
 from experiments.settings import Certificate
+from specjax import metrics
+
+PLANTED = 11 + 3 + 2 + len(wrong_numbers.WRONG_NUMBERS)
 
 
 @pytest.fixture(scope='module')
@@ -52,9 +62,35 @@ def test_the_compiled_loops_have_the_law(rows):
 
 def test_every_planted_bug_is_caught(rows):
   planted = part(rows, 'mutant')
-  assert {r['test'] for r in planted} == {'law of the text', 'loop', 'memory'}
-  assert len(planted) == 11 + 3 + 2
+  tests = {'law of the text', 'loop', 'memory', 'numbers'}
+  assert {r['test'] for r in planted} == tests
+  assert len(planted) == PLANTED
   assert [r['mutant'] for r in planted if not r['caught']] == []
+
+
+def test_the_measuring_code_holds_where_bugs_are_planted(rows):
+  """Every check passes without the bug that it finds."""
+  checks = {r['check']: r for r in part(rows, 'numbers')}
+  assert checks.keys() == numbers.CHECKS.keys()
+  off = [r for r in checks.values() if not r['deviation'] <= r['bound']]
+  assert off == []
+  planted = [r for r in part(rows, 'mutant') if r['test'] == 'numbers']
+  assert {r['setting'] for r in planted} <= checks.keys()
+
+
+def test_a_bug_that_nothing_finds_survives(tmp_path, monkeypatch):
+  """Planted at what is right already, and counted in the verdict."""
+  harmless = wrong_numbers.WrongNumber(
+    'nothing', 'tau', metrics, 'ratio', metrics.ratio
+  )
+  for where, name in ((certify, 'WRONG_LAWS'), (memory, 'WRONG_MEMORIES')):
+    monkeypatch.setattr(where, name, ())
+  monkeypatch.setattr(certify, 'WRONG_NUMBERS', (harmless,))
+  certifier = certify.Certifier(Certificate(results=str(tmp_path / 'a')))
+  certifier.wrong_loops = []
+  certifier.mutate(tqdm.tqdm(disable=True))
+  (row,) = certifier.folder.rows
+  assert (row['mutant'], row['caught']) == ('nothing', False)
 
 
 def test_block_verification_is_never_worse(rows):
@@ -88,7 +124,7 @@ def test_precision_matters_as_much_as_its_rounding(rows):
 def test_the_verdict_counts_what_fails(rows):
   verdict = report.verdict(rows, certify.EXACT)
   assert verdict['failures'] == 0
-  assert verdict['mutants'] == 16
+  assert verdict['mutants'] == PLANTED
   assert verdict['max_error'] <= 1e-12
   spoiled = [
     row | {'max_error': 1e-9} if row['part'] == 'law' and not i else row
@@ -98,7 +134,31 @@ def test_the_verdict_counts_what_fails(rows):
   survived = [
     row | {'caught': False} if row['part'] == 'mutant' else row for row in rows
   ]
-  assert report.verdict(survived, certify.EXACT)['survivors'] == 16
+  verdict = report.verdict(survived, certify.EXACT)
+  assert verdict['survivors'] == verdict['failures'] == PLANTED
+  nowhere = [
+    row | {'deviation': float('nan')} if row.get('check') == 'tau' else row
+    for row in rows
+  ]
+  assert report.verdict(nowhere, certify.EXACT)['failures'] == 1
+  assert report.text(nowhere).count('OFF') == 1
+
+
+def test_a_survivor_of_the_measuring_code_fails_the_program(
+  rows, tmp_path, capsys
+):
+  """A finished folder in which one planted bug was not found."""
+  x = Certificate(results=str(tmp_path / 'a'), quick=True)
+  there = results.Folder(x.results, results.settings_of(x))
+  first = next(r for r in rows if r.get('test') == 'numbers')
+  for row in rows:
+    there.add(row | {'caught': False} if row is first else row)
+  with pytest.raises(SystemExit) as ended:
+    certify.main(x)
+  assert ended.value.code == 1
+  out = capsys.readouterr().out
+  assert out.count('SURVIVED') == 1
+  assert json.loads(out.splitlines()[-1])['survivors'] == 1
 
 
 def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
@@ -106,6 +166,7 @@ def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
   certify.main(Certificate(results=str(folder), quick=True))
   out = capsys.readouterr().out
   assert '| planted bug' in out
+  assert '## Measuring code' in out
   assert json.loads(out.splitlines()[-1])['survivors'] == 0
   assert (folder / 'rows.jsonl').read_text() == before
 

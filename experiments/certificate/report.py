@@ -92,6 +92,25 @@ def settings(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
   ], lines
 
 
+def numbers(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
+  """Checks of the measuring code; certificates of older programs have none."""
+  lines = [
+    [
+      row['check'],
+      f'{row["deviation"]:.2g}',
+      f'{row["bound"]:.2g}',
+      'OFF' if _is_off(row) else 'yes',
+    ]
+    for row in _part(rows, 'numbers')
+  ]
+  return ['what is known', 'off by', 'at most', 'holds'], lines
+
+
+def _is_off(row: dict) -> bool:
+  # A deviation that is no number is none within the bound.
+  return not row['deviation'] <= row['bound']
+
+
 def mutants(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
   lines = []
   for row in _part(rows, 'mutant'):
@@ -99,6 +118,7 @@ def mutants(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
       'law of the text': f'error {row["evidence"]:.2g}',
       'loop': f'p = 1e-{row["evidence"]:.0f}',
       'memory': f'q off by {row["evidence"]:.2g}',
+      'numbers': f'off by {row["evidence"]:.2g}',
     }[row['test']]
     if row['test'] == 'loop' and row['evidence'] >= 300:
       unit = 'p < 1e-300'
@@ -163,13 +183,17 @@ def text(rows: list[dict]) -> str:
   sections = (
     ('Law of whole texts', laws),
     ('By setting', settings),
+    ('Measuring code', numbers),
     ('Planted bugs', mutants),
     ('Tokens accepted by a step: published examples', published),
     ('Block minus token verification, tokens per step', block),
     ('Precision: total variation of whole texts at T 1', arithmetic),
   )
+  tables = [(title, *make(rows)) for title, make in sections]
   parts = [
-    f'## {title}\n\n{markdown(*make(rows))}\n' for title, make in sections
+    f'## {title}\n\n{markdown(head, lines)}\n'
+    for title, head, lines in tables
+    if lines
   ]
   end = rows[-1]
   parts.append(
@@ -200,11 +224,12 @@ def verdict(rows: list[dict], bound: float) -> dict:
     if r['least'] < -bound
     or ((r['gamma'] == 1 or r['temperature'] == 0) and abs(r['mean']) > bound)
   ]
+  off = [r for r in _part(rows, 'numbers') if _is_off(r)]
   return {
     'max_error': max(r['max_error'] for r in exact),
     'tests': len(_part(rows, 'loop')),
     'alarms': len(alarms),
     'mutants': len(planted),
     'survivors': len(survivors),
-    'failures': len(errors + alarms + toys + worse) + len(survivors),
+    'failures': len(errors + alarms + toys + worse + off) + len(survivors),
   }

@@ -1,0 +1,249 @@
+"""What `handmade` must come to, worked out by hand.
+
+`STEPS` are the whole steps of every prompt, those that began with room for a
+whole draft and one more token. All else is typed out, or made of these by a few
+lines of plain Python.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from specjax import metrics
+
+# (tokens before the step, accepted, drafted) of every prompt.
+STEPS = (
+  ((1, 3, 3), (5, 1, 3), (7, 0, 3), (8, 2, 2)),
+  ((2, 2, 3), (5, 0, 0), (6, 3, 3)),  # The text ends in the last one.
+  ((3, 3, 3), (7, 3, 3), (11, 0, 1)),
+  ((1, 0, 0), (2, 0, 0), (3, 1, 1), (5, 0, 0), (6, 3, 3)),
+  ((2, 1, 3), (4, 2, 3), (7, 1, 3), (9, 0, 3), (10, 3, 3)),
+  ((3, 2, 3), (6, 1, 2), (8, 3, 3)),
+  ((1, 0, 3), (2, 0, 3), (3, 3, 3), (7, 2, 3)),
+  ((2, 1, 1), (4, 2, 3), (7, 0, 2), (8, 1, 3), (10, 0, 0)),
+)
+_EDGES = (1, 4, 6, 9, 12)  # of the contexts, rounded to even from 6.5
+
+
+def _sums(column: int, steps=STEPS) -> list[int]:
+  """Sums of a column of the steps, by prompt."""
+  return [sum(step[column] for step in line) for line in steps]
+
+
+def _histograms() -> list[list[int]]:
+  return [[[s[1] for s in line].count(k) for k in range(4)] for line in STEPS]
+
+
+def _tried() -> list[int]:
+  """Steps by place that was judged: the accepted ones and the next one."""
+  every = [step for line in STEPS for step in line]
+  return [sum(min(a + 1, d) > k for _, a, d in every) for k in range(3)]
+
+
+def _accepted() -> list[int]:
+  return [sum(step[1] > k for line in STEPS for step in line) for k in range(3)]
+
+
+_WHOLE = sum(map(len, STEPS))
+# Of an interval of which only this is known: it holds the value.
+HOLDS = object()
+
+FIELDS: dict[str, Any] = {
+  'config': 'by hand',
+  'target': 'by hand',
+  'draft': 'by hand',
+  'drafter': 'scripted',
+  'verifier': 'token',
+  'gamma': 3,
+  'domain': 'code',
+  'temperature': 0.0,
+  'parameters': 0,
+  'lossless': True,
+  'prompts': 8,
+  'prompts_hash': 'b061b748898d',
+  'prompts_from': {
+    'source': 'a script',
+    'available': 8,
+    'shortest': 1,
+    'longest': 3,
+    'cut': 0,
+    'skipped': {},
+  },
+  'new_tokens': 12,
+  'paper': None,
+  'seed': 0,
+  'mesh': {'data': 1, 'model': 1, 'split_draft': False, 'processes': 1},
+  'collectives': {},
+  'versions': {},
+  'device': 'paper',
+  'commit': None,
+}
+
+COUNTS: dict[str, Any] = {
+  'tokens': 87,
+  'target_calls': 39,
+  'drafted': sum(_sums(2)),
+  'accepted': sum(_sums(1)),
+  'histogram': np.sum(_histograms(), 0).tolist(),
+  'unit_tokens': [12, 6, 12, 12, 12, 9, 12, 12],
+  'unit_target_calls': [5, 3, 5, 7, 5, 3, 5, 6],
+  'unit_accepted': _sums(1),
+  'unit_steps': [len(line) for line in STEPS],
+  'unit_histogram': _histograms(),
+}
+
+ACCEPTANCE: dict[str, Any] = {
+  'coverage': 1 - 5 / _WHOLE,  # Five steps drafted nothing.
+  'alpha_mle': sum(_accepted()) / sum(_tried()),
+  'acceptance': sum(_accepted()) / sum(_sums(2)),
+  'acceptance_by_position': [a / _WHOLE for a in _accepted()],
+  'acceptance_by_position_conditional': [
+    a / t for a, t in zip(_accepted(), _tried(), strict=True)
+  ],
+}
+
+ALPHA: dict[str, Any] = {
+  'alpha': 44.75 / 81,
+  'alpha_of_rule': 26 / 81,
+  'unit_overlap': [6.125, 3.5, 8.25, 4.5, 6.375, 5.25, 6.25, 4.5],
+  'unit_overlap_of_rule': [4, 2, 3, 3, 4, 3, 3, 4],
+  # The last place of a text has no room for a draft and a token.
+  'unit_prefixes': [11, 6, 11, 11, 11, 9, 11, 11],
+}
+
+TAU = {'tau': 87 / 39, 'tau_without_bonus': sum(_accepted()) / _WHOLE}
+
+# Of 63 sequences of four tokens the fourth text repeats four.
+TEXTS = {'identical_to_plain': 8, 'differences': [], 'repetition': 4 / 63}
+
+SPEED: dict[int, dict[str, Any]] = {
+  1: {
+    'steps': 39,
+    'seconds': 260,
+    'prefill_seconds': 36,
+    'tokens_per_second': 87 / 260,
+    'baseline_tokens_per_second': 87 / 306,
+    'speedup': 306 / 260,
+    'unit_seconds': [40, 24, 30, 49, 30, 18, 45, 24],
+  },
+  2: {
+    'steps': 5 + 7 + 5 + 6,
+    'seconds': 166,
+    'prefill_seconds': 16,
+    'tokens_per_second': 87 / 166,
+    'baseline_tokens_per_second': 87 / 168,
+    'speedup': 168 / 166,
+    'unit_seconds': [40, 42, 30, 54],
+  },
+}
+
+# v is the median of 5/4, 7/5 and 3/2, and of 5/4, 3/2 and 4/3; c a third of
+# that of 3/4, 1/5 and 3/2, and of 3/4, 3/2 and 2/3.
+COSTS: dict[int, dict[str, Any]] = {
+  1: {
+    'c': 0.25,
+    'v': 7 / 5,
+    'seconds_per_step': {
+      'plain': [4, 5, 2],
+      'scored': [5, 7, 3],
+      'whole': [8, 8, 6],
+    },
+    'predicted_speedup': 87 / 39 / (7 / 5 + 3 / 4),
+    'measured_over_predicted': 306 / 260 / (87 / 39) * (7 / 5 + 3 / 4),
+  },
+  2: {
+    'c': 0.25,
+    'v': 4 / 3,
+    'seconds_per_step': {
+      'plain': [4, 2, 3],
+      'scored': [5, 3, 4],
+      'whole': [8, 6, 6],
+    },
+    'predicted_speedup': 87 / 39 / (4 / 3 + 3 / 4),
+    'measured_over_predicted': 168 / 166 / (87 / 39) * (4 / 3 + 3 / 4),
+  },
+}
+
+# Seconds and tokens of plain decoding, by unit.
+BASE = {
+  1: ([48, 30, 24, 48, 36, 36, 60, 24], COUNTS['unit_tokens']),
+  2: ([48, 24, 36, 60], [18, 24, 21, 24]),
+}
+
+
+def by_context() -> list[dict]:
+  """Acceptance along the text."""
+  found = []
+  for low, high in itertools.pairwise(_EDGES):
+    inside = [[s for s in line if low <= s[0] < high] for line in STEPS]
+    accepted, drafted = _sums(1, inside), _sums(2, inside)
+    found.append(
+      {
+        'from': low,
+        'to': high,
+        'steps': sum(map(len, inside)),
+        'acceptance': sum(accepted) / sum(drafted),
+        'acceptance_ci': metrics.ratio(accepted, drafted, most=1.0).interval,
+      }
+    )
+  return found
+
+
+def memory(lag: int) -> float:
+  """Correlation of accepted lengths that are so many steps apart."""
+  pairs = [
+    (a[1], b[1])
+    for line in STEPS
+    for a, b in zip(line, line[lag:], strict=False)
+  ]
+  return float(np.corrcoef(np.transpose(pairs))[0, 1])
+
+
+def intervals(batch: int) -> dict[str, Any]:
+  """The intervals of the row that are those of its units."""
+  units = COUNTS | ALPHA
+  seconds, tokens = BASE[batch]
+  own = SPEED[batch]['unit_seconds']
+  columns = {
+    'alpha': ('unit_overlap', 'unit_prefixes'),
+    'alpha_of_rule': ('unit_overlap_of_rule', 'unit_prefixes'),
+    'tau': ('unit_tokens', 'unit_target_calls'),
+    'tau_without_bonus': ('unit_accepted', 'unit_steps'),
+  }
+  found = {
+    name: metrics.ratio(*(units[c] for c in pair))
+    for name, pair in columns.items()
+  }
+  found['speedup'] = metrics.speedup(seconds, tokens, own, tokens)
+  return {f'{name}_ci': one.interval for name, one in found.items()}
+
+
+def row(batch: int, timed: bool) -> dict[str, Any]:
+  """Every field of the row."""
+  timings = SPEED[batch] | COSTS[batch]
+  found = intervals(batch)
+  for name in ('predicted_speedup_ci', 'measured_over_predicted_ci'):
+    found[name] = HOLDS
+  along = dict.fromkeys(('acceptance_by_context', 'autocorrelation'))
+  if not timed:
+    timings = dict.fromkeys(timings) | {'steps': SPEED[batch]['steps']}
+    for name in ('speedup_ci', 'predicted_speedup_ci'):
+      found[name] = None
+    found['measured_over_predicted_ci'] = None
+    lags = [[memory(lag), HOLDS, HOLDS] for lag in range(1, metrics.LAGS + 1)]
+    along = {'acceptance_by_context': by_context(), 'autocorrelation': lags}
+  return {
+    **FIELDS,
+    **COUNTS,
+    **ACCEPTANCE,
+    **ALPHA,
+    **TAU,
+    **TEXTS,
+    **timings,
+    **found,
+    **along,
+    'batch': batch,
+    'timed': timed,
+    'compilations': 1,
+  }
