@@ -21,9 +21,10 @@ the target generated, **tau** tokens per target call with the bonus or corrected
 token, **no bonus** the mean accepted length of the whole steps. A step that the
 end of the text or the limit cut short counts in tokens and target calls alone,
 and a row that has finished counts nowhere. Where nothing was proposed, beta is
-0. Intervals are 95% by bootstrap over prompts (of speeds: over batches). The
-best of several is chosen on the same prompts, so its number is on the high
-side.
+0. Intervals are 95% over prompts (of speeds: over batches); docs/measuring.md
+says how they are made. A number alone has none: its units are too few, or its
+row does not hold them. The best of several is chosen on the same prompts, so
+its number is on the high side.
 """
 _ALONG = """
 Accepted over drafted tokens, from so many committed tokens on; and the
