@@ -118,7 +118,9 @@ def _without_weights(rows: list[dict], best: dict, name: str, pick) -> str:
     return ''
   found = pick(free)
   said = f'; without weights, {_named(found, rows)} reaches '
-  said += _number(found, name)
+  # Few prompts are said once in a sentence.
+  known = intervals.stored(best, name)
+  said += _number(found, name) if known else intervals.shown(found, name)
   unclear = name == 'speedup' and state(found) == UNDECIDED
   return f'{said}, undecided' if unclear else said
 
@@ -163,6 +165,8 @@ def _overall(rows: dict[tuple, list[dict]]) -> str:
   )
   if count[LOSES] == len(best):
     return f'Nothing here pays: {fastest}, {break_even.reason(best[top])}'
+  if count[UNKNOWN] == len(best):
+    return f'Undecided: {fastest}'
   if not count[WINS]:
     return (
       f'Undecided: in none of {total} does the interval of a speed-up lie '

@@ -96,6 +96,14 @@ def test_without_an_interval_nothing_wins(few):
     'code, temperature 0: undecided: small at draft length 3 is 3.00 times '
     'plain decoding with too few prompts for an interval.'
   )
+  found = said(cell(3.0, **few), cell(2.0, **few, **LOOKUP))
+  assert found.count('too few prompts') == 1
+  assert found.endswith('lookup at draft length 4 reaches 2.00.')
+  found = said(cell(3.0, **few), cell(2.0, domain='prose', **few))
+  assert found == (
+    'Undecided: the best, small at draft length 3 on code, temperature 0, is '
+    '3.00 times plain decoding with too few prompts for an interval.'
+  )
   # Eight prompts in two batches were timed twice.
   assert 'too few prompts' in said(cell(3.0, batch=4))
 
