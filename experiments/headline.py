@@ -104,19 +104,23 @@ def _number(row: dict, name: str, unit: str = '') -> str:
   return f'{text} with too few prompts for an interval'
 
 
-def _subject(row: dict, rows: list[dict], word: str = 'best') -> str:
-  others = f', the {word} of {len(rows)},' if len(rows) > 1 else ''
-  return _named(row, rows) + others
+def _subject(row: dict, rows: list[dict]) -> str:
+  said = [f'the best of {len(rows)}'] if len(rows) > 1 else []
+  said += ['without weights of its own'] if weightless(row) else []
+  which = ' and '.join(said)
+  return _named(row, rows) + (f', {which},' if which else '')
 
 
 def _without_weights(rows: list[dict], best: dict, name: str, pick) -> str:
   """The best of the drafters that have no weights, where it is another."""
   free = [row for row in rows if weightless(row)]
   if not free or weightless(best):
-    return ', without weights of its own' if free else ''
+    return ''
   found = pick(free)
   said = f'; without weights, {_named(found, rows)} reaches '
-  said += _number(found, name)
+  # Few prompts are said once in a sentence.
+  known = intervals.stored(best, name)
+  said += _number(found, name) if known else intervals.shown(found, name)
   unclear = name == 'speedup' and state(found) == UNDECIDED
   return f'{said}, undecided' if unclear else said
 
@@ -161,6 +165,8 @@ def _overall(rows: dict[tuple, list[dict]]) -> str:
   )
   if count[LOSES] == len(best):
     return f'Nothing here pays: {fastest}, {break_even.reason(best[top])}'
+  if count[UNKNOWN] == len(best):
+    return f'Undecided: {fastest}'
   if not count[WINS]:
     return (
       f'Undecided: in none of {total} does the interval of a speed-up lie '
@@ -201,8 +207,12 @@ def _warnings(rows: list[dict]) -> list[str]:
 
 
 def _command(row: dict) -> str:
-  flag = shlex.quote(f'--config.drafters={(row["drafter"],)!r}')
-  return f'python -m experiments.explain --config FILE {flag}'
+  names = str((row['drafter'],))
+  # Between double quotes a shell leaves all but these as they are.
+  quoted = shlex.quote(names) if set(names) & set('"$`\\!') else f'"{names}"'
+  return (
+    f'python -m experiments.explain --config FILE --config.drafters={quoted}'
+  )
 
 
 def headline(rows: list[dict]) -> Headline:

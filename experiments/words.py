@@ -43,8 +43,11 @@ def baseline(rows: list[dict]) -> str:
   if not layouts:
     return ''
   tried = max(len(one.get('seconds_per_step') or ()) for one in found)
-  said = f'plain decoding with {layouts}'
-  return f'{said}, the fastest of {tried} layouts' if tried > 1 else said
+  said = f'plain decoding with {layouts} weights'
+  if tried < 2:
+    return said
+  best = 'the faster of two' if tried == 2 else f'the fastest of {tried}'
+  return f'{said}, {best} layouts'
 
 
 def conditions(rows: list[dict]) -> str:

@@ -96,7 +96,8 @@ def test_a_part_that_cannot_be_made_is_kept_and_named():
   )
   made, warnings = readme.fill(text, {'made': [rows.row()]})
   assert 'no rows in results/nowhere' in warnings[0]
-  assert "no heading begins with 'nothing'; there are 'code, " in warnings[1]
+  said = "no heading begins with 'nothing'; there are 'All cells', "
+  assert said in warnings[1]
   open_ended = '<!-- say: parity -->\nold\n' + text
   assert 'has no end' in readme.fill(open_ended, {})[1][0]
   assert made.count('old') == 2
