@@ -108,8 +108,8 @@ def test_the_candidates_that_exist_decide_over_k():
 def test_block_verification_of_a_chain_that_ends_early():
   """As if the block had been that long: h = w where it ends."""
   q = [0.5, 0.25, 0.25]
-  whole = draft_of([0, 2, 1], [0, 1, 2], 2, [q] * 3)
-  short = draft_of([0, 2], [0, 1], 2, [q] * 2)
+  whole = draft_of([1, 2, 1], [0, 1, 2], 2, [q] * 3)
+  short = draft_of([1, 2], [0, 1], 2, [q] * 2)
   scores = scores_of(ROOT, [0.25, 0.5, 0.25], [0.125, 0.125, 0.75], ROOT)
   fewer = Scores(*(x[:3] for x in scores))
   accept = verify.block.accept(whole, scores)
