@@ -148,7 +148,7 @@ def test_a_survivor_of_the_measuring_code_fails_the_program(
   rows, tmp_path, capsys
 ):
   """A finished folder in which one planted bug was not found."""
-  x = Certificate(results=str(tmp_path / 'a'), quick=True)
+  x = Certificate(results=str(tmp_path / 'a'), rounds=8, quick=True)
   there = results.Folder(x.results, results.settings_of(x))
   first = next(r for r in rows if r.get('test') == 'numbers')
   for row in rows:
