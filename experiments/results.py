@@ -327,11 +327,12 @@ COLUMNS = (
 COUNTING = """
 How it is counted: **alpha** is the mean of sum(min(p, q)) over prefixes that
 the target generated, **tau** tokens per target call with the bonus or corrected
-token, **no bonus** the mean accepted length of the whole steps: those that began
-with room for gamma + 1 tokens. Any other step counts in tokens and target calls
-alone, whatever it accepted; one in which the text ends counts with the verdict
-on its whole draft, and a row that has finished counts nowhere. Where nothing
-was proposed, beta is 0. Intervals are 95% by bootstrap over prompts (of speeds: over batches).
+token, **no bonus** the mean accepted length of the whole steps, which are those
+that began with room for gamma + 1 tokens. Any other step counts in tokens and
+target calls alone, whatever it accepted; one in which the text ends counts with
+the verdict on its whole draft, and a row that has finished counts nowhere.
+Where nothing was proposed, beta is 0. Intervals are 95% by bootstrap over
+prompts (of speeds: over batches).
 """
 
 
