@@ -120,7 +120,7 @@ def steps(
     What happened in each step to that row, as numpy without the axis B.
 
   Raises:
-    UserError: the target's logits are NaN or infinite.
+    UserError: logits of the target or the draft are NaN or infinite.
   """
   state = _blank(state, spec)
   done = sharding.fetch(state.done)[row]
@@ -129,7 +129,7 @@ def steps(
     seen = sharding.fetch((state.done, state.finite, state.counts))
     done, finite, recording = jax.tree.map(lambda x: x[row], seen)
     if not finite:
-      raise UserError('the target gave logits that are NaN or infinite')
+      raise UserError('logits of the target or the draft are NaN or infinite')
     yield recording
 
 

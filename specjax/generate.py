@@ -229,18 +229,16 @@ def step(
     )
     beta = jax.vmap(parts.overlap)(draft, scores)
   with jax.named_scope('commit'):
-    finite = state.finite & (
-      state.done | jnp.isfinite(scores.logits.max((1, 2)))
-    )
+    finite = state.finite & (state.done | scoring.finite(draft, scores))
     live = ~state.done & finite
-    emitted, count, whole, stopped = parts.emit(state, draft, verdict, spec.eos)
+    emitted, count, room, stopped = parts.emit(state, draft, verdict, spec.eos)
     count = jnp.where(live, count, 0)
     tokens = scoring.append(state.tokens, emitted, count, state.length)
     cache = scoring.write(
       state.cache, out.flight, verdict, state.length, parts.write
     )
     length = state.length + count
-    counts = parts.tally(state.counts, draft, verdict, count, whole, live, beta)
+    counts = parts.tally(state.counts, draft, verdict, count, room, live, beta)
   with jax.named_scope('tell'):
     history = sampling.remember(state.history, emitted, count)
     ctx = ctx._replace(

@@ -174,7 +174,7 @@ class SpecState(NamedTuple):
   start: jax.Array  # [B] length of the prompt
   limit: jax.Array  # [B] length at which a row ends
   done: jax.Array  # [B]
-  finite: jax.Array  # [B] false once the target's logits were not finite
+  finite: jax.Array  # [B] false once p or q was no number, see `scoring.finite`
   cache: Cache
   drafter: Any
   key: jax.Array  # [B] one key a row

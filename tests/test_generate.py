@@ -229,6 +229,21 @@ def test_a_row_without_finite_logits_leaves_the_others_alone():
         np.testing.assert_array_equal(one[i], other[i])
 
 
+@pytest.mark.parametrize('temperature', [0.0, 1e-20])
+def test_a_row_without_a_law_stops_whoever_lacks_it(temperature):
+  """The target after 8, where no token may come, or the draft after 5."""
+  params = hand_params()
+  params = Params(
+    params.target.at[8].set(-jnp.inf), params.drafter.at[5].set(jnp.nan)
+  )
+  prompts = [(8,), (5,)] + [(0,)] * (len(HAND_ROWS) - 2)
+  state = generate.generate(
+    params, hand_start(prompts, 3, temperature), jnp.int32(9), spec=HAND
+  )
+  assert state.finite.tolist() == [False, False] + [True] * (len(prompts) - 2)
+  assert models.new_tokens(state) == [(), ()] + [(1, 2, 3)] * (len(prompts) - 2)
+
+
 # Steps, and rows that have finished
 
 
