@@ -63,7 +63,7 @@ def guard(call: Callable[[], Any], resumes: bool = False) -> None:
     more = '; the same command goes on where it stopped' if resumes else ''
     print(f'interrupted{more}', file=sys.stderr)
     raise SystemExit(INTERRUPTED) from None
-  raise SystemExit(status)
+  raise SystemExit(status or 0)
 
 
 class Parser(argparse.ArgumentParser):

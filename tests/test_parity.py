@@ -259,9 +259,7 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
   with pytest.raises(UserError, match='prompt 0 has 2 tokens and no end of'):
     parity.main(config(folder, **changes, results=str(tmp_path / 'c')))
   write({'prompt': 0, 'tokens': wrote[0]})
-  with pytest.raises(
-    UserError, match='1 of 2 prompts have no text, such as p'
-  ):
+  with pytest.raises(UserError, match='1 of 2 prompts have no text, such as p'):
     parity.main(config(folder, **changes, results=str(tmp_path / 'c')))
   assert not (tmp_path / 'c').exists()
 

@@ -77,7 +77,7 @@ def describe(count: int, facts: dict) -> str:
 
 
 def check(x: Prompts) -> None:
-  """Checks what can be checked without reading a file.
+  """Checks what can be checked without reading anything.
 
   Raises:
     UserError: names the field and the remedy.
@@ -87,8 +87,6 @@ def check(x: Prompts) -> None:
       f'prompts.path {x.path!r} and prompts.dataset {x.dataset!r} are both '
       'given: leave one out'
     )
-  if x.path:
-    files.check(x.path)
   if x.path or x.dataset:
     return
   unknown = set(x.domains) - set(corpus.DOMAINS)
@@ -273,6 +271,8 @@ def collect(x: Prompts, tokenizer, room: int, seed: int) -> dict[str, Chosen]:
     UserError: names the field, what is there and the remedy.
   """
   check(x)
+  if x.path:
+    files.check(x.path)
   if x.chat:
     _need_template(tokenizer)  # Before a large file is read.
   source, name = os.path.basename(x.path), files.stem_of(x.path)

@@ -1,0 +1,87 @@
+"""Drafters as users might write them: one that is right, and ones that are not.
+
+Each is a load function for a candidate.
+"""
+
+import jax.numpy as jnp
+
+from specjax.drafters import plain
+from specjax.types import Draft, Drafter
+
+
+def _load(change=lambda draft: draft, **parts):
+  """A load function of a drafter that always drafts 7.
+
+  Args:
+    change: what becomes of its drafts.
+    **parts: of the drafter, in place of its own.
+  """
+
+  def load(target, depth, path=''):
+    del target, path  # Unused.
+    base = plain.make()
+
+    def propose(params, state, ctx, key):
+      del params, key  # Unused.
+      shape = ctx.length.shape[0], depth
+      draft = Draft(
+        jnp.full(shape, 7, jnp.int32),
+        jnp.broadcast_to(jnp.arange(depth), shape),
+        jnp.full(shape[0], depth, jnp.int32),
+        None,
+      )
+      return change(draft), state
+
+    made = Drafter(depth, depth, base.init, propose, base.commit)
+    return made._replace(**parts), None
+
+  return load
+
+
+def _with(**fields):
+  """A load function whose drafts have other fields, made from their own."""
+  return _load(
+    lambda draft: draft._replace(
+      **{name: make(getattr(draft, name)) for name, make in fields.items()}
+    )
+  )
+
+
+def nothing(target, depth, path=''):
+  del target, depth, path  # Unused.
+
+
+def no_drafter(target, depth, path=''):
+  del target, depth, path  # Unused.
+  return 'drafter', None
+
+
+def no_depth(target):
+  return target
+
+
+def _laws(entries, dtype=jnp.float32):
+  return lambda draft: draft._replace(
+    probs=jnp.ones((*draft.tokens.shape, entries), dtype)
+  )
+
+
+right = _load()
+no_pair = _load(propose=lambda *_: None)
+no_draft = _load(lambda draft: None)
+few_tokens = _with(tokens=lambda x: x[0])
+many_tokens = _with(tokens=lambda x: jnp.tile(x, 2))
+listed_tokens = _with(tokens=lambda x: [7])
+float_tokens = _with(tokens=lambda x: 1.0 * x)
+square_size = _with(size=lambda x: x[:, None])
+flat_parents = _with(parents=lambda x: x[:, 0])
+other_vocabulary = _load(_laws(11))
+integer_laws = _load(_laws(2048, jnp.int32))
+flat_laws = _with(probs=lambda _: jnp.ones((1, 1)))
+grows = _load(commit=lambda *_: jnp.zeros(3))
+short = _load(positions=20)
+large_size = _with(size=lambda x: x + 3)
+negative_size = _with(size=lambda x: -x)
+unknown_tokens = _with(tokens=lambda x: x + 5000)
+negative_tokens = _with(tokens=lambda x: -x)
+later_parents = _with(parents=lambda x: x + 1)
