@@ -132,7 +132,7 @@ def test_a_stop_drafts_less():
 # A loop that can be worked out by hand: tables of logits, at temperature 0.
 #
 #   target  0 > 1 > 2 > 3 > 4 > 5 > 6 > 0    9 > 8 > 7 > not a number
-#   draft   0 > 1 > 2 > 0   3 > 4 > 5 > 0    6, 7, 8, 9 > 0
+#   draft   0 > 1 > 2 > 0   3 > 4 > 5 > 0    6, 7, 9 > 0    8 > 7
 #
 # 4 and 6 end a text, and three tokens are drafted.
 
@@ -182,6 +182,8 @@ HAND_ROWS = (
   # 8 corrects 0; then the logits after the drafted 7 are no numbers.
   ((9,), 20, (8,), 1, (1, 0, 0, 0), (1, 0, 0), 0),
   ((7,), 20, (), 0, (0, 0, 0, 0), (0, 0, 0), 0),
+  # The limit ended this one before: what would come next is of no matter.
+  ((0, 9), 1, (8,), 1, (1, 0, 0, 0), (1, 0, 0), 0),
 )
 
 

@@ -177,8 +177,10 @@ class Letters:
 def test_a_prompt_of_the_command_line(encoder):
   left = 20 if encoder else 15
   models = described(encoder=encoder)
-  found = build.read_prompts(settings(5, prompt='a' * left), Letters(), models)
-  assert found['prompt'].texts == [[1] * left]
+  for count in (1, left):
+    x = settings(5, prompt='a' * count)
+    found = build.read_prompts(x, Letters(), models)
+    assert found['prompt'].texts == [[1] * count]
   whose = 'an encoder has 20' if encoder else 'max_new_tokens leaves 15'
   with pytest.raises(ValueError, match=f'{left + 1} tokens; .* {whose} of the'):
     build.read_prompts(settings(5, prompt='a' * (left + 1)), Letters(), models)

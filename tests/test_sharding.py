@@ -3,14 +3,18 @@
 import threading
 
 import flax.traverse_util
+import jax
 import numpy as np
 import pytest
 
 from experiments import build, collectives, devices, launch, processes
 from experiments.settings import Mesh
 from specjax import sharding
+from specjax.drafters.lm import Fed
+from specjax.drafting.walker import Memory
 from specjax.models import transformer
 from specjax.models.families import FAMILIES, conversion
+from specjax.types import KV, SpecState
 from tests import references, tiny
 
 
@@ -59,6 +63,33 @@ def test_what_a_mesh_does_not_divide_stays_whole():
     None,
     None,
   )
+
+
+def test_a_state_lies_as_its_models_do():
+  """Rows are split over `data`; caches over `model` where their model is."""
+
+  def cache(heads):
+    return (KV(*[jax.ShapeDtypeStruct((4, heads, 128, 2), 'float32')] * 2),)
+
+  def rows(*shape):
+    return jax.ShapeDtypeStruct((4, *shape), 'int32')
+
+  state = SpecState(*[rows()] * len(SpecState._fields))._replace(
+    tokens=rows(128),
+    cache=cache(4),
+    # A draft's own cache, and what else it remembers.
+    drafter=Memory(cache(8), Fed(cache(8), rows())),
+    source=None,
+  )
+  whole, split = ('data', None, None, None), ('data', 'model', None, None)
+  for split_draft, of_draft in ((False, whole), (True, split)):
+    layout = sharding.Layout(sharding.plan_mesh(2, 4), True, split_draft)
+    found = jax.tree.map(lambda x: tuple(x.spec), layout.of_state(state))
+    assert found.cache == (KV(split, split),)
+    own = (KV(of_draft, of_draft),)
+    assert found.drafter == Memory(own, Fed(own, ('data',)))
+    assert found.tokens == ('data', None)
+    assert found.key == found.length == found.counts == ('data',)
 
 
 @pytest.fixture(scope='module')

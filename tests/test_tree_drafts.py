@@ -190,7 +190,7 @@ def greedy(row, count):
 
 def test_a_dynamic_tree_keeps_what_is_worth_most(float64):
   """The product of the confidences, at temperature 1, along the path."""
-  depth, beam, nodes = 3, 3, 15
+  depth, beam, nodes = 4, 2, 12
   drafter = dynamic_tree.make(WALKER, depth, beam, nodes)
   ((draft, verdict),) = steps(drafter)
   assert (draft.size == nodes).all()
@@ -201,7 +201,7 @@ def test_a_dynamic_tree_keeps_what_is_worth_most(float64):
     assert len(trees[row]) == 1 + nodes  # Siblings differ.
     assert trees[row] == {(), *best_nodes(row, depth, beam, nodes)}
     if not ROWS[row][1]:  # The ceiling: the greedy text, as far as it is there.
-      best = max(n for n in range(4) if greedy(row, n) in paths)
+      best = max(n for n in range(depth + 1) if greedy(row, n) in paths)
       assert verdict.num_accepted[row] == best
       complete += best == depth
   assert complete >= len(ROWS) // 4 // 2
