@@ -164,15 +164,16 @@ class Machine:
     self.now, self.first = 0.0, 0
     self.programs: set = set()
     self.strays = 0  # rows whose key is that of another prompt
+    self.replays: list[list[float]] = []
 
   def perf_counter(self) -> float:
     return self.now
 
   def start(self, spec: Spec, params, job: measure.Job) -> SpecState:
-    """`measure.start`: a second for each prompt up to the first of a job."""
+    """`measure.start`: a second for each prompt up to the first, and for K."""
     del params  # Unused.
     self.first = int(job.indices[0])
-    self.now += 1 + self.first
+    self.now += 1 + self.first + spec.drafter.depth
     known = prompts()
     for prompt, index in zip(job.prompts, job.indices, strict=True):
       self.strays += known[index] != prompt
@@ -201,11 +202,12 @@ class Machine:
 
   def __call__(self, params, state, steps, *, spec, parts=generate.PARTS):
     """`generate.generate`."""
-    del params  # Unused.
     method = built().methods[0]
     depth = spec.drafter.depth
     self.programs.add((spec, parts, len(state.length)))
     kind = 'whole' if spec == method.spec else 'scored' if depth else 'plain'
+    if kind == 'scored' and params.drafter is not None:
+      self.replays.append([int(steps), float(params.drafter[1])])
     with jax.transfer_guard('allow'):
       for _ in range(int(steps)):
         if state.done.all():
@@ -275,7 +277,8 @@ class Made(NamedTuple):
   """What came of the run."""
 
   row: dict
-  strays: int
+  strays: int  # rows decoded with the key of another prompt
+  replays: list[list[float]]  # steps, and tokens that each is to accept
 
 
 def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
@@ -301,4 +304,5 @@ def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
     runner = run.Runner(x)
     runner.run()
   (row,) = runner.folder.rows
-  return Made(row, machine.strays)
+  # The first replay is there to be compiled.
+  return Made(row, machine.strays, machine.replays[1:])

@@ -96,6 +96,13 @@ def _keys() -> float:
   return float(max(handmade.make(batch).strays for batch in (1, 2)))
 
 
+def _replays() -> float:
+  """Whether a step whose draft is known accepts what the method's did."""
+  return max(
+    off(handmade.make(batch).replays, known.REPLAYS[batch]) for batch in (1, 2)
+  )
+
+
 def _leftover(row: dict):
   """Tokens of steps that are not whole: one at least, K + 1 at most."""
   columns = ('tokens', 'accepted', 'steps', 'target_calls')
@@ -246,6 +253,7 @@ CHECKS = {
   'alpha on more rows than prompts': Check(_wide),
   'tau': Check(_typed(*known.TAU)),
   'texts': Check(_typed(*known.FIELDS, *known.TEXTS)),
+  'replays': Check(_replays, 1e-6),  # Means are kept in float32.
   'costs': Check(_typed(*known.COSTS[1])),
   'speed': Check(_typed(*known.SPEED[1])),
   'speed of texts of other lengths': Check(_lengths),

@@ -125,7 +125,8 @@ def _rejected_is_untried(add, counts, draft, verdict, *step):
   return after._replace(tried=after.accepted)
 
 
-_units, _compare, _record = run.Runner.units, run.Runner.compare, measure.record
+_units, _compare = run.Runner.units, run.Runner.compare
+_accepted, _record = costs._accepted, measure.record
 
 
 def turned(items) -> list:
@@ -183,6 +184,13 @@ WRONG_COUNTS = (
     _tally(_rejected_is_untried),
   ),
   WrongNumber('a step of all rows together', 'costs', costs, '_time', _per_row),
+  WrongNumber(
+    'a replay accepts the bonus, too',
+    'replays',
+    costs,
+    '_accepted',
+    lambda run: _accepted(run) + 1,
+  ),
   WrongNumber(
     'every batch has the keys of the first',
     'keys',
