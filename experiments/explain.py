@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from experiments import command, costs, measure, results, run, verdict
 from experiments.checks import candidates
+from experiments.runner import Runner
 from experiments.settings import Experiment
 from specjax import metrics, theory
 
@@ -47,7 +48,7 @@ def narrow(x: Experiment) -> int:
   return own if own in x.gammas else x.gammas[0]
 
 
-class Explainer(run.Runner):
+class Explainer(Runner):
   """A run whose costs are measured between its prompts, for each cell.
 
   What else the machine does meets the prediction as it meets what is
@@ -92,10 +93,11 @@ def choose(cells: list[dict]) -> tuple[dict, dict]:
   return cells[place], max(beside, key=lambda r: r['speedup'])
 
 
-def measure_phases(runner: run.Runner, gamma: int, domain: str) -> dict:
+def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   """Seconds of a step of every loop of `costs`, plain and speculative."""
-  built = runner.built
   jobs = runner.units(domain, 0.0)
+  runner.settle(jobs[0], lambda what: None)  # Where rows were there already.
+  built = runner.built
   base = measure.Way(built.plain, built.plain_params)
   (method,) = (m for m in built.methods if m.gamma == gamma)
   way = measure.Way(method.spec, method.params)

@@ -161,8 +161,9 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
   runner = run.Runner(x)
   kept = dict.fromkeys(results.KEY) | {'kept': True}
   runner.folder.add(kept)
-  weights = runner.built.methods[0].params.target
-  weights['norm']['scale'] = np.full_like(weights['norm']['scale'], np.nan)
+  for form in runner.built.loaded.forms.values():
+    norm = form.params['norm']
+    norm['scale'] = np.full_like(norm['scale'], np.nan)
   with pytest.raises(measure.NotFinite, match='code at temperature 0'):
     runner.run()
   again = results.Folder(tmp_path / 'a', results.settings_of(x))
