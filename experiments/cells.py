@@ -156,20 +156,21 @@ class Units(NamedTuple):
   calls: np.ndarray
 
 
+def by_batch(row: dict, name: str, joined: np.ufunc = np.add) -> np.ndarray:
+  """A field that has a number for each prompt, joined for every batch."""
+  per_prompt = np.asarray(row[name], float)
+  begins = range(0, len(per_prompt), row.get('batch') or 1)
+  return joined.reduceat(per_prompt, begins)
+
+
 def units_of(row: dict) -> Units:
   """The batches of a row that has times."""
-
-  def sums(name):
-    per_prompt = np.asarray(row[name], float)
-    begins = range(0, len(per_prompt), row.get('batch') or 1)
-    return np.add.reduceat(per_prompt, begins)
-
   return Units(
     np.asarray(row['unit_baseline_seconds'], float),
-    sums('unit_baseline_tokens'),
+    by_batch(row, 'unit_baseline_tokens'),
     np.asarray(row['unit_seconds'], float),
-    sums('unit_tokens'),
-    sums('unit_target_calls'),
+    by_batch(row, 'unit_tokens'),
+    by_batch(row, 'unit_target_calls'),
   )
 
 

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from experiments import (
   command,
   costs,
+  impossible,
   measure,
   ranking,
   replay,
@@ -107,22 +108,21 @@ class Predictor:
     ]
 
   def add(self, part: str, method: Method, **row) -> None:
-    self.folder.add(
-      results.plain(
-        {
-          'part': part,
-          **dict.fromkeys(results.KEY),
-          'config': self.x.name,
-          'target': self.built.target,
-          'draft': method.draft,
-          'drafter': method.drafter,
-          'verifier': method.verifier,
-          **row,
-          'seed': self.x.seed,
-          **self.runner.conditions,
-        }
-      )
+    found = results.plain(
+      {
+        'part': part,
+        **dict.fromkeys(results.KEY),
+        'config': self.x.name,
+        'target': self.built.target,
+        'draft': method.draft,
+        'drafter': method.drafter,
+        'verifier': method.verifier,
+        **row,
+        'seed': self.x.seed,
+        **self.runner.conditions,
+      }
     )
+    self.folder.add(found | {'impossible': impossible.find(found)})
 
   def where(self, domain: str, temperature: float) -> dict:
     """What rows say of the prompts of one cell."""
@@ -196,13 +196,6 @@ class Predictor:
     """Plain decoding."""
     return measure.Way(self.built.plain, self.built.plain_params)
 
-  def settle(self, bar) -> None:
-    """Chooses the layouts of everything that will be timed."""
-    job = self.runner.units(self.groups[0][0], 0.0)[0]
-    self.runner.settle(
-      job, lambda what: bar.set_description(f'layouts: {what}')
-    )
-
   def warm_up(self, ways: list[tuple[measure.Way, measure.Job]], bar) -> None:
     """Compiles loops."""
     bar.total += len(ways)
@@ -222,7 +215,7 @@ class Predictor:
     turns = 3 if self.x.quick else 7
     names = dict.fromkeys(name for name, _ in missing)
     with tqdm(total=turns * len(names), file=sys.stderr) as bar:
-      self.settle(bar)
+      self.runner.settle(bar)
       self.warm_up([(self.base, jobs[0])], bar)
       for name in names:
         methods = [self.methods[cell] for cell in missing if cell[0] == name]
@@ -264,8 +257,8 @@ class Predictor:
     chosen = {}
     for domain, temperature in self.groups:
       pairs = [(d, board.best(d, [domain], temperature)) for d in self.drafters]
-      winner = board.winner(temperature)
-      pairs.append((winner.drafter, winner.gamma))
+      if winner := board.winner(temperature):
+        pairs.append((winner.drafter, winner.gamma))
       chosen[domain, temperature] = [*dict.fromkeys(pairs)]
     return chosen
 
@@ -289,7 +282,7 @@ class Predictor:
     if not missing:
       return
     with tqdm(total=len(missing), file=sys.stderr) as bar:
-      self.settle(bar)
+      self.runner.settle(bar)
       plan = {
         where: [self.methods[pair] for pair in pairs]
         for where, pairs in missing.items()
@@ -345,7 +338,11 @@ def main(x: Experiment) -> None:
   text = board.summary()
   folder.write('summary.md', text)
   print(text)
-  print(json.dumps({'results': str(folder.path), **board.headline()}))
+  warned = impossible.warn(folder.rows)
+  last = {'impossible': len(impossible.of(folder.rows)), **board.headline()}
+  print(json.dumps({'results': str(folder.path), **last}))
+  if warned:
+    sys.exit(1)
 
 
 if __name__ == '__main__':

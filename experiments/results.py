@@ -380,8 +380,9 @@ def table(rows: list[dict]) -> str:
 
 
 def best(rows: list[dict]) -> dict | None:
-  """The lossless row with the largest speed-up."""
-  lossless = [r for r in rows if r['lossless'] and r['speedup']]
+  """The lossless row with the largest speed-up that can be true."""
+  rows = [r for r in rows if r['speedup'] and not r.get('impossible')]
+  lossless = [r for r in rows if r['lossless']]
   return max(lossless, key=lambda r: r['speedup'], default=None)
 
 

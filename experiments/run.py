@@ -14,6 +14,7 @@ from experiments import (
   collectives,
   command,
   devices,
+  impossible,
   measure,
   processes,
   prompts,
@@ -48,6 +49,8 @@ def main(x: Experiment) -> None:
     raise SystemExit(f'error: {error}') from error
   if processes.leads():
     finish(runner.folder, texts)
+  if impossible.of(runner.folder.rows):
+    sys.exit(1)
 
 
 def announce(runner: Runner) -> None:
@@ -62,6 +65,13 @@ def announce(runner: Runner) -> None:
     print(f'{path} is complete; --config.results measures elsewhere')
 
 
+def brief(row: dict | None) -> dict | None:
+  """What identifies a row, and its main numbers."""
+  names = ('alpha', 'tau', 'speedup')
+  names = (*results.KEY, *names, *(f'{name}_ci' for name in names))
+  return row and {name: row[name] for name in names}
+
+
 def finish(folder: results.Folder, texts: list[dict]) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
   text = results.summary(folder.rows) + collectives.table(folder.rows)
@@ -69,6 +79,7 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
   folder.write('report.html', report.render(folder.rows, texts))
   print(text)
   print(f'{folder.path / "report.html"} has the same and a few texts')
+  impossible.warn(folder.rows)
   usage = resource.getrusage(resource.RUSAGE_SELF)
   print(
     json.dumps(
@@ -76,7 +87,8 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
         'results': str(folder.path),
         'report': str(folder.path / 'report.html'),
         'cells': len(folder.rows),
-        'best': results.best(folder.rows),
+        'impossible': len(impossible.of(folder.rows)),
+        'best': brief(results.best(folder.rows)),
         'peak_memory_bytes': 1024 * usage.ru_maxrss,
       }
     )

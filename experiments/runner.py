@@ -5,7 +5,6 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ from experiments import (
   cells,
   costs,
   devices,
+  impossible,
   layouts,
   measure,
   processes,
@@ -142,13 +142,13 @@ class Runner:
     rows = devices.round_rows(len(texts), self.x.mesh)
     return self.job(texts, range(len(texts)), temperature, rows=rows)
 
-  def settle(self, job: measure.Job, tell: Callable[[str], Any]) -> None:
-    """Measures which layout of weights is fastest, where it was not yet.
+  def settle(self, bar) -> None:
+    """Measures which layout of weights is fastest, where it was not yet."""
+    job = self.units(next(iter(self.prompts)), 0.0)[0]
 
-    Args:
-      job: a greedy batch of prompts.
-      tell: is told what is measured.
-    """
+    def tell(what):
+      bar.set_description(f'layouts: {what}')
+
     turns = 3 if self.x.quick else layouts.TURNS
     self.built = self.built.settle(layouts.Race(job, turns, tell))
 
@@ -156,7 +156,7 @@ class Runner:
     """Chooses layouts, compiles every program, and measures the costs."""
     jobs = self.units(self.groups[0][0], 0.0)
     try:
-      self.settle(jobs[0], lambda x: bar.set_description(f'layouts: {x}'))
+      self.settle(bar)
       timed = self.compile(jobs[0], bar)
     except measure.NotFinite as error:
       cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
@@ -267,7 +267,7 @@ class Runner:
     if x.timed:
       times = cells.speed(runs, base, self.timer.costs(method))
       times |= {'baseline': self.built.baseline.fields(), **method.layouts()}
-    return results.plain(
+    found = results.plain(
       {
         'config': x.name,
         'target': self.built.target,
@@ -293,6 +293,7 @@ class Runner:
         **self.conditions,
       }
     )
+    return found | {'impossible': impossible.find(found)}
 
   def compare(self, method: Method, cell: dict, base, runs) -> dict:
     """At temperature 0, whether the texts are those of plain decoding.
