@@ -203,7 +203,8 @@ def possible(rows: list[dict]) -> list[dict]:
 def summary(rows: list[dict]) -> str:
   """The verdict, model against measurement, and where a step goes."""
   cells, found = possible(rows), phases(rows)
-  parts = [speed_table(cells_of(rows))]
+  parts = [f'{sentence}\n' for sentence in results.doubts(rows)]
+  parts.append(speed_table(cells_of(rows)))
   if not cells:
     return '\n'.join(
       [*parts, 'No draft length has numbers that can be true.\n']

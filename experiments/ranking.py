@@ -122,6 +122,7 @@ class Board:
   """What is predicted of every candidate, from rows of all three parts."""
 
   def __init__(self, rows: list[dict]):
+    self.doubts = results.doubts(rows)
     self.costs = {
       (r['drafter'], r['gamma']): r for r in rows if r['part'] == 'cost'
     }
@@ -260,7 +261,7 @@ class Board:
 
   def summary(self) -> str:
     """All tables, the verdict and the recommendation, as markdown."""
-    parts = []
+    parts = [f'{sentence}\n' for sentence in self.doubts]
     for domain, temperature in itertools.product(
       self.domains, self.temperatures
     ):

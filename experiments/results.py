@@ -386,11 +386,30 @@ def best(rows: list[dict]) -> dict | None:
   return max(lossless, key=lambda r: r['speedup'], default=None)
 
 
+def doubts(rows: list[dict]) -> list[str]:
+  """Sentences on what a reader of times must know of them."""
+  said = []
+  timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
+  if not all(r.get('baseline') for r in timed):
+    said.append(
+      'Measured over plain decoding with weights in blocks, which is not the '
+      'fastest everywhere.'
+    )
+  impossible = sum(bool(r.get('impossible')) for r in rows)
+  if impossible:
+    said.append(
+      f'Numbers that cannot be true: see `impossible` in {impossible} of '
+      f'{len(rows)} rows. The best is one of the others.'
+    )
+  return said
+
+
 def summary(rows: list[dict]) -> str:
   """What a run found: tables, differences on the same prompts, and how."""
   if not rows:
     return 'No rows.\n'
-  parts = [table(rows), comparison.text(rows), differences.text(rows)]
+  parts = [f'{sentence}\n\n' for sentence in doubts(rows)]
+  parts += [table(rows), comparison.text(rows), differences.text(rows)]
   parts += [along_the_text(rows), COUNTING]
   return ''.join(parts)
 
