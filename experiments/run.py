@@ -80,19 +80,20 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
   print(text)
   print(f'{folder.path / "report.html"} has the same and a few texts')
   impossible.warn(folder.rows)
+  print(json.dumps(last_line(folder)))
+
+
+def last_line(folder: results.Folder) -> dict:
+  """Where the results are, and the best of them."""
   usage = resource.getrusage(resource.RUSAGE_SELF)
-  print(
-    json.dumps(
-      {
-        'results': str(folder.path),
-        'report': str(folder.path / 'report.html'),
-        'cells': len(folder.rows),
-        'impossible': len(impossible.of(folder.rows)),
-        'best': brief(results.best(folder.rows)),
-        'peak_memory_bytes': 1024 * usage.ru_maxrss,
-      }
-    )
-  )
+  return {
+    'results': str(folder.path),
+    'report': str(folder.path / 'report.html'),
+    'cells': len(folder.rows),
+    'impossible': len(impossible.of(folder.rows)),
+    'best': brief(results.best(folder.rows)),
+    'peak_memory_bytes': 1024 * usage.ru_maxrss,
+  }
 
 
 if __name__ == '__main__':
