@@ -7,14 +7,15 @@ nothing takes is not kept.
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from experiments import layouts, measure, weights
-from experiments.checks import draft_name
+from experiments.checks import draft_name, values
 from experiments.layouts import Choice, Form
 from experiments.loading import is_model, load, read_model
 from experiments.prompts import Chosen
@@ -108,10 +109,34 @@ class Built:
     limit = longest + new_tokens
     return max(generate.slots_for(spec, limit) for spec in specs), sources
 
-  def settle(self, choose: layouts.Chooser) -> 'Built':
-    """The same in the layouts that are chosen now, once for all."""
+  def job(self, x: Experiment) -> measure.Job:
+    """The first batch of an experiment, greedy: any one costs the same."""
+    texts = next(iter(self.prompts.values())).texts
+    place = np.arange(x.batch) % len(texts)
+    return measure.Job(
+      [texts[i] for i in place],
+      place,
+      values(x, self.plain, x.batch, 0.0),
+      x.max_new_tokens,
+      x.seed,
+      *self.slots(x.max_new_tokens),
+    )
+
+  def race(self, tell: Callable[[str], Any] = lambda what: None) -> 'Built':
+    """The same in the layouts that are the fastest, where none was measured.
+
+    Args:
+      tell: is told what is measured.
+    """
     if self.loaded is None:
       return self
+    x = self.loaded.x
+    turns = 3 if x.quick else layouts.TURNS
+    return self.settle(layouts.Race(self.job(x), turns, tell))
+
+  def settle(self, choose: layouts.Chooser) -> 'Built':
+    """The same in the layouts that are chosen now, once for all."""
+    assert self.loaded is not None
     return dataclasses.replace(assemble(self.loaded, choose), loaded=None)
 
 

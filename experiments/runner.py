@@ -15,7 +15,6 @@ from experiments import (
   costs,
   devices,
   impossible,
-  layouts,
   measure,
   processes,
   prompts,
@@ -144,13 +143,9 @@ class Runner:
 
   def settle(self, bar) -> None:
     """Measures which layout of weights is fastest, where it was not yet."""
-    job = self.units(next(iter(self.prompts)), 0.0)[0]
-
-    def tell(what):
-      bar.set_description(f'layouts: {what}')
-
-    turns = 3 if self.x.quick else layouts.TURNS
-    self.built = self.built.settle(layouts.Race(job, turns, tell))
+    self.built = self.built.race(
+      lambda what: bar.set_description(f'layouts: {what}')
+    )
 
   def warm_up(self, bar) -> None:
     """Chooses layouts, compiles every program, and measures the costs."""

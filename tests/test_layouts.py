@@ -87,7 +87,7 @@ def test_a_layout_that_nobody_takes_is_not_kept(built):
   whole = jax.tree.leaves(built.loaded.forms[WHOLE].params)
   assert {id(x) for x in leaves} == {id(x) for x in whole}
   assert found.loaded is None
-  assert found.settle(None) is found  # Once for all.
+  assert found.race() is found  # Once for all.
 
 
 def test_blocks_are_for_few_rows_of_one_device(built):
