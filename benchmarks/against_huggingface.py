@@ -93,7 +93,7 @@ class Comparison:
     _check_target(x)
     pilot = 1 if x.quick else _PILOT
     more = dataclasses.replace(x.prompts, count=x.prompts.count + pilot)
-    self.built = build.build(dataclasses.replace(x, prompts=more))
+    self.built = build.build(dataclasses.replace(x, prompts=more)).race()
     self.peer = sides.Peer(x)
     self.decoders = sides.ours(x, self.built) + self.peer.decoders(
       [(m.drafter, x.known[m.drafter], m.gamma) for m in self.built.methods]
@@ -108,6 +108,7 @@ class Comparison:
       'threads': sides.cores(),
       # Of other programs: two runtimes that share cores suffer unequally.
       'load_before': os.getloadavg()[0],
+      'baseline': self.built.baseline.fields(),
       'peer': self.peer.conditions(),
     }
     self.runs: dict[tuple[str, float], list[Decoded]] = {}

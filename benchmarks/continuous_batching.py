@@ -6,7 +6,7 @@
 The texts end at lengths drawn with the seed, so that rows finish at different
 times. The same prompts, keys and lengths are decoded
 
-  alone       one at a time, with weights in blocks where these pay
+  alone       one at a time, in the layout of weights that is the fastest
   static      in batches that wait for their longest text
   continuous  with rows that are refilled (`specjax.continuous`)
 
@@ -166,7 +166,9 @@ def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
 
 def sides(x: ManyPrompts) -> dict[str, tuple[dict, Callable[[], Side]]]:
   """What identifies each side's rows, and what makes it ready."""
-  many, one = build(x), build(dataclasses.replace(x, batch=1))
+  many, one = (
+    build(dataclasses.replace(x, batch=rows)).race() for rows in (x.batch, 1)
+  )
   texts = [t for chosen in many.prompts.values() for t in chosen.texts]
   slots = many.slots(x.max_new_tokens)
   common = {
@@ -179,6 +181,7 @@ def sides(x: ManyPrompts) -> dict[str, tuple[dict, Callable[[], Side]]]:
     'prompts_hash': prompts.digest(texts),
     'new_tokens': [x.shortest, x.max_new_tokens],
     'seed': x.seed,
+    'baseline': one.baseline.fields(),
     **results.conditions(),
   }
 

@@ -4,22 +4,17 @@ Values first (`checks`), then what files say without their weights, then the
 prompts, and only then weights are read.
 """
 
-import dataclasses
 import itertools
-import os
-from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import devices, own_drafters, prompts, vocabulary, weights
+from experiments import devices, layouts, own_drafters, prompts, vocabulary
 from experiments.checks import (
   candidates,
   check,
   draft_lengths,
-  draft_name,
   every_level,
   need,
   path_field,
@@ -29,65 +24,14 @@ from experiments.checks import (
 from experiments.checks import rules as rules_of
 from experiments.errors import UserError, blame
 from experiments.loading import load
+from experiments.methods import Built as Built
+from experiments.methods import Loaded, assemble, has_encoder, share
+from experiments.methods import Method as Method
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
-from specjax import cache as caches
-from specjax import generate, verify
-from specjax.drafters import cascade, lm, plain, quantized
-from specjax.models import checkpoints, linear, transformer
+from specjax.drafters import cascade, lm, quantized
+from specjax.models import checkpoints, transformer
 from specjax.models.checkpoints import CheckpointError, Description
-from specjax.models.transformer import Model
-from specjax.types import Drafter, Params, Rule, Spec
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Method:
-  """A drafter with a rule and a draft length, ready to run."""
-
-  drafter: str
-  draft: str | None
-  verifier: str
-  gamma: int
-  spec: Spec
-  params: Params
-  # The same drafter with K = 1, for many rows: what alpha is measured with.
-  single: Spec
-  single_params: Params
-  # And what counts the chance that the rule accepts its token.
-  chance: generate.Parts = generate.PARTS
-  # Fields of a row, see `weights.describe`.
-  brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Built:
-  """A checked experiment with its prompts, by domain, and its weights."""
-
-  target: str
-  tokenizer: Any
-  prompts: dict[str, Chosen]
-  plain: Spec
-  plain_params: Params
-  methods: tuple[Method, ...]
-
-  @property
-  def longest(self) -> int:
-    """Tokens of the longest prompt."""
-    return max(len(t) for chosen in self.prompts.values() for t in chosen.texts)
-
-  def slots(self, new_tokens: int) -> tuple[int, int | None]:
-    """Slots that serve every prompt and method: of texts, and of sources."""
-    specs = [self.plain, *(m.spec for m in self.methods)]
-    longest, sources = self.longest, None
-    if has_encoder(self.plain.target):
-      longest, sources = 1, caches.round_slots(longest)
-    limit = longest + new_tokens
-    return max(generate.slots_for(spec, limit) for spec in specs), sources
-
-
-def has_encoder(target: Model) -> bool:
-  """Whether prompts are read by an encoder, and the text begins anew."""
-  return target.config.encoder is not None
 
 
 def describe(field: str, path: str, quantized: bool = False) -> Description:
@@ -219,17 +163,6 @@ def read_prompts(
   return found
 
 
-def _once(params, loaded: list):
-  """Equal weights that are there already, otherwise these, which then are."""
-  leaves, shape = jax.tree.flatten(params)
-  for other in loaded:
-    others, its_shape = jax.tree.flatten(other)
-    if shape == its_shape and all(map(jnp.array_equal, leaves, others)):
-      return other
-  loaded.append(params)
-  return params
-
-
 def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
   """Refuses rules that cannot take a drafter's kind of draft."""
   for name, candidate in chosen.items():
@@ -240,21 +173,6 @@ def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
         not reason,
         f'verifiers: {rule} does not take the drafter {name!r}: {reason}',
       )
-
-
-def _chance(rule: Rule, single: Drafter) -> generate.Parts:
-  """Parts that count the chance of a first token under a rule.
-
-  For one candidate and an exact rule that chance has the mean of the overlap.
-  """
-  if rule.lossless and single.nodes == 1:
-    return generate.PARTS
-  return generate.PARTS._replace(overlap=verify.chance(rule))
-
-
-def _few_rows(rows: int) -> bool:
-  """Whether weights in blocks pay: see `transformer.block`."""
-  return jax.default_backend() == 'cpu' and rows <= linear.FEW_ROWS
 
 
 def keep_programs(folder: str) -> None:
@@ -274,6 +192,8 @@ def predict(x: Experiment, described, texts: dict[str, Chosen]) -> devices.Load:
 def build(x: Experiment) -> Built:
   """Checks the experiment, loads its weights and returns what runs.
 
+  Layouts of weights are guessed: who takes times calls `settle` on it.
+
   Raises:
     UserError: names the field and the remedy.
   """
@@ -282,7 +202,7 @@ def build(x: Experiment) -> Built:
     keep_programs(x.compilation_cache)
   devices.check(x)
   rules = rules_of(x)
-  layout = devices.make_layout(x.mesh)
+  mesh = devices.make_layout(x.mesh)
   tokenizer, described = survey(x)
   devices.check_heads(x.mesh, described)
   texts = read_prompts(x, tokenizer, described)
@@ -292,59 +212,33 @@ def build(x: Experiment) -> Built:
   prompt = max(len(t) for found in texts.values() for t in found.texts)
   longest = prompt + x.max_new_tokens
   target = checkpoints.describe(x.target.path, max_length=longest).model
-  if layout is not None:
-    target = transformer.place(target, layout)
+  if mesh is not None:
+    target = transformer.place(target, mesh)
   known = {'max_length': longest, 'target_path': x.target.path}
-  drafts = {
-    (name, gamma): load(candidate, target, gamma, known)
-    for name, candidate in chosen.items()
-    for gamma in {1, *(x.gammas or (candidate.gamma,))}
-  }
+  drafts: dict = {}
+  for name, candidate in chosen.items():
+    kept: list = []  # Draft lengths share weights, as a rule.
+    for gamma in sorted({1, *(x.gammas or (candidate.gamma,))}):
+      drafter, params = load(candidate, target, gamma, known)
+      drafts[name, gamma] = drafter, share(params, kept)
   _check_rules(x, rules, chosen, drafts)
   # On a mesh they are seen where the loop is traced.
-  own = own_drafters.choose(chosen, drafts) if layout is None else {}
+  own = own_drafters.choose(chosen, drafts) if mesh is None else {}
   text = next(iter(texts.values())).texts[0]
   begun = 1 if has_encoder(target) else prompt
   own_drafters.check_shapes(target, own, text, begun + x.max_new_tokens)
   eos = checkpoints.eos_ids(x.target.path)
-  many = few = checkpoints.load(
-    x.target.path, max_length=longest, layout=layout
+  whole = checkpoints.load(x.target.path, max_length=longest, layout=mesh)
+  own_drafters.check_numbers(whole, own, text)
+  loaded = Loaded(
+    x,
+    tokenizer,
+    texts,
+    chosen,
+    rules,
+    drafts,
+    layouts.forms(*whole, x.batch),
+    eos,
+    known,
   )
-  own_drafters.check_numbers(many, own, text)
-  # Plain decoding, and what drafts few tokens.
-  if layout is None and _few_rows(x.batch):
-    few = transformer.block(*many)
-  methods = []
-  for name, candidate in chosen.items():
-    single, single_params = drafts[name, 1]
-    loaded = [single_params]  # Draft lengths share weights, as a rule.
-    for gamma in x.gammas or (candidate.gamma,):
-      drafter, params = drafts[name, gamma]
-      target, target_params = many
-      if _few_rows(x.batch * (drafter.nodes + 1)):
-        target, target_params = few
-        drafter, params = load(candidate, target, gamma, known)
-      params = _once(params, loaded)
-      for rule_name, rule in rules[name].items():
-        methods.append(
-          Method(
-            drafter=name,
-            draft=draft_name(candidate),
-            verifier=rule_name.removeprefix('specjax.verify.'),
-            gamma=gamma,
-            spec=Spec(target, drafter, rule, eos),
-            params=Params(target_params, params),
-            single=Spec(many[0], single, verify.observe, eos),
-            single_params=Params(many[1], single_params),
-            chance=_chance(rule, single),
-            brings=weights.describe(candidate, params),
-          )
-        )
-  return Built(
-    target=os.path.basename(x.target.path.rstrip('/')),
-    tokenizer=tokenizer,
-    prompts=texts,
-    plain=Spec(few[0], plain.make(), verify.token, eos),
-    plain_params=Params(few[1], None),
-    methods=tuple(methods),
-  )
+  return assemble(loaded, layouts.Guess())

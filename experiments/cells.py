@@ -11,6 +11,9 @@ from specjax.types import Counts
 
 _BINS = 4
 _SPEED = (
+  'baseline',
+  'verification',
+  'drafting',
   'seconds',
   'prefill_seconds',
   'tokens_per_second',
@@ -25,6 +28,8 @@ _SPEED = (
   'measured_over_predicted',
   'measured_over_predicted_ci',
   'unit_seconds',
+  'unit_baseline_seconds',
+  'unit_baseline_tokens',
 )
 # Of a run without times.
 NO_SPEED = dict.fromkeys(_SPEED)
@@ -141,33 +146,77 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
   }
 
 
-def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
-  """Everything that does: units of time are batches, as they were decoded."""
+class Units(NamedTuple):
+  """Sums over the prompts of every batch, in the order of the batches."""
 
-  def column(name):
-    return np.array([getattr(r.counts, name).sum() for r in runs])
+  base_seconds: np.ndarray
+  base_tokens: np.ndarray
+  seconds: np.ndarray
+  tokens: np.ndarray
+  calls: np.ndarray
 
-  tokens, calls = column('tokens'), column('target_calls')
-  seconds = np.array([r.seconds for r in runs])
-  base_seconds = np.array([r.seconds for r in base])
-  base_tokens = np.array([r.counts.tokens.sum() for r in base])
-  predicted = cost.predict(tokens, calls)
-  columns = base_seconds, base_tokens, seconds, tokens
-  speedup = metrics.speedup(*columns)
-  agreement = cost.agreement(*columns, calls)
+
+def by_batch(row: dict, name: str, joined: np.ufunc = np.add) -> np.ndarray:
+  """A field that has a number for each prompt, joined for every batch."""
+  per_prompt = np.asarray(row[name], float)
+  begins = range(0, len(per_prompt), row.get('batch') or 1)
+  return joined.reduceat(per_prompt, begins)
+
+
+def units_of(row: dict) -> Units:
+  """The batches of a row that has times."""
+  return Units(
+    np.asarray(row['unit_baseline_seconds'], float),
+    by_batch(row, 'unit_baseline_tokens'),
+    np.asarray(row['unit_seconds'], float),
+    by_batch(row, 'unit_tokens'),
+    by_batch(row, 'unit_target_calls'),
+  )
+
+
+def speeds(units: Units, cost: Costs) -> dict:
+  """Speed-up, measured and predicted, with intervals over the batches."""
+  *times, calls = units
+  speedup = metrics.speedup(*times)
+  predicted = cost.predict(units.tokens, calls)
+  agreement = cost.agreement(*units)
   return {
-    'seconds': seconds.sum(),
-    'prefill_seconds': sum(r.prefill_seconds for r in runs),
-    'tokens_per_second': tokens.sum() / seconds.sum(),
-    'baseline_tokens_per_second': base_tokens.sum() / base_seconds.sum(),
     'speedup': speedup.value,
     'speedup_ci': speedup.interval,
-    'c': cost.c,
-    'v': cost.v,
-    'seconds_per_step': cost.seconds(),
     'predicted_speedup': predicted.value,
     'predicted_speedup_ci': predicted.interval,
     'measured_over_predicted': agreement.value,
     'measured_over_predicted_ci': agreement.interval,
-    'unit_seconds': seconds.tolist(),
+  }
+
+
+def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
+  """Everything that does: units of time are batches, as they were decoded."""
+
+  def column(name, runs=runs):
+    return [int(n) for r in runs for n in getattr(r.counts, name)]
+
+  units = {
+    'unit_seconds': [float(r.seconds) for r in runs],
+    'unit_baseline_seconds': [float(r.seconds) for r in base],
+    'unit_baseline_tokens': column('tokens', base),
+  }
+  batch = len(runs[0].texts)  # Only the last one may be smaller.
+  counts = {
+    'unit_tokens': column('tokens'),
+    'unit_target_calls': column('target_calls'),
+  }
+  sums = units_of(units | counts | {'batch': batch})
+  return {
+    'seconds': sums.seconds.sum(),
+    'prefill_seconds': sum(r.prefill_seconds for r in runs),
+    'tokens_per_second': sums.tokens.sum() / sums.seconds.sum(),
+    'baseline_tokens_per_second': (
+      sums.base_tokens.sum() / sums.base_seconds.sum()
+    ),
+    'c': cost.c,
+    'v': cost.v,
+    'seconds_per_step': cost.seconds(),
+    **speeds(sums, cost),
+    **units,
   }

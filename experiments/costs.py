@@ -257,6 +257,11 @@ def _time(way: Way, job, steps=None) -> tuple[float, measure.Run]:
   return run.seconds / run.counts.target_calls.max(), run
 
 
+def seconds_per_step(way: Way, job: measure.Job) -> float:
+  """Of whole texts, with nothing to compile."""
+  return _time(way, job)[0]
+
+
 def to_compile(
   full: Way, replayed: Spec, job: measure.Job, names: Sequence[str]
 ) -> list[tuple[Way, measure.Job]]:

@@ -5,8 +5,11 @@ from typing import Any
 
 from experiments.checks import resolve_function, resolve_policy
 from experiments.errors import UserError, blame, need
+from experiments.layouts import Form
 from experiments.settings import Candidate
-from specjax.models import checkpoints
+from specjax.drafters import cascade, lm, quantized
+from specjax.models import checkpoints, quantize
+from specjax.models.transformer import Model
 from specjax.types import Drafter
 
 
@@ -66,3 +69,21 @@ def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
   if target.layout is not None:
     params = target.layout.put_whole(params)  # Where it is not there yet.
   return drafter, params
+
+
+def is_model(candidate: Candidate) -> bool:
+  """Whether a candidate drafts with a model of its own."""
+  known = (lm.load, cascade.load, quantized.load)
+  return resolve_function('candidates', candidate.load) in known
+
+
+def read_model(
+  candidate: Candidate, target: Model, known: dict[str, Any]
+) -> Form:
+  """That model alone, as `load` reads it for a target."""
+  longest = known['max_length']
+  if resolve_function('candidates', candidate.load) != quantized.load:
+    return Form(*lm.read(target, candidate.path, longest))
+  path = candidate.path or known['target_path']
+  read = lm.read(target, path, longest, quantized=True)
+  return Form(*quantize.quantize(*read))

@@ -57,6 +57,7 @@ class Job:
   seed: int
   slots: int
   source_slots: int | None = None  # of prompts that an encoder reads
+  live: int | None = None  # rows; any beyond these only fill up the batch
 
 
 class Way(NamedTuple):
@@ -143,11 +144,11 @@ def decode(
   compilations = generate.generate._cache_size() - before
   if timed and programs:
     raise RuntimeError('a program was compiled inside the timed region')
-  return _run(state, seconds, prefilled - begin, compilations)
+  return _run(state, job, seconds, prefilled - begin, compilations)
 
 
-def _run(state: SpecState, seconds, prefill_seconds, compilations) -> Run:
-  """What is kept of a final state."""
+def _run(state: SpecState, job: Job, seconds, prefill, compilations) -> Run:
+  """What is kept of the final state of a job."""
   state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
     raise NotFinite('logits of the target or the draft are NaN or infinite')
@@ -155,7 +156,8 @@ def _run(state: SpecState, seconds, prefill_seconds, compilations) -> Run:
     row[a:b].tolist()
     for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
   ]
-  return Run(texts, state.counts, seconds, prefill_seconds, compilations)
+  counts = Counts(*(x[: job.live] for x in state.counts))
+  return Run(texts[: job.live], counts, seconds, prefill, compilations)
 
 
 def record(spec: Spec, params: Params, job: Job) -> Run:
@@ -186,9 +188,10 @@ def record(spec: Spec, params: Params, job: Job) -> Run:
   # A whole step adds one to one place of the histogram, any other none.
   added = np.diff(histogram, axis=0)  # [n, B, K+1]
   accepted = np.where(added.any(-1), added.argmax(-1), -1)
-  log = Log(accepted.T, np.diff(drafted, axis=0).T, length[:-1].T)
+  columns = accepted, np.diff(drafted, axis=0), length[:-1]
+  log = Log(*(x.T[: job.live] for x in columns))
   compilations = generate.generate._cache_size() - before
-  return dataclasses.replace(_run(state, 0.0, 0.0, compilations), log=log)
+  return dataclasses.replace(_run(state, job, 0.0, 0.0, compilations), log=log)
 
 
 def exchanged(way: Way, job: Job) -> dict:

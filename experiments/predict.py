@@ -21,15 +21,16 @@ from tqdm import tqdm
 from experiments import (
   command,
   costs,
+  impossible,
   measure,
   ranking,
   replay,
   results,
-  run,
 )
 from experiments import prompts as reading
-from experiments.build import Method
+from experiments.build import Built, Method
 from experiments.checks import need, rule_names
+from experiments.runner import Runner
 from experiments.settings import Experiment
 from specjax import metrics, theory
 
@@ -80,13 +81,25 @@ class Predictor:
     x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
     x.results = x.results or f'{results.default_folder(x)}-predict'
     self.x = x
-    self.runner = run.Runner(x, replay.refuse_features)
-    self.built, self.folder = self.runner.built, self.runner.folder
+    self.runner = Runner(x, replay.refuse_features)
+    self.folder = self.runner.folder
     self.groups = [
       (domain, t) for domain in self.runner.prompts for t in x.temperatures
     ]
-    self.methods = {(m.drafter, m.gamma): m for m in self.built.methods}
     self.drafters = tuple(dict.fromkeys(m.drafter for m in self.built.methods))
+
+  @property
+  def built(self) -> Built:
+    """What runs: in other layouts once these were measured."""
+    return self.runner.built
+
+  @property
+  def methods(self) -> dict[tuple[str, int], Method]:
+    return {(m.drafter, m.gamma): m for m in self.built.methods}
+
+  def layouts(self, method: Method) -> dict:
+    """Fields of rows with times: the layouts that were timed."""
+    return {'baseline': self.built.baseline.fields(), **method.layouts()}
 
   def rows(self, part: str, **cell) -> list[dict]:
     cell = {'part': part, **cell}
@@ -95,22 +108,21 @@ class Predictor:
     ]
 
   def add(self, part: str, method: Method, **row) -> None:
-    self.folder.add(
-      results.plain(
-        {
-          'part': part,
-          **dict.fromkeys(results.KEY),
-          'config': self.x.name,
-          'target': self.built.target,
-          'draft': method.draft,
-          'drafter': method.drafter,
-          'verifier': method.verifier,
-          **row,
-          'seed': self.x.seed,
-          **self.runner.conditions,
-        }
-      )
+    found = results.plain(
+      {
+        'part': part,
+        **dict.fromkeys(results.KEY),
+        'config': self.x.name,
+        'target': self.built.target,
+        'draft': method.draft,
+        'drafter': method.drafter,
+        'verifier': method.verifier,
+        **row,
+        'seed': self.x.seed,
+        **self.runner.conditions,
+      }
     )
+    self.folder.add(found | {'impossible': impossible.find(found)})
 
   def where(self, domain: str, temperature: float) -> dict:
     """What rows say of the prompts of one cell."""
@@ -193,19 +205,20 @@ class Predictor:
   def price(self) -> None:
     """Part 2: what a step of every method costs, one drafter at a time."""
     missing = [
-      m
-      for m in self.built.methods
-      if not self.rows('cost', drafter=m.drafter, gamma=m.gamma)
+      cell
+      for cell in self.methods
+      if not self.rows('cost', drafter=cell[0], gamma=cell[1])
     ]
     if not missing:
       return
     jobs = self.runner.units(self.groups[0][0], 0.0)
     turns = 3 if self.x.quick else 7
-    names = dict.fromkeys(m.drafter for m in missing)
+    names = dict.fromkeys(name for name, _ in missing)
     with tqdm(total=turns * len(names), file=sys.stderr) as bar:
+      self.runner.settle(bar)
       self.warm_up([(self.base, jobs[0])], bar)
       for name in names:
-        methods = [m for m in missing if m.drafter == name]
+        methods = [self.methods[cell] for cell in missing if cell[0] == name]
         timed = {
           m: (self.way(m), costs.replay(m.spec, m.params, jobs[0]))
           for m in methods
@@ -232,9 +245,10 @@ class Predictor:
             v=found.v,
             c=found.c,
             seconds_per_step=found.seconds(),
+            **self.layouts(m),
           )
 
-  def plan(self) -> dict[tuple[str, float], list[Method]]:
+  def plan(self) -> dict[tuple[str, float], list[tuple[str, int]]]:
     """What is checked in every cell: each candidate's best length there.
 
     And, of all domains together, the best candidate with its best length.
@@ -243,33 +257,36 @@ class Predictor:
     chosen = {}
     for domain, temperature in self.groups:
       pairs = [(d, board.best(d, [domain], temperature)) for d in self.drafters]
-      winner = board.winner(temperature)
-      pairs.append((winner.drafter, winner.gamma))
-      chosen[domain, temperature] = [
-        self.methods[pair] for pair in dict.fromkeys(pairs)
-      ]
+      if winner := board.winner(temperature):
+        pairs.append((winner.drafter, winner.gamma))
+      chosen[domain, temperature] = [*dict.fromkeys(pairs)]
     return chosen
 
   def compare(self) -> None:
     """Part 3: the loop itself, beside what was predicted."""
-    plan = {
+    missing = {
       where: [
-        m
-        for m in methods
+        pair
+        for pair in pairs
         if not self.rows(
           'check',
-          drafter=m.drafter,
-          gamma=m.gamma,
+          drafter=pair[0],
+          gamma=pair[1],
           domain=where[0],
           temperature=where[1],
         )
       ]
-      for where, methods in self.plan().items()
+      for where, pairs in self.plan().items()
     }
-    plan = {where: methods for where, methods in plan.items() if methods}
-    if not plan:
+    missing = {where: pairs for where, pairs in missing.items() if pairs}
+    if not missing:
       return
-    with tqdm(total=len(plan), file=sys.stderr) as bar:
+    with tqdm(total=len(missing), file=sys.stderr) as bar:
+      self.runner.settle(bar)
+      plan = {
+        where: [self.methods[pair] for pair in pairs]
+        for where, pairs in missing.items()
+      }
       every = [m for methods in plan.values() for m in methods]
       job = self.runner.units(*self.groups[0])[0]
       ways = [self.base, *map(self.way, dict.fromkeys(every))]
@@ -296,6 +313,7 @@ class Predictor:
     (cost,) = self.rows('cost', drafter=name, gamma=gamma)
     found = ranking.compare(seen, cost, base, runs)
     where = self.where(domain, temperature)
+    found |= self.layouts(method)
     self.add('check', method, **where, gamma=gamma, **found)
 
   def run(self) -> None:
@@ -317,7 +335,11 @@ def main(x: Experiment) -> None:
   text = board.summary()
   folder.write('summary.md', text)
   print(text)
-  print(json.dumps({'results': str(folder.path), **board.headline()}))
+  warned = impossible.warn(folder.rows)
+  last = {'impossible': len(impossible.of(folder.rows)), **board.headline()}
+  print(json.dumps({'results': str(folder.path), **last}))
+  if warned:
+    sys.exit(1)
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import costs, intervals, prompts, results
+from experiments import costs, intervals, prompts, result_tables, results
 from experiments.measure import Run
 from specjax import metrics
 
@@ -120,6 +120,7 @@ class Board:
   """What is predicted of every candidate, from rows of all three parts."""
 
   def __init__(self, rows: list[dict]):
+    self.doubts = result_tables.doubts(rows)
     self.costs = {
       (r['drafter'], r['gamma']): r for r in rows if r['part'] == 'cost'
     }
@@ -129,6 +130,9 @@ class Board:
       if r['part'] == 'replay'
     }
     self.checks = [r for r in rows if r['part'] == 'check']
+    self.impossible = {
+      (r['drafter'], r['gamma']) for r in rows if r.get('impossible')
+    }
     self.drafters = list(dict.fromkeys(d for d, *_ in self.seen))
     self.domains = list(dict.fromkeys(d for _, d, _ in self.seen))
     self.temperatures = list(dict.fromkeys(t for *_, t in self.seen))
@@ -145,21 +149,27 @@ class Board:
       tokens / calls, cost['c'], cost['v'], gamma
     )
 
+  def possible(self, drafter: str) -> list[int]:
+    """Lengths whose numbers can be true; see `impossible`."""
+    pairs = [p for p in self.costs if p not in self.impossible]
+    return [g for d, g in pairs if d == drafter]
+
   def best(self, drafter: str, domains, temperature) -> int:
     """The length of a candidate's largest speed-up."""
-    gammas = [g for d, g in self.costs if d == drafter]
+    gammas = self.possible(drafter)
+    gammas = gammas or [g for d, g in self.costs if d == drafter]
     return max(
       gammas, key=lambda g: self.speed(drafter, g, domains, temperature)
     )
 
-  def winner(self, temperature: float) -> Choice:
-    """The best candidate of all domains together."""
+  def winner(self, temperature: float) -> Choice | None:
+    """The best candidate of all domains together; None without any."""
     choices = []
-    for drafter in self.drafters:
+    for drafter in filter(self.possible, self.drafters):
       gamma = self.best(drafter, self.domains, temperature)
       speed = self.speed(drafter, gamma, self.domains, temperature)
       choices.append(Choice(drafter, gamma, speed))
-    return max(choices, key=lambda choice: choice.speed)
+    return max(choices, key=lambda choice: choice.speed, default=None)
 
   def cell(self, domain: str, temperature: float) -> list[dict]:
     """The checks of one cell, the largest predicted speed-up first."""
@@ -188,6 +198,8 @@ class Board:
     """One sentence for one temperature."""
     choice = self.winner(temperature)
     said = f'At temperature {temperature:g} '
+    if choice is None:
+      return f'{said}nothing is recommended: no candidate can be believed.'
     if choice.speed <= 1:
       return (
         f'{said}do not speculate: the best, {choice.drafter} with gamma '
@@ -209,11 +221,14 @@ class Board:
         'unit_tokens',
       )
     )
-    found = metrics.speedup(*map(list, columns))
+    measured = 'not measured'
+    if checks:
+      found = metrics.speedup(*map(list, columns))
+      measured = f'measured {found.value:.2f}'
     return (
       f'{said}use {choice.drafter} and draft {choice.gamma}: predicted '
       f'{choice.speed:.2f} times plain decoding over {len(self.domains)} '
-      f'domain{"s" * (len(self.domains) > 1)}, measured {found.value:.2f}.'
+      f'domain{"s" * (len(self.domains) > 1)}, {measured}.'
     )
 
   def recommendation(self) -> str:
@@ -252,7 +267,7 @@ class Board:
 
   def summary(self) -> str:
     """All tables, the verdict and the recommendation, as markdown."""
-    parts = []
+    parts = [f'{sentence}\n' for sentence in self.doubts]
     for domain, temperature in itertools.product(
       self.domains, self.temperatures
     ):
@@ -268,13 +283,21 @@ class Board:
     return '\n'.join([*parts, f'{self.verdict()}\n', self.recommendation()])
 
   def headline(self) -> dict:
-    """The best candidate of the first cell: code, at the first temperature."""
+    """The best candidate of the first cell: code, at the first temperature.
+
+    Of those whose numbers can be true; its fields are null without any.
+    """
     domain = 'code' if 'code' in self.domains else self.domains[0]
     least = min(self.temperatures)
-    row = self.cell(domain, least)[0]
+    cells = [
+      r
+      for r in self.cell(domain, least)
+      if (r['drafter'], r['gamma']) not in self.impossible
+    ]
+    row = cells[0] if cells else {}
     names = ('drafter', 'gamma', 'domain', 'temperature', 'alpha', 'alpha_ci')
     names += ('predicted_tau', 'tau', 'predicted_speedup', 'speedup')
     return {
-      **{name: row[name] for name in names},
+      **{name: row.get(name) for name in names},
       'recommendation': self.recommendation(),
     }

@@ -212,9 +212,33 @@ def best(rows: list[dict]) -> dict | None:
   return max(sound, key=lambda r: r['speedup'], default=None)
 
 
+def old_baseline(rows: list[dict]) -> list[str]:
+  """A sentence on times of programs that did not look for the fastest."""
+  timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
+  if all(r.get('baseline') for r in timed):
+    return []
+  return [
+    'Measured over plain decoding with weights in blocks, which is not the '
+    'fastest everywhere.'
+  ]
+
+
+def doubts(rows: list[dict]) -> list[str]:
+  """Sentences on what a reader of times must know of them."""
+  said = old_baseline(rows)
+  impossible = sum(bool(r.get('impossible')) for r in rows)
+  if impossible:
+    said.append(
+      f'Numbers that cannot be true: see `impossible` in {impossible} of '
+      f'{len(rows)} rows. The best is one of the others.'
+    )
+  return said
+
+
 def _text(rows: list[dict], shown: list[Group]) -> str:
   where = words.paragraph(f'{words.conditions(rows)}.')
   parts = [headline.headline(rows).markdown()]
+  parts += [f'{sentence}\n' for sentence in old_baseline(rows)]
   for group in shown:
     parts.append(f'## {group.name}\n\n{where}\n')
     parts += [one.markdown() for one in group.tables]

@@ -22,7 +22,7 @@ class Facts:
     tau: tokens per target call.
     c: drafting a token, in plain steps.
     v: scoring, judging and committing gamma + 1 tokens, in plain steps.
-    speedup: measured, with its 95% interval.
+    speedup: measured, with its 95% interval if it has one.
     overhead: what a speculative step spends on neither drafting nor scoring,
       in plain steps.
     plain_overhead: the same of a plain step.
@@ -33,7 +33,7 @@ class Facts:
   tau: dict[int, float]
   c: dict[int, float]
   v: dict[int, float]
-  speedup: dict[int, tuple[float, float, float]]
+  speedup: dict[int, tuple[float, list[float] | None]]
   overhead: float
   plain_overhead: float
 
@@ -133,9 +133,9 @@ def decide(facts: Facts) -> Verdict:
   gain, gamma, after = found[remedy]
   # A change of gamma is judged from the one asked for, others from the best.
   at = facts.gamma if remedy == 'gamma' else here
-  value, low, high = facts.speedup[at]
+  value, ends = facts.speedup[at]
   state = f'{_number(value)} times as fast as plain decoding'
-  if low <= 1 <= high:
+  if ends and ends[0] <= 1 <= ends[1]:
     state = f'about as fast as plain decoding ({_number(value)} times)'
   if remedy == 'gamma':
     kind = 'long' if facts.gamma > here else 'short'

@@ -1,13 +1,15 @@
 """Explaining a tiny pair: rows, phases, resume; costs; programs kept."""
 
+import dataclasses
 import json
+import types
 
 import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import build, costs, explain, measure, results
+from experiments import build, costs, explain, explanation, measure, results
 from experiments.errors import UserError
 from specjax import generate, sampling, verify
 from specjax.drafters import ngram, plain
@@ -52,18 +54,23 @@ ROW = {
 def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
   """Two draft lengths, and phases of the better one."""
   folder = results.Folder(tmp_path / 'a', {})
-  for gamma, value in ((2, 1.34), (1, 1.2)):
-    cell = {'gamma': gamma, 'predicted_speedup': value, 'speedup': value}
-    folder.add(ROW | cell)
+  for gamma, value, measured in ((2, 1.34, 1.3), (1, 1.2, 1.36)):
+    cell = {'gamma': gamma, 'predicted_speedup': value, 'speedup': measured}
+    folder.add(ROW | cell | {'tau': value * (1.1 + 0.1 * gamma)})
   times = [2e-3], [1e-3], [6e-4], [5e-4], [1e-4]
   loops = dict(zip(explain.LOOPS, times, strict=True)) | {'plain': [2e-3]}
   phases = {'plain': loops, 'speculative': loops}
   folder.add({'gamma': 2, 'loops': phases})
   last = explain.report(folder)
-  assert last['best_gamma'] == 2
-  assert last['ratio_ci'] == [0.9, 1.1]
-  assert last['speedup'] == last['predicted_speedup'] == 1.34
+  # That of the prediction, whatever came out first: in the text, in the
+  # verdict and in the last line.
   text = (folder.path / 'summary.md').read_text()
+  assert last['best_gamma'] == 2
+  assert 'Best gamma: 2, the largest predicted speed-up.' in text
+  assert last['verdict'].startswith('At gamma 2 ')
+  assert last['ratio_ci'] == [0.9, 1.1]
+  assert (last['speedup'], last['predicted_speedup']) == (1.3, 1.34)
+  assert len(json.dumps(last)) < 1000
   assert last['verdict'] in text
   assert capsys.readouterr().out.strip() == text.strip()
   lines = {
@@ -82,10 +89,35 @@ def test_two_prompts_have_no_interval_whatever_is_stored():
   """Rows of older programs store one without width."""
   row = ROW | {'gamma': 2, 'prompts': 2, 'predicted_speedup': 3.56}
   row |= {'speedup': 3.56, 'speedup_ci': [3.56, 3.56]}
-  text = explain.summary([row])
+  text = explanation.summary([row])
   assert '| 3.56 ' in text
   assert '3.56 at 2.' in text
   assert '[' not in text
+
+
+def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
+  """The best gamma is another one; without any there is no verdict."""
+  folder = results.Folder(tmp_path / 'a', {})
+  cell = {'predicted_speedup': 1.34, 'speedup': 1.3}
+  bad = ROW | cell | {'gamma': 2, 'impossible': ['v is 0.46']}
+  folder.add(bad)
+  last = explain.report(folder)
+  assert last['impossible'] == 1
+  assert last['best_gamma'] is last['verdict'] is None
+  good = ROW | {'gamma': 1, 'predicted_speedup': 1.2, 'speedup': 1.1}
+  assert explanation.possible([bad, good]) == [good]
+
+  runner = types.SimpleNamespace(folder=folder, run=lambda: None)
+  monkeypatch.setattr(explain, 'Explainer', lambda x, asked: runner)
+  monkeypatch.setattr(explain, 'narrow', lambda x: 2)
+  capsys.readouterr()
+  with pytest.raises(SystemExit) as error:
+    explain.main(types.SimpleNamespace(quick=False, timed=True))
+  assert error.value.code == 1
+  out, said = capsys.readouterr()
+  assert json.loads(out.splitlines()[-1]) == last
+  assert 'warning: domain code, temperature 0.0, drafter ngram' in said
+  assert 'gamma 2: v is 0.46' in said
 
 
 @pytest.fixture(scope='module')
@@ -153,14 +185,14 @@ def test_one_drafter_and_gammas_around_its_own(folder):
 
 
 def test_blocks_are_chosen_for_each_method(folder):
-  """12 rows are few, 13 are many; plain decoding always has few here."""
+  """12 rows are few, 13 are many; plain decoding and a draft have few here."""
   x = tiny.experiment(folder, drafters=('draft',), gammas=(11, 12))
   built = build.build(x)
   assert built.plain.target.config.blocked
   few, many = built.methods
   assert few.spec.target.config.blocked
   assert not many.spec.target.config.blocked
-  assert few.params.drafter is not many.params.drafter
+  assert few.params.drafter is many.params.drafter
   both = build.build(tiny.experiment(folder, gammas=(1, 2)))
   first, second = (m for m in both.methods if m.drafter == 'draft')
   assert first.params.drafter is second.params.drafter
@@ -179,7 +211,10 @@ def job():
 
 
 def test_a_replay_takes_the_steps_it_stands_for(job):
-  """And nothing may be compiled while time is taken."""
+  """And nothing may be compiled while time is taken.
+
+  Its keys are those of the prompts that the job names.
+  """
   target = models.tiny(11, 2)
   weights = models.weights(target, 0)
   base = measure.Way(
@@ -188,6 +223,10 @@ def test_a_replay_takes_the_steps_it_stands_for(job):
   with pytest.raises(RuntimeError, match='compiled inside the timed'):
     measure.decode(base.spec, base.params, job)
   run = measure.decode(base.spec, base.params, job)
+  third = dataclasses.replace(job, indices=np.array([2, 5]))
+  state = measure.start(base.spec, base.params, third)
+  keys = state.key, generate.row_keys(0, [2, 5])
+  np.testing.assert_array_equal(*map(jax.random.key_data, keys))
   text = costs.known_text(job, run, target.config)
   spec = Spec(target, ngram.make(3), verify.token)
   replayed = costs.replay(spec, base.params, job)

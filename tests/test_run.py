@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from experiments import measure, results, run
+from experiments.settings import Prompts
 from specjax import generate
 from tests import tiny
 
+THREE = Prompts(domains=('code',), count=3, length=16)
 ROOT = pathlib.Path(__file__).parent.parent
 CONFIG = """
 import pathlib
@@ -147,6 +149,35 @@ def test_greedy_rows_are_plain_decoding(rows):
     assert row['identical_to_plain'] + len(verdicts) == row['prompts']
 
 
+def test_rows_say_which_layouts_were_timed(rows):
+  """And the baseline is the fastest of those there are."""
+  both = {'whole', 'blocked'}
+  for row in rows:
+    drafting = [row['drafting']] if row['drafter'] == 'draft' else []
+    for choice in (row['baseline'], row['verification'], *drafting):
+      seconds = choice['seconds_per_step']
+      assert seconds.keys() == both
+      assert choice['layout'] == min(seconds, key=seconds.get)
+    assert isinstance(row['impossible'], list)
+  assert len({json.dumps(row['baseline']) for row in rows}) == 1
+
+
+def test_the_last_batch_is_filled_up_with_nothing(folder, tmp_path):
+  x = tiny.experiment(
+    folder, prompts=THREE, batch=2, results=str(tmp_path / 'a')
+  )
+  runner = run.Runner(x)
+  first, last = runner.units('code', 1.0)
+  texts = runner.prompts['code']
+  assert first.prompts == texts[:2]
+  assert (first.indices.tolist(), first.new_tokens) == ([0, 1], 12)
+  # The row beyond the last is there, and ends before its first step.
+  assert last.prompts == [texts[2]] * 2
+  assert last.indices.tolist() == [2, 2]
+  assert last.new_tokens.tolist() == [12, 0]
+  assert (first.live, last.live) == (2, 1)
+
+
 def test_one_program_whatever_the_temperature(rows):
   assert {r['compilations'] for r in rows} == {1}
 
@@ -161,8 +192,9 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
   runner = run.Runner(x)
   kept = dict.fromkeys(results.KEY) | {'kept': True}
   runner.folder.add(kept)
-  weights = runner.built.methods[0].params.target
-  weights['norm']['scale'] = np.full_like(weights['norm']['scale'], np.nan)
+  for form in runner.built.loaded.forms.values():
+    norm = form.params['norm']
+    norm['scale'] = np.full_like(norm['scale'], np.nan)
   with pytest.raises(measure.NotFinite, match='code at temperature 0'):
     runner.run()
   again = results.Folder(tmp_path / 'a', results.settings_of(x))
@@ -186,6 +218,7 @@ def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
   x = tiny.experiment(
     folder,
     drafters=('ngram',),
+    prompts=THREE,
     results=str(tmp_path / 'a'),
     timed=False,
     batch=2,
@@ -196,9 +229,14 @@ def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
   assert len(runner.folder.rows) == len(alone) == 2
   for row in runner.folder.rows:
     other = alone[row['temperature']]
-    for name in ('unit_tokens', 'unit_target_calls', 'histogram', 'drafted'):
-      assert row[name] == other[name]
-    assert row['unit_overlap'] == pytest.approx(other['unit_overlap'], abs=1e-3)
+    # The third is alone in its batch, and counts like the others.
+    assert row['prompts'] == len(row['unit_prefixes']) == 3
+    assert row['tokens'] == sum(row['unit_prefixes']) == 3 * 12
+    assert row['baseline'] is None
+    for name in ('unit_tokens', 'unit_target_calls', 'unit_histogram'):
+      assert row[name][:2] == other[name]
+    found = row['unit_overlap'][:2]
+    assert found == pytest.approx(other['unit_overlap'], abs=1e-3)
     assert row['speedup'] is None
     assert row['c'] is None
     # The log and the counts are two accounts of the same steps.
