@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import devices, prompts, vocabulary, weights
+from experiments import devices, loading, prompts, vocabulary, weights
 from experiments.checks import (
   candidates,
   check,
@@ -26,7 +25,6 @@ from experiments.checks import (
   values,
 )
 from experiments.checks import rules as rules_of
-from experiments.loading import load
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
@@ -35,7 +33,7 @@ from specjax.drafters import cascade, lm, plain, quantized
 from specjax.models import checkpoints, linear, transformer
 from specjax.models.checkpoints import CheckpointError, Description
 from specjax.models.transformer import Model
-from specjax.types import Drafter, Params, Rule, Spec
+from specjax.types import Drafter, Params, Rule, Spec, Target
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,23 +202,13 @@ def read_prompts(
   return found
 
 
-def _once(params, loaded: list):
-  """Equal weights that are there already, otherwise these, which then are."""
-  leaves, shape = jax.tree.flatten(params)
-  for other in loaded:
-    others, its_shape = jax.tree.flatten(other)
-    if shape == its_shape and all(map(jnp.array_equal, leaves, others)):
-      return other
-  loaded.append(params)
-  return params
-
-
 def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
   """Refuses rules that cannot take a drafter's kind of draft."""
   for name, candidate in chosen.items():
     gammas = x.gammas or (candidate.gamma,)
     for gamma, rule in itertools.product(gammas, rules[name]):
-      reason = rules[name][rule].refuses(drafts[name, gamma][0])
+      drafter = loading.make(candidate, drafts[name], gamma)
+      reason = rules[name][rule].refuses(drafter)
       need(
         not reason,
         f'verifiers: {rule} does not take the drafter {name!r}: {reason}',
@@ -276,18 +264,21 @@ def build(x: Experiment) -> Built:
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   prompt = max(len(t) for found in texts.values() for t in found.texts)
   longest = prompt + x.max_new_tokens
-  target = checkpoints.describe(x.target.path, max_length=longest).model
+  model = checkpoints.describe(x.target.path, max_length=longest).model
   if layout is not None:
-    target = transformer.place(target, layout)
-  known = {'max_length': longest, 'target_path': x.target.path}
-  drafts = {
-    (name, gamma): load(candidate, target, gamma, known)
-    for name, candidate in chosen.items()
-    for gamma in {1, *(x.gammas or (candidate.gamma,))}
-  }
-  _check_rules(x, rules, chosen, drafts)
+    model = transformer.place(model, layout)
   eos = checkpoints.eos_ids(x.target.path)
-  values(x, Spec(target, plain.make(), verify.token, eos), 1, 1.0)
+  target = Target(
+    model,
+    path=x.target.path,
+    fingerprint=checkpoints.fingerprint(x.target.path),
+    max_length=longest,
+    tokenizer=tokenizer,
+    eos=eos,
+  )
+  drafts = {name: loading.load(c, target) for name, c in chosen.items()}
+  _check_rules(x, rules, chosen, drafts)
+  values(x, Spec(model, plain.make(), verify.token, eos), 1, 1.0)
   many = few = checkpoints.load(
     x.target.path, max_length=longest, layout=layout
   )
@@ -296,15 +287,16 @@ def build(x: Experiment) -> Built:
     few = transformer.block(*many)
   methods = []
   for name, candidate in chosen.items():
-    single, single_params = drafts[name, 1]
-    loaded = [single_params]  # Draft lengths share weights, as a rule.
+    loaded = {many[0]: drafts[name]}
+    single = loading.make(candidate, drafts[name], 1)
     for gamma in x.gammas or (candidate.gamma,):
-      drafter, params = drafts[name, gamma]
-      target, target_params = many
-      if _few_rows(x.batch * (drafter.nodes + 1)):
-        target, target_params = few
-        drafter, params = load(candidate, target, gamma, known)
-      params = _once(params, loaded)
+      drafter = loading.make(candidate, drafts[name], gamma)
+      form = few if _few_rows(x.batch * (drafter.nodes + 1)) else many
+      if form[0] not in loaded:
+        laid_out = dataclasses.replace(target, model=form[0])
+        loaded[form[0]] = loading.load(candidate, laid_out)
+      own = loaded[form[0]]
+      drafter = loading.make(candidate, own, gamma)
       for rule_name, rule in rules[name].items():
         methods.append(
           Method(
@@ -312,12 +304,12 @@ def build(x: Experiment) -> Built:
             draft=draft_name(candidate),
             verifier=rule_name.removeprefix('specjax.verify.'),
             gamma=gamma,
-            spec=Spec(target, drafter, rule, eos),
-            params=Params(target_params, params),
+            spec=Spec(form[0], drafter, rule, eos),
+            params=Params(form[1], own.params),
             single=Spec(many[0], single, verify.observe, eos),
-            single_params=Params(many[1], single_params),
+            single_params=Params(many[1], drafts[name].params),
             chance=_chance(rule, single),
-            brings=weights.describe(candidate, params),
+            brings=weights.describe(candidate, own.params),
           )
         )
   return Built(

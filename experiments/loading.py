@@ -5,51 +5,69 @@ from typing import Any
 
 from experiments.checks import resolve, resolve_policy
 from experiments.settings import Candidate
-from specjax.models import checkpoints
+from specjax.types import LoadedDrafter, Target
 
 
-def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
-  """A drafter and its parameters.
+def _drafts(candidate: Candidate):
+  """What drafts for the model of another candidate, given that model."""
+
+  def inner(target: Target):
+    loaded = load(candidate, target)
+    return loaded.make(candidate.gamma), loaded.params
+
+  return inner
+
+
+def _option(name: str, value: Any) -> Any:
+  """An option of a configuration, as a loader takes it."""
+  if isinstance(value, Candidate):
+    return _drafts(value)
+  if name == 'policy' and isinstance(value, str):
+    return resolve_policy(value)
+  return value
+
+
+def load(candidate: Candidate, target: Target) -> LoadedDrafter:
+  """A candidate's drafter with its weights, for every draft length.
 
   Args:
     candidate: what to load.
-    target: the target model.
-    depth: K.
-    known: what functions are told that have such parameters: `max_length`, the
-      longest text of the run, and `target_path`, where the target is. Those
-      with a `fingerprint` are told that of the target.
+    target: what it drafts for.
 
   Raises:
-    ValueError: it cannot be made; names the function.
+    ValueError: it cannot be loaded; names the function.
   """
-  make = resolve('candidates', candidate.load)
-
-  def drafts(inner: Candidate):
-    """What drafts for a model of this candidate, given that model."""
-    below = known | {'target_path': candidate.path}
-    return lambda model: load(inner, model, inner.gamma, below)
-
-  options = {
-    name: drafts(value) if isinstance(value, Candidate) else value
-    for name, value in candidate.options.items()
-  }
-  if isinstance(options.get('policy'), str):
-    options['policy'] = resolve_policy(options['policy'])
-  wanted = inspect.signature(make).parameters
-  told = {name: value for name, value in known.items() if name in wanted}
-  if 'fingerprint' in wanted:
-    told['fingerprint'] = checkpoints.fingerprint(known['target_path'])
-  options = told | options
+  read = resolve('candidates', candidate.load)
+  options = {n: _option(n, v) for n, v in candidate.options.items()}
   try:
-    arguments = inspect.signature(make).bind(
-      target, depth, path=candidate.path, **options
-    )
+    inspect.signature(read).bind(target, candidate.path, **options)
   except TypeError as error:
     raise ValueError(f'candidates: {candidate.load}: {error}') from error
   try:
-    drafter, params = make(*arguments.args, **arguments.kwargs)
+    loaded = read(target, candidate.path, **options)
   except ValueError as error:
     raise ValueError(f'candidates: {candidate.load}: {error}') from error
-  if target.layout is not None:
-    params = target.layout.put_whole(params)  # Where it is not there yet.
-  return drafter, params
+  if not isinstance(loaded, LoadedDrafter):
+    raise ValueError(
+      f'candidates: {candidate.load} returns a {type(loaded).__name__}: a '
+      'loader returns a specjax.LoadedDrafter'
+    )
+  layout = target.model.layout
+  if layout is None:
+    return loaded
+  # Weights that are not on the mesh yet.
+  return LoadedDrafter(
+    loaded.model, loaded.make, layout.put_whole(loaded.params)
+  )
+
+
+def make(candidate: Candidate, loaded: LoadedDrafter, gamma: int):
+  """The drafter of a draft length.
+
+  Raises:
+    ValueError: there is none; names the function.
+  """
+  try:
+    return loaded.make(gamma)
+  except ValueError as error:
+    raise ValueError(f'candidates: {candidate.load}: {error}') from error
