@@ -10,7 +10,14 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import devices, layouts, own_drafters, prompts, vocabulary
+from experiments import (
+  devices,
+  layouts,
+  loading,
+  own_drafters,
+  prompts,
+  vocabulary,
+)
 from experiments.checks import (
   candidates,
   check,
@@ -23,15 +30,15 @@ from experiments.checks import (
 )
 from experiments.checks import rules as rules_of
 from experiments.errors import UserError, blame
-from experiments.loading import load
 from experiments.methods import Built as Built
-from experiments.methods import Loaded, assemble, has_encoder, share
+from experiments.methods import Loaded, assemble, has_encoder
 from experiments.methods import Method as Method
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax.drafters import cascade, lm, quantized
 from specjax.models import checkpoints, transformer
 from specjax.models.checkpoints import CheckpointError, Description
+from specjax.types import Target
 
 
 def describe(field: str, path: str, quantized: bool = False) -> Description:
@@ -211,34 +218,31 @@ def build(x: Experiment) -> Built:
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   prompt = max(len(t) for found in texts.values() for t in found.texts)
   longest = prompt + x.max_new_tokens
-  target = checkpoints.describe(x.target.path, max_length=longest).model
+  model = checkpoints.describe(x.target.path, max_length=longest).model
   if mesh is not None:
-    target = transformer.place(target, mesh)
-  known = {'max_length': longest, 'target_path': x.target.path}
-  drafts: dict = {}
-  for name, candidate in chosen.items():
-    kept: list = []  # Draft lengths share weights, as a rule.
-    for gamma in sorted({1, *(x.gammas or (candidate.gamma,))}):
-      drafter, params = load(candidate, target, gamma, known)
-      drafts[name, gamma] = drafter, share(params, kept)
-  _check_rules(x, rules, chosen, drafts)
+    model = transformer.place(model, mesh)
+  target = Target(
+    model,
+    path=x.target.path,
+    fingerprint=checkpoints.fingerprint(x.target.path),
+    max_length=longest,
+    tokenizer=tokenizer,
+    eos=checkpoints.eos_ids(x.target.path),
+  )
+  drafts = {name: loading.load(c, target) for name, c in chosen.items()}
+  made = {
+    (name, gamma): (loading.make(c, drafts[name], gamma), drafts[name].params)
+    for name, c in chosen.items()
+    for gamma in sorted({1, *(x.gammas or (c.gamma,))})
+  }
+  _check_rules(x, rules, chosen, made)
   # On a mesh they are seen where the loop is traced.
-  own = own_drafters.choose(chosen, drafts) if mesh is None else {}
+  own = own_drafters.choose(chosen, made) if mesh is None else {}
   text = next(iter(texts.values())).texts[0]
-  begun = 1 if has_encoder(target) else prompt
-  own_drafters.check_shapes(target, own, text, begun + x.max_new_tokens)
-  eos = checkpoints.eos_ids(x.target.path)
+  begun = 1 if has_encoder(model) else prompt
+  own_drafters.check_shapes(model, own, text, begun + x.max_new_tokens)
   whole = checkpoints.load(x.target.path, max_length=longest, layout=mesh)
   own_drafters.check_numbers(whole, own, text)
-  loaded = Loaded(
-    x,
-    tokenizer,
-    texts,
-    chosen,
-    rules,
-    drafts,
-    layouts.forms(*whole, x.batch),
-    eos,
-    known,
-  )
+  forms = layouts.forms(*whole, x.batch)
+  loaded = Loaded(x, target, texts, chosen, rules, drafts, forms)
   return assemble(loaded, layouts.Guess())

@@ -1,89 +1,81 @@
 """From a candidate of a configuration to a drafter."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from experiments.checks import resolve_function, resolve_policy
 from experiments.errors import UserError, blame, need
-from experiments.layouts import Form
 from experiments.settings import Candidate
-from specjax.drafters import cascade, lm, quantized
-from specjax.models import checkpoints, quantize
-from specjax.models.transformer import Model
-from specjax.types import Drafter
+from specjax.types import Drafter, LoadedDrafter, Target
 
 
-def load(candidate: Candidate, target, depth: int, known: dict[str, Any]):
-  """A drafter and its parameters.
+def _drafts(candidate: Candidate) -> Callable[[Target], tuple[Drafter, Any]]:
+  """What drafts for the model of another candidate, given that model."""
+
+  def inner(target: Target):
+    loaded = load(candidate, target)
+    return make(candidate, loaded, candidate.gamma), loaded.params
+
+  return inner
+
+
+def _option(name: str, value: Any) -> Any:
+  """An option of a configuration, as a loader takes it."""
+  if isinstance(value, Candidate):
+    return _drafts(value)
+  if name == 'policy' and isinstance(value, str):
+    return resolve_policy(value)
+  return value
+
+
+def load(candidate: Candidate, target: Target) -> LoadedDrafter:
+  """A candidate's drafter with its weights, for every draft length.
 
   Args:
     candidate: what to load.
-    target: the target model.
-    depth: K.
-    known: what functions are told that have such parameters: `max_length`, the
-      longest text of the run, and `target_path`, where the target is. Those
-      with a `fingerprint` are told that of the target.
+    target: what it drafts for.
 
   Raises:
-    UserError: it cannot be made; names the function.
+    UserError: it cannot be loaded; names the function.
   """
-  make = resolve_function('candidates', candidate.load)
-
-  def drafts(inner: Candidate):
-    """What drafts for a model of this candidate, given that model."""
-    below = known | {'target_path': candidate.path}
-    return lambda model: load(inner, model, inner.gamma, below)
-
-  options = {
-    name: drafts(value) if isinstance(value, Candidate) else value
-    for name, value in candidate.options.items()
-  }
-  if isinstance(options.get('policy'), str):
-    options['policy'] = resolve_policy(options['policy'])
+  read = resolve_function('candidates', candidate.load)
+  options = {n: _option(n, v) for n, v in candidate.options.items()}
   try:
-    wanted = inspect.signature(make).parameters
-  except ValueError as error:  # Some of Python's own have none.
+    inspect.signature(read).bind(target, candidate.path, **options)
+  except ValueError as error:  # Some of Python's own have no signature.
     raise UserError(
       f'candidates: {candidate.load} is no load function ({error}); give one '
       'such as specjax.drafters.ngram.load'
     ) from error
-  told = {name: value for name, value in known.items() if name in wanted}
-  if 'fingerprint' in wanted:
-    told['fingerprint'] = checkpoints.fingerprint(known['target_path'])
-  options = told | options
-  try:
-    arguments = inspect.signature(make).bind(
-      target, depth, path=candidate.path, **options
-    )
   except TypeError as error:
     raise UserError(f'candidates: {candidate.load}: {error}') from error
   with blame(f'candidates: {candidate.load}: '):
-    made = make(*arguments.args, **arguments.kwargs)
-  pair = isinstance(made, tuple) and len(made) == 2
+    loaded = read(target, candidate.path, **options)
   need(
-    pair and isinstance(made[0], Drafter),
-    f'candidates: {candidate.load} must return (Drafter, params), got '
-    f'{type(made[0] if pair else made).__name__}',
+    isinstance(loaded, LoadedDrafter),
+    f'candidates: {candidate.load} must return a specjax.LoadedDrafter, got '
+    f'{type(loaded).__name__}',
   )
-  drafter, params = made
-  if target.layout is not None:
-    params = target.layout.put_whole(params)  # Where it is not there yet.
-  return drafter, params
+  layout = target.model.layout
+  if layout is None:
+    return loaded
+  # Weights that are not on the mesh yet.
+  placed = layout.put_whole(loaded.params)
+  return LoadedDrafter(loaded.model, loaded.make, placed, loaded.draft)
 
 
-def is_model(candidate: Candidate) -> bool:
-  """Whether a candidate drafts with a model of its own."""
-  known = (lm.load, cascade.load, quantized.load)
-  return resolve_function('candidates', candidate.load) in known
+def make(candidate: Candidate, loaded: LoadedDrafter, gamma: int) -> Drafter:
+  """The drafter of a draft length.
 
-
-def read_model(
-  candidate: Candidate, target: Model, known: dict[str, Any]
-) -> Form:
-  """That model alone, as `load` reads it for a target."""
-  longest = known['max_length']
-  if resolve_function('candidates', candidate.load) != quantized.load:
-    return Form(*lm.read(target, candidate.path, longest))
-  path = candidate.path or known['target_path']
-  read = lm.read(target, path, longest, quantized=True)
-  return Form(*quantize.quantize(*read))
+  Raises:
+    UserError: there is none; names the function.
+  """
+  with blame(f'candidates: {candidate.load}: '):
+    drafter = loaded.make(gamma)
+  need(
+    isinstance(drafter, Drafter),
+    f'candidates: {candidate.load}: make({gamma}) must return a '
+    f'specjax.Drafter, got {type(drafter).__name__}',
+  )
+  return drafter

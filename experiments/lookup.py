@@ -8,7 +8,7 @@ A load function for candidates:
 The text is what models are trained on here, so prompts of held-out documents
 are not in it, by the rule that holds them out (`corpus.names`). 2.9 million
 tokens of code are read, tokenised and sorted in six seconds on a core of an
-AMD EPYC, once for all draft lengths.
+AMD EPYC, once for every layout of the target's weights.
 """
 
 import functools
@@ -21,8 +21,7 @@ from specjax.drafters import ngram
 from specjax.drafting import retrieval
 from specjax.drafting.retrieval import Corpus
 from specjax.models import checkpoints
-from specjax.models.transformer import Model
-from specjax.types import Drafter
+from specjax.types import LoadedDrafter, Target
 
 
 def tokens_of(tokenizer, domains: tuple[str, ...]) -> np.ndarray:
@@ -49,19 +48,17 @@ def _build(path: str, domains: tuple[str, ...], vocab_size: int) -> Corpus:
 
 
 def load(
-  target: Model,
-  depth: int,
+  target: Target,
   path: str,
   longest: int = 3,
   candidates: int = 1,
   places: int | None = None,
   domains: tuple[str, ...] = ('code',),
-) -> tuple[Drafter, Corpus]:
+) -> LoadedDrafter:
   """`drafters.ngram` with the embedded corpus as its reference text.
 
   Args:
-    target: the target model.
-    depth: K.
+    target: what is drafted for.
     path: whose tokenizer: the target's own directory.
     longest: see `ngram.make`.
     candidates: likewise.
@@ -71,6 +68,9 @@ def load(
   Raises:
     ValueError: no such domain, or the tokenizer is not the target's.
   """
-  drafter = ngram.make(depth, longest, candidates, places, True)
-  size = target.config.vocab_size
-  return drafter, _build(path, tuple(domains), size)
+  text = _build(path, tuple(domains), target.model.config.vocab_size)
+  return LoadedDrafter(
+    target.model,
+    lambda depth: ngram.make(depth, longest, candidates, places, True),
+    text,
+  )

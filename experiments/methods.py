@@ -10,21 +10,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from experiments import layouts, measure, weights
+from experiments import layouts, loading, measure, weights
 from experiments.checks import draft_name, values
 from experiments.layouts import Choice, Form
-from experiments.loading import is_model, load, read_model
 from experiments.prompts import Chosen
 from experiments.settings import Candidate, Experiment
 from specjax import cache as caches
 from specjax import generate, verify
 from specjax.drafters import plain
 from specjax.models.transformer import Model
-from specjax.types import Drafter, Params, Rule, Spec
+from specjax.types import Drafter, LoadedDrafter, Params, Rule, Spec, Target
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,25 +57,24 @@ class Method:
 class Loaded:
   """What was checked and read, before a layout is chosen.
 
-  `drafts` are drafters with their parameters, by name and K, for the target
-  with whole weights. `forms` are that target in every layout.
+  `drafts` are for the target with whole weights, which has none itself;
+  `forms` are that target in every layout, with weights.
   """
 
   x: Experiment
-  tokenizer: Any
+  target: Target
   prompts: dict[str, Chosen]
   candidates: Mapping[str, Candidate]
   rules: Mapping[str, Mapping[str, Rule]]
-  drafts: Mapping[tuple[str, int], tuple[Drafter, Any]]
+  drafts: Mapping[str, LoadedDrafter]
   forms: Mapping[str, Form]
-  eos: tuple[int, ...]
-  known: dict[str, Any]  # what loading is told, see `loading.load`
 
   def gammas(self, name: str) -> tuple[int, ...]:
     """Draft lengths of a candidate, each depth once: a tree has its own."""
     found: dict[int, int] = {}
     for gamma in self.x.gammas or (self.candidates[name].gamma,):
-      found.setdefault(self.drafts[name, gamma][0].depth, gamma)
+      drafter = loading.make(self.candidates[name], self.drafts[name], gamma)
+      found.setdefault(drafter.depth, gamma)
     return tuple(found.values())
 
 
@@ -145,17 +141,6 @@ def has_encoder(target: Model) -> bool:
   return target.config.encoder is not None
 
 
-def share(params, loaded: list):
-  """Equal weights that are there already, otherwise these, which then are."""
-  leaves, shape = jax.tree.flatten(params)
-  for other in loaded:
-    others, its_shape = jax.tree.flatten(other)
-    if shape == its_shape and all(map(jnp.array_equal, leaves, others)):
-      return other
-  loaded.append(params)
-  return params
-
-
 def _chance(rule: Rule, single: Drafter) -> generate.Parts:
   """Parts that count the chance of a first token under a rule.
 
@@ -174,6 +159,7 @@ class _Layouts:
     self.batch, self.forms = loaded.x.batch, loaded.forms
     self._scoring: dict[int, Choice] = {}
     self._drafting: dict[str, Choice] = {}
+    self._drafts: dict[tuple[str, str], LoadedDrafter] = {}
 
   def scoring(self, drafter: Drafter) -> Choice:
     """Of the target that scores what a drafter proposes."""
@@ -184,14 +170,28 @@ class _Layouts:
       self._scoring[rows] = made
     return self._scoring[rows]
 
+  def draft(self, name: str, layout: str) -> LoadedDrafter:
+    """A drafter for the target in a layout, which its weights take, too."""
+    loaded = self.loaded
+    if layout == layouts.WHOLE:
+      return loaded.drafts[name]
+    if (name, layout) not in self._drafts:
+      target = dataclasses.replace(
+        loaded.target, model=self.forms[layout].model
+      )
+      read = loading.load(loaded.candidates[name], target)
+      self._drafts[name, layout] = read
+    return self._drafts[name, layout]
+
   def drafting(self, name: str) -> Choice | None:
     """Of a draft that is a model of its own, which reads token by token."""
-    candidate, known = self.loaded.candidates[name], self.loaded.known
-    if not is_model(candidate):
+    if self.loaded.drafts[name].draft is None:
       return None
 
     def make(layout: str) -> Form:
-      return read_model(candidate, self.forms[layout].model, known)
+      found = self.draft(name, layout).draft
+      assert found is not None
+      return Form(*found)
 
     if name not in self._drafting:
       names = layouts.names(self.forms, self.batch)
@@ -202,17 +202,14 @@ class _Layouts:
 def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
   """All lengths and rules of a candidate."""
   candidate, whole = loaded.candidates[name], loaded.forms[layouts.WHOLE]
-  single, single_params = loaded.drafts[name, 1]
-  kept = [single_params]  # Draft lengths share weights, as a rule.
+  eos, one = loaded.target.eos, loaded.drafts[name]
+  single = loading.make(candidate, one, 1)
   for gamma in loaded.gammas(name):
-    drafter, params = loaded.drafts[name, gamma]
+    drafter = loading.make(candidate, one, gamma)
     scoring, drafting = chosen.scoring(drafter), chosen.drafting(name)
     # What computes with the target's weights takes them as they are.
-    layout = (drafting or scoring).layout
-    if layout != layouts.WHOLE:
-      model = chosen.forms[layout].model
-      drafter, params = load(candidate, model, gamma, loaded.known)
-    params = share(params, kept)
+    own = chosen.draft(name, (drafting or scoring).layout)
+    drafter = loading.make(candidate, own, gamma)
     model, parameters = chosen.forms[scoring.layout]
     for rule_name, rule in loaded.rules[name].items():
       yield Method(
@@ -220,12 +217,12 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
         draft=draft_name(candidate),
         verifier=rule_name.removeprefix('specjax.verify.'),
         gamma=drafter.depth,
-        spec=Spec(model, drafter, rule, loaded.eos),
-        params=Params(parameters, params),
-        single=Spec(whole.model, single, verify.observe, loaded.eos),
-        single_params=Params(whole.params, single_params),
+        spec=Spec(model, drafter, rule, eos),
+        params=Params(parameters, own.params),
+        single=Spec(whole.model, single, verify.observe, eos),
+        single_params=Params(whole.params, one.params),
         chance=_chance(rule, single),
-        brings=weights.describe(candidate, params),
+        brings=weights.describe(candidate, own.params),
         verification=scoring,
         drafting=drafting,
       )
@@ -236,7 +233,8 @@ def assemble(loaded: Loaded, choose: layouts.Chooser) -> Built:
   chosen = _Layouts(loaded, choose)
   ways = {
     name: measure.Way(
-      Spec(model, plain.make(), verify.token, loaded.eos), Params(params, None)
+      Spec(model, plain.make(), verify.token, loaded.target.eos),
+      Params(params, None),
     )
     for name, (model, params) in chosen.forms.items()
   }
@@ -244,7 +242,7 @@ def assemble(loaded: Loaded, choose: layouts.Chooser) -> Built:
   methods = [m for n in loaded.candidates for m in _methods(loaded, chosen, n)]
   return Built(
     target=os.path.basename(loaded.x.target.path.rstrip('/')),
-    tokenizer=loaded.tokenizer,
+    tokenizer=loaded.target.tokenizer,
     prompts=loaded.prompts,
     plain=ways[baseline.layout].spec,
     plain_params=ways[baseline.layout].params,

@@ -32,8 +32,8 @@ class Candidate:
   """A drafter to compare.
 
   Attributes:
-    load: function `(target, depth, path, **options) -> (Drafter, params)`, by
-      its full name.
+    load: function `(target, path, **options)` that returns a
+      `specjax.LoadedDrafter`, by its full name.
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
     options: further arguments of `load`. One that is a candidate itself

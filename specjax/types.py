@@ -17,6 +17,7 @@ static and hashable. Nothing is both.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -126,6 +127,55 @@ class Drafter(NamedTuple):
   independent: bool = False  # siblings are independent draws of one law
   beyond: int = 0  # slots its memory writes behind those of its draft
   learns: bool = False  # drafts depend on earlier verdicts, not on text alone
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Target:
+  """A target with what belongs to it; all that a loader of drafters is told.
+
+  Attributes:
+    model: the target, a `models.transformer.Model`.
+    params: its weights; None where they are not read yet.
+    path: directory of its checkpoint; empty where there is none.
+    fingerprint: of that checkpoint, see `checkpoints.fingerprint`; empty where
+      it does not matter.
+    max_length: longest sequence of the run, see `checkpoints.load`.
+    tokenizer: of its checkpoint; None where there is none.
+    eos: token ids that end a text.
+  """
+
+  model: Any
+  params: Any = None
+  path: str = ''
+  fingerprint: str = ''
+  max_length: int | None = None
+  tokenizer: Any = None
+  eos: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoadedDrafter:
+  """A drafter with its weights, whose draft length is still open.
+
+  A loader is a function `load(target, path='', **options)` that returns one.
+  It reads weights once, whatever lengths are made of them.
+
+  Attributes:
+    model: the target's model it was loaded for.
+    make: (depth) -> Drafter; asked twice it gives the same one, so that
+      compiled programs are shared.
+    params: its weights; None where it has none.
+    draft: where it drafts with a model of its own, token by token, that model
+      and its weights.
+  """
+
+  model: Any
+  make: Callable[[int], Drafter]
+  params: Any = None
+  draft: tuple[Any, Any] | None = None
+
+  def __post_init__(self):
+    object.__setattr__(self, 'make', functools.cache(self.make))
 
 
 class Rule(NamedTuple):

@@ -322,9 +322,9 @@ ARGUMENTS = (
 
 # Loads of `own_drafters`, and what they break; no weights of the target.
 OWN = (
-  ('nothing', 'must return (Drafter, params), got NoneType'),
-  ('no_drafter', 'must return (Drafter, params), got str'),
-  ('no_depth', 'too many positional arguments'),
+  ('nothing', 'must return a specjax.LoadedDrafter, got NoneType'),
+  ('no_drafter', 'make(1) must return a specjax.Drafter, got str'),
+  ('no_path', 'too many positional arguments'),
   ('no_pair', 'must return (Draft, state), got NoneType'),
   ('no_draft', 'must return (Draft, state), got (NoneType, tuple)'),
   ('few_tokens', 'tokens as integers[1, 1], got int32[1]'),

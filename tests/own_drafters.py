@@ -6,7 +6,7 @@ Each is a load function for a candidate.
 import jax.numpy as jnp
 
 from specjax.drafters import plain
-from specjax.types import Draft, Drafter
+from specjax.types import Draft, Drafter, LoadedDrafter
 
 
 def _load(change=lambda draft: draft, **parts):
@@ -17,8 +17,7 @@ def _load(change=lambda draft: draft, **parts):
     **parts: of the drafter, in place of its own.
   """
 
-  def load(target, depth, path=''):
-    del target, path  # Unused.
+  def make(depth):
     base = plain.make()
 
     def propose(params, state, ctx, key):
@@ -33,7 +32,11 @@ def _load(change=lambda draft: draft, **parts):
       return change(draft), state
 
     made = Drafter(depth, depth, base.init, propose, base.commit)
-    return made._replace(**parts), None
+    return made._replace(**parts)
+
+  def load(target, path=''):
+    del path  # Unused.
+    return LoadedDrafter(target.model, make)
 
   return load
 
@@ -47,16 +50,16 @@ def _with(**fields):
   )
 
 
-def nothing(target, depth, path=''):
-  del target, depth, path  # Unused.
+def nothing(target, path=''):
+  del target, path  # Unused.
 
 
-def no_drafter(target, depth, path=''):
-  del target, depth, path  # Unused.
-  return 'drafter', None
+def no_drafter(target, path=''):
+  del path  # Unused.
+  return LoadedDrafter(target.model, lambda depth: 'drafter')
 
 
-def no_depth(target):
+def no_path(target):
   return target
 
 

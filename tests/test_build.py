@@ -13,6 +13,7 @@ from experiments import build, results, weights
 from experiments.settings import Candidate, Checkpoint, Prompts, SamplingValues
 from specjax.drafters import lm
 from specjax.drafting import policies
+from specjax.types import Target
 from tests import tiny
 
 
@@ -236,7 +237,7 @@ def test_a_policy_by_its_name(folder):
   (method,) = build.build(
     tiny.experiment(folder, candidates={'draft': draft})
   ).methods
-  model, _ = lm.read(method.spec.target, path, 16 + 12)
+  model, _ = lm.read(Target(method.spec.target, max_length=16 + 12), path)
   expected = lm.make(model, 2, policies.confidence(0.4))
   assert method.spec.drafter == expected
   assert method.brings['options'] == {'policy': policy}

@@ -15,7 +15,7 @@ from specjax import exact, generate, sampling, verify
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.drafting import policies
 from specjax.models import table
-from specjax.types import Params, Spec
+from specjax.types import Params, Spec, Target
 from tests import models
 from tests import test_drafter_laws as laws
 
@@ -191,7 +191,10 @@ def test_a_model_accepts_itself_at_every_level(float64):
       lambda: cascade.make(TABLE, TREE, 2, verify.token),
       'it judges chains, and this drafter makes trees',
     ),
-    (lambda: cascade.load(TABLE, 2, '', inner=CHAIN), 'must be a function of'),
+    (
+      lambda: cascade.load(Target(TABLE), '', inner=CHAIN),
+      'must be a function of',
+    ),
   ],
 )
 def test_impossible_cascades_are_refused(make, message):

@@ -14,6 +14,7 @@ from specjax import pair
 from specjax.drafters import lm
 from specjax.models import checkpoints
 from specjax.models.config import Encoder
+from specjax.types import Target
 from tests import models, references
 from tests.test_encoder_decoder import OPTIONS, without_a_layer
 
@@ -162,7 +163,7 @@ def test_a_draft_with_an_encoder_needs_a_target_with_one(folder, capsys):
   found = json.loads(capsys.readouterr().out.splitlines()[-1])
   assert 'is an encoder-decoder' in found['refused'][0]
   with pytest.raises(ValueError, match='draft is an encoder-decoder'):
-    lm.load(models.TARGET, 2, str(folder / 'draft'))
+    lm.load(Target(models.TARGET), str(folder / 'draft'))
 
 
 def test_long_prompts_and_texts_are_told_apart(folder):

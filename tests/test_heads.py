@@ -15,10 +15,11 @@ from specjax.drafters import eagle, early_exit, lm, medusa
 from specjax.drafting import heads, shape
 from specjax.models import reading, transformer
 from specjax.models.eagle import Head, Sizes
-from specjax.types import Context, Params, Spec
+from specjax.types import Context, Params, Spec, Target
 from tests import models
 
 TARGET, DEPTH = models.TARGET, 3
+HOST = Target(TARGET)
 
 
 def read(drafter, params, tokens, length, target=TARGET):
@@ -55,7 +56,7 @@ def test_an_exit_is_the_model_of_its_layers(float64):
   draft = models.double(models.draft_weights())
   rows = texts()
   ours = propose(
-    early_exit.load(TARGET, DEPTH, layers=1)[0], Params(target, None), *rows
+    early_exit.load(HOST, layers=1).make(DEPTH), Params(target, None), *rows
   )
   theirs = propose(lm.make(models.DRAFT, DEPTH), Params(target, draft), *rows)
   np.testing.assert_array_equal(ours.tokens, theirs.tokens)
@@ -63,9 +64,9 @@ def test_an_exit_is_the_model_of_its_layers(float64):
 
 
 def test_an_exit_after_all_layers_is_always_accepted(float64):
-  drafter, params = early_exit.load(TARGET, DEPTH, layers=2)
+  drafter = early_exit.load(HOST, layers=2).make(DEPTH)
   spec = Spec(TARGET, drafter, verify.token)
-  params = Params(models.double(models.target_weights()), params)
+  params = Params(models.double(models.target_weights()), None)
   values = sampling.make(6, models.TEMPERATURES)
   state = models.run(spec, params, models.PROMPTS, values)
   state = generate.generate(params, state, jnp.int32(99), spec=spec)
@@ -222,22 +223,25 @@ LOADS = {'medusa': medusa.load, 'eagle': eagle.load, 'exit': early_exit.load}
 def test_a_head_is_read_as_it_was_saved(folder, name):
   trained = {'medusa': models.MEDUSA, 'eagle': models.EAGLE_3}
   trained = trained.get(name, models.EXIT)
-  drafter, params = LOADS[name](TARGET, 2, folder / name, fingerprint='right')
+  target = Target(TARGET, fingerprint='right')
+  loaded = LOADS[name](target, folder / name)
   ours = models.head_of(trained, 0.1)()
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6),
-    params,
+    loaded.params,
     ours,
   )
+  drafter = loaded.make(2)
   assert (drafter.depth, drafter.nodes) == (2, 2)
+  assert loaded.make(2) == drafter  # Equal drafters share their programs.
 
 
 def test_a_tree_follows_the_measured_accuracies(folder):
-  load = functools.partial(medusa.load, TARGET, path=folder / 'medusa')
+  loaded = medusa.load(HOST, folder / 'medusa', tree=4)
   # Of 0.6, 0.3, 0.6 x 0.4, 0.6 x 0.2, ... the best four.
-  assert load(3, tree=4)[0].nodes == 4
-  assert load(3, tree=4)[0].depth == 2
-  assert load(1, tree=4)[0].nodes == 3
+  assert loaded.make(3).nodes == 4
+  assert loaded.make(3).depth == 2
+  assert loaded.make(1).nodes == 3
 
 
 @pytest.mark.parametrize('name', LOADS)
@@ -256,15 +260,17 @@ def test_heads_that_do_not_fit_are_refused(
 ):
   other = 'exit' if name == 'eagle' else 'eagle'
   path = folder / path.format(name=name, other=other)
+  options = dict(options)
+  target = Target(TARGET, fingerprint=options.pop('fingerprint', ''))
   with pytest.raises(ValueError, match=message):
-    LOADS[name](TARGET, 2, path, **options)
+    LOADS[name](target, path, **options)
 
 
 @pytest.mark.parametrize(
   ('load', 'message'),
   [
-    (lambda: early_exit.load(TARGET, 2, layers=3), 'layer 3 is out of range'),
-    (lambda: early_exit.load(TARGET, 2), 'layer 0 is out of range'),
+    (lambda: early_exit.load(HOST, layers=3), 'layer 3 is out of range'),
+    (lambda: early_exit.load(HOST), 'layer 0 is out of range'),
     (lambda: early_exit.trainable(TARGET, 1, 0), 'rank must be at least 1'),
     (lambda: eagle.trainable(TARGET, taps=(0, 2)), 'layers that do not exist'),
     (lambda: eagle.trainable(TARGET, 2), 'version must be 1 or 3'),
@@ -283,12 +289,12 @@ def test_impossible_heads_are_refused(load, message):
 
 def test_more_depth_than_heads_is_refused(folder):
   with pytest.raises(ValueError, match='depth 4 is deeper than the 3 heads'):
-    medusa.load(TARGET, 4, folder / 'medusa')
+    medusa.load(HOST, folder / 'medusa').make(4)
 
 
 def test_an_exit_knows_its_layer(folder):
   with pytest.raises(ValueError, match='trained for an exit after 1'):
-    early_exit.load(TARGET, 2, folder / 'exit', layers=2)
+    early_exit.load(HOST, folder / 'exit', layers=2)
 
 
 def change(folder, place, **changes):
@@ -301,13 +307,13 @@ def change(folder, place, **changes):
 def test_taps_of_a_deeper_target_are_refused(folder, tmp_path):
   path = change(folder, tmp_path, taps=[0, 5])
   with pytest.raises(ValueError, match='layers that do not exist'):
-    eagle.load(TARGET, 2, path)
+    eagle.load(HOST, path)
 
 
 def test_weights_of_other_sizes_are_refused(folder, tmp_path):
   path = change(folder, tmp_path, mlp_width=24)
   with pytest.raises(ValueError, match='do not fit its config'):
-    eagle.load(TARGET, 2, path)
+    eagle.load(HOST, path)
 
 
 def test_nothing_is_overwritten(folder):
@@ -341,9 +347,11 @@ def test_blocks_change_nothing(name, tmp_path):
   own = jax.tree.map(lambda x: x + 0.1, own)
   heads.save(tmp_path / name, trained.config, own)
   drafts = [
-    propose(drafter, Params(params, head), *texts(4, 128), target)
+    propose(
+      head.make(DEPTH), Params(params, head.params), *texts(4, 128), target
+    )
     for target, params in ((wide, weights), blocked)
-    for drafter, head in (LOADS[name](target, DEPTH, tmp_path / name),)
+    for head in (LOADS[name](Target(target), tmp_path / name),)
   ]
   np.testing.assert_array_equal(drafts[0].tokens, drafts[1].tokens)
   np.testing.assert_allclose(drafts[0].probs, drafts[1].probs, atol=1e-5)

@@ -24,6 +24,8 @@ LAYERS = (
   {'specjax.fitting'},
   {'specjax.generate'},
   {'specjax.continuous'},
+  {'specjax.decoding'},
+  {'specjax.__init__'},
   {
     'specjax.estimates',
     'specjax.metrics',
@@ -45,7 +47,7 @@ SOURCES = sorted(
 
 def layer_of(module: str) -> int | None:
   """Place of a module in the order; None where it is not ours."""
-  if module in ('specjax', 'specjax.__init__'):
+  if module == 'specjax':  # A module of it has a name of its own.
     return 0
   parts = module.split('.')
   names = {'.'.join(parts[: i + 1]) for i in range(len(parts))}

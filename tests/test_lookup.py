@@ -15,6 +15,7 @@ from specjax import pair
 from specjax.drafters import ngram
 from specjax.drafting import retrieval
 from specjax.models import checkpoints
+from specjax.types import Target
 from tests import models
 
 VOCAB = 3
@@ -29,6 +30,8 @@ tokens = st.integers(0, VOCAB - 1)
 texts = st.lists(tokens, min_size=1, max_size=SLOTS)
 corpora = st.lists(tokens, min_size=SIZE, max_size=SIZE)
 few = hypothesis.settings(deadline=None, max_examples=60)
+
+HOST = Target(models.TARGET)
 
 
 def sort_naively(corpus):
@@ -164,16 +167,17 @@ def write(tmp_path, content):
 def test_a_corpus_is_read_from_a_file(tmp_path):
   text = [1, 2, 3, 1, 2, 4]
   path = write(tmp_path, np.array(text, np.uint16))
-  drafter, corpus = ngram.load(models.TARGET, 2, candidates=2, corpus=path)
+  loaded = ngram.load(HOST, candidates=2, corpus=path)
+  drafter = loaded.make(2)
   assert (drafter.depth, drafter.nodes) == (2, 4)
-  assert corpus.tokens.tolist() == text
+  assert loaded.params.tokens.tolist() == text
   # Sorted once, but not for a file that has changed.
-  assert ngram.load(models.TARGET, 3, corpus=path)[1] is corpus
+  assert ngram.load(HOST, corpus=path).params is loaded.params
   np.save(path, text[:2])
-  assert ngram.load(models.TARGET, 2, corpus=path)[1].tokens.tolist() == [1, 2]
-  plain = ngram.load(models.TARGET, 2)
-  assert plain == ngram.load(models.TARGET, 2)
-  assert plain[1] is None
+  assert ngram.load(HOST, corpus=path).params.tokens.tolist() == [1, 2]
+  plain = ngram.load(HOST)
+  assert plain.make(2) == ngram.load(HOST).make(2)
+  assert plain.params is None
 
 
 @pytest.mark.parametrize(
@@ -192,12 +196,12 @@ def test_a_corpus_is_read_from_a_file(tmp_path):
 def test_a_corpus_that_cannot_be_used_is_named(content, message, tmp_path):
   path = write(tmp_path, content)
   with pytest.raises(ValueError, match=message):
-    ngram.load(models.TARGET, 2, corpus=path)
+    ngram.load(HOST, corpus=path)
 
 
 def test_a_missing_corpus_is_named():
   with pytest.raises(ValueError, match=r'nowhere\.npy is no file'):
-    ngram.load(models.TARGET, 2, corpus='nowhere.npy')
+    ngram.load(HOST, corpus='nowhere.npy')
 
 
 @pytest.mark.parametrize(
@@ -228,10 +232,11 @@ def test_the_embedded_corpus_is_looked_up_in_without_what_is_held_out(
   )
   path = pair.path('target')
   tokenizer = checkpoints.load_tokenizer(path)
-  target = checkpoints.describe(path).model
-  drafter, text = lookup.load(target, 2, path, candidates=3)
-  assert drafter.nodes == 6
-  found = tokenizer.decode(text.tokens.tolist()).split('<|endoftext|>')
+  target = Target(checkpoints.describe(path).model)
+  loaded = lookup.load(target, path, candidates=3)
+  assert loaded.make(2).nodes == 6
+  tokens = loaded.params.tokens.tolist()
+  found = tokenizer.decode(tokens).split('<|endoftext|>')
   assert found == ['', 'import ast\n', 'import re\n']
   with pytest.raises(ValueError, match=r'tokens of .* has token .* has 11'):
-    lookup.load(models.TARGET, 2, path)
+    lookup.load(HOST, path)

@@ -30,7 +30,7 @@ def test_the_quick_start_runs(tmp_path, monkeypatch):
   # Rendered as a notebook would: coloured text, figures and the last output.
   assert '<span class="token ' in shown
   assert shown.count('<Figure size') == 4
-  assert 'accepted lengths [[' in shown
+  assert 'accepted lengths [' in shown
 
 
 def test_a_cell_that_fails_is_named(tmp_path):

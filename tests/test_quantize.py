@@ -16,6 +16,7 @@ from experiments.settings import Candidate
 from specjax.drafters import lm, quantized
 from specjax.models import checkpoints, linear, quantize, transformer
 from specjax.models.config import Experts
+from specjax.types import Target
 from tests import models
 
 few = hypothesis.settings(deadline=None, max_examples=60)
@@ -165,11 +166,11 @@ def same(ours, theirs):
 
 
 def test_files_in_eight_bits_hold_what_was_quantised(folder):
-  target = checkpoints.describe(folder / 'target').model
-  _, now = quantized.load(target, 2, str(folder / 'target'))
-  drafter, before = quantized.load(target, 2, str(folder / 'eight'))
-  assert drafter.depth == 2
-  same(before, now)
+  target = Target(checkpoints.describe(folder / 'target').model)
+  now = quantized.load(target, str(folder / 'target'))
+  before = quantized.load(target, str(folder / 'eight'))
+  assert before.make(2).depth == 2
+  same(before.params, now.params)
   small, large = (
     (folder / name / 'model.safetensors').stat().st_size
     for name in ('eight', 'target')
@@ -188,9 +189,9 @@ def test_files_in_eight_bits_are_not_read_as_floats(folder):
       checkpoints.CheckpointError, match=r'specjax\.drafters\.quantized\.load'
     ):
       load(folder / 'eight')
-  model = checkpoints.describe(folder / 'target').model
+  target = Target(checkpoints.describe(folder / 'target').model)
   with pytest.raises(ValueError, match='eight bits'):
-    lm.load(model, 2, str(folder / 'eight'))
+    lm.load(target, str(folder / 'eight'))
   method = {'quant_method': 'other'}
   config = json.loads((folder / 'eight/config.json').read_text())
   other = folder / 'other'
@@ -203,18 +204,18 @@ def test_files_in_eight_bits_are_not_read_as_floats(folder):
 
 
 def test_the_target_drafts_for_itself_where_no_path_is_given(folder):
-  target = checkpoints.describe(folder / 'target').model
+  model = checkpoints.describe(folder / 'target').model
   name = 'specjax.drafters.quantized.load'
-  known = {'max_length': 64, 'target_path': str(folder / 'target')}
-  drafter, params = loading.load(Candidate(name, 2), target, 2, known)
-  same(params, quantized.load(target, 2, str(folder / 'target'))[1])
-  assert drafter.positions == 512
-  with pytest.raises(ValueError, match='path is empty, and so is target_path'):
-    quantized.load(target, 2)
+  target = Target(model, path=str(folder / 'target'), max_length=64)
+  loaded = loading.load(Candidate(name, 2), target)
+  same(loaded.params, quantized.load(target, str(folder / 'target')).params)
+  assert loaded.make(2).positions == 512
+  with pytest.raises(ValueError, match='path is empty, and the target has'):
+    quantized.load(Target(model))
   with pytest.raises(ValueError, match="'width' is no option"):
-    quantized.load(target, 2, str(folder / 'target'), width=3)
+    quantized.load(target, str(folder / 'target'), width=3)
   found = build.describe_draft(
     'path', Candidate(name, 2, str(folder / 'eight'))
   )
-  assert found.model == target
+  assert found.model == model
   assert build.describe_draft('path', Candidate(name, 2)) is None

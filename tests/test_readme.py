@@ -10,7 +10,7 @@ import pytest
 from experiments import findings, readme, results
 from specjax import generate, sampling, verify
 from specjax.drafters import plain
-from specjax.types import Params, Spec
+from specjax.types import Params, Spec, Target
 from tests import models, rows
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -41,8 +41,9 @@ def test_the_drafter_of_the_readme_is_complete():
   assert len(source.strip().splitlines()) <= 34
   namespace: dict = {}
   exec(compile(source, 'README.md', 'exec'), namespace)
-  drafter, params = namespace['load'](None, 3)
-  assert params is None
+  loaded = namespace['load'](Target(models.tiny(11, 2)))
+  assert loaded.params is None
+  drafter = loaded.make(3)
   prompts = [[1, 2, 2], [3], [4, 4, 4, 4, 5]]
   found = decode(drafter, prompts)
   expected = decode(plain.make(), prompts)

@@ -6,13 +6,17 @@ import pytest
 from experiments import measure, run, samples, trace
 from experiments.settings import Candidate, SamplingValues
 from specjax.drafters import plain
-from specjax.types import Draft, Drafter
+from specjax.types import Draft, Drafter, LoadedDrafter
 from tests import tiny
 
 
-def load(target, depth, path=''):
+def load(target, path=''):
+  del path  # Unused.
+  return LoadedDrafter(target.model, make)
+
+
+def make(depth):
   """Always the same tree: 7 or 9, and below the 7 once more."""
-  del target, path  # Unused.
   base = plain.make()
   tokens, parents = jnp.array([7, 9, 7, 9]), jnp.array([0, 0, 1, 1])
   nodes = 2 * depth
@@ -27,7 +31,7 @@ def load(target, depth, path=''):
       None,
     ), state
 
-  return Drafter(depth, nodes, base.init, propose, base.commit), None
+  return Drafter(depth, nodes, base.init, propose, base.commit)
 
 
 @pytest.fixture(scope='module')

@@ -19,9 +19,17 @@ import jax.numpy as jnp
 from specjax import trees
 from specjax.drafters import lm
 from specjax.drafting.speculation import Speculation, rule_for
-from specjax.models import reading, transformer
+from specjax.models import checkpoints, reading, transformer
 from specjax.models.transformer import Model
-from specjax.types import Cache, Draft, Drafter, Params, Rule
+from specjax.types import (
+  Cache,
+  Draft,
+  Drafter,
+  LoadedDrafter,
+  Params,
+  Rule,
+  Target,
+)
 
 
 class Memory(NamedTuple):
@@ -113,33 +121,39 @@ def make(
 
 
 def load(
-  target: Model,
-  depth: int,
-  path: str,
-  inner: Callable[[Model], tuple[Drafter, Any]],
-  max_length: int | None = None,
-) -> tuple[Drafter, Params]:
+  target: Target, path: str, inner: Callable[[Target], tuple[Drafter, Any]]
+) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `lm.read`.
 
   Args:
-    target: the target model.
-    depth: K.
+    target: what is drafted for.
     path: a Hugging Face directory, of the small model.
     inner: what drafts for that model, and its parameters. In a config this is
       a candidate like any other.
-    max_length: longest sequence of the run, see `checkpoints.load`.
 
   Raises:
     ValueError: as `make`.
   """
   if not callable(inner):
     raise ValueError(
-      f'inner must be a function of a model, or in a config a Candidate, got '
+      f'inner must be a function of a target, or in a config a Candidate, got '
       f'{inner!r}'
     )
-  model, weights = lm.read(target, path, max_length)
+  model, weights = lm.read(target, path)
   # What drafts for it has the target's vocabulary, too.
-  vocab = target.config.vocab_size
+  vocab = target.model.config.vocab_size
   config = dataclasses.replace(model.config, vocab_size=vocab)
-  drafter, params = inner(model._replace(config=config))
-  return make(model, drafter, depth), Params(weights, params)
+  middle = dataclasses.replace(
+    target,
+    model=model._replace(config=config),
+    params=weights,
+    path=path,
+    fingerprint=target.fingerprint and checkpoints.fingerprint(path),
+  )
+  drafter, params = inner(middle)
+  return LoadedDrafter(
+    target.model,
+    lambda depth: make(model, drafter, depth),
+    Params(weights, params),
+    (model, weights),
+  )

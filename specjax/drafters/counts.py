@@ -16,8 +16,7 @@ import numpy as np
 import safetensors.numpy
 
 from specjax import sampling, trees
-from specjax.models.transformer import Model
-from specjax.types import Draft, Drafter
+from specjax.types import Draft, Drafter, LoadedDrafter, Target
 
 SUCCESSORS = 32
 
@@ -136,12 +135,15 @@ def make(depth: int) -> Drafter:
   return Drafter(depth, depth, init, propose, commit)
 
 
-def load(target: Model, depth: int, path: str) -> tuple[Drafter, Tables]:
-  """The drafter of the tables in a directory, for a target."""
-  tables = read(path)
-  if len(tables.unigram) != target.config.vocab_size:
+def load(target: Target, path: str) -> LoadedDrafter:
+  """The drafter of the tables in a directory, for a target.
+
+  Raises:
+    ValueError: there are none, or of another vocabulary.
+  """
+  tables, vocab = read(path), target.model.config.vocab_size
+  if len(tables.unigram) != vocab:
     raise ValueError(
-      f'{path} counts {len(tables.unigram)} tokens, but the target has '
-      f'{target.config.vocab_size}'
+      f'{path} counts {len(tables.unigram)} tokens, but the target has {vocab}'
     )
-  return make(depth), tables
+  return LoadedDrafter(target.model, make, tables)

@@ -21,7 +21,7 @@ from specjax.drafting.walker import Step, Walker
 from specjax.models import linear, reading, transformer
 from specjax.models.eagle import Head, Sizes, sizes_of
 from specjax.models.transformer import Model, Output
-from specjax.types import Cache, Drafter
+from specjax.types import Cache, LoadedDrafter, Target
 
 KIND = 'eagle'
 _STEPS = 5  # of the training-time test
@@ -171,26 +171,22 @@ def trainable(
   )
 
 
-def load(
-  target: Model, depth: int, path: str, fingerprint: str = '', **options: Any
-) -> tuple[Drafter, Any]:
+def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
   """The drafter of a trained head, for a target.
 
   Args:
-    target: the target model.
-    depth: K.
+    target: what is drafted for.
     path: directory of the head.
-    fingerprint: of the target's checkpoint, see `heads.read`.
     **options: of `drafting.shape.Shape`.
 
   Raises:
     ValueError: no such head, or taps that the target has not.
   """
   shape.read(options)
-  config, params = heads.read(path, KIND, fingerprint)
-  sizes = sizes_of(config)
-  heads.check_taps(target.config.num_layers, sizes.taps)
-  head = Head(target, sizes)
+  config, params = heads.read(path, KIND, target.fingerprint)
+  sizes, model = sizes_of(config), target.model
+  heads.check_taps(model.config.num_layers, sizes.taps)
+  head = Head(model, sizes)
   params = heads.fit(params, head.shapes(blocked=False), path)
-  params = linear.arrange(params, head.shapes(target.config.blocked))
-  return shape.build(walk(head), depth, options), params
+  params = linear.arrange(params, head.shapes(model.config.blocked))
+  return shape.load(target, walk(head), options, params)

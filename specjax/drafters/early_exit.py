@@ -19,7 +19,7 @@ from specjax.drafting.heads import Trainable, soft_cross_entropy
 from specjax.drafting.walker import Step, Walker
 from specjax.models import transformer
 from specjax.models.transformer import Model
-from specjax.types import Drafter
+from specjax.types import LoadedDrafter, Target
 
 KIND = 'early_exit'
 
@@ -143,20 +143,13 @@ def trainable(target: Model, layers: int = 1, rank: int = 64) -> Trainable:
 
 
 def load(
-  target: Model,
-  depth: int,
-  path: str = '',
-  fingerprint: str = '',
-  layers: int = 0,
-  **options: Any,
-) -> tuple[Drafter, Any]:
+  target: Target, path: str = '', layers: int = 0, **options: Any
+) -> LoadedDrafter:
   """The drafter of an exit, for a target.
 
   Args:
-    target: the target model.
-    depth: K.
+    target: what is drafted for.
     path: directory of a trained exit; empty: the target's norm and head.
-    fingerprint: of the target's checkpoint, see `heads.read`.
     layers: E, before an untrained exit; a trained one knows its own.
     **options: of `drafting.shape.Shape`.
 
@@ -164,18 +157,19 @@ def load(
     ValueError: exit out of range, or no such exit.
   """
   shape.read(options)
-  if not path:
-    check_exit(target, layers)
-    return shape.build(walk(target, layers), depth, options), None
-  config, params = heads.read(path, KIND, fingerprint)
-  if layers not in (0, config['layers']):
-    raise ValueError(
-      f'layers is {layers}, but {path} was trained for an exit after '
-      f'{config["layers"]}: leave layers out, or train another exit'
-    )
-  check_exit(target, config['layers'])
-  width, rank = target.config.width, config['rank']
-  sizes = {'scale': (width,), 'down': (width, rank), 'up': (rank, width)}
-  need = {name: jnp.empty(size) for name, size in sizes.items()}
-  params = heads.fit(params, need, path)
-  return shape.build(walk(target, config['layers']), depth, options), params
+  model, params = target.model, None
+  if path:
+    config, params = heads.read(path, KIND, target.fingerprint)
+    if layers not in (0, config['layers']):
+      raise ValueError(
+        f'layers is {layers}, but {path} was trained for an exit after '
+        f'{config["layers"]}: leave layers out, or train another exit'
+      )
+    layers = config['layers']
+  check_exit(model, layers)
+  if path:
+    width, rank = model.config.width, config['rank']
+    sizes = {'scale': (width,), 'down': (width, rank), 'up': (rank, width)}
+    need = {name: jnp.empty(size) for name, size in sizes.items()}
+    params = heads.fit(params, need, path)
+  return shape.load(target, walk(model, layers), options, params)

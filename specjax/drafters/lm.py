@@ -17,7 +17,7 @@ from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Step, Walker
 from specjax.models import checkpoints, reading, resizing, transformer
 from specjax.models.transformer import Model
-from specjax.types import Cache, Drafter
+from specjax.types import Cache, Drafter, LoadedDrafter, Target
 
 
 class Fed(NamedTuple):
@@ -137,10 +137,7 @@ def check_encoder(target: Model, draft: Model, name: str) -> None:
 
 
 def read(
-  target: Model,
-  path: str,
-  max_length: int | None = None,
-  quantized: bool = False,
+  target: Target, path: str, quantized: bool = False
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out and run as the target is.
 
@@ -151,41 +148,33 @@ def read(
   tokenizers.
 
   Args:
-    target: the target model.
+    target: what is drafted for.
     path: a Hugging Face directory.
-    max_length: longest sequence of the run, see `checkpoints.load`.
-    quantized: likewise.
+    quantized: see `checkpoints.load`.
 
   Raises:
     ValueError: it has an encoder and the target has none.
   """
-  layout = target.layout and target.layout.for_draft
+  host = target.model
+  layout = host.layout and host.layout.for_draft
   model, params = checkpoints.load(
-    path, max_length=max_length, layout=layout, quantized=quantized
+    path, max_length=target.max_length, layout=layout, quantized=quantized
   )
-  check_encoder(target, model, path)
-  model = transformer.attend_by(model, target.config.attention)
-  if target.config.blocked:
+  check_encoder(host, model, path)
+  model = transformer.attend_by(model, host.config.attention)
+  if host.config.blocked:
     model, params = transformer.block(model, params)
-  return resizing.resize(model, target.config.vocab_size), params
+  return resizing.resize(model, host.config.vocab_size), params
 
 
-def load(
-  target: Model,
-  depth: int,
-  path: str,
-  max_length: int | None = None,
-  **options: Any,
-) -> tuple[Drafter, Any]:
+def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `read`.
 
   Args:
-    target: the target model.
-    depth: K.
+    target: what is drafted for.
     path: a Hugging Face directory.
-    max_length: longest sequence of the run, see `checkpoints.load`.
-    **options: of `drafting.shape.Shape`; a chain of K without any.
+    **options: of `drafting.shape.Shape`; chains without any.
   """
   shape.read(options)  # Before anything is read.
-  model, params = read(target, path, max_length)
-  return shape.build(walk(model), depth, options), params
+  model, params = read(target, path)
+  return shape.load(target, walk(model), options, params, model)

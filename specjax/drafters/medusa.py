@@ -22,7 +22,7 @@ from specjax.drafting.walker import Step, Walker
 from specjax.models import linear
 from specjax.models.linear import multiply
 from specjax.models.transformer import Model
-from specjax.types import Drafter
+from specjax.types import Drafter, LoadedDrafter, Target
 
 KIND = 'medusa'
 _GUESSES = 10  # of each head that are counted
@@ -159,39 +159,37 @@ def accuracies(config: dict[str, Any]) -> list[list[float]]:
 
 
 def load(
-  target: Model,
-  depth: int,
-  path: str,
-  fingerprint: str = '',
-  tree: int = 0,
-  **options: Any,
-) -> tuple[Drafter, Any]:
-  """The drafter of trained heads, for a target.
+  target: Target, path: str, tree: int = 0, **options: Any
+) -> LoadedDrafter:
+  """The drafter of trained heads, for a target; as deep as there are heads.
 
   Args:
-    target: the target model.
-    depth: K, at most the number of heads.
+    target: what is drafted for.
     path: directory of the heads.
-    fingerprint: of the target's checkpoint, see `heads.read`.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the heads; 0: none.
     **options: of `drafting.shape.Shape`.
 
   Raises:
-    ValueError: a tree deeper than the heads, or no such heads.
+    ValueError: no such heads; and of a depth, that they are fewer.
   """
   if tree and options.get('parents'):
     raise ValueError('tree and parents are both given: choose one of them')
-  if tree:
-    config = heads.read_config(path, KIND)
-    options['parents'] = trees.most_accepted(accuracies(config)[:depth], tree)
   shape.read(options)
-  config, params = heads.read(path, KIND, fingerprint)
-  _check_depth(depth, config['count'])
-  walker = walk(target, config['count'])
-  width = target.config.width
-  need = {'residual': jnp.empty((width, config['count'] * width))}
+  config, params = heads.read(path, KIND, target.fingerprint)
+  count, width = config['count'], target.model.config.width
+  need = {'residual': jnp.empty((width, count * width))}
   params = heads.fit(params, need, path)
-  if target.config.blocked:
+  if target.model.config.blocked:
     params = jax.tree.map(linear.to_blocks, params)
-  return shape.build(walker, depth, options), params
+  walker = walk(target.model, count)
+
+  def make(depth: int) -> Drafter:
+    _check_depth(depth, count)
+    best = {}
+    if tree:
+      ahead = accuracies(config)[:depth]
+      best = {'parents': trees.most_accepted(ahead, tree)}
+    return shape.build(walker, depth, options | best)
+
+  return LoadedDrafter(target.model, make, params)

@@ -26,8 +26,7 @@ import jax.numpy as jnp
 from specjax.drafting import retrieval
 from specjax.drafting.copies import Copies, merge
 from specjax.drafting.retrieval import Corpus
-from specjax.models.transformer import Model
-from specjax.types import Draft, Drafter
+from specjax.types import Draft, Drafter, LoadedDrafter, Target
 
 # Votes of a place for each further token that agrees. With 2 to 8 tau is the
 # same within 2%, on texts of the embedded target: see results/tried.md.
@@ -172,19 +171,17 @@ def make(
 
 
 def load(
-  target: Model,
-  depth: int,
+  target: Target,
   path: str = '',
   longest: int = 3,
   candidates: int = 1,
   places: int | None = None,
   corpus: str = '',
-) -> tuple[Drafter, Corpus | None]:
+) -> LoadedDrafter:
   """The drafter for a target.
 
   Args:
-    target: the target model.
-    depth: K.
+    target: what is drafted for.
     path: of no meaning: there are no weights.
     longest: see `make`, also for `candidates` and `places`.
     corpus: a file of reference text, see `retrieval.read`; empty for none.
@@ -193,7 +190,12 @@ def load(
     ValueError: `corpus` is no such file, or has tokens beyond the target's.
   """
   del path  # Unused.
-  drafter = make(depth, longest, candidates, places, bool(corpus))
-  if not corpus:
-    return drafter, None
-  return drafter, retrieval.read(corpus, target.config.vocab_size)
+  model, text = target.model, None
+  if corpus:
+    text = retrieval.read(corpus, model.config.vocab_size)
+
+  def of_length(depth: int) -> Drafter:
+    return make(depth, longest, candidates, places, text is not None)
+
+  of_length(1)  # Refuses what no length would make right.
+  return LoadedDrafter(model, of_length, text)

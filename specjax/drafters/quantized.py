@@ -10,39 +10,26 @@ from typing import Any
 from specjax.drafters import lm
 from specjax.drafting import shape
 from specjax.models import quantize
-from specjax.models.transformer import Model
-from specjax.types import Drafter
+from specjax.types import LoadedDrafter, Target
 
 
-def load(
-  target: Model,
-  depth: int,
-  path: str = '',
-  target_path: str = '',
-  max_length: int | None = None,
-  **options: Any,
-) -> tuple[Drafter, Any]:
+def load(target: Target, path: str = '', **options: Any) -> LoadedDrafter:
   """The drafter of a checkpoint that is quantised here, or was before.
 
   Args:
-    target: the target model.
-    depth: K.
+    target: what is drafted for.
     path: a Hugging Face directory, of floats or of eight bits as
       `checkpoints.save` writes them; empty: the target's own.
-    target_path: of the target.
-    max_length: longest sequence of the run, see `checkpoints.load`.
-    **options: of `drafting.shape.Shape`; a chain of K without any.
+    **options: of `drafting.shape.Shape`; chains without any.
 
   Raises:
     ValueError: there is no path, or as `lm.read`.
   """
   shape.read(options)  # Before anything is read.
-  path = path or target_path
+  path = path or target.path
   if not path:
     raise ValueError(
-      'path is empty, and so is target_path: name a checkpoint to quantise'
+      'path is empty, and the target has none: name a checkpoint to quantise'
     )
-  model, params = quantize.quantize(
-    *lm.read(target, path, max_length, quantized=True)
-  )
-  return shape.build(lm.walk(model), depth, options), params
+  model, params = quantize.quantize(*lm.read(target, path, quantized=True))
+  return shape.load(target, lm.walk(model), options, params, model)

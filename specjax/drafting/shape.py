@@ -8,7 +8,7 @@ from specjax import trees
 from specjax.drafting import chain, dynamic_tree, static_tree
 from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Walker
-from specjax.types import Drafter
+from specjax.types import Drafter, LoadedDrafter, Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,3 +104,27 @@ def build(walker: Walker, depth: int, options: Mapping[str, Any]) -> Drafter:
     parents = cut(tuple(shape.parents), depth)
     return static_tree.make(walker, parents, shape.replacement)
   return chain.make(walker, depth, shape.policy)
+
+
+def load(
+  target: Target,
+  walker: Walker,
+  options: Mapping[str, Any],
+  params: Any,
+  draft: Any = None,
+) -> LoadedDrafter:
+  """The drafters of a walker, of every depth.
+
+  Args:
+    target: what is drafted for.
+    walker: what goes from token to token.
+    options: of `Shape`, by name.
+    params: of the drafters.
+    draft: the model whose they are, where they are those of one.
+  """
+  return LoadedDrafter(
+    target.model,
+    lambda depth: build(walker, depth, options),
+    params,
+    None if draft is None else (draft, params),
+  )
