@@ -96,9 +96,8 @@ def test_a_row_has_what_its_speeds_are_made_of(speed):
   # And so by the definitions.
   units = [[8.0, 10.0], [16, 8], [6.0, 6.0], [16, 8]]
   assert speed['speedup_ci'] == metrics.speedup(*units).interval
-  predicted = metrics.estimate(
-    lambda t, n: cost.predict(t / n), [16, 8], [9, 4]
-  )
+  predicted = cost.predict([16, 8], [9, 4])
+  assert speed['predicted_speedup'] == predicted.value
   assert speed['predicted_speedup_ci'] == predicted.interval
 
 
