@@ -235,9 +235,9 @@ def test_a_row_without_finite_logits_leaves_the_others_alone():
 def test_a_row_without_a_law_stops_whoever_lacks_it(temperature):
   """The target after 8, where no token may come, or the draft after 5."""
   params = hand_params()
-  params = Params(
-    params.target.at[8].set(-jnp.inf), params.drafter.at[5].set(jnp.nan)
-  )
+  # 7 follows 8 in the draft, and has logits here.
+  target = params.target.at[8].set(-jnp.inf).at[7].set(0)
+  params = Params(target, params.drafter.at[5].set(jnp.nan))
   prompts = [(8,), (5,)] + [(0,)] * (len(HAND_ROWS) - 2)
   state = generate.generate(
     params, hand_start(prompts, 3, temperature), jnp.int32(9), spec=HAND

@@ -9,8 +9,7 @@ import pytest
 
 from specjax import sampling, scoring, trees
 from specjax.drafters import plain
-from specjax.sampling import History
-from specjax.types import Draft
+from specjax.types import Draft, Scores
 from tests import reference
 
 VOCAB = 9
@@ -185,44 +184,52 @@ NO_LOGITS = {
 FINE = (0.0, -np.inf, 1.0)
 
 
+def proposed(probs, size):
+  """A draft of one row, as the loop takes it from a drafter."""
+  tokens, parents = jnp.zeros((1, 2), jnp.int32), trees.chain(1, 2)
+  draft = Draft(tokens, parents, jnp.full(1, size), probs[None])
+  drafter = plain.make()._replace(propose=lambda *_: (draft, None))
+  return scoring.propose(drafter, None, None, None, None)[0]
+
+
+@jax.jit
+def is_finite(target, drafted, size, setting):
+  """Of a block of three rows and a draft of two, given by their logits."""
+  laws = jax.vmap(sampling.distribution, (0, None))
+  scores = Scores(laws(target, setting)[None], target[None])
+  draft = proposed(laws(drafted, setting), size)
+  return scoring.finite(draft, scores)[0] & jnp.isfinite(draft.probs).all()
+
+
 @pytest.mark.parametrize('name', NO_LOGITS)
 @pytest.mark.parametrize('temperature', [0.0, 1e-20, 1.0, 1e30])
 def test_what_is_no_law_is_seen(name, temperature):
   """In any row of a scored block, and in what was drafted."""
-
-  def seen(target, drafted, size):
-    logits = jnp.array(target)
-    spread = sampling.make(2, temperature)
-    none = jnp.zeros((2, 3, 0), jnp.int32)
-    scores = sampling.laws(
-      jnp.stack([jnp.array([FINE] * 3), logits]), spread, History(), none
-    )
-    q = jax.vmap(law, (0, None))(jnp.array(drafted), values(temperature))
-    drafter = plain.make()._replace(
-      propose=lambda *_: (
-        Draft(
-          jnp.zeros((2, 2), jnp.int32),
-          trees.chain(2, 2),
-          jnp.array([2, size]),
-          jnp.stack([jnp.full((2, 3), 1 / 3), q]),
-        ),
-        None,
-      )
-    )
-    draft, _ = scoring.propose(drafter, None, None, None, None)
-    assert jnp.isfinite(draft.probs).all()
-    healthy, finite = scoring.finite(draft, scores).tolist()
-    assert healthy
-    return not finite
-
-  bad = NO_LOGITS[name]
-  assert not seen([FINE] * 3, [FINE] * 2, 2)
+  setting, fine = values(temperature), np.array([FINE] * 3, np.float32)
+  assert is_finite(fine, fine[1:], 2, setting)
   for row in range(3):
-    assert seen([bad if i == row else FINE for i in range(3)], [FINE] * 2, 2)
-  if not (temperature == 0 and name != 'NaN'):
-    assert seen([FINE] * 3, [FINE, bad], 2)
-    assert seen([FINE] * 3, [bad, FINE], 2)
-    assert not seen([FINE] * 3, [FINE, bad], 1)  # It was not proposed.
+    wrong = fine.copy()
+    wrong[row] = NO_LOGITS[name]
+    assert not is_finite(wrong, fine[1:], 2, setting)
+    # A greedy draft is one token, unless its logits are no numbers.
+    if row and (temperature or name == 'NaN'):
+      assert not is_finite(fine, wrong[1:], 2, setting)
+      assert is_finite(fine, wrong[1:], row - 1, setting)  # Not proposed.
+
+
+def test_a_law_with_a_nan_says_nothing_at_all():
+  """What was drawn from the rest of it has another law."""
+  probs = jnp.array([[0.5, np.nan, 0.5], FINE]).at[1, 1].set(0)
+  np.testing.assert_array_equal(
+    proposed(probs, 2).probs, [[[0] * 3, [0, 0, 1]]]
+  )
+
+
+def test_temperatures_that_are_0_on_some_devices_are_0_on_all():
+  for temperature in (1e-50, 1e-45, 1e-38):
+    made = sampling.make(1, temperature)
+    assert made.temperature.dtype == jnp.float32
+    assert np.asarray(made.temperature).tolist() == [0]
 
 
 @pytest.mark.parametrize(
