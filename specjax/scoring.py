@@ -55,13 +55,13 @@ def same_types(new, old):
 def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   """A draft with indices as the loop has them, and the drafter's state.
 
-  A law that is no number says nothing: as 0 it is accepted by no rule, and
-  leaves p as it is.
+  A law with an entry that is no finite number is none, and says nothing of the
+  token: as 0 it is accepted by no rule, and leaves p as it is.
   """
   draft, memory = drafter.propose(params, memory, ctx, key)
   if draft.probs is not None:
-    probs = jnp.where(jnp.isnan(draft.probs), 0, draft.probs)
-    draft = draft._replace(probs=probs)
+    said = jnp.isfinite(draft.probs).all(-1, keepdims=True)
+    draft = draft._replace(probs=jnp.where(said, draft.probs, 0))
   draft = draft._replace(
     tokens=draft.tokens.astype(jnp.int32),
     parents=draft.parents.astype(jnp.int32),
