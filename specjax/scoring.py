@@ -156,8 +156,8 @@ def check_numbers(drafter: Drafter, draft: Draft, vocab_size: int) -> None:
 def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   """A draft with indices as the loop has them, and the drafter's state.
 
-  A law with a NaN says nothing, and neither does what was drawn from it: as 0
-  it is accepted by no rule, and leaves p as it is.
+  A law with an entry that is no finite number is none, and says nothing of the
+  token: as 0 it is accepted by no rule, and leaves p as it is.
 
   Raises:
     DraftError: the drafter returns other shapes or types than it must.
@@ -166,7 +166,7 @@ def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   _check(drafter, made, len(ctx.length))
   draft, memory = made
   if draft.probs is not None:
-    says = jnp.isfinite(draft.probs.sum(-1, keepdims=True))
+    says = jnp.isfinite(draft.probs).all(-1, keepdims=True)
     draft = draft._replace(probs=jnp.where(says, draft.probs, 0))
   draft = draft._replace(
     tokens=draft.tokens.astype(jnp.int32),

@@ -117,22 +117,25 @@ HIDDEN = jnp.asarray(
 )
 
 
-def said_by_the_target():
+def said_by_the_target(block=0.0):
   """Chances of the first token, from each feature by the target's own head."""
   weights = models.weights(TARGET, 0)
   normed = TARGET.norm(weights, HIDDEN[:, :, 0])
+  normed = normed + jax.nn.silu(normed @ jnp.full((8, 8), block))
   return jax.nn.softmax(TARGET.head(weights, normed))[0, :, 0].tolist()
 
 
 def test_the_loss_of_medusa():
-  """Fresh heads say what the target does; head k is k places ahead."""
+  """Head k has the k-th block of the weights, and is k places ahead."""
   trained = medusa.trainable(TARGET, 3)
   weights = models.weights(TARGET, 0)
-  params = Params(weights, trained.init(None, None))
-  found = trained.loss(params, SEEN._replace(hidden=HIDDEN), None)
-  said = said_by_the_target()
+  fresh = trained.init(None, None)['residual']
+  blocks = [0.25, -0.5, 0.125]
+  own = {'residual': fresh + jnp.repeat(jnp.array(blocks), 8)}
+  found = trained.loss(Params(weights, own), SEEN._replace(hidden=HIDDEN), None)
   assert list(found) == ['head1', 'head2', 'head3']
-  for k in (1, 2, 3):
+  for k, block in enumerate(blocks, 1):
+    said = said_by_the_target(block)
     terms = [soft(GOAL[t + k], said[t]) for t in range(4 - k)]
     expected = 0.8**k * sum(terms) / len(terms)
     assert found[f'head{k}'] == pytest.approx(expected, rel=1e-4)
