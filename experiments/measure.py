@@ -22,13 +22,13 @@ from specjax.types import Counts, Params, Spec, SpecState
 
 
 class NotFinite(RuntimeError):
-  """The target's logits were not finite."""
+  """Logits of the target or the draft were not finite."""
 
 
 class Log(NamedTuple):
   """What every step did; n is the most steps of a row."""
 
-  accepted: np.ndarray  # [B, n] -1 where the row had finished or was cut short
+  accepted: np.ndarray  # [B, n] -1 where there was no whole step
   drafted: np.ndarray  # [B, n]
   length: np.ndarray  # [B, n] committed tokens when the step began
 
@@ -123,7 +123,7 @@ def decode(
     parts: of its steps.
 
   Raises:
-    NotFinite: the target's logits are NaN or infinite.
+    NotFinite: logits of the target or the draft are NaN or infinite.
   """
   begin = time.perf_counter()
   state = start(spec, params, job)
@@ -149,7 +149,7 @@ def _run(state: SpecState, seconds, prefill_seconds, compilations) -> Run:
   """What is kept of a final state."""
   state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
-    raise NotFinite('the target gave logits that are NaN or infinite')
+    raise NotFinite('logits of the target or the draft are NaN or infinite')
   texts = [
     row[a:b].tolist()
     for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
@@ -163,7 +163,7 @@ def record(spec: Spec, params: Params, job: Job) -> Run:
   The program is that of `decode`, so the texts are, too.
 
   Raises:
-    NotFinite: the target's logits are NaN or infinite.
+    NotFinite: logits of the target or the draft are NaN or infinite.
   """
 
   def look(state):

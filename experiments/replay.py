@@ -129,7 +129,7 @@ def watch(spec: Spec, params, job: measure.Job, drawn: bool) -> list[Watched]:
     drawn: whether the drafter gives the laws of its tokens.
 
   Raises:
-    measure.NotFinite: the target's logits are NaN or infinite.
+    measure.NotFinite: logits of the target or the draft are NaN or infinite.
   """
   spec = dataclasses.replace(spec, rule=verify.observe)
   state = measure.start(spec, params, job)
@@ -146,7 +146,9 @@ def watch(spec: Spec, params, job: measure.Job, drawn: bool) -> list[Watched]:
   )
   state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
-    raise measure.NotFinite('the target gave logits that are NaN or infinite')
+    raise measure.NotFinite(
+      'logits of the target or the draft are NaN or infinite'
+    )
   found = []
   for row, (a, b) in enumerate(zip(state.start, state.length, strict=True)):
     columns = (x[row, : b - a] for x in state.counts[1:])

@@ -328,12 +328,13 @@ COLUMNS = (
 COUNTING = """
 How it is counted: **alpha** is the mean of sum(min(p, q)) over prefixes that
 the target generated, **tau** tokens per target call with the bonus or corrected
-token, **no bonus** the mean accepted length of the whole steps. A step that the
-end of the text or the limit cut short counts in tokens and target calls alone,
-and a row that has finished counts nowhere. Where nothing was proposed, beta is
-0. Intervals are 95% over prompts (of speeds: over batches); docs/measuring.md
-says how they are made. A number alone has none: its units are too few, or its
-row does not hold them.
+token, **no bonus** the mean accepted length of the whole steps, which are those
+that began with room for gamma + 1 tokens. Any other step counts in tokens and
+target calls alone, whatever it accepted; one in which the text ends counts with
+the verdict on its whole draft, and a row that has finished counts nowhere.
+Where nothing was proposed, beta is 0. Intervals are 95% over prompts (of
+speeds: over batches); docs/measuring.md says how they are made. A number alone
+has none: its units are too few, or its row does not hold them.
 """
 
 

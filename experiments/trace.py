@@ -119,7 +119,7 @@ def steps(
     What happened in each step to that row, as numpy without the axis B.
 
   Raises:
-    ValueError: the target's logits are NaN or infinite.
+    ValueError: logits of the target or the draft are NaN or infinite.
   """
   state = _blank(state, spec)
   done = sharding.fetch(state.done)[row]
@@ -128,7 +128,7 @@ def steps(
     seen = sharding.fetch((state.done, state.finite, state.counts))
     done, finite, recording = jax.tree.map(lambda x: x[row], seen)
     if not finite:
-      raise ValueError('the target gave logits that are NaN or infinite')
+      raise ValueError('logits of the target or the draft are NaN or infinite')
     yield recording
 
 

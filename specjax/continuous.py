@@ -32,7 +32,7 @@ class Result(NamedTuple):
   prompt: int  # its index
   tokens: list[int]  # the new ones
   counts: Counts  # numpy, without the axis B
-  finite: bool  # false: the target's logits were not, and the text ended there
+  finite: bool  # false: p or q was no number, and the text ended there
   done: bool  # false: this is the beginning of the text
 
 

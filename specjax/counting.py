@@ -1,6 +1,18 @@
 """The statistics of each row, one step at a time.
 
 Everything that is reported derives from these counts (`metrics`).
+
+A step is whole, and its verdict is counted, where K + 1 tokens had room before
+the limit when it began. What it drew decides nothing: with one slot left a
+rejection would fit and an acceptance would not, so counting what fits reports
+too low an acceptance. For the same reason the room is K + 1 tokens however few
+were drafted, since the size of a draft may depend on what was drawn, and a
+step in which the text ends is counted with the verdict on its whole draft,
+tokens behind the end included. There are at most K of these a text: they are
+judged as if the text went on. So over whole steps, accepted lengths have the
+mean that the rule gives them at the texts where these steps began.
+
+Any other step counts in tokens and target calls only.
 """
 
 import jax.numpy as jnp
@@ -27,14 +39,14 @@ def none(batch: int, depth: int) -> Counts:
 
 
 def add(counts, draft, verdict, emitted, room, live, beta):
-  """Adds one step. A step cut short counts in tokens and calls only.
+  """Adds one step of every row that took it.
 
   Args:
     counts: so far.
     draft: what was proposed.
     verdict: what was accepted.
     emitted: [B] tokens the step added.
-    room: [B] whether every token of the step was kept.
+    room: [B] whether the longest step, K + 1 tokens, had room.
     live: [B] rows that took the step.
     beta: [B] overlap at the root.
   """

@@ -167,7 +167,8 @@ def _emit(state, draft, verdict, eos):
   """Tokens of the step and how many of them stay.
 
   Returns:
-    emitted [B, K+1], count [B], whether all stayed [B], ended by eos [B].
+    emitted [B, K+1], count [B], whether there was room for K + 1 tokens [B],
+    ended by eos [B].
   """
   emitted = scoring.emitted(draft, verdict)
   place, end = jnp.arange(emitted.shape[1]), verdict.num_accepted[:, None]
@@ -179,8 +180,10 @@ def _emit(state, draft, verdict, eos):
   first = jnp.argmax(stops, 1)
   full = verdict.num_accepted + 1
   count = jnp.where(stopped, jnp.minimum(first + 1, full), full)
-  room = jnp.minimum(count, state.limit - state.length)
-  return emitted, room, room == full, stopped
+  room = state.limit - state.length
+  # What was drawn may not decide whether a step is counted: of steps with too
+  # little room, those that accept less would be.
+  return emitted, jnp.minimum(count, room), room >= emitted.shape[1], stopped
 
 
 class Parts(NamedTuple):
@@ -226,18 +229,16 @@ def step(
     )
     beta = jax.vmap(parts.overlap)(draft, scores)
   with jax.named_scope('commit'):
-    finite = state.finite & (
-      state.done | jnp.isfinite(scores.logits.max((1, 2)))
-    )
+    finite = state.finite & (state.done | scoring.finite(draft, scores))
     live = ~state.done & finite
-    emitted, count, whole, stopped = parts.emit(state, draft, verdict, spec.eos)
+    emitted, count, room, stopped = parts.emit(state, draft, verdict, spec.eos)
     count = jnp.where(live, count, 0)
     tokens = scoring.append(state.tokens, emitted, count, state.length)
     cache = scoring.write(
       state.cache, out.flight, verdict, state.length, parts.write
     )
     length = state.length + count
-    counts = parts.tally(state.counts, draft, verdict, count, whole, live, beta)
+    counts = parts.tally(state.counts, draft, verdict, count, room, live, beta)
   with jax.named_scope('tell'):
     history = sampling.remember(state.history, emitted, count)
     ctx = ctx._replace(

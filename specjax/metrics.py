@@ -6,9 +6,9 @@ tau    tokens emitted per target call, the bonus or corrected token included
 alpha (maximum likelihood)  accepted / judged tokens; acceptance  accepted /
        drafted tokens. These differ from alpha when beta is not i.i.d.
 
-A step cut short by the end of a text or by the limit counts in tokens and in
-target calls, and nowhere else. tau without the bonus is the mean accepted
-length of the whole steps.
+A step is whole where K + 1 tokens had room before the limit when it began
+(`counting`); any other counts in tokens and in target calls, and nowhere else.
+tau without the bonus is the mean accepted length of the whole steps.
 """
 
 import itertools

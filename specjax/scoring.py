@@ -55,13 +55,13 @@ def same_types(new, old):
 def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   """A draft with indices as the loop has them, and the drafter's state.
 
-  A law that is no number says nothing: as 0 it is accepted by no rule, and
-  leaves p as it is.
+  A law with a NaN says nothing, and neither does what was drawn from it: as 0
+  it is accepted by no rule, and leaves p as it is.
   """
   draft, memory = drafter.propose(params, memory, ctx, key)
   if draft.probs is not None:
-    probs = jnp.where(jnp.isnan(draft.probs), 0, draft.probs)
-    draft = draft._replace(probs=probs)
+    says = jnp.isfinite(draft.probs.sum(-1, keepdims=True))
+    draft = draft._replace(probs=jnp.where(says, draft.probs, 0))
   draft = draft._replace(
     tokens=draft.tokens.astype(jnp.int32),
     parents=draft.parents.astype(jnp.int32),
@@ -127,6 +127,24 @@ def decide(
   scores = laws(logits, ctx.sampling, ctx.history, above)
   decided = functools.partial(judge, rule=rule, depth=depth)
   return scores, jax.vmap(decided)(key, draft, scores)
+
+
+def finite(draft: Draft, scores: Scores) -> jax.Array:
+  """Whether rows [B] of a step were drafted and are judged by laws at all.
+
+  Probabilities that are no numbers, or all 0, are none. At temperature 0 they
+  are numbers even where a logit is infinite, so logits are looked at, too.
+  """
+
+  def exists(probs):
+    total = probs.sum(-1)
+    return jnp.isfinite(total) & (total > 0)
+
+  target = exists(scores.probs) & jnp.isfinite(scores.logits.max(-1))
+  if draft.probs is None:
+    return target.all(1)
+  beyond = jnp.arange(draft.probs.shape[1]) >= draft.size[:, None]
+  return target.all(1) & (exists(draft.probs) | beyond).all(1)
 
 
 def no_laws(model: Model, weights, shape: tuple[int, int], dtype) -> jax.Array:

@@ -156,7 +156,7 @@ class Scores(NamedTuple):
 class Counts(NamedTuple):
   """Statistics of each row; everything reported derives from these."""
 
-  histogram: jax.Array  # [B, K+1] steps by accepted length, whole steps only
+  histogram: jax.Array  # [B, K+1] whole steps (`counting`) by accepted length
   tried: jax.Array  # [B, K] steps in which position k was judged
   accepted: jax.Array  # [B, K]
   drafted: jax.Array  # [B] nodes proposed in whole steps
@@ -174,7 +174,7 @@ class SpecState(NamedTuple):
   start: jax.Array  # [B] length of the prompt
   limit: jax.Array  # [B] length at which a row ends
   done: jax.Array  # [B]
-  finite: jax.Array  # [B] false once the target's logits were not finite
+  finite: jax.Array  # [B] false once p or q was no number, see `scoring.finite`
   cache: Cache
   drafter: Any
   key: jax.Array  # [B] one key a row

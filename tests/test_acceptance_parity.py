@@ -31,7 +31,8 @@ def greedy(model, text, count):
 def recounted(target, draft, prompt):
   """Accepted tokens and target calls of one prompt, without any loop of ours.
 
-  A step that the limit cuts is a call, and its tokens count nowhere.
+  A step without room for a whole draft and one more token is a call, and what
+  it accepts counts nowhere.
   """
   text = greedy(target, prompt, NEW)
   done = accepted = calls = 0
@@ -43,10 +44,9 @@ def recounted(target, draft, prompt):
     ]:
       matches += 1
     calls += 1
-    done += matches + 1
-    # At the end of the text what would match beyond it is not known.
-    if done <= NEW:
+    if NEW - done > GAMMA:
       accepted += matches
+    done += matches + 1
   return text, accepted, calls
 
 

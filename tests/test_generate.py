@@ -88,12 +88,13 @@ def test_counts_agree_with_one_another(name):
   lengths = np.arange(depth + 1)
   new = np.array([len(text) for text in models.new_tokens(state)])
   np.testing.assert_array_equal(counts.tokens, new)
-  # Only the last step of a row can be cut, to at least one token.
-  cut = counts.target_calls - steps
-  assert set(cut) <= {0, 1}
+  # Steps that begin too near the limit are not counted: K at most.
+  near = counts.target_calls - steps
+  assert ((near >= 0) & (near <= depth)).all()
   left = counts.tokens - counts.histogram @ (lengths + 1)
-  assert (left[cut == 0] == 0).all()
-  assert ((left >= cut) & (left <= cut * (depth + 1))).all()
+  ended = np.array([text[-1] == 10 for text in models.new_tokens(state)])
+  # Behind the end of a text tokens may be accepted that are none of it.
+  assert ((left >= near - depth * ended) & (left <= depth)).all()
   # Position k was accepted in the steps that accepted more than k.
   longer = counts.histogram[:, ::-1].cumsum(1)[:, ::-1][:, 1:]
   np.testing.assert_array_equal(counts.accepted, longer)
@@ -159,17 +160,21 @@ def hand_go(state, steps=100):
 
 # prompt, new tokens allowed, text, target calls, histogram, tried, overlap
 HAND_ROWS = (
-  # 1 2 stay and 3 corrects 0; then 4 5 stay, but 4 has ended the text.
-  ((0,), 20, (1, 2, 3, 4), 2, (0, 0, 1, 0), (1, 1, 1), 1),
+  # 1 2 stay and 3 corrects 0; then 4 5 stay, but 4 has ended the text: that
+  # 5 was accepted behind it counts, too.
+  ((0,), 20, (1, 2, 3, 4), 2, (0, 0, 2, 0), (2, 2, 2), 2),
   # 0 is corrected to 3; then as above.
-  ((2,), 20, (3, 4), 2, (1, 0, 0, 0), (1, 0, 0), 0),
+  ((2,), 20, (3, 4), 2, (1, 0, 1, 0), (2, 1, 1), 1),
   # A longer prompt: 2 stays and 3 corrects; then as above.
-  ((6, 6, 1), 20, (2, 3, 4), 2, (0, 1, 0, 0), (1, 1, 0), 1),
+  ((6, 6, 1), 20, (2, 3, 4), 2, (0, 1, 1, 0), (2, 2, 1), 2),
   # The end of the text is the last token of its step: nothing is cut.
   ((5,), 20, (6,), 1, (1, 0, 0, 0), (1, 0, 0), 0),
-  # The limit cuts the step, or is met exactly.
+  # There is no room for four tokens, whether that cuts the step or not.
   ((0,), 2, (1, 2), 1, (0, 0, 0, 0), (0, 0, 0), 0),
-  ((0,), 3, (1, 2, 3), 1, (0, 0, 1, 0), (1, 1, 1), 1),
+  ((0,), 3, (1, 2, 3), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+  ((5,), 3, (6,), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+  # There just is; then 4 is accepted and there is room for one.
+  ((0,), 4, (1, 2, 3, 4), 2, (0, 0, 1, 0), (1, 1, 1), 1),
   # The end of the text is at the limit.
   ((3,), 1, (4,), 1, (0, 0, 0, 0), (0, 0, 0), 0),
   # Nothing is wanted.
@@ -222,6 +227,21 @@ def test_a_row_without_finite_logits_leaves_the_others_alone():
       assert models.new_tokens(state)[i] == HAND_ROWS[i][2]
       for one, other in zip(state.counts, hand_state().counts, strict=True):
         np.testing.assert_array_equal(one[i], other[i])
+
+
+@pytest.mark.parametrize('temperature', [0.0, 1e-20])
+def test_a_row_without_a_law_stops_whoever_lacks_it(temperature):
+  """The target after 8, where no token may come, or the draft after 5."""
+  params = hand_params()
+  # 7 follows 8 in the draft, and has logits here.
+  target = params.target.at[8].set(-jnp.inf).at[7].set(0)
+  params = Params(target, params.drafter.at[5].set(jnp.nan))
+  prompts = [(8,), (5,)] + [(0,)] * (len(HAND_ROWS) - 2)
+  state = generate.generate(
+    params, hand_start(prompts, 3, temperature), jnp.int32(9), spec=HAND
+  )
+  assert state.finite.tolist() == [False, False] + [True] * (len(prompts) - 2)
+  assert models.new_tokens(state) == [(), ()] + [(1, 2, 3)] * (len(prompts) - 2)
 
 
 # Steps, and rows that have finished

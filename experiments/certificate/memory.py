@@ -92,8 +92,8 @@ def features(w: World, remember) -> Drafter:
     batch = len(ctx.length)
     q = jax.nn.softmax(4 * memory[:, : w.vocab])
     probs = jnp.stack([q, q], 1)
-    u = jax.vmap(lambda k: jax.random.uniform(k, (depth,)))(key)
-    tokens = jax.vmap(jax.vmap(sampling.draw))(u, probs)
+    coins = jax.vmap(lambda k: sampling.coins(k, depth))(key)
+    tokens = jax.vmap(jax.vmap(sampling.draw))(coins, probs)
     size = jnp.full(batch, depth, jnp.int32)
     return Draft(tokens, trees.chain(batch, depth), size, probs), memory
 

@@ -38,7 +38,7 @@ class WrongLoop:
 
 def _fresh(memory, key, length, depth):
   del length  # Unused.
-  return jax.random.uniform(key, (depth,)), memory
+  return sampling.coins(key, depth), memory
 
 
 def _honest(logits, q):
@@ -51,9 +51,9 @@ def _chain(depth, choose=sampling.draw, report=_honest, coins=_fresh):
 
   Args:
     depth: K.
-    choose: (u, q) -> token.
+    choose: (coins, q) -> token.
     report: (logits, q) -> what `probs` says.
-    coins: (memory, key, length, depth) -> u [depth] and memory.
+    coins: (memory, key, length, depth) -> coins [depth, 2] and memory.
   """
 
   def init(params, ctx, hidden):
@@ -62,13 +62,13 @@ def _chain(depth, choose=sampling.draw, report=_honest, coins=_fresh):
     return jax.random.split(jax.random.key(0), batch), jnp.zeros(batch, bool)
 
   def draft_row(table, memory, token, length, values, history, key):
-    u, memory = coins(memory, key, length, depth)
+    tossed, memory = coins(memory, key, length, depth)
     above = jnp.full(depth, -1, jnp.int32)
     probs = []
     for i in range(depth):
       q, _ = sampling.law(table[token], values, history, above)
       probs.append(report(table[token], q))
-      token = choose(u[i], q)
+      token = choose(tossed[i], q)
       above = above.at[i].set(token)
     return above, jnp.stack(probs), memory
 
@@ -93,8 +93,8 @@ def _raw(logits, q):
   return jax.nn.softmax(logits).astype(q.dtype)
 
 
-def _best(u, q):
-  del u  # Unused.
+def _best(coins, q):
+  del coins  # Unused.
   return jnp.argmax(q).astype(jnp.int32)
 
 
@@ -103,8 +103,8 @@ def _tied_to_positions(memory, key, length, depth):
   first, started = memory
   first = jnp.where(started, first, key)
   at = jax.vmap(lambda i: jax.random.fold_in(first, length + i))
-  u = jax.vmap(jax.random.uniform)(at(jnp.arange(depth)))
-  return u, (first, jnp.ones_like(started))
+  coins = jax.vmap(sampling.coins)(at(jnp.arange(depth)))
+  return coins, (first, jnp.ones_like(started))
 
 
 # Parts of the step
@@ -120,13 +120,10 @@ def _temperature_last(logits, values, history, above):
   """Cuts at temperature 1, and the temperature after them."""
   one = jnp.ones_like(values.temperature)
   cut = sampling.laws(logits, values._replace(temperature=one), history, above)
-  scale = jnp.maximum(values.temperature, 1e-6)[:, None, None]
-  kept = jnp.where(cut.probs > 0, cut.logits / scale, -jnp.inf)
-  right = sampling.laws(logits, values, history, above)
-  greedy = (values.temperature == 0)[:, None, None]
-  return right._replace(
-    probs=jnp.where(greedy, right.probs, jax.nn.softmax(kept))
-  )
+  kept = jnp.where(cut.probs > 0, cut.logits, -jnp.inf)
+  only = sampling.Sampling(values.temperature)
+  block = jax.vmap(sampling.distribution, in_axes=(0, None))
+  return cut._replace(probs=jax.vmap(block)(kept, only))
 
 
 def _hottest_for_all(logits, values, history, above):
@@ -142,21 +139,22 @@ def _blind_to_drafted(logits, values, history, above):
 def _coin_used_twice(key, draft, scores, rule, depth):
   """The coin that rejects a token also draws the one in its place."""
   nodes = draft.tokens.shape[0]
-  u = jax.random.uniform(key, (nodes + 1,), scores.probs.dtype)
-  path, count = verify.walk(draft, rule.accept(draft, scores), u[1:], depth)
+  bits = jax.random.bits(key, (nodes + 1,), jnp.uint32)
+  u = sampling.uniform(bits[1:], scores.probs.dtype)
+  path, count = verify.walk(draft, rule.accept(draft, scores), u, depth)
   rest = rule.rest(draft, scores, path[-1])
-  coin = u[jnp.where(count < nodes, count + 1, 0)]
-  return Verdict(path, count, sampling.draw(coin, rest))
+  coin = bits[jnp.where(count < nodes, count + 1, 0)]
+  return Verdict(path, count, sampling.draw(jnp.stack([coin, coin]), rest))
 
 
 def _ends_only_last(state, draft, verdict, eos):
   """An end of text counts only as the last token of a step."""
-  emitted, _, _, stopped = generate.PARTS.emit(state, draft, verdict, eos)
+  emitted, _, whole, stopped = generate.PARTS.emit(state, draft, verdict, eos)
   full = verdict.num_accepted + 1
   last = jnp.take_along_axis(emitted, verdict.num_accepted[:, None], 1)
   stopped &= (last == jnp.asarray(eos)).any(1)
-  room = jnp.minimum(full, state.limit - state.length)
-  return emitted, room, room == full, stopped
+  count = jnp.minimum(full, state.limit - state.length)
+  return emitted, count, whole, stopped
 
 
 def _one_slot_off(cache, flight, path, start):

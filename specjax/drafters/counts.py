@@ -107,19 +107,19 @@ def make(depth: int) -> Drafter:
     return ()
 
   def draft_row(tables, token, values, history, key):
-    u = jax.random.uniform(key, (depth,))
 
     def draw(carry, step):
-      (token, above), (i, u) = carry, step
+      (token, above), (i, coins) = carry, step
       # Not 0, whose logarithm would leave nothing if the rest is forbidden.
       likely = law(tables, token)
       likely = jnp.maximum(likely, jnp.finfo(likely.dtype).tiny)
       q, _ = sampling.law(jnp.log(likely), values, history, above)
-      token = sampling.draw(u, q)
+      token = sampling.draw(coins, q)
       return (token, above.at[i].set(token)), (token, q)
 
     none = jnp.full(depth, -1, jnp.int32)
-    return jax.lax.scan(draw, (token, none), (jnp.arange(depth), u))[1]
+    steps = jnp.arange(depth), sampling.coins(key, depth)
+    return jax.lax.scan(draw, (token, none), steps)[1]
 
   def propose(params, state, ctx, key):
     batch = ctx.length.shape[0]

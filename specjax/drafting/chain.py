@@ -64,13 +64,13 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
 
   def propose(params, memory, ctx, key):
     batch = len(ctx.length)
-    u = jax.vmap(lambda k: jax.random.uniform(k, (depth,)))(key)
+    coins = jax.vmap(lambda k: sampling.coins(k, depth))(key)
     laws = jax.vmap(sampling.law)
 
     def draw(i, logits, drawn):
       above = jnp.where(jnp.arange(depth) < i, drawn.tokens, -1)
       q, logits = laws(logits, ctx.sampling, ctx.history, above)
-      token = jax.vmap(sampling.draw)(u[:, i], q)
+      token = jax.vmap(sampling.draw)(coins[:, i], q)
       size, reach, going = drawn.size + drawn.going, drawn.reach, drawn.going
       if policy is not None:
         sure = _confidence(logits, token).astype(reach.dtype)

@@ -77,12 +77,12 @@ def remaining(q, drawn, logits, temperature):
   return jnp.where(total > 0, left / jnp.where(total > 0, total, 1), spare)
 
 
-def draw_siblings(u, logits, values, history, above, replacement):
+def draw_siblings(coins, logits, values, history, above, replacement):
   """Tokens [W] below one row and the laws [W, V] they were drawn from."""
   q, logits = sampling.law(logits, values, history, above)
   drawn = jnp.zeros(q.shape, bool)
   tokens, laws = [], []
-  for coin in u:
+  for coin in coins:
     law = q
     if tokens and not replacement:
       law = remaining(q, drawn, logits, values.temperature)
@@ -143,7 +143,7 @@ def make(
 
   def propose(params, memory, ctx, key):
     batch = len(ctx.length)
-    u = jax.vmap(lambda k: jax.random.uniform(k, (nodes,)))(key)
+    coins = jax.vmap(lambda k: sampling.coins(k, nodes))(key)
     above = jax.vmap(
       lambda tokens: trees.above(jnp.array(parents), tokens, depth)
     )
@@ -172,11 +172,11 @@ def make(
           features,
           jnp.broadcast_to(mask[rows, :fed], (batch, len(rows), fed)),
         )
-      coins = np.zeros((len(level.rows), level.width), int)
-      coins[level.place, level.rank] = np.arange(level.begin, level.end)
+      drawn_for = np.zeros((len(level.rows), level.width), int)
+      drawn_for[level.place, level.rank] = np.arange(level.begin, level.end)
       with_children = np.array(level.rows) - first
       drawn, laws = draw(
-        u[:, coins],
+        coins[:, drawn_for],
         step.logits[:, with_children],
         ctx.sampling,
         ctx.history,

@@ -10,10 +10,12 @@ arXiv:2211.17192, section 2.2). Where a stage looks at the text, a drafted
 token's ancestors are part of that text.
 
 Sampling must not eat the speed-up: no sort, no Gumbel noise over the
-vocabulary, one uniform a draw.
+vocabulary, two coins a draw.
 """
 
+from specjax.sampling.drawing import coins as coins
 from specjax.sampling.drawing import draw as draw
+from specjax.sampling.drawing import uniform as uniform
 from specjax.sampling.logits import History as History
 from specjax.sampling.logits import history as history
 from specjax.sampling.logits import process as process

@@ -82,13 +82,19 @@ def distribution(logits: jax.Array, sampling: Sampling) -> jax.Array:
   """The law [V] of processed logits: temperature and what follows it.
 
   One sequence. Tokens whose probability equals the one at a cut are all kept;
-  the greedy token is the first of the largest logits.
+  the greedy token is the first of the largest logits. As the temperature goes
+  to 0 what is left is uniform over the largest logits: without ties that is
+  the greedy token. Logits that are NaN or +inf, or all -inf, give no law: its
+  sum is then not 1, or its largest logit not finite.
   """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   greedy = sampling.temperature == 0
   best = _first_largest(logits)
   scale = jnp.where(greedy, 1, sampling.temperature).astype(logits.dtype)
-  probs = jax.nn.softmax(logits / scale)
+  # Divided by a low temperature before the largest is subtracted, several
+  # logits would be infinite.
+  weights = jnp.exp((logits - logits.max()) / scale)
+  probs = weights / weights.sum()
   for value, keep in (
     (sampling.top_k, _keep_top_k),
     (sampling.top_p, _keep_top_p),

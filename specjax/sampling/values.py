@@ -31,8 +31,9 @@ class Sampling(NamedTuple):
 _RANGES = {
   'temperature': (
     jnp.float32,
-    lambda x: np.isfinite(x) & (x >= 0),
-    'a finite number of at least 0',
+    # A device multiplies by 1 / temperature, which must not round to 0.
+    lambda x: (x >= 0) & (x <= 1e37),
+    'a number from 0 to 1e37',
   ),
   'top_k': (
     jnp.int32,
@@ -64,6 +65,9 @@ def _spread(batch, name, value):
   array = np.asarray(value)
   with np.errstate(all='ignore'):
     kept = array.astype(dtype)  # which may round to a value out of range
+  if np.issubdtype(kept.dtype, np.floating):
+    # Some devices take smaller numbers for 0: here they are, on all.
+    kept = np.where(np.abs(kept) < np.finfo(kept.dtype).tiny, 0, kept)
   if not np.all(valid(array) & valid(kept)):
     raise ValueError(f'{name} must be {allowed}, got {value}')
   if array.shape not in ((), (batch,)):
@@ -172,7 +176,8 @@ def make(
 
   Args:
     batch: B.
-    temperature: the logits are divided by it; 0 is greedy.
+    temperature: the logits are divided by it; 0 is greedy, as is what float32
+      rounds to 0 or to less than its smallest normal number, 1.2e-38.
     top_k: so many tokens are kept.
     top_p: the fewest tokens of that much probability are kept.
     min_p: tokens of that share of the largest probability are kept.

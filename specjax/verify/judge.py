@@ -65,13 +65,18 @@ def walk(draft: Draft, accept: jax.Array, u: jax.Array, depth: int):
 def judge(
   key: jax.Array, draft: Draft, scores: Scores, rule: Rule, depth: int
 ) -> Verdict:
-  """Verifies one draft. The key is consumed."""
+  """Verifies one draft. The key is consumed.
+
+  A chance to be accepted is rounded up to a multiple of 2**-24 in float32: a
+  chance of 0 stays 0, and one of 1 is certain.
+  """
   nodes = draft.tokens.shape[0]
   dtype = scores.probs.dtype
-  u = jax.random.uniform(key, (nodes + 1,), dtype)
-  path, count = walk(draft, rule.accept(draft, scores), u[1:], depth)
+  bits = jax.random.bits(key, (nodes + 2,), jnp.uint32)
+  u = sampling.uniform(bits[2:], dtype)
+  path, count = walk(draft, rule.accept(draft, scores), u, depth)
   rest = rule.rest(draft, scores, path[-1])
-  return Verdict(path, count, sampling.draw(u[0], rest))
+  return Verdict(path, count, sampling.draw(bits[:2], rest))
 
 
 def overlap(draft: Draft, scores: Scores) -> jax.Array:
