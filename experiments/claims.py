@@ -37,7 +37,7 @@ def by_temperature(rows: Rows) -> Iterator[Evidence]:
   )
 
 
-def _independent(row: dict) -> metrics.Estimate:
+def against_equation_one(row: dict) -> metrics.Estimate:
   """tau over what alpha gives if acceptances were independent, less 1."""
 
   def deviation(tokens, calls, overlap, prefixes):
@@ -58,7 +58,7 @@ def equation_one(rows: Rows) -> Iterator[Evidence]:
   ]
   for row in there:
     place = {k: row[k] for k in ('domain', 'temperature', 'drafter')}
-    found = _independent(row)
+    found = against_equation_one(row)
     yield Evidence(where_of(place), found, within=MARGIN, **on(row))
 
 

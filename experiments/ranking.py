@@ -234,14 +234,21 @@ class Board:
     same, equal, texts = (
       sum(r[k] for r in greedy) for k in ('same_text', 'equal_calls', 'prompts')
     )
-    return (
+    said = [
       f'Temperature 0: the replayed target calls are those of the loop in '
-      f'{equal} of the {same} texts that both wrote alike, of {texts}. '
-      f'Above: the interval of the difference of tau, paired on prompts, '
-      f'covers 0 in {covered} of {len(sampled)} cells. The interval of '
-      f'predicted over measured speed-up meets [0.9, 1.1] in {agree} of '
-      f'{len(timed)} cells.'
-    )
+      f'{equal} of the {same} texts that both wrote alike, of {texts}.'
+    ]
+    if sampled:
+      said.append(
+        'Above: the interval of the difference of tau, paired on prompts, '
+        f'covers 0 in {covered} of {len(sampled)} cells.'
+      )
+    if timed:
+      said.append(
+        'The interval of predicted over measured speed-up meets [0.9, 1.1] in '
+        f'{agree} of {len(timed)} cells.'
+      )
+    return ' '.join(said)
 
   def summary(self) -> str:
     """All tables, the verdict and the recommendation, as markdown."""

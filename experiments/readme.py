@@ -1,4 +1,4 @@
-"""Fills the marked parts of a document from committed rows.
+"""Fills the marked parts of documents from committed rows.
 
   <!-- section: quickstart / code, temperature 0 -->  a heading and its text
   <!-- table: rules / Rules on the same prompts -->   the first table below one
@@ -108,6 +108,12 @@ def fill(text: str, rows: Rows) -> tuple[str, list[str]]:
       return f'{begin}{old}{end}'
 
   return _PART.sub(part, text), warnings
+
+
+def documents(root: pathlib.Path) -> list[pathlib.Path]:
+  """The README of a checkout, and its pages."""
+  found = [root / 'README.md', *sorted((root / 'docs').glob('*.md'))]
+  return [path for path in found if path.exists()]
 
 
 def fill_file(path: pathlib.Path, rows: Rows) -> list[str]:

@@ -29,7 +29,9 @@ def quickstart(rows: Rows) -> str:
   """What the main job shows."""
   there = rows['quickstart']
   trained = [r for r in there if r['drafter'] in _TRAINED]
-  wins = sum(intervals.above(r, 'speedup', 1) for r in trained)
+  known = [r for r in trained if intervals.stored(r, 'speedup')]
+  wins = sum(intervals.above(r, 'speedup', 1) for r in known)
+  sure = f', and the interval lies above 1 in {wins} of {len(known)} cells'
   cells = {(r['domain'], r['temperature']) for r in there}
   agree = fastest = 0
   for domain, temperature in cells:
@@ -44,9 +46,8 @@ def quickstart(rows: Rows) -> str:
   return _bullets(
     [
       f'the trained drafts reach {_range(r["speedup"] for r in trained)} times '
-      f'plain decoding, and the interval lies above 1 in {wins} of '
-      f'{len(trained)} cells; the largest agrees most often in {agree} of '
-      f'{len(cells)} tables and is the fastest in {fastest}',
+      f'plain decoding{sure if known else ""}; the largest agrees most often '
+      f'in {agree} of {len(cells)} tables and is the fastest in {fastest}',
       'lookup, which wins where text repeats, reaches '
       f'{_range(r["speedup"] for r in lookup[0.0])} at temperature 0 and '
       f'{_range(r["speedup"] for r in lookup[1.0])} at temperature 1',
@@ -186,15 +187,15 @@ def explain_verdict(rows: Rows) -> str:
 
 def explain_agreement(rows: Rows) -> str:
   """How well the model of costs meets what was measured."""
+  name = 'measured_over_predicted'
   there = explain.cells_of(rows['explain'])
-  ratios = [r['measured_over_predicted'] for r in there]
-  meets = sum(
-    intervals.meets(r, 'measured_over_predicted', 0.95, 1.05) for r in there
-  )
-  return _paragraph(
-    f'Measured over predicted is {_range(ratios)}; its interval meets 0.95 to '
-    f'1.05 in {meets} of {len(there)} cells.'
-  )
+  known = [r for r in there if intervals.stored(r, name)]
+  meets = sum(intervals.meets(r, name, 0.95, 1.05) for r in known)
+  said = f'Measured over predicted is {_range(r[name] for r in there)}'
+  if known:
+    met = f'{meets} of {len(known)} cells'
+    said += f'; its interval meets 0.95 to 1.05 in {met}'
+  return _paragraph(f'{said}.')
 
 
 def predict(rows: Rows) -> str:

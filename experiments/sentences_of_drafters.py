@@ -71,8 +71,9 @@ def drafters(rows: Rows) -> str:
   """Which drafter when: every number is one of a row."""
   there = _timed(rows)
   free = [r for r in there if r['parameters'] == 0]
-  never = {r['drafter'] for r in there} - {
-    r['drafter'] for r in there if intervals.above(r, 'speedup', 1)
+  known = [r for r in there if intervals.stored(r, 'speedup')]
+  never = {r['drafter'] for r in known} - {
+    r['drafter'] for r in known if intervals.above(r, 'speedup', 1)
   }
   items = [
     f'the fastest: {_by_temperature(there, _by_speed, _named)}',

@@ -113,6 +113,44 @@ def predictions(rows: list[dict]) -> str:
   return ranking.Board(rows).summary()
 
 
+_COVERAGE = """
+How often a 95% interval held the truth, in percent, and the same of the
+percentile bootstrap (in brackets). Prompts, or turns, are drawn anew from those
+of committed rows; the worst is the population of a kind that is held least
+often, of those with at least 8 units.
+""".strip()
+
+
+def coverage(rows: list[dict]) -> str:
+  """How often intervals held the truth: a line for each kind."""
+  sizes = list(dict.fromkeys(r['units'] for r in rows))
+  lines = []
+  for kind in dict.fromkeys(r['kind'] for r in rows):
+    mine = {r['units']: r for r in rows if r['kind'] == kind}
+    known = [r for n, r in mine.items() if n >= 8 and r['coverage']]
+    worst = min(known, key=lambda r: r['least_coverage'])
+    cells = [
+      f'{100 * r["coverage"]:.1f} ({100 * r["percentile_coverage"]:.0f})'
+      if r['coverage']
+      else '-'
+      for r in mine.values()
+    ]
+    where = f'{worst["least_population"]}, {worst["units"]} units'
+    least = f'{100 * worst["least_coverage"]:.0f}: {where}'
+    lines.append([kind, str(worst['populations']), *cells, least])
+  error, old = (
+    100 * max(r[name] or 0 for r in rows)
+    for name in ('coverage_error', 'percentile_coverage_error')
+  )
+  head = ['interval of', 'populations', *(f'{n} units' for n in sizes), 'worst']
+  return (
+    f'### Coverage of 95% intervals\n\n{_COVERAGE}\n\n'
+    f'{markdown(head, lines)}\n\n'
+    f'The simulation errs by at most {error:.1f} ({old:.1f}), one standard '
+    'error of a cell.\n'
+  )
+
+
 # A field that the rows of a kind have and no other rows do.
 _KINDS: tuple[tuple[str, Summary], ...] = (
   ('asked_gamma', explain.summary),
@@ -121,6 +159,7 @@ _KINDS: tuple[tuple[str, Summary], ...] = (
   ('seconds_by_prompt', peers),
   ('sweep', step_costs),
   ('times_static', many_prompts),
+  ('percentile_coverage', coverage),
   ('draft', predictions),
   ('part', report.text),
 )

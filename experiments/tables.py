@@ -8,7 +8,8 @@ the run needs.
   python -m experiments.tables results
 
 writes, from the rows below a folder: each summary.md, the plots, findings.md,
-papers.md, and the marked parts of the README beside it. Nothing is measured.
+papers.md, and the marked parts of the README and of docs beside it. Nothing is
+measured.
 """
 
 import importlib
@@ -144,8 +145,7 @@ def regenerate(arguments: list[str]) -> None:
     warnings += plot(root, rows)
     (root / 'findings.md').write_text(findings.text(rows))
     (root / 'papers.md').write_text(papers())
-    document = root.parent / 'README.md'
-    if document.exists():
+    for document in readme.documents(root.parent):
       warnings += readme.fill_file(document, rows)
   except ValueError as error:
     raise SystemExit(f'error: {error}') from error

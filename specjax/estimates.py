@@ -4,8 +4,9 @@ Sums over few units (prompts, batches) are skewed, and the middle 95% of
 resampled values holds the truth in 0.73 to 0.92 of the cases only. Here the
 standard error is that of the jackknife (Efron and Stein 1981), quantiles are
 Student's, and the skewness of the units moves the ends apart by the cubic
-transformation of Hall (1992, J. R. Statist. Soc. B 54): each end is the outer
-one of Student's and Hall's. Positive ratios are treated on the log scale.
+transformation of Hall (1992, J. R. Statist. Soc. B 54): the end that he moves
+outwards is his, the other lies midway, because few units do not show their
+skewness well. Positive ratios are treated on the log scale.
 `python -m benchmarks.coverage results` shows what this covers.
 """
 
@@ -19,7 +20,7 @@ from scipy import special
 LEVEL = 0.95
 RESAMPLES = 2000  # of medians
 FEWEST = 5  # units that an interval is made from
-_FARTHEST = 2.0  # Hall's ends, in Student's: skewness of few units is unsure
+_FARTHEST = 2.0  # times Student's: no end of Hall's lies beyond
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,17 +63,18 @@ class Estimate:
     )
 
 
-def enough(units: float) -> bool:
+def enough(units: float, fewest: int = FEWEST) -> bool:
   """Whether so many units allow an interval."""
-  return units >= FEWEST
+  return units >= fewest
 
 
 class Spread(NamedTuple):
   """What one sample adds to the uncertainty of a statistic."""
 
-  down: float  # how far the interval reaches below the value
+  down: float  # standard error as seen below the value
   up: float
   variance: float
+  third: float  # third central moment
   freedom: float
   influence: np.ndarray
 
@@ -113,10 +115,9 @@ class Sums:
     influence = np.zeros(len(self.used))
     influence[self.used] = away / np.sqrt(n * (n - 1))
     variance = float((influence**2).sum())
-    error = np.sqrt(variance)
-    third = (away**3).sum() / (n * (n - 1) * (n - 2))
-    low, high = quantiles(third / error**3 if error else 0.0, n - 1)
-    return Spread(high * error, -low * error, variance, n - 1, influence)
+    error = float(np.sqrt(variance))
+    third = float((away**3).sum() / (n * (n - 1) * (n - 2)))
+    return Spread(error, error, variance, third, n - 1, influence)
 
 
 class Draws:
@@ -127,12 +128,10 @@ class Draws:
     self.values, self.variants, self.size = values, variants, freedom + 1
 
   def spread(self, value: float, found: np.ndarray) -> Spread:
-    freedom = self.size - 1
-    # The middle 95% of draws, wider by as much as Student's quantile is.
-    wider = student(freedom) / student(np.inf)
+    # Ends of the middle of draws stand where errors of a normal law reach.
     low, high = np.percentile(found, [50 - 50 * LEVEL, 50 + 50 * LEVEL])
-    down, up = (wider * max(x, 0.0) for x in (value - low, high - value))
-    return Spread(down, up, found.var(), freedom, np.empty(0))
+    down, up = (max(x, 0.0) / student() for x in (value - low, high - value))
+    return Spread(down, up, found.var(), 0.0, self.size - 1, np.empty(0))
 
 
 def medians(*columns) -> Draws:
@@ -143,7 +142,7 @@ def medians(*columns) -> Draws:
   return Draws(np.median(table, 1), np.median(table[:, rows], 2), n - 1)
 
 
-def student(freedom: float) -> float:
+def student(freedom: float = np.inf) -> float:
   """How many errors an interval without skewness reaches on either side."""
   chance = (1 + LEVEL) / 2
   if np.isinf(freedom):
@@ -167,9 +166,11 @@ def quantiles(skewness: float, freedom: float) -> tuple[float, float]:
     freedom: degrees of freedom of its error.
   """
   top = student(freedom)
-  low = min(-top, max(_hall(-top, skewness), -_FARTHEST * top))
-  high = max(top, min(_hall(top, skewness), _FARTHEST * top))
-  return low, high
+
+  def end(skewed):
+    return min(max(skewed, (skewed + top) / 2), _FARTHEST * top)
+
+  return -end(-_hall(-top, skewness)), end(_hall(top, skewness))
 
 
 def _variants(statistic, samples: Sequence[Sample], place: int) -> np.ndarray:
@@ -188,12 +189,13 @@ def combine(
   *samples: Sample,
   positive: bool = False,
   within: tuple[float, float] = (-np.inf, np.inf),
+  fewest: int = FEWEST,
 ) -> Estimate:
   """A function of samples that are independent of each other.
 
-  How far the interval reaches is the root of the sum of the squares of how far
-  it would reach if one sample were uncertain at a time (Donner and Zou 2012,
-  the method of variance estimates recovery).
+  Squared errors of the samples add up on either side of the value (Donner and
+  Zou 2012, the method of variance estimates recovery), and so do their third
+  moments; degrees of freedom are those of Welch (1947).
 
   Args:
     statistic: takes the numbers of all samples, in order; each may be an
@@ -201,16 +203,18 @@ def combine(
     *samples: `Sums` or `Draws`.
     positive: of a statistic that is: it is treated on the log scale.
     within: values that are possible.
+    fewest: units of each sample that an interval is made from.
 
   Returns:
     The estimate; NaN where the statistic is not defined, and no interval
-    where the units of a sample are not `enough` for one.
+    where the units of a sample are not `enough` for one, or all say the same:
+    units without spread do not tell how large it is.
   """
   with np.errstate(divide='ignore', invalid='ignore'):
     value = float(statistic(*(x for s in samples for x in s.values)))
     if not np.isfinite(value):
       return Estimate(np.nan)
-    if not all(enough(s.size) for s in samples):
+    if not all(enough(s.size, fewest) for s in samples):
       return Estimate(value)
     found = [_variants(statistic, samples, i) for i in range(len(samples))]
   if not all(np.isfinite(f).all() for f in found):
@@ -221,17 +225,22 @@ def combine(
     middle, unit, back = np.log(value), value, np.exp
     found = [np.log(f) for f in found]
   parts = [s.spread(middle, f) for s, f in zip(samples, found, strict=True)]
-  down = float(np.linalg.norm([p.down for p in parts]))
-  up = float(np.linalg.norm([p.up for p in parts]))
-  low, high = np.clip([back(middle - down), back(middle + up)], *within)
   variance = sum(p.variance for p in parts)
+  if variance <= (1e-12 * middle) ** 2:
+    return Estimate(value)
   shares = sum(p.variance**2 / p.freedom for p in parts)
+  freedom = float(variance**2 / shares) if shares else np.inf
+  skewness = sum(p.third for p in parts) / variance**1.5
+  least, most = quantiles(skewness, freedom)
+  down = most * float(np.linalg.norm([p.down for p in parts]))
+  up = least * float(np.linalg.norm([p.up for p in parts]))
+  low, high = np.clip([back(middle - down), back(middle - up)], *within)
   return Estimate(
     value,
     float(low),
     float(high),
     float(unit * np.sqrt(variance)),
-    float(variance**2 / shares) if shares else np.inf,
+    freedom,
     tuple(unit * p.influence for p in parts),
   )
 

@@ -29,6 +29,7 @@ from specjax.estimates import ratio as ratio
 from specjax.estimates import student as student
 
 LAGS = 4
+_FEWEST_TEXTS = 30  # texts: correlations of fewer are too skewed
 
 
 def speedup(base_seconds, base_tokens, seconds, tokens) -> Estimate:
@@ -103,7 +104,7 @@ def autocorrelation(accepted, lags: int = LAGS) -> list[Estimate]:
   """Correlation of the accepted lengths of steps that are `lag` steps apart.
 
   Means and variances are those of all rows together: prompts that differ in
-  how well they are drafted add to it.
+  how well they are drafted add to it. Of fewer than 30 rows no interval covers.
 
   Args:
     accepted: [B, n] accepted lengths; negative where there was no whole step.
@@ -121,7 +122,9 @@ def autocorrelation(accepted, lags: int = LAGS) -> list[Estimate]:
     sums = [
       (z * both).sum(1) for z in (np.ones_like(x), x, y, x * x, x * y, y * y)
     ]
-    found.append(estimate(correlation, *sums, within=(-1.0, 1.0)))
+    found.append(
+      estimate(correlation, *sums, within=(-1.0, 1.0), fewest=_FEWEST_TEXTS)
+    )
   return found
 
 

@@ -3,6 +3,12 @@
 from experiments import results
 
 
+def around(value: float, count: int = 8, by: float = 0.02) -> list[float]:
+  """Numbers of this mean, each a little off: prompts are not all alike."""
+  away = [by, -by] * (count // 2) + [0.0] * (count % 2)
+  return [value + x for x in away]
+
+
 def row(**changes) -> dict:
   """A row of an acceptance-only run: eight prompts, alpha 1/2, tau 2."""
   prompts = changes.get('prompts', 8)

@@ -152,13 +152,16 @@ def test_gain_of_block_verification_by_length():
   """Gains of 0% and 50% at gamma 2 and 4."""
   rows = [
     made.row(
-      verifier=verifier, gamma=gamma, temperature=1.0, unit_target_calls=calls
+      verifier=verifier,
+      gamma=gamma,
+      temperature=1.0,
+      unit_target_calls=made.around(calls),
     )
     for verifier, gamma, calls in (
-      ('token', 2, [4] * 8),
-      ('block', 2, [4] * 8),
-      ('token', 4, [3] * 8),
-      ('block', 4, [2] * 8),
+      ('token', 2, 4),
+      ('block', 2, 4),
+      ('token', 4, 3),
+      ('block', 4, 2),
     )
   ]
   (found,) = claims.block_gain({'embedded/gammas': rows})
@@ -168,14 +171,14 @@ def test_gain_of_block_verification_by_length():
 
 def test_equation_one():
   """alpha 1/2 and gamma 2 give 1.75 tokens; here there are 2."""
-  row = made.row(drafter='bigram')
+  row = made.row(drafter='bigram', unit_target_calls=made.around(4))
   (found,) = claims.equation_one({'embedded/drafters': [row]})
   assert found.found.value == pytest.approx(2 / 1.75 - 1)
   assert found.verdict == FAILS
 
 
 def test_intervals_of_other_prompts_join():
-  """Each says how far it reaches alone; squares of that add up."""
+  """Squares of their errors add up."""
   one = made.row(unit_target_calls=[3, 4, 5, 4, 3, 5, 6, 2])
   other = made.row(prompts=6, unit_target_calls=[2, 3, 2, 4, 3, 2])
   found = apart(one, other, differences.TAU)
@@ -184,10 +187,10 @@ def test_intervals_of_other_prompts_join():
     for row in (one, other)
   )
   assert found.value == pytest.approx(b.value - a.value)
-  up = np.hypot(b.high - b.value, a.value - a.low)
-  assert found.high == pytest.approx(found.value + up)
-  down = np.hypot(b.value - b.low, a.high - a.value)
-  assert found.low == pytest.approx(found.value - down)
+  assert found.error == pytest.approx(np.hypot(a.error, b.error))
+  # Welch: more degrees of freedom than of either, at most those of both.
+  assert max(a.freedom, b.freedom) < found.freedom <= a.freedom + b.freedom
+  assert found.low < found.value - metrics.student() * found.error
 
 
 def test_without_rows_a_claim_is_not_run():

@@ -10,8 +10,15 @@ from specjax.types import Counts
 def test_ratio_is_the_ratio_of_sums_not_the_mean_of_ratios():
   found = metrics.ratio([1, 9], [10, 10])
   assert found.value == 0.5
-  found = metrics.ratio([1, 9, 2, 4, 7], [1, 9, 2, 4, 7])
-  assert found.interval == [1.0, 1.0]
+
+
+def test_units_that_say_the_same_have_no_interval():
+  """Without spread nobody knows how large it is: no width would be a claim."""
+  same = metrics.ratio([1, 9, 2, 4, 7], [1, 9, 2, 4, 7])
+  assert same.value == 1.0
+  assert same.interval is None
+  assert metrics.ratio([1, 9, 2, 4, 7], [1, 9, 2, 4, 8]).interval
+  assert metrics.ratio([0, 0, 0, 0, 0], [1, 9, 2, 4, 8]).interval is None
 
 
 def test_few_units_have_no_interval():
@@ -42,11 +49,11 @@ def test_speedup_compares_times_per_token():
 
 
 def test_speedup_is_paired():
-  """A slow prompt is slow for both: the ratio has no spread."""
+  """A slow prompt is slow for both: the ratio has next to no spread."""
   base = np.array([1.0, 5.0, 2.0, 3.0, 4.0, 9.0])
-  found = metrics.speedup(base, [8] * 6, base / 2, [8] * 6)
-  assert found.low == pytest.approx(2.0)
-  assert found.high == pytest.approx(2.0)
+  seconds = base / 2 + [0, 1e-3, 0, -1e-3, 0, 0]
+  found = metrics.speedup(base, [8] * 6, seconds, [8] * 6)
+  assert found.interval == pytest.approx([2.0, 2.0], abs=0.002)
 
 
 def test_undefined_ratio_is_nan():

@@ -1,9 +1,11 @@
 """What the README shows runs as it stands there."""
 
+import functools
 import pathlib
 import re
 
 import numpy as np
+import pytest
 
 from experiments import findings, readme, results
 from specjax import generate, sampling, verify
@@ -13,6 +15,10 @@ from tests import models, rows
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / 'README.md').read_text()
+DOCUMENTS = [
+  pytest.param(path.read_text(), id=path.name)
+  for path in readme.documents(ROOT)
+]
 
 
 def decode(drafter, prompts):
@@ -63,21 +69,28 @@ def test_configs_named_in_the_readme_exist():
   assert all((ROOT / name).exists() for name in names)
 
 
+@functools.cache
 def committed():
   return results.read_folders(ROOT / 'results')[0]
 
 
-def test_what_is_marked_is_what_committed_rows_give():
-  """`python -m experiments.tables results` would change nothing."""
-  made, warnings = readme.fill(README, committed())
-  assert warnings == []
-  assert made == README
+def test_pages_are_documents():
+  assert 'measuring.md' in {path.name for path in readme.documents(ROOT)}
   assert README.count('<!-- end -->') >= 10
 
 
-def test_every_table_of_numbers_is_marked():
+@pytest.mark.parametrize('text', DOCUMENTS)
+def test_what_is_marked_is_what_committed_rows_give(text):
+  """`python -m experiments.tables results` would change nothing."""
+  made, warnings = readme.fill(text, committed())
+  assert warnings == []
+  assert made == text
+
+
+@pytest.mark.parametrize('text', DOCUMENTS)
+def test_every_table_of_numbers_is_marked(text):
   """A table with an interval in it was measured, so it is made from rows."""
-  typed = re.sub(r'<!-- \w+: .*?<!-- end -->', '', README, flags=re.DOTALL)
+  typed = re.sub(r'<!-- \w+: .*?<!-- end -->', '', text, flags=re.DOTALL)
   lines = [line for line in typed.splitlines() if line.startswith('|')]
   assert [line for line in lines if re.search(r'\d\.\d+ \[', line)] == []
 

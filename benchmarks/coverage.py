@@ -1,0 +1,166 @@
+"""Whether 95% intervals hold the truth in 95% of the cases.
+
+  python -m benchmarks.coverage results
+
+draws prompts anew from the committed rows of a folder, as `populations` says,
+computes every kind of interval that the project prints, and writes how often
+each holds the truth to the folder coverage beside the rows, next to the same of
+the middle 95% of resampled values (the percentile bootstrap). Nothing of a
+machine is in it: two runs give the same.
+"""
+
+import contextlib
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.populations import KINDS, Case
+from experiments import results, summaries
+from specjax import estimates, metrics
+
+SIZES = (5, 6, 8, 16, 30, 100)
+# Of all populations of a kind together; fewer where one takes long.
+_DRAWS = {'new': 6000, 'old': 600}
+_LONG = {
+  'phase of a step (turns)': 4,
+  'pooled effect of a claim': 4,
+  'measured over predicted': 2,
+  'predicted speed-up': 2,
+}
+_RESAMPLES = 1000
+
+
+def percentile(statistic, *samples, **unused) -> metrics.Estimate:
+  """In place of `estimates.combine`: the middle 95% of resampled values."""
+  del unused
+  rng = np.random.default_rng(0)
+  numbers, value = [], statistic(*(x for s in samples for x in s.values))
+  count = min(_RESAMPLES, metrics.RESAMPLES)  # as many as medians have
+  for sample in samples:
+    if isinstance(sample, metrics.Sums):
+      table = sample.values[:, None] - sample.variants
+      chosen = rng.integers(sample.size, size=(count, sample.size))
+      numbers += list(table[:, chosen].sum(2))
+    else:
+      numbers += [x[:count] for x in sample.variants]
+  with np.errstate(all='ignore'):
+    found = np.asarray(statistic(*numbers))
+  found = found[np.isfinite(found)]
+  if not np.isfinite(value) or not len(found):
+    return metrics.Estimate(float(value))
+  return metrics.Estimate(float(value), *np.percentile(found, [2.5, 97.5]))
+
+
+@contextlib.contextmanager
+def method(name: str) -> Iterator[None]:
+  """Makes every interval by the new or the old method."""
+  with contextlib.ExitStack() as stack:
+    if name == 'old':
+      for module in (estimates, metrics):
+        stack.enter_context(mock.patch.object(module, 'combine', percentile))
+    yield
+
+
+class Held(NamedTuple):
+  """How often intervals held the truth; None where there were none."""
+
+  share: float | None = None
+  error: float | None = None  # of the simulation
+  silent: float = 1.0  # share of estimates without an interval
+  worst: float | None = None  # least share of a population
+  where: str | None = None  # which that is
+
+
+def tally(cases: list[Case], n: int, draws: int) -> Held:
+  """Draws so often from each population.
+
+  Args:
+    cases: populations of one kind.
+    n: units that are drawn.
+    draws: of each.
+  """
+  shares, silent = {}, 0
+  for place, case in enumerate(cases):
+    rng = np.random.default_rng((place, n))
+    held = []
+    for _ in range(draws):
+      for found, truth in zip(case.draw(rng, n), case.truth, strict=True):
+        if found.interval is None:
+          silent += 1
+        else:
+          # Sums in another order differ in their last digits.
+          near = 1e-9 * abs(truth)
+          held.append(found.low - near <= truth <= found.high + near)
+    if held:
+      shares[case.name] = float(np.mean(held))
+  if not shares:
+    return Held()
+  share = float(np.mean(list(shares.values())))
+  where = min(shares, key=shares.__getitem__)
+  error = np.sqrt(share * (1 - share) / (draws * len(cases)))
+  every = draws * sum(len(case.truth) for case in cases)
+  return Held(share, float(error), silent / every, shares[where], where)
+
+
+def row(kind: str, cases: list[Case], n: int) -> dict:
+  """The row of a kind of interval at a number of units."""
+  found = {'kind': kind, 'units': n, 'populations': len(cases)}
+  for name, prefix in (('new', 'coverage'), ('old', 'percentile_coverage')):
+    draws = max(_DRAWS[name] // _LONG.get(kind, 1) // len(cases), 1)
+    with method(name):
+      held = tally(cases, n, draws)
+    found[prefix], found[f'{prefix}_error'] = held.share, held.error
+    if name == 'new':
+      found |= {
+        'draws': draws,
+        'without_interval': held.silent,
+        'least_coverage': held.worst,
+        'least_population': held.where,
+      }
+  return found
+
+
+def simulate(root: pathlib.Path) -> None:
+  """Writes the folder coverage of a folder of results.
+
+  Raises:
+    ValueError: it is none, or lacks rows that are drawn from.
+  """
+  there, _ = results.read_folders(root)
+  try:
+    cases = {kind: list(make(there)) for kind, make in KINDS.items()}
+  except KeyError as error:
+    raise ValueError(
+      f'{root}: no rows of {error.args[0]!r}: name the folder of committed '
+      'results'
+    ) from error
+  settings = {'sizes': SIZES, 'draws': _DRAWS, 'kinds': list(KINDS)}
+  folder = results.Folder(str(root / 'coverage'), results.portable(settings))
+  folder.clear()
+  with tqdm(total=len(cases) * len(SIZES), file=sys.stderr) as bar:
+    for kind, mine in cases.items():
+      for n in SIZES:
+        bar.set_description(f'{kind}, {n} units')
+        folder.add({'config': 'coverage', **row(kind, mine, n)})
+        bar.update()
+  folder.write('summary.md', summaries.of(folder.rows))
+  shares = [r['coverage'] for r in folder.rows if r['coverage']]
+  last = {'least': min(shares), 'most': max(shares)}
+  print(json.dumps({'results': str(folder.path), **last}))
+
+
+def main(arguments: list[str]) -> None:
+  try:
+    simulate(pathlib.Path(arguments[0] if arguments else 'results'))
+  except ValueError as error:
+    raise SystemExit(f'error: {error}') from error
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])

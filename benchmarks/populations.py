@@ -1,0 +1,342 @@
+"""What intervals are tried on: prompts of committed rows, drawn anew.
+
+The prompts that a row holds, or the turns of its costs, are taken for all that
+there are; as many as asked for are drawn from them, and what the project
+prints is computed from the draw by the project's own functions. Rows do not
+hold single steps: what is made from those is tried on made-up texts.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments import claims, claims_of_drafters, costs, explain, pooling
+from experiments.differences import ALPHA, TAU, paired
+from experiments.evidence import Evidence, Rows, apart, pick, places
+from specjax import metrics
+from specjax.metrics import Estimate
+
+Draw = Callable[[np.random.Generator, int], list[Estimate]]
+_MANY = 'drafters/acceptance'
+_DRAFTERS = ('draft-128', 'ngram', 'bigram', 'eagle3', 'target int8')
+_TURNS = 7  # of a run
+
+
+class Case(NamedTuple):
+  """One population.
+
+  Attributes:
+    name: for the reader.
+    draw: estimates from so many units.
+    truth: what they estimate.
+  """
+
+  name: str
+  draw: Draw
+  truth: list[float]
+
+
+def again(row: dict, places: np.ndarray) -> dict:
+  """A row of other prompts: those at some places of its own."""
+  found = {
+    name: [values[i] for i in places]
+    for name, values in row.items()
+    if name.startswith('unit_') and values is not None
+  }
+  return row | found | {'prompts': len(places)}
+
+
+def _drawn(row: dict, rng: np.random.Generator, n: int) -> dict:
+  return again(row, rng.integers(row['prompts'], size=n))
+
+
+def _name(row: dict) -> str:
+  return f'{row["drafter"]}, {row["domain"]}, T {row["temperature"]:g}'
+
+
+def _case(rows: tuple[dict, ...], measure, name: str = '') -> Case:
+  """A case of rows on the same prompts."""
+
+  def draw(rng, n):
+    chosen = rng.integers(rows[0]['prompts'], size=n)
+    return [measure(*(again(row, chosen) for row in rows))]
+
+  return Case(name or _name(rows[-1]), draw, [measure(*rows).value])
+
+
+def _some(rows: Rows) -> list[dict]:
+  there = pick(rows[_MANY], verifier='token')
+  return [r for r in there if r['drafter'] in _DRAFTERS]
+
+
+def tau(rows: Rows) -> Iterator[Case]:
+  for row in _some(rows):
+    yield _case((row,), lambda r: metrics.ratio(*(r[k] for k in TAU)))
+
+
+def alpha(rows: Rows) -> Iterator[Case]:
+  for row in _some(rows):
+    yield _case((row,), lambda r: metrics.ratio(*(r[k] for k in ALPHA), 1.0))
+
+
+def at_places(rows: Rows) -> Iterator[Case]:
+  """Acceptance of the third place: few steps of a prompt come to it."""
+
+  def measure(row):
+    return metrics.ratio(*metrics.at_place(row['unit_histogram'], 2), 1.0)
+
+  for row in _some(rows):
+    if row['gamma'] > 2 and row['drafter'] != 'bigram':
+      yield _case((row,), measure)
+
+
+def _pairs(rows: Rows) -> Iterator[tuple[dict, dict]]:
+  there = _some(rows)
+  for place in places(there, 'domain', 'temperature'):
+    (base,) = pick(there, **place, drafter='draft-128')
+    for row in pick(there, **place):
+      if row is not base:
+        yield base, row
+
+
+def differences_of_tau(rows: Rows) -> Iterator[Case]:
+  for pair in _pairs(rows):
+    yield _case(pair, lambda a, b: paired(a, b, TAU))
+
+
+def changes_of_tau(rows: Rows) -> Iterator[Case]:
+  for pair in _pairs(rows):
+    yield _case(pair, lambda a, b: paired(a, b, TAU, relative=True))
+
+
+def differences_of_alpha(rows: Rows) -> Iterator[Case]:
+  for pair in _pairs(rows):
+    yield _case(pair, lambda a, b: paired(a, b, ALPHA))
+
+
+def equation_one(rows: Rows) -> Iterator[Case]:
+  for row in _some(rows):
+    if row['gamma'] > 1 and row['drafter'] != 'target int8':
+      yield _case((row,), claims.against_equation_one)
+
+
+def domains(rows: Rows) -> Iterator[Case]:
+  """Differences of prompts that are not the same."""
+  there = _some(rows)
+  for place in places(there, 'drafter', 'temperature'):
+    one, other = (
+      pick(there, **place, domain=d)[0] for d in ('documentation', 'structured')
+    )
+
+    def draw(rng, n, one=one, other=other):
+      return [apart(_drawn(one, rng, n), _drawn(other, rng, n), TAU)]
+
+    yield Case(_name(other), draw, [apart(one, other, TAU).value])
+
+
+_TIMES = (
+  'unit_baseline_seconds',
+  'unit_baseline_tokens',
+  'unit_seconds',
+  'unit_tokens',
+)
+
+
+def speedups(rows: Rows) -> Iterator[Case]:
+  for row in pick(rows['predict'], part='check'):
+    yield _case((row,), lambda r: metrics.speedup(*(r[k] for k in _TIMES)))
+
+
+def _turns(times: dict[str, list[float]], count: int = 2001) -> dict:
+  """Many turns like those of a row: theirs, moved by about as they differ.
+
+  Medians of a few numbers drawn from a few would be those numbers themselves.
+  """
+  rng = np.random.default_rng(3)
+  chosen = rng.integers(len(times['plain']), size=count)
+  found = {}
+  for name, values in times.items():
+    low, high = np.percentile(np.log(values), [25, 75])
+    moved = rng.normal(0, 0.5 * (high - low), count)
+    found[name] = np.array(values)[chosen] * np.exp(moved)
+  return found
+
+
+def _costs(gamma: int, turns: dict, chosen=slice(None)) -> costs.Costs:
+  return costs.Costs(gamma, **{k: v[chosen] for k, v in turns.items()})
+
+
+def predictions(rows: Rows) -> Iterator[Case]:
+  """tau of some prompts, c and v of seven turns."""
+  for row in explain.cells_of(rows['explain']):
+    turns = _turns(row['seconds_per_step'])
+
+    def draw(rng, n, row=row, turns=turns):
+      chosen = rng.integers(len(turns['plain']), size=_TURNS)
+      found = _costs(row['gamma'], turns, chosen)
+      there = _drawn(row, rng, n)
+      return [found.predict(*(there[k] for k in TAU))]
+
+    every = _costs(row['gamma'], turns)
+    truth = every.predict(*(row[k] for k in TAU)).value
+    yield Case(_name(row), draw, [truth])
+
+
+def agreements(rows: Rows) -> Iterator[Case]:
+  """Measured over predicted: times of one folder, costs of another."""
+  cost = explain.cells_of(rows['explain'])[2]
+  turns = _turns(cost['seconds_per_step'])
+
+  def columns(row):
+    return [row[k] for k in (*_TIMES, 'unit_target_calls')]
+
+  for row in pick(rows['predict'], part='check'):
+
+    def draw(rng, n, row=row):
+      chosen = rng.integers(len(turns['plain']), size=_TURNS)
+      found = _costs(cost['gamma'], turns, chosen)
+      return [found.agreement(*columns(_drawn(row, rng, n)))]
+
+    truth = _costs(cost['gamma'], turns).agreement(*columns(row)).value
+    yield Case(_name(row), draw, [truth])
+
+
+def phases(rows: Rows) -> Iterator[Case]:
+  """Medians of turns and their differences."""
+  found = explain.phases(rows['explain'])
+  if found is None:
+    return
+  for name, loops in found['loops'].items():
+    turns = _turns(loops)
+
+    def draw(rng, n, turns=turns):
+      chosen = rng.integers(len(turns['plain']), size=n)
+      times = {k: v[chosen] for k, v in turns.items()}
+      return list(explain.split(times, 1.0).values())
+
+    truth = [p.value for p in explain.split(turns, 1.0).values()]
+    yield Case(name, draw, truth)
+
+
+def _texts(
+  rng: np.random.Generator, a: float, b: float, count: int = 4000, steps=24
+):
+  """Accepted, drafted and committed tokens, [count, steps], of made-up texts.
+
+  Texts differ in how easy they are (beta distributed), and a step resembles
+  the one before it.
+  """
+  ease = rng.beta(a, b, size=(count, 1))
+  luck = rng.random((count, steps, 4)) < ease[..., None]
+  fresh = np.cumprod(luck, -1).sum(-1)
+  accepted = fresh.copy()
+  for i in range(1, steps):
+    keep = rng.random(count) < 0.25
+    accepted[:, i] = np.where(keep, accepted[:, i - 1], fresh[:, i])
+  length = 10 + np.cumsum(accepted + 1, 1) - accepted - 1
+  return np.where(length < 60, accepted, -1), np.full_like(accepted, 4), length
+
+
+def _along(measure) -> Iterator[Case]:
+  for a, b in ((2, 1.5), (0.8, 0.8), (1, 4)):
+    texts = _texts(np.random.default_rng(11), a, b)
+
+    def draw(rng, n, texts=texts):
+      chosen = rng.integers(len(texts[0]), size=n)
+      return measure(*(column[chosen] for column in texts))
+
+    truth = [found.value for found in measure(*texts)]
+    yield Case(f'texts, beta {a:g} {b:g}', draw, truth)
+
+
+def by_context(rows: Rows) -> Iterator[Case]:
+  del rows  # Unused.
+  edges = [10, 22, 35, 47, 60]
+
+  def measure(*log):
+    return [
+      Estimate(b['acceptance'], *(b['acceptance_ci'] or (np.nan, np.nan)))
+      for b in metrics.by_context(*log, edges)
+    ]
+
+  yield from _along(measure)
+
+
+def memory(rows: Rows) -> Iterator[Case]:
+  del rows  # Unused.
+  yield from _along(lambda accepted, *_: metrics.autocorrelation(accepted, 2))
+
+
+def lognormal(rows: Rows) -> Iterator[Case]:
+  """Units whose logarithm is normal, with deviations of 1/2 and 1."""
+  del rows  # Unused.
+  for width in (0.5, 1.0):
+    for above in (True, False):
+
+      def draw(rng, n, width=width, above=above):
+        skewed = np.exp(width * rng.normal(size=n))
+        columns = (skewed, np.ones(n)) if above else (np.ones(n), skewed)
+        return [metrics.ratio(*columns)]
+
+      mean = np.exp(width**2 / 2)
+      name = f'deviation {width:g}, {"above" if above else "below"}'
+      yield Case(name, draw, [mean if above else 1 / mean])
+
+
+def _claim(look, rows: Rows, folder: str, spread: float) -> Case:
+  """The pooled effect of a claim whose cells differ by chance, around 0.
+
+  Prompts are drawn for all cells that have them in common.
+  """
+  there = {folder: rows[folder]}
+  truth = [cell.found.value for cell in look(there)]
+  width = spread * float(np.std(truth))
+
+  def moved(cell: Evidence, far: float) -> Evidence:
+    return dataclasses.replace(cell, found=cell.found.scaled(1, far))
+
+  def draw(rng, n):
+    chosen: dict = {}
+    drawn = []
+    for row in there[folder]:
+      key = row['prompts_hash']
+      if key not in chosen:
+        chosen[key] = rng.integers(row['prompts'], size=n)
+      drawn.append(again(row, chosen[key]))
+    cells = list(look({folder: drawn}))
+    away = width * rng.normal(size=len(cells)) - truth
+    found = [moved(c, far) for c, far in zip(cells, away, strict=True)]
+    return [pooling.pool(found).found]
+
+  return Case(f'{look.__name__}, cells spread {width:.2f}', draw, [0.0])
+
+
+def pooled(rows: Rows) -> Iterator[Case]:
+  folder = 'embedded/drafters'
+  for spread in (0.0, 1.0):
+    yield _claim(claims.by_temperature, rows, folder, spread)
+    yield _claim(claims_of_drafters.distilled, rows, _MANY, spread)
+    yield _claim(claims_of_drafters.over_eagle1, rows, _MANY, spread)
+
+
+# What is printed with an interval, and where its kind is tried.
+KINDS: dict[str, Callable[[Rows], Iterator[Case]]] = {
+  'tau': tau,
+  'alpha': alpha,
+  'acceptance of a place': at_places,
+  'acceptance by context': by_context,
+  'correlation of steps': memory,
+  'speed-up': speedups,
+  'predicted speed-up': predictions,
+  'measured over predicted': agreements,
+  'phase of a step (turns)': phases,
+  'difference of tau, paired': differences_of_tau,
+  'change of tau in percent, paired': changes_of_tau,
+  'difference of alpha, paired': differences_of_alpha,
+  'difference of tau, other prompts': domains,
+  'tau over Equation 1': equation_one,
+  'pooled effect of a claim': pooled,
+  'ratio, lognormal units': lognormal,
+}
