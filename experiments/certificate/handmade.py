@@ -187,7 +187,7 @@ class Machine:
       length=length,
       start=length,
       limit=length + job.new_tokens,
-      done=np.zeros(batch, bool),
+      done=np.broadcast_to(job.new_tokens, batch) <= 0,
       finite=np.ones(batch, bool),
       cache=(),
       drafter=(),

@@ -202,7 +202,10 @@ def _resampled() -> float:
   ):
     runs = [_run(8, 4, 4.0) for _ in range(FEW)]
     base = [_run(8, 8, 8.0) for _ in range(FEW)]
-    low, high = cells.speed(runs, base, cost)['predicted_speedup_ci']
+    interval = cells.speed(runs, base, cost)['predicted_speedup_ci']
+    if interval is None:
+      return 1.0
+    low, high = interval
     ends = [2 / (cost.v + 2 * cost.c + x) for x in (0.1, -0.1)]
     lacks = max(lacks, low - ends[0], ends[1] - high)
   return lacks
