@@ -1,6 +1,7 @@
 """What is said of checkpoints before they are loaded."""
 
 import json
+import shutil
 
 import jax
 import pytest
@@ -148,3 +149,20 @@ def test_a_mesh_is_planned_without_its_devices(folder, capsys):
   x.mesh.split_draft = True
   refuse(x)
   assert last_line(capsys)['bytes_per_device']['drafts'] < many['drafts']
+
+
+def test_nobody_knows_whether_a_draft_without_a_tokenizer_fits(
+  folder, tmp_path, capsys
+):
+  """Sizes that are the same are no proof."""
+  draft = tmp_path / 'draft'
+  shutil.copytree(folder / 'draft', draft)
+  for file in draft.glob('*token*'):
+    file.unlink()
+  x = experiment(folder)
+  x.draft.path = str(draft)
+  inspect.main(x)
+  out = capsys.readouterr().out
+  assert 'shares vocabulary      unknown: it has no tokenizer' in out
+  found = json.loads(out.splitlines()[-1])
+  assert found['models']['draft lm']['shares_vocabulary'] is None
