@@ -176,7 +176,6 @@ def test_weights_are_loaded_as_asked(folder):
     ({'temperature': [0.0, 1.0]}, 'temperature must be one value or 3'),
     ({'top_p': 2.0}, r'top_p must be in \(0, 1\]'),
   ],
-  ids=str,
 )
 def test_what_is_wrong_gets_a_sentence(folder, target, draft, change, message):
   change = dict(change)
