@@ -16,7 +16,7 @@ from specjax.drafters import cascade, lm, ngram, plain
 from specjax.drafting import policies
 from specjax.models import table
 from specjax.types import Params, Spec, Target
-from tests import models
+from tests import keys, models
 from tests import test_drafter_laws as laws
 
 DRAFT = models.DRAFT
@@ -31,22 +31,22 @@ def table_params():
   return Params(None, Params(own, other))
 
 
-def proposals(drafter, rows, keys):
-  """Drafts of some of many texts, under each of the keys."""
+def proposals(drafter, rows, turns):
+  """Drafts of some of many texts, under the keys of each turn."""
   (tokens, length), params = laws.texts(laws.ROWS), table_params()
   temperature = np.resize([0, 0.5, 1, 1.5], laws.ROWS)[rows]
   values = sampling.make(len(rows), temperature)
   ctx, memory = laws.fresh(drafter, params, tokens[rows], length[rows], values)
   propose = jax.jit(drafter.propose)
-  return [propose(params, memory, ctx, key)[0] for key in keys]
+  return [propose(params, memory, ctx, key)[0] for key in turns]
 
 
 @functools.cache
 def drafts(inner, rule=None):
   """Many drafts of many texts, at temperatures from 0 to 1.5."""
   every = np.arange(laws.ROWS)
-  keys = [generate.row_keys(turn, every) for turn in range(ROUNDS)]
-  found = proposals(cascade.make(TABLE, inner, 3, rule), every, keys)
+  turns = [generate.row_keys(turn, every) for turn in range(ROUNDS)]
+  found = proposals(cascade.make(TABLE, inner, 3, rule), every, turns)
   return jax.tree.map(lambda *x: np.concatenate(x), *found)
 
 
@@ -108,13 +108,53 @@ def test_every_exact_rule_leaves_the_law_of_the_small_model(
 def test_a_row_drafts_alone_what_it_drafts_in_a_batch():
   """Other rows need other numbers of passes: that must not matter."""
   row, together = 3, drafts(TREE)
-  keys = [generate.row_keys(turn, [row]) for turn in range(ROUNDS)]
+  turns = [generate.row_keys(turn, [row]) for turn in range(ROUNDS)]
   for turn, alone in enumerate(
-    proposals(cascade.make(TABLE, TREE, 3), [row], keys)
+    proposals(cascade.make(TABLE, TREE, 3), [row], turns)
   ):
     there = turn * laws.ROWS + row
     np.testing.assert_array_equal(alone.tokens[0], together.tokens[there])
     np.testing.assert_allclose(alone.probs[0], together.probs[there], rtol=1e-6)
+
+
+def start_late(drafter, params, late, key):
+  """Drafts of texts some of which have a token that was never fed."""
+  rows = len(late)
+  tokens, length = laws.texts(rows)
+  length = np.maximum(length, 2)
+  values = sampling.make(rows, np.resize([0, 0.5, 1, 1.5], rows))
+  ctx, memory = laws.fresh(drafter, params, tokens, length, values)
+  memory = memory._replace(fed=memory.fed - jnp.asarray(late))
+  return drafter.propose(params, memory, ctx, key)
+
+
+def test_a_row_that_starts_late_drafts_the_same():
+  """The turn in which it feeds a known token costs nothing but a pass."""
+  rows = 32
+  drafter = cascade.make(TABLE, CHAIN, 3)
+  propose = jax.jit(functools.partial(start_late, drafter))
+  params, key = table_params(), generate.row_keys(0, range(rows))
+  late = np.arange(rows) % 3 == 0
+  draft, memory = propose(params, np.zeros(rows, bool), key)
+  again, other = propose(params, late, key)
+  jax.tree.map(np.testing.assert_array_equal, draft, again)
+  np.testing.assert_array_equal(memory.fed, other.fed)
+  np.testing.assert_array_equal(other.recent[0], memory.recent[0] + late)
+  sampled = np.resize([False, True, True, True], rows)
+  assert len({*map(tuple, draft.tokens[sampled].tolist())}) > rows // 3
+
+
+def test_no_turn_shares_a_key():
+  drafter = cascade.make(TABLE, CHAIN, 3)
+
+  def step(params, key):
+    start_late(drafter, params, (True, False), key)
+    return key
+
+  key = generate.row_keys(0, range(2))
+  used = keys.consumed(step, table_params(), key, steps=1)
+  assert not list(keys.repeated(used))
+  assert len({x.key for x in used if x.kind == 'bits'}) > 4
 
 
 LONG = cascade.make(TABLE, lm.make(TABLE, 4), 2)
