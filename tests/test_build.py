@@ -256,6 +256,21 @@ def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
     build.build(x)
 
 
+def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
+  """Whatever was asked for, and each depth once."""
+  draft = Candidate(
+    'specjax.drafters.lm.load',
+    4,
+    str(folder / 'draft'),
+    {'parents': (0, 0, 1)},
+    ('specjax.verify.recursive',),
+  )
+  x = tiny.experiment(folder, candidates={'tree': draft}, gammas=(4, 2, 1))
+  methods = build.build(x).methods
+  assert [m.gamma for m in methods] == [2, 1]
+  assert [m.spec.drafter.depth for m in methods] == [2, 1]
+
+
 def test_rows_without_rules_of_their_own_are_continued():
   """The settings are those that the committed rows were made with."""
   root = pathlib.Path(__file__).parent.parent
