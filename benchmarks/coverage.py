@@ -6,7 +6,7 @@ draws prompts anew from the committed rows of a folder, as `populations` says,
 computes every kind of interval that the project prints, and writes how often
 each holds the truth to the folder coverage beside the rows, next to the same of
 the middle 95% of resampled values (the percentile bootstrap). Nothing of a
-machine is in it: two runs give the same.
+machine is in it: two runs give the same. A run that was cut short is continued.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ SIZES = (5, 6, 8, 16, 30, 100)
 # Of all populations of a kind together; fewer where one takes long.
 _DRAWS = {'new': 6000, 'old': 600}
 _LONG = {
-  'phase of a step (turns)': 4,
+  'phase of a step (turns)': 12,
   'pooled effect of a claim': 4,
   'measured over predicted': 2,
   'predicted speed-up': 2,
@@ -142,13 +142,13 @@ def simulate(root: pathlib.Path) -> None:
     ) from error
   settings = {'sizes': SIZES, 'draws': _DRAWS, 'kinds': list(KINDS)}
   folder = results.Folder(str(root / 'coverage'), results.portable(settings))
-  folder.clear()
-  with tqdm(total=len(cases) * len(SIZES), file=sys.stderr) as bar:
-    for kind, mine in cases.items():
-      for n in SIZES:
-        bar.set_description(f'{kind}, {n} units')
-        folder.add({'config': 'coverage', **row(kind, mine, n)})
-        bar.update()
+  todo = [(kind, n) for kind in cases for n in SIZES]
+  if len(folder.rows) == len(todo):
+    folder.clear()  # The rows that are drawn from may have changed.
+  todo = [(k, n) for k, n in todo if not folder.has(kind=k, units=n)]
+  for kind, n in (bar := tqdm(todo, file=sys.stderr)):
+    bar.set_description(f'{kind}, {n} units')
+    folder.add({'config': 'coverage', **row(kind, cases[kind], n)})
   folder.write('summary.md', summaries.of(folder.rows))
   shares = [r['coverage'] for r in folder.rows if r['coverage']]
   last = {'least': min(shares), 'most': max(shares)}

@@ -64,7 +64,7 @@ def pooled(cells: list[Evidence]) -> list[str]:
     found, spread, count = pooling.pool(mine)
     name = f'Pooled, {kind}' if kind else 'Pooled'
     line = f'{name}: {_signed(found)} ({mine[0].judge(found)}'
-    line += f'; {count} cells with an interval'
+    line += f'; {count} cells'
     if np.isfinite(spread):
       line += f', spread between cells {spread:.3f}'
     said.append(

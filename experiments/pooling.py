@@ -27,7 +27,7 @@ class Pooled(NamedTuple):
 
   found: metrics.Estimate
   spread: float  # standard deviation between cells, beyond chance
-  cells: int  # that have an interval
+  cells: int  # whose error is known
 
 
 def _shared(one: Evidence, other: Evidence) -> float:
@@ -44,8 +44,11 @@ def _shared(one: Evidence, other: Evidence) -> float:
 
 
 def pool(cells: Sequence[Evidence]) -> Pooled:
-  """The mean of the effects of some cells, those with an interval."""
-  known = [cell for cell in cells if cell.found.interval is not None]
+  """The mean of the effects of some cells, those whose error is known.
+
+  It is 0 where all prompts say the same: they have no interval, but an effect.
+  """
+  known = [cell for cell in cells if np.isfinite(cell.found.error)]
   count = len(known)
   if not count:
     values = [cell.found.value for cell in cells]
@@ -58,7 +61,9 @@ def pool(cells: Sequence[Evidence]) -> Pooled:
   common = max(float(np.mean([_shared(a, b) for a, b in pairs])), 0.0)
   apart = max(float(values.var(ddof=1)), own - common)
   parts = np.array([apart / count, common])
-  freedom = min(cell.found.freedom for cell in known)
+  freedom = min(
+    (c.found.freedom for c in known if c.found.error), default=np.inf
+  )
   shares = parts**2 / (count - 1, freedom)
   variance, middle = parts.sum(), float(values.mean())
   error = float(np.sqrt(variance))

@@ -121,6 +121,14 @@ often, of those with at least 8 units.
 """.strip()
 
 
+def _held(row: dict) -> str:
+  """Percent of intervals that held the truth, and the same of the old ones."""
+  new, old = row['coverage'], row['percentile_coverage']
+  if new is None:
+    return '-'
+  return f'{100 * new:.1f}' + ('' if old is None else f' ({100 * old:.0f})')
+
+
 def coverage(rows: list[dict]) -> str:
   """How often intervals held the truth: a line for each kind."""
   sizes = list(dict.fromkeys(r['units'] for r in rows))
@@ -129,12 +137,7 @@ def coverage(rows: list[dict]) -> str:
     mine = {r['units']: r for r in rows if r['kind'] == kind}
     known = [r for n, r in mine.items() if n >= 8 and r['coverage']]
     worst = min(known, key=lambda r: r['least_coverage'])
-    cells = [
-      f'{100 * r["coverage"]:.1f} ({100 * r["percentile_coverage"]:.0f})'
-      if r['coverage']
-      else '-'
-      for r in mine.values()
-    ]
+    cells = [_held(r) for r in mine.values()]
     where = f'{worst["least_population"]}, {worst["units"]} units'
     least = f'{100 * worst["least_coverage"]:.0f}: {where}'
     lines.append([kind, str(worst['populations']), *cells, least])

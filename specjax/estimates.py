@@ -227,7 +227,7 @@ def combine(
   parts = [s.spread(middle, f) for s, f in zip(samples, found, strict=True)]
   variance = sum(p.variance for p in parts)
   if variance <= (1e-12 * middle) ** 2:
-    return Estimate(value)
+    return Estimate(value, error=0.0)
   shares = sum(p.variance**2 / p.freedom for p in parts)
   freedom = float(variance**2 / shares) if shares else np.inf
   skewness = sum(p.third for p in parts) / variance**1.5

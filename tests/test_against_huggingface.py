@@ -137,8 +137,8 @@ def test_report_has_rows_table_and_ratios(compared):
   assert (folder.path / 'summary.md').read_text().count('###') == 4
   result = json.loads((folder.path / 'result.json').read_text())
   for name in ('plain_ratio', 'assisted_ratio', 'limit_ratio'):
-    low, high = result[f'{name}_ci']
-    assert 0 < low <= result[name] <= high
+    assert result[name] > 0
+    assert result[f'{name}_ci'] is None  # Of two prompts.
   assert result['peer']['torch']
   times = {
     r['method']: sum(r['seconds_by_prompt'])

@@ -32,8 +32,15 @@ def run(histogram, overlap=(0.0,), seconds=1.0, tokens=None, drafted=None):
 
 
 def test_alpha_is_over_prefixes_of_the_prompts_alone():
-  """The third row is there to fill up a mesh."""
-  runs = [run([[6, 0], [3, 0]], [3.0, 1.5]), run([[9, 0]], [9.0])]
+  """The third row is there to fill up a mesh.
+
+  A step that was cut short has tokens and is no prefix; a step that accepted
+  what it drafted is one.
+  """
+  runs = [
+    run([[5, 1], [3, 0]], [3.0, 1.5], tokens=[9, 4]),
+    run([[9, 0]], [9.0]),
+  ]
   found = cells.alpha_of(runs, 2)
   assert found.prefixes.tolist() == [6, 3]
   assert found.estimate.value == pytest.approx(4.5 / 9)

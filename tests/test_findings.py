@@ -84,6 +84,16 @@ def test_the_pooled_interval_is_students_of_the_mean_of_cells():
   assert alike.spread == 0
 
 
+def test_cells_without_spread_count_in_the_mean():
+  """Identical texts make no difference, and that is an effect, too."""
+  same = Evidence('x', Estimate(0.0, error=0.0))
+  few = Evidence('x', Estimate(9.0))
+  found, _, count = pooling.pool([_cell(3, 0.6), _cell(3, 0.6), same, few])
+  assert (found.value, count) == (pytest.approx(2.0), 3)
+  assert found.interval is not None
+  assert pooling.contradictions([same, few]) == 0
+
+
 def test_cells_on_the_same_prompts_err_together():
   """Three times the same cell is one cell."""
   same = {'prompts': ('abc',), 'influence': [0.3, -0.4, 0.1]}

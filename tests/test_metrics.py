@@ -22,9 +22,9 @@ def test_units_that_say_the_same_have_no_interval():
 
 
 def test_few_units_have_no_interval():
-  """Two prompts alike would give one without width."""
-  few = metrics.ratio([3.56] * 2, [1] * 2)
-  assert few.value == pytest.approx(3.56)
+  """Two prompts alike would even give one without width."""
+  few = metrics.ratio([3.5, 3.6, 3.7, 3.4], [1] * 4)
+  assert few.value == pytest.approx(3.55)
   assert few.interval is None
   assert not metrics.enough(2)
 
@@ -41,6 +41,27 @@ def test_interval_has_its_coverage():
     found = metrics.ratio(rng.normal(2.0, 1.0, 50), np.ones(50))
     held += found.low <= 2.0 <= found.high
   assert 85 <= held < 100
+
+
+def test_the_error_of_a_mean_is_students():
+  units = np.array([1.0, 2.0, 4.0, 8.0, 3.0, 7.0])
+  found = metrics.estimate(lambda a, n: a / n, units, np.ones(6))
+  assert found.error == pytest.approx(units.std(ddof=1) / np.sqrt(6))
+  assert found.freedom == 5
+  # Without skewness both ends lie Student's quantile away, 2.571.
+  even = metrics.estimate(lambda a, n: a / n, [1, 2, 3, 4, 5, 6], [1] * 6)
+  reach = 2.5706 * even.error
+  assert even.interval == pytest.approx([3.5 - reach, 3.5 + reach], rel=1e-4)
+
+
+def test_an_interval_reaches_further_to_where_units_are_skewed():
+  units = [1, 1, 2, 1, 2, 1, 1, 9]
+  right = metrics.estimate(lambda a, n: a / n, units, [1] * 8)
+  left = metrics.estimate(lambda a, n: -a / n, units, [1] * 8)
+  assert right.high - right.value > 1.5 * (right.value - right.low)
+  assert left.interval == pytest.approx([-right.high, -right.low])
+  # Never more than twice as far as Student's.
+  assert right.high - right.value <= 2 * 2.3647 * right.error
 
 
 def test_speedup_compares_times_per_token():

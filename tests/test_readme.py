@@ -114,5 +114,5 @@ def test_a_part_that_cannot_be_made_is_kept_and_named():
   assert said in warnings[1]
   open_ended = '<!-- say: parity -->\nold\n' + text
   assert 'has no end' in readme.fill(open_ended, {})[1][0]
-  assert made.count('old') == 2
+  assert made.count('\nold\n') == 2
   assert '#### code, temperature 0: plain decoding not timed' in made

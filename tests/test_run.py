@@ -136,8 +136,7 @@ def test_rows_count_consistently(rows):
     assert row['acceptance_by_position'] == pytest.approx(
       [sum(row['histogram'][k + 1 :]) / steps for k in range(row['gamma'])]
     )
-    low, high = row['tau_ci']
-    assert low <= row['tau'] <= high
+    assert row['tau_ci'] is None  # Two prompts are too few.
 
 
 def test_greedy_rows_are_plain_decoding(rows):
