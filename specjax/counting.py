@@ -8,9 +8,14 @@ rejection would fit and an acceptance would not, so counting what fits reports
 too low an acceptance. For the same reason the room is K + 1 tokens however few
 were drafted, since the size of a draft may depend on what was drawn, and a
 step in which the text ends is counted with the verdict on its whole draft,
-tokens behind the end included. There are at most K of these a text: they are
-judged as if the text went on. So over whole steps, accepted lengths have the
+tokens behind the end included. So over whole steps, accepted lengths have the
 mean that the rule gives them at the texts where these steps began.
+
+Tokens behind an end, at most K - 1 a text, are judged as if the text went on.
+By enumeration at K = 4, an acceptance rate of 0.8 and an end every 50 tokens:
+without these steps the mean accepted length is 2.2% too low; with them it is
+exact where tokens behind the end are accepted as often as others, and between
+2.4% too low and 1.1% too high where they are accepted never, or always.
 
 Any other step counts in tokens and target calls only.
 """
