@@ -15,6 +15,7 @@ plain decoding, which has the most steps, look slower than it is.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -238,9 +239,9 @@ def ways(full: Way, replayed: Spec, known: Any) -> dict[str, Way]:
 def known_text(job: measure.Job, run: measure.Run, config) -> jax.Array:
   """Prompts and what a run added to them, [B, S]."""
   begins, _ = reading.split(config, job.prompts)
-  rows = [
-    [*begin, *text] for begin, text in zip(begins, run.texts, strict=True)
-  ]
+  # Rows that only fill up the batch have no text.
+  pairs = itertools.zip_longest(begins, run.texts, fillvalue=())
+  rows = [[*begin, *text] for begin, text in pairs]
   return reading.pad(rows, caches.round_slots(job.slots))[0]
 
 

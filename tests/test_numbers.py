@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import cells, comparison, measure, results
+from experiments import cells, comparison, measure, result_tables
 from experiments.certificate import handmade, known, numbers
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
 from specjax import sampling, trees
@@ -127,7 +127,7 @@ def test_tables_show_the_numbers_of_the_row():
   row = handmade.make(1).row
   lines = [
     line
-    for line in results.summary([row]).splitlines()
+    for line in result_tables.summary([row]).splitlines()
     if line.startswith('| scripted')
   ]
   for text in (

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import devices, measure, results, run, ties
-from experiments.build import Built, Method
+from experiments import devices, measure, results, runner, ties
+from experiments.layouts import Choice
+from experiments.methods import Built, Method
 from experiments.prompts import Chosen
 from experiments.settings import Checkpoint, Experiment
 from specjax import counting, generate, verify
@@ -98,6 +99,8 @@ def built() -> Built:
     params=nothing,
     single=spec(1, verify.observe),
     single_params=nothing,
+    verification=Choice('whole'),
+    drafting=None,
     # As if the rule were one whose chance is counted apart.
     chance=generate.PARTS._replace(overlap=verify.chance(verify.token)),
     brings={'parameters': 0},
@@ -110,6 +113,7 @@ def built() -> Built:
     plain=spec(0, verify.token),
     plain_params=nothing,
     methods=(method,),
+    baseline=Choice('whole'),
   )
 
 
@@ -262,8 +266,8 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
       (measure, 'time', machine),
       (measure, 'start', machine.start),
       (generate, 'generate', machine),
-      (run, 'build', lambda x: built()),
-      (run, 'tqdm', mock.MagicMock()),
+      (runner, 'build', lambda x: built()),
+      (runner, 'tqdm', mock.MagicMock()),
       (ties, 'explain', _bug),
       (devices, 'round_rows', lambda *_: rows),
       (results, 'conditions', lambda: conditions),
@@ -282,7 +286,7 @@ class Made(NamedTuple):
 
 
 def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
-  """Runs the script through `run.Runner`.
+  """Runs the script through `runner.Runner`.
 
   Args:
     batch: prompts decoded together.
@@ -301,8 +305,8 @@ def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
   )
   machine = Machine()
   with _by_hand(machine, rows):
-    runner = run.Runner(x)
-    runner.run()
-  (row,) = runner.folder.rows
+    one = runner.Runner(x)
+    one.run()
+  (row,) = one.folder.rows
   # The first replay is there to be compiled.
   return Made(row, machine.strays, machine.replays[1:])

@@ -117,6 +117,13 @@ TAU = {'tau': 87 / 39, 'tau_without_bonus': sum(_accepted()) / _WHOLE}
 # Of 63 sequences of four tokens the fourth text repeats four.
 TEXTS = {'identical_to_plain': 8, 'differences': [], 'repetition': 4 / 63}
 
+# Of a target that has one layout nothing is measured.
+LAYOUTS: dict[str, Any] = {
+  'baseline': {'layout': 'whole', 'seconds_per_step': None},
+  'verification': {'layout': 'whole', 'seconds_per_step': None},
+  'drafting': None,
+}
+
 SPEED: dict[int, dict[str, Any]] = {
   1: {
     'steps': 39,
@@ -126,6 +133,9 @@ SPEED: dict[int, dict[str, Any]] = {
     'baseline_tokens_per_second': 87 / 306,
     'speedup': 306 / 260,
     'unit_seconds': [40, 24, 30, 49, 30, 18, 45, 24],
+    'unit_baseline_seconds': [48, 30, 24, 48, 36, 36, 60, 24],
+    'unit_baseline_tokens': COUNTS['unit_tokens'],
+    **LAYOUTS,
   },
   2: {
     'steps': 5 + 7 + 5 + 6,
@@ -135,6 +145,9 @@ SPEED: dict[int, dict[str, Any]] = {
     'baseline_tokens_per_second': 87 / 168,
     'speedup': 168 / 166,
     'unit_seconds': [40, 42, 30, 54],
+    'unit_baseline_seconds': [48, 24, 36, 60],
+    'unit_baseline_tokens': COUNTS['unit_tokens'],
+    **LAYOUTS,
   },
 }
 
@@ -171,11 +184,8 @@ REPLAYS = {
   2: [[5, 18 / 8 - 1], [7, 24 / 12 - 1], [5, 21 / 8 - 1]],
 }
 
-# Seconds and tokens of plain decoding, by unit.
-BASE = {
-  1: ([48, 30, 24, 48, 36, 36, 60, 24], COUNTS['unit_tokens']),
-  2: ([48, 24, 36, 60], [18, 24, 21, 24]),
-}
+# Tokens of plain decoding and of the method, by batch.
+TOKENS = {1: COUNTS['unit_tokens'], 2: [18, 24, 21, 24]}
 
 
 def by_context() -> list[dict]:
@@ -209,7 +219,8 @@ def memory(lag: int) -> float:
 def intervals(batch: int) -> dict[str, Any]:
   """The intervals of the row that are those of its units."""
   units = COUNTS | ALPHA
-  seconds, tokens = BASE[batch]
+  tokens = TOKENS[batch]
+  seconds = SPEED[batch]['unit_baseline_seconds']
   own = SPEED[batch]['unit_seconds']
   columns = {
     'alpha': ('unit_overlap', 'unit_prefixes'),
@@ -252,4 +263,5 @@ def row(batch: int, timed: bool) -> dict[str, Any]:
     'batch': batch,
     'timed': timed,
     'compilations': 1,
+    'impossible': [],
   }

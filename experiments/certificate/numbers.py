@@ -77,6 +77,12 @@ def _fields() -> float:
   )
 
 
+def _filled() -> float:
+  """Counts in batches of three: the last one has room for one prompt more."""
+  row = handmade.make(3).row
+  return apart(row, [*known.COUNTS, *known.ACCEPTANCE, 'prompts'], 1)
+
+
 def _wide() -> float:
   """Alpha where a mesh wants two rows more than there are prompts."""
   return apart(handmade.make(rows=handmade.PROMPTS + 2).row, known.ALPHA, 1)
@@ -253,6 +259,7 @@ CHECKS = {
   'counts': Check(_typed(*known.COUNTS, 'steps')),
   'acceptance': Check(_typed(*known.ACCEPTANCE)),
   'alpha': Check(_typed(*known.ALPHA)),
+  'counts of a batch that is filled up': Check(_filled),
   'alpha on more rows than prompts': Check(_wide),
   'tau': Check(_typed(*known.TAU)),
   'texts': Check(_typed(*known.FIELDS, *known.TEXTS)),

@@ -9,7 +9,7 @@ from unittest import mock
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import costs, measure, run
+from experiments import costs, measure, runner
 from experiments.certificate import handmade
 from experiments.certificate.numbers import CHECKS
 from specjax import generate
@@ -125,7 +125,8 @@ def _rejected_is_untried(add, counts, draft, verdict, *step):
   return after._replace(tried=after.accepted)
 
 
-_units, _compare = run.Runner.units, run.Runner.compare
+_units, _compare = runner.Runner.units, runner.Runner.compare
+_whole, _run = runner.Runner.whole, measure._run
 _accepted, _record = costs._accepted, measure.record
 
 
@@ -139,13 +140,24 @@ def _per_row(way, job, steps=None):
   return run.seconds / run.counts.target_calls.sum(), run
 
 
-def _first_keys(runner, domain, temperature):
-  jobs = _units(runner, domain, temperature)
+def _every_row(state, job, *rest):
+  return _run(state, dataclasses.replace(job, live=None), *rest)
+
+
+def _other_order(self, domain, temperature):
+  job = _whole(self, domain, temperature)
+  order = turned(range(len(job.prompts)))
+  texts = [job.prompts[i] for i in order]
+  return dataclasses.replace(job, prompts=texts, indices=job.indices[order])
+
+
+def _first_keys(self, domain, temperature):
+  jobs = _units(self, domain, temperature)
   return [dataclasses.replace(j, indices=jobs[0].indices) for j in jobs]
 
 
-def _last_twice(runner, domain, temperature):
-  jobs = _units(runner, domain, temperature)
+def _last_twice(self, domain, temperature):
+  jobs = _units(self, domain, temperature)
   return [*jobs, jobs[-1]]
 
 
@@ -185,6 +197,20 @@ WRONG_COUNTS = (
   ),
   WrongNumber('a step of all rows together', 'costs', costs, '_time', _per_row),
   WrongNumber(
+    'rows that fill up a batch are counted',
+    'counts of a batch that is filled up',
+    measure,
+    '_run',
+    _every_row,
+  ),
+  WrongNumber(
+    'alpha of prompts in another order',
+    'alpha on more rows than prompts',
+    runner.Runner,
+    'whole',
+    _other_order,
+  ),
+  WrongNumber(
     'a replay accepts the bonus, too',
     'replays',
     costs,
@@ -194,17 +220,17 @@ WRONG_COUNTS = (
   WrongNumber(
     'every batch has the keys of the first',
     'keys',
-    run.Runner,
+    runner.Runner,
     'units',
     _first_keys,
   ),
   WrongNumber(
-    'the last batch counts twice', 'counts', run.Runner, 'units', _last_twice
+    'the last batch counts twice', 'counts', runner.Runner, 'units', _last_twice
   ),
   WrongNumber(
     'texts beside the plain text of another prompt',
     'texts',
-    run.Runner,
+    runner.Runner,
     'compare',
     lambda self, method, cell, base, runs: _compare(
       self, method, cell, turned(base), runs

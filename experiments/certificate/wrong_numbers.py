@@ -58,12 +58,6 @@ def _with_prefill(runs):
   ]
 
 
-def _all_rows(runs, prompts):
-  """Alpha of the rows, of which a mesh may have more than prompts."""
-  del prompts  # Unused.
-  return _alpha_of(runs, None)
-
-
 def _of_hits(runs, prompts):
   """A miss is no prefix."""
   found = _alpha_of(runs, prompts)
@@ -212,12 +206,6 @@ _CELLS = (
     _alpha(lambda a: a._replace(prefixes=a.prefixes + 1)),
   ),
   _wrong_cell('alpha of prefixes with a draft', 'alpha', 'alpha_of', _of_hits),
-  _wrong_cell(
-    'alpha of rows that fill a mesh',
-    'alpha on more rows than prompts',
-    'alpha_of',
-    _all_rows,
-  ),
   _wrong_cell(
     'the baseline with its prefill',
     'speed',
