@@ -159,7 +159,8 @@ def test_a_draft_with_an_encoder_needs_a_target_with_one(folder, capsys):
   x.target.path = str(pair.path('target'))
   with pytest.raises(ValueError, match=r'draft\.path is an encoder-decoder'):
     build.build(x)
-  inspect.main(x)
+  with pytest.raises(ValueError, match='is an encoder-decoder'):
+    inspect.main(x)
   found = json.loads(capsys.readouterr().out.splitlines()[-1])
   assert 'is an encoder-decoder' in found['refused'][0]
   with pytest.raises(ValueError, match='draft is an encoder-decoder'):
