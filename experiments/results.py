@@ -315,7 +315,9 @@ COLUMNS = (
   ('no bonus', lambda r: _number(r, 'tau_without_bonus', 2)),
   (
     'accepted at 1, 2, ...',
-    lambda r: ' '.join(f'{a:.2f}' for a in r['acceptance_by_position']),
+    lambda r: ' '.join(
+      '-' if a is None else f'{a:.2f}' for a in r['acceptance_by_position']
+    ),
   ),
   ('tokens/s', lambda r: _number(r, 'tokens_per_second', 0)),
   ('speed-up', lambda r: _interval(r, 'speedup')),
