@@ -108,3 +108,11 @@ def test_folders_of_several_configs_are_left_out(tmp_path):
   assert 'several configs (a, b)' in warning
   with pytest.raises(ValueError, match='no folder'):
     results.read_folders(tmp_path / 'nowhere')
+
+
+def test_what_no_step_tried_has_no_number():
+  """Where gamma + 1 tokens never had room, no step was whole."""
+  cell = {'acceptance_by_position': [0.5, None], 'tau_without_bonus': None}
+  shown = dict(result_tables._POSITIONS)
+  assert shown['accepted at 1, 2, ...'](cell) == '0.50 -'
+  assert shown['no bonus'](cell) == '-'
