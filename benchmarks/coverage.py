@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from benchmarks.populations import KINDS, Case
 from experiments import results, summaries
+from experiments.errors import UserError
 from specjax import estimates, metrics
 
 SIZES = (5, 6, 8, 16, 30, 100)
@@ -130,13 +131,13 @@ def simulate(root: pathlib.Path) -> None:
   """Writes the folder coverage of a folder of results.
 
   Raises:
-    ValueError: it is none, or lacks rows that are drawn from.
+    UserError: it is none, or lacks rows that are drawn from.
   """
   there, _ = results.read_folders(root)
   try:
     cases = {kind: list(make(there)) for kind, make in KINDS.items()}
   except KeyError as error:
-    raise ValueError(
+    raise UserError(
       f'{root}: no rows of {error.args[0]!r}: name the folder of committed '
       'results'
     ) from error

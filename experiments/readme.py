@@ -83,8 +83,13 @@ def _made(
   return f'\n{section if kind == "section" else _table(section)}\n'
 
 
-def fill(text: str, rows: Rows) -> tuple[str, list[str]]:
+def fill(text: str, rows: Rows, root: str = '') -> tuple[str, list[str]]:
   """A document with its marked parts made anew.
+
+  Args:
+    text: the document.
+    rows: by folder.
+    root: of the checkout, as links of the document have it.
 
   Returns:
     The document, and what could not be made: such a part stays as it was.
@@ -101,7 +106,9 @@ def fill(text: str, rows: Rows) -> tuple[str, list[str]]:
       warnings.append(f'{begin.strip()} has no end: put <!-- end --> below it')
       return match[0]
     try:
-      return f'{begin}{_made(kind, name, rows, summary)}{end}'
+      made = _made(kind, name, rows, summary)
+      made = made.replace('](results/', f']({root}results/')
+      return f'{begin}{made}{end}'
     except ValueError as error:
       warnings.append(str(error))
       return f'{begin}{old}{end}'
@@ -115,8 +122,13 @@ def documents(root: pathlib.Path) -> list[pathlib.Path]:
   return [path for path in found if path.exists()]
 
 
+def root_of(path: pathlib.Path) -> str:
+  """The checkout of one of the `documents`, as its links have it."""
+  return '../' if path.parent.name == 'docs' else ''
+
+
 def fill_file(path: pathlib.Path, rows: Rows) -> list[str]:
   """The same of a file; returns what could not be made."""
-  text, warnings = fill(path.read_text(), rows)
+  text, warnings = fill(path.read_text(), rows, root_of(path))
   path.write_text(text)
   return warnings

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands there."""
+"""What the README and its pages show runs as it stands there."""
 
 import functools
 import pathlib
@@ -15,9 +15,9 @@ from tests import models, rows
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / 'README.md').read_text()
+DRAFTERS = (ROOT / 'docs' / 'drafters.md').read_text()
 DOCUMENTS = [
-  pytest.param(path.read_text(), id=path.name)
-  for path in readme.documents(ROOT)
+  pytest.param(path, id=path.name) for path in readme.documents(ROOT)
 ]
 
 
@@ -36,11 +36,11 @@ def decode(drafter, prompts):
   return generate.generate(params, state, 24, spec=spec)
 
 
-def test_the_drafter_of_the_readme_is_complete():
-  (source,) = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+def test_the_drafter_of_the_page_is_complete():
+  (source,) = re.findall(r'```python\n(.*?)```', DRAFTERS, re.DOTALL)
   assert len(source.strip().splitlines()) <= 34
   namespace: dict = {}
-  exec(compile(source, 'README.md', 'exec'), namespace)
+  exec(compile(source, 'drafters.md', 'exec'), namespace)
   loaded = namespace['load'](Target(models.tiny(11, 2)))
   assert loaded.params is None
   drafter = loaded.make(3)
@@ -64,10 +64,26 @@ def test_ci_runs_the_commands_of_the_readme():
   assert all(command in lines for command in commands)
 
 
-def test_configs_named_in_the_readme_exist():
-  names = set(re.findall(r'configs/\w+\.py', README))
-  assert names
-  assert all((ROOT / name).exists() for name in names)
+@pytest.mark.slow
+def test_the_library_runs_as_the_readme_shows(capsys):
+  (source,) = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+  exec(compile(source, 'README.md', 'exec'), {})
+  assert len(capsys.readouterr().out) > 20
+
+
+def test_the_readme_is_two_screens():
+  assert len(README.encode()) <= 9_000
+
+
+@pytest.mark.parametrize('path', DOCUMENTS)
+def test_what_a_page_names_exists(path):
+  """Configs of its commands, and the files that it links to."""
+  text = path.read_text()
+  names = set(re.findall(r'configs/\w+\.py', text))
+  assert [name for name in names if not (ROOT / name).exists()] == []
+  links = re.findall(r'\]\(([^)#:]+)\)', text)
+  assert links
+  assert [x for x in links if not (path.parent / x).exists()] == []
 
 
 @functools.cache
@@ -76,21 +92,24 @@ def committed():
 
 
 def test_pages_are_documents():
-  assert 'measuring.md' in {path.name for path in readme.documents(ROOT)}
-  assert README.count('<!-- end -->') >= 10
+  texts = {path.name: path.read_text() for path in readme.documents(ROOT)}
+  assert {'README.md', 'measuring.md'} < texts.keys()
+  assert sum(x.count('<!-- end -->') for x in texts.values()) >= 10
 
 
-@pytest.mark.parametrize('text', DOCUMENTS)
-def test_what_is_marked_is_what_committed_rows_give(text):
+@pytest.mark.parametrize('path', DOCUMENTS)
+def test_what_is_marked_is_what_committed_rows_give(path):
   """`python -m experiments.tables results` would change nothing."""
-  made, warnings = readme.fill(text, committed())
+  text = path.read_text()
+  made, warnings = readme.fill(text, committed(), readme.root_of(path))
   assert warnings == []
   assert made == text
 
 
-@pytest.mark.parametrize('text', DOCUMENTS)
-def test_every_table_of_numbers_is_marked(text):
+@pytest.mark.parametrize('path', DOCUMENTS)
+def test_every_table_of_numbers_is_marked(path):
   """A table with an interval in it was measured, so it is made from rows."""
+  text = path.read_text()
   typed = re.sub(r'<!-- \w+: .*?<!-- end -->', '', text, flags=re.DOTALL)
   lines = [line for line in typed.splitlines() if line.startswith('|')]
   assert [line for line in lines if re.search(r'\d\.\d+ \[', line)] == []
