@@ -18,7 +18,7 @@ them. To translate the lines of a text, and to chat:
     --config.prompts.form='translate English to German: {line}'
   --config.prompts.path=question.jsonl --config.prompts.chat
 
-On several devices, for example eight of a TPU slice (see the README):
+On several devices, for example eight of a TPU slice (see docs/devices.md):
 
   --config.mesh.data=2 --config.mesh.model=4 --config.batch=2
 

@@ -255,7 +255,7 @@ class Runner:
         self.folder.add(self.row(method, cell, base, runs[method]))
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
-    """The row of one cell; see the fields in the README."""
+    """The row of one cell; see docs/measuring.md."""
     x, domain = self.x, cell['domain']
     where = domain, cell['temperature']
     alpha = self.alphas[method.drafter, generate.PARTS, where]

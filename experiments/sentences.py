@@ -1,4 +1,4 @@
-"""Sentences of the README that say what committed rows say."""
+"""Sentences of the pages that say what committed rows say."""
 
 import textwrap
 
