@@ -117,7 +117,9 @@ _COVERAGE = """
 How often a 95% interval held the truth, in percent, and the same of the
 percentile bootstrap (in brackets). Prompts, or turns, are drawn anew from those
 of committed rows; the worst is the population of a kind that is held least
-often, of those with at least 8 units.
+often, of those with at least 8 units. Estimates without an interval are not
+counted (`without_interval` in the rows); the bootstrap gives one even where all
+units say the same, which counts against it.
 """.strip()
 
 

@@ -148,3 +148,7 @@ def test_autocorrelation_of_independent_steps_is_near_zero():
   """7,600 pairs: a standard deviation of 0.0115, so 0.05 is beyond 4."""
   accepted = np.random.default_rng(0).integers(0, 5, (400, 20))
   assert abs(metrics.autocorrelation(accepted, 1)[0].value) < 0.05
+  # Correlations of fewer than 30 texts are too skewed for an interval.
+  few, enough = (metrics.autocorrelation(accepted[:n], 1)[0] for n in (29, 30))
+  assert few.interval is None
+  assert enough.interval is not None
