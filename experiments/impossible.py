@@ -58,12 +58,10 @@ def of(rows: list[dict]) -> list[str]:
   return found
 
 
-def warn(rows: list[dict]) -> bool:
-  """Says what of rows cannot be; whether there was anything to say."""
-  found = of(rows)
-  for sentence in found:
+def warn(rows: list[dict]) -> None:
+  """Says what of rows cannot be."""
+  for sentence in of(rows):
     print(f'warning: {sentence}', file=sys.stderr)
-  return bool(found)
 
 
 def without(rows: list[dict]) -> list[dict]:

@@ -335,11 +335,9 @@ def main(x: Experiment) -> None:
   text = board.summary()
   folder.write('summary.md', text)
   print(text)
-  warned = impossible.warn(folder.rows)
+  impossible.warn(folder.rows)
   last = {'impossible': len(impossible.of(folder.rows)), **board.headline()}
   print(json.dumps({'results': str(folder.path), **last}))
-  if warned:
-    sys.exit(1)
 
 
 if __name__ == '__main__':

@@ -46,8 +46,6 @@ def main(x: Experiment) -> None:
   texts = samples.add(runner)
   if processes.leads():
     finish(runner.folder, texts)
-  if impossible.of(runner.folder.rows):
-    sys.exit(1)
 
 
 def announce(runner: Runner) -> None:

@@ -111,9 +111,7 @@ def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(explain, 'Explainer', lambda x, asked: runner)
   monkeypatch.setattr(explain, 'narrow', lambda x: 2)
   capsys.readouterr()
-  with pytest.raises(SystemExit) as error:
-    explain.main(types.SimpleNamespace(quick=False, timed=True))
-  assert error.value.code == 1
+  explain.main(types.SimpleNamespace(quick=False, timed=True))
   out, said = capsys.readouterr()
   assert json.loads(out.splitlines()[-1]) == last
   assert 'warning: domain code, temperature 0.0, drafter ngram' in said

@@ -150,33 +150,3 @@ def test_the_last_line_of_a_run_is_short(folder):
   best = result_tables.best(rows)
   assert line['best'].keys() > {*results.KEY, 'tau', 'alpha', 'speedup_ci'}
   assert line['best'].items() <= best.items()
-
-
-def test_what_cannot_be_ends_a_run_with_status_1(monkeypatch, capsys):
-  """After everything was written."""
-  wrote = []
-  row = made.row(impossible=['v is 0.5'])
-
-  class Runner:
-    folder = results.Follower([row])
-    groups = ()
-
-    def __init__(self, x):
-      del x  # Unused.
-
-    def run(self):
-      wrote.append('rows')
-
-  monkeypatch.setattr(run, 'Runner', Runner)
-  monkeypatch.setattr(run.devices, 'check', lambda x: None)
-  monkeypatch.setattr(run.processes, 'join', lambda mesh: None)
-  monkeypatch.setattr(run, 'announce', lambda runner: None)
-  monkeypatch.setattr(run.samples, 'add', lambda runner: wrote.append('texts'))
-  monkeypatch.setattr(run, 'finish', lambda *_: wrote.append('summary'))
-  x = type('x', (), {'quick': False, 'mesh': None})
-  with pytest.raises(SystemExit) as error:
-    run.main(x)
-  assert error.value.code == 1
-  assert wrote == ['rows', 'texts', 'summary']
-  row['impossible'] = []
-  run.main(x)
