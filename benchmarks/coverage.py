@@ -10,6 +10,7 @@ machine is in it: two runs give the same. A run that was cut short is continued.
 """
 
 import contextlib
+import hashlib
 import json
 import pathlib
 import sys
@@ -21,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.populations import KINDS, Case
-from experiments import results, summaries
+from experiments import command, results, summaries
 from experiments.errors import UserError
 from specjax import estimates, metrics
 
@@ -127,6 +128,13 @@ def row(kind: str, cases: list[Case], n: int) -> dict:
   return found
 
 
+def _digest(rows: dict[str, list[dict]]) -> str:
+  """A hash of the rows that are drawn from; those of this program are not."""
+  rest = {name: r for name, r in rows.items() if name != 'coverage'}
+  text = json.dumps(rest, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def simulate(root: pathlib.Path) -> None:
   """Writes the folder coverage of a folder of results.
 
@@ -144,24 +152,25 @@ def simulate(root: pathlib.Path) -> None:
   settings = {'sizes': SIZES, 'draws': _DRAWS, 'kinds': list(KINDS)}
   folder = results.Folder(str(root / 'coverage'), results.portable(settings))
   todo = [(kind, n) for kind in cases for n in SIZES]
-  if len(folder.rows) == len(todo):
-    folder.clear()  # The rows that are drawn from may have changed.
+  drawn_from = _digest(there)
+  if any(r.get('drawn_from') != drawn_from for r in folder.rows):
+    folder.clear()  # They say nothing of other rows.
   todo = [(k, n) for k, n in todo if not folder.has(kind=k, units=n)]
   for kind, n in (bar := tqdm(todo, file=sys.stderr)):
     bar.set_description(f'{kind}, {n} units')
-    folder.add({'config': 'coverage', **row(kind, cases[kind], n)})
+    found = row(kind, cases[kind], n)
+    folder.add({'config': 'coverage', 'drawn_from': drawn_from, **found})
   folder.write('summary.md', summaries.of(folder.rows))
   shares = [r['coverage'] for r in folder.rows if r['coverage']]
   last = {'least': min(shares), 'most': max(shares)}
   print(json.dumps({'results': str(folder.path), **last}))
 
 
-def main(arguments: list[str]) -> None:
-  try:
-    simulate(pathlib.Path(arguments[0] if arguments else 'results'))
-  except ValueError as error:
-    raise SystemExit(f'error: {error}') from error
+def _from_command_line() -> None:
+  parser = command.Parser('Whether 95% intervals hold the truth.')
+  parser.add_argument('root', nargs='?', default='results', help='of the rows')
+  simulate(pathlib.Path(parser.parse_args().root))
 
 
 if __name__ == '__main__':
-  main(sys.argv[1:])
+  command.guard(_from_command_line, resumes=True)

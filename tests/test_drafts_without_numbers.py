@@ -34,8 +34,12 @@ CASES = {
 
 def proposed(draft: Draft) -> Draft:
   """The draft as a rule is given it."""
-  drafter = types.SimpleNamespace(propose=lambda *_: (draft, None))
-  return scoring.propose(drafter, None, None, None, None)[0]
+  batch, nodes = draft.tokens.shape
+  drafter = types.SimpleNamespace(
+    propose=lambda *_: (draft, None), depth=nodes, nodes=nodes
+  )
+  ctx = types.SimpleNamespace(length=jnp.ones(batch, jnp.int32))
+  return scoring.propose(drafter, None, None, ctx, None)[0]
 
 
 def breaking(parents, replacement, broken, guard):
@@ -44,7 +48,8 @@ def breaking(parents, replacement, broken, guard):
   What is drawn there is the same token, whatever the coin. A later sibling
   that repeats none has a law again.
   """
-  token = int(sampling.draw(jnp.float32(0.5), jnp.array(broken)))
+  coins = jnp.full(2, 2**31, jnp.uint32)
+  token = int(sampling.draw(coins, jnp.array(broken)))
   plain = exact.tree(parents, replacement)
 
   def source(texts, q, contexts):

@@ -1,5 +1,7 @@
 """The logits pipeline against its transcription."""
 
+import types
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -188,8 +190,11 @@ def proposed(probs, size):
   """A draft of one row, as the loop takes it from a drafter."""
   tokens, parents = jnp.zeros((1, 2), jnp.int32), trees.chain(1, 2)
   draft = Draft(tokens, parents, jnp.full(1, size), probs[None])
-  drafter = plain.make()._replace(propose=lambda *_: (draft, None))
-  return scoring.propose(drafter, None, None, None, None)[0]
+  drafter = plain.make()._replace(
+    depth=2, nodes=2, propose=lambda *_: (draft, None)
+  )
+  ctx = types.SimpleNamespace(length=jnp.ones(1, jnp.int32))
+  return scoring.propose(drafter, None, None, ctx, None)[0]
 
 
 @jax.jit
