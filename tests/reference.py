@@ -202,6 +202,30 @@ def siblings(p, q, count, replacement):
   return accepted
 
 
+def eagle_2(logits, depth, beam, nodes):
+  """Paths of the tree of Li et al., arXiv:2406.16858: the best of every level
+  are expanded, and of all nodes seen the best are kept.
+
+  Args:
+    logits: path -> [V] of the draft.
+    depth: levels.
+    beam: nodes expanded at every level, and children looked at of each.
+    nodes: kept.
+  """
+  worth, level = {(): 0.0}, [()]
+  for _ in range(depth):
+    below = {}
+    for path in level:
+      with np.errstate(divide='ignore'):
+        sure = np.log(pipeline(logits(path), 1.0))
+      for token in np.argsort(-sure, kind='stable')[:beam]:
+        below[(*path, int(token))] = worth[path] + max(sure[token], -1e4)
+    worth |= below
+    level = sorted(below, key=lambda path: -below[path])[:beam]
+  del worth[()]
+  return sorted(worth, key=lambda path: -worth[path])[:nodes]
+
+
 def difference(a, b):
   """Largest difference of two laws of texts."""
   return max(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b})

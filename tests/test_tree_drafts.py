@@ -167,24 +167,6 @@ def remaining(row, path, q, drawn):
   return left / left.sum()
 
 
-def best_nodes(row, depth, beam, nodes):
-  """EAGLE-2's tree: the paths, and what each is worth."""
-  worth = {(): 0.0}
-  level, found = [()], {}
-  for _ in range(depth):
-    below = {}
-    for path in level:
-      logits = processed(row, path)
-      sure = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
-      for token in sorted(range(VOCAB), key=lambda x: -sure[x])[:beam]:
-        below[(*path, token)] = worth[path] + max(sure[token], -1e4)
-    found |= below
-    worth |= below
-    level = sorted(below, key=lambda path: -below[path])[:beam]
-  kept = sorted(found, key=lambda path: -found[path])[:nodes]
-  return {path: found[path] for path in kept}
-
-
 def greedy(row, count):
   """The target's own text at temperature 0."""
   path: tuple = ()
@@ -204,7 +186,8 @@ def test_a_dynamic_tree_keeps_what_is_worth_most(float64):
     paths = paths_of(draft, row)
     trees.append({*paths})
     assert len(trees[row]) == 1 + nodes  # Siblings differ.
-    assert trees[row] == {(), *best_nodes(row, depth, beam, nodes)}
+    logits = functools.partial(processed, row)
+    assert trees[row] == {(), *reference.eagle_2(logits, depth, beam, nodes)}
     if not ROWS[row][1]:  # The ceiling: the greedy text, as far as it is there.
       best = max(n for n in range(depth + 1) if greedy(row, n) in paths)
       assert verdict.num_accepted[row] == best
