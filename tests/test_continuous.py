@@ -3,6 +3,7 @@
 Compared in float64, where they may differ in nothing.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from specjax import continuous, generate, sampling, verify
-from specjax.drafters import lm, ngram
+from specjax.drafters import lm, ngram, plain
 from specjax.models import table
+from specjax.models.config import Encoder
 from specjax.types import Params, Spec
 from tests import models
 
@@ -192,6 +194,34 @@ def test_a_row_without_finite_logits_harms_nobody():
   assert not found[0].finite
   assert found[0].tokens == []
   assert sum(result.finite for result in found.values()) > ROWS
+
+
+class _Read(Exception):
+  """Ends a decoding with what its first group was read into."""
+
+
+def test_every_group_is_read_into_buffers_that_hold_any():
+  """Also into those of sources: one program serves all rows."""
+  model = table.build(5, 512)
+  config = dataclasses.replace(model.config, encoder=Encoder(1, start=2))
+
+  def read(*given, slots, source_slots, **options):
+    del given, options  # Unused.
+    raise _Read(slots, source_slots)
+
+  found = continuous.decode(
+    None,
+    [[1] * 3, [1] * 200, [1] * 3],
+    spec=Spec(model._replace(config=config), plain.make(), verify.token),
+    new_tokens=[1, 5, 300],
+    key=generate.row_keys(0, range(3)),
+    values=sampling.make(3),
+    rows=1,
+    parts=continuous.PARTS._replace(read=read),
+  )
+  with pytest.raises(_Read) as stopped:
+    next(found)
+  assert stopped.value.args == (384, 256)
 
 
 # Programs

@@ -4,6 +4,9 @@ The walker here remembers the text of each row as a number and drafts from a
 table of such numbers, so that whatever it is told wrongly gives another law.
 """
 
+import collections
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 
 from specjax import generate, sampling
 from specjax.drafters import medusa
-from specjax.drafting import chain, dynamic_tree, static_tree
+from specjax.drafting import chain, dynamic_tree, shape, static_tree
 from specjax.drafting.walker import Step, Walker
 from specjax.types import Context, Params, Verdict
 from tests import models, reference
@@ -19,6 +22,7 @@ from tests import models, reference
 VOCAB, ROWS, DEPTH = 3, 16, 3
 TEXTS = (VOCAB ** (DEPTH + 1) - 1) // (VOCAB - 1)
 TABLE = 2 * np.random.default_rng(0).normal(size=(TEXTS, VOCAB))
+PROBS = np.exp(TABLE) / np.exp(TABLE).sum(1, keepdims=True)
 
 
 def number(path):
@@ -73,17 +77,20 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope='module', params=SHAPES)
-def drafted(request):
+def propose(drafter, rows=ROWS):
   """A drafter, its drafts, its memory of them and their context."""
-  drafter = SHAPES[request.param]
-  values = sampling.make(ROWS, 1.0)
-  tokens, length = jnp.zeros((ROWS, 128), jnp.int32), jnp.full(ROWS, 2)
+  values = sampling.make(rows, 1.0)
+  tokens, length = jnp.zeros((rows, 128), jnp.int32), jnp.full(rows, 2)
   ctx = Context(tokens, length, (), values, sampling.History())
   memory = drafter.init(None, ctx, None)
-  key = generate.row_keys(0, range(ROWS))
+  key = generate.row_keys(0, range(rows))
   draft, memory = jax.jit(drafter.propose)(None, memory, ctx, key)
   return drafter, jax.device_get(draft), memory, ctx
+
+
+@pytest.fixture(scope='module', params=SHAPES)
+def drafted(request):
+  return propose(SHAPES[request.param])
 
 
 def paths_of(draft, row):
@@ -99,16 +106,55 @@ def test_every_node_is_drawn_from_the_law_of_its_own_text(drafted):
     best = reference.eagle_2(lambda path: TABLE[number(path)], DEPTH, 2, 7)
     assert {*paths_of(draft, 0)} == {(), *best}
     return
-  probs = np.exp(TABLE) / np.exp(TABLE).sum(1, keepdims=True)
   for row in range(ROWS):
     paths, seen = paths_of(draft, row), {}
+    # Equal texts are one: what hangs below either is below the first.
+    above = [paths.index(path[:-1]) for path in paths[1:]]
+    assert draft.parents[row].tolist() == above
     for node, path in enumerate(paths[1:]):
       above = int(draft.parents[row, node])
-      q = probs[number(path[:-1])].copy()
+      q = PROBS[number(path[:-1])].copy()
       if not drafted[0].independent:
         q[seen.setdefault(above, [])] = 0
         seen[above].append(path[-1])
       np.testing.assert_allclose(draft.probs[row, node], q / q.sum(), atol=1e-5)
+
+
+TOGETHER = {
+  'chain': (chain.make(WALKER, 3), (0, 1, 2)),
+  'siblings': (static_tree.make(WALKER, (0, 0, 1)), (0, 0, 1)),
+  'independent siblings': (
+    static_tree.make(WALKER, (0, 0, 1), True),
+    (0, 0, 1),
+  ),
+}
+
+
+@pytest.mark.parametrize('name', TOGETHER)
+def test_nodes_are_drawn_with_coins_of_their_own(name):
+  """All tokens together have their law, not only each of them.
+
+  Independent siblings that were one draw would each be drawn from q, and the
+  rules for them would be wrong. The false-alarm rate is 1e-4 in all.
+  """
+  drafter, parents = TOGETHER[name]
+  law = {}
+  for tokens in itertools.product(range(VOCAB), repeat=3):
+    paths, chance = [()], 1.0
+    for node, parent in enumerate(parents):
+      q = PROBS[number(paths[parent])].copy()
+      if not drafter.independent:
+        same = [i for i in range(node) if parents[i] == parent]
+        q[[tokens[i] for i in same]] = 0
+      chance *= q[tokens[node]] / q.sum()
+      paths.append((*paths[parent], tokens[node]))
+    law[tokens] = chance
+  draft = propose(drafter, 4096)[1]
+  misfit = reference.Misfit()
+  drawn = collections.Counter(map(tuple, draft.tokens.tolist()))
+  misfit.add(drawn, law)
+  assert misfit.freedom >= 8
+  assert misfit.p_value() > 1e-4 / len(TOGETHER)
 
 
 def test_a_walker_is_told_the_ancestors_of_every_node(drafted):
@@ -145,6 +191,28 @@ def was_fed(memory, path):
   """Rows of a dynamic tree that were expanded, and the root."""
   rows = np.take_along_axis(np.asarray(memory.block[1]), path, 1)
   return (rows > 0) | (path == 0)
+
+
+@pytest.mark.parametrize(
+  ('depth', 'options', 'levels', 'nodes'),
+  [
+    (3, {}, 3, 3),
+    # As many children as named, and one each beyond these.
+    (1, {'widths': (2,)}, 1, 2),
+    (3, {'widths': (2,)}, 3, 6),
+    (3, {'widths': (2, 2, 1)}, 3, 10),
+    (2, {'widths': (2, 2, 1)}, 2, 6),
+    # What is deeper is cut; a tree that is not so deep stays as it is.
+    (2, {'parents': (0, 0, 1, 2, 3)}, 2, 4),
+    (3, {'parents': (0, 0, 1, 2, 3)}, 3, 5),
+    (4, {'parents': (0, 0, 1, 2, 3)}, 3, 5),
+    (2, {'beam': 2, 'nodes': 5}, 2, 5),
+    (2, {'beam': 2, 'nodes': 60}, 2, 6),  # There are no more.
+  ],
+)
+def test_a_shape_is_as_deep_as_it_was_asked_for(depth, options, levels, nodes):
+  drafter = shape.build(WALKER, depth, options)
+  assert (drafter.depth, drafter.nodes) == (levels, nodes)
 
 
 def test_medusa_drafts_each_place_with_its_own_head():
