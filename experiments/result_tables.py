@@ -34,6 +34,10 @@ short, where it did: **no bonus**, acceptance by position and alpha_mle are
 too low, by a tenth in texts of 12 tokens and less in longer ones. alpha and tau
 are as they would be now.
 """
+OVER_BLOCKS = (
+  'Measured over plain decoding with weights in blocks, which is not the '
+  'fastest everywhere.'
+)
 _ALONG = """
 Accepted over drafted tokens, from so many committed tokens on; and the
 correlation of the accepted lengths of steps one and two apart, over all prompts
@@ -224,10 +228,7 @@ def old_baseline(rows: list[dict]) -> list[str]:
   timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
   if all(r.get('baseline') for r in timed):
     return []
-  return [
-    'Measured over plain decoding with weights in blocks, which is not the '
-    'fastest everywhere.'
-  ]
+  return [OVER_BLOCKS]
 
 
 def doubts(rows: list[dict]) -> list[str]:

@@ -33,6 +33,13 @@ _HIDDEN = {
 }
 
 
+def _over_blocks(rows: list[dict]) -> str:
+  """A sentence on programs that did not look for the fastest baseline."""
+  if all(row.get('baseline') for row in rows):
+    return ''
+  return f'\n{result_tables.OVER_BLOCKS}\n'
+
+
 def peers(rows: list[dict]) -> str:
   """Decoders of two programs: a table for each temperature and domain."""
   parts = []
@@ -55,7 +62,7 @@ def peers(rows: list[dict]) -> str:
       row.get('greedy_identical', '-'),
     )
     parts.append('| ' + ' | '.join(map(str, cells)) + ' |')
-  return '\n'.join(parts).strip() + '\n'
+  return '\n'.join(parts).strip() + '\n' + _over_blocks(rows)
 
 
 def _show(value) -> str:
@@ -105,7 +112,8 @@ def many_prompts(rows: list[dict]) -> str:
         f'{r["same_text_as_alone"]:.1%}',
       ]
     )
-  return f'### Many prompts\n\n{markdown(head, lines)}\n'
+  table = f'### Many prompts\n\n{markdown(head, lines)}\n'
+  return table + _over_blocks(rows)
 
 
 def predictions(rows: list[dict]) -> str:
