@@ -2,7 +2,7 @@
 
   python -m experiments.certify --config configs/certify.py
 
-Nothing is downloaded or read. 195 seconds on two idle cores of an AMD EPYC; to
+Nothing is downloaded or read. 260 seconds on two idle cores of an AMD EPYC; to
 expect are errors below 1e-15, no alarm and no survivor. `--config.quick` runs
 fewer compiled loops, of token, block and recursive verification, and every
 enumeration all the same, in less than 90 seconds.

@@ -203,12 +203,17 @@ def _no_judge(key, draft, scores, rule, depth):
   return Verdict(jnp.full(depth + 1, here), here, here + 1)
 
 
+def _no_check(draft, scores):
+  del draft  # Unused.
+  return jnp.isfinite(scores.logits[:, 0, 0])
+
+
 def _no_write(cache, flight, path, start):
   del flight, path, start  # Unused.
   return cache
 
 
-_UNDECIDED = generate.Parts(laws=_no_laws, judge=_no_judge)
+_UNDECIDED = generate.Parts(laws=_no_laws, judge=_no_judge, finite=_no_check)
 _UNWRITTEN = _UNDECIDED._replace(write=_no_write)
 
 

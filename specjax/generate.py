@@ -192,6 +192,7 @@ class Parts(NamedTuple):
   split: Callable[..., Any] = scoring.split
   laws: Callable[..., Scores] = sampling.laws
   judge: Callable[..., Verdict] = verify.judge
+  finite: Callable[..., Any] = scoring.finite
   emit: Callable[..., Any] = _emit
   write: Callable[..., Any] = caches.commit
   tally: Callable[..., Counts] = counting.add
@@ -229,7 +230,7 @@ def step(
     )
     beta = jax.vmap(parts.overlap)(draft, scores)
   with jax.named_scope('commit'):
-    finite = state.finite & (state.done | scoring.finite(draft, scores))
+    finite = state.finite & (state.done | parts.finite(draft, scores))
     live = ~state.done & finite
     emitted, count, room, stopped = parts.emit(state, draft, verdict, spec.eos)
     count = jnp.where(live, count, 0)
