@@ -2,9 +2,10 @@
 
   python -m experiments.explain --config configs/explain.py
 
-About six minutes on two cores, a minute of them for compiling, which
-`--config.compilation_cache=FOLDER` saves the second time. To expect: gamma 3 or
-4, about 1.8 times plain decoding, and measured / predicted near 1 everywhere.
+About four minutes on two cores, a minute of them for compiling, which
+`--config.compilation_cache=FOLDER` saves the second time. To expect: gamma 2 to
+4, 1.2 to 1.8 times plain decoding (the slower the memory, the more), and measured
+/ predicted near 1 everywhere.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
