@@ -4,8 +4,8 @@
 
 About four minutes on two cores, a minute of them for compiling, which
 `--config.compilation_cache=FOLDER` saves the second time. To expect: gamma 2 to
-4, 1.2 to 1.8 times plain decoding (the slower the memory, the more), and measured
-/ predicted near 1 everywhere.
+4, 1.2 to 1.8 times plain decoding (the slower the memory, the more), and
+measured / predicted near 1 everywhere.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
