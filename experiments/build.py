@@ -199,7 +199,7 @@ def predict(x: Experiment, described, texts: dict[str, Chosen]) -> devices.Load:
 def build(x: Experiment) -> Built:
   """Checks the experiment, loads its weights and returns what runs.
 
-  Layouts of weights are guessed: who takes times calls `settle` on it.
+  Layouts of weights are guessed: who takes times calls `race` on it.
 
   Raises:
     UserError: names the field and the remedy.
@@ -213,6 +213,12 @@ def build(x: Experiment) -> Built:
   tokenizer, described = survey(x)
   devices.check_heads(x.mesh, described)
   texts = read_prompts(x, tokenizer, described)
+  for domain, found in texts.items():
+    need(
+      x.batch <= len(found.texts),
+      f'batch {x.batch} is more than the {len(found.texts)} prompts of '
+      f'{domain}: raise prompts.count, or lower batch',
+    )
   devices.check_memory(x, predict(x, described, texts))
   chosen = candidates(x)
   # Drafts first: a rule may refuse one, and they are the smaller weights.

@@ -69,12 +69,6 @@ class Comparison:
     self.x = x
     built = build.build(x)
     self.domains = {d: c.texts for d, c in built.prompts.items()}
-    for domain, found in self.domains.items():
-      if x.batch > len(found):
-        raise UserError(
-          f'batch {x.batch} is more than the {len(found)} prompts of {domain}: '
-          'raise prompts.count, or lower batch'
-        )
     self.prompts = [ids for found in self.domains.values() for ids in found]
     self.setup = Setup(x, _cast_target(built, x.dtype), self.prompts)
     self.pairs = []

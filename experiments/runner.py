@@ -23,7 +23,6 @@ from experiments import (
 )
 from experiments.build import Built, Method, build
 from experiments.checks import values
-from experiments.errors import UserError
 from experiments.settings import Experiment
 from specjax import generate, metrics
 
@@ -59,12 +58,6 @@ class Runner:
     if refuse is not None:
       refuse(self.built)
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
-    for domain, texts in self.prompts.items():
-      if x.batch > len(texts):
-        raise UserError(
-          f'batch {x.batch} is more than the {len(texts)} prompts of {domain}: '
-          'raise prompts.count, or lower batch'
-        )
     self.folder = results.open_folder(x, self.prompts)
     self.conditions = results.conditions()
     self.slots, self.source_slots = self.built.slots(x.max_new_tokens)

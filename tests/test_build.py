@@ -125,7 +125,7 @@ def test_a_candidate_may_draft_for_a_candidate(folder, tmp_path):
   small = tmp_path / 'small'
   shutil.copytree(folder / 'draft', small)
   staged = levels(str(folder / 'draft'), str(small))
-  x = tiny.experiment(folder, candidates={'staged': staged}, batch=4)
+  x = tiny.experiment(folder, candidates={'staged': staged}, batch=2)
   (method,) = build.build(x).methods
   assert (method.drafter, method.draft) == ('staged', 'draft + small')
   # Each level adds the slots of what drafts for it.
