@@ -10,7 +10,9 @@ of their own goes on with `generate.start` and `generate.generate`.
 """
 
 import dataclasses
+import difflib
 import functools
+import inspect
 import numbers
 import os
 from collections.abc import Sequence
@@ -49,6 +51,12 @@ def load(
     ValueError: there is no such checkpoint, or one that is not exactly ours;
       names the file and the remedy.
   """
+  if not isinstance(path, str | os.PathLike):
+    raise ValueError(
+      f'path must be a directory or the name of a model, got {_named(path)}'
+    )
+  if max_length is not None:
+    _whole('max_length', max_length, 1)
   directory = str(checkpoints.locate(path))
   name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
   if name not in _DTYPES:
@@ -131,7 +139,8 @@ def _over(count: Any, of: Any) -> float:
 def _named(value: Any) -> str:
   """A value as messages show it: what it is, and its beginning."""
   text = repr(value)
-  return f'{type(value).__name__} {text if len(text) < 60 else text[:57]}...'
+  shown = text if len(text) < 60 else f'{text[:57]}...'
+  return f'{type(value).__name__} {shown}'
 
 
 def _whole(name: str, value: Any, least: int, bound: int | None = None) -> None:
@@ -169,6 +178,21 @@ def _check(target: Any, drafter: Any, rule: Any) -> None:
     )
 
 
+def _check_stages(stages: dict[str, Any]) -> None:
+  """Refuses what is no argument of `decode` and no stage of the pipeline."""
+  arguments = inspect.signature(decode).parameters
+  known = [*arguments, *inspect.signature(sampling.make).parameters]
+  stage = {*known} - {'batch', 'vocab_size', 'eos', 'stages'}
+  for name in stages:
+    if name not in stage:
+      close = difflib.get_close_matches(name, stage, 1)
+      guess = f' (did you mean {close[0]!r}?)' if close else ''
+      raise ValueError(
+        f'decode has no argument {name!r}{guess}; stages are those of '
+        'specjax.sampling.make'
+      )
+
+
 def _tokens(target: Target, prompts: Any) -> list[list[int]]:
   """Prompts as lists of token ids: one text, texts, or ids already."""
   if isinstance(prompts, str):
@@ -186,6 +210,13 @@ def _tokens(target: Target, prompts: Any) -> list[list[int]]:
           f'prompt {i} is a text, but {target.path or "the target"} has no '
           'tokenizer: give token ids'
         )
+      try:
+        prompt.encode()
+      except UnicodeEncodeError as error:
+        raise ValueError(
+          f'prompt {i} is no text: character {error.start} is half of a '
+          'surrogate pair, remove it'
+        ) from error
       ids = target.tokenizer.encode(prompt)
     else:
       ids = np.asarray(prompt)
@@ -258,8 +289,9 @@ def decode(
     FloatingPointError: the target gave NaN or infinite logits.
   """
   _check(target, drafter, rule)
-  _whole('gamma', gamma, 1)
+  _whole('gamma', gamma, 1, target.model.config.max_positions)
   _whole('seed', seed, 0, _SEEDS)
+  _check_stages(stages)
   ids = _tokens(target, prompts)
   lengths = _new_tokens(new_tokens, len(ids))
   method = plain.make() if drafter is None else drafter.make(gamma)

@@ -146,6 +146,15 @@ def test_weights_are_loaded_as_asked(folder):
     specjax.load(folder / 'target', dtype='int8')
   with pytest.raises(ValueError, match='is no directory'):
     specjax.load(folder / 'nowhere')
+  with pytest.raises(ValueError, match='path must be a directory or the name'):
+    specjax.load(None)
+  with pytest.raises(ValueError, match='max_length must be a whole number'):
+    specjax.load(folder / 'target', max_length='x')
+
+
+def test_a_policy_is_no_name(folder, target):
+  with pytest.raises(ValueError, match='policy must be one of specjax'):
+    specjax.drafters.lm.load(target, str(folder / 'draft'), policy='nope')
 
 
 @pytest.mark.parametrize(
@@ -163,7 +172,7 @@ def test_weights_are_loaded_as_asked(folder):
     ({'prompts': [[0.5]]}, 'prompt 0 must be a text or a list of token ids'),
     ({'prompts': [3, 4]}, 'prompt 0 must be a text or a list of token ids'),
     ({'prompts': [[1, 99999]]}, 'prompt 0 has a token outside the vocabulary'),
-    ({'gamma': 0}, 'gamma must be a whole number of at least 1, got int 0'),
+    ({'gamma': 0}, 'gamma must be .* at least 1 and below 128, got int 0$'),
     ({'gamma': 2.0}, 'gamma must be a whole number'),
     ({'gamma': True}, 'gamma must be a whole number'),
     ({'new_tokens': 0}, 'new_tokens must be a whole number of at least 1'),
@@ -175,6 +184,13 @@ def test_weights_are_loaded_as_asked(folder):
     ({'temperature': -1.0}, 'temperature must be a number from 0 to 1e37'),
     ({'temperature': [0.0, 1.0]}, 'temperature must be one value or 3'),
     ({'top_p': 2.0}, r'top_p must be in \(0, 1\]'),
+    ({'top_p': 'a'}, r"top_p must be in \(0, 1\], got 'a'"),
+    ({'temperature': None}, 'temperature must be a number from 0 to'),
+    ({'temperature': 'hot'}, "temperature must be .*, got 'hot'"),
+    ({'temperature': {}}, 'temperature must be .*, got {}'),
+    ({'tempreture': 1.0}, "no argument 'tempreture' .did you mean 'tempera"),
+    ({'gamma': 128}, 'gamma must be a whole number .* below 128, got int 128'),
+    ({'prompts': ['\ud800']}, 'prompt 0 is no text: character 0 is half'),
   ],
 )
 def test_what_is_wrong_gets_a_sentence(folder, target, draft, change, message):

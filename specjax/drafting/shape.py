@@ -34,6 +34,11 @@ class Shape:
   nodes: int = 0
 
   def __post_init__(self):
+    if self.policy is not None and not isinstance(self.policy, Policy):
+      raise ValueError(
+        'policy must be one of specjax.drafting.policies, such as '
+        f'policies.confidence(0.4), got {self.policy!r}'
+      )
     given = [
       name
       for name in ('policy', 'widths', 'parents', 'beam')

@@ -59,10 +59,12 @@ _RANGES = {
 
 def _spread(batch, name, value):
   """A value in range, given once or for each row, as [B]."""
-  if value is None:
+  if value is None and name != 'temperature':
     return None
   dtype, valid, allowed = _RANGES[name]
   array = np.asarray(value)
+  if array.dtype.kind not in 'biuf':
+    raise ValueError(f'{name} must be {allowed}, got {value!r}')
   with np.errstate(all='ignore'):
     kept = array.astype(dtype)  # which may round to a value out of range
   if np.issubdtype(kept.dtype, np.floating):
