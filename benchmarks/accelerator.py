@@ -12,9 +12,9 @@ runs: toy sizes, to see that it works.
 import jax
 
 from benchmarks import step_costs
-from experiments import command
 from experiments.errors import need
 from experiments.settings import Speed
+from experiments.setup import command
 
 
 def main(x: Speed) -> None:

@@ -27,17 +27,14 @@ from tqdm import tqdm
 from benchmarks import decoders as sides
 from benchmarks.bandwidth import read_bandwidth
 from benchmarks.decoders import Decoded, Decoder
-from experiments import (
-  build,
-  command,
-  prompts,
-  results,
-  summaries,
-)
-from experiments.checks import rule_names
+from experiments import prompts
 from experiments.errors import UserError
-from experiments.inspect import bytes_per_token
+from experiments.measuring import build, results
+from experiments.measuring.step_bytes import bytes_per_token
+from experiments.reports import summaries
 from experiments.settings import Experiment
+from experiments.setup import command
+from experiments.setup.checks import rule_names
 from specjax import metrics
 
 _PILOT = 2  # prompts of a domain on which drafts are chosen

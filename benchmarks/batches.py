@@ -12,9 +12,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments import measure
-from experiments.checks import values
+from experiments.measuring import measure
 from experiments.settings import ManyPrompts
+from experiments.setup.checks import values
 from specjax import continuous, generate
 from specjax.types import Params, Spec
 

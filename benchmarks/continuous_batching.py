@@ -29,10 +29,13 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.batches import Pass, Side, Way
-from experiments import command, prompts, results, summaries
-from experiments.build import build
-from experiments.checks import need, rule_names
+from experiments import prompts
+from experiments.measuring import results
+from experiments.measuring.build import build
+from experiments.reports import summaries
 from experiments.settings import ManyPrompts
+from experiments.setup import command
+from experiments.setup.checks import need, rule_names
 from specjax import metrics
 
 _ALONE, _STATIC, _CONTINUOUS = 'alone', 'static', 'continuous'

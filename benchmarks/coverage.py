@@ -22,8 +22,10 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.populations import KINDS, Case
-from experiments import command, results, summaries
 from experiments.errors import UserError
+from experiments.measuring import results
+from experiments.reports import summaries
+from experiments.setup import command
 from specjax import estimates, metrics
 
 SIZES = (5, 6, 8, 16, 30, 100)

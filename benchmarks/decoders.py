@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import measure
-from experiments.build import Built, Method
 from experiments.errors import UserError
+from experiments.measuring import measure
+from experiments.measuring.build import Built, Method
 from experiments.settings import Candidate, Experiment
 from specjax import sampling
 from specjax.types import Params, Spec

@@ -19,11 +19,11 @@ from benchmarks.bandwidth import Reader
 from benchmarks.stepping import Loop, Timed, milliseconds, take_turns
 from benchmarks.sweeps import Bench, seconds
 from experiments.errors import UserError
-from experiments.inspect import bytes_per_token
+from experiments.measuring.step_bytes import bytes_per_token
 from specjax import cache as caches
-from specjax import verify
+from specjax import checkpoints, verify
 from specjax.drafters import plain as no_draft
-from specjax.models import checkpoints, transformer
+from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.types import Params, Spec
 

@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from experiments import command
 from experiments.errors import need
-from specjax.models import checkpoints
+from experiments.setup import command
+from specjax import checkpoints
+from specjax.families import FAMILIES, conversion
 from specjax.models.config import TransformerConfig
-from specjax.models.families import FAMILIES, conversion
 
 _MB = 2**20
 _DTYPES = 'float32', 'bfloat16', 'float16'

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import claims, claims_of_drafters, costs, explain, pooling
-from experiments.differences import ALPHA, TAU, paired
-from experiments.evidence import Evidence, Rows, apart, pick, places
+from experiments.measuring import costs
+from experiments.papers import claims, claims_of_drafters, pooling
+from experiments.papers.judgement import Evidence, Rows, apart, pick, places
+from experiments.reports import explain
+from experiments.reports.paired import ALPHA, TAU, difference
 from specjax import metrics
 from specjax.metrics import Estimate
 
@@ -103,17 +105,17 @@ def _pairs(rows: Rows) -> Iterator[tuple[dict, dict]]:
 
 def differences_of_tau(rows: Rows) -> Iterator[Case]:
   for pair in _pairs(rows):
-    yield _case(pair, lambda a, b: paired(a, b, TAU))
+    yield _case(pair, lambda a, b: difference(a, b, TAU))
 
 
 def changes_of_tau(rows: Rows) -> Iterator[Case]:
   for pair in _pairs(rows):
-    yield _case(pair, lambda a, b: paired(a, b, TAU, relative=True))
+    yield _case(pair, lambda a, b: difference(a, b, TAU, relative=True))
 
 
 def differences_of_alpha(rows: Rows) -> Iterator[Case]:
   for pair in _pairs(rows):
-    yield _case(pair, lambda a, b: paired(a, b, ALPHA))
+    yield _case(pair, lambda a, b: difference(a, b, ALPHA))
 
 
 def equation_one(rows: Rows) -> Iterator[Case]:

@@ -16,12 +16,13 @@ import jax.numpy as jnp
 from benchmarks import step_costs
 from benchmarks.stepping import Loop, milliseconds
 from benchmarks.sweeps import Bench, seconds
-from experiments import build, checks, command
+from experiments.measuring import build
 from experiments.settings import Narrow
+from experiments.setup import checks, command
 from specjax import cache as caches
-from specjax import generate, verify
+from specjax import checkpoints, generate, verify
 from specjax.drafters import plain
-from specjax.models import checkpoints, quantize, transformer
+from specjax.models import quantize, transformer
 from specjax.types import Params, Spec
 
 

@@ -21,16 +21,11 @@ import jax
 from tqdm import tqdm
 
 from benchmarks.sweeps import Bench
-from experiments import (
-  build,
-  checks,
-  command,
-  devices,
-  recipe_checks,
-  results,
-  summaries,
-)
+from experiments.measuring import build, results
+from experiments.reports import summaries
 from experiments.settings import Speed
+from experiments.setup import checks, command, meshes
+from experiments.training import recipe_checks
 
 
 # Columns of a table that every sweep has, and others where a row has them.
@@ -57,7 +52,7 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
   checks.need_seed(x.seed)
   recipe_checks.size('target', x.target)
   recipe_checks.size('draft', x.draft)
-  memory = devices.memory(1)
+  memory = meshes.memory(1)
   checks.need(
     memory is None or x.megabytes * 2**20 < memory,
     f'megabytes is {x.megabytes}, more than the memory of {memory} bytes: '

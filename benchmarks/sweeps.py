@@ -24,7 +24,7 @@ from experiments.settings import Speed
 from specjax import cache as caches
 from specjax import verify
 from specjax.drafters import lm, plain
-from specjax.models import over_cache, transformer
+from specjax.models import cache_attention, transformer
 from specjax.types import Rule, Spec
 
 _POSITIONS = 1 << 20  # more than any cache here has slots
@@ -56,7 +56,7 @@ class Bench:
     used: int | None = None,
     slots: int | None = None,
     vocab: int | None = None,
-    way: over_cache.Way = over_cache.blocked,
+    way: cache_attention.Way = cache_attention.blocked,
   ) -> Loop:
     """Steps of gamma drafted tokens, from the draft or at no cost."""
     x = self.x
@@ -189,13 +189,13 @@ def attention(bench: Bench) -> list[dict]:
   """
   x = bench.x
   ways = {
-    'blocked': over_cache.blocked,
-    'blocked, one size': over_cache.walk(512, 512),
-    'padded': over_cache.padded,
-    'fused': over_cache.fused(),
+    'blocked': cache_attention.blocked,
+    'blocked, one size': cache_attention.walk(512, 512),
+    'padded': cache_attention.padded,
+    'fused': cache_attention.fused(),
   }
   if jax.default_backend() == 'gpu' and x.dtype in ('bfloat16', 'float16'):
-    ways['fused, cudnn'] = over_cache.fused('cudnn')
+    ways['fused, cudnn'] = cache_attention.fused('cudnn')
   loops = {}
   for slots in x.maxima:
     for name, way in ways.items():

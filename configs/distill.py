@@ -57,6 +57,8 @@ def get_config() -> Distillation:
     distillation=Optimization(
       schedule=((25, 3e-3), (500, 0.0)), batch=4, checkpoint_every=250
     ),
-    divergences=tuple(f'experiments.divergences.{x}' for x in _DIVERGENCES),
-    kinds=tuple(f'experiments.kinds.{x}' for x in _KINDS),
+    divergences=tuple(
+      f'experiments.training.divergences.{x}' for x in _DIVERGENCES
+    ),
+    kinds=tuple(f'experiments.training.draft_data.{x}' for x in _KINDS),
   )

@@ -111,7 +111,7 @@ def _others() -> dict[str, Candidate]:
       ngram, _GAMMA, options={'candidates': 2}, verifiers=_TREE_RULE
     ),
     'ngram corpus': Candidate(
-      'experiments.lookup.load', _GAMMA, _path('target'), every
+      'experiments.training.corpus_lookup.load', _GAMMA, _path('target'), every
     ),
     'cascade': Candidate(
       f'{_DRAFTERS}.cascade.load',

@@ -160,7 +160,9 @@ def _lookup() -> Experiment:
 
   def reference(candidates):
     path, options = pair.path('target'), {'candidates': candidates}
-    return Candidate('experiments.lookup.load', _GAMMA, path, options)
+    return Candidate(
+      'experiments.training.corpus_lookup.load', _GAMMA, path, options
+    )
 
   return _experiment(
     'lookup',

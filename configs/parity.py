@@ -6,9 +6,10 @@ compares 201 prompts at gamma 3 and at gamma 4: to expect are no bugs, exit
 status 0, and with `--config.dtype=float64` no difference at all. Other
 comparisons:
 
-  --config.against=experiments.against.batch --config.batch=8
-  --config.against=experiments.against.dtype --config.other_dtype=bfloat16
-  --config.against=experiments.against.text --config.text=FILE
+  --config.against=experiments.measuring.comparisons.batch --config.batch=8
+  --config.against=experiments.measuring.comparisons.dtype \\
+    --config.other_dtype=bfloat16
+  --config.against=experiments.measuring.comparisons.text --config.text=FILE
 
 Each line of FILE is a JSON object. `prompt` holds the token ids of a prompt, or
 its number: the lines of prompts.jsonl, which every run leaves with its results,

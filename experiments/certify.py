@@ -17,14 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from experiments import command, results
-from experiments.certificate import expectation, memory, numbers, report
+from experiments.certificate import expectation, memory, numbers
 from experiments.certificate.cases import CASES, CHAIN, WORLDS, Case
 from experiments.certificate.wrong_laws import WRONG_LAWS
 from experiments.certificate.wrong_loops import WRONG_LOOPS
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
-from experiments.checks import need, need_least, need_seed
+from experiments.measuring import results
+from experiments.reports import certify as certify_report
 from experiments.settings import Certificate
+from experiments.setup import command
+from experiments.setup.checks import need, need_least, need_seed
 from specjax import exact, goodness
 from specjax.types import Rule, Spec
 
@@ -261,7 +263,7 @@ class Certifier:
       self.add(
         'end', seconds=seconds, boost=self.x.boost, **results.conditions()
       )
-    text = report.text(self.folder.rows)
+    text = certify_report.text(self.folder.rows)
     self.folder.write('summary.md', text)
     print(text)
 
@@ -276,7 +278,7 @@ def main(x: Certificate) -> None:
     x.rounds = min(x.rounds, 8)
   certifier = Certifier(x)
   certifier.certify()
-  verdict = report.verdict(certifier.folder.rows, EXACT)
+  verdict = certify_report.verdict(certifier.folder.rows, EXACT)
   print(json.dumps({'results': str(certifier.folder.path), **verdict}))
   if verdict['failures']:
     raise SystemExit(1)

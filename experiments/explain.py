@@ -14,18 +14,11 @@ import sys
 
 from tqdm import tqdm
 
-from experiments import (
-  command,
-  costs,
-  impossible,
-  intervals,
-  measure,
-  results,
-  run,
-)
-from experiments.checks import candidates
 from experiments.errors import UserError
-from experiments.explanation import (
+from experiments.measuring import costs, impossible, measure, results
+from experiments.measuring.runner import Runner
+from experiments.reports import intervals
+from experiments.reports.explain import (
   LOOPS,
   cells_of,
   choose,
@@ -35,8 +28,9 @@ from experiments.explanation import (
   possible,
   summary,
 )
-from experiments.runner import Runner
 from experiments.settings import Experiment
+from experiments.setup import command
+from experiments.setup.checks import candidates
 
 
 def narrow(x: Experiment) -> int:
@@ -159,7 +153,7 @@ def report(folder: results.Folder) -> dict:
 def main(x: Experiment) -> None:
   asked = narrow(x)
   if x.quick:
-    run.shrink(x)
+    x.shrink()
   if not x.timed:
     raise UserError('timed is False, but speed is explained: leave it True')
   runner = Explainer(x, asked)

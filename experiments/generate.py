@@ -13,13 +13,14 @@ import contextlib
 import json
 import sys
 
-from experiments import command, processes, trace
-from experiments.build import Built, build
-from experiments.checks import values
 from experiments.errors import UserError
+from experiments.measuring import trace
+from experiments.measuring.build import Built, build
 from experiments.settings import Experiment
+from experiments.setup import command, hosts
+from experiments.setup.checks import values
 from specjax import generate
-from specjax.models import reading
+from specjax.models import prefill
 
 _COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
 
@@ -49,8 +50,8 @@ def main(x: Experiment) -> None:
       f'mesh.data is {x.mesh.data}, but one text is continued: leave it at '
       '1, and split the models with mesh.model'
     )
-  processes.join(x.mesh)
-  with contextlib.redirect_stdout(processes.voice()):
+  hosts.join(x.mesh)
+  with contextlib.redirect_stdout(hosts.voice()):
     show(x)
 
 
@@ -68,7 +69,7 @@ def show(x: Experiment) -> None:
   prompt = next(iter(built.prompts.values())).texts[0]
   text = x.prompt or built.tokenizer.decode(prompt)
   # The text of an encoder-decoder does not continue its prompt.
-  (begun,), sources = reading.split(built.plain.target.config, [prompt])
+  (begun,), sources = prefill.split(built.plain.target.config, [prompt])
   print(text, end='' if sources is None else '\n')
   ids = list(begun)
   shown = len(built.tokenizer.decode(ids))

@@ -15,39 +15,15 @@ import math
 
 import jax
 
-from experiments import build, checks, command, devices, prompts, vocabulary
+from experiments import prompts
 from experiments.errors import UserError, blame
+from experiments.measuring import build, step_bytes
 from experiments.settings import Experiment
+from experiments.setup import checks, command, meshes, vocabulary
+from specjax import checkpoints
+from specjax.checkpoints import CheckpointError, Description
 from specjax.drafters import lm
-from specjax.models import checkpoints
-from specjax.models.checkpoints import CheckpointError, Description
-from specjax.models.transformer import Model
 from specjax.sharding import Layout
-
-
-def bytes_per_token(model: Model, params, slots: int) -> tuple[int, int]:
-  """Bytes of weights and of a padded cache that one plain step reads.
-
-  Args:
-    model: the model.
-    params: its parameters, or their shapes.
-    slots: of the cache.
-  """
-
-  def size(tree):
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-  config = model.config
-  weights = size(params)
-  # Of a table only one row is read, unless it is the unembedding too.
-  if not config.tied_embeddings:
-    weights -= size(params['embedding'])
-  weights -= size(params.get('position'))
-  # An encoder reads once, before the first step.
-  weights -= size(params.get('encoder'))
-  width = jax.tree.leaves(params)[0].dtype.itemsize
-  kv = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-  return weights, kv * slots * width
 
 
 def facts(found: Description, layout: Layout) -> dict:
@@ -55,7 +31,7 @@ def facts(found: Description, layout: Layout) -> dict:
   config = found.model.config
   shapes = jax.eval_shape(found.model.init, jax.random.key(0))
   weights = jax.tree.leaves(shapes)
-  step, cache = bytes_per_token(found.model, shapes, 1)
+  step, cache = step_bytes.bytes_per_token(found.model, shapes, 1)
   return {
     'family': found.family,
     'parameters': sum(math.prod(w.shape) for w in weights),
@@ -64,7 +40,7 @@ def facts(found: Description, layout: Layout) -> dict:
     'positions': config.max_positions,
     'vocabulary': config.vocab_size,
     'stored_bytes': found.stored_bytes,
-    'bytes_per_device': devices.of_parameters(config, layout),
+    'bytes_per_device': meshes.of_parameters(config, layout),
     'bytes_per_step': step,
     'cache_bytes_per_token': cache,
   }
@@ -80,7 +56,7 @@ class Report:
       ValueError: a value of the config is wrong; names the field.
     """
     checks.check(x)
-    devices.check(x)
+    meshes.check(x)
     checks.rules(x)
     self.x = x
     self.models: dict[str, dict] = {}
@@ -110,7 +86,7 @@ class Report:
     found = self.allow(call, *args)
     if found is not None:
       self.described[who] = found
-      layout = devices.plan_layout(self.x.mesh)
+      layout = meshes.plan_layout(self.x.mesh)
       split = layout if who == 'target' else layout.for_draft
       self.models[who] = facts(found, split)
 
@@ -153,9 +129,9 @@ class Report:
       for domain, chosen in found.items()
     }
 
-  def predict(self) -> devices.Load:
+  def predict(self) -> meshes.Load:
     """What each device will hold."""
-    return devices.predict(
+    return meshes.predict(
       self.x,
       self.described,
       max(found['longest'] for found in self.prompts.values()),
@@ -164,11 +140,11 @@ class Report:
 
   def fit(self) -> None:
     """Whether the models and the mesh, and the mesh and this machine, fit."""
-    self.allow(devices.check_heads, self.x.mesh, self.described)
+    self.allow(meshes.check_heads, self.x.mesh, self.described)
     if self.x.mesh.processes == 1:  # Others are not asked for theirs.
-      self.allow(devices.make_layout, self.x.mesh)
+      self.allow(meshes.make_layout, self.x.mesh)
     if self.load:
-      self.allow(devices.check_memory, self.x, self.load)
+      self.allow(meshes.check_memory, self.x, self.load)
 
   def show(self) -> None:
     """Prints everything; the last line is one JSON object."""
@@ -195,7 +171,7 @@ class Report:
           'models': self.models,
           'prompts': self.prompts,
           'devices': len(jax.devices()),
-          'mesh': devices.describe(self.x.mesh),
+          'mesh': meshes.describe(self.x.mesh),
           'bytes_per_device': load,
           'refused': self.refused,
         }

@@ -16,8 +16,8 @@ import socket
 import subprocess
 import time
 
-from experiments import command
 from experiments.errors import need
+from experiments.setup import command
 
 _GRACE = 15  # seconds for the others once one has failed
 

@@ -16,20 +16,14 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import (
-  against,
-  build,
-  checks,
-  command,
-  measure,
-  prompts,
-  results,
-  ties,
-)
-from experiments.against import Other, Setup, Side
-from experiments.build import Built, Method
+from experiments import prompts
 from experiments.errors import UserError
+from experiments.measuring import build, comparisons, measure, results, ties
+from experiments.measuring.build import Built, Method
+from experiments.measuring.comparisons import Other, Setup, Side
+from experiments.reports import parity as parity_report
 from experiments.settings import Parity
+from experiments.setup import checks, command
 from specjax import sampling
 from specjax.types import Params
 
@@ -45,10 +39,10 @@ def check(x: Parity) -> Other:
       f'temperatures must be (0.0,): only greedy texts are compared, got '
       f'{tuple(x.temperatures)}'
     )
-  against.check_dtype('dtype', x.dtype)
+  comparisons.check_dtype('dtype', x.dtype)
   build.check(x)
   return checks.resolve_function(
-    'against', x.against, 'experiments.against.plain'
+    'against', x.against, 'experiments.measuring.comparisons.plain'
   )(x)
 
 
@@ -199,7 +193,7 @@ def _cast_target(built: Built, name: str) -> Built:
 
   @functools.cache
   def cast(place: int):
-    return against.cast(weights[place], name)
+    return comparisons.cast(weights[place], name)
 
   # Whole, or in blocks: each of the two once.
   weights = {id(built.plain_params.target): built.plain_params.target}
@@ -209,7 +203,7 @@ def _cast_target(built: Built, name: str) -> Built:
       method,
       params=Params(
         cast(id(method.params.target)),
-        against.cast(method.params.drafter, name),
+        comparisons.cast(method.params.drafter, name),
       ),
     )
     for method in built.methods
@@ -218,45 +212,7 @@ def _cast_target(built: Built, name: str) -> Built:
   return dataclasses.replace(built, plain_params=plain, methods=tuple(methods))
 
 
-_CELLS = 'drafter', 'verifier', 'gamma', 'domain', 'against', 'dtype', 'batch'
 _COUNTS = 'compared', 'ties', 'bugs'
-_LEGEND = """
-margin: largest logit less the smaller one of the two tokens', in a pass without
-a cache. noise: twice the largest change of a logit when the same text is scored
-in the shapes that were compared; 16 largest logits and the two; at least one
-unit in their last place. rounding: the largest change, once, when every weight
-moves by its last place. A tie has a margin within the noise and within 16 times
-the rounding.
-"""
-
-
-def _number(value: float | None) -> str:
-  return '-' if value is None else f'{value:.1e}'
-
-
-def table(rows: list[dict]) -> str:
-  """Markdown: what was compared, and every difference."""
-  head = [*_CELLS, 'compared', 'identical', 'ties', 'bugs']
-  lines = [
-    [str(r[name]) for name in (*_CELLS, 'compared')]
-    + [str(r['compared'] - r['ties'] - r['bugs'])]
-    + [str(r['ties']), str(r['bugs'])]
-    for r in rows
-  ]
-  measured = 'gap', 'margin', 'noise', 'rounding'
-  found = [
-    [r['drafter'], str(r['gamma']), str(d['prompt']), str(d['position'])]
-    + [' / '.join(map(str, d['tokens']))]
-    + [_number(d[name]) for name in measured]
-    + [d['verdict']]
-    for r in rows
-    for d in r['differences']
-  ]
-  text = results.markdown(head, lines) + '\n'
-  if found:
-    names = ['drafter', 'gamma', 'prompt', 'position', 'tokens', *measured]
-    text += f'\n{results.markdown([*names, "verdict"], found)}\n{_LEGEND}'
-  return text
 
 
 def main(x: Parity) -> None:
@@ -266,7 +222,7 @@ def main(x: Parity) -> None:
     comparison = Comparison(x)
     comparison.run()
   folder = comparison.folder
-  summary = table(folder.rows)
+  summary = parity_report.summary(folder.rows)
   folder.write('summary.md', summary)
   print(summary)
   total = {name: sum(r[name] for r in folder.rows) for name in _COUNTS}

@@ -18,20 +18,14 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
-from experiments import (
-  command,
-  costs,
-  impossible,
-  measure,
-  ranking,
-  replay,
-  results,
-)
 from experiments import prompts as reading
-from experiments.build import Built, Method
-from experiments.checks import need, rule_names
-from experiments.runner import Runner
+from experiments.measuring import costs, impossible, measure, replay, results
+from experiments.measuring.build import Built, Method
+from experiments.measuring.runner import Runner
+from experiments.reports import predict as predict_report
 from experiments.settings import Experiment
+from experiments.setup import command
+from experiments.setup.checks import need, rule_names
 from specjax import metrics, theory
 
 GAMMAS = (1, 2, 3, 4, 6)
@@ -253,7 +247,7 @@ class Predictor:
 
     And, of all domains together, the best candidate with its best length.
     """
-    board = ranking.Board(self.folder.rows)
+    board = predict_report.Board(self.folder.rows)
     chosen = {}
     for domain, temperature in self.groups:
       pairs = [(d, board.best(d, [domain], temperature)) for d in self.drafters]
@@ -311,7 +305,7 @@ class Predictor:
       'replay', drafter=name, domain=domain, temperature=temperature
     )
     (cost,) = self.rows('cost', drafter=name, gamma=gamma)
-    found = ranking.compare(seen, cost, base, runs)
+    found = predict_report.compare(seen, cost, base, runs)
     where = self.where(domain, temperature)
     found |= self.layouts(method)
     self.add('check', method, **where, gamma=gamma, **found)
@@ -331,7 +325,7 @@ def main(x: Experiment) -> None:
     print(predictor.folder.warning, file=sys.stderr)
   predictor.run()
   folder = predictor.folder
-  board = ranking.Board(folder.rows)
+  board = predict_report.Board(folder.rows)
   text = board.summary()
   folder.write('summary.md', text)
   print(text)

@@ -10,41 +10,26 @@ import json
 import resource
 import sys
 
-from experiments import (
-  collectives,
-  command,
-  devices,
-  impossible,
-  processes,
-  prompts,
-  report,
-  result_tables,
-  results,
-  samples,
-)
-from experiments.runner import Runner as Runner
-from experiments.runner import singles as singles
+from experiments import prompts
+from experiments.measuring import collectives, impossible, results, samples
+from experiments.measuring.runner import Runner
+from experiments.reports import page
+from experiments.reports import run as run_report
 from experiments.settings import Experiment
-
-
-def shrink(x: Experiment) -> None:
-  """The quick version of an experiment: two drafters, few and short texts."""
-  x.drafters = x.drafters or tuple(x.known)[:2]
-  x.prompts.count = min(x.prompts.count, 2)
-  x.max_new_tokens = min(x.max_new_tokens, 32)
+from experiments.setup import command, hosts, meshes
 
 
 def main(x: Experiment) -> None:
   if x.quick:
-    shrink(x)
-  devices.check(x)
-  processes.join(x.mesh)
+    x.shrink()
+  meshes.check(x)
+  hosts.join(x.mesh)
   runner = Runner(x)
-  if processes.leads():
+  if hosts.leads():
     announce(runner)
   runner.run()
   texts = samples.add(runner)
-  if processes.leads():
+  if hosts.leads():
     finish(runner.folder, texts)
 
 
@@ -69,10 +54,10 @@ def brief(row: dict | None) -> dict | None:
 
 def finish(folder: results.Folder, texts: list[dict]) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
-  text = result_tables.summary(folder.rows) + collectives.table(folder.rows)
+  text = run_report.summary(folder.rows) + collectives.table(folder.rows)
   folder.write('summary.md', text)
-  folder.write('report.html', report.render(folder.rows, texts))
-  print(result_tables.brief(folder.rows))
+  folder.write('report.html', page.render(folder.rows, texts))
+  print(run_report.brief(folder.rows))
   print(f'{folder.path / "report.html"} has the same and a few texts')
   impossible.warn(folder.rows)
   print(json.dumps(last_line(folder)))
@@ -86,7 +71,7 @@ def last_line(folder: results.Folder) -> dict:
     'report': str(folder.path / 'report.html'),
     'cells': len(folder.rows),
     'impossible': len(impossible.of(folder.rows)),
-    'best': brief(result_tables.best(folder.rows)),
+    'best': brief(run_report.best(folder.rows)),
     'peak_memory_bytes': 1024 * usage.ru_maxrss,
   }
 

@@ -189,20 +189,26 @@ class Experiment:
     lm = Candidate('specjax.drafters.lm.load', 4, self.draft.path)
     return {'lm': lm} | self.candidates
 
+  def shrink(self) -> None:
+    """Leaves the quick version: two drafters, few and short texts."""
+    self.drafters = self.drafters or tuple(self.known)[:2]
+    self.prompts.count = min(self.prompts.count, 2)
+    self.max_new_tokens = min(self.max_new_tokens, 32)
+
 
 @dataclasses.dataclass
 class Parity(Experiment):
   """Greedy texts of every drafter against those of another way to decode.
 
   Attributes:
-    against: the comparison, a function of `experiments.against` or one like
-      them, by its full name.
+    against: the comparison, a function of `experiments.measuring.comparisons`
+      or one like them, by its full name.
     dtype: that weights are cast to and everything is computed in.
-    other_dtype: of the other side of `experiments.against.dtype`.
-    text: file of the other side of `experiments.against.text`.
+    other_dtype: of the other side of `experiments.measuring.comparisons.dtype`.
+    text: file of the other side of `experiments.measuring.comparisons.text`.
   """
 
-  against: str = 'experiments.against.plain'
+  against: str = 'experiments.measuring.comparisons.plain'
   dtype: str = 'float32'
   other_dtype: str = 'bfloat16'
   text: str = ''

@@ -19,20 +19,14 @@ import pkgutil
 import sys
 from collections.abc import Iterator
 
-from experiments import (
-  command,
-  explain,
-  findings,
-  plots,
-  published,
-  readme,
-  results,
-  summaries,
-)
 from experiments.errors import need
-from experiments.evidence import Rows
-from experiments.markdown import markdown
-from experiments.published import Calculated, Published
+from experiments.measuring import results
+from experiments.papers import findings, published
+from experiments.papers.judgement import Rows
+from experiments.papers.published import Calculated, Published
+from experiments.reports import documents, explain, plots, summaries
+from experiments.reports.markdown import markdown
+from experiments.setup import command
 
 _PLOTS = (
   'acceptance_by_position',
@@ -146,8 +140,8 @@ def regenerate(arguments: list[str]) -> None:
   warnings += plot(root, rows)
   (root / 'findings.md').write_text(findings.text(rows))
   (root / 'papers.md').write_text(papers())
-  for document in readme.documents(root.parent):
-    warnings += readme.fill_file(document, rows)
+  for document in documents.documents(root.parent):
+    warnings += documents.fill_file(document, rows)
   for warning in warnings:
     print(warning, file=sys.stderr)
   print(

@@ -7,8 +7,9 @@ it is there; a stage that was stopped resumes from its last checkpoint, with
 bit-identical parameters in the end.
 """
 
-from experiments import command, distill, train_heads, train_pair
 from experiments.recipes import Distillation, Heads, Recipe
+from experiments.setup import command
+from experiments.training import distill, train_heads, train_pair
 
 PROGRAMS = {
   Recipe: train_pair.main,

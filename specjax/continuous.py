@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import generate, sampling
-from specjax.fitting import fit
+from specjax.inputs import fit
 from specjax.types import Counts, Params, Spec, SpecState
 
 

@@ -22,10 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import generate, sampling, sharding
+from specjax import checkpoints, generate, sampling, sharding
 from specjax.drafters import plain
-from specjax.drafting.speculation import rule_for
-from specjax.models import checkpoints
+from specjax.drafters.cascade.speculation import rule_for
 from specjax.types import Counts, LoadedDrafter, Params, Rule, Spec, Target
 
 _SEEDS = 2**32

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 
 from specjax import cache as caches
 from specjax import counting, sampling, scoring, verify
-from specjax.fitting import fit
-from specjax.fitting import slots_for as slots_for
-from specjax.models import reading, transformer
+from specjax.inputs import fit
+from specjax.inputs import slots_for as slots_for
+from specjax.models import prefill, transformer
 from specjax.types import (
   Context,
   Counts,
@@ -45,7 +45,7 @@ def row_keys(seed: int, indices) -> jax.Array:
 def _read(weights, tokens, length, source, *, target, taps):
   """Cache and features after a prompt; one program for every drafter."""
   cache = transformer.open_cache(target, weights, *tokens.shape, source)
-  return reading.prefill(target, weights, tokens, length, cache, taps)
+  return prefill.prefill(target, weights, tokens, length, cache, taps)
 
 
 @functools.partial(
@@ -122,8 +122,8 @@ def start(
   fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
   source = None
   if fitted.sources is not None and fitted.source_slots is not None:
-    source = Source(*reading.pad(fitted.sources, fitted.source_slots))
-  tokens, lengths = reading.pad(fitted.texts, fitted.slots)
+    source = Source(*prefill.pad(fitted.sources, fitted.source_slots))
+  tokens, lengths = prefill.pad(fitted.texts, fitted.slots)
   limits = jnp.asarray(fitted.limit)
   if (layout := spec.target.layout) is not None:
     rows = tokens, lengths, limits, key, values, source

@@ -7,7 +7,15 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-# Every module imports only from earlier layers or from its own.
+ROOTS = ('specjax', 'experiments')
+PROGRAMS = sorted(
+  path.stem
+  for path in (ROOT / 'experiments').glob('*.py')
+  if '__main__' in path.read_text()
+)
+
+# Every module imports only from earlier layers or from its own, and nothing
+# imports a program.
 LAYERS = (
   {'specjax.types', 'specjax.pair'},
   {
@@ -18,10 +26,12 @@ LAYERS = (
     'specjax.sharding',
   },
   {'specjax.models', 'specjax.verify'},
+  {'specjax.families'},
+  {'specjax.checkpoints'},
   {'specjax.scoring'},
   {'specjax.drafting'},
   {'specjax.drafters'},
-  {'specjax.fitting'},
+  {'specjax.inputs'},
   {'specjax.generate'},
   {'specjax.continuous'},
   {'specjax.decoding'},
@@ -33,8 +43,18 @@ LAYERS = (
     'specjax.exact',
     'specjax.theory',
   },
-  {'experiments'},
-  {'configs', 'benchmarks'},
+  {'experiments.errors', 'experiments.settings', 'experiments.corpus'},
+  {'experiments.recipes'},
+  {'experiments.prompts'},
+  {'experiments.setup'},
+  {'experiments.measuring'},
+  {'experiments.reports'},
+  {'experiments.training'},
+  {'experiments.certificate'},
+  {'experiments.papers'},
+  {'configs'},
+  {'benchmarks'},
+  {f'experiments.{name}' for name in PROGRAMS},
 )
 
 SOURCES = sorted(
@@ -47,7 +67,7 @@ SOURCES = sorted(
 
 def layer_of(module: str) -> int | None:
   """Place of a module in the order; None where it is not ours."""
-  if module == 'specjax':  # A module of it has a name of its own.
+  if module in ROOTS:  # A module of it has a name of its own.
     return 0
   parts = module.split('.')
   names = {'.'.join(parts[: i + 1]) for i in range(len(parts))}
@@ -69,7 +89,7 @@ def imported(source: str, package: str) -> set[str]:
       origin = '.'.join(part for part in (above, node.module) if part)
       # `from specjax import cache` imports a module, not a name of one.
       found |= {
-        f'{origin}.{name.name}' if origin == 'specjax' else origin
+        f'{origin}.{name.name}' if origin in ROOTS else origin
         for name in node.names
       }
   return found
@@ -94,18 +114,28 @@ def test_imports_point_to_earlier_layers(path):
   ('module', 'source'),
   [
     ('specjax.sampling', 'from specjax import verify'),
-    ('specjax.models.reading', 'import specjax.drafters.lm'),
-    ('specjax.models.reading', 'from ..drafters import lm'),
+    ('specjax.models.prefill', 'import specjax.drafters.lm'),
+    ('specjax.models.prefill', 'from ..drafters import lm'),
     ('specjax.trees', 'from .verify import walk'),
     ('specjax.verify', 'def f():\n  from specjax.drafters import lm'),
     ('specjax.drafters.lm', 'from specjax.generate import step'),
-    ('specjax.generate', 'from experiments import data'),
+    ('specjax.generate', 'from experiments import settings'),
     ('specjax.metrics', 'import configs.embedded_pair'),
-    ('experiments.train', 'from configs import embedded_pair'),
+    ('experiments.setup.checks', 'from experiments.measuring import runner'),
+    ('experiments.reports.run', 'from experiments.run import main'),
+    ('experiments.papers.claims', 'from configs import embedded_pair'),
+    ('benchmarks.limits', 'from experiments import inspect'),
   ],
 )
 def test_an_import_of_a_later_layer_is_seen(module, source):
   assert wrong_imports(module, source)
+
+
+def test_no_program_is_imported():
+  programs = {f'experiments.{name}' for name in PROGRAMS}
+  for path in SOURCES:
+    package = '.'.join(path.parent.parts)
+    assert not imported((ROOT / path).read_text(), package) & programs, path
 
 
 def test_a_module_without_a_layer_is_refused():

@@ -10,7 +10,7 @@ the embedded pair.
 """
 
 from configs.papers import TASKS, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 
 _DATASETS = {'xsum': 'XSum', 'gsm8k': 'GSM8K', 'wmt': 'WMT-DeEn'}
 PARTS = tuple(_DATASETS)

@@ -9,7 +9,7 @@ the scale of the embedded pair: results/findings.md.
 """
 
 from configs.papers import TASKS, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import SamplingValues
 
 _SETTINGS = {

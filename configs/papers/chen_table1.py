@@ -10,7 +10,7 @@ the same quantities. The paper ran on 16 TPU v4.
 """
 
 from configs.papers import TASKS, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import SamplingValues
 
 _SETTINGS = {

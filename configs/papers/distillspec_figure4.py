@@ -8,7 +8,7 @@ texts of both models; results/findings.md compares it with the claims of the
 figure.
 """
 
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 
 
 def get_config() -> Published:

@@ -10,7 +10,7 @@ and 33M parameters.
 """
 
 from configs.papers import TASKS, lm, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
 _DATASETS = {

@@ -12,7 +12,7 @@ and PLD need no trained heads: --config.drafters="('sps', 'ngram')".
 """
 
 from configs.papers import MT_BENCH, OWN_HEADS, head, lm, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint, Prompts
 
 _TARGETS = {

@@ -10,7 +10,7 @@ project.
 """
 
 from configs.papers import MT_BENCH, OWN_HEADS, head, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
 _TARGETS = {

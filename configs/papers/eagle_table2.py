@@ -10,7 +10,7 @@ not printed there; this one is ours.
 """
 
 from configs.papers import MT_BENCH, OWN_HEADS, head, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint, Prompts
 
 _TARGETS = {

@@ -7,7 +7,7 @@ Parts and drafters are those of `eagle_table2`, at temperature 0.
 """
 
 from configs.papers import eagle_table2
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 
 PARTS = eagle_table2.PARTS
 

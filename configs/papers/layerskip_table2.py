@@ -8,7 +8,7 @@ and are published. The paper's acceptance is accepted over drafted tokens.
 """
 
 from configs.papers import TASKS, head, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint
 
 _DATASETS = {'cnn': 'CNN/DM', 'xsum': 'XSum', 'humaneval': 'HumanEval'}

@@ -6,7 +6,7 @@ Nothing runs. For temperature 1 the paper does not print gamma, so its speeds
 cannot be calculated.
 """
 
-from experiments.published import Calculated
+from experiments.papers.published import Calculated
 
 
 def get_config() -> Calculated:
@@ -14,5 +14,5 @@ def get_config() -> Calculated:
     name='leviathan_a5',
     paper='leviathan',
     table='A.5, lenience at T 0',
-    formulas={'speed_expected': 'experiments.formulas.speed'},
+    formulas={'speed_expected': 'experiments.papers.formulas.speed'},
   )

@@ -5,7 +5,7 @@
 Nothing runs; the theorems are evaluated.
 """
 
-from experiments.published import Calculated
+from experiments.papers.published import Calculated
 
 
 def get_config() -> Calculated:
@@ -14,7 +14,7 @@ def get_config() -> Calculated:
     paper='leviathan',
     table='Table 1',
     formulas={
-      'operations': 'experiments.formulas.operations',
-      'speed': 'experiments.formulas.speed',
+      'operations': 'experiments.papers.formulas.operations',
+      'speed': 'experiments.papers.formulas.speed',
     },
   )

@@ -11,7 +11,7 @@ small, base and large), which was trained on both tasks and gives other numbers.
 """
 
 from configs.papers import TASKS, lm, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint
 
 PARTS = ('wmt', 'cnn')

@@ -10,7 +10,7 @@ with `specjax.drafters.counts`; put them into counts/PART/unigram and bigram.
 """
 
 from configs.papers import TASKS, lm, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint, Prompts
 
 PARTS = ('wmt', 'cnn', 'lm1b', 'lamda')

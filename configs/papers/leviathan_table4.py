@@ -6,7 +6,7 @@ Nothing runs. alpha and c are printed with two digits, which moves a speed-up by
 up to 0.07; one digit of it is printed.
 """
 
-from experiments.published import Calculated
+from experiments.papers.published import Calculated
 
 
 def get_config() -> Calculated:
@@ -14,6 +14,6 @@ def get_config() -> Calculated:
     name='leviathan_table4',
     paper='leviathan',
     table='Tables 2 and 4',
-    formulas={'speed_expected': 'experiments.formulas.speed'},
+    formulas={'speed_expected': 'experiments.papers.formulas.speed'},
     tolerance=0.07,
   )

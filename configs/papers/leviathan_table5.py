@@ -9,7 +9,7 @@ play no part.
 """
 
 from configs.papers import TASKS, lm
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint
 
 _FACTORS = ('0.5', '0.3', '0.1')

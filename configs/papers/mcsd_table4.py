@@ -9,7 +9,7 @@ attention are not in the project.
 """
 
 from configs.papers import tree
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
 

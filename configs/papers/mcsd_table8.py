@@ -9,7 +9,7 @@ changed. Times play no part. 55 GB of float32 weights; not measured.
 """
 
 from configs.papers import TASKS, task, tree
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
 _COLUMNS = {'alpaca': 'Alpaca', 'wmt': 'WMT'}

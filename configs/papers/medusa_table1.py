@@ -12,7 +12,7 @@ the paper is the cost of a step, which is v + gamma c here.
 """
 
 from configs.papers import MT_BENCH, OWN_HEADS, head, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
 _TARGETS = {

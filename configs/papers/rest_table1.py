@@ -6,12 +6,12 @@
 
 Parts: codellama-7b, codellama-13b (HumanEval, one shot), vicuna-7b, vicuna-13b
 (MT-Bench). The corpus is a file of tokens, corpora/<part>.npy, see
-`specjax.drafting.retrieval.read`. REST verifies a tree of what follows all
-matches; here eight of them are merged.
+`specjax.drafters.ngram.retrieval.read`. REST verifies a tree of what follows
+all matches; here eight of them are merged.
 """
 
 from configs.papers import task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint, Prompts
 
 _TARGETS = {

@@ -9,7 +9,7 @@ only the columns of SpecInfer (five chains of eight) can be filled.
 """
 
 from configs.papers import TASKS, task, tree
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
 _DATASETS = {

@@ -13,7 +13,7 @@ empty.
 """
 
 from configs.papers import OWN_HEADS, head, lm, task
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint, Prompts
 
 _DOMAINS = {

@@ -6,7 +6,7 @@ A head on the draft, trained for it, says when a rejection is likely. Policies
 here look at the draft's probabilities alone: `specjax.drafting.policies`.
 """
 
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 
 
 def get_config() -> Published:

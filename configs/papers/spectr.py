@@ -8,7 +8,7 @@ The draft is looked for in spectr/draft.
 """
 
 from configs.papers import tree
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 from experiments.settings import Prompts
 
 

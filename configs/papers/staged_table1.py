@@ -7,7 +7,7 @@ Drafts of a model of 40M parameters, for which counts of three tokens draft.
 time; how many bytes are read is not counted.
 """
 
-from experiments.published import Metric, Published
+from experiments.papers.published import Metric, Published
 
 
 def get_config() -> Published:

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import devices, measure, results, runner, ties
-from experiments.layouts import Choice
-from experiments.methods import Built, Method
+from experiments.measuring import measure, results, runner, ties
+from experiments.measuring.layouts import Choice
+from experiments.measuring.methods import Built, Method
 from experiments.prompts import Chosen
 from experiments.settings import Checkpoint, Experiment
+from experiments.setup import meshes
 from specjax import counting, generate, verify
 from specjax.drafters import plain
 from specjax.models import table
@@ -269,7 +270,7 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
       (runner, 'build', lambda x: built()),
       (runner, 'tqdm', mock.MagicMock()),
       (ties, 'explain', _bug),
-      (devices, 'round_rows', lambda *_: rows),
+      (meshes, 'round_rows', lambda *_: rows),
       (results, 'conditions', lambda: conditions),
       (results, 'open_folder', lambda *_: results.Follower([])),
     ):

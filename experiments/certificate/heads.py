@@ -16,7 +16,7 @@ from experiments.certificate.world import World
 from specjax import cache as caches
 from specjax import exact, sampling
 from specjax.drafting.walker import Walker
-from specjax.models import reading
+from specjax.models import prefill
 from specjax.types import Context, Drafter, Params
 
 _SLOTS = 128
@@ -39,9 +39,9 @@ def _read(w: World, contexts, taps):
   """A context of the texts and the target's features of them, in float64."""
   target = jax.tree.map(lambda x: jnp.asarray(x, float), w.params.target)
   texts = [(*w.prompt, *w.texts.tokens(number)) for number in contexts]
-  tokens, length = reading.pad(texts, _SLOTS)
+  tokens, length = prefill.pad(texts, _SLOTS)
   cache = caches.empty(w.target.config, *tokens.shape, float)
-  cache, hidden = reading.prefill(w.target, target, tokens, length, cache, taps)
+  cache, hidden = prefill.prefill(w.target, target, tokens, length, cache, taps)
   values = sampling.make(len(texts))
   ctx = Context(tokens, length, cache, values, sampling.History())
   return target, ctx, hidden

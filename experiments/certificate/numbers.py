@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments import cells, differences
 from experiments.certificate import handmade, known
-from experiments.costs import Costs
+from experiments.measuring import row_fields
+from experiments.measuring.costs import Costs
+from experiments.reports import paired
 from specjax import metrics
 from specjax.types import Counts
 
@@ -189,7 +190,7 @@ def _paired() -> float:
   common = {'prompts_hash': 'a', 'prompts': 8, 'unit_target_calls': [10] * 8}
   one = common | {'unit_tokens': tokens}
   other = common | {'unit_tokens': [1.1 * t for t in tokens]}
-  found = differences.paired(one, other, differences.TAU, relative=True)
+  found = paired.difference(one, other, paired.TAU, relative=True)
   return off([found.value, found.low, found.high], [10.0] * 3)
 
 
@@ -208,7 +209,7 @@ def _resampled() -> float:
   ):
     runs = [_run(8, 4, 4.0) for _ in range(FEW)]
     base = [_run(8, 8, 8.0) for _ in range(FEW)]
-    interval = cells.speed(runs, base, cost)['predicted_speedup_ci']
+    interval = row_fields.speed(runs, base, cost)['predicted_speedup_ci']
     if interval is None:
       return 1.0
     low, high = interval
@@ -230,7 +231,7 @@ def _run(tokens: int, calls: int, seconds: float):
     overlap=0.0 * none[0],
     misses=none[0],
   )
-  return cells.Run([[]], counts, seconds, 0.0, 0)
+  return row_fields.Run([[]], counts, seconds, 0.0, 0)
 
 
 def _lengths() -> float:
@@ -238,7 +239,7 @@ def _lengths() -> float:
   cost = Costs(1, np.ones(3), np.ones(3), np.ones(3))
   runs = [_run(5, 5, 1.0), _run(10, 10, 2.0)]
   base = [_run(10, 10, 4.0), _run(20, 20, 8.0)]
-  return off(float(cells.speed(runs, base, cost)['speedup']), 2.0)
+  return off(float(row_fields.speed(runs, base, cost)['speedup']), 2.0)
 
 
 @dataclasses.dataclass(frozen=True)

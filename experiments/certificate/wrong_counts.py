@@ -9,9 +9,9 @@ from unittest import mock
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import costs, measure, runner
 from experiments.certificate import handmade
 from experiments.certificate.numbers import CHECKS
+from experiments.measuring import costs, measure, runner
 from specjax import generate
 
 

@@ -6,21 +6,26 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments import cells, differences
 from experiments.certificate.numbers import MANY
 from experiments.certificate.wrong_counts import (
   WRONG_COUNTS,
   WrongNumber,
   turned,
 )
-from experiments.costs import Costs
+from experiments.measuring import row_fields
+from experiments.measuring.costs import Costs
+from experiments.reports import paired
 from specjax import metrics
 
-_alpha_of, _acceptance, _speed = cells.alpha_of, cells.acceptance, cells.speed
-_join, _ratio, _speedup = cells.join, metrics.ratio, metrics.speedup
+_alpha_of, _acceptance, _speed = (
+  row_fields.alpha_of,
+  row_fields.acceptance,
+  row_fields.speed,
+)
+_join, _ratio, _speedup = row_fields.join, metrics.ratio, metrics.speedup
 _autocorrelation, _by_context = metrics.autocorrelation, metrics.by_context
 _by_position, _predicted = metrics.by_position, metrics.predicted_speedup
-_paired = differences.paired
+_paired = paired.difference
 
 
 def _fields(change: Callable[..., dict]):
@@ -48,7 +53,7 @@ def _times(change: Callable[..., tuple]):
   return lambda runs, base, cost: _speed(*change(runs, base, cost))
 
 
-def _alpha(change: Callable[[cells.Alpha], cells.Alpha]):
+def _alpha(change: Callable[[row_fields.Alpha], row_fields.Alpha]):
   return lambda runs, prompts: change(_alpha_of(runs, prompts))
 
 
@@ -145,7 +150,7 @@ assert MANY == 40
 
 
 def _wrong_cell(name: str, check: str, attribute: str, wrong) -> WrongNumber:
-  return WrongNumber(name, check, cells, attribute, wrong)
+  return WrongNumber(name, check, row_fields, attribute, wrong)
 
 
 _CELLS = (
@@ -286,8 +291,8 @@ WRONG_NUMBERS = (
   WrongNumber(
     'differences of other prompts',
     'differences are paired',
-    differences,
-    'paired',
+    paired,
+    'difference',
     _unpaired,
   ),
 )

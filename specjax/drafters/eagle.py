@@ -18,7 +18,7 @@ from specjax import cache as caches
 from specjax.drafting import chain, heads, shape
 from specjax.drafting.heads import Trainable, soft_cross_entropy
 from specjax.drafting.walker import Step, Walker
-from specjax.models import linear, reading, transformer
+from specjax.models import linear, prefill, transformer
 from specjax.models.eagle import Head, Sizes, sizes_of
 from specjax.models.transformer import Model, Output
 from specjax.types import Cache, LoadedDrafter, Target
@@ -60,7 +60,7 @@ def walk(head: Head) -> Walker:
     config = dataclasses.replace(head.config, width=features.shape[-1])
     model = Model(config, head.init, forward, head.logits)
     cache = caches.empty(head.config, batch, slots, dtype)
-    cache, made = reading.prefill(
+    cache, made = prefill.prefill(
       model, params, ctx.tokens, ctx.length, cache, (0,)
     )
     last = jnp.maximum(ctx.length - 2, 0)

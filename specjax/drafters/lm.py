@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
+from specjax import checkpoints
 from specjax.drafting import chain, shape, static_tree
 from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Step, Walker
-from specjax.models import checkpoints, reading, resizing, transformer
+from specjax.models import prefill, resizing, transformer
 from specjax.models.transformer import Model
 from specjax.types import Cache, Drafter, LoadedDrafter, Target
 
@@ -41,7 +42,7 @@ def walk(model: Model) -> Walker:
     cache = transformer.open_cache(
       model, params.drafter, batch, slots, ctx.source
     )
-    cache, _ = reading.prefill(
+    cache, _ = prefill.prefill(
       model, params.drafter, ctx.tokens, ctx.length, cache
     )
     flight = caches.empty(model.config, batch, rows + 1, cache[0].k.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 
-from specjax.models import over_cache
+from specjax.models import cache_attention
 from specjax.models.attention import Way
 from specjax.models.rotary import Scaling
 
@@ -149,7 +149,7 @@ class TransformerConfig:
   mlp_bias: bool = False
   tied_embeddings: bool = False
   blocked: bool = False
-  attention: Way = over_cache.blocked
+  attention: Way = cache_attention.blocked
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:

@@ -1,0 +1,120 @@
+"""Comparisons that `experiments.parity` can make; the config names one.
+
+Each is a function of the config, which it checks before anything is loaded. It
+returns what makes the other side of a method: (setup, method) -> Side.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from experiments.errors import UserError
+from experiments.measuring import greedy_texts
+from experiments.measuring.build import Built, Method
+from experiments.settings import Parity
+from specjax.types import Params, Spec
+
+_DTYPES = ('float64', 'float32', 'float16', 'bfloat16')
+
+
+class Side(NamedTuple):
+  """One side of a comparison: something to run, or texts that are there."""
+
+  name: str
+  spec: Spec | None = None
+  params: Params | None = None
+  batch: int = 0
+  greedy_texts: list[list[int]] | None = None  # of every prompt
+
+
+class Setup(NamedTuple):
+  """What a comparison may look at: the config, the models, the prompts."""
+
+  x: Parity
+  built: Built
+  prompts: list[list[int]]  # of all domains, in their order
+
+
+Other = Callable[[Setup, Method], Side]
+
+
+def plain(x: Parity) -> Other:
+  """Plain decoding, in the same batches and the same dtype."""
+
+  def other(setup, method):
+    built = setup.built
+    if not method.spec.rule.lossless:
+      raise UserError(
+        f'verifiers: {method.verifier} is lossy, its text is not that of '
+        'plain decoding: leave it out'
+      )
+    return Side('plain', built.plain, built.plain_params, x.batch)
+
+  return other
+
+
+def batch(x: Parity) -> Other:
+  """The same method, one prompt at a time."""
+  if x.batch < 2:
+    raise UserError(
+      'batch is 1: a comparison with single prompts needs more, such as '
+      '--config.batch=8'
+    )
+
+  def other(setup, method):
+    del setup  # Unused.
+    return Side('batch 1', method.spec, method.params, 1)
+
+  return other
+
+
+def dtype(x: Parity) -> Other:
+  """The same method with its weights in `other_dtype`."""
+  check_dtype('other_dtype', x.other_dtype)
+  if x.dtype == x.other_dtype:
+    raise UserError(f'other_dtype must differ from dtype, got {x.dtype} twice')
+
+  def other(setup, method):
+    del setup  # Unused.
+    params = cast(method.params, x.other_dtype)
+    return Side(x.other_dtype, method.spec, params, x.batch)
+
+  return other
+
+
+def text(x: Parity) -> Other:
+  """Texts that another program wrote, from the file `text`."""
+  entries = greedy_texts.read(x.text)
+
+  def other(setup, method):
+    del method  # Unused.
+    built = setup.built
+    found = greedy_texts.match(
+      entries,
+      setup.prompts,
+      built.tokenizer,
+      built.plain,
+      x.max_new_tokens,
+    )
+    return Side('text', texts=found)
+
+  return other
+
+
+def cast(params: Any, name: str) -> Any:
+  """Parameters in another floating-point type."""
+
+  def one(w):
+    return w.astype(name) if jnp.issubdtype(w.dtype, jnp.floating) else w
+
+  return jax.tree.map(one, params)
+
+
+def check_dtype(field: str, name: str) -> None:
+  """Raises a ValueError that names the field where there is no such dtype."""
+  if name not in _DTYPES:
+    raise UserError(
+      f'{field} must be one of {", ".join(_DTYPES)}, got {name!r}'
+    )

@@ -1,0 +1,227 @@
+"""Measurements: what was accepted, what it cost, how long it took.
+
+Times are taken around one dispatch, with nothing compiled and nothing
+transferred inside. Methods take turns on the same prompts, so a drift of the
+machine's speed meets them alike.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import monitoring
+
+from experiments.errors import UserError
+from experiments.measuring import collectives
+from specjax import generate, sampling, sharding
+from specjax.types import Counts, Params, Spec, SpecState
+
+
+class NotFinite(UserError):
+  """Logits of the target or the draft were not finite."""
+
+
+class Log(NamedTuple):
+  """What every step did; n is the most steps of a row."""
+
+  accepted: np.ndarray  # [B, n] -1 where there was no whole step
+  drafted: np.ndarray  # [B, n]
+  length: np.ndarray  # [B, n] committed tokens when the step began
+
+
+@dataclasses.dataclass
+class Run:
+  """One batch of prompts, decoded once."""
+
+  texts: list[list[int]]  # new tokens of each row
+  counts: Counts  # numpy, rows first
+  seconds: float  # of decoding
+  prefill_seconds: float
+  compilations: int
+  log: Log | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What is decoded: prompts with their keys and sampling values."""
+
+  prompts: list[list[int]]
+  indices: np.ndarray  # of the prompts in the experiment: they seed the keys
+  values: sampling.Sampling
+  new_tokens: int | np.ndarray  # of all, or [B]
+  seed: int
+  slots: int
+  source_slots: int | None = None  # of prompts that an encoder reads
+  live: int | None = None  # rows; any beyond these only fill up the batch
+
+
+class Way(NamedTuple):
+  """A way to decode."""
+
+  spec: Spec
+  params: Params
+  parts: generate.Parts = generate.PARTS
+
+
+def start(spec: Spec, params: Params, job: Job) -> SpecState:
+  """The state of a job before its first step."""
+  return generate.start(
+    params,
+    job.prompts,
+    spec=spec,
+    new_tokens=job.new_tokens,
+    key=generate.row_keys(job.seed, job.indices),
+    values=job.values,
+    slots=job.slots,
+    source_slots=job.source_slots,
+  )
+
+
+def whole(spec: Spec, tree: Any) -> Any:
+  """Arrays on every device of the target's mesh, if it has one."""
+  layout = spec.target.layout
+  return tree if layout is None else layout.put_whole(tree)
+
+
+@contextlib.contextmanager
+def _compiled():
+  """A list that gets an entry for each program that is compiled meanwhile."""
+  programs: list[str] = []
+
+  def listen(event, seconds, **facts):
+    del seconds, facts  # Unused.
+    if event.endswith('/backend_compile_duration'):
+      programs.append(event)
+
+  monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield programs
+  finally:
+    monitoring.unregister_event_duration_listener(listen)
+
+
+def decode(
+  spec: Spec,
+  params: Params,
+  job: Job,
+  steps: int | None = None,
+  timed: bool = True,
+  parts: generate.Parts = generate.PARTS,
+) -> Run:
+  """Decodes a job and takes the time.
+
+  Args:
+    spec: what runs.
+    params: its parameters.
+    job: what is decoded.
+    steps: at most so many; by default as many as there are new tokens.
+    timed: whether the time counts: then the program must be compiled, and
+      nothing may be transferred while it runs.
+    parts: of its steps.
+
+  Raises:
+    NotFinite: logits of the target or the draft are NaN or infinite.
+  """
+  begin = time.perf_counter()
+  state = start(spec, params, job)
+  jax.block_until_ready(state)
+  prefilled = time.perf_counter()
+  bound = np.max(job.new_tokens) if steps is None else steps
+  bound = whole(spec, jnp.asarray(bound, jnp.int32))
+  jax.block_until_ready(bound)
+  before = generate.generate._cache_size()
+  guard = jax.transfer_guard('disallow' if timed else 'allow')
+  with _compiled() as programs, guard:
+    ready = time.perf_counter()
+    state = generate.generate(params, state, bound, spec=spec, parts=parts)
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - ready
+  compilations = generate.generate._cache_size() - before
+  if timed and programs:
+    raise RuntimeError('a program was compiled inside the timed region')
+  return _run(state, job, seconds, prefilled - begin, compilations)
+
+
+def _run(state: SpecState, job: Job, seconds, prefill, compilations) -> Run:
+  """What is kept of the final state of a job."""
+  state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
+  if not state.finite.all():
+    raise NotFinite('logits of the target or the draft are NaN or infinite')
+  texts = [
+    row[a:b].tolist()
+    for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
+  ]
+  counts = Counts(*(x[: job.live] for x in state.counts))
+  return Run(texts[: job.live], counts, seconds, prefill, compilations)
+
+
+def record(spec: Spec, params: Params, job: Job) -> Run:
+  """Decodes a job one step at a time and keeps a log; its time means nothing.
+
+  The program is that of `decode`, so the texts are, too.
+
+  Raises:
+    NotFinite: logits of the target or the draft are NaN or infinite.
+  """
+
+  def look(state):
+    counts = state.counts
+    return sharding.fetch(
+      (counts.histogram, counts.drafted, state.length, state.done)
+    )
+
+  before = generate.generate._cache_size()
+  state = start(spec, params, job)
+  one = whole(spec, jnp.ones((), jnp.int32))
+  seen = [look(state)]
+  while not seen[-1][-1].all():
+    state = generate.generate(
+      params, state, one, spec=spec, parts=generate.PARTS
+    )
+    seen.append(look(state))
+  histogram, drafted, length, _ = (np.stack(x) for x in zip(*seen, strict=True))
+  # A whole step adds one to one place of the histogram, any other none.
+  added = np.diff(histogram, axis=0)  # [n, B, K+1]
+  accepted = np.where(added.any(-1), added.argmax(-1), -1)
+  columns = accepted, np.diff(drafted, axis=0), length[:-1]
+  log = Log(*(x.T[: job.live] for x in columns))
+  compilations = generate.generate._cache_size() - before
+  return dataclasses.replace(_run(state, job, 0.0, 0.0, compilations), log=log)
+
+
+def exchanged(way: Way, job: Job) -> dict:
+  """What devices exchange at a step; see `collectives.count`."""
+  if way.spec.target.layout is None:
+    return {}
+  state = start(way.spec, way.params, job)
+  steps = whole(way.spec, jnp.ones((), jnp.int32))
+  lowered = generate.generate.lower(way.params, state, steps, spec=way.spec)
+  return collectives.count(lowered.compile().as_text())
+
+
+def compile_all(ways: list[tuple[Way, Job]], done: Callable[[], Any]) -> float:
+  """Takes one step of each: compiles everything that will be timed.
+
+  Args:
+    ways: with the job whose shapes are meant, each once.
+    done: called after each.
+
+  Returns:
+    How many programs of the loop a way compiled on average.
+  """
+  before = generate.generate._cache_size()
+  for way, job in ways:
+    decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
+    done()
+  programs = generate.generate._cache_size() - before
+  for way, job in ways:
+    # On a mesh the second call of a program is remembered apart from the
+    # first, though nothing is compiled for it.
+    if way.spec.target.layout is not None:
+      decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
+  return programs / len(ways)

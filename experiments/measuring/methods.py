@@ -1,0 +1,255 @@
+"""What runs: plain decoding and methods, from what a configuration loaded.
+
+Drafters and the target are loaded with whole weights. They are put together
+here, each in the layout that is chosen for it (`layouts`); a layout that
+nothing takes is not kept.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.measuring import drafter_facts, layouts, measure
+from experiments.measuring.layouts import Choice, Form
+from experiments.prompts import Chosen
+from experiments.settings import Candidate, Experiment
+from experiments.setup import drafter_loading
+from experiments.setup.checks import draft_name, values
+from specjax import cache as caches
+from specjax import generate, verify
+from specjax.drafters import plain
+from specjax.models.transformer import Model
+from specjax.types import Drafter, LoadedDrafter, Params, Rule, Spec, Target
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Method:
+  """A drafter with a rule and a draft length, ready to run."""
+
+  drafter: str
+  draft: str | None
+  verifier: str
+  gamma: int  # the drafter's depth
+  spec: Spec
+  params: Params
+  # The same drafter with K = 1, for many rows: what alpha is measured with.
+  single: Spec
+  single_params: Params
+  # Layouts of the target that scores a draft, and of a draft that is a model.
+  verification: Choice
+  drafting: Choice | None
+  # And what counts the chance that the rule accepts its token.
+  chance: generate.Parts = generate.PARTS
+  # Fields of a row, see `weights.describe`.
+  brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def layouts(self) -> dict:
+    """Fields of a row: what was chosen, and between what times."""
+    return {
+      'verification': self.verification.fields(),
+      'drafting': self.drafting and self.drafting.fields(),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """What was checked and read, before a layout is chosen.
+
+  `drafts` are for the target with whole weights, which has none itself;
+  `forms` are that target in every layout, with weights.
+  """
+
+  x: Experiment
+  target: Target
+  prompts: dict[str, Chosen]
+  candidates: Mapping[str, Candidate]
+  rules: Mapping[str, Mapping[str, Rule]]
+  drafts: Mapping[str, LoadedDrafter]
+  forms: Mapping[str, Form]
+
+  def gammas(self, name: str) -> tuple[int, ...]:
+    """Draft lengths of a candidate, each depth once: a tree has its own."""
+    found: dict[int, int] = {}
+    for gamma in self.x.gammas or (self.candidates[name].gamma,):
+      drafter = drafter_loading.make(
+        self.candidates[name], self.drafts[name], gamma
+      )
+      found.setdefault(drafter.depth, gamma)
+    return tuple(found.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+  """A checked experiment with its prompts, by domain, and its weights."""
+
+  target: str
+  tokenizer: Any
+  prompts: dict[str, Chosen]
+  plain: Spec
+  plain_params: Params
+  methods: tuple[Method, ...]
+  baseline: Choice  # the layout of plain decoding
+  loaded: Loaded | None = None  # None once the layouts were measured
+
+  @property
+  def longest(self) -> int:
+    """Tokens of the longest prompt."""
+    return max(len(t) for chosen in self.prompts.values() for t in chosen.texts)
+
+  def slots(self, new_tokens: int) -> tuple[int, int | None]:
+    """Slots that serve every prompt and method: of texts, and of sources."""
+    specs = [self.plain, *(m.spec for m in self.methods)]
+    longest, sources = self.longest, None
+    if has_encoder(self.plain.target):
+      longest, sources = 1, caches.round_slots(longest)
+    limit = longest + new_tokens
+    return max(generate.slots_for(spec, limit) for spec in specs), sources
+
+  def job(self, x: Experiment) -> measure.Job:
+    """The first batch of an experiment, greedy: any one costs the same."""
+    texts = next(iter(self.prompts.values())).texts
+    place = np.arange(x.batch) % len(texts)
+    return measure.Job(
+      [texts[i] for i in place],
+      place,
+      values(x, self.plain, x.batch, 0.0),
+      x.max_new_tokens,
+      x.seed,
+      *self.slots(x.max_new_tokens),
+    )
+
+  def race(self, tell: Callable[[str], Any] = lambda what: None) -> 'Built':
+    """The same in the layouts that are the fastest, where none was measured.
+
+    Args:
+      tell: is told what is measured.
+    """
+    if self.loaded is None:
+      return self
+    x = self.loaded.x
+    turns = 3 if x.quick else layouts.TURNS
+    return self.settle(layouts.Race(self.job(x), turns, tell))
+
+  def settle(self, choose: layouts.Chooser) -> 'Built':
+    """The same in the layouts that are chosen now, once for all."""
+    assert self.loaded is not None
+    return dataclasses.replace(assemble(self.loaded, choose), loaded=None)
+
+
+def has_encoder(target: Model) -> bool:
+  """Whether prompts are read by an encoder, and the text begins anew."""
+  return target.config.encoder is not None
+
+
+def _chance(rule: Rule, single: Drafter) -> generate.Parts:
+  """Parts that count the chance of a first token under a rule.
+
+  For one candidate and an exact rule that chance has the mean of the overlap.
+  """
+  if rule.lossless and single.nodes == 1:
+    return generate.PARTS
+  return generate.PARTS._replace(overlap=verify.chance(rule))
+
+
+class _Layouts:
+  """The choices for the parts of methods, each made once."""
+
+  def __init__(self, loaded: Loaded, choose: layouts.Chooser):
+    self.loaded, self.choose = loaded, choose
+    self.batch, self.forms = loaded.x.batch, loaded.forms
+    self._scoring: dict[int, Choice] = {}
+    self._drafting: dict[str, Choice] = {}
+    self._drafts: dict[tuple[str, str], LoadedDrafter] = {}
+
+  def scoring(self, drafter: Drafter) -> Choice:
+    """Of the target that scores what a drafter proposes."""
+    rows = drafter.nodes + 1
+    if rows not in self._scoring:
+      names = layouts.names(self.forms, self.batch * rows)
+      made = self.choose.tokens(names, self.forms.__getitem__, rows)
+      self._scoring[rows] = made
+    return self._scoring[rows]
+
+  def draft(self, name: str, layout: str) -> LoadedDrafter:
+    """A drafter for the target in a layout, which its weights take, too."""
+    loaded = self.loaded
+    if layout == layouts.WHOLE:
+      return loaded.drafts[name]
+    if (name, layout) not in self._drafts:
+      target = dataclasses.replace(
+        loaded.target, model=self.forms[layout].model
+      )
+      read = drafter_loading.load(loaded.candidates[name], target)
+      self._drafts[name, layout] = read
+    return self._drafts[name, layout]
+
+  def drafting(self, name: str) -> Choice | None:
+    """Of a draft that is a model of its own, which reads token by token."""
+    if self.loaded.drafts[name].draft is None:
+      return None
+
+    def make(layout: str) -> Form:
+      found = self.draft(name, layout).draft
+      assert found is not None
+      return Form(*found)
+
+    if name not in self._drafting:
+      names = layouts.names(self.forms, self.batch)
+      self._drafting[name] = self.choose.tokens(names, make, 1)
+    return self._drafting[name]
+
+
+def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
+  """All lengths and rules of a candidate."""
+  candidate, whole = loaded.candidates[name], loaded.forms[layouts.WHOLE]
+  eos, one = loaded.target.eos, loaded.drafts[name]
+  single = drafter_loading.make(candidate, one, 1)
+  for gamma in loaded.gammas(name):
+    drafter = drafter_loading.make(candidate, one, gamma)
+    scoring, drafting = chosen.scoring(drafter), chosen.drafting(name)
+    # What computes with the target's weights takes them as they are.
+    own = chosen.draft(name, (drafting or scoring).layout)
+    drafter = drafter_loading.make(candidate, own, gamma)
+    model, parameters = chosen.forms[scoring.layout]
+    for rule_name, rule in loaded.rules[name].items():
+      yield Method(
+        drafter=name,
+        draft=draft_name(candidate),
+        verifier=rule_name.removeprefix('specjax.verify.'),
+        gamma=drafter.depth,
+        spec=Spec(model, drafter, rule, eos),
+        params=Params(parameters, own.params),
+        single=Spec(whole.model, single, verify.observe, eos),
+        single_params=Params(whole.params, one.params),
+        chance=_chance(rule, single),
+        brings=drafter_facts.describe(candidate, own.params),
+        verification=scoring,
+        drafting=drafting,
+      )
+
+
+def assemble(loaded: Loaded, choose: layouts.Chooser) -> Built:
+  """Plain decoding and all methods, in the layouts that are chosen."""
+  chosen = _Layouts(loaded, choose)
+  ways = {
+    name: measure.Way(
+      Spec(model, plain.make(), verify.token, loaded.target.eos),
+      Params(params, None),
+    )
+    for name, (model, params) in chosen.forms.items()
+  }
+  baseline = choose.plain(ways)
+  methods = [m for n in loaded.candidates for m in _methods(loaded, chosen, n)]
+  return Built(
+    target=os.path.basename(loaded.x.target.path.rstrip('/')),
+    tokenizer=loaded.target.tokenizer,
+    prompts=loaded.prompts,
+    plain=ways[baseline.layout].spec,
+    plain_params=ways[baseline.layout].params,
+    methods=tuple(methods),
+    baseline=baseline,
+    loaded=loaded,
+  )

@@ -1,0 +1,316 @@
+"""The results folder: one row a cell, resumable, never overwritten.
+
+config.json   the settings; another experiment is refused
+rows.jsonl    one object per cell, appended when the cell is done
+summary.md    the table
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import subprocess
+
+import jax
+import numpy as np
+
+from experiments import prompts
+from experiments.errors import UserError, need, writing
+from experiments.measuring.stored import (
+  check_cells,
+  check_place,
+  read_object,
+  read_text,
+)
+from experiments.settings import Mesh
+from experiments.setup import hosts, meshes
+
+# What identifies a row.
+KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
+# The layout of a row. A program reads rows of its own layout and sets others
+# aside; they stay in the file.
+SCHEMA = 1
+
+
+def portable(value):
+  """A value as JSON has it, without where this checkout lies."""
+  text = json.dumps(value, sort_keys=True, default=str)
+  here = str(pathlib.Path(__file__).parent.parent)
+  return json.loads(text.replace(here, '.'))
+
+
+def settings_of(experiment) -> dict:
+  """What decides the results: every field but where they go."""
+  settings = dataclasses.asdict(experiment)
+  settings.pop('results')
+  settings.pop('compilation_cache', None)
+  if 'mesh' in settings:
+    settings['mesh'] = meshes.describe(experiment.mesh)
+    if settings['mesh'] == meshes.describe(Mesh()):
+      del settings['mesh']  # One device, as ever.
+  for candidate in settings.get('candidates', {}).values():
+    if not candidate['verifiers']:
+      del candidate['verifiers']  # Those of the experiment, as ever.
+  # Where the weights lie does not matter, what they are called does.
+  return portable(settings)
+
+
+def default_folder(experiment) -> str:
+  """runs/<name>-<hash>: every change of the settings has a folder."""
+  name = experiment.name
+  need(
+    name and os.path.basename(name) == name,
+    f'name is {name!r}, which names no folder of runs; choose another one',
+  )
+  text = json.dumps(settings_of(experiment), sort_keys=True)
+  code = hashlib.sha256(text.encode()).hexdigest()[:6]
+  return os.path.join('runs', f'{name}-{code}')
+
+
+def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
+  """The rows of a file that have this program's layout.
+
+  Returns:
+    The rows, and what is to be said of those left out; '' where there are none.
+  """
+  if not file.exists():
+    return [], ''
+  lines = read_text(file).split('\n')
+  found = [
+    read_object(line, f'{file}: line {number}', 'remove the line')
+    for number, line in enumerate(lines, 1)
+    if line.strip()
+  ]
+  rows = [row for row in found if row.get('schema') == SCHEMA]
+  others = {row.get('schema', 'none') for row in found} - {SCHEMA}
+  if not others:
+    return rows, ''
+  versions = ', '.join(sorted(map(str, others)))
+  return rows, (
+    f'{file}: {len(found) - len(rows)} of {len(found)} rows are left out: '
+    f'their schema is {versions}, this program reads {SCHEMA}. The command '
+    'that made them measures these cells again'
+  )
+
+
+def read_folders(
+  root: pathlib.Path,
+) -> tuple[dict[str, list[dict]], list[str]]:
+  """The rows of every folder below a root, by its path from there.
+
+  Returns:
+    The rows, and those of `result.json` as one; and what is to be said of what
+    was left out: rows of another layout, and folders of several configs.
+
+  Raises:
+    UserError: there is no such folder.
+  """
+  if not root.is_dir():
+    raise UserError(
+      f'{root} is no folder of results: name one, such as results'
+    )
+  found, warnings = {}, []
+  for file in sorted(root.rglob('rows.jsonl')):
+    rows, warning = read_rows(file)
+    configs = sorted({str(row.get('config')) for row in rows})
+    check_cells(file, rows)
+    if warning:
+      warnings.append(warning)
+    if len(configs) > 1:
+      warnings.append(
+        f'{file}: rows of several configs ({", ".join(configs)}) in one folder '
+        'are left out: move each to a folder of its own'
+      )
+    elif rows:
+      found[file.parent.relative_to(root).as_posix()] = rows
+  for file in sorted(root.rglob('result.json')):
+    text = read_text(file)
+    whole = read_object(text, str(file), 'remove it')
+    found[file.relative_to(root).as_posix()] = [whole]
+  return found, warnings
+
+
+def check_folder(experiment) -> None:
+  """The same of the folder of an experiment, before anything is loaded."""
+  path = pathlib.Path(experiment.results or default_folder(experiment))
+  hosts.alone(lambda: check_place(path, settings_of(experiment)))
+
+
+class Folder:
+  """Rows of one experiment on disk."""
+
+  def __init__(self, path: str, settings: dict):
+    """Opens a folder, creates it or refuses it.
+
+    Raises:
+      UserError: it holds other results.
+    """
+    self.path = pathlib.Path(path)
+    check_place(self.path, settings)
+    with writing('results', path):
+      self._open(settings)
+    self.rows, self.warning = read_rows(self.path / 'rows.jsonl')
+
+  def _open(self, settings: dict) -> None:
+    """Creates the folder where it is not there, and mends its last line."""
+    config = self.path / 'config.json'
+    if not config.exists():
+      self.path.mkdir(parents=True, exist_ok=True)
+      part = config.with_suffix('.part')
+      part.write_text(json.dumps(settings, indent=2, sort_keys=True) + '\n')
+      part.rename(config)
+    file = self.path / 'rows.jsonl'
+    if file.exists():
+      text = read_text(file)
+      whole = text[: text.rfind('\n') + 1]
+      if whole != text:  # A last line cut off by a kill is dropped.
+        part = file.with_suffix('.part')
+        part.write_text(whole)
+        part.rename(file)
+
+  def clear(self) -> None:
+    """Forgets the rows of a run that was not finished."""
+    (self.path / 'rows.jsonl').unlink(missing_ok=True)
+    self.rows = []
+
+  def has(self, **cell) -> bool:
+    return any(all(r.get(k) == v for k, v in cell.items()) for r in self.rows)
+
+  def check_prompts(self, texts: dict[str, list[list[int]]]) -> None:
+    """Refuses to go on with rows that were made on other prompts.
+
+    Raises:
+      UserError: there are such rows; texts are those of each domain now.
+    """
+    for row in self.rows:
+      here = texts.get(row.get('domain', ''))
+      if here and row.get('prompts_hash') != prompts.digest(here):
+        raise UserError(
+          f'results: {self.path} holds rows of other prompts of '
+          f'{row["domain"]}: what they are read from has changed; choose '
+          'another folder with --config.results'
+        )
+
+  def add(self, row: dict) -> None:
+    row = {'schema': SCHEMA} | row
+    place = self.path / 'rows.jsonl'
+    with writing('results', place), open(place, 'a') as file:
+      file.write(json.dumps(row) + '\n')
+      file.flush()
+      os.fsync(file.fileno())
+    self.rows.append(row)
+
+  def write(self, name: str, text: str) -> None:
+    part = self.path / f'{name}.part'
+    with writing('results', part):
+      part.write_text(text)
+      part.rename(self.path / name)
+
+
+class Follower(Folder):
+  """The folder where another process writes it: rows, and nothing on disk."""
+
+  def __init__(self, rows: list[dict]):
+    self.rows = rows
+
+  def add(self, row: dict) -> None:
+    self.rows.append(row)
+
+  def write(self, name: str, text: str) -> None:
+    pass
+
+
+def open_folder(experiment, texts: dict[str, list[list[int]]]) -> Folder:
+  """The folder of an experiment: that of process 0, which others follow.
+
+  Args:
+    experiment: the experiment.
+    texts: its prompts, by domain.
+
+  Raises:
+    UserError: it holds other results, or rows of other prompts.
+  """
+
+  def make():
+    path = experiment.results or default_folder(experiment)
+    folder = Folder(path, settings_of(experiment))
+    folder.check_prompts(texts)
+    return folder
+
+  folder = hosts.alone(make)
+  rows = hosts.share(folder and folder.rows)
+  return folder or Follower(rows)
+
+
+def existing(path: str) -> Folder:
+  """A folder that an experiment has filled.
+
+  Raises:
+    UserError: it is none, or it has no rows.
+  """
+  config = pathlib.Path(path) / 'config.json'
+  if not config.is_file():
+    raise UserError(
+      f'folder: {path} has no config.json, so it is no results folder: give '
+      'the one that experiments.run printed'
+    )
+  settings = read_object(read_text(config), str(config), 'remove the folder')
+  folder = Folder(path, settings)
+  if not folder.rows:
+    raise UserError(
+      f'folder: {path} has no rows yet: experiments.run with the same settings '
+      'makes them'
+    )
+  return folder
+
+
+def conditions() -> dict:
+  """Versions, device and commit: what a number depends on."""
+  packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
+  versions = {p: importlib.metadata.version(p) for p in packages}
+  versions['python'] = platform.python_version()
+  device = jax.devices()[0]
+  name = device.device_kind
+  if device.platform == 'cpu':
+    name = f'{_cpu()}, {len(os.sched_getaffinity(0))} cores'
+  return {'versions': versions, 'device': name, 'commit': _commit()}
+
+
+def _cpu() -> str:
+  try:
+    with open('/proc/cpuinfo') as file:
+      names = [line for line in file if line.startswith('model name')]
+    return names[0].partition(':')[2].strip()
+  except (OSError, IndexError):
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+  """The checkout's commit; None outside of git."""
+  try:
+    done = subprocess.run(
+      ['git', 'rev-parse', '--short=12', 'HEAD'],
+      capture_output=True,
+      text=True,
+      check=True,
+      cwd=pathlib.Path(__file__).parent,
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return done.stdout.strip()
+
+
+def plain(value):
+  """numpy scalars as Python ones, NaN as None: JSON knows neither."""
+  if isinstance(value, dict):
+    return {k: plain(v) for k, v in value.items()}
+  if isinstance(value, list):
+    return [plain(v) for v in value]
+  if isinstance(value, np.generic):
+    value = value.item()
+  if isinstance(value, float) and not np.isfinite(value):
+    return None
+  return value

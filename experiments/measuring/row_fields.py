@@ -1,0 +1,222 @@
+"""The row of a cell: what its runs say, in the fields of a results folder."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.measuring.costs import Costs
+from experiments.measuring.measure import Log, Run
+from specjax import metrics
+from specjax.types import Counts
+
+_BINS = 4
+_SPEED = (
+  'baseline',
+  'verification',
+  'drafting',
+  'seconds',
+  'prefill_seconds',
+  'tokens_per_second',
+  'baseline_tokens_per_second',
+  'speedup',
+  'speedup_ci',
+  'c',
+  'v',
+  'seconds_per_step',
+  'predicted_speedup',
+  'predicted_speedup_ci',
+  'measured_over_predicted',
+  'measured_over_predicted_ci',
+  'unit_seconds',
+  'unit_baseline_seconds',
+  'unit_baseline_tokens',
+)
+# Of a run without times.
+NO_SPEED = dict.fromkeys(_SPEED)
+
+
+class Alpha(NamedTuple):
+  """A mean over prefixes that the target generated, by prompt."""
+
+  overlap: np.ndarray  # [P] sums
+  prefixes: np.ndarray  # [P]
+
+  @property
+  def estimate(self) -> metrics.Estimate:
+    return metrics.ratio(self.overlap, self.prefixes, most=1.0)
+
+
+def alpha_of(runs: list[Run], prompts: int) -> Alpha:
+  """Alpha of runs that drafted one token a step and accepted none.
+
+  Args:
+    runs: their rows are the prompts, in order; more are not looked at.
+    prompts: how many there are.
+  """
+  counts = join(runs)
+  return Alpha(counts.overlap[:prompts], counts.histogram[:prompts].sum(1))
+
+
+def join(runs: list[Run]) -> Counts:
+  """The counts of all prompts, rows first."""
+  columns = zip(*(r.counts for r in runs), strict=True)
+  return Counts(*(np.concatenate(c) for c in columns))
+
+
+def _join_logs(logs: list[Log]) -> Log:
+  """Logs below one another; shorter ones end in steps that nobody took."""
+  longest = max(log.accepted.shape[1] for log in logs)
+
+  def column(name, fill):
+    parts = [getattr(log, name) for log in logs]
+    return np.concatenate(
+      [
+        np.pad(p, ((0, 0), (0, longest - p.shape[1])), constant_values=fill)
+        for p in parts
+      ]
+    )
+
+  return Log(column('accepted', -1), column('drafted', 0), column('length', 0))
+
+
+def by_step(runs: list[Run]) -> dict[str, Any]:
+  """What needs a log: acceptance along the text, and its memory."""
+  if runs[0].log is None:
+    return {'acceptance_by_context': None, 'autocorrelation': None}
+  log = _join_logs([r.log for r in runs if r.log is not None])
+  whole = log.accepted >= 0
+  bins: list[dict] = []
+  if whole.any():
+    lengths = log.length[whole]
+    edges = np.linspace(lengths.min(), lengths.max() + 1, _BINS + 1).round()
+    bins = metrics.by_context(*log, np.unique(edges.astype(int)))
+  memory = metrics.autocorrelation(log.accepted)
+  return {
+    'acceptance_by_context': bins,
+    'autocorrelation': [[e.value, e.low, e.high] for e in memory],
+  }
+
+
+def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
+  """Everything that does not depend on the machine.
+
+  Args:
+    runs: of the method, all prompts of the domain.
+    alpha: mean of the overlap of p and q.
+    under_rule: mean of the chance that the rule accepts a first token.
+  """
+  counts = join(runs)
+  tau = metrics.ratio(counts.tokens, counts.target_calls)
+  unconditional, conditional = metrics.by_position(counts)
+  lengths = np.arange(counts.histogram.shape[1])
+  unit_accepted = (counts.histogram * lengths).sum(1)
+  unit_steps = counts.histogram.sum(1)
+  without_bonus = metrics.ratio(unit_accepted, unit_steps)
+  tried, drafted = int(counts.tried.sum()), int(counts.drafted.sum())
+  accepted = int(counts.accepted.sum())
+  return {
+    'tokens': int(counts.tokens.sum()),
+    'target_calls': int(counts.target_calls.sum()),
+    'steps': int(sum(r.counts.target_calls.max() for r in runs)),
+    'drafted': drafted,
+    'accepted': accepted,
+    'coverage': 1 - counts.misses.sum() / max(counts.histogram.sum(), 1),
+    'alpha': alpha.estimate.value,
+    'alpha_ci': alpha.estimate.interval,
+    'alpha_of_rule': under_rule.estimate.value,
+    'alpha_of_rule_ci': under_rule.estimate.interval,
+    'alpha_mle': accepted / tried if tried else None,
+    'acceptance': accepted / drafted if drafted else None,
+    'acceptance_by_position': unconditional,
+    'acceptance_by_position_conditional': conditional,
+    'histogram': counts.histogram.sum(0).tolist(),
+    'tau': tau.value,
+    'tau_ci': tau.interval,
+    'tau_without_bonus': without_bonus.value,
+    'tau_without_bonus_ci': without_bonus.interval,
+    **by_step(runs),
+    'unit_tokens': counts.tokens.tolist(),
+    'unit_target_calls': counts.target_calls.tolist(),
+    'unit_accepted': unit_accepted.tolist(),
+    'unit_steps': unit_steps.tolist(),
+    'unit_histogram': counts.histogram.tolist(),
+    'unit_overlap': alpha.overlap.round(4).tolist(),
+    'unit_overlap_of_rule': under_rule.overlap.round(4).tolist(),
+    'unit_prefixes': alpha.prefixes.tolist(),
+  }
+
+
+class Units(NamedTuple):
+  """Sums over the prompts of every batch, in the order of the batches."""
+
+  base_seconds: np.ndarray
+  base_tokens: np.ndarray
+  seconds: np.ndarray
+  tokens: np.ndarray
+  calls: np.ndarray
+
+
+def by_batch(row: dict, name: str, joined: np.ufunc = np.add) -> np.ndarray:
+  """A field that has a number for each prompt, joined for every batch."""
+  per_prompt = np.asarray(row[name], float)
+  begins = range(0, len(per_prompt), row.get('batch') or 1)
+  return joined.reduceat(per_prompt, begins)
+
+
+def units_of(row: dict) -> Units:
+  """The batches of a row that has times."""
+  return Units(
+    np.asarray(row['unit_baseline_seconds'], float),
+    by_batch(row, 'unit_baseline_tokens'),
+    np.asarray(row['unit_seconds'], float),
+    by_batch(row, 'unit_tokens'),
+    by_batch(row, 'unit_target_calls'),
+  )
+
+
+def speeds(units: Units, cost: Costs) -> dict:
+  """Speed-up, measured and predicted, with intervals over the batches."""
+  *times, calls = units
+  speedup = metrics.speedup(*times)
+  predicted = cost.predict(units.tokens, calls)
+  agreement = cost.agreement(*units)
+  return {
+    'speedup': speedup.value,
+    'speedup_ci': speedup.interval,
+    'predicted_speedup': predicted.value,
+    'predicted_speedup_ci': predicted.interval,
+    'measured_over_predicted': agreement.value,
+    'measured_over_predicted_ci': agreement.interval,
+  }
+
+
+def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
+  """Everything that does: units of time are batches, as they were decoded."""
+
+  def column(name, runs=runs):
+    return [int(n) for r in runs for n in getattr(r.counts, name)]
+
+  units = {
+    'unit_seconds': [float(r.seconds) for r in runs],
+    'unit_baseline_seconds': [float(r.seconds) for r in base],
+    'unit_baseline_tokens': column('tokens', base),
+  }
+  batch = len(runs[0].texts)  # Only the last one may be smaller.
+  counts = {
+    'unit_tokens': column('tokens'),
+    'unit_target_calls': column('target_calls'),
+  }
+  sums = units_of(units | counts | {'batch': batch})
+  return {
+    'seconds': sums.seconds.sum(),
+    'prefill_seconds': sum(r.prefill_seconds for r in runs),
+    'tokens_per_second': sums.tokens.sum() / sums.seconds.sum(),
+    'baseline_tokens_per_second': (
+      sums.base_tokens.sum() / sums.base_seconds.sum()
+    ),
+    'c': cost.c,
+    'v': cost.v,
+    'seconds_per_step': cost.seconds(),
+    **speeds(sums, cost),
+    **units,
+  }

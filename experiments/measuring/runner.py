@@ -1,0 +1,330 @@
+"""One experiment in one process: what is measured, and in which turns.
+
+`experiments.run` is its program; others measure between its prompts.
+"""
+
+import sys
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from experiments import prompts
+from experiments.measuring import (
+  costs,
+  impossible,
+  measure,
+  results,
+  row_fields,
+  ties,
+)
+from experiments.measuring.build import Built, Method, build
+from experiments.settings import Experiment
+from experiments.setup import hosts, meshes
+from experiments.setup.checks import values
+from specjax import generate, metrics
+
+
+def singles(methods) -> dict:
+  """The ways to measure alpha, each with a method that it is for.
+
+  Drafters that differ in their parameters alone share a program, so it is
+  the name that tells them apart.
+  """
+  found: dict = {}
+  for m in methods:
+    for parts in (generate.PARTS, m.chance):
+      found.setdefault((m.drafter, parts), m)
+  return found
+
+
+class Runner:
+  """One experiment in one process."""
+
+  def __init__(
+    self, x: Experiment, refuse: Callable[[Built], None] | None = None
+  ):
+    """Checks and loads everything, and only then opens the folder.
+
+    Args:
+      x: the experiment.
+      refuse: raises where it cannot do with what was loaded.
+    """
+    self.x = x
+    results.check_folder(x)
+    self.built: Built = build(x)
+    if refuse is not None:
+      refuse(self.built)
+    self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
+    self.folder = results.open_folder(x, self.prompts)
+    self.conditions = results.conditions()
+    self.slots, self.source_slots = self.built.slots(x.max_new_tokens)
+    self.groups = [
+      (d, t)
+      for d in self.prompts
+      for t in x.temperatures
+      if not all(self.done(m, d, t) for m in self.built.methods)
+    ]
+    self.alphas: dict = {}
+    self.exchanged: dict = {}
+    self.compilations = 0.0
+
+  def cell(self, method: Method, domain: str, temperature: float) -> dict:
+    """What identifies a row."""
+    return {
+      'drafter': method.drafter,
+      'verifier': method.verifier,
+      'gamma': method.gamma,
+      'domain': domain,
+      'temperature': temperature,
+    }
+
+  def done(self, method, domain, temperature) -> bool:
+    return self.folder.has(**self.cell(method, domain, temperature))
+
+  def todo(self, domain, temperature) -> dict[Method, dict]:
+    """The methods that a group needs, with their cells.
+
+    Where time is taken it needs all: they are compared with one another.
+    """
+    return {
+      m: self.cell(m, domain, temperature)
+      for m in self.built.methods
+      if self.x.timed or not self.done(m, domain, temperature)
+    }
+
+  def job(self, texts, indices, temperature, rows=0) -> measure.Job:
+    """Prompts with one temperature, or one [B] for each.
+
+    Up to so many rows the batch is filled with prompts that get no new tokens:
+    another number of rows would be another program.
+    """
+    x, live = self.x, len(texts)
+    place = np.arange(max(rows, live)) % live
+    new_tokens: int | np.ndarray = x.max_new_tokens
+    if live < len(place):
+      new_tokens = np.where(np.arange(len(place)) < live, new_tokens, 0)
+    return measure.Job(
+      [texts[i] for i in place],
+      np.asarray(indices)[place],
+      values(x, self.built.plain, len(place), temperature),
+      new_tokens,
+      x.seed,
+      self.slots,
+      self.source_slots,
+      live,
+    )
+
+  def units(self, domain: str, temperature: float) -> list[measure.Job]:
+    """Batches of the domain's prompts; the last one is filled up."""
+    texts, batch = self.prompts[domain], self.x.batch
+    return [
+      self.job(
+        texts[i : i + batch],
+        range(len(texts))[i : i + batch],
+        temperature,
+        rows=batch,
+      )
+      for i in range(0, len(texts), batch)
+    ]
+
+  def whole(self, domain: str, temperature: float) -> measure.Job:
+    """All prompts of a domain in one batch, filled up for the mesh."""
+    texts = self.prompts[domain]
+    rows = meshes.round_rows(len(texts), self.x.mesh)
+    return self.job(texts, range(len(texts)), temperature, rows=rows)
+
+  def settle(self, bar) -> None:
+    """Measures which layout of weights is fastest, where it was not yet."""
+    self.built = self.built.race(
+      lambda what: bar.set_description(f'layouts: {what}')
+    )
+
+  def warm_up(self, bar) -> None:
+    """Chooses layouts, compiles every program, and measures the costs."""
+    jobs = self.units(self.groups[0][0], 0.0)
+    try:
+      self.settle(bar)
+      timed = self.compile(jobs[0], bar)
+    except measure.NotFinite as error:
+      cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
+      raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
+    built = self.built
+    base = measure.Way(built.plain, built.plain_params)
+    self.timer = costs.Timer(base, timed)
+    self.measure_costs(jobs, bar)
+    for method, (way, _) in timed.items():
+      self.exchanged[method] = measure.exchanged(way, jobs[0])
+
+  def compile(self, job: measure.Job, bar) -> dict:
+    """Compiles every program; returns each method with its replay."""
+    built, wide = self.built, self.whole(*self.groups[0])
+    base = measure.Way(built.plain, built.plain_params)
+    ways: dict = {}
+    if built.baseline.seconds is None:  # It was not decoded with yet.
+      ways[built.plain, ''] = base, job
+    # Drafters that differ in their parameters alone share a program, but on a
+    # mesh it is remembered for each.
+    timed = {}
+    for m in built.methods:
+      way = measure.Way(m.spec, m.params)
+      timed[m] = way, costs.replay(m.spec, m.params, job)
+      for found in costs.to_compile(*timed[m], job, ('whole', 'scored')):
+        ways[found[0].spec, m.drafter] = found
+    for (drafter, parts), m in singles(built.methods).items():
+      single = measure.Way(m.single, m.single_params, parts)
+      ways[(m.single, parts), drafter] = single, wide
+    bar.set_description('compiling')
+    bar.total += len(ways)
+    self.compilations = measure.compile_all(list(ways.values()), bar.update)
+    return timed
+
+  def measure_costs(self, jobs: list[measure.Job], bar) -> None:
+    """Takes the turns that costs are medians of, on greedy jobs."""
+    bar.set_description('costs')
+    turns = 3 if self.x.quick else 7
+    bar.total += turns
+    for i in range(turns):
+      self.timer.turn(jobs[i % len(jobs)])
+      bar.update()
+
+  def between(self) -> None:
+    """Whatever else is to be measured between two batches of prompts."""
+
+  def measure_alpha(self, methods, domain, temperature, bar) -> None:
+    """The mean of beta at every prefix of the target's own text."""
+    jobs = self.units(domain, temperature)
+    if self.x.timed:  # Nothing else runs in large batches then.
+      jobs = [self.whole(domain, temperature)]
+    for (drafter, parts), m in singles(methods).items():
+      runs = []
+      for job in jobs:
+        runs.append(
+          measure.decode(
+            m.single, m.single_params, job, timed=False, parts=parts
+          )
+        )
+        bar.update()
+      where = domain, temperature
+      # The rows beyond are there to fill up the mesh.
+      alpha = row_fields.alpha_of(runs, len(self.prompts[domain]))
+      self.alphas[drafter, parts, where] = alpha
+
+  def decode(self, method: Method, cell: dict, job: measure.Job) -> measure.Run:
+    """One batch with a method; what is not finite names the cell."""
+    run = measure.decode if self.x.timed else measure.record
+    try:
+      return run(method.spec, method.params, job)
+    except measure.NotFinite as error:
+      raise measure.NotFinite(f'{error} in the cell {cell}') from error
+
+  def group(self, domain: str, temperature: float, bar) -> None:
+    """Decodes one domain at one temperature with everything.
+
+    Where time is taken, methods take turns on each batch.
+    """
+    built, jobs = self.built, self.units(domain, temperature)
+    todo = self.todo(domain, temperature)
+    bar.set_description(f'{domain}, temperature {temperature:g}')
+    self.measure_alpha(todo, domain, temperature, bar)
+    base, runs = [], {method: [] for method in todo}
+    for job in jobs:
+      base.append(
+        measure.decode(built.plain, built.plain_params, job, timed=self.x.timed)
+      )
+      bar.update()
+      if self.x.timed:
+        for method, cell in todo.items():
+          runs[method].append(self.decode(method, cell, job))
+          bar.update()
+        self.between()
+    for method, cell in todo.items():
+      for job in jobs[len(runs[method]) :]:
+        runs[method].append(self.decode(method, cell, job))
+        bar.update()
+      if not self.done(method, domain, temperature):
+        self.folder.add(self.row(method, cell, base, runs[method]))
+
+  def row(self, method: Method, cell: dict, base, runs) -> dict:
+    """The row of one cell; see docs/measuring.md."""
+    x, domain = self.x, cell['domain']
+    where = domain, cell['temperature']
+    alpha = self.alphas[method.drafter, generate.PARTS, where]
+    under_rule = self.alphas[method.drafter, method.chance, where]
+    times = row_fields.NO_SPEED
+    if x.timed:
+      times = row_fields.speed(runs, base, self.timer.costs(method))
+      times |= {'baseline': self.built.baseline.fields(), **method.layouts()}
+    found = results.plain(
+      {
+        'config': x.name,
+        'target': self.built.target,
+        'draft': method.draft,
+        **cell,
+        **method.brings,
+        'lossless': method.spec.rule.lossless,
+        'timed': x.timed,
+        'batch': x.batch,
+        'prompts': sum(len(r.texts) for r in runs),
+        'prompts_hash': prompts.digest(self.prompts[domain]),
+        'prompts_from': self.built.prompts[domain].facts(),
+        'new_tokens': x.max_new_tokens,
+        **row_fields.acceptance(runs, alpha, under_rule),
+        **times,
+        **self.compare(method, cell, base, runs),
+        'repetition': metrics.repetition(t for r in base for t in r.texts),
+        'compilations': self.compilations + sum(r.compilations for r in runs),
+        'paper': None,
+        'seed': x.seed,
+        'mesh': meshes.describe(x.mesh) | {'processes': jax.process_count()},
+        'collectives': self.exchanged.get(method, {}),
+        **self.conditions,
+      }
+    )
+    return found | {'impossible': impossible.find(found)}
+
+  def compare(self, method: Method, cell: dict, base, runs) -> dict:
+    """At temperature 0, whether the texts are those of plain decoding.
+
+    A difference is listed as `ties.Difference` says: a tie or a bug. A lossy
+    rule's text is another one.
+    """
+    if cell['temperature'] or not method.spec.rule.lossless:
+      return {'identical_to_plain': None, 'differences': []}
+    differences, same = [], 0
+    units = self.units(cell['domain'], 0.0)
+    ways = [
+      ties.way(spec, params, self.x.batch, self.slots, self.source_slots)
+      for spec, params in (
+        (self.built.plain, self.built.plain_params),
+        (method.spec, method.params),
+      )
+    ]
+    for job, plain_run, run in zip(units, base, runs, strict=True):
+      pairs = zip(plain_run.texts, run.texts, strict=True)
+      for i, (text, other) in enumerate(pairs):
+        if text == other:
+          same += 1
+          continue
+        one = self.job(job.prompts[i : i + 1], job.indices[i : i + 1], 0.0)
+        found = ties.explain(ways, job.prompts[i], one.values, text, other)
+        differences.append({'prompt': int(job.indices[i]), **found._asdict()})
+    return {'identical_to_plain': same, 'differences': differences}
+
+  def run(self) -> None:
+    """Makes the rows that are missing."""
+    if not self.groups:
+      return
+    units = len(self.units(*self.groups[0]))
+    total = 0
+    for group in self.groups:
+      todo = self.todo(*group)
+      alphas = len(singles(todo)) * (1 if self.x.timed else units)
+      total += alphas + units * (1 + len(todo))
+    quiet = not hosts.leads()
+    with tqdm(total=total, file=sys.stderr, disable=quiet) as bar:
+      if self.x.timed:
+        self.warm_up(bar)
+      for domain, temperature in self.groups:
+        self.group(domain, temperature, bar)

@@ -1,0 +1,101 @@
+"""One effect of many cells: its mean, and the spread between cells.
+
+Cells are taken as a sample of those that a claim speaks of (random effects),
+each with the same weight. The interval is that of Hartung and Knapp (2001,
+Statistics in Medicine 20) for equal weights, Student's of the mean of cells,
+and never narrower than if the cells did not differ (Roever, Knapp and Friede
+2015, BMC Medical Research Methodology 15). Cells on common prompts err
+together, which a spread between them does not show: their mean covariance,
+from what each prompt adds to each cell, is added.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from experiments.papers.judgement import Evidence
+from specjax import metrics
+
+_CHANCE = (1 - metrics.LEVEL) / 2  # of an error on one side
+
+
+class Pooled(NamedTuple):
+  """What the cells of a claim amount to."""
+
+  found: metrics.Estimate
+  spread: float  # standard deviation between cells, beyond chance
+  cells: int  # whose error is known
+
+
+def _shared(one: Evidence, other: Evidence) -> float:
+  """Covariance of two cells: what they have in common are prompts."""
+  pairs = itertools.product(
+    zip(one.prompts, one.found.influences, strict=False),
+    zip(other.prompts, other.found.influences, strict=False),
+  )
+  return sum(
+    float(a @ b)
+    for (name, a), (other_name, b) in pairs
+    if name == other_name and len(a) == len(b)
+  )
+
+
+def pool(cells: Sequence[Evidence]) -> Pooled:
+  """The mean of the effects of some cells, those whose error is known.
+
+  It is 0 where all prompts say the same: they have no interval, but an effect.
+  """
+  known = [cell for cell in cells if np.isfinite(cell.found.error)]
+  count = len(known)
+  if not count:
+    values = [cell.found.value for cell in cells]
+    return Pooled(metrics.Estimate(float(np.mean(values))), np.nan, 0)
+  if count == 1:
+    return Pooled(known[0].found, np.nan, 1)
+  values = np.array([cell.found.value for cell in known])
+  own = float(np.mean([cell.found.error**2 for cell in known]))
+  pairs = itertools.combinations(known, 2)
+  common = max(float(np.mean([_shared(a, b) for a, b in pairs])), 0.0)
+  apart = max(float(values.var(ddof=1)), own - common)
+  parts = np.array([apart / count, common])
+  freedom = min(
+    (c.found.freedom for c in known if c.found.error), default=np.inf
+  )
+  shares = parts**2 / (count - 1, freedom)
+  variance, middle = parts.sum(), float(values.mean())
+  error = float(np.sqrt(variance))
+  freedom = variance**2 / shares.sum() if variance else np.inf
+  reach = error * metrics.student(freedom)
+  found = metrics.Estimate(
+    middle, middle - reach, middle + reach, error, freedom
+  )
+  spread = np.sqrt(max(values.var(ddof=1) - (own - common), 0.0))
+  return Pooled(found, float(spread), count)
+
+
+def against(cell: Evidence) -> float:
+  """The chance of so much against a claim in a cell where it just holds."""
+  found = cell.found
+  far = cell.boundary - found.value
+  if cell.within is not None:
+    far = abs(far) - cell.within
+  if not found.error:
+    return float(far <= 0)
+  return float(special.stdtr(found.freedom, -far / found.error))
+
+
+def contradictions(cells: Sequence[Evidence]) -> int:
+  """Cells that speak against their claim beyond what chance explains.
+
+  With so many cells one that does so by chance is likely. Here the chance that
+  any does is that of one side of one interval (Holm 1979).
+  """
+  known = [cell for cell in cells if cell.found.interval is not None]
+  chances = sorted(map(against, known))
+  for i, chance in enumerate(chances):
+    if chance > _CHANCE / (len(chances) - i):
+      return i
+  return len(chances)

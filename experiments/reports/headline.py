@@ -1,0 +1,240 @@
+"""What a run found, in sentences that come before its tables.
+
+They are made from the rows of `experiments.run` and hold for any of them: a
+drafter wins only where the whole interval of its speed-up lies above 1, and
+only with a rule that keeps the target's distribution.
+"""
+
+import collections
+import dataclasses
+import shlex
+
+from experiments.reports import best_drafters, break_even, intervals, words
+
+WINS, UNDECIDED, UNKNOWN, LOSES = 'wins', 'undecided', 'unknown', 'loses'
+_ORDER = (WINS, UNDECIDED, UNKNOWN, LOSES)
+_TIMES = 'times plain decoding'
+_SHOWN = 3  # faulty rows that are told one by one
+_UNTIMED = 'no time was taken, so nothing is said about speed'
+MORE = (
+  'Where its time goes, and what would help; FILE is the config of this run:'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Headline:
+  """The first thing that is read.
+
+  Attributes:
+    warnings: what was left out, and why; they come first.
+    verdict: one sentence on everything.
+    places: one on each domain and temperature, where there are several.
+    command: what tells more on a loss; '' where there is none.
+  """
+
+  warnings: list[str]
+  verdict: str
+  places: list[str]
+  command: str
+
+  def markdown(self) -> str:
+    parts = [words.paragraph(said) for said in [*self.warnings, self.verdict]]
+    if self.places:
+      parts.append(words.bullets(self.places))
+    if self.command:
+      parts.append(f'{MORE}\n\n```sh\n{self.command}\n```')
+    return '\n\n'.join(parts) + '\n'
+
+
+def faults(row: dict) -> list[str]:
+  """Why a row decides nothing: impossible values, or texts that are wrong."""
+  found = list(row.get('impossible') or ())
+  bugs = [d for d in row.get('differences') or () if d['verdict'] == 'bug']
+  if bugs and row['lossless']:
+    found.append(
+      f'{len(bugs)} of its texts at temperature 0 differ from plain decoding '
+      'by more than a tie'
+    )
+  return found
+
+
+def sound(rows: list[dict]) -> list[dict]:
+  return [row for row in rows if not faults(row)]
+
+
+def state(row: dict) -> str:
+  """Whether a row with times is faster than plain decoding."""
+  ends = intervals.stored(row, 'speedup')
+  if ends is None:
+    return UNKNOWN
+  low, high = ends
+  return WINS if low > 1 else LOSES if high < 1 else UNDECIDED
+
+
+def weightless(row: dict) -> bool:
+  """Whether a drafter has no weights beside those of the target."""
+  if row.get('parameters') is not None:
+    return row['parameters'] == 0
+  return row.get('draft') is None
+
+
+def leading(rows: list[dict]) -> dict:
+  """The fastest of the rows of which the most favourable can be said."""
+  return min(rows, key=lambda r: (_ORDER.index(state(r)), -r['speedup']))
+
+
+def _named(row: dict, rows: list[dict]) -> str:
+  """A drafter with its draft, its rule where there are several, its length."""
+  name, draft = row['drafter'], row.get('draft')
+  if draft and draft not in name:
+    name += f' (draft {draft})'
+  if len({r['verifier'] for r in rows}) > 1:
+    name += f' with the rule {row["verifier"]}'
+  return f'{name} at draft length {row["gamma"]}'
+
+
+def _where(place: tuple[str, float]) -> str:
+  return f'{place[0]}, temperature {place[1]:g}'
+
+
+def _number(row: dict, name: str, unit: str = '') -> str:
+  text = intervals.shown(row, name) + (unit and f' {unit}')
+  if intervals.stored(row, name):
+    return text
+  return f'{text} with too few prompts for an interval'
+
+
+def _subject(row: dict, rows: list[dict]) -> str:
+  said = [f'the best of {len(rows)}'] if len(rows) > 1 else []
+  said += ['without weights of its own'] if weightless(row) else []
+  which = ' and '.join(said)
+  return _named(row, rows) + (f', {which},' if which else '')
+
+
+def _without_weights(rows: list[dict], best: dict, name: str, pick) -> str:
+  """The best of the drafters that have no weights, where it is another."""
+  free = [row for row in rows if weightless(row)]
+  if not free or weightless(best):
+    return ''
+  found = pick(free)
+  said = f'; without weights, {_named(found, rows)} reaches '
+  # Few prompts are said once in a sentence.
+  known = intervals.stored(best, name)
+  said += _number(found, name) if known else intervals.shown(found, name)
+  unclear = name == 'speedup' and state(found) == UNDECIDED
+  return f'{said}, undecided' if unclear else said
+
+
+def _speed(rows: list[dict]) -> str:
+  """What can be said of rows of one place that have times."""
+  best = leading(rows)
+  said = f'{_subject(best, rows)} is {_number(best, "speedup", _TIMES)}'
+  if state(best) == LOSES:
+    return f'nothing pays: {said}, {break_even.reason(best)}'
+  if state(best) == UNDECIDED:
+    said += ', and the interval includes 1'
+  fastest = max(rows, key=lambda r: r['speedup'])
+  if fastest is not best:  # It is one of which less can be said.
+    other = _number(fastest, 'speedup')
+    said += f' ({_named(fastest, rows)}, undecided, reaches {other})'
+  said += _without_weights(rows, best, 'speedup', leading)
+  return said if state(best) == WINS else f'undecided: {said}'
+
+
+def _most(rows: list[dict]) -> dict:
+  return max(rows, key=lambda r: r['tau'])
+
+
+def _acceptance(rows: list[dict]) -> str:
+  """What can be said of rows of one place without times."""
+  best = _most(rows)
+  found = _number(best, 'tau', 'tokens per target call')
+  said = f'{_subject(best, rows)} gives {found}'
+  return said + _without_weights(rows, best, 'tau', _most)
+
+
+def _overall(rows: dict[tuple, list[dict]]) -> str:
+  """One sentence on several places whose rows have times."""
+  best = {place: leading(found) for place, found in rows.items()}
+  count = collections.Counter(map(state, best.values()))
+  total = f'{len(best)} domains and temperatures'
+  top = max(best, key=lambda place: best[place]['speedup'])
+  fastest = (
+    f'the best, {_named(best[top], rows[top])} on {_where(top)}, is '
+    f'{_number(best[top], "speedup", _TIMES)}'
+  )
+  if count[LOSES] == len(best):
+    return f'Nothing here pays: {fastest}, {break_even.reason(best[top])}'
+  if count[UNKNOWN] == len(best):
+    return f'Undecided: {fastest}'
+  if not count[WINS]:
+    return (
+      f'Undecided: in none of {total} does the interval of a speed-up lie '
+      f'above 1; {fastest}'
+    )
+  said = f'Speculation pays in {count[WINS]} of {total}'
+  unclear = count[UNDECIDED] + count[UNKNOWN]
+  said += f', is undecided in {unclear}' if unclear else ''
+  said += f', loses in {count[LOSES]}' if count[LOSES] else ''
+  gains = [row['speedup'] for row in best.values() if state(row) == WINS]
+  where = 'there' if len(gains) == len(best) else 'where it pays,'
+  return f'{said}; {where} the best is {words.span(gains)} {_TIMES}'
+
+
+def _overall_acceptance(rows: dict[tuple, list[dict]]) -> str:
+  found = words.span(_most(cells)['tau'] for cells in rows.values())
+  return (
+    f'In {len(rows)} domains and temperatures the best gives {found} tokens '
+    'per target call'
+  )
+
+
+def _warnings(rows: list[dict]) -> list[str]:
+  faulty = [row for row in rows if faults(row)]
+  if not faulty:
+    return []
+  told = [
+    f'{_named(row, rows)} ({_where(best_drafters.places([row])[0])}): '
+    + ', '.join(said.rstrip('.') for said in faults(row))
+    for row in faulty[:_SHOWN]
+  ]
+  if len(faulty) > _SHOWN:
+    told.append(f'and {len(faulty) - _SHOWN} more')
+  return [
+    f'{len(faulty)} of {len(rows)} rows cannot be believed; they decide '
+    f'nothing and are marked in the tables: {"; ".join(told)}.'
+  ]
+
+
+def _command(row: dict) -> str:
+  names = str((row['drafter'],))
+  # Between double quotes a shell leaves all but these as they are.
+  quoted = shlex.quote(names) if set(names) & set('"$`\\!') else f'"{names}"'
+  return (
+    f'python -m experiments.explain --config FILE --config.drafters={quoted}'
+  )
+
+
+def headline(rows: list[dict]) -> Headline:
+  """The verdict on the rows of a run."""
+  warnings = _warnings(rows)
+  kept = [row for row in sound(rows) if row['lossless']]
+  timed = [row for row in kept if row['speedup'] is not None]
+  shown = timed or kept
+  if not shown:
+    why = (
+      'No verdict: no row is left that keeps the distribution of the target.'
+    )
+    return Headline(warnings, why, [], '')
+  cells = {p: best_drafters.at(shown, p) for p in best_drafters.places(shown)}
+  say = _speed if timed else _acceptance
+  said = [f'{_where(place)}: {say(found)}' for place, found in cells.items()]
+  best = map(leading, cells.values()) if timed else ()
+  slow = [row for row in best if state(row) in (LOSES, UNDECIDED)]
+  command = _command(slow[0]) if slow else ''
+  untimed = '' if timed else f'; {_UNTIMED}'
+  if len(said) == 1:
+    return Headline(warnings, f'{said[0]}{untimed}.', [], command)
+  verdict = _overall(cells) if timed else _overall_acceptance(cells)
+  places = [f'{one}.' for one in said]
+  return Headline(warnings, f'{verdict}{untimed}.', places, command)

@@ -1,0 +1,44 @@
+"""Intervals that rows store, and how tables print them."""
+
+from experiments.reports.markdown import with_interval
+from specjax import metrics
+
+# Their units are batches of prompts, as they were timed.
+_TIMED = ('speedup', 'predicted_speedup', 'measured_over_predicted')
+
+
+def units(row: dict, name: str = '') -> int:
+  """How many units the interval of a field was made from."""
+  return row['prompts'] // (row.get('batch', 1) if name in _TIMED else 1)
+
+
+def trusted(row: dict, ends: list, name: str = '') -> list[float] | None:
+  """Ends that a row stores; None where there are none, or too few units.
+
+  Rows of older programs store an interval of few units, too.
+  """
+  if not ends or None in ends or not metrics.enough(units(row, name)):
+    return None
+  return ends
+
+
+def stored(row: dict, name: str) -> list[float] | None:
+  """The interval of a field of a row, or None."""
+  return trusted(row, row.get(f'{name}_ci'), name)
+
+
+def shown(row: dict, name: str, digits: int = 2, scale: float = 1.0) -> str:
+  """A field of a row with its interval; '-' where there is no value."""
+  return with_interval(row[name], stored(row, name), digits, scale)
+
+
+def above(row: dict, name: str, bound: float) -> bool:
+  """Whether the whole interval of a field lies above a bound."""
+  ends = stored(row, name)
+  return ends is not None and ends[0] > bound
+
+
+def meets(row: dict, name: str, low: float, high: float) -> bool:
+  """Whether the interval of a field has a value of some others."""
+  ends = stored(row, name)
+  return ends is not None and ends[0] <= high and ends[1] >= low

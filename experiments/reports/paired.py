@@ -1,0 +1,145 @@
+"""Paired differences between methods, rules and temperatures.
+
+Two rows are compared prompt by prompt, so what a prompt does to both is no
+noise.
+"""
+
+from typing import Any, NamedTuple
+
+from experiments.measuring.results import KEY
+from experiments.reports import intervals
+from experiments.reports.markdown import Table, with_interval
+from specjax import metrics
+
+# What is compared, what the table calls it, and its heading.
+AXES = (
+  ('verifier', 'rule', 'Rules on the same prompts'),
+  ('drafter', 'drafter', 'Drafters on the same prompts'),
+  ('temperature', 'temperature', 'Temperatures on the same prompts'),
+)
+_ALPHA = ('unit_overlap', 'unit_prefixes')
+_UNDER_RULE = ('unit_overlap_of_rule', 'unit_prefixes')
+_TAU = ('unit_tokens', 'unit_target_calls')
+_SPEED = ('unit_tokens', 'unit_seconds')
+
+
+class Statistic(NamedTuple):
+  """A ratio of sums over prompts, by the names of its columns."""
+
+  numerator: str
+  denominator: str
+
+
+ALPHA, UNDER_RULE = Statistic(*_ALPHA), Statistic(*_UNDER_RULE)
+TAU, SPEED = Statistic(*_TAU), Statistic(*_SPEED)
+
+
+def _columns(row: dict, statistic: Statistic) -> list | None:
+  found = [row.get(name) for name in statistic]
+  return None if any(c is None for c in found) else found
+
+
+def same_prompts(one: dict, other: dict) -> bool:
+  hashes = one.get('prompts_hash'), other.get('prompts_hash')
+  same = None not in hashes and hashes[0] == hashes[1]
+  return same and one['prompts'] == other['prompts']
+
+
+def difference(one: dict, other: dict, statistic: Statistic, relative=False):
+  """`other` less `one`, or its change in percent, on the same prompts.
+
+  Returns:
+    A `metrics.Estimate`; None where the prompts or the columns do not allow it.
+  """
+  a, b = _columns(one, statistic), _columns(other, statistic)
+  if a is None or b is None or not same_prompts(one, other):
+    return None
+  if len(a[0]) != len(b[0]):
+    return None
+
+  if relative:
+    change = metrics.estimate(
+      lambda n, d, m, e: m / e / (n / d), *a, *b, positive=True
+    )
+    return change.scaled(100, -100)
+  return metrics.estimate(lambda n, d, m, e: m / e - n / d, *a, *b)
+
+
+def show(value: Any) -> str:
+  return f'{value:g}' if isinstance(value, float) else str(value)
+
+
+def _signed(found, percent: bool) -> str:
+  if found is None:
+    return '-'
+  digits, unit = (1, '%') if percent else (3, '')
+  text = f'{found.value:+.{digits}f}{unit}'
+  if found.interval is None:
+    return text
+  return f'{text} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]'
+
+
+def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
+  """Every row beside the one with the first value of an axis."""
+  others = [k for k in KEY if k != axis]
+  if axis == 'drafter':
+    # Each may have its own length; where all have several, the same one.
+    lengths = {r['drafter']: set() for r in rows}
+    for row in rows:
+      lengths[row['drafter']].add(row['gamma'])
+    if all(len(found) == 1 for found in lengths.values()):
+      others.remove('gamma')
+  found, first = [], {}
+  values = list(dict.fromkeys(r[axis] for r in rows))
+  for row in rows:
+    if row[axis] == values[0]:
+      first[tuple(row[k] for k in others)] = row
+  for row in rows:
+    base = first.get(tuple(row[k] for k in others))
+    if base is not None and base is not row:
+      found.append((base, row))
+  return found
+
+
+def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
+  """The pairs of one axis as a table; None where there are none."""
+  found = [p for p in pairs(rows, axis) if _columns(p[0], TAU)]
+  if not found:
+    return None
+  rest = [k for k in ('domain', 'temperature', 'drafter', 'gamma') if k != axis]
+  by_alpha = axis != 'verifier' and all(
+    _columns(row, ALPHA) for pair in found for row in pair
+  )
+  head = [*rest, name]
+  if by_alpha:
+    head.append('alpha')
+    head.append('difference')
+  head += [
+    f'tau, {show(found[0][0][axis])}',
+    'tau',
+    'change, paired on prompts',
+  ]
+  lines = []
+  for base, row in found:
+    value = show(row[axis])
+    if axis == 'verifier' and not row['lossless']:
+      value += ' (lossy)'
+    line = [show(row[k]) for k in rest] + [value]
+    if by_alpha:
+      line.append(with_interval(row['alpha'], None, digits=3))
+      line.append(_signed(difference(base, row, ALPHA), False))
+    line += [intervals.shown(r, 'tau', digits=3) for r in (base, row)]
+    line.append(_signed(difference(base, row, TAU, relative=True), True))
+    lines.append(line)
+  return Table(title, '', head, lines)
+
+
+def tables(rows: list[dict]) -> list[Table]:
+  """A table for each axis that has several values."""
+  made = [table(rows, *axis) for axis in AXES]
+  return [one for one in made if one]
+
+
+def text(rows: list[dict]) -> str:
+  """These tables in Markdown."""
+  return ''.join(f'\n{one.markdown()}' for one in tables(rows))

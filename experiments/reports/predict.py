@@ -1,0 +1,307 @@
+"""Candidates in order: what the rows of `experiments.predict` say of them."""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments import prompts
+from experiments.measuring import costs
+from experiments.measuring.measure import Run
+from experiments.reports import intervals
+from experiments.reports import run as run_report
+from experiments.reports.markdown import markdown
+from specjax import metrics
+
+
+def _costs(row: dict) -> metrics.Draws:
+  """c and v of a row of costs; rows of older programs do not say the turns."""
+  if row.get('seconds_per_step') is None:
+    return metrics.medians([row['c']], [row['v']])
+  turns = {k: np.array(v) for k, v in row['seconds_per_step'].items()}
+  return costs.Costs(row['gamma'], **turns).draws
+
+
+def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
+  """What the loop did, beside what was predicted, of one cell.
+
+  Args:
+    seen: the row of the replay.
+    cost: the row of the costs; its gamma is that of the loop.
+    base: plain decoding of every prompt.
+    runs: the loop on every prompt.
+
+  Returns:
+    The fields of a row of `checks`. Differences are paired on prompts.
+  """
+  gamma = cost['gamma']
+  place = seen['gammas'].index(gamma)
+  expected = seen['unit_target_calls'][place]
+  written = seen['unit_tokens'], expected
+  seconds, base_seconds = ([r.seconds for r in x] for x in (runs, base))
+  tokens, base_tokens = (
+    [int(r.counts.tokens.sum()) for r in x] for x in (runs, base)
+  )
+  calls = [int(r.counts.target_calls.sum()) for r in runs]
+  times = base_seconds, base_tokens, seconds, tokens
+  tau, speedup = metrics.ratio(tokens, calls), metrics.speedup(*times)
+  difference = metrics.estimate(
+    lambda t, n, s, m: t / n - s / m, tokens, calls, *written
+  )
+  agreement = metrics.combine(
+    lambda s, m, bs, bt, sec, t, c, v: (
+      metrics.predicted_speedup(s / m, c, v, gamma) / (bs / bt / (sec / t))
+    ),
+    metrics.Sums(*written, *times),
+    _costs(cost),
+    positive=True,
+  )
+  same = [
+    digest == prompts.digest(r.texts)
+    for digest, r in zip(seen['digests'], runs, strict=True)
+  ]
+  equal = [
+    alike and abs(e - n) < 1e-9
+    for alike, e, n in zip(same, expected, calls, strict=True)
+  ]
+  return {
+    'alpha': seen['alpha'],
+    'alpha_ci': seen['alpha_ci'],
+    'predicted_tau': seen['tau'][place],
+    'tau_by_beta': seen['tau_by_beta'][place],
+    'tau_iid': seen['tau_iid'][place],
+    'tau': tau.value,
+    'tau_ci': tau.interval,
+    'difference': difference.value,
+    'difference_ci': difference.interval,
+    'same_text': sum(same),
+    'equal_calls': sum(equal),
+    'unit_tokens': tokens,
+    'unit_target_calls': calls,
+    'unit_seconds': seconds,
+    'unit_baseline_tokens': base_tokens,
+    'unit_baseline_seconds': base_seconds,
+    'c': cost['c'],
+    'v': cost['v'],
+    'predicted_speedup': metrics.predicted_speedup(
+      seen['tau'][place], cost['c'], cost['v'], gamma
+    ),
+    'speedup': speedup.value,
+    'speedup_ci': speedup.interval,
+    'predicted_over_measured': agreement.value,
+    'predicted_over_measured_ci': agreement.interval,
+  }
+
+
+class Choice(NamedTuple):
+  """A candidate, its best length, and its predicted speed-up."""
+
+  drafter: str
+  gamma: int
+  speed: float
+
+
+COLUMNS = (
+  ('drafter', lambda r: r['drafter']),
+  ('gamma', lambda r: str(r['gamma'])),
+  ('alpha', lambda r: intervals.shown(r, 'alpha')),
+  ('tau, replayed', lambda r: f'{r["predicted_tau"]:.2f}'),
+  ('with beta', lambda r: f'{r["tau_by_beta"]:.2f}'),
+  ('i.i.d.', lambda r: f'{r["tau_iid"]:.2f}'),
+  ('measured', lambda r: intervals.shown(r, 'tau')),
+  ('c', lambda r: f'{r["c"]:.3f}'),
+  ('v', lambda r: f'{r["v"]:.2f}'),
+  ('predicted speed-up', lambda r: f'{r["predicted_speedup"]:.2f}'),
+  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
+  (
+    'predicted / measured',
+    lambda r: intervals.shown(r, 'predicted_over_measured'),
+  ),
+)
+
+
+class Board:
+  """What is predicted of every candidate, from rows of all three parts."""
+
+  def __init__(self, rows: list[dict]):
+    self.doubts = run_report.doubts(rows)
+    self.costs = {
+      (r['drafter'], r['gamma']): r for r in rows if r['part'] == 'cost'
+    }
+    self.seen = {
+      (r['drafter'], r['domain'], r['temperature']): r
+      for r in rows
+      if r['part'] == 'replay'
+    }
+    self.checks = [r for r in rows if r['part'] == 'check']
+    self.impossible = {
+      (r['drafter'], r['gamma']) for r in rows if r.get('impossible')
+    }
+    self.drafters = list(dict.fromkeys(d for d, *_ in self.seen))
+    self.domains = list(dict.fromkeys(d for _, d, _ in self.seen))
+    self.temperatures = list(dict.fromkeys(t for *_, t in self.seen))
+
+  def speed(self, drafter: str, gamma: int, domains, temperature) -> float:
+    """Predicted speed-up on the prompts of some domains together."""
+    tokens = calls = 0.0
+    for domain in domains:
+      row = self.seen[drafter, domain, temperature]
+      tokens += row['tokens']
+      calls += sum(row['unit_target_calls'][row['gammas'].index(gamma)])
+    cost = self.costs[drafter, gamma]
+    return metrics.predicted_speedup(
+      tokens / calls, cost['c'], cost['v'], gamma
+    )
+
+  def possible(self, drafter: str) -> list[int]:
+    """Lengths whose numbers can be true; see `impossible`."""
+    pairs = [p for p in self.costs if p not in self.impossible]
+    return [g for d, g in pairs if d == drafter]
+
+  def best(self, drafter: str, domains, temperature) -> int:
+    """The length of a candidate's largest speed-up."""
+    gammas = self.possible(drafter)
+    gammas = gammas or [g for d, g in self.costs if d == drafter]
+    return max(
+      gammas, key=lambda g: self.speed(drafter, g, domains, temperature)
+    )
+
+  def winner(self, temperature: float) -> Choice | None:
+    """The best candidate of all domains together; None without any."""
+    choices = []
+    for drafter in filter(self.possible, self.drafters):
+      gamma = self.best(drafter, self.domains, temperature)
+      speed = self.speed(drafter, gamma, self.domains, temperature)
+      choices.append(Choice(drafter, gamma, speed))
+    return max(choices, key=lambda choice: choice.speed, default=None)
+
+  def cell(self, domain: str, temperature: float) -> list[dict]:
+    """The checks of one cell, the largest predicted speed-up first."""
+    found = [
+      r
+      for r in self.checks
+      if (r['domain'], r['temperature']) == (domain, temperature)
+    ]
+    return sorted(found, key=lambda r: -r['predicted_speedup'])
+
+  def lengths(self, domain: str, temperature: float) -> str:
+    """tau and predicted speed-up of every candidate at every length."""
+    gammas = sorted({g for _, g in self.costs})
+    lines = []
+    for drafter in self.drafters:
+      row, line = self.seen[drafter, domain, temperature], [drafter]
+      for gamma in gammas:
+        speed = self.speed(drafter, gamma, [domain], temperature)
+        tau = row['tau'][row['gammas'].index(gamma)]
+        line.append(f'{tau:.2f} ({speed:.2f})')
+      lines.append(line)
+    head = ['tau (speed-up) at gamma', *map(str, gammas)]
+    return markdown(head, lines)
+
+  def recommend(self, temperature: float) -> str:
+    """One sentence for one temperature."""
+    choice = self.winner(temperature)
+    said = f'At temperature {temperature:g} '
+    if choice is None:
+      return f'{said}nothing is recommended: no candidate can be believed.'
+    if choice.speed <= 1:
+      return (
+        f'{said}do not speculate: the best, {choice.drafter} with gamma '
+        f'{choice.gamma}, is predicted at {choice.speed:.2f} times plain '
+        'decoding.'
+      )
+    checks = [
+      r
+      for r in self.checks
+      if (r['drafter'], r['gamma'], r['temperature'])
+      == (choice.drafter, choice.gamma, temperature)
+    ]
+    columns = (
+      itertools.chain.from_iterable(r[name] for r in checks)
+      for name in (
+        'unit_baseline_seconds',
+        'unit_baseline_tokens',
+        'unit_seconds',
+        'unit_tokens',
+      )
+    )
+    measured = 'not measured'
+    if checks:
+      found = metrics.speedup(*map(list, columns))
+      measured = f'measured {found.value:.2f}'
+    return (
+      f'{said}use {choice.drafter} and draft {choice.gamma}: predicted '
+      f'{choice.speed:.2f} times plain decoding over {len(self.domains)} '
+      f'domain{"s" * (len(self.domains) > 1)}, {measured}.'
+    )
+
+  def recommendation(self) -> str:
+    return ' '.join(self.recommend(t) for t in self.temperatures)
+
+  def verdict(self) -> str:
+    """How well the loop kept to what was predicted."""
+    greedy = [r for r in self.checks if r['temperature'] == 0]
+    sampled = [
+      r
+      for r in self.checks
+      if r['temperature'] and intervals.stored(r, 'difference')
+    ]
+    ratio = 'predicted_over_measured'
+    timed = [r for r in self.checks if intervals.stored(r, ratio)]
+    covered = sum(intervals.meets(r, 'difference', 0, 0) for r in sampled)
+    agree = sum(intervals.meets(r, ratio, 0.9, 1.1) for r in timed)
+    same, equal, texts = (
+      sum(r[k] for r in greedy) for k in ('same_text', 'equal_calls', 'prompts')
+    )
+    said = [
+      f'Temperature 0: the replayed target calls are those of the loop in '
+      f'{equal} of the {same} texts that both wrote alike, of {texts}.'
+    ]
+    if sampled:
+      said.append(
+        'Above: the interval of the difference of tau, paired on prompts, '
+        f'covers 0 in {covered} of {len(sampled)} cells.'
+      )
+    if timed:
+      said.append(
+        'The interval of predicted over measured speed-up meets [0.9, 1.1] in '
+        f'{agree} of {len(timed)} cells.'
+      )
+    return ' '.join(said)
+
+  def summary(self) -> str:
+    """All tables, the verdict and the recommendation, as markdown."""
+    parts = [f'{sentence}\n' for sentence in self.doubts]
+    for domain, temperature in itertools.product(
+      self.domains, self.temperatures
+    ):
+      cells = self.cell(domain, temperature)
+      seen = self.seen[self.drafters[0], domain, temperature]
+      lines = [[show(r) for _, show in COLUMNS] for r in cells]
+      parts.append(
+        f'### {domain}, temperature {temperature:g}: {seen["prompts"]} '
+        f'prompts, {seen["tokens"]} tokens of the target\n\n'
+        + markdown([name for name, _ in COLUMNS], lines)
+        + f'\n\n{self.lengths(domain, temperature)}\n'
+      )
+    return '\n'.join([*parts, f'{self.verdict()}\n', self.recommendation()])
+
+  def headline(self) -> dict:
+    """The best candidate of the first cell: code, at the first temperature.
+
+    Of those whose numbers can be true; its fields are null without any.
+    """
+    domain = 'code' if 'code' in self.domains else self.domains[0]
+    least = min(self.temperatures)
+    cells = [
+      r
+      for r in self.cell(domain, least)
+      if (r['drafter'], r['gamma']) not in self.impossible
+    ]
+    row = cells[0] if cells else {}
+    names = ('drafter', 'gamma', 'domain', 'temperature', 'alpha', 'alpha_ci')
+    names += ('predicted_tau', 'tau', 'predicted_speedup', 'speedup')
+    return {
+      **{name: row.get(name) for name in names},
+      'recommendation': self.recommendation(),
+    }

@@ -1,0 +1,230 @@
+"""The boundary of every program: its command line, and how it ends.
+
+`--config` names a file and `--config.field=value` overrides its fields;
+programs without a config have a `Parser`. What users cause ends in one line on
+stderr and exit status 1, and a bug in its traceback.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import inspect
+import os
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from absl import flags, logging
+from ml_collections import config_flags
+
+import specjax
+from experiments import recipes, settings
+from experiments.errors import UserError, need, remedy
+from experiments.setup import fields
+from specjax.checkpoints import CheckpointError
+
+INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
+_VERSION = '--version'
+
+
+def version() -> str:
+  return f'specjax {specjax.__version__}'
+
+
+def fail(message: str) -> NoReturn:
+  """Says why a program cannot go on, in one line, and ends it."""
+  line = ' '.join(part.strip() for part in message.splitlines())
+  print(f'error: {line}', file=sys.stderr)
+  raise SystemExit(1)
+
+
+def guard(call: Callable[[], Any], resumes: bool = False) -> None:
+  """Runs a program; what users cause ends in one line and exit status 1.
+
+  Args:
+    call: the program; what it returns is its exit status.
+    resumes: whether the same command goes on where it was stopped.
+  """
+  try:
+    status = call()
+  except (UserError, CheckpointError) as error:
+    fail(str(error))
+  except BrokenPipeError:
+    # Who read the output has gone: nothing more is to be said.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(1) from None
+  except OSError as error:
+    if error.filename is None:
+      raise
+    fail(f'{error.filename}: {error.strerror}; {remedy(error)}')
+  except KeyboardInterrupt:
+    more = '; the same command goes on where it stopped' if resumes else ''
+    print(f'interrupted{more}', file=sys.stderr)
+    raise SystemExit(INTERRUPTED) from None
+  raise SystemExit(status or 0)
+
+
+class Parser(argparse.ArgumentParser):
+  """The command line of a program without a config."""
+
+  def __init__(self, description: str):
+    super().__init__(description=description, allow_abbrev=False)
+    self.add_argument(_VERSION, action='version', version=version())
+
+  def error(self, message):
+    raise UserError(f'{message}; --help lists what there is')
+
+
+def explain(error: Exception) -> str:
+  """Says which field is unknown, from what `config_flags` says of it."""
+  text = str(error.args[0])
+  if not isinstance(error, KeyError):
+    return f'--config: a field cannot be overridden so: {text}'
+  field = re.search(r"Field (\w+) not found|'>\.(\w+) does not exist", text)
+  owner = re.search(r"class '[\w.]*?(\w+)'", text)
+  if not field or not owner:
+    return f'--config: there is no {text!r} in the config'
+  name = field[1] or field[2]
+  kind = getattr(settings, owner[1], getattr(recipes, owner[1], None))
+  if not dataclasses.is_dataclass(kind):
+    return f'--config: a value of type {owner[1]} has no field {name!r}'
+  known = [f.name for f in dataclasses.fields(kind)]
+  close = difflib.get_close_matches(name, known, 1)
+  guess = f' (did you mean {close[0]!r}?)' if close else ''
+  return (
+    f'--config: {owner[1]} has no field {name!r}{guess}; its fields are '
+    f'{", ".join(known)}'
+  )
+
+
+def _check_file(argv: list[str]) -> None:
+  """Whether --config names a file of Python, before it is run."""
+  given = [a.partition('=') for a in argv if re.match(r'--?config(=|$)', a)]
+  if not given:
+    return
+  _, joined, value = given[0]
+  if not joined:
+    place = argv.index(given[0][0]) + 1
+    need(place < len(argv), '--config names no file: give one of configs/')
+    value = argv[place]
+  path = pathlib.Path(value.partition(':')[0])
+  need(
+    path.is_file(),
+    f'--config cannot be read: {path} is no file; name one of configs/',
+  )
+  try:
+    compile(path.read_bytes(), path, 'exec')
+  except (SyntaxError, ValueError) as error:
+    raise UserError(f'--config: {path} is no Python: {error}') from error
+
+
+def _is_of_overrides(error: Exception) -> bool:
+  """Whether `config_flags` raised it, and not the file of a config."""
+  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+  return frame.f_globals['__name__'].startswith('ml_collections.')
+
+
+def _fault(error: flags.Error) -> Exception:
+  """What a flag could not be parsed for; a bug of a config file as it was."""
+  if 'Error whilst parsing config file' not in str(error):
+    return UserError(f'{error}; --help lists what there is')
+  cause: BaseException = error
+  while cause.__context__ is not None:
+    cause = cause.__context__
+  if isinstance(cause, TypeError) and 'get_config() ' in str(cause):
+    return UserError(
+      f'--config: the part behind the colon does not fit: {cause}'
+    )
+  if isinstance(cause, UserError):
+    return UserError(f'--config: {cause}')
+  return cause if isinstance(cause, Exception) else error
+
+
+def parse(argv: list[str]) -> tuple[Any, list[str]]:
+  """The config of a command line, and the arguments that are no flags.
+
+  Raises:
+    UserError: a flag, or the file that it names, is wrong.
+  """
+  _check_file(argv)
+  known = flags.FlagValues()
+  flag = config_flags.DEFINE_config_file(
+    'config', lock_config=True, flag_values=known, sys_argv=argv
+  )
+  try:
+    rest = known(argv)[1:]
+    config = flag.value
+    # A file that could not be read says so at the first look.
+    getattr(config, 'name', None)
+  except flags.Error as error:
+    raise _fault(error) from error
+  except (LookupError, TypeError, ValueError) as error:
+    if not _is_of_overrides(error):
+      raise
+    raise UserError(explain(error)) from error
+  except AttributeError as error:
+    if error.name != 'get_config':
+      raise
+    raise UserError(
+      f'--config: {error.obj.__file__} has no function get_config; name a file '
+      'of configs/'
+    ) from error
+  return config, rest
+
+
+def _usage(main: Callable[[Any], Any], kinds: tuple[type, ...]) -> str:
+  """What --help prints: the program, and the fields of its config."""
+  parts = [inspect.getdoc(inspect.getmodule(main)) or '']
+  parts += [f'{k.__name__}: {inspect.getdoc(k)}' for k in kinds]
+  parts.append(
+    '--config FILE names the config, --config.FIELD=VALUE overrides a field '
+    f'of it,\nand {_VERSION} shows the version.'
+  )
+  return '\n\n'.join(parts)
+
+
+def run(
+  main: Callable[[Any], Any],
+  kind: type | tuple[type, ...],
+  alone: Callable[[list[str]], None] | None = None,
+  resumes: bool = False,
+) -> None:
+  """Runs a program, and ends the process.
+
+  Args:
+    main: is handed the config.
+    kind: what the config must be; one of several.
+    alone: what runs without a config, if anything does; it is handed what else
+      the command line says.
+    resumes: whether the same command goes on where it was stopped.
+  """
+  kinds = kind if isinstance(kind, tuple) else (kind,)
+  logging.set_verbosity(logging.WARNING)
+
+  def begin():
+    if _VERSION in sys.argv:
+      return print(version())
+    if {'--help', '-h', '-?'} & {*sys.argv}:
+      return print(_usage(main, kinds))
+    config, rest = parse(sys.argv)
+    if config is None and alone:
+      return alone(rest)
+    found = type(config).__name__ if config else 'nothing'
+    names = ' or '.join(k.__name__ for k in kinds)
+    need(
+      isinstance(config, kinds),
+      f'--config gives {found} where this program takes {names}: name a file '
+      'of configs/ that returns one',
+    )
+    need(
+      not rest,
+      f'{" ".join(rest)}: arguments that are no flags; fields of the config '
+      'are given as --config.FIELD=VALUE',
+    )
+    fields.check(config)
+    return main(config)
+
+  guard(begin, resumes)

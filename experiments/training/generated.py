@@ -1,0 +1,158 @@
+"""What drafts learn from: windows of the corpus, and texts of a model."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments.errors import UserError, blame, need, writing
+from experiments.recipes import Distillation, Heads, Mixture, Texts
+from experiments.training import data, recipe_checks
+from specjax import checkpoints, generate, sampling, verify
+from specjax.drafters import plain
+from specjax.models.transformer import Model
+from specjax.types import Params, Spec
+
+
+class Material(NamedTuple):
+  """A target, and the text that its drafters are trained on."""
+
+  recipe: Distillation | Heads
+  target: Model
+  weights: Any
+  tokenizer: Any
+  streams: dict[str, np.ndarray]
+
+
+def check(x: Distillation | Heads) -> None:
+  """Checks the target without its weights, and makes the folder of the data.
+
+  Raises:
+    UserError: the target cannot be used, or has too few positions.
+  """
+  with blame('target: '):
+    config = checkpoints.describe(x.target).model.config
+  need(
+    config.encoder is None,
+    f'target: {x.target} is an encoder-decoder, which has no text of its own '
+    'to learn from: drafters are trained for decoders alone',
+  )
+  asked = recipe_checks.lengths(x)
+  recipe_checks.positions(config.max_positions, 'the target has', asked)
+  with writing('data', x.data):
+    pathlib.Path(x.data).mkdir(parents=True, exist_ok=True)
+
+
+def gather(x: Distillation | Heads) -> Material:
+  """Reads the target, and the corpus as its tokenizer sees it.
+
+  Raises:
+    UserError: the checkpoint cannot be used, or the folder of the data was
+      made with another tokenizer.
+  """
+  check(x)
+  tokenizer = checkpoints.load_tokenizer(x.target)
+  target, weights = checkpoints.load(x.target)
+  folder = pathlib.Path(x.data)
+  streams = data.token_streams(tokenizer, folder, x.every)
+  largest = max(int(stream.max()) for stream in streams.values())
+  if largest >= target.config.vocab_size:
+    raise UserError(
+      f'data: {folder} holds token {largest}, but the target has only '
+      f'{target.config.vocab_size}: it was made with another tokenizer; name '
+      'another folder'
+    )
+  return Material(x, target, weights, tokenizer, streams)
+
+
+def draw_windows(
+  m: Material, count: int, length: int, seed: int, step: int
+) -> np.ndarray:
+  """Windows [count, length] of the corpus."""
+  shape = (count, length - 1)
+  return data.draw_batch(m.streams, vars(m.recipe.mixture), shape, seed, step)
+
+
+def write_texts(
+  folder: pathlib.Path,
+  model: Model,
+  params: Any,
+  x: Texts,
+  streams: dict[str, np.ndarray],
+  mixture: Mixture,
+  seed: int,
+) -> np.ndarray:
+  """Texts [n, length + 1] that a model continued from the corpus.
+
+  Kept in `folder` batch by batch, so that a stopped run goes on.
+  """
+  spec = Spec(model, plain.make(), verify.token)
+  length = x.length + 1
+  parts = range(0, x.count, x.batch)
+  texts = []
+  for i in tqdm(parts, str(folder), leave=False, disable=len(parts) < 2):
+    path = folder / f'{i:06d}.npy'
+    if not path.exists():
+      prompts = data.draw_batch(
+        streams, vars(mixture), (x.batch, x.prompt_length - 1), seed, i
+      )
+      warm = np.arange(x.batch) >= x.greedy_share * x.batch
+      state = generate.start(
+        Params(params, None),
+        prompts.tolist(),
+        spec=spec,
+        new_tokens=length - x.prompt_length,
+        key=generate.row_keys(seed, i + np.arange(x.batch)),
+        values=sampling.make(x.batch, warm.astype(np.float32)),
+      )
+      state = generate.generate(Params(params, None), state, length, spec=spec)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      part = path.with_name('part.npy')
+      np.save(part, np.asarray(state.tokens[:, :length], np.uint32))
+      part.rename(path)
+    texts.append(_read_texts(path, (x.batch, length)))
+  return np.concatenate(texts)
+
+
+def _read_texts(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
+  """The texts of a file.
+
+  Raises:
+    UserError: it is damaged, or was written with other settings.
+  """
+  try:
+    found = np.load(path)
+  except (ValueError, EOFError) as error:
+    raise UserError(
+      f'data: {path} is damaged ({error}); remove it to have it written again'
+    ) from error
+  need(
+    found.shape == shape,
+    f'data: {path} holds texts {found.shape} where texts.batch and '
+    f'texts.length ask for {shape}; name another folder',
+  )
+  return found
+
+
+def write_target_texts(m: Material) -> np.ndarray:
+  """The texts of the target, in the folder of the data."""
+  x = m.recipe
+  return write_texts(
+    pathlib.Path(x.data) / 'samples',
+    m.target,
+    m.weights,
+    x.texts,
+    m.streams,
+    x.mixture,
+    x.seed + 1,
+  )
+
+
+def draw_texts(
+  texts: np.ndarray, count: int, length: int, seed: int, step: int
+) -> np.ndarray:
+  """Beginnings [count, length] of different texts."""
+  rng = np.random.default_rng((seed, step))
+  rows = rng.choice(len(texts), count, replace=False)
+  return texts[rows, :length].astype(np.int32)

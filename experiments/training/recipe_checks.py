@@ -1,0 +1,203 @@
+"""The values of a recipe: checked before anything is read or trained.
+
+A training takes minutes to hours, so what would go wrong at its last stage is
+refused at the first.
+"""
+
+import itertools
+import math
+import os
+
+from experiments.recipes import (
+  Distillation,
+  Heads,
+  HeldOut,
+  Mixture,
+  Optimization,
+  Recipe,
+  Texts,
+)
+from experiments.settings import Size
+from experiments.setup.checks import need, need_least, need_seed
+
+
+def optimization(field: str, o: Optimization) -> None:
+  """Refuses an optimization that cannot be run."""
+  need_least(o, 1, 'batch', 'length', 'checkpoint_every', where=f'{field}.')
+  need(o.schedule, f'{field}.schedule is empty: give a step and its rate')
+  steps = [0, *(step for step, _ in o.schedule)]
+  need(
+    all(a < b for a, b in itertools.pairwise(steps)),
+    f'{field}.schedule must have steps above 0 that rise, got {o.schedule}',
+  )
+  need(
+    all(math.isfinite(rate) and rate >= 0 for _, rate in o.schedule),
+    f'{field}.schedule must have finite rates of at least 0, got {o.schedule}',
+  )
+  need(
+    math.isfinite(o.weight_decay) and o.weight_decay >= 0,
+    f'{field}.weight_decay must be finite and at least 0, got {o.weight_decay}',
+  )
+  need(o.clip > 0, f'{field}.clip must be above 0, got {o.clip}')
+
+
+def texts(field: str, x: Texts) -> None:
+  """Refuses texts that cannot be written."""
+  names = 'count', 'prompt_length', 'batch', 'length'
+  need_least(x, 1, *names, where=f'{field}.')
+  need(
+    0 <= x.greedy_share <= 1,
+    f'{field}.greedy_share must be in [0, 1], got {x.greedy_share}',
+  )
+  need(
+    x.prompt_length <= x.length,
+    f'{field}.prompt_length is {x.prompt_length}, but {field}.length is '
+    f'{x.length}: nothing is left to be written, lower one or raise the other',
+  )
+
+
+def fill(field: str, x: Texts, o: Optimization) -> None:
+  """Refuses texts that do not fill the windows of a batch."""
+  need(
+    x.length >= o.length and x.count >= o.batch,
+    f'{field}: {x.count} of {x.length} tokens do not fill a batch of '
+    f'{o.batch} windows of {o.length}: write more, or longer ones',
+  )
+
+
+def held_out(field: str, x: HeldOut) -> None:
+  """Refuses prompts that no drafter can be tried on."""
+  names = 'prompts', 'prompt_length', 'new_tokens', 'depth'
+  need_least(x, 1, *names, where=f'{field}.')
+  need(x.temperatures, f'{field}.temperatures is empty: give one, such as 0')
+  need(
+    all(math.isfinite(t) and t >= 0 for t in x.temperatures),
+    f'{field}.temperatures must be finite and at least 0, got {x.temperatures}',
+  )
+  need_seed(x.seed, f'{field}.seed')
+
+
+def mixture(x: Mixture) -> None:
+  """Refuses shares that are none."""
+  for name, share in vars(x).items():
+    need(
+      math.isfinite(share) and share >= 0,
+      f'mixture.{name} must be finite and at least 0, got {share}',
+    )
+  need(sum(vars(x).values()) > 0, 'mixture: all shares are 0; raise one')
+
+
+def size(field: str, x: Size) -> None:
+  """Refuses a model that cannot be built."""
+  need_least(x, 1, *vars(x), where=f'{field}.')
+  need(
+    x.num_heads % x.num_kv_heads == 0,
+    f'{field}.num_kv_heads is {x.num_kv_heads}, which does not divide the '
+    f'{x.num_heads} of {field}.num_heads: choose a divisor',
+  )
+  need(
+    x.head_dim % 2 == 0,
+    f'{field}.head_dim must be even for rotary positions, got {x.head_dim}',
+  )
+
+
+def width(field: str, value: int) -> None:
+  """Refuses a draft that has no whole heads; see `train_pair.draft_size`."""
+  heads = value // 32
+  need(
+    value > 0 and value % 32 == 0 and heads % max(1, value // 64) == 0,
+    f'{field} must be 32, 96 or a multiple of 64, got {value}',
+  )
+
+
+def positions(available: int, whose: str, lengths: dict[str, int]) -> None:
+  """Refuses texts that are longer than a model reads.
+
+  Args:
+    available: positions of the model.
+    whose: they are, and where to get more.
+    lengths: that are asked for, by field.
+  """
+  for field, longest in lengths.items():
+    need(
+      longest <= available,
+      f'{field} asks for {longest} positions, but {whose} {available}: choose '
+      'less',
+    )
+
+
+def lengths(x: Distillation | Heads) -> dict[str, int]:
+  """Positions that a recipe asks of its models, by field."""
+  found = {'texts.length': x.texts.length + 1}
+  held = {'held_out': x.held_out}
+  if isinstance(x, Heads):
+    found['optimization.length'] = x.optimization.length
+  else:
+    found['own_texts.length'] = x.own_texts.length + 1
+    found['undistilled.length'] = x.undistilled.length
+    found['distillation.length'] = x.distillation.length
+    held['final'] = x.final
+  for field, one in held.items():
+    both = f'{field}.prompt_length + {field}.new_tokens'
+    found[both] = one.prompt_length + one.new_tokens
+    found[f'{field}.depth'] = one.depth + 1
+  return found
+
+
+def _common(x: Recipe | Distillation | Heads) -> None:
+  need(x.folder, 'folder is empty: name where the training is kept')
+  need_least(x, 1, 'every')
+  need_seed(x.seed)
+  mixture(x.mixture)
+
+
+def trained(x: Distillation | Heads) -> None:
+  """Refuses what drafters of a given target share."""
+  _common(x)
+  need(
+    os.path.isdir(x.target),
+    f'target: {x.target!r} is no directory; name that of a checkpoint',
+  )
+  need(x.data, 'data is empty: name the folder of the corpus and the texts')
+  texts('texts', x.texts)
+  held_out('held_out', x.held_out)
+
+
+def pair(x: Recipe) -> None:
+  """Refuses a recipe of a target and its drafts.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  _common(x)
+  need_least(x, 1, 'tokenizer_sample', 'max_positions')
+  need(
+    x.vocab_size >= 257,
+    f'vocab_size must be at least 257, one for each byte and the end of text, '
+    f'got {x.vocab_size}',
+  )
+  size('target', x.target)
+  d = x.drafts
+  stages = {
+    'target_training': x.target_training,
+    'drafts.on_corpus': d.on_corpus,
+    'drafts.on_samples': d.on_samples,
+  }
+  for field, o in stages.items():
+    optimization(field, o)
+  texts('drafts.texts', d.texts)
+  fill('drafts.texts', d.texts, d.on_samples)
+  need(d.widths, 'drafts.widths is empty: give at least one, such as 128')
+  need(
+    len({*d.widths}) == len(d.widths),
+    f'drafts.widths: {d.widths} has one twice; leave it out',
+  )
+  for value in d.widths:
+    width('drafts.widths', value)
+  asked = {
+    # Every fourth window of the target is twice as long.
+    'target_training.length': 2 * x.target_training.length,
+    'drafts.on_corpus.length': d.on_corpus.length,
+    'drafts.texts.length': d.texts.length + 1,
+  }
+  positions(x.max_positions, 'max_positions is', asked)

@@ -1,0 +1,255 @@
+"""Trains the embedded pair: tokenizer, target, the target's text, drafts.
+
+Forward KL at temperature 1, on the corpus and then on what the target wrote
+(DistillSpec, arXiv:2310.08461, "teacher-generated" data): what a draft is asked
+at inference is what the target does next in text that the target wrote.
+"""
+
+import dataclasses
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import transformers
+
+from experiments.corpus import DOMAINS
+from experiments.recipes import Optimization, Recipe, Texts
+from experiments.settings import Size
+from experiments.training import data, folders, recipe_checks
+from experiments.training.generated import draw_texts, write_texts
+from experiments.training.optimize import train
+from specjax import checkpoints
+from specjax.drafters import counts
+from specjax.models import transformer
+
+
+def model_of(
+  size: Size, vocab_size: int, max_positions: int
+) -> transformer.Model:
+  return transformer.build(
+    transformer.TransformerConfig(
+      vocab_size=vocab_size,
+      max_positions=max_positions,
+      **dataclasses.asdict(size),
+    )
+  )
+
+
+def cross_entropy(logits, tokens):
+  """Nats [B, T] of each next token under logits [B, T, V]."""
+  log_q = jax.nn.log_softmax(logits)
+  return -jnp.take_along_axis(log_q, tokens[..., None], -1)[..., 0]
+
+
+def bits_per_byte(model, params, windows):
+  """Held-out bits per byte by domain."""
+  score = jax.jit(lambda p, t: transformer.score(model, p, t))
+  result = {}
+  for domain, (tokens, sizes) in windows.items():
+    nats = 0.0
+    for row in tokens:
+      logits = score(params, row[None, :-1])
+      nats += float(cross_entropy(logits, row[None, 1:]).sum())
+    result[domain] = nats / np.log(2) / sizes.sum()
+  return result
+
+
+def window_shape(o: Optimization, step: int) -> tuple[int, int]:
+  """Every fourth batch has half as many windows, twice as long.
+
+  Attention over short windows is cheaper; the long ones teach the positions.
+  """
+  if step % 4 == 3:
+    return max(1, o.batch // 2), 2 * o.length
+  return o.batch, o.length
+
+
+def load_tokenizer(recipe: Recipe, folder: pathlib.Path):
+  """The recipe's tokenizer, trained the first time."""
+  path = folder / 'tokenizer'
+  if not path.exists():
+    tokenizer = data.train_tokenizer(
+      recipe.vocab_size, recipe.tokenizer_sample, recipe.seed
+    )
+    tokenizer.model_max_length = recipe.max_positions
+    tokenizer.save_pretrained(path)
+  return transformers.AutoTokenizer.from_pretrained(path)
+
+
+def train_target(recipe: Recipe, folder: pathlib.Path, tokenizer, streams):
+  """Next-token training on the corpus."""
+  o = recipe.target_training
+  model = model_of(recipe.target, recipe.vocab_size, recipe.max_positions)
+  windows = {
+    d: data.held_out_windows(tokenizer, 2 * o.length, 8, d) for d in DOMAINS
+  }
+  weights = vars(recipe.mixture)
+
+  def loss(params, frozen, tokens):
+    del frozen  # Unused.
+    logits = transformer.score(model, params, tokens[:, :-1])
+    return cross_entropy(logits, tokens[:, 1:]).mean()
+
+  def report(params):
+    bits = bits_per_byte(model, params, windows)
+    return {'bits per byte': {k: round(v, 3) for k, v in bits.items()}}
+
+  return model, train(
+    'target',
+    folder,
+    o,
+    model.init(jax.random.key(recipe.seed)),
+    loss,
+    None,
+    lambda step, params: data.draw_batch(
+      streams, weights, window_shape(o, step), recipe.seed, step
+    ),
+    report,
+  )
+
+
+def draft_size(width: int) -> Size:
+  """One thin layer: heads of 32, an MLP of three times the width."""
+  return Size(
+    width=width,
+    num_layers=1,
+    num_heads=width // 32,
+    num_kv_heads=max(1, width // 64),
+    head_dim=32,
+    mlp_width=3 * width,
+  )
+
+
+def train_drafts(
+  recipe: Recipe, folder, target, params, models, streams, texts
+):
+  """Trains every draft on the same batches, so the target reads them once.
+
+  Args:
+    recipe: sizes and steps.
+    folder: checkpoints go there.
+    target: the target model.
+    params: its parameters.
+    models: name -> draft model.
+    streams: token streams of the corpus.
+    texts: [n, T+1] the target's own text.
+
+  Returns:
+    name -> parameters, after the corpus and after the target's text.
+  """
+  d = recipe.drafts
+
+  def loss(drafts, frozen, tokens):
+    inputs = tokens[:, :-1]
+    p = jax.nn.softmax(transformer.score(target, frozen, inputs))
+
+    def divergence(name):
+      q = jax.nn.log_softmax(
+        transformer.score(models[name], drafts[name], inputs)
+      )
+      return -jnp.sum(p * q, -1).mean()
+
+    return {name: divergence(name) for name in models}
+
+  def from_samples(step, drafts):
+    del drafts  # Unused.
+    o = d.on_samples
+    return draw_texts(texts, o.batch, o.length + 1, recipe.seed + 2, step)
+
+  def from_corpus(step, drafts):
+    del drafts  # Unused.
+    shape = (d.on_corpus.batch, d.on_corpus.length)
+    return data.draw_batch(
+      streams, vars(recipe.mixture), shape, recipe.seed + 3, step
+    )
+
+  keys = jax.random.split(jax.random.key(recipe.seed + 4), len(models))
+  drafts = {
+    name: model.init(key)
+    for (name, model), key in zip(models.items(), keys, strict=True)
+  }
+  early = train(
+    'drafts-corpus', folder, d.on_corpus, drafts, loss, params, from_corpus
+  )
+  return early, train(
+    'drafts-samples', folder, d.on_samples, early, loss, params, from_samples
+  )
+
+
+def shrink(recipe: Recipe) -> None:
+  """A toy version of a recipe that shows that every stage runs."""
+  recipe.folder += '-quick'
+  recipe.vocab_size = min(recipe.vocab_size, 512)
+  recipe.tokenizer_sample = 50_000
+  recipe.every = 40
+  recipe.target = Size(64, 2, 4, 2, 16, 128)
+  recipe.drafts.widths = (32,)
+  recipe.drafts.texts = Texts(count=8, batch=8, length=64)
+  for o in (
+    recipe.target_training,
+    recipe.drafts.on_corpus,
+    recipe.drafts.on_samples,
+  ):
+    o.schedule = ((2, 1e-3), (12, 0.0))
+    o.batch, o.length, o.checkpoint_every = 4, 64, 5
+
+
+def main(recipe: Recipe) -> None:
+  if recipe.quick:
+    shrink(recipe)
+  recipe_checks.pair(recipe)
+  folder = pathlib.Path(recipe.folder)
+  folders.claim(folder, recipe)
+  tokenizer = load_tokenizer(recipe, folder)
+  streams = data.token_streams(tokenizer, folder, recipe.every)
+  print({k: len(v) for k, v in streams.items()}, 'tokens')
+  target, params = train_target(recipe, folder, tokenizer, streams)
+  texts = write_texts(
+    folder / 'samples',
+    target,
+    params,
+    recipe.drafts.texts,
+    streams,
+    recipe.mixture,
+    recipe.seed + 1,
+  )
+  models = {
+    f'draft-{width}': model_of(
+      draft_size(width), recipe.vocab_size, recipe.max_positions
+    )
+    for width in recipe.drafts.widths
+  }
+  early, drafts = train_drafts(
+    recipe, folder, target, params, models, streams, texts
+  )
+  for name, model in models.items():
+    path = folder / 'corpus-only' / name
+    if not path.exists():
+      checkpoints.save(path, model, early[name], tokenizer)
+  models['target'], drafts['target'] = target, params
+  export(recipe, folder, tokenizer, streams, models, drafts)
+
+
+def export(recipe, folder, tokenizer, streams, models, params):
+  """Writes the finished models and prints what they are worth."""
+  windows = {
+    d: data.held_out_windows(tokenizer, 2 * 256, 16, d) for d in DOMAINS
+  }
+  for name, model in models.items():
+    path = folder / 'pair' / name
+    if not path.exists():
+      checkpoints.save(path, model, params[name], tokenizer)
+    # What is shipped is judged: 16-bit weights, read again.
+    model, stored = checkpoints.load(path)
+    size = sum(x.size for x in jax.tree.leaves(stored))
+    bits = bits_per_byte(model, stored, windows)
+    line = '  '.join(f'{k} {v:.3f}' for k, v in bits.items())
+    print(f'{name}  {size} parameters  bits per byte  {line}')
+  for order, successors in (('unigram', 0), ('bigram', counts.SUCCESSORS)):
+    path = folder / 'pair' / order
+    if not path.exists():
+      counts.save(
+        path,
+        counts.count(streams.values(), recipe.vocab_size, successors),
+      )

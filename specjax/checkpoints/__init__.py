@@ -1,0 +1,25 @@
+"""Checkpoints as Hugging Face directories, read and written without torch.
+
+A directory holds `config.json`, `model.safetensors` (or shards and their
+index) and the tokenizer's files. Tensors are read one by one, and every check
+that needs no weights comes before the first of them is read.
+"""
+
+from specjax.checkpoints.files import CheckpointError, locate
+from specjax.checkpoints.fingerprints import fingerprint
+from specjax.checkpoints.reading import Description, describe, load
+from specjax.checkpoints.tokenizer import eos_ids, has_tokenizer, load_tokenizer
+from specjax.checkpoints.writing import save
+
+__all__ = [
+  'CheckpointError',
+  'Description',
+  'describe',
+  'eos_ids',
+  'fingerprint',
+  'has_tokenizer',
+  'load',
+  'load_tokenizer',
+  'locate',
+  'save',
+]

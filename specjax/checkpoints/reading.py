@@ -1,0 +1,296 @@
+"""Loading a model: tensor by tensor, each to its place in a parameter.
+
+Beside the parameters themselves no more than one tensor is in memory at a
+time: the files are mapped, and a tensor is copied into the parameter that it
+is a part of, which the device then takes over where it can.
+"""
+
+import contextlib
+import math
+import os
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.checkpoints.files import (
+  CONFIG,
+  QUANTIZED,
+  CheckpointError,
+  Tensor,
+  join_scales,
+  locate,
+  open_tensors,
+  read_json,
+  shorten,
+)
+from specjax.families import FAMILIES, conversion
+from specjax.families.table import Family, Source
+from specjax.models import transformer
+from specjax.models.transformer import Model
+from specjax.sharding import Layout
+
+# Names in the header of a safetensors file; others are quantised weights.
+_FLOATS = ('F64', 'F32', 'F16', 'BF16')
+_ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
+_ROWS = 4096  # of a tensor that are compared at once
+
+
+class Description(NamedTuple):
+  """What a checkpoint holds, without its weights.
+
+  family: `model_type` of `config.json`.
+  model: the model.
+  stored_bytes: of the weight files.
+  """
+
+  family: str
+  model: Model
+  stored_bytes: int
+
+
+class _Plan(NamedTuple):
+  """A checked checkpoint whose weights have not been read yet."""
+
+  family: Family
+  model: Model
+  shapes: dict[str, jax.ShapeDtypeStruct]
+  sources: dict[str, Source]
+  tensors: dict[str, Tensor]  # by the family's names
+
+
+def _without_quantization(directory, attributes, quantized):
+  """The attributes of the same model in floats, and whether it is in these."""
+  found = attributes.get('quantization_config')
+  if not isinstance(found, dict) or found.get('quant_method') != QUANTIZED:
+    return attributes, False
+  if not quantized:
+    raise CheckpointError(
+      f'{directory} holds weights in eight bits (quant_method {QUANTIZED!r}): '
+      'draft with them by specjax.drafters.quantized.load, or use the '
+      'checkpoint of floats that they were made from'
+    )
+  rest = {k: v for k, v in attributes.items() if k != 'quantization_config'}
+  return rest, True
+
+
+def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
+  attributes = read_json(directory / CONFIG)
+  attributes, eight = _without_quantization(directory, attributes, quantized)
+  try:
+    family, config = conversion.read_attributes(
+      FAMILIES, attributes, max_length
+    )
+    shapes = conversion.shape_params(config)
+  except ValueError as error:
+    raise CheckpointError(f'{directory / CONFIG}: {error}') from error
+  sources = conversion.list_sources(family, config, shapes)
+  tensors = open_tensors(directory, stack)
+  if eight:
+    tensors = join_scales(tensors)
+  tensors = _rename(tensors, family, config, sources)
+  _check_names(directory, family, config, sources, tensors)
+  _check_tensors(sources, shapes, tensors)
+  return _Plan(family, transformer.build(config), shapes, sources, tensors)
+
+
+def describe(
+  path: str | os.PathLike,
+  max_length: int | None = None,
+  quantized: bool = False,
+) -> Description:
+  """Checks a checkpoint as `load` does, and reads no weights.
+
+  Only `config.json` and the headers of the weights are read, but where tied
+  weights are stored twice: then the two copies are compared.
+
+  Args:
+    path: as for `load`.
+    max_length: likewise.
+    quantized: likewise.
+
+  Raises:
+    CheckpointError: `load` would refuse it.
+  """
+  with contextlib.ExitStack() as stack:
+    plan = _plan(locate(path), stack, max_length, quantized)
+  files = {tensor.path for tensor in plan.tensors.values()}
+  return Description(
+    plan.family.model_type,
+    plan.model,
+    sum(file.stat().st_size for file in files),
+  )
+
+
+def load(
+  path: str | os.PathLike,
+  dtype: Any = jnp.float32,
+  max_length: int | None = None,
+  layout: Layout | None = None,
+  quantized: bool = False,
+) -> tuple[Model, dict[str, Any]]:
+  """Loads a model and its parameters.
+
+  Args:
+    path: a local directory, or the name of a model, see `locate`.
+    dtype: of the parameters, whatever the file has.
+    max_length: longest sequence of the run, by default the checkpoint's
+      maximum. Rotary scalings that depend on the length of the text
+      ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
+    layout: a mesh of devices to load onto. Each process reads what its own
+      devices hold, one parameter after another, and keeps nothing of it.
+    quantized: read weights in eight bits too, as the floats they stand for:
+      `models.quantize` makes the same integers of these again.
+
+  Returns:
+    The model, on the mesh where one is given, and its params, nested as its
+    `init` returns them.
+
+  Raises:
+    CheckpointError: the directory is incomplete or damaged, or describes a
+      model that is not exactly ours.
+  """
+  params = {}
+  with contextlib.ExitStack() as stack:
+    plan = _plan(locate(path), stack, max_length, quantized)
+    model, places = plan.model, {}
+    if layout is not None:
+      places = flax.traverse_util.flatten_dict(
+        transformer.shardings(model.config, layout), sep='/'
+      )
+      model = transformer.place(model, layout)
+    for key, source in plan.sources.items():
+      read = _Reader(source, plan.shapes[key].shape, plan.tensors, dtype)
+      params[key] = read.onto(places.get(key))
+  return model, flax.traverse_util.unflatten_dict(params, sep='/')
+
+
+class _Reader(NamedTuple):
+  """One parameter, filled piece by piece."""
+
+  source: Source
+  shape: tuple[int, ...]
+  tensors: dict[str, Tensor]
+  dtype: Any
+
+  def onto(self, place: jax.sharding.Sharding | None) -> jax.Array:
+    """The parameter on a device, or where its shards belong."""
+    if place is None:
+      # Nobody else knows what is read, so the device may keep it as it is.
+      whole = (slice(None),) * len(self.shape)
+      return jax.device_put(self.read(whole), may_alias=True)
+    parts: dict = {}  # Rows of the mesh hold the same ones.
+
+    def read(cut):
+      key = tuple((s.start, s.stop) for s in cut)
+      if key not in parts:
+        parts[key] = self.read(cut)
+      return parts[key]
+
+    return jax.make_array_from_callback(self.shape, place, read)
+
+  def read(self, cut: tuple[slice, ...]) -> np.ndarray:
+    """The part x[cut] of the parameter."""
+    layout, names = self.source
+    sizes = zip(cut, self.shape, strict=True)
+    shape = tuple(len(range(*s.indices(size))) for s, size in sizes)
+    x = _allocate(shape, jax.dtypes.canonicalize_dtype(self.dtype))
+    pieces = layout.pieces(self.shape, len(names), cut)
+    for i, (name, indices) in enumerate(zip(names, pieces, strict=True)):
+      parts = [self.tensors[name].read(index) for index in indices]
+      layout.fill(x, len(names), i, parts)
+    return x
+
+
+def _allocate(shape, dtype) -> np.ndarray:
+  """Memory that a CPU device takes over without a copy."""
+  size = math.prod(shape) * dtype.itemsize
+  memory = np.empty(size + _ALIGNMENT, np.uint8)
+  start = -memory.ctypes.data % _ALIGNMENT
+  return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _rename(tensors, family, config, sources):
+  """Tensors by the family's names, where a file has others for them."""
+  used = {name for source in sources.values() for name in source.names}
+  # Files of a model without its head lack the prefix.
+  if not any(name.startswith(family.prefix) for name in tensors):
+    longer = {name: family.prefix + name for name in tensors}
+    tensors = {
+      longer[name] if longer[name] in used else name: tensor
+      for name, tensor in tensors.items()
+    }
+  # Some have tied weights under another of their names alone.
+  original, copies = _tied_names(family, config)
+  for copy in copies:
+    if original not in tensors and copy in tensors:
+      tensors = tensors | {original: tensors[copy]}
+      del tensors[copy]
+  (head,) = family.sources['unembedding'].names
+  if family.spare_head and head in used and original in tensors:
+    tensors = {head: tensors[original]} | tensors
+  return tensors
+
+
+def _tied_names(family, config):
+  """Name of the embedding, and names of what is the same."""
+  (original,), head = (
+    family.sources[key].names for key in ('embedding', 'unembedding')
+  )
+  return original, (head if config.tied_embeddings else ()) + family.copies
+
+
+def _check_names(directory, family, config, sources, tensors):
+  used = {name for source in sources.values() for name in source.names}
+  unset = [
+    f'{key} ({name})'
+    for key, source in sources.items()
+    for name in source.names
+    if name not in tensors
+  ]
+  unused = [
+    name
+    for name in tensors
+    if name not in used and not name.endswith(family.ignored)
+  ]
+  original, copies = _tied_names(family, config)
+  for copy in () if unset else copies:
+    # Some files store tied weights twice.
+    if copy in unused and _are_equal(tensors[copy], tensors[original]):
+      unused.remove(copy)
+  if unused or unset:
+    raise CheckpointError(
+      f'{directory}: the weights do not match {CONFIG}; unset parameters: '
+      f'{shorten(unset)}; unused tensors: {shorten(unused)}'
+    )
+
+
+def _are_equal(*tensors) -> bool:
+  """Whether two tensors are, without reading the whole of them at once."""
+  if tensors[0].shape != tensors[1].shape:
+    return False
+  a, b = (tensor.file.get_slice(tensor.name) for tensor in tensors)
+  rows = tensors[0].shape[0]
+  return all(
+    (a[i : min(i + _ROWS, rows)] == b[i : min(i + _ROWS, rows)]).all()
+    for i in range(0, rows, _ROWS)
+  )
+
+
+def _check_tensors(sources, shapes, tensors):
+  for key, (layout, names) in sources.items():
+    expected = layout.shapes(shapes[key].shape, len(names))
+    for name, shape in zip(names, expected, strict=True):
+      tensor = tensors[name]
+      if tensor.shape != shape:
+        raise CheckpointError(
+          f'{tensor.path}: tensor {name} has shape {tensor.shape} where '
+          f'{CONFIG} makes it {shape}; one of them is of another model'
+        )
+      if tensor.dtype not in _FLOATS:
+        raise CheckpointError(
+          f'{tensor.path}: tensor {name} is {tensor.dtype}; quantised weights '
+          f'must be converted to one of {", ".join(_FLOATS)}'
+        )

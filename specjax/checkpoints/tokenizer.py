@@ -1,0 +1,82 @@
+"""What a checkpoint says about texts: its tokenizer, and how they end."""
+
+import os
+from typing import Any
+
+from specjax.checkpoints.files import (
+  CONFIG,
+  GENERATION,
+  CheckpointError,
+  locate,
+  read_json,
+)
+
+# Any one of these is enough for a tokenizer.
+_TOKENIZER = (
+  'tokenizer.json',
+  'tokenizer.model',
+  'vocab.json',
+  'vocab.txt',
+)
+
+
+def has_tokenizer(path: str | os.PathLike) -> bool:
+  """Whether a checkpoint holds the files of a tokenizer.
+
+  Raises:
+    CheckpointError: there is no such checkpoint.
+  """
+  directory = locate(path)
+  return any((directory / name).is_file() for name in _TOKENIZER)
+
+
+def load_tokenizer(path: str | os.PathLike) -> Any:
+  """Loads the tokenizer of a checkpoint.
+
+  Raises:
+    CheckpointError: there is none, or it cannot be read.
+  """
+  directory = locate(path)
+  # Without its files transformers makes up an empty tokenizer.
+  if not has_tokenizer(directory):
+    raise CheckpointError(
+      f'{directory} has no tokenizer; add one of {", ".join(_TOKENIZER)}'
+    )
+  # Takes seconds to import, and nothing else here needs it.
+  import transformers
+
+  try:
+    return transformers.AutoTokenizer.from_pretrained(
+      directory, local_files_only=True
+    )
+  except Exception as error:  # It raises nearly anything on a damaged file.
+    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    raise CheckpointError(
+      f'{directory}: the tokenizer cannot be read ({reason}); copy its files '
+      'again'
+    ) from error
+
+
+def eos_ids(path: str | os.PathLike) -> tuple[int, ...]:
+  """Returns the token ids that end a text; empty where none are given.
+
+  `generation_config.json` comes before `config.json`, as for `generate`.
+
+  Raises:
+    CheckpointError: the directory or `config.json` is missing or damaged.
+  """
+  directory = locate(path)
+  files = [directory / CONFIG]
+  if (directory / GENERATION).is_file():
+    files.insert(0, directory / GENERATION)
+  for file in files:
+    value = read_json(file).get('eos_token_id')
+    if value is None:
+      continue
+    ids = value if isinstance(value, list) else [value]
+    if not all(type(i) is int and i >= 0 for i in ids):
+      raise CheckpointError(
+        f'{file}: eos_token_id = {value!r} must be a token id or a list of them'
+      )
+    return tuple(ids)
+  return ()

@@ -1,0 +1,177 @@
+"""Saving a model as a directory that transformers loads."""
+
+import json
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import flax.traverse_util
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+
+from specjax.checkpoints.files import (
+  CONFIG,
+  GENERATION,
+  QUANTIZED,
+  SCALE,
+  WEIGHTS,
+  CheckpointError,
+  shorten,
+)
+from specjax.families import FAMILIES, conversion
+from specjax.families.table import Family
+from specjax.models.linear import Int8
+from specjax.models.transformer import Model
+
+_SAVED_DTYPES = ('float32', 'float16', 'bfloat16')
+
+
+def save(
+  path: str | os.PathLike,
+  model: Model,
+  params: Any,
+  tokenizer: Any = None,
+  dtype: Any = jnp.float16,
+  eos: Sequence[int] = (),
+  family: Family | None = None,
+) -> None:
+  """Saves a model as a directory that transformers loads.
+
+  The directory appears at once or not at all: it is written beside its place
+  under another name, and moved there.
+
+  Args:
+    path: the directory, which must not exist or must be empty.
+    model: the model.
+    params: its parameters, whole. Those in eight bits (`models.quantize`) are
+      saved as they are: transformers does not read them, but `load` does where
+      it is told to.
+    tokenizer: a tokenizer of transformers, saved along.
+    dtype: of the weights in the file: float32, float16 or bfloat16.
+    eos: token ids that end a text; by default the tokenizer's.
+    family: whose files to write, one of `families.FAMILIES`; by default the
+      first that covers the model.
+
+  Raises:
+    CheckpointError: the place is taken, no family covers the model, the
+      parameters are not the model's or do not fit into `dtype`, or the
+      tokenizer has tokens that the model has not.
+  """
+  directory = pathlib.Path(path)
+  if directory.exists() and (
+    not directory.is_dir() or any(directory.iterdir())
+  ):
+    raise CheckpointError(f'{directory} exists; remove it or save elsewhere')
+  dtype = jnp.dtype(dtype)
+  if dtype.name not in _SAVED_DTYPES:
+    raise CheckpointError(
+      f'{directory}: cannot save as {dtype.name}; choose one of '
+      f'{", ".join(_SAVED_DTYPES)}'
+    )
+  try:
+    family, attributes = conversion.write_attributes(
+      (family,) if family else FAMILIES.values(), model.config
+    )
+  except ValueError as error:
+    raise CheckpointError(f'{directory}: {error}') from error
+  _check_vocabulary(directory, model, tokenizer)
+  tokens = _list_special_tokens(tokenizer, eos)
+  tensors = _cut_params(directory, family, model, params, dtype)
+  attributes = {**attributes, **tokens, 'dtype': dtype.name}
+  if any(name.endswith(SCALE) for name in tensors):
+    attributes['quantization_config'] = {'quant_method': QUANTIZED, 'bits': 8}
+
+  directory = directory.absolute()
+  directory.parent.mkdir(parents=True, exist_ok=True)
+  partial = directory.with_name(f'.{directory.name}.{uuid.uuid4().hex}')
+  partial.mkdir()
+  try:
+    _write_json(partial / CONFIG, attributes)
+    _write_json(partial / GENERATION, tokens)
+    # transformers refuses a file that does not say so.
+    safetensors.numpy.save_file(
+      tensors, partial / WEIGHTS, metadata={'format': 'pt'}
+    )
+    if tokenizer is not None:
+      tokenizer.save_pretrained(partial)
+    # Fails where the place has been taken in the meantime.
+    partial.rename(directory)
+  except BaseException:
+    shutil.rmtree(partial, ignore_errors=True)
+    raise
+
+
+def _write_json(file: pathlib.Path, content: dict[str, Any]) -> None:
+  file.write_text(json.dumps(content, indent=2, sort_keys=True) + '\n', 'utf-8')
+
+
+def _check_vocabulary(directory, model, tokenizer):
+  # JAX clamps ids beyond the embedding without a word.
+  if tokenizer is not None and len(tokenizer) > model.config.vocab_size:
+    raise CheckpointError(
+      f'{directory}: the tokenizer has {len(tokenizer)} tokens and the model '
+      f'only {model.config.vocab_size}; save the one it was trained with'
+    )
+
+
+def _list_special_tokens(tokenizer, eos) -> dict[str, Any]:
+  """Returns what `generate` of transformers must know.
+
+  A missing attribute would take the family's default there, and end texts at
+  a token that means something else: what is unknown is written as null.
+  """
+  tokens = {
+    name: getattr(tokenizer, name, None)
+    for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')
+  }
+  if len(eos):
+    ids = [int(i) for i in eos]
+    tokens['eos_token_id'] = ids[0] if len(ids) == 1 else ids
+  return tokens
+
+
+def _cut_params(directory, family, model, params, dtype):
+  shapes = conversion.shape_params(model.config)
+  sources = conversion.list_sources(family, model.config, shapes)
+  params = flax.traverse_util.flatten_dict(params, sep='/')
+  if params.keys() != shapes.keys():
+    raise CheckpointError(
+      f'{directory}: the parameters are not those of the model; missing: '
+      f'{shorten(list(shapes.keys() - params.keys()))}; unknown: '
+      f'{shorten(list(params.keys() - shapes.keys()))}'
+    )
+  tensors = {}
+  for key, (layout, names) in sources.items():
+    value = params[key]
+    shape = value.values.shape if isinstance(value, Int8) else value.shape
+    if shape != shapes[key].shape:
+      raise CheckpointError(
+        f'{directory}: parameter {key} has shape {shape} where the model has '
+        f'{shapes[key].shape}'
+      )
+    if isinstance(value, Int8):
+      parts = (('', value.values), (SCALE, value.scale.astype(jnp.float32)))
+    else:
+      parts = (('', _round(directory, key, value, dtype)),)
+    for ending, array in parts:
+      cut = layout.cut(np.asarray(array), len(names))
+      # safetensors writes the memory as it lies, whatever the strides.
+      for name, part in zip(names, cut, strict=True):
+        tensors[name + ending] = np.ascontiguousarray(part)
+  return tensors
+
+
+def _round(directory, key, value, dtype):
+  value = np.asarray(value)
+  with np.errstate(over='ignore'):
+    rounded = value.astype(dtype)
+  if not np.isfinite(rounded).all() and np.isfinite(value).all():
+    raise CheckpointError(
+      f'{directory}: parameter {key} does not fit into {dtype.name}; save '
+      'as bfloat16 or float32'
+    )
+  return rounded

@@ -1,0 +1,159 @@
+"""A small language model that drafts by speculating itself.
+
+Staged speculative decoding (Spector and Re, arXiv:2308.04623): an inner
+drafter proposes, the small model verifies by an exact rule, in one pass, until
+there are K tokens for the target to verify. What an exact rule leaves is drawn
+from the small model's own law q, so `probs` is q and the promise holds. Tokens
+beyond K are dropped for their place alone. The inner drafter may be another
+cascade.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import checkpoints, trees
+from specjax.drafters import lm
+from specjax.drafters.cascade.speculation import Speculation, rule_for
+from specjax.models import prefill, transformer
+from specjax.models.transformer import Model
+from specjax.types import (
+  Cache,
+  Draft,
+  Drafter,
+  LoadedDrafter,
+  Params,
+  Rule,
+  Target,
+)
+
+
+class Memory(NamedTuple):
+  """What a cascade remembers, by position: shorter texts are still there.
+
+  The last three fields only count. `passes` [B] are those of the model, and
+  of the model of each cascade below it, in the steps that a row took; a model
+  that drafts alone makes K in each.
+  """
+
+  cache: Cache  # of the model
+  inner: Any  # state of the inner drafter
+  fed: jax.Array  # [B] tokens of the drafted text that the cache holds
+  length: jax.Array  # [B] of the text that was drafted on
+  recent: tuple[jax.Array, ...]  # passes to draft on it
+  passes: tuple[jax.Array, ...]
+
+
+def _passes(memory: Any) -> tuple[jax.Array, ...]:
+  return memory.passes if isinstance(memory, Memory) else ()
+
+
+@functools.cache
+def make(
+  model: Model, inner: Drafter, depth: int, rule: Rule | None = None
+) -> Drafter:
+  """Returns the drafter; its parameters are `Params(model's, inner's)`.
+
+  Args:
+    model: the small model, over the target's vocabulary.
+    inner: drafts for it, and remembers by position: text is taken back.
+    depth: K.
+    rule: exact; by default `rule_for` the inner drafter.
+
+  Raises:
+    ValueError: a depth below 1; an inner drafter that proposes nothing, has
+      taps, learns or does not fit the rule; a lossy rule.
+  """
+  inside = Speculation(model, inner, rule or rule_for(inner), depth)
+
+  def init(params, ctx, hidden):
+    del hidden  # Unused.
+    weights, (batch, slots) = params.drafter.target, ctx.tokens.shape
+    cache = transformer.open_cache(model, weights, batch, slots, ctx.source)
+    cache, features = prefill.prefill(
+      model, weights, ctx.tokens, ctx.length, cache
+    )
+    state = inner.init(params.drafter, ctx._replace(cache=cache), features)
+    none = (jnp.zeros(batch, jnp.int32),) * (1 + len(_passes(state)))
+    return Memory(cache, state, ctx.length - 1, ctx.length + 0, none, none)
+
+  def propose(params, memory, ctx, key):
+    own = params.drafter
+    drafted = inside.run(own, memory, ctx, key)
+    place = ctx.length[:, None] + jnp.arange(depth)
+    draft = Draft(
+      jnp.take_along_axis(drafted.ctx.tokens, place, 1),
+      trees.chain(len(key), depth),
+      jnp.full(len(key), depth, jnp.int32),
+      drafted.probs[:, :depth],
+    )
+    before, after = _passes(memory.inner), _passes(drafted.inner)
+    return draft, memory._replace(
+      cache=drafted.ctx.cache,
+      inner=drafted.inner,
+      fed=drafted.fed,
+      length=ctx.length,
+      recent=(drafted.passes, *map(jnp.subtract, after, before)),
+    )
+
+  def commit(params, memory, ctx, verdict, hidden):
+    del params, verdict, hidden  # Unused.
+    # The text of a row that has finished does not grow.
+    took = ctx.length > memory.length
+    added = [jnp.where(took, x, 0) for x in memory.recent]
+    passes = tuple(map(jnp.add, memory.passes, added))
+    return memory._replace(passes=passes)
+
+  longest = (model.config.max_positions, inner.positions)
+  return Drafter(
+    depth,
+    depth,
+    init,
+    propose,
+    commit,
+    positions=min(x for x in longest if x is not None),
+    beyond=inner.depth + inner.beyond,
+  )
+
+
+def load(
+  target: Target, path: str, inner: Callable[[Target], tuple[Drafter, Any]]
+) -> LoadedDrafter:
+  """The drafter of a checkpoint, for a target; see `lm.read`.
+
+  Args:
+    target: what is drafted for.
+    path: a Hugging Face directory, of the small model.
+    inner: what drafts for that model, and its parameters. In a config this is
+      a candidate like any other.
+
+  Raises:
+    ValueError: as `make`.
+  """
+  if not callable(inner):
+    raise ValueError(
+      f'inner must be a function of a target, or in a config a Candidate, got '
+      f'{inner!r}'
+    )
+  model, weights = lm.read(target, path)
+  # What drafts for it has the target's vocabulary, too.
+  vocab = target.model.config.vocab_size
+  config = dataclasses.replace(model.config, vocab_size=vocab)
+  middle = dataclasses.replace(
+    target,
+    model=model._replace(config=config),
+    params=weights,
+    path=path,
+    fingerprint=target.fingerprint and checkpoints.fingerprint(path),
+  )
+  drafter, params = inner(middle)
+  return LoadedDrafter(
+    target.model,
+    lambda depth: make(model, drafter, depth),
+    Params(weights, params),
+    (model, weights),
+  )

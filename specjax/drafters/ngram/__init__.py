@@ -1,0 +1,201 @@
+"""Lookup: copies what followed the last tokens elsewhere, without a model.
+
+Elsewhere is earlier in the text (Saxena 2023, "Prompt lookup decoding") and,
+where one is given, in a reference text (He et al. 2023, REST,
+arXiv:2311.08252). Places vote for what they go on with: one where more of the
+last tokens agree has more votes, and one in the text itself more than all
+those of the reference text with as many agreeing. The draft is a chain of the
+tokens with the most votes, or the nodes with the most votes of the tree that
+all continuations make: equal beginnings are one path there, as in REST, so
+nothing is scored twice. A single place and no reference text is prompt lookup.
+
+In replays of texts of the embedded target (results/tried.md) places that vote
+raise tau by up to a tenth, a second candidate by 4 to 7%, and a reference text
+of the same kind by 9 to 26%; at temperature 1, where the text itself hardly
+helps, by 10 to 18%. `configs/embedded_tables.py:lookup` measures it.
+
+Copied tokens are chosen, not drawn, so `probs` is None. Without a match none
+is proposed. Nothing is remembered but the text.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from specjax.drafters.ngram import retrieval
+from specjax.drafters.ngram.copies import Copies, merge
+from specjax.drafters.ngram.retrieval import Corpus
+from specjax.types import Draft, Drafter, LoadedDrafter, Target
+
+# Votes of a place for each further token that agrees. With 2 to 8 tau is the
+# same within 2%, on texts of the embedded target: see results/tried.md.
+_PER_TOKEN = 4.0
+_PLACES = 16  # With 8 tau is up to 4% less, with 32 up to 2% more.
+
+
+def look_up(tokens, length, depth: int, longest: int, places: int = 1):
+  """What follows the best earlier matches in a text, of one sequence.
+
+  A match of more tokens is better; among equals the more recent.
+
+    tokens  a b c a b | longest 2     match "a b" at 0    ->    c a b
+
+  Args:
+    tokens: [S].
+    length: committed tokens.
+    depth: K, tokens to copy.
+    longest: longest suffix that is looked for; shorter ones are tried too.
+    places: how many matches; S where these are fewer.
+
+  Returns:
+    Copies of so many places.
+  """
+  slots = tokens.shape[0]
+  place = jnp.arange(slots)
+  # matched[i]: how many tokens that end at i agree with the end of the text.
+  matched = jnp.zeros(slots, jnp.int32)
+  agree = jnp.ones(slots, bool)
+  for back in range(longest):
+    last = tokens[jnp.maximum(length - 1 - back, 0)]
+    agree &= (jnp.roll(tokens, back) == last) & (place >= back)
+    agree &= length - 1 - back >= 0
+    matched += agree
+  earlier = place < length - 1
+  rank = jnp.where(earlier & (matched > 0), matched * slots + place, -1)
+  # A compiler leaves a maximum on the device that has the row, and no top_k.
+  few = min(places, slots)
+  best = rank.max()[None] if few == 1 else jax.lax.top_k(rank, few)[0]
+  begin = jnp.where(best >= 0, best % slots + 1, length)
+  index = jnp.minimum(begin[:, None] + jnp.arange(depth), slots - 1)
+  return Copies(
+    tokens[index],
+    jnp.minimum(length - begin, depth).astype(jnp.int32),
+    jnp.where(best >= 0, best // slots, 0).astype(jnp.int32),
+  )
+
+
+def draft_row(
+  corpus: Corpus | None,
+  tokens,
+  length,
+  *,
+  depth: int,
+  longest: int = 3,
+  candidates: int = 1,
+  places: int | None = None,
+):
+  """The draft of one sequence: tokens [N], parents [N] and how many.
+
+  Args:
+    corpus: reference text, or None.
+    tokens: [S].
+    length: committed tokens.
+    depth: as for `make`, and so are `longest`, `candidates` and `places`.
+  """
+  chain = candidates == 1
+  if places is None:
+    places = 1 if chain and corpus is None else _PLACES
+  copies = look_up(tokens, length, depth, longest, places)
+  if places == 1 and chain and corpus is None:
+    return copies.tokens[0], jnp.arange(depth, dtype=jnp.int32), copies.size[0]
+  weight = _PER_TOKEN ** (copies.matched - longest).astype(jnp.float32)
+  if corpus is not None:
+    more = retrieval.look_up(corpus, tokens, length, depth, longest, places)
+    other = _PER_TOKEN ** (more.matched - longest).astype(jnp.float32)
+    weight = jnp.concatenate([2 * places * weight, other])
+    copies = Copies(*map(jnp.concatenate, zip(copies, more, strict=True)))
+  tokens, parents, size = merge(copies, weight, depth * candidates, chain)
+  if chain:
+    parents = jnp.arange(depth, dtype=jnp.int32)
+  return tokens, parents, size
+
+
+@functools.cache
+def make(
+  depth: int,
+  longest: int = 3,
+  candidates: int = 1,
+  places: int | None = None,
+  reference: bool = False,
+) -> Drafter:
+  """Returns the drafter.
+
+  Args:
+    depth: K, tokens copied at most.
+    longest: longest suffix of the text that is looked up.
+    candidates: 1 makes chains of K tokens, k trees of k K nodes, for
+      `verify.recursive`.
+    places: matches that vote, of the text and for every length of a match in
+      the reference text. By default 16, but for a chain from the text alone
+      1, the longest match and the most recent of several: prompt lookup.
+    reference: look also in a reference text: the drafter's parameters, a
+      `retrieval.Corpus`. It has none otherwise.
+
+  Raises:
+    ValueError: one is below 1, or more is looked up than a corpus is sorted
+      by.
+  """
+  sizes = (depth, longest, candidates, 1 if places is None else places)
+  if min(sizes) < 1:
+    raise ValueError(
+      f'depth, longest, candidates and places must be at least 1, got {sizes}'
+    )
+  if longest > retrieval.SORTED:
+    raise ValueError(
+      f'longest is {longest}, but a corpus is sorted by {retrieval.SORTED} '
+      'tokens: choose less'
+    )
+
+  def init(params, ctx, hidden):
+    del params, ctx, hidden  # Unused.
+    return ()
+
+  def propose(params, state, ctx, key):
+    del key  # Unused.
+    row = functools.partial(
+      draft_row,
+      params.drafter if reference else None,
+      depth=depth,
+      longest=longest,
+      candidates=candidates,
+      places=places,
+    )
+    return Draft(*jax.vmap(row)(ctx.tokens, ctx.length), None), state
+
+  def commit(params, state, ctx, verdict, hidden):
+    del params, ctx, verdict, hidden  # Unused.
+    return state
+
+  return Drafter(depth, depth * candidates, init, propose, commit)
+
+
+def load(
+  target: Target,
+  path: str = '',
+  longest: int = 3,
+  candidates: int = 1,
+  places: int | None = None,
+  corpus: str = '',
+) -> LoadedDrafter:
+  """The drafter for a target.
+
+  Args:
+    target: what is drafted for.
+    path: of no meaning: there are no weights.
+    longest: see `make`, also for `candidates` and `places`.
+    corpus: a file of reference text, see `retrieval.read`; empty for none.
+
+  Raises:
+    ValueError: `corpus` is no such file, or has tokens beyond the target's.
+  """
+  del path  # Unused.
+  model, text = target.model, None
+  if corpus:
+    text = retrieval.read(corpus, model.config.vocab_size)
+
+  def of_length(depth: int) -> Drafter:
+    return make(depth, longest, candidates, places, text is not None)
+
+  of_length(1)  # Refuses what no length would make right.
+  return LoadedDrafter(model, of_length, text)

@@ -1,0 +1,276 @@
+"""What users cause ends in one clear line and exit status 1, in every program.
+
+Programs run in this process, as `python -m` runs them; one that reads the
+target's weights fails the test. What is tried stands in `bad_inputs`.
+"""
+
+import json
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+import specjax
+from specjax import checkpoints
+from tests.support import bad_inputs, tiny
+from tests.support.rows import row
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAMS = sorted(
+  '.'.join(file.relative_to(ROOT).with_suffix('').parts)
+  for name in ('experiments', 'benchmarks')
+  for file in (ROOT / name).glob('*.py')
+  if "__name__ == '__main__'" in file.read_text()
+)
+
+_CONFIGS = {
+  'tiny.py': """
+import pathlib
+from tests import tiny
+def get_config():
+  return tiny.experiment(pathlib.Path('{}'), quick=False)
+""",
+  'parity.py': """
+import pathlib
+from experiments.settings import Parity
+from tests import tiny
+def get_config():
+  x = tiny.experiment(pathlib.Path('{}'), quick=False, temperatures=(0.0,))
+  return Parity(**vars(x))
+""",
+  'types.py': """
+import pathlib
+from experiments.settings import Candidate
+from tests import tiny
+def get_config():
+  x = tiny.experiment(pathlib.Path('{}'))
+  x.candidates['draft'].options['inner'] = Candidate('a.load', gamma=2.5)
+  return x
+""",
+  'certificate.py': """
+from experiments.settings import Certificate
+def get_config():
+  return Certificate(rows=True)
+""",
+  'heads.py': """
+from experiments.recipes import *
+def get_config():
+  return Heads(
+    '{}/heads', '{}/target', 'specjax.drafters.medusa.trainable',
+    Optimization(((2, 1e-3), (4, 0.0)), 4, 32), '{}/data',
+    texts=Texts(8, 8, batch=8, length=32), held_out=HeldOut(1, 16, 8),
+  )
+""",
+  'distill.py': """
+from experiments.recipes import *
+def get_config():
+  first, other = (Optimization(((2, 1e-3), (4, 0.0)), 4, 32) for _ in range(2))
+  texts, own = (Texts(8, 8, batch=8, length=32) for _ in range(2))
+  held, final = (HeldOut(1, 16, 8) for _ in range(2))
+  return Distillation(
+    '{}/distill', '{}/target', '{}/data', 64, first, other,
+    ('experiments.training.divergences.forward_kl',),
+    ('experiments.training.draft_data.corpus',),
+    texts, own, held_out=held, final=final,
+  )
+""",
+  'syntax.py': 'def get_config(:\n',
+  'function.py': 'x = 1\n',
+  'nothing.py': 'def get_config():\n  pass\n',
+  'bug.py': 'def get_config():\n  return {}[1]\n',
+}
+_TEXTS = {
+  'empty.jsonl': b'',
+  'cut.jsonl': b'{"text": 1\n',
+  'number.jsonl': b'{"text": "a"}\n3\n',
+  'half.jsonl': b'{"text": "ab \\ud800 c"}\n',
+  'two.jsonl': b'{"a": "x", "b": "y"}\n',
+  'one.json': b'{"text": "a"}',
+  'text.txt.gz': b'no gzip',
+  'latin.txt': b'\xff\xfe abc\n',
+  'short.txt': b'a\n',
+}
+_GOOD = json.dumps(row()) + '\n'
+_LACKING = json.dumps({k: v for k, v in row().items() if k != 'tau'}) + '\n'
+# config.json and rows.jsonl of folders of results.
+_RESULTS = {
+  'cut': ('{}', f'{_GOOD}{{"a": 1\n{_GOOD}'),
+  'listed': ('{}', '[1]\n'),
+  'lacking': ('{}', _LACKING),
+  'binary': ('{}', '\udcff\n'),
+  'config': ('{"a"', _GOOD),
+  'other': ('{"seed": 1}', _GOOD),
+}
+
+
+# Programs are imported already, and files of configs are loaded as of old.
+pytestmark = [
+  pytest.mark.filterwarnings('ignore::RuntimeWarning'),
+  pytest.mark.filterwarnings('ignore::DeprecationWarning'),
+]
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+  """A folder with a pair, and configs, prompts and results, good and bad."""
+  folder = tmp_path_factory.mktemp('place')
+  tiny.write_pair(folder)
+  for name, text in _CONFIGS.items():
+    (folder / name).write_text(text.replace("'{}", f"'{folder}"))
+  for name, content in _TEXTS.items():
+    (folder / name).write_bytes(content)
+  for name, (config, rows) in _RESULTS.items():
+    (folder / name / 'rows').mkdir(parents=True)
+    (folder / name / 'rows' / 'config.json').write_text(config)
+    file = folder / name / 'rows' / 'rows.jsonl'
+    file.write_bytes(rows.encode(errors='surrogateescape'))
+  (folder / 'object').mkdir()
+  (folder / 'object' / 'result.json').write_text('{')
+  (folder / 'full').mkdir()
+  (folder / 'full' / 'notes.txt').write_text('mine')
+  os.mkfifo(folder / 'pipe')
+  return folder
+
+
+def no_weights(path, *arguments, **options):
+  """`checkpoints.load`, for what ends before the target is read."""
+  del arguments, options  # Unused.
+  assert not str(path).endswith('target'), 'the target was read'
+
+
+class Runner:
+  """Runs programs in this process."""
+
+  def __init__(self, place, monkeypatch, capsys):
+    self.place, self.capsys = place, capsys
+    self.patch = monkeypatch
+    self.patch.setattr(checkpoints, 'load', no_weights)
+
+  def run(self, program: str, arguments: list[str]):
+    """Exit status, stdout and stderr."""
+    self.patch.setattr(sys, 'argv', [program, *arguments])
+    # The config of an earlier program, into which the next would be read.
+    self.patch.delitem(sys.modules, 'config_config', raising=False)
+    with pytest.raises(SystemExit) as stop:
+      runpy.run_module(program, run_name='__main__')
+    return stop.value.code, *self.capsys.readouterr()
+
+  def arguments(self, text: str) -> list[str]:
+    return text.replace('{}', str(self.place)).split()
+
+  def config(self, file: str, overrides: str) -> list[str]:
+    file = file if file.startswith('configs/') else f'{self.place}/{file}'
+    found = [f'--config={file}']
+    return found + [f'--config.{one}' for one in self.arguments(overrides)]
+
+  def refuses(self, program: str, arguments: list[str], *words: str) -> None:
+    """Whether a program ends in one line, which has some words."""
+    status, _, err = self.run(program, arguments)
+    assert status == 1
+    # Where there is no torch, transformers says so in a line of its own.
+    (line,) = (x for x in err.splitlines() if not x.startswith('[transf'))
+    assert line.startswith('error: ')
+    for word in words:
+      assert word in line
+
+
+@pytest.fixture
+def runner(place, monkeypatch, capsys):
+  return Runner(place, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+  ('overrides', 'field', 'remedy'), bad_inputs.EXPERIMENT
+)
+def test_a_field_of_an_experiment(runner, overrides, field, remedy):
+  arguments = runner.config('tiny.py', overrides)
+  runner.refuses('experiments.run', arguments, field, remedy)
+
+
+@pytest.mark.parametrize(
+  ('program', 'config', 'overrides', 'field', 'remedy'),
+  [*bad_inputs.PROGRAMS, *bad_inputs.BENCHMARKS],
+)
+def test_what_a_program_refuses(
+  runner, program, config, overrides, field, remedy
+):
+  arguments = runner.config(config, overrides)
+  runner.refuses(program, arguments, field, remedy)
+
+
+@pytest.mark.parametrize(
+  ('config', 'overrides', 'field', 'remedy'), bad_inputs.RECIPES
+)
+def test_a_field_of_a_recipe(runner, config, overrides, field, remedy):
+  arguments = runner.config(config, overrides)
+  runner.refuses('experiments.train', arguments, field, remedy)
+  # So the right recipe may have the folder.
+  assert not list(runner.place.glob('**/recipe.json'))
+
+
+@pytest.mark.parametrize(
+  ('program', 'arguments', 'field', 'remedy'), bad_inputs.ARGUMENTS
+)
+def test_an_argument(runner, program, arguments, field, remedy):
+  runner.refuses(program, runner.arguments(arguments), field, remedy)
+
+
+@pytest.mark.parametrize(('name', 'message'), bad_inputs.OWN)
+def test_a_drafter_of_ones_own(runner, name, message):
+  load = f'tests.support.user_drafters.{name}'
+  arguments = runner.config('tiny.py', f'drafters={load}')
+  runner.refuses('experiments.run', arguments, load, message)
+
+
+@pytest.mark.parametrize('program', PROGRAMS)
+def test_every_program_has_a_version(runner, program):
+  status, out, err = runner.run(program, ['--version'])
+  assert (status, out, err) == (0, f'specjax {specjax.__version__}\n', '')
+
+
+@pytest.mark.parametrize('program', ['experiments.run', 'experiments.report'])
+def test_help_names_what_there_is(runner, program):
+  status, out, _ = runner.run(program, ['--help'])
+  assert not status
+  assert '--version' in out
+
+
+def test_the_version_is_that_of_the_package():
+  assert 'version = attr: specjax.__version__' in (
+    (ROOT / 'setup.cfg').read_text()
+  )
+
+
+def test_a_bug_of_a_config_keeps_its_traceback(runner):
+  runner.patch.setattr(sys, 'argv', ['', *runner.config('bug.py', '')])
+  with pytest.raises(KeyError, match='1'):
+    runpy.run_module('experiments.run', run_name='__main__')
+
+
+def test_the_first_draft_of_ones_own_drafter_is_looked_at(runner, monkeypatch):
+  """Unknown tokens ran silently: JAX reads some row for any index."""
+  monkeypatch.undo()
+  arguments = runner.config(
+    'tiny.py', 'drafters=tests.support.user_drafters.unknown_tokens'
+  )
+  runner.refuses(
+    'experiments.run',
+    arguments,
+    'own_drafters (tests.support.user_drafters.unknown_tokens) with gamma 1',
+    'tokens must be from 0 to 2047, got 5007',
+  )
+
+
+def test_a_process_ends_as_the_program_does():
+  done = subprocess.run(
+    [sys.executable, '-m', 'experiments.papers.findings', '/nowhere'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert (done.returncode, done.stdout) == (1, '')
+  assert done.stderr.splitlines()[-1].startswith('error: /nowhere is no folder')

@@ -1,0 +1,152 @@
+"""Drafters beside one another, from rows whose numbers are known."""
+
+import pytest
+
+from experiments.reports import best_drafters, plots, sentences
+from experiments.reports import run as run_report
+from tests.support import rows as made
+
+COST = {'seconds': 90.0, 'tokens': 1_500_000, 'steps': 9, 'machine': 'abacus'}
+
+
+def timed(drafter, speedup, **changes):
+  """A row with times: c 0.1 and v 1.4 at gamma 2."""
+  return made.row(
+    **{
+      'drafter': drafter,
+      'timed': True,
+      'speedup': speedup,
+      'speedup_ci': [speedup - 0.1, speedup + 0.1],
+      'predicted_speedup': speedup,
+      'tokens_per_second': 100.0,
+      'baseline_tokens_per_second': 100.0,
+      'c': 0.1,
+      'v': 1.4,
+      'histogram': [1, 1, 2],
+      'drafted': 8,
+      'load': 'specjax.drafters.lm.load',
+      'draft': 'small',
+      'options': {},
+      'parameters': 250_000,
+      'bytes': 1_000_000,
+      'training': COST,
+    }
+    | changes
+  )  # fmt: skip
+
+
+def cells(table):
+  """Lines by drafter, as dictionaries."""
+  lines = [dict(zip(table.head, line, strict=True)) for line in table.lines]
+  return {line['drafter']: line for line in lines}
+
+
+def test_the_best_rule_of_each_drafter():
+  rows = [
+    timed('a', 1.2),
+    timed('a', 1.3, verifier='block', gamma=4),
+    timed('a', 1.9, verifier='typical', lossless=False),
+    timed('b', 1.5, parameters=0, bytes=0, training=None),
+    timed('d', 1.4, training=COST | {'together': 3}),
+    timed('c', 1.1, training=None),
+    timed('a', 1.0, temperature=1.0),
+  ]
+  cold, warm = best_drafters.drafters(rows)
+  assert 'code, temperature 0' in cold.title
+  assert [[line[0], *line[2:4]] for line in cold.lines] == [
+    ['a', 'typical (lossy)', '2'],
+    ['b', 'token', '2'],
+    ['d', 'token', '2'],
+    ['a', 'block', '4'],
+    ['c', 'token', '2'],
+  ]
+  assert [[line[0], *line[2:4]] for line in warm.lines] == [['a', 'token', '2']]
+  found = cells(cold)
+  assert found['a']['parameters'] == '0.25M'
+  assert found['a']['bytes'] == '1.0 MB'
+  assert found['a']['training'] == '2 min, 1.5M'
+  assert found['d']['training'] == '2 min, 1.5M, 3 at once'
+  # Nothing to train is no cost; what nobody says is not none.
+  assert (found['b']['parameters'], found['b']['training']) == ('0', '0')
+  assert found['c']['training'] == '-'
+
+
+def test_without_times_tau_decides():
+  rows = [
+    timed('a', 1.0, tau=tau, verifier=rule)
+    | dict.fromkeys(('speedup', 'speedup_ci', 'c', 'v', 'predicted_speedup'))
+    for tau, rule in ((2.0, 'token'), (2.5, 'block'))
+  ]
+  (table,) = best_drafters.drafters(rows)
+  assert cells(table)['a']['rule'] == 'block'
+  assert cells(table)['a']['speed-up'] == '-'
+
+
+def test_policies_stand_beside_the_oracle():
+  policy = {'policy': 'specjax.drafting.policies.confidence:0.4'}
+  rows = [
+    timed('constant', 1.2),
+    timed('confident', 1.4, options=policy, drafted=6),
+    timed('a tree', 1.1, options={'widths': [2]}),
+    timed('another', 1.1, draft='large'),
+  ]
+  table = best_drafters.policies(rows)
+  found = cells(table)
+  assert set(found) == {'constant', 'confident'}
+  assert found['confident']['policy'] == 'confidence:0.4'
+  assert found['confident']['drafted'] == '1.50'
+  assert found['confident']['oracle'] == '-'
+  # 9 tokens for 5.5 plain steps, or for 4 * 1.4 + 0.1 * 5.
+  assert found['constant']['oracle'] == f'{9 / 5.5:.2f} ({9 / 6.1:.2f})'
+  assert best_drafters.policies(rows[:1] + rows[2:]) is None
+
+
+def test_rows_of_older_programs_are_summed_up_without_it():
+  old = made.row(drafted=8, histogram=[1, 1, 2])
+  assert 'Best of each drafter' not in run_report.summary([old])
+  assert 'Best of each drafter' in run_report.summary([timed('a', 1.2)])
+  # Beside a row that says it, an old one has no numbers.
+  table, *_ = best_drafters.drafters([old, timed('a', 1.2)])
+  assert cells(table)['draft']['parameters'] == '-'
+  assert cells(table)['draft']['training'] == '-'
+
+
+def test_tau_is_drawn_against_the_cost_of_drafting():
+  rows = [timed(name, 1.2, tau=2.0 + i) for i, name in enumerate('abcdefghi')]
+  rows += [timed('a', 1.0, gamma=3, tau=1.5), timed('a', 1.5, temperature=1.0)]
+  figure = plots.tau_against_cost(rows)
+  (axes,) = figure.axes
+  points = [line.get_xydata().tolist() for line in axes.lines]
+  assert points[0] == [pytest.approx([0.2, 2.0])]
+  assert points[3] == [pytest.approx([0.2, 5.0])]
+  assert len(points) == 9
+  # Nine drafters look different, though there are seven colours.
+  looks = {(line.get_color(), line.get_marker()) for line in axes.lines}
+  assert len(looks) == 9
+
+
+def test_which_drafter_when():
+  rows = [
+    timed('draft', 1.5, tau=3.0, v=2.0),
+    timed('small', 1.45, tau=2.0, v=1.1, parameters=1000),
+    timed('ngram', 1.2, tau=1.5, parameters=0),
+    timed('exit', 0.9, tau=1.1, parameters=0),
+    timed('cheat', 3.0, lossless=False),
+    timed('heavy', 0.9, tau=9.0, c=1.5),
+    timed('ngram', 1.7, domain='structured', parameters=0),
+    timed('draft', 1.0, domain='structured', tau=3.0, v=2.0),
+  ]
+  said = sentences.drafters({'drafters/timed': rows}).replace('\n  ', ' ')
+  fastest, fewest, free, tokens, scored, never = said.split('\n- ')
+  assert fastest == (
+    '- the fastest: at temperature 0 draft 1.50 [1.40, 1.60] on code, ngram '
+    '1.70 [1.60, 1.80] on structured'
+  )
+  assert fewest.endswith('of 2 tables: small in 1, ngram in 1')
+  assert 'ngram 1.20 [1.10, 1.30] on code' in free
+  assert 'draft 3.00 (speed-up 1.50) on code' in tokens
+  assert '1.10 to 2.00 plain steps' in scored
+  # 3 tokens for 1 + 2 * 0.1 plain steps.
+  assert 'draft 2.50 on code' in scored
+  assert never.endswith('in no table: exit, heavy')
+  assert 'cheat' not in said

@@ -1,0 +1,332 @@
+"""Bad input: one clear error that names the field, before any work."""
+
+import json
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from configs import quickstart
+from experiments.measuring import build, drafter_facts, results
+from experiments.settings import Candidate, Checkpoint, Prompts, SamplingValues
+from specjax.drafters import lm
+from specjax.drafting import policies
+from specjax.types import Target
+from tests.support import tiny
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
+BAD_VALUES = [
+  ({'gammas': (0,)}, 'gammas must be integers of at least 1, got 0'),
+  ({'temperatures': (-0.5,)}, 'temperatures must be finite and at least 0'),
+  ({'temperatures': ()}, 'temperatures is empty'),
+  ({'sampling': SamplingValues(top_p=0.0)}, r'sampling\.top_p must be in'),
+  ({'sampling': SamplingValues(top_p=1.5)}, r'sampling\.top_p must be in'),
+  ({'sampling': SamplingValues(top_k=-1)}, r'sampling\.top_k must be'),
+  ({'sampling': SamplingValues(min_p=1.0)}, r'sampling\.min_p must be'),
+  (
+    {'sampling': SamplingValues(repetition_penalty=0.0)},
+    r'sampling\.repetition_penalty must be a finite number above 0',
+  ),
+  (
+    {'sampling': SamplingValues(presence_penalty=2.5)},
+    r'sampling\.presence_penalty must be in \[-2, 2\], got 2\.5',
+  ),
+  (
+    {'sampling': SamplingValues(frequency_penalty=-3.0)},
+    r'sampling\.frequency_penalty must be in',
+  ),
+  (
+    {'sampling': SamplingValues(logit_bias=((2048, 1.0),))},
+    r'sampling\.logit_bias must name tokens from 0 to 2047, got 2048',
+  ),
+  (
+    {'sampling': SamplingValues(forbidden=(-1,))},
+    r'sampling\.forbidden must name tokens from 0 to 2047, got -1',
+  ),
+  (
+    {'sampling': SamplingValues(min_new_tokens=-1)},
+    r'sampling\.min_new_tokens must be a whole number',
+  ),
+  ({'prompts': Prompts(domains=('poetry',))}, r'prompts\.domains must be'),
+  ({'prompts': Prompts(count=0)}, r'prompts\.count must be at least 1'),
+  ({'prompts': Prompts(length=0)}, r'prompts\.length must be at least 1'),
+  ({'batch': 0}, 'batch must be at least 1'),
+  ({'max_new_tokens': 0}, 'max_new_tokens must be at least 1'),
+  ({'drafters': ('drft',)}, "drafters: 'drft' is unknown; choose from draft"),
+  ({'drafters': ('no.such.load',)}, "'no.such.load' cannot be imported"),
+  ({'verifiers': ('specjax.verify.tokn',)}, 'cannot be imported'),
+  ({'verifiers': ('specjax.verify.walk',)}, 'is no rule'),
+  (
+    {
+      'candidates': {
+        'a': Candidate('specjax.drafters.ngram.load', 2, verifiers=('x.y',))
+      }
+    },
+    "verifiers of the drafter a: 'x.y' cannot be imported",
+  ),
+  ({'verifiers': ('specjax.verify.simulated:2',)}, r'must be in \[0, 1\]'),
+]
+
+
+@pytest.mark.parametrize(('changes', 'message'), BAD_VALUES)
+def test_bad_value_names_the_field(folder, changes, message):
+  with pytest.raises(ValueError, match=message):
+    build.build(tiny.experiment(folder, **changes))
+
+
+def test_bad_values_are_found_before_weights_are_read(tmp_path):
+  """The checkpoint does not exist, and the other error comes first."""
+  with pytest.raises(ValueError, match='gammas'):
+    build.build(tiny.experiment(tmp_path, gammas=(0,)))
+
+
+def test_missing_checkpoint(folder):
+  x = tiny.experiment(folder, target=Checkpoint(str(folder / 'nothing')))
+  with pytest.raises(ValueError, match='nothing'):
+    build.build(x)
+
+
+def test_beyond_positions(folder):
+  with pytest.raises(ValueError, match=r'is 216, but the target has 128'):
+    build.build(tiny.experiment(folder, max_new_tokens=200))
+
+
+def test_unknown_option_of_a_drafter(folder):
+  candidate = Candidate('specjax.drafters.ngram.load', 2, options={'depht': 1})
+  x = tiny.experiment(folder, candidates={'ngram': candidate})
+  with pytest.raises(ValueError, match='depht'):
+    build.build(x)
+
+
+def test_a_drafter_by_its_full_name(folder):
+  names = ('specjax.drafters.ngram.load',)
+  built = build.build(tiny.experiment(folder, drafters=names, gammas=(3,)))
+  assert [(m.drafter, m.gamma) for m in built.methods] == [('ngram', 3)]
+
+
+def levels(top: str, middle: str, gamma: int = 2, **options) -> Candidate:
+  """A cascade of a cascade of a lookup."""
+  lowest = Candidate('specjax.drafters.ngram.load', gamma, options=options)
+  load = 'specjax.drafters.cascade.load'
+  inner = Candidate(load, 3, middle, {'inner': lowest})
+  return Candidate(load, 4, top, {'inner': inner})
+
+
+def test_a_candidate_may_draft_for_a_candidate(folder, tmp_path):
+  small = tmp_path / 'small'
+  shutil.copytree(folder / 'draft', small)
+  staged = levels(str(folder / 'draft'), str(small))
+  x = tiny.experiment(folder, candidates={'staged': staged}, batch=2)
+  (method,) = build.build(x).methods
+  assert (method.drafter, method.draft) == ('staged', 'draft + small')
+  # Each level adds the slots of what drafts for it.
+  assert (method.spec.drafter.depth, method.spec.drafter.beyond) == (4, 3 + 2)
+  top, (middle, lowest) = method.params.drafter
+  assert lowest is None
+  assert outline(top) == outline(middle)
+  assert method.single.drafter.depth == 1
+  _, described = build.survey(x)
+  assert list(described) == ['target', 'draft staged', 'draft staged.inner']
+
+
+def outline(params):
+  return [x.shape for x in jax.tree.leaves(params)]
+
+
+@pytest.mark.parametrize(
+  ('top', 'middle', 'options', 'message'),
+  [
+    (
+      'target',
+      'draft',
+      {},
+      'path of the drafter staged and target.path are the same checkpoint',
+    ),
+    (
+      'draft',
+      'draft',
+      {},
+      'path of the drafter staged.inner and path of the drafter staged are',
+    ),
+    ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* not exist'),
+    (
+      'draft',
+      '',
+      {'gamma': 0},
+      r'gamma of the drafter staged\.inner\.inner must be .* at least 1, got 0',
+    ),
+  ],
+)
+def test_levels_that_make_no_sense_are_refused(
+  folder, top, middle, options, message
+):
+  paths = [str(folder / name) if name else '' for name in (top, middle)]
+  x = tiny.experiment(folder, candidates={'staged': levels(*paths, **options)})
+  with pytest.raises(ValueError, match=message):
+    build.build(x)
+
+
+def test_an_unknown_option_of_an_inner_drafter(folder):
+  lowest = Candidate('specjax.drafters.ngram.load', 2, options={'depht': 1})
+  staged = Candidate(
+    'specjax.drafters.cascade.load',
+    2,
+    str(folder / 'draft'),
+    {'inner': lowest},
+  )
+  x = tiny.experiment(folder, candidates={'staged': staged})
+  with pytest.raises(ValueError, match=r'ngram\.load: .*depht'):
+    build.build(x)
+
+
+def test_a_drafter_may_have_rules_of_its_own(folder):
+  draft = Candidate(
+    'specjax.drafters.lm.load',
+    2,
+    str(folder / 'draft'),
+    verifiers=('specjax.verify.block', 'specjax.verify.typical:0.1,0.2'),
+  )
+  ngram = Candidate('specjax.drafters.ngram.load', 2)
+  x = tiny.experiment(folder, candidates={'draft': draft, 'ngram': ngram})
+  built = build.build(x)
+  assert [(m.drafter, m.verifier) for m in built.methods] == [
+    ('draft', 'block'),
+    ('draft', 'typical:0.1,0.2'),
+    ('ngram', 'token'),
+  ]
+  one, _, other = (m.brings for m in built.methods)
+  # Embedding and head of 2048 x 32, a layer, and the norms around it.
+  layer = 32 * 16 * (2 + 1 + 1) + 16 * 2 * 32 + 3 * 32 * 64 + 2 * 32
+  assert one['parameters'] == 2 * 2048 * 32 + layer + 32
+  assert one['bytes'] == 4 * one['parameters']
+  assert one['training'] is None
+  assert (other['parameters'], other['bytes']) == (0, 0)
+  assert other['load'] == 'specjax.drafters.ngram.load'
+
+
+@pytest.mark.parametrize(
+  ('policy', 'message'),
+  [
+    ('heuristic', "'heuristic' cannot be imported"),
+    ('specjax.verify.token', 'is no policy'),
+    ('specjax.drafting.policies.confidence:2', 'threshold must be in'),
+    ('specjax.drafting.policies.expected:1,1,1,1', 'takes from 0 to 3'),
+  ],
+)
+def test_bad_policies(folder, policy, message):
+  draft = Candidate(
+    'specjax.drafters.lm.load', 2, str(folder / 'draft'), {'policy': policy}
+  )
+  with pytest.raises(ValueError, match=f'candidates: .*{message}'):
+    build.build(tiny.experiment(folder, candidates={'draft': draft}))
+
+
+def test_a_policy_by_its_name(folder):
+  policy = 'specjax.drafting.policies.confidence:0.4'
+  path = str(folder / 'draft')
+  draft = Candidate('specjax.drafters.lm.load', 2, path, {'policy': policy})
+  (method,) = build.build(
+    tiny.experiment(folder, candidates={'draft': draft})
+  ).methods
+  model, _ = lm.read(Target(method.spec.target, max_length=16 + 12), path)
+  expected = lm.make(model, 2, policies.confidence(0.4))
+  assert method.spec.drafter == expected
+  assert method.brings['options'] == {'policy': policy}
+
+
+def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
+  tree = Candidate(
+    'specjax.drafters.lm.load',
+    2,
+    str(folder / 'draft'),
+    {'widths': (2,)},
+    verifiers=('specjax.verify.block',),
+  )
+  x = tiny.experiment(folder, candidates={'tree': tree})
+  with pytest.raises(ValueError, match=r'block does not take .* \'tree\''):
+    build.build(x)
+
+
+def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
+  """Whatever was asked for, and each depth once."""
+  draft = Candidate(
+    'specjax.drafters.lm.load',
+    4,
+    str(folder / 'draft'),
+    {'parents': (0, 0, 1)},
+    ('specjax.verify.recursive',),
+  )
+  x = tiny.experiment(folder, candidates={'tree': draft}, gammas=(4, 2, 1))
+  methods = build.build(x).methods
+  assert [m.gamma for m in methods] == [2, 1]
+  assert [m.spec.drafter.depth for m in methods] == [2, 1]
+
+
+def test_rows_without_rules_of_their_own_are_continued():
+  """The settings are those that the committed rows were made with."""
+  root = pathlib.Path(__file__).parents[2]
+  config = root / 'results' / 'quickstart' / 'config.json'
+  settings = results.settings_of(quickstart.get_config())
+  assert settings == json.loads(config.read_text())
+  x = quickstart.get_config()
+  x.candidates['bigram'].verifiers = ('specjax.verify.block',)
+  found = results.settings_of(x)['candidates']['bigram']
+  assert found['verifiers'] == ['specjax.verify.block']
+
+
+def _trained(folder, **fields):
+  folder.mkdir()
+  (folder / 'config.json').write_text(json.dumps(fields))
+  return str(folder)
+
+
+def test_what_training_cost_is_added_up(tmp_path):
+  cost = {'seconds': 60.0, 'tokens': 1000, 'steps': 10, 'machine': 'abacus'}
+  outer = _trained(tmp_path / 'a', training=cost, hits=[[6, 3]], counted=[12])
+  other, silent = _trained(tmp_path / 'b'), _trained(tmp_path / 'c')
+  beside = cost | {'machine': 'slide rule', 'together': 5}
+  (tmp_path / 'b' / 'training.json').write_text(json.dumps(beside))
+
+  def cascade(path):
+    inner = Candidate('x.load', 2, path)
+    return Candidate('x.load', 2, outer, {'inner': inner, 'widths': (2, 2)})
+
+  params = {'w': np.zeros((2, 3), np.int8), 'scale': np.zeros(3, np.float32)}
+  found = drafter_facts.describe(cascade(other), params)
+  assert (found['parameters'], found['bytes']) == (9, 18)
+  assert found['training'] == {
+    'seconds': 120,
+    'tokens': 2000,
+    'steps': 20,
+    'together': 5,
+    'machine': 'abacus and slide rule',
+  }
+  assert found['guesses'] == {'hits': [[6, 3]], 'counted': [12]}
+  # As they come back from a file of rows.
+  assert found['options']['widths'] == [2, 2]
+  assert found['options']['inner']['load'] == 'x.load'
+  # What is not known of a part is not known of the whole.
+  assert drafter_facts.training(cascade(silent)) is None
+  assert drafter_facts.training(Candidate('x.load', 2)) is None
+
+
+def test_a_drafter_that_cannot_be_made_is_named(folder):
+  layers = {'layers': 9}
+  x = tiny.experiment(
+    folder,
+    candidates={
+      'exit': Candidate('specjax.drafters.early_exit.load', 2, options=layers)
+    },
+  )
+  message = r'candidates: specjax.drafters.early_exit.load: exit after layer 9'
+  with pytest.raises(ValueError, match=message):
+    build.build(x)

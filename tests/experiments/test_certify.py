@@ -1,0 +1,196 @@
+"""The certificate, the quick one, as a user runs it."""
+
+import json
+
+import pytest
+import tqdm
+
+from experiments import certify
+from experiments.certificate import memory, numbers, world, wrong_numbers
+from experiments.errors import UserError
+from experiments.measuring import results
+from experiments.reports import certify as certify_report
+from experiments.settings import Certificate
+from specjax import metrics
+
+PLANTED = 11 + 3 + 2 + len(wrong_numbers.WRONG_NUMBERS)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp('certificate') / 'rows'
+
+
+@pytest.fixture(scope='module')
+def rows(folder):
+  """Rows of a run that may fail: the tests below say whether it did."""
+  certifier = certify.Certifier(
+    Certificate(results=str(folder), rounds=8, quick=True)
+  )
+  certifier.certify()
+  return certifier.folder.rows
+
+
+def part(rows, name):
+  return [row for row in rows if row['part'] == name]
+
+
+def test_exact_rules_are_exact(rows):
+  laws = part(rows, 'law')
+  exact = [r for r in laws if r['lossless']]
+  assert len({(r['rule'], r['drafter'], r['model']) for r in exact}) == 18
+  assert len({r['setting'] for r in exact}) == 9
+  assert max(r['max_error'] for r in exact) <= 1e-12
+  # The lossy ones are not, and say by how much.
+  lossy = [r for r in laws if not r['lossless'] and r['setting'] == 'T 1']
+  assert len(lossy) == 3
+  assert min(r['total_variation'] for r in lossy) > 0.01
+
+
+def test_the_compiled_loops_have_the_law(rows):
+  loops = part(rows, 'loop')
+  assert len(loops) == 3 * (9 + 1)
+  assert all(r['p_value'] >= r['level'] for r in loops)
+  assert all(r['level'] == pytest.approx(1e-3 / 30) for r in loops)
+  # They would hardly miss a rule that accepts a tenth too readily.
+  assert all(r['power'] > 0.9 for r in loops if r['setting'] == 'all')
+
+
+def test_every_planted_bug_is_caught(rows):
+  planted = part(rows, 'mutant')
+  tests = {'law of the text', 'loop', 'memory', 'numbers'}
+  assert {r['test'] for r in planted} == tests
+  assert len(planted) == PLANTED
+  assert [r['mutant'] for r in planted if not r['caught']] == []
+
+
+def test_the_measuring_code_holds_where_bugs_are_planted(rows):
+  """Every check passes without the bug that it finds."""
+  checks = {r['check']: r for r in part(rows, 'numbers')}
+  assert checks.keys() == numbers.CHECKS.keys()
+  off = [r for r in checks.values() if not r['deviation'] <= r['bound']]
+  assert off == []
+  planted = [r for r in part(rows, 'mutant') if r['test'] == 'numbers']
+  assert {r['setting'] for r in planted} <= checks.keys()
+
+
+def test_a_bug_that_nothing_finds_survives(tmp_path, monkeypatch):
+  """Planted at what is right already, and counted in the verdict."""
+  harmless = wrong_numbers.WrongNumber(
+    'nothing', 'tau', metrics, 'ratio', metrics.ratio
+  )
+  for where, name in ((certify, 'WRONG_LAWS'), (memory, 'WRONG_MEMORIES')):
+    monkeypatch.setattr(where, name, ())
+  monkeypatch.setattr(certify, 'WRONG_NUMBERS', (harmless,))
+  certifier = certify.Certifier(Certificate(results=str(tmp_path / 'a')))
+  certifier.wrong_loops = []
+  certifier.mutate(tqdm.tqdm(disable=True))
+  (row,) = certifier.folder.rows
+  assert (row['mutant'], row['caught']) == ('nothing', False)
+
+
+def test_block_verification_is_never_worse(rows):
+  for row in part(rows, 'block'):
+    assert row['least'] >= -1e-12
+    if row['gamma'] == 1 or row['temperature'] == 0:
+      assert abs(row['mean']) <= 1e-12
+    else:
+      assert row['mean'] > 0.01
+
+
+def test_published_examples(rows):
+  accepted = {r['rule']: r['accepted'] for r in part(rows, 'published')}
+  assert accepted == {
+    'token': pytest.approx(10 / 9, abs=1e-12),
+    'block': pytest.approx(11 / 9, abs=1e-12),
+    'with replacement': pytest.approx(0.75, abs=1e-12),
+    'without replacement': pytest.approx(1, abs=1e-12),
+  }
+
+
+def test_precision_matters_as_much_as_its_rounding(rows):
+  found = part(rows, 'arithmetic')
+  assert {r['rule'] for r in found} == {'token', 'block'}
+  assert {r['dtype'] for r in found} == {'float32', 'float16', 'bfloat16'}
+  for row in found:
+    unit = {'float32': 1e-7, 'float16': 1e-3, 'bfloat16': 1e-2}[row['dtype']]
+    assert 0 < row['total_variation'] < 2 * unit
+
+
+def test_the_verdict_counts_what_fails(rows):
+  verdict = certify_report.verdict(rows, certify.EXACT)
+  assert verdict['failures'] == 0
+  assert verdict['mutants'] == PLANTED
+  assert verdict['max_error'] <= 1e-12
+  spoiled = [
+    row | {'max_error': 1e-9} if row['part'] == 'law' and not i else row
+    for i, row in enumerate(rows)
+  ]
+  assert certify_report.verdict(spoiled, certify.EXACT)['failures'] == 1
+  survived = [
+    row | {'caught': False} if row['part'] == 'mutant' else row for row in rows
+  ]
+  verdict = certify_report.verdict(survived, certify.EXACT)
+  assert verdict['survivors'] == verdict['failures'] == PLANTED
+  nowhere = [
+    row | {'deviation': float('nan')} if row.get('check') == 'tau' else row
+    for row in rows
+  ]
+  assert certify_report.verdict(nowhere, certify.EXACT)['failures'] == 1
+  assert certify_report.text(nowhere).count('OFF') == 1
+
+
+def test_a_survivor_of_the_measuring_code_fails_the_program(
+  rows, tmp_path, capsys
+):
+  """A finished folder in which one planted bug was not found."""
+  x = Certificate(results=str(tmp_path / 'a'), rounds=8, quick=True)
+  there = results.Folder(x.results, results.settings_of(x))
+  first = next(r for r in rows if r.get('test') == 'numbers')
+  for row in rows:
+    there.add(row | {'caught': False} if row is first else row)
+  with pytest.raises(SystemExit) as ended:
+    certify.main(x)
+  assert ended.value.code == 1
+  out = capsys.readouterr().out
+  assert out.count('SURVIVED') == 1
+  assert json.loads(out.splitlines()[-1])['survivors'] == 1
+
+
+def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
+  before = (folder / 'rows.jsonl').read_text()
+  certify.main(Certificate(results=str(folder), quick=True))
+  out = capsys.readouterr().out
+  assert '| planted bug' in out
+  assert '## Measuring code' in out
+  assert json.loads(out.splitlines()[-1])['survivors'] == 0
+  assert (folder / 'rows.jsonl').read_text() == before
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'rows': 0}, 'rows must be at least 1, got 0'),
+    ({'rounds': -1}, 'rounds must be at least 1'),
+    ({'level': 0.5}, r'level must be in \(0, 0\.1\), got 0\.5'),
+    ({'boost': 1.0}, 'boost must be above 1'),
+    ({'seed': -1}, 'seed must be from 0 to'),
+  ],
+)
+def test_impossible_settings_are_refused(changes, message, tmp_path):
+  target = tmp_path / 'nothing'
+  with pytest.raises(UserError, match=message):
+    certify.main(Certificate(results=str(target), **changes))
+  assert not target.exists()
+
+
+def test_another_certificate_is_not_overwritten(rows, folder):
+  with pytest.raises(UserError, match='holds results of another config'):
+    certify.main(Certificate(results=str(folder), rounds=5, quick=True))
+
+
+def test_a_right_memory_has_no_gap():
+  """So what the planted bugs are seen by is the bug."""
+  w = world.transformers()
+  for bug in memory.WRONG_MEMORIES:
+    assert memory.gap(w, bug.right(w)) < 1e-5

@@ -1,0 +1,99 @@
+"""Divergences against numpy, and where chances are zero."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.training import divergences
+
+VOCAB = 5
+ALL = (
+  divergences.forward_kl,
+  divergences.reverse_kl,
+  divergences.jensen_shannon,
+  divergences.total_variation,
+  divergences.minus_log_alpha,
+)
+
+
+def evaluate(log_p, log_q):
+  """Values [D] of all, and gradients [D, V] by the logits of q."""
+
+  def values(logits):
+    p, q = jax.nn.log_softmax(log_p), jax.nn.log_softmax(logits)
+    return jnp.stack([divergence(p, q) for divergence in ALL])
+
+  return values(log_q), jax.jacrev(values)(log_q)
+
+
+EVALUATE = jax.jit(evaluate)
+
+
+def logits_of(law):
+  with np.errstate(divide='ignore'):
+    return np.log(np.asarray(law, np.float32))
+
+
+def by_hand(p, q):
+  """The same in numpy, where nothing is zero."""
+  m = (p + q) / 2
+  alpha = np.minimum(p, q).sum()
+  return [
+    (p * np.log(p / q)).sum(),
+    (q * np.log(q / p)).sum(),
+    ((p * np.log(p / m)).sum() + (q * np.log(q / m)).sum()) / 2,
+    1 - alpha,
+    -np.log(alpha),
+  ]
+
+
+laws = st.lists(st.floats(1e-3, 1), min_size=VOCAB, max_size=VOCAB).map(
+  lambda x: np.array(x) / np.sum(x)
+)
+
+
+@given(laws, laws)
+def test_values_are_those_of_numpy(p, q):
+  values, _ = EVALUATE(logits_of(p), logits_of(q))
+  np.testing.assert_allclose(values, by_hand(p, q), atol=3e-6)
+
+
+@given(laws)
+def test_nothing_is_left_to_learn_where_the_laws_are_equal(p):
+  values, gradients = EVALUATE(logits_of(p), logits_of(p))
+  np.testing.assert_allclose(values, 0, atol=1e-6)
+  # The kink of |p - q| has a slope of either sign.
+  np.testing.assert_allclose(gradients[:3], 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('p', 'q', 'variation'),
+  [
+    ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0), 1),
+    ((1, 0, 0, 0, 0), (0.2,) * 5, 0.8),
+    ((0.2,) * 5, (0, 0, 0, 0, 1), 0.8),
+    ((0.5, 0.5, 0, 0, 0), (0, 0.5, 0.5, 0, 0), 0.5),
+  ],
+)
+def test_zeros_are_finite(p, q, variation):
+  values, gradients = EVALUATE(logits_of(p), logits_of(q))
+  assert np.isfinite(values).all()
+  assert np.isfinite(gradients).all()
+  assert values[3] == pytest.approx(variation, abs=1e-6)
+  assert values[2] <= np.log(2) + 1e-6
+  if variation < 1:
+    assert values[4] == pytest.approx(-np.log(1 - variation), abs=1e-5)
+
+
+@given(laws, laws)
+def test_a_small_step_down_the_slope_decreases_each(p, q):
+  log_q = logits_of(q)
+  values, gradients = EVALUATE(logits_of(p), log_q)
+  for i, gradient in enumerate(np.asarray(gradients)):
+    # By less than float32 sees where the slope is nearly none.
+    if values[i] > 0.05 and (gradient**2).sum() > 1e-3:
+      after = EVALUATE(logits_of(p), log_q - 0.05 * gradient)[0][i]
+      assert after < values[i]

@@ -1,0 +1,139 @@
+"""What the README and its pages show runs as it stands there."""
+
+import functools
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from experiments.measuring import results
+from experiments.papers import findings
+from experiments.reports import documents
+from specjax import generate, sampling, verify
+from specjax.drafters import plain
+from specjax.types import Params, Spec, Target
+from tests.support import models, rows
+
+ROOT = pathlib.Path(__file__).parents[2]
+README = (ROOT / 'README.md').read_text()
+DRAFTERS = (ROOT / 'docs' / 'drafters.md').read_text()
+DOCUMENTS = [
+  pytest.param(path, id=path.name) for path in documents.documents(ROOT)
+]
+
+
+def decode(drafter, prompts):
+  target = models.tiny(11, 2)
+  params = Params(models.weights(target, 0), None)
+  spec = Spec(target, drafter, verify.token)
+  state = generate.start(
+    params,
+    prompts,
+    spec=spec,
+    new_tokens=24,
+    key=generate.row_keys(0, range(len(prompts))),
+    values=sampling.make(len(prompts), 0.0),
+  )
+  return generate.generate(params, state, 24, spec=spec)
+
+
+def test_the_drafter_of_the_page_is_complete():
+  (source,) = re.findall(r'```python\n(.*?)```', DRAFTERS, re.DOTALL)
+  assert len(source.strip().splitlines()) <= 34
+  namespace: dict = {}
+  exec(compile(source, 'drafters.md', 'exec'), namespace)
+  loaded = namespace['load'](Target(models.tiny(11, 2)))
+  assert loaded.params is None
+  drafter = loaded.make(3)
+  prompts = [[1, 2, 2], [3], [4, 4, 4, 4, 5]]
+  found = decode(drafter, prompts)
+  expected = decode(plain.make(), prompts)
+  for row in range(len(prompts)):
+    length = int(expected.length[row])
+    assert int(found.length[row]) == length
+    np.testing.assert_array_equal(
+      found.tokens[row, :length], expected.tokens[row, :length]
+    )
+  assert int(found.counts.drafted.sum()) > 0
+
+
+def test_ci_runs_the_commands_of_the_readme():
+  script = (ROOT / '.ci' / 'run').read_text()
+  commands = re.findall(r'^readme "(.*)"$', script, re.MULTILINE)
+  assert len(commands) == 2
+  lines = README.splitlines()
+  assert all(command in lines for command in commands)
+
+
+@pytest.mark.slow
+def test_the_library_runs_as_the_readme_shows(capsys):
+  (source,) = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+  exec(compile(source, 'README.md', 'exec'), {})
+  assert len(capsys.readouterr().out) > 20
+
+
+def test_the_readme_is_two_screens():
+  assert len(README.encode()) <= 9_000
+
+
+@pytest.mark.parametrize('path', DOCUMENTS)
+def test_what_a_page_names_exists(path):
+  """Configs of its commands, and the files that it links to."""
+  text = path.read_text()
+  names = set(re.findall(r'configs/\w+\.py', text))
+  assert [name for name in names if not (ROOT / name).exists()] == []
+  links = re.findall(r'\]\(([^)#:]+)\)', text)
+  assert links
+  assert [x for x in links if not (path.parent / x).exists()] == []
+
+
+@functools.cache
+def committed():
+  return results.read_folders(ROOT / 'results')[0]
+
+
+def test_pages_are_documents():
+  texts = {path.name: path.read_text() for path in documents.documents(ROOT)}
+  assert {'README.md', 'measuring.md'} < texts.keys()
+  assert sum(x.count('<!-- end -->') for x in texts.values()) >= 10
+
+
+@pytest.mark.parametrize('path', DOCUMENTS)
+def test_what_is_marked_is_what_committed_rows_give(path):
+  """`python -m experiments.tables results` would change nothing."""
+  text = path.read_text()
+  made, warnings = documents.fill(text, committed(), documents.root_of(path))
+  assert warnings == []
+  assert made == text
+
+
+@pytest.mark.parametrize('path', DOCUMENTS)
+def test_every_table_of_numbers_is_marked(path):
+  """A table with an interval in it was measured, so it is made from rows."""
+  text = path.read_text()
+  typed = re.sub(r'<!-- \w+: .*?<!-- end -->', '', text, flags=re.DOTALL)
+  lines = [line for line in typed.splitlines() if line.startswith('|')]
+  assert [line for line in lines if re.search(r'\d\.\d+ \[', line)] == []
+
+
+def test_pages_are_what_committed_rows_give():
+  assert (ROOT / 'results/findings.md').read_text() == findings.text(
+    committed()
+  )
+
+
+def test_a_part_that_cannot_be_made_is_kept_and_named():
+  text = (
+    'a\n<!-- table: nowhere / x -->\nold\n<!-- end -->\n'
+    '<!-- section: made / nothing -->\nold\n<!-- end -->\n'
+    '<!-- section: made / code -->\nold\n<!-- end -->\n'
+  )
+  made, warnings = documents.fill(text, {'made': [rows.row()]})
+  assert 'no rows in results/nowhere' in warnings[0]
+  said = "no heading begins with 'nothing'; there are 'All cells', "
+  assert said in warnings[1]
+  open_ended = '<!-- say: parity -->\nold\n' + text
+  assert 'has no end' in documents.fill(open_ended, {})[1][0]
+  assert made.count('\nold\n') == 2
+  assert '#### code, temperature 0: plain decoding not timed' in made

@@ -1,0 +1,108 @@
+"""The boundary of programs: what users cause is told from bugs."""
+
+import ast
+import pathlib
+
+import numpy as np
+import pytest
+
+from experiments.errors import UserError
+from experiments.measuring import results
+from experiments.setup import command
+from experiments.training import generated
+from tests.support.rows import row
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+  'error', [ValueError('of JAX'), KeyError('x'), OSError('without a file')]
+)
+def test_a_bug_keeps_its_traceback(error):
+  def broken():
+    raise error
+
+  with pytest.raises(type(error)):
+    command.guard(broken)
+
+
+def fail_with(error, capsys, **options):
+  """Status and stderr of a program that raises an error."""
+
+  def broken():
+    raise error
+
+  with pytest.raises(SystemExit) as stop:
+    command.guard(broken, **options)
+  return stop.value.code, capsys.readouterr().err
+
+
+def test_errors_of_the_system_name_the_file(capsys):
+  for error, remedy in (
+    (PermissionError(13, 'Permission denied', '/a'), 'allow it'),
+    (IsADirectoryError(21, 'Is a directory', '/a'), 'name a file'),
+    (FileNotFoundError(2, 'No such file', '/a'), 'check the path'),
+    (OSError(28, 'No space left on device', '/a'), 'has room'),
+  ):
+    status, line = fail_with(error, capsys)
+    assert status == 1
+    assert line.startswith(f'error: /a: {error.strerror}; ')
+    assert remedy in line
+
+
+def test_an_interrupted_program_says_whether_it_goes_on(capsys):
+  found = fail_with(KeyboardInterrupt(), capsys)
+  assert found == (130, 'interrupted\n')
+  found = fail_with(KeyboardInterrupt(), capsys, resumes=True)
+  assert found == (
+    130,
+    'interrupted; the same command goes on where it stopped\n',
+  )
+
+
+def test_a_message_is_one_line(capsys):
+  assert fail_with(UserError('a\n  b'), capsys) == (1, 'error: a b\n')
+
+
+def test_programs_tell_users_from_bugs():
+  """A bare ValueError would be shown as a bug."""
+  bare = []
+  # Misuse by other code of the project, which no user causes.
+  of_code = {'collectives.py', 'figures.py', 'ties.py', 'corpus/__init__.py'}
+  for folder in ('experiments', 'benchmarks', 'configs'):
+    for file in (ROOT / folder).rglob('*.py'):
+      name = file.relative_to(ROOT / folder).as_posix()
+      for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.Raise) or name in of_code:
+          continue
+        call = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        if isinstance(call, ast.Name) and call.id == 'ValueError':
+          bare.append(f'{file}:{node.lineno}')
+  assert not bare
+
+
+def test_a_full_disk_names_the_folder(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {})
+  folder.add(row())
+  (folder.path / 'rows.jsonl').unlink()
+  (folder.path / 'rows.jsonl').symlink_to('/dev/full')
+  with pytest.raises(UserError, match=r'results: .*No space left.*has room'):
+    folder.add(row())
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+  with pytest.raises(UserError, match=r'results: /proc/.* another folder'):
+    results.Folder('/proc/nowhere', {})
+
+
+def test_texts_of_other_settings_are_refused(tmp_path):
+  """They would fill windows that are shorter than they should be."""
+  file = tmp_path / '000000.npy'
+  np.save(file, np.zeros((8, 17), np.uint32))
+  with pytest.raises(
+    UserError, match=r'data: .*holds texts \(8, 17\).*ask for'
+  ):
+    generated._read_texts(file, (8, 33))
+  file.write_bytes(b'x')
+  with pytest.raises(UserError, match=r'data: .* is damaged .* remove it'):
+    generated._read_texts(file, (8, 33))

@@ -1,0 +1,257 @@
+"""Explaining a tiny pair: rows, phases, resume; costs; programs kept."""
+
+import dataclasses
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from experiments import explain
+from experiments.errors import UserError
+from experiments.measuring import build, costs, impossible, measure, results
+from experiments.reports import explain as explain_report
+from specjax import generate, sampling, verify
+from specjax.drafters import ngram, plain
+from specjax.types import Params, Spec
+from tests.support import models, tiny
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
+def settings(folder, **changes):
+  common = {'drafters': ('ngram',), 'gammas': (2,), 'temperatures': (0.0,)}
+  return tiny.experiment(folder, **common | changes)
+
+
+ROW = {
+  'drafter': 'ngram',
+  'domain': 'code',
+  'temperature': 0.0,
+  'batch': 1,
+  'prompts': 8,
+  'alpha': 0.5,
+  'tau': 1.6,
+  'tau_ci': [1.5, 1.7],
+  'c': 0.1,
+  'v': 1.1,
+  'predicted_speedup_ci': [1.2, 1.5],
+  'speedup_ci': [1.2, 1.4],
+  'measured_over_predicted': 1.0,
+  'measured_over_predicted_ci': [0.9, 1.1],
+  'baseline_tokens_per_second': 500.0,
+  'seconds': 0.5,
+  'steps': 200,
+  'asked_gamma': 2,
+}
+
+
+def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
+  """Two draft lengths, and phases of the better one."""
+  folder = results.Folder(tmp_path / 'a', {})
+  for gamma, value, measured in ((2, 1.34, 1.3), (1, 1.2, 1.36)):
+    cell = {'gamma': gamma, 'predicted_speedup': value, 'speedup': measured}
+    folder.add(ROW | cell | {'tau': value * (1.1 + 0.1 * gamma)})
+  times = [2e-3], [1e-3], [6e-4], [5e-4], [1e-4]
+  loops = dict(zip(explain.LOOPS, times, strict=True)) | {'plain': [2e-3]}
+  phases = {'plain': loops, 'speculative': loops}
+  folder.add({'gamma': 2, 'loops': phases})
+  last = explain.report(folder)
+  # That of the prediction, whatever came out first: in the text, in the
+  # verdict and in the last line.
+  text = (folder.path / 'summary.md').read_text()
+  assert last['best_gamma'] == 2
+  assert 'Best gamma: 2, the largest predicted speed-up.' in text
+  assert last['verdict'].startswith('At gamma 2 ')
+  assert last['ratio_ci'] == [0.9, 1.1]
+  assert (last['speedup'], last['predicted_speedup']) == (1.3, 1.34)
+  assert len(json.dumps(last)) < 1000
+  assert last['verdict'] in text
+  assert capsys.readouterr().out.strip() == text.strip()
+  lines = {
+    line.split('|')[1].strip(): line
+    for line in text.splitlines()
+    if line.startswith('|')
+  }
+  # Of 2.5 ms the phases explain 2, of which the draft takes one.
+  assert '1.000 | 40.0%' in ' '.join(lines['draft'].split())
+  assert lines['unexplained'].count('20.0%') == 1
+  assert lines['2'].split()[-2] == '0.24'  # 1 + a + a^2 = 1.3
+  assert (folder.path / 'speedup.png').stat().st_size > 5000
+
+
+def test_two_prompts_have_no_interval_whatever_is_stored():
+  """Rows of older programs store one without width."""
+  row = ROW | {'gamma': 2, 'prompts': 2, 'predicted_speedup': 3.56}
+  row |= {'speedup': 3.56, 'speedup_ci': [3.56, 3.56]}
+  text = explain_report.summary([row])
+  assert '| 3.56 ' in text
+  assert '3.56 at 2.' in text
+  assert '[' not in text
+
+
+def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
+  """The best gamma is another one; without any there is no verdict."""
+  folder = results.Folder(tmp_path / 'a', {})
+  cell = {'predicted_speedup': 1.34, 'speedup': 1.3}
+  bad = ROW | cell | {'gamma': 2, 'impossible': ['v is 0.46']}
+  folder.add(bad)
+  last = explain.report(folder)
+  assert last['impossible'] == 1
+  assert last['best_gamma'] is last['verdict'] is None
+  good = ROW | {'gamma': 1, 'predicted_speedup': 1.2, 'speedup': 1.1}
+  assert explain_report.possible([bad, good]) == [good]
+
+  runner = types.SimpleNamespace(folder=folder, run=lambda: None)
+  monkeypatch.setattr(explain, 'Explainer', lambda x, asked: runner)
+  monkeypatch.setattr(explain, 'narrow', lambda x: 2)
+  capsys.readouterr()
+  explain.main(types.SimpleNamespace(quick=False, timed=True))
+  out, said = capsys.readouterr()
+  assert json.loads(out.splitlines()[-1]) == last
+  assert 'warning: domain code, temperature 0.0, drafter ngram' in said
+  assert 'gamma 2: v is 0.46' in said
+
+
+@pytest.fixture(scope='module')
+def explained(folder, tmp_path_factory):
+  """What was printed, and the folder."""
+  out = tmp_path_factory.mktemp('explained') / 'a'
+  printed = []
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('builtins.print', lambda text, **_: printed.append(text))
+    # Times of so tiny a pair may be anything.
+    patch.setattr(impossible, 'find', lambda row: [])
+    explain.main(settings(folder, results=str(out)))
+  return printed, out
+
+
+@pytest.mark.slow
+def test_the_last_line_has_what_was_promised(explained):
+  printed, out = explained
+  last = json.loads(printed[-1])
+  row = json.loads((out / 'rows.jsonl').read_text().splitlines()[0])
+  for name in ('c', 'v', 'tau', 'predicted_speedup', 'speedup'):
+    assert last[name] == row[name]
+  assert last['predicted_speedup'] == pytest.approx(
+    row['tau'] / (row['v'] + 2 * row['c'])
+  )
+  assert last['ratio_ci'] == row['measured_over_predicted_ci']
+  assert last['best_gamma'] == 2
+  assert last['verdict'] in printed[0]
+  assert (out / 'summary.md').read_text() == printed[0]
+  assert (out / 'speedup.png').stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_costs_are_those_of_the_repetitions(explained):
+  text = (explained[1] / 'rows.jsonl').read_text()
+  row = json.loads(text.splitlines()[0])
+  times = {n: np.array(t) for n, t in row['seconds_per_step'].items()}
+  assert {len(t) for t in times.values()} == {2}  # One for each prompt.
+  v = np.median(times['scored'] / times['plain'])
+  assert row['v'] == pytest.approx(v)
+  drafted = (times['whole'] - times['scored']) / times['plain']
+  assert row['c'] == pytest.approx(np.median(drafted) / 2)
+
+
+@pytest.mark.slow
+def test_a_second_start_measures_nothing(explained, folder, capsys):
+  printed, out = explained
+  before = {p.name: p.read_text() for p in out.glob('*.json*')}
+  explain.main(settings(folder, results=str(out)))
+  assert capsys.readouterr().out.splitlines()[-1] == printed[-1]
+  assert {p.name: p.read_text() for p in out.glob('*.json*')} == before
+
+
+@pytest.mark.slow
+def test_another_config_is_refused(explained, folder):
+  x = settings(folder, results=str(explained[1]), seed=1)
+  with pytest.raises(UserError, match=r'another config \(different: seed\)'):
+    explain.main(x)
+
+
+def test_one_drafter_and_gammas_around_its_own(folder):
+  x = tiny.experiment(folder, quick=False)
+  assert explain.narrow(x) == 2
+  assert x.drafters == ('draft',)
+  assert x.gammas == tuple(range(1, 9))
+  assert explain.narrow(settings(folder, gammas=(5, 7))) == 5
+
+
+def test_blocks_are_chosen_for_each_method(folder):
+  """12 rows are few, 13 are many; plain decoding and a draft have few here."""
+  x = tiny.experiment(folder, drafters=('draft',), gammas=(11, 12))
+  built = build.build(x)
+  assert built.plain.target.config.blocked
+  few, many = built.methods
+  assert few.spec.target.config.blocked
+  assert not many.spec.target.config.blocked
+  assert few.params.drafter is many.params.drafter
+  both = build.build(tiny.experiment(folder, gammas=(1, 2)))
+  first, second = (m for m in both.methods if m.drafter == 'draft')
+  assert first.params.drafter is second.params.drafter
+
+
+@pytest.fixture(scope='module')
+def job():
+  return measure.Job(
+    [[1, 2, 3, 1, 2], [4, 5, 4]],
+    np.arange(2),
+    sampling.make(2, 0.0),
+    new_tokens=24,
+    seed=0,
+    slots=128,
+  )
+
+
+def test_a_replay_takes_the_steps_it_stands_for(job):
+  """And nothing may be compiled while time is taken.
+
+  Its keys are those of the prompts that the job names.
+  """
+  target = models.tiny(11, 2)
+  weights = models.weights(target, 0)
+  base = measure.Way(
+    Spec(target, plain.make(), verify.token), Params(weights, None)
+  )
+  with pytest.raises(RuntimeError, match='compiled inside the timed'):
+    measure.decode(base.spec, base.params, job)
+  run = measure.decode(base.spec, base.params, job)
+  third = dataclasses.replace(job, indices=np.array([2, 5]))
+  state = measure.start(base.spec, base.params, third)
+  keys = state.key, generate.row_keys(0, [2, 5])
+  np.testing.assert_array_equal(*map(jax.random.key_data, keys))
+  text = costs.known_text(job, run, target.config)
+  spec = Spec(target, ngram.make(3), verify.token)
+  replayed = costs.replay(spec, base.params, job)
+  mean = 1.5
+  params = Params(weights, (text, jax.numpy.float32(mean)))
+  found = measure.decode(replayed, params, job, timed=False)
+  assert found.texts == run.texts
+  # One accepted, two accepted, ...: 2 + 3 tokens a pair of steps, up to 24.
+  np.testing.assert_array_equal(found.counts.target_calls, 10)
+  whole = found.counts.histogram.sum(0)
+  assert whole[[0, 3]].tolist() == [0, 0]
+  assert whole[1] > 0 < whole[2]
+  assert generate.slots_for(replayed, 1) == generate.slots_for(spec, 1)
+
+
+def test_programs_are_kept(folder, tmp_path):
+  """Where they lie decides no result."""
+  x = settings(folder, compilation_cache=str(tmp_path / 'kept'))
+  assert results.settings_of(x) == results.settings_of(settings(folder))
+  try:
+    build.keep_programs(x.compilation_cache)
+    jax.block_until_ready(jax.jit(lambda x: x * 3 + 1)(np.ones(3)))
+  finally:
+    jax.config.update('jax_compilation_cache_dir', None)
+    compilation_cache.reset_cache()
+  assert list((tmp_path / 'kept').iterdir())

@@ -1,0 +1,44 @@
+"""The program that shows where tokens came from."""
+
+from experiments import generate
+from experiments.measuring import build, trace
+from experiments.settings import SamplingValues
+from tests.support import tiny
+
+
+def test_the_stages_of_a_config_reach_the_text(tmp_path):
+  tiny.write_pair(tmp_path)
+  stages = SamplingValues(
+    logit_bias=((7, 9.0), (9, 8.0)),
+    repetition_penalty=1.3,
+    presence_penalty=2.0,
+    frequency_penalty=2.0,
+    forbidden=(7,),
+    min_new_tokens=20,
+  )
+  x = tiny.experiment(
+    tmp_path, drafters=('ngram',), max_new_tokens=20, sampling=stages
+  )
+  done = list(generate.steps(build.build(x), x, [5, 6, 7, 5, 6]))
+  tokens = [t.token for step in done for t in trace.tokens(step)]
+  assert len(tokens) == 20
+  assert 7 not in tokens
+  # The bias makes it come until the penalties have outgrown it.
+  assert tokens[0] == 9
+  assert set(tokens) != {9}
+
+
+def test_a_token_is_shown_with_what_it_adds():
+  """Alone, a token may lack its space or be half a character."""
+
+  class Words:
+    def decode(self, ids):
+      data = b''.join((b' a', b' b', b'\xc3', b'\xa9')[i] for i in ids)
+      return data.decode('utf-8', 'replace').lstrip()
+
+  shown, pieces, ids = 1, [], [0]
+  for token in (1, 2, 3, 0):
+    ids.append(token)
+    pieces.append(trace.piece(Words(), ids, shown))
+    shown += len(pieces[-1])
+  assert pieces == [' b', '', 'é', ' a']

@@ -1,0 +1,170 @@
+"""What is said of checkpoints before they are loaded."""
+
+import json
+import shutil
+
+import jax
+import pytest
+
+from configs import pair as config
+from experiments import inspect
+from experiments.errors import UserError
+from experiments.measuring import build
+from experiments.settings import Candidate
+from experiments.setup import checks
+from specjax import checkpoints
+from tests.support import tiny
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
+def experiment(folder, draft: str = 'draft'):
+  """The neutral config, as from its command line."""
+  x = config.get_config()
+  x.target.path = str(folder / 'target')
+  x.draft.path = str(folder / draft) if draft else ''
+  x.prompts.count, x.max_new_tokens = 2, 16
+  return x
+
+
+def refuse(x) -> None:
+  """Everything is shown, and then the program fails."""
+  with pytest.raises(UserError):
+    inspect.main(x)
+
+
+def last_line(capsys) -> dict:
+  return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
+  sizes = {}
+  for name in ('target', 'draft'):
+    model, params = checkpoints.load(folder / name)
+    leaves = jax.tree.leaves(params)
+    step, _ = inspect.bytes_per_token(model, params, 1)
+    sizes[name] = (
+      sum(x.size for x in leaves),
+      sum(x.nbytes for x in leaves),
+      step,
+    )
+  monkeypatch.setattr(checkpoints, 'load', None)
+  inspect.main(experiment(folder))
+  found = last_line(capsys)
+  assert found['refused'] == []
+  for who, name in (('target', 'target'), ('draft lm', 'draft')):
+    model = found['models'][who]
+    assert model['family'] == 'llama'
+    assert sizes[name] == (
+      model['parameters'],
+      model['bytes_per_device'],
+      model['bytes_per_step'],
+    )
+  draft = found['models']['draft lm']
+  assert draft['shares_vocabulary']
+  assert draft['c_predicted'] == sizes['draft'][2] / sizes['target'][2]
+  # Two layers against one, and the head of both.
+  assert 0.5 < draft['c_predicted'] < 1
+  assert found['prompts']['code']['prompts'] == 2
+
+
+def test_a_model_that_drafts_trees_is_described_too(folder, capsys):
+  x = experiment(folder, draft='')
+  path = str(folder / 'draft')
+  x.candidates = {'tree': Candidate('specjax.drafters.lm.load', 2, path)}
+  inspect.main(x)
+  assert last_line(capsys)['models']['draft tree']['shares_vocabulary']
+
+
+def test_without_a_draft_lookup_is_left(folder):
+  x = experiment(folder, draft='')
+  assert list(checks.candidates(x)) == ['ngram']
+  assert list(checks.candidates(experiment(folder))) == ['lm', 'ngram']
+
+
+def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
+  tiny.write_pair(tmp_path)
+  file = tmp_path / 'draft' / 'config.json'
+  attributes = json.loads(file.read_text())
+  file.write_text(json.dumps(attributes | {'sliding_window': 64}))
+  x = experiment(folder)
+  x.draft.path, x.prompts.path = str(tmp_path / 'draft'), 'nowhere.jsonl'
+  refuse(x)
+  found = last_line(capsys)
+  assert list(found['models']) == ['target']
+  unsupported, missing = found['refused']
+  assert unsupported.startswith('draft.path: ')
+  assert 'sliding_window = 64' in unsupported
+  assert missing.startswith('prompts.path: nowhere.jsonl does not exist')
+  # `build` stops at the first of them, before any weights.
+  with pytest.raises(ValueError, match='sliding_window = 64'):
+    build.build(x)
+
+
+def test_bad_values_end_the_program(folder):
+  x = experiment(folder)
+  x.gammas = (0,)
+  with pytest.raises(UserError, match='gammas must be'):
+    inspect.main(x)
+  x = experiment(folder, draft='nothing')
+  with pytest.raises(UserError, match=r'draft\.path: .* not exist'):
+    inspect.main(x)
+  x = config.get_config()
+  with pytest.raises(UserError, match=r'target\.path is empty'):
+    inspect.main(x)
+
+
+def test_one_prompt_of_the_command_line(folder, capsys):
+  x = experiment(folder)
+  x.prompt = 'def f(x):'
+  inspect.main(x)
+  found = last_line(capsys)
+  assert found['prompts']['prompt']['available'] == 1
+  assert found['refused'] == []
+  x.prompt = 'def f(x):\n  return x\n' * 20
+  refuse(x)
+  (reason,) = last_line(capsys)['refused']
+  assert reason.startswith('prompt has ')
+  assert 'max_new_tokens leaves 112 of the positions' in reason
+
+
+def test_a_mesh_is_planned_without_its_devices(folder, capsys):
+  """What each device would hold is shown; that there are none is refused."""
+  x = experiment(folder)
+  inspect.main(x)
+  whole = last_line(capsys)
+  x.mesh.data, x.mesh.model, x.batch = 64, 2, 64
+  refuse(x)
+  found = last_line(capsys)
+  (reason,) = found['refused']
+  assert 'needs 128 devices, but there are 1' in reason
+  one, many = whole['bytes_per_device'], found['bytes_per_device']
+  # Two rows of the whole against one; one head of keys and values stays whole.
+  assert many['cache'] * 2 == one['cache']
+  assert one['parameters'] == whole['models']['target']['bytes_per_device']
+  assert one['parameters'] / 2 < many['parameters'] < one['parameters']
+  x.mesh.split_draft = True
+  refuse(x)
+  assert last_line(capsys)['bytes_per_device']['drafts'] < many['drafts']
+
+
+def test_nobody_knows_whether_a_draft_without_a_tokenizer_fits(
+  folder, tmp_path, capsys
+):
+  """Sizes that are the same are no proof."""
+  draft = tmp_path / 'draft'
+  shutil.copytree(folder / 'draft', draft)
+  for file in draft.glob('*token*'):
+    file.unlink()
+  x = experiment(folder)
+  x.draft.path = str(draft)
+  inspect.main(x)
+  out = capsys.readouterr().out
+  assert 'shares vocabulary      unknown: it has no tokenizer' in out
+  found = json.loads(out.splitlines()[-1])
+  assert found['models']['draft lm']['shares_vocabulary'] is None

@@ -1,0 +1,224 @@
+"""Wherever a length is limited: the longest that fits does, one more does not.
+
+Each limit is asked for itself, without a model.
+"""
+
+import dataclasses
+import pathlib
+import types
+
+import pytest
+
+from experiments import prompts
+from experiments.measuring import build
+from experiments.prompts import forms
+from experiments.settings import Prompts
+from specjax import generate, inputs, sampling, verify
+from specjax.drafters import cascade, lm, ngram, plain
+from specjax.families import conversion
+from specjax.models import prefill, table
+from specjax.models.config import Encoder
+from specjax.types import Spec
+from tests.support import tiny
+
+# The library: 20 positions, of the target or of what drafts for it.
+
+SHORT, LONG = table.build(5, 20), table.build(5, 512)
+OF_DRAFTERS = {
+  'chain': lm.make(SHORT, 2),
+  'tree': lm.make_tree(SHORT, (0, 0, 1)),
+  'cascade': cascade.make(SHORT, ngram.make(2), 2),
+  'cascade over a shorter one': cascade.make(LONG, lm.make(SHORT, 2), 2),
+}
+
+
+def fit(spec, lengths, new, **options):
+  count = len(lengths)
+  return inputs.fit(
+    spec,
+    [[1] * length for length in lengths],
+    new,
+    generate.row_keys(0, range(count)),
+    sampling.make(count),
+    **options,
+  )
+
+
+def fits_at_20(spec, who):
+  """Prompt and new tokens, whichever row they are of."""
+  assert fit(spec, [15], 5).limit.tolist() == [20]
+  assert fit(spec, [15, 1], [5, 19]).limit.tolist() == [20, 20]
+  for lengths, new, row in (([16], 5, 0), ([15, 2], [5, 19], 1)):
+    message = f'prompt {row} and .* make 21 tokens, but the {who} has 20 pos'
+    with pytest.raises(ValueError, match=message):
+      fit(spec, lengths, new)
+
+
+def test_the_positions_of_the_target():
+  fits_at_20(Spec(SHORT, plain.make(), verify.token), 'target')
+
+
+@pytest.mark.parametrize('name', OF_DRAFTERS)
+def test_the_positions_of_a_drafter(name):
+  fits_at_20(Spec(LONG, OF_DRAFTERS[name], verify.recursive), 'drafter')
+
+
+# A step writes K + 1 tokens behind a text, and a cascade what is drafted below.
+@pytest.mark.parametrize(
+  ('drafter', 'longest'),
+  [
+    (plain.make(), 127),
+    (lm.make(LONG, 4), 123),
+    (ngram.make(3, candidates=2), 124),
+    (cascade.make(LONG, lm.make(LONG, 4), 2), 121),
+    (cascade.make(LONG, cascade.make(LONG, ngram.make(3), 2), 4), 118),
+  ],
+)
+def test_slots(drafter, longest):
+  spec = Spec(LONG, drafter, verify.recursive)
+  assert fit(spec, [longest - 27], 27).slots == 128
+  assert fit(spec, [longest - 27], 27, slots=128).slots == 128
+  assert fit(spec, [longest - 27], 27, slots=129).slots == 256
+  assert fit(spec, [longest - 26], 27).slots == 256
+  with pytest.raises(ValueError, match='slots is 128, but prompt 0 needs 256'):
+    fit(spec, [longest - 26], 27, slots=128)
+
+
+def test_what_an_encoder_reads():
+  """Its source is limited by itself, and the text begins with one token."""
+  config = dataclasses.replace(SHORT.config, encoder=Encoder(1, start=2))
+  spec = Spec(SHORT._replace(config=config), plain.make(), verify.token)
+  found = fit(spec, [20], 19)
+  assert (found.limit.tolist(), found.source_slots) == ([20], 128)
+  assert found.texts == [[2]]
+  with pytest.raises(ValueError, match='prompt 1 has 21 tokens for the enc'):
+    fit(spec, [20, 21], 1)
+  with pytest.raises(ValueError, match=r'prompt 0 and .* make 21 tokens'):
+    fit(spec, [3], 20)
+
+
+def test_tokens_of_the_vocabulary():
+  prefill.check_prompts(SHORT.config, [[0, 4]])
+  for token in (-1, 5):
+    with pytest.raises(ValueError, match='prompt 1 has a token outside'):
+      prefill.check_prompts(SHORT.config, [[0], [token]])
+
+
+def test_the_longest_sequence_of_a_checkpoint():
+  assert conversion.limit_length(SHORT.config, 20) == SHORT.config
+  with pytest.raises(ValueError, match='max_length = 21 is more than the 20'):
+    conversion.limit_length(SHORT.config, 21)
+
+
+# Experiments: a target of 20 positions, and drafts.
+
+
+def described(target=20, draft=None, encoder=None):
+  """Models of so many positions, of which only that is looked at."""
+
+  def model(positions, encoder):
+    config = types.SimpleNamespace(
+      max_positions=positions, encoder=encoder, vocab_size=5
+    )
+    return types.SimpleNamespace(model=types.SimpleNamespace(config=config))
+
+  found = {'target': model(target, encoder)}
+  return found | ({'draft lm': model(draft, None)} if draft else {})
+
+
+def settings(new, **fields):
+  return tiny.experiment(pathlib.Path(), max_new_tokens=new, **fields)
+
+
+@pytest.mark.parametrize(
+  ('models', 'who'),
+  [
+    (described(), 'target'),
+    (described(20, 30), 'target'),
+    (described(30, 20), 'draft lm'),
+  ],
+)
+def test_windows_and_new_tokens(models, who):
+  windows = Prompts(length=15)
+  assert build.room(settings(5, prompts=windows), models) == 15
+  assert build.room(settings(4, prompts=windows), models) == 16
+  message = r'prompts\.length \+ max_new_tokens is 21, but the ' + who
+  with pytest.raises(ValueError, match=f'{message} has 20 positions'):
+    build.room(settings(6, prompts=windows), models)
+
+
+@pytest.mark.parametrize(
+  'fields', [{'prompt': 'a'}, {'prompts': Prompts(path='a.jsonl')}]
+)
+def test_other_prompts_have_at_least_one_token(fields):
+  assert build.room(settings(19, **fields), described()) == 1
+  with pytest.raises(ValueError, match='is 21, but the target has 20'):
+    build.room(settings(20, **fields), described())
+
+
+def test_the_room_of_an_encoder():
+  """It is not that of the text; a draft without one reads no prompt."""
+  models = described(20, 18, Encoder(1, start=2))
+  assert build.room(settings(17, prompts=Prompts(length=20)), models) == 20
+  with pytest.raises(ValueError, match=r'max_new_tokens \+ 1 is 19, but the d'):
+    build.room(settings(18, prompts=Prompts(length=20)), models)
+  with pytest.raises(ValueError, match='is 21, but an encoder has 20 pos'):
+    build.room(settings(2, prompts=Prompts(length=21)), models)
+
+
+class Letters:
+  """A tokenizer whose tokens are letters."""
+
+  def encode(self, text, **options):
+    del options  # Unused.
+    return [1] * len(text)
+
+
+@pytest.mark.parametrize('encoder', [None, Encoder(1, start=2)])
+def test_a_prompt_of_the_command_line(encoder):
+  left = 20 if encoder else 15
+  models = described(encoder=encoder)
+  for count in (1, left):
+    x = settings(5, prompt='a' * count)
+    found = build.read_prompts(x, Letters(), models)
+    assert found['prompt'].texts == [[1] * count]
+  whose = 'an encoder has 20' if encoder else 'max_new_tokens leaves 15'
+  with pytest.raises(ValueError, match=f'{left + 1} tokens; .* {whose} of the'):
+    build.read_prompts(settings(5, prompt='a' * (left + 1)), Letters(), models)
+
+
+# text, limit, how much of it is written, whether it was cut
+TEXTS = (
+  ('abcdef', 8, 6, False),  # with what is around it eight letters
+  ('abcdef', 9, 6, False),
+  ('abcdefg', 8, 6, True),
+  ('abcdefghijklm', 8, 6, True),
+  ('abcdef', 7, 5, True),
+  ('abcdef', 3, 1, True),
+  ('a', 3, 1, False),
+)
+
+
+@pytest.mark.parametrize(('text', 'limit', 'kept', 'cut'), TEXTS)
+def test_a_text_is_cut_to_what_fits(text, limit, kept, cut):
+  item = forms.Item('some', '<', text, '>')
+  assert prompts._fit(list, item, limit) == ([*f'<{text[:kept]}>'], cut)
+  # No text at all is no prompt.
+  assert prompts._fit(list, item, 2) is None
+
+
+def test_the_smaller_of_two_limits_cuts(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('{"a": "' + 'x' * 50 + '"}\n')
+  for length, room, kept in (
+    (None, 12, 12),
+    (11, 12, 11),
+    (12, 12, 12),
+    (13, 12, 12),
+    (50, 60, 50),
+    (None, 50, 50),
+  ):
+    x = Prompts(path=str(path), field='a', length=length)
+    found = prompts.collect(x, Letters(), room, 0)['a']
+    assert [len(text) for text in found.texts] == [kept]
+    assert found.cut == (kept < 50)

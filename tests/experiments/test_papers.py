@@ -1,0 +1,149 @@
+"""Published tables: their files, their configs, and what is printed of ours."""
+
+import pytest
+
+from experiments import tables
+from experiments.papers import published
+from experiments.papers.published import Calculated, Metric, Published
+from experiments.setup import checks
+from tests.support import rows as made
+
+CONFIGS = dict(tables.configs())
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_a_config_finds_its_rows_and_numbers(name):
+  x = CONFIGS[name]
+  rows = published.rows_of(x)
+  known = {number for row in rows for number in row['metrics']}
+  if isinstance(x, Calculated):
+    assert set(x.formulas) <= known
+    return
+  assert {metric.published for metric in x.compared} <= known
+  settings = {setting for row in rows for setting in row['setting']}
+  assert set(x.axes) <= settings
+  assert set(x.names) <= set(x.axes)
+  # A renamed value is one that the table has, in this part or another.
+  everywhere = published.read(x.paper)['rows']
+  for setting, names in x.names.items():
+    assert names.keys() <= {str(r['setting'].get(setting)) for r in everywhere}
+  assert bool(x.missing) != bool(x.needs)
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_every_number_of_a_paper_says_where_it_was_read(name):
+  for row in published.rows_of(CONFIGS[name]):
+    assert row['source'].startswith('arXiv:')
+    assert row['read']
+
+
+@pytest.mark.parametrize(
+  'name', [n for n, x in CONFIGS.items() if isinstance(x, Calculated)]
+)
+def test_theory_gives_the_printed_numbers(name):
+  x = CONFIGS[name]
+  for row in published.calculate(x):
+    for number in x.formulas:
+      assert published.agrees(x, row, number), row
+
+
+@pytest.mark.parametrize(
+  'name', [n for n, x in CONFIGS.items() if isinstance(x, Published)]
+)
+def test_without_rows_nothing_is_claimed(name):
+  x = CONFIGS[name]
+  text = published.table_published(x, [])
+  assert 'not run: ' in text
+  table = [line for line in text.splitlines() if line.startswith('|')]
+  places = [i for i, h in enumerate(_cells(table[0])) if h == 'ours']
+  assert len(places) == len(x.compared)
+  for line in table[2:]:
+    assert {_cells(line)[i] for i in places} == {'-'}
+
+
+def _cells(line):
+  return [cell.strip() for cell in line.strip('|').split('|')]
+
+
+def _table(**fields):
+  return Published(
+    name='x',
+    paper='leviathan',
+    table='Tables 2 and 4',
+    part={'dataset': 'WMT EnDe', 'draft': 'T5-small 77M'},
+    axes={'draft': 'drafter', 'temperature': 'temperature', 'gamma': 'gamma'},
+    names={'draft': {'T5-small 77M': 'small'}},
+    compared=(Metric('alpha', 'alpha'), Metric('speed_empirical', 'speedup')),
+    needs=('weights',),
+    **fields,
+  )
+
+
+def test_our_numbers_stand_in_the_cells_of_the_paper():
+  row = made.row(drafter='small', gamma=7, temperature=1, prompts=8)
+  other = made.row(drafter='base', gamma=7, temperature=1, alpha=0.11)
+  text = published.table_published(_table(), [row, other])
+  cold, warm = (
+    _cells(x)
+    for x in text.splitlines()
+    if x.startswith('| 0') or x.startswith('| 1')
+  )
+  assert cold == ['0', '0.75', '-', '3.4', '-']
+  assert warm == ['1', '0.62', '0.50 [0.40, 0.60]', '2.6', '-']
+  assert '0.11' not in text
+  assert 'run: 2 cells' in text
+
+
+def test_a_few_prompts_have_no_interval():
+  row = made.row(drafter='small', gamma=7, temperature=1, prompts=2)
+  text = published.table_published(_table(), [row])
+  (warm,) = (_cells(x) for x in text.splitlines() if x.startswith('| 1'))
+  assert warm == ['1', '0.62', '0.50', '2.6', '-']
+
+
+def test_several_cells_are_pooled_from_their_prompts():
+  rows = [
+    made.row(domain='a', unit_tokens=[4] * 6, unit_target_calls=[2] * 6),
+    made.row(domain='b', unit_tokens=[9] * 6, unit_target_calls=[1] * 6),
+  ]
+  shown = published.measured(rows, {'drafter': 'draft'}, Metric('t', 'tau'))
+  assert shown.startswith(f'{78 / 18:.2f} [')
+  # A speed has no sums to pool.
+  timed = [row | {'speedup': 2.0, 'speedup_ci': [1, 3]} for row in rows]
+  found = published.measured(timed, {}, Metric('s', 'speedup'))
+  assert found == '-'
+
+
+def test_acceptance_at_a_place_is_pooled_from_histograms():
+  """Of 12 steps that came to the second place 9 accepted it."""
+  rows = [
+    made.row(domain='a', unit_histogram=[[5, 1, 3]]),
+    made.row(domain='b', unit_histogram=[[0, 2, 6]]),
+  ]
+  metric = Metric('alpha_1', 'unit_histogram', {'drafter': 'draft'}, place=1)
+  found = published.measured(rows, metric.cell, metric)
+  assert found == '0.75'  # Of two prompts: no interval.
+  # Older rows do not say it.
+  assert published.measured([made.row()], metric.cell, metric) == '-'
+
+
+def test_what_the_project_lacks_cannot_run():
+  x = CONFIGS['configs/papers/specdecpp.py']
+  with pytest.raises(ValueError, match='cannot run: the project has no policy'):
+    checks.check(x)
+
+
+def test_unknown_papers_and_tables_are_named():
+  with pytest.raises(ValueError, match="no 'nobody'; choose from block"):
+    published.read('nobody')
+  x = _table()
+  x.table = 'Table 9'
+  with pytest.raises(ValueError, match='its tables are Table 1, '):
+    published.rows_of(x)
+
+
+def test_methods_without_a_cell_of_ours_are_said_to_be_missing():
+  said = 'are of methods not in the project'
+  board = CONFIGS['configs/papers/spec_bench.py:7b']
+  assert said in published.table_published(board, [])
+  assert said not in published.table_published(_table(), [])

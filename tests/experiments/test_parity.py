@@ -1,0 +1,344 @@
+"""Ties and bugs: each is given its name, whatever the precision."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import parity
+from experiments.errors import UserError
+from experiments.measuring import greedy_texts, ties
+from experiments.settings import Checkpoint, Parity, Prompts
+from specjax import generate, sampling, verify
+from specjax.drafters import lm, plain
+from specjax.models import transformer
+from specjax.types import Params, Spec
+from tests.support import models, tiny
+
+PROMPT = [4, 5, 6, 4, 5]
+SLOTS = 128
+GREEDY = sampling.make(1, 0.0)
+MODEL = models.DRAFT  # one layer: there are many programs to compile
+PLAIN = Spec(MODEL, plain.make(), verify.token)
+DRAFTED = dataclasses.replace(PLAIN, drafter=lm.make(MODEL, 3))
+# A rule that is wrong at temperature 0 too; the program takes it by its name.
+ACCEPTS_ALWAYS = models.WRONG_RULES['accepts always']
+
+
+score = jax.jit(transformer.score, static_argnums=0)
+
+
+def ways(weights, spec=DRAFTED):
+  params = Params(weights, None)
+  return [ties.way(PLAIN, params, 1, SLOTS), ties.way(spec, params, 2, SLOTS)]
+
+
+def best(weights, count=2):
+  """The largest logits after the prompt, and their tokens."""
+  logits = np.asarray(score(MODEL, weights, jnp.array([PROMPT]))[0, -1])
+  order = np.argsort(-logits)[:count]
+  return order.tolist(), logits[order]
+
+
+def with_gap(gap):
+  """Weights whose two best tokens after the prompt are apart by a gap."""
+  weights = dict(models.draft_weights())
+  (a, b), (high, _) = best(weights)
+  # The token's column is the best one's, a little shorter.
+  column = weights['unembedding'][:, a] * (1 - gap / high)
+  weights['unembedding'] = weights['unembedding'].at[:, b].set(column)
+  return weights, a, b
+
+
+@pytest.mark.parametrize(
+  ('gap', 'verdict'), [(0, 'tie'), (1e-7, 'tie'), (1e-4, 'bug'), (0.1, 'bug')]
+)
+def test_a_margin_beyond_the_noise_is_a_bug(gap, verdict):
+  weights, a, b = with_gap(gap)
+  found = ties.explain(ways(weights), PROMPT, GREEDY, [a, 1], [b, 2])
+  assert found.verdict == verdict
+  assert found.position == 0
+  assert found.tokens == (a, b)
+  assert found.margin == pytest.approx(gap, abs=1e-6)
+  assert found.gap == found.margin
+  assert 0 < found.noise < 1e-5
+  assert 0 < found.rounding < 1e-5
+
+
+def test_noise_is_that_of_the_precision():
+  """What is a bug in float32 can be a tie in bfloat16."""
+  weights, a, b = with_gap(0.01)
+  halves = jax.tree.map(lambda w: w.astype(jnp.bfloat16), weights)
+  one = ties.explain(ways(weights), PROMPT, GREEDY, [a], [b])
+  assert one.verdict == 'bug'
+  both = [*ways(weights)[:1], *ways(halves)[1:]]
+  for some in (ways(halves), both):
+    found = ties.explain(some, PROMPT, GREEDY, [a], [b])
+    assert found.verdict == 'tie'
+    assert 100 * one.noise < found.noise < 0.5
+    assert found.margin <= found.noise
+
+
+def test_a_small_gap_excuses_no_other_token():
+  """The margin is that of the tokens that were written."""
+  weights, a, _ = with_gap(0)
+  worst = best(weights, models.VOCAB)[0][-1]
+  found = ties.explain(ways(weights), PROMPT, GREEDY, [a], [worst])
+  assert found.gap < 1e-6
+  assert found.margin > 0.1
+  assert found.verdict == 'bug'
+
+
+def wrong_positions(params, tokens, positions, *rest, **options):
+  """A planted bug: positions of a drafted block are one too large."""
+  positions += 1 < tokens.shape[1] < SLOTS
+  return MODEL.forward(params, tokens, positions, *rest, **options)
+
+
+def test_shapes_that_are_too_far_apart_excuse_nothing():
+  """A bug in one of the shapes is not taken for its noise."""
+  weights, a, b = with_gap(1e-3)
+  target = MODEL._replace(forward=wrong_positions)
+  wrong = ways(weights, dataclasses.replace(DRAFTED, target=target))
+  found = ties.explain(wrong, PROMPT, GREEDY, [a], [b])
+  assert found.noise > found.margin
+  assert found.verdict == 'bug'
+
+
+def test_a_text_that_ends_early_is_a_bug():
+  found = ties.explain(
+    ways(models.draft_weights()), PROMPT, GREEDY, [1, 2], [1]
+  )
+  assert found.position == 1
+  assert found.tokens == (2, None)
+  assert (found.margin, found.verdict) == (None, 'bug')
+
+
+def test_margins_are_of_processed_logits():
+  """A bias that makes a tie of two tokens makes a tie of their texts."""
+  weights = models.draft_weights()
+  (a, b), (high, low) = best(weights)
+  values = sampling.make(
+    1, 0.0, vocab_size=models.VOCAB, logit_bias={b: float(high - low)}
+  )
+  assert ties.explain(ways(weights), PROMPT, GREEDY, [a], [b]).verdict == 'bug'
+  found = ties.explain(ways(weights), PROMPT, values, [a], [b])
+  assert found.margin < 1e-5
+  closed = sampling.make(1, 0.0, vocab_size=models.VOCAB, forbidden=(b,))
+  found = ties.explain(ways(weights), PROMPT, closed, [a], [b])
+  assert (found.margin, found.verdict) == (None, 'bug')
+
+
+def test_equal_texts_have_nothing_to_explain():
+  assert ties.first_difference([1, 2], [1, 2]) is None
+  with pytest.raises(ValueError, match='equal'):
+    ties.explain(ways(models.draft_weights()), PROMPT, GREEDY, [1], [1])
+
+
+def test_scores_are_those_of_the_loop():
+  """The ways score what the loop scores: its greedy token is their best."""
+  weights = models.draft_weights()
+  state = models.run(PLAIN, Params(weights, None), [PROMPT], GREEDY)
+  state = generate.generate(
+    Params(weights, None), state, jnp.int32(1), spec=PLAIN
+  )
+  assert best(weights)[0][:1] == list(models.new_tokens(state)[0])
+
+
+# The program
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
+def config(folder, **changes) -> Parity:
+  common = tiny.experiment(
+    folder,
+    target=Checkpoint(str(folder / 'draft')),
+    drafters=('ngram',),
+    temperatures=(0.0,),
+    quick=False,
+  )
+  return Parity(**(vars(common) | changes))
+
+
+def run(x, capsys):
+  """Exit status, the object of the last line, and the rows."""
+  status = 0
+  try:
+    parity.main(x)
+  except SystemExit as stop:
+    status = stop.code
+  *_, last = capsys.readouterr().out.splitlines()
+  found = json.loads(last)
+  with open(f'{found["results"]}/rows.jsonl') as file:
+    return status, found, [json.loads(line) for line in file]
+
+
+def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
+  """And the comparison with float32 is of bfloat16, on both sides."""
+  x = config(
+    folder,
+    against='experiments.measuring.comparisons.dtype',
+    dtype='bfloat16',
+    other_dtype='float32',
+    prompts=Prompts(domains=('code',), count=4, length=16),
+    max_new_tokens=48,
+    results=str(tmp_path / 'a'),
+  )
+  status, found, rows = run(x, capsys)
+  assert status == 0
+  assert found['differences'] == found['ties'] > 0
+  assert {(r['dtype'], r['against']) for r in rows} == {('bfloat16', 'float32')}
+  for d in rows[0]['differences']:
+    assert 0 <= d['gap'] <= d['margin'] <= d['noise']
+    assert d['noise'] > 1e-4
+    assert d['tokens'][0] != d['tokens'][1]
+  summary = (tmp_path / 'a' / 'summary.md').read_text()
+  assert summary.count('| tie') == found['ties'] + 1  # and the head
+
+
+def test_a_wrong_rule_is_a_bug(folder, tmp_path, capsys):
+  x = config(
+    folder,
+    verifiers=('tests.experiments.test_parity.ACCEPTS_ALWAYS',),
+    results=str(tmp_path / 'a'),
+  )
+  status, found, rows = run(x, capsys)
+  assert status == 1
+  assert found['bugs'] == found['differences'] > 0
+  verdicts = [d['verdict'] for r in rows for d in r['differences']]
+  assert set(verdicts) == {'bug'}
+  # The rows are kept, and so is the status.
+  assert run(x, capsys) == (status, found, rows)
+
+
+def test_double_precision_differs_nowhere(folder, tmp_path, capsys):
+  x = config(folder, dtype='float64', results=str(tmp_path / 'a'))
+  status, found, rows = run(x, capsys)
+  assert (status, found['compared'], found['differences']) == (0, 2, 0)
+  assert {r['dtype'] for r in rows} == {'float64'}
+  with jax.enable_x64(True):
+    built = parity.Comparison(x).setup.built
+  for params in (built.plain_params, built.methods[0].params):
+    assert {w.dtype for w in jax.tree.leaves(params)} == {np.dtype('float64')}
+
+
+def test_texts_of_another_program(folder, tmp_path, capsys):
+  """Named by tokens or number, as tokens or text; one of them is wrong."""
+  comparison = parity.Comparison(config(folder, results=str(tmp_path / 'a')))
+  (_, mine, _), *_ = comparison.pairs
+  wrote = comparison.decode(mine, 'code')
+  text = comparison.setup.built.tokenizer.decode([7, 8])
+  other = [*wrote[1][:5], wrote[1][5] + 1, *wrote[1][6:], 3]
+  file = tmp_path / 'texts.jsonl'
+
+  def write(*entries):
+    lines = [json.dumps(entry) + '\n' for entry in entries]
+    file.write_text(''.join(lines))
+
+  lines = (tmp_path / 'a' / 'prompts.jsonl').read_text().splitlines()
+  write(
+    json.loads(lines[0]) | {'tokens': wrote[0]}, {'prompt': 1, 'tokens': other}
+  )
+  changes = {
+    'against': 'experiments.measuring.comparisons.text',
+    'text': str(file),
+  }
+  x = config(folder, **changes, results=str(tmp_path / 'b'))
+  status, found, (row,) = run(x, capsys)
+  assert (status, found['compared'], found['bugs']) == (1, 2, 1)
+  (difference,) = row['differences']
+  assert (difference['prompt'], difference['position']) == (1, 5)
+  assert difference['tokens'] == [wrote[1][5], wrote[1][5] + 1]
+
+  write({'prompt': 0, 'text': text}, {'prompt': 1, 'tokens': other})
+  with pytest.raises(UserError, match='prompt 0 has 2 tokens and no end of'):
+    parity.main(config(folder, **changes, results=str(tmp_path / 'c')))
+  write({'prompt': 0, 'tokens': wrote[0]})
+  with pytest.raises(UserError, match='1 of 2 prompts have no text, such as p'):
+    parity.main(config(folder, **changes, results=str(tmp_path / 'c')))
+  assert not (tmp_path / 'c').exists()
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'temperatures': (0.0, 1.0)}, r'temperatures must be .*\(0.0, 1.0\)'),
+    ({'dtype': 'float12'}, "dtype must be one of float64, .* got 'float12'"),
+    ({'batch': 3}, 'batch 3 is more than the 2 prompts'),
+    (
+      {'against': 'experiments.measuring.comparisons.plane'},
+      'against: .* cannot be import',
+    ),
+    (
+      {'against': 'experiments.measuring.comparisons._DTYPES'},
+      'is no function',
+    ),
+    ({'against': 'experiments.measuring.comparisons.batch'}, 'batch is 1'),
+    ({'verifiers': ('specjax.verify.simulated:0.8',)}, 'is lossy'),
+    (
+      {
+        'against': 'experiments.measuring.comparisons.dtype',
+        'other_dtype': 'float32',
+      },
+      'other_dtype must differ',
+    ),
+    (
+      {
+        'against': 'experiments.measuring.comparisons.dtype',
+        'other_dtype': 'half',
+      },
+      'other_dtype must be one of',
+    ),
+    ({'against': 'experiments.measuring.comparisons.text'}, 'text is empty'),
+    (
+      {'against': 'experiments.measuring.comparisons.text', 'text': '/no/such'},
+      'text: /no/such cannot be read',
+    ),
+  ],
+)
+def test_bad_configs_are_refused(folder, tmp_path, changes, message):
+  x = config(folder, **changes, results=str(tmp_path / 'a'))
+  with pytest.raises(UserError, match=message):
+    parity.main(x)
+  assert not (tmp_path / 'a').exists()
+
+
+@pytest.mark.parametrize(
+  ('line', 'message'),
+  [
+    ('{"prompt": 0, "tok', 'line 1 of .* is no JSON'),
+    ('[1, 2]', 'no object with a prompt'),
+    ('{"tokens": [1]}', 'no object with a prompt'),
+    ('{"prompt": 0}', 'needs either text or tokens'),
+    ('{"prompt": 0, "text": "a", "tokens": [1]}', 'needs either'),
+    ('{"prompt": 0, "tokens": "a"}', 'tokens a list of ids'),
+    ('{"prompt": 0, "text": [1]}', 'text must be a string'),
+    ('{"prompt": 2, "tokens": [1, 2]}', '2 is none of the 2 prompts'),
+    ('{"prompt": [9], "tokens": [1, 2]}', r'\[9\] is none of the 2 prompts'),
+    ('{"prompt": 1, "tokens": [11, 2]}', 'prompt 1 has a token outside the v'),
+    ('{"prompt": 1, "tokens": [1]}', 'has 1 tokens and no end of text'),
+    ('{"prompt": 1, "tokens": [1, 3]}', 'prompt 1 has two texts'),
+  ],
+)
+def test_bad_texts_are_refused(tmp_path, line, message):
+  file = tmp_path / 'texts.jsonl'
+  good = '{"prompt": [5, 6], "tokens": [10]}\n{"prompt": 1, "tokens": [1, 2]}'
+  spec = dataclasses.replace(PLAIN, eos=(10,))
+  prompts = [[5, 6], [7]]
+  file.write_text(good)
+  found = greedy_texts.match(
+    greedy_texts.read(str(file)), prompts, None, spec, 2
+  )
+  assert found == [[10], [1, 2]]
+  file.write_text(f'{line}\n{good}')
+  with pytest.raises(ValueError, match=message):
+    greedy_texts.match(greedy_texts.read(str(file)), prompts, None, spec, 2)

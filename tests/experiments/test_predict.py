@@ -1,0 +1,238 @@
+"""The predictor on a tiny pair, and its board on rows made up by hand."""
+
+import json
+import pathlib
+import types
+
+import numpy as np
+import pytest
+
+from experiments import predict
+from experiments.measuring import impossible, layouts, measure, replay
+from experiments.measuring import results as outputs
+from experiments.reports import predict as predict_report
+from experiments.settings import Mesh
+from tests.support import tiny
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
+def experiment(folder, **changes):
+  settings = {'gammas': (2,), 'drafters': ('draft',), 'quick': False}
+  return tiny.experiment(folder, **(settings | changes))
+
+
+@pytest.fixture(scope='module')
+def results(folder, tmp_path_factory):
+  return str(tmp_path_factory.mktemp('rows') / 'a')
+
+
+@pytest.fixture(scope='module')
+def rows(folder, results):
+  predictor = predict.Predictor(experiment(folder, results=results))
+  with pytest.MonkeyPatch.context() as patch:  # What is fastest costs time.
+    patch.setattr(layouts, 'Race', lambda *_: layouts.Guess())
+    # Times of so tiny a pair may be anything.
+    patch.setattr(impossible, 'find', lambda row: [])
+    predictor.run()
+  return predictor.folder.rows
+
+
+def part(rows, name):
+  return [r for r in rows if r['part'] == name]
+
+
+def test_every_cell_has_its_rows(rows):
+  assert len(part(rows, 'cost')) == 1
+  for name in ('replay', 'check'):
+    assert [r['temperature'] for r in part(rows, name)] == [0, 1]
+
+
+def test_greedy_calls_are_equal_on_every_prompt(rows):
+  row = next(r for r in part(rows, 'check') if r['temperature'] == 0)
+  assert row['same_text'] == row['equal_calls'] == row['prompts'] == 2
+  assert row['difference'] == 0
+  assert row['predicted_tau'] == row['tau']
+
+
+def test_a_prediction_is_tau_over_the_costs(rows):
+  for row in part(rows, 'check'):
+    cost = next(r for r in part(rows, 'cost') if r['drafter'] == row['drafter'])
+    step = cost['v'] + 2 * cost['c']
+    assert row['predicted_speedup'] == pytest.approx(
+      row['predicted_tau'] / step
+    )
+    assert row['predicted_over_measured'] == pytest.approx(
+      row['predicted_speedup'] / row['speedup']
+    )
+
+
+def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
+  file = pathlib.Path(results) / 'rows.jsonl'
+  before = file.read_text()
+  predict.main(experiment(folder, results=results))
+  assert file.read_text() == before
+  *_, last = capsys.readouterr().out.strip().splitlines()
+  found = json.loads(last)
+  assert {'predicted_tau', 'tau', 'predicted_speedup', 'speedup'} <= set(found)
+  assert found['alpha_ci'] is None  # Two prompts are too few.
+  assert found['recommendation'].startswith('At temperature 0 ')
+
+
+def test_few_prompts_have_no_interval(rows):
+  text = predict_report.Board(rows).summary()
+  assert '[' not in text.split('Temperature 0')[0]
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'verifiers': ('specjax.verify.block',)}, 'verifiers: only'),
+    ({'batch': 2}, 'batch is 2, but rows are replayed one by one'),
+    ({'mesh': Mesh(model=2)}, 'mesh is 1 x 2, but texts are replayed on one'),
+    ({'gammas': (3, 500)}, 'gammas: 500 is not less than the'),
+  ],
+)
+def test_what_cannot_be_replayed_is_refused(folder, tmp_path, changes, message):
+  x = experiment(folder, results=str(tmp_path / 'a'), **changes)
+  with pytest.raises(ValueError, match=message):
+    predict.Predictor(x)
+  assert not (tmp_path / 'a').exists()
+
+
+@pytest.mark.parametrize('drafted', [11, 12])
+def test_drafts_that_stop_are_refused(drafted, monkeypatch):
+  """Six whole steps at gamma 2 draft twelve tokens, unless one ended early."""
+  counts = types.SimpleNamespace(
+    drafted=np.array([drafted]), histogram=np.array([[3, 2, 1]])
+  )
+  run = measure.Run([], counts, 0.0, 0.0, 0)
+  monkeypatch.setattr(measure, 'decode', lambda *_, timed: run)
+  method = types.SimpleNamespace(spec=0, params=0, gamma=2, drafter='stops')
+  if drafted == 12:
+    replay.refuse_stops(method, None)
+    return
+  with pytest.raises(ValueError, match="drafts of 'stops' end early"):
+    replay.refuse_stops(method, None)
+
+
+def test_drafts_from_features_are_refused():
+  drafter = types.SimpleNamespace(taps=(0,))
+  spec = types.SimpleNamespace(drafter=drafter)
+  method = types.SimpleNamespace(spec=spec, drafter='eagle')
+  with pytest.raises(ValueError, match="'eagle' reads features of the target"):
+    replay.refuse_features(types.SimpleNamespace(methods=(method,)))
+
+
+def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
+  x = experiment(folder, drafters=('draft', 'ngram'), results=str(tmp_path))
+  predictor = predict.Predictor(x)
+  job = predictor.runner.units('code', 0.0)[0]
+  found = {
+    m.drafter: replay.is_drawn(m.spec, m.params, job)
+    for m in predictor.built.methods
+  }
+  assert found == {'draft': True, 'ngram': False}
+
+
+def test_rows_of_another_schema_are_left_out(folder, tmp_path):
+  x = experiment(folder, results=str(tmp_path / 'a'))
+  first = predict.Predictor(x)
+  first.folder.add({'schema': 0, 'domain': None})
+  again = predict.Predictor(x).folder
+  assert again.rows == []
+  assert 'their schema is 0, this program reads 1' in again.warning
+
+
+# The board.
+
+
+def made_up(calls):
+  """Two drafts, gammas 1 and 2, one domain of 100 tokens, by their calls."""
+  rows = []
+  for drafter, counts in calls.items():
+    rows.append(
+      {
+        'part': 'replay',
+        'drafter': drafter,
+        'domain': 'code',
+        'temperature': 0.0,
+        'tokens': 100,
+        'gammas': [1, 2],
+        'unit_target_calls': [[n / 2, n / 2] for n in counts],
+      }
+    )
+    for gamma in (1, 2):
+      cost = {'part': 'cost', 'drafter': drafter, 'gamma': gamma}
+      rows.append(cost | {'c': 0.1, 'v': 1.1})
+  return rows
+
+
+def test_the_best_length_and_the_best_draft_win():
+  board = predict_report.Board(made_up({'a': (60, 58), 'b': (70, 40)}))
+  assert board.speed('a', 1, ['code'], 0.0) == pytest.approx(100 / 60 / 1.2)
+  assert board.best('a', ['code'], 0.0) == 1
+  assert board.best('b', ['code'], 0.0) == 2
+  winner = board.winner(0.0)
+  assert winner[:2] == ('b', 2)
+  assert winner.speed == pytest.approx(100 / 40 / 1.3)
+
+
+def test_what_cannot_be_is_not_recommended():
+  """A cost that cannot be, then a check; and then there is nothing left."""
+  rows = made_up({'a': (60, 58), 'b': (70, 40)})
+
+  def cost(drafter, gamma):
+    return next(
+      r for r in rows if (r['drafter'], r.get('gamma')) == (drafter, gamma)
+    )
+
+  cost('b', 2)['impossible'] = ['v is 0.46']
+  board = predict_report.Board(rows)
+  assert board.best('b', ['code'], 0.0) == 1
+  assert board.winner(0.0)[:2] == ('a', 1)
+  # Nobody has measured this one.
+  assert board.recommendation().startswith(
+    'At temperature 0 use a and draft 1: predicted 1.39 times plain decoding '
+    'over 1 domain, not measured.'
+  )
+  for cell in (('a', 1), ('a', 2), ('b', 1)):
+    cost(*cell)['impossible'] = ['c is -1']
+  board = predict_report.Board(rows)
+  assert board.winner(0.0) is None
+  assert board.headline()['drafter'] is None
+  assert 'nothing is recommended' in board.recommendation()
+
+
+def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
+  rows = made_up({'a': (60, 58)})
+  rows[1]['impossible'] = ['v is 0.46']
+  folder = outputs.Follower(rows)
+  folder.path, folder.warning = 'here', ''
+  fake = types.SimpleNamespace(folder=folder, run=lambda: None)
+  monkeypatch.setattr(predict, 'Predictor', lambda x: fake)
+  monkeypatch.setattr(predict_report.Board, 'summary', lambda self: 'tables')
+  predict.main(types.SimpleNamespace(quick=False))
+  out, said = capsys.readouterr()
+  last = json.loads(out.splitlines()[-1])
+  assert last['impossible'] == 1
+  assert 'warning: drafter a, gamma 1: v is 0.46' in said
+
+
+def test_the_last_line_of_a_prediction_is_short():
+  root = pathlib.Path(__file__).parents[2]
+  rows, _ = outputs.read_rows(root / 'results/predict/rows.jsonl')
+  assert len(json.dumps(predict_report.Board(rows).headline())) < 900
+
+
+def test_no_draft_is_recommended_where_none_gains():
+  board = predict_report.Board(made_up({'a': (90, 85)}))
+  assert board.recommendation() == (
+    'At temperature 0 do not speculate: the best, a with gamma 1, is predicted '
+    'at 0.93 times plain decoding.'
+  )

@@ -1,0 +1,184 @@
+"""Candidates in order, and pairs on the same prompts: numbers by hand."""
+
+import numpy as np
+import pytest
+
+from experiments import prompts
+from experiments.measuring.measure import Run
+from experiments.reports import paired
+from experiments.reports import predict as predict_report
+from specjax.types import Counts
+from tests.support import rows as made
+
+
+def run(text, calls, seconds):
+  """A run of one prompt; only its text, calls and time matter."""
+  zero = np.zeros(1, int)
+  counts = Counts(
+    histogram=zero[None],
+    tried=zero[None],
+    accepted=zero[None],
+    drafted=zero,
+    tokens=np.array([len(text)]),
+    target_calls=np.array([calls]),
+    overlap=zero,
+    misses=zero,
+  )
+  return Run([text], counts, seconds, 9.0, 0)
+
+
+TEXTS = [[1] * 12, [2] * 8, [3] * 10]
+
+
+def compared():
+  """Three prompts: 30 tokens, 30 and 15 seconds, 12 calls."""
+  seen = {
+    'gammas': [1, 4],
+    'alpha': 0.5,
+    'alpha_ci': None,
+    'tau': [1.5, 2.0],
+    'tau_by_beta': [1.4, 1.9],
+    'tau_iid': [1.3, 1.8],
+    'unit_tokens': [12, 8, 10],
+    'unit_target_calls': [[8, 6, 7], [5, 4, 4]],
+    'digests': [prompts.digest([text]) for text in (*TEXTS[:2], [0])],
+  }
+  cost = {'gamma': 4, 'c': 0.1, 'v': 1.1}
+  base = [run(t, len(t), float(len(t))) for t in TEXTS]
+  calls, seconds = (5, 3, 4), (6.0, 4.0, 5.0)
+  runs = [run(*x) for x in zip(TEXTS, calls, seconds, strict=True)]
+  return predict_report.compare(seen, cost, base, runs)
+
+
+def test_every_field_of_a_comparison():
+  right = {
+    'alpha': 0.5,
+    'alpha_ci': None,
+    'predicted_tau': 2.0,
+    'tau_by_beta': 1.9,
+    'tau_iid': 1.8,
+    'tau': 30 / 12,
+    'tau_ci': None,
+    # 30 tokens in 12 calls, and in 13 that were predicted.
+    'difference': 30 / 12 - 30 / 13,
+    'difference_ci': None,
+    'same_text': 2,  # The last one is another text,
+    'equal_calls': 1,  # and the second took other calls.
+    'unit_tokens': [12, 8, 10],
+    'unit_target_calls': [5, 3, 4],
+    'unit_seconds': [6.0, 4.0, 5.0],
+    'unit_baseline_tokens': [12, 8, 10],
+    'unit_baseline_seconds': [12.0, 8.0, 10.0],
+    'c': 0.1,
+    'v': 1.1,
+    'predicted_speedup': 2.0 / 1.5,
+    'speedup': 2.0,
+    'speedup_ci': None,
+    'predicted_over_measured': (30 / 13) / 1.5 / 2.0,
+    'predicted_over_measured_ci': None,
+  }
+  found = compared()
+  assert found.keys() == right.keys()
+  for name, value in right.items():
+    assert found[name] == pytest.approx(value), name
+
+
+def check(**changes):
+  """A row of `checks`."""
+  row = {'part': 'check', 'drafter': 'a', 'gamma': 2, 'domain': 'code'}
+  row |= {'temperature': 0.0, 'prompts': 8, 'same_text': 6, 'equal_calls': 5}
+  row |= {'difference_ci': [0.1, 0.2], 'predicted_speedup': 1.2}
+  return row | {'predicted_over_measured_ci': [0.8, 0.95]} | changes
+
+
+def board(*checks, speeds=((60, 58), (70, 40))):
+  """Two domains of 100 tokens each; target calls of drafts by length."""
+  rows = list(checks)
+  for drafter, calls in zip('ab', speeds, strict=True):
+    for domain, more in (('code', 0), ('text', 30)):
+      replay = {'part': 'replay', 'drafter': drafter, 'domain': domain}
+      units = [[(n + more) / 2] * 2 for n in calls]
+      replay |= {'temperature': 0.0, 'tokens': 100, 'gammas': [1, 2]}
+      rows.append(replay | {'unit_target_calls': units})
+    for gamma in (1, 2):
+      cost = {'part': 'cost', 'drafter': drafter, 'gamma': gamma}
+      rows.append(cost | {'c': 0.1, 'v': 1.1})
+  return predict_report.Board(rows)
+
+
+def test_domains_count_together():
+  found = board()
+  both = found.speed('b', 2, ['code', 'text'], 0.0)
+  assert both == pytest.approx(200 / (40 + 70) / 1.3)
+  assert found.winner(0.0).speed == pytest.approx(both)
+
+
+def test_cells_are_in_the_order_of_the_prediction():
+  low, high = check(), check(drafter='b', predicted_speedup=1.4)
+  assert board(low, high).cell('code', 0.0) == [high, low]
+  assert board(low, check(domain='text')).cell('code', 0.0) == [low]
+
+
+def test_the_verdict_counts_cells_that_meet():
+  """Of one cell an interval that overlaps the range is enough."""
+  warm = check(temperature=1.0)
+  said = board(
+    check(),
+    check(drafter='b', same_text=4, predicted_over_measured_ci=[1.2, 1.3]),
+    warm,
+    warm | {'difference_ci': [-0.1, 0.1]},
+    warm | {'difference_ci': None, 'predicted_over_measured_ci': None},
+  ).verdict()
+  assert 'in 10 of the 10 texts that both wrote alike, of 16' in said
+  assert 'covers 0 in 1 of 2 cells' in said
+  assert 'meets [0.9, 1.1] in 3 of 4 cells' in said
+
+
+def test_what_is_recommended_was_measured():
+  times = {
+    'unit_baseline_seconds': [30.0, 10.0],
+    'unit_baseline_tokens': [10, 10],
+    'unit_seconds': [10.0, 6.0],
+    'unit_tokens': [10, 10],
+  }
+  one = check(drafter='b', **times)
+  said = board(one, check(drafter='a', **times)).recommendation()
+  assert 'use b and draft 2' in said
+  assert 'predicted 1.40 times' in said
+  assert 'over 2 domains, measured 2.50' in said
+  slow = board(speeds=((90, 85), (95, 95))).recommendation()
+  assert 'do not speculate' in slow
+
+
+def test_pairs_stand_beside_the_first_value():
+  """A row with the first rule, and then each other one."""
+  token, block = made.row(), made.row(verifier='block')
+  warm = made.row(verifier='block', temperature=1.0)
+  assert paired.pairs([token, block, warm], 'verifier') == [(token, block)]
+  found = paired.pairs([token, block, warm], 'temperature')
+  assert found == [(block, warm)]
+  # Drafters with a length of their own each; otherwise the same length.
+  other = made.row(drafter='other', gamma=5)
+  assert paired.pairs([token, other], 'drafter') == [(token, other)]
+  longer = made.row(gamma=5)
+  pairs = paired.pairs([token, longer, other], 'drafter')
+  assert pairs == [(longer, other)]
+
+
+@pytest.mark.parametrize(
+  ('statistic', 'relative', 'value'),
+  [
+    (paired.TAU, False, 4.0 - 2.0),
+    (paired.TAU, True, 100.0),
+    (paired.ALPHA, False, 0.75 - 0.5),
+    (paired.SPEED, True, 300.0),
+  ],
+)
+def test_a_difference_is_the_other_less_the_one(statistic, relative, value):
+  one = made.row(unit_seconds=[4.0] * 8)
+  other = made.row(
+    unit_target_calls=[2] * 8, unit_overlap=[6.0] * 8, unit_seconds=[1.0] * 8
+  )
+  found = paired.difference(one, other, statistic, relative)
+  assert found.value == pytest.approx(value)
+  assert paired.difference(one, made.row(prompts=7), statistic) is None

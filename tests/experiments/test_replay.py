@@ -1,0 +1,140 @@
+"""Replayed target calls: by enumeration, and beside the loop itself."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from experiments.measuring import measure, replay
+from specjax import exact, generate, sampling, theory, verify
+from specjax.drafters import lm
+from tests.support import models
+
+LIMIT, EOS = 4, (2,)
+TEXTS = exact.Texts(3, LIMIT + 2)
+NUMBERS = {TEXTS.tokens(i): i for i in range(len(TEXTS))}
+
+
+def laws(seed):
+  random = np.random.default_rng(seed)
+  probs = random.dirichlet(np.full(3, 0.7), len(TEXTS))
+  return exact.Laws(probs, np.log(probs))
+
+
+def expected(source, p, q):
+  """Calls [texts] on average over the loop, given each finished text."""
+  contexts = exact.unfinished(TEXTS, LIMIT, EOS)
+  step = exact.step(verify.token, source, TEXTS, p, q, contexts)
+  law = exact.sequence(step, TEXTS, contexts, LIMIT, EOS)
+  numbers = np.flatnonzero(law.sum(1))
+  assert len(numbers) == 1 + 2 + 4 + 8 * 3  # Those that end and the others.
+  calls = law[numbers] @ np.arange(LIMIT + 1) / law[numbers].sum(1)
+  return {TEXTS.tokens(n): c for n, c in zip(numbers, calls, strict=True)}
+
+
+def along_text(text, laws):
+  """Probability [T] of each token of a text."""
+  above = [NUMBERS[text[:i]] for i in range(len(text))]
+  return laws.probs[above, text]
+
+
+def test_calls_of_a_drawn_draft(float64):
+  p, q = laws(0), laws(1)
+  for text, calls in expected(exact.tree((0, 1)), p, q).items():
+    seen = watched(text, along_text(text, p), along_text(text, q))
+    assert seen.calls(2) == pytest.approx(calls, abs=1e-12)
+
+
+def watched(text, p, q, tokens=(), size=(), drawn=True):
+  columns = (np.array(x) for x in (text, p, q, q, tokens, size))
+  return replay.Watched(*columns, drawn=drawn)
+
+
+def test_calls_of_a_draft_that_stops(float64):
+  """Chances are 0 where nothing is drafted: behind an unlikely token."""
+  p, q, threshold = laws(0), laws(1), 0.3
+  source = exact.tree((0, 1), size=exact.stopping(threshold))
+  for text, calls in expected(source, p, q).items():
+    chance = along_text(text, q)
+    accept = theory.along(np.minimum(chance / along_text(text, p), 1), 2)
+    accept = accept * np.stack([chance >= 0, chance >= threshold], 1)
+    assert theory.expected_calls(accept) == pytest.approx(calls, abs=1e-12)
+
+
+def test_calls_of_a_chosen_draft(float64):
+  """What is copied depends on where the draft began."""
+  p, source = laws(0), exact.lookup((0, 1, 0, 0, 1), 2)
+  for text, calls in expected(source, p, p).items():
+    starts = np.array([NUMBERS[text[:i]] for i in range(len(text))])
+    draft = source(TEXTS, None, starts).draft
+    one = np.ones(len(text))
+    seen = watched(text, one, one, draft.tokens, draft.size, False)
+    assert seen.calls(2) == pytest.approx(calls, abs=1e-12)
+
+
+GAMMA = models.DEPTH
+LOOP = models.spec_of('lm')
+LOOK = dataclasses.replace(LOOP, drafter=lm.make(models.DRAFT, 1))
+
+
+def job(turn, new_tokens=40):
+  rows = len(models.PROMPTS)
+  return measure.Job(
+    list(map(list, models.PROMPTS)),
+    np.arange(rows) + turn * rows,
+    sampling.make(rows, np.array(models.TEMPERATURES)),
+    new_tokens,
+    0,
+    generate.slots_for(LOOP, max(map(len, models.PROMPTS)) + new_tokens),
+  )
+
+
+@pytest.fixture(scope='module')
+def rounds():
+  """Runs of the loop and texts that a draft looked on at, with many keys."""
+  params, found = models.params_of('lm'), []
+  for turn in range(40):
+    run = measure.decode(LOOP, params, job(turn), timed=False)
+    found.append((run, replay.watch(LOOK, params, job(turn), drawn=True)))
+  return found
+
+
+def test_greedy_calls_are_those_of_the_loop(rounds):
+  run, seen = rounds[0]
+  for row in (0, 1):
+    assert models.TEMPERATURES[row] == 0
+    assert seen[row].text.tolist() == run.texts[row]
+    assert seen[row].calls(GAMMA) == run.counts.target_calls[row]
+    assert seen[row].calls(GAMMA) < len(run.texts[row])  # Some was accepted.
+
+
+def test_sampled_calls_are_those_of_the_loop_on_average(rounds):
+  """Calls per token of both, over 40 rounds of other keys.
+
+  A shift of 4 standard errors would be a false alarm once in 16,000.
+  """
+  rows = [i for i, t in enumerate(models.TEMPERATURES) if t]
+  apart = [
+    np.mean(
+      [
+        run.counts.target_calls[i] / len(run.texts[i])
+        - seen[i].calls(GAMMA) / len(seen[i].text)
+        for i in rows
+      ]
+    )
+    for run, seen in rounds
+  ]
+  error = np.std(apart, ddof=1) / np.sqrt(len(apart))
+  assert 0 < error < 0.02
+  assert abs(np.mean(apart)) < 4 * error
+
+
+def test_overlaps_are_the_means_of_chances(rounds):
+  """sum(min(p, q)) is what min(1, q / p) is on average over the target."""
+  sampled = [seen for _, row in rounds for seen in row[2:]]
+  beta = np.array([seen.beta.sum() for seen in sampled])
+  chance = [np.minimum(seen.q / seen.p, 1).sum() for seen in sampled]
+  apart = beta - chance
+  error = apart.std(ddof=1) / np.sqrt(len(apart))
+  assert abs(apart.mean()) < 4 * error
+  assert error / np.mean(beta) < 0.02

@@ -1,0 +1,269 @@
+"""Figures and the page: right numbers, no markup from outside, bad input."""
+
+import html.parser
+import json
+import pathlib
+
+import pytest
+
+from experiments import report
+from experiments.errors import UserError
+from experiments.measuring import results, samples
+from experiments.reports import page as report_page
+from experiments.reports import plots
+
+ROOT = pathlib.Path(__file__).parents[2]
+HOSTILE = (
+  '</div><script>alert(1)</script><img src=x onerror="a()">\' "$x_{ &amp;'
+)
+ALLOWED = {
+  'html', 'head', 'meta', 'title', 'style', 'body', 'div', 'main', 'h1', 'h2',
+  'h3', 'h4', 'p', 'b', 'dl', 'dt', 'dd', 'table', 'thead', 'tbody', 'tr', 'th',
+  'td', 'figure', 'img', 'span', 'ul', 'li', 'input', 'label',
+  'details', 'summary', 'pre',
+}  # fmt: skip
+
+
+def row(**changes):
+  """A cell whose numbers can be checked by hand."""
+  return {
+    'config': 'tiny', 'target': 'big', 'drafter': 'small', 'verifier': 'token',
+    'gamma': 2, 'domain': 'code', 'temperature': 0.0, 'lossless': True,
+    'batch': 1, 'prompts': 8, 'drafted': 20, 'histogram': [4, 3, 3],
+    'tau_without_bonus': 0.9,
+    'alpha': 0.5, 'alpha_ci': [0.4, 0.7], 'tau': 1.9, 'tau_ci': [1.8, 2.0],
+    'acceptance_by_position': [0.6, 0.3], 'tokens_per_second': 90.0,
+    'baseline_tokens_per_second': 60.0, 'speedup': 1.5,
+    'speedup_ci': [1.25, 1.625], 'predicted_speedup': 1.6, 'c': 0.1, 'v': 1.2,
+    'repetition': 0.25, 'identical_to_plain': 8, 'differences': [],
+    'seed': 0, 'device': 'abacus', 'versions': {'jax': '1'}, 'commit': None,
+  } | changes  # fmt: skip
+
+
+def text(**changes):
+  token = {'text': ' a', 'origin': 'accepted', 'chance': 0.25, 'others': []}
+  other = {'text': ' b\n', 'chance': 0.125, 'fate': 'rejected'}
+  return {
+    'drafter': 'small', 'verifier': 'token', 'gamma': 2, 'domain': 'code',
+    'temperature': 0.0, 'lossless': True, 'index': 0, 'prompt': 'once',
+    'whole_prompt': True, 'continues': True, 'target_calls': 1,
+    'tokens': [
+      token,
+      token | {'text': ' c', 'origin': 'corrected', 'chance': None,
+               'others': [other]},
+    ],
+  } | changes  # fmt: skip
+
+
+class Page(html.parser.HTMLParser):
+  """Elements, attributes and text of a page."""
+
+  def __init__(self, page):
+    super().__init__()
+    self.elements, self.attributes, self.text = [], [], ''
+    self.feed(page)
+
+  def handle_starttag(self, tag, attrs):
+    self.elements.append((tag, dict(attrs)))
+    self.attributes += [name for name, _ in attrs]
+
+  def handle_data(self, data):
+    self.text += data
+
+
+@pytest.fixture(scope='module')
+def page():
+  """Everything that comes from outside is hostile."""
+  names = ('drafter', 'domain', 'config', 'target', 'device', 'verifier')
+  own = dict.fromkeys(names, HOSTILE)
+  versions = {'versions': {HOSTILE: HOSTILE}, 'commit': HOSTILE}
+  other = {'text': HOSTILE, 'chance': 0.5, 'fate': 'not judged'}
+  token = {'text': HOSTILE, 'origin': 'accepted', 'chance': 0.5}
+  texts = [
+    text(
+      **{name: HOSTILE for name in ('drafter', 'domain', 'verifier')},
+      prompt=HOSTILE,
+      tokens=[token | {'others': [other]}],
+    )
+  ]
+  return Page(report_page.render([row(**own, **versions)], texts))
+
+
+def test_markup_from_outside_is_text(page):
+  assert {tag for tag, _ in page.elements} <= ALLOWED
+  assert not [name for name in page.attributes if name.startswith('on')]
+  images = [a['src'] for tag, a in page.elements if tag == 'img']
+  assert len(images) == 5
+  assert all(src.startswith('data:image/svg+xml;base64,') for src in images)
+  # Prompt, token, what was drafted, headings and tables show it as it is.
+  assert page.text.count(HOSTILE) >= 10
+  labels = [a['aria-label'] for _, a in page.elements if 'aria-label' in a]
+  assert any(HOSTILE in label for label in labels)
+
+
+@pytest.fixture(scope='module')
+def source():
+  return report_page.render([row()], [text()])
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(page, source):
+  links = {'href', 'srcset', 'action', 'data', 'poster', 'background'}
+  assert not links & set(page.attributes)
+  styles = [a['style'] for _, a in page.elements if 'style' in a]
+  assert all(style.startswith('--chance: ') for style in styles)
+  assert 'http:' not in source
+  assert 'https:' not in source
+  assert 'url(' not in source
+  assert '@import' not in source
+
+
+def test_the_same_rows_make_the_same_page(source):
+  assert source == report_page.render([row()], [text()])
+  assert '1.50' in source
+  assert '[1.25' in source
+
+
+def test_tokens_are_marked_and_what_was_rejected_can_be_reached():
+  shown = Page(report_page.Coloured([text()])._repr_html_())
+  spans = [a for tag, a in shown.elements if tag == 'span']
+  tokens = [a for a in spans if a.get('class', '').startswith('token ')]
+  accepted, corrected = tokens[-2:]
+  assert accepted['class'] == 'token accepted'
+  assert accepted['style'] == '--chance: 0.250'
+  assert 'tabindex' not in accepted
+  assert corrected['class'] == 'token corrected'
+  assert corrected['tabindex'] == '0'
+  assert ' b↵ rejected, accepted with chance 0.12' in shown.text
+
+
+def test_the_page_says_that_there_are_no_texts():
+  made = report_page.render([row(speedup=None)], [])
+  assert 'has no recorded texts' in made
+  assert 'no time was taken' in made
+
+
+def drawn(axes):
+  """Points of each drawn series of some axes."""
+  return [line.get_xydata().tolist() for line in axes.lines]
+
+
+def test_speeds_are_drawn_where_they_were_measured():
+  rows = [row(), row(gamma=4, v=1.4, speedup=1.4), row(speedup=None)]
+  figure = plots.speedup_against_gamma(rows)
+  assert '1 of 3 rows have no times' in figure.get_supxlabel()
+  series = drawn(figure.axes[0])
+  assert [2.0, 1.5] in [points[0] for points in series]
+  assert [4.0, 1.4] in [points[0] for points in series]
+  (theory,) = (points for points in series if len(points) > 2)
+  # tau 1.75 over 1.2 + 0.2; 1.875 over 1.3 + 0.3, v between 1.2 and 1.4.
+  assert theory[2] == pytest.approx([2, 1.75 / 1.4])
+  assert theory[3] == pytest.approx([3, 1.875 / 1.6])
+  assert theory[5] == pytest.approx([5, 1.96875 / 2.0])
+  assert theory[0] == [0, 1]
+
+
+def test_no_theory_is_drawn_for_trees_and_lossy_rules():
+  for changes in ({'drafted': 60}, {'lossless': False}):
+    figure = plots.speedup_against_gamma([row(**changes)])
+    assert all(len(points) <= 2 for points in drawn(figure.axes[0]))
+
+
+def test_acceptance_is_drawn_by_position():
+  rows = [row(acceptance_by_position=[0.6, None]), row(domain='prose')]
+  figure = plots.acceptance_by_position(rows)
+  (first,), (second,) = (drawn(axes) for axes in figure.axes)
+  assert first[0] == [1, 0.6]
+  assert first[1][1] != first[1][1]
+  assert second == [[1, 0.6], [2, 0.3]]
+
+
+def test_alpha_is_drawn_once_with_its_interval():
+  rows = [row(), row(gamma=4), row(temperature=1.0, alpha=0.25)]
+  figure = plots.alpha_by_domain(rows)
+  greedy, sampled = figure.axes
+  assert greedy.lines[0].get_ydata().tolist() == [0.5]
+  assert len(greedy.containers) == 1
+  (bar,) = greedy.containers[0].lines[2]
+  assert [y for _, y in bar.get_segments()[0]] == pytest.approx([0.4, 0.7])
+  assert sampled.lines[0].get_ydata().tolist() == [0.25]
+
+
+def test_predictions_are_drawn_against_measurements():
+  rows = [row(), row(drafter='$_hidden'), row(predicted_speedup=None)]
+  figure = plots.predicted_against_measured(rows)
+  diagonal, *points = drawn(figure.axes[0])
+  assert diagonal[0][0] == diagonal[0][1]
+  assert [1.6, 1.5] in [p[0] for p in points]
+  assert len(figure.axes[0].containers) == 2
+
+
+def test_many_drafters_have_a_legend_above_the_axes():
+  rows = [
+    row(drafter=name, temperature=t) for name in 'abcdefghi' for t in (0.0, 1.0)
+  ]
+  figure = plots.predicted_against_measured(rows)
+  (legend,) = figure.legends
+  assert [text.get_text() for text in legend.get_texts()] == list('abcdefghi')
+  assert 'Filled by temperature (0 none, 1 full)' in figure.get_supxlabel()
+  bars = figure.axes[0].containers
+  fills = [bar.lines[0].get_fillstyle() for bar in bars]
+  assert fills == ['none', 'full'] * 9
+
+
+def test_rows_without_any_time_make_a_figure_that_says_so():
+  for make in (plots.speedup_against_gamma, plots.predicted_against_measured):
+    figure = make([row(speedup=None)])
+    assert 'Nothing is left to show' in figure.get_supxlabel()
+    assert not figure.axes
+  with pytest.raises(ValueError, match='rows is empty'):
+    plots.alpha_by_domain([])
+
+
+@pytest.fixture
+def folder(tmp_path):
+  made = results.Folder(tmp_path / 'a', {'seed': 0})
+  made.add(row())
+  return made
+
+
+def test_a_report_is_made_again_without_weights(folder, capsys):
+  (folder.path / samples.FILE).write_text(json.dumps(text(prompt='twice')))
+  report.main(str(folder.path))
+  made = (folder.path / report_page.FILE).read_text()
+  assert json.loads(capsys.readouterr().out) == {
+    'report': str(folder.path / report_page.FILE)
+  }
+  assert 'twice' in made
+
+
+@pytest.mark.parametrize(
+  ('write', 'message'),
+  [
+    (lambda path: (path / 'config.json').unlink(), 'has no config.json'),
+    (lambda path: (path / 'rows.jsonl').unlink(), 'has no rows yet'),
+    (
+      lambda path: (path / 'rows.jsonl').write_text(
+        '{"schema": 1, "drafter": "a"}\n'
+      ),
+      'row 1 has no verifier, gamma, .*another program or an older version',
+    ),
+    (
+      lambda path: (path / samples.FILE).write_text('{"drafter": "a"}\n'),
+      "samples.jsonl cannot be read .*'verifier'.*remove it",
+    ),
+    (
+      lambda path: (path / samples.FILE).write_text('[1, 2'),
+      'samples.jsonl cannot be read .*remove it',
+    ),
+  ],
+)
+def test_bad_folders_are_refused(folder, write, message):
+  write(folder.path)
+  with pytest.raises(UserError, match=message):
+    report.main(str(folder.path))
+  assert not (folder.path / report_page.FILE).exists()
+
+
+def test_the_committed_rows_can_be_reported():
+  for name in ('quickstart', 'rules'):
+    report_page.check(results.existing(ROOT / 'results' / name).rows)

@@ -1,0 +1,119 @@
+"""The results folder: resumed, refused, never overwritten."""
+
+import pytest
+
+from experiments.measuring import results
+from experiments.reports import run as run_report
+
+
+def row(**changes):
+  cell = {
+    'drafter': 'ngram',
+    'verifier': 'token',
+    'gamma': 2,
+    'domain': 'code',
+    'temperature': 0.0,
+  }
+  return cell | changes
+
+
+def test_rows_come_back(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {'seed': 0})
+  folder.add(row())
+  again = results.Folder(tmp_path / 'a', {'seed': 0})
+  assert again.rows == [{'schema': results.SCHEMA} | row()]
+  assert again.has(**row())
+  assert not again.has(**row(gamma=3))
+
+
+def test_truncated_last_line_is_dropped_and_the_rest_kept(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {'seed': 0})
+  folder.add(row())
+  file = tmp_path / 'a' / 'rows.jsonl'
+  file.write_text(file.read_text() + '{"drafter": "ng')
+  again = results.Folder(tmp_path / 'a', {'seed': 0})
+  assert again.rows == [{'schema': results.SCHEMA} | row()]
+  again.add(row(gamma=3))
+  assert len(results.Folder(tmp_path / 'a', {'seed': 0}).rows) == 2
+
+
+def test_another_config_is_refused_by_field(tmp_path):
+  results.Folder(tmp_path / 'a', {'seed': 0, 'batch': 1})
+  with pytest.raises(ValueError, match=r'another config .*seed.*results'):
+    results.Folder(tmp_path / 'a', {'seed': 1, 'batch': 1})
+
+
+def test_foreign_files_are_left_alone(tmp_path):
+  (tmp_path / 'notes.txt').write_text('mine')
+  with pytest.raises(ValueError, match='not empty'):
+    results.Folder(tmp_path, {'seed': 0})
+  assert [p.name for p in tmp_path.iterdir()] == ['notes.txt']
+
+
+def test_the_table_says_which_prompts_were_continued():
+  numbers = dict.fromkeys(('alpha', 'tau', 'tau_without_bonus', 'speedup'))
+  whole = row(
+    **numbers,
+    **{f'{name}_ci': None for name in numbers},
+    lossless=False,
+    prompts=3,
+    acceptance_by_position=[0.5],
+    tokens_per_second=1.0,
+    baseline_tokens_per_second=1.0,
+    predicted_speedup=1.0,
+    c=0.1,
+    v=1.0,
+    repetition=0.0,
+  )
+  facts = {
+    'source': 'a.jsonl',
+    'available': 9,
+    'shortest': 4,
+    'longest': 7,
+    'cut': 1,
+    'skipped': {'too long': 2},
+  }
+  sentence = (
+    '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
+  )
+  assert sentence in run_report.table([whole | {'prompts_from': facts}])
+  assert 'prompts of' not in run_report.table([whole])
+
+
+def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {'seed': 0})
+  folder.add(row())
+  folder.add(row(gamma=3))
+  file = tmp_path / 'a' / 'rows.jsonl'
+  mine = f'{{"schema": {results.SCHEMA}, '
+  lines = file.read_text().splitlines()
+  changed = [lines[0].replace(mine, '{"schema": 99, '), lines[1]]
+  changed.append(lines[1].replace(mine, '{'))
+  file.write_text('\n'.join(changed) + '\n')
+  again = results.Folder(tmp_path / 'a', {'seed': 0})
+  assert [r['gamma'] for r in again.rows] == [3]
+  assert not again.has(**row())  # So the cell is measured again.
+  for word in ('2 of 3 rows', '99, none', f'reads {results.SCHEMA}', 'again'):
+    assert word in again.warning
+  assert len(file.read_text().splitlines()) == 3
+
+
+def test_folders_of_several_configs_are_left_out(tmp_path):
+  for name, configs in (('good', ('a', 'a')), ('mixed', ('a', 'b'))):
+    folder = results.Folder(tmp_path / name, {})
+    for gamma, config in enumerate(configs):
+      folder.add(row(gamma=gamma, config=config))
+  found, warnings = results.read_folders(tmp_path)
+  assert list(found) == ['good']
+  (warning,) = warnings
+  assert 'several configs (a, b)' in warning
+  with pytest.raises(ValueError, match='no folder'):
+    results.read_folders(tmp_path / 'nowhere')
+
+
+def test_what_no_step_tried_has_no_number():
+  """Where gamma + 1 tokens never had room, no step was whole."""
+  cell = {'acceptance_by_position': [0.5, None], 'tau_without_bonus': None}
+  shown = dict(run_report._POSITIONS)
+  assert shown['accepted at 1, 2, ...'](cell) == '0.50 -'
+  assert shown['no bonus'](cell) == '-'

@@ -1,0 +1,262 @@
+"""The main job on a tiny pair: rows, resume after a kill, bad logits."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.measuring import measure, results
+from experiments.measuring.runner import Runner, singles
+from experiments.settings import Prompts
+from specjax import generate
+from tests.support import tiny
+
+THREE = Prompts(domains=('code',), count=3, length=16)
+ROOT = pathlib.Path(__file__).parents[2]
+CONFIG = """
+import pathlib
+from tests import tiny
+
+def get_config():
+  return tiny.experiment(pathlib.Path({folder!r}))
+"""
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  (path / 'config.py').write_text(CONFIG.format(folder=str(path)))
+  return path
+
+
+def command(folder, *flags):
+  return [
+    sys.executable,
+    '-m',
+    'experiments.run',
+    f'--config={folder / "config.py"}',
+    *flags,
+  ]
+
+
+@pytest.mark.slow
+def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
+  out = tmp_path / 'rows'
+  flags = [f'--config.results={out}']
+  process = subprocess.Popen(
+    command(folder, *flags), cwd=ROOT, stderr=subprocess.DEVNULL
+  )
+  file = out / 'rows.jsonl'
+  deadline = time.monotonic() + 300
+  while not (file.exists() and file.read_text().count('\n') >= 2):
+    assert process.poll() is None, 'the run ended before it was killed'
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  kept = file.read_text().splitlines()[:2]
+
+  done = subprocess.run(
+    command(folder, *flags),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  rows = file.read_text().splitlines()
+  assert rows[:2] == kept
+  assert len(rows) == 4
+  cells = {(r['drafter'], r['temperature']) for r in map(json.loads, rows)}
+  assert len(cells) == 4
+  last = json.loads(done.stdout.splitlines()[-1])
+  assert last['cells'] == 4
+  found = [json.loads(row) for row in rows]
+  speeds = [r['speedup'] for r in found if not r['impossible']]
+  assert last['best'] is None or last['best']['speedup'] == max(speeds)
+
+  again = subprocess.run(
+    command(folder, *flags),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert 'complete' in again.stdout
+  assert file.read_text().splitlines() == rows
+
+  other = subprocess.run(
+    command(folder, *flags, '--config.seed=1'),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert other.returncode != 0
+  assert 'another config (different: seed)' in other.stderr
+  assert file.read_text().splitlines() == rows
+
+
+@pytest.fixture(scope='module')
+def rows(folder, tmp_path_factory):
+  jax.clear_caches()  # What other tests compiled would not be counted.
+  out = str(tmp_path_factory.mktemp('rows') / 'a')
+  runner = Runner(tiny.experiment(folder, results=out))
+  runner.run()
+  return runner.folder.rows
+
+
+def test_rows_say_where_their_prompts_come_from(rows):
+  for row in rows:
+    assert row['prompts_from']['source'] == 'the embedded corpus'
+    assert row['prompts_from']['longest'] == 16
+
+
+def test_rows_of_other_prompts_are_refused(folder, tmp_path):
+  """A file of prompts that changed may not continue the old rows."""
+  x = tiny.experiment(folder, drafters=('ngram',), results=str(tmp_path / 'a'))
+  there = results.Folder(x.results, results.settings_of(x))
+  there.add({'domain': 'code', 'prompts_hash': 'other'})
+  with pytest.raises(ValueError, match='rows of other prompts of code'):
+    Runner(x)
+
+
+def test_rows_count_consistently(rows):
+  for row in rows:
+    steps = sum(row['histogram'])
+    assert row['tokens'] == 2 * 12
+    assert row['tau'] == pytest.approx(row['tokens'] / row['target_calls'])
+    assert steps <= row['target_calls'] <= row['tokens']
+    accepted = sum(i * n for i, n in enumerate(row['histogram']))
+    assert accepted == row['accepted']
+    assert row['acceptance_by_position'] == pytest.approx(
+      [sum(row['histogram'][k + 1 :]) / steps for k in range(row['gamma'])]
+    )
+    assert row['tau_ci'] is None  # Two prompts are too few.
+
+
+def test_greedy_rows_are_plain_decoding(rows):
+  greedy = [r for r in rows if r['temperature'] == 0]
+  assert greedy
+  for row in greedy:
+    verdicts = [d['verdict'] for d in row['differences']]
+    assert verdicts.count('bug') == 0
+    assert row['identical_to_plain'] + len(verdicts) == row['prompts']
+
+
+def test_rows_say_which_layouts_were_timed(rows):
+  """And the baseline is the fastest of those there are."""
+  both = {'whole', 'blocked'}
+  for row in rows:
+    drafting = [row['drafting']] if row['drafter'] == 'draft' else []
+    for choice in (row['baseline'], row['verification'], *drafting):
+      seconds = choice['seconds_per_step']
+      assert seconds.keys() == both
+      assert choice['layout'] == min(seconds, key=seconds.get)
+    assert isinstance(row['impossible'], list)
+  assert len({json.dumps(row['baseline']) for row in rows}) == 1
+
+
+def test_the_last_batch_is_filled_up_with_nothing(folder, tmp_path):
+  x = tiny.experiment(
+    folder, prompts=THREE, batch=2, results=str(tmp_path / 'a')
+  )
+  runner = Runner(x)
+  first, last = runner.units('code', 1.0)
+  texts = runner.prompts['code']
+  assert first.prompts == texts[:2]
+  assert (first.indices.tolist(), first.new_tokens) == ([0, 1], 12)
+  # The row beyond the last is there, and ends before its first step.
+  assert last.prompts == [texts[2]] * 2
+  assert last.indices.tolist() == [2, 2]
+  assert last.new_tokens.tolist() == [12, 0]
+  assert (first.live, last.live) == (2, 1)
+
+
+def test_one_program_whatever_the_temperature(rows):
+  assert {r['compilations'] for r in rows} == {1}
+
+
+def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
+  x = tiny.experiment(
+    folder,
+    temperatures=(0.0,),
+    drafters=('ngram',),
+    results=str(tmp_path / 'a'),
+  )
+  runner = Runner(x)
+  kept = dict.fromkeys(results.KEY) | {'kept': True}
+  runner.folder.add(kept)
+  for form in runner.built.loaded.forms.values():
+    norm = form.params['norm']
+    norm['scale'] = np.full_like(norm['scale'], np.nan)
+  with pytest.raises(measure.NotFinite, match='code at temperature 0'):
+    runner.run()
+  again = results.Folder(tmp_path / 'a', results.settings_of(x))
+  assert again.rows == [{'schema': results.SCHEMA} | kept]
+
+
+def test_a_refused_experiment_leaves_nothing_behind(folder, tmp_path):
+  done = subprocess.run(
+    command(folder, f'--config.results={tmp_path / "a"}', '--config.batch=3'),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode != 0
+  assert done.stderr.splitlines()[-1].startswith('error: batch 3 is more than')
+  assert not (tmp_path / 'a').exists()
+
+
+def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
+  x = tiny.experiment(
+    folder,
+    drafters=('ngram',),
+    prompts=THREE,
+    results=str(tmp_path / 'a'),
+    timed=False,
+    batch=2,
+  )
+  runner = Runner(x)
+  runner.run()
+  alone = {r['temperature']: r for r in rows if r['drafter'] == 'ngram'}
+  assert len(runner.folder.rows) == len(alone) == 2
+  for row in runner.folder.rows:
+    other = alone[row['temperature']]
+    # The third is alone in its batch, and counts like the others.
+    units = ('unit_tokens', 'unit_target_calls', 'unit_prefixes')
+    assert {row['prompts'], *(len(row[name]) for name in units)} == {3}
+    # The last token has no room behind it, so that place is not counted.
+    assert row['tokens'] == sum(row['unit_prefixes']) + 3 == 3 * 12
+    assert row['baseline'] is None
+    for name in ('unit_tokens', 'unit_target_calls', 'unit_histogram'):
+      assert row[name][:2] == other[name]
+    found = row['unit_overlap'][:2]
+    assert found == pytest.approx(other['unit_overlap'], abs=1e-3)
+    assert row['speedup'] is None
+    assert row['c'] is None
+    # The log and the counts are two accounts of the same steps.
+    bins = row['acceptance_by_context']
+    assert sum(b['steps'] for b in bins) == sum(row['histogram'])
+    assert other['acceptance_by_context'] is None
+
+
+def test_drafters_of_one_program_have_alphas_of_their_own():
+  """Two checkpoints of the same sizes are one program, and two drafters."""
+
+  def method(drafter):
+    return types.SimpleNamespace(
+      drafter=drafter, single='the same', chance=generate.PARTS
+    )
+
+  methods = [method('before'), method('after'), method('after')]
+  found = singles(methods)
+  assert list(found.values()) == methods[:2]

@@ -1,0 +1,154 @@
+"""Speeds and costs from runs made by hand, and back from the rows."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from experiments import run
+from experiments.measuring import costs, measure, results, row_fields
+from experiments.reports import run as run_report
+from specjax import metrics
+from specjax.types import Counts
+from tests.support import rows as made
+
+ROOT = pathlib.Path(__file__).parents[2]
+TIMED = ('quickstart', 'rules', 'explain', 'drafters/timed')
+
+
+def counts(tokens, calls) -> Counts:
+  """Of rows that drafted two tokens a step."""
+  calls, tokens = np.array(calls), np.array(tokens)
+  rest = {name: np.zeros_like(calls) for name in Counts._fields}
+  whole = np.zeros((len(calls), 3), int)
+  whole[:, 1] = calls
+  two = np.ones((len(calls), 2), int)
+  rest |= {'histogram': whole, 'tried': two, 'accepted': two}
+  return Counts(**rest | {'tokens': tokens, 'target_calls': calls})
+
+
+def one(tokens, calls, seconds) -> measure.Run:
+  """A batch; reading its prompts took far longer than decoding."""
+  texts = [[1] * n for n in tokens]
+  return measure.Run(texts, counts(tokens, calls), seconds, 1000.0, 0)
+
+
+# Three prompts in batches of two.
+BASE = [one([8, 8], [8, 8], 8.0), one([8], [8], 10.0)]
+RUNS = [one([8, 8], [4, 5], 6.0), one([8], [4], 6.0)]
+COST = costs.Costs(
+  depth=2,
+  plain=np.array([1.0, 2.0, 4.0]),
+  scored=np.array([1.5, 2.0, 8.0]),
+  whole=np.array([1.7, 3.2, 8.8]),
+)
+
+
+@pytest.fixture
+def speed():
+  """As a row has it."""
+  found = row_fields.speed(RUNS, BASE, COST)
+  row = results.plain(
+    found
+    | {'batch': 2, 'gamma': 2}
+    | {'unit_tokens': [8, 8, 8], 'unit_target_calls': [4, 5, 4]}
+  )
+  return json.loads(json.dumps(row))
+
+
+def test_times_are_of_decoding_alone(speed):
+  assert speed['seconds'] == 12
+  assert speed['tokens_per_second'] == 24 / 12
+  assert speed['baseline_tokens_per_second'] == 24 / 18
+  assert speed['speedup'] == pytest.approx(18 / 12)
+  assert speed['prefill_seconds'] == 2000
+
+
+def test_a_batch_takes_as_many_steps_as_its_slowest_row():
+  alpha = row_fields.Alpha(np.ones(3), np.full(3, 2))
+  row = row_fields.acceptance(RUNS, alpha, alpha)
+  assert (row['steps'], row['target_calls']) == (5 + 4, 13)
+  assert row['unit_tokens'] == [8, 8, 8]
+  assert row['tau'] == pytest.approx(24 / 13)
+
+
+def test_a_cost_is_the_median_of_ratios(speed):
+  """The ratio of the medians would be 1 for v, and 0.3 for c."""
+  assert speed['v'] == 1.5  # of 1.5, 1 and 2
+  assert speed['c'] == pytest.approx(0.1)  # of 0.2, 0.6 and 0.2, by two
+  assert np.median(COST.scored) / np.median(COST.plain) == 1
+
+
+def test_seconds_of_a_step_are_of_all_rows_together(monkeypatch):
+  monkeypatch.setattr(
+    measure, 'decode', lambda *_, **__: one([8, 8], [3, 5], 10.0)
+  )
+  assert costs.seconds_per_step(measure.Way(None, None), None) == 2
+
+
+def test_a_row_has_what_its_speeds_are_made_of(speed):
+  """They come out again, intervals included, from the row alone."""
+  times = {k: np.array(t) for k, t in speed['seconds_per_step'].items()}
+  cost = costs.Costs(speed['gamma'], **times)
+  again = row_fields.speeds(row_fields.units_of(speed), cost)
+  assert speed['unit_baseline_seconds'] == [8, 10]
+  assert speed['unit_baseline_tokens'] == [8, 8, 8]
+  assert {name: speed[name] for name in again} == results.plain(again)
+  # And so by the definitions.
+  units = [[8.0, 10.0], [16, 8], [6.0, 6.0], [16, 8]]
+  assert speed['speedup_ci'] == metrics.speedup(*units).interval
+  predicted = cost.predict([16, 8], [9, 4])
+  assert speed['predicted_speedup'] == predicted.value
+  assert speed['predicted_speedup_ci'] == predicted.interval
+
+
+def test_every_row_has_the_fields_of_times():
+  """Whether they were taken or not."""
+  assert row_fields.speed(RUNS, BASE, COST).keys() <= row_fields.NO_SPEED.keys()
+  layouts = {'baseline', 'verification', 'drafting'}
+  assert layouts <= row_fields.NO_SPEED.keys()
+
+
+@pytest.mark.parametrize('folder', TIMED)
+def test_predictions_are_the_printed_formula(folder):
+  """Of each committed row, from its own fields."""
+  file = ROOT / 'results' / folder / 'rows.jsonl'
+  rows = [json.loads(line) for line in file.read_text().splitlines()]
+  rows = [row for row in rows if row.get('predicted_speedup') is not None]
+  assert rows
+  for row in rows:
+    step = row['v'] + row['gamma'] * row['c']
+    assert row['predicted_speedup'] == pytest.approx(row['tau'] / step)
+    assert len(row['histogram']) == row['gamma'] + 1
+
+
+def test_the_best_is_one_that_can_be():
+  good = made.row(timed=True, speedup=1.2, baseline={'layout': 'whole'})
+  bad = good | {'gamma': 4, 'speedup': 2.4, 'impossible': ['no']}
+  assert run_report.best([good, bad]) is good
+  assert run_report.best([bad]) is None
+
+
+def test_a_reader_is_told_what_is_doubtful():
+  row = made.row(timed=True, speedup=1.2)
+  assert run_report.doubts([made.row()]) == []  # Nothing was timed.
+  (old,) = run_report.doubts([row, made.row()])
+  assert 'over plain decoding with weights in blocks' in old
+  new = row | {'baseline': {'layout': 'whole', 'seconds_per_step': None}}
+  assert run_report.doubts([new]) == []
+  (said,) = run_report.doubts([new, new | {'impossible': ['no']}])
+  assert 'in 1 of 2 rows' in said
+
+
+@pytest.mark.parametrize('folder', ['quickstart', 'drafters/timed'])
+def test_the_last_line_of_a_run_is_short(folder):
+  path = ROOT / 'results' / folder
+  rows, _ = results.read_rows(path / 'rows.jsonl')
+  follower = results.Follower(rows)
+  follower.path = path
+  line = run.last_line(follower)
+  assert len(json.dumps(line)) < 1000
+  best = run_report.best(rows)
+  assert line['best'].keys() > {*results.KEY, 'tau', 'alpha', 'speedup_ci'}
+  assert line['best'].items() <= best.items()

@@ -1,0 +1,186 @@
+"""What a step costs: rows and fits, from made-up times; and the real loop."""
+
+import dataclasses
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+import tqdm
+
+from benchmarks import (
+  accelerator,
+  judging,
+  limits,
+  step_costs,
+  stepping,
+  sweeps,
+)
+from configs import accelerator as config
+from experiments.errors import UserError
+from experiments.reports import summaries
+from specjax import verify
+
+RATE = 0.8
+
+
+def quick(**changes):
+  x = config.get_config()
+  step_costs.shrink(x)
+  return dataclasses.replace(x, **changes)
+
+
+class Costs(sweeps.Bench):
+  """A bench whose steps take what a formula says."""
+
+  def loop(self, gamma=0, *, drafts=False, rule=verify.token, **options):
+    del rule  # Unused.
+    cost = options.get('used', 1) ** 0.5 * options.get('batch', 1)
+    cost *= 1 + 0.25 * gamma + (0.5 * gamma if drafts else 0)
+    timed = stepping.Timed(cost, 1.0 + drafts)
+    return types.SimpleNamespace(run=lambda: timed)
+
+
+@pytest.fixture
+def bench():
+  with tqdm.tqdm(disable=True) as bar:
+    yield Costs(quick(gammas=(1, 3), rates=(RATE,)), bar)
+
+
+def test_gamma_is_split_into_the_targets_part_and_the_drafts(bench):
+  one, three = sweeps.gamma(bench)
+  assert (one['size'], three['size']) == (1, 3)
+  np.testing.assert_allclose([one['v'], three['v']], [1.25, 1.75])
+  np.testing.assert_allclose([one['c'], three['c']], 0.5)
+  np.testing.assert_allclose(three['step_ms'], 3250)
+  # scoring_ms against gamma + 1
+  expected = np.log(1.75 / 1.25) / np.log(4 / 2)
+  np.testing.assert_allclose(one['exponent'], expected)
+  assert one['exponent_ci'] is None
+
+
+@pytest.mark.parametrize(
+  ('sweep', 'power'), [(sweeps.context, 0.5), (sweeps.batch, 1)]
+)
+def test_exponents_are_those_of_the_costs(bench, sweep, power):
+  rows = sweep(bench)
+  np.testing.assert_allclose([r['exponent'] for r in rows], power)
+
+
+def test_simulated_speedup_beside_the_predicted_one(bench):
+  (row,) = sweeps.simulated(bench)  # gamma 1 tells nothing of the draft
+  assert (row['size'], row['gamma']) == (RATE, 3)
+  # Two tokens a step, which costs 3.25 plain steps.
+  np.testing.assert_allclose(row['speedup'], 2 / 3.25)
+  tau = 1 + RATE + RATE**2 + RATE**3
+  np.testing.assert_allclose(row['tau_expected'], tau)
+  np.testing.assert_allclose(row['predicted_speedup'], tau / (1.75 + 3 * 0.5))
+
+
+def test_a_fit_has_an_interval():
+  sizes = np.array([1, 2, 4, 8.0])
+  found = sweeps.fit(sizes, 3 * sizes**0.7 * [1.1, 1, 1, 1.1])
+  low, high = found['exponent_ci']
+  assert low < 0.7 < high
+  assert 0.05 < high - low < 0.5
+
+
+def test_the_accelerator_program_runs(tmp_path, capsys, monkeypatch):
+  """Toy sizes on this device, in bfloat16; and again: nothing is left."""
+  x = dataclasses.replace(
+    config.get_config(),
+    sweeps=('benchmarks.sweeps.simulated',),
+    results=str(tmp_path / 'results'),
+    quick=True,
+  )
+
+  def shrink(x, shrink=step_costs.shrink):
+    shrink(x)
+    x.rates = (0.5,)  # Programs are what this test costs.
+
+  monkeypatch.setattr(step_costs, 'shrink', shrink)
+  accelerator.main(x)
+  rows = (tmp_path / 'results/rows.jsonl').read_text()
+  accelerator.main(x)
+  assert (tmp_path / 'results/rows.jsonl').read_text() == rows
+  (row,) = map(json.loads, rows.splitlines())
+  assert (row['sweep'], row['gamma'], row['dtype']) == (
+    'simulated',
+    2,
+    'bfloat16',
+  )
+  assert 1 <= row['tau'] <= 3
+  for name in ('v', 'speedup', 'predicted_speedup', 'plain_ms'):
+    assert row[name] > 0
+  assert {'versions', 'device', 'commit', 'load_before'} <= row.keys()
+  last = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert last['rows'] == 1
+
+
+def test_the_limit_is_the_bytes_over_the_bandwidth(bench, monkeypatch):
+  """Steps of 2 s, and readers of 3 and 5 bytes a second."""
+  step = types.SimpleNamespace(run=lambda: stepping.Timed(2.0, 1.0))
+  read = types.SimpleNamespace(read=lambda: np.array([3.0, 5.0]))
+  monkeypatch.setattr(limits, 'Loop', lambda *_, **options: step)
+  monkeypatch.setattr(limits, 'Reader', lambda *_: read)
+  rows = limits.plain(bench)
+  assert [row['size'] for row in rows] == [128, 256]
+  row, _ = rows
+  # Keys and values of one head of 8 entries, 20 tokens in use, 2 bytes.
+  assert row['cache_bytes_in_use'] == 2 * 8 * 20 * 2
+  table = 256 * 32  # of which one row is read
+  assert row['weight_bytes'] == 2 * (row['parameters'] - table)
+  least = (row['weight_bytes'] + row['cache_bytes_in_use']) / 5
+  np.testing.assert_allclose(row['limit_ratio'], 2 / least)
+
+
+def test_real_sizes_need_an_accelerator():
+  assert jax.default_backend() == 'cpu'
+  with pytest.raises(UserError, match='jax sees no GPU or TPU'):
+    accelerator.main(config.get_config())
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'gammas': (4,)}, r'gammas must have two different sizes'),
+    ({'rates': (1.0,)}, r'rates must be in \[0, 1\), got \(1.0,\)'),
+    ({'maxima': (128, 10)}, r'maxima must be above the 20 tokens in use'),
+    ({'dtype': 'int8'}, r'dtype must be one of .* got .int8'),
+    ({'repeats': 0}, 'repeats must be at least 1, got 0'),
+    ({'sweeps': ()}, 'sweeps is empty'),
+    ({'sweeps': ('benchmarks.sweeps.nothing',)}, 'sweeps'),
+  ],
+)
+def test_bad_values_are_named(changes, message):
+  with pytest.raises(ValueError, match=message):
+    step_costs.check(dataclasses.replace(quick(), **changes))
+
+
+def test_no_room_for_a_step_is_refused(bench):
+  model = stepping.model_of(bench.x.target, 256, 1024)
+  spec = types.SimpleNamespace(drafter=stepping.idle(4, 256), target=model)
+  with pytest.raises(ValueError, match='125 tokens in use leave no room'):
+    stepping.Loop(spec, None, used=125, slots=128, steps=4)
+
+
+def test_stages_are_all_there_are():
+  """A stage that is added to the pipeline is measured too."""
+  from experiments.settings import SamplingValues
+
+  known = {f.name for f in dataclasses.fields(SamplingValues)}
+  known -= {'logit_bias', 'forbidden', 'min_new_tokens'}  # one pass each
+  assert set(judging.STAGES['all']) - {'temperature'} == known
+
+
+def test_tables_show_what_was_measured():
+  rows = [
+    {'sweep': 'batch', 'size': n, 'step_ms': 2.0 * n, 'config': 'a'}
+    | {'exponent': 1.0, 'exponent_ci': [0.9, 1.1], 'exponent_of': 'step_ms'}
+    for n in (1, 2)
+  ]
+  text = summaries.step_costs(rows)
+  assert '| size | step_ms |' in text
+  assert 'step_ms grows with the power 1.00 of size [0.90, 1.10]' in text
+  assert 'config' not in text

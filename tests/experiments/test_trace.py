@@ -1,0 +1,95 @@
+"""Where tokens came from, of steps written down by hand."""
+
+import numpy as np
+
+from experiments.measuring import samples, trace
+from experiments.measuring.trace import Other, Token
+
+
+def step(tokens, parents, path, next_token, *, size=None, added=None):
+  """A step whose node i is accepted with chance (i + 1) / 10."""
+  accepted = len(path) - 1
+  return trace.Recording(
+    counts=None,
+    tokens=np.array(tokens),
+    parents=np.array(parents),
+    size=np.array(len(tokens) if size is None else size),
+    chance=np.arange(1, len(tokens) + 1) / 10,
+    path=np.array(path + path[-1:] * 3),
+    num_accepted=np.array(accepted),
+    next_token=np.array(next_token),
+    added=np.array(accepted + 1 if added is None else added),
+  )
+
+
+def test_a_chain_that_is_rejected_names_what_was_rejected():
+  found = trace.tokens(step([5, 6, 7, 8], [0, 1, 2, 3], [0, 1], 9))
+  assert found == [
+    Token(5, 'accepted', 0.1, []),
+    # 8 was drafted behind 7, 7 behind 6.
+    Token(9, 'corrected', None, [Other([6, 7, 8], 0.2, 'rejected')]),
+  ]
+
+
+def test_a_whole_chain_ends_in_a_bonus():
+  found = trace.tokens(step([5, 6], [0, 1], [0, 1, 2], 9))
+  assert [t.origin for t in found] == ['accepted', 'accepted', 'bonus']
+  assert not found[-1].others
+
+
+def test_a_miss_is_a_bonus_and_nodes_beyond_the_size_are_none():
+  (only,) = trace.tokens(step([5, 6], [0, 1], [0], 9, size=0))
+  assert only == Token(9, 'bonus', None, [])
+  found = trace.tokens(step([5, 6], [0, 1], [0, 1], 9, size=1))
+  assert found[-1] == Token(9, 'bonus', None, [])
+
+
+def test_a_step_cut_short_has_only_what_stayed():
+  found = trace.tokens(step([5, 6], [0, 1], [0, 1, 2], 9, added=1))
+  assert found == [Token(5, 'accepted', 0.1, [])]
+  assert trace.tokens(step([5, 6], [0, 1], [0], 9, added=0)) == []
+
+
+def test_siblings_in_a_tree_are_told_apart():
+  """Rows 1 2 3 hang below the root, 4 below 2 and 5 below 3."""
+  tree = [5, 6, 7, 8, 9], [0, 0, 0, 2, 3]
+  first, last = trace.tokens(step(*tree, [0, 2], 4))
+  assert first.token == 6
+  assert first.others == [
+    Other([5], 0.1, 'rejected'),
+    Other([7, 9], 0.3, 'not judged'),
+  ]
+  assert last == Token(4, 'corrected', None, [Other([8], 0.4, 'rejected')])
+
+
+def test_what_lies_between_twins_may_have_been_judged_or_not():
+  """The path stands at the first of the two, whichever was accepted."""
+  first, _ = trace.tokens(step([5, 6, 5, 7], [0, 0, 0, 0], [0, 1], 9))
+  assert [(o.tokens, o.fate) for o in first.others] == [
+    ([6], 'unknown'),
+    ([7], 'not judged'),
+  ]
+
+
+class Letters:
+  """A token is a letter; 26 and 27 are the two bytes of one."""
+
+  def decode(self, ids):
+    pairs = {26: b'\xc3', 27: b'\xa9'}
+    data = b''.join(pairs.get(i, bytes([97 + i % 26])) for i in ids)
+    return data.decode('utf-8', 'replace')
+
+
+def test_pieces_are_written_as_they_stand_in_the_text():
+  tokens = [
+    Token(0, 'accepted', 0.5, []),
+    Token(26, 'accepted', 1.0, []),
+    Token(27, 'corrected', None, [Other([1, 2], 0.25, 'rejected')]),
+    Token(3, 'bonus', None, []),
+  ]
+  found = samples.written(Letters(), [25] * 40, tokens)
+  assert [t['text'] for t in found] == ['a', '', 'é', 'd']
+  assert [t['origin'] for t in found] == [t.origin for t in tokens]
+  (other,) = found[2]['others']
+  assert other['text'].endswith('bc')
+  assert other['chance'] == 0.25

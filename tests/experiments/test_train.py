@@ -1,0 +1,94 @@
+"""Training resumes after a kill as if nothing had happened."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.recipes import Optimization
+from experiments.training.train_pair import window_shape
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = """
+import pathlib, sys, time
+import jax, jax.numpy as jnp, numpy as np
+from experiments.training.optimize import train
+from experiments.recipes import Optimization
+
+folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+o = Optimization(
+  schedule=((4, 1e-2), (30, 0.0)), batch=4, length=8, checkpoint_every=5
+)
+
+def batch(step, params):
+  time.sleep(pause)
+  return np.random.default_rng(step).normal(size=(4, 8)).astype(np.float32)
+
+def loss(params, frozen, x):
+  return jnp.mean((jnp.tanh(x @ params['w']) @ params['v'] - x) ** 2)
+
+keys = jax.random.split(jax.random.key(0))
+params = {'w': jax.random.normal(keys[0], (8, 8)),
+          'v': jax.random.normal(keys[1], (8, 8))}
+params = train('toy', folder, o, params, loss, None, batch)
+np.savez(folder / 'params.npz', **params)
+"""
+
+
+def start(folder: pathlib.Path, pause: float):
+  folder.mkdir(exist_ok=True)
+  return subprocess.Popen(
+    [sys.executable, '-c', SCRIPT, str(folder), str(pause)],
+    cwd=ROOT,
+    stderr=subprocess.DEVNULL,
+    stdout=subprocess.DEVNULL,
+  )
+
+
+def test_resume_after_a_kill_is_bit_identical(tmp_path):
+  whole = start(tmp_path / 'whole', 0.0)
+  cut = start(tmp_path / 'cut', 0.1)
+  deadline = time.monotonic() + 200
+  while not (tmp_path / 'cut' / 'toy' / '10').exists():
+    assert cut.poll() is None, 'training ended before it was killed'
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+  cut.send_signal(signal.SIGKILL)
+  cut.wait()
+  assert not (tmp_path / 'cut' / 'params.npz').exists()
+  assert start(tmp_path / 'cut', 0.0).wait() == 0
+  assert whole.wait() == 0
+  expected = np.load(tmp_path / 'whole' / 'params.npz')
+  found = np.load(tmp_path / 'cut' / 'params.npz')
+  for name in expected:
+    np.testing.assert_array_equal(found[name], expected[name])
+
+
+def test_every_fourth_batch_is_long():
+  o = Optimization(schedule=((8, 1.0),), batch=6, length=32)
+  shapes = [window_shape(o, i) for i in range(4)]
+  assert shapes == [(6, 32)] * 3 + [(3, 64)]
+
+
+def test_schedule_goes_through_its_corners():
+  from experiments.training.optimize import make_optimizer
+
+  o = Optimization(
+    schedule=((10, 0.5), (20, 0.25), (40, 0.0)), batch=1, weight_decay=0.0
+  )
+  optimizer = make_optimizer(o)
+  params = {'w': np.ones((2, 2), np.float32)}
+  state = optimizer.init(params)
+  sizes = []
+  # Adam's first updates have the size of the learning rate.
+  for _ in range(41):
+    grads = {'w': np.full((2, 2), 0.01, np.float32)}
+    updates, state = optimizer.update(grads, state, params)
+    sizes.append(float(jax.numpy.abs(updates['w']).max()))
+  for step, rate in ((0, 0.0), (10, 0.5), (15, 0.375), (20, 0.25), (30, 0.125)):
+    assert sizes[step] == pytest.approx(rate, rel=1e-3, abs=1e-6)

@@ -1,0 +1,347 @@
+"""Heads and drafts in training: resume, reports, and what is kept."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from experiments.recipes import (
+  Distillation,
+  Heads,
+  HeldOut,
+  Optimization,
+  Texts,
+)
+from experiments.training import (
+  distill,
+  divergences,
+  draft_data,
+  folders,
+  generated,
+  held_out,
+)
+from experiments.training.optimize import Record
+from specjax import checkpoints
+from specjax.checkpoints import fingerprint
+from specjax.drafting import heads
+from tests.support import tiny
+
+TEXTS = Texts(count=8, batch=8, length=32, prompt_length=8)
+HELD_OUT = HeldOut(2, 16, 8, depth=2)
+WEIGHTS = 'model.safetensors'
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+  """A pair, data, and a head that was trained at one go."""
+  folder = tmp_path_factory.mktemp('training')
+  tiny.write_pair(folder)
+  tiny.write_data(folder / 'data')
+  heads.main(recipe(folder, 'whole'))
+  return folder
+
+
+def optimization(**changes):
+  return Optimization(
+    **{
+      'schedule': ((2, 1e-2), (8, 0.0)),
+      'batch': 4,
+      'length': 16,
+      'checkpoint_every': 3,
+    }
+    | changes
+  )
+
+
+def recipe(root, name, **changes):
+  fields = {
+    'folder': str(root / name),
+    'target': str(root / 'target'),
+    'trainable': 'tests.support.tiny.noisy_head',
+    'optimization': optimization(),
+    'data': str(root / 'data'),
+    'options': {'count': 2},
+    'texts': TEXTS,
+    'held_out': HELD_OUT,
+  }
+  return Heads(**fields | changes)
+
+
+class Killed(Exception):
+  pass
+
+
+def cut(draw, at):
+  """The same function, which ends the run at a step."""
+
+  def drawn(*args):
+    if args[-1] == at:
+      raise Killed
+    return draw(*args)
+
+  return drawn
+
+
+def lines(file):
+  return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def assert_equal_weights(one, other):
+  one, other = (safetensors.numpy.load_file(x / WEIGHTS) for x in (one, other))
+  assert one.keys() == other.keys()
+  for name, x in one.items():
+    np.testing.assert_array_equal(x, other[name])
+
+
+def test_a_head_resumes_bit_for_bit(root, monkeypatch):
+  x = recipe(root, 'cut')
+  with monkeypatch.context() as patched:
+    patched.setattr(heads, 'draw_windows', cut(generated.draw_windows, 5))
+    with pytest.raises(Killed):
+      heads.main(x)
+  assert [line['step'] for line in lines(root / 'cut/head.jsonl')] == [3]
+  heads.main(x)
+  assert_equal_weights(root / 'whole/weights', root / 'cut/weights')
+  whole, after = (lines(root / f'{n}/head.jsonl') for n in ('whole', 'cut'))
+  for one, other in zip(whole, after, strict=True):
+    assert one['loss'] == other['loss']
+  assert after[-1]['seconds'] > after[0]['seconds'] > 0
+
+
+def test_the_loss_of_a_head_falls(root):
+  """On the same windows with the same noise, so it must."""
+  x = recipe(root, 'whole')
+  m = generated.gather(x)
+  head = heads.make(x, m.target)
+  trained = heads.read(root / 'whole/weights', 'medusa', '')[1]
+  batch = heads.batches(m)(0, None)
+
+  parts = jax.jit(heads.loss_of(head, m.target, 0))
+
+  def loss(params):
+    return sum(parts(params, m.weights, batch).values())
+
+  fresh = head.init(jax.random.key(0), m.weights)
+  assert loss(trained) < loss(fresh)
+
+
+def test_config_of_a_head_says_what_it_is_worth_and_cost(root):
+  config = heads.read_config(root / 'whole/weights', 'medusa')
+  assert config['training']['steps'] == 8
+  assert config['training']['tokens'] == 8 * 4 * 16
+  last = lines(root / 'whole/head.jsonl')[-1]
+  assert config['training']['seconds'] == pytest.approx(
+    last['seconds'], abs=0.1
+  )
+  # Head k is judged k places before the end of 8 tokens, in 6 texts.
+  assert config['counted'] == [6 * 7, 6 * 6]
+  assert np.shape(config['hits']) == (2, 10)
+  parts = config['domains'].values()
+  assert np.array_equal(sum(np.array(p['hits']) for p in parts), config['hits'])
+
+
+def test_a_folder_is_of_one_recipe(root):
+  with pytest.raises(ValueError, match='another recipe'):
+    heads.main(recipe(root, 'whole', share=0.25))
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'share': 1.5}, 'share'),
+    ({'trainable': 'tests.support.tiny.nothing'}, 'trainable'),
+    ({'options': {'color': 1}}, 'options'),
+    ({'texts': Texts(count=2)}, 'texts'),
+  ],
+)
+def test_wrong_recipes_of_heads_are_refused(root, tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message):
+    heads.main(recipe(root, tmp_path / 'new', **changes))
+
+
+def test_fingerprints_tell_targets_apart(root, tmp_path):
+  target = fingerprint(root / 'target')
+  assert fingerprint(root / 'draft') != target
+  path = root / 'whole/weights'
+  heads.read(path, 'medusa', target)
+  with pytest.raises(ValueError, match='another target'):
+    heads.read(path, 'medusa', fingerprint(root / 'draft'))
+  # One weight in the middle of a matrix.
+  shutil.copytree(root / 'target', tmp_path / 'changed')
+  file = tmp_path / 'changed' / WEIGHTS
+  tensors = safetensors.numpy.load_file(file)
+  name = max(tensors, key=lambda n: tensors[n].size)
+  tensors[name] = tensors[name].copy()
+  tensors[name].reshape(-1)[-1] += 1
+  safetensors.numpy.save_file(tensors, file)
+  assert fingerprint(tmp_path / 'changed') != target
+
+
+def test_fingerprints_are_those_of_the_weights_not_of_the_files(root, tmp_path):
+  target = fingerprint(root / 'target')
+  model, params = checkpoints.load(root / 'target')
+  checkpoints.save(tmp_path / 'wide', model, params, dtype=np.float32)
+  assert fingerprint(tmp_path / 'wide') == target
+  split = tmp_path / 'split'
+  split.mkdir()
+  shutil.copy(root / 'target/config.json', split)
+  tensors = safetensors.numpy.load_file(root / 'target' / WEIGHTS)
+  places = {}
+  for i, (name, x) in enumerate(tensors.items()):
+    places[name] = f'part{i}.safetensors'
+    safetensors.numpy.save_file({name: x}, split / places[name])
+  index = split / f'{WEIGHTS}.index.json'
+  index.write_text(json.dumps({'weight_map': places}))
+  assert fingerprint(split) == target
+
+
+def test_reports_are_the_counts_of_the_loop(root):
+  m = generated.gather(recipe(root, 'whole'))
+  head = heads.make(m.recipe, m.target)
+  drafter = head.drafter(HELD_OUT.depth)
+  params = heads.read(root / 'whole/weights', 'medusa', '')[1]
+  trial = held_out.prepare(HELD_OUT, m.target, m.weights, m.tokenizer)
+  found = trial.report(drafter, params)
+  state = jax.device_get(trial.decode(drafter, params))
+  counts = state.counts
+  for i, t in enumerate(('T=0', 'T=1')):
+    for j, (domain, texts) in enumerate(trial.texts.items()):
+      rows = [6 * i + 2 * j, 6 * i + 2 * j + 1]
+      assert (state.sampling.temperature[rows] == i).all()
+      for row, text in zip(rows, texts, strict=True):
+        assert state.tokens[row, :16].tolist() == text
+      new = (state.length - state.start)[rows].sum()
+      calls = counts.target_calls[rows].sum()
+      assert found[t][domain] == pytest.approx(new / calls, abs=1e-4)
+    rows = range(6 * i, 6 * i + 6)
+    beta = sum(counts.overlap[r] for r in rows)
+    steps = sum(counts.histogram[r].sum() for r in rows)
+    assert found[t]['alpha'] == pytest.approx(beta / steps, abs=1e-4)
+    assert found[t]['tau'] == pytest.approx(
+      6 * 8 / sum(counts.target_calls[r] for r in rows), abs=1e-4
+    )
+
+
+def distillation(root, name):
+  return Distillation(
+    folder=str(root / name),
+    target=str(root / 'target'),
+    data=str(root / 'data'),
+    width=32,
+    undistilled=optimization(schedule=((2, 1e-2),)),
+    distillation=optimization(schedule=((2, 1e-2), (6, 0.0))),
+    divergences=(
+      'experiments.training.divergences.forward_kl',
+      'experiments.training.divergences.total_variation',
+    ),
+    kinds=('experiments.training.draft_data.own_text',),
+    texts=TEXTS,
+    own_texts=TEXTS,
+    refresh=2,
+    held_out=HELD_OUT,
+    final=HELD_OUT,
+    max_positions=128,
+  )
+
+
+class NoTrial:
+  """Reports nothing: to draft would take longer than to learn."""
+
+  x = HELD_OUT
+
+  def report(self, drafter, params):
+    del drafter, params  # Unused.
+    return {}
+
+
+def learn(root, name):
+  """Drafts after learning from their own text."""
+  x = distillation(root, name)
+  m = generated.gather(x)
+  draft = tiny.model(32, 1)
+  (root / name).mkdir(exist_ok=True)
+  grid = distill.Grid(x, root / name, m, draft, NoTrial())
+  return grid.distil(x.kinds[0], draft.init(jax.random.key(0)))
+
+
+def test_drafts_that_learn_from_their_own_text_resume(root, monkeypatch):
+  one = learn(root, 'one')
+  with monkeypatch.context() as patched:
+    patched.setattr(draft_data, 'draw_texts', cut(generated.draw_texts, 5))
+    with pytest.raises(Killed):
+      learn(root, 'two')
+  # It goes on at step 3, between the texts of steps 2 and 4.
+  texts = root / 'two/own_text/own_texts/forward_kl'
+  steps = ['000000', '000002', '000004']
+  assert sorted(p.name for p in texts.iterdir()) == steps
+  two = learn(root, 'two')
+  assert one.keys() == {'forward_kl', 'total_variation'}
+  jax.tree.map(np.testing.assert_array_equal, one, two)
+  first, second, _ = (np.load(texts / s / '000000.npy') for s in steps)
+  assert (first != second).any()
+  lesson = draft_data.Lesson(
+    None, distillation(root, 'two'), None, root / 'two/own_text'
+  )
+  shutil.rmtree(texts / '000002')
+  with pytest.raises(ValueError, match='000002 is missing'):
+    draft_data.own_text(lesson)(3, {'forward_kl': None})
+
+
+def test_each_draft_learns_from_its_own_windows():
+  model = tiny.model(32, 1, 64)
+  params = model.init(jax.random.key(0))
+  drafts = {'a': model.init(jax.random.key(1))}
+  drafts['b'] = drafts['a']
+  both = {name: divergences.forward_kl for name in drafts}
+  loss = jax.jit(distill.divergence_loss(model, model, both))
+  tokens = np.random.default_rng(0).integers(64, size=(2, 2, 9))
+  apart = loss(drafts, params, tokens)
+  assert apart['a'] != apart['b']
+  for name, windows in zip('ab', tokens, strict=True):
+    same = loss(drafts, params, np.stack([windows, windows]))
+    assert same['a'] == same['b'] == apart[name]
+
+
+def test_a_record_forgets_what_is_done_again(tmp_path):
+  record = Record(tmp_path / 'x.jsonl', 0)
+  for step, seconds in ((3, 5.0), (6, 9.0)):
+    record.seconds = seconds
+    record.write(step, 1.0, {'tau': step})
+  again = Record(tmp_path / 'x.jsonl', 3)
+  assert again.seconds == 5
+  again.write(6, 2.0, {})
+  found = lines(tmp_path / 'x.jsonl')
+  assert [(line['step'], line['loss']) for line in found] == [
+    (3, 1.0),
+    (6, 2.0),
+  ]
+
+
+@pytest.mark.slow
+def test_the_grid_is_trained_and_judged(root, capsys):
+  distill.main(distillation(root, 'grid'))
+  names = [line['draft'] for line in lines(root / 'grid/grid.jsonl')]
+  assert names == [
+    'undistilled',
+    'control',
+    'own_text-forward_kl',
+    'own_text-total_variation',
+  ]
+  for name in names:
+    checkpoints.load(root / 'grid/drafts' / name)
+  last = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert last['drafts'] == 4
+
+
+def test_costs_of_runs_add_up(tmp_path):
+  o = optimization()
+  for name, seconds in (('a', 2.0), ('b', 3.0)):
+    facts = {'step': 8, 'seconds': seconds, 'cpu_seconds': 2 * seconds}
+    (tmp_path / f'{name}.jsonl').write_text(json.dumps(facts) + '\n')
+  found = folders.cost(tmp_path, ('a', o, 1), ('b', o, 5))
+  assert (found['seconds'], found['cpu_seconds']) == (5.0, 10.0)
+  assert (found['steps'], found['tokens']) == (16, 16 * 64)
+  assert found['together'] == 5

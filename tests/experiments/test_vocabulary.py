@@ -1,0 +1,183 @@
+"""Heads of other sizes: padding is allowed, other tokens are refused."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.measuring import build
+from experiments.settings import Candidate, Checkpoint
+from experiments.setup import vocabulary
+from specjax import checkpoints, generate, pair, sampling, verify
+from specjax.drafters import plain
+from specjax.models import resizing
+from specjax.types import Params, Spec
+from tests.support import tiny
+
+TOKENS = 2048  # of the embedded tokenizer
+PADDED = 2112
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """`same` has heads of the tokenizer's size, `padded` larger ones."""
+  path = tmp_path_factory.mktemp('pairs')
+  tiny.write_pair(path / 'same', TOKENS)
+  tiny.write_pair(path / 'padded', PADDED)
+  return path
+
+
+@pytest.fixture(scope='module')
+def tokenizer():
+  return checkpoints.load_tokenizer(pair.path('target'))
+
+
+def experiment(folder, target: str, draft: str):
+  return tiny.experiment(
+    folder / target,
+    candidates={},
+    draft=Checkpoint(str(folder / draft / 'draft')),
+    gammas=(2,),
+  )
+
+
+@pytest.mark.parametrize(
+  ('target', 'draft'), [('same', 'padded'), ('padded', 'same')]
+)
+def test_a_padded_head_drafts_for_another(folder, target, draft):
+  """q covers the target's vocabulary, and is 0 where the draft has nothing."""
+  (method,) = build.build(experiment(folder, target, draft)).methods
+  assert method.drafter == 'lm'
+  vocab = method.spec.target.config.vocab_size
+
+  def propose(params):
+    state = generate.start(
+      params,
+      [[5, 6, 7], [vocab - 1]],
+      spec=method.spec,
+      new_tokens=8,
+      key=generate.row_keys(0, [0, 1]),
+      values=sampling.make(2, 1.0),
+    )
+    ctx = generate.context(state)
+    return method.spec.drafter.propose(params, state.drafter, ctx, state.key)
+
+  drafted, _ = jax.eval_shape(propose, method.params)
+  assert drafted.probs.shape == (2, 2, vocab)
+
+  model, params = checkpoints.load(folder / draft / 'draft')
+  hidden = jax.random.normal(jax.random.key(1), (32,))
+  for temperature in (0.0, 1.0):
+    values = sampling.Sampling(
+      jnp.float32(temperature), jnp.int32(0), jnp.float32(0.9)
+    )
+    q = sampling.distribution(
+      resizing.resize(model, vocab).head(params, hidden), values
+    )
+    own = sampling.distribution(model.head(params, hidden)[:TOKENS], values)
+    np.testing.assert_allclose(q[:TOKENS], own, atol=1e-6)
+    assert (q[TOKENS:] == 0).all()
+
+
+def test_a_smaller_draft_keeps_the_targets_text(folder):
+  """The target is never cut: it writes tokens that the draft does not have."""
+  built = build.build(experiment(folder, 'padded', 'same'))
+  (method,) = built.methods
+  weights = built.plain_params.target
+  # Padding that is likely: the law of a text must not lose it.
+  weights['embedding'] = weights['embedding'].at[TOKENS:].multiply(3)
+
+  def decode(spec, params):
+    state = generate.start(
+      params,
+      [[5, 6, 7], [8, 9]],
+      spec=spec,
+      new_tokens=16,
+      key=generate.row_keys(0, [0, 1]),
+      values=sampling.make(2, 0.0),
+    )
+    state = generate.generate(params, state, 16, spec=spec)
+    assert state.finite.all()
+    return [row[:n].tolist() for row, n in zip(*state[:2], strict=True)]
+
+  base = Spec(method.spec.target, plain.make(), verify.token)
+  expected = decode(base, Params(weights, None))
+  found = decode(method.spec, Params(weights, method.params.drafter))
+  assert found == expected
+  assert max(map(max, expected)) >= TOKENS
+
+
+def test_sizes_differ_without_a_tokenizer(folder, tmp_path, tokenizer):
+  """Nothing shows that the difference is padding."""
+  vocabulary.check_draft(tokenizer, TOKENS, str(tmp_path), TOKENS)
+  with pytest.raises(ValueError, match=r'has 2112 logits and the target 2048'):
+    vocabulary.check_draft(tokenizer, TOKENS, str(tmp_path), PADDED)
+
+
+def test_a_larger_head_with_tokens_there(folder, tokenizer, tmp_path):
+  import copy
+
+  more = copy.deepcopy(tokenizer)
+  more.add_tokens(['<extra>'])
+  more.save_pretrained(tmp_path)
+  with pytest.raises(ValueError, match=r"1 of those beyond .*'<extra>', not"):
+    vocabulary.check_draft(tokenizer, TOKENS, str(tmp_path), PADDED)
+  # A token that the draft's head does not have can never be drafted.
+  vocabulary.check_draft(tokenizer, PADDED, str(tmp_path), TOKENS)
+
+
+def test_other_tokens_are_refused_before_weights_are_read(
+  folder, tmp_path, monkeypatch
+):
+  tiny.write_pair(tmp_path / 'other')
+  file = tmp_path / 'other' / 'draft' / 'tokenizer.json'
+  content = json.loads(file.read_text())
+  vocab = content['model']['vocab']
+  a, b = list(vocab)[300:302]
+  vocab[a], vocab[b] = vocab[b], vocab[a]
+  file.write_text(json.dumps(content))
+  monkeypatch.setattr(checkpoints, 'load', None)
+  draft = str(tmp_path / 'other' / 'draft')
+  candidate = Candidate('specjax.drafters.lm.load', 2, draft)
+  x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
+  with pytest.raises(ValueError, match=r'2 of 2048 tokens differ, such as'):
+    build.build(x)
+
+
+def test_token_ids_beyond_the_embedding_name_both_sizes(tokenizer):
+  vocabulary.check_tokenizer('target.path', tokenizer, TOKENS)
+  with pytest.raises(ValueError, match=r'ids up to 2047 .* embedding 2000 row'):
+    vocabulary.check_tokenizer('target.path', tokenizer, 2000)
+  vocabulary.check_prompt([3, 1999], 2000)
+  with pytest.raises(ValueError, match=r'token id 2000 .* embedding 2000 rows'):
+    vocabulary.check_prompt([3, 2000], 2000)
+
+
+def test_weights_with_the_tokenizer_of_a_larger_model(tmp_path, monkeypatch):
+  tiny.write_pair(tmp_path)
+  made = tiny.model(32, 1, 1024)
+  target = tmp_path / 'small'
+  checkpoints.save(target, made, made.init(jax.random.key(0)))
+  for name in ('tokenizer.json', 'tokenizer_config.json'):
+    (target / name).write_bytes((tmp_path / 'target' / name).read_bytes())
+  monkeypatch.setattr(checkpoints, 'load', None)
+  x = tiny.experiment(tmp_path, target=Checkpoint(str(target)))
+  with pytest.raises(
+    ValueError, match=r'target\.path: .* up to 2047 .* 1024 rows'
+  ):
+    build.build(x)
+
+
+def test_every_end_of_text_ends_a_row(folder, tmp_path):
+  made = tiny.model(32, 1)
+  target = tmp_path / 'target'
+  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  checkpoints.save(
+    target, made, made.init(jax.random.key(0)), tokenizer, eos=(7, 9)
+  )
+  x = experiment(folder, 'same', 'same')
+  x.target.path = str(target)
+  built = build.build(x)
+  assert built.plain.eos == built.methods[0].spec.eos == (7, 9)

@@ -1,0 +1,115 @@
+"""Weights in blocks of columns: the same model, the same bits for any row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling, verify
+from specjax.drafters import lm
+from specjax.models import linear, transformer
+from specjax.models.config import Experts
+from specjax.types import Params, Spec
+from tests.support import models
+
+pytestmark = pytest.mark.usefixtures('optimized')
+
+score = jax.jit(transformer.score, static_argnums=0)
+
+SIZES = {'width': 64, 'mlp_width': 64, 'head_dim': 32}
+
+
+@pytest.fixture(scope='module')
+def pair():
+  model = models.tiny(128, 2, **SIZES)
+  params = models.weights(model, 0)
+  return (model, params), transformer.block(model, params)
+
+
+def test_weights_are_rearranged_not_changed(pair):
+  (_, plain), (_, blocked) = pair
+  w = np.asarray(plain['unembedding'])
+  found = np.asarray(blocked['unembedding'])
+  assert found.shape == (2, 64, 64)
+  np.testing.assert_array_equal(found[1], w[:, 64:])
+  up = np.asarray(plain['layer0']['up']['w']).reshape(64, -1)
+  np.testing.assert_array_equal(blocked['layer0']['up']['w'][0], up[:, :64])
+
+
+@pytest.mark.parametrize('rows', [1, 2, 5, 8, 9, 20])
+def test_logits_agree(pair, rows):
+  (model, plain), (fast, blocked) = pair
+  tokens = jax.random.randint(jax.random.key(1), (1, rows), 0, 128)
+  expected = score(model, plain, tokens)
+  found = score(fast, blocked, tokens)
+  np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_odd_columns_stay_as_they_are():
+  model = models.tiny(11, 1)
+  params = models.weights(model, 0)
+  fast, blocked = transformer.block(model, params)
+  assert blocked['unembedding'].shape == params['unembedding'].shape
+  tokens = jnp.arange(5)[None]
+  np.testing.assert_array_equal(
+    score(fast, blocked, tokens),
+    score(model, params, tokens),
+  )
+
+
+def test_speculation_decodes_with_them(pair):
+  """A draft that is the target, in the other layout, is accepted always."""
+  (model, plain), (fast, blocked) = pair
+  spec = Spec(fast, lm.make(model, 3), verify.token)
+  params = Params(blocked, plain)
+  state = generate.start(
+    params,
+    [[1, 2, 3], [4]],
+    spec=spec,
+    new_tokens=40,
+    key=generate.row_keys(0, range(2)),
+    values=sampling.make(2, [0.0, 1.0]),
+  )
+  counts = generate.generate(params, state, 40, spec=spec).counts
+  tried = int(counts.tried.sum())
+  assert tried >= 50
+  assert int(counts.accepted.sum()) >= tried - 1
+
+
+def test_every_option_works_in_blocks():
+  model = models.tiny(
+    128,
+    2,
+    **SIZES,
+    windows=(3, None),
+    post_norms=True,
+    qk_norm=True,
+    experts=Experts(count=4, chosen=2, width=64, dense=(0,)),
+  )
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: random.normal(size=x.shape).astype(np.float32) / 8,
+    jax.eval_shape(model.init, jax.random.key(0)),
+  )
+  fast, blocked = transformer.block(model, params)
+  tokens = jax.random.randint(jax.random.key(1), (1, 7), 0, 128)
+  np.testing.assert_allclose(
+    score(fast, blocked, tokens),
+    score(model, params, tokens),
+    atol=2e-5,
+  )
+
+
+@pytest.mark.parametrize('rows', [2, 5, 8])
+def test_blocked_products_of_a_row_do_not_depend_on_the_others(rows):
+  random = np.random.default_rng(0)
+  x = random.normal(size=(rows, 96)).astype(np.float32)
+  w = random.normal(size=(3, 96, 64)).astype(np.float32)
+  multiply = jax.jit(linear.multiply)
+  together = multiply(x, w)
+  for row in range(rows):
+    np.testing.assert_array_equal(
+      multiply(x[row : row + 1], w)[0], together[row]
+    )
+  flat = w.transpose(1, 0, 2).reshape(96, -1)
+  np.testing.assert_allclose(together, x @ flat, rtol=0, atol=1e-4)

@@ -1,0 +1,247 @@
+"""A drafter that speculates itself: the laws at every level of it.
+
+The laws of all drafters are tested of a cascade in `test_drafter_laws`, too.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.certificate import stages
+from specjax import exact, generate, sampling, verify
+from specjax.drafters import cascade, lm, ngram, plain
+from specjax.drafting import policies
+from specjax.models import table
+from specjax.types import Params, Spec, Target
+from tests.library import test_drafter_laws as laws
+from tests.support import keys, models
+
+DRAFT = models.DRAFT
+TABLE = table.build(models.VOCAB)
+CHAIN, TREE = lm.make(TABLE, 2), lm.make_tree(TABLE, (0, 0, 1))
+ALWAYS = models.WRONG_RULES['accepts always']
+LEVEL, ROUNDS = 1e-4 / 2, 8
+
+
+def table_params():
+  other, own = models.weights(TABLE, 1), models.near(TABLE, 0)
+  return Params(None, Params(own, other))
+
+
+def proposals(drafter, rows, turns):
+  """Drafts of some of many texts, under the keys of each turn."""
+  (tokens, length), params = laws.texts(laws.ROWS), table_params()
+  temperature = np.resize([0, 0.5, 1, 1.5], laws.ROWS)[rows]
+  values = sampling.make(len(rows), temperature)
+  ctx, memory = laws.fresh(drafter, params, tokens[rows], length[rows], values)
+  propose = jax.jit(drafter.propose)
+  return [propose(params, memory, ctx, key)[0] for key in turns]
+
+
+@functools.cache
+def drafts(inner, rule=None):
+  """Many drafts of many texts, at temperatures from 0 to 1.5."""
+  every = np.arange(laws.ROWS)
+  turns = [generate.row_keys(turn, every) for turn in range(ROUNDS)]
+  found = proposals(cascade.make(TABLE, inner, 3, rule), every, turns)
+  return jax.tree.map(lambda *x: np.concatenate(x), *found)
+
+
+# Law 1: what a level promises is what the levels below it leave.
+
+
+@pytest.mark.slow
+def test_tokens_are_drawn_from_the_small_model_under_a_tree():
+  assert min(laws.p_values(drafts(TREE))) > LEVEL
+
+
+def test_an_inner_rule_that_accepts_always_is_seen():
+  assert max(laws.p_values(drafts(CHAIN, ALWAYS))) < 1e-12
+
+
+def test_the_law_of_the_place_before_is_seen():
+  draft = drafts(TREE)
+  moved = draft._replace(probs=np.roll(draft.probs, 1, 1))
+  sampled = jax.tree.map(lambda x: x[3::4], moved)  # at temperature 1.5
+  _, by_rank = laws.p_values(sampled)
+  assert by_rank < 1e-12
+
+
+def test_a_token_that_is_dropped_for_what_it_is_is_seen():
+  draft = drafts(TREE)
+  q = np.take_along_axis(draft.probs, draft.tokens[..., None], 2)[..., 0]
+  dropped = draft._replace(size=np.cumprod(q > 0.3, 1).sum(1))
+  assert max(laws.p_values(dropped)) < 1e-12
+
+
+@pytest.mark.parametrize(
+  ('rule', 'parents', 'right'),
+  [
+    (verify.token, (0, 1), True),
+    (verify.block, (0, 1), True),
+    (verify.recursive, (0, 0, 1), True),
+    (ALWAYS, (0, 1), False),
+  ],
+)
+def test_every_exact_rule_leaves_the_law_of_the_small_model(
+  rule, parents, right, float64
+):
+  """By enumeration of all inner drafts, coins and steps."""
+  texts, random = exact.Texts(3, 6), np.random.default_rng(0)
+  p, q = random.dirichlet(np.full(3, 0.7), (2, len(texts)))
+  small, inner = exact.Laws(p, np.log(p)), exact.Laws(q, np.log(q))
+  contexts = np.array([0, 2])
+  source = stages.staged(rule, exact.tree(parents), 3, inner)
+  found = source(texts, small, contexts)
+  expected = exact.tree((0, 1, 2))(texts, small, contexts)
+  np.testing.assert_array_equal(found.rows, expected.rows)
+  error = np.abs(found.weight - expected.weight).max()
+  assert error < 1e-12 if right else error > 1e-2
+
+
+# What the loop inside a step depends on
+
+
+def test_a_row_drafts_alone_what_it_drafts_in_a_batch():
+  """Other rows need other numbers of passes: that must not matter."""
+  row, together = 3, drafts(TREE)
+  turns = [generate.row_keys(turn, [row]) for turn in range(ROUNDS)]
+  for turn, alone in enumerate(
+    proposals(cascade.make(TABLE, TREE, 3), [row], turns)
+  ):
+    there = turn * laws.ROWS + row
+    np.testing.assert_array_equal(alone.tokens[0], together.tokens[there])
+    np.testing.assert_allclose(alone.probs[0], together.probs[there], rtol=1e-6)
+
+
+def start_late(drafter, params, late, key):
+  """Drafts of texts some of which have a token that was never fed."""
+  rows = len(late)
+  tokens, length = laws.texts(rows)
+  length = np.maximum(length, 2)
+  values = sampling.make(rows, np.resize([0, 0.5, 1, 1.5], rows))
+  ctx, memory = laws.fresh(drafter, params, tokens, length, values)
+  memory = memory._replace(fed=memory.fed - jnp.asarray(late))
+  return drafter.propose(params, memory, ctx, key)
+
+
+def test_a_row_that_starts_late_drafts_the_same():
+  """The turn in which it feeds a known token costs nothing but a pass."""
+  rows = 32
+  drafter = cascade.make(TABLE, CHAIN, 3)
+  propose = jax.jit(functools.partial(start_late, drafter))
+  params, key = table_params(), generate.row_keys(0, range(rows))
+  late = np.arange(rows) % 3 == 0
+  draft, memory = propose(params, np.zeros(rows, bool), key)
+  again, other = propose(params, late, key)
+  jax.tree.map(np.testing.assert_array_equal, draft, again)
+  np.testing.assert_array_equal(memory.fed, other.fed)
+  np.testing.assert_array_equal(other.recent[0], memory.recent[0] + late)
+  sampled = np.resize([False, True, True, True], rows)
+  assert len({*map(tuple, draft.tokens[sampled].tolist())}) > rows // 3
+
+
+def test_no_turn_shares_a_key():
+  drafter = cascade.make(TABLE, CHAIN, 3)
+
+  def step(params, key):
+    start_late(drafter, params, (True, False), key)
+    return key
+
+  key = generate.row_keys(0, range(2))
+  used = keys.consumed(step, table_params(), key, steps=1)
+  assert not list(keys.repeated(used))
+  assert len({x.key for x in used if x.kind == 'bits'}) > 4
+
+
+LONG = cascade.make(TABLE, lm.make(TABLE, 4), 2)
+FULL = 128 - 7  # K + 1, and what is drafted below that
+
+
+def test_there_is_room_for_inner_drafts():
+  """A write that is clamped would move tokens that are there already."""
+  spec = Spec(TABLE, LONG, verify.token)
+  assert generate.slots_for(spec, FULL) == 128
+  assert generate.slots_for(spec, FULL + 1) > 128
+  random, rows, found = np.random.default_rng(0), 8, []
+  tokens = random.integers(0, models.VOCAB, (rows, 256)).astype(np.int32)
+  length, values = np.arange(FULL - rows, FULL) + 1, sampling.make(rows, 1.0)
+  params, key = table_params(), generate.row_keys(0, range(rows))
+  for slots in (128, 256):
+    ctx, memory = laws.fresh(LONG, params, tokens[:, :slots], length, values)
+    found.append(jax.jit(LONG.propose)(params, memory, ctx, key)[0])
+  np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
+  np.testing.assert_allclose(found[0].probs, found[1].probs, atol=1e-6)
+
+
+# Three levels: a model that drafts for itself by way of itself.
+
+LOWEST = cascade.make(DRAFT, ngram.make(2), 2)
+LEVELS = Spec(DRAFT, cascade.make(DRAFT, LOWEST, 3), verify.token)
+
+
+def test_a_model_accepts_itself_at_every_level(float64):
+  """Tokens that were never fed, or that a penalty missed, would be seen."""
+  own = models.double(models.draft_weights())
+  params = Params(own, Params(own, Params(own, None)))
+  values = sampling.make(
+    6,
+    np.resize([0, 0.5, 1, 1.5], 6),
+    repetition_penalty=1.3,
+    frequency_penalty=0.5,
+  )
+  new = [100 - len(prompt) - i for i, prompt in enumerate(models.PROMPTS)]
+  state = models.run(LEVELS, params, models.PROMPTS, values, new_tokens=new)
+  state = generate.generate(params, state, jnp.int32(99), spec=LEVELS)
+  counts = jax.device_get(state.counts)
+  np.testing.assert_array_equal(counts.tokens, new)
+  assert counts.tried.sum() > 200
+  assert counts.accepted.sum() == counts.tried.sum()
+  # A pass finds all three tokens. It feeds the first two of them: the third
+  # takes a pass of its own in every step but the first.
+  first, second = state.drafter.passes
+  np.testing.assert_array_equal(first, 2 * counts.target_calls - 1)
+  # Two tokens of the model below take two passes at most, and one to feed the
+  # last of them. Rows that have finished count nothing.
+  assert (second >= first).all()
+  assert (second <= 3 * first).all()
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda: cascade.make(TABLE, CHAIN, 0), 'depth must be at least 1, got 0'),
+    (lambda: cascade.make(TABLE, plain.make(), 2), 'proposes nothing'),
+    (
+      lambda: cascade.make(TABLE, CHAIN._replace(taps=(1,)), 2),
+      r'reads layers \(1,\)',
+    ),
+    (
+      lambda: cascade.make(TABLE, lm.make(TABLE, 2, policies.heuristic()), 2),
+      'learns from its verdicts',
+    ),
+    (
+      lambda: cascade.make(TABLE, CHAIN, 2, verify.lenience(0.5)),
+      'the inner rule is lossy',
+    ),
+    (
+      lambda: cascade.make(TABLE, TREE, 2, verify.token),
+      'it judges chains, and this drafter makes trees',
+    ),
+    (
+      lambda: cascade.load(Target(TABLE), '', inner=CHAIN),
+      'must be a function of',
+    ),
+  ],
+)
+def test_impossible_cascades_are_refused(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()
+
+
+def test_a_stop_that_looks_at_the_draft_alone_is_taken():
+  stopped = lm.make(TABLE, 2, policies.confidence(0.3))
+  assert cascade.make(TABLE, stopped, 2).depth == 2

@@ -1,0 +1,485 @@
+"""Tests of checkpoints: what is loaded is the model, or it is an error."""
+
+import dataclasses
+import json
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from specjax import checkpoints
+from specjax.families import FAMILIES, conversion, llama, values
+from specjax.models import transformer
+
+CONFIG = transformer.TransformerConfig(
+  vocab_size=11,
+  width=8,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=6,
+  mlp_width=5,
+  max_positions=32,
+)
+# Every row of the Llama table is used by one of these.
+CONFIGS = {
+  'plain': CONFIG,
+  'tied': dataclasses.replace(CONFIG, tied_embeddings=True),
+  'biased': dataclasses.replace(
+    CONFIG, qkv_bias=True, out_bias=True, mlp_bias=True
+  ),
+  'other': dataclasses.replace(
+    CONFIG,
+    num_kv_heads=4,
+    activation=values.gelu,
+    rope_theta=5e5,
+    norm_eps=1e-6,
+  ),
+}
+
+
+def make(config=CONFIG):
+  """Returns a model and parameters that are all different from one another."""
+  model = transformer.build(config)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  rng = np.random.default_rng(0)
+  return model, jax.tree.map(
+    lambda s: jnp.asarray(rng.normal(size=s.shape), jnp.float32), shapes
+  )
+
+
+def assert_same(a, b):
+  a = flax.traverse_util.flatten_dict(a, sep='/')
+  b = flax.traverse_util.flatten_dict(b, sep='/')
+  assert a.keys() == b.keys()
+  for key in a:
+    np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """A complete checkpoint in float32, to be damaged by a test."""
+  path = tmp_path / 'model'
+  checkpoints.save(path, *make(), dtype=jnp.float32)
+  return path
+
+
+def edit_config(path, **changes):
+  file = path / 'config.json'
+  config = json.loads(file.read_text()) | changes
+  kept = {name: value for name, value in config.items() if value is not ...}
+  file.write_text(json.dumps(kept))
+
+
+def edit_tensors(path, change):
+  file = path / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(file)
+  change(tensors)
+  safetensors.numpy.save_file(tensors, file)
+
+
+@pytest.mark.parametrize('config', CONFIGS.values(), ids=CONFIGS)
+def test_round_trip_is_exact_in_float32(config, tmp_path):
+  model, params = make(config)
+  checkpoints.save(tmp_path / 'a', model, params, dtype=jnp.float32)
+  loaded_model, loaded = checkpoints.load(tmp_path / 'a')
+  assert loaded_model is model
+  assert_same(loaded, params)
+
+
+@pytest.mark.parametrize('dtype', [jnp.float16, jnp.bfloat16])
+def test_round_trip_rounds_once(dtype, tmp_path):
+  model, params = make()
+  checkpoints.save(tmp_path / 'a', model, params, dtype=dtype)
+  _, loaded = checkpoints.load(tmp_path / 'a')
+  rounded = jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
+  assert_same(loaded, rounded)
+  _, narrow = checkpoints.load(tmp_path / 'a', dtype)
+  assert {x.dtype for x in jax.tree.leaves(narrow)} == {jnp.dtype(dtype)}
+  assert_same(narrow, loaded)
+
+
+def test_save_rounds_to_float16_unless_told(tmp_path):
+  checkpoints.save(tmp_path / 'a', *make())
+  tensors = safetensors.numpy.load_file(tmp_path / 'a' / 'model.safetensors')
+  assert {t.dtype for t in tensors.values()} == {np.dtype(np.float16)}
+  config = json.loads((tmp_path / 'a' / 'config.json').read_text())
+  assert config['dtype'] == 'float16'
+
+
+def test_groups_hold_their_queries_then_key_then_value(saved):
+  # Two groups of two query heads: rows of q_proj are heads 0 1 | 2 3.
+  tensors = safetensors.numpy.load_file(saved / 'model.safetensors')
+  prefix = 'model.layers.1.self_attn.'
+  heads = {
+    name: tensors[f'{prefix}{name}_proj.weight'].reshape(-1, 6, 8)
+    for name in 'qkv'
+  }
+  _, params = checkpoints.load(saved)
+  w = np.asarray(params['layer1']['qkv']['w'])
+  assert w.shape == (8, 2, 4, 6)
+  for group in range(2):
+    rows = [
+      heads['q'][2 * group],
+      heads['q'][2 * group + 1],
+      heads['k'][group],
+      heads['v'][group],
+    ]
+    for i, row in enumerate(rows):
+      np.testing.assert_array_equal(w[:, group, i], row.T)
+
+
+def test_gate_comes_first_and_linears_are_transposed(saved):
+  tensors = safetensors.numpy.load_file(saved / 'model.safetensors')
+  _, params = checkpoints.load(saved)
+  layer, prefix = params['layer0'], 'model.layers.0.mlp.'
+  up = np.asarray(layer['up']['w'])
+  np.testing.assert_array_equal(
+    up[:, 0], tensors[prefix + 'gate_proj.weight'].T
+  )
+  np.testing.assert_array_equal(up[:, 1], tensors[prefix + 'up_proj.weight'].T)
+  np.testing.assert_array_equal(
+    layer['down']['w'], tensors[prefix + 'down_proj.weight'].T
+  )
+  np.testing.assert_array_equal(
+    params['unembedding'], tensors['lm_head.weight'].T
+  )
+
+
+@pytest.mark.parametrize('config', CONFIGS.values(), ids=CONFIGS)
+def test_layouts_invert_each_other(config):
+  _, params = make(config)
+  for key, x in flax.traverse_util.flatten_dict(params, sep='/').items():
+    sources = conversion.list_sources(llama.LLAMA, config, {key: x})
+    ((layout, names),) = sources.values()
+    tensors = layout.cut(np.asarray(x), len(names))
+    assert layout.shapes(x.shape, len(names)) == tuple(
+      tensor.shape for tensor in tensors
+    )
+    filled = np.full(x.shape, np.nan)
+    whole = (slice(None),) * x.ndim
+    pieces = layout.pieces(x.shape, len(names), whole)
+    for i, (tensor, indices) in enumerate(zip(tensors, pieces, strict=True)):
+      layout.fill(filled, len(names), i, [tensor[j] for j in indices])
+    np.testing.assert_array_equal(filled, x)
+
+
+def test_load_reads_the_shards_of_an_index(saved):
+  _, whole = checkpoints.load(saved)
+  file = saved / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(file)
+  file.unlink()
+  weight_map = {}
+  for i in range(2):
+    shard = dict(sorted(tensors.items())[i::2])
+    name = f'model-{i}.safetensors'
+    safetensors.numpy.save_file(shard, saved / name)
+    weight_map |= dict.fromkeys(shard, name)
+  index = saved / 'model.safetensors.index.json'
+  index.write_text(json.dumps({'metadata': {}, 'weight_map': weight_map}))
+  assert_same(checkpoints.load(saved)[1], whole)
+
+  (saved / 'model-1.safetensors').unlink()
+  with pytest.raises(checkpoints.CheckpointError, match=r'model-1.*missing'):
+    checkpoints.load(saved)
+  index.write_text('{}')
+  with pytest.raises(checkpoints.CheckpointError, match='weight_map'):
+    checkpoints.load(saved)
+
+
+def test_load_accepts_the_attributes_of_old_files(saved):
+  whole, _ = checkpoints.load(saved)
+  edit_config(
+    saved,
+    rope_parameters=...,
+    rope_theta=10000,
+    rope_scaling=None,
+    dtype=...,
+    torch_dtype='float16',
+    hidden_act=...,
+    attention_bias=...,
+    mlp_bias=...,
+    tie_word_embeddings=...,
+  )
+  assert checkpoints.load(saved)[0] is whole
+  edit_config(saved, rope_theta=..., rope_scaling={'type': 'default'})
+  assert checkpoints.load(saved)[0] is whole
+
+
+def test_load_takes_the_base_from_the_attributes_of_new_files(saved):
+  rope = {'rope_type': 'default', 'rope_theta': 500000.0}
+  edit_config(saved, rope_theta=..., rope_parameters=rope)
+  assert checkpoints.load(saved)[0].config.rope_theta == 5e5
+
+
+def test_missing_attributes_take_the_defaults_of_the_family():
+  _, config = conversion.read_attributes(
+    FAMILIES,
+    {
+      'model_type': 'llama',
+      'vocab_size': 11,
+      'hidden_size': 8,
+      'num_hidden_layers': 1,
+      'num_attention_heads': 2,
+      'num_key_value_heads': None,
+      'intermediate_size': 5,
+    },
+  )
+  assert (config.num_kv_heads, config.head_dim) == (2, 4)
+  assert (config.norm_eps, config.rope_theta) == (1e-6, 1e4)
+  assert config.activation is nn.silu
+  assert not config.tied_embeddings
+
+
+def test_load_ignores_stored_frequencies(saved):
+  name = 'model.layers.0.self_attn.rotary_emb.inv_freq'
+  edit_tensors(saved, lambda t: t.update({name: np.ones(3, np.float32)}))
+  checkpoints.load(saved)
+
+
+def test_tied_head_may_be_stored_only_as_a_copy(tmp_path):
+  model, params = make(CONFIGS['tied'])
+  path = tmp_path / 'model'
+  checkpoints.save(path, model, params, dtype=jnp.float32)
+  table = np.asarray(params['embedding'])
+  edit_tensors(path, lambda t: t.update({'lm_head.weight': table}))
+  assert_same(checkpoints.load(path)[1], params)
+  edit_tensors(path, lambda t: t.update({'lm_head.weight': table + 1}))
+  with pytest.raises(checkpoints.CheckpointError, match=r'unused.*lm_head'):
+    checkpoints.load(path)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'model_type': 'mamba'}, r"'mamba' is unknown; known are llama"),
+    ({'model_type': ...}, r'model_type None is unknown'),
+    ({'sliding_window': 64}, r'unsupported config attribute sliding_window'),
+    ({'head_dim': 7}, r'head_dim = 7 must be even'),
+    ({'hidden_size': ...}, r'hidden_size is missing'),
+    ({'hidden_size': '8'}, r"hidden_size = '8'; expected a positive"),
+    ({'rms_norm_eps': True}, r'rms_norm_eps = True; expected a positive'),
+    ({'mlp_bias': 1}, r'mlp_bias = 1; expected true or false'),
+    ({'hidden_act': 'mish'}, r"hidden_act = 'mish'; expected one of silu"),
+    ({'num_key_value_heads': 3}, r'num_heads \(4\) must be a multiple'),
+    ({'pretraining_tp': 2}, r'pretraining_tp = 2; only 1 is'),
+    ({'rope_scaling': 2}, r'rope_scaling = 2 must be an object'),
+    (
+      {'rope_parameters': {'type': 'ntk', 'factor': 2.0}},
+      r"unsupported config attribute rope_type = 'ntk'; expected one",
+    ),
+    (
+      # Beside rope_parameters that say otherwise.
+      {'rope_scaling': {'type': 'linear', 'factor': 2.0}},
+      r"rope_type = 'default' and 'linear'; expected one of",
+    ),
+    (
+      {'rope_parameters': {'rope_type': 'llama3', 'rope_theta': 1e4}},
+      r"rope_type = 'llama3': config attribute factor is missing",
+    ),
+    (
+      {'rope_parameters': {'rope_type': 'linear', 'factor': 2, 'a': 1}},
+      r'unsupported config attribute rope_parameters: a = 1',
+    ),
+    (
+      {'partial_rotary_factor': 0.5},
+      r'partial_rotary_factor = 0.5; expected 1',
+    ),
+    ({'rope_theta': 7.0}, r'rope_theta = 7.0 but rope_parameters.rope_theta'),
+    (
+      {'architectures': ['LlamaForSequenceClassification']},
+      r'LlamaForSequenceClassification.*only \[.LlamaForCausalLM',
+    ),
+  ],
+)
+def test_load_rejects_a_config_by_attribute(changes, message, saved):
+  edit_config(saved, **changes)
+  # The weights must not be needed to find out.
+  (saved / 'model.safetensors').unlink()
+  with pytest.raises(checkpoints.CheckpointError, match=message) as caught:
+    checkpoints.load(saved)
+  assert str(caught.value).startswith(str(saved / 'config.json'))
+  assert '\n' not in str(caught.value)
+
+
+def test_load_rejects_an_incomplete_directory(saved, tmp_path):
+  with pytest.raises(checkpoints.CheckpointError, match='is no directory'):
+    checkpoints.load(tmp_path / 'none')
+  (saved / 'model.safetensors').rename(saved / 'other.bin')
+  with pytest.raises(
+    checkpoints.CheckpointError, match=r'model.safetensors is missing'
+  ):
+    checkpoints.load(saved)
+  (saved / 'config.json').write_text('{"model_type": ')
+  with pytest.raises(checkpoints.CheckpointError, match='no valid JSON'):
+    checkpoints.load(saved)
+  (saved / 'config.json').write_text('[]')
+  with pytest.raises(checkpoints.CheckpointError, match='JSON object'):
+    checkpoints.load(saved)
+  (saved / 'config.json').unlink()
+  with pytest.raises(
+    checkpoints.CheckpointError, match=r'config.json is missing'
+  ):
+    checkpoints.load(saved)
+
+
+@pytest.mark.parametrize('size', [0, 5, 100, -4])
+def test_load_rejects_a_truncated_file(size, saved):
+  file = saved / 'model.safetensors'
+  file.write_bytes(file.read_bytes()[:size])
+  with pytest.raises(checkpoints.CheckpointError, match='truncated or damaged'):
+    checkpoints.load(saved)
+
+
+def test_load_lists_unused_tensors_and_unset_parameters(saved):
+  name = 'model.layers.1.self_attn.k_proj.weight'
+  edit_tensors(saved, lambda t: t.update({'extra': t.pop(name)}))
+  with pytest.raises(
+    checkpoints.CheckpointError,
+    match=r'unset parameters: layer1/qkv/w \(.*k_proj.weight\); '
+    r'unused tensors: extra$',
+  ):
+    checkpoints.load(saved)
+
+
+def test_load_shortens_long_lists(saved):
+  edit_config(saved, num_hidden_layers=1)
+  with pytest.raises(
+    checkpoints.CheckpointError,
+    match=r'unset parameters: none; unused tensors: model.*and 1 more$',
+  ):
+    checkpoints.load(saved)
+
+
+def test_load_names_both_shapes_of_a_mismatch(saved):
+  edit_config(saved, intermediate_size=6)
+  with pytest.raises(
+    checkpoints.CheckpointError,
+    match=r'down_proj.weight has shape \(8, 5\).*\(8, 6\)',
+  ):
+    checkpoints.load(saved)
+
+
+def test_load_rejects_quantised_weights(saved):
+  name = 'model.norm.weight'
+  edit_tensors(saved, lambda t: t.update({name: np.ones(8, np.int8)}))
+  with pytest.raises(checkpoints.CheckpointError, match=r'norm.weight is I8'):
+    checkpoints.load(saved)
+
+
+def test_save_takes_no_place_that_is_taken(saved):
+  with pytest.raises(checkpoints.CheckpointError, match='exists'):
+    checkpoints.save(saved, *make())
+  with pytest.raises(checkpoints.CheckpointError, match='exists'):
+    checkpoints.save(saved / 'config.json', *make())
+  empty = saved.parent / 'a' / 'b'
+  empty.mkdir(parents=True)
+  checkpoints.save(empty, *make())
+  checkpoints.load(empty)
+
+
+class BadTokenizer:
+  eos_token_id = 1
+
+  def __len__(self):
+    return 11
+
+  def save_pretrained(self, path):
+    (path / 'tokenizer.json').write_text('{')
+    raise RuntimeError('interrupted')
+
+
+def test_interrupted_save_leaves_nothing(tmp_path):
+  with pytest.raises(RuntimeError, match='interrupted'):
+    checkpoints.save(tmp_path / 'a', *make(), tokenizer=BadTokenizer())
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'layer_norm': True}, r'llama has no layer_norm = True'),
+    ({'rope_theta': None}, r'llama has no rope_theta = None'),
+    ({'out_bias': True}, r'llama has no out_bias = True'),
+    ({'activation': jnp.tanh}, r'activation .* has no name'),
+    ({'num_heads': 6}, r'width = 8 must be a multiple of num_heads = 6'),
+  ],
+)
+def test_save_rejects_what_no_family_has(changes, message, tmp_path):
+  model, params = make(dataclasses.replace(CONFIG, **changes))
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    checkpoints.save(tmp_path / 'a', model, params)
+  assert not list(tmp_path.iterdir())
+
+
+def test_save_rejects_parameters_of_another_model(tmp_path):
+  model, params = make()
+  path = tmp_path / 'a'
+  _, tied = make(CONFIGS['tied'])
+  with pytest.raises(checkpoints.CheckpointError, match='missing: unembedding'):
+    checkpoints.save(path, model, tied)
+  bad = params | {'embedding': params['embedding'][:7]}
+  with pytest.raises(
+    checkpoints.CheckpointError, match=r'embedding has shape \(7, 8\)'
+  ):
+    checkpoints.save(path, model, bad)
+  bad = params | {'embedding': params['embedding'] * 1e6}
+  with pytest.raises(checkpoints.CheckpointError, match='fit into float16'):
+    checkpoints.save(path, model, bad)
+  with pytest.raises(checkpoints.CheckpointError, match='save as int8'):
+    checkpoints.save(path, model, params, dtype=jnp.int8)
+  assert not list(tmp_path.iterdir())
+
+
+def test_eos_ids_come_from_the_first_file_that_has_them(saved):
+  assert checkpoints.eos_ids(saved) == ()
+  edit_config(saved, eos_token_id=3)
+  assert checkpoints.eos_ids(saved) == (3,)
+  generation = saved / 'generation_config.json'
+  generation.write_text('{"eos_token_id": [5, 2]}')
+  assert checkpoints.eos_ids(saved) == (5, 2)
+  generation.unlink()
+  assert checkpoints.eos_ids(saved) == (3,)
+  edit_config(saved, eos_token_id='</s>')
+  with pytest.raises(checkpoints.CheckpointError, match='eos_token_id'):
+    checkpoints.eos_ids(saved)
+
+
+@pytest.mark.parametrize(('eos', 'ids'), [((4,), 4), ((4, 7), [4, 7])])
+def test_save_writes_the_ends_it_is_given(eos, ids, tmp_path):
+  checkpoints.save(tmp_path / 'a', *make(), eos=eos)
+  assert checkpoints.eos_ids(tmp_path / 'a') == eos
+  config = json.loads((tmp_path / 'a' / 'config.json').read_text())
+  assert config['eos_token_id'] == ids
+
+
+def make_tokenizer(size):
+  tokenizers = pytest.importorskip('tokenizers')
+  transformers = pytest.importorskip('transformers')
+  words = {f'w{i}': i for i in range(size - 1)} | {'</s>': size - 1}
+  tokenizer = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel(words, unk_token='w0')
+  )
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  return transformers.PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer, eos_token='</s>'
+  )
+
+
+def test_tokenizer_travels_with_the_model(tmp_path):
+  path = tmp_path / 'a'
+  with pytest.raises(checkpoints.CheckpointError, match='has 12 tokens'):
+    checkpoints.save(path, *make(), tokenizer=make_tokenizer(12))
+  checkpoints.save(path, *make(), tokenizer=make_tokenizer(11))
+  assert checkpoints.load_tokenizer(path).encode('w3 w1 w9') == [3, 1, 9]
+  assert checkpoints.eos_ids(path) == (10,)
+  (path / 'tokenizer.json').write_text('{')
+  with pytest.raises(checkpoints.CheckpointError, match='cannot be read'):
+    checkpoints.load_tokenizer(path)
+  (path / 'tokenizer.json').unlink()
+  with pytest.raises(checkpoints.CheckpointError, match='has no tokenizer'):
+    checkpoints.load_tokenizer(path)

@@ -1,0 +1,293 @@
+"""Rows that are refilled: every text is the one its prompt has alone.
+
+Compared in float64, where they may differ in nothing.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import continuous, generate, sampling, verify
+from specjax.drafters import lm, ngram, plain
+from specjax.models import table
+from specjax.models.config import Encoder
+from specjax.types import Params, Spec
+from tests.support import models
+
+ROWS = GROUP = 2
+# prompt, new tokens, temperature; more of them than rows, of every length.
+TEXTS = (
+  ((1,), 40, 0.0),
+  ((2, 3), 0, 0.0),
+  ((7,), 3, 1.0),
+  ((4, 5, 6, 4, 5, 6, 4, 5), 25, 0.7),
+  (tuple(range(10)) * 2, 1, 1.0),
+  ((9, 8) * 30, 17, 1.3),
+  ((3, 3, 3), 30, 1.0),
+)
+ALL = tuple(range(len(TEXTS)))
+
+# Few programs, of models that are small: compiling is what these tests cost.
+# Every drafter on the usual pair is slow.
+SMALL, TABLE = models.DRAFT, table.build(models.VOCAB)
+SPECS = {
+  'lm': Spec(SMALL, lm.make(SMALL, 2), verify.token, (10,)),
+  'ngram': Spec(TABLE, ngram.make(3), verify.token, (10,)),
+  'tree': Spec(TABLE, lm.make_tree(TABLE, (0, 0)), verify.recursive, (10,)),
+}
+USUAL = {f'usual {name}': name for name in models.DRAFTERS}
+
+
+@pytest.fixture(autouse=True)
+def _exact(float64):
+  """Everything here is computed in float64."""
+
+
+def spec_of(name):
+  return models.spec_of(USUAL[name]) if name in USUAL else SPECS[name]
+
+
+def params_of(name):
+  if name in USUAL:
+    return models.params_of(USUAL[name])
+  target = spec_of(name).target
+  return models.double(
+    Params(models.weights(target, 5), models.near(target, 5))
+  )
+
+
+def options(name, indices):
+  """Arguments of `decode`, and of `start`, for some of the texts."""
+  prompts, new, temperature = zip(*(TEXTS[i] for i in indices), strict=True)
+  return {
+    'prompts': prompts,
+    'spec': spec_of(name),
+    'new_tokens': list(new),
+    'key': generate.row_keys(0, indices),
+    'values': sampling.make(len(prompts), np.asarray(temperature)),
+    'slots': 128,
+  }
+
+
+def decode(name, indices=ALL, **more):
+  """Results by the number of their text, in the order they came in."""
+  sizes = {'params': params_of(name), 'rows': ROWS, 'group': GROUP}
+  found = continuous.decode(**options(name, indices) | sizes | more)
+  return [(indices[result.prompt], result) for result in found]
+
+
+@functools.cache
+def together(name):
+  return decode(name)
+
+
+def alone(name, index):
+  """The state of one text in a batch of its own, beside itself."""
+  given, params = options(name, [index, index]), params_of(name)
+  state = generate.start(params, **given)
+  return generate.generate(params, state, 99, spec=given['spec'])
+
+
+def assert_equal(one, other):
+  assert one.tokens == other.tokens
+  assert (one.finite, one.done) == (other.finite, other.done)
+  for a, b in zip(one.counts, other.counts, strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    *SPECS,
+    *(pytest.param(name, marks=pytest.mark.slow) for name in USUAL),
+  ],
+)
+def test_a_text_is_the_one_its_prompt_has_alone(name):
+  found = together(name)
+  assert sorted(i for i, _ in found) == list(ALL)
+  for i, result in found:
+    state = alone(name, i)
+    assert tuple(result.tokens) == models.new_tokens(state)[0]
+    assert result.finite
+    assert result.done
+    for mine, own in zip(result.counts, state.counts, strict=True):
+      np.testing.assert_array_equal(mine, own[0])
+
+
+def test_texts_are_worth_comparing():
+  """Some end by themselves, some at their limit, and no two are alike."""
+  texts = {i: tuple(result.tokens) for i, result in together('lm')}
+  assert len({*texts.values()}) == len(TEXTS)
+  ended = {i for i in texts if len(texts[i]) < TEXTS[i][1]}
+  assert all(texts[i][-1] == 10 for i in ended)
+  assert 0 < len(ended) < len(TEXTS) - 2
+  assert texts[1] == ()
+
+
+def test_rows_do_not_wait_for_the_longest_text():
+  """One that was read later is done before one that was read earlier."""
+  order = [i for i, _ in together('lm')]
+  assert order != sorted(order)
+  assert order.index(4) < order.index(0)
+
+
+@pytest.mark.parametrize(
+  ('indices', 'more'),
+  [
+    ((6, 5, 4, 3, 2, 1, 0), {}),  # other rows, other neighbours
+    ((3, 0, 5, 6), {'chunk': 1}),
+    ((5, 3, 4, 0), {'chunk': 100, 'group': 1}),
+    ((3,), {}),  # fewer than rows
+  ],
+)
+def test_a_text_depends_on_no_row_and_no_neighbour(indices, more):
+  expected = dict(together('lm'))
+  found = decode('lm', indices, **more)
+  assert sorted(i for i, _ in found) == sorted(indices)
+  for i, result in found:
+    assert_equal(result, expected[i])
+
+
+def test_a_text_can_be_followed():
+  """Every chunk says how far each text has come."""
+  expected, so_far = dict(together('lm')), {}
+  for i, result in decode('lm', partial=True):
+    before = so_far.get(i, [])
+    assert result.tokens[: len(before)] == before
+    so_far[i] = result.tokens
+    if result.done:
+      assert_equal(result, expected.pop(i))
+  assert not expected
+
+
+def test_a_row_without_finite_logits_harms_nobody():
+  """Nor does it harm the next text in its row, where it left its cache."""
+  params = params_of('lm')
+  target = params.target | {'embedding': params.target['embedding'].copy()}
+  target['embedding'][5] = np.nan
+  prompts = [(5,) * 20, *((token,) for token in range(10))]
+
+  def texts(indices):
+    """With nobody else in the batch where there is a single index."""
+    chosen = [prompts[i] for i in indices]
+    found = continuous.decode(
+      params._replace(target=target),
+      chosen,
+      spec=spec_of('lm'),
+      new_tokens=6,
+      key=generate.row_keys(0, indices),
+      values=sampling.make(len(chosen), 0.0),
+      rows=ROWS,
+      group=GROUP,
+      slots=128,
+    )
+    return {indices[result.prompt]: result for result in found}
+
+  found = texts(range(len(prompts)))
+  for i, result in found.items():
+    assert_equal(result, texts([i])[i])
+  assert found[0].done
+  assert not found[0].finite
+  assert found[0].tokens == []
+  assert sum(result.finite for result in found.values()) > ROWS
+
+
+class _Read(Exception):
+  """Ends a decoding with what its first group was read into."""
+
+
+def test_every_group_is_read_into_buffers_that_hold_any():
+  """Also into those of sources: one program serves all rows."""
+  model = table.build(5, 512)
+  config = dataclasses.replace(model.config, encoder=Encoder(1, start=2))
+
+  def read(*given, slots, source_slots, **options):
+    del given, options  # Unused.
+    raise _Read(slots, source_slots)
+
+  found = continuous.decode(
+    None,
+    [[1] * 3, [1] * 200, [1] * 3],
+    spec=Spec(model._replace(config=config), plain.make(), verify.token),
+    new_tokens=[1, 5, 300],
+    key=generate.row_keys(0, range(3)),
+    values=sampling.make(3),
+    rows=1,
+    parts=continuous.PARTS._replace(read=read),
+  )
+  with pytest.raises(_Read) as stopped:
+    next(found)
+  assert stopped.value.args == (384, 256)
+
+
+# Programs
+
+
+def test_groups_are_powers_of_two():
+  assert continuous.split(13, 4) == [4, 4, 4, 1]
+  assert continuous.split(7, 7) == [4, 2, 1]
+  assert continuous.split(3, 1) == [1, 1, 1]
+  assert continuous.split(0, 4) == []
+
+
+def test_refills_compile_nothing_new(caplog):
+  """However many prompts there are, whatever their values and limits."""
+  together('lm')
+  params, given = params_of('lm'), options('lm', (5, 6, 3, 0, 2))
+  given |= {'new_tokens': 6, 'values': sampling.make(5, 0.5), 'chunk': 2}
+  with jax.log_compiles():
+    found = continuous.decode(params, **given, rows=ROWS, group=GROUP)
+    assert len(list(found)) == 5
+    assert 'Compiling' not in caplog.text
+    # And what does compile is seen: another number of rows.
+    continuous.empty(generate.start(params, **options('lm', [0])), ROWS + 1)
+    assert 'Compiling jit(empty)' in caplog.text
+
+
+def test_a_refill_copies_no_cache():
+  """What is placed goes into the very buffers of the state."""
+  params, lm = params_of('lm'), options('lm', [0, 3])
+  fresh = generate.start(params, **lm)
+  state = continuous.empty(fresh, ROWS + 1)
+  assert state.done.all()
+  before = state.cache[0].k.unsafe_buffer_pointer()
+  placed = continuous.place(state, fresh, np.array([2, 0]))
+  assert placed.cache[0].k.unsafe_buffer_pointer() == before
+  assert all(x.is_deleted() for x in jax.tree.leaves(state))
+  assert not any(x.is_deleted() for x in jax.tree.leaves(fresh))
+  assert placed.done.tolist() == [False, True, False]
+  for mine, own in zip(
+    jax.tree.leaves(placed._replace(key=None)),
+    jax.tree.leaves(fresh._replace(key=None)),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(mine[jnp.array([2, 0])], own)
+
+
+# Mistakes of the caller
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'rows': 0}, 'rows must be at least 1, got 0'),
+    ({'chunk': 0}, 'chunk must be at least 1, got 0'),
+    ({'group': -1}, 'group must be at least 1, got -1'),
+    ({'prompts': [(1,), ()]}, 'prompt 1 is empty'),
+    ({'prompts': []}, 'prompts is empty'),
+    ({'prompts': [(1,), (99,)]}, 'prompt 1 has a token outside'),
+    ({'new_tokens': [1, 200], 'slots': 128}, '128, but prompt 1 needs 256'),
+    ({'new_tokens': [512, 1], 'slots': None}, 'prompt 0 .* make 513 tokens'),
+    ({'new_tokens': [1, 2, 3]}, 'new_tokens must be one number or 2'),
+    ({'values': sampling.make(3)}, 'values has 3 rows for 2 prompts'),
+    ({'key': generate.row_keys(0, [1])}, 'key has 1 rows for 2 prompts'),
+  ],
+)
+def test_mistakes_are_found_before_any_work(changes, message):
+  """At the call, before a result is asked for."""
+  with pytest.raises(ValueError, match=message):
+    continuous.decode(None, **options('lm', [0, 3]) | {'rows': 2} | changes)

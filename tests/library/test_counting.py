@@ -1,0 +1,169 @@
+"""What is counted has the mean it is reported to have, near every limit.
+
+Drafted tokens are accepted with a chance of 0.8, whatever they are: accepted
+lengths are geometric, cut at K. First exactly, from every verdict that a step
+may come to; then from the compiled loop and from its log.
+"""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.measuring import measure
+from specjax import counting, generate, sampling, verify
+from specjax.drafters import lm
+from specjax.models import table
+from specjax.types import Draft, Params, Spec, Verdict
+
+ALPHA, DEPTH, END = 0.8, 4, 1
+CHANCE = ALPHA ** np.arange(DEPTH + 1) * np.append([1 - ALPHA] * DEPTH, 1)
+MEAN = CHANCE @ np.arange(DEPTH + 1)
+MOST = 40  # tokens
+
+
+@functools.cache
+def steps():
+  """Every step that there is.
+
+  Returns:
+    Counts of each step alone, and whether the text has ended; all
+    [MOST, K+1, K+2], by the tokens that the text has room for (less 1), the
+    accepted length, and the place of an end among the drafted tokens and the
+    one after them (the last: nowhere).
+  """
+  room, accepted, end = np.indices((MOST, DEPTH + 1, DEPTH + 2))
+  rows = room.size
+  place = np.arange(DEPTH + 1)
+  tokens = np.where(place == end.reshape(-1, 1), END, 0)
+  accepted = accepted.ravel()
+  path = np.minimum(place, accepted[:, None])
+  # The token behind the accepted ones is the last of the step.
+  after = np.where(end.ravel() == accepted, END, 0)
+  draft = Draft(
+    jnp.asarray(tokens[:, :DEPTH]),
+    jnp.broadcast_to(jnp.arange(DEPTH), (rows, DEPTH)),
+    jnp.full(rows, DEPTH),
+    None,
+  )
+  verdict = Verdict(*map(jnp.asarray, (path, accepted, after)))
+  state = types.SimpleNamespace(
+    limit=jnp.asarray(room.ravel() + 1), length=jnp.zeros(rows, int)
+  )
+  _, kept, fits, stopped = generate.PARTS.emit(state, draft, verdict, (END,))
+  live, beta = jnp.ones(rows, bool), jnp.ones(rows)
+  none = counting.none(rows, DEPTH)
+  counts = counting.add(none, draft, verdict, kept, fits, live, beta)
+  return jax.tree.map(
+    lambda x: np.asarray(x).reshape(*room.shape, *x.shape[1:]),
+    (counts, stopped),
+  )
+
+
+def expected(limit, ends):
+  """Mean counts of a text of `limit` tokens, each the last with a chance."""
+  # From the first step, which has room for all, to one with room for one.
+  counts, stopped = jax.tree.map(lambda x: x[limit - 1 :: -1], steps())
+  place = np.append(ends * (1 - ends) ** np.arange(DEPTH + 1), 0)
+  place[-1] = 1 - place.sum()
+  chance = CHANCE[:, None] * place
+  reached = np.zeros(limit + DEPTH + 2)
+  reached[0] = 1
+  for i in range(limit):
+    for n, row in enumerate(chance):
+      for e, weight in enumerate(row):
+        if not stopped[i, n, e]:
+          reached[i + counts.tokens[i, n, e]] += weight * reached[i]
+  weights = reached[:limit, None, None] * chance
+  return jax.tree.map(lambda x: np.tensordot(weights, x, 3), counts)
+
+
+@pytest.mark.parametrize('ends', [0.0, 0.2])
+@pytest.mark.parametrize('limit', [5, 6, 12, MOST])
+def test_accepted_lengths_are_unbiased_at_any_limit(limit, ends):
+  found = expected(limit, ends)
+  share = found.histogram / found.histogram.sum()
+  np.testing.assert_allclose(share, CHANCE, rtol=1e-6)
+  assert found.accepted.sum() / found.tried.sum() == pytest.approx(ALPHA)
+  np.testing.assert_allclose(found.accepted / found.tried, ALPHA, rtol=1e-6)
+  assert found.drafted == pytest.approx(DEPTH * found.histogram.sum())
+  # Steps that are not counted are steps.
+  assert found.target_calls > found.histogram.sum()
+  if not ends:
+    assert found.tokens == pytest.approx(limit)
+
+
+def test_without_room_for_the_longest_step_nothing_is_counted():
+  found = expected(DEPTH, 0.0)
+  assert found.histogram.sum() == found.drafted == found.tried.sum() == 0
+  assert found.tokens == pytest.approx(DEPTH)
+
+
+def test_a_short_draft_needs_as_much_room():
+  """How much is drafted may depend on what is drawn, so it decides nothing."""
+  rows = 2 * (DEPTH + 1)
+  chain = jnp.broadcast_to(jnp.arange(DEPTH), (rows, DEPTH))
+  none = jnp.zeros(rows, int)
+  draft = Draft(0 * chain, chain, jnp.arange(rows) // 2, None)
+  verdict = Verdict(jnp.zeros((rows, DEPTH + 1), int), none, none)
+  limit = DEPTH + jnp.arange(rows) % 2
+  state = types.SimpleNamespace(limit=limit, length=none)
+  _, kept, fits, _ = generate.PARTS.emit(state, draft, verdict, ())
+  assert kept.tolist() == [1] * rows
+  assert fits.tolist() == [False, True] * (DEPTH + 1)
+
+
+# The loop: the laws of target and draft are the same after every token.
+
+P, Q = np.array([0.5, 0.1, 0.4]), np.array([0.3, 0.1, 0.6])
+TABLE = table.build(3)
+SPEC = Spec(TABLE, lm.make(TABLE, DEPTH), verify.token, (END,))
+ROWS, NEW = 600, (5, 6, 9)
+
+
+@pytest.fixture(scope='module')
+def job():
+  assert np.minimum(P, Q).sum() == pytest.approx(ALPHA)
+  logits = (jnp.log(jnp.float32([x, x, x])) for x in (P, Q))
+  job = measure.Job(
+    [[0]] * ROWS,
+    np.arange(ROWS),
+    sampling.make(ROWS),
+    np.resize(NEW, ROWS),
+    seed=0,
+    slots=generate.slots_for(SPEC, 1 + max(NEW)),
+  )
+  return Params(*logits), job
+
+
+def test_the_loop_reports_the_acceptance_it_has(job):
+  """At 4 standard errors a false alarm comes once in 16,000."""
+  run = measure.decode(SPEC, *job, timed=False)
+  counts = run.counts
+  count = counts.histogram.sum()
+  spread = np.sqrt(CHANCE @ (np.arange(DEPTH + 1) - MEAN) ** 2 / count)
+  mean = counts.histogram.sum(0) @ np.arange(DEPTH + 1) / count
+  assert abs(mean - MEAN) < 4 * spread < 0.25
+  tried, accepted = counts.tried.sum(), counts.accepted.sum()
+  error = np.sqrt(ALPHA * (1 - ALPHA) / tried)
+  assert abs(accepted / tried - ALPHA) < 4 * error < 0.05
+  # Both kinds of ends were met.
+  assert 0.2 < np.mean([text[-1] == END for text in run.texts]) < 0.8
+
+
+def test_the_log_and_the_counts_say_the_same(job):
+  run = measure.record(SPEC, *job)
+  log, counts = run.log, run.counts
+  taken = np.arange(log.length.shape[1]) < counts.target_calls[:, None]
+  limit = 1 + job[1].new_tokens[:, None]
+  whole = taken & (limit - log.length > DEPTH)
+  np.testing.assert_array_equal(log.accepted >= 0, whole)
+  assert (taken & ~whole).any()
+  np.testing.assert_array_equal(log.drafted, DEPTH * whole)
+  for n in range(DEPTH + 1):
+    np.testing.assert_array_equal(
+      (log.accepted == n).sum(1), counts.histogram[:, n]
+    )

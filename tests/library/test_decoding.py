@@ -1,0 +1,228 @@
+"""The door: texts in, texts and counts out, a sentence for what is wrong."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax import generate, sampling, verify
+from specjax.types import Params, Spec
+from tests.support import tiny
+
+PROMPTS = ['def fib(n):', 'import os\n', 'class Stack:\n  def push']
+NEW = 12
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  place = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(place)
+  return place
+
+
+@pytest.fixture(scope='module')
+def target(folder):
+  return specjax.load(folder / 'target', max_length=96)
+
+
+@pytest.fixture(scope='module')
+def draft(folder, target):
+  return specjax.drafters.lm.load(target, str(folder / 'draft'))
+
+
+def decode(target, drafter, prompts=PROMPTS, **options):
+  return specjax.decode(
+    target, drafter, prompts, **{'gamma': 2, 'new_tokens': NEW} | options
+  )
+
+
+def test_it_draws_what_the_loop_draws(target, draft):
+  """Other tests prove the distribution of the loop, and these are its bits."""
+  options = {'temperature': [0.0, 0.7, 1.0], 'seed': 5}
+  out = decode(target, draft, top_p=0.9, **options)
+  spec = Spec(target.model, draft.make(2), verify.token, target.eos)
+  params = Params(target.params, draft.params)
+  state = generate.start(
+    params,
+    [target.tokenizer.encode(prompt) for prompt in PROMPTS],
+    spec=spec,
+    new_tokens=NEW,
+    key=generate.row_keys(5, range(3)),
+    values=sampling.make(3, [0.0, 0.7, 1.0], top_p=0.9),
+  )
+  state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
+  for row, tokens in enumerate(out.tokens):
+    begin, end = int(state.start[row]), int(state.length[row])
+    assert tokens == state.tokens[row, begin:end].tolist()
+  np.testing.assert_array_equal(
+    out.counts.target_calls, state.counts.target_calls
+  )
+
+
+def test_counts_are_told_without_the_state(target, draft):
+  out = decode(target, draft)
+  counts = out.counts
+  calls, tokens = counts.target_calls.sum(), counts.tokens.sum()
+  assert [len(new) for new in out.tokens] == counts.tokens.tolist()
+  assert out.target_calls == calls
+  assert out.tau == tokens / calls
+  assert out.tau_by_row == (counts.tokens / counts.target_calls).tolist()
+  assert out.acceptance_rate == counts.accepted.sum() / counts.drafted.sum()
+  assert out.accepted_lengths == counts.histogram.sum(0).tolist()
+  steps = sum(out.accepted_lengths)
+  assert out.acceptance_by_position == [
+    sum(out.accepted_lengths[1:]) / steps,
+    sum(out.accepted_lengths[2:]) / steps,
+  ]
+  assert repr(out) == (
+    f'<3 texts, {tokens} tokens, {calls} target calls, tau {out.tau:.2f}>'
+  )
+
+
+def test_greedy_texts_are_those_of_plain_decoding(target, draft):
+  plain = decode(target, None)
+  assert decode(target, draft).tokens == plain.tokens
+  assert plain.tau == 1
+  assert math.isnan(plain.acceptance_rate)
+  assert plain.acceptance_by_position == []
+  lookup = specjax.drafters.ngram.load(target)
+  assert decode(target, lookup).texts == plain.texts
+
+
+def test_texts_token_ids_and_a_single_text_are_the_same(target, draft):
+  texts = decode(target, draft).tokens
+  ids = [target.tokenizer.encode(prompt) for prompt in PROMPTS]
+  assert decode(target, draft, ids).tokens == texts
+  assert decode(target, draft, [np.array(i) for i in ids]).tokens == texts
+  alone = decode(target, draft, PROMPTS[0])
+  assert alone.tokens == texts[:1]
+  assert alone.texts == [target.tokenizer.decode(texts[0])]
+
+
+def test_every_row_may_have_its_own_length(target, draft):
+  out = decode(target, draft, new_tokens=[3, 7, NEW])
+  assert [len(tokens) for tokens in out.tokens] == [3, 7, NEW]
+  whole = decode(target, draft)
+  for short, long in zip(out.tokens, whole.tokens, strict=True):
+    assert short == long[: len(short)]
+
+
+def test_an_end_of_text_is_in_the_tokens_and_not_in_the_text(target, draft):
+  whole = decode(target, draft).tokens[0]
+  ending = dataclasses.replace(target, eos=(whole[4],))
+  first = whole.index(whole[4])
+  out = decode(ending, draft, PROMPTS[0])
+  assert out.ended == [True]
+  assert out.tokens == [whole[: first + 1]]
+  assert out.texts == [target.tokenizer.decode(whole[:first])]
+
+
+def test_trees_and_other_rules_are_taken(folder, target, draft):
+  plain = decode(target, None).tokens
+  path = str(folder / 'draft')
+  tree = specjax.drafters.lm.load(target, path, widths=(2,))
+  assert decode(target, tree).tokens == plain
+  assert decode(target, draft, rule=specjax.verify.block).tokens == plain
+
+
+def test_a_second_call_compiles_nothing(target, draft):
+  decode(target, draft, temperature=0.5, seed=1)
+  before = generate.generate._cache_size(), generate._read._cache_size()
+  other = [prompt[:-1] for prompt in PROMPTS]
+  decode(target, draft, other, temperature=1.5, seed=2)
+  after = generate.generate._cache_size(), generate._read._cache_size()
+  assert after == before
+
+
+def test_weights_are_loaded_as_asked(folder):
+  target = specjax.load(folder / 'target', dtype='bfloat16')
+  leaves = jax.tree.leaves(target.params)
+  assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.bfloat16)}
+  with pytest.raises(ValueError, match="dtype is 'int8': choose one of"):
+    specjax.load(folder / 'target', dtype='int8')
+  with pytest.raises(ValueError, match='is no directory'):
+    specjax.load(folder / 'nowhere')
+  with pytest.raises(ValueError, match='path must be a directory or the name'):
+    specjax.load(None)
+  with pytest.raises(ValueError, match='max_length must be a whole number'):
+    specjax.load(folder / 'target', max_length='x')
+
+
+def test_a_policy_is_no_name(folder, target):
+  with pytest.raises(ValueError, match='policy must be one of specjax'):
+    specjax.drafters.lm.load(target, str(folder / 'draft'), policy='nope')
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'target': 'a path'}, 'target must be what specjax.load returns, got str'),
+    ({'drafter': 'lm'}, 'drafter must be what a loader returns'),
+    ({'drafter': lambda t, d: d.make(2)}, 'or None for plain decoding'),
+    ({'rule': 'block'}, r"such as specjax\.verify\.block, got str 'block'"),
+    ({'rule': verify.token, 'tree': True}, 'the rule does not fit the drafter'),
+    ({'prompts': []}, 'prompts must be a text, or a list of'),
+    ({'prompts': 7}, 'prompts must be a text, or a list of'),
+    ({'prompts': ['x', '']}, 'prompt 1 is empty'),
+    ({'prompts': [[1, 2], []]}, 'prompt 1 is empty'),
+    ({'prompts': [[0.5]]}, 'prompt 0 must be a text or a list of token ids'),
+    ({'prompts': [3, 4]}, 'prompt 0 must be a text or a list of token ids'),
+    ({'prompts': [[1, 99999]]}, 'prompt 0 has a token outside the vocabulary'),
+    ({'gamma': 0}, 'gamma must be .* at least 1 and below 128, got int 0$'),
+    ({'gamma': 2.0}, 'gamma must be a whole number'),
+    ({'gamma': True}, 'gamma must be a whole number'),
+    ({'new_tokens': 0}, 'new_tokens must be a whole number of at least 1'),
+    ({'new_tokens': [4, 4]}, 'new_tokens has 2 entries for 3 prompts'),
+    ({'new_tokens': [4, -1, 4]}, 'new_tokens must be a whole number'),
+    ({'new_tokens': 500}, 'the target has 128 positions: shorten one'),
+    ({'seed': -1}, 'seed must be a whole number of at least 0 and below'),
+    ({'seed': 2**32}, 'seed must be a whole number of at least 0 and below'),
+    ({'temperature': -1.0}, 'temperature must be a number from 0 to 1e37'),
+    ({'temperature': [0.0, 1.0]}, 'temperature must be one value or 3'),
+    ({'top_p': 2.0}, r'top_p must be in \(0, 1\]'),
+    ({'top_p': 'a'}, r"top_p must be in \(0, 1\], got 'a'"),
+    ({'temperature': None}, 'temperature must be a number from 0 to'),
+    ({'temperature': 'hot'}, "temperature must be .*, got 'hot'"),
+    ({'temperature': {}}, 'temperature must be .*, got {}'),
+    ({'tempreture': 1.0}, "no argument 'tempreture' .did you mean 'tempera"),
+    ({'gamma': 128}, 'gamma must be a whole number .* below 128, got int 128'),
+    ({'prompts': ['\ud800']}, 'prompt 0 is no text: character 0 is half'),
+  ],
+)
+def test_what_is_wrong_gets_a_sentence(folder, target, draft, change, message):
+  change = dict(change)
+  drafter = change.pop('drafter', draft)
+  if callable(drafter):
+    drafter = drafter(target, draft)
+  if change.pop('tree', False):
+    path = str(folder / 'draft')
+    drafter = specjax.drafters.lm.load(target, path, widths=(2,))
+  with pytest.raises(ValueError, match=message):
+    decode(change.pop('target', target), drafter, **change)
+
+
+def test_a_drafter_of_another_target_is_refused(folder, target):
+  other = dataclasses.replace(target, model=tiny.model(32, 1))
+  loaded = specjax.drafters.ngram.load(other)
+  with pytest.raises(ValueError, match='loaded for another target'):
+    decode(target, loaded)
+
+
+def test_a_target_without_a_tokenizer_takes_token_ids(target, draft):
+  bare = dataclasses.replace(target, tokenizer=None)
+  with pytest.raises(ValueError, match='has no tokenizer: give token ids'):
+    decode(bare, draft)
+  out = decode(bare, draft, [[1, 2, 3]])
+  assert out.texts is None
+  assert len(out.tokens[0]) == NEW
+
+
+def test_damaged_weights_are_named(target, draft):
+  weights = dict(target.params)
+  weights['embedding'] = weights['embedding'] * jnp.nan
+  with pytest.raises(FloatingPointError, match='logits in row 0'):
+    decode(dataclasses.replace(target, params=weights), draft)

@@ -1,0 +1,104 @@
+"""Drafts whose probabilities are no numbers: the text keeps its law.
+
+A draft that overflows says NaN of every token, and what is drawn from that
+promises nothing. `scoring.propose` makes a law of it that no rule accepts.
+Here that is multiplied out, as in `test_verify`.
+"""
+
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import exact, sampling, scoring, verify
+from specjax.types import Draft, Scores
+from tests.library import test_verify as rules
+
+NAN, INF = np.nan, np.inf
+# Of every token, of some, or an amount that is none.
+BROKEN = {
+  'all': [NAN] * 4,
+  'one': [0.25, 0.5, NAN, 0.25],
+  'endless': [INF, 0.0, 0.0, 0.0],
+}
+CHAIN, TREE = (0, 1, 2), (0, 0, 1, 1)
+CASES = {
+  'token': (verify.token, CHAIN, False),
+  'block': (verify.block, CHAIN, False),
+  'recursive': (verify.recursive, TREE, False),
+  'recursive, replaced': (verify.recursive, TREE, True),
+  'k_seq': (verify.k_seq, TREE, True),
+}
+
+
+def proposed(draft: Draft) -> Draft:
+  """The draft as a rule is given it."""
+  batch, nodes = draft.tokens.shape
+  drafter = types.SimpleNamespace(
+    propose=lambda *_: (draft, None), depth=nodes, nodes=nodes
+  )
+  ctx = types.SimpleNamespace(length=jnp.ones(batch, jnp.int32))
+  return scoring.propose(drafter, None, None, ctx, None)[0]
+
+
+def breaking(parents, replacement, broken, guard):
+  """All drafts, of a law that is broken after every third text.
+
+  What is drawn there is the same token, whatever the coin. A later sibling
+  that repeats none has a law again.
+  """
+  coins = jnp.full(2, 2**31, jnp.uint32)
+  token = int(sampling.draw(coins, jnp.array(broken)))
+  plain = exact.tree(parents, replacement)
+
+  def source(texts, q, contexts):
+    lost = np.arange(len(texts)) % 3 == 1
+    drawn = np.eye(rules.VOCAB)[token]
+    probs = np.where(lost[:, None], drawn, q.probs)
+    made = plain(texts, q._replace(probs=probs), contexts)
+    laws = np.array(made.draft.probs)
+    for node, parent in enumerate(parents):
+      if replacement or parent not in parents[:node]:
+        laws[lost[made.rows[:, parent]], node] = broken
+    return made._replace(draft=guard(made.draft._replace(probs=laws)))
+
+  return source
+
+
+def error(case, broken, guard):
+  """Of the law of whole texts."""
+  rule, parents, replacement = CASES[case]
+  p, q = rules.pair(0, 'plain')
+  source = breaking(parents, replacement, BROKEN[broken], guard)
+  return np.abs(rules.law_of(rule, source, p, q) - rules.law_of_plain(p)).max()
+
+
+@pytest.mark.parametrize('broken', BROKEN)
+@pytest.mark.parametrize('case', CASES)
+def test_the_law_of_the_text_is_kept(case, broken, float64):
+  assert error(case, broken, proposed) <= 1e-12
+
+
+@pytest.mark.parametrize(
+  ('case', 'broken'), [('block', 'all'), ('token', 'endless')]
+)
+def test_without_the_guard_it_is_lost(case, broken, float64):
+  """NaN is no small error either."""
+  assert not error(case, broken, lambda draft: draft) < 1e-3
+
+
+@pytest.mark.parametrize('broken', BROKEN)
+def test_what_is_counted_stays_a_number(broken):
+  draft = Draft(
+    jnp.array([[0, 1]]),
+    jnp.array([[0, 1]]),
+    jnp.array([2]),
+    jnp.array([[BROKEN[broken], [0.25] * 4]]),
+  )
+  found = proposed(draft)
+  one = Draft(*(x[0] for x in found))
+  scores = Scores(jnp.full((3, 4), 0.25), jnp.zeros((3, 4)))
+  assert verify.overlap(one, scores) == 0
+  assert verify.token.accept(one, scores).tolist() == [0, 1]
+  np.testing.assert_array_equal(found.probs[0, 1], draft.probs[0, 1])

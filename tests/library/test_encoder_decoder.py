@@ -1,0 +1,237 @@
+"""Encoder-decoders in the loop and in the programs.
+
+That they are what transformers says is tested with the other families.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.measuring import ties
+from specjax import cache as caches
+from specjax import generate, sampling, verify
+from specjax.drafters import lm, plain
+from specjax.models import encoder_decoder, prefill, transformer
+from specjax.models.config import Encoder, Relative
+from specjax.types import Params, Source, Spec
+from tests.library import test_drafter_laws
+from tests.support import models
+
+OPTIONS = {
+  'rope_theta': None,
+  'query_scale': 1.0,
+  'relative': Relative(8, 6),
+  'encoder': Encoder(1, start=3),
+}
+TARGET = models.tiny(models.VOCAB, 2, **OPTIONS)
+DRAFT = models.tiny(models.VOCAB, 1, **OPTIONS)
+SEED = 3  # Its greedy texts are lively.
+PROMPTS = ((1,), (2, 3, 9), (4, 5, 6) * 9, tuple(range(10)) * 10)
+TEMPERATURES = (0.0, 0.0, 1.0, 0.7)
+CHAIN = Spec(TARGET, lm.make(DRAFT, 3), verify.token)
+
+
+def without_a_layer(params):
+  """Parameters of an encoder-decoder without the second layer."""
+  encoder = {k: x for k, x in params['encoder'].items() if k != 'source1'}
+  kept = {k: x for k, x in params.items() if k != 'layer1'}
+  return kept | {'encoder': encoder}
+
+
+def draft_weights():
+  return without_a_layer(models.weights(TARGET, SEED))
+
+
+def decode(spec, draft, temperatures, rows=range(4), steps=99, **options):
+  """The state of some of the prompts after some steps, in float64."""
+  params = models.double(Params(models.weights(TARGET, SEED), draft))
+  values = sampling.make(len(rows), np.asarray(temperatures)[list(rows)])
+  state = models.run(
+    spec, params, [PROMPTS[i] for i in rows], values, rows, **options
+  )
+  return generate.generate(params, state, jnp.int32(steps), spec=spec)
+
+
+def texts_of(spec, draft, temperatures, rows=range(4), **options):
+  return models.new_tokens(decode(spec, draft, temperatures, rows, **options))
+
+
+def test_a_row_is_the_same_alone_and_with_other_padding(float64):
+  together = texts_of(CHAIN, draft_weights(), TEMPERATURES)
+  assert len({*together}) == 4
+  for i, text in enumerate(together):
+    alone = texts_of(
+      CHAIN, draft_weights(), TEMPERATURES, [i], source_slots=256
+    )
+    assert alone == [text]
+
+
+OTHER_DRAFTS = {
+  'plain': (plain.make(), verify.token, lambda: None),
+  'tree': (
+    lm.make_tree(DRAFT, (0, 0, 1, 1, 2, 4)),
+    verify.recursive,
+    draft_weights,
+  ),
+  # It never sees the source.
+  'decoder alone': (
+    lm.make(models.DRAFT, 2),
+    verify.token,
+    models.draft_weights,
+  ),
+}
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'tree',
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in ('plain', 'decoder alone')
+    ),
+  ],
+)
+def test_greedy_texts_are_the_same_however_drafted(name, float64):
+  expected = texts_of(CHAIN, draft_weights(), np.zeros(4))
+  assert len({*expected}) == 4
+  drafter, rule, draft = OTHER_DRAFTS[name]
+  state = decode(Spec(TARGET, drafter, rule), draft(), np.zeros(4))
+  assert models.new_tokens(state) == expected
+  if name != 'plain':
+    accepted = state.counts.accepted.sum()
+    assert 0 < accepted < state.counts.tried.sum()
+
+
+def test_a_draft_with_an_encoder_remembers_as_it_reads_again(float64):
+  params = models.double(Params(models.weights(TARGET, SEED), draft_weights()))
+  values = sampling.make(4, np.asarray(TEMPERATURES))
+  state = models.run(CHAIN, params, PROMPTS, values, range(4))
+  accepted = set()
+  for _ in range(6):
+    before = np.asarray(state.counts.histogram)
+    state = generate.generate(params, state, jnp.int32(1), spec=CHAIN)
+    stepped = np.asarray(state.counts.histogram) - before
+    accepted |= set(np.flatnonzero(stepped.any(0)).tolist())
+    ctx = generate.context(state)
+    found = test_drafter_laws.gap(
+      CHAIN.drafter, params, state.drafter, ctx, state.key
+    )
+    assert found < 1e-12
+  assert accepted > {0, 1}
+
+
+def test_positions_are_those_of_the_text_in_a_long_cache(float64):
+  """Of 600 tokens, where the cache is walked in blocks."""
+  params = models.double(models.weights(TARGET, SEED))
+  random = np.random.default_rng(0)
+  tokens = random.integers(0, models.VOCAB, (2, 640)).astype(np.int32)
+  tokens, length = jnp.asarray(tokens), jnp.array([600, 513], jnp.int32)
+  source = Source(*prefill.pad(PROMPTS[2:], 128))
+  whole = jax.jit(transformer.score, static_argnums=0)(
+    TARGET, params, tokens, source
+  )
+
+  @jax.jit
+  def step(params):
+    cache = transformer.open_cache(TARGET, params, 2, 1024, source)
+    padded = jnp.pad(tokens, ((0, 0), (0, 384)))
+    cache, _ = prefill.prefill(TARGET, params, padded, length, cache)
+    mask, offset = transformer.causal(2, 3)
+    at = length[:, None] - 1 + offset
+    block = jnp.take_along_axis(tokens, at, 1)
+    out = TARGET.forward(params, block, at, cache, length - 1, mask)
+    return at, TARGET.head(params, out.hidden)
+
+  at, found = step(params)
+  expected = np.take_along_axis(np.asarray(whole), np.asarray(at)[..., None], 1)
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_what_was_read_of_the_source_is_never_written():
+  flight = caches.empty(TARGET.config, 2, 3, jnp.float32)
+  sources = caches.empty(TARGET.config, 2, 5, jnp.float32)
+  cache = caches.empty(TARGET.config, 2, 128, jnp.float32)
+  cache = caches.with_source(cache, sources, jnp.array([5, 2]))
+  path = jnp.zeros((2, 2), jnp.int32)
+  written = caches.commit(cache, flight, path, jnp.zeros(2, jnp.int32))
+  for before, after in zip(cache, written, strict=True):
+    assert after.source is before.source
+    assert after.source_length is before.source_length
+    assert after.k is not before.k
+
+
+def test_distances_share_buckets():
+  """The example of the docstring, and both sides of a query."""
+  found = encoder_decoder.bucket_distances(Relative(8, 20), False)
+  expected = [0, 1, 2, 3, 4, 4, 5, 5, 5, *[6] * 5, *[7] * 7]
+  assert found.tolist() == expected
+  found = encoder_decoder.bucket_distances(Relative(8, 5), True)
+  # Later tokens on the left: they have the upper half of the buckets.
+  assert found.tolist() == [7, 7, 6, 6, 5, 0, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize('sizes', [(32, 128), (8, 12), (8, 20), (64, 500)])
+@pytest.mark.parametrize('both_sides', [False, True])
+def test_buckets_are_those_of_transformers(sizes, both_sides):
+  torch = pytest.importorskip('torch')
+  attention = pytest.importorskip('transformers.models.t5.modeling_t5')
+  buckets, longest = sizes
+  distance = np.arange(-longest if both_sides else 0, longest + 1)
+  expected = attention.T5Attention._relative_position_bucket(
+    torch.tensor(-distance), both_sides, buckets, longest
+  )
+  found = encoder_decoder.bucket_distances(Relative(*sizes), both_sides)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_differences_are_explained_with_the_source():
+  params = models.weights(TARGET, SEED)
+  spec = Spec(TARGET, plain.make(), verify.token)
+  ways = [ties.way(spec, Params(params, None), 1, 128)]
+  source = Source(*prefill.pad(PROMPTS[2:3], 128))
+  start = jnp.full((1, 1), OPTIONS['encoder'].start)
+  score = jax.jit(transformer.score, static_argnums=0)
+  logits = np.asarray(score(TARGET, params, start, source))[0, 0]
+  best, second = np.argsort(-logits)[:2].tolist()
+  values = sampling.make(1, 0.0)
+  found = ties.explain(ways, PROMPTS[2], values, [best], [second])
+  assert found.verdict == 'bug'
+  gap = float(logits[best] - logits[second])
+  assert found.gap == pytest.approx(gap, abs=1e-5)
+
+
+# What is refused
+
+
+def test_an_encoder_without_a_source_is_refused():
+  spec = Spec(models.TARGET, lm.make(DRAFT, 3), verify.token)
+  params = Params(models.target_weights(), draft_weights())
+  with pytest.raises(ValueError, match='for an encoder-decoder target only'):
+    models.run(spec, params, PROMPTS[:1], sampling.make(1))
+
+
+@pytest.mark.parametrize(
+  ('prompt', 'options', 'message'),
+  [
+    ((1,) * 513, {}, 'prompt 0 has 513 tokens for the encoder'),
+    (
+      (1,) * 200,
+      {'source_slots': 128},
+      'source_slots is 128, but prompt 0 needs 256',
+    ),
+    ((1,), {'new_tokens': 512}, 'make 513 tokens, but the target has 512'),
+  ],
+)
+def test_prompts_that_do_not_fit_are_refused(prompt, options, message):
+  params = Params(models.weights(TARGET, SEED), draft_weights())
+  with pytest.raises(ValueError, match=message):
+    models.run(CHAIN, params, [prompt], sampling.make(1), **options)
+
+
+@pytest.mark.parametrize('options', [{'windows': (3, 3)}, {'parallel': True}])
+def test_options_of_other_decoders_are_refused(options):
+  with pytest.raises(ValueError, match='neither parallel layers nor windows'):
+    models.tiny(models.VOCAB, 2, **OPTIONS | options)

@@ -1,0 +1,205 @@
+"""Every family against transformers: logits, cache, greedy and speculation.
+
+The references are stored (see `make_references`), so none of this needs
+torch; `test_families_parity` makes others where it is installed.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from specjax import cache as caches
+from specjax import checkpoints, generate, sampling, verify
+from specjax.drafters import lm
+from specjax.families import FAMILIES
+from specjax.models import prefill, transformer
+from specjax.types import Params, Source, Spec
+from tests.support import family_outputs
+
+# Of a run; some checkpoints were made for longer texts.
+LONGEST = 64
+SLOTS = 128
+# What there are references of.
+NAMES = (*FAMILIES, 't5_v1_1')
+BEGIN = (3, 17)  # tokens of the two known texts that are read at once
+# Speculation is the same loop for all. These have what could go wrong in it: a
+# window shorter than a draft, both kinds of positions, and experts.
+# With an encoder speculation reads something else, too.
+QUICK = ('gemma3_text', 'gpt_neo', 'qwen3_moe', 't5_v1_1')
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5))
+def run(model, params, tokens, length, given, steps, source):
+  """Logits of whole texts, and of each token through the cache.
+
+  Args:
+    model: the model.
+    params: its parameters.
+    tokens: [B, S] of which the last two rows are known texts.
+    length: [B] tokens that are read at once, all but the last of them.
+    given: [B] tokens that are known; the others are decoded greedily.
+    steps: tokens that are fed one by one, from position length - 1 on.
+    source: of each row, where there is an encoder.
+
+  Returns:
+    Logits [2, S, V] of the known texts, [B, steps, V] of the tokens that were
+    fed one by one, and all tokens [B, S].
+  """
+  rows = len(length)
+  known = jax.tree.map(lambda x: x[-2:], source)
+  whole = transformer.score(model, params, tokens[-2:, :LONGEST], known)
+  cache = transformer.open_cache(model, params, rows, SLOTS, source)
+  cache, _ = prefill.prefill(model, params, tokens, length, cache)
+  mask = jnp.ones((rows, 1, 1), bool)
+
+  def step(carry, _):
+    tokens, cache, used = carry
+    fed = jnp.take_along_axis(tokens, used[:, None], 1)
+    out = model.forward(params, fed, used[:, None], cache, used, mask)
+    cache = caches.commit(cache, out.flight, jnp.zeros((rows, 1), int), used)
+    logits = model.head(params, out.hidden[:, 0])
+    used += 1
+    old = jnp.take_along_axis(tokens, used[:, None], 1)[:, 0]
+    new = jnp.where(used < given, old, logits.argmax(-1))
+    return (tokens.at[jnp.arange(rows), used].set(new), cache, used), logits
+
+  carry = tokens, cache, length - 1
+  (tokens, *_), stepped = jax.lax.scan(step, carry, None, steps)
+  return whole, stepped.swapaxes(0, 1), tokens
+
+
+def assert_agrees(model, params, reference):
+  """Logits and greedy texts are those of transformers."""
+  # Flat logits would prove nothing.
+  assert reference.logits.std() > 0.5
+  count = reference.tokens.shape[1]
+  assert len({len(prompt) for prompt in reference.prompts}) == 20
+  texts, sources = prefill.split(model.config, reference.prompts)
+  lengths = [len(text) for text in texts]
+  tokens, _ = prefill.pad([*texts, *reference.tokens.tolist()], SLOTS)
+  source = None
+  if sources is not None:
+    source = Source(*prefill.pad([*sources, *reference.sources], 24))
+  whole, stepped, tokens = run(
+    model,
+    params,
+    tokens,
+    jnp.array([*lengths, *BEGIN], jnp.int32),
+    jnp.array([*lengths, count, count], jnp.int32),
+    count - min(BEGIN) + 1,
+    source,
+  )
+  close = functools.partial(np.testing.assert_allclose, rtol=0, atol=2e-4)
+  close(whole[:, :count], reference.logits)
+  for begin, found, expected in zip(
+    BEGIN, stepped[-2:], reference.logits, strict=True
+  ):
+    close(found[: count - begin + 1], expected[begin - 1 :])
+  for row, begin, text in zip(
+    np.asarray(tokens), lengths, reference.texts, strict=False
+  ):
+    assert row[begin : begin + family_outputs.NEW].tolist() == text
+
+
+def shorten(model, params):
+  """The first layer alone, as a draft; of an encoder too."""
+  c = model.config
+  experts = c.experts and dataclasses.replace(
+    c.experts, dense=tuple(i for i in c.experts.dense if i == 0)
+  )
+  encoder = c.encoder and dataclasses.replace(c.encoder, num_layers=1)
+  short = transformer.build(
+    dataclasses.replace(
+      c, num_layers=1, windows=c.windows[:1], experts=experts, encoder=encoder
+    )
+  )
+  shapes = jax.eval_shape(short.init, jax.random.key(0))
+
+  def keep(shape, x):
+    if not isinstance(shape, dict):
+      return x
+    return {name: keep(shape[name], x[name]) for name in shape}
+
+  return short, keep(shapes, params)
+
+
+def decode(drafter, model, params, draft, prompts):
+  """Greedy texts of all prompts together, and the counts."""
+  spec = Spec(model, drafter, verify.token)
+  params = Params(params, draft)
+  count = len(prompts)
+  state = generate.start(
+    params,
+    prompts,
+    spec=spec,
+    new_tokens=family_outputs.NEW,
+    key=generate.row_keys(0, range(count)),
+    values=sampling.make(count, 0.0),
+  )
+  state = generate.generate(params, state, family_outputs.NEW, spec=spec)
+  assert bool(state.finite.all())
+  tokens = np.asarray(state.tokens)
+  texts = [
+    row[start : start + family_outputs.NEW].tolist()
+    for row, start in zip(tokens, np.asarray(state.start), strict=True)
+  ]
+  return texts, state.counts
+
+
+def assert_speculation_agrees(model, params, reference):
+  """Over 20 ragged prompts at once it gives the same greedy texts."""
+  draft, draft_params = shorten(model, params)
+  drafter = lm.make(draft, 3)
+  texts, counts = decode(
+    drafter, model, params, draft_params, reference.prompts
+  )
+  assert texts == reference.texts
+  # Some drafts were accepted and some were not.
+  assert 0 < counts.accepted.sum() < counts.tried.sum()
+
+
+@pytest.fixture(scope='module', params=NAMES)
+def loaded(request, tmp_path_factory):
+  """A family's stored reference, and what we make of its checkpoint."""
+  reference = family_outputs.load(request.param)
+  path = reference.write(tmp_path_factory.mktemp('family') / request.param)
+  return path, reference, *checkpoints.load(path, max_length=LONGEST)
+
+
+def test_logits_and_greedy_texts_are_those_of_transformers(loaded):
+  _, reference, model, params = loaded
+  assert_agrees(model, params, reference)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in NAMES
+  ],
+)
+def test_speculation_gives_the_greedy_texts(name, tmp_path):
+  reference = family_outputs.load(name)
+  path = reference.write(tmp_path / name)
+  model, params = checkpoints.load(path, max_length=LONGEST)
+  assert_speculation_agrees(model, params, reference)
+
+
+def test_saving_gives_the_same_tensors(loaded, tmp_path):
+  """What was read is written back, name by name and bit by bit."""
+  _, reference, model, params = loaded
+  family = FAMILIES[reference.config['model_type']]
+  copy = tmp_path / 'copy'
+  checkpoints.save(copy, model, params, dtype=jnp.float16, family=family)
+  again, loaded_params = checkpoints.load(copy, max_length=LONGEST)
+  assert again is model
+  jax.tree.map(np.testing.assert_array_equal, loaded_params, params)
+  found = safetensors.numpy.load_file(copy / 'model.safetensors')
+  assert found.keys() == reference.tensors.keys()
+  for name, tensor in found.items():
+    np.testing.assert_array_equal(tensor, reference.tensors[name], name)

@@ -1,0 +1,374 @@
+"""The loop: whose tokens come out, what is counted, what is left alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling, verify
+from specjax.drafters import lm
+from specjax.models import table, transformer
+from specjax.types import Params, Spec
+from tests.support import models
+
+SPECULATIVE = [name for name in models.IN_LOOPS if name != 'plain']
+GREEDY = (0.0,) * len(models.PROMPTS)
+
+
+def leaves(state):
+  """Arrays of a state; keys as numbers."""
+  state = state._replace(key=jax.random.key_data(state.key))
+  return jax.tree.leaves(jax.device_get(state))
+
+
+def assert_same(a, b):
+  for x, y in zip(leaves(a), leaves(b), strict=True):
+    np.testing.assert_array_equal(x, y)
+
+
+@functools.cache
+def greedy(name):
+  return models.new_tokens(models.go(name, models.begin(name, GREEDY)))
+
+
+@functools.cache
+def sampled(name):
+  return models.go(name, models.begin(name))
+
+
+# Greedy
+
+
+@pytest.mark.parametrize('name', SPECULATIVE)
+def test_greedy_text_is_that_of_plain_decoding(name):
+  assert greedy(name) == greedy('plain')
+
+
+def test_greedy_text_is_that_of_full_passes():
+  """What all drafters agree on is right, too: there is no cache in this."""
+  texts = [
+    (*prompt, *text)
+    for prompt, text in zip(models.PROMPTS, greedy('plain'), strict=True)
+  ]
+  padded = np.zeros((len(texts), 128), np.int32)
+  for row, text in zip(padded, texts, strict=True):
+    row[: len(text)] = text
+  score = jax.jit(transformer.score, static_argnums=0)
+  best = score(models.TARGET, models.target_weights(), padded).argmax(-1)
+  for row, prompt, text in zip(best, models.PROMPTS, texts, strict=True):
+    first = len(prompt)
+    assert tuple(row[first - 1 : len(text) - 1].tolist()) == text[first:]
+
+
+def test_greedy_texts_are_worth_comparing():
+  texts = greedy('plain')
+  assert len(set(texts)) == len(texts)
+  assert any(text[-1] == 10 and len(text) < 40 for text in texts)
+  assert any(len(text) == 40 for text in texts)
+
+
+@pytest.mark.parametrize('name', models.IN_LOOPS)
+def test_greedy_rows_do_not_mind_sampled_rows(name):
+  texts = models.new_tokens(sampled(name))
+  assert texts[:2] == greedy(name)[:2]
+  assert texts[2:] != greedy(name)[2:]
+
+
+# Counts
+
+
+@pytest.mark.parametrize('name', models.IN_LOOPS)
+def test_counts_agree_with_one_another(name):
+  state = sampled(name)
+  counts = jax.device_get(state.counts)
+  depth = counts.tried.shape[1]
+  steps = counts.histogram.sum(1)
+  lengths = np.arange(depth + 1)
+  new = np.array([len(text) for text in models.new_tokens(state)])
+  np.testing.assert_array_equal(counts.tokens, new)
+  # Steps that begin too near the limit are not counted: K at most.
+  near = counts.target_calls - steps
+  assert ((near >= 0) & (near <= depth)).all()
+  left = counts.tokens - counts.histogram @ (lengths + 1)
+  ended = np.array([text[-1] == 10 for text in models.new_tokens(state)])
+  # Behind the end of a text tokens may be accepted that are none of it.
+  assert ((left >= near - depth * ended) & (left <= depth)).all()
+  # Position k was accepted in the steps that accepted more than k.
+  longer = counts.histogram[:, ::-1].cumsum(1)[:, ::-1][:, 1:]
+  np.testing.assert_array_equal(counts.accepted, longer)
+  assert (counts.accepted <= counts.tried).all()
+  assert (counts.tried[:, 1:] <= counts.accepted[:, :-1]).all()
+  assert (counts.tried.sum(1) <= counts.drafted).all()
+  if depth:
+    np.testing.assert_array_equal(counts.tried[:, 0], steps - counts.misses)
+  nodes = models.spec_of(name).drafter.nodes
+  assert (counts.drafted <= nodes * (steps - counts.misses)).all()
+  assert (counts.overlap >= 0).all()
+  assert (counts.overlap <= (steps - counts.misses) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize('name', SPECULATIVE)
+def test_drafts_are_accepted_neither_always_nor_never(name):
+  counts = sampled(name).counts
+  assert 0 < counts.accepted.sum() < counts.tried.sum()
+
+
+@pytest.mark.parametrize('name', ['lm', 'counts'])
+def test_a_chain_of_fixed_length_is_drafted_whole(name):
+  counts = sampled(name).counts
+  depth = counts.tried.shape[1]
+  np.testing.assert_array_equal(counts.drafted, depth * counts.histogram.sum(1))
+  assert not counts.misses.any()
+
+
+def test_a_stop_drafts_less():
+  stopped, whole = sampled('lm with a stop').counts, sampled('lm').counts
+  assert stopped.drafted.sum() < 4 * stopped.histogram.sum()
+  assert whole.drafted.sum() == 4 * whole.histogram.sum()
+
+
+# A loop that can be worked out by hand: tables of logits, at temperature 0.
+#
+#   target  0 > 1 > 2 > 3 > 4 > 5 > 6 > 0    9 > 8 > 7 > not a number
+#   draft   0 > 1 > 2 > 0   3 > 4 > 5 > 0    6, 7, 9 > 0    8 > 7
+#
+# 4 and 6 end a text, and three tokens are drafted.
+
+TABLE = table.build(10)
+HAND = Spec(TABLE, lm.make(TABLE, 3), verify.token, (4, 6))
+
+
+def arrows(*successors):
+  return 10 * jax.nn.one_hot(jnp.array(successors), 10)
+
+
+def hand_params():
+  target = arrows(1, 2, 3, 4, 5, 6, 0, 0, 7, 8).at[7].set(jnp.nan)
+  return Params(target, arrows(1, 2, 0, 4, 5, 0, 0, 0, 7, 0))
+
+
+def hand_start(prompts, new, temperature=0.0):
+  values = sampling.make(len(prompts), temperature)
+  return models.run(HAND, hand_params(), prompts, values, new_tokens=new)
+
+
+def hand_go(state, steps=100):
+  return generate.generate(hand_params(), state, jnp.int32(steps), spec=HAND)
+
+
+# prompt, new tokens allowed, text, target calls, histogram, tried, overlap
+HAND_ROWS = (
+  # 1 2 stay and 3 corrects 0; then 4 5 stay, but 4 has ended the text: that
+  # 5 was accepted behind it counts, too.
+  ((0,), 20, (1, 2, 3, 4), 2, (0, 0, 2, 0), (2, 2, 2), 2),
+  # 0 is corrected to 3; then as above.
+  ((2,), 20, (3, 4), 2, (1, 0, 1, 0), (2, 1, 1), 1),
+  # A longer prompt: 2 stays and 3 corrects; then as above.
+  ((6, 6, 1), 20, (2, 3, 4), 2, (0, 1, 1, 0), (2, 2, 1), 2),
+  # The end of the text is the last token of its step: nothing is cut.
+  ((5,), 20, (6,), 1, (1, 0, 0, 0), (1, 0, 0), 0),
+  # There is no room for four tokens, whether that cuts the step or not.
+  ((0,), 2, (1, 2), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+  ((0,), 3, (1, 2, 3), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+  ((5,), 3, (6,), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+  # There just is; then 4 is accepted and there is room for one.
+  ((0,), 4, (1, 2, 3, 4), 2, (0, 0, 1, 0), (1, 1, 1), 1),
+  # The end of the text is at the limit.
+  ((3,), 1, (4,), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+  # Nothing is wanted.
+  ((0, 1), 0, (), 0, (0, 0, 0, 0), (0, 0, 0), 0),
+  # 8 corrects 0; then the logits after the drafted 7 are no numbers.
+  ((9,), 20, (8,), 1, (1, 0, 0, 0), (1, 0, 0), 0),
+  ((7,), 20, (), 0, (0, 0, 0, 0), (0, 0, 0), 0),
+  # The limit ended this one before: what would come next is of no matter.
+  ((0, 9), 1, (8,), 1, (0, 0, 0, 0), (0, 0, 0), 0),
+)
+
+
+@functools.cache
+def hand_state():
+  prompts, new, *_ = zip(*HAND_ROWS, strict=True)
+  return hand_go(hand_start(prompts, new))
+
+
+@pytest.mark.parametrize('row', range(len(HAND_ROWS)))
+def test_rows_worked_out_by_hand(row):
+  prompt, _, text, calls, histogram, tried, overlap = HAND_ROWS[row]
+  state = hand_state()
+  counts = jax.tree.map(lambda x: np.asarray(x[row]).tolist(), state.counts)
+  assert models.new_tokens(state)[row] == text
+  assert state.tokens[row, : len(prompt)].tolist() == list(prompt)
+  assert counts.tokens == len(text)
+  assert counts.target_calls == calls
+  assert tuple(counts.histogram) == histogram
+  assert tuple(counts.tried) == tried
+  accepted = [sum(histogram[k + 1 :]) for k in range(3)]
+  assert counts.accepted == accepted
+  assert counts.drafted == 3 * sum(histogram)
+  assert counts.overlap == overlap
+  assert counts.misses == 0
+  assert state.done[row]
+
+
+def test_rows_without_finite_logits_stop_and_say_so():
+  state = hand_state()
+  prompts = [row[0] for row in HAND_ROWS]
+  lost = {(9,), (7,)}
+  assert state.finite.tolist() == [prompt not in lost for prompt in prompts]
+
+
+def test_a_row_without_finite_logits_leaves_the_others_alone():
+  prompts, new, *_ = zip(*HAND_ROWS, strict=True)
+  healthy = [p if p not in {(9,), (7,)} else (0,) for p in prompts]
+  state = hand_go(hand_start(healthy, new))
+  assert state.finite.all()
+  for i, prompt in enumerate(prompts):
+    if prompt == healthy[i]:
+      assert models.new_tokens(state)[i] == HAND_ROWS[i][2]
+      for one, other in zip(state.counts, hand_state().counts, strict=True):
+        np.testing.assert_array_equal(one[i], other[i])
+
+
+@pytest.mark.parametrize('temperature', [0.0, 1e-20])
+def test_a_row_without_a_law_stops_whoever_lacks_it(temperature):
+  """The target after 8, where no token may come, or the draft after 5."""
+  params = hand_params()
+  # 7 follows 8 in the draft, and has logits here.
+  target = params.target.at[8].set(-jnp.inf).at[7].set(0)
+  params = Params(target, params.drafter.at[5].set(jnp.nan))
+  prompts = [(8,), (5,)] + [(0,)] * (len(HAND_ROWS) - 2)
+  state = generate.generate(
+    params, hand_start(prompts, 3, temperature), jnp.int32(9), spec=HAND
+  )
+  assert state.finite.tolist() == [False, False] + [True] * (len(prompts) - 2)
+  assert models.new_tokens(state) == [(), ()] + [(1, 2, 3)] * (len(prompts) - 2)
+
+
+# Steps, and rows that have finished
+
+
+def test_single_steps_are_the_same_as_one_call():
+  state = models.begin('lm')
+  for _ in range(100):
+    if state.done.all():
+      break
+    state = models.go('lm', state, steps=1)
+  assert state.done.all()
+  assert_same(state, sampled('lm'))
+
+
+def test_no_steps_change_nothing():
+  state = models.begin('lm')
+  assert_same(models.go('lm', models.copy(state), steps=0), state)
+
+
+def test_rows_that_have_finished_change_nothing():
+  new = [3, 40, 1, 40, 40, 2]
+  state = models.go('lm', models.begin('lm', new_tokens=new), steps=3)
+  done = np.flatnonzero(state.done)
+  assert {0, 2, 5} <= set(done)
+  assert not state.done.all()
+
+  def still(state):
+    rows = jax.tree.map(lambda x: np.asarray(x)[done], state.counts)
+    texts = models.new_tokens(state)
+    return [x.tolist() for x in rows], [texts[i] for i in done]
+
+  before, left = still(state), int(state.counts.tokens.sum())
+  after = models.go('lm', state)
+  assert still(after) == before
+  assert after.counts.tokens.sum() > left
+
+
+def test_limits_are_met_and_not_passed():
+  new = [1, 2, 3, 5, 8, 13]
+  state = models.go('lm', models.begin('lm', new_tokens=new))
+  lengths = [len(text) for text in models.new_tokens(state)]
+  ended = [text[-1] == 10 for text in models.new_tokens(state)]
+  for length, limit, end in zip(lengths, new, ended, strict=True):
+    assert length == limit or (end and length < limit)
+  assert lengths[0] == 1
+  # The texts are the beginnings of longer ones: a limit changes no token.
+  for text, longer in zip(
+    models.new_tokens(state), models.new_tokens(sampled('lm')), strict=True
+  ):
+    assert longer[: len(text)] == text
+
+
+# Programs
+
+
+def test_settings_and_prompts_compile_nothing_new(caplog):
+  prompts = [(i, i + 1, *range(i)) for i in range(6)]
+  models.go('lm', models.begin('lm'))
+  with jax.log_compiles():
+    state = models.begin(
+      'lm', [0.5] * 6, prompts, new_tokens=[9, 8, 7, 6, 5, 4]
+    )
+    models.go('lm', models.go('lm', state, steps=2), steps=5)
+    assert 'Compiling' not in caplog.text
+    # And what does compile is seen: another number of rows.
+    hand_go(hand_start([(0,)] * 3, 1))
+    assert 'Compiling jit(generate)' in caplog.text
+
+
+def test_a_generation_is_one_dispatch():
+  """One loop on the device that asks the host nothing."""
+  state, steps = hand_start([(0,), (2, 3)], 20), jnp.int32(9)
+  params = hand_params()
+  run = functools.partial(generate.generate, spec=HAND)
+  program = jax.make_jaxpr(run)(params, state, steps)
+  assert 'callback' not in str(program)
+  (call,) = program.eqns
+  names = [eqn.primitive.name for eqn in call.params['jaxpr'].eqns]
+  assert names.count('while') == 1
+  with jax.transfer_guard('disallow'):
+    run(params, state, steps)
+
+
+def test_a_state_is_donated_and_its_sources_are_not():
+  values = sampling.make(2, 0.0)
+  key = generate.row_keys(0, range(2))
+  params = hand_params()
+  prompts = [(0,), (2, 3)]
+  state = generate.start(
+    params, prompts, spec=HAND, new_tokens=3, key=key, values=values
+  )
+  hand_go(state)
+  assert all(x.is_deleted() for x in jax.tree.leaves(state))
+  assert not any(x.is_deleted() for x in jax.tree.leaves((values, key, params)))
+
+
+# Mistakes of the caller
+
+
+@pytest.mark.parametrize(
+  ('prompts', 'options', 'message'),
+  [
+    ([], {}, 'prompts is empty'),
+    ([(1,), ()], {}, 'prompt 1 is empty'),
+    ([(1,), (3, 11)], {}, 'prompt 1 has a token outside the vocabulary of 11'),
+    ([(-1,)], {}, 'prompt 0 has a token outside'),
+    ([(1,)], {'new_tokens': 512}, '513 tokens, but the target has 512 pos'),
+    (
+      [(1,), (2, 3)],
+      {'new_tokens': 200, 'slots': 100},
+      'slots is 100, but prompt 1 needs 256',
+    ),
+    ([(1,)], {'new_tokens': [1, 2]}, 'new_tokens must be one number or 1'),
+    ([(1,)], {'indices': [0, 1]}, 'key has 2 rows for 1 prompts'),
+  ],
+)
+def test_start_refuses(prompts, options, message):
+  with pytest.raises(ValueError, match=message):
+    models.begin('lm', 0.0, prompts, **options)
+
+
+def test_start_refuses_what_the_drafter_cannot_read():
+  short = models.tiny(models.VOCAB, 1, max_positions=8)
+  spec = Spec(models.TARGET, lm.make(short, 2), verify.token)
+  params = Params(models.target_weights(), models.weights(short, 0))
+  with pytest.raises(ValueError, match='the drafter has 8 positions'):
+    models.run(spec, params, [(1, 2)], sampling.make(1), new_tokens=7)

@@ -1,0 +1,357 @@
+"""Heads on a target's features: what they say, and what is refused."""
+
+import functools
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import cache as caches
+from specjax import generate, sampling, trees, verify
+from specjax.drafters import eagle, early_exit, lm, medusa
+from specjax.drafting import heads, shape
+from specjax.models import prefill, transformer
+from specjax.models.eagle import Head, Sizes
+from specjax.types import Context, Params, Spec, Target
+from tests.support import models
+
+TARGET, DEPTH = models.TARGET, 3
+HOST = Target(TARGET)
+
+
+def read(drafter, params, tokens, length, target=TARGET):
+  """A context of texts and the drafter's memory of them."""
+  dtype = jax.tree.leaves(params.target)[0].dtype
+  cache = caches.empty(target.config, *tokens.shape, dtype)
+  cache, hidden = prefill.prefill(
+    target, params.target, tokens, length, cache, drafter.taps
+  )
+  values = sampling.make(len(tokens), np.resize([0, 0.7, 1.2], len(tokens)))
+  ctx = Context(tokens, length, cache, values, sampling.History())
+  return ctx, drafter.init(params, ctx, hidden)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def propose(drafter, params, tokens, length, target=TARGET):
+  ctx, memory = read(drafter, params, tokens, length, target)
+  key = jax.random.split(jax.random.key(0), len(tokens))
+  return drafter.propose(params, memory, ctx, key)[0]
+
+
+def texts(rows=6, vocab=models.VOCAB):
+  random = np.random.default_rng(0)
+  tokens = random.integers(0, vocab, (rows, 128)).astype(np.int32)
+  return tokens, np.arange(1, rows + 1, dtype=np.int32) * 3 - 2
+
+
+# Early exit
+
+
+def test_an_exit_is_the_model_of_its_layers(float64):
+  """The usual draft is the first layer of the target."""
+  target = models.double(models.target_weights())
+  draft = models.double(models.draft_weights())
+  rows = texts()
+  ours = propose(
+    early_exit.load(HOST, layers=1).make(DEPTH), Params(target, None), *rows
+  )
+  theirs = propose(lm.make(models.DRAFT, DEPTH), Params(target, draft), *rows)
+  np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+  np.testing.assert_allclose(ours.probs, theirs.probs, atol=1e-12)
+
+
+def test_an_exit_after_all_layers_is_always_accepted(float64):
+  drafter = early_exit.load(HOST, layers=2).make(DEPTH)
+  spec = Spec(TARGET, drafter, verify.token)
+  params = Params(models.double(models.target_weights()), None)
+  values = sampling.make(6, models.TEMPERATURES)
+  state = models.run(spec, params, models.PROMPTS, values)
+  state = generate.generate(params, state, jnp.int32(99), spec=spec)
+  assert int(state.counts.tried.sum()) > 150
+  assert int(state.counts.accepted.sum()) == int(state.counts.tried.sum())
+
+
+def test_an_adapter_of_zeros_changes_nothing():
+  trained = early_exit.trainable(TARGET, 1, 2)
+  own = trained.init(jax.random.key(0), None)
+  own['scale'] = models.target_weights()['norm']['scale']
+  target, rows = models.target_weights(), texts()
+  drafter = trained.drafter(DEPTH)
+  ours = propose(drafter, Params(target, own), *rows)
+  theirs = propose(drafter, Params(target, None), *rows)
+  np.testing.assert_allclose(ours.probs, theirs.probs, atol=1e-6)
+
+
+# EAGLE
+
+
+def seen_by(target, tokens, taps):
+  mask, at = transformer.causal(*tokens.shape)
+  out = TARGET.forward(target, tokens, at, None, None, mask, taps=taps)
+  return heads.Seen(tokens, out.taps, TARGET.head(target, out.hidden))
+
+
+def test_training_sees_what_drafting_sees(float64):
+  """Step j of the training-time test is the j-th token of a draft."""
+  sizes = Sizes(3, (0, 1), **models.SMALL, mlp_width=16)
+  head, walker = Head(TARGET, sizes), models.EAGLE_3_WALKER
+  target = models.double(models.target_weights())
+  own = models.double(models.head_of(models.EAGLE_3, 0.3)())
+  params = jax.tree.map(jnp.asarray, Params(target, own))
+  target = params.target
+  tokens = texts(2)[0][:, :12]
+  seen = seen_by(target, tokens, sizes.taps)
+  steps = head.unroll(params, seen.tokens, seen.hidden, 5)
+  begin = 6  # Tokens that are known when drafting begins.
+  padded = np.pad(tokens, ((0, 0), (0, 116)))
+  length = np.full(2, begin, np.int32)
+  ctx, _ = read(models.EAGLE_3.drafter(4), params, padded, length)
+  _, hidden = prefill.prefill(
+    TARGET, target, padded, length, ctx.cache, sizes.taps
+  )
+  kept, block = walker.init(params, ctx, hidden, 5)
+  step = walker.start(params, kept, block, ctx)
+  for j in range(5):
+    # The pair of this step ends in the token at begin - 1 + j.
+    expected = steps[j][:, begin - 2 + j]
+    np.testing.assert_allclose(step.features[:, 0], expected, atol=1e-12)
+    sees = jnp.broadcast_to(jnp.arange(5) <= j + 1, (2, 1, 5))
+    step = walker.feed(
+      params,
+      kept,
+      step.block,
+      ctx,
+      j + 1,
+      j + 1,
+      tokens[:, begin + j, None],
+      step.features,
+      sees,
+    )
+
+
+def test_version_1_learns_the_next_feature():
+  """A head that says the very feature has no loss of features but the noise."""
+  target, trained = models.target_weights(), models.EAGLE_1
+  params = Params(target, models.head_of(trained, 0.3)())
+  seen = seen_by(target, texts(2)[0][:, :12], trained.taps)
+  losses = trained.loss(params, seen, jax.random.key(0))
+  other = trained.loss(params, seen, jax.random.key(1))
+  assert set(losses) == {'feature', 'token'}
+  assert losses['feature'] != other['feature']
+  # Its features are judged by the target's head: the same law, shifted by one.
+  p = jax.nn.softmax(seen.logits[:, 1:])
+  entropy = -(p * jnp.log(p)).sum(-1).mean()
+  assert losses['token'] > 0.1 * entropy
+
+
+# Medusa
+
+
+def test_fresh_heads_say_the_targets_next_token_law():
+  trained = models.MEDUSA
+  target = models.target_weights()
+  own = trained.init(jax.random.key(0), target)
+  seen = seen_by(target, texts(3)[0][:, :10], trained.taps)
+  found = trained.measure(Params(target, own), seen)
+  greedy = np.asarray(seen.logits.argmax(-1))
+  for k, (hits, counted) in enumerate(zip(*found.values(), strict=True), 1):
+    assert counted == 3 * (10 - k)
+    assert hits[0] == (greedy[:, :-k] == greedy[:, k:]).sum()
+    assert (hits >= 0).all()
+    assert hits.sum() <= counted
+
+
+@pytest.mark.parametrize('nodes', [1, 2, 5])
+def test_the_most_accepted_tree_is_that_of_brute_force(nodes):
+  accuracies = ((0.5, 0.3, 0.1), (0.4, 0.35, 0.05))
+  paths = [(i,) for i in range(3)] + list(itertools.product(range(3), repeat=2))
+
+  def worth(path):
+    return np.prod([accuracies[k][i] for k, i in enumerate(path)])
+
+  def closed(tree):
+    return all(
+      (len(p) == 1 or p[:-1] in tree)
+      and (p[-1] == 0 or (*p[:-1], p[-1] - 1) in tree)
+      for p in tree
+    )
+
+  trees_of = (set(t) for t in itertools.combinations(paths, nodes))
+  best = max(sum(map(worth, t)) for t in trees_of if closed(t))
+  parents = trees.most_accepted(accuracies, nodes)
+  depth, rank = [0], trees.rank(jnp.array(parents))
+  found = [1.0]
+  for parent, i in zip(parents, rank.tolist(), strict=True):
+    found.append(found[parent] * accuracies[depth[parent]][i])
+    depth.append(depth[parent] + 1)
+  assert sum(found[1:]) == pytest.approx(best)
+  assert depth[1:] == sorted(depth[1:])
+
+
+def test_guesses_keep_their_order_where_a_later_one_was_better():
+  assert trees.most_accepted([(0.5, 0.1, 0.3), (0.2, 0.1)], 4) == (0, 0, 0, 1)
+
+
+# Files
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """Heads for the usual target, whose fingerprint is 'right'."""
+  place = tmp_path_factory.mktemp('heads')
+  # By chance the third guess of the second head was right more often.
+  guesses = {'hits': [[6, 3, 1], [4, 2, 3], [2, 1, 1]], 'counted': [10] * 3}
+  for name, trained in (
+    ('medusa', models.MEDUSA),
+    ('eagle', models.EAGLE_3),
+    ('exit', models.EXIT),
+  ):
+    config = trained.config | {'target': 'right'}
+    config |= guesses if name == 'medusa' else {}
+    weights = models.head_of(trained, 0.1)()
+    heads.save(place / name, config, weights)
+  return place
+
+
+LOADS = {'medusa': medusa.load, 'eagle': eagle.load, 'exit': early_exit.load}
+
+
+@pytest.mark.parametrize('name', LOADS)
+def test_a_head_is_read_as_it_was_saved(folder, name):
+  trained = {'medusa': models.MEDUSA, 'eagle': models.EAGLE_3}
+  trained = trained.get(name, models.EXIT)
+  target = Target(TARGET, fingerprint='right')
+  loaded = LOADS[name](target, folder / name)
+  ours = models.head_of(trained, 0.1)()
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6),
+    loaded.params,
+    ours,
+  )
+  drafter = loaded.make(2)
+  assert (drafter.depth, drafter.nodes) == (2, 2)
+  assert loaded.make(2) == drafter  # Equal drafters share their programs.
+
+
+def test_a_tree_follows_the_measured_accuracies(folder):
+  loaded = medusa.load(HOST, folder / 'medusa', tree=4)
+  # Of 0.6, 0.3, 0.6 x 0.4, 0.6 x 0.2, ... the best four.
+  assert loaded.make(3).nodes == 4
+  assert loaded.make(3).depth == 2
+  assert loaded.make(1).nodes == 3
+
+
+@pytest.mark.parametrize('name', LOADS)
+@pytest.mark.parametrize(
+  ('path', 'options', 'message'),
+  [
+    ('{name}', {'fingerprint': 'wrong'}, 'was trained for another target'),
+    ('nothing', {}, 'is missing: give the directory of a trained'),
+    ('{other}', {}, "holds '.*', no "),
+    ('{name}', {'width': 3}, "'width' is no option of this drafter"),
+    ('{name}', {'widths': (2,), 'beam': 2, 'nodes': 4}, 'choose one of'),
+  ],
+)
+def test_heads_that_do_not_fit_are_refused(
+  folder, name, path, options, message
+):
+  other = 'exit' if name == 'eagle' else 'eagle'
+  path = folder / path.format(name=name, other=other)
+  options = dict(options)
+  target = Target(TARGET, fingerprint=options.pop('fingerprint', ''))
+  with pytest.raises(ValueError, match=message):
+    LOADS[name](target, path, **options)
+
+
+@pytest.mark.parametrize(
+  ('load', 'message'),
+  [
+    (lambda: early_exit.load(HOST, layers=3), 'layer 3 is out of range'),
+    (lambda: early_exit.load(HOST), 'layer 0 is out of range'),
+    (lambda: early_exit.trainable(TARGET, 1, 0), 'rank must be at least 1'),
+    (lambda: eagle.trainable(TARGET, taps=(0, 2)), 'layers that do not exist'),
+    (lambda: eagle.trainable(TARGET, 2), 'version must be 1 or 3'),
+    (lambda: eagle.trainable(TARGET, 1, taps=(0, 1)), 'reads one layer'),
+    (lambda: medusa.trainable(TARGET, 0), 'count must be at least 1'),
+    (lambda: trees.most_accepted([(0.2,)], 0), 'needs a node'),
+    (lambda: shape.read({'beam': 2}), 'needs both'),
+    (lambda: shape.read({'replacement': True}), 'give widths or parents'),
+    (lambda: shape.read({'widths': (0,)}), 'at least 1'),
+  ],
+)
+def test_impossible_heads_are_refused(load, message):
+  with pytest.raises(ValueError, match=message):
+    load()
+
+
+def test_more_depth_than_heads_is_refused(folder):
+  with pytest.raises(ValueError, match='depth 4 is deeper than the 3 heads'):
+    medusa.load(HOST, folder / 'medusa').make(4)
+
+
+def test_an_exit_knows_its_layer(folder):
+  with pytest.raises(ValueError, match='trained for an exit after 1'):
+    early_exit.load(HOST, folder / 'exit', layers=2)
+
+
+def change(folder, place, **changes):
+  """A copy of the EAGLE head whose config.json says something else."""
+  config, weights = heads.read(folder / 'eagle', 'eagle', '')
+  heads.save(place / 'changed', config | changes, weights)
+  return place / 'changed'
+
+
+def test_taps_of_a_deeper_target_are_refused(folder, tmp_path):
+  path = change(folder, tmp_path, taps=[0, 5])
+  with pytest.raises(ValueError, match='layers that do not exist'):
+    eagle.load(HOST, path)
+
+
+def test_weights_of_other_sizes_are_refused(folder, tmp_path):
+  path = change(folder, tmp_path, mlp_width=24)
+  with pytest.raises(ValueError, match='do not fit its config'):
+    eagle.load(HOST, path)
+
+
+def test_nothing_is_overwritten(folder):
+  with pytest.raises(ValueError, match='exists; remove it'):
+    heads.save(folder / 'exit', {}, {})
+
+
+def test_a_broken_config_is_refused(tmp_path):
+  (tmp_path / 'config.json').write_text('{')
+  with pytest.raises(ValueError, match='is no JSON'):
+    heads.read_config(tmp_path, 'eagle')
+  (tmp_path / 'config.json').write_text(json.dumps({'kind': 'eagle'}))
+  with pytest.raises(ValueError, match='the head has no weights'):
+    heads.read(tmp_path, 'eagle', '')
+
+
+# Weights in blocks
+
+
+@pytest.mark.parametrize('name', ['medusa', 'eagle'])
+def test_blocks_change_nothing(name, tmp_path):
+  wide = models.tiny(128, 2, width=64, num_heads=2, head_dim=32, mlp_width=64)
+  weights = jax.jit(wide.init)(jax.random.key(0))
+  blocked = transformer.block(wide, weights)
+  if name == 'medusa':
+    trained = medusa.trainable(wide, DEPTH)
+  else:
+    small = dict(width=64, num_heads=2, num_kv_heads=1, mlp_width=64)
+    trained = eagle.trainable(wide, **small)
+  own = trained.init(jax.random.key(1), weights)
+  own = jax.tree.map(lambda x: x + 0.1, own)
+  heads.save(tmp_path / name, trained.config, own)
+  drafts = [
+    propose(
+      head.make(DEPTH), Params(params, head.params), *texts(4, 128), target
+    )
+    for target, params in ((wide, weights), blocked)
+    for head in (LOADS[name](Target(target), tmp_path / name),)
+  ]
+  np.testing.assert_array_equal(drafts[0].tokens, drafts[1].tokens)
+  np.testing.assert_allclose(drafts[0].probs, drafts[1].probs, atol=1e-5)

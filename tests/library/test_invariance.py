@@ -1,0 +1,289 @@
+"""A row depends on nothing around it, and no key is consumed twice.
+
+Batches and single rows are compared in float64, where they may differ in
+nothing; `test_pair` compares them in float32, where differences must be ties.
+"""
+
+import functools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling, verify
+from specjax.drafters import lm
+from specjax.models import table
+from specjax.types import Params, Spec
+from tests.support import keys, models
+
+EXACT = 'lm with a stop'
+SLOTS = 128
+FULL = SLOTS - models.DEPTH - 1  # the longest text of so many slots
+# Few shapes, since each is a program to compile.
+SIZES = {EXACT: (SLOTS, 2 * SLOTS), 'ngram': (SLOTS,)}
+# Rows of every kind, each with its temperature and its key.
+ROWS = (
+  *zip(models.PROMPTS, models.TEMPERATURES, strict=True),
+  ((0,), 0.0),
+  ((3, 3, 3), 1.0),
+  (tuple(range(9, 0, -1)) * 5, 0.7),
+  ((8, 2) * 50, 1.0),
+)
+
+
+def litter(state, seed):
+  """The state with rubbish wherever nothing was written yet."""
+  random = np.random.default_rng(seed)
+  slots = state.tokens.shape[1]
+  unused = np.arange(slots) >= np.asarray(state.length)[:, None]
+  rubbish = random.integers(0, models.VOCAB, unused.shape)
+  tokens = jnp.where(unused, rubbish.astype(np.int32), state.tokens)
+
+  def spoil(leaf):
+    if leaf.ndim != 4 or leaf.shape[2] != slots:
+      return leaf
+    # The last committed token is in no cache yet.
+    free = np.roll(unused, -1, 1) | (np.arange(slots) == slots - 1)
+    values = random.normal(size=leaf.shape).astype(leaf.dtype)
+    return jnp.where(free[:, None, :, None], values, leaf)
+
+  cache, memory = jax.tree.map(spoil, (state.cache, state.drafter))
+  return state._replace(tokens=tokens, cache=cache, drafter=memory)
+
+
+def decode(name, rows, slots=SLOTS, new=None, seed=None):
+  """New tokens of rows, by their numbers in `ROWS`; as many as fit."""
+  prompts, temperature = zip(*(ROWS[i] for i in rows), strict=True)
+  room = [FULL - len(prompt) for prompt in prompts]
+  new = room if new is None else np.minimum(new, room)
+  state = models.begin(
+    name,
+    temperature,
+    prompts,
+    eos=(),
+    new_tokens=new,
+    slots=slots,
+    indices=rows,
+  )
+  assert state.tokens.shape[1] == slots
+  if seed is not None:
+    state = litter(state, seed)
+  return models.new_tokens(models.go(name, state, eos=()))
+
+
+@functools.cache
+def alone(name, row):
+  """The text of a row in a batch of its own, to the last slot of a buffer."""
+  (text,) = decode(name, [row])
+  assert len(text) == FULL - len(ROWS[row][0])
+  return text
+
+
+@pytest.mark.parametrize('name', SIZES)
+@hypothesis.settings(max_examples=10)
+@hypothesis.given(data=st.data())
+def test_a_row_in_any_batch_is_the_row_alone(name, data):
+  """Any rows, in any order, with any limits, in any buffer, on any rubbish.
+
+  The longest texts end where the last step may write to the last slot: a write
+  that is clamped would spoil earlier ones.
+  """
+  size = len(models.PROMPTS)
+
+  def draw(strategy):
+    return data.draw(st.lists(strategy, min_size=size, max_size=size))
+
+  rows = draw(st.integers(0, len(ROWS) - 1))
+  new = draw(st.sampled_from([1, 2, 17, SLOTS]))
+  slots = data.draw(st.sampled_from(SIZES[name]))
+  seed = data.draw(st.none() | st.integers(0, 99))
+  with jax.enable_x64(True):
+    found = decode(name, rows, slots, new, seed)
+    for row, limit, text in zip(rows, new, found, strict=True):
+      assert text == alone(name, row)[:limit]
+
+
+def test_rows_are_worth_comparing():
+  """They are all different, and keys decide over those that are sampled."""
+  with jax.enable_x64(True):
+    texts = [alone(EXACT, row) for row in range(len(ROWS))]
+    sampled = [i for i, (_, temperature) in enumerate(ROWS) if temperature]
+    assert len({text[:20] for text in texts}) == len(texts)
+    prompts = [ROWS[i][0] for i in sampled]
+    state = models.begin(
+      EXACT,
+      [ROWS[i][1] for i in sampled][:6],
+      prompts[:6],
+      eos=(),
+      new_tokens=20,
+      indices=range(50, 56),
+    )
+    found = models.new_tokens(models.go(EXACT, state, eos=()))
+  for i, text in zip(sampled, found, strict=False):
+    assert text != texts[i][:20]
+
+
+def test_a_buffer_has_room_for_a_whole_step():
+  """A step writes depth + 1 tokens, wherever the limit cuts them."""
+  spec = models.spec_of(EXACT)
+  assert generate.slots_for(spec, FULL) == SLOTS
+  assert generate.slots_for(spec, FULL + 1) > SLOTS
+
+
+def test_keys_belong_to_prompts():
+  keys = jax.random.key_data(generate.row_keys(3, [5, 0, 7]))
+  alone = jax.random.key_data(generate.row_keys(3, [7]))
+  np.testing.assert_array_equal(keys[2:], alone)
+  other = jax.random.key_data(generate.row_keys(4, [7]))
+  assert (alone != other).any()
+  assert len({tuple(key) for key in keys.tolist()}) == 3
+
+
+# Keys
+
+
+def consumed(spec, params, state, steps=4, parts=generate.PARTS):
+  step = functools.partial(generate.step, spec=spec, parts=parts)
+  return keys.consumed(step, params, state, steps)
+
+
+@pytest.mark.parametrize('name', models.IN_LOOPS)
+def test_no_key_is_consumed_twice(name):
+  """By any row, for any purpose, in any step."""
+  steps, state = 4, models.begin(name)
+  used = consumed(models.spec_of(name), models.params_of(name), state, steps)
+  assert not list(keys.repeated(used))
+  # It is no wonder that nothing repeats where nothing is seen.
+  turns = steps * len(models.PROMPTS)
+  first = {tuple(key) for key in jax.random.key_data(state.key).tolist()}
+  split = {x.key for x in used if x.kind == 'split'}
+  assert first < split
+  assert len(split) >= turns
+  assert len({x.key for x in used if x.kind == 'bits'}) >= turns
+
+
+def reuses_its_key(drafter):
+  """A planted bug: one key for two draws."""
+
+  def propose(params, state, ctx, key):
+    drafter.propose(params, state, ctx, key)
+    return drafter.propose(params, state, ctx, key)
+
+  return drafter._replace(propose=propose)
+
+
+def splits_its_key(drafter):
+  """A planted bug: a key is drawn from, and split for others."""
+
+  def propose(params, state, ctx, key):
+    draft, state = drafter.propose(params, state, ctx, key)
+    u = jax.vmap(lambda k: jax.random.uniform(jax.random.split(k)[0]))(key)
+    size = draft.size - (u > 2)  # Never, but the compiler does not know.
+    return draft._replace(size=size), state
+
+  return drafter._replace(propose=propose)
+
+
+def draws_in_a_loop(drafter):
+  """A planted bug: the turns of a loop share a key."""
+
+  def propose(params, state, ctx, key):
+    draft, state = drafter.propose(params, state, ctx, key)
+
+    def turn(i, size):
+      u = jax.vmap(lambda k: jax.random.uniform(jax.random.fold_in(k, 7)))(key)
+      return size - (u > 2 + i)
+
+    size = jax.lax.fori_loop(0, draft.size.max() + 1, turn, draft.size)
+    return draft._replace(size=size), state
+
+  return drafter._replace(propose=propose)
+
+
+def split_into_twins(keys):
+  """A planted bug: the drafter's key is the judge's, too."""
+  keep, one, _ = generate.PARTS.split(keys)
+  return keep, one, one
+
+
+def split_and_stay(keys):
+  """A planted bug: the state's key does not move on."""
+  _, one, other = generate.PARTS.split(keys)
+  return keys, one, other
+
+
+TABLE = table.build(10)
+CHAIN = lm.make(TABLE, 1)
+
+
+def small(drafter):
+  """A spec with its parameters and a state of two rows."""
+  spec = Spec(TABLE, drafter, verify.token)
+  weights = models.weights(TABLE, 0)
+  params = Params(weights, weights)
+  values = sampling.make(2, 1.0)
+  return spec, params, models.run(spec, params, [(0,), (1,)], values)
+
+
+def test_a_drafter_that_uses_its_key_once_is_not_accused():
+  assert not list(keys.repeated(consumed(*small(CHAIN))))
+
+
+@pytest.mark.parametrize(
+  'plant', [reuses_its_key, splits_its_key, draws_in_a_loop]
+)
+def test_a_drafter_that_uses_its_key_twice_is_seen(plant):
+  assert list(keys.repeated(consumed(*small(plant(CHAIN)))))
+
+
+@pytest.mark.parametrize('split', [split_into_twins, split_and_stay])
+def test_a_step_that_uses_a_key_twice_is_seen(split):
+  parts = generate.PARTS._replace(split=split)
+  assert list(keys.repeated(consumed(*small(CHAIN), parts=parts)))
+
+
+def test_the_loop_uses_no_key_twice():
+  """The library's own check, on the compiled loop."""
+  with jax.debug_key_reuse(True):
+    spec, params, state = small(CHAIN)
+    generate.generate(params, state, 3, spec=spec)
+    bad, params, state = small(reuses_its_key(CHAIN))
+    with pytest.raises(jax.errors.KeyReuseError):
+      generate.generate(params, state, 3, spec=bad)
+
+
+def draws_everywhere(params, key):
+  """Keys consumed in a scan, a branch, a loop and by a number folded in."""
+  del params  # Unused.
+
+  def turn(key, number):
+    key, one = jax.random.split(key)
+    return key, jax.random.bits(jax.random.fold_in(one, number))
+
+  key, _ = jax.lax.scan(turn, key, jnp.arange(2, dtype=jnp.uint32))
+  some = jax.random.key_data(key)[0] >= 0
+  key, _ = jax.lax.cond(some, turn, lambda *x: x, key, jnp.uint32(5))
+  return jax.lax.while_loop(
+    lambda carry: carry[1] < 2,
+    lambda carry: (turn(carry[0], 9)[0], carry[1] + 1),
+    (key, 0),
+  )[0]
+
+
+def test_every_key_is_recorded_with_its_value():
+  def names(key):
+    return tuple(jax.random.key_data(key).tolist())
+
+  key, expected = jax.random.key(3), []
+  used = keys.consumed(draws_everywhere, None, key, steps=1)
+  for number in (0, 1, 5, 9, 9):
+    expected.append(keys.Used('split', names(key)))
+    key, one = jax.random.split(key)
+    expected.append(keys.Used('fold', names(one), number))
+    folded = jax.random.fold_in(one, number)
+    expected.append(keys.Used('bits', names(folded)))
+  assert sorted(map(str, used)) == sorted(map(str, expected))
+  assert not list(keys.repeated(used))

@@ -1,0 +1,350 @@
+"""Where checkpoints come from, what is wrong with them, what loading costs."""
+
+import json
+import subprocess
+import sys
+
+import flax.traverse_util
+import huggingface_hub
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from specjax import checkpoints, generate, sampling, verify
+from specjax.drafters import plain
+from specjax.families import FAMILIES, conversion
+from specjax.models import rotary
+from specjax.types import Params, Spec
+from tests.support import family_outputs
+
+INDEX = 'model.safetensors.index.json'
+
+
+@pytest.fixture
+def directory(tmp_path):
+  """A complete checkpoint, to be damaged by a test."""
+  return family_outputs.load('llama').write(tmp_path / 'model')
+
+
+def rewrite(path, change):
+  """Changes the tensors of a checkpoint, by name."""
+  file = path / 'model.safetensors'
+  tensors = change(safetensors.numpy.load_file(file))
+  safetensors.numpy.save_file(tensors, file)
+
+
+def shard(path, count=3):
+  """Cuts the weights of a checkpoint into shards with an index."""
+  file = path / 'model.safetensors'
+  tensors = sorted(safetensors.numpy.load_file(file).items())
+  file.unlink()
+  places = {}
+  for i in range(count):
+    name = f'model-{i}.safetensors'
+    safetensors.numpy.save_file(dict(tensors[i::count]), path / name)
+    places |= {key: name for key, _ in tensors[i::count]}
+  (path / INDEX).write_text(json.dumps({'weight_map': places}))
+  return places
+
+
+def assert_same(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_shards_are_the_whole(directory):
+  model, whole = checkpoints.load(directory)
+  shard(directory)
+  again, parts = checkpoints.load(directory)
+  assert again is model
+  assert_same(parts, whole)
+
+
+def test_a_description_is_that_of_what_is_loaded(directory):
+  """And needs the headers alone: the weights themselves may be anything."""
+  shard(directory)
+  model, _ = checkpoints.load(directory)
+  files = list(directory.glob('*.safetensors'))
+  for file in files:
+    content = file.read_bytes()
+    header = 8 + int.from_bytes(content[:8], 'little')
+    file.write_bytes(content[:header] + b'\xff' * (len(content) - header))
+  found = checkpoints.describe(directory)
+  assert (found.family, found.model) == ('llama', model)
+  assert found.stored_bytes == sum(file.stat().st_size for file in files)
+  files[0].unlink()
+  with pytest.raises(checkpoints.CheckpointError, match='missing'):
+    checkpoints.describe(directory)
+  assert not checkpoints.has_tokenizer(directory)
+  (directory / 'tokenizer.json').write_text('{}')
+  assert checkpoints.has_tokenizer(directory)
+
+
+def test_a_missing_shard_is_named(directory):
+  shard(directory)
+  (directory / 'model-1.safetensors').unlink()
+  with pytest.raises(
+    checkpoints.CheckpointError, match=r'model-1\.safetensors of .* missing'
+  ):
+    checkpoints.load(directory)
+
+
+def test_an_index_must_be_true(directory):
+  places = shard(directory)
+  lie = places | {'model.norm.weights': 'model-0.safetensors'}
+  (directory / INDEX).write_text(json.dumps({'weight_map': lie}))
+  with pytest.raises(
+    checkpoints.CheckpointError,
+    match=r'model-0.safetensors lacks tensors .*: model.norm.weights; copy',
+  ):
+    checkpoints.load(directory)
+
+
+@pytest.mark.parametrize('shard_name', ['../model.safetensors', 3, ''])
+def test_an_index_stays_in_its_folder(shard_name, directory):
+  places = shard(directory) | {'model.norm.weight': shard_name}
+  (directory / INDEX).write_text(json.dumps({'weight_map': places}))
+  with pytest.raises(
+    checkpoints.CheckpointError, match=r'puts model\.norm\.weight into'
+  ):
+    checkpoints.load(directory)
+
+
+@pytest.mark.parametrize(
+  'damage',
+  [
+    lambda content: content[:-10],
+    lambda content: content[:30],
+    lambda content: b'\xff' * 8 + content[8:],
+    lambda content: content[:8] + b'[' + content[9:],
+    lambda content: content + b'more',
+  ],
+)
+def test_a_damaged_shard_is_named(damage, directory):
+  shard(directory)
+  file = directory / 'model-2.safetensors'
+  file.write_bytes(damage(file.read_bytes()))
+  with pytest.raises(
+    checkpoints.CheckpointError, match=r'model-2\.safetensors is truncated or'
+  ):
+    checkpoints.load(directory)
+
+
+@pytest.mark.parametrize(
+  'name', ['pytorch_model.bin', 'consolidated.00.pth', 'model.pt']
+)
+def test_pickled_weights_are_never_read(name, directory):
+  (directory / 'model.safetensors').unlink()
+  (directory / name).write_bytes(b'cos\nsystem\n(S"false"\ntR.')
+  with pytest.raises(
+    checkpoints.CheckpointError, match=f'{name} is pickled.*save_pretrained'
+  ):
+    checkpoints.load(directory)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'quantization_config': {'bits': 4}},
+    {'sliding_window': 3, 'moe_layers': [1]},
+    {'vocab_size': [48]},
+    {'rope_parameters': {'rope_type': ['linear']}},
+    {'layer_types': 'sliding'},
+  ],
+)
+@pytest.mark.parametrize('name', FAMILIES)
+def test_every_family_names_what_it_does_not_know(name, changes):
+  config = family_outputs.load(name).config | changes
+  # The name in a message may be that of the attribute inside.
+  names = '|'.join([*changes, 'rope_type'])
+  with pytest.raises(ValueError, match=names) as caught:
+    conversion.read_attributes(FAMILIES, config)
+  assert '\n' not in str(caught.value)
+
+
+_YARN = {'rope_type': 'yarn', 'factor': 2.0, 'rope_theta': 1.0}
+_LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
+
+
+@pytest.mark.parametrize(
+  ('name', 'changes', 'message'),
+  [
+    ('llama', {'is_encoder_decoder': True}, 'is_encoder_decoder = True'),
+    ('gpt2', {'scale_attn_by_inverse_layer_idx': True}, 'only False is'),
+    ('opt', {'do_layer_norm_before': False}, 'do_layer_norm_before = False'),
+    ('opt', {'word_embed_proj_dim': 7}, 'word_embed_proj_dim = 7'),
+    ('gpt_neo', {'attention_types': [[['wide'], 2]]}, 'attention_types'),
+    ('gpt_neo', {'attention_types': [[[['local']], 2]]}, 'attention_types'),
+    ('gpt_neo', {'attention_types': [[['local'], 10**18]]}, 'attention_types'),
+    ('gpt_neo', {'num_layers': 3, 'attention_types': None}, 'attention_types'),
+    ('qwen2', {'layer_types': [[], {}]}, 'layer_types'),
+    ('llama', {'rope_parameters': _YARN}, "'yarn': .*division by zero"),
+    ('llama', {'rope_parameters': _LONG}, "'longrope': 1 factors for 5"),
+    ('gpt_neo', {'attention_layers': ['local'] * 2}, 'attention_layers'),
+    ('gemma2', {'layer_types': ['full_attention']}, 'layer_types'),
+    ('gemma2', {'sliding_window': None}, 'there is no sliding_window'),
+    ('gemma3_text', {'attn_logit_softcapping': 5.0}, 'only None is'),
+    ('gemma3_text', {'rope_local_base_freq': 7.0}, 'rope_theta = 7.0 but'),
+    ('phi3', {'rope_scaling': {'type': 'yarn'}}, "'longrope' and 'yarn'"),
+    ('phi3', {'partial_rotary_factor': 0.4}, 'partial_rotary_factor'),
+    ('mixtral', {'num_experts_per_tok': 9}, '9 of 5 experts'),
+    ('qwen3_moe', {'num_experts': 7}, 'num_local_experts'),
+    ('qwen3_moe', {'mlp_only_layers': [True]}, 'mlp_only_layers'),
+    ('gpt_neox', {'rotary_pct': 2.0}, 'partial_rotary_factor'),
+    ('t5', {'is_encoder_decoder': False}, 'is_encoder_decoder = False'),
+    ('t5', {'feed_forward_proj': 'gated-sin'}, 'feed_forward_proj = .*silu'),
+    ('t5', {'is_gated_act': True}, 'is_gated_act = True'),
+    ('t5', {'dense_act_fn': 'silu'}, "makes it 'relu'"),
+    ('t5', {'relative_attention_num_buckets': 6}, 'attention_num_buckets = 6'),
+    ('t5', {'relative_attention_max_distance': 4}, 'max_distance = 4'),
+    ('t5', {'decoder_start_token_id': -1}, 'decoder_start_token_id = -1'),
+  ],
+)
+def test_unsupported_values_are_named(name, changes, message):
+  config = family_outputs.load(name).config | changes
+  with pytest.raises(ValueError, match=message):
+    conversion.read_attributes(FAMILIES, config)
+
+
+def test_tensors_may_lack_the_prefix(tmp_path):
+  """As files of the model without its head do, the first GPT-2 among them."""
+  path = family_outputs.load('gpt2').write(tmp_path / 'model')
+  _, expected = checkpoints.load(path)
+
+  def change(tensors):
+    tensors = {
+      name.removeprefix('transformer.'): x for name, x in tensors.items()
+    }
+    # Masks are stored with it, which are no parameters.
+    return tensors | {'h.0.attn.bias': np.ones((1, 1, 64, 64), np.uint8)}
+
+  rewrite(path, change)
+  assert_same(checkpoints.load(path)[1], expected)
+
+
+def test_tied_weights_may_have_the_name_of_the_head(tmp_path):
+  path = family_outputs.load('qwen2').write(tmp_path / 'model')
+  _, expected = checkpoints.load(path)
+  rewrite(
+    path,
+    lambda tensors: {
+      name.replace('model.embed_tokens', 'lm_head'): x
+      for name, x in tensors.items()
+    },
+  )
+  assert_same(checkpoints.load(path)[1], expected)
+
+
+@pytest.mark.parametrize('stored', ['float64', 'float32', 'bfloat16'])
+@pytest.mark.parametrize('wanted', ['float32', 'float16', 'bfloat16'])
+def test_any_stored_type_becomes_the_wanted_one(stored, wanted, directory):
+  _, expected = checkpoints.load(directory)
+  stored, wanted = jnp.dtype(stored), jnp.dtype(wanted)
+  rewrite(
+    directory,
+    lambda tensors: {name: x.astype(stored) for name, x in tensors.items()},
+  )
+  _, params = checkpoints.load(directory, wanted)
+  for key, x in flax.traverse_util.flatten_dict(params).items():
+    assert x.dtype == wanted
+    original = np.asarray(flax.traverse_util.flatten_dict(expected)[key])
+    np.testing.assert_array_equal(x, original.astype(stored).astype(wanted))
+
+
+def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
+  path = family_outputs.load('phi3').write(tmp_path / 'phi3')
+  for limit, factor in ((None, 1), (65, 1), (64, 0), (9, 0)):
+    model, _ = checkpoints.load(path, max_length=limit)
+    assert model.config.max_positions == (limit or 128)
+    scaling = model.config.rope_scaling
+    assert isinstance(scaling, rotary.LongRope)
+    frequency, _ = scaling(500.0, 4, model.config.max_positions)
+    unscaled = rotary.frequencies(500.0, 4)
+    divisors = ((1.0, 1.5), (2.0, 4.0))[factor]
+    np.testing.assert_allclose(frequency, unscaled / divisors)
+  spec = Spec(model, plain.make(), verify.token)
+  with pytest.raises(ValueError, match='the target has 9 positions'):
+    generate.start(
+      Params(None, None),
+      [[1] * 9],
+      spec=spec,
+      new_tokens=1,
+      key=generate.row_keys(0, [0]),
+      values=sampling.make(1, 0.0),
+    )
+  with pytest.raises(checkpoints.CheckpointError, match='max_length = 129'):
+    checkpoints.load(path, max_length=129)
+  path = family_outputs.load('gpt_neox').write(tmp_path / 'gpt_neox')
+  model, _ = checkpoints.load(path, max_length=256)
+  assert model.config.max_positions == 256
+  # Saved as it was made.
+  _, attributes = conversion.write_attributes(FAMILIES.values(), model.config)
+  assert attributes['max_position_embeddings'] == 64
+
+
+@pytest.mark.parametrize('name', ['qwen2', 'mistral', 'gemma2', 'gemma3_text'])
+def test_a_window_of_any_size_is_written_back(name):
+  attributes = family_outputs.load(name).config | {'sliding_window': 1000}
+  family, config = conversion.read_attributes(FAMILIES, attributes)
+  assert 1000 in config.windows
+  conversion.write_attributes([family], config)
+
+
+def test_other_models_have_the_length_they_have(directory):
+  model, _ = checkpoints.load(directory, max_length=10)
+  assert model.config.max_positions == 64
+  with pytest.raises(checkpoints.CheckpointError, match='more than the 64'):
+    checkpoints.load(directory, max_length=65)
+  with pytest.raises(checkpoints.CheckpointError, match='at least 1'):
+    checkpoints.load(directory, max_length=0)
+
+
+def test_a_name_of_the_hub_is_fetched(directory, monkeypatch):
+  asked = []
+
+  def fetch(name, allow_patterns):
+    asked.append(name)
+    assert not any(p.endswith(('.bin', '.py')) for p in allow_patterns)
+    return str(directory)
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
+  assert_same(
+    checkpoints.load('owner/model')[1], checkpoints.load(directory)[1]
+  )
+  assert asked == ['owner/model']
+
+
+def test_a_name_that_is_nowhere_is_named(tmp_path, monkeypatch):
+  monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+  monkeypatch.setenv('HF_HOME', str(tmp_path))
+  for function in (checkpoints.load, checkpoints.load_tokenizer):
+    with pytest.raises(
+      checkpoints.CheckpointError,
+      match='owner/no-such-model is no directory, and',
+    ) as caught:
+      function('owner/no-such-model')
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('name', ['nothing', './a/b', '../a', 'a/b/c', ''])
+def test_a_path_is_no_name(name, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+
+  def fetch(*_, **__):
+    raise AssertionError('looked up')
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
+  with pytest.raises(checkpoints.CheckpointError, match=r'no directory|config'):
+    checkpoints.load(name)
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def test_loading_holds_one_tensor_beside_the_parameters():
+  program = [sys.executable, '-m', 'benchmarks.loading_memory']
+  out = subprocess.run(
+    [*program, '--megabytes', '40'], check=True, capture_output=True, text=True
+  )
+  sizes = json.loads(out.stdout.splitlines()[-1])
+  # Less would mean that something else was measured.
+  assert 0.95 * sizes['parameters'] < sizes['growth'] < sizes['bound']

@@ -1,0 +1,242 @@
+"""Lookup in a text and in a reference text, against plain Python."""
+
+import collections
+import functools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import corpus
+from experiments.training import corpus_lookup
+from specjax import checkpoints, pair
+from specjax.drafters import ngram
+from specjax.drafters.ngram import retrieval
+from specjax.types import Target
+from tests.support import models
+
+VOCAB = 3
+SLOTS = 24
+SIZE = 40  # of the corpus
+DEPTH = 3
+LONGEST = 3
+PLACES = 4
+SHARED = 2 * PLACES  # votes of a match in the text
+
+tokens = st.integers(0, VOCAB - 1)
+texts = st.lists(tokens, min_size=1, max_size=SLOTS)
+corpora = st.lists(tokens, min_size=SIZE, max_size=SIZE)
+few = hypothesis.settings(deadline=None, max_examples=60)
+
+HOST = Target(models.TARGET)
+
+
+def sort_naively(corpus):
+  key = [corpus[i : i + retrieval.SORTED] for i in range(len(corpus))]
+  return sorted(range(len(corpus)), key=lambda i: (key[i], i))
+
+
+def continuations(text, corpus):
+  """(tokens to copy, tokens that agree, votes), the best first."""
+  found = []
+  for i in range(len(text) - 1):
+    agree = 0
+    while agree <= min(i, LONGEST - 1) and text[i - agree] == text[-1 - agree]:
+      agree += 1
+    found += [(-agree, -i)] if agree else []
+  copies = [
+    (text[-i + 1 :][:DEPTH], -agree, SHARED)
+    for agree, i in sorted(found)[:PLACES]
+  ]
+  order = sort_naively(corpus)
+  for m in range(min(LONGEST, len(text)), 0, -1):
+    begins = [i for i in order if corpus[i : i + m] == text[-m:]]
+    n = len(begins)
+    if n > PLACES:
+      whole, part = divmod(n, PLACES)
+      begins = [
+        begins[i * whole + whole // 2 + (2 * i + 1) * part // (2 * PLACES)]
+        for i in range(PLACES)
+      ]
+    copies += [(corpus[i + m :][:DEPTH], m, 1) for i in begins]
+  return [(copy, 4 ** (m - LONGEST) * votes) for copy, m, votes in copies]
+
+
+def vote(copies):
+  """Votes of every beginning, in the order in which they are seen."""
+  votes = collections.Counter()
+  for copy, weight in copies:
+    for end in range(1, len(copy) + 1):
+      votes[tuple(copy[:end])] += weight
+  return votes
+
+
+def chain_naively(votes):
+  path = ()
+  while len(path) < DEPTH:
+    below = [x for x in votes if x[:-1] == path and len(x) > len(path)]
+    if not below:
+      break
+    path = max(below, key=votes.__getitem__)
+  return [path[:end] for end in range(1, len(path) + 1)]
+
+
+def tree_naively(votes, nodes):
+  return sorted(votes, key=lambda x: (-votes[x], len(x)))[:nodes]
+
+
+@functools.partial(jax.jit, static_argnames='candidates')
+def draft(corpus, text, length, candidates):
+  return ngram.draft_row(
+    corpus,
+    text,
+    length,
+    depth=DEPTH,
+    longest=LONGEST,
+    candidates=candidates,
+    places=PLACES,
+  )
+
+
+def paths_of(drafted):
+  """Each node that exists as the text from the root to it."""
+  new, parents, size = jax.device_get(drafted)
+  paths = [()]
+  for token, parent in zip(new[:size], parents[:size], strict=True):
+    assert parent < len(paths)
+    paths.append((*paths[parent], int(token)))
+  return paths[1:]
+
+
+@pytest.mark.parametrize('candidates', [1, 2])
+@few
+@hypothesis.given(text=texts, reference=corpora)
+def test_drafts_are_those_of_plain_python(candidates, text, reference):
+  # What lies beyond the text is never matched.
+  padded = jnp.array(text + [text[-1]] * (SLOTS - len(text)), jnp.int32)
+  corpus = retrieval.Corpus(
+    jnp.array(reference, jnp.int32),
+    jnp.array(retrieval.sort_places(np.array(reference)), jnp.int32),
+  )
+  drafted = draft(corpus, padded, jnp.int32(len(text)), candidates)
+  paths = paths_of(drafted)
+  votes = vote(continuations(text, reference))
+  assert len(set(paths)) == len(paths)
+  if candidates == 1:
+    assert paths == chain_naively(votes)
+    assert drafted[1].tolist() == list(range(DEPTH))
+    return
+  expected = tree_naively(votes, DEPTH * candidates)
+  # Which of two with equal votes comes first is nobody's concern.
+  assert [votes[x] for x in paths] == [votes[x] for x in expected]
+  assert {x[:-1] for x in paths} <= {(), *paths}
+
+
+@few
+@hypothesis.given(reference=corpora, pattern=st.lists(tokens, max_size=4))
+def test_places_are_all_that_begin_with_a_pattern(reference, pattern):
+  order = retrieval.sort_places(np.array(reference))
+  assert order.tolist() == sort_naively(reference)
+  corpus = retrieval.Corpus(jnp.array(reference), jnp.array(order))
+  padded = jnp.array(pattern + [0] * (4 - len(pattern)))
+  begin, end = jax.jit(retrieval.find)(corpus, padded, len(pattern))
+  size = len(pattern)
+  begins = [reference[i : i + size] == pattern for i in range(SIZE)]
+  assert sorted(order[begin:end].tolist()) == np.flatnonzero(begins).tolist()
+
+
+def test_places_of_long_repetitions_stay_in_order():
+  """Beyond what they are sorted by, and nothing is read behind the end."""
+  order = retrieval.sort_places(np.zeros(100, int))
+  assert order[:31].tolist() == list(range(99, 68, -1))
+  assert order[31:].tolist() == list(range(69))
+
+
+def write(tmp_path, content):
+  file = tmp_path / 'corpus.npy'
+  if isinstance(content, bytes):
+    file.write_bytes(content)
+  else:
+    np.save(file, content)
+  return str(file)
+
+
+def test_a_corpus_is_read_from_a_file(tmp_path):
+  text = [1, 2, 3, 1, 2, 4]
+  path = write(tmp_path, np.array(text, np.uint16))
+  loaded = ngram.load(HOST, candidates=2, corpus=path)
+  drafter = loaded.make(2)
+  assert (drafter.depth, drafter.nodes) == (2, 4)
+  assert loaded.params.tokens.tolist() == text
+  # Sorted once, but not for a file that has changed.
+  assert ngram.load(HOST, corpus=path).params is loaded.params
+  np.save(path, text[:2])
+  assert ngram.load(HOST, corpus=path).params.tokens.tolist() == [1, 2]
+  plain = ngram.load(HOST)
+  assert plain.make(2) == ngram.load(HOST).make(2)
+  assert plain.params is None
+
+
+@pytest.mark.parametrize(
+  ('content', 'message'),
+  [
+    (np.array([1, 11]), 'has token 11, but the target has 11'),
+    (np.array([-1, 3]), 'has token -1, but the target has 11'),
+    (np.array([3]), 'has 1 tokens; at least 2'),
+    (np.zeros((2, 2), int), 'has 2 axes of int64'),
+    (np.array([1.0, 2.0]), 'has 1 axes of float64'),
+    (b'1 2 3', 'is no .npy file of token ids'),
+    (b'', 'is no .npy file of token ids'),
+  ],
+  ids=str,
+)
+def test_a_corpus_that_cannot_be_used_is_named(content, message, tmp_path):
+  path = write(tmp_path, content)
+  with pytest.raises(ValueError, match=message):
+    ngram.load(HOST, corpus=path)
+
+
+def test_a_missing_corpus_is_named():
+  with pytest.raises(ValueError, match=r'nowhere\.npy is no file'):
+    ngram.load(HOST, corpus='nowhere.npy')
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'depth': 0}, r'must be at least 1, got \(0, 3, 1, 1\)'),
+    ({'longest': 0}, r'must be at least 1, got \(2, 0'),
+    ({'candidates': 0}, 'must be at least 1'),
+    ({'places': 0}, 'must be at least 1'),
+    ({'longest': 33}, 'longest is 33, but a corpus is sorted by 32'),
+  ],
+)
+def test_impossible_lookups_are_refused(options, message):
+  with pytest.raises(ValueError, match=message):
+    ngram.make(**{'depth': 2} | options)
+
+
+def test_the_embedded_corpus_is_looked_up_in_without_what_is_held_out(
+  monkeypatch,
+):
+  documents = [
+    corpus.Document('code', 'ast', 'import ast\n'),
+    corpus.Document('code', 'test.test_ast', 'assert ast\n'),
+    corpus.Document('code', 're', 'import re\n'),
+  ]
+  monkeypatch.setattr(
+    corpus, 'training_documents', {'code': documents}.__getitem__
+  )
+  path = pair.path('target')
+  tokenizer = checkpoints.load_tokenizer(path)
+  target = Target(checkpoints.describe(path).model)
+  loaded = corpus_lookup.load(target, path, candidates=3)
+  assert loaded.make(2).nodes == 6
+  tokens = loaded.params.tokens.tolist()
+  found = tokenizer.decode(tokens).split('<|endoftext|>')
+  assert found == ['', 'import ast\n', 'import re\n']
+  with pytest.raises(ValueError, match=r'tokens of .* has token .* has 11'):
+    corpus_lookup.load(HOST, path)

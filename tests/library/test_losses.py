@@ -1,0 +1,153 @@
+"""Losses of heads, computed by hand for a text of a few tokens.
+
+A vocabulary of two tokens. `soft(a, b)` is the cross-entropy of a law that
+gives its first token a chance a, under one that gives it b.
+"""
+
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.drafters import eagle, early_exit, medusa
+from specjax.drafting import heads
+from specjax.types import Params
+from tests.support import models
+
+GOAL = (0.5, 0.25, 0.75, 0.125)  # of the target, after tokens 0 to 3
+SEEN = heads.Seen(
+  jnp.array([[0, 1, 1, 0]]),
+  jnp.zeros((1, 4, 1, 2)),
+  jnp.log(jnp.array([[[p, 1 - p] for p in GOAL]])),
+)
+
+
+def soft(a, b):
+  return -a * math.log(b) - (1 - a) * math.log(1 - b)
+
+
+def logits(*chances):
+  """Logits [1, T, 2] of laws that give their first token these chances."""
+  return jnp.log(jnp.array([[[p, 1 - p] for p in chances]]))
+
+
+def test_cross_entropy_counts_places_by_their_weight():
+  goal, said = logits(0.5, 0.25), logits(0.75, 0.5)
+  terms = soft(0.5, 0.75), soft(0.25, 0.5)
+  for weight, expected in (
+    ((1, 1), (terms[0] + terms[1]) / 2),
+    ((1, 0), terms[0]),
+    ((0, 1), terms[1]),
+    ((0, 0), 0),
+    ((3, 1), (3 * terms[0] + terms[1]) / 4),
+  ):
+    found = heads.soft_cross_entropy(goal, said, jnp.array([weight], float))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_loss_of_version_3():
+  """Step j is weighted by 0.8^j, over the pairs from j on.
+
+  Pair i, of tokens i and i + 1, is judged by the law after token i + 1.
+  """
+  steps = (
+    (0.5, 0.5, 0.5),
+    (0.9, 0.25, 0.75),
+    (0.9, 0.9, 0.125),
+    (0.9, 0.9, 0.9),  # No pair is that far.
+    (0.8, 0.8, 0.8),
+  )
+  asked = []
+
+  def unroll(params, tokens, hidden, count):
+    asked.append((tokens.shape, count))
+    return [logits(*step) for step in steps]
+
+  head = types.SimpleNamespace(unroll=unroll, logits=lambda params, x: x)
+  found = eagle._loss_of_tokens(head, None, SEEN, None)
+  mean = [
+    (soft(0.25, 0.5) + soft(0.75, 0.5) + soft(0.125, 0.5)) / 3,
+    (soft(0.75, 0.25) + soft(0.125, 0.75)) / 2,
+    soft(0.125, 0.125),
+    0,
+    0,
+  ]
+  assert asked == [((1, 4), 5)]
+  assert list(found) == [f'step{j}' for j in range(5)]
+  for j, value in enumerate(mean):
+    assert found[f'step{j}'] == pytest.approx(0.8**j * value, rel=1e-5)
+
+
+def test_the_loss_of_version_1():
+  """A smooth distance of features, and a tenth of what is said of tokens.
+
+  Pair i, of feature i and token i + 1, makes feature i + 1.
+  """
+  features = jnp.array([[[1.0], [2.0], [3.0], [5.0]]])
+  made = jnp.array([[[2.5], [3.25], [2.0]]])  # Off by 0.5, 0.25 and 3.
+  asked = []
+
+  def forward(params, tokens, read, at, cache, used, mask, flight, row):
+    asked.append((tokens.tolist(), np.abs(read - features[:, :-1]).max()))
+    assert at.tolist() == [[0, 1, 2]]
+    assert mask.tolist() == [np.tri(3, dtype=bool).tolist()]
+    return made, None
+
+  head = types.SimpleNamespace(
+    read=lambda params, hidden: features,
+    forward=forward,
+    logits=lambda params, x: logits(0.5, 0.25, 0.75),
+  )
+  found = eagle._loss_of_features(head, None, SEEN, jax.random.key(0))
+  smooth = (0.5**2 / 2 + 0.25**2 / 2 + (3 - 0.5)) / 3
+  said = (soft(0.25, 0.5) + soft(0.75, 0.25) + soft(0.125, 0.75)) / 3
+  assert found['feature'] == pytest.approx(smooth, rel=1e-5)
+  assert found['token'] == pytest.approx(0.1 * said, rel=1e-5)
+  ((tokens, noise),) = asked
+  assert tokens == [[1, 1, 0]]
+  assert 0.01 < noise <= 0.1
+
+
+TARGET = models.tiny(2, 1)
+HIDDEN = jnp.asarray(
+  np.random.default_rng(0).normal(size=(1, 4, 1, 8)), jnp.float32
+)
+
+
+def said_by_the_target(block=0.0):
+  """Chances of the first token, from each feature by the target's own head."""
+  weights = models.weights(TARGET, 0)
+  normed = TARGET.norm(weights, HIDDEN[:, :, 0])
+  normed = normed + jax.nn.silu(normed @ jnp.full((8, 8), block))
+  return jax.nn.softmax(TARGET.head(weights, normed))[0, :, 0].tolist()
+
+
+def test_the_loss_of_medusa():
+  """Head k has the k-th block of the weights, and is k places ahead."""
+  trained = medusa.trainable(TARGET, 3)
+  weights = models.weights(TARGET, 0)
+  fresh = trained.init(None, None)['residual']
+  blocks = [0.25, -0.5, 0.125]
+  own = {'residual': fresh + jnp.repeat(jnp.array(blocks), 8)}
+  found = trained.loss(Params(weights, own), SEEN._replace(hidden=HIDDEN), None)
+  assert list(found) == ['head1', 'head2', 'head3']
+  for k, block in enumerate(blocks, 1):
+    said = said_by_the_target(block)
+    terms = [soft(GOAL[t + k], said[t]) for t in range(4 - k)]
+    expected = 0.8**k * sum(terms) / len(terms)
+    assert found[f'head{k}'] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_loss_of_an_exit():
+  """It says at each place what the target says there."""
+  trained = early_exit.trainable(TARGET, 1, 2)
+  weights = models.weights(TARGET, 0)
+  own = trained.init(jax.random.key(0), weights)
+  own['scale'] = weights['norm']['scale']
+  params = Params(weights, own)
+  found = trained.loss(params, SEEN._replace(hidden=HIDDEN), None)
+  terms = [soft(a, b) for a, b in zip(GOAL, said_by_the_target(), strict=True)]
+  assert found == {'token': pytest.approx(sum(terms) / 4, rel=1e-4)}

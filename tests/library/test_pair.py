@@ -1,0 +1,95 @@
+"""The shipped pair: batches of ragged prompts decode as plain rows do."""
+
+import numpy as np
+import pytest
+
+from experiments import corpus, prompts
+from experiments.measuring import measure, ties
+from specjax import checkpoints, generate, pair, sampling, verify
+from specjax.drafters import counts, lm, ngram, plain
+from specjax.types import Params, Spec
+
+pytestmark = pytest.mark.usefixtures('optimized')
+
+NEW = 48
+LENGTHS = (1, 9, 20, 33, 47, 58, 80, 96)
+
+
+@pytest.fixture(scope='module')
+def target():
+  return checkpoints.load(pair.path('target'))
+
+
+@pytest.fixture(scope='module')
+def texts():
+  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  whole = [
+    text
+    for domain in corpus.DOMAINS
+    for text in prompts.choose(tokenizer, domain, 3, max(LENGTHS), 1)
+  ]
+  return [t[:n] for t, n in zip(whole, LENGTHS, strict=False)]
+
+
+def decode(spec, params, texts):
+  job = measure.Job(
+    texts,
+    np.arange(len(texts)),
+    sampling.make(len(texts), 0.0),
+    NEW,
+    0,
+    generate.slots_for(spec, max(LENGTHS) + NEW),
+  )
+  return job, measure.decode(spec, params, job, timed=False).texts
+
+
+@pytest.fixture(scope='module')
+def expected(target, texts):
+  """Plain greedy text of every prompt alone."""
+  model, weights = target
+  spec, params = Spec(model, plain.make(), verify.token), Params(weights, None)
+  return [decode(spec, params, [text])[1][0] for text in texts]
+
+
+def drafters():
+  draft, draft_weights = checkpoints.load(pair.path('draft-128'))
+  return {
+    'lm': (lm.make(draft, 3), draft_weights),
+    'ngram': (ngram.make(4), None),
+    'counts': (counts.make(2), counts.read(pair.path('bigram'))),
+  }
+
+
+@pytest.mark.parametrize('name', ['lm', 'ngram', 'counts'])
+def test_ragged_batch_of_eight_is_eight_plain_rows(
+  target, texts, expected, name
+):
+  """Each difference must be a tie: a gap within the noise of float32."""
+  model, weights = target
+  drafter, params = drafters()[name]
+  spec = Spec(model, drafter, verify.token)
+  job, found = decode(spec, Params(weights, params), texts)
+  base = Spec(model, plain.make(), verify.token)
+  ways = [
+    ties.way(base, Params(weights, None), 1, job.slots),
+    ties.way(spec, Params(weights, params), len(texts), job.slots),
+  ]
+  values = sampling.make(1, 0.0)
+  for i, (text, other) in enumerate(zip(expected, found, strict=True)):
+    assert len(other) == NEW
+    if text != other:
+      judged = ties.explain(ways, texts[i], values, text, other)
+      assert judged.verdict == 'tie'
+
+
+def test_the_shipped_files_are_small():
+  import pathlib
+
+  folder = pathlib.Path(pair.path('target')).parent
+  total = sum(p.stat().st_size for p in folder.rglob('*') if p.is_file())
+  assert total <= 48e6  # 16 of them heads and distilled drafts
+
+
+def test_unknown_model_is_refused_with_the_known():
+  with pytest.raises(ValueError, match=r'draft-128.*target'):
+    pair.path('draft-7b')

@@ -1,0 +1,526 @@
+"""The stages before the temperature, one by one and in the loop.
+
+They look at the text, so a drafted token's ancestors must be part of it. What
+they give is compared with transformers and with a transcription; what the loop
+makes of it with the exact law of plain sampling, as in `test_law`. Seeds are
+fixed; the false-alarm rate of the chi-square tests together is 1e-4.
+"""
+
+import collections
+import functools
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling, trees, verify
+from specjax.drafters import counts, lm, plain
+from specjax.models import table
+from specjax.types import Params, Spec
+from tests.support import models, papers_in_numpy, processors
+
+NEUTRAL = {
+  'top_k': 0,
+  'top_p': 1.0,
+  'min_p': 0.0,
+  'logit_bias': {},
+  'repetition_penalty': 1.0,
+  'presence_penalty': 0.0,
+  'frequency_penalty': 0.0,
+  'forbidden': (),
+  'min_new_tokens': 0,
+}
+WARPS = ('top_k', 'top_p', 'min_p')
+
+
+def make(temperature, settings, vocab, eos) -> sampling.Sampling:
+  """Values of rows, every stage present; a setting names those that act."""
+  rows = [NEUTRAL | setting for setting in settings]
+  stages = {name: [row[name] for row in rows] for name in NEUTRAL}
+  return sampling.make(
+    len(rows), temperature, vocab_size=vocab, eos=eos, **stages
+  )
+
+
+def recall(values, prompts, new, vocab):
+  """The history of rows after their new tokens."""
+  batch = len(prompts)
+  tokens, added = np.zeros((2, batch, 16), np.int32)
+  for i in range(batch):
+    tokens[i, : len(prompts[i])] = prompts[i]
+    added[i, : len(new[i])] = new[i]
+  length, kept = (np.array([len(x) for x in rows]) for rows in (prompts, new))
+  return sampling.remember(
+    sampling.history(values, jnp.asarray(tokens), jnp.asarray(length), vocab),
+    jnp.asarray(added),
+    jnp.asarray(kept),
+  )
+
+
+def fill(rows, depth):
+  """Tokens of rows as `above`: -1 where there is none."""
+  return jnp.array([[*row, *[-1] * (depth - len(row))] for row in rows])
+
+
+# Against transformers
+
+
+def case_law(cases, drafted):
+  """Our probabilities and logits; so many last tokens are drafted ones."""
+  stages = [dict(case['stages']) for case in cases]
+  for stage in stages:
+    bias = stage.get('logit_bias', {})
+    stage['logit_bias'] = {int(k): v for k, v in bias.items()}
+  values = make(
+    [case['temperature'] for case in cases],
+    stages,
+    processors.VOCAB,
+    processors.ENDS,
+  )
+  new = [case['new'] for case in cases]
+  cut = [max(0, len(x) - n) for x, n in zip(new, drafted, strict=True)]
+  history = recall(
+    values,
+    [case['prompt'] for case in cases],
+    [x[:n] for x, n in zip(new, cut, strict=True)],
+    processors.VOCAB,
+  )
+  above = fill([x[n:] for x, n in zip(new, cut, strict=True)], 8)
+  logits = jnp.asarray([case['logits'] for case in cases])
+  return jax.jit(jax.vmap(sampling.law))(logits, values, history, above)
+
+
+def test_every_case_is_that_of_transformers(float64):
+  cases, expected = zip(*processors.stored(), strict=True)
+  drafted = np.arange(len(cases)) * 5 % 9
+  probs, logits = case_law(cases, drafted)
+  # A forbidden token is stored as null, which numpy reads as NaN.
+  theirs = np.array([x['logits'] for x in expected], float)
+  theirs[np.isnan(theirs)] = -np.inf
+  np.testing.assert_allclose(logits, theirs, rtol=0, atol=1e-12)
+  theirs = np.array([x['probs'] for x in expected])
+  np.testing.assert_allclose(probs, theirs, rtol=0, atol=1e-12)
+
+
+def test_the_cases_cover_every_stage_and_every_place_of_a_cut():
+  cases = [case for case, _ in processors.stored()]
+  alone = {next(iter(c['stages'])) for c in cases if len(c['stages']) == 1}
+  assert alone == set(NEUTRAL)
+  assert {case['temperature'] for case in cases} == {0.0, 0.5, 1.0, 1.5}
+  assert len({len(case['new']) for case in cases}) > 3
+
+
+@pytest.mark.parity
+def test_what_is_stored_is_what_transformers_says():
+  pytest.importorskip('torch')
+  pytest.importorskip('transformers')
+  stored = processors.stored()
+  made = processors.cases()
+  assert json.loads(json.dumps(made)) == [case for case, _ in stored]
+  for case, expected in stored:
+    theirs = processors.by_transformers(case)
+    assert theirs['logits'] == expected['logits']
+    np.testing.assert_allclose(theirs['probs'], expected['probs'], atol=1e-12)
+
+
+# Incremental is from scratch
+
+VOCAB = 7
+DEPTH = 4
+ENDS = (5, 6)
+TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=8)
+EIGHTHS = st.integers(-16, 16).map(lambda x: x / 8)
+
+STAGES = st.fixed_dictionaries(
+  {
+    'logit_bias': st.dictionaries(st.integers(0, VOCAB - 1), EIGHTHS),
+    'repetition_penalty': st.sampled_from([0.25, 0.5, 1.0, 1.25, 4.0]),
+    'presence_penalty': EIGHTHS,
+    'frequency_penalty': EIGHTHS,
+    'forbidden': st.sets(st.integers(0, VOCAB - 3)).map(tuple),
+    'min_new_tokens': st.integers(0, 10),
+  }
+).filter(lambda x: len(x['forbidden']) < VOCAB - len(ENDS))
+
+
+process = jax.jit(jax.vmap(sampling.process))
+
+
+@hypothesis.settings(max_examples=150)
+@hypothesis.given(
+  logits=st.lists(st.floats(-8, 8), min_size=VOCAB, max_size=VOCAB),
+  prompt=TOKENS.filter(bool),
+  new=TOKENS,
+  stages=STAGES,
+)
+def test_drafted_tokens_count_as_committed_ones_do(logits, prompt, new, stages):
+  """Whatever part of the text is drafted, and as the transcription says."""
+  cuts = [max(0, len(new) - n) for n in range(DEPTH + 1)]
+  rows = len(cuts)
+  with jax.enable_x64(True):
+    values = make(1.0, [stages] * rows, VOCAB, ENDS)
+    history = recall(
+      values, [prompt] * rows, [new[:cut] for cut in cuts], VOCAB
+    )
+    above = fill([new[cut:] for cut in cuts], DEPTH)
+    ours = process(jnp.array([logits] * rows), values, history, above)
+  theirs = papers_in_numpy.process(logits, prompt, new, ENDS, **stages)
+  np.testing.assert_allclose(ours, [theirs] * rows, rtol=0, atol=1e-12)
+
+
+def test_every_row_of_a_tree_sees_its_own_path(float64):
+  parents, tokens = (0, 0, 1, 1, 3, 5, 2), (1, 2, 1, 3, 1, 1, 2)
+  paths = [(), (1,), (2,), (1, 1), (1, 3), (1, 1, 1), (1, 1, 1, 1), (2, 2)]
+  logits = np.random.default_rng(0).normal(size=(2, len(paths), VOCAB))
+  stages = {
+    'repetition_penalty': 1.5,
+    'presence_penalty': 0.25,
+    'frequency_penalty': 0.5,
+    'min_new_tokens': 5,
+  }
+  prompts, new = [(0, 1), (4,)], [(2, 3), (4, 4, 1)]
+  values = make(1.0, [stages, {}], VOCAB, ENDS)
+  above = functools.partial(trees.above, depth=DEPTH)
+  above = jax.jit(above)(jnp.array(parents), jnp.array(tokens))
+  scores = jax.jit(sampling.laws)(
+    jnp.asarray(logits),
+    values,
+    recall(values, prompts, new, VOCAB),
+    jnp.stack([above, above]),
+  )
+  for row, path in enumerate(paths):
+    theirs = papers_in_numpy.process(
+      logits[0, row], prompts[0], (*new[0], *path), ENDS, **stages
+    )
+    np.testing.assert_allclose(scores.logits[0, row], theirs, atol=1e-12)
+    np.testing.assert_array_equal(scores.logits[1, row], logits[1, row])
+    law = papers_in_numpy.pipeline(theirs, 1.0)
+    np.testing.assert_allclose(scores.probs[0, row], law, atol=1e-12)
+
+
+def test_only_kept_tokens_are_remembered():
+  values = make(1.0, [{}, {}, {}], VOCAB, ENDS)
+  history = recall(values, [(1,), (2, 2), (0, 3)], [(), (6,), (5, 5)], VOCAB)
+  emitted = jnp.array([[1, 1, 2], [1, 1, 2], [5, 0, 0]])
+  history = sampling.remember(history, emitted, jnp.array([3, 0, 1]))
+  assert history.new.tolist() == [3, 1, 3]
+  assert history.counts.tolist() == [
+    [0, 2, 1, 0, 0, 0, 0],
+    [0, 0, 0, 0, 0, 0, 1],
+    [0, 0, 0, 0, 0, 3, 0],
+  ]
+  marked = [np.flatnonzero(row).tolist() for row in history.prompt]
+  assert marked == [[1], [2], [0, 3]]
+
+
+def test_history_keeps_only_what_a_stage_looks_at():
+  tokens, length = jnp.zeros((2, 8), jnp.int32), jnp.array([1, 2])
+  for stages, kept in (
+    ({'top_k': 3, 'forbidden': (1,), 'logit_bias': {2: 1.0}}, set()),
+    ({'min_new_tokens': 1}, {'new'}),
+    ({'presence_penalty': 1.0}, {'counts'}),
+    ({'frequency_penalty': 1.0}, {'counts'}),
+    ({'repetition_penalty': 1.1}, {'counts', 'prompt'}),
+  ):
+    values = sampling.make(2, vocab_size=VOCAB, eos=ENDS, **stages)
+    history = sampling.history(values, tokens, length, VOCAB)
+    history = sampling.remember(history, tokens[:, :3], length)
+    assert {k for k, x in history._asdict().items() if x is not None} == kept
+
+
+def test_stages_that_do_not_exist_change_nothing(float64):
+  logits = jnp.asarray(np.random.default_rng(1).normal(size=(1, VOCAB)))
+  above = jnp.array([[2, 2, -1, -1]])
+  for name, value in (
+    ('repetition_penalty', 1.7),
+    ('presence_penalty', 0.5),
+    ('frequency_penalty', 0.5),
+    ('min_new_tokens', 9),
+    ('forbidden', (3,)),
+    ('logit_bias', {4: 2.0}),
+  ):
+    alone = sampling.make(1, 1.0, vocab_size=VOCAB, eos=ENDS, **{name: value})
+    whole = make(1.0, [{name: value}], VOCAB, ENDS)
+    ours, expected = (
+      process(logits, x, recall(x, [(1, 2)], [(2, 3)], VOCAB), above)
+      for x in (alone, whole)
+    )
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-15)
+    assert not np.array_equal(ours, logits)
+
+
+def test_low_precision_logits_give_float32():
+  values = make(1.0, [{'presence_penalty': 1.0}], VOCAB, ENDS)
+  history = recall(values, [(1,)], [(2,)], VOCAB)
+  logits = jnp.zeros((1, VOCAB), jnp.bfloat16)
+  assert process(logits, values, history, fill([()], 1)).dtype == jnp.float32
+
+
+# The loop: the law of whole texts
+
+LAST = 4  # ends a text, among five tokens
+NEW = 4
+ROUNDS = 8
+ROWS = 256  # of one setting in one round
+TABLE = table.build(5)
+
+# Prompt, temperature, stages.
+SETTINGS = (
+  ((1,), 1.0, {'repetition_penalty': 2.5}),
+  ((2, 3), 0.7, {'repetition_penalty': 0.5, 'top_p': 0.75}),
+  ((3, 0), 1.0, {'presence_penalty': 1.5}),
+  ((0,), 1.0, {'frequency_penalty': 1.25}),
+  ((3,), 1.5, {'frequency_penalty': -1.5, 'top_k': 3}),
+  ((2,), 1.0, {'logit_bias': {0: 1.5, 3: -2.0}}),
+  ((1, 1), 1.0, {'forbidden': (0, 2)}),
+  ((0, 3), 1.0, {'min_new_tokens': 3, 'logit_bias': {LAST: 2.0}}),
+  (
+    (2, 0, 1),
+    1.25,
+    {
+      'logit_bias': {1: 0.5},
+      'repetition_penalty': 1.5,
+      'presence_penalty': 0.5,
+      'frequency_penalty': 0.75,
+      'forbidden': (3,),
+      'min_new_tokens': 2,
+      'min_p': 0.125,
+    },
+  ),
+  (
+    (3, 3),
+    0.0,
+    {'frequency_penalty': 2.0, 'presence_penalty': 1.0, 'min_new_tokens': 4},
+  ),
+)
+
+DRAFTERS = {'lm': lm.make(TABLE, 3), 'counts': counts.make(2)}
+LEVEL = 1e-4 / len(DRAFTERS)
+
+
+def params_of(name):
+  draft = {'lm': models.near(TABLE, 0), 'counts': models.tables(5)}[name]
+  return Params(models.weights(TABLE, 0), draft)
+
+
+def law_of(setting):
+  """The exact law of the target's next token: text -> [V]."""
+  prompt, temperature, stages = setting
+  logits = np.asarray(models.weights(TABLE, 0), float)
+  before = {k: v for k, v in stages.items() if k not in WARPS}
+  warps = {k: v for k, v in stages.items() if k in WARPS}
+  return lambda text: papers_in_numpy.pipeline(
+    papers_in_numpy.process(
+      logits[(*prompt, *text)[-1]], prompt, text, (LAST,), **before
+    ),
+    temperature,
+    **warps,
+  )
+
+
+def begin(spec, params, rows):
+  """Rows of every setting, read; and the setting of each."""
+  which = np.tile(np.arange(len(SETTINGS)), rows)
+  prompts, temperature, stages = zip(*(SETTINGS[i] for i in which), strict=True)
+  values = make(temperature, stages, 5, spec.eos)
+  return which, models.run(spec, params, prompts, values, new_tokens=NEW)
+
+
+def misfit(spec, params, go) -> papers_in_numpy.Misfit:
+  """Compares texts with plain sampling; `go` runs a state to its end."""
+  which, start = begin(spec, params, ROWS)
+  seen = [collections.Counter() for _ in SETTINGS]
+  for turn in range(ROUNDS):
+    key = generate.row_keys(1, turn * len(which) + np.arange(len(which)))
+    state = go(models.copy(start)._replace(key=key))
+    for setting, text in zip(which, models.new_tokens(state), strict=True):
+      seen[setting][text] += 1
+  total = papers_in_numpy.Misfit()
+  for setting, texts in zip(SETTINGS, seen, strict=True):
+    total.add(texts, papers_in_numpy.sample(law_of(setting), NEW, spec.eos))
+  return total
+
+
+@pytest.mark.parametrize('name', DRAFTERS)
+def test_the_law_of_the_text_is_that_of_plain_sampling(name):
+  spec = Spec(TABLE, DRAFTERS[name], verify.token, (LAST,))
+  params = params_of(name)
+
+  def go(state):
+    return generate.generate(params, state, jnp.int32(NEW), spec=spec)
+
+  result = misfit(spec, params, go)
+  assert result.freedom > 300
+  assert result.p_value() > LEVEL
+
+
+# A drafter draws from the law that it is judged by
+
+
+def accepted(name, params):
+  """Judged and accepted tokens of each setting."""
+  spec = Spec(TABLE, DRAFTERS[name], verify.token, (LAST,))
+  which, state = begin(spec, params, ROWS)
+  state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
+  tried, kept = np.zeros((2, len(SETTINGS)), int)
+  np.add.at(tried, which, np.asarray(state.counts.tried.sum(1)))
+  np.add.at(kept, which, np.asarray(state.counts.accepted.sum(1)))
+  return tried, kept
+
+
+@pytest.mark.parametrize('name', DRAFTERS)
+def test_a_target_accepts_itself(name):
+  """So the draft's penalties see what it has drafted, too."""
+  params = params_of(name)
+  if name == 'lm':
+    target = params.drafter
+  else:
+    every = jax.vmap(functools.partial(counts.law, params.drafter))
+    target = jnp.log(jnp.maximum(every(jnp.arange(5)), 1e-37))
+  tried, kept = accepted(name, params._replace(target=target))
+  assert (tried > 150).all()
+  assert (kept >= (1 - 1e-3) * tried).all()
+
+
+# Greedy
+
+
+GREEDY = (
+  {'frequency_penalty': 0.5, 'min_new_tokens': 30},
+  {'repetition_penalty': 1.5, 'frequency_penalty': 0.125},
+  {'presence_penalty': 2.0, 'min_new_tokens': 24},
+  {'frequency_penalty': 0.25, 'forbidden': (3, 4), 'min_new_tokens': 30},
+  {'logit_bias': {6: 1.5}, 'presence_penalty': 1.0, 'min_new_tokens': 8},
+  {'repetition_penalty': 0.75, 'frequency_penalty': 1.0},
+)
+
+
+@functools.cache
+def large():
+  """A table of the usual tokens, and one that is a good draft for it."""
+  model = table.build(models.VOCAB)
+  return model, Params(models.weights(model, 5), models.near(model, 5, 0.2))
+
+
+def greedy(drafter, stages):
+  """States of greedy rows; they end late, if at all."""
+  model, params = large()
+  spec = Spec(model, drafter, verify.token, (10,))
+  values = make(0.0, stages, models.VOCAB, spec.eos)
+  state = models.run(spec, params, models.PROMPTS, values)
+  return generate.generate(params, state, jnp.int32(99), spec=spec)
+
+
+def test_greedy_texts_are_those_of_plain_decoding():
+  plainly = greedy(plain.make(), GREEDY)
+  state = greedy(lm.make(large()[0], models.DEPTH), GREEDY)
+  texts = models.new_tokens(state)
+  assert texts == models.new_tokens(plainly)
+  assert 0 < state.counts.accepted.sum() < state.counts.tried.sum()
+  assert not {3, 4} & set(texts[3])
+  assert len(texts[2]) >= 24
+  # Without penalties they are others.
+  freely = models.new_tokens(greedy(plain.make(), [{}] * len(GREEDY)))
+  assert all(a != b for a, b in zip(texts, freely, strict=True))
+  # What was remembered is what was written.
+  for row, text in enumerate(texts):
+    counted = np.bincount(text, minlength=models.VOCAB)
+    np.testing.assert_array_equal(state.history.counts[row], counted)
+    assert state.history.new[row] == len(text)
+
+
+# Values
+
+
+WRONG = (
+  ({'repetition_penalty': 0.0}, 'repetition_penalty must be'),
+  ({'repetition_penalty': float('nan')}, 'repetition_penalty must be'),
+  ({'repetition_penalty': 1e-60}, 'repetition_penalty must be'),
+  ({'presence_penalty': 2.5}, r'presence_penalty must be in \[-2, 2\]'),
+  ({'frequency_penalty': [0.0, -2.1]}, 'frequency_penalty must be in'),
+  ({'frequency_penalty': [0.0, 0.1, 0.2]}, 'frequency_penalty must be one'),
+  ({'min_new_tokens': -1}, 'min_new_tokens must be a whole number'),
+  ({'min_new_tokens': 1.5}, 'min_new_tokens must be a whole number'),
+  ({'min_new_tokens': 1, 'eos': ()}, 'min_new_tokens needs a token that ends'),
+  ({'min_new_tokens': 1, 'eos': (9,)}, 'eos must name tokens from 0 to 6'),
+  (
+    {'min_new_tokens': 1, 'vocab_size': None},
+    'min_new_tokens needs a vocabulary',
+  ),
+  ({'forbidden': range(VOCAB)}, 'forbidden must leave a token, got all 7'),
+  ({'forbidden': [(1,), range(VOCAB)]}, 'forbidden must leave a token'),
+  ({'forbidden': (VOCAB,)}, 'forbidden must name tokens from 0 to 6, got 7'),
+  ({'forbidden': (-1,)}, 'forbidden must name tokens from 0 to 6, got -1'),
+  ({'forbidden': ('a',)}, "forbidden must name tokens from 0 to 6, got 'a'"),
+  ({'forbidden': 3}, 'forbidden must be a tuple of tokens, got 3'),
+  ({'forbidden': [(1,), (2,), (3,)]}, 'forbidden has 3 rows instead of 2'),
+  ({'forbidden': (1,), 'vocab_size': None}, 'forbidden needs a vocabulary'),
+  (
+    {'forbidden': range(5), 'min_new_tokens': 1},
+    'min_new_tokens must leave a token',
+  ),
+  ({'logit_bias': {7: 1.0}}, 'logit_bias must name tokens from 0 to 6, got 7'),
+  ({'logit_bias': {1: -np.inf}}, 'logit_bias must be finite'),
+  ({'logit_bias': ((1, 2, 3),)}, 'logit_bias must be pairs'),
+  ({'logit_bias': [{1: 1.0}] * 3}, 'logit_bias has 3 rows instead of 2'),
+)
+
+
+@pytest.mark.parametrize(('changes', 'message'), WRONG, ids=str)
+def test_wrong_values_are_named(changes, message):
+  known = {'vocab_size': VOCAB, 'eos': ENDS}
+  with pytest.raises(ValueError, match=f'^{message}'):
+    sampling.make(2, 1.0, **(known | changes))
+
+
+def whole(x):
+  return 0 <= x < 2**31 and x == int(x)
+
+
+IN_RANGE = {
+  'top_k': whole,
+  'top_p': lambda x: 0 < x <= 1,
+  'min_p': lambda x: 0 <= x < 1,
+  'repetition_penalty': lambda x: 0 < x < np.inf,
+  'presence_penalty': lambda x: -2 <= x <= 2,
+  'frequency_penalty': lambda x: -2 <= x <= 2,
+  'min_new_tokens': whole,
+}
+
+
+SUBNORMAL = st.sampled_from([1e-45, 1e-38, -1e-39])
+
+
+@hypothesis.given(
+  value=st.floats() | st.floats(-3, 3) | st.integers(-3, 2**33) | SUBNORMAL,
+  name=st.sampled_from(sorted(IN_RANGE)),
+)
+def test_a_value_is_in_range_or_refused(value, name):
+  """Both as it is given and as it is kept, in float32."""
+  with np.errstate(over='ignore'):
+    kept = value if IN_RANGE[name] is whole else np.float32(value)
+    if abs(kept) < np.finfo(np.float32).tiny:
+      kept = 0  # What is subnormal counts as 0, on all devices.
+  if IN_RANGE[name](value) and IN_RANGE[name](kept):
+    made = sampling.make(1, vocab_size=VOCAB, eos=ENDS, **{name: value})
+    assert getattr(made, name.removesuffix('_penalty')).tolist() == [kept]
+  else:
+    with pytest.raises(ValueError, match=f'^{name} must be'):
+      sampling.make(1, vocab_size=VOCAB, eos=ENDS, **{name: value})
+
+
+def test_values_for_another_target_are_refused():
+  spec, params = models.spec_of('plain'), None
+  known = {'vocab_size': VOCAB, 'eos': ENDS}
+  for stages, message in (
+    ({'forbidden': (1,)}, 'forbidden was made for 7 tokens, but the target'),
+    ({'logit_bias': {1: 1}}, 'logit_bias was made for 7 tokens'),
+    ({'min_new_tokens': 1}, r'min_new_tokens was made for eos \[5, 6\], but'),
+  ):
+    values = sampling.make(1, **known, **stages)
+    with pytest.raises(ValueError, match=message):
+      models.run(spec, params, [(1,)], values)

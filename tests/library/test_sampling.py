@@ -1,0 +1,264 @@
+"""The logits pipeline against its transcription."""
+
+import types
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import sampling, scoring, trees
+from specjax.drafters import plain
+from specjax.types import Draft, Scores
+from tests.support import papers_in_numpy
+
+VOCAB = 9
+
+
+@jax.jit
+def law(logits, values):
+  return sampling.distribution(logits, values)
+
+
+def values(temperature, top_k=0, top_p=1.0, min_p=0.0):
+  """Values of one sequence with every stage present."""
+  made = sampling.make(1, temperature, top_k, top_p, min_p)
+  return jax.tree.map(lambda x: x[0], made)
+
+
+def rounded(temperature, top_k=0, top_p=1.0, min_p=0.0):
+  """What `make` keeps of them: values are float32 whatever the logits are."""
+  return (
+    float(np.float32(temperature)),
+    top_k,
+    float(np.float32(top_p)),
+    float(np.float32(min_p)),
+  )
+
+
+def clear_cut(logits, temperature, top_k, top_p, min_p):
+  """Whether no token is so close to a cut that rounding decides."""
+  if np.diff(np.sort(logits)).min() < 1e-6:
+    return False
+  kept = [
+    papers_in_numpy.pipeline(
+      logits, temperature, top_k, min(1, top_p * nudge), min_p * other
+    )
+    > 0
+    for nudge in (1 - 1e-9, 1, 1 + 1e-9)
+    for other in (1 - 1e-9, 1 + 1e-9)
+  ]
+  return all((k == kept[0]).all() for k in kept)
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(
+  logits=st.lists(
+    st.floats(-8, 8), min_size=VOCAB, max_size=VOCAB, unique=True
+  ),
+  temperature=st.one_of(st.just(0.0), st.floats(0.1, 3)),
+  top_k=st.integers(0, VOCAB + 3),
+  top_p=st.one_of(st.just(1.0), st.floats(0.01, 1)),
+  min_p=st.one_of(st.just(0.0), st.floats(0, 0.9)),
+)
+def test_distribution_is_that_of_the_reference(logits, **setting):
+  setting = rounded(**setting)
+  hypothesis.assume(clear_cut(logits, *setting))
+  with jax.enable_x64(True):
+    ours = law(jnp.asarray(logits, jnp.float64), values(*setting))
+    theirs = papers_in_numpy.pipeline(logits, *setting)
+    assert ours.dtype == jnp.float64
+  np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+  assert ((np.asarray(ours) > 0) == (theirs > 0)).all()
+
+
+@pytest.mark.parametrize('size', [1, 64, 1000])
+def test_long_and_short_vocabularies(size, float64):
+  logits = np.random.default_rng(size).normal(size=size) * 3
+  for setting in (
+    (1.0, 0, 0.9, 0.0),
+    (0.7, 40, 1.0, 0.0),
+    (1.5, 30, 0.8, 0.05),
+    (0.0, 2, 0.1, 0.5),
+  ):
+    ours = law(jnp.asarray(logits), values(*setting))
+    theirs = papers_in_numpy.pipeline(logits, *rounded(*setting))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_stages_are_applied_in_order():
+  # After top-k the two largest have 2/3 and 1/3: top-p 0.6 then keeps one.
+  # Before top-k they have 0.4 and 0.2: it would keep both.
+  logits = jnp.log(jnp.array([0.4, 0.2, 0.2, 0.1, 0.1]) + jnp.arange(5) * 1e-6)
+  probs = law(logits[::-1], values(1.0, top_k=2, top_p=0.6))
+  np.testing.assert_allclose(probs, [0, 0, 0, 0, 1])
+  # Temperature comes before top-p: 0.8 and 0.2 become 16 / 17 and 1 / 17.
+  probs = law(jnp.log(jnp.array([0.8, 0.2])), values(0.5, top_p=0.9))
+  np.testing.assert_allclose(probs, [1, 0])
+  # Min-p is relative to the largest.
+  probs = law(jnp.log(jnp.array([0.6, 0.3, 0.1])), values(1.0, min_p=0.25))
+  np.testing.assert_allclose(probs, [2 / 3, 1 / 3, 0], rtol=1e-6)
+
+
+def test_temperature_zero_is_the_first_of_the_largest():
+  logits = jnp.array([1.0, 3.0, -2.0, 3.0, 3.0])
+  probs = law(logits, values(0.0, top_k=1, top_p=0.1, min_p=0.9))
+  np.testing.assert_array_equal(probs, [0, 1, 0, 0, 0])
+
+
+def test_equal_probabilities_at_a_cut_are_all_kept():
+  logits = jnp.log(jnp.array([0.4, 0.2, 0.2, 0.2]))
+  for setting in ({'top_k': 2}, {'top_p': 0.5}):
+    probs = law(logits, values(1.0, **setting))
+    np.testing.assert_allclose(probs, [0.4, 0.2, 0.2, 0.2], rtol=1e-6)
+
+
+def test_impossible_tokens_stay_impossible():
+  logits = jnp.array([0.0, -jnp.inf, 1.0, -jnp.inf])
+  probs = np.asarray(law(logits, values(1.3, top_k=3, top_p=0.99)))
+  assert (probs[[1, 3]] == 0).all()
+  np.testing.assert_allclose(probs.sum(), 1, rtol=1e-6)
+
+
+def test_low_precision_logits_give_float32():
+  logits = jnp.asarray([1.0, 2.0], jnp.bfloat16)
+  assert law(logits, values(1.0)).dtype == jnp.float32
+
+
+def test_stages_that_do_not_exist_change_nothing(float64):
+  logits = jnp.asarray(np.random.default_rng(3).normal(size=VOCAB))
+  alone = jax.tree.map(lambda x: x[0], sampling.make(1, 0.8))
+  np.testing.assert_allclose(
+    law(logits, alone), law(logits, values(0.8)), rtol=0, atol=1e-15
+  )
+
+
+# Temperatures from 0 to the largest that is allowed. Below 1.2e-38 float32 has
+# subnormal numbers, which a CPU takes for 0 and others do not.
+TEMPERATURES = (
+  *(0.0, 1e-50, 1e-45, 1e-38, 1.2e-38, 1e-30, 1e-10, 1e-3),
+  *(0.3, 1.0, 7.0, 1e4, 1e30, 1e37),
+)
+LOGITS = {
+  'usual': (0.3, -1.2, 2.5, 0.1, -4.0, 1.9),
+  'ties': (1.0, 3.0, -2.0, 3.0, 3.0, 2.999999),
+  'all alike': (7.0,) * 6,
+  'large': (1e37, 1e36, 0.0, -1e38, 1e37, 5.0),
+  'the largest': (1.6e38, 1.5e38, -1.6e38, 0.0, 1.0, 1.6e38),
+  'small': (1e-30, 0.0, -1e-30, 2e-30, 1e-36, 0.0),
+  'far from 0': (-1e4, -1e4 - 1, -1e4 - 2, -2e4, -1e4 + 0.5, -3e4),
+  'forbidden': (-np.inf, 1.0, 2.0, -np.inf, 0.5, -np.inf),
+  'one left': (-np.inf, -np.inf, -3.0, -np.inf, -np.inf, -np.inf),
+}
+
+
+@pytest.mark.parametrize('name', LOGITS)
+@pytest.mark.parametrize('compiled', [True, False])
+def test_any_temperature_is_that_of_the_reference(name, compiled):
+  logits = np.asarray(LOGITS[name], np.float32)
+  for temperature in TEMPERATURES:
+    ours = (law if compiled else law.__wrapped__)(logits, values(temperature))
+    kept = float(np.float32(temperature))
+    kept = kept if kept >= np.finfo(np.float32).tiny else 0
+    with np.errstate(over='ignore'):
+      theirs = papers_in_numpy.pipeline(logits, kept)
+    np.testing.assert_allclose(
+      ours, theirs, rtol=0, atol=1e-6, err_msg=str(temperature)
+    )
+
+
+def test_as_the_temperature_falls_the_largest_share_everything():
+  logits = jnp.array(LOGITS['ties'])
+  for temperature in (1e-9, 1e-20, 1.2e-38):
+    probs = law(logits, values(temperature))
+    np.testing.assert_allclose(probs, [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], rtol=1e-6)
+  # At 0 the first of them has all.
+  np.testing.assert_array_equal(law(logits, values(0.0)), [0, 1, 0, 0, 0, 0])
+
+
+NO_LOGITS = {
+  'NaN': (0.0, np.nan, 1.0),
+  'infinite': (0.0, np.inf, 1.0),
+  'nothing left': (-np.inf,) * 3,
+}
+FINE = (0.0, -np.inf, 1.0)
+
+
+def proposed(probs, size):
+  """A draft of one row, as the loop takes it from a drafter."""
+  tokens, parents = jnp.zeros((1, 2), jnp.int32), trees.chain(1, 2)
+  draft = Draft(tokens, parents, jnp.full(1, size), probs[None])
+  drafter = plain.make()._replace(
+    depth=2, nodes=2, propose=lambda *_: (draft, None)
+  )
+  ctx = types.SimpleNamespace(length=jnp.ones(1, jnp.int32))
+  return scoring.propose(drafter, None, None, ctx, None)[0]
+
+
+@jax.jit
+def is_finite(target, drafted, size, setting):
+  """Of a block of three rows and a draft of two, given by their logits."""
+  laws = jax.vmap(sampling.distribution, (0, None))
+  scores = Scores(laws(target, setting)[None], target[None])
+  draft = proposed(laws(drafted, setting), size)
+  return scoring.finite(draft, scores)[0] & jnp.isfinite(draft.probs).all()
+
+
+@pytest.mark.parametrize('name', NO_LOGITS)
+@pytest.mark.parametrize('temperature', [0.0, 1e-20, 1.0, 1e30])
+def test_what_is_no_law_is_seen(name, temperature):
+  """In any row of a scored block, and in what was drafted."""
+  setting, fine = values(temperature), np.array([FINE] * 3, np.float32)
+  assert is_finite(fine, fine[1:], 2, setting)
+  for row in range(3):
+    wrong = fine.copy()
+    wrong[row] = NO_LOGITS[name]
+    assert not is_finite(wrong, fine[1:], 2, setting)
+    # A greedy draft is one token, unless its logits are no numbers.
+    if row and (temperature or name == 'NaN'):
+      assert not is_finite(fine, wrong[1:], 2, setting)
+      assert is_finite(fine, wrong[1:], row - 1, setting)  # Not proposed.
+
+
+def test_a_law_with_a_nan_says_nothing_at_all():
+  """What was drawn from the rest of it has another law."""
+  probs = jnp.array([[0.5, np.nan, 0.5], FINE]).at[1, 1].set(0)
+  np.testing.assert_array_equal(
+    proposed(probs, 2).probs, [[[0] * 3, [0, 0, 1]]]
+  )
+
+
+def test_temperatures_that_are_0_on_some_devices_are_0_on_all():
+  for temperature in (1e-50, 1e-45, 1e-38):
+    made = sampling.make(1, temperature)
+    assert made.temperature.dtype == jnp.float32
+    assert np.asarray(made.temperature).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+  ('setting', 'field'),
+  [
+    ({'temperature': -0.1}, 'temperature'),
+    ({'temperature': float('nan')}, 'temperature'),
+    ({'temperature': [0.0, float('inf')]}, 'temperature'),
+    ({'temperature': 1.1e37}, 'temperature'),
+    ({'top_k': -1}, 'top_k'),
+    ({'top_p': 0.0}, 'top_p'),
+    ({'top_p': [0.5, 1.1]}, 'top_p'),
+    ({'min_p': 1.0}, 'min_p'),
+    ({'min_p': -0.1}, 'min_p'),
+  ],
+)
+def test_a_value_out_of_range_is_named(setting, field):
+  with pytest.raises(ValueError, match=f'^{field} must be'):
+    sampling.make(2, **setting)
+
+
+def test_make_spreads_scalars_over_rows():
+  made = sampling.make(3, 0.5, top_p=[0.1, 0.2, 0.3])
+  np.testing.assert_allclose(made.temperature, [0.5] * 3)
+  np.testing.assert_allclose(made.top_p, [0.1, 0.2, 0.3])
+  assert made.top_k is None
+  assert made.min_p is None

@@ -1,0 +1,224 @@
+"""What lies where on a mesh, and what is refused, without many devices."""
+
+import threading
+
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+
+from experiments import launch
+from experiments.measuring import build, collectives
+from experiments.settings import Mesh
+from experiments.setup import hosts, meshes
+from specjax import sharding
+from specjax.drafters.lm import Fed
+from specjax.drafting.walker import Memory
+from specjax.families import FAMILIES, conversion
+from specjax.models import transformer
+from specjax.types import KV, SpecState
+from tests.support import family_outputs, tiny
+
+
+@pytest.mark.parametrize('name', FAMILIES)
+def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
+  """Every family, split in two along every axis that the table splits."""
+  family, config = conversion.read_attributes(
+    FAMILIES, family_outputs.load(name).config
+  )
+  shapes = conversion.shape_params(config)
+  layout = sharding.Layout(sharding.plan_mesh(1, 2))
+  places = transformer.shardings(config, layout)
+  places = flax.traverse_util.flatten_dict(places, sep='/')
+  found = 0
+  for key, source in conversion.list_sources(family, config, shapes).items():
+    cutting, names = source
+    shape = shapes[key].shape
+    x = np.arange(np.prod(shape)).reshape(shape)
+    tensors = cutting.cut(x, len(names))
+    half = places[key].shard_shape(shape)
+    found += half != shape
+    for part in range(2):
+      cut = tuple(
+        slice(part * h, part * h + h) if h < n else slice(None)
+        for h, n in zip(half, shape, strict=True)
+      )
+      filled = np.full(half, -1)
+      pieces = cutting.pieces(shape, len(names), cut)
+      for i, (tensor, indices) in enumerate(zip(tensors, pieces, strict=True)):
+        cutting.fill(filled, len(names), i, [tensor[j] for j in indices])
+      np.testing.assert_array_equal(filled, x[cut])
+  assert found > 3
+
+
+def test_what_a_mesh_does_not_divide_stays_whole():
+  layout = sharding.Layout(sharding.plan_mesh(2, 4))
+
+  def spec(axes, *shape):
+    return tuple(layout.place(axes, shape).spec)
+
+  assert spec(('batch', 'kv_heads', None), 4, 8, 3) == ('data', 'model', None)
+  assert spec(('batch', 'kv_heads', None), 3, 6, 3) == (None, None, None)
+  # One mesh axis splits one axis of an array.
+  assert spec(('mlp', 'vocab'), 8, 8) == ('model', None)
+  assert tuple(layout.for_draft.place(('vocab', 'width'), (8, 8)).spec) == (
+    None,
+    None,
+  )
+
+
+def test_a_state_lies_as_its_models_do():
+  """Rows are split over `data`; caches over `model` where their model is."""
+
+  def cache(heads):
+    return (KV(*[jax.ShapeDtypeStruct((4, heads, 128, 2), 'float32')] * 2),)
+
+  def rows(*shape):
+    return jax.ShapeDtypeStruct((4, *shape), 'int32')
+
+  state = SpecState(*[rows()] * len(SpecState._fields))._replace(
+    tokens=rows(128),
+    cache=cache(4),
+    # A draft's own cache, and what else it remembers.
+    drafter=Memory(cache(8), Fed(cache(8), rows())),
+    source=None,
+  )
+  whole, split = ('data', None, None, None), ('data', 'model', None, None)
+  for split_draft, of_draft in ((False, whole), (True, split)):
+    layout = sharding.Layout(sharding.plan_mesh(2, 4), True, split_draft)
+    found = jax.tree.map(lambda x: tuple(x.spec), layout.of_state(state))
+    assert found.cache == (KV(split, split),)
+    own = (KV(of_draft, of_draft),)
+    assert found.drafter == Memory(own, Fed(own, ('data',)))
+    assert found.tokens == ('data', None)
+    assert found.key == found.length == found.counts == ('data',)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path, num_heads=4, num_kv_heads=2, head_dim=8)
+  return path
+
+
+@pytest.mark.parametrize(
+  ('mesh', 'batch', 'message'),
+  [
+    (Mesh(data=0), 1, r'mesh\.data must be at least 1, got 0'),
+    (Mesh(model=-2), 1, r'mesh\.model must be at least 1, got -2'),
+    (Mesh(data=2), 3, r'batch is 3, which mesh\.data = 2 does not divide'),
+    (Mesh(data=64), 64, r'64 x 1 needs 64 devices, but there are 1: choose'),
+    (Mesh(processes=-1), 1, r'mesh\.processes must be at least 0'),
+    (Mesh(processes=2), 1, r'mesh\.coordinator must be the host and port'),
+    (
+      Mesh(processes=2, process=2, coordinator='a:1'),
+      1,
+      r'mesh\.process must be from 0 to 1, got 2',
+    ),
+    (Mesh(timeout=0), 1, r'mesh\.timeout must be at least 1'),
+    (
+      Mesh(processes=2, coordinator='a:1'),
+      1,
+      'this program works in 1: leave it at 1',
+    ),
+  ],
+)
+def test_bad_meshes_are_refused(folder, mesh, batch, message):
+  with pytest.raises(ValueError, match=message):
+    build.build(tiny.experiment(folder, mesh=mesh, batch=batch))
+
+
+def test_heads_that_are_not_divided_are_refused(folder):
+  """But not key-value heads, which stay whole."""
+  described = {'target': build.describe('target.path', folder / 'target')}
+  meshes.check_heads(Mesh(model=4), described)
+  with pytest.raises(
+    ValueError, match=r'mesh\.model is 3, .* the 4 heads of the'
+  ):
+    meshes.check_heads(Mesh(model=3), described)
+  described = {'draft lm': described['target']}
+  meshes.check_heads(Mesh(model=3), described)
+  with pytest.raises(ValueError, match=r'or mesh\.split_draft=F'):
+    meshes.check_heads(Mesh(model=3, split_draft=True), described)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):
+  x = tiny.experiment(folder)
+  monkeypatch.setattr(meshes, 'memory', lambda count: 10**6)
+  monkeypatch.setattr(build.loading, 'load', None)
+  with pytest.raises(ValueError, match=r'1 x 1: each device would hold .* but'):
+    build.build(x)
+
+
+def test_who_does_not_join_is_named():
+  """Processes 0 and 2 of 4 wait for a second."""
+  coordinator, said = f'127.0.0.1:{launch.free_port()}', {}
+
+  def join(process):
+    try:
+      hosts.join(Mesh(1, 1, False, 4, process, coordinator, 2))
+    except ValueError as error:
+      said[process] = str(error)
+
+  threads = [threading.Thread(target=join, args=(i,)) for i in (0, 2)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  for process in (0, 2):
+    assert said[process].startswith(
+      'mesh.timeout: processes 1, 3 did not join in 2 s; start'
+    )
+
+
+def test_without_process_0_it_is_the_one_that_is_missing():
+  coordinator = f'127.0.0.1:{launch.free_port()}'
+  with pytest.raises(ValueError, match=r'process 0 \(the coordinator at 127'):
+    hosts.join(Mesh(1, 1, False, 2, 1, coordinator, 1))
+
+
+PROGRAM = """HloModule jit_generate
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  ROOT %c = f32[] add(%a, %b)
+}
+
+%inner_body (p: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %r = f32[4]{0} all-reduce(%x), replica_groups={}, to_apply=%sum
+}
+
+%inner_condition (p: (s32[], f32[4])) -> pred[] {
+  ROOT %d = pred[] compare(%i, %n), direction=LT
+}
+
+%body (p: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %g = (bf16[2,8]{1,0:T(8,128)}, bf16[8,8]{1,0}) all-gather-start(%y)
+  %h = bf16[8,8]{1,0} all-gather-done(%g)
+  %w = (s32[], f32[4]) while(%t), condition=%inner_condition, body=%inner_body
+  %k = (s32[], f32[4]) while(%t), condition=%inner_condition, body=%inner_body,\
+ backend_config={"known_trip_count":{"n":"3"}}
+}
+
+%condition (p: (s32[], f32[4])) -> pred[] {
+  %e = pred[] all-reduce(%f), to_apply=%and
+}
+
+ENTRY %main (p: f32[4]) -> f32[4] {
+  %z = f32[1024]{0} all-reduce(%p), to_apply=%sum
+  %l = (s32[], f32[4]) while(%t), condition=%condition, body=%body
+}
+"""
+
+
+def test_collectives_of_a_step_are_counted():
+  assert collectives.count(PROGRAM) == {
+    'all-gather': {'count': 1, 'bytes': 128, 'turn_count': 0, 'turn_bytes': 0},
+    'all-reduce': {
+      'count': 1 + 3,
+      'bytes': 1 + 3 * 16,
+      'turn_count': 1,
+      'turn_bytes': 16,
+    },
+  }
+  with pytest.raises(ValueError, match='no loop'):
+    collectives.count('ENTRY %main (p: f32[]) -> f32[] {\n}')

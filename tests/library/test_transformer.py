@@ -1,0 +1,387 @@
+"""One forward pass for reading, drafting and scoring, cached or not.
+
+The reference is `score`: a whole sequence at once and no cache. In float64
+every other way to the same logits agrees with it to 1e-10.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import cache as caches
+from specjax import trees
+from specjax.models import (
+  attention,
+  cache_attention,
+  experts,
+  prefill,
+  rotary,
+  transformer,
+)
+from specjax.models.config import Experts
+from specjax.types import KV
+from tests.support import models
+
+VOCAB = models.VOCAB
+LLAMA = models.TARGET
+GPT = models.tiny(
+  VOCAB,
+  2,
+  num_kv_heads=2,
+  activation=nn.gelu,
+  gated=False,
+  layer_norm=True,
+  rope_theta=None,
+  qkv_bias=True,
+  out_bias=True,
+  mlp_bias=True,
+  tied_embeddings=True,
+)
+# A window in one layer, and what else comes with it.
+GEMMA = models.tiny(
+  VOCAB,
+  2,
+  windows=(4, None),
+  local_rope_theta=50.0,
+  norm_plus_one=True,
+  post_norms=True,
+  qk_norm=True,
+  embedding_scale=3.0,
+  query_scale=0.3,
+  attention_cap=3.0,
+  logit_cap=9.0,
+)
+EXPERTS = models.tiny(
+  VOCAB,
+  2,
+  parallel=True,
+  rotary_dim=2,
+  experts=Experts(count=5, chosen=2, width=12, dense=(0,)),
+)
+WHOLE = 512  # slots of the large blocks that are walked
+MODELS = {'llama': LLAMA, 'gpt': GPT, 'gemma': GEMMA, 'experts': EXPERTS}
+
+
+@pytest.fixture(autouse=True)
+def _double(float64):
+  """Every test of this file."""
+
+
+@functools.cache
+def weights(model):
+  """Random float64 weights; biases and scales are random too."""
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  random = np.random.default_rng(0)
+  return jax.tree.map(
+    lambda x: (
+      random.normal(size=x.shape) * (0.6 if x.ndim > 1 else 0.3) + (x.ndim == 1)
+    ),
+    shapes,
+  )
+
+
+def words(rows, length, seed=0):
+  random = np.random.default_rng(seed)
+  return random.integers(0, VOCAB, (rows, length)).astype(np.int32)
+
+
+score = jax.jit(transformer.score, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def in_pieces(model, params, tokens, length):
+  """Logits after the last five tokens, most of the text having been read.
+
+  prefill   all before position length - 1
+  3 tokens  positions length - 1, ... and then commit
+  2 tokens  the next two
+  """
+  rows, slots = tokens.shape
+  cache = caches.empty(model.config, rows, slots, jnp.float64)
+  cache, features = prefill.prefill(
+    model, params, tokens, length, cache, taps=(0, 1)
+  )
+  logits, used = [], length - 1
+  for count in (3, 2):
+    place = used[:, None] + jnp.arange(count)
+    mask, _ = transformer.causal(rows, count)
+    fed = jnp.take_along_axis(tokens, place, 1)
+    out = model.forward(params, fed, place, cache, used, mask)
+    logits.append(model.head(params, out.hidden))
+    chain = jnp.broadcast_to(jnp.arange(count), (rows, count))
+    cache = caches.commit(cache, out.flight, chain, used)
+    used += count
+  return jnp.concatenate(logits, 1), features
+
+
+def assert_pieces_agree(model, tokens, length):
+  params = weights(model)
+  pieces, features = in_pieces(model, params, tokens, length)
+  whole = np.asarray(score(model, params, tokens))
+  assert whole.dtype == np.float64
+  assert whole.std() > 0.1
+  for row, first in enumerate(length - 1):
+    np.testing.assert_allclose(
+      pieces[row], whole[row, first : first + 5], rtol=0, atol=1e-10
+    )
+  return features
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_reading_and_stepping_is_the_full_pass(name):
+  length = np.array([1, 2, 60, 124], np.int32)
+  features = assert_pieces_agree(MODELS[name], words(4, 128), length)
+  # One token has none before it whose features there could be.
+  fed = np.arange(128) < length[:, None] - 1
+  assert not features[~fed].any()
+  assert features[fed].all()
+
+
+def test_a_cache_of_several_blocks_is_walked():
+  length = np.array([3, 511, 514, 1020], np.int32)
+  tokens = words(4, 1024)
+  assert tokens.shape[1] > WHOLE
+  assert_pieces_agree(models.tiny(VOCAB, 2, max_positions=1024), tokens, length)
+
+
+def test_a_window_skips_blocks_of_the_cache():
+  """No row sees the first block, and the last one sees two of them."""
+  model = models.tiny(VOCAB, 2, max_positions=1536, windows=(90, 90))
+  length = np.array([700, 1020, 1026, 1100], np.int32)
+  assert length.min() - 1 - 90 > WHOLE
+  assert_pieces_agree(model, words(4, 1536), length)
+
+
+def test_a_window_sees_so_many_tokens():
+  """One layer: a change of a token changes those within the window alone."""
+  model = models.tiny(VOCAB, 1, windows=(5,))
+  tokens = words(1, 24)
+  changed = tokens.copy()
+  changed[0, 7] = (tokens[0, 7] + 1) % VOCAB
+  a, b = (score(model, weights(model), x)[0] for x in (tokens, changed))
+  differ = np.abs(a - b).max(-1) > 1e-9
+  assert np.flatnonzero(differ).tolist() == [7, 8, 9, 10, 11]
+
+
+def test_a_window_that_no_text_fills_is_not_looked_at():
+  """It costs nothing, but the layer keeps the base of those with a window."""
+  near, far = (
+    models.tiny(VOCAB, 1, windows=(size,), local_rope_theta=50.0)
+    for size in (511, 512)
+  )
+  assert (near.config.reach(0), far.config.reach(0)) == (511, None)
+  tokens = words(1, 24)
+  np.testing.assert_allclose(
+    score(far, weights(near), tokens),
+    score(near, weights(near), tokens),
+    rtol=0,
+    atol=1e-10,
+  )
+
+
+def test_a_window_is_one_of_depth_not_of_rows():
+  #   0 -- 1 -- 3      four rows apart, but two tokens
+  #    \\- 2    \\- 4
+  _, mask = trees.layout(jnp.array([0, 0, 1, 3]))
+  narrow = attention.narrow(mask[None], 2)[0].astype(int)
+  np.testing.assert_array_equal(
+    narrow,
+    [
+      [1, 0, 0, 0, 0],
+      [1, 1, 0, 0, 0],
+      [1, 0, 1, 0, 0],
+      [0, 1, 0, 1, 0],
+      [0, 0, 0, 1, 1],
+    ],
+  )
+  assert attention.narrow(mask, 5) is mask
+
+
+def test_every_expert_that_was_chosen_counts():
+  """As the sum over the choices of each token, written out."""
+  random = np.random.default_rng(0)
+  config = EXPERTS.config
+  params = {
+    name: random.normal(size=shape)
+    for name, shape in {
+      'router': (8, 5),
+      'up': (5, 8, 2, 12),
+      'down': (5, 12, 8),
+    }.items()
+  }
+  module = experts.Experts(config)
+  # Four choices are walked one by one; of six, the five experts are.
+  for count in (2, 3):
+    x = random.normal(size=(count, 8))
+    found = module.apply({'params': params}, x)
+    for row, y in zip(x, found, strict=True):
+      odds = np.exp(row @ params['router'])
+      chosen = np.argsort(-odds)[:2]
+      expected = 0
+      for i in chosen:
+        gate, up = np.moveaxis(row @ params['up'][i].transpose(1, 0, 2), 0, 0)
+        hidden = gate / (1 + np.exp(-gate)) * up
+        expected += odds[i] / odds[chosen].sum() * hidden @ params['down'][i]
+      np.testing.assert_allclose(y, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'windows': (3,)}, 'windows has 1 entries for 2 layers'),
+    ({'rotary_dim': 3}, 'rotary_dim = 3 must be even'),
+  ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+  with pytest.raises(ValueError, match=message):
+    models.tiny(VOCAB, 2, **options)
+
+
+def test_experts_that_cannot_be_chosen_are_refused():
+  with pytest.raises(ValueError, match='9 of 5 experts'):
+    Experts(5, 9, 4)
+
+
+def test_features_are_those_of_the_tokens_read():
+  tokens, length = words(4, 128), np.array([2, 7, 64, 90], np.int32)
+  params = weights(LLAMA)
+  features = in_pieces(LLAMA, params, tokens, length)[1]
+  mask, positions = transformer.causal(4, 128)
+  forward = jax.jit(functools.partial(LLAMA.forward, taps=(0, 1)))
+  out = forward(params, tokens, positions, None, None, mask)
+  for row, count in enumerate(length - 1):
+    np.testing.assert_allclose(
+      features[row, :count], out.taps[row, :count], rtol=0, atol=1e-10
+    )
+  # The hidden states are the last layer's after one more norm.
+  last = np.asarray(out.taps)[:, :, 1]
+  size = np.sqrt((last**2).mean(-1, keepdims=True) + 1e-5)
+  scaled = last / size * params['norm']['scale']
+  np.testing.assert_allclose(out.hidden, scaled, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_the_future_is_not_seen(name):
+  model, params = MODELS[name], weights(MODELS[name])
+  tokens = words(1, 128)
+  changed = tokens.copy()
+  changed[:, 64:] = words(1, 64, seed=1)
+  a, b = (score(model, params, x) for x in (tokens, changed))
+  np.testing.assert_array_equal(a[:, :64], b[:, :64])
+  assert np.abs(a[:, 64:] - b[:, 64:]).max() > 0.1
+  # But the past is.
+  changed = tokens.copy()
+  changed[:, 0] = (tokens[:, 0] + 1) % VOCAB
+  c = score(model, params, changed)
+  assert np.abs(a[:, 127] - c[:, 127]).max() > 1e-6
+
+
+@pytest.mark.parametrize('name', ['llama', 'gemma'])
+def test_a_node_of_a_tree_is_the_end_of_its_path(name):
+  """Siblings and cousins are not seen, though they are fed together."""
+  model = MODELS[name]
+  parents = np.array([0, 0, 1, 1, 2, 5, 3])
+  params, length = weights(model), np.array([6, 2], np.int32)
+  text, nodes = words(2, 128), words(2, 7, seed=1)
+  depth, mask = trees.layout(jnp.asarray(parents))
+
+  @jax.jit
+  def tree(params, text, nodes):
+    cache = caches.empty(model.config, 2, 128, jnp.float64)
+    cache, _ = prefill.prefill(model, params, text, length, cache)
+    root = jnp.take_along_axis(text, length[:, None] - 1, 1)
+    out = model.forward(
+      params,
+      jnp.concatenate([root, nodes], 1),
+      length[:, None] - 1 + depth,
+      cache,
+      length - 1,
+      jnp.broadcast_to(mask, (2, *mask.shape)),
+    )
+    return model.head(params, out.hidden)
+
+  logits = tree(params, text, nodes)
+  for row in range(8):
+    path = [row]
+    while path[0]:
+      path.insert(0, int(parents[path[0] - 1]))
+    chain = text.copy()
+    for i, at in enumerate(length):
+      chain[i, at : at + len(path) - 1] = nodes[i, [r - 1 for r in path[1:]]]
+    whole = score(model, params, chain)
+    for i, at in enumerate(length + len(path) - 2):
+      np.testing.assert_allclose(
+        logits[i, row], whole[i, at], rtol=0, atol=1e-10
+      )
+
+
+def test_grouped_queries_are_repeated_heads():
+  """Two query heads on one key-value head: as if there were two equal ones."""
+  grouped, params = LLAMA, weights(LLAMA)
+  single = models.tiny(VOCAB, 2, num_kv_heads=2)
+
+  def repeat(layer):
+    q0, q1, k, v = np.moveaxis(layer['qkv']['w'][:, 0], 1, 0)
+    heads = [np.stack([q, k, v], 1) for q in (q0, q1)]
+    return layer | {'qkv': {'w': np.stack(heads, 1)}}
+
+  repeated = params | {
+    name: repeat(params[name]) for name in ('layer0', 'layer1')
+  }
+  tokens = words(4, 128)
+  np.testing.assert_allclose(
+    score(single, repeated, tokens),
+    score(grouped, params, tokens),
+    rtol=0,
+    atol=1e-10,
+  )
+
+
+def test_heads_must_share_evenly():
+  with pytest.raises(ValueError, match='must be a multiple of num_kv_heads'):
+    models.tiny(VOCAB, 1, num_heads=3, num_kv_heads=2)
+
+
+def test_rotary_positions_are_relative():
+  random = np.random.default_rng(0)
+  q, k = random.normal(size=(2, 1, 6, 1, 8))
+  place, frequency = jnp.arange(6)[None], rotary.frequencies(1e4, 8)
+
+  def scores(shift):
+    turned = [rotary.rotate(x, place + shift, frequency) for x in (q, k)]
+    return np.einsum('bthd,bshd->bts', *turned)
+
+  np.testing.assert_allclose(scores(0), scores(900), rtol=0, atol=1e-10)
+  # Position 0 turns nothing, and one step turns the first pair by one radian.
+  np.testing.assert_allclose(rotary.rotate(q, 0 * place, frequency), q)
+  one = rotary.rotate(jnp.eye(8)[None, :1, None], place[:, 1:2], frequency)
+  expected = np.zeros(8)
+  expected[[0, 4]] = np.cos(1), np.sin(1)
+  np.testing.assert_allclose(one[0, 0, 0], expected, rtol=0, atol=1e-12)
+
+
+def test_a_query_that_sees_nothing_gets_zero():
+  q = jnp.ones((1, 1, 1, 1, 4))
+  flight = KV(jnp.ones((1, 1, 2, 4)), jnp.ones((1, 1, 2, 4)))
+  cache = KV(jnp.ones((1, 1, 8, 4)), jnp.ones((1, 1, 8, 4)))
+  mask = jnp.zeros((1, 1, 2), bool)
+  way = cache_attention.padded
+  out = attention.attend(q, cache, jnp.array([0]), flight, mask, way=way)
+  assert not out.any()
+
+
+def test_positions_beyond_the_last_give_numbers():
+  """Drafts may reach beyond the limit; they are cut, but must be numbers."""
+  mask, positions = transformer.causal(1, 4)
+  last = GPT.config.max_positions - 2
+  forward = jax.jit(GPT.forward)
+  out = forward(weights(GPT), words(1, 4), positions + last, None, None, mask)
+  assert jnp.isfinite(out.hidden).all()
+
+
+def test_equal_configurations_build_one_model():
+  assert transformer.build(LLAMA.config) is LLAMA

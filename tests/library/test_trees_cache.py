@@ -1,0 +1,133 @@
+"""Trees as parent rows, and the cache that only `commit` writes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import cache, trees
+from specjax.types import KV
+from tests.support import models
+
+
+def path_to_root(parents, row):
+  path = [row]
+  while row:
+    row = parents[row - 1]
+    path.append(row)
+  return path
+
+
+TREES = [
+  (),
+  (0,),
+  (0, 1, 0),
+  (0, 1, 2, 3),
+  (0, 0, 0),
+  (0, 0, 1, 1, 2, 2, 6),
+  (0, *range(17)),  # so many rows are not unrolled
+]
+
+
+@pytest.mark.parametrize('parents', TREES, ids=str)
+def test_layout_is_that_of_the_paths_to_the_root(parents):
+  depth, mask = trees.layout(jnp.array(parents, jnp.int32))
+  rows = len(parents) + 1
+  paths = [path_to_root(parents, row) for row in range(rows)]
+  assert depth.tolist() == [len(path) - 1 for path in paths]
+  seen = [[j in path for j in range(rows)] for path in paths]
+  assert mask.tolist() == seen
+
+
+@pytest.mark.parametrize('parents', TREES, ids=str)
+def test_tokens_above_are_those_of_the_path(parents):
+  paths = [path_to_root(parents, row) for row in range(len(parents) + 1)]
+  depth = max(map(len, paths))  # one more than any path needs
+  tokens = [7 * i % 5 for i in range(len(parents))]
+  found = trees.above(
+    jnp.array(parents, jnp.int32), jnp.array(tokens, jnp.int32), depth
+  )
+  for row, path in zip(found.tolist(), paths, strict=True):
+    texts = [tokens[node - 1] for node in path[-2::-1]]
+    assert row == texts + [-1] * (depth - len(texts))
+
+
+def test_a_chain_sees_all_before_it():
+  chain = trees.chain(2, 3)
+  assert chain.tolist() == [[0, 1, 2]] * 2
+  depth, mask = trees.layout(chain[0])
+  assert depth.tolist() == [0, 1, 2, 3]
+  np.testing.assert_array_equal(mask, np.tril(np.ones((4, 4), bool)))
+
+
+@pytest.mark.parametrize(
+  ('slots', 'rounded', 'block'),
+  [
+    (1, 128, 128),
+    (128, 128, 128),
+    (129, 256, 128),
+    (512, 512, 128),
+    (513, 1024, 512),
+    (1025, 1536, 512),
+  ],
+)
+def test_slots_come_in_whole_blocks(slots, rounded, block):
+  assert cache.round_slots(slots) == rounded
+  assert cache.block_of(rounded) == block
+  assert rounded % block == 0
+
+
+def test_an_empty_cache():
+  kept = cache.empty(models.TARGET.config, 3, 128, jnp.float32)
+  assert len(kept) == 2
+  for array in jax.tree.leaves(kept):
+    assert array.shape == (3, 1, 128, 4)
+    assert not array.any()
+
+
+def numbered(rows, length, first):
+  """[rows, 1, length, 1] of which each entry names its place."""
+  array = first + np.arange(rows)[:, None] * 100 + np.arange(length)
+  return jnp.asarray(array[:, None, :, None], jnp.float32)
+
+
+# Few rows are written one after another, many by one scatter.
+@pytest.mark.parametrize('rows', [3, 17])
+def test_commit_writes_the_path_and_nothing_else(rows):
+  kept = (KV(numbered(rows, 8, 1000), numbered(rows, 8, 2000)),)
+  flight = (KV(numbered(rows, 4, 5000), numbered(rows, 4, 6000)),)
+  path = jnp.array([[0, 2, 3], [0, 1, 1], [0, 0, 0]])[np.arange(rows) % 3]
+  start = jnp.arange(rows) % 6  # 5 + 3 slots are all there are
+  written = cache.commit(kept, flight, path, start)
+  for old, new, block in zip(
+    *map(jax.tree.leaves, (kept, written, flight)), strict=True
+  ):
+    expected = np.array(old)
+    for row in range(rows):
+      at = int(start[row])
+      expected[row, :, at : at + 3] = block[row][:, path[row]]
+    np.testing.assert_array_equal(new, expected)
+
+
+@pytest.mark.parametrize('rows', [1, 17])
+def test_a_path_beyond_the_block_leaves_numbers(rows):
+  """What no one may see must still be a number: attention multiplies it by 0.
+
+  A row of one token drafts without its first row, so its path ends one beyond
+  the block.
+  """
+  kept = (KV(numbered(rows, 8, 0), numbered(rows, 8, 0)),)
+  flight = (KV(numbered(rows, 2, 10), numbered(rows, 2, 20)),)
+  path = jnp.broadcast_to(jnp.array([1, 2]), (rows, 2))
+  (written,) = cache.commit(kept, flight, path, jnp.zeros(rows, jnp.int32))
+  assert jnp.isfinite(written.k).all()
+  assert jnp.isfinite(written.v).all()
+  np.testing.assert_array_equal(written.k[:, :, 0], flight[0].k[:, :, 1])
+
+
+def test_commit_keeps_the_dtype_of_the_cache():
+  kept = (KV(*[jnp.zeros((1, 1, 8, 1), jnp.bfloat16)] * 2),)
+  flight = (KV(*[jnp.ones((1, 1, 2, 1), jnp.float32)] * 2),)
+  (written,) = cache.commit(kept, flight, jnp.array([[0, 1]]), jnp.array([3]))
+  assert written.k.dtype == jnp.bfloat16
+  assert written.k[0, 0, :, 0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]

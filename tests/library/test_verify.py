@@ -1,0 +1,520 @@
+"""Verification rules, multiplied out.
+
+The functions that the loop draws from are summed over every draft of a tiny
+vocabulary, in float64: what comes out must be the target's law to the last
+digit. There is no chance in these tests.
+"""
+
+import dataclasses
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import exact, sampling, verify
+from specjax.drafters import lm, plain
+from specjax.types import Draft, Scores
+from specjax.verify import chains
+from tests.support import models, papers_in_numpy
+
+VOCAB = 4
+LONGEST = 6
+TEXTS = exact.Texts(VOCAB, LONGEST)
+
+
+def random_laws(random, zeros=0.0, one_hot=False) -> exact.Laws:
+  """A law after every text, some tokens of which have no chance."""
+  weights = random.exponential(size=(len(TEXTS), VOCAB)) ** 2
+  weights *= random.random(weights.shape) >= zeros
+  sure = random.integers(VOCAB, size=len(TEXTS))
+  weights[np.arange(len(TEXTS)), sure] += 0.1
+  if one_hot:
+    weights = np.eye(VOCAB)[weights.argmax(1)]
+  probs = weights / weights.sum(1, keepdims=True)
+  logits = np.log(np.maximum(probs, 1e-300))
+  return exact.Laws(probs, logits)
+
+
+def chosen(source):
+  """The same drafts from a one-hot q, as tokens that were not drawn."""
+
+  def without_probs(texts, q, contexts):
+    made = source(texts, q, contexts)
+    draft = made.draft._replace(probs=None)
+    return made._replace(draft=draft)
+
+  return without_probs
+
+
+# p and q with zeros, and drafts that are chosen.
+KINDS = {
+  'plain': ({}, {}),
+  'p with zeros': ({'zeros': 0.5}, {}),
+  'q with zeros': ({}, {'zeros': 0.5}),
+  'both with zeros': ({'zeros': 0.6}, {'zeros': 0.6}),
+  'p one-hot': ({'one_hot': True}, {}),
+  'chosen': ({}, {'one_hot': True}),
+  'chosen, p with zeros': ({'zeros': 0.6}, {'one_hot': True}),
+}
+
+
+def pair(seed, kind):
+  random = np.random.default_rng(seed)
+  return tuple(random_laws(random, **options) for options in KINDS[kind])
+
+
+def sizes(size_of):
+  """Drafts cut by a function of the drawn tokens' chances."""
+  return exact.tree((0, 1, 2), size=size_of)
+
+
+# How much is drafted: a number, or a stop that depends on what was drawn.
+CHAINS = {
+  'one': exact.tree((0,)),
+  'two': exact.tree((0, 1)),
+  'three': exact.tree((0, 1, 2)),
+  'none of three': sizes(lambda chances: np.zeros(len(chances), int)),
+  'two of three': sizes(lambda chances: np.full(len(chances), 2)),
+  'until an unlikely one': sizes(exact.stopping(0.3)),
+}
+DRAWN_TREES = {
+  'siblings': exact.tree((0, 0, 0)),
+  'two levels': exact.tree((0, 0, 1, 2)),
+  'uneven': exact.tree((0, 0, 1, 1)),
+}
+INDEPENDENT = {
+  'siblings, replaced': exact.tree((0, 0, 0), True),
+  'two chains': exact.tree((0, 0, 1, 2), True),
+  'uneven, replaced': exact.tree((0, 0, 1, 1), True),
+}
+RULES = {
+  'token': (verify.token, CHAINS),
+  'block': (verify.block, CHAINS),
+  'recursive': (verify.recursive, CHAINS | DRAWN_TREES | INDEPENDENT),
+  'k_seq': (verify.k_seq, INDEPENDENT),
+  'observe': (verify.observe, CHAINS | DRAWN_TREES),
+  'lenience of 1': (verify.lenience(1.0), {'three': CHAINS['three']}),
+}
+CASES = [(rule, name) for rule, (_, all) in RULES.items() for name in all]
+LIMIT, EOS = 3, (VOCAB - 1,)
+CONTEXTS = exact.unfinished(TEXTS, LIMIT, EOS)
+
+
+def law_of(rule, source, p, q):
+  """Law [texts] of finished texts."""
+  step = exact.step(rule, source, TEXTS, p, q, CONTEXTS)
+  return exact.sequence(step, TEXTS, CONTEXTS, LIMIT, EOS).sum(1)
+
+
+def law_of_plain(p):
+  step = exact.plain(TEXTS, p, CONTEXTS)
+  return exact.sequence(step, TEXTS, CONTEXTS, LIMIT, EOS).sum(1)
+
+
+@pytest.mark.parametrize(('rule', 'name'), CASES)
+def test_an_exact_rule_keeps_the_law_of_the_target(rule, name, float64):
+  rule, sources = RULES[rule]
+  assert rule.lossless
+  for seed, kind in enumerate(KINDS):
+    p, q = pair(seed, kind)
+    source = sources[name]
+    if kind.startswith('chosen') and sources is CHAINS:
+      source = chosen(source)
+    found = law_of(rule, source, p, q)
+    np.testing.assert_allclose(found.sum(), 1, rtol=1e-12)
+    assert np.abs(found - law_of_plain(p)).max() <= 1e-12
+
+
+def emitted(rule, source, p, q):
+  """Law of what the first step emits: text -> probability."""
+  law = exact.step(rule, source, TEXTS, p, q, [0])[0]
+  return {TEXTS.tokens(i): law[i] for i in np.flatnonzero(law)}
+
+
+def function_of(laws):
+  """Laws as a function of the text, for the reference."""
+  probs = np.asarray(laws.probs)
+
+  def law(text):
+    number = 0
+    for token in text:
+      number = TEXTS.after(number, token)
+    return probs[number]
+
+  return law
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('rule', ['token', 'block', 'recursive'])
+def test_a_step_is_that_of_the_paper(rule, kind, float64):
+  """Not only what is emitted, but how much of it was accepted."""
+  p, q = pair(7, kind)
+  target, draft = function_of(p), function_of(q)
+  if rule == 'block':
+    paper = papers_in_numpy.sun(target, draft, 3)
+  else:
+    paper = papers_in_numpy.leviathan(target, draft, lambda text: len(text) < 3)
+  ours = emitted(RULES[rule][0], CHAINS['three'], p, q)
+  assert papers_in_numpy.difference(ours, paper) <= 1e-12
+
+
+@pytest.mark.parametrize('replacement', [False, True])
+def test_siblings_are_judged_as_in_the_papers(replacement, float64):
+  """SpecInfer and Sequoia, for three children of the root."""
+  for seed, kind in enumerate(('plain', 'p with zeros', 'both with zeros')):
+    p, q = pair(seed, kind)
+    paper = papers_in_numpy.siblings(p.probs[0], q.probs[0], 3, replacement)
+    law = emitted(verify.recursive, exact.tree((0, 0, 0), replacement), p, q)
+    accepted = np.zeros(VOCAB)
+    for text, weight in law.items():
+      if len(text) == 2:
+        accepted[text[0]] += weight
+    np.testing.assert_allclose(accepted, paper, atol=1e-12)
+
+
+def test_k_seq_accepts_as_often_as_its_threshold_says(float64):
+  """1 - (1 - beta)^k = rho beta, and with one candidate rho is 1."""
+  for seed in range(5):
+    p, q = pair(seed, 'plain')
+    law = emitted(verify.k_seq, exact.tree((0, 0, 0), True), p, q)
+    chance = sum(w for text, w in law.items() if len(text) == 2)
+    target, draft = np.asarray(p.probs[0]), np.asarray(q.probs[0])
+
+    def overlap(rho, p=target, q=draft):
+      return np.minimum(p / rho, q).sum()
+
+    rhos = np.linspace(1, 3, 200_001)
+    beta = np.array([overlap(rho) for rho in rhos[::100]])
+    gap = np.abs(1 - (1 - beta) ** 3 - rhos[::100] * beta)
+    best = beta[gap.argmin()]
+    np.testing.assert_allclose(chance, 1 - (1 - best) ** 3, atol=2e-3)
+    one = emitted(verify.k_seq, exact.tree((0,), True), p, q)
+    token = emitted(verify.token, exact.tree((0,)), p, q)
+    assert papers_in_numpy.difference(one, token) <= 1e-12
+
+
+def test_k_seq_where_p_and_q_have_nothing_in_common():
+  draft = Draft(
+    jnp.array([0, 0]),
+    jnp.array([0, 0]),
+    jnp.array(2),
+    jnp.array([[1.0, 0, 0]] * 2),
+  )
+  p = jnp.array([[0, 0.25, 0.75]] * 3)
+  np.testing.assert_array_equal(verify.k_seq.accept(draft, Scores(p, p)), 0)
+  rest = verify.k_seq.rest(draft, Scores(p, p), jnp.array(0))
+  np.testing.assert_allclose(rest, p[0], rtol=1e-6)
+
+
+def test_block_is_never_shorter_than_token(float64):
+  gains = []
+  for seed in range(20):
+    p, q = pair(seed, 'plain')
+    tau = [
+      sum(
+        len(text) * w for text, w in emitted(r, CHAINS['three'], p, q).items()
+      )
+      for r in (verify.token, verify.block)
+    ]
+    gains.append(tau[1] - tau[0])
+  assert min(gains) >= -1e-12
+  assert max(gains) > 0.05
+
+
+def test_recursive_on_a_chain_is_the_token_rule(float64):
+  for seed, kind in enumerate(KINDS):
+    p, q = pair(seed, kind)
+    for source in CHAINS.values():
+      ours = emitted(verify.recursive, source, p, q)
+      assert papers_in_numpy.difference(
+        ours, emitted(verify.token, source, p, q)
+      ) < (1e-12)
+
+
+# Lossy rules
+
+
+@pytest.mark.parametrize('factor', [0.3, 0.7])
+def test_lenience_never_gives_a_token_more_than_its_share(factor, float64):
+  """A.5: no token comes with a probability above p / factor."""
+  rule = verify.lenience(factor)
+  assert not rule.lossless
+  for seed, kind in enumerate(('plain', 'p with zeros', 'q with zeros')):
+    p, q = pair(seed, kind)
+    law = np.zeros(VOCAB)
+    for text, weight in emitted(rule, exact.tree((0,)), p, q).items():
+      law[text[0]] += weight
+    target = np.asarray(p.probs[0])
+    np.testing.assert_allclose(law.sum(), 1, rtol=1e-12)
+    assert (law <= target / factor + 1e-12).all()
+    assert np.abs(law - target).max() > 1e-3
+    alpha = np.minimum(q.probs[0], target / factor).sum()
+    longer = emitted(rule, exact.tree((0,)), p, q)
+    kept = sum(w for text, w in longer.items() if len(text) == 2)
+    np.testing.assert_allclose(kept, alpha, rtol=1e-12)
+
+
+def test_lenience_at_temperature_0_looks_at_the_logits():
+  logits = jnp.log(jnp.array([[0.5, 0.3, 0.2]] * 4))
+  probs = jnp.array([[1.0, 0, 0]] * 4)
+  draft = Draft(jnp.array([0, 1, 2]), jnp.arange(3), jnp.array(3), None)
+  accept = verify.lenience(0.5).accept(draft, Scores(probs, logits))
+  np.testing.assert_array_equal(accept, [1, 1, 0])
+  accept = verify.lenience(1.0).accept(draft, Scores(probs, logits))
+  np.testing.assert_array_equal(accept, [1, 0, 0])
+
+
+def test_typical_acceptance():
+  """p(x) > min(epsilon, delta exp(-H)): by hand, for a flat and a sharp p."""
+  rule = verify.typical(0.3, 0.9)
+  assert not rule.lossless
+  sharp, flat = [0.9, 0.05, 0.05, 0], [0.25] * 4
+  draft = Draft(jnp.array([0, 1, 2]), jnp.array([0, 0, 1]), jnp.array(3), None)
+  scores = Scores(jnp.array([sharp, flat, flat, flat]), None)
+  # Bounds: sharp 0.9 exp(-0.394) = 0.607, cut to 0.3; flat 0.9 / 4 = 0.225.
+  np.testing.assert_array_equal(rule.accept(draft, scores), [1, 0, 1])
+  greedy = Scores(jnp.eye(4)[:, [1, 0, 2, 3]], None)
+  np.testing.assert_array_equal(rule.accept(draft, greedy), [0, 1, 0])
+  np.testing.assert_array_equal(rule.rest(draft, scores, 0), scores.probs[0])
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda: verify.lenience(0.0), r'factor must be in \(0, 1\], got 0'),
+    (lambda: verify.lenience(1.5), r'factor must be in'),
+    (lambda: verify.typical(1.2), r'epsilon must be in'),
+    (lambda: verify.typical(0.1, -1.0), r'delta must be in'),
+  ],
+)
+def test_impossible_rules_are_refused(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()
+
+
+def test_rules_refuse_drafts_they_cannot_judge():
+  chain, tree = lm.make(models.DRAFT, 2), lm.make_tree(models.DRAFT, (0, 0, 1))
+  several = lm.make_tree(models.DRAFT, (0, 0, 1), True)
+  for rule in (verify.token, verify.block, verify.lenience(0.5)):
+    assert not rule.refuses(chain)
+    assert not rule.refuses(plain.make())
+    assert 'use specjax.verify.recursive' in rule.refuses(tree)
+  for drafter in (chain, tree):
+    assert 'replacement=True' in verify.k_seq.refuses(drafter)
+  assert not verify.k_seq.refuses(several)
+  for drafter in (chain, tree, several):
+    assert not verify.recursive.refuses(drafter)
+    assert not verify.typical().refuses(drafter)
+
+
+def test_a_tree_with_a_rule_for_chains_is_refused_at_start():
+  spec = dataclasses.replace(models.spec_of('tree'), rule=verify.block)
+  with pytest.raises(ValueError, match='does not fit the drafter: it judges'):
+    models.run(spec, models.params_of('tree'), [(1,)], sampling.make(1))
+
+
+def test_observing_accepts_nothing(float64):
+  p, q = pair(0, 'plain')
+  law = emitted(verify.observe, CHAINS['three'], p, q)
+  assert {len(text) for text in law} == {1}
+
+
+@pytest.mark.parametrize('name', models.WRONG_RULES)
+def test_a_wrong_rule_is_seen(name, float64):
+  p, q = pair(0, 'plain')
+  found = law_of(models.WRONG_RULES[name], CHAINS['two of three'], p, q)
+  assert np.abs(found - law_of_plain(p)).max() > 1e-4
+
+
+def test_dropping_a_drawn_token_is_seen(float64):
+  """A size that looks at the token it drops is no stopping time."""
+
+  def drops(chances):
+    unlikely = np.pad(chances < 0.3, ((0, 0), (0, 1)), constant_values=True)
+    return unlikely.argmax(1)
+
+  p, q = pair(0, 'plain')
+  found = law_of(verify.token, sizes(drops), p, q)
+  assert np.abs(found - law_of_plain(p)).max() > 1e-3
+
+
+def chance(width):
+  """Strategy of laws [3, VOCAB] with zeros."""
+  weights = st.one_of(st.just(0.0), st.floats(2**-10, 1, width=width))
+  arrays = hnp.arrays(f'float{width}', (3, VOCAB), elements=weights)
+  arrays = arrays.filter(lambda x: x.sum(1).all())
+  return arrays.map(lambda x: x / x.sum(1, keepdims=True))
+
+
+@jax.jit
+def judged(draft, p):
+  """accept [2, N] and rest [2, N+1, V] of both rules for chains."""
+  scores = Scores(p, p)
+
+  def all_of(rule):
+    rest = jax.vmap(lambda row: rule.rest(draft, scores, row))
+    return rule.accept(draft, scores), rest(jnp.arange(3))
+
+  pairs = [all_of(rule) for rule in (verify.token, verify.block)]
+  return jax.tree.map(lambda *x: jnp.stack(x), *pairs)
+
+
+@hypothesis.given(
+  p=chance(32),
+  q=chance(32),
+  tokens=st.tuples(*[st.integers(0, VOCAB - 1)] * 2),
+  chosen=st.booleans(),
+)
+def test_acceptance_is_a_probability_and_0_where_p_is(p, q, tokens, chosen):
+  draft = Draft(
+    jnp.array(tokens), jnp.arange(2), jnp.array(2), None if chosen else q[:2]
+  )
+  accept, rest = judged(draft, p)
+  accept, rest = np.asarray(accept), np.asarray(rest)
+  assert (accept >= 0).all()
+  assert (accept <= 1).all()
+  assert (accept[:, p[[0, 1], tokens] == 0] == 0).all()
+  # What follows a rejection or the whole chain is a law the target allows.
+  assert (rest >= 0).all()
+  assert (rest[:, p == 0] == 0).all()
+  np.testing.assert_allclose(rest.sum(-1), 1, atol=1e-5)
+
+
+def test_a_rejected_choice_is_not_sampled_again():
+  draft = Draft(jnp.array([2]), jnp.array([0]), jnp.array(1), None)
+  p = jnp.array([[0.1, 0.2, 0.6, 0.1], [0.25] * 4])
+  scores = Scores(p, p)
+  np.testing.assert_allclose(chains.token_accept(draft, scores), [0.6])
+  rest = chains.token_rest(draft, scores, jnp.array(0))
+  np.testing.assert_allclose(rest, [0.25, 0.5, 0, 0.25], rtol=1e-6)
+
+
+def test_overlap_is_the_chance_of_the_first_acceptance(float64):
+  for seed, kind in enumerate(KINDS):
+    p, q = pair(seed, kind)
+    token = int(q.probs[0].argmax())
+    probs = (
+      None
+      if kind.startswith('chosen')
+      else jnp.asarray(np.tile(q.probs[:1], (2, 1)))
+    )
+    draft = Draft(jnp.array([token, 0]), jnp.arange(2), jnp.array(2), probs)
+    scores = Scores(jnp.asarray(np.tile(p.probs[:1], (3, 1))), None)
+    law = emitted(verify.token, CHAINS['two'], p, q)
+    longer = sum(weight for text, weight in law.items() if len(text) > 1)
+    beta = verify.overlap(draft, scores)
+    np.testing.assert_allclose(beta, longer, rtol=1e-12)
+    none = draft._replace(size=jnp.array(0))
+    assert verify.overlap(none, scores) == 0
+
+
+# parents, size, which coins pass, path, accepted
+WALKS = (
+  # A chain of three: all, some, none; a later coin does not matter.
+  ((0, 1, 2), 3, (1, 1, 1), (0, 1, 2, 3), 3),
+  ((0, 1, 2), 3, (1, 1, 0), (0, 1, 2, 2), 2),
+  ((0, 1, 2), 3, (0, 1, 1), (0, 0, 0, 0), 0),
+  ((0, 1, 2), 3, (1, 0, 1), (0, 1, 1, 1), 1),
+  # Nodes at or beyond the size do not exist.
+  ((0, 1, 2), 2, (1, 1, 1), (0, 1, 2, 2), 2),
+  ((0, 1, 2), 0, (1, 1, 1), (0, 0, 0, 0), 0),
+  # Siblings: the first that passes is taken, the others are not judged.
+  ((0, 0, 1), 3, (0, 1, 1), (0, 2, 2, 2), 1),
+  ((0, 0, 1), 3, (1, 1, 1), (0, 1, 3, 3), 2),
+  ((0, 0, 2), 3, (0, 1, 1), (0, 2, 3, 3), 2),
+  ((0, 0, 2), 3, (1, 1, 1), (0, 1, 1, 1), 1),
+  # Two levels with two children each:  0 -- 1 -- 3, 4   and   0 -- 2 -- 5, 6
+  ((0, 0, 1, 1, 2, 2), 6, (0, 1, 1, 1, 0, 1), (0, 2, 6, 6), 2),
+  ((0, 0, 1, 1, 2, 2), 5, (0, 1, 1, 1, 0, 1), (0, 2, 2, 2), 1),
+)
+
+
+@pytest.mark.parametrize('walk', WALKS, ids=str)
+def test_walk(walk):
+  parents, size, passes, path, accepted = walk
+  nodes = len(parents)
+  draft = Draft(jnp.arange(nodes), jnp.array(parents), jnp.array(size), None)
+  half = jnp.full(nodes, 0.5)
+  u = jnp.where(jnp.array(passes, bool), 0.49, 0.5)
+  got, count = verify.walk(draft, half, u, depth=3)
+  assert tuple(got.tolist()) == path
+  assert count == accepted
+
+
+def test_walk_through_a_wide_tree_is_the_same():
+  """More than 16 nodes are walked by a loop that is not unrolled."""
+  parents = jnp.array([0] * 17 + [17, 18])
+  draft = Draft(jnp.arange(19), parents, jnp.array(19), None)
+  u = jnp.ones(19).at[jnp.array([16, 17])].set(0)
+  path, count = verify.walk(draft, jnp.full(19, 0.5), u, depth=3)
+  assert path.tolist() == [0, 17, 18, 18]
+  assert count == 2
+
+
+def test_a_token_drawn_twice_is_one_text():
+  """The walk stands at the first of equal siblings, where children hang."""
+  draft = Draft(
+    jnp.array([5, 5, 6, 7]),
+    jnp.array([0, 0, 0, 1]),
+    jnp.array(4),
+    None,
+  )
+  u = jnp.array([0.9, 0.1, 0.1, 0.1])
+  path, count = verify.walk(draft, jnp.full(4, 0.5), u, depth=2)
+  assert path.tolist() == [0, 1, 4]
+  assert count == 2
+
+
+def test_coins_are_never_passed_at_0_and_always_at_1():
+  draft = Draft(jnp.zeros(2, int), jnp.array([0, 1]), jnp.array(2), None)
+  low, high = jnp.zeros(2), jnp.full(2, 1 - 2**-24)
+  assert verify.walk(draft, jnp.zeros(2), low, 2)[1] == 0
+  assert verify.walk(draft, jnp.ones(2), high, 2)[1] == 2
+
+
+def test_simulated_acceptance():
+  rule = verify.simulated(0.25)
+  draft = Draft(jnp.zeros(3, int), jnp.arange(3), jnp.array(3), None)
+  scores = Scores(jnp.full((4, VOCAB), 0.25), None)
+  np.testing.assert_array_equal(rule.accept(draft, scores), [0.25] * 3)
+  np.testing.assert_array_equal(rule.rest(draft, scores, 1), [0.25] * VOCAB)
+  assert not rule.lossless
+  # One object per rate: a new one would compile a new program.
+  assert verify.simulated(0.25) is rule
+  for rate in (-0.1, 1.1):
+    with pytest.raises(ValueError, match='rate must be in'):
+      verify.simulated(rate)
+
+
+def test_chance_of_a_first_token():
+  """Summed over all drafts it is sum(min(p / l, q)), and for two candidates
+  what recursive rejection leaves to the second one."""
+  p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
+  scores = Scores(jnp.array([p] * 3), jnp.log(jnp.array([p] * 3)))
+
+  def mean(rule, tokens, parents):
+    count = tokens.shape[1]
+    draft = Draft(
+      jnp.array(tokens),
+      jnp.broadcast_to(jnp.array(parents), tokens.shape),
+      jnp.full(len(tokens), count),
+      jnp.broadcast_to(jnp.array(q), (len(tokens), count, 3)),
+    )
+    rows = Scores(*(s[: count + 1] for s in scores))
+    chances = jax.vmap(lambda d: verify.chance(rule)(d, rows))(draft)
+    return float(chances @ jnp.array(q)[tokens].prod(1))
+
+  singles = np.arange(3)[:, None]
+  assert mean(verify.token, singles, [0]) == pytest.approx(0.6)
+  lenient = np.minimum(p / 0.5, q).sum()
+  assert mean(verify.lenience(0.5), singles, [0]) == pytest.approx(lenient)
+  pairs = np.stack(np.divmod(np.arange(9), 3), 1)
+  left = np.maximum(p - q, 0) / 0.4
+  second = 0.6 + 0.4 * np.minimum(left, q).sum()
+  assert mean(verify.recursive, pairs, [0, 0]) == pytest.approx(second)
+  # Below the first token nothing is a first token.
+  assert mean(verify.token, pairs, [0, 1]) == pytest.approx(0.6)

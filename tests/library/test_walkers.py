@@ -1,0 +1,238 @@
+"""What a shape tells a walker: features, rows and ancestors of every node.
+
+The walker here remembers the text of each row as a number and drafts from a
+table of such numbers, so that whatever it is told wrongly gives another law.
+"""
+
+import collections
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling
+from specjax.drafters import medusa
+from specjax.drafting import chain, dynamic_tree, shape, static_tree
+from specjax.drafting.walker import Step, Walker
+from specjax.types import Context, Params, Verdict
+from tests.support import models, papers_in_numpy
+
+VOCAB, ROWS, DEPTH = 3, 16, 3
+TEXTS = (VOCAB ** (DEPTH + 1) - 1) // (VOCAB - 1)
+TABLE = 2 * np.random.default_rng(0).normal(size=(TEXTS, VOCAB))
+PROBS = np.exp(TABLE) / np.exp(TABLE).sum(1, keepdims=True)
+
+
+def number(path):
+  """Of a text from the root: 0 the empty one, then by length and token."""
+  code = 0
+  for token in path:
+    code = code * VOCAB + token + 1
+  return code
+
+
+def _init(params, ctx, hidden, rows):
+  del params, hidden  # Unused.
+  batch = len(ctx.length)
+  return jnp.zeros((batch, 0), jnp.int32), jnp.full((batch, rows), -1)
+
+
+def _start(params, kept, block, ctx):
+  del params, kept  # Unused.
+  root = jnp.zeros((len(ctx.length), 1), jnp.int32)
+  logits = jnp.asarray(TABLE, jnp.float32)[root]
+  return Step(logits, root, block.at[:, 0].set(0))
+
+
+def _feed(params, kept, block, ctx, row, depth, tokens, features, sees):
+  """The text by its features; -2 in a row that descends from others."""
+  del params, kept, ctx  # Unused.
+  new = features * VOCAB + tokens + 1
+  count = tokens.shape[1]
+  # Of the rows it sees, itself apart, the deepest is the one above, and there
+  # is one of each depth.
+  own = jnp.arange(block.shape[1]) == row + jnp.arange(count)[:, None]
+  above = jnp.where(sees & ~own, block[:, None], -1)
+  right = (sees | ~own).all(-1) & (above.max(-1) == features)
+  right &= sees.sum(-1) == depth + 1
+  block = jax.lax.dynamic_update_slice_in_dim(
+    block, jnp.where(right, new, -2), row, axis=1
+  )
+  return Step(jnp.asarray(TABLE, jnp.float32)[new], new, block)
+
+
+def _commit(params, kept, block, ctx, verdict, hidden):
+  del params, kept, ctx, hidden  # Unused.
+  return jnp.take_along_axis(block, verdict.path, 1)
+
+
+WALKER = Walker(_init, _start, _feed, _commit)
+SHAPES = {
+  'chain': chain.make(WALKER, DEPTH),
+  'static tree': static_tree.make(WALKER, (0, 0, 1, 1, 2, 3, 5)),
+  'one tree of many': static_tree.make(WALKER, (0, 0, 0, 2, 3, 3, 5), True),
+  'dynamic tree': dynamic_tree.make(WALKER, DEPTH, 2, 7),
+}
+
+
+def propose(drafter, rows=ROWS):
+  """A drafter, its drafts, its memory of them and their context."""
+  values = sampling.make(rows, 1.0)
+  tokens, length = jnp.zeros((rows, 128), jnp.int32), jnp.full(rows, 2)
+  ctx = Context(tokens, length, (), values, sampling.History())
+  memory = drafter.init(None, ctx, None)
+  key = generate.row_keys(0, range(rows))
+  draft, memory = jax.jit(drafter.propose)(None, memory, ctx, key)
+  return drafter, jax.device_get(draft), memory, ctx
+
+
+@pytest.fixture(scope='module', params=SHAPES)
+def drafted(request):
+  return propose(SHAPES[request.param])
+
+
+def paths_of(draft, row):
+  paths = [()]
+  for token, parent in zip(draft.tokens[row], draft.parents[row], strict=True):
+    paths.append((*paths[parent], int(token)))
+  return paths
+
+
+def test_every_node_is_drawn_from_the_law_of_its_own_text(drafted):
+  _, draft, _, _ = drafted
+  if draft.probs is None:
+    best = papers_in_numpy.eagle_2(
+      lambda path: TABLE[number(path)], DEPTH, 2, 7
+    )
+    assert {*paths_of(draft, 0)} == {(), *best}
+    return
+  for row in range(ROWS):
+    paths, seen = paths_of(draft, row), {}
+    # Equal texts are one: what hangs below either is below the first.
+    above = [paths.index(path[:-1]) for path in paths[1:]]
+    assert draft.parents[row].tolist() == above
+    for node, path in enumerate(paths[1:]):
+      above = int(draft.parents[row, node])
+      q = PROBS[number(path[:-1])].copy()
+      if not drafted[0].independent:
+        q[seen.setdefault(above, [])] = 0
+        seen[above].append(path[-1])
+      np.testing.assert_allclose(draft.probs[row, node], q / q.sum(), atol=1e-5)
+
+
+TOGETHER = {
+  'chain': (chain.make(WALKER, 3), (0, 1, 2)),
+  'siblings': (static_tree.make(WALKER, (0, 0, 1)), (0, 0, 1)),
+  'independent siblings': (
+    static_tree.make(WALKER, (0, 0, 1), True),
+    (0, 0, 1),
+  ),
+}
+
+
+@pytest.mark.parametrize('name', TOGETHER)
+def test_nodes_are_drawn_with_coins_of_their_own(name):
+  """All tokens together have their law, not only each of them.
+
+  Independent siblings that were one draw would each be drawn from q, and the
+  rules for them would be wrong. The false-alarm rate is 1e-4 in all.
+  """
+  drafter, parents = TOGETHER[name]
+  law = {}
+  for tokens in itertools.product(range(VOCAB), repeat=3):
+    paths, chance = [()], 1.0
+    for node, parent in enumerate(parents):
+      q = PROBS[number(paths[parent])].copy()
+      if not drafter.independent:
+        same = [i for i in range(node) if parents[i] == parent]
+        q[[tokens[i] for i in same]] = 0
+      chance *= q[tokens[node]] / q.sum()
+      paths.append((*paths[parent], tokens[node]))
+    law[tokens] = chance
+  draft = propose(drafter, 4096)[1]
+  misfit = papers_in_numpy.Misfit()
+  drawn = collections.Counter(map(tuple, draft.tokens.tolist()))
+  misfit.add(drawn, law)
+  assert misfit.freedom >= 8
+  assert misfit.p_value() > 1e-4 / len(TOGETHER)
+
+
+def test_a_walker_is_told_the_ancestors_of_every_node(drafted):
+  _, _, memory, _ = drafted
+  block = memory.block[0] if isinstance(memory.block, tuple) else memory.block
+  assert (block >= 0).all()
+
+
+def test_a_walker_is_told_the_rows_that_it_was_fed(drafted):
+  """Whichever path was accepted; what was not fed is of no matter."""
+  drafter, draft, memory, ctx = drafted
+  for last in range(drafter.nodes + 1):
+    path, expected = np.zeros((2, ROWS, drafter.depth + 1), np.int32)
+    for row in range(ROWS):
+      here, rows = last, [last]
+      while here:
+        here = int(draft.parents[row, here - 1])
+        rows.append(here)
+      rows = rows[::-1]
+      texts = [number(paths_of(draft, row)[at]) for at in rows]
+      fill = drafter.depth + 1 - len(rows)
+      path[row] = [*rows, *rows[-1:] * fill]
+      expected[row] = [*texts, *texts[-1:] * fill]
+    count = jnp.zeros(ROWS, jnp.int32)
+    verdict = Verdict(jnp.asarray(path), count, count)
+    kept = np.asarray(drafter.commit(None, memory, ctx, verdict, None).kept)
+    fed = expected < number([0] * drafter.depth)  # The last level never is.
+    if drafter.nodes != drafter.depth and draft.probs is None:
+      fed = was_fed(memory, path)
+    np.testing.assert_array_equal(kept[fed], expected[fed])
+
+
+def was_fed(memory, path):
+  """Rows of a dynamic tree that were expanded, and the root."""
+  rows = np.take_along_axis(np.asarray(memory.block[1]), path, 1)
+  return (rows > 0) | (path == 0)
+
+
+@pytest.mark.parametrize(
+  ('depth', 'options', 'levels', 'nodes'),
+  [
+    (3, {}, 3, 3),
+    # As many children as named, and one each beyond these.
+    (1, {'widths': (2,)}, 1, 2),
+    (3, {'widths': (2,)}, 3, 6),
+    (3, {'widths': (2, 2, 1)}, 3, 10),
+    (2, {'widths': (2, 2, 1)}, 2, 6),
+    # What is deeper is cut; a tree that is not so deep stays as it is.
+    (2, {'parents': (0, 0, 1, 2, 3)}, 2, 4),
+    (3, {'parents': (0, 0, 1, 2, 3)}, 3, 5),
+    (4, {'parents': (0, 0, 1, 2, 3)}, 3, 5),
+    (2, {'beam': 2, 'nodes': 5}, 2, 5),
+    (2, {'beam': 2, 'nodes': 60}, 2, 6),  # There are no more.
+  ],
+)
+def test_a_shape_is_as_deep_as_it_was_asked_for(depth, options, levels, nodes):
+  drafter = shape.build(WALKER, depth, options)
+  assert (drafter.depth, drafter.nodes) == (levels, nodes)
+
+
+def test_medusa_drafts_each_place_with_its_own_head():
+  target = models.tiny(2, 1)
+  weights = models.weights(target, 0)
+  fresh = medusa.trainable(target, 3).init(None, None)['residual']
+  blocks = [0.25, -0.5, 0.125]
+  own = {'residual': fresh + jnp.repeat(jnp.array(blocks), 8)}
+  feature = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8)))
+  walker, params = medusa.walk(target, 3), Params(weights, own)
+  step = walker.start(params, medusa.Kept(feature, None), None, None)
+  normed = target.norm(weights, feature)
+  for depth, block in enumerate(blocks):
+    if depth:
+      tokens = jnp.zeros((2, 3), jnp.int32)
+      fed = params, None, step.block, None, 1, depth, tokens, (), None
+      step = walker.feed(*fed)
+    h = normed + jax.nn.silu(normed @ jnp.full((8, 8), block))
+    expected = target.head(weights, h)
+    for said in jnp.moveaxis(step.logits, 1, 0):
+      np.testing.assert_allclose(said, expected, atol=1e-5)

@@ -1,0 +1,364 @@
+"""Tiny models and drafters that the tests share.
+
+Equal arguments give the same object, so that two tests that run the same thing
+run one compiled program.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling, verify
+from specjax.drafters import (
+  cascade,
+  counts,
+  eagle,
+  early_exit,
+  lm,
+  medusa,
+  ngram,
+  plain,
+)
+from specjax.drafters.ngram import retrieval
+from specjax.drafting import dynamic_tree, policies, static_tree
+from specjax.models import quantize, transformer
+from specjax.models.eagle import Head, Sizes
+from specjax.types import Drafter, Params, Rule, Spec
+from specjax.verify import chains
+
+
+@functools.cache
+def tiny(vocab: int, layers: int, **options) -> transformer.Model:
+  """A decoder of width 8 with grouped queries."""
+  sizes = dict(
+    vocab_size=vocab,
+    width=8,
+    num_layers=layers,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    mlp_width=16,
+    max_positions=512,
+  )
+  return transformer.build(transformer.TransformerConfig(**sizes | options))
+
+
+@functools.cache
+def weights(model: transformer.Model, seed: int):
+  """Random weights, float32, of a model that is sure enough of itself."""
+  with jax.enable_x64(False):  # Whoever asks first, and in what precision.
+    params = jax.jit(model.init)(jax.random.key(seed))
+    if isinstance(params, dict):
+      params['unembedding'] *= 2
+  return params
+
+
+@functools.cache
+def near(model: transformer.Model, seed: int, mix: float = 0.3):
+  """Weights that make a good draft for those of the same seed."""
+  mine, other = weights(model, seed), weights(model, seed + 1)
+  return jax.tree.map(lambda a, b: a + mix * (b - a), mine, other)
+
+
+def double(params):
+  """The same weights in float64; for use where float64 is enabled."""
+  return jax.tree.map(
+    lambda x: x.astype(np.float64) if x.dtype == np.float32 else x,
+    jax.device_get(params),
+  )
+
+
+def run(spec: Spec, params: Params, prompts, values, indices=None, **options):
+  """The state after reading the prompts; indices [B] choose the keys."""
+  rows = range(len(prompts)) if indices is None else indices
+  key = generate.row_keys(0, rows)
+  options = {'new_tokens': 40} | options
+  return generate.start(
+    params, prompts, spec=spec, key=key, values=values, **options
+  )
+
+
+def new_tokens(state) -> list[tuple[int, ...]]:
+  """The new tokens of each row."""
+  tokens, start, length = jax.device_get(
+    (state.tokens, state.start, state.length)
+  )
+  return [
+    tuple(row[a:b].tolist())
+    for row, a, b in zip(tokens, start, length, strict=True)
+  ]
+
+
+def copy(state):
+  """A state that survives the donation of the other."""
+  return jax.tree.map(jnp.copy, state)
+
+
+def without_cache(model, params, prompt, count):
+  """Logits after a prompt and every text of up to `count` tokens on top.
+
+  By full forward passes in float64, without any cache.
+
+  Returns:
+    A dict from the text after the prompt to logits [V].
+  """
+  vocab = model.config.vocab_size
+  texts = [
+    text
+    for length in range(count + 1)
+    for text in itertools.product(range(vocab), repeat=length)
+  ]
+  padded = np.zeros((len(texts), 16), np.int32)
+  for row, text in zip(padded, texts, strict=True):
+    row[: len(prompt) + len(text)] = *prompt, *text
+  with jax.enable_x64(True):
+    logits = np.asarray(_score(model, double(params), padded))
+  return {
+    text: row[len(prompt) + len(text) - 1]
+    for text, row in zip(texts, logits, strict=True)
+  }
+
+
+_score = jax.jit(transformer.score, static_argnums=0)
+
+
+# The pair of most tests. The draft is the first layer of the target: its
+# drafts are accepted neither always nor never.
+VOCAB = 11
+TARGET = tiny(VOCAB, 2)
+DRAFT = tiny(VOCAB, 1)
+DEPTH = 4
+
+
+def target_weights():
+  return weights(TARGET, 5)  # Its greedy texts are lively.
+
+
+def draft_weights():
+  params = target_weights()
+  return {name: params[name] for name in params if name != 'layer1'}
+
+
+def cascade_weights():
+  """Of a draft, and of one of the same shape that drafts for it."""
+  params = draft_weights()
+  other = weights(DRAFT, 6)
+  mixed = jax.tree.map(lambda a, b: a + 0.2 * (b - a), params, other)
+  return Params(params, mixed)
+
+
+def tables(vocab: int) -> counts.Tables:
+  """Counts of a text in which not every token occurs."""
+  text = np.random.default_rng(0).integers(0, vocab - 1, 300)
+  return counts.count([text], vocab, successors=4)
+
+
+def reference_text(vocab: int) -> retrieval.Corpus:
+  """A random text to look up in, without the last token."""
+  text = np.random.default_rng(1).integers(0, vocab - 1, 300)
+  return retrieval.build(text)
+
+
+def head_weights(init, scale: float = 1.0):
+  """Random weights of a head, made anew whatever the precision in force."""
+  with jax.enable_x64(False):
+    made = jax.jit(init)(jax.random.key(3), target_weights())
+    return jax.tree.map(
+      lambda x: x + scale * jax.random.normal(jax.random.key(4), x.shape), made
+    )
+
+
+def head_of(trainable, scale: float):
+  return functools.cache(lambda: head_weights(trainable.init, scale))
+
+
+SMALL = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
+EAGLE_1 = eagle.trainable(TARGET, 1, **SMALL, mlp_width=16)
+EAGLE_3 = eagle.trainable(TARGET, 3, **SMALL, mlp_width=16)
+MEDUSA = medusa.trainable(TARGET, 3)
+EXIT = early_exit.trainable(TARGET, 1, 2)
+EAGLE_3_WALKER = eagle.walk(
+  Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
+)
+
+# Every drafter: a new one is added here and every law is tested of it.
+DRAFTERS: dict[str, tuple[Drafter, object]] = {
+  'plain': (plain.make(), lambda: None),
+  'lm': (lm.make(DRAFT, DEPTH), draft_weights),
+  'lm with a stop': (
+    lm.make(DRAFT, DEPTH, policies.confidence(0.3)),
+    draft_weights,
+  ),
+  'tree': (lm.make_tree(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
+  'chains in eight bits': (
+    lm.make_tree(quantize.wrap(DRAFT), (0, 0, 0, 1, 2, 3), True),
+    lambda: quantize.quantize_params(DRAFT.config, draft_weights()),
+  ),
+  'ngram': (ngram.make(3), lambda: None),
+  'lookup tree': (
+    ngram.make(2, candidates=2, places=4, reference=True),
+    lambda: reference_text(VOCAB),
+  ),
+  'counts': (counts.make(2), lambda: tables(VOCAB)),
+  'lm, two more or one less': (
+    lm.make(DRAFT, DEPTH, policies.heuristic(2)),
+    draft_weights,
+  ),
+  'lm, expected gain': (
+    lm.make(DRAFT, DEPTH, policies.expected()),
+    draft_weights,
+  ),
+  'lm, dynamic tree': (
+    dynamic_tree.make(lm.walk(DRAFT), 3, 2, 6),
+    draft_weights,
+  ),
+  'early exit': (EXIT.drafter(DEPTH), head_of(EXIT, 0.1)),
+  'medusa, tree': (
+    static_tree.make(medusa.walk(TARGET, 3), (0, 0, 1, 1, 2, 3)),
+    head_of(MEDUSA, 0.3),
+  ),
+  'eagle 1': (EAGLE_1.drafter(DEPTH), head_of(EAGLE_1, 0.3)),
+  'eagle 3, tree': (
+    static_tree.make(EAGLE_3_WALKER, (0, 0, 0, 1, 1, 2, 5)),
+    head_of(EAGLE_3, 0.3),
+  ),
+  'eagle 3, dynamic tree': (
+    dynamic_tree.make(EAGLE_3_WALKER, 3, 3, 8),
+    head_of(EAGLE_3, 0.3),
+  ),
+  'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
+}
+
+# The loop sees the shape of a draft and what is read of the target. Of drafters
+# that are alike in that one is run in every test of the loop.
+_LIKE_OTHERS = (
+  'lookup tree',
+  'lm, two more or one less',
+  'lm, expected gain',
+  'lm, dynamic tree',
+  'early exit',
+  'medusa, tree',
+  'eagle 1',
+  'eagle 3, tree',
+)
+IN_LOOPS = [
+  pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
+  for name in DRAFTERS
+]
+# The laws are tested of the drafts themselves, which two of these share with
+# drafters beside them: a policy that stops, and a dynamic tree.
+_DRAFT_LIKE_OTHERS = ('lm, two more or one less', 'lm, dynamic tree')
+
+
+def in_laws(names):
+  """Names of drafters to test a law of."""
+  return [
+    pytest.param(name, marks=pytest.mark.slow)
+    if name in _DRAFT_LIKE_OTHERS
+    else name
+    for name in names
+  ]
+
+
+# Rows of every kind: one token, greedy, sampled, long, repetitive.
+PROMPTS = (
+  (1,),
+  (2, 3),
+  (7,),
+  (4, 5, 6, 4, 5, 6, 4, 5),
+  tuple(range(10)) * 2,
+  (9, 8) * 30,
+)
+TEMPERATURES = (0.0, 0.0, 1.0, 0.7, 1.0, 1.3)
+
+
+def spec_of(name: str, eos=(10,)) -> Spec:
+  drafter = DRAFTERS[name][0]
+  chain = drafter.nodes == drafter.depth
+  rule = verify.token if chain else verify.recursive
+  return Spec(TARGET, drafter, rule, eos)
+
+
+def params_of(name: str) -> Params:
+  """Weights of the pair; float64 where that is enabled."""
+  params = Params(target_weights(), DRAFTERS[name][1]())
+  return double(params) if jax.config.jax_enable_x64 else params
+
+
+def begin(
+  name, temperature=TEMPERATURES, prompts=PROMPTS, eos=(10,), **options
+):
+  """The usual rows, read by the usual pair."""
+  values = sampling.make(len(prompts), np.asarray(temperature))
+  spec = spec_of(name, eos)
+  return run(spec, params_of(name), prompts, values, **options)
+
+
+def go(name, state, steps=1000, eos=(10,)):
+  """Runs a state of `begin`, which is donated."""
+  steps = jnp.int32(steps)
+  return generate.generate(
+    params_of(name), state, steps, spec=spec_of(name, eos)
+  )
+
+
+# Planted bugs: what the tests of exactness must see.
+
+
+def _wrong(accept, rest) -> Rule:
+  return Rule(accept, rest, lossless=True)
+
+
+def _accept_always(draft, scores):
+  return jnp.ones_like(chains.token_accept(draft, scores))
+
+
+def _accept_inverted(draft, scores):
+  p = jnp.take_along_axis(scores.probs[:-1], draft.tokens[:, None], 1)[:, 0]
+  q = jnp.take_along_axis(draft.probs, draft.tokens[:, None], 1)[:, 0]
+  return jnp.minimum(1, q / p)
+
+
+def _accept_eagerly(draft, scores):
+  return jnp.minimum(1, 1.01 * chains.token_accept(draft, scores))
+
+
+def _rest_is_the_target(draft, scores, row):
+  del draft  # Unused.
+  return scores.probs[row]
+
+
+def _rest_not_clipped(draft, scores, row):
+  node = jnp.minimum(row, draft.tokens.shape[0] - 1)
+  left = jnp.abs(scores.probs[row] - draft.probs[node])
+  return jnp.where(row < draft.size, left / left.sum(), scores.probs[row])
+
+
+def _rest_of_the_draft(draft, scores, row):
+  rest = chains.token_rest(draft, scores, row)
+  return jnp.where(row < draft.size, rest, draft.probs[draft.size - 1])
+
+
+def _rest_forgets_the_size(draft, scores, row):
+  whole = jnp.full_like(draft.size, draft.tokens.shape[0])
+  return chains.token_rest(draft._replace(size=whole), scores, row)
+
+
+def _rest_of_the_row_above(draft, scores, row):
+  return chains.token_rest(draft, scores, jnp.maximum(row - 1, 0))
+
+
+WRONG_RULES = {
+  'accepts always': _wrong(_accept_always, chains.token_rest),
+  'q / p': _wrong(_accept_inverted, chains.token_rest),
+  'accepts 1% too often': _wrong(_accept_eagerly, chains.token_rest),
+  'no residual': _wrong(chains.token_accept, _rest_is_the_target),
+  'residual not clipped': _wrong(chains.token_accept, _rest_not_clipped),
+  'bonus from q': _wrong(chains.token_accept, _rest_of_the_draft),
+  'size forgotten': _wrong(chains.token_accept, _rest_forgets_the_size),
+  'one row off': _wrong(chains.token_accept, _rest_of_the_row_above),
+}

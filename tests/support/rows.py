@@ -1,0 +1,53 @@
+"""Rows of a results folder, made up for tests."""
+
+from experiments.measuring import results
+
+
+def around(value: float, count: int = 8, by: float = 0.02) -> list[float]:
+  """Numbers of this mean, each a little off: prompts are not all alike."""
+  away = [by, -by] * (count // 2) + [0.0] * (count % 2)
+  return [value + x for x in away]
+
+
+def row(**changes) -> dict:
+  """A row of an acceptance-only run: eight prompts, alpha 1/2, tau 2."""
+  prompts = changes.get('prompts', 8)
+  found = {
+    'schema': results.SCHEMA,
+    'config': 'made up',
+    'drafter': 'draft',
+    'verifier': 'token',
+    'gamma': 2,
+    'domain': 'code',
+    'temperature': 0.0,
+    'lossless': True,
+    'timed': False,
+    'batch': 1,
+    'prompts': prompts,
+    'prompts_hash': 'abc',
+    'prompts_from': None,
+    'new_tokens': 8,
+    'alpha': 0.5,
+    'alpha_ci': [0.4, 0.6],
+    'tau': 2.0,
+    'tau_ci': [1.9, 2.1],
+    'tau_without_bonus': 1.0,
+    'acceptance_by_position': [0.5, 0.25],
+    'acceptance_by_context': None,
+    'autocorrelation': None,
+    'unit_tokens': [8] * prompts,
+    'unit_target_calls': [4] * prompts,
+    'unit_overlap': [4.0] * prompts,
+    'unit_overlap_of_rule': [4.0] * prompts,
+    'unit_prefixes': [8] * prompts,
+    'unit_seconds': None,
+    'identical_to_plain': prompts,
+    'differences': [],
+    'repetition': 0.25,
+    'device': 'a machine',
+    'versions': {'jax': '0', 'python': '3'},
+    'commit': None,
+  }
+  speeds = ('tokens_per_second', 'baseline_tokens_per_second', 'speedup')
+  speeds += ('speedup_ci', 'predicted_speedup', 'c', 'v')
+  return found | dict.fromkeys(speeds) | changes

@@ -1,0 +1,75 @@
+"""A tiny pair on disk, with the embedded tokenizer and random weights."""
+
+import pathlib
+
+import jax
+import numpy as np
+
+from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
+from specjax import checkpoints, pair
+from specjax.drafters import medusa
+from specjax.drafting.heads import Trainable
+from specjax.models import transformer
+
+
+def model(
+  width: int, layers: int, vocab: int = 2048, **options
+) -> transformer.Model:
+  sizes = dict(
+    vocab_size=vocab,
+    width=width,
+    num_layers=layers,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    mlp_width=64,
+    max_positions=128,
+  )
+  return transformer.build(transformer.TransformerConfig(**sizes | options))
+
+
+def write_pair(folder: pathlib.Path, vocab: int = 2048, **options) -> None:
+  """Directories `target` and `draft` under a folder."""
+  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  for seed, (name, layers) in enumerate((('target', 2), ('draft', 1))):
+    made = model(32, layers, vocab, **options)
+    params = jax.jit(made.init)(jax.random.key(seed))
+    checkpoints.save(folder / name, made, params, tokenizer)
+
+
+def experiment(folder: pathlib.Path, **changes) -> Experiment:
+  """One LM draft and an n-gram lookup on a few short prompts."""
+  settings = {
+    'name': 'tiny',
+    'target': Checkpoint(str(folder / 'target')),
+    'candidates': {
+      'draft': Candidate('specjax.drafters.lm.load', 2, str(folder / 'draft')),
+      'ngram': Candidate('specjax.drafters.ngram.load', 2),
+    },
+    'prompts': Prompts(domains=('code',), count=2, length=16),
+    'max_new_tokens': 12,
+    'quick': True,
+  }
+  return Experiment(**(settings | changes))
+
+
+def write_data(folder: pathlib.Path, vocab: int = 2048) -> None:
+  """What training reads: tokens of a corpus, and eight texts."""
+  (folder / 'samples').mkdir(parents=True)
+  rng = np.random.default_rng(0)
+  streams = ('code', 'tests', 'documentation', 'structured')
+  tokens = {name: rng.integers(1, vocab, 400, np.uint16) for name in streams}
+  np.savez(folder / 'tokens.npz', **tokens)
+  texts = rng.integers(1, vocab, (8, 33), np.uint16)
+  np.save(folder / 'samples' / '000000.npy', texts)
+
+
+def noisy_head(target: transformer.Model, **options) -> Trainable:
+  """A head whose loss draws random numbers, as some methods do."""
+  head = medusa.trainable(target, **options)
+
+  def loss(params, seen, key):
+    noise = jax.random.normal(key, seen.hidden.shape)
+    return head.loss(params, seen._replace(hidden=seen.hidden + noise), key)
+
+  return head._replace(loss=loss)

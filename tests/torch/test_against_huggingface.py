@@ -1,0 +1,191 @@
+"""The comparison with transformers: both sides do the same work."""
+
+import dataclasses
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import against_huggingface as program
+from benchmarks import decoders as sides
+from experiments.measuring import results
+from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
+from specjax import checkpoints
+from specjax.models import transformer
+
+pytestmark = pytest.mark.parity
+
+pytest.importorskip('torch')
+
+CONFIG = transformer.TransformerConfig(
+  vocab_size=64,
+  width=32,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=8,
+  mlp_width=48,
+  max_positions=96,
+)
+NEW = 16
+EOS = 3
+FAMILIES = {
+  sides.PLAIN,
+  sides.DRAFT,
+  'specjax ngram',
+  sides.PEER,
+  sides.PEER_EAGER,
+  sides.PEER_DEFAULTS,
+  sides.PEER_CONSTANT,
+  sides.PEER_LOOKUP,
+}
+
+
+def make_tokenizer():
+  import tokenizers
+  import transformers
+
+  letters = {chr(i + 48): i for i in range(CONFIG.vocab_size)}
+  model = tokenizers.models.WordLevel(letters, unk_token='0')
+  tokenizer = tokenizers.Tokenizer(model)
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+    tokenizers.Regex(r'[\s\S]'), 'isolated'
+  )
+  return transformers.PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer, eos_token=chr(EOS + 48)
+  )
+
+
+def save(path, config, seed):
+  model = transformer.build(config)
+  params = model.init(jax.random.key(seed))
+  # The end-of-text token is a likely one: a side that obeys it stops early.
+  params['unembedding'] = params['unembedding'].at[:, EOS].mul(4.0)
+  tokenizer = make_tokenizer()
+  checkpoints.save(path, model, params, tokenizer, jnp.float32)
+
+
+@pytest.fixture(scope='module')
+def experiment(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('pair')
+  save(folder / 'target', CONFIG, 0)
+  save(folder / 'draft', dataclasses.replace(CONFIG, num_layers=1), 1)
+  return Experiment(
+    name='tiny',
+    target=Checkpoint(str(folder / 'target')),
+    candidates={
+      'draft': Candidate(sides.LM, 3, str(folder / 'draft')),
+      'ngram': Candidate(sides.NGRAM, 4),
+    },
+    prompts=Prompts(domains=('code',), count=2, length=12),
+    max_new_tokens=NEW,
+    results=str(folder / 'results'),
+    quick=True,
+  )
+
+
+@pytest.fixture(scope='module')
+def compared(experiment):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(program, '_LARGE', (1, 1))
+    comparison = program.Comparison(experiment)
+    comparison.run()
+    folder = results.Folder(experiment.results, results.settings_of(experiment))
+    program.report(comparison, folder)
+  return comparison, folder
+
+
+def test_every_method_decodes_every_prompt_to_the_end(compared):
+  comparison, _ = compared
+  assert set(comparison.chosen) == FAMILIES
+  assert {len(runs) for runs in comparison.runs.values()} == {2}
+  texts = [r.tokens for runs in comparison.runs.values() for r in runs]
+  assert {len(text) for text in texts} == {NEW}
+  assert any(EOS in text[:-1] for text in texts)
+
+
+@pytest.mark.parametrize('family', sorted(FAMILIES))
+def test_greedy_texts_agree_with_transformers(compared, family):
+  comparison, _ = compared
+  found = comparison.agreement(family)
+  differences = found['greedy_prompts'] - found['greedy_identical']
+  assert found['greedy_prompts'] == 2
+  assert found['greedy_ties'] == differences
+
+
+def test_gap_sees_a_wrong_token(compared):
+  comparison, _ = compared
+  text = comparison.prompts[0][1]
+  right = comparison.runs[sides.PEER, 0.0][0].tokens
+  wrong = [*right[:5], (right[5] + 1) % CONFIG.vocab_size, *right[6:]]
+  assert comparison.peer.gap(text, right, wrong) > 1e-3
+
+
+def test_report_has_rows_table_and_ratios(compared):
+  _, folder = compared
+  # Temperatures, the domain and all of them together, methods.
+  assert len(folder.rows) == 2 * 2 * len(FAMILIES)
+  (row,) = (
+    r
+    for r in folder.rows
+    if (r['method'], r['domain'], r['temperature']) == (sides.PEER, 'all', 0)
+  )
+  assert row['speedup'] == 1
+  assert len(row['seconds_by_prompt']) == 2
+  assert (folder.path / 'summary.md').read_text().count('###') == 4
+  result = json.loads((folder.path / 'result.json').read_text())
+  for name in ('plain_ratio', 'assisted_ratio', 'limit_ratio'):
+    assert result[name] > 0
+    assert result[f'{name}_ci'] is None  # Of two prompts.
+  assert result['peer']['torch']
+  times = {
+    r['method']: sum(r['seconds_by_prompt'])
+    for r in folder.rows
+    if r['domain'] == 'all' and r['temperature'] == 0
+  }
+  peers = min(times[sides.PEER], times[sides.PEER_EAGER])
+  np.testing.assert_allclose(
+    result['plain_ratio'], peers / times[sides.PLAIN], rtol=1e-6
+  )
+
+
+def test_sampling_has_no_hidden_cut(compared):
+  comparison, _ = compared
+  peer = comparison.peer
+  generation, _ = peer.target._prepare_generation_config(
+    None, **peer.options(1.0)
+  )
+  processors = peer.target._get_logits_processor(
+    generation_config=generation, input_ids_seq_length=1
+  )
+  assert generation.do_sample
+  assert list(processors) == []
+
+
+def test_bytes_leave_out_the_table_of_tokens(compared):
+  comparison, _ = compared
+  c = CONFIG
+  heads = (c.num_heads + 2 * c.num_kv_heads + c.num_heads) * c.head_dim
+  layer = c.width * (heads + 3 * c.mlp_width + 2)
+  weights = c.num_layers * layer + c.width * (c.vocab_size + 1)
+  kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * 128
+  built = comparison.built
+  assert program.bytes_per_token(
+    built.plain.target, built.plain_params.target, 128
+  ) == (4 * weights, 4 * kv)
+
+
+def test_what_both_sides_cannot_do_is_refused(experiment):
+  with pytest.raises(ValueError, match='batch must be 1'):
+    program.check(dataclasses.replace(experiment, batch=2))
+  with pytest.raises(ValueError, match='at least one must load'):
+    program.check(dataclasses.replace(experiment, drafters=('ngram',)))
+
+
+def test_without_torch_the_extra_is_named(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'torch', None)
+  with pytest.raises(ValueError, match=r'pip install -e \.\[parity\]'):
+    sides.import_peer()
