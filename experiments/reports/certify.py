@@ -1,6 +1,6 @@
 """The certificate's rows as tables, and what they amount to."""
 
-from experiments.measuring.results import markdown
+from experiments.reports.markdown import markdown
 
 
 def _part(rows: list[dict], part: str) -> list[dict]:

@@ -29,14 +29,14 @@ PROGRAMS = sorted(
 _CONFIGS = {
   'tiny.py': """
 import pathlib
-from tests import tiny
+from tests.support import tiny
 def get_config():
   return tiny.experiment(pathlib.Path('{}'), quick=False)
 """,
   'parity.py': """
 import pathlib
 from experiments.settings import Parity
-from tests import tiny
+from tests.support import tiny
 def get_config():
   x = tiny.experiment(pathlib.Path('{}'), quick=False, temperatures=(0.0,))
   return Parity(**vars(x))
@@ -44,7 +44,7 @@ def get_config():
   'types.py': """
 import pathlib
 from experiments.settings import Candidate
-from tests import tiny
+from tests.support import tiny
 def get_config():
   x = tiny.experiment(pathlib.Path('{}'))
   x.candidates['draft'].options['inner'] = Candidate('a.load', gamma=2.5)

@@ -22,7 +22,7 @@ THREE = Prompts(domains=('code',), count=3, length=16)
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = """
 import pathlib
-from tests import tiny
+from tests.support import tiny
 
 def get_config():
   return tiny.experiment(pathlib.Path({folder!r}))
