@@ -216,6 +216,7 @@ class Comparison:
       speed = tokens / sum(r.decoding for r in runs)
     speedup = self.ratio(sides.PEER, family, temperature, domain)
     return {
+      'program': 'against_huggingface',
       'config': x.name,
       'target': self.built.target,
       'method': family,

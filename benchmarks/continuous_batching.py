@@ -175,6 +175,7 @@ def sides(x: ManyPrompts) -> dict[str, tuple[dict, Callable[[], Side]]]:
   texts = [t for chosen in many.prompts.values() for t in chosen.texts]
   slots = many.slots(x.max_new_tokens)
   common = {
+    'program': 'continuous_batching',
     'config': x.name,
     'target': many.target,
     'temperature': x.temperatures[0],

@@ -158,10 +158,11 @@ def simulate(root: pathlib.Path) -> None:
   if any(r.get('drawn_from') != drawn_from for r in folder.rows):
     folder.clear()  # They say nothing of other rows.
   todo = [(k, n) for k, n in todo if not folder.has(kind=k, units=n)]
+  made = {'program': 'coverage', 'config': 'coverage'}
   for kind, n in (bar := tqdm(todo, file=sys.stderr)):
     bar.set_description(f'{kind}, {n} units')
     found = row(kind, cases[kind], n)
-    folder.add({'config': 'coverage', 'drawn_from': drawn_from, **found})
+    folder.add(made | {'drawn_from': drawn_from} | found)
   folder.write('summary.md', summaries.of(folder.rows))
   shares = [r['coverage'] for r in folder.rows if r['coverage']]
   last = {'least': min(shares), 'most': max(shares)}

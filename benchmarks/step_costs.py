@@ -86,6 +86,7 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
 def conditions(x: Speed) -> dict:
   """What a row's numbers depend on, beside its own fields."""
   return {
+    'program': 'step_costs',
     'config': x.name,
     'target': vars(x.target).copy(),
     'draft': vars(x.draft).copy(),

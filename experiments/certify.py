@@ -227,7 +227,7 @@ class Certifier:
         )
 
   def add(self, part: str, **row) -> None:
-    self.folder.add({'part': part, **row})
+    self.folder.add({'program': 'certify', 'part': part, **row})
 
   def certify(self) -> None:
     """Everything that is not done yet; prints and writes the summary."""

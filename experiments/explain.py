@@ -63,6 +63,8 @@ class Explainer(Runner):
   predicted; no time is used for both.
   """
 
+  program = 'explain'
+
   def __init__(self, x: Experiment, asked: int):
     """Takes the experiment, and the draft length that it asked for."""
     super().__init__(x)
@@ -118,6 +120,7 @@ def add_phases(runner: Explainer) -> None:
   kept = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
   runner.folder.add(
     {
+      'program': runner.program,
       **{name: best[name] for name in kept},
       'temperature': None,
       'asked_gamma': runner.asked,

@@ -104,6 +104,7 @@ class Predictor:
   def add(self, part: str, method: Method, **row) -> None:
     found = results.plain(
       {
+        'program': 'predict',
         'part': part,
         **dict.fromkeys(results.KEY),
         'config': self.x.name,

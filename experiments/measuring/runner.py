@@ -42,6 +42,8 @@ def singles(methods) -> dict:
 class Runner:
   """One experiment in one process."""
 
+  program = 'run'  # that its rows are of
+
   def __init__(
     self, x: Experiment, refuse: Callable[[Built], None] | None = None
   ):
@@ -258,6 +260,7 @@ class Runner:
       times |= {'baseline': self.built.baseline.fields(), **method.layouts()}
     found = results.plain(
       {
+        'program': self.program,
         'config': x.name,
         'target': self.built.target,
         'draft': method.draft,
