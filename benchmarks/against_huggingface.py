@@ -31,7 +31,9 @@ from experiments import prompts
 from experiments.errors import UserError
 from experiments.measuring import build, results
 from experiments.measuring.step_bytes import bytes_per_token
-from experiments.reports import summaries
+from experiments.reports import (
+  against_huggingface as against_huggingface_report,
+)
 from experiments.settings import Experiment
 from experiments.setup import command
 from experiments.setup.checks import rule_names
@@ -319,7 +321,7 @@ def report(comparison: Comparison, folder: results.Folder) -> None:
     'choice_of_drafts': comparison.pilot_seconds,
     **comparison.conditions,
   }
-  folder.write('summary.md', summaries.peers(folder.rows))
+  folder.write('summary.md', against_huggingface_report.summary(folder.rows))
   folder.write(_RESULT, json.dumps(result) + '\n')
 
 

@@ -32,7 +32,9 @@ from benchmarks.batches import Pass, Side, Way
 from experiments import prompts
 from experiments.measuring import results
 from experiments.measuring.build import build
-from experiments.reports import summaries
+from experiments.reports import (
+  continuous_batching as continuous_batching_report,
+)
 from experiments.settings import ManyPrompts
 from experiments.setup import command
 from experiments.setup.checks import need, rule_names
@@ -247,8 +249,9 @@ def main(x: ManyPrompts) -> None:
     x.results or results.default_folder(x), results.settings_of(x)
   )
   run(x, folder)
-  folder.write('summary.md', summaries.many_prompts(folder.rows))
-  print(summaries.many_prompts(folder.rows))
+  text = continuous_batching_report.summary(folder.rows)
+  folder.write('summary.md', text)
+  print(text)
   found = {'results': str(folder.path), **summary(folder.rows)}
   print(json.dumps(found))
 

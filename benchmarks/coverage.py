@@ -22,9 +22,10 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.populations import KINDS, Case
+from experiments import reports
 from experiments.errors import UserError
 from experiments.measuring import results
-from experiments.reports import summaries
+from experiments.reports import coverage as coverage_report
 from experiments.setup import command
 from specjax import estimates, metrics
 
@@ -143,7 +144,7 @@ def simulate(root: pathlib.Path) -> None:
   Raises:
     UserError: it is none, or lacks rows that are drawn from.
   """
-  there, _ = results.read_folders(root)
+  there, _ = results.read_folders(root, reports.fault)
   try:
     cases = {kind: list(make(there)) for kind, make in KINDS.items()}
   except KeyError as error:
@@ -163,7 +164,7 @@ def simulate(root: pathlib.Path) -> None:
     bar.set_description(f'{kind}, {n} units')
     found = row(kind, cases[kind], n)
     folder.add(made | {'drawn_from': drawn_from} | found)
-  folder.write('summary.md', summaries.of(folder.rows))
+  folder.write('summary.md', coverage_report.summary(folder.rows))
   shares = [r['coverage'] for r in folder.rows if r['coverage']]
   last = {'least': min(shares), 'most': max(shares)}
   print(json.dumps({'results': str(folder.path), **last}))

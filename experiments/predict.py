@@ -306,7 +306,7 @@ class Predictor:
       'replay', drafter=name, domain=domain, temperature=temperature
     )
     (cost,) = self.rows('cost', drafter=name, gamma=gamma)
-    found = predict_report.compare(seen, cost, base, runs)
+    found = replay.compare(seen, cost, base, runs)
     where = self.where(domain, temperature)
     found |= self.layouts(method)
     self.add('check', method, **where, gamma=gamma, **found)
@@ -327,11 +327,11 @@ def main(x: Experiment) -> None:
   predictor.run()
   folder = predictor.folder
   board = predict_report.Board(folder.rows)
-  text = board.summary()
+  text = predict_report.summary(folder.rows)
   folder.write('summary.md', text)
   print(text)
   impossible.warn(folder.rows)
-  last = {'impossible': len(impossible.of(folder.rows)), **board.headline()}
+  last = {'impossible': len(impossible.of(folder.rows)), **board.last_line()}
   print(json.dumps({'results': str(folder.path), **last}))
 
 

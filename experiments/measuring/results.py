@@ -13,18 +13,14 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
 from experiments import prompts
 from experiments.errors import UserError, need, writing
-from experiments.measuring.stored import (
-  check_cells,
-  check_place,
-  read_object,
-  read_text,
-)
+from experiments.measuring.stored import check_place, read_object, read_text
 from experiments.settings import Mesh
 from experiments.setup import hosts, meshes
 
@@ -33,6 +29,7 @@ KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
 # The layout of a row. A program reads rows of its own layout and sets others
 # aside; they stay in the file.
 SCHEMA = 1
+Rows = dict[str, list[dict]]  # by folder
 
 
 def portable(value):
@@ -70,22 +67,17 @@ def default_folder(experiment) -> str:
   return os.path.join('runs', f'{name}-{code}')
 
 
-def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
-  """The rows of a file that have this program's layout.
-
-  Returns:
-    The rows, and what is to be said of those left out; '' where there are none.
-  """
+def _numbered(file: pathlib.Path) -> tuple[list[tuple[int, dict]], str]:
+  """What `read_rows` returns, and the number of each row's line."""
   if not file.exists():
     return [], ''
-  lines = read_text(file).split('\n')
   found = [
-    read_object(line, f'{file}: line {number}', 'remove the line')
-    for number, line in enumerate(lines, 1)
+    (number, read_object(line, f'{file}: line {number}', 'remove the line'))
+    for number, line in enumerate(read_text(file).split('\n'), 1)
     if line.strip()
   ]
-  rows = [row for row in found if row.get('schema') == SCHEMA]
-  others = {row.get('schema', 'none') for row in found} - {SCHEMA}
+  rows = [one for one in found if one[1].get('schema') == SCHEMA]
+  others = {row.get('schema', 'none') for _, row in found} - {SCHEMA}
   if not others:
     return rows, ''
   versions = ', '.join(sorted(map(str, others)))
@@ -96,14 +88,47 @@ def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
   )
 
 
-def read_folders(
-  root: pathlib.Path,
-) -> tuple[dict[str, list[dict]], list[str]]:
-  """The rows of every folder below a root, by its path from there.
+def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
+  """The rows of a file that have this program's layout.
 
   Returns:
-    The rows, and those of `result.json` as one; and what is to be said of what
-    was left out: rows of another layout, and folders of several configs.
+    The rows, and what is to be said of those left out; '' where there are none.
+  """
+  numbered, warning = _numbered(file)
+  return [row for _, row in numbered], warning
+
+
+def _mixed(rows: list[dict]) -> str:
+  """Why rows do not belong together in one folder; '' where they do."""
+  silent = sum('program' not in row for row in rows)
+  if silent:
+    return (
+      f'{silent} of {len(rows)} rows do not say which program made them, so '
+      'the folder is left out: put "program": "run", or explain, predict, ..., '
+      'behind the "schema" of these lines'
+    )
+  for name in ('program', 'config'):
+    values = sorted({str(row.get(name)) for row in rows})
+    if len(values) > 1:
+      return (
+        f'rows of several {name}s ({", ".join(values)}) in one folder are left '
+        'out: move each to a folder of its own'
+      )
+  return ''
+
+
+def read_folders(
+  root: pathlib.Path, fault: Callable[[dict], str]
+) -> tuple[Rows, list[str]]:
+  """The rows of every folder below a root, by its path from there.
+
+  Args:
+    root: the folder.
+    fault: why a row cannot be used; '' where it can.
+
+  Returns:
+    The rows, and what is to be said of what was left out: rows of another
+    layout, rows with a fault, and folders of several programs or configs.
 
   Raises:
     UserError: there is no such folder.
@@ -114,22 +139,20 @@ def read_folders(
     )
   found, warnings = {}, []
   for file in sorted(root.rglob('rows.jsonl')):
-    rows, warning = read_rows(file)
-    configs = sorted({str(row.get('config')) for row in rows})
-    check_cells(file, rows)
+    numbered, warning = _numbered(file)
     if warning:
       warnings.append(warning)
-    if len(configs) > 1:
-      warnings.append(
-        f'{file}: rows of several configs ({", ".join(configs)}) in one folder '
-        'are left out: move each to a folder of its own'
-      )
-    elif rows:
+    if said := _mixed([row for _, row in numbered]):
+      warnings.append(f'{file}: {said}')
+      continue
+    rows = []
+    for number, row in numbered:
+      if said := fault(row):
+        warnings.append(f'{file}: line {number} is left out, it {said}')
+      else:
+        rows.append(row)
+    if rows:
       found[file.parent.relative_to(root).as_posix()] = rows
-  for file in sorted(root.rglob('result.json')):
-    text = read_text(file)
-    whole = read_object(text, str(file), 'remove it')
-    found[file.relative_to(root).as_posix()] = [whole]
   return found, warnings
 
 

@@ -5,11 +5,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.measuring.results import Rows as Rows
 from experiments.reports import paired
 from experiments.reports.paired import SPEED, Statistic, show
 from specjax import metrics
 
-Rows = dict[str, list[dict]]  # by folder
 HOLDS, FAILS, UNDECIDED = 'holds', 'does not hold', 'undecided'
 
 

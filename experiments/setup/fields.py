@@ -42,7 +42,9 @@ def check(config: Any, where: str = '') -> None:
 
 def _check(name: str, value: Any, kind: Any) -> None:
   """Checks one value, and all that it holds."""
-  need(_fits(value, kind), f'{name} must be {_words(kind)}, got {shown(value)}')
+  need(
+    fits(value, kind), f'{name} must be {in_words(kind)}, got {shown(value)}'
+  )
   if dataclasses.is_dataclass(value):
     check(value, f'{name}.')
   elif isinstance(value, dict):
@@ -55,18 +57,18 @@ def _held(kind: Any) -> Any:
   return (typing.get_args(kind) or (Any, Any))[1]
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def fits(value: Any, kind: Any) -> bool:
   """Whether a value is of a type; what dictionaries hold is not looked at."""
   held = typing.get_args(kind)
   match typing.get_origin(kind):
     case types.UnionType:
-      return any(_fits(value, one) for one in held)
+      return any(fits(value, one) for one in held)
     case builtins.tuple:
       if not isinstance(value, tuple | list):
         return False
       if held[-1] is not ...:
-        return len(value) == len(held) and all(map(_fits, value, held))
-      return all(_fits(one, held[0]) for one in value)
+        return len(value) == len(held) and all(map(fits, value, held))
+      return all(fits(one, held[0]) for one in value)
     case builtins.dict:
       return isinstance(value, dict) and all(isinstance(k, str) for k in value)
   if kind is Any:
@@ -77,16 +79,16 @@ def _fits(value: Any, kind: Any) -> bool:
   return isinstance(value, kind)
 
 
-def _words(kind: Any) -> str:
+def in_words(kind: Any) -> str:
   """A type in words."""
   held = typing.get_args(kind)
   match typing.get_origin(kind):
     case types.UnionType:
-      return ' or '.join(map(_words, held))
+      return ' or '.join(map(in_words, held))
     case builtins.tuple if held[-1] is ...:
-      return f'a tuple, each of it {_words(held[0])}'
+      return f'a tuple, each of it {in_words(held[0])}'
     case builtins.tuple:
-      return f'({", ".join(map(_words, held))})'
+      return f'({", ".join(map(in_words, held))})'
     case builtins.dict:
       return 'a dictionary by name'
   if kind is types.NoneType:

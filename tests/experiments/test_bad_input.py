@@ -94,12 +94,10 @@ _TEXTS = {
   'short.txt': b'a\n',
 }
 _GOOD = json.dumps(row()) + '\n'
-_LACKING = json.dumps({k: v for k, v in row().items() if k != 'tau'}) + '\n'
 # config.json and rows.jsonl of folders of results.
 _RESULTS = {
   'cut': ('{}', f'{_GOOD}{{"a": 1\n{_GOOD}'),
   'listed': ('{}', '[1]\n'),
-  'lacking': ('{}', _LACKING),
   'binary': ('{}', '\udcff\n'),
   'config': ('{"a"', _GOOD),
   'other': ('{"seed": 1}', _GOOD),
@@ -127,8 +125,6 @@ def place(tmp_path_factory):
     (folder / name / 'rows' / 'config.json').write_text(config)
     file = folder / name / 'rows' / 'rows.jsonl'
     file.write_bytes(rows.encode(errors='surrogateescape'))
-  (folder / 'object').mkdir()
-  (folder / 'object' / 'result.json').write_text('{')
   (folder / 'full').mkdir()
   (folder / 'full' / 'notes.txt').write_text('mine')
   os.mkfifo(folder / 'pipe')
