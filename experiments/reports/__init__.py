@@ -34,7 +34,7 @@ def _module(program: str) -> ModuleType | None:
   if not program.isidentifier() or importlib.util.find_spec(name) is None:
     return None
   module = importlib.import_module(name)
-  return module if hasattr(module, 'headline') else None
+  return module if hasattr(module, 'fields') else None
 
 
 def of(rows: list[dict]) -> ModuleType:

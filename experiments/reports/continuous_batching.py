@@ -45,8 +45,9 @@ def headline(rows: list[dict]) -> str:
     f'temperature {rows[0]["temperature"]:g}',
     f'{shortest} to {longest} new tokens',
   ]
+  what = 'Where a row gets the next prompt as soon as it is done'
   return blocks(
-    'Where a row gets the next prompt as soon as it is done, reading included:',
+    f'{what}, reading included:' if said else f'{what}, nothing was measured.',
     bullets(said),
     paragraph(f'{machine(rows, facts)}. {over_blocks(rows)}'),
   )

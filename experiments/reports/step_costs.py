@@ -88,9 +88,13 @@ def _limit(rows: list[dict]) -> list[str]:
       f'{small["step_ms"]:.1f} ms, {small["limit_ratio"]:.2f} times what '
       'reading its weights and the cache in use takes at '
       f'{small["bandwidth_gb_per_second"]:.0f} GB/s, as measured in the same '
-      f'minutes; with {large["size"]:,} slots instead of {small["size"]:,} '
-      f'{large["step_ms"] / small["step_ms"]:.2f} times as long'
+      'minutes'
     )
+    if large is not small:
+      said[-1] += (
+        f'; with {large["size"]:,} slots instead of {small["size"]:,} '
+        f'{large["step_ms"] / small["step_ms"]:.2f} times as long'
+      )
   return said
 
 
