@@ -17,6 +17,8 @@ class Mixture:
   tests: float = 0.12
   documentation: float = 0.2
   structured: float = 0.18
+  packages: float = 0.0
+  package_documentation: float = 0.0
 
 
 @dataclasses.dataclass
@@ -108,6 +110,8 @@ class Recipe:
     vocab_size: of the tokenizer that is trained first.
     tokenizer_sample: characters of each domain the tokenizer learns from.
     every: of the training documents only each so many-th is used.
+    packages: whether to read installed packages too, for training alone; the
+      shares of `mixture` say how much of them.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -120,6 +124,7 @@ class Recipe:
   tokenizer_sample: int = 3_000_000
   max_positions: int = 512
   every: int = 1
+  packages: bool = False
   seed: int = 0
   quick: bool = False
 
