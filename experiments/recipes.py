@@ -23,13 +23,14 @@ class Mixture:
 
 @dataclasses.dataclass
 class Optimization:
-  """AdamW with a piecewise linear learning rate.
+  """AdamW or Muon with a piecewise linear learning rate.
 
   Attributes:
     schedule: (step, learning rate) corners after (0, 0); the last step ends
       the training.
     batch: windows of a step.
     length: tokens of a window.
+    muon: whether weights between layers follow Muon; the others, AdamW.
   """
 
   schedule: tuple[tuple[int, float], ...]
@@ -38,6 +39,7 @@ class Optimization:
   weight_decay: float = 0.1
   clip: float = 1.0
   checkpoint_every: int = 200
+  muon: bool = False
 
   @property
   def steps(self) -> int:
