@@ -38,7 +38,7 @@ def get_config() -> Recipe:
       mlp_width=1536,
     ),
     target_training=Optimization(
-      schedule=((200, 3e-3), (4200, 3e-3), (5600, 0.0)),
+      schedule=((200, 4e-3), (3900, 4e-3), (5600, 0.0)),
       batch=16,
       checkpoint_every=50,
       muon=True,
