@@ -162,7 +162,7 @@ def read(
     path, max_length=target.max_length, layout=layout, quantized=quantized
   )
   check_encoder(host, model, path)
-  model = transformer.attend_by(model, host.config.attention)
+  model = transformer.with_cache_attention(model, host.config.attention)
   if host.config.blocked:
     model, params = transformer.block(model, params)
   return resizing.resize(model, host.config.vocab_size), params

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from specjax import cache as caches
 from specjax.models.attention import (
   Bias,
-  Way,
+  CacheAttention,
   distance,
   look_up,
   narrow,
@@ -308,21 +308,21 @@ def score(model: Model, params, tokens, source: Source | None = None):
   return model.head(params, out.hidden)
 
 
-def attend_by(model: Model, way: Way) -> Model:
-  """The same model, which reads its cache in another way.
+def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
+  """The same model with another attention over the cache.
 
   Args:
     model: the model; its parameters stay as they are.
-    way: one of `models.over_cache`.
+    attention: one of `models.cache_attention`.
   """
-  if way == model.config.attention:
+  if attention == model.config.attention:
     return model
 
   def build_alike(config):
     made = build(config)
     return made if model.layout is None else place(made, model.layout)
 
-  made = build_alike(dataclasses.replace(model.config, attention=way))
+  made = build_alike(dataclasses.replace(model.config, attention=attention))
   # A head that was resized for a draft stays so.
   whole = model == build_alike(model.config)
   return made if whole else made._replace(head=model.head)

@@ -370,7 +370,7 @@ def test_a_query_that_sees_nothing_gets_zero():
   cache = KV(jnp.ones((1, 1, 8, 4)), jnp.ones((1, 1, 8, 4)))
   mask = jnp.zeros((1, 1, 2), bool)
   way = cache_attention.padded
-  out = attention.attend(q, cache, jnp.array([0]), flight, mask, way=way)
+  out = attention.attend(q, cache, jnp.array([0]), flight, mask, over_cache=way)
   assert not out.any()
 
 
