@@ -74,7 +74,7 @@ def names(found: Mapping[str, Form], rows: int) -> list[str]:
 class Chooser(Protocol):
   """Decides which layout something takes."""
 
-  def plain(self, ways: Mapping[str, measure.Way]) -> Choice:
+  def plain(self, ways: Mapping[str, measure.Decoding]) -> Choice:
     """Of plain decoding, which there is in each of these layouts."""
 
   def tokens(

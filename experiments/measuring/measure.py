@@ -60,8 +60,8 @@ class Job:
   live: int | None = None  # rows; any beyond these only fill up the batch
 
 
-class Way(NamedTuple):
-  """A way to decode."""
+class Decoding(NamedTuple):
+  """What decodes: a spec with its parameters and the parts of its step."""
 
   spec: Spec
   params: Params
@@ -194,7 +194,7 @@ def record(spec: Spec, params: Params, job: Job) -> Run:
   return dataclasses.replace(_run(state, job, 0.0, 0.0, compilations), log=log)
 
 
-def exchanged(way: Way, job: Job) -> dict:
+def exchanged(way: Decoding, job: Job) -> dict:
   """What devices exchange at a step; see `collectives.count`."""
   if way.spec.target.layout is None:
     return {}
@@ -204,7 +204,9 @@ def exchanged(way: Way, job: Job) -> dict:
   return collectives.count(lowered.compile().as_text())
 
 
-def compile_all(ways: list[tuple[Way, Job]], done: Callable[[], Any]) -> float:
+def compile_all(
+  ways: list[tuple[Decoding, Job]], done: Callable[[], Any]
+) -> float:
   """Takes one step of each: compiles everything that will be timed.
 
   Args:

@@ -235,7 +235,7 @@ def assemble(loaded: Loaded, choose: layouts.Chooser) -> Built:
   """Plain decoding and all methods, in the layouts that are chosen."""
   chosen = _Layouts(loaded, choose)
   ways = {
-    name: measure.Way(
+    name: measure.Decoding(
       Spec(model, plain.make(), verify.token, loaded.target.eos),
       Params(params, None),
     )

@@ -137,7 +137,7 @@ def test_where_there_is_one_layout_nothing_is_measured():
 def test_plain_decoding_races_in_the_loop_itself(monkeypatch):
   """The faster way wins, and is compiled before its first turn."""
   seconds, compiled = {'a': 2.0, 'b': 1.0}, []
-  ways = {name: measure.Way(name, None) for name in seconds}
+  ways = {name: measure.Decoding(name, None) for name in seconds}
   monkeypatch.setattr(
     measure, 'decode', lambda spec, *_, timed: compiled.append(spec)
   )
