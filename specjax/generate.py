@@ -86,8 +86,8 @@ def _begin(
     counts=counting.none(batch, drafter.depth),
     source=source,
   )
-  layout = target.layout
-  return state if layout is None else layout.constrain_state(state)
+  placement = target.placement
+  return state if placement is None else placement.constrain_state(state)
 
 
 def start(
@@ -125,9 +125,9 @@ def start(
     source = Source(*prefill.pad(fitted.sources, fitted.source_slots))
   tokens, lengths = prefill.pad(fitted.texts, fitted.slots)
   limits = jnp.asarray(fitted.limit)
-  if (layout := spec.target.layout) is not None:
+  if (placement := spec.target.placement) is not None:
     rows = tokens, lengths, limits, key, values, source
-    tokens, lengths, limits, key, values, source = layout.put_rows(rows)
+    tokens, lengths, limits, key, values, source = placement.put_rows(rows)
   cache, hidden = _read(
     params.target,
     tokens,
@@ -264,8 +264,8 @@ def step(
     counts=counts,
   )
   new = scoring.same_types(new, state)
-  layout = spec.target.layout
-  return new if layout is None else layout.constrain_state(new)
+  placement = spec.target.placement
+  return new if placement is None else placement.constrain_state(new)
 
 
 @functools.partial(

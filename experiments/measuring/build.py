@@ -205,7 +205,7 @@ def build(x: Experiment) -> Built:
     keep_programs(x.compilation_cache)
   meshes.check(x)
   rules = rules_of(x)
-  mesh = meshes.make_layout(x.mesh)
+  mesh = meshes.make_placement(x.mesh)
   tokenizer, described = survey(x)
   meshes.check_heads(x.mesh, described)
   texts = read_prompts(x, tokenizer, described)
@@ -246,7 +246,7 @@ def build(x: Experiment) -> Built:
   text = next(iter(texts.values())).texts[0]
   begun = 1 if has_encoder(model) else prompt
   user_drafters.check_shapes(model, own, text, begun + x.max_new_tokens)
-  whole = checkpoints.load(x.target.path, max_length=longest, layout=mesh)
+  whole = checkpoints.load(x.target.path, max_length=longest, placement=mesh)
   user_drafters.check_numbers(whole, own, text)
   forms = layouts.forms(*whole, x.batch)
   loaded = Loaded(x, target, texts, chosen, rules, drafts, forms)

@@ -181,7 +181,7 @@ def _answers(model: Model) -> Model:
     del params  # Unused.
     return hidden
 
-  return Model(c, model.init, forward, head, layout=model.layout)
+  return Model(c, model.init, forward, head, placement=model.placement)
 
 
 @functools.cache

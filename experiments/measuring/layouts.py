@@ -58,7 +58,7 @@ def forms(model: Model, params: Any, rows: int) -> dict[str, Form]:
   """A model in every layout that it has on this device for so many rows."""
   found = {WHOLE: Form(model, params)}
   few = jax.default_backend() == 'cpu' and rows <= linear.FEW_ROWS
-  if few and model.layout is None:
+  if few and model.placement is None:
     blocked = Form(*transformer.block(model, params))
     before, after = (jax.tree.leaves(x) for x in (params, blocked.params))
     if [x.shape for x in before] != [x.shape for x in after]:

@@ -84,8 +84,8 @@ def start(spec: Spec, params: Params, job: Job) -> SpecState:
 
 def whole(spec: Spec, tree: Any) -> Any:
   """Arrays on every device of the target's mesh, if it has one."""
-  layout = spec.target.layout
-  return tree if layout is None else layout.put_whole(tree)
+  placement = spec.target.placement
+  return tree if placement is None else placement.put_whole(tree)
 
 
 @contextlib.contextmanager
@@ -196,7 +196,7 @@ def record(spec: Spec, params: Params, job: Job) -> Run:
 
 def exchanged(way: Decoding, job: Job) -> dict:
   """What devices exchange at a step; see `collectives.count`."""
-  if way.spec.target.layout is None:
+  if way.spec.target.placement is None:
     return {}
   state = start(way.spec, way.params, job)
   steps = whole(way.spec, jnp.ones((), jnp.int32))
@@ -224,6 +224,6 @@ def compile_all(
   for way, job in ways:
     # On a mesh the second call of a program is remembered apart from the
     # first, though nothing is compiled for it.
-    if way.spec.target.layout is not None:
+    if way.spec.target.placement is not None:
       decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
   return programs / len(ways)

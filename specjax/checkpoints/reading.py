@@ -30,7 +30,7 @@ from specjax.families import FAMILIES, conversion
 from specjax.families.table import Family, Source
 from specjax.models import transformer
 from specjax.models.transformer import Model
-from specjax.sharding import Layout
+from specjax.sharding import Placement
 
 # Names in the header of a safetensors file; others are quantised weights.
 _FLOATS = ('F64', 'F32', 'F16', 'BF16')
@@ -128,7 +128,7 @@ def load(
   path: str | os.PathLike,
   dtype: Any = jnp.float32,
   max_length: int | None = None,
-  layout: Layout | None = None,
+  placement: Placement | None = None,
   quantized: bool = False,
 ) -> tuple[Model, dict[str, Any]]:
   """Loads a model and its parameters.
@@ -139,7 +139,7 @@ def load(
     max_length: longest sequence of the run, by default the checkpoint's
       maximum. Rotary scalings that depend on the length of the text
       ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
-    layout: a mesh of devices to load onto. Each process reads what its own
+    placement: a mesh of devices to load onto. Each process reads what its own
       devices hold, one parameter after another, and keeps nothing of it.
     quantized: read weights in eight bits too, as the floats they stand for:
       `models.quantize` makes the same integers of these again.
@@ -156,11 +156,11 @@ def load(
   with contextlib.ExitStack() as stack:
     plan = _plan(locate(path), stack, max_length, quantized)
     model, places = plan.model, {}
-    if layout is not None:
+    if placement is not None:
       places = flax.traverse_util.flatten_dict(
-        transformer.shardings(model.config, layout), sep='/'
+        transformer.shardings(model.config, placement), sep='/'
       )
-      model = transformer.place(model, layout)
+      model = transformer.place(model, placement)
     for key, source in plan.sources.items():
       read = _Reader(source, plan.shapes[key].shape, plan.tensors, dtype)
       params[key] = read.onto(places.get(key))

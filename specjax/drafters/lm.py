@@ -157,9 +157,9 @@ def read(
     ValueError: it has an encoder and the target has none.
   """
   host = target.model
-  layout = host.layout and host.layout.for_draft
+  placement = host.placement and host.placement.for_draft
   model, params = checkpoints.load(
-    path, max_length=target.max_length, layout=layout, quantized=quantized
+    path, max_length=target.max_length, placement=placement, quantized=quantized
   )
   check_encoder(host, model, path)
   model = transformer.with_cache_attention(model, host.config.attention)

@@ -94,7 +94,7 @@ def test_blocks_are_for_few_rows_of_one_device(built):
   whole = built.loaded.forms[WHOLE]
   assert [*layouts.forms(*whole, 12)] == [WHOLE, BLOCKED]
   assert [*layouts.forms(*whole, 13)] == [WHOLE]
-  split = whole.model._replace(layout='a mesh')
+  split = whole.model._replace(placement='a mesh')
   assert [*layouts.forms(split, whole.params, 1)] == [WHOLE]
   # Where no weight comes out in blocks there is nothing to choose.
   narrow = tiny.model(32, 1, vocab=100, mlp_width=48, head_dim=12)
