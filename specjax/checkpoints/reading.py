@@ -27,7 +27,7 @@ from specjax.checkpoints.files import (
   shorten,
 )
 from specjax.families import FAMILIES, conversion
-from specjax.families.table import Family, Source
+from specjax.families.table import Family, Tensors
 from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.sharding import Placement
@@ -57,7 +57,7 @@ class _Plan(NamedTuple):
   family: Family
   model: Model
   shapes: dict[str, jax.ShapeDtypeStruct]
-  sources: dict[str, Source]
+  sources: dict[str, Tensors]
   tensors: dict[str, Tensor]  # by the family's names
 
 
@@ -170,7 +170,7 @@ def load(
 class _Reader(NamedTuple):
   """One parameter, filled piece by piece."""
 
-  source: Source
+  source: Tensors
   shape: tuple[int, ...]
   tensors: dict[str, Tensor]
   dtype: Any
@@ -193,14 +193,14 @@ class _Reader(NamedTuple):
 
   def read(self, cut: tuple[slice, ...]) -> np.ndarray:
     """The part x[cut] of the parameter."""
-    layout, names = self.source
+    split, names = self.source
     sizes = zip(cut, self.shape, strict=True)
     shape = tuple(len(range(*s.indices(size))) for s, size in sizes)
     x = _allocate(shape, jax.dtypes.canonicalize_dtype(self.dtype))
-    pieces = layout.pieces(self.shape, len(names), cut)
+    pieces = split.pieces(self.shape, len(names), cut)
     for i, (name, indices) in enumerate(zip(names, pieces, strict=True)):
       parts = [self.tensors[name].read(index) for index in indices]
-      layout.fill(x, len(names), i, parts)
+      split.fill(x, len(names), i, parts)
     return x
 
 
@@ -280,8 +280,8 @@ def _are_equal(*tensors) -> bool:
 
 
 def _check_tensors(sources, shapes, tensors):
-  for key, (layout, names) in sources.items():
-    expected = layout.shapes(shapes[key].shape, len(names))
+  for key, (split, names) in sources.items():
+    expected = split.shapes(shapes[key].shape, len(names))
     for name, shape in zip(names, expected, strict=True):
       tensor = tensors[name]
       if tensor.shape != shape:
