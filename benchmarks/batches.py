@@ -41,8 +41,8 @@ class Clock:
     self.chunks: list[tuple[int, int]] = []  # row-steps taken, and possible
     self.filled = 0  # chunks before the last prompt was placed
 
-  def parts(self) -> continuous.Parts:
-    return continuous.Parts(
+  def parts(self) -> continuous.LoopParts:
+    return continuous.LoopParts(
       functools.partial(self.time, 'read', generate.start),
       self.place,
       self.advance,

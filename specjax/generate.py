@@ -186,7 +186,7 @@ def _emit(state, draft, verdict, eos):
   return emitted, jnp.minimum(count, room), room >= emitted.shape[1], stopped
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
   """What a step is made of; programs that measure replace some of it."""
 
   split: Callable[..., Any] = scoring.split
@@ -199,11 +199,11 @@ class Parts(NamedTuple):
   overlap: Callable[..., Any] = verify.overlap
 
 
-PARTS = Parts()
+PARTS = StepParts()
 
 
 def step(
-  params: Params, state: SpecState, *, spec: Spec, parts: Parts = PARTS
+  params: Params, state: SpecState, *, spec: Spec, parts: StepParts = PARTS
 ) -> SpecState:
   """One speculative step of every row; finished rows stay as they are."""
   drafter = spec.drafter
@@ -272,7 +272,12 @@ def step(
   jax.jit, static_argnames=('spec', 'parts'), donate_argnames='state'
 )
 def generate(
-  params: Params, state: SpecState, steps, *, spec: Spec, parts: Parts = PARTS
+  params: Params,
+  state: SpecState,
+  steps,
+  *,
+  spec: Spec,
+  parts: StepParts = PARTS,
 ) -> SpecState:
   """Runs at most `steps` steps, fewer when every row has finished.
 

@@ -213,7 +213,9 @@ def _no_write(cache, flight, path, start):
   return cache
 
 
-_UNDECIDED = generate.Parts(laws=_no_laws, judge=_no_judge, finite=_no_check)
+_UNDECIDED = generate.StepParts(
+  laws=_no_laws, judge=_no_judge, finite=_no_check
+)
 _UNWRITTEN = _UNDECIDED._replace(write=_no_write)
 
 

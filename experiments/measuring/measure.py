@@ -65,7 +65,7 @@ class Decoding(NamedTuple):
 
   spec: Spec
   params: Params
-  parts: generate.Parts = generate.PARTS
+  parts: generate.StepParts = generate.PARTS
 
 
 def start(spec: Spec, params: Params, job: Job) -> SpecState:
@@ -111,7 +111,7 @@ def decode(
   job: Job,
   steps: int | None = None,
   timed: bool = True,
-  parts: generate.Parts = generate.PARTS,
+  parts: generate.StepParts = generate.PARTS,
 ) -> Run:
   """Decodes a job and takes the time.
 

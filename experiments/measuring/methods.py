@@ -42,7 +42,7 @@ class Method:
   verification: Choice
   drafting: Choice | None
   # And what counts the chance that the rule accepts its token.
-  chance: generate.Parts = generate.PARTS
+  chance: generate.StepParts = generate.PARTS
   # Fields of a row, see `weights.describe`.
   brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -144,7 +144,7 @@ def has_encoder(target: Model) -> bool:
   return target.config.encoder is not None
 
 
-def _chance(rule: Rule, single: Drafter) -> generate.Parts:
+def _chance(rule: Rule, single: Drafter) -> generate.StepParts:
   """Parts that count the chance of a first token under a rule.
 
   For one candidate and an exact rule that chance has the mean of the overlap.
