@@ -23,7 +23,7 @@ from experiments.training import (
   generated,
   held_out,
 )
-from experiments.training.optimize import Record
+from experiments.training.optimize import TrainingLog
 from specjax import checkpoints
 from specjax.checkpoints import fingerprint
 from specjax.drafting import heads
@@ -306,11 +306,11 @@ def test_each_draft_learns_from_its_own_windows():
 
 
 def test_a_record_forgets_what_is_done_again(tmp_path):
-  record = Record(tmp_path / 'x.jsonl', 0)
+  record = TrainingLog(tmp_path / 'x.jsonl', 0)
   for step, seconds in ((3, 5.0), (6, 9.0)):
     record.seconds = seconds
     record.write(step, 1.0, {'tau': step})
-  again = Record(tmp_path / 'x.jsonl', 3)
+  again = TrainingLog(tmp_path / 'x.jsonl', 3)
   assert again.seconds == 5
   again.write(6, 2.0, {})
   found = lines(tmp_path / 'x.jsonl')
