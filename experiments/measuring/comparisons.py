@@ -26,7 +26,7 @@ class Side(NamedTuple):
   spec: Spec | None = None
   params: Params | None = None
   batch: int = 0
-  greedy_texts: list[list[int]] | None = None  # of every prompt
+  texts: list[list[int]] | None = None  # of every prompt
 
 
 class Setup(NamedTuple):

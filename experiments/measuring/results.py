@@ -38,7 +38,7 @@ SCHEMA = 1
 def portable(value):
   """A value as JSON has it, without where this checkout lies."""
   text = json.dumps(value, sort_keys=True, default=str)
-  here = str(pathlib.Path(__file__).parent.parent)
+  here = str(pathlib.Path(__file__).parents[2])
   return json.loads(text.replace(here, '.'))
 
 

@@ -124,7 +124,7 @@ class Grid:
 
   x: Distillation
   folder: pathlib.Path
-  generated: generated.Material
+  material: generated.Material
   draft: Model
   trial: held_out.Trial
 

@@ -145,7 +145,7 @@ def test_heads_that_are_not_divided_are_refused(folder):
 def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):
   x = tiny.experiment(folder)
   monkeypatch.setattr(meshes, 'memory', lambda count: 10**6)
-  monkeypatch.setattr(build.loading, 'load', None)
+  monkeypatch.setattr(build.drafter_loading, 'load', None)
   with pytest.raises(ValueError, match=r'1 x 1: each device would hold .* but'):
     build.build(x)
 
