@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specjax import arguments, counting, sampling, scoring, verify
 from specjax import cache as caches
-from specjax import counting, sampling, scoring, verify
 from specjax.inputs import fit
 from specjax.inputs import slots_for as slots_for
 from specjax.models import prefill, transformer
@@ -205,7 +205,12 @@ PARTS = StepParts()
 def step(
   params: Params, state: SpecState, *, spec: Spec, parts: StepParts = PARTS
 ) -> SpecState:
-  """One speculative step of every row; finished rows stay as they are."""
+  """One speculative step of every row; finished rows stay as they are.
+
+  Raises:
+    ValueError: the state was used up by `generate`.
+  """
+  arguments.check_unused(state)
   drafter = spec.drafter
   keep, to_draft, to_judge = parts.split(state.key)
   ctx = context(state)
@@ -271,7 +276,7 @@ def step(
 @functools.partial(
   jax.jit, static_argnames=('spec', 'parts'), donate_argnames='state'
 )
-def generate(
+def loop(
   params: Params,
   state: SpecState,
   steps,
@@ -279,11 +284,7 @@ def generate(
   spec: Spec,
   parts: StepParts = PARTS,
 ) -> SpecState:
-  """Runs at most `steps` steps, fewer when every row has finished.
-
-  A whole generation, a chunk for streaming and a single step are the same
-  program: `steps` is traced. The state is donated.
-  """
+  """The compiled program of `generate`, which checks what this is given."""
 
   def more(carry):
     i, state = carry
@@ -295,3 +296,31 @@ def generate(
 
   zero = jnp.zeros((), jnp.int32)
   return jax.lax.while_loop(more, turn, (zero, state))[1]
+
+
+def generate(
+  params: Params,
+  state: SpecState,
+  steps,
+  *,
+  spec: Spec,
+  parts: StepParts = PARTS,
+) -> SpecState:
+  """Runs at most `steps` steps, fewer when every row has finished.
+
+  A whole generation, a chunk for streaming and a single step are the same
+  program: `steps` is traced.
+
+  Args:
+    params: of target and drafter.
+    state: from `start`, or what the call before returned. It is donated: its
+      buffers are taken over, and only the state that is returned goes on.
+    steps: a number.
+    spec: what to run.
+    parts: of a step.
+
+  Raises:
+    ValueError: the state was used up by an earlier call.
+  """
+  arguments.check_unused(state)
+  return loop(params, state, steps, spec=spec, parts=parts)

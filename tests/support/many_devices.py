@@ -106,7 +106,7 @@ def run(folder, mesh: Mesh, drafter: str, dtype: str) -> dict:
       )
     found['placed'] = lies_as(state, placement.of_state(state))
   # A compiled program takes arrays that lie as it was made for, or none.
-  program = generate.generate.lower(params, state, three, spec=spec).compile()
+  program = generate.loop.lower(params, state, three, spec=spec).compile()
   deleted = True
   while not state.done.all():
     before, state = state, program(params, state, three)
