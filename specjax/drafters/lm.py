@@ -16,7 +16,7 @@ from specjax import checkpoints
 from specjax.drafting import chain, shape, static_tree
 from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Step, Walker
-from specjax.models import prefill, resizing, transformer
+from specjax.models import prefill, transformer, variants
 from specjax.models.transformer import Model
 from specjax.types import Cache, Drafter, LoadedDrafter, Target
 
@@ -162,10 +162,10 @@ def read(
     path, max_length=target.max_length, placement=placement, quantized=quantized
   )
   check_encoder(host, model, path)
-  model = transformer.with_cache_attention(model, host.config.attention)
+  model = variants.with_cache_attention(model, host.config.attention)
   if host.config.blocked:
-    model, params = transformer.block(model, params)
-  return resizing.resize(model, host.config.vocab_size), params
+    model, params = variants.block(model, params)
+  return variants.resize_head(model, host.config.vocab_size), params
 
 
 def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
