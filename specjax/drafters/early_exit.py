@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
+from specjax.arguments import check_number
 from specjax.drafting import chain, heads, shape
 from specjax.drafting.heads import Trainable, soft_cross_entropy
 from specjax.drafting.walker import Step, Walker
@@ -141,7 +142,7 @@ def load(
   Raises:
     ValueError: exit out of range, or no such exit.
   """
-  shape.read(options)
+  shape.check(target, options)
   model, params = target.model, None
   if path:
     config, params = heads.read(path, KIND, target.fingerprint)
@@ -151,6 +152,7 @@ def load(
         f'{config["layers"]}: leave layers out, or train another exit'
       )
     layers = config['layers']
+  check_number('layers', layers, 0)
   check_exit(model, layers)
   if path:
     width, rank = model.config.width, config['rank']
