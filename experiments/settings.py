@@ -264,7 +264,7 @@ class Certificate:
 
 
 @dataclasses.dataclass
-class Shape(Size):
+class TargetSize(Size):
   """Sizes of a target with random weights."""
 
   vocab_size: int = 32_000
@@ -300,7 +300,7 @@ class Speed:
   """
 
   name: str
-  target: Shape
+  target: TargetSize
   draft: Size
   sweeps: tuple[str, ...]
   path: str = ''

@@ -296,7 +296,7 @@ def summary(rows: list[dict]) -> str:
   return blocks(*parts)
 
 
-def decide(rows: list[dict]) -> remedies.Verdict:
+def decide(rows: list[dict]) -> remedies.Advice:
   """What would help most."""
   cells = possible(rows)
   loops = phases(rows)['loops']
