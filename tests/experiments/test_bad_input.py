@@ -94,10 +94,12 @@ _TEXTS = {
   'short.txt': b'a\n',
 }
 _GOOD = json.dumps(row()) + '\n'
+_LACKING = json.dumps({k: v for k, v in row().items() if k != 'tau'}) + '\n'
 # config.json and rows.jsonl of folders of results.
 _RESULTS = {
   'cut': ('{}', f'{_GOOD}{{"a": 1\n{_GOOD}'),
   'listed': ('{}', '[1]\n'),
+  'lacking': ('{}', _LACKING),
   'binary': ('{}', '\udcff\n'),
   'config': ('{"a"', _GOOD),
   'other': ('{"seed": 1}', _GOOD),
