@@ -249,7 +249,7 @@ def test_a_report_is_made_again_without_weights(folder, capsys):
     ),
     (
       lambda path: (path / 'rows.jsonl').write_text(
-        json.dumps({'schema': 1} | row(tau='much'))
+        json.dumps({'schema': 1} | row(tau='much')) + '\n'
       ),
       "row 1 has the tau 'much', which must be a number or None",
     ),
