@@ -28,7 +28,7 @@ from specjax.types import Params, Spec
 
 def _held(loop: Loop) -> float:
   """Megabytes of weights and of what the compiled loop makes beside them."""
-  made = generate.generate.lower(
+  made = generate.loop.lower(
     loop.params, loop.state, loop.count, spec=loop.spec
   ).compile()
   weights = sum(x.nbytes for x in jax.tree.leaves(loop.params.target))

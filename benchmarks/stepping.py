@@ -176,7 +176,7 @@ class Loop:
       counts=jax.tree.map(jnp.zeros_like, self.state.counts),
     )
     jax.block_until_ready(self.state)
-    before = generate.generate._cache_size()
+    before = generate.loop._cache_size()
     with jax.transfer_guard('disallow' if timed else 'allow'):
       begin = time.perf_counter()
       self.state = generate.generate(
@@ -184,7 +184,7 @@ class Loop:
       )
       jax.block_until_ready(self.state)
       seconds = time.perf_counter() - begin
-    if timed and generate.generate._cache_size() != before:
+    if timed and generate.loop._cache_size() != before:
       raise RuntimeError('a program was compiled inside the timed region')
     counts = jax.device_get(self.state.counts)
     if (counts.target_calls != self.steps).any():

@@ -280,7 +280,7 @@ class Certificate:
 
 
 @dataclasses.dataclass
-class Shape(Size):
+class TargetSize(Size):
   """Sizes of a target with random weights.
 
   Attributes:
@@ -318,7 +318,7 @@ class Speed:
   """
 
   name: str
-  target: Shape
+  target: TargetSize
   draft: Size
   sweeps: tuple[str, ...]
   path: str = ''

@@ -4,6 +4,7 @@ Values first (`checks`), then what files say without their weights, then the
 prompts, and only then weights are read.
 """
 
+import functools
 import itertools
 from typing import Any
 
@@ -12,7 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import prompts
 from experiments.errors import UserError, blame
-from experiments.measuring import layouts
+from experiments.measuring.layouts import Guess
 from experiments.measuring.methods import Built as Built
 from experiments.measuring.methods import Loaded, assemble, has_encoder
 from experiments.measuring.methods import Method as Method
@@ -30,7 +31,7 @@ from experiments.setup.checks import (
   values_for,
 )
 from experiments.setup.checks import rules as rules_of
-from specjax import checkpoints
+from specjax import checkpoints, layouts
 from specjax.checkpoints import CheckpointError, Description
 from specjax.drafters import cascade, lm, quantized
 from specjax.models import transformer
@@ -205,7 +206,7 @@ def build(x: Experiment) -> Built:
     keep_programs(x.compilation_cache)
   meshes.check(x)
   rules = rules_of(x)
-  mesh = meshes.make_layout(x.mesh)
+  mesh = meshes.make_placement(x.mesh)
   tokenizer, described = survey(x)
   meshes.check_heads(x.mesh, described)
   texts = read_prompts(x, tokenizer, described)
@@ -226,7 +227,7 @@ def build(x: Experiment) -> Built:
   target = Target(
     model,
     path=x.target.path,
-    fingerprint=checkpoints.fingerprint(x.target.path),
+    fingerprint=functools.partial(checkpoints.fingerprint, x.target.path),
     max_length=longest,
     tokenizer=tokenizer,
     eos=checkpoints.eos_ids(x.target.path),
@@ -246,8 +247,8 @@ def build(x: Experiment) -> Built:
   text = next(iter(texts.values())).texts[0]
   begun = 1 if has_encoder(model) else prompt
   user_drafters.check_shapes(model, own, text, begun + x.max_new_tokens)
-  whole = checkpoints.load(x.target.path, max_length=longest, layout=mesh)
+  whole = checkpoints.load(x.target.path, max_length=longest, placement=mesh)
   user_drafters.check_numbers(whole, own, text)
-  forms = layouts.forms(*whole, x.batch)
+  forms = layouts.arrange(*whole, x.batch)
   loaded = Loaded(x, target, texts, chosen, rules, drafts, forms)
-  return assemble(loaded, layouts.Guess())
+  return assemble(loaded, Guess())

@@ -57,11 +57,11 @@ def load(candidate: Candidate, target: Target) -> LoadedDrafter:
     f'candidates: {candidate.load} must return a specjax.LoadedDrafter, got '
     f'{type(loaded).__name__}',
   )
-  layout = target.model.layout
-  if layout is None:
+  placement = target.model.placement
+  if placement is None:
     return loaded
   # Weights that are not on the mesh yet.
-  placed = layout.put_whole(loaded.params)
+  placed = placement.put_whole(loaded.params)
   return LoadedDrafter(loaded.model, loaded.make, placed, loaded.draft)
 
 

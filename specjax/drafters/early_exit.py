@@ -42,8 +42,8 @@ def shorten(target: Model, layers: int) -> Model:
     windows=target.config.windows[:layers],
   )
   made = transformer.build(config)
-  if target.layout is not None:
-    made = transformer.place(made, target.layout)
+  if target.placement is not None:
+    made = transformer.place(made, target.placement)
   return made._replace(head=target.head)
 
 

@@ -157,12 +157,12 @@ def read(
     ValueError: it has an encoder and the target has none.
   """
   host = target.model
-  layout = host.layout and host.layout.for_draft
+  placement = host.placement and host.placement.for_draft
   model, params = checkpoints.load(
-    path, max_length=target.max_length, layout=layout, quantized=quantized
+    path, max_length=target.max_length, placement=placement, quantized=quantized
   )
   check_encoder(host, model, path)
-  model = transformer.attend_by(model, host.config.attention)
+  model = transformer.with_cache_attention(model, host.config.attention)
   if host.config.blocked:
     model, params = transformer.block(model, params)
   return resizing.resize(model, host.config.vocab_size), params

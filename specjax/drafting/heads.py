@@ -140,24 +140,27 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
 
 
 def read(
-  path: str | pathlib.Path, kind: str, fingerprint: str
+  path: str | pathlib.Path,
+  kind: str,
+  fingerprint: Callable[[], str] | None = None,
 ) -> tuple[dict[str, Any], Any]:
   """Configuration and weights (float32) of a head.
 
   Args:
     path: its directory.
     kind: of head that is wanted.
-    fingerprint: of the target it is to draft for; empty: any.
+    fingerprint: () -> that of the target it is to draft for; None: any.
 
   Raises:
     ValueError: there is none, it is of another kind, or it was trained for
       another target.
   """
   config = read_config(path, kind)
-  if fingerprint and config.get('target') != fingerprint:
+  own = None if fingerprint is None else fingerprint()
+  if own is not None and config.get('target') != own:
     raise ValueError(
       f'{path} was trained for another target (fingerprint '
-      f'{str(config.get("target"))[:12]}, this one has {fingerprint[:12]}): '
+      f'{str(config.get("target"))[:12]}, this one has {own[:12]}): '
       'train it for this one with experiments.train, or choose its own'
     )
   file = pathlib.Path(path) / _WEIGHTS

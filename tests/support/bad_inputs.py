@@ -136,7 +136,7 @@ PROGRAMS = (
   (RUN, 'tiny.py:part', '', '--config', 'get_config() takes 0'),
   (RUN, 'configs/drafters.py:x', '', '--config', 'the parts are timed'),
   (RUN, 'configs/embedded_pair.py', '', '--config gives Recipe', 'name a file'),
-  (RUN, 'configs/papers/chen_table1.py:x', '', '--config', 'the parts are'),
+  (RUN, 'configs/papers/chen.py:x', '', '--config', 'chen takes table1/'),
   (RUN, 'configs/papers/specdecpp.py', '', 'cannot run', 'tables'),
   ('experiments.certify', 'certificate.py', '', 'rows', 'a whole number'),
   ('experiments.explain', 'tiny.py', 'drafters=x', 'drafters', 'choose from'),

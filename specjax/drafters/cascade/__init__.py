@@ -148,7 +148,8 @@ def load(
     model=model._replace(config=config),
     params=weights,
     path=path,
-    fingerprint=target.fingerprint and checkpoints.fingerprint(path),
+    fingerprint=target.fingerprint
+    and functools.partial(checkpoints.fingerprint, path),
   )
   drafter, params = inner(middle)
   return LoadedDrafter(
