@@ -109,7 +109,9 @@ def explain(error: Exception) -> str:
   """Says which field is unknown, from what `config_flags` says of it."""
   text = str(error.args[0])
   if not isinstance(error, KeyError):
-    return f'--config: a field cannot be overridden so: {text}'
+    return (
+      f'--config: a field cannot be overridden so: {text}; --help lists fields'
+    )
   field = re.search(r"Field (\w+) not found|'>\.(\w+) does not exist", text)
   owner = re.search(r"class '[\w.]*?(\w+)'", text)
   if not field or not owner:
@@ -169,7 +171,7 @@ def _check_file(argv: list[str]) -> None:
 def _is_of_overrides(error: Exception) -> bool:
   """Whether `config_flags` raised it, and not the file of a config."""
   *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-  return frame.f_globals['__name__'].startswith('ml_collections.')
+  return frame.f_globals['__name__'].startswith(('ml_collections.', 'ast'))
 
 
 def _fault(error: flags.Error) -> Exception:
@@ -228,7 +230,8 @@ usage: {name_of_program()} --config FILE [--config.FIELD=VALUE ...]
 
   --config FILE           one of configs/; with a colon behind it and a part of
                           the file, where it has parts
-  --config.FIELD=VALUE    sets a field; tuples and dictionaries in quotes, as in
+  --config.FIELD=VALUE    sets a field; tuples, dictionaries and names that are
+                          not plain words in quotes, as in
                           --config.temperatures="(0.0, 0.7)"
   --help                  this text, with the values of FILE where it is given
   {_VERSION}               the version"""

@@ -162,7 +162,9 @@ def _entries(hint: Any, value: Any) -> dict[str, tuple[type, Any]]:
     return {'': (hint, None if value is _NONE else value)}
   values = value.items() if isinstance(value, dict) else ()
   found = {
-    f'.{k}': (type(v), v) for k, v in values if dataclasses.is_dataclass(v)
+    f'.{k}' if k.isidentifier() else f'[{k!r}]': (type(v), v)
+    for k, v in values
+    if dataclasses.is_dataclass(v)
   }
   if not found and dataclasses.is_dataclass(_held(hint)):
     return {'.NAME': (_held(hint), None)}

@@ -120,7 +120,7 @@ def test_help_shows_the_values_of_a_config_and_uses_no_device():
   assert (done.returncode, done.stderr) == (0, '')
   for text in (
     '  --config.batch: int = 4\n      prompts decoded together.\n',
-    '  --config.candidates.draft-128.gamma: int = 3\n',
+    "  --config.candidates['draft-128'].gamma: int = 3\n",
     '  --config.prompts.count: int = 16\n',
     "  --config.verifiers: tuple[str, ...] = ('specjax.verify.token',)\n",
   ):
@@ -141,8 +141,13 @@ def test_every_field_has_a_sentence():
 
 def test_options_of_a_drafter_are_a_dictionary():
   argv = ['run', '--config=configs/quickstart.py']
+  flag = "--config.candidates['draft-128'].options"
+  config, _ = command.parse([*argv, f'{flag}={{"policy": "a:1"}}'])
+  assert config.candidates['draft-128'].options == {'policy': 'a:1'}
   flag = '--config.candidates.ngram.options'
   config, _ = command.parse([*argv, f'{flag}={{"longest": 3}}'])
   assert config.candidates['ngram'].options == {'longest': 3}
   with pytest.raises(UserError, match='options=3: give a dictionary as Python'):
     command.parse([*argv, f'{flag}=3'])
+  with pytest.raises(UserError, match='cannot be overridden so'):
+    command.parse([*argv, '--config.candidates[draft-128].gamma=3'])
