@@ -22,7 +22,7 @@ from experiments.setup import checks, command
 from specjax import cache as caches
 from specjax import checkpoints, generate, verify
 from specjax.drafters import plain
-from specjax.models import quantize, transformer
+from specjax.models import quantize, variants
 from specjax.types import Params, Spec
 
 
@@ -44,7 +44,7 @@ def steps(bench: Bench) -> list[dict]:
     bench.bar.set_description(f'compiling {name}')
     made = checkpoints.load(path, jnp.dtype(x.dtype))
     if jax.default_backend() == 'cpu':
-      made = transformer.block(*made)
+      made = variants.block(*made)
     for way, (model, params) in {
       x.dtype: made,
       'int8': quantize.quantize(*made),

@@ -18,7 +18,7 @@ from experiments.errors import UserError
 from experiments.settings import Size
 from specjax import generate, sampling, trees
 from specjax.drafters import plain
-from specjax.models import linear, transformer
+from specjax.models import linear, transformer, variants
 from specjax.models.transformer import Model
 from specjax.types import Draft, Drafter, Params, Spec, SpecState
 
@@ -77,8 +77,8 @@ class Models:
     if jax.default_backend() != 'cpu' or rows > linear.FEW_ROWS:
       return self.target, params, self.draft
     if self._blocked is None:
-      target, weights = transformer.block(self.target, self.weights)
-      draft, small = transformer.block(self.draft, self.draft_weights)
+      target, weights = variants.block(self.target, self.weights)
+      draft, small = variants.block(self.draft, self.draft_weights)
       self._blocked = target, Params(weights, small), draft
     return self._blocked
 

@@ -24,7 +24,7 @@ from experiments.settings import Speed
 from specjax import cache as caches
 from specjax import verify
 from specjax.drafters import lm, plain
-from specjax.models import cache_attention, transformer
+from specjax.models import cache_attention, variants
 from specjax.models.attention import CacheAttention
 from specjax.types import Rule, Spec
 
@@ -64,8 +64,8 @@ class Bench:
     vocab = vocab or x.target.vocab_size
     used = used or x.used
     target, params, draft = self.models(vocab).fit(batch * (gamma + 1))
-    target = transformer.with_cache_attention(target, over_cache)
-    draft = transformer.with_cache_attention(draft, over_cache)
+    target = variants.with_cache_attention(target, over_cache)
+    draft = variants.with_cache_attention(draft, over_cache)
     drafter = plain.make() if not gamma else idle(gamma, vocab)
     if drafts:
       drafter = lm.make(draft, gamma)

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 
 from experiments.errors import need
 from experiments.measuring import results
+from experiments.measuring.results import Rows
 from experiments.papers import findings, published
-from experiments.papers.judgement import Rows
 from experiments.papers.published import Calculated, Published
 from experiments.reports import documents, explain, plots, summaries
 from experiments.reports.markdown import markdown

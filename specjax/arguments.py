@@ -1,6 +1,7 @@
 """What a caller may get wrong, each with a sentence that says what to do."""
 
 import numbers
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.types import Drafter, LoadedDrafter, Rule, Spec, Target
+from specjax.types import (
+  Drafter,
+  LoadedDrafter,
+  Params,
+  Rule,
+  Sampling,
+  Spec,
+  SpecState,
+  Target,
+)
 
 
 def named(value: Any) -> str:
@@ -51,6 +61,12 @@ def check_target(target: Any) -> None:
     )
 
 
+def check_path(path: Any, what: str) -> None:
+  """Refuses what names no directory."""
+  if not path or not isinstance(path, str | os.PathLike):
+    raise ValueError(f'path must be the directory of {what}, got {named(path)}')
+
+
 def check_rule(rule: Any) -> None:
   """Refuses the name of a rule, and what is none."""
   if not isinstance(rule, Rule):
@@ -88,6 +104,24 @@ def check_spec(spec: Any) -> None:
     )
 
 
+def check_params(params: Any) -> None:
+  """Refuses the weights of one model alone."""
+  if not isinstance(params, Params):
+    raise ValueError(
+      'params must be specjax.types.Params(target.params, drafter.params), got '
+      f'{type(params).__name__}'
+    )
+
+
+def check_values(values: Any) -> None:
+  """Refuses a temperature in place of sampling values."""
+  if not isinstance(values, Sampling):
+    raise ValueError(
+      'values must be what specjax.sampling.make returns, such as '
+      f'specjax.sampling.make(rows, temperature), got {named(values)}'
+    )
+
+
 def check_keys(key: Any) -> None:
   """Refuses what is no array of random keys, one a row."""
   dtype = getattr(key, 'dtype', None)
@@ -105,7 +139,11 @@ def check_keys(key: Any) -> None:
 
 def check_unused(state: Any) -> None:
   """Refuses a state whose buffers an earlier call has taken over."""
-  tokens = getattr(state, 'tokens', None)
+  if not isinstance(state, SpecState):
+    raise ValueError(
+      f'state must be what specjax.generate.start returns, got {named(state)}'
+    )
+  tokens = state.tokens
   if isinstance(tokens, jax.core.Tracer) or not isinstance(tokens, jax.Array):
     return
   if tokens.is_deleted():

@@ -33,7 +33,7 @@ from specjax.arguments import check_number, named
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
-from specjax.models import transformer
+from specjax.models import variants
 from specjax.types import (
   Counts,
   Drafter,
@@ -90,7 +90,7 @@ def load(
     raise ValueError(f'dtype is {name!r}: choose one of {", ".join(_DTYPES)}')
   model, params = checkpoints.load(directory, jnp.dtype(name), max_length)
   if layout == layouts.BLOCKED:
-    model, params = transformer.block(model, params)
+    model, params = variants.block(model, params)
   tokenizer = None
   if checkpoints.has_tokenizer(directory):
     tokenizer = checkpoints.load_tokenizer(directory)

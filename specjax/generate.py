@@ -120,6 +120,7 @@ def start(
       vocabulary, another end of the text or another number of rows.
   """
   fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
+  arguments.check_params(params)
   source = None
   if fitted.sources is not None and fitted.source_slots is not None:
     source = Source(*prefill.pad(fitted.sources, fitted.source_slots))

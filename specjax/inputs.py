@@ -57,6 +57,7 @@ def fit(
   """
   arguments.check_spec(spec)
   arguments.check_keys(key)
+  arguments.check_values(values)
   reason = spec.rule.refuses(spec.drafter)
   if reason:
     raise ValueError(f'the rule does not fit the drafter: {reason}')

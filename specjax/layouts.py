@@ -1,7 +1,7 @@
 """The layouts that weights have for few rows, and which is the fastest.
 
 A CPU multiplies few rows by whole weights, or by weights in blocks of columns
-(`transformer.block`). Which takes less time depends on the machine, the model
+(`variants.block`). Which takes less time depends on the machine, the model
 and the rows, so it is measured, with a loop of nothing but passes of the
 model: it compiles in a fraction of the time that a decoding loop takes.
 
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import cache as caches
-from specjax.models import linear, transformer
+from specjax.models import linear, transformer, variants
 from specjax.models.transformer import Model
 from specjax.types import Source, Target, Weights
 
@@ -63,7 +63,7 @@ def arrange(model: Model, params: Weights, rows: int) -> dict[str, Arranged]:
   arranged = {WHOLE: Arranged(model, params)}
   few = jax.default_backend() == 'cpu' and rows <= linear.FEW_ROWS
   if few and model.placement is None:
-    blocked = Arranged(*transformer.block(model, params))
+    blocked = Arranged(*variants.block(model, params))
     before, after = (jax.tree.leaves(x) for x in (params, blocked.params))
     if [x.shape for x in before] != [x.shape for x in after]:
       arranged[BLOCKED] = blocked
@@ -211,7 +211,12 @@ def choose(
       layouts = {WHOLE: whole, BLOCKED: memory[BLOCKED]}
     else:
       layouts = arrange(*whole, rows)
-    memory[key] = race(layouts, buffer, tokens, *_QUICK).layout
+    # A single layer and the head: they compile quickly, and layers are alike.
+    short = {
+      name: Arranged(variants.first_layers(x.model, 1), x.params)
+      for name, x in layouts.items()
+    }
+    memory[key] = race(short, buffer, tokens, *_QUICK).layout
     if memory[key] == BLOCKED:
       memory[BLOCKED] = layouts[BLOCKED]
   return memory[BLOCKED] if memory[key] == BLOCKED else whole

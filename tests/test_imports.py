@@ -132,7 +132,7 @@ def test_imports_point_to_earlier_layers(path):
     ('specjax.metrics', 'import configs.embedded_pair'),
     ('experiments.setup.checks', 'from experiments.measuring import runner'),
     ('experiments.reports.run', 'from experiments.run import main'),
-    ('experiments.papers.claims', 'from configs import embedded_pair'),
+    ('experiments.papers.findings', 'from configs import embedded_pair'),
     ('benchmarks.limits', 'from experiments import inspect'),
   ],
 )

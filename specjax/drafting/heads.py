@@ -17,6 +17,7 @@ import numpy as np
 import safetensors.numpy
 from flax import traverse_util
 
+from specjax.arguments import check_path
 from specjax.types import Drafter
 
 _CONFIG = 'config.json'
@@ -115,14 +116,31 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
     raise
 
 
+def refuse(path: str | pathlib.Path) -> None:
+  """Refuses the directory of a head where that of a model is wanted."""
+  file = pathlib.Path(path) / _CONFIG
+  if not file.is_file():
+    return  # Whoever reads the model says so.
+  try:
+    kind = json.loads(file.read_text()).get('kind')
+  except (ValueError, AttributeError):
+    return
+  if kind is not None:
+    raise ValueError(
+      f'{path} is a trained head, no language model: load it with '
+      f'specjax.drafters.{kind}.load'
+    )
+
+
 def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
   """The configuration of a head.
 
   Raises:
     ValueError: there is none, or it is of another kind.
   """
+  check_path(path, f'a trained {kind} head')
   file = pathlib.Path(path) / _CONFIG
-  if not path or not file.is_file():
+  if not file.is_file():
     raise ValueError(
       f'{file} is missing: give the directory of a trained {kind} head'
     )

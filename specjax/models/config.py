@@ -110,7 +110,7 @@ class TransformerConfig:
     head_scale: what the head's input is multiplied by.
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
-    blocked: weights are stored in blocks of columns, see `transformer.block`.
+    blocked: weights are stored in blocks of columns, see `variants.block`.
     attention: how the cache is read, see `models.cache_attention`.
   """
 

@@ -10,7 +10,6 @@ Layers are unrolled: a scan over stacked weights copies a layer's slice at
 every step on a CPU.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ import jax.numpy as jnp
 from specjax import cache as caches
 from specjax.models.attention import (
   Bias,
-  CacheAttention,
   distance,
   look_up,
   narrow,
@@ -31,7 +29,7 @@ from specjax.models.attention import (
 from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Int8, arrange, declare_weight, multiply
+from specjax.models.linear import Int8, declare_weight, multiply
 from specjax.sharding import Placement
 from specjax.types import KV, Cache, Source
 
@@ -306,35 +304,3 @@ def score(model: Model, params, tokens, source: Source | None = None):
     used = jnp.zeros(len(tokens), jnp.int32)
   out = model.forward(params, tokens, positions, cache, used, mask)
   return model.head(params, out.hidden)
-
-
-def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
-  """The same model with another attention over the cache.
-
-  Args:
-    model: the model; its parameters stay as they are.
-    attention: one of `models.cache_attention`.
-  """
-  if attention == model.config.attention:
-    return model
-
-  def build_alike(config):
-    made = build(config)
-    return made if model.placement is None else place(made, model.placement)
-
-  made = build_alike(dataclasses.replace(model.config, attention=attention))
-  # A head that was resized for a draft stays so.
-  whole = model == build_alike(model.config)
-  return made if whole else made._replace(head=model.head)
-
-
-def block(model: Model, params) -> tuple[Model, Any]:
-  """The same model with its weights in blocks of columns, for decoding.
-
-  For a CPU and few rows at once (batch times tokens of a step up to twelve),
-  where it makes scoring five tokens cost little more than one. A block is
-  [in, 64]; weights whose columns do not come out even stay as they are.
-  """
-  blocked = build(dataclasses.replace(model.config, blocked=True))
-  shapes = jax.eval_shape(blocked.init, jax.random.key(0))
-  return blocked, arrange(params, shapes)

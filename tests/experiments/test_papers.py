@@ -79,6 +79,10 @@ def test_every_file_of_numbers_has_a_config():
   assert {file.stem for file in files} == {x.paper for x in CONFIGS.values()}
 
 
+def test_the_page_of_papers_is_what_the_configs_give():
+  assert pathlib.Path('results/papers.md').read_text() == tables.papers()
+
+
 def _cells(line):
   return [cell.strip() for cell in line.strip('|').split('|')]
 

@@ -13,7 +13,7 @@ from specjax import cache as caches
 from specjax import generate, sampling, trees, verify
 from specjax.drafters import eagle, early_exit, lm, medusa
 from specjax.drafting import heads, shape
-from specjax.models import prefill, transformer
+from specjax.models import prefill, transformer, variants
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Context, Params, Spec, Target
 from tests.support import models
@@ -341,7 +341,7 @@ def test_a_broken_config_is_refused(tmp_path):
 def test_blocks_change_nothing(name, tmp_path):
   wide = models.tiny(128, 2, width=64, num_heads=2, head_dim=32, mlp_width=64)
   weights = jax.jit(wide.init)(jax.random.key(0))
-  blocked = transformer.block(wide, weights)
+  blocked = variants.block(wide, weights)
   if name == 'medusa':
     trained = medusa.trainable(wide, DEPTH)
   else:

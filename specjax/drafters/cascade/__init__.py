@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import checkpoints, trees
+from specjax.arguments import check_target
 from specjax.drafters import lm
 from specjax.drafters.cascade.speculation import Speculation, rule_for
 from specjax.models import prefill, transformer
@@ -134,6 +135,7 @@ def load(
   Raises:
     ValueError: as `make`.
   """
+  check_target(target)
   if not callable(inner):
     raise ValueError(
       f'inner must be a function of a target, or in a config a Candidate, got '
