@@ -171,8 +171,10 @@ def simulate(root: pathlib.Path) -> None:
 
 
 def _from_command_line() -> None:
-  parser = command.Parser('Whether 95% intervals hold the truth.')
-  parser.add_argument('root', nargs='?', default='results', help='of the rows')
+  parser = command.Parser(__doc__)
+  parser.add_argument(
+    'root', nargs='?', default='results', help='folder of the rows'
+  )
   simulate(pathlib.Path(parser.parse_args().root))
 
 
