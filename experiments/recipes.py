@@ -138,10 +138,10 @@ class Distillation:
       grid starts from.
     distillation: of each of them, and of the control, which goes on with
       next-token training instead.
-    divergences: functions of `experiments.training.divergences` or one like
-      them, by their full names.
-    kinds: of data: functions of `experiments.training.draft_data` or one like
-      them, by their full names.
+    divergences: functions of `experiments.training.divergences`, or others by
+      their full names.
+    kinds: of data: functions of `experiments.training.draft_data`, or others by
+      their full names.
     texts: of the target.
     own_texts: of each draft, where it learns from its own; they are written
       anew every `refresh` steps.

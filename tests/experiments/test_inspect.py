@@ -9,9 +9,9 @@ import pytest
 from configs import pair as config
 from experiments import inspect
 from experiments.errors import UserError
-from experiments.measuring import build
+from experiments.measuring import build, step_bytes
 from experiments.settings import Candidate
-from experiments.setup import checks
+from experiments.setup.plan import plan
 from specjax import checkpoints
 from tests.support import tiny
 
@@ -47,7 +47,7 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
   for name in ('target', 'draft'):
     model, params = checkpoints.load(folder / name)
     leaves = jax.tree.leaves(params)
-    step, _ = inspect.bytes_per_token(model, params, 1)
+    step, _ = step_bytes.bytes_per_token(model, params, 1)
     sizes[name] = (
       sum(x.size for x in leaves),
       sum(x.nbytes for x in leaves),
@@ -83,8 +83,8 @@ def test_a_model_that_drafts_trees_is_described_too(folder, capsys):
 
 def test_without_a_draft_lookup_is_left(folder):
   x = experiment(folder, draft='')
-  assert list(checks.candidates(x)) == ['ngram']
-  assert list(checks.candidates(experiment(folder))) == ['lm', 'ngram']
+  assert list(plan(x).drafters) == ['ngram']
+  assert list(plan(experiment(folder)).drafters) == ['lm', 'ngram']
 
 
 def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
@@ -103,7 +103,7 @@ def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
   assert missing.startswith('prompts.path: nowhere.jsonl does not exist')
   # `build` stops at the first of them, before any weights.
   with pytest.raises(ValueError, match='sliding_window = 64'):
-    build.build(x)
+    build.build(plan(x))
 
 
 def test_bad_values_end_the_program(folder):

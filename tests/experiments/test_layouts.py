@@ -6,6 +6,7 @@ import pytest
 
 from experiments.measuring import build, costs, layouts, measure
 from experiments.measuring.layouts import BLOCKED, WHOLE, Choice
+from experiments.setup.plan import plan
 from tests.support import tiny
 
 
@@ -18,7 +19,7 @@ def built(tmp_path_factory):
   exit_ = build.Candidate('specjax.drafters.early_exit.load', 2)
   exit_.options = {'layers': 1}
   x.candidates['exit'] = exit_
-  return build.build(x)
+  return build.build(plan(x))
 
 
 class Script:
