@@ -17,17 +17,20 @@ class Mixture:
   tests: float = 0.12
   documentation: float = 0.2
   structured: float = 0.18
+  packages: float = 0.0
+  package_documentation: float = 0.0
 
 
 @dataclasses.dataclass
 class Optimization:
-  """AdamW with a piecewise linear learning rate.
+  """AdamW or Muon with a piecewise linear learning rate.
 
   Attributes:
     schedule: (step, learning rate) corners after (0, 0); the last step ends
       the training.
     batch: windows of a step.
     length: tokens of a window.
+    muon: whether weights between layers follow Muon; the others, AdamW.
   """
 
   schedule: tuple[tuple[int, float], ...]
@@ -36,6 +39,7 @@ class Optimization:
   weight_decay: float = 0.1
   clip: float = 1.0
   checkpoint_every: int = 200
+  muon: bool = False
 
   @property
   def steps(self) -> int:
@@ -108,6 +112,8 @@ class Recipe:
     vocab_size: of the tokenizer that is trained first.
     tokenizer_sample: characters of each domain the tokenizer learns from.
     every: of the training documents only each so many-th is used.
+    packages: whether to read installed packages too, for training alone; the
+      shares of `mixture` say how much of them.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -120,6 +126,7 @@ class Recipe:
   tokenizer_sample: int = 3_000_000
   max_positions: int = 512
   every: int = 1
+  packages: bool = False
   seed: int = 0
   quick: bool = False
 

@@ -71,7 +71,7 @@ def plan_documents(held_out: bool) -> Iterator[tuple[str, Callable[[], str]]]:
     if library.is_held_out(module) == held_out:
       yield (
         f'modules/{module.name}',
-        lambda module=module: _document_module(module),
+        lambda module=module: document_module(module),
       )
   topics = _load_topics()
   for topic in sorted(topics):
@@ -79,7 +79,7 @@ def plan_documents(held_out: bool) -> Iterator[tuple[str, Callable[[], str]]]:
       yield f'topics/{topic}', lambda topic=topic: topics[topic]
 
 
-def _document_module(module: library.Module) -> str:
+def document_module(module: library.Module) -> str:
   sections = []
   for record in library.describe_module(module):
     if not record.docstring:

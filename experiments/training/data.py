@@ -15,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from experiments import corpus
+from experiments.corpus import packages
 from experiments.corpus.names import is_test
 from experiments.errors import UserError
 
@@ -63,26 +64,43 @@ def train_tokenizer(vocab_size: int, sample: int, seed: int):
 
 
 def stream_of(document: corpus.Document) -> str:
-  """The stream a document belongs to: its domain, but tests on their own.
+  """The stream a document belongs to: its domain, with two exceptions.
 
-  The library's tests are twice as long as the library; they are mixed in by
-  a weight of their own.
+  The library's tests are twice as long as the library, and the packages beside
+  it five times: they are mixed in by weights of their own.
   """
+  if document.name.startswith(packages.PREFIX):
+    code = document.domain == 'code'
+    return 'packages' if code else 'package_documentation'
   test = document.domain == 'code' and is_test(document.name)
   return 'tests' if test else document.domain
 
 
 def token_streams(
-  tokenizer, folder: pathlib.Path, every: int = 1
+  tokenizer,
+  folder: pathlib.Path,
+  every: int = 1,
+  with_packages: bool = False,
 ) -> dict[str, np.ndarray]:
-  """Tokens of each `every`-th training document by stream, kept in `folder`."""
+  """Tokens of the training documents by stream, kept in `folder`.
+
+  Args:
+    tokenizer: that reads them.
+    folder: where they are kept; what is there is not made again.
+    every: of the documents only each so many-th is used.
+    with_packages: adds the streams of `corpus.packages`.
+  """
   path = folder / 'tokens.npz'
   if not path.exists():
+    if with_packages:
+      print(*packages.describe_packages(), sep='\n')
     end = [tokenizer.eos_token_id]
     streams: dict[str, list[np.ndarray]] = {}
     for domain in corpus.DOMAINS:
-      documents = list(corpus.training_documents(domain))[::every]
-      for document in tqdm(documents, f'tokens of {domain}'):
+      documents = list(corpus.training_documents(domain))
+      if with_packages:
+        documents.extend(packages.training_documents(domain))
+      for document in tqdm(documents[::every], f'tokens of {domain}'):
         ids = tokenizer.encode(document.text)
         streams.setdefault(stream_of(document), []).append(
           np.array(end + ids, np.uint32)

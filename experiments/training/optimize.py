@@ -11,28 +11,62 @@ import jax
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from optax import contrib
 from tqdm import tqdm
 
 from experiments.recipes import Optimization
 
 
+def name_matrices(params: Any) -> Any:
+  """Which axes of each weight Muon takes as a matrix, None where AdamW stays.
+
+  That is every weight between two layers. Where it has several outputs, the
+  second last axis tells them apart (queries from keys and values, the gate from
+  what it opens), and each is a matrix of its own.
+
+    qkv [E, G, H/G+2, D]  ->  H/G+2 matrices [E, G*D]
+    up  [E, 2, F]         ->  2 matrices [E, F]
+  """
+
+  def describe(path, x):
+    if x.ndim < 2 or path[-1].key in ('embedding', 'unembedding', 'position'):
+      return None
+    outputs = [i for i in range(1, x.ndim) if x.ndim == 2 or i != x.ndim - 2]
+    return contrib.MuonDimensionNumbers(0, tuple(outputs))
+
+  return jax.tree_util.tree_map_with_path(describe, params)
+
+
 def make_optimizer(o: Optimization) -> optax.GradientTransformation:
-  """AdamW; norms and biases (vectors) are not decayed."""
+  """AdamW or Muon; norms and biases (vectors) are not decayed.
+
+  Muon's steps are as large as AdamW's (Liu et al., 2025, arXiv:2502.16982), so
+  both follow one schedule.
+  """
   corners = [(0, 0.0), *o.schedule]
   pieces = [
     optax.linear_schedule(low, high, end - begin)
     for (begin, low), (end, high) in itertools.pairwise(corners)
   ]
   schedule = optax.join_schedules(pieces, [end for end, _ in o.schedule[:-1]])
-  return optax.chain(
-    optax.clip_by_global_norm(o.clip),
-    optax.adamw(
+
+  def decayed(params):
+    return jax.tree.map(lambda x: x.ndim > 1, params)
+
+  if o.muon:
+    rule = contrib.muon(
       schedule,
-      b2=0.95,
       weight_decay=o.weight_decay,
-      mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params),
-    ),
-  )
+      weight_decay_mask=decayed,
+      adam_b2=0.95,
+      muon_weight_dimension_numbers=name_matrices,
+      consistent_rms=0.2,
+    )
+  else:
+    rule = optax.adamw(
+      schedule, b2=0.95, weight_decay=o.weight_decay, mask=decayed
+    )
+  return optax.chain(optax.clip_by_global_norm(o.clip), rule)
 
 
 def apart(

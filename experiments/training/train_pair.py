@@ -202,7 +202,7 @@ def main(recipe: Recipe) -> None:
   folder = pathlib.Path(recipe.folder)
   folders.claim(folder, recipe)
   tokenizer = load_tokenizer(recipe, folder)
-  streams = data.token_streams(tokenizer, folder, recipe.every)
+  streams = data.token_streams(tokenizer, folder, recipe.every, recipe.packages)
   print({k: len(v) for k, v in streams.items()}, 'tokens')
   target, params = train_target(recipe, folder, tokenizer, streams)
   texts = write_texts(

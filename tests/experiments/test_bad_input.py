@@ -259,14 +259,14 @@ def test_the_first_draft_of_ones_own_drafter_is_looked_at(runner, monkeypatch):
   runner.refuses(
     'experiments.run',
     arguments,
-    'own_drafters (tests.support.user_drafters.unknown_tokens) with gamma 1',
+    'user_drafters (tests.support.user_drafters.unknown_tokens) with gamma 1',
     'tokens must be from 0 to 2047, got 5007',
   )
 
 
 def test_a_process_ends_as_the_program_does():
   done = subprocess.run(
-    [sys.executable, '-m', 'experiments.papers.findings', '/nowhere'],
+    [sys.executable, '-m', 'experiments.tables', '/nowhere'],
     cwd=ROOT,
     capture_output=True,
     text=True,

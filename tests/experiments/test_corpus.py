@@ -10,6 +10,8 @@ import tomllib
 import pytest
 
 from experiments import corpus
+from experiments.corpus import packages
+from experiments.training import data
 
 # Lines that many files share without having been copied from one another.
 _COMMON = re.compile(
@@ -198,3 +200,72 @@ def check_format(extension: str, document: corpus.Document) -> None:
     rows = text.split('\n')[2:-1]
     widths = {len(re.findall(r'(?<!\\)\|', row)) for row in rows}
     assert len(widths) == 1, document.name
+
+
+@pytest.fixture(scope='module')
+def read_from_packages() -> dict[str, list[corpus.Document]]:
+  return {
+    domain: list(packages.training_documents(domain))
+    for domain in corpus.DOMAINS
+  }
+
+
+def test_packages_repeat_nothing_of_the_evaluation(
+  evaluation, read_from_packages
+):
+  held_out = {
+    line
+    for documents in evaluation.values()
+    for document in documents
+    for line in packages.list_lines(document.text)
+  }
+  for documents in read_from_packages.values():
+    for document in documents:
+      shared = packages.list_lines(document.text) & held_out
+      assert len(shared) < 3, document.name
+
+
+def test_copies_of_held_out_modules_are_left_out(read_from_packages):
+  read = {document.name for document in read_from_packages['code']}
+  assert 'packages/fontTools.misc.textTools' in read
+  assert 'packages/fontTools.misc.plistlib' not in read
+  assert 'packages/click._textwrap' not in read
+
+
+def test_packages_are_distinct_and_apart(read_from_packages):
+  assert not read_from_packages['structured']
+  for domain in ('code', 'documentation'):
+    documents = read_from_packages[domain]
+    assert len(documents) > 100
+    assert len({document.name for document in documents}) == len(documents)
+    for document in documents:
+      assert document.domain == domain
+      assert document.name.startswith(packages.PREFIX)
+      assert '.tests.' not in document.name
+  texts = [document.text for document in read_from_packages['code']]
+  assert len(set(texts)) == len(texts)
+  assert not any(text.startswith('#') for text in texts)
+
+
+def test_missing_package_is_left_out_and_named(monkeypatch):
+  packages._read_modules.cache_clear()
+  monkeypatch.setattr(
+    packages, 'PACKAGES', {'no_such_package': 'MIT', 'optax': 'Apache-2.0'}
+  )
+  missing, found = packages.describe_packages()
+  assert missing == 'no_such_package not installed, left out (MIT)'
+  assert re.fullmatch(r'optax \d\S+ \(Apache-2.0\)', found)
+  names = {d.name for d in packages.training_documents('code')}
+  packages._read_modules.cache_clear()
+  assert 'packages/optax' in names
+  assert all(name.startswith('packages/optax') for name in names)
+
+
+def test_packages_have_streams_of_their_own():
+  def stream(domain, name):
+    return data.stream_of(corpus.Document(domain, name, ''))
+
+  assert stream('code', 'bisect') == 'code'
+  assert stream('code', 'test.test_os') == 'tests'
+  assert stream('code', 'packages/numpy.linalg') == 'packages'
+  assert stream('documentation', 'packages/jax') == 'package_documentation'

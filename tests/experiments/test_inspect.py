@@ -9,7 +9,8 @@ import pytest
 from configs import pair as config
 from experiments import inspect
 from experiments.errors import UserError
-from experiments.measuring import build, step_bytes
+from experiments.measuring import build
+from experiments.measuring.step_bytes import bytes_per_token
 from experiments.settings import Candidate
 from experiments.setup.plan import plan
 from specjax import checkpoints
@@ -47,7 +48,7 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
   for name in ('target', 'draft'):
     model, params = checkpoints.load(folder / name)
     leaves = jax.tree.leaves(params)
-    step, _ = step_bytes.bytes_per_token(model, params, 1)
+    step, _ = bytes_per_token(model, params, 1)
     sizes[name] = (
       sum(x.size for x in leaves),
       sum(x.nbytes for x in leaves),

@@ -171,7 +171,7 @@ def test_every_row_of_a_block_and_of_a_batch_is_scored(monkeypatch):
 
 def test_a_source_is_read_in_every_row(monkeypatch):
   monkeypatch.setattr(
-    ties, 'reading', types.SimpleNamespace(pad=lambda *given: given)
+    ties, 'prefill', types.SimpleNamespace(pad=lambda *given: given)
   )
   way = ties.Way(None, None, 3, 2, 128, source_slots=256)
   assert ties._source(way, [(1, 2)], 3) == Source([(1, 2)] * 3, 256)

@@ -9,9 +9,12 @@ import time
 import jax
 import numpy as np
 import pytest
+from optax.contrib import MuonDimensionNumbers
 
 from experiments.recipes import Optimization
+from experiments.training.optimize import make_optimizer, name_matrices
 from experiments.training.train_pair import window_shape
+from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = """
@@ -22,7 +25,8 @@ from experiments.recipes import Optimization
 
 folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 o = Optimization(
-  schedule=((4, 1e-2), (30, 0.0)), batch=4, length=8, checkpoint_every=5
+  schedule=((4, 1e-2), (30, 0.0)), batch=4, length=8, checkpoint_every=5,
+  muon=sys.argv[3] == 'muon',
 )
 
 def batch(step, params):
@@ -40,19 +44,20 @@ np.savez(folder / 'params.npz', **params)
 """
 
 
-def start(folder: pathlib.Path, pause: float):
+def start(folder: pathlib.Path, pause: float, rule: str):
   folder.mkdir(exist_ok=True)
   return subprocess.Popen(
-    [sys.executable, '-c', SCRIPT, str(folder), str(pause)],
+    [sys.executable, '-c', SCRIPT, str(folder), str(pause), rule],
     cwd=ROOT,
     stderr=subprocess.DEVNULL,
     stdout=subprocess.DEVNULL,
   )
 
 
-def test_resume_after_a_kill_is_bit_identical(tmp_path):
-  whole = start(tmp_path / 'whole', 0.0)
-  cut = start(tmp_path / 'cut', 0.1)
+@pytest.mark.parametrize('rule', ['adamw', 'muon'])
+def test_resume_after_a_kill_is_bit_identical(tmp_path, rule):
+  whole = start(tmp_path / 'whole', 0.0, rule)
+  cut = start(tmp_path / 'cut', 0.1, rule)
   deadline = time.monotonic() + 200
   while not (tmp_path / 'cut' / 'toy' / '10').exists():
     assert cut.poll() is None, 'training ended before it was killed'
@@ -61,7 +66,7 @@ def test_resume_after_a_kill_is_bit_identical(tmp_path):
   cut.send_signal(signal.SIGKILL)
   cut.wait()
   assert not (tmp_path / 'cut' / 'params.npz').exists()
-  assert start(tmp_path / 'cut', 0.0).wait() == 0
+  assert start(tmp_path / 'cut', 0.0, rule).wait() == 0
   assert whole.wait() == 0
   expected = np.load(tmp_path / 'whole' / 'params.npz')
   found = np.load(tmp_path / 'cut' / 'params.npz')
@@ -76,8 +81,6 @@ def test_every_fourth_batch_is_long():
 
 
 def test_schedule_goes_through_its_corners():
-  from experiments.training.optimize import make_optimizer
-
   o = Optimization(
     schedule=((10, 0.5), (20, 0.25), (40, 0.0)), batch=1, weight_decay=0.0
   )
@@ -92,3 +95,31 @@ def test_schedule_goes_through_its_corners():
     sizes.append(float(jax.numpy.abs(updates['w']).max()))
   for step, rate in ((0, 0.0), (10, 0.5), (15, 0.375), (20, 0.25), (30, 0.125)):
     assert sizes[step] == pytest.approx(rate, rel=1e-3, abs=1e-6)
+
+
+def test_muon_turns_each_output_of_a_layer_by_itself():
+  params = tiny.model(32, 1).init(jax.random.key(0))
+  found = name_matrices(params)
+  layer = found['layer0']
+  assert found['embedding'] is found['unembedding'] is None
+  assert layer['norm1']['scale'] is None
+  assert layer['qkv']['w'] == MuonDimensionNumbers(0, (1, 3))
+  assert layer['up']['w'] == MuonDimensionNumbers(0, (2,))
+  assert layer['down']['w'] == MuonDimensionNumbers(0, (1,))
+  assert params['layer0']['qkv']['w'].ndim == 4
+  assert params['layer0']['up']['w'].ndim == 3
+
+
+def test_muon_steps_as_far_as_adam_in_every_direction():
+  o = Optimization(
+    schedule=((1, 0.5), (9, 0.5)), batch=1, weight_decay=0.0, muon=True
+  )
+  optimizer = make_optimizer(o)
+  params = {'layer0': {'w': jax.random.normal(jax.random.key(0), (64, 2, 32))}}
+  state = optimizer.init(params)
+  for _ in range(2):  # The first rate is 0.
+    updates, state = optimizer.update(params, state, params)
+  for part in np.moveaxis(np.asarray(updates['layer0']['w']), 1, 0):
+    values = np.linalg.svd(part, compute_uv=False) / (0.5 * 0.2 * 8)
+    # Newton-Schulz brings the singular values near 1, not to it.
+    assert ((values > 0.6) & (values < 1.3)).all()

@@ -22,6 +22,7 @@ from experiments.training import (
   folders,
   generated,
   held_out,
+  train_heads,
 )
 from experiments.training.optimize import Record
 from specjax import checkpoints
@@ -40,7 +41,7 @@ def root(tmp_path_factory):
   folder = tmp_path_factory.mktemp('training')
   tiny.write_pair(folder)
   tiny.write_data(folder / 'data')
-  heads.main(recipe(folder, 'whole'))
+  train_heads.main(recipe(folder, 'whole'))
   return folder
 
 
@@ -99,11 +100,11 @@ def assert_equal_weights(one, other):
 def test_a_head_resumes_bit_for_bit(root, monkeypatch):
   x = recipe(root, 'cut')
   with monkeypatch.context() as patched:
-    patched.setattr(heads, 'draw_windows', cut(generated.draw_windows, 5))
+    patched.setattr(train_heads, 'draw_windows', cut(generated.draw_windows, 5))
     with pytest.raises(Killed):
-      heads.main(x)
+      train_heads.main(x)
   assert [line['step'] for line in lines(root / 'cut/head.jsonl')] == [3]
-  heads.main(x)
+  train_heads.main(x)
   assert_equal_weights(root / 'whole/weights', root / 'cut/weights')
   whole, after = (lines(root / f'{n}/head.jsonl') for n in ('whole', 'cut'))
   for one, other in zip(whole, after, strict=True):
@@ -115,11 +116,11 @@ def test_the_loss_of_a_head_falls(root):
   """On the same windows with the same noise, so it must."""
   x = recipe(root, 'whole')
   m = generated.gather(x)
-  head = heads.make(x, m.target)
+  head = train_heads.make(x, m.target)
   trained = heads.read(root / 'whole/weights', 'medusa', '')[1]
-  batch = heads.batches(m)(0, None)
+  batch = train_heads.batches(m)(0, None)
 
-  parts = jax.jit(heads.loss_of(head, m.target, 0))
+  parts = jax.jit(train_heads.loss_of(head, m.target, 0))
 
   def loss(params):
     return sum(parts(params, m.weights, batch).values())
@@ -145,7 +146,7 @@ def test_config_of_a_head_says_what_it_is_worth_and_cost(root):
 
 def test_a_folder_is_of_one_recipe(root):
   with pytest.raises(ValueError, match='another recipe'):
-    heads.main(recipe(root, 'whole', share=0.25))
+    train_heads.main(recipe(root, 'whole', share=0.25))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_a_folder_is_of_one_recipe(root):
 )
 def test_wrong_recipes_of_heads_are_refused(root, tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
-    heads.main(recipe(root, tmp_path / 'new', **changes))
+    train_heads.main(recipe(root, tmp_path / 'new', **changes))
 
 
 def test_fingerprints_tell_targets_apart(root, tmp_path):
@@ -200,7 +201,7 @@ def test_fingerprints_are_those_of_the_weights_not_of_the_files(root, tmp_path):
 
 def test_reports_are_the_counts_of_the_loop(root):
   m = generated.gather(recipe(root, 'whole'))
-  head = heads.make(m.recipe, m.target)
+  head = train_heads.make(m.recipe, m.target)
   drafter = head.drafter(HELD_OUT.depth)
   params = heads.read(root / 'whole/weights', 'medusa', '')[1]
   trial = held_out.prepare(HELD_OUT, m.target, m.weights, m.tokenizer)
