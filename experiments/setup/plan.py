@@ -181,8 +181,11 @@ def plan_drafter(
     ) from error
   except TypeError as error:
     raise UserError(f'{field}: {candidate.load}: {error}') from error
-  own = f'verifiers of the drafter {name}'
-  rules = {r: names.resolve_rule(r, own) for r in candidate.verifiers}
+  own = candidate.verifiers and f' of the drafter {name}'
+  rules = {
+    names.RULE.full(rule): names.resolve_rule(rule, f'verifiers{own or ""}')
+    for rule in candidate.verifiers or verifiers
+  }
   return PlannedDrafter(
     name=name,
     field=field,
@@ -194,7 +197,7 @@ def plan_drafter(
     options=options,
     stored=result_folders.portable(dataclasses.asdict(candidate)['options']),
     gammas=tuple(gammas) or (candidate.gamma,),
-    rules=rules or {r: names.resolve_rule(r) for r in verifiers},
+    rules=rules,
   )
 
 

@@ -222,6 +222,7 @@ def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
   folder = outputs.Follower(rows)
   folder.path, folder.warning = 'here', ''
   fake = types.SimpleNamespace(folder=folder, run=lambda: None)
+  monkeypatch.setattr(predict, 'prepare', lambda x: x)
   monkeypatch.setattr(predict, 'Predictor', lambda x: fake)
   monkeypatch.setattr(predict_report.Board, 'summary', lambda self: 'tables')
   predict.main(types.SimpleNamespace(quick=False))
