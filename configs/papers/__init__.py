@@ -25,19 +25,18 @@ TASKS = {
 
 def lm(path: str, gamma: int) -> Candidate:
   """A language model that drafts a chain."""
-  return Candidate('specjax.drafters.lm.load', gamma, path)
+  return Candidate('lm', gamma, path)
 
 
 def tree(path: str, gamma: int, *widths: int, replacement: bool) -> Candidate:
   """A language model that drafts a tree."""
   options = {'widths': widths, 'replacement': replacement}
-  return Candidate('specjax.drafters.lm.load', gamma, path, options)
+  return Candidate('lm', gamma, path, options)
 
 
 def head(kind: str, path: str, gamma: int, *rules: str, **options) -> Candidate:
   """A head on the target's features that `experiments.train` has trained."""
-  rules = tuple(f'specjax.verify.{rule}' for rule in rules)
-  return Candidate(f'specjax.drafters.{kind}.load', gamma, path, options, rules)
+  return Candidate(kind, gamma, path, options, rules)
 
 
 # What the heads of papers need, whose layouts are not those of this project.

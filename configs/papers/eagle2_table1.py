@@ -35,7 +35,7 @@ def get_config(part: str = 'vicuna-7b') -> Published:
     target=Checkpoint(path),
     candidates={
       'sps': lm('double7/vicuna-68m', 7),
-      'ngram': Candidate('specjax.drafters.ngram.load', 10),
+      'ngram': Candidate('ngram', 10),
       'medusa': head('medusa', f'{heads}/medusa', 4, 'recursive', tree=64),
       'eagle': head('eagle', eagle, 5, 'recursive', widths=_WIDTHS),
       'eagle2': head('eagle', eagle, 6, 'recursive', beam=10, nodes=nodes),

@@ -32,7 +32,7 @@ def get_config(part: str = 'wmt') -> Published:
   part = task(part, PARTS)
   target, path = _TARGETS[part]
   counted = {
-    name: Candidate('specjax.drafters.counts.load', 1, f'counts/{part}/{name}')
+    name: Candidate('counts', 1, f'counts/{part}/{name}')
     for name in ('unigram', 'bigram')
   }
   sizes = ('small', 'base', 'large') if path else ('small',)

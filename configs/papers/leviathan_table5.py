@@ -16,20 +16,19 @@ _FACTORS = ('0.5', '0.3', '0.1')
 
 
 def get_config() -> Published:
-  counts = 'specjax.drafters.counts.load'
   return Published(
     name='leviathan_table5',
     results='results/papers/leviathan_table5',
     target=Checkpoint('google/t5-v1_1-xxl'),
     candidates={
-      'unigram': Candidate(counts, 1, 'counts/wmt/unigram'),
-      'bigram': Candidate(counts, 1, 'counts/wmt/bigram'),
+      'unigram': Candidate('counts', 1, 'counts/wmt/unigram'),
+      'bigram': Candidate('counts', 1, 'counts/wmt/bigram'),
       'small': lm('google/t5-v1_1-small', 1),
       'base': lm('google/t5-v1_1-base', 1),
     },
     verifiers=(
-      'specjax.verify.token',
-      *(f'specjax.verify.lenience:{x}' for x in _FACTORS),
+      'token',
+      *(f'lenience:{x}' for x in _FACTORS),
     ),
     temperatures=(1.0,),
     prompts=TASKS['wmt'],

@@ -23,7 +23,7 @@ def get_config() -> Published:
       'without': tree(draft, 4, 4, 2, 2, 1, replacement=False),
       'with': tree(draft, 4, 4, 2, 2, 1, replacement=True),
     },
-    verifiers=('specjax.verify.recursive',),
+    verifiers=('recursive',),
     temperatures=(1.0,),
     prompts=Prompts(count=100),
     paper='mcsd',

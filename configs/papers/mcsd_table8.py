@@ -27,7 +27,7 @@ def get_config(part: str = 'alpaca') -> Published:
       'k1': tree(draft, 1, 1, replacement=False),
       'k4': tree(draft, 1, 4, replacement=False),
     },
-    verifiers=('specjax.verify.recursive',),
+    verifiers=('recursive',),
     prompts=TASKS.get(part, Prompts(count=100)),
     timed=False,
     paper='mcsd',

@@ -27,12 +27,12 @@ def get_config(part: str = 'codellama-7b') -> Published:
   name, path = _TARGETS[task(part, PARTS)]
   code = part.startswith('code')
   rest = Candidate(
-    'specjax.drafters.ngram.load',
+    'ngram',
     10,
     options={
       'longest': 16, 'candidates': 8, 'corpus': f'corpora/{part}.npy'
     },
-    verifiers=('specjax.verify.recursive',),
+    verifiers=('recursive',),
   )  # fmt: skip
   return Published(
     name=f'rest_table1_{part}',

@@ -30,7 +30,7 @@ def get_config(part: str = 'cnn') -> Published:
     candidates={
       'five chains': tree('JackFram/llama-68m', 8, 5, replacement=True)
     },
-    verifiers=('specjax.verify.recursive',),
+    verifiers=('recursive',),
     temperatures=(0.0, 0.6),
     prompts=TASKS.get(part, Prompts(count=100)),
     paper='sequoia',

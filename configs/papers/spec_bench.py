@@ -38,7 +38,7 @@ def get_config(part: str = '7b') -> Published:
     target=Checkpoint(f'lmsys/vicuna-{part}-v1.3'),
     candidates={
       'sps': lm('double7/vicuna-68m', 7),
-      'ngram': Candidate('specjax.drafters.ngram.load', 10),
+      'ngram': Candidate('ngram', 10),
       'medusa': head('medusa', medusa, 4, 'recursive', tree=64),
       'eagle': head('eagle', eagle, 5, 'recursive', widths=(4, 2, 2, 1, 1)),
       'eagle2': head('eagle', eagle, 6, 'recursive', **tree),

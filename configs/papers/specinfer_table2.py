@@ -22,7 +22,7 @@ def get_config() -> Published:
     candidates={
       f'width {k}': tree(draft, 8, 1, 1, k, replacement=True) for k in (1, 5)
     },
-    verifiers=('specjax.verify.recursive',),
+    verifiers=('recursive',),
     prompts=Prompts(count=100),
     timed=False,
     paper='specinfer',

@@ -21,7 +21,7 @@ def get_config() -> Published:
     candidates={
       'tree': tree('JackFram/llama-68m', 8, 1, 1, 3, replacement=True)
     },
-    verifiers=('specjax.verify.recursive',),
+    verifiers=('recursive',),
     temperatures=(1.0,),
     prompts=Prompts(count=100),
     timed=False,

@@ -22,7 +22,7 @@ def get_config() -> Published:
       'eight': tree(draft, 4, 8, replacement=True),
     },
     gammas=(4, 8),
-    verifiers=('specjax.verify.k_seq',),
+    verifiers=('k_seq',),
     temperatures=(1.0,),
     prompts=Prompts(count=1000),
     paper='spectr',

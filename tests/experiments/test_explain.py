@@ -113,6 +113,7 @@ def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
   runner = types.SimpleNamespace(folder=folder, run=lambda: None)
   monkeypatch.setattr(explain, 'Explainer', lambda x, asked: runner)
   monkeypatch.setattr(explain, 'narrow', lambda x: 2)
+  monkeypatch.setattr(explain, 'plan', lambda x: x)
   capsys.readouterr()
   explain.main(types.SimpleNamespace(quick=False, timed=True))
   out, said = capsys.readouterr()
