@@ -13,19 +13,12 @@ import jax
 import numpy as np
 
 from experiments.measuring import measure
+from experiments.measuring.measure import Decoding
 from experiments.settings import ManyPrompts
 from experiments.setup.checks import values
 from specjax import continuous, generate
-from specjax.types import Params, Spec
 
 _STEPS, _TURNS = 24, 5  # of a measurement of a full step
-
-
-class Way(NamedTuple):
-  """What decodes: a spec with its parameters."""
-
-  spec: Spec
-  params: Params
 
 
 class Pass(NamedTuple):
@@ -48,8 +41,8 @@ class Clock:
     self.chunks: list[tuple[int, int]] = []  # row-steps taken, and possible
     self.filled = 0  # chunks before the last prompt was placed
 
-  def parts(self) -> continuous.Parts:
-    return continuous.Parts(
+  def parts(self) -> continuous.LoopParts:
+    return continuous.LoopParts(
       functools.partial(self.time, 'read', generate.start),
       self.place,
       self.advance,
@@ -102,7 +95,9 @@ class Clock:
 class Side:
   """Plain decoding or one drafter, with its prompts and their lengths."""
 
-  def __init__(self, x: ManyPrompts, many: Way, one: Way, texts, slots):
+  def __init__(
+    self, x: ManyPrompts, many: Decoding, one: Decoding, texts, slots
+  ):
     self.x, self.many, self.one = x, many, one
     self.texts, self.slots = texts, slots
     random = np.random.default_rng(x.seed)
@@ -122,11 +117,11 @@ class Side:
     indices = np.where(inside, indices, 0)
     return self.job(indices, np.where(inside, self.new[indices], 0))
 
-  def batches(self, way: Way, rows: int) -> Pass:
+  def batches(self, way: Decoding, rows: int) -> Pass:
     """In batches of so many rows; a unit is a batch."""
     texts, units = [], []
     for first in range(0, len(self.texts), rows):
-      run = measure.decode(*way, self.batch(first, rows))
+      run = measure.decode(way.spec, way.params, self.batch(first, rows))
       texts += run.texts
       counts = run.counts.tokens.sum(), run.counts.target_calls.sum()
       units.append((*counts, run.seconds, run.prefill_seconds))
@@ -177,14 +172,14 @@ class Side:
     rows = np.arange(x.batch) % len(self.texts)
     job = self.job(rows, x.max_new_tokens)
     for _ in range(_TURNS):
-      run = measure.decode(*self.many, job, steps)
+      run = measure.decode(self.many.spec, self.many.params, job, steps)
       times.append(run.seconds / run.counts.target_calls.max())
     return float(np.median(times))
 
   def warm_up(self) -> None:
     """Compiles everything that will be timed."""
     for way, rows in ((self.one, 1), (self.many, self.x.batch)):
-      measure.decode(*way, self.batch(0, rows), 1, timed=False)
+      measure.decode(way.spec, way.params, self.batch(0, rows), 1, timed=False)
     size = 1
     while size <= min(self.x.group, self.x.batch, len(self.texts)):
       for _ in self.refilled(1, size):

@@ -28,11 +28,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.batches import Pass, Side, Way
+from benchmarks.batches import Pass, Side
 from experiments import prompts
 from experiments.errors import need
 from experiments.measuring import results
 from experiments.measuring.build import build
+from experiments.measuring.measure import Decoding
 from experiments.reports import summaries
 from experiments.settings import ManyPrompts
 from experiments.setup import command
@@ -197,10 +198,13 @@ def sides(
     cell = common | {'drafter': name, 'gamma': gamma, 'draft': draft}
     return cell, functools.partial(Side, x, *ways, texts, slots)
 
-  pairs = Way(many.plain, many.plain_params), Way(one.plain, one.plain_params)
+  pairs = (
+    Decoding(many.plain, many.plain_params),
+    Decoding(one.plain, one.plain_params),
+  )
   found = {'plain': prepare('plain', 0, None, *pairs)}
   for m, other in zip(many.methods, one.methods, strict=True):
-    ways = Way(m.spec, m.params), Way(other.spec, other.params)
+    ways = Decoding(m.spec, m.params), Decoding(other.spec, other.params)
     name = f'{m.drafter}, gamma {m.gamma}'
     found[name] = prepare(m.drafter, m.gamma, m.draft, *ways)
   return found

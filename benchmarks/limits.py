@@ -23,7 +23,7 @@ from experiments.measuring.step_bytes import bytes_per_token
 from specjax import cache as caches
 from specjax import checkpoints, verify
 from specjax.drafters import plain as no_draft
-from specjax.models import transformer
+from specjax.models import variants
 from specjax.models.transformer import Model
 from specjax.types import Params, Spec
 
@@ -36,7 +36,7 @@ def _targets(bench: Bench) -> dict[str, tuple[Model, Any]]:
   if x.path:
     made = checkpoints.load(x.path, x.dtype)
     if model.config.blocked:
-      made = transformer.block(*made)
+      made = variants.block(*made)
     found['checkpoint'] = made
   return found
 

@@ -71,9 +71,9 @@ def write(sizes: dict[pathlib.Path, int]) -> None:
     shapes = conversion.shape_params(config)
     tensors = {}
     for key, source in conversion.list_sources(family, config, shapes).items():
-      layout, names = source
+      split, names = source
       for name, shape in zip(
-        names, layout.shapes(shapes[key].shape, len(names)), strict=True
+        names, split.shapes(shapes[key].shape, len(names)), strict=True
       ):
         x = random.random(shape, np.float32)
         tensors[name] = x.astype(np.float16)

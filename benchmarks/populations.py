@@ -7,21 +7,34 @@ hold single steps: what is made from those is tried on made-up texts.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.measuring import costs
-from experiments.papers import claims, claims_of_drafters, pooling
-from experiments.papers.judgement import Evidence, Rows, apart, pick, places
+from experiments.measuring.results import Rows
+from experiments.papers import (
+  claims_of_drafters,
+  claims_of_lengths,
+  claims_of_training,
+  pooling,
+)
+from experiments.papers.claims import (
+  ACCEPTANCE,
+  PLACE,
+  Claim,
+  apart,
+  matched,
+  pick,
+)
 from experiments.reports import explain
 from experiments.reports.paired import ALPHA, TAU, difference
 from specjax import metrics
 from specjax.metrics import Estimate
 
 Draw = Callable[[np.random.Generator, int], list[Estimate]]
-_MANY = 'drafters/acceptance'
 _DRAFTERS = ('draft-128', 'ngram', 'bigram', 'eagle3', 'target int8')
 _TURNS = 7  # of a run
 
@@ -38,6 +51,9 @@ class Case(NamedTuple):
   name: str
   draw: Draw
   truth: list[float]
+
+
+Kind = Callable[[Rows], Iterable[Case]]
 
 
 def again(row: dict, places: np.ndarray) -> dict:
@@ -58,79 +74,47 @@ def _name(row: dict) -> str:
   return f'{row["drafter"]}, {row["domain"]}, T {row["temperature"]:g}'
 
 
-def _case(rows: tuple[dict, ...], measure, name: str = '') -> Case:
-  """A case of rows on the same prompts."""
+def _each(choose: Callable[[Rows], Iterable[tuple]], measure) -> Kind:
+  """A case for each choice of rows on the same prompts."""
 
-  def draw(rng, n):
-    chosen = rng.integers(rows[0]['prompts'], size=n)
-    return [measure(*(again(row, chosen) for row in rows))]
+  def case(rows):
+    def draw(rng, n):
+      chosen = rng.integers(rows[0]['prompts'], size=n)
+      return [measure(*(again(row, chosen) for row in rows))]
 
-  return Case(name or _name(rows[-1]), draw, [measure(*rows).value])
+    return Case(_name(rows[-1]), draw, [measure(*rows).value])
+
+  return lambda rows: map(case, choose(rows))
 
 
 def _some(rows: Rows) -> list[dict]:
-  there = pick(rows[_MANY], verifier='token')
-  return [r for r in there if r['drafter'] in _DRAFTERS]
+  token = pick(rows[ACCEPTANCE], verifier='token')
+  return [r for r in token if r['drafter'] in _DRAFTERS]
 
 
-def tau(rows: Rows) -> Iterator[Case]:
+def _single(rows: Rows, *without: str, gamma: int = 1) -> Iterator[tuple[dict]]:
+  """Rows alone, without some drafters, of drafts of at least a length."""
   for row in _some(rows):
-    yield _case((row,), lambda r: metrics.ratio(*(r[k] for k in TAU)))
-
-
-def alpha(rows: Rows) -> Iterator[Case]:
-  for row in _some(rows):
-    yield _case((row,), lambda r: metrics.ratio(*(r[k] for k in ALPHA), 1.0))
-
-
-def at_places(rows: Rows) -> Iterator[Case]:
-  """Acceptance of the third place: few steps of a prompt come to it."""
-
-  def measure(row):
-    return metrics.ratio(*metrics.at_place(row['unit_histogram'], 2), 1.0)
-
-  for row in _some(rows):
-    if row['gamma'] > 2 and row['drafter'] != 'bigram':
-      yield _case((row,), measure)
+    if row['drafter'] not in without and row['gamma'] >= gamma:
+      yield (row,)
 
 
 def _pairs(rows: Rows) -> Iterator[tuple[dict, dict]]:
-  there = _some(rows)
-  for place in places(there, 'domain', 'temperature'):
-    (base,) = pick(there, **place, drafter='draft-128')
-    for row in pick(there, **place):
-      if row is not base:
-        yield base, row
+  some = _some(rows)
+  for place, (base,) in matched(some, PLACE, [{'drafter': 'draft-128'}]):
+    yield from ((base, r) for r in pick(some, **place) if r is not base)
 
 
-def differences_of_tau(rows: Rows) -> Iterator[Case]:
-  for pair in _pairs(rows):
-    yield _case(pair, lambda a, b: difference(a, b, TAU))
-
-
-def changes_of_tau(rows: Rows) -> Iterator[Case]:
-  for pair in _pairs(rows):
-    yield _case(pair, lambda a, b: difference(a, b, TAU, relative=True))
-
-
-def differences_of_alpha(rows: Rows) -> Iterator[Case]:
-  for pair in _pairs(rows):
-    yield _case(pair, lambda a, b: difference(a, b, ALPHA))
-
-
-def equation_one(rows: Rows) -> Iterator[Case]:
-  for row in _some(rows):
-    if row['gamma'] > 1 and row['drafter'] != 'target int8':
-      yield _case((row,), claims.against_equation_one)
+def _third_place(row: dict) -> Estimate:
+  """Acceptance of the third place: few steps of a prompt come to it."""
+  return metrics.ratio(*metrics.at_place(row['unit_histogram'], 2), 1.0)
 
 
 def domains(rows: Rows) -> Iterator[Case]:
   """Differences of prompts that are not the same."""
-  there = _some(rows)
-  for place in places(there, 'drafter', 'temperature'):
-    one, other = (
-      pick(there, **place, domain=d)[0] for d in ('documentation', 'structured')
-    )
+  fixed = ('drafter', 'temperature')
+  compared = [{'domain': 'documentation'}, {'domain': 'structured'}]
+  for _, (one, other) in matched(_some(rows), fixed, compared):
 
     def draw(rng, n, one=one, other=other):
       return [apart(_drawn(one, rng, n), _drawn(other, rng, n), TAU)]
@@ -144,11 +128,6 @@ _TIMES = (
   'unit_seconds',
   'unit_tokens',
 )
-
-
-def speedups(rows: Rows) -> Iterator[Case]:
-  for row in pick(rows['predict'], part='check'):
-    yield _case((row,), lambda r: metrics.speedup(*(r[k] for k in _TIMES)))
 
 
 def _turns(times: dict[str, list[float]], count: int = 2001) -> dict:
@@ -241,34 +220,27 @@ def _texts(
   return np.where(length < 60, accepted, -1), np.full_like(accepted, 4), length
 
 
-def _along(measure) -> Iterator[Case]:
-  for a, b in ((2, 1.5), (0.8, 0.8), (1, 4)):
+def _along(measure: Callable[..., list[Estimate]]) -> Kind:
+  """A case for each kind of made-up texts."""
+
+  def case(a, b):
     texts = _texts(np.random.default_rng(11), a, b)
 
-    def draw(rng, n, texts=texts):
+    def draw(rng, n):
       chosen = rng.integers(len(texts[0]), size=n)
       return measure(*(column[chosen] for column in texts))
 
     truth = [found.value for found in measure(*texts)]
-    yield Case(f'texts, beta {a:g} {b:g}', draw, truth)
+    return Case(f'texts, beta {a:g} {b:g}', draw, truth)
+
+  return lambda rows: starmap(case, ((2, 1.5), (0.8, 0.8), (1, 4)))
 
 
-def by_context(rows: Rows) -> Iterator[Case]:
-  del rows  # Unused.
-  edges = [10, 22, 35, 47, 60]
-
-  def measure(*log):
-    return [
-      Estimate(b['acceptance'], *(b['acceptance_ci'] or (np.nan, np.nan)))
-      for b in metrics.by_context(*log, edges)
-    ]
-
-  yield from _along(measure)
-
-
-def memory(rows: Rows) -> Iterator[Case]:
-  del rows  # Unused.
-  yield from _along(lambda accepted, *_: metrics.autocorrelation(accepted, 2))
+def _by_context(*log) -> list[Estimate]:
+  return [
+    Estimate(b['acceptance'], *(b['acceptance_ci'] or (np.nan, np.nan)))
+    for b in metrics.by_context(*log, [10, 22, 35, 47, 60])
+  ]
 
 
 def lognormal(rows: Rows) -> Iterator[Case]:
@@ -287,58 +259,73 @@ def lognormal(rows: Rows) -> Iterator[Case]:
       yield Case(name, draw, [mean if above else 1 / mean])
 
 
-def _claim(look, rows: Rows, folder: str, spread: float) -> Case:
+def _claim(claim: Claim, rows: Rows, folder: str, spread: float) -> Case:
   """The pooled effect of a claim whose cells differ by chance, around 0.
 
   Prompts are drawn for all cells that have them in common.
   """
-  there = {folder: rows[folder]}
-  truth = [cell.found.value for cell in look(there)]
+  truth = [one.estimate.value for one in claim({folder: rows[folder]})]
   width = spread * float(np.std(truth))
-
-  def moved(cell: Evidence, far: float) -> Evidence:
-    return dataclasses.replace(cell, found=cell.found.scaled(1, far))
 
   def draw(rng, n):
     chosen: dict = {}
     drawn = []
-    for row in there[folder]:
+    for row in rows[folder]:
       key = row['prompts_hash']
       if key not in chosen:
         chosen[key] = rng.integers(row['prompts'], size=n)
       drawn.append(again(row, chosen[key]))
-    cells = list(look({folder: drawn}))
-    away = width * rng.normal(size=len(cells)) - truth
-    found = [moved(c, far) for c, far in zip(cells, away, strict=True)]
-    return [pooling.pool(found).found]
+    findings = claim({folder: drawn})
+    away = width * rng.normal(size=len(findings)) - truth
+    moved = [
+      dataclasses.replace(one, estimate=one.estimate.scaled(1, far))
+      for one, far in zip(findings, away, strict=True)
+    ]
+    return [pooling.pool(moved).estimate]
 
-  return Case(f'{look.__name__}, cells spread {width:.2f}', draw, [0.0])
+  return Case(f'{claim.name}, cells spread {width:.2f}', draw, [0.0])
 
 
 def pooled(rows: Rows) -> Iterator[Case]:
   folder = 'embedded/drafters'
   for spread in (0.0, 1.0):
-    yield _claim(claims.by_temperature, rows, folder, spread)
-    yield _claim(claims_of_drafters.distilled, rows, _MANY, spread)
-    yield _claim(claims_of_drafters.over_eagle1, rows, _MANY, spread)
+    yield _claim(claims_of_drafters.by_temperature, rows, folder, spread)
+    yield _claim(claims_of_training.distilled, rows, ACCEPTANCE, spread)
+    yield _claim(claims_of_drafters.over_eagle1, rows, ACCEPTANCE, spread)
 
 
 # What is printed with an interval, and where its kind is tried.
-KINDS: dict[str, Callable[[Rows], Iterator[Case]]] = {
-  'tau': tau,
-  'alpha': alpha,
-  'acceptance of a place': at_places,
-  'acceptance by context': by_context,
-  'correlation of steps': memory,
-  'speed-up': speedups,
+KINDS: dict[str, Kind] = {
+  'tau': _each(_single, lambda r: metrics.ratio(*(r[k] for k in TAU))),
+  'alpha': _each(_single, lambda r: metrics.ratio(*(r[k] for k in ALPHA), 1.0)),
+  'acceptance of a place': _each(
+    lambda rows: _single(rows, 'bigram', gamma=3), _third_place
+  ),
+  'acceptance by context': _along(_by_context),
+  'correlation of steps': _along(
+    lambda accepted, *_: metrics.autocorrelation(accepted, 2)
+  ),
+  'speed-up': _each(
+    lambda rows: ((r,) for r in pick(rows['predict'], part='check')),
+    lambda r: metrics.speedup(*(r[k] for k in _TIMES)),
+  ),
   'predicted speed-up': predictions,
   'measured over predicted': agreements,
   'phase of a step (turns)': phases,
-  'difference of tau, paired': differences_of_tau,
-  'change of tau in percent, paired': changes_of_tau,
-  'difference of alpha, paired': differences_of_alpha,
+  'difference of tau, paired': _each(
+    _pairs, lambda a, b: difference(a, b, TAU)
+  ),
+  'change of tau in percent, paired': _each(
+    _pairs, lambda a, b: difference(a, b, TAU, relative=True)
+  ),
+  'difference of alpha, paired': _each(
+    _pairs, lambda a, b: difference(a, b, ALPHA)
+  ),
   'difference of tau, other prompts': domains,
-  'tau over Equation 1': equation_one,
+  'tau over Equation 1': _each(
+    lambda rows: _single(rows, 'target int8', gamma=2),
+    claims_of_lengths.over_equation_one,
+  ),
   'pooled effect of a claim': pooled,
   'ratio, lognormal units': lognormal,
 }

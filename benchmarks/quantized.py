@@ -22,13 +22,13 @@ from experiments.setup import checks, command
 from specjax import cache as caches
 from specjax import checkpoints, generate, verify
 from specjax.drafters import plain
-from specjax.models import quantize, transformer
+from specjax.models import quantize, variants
 from specjax.types import Params, Spec
 
 
 def _held(loop: Loop) -> float:
   """Megabytes of weights and of what the compiled loop makes beside them."""
-  made = generate.generate.lower(
+  made = generate.loop.lower(
     loop.params, loop.state, loop.count, spec=loop.spec
   ).compile()
   weights = sum(x.nbytes for x in jax.tree.leaves(loop.params.target))
@@ -44,7 +44,7 @@ def steps(bench: Bench) -> list[dict]:
     bench.bar.set_description(f'compiling {name}')
     made = checkpoints.load(path, jnp.dtype(x.dtype))
     if jax.default_backend() == 'cpu':
-      made = transformer.block(*made)
+      made = variants.block(*made)
     for way, (model, params) in {
       x.dtype: made,
       'int8': quantize.quantize(*made),

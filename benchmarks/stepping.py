@@ -18,7 +18,7 @@ from experiments.errors import UserError
 from experiments.settings import Size
 from specjax import generate, sampling, trees
 from specjax.drafters import plain
-from specjax.models import linear, transformer
+from specjax.models import linear, transformer, variants
 from specjax.models.transformer import Model
 from specjax.types import Draft, Drafter, Params, Spec, SpecState
 
@@ -77,8 +77,8 @@ class Models:
     if jax.default_backend() != 'cpu' or rows > linear.FEW_ROWS:
       return self.target, params, self.draft
     if self._blocked is None:
-      target, weights = transformer.block(self.target, self.weights)
-      draft, small = transformer.block(self.draft, self.draft_weights)
+      target, weights = variants.block(self.target, self.weights)
+      draft, small = variants.block(self.draft, self.draft_weights)
       self._blocked = target, Params(weights, small), draft
     return self._blocked
 
@@ -176,7 +176,7 @@ class Loop:
       counts=jax.tree.map(jnp.zeros_like, self.state.counts),
     )
     jax.block_until_ready(self.state)
-    before = generate.generate._cache_size()
+    before = generate.loop._cache_size()
     with jax.transfer_guard('disallow' if timed else 'allow'):
       begin = time.perf_counter()
       self.state = generate.generate(
@@ -184,7 +184,7 @@ class Loop:
       )
       jax.block_until_ready(self.state)
       seconds = time.perf_counter() - begin
-    if timed and generate.generate._cache_size() != before:
+    if timed and generate.loop._cache_size() != before:
       raise RuntimeError('a program was compiled inside the timed region')
     counts = jax.device_get(self.state.counts)
     if (counts.target_calls != self.steps).any():

@@ -24,7 +24,8 @@ from experiments.settings import Speed
 from specjax import cache as caches
 from specjax import verify
 from specjax.drafters import lm, plain
-from specjax.models import cache_attention, transformer
+from specjax.models import cache_attention, variants
+from specjax.models.attention import CacheAttention
 from specjax.types import Rule, Spec
 
 _POSITIONS = 1 << 20  # more than any cache here has slots
@@ -56,15 +57,15 @@ class Bench:
     used: int | None = None,
     slots: int | None = None,
     vocab: int | None = None,
-    way: cache_attention.Way = cache_attention.blocked,
+    over_cache: CacheAttention = cache_attention.blocked,
   ) -> Loop:
     """Steps of gamma drafted tokens, from the draft or at no cost."""
     x = self.x
     vocab = vocab or x.target.vocab_size
     used = used or x.used
     target, params, draft = self.models(vocab).fit(batch * (gamma + 1))
-    target = transformer.attend_by(target, way)
-    draft = transformer.attend_by(draft, way)
+    target = variants.with_cache_attention(target, over_cache)
+    draft = variants.with_cache_attention(draft, over_cache)
     drafter = plain.make() if not gamma else idle(gamma, vocab)
     if drafts:
       drafter = lm.make(draft, gamma)
@@ -199,8 +200,10 @@ def attention(bench: Bench) -> list[dict]:
   loops = {}
   for slots in x.maxima:
     for name, way in ways.items():
-      loops[name, slots, 0] = bench.loop(slots=slots, way=way)
-      loops[name, slots, x.gamma] = bench.loop(x.gamma, slots=slots, way=way)
+      loops[name, slots, 0] = bench.loop(slots=slots, over_cache=way)
+      loops[name, slots, x.gamma] = bench.loop(
+        x.gamma, slots=slots, over_cache=way
+      )
   found = bench.time(loops)
   return [
     {

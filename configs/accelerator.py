@@ -5,13 +5,13 @@
 The draft has the sizes of Llama 3.2 1B.
 """
 
-from experiments.settings import Shape, Size, Speed
+from experiments.settings import Size, Speed, TargetSize
 
 
 def get_config() -> Speed:
   return Speed(
     name='accelerator',
-    target=Shape(4096, 32, 32, 8, 128, 14_336, vocab_size=128_256),
+    target=TargetSize(4096, 32, 32, 8, 128, 14_336, vocab_size=128_256),
     draft=Size(2048, 16, 32, 8, 64, 8192),
     sweeps=(
       'benchmarks.limits.plain',

@@ -7,14 +7,14 @@ with 300 tokens in use of 512 and of 8,192 slots. Float32, batch 1; two minutes
 on two idle cores. Needs the extra `parity`, for transformers.
 """
 
-from experiments.settings import Shape, Size, Speed
+from experiments.settings import Size, Speed, TargetSize
 from specjax import pair
 
 
 def get_config() -> Speed:
   return Speed(
     name='limit',
-    target=Shape(768, 12, 12, 12, 64, 2048, vocab_size=32_000),
+    target=TargetSize(768, 12, 12, 12, 64, 2048, vocab_size=32_000),
     draft=Size(256, 1, 4, 4, 64, 768),
     sweeps=(
       'benchmarks.limits.plain',

@@ -7,14 +7,14 @@ expect: a third of the target's bytes, a step 1.3 times as long; drafts, which
 lie in the caches anyway, half the bytes and up to twice the time.
 """
 
-from experiments.settings import Narrow, Shape, Size
+from experiments.settings import Narrow, Size, TargetSize
 from specjax import pair
 
 
 def get_config() -> Narrow:
   return Narrow(
     name='quantized',
-    target=Shape(512, 3, 8, 4, 64, 1536, vocab_size=2048),
+    target=TargetSize(512, 3, 8, 4, 64, 1536, vocab_size=2048),
     draft=Size(128, 1, 4, 2, 32, 384),
     sweeps=('benchmarks.quantized.steps',),
     paths=tuple(

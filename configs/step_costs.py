@@ -8,13 +8,13 @@ exponents near 0.2 for context and vocabulary, 0.45 for gamma + 1, and a batch
 that costs little up to 4 rows and then linearly.
 """
 
-from experiments.settings import Shape, Size, Speed
+from experiments.settings import Size, Speed, TargetSize
 
 
 def get_config() -> Speed:
   return Speed(
     name='step_costs',
-    target=Shape(1024, 4, 16, 8, 64, 2816, vocab_size=16_384),
+    target=TargetSize(1024, 4, 16, 8, 64, 2816, vocab_size=16_384),
     draft=Size(256, 1, 4, 2, 64, 768),
     sweeps=(
       'gamma',

@@ -92,9 +92,9 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   with tqdm(file=sys.stderr) as bar:  # Where all rows were there already.
     runner.settle(bar)
   built, jobs = runner.built, runner.units(domain, 0.0)
-  base = measure.Way(built.plain, built.plain_params)
+  base = measure.Decoding(built.plain, built.plain_params)
   (method,) = (m for m in built.methods if m.gamma == gamma)
-  way = measure.Way(method.spec, method.params)
+  way = measure.Decoding(method.spec, method.params)
   replayed = costs.replay(method.spec, method.params, jobs[0])
   methods = {'plain': (base, base.spec), 'speculative': (way, replayed)}
   timer = costs.Timer(base, methods, LOOPS)

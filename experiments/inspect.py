@@ -24,10 +24,10 @@ from experiments.setup.plan import Plan, plan
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError, Description
 from specjax.drafters import lm
-from specjax.sharding import Layout
+from specjax.sharding import Placement
 
 
-def facts(found: Description, layout: Layout) -> dict:
+def facts(found: Description, placement: Placement) -> dict:
   """Sizes of one model, as it will be loaded onto a mesh."""
   config = found.model.config
   shapes = jax.eval_shape(found.model.init, jax.random.key(0))
@@ -41,7 +41,7 @@ def facts(found: Description, layout: Layout) -> dict:
     'positions': config.max_positions,
     'vocabulary': config.vocab_size,
     'stored_bytes': found.stored_bytes,
-    'bytes_per_device': meshes.of_parameters(config, layout),
+    'bytes_per_device': meshes.of_parameters(config, placement),
     'bytes_per_step': step,
     'cache_bytes_per_token': cache,
   }
@@ -79,8 +79,8 @@ class Report:
     found = self.allow(call, *args)
     if found is not None:
       self.described[who] = found
-      layout = meshes.plan_layout(self.plan.mesh)
-      split = layout if who == 'target' else layout.for_draft
+      placement = meshes.plan_placement(self.plan.mesh)
+      split = placement if who == 'target' else placement.for_draft
       self.models[who] = facts(found, split)
 
   def compare(self, who: str, path: str) -> None:
@@ -136,7 +136,7 @@ class Report:
     """Whether the models and the mesh, and the mesh and this machine, fit."""
     self.allow(meshes.check_heads, self.plan.mesh, self.described)
     if self.plan.mesh.processes == 1:  # Others are not asked for theirs.
-      self.allow(meshes.make_layout, self.plan.mesh)
+      self.allow(meshes.make_placement, self.plan.mesh)
     if self.load:
       self.allow(meshes.check_memory, self.plan.mesh, self.load)
 

@@ -119,7 +119,7 @@ class Comparison:
       self.known[key] = [found[i] for i in rows]
     return self.known[key]
 
-  def ways(self, mine: Side, other: Side) -> list[ties.Way]:
+  def ways(self, mine: Side, other: Side) -> list[ties.Scoring]:
     """How both sides compute; plain decoding too, where one is only a text."""
     built = self.setup.built
     if other.spec is None:

@@ -186,15 +186,17 @@ class Predictor:
             self.replay(drafter, domain, temperature)
             bar.update()
 
-  def way(self, method: Method) -> measure.Way:
-    return measure.Way(method.spec, method.params)
+  def way(self, method: Method) -> measure.Decoding:
+    return measure.Decoding(method.spec, method.params)
 
   @property
-  def base(self) -> measure.Way:
+  def base(self) -> measure.Decoding:
     """Plain decoding."""
-    return measure.Way(self.built.plain, self.built.plain_params)
+    return measure.Decoding(self.built.plain, self.built.plain_params)
 
-  def warm_up(self, ways: list[tuple[measure.Way, measure.Job]], bar) -> None:
+  def warm_up(
+    self, ways: list[tuple[measure.Decoding, measure.Job]], bar
+  ) -> None:
     """Compiles loops."""
     bar.total += len(ways)
     bar.set_description('compiling')

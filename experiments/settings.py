@@ -272,7 +272,7 @@ class Certificate:
 
 
 @dataclasses.dataclass
-class Shape(Size):
+class TargetSize(Size):
   """Sizes of a target with random weights."""
 
   vocab_size: int = 32_000
@@ -308,7 +308,7 @@ class Speed:
   """
 
   name: str
-  target: Shape
+  target: TargetSize
   draft: Size
   sweeps: tuple[str, ...]
   path: str = ''

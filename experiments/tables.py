@@ -1,6 +1,6 @@
 """Tables: those of papers beside ours, and all that committed rows amount to.
 
-  python -m experiments.tables --config configs/papers/leviathan_table2.py:wmt
+  python -m experiments.tables --config configs/papers/leviathan.py:table2/wmt
 
 prints a published table beside what a run of the same config has found, or what
 the run needs.
@@ -21,8 +21,8 @@ from collections.abc import Iterator
 
 from experiments.errors import need
 from experiments.measuring import results
+from experiments.measuring.results import Rows
 from experiments.papers import findings, published
-from experiments.papers.judgement import Rows
 from experiments.papers.published import Calculated, Published
 from experiments.reports import documents, explain, plots, summaries
 from experiments.reports.markdown import markdown
@@ -51,17 +51,16 @@ def configs() -> Iterator[tuple[str, Published | Calculated]]:
   package = importlib.import_module('configs.papers')
   for found in pkgutil.iter_modules(package.__path__):
     module = importlib.import_module(f'configs.papers.{found.name}')
-    file = f'configs/papers/{found.name}.py'
-    for part in getattr(module, 'PARTS', ('',)):
-      name = f'{file}:{part}' if part else file
-      yield name, module.get_config(*([part] if part else []))
+    for argument in module.get_config.arguments():
+      name = f'configs/papers/{found.name}.py:{argument}'.rstrip(':')
+      yield name, module.get_config(argument)
 
 
 def rows_of(x: Published | Calculated) -> tuple[list[dict], str]:
   """Our rows of a published table, and what is to be said of others."""
   if isinstance(x, Calculated):
     return [], ''
-  folder = pathlib.Path(x.results or published.default_results(x.name))
+  folder = pathlib.Path(x.results or results.default_folder(x))
   return results.read_rows(folder / 'rows.jsonl')
 
 

@@ -62,7 +62,7 @@ def place(state: SpecState, fresh: SpecState, rows: jax.Array) -> SpecState:
   )
 
 
-class Parts(NamedTuple):
+class LoopParts(NamedTuple):
   """What the loop is made of; `benchmarks` takes the time of each."""
 
   read: Callable[..., SpecState] = generate.start
@@ -70,7 +70,7 @@ class Parts(NamedTuple):
   advance: Callable[..., SpecState] = generate.generate
 
 
-PARTS = Parts()
+PARTS = LoopParts()
 
 
 def split(count: int, group: int) -> list[int]:
@@ -120,7 +120,7 @@ def decode(
   slots: int | None = None,
   source_slots: int | None = None,
   partial: bool = False,
-  parts: Parts = PARTS,
+  parts: LoopParts = PARTS,
 ) -> Iterator[Result]:
   """Decodes prompts as rows become free, and yields each when it is done.
 

@@ -13,7 +13,6 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import numbers
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -22,10 +21,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import checkpoints, generate, sampling, sharding
+from specjax import (
+  arguments,
+  checkpoints,
+  generate,
+  layouts,
+  sampling,
+  sharding,
+)
+from specjax.arguments import check_number, named
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
-from specjax.types import Counts, LoadedDrafter, Params, Rule, Spec, Target
+from specjax.inputs import fit
+from specjax.models import variants
+from specjax.types import (
+  Counts,
+  Drafter,
+  LoadedDrafter,
+  Params,
+  Rule,
+  Spec,
+  Target,
+)
 
 _SEEDS = 2**32
 _DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
@@ -36,6 +53,7 @@ def load(
   *,
   dtype: Any = jnp.float32,
   max_length: int | None = None,
+  layout: str = layouts.AUTO,
 ) -> Target:
   """Loads a target with its tokenizer and the tokens that end its texts.
 
@@ -45,6 +63,12 @@ def load(
     dtype: of the weights and the cache, also as 'bfloat16'.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
+    layout: of the weights on a CPU: 'whole'; 'blocked', in blocks of columns,
+      where the model has them, which drafters loaded for it take too; or
+      'auto', by which `decode` takes the faster of the two for its shapes, see
+      `layouts.choose`. It changes logits by float rounding alone, so that
+      texts may differ where two tokens are tied; fix it for the same bits on
+      every machine and in every call.
 
   Raises:
     ValueError: there is no such checkpoint, or one that is not exactly ours;
@@ -52,15 +76,21 @@ def load(
   """
   if not isinstance(path, str | os.PathLike):
     raise ValueError(
-      f'path must be a directory or the name of a model, got {_named(path)}'
+      f'path must be a directory or the name of a model, got {named(path)}'
     )
   if max_length is not None:
-    _whole('max_length', max_length, 1)
+    check_number('max_length', max_length, 1)
   directory = str(checkpoints.locate(path))
+  if layout not in layouts.LAYOUTS:
+    raise ValueError(
+      f'layout is {layout!r}: choose one of {", ".join(layouts.LAYOUTS)}'
+    )
   name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
   if name not in _DTYPES:
     raise ValueError(f'dtype is {name!r}: choose one of {", ".join(_DTYPES)}')
   model, params = checkpoints.load(directory, jnp.dtype(name), max_length)
+  if layout == layouts.BLOCKED:
+    model, params = variants.block(model, params)
   tokenizer = None
   if checkpoints.has_tokenizer(directory):
     tokenizer = checkpoints.load_tokenizer(directory)
@@ -68,10 +98,11 @@ def load(
     model,
     params,
     directory,
-    checkpoints.fingerprint(directory),
+    functools.partial(checkpoints.fingerprint, directory),
     max_length,
     tokenizer,
     checkpoints.eos_ids(directory),
+    layout,
   )
 
 
@@ -135,46 +166,24 @@ def _over(count: Any, of: Any) -> float:
   return float(count / of) if of else float('nan')
 
 
-def _named(value: Any) -> str:
-  """A value as messages show it: what it is, and its beginning."""
-  text = repr(value)
-  shown = text if len(text) < 60 else f'{text[:57]}...'
-  return f'{type(value).__name__} {shown}'
-
-
-def _whole(name: str, value: Any, least: int, bound: int | None = None) -> None:
-  """Refuses what is no whole number in [least, bound)."""
-  fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  if not fits or value < least or (bound is not None and value >= bound):
-    more = '' if bound is None else f' and below {bound}'
-    raise ValueError(
-      f'{name} must be a whole number of at least {least}{more}, got '
-      f'{_named(value)}'
-    )
-
-
 def _check(target: Any, drafter: Any, rule: Any) -> None:
   """Refuses what is not the kind of thing that is wanted."""
-  if not isinstance(target, Target) or target.params is None:
-    raise ValueError(
-      f'target must be what specjax.load returns, got {_named(target)}'
-    )
+  arguments.check_target(target)
+  if target.params is None:
+    raise ValueError('target has no weights: load it with specjax.load')
   if drafter is not None:
     if not isinstance(drafter, LoadedDrafter):
       raise ValueError(
         'drafter must be what a loader returns, such as '
         'specjax.drafters.lm.load(target, path), or None for plain decoding, '
-        f'got {_named(drafter)}'
+        f'got {named(drafter)}'
       )
     if drafter.model != target.model:
       raise ValueError(
         'drafter was loaded for another target: load it with this one'
       )
-  if rule is not None and not isinstance(rule, Rule):
-    raise ValueError(
-      'rule must be a rule of specjax.verify, such as specjax.verify.block, '
-      f'got {_named(rule)}'
-    )
+  if rule is not None:
+    arguments.check_rule(rule)
 
 
 def _check_stages(stages: dict[str, Any]) -> None:
@@ -190,63 +199,6 @@ def _check_stages(stages: dict[str, Any]) -> None:
         f'decode has no argument {name!r}{guess}; stages are those of '
         'specjax.sampling.make'
       )
-
-
-def _tokens(target: Target, prompts: Any) -> list[list[int]]:
-  """Prompts as lists of token ids: one text, texts, or ids already."""
-  if isinstance(prompts, str):
-    prompts = [prompts]
-  if not isinstance(prompts, Sequence) or not len(prompts):
-    raise ValueError(
-      'prompts must be a text, or a list of texts or of lists of token ids, '
-      f'got {_named(prompts)}'
-    )
-  found = []
-  for i, prompt in enumerate(prompts):
-    if isinstance(prompt, str):
-      if target.tokenizer is None:
-        raise ValueError(
-          f'prompt {i} is a text, but {target.path or "the target"} has no '
-          'tokenizer: give token ids'
-        )
-      try:
-        prompt.encode()
-      except UnicodeEncodeError as error:
-        raise ValueError(
-          f'prompt {i} is no text: character {error.start} is half of a '
-          'surrogate pair, remove it'
-        ) from error
-      ids = target.tokenizer.encode(prompt)
-    else:
-      ids = np.asarray(prompt)
-      if ids.ndim != 1 or not (
-        ids.size == 0 or np.issubdtype(ids.dtype, np.integer)
-      ):
-        raise ValueError(
-          f'prompt {i} must be a text or a list of token ids, got '
-          f'{_named(prompt)}'
-        )
-    found.append([int(token) for token in ids])
-  return found
-
-
-@functools.singledispatch
-def _new_tokens(new_tokens: Any, count: int) -> np.ndarray:
-  """Tokens to add to each prompt, [B]."""
-  _whole('new_tokens', new_tokens, 1)
-  return np.full(count, new_tokens)
-
-
-@_new_tokens.register(list | tuple | np.ndarray)
-def _(new_tokens: Any, count: int) -> np.ndarray:
-  if len(new_tokens) != count:
-    raise ValueError(
-      f'new_tokens has {len(new_tokens)} entries for {count} prompts: give one '
-      'number, or one for each'
-    )
-  for number in new_tokens:
-    _whole('new_tokens', number, 1)
-  return np.asarray(new_tokens)
 
 
 def decode(
@@ -269,6 +221,10 @@ def decode(
   the prompts beside it. A second call with as many prompts, of about the same
   length, compiles nothing.
 
+  On a CPU the first call for a batch size and a draft length, if it adds 64
+  tokens or more to a text, spends about a second on the faster layout of the
+  target's weights, unless `load` was told one; see `layouts.choose`.
+
   Args:
     target: from `load`.
     drafter: from a loader, such as `specjax.drafters.lm.load(target, path)`;
@@ -288,13 +244,14 @@ def decode(
     FloatingPointError: the target gave NaN or infinite logits.
   """
   _check(target, drafter, rule)
-  _whole('gamma', gamma, 1, target.model.config.max_positions)
-  _whole('seed', seed, 0, _SEEDS)
+  check_number('gamma', gamma, 1, target.model.config.max_positions)
+  check_number('seed', seed, 0, _SEEDS)
   _check_stages(stages)
-  ids = _tokens(target, prompts)
-  lengths = _new_tokens(new_tokens, len(ids))
+  ids = arguments.token_ids(target, prompts)
+  lengths = arguments.lengths(new_tokens, len(ids))
   method = plain.make() if drafter is None else drafter.make(gamma)
   spec = Spec(target.model, method, rule or rule_for(method), target.eos)
+  key = generate.row_keys(seed, range(len(ids)))
   values = sampling.make(
     len(ids),
     temperature,
@@ -302,18 +259,55 @@ def decode(
     eos=target.eos,
     **stages,
   )
-  params = Params(target.params, drafter and drafter.params)
-  state = generate.start(
-    params,
-    ids,
-    spec=spec,
-    new_tokens=lengths,
-    key=generate.row_keys(seed, range(len(ids))),
-    values=values,
+  longest = int(lengths.max())
+  fitted = fit(spec, ids, lengths, key, values)
+  arranged = layouts.choose(
+    target,
+    layouts.Buffer(
+      len(ids),
+      fitted.slots,
+      int(fitted.limit.max()) - longest // 2,
+      fitted.source_slots,
+    ),
+    method.nodes + 1,
+    longest,
   )
-  steps = jnp.asarray(lengths.max(), jnp.int32)
+  params = Params(target.params, drafter and drafter.params)
+  if arranged.model != target.model:
+    method = _with_loaded_target(target, method)
+    spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
+    params = Params(arranged.params, params)
+  state = generate.start(
+    params, ids, spec=spec, new_tokens=lengths, key=key, values=values
+  )
+  steps = jnp.asarray(longest, jnp.int32)
   state = generate.generate(params, state, steps, spec=spec)
   return _decoded(target, state)
+
+
+def _with_loaded_target(target: Target, drafter: Drafter) -> Drafter:
+  """The drafter beside a target in another layout than it was loaded for.
+
+  It goes on computing with the target's weights as they were loaded: its own
+  parameters are `Params` of these and its own.
+  """
+
+  def make() -> Drafter:
+    def init(params, ctx, hidden):
+      return drafter.init(params.drafter, ctx, hidden)
+
+    def propose(params, state, ctx, key):
+      return drafter.propose(params.drafter, state, ctx, key)
+
+    def commit(params, state, ctx, verdict, hidden):
+      return drafter.commit(params.drafter, state, ctx, verdict, hidden)
+
+    return drafter._replace(init=init, propose=propose, commit=commit)
+
+  # The same one in every call, since it is a static argument.
+  if drafter not in target.remembered:
+    target.remembered[drafter] = make()
+  return target.remembered[drafter]
 
 
 def _decoded(target: Target, state) -> Decoded:

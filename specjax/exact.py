@@ -87,7 +87,7 @@ class Drafts(NamedTuple):
 _remaining = jax.jit(jax.vmap(static_tree.remaining, in_axes=(0, 0, 0, None)))
 
 # (texts, q, contexts) -> Drafts
-Source = Callable[[Texts, Laws, np.ndarray], Drafts]
+DraftSource = Callable[[Texts, Laws, np.ndarray], Drafts]
 # (text a draft began after [M], text of its row [M]) -> probs, logits [M, V]
 After = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -101,7 +101,7 @@ def tree(
   replacement: bool = False,
   size: Callable[[np.ndarray], np.ndarray] | None = None,
   after: Callable[[Texts, Laws, np.ndarray], After] | None = None,
-) -> Source:
+) -> DraftSource:
   """The drafts of `drafting.chain` and `drafting.static_tree`.
 
   Args:
@@ -165,7 +165,7 @@ def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
   return size
 
 
-def lookup(prompt: tuple[int, ...], depth: int, **options) -> Source:
+def lookup(prompt: tuple[int, ...], depth: int, **options) -> DraftSource:
   """The drafts of `drafters.ngram` after a prompt: one each, chosen.
 
   Args:
@@ -221,7 +221,7 @@ def _ends(parents, exists, accept, stand):
 
 
 def step(
-  rule: Rule, source: Source, texts: Texts, p: Laws, q: Laws, contexts
+  rule: Rule, source: DraftSource, texts: Texts, p: Laws, q: Laws, contexts
 ) -> np.ndarray:
   """What one step may make of some texts: their law [len(contexts), texts].
 
@@ -314,7 +314,7 @@ def constant(p, texts: Texts) -> Laws:
 
 
 def efficiency(
-  rule: Rule, source: Source, texts: Texts, p: Laws, q: Laws
+  rule: Rule, source: DraftSource, texts: Texts, p: Laws, q: Laws
 ) -> float:
   """tau of a rule: what `tokens_per_step` says of its step.
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specjax import arguments, counting, sampling, scoring, verify
 from specjax import cache as caches
-from specjax import counting, sampling, scoring, verify
 from specjax.inputs import fit
 from specjax.inputs import slots_for as slots_for
 from specjax.models import prefill, transformer
@@ -86,8 +86,8 @@ def _begin(
     counts=counting.none(batch, drafter.depth),
     source=source,
   )
-  layout = target.layout
-  return state if layout is None else layout.constrain_state(state)
+  placement = target.placement
+  return state if placement is None else placement.constrain_state(state)
 
 
 def start(
@@ -120,14 +120,15 @@ def start(
       vocabulary, another end of the text or another number of rows.
   """
   fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
+  arguments.check_params(params)
   source = None
   if fitted.sources is not None and fitted.source_slots is not None:
     source = Source(*prefill.pad(fitted.sources, fitted.source_slots))
   tokens, lengths = prefill.pad(fitted.texts, fitted.slots)
   limits = jnp.asarray(fitted.limit)
-  if (layout := spec.target.layout) is not None:
+  if (placement := spec.target.placement) is not None:
     rows = tokens, lengths, limits, key, values, source
-    tokens, lengths, limits, key, values, source = layout.put_rows(rows)
+    tokens, lengths, limits, key, values, source = placement.put_rows(rows)
   cache, hidden = _read(
     params.target,
     tokens,
@@ -186,7 +187,7 @@ def _emit(state, draft, verdict, eos):
   return emitted, jnp.minimum(count, room), room >= emitted.shape[1], stopped
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
   """What a step is made of; programs that measure replace some of it."""
 
   split: Callable[..., Any] = scoring.split
@@ -199,13 +200,18 @@ class Parts(NamedTuple):
   overlap: Callable[..., Any] = verify.overlap
 
 
-PARTS = Parts()
+PARTS = StepParts()
 
 
 def step(
-  params: Params, state: SpecState, *, spec: Spec, parts: Parts = PARTS
+  params: Params, state: SpecState, *, spec: Spec, parts: StepParts = PARTS
 ) -> SpecState:
-  """One speculative step of every row; finished rows stay as they are."""
+  """One speculative step of every row; finished rows stay as they are.
+
+  Raises:
+    ValueError: the state was used up by `generate`.
+  """
+  arguments.check_unused(state)
   drafter = spec.drafter
   keep, to_draft, to_judge = parts.split(state.key)
   ctx = context(state)
@@ -264,21 +270,22 @@ def step(
     counts=counts,
   )
   new = scoring.same_types(new, state)
-  layout = spec.target.layout
-  return new if layout is None else layout.constrain_state(new)
+  placement = spec.target.placement
+  return new if placement is None else placement.constrain_state(new)
 
 
 @functools.partial(
   jax.jit, static_argnames=('spec', 'parts'), donate_argnames='state'
 )
-def generate(
-  params: Params, state: SpecState, steps, *, spec: Spec, parts: Parts = PARTS
+def loop(
+  params: Params,
+  state: SpecState,
+  steps,
+  *,
+  spec: Spec,
+  parts: StepParts = PARTS,
 ) -> SpecState:
-  """Runs at most `steps` steps, fewer when every row has finished.
-
-  A whole generation, a chunk for streaming and a single step are the same
-  program: `steps` is traced. The state is donated.
-  """
+  """The compiled program of `generate`, which checks what this is given."""
 
   def more(carry):
     i, state = carry
@@ -290,3 +297,31 @@ def generate(
 
   zero = jnp.zeros((), jnp.int32)
   return jax.lax.while_loop(more, turn, (zero, state))[1]
+
+
+def generate(
+  params: Params,
+  state: SpecState,
+  steps,
+  *,
+  spec: Spec,
+  parts: StepParts = PARTS,
+) -> SpecState:
+  """Runs at most `steps` steps, fewer when every row has finished.
+
+  A whole generation, a chunk for streaming and a single step are the same
+  program: `steps` is traced.
+
+  Args:
+    params: of target and drafter.
+    state: from `start`, or what the call before returned. It is donated: its
+      buffers are taken over, and only the state that is returned goes on.
+    steps: a number.
+    spec: what to run.
+    parts: of a step.
+
+  Raises:
+    ValueError: the state was used up by an earlier call.
+  """
+  arguments.check_unused(state)
+  return loop(params, state, steps, spec=spec, parts=parts)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specjax import arguments, sampling
 from specjax import cache as caches
-from specjax import sampling
 from specjax.models import prefill
 from specjax.types import Spec
 
@@ -55,6 +55,9 @@ def fit(
   Raises:
     ValueError: as there; names the field, and the prompt where it is one.
   """
+  arguments.check_spec(spec)
+  arguments.check_keys(key)
+  arguments.check_values(values)
   reason = spec.rule.refuses(spec.drafter)
   if reason:
     raise ValueError(f'the rule does not fit the drafter: {reason}')

@@ -192,7 +192,7 @@ def feed(
     The output of the pass, and logits [B, N+1, V] after every row.
   """
   root = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
-  depth, mask = jax.vmap(trees.layout)(draft.parents)
+  depth, mask = jax.vmap(trees.ancestors)(draft.parents)
   out = model.forward(
     weights,
     jnp.concatenate([root, draft.tokens], 1),

@@ -65,7 +65,7 @@ def plan_mesh(data: int, model: int) -> AbstractMesh:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Placement:
   """How one model lies on a mesh, and with it the state of a loop.
 
   Attributes:
@@ -80,8 +80,8 @@ class Layout:
   split_draft: bool = False
 
   @property
-  def for_draft(self) -> 'Layout':
-    """The layout of a draft beside this target."""
+  def for_draft(self) -> 'Placement':
+    """The placement of a draft beside this target."""
     return dataclasses.replace(self, split=self.split_draft)
 
   def place(
@@ -126,7 +126,7 @@ class Layout:
     )
 
   def of_state(self, state: SpecState) -> SpecState:
-    """Shardings of a state; those of a drafter's follow its own layout."""
+    """Shardings of a state; those of a drafter's follow its own placement."""
     drafter = self.for_draft.of_rows(state.drafter)
     return self.of_rows(state)._replace(drafter=drafter)
 

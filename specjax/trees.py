@@ -22,13 +22,13 @@ def above(parents: jax.Array, tokens: jax.Array, depth: int) -> jax.Array:
                                             a b
                                             c .
   """
-  level, mask = layout(parents)
+  level, mask = ancestors(parents)
   place = level[1:, None] - 1 == jnp.arange(depth)
   path = mask[:, 1:, None] & place
   return jnp.where(path, tokens[:, None], -1).max(1, initial=-1)
 
 
-def layout(parents: jax.Array) -> tuple[jax.Array, jax.Array]:
+def ancestors(parents: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Depth [N+1] of every row and its ancestor-or-self mask [N+1, N+1].
 
   One sequence; row 0 is the root.

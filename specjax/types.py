@@ -19,9 +19,15 @@ static and hashable. Nothing is both.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
+
+if TYPE_CHECKING:
+  from specjax.models.transformer import Model
+
+Weights: TypeAlias = Any  # of a model or a drafter: a pytree of arrays
+DrafterState: TypeAlias = Any  # a pytree of arrays [B, ...]
 
 
 class KV(NamedTuple):
@@ -50,11 +56,38 @@ class Source(NamedTuple):
   length: jax.Array  # [B] at least 1
 
 
+class Sampling(NamedTuple):
+  """Values of the pipeline's stages, one a row; None leaves a stage out.
+
+  Which stages exist is part of the compiled program; their values are not.
+  """
+
+  temperature: jax.Array  # [B] 0 is greedy
+  top_k: jax.Array | None = None  # [B] 0 keeps all
+  top_p: jax.Array | None = None  # [B] in (0, 1]
+  min_p: jax.Array | None = None  # [B] in [0, 1), relative to the largest
+  logit_bias: jax.Array | None = None  # [B, V] added to the logits
+  repetition: jax.Array | None = None  # [B] positive; 1 changes nothing
+  presence: jax.Array | None = None  # [B] in [-2, 2]
+  frequency: jax.Array | None = None  # [B] in [-2, 2]
+  forbidden: jax.Array | None = None  # [B, V]
+  min_new_tokens: jax.Array | None = None  # [B] before a text may end
+  ends: jax.Array | None = None  # [B, number of them] tokens that end it
+
+
+class History(NamedTuple):
+  """What the stages look at of the committed text; None where none does."""
+
+  new: jax.Array | None = None  # [B] tokens after the prompt
+  counts: jax.Array | None = None  # [B, V] how often each is among those
+  prompt: jax.Array | None = None  # [B, V] whether it is in the prompt
+
+
 class Params(NamedTuple):
   """What every drafter may compute with: the target's weights and its own."""
 
-  target: Any
-  drafter: Any
+  target: Weights
+  drafter: Weights
 
 
 class Context(NamedTuple):
@@ -67,8 +100,8 @@ class Context(NamedTuple):
   tokens: jax.Array  # [B, S]
   length: jax.Array  # [B]
   cache: Cache
-  sampling: Any  # `sampling.Sampling`, values [B]: the law q must come from
-  history: Any  # `sampling.History`: what that law looks at of the text
+  sampling: Sampling  # the stages that q must go through, as p does
+  history: History
   source: Source | None = None  # of an encoder-decoder target
 
 
@@ -87,7 +120,7 @@ class Draft(NamedTuple):
   tokens: jax.Array  # [B, N]
   parents: jax.Array  # [B, N]
   size: jax.Array  # [B]: nodes at or beyond it do not exist
-  probs: jax.Array | None  # [B, N, V] the law node i was drawn from, or chosen
+  probs: jax.Array | None  # [B, N, V] what node i was drawn from; None: chosen
 
 
 class Verdict(NamedTuple):
@@ -118,13 +151,13 @@ class Drafter(NamedTuple):
 
   depth: int  # K: longest path from the root to a leaf
   nodes: int  # N
-  init: Callable[..., Any]
-  propose: Callable[..., tuple[Draft, Any]]
-  commit: Callable[..., Any]
-  init_params: Callable[..., Any] | None = None
+  init: Callable[..., DrafterState]
+  propose: Callable[..., tuple[Draft, DrafterState]]
+  commit: Callable[..., DrafterState]
+  init_params: Callable[..., Weights] | None = None
   taps: tuple[int, ...] = ()  # target layers whose features it wants
   positions: int | None = None  # longest sequence it was made for
-  independent: bool = False  # siblings are independent draws of one law
+  independent: bool = False  # siblings are independent draws
   beyond: int = 0  # slots its memory writes behind those of its draft
   learns: bool = False  # drafts depend on earlier verdicts, not on text alone
 
@@ -134,23 +167,29 @@ class Target:
   """A target with what belongs to it; all that a loader of drafters is told.
 
   Attributes:
-    model: the target, a `models.transformer.Model`.
+    model: the target.
     params: its weights; None where they are not read yet.
     path: directory of its checkpoint; empty where there is none.
-    fingerprint: of that checkpoint, see `checkpoints.fingerprint`; empty where
-      it does not matter.
+    fingerprint: () -> that of the checkpoint, see `checkpoints.fingerprint`;
+      None where it does not matter which target a head was trained for.
     max_length: longest sequence of the run, see `checkpoints.load`.
     tokenizer: of its checkpoint; None where there is none.
     eos: token ids that end a text.
+    layout: of its weights, see `layouts`: 'auto' lets `decode` choose.
+    remembered: what was chosen for it; see `layouts.choose`.
   """
 
-  model: Any
-  params: Any = None
+  model: 'Model'
+  params: Weights = None
   path: str = ''
-  fingerprint: str = ''
+  fingerprint: Callable[[], str] | None = None
   max_length: int | None = None
   tokenizer: Any = None
   eos: tuple[int, ...] = ()
+  layout: str = 'whole'
+  remembered: dict[Any, Any] = dataclasses.field(
+    init=False, repr=False, default_factory=dict
+  )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,10 +211,10 @@ class LoadedDrafter:
       and its weights.
   """
 
-  model: Any
+  model: 'Model'
   make: Callable[[int], Drafter]
-  params: Any = None
-  draft: tuple[Any, Any] | None = None
+  params: Weights = None
+  draft: 'tuple[Model, Weights] | None' = None
 
   def __post_init__(self):
     object.__setattr__(self, 'make', functools.cache(self.make))
@@ -186,9 +225,9 @@ class Rule(NamedTuple):
 
   accept(draft, scores) -> [N]: the probability that node i is accepted, given
     that its parent was reached and its earlier siblings were rejected.
-  rest(draft, scores, row) -> [V]: the law of the next token after `row` was
-    the last one accepted.
-  lossless: whether the output keeps the target's law exactly.
+  rest(draft, scores, row) -> [V]: the distribution of the next token after
+    `row` was the last one accepted.
+  lossless: whether the output keeps the target's distribution exactly.
   refuses(drafter) -> str: why the rule cannot take a drafter's kind of draft,
     and the remedy; empty where it can.
   """
@@ -229,10 +268,10 @@ class SpecState(NamedTuple):
   done: jax.Array  # [B]
   finite: jax.Array  # [B] false once p or q was no number, see `scoring.finite`
   cache: Cache
-  drafter: Any
+  drafter: DrafterState
   key: jax.Array  # [B] one key a row
-  sampling: Any  # values [B]
-  history: Any  # what they look at of the committed text
+  sampling: Sampling
+  history: History
   counts: Counts
   source: Source | None = None  # of an encoder-decoder target
 
@@ -242,13 +281,13 @@ class Spec:
   """The one static argument: build it once, since jit compares it.
 
   Attributes:
-    target: the target model, a `models.transformer.Model`.
+    target: the target model.
     drafter: how to draft.
     rule: how to verify.
     eos: token ids that end a row.
   """
 
-  target: Any
+  target: 'Model'
   drafter: Drafter
   rule: Rule
   eos: tuple[int, ...] = ()

@@ -1,4 +1,10 @@
-"""One file for each published table.
+"""One file for each paper: its published tables, and the runs that fill them.
+
+  python -m experiments.tables --config configs/papers/leviathan.py:table3/wmt
+
+prints the paper beside what a run of the same config has found, before a run
+too. Behind the colon stand a table and a part of it; without a table the first
+of the file is meant, without a part the first of the table.
 
 Where a config has a path such as `google-t5/t5-small`, that is both a name on
 the Hugging Face Hub and a folder: fetch it to there with
@@ -7,12 +13,15 @@ the Hugging Face Hub and a folder: fetch it to there with
 
 or name another place with `--config.target.path=...`. Data sets of the hub
 need the extra `datasets`; with `--config.prompts.path=FILE` and
-`--config.prompts.dataset=` a file is read. `python -m experiments.tables
---config FILE` prints the paper beside what a run has found, before a run too.
+`--config.prompts.dataset=` a file is read.
 """
 
-from experiments.errors import UserError
-from experiments.settings import Candidate, Prompts
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from experiments.errors import need
+from experiments.papers.published import Calculated, Published
+from experiments.settings import Candidate, Checkpoint, Prompts
 
 TASKS = {
   'wmt': Prompts(dataset='wmt/wmt14:de-en', count=100),
@@ -21,6 +30,73 @@ TASKS = {
   'gsm8k': Prompts(dataset='openai/gsm8k:main', count=100),
   'humaneval': Prompts(dataset='openai/openai_humaneval', count=100),
 }
+# Chat models: what papers call them, and where they are.
+CHAT = {
+  'vicuna-7b': ('Vicuna-7B', 'lmsys/vicuna-7b-v1.3'),
+  'vicuna-13b': ('Vicuna-13B', 'lmsys/vicuna-13b-v1.3'),
+  'vicuna-33b': ('Vicuna-33B', 'lmsys/vicuna-33b-v1.3'),
+  'llama2-7b': ('LLaMA2-Chat-7B', 'meta-llama/Llama-2-7b-chat-hf'),
+  'llama2-13b': ('LLaMA2-Chat-13B', 'meta-llama/Llama-2-13b-chat-hf'),
+  'llama2-70b': ('LLaMA2-Chat-70B', 'meta-llama/Llama-2-70b-chat-hf'),
+}
+# Heads of papers have layouts that are not those of this project.
+OWN_HEADS = (
+  'heads for it that experiments.train has made (published ones are in other '
+  'layouts)'
+)
+LLAMA_68M = 'JackFram/llama-68m'
+# EAGLE's tree is not printed; this one is ours.
+EAGLE_WIDTHS = (4, 2, 2, 1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+  """The `get_config` of a paper: makes the config of one of its tables.
+
+  Attributes:
+    name: of its file in experiments/papers, without the ending.
+    tables: name -> what makes the config, and the parts that it takes; ()
+      where a table has none. The first table and the first part are those that
+      are meant where none is named.
+  """
+
+  name: str
+  tables: dict[str, tuple[Callable[..., Published | Calculated], Iterable[str]]]
+
+  def arguments(self) -> list[str]:
+    """Every table and part, as --config takes them behind the colon.
+
+    A table that is alone needs no name.
+    """
+    alone = len(self.tables) == 1
+    return [
+      '/'.join(filter(None, ('' if alone else table, part)))
+      for table, (_, parts) in self.tables.items()
+      for part in tuple(parts) or ('',)
+    ]
+
+  def __call__(self, argument: str = '') -> Published | Calculated:
+    """The config of `table/part`.
+
+    Raises:
+      UserError: the paper has no such table or part.
+    """
+    table, _, part = argument.partition('/')
+    if table not in self.tables:
+      table, part = next(iter(self.tables)), argument
+    make, parts = self.tables[table]
+    part = part or next(iter(parts), '')
+    need(
+      not part or part in parts,
+      f'{self.name} takes {", ".join(self.arguments()) or "nothing"} behind '
+      f'the colon, got {argument!r}',
+    )
+    x = make(part) if part else make()
+    x.paper = self.name
+    x.name = '_'.join(filter(None, (self.name, table, part)))
+    if isinstance(x, Published):
+      x.results = f'results/papers/{x.name}'
+    return x
 
 
 def lm(path: str, gamma: int) -> Candidate:
@@ -39,20 +115,48 @@ def head(kind: str, path: str, gamma: int, *rules: str, **options) -> Candidate:
   return Candidate(kind, gamma, path, options, rules)
 
 
-# What the heads of papers need, whose layouts are not those of this project.
-OWN_HEADS = (
-  'heads for it that experiments.train has made (published ones are in other '
-  'layouts)'
-)
-MT_BENCH = 'question.jsonl of MT-Bench'
+def beside_eagle(
+  target: str, *names: str, nodes: int = 60
+) -> dict[str, Candidate]:
+  """Some of the drafters that papers compare with EAGLE's.
 
-
-def task(part: str, parts) -> str:
-  """The part of a config that was asked for.
-
-  Raises:
-    ValueError: there is none of this name.
+  Args:
+    target: the folder of `heads` where they lie.
+    names: of the drafters.
+    nodes: of the trees that are made anew at every step: ten are expanded at
+      each of six levels, and so many kept.
   """
-  if part not in parts:
-    raise UserError(f'the parts are {", ".join(parts)}, got {part!r}')
-  return part
+  medusa, eagle, eagle3 = (
+    f'heads/{target}/{kind}' for kind in ('medusa', 'eagle1', 'eagle3')
+  )
+  dynamic = {'beam': 10, 'nodes': nodes}
+  every = {
+    'sps': lm('double7/vicuna-68m', 7),
+    'ngram': Candidate('ngram', 10),
+    'medusa': head('medusa', medusa, 4, 'recursive', tree=64),
+    'eagle': head('eagle', eagle, 5, 'recursive', widths=EAGLE_WIDTHS),
+    'eagle2': head('eagle', eagle, 6, 'recursive', **dynamic),
+    'eagle3': head('eagle', eagle3, 6, 'recursive', **dynamic),
+  }
+  return {name: every[name] for name in names}
+
+
+def mt_bench(
+  model: tuple[str, str], machine: str = 'a GPU with enough memory', **fields
+) -> Published:
+  """A table of trained heads on MT-Bench.
+
+  Args:
+    model: what the paper calls the target, and where it is.
+    machine: that is needed.
+    **fields: of the config.
+  """
+  name, path = model
+  return Published(
+    target=Checkpoint(path),
+    prompts=Prompts(count=80),
+    max_new_tokens=512,
+    part={'target': name},
+    needs=(name, OWN_HEADS, 'question.jsonl of MT-Bench', machine),
+    **fields,
+  )

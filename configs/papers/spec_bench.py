@@ -12,9 +12,9 @@ MT-Bench, one column there, are domains of their own here, so that column stays
 empty.
 """
 
-from configs.papers import OWN_HEADS, head, lm, task
+from configs.papers import OWN_HEADS, Paper, beside_eagle
 from experiments.papers.published import Metric, Published
-from experiments.settings import Candidate, Checkpoint, Prompts
+from experiments.settings import Checkpoint, Prompts
 
 _DOMAINS = {
   'translation': 'translation',
@@ -23,44 +23,27 @@ _DOMAINS = {
   'math': 'math_reasoning',
   'rag': 'rag',
 }
-PARTS = ('7b', '13b', '33b')
+_METHODS = {
+  'SpS': 'sps',
+  'PLD': 'ngram',
+  'Medusa': 'medusa',
+  'EAGLE': 'eagle',
+  'EAGLE2': 'eagle2',
+  'EAGLE3': 'eagle3',
+}
 
 
-def get_config(part: str = '7b') -> Published:
-  part = task(part, PARTS)
-  medusa, eagle, eagle3 = (
-    f'heads/vicuna-{part}/{kind}' for kind in ('medusa', 'eagle1', 'eagle3')
-  )
-  tree = {'beam': 10, 'nodes': 60}
+def leaderboard(part: str) -> Published:
   return Published(
-    name=f'spec_bench_{part}',
-    results=f'results/papers/spec_bench_{part}',
     target=Checkpoint(f'lmsys/vicuna-{part}-v1.3'),
-    candidates={
-      'sps': lm('double7/vicuna-68m', 7),
-      'ngram': Candidate('ngram', 10),
-      'medusa': head('medusa', medusa, 4, 'recursive', tree=64),
-      'eagle': head('eagle', eagle, 5, 'recursive', widths=(4, 2, 2, 1, 1)),
-      'eagle2': head('eagle', eagle, 6, 'recursive', **tree),
-      'eagle3': head('eagle', eagle3, 6, 'recursive', **tree),
-    },
+    candidates=beside_eagle(f'vicuna-{part}', *_METHODS.values()),
     temperatures=(0.0,),
     prompts=Prompts(count=80),
     max_new_tokens=1024,
-    paper='spec_bench',
     table='Leaderboard.md',
     part={'device': 'A100', 'target': f'Vicuna-{part.upper()}-v1.3'},
     axes={'method': 'drafter'},
-    names={
-      'method': {
-        'SpS': 'sps',
-        'PLD': 'ngram',
-        'Medusa': 'medusa',
-        'EAGLE': 'eagle',
-        'EAGLE2': 'eagle2',
-        'EAGLE3': 'eagle3',
-      }
-    },
+    names={'method': _METHODS},
     compared=(
       Metric('mean_accepted_tokens', 'tau'),
       *(
@@ -75,3 +58,6 @@ def get_config(part: str = '7b') -> Published:
       'an A100 or like it',
     ),
   )
+
+
+get_config = Paper('spec_bench', {'': (leaderboard, ('7b', '13b', '33b'))})

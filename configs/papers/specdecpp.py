@@ -6,15 +6,16 @@ A head on the draft, trained for it, says when a rejection is likely. Policies
 here look at the draft's probabilities alone: `specjax.drafting.policies`.
 """
 
+from configs.papers import Paper
 from experiments.papers.published import Metric, Published
 
 
-def get_config() -> Published:
+def figure() -> Published:
   return Published(
-    name='specdecpp',
-    results='results/papers/specdecpp',
-    paper='specdecpp',
     table="figure of the authors' repository",
     compared=(Metric('specdec'), Metric('specdec_pp')),
     missing='policy of draft lengths with a trained head',
   )
+
+
+get_config = Paper('specdecpp', {'': (figure, ())})

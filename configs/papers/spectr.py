@@ -7,16 +7,14 @@ PaLM-2 models are not published. With one draft, k-SEQ is token verification.
 The draft is looked for in spectr/draft.
 """
 
-from configs.papers import tree
+from configs.papers import Paper, tree
 from experiments.papers.published import Metric, Published
 from experiments.settings import Prompts
 
 
-def get_config() -> Published:
+def main_table() -> Published:
   draft = 'spectr/draft'
   return Published(
-    name='spectr',
-    results='results/papers/spectr',
     candidates={
       'one': tree(draft, 4, 1, replacement=True),
       'eight': tree(draft, 4, 8, replacement=True),
@@ -25,7 +23,6 @@ def get_config() -> Published:
     verifiers=('k_seq',),
     temperatures=(1.0,),
     prompts=Prompts(count=1000),
-    paper='spectr',
     table='main table',
     axes={'K': 'drafter', 'L': 'gamma'},
     names={'K': {'1': 'one', '8': 'eight'}},
@@ -35,3 +32,6 @@ def get_config() -> Published:
     ),
     needs=('PaLM-2-Bison and PaLM-2-Gecko, which are not published', 'LM1B'),
   )
+
+
+get_config = Paper('spectr', {'': (main_table, ())})

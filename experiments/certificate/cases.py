@@ -25,7 +25,7 @@ class Kind:
 
   name: str
   drafter: Callable[[World], Drafter]
-  source: Callable[[World], exact.Source]
+  source: Callable[[World], exact.DraftSource]
 
 
 CHAIN = Kind(
@@ -94,7 +94,7 @@ def _head(name, walk, trainable, make, parents, depth) -> Kind:
   def drafter(w: World) -> Drafter:
     return heads.holding(make(walk(w)), own(w))
 
-  def source(w: World) -> exact.Source:
+  def source(w: World) -> exact.DraftSource:
     return heads.walked(w, walk(w), own(w), parents, depth)
 
   return Kind(name, drafter, source)

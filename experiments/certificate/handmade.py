@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.measuring import measure, results, runner, ties
-from experiments.measuring.layouts import Choice
 from experiments.measuring.methods import Built, Method
 from experiments.prompts import Chosen
 from experiments.settings import Checkpoint, Experiment
@@ -24,6 +23,7 @@ from experiments.setup import meshes
 from experiments.setup.plan import freeze
 from specjax import counting, generate, verify
 from specjax.drafters import plain
+from specjax.layouts import LayoutChoice
 from specjax.models import table
 from specjax.types import Draft, Params, Spec, SpecState, Verdict
 
@@ -101,7 +101,7 @@ def built() -> Built:
     params=nothing,
     single=spec(1, verify.observe),
     single_params=nothing,
-    verification=Choice('whole'),
+    verification=LayoutChoice('whole'),
     drafting=None,
     # As if the rule were one whose chance is counted apart.
     chance=generate.PARTS._replace(overlap=verify.chance(verify.token)),
@@ -115,7 +115,7 @@ def built() -> Built:
     plain=spec(0, verify.token),
     plain_params=nothing,
     methods=(method,),
-    baseline=Choice('whole'),
+    baseline=LayoutChoice('whole'),
   )
 
 

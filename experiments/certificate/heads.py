@@ -63,7 +63,7 @@ def _walk(walker, params, ctx, hidden, tokens, depth):
 
 def walked(
   w: World, walker: Walker, own: Any, parents: tuple[int, ...], depth: int
-) -> exact.Source:
+) -> exact.DraftSource:
   """All drafts of a walker, in the shape of a static tree.
 
   Args:

@@ -11,8 +11,8 @@ from specjax.types import Rule
 
 
 def staged(
-  rule: Rule, inner: exact.Source, depth: int, r: exact.Laws | None = None
-) -> exact.Source:
+  rule: Rule, inner: exact.DraftSource, depth: int, r: exact.Laws | None = None
+) -> exact.DraftSource:
   """The drafts of `drafters.cascade`: inner steps until there are K tokens.
 
   Their probabilities come from the inner rule, not from q, which is promised.

@@ -44,7 +44,7 @@ class WrongNumber:
       return CHECKS[self.check].deviation()
 
 
-def _emit(change: Callable[..., Any]) -> generate.Parts:
+def _emit(change: Callable[..., Any]) -> generate.StepParts:
   """A step in which `change` says which tokens stay, and whether it counts."""
 
   def emit(state, draft, verdict, eos):
@@ -84,7 +84,7 @@ def _beyond_the_limit(state, draft, verdict, emitted, count, room, stopped):
   return emitted, full, room, stopped
 
 
-def _tally(change: Callable[..., Any]) -> generate.Parts:
+def _tally(change: Callable[..., Any]) -> generate.StepParts:
   """A step whose counts `change` makes of the arguments of the right ones."""
 
   def tally(*step):
@@ -172,7 +172,9 @@ def _log_of(change: Callable[[measure.Log], dict]):
   return record
 
 
-def _wrong_step(name: str, check: str, parts: generate.Parts) -> WrongNumber:
+def _wrong_step(
+  name: str, check: str, parts: generate.StepParts
+) -> WrongNumber:
   return WrongNumber(name, check, handmade, 'PARTS', parts)
 
 

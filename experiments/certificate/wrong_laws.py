@@ -20,7 +20,7 @@ class WrongLaw:
 
   name: str
   rule: Rule
-  source: Callable[[World], exact.Source]
+  source: Callable[[World], exact.DraftSource]
 
 
 def _target_itself(draft, scores, row):

@@ -29,7 +29,7 @@ class WrongLoop:
   name: str
   case: cases.Case
   drafter: Callable[[World], Drafter] | None = None
-  parts: generate.Parts = generate.PARTS
+  parts: generate.StepParts = generate.PARTS
   quick: bool = False
 
 

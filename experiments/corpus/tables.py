@@ -23,6 +23,7 @@ import string
 import sys
 import token
 import unicodedata
+from collections.abc import Callable
 from encodings import aliases
 
 from . import library, names
@@ -56,14 +57,7 @@ _MONTHS = (
 
 
 def list_weeks(year: int) -> list[dict]:
-  """Lists the weeks of a year.
-
-  Args:
-    year: The year, as in the ISO calendar.
-
-  Returns:
-    A row per week with its first and last day.
-  """
+  """Lists the weeks of a year of the ISO calendar, with first and last day."""
   day = datetime.date.fromisocalendar(year, 1, 1)
   rows = []
   while day.isocalendar().year == year:
@@ -84,14 +78,7 @@ def list_weeks(year: int) -> list[dict]:
 
 
 def list_entities(letter: str) -> list[dict]:
-  """Lists the named characters of HTML.
-
-  Args:
-    letter: The letter that the names begin with, in either case.
-
-  Returns:
-    A row per entity.
-  """
+  """Lists the characters of HTML whose names begin so, in either case."""
   return [
     {
       'entity': f'&{name}',
@@ -105,27 +92,17 @@ def list_entities(letter: str) -> list[dict]:
 
 
 def list_locales(letter: str) -> list[dict]:
-  """Lists the other names of locales.
-
-  Args:
-    letter: The letter that the names begin with.
-
-  Returns:
-    A row per name.
-  """
-  rows = []
-  for name, target in sorted(locale.locale_alias.items()):
-    if name.startswith(letter):
-      language, _, encoding = target.partition('.')
-      rows.append(
-        {
-          'alias': name,
-          'locale': target,
-          'language': language,
-          'encoding': encoding,
-        }
-      )
-  return rows
+  """Lists the other names of locales, those that begin so."""
+  return [
+    {
+      'alias': name,
+      'locale': target,
+      'language': target.partition('.')[0],
+      'encoding': target.partition('.')[2],
+    }
+    for name, target in sorted(locale.locale_alias.items())
+    if name.startswith(letter)
+  ]
 
 
 def list_media_types(group: str) -> list[dict]:
@@ -133,24 +110,19 @@ def list_media_types(group: str) -> list[dict]:
 
   Args:
     group: What stands before the slash.
-
-  Returns:
-    A row per file extension.
   """
   registry = mimetypes.MimeTypes()
-  rows = []
-  for strict in (True, False):
-    for extension, kind in sorted(registry.types_map[strict].items()):
-      if kind.startswith(group + '/'):
-        rows.append(
-          {
-            'extension': extension,
-            'type': kind,
-            'subtype': kind.partition('/')[2],
-            'standard': strict,
-          }
-        )
-  return rows
+  return [
+    {
+      'extension': extension,
+      'type': kind,
+      'subtype': kind.partition('/')[2],
+      'standard': strict,
+    }
+    for strict in (True, False)
+    for extension, kind in sorted(registry.types_map[strict].items())
+    if kind.startswith(group + '/')
+  ]
 
 
 def _list_statuses() -> list[dict]:
@@ -173,22 +145,17 @@ def _list_keywords() -> list[dict]:
 
 
 def _list_builtins() -> list[dict]:
-  rows = []
-  for name, value in sorted(vars(builtins).items()):
+  return [
+    {
+      'name': name,
+      'kind': 'type' if inspect.isclass(value) else 'function',
+      **_describe(value),
+    }
+    for name, value in sorted(vars(builtins).items())
     # What is neither was put there at startup, such as `exit`.
-    if not (inspect.isbuiltin(value) or inspect.isclass(value)):
-      continue
-    if name.startswith('_') or _is_exception(value):
-      continue
-    rows.append(
-      {
-        'name': name,
-        'kind': 'type' if inspect.isclass(value) else 'function',
-        'signature': library.write_signature(value),
-        'summary': _summarise(value),
-      }
-    )
-  return rows
+    if inspect.isbuiltin(value) or inspect.isclass(value)
+    if not (name.startswith('_') or _is_exception(value))
+  ]
 
 
 def _list_methods() -> list[dict]:
@@ -211,12 +178,7 @@ def _list_methods() -> list[dict]:
     type,
   )
   return [
-    {
-      'type': kind.__name__,
-      'method': name,
-      'signature': library.write_signature(value),
-      'summary': _summarise(value),
-    }
+    {'type': kind.__name__, 'method': name, **_describe(value)}
     for kind in kinds
     for name, value in sorted(vars(kind).items())
     if callable(value) and value.__doc__
@@ -294,11 +256,7 @@ def _list_instructions() -> list[dict]:
 
 def _list_operators() -> list[dict]:
   return [
-    {
-      'function': f'operator.{name}',
-      'signature': library.write_signature(getattr(operator, name)),
-      'summary': _summarise(getattr(operator, name)),
-    }
+    {'function': f'operator.{name}', **_describe(getattr(operator, name))}
     for name in sorted(operator.__all__)
   ]
 
@@ -340,6 +298,13 @@ def _list_modules() -> list[dict]:
 
 def _is_exception(value: object) -> bool:
   return inspect.isclass(value) and issubclass(value, BaseException)
+
+
+def _describe(value: Callable) -> dict[str, str]:
+  return {
+    'signature': library.write_signature(value),
+    'summary': _summarise(value),
+  }
 
 
 def _summarise(value: object) -> str:

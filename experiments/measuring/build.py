@@ -4,6 +4,7 @@ First what they say without their weights, then the prompts, and only then
 weights are read.
 """
 
+import functools
 import itertools
 from typing import Any
 
@@ -12,7 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import prompts
 from experiments.errors import UserError, blame, need
-from experiments.measuring import layouts
+from experiments.measuring.layouts import Guess
 from experiments.measuring.methods import Built as Built
 from experiments.measuring.methods import Loaded, assemble, has_encoder
 from experiments.measuring.methods import Method as Method
@@ -20,7 +21,7 @@ from experiments.prompts import Chosen
 from experiments.setup import drafter_loading, meshes, user_drafters, vocabulary
 from experiments.setup.checks import values_for
 from experiments.setup.plan import Plan, PlannedDrafter
-from specjax import checkpoints
+from specjax import checkpoints, layouts
 from specjax.checkpoints import CheckpointError, Description
 from specjax.drafters import lm
 from specjax.models import transformer
@@ -191,7 +192,7 @@ def build(plan: Plan) -> Built:
   """
   if plan.compilation_cache:
     keep_programs(plan.compilation_cache)
-  mesh = meshes.make_layout(plan.mesh)
+  mesh = meshes.make_placement(plan.mesh)
   tokenizer, described = survey(plan)
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)
@@ -211,7 +212,7 @@ def build(plan: Plan) -> Built:
   target = Target(
     model,
     path=plan.target,
-    fingerprint=checkpoints.fingerprint(plan.target),
+    fingerprint=functools.partial(checkpoints.fingerprint, plan.target),
     max_length=longest,
     tokenizer=tokenizer,
     eos=checkpoints.eos_ids(plan.target),
@@ -229,8 +230,8 @@ def build(plan: Plan) -> Built:
   text = next(iter(texts.values())).texts[0]
   begun = 1 if has_encoder(model) else prompt
   user_drafters.check_shapes(model, own, text, begun + plan.max_new_tokens)
-  whole = checkpoints.load(plan.target, max_length=longest, layout=mesh)
+  whole = checkpoints.load(plan.target, max_length=longest, placement=mesh)
   user_drafters.check_numbers(whole, own, text)
-  forms = layouts.forms(*whole, plan.batch)
+  forms = layouts.arrange(*whole, plan.batch)
   loaded = Loaded(plan, target, texts, drafts, forms)
-  return assemble(loaded, layouts.Guess())
+  return assemble(loaded, Guess())

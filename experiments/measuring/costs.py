@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.measuring import measure
-from experiments.measuring.measure import Way
+from experiments.measuring.measure import Decoding
 from specjax import cache as caches
 from specjax import generate, metrics, sharding
 from specjax.drafters import plain
@@ -181,7 +181,7 @@ def _answers(model: Model) -> Model:
     del params  # Unused.
     return hidden
 
-  return Model(c, model.init, forward, head, layout=model.layout)
+  return Model(c, model.init, forward, head, placement=model.placement)
 
 
 @functools.cache
@@ -213,11 +213,13 @@ def _no_write(cache, flight, path, start):
   return cache
 
 
-_UNDECIDED = generate.Parts(laws=_no_laws, judge=_no_judge, finite=_no_check)
+_UNDECIDED = generate.StepParts(
+  laws=_no_laws, judge=_no_judge, finite=_no_check
+)
 _UNWRITTEN = _UNDECIDED._replace(write=_no_write)
 
 
-def ways(full: Way, replayed: Spec, known: Any) -> dict[str, Way]:
+def ways(full: Decoding, replayed: Spec, known: Any) -> dict[str, Decoding]:
   """The loops above of one method.
 
   Args:
@@ -229,15 +231,15 @@ def ways(full: Way, replayed: Spec, known: Any) -> dict[str, Way]:
   table = _table(spec.target.config.vocab_size, spec.eos)
   table, known = measure.whole(spec, (table, known))
   params = Params(table, known)
-  scored = Way(replayed, Params(full.params.target, known))
+  scored = Decoding(replayed, Params(full.params.target, known))
   if not spec.drafter.depth:
     scored = full  # There is no draft to leave out.
   return {
     'whole': full,
     'scored': scored,
-    'judged': Way(spec, params),
-    'committed': Way(spec, params, _UNDECIDED),
-    'bare': Way(spec, params, _UNWRITTEN),
+    'judged': Decoding(spec, params),
+    'committed': Decoding(spec, params, _UNDECIDED),
+    'bare': Decoding(spec, params, _UNWRITTEN),
   }
 
 
@@ -257,20 +259,20 @@ def _accepted(run: measure.Run) -> jax.Array:
   return jnp.asarray(mean, jnp.float32)
 
 
-def _time(way: Way, job, steps=None) -> tuple[float, measure.Run]:
+def _time(way: Decoding, job, steps=None) -> tuple[float, measure.Run]:
   """Seconds of a step, and the run."""
   run = measure.decode(way.spec, way.params, job, steps, parts=way.parts)
   return run.seconds / run.counts.target_calls.max(), run
 
 
-def seconds_per_step(way: Way, job: measure.Job) -> float:
+def seconds_per_step(way: Decoding, job: measure.Job) -> float:
   """Of whole texts, with nothing to compile."""
   return _time(way, job)[0]
 
 
 def to_compile(
-  full: Way, replayed: Spec, job: measure.Job, names: Sequence[str]
-) -> list[tuple[Way, measure.Job]]:
+  full: Decoding, replayed: Spec, job: measure.Job, names: Sequence[str]
+) -> list[tuple[Decoding, measure.Job]]:
   """Some of a method's loops, for `measure.compile_all`."""
   text = jnp.zeros((len(job.prompts), caches.round_slots(job.slots)), jnp.int32)
   loops = ways(full, replayed, (text, jnp.zeros((), jnp.float32)))
@@ -282,8 +284,8 @@ class Timer:
 
   def __init__(
     self,
-    base: Way,
-    methods: dict[Any, tuple[Way, Spec]],
+    base: Decoding,
+    methods: dict[Any, tuple[Decoding, Spec]],
     names: Sequence[str] = ('whole', 'scored'),
   ):
     """Takes plain decoding, methods with their `replay`, and names of loops.

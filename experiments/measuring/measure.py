@@ -60,12 +60,12 @@ class Job:
   live: int | None = None  # rows; any beyond these only fill up the batch
 
 
-class Way(NamedTuple):
-  """A way to decode."""
+class Decoding(NamedTuple):
+  """What decodes: a spec with its parameters and the parts of its step."""
 
   spec: Spec
   params: Params
-  parts: generate.Parts = generate.PARTS
+  parts: generate.StepParts = generate.PARTS
 
 
 def start(spec: Spec, params: Params, job: Job) -> SpecState:
@@ -84,8 +84,8 @@ def start(spec: Spec, params: Params, job: Job) -> SpecState:
 
 def whole(spec: Spec, tree: Any) -> Any:
   """Arrays on every device of the target's mesh, if it has one."""
-  layout = spec.target.layout
-  return tree if layout is None else layout.put_whole(tree)
+  placement = spec.target.placement
+  return tree if placement is None else placement.put_whole(tree)
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ def decode(
   job: Job,
   steps: int | None = None,
   timed: bool = True,
-  parts: generate.Parts = generate.PARTS,
+  parts: generate.StepParts = generate.PARTS,
 ) -> Run:
   """Decodes a job and takes the time.
 
@@ -134,14 +134,14 @@ def decode(
   bound = np.max(job.new_tokens) if steps is None else steps
   bound = whole(spec, jnp.asarray(bound, jnp.int32))
   jax.block_until_ready(bound)
-  before = generate.generate._cache_size()
+  before = generate.loop._cache_size()
   guard = jax.transfer_guard('disallow' if timed else 'allow')
   with _compiled() as programs, guard:
     ready = time.perf_counter()
     state = generate.generate(params, state, bound, spec=spec, parts=parts)
     jax.block_until_ready(state)
     seconds = time.perf_counter() - ready
-  compilations = generate.generate._cache_size() - before
+  compilations = generate.loop._cache_size() - before
   if timed and programs:
     raise RuntimeError('a program was compiled inside the timed region')
   return _run(state, job, seconds, prefilled - begin, compilations)
@@ -175,7 +175,7 @@ def record(spec: Spec, params: Params, job: Job) -> Run:
       (counts.histogram, counts.drafted, state.length, state.done)
     )
 
-  before = generate.generate._cache_size()
+  before = generate.loop._cache_size()
   state = start(spec, params, job)
   one = whole(spec, jnp.ones((), jnp.int32))
   seen = [look(state)]
@@ -190,21 +190,23 @@ def record(spec: Spec, params: Params, job: Job) -> Run:
   accepted = np.where(added.any(-1), added.argmax(-1), -1)
   columns = accepted, np.diff(drafted, axis=0), length[:-1]
   log = Log(*(x.T[: job.live] for x in columns))
-  compilations = generate.generate._cache_size() - before
+  compilations = generate.loop._cache_size() - before
   return dataclasses.replace(_run(state, job, 0.0, 0.0, compilations), log=log)
 
 
-def exchanged(way: Way, job: Job) -> dict:
+def exchanged(way: Decoding, job: Job) -> dict:
   """What devices exchange at a step; see `collectives.count`."""
-  if way.spec.target.layout is None:
+  if way.spec.target.placement is None:
     return {}
   state = start(way.spec, way.params, job)
   steps = whole(way.spec, jnp.ones((), jnp.int32))
-  lowered = generate.generate.lower(way.params, state, steps, spec=way.spec)
+  lowered = generate.loop.lower(way.params, state, steps, spec=way.spec)
   return collectives.count(lowered.compile().as_text())
 
 
-def compile_all(ways: list[tuple[Way, Job]], done: Callable[[], Any]) -> float:
+def compile_all(
+  ways: list[tuple[Decoding, Job]], done: Callable[[], Any]
+) -> float:
   """Takes one step of each: compiles everything that will be timed.
 
   Args:
@@ -214,14 +216,14 @@ def compile_all(ways: list[tuple[Way, Job]], done: Callable[[], Any]) -> float:
   Returns:
     How many programs of the loop a way compiled on average.
   """
-  before = generate.generate._cache_size()
+  before = generate.loop._cache_size()
   for way, job in ways:
     decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
     done()
-  programs = generate.generate._cache_size() - before
+  programs = generate.loop._cache_size() - before
   for way, job in ways:
     # On a mesh the second call of a program is remembered apart from the
     # first, though nothing is compiled for it.
-    if way.spec.target.layout is not None:
+    if way.spec.target.placement is not None:
       decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
   return programs / len(ways)

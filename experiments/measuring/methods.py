@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments.measuring import drafter_facts, layouts, measure
-from experiments.measuring.layouts import Choice, Form
+from experiments.measuring import drafter_facts, measure
+from experiments.measuring.layouts import Chooser, Race
 from experiments.prompts import Chosen
 from experiments.setup import drafter_loading
 from experiments.setup.checks import values
 from experiments.setup.plan import Plan
 from specjax import cache as caches
-from specjax import generate, verify
+from specjax import generate, layouts, verify
 from specjax.drafters import plain
+from specjax.layouts import Arranged, LayoutChoice
 from specjax.models.transformer import Model
 from specjax.types import Drafter, LoadedDrafter, Params, Rule, Spec, Target
 
@@ -39,10 +40,10 @@ class Method:
   single: Spec
   single_params: Params
   # Layouts of the target that scores a draft, and of a draft that is a model.
-  verification: Choice
-  drafting: Choice | None
+  verification: LayoutChoice
+  drafting: LayoutChoice | None
   # And what counts the chance that the rule accepts its token.
-  chance: generate.Parts = generate.PARTS
+  chance: generate.StepParts = generate.PARTS
   # Fields of a row, see `drafter_facts.describe`.
   brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -66,7 +67,7 @@ class Loaded:
   target: Target
   prompts: dict[str, Chosen]
   drafts: Mapping[str, LoadedDrafter]
-  forms: Mapping[str, Form]
+  forms: Mapping[str, Arranged]
 
   def gammas(self, name: str) -> tuple[int, ...]:
     """Draft lengths of a drafter, each depth once: a tree has its own."""
@@ -87,7 +88,7 @@ class Built:
   plain: Spec
   plain_params: Params
   methods: tuple[Method, ...]
-  baseline: Choice  # the layout of plain decoding
+  baseline: LayoutChoice  # the layout of plain decoding
   loaded: Loaded | None = None  # None once the layouts were measured
 
   @property
@@ -127,9 +128,9 @@ class Built:
       return self
     plan = self.loaded.plan
     turns = 3 if plan.quick else layouts.TURNS
-    return self.settle(layouts.Race(self.job(plan), turns, tell))
+    return self.settle(Race(self.job(plan), turns, tell))
 
-  def settle(self, choose: layouts.Chooser) -> 'Built':
+  def settle(self, choose: Chooser) -> 'Built':
     """The same in the layouts that are chosen now, once for all."""
     assert self.loaded is not None
     return dataclasses.replace(assemble(self.loaded, choose), loaded=None)
@@ -140,7 +141,7 @@ def has_encoder(target: Model) -> bool:
   return target.config.encoder is not None
 
 
-def _chance(rule: Rule, single: Drafter) -> generate.Parts:
+def _chance(rule: Rule, single: Drafter) -> generate.StepParts:
   """Parts that count the chance of a first token under a rule.
 
   For one candidate and an exact rule that chance has the mean of the overlap.
@@ -153,18 +154,18 @@ def _chance(rule: Rule, single: Drafter) -> generate.Parts:
 class _Layouts:
   """The choices for the parts of methods, each made once."""
 
-  def __init__(self, loaded: Loaded, choose: layouts.Chooser):
+  def __init__(self, loaded: Loaded, choose: Chooser):
     self.loaded, self.choose = loaded, choose
     self.batch, self.forms = loaded.plan.batch, loaded.forms
-    self._scoring: dict[int, Choice] = {}
-    self._drafting: dict[str, Choice] = {}
+    self._scoring: dict[int, LayoutChoice] = {}
+    self._drafting: dict[str, LayoutChoice] = {}
     self._drafts: dict[tuple[str, str], LoadedDrafter] = {}
 
-  def scoring(self, drafter: Drafter) -> Choice:
+  def scoring(self, drafter: Drafter) -> LayoutChoice:
     """Of the target that scores what a drafter proposes."""
     rows = drafter.nodes + 1
     if rows not in self._scoring:
-      names = layouts.names(self.forms, self.batch * rows)
+      names = layouts.allowed(self.forms, self.batch * rows)
       made = self.choose.tokens(names, self.forms.__getitem__, rows)
       self._scoring[rows] = made
     return self._scoring[rows]
@@ -182,18 +183,18 @@ class _Layouts:
       self._drafts[name, layout] = read
     return self._drafts[name, layout]
 
-  def drafting(self, name: str) -> Choice | None:
+  def drafting(self, name: str) -> LayoutChoice | None:
     """Of a draft that is a model of its own, which reads token by token."""
     if self.loaded.drafts[name].draft is None:
       return None
 
-    def make(layout: str) -> Form:
+    def make(layout: str) -> Arranged:
       found = self.draft(name, layout).draft
       assert found is not None
-      return Form(*found)
+      return Arranged(*found)
 
     if name not in self._drafting:
-      names = layouts.names(self.forms, self.batch)
+      names = layouts.allowed(self.forms, self.batch)
       self._drafting[name] = self.choose.tokens(names, make, 1)
     return self._drafting[name]
 
@@ -227,11 +228,11 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
       )
 
 
-def assemble(loaded: Loaded, choose: layouts.Chooser) -> Built:
+def assemble(loaded: Loaded, choose: Chooser) -> Built:
   """Plain decoding and all methods, in the layouts that are chosen."""
   chosen = _Layouts(loaded, choose)
   ways = {
-    name: measure.Way(
+    name: measure.Decoding(
       Spec(model, plain.make(), verify.token, loaded.target.eos),
       Params(params, None),
     )

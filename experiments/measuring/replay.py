@@ -77,7 +77,7 @@ def _tally(log, draft, verdict, count, whole, live, beta):
   )
 
 
-_PARTS = generate.Parts(judge=_judge, tally=_tally)
+_PARTS = generate.StepParts(judge=_judge, tally=_tally)
 
 
 class Watched(NamedTuple):

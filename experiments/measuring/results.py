@@ -34,6 +34,7 @@ KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
 # The layout of a row. A program reads rows of its own layout and sets others
 # aside; they stay in the file.
 SCHEMA = 1
+Rows = dict[str, list[dict]]  # by folder
 
 
 def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
@@ -64,7 +65,7 @@ def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
 
 def read_folders(
   root: pathlib.Path,
-) -> tuple[dict[str, list[dict]], list[str]]:
+) -> tuple[Rows, list[str]]:
   """The rows of every folder below a root, by its path from there.
 
   Returns:

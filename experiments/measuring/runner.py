@@ -151,7 +151,7 @@ class Runner:
       cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
       raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
     built = self.built
-    base = measure.Way(built.plain, built.plain_params)
+    base = measure.Decoding(built.plain, built.plain_params)
     self.timer = costs.Timer(base, timed)
     self.measure_costs(jobs, bar)
     for method, (way, _) in timed.items():
@@ -160,7 +160,7 @@ class Runner:
   def compile(self, job: measure.Job, bar) -> dict:
     """Compiles every program; returns each method with its replay."""
     built, wide = self.built, self.whole(*self.groups[0])
-    base = measure.Way(built.plain, built.plain_params)
+    base = measure.Decoding(built.plain, built.plain_params)
     ways: dict = {}
     if built.baseline.seconds is None:  # It was not decoded with yet.
       ways[built.plain, ''] = base, job
@@ -168,12 +168,12 @@ class Runner:
     # mesh it is remembered for each.
     timed = {}
     for m in built.methods:
-      way = measure.Way(m.spec, m.params)
+      way = measure.Decoding(m.spec, m.params)
       timed[m] = way, costs.replay(m.spec, m.params, job)
       for found in costs.to_compile(*timed[m], job, ('whole', 'scored')):
         ways[found[0].spec, m.drafter] = found
     for (drafter, parts), m in singles(built.methods).items():
-      single = measure.Way(m.single, m.single_params, parts)
+      single = measure.Decoding(m.single, m.single_params, parts)
       ways[(m.single, parts), drafter] = single, wide
     bar.set_description('compiling')
     bar.total += len(ways)

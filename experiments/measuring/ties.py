@@ -28,8 +28,8 @@ _MATTER = 16  # largest logits that the noise is taken over
 _SLACK = 16  # times the effect of one rounding that shapes may be apart
 
 
-class Way(NamedTuple):
-  """How logits are computed: all that decides about their rounding."""
+class Scoring(NamedTuple):
+  """How a text is scored: all that decides about their rounding."""
 
   target: transformer.Model
   weights: Any  # in the dtype that is computed in
@@ -73,10 +73,10 @@ def way(
   batch: int,
   slots: int,
   source_slots: int | None = None,
-) -> Way:
+) -> Scoring:
   """How a spec scores its drafts in batches and buffers of a size."""
   rows = spec.drafter.nodes + 1
-  return Way(spec.target, params.target, rows, batch, slots, source_slots)
+  return Scoring(spec.target, params.target, rows, batch, slots, source_slots)
 
 
 def first_difference(text, other) -> int | None:
@@ -123,7 +123,7 @@ def _nudge(weights):
   return structure.unflatten(map(move, keys, leaves))
 
 
-def _source(way: Way, sources, batch: int) -> Source | None:
+def _source(way: Scoring, sources, batch: int) -> Source | None:
   """What the encoder reads of one prompt, in every row."""
   if sources is None:
     return None
@@ -134,7 +134,7 @@ def _source(way: Way, sources, batch: int) -> Source | None:
   return Source(*prefill.pad(sources * batch, slots))
 
 
-def _score(way: Way, padded, length: int, sources) -> list[jax.Array]:
+def _score(way: Scoring, padded, length: int, sources) -> list[jax.Array]:
   """Logits [V] after `length` tokens, at every row of a block and a batch."""
   tokens = jnp.broadcast_to(padded[:, : way.slots], (way.batch, way.slots))
   source = _source(way, sources, way.batch)
@@ -148,14 +148,14 @@ def _score(way: Way, padded, length: int, sources) -> list[jax.Array]:
   return found
 
 
-def _last_place(logits, ways: list[Way]) -> float:
+def _last_place(logits, ways: list[Scoring]) -> float:
   """One unit in the last place of the largest, in the coarsest precision."""
   units = [jnp.finfo(jax.tree.leaves(w.weights)[0].dtype).eps for w in ways]
   _, exponent = np.frexp(np.abs(logits).max())
   return float(max(units)) * 2.0 ** (int(exponent) - 1)
 
 
-def _measure(ways: list[Way], prompt, new, values):
+def _measure(ways: list[Scoring], prompt, new, values):
   """Logits after a text: of whole passes, nudged ones, and of the ways.
 
   Returns:
@@ -191,7 +191,7 @@ def _measure(ways: list[Way], prompt, new, values):
 
 
 def explain(
-  ways: list[Way], prompt, values: sampling.Sampling, text, other
+  ways: list[Scoring], prompt, values: sampling.Sampling, text, other
 ) -> Difference:
   """Judges the first difference of two greedy continuations.
 

@@ -1,239 +1,215 @@
-"""Claims of papers that rows of the embedded pair can speak to."""
+"""Claims of papers, and what the cells of a claim find.
 
+A claim is declared where the function stands that looks at its rows:
+
+  @claim('Trees give more tokens than chains', 'arXiv:2401.15077, Table 5',
+         'difference of tau')
+  def trees_over_chains(rows): ...
+
+The function gives a finding for each cell where rows speak to the claim.
+"""
+
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from experiments.papers.judgement import (
-  Evidence,
-  Rows,
-  apart,
-  exactly,
-  faster,
-  on,
-  pick,
-  places,
-  steps,
-  where_of,
-)
-from experiments.reports.paired import ALPHA, TAU, UNDER_RULE
+from experiments.measuring.results import Rows
+from experiments.reports import paired
+from experiments.reports.paired import SPEED, TAU, Statistic, show
 from specjax import metrics
 
-_TRAINED = ('draft-64', 'draft-128', 'draft-256')
+HOLDS, FAILS, UNDECIDED = 'holds', 'does not hold', 'undecided'
+# How near is equal, where a claim says that two numbers are.
 MARGIN = 0.1
+PLACE = ('domain', 'temperature')
+# Folders of all drafters: many prompts without times, fewer with them.
+ACCEPTANCE, TIMED = 'drafters/acceptance', 'drafters/timed'
 
 
-def by_size(rows: Rows) -> Iterator[Evidence]:
-  order = ('unigram', 'bigram', *_TRAINED)
-  there = rows.get('embedded/drafters', [])
-  yield from steps(there, 'drafter', order, ALPHA, ('domain', 'temperature'))
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """What one cell says of a claim.
+
+  Attributes:
+    cell: which it is, for the reader.
+    estimate: the claim is that it is above 0.
+    within: for a claim of equality: that `estimate` is this near to 0.
+    prompts: digests of the prompts of each sample that it is made from.
+    exact: whether nothing was estimated.
+    kind: what is estimated, where a claim has several kinds of cells.
+  """
+
+  cell: str
+  estimate: metrics.Estimate
+  within: float | None = None
+  prompts: tuple[str, ...] = ()
+  exact: bool = False
+  kind: str = ''
+
+  @property
+  def outcome(self) -> str:
+    return self.judge(self.estimate)
+
+  def judge(self, estimate: metrics.Estimate) -> str:
+    """What an estimate says of the cell's claim."""
+    if estimate.interval is None:
+      return UNDECIDED
+    low, high = estimate.low, estimate.high
+    if self.within is not None:
+      if max(abs(low), abs(high)) <= self.within:
+        return HOLDS
+      return FAILS if low > self.within or high < -self.within else UNDECIDED
+    if low > 0:
+      return HOLDS
+    return FAILS if high < 0 else UNDECIDED
 
 
-def by_temperature(rows: Rows) -> Iterator[Evidence]:
-  there = [
-    r for r in rows.get('embedded/drafters', []) if r['drafter'] in _TRAINED
-  ]
-  yield from steps(
-    there, 'temperature', (1.0, 0.0), ALPHA, ('domain', 'drafter'), 'T '
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A sentence of a paper, and how rows speak to it.
+
+  Attributes:
+    text: the claim.
+    source: of it.
+    quantity: what is estimated in each cell.
+    look: rows by folder -> the findings.
+    missing: why nothing here can speak to it, where that is so.
+  """
+
+  text: str
+  source: str
+  quantity: str = ''
+  look: Callable[[Rows], Iterable[Finding]] = lambda rows: ()
+  missing: str = ''
+
+  @property
+  def name(self) -> str:
+    return self.look.__name__
+
+  def __call__(self, rows: Rows) -> list[Finding]:
+    return list(self.look(rows))
+
+
+def claim(text: str, source: str, quantity: str) -> Callable[..., Claim]:
+  """Declares the claim that a function looks at; see `Claim`."""
+  return lambda look: Claim(text, source, quantity, look)
+
+
+def pick(rows: list[dict], **cell: Any) -> list[dict]:
+  return [r for r in rows if all(r.get(k) == v for k, v in cell.items())]
+
+
+def places(rows: list[dict], *names: str) -> list[dict]:
+  """The values that some fields take together."""
+  found = dict.fromkeys(tuple(r[n] for n in names) for r in rows)
+  return [dict(zip(names, values, strict=True)) for values in found]
+
+
+def exact_rules(rows: Rows, folder: str = ACCEPTANCE) -> list[dict]:
+  """Rows of the plain exact rules, one of which every drafter has."""
+  rules = ('token', 'recursive')
+  return [r for r in rows.get(folder, []) if r['verifier'] in rules]
+
+
+def matched(
+  rows: list[dict], fixed: tuple[str, ...], *groups: Iterable[dict]
+) -> Iterator[tuple[dict, list[dict]]]:
+  """Rows that are the same in some fields, and differ in others.
+
+  Args:
+    rows: of one folder.
+    fixed: the fields that are the same.
+    *groups: what the others are, one cell after the other.
+
+  Yields:
+    The fixed fields, and the row of each cell of a group that has them all.
+  """
+  for place in places(rows, *fixed):
+    for group in groups:
+      found = [pick(rows, **place | cell) for cell in group]
+      if all(found):
+        yield place, [first for first, *_ in found]
+
+
+def cell_of(place: dict, step: str = '') -> str:
+  """A place and what is compared there, for the reader."""
+  words = {'temperature': 'T ', 'gamma': 'gamma '}
+  parts = [f'{words.get(k, "")}{show(value)}' for k, value in place.items()]
+  return ', '.join([*parts, *([step] if step else [])])
+
+
+def finding(
+  place: dict, step: str, estimate: metrics.Estimate, *rows: dict, **fields
+) -> Finding:
+  """The finding at a place.
+
+  Args:
+    place: fields that say where.
+    step: what is compared there.
+    estimate: see `Finding`.
+    *rows: one for each sample of prompts that it is made from.
+    **fields: see there, too.
+  """
+  prompts = tuple(row['prompts_hash'] for row in rows)
+  return Finding(cell_of(place, step), estimate, prompts=prompts, **fields)
+
+
+def rises(
+  rows: list[dict],
+  axis: str,
+  *orders: Iterable,
+  statistic: Statistic = TAU,
+  fixed: tuple[str, ...] = PLACE,
+  label: str = '',
+  kind: str = '',
+) -> Iterator[Finding]:
+  """Whether a statistic rises along an axis, from value to value.
+
+  Args:
+    rows: of one folder.
+    axis: field of a row.
+    *orders: its values, from low to high.
+    statistic: what rises; the speed relative to that of the lower value.
+    fixed: fields that are the same on both sides.
+    label: said before the values.
+    kind: see `Finding`.
+  """
+  timed = statistic is SPEED
+  rows = [r for r in rows if r['speedup']] if timed else rows
+  for order in orders:
+    steps = itertools.pairwise({axis: value} for value in order)
+    for place, pair in matched(rows, fixed, *steps):
+      estimate = faster(*pair) if timed else paired.difference(*pair, statistic)
+      if estimate is not None:
+        step = ' to '.join(show(row[axis]) for row in pair)
+        yield finding(place, f'{label}{step}', estimate, pair[0], kind=kind)
+
+
+def drafters_rise(
+  rows: Rows, *orders: Iterable[str], **options
+) -> Iterator[Finding]:
+  """Whether a statistic rises from drafter to drafter, see `rises`."""
+  return rises(exact_rules(rows), 'drafter', *orders, **options)
+
+
+def apart(one: dict, other: dict, statistic: Statistic) -> metrics.Estimate:
+  """`other` less `one` on different prompts."""
+  return metrics.combine(
+    lambda n, d, m, e: m / e - n / d,
+    *(metrics.Sums(*(row[k] for k in statistic)) for row in (one, other)),
   )
 
 
-def against_equation_one(row: dict) -> metrics.Estimate:
-  """tau over what alpha gives if acceptances were independent, less 1."""
-
-  def deviation(tokens, calls, overlap, prefixes):
-    alpha, gamma = overlap / prefixes, row['gamma']
-    expected = sum(alpha**i for i in range(gamma + 1))
-    return tokens / calls / expected
-
-  names = (*TAU, *ALPHA)
-  columns = [row[name] for name in names]
-  return metrics.estimate(deviation, *columns, positive=True).scaled(1, -1)
+def faster(one: dict, other: dict) -> metrics.Estimate:
+  """Speed of `other` over that of `one`, less 1; alone where times lack."""
+  found = paired.difference(one, other, SPEED, relative=True)
+  if found is None:
+    return metrics.Estimate(other['speedup'] / one['speedup'] - 1)
+  return found.scaled(0.01)
 
 
-def equation_one(rows: Rows) -> Iterator[Evidence]:
-  there = [
-    r
-    for r in rows.get('embedded/drafters', [])
-    if r['drafter'] in (*_TRAINED, 'bigram') and r['unit_overlap']
-  ]
-  for row in there:
-    place = {k: row[k] for k in ('domain', 'temperature', 'drafter')}
-    found = against_equation_one(row)
-    yield Evidence(where_of(place), found, within=MARGIN, **on(row))
-
-
-def middle_size(rows: Rows) -> Iterator[Evidence]:
-  there = rows.get('quickstart', [])
-  for place in places(there, 'domain', 'temperature'):
-    cells = [pick(there, **place, drafter=name) for name in _TRAINED]
-    if all(cells) and all(c[0]['speedup'] for c in cells):
-      small, middle, large = (c[0] for c in cells)
-      for other in (small, large):
-        yield Evidence(
-          where_of(place, f'draft-128 over {other["drafter"]}'),
-          faster(other, middle),
-          **on(other),
-        )
-
-
-def long_drafts(rows: Rows) -> Iterator[Evidence]:
-  there = pick(rows.get('rules', []), verifier='token')
-  for place in places(there, 'domain', 'temperature'):
-    cells = [pick(there, **place, gamma=g) for g in (8, 4)]
-    if all(cells) and all(c[0]['speedup'] for c in cells):
-      yield Evidence(
-        where_of(place, 'gamma 4 over 8'),
-        faster(cells[0][0], cells[1][0]),
-        **on(cells[0][0]),
-      )
-
-
-def share_of_a_step(rows: Rows) -> Iterator[Evidence]:
-  there = pick(rows.get('embedded/gammas', []), verifier='token')
-  gammas = sorted({r['gamma'] for r in there})
-  for place in places(there, 'domain', 'temperature'):
-    cells = [pick(there, **place, gamma=g) for g in gammas]
-    for one, other in itertools.pairwise(cells):
-      if one and other:
-        a, b = one[0], other[0]
-
-        def fall(n, d, m, e, a=a, b=b):
-          return n / d / (a['gamma'] + 1) - m / e / (b['gamma'] + 1)
-
-        columns = [r[name] for r in (a, b) for name in TAU]
-        step = f'gamma {a["gamma"]} to {b["gamma"]}'
-        yield Evidence(
-          where_of(place, step),
-          metrics.estimate(fall, *columns),
-          **on(a),
-        )
-
-
-def distilled(rows: Rows) -> Iterator[Evidence]:
-  yield from steps(
-    rows.get('embedded/distillation', []),
-    'drafter',
-    ('before', 'after'),
-    TAU,
-    ('domain', 'temperature'),
-  )
-
-
-def block(rows: Rows) -> Iterator[Evidence]:
-  for folder in ('embedded/gammas', 'rules'):
-    there = [
-      r for r in rows.get(folder, []) if r['temperature'] and r['gamma'] > 1
-    ]
-    yield from steps(
-      there,
-      'verifier',
-      ('token', 'block'),
-      TAU,
-      ('domain', 'temperature', 'gamma'),
-      f'{folder}, ',
-    )
-
-
-def block_gain(rows: Rows) -> Iterator[Evidence]:
-  for folder in ('embedded/gammas', 'rules'):
-    there = [r for r in rows.get(folder, []) if r['temperature']]
-    gammas = sorted({r['gamma'] for r in there if r['gamma'] > 1})
-    for place in places(there, 'domain', 'temperature'):
-      for low, high in itertools.pairwise(gammas):
-        cells = [
-          pick(there, **place, gamma=g, verifier=v)
-          for g in (low, high)
-          for v in ('token', 'block')
-        ]
-        if not all(cells):
-          continue
-
-        def rise(a, b, c, d, e, f, g, h):
-          return g / h / (e / f) - c / d / (a / b)
-
-        columns = [c[0][name] for c in cells for name in TAU]
-        yield Evidence(
-          where_of(place, f'{folder}, gamma {low} to {high}'),
-          metrics.estimate(rise, *columns),
-          **on(cells[0][0]),
-        )
-
-
-def block_equal(rows: Rows) -> Iterator[Evidence]:
-  there = rows.get('embedded/gammas', [])
-  for place in places(there, 'domain', 'temperature', 'gamma'):
-    cells = [pick(there, **place, verifier=v) for v in ('token', 'block')]
-    trivial = place['gamma'] == 1 or not place['temperature']
-    if trivial and all(cells):
-      a, b = (c[0]['unit_target_calls'] for c in cells)
-      yield exactly(where_of(place), a == b)
-
-
-def more_candidates(rows: Rows) -> Iterator[Evidence]:
-  there = rows.get('embedded/candidates', [])
-  for kind in ('with', 'without'):
-    order = ('one', f'two {kind}', f'four {kind}')
-    yield from steps(
-      there, 'drafter', order, UNDER_RULE, ('domain', 'temperature')
-    )
-
-
-def replacement(rows: Rows) -> Iterator[Evidence]:
-  there = rows.get('embedded/candidates', [])
-  for k in ('two', 'four'):
-    order = (f'{k} with', f'{k} without')
-    yield from steps(
-      there, 'drafter', order, UNDER_RULE, ('domain', 'temperature')
-    )
-
-
-def lookup(rows: Rows) -> Iterator[Evidence]:
-  for folder in ('embedded/drafters', 'quickstart'):
-    there = pick(rows.get(folder, []), drafter='ngram')
-    for place in places(there, 'temperature'):
-      cells = [
-        pick(there, **place, domain=d) for d in ('documentation', 'structured')
-      ]
-      if all(cells):
-        yield Evidence(
-          where_of(place, f'{folder}, documentation to structured'),
-          apart(cells[0][0], cells[1][0], TAU),
-          **on(cells[0][0], cells[1][0]),
-        )
-
-
-def lenience(rows: Rows) -> Iterator[Evidence]:
-  order = ('token', 'lenience:0.5', 'lenience:0.3', 'lenience:0.1')
-  yield from steps(
-    rows.get('embedded/lenience', []),
-    'verifier',
-    order,
-    UNDER_RULE,
-    ('domain', 'temperature', 'drafter'),
-  )
-
-
-def exact_laws(rows: Rows) -> Iterator[Evidence]:
-  there = [
-    r
-    for r in rows.get('certificate', [])
-    if r['part'] == 'law' and r['lossless']
-  ]
-  for place in places(there, 'rule'):
-    error = max(r['max_error'] for r in pick(there, **place))
-    yield exactly(f'{place["rule"]}: error {error:.0e}', error < 1e-12)
-
-
-def greedy(rows: Rows) -> Iterator[Evidence]:
-  for folder, there in rows.items():
-    cells = [
-      r
-      for r in there
-      if r.get('identical_to_plain') is not None and r['lossless']
-    ]
-    if cells:
-      texts = sum(r['prompts'] for r in cells)
-      same = sum(r['identical_to_plain'] for r in cells)
-      found = [d['verdict'] for r in cells for d in r['differences']]
-      where = f'{folder}: {same} of {texts} texts, {found.count("tie")} ties'
-      yield exactly(where, 'bug' not in found)
+def exactly(cell: str, same: bool) -> Finding:
+  """A finding that is no estimate: something is so, or it is not."""
+  value = 1.0 if same else -1.0
+  return Finding(cell, metrics.Estimate(value, value, value), exact=True)

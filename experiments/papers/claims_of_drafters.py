@@ -1,7 +1,7 @@
-"""Claims of papers about drafters, and rows of `configs/drafters.py`.
+"""Claims of papers about drafters.
 
 Acceptance is read from many prompts without times, costs and speeds from fewer
-with them.
+with them; `configs/drafters.py` makes both.
 """
 
 import dataclasses
@@ -10,44 +10,81 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from experiments.papers.claims import MARGIN
-from experiments.papers.judgement import (
-  Evidence,
-  Rows,
-  faster,
-  on,
+from experiments.measuring.results import Rows
+from experiments.papers.claims import (
+  ACCEPTANCE,
+  MARGIN,
+  PLACE,
+  TIMED,
+  Finding,
+  apart,
+  claim,
+  drafters_rise,
+  exact_rules,
+  finding,
+  matched,
   pick,
-  places,
-  steps,
-  where_of,
+  rises,
 )
-from experiments.reports.paired import ALPHA, TAU, Statistic
+from experiments.reports.paired import ALPHA, SPEED, TAU
 from specjax import metrics, theory, trees
 from specjax.drafters import medusa
 
-MANY, TIMED = 'drafters/acceptance', 'drafters/timed'
-DIVERGENCES = 'embedded/divergences'
-INDEPENDENT = ('draft-64', 'draft-128', 'draft-256', 'distilled')
-_PLACE = ('domain', 'temperature')
-_EXACT = ('token', 'recursive')
+TRAINED = ('draft-64', 'draft-128', 'draft-256')
+INDEPENDENT = (*TRAINED, 'distilled')
 
 
-def _exact(rows: Rows, folder: str = MANY) -> list[dict]:
-  """Rows of the plain exact rules, one of which every drafter has."""
-  return [r for r in rows.get(folder, []) if r['verifier'] in _EXACT]
+@claim(
+  'alpha rises from unigrams to bigrams to models, and with their size',
+  'arXiv:2211.17192, Table 3',
+  'difference of alpha, next less this',
+)
+def by_size(rows: Rows) -> Iterator[Finding]:
+  drafters = rows.get('embedded/drafters', [])
+  order = ('unigram', 'bigram', *TRAINED)
+  return rises(drafters, 'drafter', order, statistic=ALPHA)
 
 
-def _rise(
-  rows: Rows,
-  *orders: tuple[str, ...],
-  statistic: Statistic = TAU,
-  kind: str = '',
-) -> Iterator[Evidence]:
-  """Evidence that a statistic rises from drafter to drafter."""
-  for order in orders:
-    yield from steps(
-      _exact(rows), 'drafter', order, statistic, _PLACE, kind=kind
-    )
+@claim(
+  'alpha at temperature 0 is above alpha at temperature 1',
+  'arXiv:2211.17192, Table 3 (with an exception); arXiv:2401.06706, Table 8',
+  'difference of alpha',
+)
+def by_temperature(rows: Rows) -> Iterator[Finding]:
+  drafters = rows.get('embedded/drafters', [])
+  return rises(
+    [r for r in drafters if r['drafter'] in TRAINED],
+    'temperature',
+    (1.0, 0.0),
+    statistic=ALPHA,
+    fixed=('domain', 'drafter'),
+    label='T ',
+  )
+
+
+@claim(
+  'The fastest draft is neither the smallest nor the largest',
+  'arXiv:2211.17192, Table 2 (there the smallest)',
+  'relative change of the speed',
+)
+def middle_size(rows: Rows) -> Iterator[Finding]:
+  small, middle, large = TRAINED
+  orders = ((small, middle), (large, middle))
+  return rises(rows.get('quickstart', []), 'drafter', *orders, statistic=SPEED)
+
+
+@claim(
+  'Lookup gains more on text that copies than on free text',
+  'arXiv:2401.07851; arXiv:2311.08252',
+  'difference of tau, not paired',
+)
+def lookup(rows: Rows) -> Iterator[Finding]:
+  domains = [{'domain': 'documentation'}, {'domain': 'structured'}]
+  for folder in ('embedded/drafters', 'quickstart'):
+    ngram = pick(rows.get(folder, []), drafter='ngram')
+    for place, pair in matched(ngram, ('temperature',), domains):
+      step = f'{folder}, documentation to structured'
+      yield finding(place, step, apart(*pair, TAU), *pair)
 
 
 def _share(row: dict) -> tuple[list[float], list[float]]:
@@ -59,31 +96,41 @@ def _share(row: dict) -> tuple[list[float], list[float]]:
 
 def _cost(rows: Rows, drafter: str) -> float | None:
   """gamma c of a drafter, in plain steps; None where it was not timed."""
-  there = pick(_exact(rows, TIMED), drafter=drafter)
-  found = [r['gamma'] * r['c'] for r in there if r['c'] is not None]
-  return float(np.median(found)) if found else None
+  timed = pick(exact_rules(rows, TIMED), drafter=drafter)
+  costs = [r['gamma'] * r['c'] for r in timed if r['c'] is not None]
+  return float(np.median(costs)) if costs else None
 
 
-def _cheaper(rows: Rows, one: str, other: str) -> Iterator[Evidence]:
-  """Evidence that drafts of `other` cost less than those of `one`.
+def _cheaper(rows: Rows, one: str, other: str) -> Iterator[Finding]:
+  """Whether drafts of `other` cost less than those of `one`.
 
   What a step costs does not depend on the place, so there is one cell.
   """
-  there = _exact(rows, TIMED)
-  a, b = (pick(there, drafter=name) for name in (one, other))
-  if not (a and b and a[0].get('seconds_per_step')):
-    return
-  if len(_share(a[0])[0]) != len(_share(b[0])[0]):
-    return
 
   def fall(drafting, plain, other_drafting, other_plain):
     return drafting / plain - other_drafting / other_plain
 
-  found = metrics.estimate(fall, *_share(a[0]), *_share(b[0]))
-  yield Evidence(f'cost of a draft, {one} less {other}', found, kind='cost')
+  drafters = [{'drafter': name} for name in (one, other)]
+  for _, pair in matched(exact_rules(rows, TIMED), (), drafters):
+    if not pair[0].get('seconds_per_step'):
+      continue
+    columns = [column for row in pair for column in _share(row)]
+    if len({len(column) for column in columns}) == 1:
+      estimate = metrics.estimate(fall, *columns)
+      yield Finding(
+        f'cost of a draft, {one} less {other}', estimate, kind='cost'
+      )
 
 
-def over_independent(rows: Rows) -> Iterator[Evidence]:
+@claim(
+  "A head on the target's features gives more tokens than the best independent "
+  'draft of one layer',
+  'arXiv:2503.01840; arXiv:2401.15077',
+  'difference of tau; in brackets what a draft of each costs, in plain steps: '
+  'the best of those drafts that cost as much as the head, or of all where '
+  'none does',
+)
+def over_independent(rows: Rows) -> Iterator[Finding]:
   """The best draft that costs as much or more; the best of all if none does."""
   head = _cost(rows, 'eagle3')
   costs = {name: _cost(rows, name) for name in INDEPENDENT}
@@ -91,131 +138,112 @@ def over_independent(rows: Rows) -> Iterator[Evidence]:
   if head is None or not known:
     return
   dearer = [n for n, cost in known.items() if cost >= head] or list(known)
-  there = _exact(rows)
-  for place in places(pick(there, drafter='eagle3'), *_PLACE):
-    own = pick(there, **place, drafter='eagle3')[0]
-    others = [r for n in dearer for r in pick(there, **place, drafter=n)]
-    others = [r for r in others if r['gamma'] == own['gamma']]
-    if not others:
-      continue
-    name = max(others, key=lambda r: r['tau'])['drafter']
-    for found in steps(
-      pick(there, **place), 'drafter', (name, 'eagle3'), TAU, _PLACE
-    ):
-      said = f'{found.where} (costs {known[name]:.2f} and {head:.2f})'
-      yield dataclasses.replace(found, where=said)
+  every = exact_rules(rows)
+  for place, (own,) in matched(every, PLACE, [{'drafter': 'eagle3'}]):
+    drafts = pick(every, **place)
+    others = [
+      r for r in drafts if r['drafter'] in dearer and r['gamma'] == own['gamma']
+    ]
+    if others:
+      best = max(others, key=lambda r: r['tau'])['drafter']
+      for one in rises(drafts, 'drafter', (best, 'eagle3')):
+        said = f'{one.cell} (costs {known[best]:.2f} and {head:.2f})'
+        yield dataclasses.replace(one, cell=said)
 
 
-def over_eagle1(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(rows, ('eagle1', 'eagle3'))
+@claim(
+  'EAGLE-3 gives more tokens than EAGLE-1',
+  'arXiv:2503.01840, Table 1',
+  'difference of tau',
+)
+def over_eagle1(rows: Rows) -> Iterator[Finding]:
+  return drafters_rise(rows, ('eagle1', 'eagle3'))
 
 
-def trees_over_chains(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(
-    rows,
-    ('eagle3', 'eagle3 tree'),
-    ('medusa', 'medusa tree'),
-    ('draft-128', 'draft-128 tree'),
-  )
+@claim(
+  'Trees give more tokens than chains',
+  'arXiv:2401.15077, Table 5',
+  'difference of tau',
+)
+def trees_over_chains(rows: Rows) -> Iterator[Finding]:
+  chains = ('eagle3', 'medusa', 'draft-128')
+  return drafters_rise(rows, *((name, f'{name} tree') for name in chains))
 
 
-def dynamic_trees(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(rows, ('eagle3 tree', 'eagle3 dynamic tree'))
+@claim(
+  'Trees made anew at every step give more than fixed ones',
+  'arXiv:2406.16858, Table 1',
+  'difference of tau',
+)
+def dynamic_trees(rows: Rows) -> Iterator[Finding]:
+  return drafters_rise(rows, ('eagle3 tree', 'eagle3 dynamic tree'))
 
 
-def _chains(rows: Rows, drafter: str) -> list[dict]:
-  """Rows of a chain that say what every prompt accepted."""
-  there = pick(rows.get(MANY, []), drafter=drafter, verifier='token')
-  return [r for r in there if r.get('unit_histogram') and r['gamma'] > 2]
+def _chains(rows: Rows) -> list[dict]:
+  """Rows of chains that say what every prompt accepted."""
+  chains = pick(rows.get(ACCEPTANCE, []), verifier='token')
+  return [r for r in chains if r.get('unit_histogram') and r['gamma'] > 2]
 
 
-def flatter(rows: Rows) -> Iterator[Evidence]:
-  """First to last conditional acceptance: the fall of one less the other's."""
-  there = _chains(rows, 'eagle1') + _chains(rows, 'eagle3')
-
+@claim(
+  'Acceptance falls less along a draft of EAGLE-3 than of EAGLE-1',
+  'arXiv:2503.01840',
+  'fall of the conditional acceptance from the first to the last place, '
+  'EAGLE-1 less EAGLE-3',
+)
+def flatter(rows: Rows) -> Iterator[Finding]:
   def difference(a, b, c, d, e, f, g, h):
     return (a / b - c / d) - (e / f - g / h)
 
-  for where in places(there, *_PLACE):
-    cells = [pick(there, **where, drafter=n) for n in ('eagle1', 'eagle3')]
-    if not all(cells) or cells[0][0]['gamma'] != cells[1][0]['gamma']:
-      continue
-    last = cells[0][0]['gamma'] - 1
+  heads = [{'drafter': 'eagle1'}, {'drafter': 'eagle3'}]
+  for place, pair in matched(_chains(rows), (*PLACE, 'gamma'), heads):
+    last = place['gamma'] - 1
     columns = [
       column
-      for (row, *_) in cells
-      for place in (0, last)
-      for column in metrics.at_place(row['unit_histogram'], place)
+      for row in pair
+      for position in (0, last)
+      for column in metrics.at_place(row['unit_histogram'], position)
     ]
     if len({len(column) for column in columns}) == 1:
-      yield Evidence(
-        where_of(where, f'place 1 to {last + 1}'),
-        metrics.estimate(difference, *columns),
-        **on(cells[0][0]),
-      )
+      estimate = metrics.estimate(difference, *columns)
+      where = {k: place[k] for k in PLACE}
+      yield finding(where, f'place 1 to {last + 1}', estimate, pair[0])
 
 
-def drops_once(rows: Rows) -> Iterator[Evidence]:
+@claim(
+  'n-alpha drops once and is then flat',
+  'arXiv:2401.15077, Table 2',
+  'fall of n-alpha of EAGLE-1',
+)
+def drops_once(rows: Rows) -> Iterator[Finding]:
   """0-alpha is above 1-alpha, and that is near the last one."""
 
   def fall(a, b, c, d):
     return a / b - c / d
 
-  for row in _chains(rows, 'eagle1'):
-    where, last = {k: row[k] for k in _PLACE}, row['gamma'] - 1
-    counts = row['unit_histogram']
+  for row in pick(_chains(rows), drafter='eagle1'):
+    place, last = {k: row[k] for k in PLACE}, row['gamma'] - 1
     for one, other, within in ((0, 1, None), (1, last, MARGIN)):
-      word = 'falls' if within is None else f'within {MARGIN:g}'
-      pair = (metrics.at_place(counts, place) for place in (one, other))
-      yield Evidence(
-        where_of(where, f'{one}-alpha to {other}-alpha, {word}'),
+      kind = 'falls' if within is None else f'within {MARGIN:g}'
+      pair = (metrics.at_place(row['unit_histogram'], n) for n in (one, other))
+      yield finding(
+        place,
+        f'{one}-alpha to {other}-alpha, {kind}',
         metrics.estimate(fall, *itertools.chain(*pair)),
+        row,
         within=within,
-        kind=word,
-        **on(row),
+        kind=kind,
       )
-
-
-def distilled(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(rows, ('undistilled', 'distilled'), ('control', 'distilled'))
-
-
-def _data(rows: Rows, *kinds: str) -> Iterator[Evidence]:
-  """Evidence that tau rises from kind to kind of data, for each divergence."""
-  there = _exact(rows, DIVERGENCES)
-  names = dict.fromkeys(r['drafter'] for r in there)
-  for name in dict.fromkeys(n.partition(' on ')[0] for n in names):
-    order = tuple(f'{name} on {kind}' for kind in kinds)
-    yield from steps(there, 'drafter', order, TAU, _PLACE)
-
-
-def model_text(rows: Rows) -> Iterator[Evidence]:
-  for kind in ('target text', 'own text'):
-    yield from _data(rows, 'corpus', kind)
-
-
-def total_variation_is_not_best(rows: Rows) -> Iterator[Evidence]:
-  """The best of the others gives more on the same data."""
-  there = _exact(rows, DIVERGENCES)
-  for place in places(there, *_PLACE):
-    cells = pick(there, **place)
-    for kind in dict.fromkeys(r['drafter'].partition(' on ')[2] for r in cells):
-      own = f'total variation on {kind}'
-      mine = [r for r in cells if r['drafter'].endswith(f' on {kind}')]
-      others = [r for r in mine if r['drafter'] != own]
-      if others:
-        name = max(others, key=lambda r: r['tau'])['drafter']
-        yield from steps(mine, 'drafter', (own, name), TAU, _PLACE)
 
 
 def _counts_of_heads(row: dict) -> tuple[np.ndarray, np.ndarray]:
   """Hits [K, R] and places [K, 1], those of the row's domain if known."""
   known = row['guesses']
   known = known.get('domains', {}).get(row['domain'], known)
-  depth = row['gamma']
-  return np.array(known['hits'])[:depth], np.array(known['counted'])[
-    :depth, None
-  ]
+  hits, counted = (
+    np.array(known[name])[: row['gamma']] for name in ('hits', 'counted')
+  )
+  return hits, counted[:, None]
 
 
 def expected_of_heads(row: dict) -> metrics.Draws:
@@ -234,9 +262,15 @@ def expected_of_heads(row: dict) -> metrics.Draws:
   return metrics.Draws(tokens[:1], [np.array(tokens[1:])])
 
 
-def product_of_heads(rows: Rows) -> Iterator[Evidence]:
+@claim(
+  "Medusa's tau is 1 and the sum of the products of the heads' accuracies, "
+  f'within {MARGIN:.0%}',
+  'arXiv:2401.10774, section 3.3',
+  'tau over that sum, less 1; both are drawn anew for the interval',
+)
+def product_of_heads(rows: Rows) -> Iterator[Finding]:
   """Greedy decoding: the accuracies are those of greedy guesses."""
-  for row in pick(_exact(rows), temperature=0.0):
+  for row in pick(exact_rules(rows), temperature=0.0):
     if not row.get('guesses'):
       continue
     expected = expected_of_heads(row)
@@ -247,63 +281,59 @@ def product_of_heads(rows: Rows) -> Iterator[Evidence]:
       positive=True,
     )
     (value,) = expected.values
-    place = {k: row[k] for k in (*_PLACE, 'drafter')}
-    yield Evidence(
-      where_of(place, f'tau {row["tau"]:.2f}, expected {value:.2f}'),
+    yield finding(
+      {k: row[k] for k in (*PLACE, 'drafter')},
+      f'tau {row["tau"]:.2f}, expected {value:.2f}',
       deviation.scaled(1, -1),
+      row,
       within=MARGIN,
-      **on(row),
     )
 
 
-def typical(rows: Rows) -> Iterator[Evidence]:
-  there = [r for r in rows.get(MANY, []) if r['temperature']]
-  order = ('recursive', 'typical')
-  yield from steps(
-    pick(there, drafter='medusa tree'), 'verifier', order, TAU, _PLACE
-  )
-
-
-def earlier_exits(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(rows, ('exit 1', 'exit 2'), statistic=ALPHA, kind='alpha')
+@claim(
+  'Earlier exits accept less and cost less',
+  'arXiv:2404.16710, Tables 5 and 10',
+  'differences of alpha, and of the cost of a draft in plain steps',
+)
+def earlier_exits(rows: Rows) -> Iterator[Finding]:
+  order = ('exit 1', 'exit 2')
+  yield from drafters_rise(rows, order, statistic=ALPHA, kind='alpha')
   yield from _cheaper(rows, 'exit 2', 'exit 1')
 
 
-def adapters(rows: Rows) -> Iterator[Evidence]:
-  pairs = ((f'exit {n}', f'exit {n} adapter') for n in (1, 2))
-  yield from _rise(rows, *pairs, statistic=ALPHA)
+@claim(
+  'Lookup in a corpus too gives more than in the text alone',
+  'arXiv:2311.08252, Table 2',
+  'difference of tau',
+)
+def retrieval(rows: Rows) -> Iterator[Finding]:
+  return drafters_rise(rows, ('ngram', 'ngram corpus'))
 
 
-def retrieval(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(rows, ('ngram', 'ngram corpus'))
+@claim(
+  'Several places of the text give more than one',
+  'arXiv:2311.08252',
+  'difference of tau',
+)
+def several_places(rows: Rows) -> Iterator[Finding]:
+  return drafters_rise(rows, ('ngram', 'ngram candidates'))
 
 
-def several_places(rows: Rows) -> Iterator[Evidence]:
-  yield from _rise(rows, ('ngram', 'ngram candidates'))
+@claim(
+  'Drafts cost less when they are speculated themselves',
+  'arXiv:2308.04623, Table 1',
+  'difference of the cost of a draft, in plain steps',
+)
+def staged(rows: Rows) -> Iterator[Finding]:
+  return _cheaper(rows, 'draft-64', 'cascade')
 
 
-def staged(rows: Rows) -> Iterator[Evidence]:
-  yield from _cheaper(rows, 'draft-64', 'cascade')
-
-
-def quantized(rows: Rows) -> Iterator[Evidence]:
+@claim(
+  'The target in 8 bits agrees with it more than a trained draft',
+  'arXiv:2410.11305',
+  'difference of alpha',
+)
+def quantized(rows: Rows) -> Iterator[Finding]:
   trained = (*INDEPENDENT, 'eagle1', 'eagle3')
-  yield from _rise(
-    rows, *((name, 'target int8') for name in trained), statistic=ALPHA
-  )
-
-
-def adaptive(rows: Rows) -> Iterator[Evidence]:
-  """Every policy against constant lengths of the same draft."""
-  there = _exact(rows, TIMED)
-  constant = ('draft-128', 'draft-128 long')
-  policies = [f'draft-128 {p}' for p in ('confidence', 'heuristic', 'expected')]
-  for place in places(there, *_PLACE):
-    for names in itertools.product(constant, policies):
-      one, other = (pick(there, **place, drafter=name) for name in names)
-      if one and other and one[0]['speedup'] and other[0]['speedup']:
-        yield Evidence(
-          where_of(place, f'{names[0]} to {names[1]}'),
-          faster(one[0], other[0]),
-          **on(one[0]),
-        )
+  orders = ((name, 'target int8') for name in trained)
+  return drafters_rise(rows, *orders, statistic=ALPHA)

@@ -1,77 +1,97 @@
-"""Which published claims hold at the scale of the embedded pair.
+"""Which published claims hold at the scale of the embedded pair: a page.
 
-  python -m experiments.papers.findings results
-
-reads the committed rows, and nothing runs. A claim is looked at in every cell
-where it says something. It *holds* in a cell where the 95% interval lies on its
-side of the boundary, *does not hold* where it lies on the other, and is
-*undecided* where it includes it. A claim is judged by the mean of its cells,
-see `pooling`, and not by the one cell in forty that errs on either side.
+A claim is looked at in every cell where committed rows speak to it. It *holds*
+in a cell where the 95% interval lies on its side of the boundary, *does not
+hold* where it lies on the other, and is *undecided* where it includes it. A
+claim is judged by the mean of its cells, see `pooling`, and not by the one cell
+in forty that errs on either side.
 """
+
+import textwrap
 
 import numpy as np
 
-from experiments.papers import pooling
-from experiments.papers.claimed import CLAIMS, NOT_RUN, Claim
-from experiments.papers.judgement import FAILS, HOLDS, UNDECIDED, Evidence, Rows
+from experiments.measuring.results import Rows
+from experiments.papers import (
+  claims_of_drafters,
+  claims_of_lengths,
+  claims_of_rules,
+  claims_of_training,
+  pooling,
+)
+from experiments.papers.claims import FAILS, HOLDS, UNDECIDED, Claim, Finding
 from experiments.reports.markdown import markdown
 from specjax.metrics import Estimate
 
+_OUTCOMES = (HOLDS, FAILS, UNDECIDED)
+_SUBJECTS = (
+  claims_of_rules,
+  claims_of_drafters,
+  claims_of_lengths,
+  claims_of_training,
+)
+# In the order in which they are declared.
+CLAIMS = tuple(
+  value
+  for subject in _SUBJECTS
+  for value in vars(subject).values()
+  if isinstance(value, Claim)
+)
 
-def groups(cells: list[Evidence]) -> dict[str, list[Evidence]]:
-  """Cells that are estimates of one kind; '' where there is only one."""
-  found: dict[str, list[Evidence]] = {}
-  for cell in cells:
-    found.setdefault(cell.kind, []).append(cell)
-  return found
+
+def by_kind(findings: list[Finding]) -> dict[str, list[Finding]]:
+  """Findings that are estimates, by their kind; '' where there is only one."""
+  kinds: dict[str, list[Finding]] = {}
+  for finding in findings:
+    if not finding.exact:
+      kinds.setdefault(finding.kind, []).append(finding)
+  return kinds
 
 
-def overall(cells: list[Evidence]) -> str:
+def overall(findings: list[Finding]) -> str:
   """What a claim amounts to: what its pooled effects say.
 
   Where nothing is estimated every cell counts.
   """
-  verdicts = {cell.verdict for cell in cells if cell.exact}
-  estimated = [cell for cell in cells if not cell.exact]
-  for mine in groups(estimated).values():
-    verdicts.add(mine[0].judge(pooling.pool(mine).found))
-  if FAILS in verdicts:
+  outcomes = {finding.outcome for finding in findings if finding.exact}
+  for same_kind in by_kind(findings).values():
+    outcomes.add(same_kind[0].judge(pooling.pool(same_kind).estimate))
+  if FAILS in outcomes:
     return FAILS
-  return HOLDS if verdicts == {HOLDS} else UNDECIDED
+  return HOLDS if outcomes == {HOLDS} else UNDECIDED
 
 
-def _shown(cell: Evidence) -> str:
-  if cell.exact:
-    return 'so' if cell.found.value > 0 else 'not so'
-  return _signed(cell.found)
+def _shown(finding: Finding) -> str:
+  if finding.exact:
+    return 'so' if finding.estimate.value > 0 else 'not so'
+  return _signed(finding.estimate)
 
 
-def _signed(found: Estimate) -> str:
-  if not np.isfinite(found.value):
+def _signed(estimate: Estimate) -> str:
+  if not np.isfinite(estimate.value):
     return '-'
-  if found.interval is None:
-    return f'{found.value:+.3f}'
-  return f'{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]'
+  if estimate.interval is None:
+    return f'{estimate.value:+.3f}'
+  return f'{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]'
 
 
-def pooled(cells: list[Evidence]) -> list[str]:
+def pooled(findings: list[Finding]) -> list[str]:
   """Sentences on all cells of a claim together; none where nothing is."""
   said = []
-  for kind, mine in groups([c for c in cells if not c.exact]).items():
-    found, spread, count = pooling.pool(mine)
+  for kind, same_kind in by_kind(findings).items():
+    estimate, spread, count = pooling.pool(same_kind)
     name = f'Pooled, {kind}' if kind else 'Pooled'
-    line = f'{name}: {_signed(found)} ({mine[0].judge(found)}'
+    line = f'{name}: {_signed(estimate)} ({same_kind[0].judge(estimate)}'
     line += f'; {count} cells'
     if np.isfinite(spread):
       line += f', spread between cells {spread:.3f}'
-    said.append(
-      f'{line}; {pooling.contradictions(mine)} contradict the claim).'
-    )
+    against = pooling.contradictions(same_kind)
+    said.append(f'{line}; {against} contradict the claim).')
   return said
 
 
-_HEAD = """# Published claims at the scale of the embedded pair
-
+_TITLE = '# Published claims at the scale of the embedded pair'
+_HEAD = """
 Generated by `python -m experiments.tables results` from the rows of this
 folder. A cell *holds* where its 95% interval lies on the side of the claim,
 does not where it lies on the other, and is undecided where it includes the
@@ -87,40 +107,55 @@ hold elsewhere, and the other way round.
 """
 
 
-def line(claim: Claim, cells: list[Evidence]) -> list[str]:
+def _counts(found: list[list[Finding]]) -> str:
+  """How many claims hold, of those that have cells, and in how many cells."""
+  known = [findings for findings in found if findings]
+  claims = [overall(findings) for findings in known]
+  cells = [finding.outcome for findings in known for finding in findings]
+  holds, fails, undecided = (claims.count(outcome) for outcome in _OUTCOMES)
+  return textwrap.fill(
+    f'Of {len(claims)} published claims that the rows speak to {holds} hold, '
+    f'{fails} do not and {undecided} are undecided. Of their {len(cells)} '
+    f'cells {cells.count(HOLDS)} hold and {cells.count(FAILS)} do not.',
+    80,
+  )
+
+
+def _line(claim: Claim, findings: list[Finding]) -> list[str]:
   """The line of a claim in the first table."""
-  verdicts = [cell.verdict for cell in cells]
-  counts = [str(verdicts.count(v)) for v in (HOLDS, FAILS, UNDECIDED)]
-  verdict = overall(cells) if cells else 'not run: no rows'
-  estimated = groups([c for c in cells if not c.exact]).values()
-  effects = [_signed(pooling.pool(mine).found) for mine in estimated]
-  wrong = sum(map(pooling.contradictions, estimated))
+  if not findings:
+    why = f'not run: {claim.missing or "no rows"}'
+    return [claim.text, claim.source, why, *['-'] * 5]
+  outcomes = [finding.outcome for finding in findings]
+  estimated = by_kind(findings).values()
+  effects = [_signed(pooling.pool(one).estimate) for one in estimated]
+  against = sum(map(pooling.contradictions, estimated))
   return [
     claim.text,
     claim.source,
-    verdict,
+    overall(findings),
     '; '.join(effects) or '-',
-    *counts,
-    str(wrong) if effects else '-',
+    *(str(outcomes.count(outcome)) for outcome in _OUTCOMES),
+    str(against) if effects else '-',
   ]
+
+
+def _section(claim: Claim, findings: list[Finding]) -> str:
+  """Every cell of a claim."""
+  table = [[one.cell, _shown(one), one.outcome] for one in findings]
+  quantity = f'{claim.quantity[0].upper()}{claim.quantity[1:]}.'
+  return (
+    f'\n### {claim.text}\n\n{" ".join([quantity, *pooled(findings)])}\n\n'
+    f'{markdown(["cell", "estimate", "outcome"], table)}\n'
+  )
 
 
 def text(rows: Rows) -> str:
   """The findings as one page."""
-  lines, details = [], []
-  for claim in CLAIMS:
-    cells = list(claim.look(rows))
-    lines.append(line(claim, cells))
-    if cells:
-      table = [[c.where, _shown(c), c.verdict] for c in cells]
-      what = f'{claim.what[0].upper()}{claim.what[1:]}.'
-      details.append(
-        f'\n### {claim.text}\n\n{" ".join([what, *pooled(cells)])}\n\n'
-        f'{markdown(["cell", "estimate", "verdict"], table)}\n'
-      )
-  for claim_text, source, why in NOT_RUN:
-    blank = ['-'] * 5
-    lines.append([claim_text, source, f'not run: {why}', *blank])
+  found = [claim(rows) for claim in CLAIMS]
+  pairs = list(zip(CLAIMS, found, strict=True))
   head = ['claim', 'source', 'here', 'pooled effect', 'cells: hold', 'do not']
   head += ['undecided', 'contradict']
-  return f'{_HEAD}\n{markdown(head, lines)}\n{"".join(details)}'
+  table = markdown(head, [_line(*pair) for pair in pairs])
+  details = ''.join(_section(*pair) for pair in pairs if pair[1])
+  return f'{_TITLE}\n\n{_counts(found)}\n{_HEAD}\n{table}\n{details}'

@@ -16,25 +16,25 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from experiments.papers.judgement import Evidence
+from experiments.papers.claims import Finding
 from specjax import metrics
 
-_CHANCE = (1 - metrics.LEVEL) / 2  # of an error on one side
+_ONE_SIDE = (1 - metrics.LEVEL) / 2
 
 
 class Pooled(NamedTuple):
   """What the cells of a claim amount to."""
 
-  found: metrics.Estimate
+  estimate: metrics.Estimate
   spread: float  # standard deviation between cells, beyond chance
   cells: int  # whose error is known
 
 
-def _shared(one: Evidence, other: Evidence) -> float:
+def _shared(one: Finding, other: Finding) -> float:
   """Covariance of two cells: what they have in common are prompts."""
   pairs = itertools.product(
-    zip(one.prompts, one.found.influences, strict=False),
-    zip(other.prompts, other.found.influences, strict=False),
+    zip(one.prompts, one.estimate.influences, strict=False),
+    zip(other.prompts, other.estimate.influences, strict=False),
   )
   return sum(
     float(a @ b)
@@ -43,59 +43,58 @@ def _shared(one: Evidence, other: Evidence) -> float:
   )
 
 
-def pool(cells: Sequence[Evidence]) -> Pooled:
+def pool(findings: Sequence[Finding]) -> Pooled:
   """The mean of the effects of some cells, those whose error is known.
 
   It is 0 where all prompts say the same: they have no interval, but an effect.
   """
-  known = [cell for cell in cells if np.isfinite(cell.found.error)]
+  known = [one for one in findings if np.isfinite(one.estimate.error)]
   count = len(known)
   if not count:
-    values = [cell.found.value for cell in cells]
-    return Pooled(metrics.Estimate(float(np.mean(values))), np.nan, 0)
+    mean = float(np.mean([one.estimate.value for one in findings]))
+    return Pooled(metrics.Estimate(mean), np.nan, 0)
   if count == 1:
-    return Pooled(known[0].found, np.nan, 1)
-  values = np.array([cell.found.value for cell in known])
-  own = float(np.mean([cell.found.error**2 for cell in known]))
+    return Pooled(known[0].estimate, np.nan, 1)
+  estimates = [one.estimate for one in known]
+  values = np.array([estimate.value for estimate in estimates])
+  own = float(np.mean([estimate.error**2 for estimate in estimates]))
   pairs = itertools.combinations(known, 2)
   common = max(float(np.mean([_shared(a, b) for a, b in pairs])), 0.0)
   apart = max(float(values.var(ddof=1)), own - common)
   parts = np.array([apart / count, common])
-  freedom = min(
-    (c.found.freedom for c in known if c.found.error), default=np.inf
-  )
+  freedom = min((e.freedom for e in estimates if e.error), default=np.inf)
   shares = parts**2 / (count - 1, freedom)
   variance, middle = parts.sum(), float(values.mean())
   error = float(np.sqrt(variance))
   freedom = variance**2 / shares.sum() if variance else np.inf
   reach = error * metrics.student(freedom)
-  found = metrics.Estimate(
+  mean = metrics.Estimate(
     middle, middle - reach, middle + reach, error, freedom
   )
   spread = np.sqrt(max(values.var(ddof=1) - (own - common), 0.0))
-  return Pooled(found, float(spread), count)
+  return Pooled(mean, float(spread), count)
 
 
-def against(cell: Evidence) -> float:
+def _chance(finding: Finding) -> float:
   """The chance of so much against a claim in a cell where it just holds."""
-  found = cell.found
-  far = cell.boundary - found.value
-  if cell.within is not None:
-    far = abs(far) - cell.within
-  if not found.error:
+  estimate = finding.estimate
+  far = -estimate.value
+  if finding.within is not None:
+    far = abs(far) - finding.within
+  if not estimate.error:
     return float(far <= 0)
-  return float(special.stdtr(found.freedom, -far / found.error))
+  return float(special.stdtr(estimate.freedom, -far / estimate.error))
 
 
-def contradictions(cells: Sequence[Evidence]) -> int:
+def contradictions(findings: Sequence[Finding]) -> int:
   """Cells that speak against their claim beyond what chance explains.
 
   With so many cells one that does so by chance is likely. Here the chance that
   any does is that of one side of one interval (Holm 1979).
   """
-  known = [cell for cell in cells if cell.found.interval is not None]
-  chances = sorted(map(against, known))
+  known = [one for one in findings if one.estimate.interval is not None]
+  chances = sorted(map(_chance, known))
   for i, chance in enumerate(chances):
-    if chance > _CHANCE / (len(chances) - i):
+    if chance > _ONE_SIDE / (len(chances) - i):
       return i
   return len(chances)

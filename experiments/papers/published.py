@@ -7,7 +7,6 @@ says what it needs; none is ever made up.
 
 import dataclasses
 import functools
-import importlib
 import json
 import pathlib
 from collections.abc import Callable
@@ -65,6 +64,7 @@ class Published(Experiment):
     missing: the method, where the project does not have it yet.
   """
 
+  name: str = ''
   target: Checkpoint = dataclasses.field(default_factory=Checkpoint)
   candidates: dict = dataclasses.field(default_factory=dict)
   paper: str = ''
@@ -82,27 +82,21 @@ class Calculated:
   """A table of a paper that follows from its formulas.
 
   Attributes:
-    name: of the table.
-    paper: file of experiments/papers.
-    table: which of its tables.
+    table: which of the paper's tables.
+    formulas: published number -> function of a row's settings and numbers.
     part: settings of the rows that are meant; all when empty.
-    formulas: published number -> full name of a function of a row's settings
-      and numbers.
     tolerance: by how much the rounding of what goes in may move what comes out;
       0 where the printed digits must agree.
+    paper: file of experiments/papers.
+    name: of the config.
   """
 
-  name: str
-  paper: str
   table: str
-  formulas: dict[str, str]
+  formulas: dict[str, Callable]
   part: dict[str, Any] = dataclasses.field(default_factory=dict)
   tolerance: float = 0.0
-
-
-def default_results(name: str) -> str:
-  """Where the rows of a published table are looked for."""
-  return f'results/papers/{name}'
+  paper: str = ''
+  name: str = ''
 
 
 @functools.cache
@@ -146,11 +140,6 @@ def decimals(value: float | str) -> int:
   return len(str(value).partition('.')[2])
 
 
-def _formula(name: str) -> Callable[[dict], float]:
-  module, _, attribute = name.rpartition('.')
-  return getattr(importlib.import_module(module), attribute)
-
-
 def calculate(x: Calculated) -> list[dict]:
   """The paper's rows with `calculated` numbers, where they can be made.
 
@@ -160,9 +149,7 @@ def calculate(x: Calculated) -> list[dict]:
   found = []
   for row in rows_of(x):
     known = row['setting'] | row['metrics']
-    ours = {
-      name: _formula(formula)(known) for name, formula in x.formulas.items()
-    }
+    ours = {name: formula(known) for name, formula in x.formulas.items()}
     found.append(row | {'calculated': ours})
   return found
 

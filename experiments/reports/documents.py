@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 
 from experiments.errors import UserError
-from experiments.papers.judgement import Rows
+from experiments.measuring.results import Rows
 from experiments.reports import sentences, summaries
 
 _PART = re.compile(r'(<!-- (\w+): (.+?) -->\n)(.*?)(<!-- end -->)', re.DOTALL)

@@ -222,7 +222,7 @@ def summary(rows: list[dict]) -> str:
   return '\n'.join(parts)
 
 
-def decide(rows: list[dict]) -> remedies.Verdict:
+def decide(rows: list[dict]) -> remedies.Advice:
   """What would help most."""
   cells = possible(rows)
   loops = phases(rows)['loops']

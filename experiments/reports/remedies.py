@@ -49,7 +49,7 @@ class Change:
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class Advice:
   """The remedy that helps most, and a sentence on it."""
 
   remedy: str  # draft, agreement, scoring, overhead or gamma
@@ -119,7 +119,7 @@ def _reason(remedy: str, facts: Facts, gamma: int) -> str:
   )
 
 
-def decide(facts: Facts) -> Verdict:
+def decide(facts: Facts) -> Advice:
   """The remedy that would help most, in one sentence."""
   here = best_gamma(facts)
   now = predict(facts, here)
@@ -142,7 +142,7 @@ def decide(facts: Facts) -> Verdict:
     why = f'gamma {facts.gamma} is too {kind}; gamma {here}'
   else:
     why = _reason(remedy, facts, here)
-  return Verdict(
+  return Advice(
     remedy,
     gain,
     f'At gamma {at} speculation is {state}, and what would help most: {why} '

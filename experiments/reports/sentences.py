@@ -2,8 +2,9 @@
 
 import textwrap
 
+from experiments.measuring.results import Rows
 from experiments.papers import findings as page
-from experiments.papers.judgement import FAILS, HOLDS, UNDECIDED, Rows, pick
+from experiments.papers.claims import FAILS, HOLDS, UNDECIDED, pick
 from experiments.reports import explain, intervals
 from experiments.reports import predict as predict_report
 from experiments.reports.sentences_of_drafters import drafters as drafters
@@ -142,7 +143,7 @@ def limit(rows: Rows) -> str:
 
 def findings(rows: Rows) -> str:
   """How many published claims hold here."""
-  found = [list(claim.look(rows)) for claim in page.CLAIMS]
+  found = [claim(rows) for claim in page.CLAIMS]
   verdicts = [page.overall(cells) for cells in found if cells]
   said = ', '.join(
     f'{verdicts.count(v)} {word}'
@@ -152,7 +153,7 @@ def findings(rows: Rows) -> str:
       (UNDECIDED, 'undecided'),
     )
   )
-  cells = [cell.verdict for cells in found for cell in cells]
+  cells = [cell.outcome for cells in found for cell in cells]
   return _paragraph(
     f'Of {len(verdicts)} published claims that the embedded pair can speak to: '
     f'{said} (by the mean of the cells of a claim and its interval; of the '

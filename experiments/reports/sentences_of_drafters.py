@@ -1,6 +1,6 @@
 """Which drafter when: what the rows of `configs/drafters.py` say."""
 
-from experiments.papers.judgement import Rows
+from experiments.measuring.results import Rows
 from experiments.reports import intervals
 from experiments.reports.best_drafters import at, best, places
 from experiments.reports.words import bullets, conditions, paragraph, span

@@ -38,11 +38,11 @@ def load(planned: PlannedDrafter, target: Target) -> LoadedDrafter:
     f'{planned.field}: {planned.load} must return a specjax.LoadedDrafter, got '
     f'{type(loaded).__name__}',
   )
-  layout = target.model.layout
-  if layout is None:
+  placement = target.model.placement
+  if placement is None:
     return loaded
   # Weights that are not on the mesh yet.
-  placed = layout.put_whole(loaded.params)
+  placed = placement.put_whole(loaded.params)
   return LoadedDrafter(loaded.model, loaded.make, placed, loaded.draft)
 
 

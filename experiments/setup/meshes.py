@@ -20,11 +20,11 @@ from specjax import sharding
 from specjax.checkpoints import Description
 from specjax.models import transformer
 from specjax.models.config import TransformerConfig
-from specjax.sharding import Layout
+from specjax.sharding import Placement
 
 
-def make_layout(mesh: Mesh) -> Layout | None:
-  """The layout of a target; None on a single device.
+def make_placement(mesh: Mesh) -> Placement | None:
+  """The placement of a target; None on a single device.
 
   Raises:
     UserError: there are not enough devices, or processes without any.
@@ -49,13 +49,13 @@ def make_layout(mesh: Mesh) -> Layout | None:
   if size == 1:
     return None
   made = sharding.make_mesh(mesh.data, mesh.model)
-  return Layout(made, split_draft=mesh.split_draft)
+  return Placement(made, split_draft=mesh.split_draft)
 
 
-def plan_layout(mesh: Mesh) -> Layout:
+def plan_placement(mesh: Mesh) -> Placement:
   """The same without devices, to predict with."""
   made = sharding.plan_mesh(mesh.data, mesh.model)
-  return Layout(made, split_draft=mesh.split_draft)
+  return Placement(made, split_draft=mesh.split_draft)
 
 
 def check_heads(mesh: Mesh, described: Mapping[str, Description]) -> None:
@@ -94,20 +94,20 @@ class Load:
     return self.parameters + self.cache + self.drafts
 
 
-def of_parameters(config: TransformerConfig, layout: Layout) -> int:
+def of_parameters(config: TransformerConfig, placement: Placement) -> int:
   """Bytes of a model's parameters on each device."""
   shapes = jax.eval_shape(transformer.build(config).init, jax.random.key(0))
   # As they are loaded, whatever precision is in force.
   shapes = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), shapes
   )
-  places = transformer.shardings(config, layout)
+  places = transformer.shardings(config, placement)
   return sharding.bytes_per_device(shapes, places)
 
 
 def of_cache(
   config: TransformerConfig,
-  layout: Layout,
+  placement: Placement,
   rows: int,
   slots: int,
   sources: int,
@@ -122,7 +122,7 @@ def of_cache(
     return caches.with_source(cache, read, jnp.ones(rows, jnp.int32))
 
   shapes = jax.eval_shape(make)
-  return sharding.bytes_per_device(shapes, layout.of_rows(shapes))
+  return sharding.bytes_per_device(shapes, placement.of_rows(shapes))
 
 
 def round_rows(rows: int, mesh: Mesh) -> int:
@@ -145,7 +145,7 @@ def predict(
     rows: of the widest batch; alpha is measured on all prompts of a domain at
       once.
   """
-  layout = plan_layout(plan.mesh)
+  placement = plan_placement(plan.mesh)
   depths = {name: {1, *d.gammas} for name, d in plan.drafters.items()}
   deepest = max((d for every in depths.values() for d in every), default=0)
   rows = round_rows(max(rows, plan.batch), plan.mesh)
@@ -159,14 +159,14 @@ def predict(
     configs = [described[x].model.config for x in read if x in described]
     # Each draft length is a drafter of its own, with its own weights.
     drafts += len(depths[name]) * sum(
-      of_parameters(config, layout.for_draft) for config in configs
+      of_parameters(config, placement.for_draft) for config in configs
     )
     memories.append(
-      sum(of_cache(config, layout.for_draft, *shape) for config in configs)
+      sum(of_cache(config, placement.for_draft, *shape) for config in configs)
     )
   return Load(
-    of_parameters(target, layout),
-    of_cache(target, layout, *shape),
+    of_parameters(target, placement),
+    of_cache(target, placement, *shape),
     drafts + max(memories),
   )
 

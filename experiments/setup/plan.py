@@ -172,8 +172,10 @@ def plan_drafter(
       options[option] = plan_drafter(f'{name}.{option}', value, field)
     elif option == 'policy' and isinstance(value, str):
       options[option] = names.resolve_policy(value, field)
+  path_field = path_field or f'path of the drafter {name}'
   try:
-    inspect.signature(read).bind(None, candidate.path, **options)
+    signature = inspect.signature(read)
+    signature.bind(None, candidate.path, **options)
   except ValueError as error:  # Some of Python's own have no signature.
     raise UserError(
       f'{field}: {candidate.load} is no load function ({error}); give one such '
@@ -181,6 +183,12 @@ def plan_drafter(
     ) from error
   except TypeError as error:
     raise UserError(f'{field}: {candidate.load}: {error}') from error
+  path = signature.parameters.get('path')
+  need(
+    candidate.path or not path or path.default == '',
+    f'{path_field} is empty, but {candidate.load} reads weights: name their '
+    'directory, in drafters behind a colon',
+  )
   own = candidate.verifiers and f' of the drafter {name}'
   rules = {
     names.RULE.full(rule): names.resolve_rule(rule, f'verifiers{own or ""}')
@@ -189,7 +197,7 @@ def plan_drafter(
   return PlannedDrafter(
     name=name,
     field=field,
-    path_field=path_field or f'path of the drafter {name}',
+    path_field=path_field,
     load=candidate.load,
     read=read,
     describe=getattr(module, 'describe', None),

@@ -90,7 +90,7 @@ def apart(
   return optax.GradientTransformation(init, update)
 
 
-class Record:
+class TrainingLog:
   """A line of JSON for every checkpoint, and the time that it took so far.
 
   Only steps that a resumed run kept count, and reports do not: the time is
@@ -147,7 +147,7 @@ def train(
 ) -> Any:
   """Minimises a loss; resumes from the last checkpoint under `folder`.
 
-  Every checkpoint adds a line to `folder/name.jsonl`, see `Record`.
+  Every checkpoint adds a line to `folder/name.jsonl`, see `TrainingLog`.
 
   Args:
     name: of the run, shown by the progress bar.
@@ -189,7 +189,7 @@ def train(
     first = manager.latest_step() or 0
     if first:
       carry = manager.restore(first, args=ocp.args.StandardRestore(carry))
-    record = Record(folder / f'{name}.jsonl', first)
+    record = TrainingLog(folder / f'{name}.jsonl', first)
     bar = tqdm(range(first, o.steps), name, initial=first, total=o.steps)
     for i in bar:
       carry, parts = step(carry, frozen, batch(i, carry[0]))

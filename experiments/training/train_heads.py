@@ -179,5 +179,5 @@ def main(x: Heads) -> None:
       'training': folders.cost(folder, ('head', x.optimization, 1)),
     }
     heads.save(path, config, params)
-  stored = heads.read(path, head.config['kind'], '')[1]
+  stored = heads.read(path, head.config['kind'])[1]
   print(json.dumps({'head': str(path)} | trial.report(drafter, stored)))

@@ -27,10 +27,10 @@ from specjax.checkpoints.files import (
   shorten,
 )
 from specjax.families import FAMILIES, conversion
-from specjax.families.table import Family, Source
+from specjax.families.table import Family, Tensors
 from specjax.models import transformer
 from specjax.models.transformer import Model
-from specjax.sharding import Layout
+from specjax.sharding import Placement
 
 # Names in the header of a safetensors file; others are quantised weights.
 _FLOATS = ('F64', 'F32', 'F16', 'BF16')
@@ -57,7 +57,7 @@ class _Plan(NamedTuple):
   family: Family
   model: Model
   shapes: dict[str, jax.ShapeDtypeStruct]
-  sources: dict[str, Source]
+  sources: dict[str, Tensors]
   tensors: dict[str, Tensor]  # by the family's names
 
 
@@ -128,7 +128,7 @@ def load(
   path: str | os.PathLike,
   dtype: Any = jnp.float32,
   max_length: int | None = None,
-  layout: Layout | None = None,
+  placement: Placement | None = None,
   quantized: bool = False,
 ) -> tuple[Model, dict[str, Any]]:
   """Loads a model and its parameters.
@@ -139,7 +139,7 @@ def load(
     max_length: longest sequence of the run, by default the checkpoint's
       maximum. Rotary scalings that depend on the length of the text
       ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
-    layout: a mesh of devices to load onto. Each process reads what its own
+    placement: a mesh of devices to load onto. Each process reads what its own
       devices hold, one parameter after another, and keeps nothing of it.
     quantized: read weights in eight bits too, as the floats they stand for:
       `models.quantize` makes the same integers of these again.
@@ -156,11 +156,11 @@ def load(
   with contextlib.ExitStack() as stack:
     plan = _plan(locate(path), stack, max_length, quantized)
     model, places = plan.model, {}
-    if layout is not None:
+    if placement is not None:
       places = flax.traverse_util.flatten_dict(
-        transformer.shardings(model.config, layout), sep='/'
+        transformer.shardings(model.config, placement), sep='/'
       )
-      model = transformer.place(model, layout)
+      model = transformer.place(model, placement)
     for key, source in plan.sources.items():
       read = _Reader(source, plan.shapes[key].shape, plan.tensors, dtype)
       params[key] = read.onto(places.get(key))
@@ -170,7 +170,7 @@ def load(
 class _Reader(NamedTuple):
   """One parameter, filled piece by piece."""
 
-  source: Source
+  source: Tensors
   shape: tuple[int, ...]
   tensors: dict[str, Tensor]
   dtype: Any
@@ -193,14 +193,14 @@ class _Reader(NamedTuple):
 
   def read(self, cut: tuple[slice, ...]) -> np.ndarray:
     """The part x[cut] of the parameter."""
-    layout, names = self.source
+    split, names = self.source
     sizes = zip(cut, self.shape, strict=True)
     shape = tuple(len(range(*s.indices(size))) for s, size in sizes)
     x = _allocate(shape, jax.dtypes.canonicalize_dtype(self.dtype))
-    pieces = layout.pieces(self.shape, len(names), cut)
+    pieces = split.pieces(self.shape, len(names), cut)
     for i, (name, indices) in enumerate(zip(names, pieces, strict=True)):
       parts = [self.tensors[name].read(index) for index in indices]
-      layout.fill(x, len(names), i, parts)
+      split.fill(x, len(names), i, parts)
     return x
 
 
@@ -280,8 +280,8 @@ def _are_equal(*tensors) -> bool:
 
 
 def _check_tensors(sources, shapes, tensors):
-  for key, (layout, names) in sources.items():
-    expected = layout.shapes(shapes[key].shape, len(names))
+  for key, (split, names) in sources.items():
+    expected = split.shapes(shapes[key].shape, len(names))
     for name, shape in zip(names, expected, strict=True):
       tensor = tensors[name]
       if tensor.shape != shape:

@@ -145,7 +145,7 @@ def _cut_params(directory, family, model, params, dtype):
       f'{shorten(list(params.keys() - shapes.keys()))}'
     )
   tensors = {}
-  for key, (layout, names) in sources.items():
+  for key, (split, names) in sources.items():
     value = params[key]
     shape = value.values.shape if isinstance(value, Int8) else value.shape
     if shape != shapes[key].shape:
@@ -158,7 +158,7 @@ def _cut_params(directory, family, model, params, dtype):
     else:
       parts = (('', _round(directory, key, value, dtype)),)
     for ending, array in parts:
-      cut = layout.cut(np.asarray(array), len(names))
+      cut = split.cut(np.asarray(array), len(names))
       # safetensors writes the memory as it lies, whatever the strides.
       for name, part in zip(names, cut, strict=True):
         tensors[name + ending] = np.ascontiguousarray(part)

@@ -16,6 +16,7 @@ import numpy as np
 import safetensors.numpy
 
 from specjax import sampling, trees
+from specjax.arguments import check_path, check_target
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
 
 SUCCESSORS = 32
@@ -141,6 +142,8 @@ def load(target: Target, path: str) -> LoadedDrafter:
   Raises:
     ValueError: there are none, or of another vocabulary.
   """
+  check_target(target)
+  check_path(path, 'tables')
   tables, vocab = read(path), target.model.config.vocab_size
   if len(tables.unigram) != vocab:
     raise ValueError(

@@ -182,7 +182,7 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
   Raises:
     ValueError: no such head, or taps that the target has not.
   """
-  shape.read(options)
+  shape.check(target, options)
   config, params = heads.read(path, KIND, target.fingerprint)
   sizes, model = sizes_of(config), target.model
   heads.check_taps(model.config.num_layers, sizes.taps)

@@ -6,7 +6,6 @@ reads the target's own cache and weights: nothing is copied and nothing
 remembered. The target's pass computes these layers once more.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -14,10 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
+from specjax.arguments import check_number
 from specjax.drafting import chain, heads, shape
 from specjax.drafting.heads import Trainable, soft_cross_entropy
 from specjax.drafting.walker import Step, Walker
-from specjax.models import transformer
+from specjax.models import variants
 from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target
 
@@ -31,20 +31,6 @@ def check_exit(target: Model, layers: int) -> None:
       f'exit after layer {layers} is out of range: the target has '
       f'{target.config.num_layers} layers, choose 1 to as many'
     )
-
-
-@functools.cache
-def shorten(target: Model, layers: int) -> Model:
-  """The target's first layers, its last norm and its head; same parameters."""
-  config = dataclasses.replace(
-    target.config,
-    num_layers=layers,
-    windows=target.config.windows[:layers],
-  )
-  made = transformer.build(config)
-  if target.layout is not None:
-    made = transformer.place(made, target.layout)
-  return made._replace(head=target.head)
 
 
 def leave(target: Model, params, normed, features):
@@ -70,7 +56,7 @@ def leave(target: Model, params, normed, features):
 def walk(target: Model, layers: int) -> Walker:
   """The walker that leaves after so many layers."""
   check_exit(target, layers)
-  first = shorten(target, layers)
+  first = variants.first_layers(target, layers)
 
   def init(params, ctx, hidden, rows):
     del params, hidden  # Unused.
@@ -156,7 +142,7 @@ def load(
   Raises:
     ValueError: exit out of range, or no such exit.
   """
-  shape.read(options)
+  shape.check(target, options)
   model, params = target.model, None
   if path:
     config, params = heads.read(path, KIND, target.fingerprint)
@@ -166,6 +152,7 @@ def load(
         f'{config["layers"]}: leave layers out, or train another exit'
       )
     layers = config['layers']
+  check_number('layers', layers, 0)
   check_exit(model, layers)
   if path:
     width, rank = model.config.width, config['rank']

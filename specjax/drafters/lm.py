@@ -13,10 +13,11 @@ import jax.numpy as jnp
 
 from specjax import cache as caches
 from specjax import checkpoints
-from specjax.drafting import chain, shape, static_tree
+from specjax.arguments import check_path
+from specjax.drafting import chain, heads, shape, static_tree
 from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Step, Walker
-from specjax.models import prefill, resizing, transformer
+from specjax.models import prefill, transformer, variants
 from specjax.models.transformer import Model
 from specjax.types import Cache, Drafter, LoadedDrafter, Target
 
@@ -154,18 +155,20 @@ def read(
     quantized: see `checkpoints.load`.
 
   Raises:
-    ValueError: it has an encoder and the target has none.
+    ValueError: it is a trained head, or has an encoder and the target none.
   """
   host = target.model
-  layout = host.layout and host.layout.for_draft
+  placement = host.placement and host.placement.for_draft
+  check_path(path, 'a language model')
+  heads.refuse(path)
   model, params = checkpoints.load(
-    path, max_length=target.max_length, layout=layout, quantized=quantized
+    path, max_length=target.max_length, placement=placement, quantized=quantized
   )
   check_encoder(host, model, path)
-  model = transformer.attend_by(model, host.config.attention)
+  model = variants.with_cache_attention(model, host.config.attention)
   if host.config.blocked:
-    model, params = transformer.block(model, params)
-  return resizing.resize(model, host.config.vocab_size), params
+    model, params = variants.block(model, params)
+  return variants.resize_head(model, host.config.vocab_size), params
 
 
 def describe(path: str, **options: Any) -> checkpoints.Description:
@@ -182,6 +185,6 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
     path: a Hugging Face directory.
     **options: of `drafting.shape.Shape`; chains without any.
   """
-  shape.read(options)  # Before anything is read.
+  shape.check(target, options)  # Before anything is read.
   model, params = read(target, path)
   return shape.load(target, walk(model), options, params, model)

@@ -175,7 +175,7 @@ def load(
   """
   if tree and options.get('parents'):
     raise ValueError('tree and parents are both given: choose one of them')
-  shape.read(options)
+  shape.check(target, options)
   config, params = heads.read(path, KIND, target.fingerprint)
   count, width = config['count'], target.model.config.width
   need = {'residual': jnp.empty((width, count * width))}

@@ -32,7 +32,7 @@ def load(target: Target, path: str = '', **options: Any) -> LoadedDrafter:
   Raises:
     ValueError: there is no path, or as `lm.read`.
   """
-  shape.read(options)  # Before anything is read.
+  shape.check(target, options)  # Before anything is read.
   path = path or target.path
   if not path:
     raise ValueError(

@@ -17,6 +17,7 @@ import numpy as np
 import safetensors.numpy
 from flax import traverse_util
 
+from specjax.arguments import check_path
 from specjax.types import Drafter
 
 _CONFIG = 'config.json'
@@ -115,14 +116,31 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
     raise
 
 
+def refuse(path: str | pathlib.Path) -> None:
+  """Refuses the directory of a head where that of a model is wanted."""
+  file = pathlib.Path(path) / _CONFIG
+  if not file.is_file():
+    return  # Whoever reads the model says so.
+  try:
+    kind = json.loads(file.read_text()).get('kind')
+  except (ValueError, AttributeError):
+    return
+  if kind is not None:
+    raise ValueError(
+      f'{path} is a trained head, no language model: load it with '
+      f'specjax.drafters.{kind}.load'
+    )
+
+
 def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
   """The configuration of a head.
 
   Raises:
     ValueError: there is none, or it is of another kind.
   """
+  check_path(path, f'a trained {kind} head')
   file = pathlib.Path(path) / _CONFIG
-  if not path or not file.is_file():
+  if not file.is_file():
     raise ValueError(
       f'{file} is missing: give the directory of a trained {kind} head'
     )
@@ -140,24 +158,27 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
 
 
 def read(
-  path: str | pathlib.Path, kind: str, fingerprint: str
+  path: str | pathlib.Path,
+  kind: str,
+  fingerprint: Callable[[], str] | None = None,
 ) -> tuple[dict[str, Any], Any]:
   """Configuration and weights (float32) of a head.
 
   Args:
     path: its directory.
     kind: of head that is wanted.
-    fingerprint: of the target it is to draft for; empty: any.
+    fingerprint: () -> that of the target it is to draft for; None: any.
 
   Raises:
     ValueError: there is none, it is of another kind, or it was trained for
       another target.
   """
   config = read_config(path, kind)
-  if fingerprint and config.get('target') != fingerprint:
+  own = None if fingerprint is None else fingerprint()
+  if own is not None and config.get('target') != own:
     raise ValueError(
       f'{path} was trained for another target (fingerprint '
-      f'{str(config.get("target"))[:12]}, this one has {fingerprint[:12]}): '
+      f'{str(config.get("target"))[:12]}, this one has {own[:12]}): '
       'train it for this one with experiments.train, or choose its own'
     )
   file = pathlib.Path(path) / _WEIGHTS

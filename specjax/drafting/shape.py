@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax import trees
+from specjax.arguments import check_number, check_numbers, check_target
 from specjax.drafting import chain, dynamic_tree, static_tree
 from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Walker
@@ -46,10 +47,10 @@ class Shape:
     ]
     if len(given) > 1:
       raise ValueError(f'a draft has one shape: choose one of {given}')
-    if self.widths and min(self.widths) < 1:
-      raise ValueError(
-        f'widths must be integers of at least 1, got {self.widths}'
-      )
+    check_numbers('widths', self.widths, 1)
+    check_numbers('parents', self.parents, 0)
+    check_number('beam', self.beam, 0)
+    check_number('nodes', self.nodes, 0)
     if self.replacement and not (self.widths or self.parents):
       raise ValueError('replacement is of static trees: give widths or parents')
     if bool(self.nodes) != bool(self.beam):
@@ -57,6 +58,16 @@ class Shape:
         'beam and nodes are of a dynamic tree, which needs both, got '
         f'{self.beam} and {self.nodes}'
       )
+
+
+def check(target: Any, options: Mapping[str, Any]) -> None:
+  """Refuses what a loader cannot work with, before it reads anything.
+
+  Raises:
+    ValueError: the target is none, or an option is unknown or impossible.
+  """
+  check_target(target)
+  read(options)
 
 
 def read(options: Mapping[str, Any]) -> Shape:
@@ -98,6 +109,7 @@ def build(walker: Walker, depth: int, options: Mapping[str, Any]) -> Drafter:
     ValueError: as `read` and the shape itself.
   """
   shape = read(options)
+  check_number('depth', depth, 1)
   if shape.beam:
     return dynamic_tree.make(walker, depth, shape.beam, shape.nodes)
   if shape.widths:

@@ -135,7 +135,7 @@ def make(
   levels = levels_of(parents)
   depth, nodes = len(levels), len(parents)
   fed = levels[-1].begin + 1  # The last level is drawn and never fed.
-  mask = np.asarray(trees.layout(jnp.asarray(parents, jnp.int32))[1])
+  mask = np.asarray(trees.ancestors(jnp.asarray(parents, jnp.int32))[1])
   widest = max(level.width for level in levels)
 
   def init(params, ctx, hidden):

@@ -8,7 +8,7 @@ from typing import Any
 import flax.traverse_util
 import jax
 
-from specjax.families.table import HARMLESS, ONLY, Family, Source
+from specjax.families.table import HARMLESS, ONLY, Family, Tensors
 from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
 
@@ -156,13 +156,13 @@ def shape_params(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 def list_sources(
   family: Family, config: TransformerConfig, shapes: Mapping[str, Any]
-) -> dict[str, Source]:
+) -> dict[str, Tensors]:
   """Returns the sources of parameters, layers and experts filled in."""
   table = {**family.sources, **family.varying(config)}
   sources = {}
   for path, x in shapes.items():
     layer = _LAYER.search(path)
-    layout, names = table[_LAYER.sub(r'\1{}/', path)]
+    split, names = table[_LAYER.sub(r'\1{}/', path)]
     if any('{expert}' in name for name in names):
       names = tuple(
         name.replace('{expert}', str(i))
@@ -171,5 +171,5 @@ def list_sources(
       )
     if layer:
       names = tuple(name.format(layer[2]) for name in names)
-    sources[path] = Source(layout, names)
+    sources[path] = Tensors(split, names)
   return sources

@@ -11,13 +11,15 @@ from specjax.families.llama import (
   size_rows,
   tied_row,
 )
-from specjax.families.table import KEEP, Family, Row, Source
+from specjax.families.table import KEEP, Family, Row, Tensors
 from specjax.families.values import attribute, derive, take
 
 _LAYER = 'model.layers.{}.'
 # Norms before and after attention and MLP have names of their own.
 _NORMS = {
-  f'layer{{}}/{key}/scale': Source(KEEP, (_LAYER + f'{name}_layernorm.weight',))
+  f'layer{{}}/{key}/scale': Tensors(
+    KEEP, (_LAYER + f'{name}_layernorm.weight',)
+  )
   for key, name in (
     ('post1', 'post_attention'),
     ('norm2', 'pre_feedforward'),

@@ -8,15 +8,15 @@ from specjax.families.table import (
   LINEAR,
   WAYS,
   Family,
-  Layout,
   Row,
-  Source,
+  Tensors,
+  TensorSplit,
   untransposed,
 )
 from specjax.families.values import attribute, derive, take
 
 # Queries, keys and values of one head side by side.
-HEADS = Layout(lambda x: (x,), 3)
+HEADS = TensorSplit(lambda x: (x,), 3)
 _NORMS = {'layer_norm': True, 'gated': False}
 _MASKS = ('.attn.bias', '.attn.masked_bias')
 _SUMMARY = frozenset(
@@ -30,17 +30,17 @@ _SUMMARY = frozenset(
 )
 
 
-def norm(name: str, key: str) -> dict[str, Source]:
+def norm(name: str, key: str) -> dict[str, Tensors]:
   return {
-    f'{key}/scale': Source(KEEP, (f'{name}.weight',)),
-    f'{key}/bias': Source(KEEP, (f'{name}.bias',)),
+    f'{key}/scale': Tensors(KEEP, (f'{name}.weight',)),
+    f'{key}/bias': Tensors(KEEP, (f'{name}.bias',)),
   }
 
 
-def linear(name: str, key: str, layout: Layout) -> dict[str, Source]:
+def linear(name: str, key: str, split: TensorSplit) -> dict[str, Tensors]:
   return {
-    f'{key}/w': Source(layout, (f'{name}.weight',)),
-    f'{key}/b': Source(layout, (f'{name}.bias',)),
+    f'{key}/w': Tensors(split, (f'{name}.weight',)),
+    f'{key}/b': Tensors(split, (f'{name}.bias',)),
   }
 
 
@@ -91,9 +91,9 @@ GPT2 = Family(
     'mlp_bias': True,
   },
   sources={
-    'embedding': Source(KEEP, ('transformer.wte.weight',)),
-    'position': Source(KEEP, ('transformer.wpe.weight',)),
-    'unembedding': Source(LINEAR, ('lm_head.weight',)),
+    'embedding': Tensors(KEEP, ('transformer.wte.weight',)),
+    'position': Tensors(KEEP, ('transformer.wpe.weight',)),
+    'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
   }
   | norm('transformer.ln_f', 'norm')
   | norm('transformer.h.{}.ln_1', 'layer{}/norm1')
@@ -184,10 +184,10 @@ GPT_NEO = Family(
     'mlp_bias': True,
   },
   sources={
-    'embedding': Source(KEEP, ('transformer.wte.weight',)),
-    'position': Source(KEEP, ('transformer.wpe.weight',)),
-    'unembedding': Source(LINEAR, ('lm_head.weight',)),
-    'layer{}/qkv/w': Source(
+    'embedding': Tensors(KEEP, ('transformer.wte.weight',)),
+    'position': Tensors(KEEP, ('transformer.wpe.weight',)),
+    'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
+    'layer{}/qkv/w': Tensors(
       GROUPS, tuple(_ATTENTION + f'{x}_proj.weight' for x in 'qkv')
     ),
   }
@@ -224,8 +224,8 @@ GPT_NEOX = Family(
   ),
   fixed=_NORMS | {'mlp_bias': True},
   sources={
-    'embedding': Source(KEEP, ('gpt_neox.embed_in.weight',)),
-    'unembedding': Source(LINEAR, ('embed_out.weight',)),
+    'embedding': Tensors(KEEP, ('gpt_neox.embed_in.weight',)),
+    'unembedding': Tensors(LINEAR, ('embed_out.weight',)),
   }
   | norm('gpt_neox.final_layer_norm', 'norm')
   | norm(_LAYER + 'input_layernorm', 'layer{}/norm1')

@@ -10,7 +10,7 @@ from specjax.families.table import (
   WAYS,
   Family,
   Row,
-  Source,
+  Tensors,
 )
 from specjax.families.values import attribute
 
@@ -19,31 +19,31 @@ from specjax.families.values import attribute
 _LAYER = 'model.layers.{}.'
 _ATTENTION = _LAYER + 'self_attn.'
 SOURCES = {
-  'embedding': Source(KEEP, ('model.embed_tokens.weight',)),
-  'unembedding': Source(LINEAR, ('lm_head.weight',)),
-  'norm/scale': Source(KEEP, ('model.norm.weight',)),
-  'layer{}/norm1/scale': Source(KEEP, (_LAYER + 'input_layernorm.weight',)),
-  'layer{}/qkv/w': Source(
+  'embedding': Tensors(KEEP, ('model.embed_tokens.weight',)),
+  'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
+  'norm/scale': Tensors(KEEP, ('model.norm.weight',)),
+  'layer{}/norm1/scale': Tensors(KEEP, (_LAYER + 'input_layernorm.weight',)),
+  'layer{}/qkv/w': Tensors(
     GROUPS, tuple(_ATTENTION + f'{x}_proj.weight' for x in 'qkv')
   ),
-  'layer{}/qkv/b': Source(
+  'layer{}/qkv/b': Tensors(
     GROUPS, tuple(_ATTENTION + f'{x}_proj.bias' for x in 'qkv')
   ),
-  'layer{}/q_norm/scale': Source(KEEP, (_ATTENTION + 'q_norm.weight',)),
-  'layer{}/k_norm/scale': Source(KEEP, (_ATTENTION + 'k_norm.weight',)),
-  'layer{}/out/w': Source(LINEAR, (_ATTENTION + 'o_proj.weight',)),
-  'layer{}/out/b': Source(KEEP, (_ATTENTION + 'o_proj.bias',)),
-  'layer{}/norm2/scale': Source(
+  'layer{}/q_norm/scale': Tensors(KEEP, (_ATTENTION + 'q_norm.weight',)),
+  'layer{}/k_norm/scale': Tensors(KEEP, (_ATTENTION + 'k_norm.weight',)),
+  'layer{}/out/w': Tensors(LINEAR, (_ATTENTION + 'o_proj.weight',)),
+  'layer{}/out/b': Tensors(KEEP, (_ATTENTION + 'o_proj.bias',)),
+  'layer{}/norm2/scale': Tensors(
     KEEP, (_LAYER + 'post_attention_layernorm.weight',)
   ),
-  'layer{}/up/w': Source(
+  'layer{}/up/w': Tensors(
     WAYS, tuple(_LAYER + f'mlp.{x}_proj.weight' for x in ('gate', 'up'))
   ),
-  'layer{}/up/b': Source(
+  'layer{}/up/b': Tensors(
     WAYS, tuple(_LAYER + f'mlp.{x}_proj.bias' for x in ('gate', 'up'))
   ),
-  'layer{}/down/w': Source(LINEAR, (_LAYER + 'mlp.down_proj.weight',)),
-  'layer{}/down/b': Source(KEEP, (_LAYER + 'mlp.down_proj.bias',)),
+  'layer{}/down/w': Tensors(LINEAR, (_LAYER + 'mlp.down_proj.weight',)),
+  'layer{}/down/b': Tensors(KEEP, (_LAYER + 'mlp.down_proj.bias',)),
 }
 
 # Old files store the rotary frequencies, which follow from the base.

@@ -4,7 +4,7 @@ import dataclasses
 
 from specjax.families import rope, values, windows
 from specjax.families.llama import MISTRAL, SOURCES, size_rows, tied_row
-from specjax.families.table import EXPERT_WAYS, EXPERTS, LINEAR, Row, Source
+from specjax.families.table import EXPERT_WAYS, EXPERTS, LINEAR, Row, Tensors
 from specjax.families.values import attribute, take
 from specjax.models.config import Experts
 
@@ -46,11 +46,11 @@ MIXTRAL = dataclasses.replace(
   ),
   sources=SOURCES
   | {
-    'layer{}/experts/router': Source(LINEAR, (_BLOCK + 'gate.weight',)),
-    'layer{}/experts/up': Source(
+    'layer{}/experts/router': Tensors(LINEAR, (_BLOCK + 'gate.weight',)),
+    'layer{}/experts/up': Tensors(
       EXPERT_WAYS, (_EXPERT + 'w1.weight', _EXPERT + 'w3.weight')
     ),
-    'layer{}/experts/down': Source(EXPERTS, (_EXPERT + 'w2.weight',)),
+    'layer{}/experts/down': Tensors(EXPERTS, (_EXPERT + 'w2.weight',)),
   },
   # Noise that is added in training only.
   harmless=frozenset({'router_jitter_noise'}),

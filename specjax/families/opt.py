@@ -10,7 +10,7 @@ from specjax.families.table import (
   WAYS,
   Family,
   Row,
-  Source,
+  Tensors,
 )
 from specjax.families.values import attribute, take
 
@@ -56,11 +56,11 @@ OPT = Family(
     'position_offset': 2,
   },
   sources={
-    'embedding': Source(KEEP, ('model.decoder.embed_tokens.weight',)),
-    'position': Source(KEEP, ('model.decoder.embed_positions.weight',)),
-    'unembedding': Source(LINEAR, ('lm_head.weight',)),
-    'layer{}/qkv/w': Source(GROUPS, tuple(f'{x}.weight' for x in _QKV)),
-    'layer{}/qkv/b': Source(GROUPS, tuple(f'{x}.bias' for x in _QKV)),
+    'embedding': Tensors(KEEP, ('model.decoder.embed_tokens.weight',)),
+    'position': Tensors(KEEP, ('model.decoder.embed_positions.weight',)),
+    'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
+    'layer{}/qkv/w': Tensors(GROUPS, tuple(f'{x}.weight' for x in _QKV)),
+    'layer{}/qkv/b': Tensors(GROUPS, tuple(f'{x}.bias' for x in _QKV)),
   }
   | norm('model.decoder.final_layer_norm', 'norm')
   | norm(_LAYER + 'self_attn_layer_norm', 'layer{}/norm1')

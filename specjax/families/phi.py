@@ -4,7 +4,7 @@ import dataclasses
 
 from specjax.families import rope, values, windows
 from specjax.families.llama import LLAMA, SOURCES, size_rows, tied_row
-from specjax.families.table import GROUPS, WAYS, Source
+from specjax.families.table import GROUPS, WAYS, Tensors
 from specjax.families.values import attribute
 
 _LAYER = 'model.layers.{}.'
@@ -33,7 +33,7 @@ PHI3 = dataclasses.replace(
   harmless=frozenset(),
   sources=SOURCES
   | {
-    'layer{}/qkv/w': Source(GROUPS, (_LAYER + 'self_attn.qkv_proj.weight',)),
-    'layer{}/up/w': Source(WAYS, (_LAYER + 'mlp.gate_up_proj.weight',)),
+    'layer{}/qkv/w': Tensors(GROUPS, (_LAYER + 'self_attn.qkv_proj.weight',)),
+    'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.gate_up_proj.weight',)),
   },
 )

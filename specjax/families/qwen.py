@@ -16,7 +16,7 @@ from specjax.families.table import (
   LINEAR,
   Family,
   Row,
-  Source,
+  Tensors,
 )
 from specjax.families.values import attribute, take
 from specjax.models.config import Experts
@@ -109,14 +109,14 @@ QWEN3_MOE = dataclasses.replace(
   ),
   sources=SOURCES
   | {
-    'layer{}/experts/router': Source(LINEAR, (_MLP + 'gate.weight',)),
-    'layer{}/experts/up': Source(
+    'layer{}/experts/router': Tensors(LINEAR, (_MLP + 'gate.weight',)),
+    'layer{}/experts/up': Tensors(
       EXPERT_WAYS,
       tuple(
         _MLP + 'experts.{expert}.' + f'{x}_proj.weight' for x in ('gate', 'up')
       ),
     ),
-    'layer{}/experts/down': Source(
+    'layer{}/experts/down': Tensors(
       EXPERTS, (_MLP + 'experts.{expert}.down_proj.weight',)
     ),
   },

@@ -10,15 +10,15 @@ from specjax.families.table import (
   LINEAR,
   WAYS,
   Family,
-  Layout,
   Row,
-  Source,
+  Tensors,
+  TensorSplit,
 )
 from specjax.families.values import attribute, derive, take
 from specjax.models.config import Encoder, Relative, TransformerConfig
 
 # Keys and values of the source, by key-value head: [G, 2, D].
-_PAIRS = Layout(lambda x: (x[..., :1, :], x[..., 1:, :]), 3)
+_PAIRS = TensorSplit(lambda x: (x[..., :1, :], x[..., 1:, :]), 3)
 _GATED = 'gated-'
 _RELATIVE = (
   'relative_attention_num_buckets',
@@ -115,34 +115,34 @@ def _sublayer(stack: str, index: int) -> str:
   return stack + '.block.{}' + f'.layer.{index}.'
 
 
-def _norm(stack: str, index: int) -> Source:
-  return Source(KEEP, (_sublayer(stack, index) + 'layer_norm.weight',))
+def _norm(stack: str, index: int) -> Tensors:
+  return Tensors(KEEP, (_sublayer(stack, index) + 'layer_norm.weight',))
 
 
-def _stack(name: str, key: str, mlp: int) -> dict[str, Source]:
+def _stack(name: str, key: str, mlp: int) -> dict[str, Tensors]:
   """Sources of encoder or decoder; `mlp` is the number of that sublayer."""
   attention = _sublayer(name, 0) + 'SelfAttention.'
   layer = key + 'layer{}/'
   bias = f'{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
   return {
-    f'{key}relative/table': Source(KEEP, (bias,)),
-    f'{key}norm/scale': Source(KEEP, (f'{name}.final_layer_norm.weight',)),
+    f'{key}relative/table': Tensors(KEEP, (bias,)),
+    f'{key}norm/scale': Tensors(KEEP, (f'{name}.final_layer_norm.weight',)),
     f'{layer}norm1/scale': _norm(name, 0),
-    f'{layer}qkv/w': Source(
+    f'{layer}qkv/w': Tensors(
       GROUPS, tuple(f'{attention}{x}.weight' for x in 'qkv')
     ),
-    f'{layer}out/w': Source(LINEAR, (attention + 'o.weight',)),
+    f'{layer}out/w': Tensors(LINEAR, (attention + 'o.weight',)),
     f'{layer}norm2/scale': _norm(name, mlp),
-    f'{layer}down/w': Source(
+    f'{layer}down/w': Tensors(
       LINEAR, (_sublayer(name, mlp) + 'DenseReluDense.wo.weight',)
     ),
   }
 
 
-def _feed_forward(config: TransformerConfig) -> Mapping[str, Source]:
+def _feed_forward(config: TransformerConfig) -> Mapping[str, Tensors]:
   names = ('wi_0', 'wi_1') if config.gated else ('wi',)
   return {
-    f'{key}layer{{}}/up/w': Source(
+    f'{key}layer{{}}/up/w': Tensors(
       WAYS,
       tuple(
         f'{_sublayer(stack, mlp)}DenseReluDense.{name}.weight' for name in names
@@ -177,12 +177,12 @@ T5 = Family(
   ),
   fixed={'rope_theta': None, 'query_scale': 1.0},
   sources={
-    'embedding': Source(KEEP, ('shared.weight',)),
-    'unembedding': Source(LINEAR, ('lm_head.weight',)),
+    'embedding': Tensors(KEEP, ('shared.weight',)),
+    'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
     'layer{}/norm_source/scale': _norm('decoder', 1),
-    'layer{}/source_q/w': Source(HEADS, (_CROSS + 'q.weight',)),
-    'layer{}/source_out/w': Source(LINEAR, (_CROSS + 'o.weight',)),
-    'encoder/source{}/w': Source(
+    'layer{}/source_q/w': Tensors(HEADS, (_CROSS + 'q.weight',)),
+    'layer{}/source_out/w': Tensors(LINEAR, (_CROSS + 'o.weight',)),
+    'encoder/source{}/w': Tensors(
       _PAIRS, tuple(f'{_CROSS}{x}.weight' for x in 'kv')
     ),
   }

@@ -23,7 +23,7 @@ class Row(NamedTuple):
   write: Callable[[TransformerConfig], dict[str, Any]]
 
 
-class Layout(NamedTuple):
+class TensorSplit(NamedTuple):
   """How one parameter is cut into tensors of a checkpoint.
 
   views(x) -> parts: slices of x, one for each tensor. Where a source has a
@@ -111,14 +111,14 @@ class Layout(NamedTuple):
       )
 
 
-class Source(NamedTuple):
+class Tensors(NamedTuple):
   """The tensors that one parameter is made of.
 
   {} stands for the layer. Names with {expert} stand for one tensor an expert,
   expert after expert.
   """
 
-  layout: Layout
+  split: TensorSplit
   names: tuple[str, ...]
 
 
@@ -148,31 +148,33 @@ class Family:
   architecture: str
   rows: tuple[Row, ...]
   fixed: Mapping[str, Any]
-  sources: Mapping[str, Source]
+  sources: Mapping[str, Tensors]
   only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   harmless: frozenset[str] = frozenset()
-  varying: Callable[[TransformerConfig], Mapping[str, Source]] = lambda _: {}
+  varying: Callable[[TransformerConfig], Mapping[str, Tensors]] = lambda _: {}
   copies: tuple[str, ...] = ()
   spare_head: bool = False
   prefix: str = 'model.'
   ignored: tuple[str, ...] = ()
 
 
-# Layouts, by what a part holds.
-KEEP = Layout(lambda x: (x,), 0)
-LINEAR = Layout(lambda x: (x,))
+# Splits, by what a part holds.
+KEEP = TensorSplit(lambda x: (x,), 0)
+LINEAR = TensorSplit(lambda x: (x,))
 # Queries, keys and values, which we group by key-value head: [G, H/G + 2, D].
-GROUPS = Layout(lambda x: (x[..., :-2, :], x[..., -2:-1, :], x[..., -1:, :]), 3)
+GROUPS = TensorSplit(
+  lambda x: (x[..., :-2, :], x[..., -2:-1, :], x[..., -1:, :]), 3
+)
 # [ways, F]: the gate before what it gates, or one way without a gate.
-WAYS = Layout(lambda x: tuple(x[..., i, :] for i in range(x.shape[-2])))
+WAYS = TensorSplit(lambda x: tuple(x[..., i, :] for i in range(x.shape[-2])))
 # The experts of a layer: [X, E, 2, F], gate and gated, and [X, F, E].
-EXPERT_WAYS = Layout(lambda x: tuple(w[:, i] for w in x for i in range(2)))
-EXPERTS = Layout(tuple)
+EXPERT_WAYS = TensorSplit(lambda x: tuple(w[:, i] for w in x for i in range(2)))
+EXPERTS = TensorSplit(tuple)
 
 
-def untransposed(layout: Layout) -> Layout:
+def untransposed(split: TensorSplit) -> TensorSplit:
   """The same parts in tensors that are [in, out]."""
-  return layout._replace(transpose=False)
+  return split._replace(transpose=False)
 
 
 # No choice of any family, unless its table has another value.

@@ -1,7 +1,7 @@
 """Attention over a cache and the block in flight, merged by their statistics.
 
 The cache is never concatenated with the block, which would copy it. How it is
-read is a function of its own, see `models.over_cache`.
+read is an option of the model, see `models.cache_attention`.
 """
 
 from collections.abc import Callable
@@ -80,9 +80,9 @@ class View(NamedTuple):
     return jnp.tile(inside[:, None], (1, 1, heads, 1))
 
 
-# (q [B, G, M, D], a cache of S slots, what q sees of it, attention to the
-# block) -> attention to both
-Way = Callable[[jax.Array, KV, View, Partial], Partial]
+# How a cache is read: (q [B, G, M, D], a cache of S slots, what q sees of it,
+# attention to the block) -> attention to both.
+CacheAttention = Callable[[jax.Array, KV, View, Partial], Partial]
 
 
 def soften(x, cap):
@@ -127,7 +127,7 @@ def attend(
   window=None,
   cap=None,
   bias=None,
-  way: Way | None = None,
+  over_cache: CacheAttention | None = None,
 ):
   """Attention of T queries over the cache and the in-flight block.
 
@@ -143,7 +143,8 @@ def attend(
       itself included; None: all.
     cap: soft cap of the scores.
     bias: a `Bias`, which is added to them.
-    way: how a cache is read, see `models.over_cache`; only with a cache.
+    over_cache: attention to the cache, one of `models.cache_attention`; needed
+      where there is a cache.
 
   Returns:
     [B, T, G, H/G, D].
@@ -154,15 +155,18 @@ def attend(
   block = None if bias is None else bias.block
   part = attend_some(q, flight.k, flight.v, keep, cap, block)
   if cache is not None:
-    if way is None:
-      raise ValueError('way is None, but there is a cache to read: give one')
+    if over_cache is None:
+      raise ValueError(
+        'over_cache is None, but there is a cache to read: give one of '
+        'specjax.models.cache_attention'
+      )
     first = None if window is None else positions - (window - 1)
 
     def lift(slot):
       return look_up(bias.curve, positions[..., None] - slot)
 
     view = View(length, first, None if bias is None else lift, cap)
-    part = way(q, cache, view, part)
+    part = over_cache(q, cache, view, part)
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]
   out = out.astype(q.dtype).reshape(b, g, r, t, d)

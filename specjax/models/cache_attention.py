@@ -4,8 +4,8 @@
   padded    reads all slots, in use or not, in one product
   fused()   hands all slots to the attention of `jax.nn`
 
-A way is the static option `TransformerConfig.attention`. Reading a cache costs
-what is read of it and copied for it:
+`TransformerConfig.attention` chooses one. Reading a cache costs what is read of
+it and copied for it:
 
   CPU        blocked, the default: a step costs what is in use, and hardly
              depends on the maximum (results/limit).
@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from specjax.models.attention import (
+  CacheAttention,
   Partial,
   View,
-  Way,
   attend_some,
   merge,
 )
@@ -48,7 +48,7 @@ def padded(q: jax.Array, cache: KV, view: View, part: Partial) -> Partial:
 
 
 @functools.cache
-def walk(whole: int = 512, rest: int = 128) -> Way:
+def walk(whole: int = 512, rest: int = 128) -> CacheAttention:
   """Returns a walk over the blocks in use, from the first one in a window.
 
     used 1100, whole 512, rest 128    0 .. 511 | 512 .. 1023 | 1024 .. 1151
@@ -99,7 +99,7 @@ blocked = walk()
 
 
 @functools.cache
-def fused(implementation: str | None = None) -> Way:
+def fused(implementation: str | None = None) -> CacheAttention:
   """Returns attention by `jax.nn.dot_product_attention`.
 
   Every group of heads of every row is a sequence to it, so that the cache is
@@ -119,7 +119,7 @@ def fused(implementation: str | None = None) -> Way:
     if view.cap is not None:
       raise ValueError(
         'fused attention has no soft cap, and the model has one: use '
-        'over_cache.blocked or over_cache.padded'
+        'cache_attention.blocked or cache_attention.padded'
       )
     b, g, m, d = q.shape
     slots = cache.k.shape[2]

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 
 from specjax.models import cache_attention
-from specjax.models.attention import Way
+from specjax.models.attention import CacheAttention
 from specjax.models.rotary import Scaling
 
 
@@ -110,8 +110,8 @@ class TransformerConfig:
     head_scale: what the head's input is multiplied by.
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
-    blocked: weights are stored in blocks of columns, see `transformer.block`.
-    attention: how the cache is read, see `models.over_cache`.
+    blocked: weights are stored in blocks of columns, see `variants.block`.
+    attention: how the cache is read, see `models.cache_attention`.
   """
 
   vocab_size: int
@@ -149,7 +149,7 @@ class TransformerConfig:
   mlp_bias: bool = False
   tied_embeddings: bool = False
   blocked: bool = False
-  attention: Way = cache_attention.blocked
+  attention: CacheAttention = cache_attention.blocked
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:

@@ -13,6 +13,11 @@ from specjax.models.config import TransformerConfig
 
 def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
   """Raises a ValueError where a model cannot read a prompt."""
+  if isinstance(prompts, str) or any(isinstance(x, str) for x in prompts):
+    raise ValueError(
+      'prompts must be lists of token ids, got a text: encode it with the '
+      "target's tokenizer"
+    )
   if not len(prompts):
     raise ValueError('prompts is empty: give at least one')
   for i, prompt in enumerate(prompts):

@@ -139,7 +139,7 @@ def quantize(model: Model, params: Any) -> tuple[Model, Any]:
   """The model and its parameters in eight bits.
 
   Quantise last: what makes another model of a configuration, such as
-  `transformer.block`, makes one of floats.
+  `variants.block`, makes one of floats.
 
   Args:
     model: of floats.

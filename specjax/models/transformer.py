@@ -10,7 +10,6 @@ Layers are unrolled: a scan over stacked weights copies a layer's slice at
 every step on a CPU.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ import jax.numpy as jnp
 from specjax import cache as caches
 from specjax.models.attention import (
   Bias,
-  Way,
   distance,
   look_up,
   narrow,
@@ -31,8 +29,8 @@ from specjax.models.attention import (
 from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Int8, arrange, declare_weight, multiply
-from specjax.sharding import Layout
+from specjax.models.linear import Int8, declare_weight, multiply
+from specjax.sharding import Placement
 from specjax.types import KV, Cache, Source
 
 
@@ -53,7 +51,7 @@ class Model(NamedTuple):
   head: Callable[..., jax.Array]  # (params, hidden [..., E]) -> [..., V]
   # (params, tokens [B, R], length [B]) -> one KV a layer, of the source
   encode: Callable[..., tuple[KV, ...]] | None = None
-  layout: Layout | None = None  # on a mesh of devices, see `place`
+  placement: Placement | None = None  # on a mesh of devices, see `place`
   # (params, features [..., E] of the last layer) -> what the head reads
   norm: Callable[..., jax.Array] = lambda params, features: features
 
@@ -209,18 +207,18 @@ def build(config: TransformerConfig) -> Model:
   return Model(config, init, forward, head, reads, norm=norm)
 
 
-def shardings(config: TransformerConfig, layout: Layout):
+def shardings(config: TransformerConfig, placement: Placement):
   """Where each parameter lies: NamedShardings, nested as the parameters."""
   boxed = jax.eval_shape(
     functools.partial(_init_boxed, config), jax.random.key(0)
   )
   # Query heads go with the keys they read. Split without these, the compiler
   # would split the cache for them, and gather it again at every step.
-  whole = layout.keeps_whole('kv_heads', config.num_kv_heads)
+  whole = placement.keeps_whole('kv_heads', config.num_kv_heads)
 
   def place(box):
     axes = [None if whole and x == 'heads' else x for x in box.names]
-    return layout.place(axes, box.value.shape)
+    return placement.place(axes, box.value.shape)
 
   return jax.tree.map(
     place, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned)
@@ -228,7 +226,7 @@ def shardings(config: TransformerConfig, layout: Layout):
 
 
 @functools.cache
-def place(model: Model, layout: Layout) -> Model:
+def place(model: Model, placement: Placement) -> Model:
   """The model on a mesh; its parameters must lie as `shardings` says.
 
   Logits are whole on every device of a row: to draw from them there costs one
@@ -236,13 +234,13 @@ def place(model: Model, layout: Layout) -> Model:
   """
 
   def forward(params, tokens, *args, **kwargs):
-    out = model.forward(params, layout.constrain(tokens), *args, **kwargs)
-    return layout.constrain(out)
+    out = model.forward(params, placement.constrain(tokens), *args, **kwargs)
+    return placement.constrain(out)
 
   def head(params, hidden):
-    return layout.gather_logits(model.head(params, hidden))
+    return placement.gather_logits(model.head(params, hidden))
 
-  return model._replace(forward=forward, head=head, layout=layout)
+  return model._replace(forward=forward, head=head, placement=placement)
 
 
 def causal(batch: int, length: int):
@@ -282,8 +280,8 @@ def open_cache(
   """
   dtype = dtype_of(params)
   cache = caches.empty(model.config, batch, slots, dtype)
-  if model.layout is not None:
-    cache = model.layout.constrain(cache)
+  if model.placement is not None:
+    cache = model.placement.constrain(cache)
   if model.encode is None:
     return cache
   if source is None:
@@ -306,35 +304,3 @@ def score(model: Model, params, tokens, source: Source | None = None):
     used = jnp.zeros(len(tokens), jnp.int32)
   out = model.forward(params, tokens, positions, cache, used, mask)
   return model.head(params, out.hidden)
-
-
-def attend_by(model: Model, way: Way) -> Model:
-  """The same model, which reads its cache in another way.
-
-  Args:
-    model: the model; its parameters stay as they are.
-    way: one of `models.over_cache`.
-  """
-  if way == model.config.attention:
-    return model
-
-  def build_alike(config):
-    made = build(config)
-    return made if model.layout is None else place(made, model.layout)
-
-  made = build_alike(dataclasses.replace(model.config, attention=way))
-  # A head that was resized for a draft stays so.
-  whole = model == build_alike(model.config)
-  return made if whole else made._replace(head=model.head)
-
-
-def block(model: Model, params) -> tuple[Model, Any]:
-  """The same model with its weights in blocks of columns, for decoding.
-
-  For a CPU and few rows at once (batch times tokens of a step up to twelve),
-  where it makes scoring five tokens cost little more than one. A block is
-  [in, 64]; weights whose columns do not come out even stay as they are.
-  """
-  blocked = build(dataclasses.replace(model.config, blocked=True))
-  shapes = jax.eval_shape(blocked.init, jax.random.key(0))
-  return blocked, arrange(params, shapes)

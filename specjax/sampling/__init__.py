@@ -16,13 +16,13 @@ vocabulary, two coins a draw.
 from specjax.sampling.drawing import coins as coins
 from specjax.sampling.drawing import draw as draw
 from specjax.sampling.drawing import uniform as uniform
-from specjax.sampling.logits import History as History
 from specjax.sampling.logits import history as history
 from specjax.sampling.logits import process as process
 from specjax.sampling.logits import remember as remember
 from specjax.sampling.probs import distribution as distribution
 from specjax.sampling.probs import law as law
 from specjax.sampling.probs import laws as laws
-from specjax.sampling.values import Sampling as Sampling
 from specjax.sampling.values import check as check
 from specjax.sampling.values import make as make
+from specjax.types import History as History
+from specjax.types import Sampling as Sampling

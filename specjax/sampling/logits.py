@@ -4,20 +4,10 @@ A drafted token's ancestors are part of its text. Penalties are computed once
 from committed counts, and again only at the few tokens that were drafted.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
-from specjax.sampling.values import Sampling
-
-
-class History(NamedTuple):
-  """What the stages look at of the committed text; None where none does."""
-
-  new: jax.Array | None = None  # [B] tokens after the prompt
-  counts: jax.Array | None = None  # [B, V] how often each is among those
-  prompt: jax.Array | None = None  # [B, V] whether it is in the prompt
+from specjax.types import History, Sampling
 
 
 def _penalizes(values):

@@ -6,9 +6,8 @@ A cut is found by bisection over the bits of the probabilities: no sort.
 import jax
 import jax.numpy as jnp
 
-from specjax.sampling.logits import History, process
-from specjax.sampling.values import Sampling
-from specjax.types import Scores
+from specjax.sampling.logits import process
+from specjax.types import History, Sampling, Scores
 
 
 def _keep_from(probs, holds):

@@ -1,31 +1,11 @@
 """Values of the pipeline's stages, checked once and spread over the rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-
-class Sampling(NamedTuple):
-  """Values of the pipeline's stages, one a row; None leaves a stage out.
-
-  Which stages exist is part of the compiled program; their values are not.
-  """
-
-  temperature: jax.Array  # [B] 0 is greedy
-  top_k: jax.Array | None = None  # [B] 0 keeps all
-  top_p: jax.Array | None = None  # [B] in (0, 1]
-  min_p: jax.Array | None = None  # [B] in [0, 1), relative to the largest
-  logit_bias: jax.Array | None = None  # [B, V] added to the logits
-  repetition: jax.Array | None = None  # [B] positive; 1 changes nothing
-  presence: jax.Array | None = None  # [B] in [-2, 2]
-  frequency: jax.Array | None = None  # [B] in [-2, 2]
-  forbidden: jax.Array | None = None  # [B, V]
-  min_new_tokens: jax.Array | None = None  # [B] before a text may end
-  ends: jax.Array | None = None  # [B, number of them] tokens that end it
-
+from specjax.types import Sampling
 
 # Field of `make`: dtype, what is valid, and that in words.
 _RANGES = {

@@ -91,7 +91,7 @@ def overlap(draft: Draft, scores: Scores) -> jax.Array:
 def chance(rule: Rule) -> Callable[[Draft, Scores], jax.Array]:
   """The probability that a rule accepts one of the first tokens of a draft.
 
-  In place of `overlap` (`generate.Parts`) its mean is alpha under the rule:
+  In place of `overlap` (`generate.StepParts`) its mean is alpha under the rule:
   for k candidates of a place, or with lenience. For a chain and an exact rule
   it has the same mean as `overlap` and a larger variance, since one draft is
   looked at instead of all.

@@ -154,6 +154,9 @@ def test_errors_name_the_field_that_was_set(folder):
   x = tiny.experiment(folder, drafters=('lm:/nowhere',))
   with pytest.raises(ValueError, match='drafters: /nowhere does not exist'):
     plan(x)
+  x.drafters = ('lm',)
+  with pytest.raises(ValueError, match=r'drafters is empty, but .*behind a c'):
+    plan(x)
   x.drafters = ('tests.support.user_drafters.nothing',)
   with pytest.raises(ValueError, match=r'drafters: tests\..*must return'):
     build.build(plan(x))
@@ -215,7 +218,7 @@ def outline(params):
     ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* not exist'),
     (
       'draft',
-      '',
+      'nothing',
       {'gamma': 0},
       r'gamma of the drafter staged\.inner\.inner must be .* at least 1, got 0',
     ),

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from experiments.papers import claims_of_drafters as claims
-from experiments.papers.judgement import FAILS, HOLDS, UNDECIDED
+from experiments.papers import claims_of_lengths, claims_of_training
+from experiments.papers.claims import (
+  ACCEPTANCE,
+  FAILS,
+  HOLDS,
+  TIMED,
+  UNDECIDED,
+)
 from tests.support import rows as made
 
 
@@ -32,8 +39,8 @@ def timed(drafter, c, **changes):
   return row(drafter, c=c, v=1.2, seconds_per_step=seconds, **changes)
 
 
-def verdicts(found):
-  return {evidence.where: evidence.verdict for evidence in found}
+def outcomes(found):
+  return {finding.cell: finding.outcome for finding in found}
 
 
 def test_a_head_is_compared_with_the_best_draft_that_costs_as_much():
@@ -44,26 +51,26 @@ def test_a_head_is_compared_with_the_best_draft_that_costs_as_much():
     row('eagle3', 2.5),
   ]
   cheap = [timed(n, c) for n, c in (('draft-64', 0.05), ('draft-128', 0.3))]
-  rows = {claims.MANY: many, claims.TIMED: [*cheap, timed('eagle3', 0.2)]}
-  assert verdicts(claims.over_independent(rows)) == {
+  rows = {ACCEPTANCE: many, TIMED: [*cheap, timed('eagle3', 0.2)]}
+  assert outcomes(claims.over_independent(rows)) == {
     'code, T 0, draft-128 to eagle3 (costs 0.60 and 0.40)': HOLDS
   }
   # The better one is known to cost less, so it counts only if all do.
-  rows[claims.TIMED][-1] = timed('eagle3', 0.4)
-  assert verdicts(claims.over_independent(rows)) == {
+  rows[TIMED][-1] = timed('eagle3', 0.4)
+  assert outcomes(claims.over_independent(rows)) == {
     'code, T 0, draft-64 to eagle3 (costs 0.10 and 0.80)': FAILS
   }
-  assert not list(claims.over_independent({claims.MANY: many}))
+  assert not claims.over_independent({ACCEPTANCE: many})
   # Another draft length gives more tokens anyway.
-  rows[claims.MANY] = [row('draft-64', 2.0, gamma=8), many[-1]]
-  assert not list(claims.over_independent(rows))
+  rows[ACCEPTANCE] = [row('draft-64', 2.0, gamma=8), many[-1]]
+  assert not claims.over_independent(rows)
 
 
 def test_rules_that_are_not_plain_prove_nothing():
   rows = [row('eagle1', 4), row('eagle3', 2, verifier='block')]
-  assert not list(claims.over_eagle1({claims.MANY: rows}))
+  assert not claims.over_eagle1({ACCEPTANCE: rows})
   rows[1]['verifier'] = 'token'
-  assert verdicts(claims.over_eagle1({claims.MANY: rows})) == {
+  assert outcomes(claims.over_eagle1({ACCEPTANCE: rows})) == {
     'code, T 0, eagle1 to eagle3': HOLDS
   }
 
@@ -82,24 +89,24 @@ def test_the_fall_of_acceptance_along_a_draft():
   """0.8, 0.5, 0.5 against 0.7, 0.7, 4/7: falls of 0.3 and 0.129."""
   steep = chain('eagle1', 20, 40, 20, 20)
   flat = chain('eagle3', 30, 21, 21, 28)
-  (found,) = claims.flatter({claims.MANY: [steep, flat]})
-  assert found.found.value == pytest.approx(0.3 - (0.7 - 4 / 7))
-  assert found.verdict == HOLDS
+  (found,) = claims.flatter({ACCEPTANCE: [steep, flat]})
+  assert found.estimate.value == pytest.approx(0.3 - (0.7 - 4 / 7))
+  assert found.outcome == HOLDS
   swapped = [steep | {'drafter': 'eagle3'}, flat | {'drafter': 'eagle1'}]
-  (found,) = claims.flatter({claims.MANY: swapped})
-  assert found.verdict == FAILS
+  (found,) = claims.flatter({ACCEPTANCE: swapped})
+  assert found.outcome == FAILS
   other = chain('eagle3', 30, 21, 21, 14, 14)
-  assert not list(claims.flatter({claims.MANY: [steep, other]}))
+  assert not claims.flatter({ACCEPTANCE: [steep, other]})
 
 
 def test_acceptance_drops_once():
-  rows = {claims.MANY: [chain('eagle1', 20, 40, 20, 20)]}
-  assert verdicts(claims.drops_once(rows)) == {
+  rows = {ACCEPTANCE: [chain('eagle1', 20, 40, 20, 20)]}
+  assert outcomes(claims.drops_once(rows)) == {
     'code, T 0, 0-alpha to 1-alpha, falls': HOLDS,
     'code, T 0, 1-alpha to 2-alpha, within 0.1': HOLDS,
   }
-  rows = {claims.MANY: [chain('eagle1', 20, 16, 32, 32)]}
-  assert list(verdicts(claims.drops_once(rows)).values()) == [UNDECIDED, FAILS]
+  rows = {ACCEPTANCE: [chain('eagle1', 20, 16, 32, 32)]}
+  assert list(outcomes(claims.drops_once(rows)).values()) == [UNDECIDED, FAILS]
 
 
 def heads(calls, tree=0, counted=10**6, **more):
@@ -119,16 +126,16 @@ def test_tokens_of_heads():
   # The three best nodes: 1/2, 1/5, 1/8.
   found = claims.expected_of_heads(heads(4, tree=3))
   assert found.values == pytest.approx([1.825])
-  (found,) = claims.product_of_heads({claims.MANY: [heads(5)]})
-  assert found.found.value == pytest.approx(1.6 / 1.625 - 1)
-  assert found.verdict == HOLDS
-  (found,) = claims.product_of_heads({claims.MANY: [heads(4)]})
-  assert found.verdict == FAILS
+  (found,) = claims.product_of_heads({ACCEPTANCE: [heads(5)]})
+  assert found.estimate.value == pytest.approx(1.6 / 1.625 - 1)
+  assert found.outcome == HOLDS
+  (found,) = claims.product_of_heads({ACCEPTANCE: [heads(4)]})
+  assert found.outcome == FAILS
   # What was counted in a few places only is as uncertain.
-  (found,) = claims.product_of_heads({claims.MANY: [heads(5, counted=20)]})
-  assert found.verdict == UNDECIDED
+  (found,) = claims.product_of_heads({ACCEPTANCE: [heads(5, counted=20)]})
+  assert found.outcome == UNDECIDED
   warm = heads(5) | {'temperature': 1.0}
-  assert not list(claims.product_of_heads({claims.MANY: [warm, row('ngram')]}))
+  assert not claims.product_of_heads({ACCEPTANCE: [warm, row('ngram')]})
 
 
 def test_heads_are_as_good_as_in_the_domain():
@@ -140,13 +147,13 @@ def test_heads_are_as_good_as_in_the_domain():
 
 
 def test_costs_are_compared_turn_by_turn():
-  rows = {claims.TIMED: [timed('draft-64', 0.2), timed('cascade', 0.15)]}
+  rows = {TIMED: [timed('draft-64', 0.2), timed('cascade', 0.15)]}
   (found,) = claims.staged(rows)
-  assert found.found.value == pytest.approx(0.1, abs=1e-3)
-  assert found.verdict == HOLDS
-  rows = {claims.TIMED: [timed('draft-64', 0.2), timed('cascade', 0.21)]}
-  assert next(claims.staged(rows)).verdict == FAILS
-  assert not list(claims.staged({claims.TIMED: [timed('cascade', 0.2)]}))
+  assert found.estimate.value == pytest.approx(0.1, abs=1e-3)
+  assert found.outcome == HOLDS
+  rows = {TIMED: [timed('draft-64', 0.2), timed('cascade', 0.21)]}
+  assert claims.staged(rows)[0].outcome == FAILS
+  assert not claims.staged({TIMED: [timed('cascade', 0.2)]})
 
 
 def test_data_to_distil_on():
@@ -156,12 +163,12 @@ def test_data_to_distil_on():
     for name, extra in (('total variation', 0.5), ('jensen shannon', 0))
     for kind, calls in kinds.items()
   ]
-  rows = {claims.DIVERGENCES: rows}
-  found = verdicts(claims.model_text(rows))
+  rows = {claims_of_training.DIVERGENCES: rows}
+  found = outcomes(claims_of_training.model_text(rows))
   assert found['code, T 0, jensen shannon on corpus to '
                'jensen shannon on target text'] == HOLDS  # fmt: skip
   assert list(found.values()).count(FAILS) == 2
-  best = verdicts(claims.total_variation_is_not_best(rows))
+  best = outcomes(claims_of_training.total_variation_is_not_best(rows))
   assert set(best.values()) == {HOLDS}
   assert len(best) == 3
 
@@ -172,11 +179,11 @@ def test_policies_against_constant_lengths():
     row(name, speedup=s, unit_seconds=[1 / s + i / 100 for i in range(8)])
     for name, s in speeds.items()
   ]
-  assert verdicts(claims.adaptive({claims.TIMED: rows})) == {
+  assert outcomes(claims_of_lengths.adaptive({TIMED: rows})) == {
     'code, T 0, draft-128 to draft-128 expected': FAILS,
     'code, T 0, draft-128 long to draft-128 expected': HOLDS,
   }
   # Without the times of every prompt nothing can be said.
   rows = [r | {'unit_seconds': None} for r in rows]
-  found = claims.adaptive({claims.TIMED: rows})
-  assert {e.verdict for e in found} == {UNDECIDED}
+  found = claims_of_lengths.adaptive({TIMED: rows})
+  assert {e.outcome for e in found} == {UNDECIDED}

@@ -221,7 +221,7 @@ def test_a_replay_takes_the_steps_it_stands_for(job):
   """
   target = models.tiny(11, 2)
   weights = models.weights(target, 0)
-  base = measure.Way(
+  base = measure.Decoding(
     Spec(target, plain.make(), verify.token), Params(weights, None)
   )
   with pytest.raises(RuntimeError, match='compiled inside the timed'):

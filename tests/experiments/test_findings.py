@@ -3,12 +3,18 @@
 import numpy as np
 import pytest
 
-from experiments.papers import claims, findings, pooling
-from experiments.papers.judgement import (
+from experiments.papers import (
+  claims_of_drafters,
+  claims_of_lengths,
+  claims_of_rules,
+  findings,
+  pooling,
+)
+from experiments.papers.claims import (
   FAILS,
   HOLDS,
   UNDECIDED,
-  Evidence,
+  Finding,
   apart,
   exactly,
 )
@@ -20,24 +26,24 @@ from tests.support import rows as made
 
 
 @pytest.mark.parametrize(
-  ('low', 'high', 'verdict'),
+  ('low', 'high', 'outcome'),
   [(0.1, 0.3, HOLDS), (-0.3, -0.1, FAILS), (-0.1, 0.3, UNDECIDED)],
 )
-def test_a_verdict_is_where_the_interval_lies(low, high, verdict):
+def test_an_outcome_is_where_the_interval_lies(low, high, outcome):
   found = Estimate((low + high) / 2, low, high)
-  assert Evidence('x', found).verdict == verdict
+  assert Finding('x', found).outcome == outcome
   # What has no interval decides nothing, whatever it says.
-  assert Evidence('x', Estimate(low, *[np.nan] * 2)).verdict == UNDECIDED
-  assert Evidence('x', Estimate(*[np.nan] * 3)).verdict == UNDECIDED
+  assert Finding('x', Estimate(low, *[np.nan] * 2)).outcome == UNDECIDED
+  assert Finding('x', Estimate(*[np.nan] * 3)).outcome == UNDECIDED
 
 
 @pytest.mark.parametrize(
-  ('low', 'high', 'verdict'),
+  ('low', 'high', 'outcome'),
   [(-0.05, 0.09, HOLDS), (0.11, 0.3, FAILS), (0.05, 0.15, UNDECIDED)],
 )
-def test_equality_needs_the_whole_interval_within(low, high, verdict):
+def test_equality_needs_the_whole_interval_within(low, high, outcome):
   found = Estimate((low + high) / 2, low, high)
-  assert Evidence('x', found, within=0.1).verdict == verdict
+  assert Finding('x', found, within=0.1).outcome == outcome
 
 
 def test_where_nothing_is_estimated_every_cell_counts():
@@ -52,13 +58,13 @@ def _cell(value, error, freedom=39, influence=None, **more):
   found = Estimate(
     value, value - reach, value + reach, error, freedom, influences
   )
-  return Evidence('x', found, **more)
+  return Finding('x', found, **more)
 
 
 def test_a_claim_is_judged_by_its_pooled_effect():
   """One undecided cell of many decides nothing."""
   cells = [_cell(v, 0.1) for v in (0.9, 1.0, 1.1, 1.0, 0.05)]
-  assert cells[-1].verdict == UNDECIDED
+  assert cells[-1].outcome == UNDECIDED
   assert findings.overall(cells) == HOLDS
   against = [_cell(-v, 0.1) for v in (0.9, 1.0, 1.1, 1.0, 0.05)]
   assert findings.overall(against) == FAILS
@@ -82,14 +88,14 @@ def test_the_pooled_interval_is_students_of_the_mean_of_cells():
   assert spread == pytest.approx(np.sqrt(1 - 0.36))
   # Cells alike by chance are no surer than what each of them knows.
   alike = pooling.pool([_cell(2, 0.6) for _ in range(3)])
-  assert alike.found.error == pytest.approx(0.6 / np.sqrt(3))
+  assert alike.estimate.error == pytest.approx(0.6 / np.sqrt(3))
   assert alike.spread == 0
 
 
 def test_cells_without_spread_count_in_the_mean():
   """Identical texts make no difference, and that is an effect, too."""
-  same = Evidence('x', Estimate(0.0, error=0.0))
-  few = Evidence('x', Estimate(9.0))
+  same = Finding('x', Estimate(0.0, error=0.0))
+  few = Finding('x', Estimate(9.0))
   found, _, count = pooling.pool([_cell(3, 0.6), _cell(3, 0.6), same, few])
   assert (found.value, count) == (pytest.approx(2.0), 3)
   assert found.interval is not None
@@ -101,11 +107,11 @@ def test_cells_on_the_same_prompts_err_together():
   same = {'prompts': ('abc',), 'influence': [0.3, -0.4, 0.1]}
   error = np.sqrt(0.26)
   together = [_cell(2.0, error, **same) for _ in range(3)]
-  assert pooling.pool(together).found.error == pytest.approx(error)
+  assert pooling.pool(together).estimate.error == pytest.approx(error)
   apart = [
     _cell(2.0, error, **same | {'prompts': (name,)}) for name in ('a', 'b', 'c')
   ]
-  assert pooling.pool(apart).found.error == pytest.approx(error / np.sqrt(3))
+  assert pooling.pool(apart).estimate.error == pytest.approx(error / np.sqrt(3))
 
 
 def test_contradictions_are_counted_beyond_chance():
@@ -136,7 +142,7 @@ def _by_drafter(**alphas):
 def test_sizes_are_compared_on_the_same_prompts():
   drafters = {'unigram': 0.1, 'bigram': 0.2, 'draft-64': 0.3, 'draft-128': 0.25}
   rows = {'embedded/drafters': _by_drafter(**drafters)}
-  found = {e.where: e.verdict for e in claims.by_size(rows)}
+  found = {e.cell: e.outcome for e in claims_of_drafters.by_size(rows)}
   assert found == {
     'code, T 0, unigram to bigram': HOLDS,
     'code, T 0, bigram to draft-64': HOLDS,
@@ -153,11 +159,11 @@ def test_other_prompts_are_not_compared():
 def test_equal_rules_must_agree_on_every_prompt():
   token = made.row(gamma=1, temperature=1.0)
   block = token | {'verifier': 'block'}
-  (same,) = claims.block_equal({'embedded/gammas': [token, block]})
-  assert same.verdict == HOLDS
+  (same,) = claims_of_rules.block_equal({'embedded/gammas': [token, block]})
+  assert same.outcome == HOLDS
   block = block | {'unit_target_calls': [4] * 7 + [5]}
-  (found,) = claims.block_equal({'embedded/gammas': [token, block]})
-  assert found.verdict == FAILS
+  (found,) = claims_of_rules.block_equal({'embedded/gammas': [token, block]})
+  assert found.outcome == FAILS
 
 
 def test_gain_of_block_verification_by_length():
@@ -176,17 +182,17 @@ def test_gain_of_block_verification_by_length():
       ('block', 4, 2),
     )
   ]
-  (found,) = claims.block_gain({'embedded/gammas': rows})
-  assert found.found.value == pytest.approx(0.5)
-  assert found.verdict == HOLDS
+  (found,) = claims_of_rules.block_gain({'embedded/gammas': rows})
+  assert found.estimate.value == pytest.approx(0.5)
+  assert found.outcome == HOLDS
 
 
 def test_equation_one():
   """alpha 1/2 and gamma 2 give 1.75 tokens; here there are 2."""
   row = made.row(drafter='bigram', unit_target_calls=made.around(4))
-  (found,) = claims.equation_one({'embedded/drafters': [row]})
-  assert found.found.value == pytest.approx(2 / 1.75 - 1)
-  assert found.verdict == FAILS
+  (found,) = claims_of_lengths.equation_one({'embedded/drafters': [row]})
+  assert found.estimate.value == pytest.approx(2 / 1.75 - 1)
+  assert found.outcome == FAILS
 
 
 def test_intervals_of_other_prompts_join():
@@ -207,7 +213,10 @@ def test_intervals_of_other_prompts_join():
 
 def test_without_rows_a_claim_is_not_run():
   text = findings.text({})
-  assert text.count('not run: no rows') == len(findings.CLAIMS)
+  assert text.count('not run: ') == len(findings.CLAIMS)
+  assert text.count('not run: no rows') == sum(
+    not claim.missing for claim in findings.CLAIMS
+  )
 
 
 def test_tables_of_differences():

@@ -1,13 +1,14 @@
 """Layouts of weights: who takes which, and that time decides."""
 
 import jax
-import numpy as np
 import pytest
 
-from experiments.measuring import build, costs, layouts, measure
-from experiments.measuring.layouts import BLOCKED, WHOLE, Choice
+from experiments.measuring import build, costs, measure
+from experiments.measuring.layouts import Race
 from experiments.settings import Candidate
 from experiments.setup.plan import plan
+from specjax.layouts import BLOCKED, WHOLE
+from specjax.layouts import LayoutChoice as Choice
 from tests.support import tiny
 
 
@@ -92,45 +93,8 @@ def test_a_layout_that_nobody_takes_is_not_kept(built):
   assert found.race() is found  # Once for all.
 
 
-def test_blocks_are_for_few_rows_of_one_device(built):
-  whole = built.loaded.forms[WHOLE]
-  assert [*layouts.forms(*whole, 12)] == [WHOLE, BLOCKED]
-  assert [*layouts.forms(*whole, 13)] == [WHOLE]
-  split = whole.model._replace(layout='a mesh')
-  assert [*layouts.forms(split, whole.params, 1)] == [WHOLE]
-  # Where no weight comes out in blocks there is nothing to choose.
-  narrow = tiny.model(32, 1, vocab=100, mlp_width=48, head_dim=12)
-  shapes = jax.eval_shape(narrow.init, jax.random.key(0))
-  params = jax.tree.map(lambda x: np.zeros(x.shape), shapes)
-  assert [*layouts.forms(narrow, params, 1)] == [WHOLE]
-
-
-def test_the_least_median_of_turns_that_take_turns(built):
-  """One turn that took long, and a machine that is slower every turn."""
-  calls = []
-
-  def clock(name, times):
-    times = iter(times)
-
-    def run():
-      calls.append(name)
-      return next(times)
-
-    return run
-
-  race = layouts.Race(job=None, turns=3)
-  found = race.choose(
-    {
-      WHOLE: clock(WHOLE, [2.0, 9.0, 3.0]),
-      BLOCKED: clock(BLOCKED, [2.5, 3.5, 4.5]),
-    }
-  )
-  assert found == Choice(WHOLE, {WHOLE: 3.0, BLOCKED: 3.5})
-  assert calls == [WHOLE, BLOCKED, BLOCKED, WHOLE, WHOLE, BLOCKED]
-
-
 def test_where_there_is_one_layout_nothing_is_measured():
-  race = layouts.Race(job=None)
+  race = Race(job=None)
   alone = Choice(WHOLE, None)
   assert race.plain({WHOLE: None}) == race.tokens([WHOLE], None, 4) == alone
   assert alone.fields() == {'layout': WHOLE, 'seconds_per_step': None}
@@ -139,7 +103,7 @@ def test_where_there_is_one_layout_nothing_is_measured():
 def test_plain_decoding_races_in_the_loop_itself(monkeypatch):
   """The faster way wins, and is compiled before its first turn."""
   seconds, compiled = {'a': 2.0, 'b': 1.0}, []
-  ways = {name: measure.Way(name, None) for name in seconds}
+  ways = {name: measure.Decoding(name, None) for name in seconds}
   monkeypatch.setattr(
     measure, 'decode', lambda spec, *_, timed: compiled.append(spec)
   )
@@ -149,38 +113,4 @@ def test_plain_decoding_races_in_the_loop_itself(monkeypatch):
     return seconds[way.spec]
 
   monkeypatch.setattr(costs, 'seconds_per_step', of_texts)
-  assert layouts.Race('job').plain(ways) == Choice('b', seconds)
-
-
-def test_passes_race_for_a_while(built, monkeypatch):
-  """The loop runs for some time, and longer where a pass takes less."""
-  steps = []
-
-  def loop(form, job, rows):
-    del job, rows  # Unused.
-    each = 1e-3 if form.model.config.blocked else 2e-3
-
-    def run(count):
-      steps.append(count)
-      return each
-
-    return run
-
-  monkeypatch.setattr(layouts, '_loop', loop)
-  forms = built.loaded.forms
-  found = layouts.Race('job').tokens([*forms], forms.__getitem__, 3)
-  assert found.layout == BLOCKED
-  assert set(steps[2:]) == {100}
-
-
-def test_a_pass_is_the_model_s_own(built, monkeypatch):
-  """What the loop feeds is what the model says comes next."""
-  form = built.loaded.forms[WHOLE]
-  tokens = np.array([[5, 6, 7]])
-  cache = layouts.transformer.open_cache(form.model, form.params, 1, 128)
-  args = form.params, tokens, cache, np.zeros(1, np.int32)
-  logits = layouts.transformer.score(form.model, form.params, tokens)
-  for steps in (1, 2):
-    fed = layouts._feed(*args, steps, model=form.model)
-    np.testing.assert_array_equal(fed, logits.argmax(-1))
-    logits = layouts.transformer.score(form.model, form.params, fed)
+  assert Race('job').plain(ways) == Choice('b', seconds)

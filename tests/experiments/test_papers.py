@@ -1,7 +1,10 @@
 """Published tables: their files, their configs, and what is printed of ours."""
 
+import pathlib
+
 import pytest
 
+from configs.papers import leviathan
 from experiments import tables
 from experiments.papers import published
 from experiments.papers.published import Calculated, Metric, Published
@@ -59,6 +62,25 @@ def test_without_rows_nothing_is_claimed(name):
   assert len(places) == len(x.compared)
   for line in table[2:]:
     assert {_cells(line)[i] for i in places} == {'-'}
+
+
+def test_a_table_of_a_paper_is_chosen_behind_the_colon():
+  load = leviathan.get_config
+  assert load() == load('table2') == load('table2/wmt')
+  assert load('table2/cnn') == load('cnn')
+  assert load('table3').name == 'leviathan_table3_wmt'
+  for wrong in ('table9', 'table3/xsum', 'table1/wmt'):
+    with pytest.raises(ValueError, match=f'takes table2/wmt, .*{wrong!r}'):
+      load(wrong)
+
+
+def test_every_file_of_numbers_has_a_config():
+  files = pathlib.Path(published.__file__).parent.glob('*.json')
+  assert {file.stem for file in files} == {x.paper for x in CONFIGS.values()}
+
+
+def test_the_page_of_papers_is_what_the_configs_give():
+  assert pathlib.Path('results/papers.md').read_text() == tables.papers()
 
 
 def _cells(line):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import predict
-from experiments.measuring import impossible, layouts, measure, replay
+from experiments.measuring import impossible, layouts, measure, methods, replay
 from experiments.measuring import results as outputs
 from experiments.reports import predict as predict_report
 from experiments.settings import Mesh
@@ -38,7 +38,7 @@ def rows(folder, results):
     predict.prepare(experiment(folder, results=results))
   )
   with pytest.MonkeyPatch.context() as patch:  # What is fastest costs time.
-    patch.setattr(layouts, 'Race', lambda *_: layouts.Guess())
+    patch.setattr(methods, 'Race', lambda *_: layouts.Guess())
     # Times of so tiny a pair may be anything.
     patch.setattr(impossible, 'find', lambda row: [])
     predictor.run()

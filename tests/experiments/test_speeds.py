@@ -84,7 +84,7 @@ def test_seconds_of_a_step_are_of_all_rows_together(monkeypatch):
   monkeypatch.setattr(
     measure, 'decode', lambda *_, **__: one([8, 8], [3, 5], 10.0)
   )
-  assert costs.seconds_per_step(measure.Way(None, None), None) == 2
+  assert costs.seconds_per_step(measure.Decoding(None, None), None) == 2
 
 
 def test_a_row_has_what_its_speeds_are_made_of(speed):

@@ -27,7 +27,7 @@ def moved(**changes):
 
 def ways(*dtypes):
   """Ways to compute of which only the precision is looked at."""
-  return [ties.Way(None, np.zeros(1, dtype), 2, 1, 128) for dtype in dtypes]
+  return [ties.Scoring(None, np.zeros(1, dtype), 2, 1, 128) for dtype in dtypes]
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_every_row_of_a_block_and_of_a_batch_is_scored(monkeypatch):
 
   monkeypatch.setattr(ties, '_in_block', in_block)
   monkeypatch.setattr(ties, 'sharding', types.SimpleNamespace(fetch=np.asarray))
-  way = ties.Way(None, None, rows=3, batch=2, slots=4)
+  way = ties.Scoring(None, None, rows=3, batch=2, slots=4)
   for length, rows in ((5, 3), (2, 2), (1, 1)):
     asked.clear()
     found = ties._score(way, np.zeros((1, 8), np.int32), length, None)
@@ -173,6 +173,6 @@ def test_a_source_is_read_in_every_row(monkeypatch):
   monkeypatch.setattr(
     ties, 'prefill', types.SimpleNamespace(pad=lambda *given: given)
   )
-  way = ties.Way(None, None, 3, 2, 128, source_slots=256)
+  way = ties.Scoring(None, None, 3, 2, 128, source_slots=256)
   assert ties._source(way, [(1, 2)], 3) == Source([(1, 2)] * 3, 256)
   assert ties._source(way, None, 3) is None

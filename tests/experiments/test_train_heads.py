@@ -24,7 +24,7 @@ from experiments.training import (
   held_out,
   train_heads,
 )
-from experiments.training.optimize import Record
+from experiments.training.optimize import TrainingLog
 from specjax import checkpoints
 from specjax.checkpoints import fingerprint
 from specjax.drafting import heads
@@ -117,7 +117,7 @@ def test_the_loss_of_a_head_falls(root):
   x = recipe(root, 'whole')
   m = generated.gather(x)
   head = train_heads.make(x, m.target)
-  trained = heads.read(root / 'whole/weights', 'medusa', '')[1]
+  trained = heads.read(root / 'whole/weights', 'medusa')[1]
   batch = train_heads.batches(m)(0, None)
 
   parts = jax.jit(train_heads.loss_of(head, m.target, 0))
@@ -167,9 +167,9 @@ def test_fingerprints_tell_targets_apart(root, tmp_path):
   target = fingerprint(root / 'target')
   assert fingerprint(root / 'draft') != target
   path = root / 'whole/weights'
-  heads.read(path, 'medusa', target)
+  heads.read(path, 'medusa', lambda: target)
   with pytest.raises(ValueError, match='another target'):
-    heads.read(path, 'medusa', fingerprint(root / 'draft'))
+    heads.read(path, 'medusa', lambda: fingerprint(root / 'draft'))
   # One weight in the middle of a matrix.
   shutil.copytree(root / 'target', tmp_path / 'changed')
   file = tmp_path / 'changed' / WEIGHTS
@@ -203,7 +203,7 @@ def test_reports_are_the_counts_of_the_loop(root):
   m = generated.gather(recipe(root, 'whole'))
   head = train_heads.make(m.recipe, m.target)
   drafter = head.drafter(HELD_OUT.depth)
-  params = heads.read(root / 'whole/weights', 'medusa', '')[1]
+  params = heads.read(root / 'whole/weights', 'medusa')[1]
   trial = held_out.prepare(HELD_OUT, m.target, m.weights, m.tokenizer)
   found = trial.report(drafter, params)
   state = jax.device_get(trial.decode(drafter, params))
@@ -307,11 +307,11 @@ def test_each_draft_learns_from_its_own_windows():
 
 
 def test_a_record_forgets_what_is_done_again(tmp_path):
-  record = Record(tmp_path / 'x.jsonl', 0)
+  record = TrainingLog(tmp_path / 'x.jsonl', 0)
   for step, seconds in ((3, 5.0), (6, 9.0)):
     record.seconds = seconds
     record.write(step, 1.0, {'tau': step})
-  again = Record(tmp_path / 'x.jsonl', 3)
+  again = TrainingLog(tmp_path / 'x.jsonl', 3)
   assert again.seconds == 5
   again.write(6, 2.0, {})
   found = lines(tmp_path / 'x.jsonl')

@@ -13,7 +13,7 @@ from experiments.setup import vocabulary
 from experiments.setup.plan import plan
 from specjax import checkpoints, generate, pair, sampling, verify
 from specjax.drafters import plain
-from specjax.models import resizing
+from specjax.models import variants
 from specjax.types import Params, Spec
 from tests.support import tiny
 
@@ -75,7 +75,7 @@ def test_a_padded_head_drafts_for_another(folder, target, draft):
       jnp.float32(temperature), jnp.int32(0), jnp.float32(0.9)
     )
     q = sampling.distribution(
-      resizing.resize(model, vocab).head(params, hidden), values
+      variants.resize_head(model, vocab).head(params, hidden), values
     )
     own = sampling.distribution(model.head(params, hidden)[:TOKENS], values)
     np.testing.assert_allclose(q[:TOKENS], own, atol=1e-6)

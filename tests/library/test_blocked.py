@@ -7,7 +7,7 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import lm
-from specjax.models import linear, transformer
+from specjax.models import linear, transformer, variants
 from specjax.models.config import Experts
 from specjax.types import Params, Spec
 from tests.support import models
@@ -23,7 +23,7 @@ SIZES = {'width': 64, 'mlp_width': 64, 'head_dim': 32}
 def pair():
   model = models.tiny(128, 2, **SIZES)
   params = models.weights(model, 0)
-  return (model, params), transformer.block(model, params)
+  return (model, params), variants.block(model, params)
 
 
 def test_weights_are_rearranged_not_changed(pair):
@@ -48,7 +48,7 @@ def test_logits_agree(pair, rows):
 def test_odd_columns_stay_as_they_are():
   model = models.tiny(11, 1)
   params = models.weights(model, 0)
-  fast, blocked = transformer.block(model, params)
+  fast, blocked = variants.block(model, params)
   assert blocked['unembedding'].shape == params['unembedding'].shape
   tokens = jnp.arange(5)[None]
   np.testing.assert_array_equal(
@@ -91,7 +91,7 @@ def test_every_option_works_in_blocks():
     lambda x: random.normal(size=x.shape).astype(np.float32) / 8,
     jax.eval_shape(model.init, jax.random.key(0)),
   )
-  fast, blocked = transformer.block(model, params)
+  fast, blocked = variants.block(model, params)
   tokens = jax.random.randint(jax.random.key(1), (1, 7), 0, 128)
   np.testing.assert_allclose(
     score(fast, blocked, tokens),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
-from specjax.models import attention, cache_attention, transformer
+from specjax.models import attention, cache_attention, transformer, variants
 from specjax.types import KV
 from tests.support import models
 
@@ -133,14 +133,14 @@ def test_blocks_that_do_not_fit_are_refused(data):
 def test_another_way_is_the_same_model(tmp_path):
   model = models.tiny(11, 1)
   short = model._replace(head=lambda params, hidden: hidden)
-  other = transformer.attend_by(short, FUSED)
+  other = variants.with_cache_attention(short, FUSED)
   assert other.config.attention is FUSED
   assert other.head is short.head
-  assert transformer.attend_by(other, model.config.attention) == short
-  assert transformer.attend_by(model, model.config.attention) is model
+  assert variants.with_cache_attention(other, model.config.attention) == short
+  assert variants.with_cache_attention(model, model.config.attention) is model
   checkpoints.save(
     tmp_path / 'saved',
-    transformer.attend_by(model, FUSED),
+    variants.with_cache_attention(model, FUSED),
     models.weights(model, 0),
   )
   found = checkpoints.describe(str(tmp_path / 'saved')).model.config

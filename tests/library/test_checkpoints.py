@@ -151,20 +151,20 @@ def test_gate_comes_first_and_linears_are_transposed(saved):
 
 
 @pytest.mark.parametrize('config', CONFIGS.values(), ids=CONFIGS)
-def test_layouts_invert_each_other(config):
+def test_splits_invert_each_other(config):
   _, params = make(config)
   for key, x in flax.traverse_util.flatten_dict(params, sep='/').items():
     sources = conversion.list_sources(llama.LLAMA, config, {key: x})
-    ((layout, names),) = sources.values()
-    tensors = layout.cut(np.asarray(x), len(names))
-    assert layout.shapes(x.shape, len(names)) == tuple(
+    ((split, names),) = sources.values()
+    tensors = split.cut(np.asarray(x), len(names))
+    assert split.shapes(x.shape, len(names)) == tuple(
       tensor.shape for tensor in tensors
     )
     filled = np.full(x.shape, np.nan)
     whole = (slice(None),) * x.ndim
-    pieces = layout.pieces(x.shape, len(names), whole)
+    pieces = split.pieces(x.shape, len(names), whole)
     for i, (tensor, indices) in enumerate(zip(tensors, pieces, strict=True)):
-      layout.fill(filled, len(names), i, [tensor[j] for j in indices])
+      split.fill(filled, len(names), i, [tensor[j] for j in indices])
     np.testing.assert_array_equal(filled, x)
 
 

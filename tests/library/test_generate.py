@@ -311,7 +311,7 @@ def test_settings_and_prompts_compile_nothing_new(caplog):
     assert 'Compiling' not in caplog.text
     # And what does compile is seen: another number of rows.
     hand_go(hand_start([(0,)] * 3, 1))
-    assert 'Compiling jit(generate)' in caplog.text
+    assert 'Compiling jit(loop)' in caplog.text
 
 
 def test_a_generation_is_one_dispatch():

@@ -13,7 +13,7 @@ from specjax import cache as caches
 from specjax import generate, sampling, trees, verify
 from specjax.drafters import eagle, early_exit, lm, medusa
 from specjax.drafting import heads, shape
-from specjax.models import prefill, transformer
+from specjax.models import prefill, transformer, variants
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Context, Params, Spec, Target
 from tests.support import models
@@ -223,7 +223,7 @@ LOADS = {'medusa': medusa.load, 'eagle': eagle.load, 'exit': early_exit.load}
 def test_a_head_is_read_as_it_was_saved(folder, name):
   trained = {'medusa': models.MEDUSA, 'eagle': models.EAGLE_3}
   trained = trained.get(name, models.EXIT)
-  target = Target(TARGET, fingerprint='right')
+  target = Target(TARGET, fingerprint=lambda: 'right')
   loaded = LOADS[name](target, folder / name)
   ours = models.head_of(trained, 0.1)()
   jax.tree.map(
@@ -248,7 +248,11 @@ def test_a_tree_follows_the_measured_accuracies(folder):
 @pytest.mark.parametrize(
   ('path', 'options', 'message'),
   [
-    ('{name}', {'fingerprint': 'wrong'}, 'was trained for another target'),
+    (
+      '{name}',
+      {'fingerprint': lambda: 'wrong'},
+      'was trained for another target',
+    ),
     ('nothing', {}, 'is missing: give the directory of a trained'),
     ('{other}', {}, "holds '.*', no "),
     ('{name}', {'width': 3}, "'width' is no option of this drafter"),
@@ -261,7 +265,7 @@ def test_heads_that_do_not_fit_are_refused(
   other = 'exit' if name == 'eagle' else 'eagle'
   path = folder / path.format(name=name, other=other)
   options = dict(options)
-  target = Target(TARGET, fingerprint=options.pop('fingerprint', ''))
+  target = Target(TARGET, fingerprint=options.pop('fingerprint', None))
   with pytest.raises(ValueError, match=message):
     LOADS[name](target, path, **options)
 
@@ -299,7 +303,7 @@ def test_an_exit_knows_its_layer(folder):
 
 def change(folder, place, **changes):
   """A copy of the EAGLE head whose config.json says something else."""
-  config, weights = heads.read(folder / 'eagle', 'eagle', '')
+  config, weights = heads.read(folder / 'eagle', 'eagle')
   heads.save(place / 'changed', config | changes, weights)
   return place / 'changed'
 
@@ -327,7 +331,7 @@ def test_a_broken_config_is_refused(tmp_path):
     heads.read_config(tmp_path, 'eagle')
   (tmp_path / 'config.json').write_text(json.dumps({'kind': 'eagle'}))
   with pytest.raises(ValueError, match='the head has no weights'):
-    heads.read(tmp_path, 'eagle', '')
+    heads.read(tmp_path, 'eagle')
 
 
 # Weights in blocks
@@ -337,7 +341,7 @@ def test_a_broken_config_is_refused(tmp_path):
 def test_blocks_change_nothing(name, tmp_path):
   wide = models.tiny(128, 2, width=64, num_heads=2, head_dim=32, mlp_width=64)
   weights = jax.jit(wide.init)(jax.random.key(0))
-  blocked = transformer.block(wide, weights)
+  blocked = variants.block(wide, weights)
   if name == 'medusa':
     trained = medusa.trainable(wide, DEPTH)
   else:

@@ -17,7 +17,7 @@ from experiments.setup import drafter_loading
 from experiments.setup.plan import plan_drafter
 from specjax import checkpoints
 from specjax.drafters import lm, quantized
-from specjax.models import linear, quantize, transformer
+from specjax.models import linear, quantize, transformer, variants
 from specjax.models.config import Experts
 from specjax.types import Target
 from tests.support import models
@@ -95,7 +95,7 @@ def test_a_model_in_eight_bits_is_that_of_the_rounded_weights(
   assert matrices(rounded) == (narrow, whole)
   expected = logits_of(model, quantize.dequantize(rounded))
   np.testing.assert_allclose(logits_of(eight, rounded), expected, atol=1e-5)
-  in_blocks = quantize.quantize(*transformer.block(model, params))
+  in_blocks = quantize.quantize(*variants.block(model, params))
   assert in_blocks[1]['layer0']['out']['w'].values.shape[2] == linear.COLUMNS
   np.testing.assert_allclose(logits_of(*in_blocks), expected, atol=1e-5)
   # These differ from the weights, or nothing was tested.
@@ -134,7 +134,7 @@ def temporaries(model, params):
 
 def test_floats_are_not_kept_beside_the_integers():
   """As they would be, made once for all turns of a loop."""
-  blocked, params = transformer.block(*even(mlp_width=512))
+  blocked, params = variants.block(*even(mlp_width=512))
   eight, rounded = quantize.quantize(blocked, params)
   matrix = params['layer0']['up']['w'].nbytes
   assert temporaries(eight, rounded) < matrix / 2

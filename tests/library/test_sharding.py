@@ -28,8 +28,8 @@ def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
     FAMILIES, family_outputs.load(name).config
   )
   shapes = conversion.shape_params(config)
-  layout = sharding.Layout(sharding.plan_mesh(1, 2))
-  places = transformer.shardings(config, layout)
+  placement = sharding.Placement(sharding.plan_mesh(1, 2))
+  places = transformer.shardings(config, placement)
   places = flax.traverse_util.flatten_dict(places, sep='/')
   found = 0
   for key, source in conversion.list_sources(family, config, shapes).items():
@@ -53,16 +53,16 @@ def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
 
 
 def test_what_a_mesh_does_not_divide_stays_whole():
-  layout = sharding.Layout(sharding.plan_mesh(2, 4))
+  placement = sharding.Placement(sharding.plan_mesh(2, 4))
 
   def spec(axes, *shape):
-    return tuple(layout.place(axes, shape).spec)
+    return tuple(placement.place(axes, shape).spec)
 
   assert spec(('batch', 'kv_heads', None), 4, 8, 3) == ('data', 'model', None)
   assert spec(('batch', 'kv_heads', None), 3, 6, 3) == (None, None, None)
   # One mesh axis splits one axis of an array.
   assert spec(('mlp', 'vocab'), 8, 8) == ('model', None)
-  assert tuple(layout.for_draft.place(('vocab', 'width'), (8, 8)).spec) == (
+  assert tuple(placement.for_draft.place(('vocab', 'width'), (8, 8)).spec) == (
     None,
     None,
   )
@@ -86,8 +86,8 @@ def test_a_state_lies_as_its_models_do():
   )
   whole, split = ('data', None, None, None), ('data', 'model', None, None)
   for split_draft, of_draft in ((False, whole), (True, split)):
-    layout = sharding.Layout(sharding.plan_mesh(2, 4), True, split_draft)
-    found = jax.tree.map(lambda x: tuple(x.spec), layout.of_state(state))
+    placement = sharding.Placement(sharding.plan_mesh(2, 4), True, split_draft)
+    found = jax.tree.map(lambda x: tuple(x.spec), placement.of_state(state))
     assert found.cache == (KV(split, split),)
     own = (KV(of_draft, of_draft),)
     assert found.drafter == Memory(own, Fed(own, ('data',)))

@@ -186,7 +186,7 @@ def test_a_window_that_no_text_fills_is_not_looked_at():
 def test_a_window_is_one_of_depth_not_of_rows():
   #   0 -- 1 -- 3      four rows apart, but two tokens
   #    \\- 2    \\- 4
-  _, mask = trees.layout(jnp.array([0, 0, 1, 3]))
+  _, mask = trees.ancestors(jnp.array([0, 0, 1, 3]))
   narrow = attention.narrow(mask[None], 2)[0].astype(int)
   np.testing.assert_array_equal(
     narrow,
@@ -287,7 +287,7 @@ def test_a_node_of_a_tree_is_the_end_of_its_path(name):
   parents = np.array([0, 0, 1, 1, 2, 5, 3])
   params, length = weights(model), np.array([6, 2], np.int32)
   text, nodes = words(2, 128), words(2, 7, seed=1)
-  depth, mask = trees.layout(jnp.asarray(parents))
+  depth, mask = trees.ancestors(jnp.asarray(parents))
 
   @jax.jit
   def tree(params, text, nodes):
@@ -370,7 +370,7 @@ def test_a_query_that_sees_nothing_gets_zero():
   cache = KV(jnp.ones((1, 1, 8, 4)), jnp.ones((1, 1, 8, 4)))
   mask = jnp.zeros((1, 1, 2), bool)
   way = cache_attention.padded
-  out = attention.attend(q, cache, jnp.array([0]), flight, mask, way=way)
+  out = attention.attend(q, cache, jnp.array([0]), flight, mask, over_cache=way)
   assert not out.any()
 
 

@@ -30,8 +30,8 @@ TREES = [
 
 
 @pytest.mark.parametrize('parents', TREES, ids=str)
-def test_layout_is_that_of_the_paths_to_the_root(parents):
-  depth, mask = trees.layout(jnp.array(parents, jnp.int32))
+def test_depths_and_ancestors_are_those_of_the_paths_to_the_root(parents):
+  depth, mask = trees.ancestors(jnp.array(parents, jnp.int32))
   rows = len(parents) + 1
   paths = [path_to_root(parents, row) for row in range(rows)]
   assert depth.tolist() == [len(path) - 1 for path in paths]
@@ -55,7 +55,7 @@ def test_tokens_above_are_those_of_the_path(parents):
 def test_a_chain_sees_all_before_it():
   chain = trees.chain(2, 3)
   assert chain.tolist() == [[0, 1, 2]] * 2
-  depth, mask = trees.layout(chain[0])
+  depth, mask = trees.ancestors(chain[0])
   assert depth.tolist() == [0, 1, 2, 3]
   np.testing.assert_array_equal(mask, np.tril(np.ones((4, 4), bool)))
 

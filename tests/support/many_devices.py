@@ -56,30 +56,32 @@ def lies_as(tree, places) -> bool:
   )
 
 
-def check_bytes(config, layout, mesh: Mesh, params, cache) -> dict:
+def check_bytes(config, placement, mesh: Mesh, params, cache) -> dict:
   """What is held, beside what is predicted, which is of float32."""
   wide = jax.tree.leaves(params)[0].dtype.itemsize // 4
-  plan = meshes.plan_layout(mesh)
-  plan = plan if layout.split else plan.for_draft
+  plan = meshes.plan_placement(mesh)
+  plan = plan if placement.split else plan.for_draft
   rows, _, slots, _ = cache[0].k.shape
   return {
     'parameters': sorted(on_one(params)),
     'predicted_parameters': [wide * meshes.of_parameters(config, plan)],
     'cache': sorted(on_one(cache)),
     'predicted_cache': [wide * meshes.of_cache(config, plan, rows, slots, 0)],
-    'declared': lies_as(params, transformer.shardings(config, layout)),
+    'declared': lies_as(params, transformer.shardings(config, placement)),
   }
 
 
 def run(folder, mesh: Mesh, drafter: str, dtype: str) -> dict:
   """Texts of one way to run, in chunks of three steps of one program."""
-  layout = meshes.make_layout(mesh)
-  target, weights = checkpoints.load(folder / 'target', dtype, layout=layout)
+  placement = meshes.make_placement(mesh)
+  target, weights = checkpoints.load(
+    folder / 'target', dtype, placement=placement
+  )
   own = None
   made = ngram.make(2)
   if drafter == 'lm':
     draft, own = checkpoints.load(
-      folder / 'draft', dtype, layout=layout and layout.for_draft
+      folder / 'draft', dtype, placement=placement and placement.for_draft
     )
     made = lm.make(draft, 2)
   spec, params = Spec(target, made, verify.token), Params(weights, own)
@@ -93,25 +95,25 @@ def run(folder, mesh: Mesh, drafter: str, dtype: str) -> dict:
   )
   three = jnp.int32(3)
   found: dict = {}
-  if layout is not None:
-    three = layout.put_whole(three)
+  if placement is not None:
+    three = placement.put_whole(three)
     found['target'] = check_bytes(
-      target.config, layout, mesh, weights, state.cache
+      target.config, placement, mesh, weights, state.cache
     )
     if own is not None:
       found['draft'] = check_bytes(
-        draft.config, layout.for_draft, mesh, own, state.drafter.kept
+        draft.config, placement.for_draft, mesh, own, state.drafter.kept
       )
-    found['placed'] = lies_as(state, layout.of_state(state))
+    found['placed'] = lies_as(state, placement.of_state(state))
   # A compiled program takes arrays that lie as it was made for, or none.
-  program = generate.generate.lower(params, state, three, spec=spec).compile()
+  program = generate.loop.lower(params, state, three, spec=spec).compile()
   deleted = True
   while not state.done.all():
     before, state = state, program(params, state, three)
     deleted &= before.cache[0].k.is_deleted() and before.tokens.is_deleted()
   found['donated'] = bool(deleted)
-  if layout is not None:
-    found['kept'] = lies_as(state, layout.of_state(state))
+  if placement is not None:
+    found['kept'] = lies_as(state, placement.of_state(state))
     found['collectives'] = collectives.count(program.as_text())
   seen = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   found['texts'] = models.new_tokens(seen)

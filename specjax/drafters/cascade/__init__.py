@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import checkpoints, trees
+from specjax.arguments import check_target
 from specjax.drafters import lm
 from specjax.drafters.cascade.speculation import Speculation, rule_for
 from specjax.models import prefill, transformer
@@ -139,6 +140,7 @@ def load(
   Raises:
     ValueError: as `make`.
   """
+  check_target(target)
   if not callable(inner):
     raise ValueError(
       f'inner must be a function of a target, or in a config a Candidate, got '
@@ -153,7 +155,8 @@ def load(
     model=model._replace(config=config),
     params=weights,
     path=path,
-    fingerprint=target.fingerprint and checkpoints.fingerprint(path),
+    fingerprint=target.fingerprint
+    and functools.partial(checkpoints.fingerprint, path),
   )
   drafter, params = inner(middle)
   return LoadedDrafter(

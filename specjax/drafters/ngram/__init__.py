@@ -23,6 +23,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from specjax.arguments import check_number, check_target
 from specjax.drafters.ngram import retrieval
 from specjax.drafters.ngram.copies import Copies, merge
 from specjax.drafters.ngram.retrieval import Corpus
@@ -190,6 +191,9 @@ def load(
     ValueError: `corpus` is no such file, or has tokens beyond the target's.
   """
   del path  # Unused.
+  check_target(target)
+  for name, value in (('longest', longest), ('candidates', candidates)):
+    check_number(name, value, 1)
   model, text = target.model, None
   if corpus:
     text = retrieval.read(corpus, model.config.vocab_size)

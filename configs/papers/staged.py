@@ -1,20 +1,18 @@
 """Staged speculative decoding, Table 1: bytes read, relative to plain decoding.
 
-  python -m experiments.tables --config configs/papers/staged_table1.py
+  python -m experiments.tables --config configs/papers/staged.py
 
 Drafts of a model of 40M parameters, for which counts of three tokens draft.
 `specjax.drafters.cascade` drafts like that, and rows say what a draft costs in
 time; how many bytes are read is not counted.
 """
 
+from configs.papers import Paper
 from experiments.papers.published import Metric, Published
 
 
-def get_config() -> Published:
+def table1() -> Published:
   return Published(
-    name='staged_table1',
-    results='results/papers/staged_table1',
-    paper='staged',
     table='Table 1',
     compared=tuple(
       Metric(f'{sampling}_{kind}')
@@ -23,3 +21,6 @@ def get_config() -> Published:
     ),
     needs=('a draft of 40M parameters for GPT-2-L, which is not published',),
   )
+
+
+get_config = Paper('staged', {'table1': (table1, ())})

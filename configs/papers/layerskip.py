@@ -1,13 +1,13 @@
 """LayerSkip, Table 2: drafts from the first layers of the target itself.
 
-  python -m experiments.run --config configs/papers/layerskip_table2.py:7b-cnn
+  python -m experiments.run --config configs/papers/layerskip.py:7b-cnn
 
 Parts: 7b and 13b, each with cnn, xsum and humaneval; exits and draft lengths
 are those of the table. The targets were trained so that their exits are good,
 and are published. The paper's acceptance is accepted over drafted tokens.
 """
 
-from configs.papers import TASKS, head, task
+from configs.papers import TASKS, Paper, head
 from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint
 
@@ -21,23 +21,19 @@ _CELLS = {
   '13b-xsum': (15, 4),
   '13b-humaneval': (7, 4),
 }
-PARTS = tuple(_CELLS)
 
 
-def get_config(part: str = '7b-cnn') -> Published:
-  layers, gamma = _CELLS[task(part, PARTS)]
+def table2(part: str) -> Published:
+  layers, gamma = _CELLS[part]
   size, data = part.split('-')
   name = f'Llama2-{size.upper()}'
   cell = {'drafter': 'exit'}
   return Published(
-    name=f'layerskip_table2_{part}',
-    results=f'results/papers/layerskip_table2_{part}',
     target=Checkpoint(f'facebook/layerskip-llama2-{size.upper()}'),
     candidates={'exit': head('early_exit', '', gamma, layers=layers)},
     temperatures=(0.0,),
     prompts=TASKS[data],
     max_new_tokens=512,
-    paper='layerskip',
     table='Table 2',
     part={'target': name, 'dataset': _DATASETS[data]},
     compared=(
@@ -50,3 +46,6 @@ def get_config(part: str = '7b-cnn') -> Published:
       'a GPU (the paper: H100)',
     ),
   )
+
+
+get_config = Paper('layerskip', {'table2': (table2, _CELLS)})

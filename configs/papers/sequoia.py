@@ -1,6 +1,6 @@
 """Sequoia, Table 1: Llama2-7B with a draft of 68M on one A100.
 
-  python -m experiments.run --config configs/papers/sequoia_table1.py:cnn
+  python -m experiments.run --config configs/papers/sequoia.py:cnn
 
 Parts: cnn, c4, openwebtext, mt_bench; for the last three give the prompts with
 `--config.prompts.path=FILE`. Sequoia's own trees are of 128 nodes, laid out for
@@ -8,7 +8,7 @@ the measured acceptance; drafters here branch the same way at each depth, so
 only the columns of SpecInfer (five chains of eight) can be filled.
 """
 
-from configs.papers import TASKS, task, tree
+from configs.papers import LLAMA_68M, TASKS, Paper, tree
 from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
@@ -18,22 +18,15 @@ _DATASETS = {
   'openwebtext': 'OpenWebText',
   'mt_bench': 'MT-Bench',
 }
-PARTS = tuple(_DATASETS)
 
 
-def get_config(part: str = 'cnn') -> Published:
-  part = task(part, PARTS)
+def table1(part: str) -> Published:
   return Published(
-    name=f'sequoia_table1_{part}',
-    results=f'results/papers/sequoia_table1_{part}',
     target=Checkpoint('meta-llama/Llama-2-7b-hf'),
-    candidates={
-      'five chains': tree('JackFram/llama-68m', 8, 5, replacement=True)
-    },
+    candidates={'five chains': tree(LLAMA_68M, 8, 5, replacement=True)},
     verifiers=('recursive',),
     temperatures=(0.0, 0.6),
     prompts=TASKS.get(part, Prompts(count=100)),
-    paper='sequoia',
     table='Table 1',
     part={'dataset': _DATASETS[part]},
     axes={'temperature': 'temperature'},
@@ -49,3 +42,6 @@ def get_config(part: str = 'cnn') -> Published:
       'a GPU with 40 GB (the paper: A100)',
     ),
   )
+
+
+get_config = Paper('sequoia', {'table1': (table1, _DATASETS)})

@@ -1,7 +1,6 @@
 """REST, Table 1: drafts from a corpus, speed-up over plain decoding, greedy.
 
-  python -m experiments.run \\
-    --config configs/papers/rest_table1.py:codellama-7b \\
+  python -m experiments.run --config configs/papers/rest.py:codellama-7b \\
     --config.prompts.path=HumanEval.jsonl.gz
 
 Parts: codellama-7b, codellama-13b (HumanEval, one shot), vicuna-7b, vicuna-13b
@@ -10,7 +9,7 @@ Parts: codellama-7b, codellama-13b (HumanEval, one shot), vicuna-7b, vicuna-13b
 all matches; here eight of them are merged.
 """
 
-from configs.papers import task
+from configs.papers import Paper
 from experiments.papers.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint, Prompts
 
@@ -20,29 +19,24 @@ _TARGETS = {
   'vicuna-7b': ('Vicuna-7B', 'lmsys/vicuna-7b-v1.5'),
   'vicuna-13b': ('Vicuna-13B', 'lmsys/vicuna-13b-v1.5'),
 }
-PARTS = tuple(_TARGETS)
 
 
-def get_config(part: str = 'codellama-7b') -> Published:
-  name, path = _TARGETS[task(part, PARTS)]
+def table1(part: str) -> Published:
+  name, path = _TARGETS[part]
   code = part.startswith('code')
+  corpus = f'corpora/{part}.npy'
   rest = Candidate(
     'ngram',
     10,
-    options={
-      'longest': 16, 'candidates': 8, 'corpus': f'corpora/{part}.npy'
-    },
+    options={'longest': 16, 'candidates': 8, 'corpus': corpus},
     verifiers=('recursive',),
-  )  # fmt: skip
+  )
   return Published(
-    name=f'rest_table1_{part}',
-    results=f'results/papers/rest_table1_{part}',
     target=Checkpoint(path),
     candidates={'rest': rest},
     temperatures=(0.0,),
     prompts=Prompts(count=200),
     max_new_tokens=512,
-    paper='rest',
     table='Table 1',
     part={
       'target': name,
@@ -60,3 +54,6 @@ def get_config(part: str = 'codellama-7b') -> Published:
       'a GPU (the paper: A6000)',
     ),
   )
+
+
+get_config = Paper('rest', {'table1': (table1, _TARGETS)})

@@ -1,7 +1,7 @@
 """Block verification, Table 1: tokens per call, token and block, gamma 8.
 
   python -m experiments.run \\
-    --config configs/papers/block_verification_table1.py:xsum \\
+    --config configs/papers/block_verification.py:xsum \\
     --config.target.path=TARGET --config.draft.path=DRAFT
 
 Parts: xsum, gsm8k, wmt; the paper has eight sets of prompts, 1000 of each, and
@@ -9,24 +9,19 @@ PaLM-2 models that are not published. configs/rules.py measures the same gain on
 the embedded pair.
 """
 
-from configs.papers import TASKS, task
+from configs.papers import TASKS, Paper
 from experiments.papers.published import Metric, Published
 
 _DATASETS = {'xsum': 'XSum', 'gsm8k': 'GSM8K', 'wmt': 'WMT-DeEn'}
-PARTS = tuple(_DATASETS)
 
 
-def get_config(part: str = 'xsum') -> Published:
-  part = task(part, PARTS)
+def table1(part: str) -> Published:
   return Published(
-    name=f'block_verification_table1_{part}',
-    results=f'results/papers/block_verification_table1_{part}',
     drafters=('lm',),
     gammas=(8,),
     verifiers=('token', 'block'),
     temperatures=(1.0,),
     prompts=TASKS[part],
-    paper='block_verification',
     table='Table 1',
     part={'dataset': _DATASETS[part]},
     axes={'gamma': 'gamma'},
@@ -37,3 +32,6 @@ def get_config(part: str = 'xsum') -> Published:
     ),
     needs=('PaLM-2-S and PaLM-2-XXS, which are not published',),
   )
+
+
+get_config = Paper('block_verification', {'table1': (table1, _DATASETS)})

@@ -1,0 +1,206 @@
+"""What a caller may get wrong, each with a sentence that says what to do."""
+
+import numbers
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.types import (
+  Drafter,
+  LoadedDrafter,
+  Params,
+  Rule,
+  Sampling,
+  Spec,
+  SpecState,
+  Target,
+)
+
+
+def named(value: Any) -> str:
+  """A value as messages show it: what it is, and its beginning."""
+  text = repr(value)
+  shown = text if len(text) < 60 else f'{text[:57]}...'
+  return f'{type(value).__name__} {shown}'
+
+
+def check_number(
+  name: str, value: Any, least: int, bound: int | None = None
+) -> None:
+  """Refuses what is no whole number in [least, bound)."""
+  fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  if not fits or value < least or (bound is not None and value >= bound):
+    more = '' if bound is None else f' and below {bound}'
+    raise ValueError(
+      f'{name} must be a whole number of at least {least}{more}, got '
+      f'{named(value)}'
+    )
+
+
+def check_numbers(name: str, values: Any, least: int) -> None:
+  """Refuses what is no tuple or list of whole numbers of at least `least`."""
+  whole = isinstance(values, tuple | list) and all(
+    isinstance(x, numbers.Integral) and not isinstance(x, bool) for x in values
+  )
+  if not whole or min(values, default=least) < least:
+    raise ValueError(
+      f'{name} must be integers of at least {least}, such as (2, 1), got '
+      f'{named(values)}'
+    )
+
+
+def check_target(target: Any) -> None:
+  """Refuses what a loader of drafters cannot draft for."""
+  if not isinstance(target, Target):
+    raise ValueError(
+      f'target must be what specjax.load returns, got {named(target)}'
+    )
+
+
+def check_path(path: Any, what: str) -> None:
+  """Refuses what names no directory."""
+  if not path or not isinstance(path, str | os.PathLike):
+    raise ValueError(f'path must be the directory of {what}, got {named(path)}')
+
+
+def check_rule(rule: Any) -> None:
+  """Refuses the name of a rule, and what is none."""
+  if not isinstance(rule, Rule):
+    raise ValueError(
+      'rule must be a rule of specjax.verify, such as specjax.verify.block, '
+      f'got {named(rule)}'
+    )
+
+
+def check_spec(spec: Any) -> None:
+  """Refuses what cannot run, before it is traced."""
+  if not isinstance(spec, Spec):
+    raise ValueError(f'spec must be a specjax.types.Spec, got {named(spec)}')
+  if not hasattr(spec.target, 'forward'):
+    raise ValueError(
+      'spec.target must be a model, such as specjax.load(path).model, got '
+      f'{named(spec.target)}'
+    )
+  if isinstance(spec.drafter, LoadedDrafter):
+    raise ValueError(
+      'spec.drafter has no draft length yet: give loaded.make(gamma), not what '
+      'its loader returned'
+    )
+  if not isinstance(spec.drafter, Drafter):
+    raise ValueError(
+      'spec.drafter must be a specjax.Drafter, such as loaded.make(gamma), got '
+      f'{named(spec.drafter)}'
+    )
+  check_rule(spec.rule)
+  if not isinstance(spec.eos, tuple) or not all(
+    isinstance(x, numbers.Integral) for x in spec.eos
+  ):
+    raise ValueError(
+      f'spec.eos must be a tuple of token ids, got {named(spec.eos)}'
+    )
+
+
+def check_params(params: Any) -> None:
+  """Refuses the weights of one model alone."""
+  if not isinstance(params, Params):
+    raise ValueError(
+      'params must be specjax.types.Params(target.params, drafter.params), got '
+      f'{type(params).__name__}'
+    )
+
+
+def check_values(values: Any) -> None:
+  """Refuses a temperature in place of sampling values."""
+  if not isinstance(values, Sampling):
+    raise ValueError(
+      'values must be what specjax.sampling.make returns, such as '
+      f'specjax.sampling.make(rows, temperature), got {named(values)}'
+    )
+
+
+def check_keys(key: Any) -> None:
+  """Refuses what is no array of random keys, one a row."""
+  dtype = getattr(key, 'dtype', None)
+  if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    raise ValueError(
+      'key must be one random key a row, such as '
+      f'specjax.generate.row_keys(seed, range(rows)), got {named(key)}'
+    )
+  if key.ndim != 1:
+    raise ValueError(
+      f'key must have one axis, a key a row, got shape {key.shape}: make them '
+      'with specjax.generate.row_keys(seed, range(rows))'
+    )
+
+
+def check_unused(state: Any) -> None:
+  """Refuses a state whose buffers an earlier call has taken over."""
+  if not isinstance(state, SpecState):
+    raise ValueError(
+      f'state must be what specjax.generate.start returns, got {named(state)}'
+    )
+  tokens = state.tokens
+  if isinstance(tokens, jax.core.Tracer) or not isinstance(tokens, jax.Array):
+    return
+  if tokens.is_deleted():
+    raise ValueError(
+      'state was used up: generate takes over the buffers of the state that it '
+      'is given; go on with the state that it returned, or make a new one with '
+      'specjax.generate.start'
+    )
+
+
+def token_ids(target: Target, prompts: Any) -> list[list[int]]:
+  """Prompts as lists of token ids: one text, texts, or ids already."""
+  if isinstance(prompts, str):
+    prompts = [prompts]
+  if not isinstance(prompts, Sequence) or not len(prompts):
+    raise ValueError(
+      'prompts must be a text, or a list of texts or of lists of token ids, '
+      f'got {named(prompts)}'
+    )
+  return [_ids_of(target, i, prompt) for i, prompt in enumerate(prompts)]
+
+
+def _ids_of(target: Target, i: int, prompt: Any) -> list[int]:
+  if isinstance(prompt, str):
+    if target.tokenizer is None:
+      raise ValueError(
+        f'prompt {i} is a text, but {target.path or "the target"} has no '
+        'tokenizer: give token ids'
+      )
+    try:
+      prompt.encode()
+    except UnicodeEncodeError as error:
+      raise ValueError(
+        f'prompt {i} is no text: character {error.start} is half of a '
+        'surrogate pair, remove it'
+      ) from error
+    return [int(token) for token in target.tokenizer.encode(prompt)]
+  ids = np.asarray(prompt)
+  if ids.ndim != 1 or not (
+    ids.size == 0 or np.issubdtype(ids.dtype, np.integer)
+  ):
+    raise ValueError(
+      f'prompt {i} must be a text or a list of token ids, got {named(prompt)}'
+    )
+  return [int(token) for token in ids]
+
+
+def lengths(new_tokens: Any, count: int) -> np.ndarray:
+  """Tokens to add to each of so many prompts, [B]."""
+  if not isinstance(new_tokens, list | tuple | np.ndarray):
+    check_number('new_tokens', new_tokens, 1)
+    return np.full(count, new_tokens)
+  if len(new_tokens) != count:
+    raise ValueError(
+      f'new_tokens has {len(new_tokens)} entries for {count} prompts: give one '
+      'number, or one for each'
+    )
+  for number in new_tokens:
+    check_number('new_tokens', number, 1)
+  return np.asarray(new_tokens)

@@ -1,0 +1,90 @@
+"""The same model with one thing changed; what each does to its parameters.
+
+with_cache_attention  another attention over the cache    the same parameters
+first_layers          fewer layers                        the same parameters
+resize_head           logits of another vocabulary        the same parameters
+block                 weights in blocks of columns        rearranged ones
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax.models import transformer
+from specjax.models.attention import CacheAttention
+from specjax.models.config import TransformerConfig
+from specjax.models.linear import arrange
+from specjax.models.transformer import Model
+
+
+def _alike(model: Model, config: TransformerConfig) -> Model:
+  """The model of a configuration, on the mesh of another model."""
+  made = transformer.build(config)
+  if model.placement is None:
+    return made
+  return transformer.place(made, model.placement)
+
+
+def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
+  """The same model with another attention over the cache.
+
+  Args:
+    model: the model; its parameters stay as they are.
+    attention: one of `models.cache_attention`.
+  """
+  if attention == model.config.attention:
+    return model
+  made = _alike(model, dataclasses.replace(model.config, attention=attention))
+  # A head that was resized for a draft stays so.
+  whole = model == _alike(model, model.config)
+  return made if whole else made._replace(head=model.head)
+
+
+@functools.cache
+def first_layers(model: Model, layers: int) -> Model:
+  """A model's first layers, its last norm and its head; same parameters."""
+  config = dataclasses.replace(
+    model.config,
+    num_layers=layers,
+    windows=model.config.windows[:layers],
+  )
+  return _alike(model, config)._replace(head=model.head)
+
+
+@functools.cache
+def resize_head(model: Model, vocab: int) -> Model:
+  """The model with logits of another vocabulary, to which ids mean the same.
+
+  A smaller head is filled with minus infinity, so that q is 0 there; of a
+  larger one the rest is left out. Ids beyond the embedding are read as its
+  last, as JAX reads beyond an array's end.
+
+  Args:
+    model: the model; its parameters stay as they are.
+    vocab: entries of the logits.
+  """
+  own = model.config.vocab_size
+  if own == vocab:
+    return model
+
+  def head(params, hidden):
+    logits = model.head(params, hidden)[..., :vocab]
+    widths = [(0, 0)] * (logits.ndim - 1) + [(0, vocab - logits.shape[-1])]
+    return jnp.pad(logits, widths, constant_values=-jnp.inf)
+
+  return model._replace(head=head)
+
+
+def block(model: Model, params) -> tuple[Model, Any]:
+  """The same model with its weights in blocks of columns, for decoding.
+
+  For a CPU and few rows at once (batch times tokens of a step up to twelve),
+  where it makes scoring five tokens cost little more than one. A block is
+  [in, 64]; weights whose columns do not come out even stay as they are.
+  """
+  blocked = transformer.build(dataclasses.replace(model.config, blocked=True))
+  shapes = jax.eval_shape(blocked.init, jax.random.key(0))
+  return blocked, arrange(params, shapes)

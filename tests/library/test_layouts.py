@@ -1,0 +1,179 @@
+"""Layouts of weights: which there are, that time decides, and who remembers."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import specjax
+from specjax import generate, layouts
+from specjax.layouts import BLOCKED, WHOLE, LayoutChoice
+from specjax.models import transformer
+from tests.support import tiny
+
+BUFFER = layouts.Buffer(batch=1, slots=128, used=4)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  place = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(place)
+  return place
+
+
+@pytest.fixture
+def target(folder):
+  return specjax.load(folder / 'target', max_length=96)
+
+
+@pytest.fixture
+def arranged(target):
+  return layouts.arrange(target.model, target.params, 12)
+
+
+@pytest.fixture
+def races(monkeypatch):
+  """What was raced; blocks win."""
+  found = []
+
+  def race(choices, buffer, tokens, *_):
+    found.append(([*choices], buffer.batch, tokens))
+    return LayoutChoice([*choices][-1])
+
+  monkeypatch.setattr(layouts, 'race', race)
+  return found
+
+
+def test_blocks_are_for_few_rows_of_one_device(arranged):
+  whole = arranged[WHOLE]
+  assert [*arranged] == [WHOLE, BLOCKED]
+  assert layouts.allowed(arranged, 13) == [WHOLE]
+  assert [*layouts.arrange(*whole, 13)] == [WHOLE]
+  split = whole.model._replace(placement='a mesh')
+  assert [*layouts.arrange(split, whole.params, 1)] == [WHOLE]
+  # Where no weight comes out in blocks there is nothing to choose.
+  narrow = tiny.model(32, 1, vocab=100, mlp_width=48, head_dim=12)
+  shapes = jax.eval_shape(narrow.init, jax.random.key(0))
+  params = jax.tree.map(lambda x: np.zeros(x.shape), shapes)
+  assert [*layouts.arrange(narrow, params, 1)] == [WHOLE]
+
+
+def test_the_least_median_of_turns_that_take_turns():
+  """One turn that took long, and a machine that is slower every turn."""
+  calls = []
+
+  def clock(name, times):
+    times = iter(times)
+
+    def run():
+      calls.append(name)
+      return next(times)
+
+    return run
+
+  found = layouts.fastest(
+    {
+      WHOLE: clock(WHOLE, [2.0, 9.0, 3.0]),
+      BLOCKED: clock(BLOCKED, [2.5, 3.5, 4.5]),
+    },
+    turns=3,
+  )
+  assert found == LayoutChoice(WHOLE, {WHOLE: 3.0, BLOCKED: 3.5})
+  assert calls == [WHOLE, BLOCKED, BLOCKED, WHOLE, WHOLE, BLOCKED]
+
+
+def test_passes_race_for_a_while(arranged, monkeypatch):
+  """The loop runs for some time, and longer where a pass takes less."""
+  passes = []
+
+  def clock(form, buffer, tokens):
+    del buffer, tokens  # Unused.
+    each = 1e-3 if form.model.config.blocked else 2e-3
+
+    def run(count):
+      passes.append(count)
+      return each
+
+    return run
+
+  monkeypatch.setattr(layouts, '_clock', clock)
+  assert layouts.race(arranged, BUFFER, 3).layout == BLOCKED
+  assert set(passes[2:]) == {100}
+
+
+def test_a_pass_is_the_model_s_own(arranged):
+  """What the loop feeds is what the model says comes next."""
+  model, params = arranged[WHOLE]
+  tokens = np.array([[5, 6, 7]])
+  cache = transformer.open_cache(model, params, 1, 128)
+  args = model, params, tokens, cache, np.zeros(1, np.int32)
+  logits = transformer.score(model, params, tokens)
+  for passes in (1, 2):
+    fed = layouts._feed(*args, passes)
+    np.testing.assert_array_equal(fed, logits.argmax(-1))
+    logits = transformer.score(model, params, fed)
+
+
+def test_a_race_measures_both(arranged):
+  found = layouts.race(arranged, BUFFER, 2, turns=1, seconds=0.0, passes=1)
+  assert found.seconds.keys() == {WHOLE, BLOCKED}
+  assert min(found.seconds.values()) > 0
+
+
+def decode(target, drafter, tokens=64, gamma=2, **options):
+  return specjax.decode(
+    target, drafter, ['def f():'], gamma=gamma, new_tokens=tokens, **options
+  )
+
+
+def test_a_choice_is_made_once_and_compiles_once(folder, target, races):
+  draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
+  fixed = specjax.load(folder / 'target', max_length=96, layout=WHOLE)
+  expected = decode(fixed, draft).tokens
+  assert decode(target, draft).tokens == expected
+  assert races == [([WHOLE, BLOCKED], 1, 3)]
+  compiled = generate.loop._cache_size()
+  assert decode(target, draft, seed=2).tokens == expected
+  assert generate.loop._cache_size() == compiled
+  assert len(races) == 1
+  # Another number of tokens is another choice, of the same weights in blocks.
+  decode(target, draft, gamma=3)
+  assert races[1:] == [([WHOLE, BLOCKED], 1, 4)]
+  assert fixed.remembered == {}
+
+
+def test_who_computes_with_the_target_s_weights_keeps_them(target, races):
+  """An exit reads the target's weights as they were when it was loaded."""
+  early = specjax.drafters.early_exit.load(target, layers=1)
+  out = decode(target, early)
+  assert out.tokens == decode(target, None).tokens
+  assert [tokens for _, _, tokens in races] == [3, 1]
+
+
+def test_little_work_and_many_rows_are_not_worth_a_race(target, races):
+  decode(target, None, tokens=12)
+  specjax.decode(target, None, [[1]] * 13, new_tokens=64)
+  half = jax.tree.map(lambda x: x.astype('int8'), target.params)
+  whole = dataclasses.replace(target, params=half)
+  assert layouts.choose(whole, BUFFER, 1, 64).model is target.model
+  assert races == []
+  assert target.remembered == {}
+
+
+def test_other_weights_have_choices_of_their_own(target, races):
+  decode(target, None)
+  assert target.remembered
+  assert dataclasses.replace(target, eos=(3,)).remembered == {}
+
+
+def test_a_layout_may_be_fixed(folder, races):
+  target = specjax.load(folder / 'target', max_length=96, layout=BLOCKED)
+  draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
+  assert target.model.config.blocked
+  assert draft.draft[0].config.blocked
+  whole = specjax.load(folder / 'target', max_length=96, layout=WHOLE)
+  assert decode(target, draft).tokens == decode(whole, None).tokens
+  assert races == []
+  with pytest.raises(ValueError, match="layout is 'fast': choose one of auto"):
+    specjax.load(folder / 'target', layout='fast')
