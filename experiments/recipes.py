@@ -191,7 +191,7 @@ class Heads:
     folder: where checkpoints, records and the finished head go.
     target: its checkpoint; its tokenizer reads the corpus.
     trainable: function `(target, **options) -> drafting.heads.Trainable`, by
-      its full name.
+      its full name; `medusa` is short for `specjax.drafters.medusa.trainable`.
     optimization: windows are of `length` tokens.
     data: folder of the corpus' tokens and the target's texts, which are made
       where they are missing.

@@ -287,8 +287,8 @@ class Speed:
       unless `results` names a folder.
     target: its sizes.
     draft: of the draft, over the same vocabulary.
-    sweeps: what is measured: functions of `benchmarks.sweeps` or one like
-      them, by their full names.
+    sweeps: what is measured: functions of `benchmarks.sweeps`, or others by
+      their full names.
     path: a checkpoint; `benchmarks.limits.plain` measures its plain step too.
     dtype: of weights and cache.
     used: tokens in use, where they are not swept.

@@ -175,13 +175,6 @@ def keep_programs(folder: str) -> None:
   compilation_cache.reset_cache()  # It may be open elsewhere.
 
 
-def predict(plan: Plan, described, texts: dict[str, Chosen]) -> meshes.Load:
-  """What each device will hold of models and prompts; see `devices`."""
-  lengths = [len(t) for chosen in texts.values() for t in chosen.texts]
-  rows = max(len(chosen.texts) for chosen in texts.values())
-  return meshes.predict(plan, described, max(lengths), rows)
-
-
 def build(plan: Plan) -> Built:
   """Checks what the files of a plan say, loads weights, returns what runs.
 
@@ -202,9 +195,11 @@ def build(plan: Plan) -> Built:
       f'batch {plan.batch} is more than the {len(found.texts)} prompts of '
       f'{domain}: raise prompts.count, or lower batch',
     )
-  meshes.check_memory(plan.mesh, predict(plan, described, texts))
-  # Drafts first: a rule may refuse one, and they are the smaller weights.
   prompt = max(len(t) for found in texts.values() for t in found.texts)
+  rows = max(len(found.texts) for found in texts.values())
+  load = meshes.predict(plan, described, prompt, rows)
+  meshes.check_memory(plan.mesh, load)
+  # Drafts first: a rule may refuse one, and they are the smaller weights.
   longest = prompt + plan.max_new_tokens
   model = checkpoints.describe(plan.target, max_length=longest).model
   if mesh is not None:

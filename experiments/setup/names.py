@@ -13,8 +13,6 @@ from typing import Any
 
 from experiments.errors import UserError, need
 from experiments.settings import Candidate, Experiment
-from specjax.drafting.policies import Policy
-from specjax.types import Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,22 +107,11 @@ def resolve_function(field: str, name: str, names: Names = LOAD) -> Any:
   return found
 
 
-def _resolve_made(
-  field: str, name: str, names: Names, kind: type, what: str, numbers: str
-) -> Any:
-  """A value by name, or what its function makes of numbers.
-
-  Args:
-    field: of the config.
-    name: of the value or the function; numbers may stand behind a colon.
-    names: what the field may name.
-    kind: of the value.
-    what: it is called.
-    numbers: a short name with numbers, for an example.
-  """
+def resolve_made(field: str, name: str, names: Names) -> Any:
+  """A value by name, or what its function makes of numbers behind a colon."""
   path, _, text = name.partition(':')
-  made = resolve(field, path, names)
-  wrong = None
+  made, wrong = resolve(field, path, names), None
+  kind = _kind(resolve(field, names.short, names))
   try:
     if not isinstance(made, kind):
       made = made(*(float(x) for x in text.split(',') if x))
@@ -136,20 +123,10 @@ def _resolve_made(
     wrong = str(error)
   if wrong or not isinstance(made, kind):
     raise UserError(
-      f'{field}: {name!r} is no {what} ({wrong or type(made).__name__}); use '
-      f'one such as {names.short} or {numbers}'
+      f'{field}: {name!r} is no {kind.__name__.lower()} '
+      f'({wrong or type(made).__name__}); use one such as {names.short}'
     )
   return made
-
-
-def resolve_rule(name: str, field: str = 'verifiers') -> Rule:
-  """A rule by name; its arguments may stand behind a colon."""
-  return _resolve_made(field, name, RULE, Rule, 'rule', 'lenience:0.5')
-
-
-def resolve_policy(name: str, field: str = 'candidates') -> Policy:
-  """A policy of draft lengths by name, likewise."""
-  return _resolve_made(field, name, POLICY, Policy, 'policy', 'confidence:0.4')
 
 
 def _complete_option(name: str, value: Any) -> Any:

@@ -171,7 +171,7 @@ def plan_drafter(
     if isinstance(value, Candidate):
       options[option] = plan_drafter(f'{name}.{option}', value, field)
     elif option == 'policy' and isinstance(value, str):
-      options[option] = names.resolve_policy(value, field)
+      options[option] = names.resolve_made(field, value, names.POLICY)
   path_field = path_field or f'path of the drafter {name}'
   try:
     signature = inspect.signature(read)
@@ -189,10 +189,10 @@ def plan_drafter(
     f'{path_field} is empty, but {candidate.load} reads weights: name their '
     'directory, in drafters behind a colon',
   )
-  own = candidate.verifiers and f' of the drafter {name}'
+  own = f' of the drafter {name}' if candidate.verifiers else ''
   rules = {
-    names.RULE.full(rule): names.resolve_rule(rule, f'verifiers{own or ""}')
-    for rule in candidate.verifiers or verifiers
+    names.RULE.full(r): names.resolve_made(f'verifiers{own}', r, names.RULE)
+    for r in candidate.verifiers or verifiers
   }
   return PlannedDrafter(
     name=name,
