@@ -79,6 +79,19 @@ def prepare(x: Experiment) -> Plan:
   return found
 
 
+def _named(decoder: Decoder) -> dict:
+  """What identifies a method in a row."""
+  return {
+    'method': decoder.family,
+    'draft': decoder.draft,
+    'gamma': decoder.gamma,
+  }
+
+
+def _estimated(name: str, estimate: metrics.Estimate) -> dict:
+  return {name: estimate.value, f'{name}_ci': estimate.interval}
+
+
 class Comparison:
   """Both sides in one process."""
 
@@ -112,39 +125,29 @@ class Comparison:
     self.chosen: dict[str, Decoder] = {}
     self.pilot_seconds: list[dict] = []
 
-  def decode(self, decoder, text, index, temperature) -> Decoded:
-    return decoder.decode(text, index, temperature, self.plan.max_new_tokens)
-
   def choose(self, bar) -> None:
     """Compiles and warms up everything, and keeps one draft per family."""
-    temperatures = self.plan.temperatures
-    best: dict[str, float] = {}
+    temperatures, length = self.plan.temperatures, self.plan.max_new_tokens
     for decoder in self.decoders:
       bar.set_description(f'warm-up: {decoder.family}')
       for temperature in temperatures:
         for _ in range(2):
-          self.decode(decoder, self.pilot[0][1], 0, temperature)
+          decoder.decode(self.pilot[0][1], 0, temperature, length)
         bar.update()
     seconds = dict.fromkeys(self.decoders, 0.0)
     bar.set_description('choosing drafts')
     for i, (_, text) in enumerate(self.pilot):
       for temperature in temperatures:
         for decoder in self.decoders:
-          run = self.decode(decoder, text, i, temperature)
+          run = decoder.decode(text, i, temperature, length)
           seconds[decoder] += run.seconds
           bar.update()
+    tokens = len(self.pilot) * len(temperatures) * length
     for decoder, total in seconds.items():
-      tokens = len(self.pilot) * len(temperatures) * self.plan.max_new_tokens
-      self.pilot_seconds.append(
-        {
-          'method': decoder.family,
-          'draft': decoder.draft,
-          'gamma': decoder.gamma,
-          'tokens_per_second': tokens / total,
-        }
-      )
-      if total < best.get(decoder.family, np.inf):
-        best[decoder.family] = total
+      speed = {'tokens_per_second': tokens / total}
+      self.pilot_seconds.append(_named(decoder) | speed)
+      best = self.chosen.setdefault(decoder.family, decoder)
+      if total < seconds[best]:
         self.chosen[decoder.family] = decoder
 
   def run(self) -> None:
@@ -161,7 +164,7 @@ class Comparison:
         bar.set_description(f'temperature {temperature:g}')
         for i, (_, text) in enumerate(self.prompts):
           for decoder in turn:
-            run = self.decode(decoder, text, i, temperature)
+            run = decoder.decode(text, i, temperature, x.max_new_tokens)
             key = decoder.family, temperature
             self.runs.setdefault(key, []).append(run)
             bar.update()
@@ -176,11 +179,6 @@ class Comparison:
     """Times [prompts of the domain]."""
     runs = self.runs[family, temperature]
     return np.array([r.seconds for r in self.of(domain, runs)])
-
-  def fastest(self, families, temperature, domain=_ALL) -> str:
-    return min(
-      families, key=lambda f: self.seconds(f, temperature, domain).sum()
-    )
 
   def ratio(self, slow, fast, temperature, domain=_ALL) -> metrics.Estimate:
     """Time of one family over that of another, paired by prompt."""
@@ -218,9 +216,7 @@ class Comparison:
     return {
       'config': plan.name,
       'target': self.built.target,
-      'method': family,
-      'draft': decoder.draft,
-      'gamma': decoder.gamma,
+      **_named(decoder),
       'domain': domain,
       'temperature': temperature,
       'prompts': len(runs),
@@ -230,8 +226,7 @@ class Comparison:
       'seconds_by_prompt': seconds,
       'tokens_per_second': tokens / sum(seconds),
       'decoding_tokens_per_second': speed,
-      'speedup': speedup.value,
-      'speedup_ci': speedup.interval,
+      **_estimated('speedup', speedup),
       **({} if temperature else self.agreement(family, domain)),
       'seed': plan.seed,
     }
@@ -248,31 +243,29 @@ class Comparison:
   def ratios(self, temperature: float) -> dict:
     """Our methods against their counterparts, over all prompts."""
 
-    def pick(*families):
-      return self.fastest(
-        [f for f in families if f in self.chosen], temperature
-      )
+    def fastest(*families):
+      known = [family for family in families if family in self.chosen]
+      return min(known, key=lambda f: self.seconds(f, temperature).sum())
 
-    plain = pick(sides.PEER, sides.PEER_EAGER)
-    assisted = pick(sides.PEER_DEFAULTS, sides.PEER_CONSTANT)
+    plain = fastest(sides.PEER, sides.PEER_EAGER)
+    assisted = fastest(sides.PEER_DEFAULTS, sides.PEER_CONSTANT)
     mine = [f for f in self.chosen if f.startswith('specjax')]
     theirs = [f for f in self.chosen if not f.startswith('specjax')]
     pairs = {
       'plain': (plain, sides.PLAIN),
       'assisted': (assisted, sides.DRAFT),
-      'best': (pick(*theirs), pick(*mine)),
+      'best': (fastest(*theirs), fastest(*mine)),
       'our_speedup': (sides.PLAIN, sides.DRAFT),
       'their_speedup': (plain, assisted),
     }
     if sides.PEER_LOOKUP in self.chosen:
       copied = [d.draft for d in self.decoders if d.family == sides.PEER_LOOKUP]
-      ngrams = pick(*(f'specjax {name}' for name in copied))
+      ngrams = fastest(*(f'specjax {name}' for name in copied))
       pairs['lookup'] = sides.PEER_LOOKUP, ngrams
     found = {}
     for name, (slow, fast) in pairs.items():
-      estimate = self.ratio(slow, fast, temperature)
-      found[f'{name}_ratio'] = estimate.value
-      found[f'{name}_ratio_ci'] = estimate.interval
+      ratio = self.ratio(slow, fast, temperature)
+      found |= _estimated(f'{name}_ratio', ratio)
       found[f'{name}_pair'] = [slow, fast]
     return found
 
@@ -290,10 +283,8 @@ class Comparison:
     step = metrics.ratio(
       [r.decoding for r in runs], [len(r.tokens) for r in runs]
     )
-    least = (weights + kv) / bandwidth
     return {
-      'limit_ratio': step.value / least,
-      'limit_ratio_ci': [end / least for end in step.interval or ()] or None,
+      **_estimated('limit_ratio', step.scaled(bandwidth / (weights + kv))),
       'plain_step_ms': 1e3 * step.value,
       'weight_bytes': weights,
       'cache_bytes': kv,

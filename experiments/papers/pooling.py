@@ -68,11 +68,11 @@ def pool(findings: Sequence[Finding]) -> Pooled:
   error = float(np.sqrt(variance))
   freedom = variance**2 / shares.sum() if variance else np.inf
   reach = error * metrics.student(freedom)
-  mean = metrics.Estimate(
+  pooled = metrics.Estimate(
     middle, middle - reach, middle + reach, error, freedom
   )
   spread = np.sqrt(max(values.var(ddof=1) - (own - common), 0.0))
-  return Pooled(mean, float(spread), count)
+  return Pooled(pooled, float(spread), count)
 
 
 def _chance(finding: Finding) -> float:
