@@ -163,10 +163,10 @@ class Distillation:
       grid starts from.
     distillation: of each of them, and of the control, which goes on with
       next-token training instead.
-    divergences: functions of `experiments.training.divergences` or one like
-      them, by their full names.
-    kinds: of data: functions of `experiments.training.draft_data` or one like
-      them, by their full names.
+    divergences: functions of `experiments.training.divergences`, or others by
+      their full names.
+    kinds: of data: functions of `experiments.training.draft_data`, or others by
+      their full names.
     texts: of the target.
     own_texts: of each draft, where it learns from its own; they are written
       anew every `refresh` steps.
@@ -210,7 +210,7 @@ class Heads:
     folder: where checkpoints, records and the finished head go.
     target: its checkpoint; its tokenizer reads the corpus.
     trainable: function `(target, **options) -> drafting.heads.Trainable`, by
-      its full name.
+      its full name; `medusa` is short for `specjax.drafters.medusa.trainable`.
     optimization: windows are of `length` tokens.
     data: folder of the corpus' tokens and the target's texts, which are made
       where they are missing.

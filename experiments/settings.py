@@ -46,13 +46,14 @@ class Candidate:
 
   Attributes:
     load: function `(target, path, **options)` that returns a
-      `specjax.LoadedDrafter`, by its full name.
+      `specjax.LoadedDrafter`, by its full name; `lm` and the like are short
+      for `specjax.drafters.lm.load`.
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
     options: further arguments of `load`. A candidate among them drafts for
       this one, as `inner` of `specjax.drafters.cascade.load`; a `policy` is
-      given by its name, such as specjax.drafting.policies.confidence:0.4.
-    verifiers: its rules, by full name; those of the experiment when empty.
+      given by name, such as confidence:0.4 of `specjax.drafting.policies`.
+    verifiers: its rules; those of the experiment when empty.
   """
 
   load: str
@@ -147,6 +148,11 @@ class Mesh:
   coordinator: str = ''
   timeout: int = 300
 
+  def facts(self) -> dict:
+    """What of it decides the results."""
+    names = ('data', 'model', 'split_draft')
+    return {name: getattr(self, name) for name in names}
+
 
 @dataclasses.dataclass
 class Experiment:
@@ -157,10 +163,12 @@ class Experiment:
     target: the target's checkpoint.
     draft: checkpoint of a draft; where given, a candidate `lm` loads it.
     candidates: drafters by name.
-    drafters: which of them to run; all when empty. An entry may also be the
-      full name of a `load` function, with `:path` behind it.
-    verifiers: rules by full name, an argument behind a colon; a candidate may
-      have its own.
+    drafters: which of them to run; all when empty. An entry may also name a
+      `load` function, as `load` of a candidate does, with `:path` behind it;
+      names of candidates come first.
+    verifiers: rules, such as token or lenience:0.5, with an argument behind the
+      colon, of `specjax.verify`, or others by full name; a candidate may have
+      its own.
     gammas: draft lengths tried with every drafter; empty for each one's own.
     temperatures: 0 is greedy.
     sampling: the other stages of the pipeline.
@@ -182,7 +190,7 @@ class Experiment:
   candidates: dict[str, Candidate]
   draft: Checkpoint = dataclasses.field(default_factory=Checkpoint)
   drafters: tuple[str, ...] = ()
-  verifiers: tuple[str, ...] = ('specjax.verify.token',)
+  verifiers: tuple[str, ...] = ('token',)
   gammas: tuple[int, ...] = ()
   temperatures: tuple[float, ...] = (0.0, 1.0)
   sampling: SamplingValues = dataclasses.field(default_factory=SamplingValues)
@@ -202,7 +210,7 @@ class Experiment:
     """Drafters by name; that of `draft` comes first."""
     if not self.draft.path:
       return self.candidates
-    lm = Candidate('specjax.drafters.lm.load', 4, self.draft.path)
+    lm = Candidate('lm', 4, self.draft.path)
     return {'lm': lm} | self.candidates
 
   def shrink(self) -> None:
@@ -217,14 +225,14 @@ class Parity(Experiment):
   """Greedy texts of every drafter against those of another way to decode.
 
   Attributes:
-    against: the comparison, a function of `experiments.measuring.comparisons`
-      or one like them, by its full name.
+    against: the comparison: `plain`, `batch`, `dtype` or `text` of
+      `experiments.measuring.comparisons`, or one like them by its full name.
     dtype: that weights are cast to and everything is computed in.
-    other_dtype: of the other side of `experiments.measuring.comparisons.dtype`.
-    text: file of the other side of `experiments.measuring.comparisons.text`.
+    other_dtype: of the other side of `comparisons.dtype`.
+    text: file of the other side of `comparisons.text`.
   """
 
-  against: str = 'experiments.measuring.comparisons.plain'
+  against: str = 'plain'
   dtype: str = 'float32'
   other_dtype: str = 'bfloat16'
   text: str = ''
@@ -298,7 +306,7 @@ class Speed:
     name: rows go to runs/<name>-<hash of the settings>, or to `results`.
     target: its sizes.
     draft: of the draft, over the same vocabulary.
-    sweeps: functions such as those of `benchmarks.sweeps`, by full names.
+    sweeps: functions of `benchmarks.sweeps`, or others by their full names.
     path: a checkpoint; `benchmarks.limits.plain` measures its plain step too.
     dtype: of weights and cache.
     used: tokens in use, where they are not swept.

@@ -20,6 +20,7 @@ from experiments.measuring.methods import Built, Method
 from experiments.prompts import Chosen
 from experiments.settings import Checkpoint, Experiment
 from experiments.setup import meshes
+from experiments.setup.plan import freeze
 from specjax import counting, generate, verify
 from specjax.drafters import plain
 from specjax.layouts import LayoutChoice
@@ -268,7 +269,7 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
       (measure, 'start', machine.start),
       (generate, 'generate', machine),
       (generate, 'loop', machine),
-      (runner, 'build', lambda x: built()),
+      (runner, 'build', lambda plan: built()),
       (runner, 'tqdm', mock.MagicMock()),
       (ties, 'explain', _bug),
       (meshes, 'round_rows', lambda *_: rows),
@@ -307,7 +308,7 @@ def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
   )
   machine = Machine()
   with _by_hand(machine, rows):
-    one = runner.Runner(x)
+    one = runner.Runner(freeze(x, {}))
     one.run()
   (row,) = one.folder.rows
   # The first replay is there to be compiled.

@@ -30,6 +30,13 @@ from specjax.checkpoints import CheckpointError
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
 _VERSION, _HELP = '--version', ('--help', '-h', '-?')
+# What takes a config, for those who give it to another program.
+_TAKES = {
+  'Experiment': 'experiments.run',
+  'Parity': 'experiments.parity',
+  'Certificate': 'experiments.certify',
+  **dict.fromkeys(('Recipe', 'Distillation', 'Heads'), 'experiments.train'),
+}
 
 
 def version() -> str:
@@ -279,7 +286,8 @@ def run(
     need(
       isinstance(config, kinds),
       f'--config gives {found} where this program takes {names}: name a file '
-      'of configs/ that returns one',
+      'of configs/ that returns one'
+      + (f', or give it to {_TAKES[found]}' if found in _TAKES else ''),
     )
     need(
       not rest,

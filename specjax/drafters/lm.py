@@ -171,6 +171,12 @@ def read(
   return variants.resize_head(model, host.config.vocab_size), params
 
 
+def describe(path: str, **options: Any) -> checkpoints.Description:
+  """The draft model of a directory without its weights; see `load`."""
+  del options  # Any shape drafts with the whole model.
+  return checkpoints.describe(path)
+
+
 def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `read`.
 

@@ -8,6 +8,7 @@ import pytest
 from experiments.measuring import build, collectives
 from experiments.settings import Mesh
 from experiments.setup import meshes
+from experiments.setup.plan import plan
 from specjax import sharding
 from specjax.drafters.lm import Fed
 from specjax.drafting.walker import Memory
@@ -122,7 +123,7 @@ def folder(tmp_path_factory):
 )
 def test_bad_meshes_are_refused(folder, mesh, batch, message):
   with pytest.raises(ValueError, match=message):
-    build.build(tiny.experiment(folder, mesh=mesh, batch=batch))
+    build.build(plan(tiny.experiment(folder, mesh=mesh, batch=batch)))
 
 
 def test_heads_that_are_not_divided_are_refused(folder):
@@ -144,7 +145,7 @@ def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):
   monkeypatch.setattr(meshes, 'memory', lambda count: 10**6)
   monkeypatch.setattr(build.drafter_loading, 'load', None)
   with pytest.raises(ValueError, match=r'1 x 1: each device would hold .* but'):
-    build.build(x)
+    build.build(plan(x))
 
 
 PROGRAM = """HloModule jit_generate

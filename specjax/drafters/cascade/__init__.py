@@ -121,6 +121,11 @@ def make(
   )
 
 
+def describe(path: str, **options: Any) -> checkpoints.Description:
+  """The small model of a directory without its weights; see `load`."""
+  return lm.describe(path, **options)
+
+
 def load(
   target: Target, path: str, inner: Callable[[Target], tuple[Drafter, Any]]
 ) -> LoadedDrafter:
