@@ -36,7 +36,7 @@ from experiments.reports import (
 )
 from experiments.settings import Experiment
 from experiments.setup import command
-from experiments.setup.checks import rule_names
+from experiments.setup.plan import Plan, plan
 from specjax import metrics
 
 _PILOT = 2  # prompts of a domain on which drafts are chosen
@@ -52,8 +52,8 @@ def shrink(x: Experiment) -> None:
   x.max_new_tokens = min(x.max_new_tokens, 32)
 
 
-def check(x: Experiment) -> None:
-  """Checks what the two sides cannot both do.
+def prepare(x: Experiment) -> Plan:
+  """The plan of what the two sides can both do.
 
   Raises:
     UserError: names the field and the remedy.
@@ -65,23 +65,20 @@ def check(x: Experiment) -> None:
   unknown = [name for name in x.drafters if name not in x.known]
   if unknown:
     raise UserError(f'drafters: {unknown} are not among the candidates')
-  if rule_names(x) != ('specjax.verify.token',):
+  found = plan(x)
+  if found.rules != ('specjax.verify.token',):
     raise UserError(
-      'verifiers must be specjax.verify.token, the rule of transformers, got '
-      f'{rule_names(x)}'
+      'verifiers must be token, the rule of transformers, got '
+      f'{", ".join(found.rules)}'
     )
-  names = x.drafters or tuple(x.known)
-  if not any(x.known[name].load == sides.LM for name in names):
+  if not any(one.load == sides.LM for one in found.drafters.values()):
     raise UserError(f'candidates: at least one must load {sides.LM}')
-
-
-def _check_target(x: Experiment) -> None:
-  build.check(x)
   if build.has_encoder(build.describe('target.path', x.target.path).model):
     raise UserError(
       f'target.path: {x.target.path} is an encoder-decoder; this comparison is '
       'of models without an encoder, use experiments.run'
     )
+  return found
 
 
 def _named(decoder: Decoder) -> dict:
@@ -100,15 +97,18 @@ def _estimated(name: str, estimate: metrics.Estimate) -> dict:
 class Comparison:
   """Both sides in one process."""
 
-  def __init__(self, x: Experiment):
-    self.x = x
-    _check_target(x)
-    pilot = 1 if x.quick else _PILOT
-    more = dataclasses.replace(x.prompts, count=x.prompts.count + pilot)
-    self.built = build.build(dataclasses.replace(x, prompts=more)).race()
-    self.peer = sides.Peer(x)
-    self.decoders = sides.ours(x, self.built) + self.peer.decoders(
-      [(m.drafter, x.known[m.drafter], m.gamma) for m in self.built.methods]
+  def __init__(self, plan: Plan):
+    self.plan = plan
+    pilot = 1 if plan.quick else _PILOT
+    count = plan.prompts.count + pilot
+    more = dataclasses.replace(plan.prompts, count=count)
+    self.built = build.build(dataclasses.replace(plan, prompts=more)).race()
+    self.peer = sides.Peer(plan)
+    self.decoders = sides.ours(plan, self.built) + self.peer.decoders(
+      [
+        (m.drafter, plan.drafters[m.drafter], m.gamma)
+        for m in self.built.methods
+      ]
     )
     self.pilot, self.prompts = [], []
     for domain, chosen in self.built.prompts.items():
@@ -129,7 +129,7 @@ class Comparison:
 
   def choose(self, bar) -> None:
     """Compiles and warms up everything, and keeps one draft per family."""
-    temperatures, length = self.x.temperatures, self.x.max_new_tokens
+    temperatures, length = self.plan.temperatures, self.plan.max_new_tokens
     for decoder in self.decoders:
       bar.set_description(f'warm-up: {decoder.family}')
       for temperature in temperatures:
@@ -154,19 +154,19 @@ class Comparison:
 
   def run(self) -> None:
     """Decodes every prompt with every method."""
-    x = self.x
-    passes = len(x.temperatures) * len(self.decoders)
+    plan = self.plan
+    passes = len(plan.temperatures) * len(self.decoders)
     families = len({d.family for d in self.decoders})
     total = passes * (1 + len(self.pilot))
-    total += len(self.prompts) * len(x.temperatures) * families
+    total += len(self.prompts) * len(plan.temperatures) * families
     with tqdm(total=total, file=sys.stderr) as bar:
       self.choose(bar)
       turn = list(self.chosen.values())
-      for temperature in x.temperatures:
+      for temperature in plan.temperatures:
         bar.set_description(f'temperature {temperature:g}')
         for i, (_, text) in enumerate(self.prompts):
           for decoder in turn:
-            run = decoder.decode(text, i, temperature, x.max_new_tokens)
+            run = decoder.decode(text, i, temperature, plan.max_new_tokens)
             key = decoder.family, temperature
             self.runs.setdefault(key, []).append(run)
             bar.update()
@@ -186,7 +186,7 @@ class Comparison:
     """Time of one family over that of another, paired by prompt."""
     a = self.seconds(slow, temperature, domain)
     b = self.seconds(fast, temperature, domain)
-    tokens = np.full(len(a), self.x.max_new_tokens)
+    tokens = np.full(len(a), self.plan.max_new_tokens)
     return metrics.speedup(a, tokens, b, tokens)
 
   def agreement(self, family: str, domain: str = _ALL) -> dict:
@@ -207,9 +207,9 @@ class Comparison:
     }
 
   def row(self, family: str, temperature: float, domain: str) -> dict:
-    decoder, x = self.chosen[family], self.x
+    decoder, plan = self.chosen[family], self.plan
     runs = self.of(domain, self.runs[family, temperature])
-    tokens = len(runs) * x.max_new_tokens
+    tokens = len(runs) * plan.max_new_tokens
     seconds = [r.seconds for r in runs]
     speed = None
     if decoder.family.startswith('specjax'):
@@ -217,7 +217,7 @@ class Comparison:
     speedup = self.ratio(sides.PEER, family, temperature, domain)
     return {
       'program': 'against_huggingface',
-      'config': x.name,
+      'config': plan.name,
       'target': self.built.target,
       **_named(decoder),
       'domain': domain,
@@ -231,14 +231,14 @@ class Comparison:
       'decoding_tokens_per_second': speed,
       **_estimated('speedup', speedup),
       **({} if temperature else self.agreement(family, domain)),
-      'seed': x.seed,
+      'seed': plan.seed,
     }
 
   def rows(self) -> list[dict]:
     """One row for each temperature, domain and family."""
     return [
       self.row(family, temperature, domain) | self.conditions
-      for temperature in self.x.temperatures
+      for temperature in self.plan.temperatures
       for domain in (_ALL, *self.built.prompts)
       for family in self.chosen
     ]
@@ -278,10 +278,10 @@ class Comparison:
     Weights that fit into a cache may be read faster than memory: the
     bandwidth of an array of their size is reported beside it.
     """
-    x, built = self.x, self.built
-    runs = self.runs[sides.PLAIN, x.temperatures[0]]
+    plan, built = self.plan, self.built
+    runs = self.runs[sides.PLAIN, plan.temperatures[0]]
     target, params = built.plain.target, built.plain_params.target
-    weights, kv = bytes_per_token(target, params, sides.slots_of(x, built))
+    weights, kv = bytes_per_token(target, params, sides.slots_of(plan, built))
     bandwidth = read_bandwidth(megabytes * 2**20)
     step = metrics.ratio(
       [r.decoding for r in runs], [len(r.tokens) for r in runs]
@@ -298,17 +298,19 @@ class Comparison:
 
 def report(comparison: Comparison, folder: results.Folder) -> None:
   """Writes rows, table and the final numbers."""
-  x = comparison.x
+  plan = comparison.plan
   for row in comparison.rows():
     folder.add(row)
-  first, *_ = x.temperatures
+  first, *_ = plan.temperatures
   result = {
     'results': str(folder.path),
     'temperature': first,
     **comparison.ratios(first),
-    **comparison.limit(_LARGE[x.quick]),
+    **comparison.limit(_LARGE[plan.quick]),
     **({} if first else comparison.agreement(sides.PLAIN)),
-    'by_temperature': {f'{t:g}': comparison.ratios(t) for t in x.temperatures},
+    'by_temperature': {
+      f'{t:g}': comparison.ratios(t) for t in plan.temperatures
+    },
     'choice_of_drafts': comparison.pilot_seconds,
     **comparison.conditions,
   }
@@ -319,11 +321,9 @@ def report(comparison: Comparison, folder: results.Folder) -> None:
 def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
-  check(x)
+  planned = prepare(x)
   sides.import_peer()
-  folder = results.Folder(
-    x.results or results.default_folder(x), results.settings_of(x)
-  )
+  folder = results.Folder(planned.results, planned.settings)
   if (folder.path / _RESULT).exists():
     print(f'{folder.path} is complete; --config.results measures elsewhere')
   elif folder.rows:
@@ -332,7 +332,7 @@ def main(x: Experiment) -> None:
       'another folder with --config.results'
     )
   else:
-    comparison = Comparison(x)
+    comparison = Comparison(planned)
     comparison.run()
     report(comparison, folder)
   print((folder.path / 'summary.md').read_text())

@@ -106,7 +106,7 @@ class Side:
 
   def job(self, indices, new) -> measure.Job:
     x, texts = self.x, [self.texts[i] for i in indices]
-    own = values(x, self.many.spec, len(texts), x.temperatures[0])
+    own = values(x.sampling, self.many.spec, len(texts), x.temperatures[0])
     indices = np.asarray(indices)
     return measure.Job(texts, indices, own, new, x.seed, *self.slots)
 

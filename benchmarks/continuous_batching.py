@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from benchmarks.batches import Pass, Side
 from experiments import prompts
+from experiments.errors import need
 from experiments.measuring import results
 from experiments.measuring.build import build
 from experiments.measuring.measure import Decoding
@@ -38,7 +39,7 @@ from experiments.reports import (
 )
 from experiments.settings import ManyPrompts
 from experiments.setup import command
-from experiments.setup.checks import need, rule_names
+from experiments.setup.plan import Plan, plan
 from specjax import metrics
 
 _ALONE, _STATIC, _CONTINUOUS = 'alone', 'static', 'continuous'
@@ -52,11 +53,11 @@ def shrink(x: ManyPrompts) -> None:
   x.repeats = 1
 
 
-def check(x: ManyPrompts) -> None:
-  """Checks the fields that only this program has.
+def prepare(x: ManyPrompts) -> Plan:
+  """The plan; fields that only this program has are checked, too.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
   for name in ('shortest', 'group', 'repeats'):
     value = getattr(x, name)
@@ -70,11 +71,13 @@ def check(x: ManyPrompts) -> None:
     x.chunks and min(x.chunks) >= 1,
     f'chunks must be integers of at least 1, such as 4, got {x.chunks}',
   )
-  for name, found in (
-    ('temperatures', x.temperatures),
-    ('verifiers', rule_names(x)),
+  found = plan(x)
+  for name, several in (
+    ('temperatures', found.temperatures),
+    ('verifiers', found.rules),
   ):
-    need(len(found) == 1, f'{name} must be a single one here, got {found}')
+    need(len(several) == 1, f'{name} must be a single one here, got {several}')
+  return found
 
 
 class Measured(NamedTuple):
@@ -170,10 +173,12 @@ def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
   }
 
 
-def sides(x: ManyPrompts) -> dict[str, tuple[dict, Callable[[], Side]]]:
+def sides(
+  x: ManyPrompts, plan: Plan
+) -> dict[str, tuple[dict, Callable[[], Side]]]:
   """What identifies each side's rows, and what makes it ready."""
   many, one = (
-    build(dataclasses.replace(x, batch=rows)).race() for rows in (x.batch, 1)
+    build(dataclasses.replace(plan, batch=rows)).race() for rows in (x.batch, 1)
   )
   texts = [t for chosen in many.prompts.values() for t in chosen.texts]
   slots = many.slots(x.max_new_tokens)
@@ -208,11 +213,11 @@ def sides(x: ManyPrompts) -> dict[str, tuple[dict, Callable[[], Side]]]:
   return found
 
 
-def run(x: ManyPrompts, folder: results.Folder) -> None:
+def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
   """Makes the rows that are missing, one side after another."""
   missing = {
     name: side
-    for name, side in sides(x).items()
+    for name, side in sides(x, plan).items()
     if not folder.has(drafter=side[0]['drafter'], gamma=side[0]['gamma'])
   }
   each = 2 + x.repeats * (1 + len(x.chunks))
@@ -248,11 +253,9 @@ def summary(rows: list[dict]) -> dict:
 def main(x: ManyPrompts) -> None:
   if x.quick:
     shrink(x)
-  check(x)
-  folder = results.Folder(
-    x.results or results.default_folder(x), results.settings_of(x)
-  )
-  run(x, folder)
+  planned = prepare(x)
+  folder = results.Folder(planned.results, planned.settings)
+  run(x, planned, folder)
   text = continuous_batching_report.summary(folder.rows)
   folder.write('summary.md', text)
   print(text)

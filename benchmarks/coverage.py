@@ -27,6 +27,7 @@ from experiments.errors import UserError
 from experiments.measuring import results
 from experiments.reports import coverage as coverage_report
 from experiments.setup import command
+from experiments.setup.result_folders import portable
 from specjax import estimates, metrics
 
 SIZES = (5, 6, 8, 16, 30, 100)
@@ -153,7 +154,7 @@ def simulate(root: pathlib.Path) -> None:
       'results'
     ) from error
   settings = {'sizes': SIZES, 'draws': _DRAWS, 'kinds': list(KINDS)}
-  folder = results.Folder(str(root / 'coverage'), results.portable(settings))
+  folder = results.Folder(str(root / 'coverage'), portable(settings))
   todo = [(kind, n) for kind in cases for n in SIZES]
   drawn_from = _digest(there)
   if any(r.get('drawn_from') != drawn_from for r in folder.rows):
@@ -171,8 +172,10 @@ def simulate(root: pathlib.Path) -> None:
 
 
 def _from_command_line() -> None:
-  parser = command.Parser('Whether 95% intervals hold the truth.')
-  parser.add_argument('root', nargs='?', default='results', help='of the rows')
+  parser = command.Parser(__doc__)
+  parser.add_argument(
+    'root', nargs='?', default='results', help='folder of the rows'
+  )
   simulate(pathlib.Path(parser.parse_args().root))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from experiments.errors import UserError
 from experiments.measuring import measure
 from experiments.measuring.build import Built, Method
-from experiments.settings import Candidate, Experiment
+from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import sampling
 from specjax.types import Params, Spec
 
@@ -83,14 +83,14 @@ class Decoder:
     return Decoded(tokens, seconds, decoding)
 
 
-def slots_of(x: Experiment, built: Built) -> int:
+def slots_of(plan: Plan, built: Built) -> int:
   """Cache slots, the same for each of our methods."""
-  return built.slots(x.max_new_tokens)[0]
+  return built.slots(plan.max_new_tokens)[0]
 
 
-def ours(x: Experiment, built: Built) -> list[Decoder]:
+def ours(plan: Plan, built: Built) -> list[Decoder]:
   """Plain decoding and one decoder for each candidate and draft length."""
-  slots = slots_of(x, built)
+  slots = slots_of(plan, built)
 
   def make(family: str, spec: Spec, params: Params, method: Method | None):
     spec = dataclasses.replace(spec, eos=())
@@ -99,7 +99,12 @@ def ours(x: Experiment, built: Built) -> list[Decoder]:
     def call(prompt, index, temperature):
       values = sampling.make(1, temperature)
       job = measure.Job(
-        [prompt], np.array([index]), values, x.max_new_tokens, x.seed, slots
+        [prompt],
+        np.array([index]),
+        values,
+        plan.max_new_tokens,
+        plan.seed,
+        slots,
       )
       run = measure.decode(spec, params, job, timed=bool(warm))
       warm.append(True)
@@ -110,7 +115,7 @@ def ours(x: Experiment, built: Built) -> list[Decoder]:
 
   decoders = [make(PLAIN, built.plain, built.plain_params, None)]
   for method in built.methods:
-    lm = x.known[method.drafter].load == LM
+    lm = plan.drafters[method.drafter].load == LM
     family = DRAFT if lm else f'specjax {method.drafter}'
     decoders.append(make(family, method.spec, method.params, method))
   return decoders
@@ -140,14 +145,14 @@ def cores() -> int:
 class Peer:
   """The same checkpoints under `generate` of transformers, in float32."""
 
-  def __init__(self, x: Experiment):
-    self.x = x
+  def __init__(self, plan: Plan):
+    self.plan = plan
     self.torch, self.transformers = import_peer()
     self.torch.set_num_threads(cores())
     self.transformers.logging.set_verbosity_error()
     self.transformers.logging.disable_progress_bar()
-    self.target = self.load(x.target.path)
-    self.eager = self.load(x.target.path, attn_implementation='eager')
+    self.target = self.load(plan.target)
+    self.eager = self.load(plan.target, attn_implementation='eager')
 
   def load(self, path: str, generation: dict | None = None, **options):
     """A model whose `generate` has the library's defaults and knows no eos.
@@ -167,7 +172,7 @@ class Peer:
 
   def options(self, temperature: float) -> dict:
     """Arguments of `generate`; unless told, it would sample with top-k 50."""
-    options = {'max_new_tokens': self.x.max_new_tokens, 'use_cache': True}
+    options = {'max_new_tokens': self.plan.max_new_tokens, 'use_cache': True}
     if not temperature:
       return options | {'do_sample': False}
     return options | {
@@ -188,7 +193,7 @@ class Peer:
     torch = self.torch
 
     def call(prompt, index, temperature):
-      torch.manual_seed(self.x.seed * 1_000_003 + index)
+      torch.manual_seed(self.plan.seed * 1_000_003 + index)
       ids = torch.tensor([prompt])
       out = model.generate(
         ids,
@@ -201,20 +206,20 @@ class Peer:
     return Decoder(family, draft, gamma, call)
 
   def decoders(
-    self, chosen: Sequence[tuple[str, Candidate, int]]
+    self, chosen: Sequence[tuple[str, PlannedDrafter, int]]
   ) -> list[Decoder]:
-    """Plain decoding, and the counterparts of our candidates.
+    """Plain decoding, and the counterparts of our drafters.
 
     Args:
-      chosen: our candidates as (name, candidate, gamma).
+      chosen: our drafters as (name, drafter, gamma).
     """
     made = [
       self.make(PEER, self.target),
       self.make(PEER_EAGER, self.eager),
     ]
     paths = set()
-    for name, candidate, gamma in chosen:
-      if candidate.load == NGRAM:
+    for name, planned, gamma in chosen:
+      if planned.load == NGRAM:
         made.append(
           self.make(
             PEER_LOOKUP,
@@ -224,11 +229,11 @@ class Peer:
             prompt_lookup_num_tokens=gamma,
           )
         )
-      if candidate.load != LM:
+      if planned.load != LM:
         continue
-      if candidate.path not in paths:  # The defaults know no gamma of ours.
-        paths.add(candidate.path)
-        draft = self.load(candidate.path)
+      if planned.path not in paths:  # The defaults know no gamma of ours.
+        paths.add(planned.path)
+        draft = self.load(planned.path)
         made.append(
           self.make(PEER_DEFAULTS, self.target, name, assistant_model=draft)
         )
@@ -237,7 +242,7 @@ class Peer:
         'num_assistant_tokens_schedule': 'constant',
         'assistant_confidence_threshold': 0.0,
       }
-      draft = self.load(candidate.path, constant)
+      draft = self.load(planned.path, constant)
       made.append(
         self.make(
           PEER_CONSTANT, self.target, name, gamma, assistant_model=draft

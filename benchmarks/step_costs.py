@@ -25,10 +25,12 @@ from experiments.measuring import build, results
 from experiments.reports import step_costs as step_costs_report
 from experiments.settings import Speed
 from experiments.setup import checks, command, meshes
+from experiments.setup.names import Names, resolve_function
 from experiments.training import recipe_checks
 
+_SWEEPS = Names('benchmarks.sweeps.{}', 'batch')
 
-# Columns of a table that every sweep has, and others where a row has them.
+
 def shrink(x: Speed) -> None:
   """The quick version: toy sizes."""
   for size in (x.target, x.draft):
@@ -79,8 +81,8 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
     x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}'
   )
   checks.need(x.sweeps, 'sweeps is empty: name one of benchmarks.sweeps')
-  example = 'benchmarks.sweeps.batch'
-  return [checks.resolve_function('sweeps', name, example) for name in x.sweeps]
+  x.sweeps = tuple(map(_SWEEPS.full, x.sweeps))  # As the folder has them.
+  return [resolve_function('sweeps', name, _SWEEPS) for name in x.sweeps]
 
 
 def conditions(x: Speed) -> dict:

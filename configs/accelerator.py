@@ -15,9 +15,9 @@ def get_config() -> Speed:
     draft=Size(2048, 16, 32, 8, 64, 8192),
     sweeps=(
       'benchmarks.limits.plain',
-      'benchmarks.sweeps.gamma',
-      'benchmarks.sweeps.simulated',
-      'benchmarks.sweeps.attention',
+      'gamma',
+      'simulated',
+      'attention',
     ),
     dtype='bfloat16',
     gammas=(1, 2, 4, 8, 16),

@@ -12,17 +12,15 @@ that was fastest for it.
 from experiments.settings import Candidate, Checkpoint, Experiment
 from specjax import pair
 
-_LM = 'specjax.drafters.lm.load'
-
 
 def get_config() -> Experiment:
   return Experiment(
     name='against_huggingface',
     target=Checkpoint(pair.path('target')),
     candidates={
-      'draft-64': Candidate(_LM, 3, pair.path('draft-64')),
-      'draft-128': Candidate(_LM, 3, pair.path('draft-128')),
-      'draft-256': Candidate(_LM, 3, pair.path('draft-256')),
-      'ngram': Candidate('specjax.drafters.ngram.load', 4),
+      'draft-64': Candidate('lm', 3, pair.path('draft-64')),
+      'draft-128': Candidate('lm', 3, pair.path('draft-128')),
+      'draft-256': Candidate('lm', 3, pair.path('draft-256')),
+      'ngram': Candidate('ngram', 4),
     },
   )

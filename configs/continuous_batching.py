@@ -15,9 +15,7 @@ def get_config() -> ManyPrompts:
     name='continuous_batching',
     target=Checkpoint(pair.path('target')),
     candidates={
-      'draft-128': Candidate(
-        'specjax.drafters.lm.load', 3, pair.path('draft-128')
-      ),
+      'draft-128': Candidate('lm', 3, pair.path('draft-128')),
     },
     prompts=Prompts(domains=('code', 'documentation'), count=100),
   )

@@ -33,15 +33,6 @@ two is better is for `configs/embedded_tables.py:divergences`, which pairs them.
 from experiments.recipes import Distillation, Optimization
 from specjax import pair
 
-_DIVERGENCES = (
-  'forward_kl',
-  'reverse_kl',
-  'jensen_shannon',
-  'total_variation',
-  'minus_log_alpha',
-)
-_KINDS = ('corpus', 'target_text', 'own_text')
-
 
 def get_config() -> Distillation:
   return Distillation(
@@ -57,8 +48,12 @@ def get_config() -> Distillation:
     distillation=Optimization(
       schedule=((25, 3e-3), (500, 0.0)), batch=4, checkpoint_every=250
     ),
-    divergences=tuple(
-      f'experiments.training.divergences.{x}' for x in _DIVERGENCES
+    divergences=(
+      'forward_kl',
+      'reverse_kl',
+      'jensen_shannon',
+      'total_variation',
+      'minus_log_alpha',
     ),
-    kinds=tuple(f'experiments.training.draft_data.{x}' for x in _KINDS),
+    kinds=('corpus', 'target_text', 'own_text'),
   )

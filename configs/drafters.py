@@ -38,9 +38,7 @@ from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
 PARTS = ('timed', 'acceptance')
-_DRAFTERS = 'specjax.drafters'
-_POLICIES = 'specjax.drafting.policies'
-_TREE_RULE = ('specjax.verify.recursive',)
+_TREE_RULE = ('recursive',)
 _GAMMA, _LONG, _NODES = 4, 6, 8
 # Three children of the root, two and one of the first of them, then the best.
 _TREE = (0, 0, 0, 1, 1, 2, 4, 7)
@@ -52,13 +50,11 @@ def _path(name: str) -> str:
 
 
 def _lm(name: str, gamma: int = _GAMMA, *rules: str, **options) -> Candidate:
-  load = f'{_DRAFTERS}.lm.load'
-  return Candidate(load, gamma, _path(name), options, rules)
+  return Candidate('lm', gamma, _path(name), options, rules)
 
 
 def _head(kind: str, name: str, *rules: str, **options) -> Candidate:
-  load = f'{_DRAFTERS}.{kind}.load'
-  return Candidate(load, _GAMMA, _path(name) if name else '', options, rules)
+  return Candidate(kind, _GAMMA, _path(name) if name else '', options, rules)
 
 
 def _independent() -> dict[str, Candidate]:
@@ -69,7 +65,7 @@ def _independent() -> dict[str, Candidate]:
     'undistilled': _lm('undistilled'),
     'control': _lm('control'),
     'distilled': _lm('distilled'),
-    'bigram': Candidate(f'{_DRAFTERS}.counts.load', 2, _path('bigram')),
+    'bigram': Candidate('counts', 2, _path('bigram')),
   }
 
 
@@ -80,13 +76,13 @@ def _lengths() -> dict[str, Candidate]:
     'expected': 'expected:0.07,0.04',  # c and (v - 1) / gamma of draft-128
   }
   return {'draft-128 long': _lm('draft-128', _LONG)} | {
-    f'draft-128 {name}': _lm('draft-128', _LONG, policy=f'{_POLICIES}.{policy}')
+    f'draft-128 {name}': _lm('draft-128', _LONG, policy=policy)
     for name, policy in policies.items()
   }
 
 
 def _heads() -> dict[str, Candidate]:
-  exact_and_typical = (*_TREE_RULE, 'specjax.verify.typical')
+  exact_and_typical = (*_TREE_RULE, 'typical')
   return {
     'exit 1': _head('early_exit', '', layers=1),
     'exit 2': _head('early_exit', '', layers=2),
@@ -103,30 +99,29 @@ def _heads() -> dict[str, Candidate]:
 
 
 def _others() -> dict[str, Candidate]:
-  ngram, quantized = (f'{_DRAFTERS}.{x}.load' for x in ('ngram', 'quantized'))
   every = {'domains': ('code', 'documentation', 'structured')}
   return {
-    'ngram': Candidate(ngram, _GAMMA),
+    'ngram': Candidate('ngram', _GAMMA),
     'ngram candidates': Candidate(
-      ngram, _GAMMA, options={'candidates': 2}, verifiers=_TREE_RULE
+      'ngram', _GAMMA, options={'candidates': 2}, verifiers=_TREE_RULE
     ),
     'ngram corpus': Candidate(
       'experiments.training.corpus_lookup.load', _GAMMA, _path('target'), every
     ),
     'cascade': Candidate(
-      f'{_DRAFTERS}.cascade.load',
+      'cascade',
       _GAMMA,
       _path('draft-64'),
-      {'inner': Candidate(ngram, _GAMMA - 1)},
+      {'inner': Candidate('ngram', _GAMMA - 1)},
     ),
-    'draft-128 int8': Candidate(quantized, _GAMMA, _path('draft-128')),
-    'target int8': Candidate(quantized, _GAMMA),
+    'draft-128 int8': Candidate('quantized', _GAMMA, _path('draft-128')),
+    'target int8': Candidate('quantized', _GAMMA),
   }
 
 
 def _first() -> dict[str, Candidate]:
   """Others are compared with the first; the quick version has these two."""
-  rules = 'specjax.verify.token', 'specjax.verify.block'
+  rules = 'token', 'block'
   return {
     'draft-128': _lm('draft-128', _GAMMA, *rules),
     'eagle3': _head('eagle', 'eagle3'),
@@ -139,7 +134,7 @@ def get_config(part: str = 'timed') -> Experiment:
   x = Experiment(
     name='drafters',
     target=Checkpoint(_path('target')),
-    candidates=(_first() | _independent() | _lengths() | _heads() | _others()),
+    candidates=_first() | _independent() | _lengths() | _heads() | _others(),
     temperatures=(0.0, 0.5, 1.0),
     prompts=Prompts(count=6),
     max_new_tokens=64,

@@ -23,7 +23,7 @@ def get_config() -> Heads:
   return Heads(
     folder='runs/eagle1',
     target=pair.path('target'),
-    trainable='specjax.drafters.eagle.trainable',
+    trainable='eagle',
     options={'version': 1},
     optimization=Optimization(
       schedule=((25, 2e-3), (500, 0.0)), batch=8, checkpoint_every=250

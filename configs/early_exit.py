@@ -31,7 +31,7 @@ def get_config(layers: str = '1') -> Heads:
   return Heads(
     folder=f'runs/early_exit_{layers}',
     target=pair.path('target'),
-    trainable='specjax.drafters.early_exit.trainable',
+    trainable='early_exit',
     options={'layers': int(layers)},
     optimization=Optimization(
       schedule=((25, 2e-3), (150, 0.0)), batch=8, checkpoint_every=75

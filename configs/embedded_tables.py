@@ -34,9 +34,6 @@ from experiments.errors import UserError
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
-_LM = 'specjax.drafters.lm.load'
-_COUNTS = 'specjax.drafters.counts.load'
-_RULE = 'specjax.verify'
 _GAMMA = 4
 
 PARTS = (
@@ -65,22 +62,22 @@ def _experiment(part: str, candidates, **fields) -> Experiment:
 
 def _drafters() -> Experiment:
   trained = {
-    name: Candidate(_LM, _GAMMA, pair.path(name))
+    name: Candidate('lm', _GAMMA, pair.path(name))
     for name in ('draft-64', 'draft-128', 'draft-256')
   }
   counted = {
-    name: Candidate(_COUNTS, _GAMMA, pair.path(name))
+    name: Candidate('counts', _GAMMA, pair.path(name))
     for name in ('unigram', 'bigram')
   }
-  lookup = Candidate('specjax.drafters.ngram.load', _GAMMA)
+  lookup = Candidate('ngram', _GAMMA)
   return _experiment('drafters', counted | trained | {'ngram': lookup})
 
 
 def _gammas() -> Experiment:
   return _experiment(
     'gammas',
-    {'draft-128': Candidate(_LM, _GAMMA, pair.path('draft-128'))},
-    verifiers=(f'{_RULE}.token', f'{_RULE}.block'),
+    {'draft-128': Candidate('lm', _GAMMA, pair.path('draft-128'))},
+    verifiers=('token', 'block'),
     gammas=(1, 2, 4, 8),
     prompts=Prompts(domains=('code',), count=40),
   )
@@ -91,8 +88,8 @@ def _distillation() -> Experiment:
   return _experiment(
     'distillation',
     {
-      'before': Candidate(_LM, _GAMMA, f'{folder}/corpus-only/draft-128'),
-      'after': Candidate(_LM, _GAMMA, f'{folder}/pair/draft-128'),
+      'before': Candidate('lm', _GAMMA, f'{folder}/corpus-only/draft-128'),
+      'after': Candidate('lm', _GAMMA, f'{folder}/pair/draft-128'),
     },
   )
 
@@ -114,7 +111,7 @@ def _divergences() -> Experiment:
   names = {'undistilled': 'undistilled', 'control': 'control'} | grid
   return _experiment(
     'divergences',
-    {n: Candidate(_LM, _GAMMA, f'{folder}/{p}') for n, p in names.items()},
+    {n: Candidate('lm', _GAMMA, f'{folder}/{p}') for n, p in names.items()},
   )
 
 
@@ -122,12 +119,12 @@ def _lenience() -> Experiment:
   return _experiment(
     'lenience',
     {
-      'bigram': Candidate(_COUNTS, _GAMMA, pair.path('bigram')),
-      'draft-128': Candidate(_LM, _GAMMA, pair.path('draft-128')),
+      'bigram': Candidate('counts', _GAMMA, pair.path('bigram')),
+      'draft-128': Candidate('lm', _GAMMA, pair.path('draft-128')),
     },
     verifiers=(
-      f'{_RULE}.token',
-      *(f'{_RULE}.lenience:{x}' for x in (0.5, 0.3, 0.1)),
+      'token',
+      *(f'lenience:{x}' for x in (0.5, 0.3, 0.1)),
     ),
     prompts=Prompts(domains=('code',), count=40),
   )
@@ -138,25 +135,25 @@ def _candidates() -> Experiment:
 
   def tree(count, replacement):
     options = {'widths': (count,), 'replacement': replacement}
-    return Candidate(_LM, 2, draft, options)
+    return Candidate('lm', 2, draft, options)
 
   return _experiment(
     'candidates',
     {
-      'one': Candidate(_LM, 2, draft),
+      'one': Candidate('lm', 2, draft),
       'two with': tree(2, True),
       'four with': tree(4, True),
       'two without': tree(2, False),
       'four without': tree(4, False),
     },
-    verifiers=(f'{_RULE}.recursive',),
+    verifiers=('recursive',),
     prompts=Prompts(domains=('code',), count=40),
   )
 
 
 def _lookup() -> Experiment:
   def ngram(**options):
-    return Candidate('specjax.drafters.ngram.load', _GAMMA, '', options)
+    return Candidate('ngram', _GAMMA, '', options)
 
   def reference(candidates):
     path, options = pair.path('target'), {'candidates': candidates}
@@ -175,7 +172,7 @@ def _lookup() -> Experiment:
       'reference, two': reference(2),
       'reference, four': reference(4),
     },
-    verifiers=(f'{_RULE}.recursive',),
+    verifiers=('recursive',),
   )
 
 

@@ -17,9 +17,7 @@ def get_config() -> Experiment:
     name='pair',
     target=Checkpoint(pair.path('target')),
     candidates={
-      'draft-128': Candidate(
-        'specjax.drafters.lm.load', 3, pair.path('draft-128')
-      ),
+      'draft-128': Candidate('lm', 3, pair.path('draft-128')),
     },
     prompts=Prompts(domains=('code',), count=16),
   )

@@ -24,7 +24,7 @@ def get_config() -> Heads:
   return Heads(
     folder='runs/medusa',
     target=pair.path('target'),
-    trainable='specjax.drafters.medusa.trainable',
+    trainable='medusa',
     options={'count': 4},
     optimization=Optimization(
       schedule=((25, 2e-3), (400, 0.0)), batch=8, checkpoint_every=200

@@ -34,5 +34,5 @@ def get_config() -> Experiment:
   return Experiment(
     name='pair',
     target=Checkpoint(),
-    candidates={'ngram': Candidate('specjax.drafters.ngram.load', 4)},
+    candidates={'ngram': Candidate('ngram', 4)},
   )

@@ -6,10 +6,10 @@ compares 201 prompts at gamma 3 and at gamma 4: to expect are no bugs, exit
 status 0, and with `--config.dtype=float64` no difference at all. Other
 comparisons:
 
-  --config.against=experiments.measuring.comparisons.batch --config.batch=8
-  --config.against=experiments.measuring.comparisons.dtype \\
+  --config.against=batch --config.batch=8
+  --config.against=dtype \\
     --config.other_dtype=bfloat16
-  --config.against=experiments.measuring.comparisons.text --config.text=FILE
+  --config.against=text --config.text=FILE
 
 Each line of FILE is a JSON object. `prompt` holds the token ids of a prompt, or
 its number: the lines of prompts.jsonl, which every run leaves with its results,
@@ -26,10 +26,8 @@ def get_config() -> Parity:
     name='parity',
     target=Checkpoint(pair.path('target')),
     candidates={
-      'draft-128': Candidate(
-        'specjax.drafters.lm.load', 3, pair.path('draft-128')
-      ),
-      'ngram': Candidate('specjax.drafters.ngram.load', 4),
+      'draft-128': Candidate('lm', 3, pair.path('draft-128')),
+      'ngram': Candidate('ngram', 4),
     },
     drafters=('draft-128',),
     gammas=(3, 4),

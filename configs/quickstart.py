@@ -11,21 +11,17 @@ a token, 1.8 times where memory is half as fast and it takes 2 ms.
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
-_LM = 'specjax.drafters.lm.load'
-
 
 def get_config() -> Experiment:
   return Experiment(
     name='quickstart',
     target=Checkpoint(pair.path('target')),
     candidates={
-      'draft-128': Candidate(_LM, 3, pair.path('draft-128')),
-      'ngram': Candidate('specjax.drafters.ngram.load', 4),
-      'draft-64': Candidate(_LM, 3, pair.path('draft-64')),
-      'draft-256': Candidate(_LM, 3, pair.path('draft-256')),
-      'bigram': Candidate(
-        'specjax.drafters.counts.load', 2, pair.path('bigram')
-      ),
+      'draft-128': Candidate('lm', 3, pair.path('draft-128')),
+      'ngram': Candidate('ngram', 4),
+      'draft-64': Candidate('lm', 3, pair.path('draft-64')),
+      'draft-256': Candidate('lm', 3, pair.path('draft-256')),
+      'bigram': Candidate('counts', 2, pair.path('bigram')),
     },
     prompts=Prompts(count=16),
   )

@@ -16,11 +16,9 @@ def get_config() -> Experiment:
     name='rules',
     target=Checkpoint(pair.path('target')),
     candidates={
-      'draft-128': Candidate(
-        'specjax.drafters.lm.load', 4, pair.path('draft-128')
-      ),
+      'draft-128': Candidate('lm', 4, pair.path('draft-128')),
     },
-    verifiers=('specjax.verify.token', 'specjax.verify.block'),
+    verifiers=('token', 'block'),
     gammas=(4, 6, 8),
     temperatures=(1.0,),
     prompts=Prompts(domains=('code', 'documentation'), count=100),

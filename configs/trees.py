@@ -6,7 +6,7 @@ compares tau of a chain, of independent chains merged by common prefix, and of
 a tree drawn without replacement, by recursive rejection. k-SEQ beside it:
 
   --config.drafters="('two chains', 'four chains')"
-  --config.verifiers="('specjax.verify.recursive', 'specjax.verify.k_seq')"
+  --config.verifiers="('recursive', 'k_seq')"
 
 On a CPU a step that scores a tree costs more than the tree gains: v says so.
 A few minutes on two idle cores.
@@ -15,26 +15,24 @@ A few minutes on two idle cores.
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
 
-_LM = 'specjax.drafters.lm.load'
-
 
 def get_config() -> Experiment:
   draft = pair.path('draft-128')
 
   def chains(count):
-    return Candidate(_LM, 3, draft, {'widths': (count,), 'replacement': True})
+    return Candidate('lm', 3, draft, {'widths': (count,), 'replacement': True})
 
   return Experiment(
     name='trees',
     target=Checkpoint(pair.path('target')),
     candidates={
-      'chain': Candidate('specjax.drafters.lm.load', 3, draft),
+      'chain': Candidate('lm', 3, draft),
       'two chains': chains(2),
       'four chains': chains(4),
-      'tree 2 2 1': Candidate(_LM, 3, draft, {'widths': (2, 2)}),
-      'tree 4 2 1': Candidate(_LM, 3, draft, {'widths': (4, 2)}),
+      'tree 2 2 1': Candidate('lm', 3, draft, {'widths': (2, 2)}),
+      'tree 4 2 1': Candidate('lm', 3, draft, {'widths': (4, 2)}),
     },
-    verifiers=('specjax.verify.recursive',),
+    verifiers=('recursive',),
     temperatures=(0.0, 1.0),
     prompts=Prompts(domains=('code',), count=40),
   )

@@ -211,7 +211,7 @@ class Certifier:
     with jax.enable_x64(True):
       for dtype in DTYPES:
         p, q = (
-          exact.Laws(x.probs.astype(dtype), x.logits.astype(dtype))
+          exact.Distributions(x.probs.astype(dtype), x.logits.astype(dtype))
           for x in (w.p[setting], w.q[setting])
         )
         step = exact.step(case.verify, source, w.texts, p, q, w.contexts)

@@ -15,14 +15,15 @@ import sys
 from tqdm import tqdm
 
 from experiments import reports
-from experiments.errors import UserError
+from experiments.errors import need
 from experiments.measuring import costs, impossible, measure, results
 from experiments.measuring.runner import Runner
 from experiments.reports import explain as explain_report
 from experiments.reports import intervals
 from experiments.settings import Experiment
 from experiments.setup import command
-from experiments.setup.checks import candidates
+from experiments.setup.plan import Plan, plan
+from experiments.setup.plan import choose as choose_drafters
 
 
 def narrow(x: Experiment) -> int:
@@ -32,12 +33,12 @@ def narrow(x: Experiment) -> int:
     The draft length that the experiment asks for.
 
   Raises:
-    UserError: the drafter is unknown, or there is none.
+    UserError: the drafter is unknown, or there is none; or time is not taken.
   """
+  need(x.timed, 'timed is False, but speed is explained: leave it True')
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
-  if not x.drafters:
-    raise UserError('candidates is empty: there is no drafter to explain')
-  (candidate,) = candidates(x).values()
+  need(x.drafters, 'candidates is empty: there is no drafter to explain')
+  ((_, candidate),) = choose_drafters(x).values()
   x.verifiers = (candidate.verifiers or x.verifiers)[:1]
   candidate.verifiers = ()
   own = candidate.gamma
@@ -57,9 +58,9 @@ class Explainer(Runner):
 
   program = 'explain'
 
-  def __init__(self, x: Experiment, asked: int):
-    """Takes the experiment, and the draft length that it asked for."""
-    super().__init__(x)
+  def __init__(self, plan: Plan, asked: int):
+    """Takes the plan, and the draft length that the experiment asked for."""
+    super().__init__(plan)
     depths = [m.gamma for m in self.built.methods]
     # A tree may be less deep than was asked for.
     self.asked = min(depths, key=lambda depth: abs(depth - asked))
@@ -94,7 +95,7 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   for full, spec in methods.values():
     loops = costs.to_compile(full, spec, jobs[0], explain_report.LOOPS)
     measure.compile_all(loops, lambda: None)
-  turns = 3 if runner.x.quick else 15
+  turns = 3 if runner.plan.quick else 15
   for i in tqdm(range(turns), file=sys.stderr, desc='phases'):
     timer.turn(jobs[i % len(jobs)])
   return timer.times
@@ -149,9 +150,7 @@ def main(x: Experiment) -> None:
   asked = narrow(x)
   if x.quick:
     x.shrink()
-  if not x.timed:
-    raise UserError('timed is False, but speed is explained: leave it True')
-  runner = Explainer(x, asked)
+  runner = Explainer(plan(x), asked)
   runner.run()
   add_phases(runner)
   last = report(runner.folder)

@@ -13,28 +13,29 @@ import contextlib
 import json
 import sys
 
-from experiments.errors import UserError
+from experiments.errors import need
 from experiments.measuring import trace
 from experiments.measuring.build import Built, build
 from experiments.settings import Experiment
 from experiments.setup import command, hosts
 from experiments.setup.checks import values
+from experiments.setup.plan import Plan, plan
 from specjax import generate
 from specjax.models import prefill
 
 _COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
 
 
-def steps(built: Built, x: Experiment, ids: list[int]):
+def steps(built: Built, plan: Plan, ids: list[int]):
   """Decodes one step at a time; yields what `trace.steps` does."""
   method = built.methods[0]
   state = generate.start(
     method.params,
     [ids],
     spec=method.spec,
-    new_tokens=x.max_new_tokens,
-    key=generate.row_keys(x.seed, [0]),
-    values=values(x, method.spec, 1, x.temperatures[0]),
+    new_tokens=plan.max_new_tokens,
+    key=generate.row_keys(plan.seed, [0]),
+    values=values(plan.sampling, method.spec, 1, plan.temperatures[0]),
   )
   return trace.steps(method.params, state, spec=method.spec)
 
@@ -44,36 +45,35 @@ def paint(text: str, kind: str, colour: bool) -> str:
 
 
 def main(x: Experiment) -> None:
-  x.batch = 1
-  if x.mesh.data != 1:
-    raise UserError(
-      f'mesh.data is {x.mesh.data}, but one text is continued: leave it at '
-      '1, and split the models with mesh.model'
-    )
+  need(
+    x.mesh.data == 1,
+    f'mesh.data is {x.mesh.data}, but one text is continued: leave it at 1, '
+    'and split the models with mesh.model',
+  )
+  need(
+    x.prompt or x.prompts.path or x.prompts.dataset,
+    'prompt is empty: give --config.prompt="some text", or prompts.path',
+  )
+  x.batch = x.prompts.count = 1
+  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
   hosts.join(x.mesh)
   with contextlib.redirect_stdout(hosts.voice()):
-    show(x)
+    show(plan(x))
 
 
-def show(x: Experiment) -> None:
+def show(plan: Plan) -> None:
   """Prints the text as it is made; the last line is one JSON object."""
-  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
   colour = sys.stdout.isatty()
   new: list[int] = []
-  if not (x.prompt or x.prompts.path or x.prompts.dataset):
-    raise UserError(
-      'prompt is empty: give --config.prompt="some text", or prompts.path'
-    )
-  x.prompts.count = 1
-  built = build(x)
+  built = build(plan)
   prompt = next(iter(built.prompts.values())).texts[0]
-  text = x.prompt or built.tokenizer.decode(prompt)
+  text = plan.prompt or built.tokenizer.decode(prompt)
   # The text of an encoder-decoder does not continue its prompt.
   (begun,), sources = prefill.split(built.plain.target.config, [prompt])
   print(text, end='' if sources is None else '\n')
   ids = list(begun)
   shown = len(built.tokenizer.decode(ids))
-  for step in steps(built, x, prompt):
+  for step in steps(built, plan, prompt):
     last = step.counts
     for token in trace.tokens(step):
       new.append(token.token)

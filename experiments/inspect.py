@@ -20,6 +20,7 @@ from experiments.errors import UserError, blame
 from experiments.measuring import build, step_bytes
 from experiments.settings import Experiment
 from experiments.setup import checks, command, meshes, vocabulary
+from experiments.setup.plan import Plan, plan
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError, Description
 from specjax.drafters import lm
@@ -49,27 +50,19 @@ def facts(found: Description, placement: Placement) -> dict:
 class Report:
   """What is found, and what is refused instead of ending the program."""
 
-  def __init__(self, x: Experiment):
-    """Checks an experiment as `build` does, without its weights.
-
-    Raises:
-      ValueError: a value of the config is wrong; names the field.
-    """
-    checks.check(x)
-    meshes.check(x)
-    checks.rules(x)
-    self.x = x
+  def __init__(self, plan: Plan):
+    """Checks what files say as `build` does, without weights."""
+    self.plan = plan
     self.models: dict[str, dict] = {}
     self.refused: list[str] = []
     self.described: dict[str, Description] = {}
-    self.tokenizer = self.allow(vocabulary.read, 'target.path', x.target.path)
-    self.look('target', build.describe, 'target.path', x.target.path)
+    self.tokenizer = self.allow(vocabulary.read, 'target.path', plan.target)
+    self.look('target', build.describe, 'target.path', plan.target)
     if 'target' in self.described:
       self.allow(self.name_tokens)
-    for name, candidate in checks.every_level(x).items():
-      who, field = f'draft {name}', checks.path_field(x, name)
-      self.look(who, build.describe_draft, field, candidate)
-      self.allow(self.compare, who, candidate.path)
+    for one in plan.levels():
+      self.look(f'draft {one.name}', build.describe_draft, one)
+      self.allow(self.compare, f'draft {one.name}', one.path)
     self.prompts = self.allow(self.collect) or {}
     self.load = self.predict() if self.prompts else None
     self.fit()
@@ -86,7 +79,7 @@ class Report:
     found = self.allow(call, *args)
     if found is not None:
       self.described[who] = found
-      placement = meshes.plan_placement(self.x.mesh)
+      placement = meshes.plan_placement(self.plan.mesh)
       split = placement if who == 'target' else placement.for_draft
       self.models[who] = facts(found, split)
 
@@ -115,7 +108,8 @@ class Report:
   def name_tokens(self) -> None:
     """Whether the tokens that `sampling` names are the target's."""
     size = self.models['target']['vocabulary']
-    checks.values_for(self.x, size, checkpoints.eos_ids(self.x.target.path))
+    eos = checkpoints.eos_ids(self.plan.target)
+    checks.values_for(self.plan.sampling, size, eos)
 
   def collect(self) -> dict:
     """Facts on the prompts of each domain."""
@@ -123,7 +117,7 @@ class Report:
       return {}
     size = self.models['target']['vocabulary']
     vocabulary.check_tokenizer('target.path', self.tokenizer, size)
-    found = build.read_prompts(self.x, self.tokenizer, self.described)
+    found = build.read_prompts(self.plan, self.tokenizer, self.described)
     return {
       domain: {'prompts': len(chosen.texts), **chosen.facts()}
       for domain, chosen in found.items()
@@ -132,7 +126,7 @@ class Report:
   def predict(self) -> meshes.Load:
     """What each device will hold."""
     return meshes.predict(
-      self.x,
+      self.plan,
       self.described,
       max(found['longest'] for found in self.prompts.values()),
       max(found['prompts'] for found in self.prompts.values()),
@@ -140,11 +134,11 @@ class Report:
 
   def fit(self) -> None:
     """Whether the models and the mesh, and the mesh and this machine, fit."""
-    self.allow(meshes.check_heads, self.x.mesh, self.described)
-    if self.x.mesh.processes == 1:  # Others are not asked for theirs.
-      self.allow(meshes.make_placement, self.x.mesh)
+    self.allow(meshes.check_heads, self.plan.mesh, self.described)
+    if self.plan.mesh.processes == 1:  # Others are not asked for theirs.
+      self.allow(meshes.make_placement, self.plan.mesh)
     if self.load:
-      self.allow(meshes.check_memory, self.x, self.load)
+      self.allow(meshes.check_memory, self.plan.mesh, self.load)
 
   def show(self) -> None:
     """Prints everything; the last line is one JSON object."""
@@ -159,7 +153,7 @@ class Report:
     load = None
     if self.load:
       load = dataclasses.asdict(self.load) | {'total': self.load.total}
-      mesh = self.x.mesh
+      mesh = self.plan.mesh
       print(f'each device of a mesh of {mesh.data} x {mesh.model}')
       for name, value in load.items():
         print(f'  {name:22} {value:,} bytes')
@@ -171,7 +165,7 @@ class Report:
           'models': self.models,
           'prompts': self.prompts,
           'devices': len(jax.devices()),
-          'mesh': meshes.describe(self.x.mesh),
+          'mesh': self.plan.mesh.facts(),
           'bytes_per_device': load,
           'refused': self.refused,
         }
@@ -180,7 +174,7 @@ class Report:
 
 
 def main(x: Experiment) -> None:
-  report = Report(x)
+  report = Report(plan(x))
   report.show()
   if report.refused:
     first, *others = report.refused

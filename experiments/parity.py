@@ -18,18 +18,22 @@ from tqdm import tqdm
 
 from experiments import prompts
 from experiments.errors import UserError
-from experiments.measuring import build, comparisons, measure, results, ties
-from experiments.measuring.build import Built, Method
+from experiments.measuring import comparisons, measure, results, ties
+from experiments.measuring.build import Built, Method, build
 from experiments.measuring.comparisons import Other, Setup, Side
 from experiments.reports import parity as parity_report
 from experiments.settings import Parity
-from experiments.setup import checks, command
+from experiments.setup import command, names
+from experiments.setup.checks import values
+from experiments.setup.plan import Plan, plan
 from specjax import sampling
 from specjax.types import Params
 
+_AGAINST = names.Names('experiments.measuring.comparisons.{}', 'plain')
 
-def check(x: Parity) -> Other:
-  """Checks what can be checked without weights.
+
+def prepare(x: Parity) -> tuple[Plan, Other]:
+  """The plan, and what makes the other side of a method.
 
   Raises:
     UserError: names the field, its value and the remedy.
@@ -40,10 +44,8 @@ def check(x: Parity) -> Other:
       f'{tuple(x.temperatures)}'
     )
   comparisons.check_dtype('dtype', x.dtype)
-  build.check(x)
-  return checks.resolve_function(
-    'against', x.against, 'experiments.measuring.comparisons.plain'
-  )(x)
+  x.against = _AGAINST.full(x.against)
+  return plan(x), names.resolve_function('against', x.against, _AGAINST)(x)
 
 
 def shrink(x: Parity) -> None:
@@ -56,31 +58,34 @@ def shrink(x: Parity) -> None:
 class Comparison:
   """One config in one process."""
 
-  def __init__(self, x: Parity):
-    """Checks and loads everything, and only then opens the folder."""
-    other = check(x)
-    results.check_folder(x)
-    self.x = x
-    built = build.build(x)
+  def __init__(self, plan: Plan, other: Other, dtype: str):
+    """Checks and loads everything, and only then opens the folder.
+
+    Args:
+      plan: of the experiment.
+      other: makes the other side of a method.
+      dtype: of the target's weights.
+    """
+    results.check_folder(plan)
+    self.plan, self.dtype = plan, dtype
+    built = build(plan)
     self.domains = {d: c.texts for d, c in built.prompts.items()}
     self.prompts = [ids for found in self.domains.values() for ids in found]
-    self.setup = Setup(x, _cast_target(built, x.dtype), self.prompts)
+    self.setup = Setup(plan, _cast_target(built, dtype), self.prompts)
     self.pairs = []
     for method in self.setup.built.methods:
-      mine = Side(method.drafter, method.spec, method.params, x.batch)
+      mine = Side(method.drafter, method.spec, method.params, plan.batch)
       self.pairs.append((method, mine, other(self.setup, method)))
-    self.slots, self.source_slots = built.slots(x.max_new_tokens)
+    self.slots, self.source_slots = built.slots(plan.max_new_tokens)
     self.known: dict = {}
     self.conditions = results.conditions()
-    self.folder = results.Folder(
-      x.results or results.default_folder(x), results.settings_of(x)
-    )
+    self.folder = results.Folder(plan.results, plan.settings)
     self.folder.check_prompts(self.domains)
     lines = [json.dumps({'prompt': p}) + '\n' for p in self.prompts]
     self.folder.write('prompts.jsonl', ''.join(lines))
 
   def values(self, count: int) -> sampling.Sampling:
-    return checks.values(self.x, self.setup.built.plain, count, 0.0)
+    return values(self.plan.sampling, self.setup.built.plain, count, 0.0)
 
   def range_of(self, domain: str) -> range:
     """Numbers of a domain's prompts."""
@@ -104,8 +109,8 @@ class Comparison:
           [self.prompts[j] for j in group],
           np.asarray(group),
           self.values(side.batch),
-          self.x.max_new_tokens,
-          self.x.seed,
+          self.plan.max_new_tokens,
+          self.plan.seed,
           self.slots,
           self.source_slots,
         )
@@ -143,26 +148,26 @@ class Comparison:
 
   def row(self, method: Method, other: str, domain: str, differences) -> dict:
     """The row of one cell."""
-    x = self.x
+    plan = self.plan
     verdicts = [d['verdict'] for d in differences]
     compared = self.domains[domain]
     return {
       'program': 'parity',
-      'config': x.name,
+      'config': plan.name,
       'target': self.setup.built.target,
       'draft': method.draft,
       **self.cell(method, domain),
       'against': other,
-      'dtype': x.dtype,
-      'batch': x.batch,
-      'new_tokens': x.max_new_tokens,
+      'dtype': self.dtype,
+      'batch': plan.batch,
+      'new_tokens': plan.max_new_tokens,
       'compared': len(compared),
       'prompts_hash': prompts.digest(compared),
       'prompts_from': self.setup.built.prompts[domain].facts(),
       'ties': verdicts.count('tie'),
       'bugs': verdicts.count('bug'),
       'differences': differences,
-      'seed': x.seed,
+      'seed': plan.seed,
       **self.conditions,
     }
 
@@ -220,7 +225,7 @@ def main(x: Parity) -> None:
   if x.quick:
     shrink(x)
   with jax.enable_x64('float64' in (x.dtype, x.other_dtype)):
-    comparison = Comparison(x)
+    comparison = Comparison(*prepare(x), x.dtype)
     comparison.run()
   folder = comparison.folder
   summary = parity_report.summary(folder.rows)

@@ -19,13 +19,14 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import prompts as reading
+from experiments.errors import need
 from experiments.measuring import costs, impossible, measure, replay, results
 from experiments.measuring.build import Built, Method
 from experiments.measuring.runner import Runner
 from experiments.reports import predict as predict_report
 from experiments.settings import Experiment
 from experiments.setup import command
-from experiments.setup.checks import need, rule_names
+from experiments.setup.plan import Plan, plan
 from specjax import metrics, theory
 
 GAMMAS = (1, 2, 3, 4, 6)
@@ -39,17 +40,12 @@ def shrink(x: Experiment) -> None:
   x.max_new_tokens = min(x.max_new_tokens, 48)
 
 
-def check(x: Experiment) -> None:
-  """Refuses what cannot be replayed.
+def prepare(x: Experiment) -> Plan:
+  """The plan of what can be replayed, in a folder of its own.
 
   Raises:
-    ValueError: names the field and the remedy.
+    UserError: names the field and the remedy.
   """
-  need(
-    rule_names(x) == ('specjax.verify.token',),
-    f'verifiers: only specjax.verify.token is replayed, got {rule_names(x)}; '
-    'measure other rules with experiments.run',
-  )
   need(
     x.batch == 1,
     f'batch is {x.batch}, but rows are replayed one by one: choose 1',
@@ -59,26 +55,32 @@ def check(x: Experiment) -> None:
     f'mesh is {x.mesh.data} x {x.mesh.model}, but texts are replayed on one '
     'device: leave mesh.data and mesh.model at 1',
   )
+  x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
   need(
-    max(x.gammas or GAMMAS) < x.max_new_tokens,
-    f'gammas: {max(x.gammas or GAMMAS)} is not less than the '
-    f'{x.max_new_tokens} of max_new_tokens: draft less, or decode more',
+    x.gammas[-1] < x.max_new_tokens,
+    f'gammas: {x.gammas[-1]} is not less than the {x.max_new_tokens} of '
+    'max_new_tokens: draft less, or decode more',
   )
+  x.results = x.results or f'{results.default_folder(x)}-predict'
+  found = plan(x)
+  need(
+    found.rules == ('specjax.verify.token',),
+    f'verifiers: only token is replayed, got {", ".join(found.rules)}; measure '
+    'other rules with experiments.run',
+  )
+  return found
 
 
 class Predictor:
   """One prediction in one process."""
 
-  def __init__(self, x: Experiment):
+  def __init__(self, plan: Plan):
     """Checks and loads everything, and only then opens the folder."""
-    check(x)
-    x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
-    x.results = x.results or f'{results.default_folder(x)}-predict'
-    self.x = x
-    self.runner = Runner(x, replay.refuse_features)
+    self.plan = plan
+    self.runner = Runner(plan, replay.refuse_features)
     self.folder = self.runner.folder
     self.groups = [
-      (domain, t) for domain in self.runner.prompts for t in x.temperatures
+      (domain, t) for domain in self.runner.prompts for t in plan.temperatures
     ]
     self.drafters = tuple(dict.fromkeys(m.drafter for m in self.built.methods))
 
@@ -107,13 +109,13 @@ class Predictor:
         'program': 'predict',
         'part': part,
         **dict.fromkeys(results.KEY),
-        'config': self.x.name,
+        'config': self.plan.name,
         'target': self.built.target,
         'draft': method.draft,
         'drafter': method.drafter,
         'verifier': method.verifier,
         **row,
-        'seed': self.x.seed,
+        'seed': self.plan.seed,
         **self.runner.conditions,
       }
     )
@@ -131,13 +133,13 @@ class Predictor:
 
   def replay(self, drafter: str, domain: str, temperature: float) -> None:
     """Alpha, and target calls for every length."""
-    deepest = self.methods[drafter, max(self.x.gammas)]
+    deepest = self.methods[drafter, max(self.plan.gammas)]
     job = self.runner.whole(domain, temperature)
     seen = replay.watch_method(deepest, job)
     tokens = np.array([len(w.text) for w in seen])
     alpha = metrics.ratio([w.beta.sum() for w in seen], tokens, most=1.0)
     calls, taus, cis, by_beta = {}, {}, {}, {}
-    for gamma in self.x.gammas:
+    for gamma in self.plan.gammas:
       calls[gamma] = [w.calls(gamma) for w in seen]
       tau = metrics.ratio(tokens, calls[gamma])
       taus[gamma], cis[gamma] = tau.value, tau.interval
@@ -153,12 +155,14 @@ class Predictor:
       coverage=float(np.concatenate([w.size > 0 for w in seen]).mean()),
       alpha=alpha.value,
       alpha_ci=alpha.interval,
-      gammas=list(self.x.gammas),
-      unit_target_calls=[calls[g] for g in self.x.gammas],
-      tau=[taus[g] for g in self.x.gammas],
-      tau_ci=[cis[g] for g in self.x.gammas],
-      tau_by_beta=[by_beta[g] for g in self.x.gammas],
-      tau_iid=[float(theory.tokens_per_call(shared, g)) for g in self.x.gammas],
+      gammas=list(self.plan.gammas),
+      unit_target_calls=[calls[g] for g in self.plan.gammas],
+      tau=[taus[g] for g in self.plan.gammas],
+      tau_ci=[cis[g] for g in self.plan.gammas],
+      tau_by_beta=[by_beta[g] for g in self.plan.gammas],
+      tau_iid=[
+        float(theory.tokens_per_call(shared, g)) for g in self.plan.gammas
+      ],
     )
 
   def look(self) -> None:
@@ -174,10 +178,10 @@ class Predictor:
     with tqdm(total=len(missing), file=sys.stderr, disable=not missing) as bar:
       for drafter in dict.fromkeys(drafter for drafter, *_ in missing):
         bar.set_description(f'{drafter} looks on')
-        method = self.methods[drafter, max(self.x.gammas)]
+        method = self.methods[drafter, max(self.plan.gammas)]
         job = self.runner.units(*self.groups[0])[0]
         if replay.is_drawn(method.spec, method.params, job):
-          replay.refuse_stops(method, job)
+          replay.refuse_stops(self.plan, method, job)
         for name, domain, temperature in missing:
           if name == drafter:
             self.replay(drafter, domain, temperature)
@@ -209,7 +213,7 @@ class Predictor:
     if not missing:
       return
     jobs = self.runner.units(self.groups[0][0], 0.0)
-    turns = 3 if self.x.quick else 7
+    turns = 3 if self.plan.quick else 7
     names = dict.fromkeys(name for name, _ in missing)
     with tqdm(total=turns * len(names), file=sys.stderr) as bar:
       self.runner.settle(bar)
@@ -245,7 +249,7 @@ class Predictor:
             **self.layouts(m),
           )
 
-  def plan(self) -> dict[tuple[str, float], list[tuple[str, int]]]:
+  def choices(self) -> dict[tuple[str, float], list[tuple[str, int]]]:
     """What is checked in every cell: each candidate's best length there.
 
     And, of all domains together, the best candidate with its best length.
@@ -273,22 +277,22 @@ class Predictor:
           temperature=where[1],
         )
       ]
-      for where, pairs in self.plan().items()
+      for where, pairs in self.choices().items()
     }
     missing = {where: pairs for where, pairs in missing.items() if pairs}
     if not missing:
       return
     with tqdm(total=len(missing), file=sys.stderr) as bar:
       self.runner.settle(bar)
-      plan = {
+      chosen = {
         where: [self.methods[pair] for pair in pairs]
         for where, pairs in missing.items()
       }
-      every = [m for methods in plan.values() for m in methods]
+      every = [m for methods in chosen.values() for m in methods]
       job = self.runner.units(*self.groups[0])[0]
       ways = [self.base, *map(self.way, dict.fromkeys(every))]
       self.warm_up([(way, job) for way in ways], bar)
-      for (domain, temperature), methods in plan.items():
+      for (domain, temperature), methods in chosen.items():
         bar.set_description(f'{domain}, temperature {temperature:g}')
         base, runs = [], {m: [] for m in methods}
         for job in self.runner.units(domain, temperature):
@@ -323,7 +327,7 @@ class Predictor:
 def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
-  predictor = Predictor(x)
+  predictor = Predictor(prepare(x))
   if predictor.folder.warning:
     print(predictor.folder.warning, file=sys.stderr)
   predictor.run()

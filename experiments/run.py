@@ -16,15 +16,16 @@ from experiments.measuring.runner import Runner
 from experiments.reports import page
 from experiments.reports import run as run_report
 from experiments.settings import Experiment
-from experiments.setup import command, hosts, meshes
+from experiments.setup import checks, command, hosts
+from experiments.setup.plan import plan
 
 
 def main(x: Experiment) -> None:
   if x.quick:
     x.shrink()
-  meshes.check(x)
+  checks.check_mesh(x)  # Before other processes are waited for.
   hosts.join(x.mesh)
-  runner = Runner(x)
+  runner = Runner(plan(x))
   if hosts.leads():
     announce(runner)
   runner.run()

@@ -10,7 +10,16 @@ from typing import Any
 
 @dataclasses.dataclass
 class Size:
-  """Sizes of one model of the embedded pair."""
+  """Sizes of one model of the embedded pair.
+
+  Attributes:
+    width: of the residual stream.
+    num_layers: of the transformer.
+    num_heads: of the queries.
+    num_kv_heads: of keys and values; divides `num_heads`.
+    head_dim: entries of a head.
+    mlp_width: entries between the two products of an MLP.
+  """
 
   width: int
   num_layers: int
@@ -22,7 +31,11 @@ class Size:
 
 @dataclasses.dataclass
 class Checkpoint:
-  """A Hugging Face directory."""
+  """A Hugging Face directory.
+
+  Attributes:
+    path: of the directory, or its name on the hub.
+  """
 
   path: str = ''
 
@@ -33,14 +46,14 @@ class Candidate:
 
   Attributes:
     load: function `(target, path, **options)` that returns a
-      `specjax.LoadedDrafter`, by its full name.
+      `specjax.LoadedDrafter`, by its full name; `lm` and the like are short
+      for `specjax.drafters.lm.load`.
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
-    options: further arguments of `load`. One that is a candidate itself
-      drafts for this one, as `inner` does in `specjax.drafters.cascade.load`. A
-      `policy` is given by its full name, such as
-      specjax.drafting.policies.confidence:0.4.
-    verifiers: its rules, by full name; those of the experiment when empty.
+    options: further arguments of `load`. A candidate among them drafts for
+      this one, as `inner` of `specjax.drafters.cascade.load`; a `policy` is
+      given by name, such as confidence:0.4 of `specjax.drafting.policies`.
+    verifiers: its rules; those of the experiment when empty.
   """
 
   load: str
@@ -52,10 +65,18 @@ class Candidate:
 
 @dataclasses.dataclass
 class SamplingValues:
-  """Stages of the pipeline besides the temperature; None leaves one out.
+  """Stages of `specjax.sampling.make` besides the temperature; None: without.
 
-  They are those of `specjax.sampling.make`; `logit_bias` is pairs of a token
-  and a number.
+  Attributes:
+    top_k: so many of the most likely tokens are kept.
+    top_p: the fewest tokens of this much probability are kept.
+    min_p: tokens of this share of the largest probability are kept.
+    logit_bias: pairs of a token and a number that its logit is raised by.
+    repetition_penalty: lowers the logits of all tokens of text and prompt.
+    presence_penalty: subtracted for tokens after the prompt, once each.
+    frequency_penalty: subtracted as often as they occur there.
+    forbidden: tokens that are never drawn.
+    min_new_tokens: so many come before the text may end.
   """
 
   top_k: int | None = None
@@ -111,13 +132,12 @@ class Mesh:
     data: groups of devices that the rows of a batch are split over.
     model: devices of a group, over which the target's weights, heads and cache
       are split.
-    split_draft: split drafts over these too; otherwise every device has the
-      whole of a draft.
+    split_draft: split drafts over these too; else each device has them whole.
     processes: how many work together; 0: what the cluster says (Cloud TPU,
       Slurm), which then gives the next two as well.
     process: number of this one, from 0 on. Number 0 writes and prints.
     coordinator: host and port of process 0.
-    timeout: seconds to wait for the others.
+    timeout: seconds to wait for others to join, for signs of life, at the end.
   """
 
   data: int = 1
@@ -128,22 +148,27 @@ class Mesh:
   coordinator: str = ''
   timeout: int = 300
 
+  def facts(self) -> dict:
+    """What of it decides the results."""
+    names = ('data', 'model', 'split_draft')
+    return {name: getattr(self, name) for name in names}
+
 
 @dataclasses.dataclass
 class Experiment:
   """Drafters x rules x draft lengths x domains x temperatures.
 
   Attributes:
-    name: of the experiment; its results go to runs/<name>-<hash of the
-      settings> unless `results` names a folder.
+    name: results go to runs/<name>-<hash of the settings>, or to `results`.
     target: the target's checkpoint.
-    draft: checkpoint of a draft; where it is given, `known` has a candidate
-      `lm` that loads it.
+    draft: checkpoint of a draft; where given, a candidate `lm` loads it.
     candidates: drafters by name.
-    drafters: which of them to run; all when empty. An entry may also be the
-      full name of a `load` function, with `:path` behind it.
-    verifiers: rules by full name, an argument behind a colon; a candidate may
-      have its own.
+    drafters: which of them to run; all when empty. An entry may also name a
+      `load` function, as `load` of a candidate does, with `:path` behind it;
+      names of candidates come first.
+    verifiers: rules, such as token or lenience:0.5, with an argument behind the
+      colon, of `specjax.verify`, or others by full name; a candidate may have
+      its own.
     gammas: draft lengths tried with every drafter; empty for each one's own.
     temperatures: 0 is greedy.
     sampling: the other stages of the pipeline.
@@ -156,8 +181,7 @@ class Experiment:
     timed: whether time is taken. Without, nothing is said about speed, batches
       may be large and the machine busy; every step is recorded.
     results: folder for rows and summary.
-    compilation_cache: folder that keeps compiled programs, so that the next
-      start with it compiles none of them again; empty keeps none.
+    compilation_cache: folder that keeps compiled programs for the next start.
     quick: a small version of the same experiment.
   """
 
@@ -166,7 +190,7 @@ class Experiment:
   candidates: dict[str, Candidate]
   draft: Checkpoint = dataclasses.field(default_factory=Checkpoint)
   drafters: tuple[str, ...] = ()
-  verifiers: tuple[str, ...] = ('specjax.verify.token',)
+  verifiers: tuple[str, ...] = ('token',)
   gammas: tuple[int, ...] = ()
   temperatures: tuple[float, ...] = (0.0, 1.0)
   sampling: SamplingValues = dataclasses.field(default_factory=SamplingValues)
@@ -186,7 +210,7 @@ class Experiment:
     """Drafters by name; that of `draft` comes first."""
     if not self.draft.path:
       return self.candidates
-    lm = Candidate('specjax.drafters.lm.load', 4, self.draft.path)
+    lm = Candidate('lm', 4, self.draft.path)
     return {'lm': lm} | self.candidates
 
   def shrink(self) -> None:
@@ -201,14 +225,14 @@ class Parity(Experiment):
   """Greedy texts of every drafter against those of another way to decode.
 
   Attributes:
-    against: the comparison, a function of `experiments.measuring.comparisons`
-      or one like them, by its full name.
+    against: the comparison: `plain`, `batch`, `dtype` or `text` of
+      `experiments.measuring.comparisons`, or one like them by its full name.
     dtype: that weights are cast to and everything is computed in.
-    other_dtype: of the other side of `experiments.measuring.comparisons.dtype`.
-    text: file of the other side of `experiments.measuring.comparisons.text`.
+    other_dtype: of the other side of `comparisons.dtype`.
+    text: file of the other side of `comparisons.text`.
   """
 
-  against: str = 'experiments.measuring.comparisons.plain'
+  against: str = 'plain'
   dtype: str = 'float32'
   other_dtype: str = 'bfloat16'
   text: str = ''
@@ -265,7 +289,11 @@ class Certificate:
 
 @dataclasses.dataclass
 class TargetSize(Size):
-  """Sizes of a target with random weights."""
+  """Sizes of a target with random weights.
+
+  Attributes:
+    vocab_size: entries of its logits.
+  """
 
   vocab_size: int = 32_000
 
@@ -275,12 +303,10 @@ class Speed:
   """What a step costs, on random weights: nothing here looks at a text.
 
   Attributes:
-    name: of the measurement; its rows go to runs/<name>-<hash of the settings>
-      unless `results` names a folder.
+    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
     target: its sizes.
     draft: of the draft, over the same vocabulary.
-    sweeps: what is measured: functions of `benchmarks.sweeps` or one like
-      them, by their full names.
+    sweeps: functions of `benchmarks.sweeps`, or others by their full names.
     path: a checkpoint; `benchmarks.limits.plain` measures its plain step too.
     dtype: of weights and cache.
     used: tokens in use, where they are not swept.

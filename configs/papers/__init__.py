@@ -45,7 +45,6 @@ OWN_HEADS = (
   'layouts)'
 )
 LLAMA_68M = 'JackFram/llama-68m'
-RECURSIVE = 'specjax.verify.recursive'
 # EAGLE's tree is not printed; this one is ours.
 EAGLE_WIDTHS = (4, 2, 2, 1, 1)
 
@@ -102,19 +101,18 @@ class Paper:
 
 def lm(path: str, gamma: int) -> Candidate:
   """A language model that drafts a chain."""
-  return Candidate('specjax.drafters.lm.load', gamma, path)
+  return Candidate('lm', gamma, path)
 
 
 def tree(path: str, gamma: int, *widths: int, replacement: bool) -> Candidate:
   """A language model that drafts a tree."""
   options = {'widths': widths, 'replacement': replacement}
-  return Candidate('specjax.drafters.lm.load', gamma, path, options)
+  return Candidate('lm', gamma, path, options)
 
 
 def head(kind: str, path: str, gamma: int, *rules: str, **options) -> Candidate:
   """A head on the target's features that `experiments.train` has trained."""
-  rules = tuple(f'specjax.verify.{rule}' for rule in rules)
-  return Candidate(f'specjax.drafters.{kind}.load', gamma, path, options, rules)
+  return Candidate(kind, gamma, path, options, rules)
 
 
 def beside_eagle(
@@ -134,7 +132,7 @@ def beside_eagle(
   dynamic = {'beam': 10, 'nodes': nodes}
   every = {
     'sps': lm('double7/vicuna-68m', 7),
-    'ngram': Candidate('specjax.drafters.ngram.load', 10),
+    'ngram': Candidate('ngram', 10),
     'medusa': head('medusa', medusa, 4, 'recursive', tree=64),
     'eagle': head('eagle', eagle, 5, 'recursive', widths=EAGLE_WIDTHS),
     'eagle2': head('eagle', eagle, 6, 'recursive', **dynamic),

@@ -19,7 +19,7 @@ def table1(part: str) -> Published:
   return Published(
     drafters=('lm',),
     gammas=(8,),
-    verifiers=('specjax.verify.token', 'specjax.verify.block'),
+    verifiers=('token', 'block'),
     temperatures=(1.0,),
     prompts=TASKS[part],
     table='Table 1',

@@ -66,7 +66,7 @@ def _t5(gamma: int, *sizes: str) -> dict[str, Candidate]:
 
 def _counts(part: str) -> dict[str, Candidate]:
   return {
-    name: Candidate('specjax.drafters.counts.load', 1, f'counts/{part}/{name}')
+    name: Candidate('counts', 1, f'counts/{part}/{name}')
     for name in ('unigram', 'bigram')
   }
 
@@ -148,8 +148,8 @@ def table5() -> Published:
     target=Checkpoint('google/t5-v1_1-xxl'),
     candidates=_counts('wmt') | _t5(1, 'small', 'base'),
     verifiers=(
-      'specjax.verify.token',
-      *(f'specjax.verify.lenience:{x}' for x in _FACTORS),
+      'token',
+      *(f'lenience:{x}' for x in _FACTORS),
     ),
     temperatures=(1.0,),
     prompts=TASKS['wmt'],

@@ -11,7 +11,7 @@ Another of its pairs is `--config.target.path=...` with the paths in this file
 and `part` changed. 55 GB of float32 weights; not measured.
 """
 
-from configs.papers import LLAMA_68M, RECURSIVE, TASKS, Paper, tree
+from configs.papers import LLAMA_68M, TASKS, Paper, tree
 from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
@@ -21,7 +21,7 @@ _COLUMNS = {'alpaca': 'Alpaca', 'wmt': 'WMT'}
 def _llama(data: str, **fields) -> Published:
   return Published(
     target=Checkpoint('huggyllama/llama-13b'),
-    verifiers=(RECURSIVE,),
+    verifiers=('recursive',),
     needs=(
       'LLaMA-13B and LLaMA-68M',
       f'the {data} prompts',

@@ -9,7 +9,7 @@ Parts: codellama-7b, codellama-13b (HumanEval, one shot), vicuna-7b, vicuna-13b
 all matches; here eight of them are merged.
 """
 
-from configs.papers import RECURSIVE, Paper
+from configs.papers import Paper
 from experiments.papers.published import Metric, Published
 from experiments.settings import Candidate, Checkpoint, Prompts
 
@@ -26,10 +26,10 @@ def table1(part: str) -> Published:
   code = part.startswith('code')
   corpus = f'corpora/{part}.npy'
   rest = Candidate(
-    'specjax.drafters.ngram.load',
+    'ngram',
     10,
     options={'longest': 16, 'candidates': 8, 'corpus': corpus},
-    verifiers=(RECURSIVE,),
+    verifiers=('recursive',),
   )
   return Published(
     target=Checkpoint(path),

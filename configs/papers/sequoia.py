@@ -8,7 +8,7 @@ the measured acceptance; drafters here branch the same way at each depth, so
 only the columns of SpecInfer (five chains of eight) can be filled.
 """
 
-from configs.papers import LLAMA_68M, RECURSIVE, TASKS, Paper, tree
+from configs.papers import LLAMA_68M, TASKS, Paper, tree
 from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
@@ -24,7 +24,7 @@ def table1(part: str) -> Published:
   return Published(
     target=Checkpoint('meta-llama/Llama-2-7b-hf'),
     candidates={'five chains': tree(LLAMA_68M, 8, 5, replacement=True)},
-    verifiers=(RECURSIVE,),
+    verifiers=('recursive',),
     temperatures=(0.0, 0.6),
     prompts=TASKS.get(part, Prompts(count=100)),
     table='Table 1',

@@ -13,7 +13,7 @@ looks whether the token was drafted, is not in the project. 30 GB of float32
 weights; not measured.
 """
 
-from configs.papers import LLAMA_68M, RECURSIVE, Paper, tree
+from configs.papers import LLAMA_68M, Paper, tree
 from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
@@ -25,7 +25,7 @@ def _llama(data: str, widths: dict[str, int], **fields) -> Published:
       name: tree(LLAMA_68M, 8, 1, 1, width, replacement=True)
       for name, width in widths.items()
     },
-    verifiers=(RECURSIVE,),
+    verifiers=('recursive',),
     prompts=Prompts(count=100),
     timed=False,
     needs=('LLaMA-7B and LLaMA-68M', f'the {data} prompts', '30 GB of memory'),

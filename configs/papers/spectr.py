@@ -20,7 +20,7 @@ def main_table() -> Published:
       'eight': tree(draft, 4, 8, replacement=True),
     },
     gammas=(4, 8),
-    verifiers=('specjax.verify.k_seq',),
+    verifiers=('k_seq',),
     temperatures=(1.0,),
     prompts=Prompts(count=1000),
     table='main table',

@@ -20,6 +20,7 @@ from experiments.measuring.methods import Built, Method
 from experiments.prompts import Chosen
 from experiments.settings import Checkpoint, Experiment
 from experiments.setup import meshes
+from experiments.setup.plan import freeze
 from specjax import counting, generate, verify
 from specjax.drafters import plain
 from specjax.layouts import LayoutChoice
@@ -267,7 +268,8 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
       (measure, 'time', machine),
       (measure, 'start', machine.start),
       (generate, 'generate', machine),
-      (runner, 'build', lambda x: built()),
+      (generate, 'loop', machine),
+      (runner, 'build', lambda plan: built()),
       (runner, 'tqdm', mock.MagicMock()),
       (ties, 'explain', _bug),
       (meshes, 'round_rows', lambda *_: rows),
@@ -306,7 +308,7 @@ def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
   )
   machine = Machine()
   with _by_hand(machine, rows):
-    one = runner.Runner(x)
+    one = runner.Runner(freeze(x, {}))
     one.run()
   (row,) = one.folder.rows
   # The first replay is there to be compiled.

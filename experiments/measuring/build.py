@@ -1,7 +1,7 @@
-"""From a configuration to specs: everything is checked here, once.
+"""From a plan to specs: what files say is checked here, once.
 
-Values first (`checks`), then what files say without their weights, then the
-prompts, and only then weights are read.
+First what they say without their weights, then the prompts, and only then
+weights are read.
 """
 
 import functools
@@ -12,90 +12,80 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import prompts
-from experiments.errors import UserError, blame
+from experiments.errors import UserError, blame, need
 from experiments.measuring.layouts import Guess
 from experiments.measuring.methods import Built as Built
 from experiments.measuring.methods import Loaded, assemble, has_encoder
 from experiments.measuring.methods import Method as Method
 from experiments.prompts import Chosen
-from experiments.settings import Candidate, Experiment
 from experiments.setup import drafter_loading, meshes, user_drafters, vocabulary
-from experiments.setup.checks import (
-  candidates,
-  check,
-  draft_lengths,
-  every_level,
-  need,
-  path_field,
-  resolve,
-  values_for,
-)
-from experiments.setup.checks import rules as rules_of
+from experiments.setup.checks import values_for
+from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import checkpoints, layouts
 from specjax.checkpoints import CheckpointError, Description
-from specjax.drafters import cascade, lm, quantized
+from specjax.drafters import lm
 from specjax.models import transformer
 from specjax.types import Target
 
 
-def describe(field: str, path: str, quantized: bool = False) -> Description:
+def describe(field: str, path: str) -> Description:
   """A checkpoint without its weights.
 
   Raises:
     UserError: it cannot be loaded; names the field.
   """
   try:
-    return checkpoints.describe(path, quantized=quantized)
+    return checkpoints.describe(path)
   except CheckpointError as error:
     raise UserError(f'{field}: {error}') from error
 
 
-def describe_draft(field: str, candidate: Candidate) -> Description | None:
-  """A candidate without its weights, if it is a language model.
+def describe_draft(planned: PlannedDrafter) -> Description | None:
+  """The model of a drafter without its weights; None where it tells of none.
 
   Raises:
     UserError: it cannot be loaded; names the field.
   """
-  load = resolve('candidates', candidate.load)
-  if load in (lm.load, cascade.load):
-    return describe(field, candidate.path)
-  if load == quantized.load and candidate.path:
-    return describe(field, candidate.path, quantized=True)
-  return None
+  if planned.describe is None:
+    return None
+  try:
+    return planned.describe(planned.path, **planned.options)
+  except (CheckpointError, ValueError) as error:
+    raise UserError(f'{planned.path_field}: {error}') from error
 
 
-def room(x: Experiment, described: dict[str, Description]) -> int:
+def room(plan: Plan, described: dict[str, Description]) -> int:
   """Tokens that a prompt may have.
 
   They come before the new ones; those of an encoder-decoder come before
   nothing, and its new tokens after the one that begins every text.
 
   Args:
-    x: the experiment.
+    plan: of the experiment.
     described: the models that read it, by name.
 
   Raises:
     UserError: there is no place for any.
   """
   positions = {n: d.model.config.max_positions for n, d in described.items()}
-  for field, gamma in draft_lengths(x):
+  for field, gamma in plan.draft_lengths():
     need(
       gamma < positions['target'],
       f'{field} is {gamma}, but the target has {positions["target"]} '
       'positions: draft less',
     )
   name = min(positions, key=positions.__getitem__)
-  length = 1 if x.prompt else prompts.length_of_windows(x.prompts) or 1
+  length = 1 if plan.prompt else prompts.length_of_windows(plan.prompts) or 1
   apart = has_encoder(described['target'].model)
   fields = 'max_new_tokens + 1' if apart else 'prompts.length + max_new_tokens'
-  total = (1 if apart else length) + x.max_new_tokens
+  total = (1 if apart else length) + plan.max_new_tokens
   need(
     total <= positions[name],
     f'{fields} is {total}, but the {name} has {positions[name]} positions: '
     'shorten one of them',
   )
   if not apart:
-    return positions[name] - x.max_new_tokens
+    return positions[name] - plan.max_new_tokens
   left = min(positions[n] for n, d in described.items() if has_encoder(d.model))
   need(
     length <= left,
@@ -105,51 +95,51 @@ def room(x: Experiment, described: dict[str, Description]) -> int:
   return left
 
 
-def survey(x: Experiment) -> tuple[Any, dict[str, Description]]:
+def survey(plan: Plan) -> tuple[Any, dict[str, Description]]:
   """The target's tokenizer and the models, by name, without their weights.
 
   Raises:
     UserError: a model cannot be loaded, or a draft has other tokens.
   """
-  described = {'target': describe('target.path', x.target.path)}
+  described = {'target': describe('target.path', plan.target)}
   vocab = described['target'].model.config.vocab_size
-  values_for(x, vocab, checkpoints.eos_ids(x.target.path))
-  tokenizer = vocabulary.read('target.path', x.target.path)
+  values_for(plan.sampling, vocab, checkpoints.eos_ids(plan.target))
+  tokenizer = vocabulary.read('target.path', plan.target)
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
-  for name, candidate in every_level(x).items():
-    field = path_field(x, name)
-    draft = describe_draft(field, candidate)
+  for one in plan.levels():
+    draft = describe_draft(one)
     if draft:
+      model = described['target'].model
       with blame():
-        lm.check_encoder(described['target'].model, draft.model, field)
-      described[f'draft {name}'] = draft
-    if candidate.path:
+        lm.check_encoder(model, draft.model, one.path_field)
+      described[f'draft {one.name}'] = draft
+    if one.path:
       size = draft.model.config.vocab_size if draft else vocab
-      vocabulary.check_draft(tokenizer, vocab, candidate.path, size)
+      vocabulary.check_draft(tokenizer, vocab, one.path, size)
   return tokenizer, described
 
 
 def read_prompts(
-  x: Experiment, tokenizer, described: dict[str, Description]
+  plan: Plan, tokenizer, described: dict[str, Description]
 ) -> dict[str, Chosen]:
   """The prompts by domain: those of `prompts`, or the one of `prompt`.
 
   Args:
-    x: the experiment.
+    plan: of the experiment.
     tokenizer: of the target.
     described: the models that read them, by name.
 
   Raises:
     UserError: names the field and the remedy.
   """
-  left = room(x, described)
-  length = prompts.length_of_windows(x.prompts)
-  if length is not None and not x.prompt:
+  left = room(plan, described)
+  length = prompts.length_of_windows(plan.prompts)
+  if length is not None and not plan.prompt:
     # Before so many are looked for.
-    load = meshes.predict(x, described, length, x.prompts.count)
-    meshes.check_memory(x, load)
-  if x.prompt:
-    ids = prompts.encode(tokenizer, x.prompts.chat, x.prompt)
+    load = meshes.predict(plan, described, length, plan.prompts.count)
+    meshes.check_memory(plan.mesh, load)
+  if plan.prompt:
+    ids = prompts.encode(tokenizer, plan.prompts.chat, plan.prompt)
     whose = 'max_new_tokens leaves'
     if has_encoder(described['target'].model):
       whose = 'an encoder has'
@@ -160,19 +150,18 @@ def read_prompts(
     )
     found = {'prompt': Chosen([ids], 'the command line', 1)}
   else:
-    found = prompts.collect(x.prompts, tokenizer, left, x.seed)
+    found = prompts.collect(plan.prompts, tokenizer, left, plan.seed)
   size = described['target'].model.config.vocab_size
   for text in (t for chosen in found.values() for t in chosen.texts):
     vocabulary.check_prompt(text, size)
   return found
 
 
-def _check_rules(x: Experiment, rules, chosen, drafts) -> None:
+def _check_rules(plan: Plan, drafts) -> None:
   """Refuses rules that cannot take a drafter's kind of draft."""
-  for name, candidate in chosen.items():
-    gammas = x.gammas or (candidate.gamma,)
-    for gamma, rule in itertools.product(gammas, rules[name]):
-      reason = rules[name][rule].refuses(drafts[name, gamma][0])
+  for name, one in plan.drafters.items():
+    for gamma, rule in itertools.product(one.gammas, one.rules):
+      reason = one.rules[rule].refuses(drafts[name, gamma][0])
       need(
         not reason,
         f'verifiers: {rule} does not take the drafter {name!r}: {reason}',
@@ -186,69 +175,58 @@ def keep_programs(folder: str) -> None:
   compilation_cache.reset_cache()  # It may be open elsewhere.
 
 
-def predict(x: Experiment, described, texts: dict[str, Chosen]) -> meshes.Load:
-  """What each device will hold of models and prompts; see `devices`."""
-  lengths = [len(t) for chosen in texts.values() for t in chosen.texts]
-  rows = max(len(chosen.texts) for chosen in texts.values())
-  return meshes.predict(x, described, max(lengths), rows)
-
-
-def build(x: Experiment) -> Built:
-  """Checks the experiment, loads its weights and returns what runs.
+def build(plan: Plan) -> Built:
+  """Checks what the files of a plan say, loads weights, returns what runs.
 
   Layouts of weights are guessed: who takes times calls `race` on it.
 
   Raises:
     UserError: names the field and the remedy.
   """
-  check(x)
-  if x.compilation_cache:
-    keep_programs(x.compilation_cache)
-  meshes.check(x)
-  rules = rules_of(x)
-  mesh = meshes.make_placement(x.mesh)
-  tokenizer, described = survey(x)
-  meshes.check_heads(x.mesh, described)
-  texts = read_prompts(x, tokenizer, described)
+  if plan.compilation_cache:
+    keep_programs(plan.compilation_cache)
+  mesh = meshes.make_placement(plan.mesh)
+  tokenizer, described = survey(plan)
+  meshes.check_heads(plan.mesh, described)
+  texts = read_prompts(plan, tokenizer, described)
   for domain, found in texts.items():
     need(
-      x.batch <= len(found.texts),
-      f'batch {x.batch} is more than the {len(found.texts)} prompts of '
+      plan.batch <= len(found.texts),
+      f'batch {plan.batch} is more than the {len(found.texts)} prompts of '
       f'{domain}: raise prompts.count, or lower batch',
     )
-  meshes.check_memory(x, predict(x, described, texts))
-  chosen = candidates(x)
-  # Drafts first: a rule may refuse one, and they are the smaller weights.
   prompt = max(len(t) for found in texts.values() for t in found.texts)
-  longest = prompt + x.max_new_tokens
-  model = checkpoints.describe(x.target.path, max_length=longest).model
+  rows = max(len(found.texts) for found in texts.values())
+  load = meshes.predict(plan, described, prompt, rows)
+  meshes.check_memory(plan.mesh, load)
+  # Drafts first: a rule may refuse one, and they are the smaller weights.
+  longest = prompt + plan.max_new_tokens
+  model = checkpoints.describe(plan.target, max_length=longest).model
   if mesh is not None:
     model = transformer.place(model, mesh)
   target = Target(
     model,
-    path=x.target.path,
-    fingerprint=functools.partial(checkpoints.fingerprint, x.target.path),
+    path=plan.target,
+    fingerprint=functools.partial(checkpoints.fingerprint, plan.target),
     max_length=longest,
     tokenizer=tokenizer,
-    eos=checkpoints.eos_ids(x.target.path),
+    eos=checkpoints.eos_ids(plan.target),
   )
-  drafts = {name: drafter_loading.load(c, target) for name, c in chosen.items()}
+  planned = plan.drafters
+  drafts = {n: drafter_loading.load(p, target) for n, p in planned.items()}
   made = {
-    (name, gamma): (
-      drafter_loading.make(c, drafts[name], gamma),
-      drafts[name].params,
-    )
-    for name, c in chosen.items()
-    for gamma in sorted({1, *(x.gammas or (c.gamma,))})
+    (n, gamma): (drafter_loading.make(p, drafts[n], gamma), drafts[n].params)
+    for n, p in planned.items()
+    for gamma in sorted({1, *p.gammas})
   }
-  _check_rules(x, rules, chosen, made)
+  _check_rules(plan, made)
   # On a mesh they are seen where the loop is traced.
-  own = user_drafters.choose(chosen, made) if mesh is None else {}
+  own = user_drafters.choose(planned, made) if mesh is None else {}
   text = next(iter(texts.values())).texts[0]
   begun = 1 if has_encoder(model) else prompt
-  user_drafters.check_shapes(model, own, text, begun + x.max_new_tokens)
-  whole = checkpoints.load(x.target.path, max_length=longest, placement=mesh)
+  user_drafters.check_shapes(model, own, text, begun + plan.max_new_tokens)
+  whole = checkpoints.load(plan.target, max_length=longest, placement=mesh)
   user_drafters.check_numbers(whole, own, text)
-  forms = layouts.arrange(*whole, x.batch)
-  loaded = Loaded(x, target, texts, chosen, rules, drafts, forms)
+  forms = layouts.arrange(*whole, plan.batch)
+  loaded = Loaded(plan, target, texts, drafts, forms)
   return assemble(loaded, Guess())

@@ -1,7 +1,8 @@
 """Comparisons that `experiments.parity` can make; the config names one.
 
-Each is a function of the config, which it checks before anything is loaded. It
-returns what makes the other side of a method: (setup, method) -> Side.
+Each is a function of the config, of which it checks its own fields before
+anything is loaded. It returns what makes the other side of a method:
+(setup, method) -> Side.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from experiments.errors import UserError
 from experiments.measuring import greedy_texts
 from experiments.measuring.build import Built, Method
 from experiments.settings import Parity
+from experiments.setup.plan import Plan
 from specjax.types import Params, Spec
 
 _DTYPES = ('float64', 'float32', 'float16', 'bfloat16')
@@ -30,9 +32,9 @@ class Side(NamedTuple):
 
 
 class Setup(NamedTuple):
-  """What a comparison may look at: the config, the models, the prompts."""
+  """What a comparison may look at: the plan, the models, the prompts."""
 
-  x: Parity
+  plan: Plan
   built: Built
   prompts: list[list[int]]  # of all domains, in their order
 
@@ -42,6 +44,7 @@ Other = Callable[[Setup, Method], Side]
 
 def plain(x: Parity) -> Other:
   """Plain decoding, in the same batches and the same dtype."""
+  del x  # Unused.
 
   def other(setup, method):
     built = setup.built
@@ -50,7 +53,7 @@ def plain(x: Parity) -> Other:
         f'verifiers: {method.verifier} is lossy, its text is not that of '
         'plain decoding: leave it out'
       )
-    return Side('plain', built.plain, built.plain_params, x.batch)
+    return Side('plain', built.plain, built.plain_params, setup.plan.batch)
 
   return other
 
@@ -76,10 +79,11 @@ def dtype(x: Parity) -> Other:
   if x.dtype == x.other_dtype:
     raise UserError(f'other_dtype must differ from dtype, got {x.dtype} twice')
 
+  name = x.other_dtype
+
   def other(setup, method):
-    del setup  # Unused.
-    params = cast(method.params, x.other_dtype)
-    return Side(x.other_dtype, method.spec, params, x.batch)
+    params = cast(method.params, name)
+    return Side(name, method.spec, params, setup.plan.batch)
 
   return other
 
@@ -96,7 +100,7 @@ def text(x: Parity) -> Other:
       setup.prompts,
       built.tokenizer,
       built.plain,
-      x.max_new_tokens,
+      setup.plan.max_new_tokens,
     )
     return Side('text', texts=found)
 

@@ -1,15 +1,12 @@
 """What a drafter brings along: its own weights, and what training them cost."""
 
-import dataclasses
 import json
 import pathlib
 from typing import Any
 
 import jax
 
-from experiments.measuring import results
-from experiments.settings import Candidate
-from experiments.setup.checks import levels
+from experiments.setup.plan import PlannedDrafter
 
 _SUMS = ('seconds', 'tokens', 'steps')
 
@@ -20,14 +17,14 @@ def _read(path: str, name: str) -> dict:
   return json.loads(file.read_text()) if file.is_file() else {}
 
 
-def training(candidate: Candidate) -> dict | None:
+def training(planned: PlannedDrafter) -> dict | None:
   """What the training of all its weights cost, as their files say.
 
   Returns:
     Sums of `seconds`, `tokens` and `steps`, the `machine`, and how many models
     were trained `together` in that time, at most; None where one says nothing.
   """
-  every = [one.path for one in levels('', candidate).values() if one.path]
+  every = [one.path for one in planned.levels() if one.path]
   costs = [
     _read(path, 'training.json') or _read(path, 'config.json').get('training')
     for path in every
@@ -42,24 +39,24 @@ def training(candidate: Candidate) -> dict | None:
   }
 
 
-def guesses(candidate: Candidate) -> dict | None:
+def guesses(planned: PlannedDrafter) -> dict | None:
   """How often guesses of heads were right on held-out text.
 
   Returns:
     `hits` [K, R] of the i-th guess of head k in `counted` [K] places, in all
     and by `domains`; None where the weights are no heads, or do not say it.
   """
-  config = _read(candidate.path, 'config.json') if candidate.path else {}
+  config = _read(planned.path, 'config.json') if planned.path else {}
   if 'hits' not in config:
     return None
   return {k: config[k] for k in ('hits', 'counted', 'domains') if k in config}
 
 
-def describe(candidate: Candidate, params: Any) -> dict[str, Any]:
+def describe(planned: PlannedDrafter, params: Any) -> dict[str, Any]:
   """The fields of a row that a drafter decides, whatever it is run on.
 
   Args:
-    candidate: how it was loaded.
+    planned: how it was loaded.
     params: its own, as they are run: what it takes from the target's weights
       is not among them.
 
@@ -69,10 +66,10 @@ def describe(candidate: Candidate, params: Any) -> dict[str, Any]:
   """
   leaves = jax.tree.leaves(params)
   return {
-    'load': candidate.load,
-    'options': results.portable(dataclasses.asdict(candidate)['options']),
+    'load': planned.load,
+    'options': planned.stored,
     'parameters': sum(leaf.size for leaf in leaves),
     'bytes': sum(leaf.nbytes for leaf in leaves),
-    'training': training(candidate),
-    'guesses': guesses(candidate),
+    'training': training(planned),
+    'guesses': guesses(planned),
   }

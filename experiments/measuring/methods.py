@@ -1,4 +1,4 @@
-"""What runs: plain decoding and methods, from what a configuration loaded.
+"""What runs: plain decoding and methods, from what a plan loaded.
 
 Drafters and the target are loaded with whole weights. They are put together
 here, each in the layout that is chosen for it (`layouts`); a layout that
@@ -15,9 +15,9 @@ import numpy as np
 from experiments.measuring import drafter_facts, measure
 from experiments.measuring.layouts import Chooser, Race
 from experiments.prompts import Chosen
-from experiments.settings import Candidate, Experiment
 from experiments.setup import drafter_loading
-from experiments.setup.checks import draft_name, values
+from experiments.setup.checks import values
+from experiments.setup.plan import Plan
 from specjax import cache as caches
 from specjax import generate, layouts, verify
 from specjax.drafters import plain
@@ -44,7 +44,7 @@ class Method:
   drafting: LayoutChoice | None
   # And what counts the chance that the rule accepts its token.
   chance: generate.StepParts = generate.PARTS
-  # Fields of a row, see `weights.describe`.
+  # Fields of a row, see `drafter_facts.describe`.
   brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def layouts(self) -> dict:
@@ -63,21 +63,17 @@ class Loaded:
   `forms` are that target in every layout, with weights.
   """
 
-  x: Experiment
+  plan: Plan
   target: Target
   prompts: dict[str, Chosen]
-  candidates: Mapping[str, Candidate]
-  rules: Mapping[str, Mapping[str, Rule]]
   drafts: Mapping[str, LoadedDrafter]
   forms: Mapping[str, Arranged]
 
   def gammas(self, name: str) -> tuple[int, ...]:
-    """Draft lengths of a candidate, each depth once: a tree has its own."""
-    found: dict[int, int] = {}
-    for gamma in self.x.gammas or (self.candidates[name].gamma,):
-      drafter = drafter_loading.make(
-        self.candidates[name], self.drafts[name], gamma
-      )
+    """Draft lengths of a drafter, each depth once: a tree has its own."""
+    planned, found = self.plan.drafters[name], {}
+    for gamma in planned.gammas:
+      drafter = drafter_loading.make(planned, self.drafts[name], gamma)
       found.setdefault(drafter.depth, gamma)
     return tuple(found.values())
 
@@ -109,17 +105,17 @@ class Built:
     limit = longest + new_tokens
     return max(generate.slots_for(spec, limit) for spec in specs), sources
 
-  def job(self, x: Experiment) -> measure.Job:
+  def job(self, plan: Plan) -> measure.Job:
     """The first batch of an experiment, greedy: any one costs the same."""
     texts = next(iter(self.prompts.values())).texts
-    place = np.arange(x.batch) % len(texts)
+    place = np.arange(plan.batch) % len(texts)
     return measure.Job(
       [texts[i] for i in place],
       place,
-      values(x, self.plain, x.batch, 0.0),
-      x.max_new_tokens,
-      x.seed,
-      *self.slots(x.max_new_tokens),
+      values(plan.sampling, self.plain, plan.batch, 0.0),
+      plan.max_new_tokens,
+      plan.seed,
+      *self.slots(plan.max_new_tokens),
     )
 
   def race(self, tell: Callable[[str], Any] = lambda what: None) -> 'Built':
@@ -130,9 +126,9 @@ class Built:
     """
     if self.loaded is None:
       return self
-    x = self.loaded.x
-    turns = 3 if x.quick else layouts.TURNS
-    return self.settle(Race(self.job(x), turns, tell))
+    plan = self.loaded.plan
+    turns = 3 if plan.quick else layouts.TURNS
+    return self.settle(Race(self.job(plan), turns, tell))
 
   def settle(self, choose: Chooser) -> 'Built':
     """The same in the layouts that are chosen now, once for all."""
@@ -160,7 +156,7 @@ class _Layouts:
 
   def __init__(self, loaded: Loaded, choose: Chooser):
     self.loaded, self.choose = loaded, choose
-    self.batch, self.forms = loaded.x.batch, loaded.forms
+    self.batch, self.forms = loaded.plan.batch, loaded.forms
     self._scoring: dict[int, LayoutChoice] = {}
     self._drafting: dict[str, LayoutChoice] = {}
     self._drafts: dict[tuple[str, str], LoadedDrafter] = {}
@@ -183,7 +179,7 @@ class _Layouts:
       target = dataclasses.replace(
         loaded.target, model=self.forms[layout].model
       )
-      read = drafter_loading.load(loaded.candidates[name], target)
+      read = drafter_loading.load(loaded.plan.drafters[name], target)
       self._drafts[name, layout] = read
     return self._drafts[name, layout]
 
@@ -204,21 +200,21 @@ class _Layouts:
 
 
 def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
-  """All lengths and rules of a candidate."""
-  candidate, whole = loaded.candidates[name], loaded.forms[layouts.WHOLE]
+  """All lengths and rules of a drafter."""
+  planned, whole = loaded.plan.drafters[name], loaded.forms[layouts.WHOLE]
   eos, one = loaded.target.eos, loaded.drafts[name]
-  single = drafter_loading.make(candidate, one, 1)
+  single = drafter_loading.make(planned, one, 1)
   for gamma in loaded.gammas(name):
-    drafter = drafter_loading.make(candidate, one, gamma)
+    drafter = drafter_loading.make(planned, one, gamma)
     scoring, drafting = chosen.scoring(drafter), chosen.drafting(name)
     # What computes with the target's weights takes them as they are.
     own = chosen.draft(name, (drafting or scoring).layout)
-    drafter = drafter_loading.make(candidate, own, gamma)
+    drafter = drafter_loading.make(planned, own, gamma)
     model, parameters = chosen.forms[scoring.layout]
-    for rule_name, rule in loaded.rules[name].items():
+    for rule_name, rule in planned.rules.items():
       yield Method(
         drafter=name,
-        draft=draft_name(candidate),
+        draft=planned.draft,
         verifier=rule_name.removeprefix('specjax.verify.'),
         gamma=drafter.depth,
         spec=Spec(model, drafter, rule, eos),
@@ -226,7 +222,7 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
         single=Spec(whole.model, single, verify.observe, eos),
         single_params=Params(whole.params, one.params),
         chance=_chance(rule, single),
-        brings=drafter_facts.describe(candidate, own.params),
+        brings=drafter_facts.describe(planned, own.params),
         verification=scoring,
         drafting=drafting,
       )
@@ -243,9 +239,11 @@ def assemble(loaded: Loaded, choose: Chooser) -> Built:
     for name, (model, params) in chosen.forms.items()
   }
   baseline = choose.plain(ways)
-  methods = [m for n in loaded.candidates for m in _methods(loaded, chosen, n)]
+  methods = [
+    m for n in loaded.plan.drafters for m in _methods(loaded, chosen, n)
+  ]
   return Built(
-    target=os.path.basename(loaded.x.target.path.rstrip('/')),
+    target=os.path.basename(loaded.plan.target.rstrip('/')),
     tokenizer=loaded.target.tokenizer,
     prompts=loaded.prompts,
     plain=ways[baseline.layout].spec,

@@ -25,6 +25,7 @@ from experiments.errors import UserError
 from experiments.measuring import costs, measure
 from experiments.measuring.build import Built, Method
 from experiments.measuring.measure import Run
+from experiments.setup.plan import Plan
 from specjax import generate, metrics, theory, verify
 from specjax.types import Spec
 
@@ -171,7 +172,7 @@ def watch_method(method: Method, job: measure.Job) -> list[Watched]:
   return watch(method.single, method.single_params, job, True)
 
 
-def refuse_features(built: Built) -> None:
+def refuse_features(plan: Plan, built: Built) -> None:
   """Refuses drafters whose law depends on where their draft began.
 
   Raises:
@@ -180,14 +181,15 @@ def refuse_features(built: Built) -> None:
   """
   for method in built.methods:
     if method.spec.drafter.taps:
+      field = plan.drafters[method.drafter].field
       raise UserError(
-        f'candidates: {method.drafter!r} reads features of the target, so what '
-        'it says of a place depends on where its draft began, and cannot be '
+        f'{field}: {method.drafter!r} reads features of the target, so what it '
+        'says of a place depends on where its draft began, and cannot be '
         'replayed: leave it out, or use experiments.run'
       )
 
 
-def refuse_stops(method: Method, job: measure.Job) -> None:
+def refuse_stops(plan: Plan, method: Method, job: measure.Job) -> None:
   """Refuses drafts that end early by what was drawn.
 
   Raises:
@@ -195,8 +197,9 @@ def refuse_stops(method: Method, job: measure.Job) -> None:
   """
   counts = measure.decode(method.spec, method.params, job, timed=False).counts
   if counts.drafted.sum() < method.gamma * counts.histogram.sum():
+    field = plan.drafters[method.drafter].field
     raise UserError(
-      f'candidates: drafts of {method.drafter!r} end early by what was drawn, '
+      f'{field}: drafts of {method.drafter!r} end early by what was drawn, '
       'which cannot be replayed: leave its threshold out, or use '
       'experiments.run'
     )

@@ -5,24 +5,24 @@ rows.jsonl    one object per cell, appended when the cell is done
 summary.md    the table
 """
 
-import dataclasses
-import hashlib
 import importlib.metadata
 import json
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
 
 from experiments import prompts
-from experiments.errors import UserError, need, writing
+from experiments.errors import UserError, writing
 from experiments.measuring.stored import check_place, read_object, read_text
-from experiments.settings import Mesh
-from experiments.setup import hosts, meshes
+from experiments.setup import hosts
+from experiments.setup.plan import Plan
+from experiments.setup.result_folders import default_folder as default_folder
+from experiments.setup.result_folders import settings_of as settings_of
 
 # What identifies a row.
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
@@ -30,41 +30,6 @@ KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
 # aside; they stay in the file.
 SCHEMA = 1
 Rows = dict[str, list[dict]]  # by folder
-
-
-def portable(value):
-  """A value as JSON has it, without where this checkout lies."""
-  text = json.dumps(value, sort_keys=True, default=str)
-  here = str(pathlib.Path(__file__).parents[2])
-  return json.loads(text.replace(here, '.'))
-
-
-def settings_of(experiment) -> dict:
-  """What decides the results: every field but where they go."""
-  settings = dataclasses.asdict(experiment)
-  settings.pop('results')
-  settings.pop('compilation_cache', None)
-  if 'mesh' in settings:
-    settings['mesh'] = meshes.describe(experiment.mesh)
-    if settings['mesh'] == meshes.describe(Mesh()):
-      del settings['mesh']  # One device, as ever.
-  for candidate in settings.get('candidates', {}).values():
-    if not candidate['verifiers']:
-      del candidate['verifiers']  # Those of the experiment, as ever.
-  # Where the weights lie does not matter, what they are called does.
-  return portable(settings)
-
-
-def default_folder(experiment) -> str:
-  """runs/<name>-<hash>: every change of the settings has a folder."""
-  name = experiment.name
-  need(
-    name and os.path.basename(name) == name,
-    f'name is {name!r}, which names no folder of runs; choose another one',
-  )
-  text = json.dumps(settings_of(experiment), sort_keys=True)
-  code = hashlib.sha256(text.encode()).hexdigest()[:6]
-  return os.path.join('runs', f'{name}-{code}')
 
 
 def _numbered(file: pathlib.Path) -> tuple[list[tuple[int, dict]], str]:
@@ -156,16 +121,15 @@ def read_folders(
   return found, warnings
 
 
-def check_folder(experiment) -> None:
+def check_folder(plan: Plan) -> None:
   """The same of the folder of an experiment, before anything is loaded."""
-  path = pathlib.Path(experiment.results or default_folder(experiment))
-  hosts.alone(lambda: check_place(path, settings_of(experiment)))
+  hosts.alone(lambda: check_place(pathlib.Path(plan.results), plan.settings))
 
 
 class Folder:
   """Rows of one experiment on disk."""
 
-  def __init__(self, path: str, settings: dict):
+  def __init__(self, path: str, settings: Mapping):
     """Opens a folder, creates it or refuses it.
 
     Raises:
@@ -177,7 +141,7 @@ class Folder:
       self._open(settings)
     self.rows, self.warning = read_rows(self.path / 'rows.jsonl')
 
-  def _open(self, settings: dict) -> None:
+  def _open(self, settings: Mapping) -> None:
     """Creates the folder where it is not there, and mends its last line."""
     config = self.path / 'config.json'
     if not config.exists():
@@ -246,11 +210,11 @@ class Follower(Folder):
     pass
 
 
-def open_folder(experiment, texts: dict[str, list[list[int]]]) -> Folder:
+def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
   """The folder of an experiment: that of process 0, which others follow.
 
   Args:
-    experiment: the experiment.
+    plan: of the experiment.
     texts: its prompts, by domain.
 
   Raises:
@@ -258,8 +222,7 @@ def open_folder(experiment, texts: dict[str, list[list[int]]]) -> Folder:
   """
 
   def make():
-    path = experiment.results or default_folder(experiment)
-    folder = Folder(path, settings_of(experiment))
+    folder = Folder(plan.results, plan.settings)
     folder.check_prompts(texts)
     return folder
 

@@ -20,9 +20,9 @@ from experiments.measuring import (
   ties,
 )
 from experiments.measuring.build import Built, Method, build
-from experiments.settings import Experiment
 from experiments.setup import hosts, meshes
 from experiments.setup.checks import values
+from experiments.setup.plan import Plan
 from specjax import generate, metrics
 
 
@@ -45,27 +45,27 @@ class Runner:
   program = 'run'  # that its rows are of
 
   def __init__(
-    self, x: Experiment, refuse: Callable[[Built], None] | None = None
+    self, plan: Plan, refuse: Callable[[Plan, Built], None] | None = None
   ):
     """Checks and loads everything, and only then opens the folder.
 
     Args:
-      x: the experiment.
+      plan: of the experiment.
       refuse: raises where it cannot do with what was loaded.
     """
-    self.x = x
-    results.check_folder(x)
-    self.built: Built = build(x)
+    self.plan = plan
+    results.check_folder(plan)
+    self.built: Built = build(plan)
     if refuse is not None:
-      refuse(self.built)
+      refuse(plan, self.built)
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
-    self.folder = results.open_folder(x, self.prompts)
+    self.folder = results.open_folder(plan, self.prompts)
     self.conditions = results.conditions()
-    self.slots, self.source_slots = self.built.slots(x.max_new_tokens)
+    self.slots, self.source_slots = self.built.slots(plan.max_new_tokens)
     self.groups = [
       (d, t)
       for d in self.prompts
-      for t in x.temperatures
+      for t in plan.temperatures
       if not all(self.done(m, d, t) for m in self.built.methods)
     ]
     self.alphas: dict = {}
@@ -93,7 +93,7 @@ class Runner:
     return {
       m: self.cell(m, domain, temperature)
       for m in self.built.methods
-      if self.x.timed or not self.done(m, domain, temperature)
+      if self.plan.timed or not self.done(m, domain, temperature)
     }
 
   def job(self, texts, indices, temperature, rows=0) -> measure.Job:
@@ -102,17 +102,17 @@ class Runner:
     Up to so many rows the batch is filled with prompts that get no new tokens:
     another number of rows would be another program.
     """
-    x, live = self.x, len(texts)
+    plan, live = self.plan, len(texts)
     place = np.arange(max(rows, live)) % live
-    new_tokens: int | np.ndarray = x.max_new_tokens
+    new_tokens: int | np.ndarray = plan.max_new_tokens
     if live < len(place):
       new_tokens = np.where(np.arange(len(place)) < live, new_tokens, 0)
     return measure.Job(
       [texts[i] for i in place],
       np.asarray(indices)[place],
-      values(x, self.built.plain, len(place), temperature),
+      values(plan.sampling, self.built.plain, len(place), temperature),
       new_tokens,
-      x.seed,
+      plan.seed,
       self.slots,
       self.source_slots,
       live,
@@ -120,7 +120,7 @@ class Runner:
 
   def units(self, domain: str, temperature: float) -> list[measure.Job]:
     """Batches of the domain's prompts; the last one is filled up."""
-    texts, batch = self.prompts[domain], self.x.batch
+    texts, batch = self.prompts[domain], self.plan.batch
     return [
       self.job(
         texts[i : i + batch],
@@ -134,7 +134,7 @@ class Runner:
   def whole(self, domain: str, temperature: float) -> measure.Job:
     """All prompts of a domain in one batch, filled up for the mesh."""
     texts = self.prompts[domain]
-    rows = meshes.round_rows(len(texts), self.x.mesh)
+    rows = meshes.round_rows(len(texts), self.plan.mesh)
     return self.job(texts, range(len(texts)), temperature, rows=rows)
 
   def settle(self, bar) -> None:
@@ -185,7 +185,7 @@ class Runner:
   def measure_costs(self, jobs: list[measure.Job], bar) -> None:
     """Takes the turns that costs are medians of, on greedy jobs."""
     bar.set_description('costs')
-    turns = 3 if self.x.quick else 7
+    turns = 3 if self.plan.quick else 7
     bar.total += turns
     for i in range(turns):
       self.timer.turn(jobs[i % len(jobs)])
@@ -197,7 +197,7 @@ class Runner:
   def measure_alpha(self, methods, domain, temperature, bar) -> None:
     """The mean of beta at every prefix of the target's own text."""
     jobs = self.units(domain, temperature)
-    if self.x.timed:  # Nothing else runs in large batches then.
+    if self.plan.timed:  # Nothing else runs in large batches then.
       jobs = [self.whole(domain, temperature)]
     for (drafter, parts), m in singles(methods).items():
       runs = []
@@ -215,7 +215,7 @@ class Runner:
 
   def decode(self, method: Method, cell: dict, job: measure.Job) -> measure.Run:
     """One batch with a method; what is not finite names the cell."""
-    run = measure.decode if self.x.timed else measure.record
+    run = measure.decode if self.plan.timed else measure.record
     try:
       return run(method.spec, method.params, job)
     except measure.NotFinite as error:
@@ -233,10 +233,12 @@ class Runner:
     base, runs = [], {method: [] for method in todo}
     for job in jobs:
       base.append(
-        measure.decode(built.plain, built.plain_params, job, timed=self.x.timed)
+        measure.decode(
+          built.plain, built.plain_params, job, timed=self.plan.timed
+        )
       )
       bar.update()
-      if self.x.timed:
+      if self.plan.timed:
         for method, cell in todo.items():
           runs[method].append(self.decode(method, cell, job))
           bar.update()
@@ -250,37 +252,37 @@ class Runner:
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
     """The row of one cell; see docs/measuring.md."""
-    x, domain = self.x, cell['domain']
+    plan, domain = self.plan, cell['domain']
     where = domain, cell['temperature']
     alpha = self.alphas[method.drafter, generate.PARTS, where]
     under_rule = self.alphas[method.drafter, method.chance, where]
     times = row_fields.NO_SPEED
-    if x.timed:
+    if plan.timed:
       times = row_fields.speed(runs, base, self.timer.costs(method))
       times |= {'baseline': self.built.baseline.fields(), **method.layouts()}
     found = results.plain(
       {
         'program': self.program,
-        'config': x.name,
+        'config': plan.name,
         'target': self.built.target,
         'draft': method.draft,
         **cell,
         **method.brings,
         'lossless': method.spec.rule.lossless,
-        'timed': x.timed,
-        'batch': x.batch,
+        'timed': plan.timed,
+        'batch': plan.batch,
         'prompts': sum(len(r.texts) for r in runs),
         'prompts_hash': prompts.digest(self.prompts[domain]),
         'prompts_from': self.built.prompts[domain].facts(),
-        'new_tokens': x.max_new_tokens,
+        'new_tokens': plan.max_new_tokens,
         **row_fields.acceptance(runs, alpha, under_rule),
         **times,
         **self.compare(method, cell, base, runs),
         'repetition': metrics.repetition(t for r in base for t in r.texts),
         'compilations': self.compilations + sum(r.compilations for r in runs),
         'paper': None,
-        'seed': x.seed,
-        'mesh': meshes.describe(x.mesh) | {'processes': jax.process_count()},
+        'seed': plan.seed,
+        'mesh': plan.mesh.facts() | {'processes': jax.process_count()},
         'collectives': self.exchanged.get(method, {}),
         **self.conditions,
       }
@@ -298,7 +300,7 @@ class Runner:
     differences, same = [], 0
     units = self.units(cell['domain'], 0.0)
     ways = [
-      ties.way(spec, params, self.x.batch, self.slots, self.source_slots)
+      ties.way(spec, params, self.plan.batch, self.slots, self.source_slots)
       for spec, params in (
         (self.built.plain, self.built.plain_params),
         (method.spec, method.params),
@@ -323,11 +325,11 @@ class Runner:
     total = 0
     for group in self.groups:
       todo = self.todo(*group)
-      alphas = len(singles(todo)) * (1 if self.x.timed else units)
+      alphas = len(singles(todo)) * (1 if self.plan.timed else units)
       total += alphas + units * (1 + len(todo))
     quiet = not hosts.leads()
     with tqdm(total=total, file=sys.stderr, disable=quiet) as bar:
-      if self.x.timed:
+      if self.plan.timed:
         self.warm_up(bar)
       for domain, temperature in self.groups:
         self.group(domain, temperature, bar)

@@ -131,7 +131,7 @@ def add(runner) -> list[dict]:
   built, folder = runner.built, runner.folder
   kept = hosts.share(hosts.alone(lambda: read(folder)))
   have = {tuple(sample[k] for k in KEY) for sample in kept}
-  where = itertools.product(runner.prompts, runner.x.temperatures)
+  where = itertools.product(runner.prompts, runner.plan.temperatures)
   wanted = [
     (method, place, runner.cell(method, *place))
     for place in itertools.islice(where, CELLS)

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 
 from experiments.errors import UserError, need, writing
 
@@ -54,7 +55,7 @@ def read_object(text: str, place: str, remedy: str) -> dict:
   return found
 
 
-def check_place(path: pathlib.Path, settings: dict) -> None:
+def check_place(path: pathlib.Path, settings: Mapping) -> None:
   """Whether a folder can take the rows of an experiment; writes nothing.
 
   Raises:

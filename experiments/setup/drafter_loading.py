@@ -1,60 +1,41 @@
-"""From a candidate of a configuration to a drafter."""
+"""From a planned drafter to one with weights."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-from experiments.errors import UserError, blame, need
-from experiments.settings import Candidate
-from experiments.setup.checks import resolve_function, resolve_policy
+from experiments.errors import blame, need
+from experiments.setup.plan import PlannedDrafter
 from specjax.types import Drafter, LoadedDrafter, Target
 
 
-def _drafts(candidate: Candidate) -> Callable[[Target], tuple[Drafter, Any]]:
-  """What drafts for the model of another candidate, given that model."""
+def _option(value: Any) -> Any | Callable[[Target], tuple[Drafter, Any]]:
+  """An option as a loader takes it: what drafts for it, given its model."""
+  if not isinstance(value, PlannedDrafter):
+    return value
 
   def inner(target: Target):
-    loaded = load(candidate, target)
-    return make(candidate, loaded, candidate.gamma), loaded.params
+    loaded = load(value, target)
+    return make(value, loaded, value.gammas[0]), loaded.params
 
   return inner
 
 
-def _option(name: str, value: Any) -> Any:
-  """An option of a configuration, as a loader takes it."""
-  if isinstance(value, Candidate):
-    return _drafts(value)
-  if name == 'policy' and isinstance(value, str):
-    return resolve_policy(value)
-  return value
-
-
-def load(candidate: Candidate, target: Target) -> LoadedDrafter:
-  """A candidate's drafter with its weights, for every draft length.
+def load(planned: PlannedDrafter, target: Target) -> LoadedDrafter:
+  """A drafter with its weights, for every draft length.
 
   Args:
-    candidate: what to load.
+    planned: what to load.
     target: what it drafts for.
 
   Raises:
     UserError: it cannot be loaded; names the function.
   """
-  read = resolve_function('candidates', candidate.load)
-  options = {n: _option(n, v) for n, v in candidate.options.items()}
-  try:
-    inspect.signature(read).bind(target, candidate.path, **options)
-  except ValueError as error:  # Some of Python's own have no signature.
-    raise UserError(
-      f'candidates: {candidate.load} is no load function ({error}); give one '
-      'such as specjax.drafters.ngram.load'
-    ) from error
-  except TypeError as error:
-    raise UserError(f'candidates: {candidate.load}: {error}') from error
-  with blame(f'candidates: {candidate.load}: '):
-    loaded = read(target, candidate.path, **options)
+  options = {name: _option(value) for name, value in planned.options.items()}
+  with blame(f'{planned.field}: {planned.load}: '):
+    loaded = planned.read(target, planned.path, **options)
   need(
     isinstance(loaded, LoadedDrafter),
-    f'candidates: {candidate.load} must return a specjax.LoadedDrafter, got '
+    f'{planned.field}: {planned.load} must return a specjax.LoadedDrafter, got '
     f'{type(loaded).__name__}',
   )
   placement = target.model.placement
@@ -65,17 +46,17 @@ def load(candidate: Candidate, target: Target) -> LoadedDrafter:
   return LoadedDrafter(loaded.model, loaded.make, placed, loaded.draft)
 
 
-def make(candidate: Candidate, loaded: LoadedDrafter, gamma: int) -> Drafter:
+def make(planned: PlannedDrafter, loaded: LoadedDrafter, gamma: int) -> Drafter:
   """The drafter of a draft length.
 
   Raises:
     UserError: there is none; names the function.
   """
-  with blame(f'candidates: {candidate.load}: '):
+  with blame(f'{planned.field}: {planned.load}: '):
     drafter = loaded.make(gamma)
   need(
     isinstance(drafter, Drafter),
-    f'candidates: {candidate.load}: make({gamma}) must return a '
+    f'{planned.field}: {planned.load}: make({gamma}) must return a '
     f'specjax.Drafter, got {type(drafter).__name__}',
   )
   return drafter

@@ -12,40 +12,15 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from experiments.errors import UserError
-from experiments.settings import Experiment, Mesh
-from experiments.setup import hosts
-from experiments.setup.checks import candidates, levels, need
+from experiments.errors import UserError, need
+from experiments.settings import Mesh
+from experiments.setup.plan import Plan
 from specjax import cache as caches
 from specjax import sharding
 from specjax.checkpoints import Description
 from specjax.models import transformer
 from specjax.models.config import TransformerConfig
 from specjax.sharding import Placement
-
-
-def describe(mesh: Mesh) -> dict:
-  """What of a mesh decides the results."""
-  names = ('data', 'model', 'split_draft')
-  return {name: getattr(mesh, name) for name in names}
-
-
-def check(x: Experiment) -> None:
-  """Checks what needs neither devices nor models.
-
-  Raises:
-    UserError: names the field and the remedy.
-  """
-  mesh = x.mesh
-  for name in ('data', 'model'):
-    size = getattr(mesh, name)
-    need(size >= 1, f'mesh.{name} must be at least 1, got {size}')
-  hosts.check(mesh)
-  need(
-    x.batch % mesh.data == 0,
-    f'batch is {x.batch}, which mesh.data = {mesh.data} does not divide: '
-    f'choose a multiple of {mesh.data}, or less for mesh.data',
-  )
 
 
 def make_placement(mesh: Mesh) -> Placement | None:
@@ -156,7 +131,7 @@ def round_rows(rows: int, mesh: Mesh) -> int:
 
 
 def predict(
-  x: Experiment,
+  plan: Plan,
   described: Mapping[str, Description],
   longest: int,
   rows: int,
@@ -164,24 +139,23 @@ def predict(
   """What each device will hold.
 
   Args:
-    x: the experiment.
+    plan: of the experiment.
     described: its models, by name; drafts as 'draft <name>'.
     longest: tokens of the longest prompt.
     rows: of the widest batch; alpha is measured on all prompts of a domain at
       once.
   """
-  placement = plan_placement(x.mesh)
-  chosen = candidates(x)
-  depths = {n: {1, *(x.gammas or (c.gamma,))} for n, c in chosen.items()}
+  placement = plan_placement(plan.mesh)
+  depths = {name: {1, *d.gammas} for name, d in plan.drafters.items()}
   deepest = max((d for every in depths.values() for d in every), default=0)
-  rows = round_rows(max(rows, x.batch), x.mesh)
+  rows = round_rows(max(rows, plan.batch), plan.mesh)
   target = described['target'].model.config
   begun = longest if target.encoder is None else 1
-  slots = caches.round_slots(begun + x.max_new_tokens + deepest + 1)
+  slots = caches.round_slots(begun + plan.max_new_tokens + deepest + 1)
   shape = rows, slots, caches.round_slots(longest)
   drafts, memories = 0, [0]
-  for name, candidate in chosen.items():
-    read = [f'draft {level}' for level in levels(name, candidate)]
+  for name, drafter in plan.drafters.items():
+    read = [f'draft {level.name}' for level in drafter.levels()]
     configs = [described[x].model.config for x in read if x in described]
     # Each draft length is a drafter of its own, with its own weights.
     drafts += len(depths[name]) * sum(
@@ -212,21 +186,21 @@ def memory(count: int) -> int | None:
   return whole // min(count, jax.local_device_count())
 
 
-def check_memory(x: Experiment, load: Load) -> None:
+def check_memory(mesh: Mesh, load: Load) -> None:
   """Refuses what does not fit.
 
   Raises:
     UserError: says what needs how much, and the remedy.
   """
-  size = x.mesh.data * x.mesh.model
+  size = mesh.data * mesh.model
   limit = memory(size)
   if limit is None or load.total <= limit:
     return
   remedies = ['a larger mesh.model', 'a smaller batch, prompts.count or model']
-  if load.drafts > load.parameters and not x.mesh.split_draft:
+  if load.drafts > load.parameters and not mesh.split_draft:
     remedies.insert(0, 'mesh.split_draft=True')
   raise UserError(
-    f'mesh.data x mesh.model = {x.mesh.data} x {x.mesh.model}: each device '
+    f'mesh.data x mesh.model = {mesh.data} x {mesh.model}: each device '
     f'would hold {load.total:,} bytes (target {load.parameters:,}, its cache '
     f'{load.cache:,}, drafts {load.drafts:,}), but has {limit:,}: choose '
     f'{", ".join(remedies)}'

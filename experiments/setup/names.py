@@ -1,74 +1,117 @@
-"""What a config names by its full name: functions, rules and policies.
+"""What a config names: functions, rules and policies, by full or short name.
 
-A Python import is the registry.
+A Python import is the registry. A full name is that of a module and of what is
+in it; a short one stands for a full one of its field: `token` is
+specjax.verify.token, and `lm` is specjax.drafters.lm.load. Numbers may stand
+behind a colon.
 """
 
+import dataclasses
+import difflib
 import importlib
 from typing import Any
 
 from experiments.errors import UserError, need
-from specjax.drafting.policies import Policy
-from specjax.types import Rule
-
-_LOAD = 'specjax.drafters.ngram.load'
+from experiments.settings import Candidate, Experiment
 
 
-def resolve(field: str, name: str, example: str = _LOAD) -> Any:
-  """The object of a full name.
+@dataclasses.dataclass(frozen=True)
+class Names:
+  """What a field may name.
+
+  Attributes:
+    template: the full name of a short one, which takes the place of {}.
+    short: one of them, for examples. What is like it may be chosen: of the same
+      type, or a function that returns the same.
+  """
+
+  template: str
+  short: str
+
+  @property
+  def example(self) -> str:
+    return self.template.format(self.short)
+
+  def choices(self) -> list[str]:
+    """The short names, in the order of their module."""
+    place, _, inside = self.template.partition('.{}')
+    module = vars(importlib.import_module(place))
+    if inside:
+      module = {n: getattr(m, inside[1:], None) for n, m in module.items()}
+    wanted = _kind(module[self.short])
+    names = (n for n, value in module.items() if _kind(value) == wanted)
+    return sorted(name for name in names if not name.startswith('_'))
+
+  def full(self, name: str) -> str:
+    """The full name of a short one; any other name as it is."""
+    short, colon, numbers = name.partition(':')
+    if short not in self.choices():
+      return name
+    return self.template.format(short) + colon + numbers
+
+  def remedy(self, name: str, *others: str) -> str:
+    """What may be named instead, which `others` come before."""
+    before, after = self.template.split('{}')
+    choices = [*others, *self.choices()]
+    close = difflib.get_close_matches(
+      name.partition(':')[0].removeprefix(before).removesuffix(after), choices
+    )
+    guess = f' (did you mean {close[0]!r}?)' if close else ''
+    return (
+      f'choose from {", ".join(dict.fromkeys(choices))}{guess}, or give a full '
+      f'name, such as {self.example!r}'
+    )
+
+
+LOAD = Names('specjax.drafters.{}.load', 'ngram')
+RULE = Names('specjax.verify.{}', 'token')
+POLICY = Names('specjax.drafting.policies.{}', 'heuristic')
+
+
+def _kind(value: Any) -> Any:
+  """What a function returns, as it declares; of anything else its type."""
+  declared = getattr(value, '__annotations__', {})
+  return declared['return'] if 'return' in declared else type(value)
+
+
+def resolve(field: str, name: str, names: Names = LOAD) -> Any:
+  """The object of a name.
 
   Args:
     field: of the config.
-    name: such as 'specjax.verify.token'.
-    example: what would be right in that field.
+    name: full or short, such as 'token'.
+    names: what the field may name.
 
   Raises:
     UserError: there is no such thing.
   """
-  module, _, attribute = name.rpartition('.')
-  remedy = f'give a full name, such as {example!r}'
-  need(
-    module and all(map(str.isidentifier, name.split('.'))),
-    f'{field}: {name!r} cannot be imported, it is no full name; {remedy}',
-  )
+  path = names.full(name)
+  module, _, attribute = path.rpartition('.')
+  known = module and all(map(str.isidentifier, path.split('.')))
+  need(known, f'{field}: {name!r} is unknown; {names.remedy(name)}')
   try:
-    found = importlib.import_module(module)
-  except ImportError as error:
+    return getattr(importlib.import_module(module), attribute)
+  except (ImportError, AttributeError) as error:
     raise UserError(
-      f'{field}: {name!r} cannot be imported ({error}); {remedy}'
+      f'{field}: {name!r} cannot be imported ({error}); {names.remedy(name)}'
     ) from error
-  need(
-    hasattr(found, attribute),
-    f'{field}: {name!r} cannot be imported ({module} has no {attribute!r}); '
-    f'{remedy}',
-  )
-  return getattr(found, attribute)
 
 
-def resolve_function(field: str, name: str, example: str = _LOAD) -> Any:
-  """The function of a full name, likewise."""
-  found = resolve(field, name, example)
+def resolve_function(field: str, name: str, names: Names = LOAD) -> Any:
+  """The function of a name, likewise."""
+  found = resolve(field, name, names)
   need(
     callable(found),
-    f'{field}: {name!r} is no function; give one such as {example!r}',
+    f'{field}: {name!r} is no function; give one such as {names.example!r}',
   )
   return found
 
 
-def _resolve_made(
-  field: str, name: str, kind: type, what: str, examples: tuple[str, str]
-) -> Any:
-  """A value by full name, or what its function makes of numbers.
-
-  Args:
-    field: of the config.
-    name: of the value or the function; numbers may stand behind a colon.
-    kind: of the value.
-    what: it is called.
-    examples: without numbers, and with them.
-  """
+def resolve_made(field: str, name: str, names: Names) -> Any:
+  """A value by name, or what its function makes of numbers behind a colon."""
   path, _, text = name.partition(':')
-  made = resolve(field, path, examples[0])
-  wrong = None
+  made, wrong = resolve(field, path, names), None
+  kind = _kind(resolve(field, names.short, names))
   try:
     if not isinstance(made, kind):
       made = made(*(float(x) for x in text.split(',') if x))
@@ -80,20 +123,36 @@ def _resolve_made(
     wrong = str(error)
   if wrong or not isinstance(made, kind):
     raise UserError(
-      f'{field}: {name!r} is no {what} ({wrong or type(made).__name__}); use '
-      f'one such as {" or ".join(examples)}'
+      f'{field}: {name!r} is no {kind.__name__.lower()} '
+      f'({wrong or type(made).__name__}); use one such as {names.short}'
     )
   return made
 
 
-def resolve_rule(name: str, field: str = 'verifiers') -> Rule:
-  """A rule by name; its arguments may stand behind a colon."""
-  examples = 'specjax.verify.token', 'specjax.verify.lenience:0.5'
-  return _resolve_made(field, name, Rule, 'rule', examples)
+def _complete_option(name: str, value: Any) -> Any:
+  if isinstance(value, Candidate):
+    return complete_candidate(value)
+  if name == 'policy' and isinstance(value, str):
+    return POLICY.full(value)
+  return value
 
 
-def resolve_policy(name: str) -> Policy:
-  """A policy of draft lengths by name, likewise."""
-  known = 'specjax.drafting.policies'
-  examples = f'{known}.heuristic', f'{known}.confidence:0.4'
-  return _resolve_made('candidates', name, Policy, 'policy', examples)
+def complete_candidate(candidate: Candidate) -> Candidate:
+  """A candidate with full names, and those that draft for it."""
+  return dataclasses.replace(
+    candidate,
+    load=LOAD.full(candidate.load),
+    options={n: _complete_option(n, v) for n, v in candidate.options.items()},
+    verifiers=tuple(map(RULE.full, candidate.verifiers)),
+  )
+
+
+def complete(x: Experiment) -> Experiment:
+  """An experiment with full names: as its results store them."""
+  candidates = {n: complete_candidate(c) for n, c in x.candidates.items()}
+  return dataclasses.replace(
+    x,
+    candidates=candidates,
+    drafters=tuple(n if n in x.known else LOAD.full(n) for n in x.drafters),
+    verifiers=tuple(map(RULE.full, x.verifiers)),
+  )

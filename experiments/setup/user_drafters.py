@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.errors import UserError, need
-from experiments.settings import Candidate
-from experiments.setup import checks
+from experiments.setup.plan import PlannedDrafter
 from specjax import cache as caches
 from specjax import generate, sampling, scoring
 from specjax.models import prefill, transformer
@@ -30,20 +29,20 @@ Named = dict[str, tuple[Drafter, Any]]
 
 
 def choose(
-  chosen: Mapping[str, Candidate],
+  planned: Mapping[str, PlannedDrafter],
   drafts: Mapping[tuple[str, int], tuple[Drafter, Any]],
 ) -> Named:
   """Those drafters that are not of the library.
 
   Args:
-    chosen: candidates by name.
+    planned: drafters by name.
     drafts: what was loaded, by name and draft length.
   """
   found = {}
   for (name, gamma), made in drafts.items():
-    every = checks.levels(name, chosen[name]).values()
-    if any(one.load.partition('.')[0] not in OURS for one in every):
-      found[f'{name} ({chosen[name].load}) with gamma {gamma}'] = made
+    one = planned[name]
+    if any(x.load.partition('.')[0] not in OURS for x in one.levels()):
+      found[f'{one.field}: {name} ({one.load}) with gamma {gamma}'] = made
   return found
 
 
@@ -117,12 +116,12 @@ def check_shapes(
   for name, (drafter, params) in drafts.items():
     need(
       drafter.depth >= 1 and drafter.nodes >= drafter.depth,
-      f'candidates: {name}: depth must be at least 1 and nodes as many, got '
+      f'{name}: depth must be at least 1 and nodes as many, got '
       f'{drafter.depth} and {drafter.nodes}',
     )
     need(
       drafter.positions is None or longest <= drafter.positions,
-      f'candidates: {name}: it has {drafter.positions} positions, but a prompt '
+      f'{name}: it has {drafter.positions} positions, but a prompt '
       f'and max_new_tokens make {longest} tokens: shorten one of them',
     )
     with _naming(name):
@@ -153,9 +152,7 @@ def _naming(name: str) -> Iterator[None]:
   try:
     yield
   except DraftError as error:
-    raise UserError(
-      f'candidates: {name}: {error}; see specjax.types.Drafter'
-    ) from error
+    raise UserError(f'{name}: {error}; see specjax.types.Drafter') from error
 
 
 def _key() -> jax.Array:

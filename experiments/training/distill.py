@@ -16,7 +16,8 @@ from typing import Any
 import jax
 
 from experiments.recipes import Distillation, Optimization, Texts
-from experiments.setup.checks import need, need_least, resolve, resolve_function
+from experiments.setup.checks import need, need_least
+from experiments.setup.names import Names, resolve, resolve_function
 from experiments.training import (
   draft_data,
   folders,
@@ -33,6 +34,10 @@ from specjax.models.transformer import Model
 
 TRAINING = 'training.json'  # beside a finished draft: what it cost
 GRID = 'grid.jsonl'
+_CHOICES = {
+  'divergences': Names('experiments.training.divergences.{}', 'forward_kl'),
+  'kinds': Names('experiments.training.draft_data.{}', 'target_text'),
+}
 
 
 def check(x: Distillation) -> None:
@@ -41,14 +46,12 @@ def check(x: Distillation) -> None:
   Raises:
     ValueError: names the field and the remedy.
   """
-  for field, example in (
-    ('divergences', 'experiments.training.divergences.forward_kl'),
-    ('kinds', 'experiments.training.draft_data.target_text'),
-  ):
-    names = getattr(x, field)
+  for field, choices in _CHOICES.items():
+    names = tuple(map(choices.full, getattr(x, field)))
     need(len(names) > 0, f'{field} is empty: name at least one')
     for name in names:
-      resolve_function(field, name, example)
+      resolve_function(field, name, choices)
+    setattr(x, field, names)  # As the folder has them.
     short = [short_name(name) for name in names]
     need(
       len({*short}) == len(short),

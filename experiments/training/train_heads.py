@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.errors import UserError
+from experiments.errors import UserError, need
 from experiments.recipes import Heads, Texts
-from experiments.setup.checks import need, resolve, resolve_function
+from experiments.setup.names import Names, resolve, resolve_function
 from experiments.training import folders, generated, held_out, recipe_checks
 from experiments.training.generated import (
   Material,
@@ -33,7 +33,7 @@ from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.types import Drafter, Params
 
-_TRAINABLE = 'specjax.drafters.medusa.trainable'
+_TRAINABLE = Names('specjax.drafters.{}.trainable', 'medusa')
 
 
 def check(x: Heads) -> None:
@@ -44,6 +44,7 @@ def check(x: Heads) -> None:
   """
   o = x.optimization
   resolve_function('trainable', x.trainable, _TRAINABLE)
+  x.trainable = _TRAINABLE.full(x.trainable)  # As the folder has it.
   recipe_checks.trained(x)
   recipe_checks.optimization('optimization', o)
   need(0 <= x.share <= 1, f'share must be in [0, 1], got {x.share}')

@@ -7,10 +7,17 @@ See `models.quantize` for what it saves.
 
 from typing import Any
 
+from specjax import checkpoints
 from specjax.drafters import lm
 from specjax.drafting import shape
 from specjax.models import quantize
 from specjax.types import LoadedDrafter, Target
+
+
+def describe(path: str = '', **options: Any) -> checkpoints.Description | None:
+  """A checkpoint without its weights; None where they are the target's own."""
+  del options  # Any shape drafts with the whole model.
+  return checkpoints.describe(path, quantized=True) if path else None
 
 
 def load(target: Target, path: str = '', **options: Any) -> LoadedDrafter:

@@ -1,5 +1,6 @@
 """Bad input: one clear error that names the field, before any work."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ import pytest
 from configs import quickstart
 from experiments.measuring import build, drafter_facts, results
 from experiments.settings import Candidate, Checkpoint, Prompts, SamplingValues
+from experiments.setup.plan import plan, plan_drafter
 from specjax.drafters import lm
 from specjax.drafting import policies
 from specjax.types import Target
@@ -63,7 +65,8 @@ BAD_VALUES = [
   ({'max_new_tokens': 0}, 'max_new_tokens must be at least 1'),
   ({'drafters': ('drft',)}, "drafters: 'drft' is unknown; choose from draft"),
   ({'drafters': ('no.such.load',)}, "'no.such.load' cannot be imported"),
-  ({'verifiers': ('specjax.verify.tokn',)}, 'cannot be imported'),
+  ({'verifiers': ('tokn',)}, r"'tokn' is unknown; .*mean 'token'\?"),
+  ({'verifiers': ('specjax.verify.tokn',)}, r"be imported .*mean 'token'\?"),
   ({'verifiers': ('specjax.verify.walk',)}, 'is no rule'),
   (
     {
@@ -80,37 +83,92 @@ BAD_VALUES = [
 @pytest.mark.parametrize(('changes', 'message'), BAD_VALUES)
 def test_bad_value_names_the_field(folder, changes, message):
   with pytest.raises(ValueError, match=message):
-    build.build(tiny.experiment(folder, **changes))
+    build.build(plan(tiny.experiment(folder, **changes)))
 
 
 def test_bad_values_are_found_before_weights_are_read(tmp_path):
   """The checkpoint does not exist, and the other error comes first."""
   with pytest.raises(ValueError, match='gammas'):
-    build.build(tiny.experiment(tmp_path, gammas=(0,)))
+    build.build(plan(tiny.experiment(tmp_path, gammas=(0,))))
 
 
 def test_missing_checkpoint(folder):
   x = tiny.experiment(folder, target=Checkpoint(str(folder / 'nothing')))
   with pytest.raises(ValueError, match='nothing'):
-    build.build(x)
+    build.build(plan(x))
 
 
 def test_beyond_positions(folder):
   with pytest.raises(ValueError, match=r'is 216, but the target has 128'):
-    build.build(tiny.experiment(folder, max_new_tokens=200))
+    build.build(plan(tiny.experiment(folder, max_new_tokens=200)))
 
 
 def test_unknown_option_of_a_drafter(folder):
   candidate = Candidate('specjax.drafters.ngram.load', 2, options={'depht': 1})
   x = tiny.experiment(folder, candidates={'ngram': candidate})
   with pytest.raises(ValueError, match='depht'):
-    build.build(x)
+    build.build(plan(x))
 
 
-def test_a_drafter_by_its_full_name(folder):
-  names = ('specjax.drafters.ngram.load',)
-  built = build.build(tiny.experiment(folder, drafters=names, gammas=(3,)))
-  assert [(m.drafter, m.gamma) for m in built.methods] == [('ngram', 3)]
+@pytest.mark.parametrize('name', ['specjax.drafters.ngram.load', 'ngram'])
+def test_a_drafter_by_its_name(folder, name):
+  x = tiny.experiment(folder, candidates={}, drafters=(name,), gammas=(3,))
+  (method,) = build.build(plan(x)).methods
+  assert (method.drafter, method.gamma) == ('ngram', 3)
+  assert method.brings['load'] == 'specjax.drafters.ngram.load'
+
+
+def test_a_candidate_wins_over_a_drafter_of_the_same_name(folder):
+  lookup = {'lm': Candidate('ngram', 2)}
+  x = tiny.experiment(folder, candidates=lookup, drafters=('lm',))
+  assert plan(x).drafters['lm'].load == 'specjax.drafters.ngram.load'
+
+
+def test_short_names_have_the_folder_of_full_ones(folder):
+  path = str(folder / 'draft')
+
+  def experiment(load, rule, policy):
+    inner = Candidate(load('lm'), 2, path, {'policy': policy('heuristic:2')})
+    options = {'inner': inner}
+    staged = Candidate(load('cascade'), 2, path, options, (rule('block'),))
+    return tiny.experiment(
+      folder,
+      candidates={'staged': staged},
+      drafters=('staged', load('lm') + f':{path}'),
+      verifiers=(rule('token'), rule('lenience:0.5')),
+    )
+
+  full = experiment(
+    'specjax.drafters.{}.load'.format,
+    'specjax.verify.{}'.format,
+    'specjax.drafting.policies.{}'.format,
+  )
+  short = experiment(str, str, str)
+  assert results.settings_of(short) == results.settings_of(full)
+  assert (
+    'specjax.verify.lenience:0.5' in results.settings_of(short)['verifiers']
+  )
+
+
+def test_errors_name_the_field_that_was_set(folder):
+  x = tiny.experiment(folder, drafters=('lm:/nowhere',))
+  with pytest.raises(ValueError, match='drafters: /nowhere does not exist'):
+    plan(x)
+  x.drafters = ('lm',)
+  with pytest.raises(ValueError, match=r'drafters is empty, but .*behind a c'):
+    plan(x)
+  x.drafters = ('tests.support.user_drafters.nothing',)
+  with pytest.raises(ValueError, match=r'drafters: tests\..*must return'):
+    build.build(plan(x))
+
+
+def test_nothing_changes_a_plan(folder):
+  x = tiny.experiment(folder)
+  made = plan(x)
+  x.prompts.count, x.mesh.data = 99, 7
+  assert (made.prompts.count, made.mesh.data) == (2, 1)
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    made.batch = 3
 
 
 def levels(top: str, middle: str, gamma: int = 2, **options) -> Candidate:
@@ -126,7 +184,7 @@ def test_a_candidate_may_draft_for_a_candidate(folder, tmp_path):
   shutil.copytree(folder / 'draft', small)
   staged = levels(str(folder / 'draft'), str(small))
   x = tiny.experiment(folder, candidates={'staged': staged}, batch=2)
-  (method,) = build.build(x).methods
+  (method,) = build.build(plan(x)).methods
   assert (method.drafter, method.draft) == ('staged', 'draft + small')
   # Each level adds the slots of what drafts for it.
   assert (method.spec.drafter.depth, method.spec.drafter.beyond) == (4, 3 + 2)
@@ -134,7 +192,7 @@ def test_a_candidate_may_draft_for_a_candidate(folder, tmp_path):
   assert lowest is None
   assert outline(top) == outline(middle)
   assert method.single.drafter.depth == 1
-  _, described = build.survey(x)
+  _, described = build.survey(plan(x))
   assert list(described) == ['target', 'draft staged', 'draft staged.inner']
 
 
@@ -160,7 +218,7 @@ def outline(params):
     ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* not exist'),
     (
       'draft',
-      '',
+      'nothing',
       {'gamma': 0},
       r'gamma of the drafter staged\.inner\.inner must be .* at least 1, got 0',
     ),
@@ -172,7 +230,7 @@ def test_levels_that_make_no_sense_are_refused(
   paths = [str(folder / name) if name else '' for name in (top, middle)]
   x = tiny.experiment(folder, candidates={'staged': levels(*paths, **options)})
   with pytest.raises(ValueError, match=message):
-    build.build(x)
+    build.build(plan(x))
 
 
 def test_an_unknown_option_of_an_inner_drafter(folder):
@@ -185,7 +243,7 @@ def test_an_unknown_option_of_an_inner_drafter(folder):
   )
   x = tiny.experiment(folder, candidates={'staged': staged})
   with pytest.raises(ValueError, match=r'ngram\.load: .*depht'):
-    build.build(x)
+    build.build(plan(x))
 
 
 def test_a_drafter_may_have_rules_of_its_own(folder):
@@ -197,7 +255,7 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
   )
   ngram = Candidate('specjax.drafters.ngram.load', 2)
   x = tiny.experiment(folder, candidates={'draft': draft, 'ngram': ngram})
-  built = build.build(x)
+  built = build.build(plan(x))
   assert [(m.drafter, m.verifier) for m in built.methods] == [
     ('draft', 'block'),
     ('draft', 'typical:0.1,0.2'),
@@ -216,7 +274,7 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
 @pytest.mark.parametrize(
   ('policy', 'message'),
   [
-    ('heuristic', "'heuristic' cannot be imported"),
+    ('heuristc', r"'heuristc' is unknown; .*did you mean 'heuristic'\?"),
     ('specjax.verify.token', 'is no policy'),
     ('specjax.drafting.policies.confidence:2', 'threshold must be in'),
     ('specjax.drafting.policies.expected:1,1,1,1', 'takes from 0 to 3'),
@@ -227,7 +285,7 @@ def test_bad_policies(folder, policy, message):
     'specjax.drafters.lm.load', 2, str(folder / 'draft'), {'policy': policy}
   )
   with pytest.raises(ValueError, match=f'candidates: .*{message}'):
-    build.build(tiny.experiment(folder, candidates={'draft': draft}))
+    build.build(plan(tiny.experiment(folder, candidates={'draft': draft})))
 
 
 def test_a_policy_by_its_name(folder):
@@ -235,7 +293,7 @@ def test_a_policy_by_its_name(folder):
   path = str(folder / 'draft')
   draft = Candidate('specjax.drafters.lm.load', 2, path, {'policy': policy})
   (method,) = build.build(
-    tiny.experiment(folder, candidates={'draft': draft})
+    plan(tiny.experiment(folder, candidates={'draft': draft}))
   ).methods
   model, _ = lm.read(Target(method.spec.target, max_length=16 + 12), path)
   expected = lm.make(model, 2, policies.confidence(0.4))
@@ -253,7 +311,7 @@ def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
   )
   x = tiny.experiment(folder, candidates={'tree': tree})
   with pytest.raises(ValueError, match=r'block does not take .* \'tree\''):
-    build.build(x)
+    build.build(plan(x))
 
 
 def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
@@ -266,7 +324,7 @@ def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
     ('specjax.verify.recursive',),
   )
   x = tiny.experiment(folder, candidates={'tree': draft}, gammas=(4, 2, 1))
-  methods = build.build(x).methods
+  methods = build.build(plan(x)).methods
   assert [m.gamma for m in methods] == [2, 1]
   assert [m.spec.drafter.depth for m in methods] == [2, 1]
 
@@ -297,8 +355,10 @@ def test_what_training_cost_is_added_up(tmp_path):
   (tmp_path / 'b' / 'training.json').write_text(json.dumps(beside))
 
   def cascade(path):
-    inner = Candidate('x.load', 2, path)
-    return Candidate('x.load', 2, outer, {'inner': inner, 'widths': (2, 2)})
+    inner = Candidate('lm', 2, path, {'widths': (2, 2)})
+    return plan_drafter(
+      'staged', Candidate('cascade', 2, outer, {'inner': inner})
+    )
 
   params = {'w': np.zeros((2, 3), np.int8), 'scale': np.zeros(3, np.float32)}
   found = drafter_facts.describe(cascade(other), params)
@@ -312,11 +372,13 @@ def test_what_training_cost_is_added_up(tmp_path):
   }
   assert found['guesses'] == {'hits': [[6, 3]], 'counted': [12]}
   # As they come back from a file of rows.
-  assert found['options']['widths'] == [2, 2]
-  assert found['options']['inner']['load'] == 'x.load'
+  inner = found['options']['inner']
+  assert inner['options']['widths'] == [2, 2]
+  assert inner['load'] == 'specjax.drafters.lm.load'
   # What is not known of a part is not known of the whole.
   assert drafter_facts.training(cascade(silent)) is None
-  assert drafter_facts.training(Candidate('x.load', 2)) is None
+  ngram = plan_drafter('ngram', Candidate('ngram', 2))
+  assert drafter_facts.training(ngram) is None
 
 
 def test_a_drafter_that_cannot_be_made_is_named(folder):
@@ -329,4 +391,4 @@ def test_a_drafter_that_cannot_be_made_is_named(folder):
   )
   message = r'candidates: specjax.drafters.early_exit.load: exit after layer 9'
   with pytest.raises(ValueError, match=message):
-    build.build(x)
+    build.build(plan(x))

@@ -68,9 +68,11 @@ def test_ci_runs_the_commands_of_the_readme():
 
 
 @pytest.mark.slow
-def test_the_library_runs_as_the_readme_shows(capsys):
-  (source,) = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
-  exec(compile(source, 'README.md', 'exec'), {})
+@pytest.mark.parametrize('page', ['README.md', 'docs/speed.md'])
+def test_the_library_runs_as_a_page_shows(page, capsys):
+  text = (ROOT / page).read_text()
+  (source,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  exec(compile(source, page, 'exec'), {})
   assert len(capsys.readouterr().out) > 20
 
 

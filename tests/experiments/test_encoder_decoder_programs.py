@@ -12,6 +12,7 @@ from experiments import generate as show
 from experiments import inspect
 from experiments.measuring import build, measure
 from experiments.measuring.runner import Runner
+from experiments.setup.plan import plan
 from specjax import checkpoints, pair
 from specjax.drafters import lm
 from specjax.models.config import Encoder
@@ -114,7 +115,7 @@ def experiment(folder):
 def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
   x = experiment(folder)
   x.results = str(tmp_path / 'a')
-  runner = Runner(x)
+  runner = Runner(plan(x))
   # Texts of 13 tokens; prompts of 20 and more lie with the encoder.
   assert (runner.slots, runner.source_slots) == (128, 128)
   assert runner.built.longest > 13
@@ -136,7 +137,7 @@ def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
 def test_a_whole_run(folder, tmp_path):
   x = experiment(folder)
   x.results = str(tmp_path / 'a')
-  runner = Runner(x)
+  runner = Runner(plan(x))
   runner.run()
   (row,) = runner.folder.rows
   assert row['tokens'] == 2 * 12
@@ -159,7 +160,7 @@ def test_a_draft_with_an_encoder_needs_a_target_with_one(folder, capsys):
   x = experiment(folder)
   x.target.path = str(pair.path('target'))
   with pytest.raises(ValueError, match=r'draft\.path is an encoder-decoder'):
-    build.build(x)
+    build.build(plan(x))
   with pytest.raises(ValueError, match='is an encoder-decoder'):
     inspect.main(x)
   found = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -172,7 +173,7 @@ def test_long_prompts_and_texts_are_told_apart(folder):
   x = experiment(folder)
   x.prompt, x.max_new_tokens = 'a b ' * 400, 500
   with pytest.raises(ValueError, match='an encoder has 512 of the positions'):
-    build.build(x)
+    build.build(plan(x))
   x.max_new_tokens = 512
   with pytest.raises(ValueError, match=r'max_new_tokens \+ 1 is 513'):
-    build.build(x)
+    build.build(plan(x))

@@ -13,6 +13,7 @@ from experiments import explain
 from experiments.errors import UserError
 from experiments.measuring import build, costs, impossible, measure, results
 from experiments.reports import explain as explain_report
+from experiments.setup.plan import plan
 from specjax import generate, sampling, verify
 from specjax.drafters import ngram, plain
 from specjax.types import Params, Spec
@@ -115,6 +116,7 @@ def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
   runner = types.SimpleNamespace(folder=folder, run=lambda: None)
   monkeypatch.setattr(explain, 'Explainer', lambda x, asked: runner)
   monkeypatch.setattr(explain, 'narrow', lambda x: 2)
+  monkeypatch.setattr(explain, 'plan', lambda x: x)
   capsys.readouterr()
   explain.main(types.SimpleNamespace(quick=False, timed=True))
   out, said = capsys.readouterr()
@@ -192,13 +194,13 @@ def test_one_drafter_and_gammas_around_its_own(folder):
 def test_blocks_are_chosen_for_each_method(folder):
   """12 rows are few, 13 are many; plain decoding and a draft have few here."""
   x = tiny.experiment(folder, drafters=('draft',), gammas=(11, 12))
-  built = build.build(x)
+  built = build.build(plan(x))
   assert built.plain.target.config.blocked
   few, many = built.methods
   assert few.spec.target.config.blocked
   assert not many.spec.target.config.blocked
   assert few.params.drafter is many.params.drafter
-  both = build.build(tiny.experiment(folder, gammas=(1, 2)))
+  both = build.build(plan(tiny.experiment(folder, gammas=(1, 2))))
   first, second = (m for m in both.methods if m.drafter == 'draft')
   assert first.params.drafter is second.params.drafter
 

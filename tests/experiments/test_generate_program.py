@@ -3,6 +3,7 @@
 from experiments import generate
 from experiments.measuring import build, trace
 from experiments.settings import SamplingValues
+from experiments.setup.plan import plan
 from tests.support import tiny
 
 
@@ -19,7 +20,8 @@ def test_the_stages_of_a_config_reach_the_text(tmp_path):
   x = tiny.experiment(
     tmp_path, drafters=('ngram',), max_new_tokens=20, sampling=stages
   )
-  done = list(generate.steps(build.build(x), x, [5, 6, 7, 5, 6]))
+  planned = plan(x)
+  done = list(generate.steps(build.build(planned), planned, [5, 6, 7, 5, 6]))
   tokens = [t.token for step in done for t in trace.tokens(step)]
   assert len(tokens) == 20
   assert 7 not in tokens

@@ -12,7 +12,7 @@ from experiments.errors import UserError
 from experiments.measuring import build
 from experiments.measuring.step_bytes import bytes_per_token
 from experiments.settings import Candidate
-from experiments.setup import checks
+from experiments.setup.plan import plan
 from specjax import checkpoints
 from tests.support import tiny
 
@@ -84,8 +84,8 @@ def test_a_model_that_drafts_trees_is_described_too(folder, capsys):
 
 def test_without_a_draft_lookup_is_left(folder):
   x = experiment(folder, draft='')
-  assert list(checks.candidates(x)) == ['ngram']
-  assert list(checks.candidates(experiment(folder))) == ['lm', 'ngram']
+  assert list(plan(x).drafters) == ['ngram']
+  assert list(plan(experiment(folder)).drafters) == ['lm', 'ngram']
 
 
 def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
@@ -104,7 +104,7 @@ def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
   assert missing.startswith('prompts.path: nowhere.jsonl does not exist')
   # `build` stops at the first of them, before any weights.
   with pytest.raises(ValueError, match='sliding_window = 64'):
-    build.build(x)
+    build.build(plan(x))
 
 
 def test_bad_values_end_the_program(folder):

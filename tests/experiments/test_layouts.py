@@ -5,6 +5,8 @@ import pytest
 
 from experiments.measuring import build, costs, measure
 from experiments.measuring.layouts import Race
+from experiments.settings import Candidate
+from experiments.setup.plan import plan
 from specjax.layouts import BLOCKED, WHOLE
 from specjax.layouts import LayoutChoice as Choice
 from tests.support import tiny
@@ -16,10 +18,10 @@ def built(tmp_path_factory):
   folder = tmp_path_factory.mktemp('pair')
   tiny.write_pair(folder)
   x = tiny.experiment(folder, gammas=(2, 12))
-  exit_ = build.Candidate('specjax.drafters.early_exit.load', 2)
+  exit_ = Candidate('early_exit', 2)
   exit_.options = {'layers': 1}
   x.candidates['exit'] = exit_
-  return build.build(x)
+  return build.build(plan(x))
 
 
 class Script:

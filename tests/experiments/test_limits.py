@@ -13,6 +13,7 @@ from experiments import prompts
 from experiments.measuring import build
 from experiments.prompts import forms
 from experiments.settings import Prompts
+from experiments.setup.plan import freeze, plan_drafter
 from specjax import generate, inputs, sampling, verify
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.families import conversion
@@ -127,7 +128,9 @@ def described(target=20, draft=None, encoder=None):
 
 
 def settings(new, **fields):
-  return tiny.experiment(pathlib.Path(), max_new_tokens=new, **fields)
+  x = tiny.experiment(pathlib.Path(), max_new_tokens=new, **fields)
+  drafters = {n: plan_drafter(n, c) for n, c in x.candidates.items()}
+  return freeze(x, drafters)
 
 
 @pytest.mark.parametrize(

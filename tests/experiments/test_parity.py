@@ -186,7 +186,7 @@ def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
   """And the comparison with float32 is of bfloat16, on both sides."""
   x = config(
     folder,
-    against='experiments.measuring.comparisons.dtype',
+    against='dtype',
     dtype='bfloat16',
     other_dtype='float32',
     prompts=Prompts(domains=('code',), count=4, length=16),
@@ -226,14 +226,15 @@ def test_double_precision_differs_nowhere(folder, tmp_path, capsys):
   assert (status, found['compared'], found['differences']) == (0, 2, 0)
   assert {r['dtype'] for r in rows} == {'float64'}
   with jax.enable_x64(True):
-    built = parity.Comparison(x).setup.built
+    built = parity.Comparison(*parity.prepare(x), x.dtype).setup.built
   for params in (built.plain_params, built.methods[0].params):
     assert {w.dtype for w in jax.tree.leaves(params)} == {np.dtype('float64')}
 
 
 def test_texts_of_another_program(folder, tmp_path, capsys):
   """Named by tokens or number, as tokens or text; one of them is wrong."""
-  comparison = parity.Comparison(config(folder, results=str(tmp_path / 'a')))
+  x = config(folder, results=str(tmp_path / 'a'))
+  comparison = parity.Comparison(*parity.prepare(x), x.dtype)
   (_, mine, _), *_ = comparison.pairs
   wrote = comparison.decode(mine, 'code')
   text = comparison.setup.built.tokenizer.decode([7, 8])
@@ -249,7 +250,7 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
     json.loads(lines[0]) | {'tokens': wrote[0]}, {'prompt': 1, 'tokens': other}
   )
   changes = {
-    'against': 'experiments.measuring.comparisons.text',
+    'against': 'text',
     'text': str(file),
   }
   x = config(folder, **changes, results=str(tmp_path / 'b'))
@@ -282,25 +283,25 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
       {'against': 'experiments.measuring.comparisons._DTYPES'},
       'is no function',
     ),
-    ({'against': 'experiments.measuring.comparisons.batch'}, 'batch is 1'),
+    ({'against': 'batch'}, 'batch is 1'),
     ({'verifiers': ('specjax.verify.simulated:0.8',)}, 'is lossy'),
     (
       {
-        'against': 'experiments.measuring.comparisons.dtype',
+        'against': 'dtype',
         'other_dtype': 'float32',
       },
       'other_dtype must differ',
     ),
     (
       {
-        'against': 'experiments.measuring.comparisons.dtype',
+        'against': 'dtype',
         'other_dtype': 'half',
       },
       'other_dtype must be one of',
     ),
-    ({'against': 'experiments.measuring.comparisons.text'}, 'text is empty'),
+    ({'against': 'text'}, 'text is empty'),
     (
-      {'against': 'experiments.measuring.comparisons.text', 'text': '/no/such'},
+      {'against': 'text', 'text': '/no/such'},
       'text: /no/such cannot be read',
     ),
   ],

@@ -34,7 +34,9 @@ def results(folder, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def rows(folder, results):
-  predictor = predict.Predictor(experiment(folder, results=results))
+  predictor = predict.Predictor(
+    predict.prepare(experiment(folder, results=results))
+  )
   with pytest.MonkeyPatch.context() as patch:  # What is fastest costs time.
     patch.setattr(methods, 'Race', lambda *_: layouts.Guess())
     # Times of so tiny a pair may be anything.
@@ -100,7 +102,7 @@ def test_few_prompts_have_no_interval(rows):
 def test_what_cannot_be_replayed_is_refused(folder, tmp_path, changes, message):
   x = experiment(folder, results=str(tmp_path / 'a'), **changes)
   with pytest.raises(ValueError, match=message):
-    predict.Predictor(x)
+    predict.Predictor(predict.prepare(x))
   assert not (tmp_path / 'a').exists()
 
 
@@ -113,24 +115,29 @@ def test_drafts_that_stop_are_refused(drafted, monkeypatch):
   run = measure.Run([], counts, 0.0, 0.0, 0)
   monkeypatch.setattr(measure, 'decode', lambda *_, timed: run)
   method = types.SimpleNamespace(spec=0, params=0, gamma=2, drafter='stops')
+  plan = types.SimpleNamespace(
+    drafters={'stops': types.SimpleNamespace(field='drafters')}
+  )
   if drafted == 12:
-    replay.refuse_stops(method, None)
+    replay.refuse_stops(plan, method, None)
     return
-  with pytest.raises(ValueError, match="drafts of 'stops' end early"):
-    replay.refuse_stops(method, None)
+  with pytest.raises(ValueError, match="drafters: drafts of 'stops' end early"):
+    replay.refuse_stops(plan, method, None)
 
 
 def test_drafts_from_features_are_refused():
   drafter = types.SimpleNamespace(taps=(0,))
   spec = types.SimpleNamespace(drafter=drafter)
   method = types.SimpleNamespace(spec=spec, drafter='eagle')
+  planned = types.SimpleNamespace(field='candidates')
+  plan = types.SimpleNamespace(drafters={'eagle': planned})
   with pytest.raises(ValueError, match="'eagle' reads features of the target"):
-    replay.refuse_features(types.SimpleNamespace(methods=(method,)))
+    replay.refuse_features(plan, types.SimpleNamespace(methods=(method,)))
 
 
 def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
   x = experiment(folder, drafters=('draft', 'ngram'), results=str(tmp_path))
-  predictor = predict.Predictor(x)
+  predictor = predict.Predictor(predict.prepare(x))
   job = predictor.runner.units('code', 0.0)[0]
   found = {
     m.drafter: replay.is_drawn(m.spec, m.params, job)
@@ -141,9 +148,9 @@ def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
 
 def test_rows_of_another_schema_are_left_out(folder, tmp_path):
   x = experiment(folder, results=str(tmp_path / 'a'))
-  first = predict.Predictor(x)
+  first = predict.Predictor(predict.prepare(x))
   first.folder.add({'schema': 0, 'domain': None})
-  again = predict.Predictor(x).folder
+  again = predict.Predictor(predict.prepare(x)).folder
   assert again.rows == []
   assert 'their schema is 0, this program reads 1' in again.warning
 
@@ -214,6 +221,7 @@ def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
   folder = outputs.Follower(rows)
   folder.path, folder.warning = 'here', ''
   fake = types.SimpleNamespace(folder=folder, run=lambda: None)
+  monkeypatch.setattr(predict, 'prepare', lambda x: x)
   monkeypatch.setattr(predict, 'Predictor', lambda x: fake)
   monkeypatch.setattr(predict_report, 'summary', lambda rows: 'tables')
   predict.main(types.SimpleNamespace(quick=False))

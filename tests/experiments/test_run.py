@@ -15,6 +15,7 @@ import pytest
 from experiments.measuring import measure, results
 from experiments.measuring.runner import Runner, singles
 from experiments.settings import Prompts
+from experiments.setup.plan import plan
 from specjax import generate
 from tests.support import tiny
 
@@ -108,7 +109,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
 def rows(folder, tmp_path_factory):
   jax.clear_caches()  # What other tests compiled would not be counted.
   out = str(tmp_path_factory.mktemp('rows') / 'a')
-  runner = Runner(tiny.experiment(folder, results=out))
+  runner = Runner(plan(tiny.experiment(folder, results=out)))
   runner.run()
   return runner.folder.rows
 
@@ -125,7 +126,7 @@ def test_rows_of_other_prompts_are_refused(folder, tmp_path):
   there = results.Folder(x.results, results.settings_of(x))
   there.add({'domain': 'code', 'prompts_hash': 'other'})
   with pytest.raises(ValueError, match='rows of other prompts of code'):
-    Runner(x)
+    Runner(plan(x))
 
 
 def test_rows_count_consistently(rows):
@@ -168,7 +169,7 @@ def test_the_last_batch_is_filled_up_with_nothing(folder, tmp_path):
   x = tiny.experiment(
     folder, prompts=THREE, batch=2, results=str(tmp_path / 'a')
   )
-  runner = Runner(x)
+  runner = Runner(plan(x))
   first, last = runner.units('code', 1.0)
   texts = runner.prompts['code']
   assert first.prompts == texts[:2]
@@ -191,7 +192,7 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
     drafters=('ngram',),
     results=str(tmp_path / 'a'),
   )
-  runner = Runner(x)
+  runner = Runner(plan(x))
   kept = dict.fromkeys(results.KEY) | {'kept': True}
   runner.folder.add(kept)
   for form in runner.built.loaded.forms.values():
@@ -225,7 +226,7 @@ def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
     timed=False,
     batch=2,
   )
-  runner = Runner(x)
+  runner = Runner(plan(x))
   runner.run()
   alone = {r['temperature']: r for r in rows if r['drafter'] == 'ngram'}
   assert len(runner.folder.rows) == len(alone) == 2

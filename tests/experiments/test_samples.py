@@ -8,6 +8,7 @@ import pytest
 from experiments.measuring import measure, samples, trace
 from experiments.measuring.runner import Runner
 from experiments.settings import Candidate, SamplingValues
+from experiments.setup.plan import plan
 from specjax.drafters import plain
 from specjax.types import Draft, Drafter, LoadedDrafter
 from tests.support import tiny
@@ -50,7 +51,7 @@ def runner(tmp_path_factory):
     temperatures=(0.0, 8.0),  # So hot that 7 is about as likely as 9.
     results=str(folder / 'results'),
   )
-  return Runner(x)
+  return Runner(plan(x))
 
 
 @pytest.fixture(scope='module')

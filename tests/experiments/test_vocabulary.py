@@ -10,6 +10,7 @@ import pytest
 from experiments.measuring import build
 from experiments.settings import Candidate, Checkpoint
 from experiments.setup import vocabulary
+from experiments.setup.plan import plan
 from specjax import checkpoints, generate, pair, sampling, verify
 from specjax.drafters import plain
 from specjax.models import variants
@@ -48,7 +49,7 @@ def experiment(folder, target: str, draft: str):
 )
 def test_a_padded_head_drafts_for_another(folder, target, draft):
   """q covers the target's vocabulary, and is 0 where the draft has nothing."""
-  (method,) = build.build(experiment(folder, target, draft)).methods
+  (method,) = build.build(plan(experiment(folder, target, draft))).methods
   assert method.drafter == 'lm'
   vocab = method.spec.target.config.vocab_size
 
@@ -83,7 +84,7 @@ def test_a_padded_head_drafts_for_another(folder, target, draft):
 
 def test_a_smaller_draft_keeps_the_targets_text(folder):
   """The target is never cut: it writes tokens that the draft does not have."""
-  built = build.build(experiment(folder, 'padded', 'same'))
+  built = build.build(plan(experiment(folder, 'padded', 'same')))
   (method,) = built.methods
   weights = built.plain_params.target
   # Padding that is likely: the law of a text must not lose it.
@@ -143,7 +144,7 @@ def test_other_tokens_are_refused_before_weights_are_read(
   candidate = Candidate('specjax.drafters.lm.load', 2, draft)
   x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
   with pytest.raises(ValueError, match=r'2 of 2048 tokens differ, such as'):
-    build.build(x)
+    build.build(plan(x))
 
 
 def test_token_ids_beyond_the_embedding_name_both_sizes(tokenizer):
@@ -167,7 +168,7 @@ def test_weights_with_the_tokenizer_of_a_larger_model(tmp_path, monkeypatch):
   with pytest.raises(
     ValueError, match=r'target\.path: .* up to 2047 .* 1024 rows'
   ):
-    build.build(x)
+    build.build(plan(x))
 
 
 def test_every_end_of_text_ends_a_row(folder, tmp_path):
@@ -179,5 +180,5 @@ def test_every_end_of_text_ends_a_row(folder, tmp_path):
   )
   x = experiment(folder, 'same', 'same')
   x.target.path = str(target)
-  built = build.build(x)
+  built = build.build(plan(x))
   assert built.plain.eos == built.methods[0].spec.eos == (7, 9)

@@ -14,6 +14,7 @@ import pytest
 from experiments.measuring import build
 from experiments.settings import Candidate
 from experiments.setup import drafter_loading
+from experiments.setup.plan import plan_drafter
 from specjax import checkpoints
 from specjax.drafters import lm, quantized
 from specjax.models import linear, quantize, transformer, variants
@@ -209,15 +210,14 @@ def test_the_target_drafts_for_itself_where_no_path_is_given(folder):
   model = checkpoints.describe(folder / 'target').model
   name = 'specjax.drafters.quantized.load'
   target = Target(model, path=str(folder / 'target'), max_length=64)
-  loaded = drafter_loading.load(Candidate(name, 2), target)
+  own = plan_drafter('own', Candidate(name, 2))
+  loaded = drafter_loading.load(own, target)
   same(loaded.params, quantized.load(target, str(folder / 'target')).params)
   assert loaded.make(2).positions == 512
   with pytest.raises(ValueError, match='path is empty, and the target has'):
     quantized.load(Target(model))
   with pytest.raises(ValueError, match="'width' is no option"):
     quantized.load(target, str(folder / 'target'), width=3)
-  found = build.describe_draft(
-    'path', Candidate(name, 2, str(folder / 'eight'))
-  )
-  assert found.model == model
-  assert build.describe_draft('path', Candidate(name, 2)) is None
+  other = plan_drafter('other', Candidate(name, 2, str(folder / 'eight')))
+  assert build.describe_draft(other).model == model
+  assert build.describe_draft(own) is None

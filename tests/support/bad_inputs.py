@@ -5,7 +5,7 @@ Overrides are separated by a blank, and {} is the folder of `place` in
 """
 
 RUN, TRAIN = 'experiments.run', 'experiments.train'
-FULL = 'give a full name, such as '
+FULL = 'or give a full name, such as '
 LEAST = 'must be at least 1'
 WHOLE = 'must be a tuple, each of it a whole number'
 
@@ -25,13 +25,14 @@ EXPERIMENT = (
   ('candidates.draft.load=builtins.int', 'candidates', 'give one such as'),
   ('candidates.draft.path=/nowhere', 'path of the drafter draft', 'directory'),
   ('drafters=nope', 'drafters', 'choose from draft, ngram'),
-  ('drafters=no.such.load', 'candidates', FULL),
+  ('drafters=no.such.load', 'drafters', FULL),
+  ('drafters=ngrm', 'drafters', "did you mean 'ngram'?"),
   ('drafters=("ngram","ngram")', 'drafters', 'leave one out'),
   ('drafters=5', 'drafters', 'must be a tuple, each of it a text'),
-  ('verifiers=()', 'verifiers is empty', 'such as specjax.verify.token'),
-  ('verifiers=token', 'verifiers', f"{FULL}'specjax.verify.token'"),
+  ('verifiers=()', 'verifiers is empty', 'such as token'),
+  ('verifiers=tokn', 'verifiers', "did you mean 'token'?"),
   ('verifiers=specjax.verify.tokn', 'verifiers', "'specjax.verify.token'"),
-  ('verifiers=specjax.verify', 'verifiers', 'one such as specjax.verify.token'),
+  ('verifiers=specjax.verify', 'verifiers', 'one such as token'),
   ('verifiers=specjax.verify.token:1', 'verifiers', 'takes no arguments'),
   ('verifiers=specjax.verify.lenience:2', 'verifiers', 'must be in (0, 1]'),
   ('verifiers=specjax.verify.lenience:x', 'verifiers', 'could not convert'),
@@ -135,7 +136,7 @@ PROGRAMS = (
   (RUN, 'missing.py', '', '--config cannot be read', 'name one of configs/'),
   (RUN, 'tiny.py:part', '', '--config', 'get_config() takes 0'),
   (RUN, 'configs/drafters.py:x', '', '--config', 'the parts are timed'),
-  (RUN, 'configs/embedded_pair.py', '', '--config gives Recipe', 'name a file'),
+  (RUN, 'configs/embedded_pair.py', '', 'gives Recipe', 'experiments.train'),
   (RUN, 'configs/papers/chen.py:x', '', '--config', 'chen takes table1/'),
   (RUN, 'configs/papers/specdecpp.py', '', 'cannot run', 'tables'),
   ('experiments.certify', 'certificate.py', '', 'rows', 'a whole number'),
@@ -165,9 +166,9 @@ PROGRAMS = (
   (
     'experiments.parity',
     'parity.py',
-    'against=x',
+    'against=batches',
     'against',
-    'comparisons.plain',
+    "choose from batch, dtype, plain, text (did you mean 'batch'?)",
   ),
   (
     'experiments.parity',
@@ -302,7 +303,7 @@ ARGUMENTS = (
   (RUN, '--config', '--config names no file', 'give one of configs/'),
   (RUN, '--config={}/tiny.py more', 'more: arguments', '--config.FIELD=VALUE'),
   (RUN, '--config={}/tiny.py --foo=1', "flag 'foo'", '--help lists'),
-  (TRAIN, '--config={}/tiny.py', '--config gives Experiment', 'name a file'),
+  (TRAIN, '--config={}/tiny.py', 'gives Experiment', 'it to experiments.run'),
   ('experiments.tables', '/nowhere', '/nowhere', 'name one, such as results'),
   ('experiments.tables', 'a b', 'a b', 'give one folder'),
   ('experiments.tables', '--config={}/tiny.py', 'gives Experiment', 'name a'),

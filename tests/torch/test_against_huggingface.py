@@ -91,9 +91,10 @@ def experiment(tmp_path_factory):
 def compared(experiment):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(program, '_LARGE', (1, 1))
-    comparison = program.Comparison(experiment)
+    planned = program.prepare(experiment)
+    comparison = program.Comparison(planned)
     comparison.run()
-    folder = results.Folder(experiment.results, results.settings_of(experiment))
+    folder = results.Folder(planned.results, planned.settings)
     program.report(comparison, folder)
   return comparison, folder
 
@@ -180,9 +181,9 @@ def test_bytes_leave_out_the_table_of_tokens(compared):
 
 def test_what_both_sides_cannot_do_is_refused(experiment):
   with pytest.raises(ValueError, match='batch must be 1'):
-    program.check(dataclasses.replace(experiment, batch=2))
+    program.prepare(dataclasses.replace(experiment, batch=2))
   with pytest.raises(ValueError, match='at least one must load'):
-    program.check(dataclasses.replace(experiment, drafters=('ngram',)))
+    program.prepare(dataclasses.replace(experiment, drafters=('ngram',)))
 
 
 def test_without_torch_the_extra_is_named(monkeypatch):

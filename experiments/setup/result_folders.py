@@ -1,0 +1,52 @@
+"""Which settings a folder of results belongs to, and how it is called."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+
+from experiments.errors import need
+from experiments.settings import Experiment, Mesh
+from experiments.setup import names
+
+
+def portable(value: Any) -> Any:
+  """A value as JSON has it, without where this checkout lies."""
+  text = json.dumps(value, sort_keys=True, default=str)
+  here = str(pathlib.Path(__file__).parents[2])
+  return json.loads(text.replace(here, '.'))
+
+
+def settings_of(x: Any) -> dict:
+  """What decides the results: every field of a config but where they go."""
+  if isinstance(x, Experiment):
+    x = names.complete(x)
+  settings = dataclasses.asdict(x)
+  settings.pop('results')
+  settings.pop('compilation_cache', None)
+  if 'mesh' in settings:
+    settings['mesh'] = x.mesh.facts()
+    if settings['mesh'] == Mesh().facts():
+      del settings['mesh']  # One device, as ever.
+  for candidate in settings.get('candidates', {}).values():
+    if not candidate['verifiers']:
+      del candidate['verifiers']  # Those of the experiment, as ever.
+  # Where the weights lie does not matter, what they are called does.
+  return portable(settings)
+
+
+def default_folder(x: Any) -> str:
+  """runs/<name>-<hash>: every change of the settings has a folder.
+
+  Raises:
+    UserError: the name is none of a folder.
+  """
+  need(
+    x.name and os.path.basename(x.name) == x.name,
+    f'name is {x.name!r}, which names no folder of runs; choose another one',
+  )
+  text = json.dumps(settings_of(x), sort_keys=True)
+  code = hashlib.sha256(text.encode()).hexdigest()[:6]
+  return os.path.join('runs', f'{x.name}-{code}')
