@@ -164,7 +164,7 @@ class Comparison:
         bar.set_description(f'temperature {temperature:g}')
         for i, (_, text) in enumerate(self.prompts):
           for decoder in turn:
-            run = decoder.decode(text, i, temperature, x.max_new_tokens)
+            run = decoder.decode(text, i, temperature, plan.max_new_tokens)
             key = decoder.family, temperature
             self.runs.setdefault(key, []).append(run)
             bar.update()
