@@ -31,7 +31,9 @@ from experiments import prompts
 from experiments.errors import UserError
 from experiments.measuring import build, results
 from experiments.measuring.step_bytes import bytes_per_token
-from experiments.reports import summaries
+from experiments.reports import (
+  against_huggingface as against_huggingface_report,
+)
 from experiments.settings import Experiment
 from experiments.setup import command
 from experiments.setup.plan import Plan, plan
@@ -214,6 +216,7 @@ class Comparison:
       speed = tokens / sum(r.decoding for r in runs)
     speedup = self.ratio(sides.PEER, family, temperature, domain)
     return {
+      'program': 'against_huggingface',
       'config': plan.name,
       'target': self.built.target,
       **_named(decoder),
@@ -311,7 +314,7 @@ def report(comparison: Comparison, folder: results.Folder) -> None:
     'choice_of_drafts': comparison.pilot_seconds,
     **comparison.conditions,
   }
-  folder.write('summary.md', summaries.peers(folder.rows))
+  folder.write('summary.md', against_huggingface_report.summary(folder.rows))
   folder.write(_RESULT, json.dumps(result) + '\n')
 
 

@@ -34,7 +34,9 @@ from experiments.errors import need
 from experiments.measuring import results
 from experiments.measuring.build import build
 from experiments.measuring.measure import Decoding
-from experiments.reports import summaries
+from experiments.reports import (
+  continuous_batching as continuous_batching_report,
+)
 from experiments.settings import ManyPrompts
 from experiments.setup import command
 from experiments.setup.plan import Plan, plan
@@ -181,6 +183,7 @@ def sides(
   texts = [t for chosen in many.prompts.values() for t in chosen.texts]
   slots = many.slots(x.max_new_tokens)
   common = {
+    'program': 'continuous_batching',
     'config': x.name,
     'target': many.target,
     'temperature': x.temperatures[0],
@@ -253,8 +256,9 @@ def main(x: ManyPrompts) -> None:
   planned = prepare(x)
   folder = results.Folder(planned.results, planned.settings)
   run(x, planned, folder)
-  folder.write('summary.md', summaries.many_prompts(folder.rows))
-  print(summaries.many_prompts(folder.rows))
+  text = continuous_batching_report.summary(folder.rows)
+  folder.write('summary.md', text)
+  print(text)
   found = {'results': str(folder.path), **summary(folder.rows)}
   print(json.dumps(found))
 

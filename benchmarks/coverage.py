@@ -22,9 +22,10 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.populations import KINDS, Case
+from experiments import reports
 from experiments.errors import UserError
 from experiments.measuring import results
-from experiments.reports import summaries
+from experiments.reports import coverage as coverage_report
 from experiments.setup import command
 from experiments.setup.result_folders import portable
 from specjax import estimates, metrics
@@ -144,7 +145,7 @@ def simulate(root: pathlib.Path) -> None:
   Raises:
     UserError: it is none, or lacks rows that are drawn from.
   """
-  there, _ = results.read_folders(root)
+  there, _ = results.read_folders(root, reports.fault)
   try:
     cases = {kind: list(make(there)) for kind, make in KINDS.items()}
   except KeyError as error:
@@ -159,19 +160,22 @@ def simulate(root: pathlib.Path) -> None:
   if any(r.get('drawn_from') != drawn_from for r in folder.rows):
     folder.clear()  # They say nothing of other rows.
   todo = [(k, n) for k, n in todo if not folder.has(kind=k, units=n)]
+  made = {'program': 'coverage', 'config': 'coverage'}
   for kind, n in (bar := tqdm(todo, file=sys.stderr)):
     bar.set_description(f'{kind}, {n} units')
     found = row(kind, cases[kind], n)
-    folder.add({'config': 'coverage', 'drawn_from': drawn_from, **found})
-  folder.write('summary.md', summaries.of(folder.rows))
+    folder.add(made | {'drawn_from': drawn_from} | found)
+  folder.write('summary.md', coverage_report.summary(folder.rows))
   shares = [r['coverage'] for r in folder.rows if r['coverage']]
   last = {'least': min(shares), 'most': max(shares)}
   print(json.dumps({'results': str(folder.path), **last}))
 
 
 def _from_command_line() -> None:
-  parser = command.Parser('Whether 95% intervals hold the truth.')
-  parser.add_argument('root', nargs='?', default='results', help='of the rows')
+  parser = command.Parser(__doc__)
+  parser.add_argument(
+    'root', nargs='?', default='results', help='folder of the rows'
+  )
   simulate(pathlib.Path(parser.parse_args().root))
 
 

@@ -59,7 +59,7 @@ def _program(stages: dict, gamma: int, vocab: int, seed: int):
   def judge(key, logits, draft, values, history):
     tokens_above = functools.partial(trees.above, depth=gamma)
     above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
-    scores = sampling.laws(logits, values, history, above)
+    scores = sampling.distributions(logits, values, history, above)
     rule = functools.partial(verify.judge, rule=verify.token, depth=gamma)
     verdict = jax.vmap(rule)(key, draft, scores)
     kept = verdict.num_accepted + 1

@@ -132,9 +132,13 @@ def main(megabytes: int, dtype: str) -> dict[str, float]:
 
 
 def _from_command_line() -> None:
-  parser = command.Parser('Host memory that loading a checkpoint takes.')
-  parser.add_argument('--megabytes', type=int, default=400)
-  parser.add_argument('--dtype', default='float32', choices=_DTYPES)
+  parser = command.Parser(__doc__)
+  parser.add_argument(
+    '--megabytes', type=int, default=400, help='of parameters, an integer'
+  )
+  parser.add_argument(
+    '--dtype', default='float32', choices=_DTYPES, help='of the parameters'
+  )
   options = parser.parse_args()
   need(
     options.megabytes >= 1,

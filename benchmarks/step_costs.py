@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from benchmarks.sweeps import Bench
 from experiments.measuring import build, results
-from experiments.reports import summaries
+from experiments.reports import step_costs as step_costs_report
 from experiments.settings import Speed
 from experiments.setup import checks, command, meshes
 from experiments.setup.names import Names, resolve_function
@@ -88,6 +88,7 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
 def conditions(x: Speed) -> dict:
   """What a row's numbers depend on, beside its own fields."""
   return {
+    'program': 'step_costs',
     'config': x.name,
     'target': vars(x.target).copy(),
     'draft': vars(x.draft).copy(),
@@ -117,7 +118,7 @@ def run(x: Speed) -> None:
       for row in sweep(bench):
         folder.add(row | {'by': name} | facts)
       jax.clear_caches()
-      folder.write('summary.md', summaries.step_costs(folder.rows))
+      folder.write('summary.md', step_costs_report.summary(folder.rows))
   print((folder.path / 'summary.md').read_text())
   fitted = {r['sweep']: r['exponent'] for r in folder.rows if 'exponent' in r}
   limits = {

@@ -24,13 +24,13 @@ from experiments.certificate.wrong_loops import WRONG_LOOPS
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
 from experiments.measuring import results
 from experiments.reports import certify as certify_report
+from experiments.reports.certify import EXACT
 from experiments.settings import Certificate
 from experiments.setup import command
 from experiments.setup.checks import need, need_least, need_seed
 from specjax import exact, goodness
 from specjax.types import Rule, Spec
 
-EXACT = 1e-12  # largest error of a probability that counts as none
 DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16)
 
 
@@ -211,7 +211,7 @@ class Certifier:
     with jax.enable_x64(True):
       for dtype in DTYPES:
         p, q = (
-          exact.Laws(x.probs.astype(dtype), x.logits.astype(dtype))
+          exact.Distributions(x.probs.astype(dtype), x.logits.astype(dtype))
           for x in (w.p[setting], w.q[setting])
         )
         step = exact.step(case.verify, source, w.texts, p, q, w.contexts)
@@ -227,7 +227,7 @@ class Certifier:
         )
 
   def add(self, part: str, **row) -> None:
-    self.folder.add({'part': part, **row})
+    self.folder.add({'program': 'certify', 'part': part, **row})
 
   def certify(self) -> None:
     """Everything that is not done yet; prints and writes the summary."""
@@ -263,7 +263,7 @@ class Certifier:
       self.add(
         'end', seconds=seconds, boost=self.x.boost, **results.conditions()
       )
-    text = certify_report.text(self.folder.rows)
+    text = certify_report.summary(self.folder.rows)
     self.folder.write('summary.md', text)
     print(text)
 
@@ -278,7 +278,7 @@ def main(x: Certificate) -> None:
     x.rounds = min(x.rounds, 8)
   certifier = Certifier(x)
   certifier.certify()
-  verdict = certify_report.verdict(certifier.folder.rows, EXACT)
+  verdict = certify_report.verdict(certifier.folder.rows)
   print(json.dumps({'results': str(certifier.folder.path), **verdict}))
   if verdict['failures']:
     raise SystemExit(1)

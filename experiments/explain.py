@@ -14,20 +14,12 @@ import sys
 
 from tqdm import tqdm
 
+from experiments import reports
 from experiments.errors import need
 from experiments.measuring import costs, impossible, measure, results
 from experiments.measuring.runner import Runner
+from experiments.reports import explain as explain_report
 from experiments.reports import intervals
-from experiments.reports.explain import (
-  LOOPS,
-  cells_of,
-  choose,
-  decide,
-  phases,
-  plot,
-  possible,
-  summary,
-)
 from experiments.settings import Experiment
 from experiments.setup import command
 from experiments.setup.plan import Plan, plan
@@ -64,6 +56,8 @@ class Explainer(Runner):
   predicted; no time is used for both.
   """
 
+  program = 'explain'
+
   def __init__(self, plan: Plan, asked: int):
     """Takes the plan, and the draft length that the experiment asked for."""
     super().__init__(plan)
@@ -97,9 +91,9 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   way = measure.Decoding(method.spec, method.params)
   replayed = costs.replay(method.spec, method.params, jobs[0])
   methods = {'plain': (base, base.spec), 'speculative': (way, replayed)}
-  timer = costs.Timer(base, methods, LOOPS)
+  timer = costs.Timer(base, methods, explain_report.LOOPS)
   for full, spec in methods.values():
-    loops = costs.to_compile(full, spec, jobs[0], LOOPS)
+    loops = costs.to_compile(full, spec, jobs[0], explain_report.LOOPS)
     measure.compile_all(loops, lambda: None)
   turns = 3 if runner.plan.quick else 15
   for i in tqdm(range(turns), file=sys.stderr, desc='phases'):
@@ -110,15 +104,15 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
 def add_phases(runner: Explainer) -> None:
   """Measures the phases at the best gamma, where the folder has them not."""
   rows = runner.folder.rows
-  cells = possible(rows)
-  if not cells:
+  best, found = explain_report.best_of(rows), explain_report.phases(rows)
+  if best is None:
     return
-  best, found = choose(cells), phases(rows)
   if found and found['gamma'] == best['gamma']:
     return
   kept = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
   runner.folder.add(
     {
+      'program': runner.program,
       **{name: best[name] for name in kept},
       'temperature': None,
       'asked_gamma': runner.asked,
@@ -131,16 +125,17 @@ def add_phases(runner: Explainer) -> None:
 def report(folder: results.Folder) -> dict:
   """Writes and prints what was found; returns the last line."""
   rows = folder.rows
-  text = summary(rows)
+  text = explain_report.summary(rows)
   folder.write('summary.md', text)
-  plot(cells_of(rows), folder.path / 'speedup.png')
+  for draw in explain_report.figures(rows):
+    reports.save(draw, rows, folder.path)
   print(text)
   names = ('c', 'v', 'tau', 'predicted_speedup', 'speedup', 'speedup_ci')
   last = {'results': str(folder.path), 'impossible': len(impossible.of(rows))}
-  cells = possible(rows)
-  if not cells:
+  best = explain_report.best_of(rows)
+  if best is None:
     return last | dict.fromkeys((*names, 'best_gamma', 'remedy', 'verdict'))
-  best, found = choose(cells), decide(rows)
+  found = explain_report.decide(rows)
   return {
     **last,
     **{name: best[name] for name in names},

@@ -10,10 +10,12 @@ real hosts, start the program on each with these flags, or, on Cloud TPU, with
 --config.mesh.processes=0 alone.
 """
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 
 from experiments.errors import need
@@ -36,7 +38,13 @@ def environment(devices: int) -> dict[str, str]:
 
 
 def launch(program: list[str], processes: int, devices: int) -> int:
-  """Runs a command in every process; returns the first bad exit status."""
+  """Runs a command in every process.
+
+  Where one fails it says which, and ends the others soon.
+
+  Returns:
+    The exit status of the first that failed, or 0.
+  """
   flags = [
     f'--config.mesh.processes={processes}',
     f'--config.mesh.coordinator=127.0.0.1:{free_port()}',
@@ -47,27 +55,42 @@ def launch(program: list[str], processes: int, devices: int) -> int:
     )
     for i in range(processes)
   ]
+
+  def failure() -> int | None:
+    return next((i for i, p in enumerate(started) if p.poll()), None)
+
   try:
-    while any(p.poll() is None for p in started):
-      if any(p.poll() for p in started):
-        for p in started:
-          p.wait(_GRACE)
+    while failure() is None and any(p.poll() is None for p in started):
       time.sleep(0.05)
-  except subprocess.TimeoutExpired:
-    pass
+    first = failure()
+    if first is None:
+      return 0
+    status = started[first].returncode
+    print(
+      f'error: process {first} (of 0 to {processes - 1}) ended with status '
+      f'{status}; the others end too',
+      file=sys.stderr,
+    )
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      for p in started:
+        p.wait(_GRACE)
+    return status
   finally:
     for p in started:
       if p.poll() is None:
-        p.terminate()
+        p.kill()  # jax catches SIGTERM, as a notice of preemption.
         p.wait()
-  return next((p.returncode for p in started if p.returncode), 0)
 
 
 def main() -> int:
-  parser = command.Parser('Starts a program in several processes.')
-  parser.add_argument('--processes', type=int, default=2)
-  parser.add_argument('--devices', type=int, default=4, help='of each process')
-  parser.add_argument('command', nargs='+', help='after --')
+  parser = command.Parser(__doc__)
+  parser.add_argument(
+    '--processes', type=int, default=2, help='of them, an integer'
+  )
+  parser.add_argument(
+    '--devices', type=int, default=4, help='of each process, an integer'
+  )
+  parser.add_argument('command', nargs='+', help='the program, after --')
   options = parser.parse_args()
   for name in ('processes', 'devices'):
     if getattr(options, name) < 1:

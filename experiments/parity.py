@@ -152,6 +152,7 @@ class Comparison:
     verdicts = [d['verdict'] for d in differences]
     compared = self.domains[domain]
     return {
+      'program': 'parity',
       'config': plan.name,
       'target': self.setup.built.target,
       'draft': method.draft,

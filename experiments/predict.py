@@ -106,6 +106,7 @@ class Predictor:
   def add(self, part: str, method: Method, **row) -> None:
     found = results.plain(
       {
+        'program': 'predict',
         'part': part,
         **dict.fromkeys(results.KEY),
         'config': self.plan.name,
@@ -311,7 +312,7 @@ class Predictor:
       'replay', drafter=name, domain=domain, temperature=temperature
     )
     (cost,) = self.rows('cost', drafter=name, gamma=gamma)
-    found = predict_report.compare(seen, cost, base, runs)
+    found = replay.compare(seen, cost, base, runs)
     where = self.where(domain, temperature)
     found |= self.layouts(method)
     self.add('check', method, **where, gamma=gamma, **found)
@@ -332,11 +333,11 @@ def main(x: Experiment) -> None:
   predictor.run()
   folder = predictor.folder
   board = predict_report.Board(folder.rows)
-  text = board.summary()
+  text = predict_report.summary(folder.rows)
   folder.write('summary.md', text)
   print(text)
   impossible.warn(folder.rows)
-  last = {'impossible': len(impossible.of(folder.rows)), **board.headline()}
+  last = {'impossible': len(impossible.of(folder.rows)), **board.last_line()}
   print(json.dumps({'results': str(folder.path), **last}))
 
 

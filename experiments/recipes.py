@@ -11,7 +11,16 @@ from experiments.settings import Size
 
 @dataclasses.dataclass
 class Mixture:
-  """Shares of the training windows that come from each stream."""
+  """Shares of the training windows that come from each stream.
+
+  Attributes:
+    code: of modules.
+    tests: of their tests.
+    documentation: of manuals.
+    structured: of data and settings.
+    packages: of code of installed packages.
+    package_documentation: of their documentation.
+  """
 
   code: float = 0.5
   tests: float = 0.12
@@ -30,6 +39,9 @@ class Optimization:
       the training.
     batch: windows of a step.
     length: tokens of a window.
+    weight_decay: of weights, per unit of learning rate.
+    clip: largest norm of a gradient.
+    checkpoint_every: steps between checkpoints.
     muon: whether weights between layers follow Muon; the others, AdamW.
   """
 
@@ -110,6 +122,12 @@ class Recipe:
   Attributes:
     folder: where checkpoints and the finished models go.
     vocab_size: of the tokenizer that is trained first.
+    target: its sizes.
+    target_training: on the corpus, before the drafts.
+    drafts: which there are, and how they are trained.
+    mixture: shares of the corpus.
+    max_positions: of the target and the drafts.
+    seed: of weights and batches.
     tokenizer_sample: characters of each domain the tokenizer learns from.
     every: of the training documents only each so many-th is used.
     packages: whether to read installed packages too, for training alone; the
@@ -158,6 +176,7 @@ class Distillation:
     final: and in the end, with other prompts.
     max_positions: of the draft.
     every: of the training documents only each so many-th is used.
+    seed: of weights and batches.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -202,6 +221,7 @@ class Heads:
     mixture: shares of the corpus.
     held_out: what the drafter is tried on at every checkpoint.
     every: of the training documents only each so many-th is used.
+    seed: of weights and batches.
     quick: a toy version in seconds, in a folder of its own.
   """
 

@@ -21,7 +21,7 @@ def main(path: str) -> None:
 
 
 def _from_command_line() -> None:
-  parser = command.Parser('Makes report.html again.')
+  parser = command.Parser(__doc__)
   parser.add_argument('--folder', required=True, help='of the results')
   main(parser.parse_args().folder)
 

@@ -11,7 +11,7 @@ import resource
 import sys
 
 from experiments import prompts
-from experiments.measuring import collectives, impossible, results, samples
+from experiments.measuring import impossible, results, samples
 from experiments.measuring.runner import Runner
 from experiments.reports import page
 from experiments.reports import run as run_report
@@ -55,8 +55,7 @@ def brief(row: dict | None) -> dict | None:
 
 def finish(folder: results.Folder, texts: list[dict]) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
-  text = run_report.summary(folder.rows) + collectives.table(folder.rows)
-  folder.write('summary.md', text)
+  folder.write('summary.md', run_report.summary(folder.rows))
   folder.write('report.html', page.render(folder.rows, texts))
   print(run_report.brief(folder.rows))
   print(f'{folder.path / "report.html"} has the same and a few texts')

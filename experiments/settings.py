@@ -10,7 +10,16 @@ from typing import Any
 
 @dataclasses.dataclass
 class Size:
-  """Sizes of one model of the embedded pair."""
+  """Sizes of one model of the embedded pair.
+
+  Attributes:
+    width: of the residual stream.
+    num_layers: of the transformer.
+    num_heads: of the queries.
+    num_kv_heads: of keys and values; divides `num_heads`.
+    head_dim: entries of a head.
+    mlp_width: entries between the two products of an MLP.
+  """
 
   width: int
   num_layers: int
@@ -22,7 +31,11 @@ class Size:
 
 @dataclasses.dataclass
 class Checkpoint:
-  """A Hugging Face directory."""
+  """A Hugging Face directory.
+
+  Attributes:
+    path: of the directory, or its name on the hub.
+  """
 
   path: str = ''
 
@@ -37,10 +50,9 @@ class Candidate:
       for `specjax.drafters.lm.load`.
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
-    options: further arguments of `load`. One that is a candidate itself
-      drafts for this one, as `inner` does in `specjax.drafters.cascade.load`. A
-      `policy` is given by name, such as confidence:0.4 for one of
-      `specjax.drafting.policies`.
+    options: further arguments of `load`. A candidate among them drafts for
+      this one, as `inner` of `specjax.drafters.cascade.load`; a `policy` is
+      given by name, such as confidence:0.4 of `specjax.drafting.policies`.
     verifiers: its rules; those of the experiment when empty.
   """
 
@@ -53,10 +65,18 @@ class Candidate:
 
 @dataclasses.dataclass
 class SamplingValues:
-  """Stages of the pipeline besides the temperature; None leaves one out.
+  """Stages of `specjax.sampling.make` besides the temperature; None: without.
 
-  They are those of `specjax.sampling.make`; `logit_bias` is pairs of a token
-  and a number.
+  Attributes:
+    top_k: so many of the most likely tokens are kept.
+    top_p: the fewest tokens of this much probability are kept.
+    min_p: tokens of this share of the largest probability are kept.
+    logit_bias: pairs of a token and a number that its logit is raised by.
+    repetition_penalty: lowers the logits of all tokens of text and prompt.
+    presence_penalty: subtracted for tokens after the prompt, once each.
+    frequency_penalty: subtracted as often as they occur there.
+    forbidden: tokens that are never drawn.
+    min_new_tokens: so many come before the text may end.
   """
 
   top_k: int | None = None
@@ -112,13 +132,12 @@ class Mesh:
     data: groups of devices that the rows of a batch are split over.
     model: devices of a group, over which the target's weights, heads and cache
       are split.
-    split_draft: split drafts over these too; otherwise every device has the
-      whole of a draft.
+    split_draft: split drafts over these too; else each device has them whole.
     processes: how many work together; 0: what the cluster says (Cloud TPU,
       Slurm), which then gives the next two as well.
     process: number of this one, from 0 on. Number 0 writes and prints.
     coordinator: host and port of process 0.
-    timeout: seconds to wait for the others.
+    timeout: seconds to wait for others to join, for signs of life, at the end.
   """
 
   data: int = 1
@@ -140,11 +159,9 @@ class Experiment:
   """Drafters x rules x draft lengths x domains x temperatures.
 
   Attributes:
-    name: of the experiment; its results go to runs/<name>-<hash of the
-      settings> unless `results` names a folder.
+    name: results go to runs/<name>-<hash of the settings>, or to `results`.
     target: the target's checkpoint.
-    draft: checkpoint of a draft; where it is given, `known` has a candidate
-      `lm` that loads it.
+    draft: checkpoint of a draft; where given, a candidate `lm` loads it.
     candidates: drafters by name.
     drafters: which of them to run; all when empty. An entry may also name a
       `load` function, as `load` of a candidate does, with `:path` behind it;
@@ -164,8 +181,7 @@ class Experiment:
     timed: whether time is taken. Without, nothing is said about speed, batches
       may be large and the machine busy; every step is recorded.
     results: folder for rows and summary.
-    compilation_cache: folder that keeps compiled programs, so that the next
-      start with it compiles none of them again; empty keeps none.
+    compilation_cache: folder that keeps compiled programs for the next start.
     quick: a small version of the same experiment.
   """
 
@@ -273,7 +289,11 @@ class Certificate:
 
 @dataclasses.dataclass
 class TargetSize(Size):
-  """Sizes of a target with random weights."""
+  """Sizes of a target with random weights.
+
+  Attributes:
+    vocab_size: entries of its logits.
+  """
 
   vocab_size: int = 32_000
 
@@ -283,12 +303,10 @@ class Speed:
   """What a step costs, on random weights: nothing here looks at a text.
 
   Attributes:
-    name: of the measurement; its rows go to runs/<name>-<hash of the settings>
-      unless `results` names a folder.
+    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
     target: its sizes.
     draft: of the draft, over the same vocabulary.
-    sweeps: what is measured: functions of `benchmarks.sweeps`, or others by
-      their full names.
+    sweeps: functions of `benchmarks.sweeps`, or others by their full names.
     path: a checkpoint; `benchmarks.limits.plain` measures its plain step too.
     dtype: of weights and cache.
     used: tokens in use, where they are not swept.

@@ -223,7 +223,7 @@ def decode(
 
   On a CPU the first call for a batch size and a draft length, if it adds 64
   tokens or more to a text, spends about a second on the faster layout of the
-  target's weights, unless `load` was told one; see `layouts.choose`.
+  target's weights, unless `load` fixed one; see `layouts.choose`.
 
   Args:
     target: from `load`.
@@ -311,7 +311,7 @@ def _with_loaded_target(target: Target, drafter: Drafter) -> Drafter:
 
 
 def _decoded(target: Target, state) -> Decoded:
-  """What is told of a final state."""
+  """Texts and counts of a final state, on the host."""
   # The rest of it, caches above all, stays where it is.
   state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():

@@ -128,7 +128,7 @@ class Draws:
     self.values, self.variants, self.size = values, variants, freedom + 1
 
   def spread(self, value: float, found: np.ndarray) -> Spread:
-    # Ends of the middle of draws stand where errors of a normal law reach.
+    # The middle of the draws ends where normally distributed errors reach.
     low, high = np.percentile(found, [50 - 50 * LEVEL, 50 + 50 * LEVEL])
     down, up = (max(x, 0.0) / student() for x in (value - low, high - value))
     return Spread(down, up, found.var(), 0.0, self.size - 1, np.empty(0))

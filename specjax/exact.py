@@ -1,10 +1,10 @@
-"""Exact laws of whole texts, by enumeration over a tiny vocabulary.
+"""Exact distributions of whole texts, by enumeration over a tiny vocabulary.
 
 A rule's own two functions are multiplied out over every draft, every outcome
-of its coins and every step, in the precision of the laws that are passed in
-(float64 where that is enabled). Nothing is sampled. The law of the text comes
-with the law of the number of target calls, so what is counted is certified,
-too.
+of its coins and every step, in the precision of the distributions that are
+passed in (float64 where that is enabled). Nothing is sampled. The distribution
+of the text comes with that of the number of target calls, so what is counted is
+certified, too.
 
   texts over {a, b}    ''  a  b  aa  ab  ba  bb  aaa ...
   number                0  1  2   3   4   5   6    7
@@ -67,8 +67,8 @@ class Texts:
     return numbers, ended
 
 
-class Laws(NamedTuple):
-  """The law of the token after every text, as numpy arrays."""
+class Distributions(NamedTuple):
+  """The distribution of the token after every text, as numpy arrays."""
 
   probs: np.ndarray  # [texts, V] after the sampling pipeline
   logits: np.ndarray  # [texts, V] before temperature and cuts
@@ -87,12 +87,12 @@ class Drafts(NamedTuple):
 _remaining = jax.jit(jax.vmap(static_tree.remaining, in_axes=(0, 0, 0, None)))
 
 # (texts, q, contexts) -> Drafts
-DraftSource = Callable[[Texts, Laws, np.ndarray], Drafts]
+DraftSource = Callable[[Texts, Distributions, np.ndarray], Drafts]
 # (text a draft began after [M], text of its row [M]) -> probs, logits [M, V]
 After = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def _anywhere(q: Laws) -> After:
+def _anywhere(q: Distributions) -> After:
   return lambda context, above: (q.probs[above], q.logits[above])
 
 
@@ -100,7 +100,7 @@ def tree(
   parents: tuple[int, ...],
   replacement: bool = False,
   size: Callable[[np.ndarray], np.ndarray] | None = None,
-  after: Callable[[Texts, Laws, np.ndarray], After] | None = None,
+  after: Callable[[Texts, Distributions, np.ndarray], After] | None = None,
 ) -> DraftSource:
   """The drafts of `drafting.chain` and `drafting.static_tree`.
 
@@ -109,7 +109,7 @@ def tree(
     replacement: siblings are independent, and equal texts merged.
     size: confidence [M, N] in the drawn tokens, see `drafting.policies`, ->
       nodes that exist [M].
-    after: laws of a draft that depend on where it began; by default q.
+    after: distributions of a draft that depend on where it began; by default q.
   """
   nodes = len(parents)
   levels = static_tree.levels_of(parents)
@@ -123,21 +123,21 @@ def tree(
     context = np.repeat(np.arange(len(contexts)), len(drawn))
     rows = np.zeros((len(tokens), nodes + 1), int)
     rows[:, 0] = contexts[context]
-    laws, sure = [], []
+    distributions, sure = [], []
     find = after(texts, q, contexts) if after else _anywhere(q)
     for node, parent in enumerate(parents):
       above = rows[:, parent]
-      law, logits = find(rows[:, 0], above)
+      chance, logits = find(rows[:, 0], above)
       certain = np.asarray(jax.nn.softmax(logits))
       sure.append(np.take_along_axis(certain, tokens[:, [node]], 1)[:, 0])
       earlier = [i for i in range(node) if parents[i] == parent]
       if earlier and not replacement:
-        drawn = np.zeros(law.shape, bool)
+        drawn = np.zeros(chance.shape, bool)
         np.put_along_axis(drawn, tokens[:, earlier], True, 1)
-        law = np.asarray(_remaining(law, drawn, logits, q.temperature))
-      laws.append(law)
+        chance = np.asarray(_remaining(chance, drawn, logits, q.temperature))
+      distributions.append(chance)
       rows[:, node + 1] = texts.after(above, tokens[:, node])
-    probs = np.stack(laws, 1)
+    probs = np.stack(distributions, 1)
     wide = probs.astype(np.float64)
     chances = np.take_along_axis(wide, tokens[..., None], 2)[..., 0]
     # Low precision does not add up to 1, and is drawn from as if it did.
@@ -221,16 +221,21 @@ def _ends(parents, exists, accept, stand):
 
 
 def step(
-  rule: Rule, source: DraftSource, texts: Texts, p: Laws, q: Laws, contexts
+  rule: Rule,
+  source: DraftSource,
+  texts: Texts,
+  p: Distributions,
+  q: Distributions,
+  contexts,
 ) -> np.ndarray:
-  """What one step may make of some texts: their law [len(contexts), texts].
+  """What one step makes of some texts: chance [len(contexts), texts] of each.
 
   Args:
     rule: how drafts are judged; its functions are what is evaluated.
     source: all drafts.
     texts: numbers of texts.
-    p: laws of the target.
-    q: laws of the draft.
+    p: distributions of the target.
+    q: distributions of the draft.
     contexts: numbers of the texts that the step starts from.
   """
   made = source(texts, q, np.asarray(contexts))
@@ -244,22 +249,24 @@ def step(
   parents = np.asarray(made.draft.parents)
   exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
   ends = made.weight[:, None] * _ends(parents, exists, accept, stand)
-  law = np.zeros((len(contexts), len(texts)))
+  chance = np.zeros((len(contexts), len(texts)))
   for token in range(texts.vocab):
     emitted = texts.after(made.rows, token)
-    np.add.at(law, (made.context[:, None], emitted), ends * rest[:, :, token])
-  return law
+    np.add.at(
+      chance, (made.context[:, None], emitted), ends * rest[:, :, token]
+    )
+  return chance
 
 
-def plain(texts: Texts, p: Laws, contexts) -> np.ndarray:
+def plain(texts: Texts, p: Distributions, contexts) -> np.ndarray:
   """The same for a step of plain decoding."""
-  law = np.zeros((len(contexts), len(texts)))
+  chance = np.zeros((len(contexts), len(texts)))
   probs = np.asarray(p.probs, np.float64)[contexts]
   probs = probs / probs.sum(-1, keepdims=True)
   for token in range(texts.vocab):
     emitted = texts.after(np.asarray(contexts), token)
-    law[np.arange(len(contexts)), emitted] = probs[:, token]
-  return law
+    chance[np.arange(len(contexts)), emitted] = probs[:, token]
+  return chance
 
 
 def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:
@@ -274,12 +281,16 @@ def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:
 
 
 def sequence(
-  law: np.ndarray, texts: Texts, contexts, limit: int, eos: tuple[int, ...]
+  chance: np.ndarray,
+  texts: Texts,
+  contexts,
+  limit: int,
+  eos: tuple[int, ...],
 ) -> np.ndarray:
-  """Law [texts, limit + 1] of the finished text and the number of steps.
+  """Chance [texts, limit + 1] of every finished text and number of steps.
 
   Args:
-    law: of one step after each of the texts that `unfinished` lists.
+    chance: of one step after each of the texts that `unfinished` lists.
     texts: numbers of texts.
     contexts: those texts.
     limit: tokens at which a text ends.
@@ -288,7 +299,7 @@ def sequence(
   cut, ended = texts.cut(limit, eos)
   reached = np.zeros((len(texts), limit + 1))
   reached[0, 0] = 1
-  for context, after in zip(contexts, law, strict=True):
+  for context, after in zip(contexts, chance, strict=True):
     new = np.flatnonzero(after)
     weight = reached[context]
     longer = after[new, None] * np.roll(weight, 1)
@@ -296,25 +307,29 @@ def sequence(
   return np.where(ended[:, None], reached, 0)
 
 
-def tokens_per_step(law: np.ndarray, texts: Texts) -> float:
+def tokens_per_step(chance: np.ndarray, texts: Texts) -> float:
   """tau of a step from the empty text, without limit or end of text.
 
   Args:
-    law: [texts] of what the step makes of the empty text.
+    chance: [texts] of what the step makes of the empty text.
     texts: numbers of texts.
   """
-  return float(law @ texts.length(np.arange(len(texts))))
+  return float(chance @ texts.length(np.arange(len(texts))))
 
 
-def constant(p, texts: Texts) -> Laws:
-  """The law p [V] after every text."""
+def constant(p, texts: Texts) -> Distributions:
+  """The distribution p [V] after every text."""
   probs = np.broadcast_to(np.asarray(p, float), (len(texts), len(p)))
   with np.errstate(divide='ignore'):
-    return Laws(probs, np.log(probs))
+    return Distributions(probs, np.log(probs))
 
 
 def efficiency(
-  rule: Rule, source: DraftSource, texts: Texts, p: Laws, q: Laws
+  rule: Rule,
+  source: DraftSource,
+  texts: Texts,
+  p: Distributions,
+  q: Distributions,
 ) -> float:
   """tau of a rule: what `tokens_per_step` says of its step.
 
@@ -322,8 +337,8 @@ def efficiency(
     rule: how drafts are judged.
     source: all drafts.
     texts: numbers of texts, one token longer than the drafts at least.
-    p: laws of the target.
-    q: laws of the draft.
+    p: distributions of the target.
+    q: distributions of the draft.
   """
   return tokens_per_step(step(rule, source, texts, p, q, [0])[0], texts)
 

@@ -42,8 +42,8 @@ def row_keys(seed: int, indices) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=('target', 'taps'))
-def _read(weights, tokens, length, source, *, target, taps):
-  """Cache and features after a prompt; one program for every drafter."""
+def _prefill(weights, tokens, length, source, *, target, taps):
+  """Prefills prompts: cache and features, one program for every drafter."""
   cache = transformer.open_cache(target, weights, *tokens.shape, source)
   return prefill.prefill(target, weights, tokens, length, cache, taps)
 
@@ -67,7 +67,7 @@ def _begin(
   drafter,
   target,
 ):
-  """The state of rows whose prompts were read."""
+  """The state of rows after prefill."""
   batch = len(length)
   history = sampling.history(values, tokens, length, target.config.vocab_size)
   ctx = Context(tokens, length, cache, values, history, source)
@@ -101,7 +101,7 @@ def start(
   slots: int | None = None,
   source_slots: int | None = None,
 ) -> SpecState:
-  """Reads prompts and returns the state before the first step.
+  """Prefills prompts and returns the state before the first step.
 
   Args:
     params: of target and drafter.
@@ -129,7 +129,7 @@ def start(
   if (placement := spec.target.placement) is not None:
     rows = tokens, lengths, limits, key, values, source
     tokens, lengths, limits, key, values, source = placement.put_rows(rows)
-  cache, hidden = _read(
+  cache, hidden = _prefill(
     params.target,
     tokens,
     lengths,
@@ -191,7 +191,7 @@ class StepParts(NamedTuple):
   """What a step is made of; programs that measure replace some of it."""
 
   split: Callable[..., Any] = scoring.split
-  laws: Callable[..., Scores] = sampling.laws
+  distributions: Callable[..., Scores] = sampling.distributions
   judge: Callable[..., Verdict] = verify.judge
   finite: Callable[..., Any] = scoring.finite
   emit: Callable[..., Any] = _emit
@@ -231,7 +231,7 @@ def step(
       draft,
       rule=spec.rule,
       depth=drafter.depth,
-      laws=parts.laws,
+      distributions=parts.distributions,
       judge=parts.judge,
     )
     beta = jax.vmap(parts.overlap)(draft, scores)

@@ -1,6 +1,6 @@
-"""Whether samples have a law, and how surely a test would see that not.
+"""Whether samples have a distribution, and how surely a test sees another.
 
-Plain numpy. A law and the counts of a sample are arrays over the same
+Plain numpy. A distribution and the counts of a sample are arrays over the same
 outcomes.
 """
 
@@ -26,23 +26,23 @@ class Fit(NamedTuple):
 
 
 def together(fits) -> Fit:
-  """One test of several independent samples, each with its own law."""
+  """One test of several independent samples, each with its own distribution."""
   fits = list(fits)
   return Fit(sum(x.statistic for x in fits), sum(x.freedom for x in fits))
 
 
-def groups(law: np.ndarray, samples: int, least: float = 10.0) -> np.ndarray:
+def groups(probs: np.ndarray, samples: int, least: float = 10.0) -> np.ndarray:
   """Group of every outcome, so that each is expected at least `least` times.
 
   Rare outcomes share a group; what never happens is in group -1.
   """
-  group = np.full(law.size, -1)
+  group = np.full(probs.size, -1)
   number, expected = 0, 0.0
-  possible = np.flatnonzero(law)
-  order = possible[np.argsort(law[possible], kind='stable')]
+  possible = np.flatnonzero(probs)
+  order = possible[np.argsort(probs[possible], kind='stable')]
   for outcome in order:
     group[outcome] = number
-    expected += samples * law[outcome]
+    expected += samples * probs[outcome]
     if expected >= least:
       number, expected = number + 1, 0.0
   # What is left over is too little for a group of its own.
@@ -53,36 +53,36 @@ def _grouped(group, values):
   return np.bincount(group[group >= 0], values[group >= 0])
 
 
-def fit(counts: np.ndarray, law: np.ndarray) -> Fit:
+def fit(counts: np.ndarray, probs: np.ndarray) -> Fit:
   """Tests counts of outcomes against their probabilities.
 
   An outcome that cannot happen makes the statistic infinite.
   """
-  counts, law = np.ravel(counts), np.ravel(law)
-  if counts[law == 0].any():
+  counts, probs = np.ravel(counts), np.ravel(probs)
+  if counts[probs == 0].any():
     return Fit(np.inf, 1)
-  group = groups(law, counts.sum())
+  group = groups(probs, counts.sum())
   seen = _grouped(group, counts)
-  expected = counts.sum() * _grouped(group, law)
+  expected = counts.sum() * _grouped(group, probs)
   terms = seen * np.log(np.maximum(seen, 1) / expected)
   return Fit(float(2 * terms.sum()), len(expected) - 1)
 
 
 def power(samples: int, pairs, level: float) -> float:
-  """Chance that `fit` at a level sees that samples have another law.
+  """Chance that `fit` at a level sees that samples have another distribution.
 
   Args:
-    samples: how many are compared with each law.
-    pairs: of the law that is tested and the law that the samples have.
+    samples: how many are compared with each distribution.
+    pairs: of the distribution that is tested and that of the samples.
     level: false-alarm rate of the test of all pairs together.
   """
   freedom, apart = 0, 0.0
-  for law, other in pairs:
-    law, other = np.ravel(law), np.ravel(other)
-    if other[law == 0].sum() * samples > 50:
+  for probs, other in pairs:
+    probs, other = np.ravel(probs), np.ravel(other)
+    if other[probs == 0].sum() * samples > 50:
       return 1.0  # The impossible is as good as certain to happen.
-    group = groups(law, samples)
-    p, a = _grouped(group, law), _grouped(group, other)
+    group = groups(probs, samples)
+    p, a = _grouped(group, probs), _grouped(group, other)
     freedom += len(p) - 1
     apart += samples * float(((a - p) ** 2 / p).sum())
   if not freedom or not apart:

@@ -101,7 +101,7 @@ def _kind(value: Any) -> str:
 
 
 def check_entries(draft: Draft, logits: jax.Array) -> None:
-  """Whether a draft's laws are over the target's vocabulary.
+  """Whether a draft's distributions are over the target's vocabulary.
 
   Raises:
     DraftError: they are over another.
@@ -156,8 +156,8 @@ def check_numbers(drafter: Drafter, draft: Draft, vocab_size: int) -> None:
 def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   """A draft with indices as the loop has them, and the drafter's state.
 
-  A law with an entry that is no finite number is none, and says nothing of the
-  token: as 0 it is accepted by no rule, and leaves p as it is.
+  Probabilities of which one is not finite become 0: then no rule accepts the
+  token, and p stays as it is.
 
   Raises:
     DraftError: the drafter returns other shapes or types than it must.
@@ -213,7 +213,7 @@ def decide(
   *,
   rule: Rule,
   depth: int,
-  laws=sampling.laws,
+  distributions=sampling.distributions,
   judge=verify.judge,
 ) -> tuple[Scores, Verdict]:
   """What a draft is judged by, and the verdict; keys [B] are consumed.
@@ -225,19 +225,19 @@ def decide(
     draft: N nodes.
     rule: that judges.
     depth: K of the drafter.
-    laws: as `sampling.laws`.
+    distributions: as `sampling.distributions`.
     judge: as `verify.judge`.
   """
   check_entries(draft, logits)
   tokens_above = functools.partial(trees.above, depth=depth)
   above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
-  scores = laws(logits, ctx.sampling, ctx.history, above)
+  scores = distributions(logits, ctx.sampling, ctx.history, above)
   decided = functools.partial(judge, rule=rule, depth=depth)
   return scores, jax.vmap(decided)(key, draft, scores)
 
 
 def finite(draft: Draft, scores: Scores) -> jax.Array:
-  """Whether rows [B] of a step were drafted and are judged by laws at all.
+  """Whether rows [B] of a step were drafted and judged by distributions.
 
   Probabilities that are no numbers, or all 0, are none. At temperature 0 they
   are numbers even where a logit is infinite, so logits are looked at, too.
@@ -254,8 +254,8 @@ def finite(draft: Draft, scores: Scores) -> jax.Array:
   return target.all(1) & (exists(draft.probs) | beyond).all(1)
 
 
-def no_laws(model: Model, weights, shape: tuple[int, int], dtype) -> jax.Array:
-  """Zeros [B, N, V] in the type of a model's laws.
+def no_probs(model: Model, weights, shape: tuple[int, int], dtype) -> jax.Array:
+  """Zeros [B, N, V] in the type of a model's distributions.
 
   Args:
     model: whose vocabulary counts.

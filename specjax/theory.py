@@ -164,7 +164,8 @@ def expected_calls(accept) -> float:
 
 
 def along(chances, gamma: int) -> np.ndarray:
-  """[T, gamma] for `expected_calls`, of a draft that has one law a place.
+  """[T, gamma] for `expected_calls`, whose draft has one
+  distribution a place.
 
   Args:
     chances: [T] of a token drafted for each place, wherever its step began.

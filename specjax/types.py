@@ -134,13 +134,13 @@ class Verdict(NamedTuple):
 class Drafter(NamedTuple):
   """A way to draft: four pure functions and its sizes.
 
-  init(params, ctx, hidden) -> state: after the prompt was read. `hidden` is
+  init(params, ctx, hidden) -> state: after prefill. `hidden` is
     [B, S, len(taps), E]: the target's features of every cached token, zeros
     elsewhere.
   propose(params, state, ctx, key) -> (Draft, state): `key` is [B] keys.
   commit(params, state, ctx, verdict, hidden) -> state: `ctx` already holds
     the new tokens; `hidden` [B, K+1, len(taps), E] are the target's features
-    along the accepted path. A row that has finished is told an empty path.
+    along the accepted path. A row that has finished gets an empty path.
   init_params(key) -> params: fresh weights, or None where there are none.
 
   `probs` of a draft is a promise that node i was drawn from it given its
@@ -164,7 +164,7 @@ class Drafter(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Target:
-  """A target with what belongs to it; all that a loader of drafters is told.
+  """A target with what belongs to it; what a loader of drafters gets.
 
   Attributes:
     model: the target.

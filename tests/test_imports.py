@@ -44,7 +44,12 @@ LAYERS = (
     'specjax.exact',
     'specjax.theory',
   },
-  {'experiments.errors', 'experiments.settings', 'experiments.corpus'},
+  {
+    'experiments.__init__',
+    'experiments.errors',
+    'experiments.settings',
+    'experiments.corpus',
+  },
   {'experiments.recipes'},
   {'experiments.prompts'},
   {'experiments.setup'},

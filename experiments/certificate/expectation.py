@@ -5,12 +5,12 @@ import numpy as np
 from specjax import exact, verify
 
 
-def _laws(probs, temperature=1.0) -> exact.Laws:
+def _laws(probs, temperature=1.0) -> exact.Distributions:
   with np.errstate(divide='ignore'):
-    return exact.Laws(probs, np.log(probs), temperature)
+    return exact.Distributions(probs, np.log(probs), temperature)
 
 
-def _random(random, texts: exact.Texts, greedy: bool) -> exact.Laws:
+def _random(random, texts: exact.Texts, greedy: bool) -> exact.Distributions:
   probs = random.dirichlet(np.full(texts.vocab, 0.7), len(texts))
   if greedy:
     probs = np.eye(texts.vocab)[probs.argmax(1)]

@@ -268,6 +268,7 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
       (measure, 'time', machine),
       (measure, 'start', machine.start),
       (generate, 'generate', machine),
+      (generate, 'loop', machine),
       (runner, 'build', lambda plan: built()),
       (runner, 'tqdm', mock.MagicMock()),
       (ties, 'explain', _bug),

@@ -50,6 +50,7 @@ _WHOLE = sum(map(len, STEPS))
 HOLDS = object()
 
 FIELDS: dict[str, Any] = {
+  'program': 'run',
   'config': 'by hand',
   'target': 'by hand',
   'draft': 'by hand',

@@ -11,7 +11,10 @@ from specjax.types import Rule
 
 
 def staged(
-  rule: Rule, inner: exact.DraftSource, depth: int, r: exact.Laws | None = None
+  rule: Rule,
+  inner: exact.DraftSource,
+  depth: int,
+  r: exact.Distributions | None = None,
 ) -> exact.DraftSource:
   """The drafts of `drafters.cascade`: inner steps until there are K tokens.
 

@@ -53,7 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-_laws = jax.jit(jax.vmap(sampling.law, in_axes=(0, None, 0, 0)))
+_laws = jax.jit(jax.vmap(sampling.next_distribution, in_axes=(0, None, 0, 0)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class World:
       len(merged) * rows, **columns, eos=self.eos, vocab_size=self.vocab
     )
 
-  def process(self, logits, numbers) -> dict[str, exact.Laws]:
+  def process(self, logits, numbers) -> dict[str, exact.Distributions]:
     """The laws of logits [M, V] after texts, by setting.
 
     Args:
@@ -151,21 +151,21 @@ class World:
       row = jax.tree.map(lambda x, i=i: x[i], values)
       probs, processed = _laws(jnp.asarray(logits), row, history, none)
       temperature = (NEUTRAL | setting)['temperature']
-      made[name] = exact.Laws(
+      made[name] = exact.Distributions(
         np.asarray(probs), np.asarray(processed), temperature
       )
     return made
 
-  def laws(self, draft: bool = False) -> dict[str, exact.Laws]:
+  def laws(self, draft: bool = False) -> dict[str, exact.Distributions]:
     """The law after every text, by setting; float64 where it is enabled."""
     return self.process(self.logits(draft), np.arange(len(self._scored)))
 
   @functools.cached_property
-  def p(self) -> dict[str, exact.Laws]:
+  def p(self) -> dict[str, exact.Distributions]:
     return self.laws()
 
   @functools.cached_property
-  def q(self) -> dict[str, exact.Laws]:
+  def q(self) -> dict[str, exact.Distributions]:
     return self.laws(draft=True)
 
   def sequence(self, step: np.ndarray) -> np.ndarray:

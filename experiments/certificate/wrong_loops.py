@@ -66,7 +66,7 @@ def _chain(depth, choose=sampling.draw, report=_honest, coins=_fresh):
     above = jnp.full(depth, -1, jnp.int32)
     probs = []
     for i in range(depth):
-      q, _ = sampling.law(table[token], values, history, above)
+      q, _ = sampling.next_distribution(table[token], values, history, above)
       probs.append(report(table[token], q))
       token = choose(tossed[i], q)
       above = above.at[i].set(token)
@@ -119,7 +119,9 @@ def _one_key(keys):
 def _temperature_last(logits, values, history, above):
   """Cuts at temperature 1, and the temperature after them."""
   one = jnp.ones_like(values.temperature)
-  cut = sampling.laws(logits, values._replace(temperature=one), history, above)
+  cut = sampling.distributions(
+    logits, values._replace(temperature=one), history, above
+  )
   kept = jnp.where(cut.probs > 0, cut.logits, -jnp.inf)
   only = sampling.Sampling(values.temperature)
   block = jax.vmap(sampling.distribution, in_axes=(0, None))
@@ -129,11 +131,15 @@ def _temperature_last(logits, values, history, above):
 def _hottest_for_all(logits, values, history, above):
   """Greedy rows are sampled as their neighbours are."""
   hot = jnp.full_like(values.temperature, values.temperature.max())
-  return sampling.laws(logits, values._replace(temperature=hot), history, above)
+  return sampling.distributions(
+    logits, values._replace(temperature=hot), history, above
+  )
 
 
 def _blind_to_drafted(logits, values, history, above):
-  return sampling.laws(logits, values, history, jnp.full_like(above, -1))
+  return sampling.distributions(
+    logits, values, history, jnp.full_like(above, -1)
+  )
 
 
 def _coin_used_twice(key, draft, scores, rule, depth):
@@ -194,17 +200,17 @@ WRONG_LOOPS = (
   WrongLoop(
     'verification: temperature after top-p',
     _TOKEN,
-    parts=_PARTS._replace(laws=_temperature_last),
+    parts=_PARTS._replace(distributions=_temperature_last),
   ),
   WrongLoop(
     'verification: one temperature for the batch',
     _TOKEN,
-    parts=_PARTS._replace(laws=_hottest_for_all),
+    parts=_PARTS._replace(distributions=_hottest_for_all),
   ),
   WrongLoop(
     'verification: penalties blind to drafted tokens',
     _TOKEN,
-    parts=_PARTS._replace(laws=_blind_to_drafted),
+    parts=_PARTS._replace(distributions=_blind_to_drafted),
     quick=True,
   ),
   WrongLoop(

@@ -192,7 +192,7 @@ def _table(vocab: int, eos: tuple[int, ...]) -> jax.Array:
   return jnp.asarray(table)
 
 
-def _no_laws(logits, values, history, above):
+def _no_distributions(logits, values, history, above):
   del values, history, above  # Unused.
   return Scores(logits, logits)
 
@@ -214,7 +214,7 @@ def _no_write(cache, flight, path, start):
 
 
 _UNDECIDED = generate.StepParts(
-  laws=_no_laws, judge=_no_judge, finite=_no_check
+  distributions=_no_distributions, judge=_no_judge, finite=_no_check
 )
 _UNWRITTEN = _UNDECIDED._replace(write=_no_write)
 

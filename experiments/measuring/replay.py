@@ -20,11 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import prompts
 from experiments.errors import UserError
-from experiments.measuring import measure
+from experiments.measuring import costs, measure
 from experiments.measuring.build import Built, Method
+from experiments.measuring.measure import Run
 from experiments.setup.plan import Plan
-from specjax import generate, theory, verify
+from specjax import generate, metrics, theory, verify
 from specjax.types import Spec
 
 
@@ -201,3 +203,82 @@ def refuse_stops(plan: Plan, method: Method, job: measure.Job) -> None:
       'which cannot be replayed: leave its threshold out, or use '
       'experiments.run'
     )
+
+
+def _costs(row: dict) -> metrics.Draws:
+  """c and v of a row of costs; rows of older programs do not say the turns."""
+  if row.get('seconds_per_step') is None:
+    return metrics.medians([row['c']], [row['v']])
+  turns = {k: np.array(v) for k, v in row['seconds_per_step'].items()}
+  return costs.Costs(row['gamma'], **turns).draws
+
+
+def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
+  """What the loop did, beside what was predicted, of one cell.
+
+  Args:
+    seen: the row of the replay.
+    cost: the row of the costs; its gamma is that of the loop.
+    base: plain decoding of every prompt.
+    runs: the loop on every prompt.
+
+  Returns:
+    The fields of a row of `checks`. Differences are paired on prompts.
+  """
+  gamma = cost['gamma']
+  place = seen['gammas'].index(gamma)
+  expected = seen['unit_target_calls'][place]
+  written = seen['unit_tokens'], expected
+  seconds, base_seconds = ([r.seconds for r in x] for x in (runs, base))
+  tokens, base_tokens = (
+    [int(r.counts.tokens.sum()) for r in x] for x in (runs, base)
+  )
+  calls = [int(r.counts.target_calls.sum()) for r in runs]
+  times = base_seconds, base_tokens, seconds, tokens
+  tau, speedup = metrics.ratio(tokens, calls), metrics.speedup(*times)
+  difference = metrics.estimate(
+    lambda t, n, s, m: t / n - s / m, tokens, calls, *written
+  )
+  agreement = metrics.combine(
+    lambda s, m, bs, bt, sec, t, c, v: (
+      metrics.predicted_speedup(s / m, c, v, gamma) / (bs / bt / (sec / t))
+    ),
+    metrics.Sums(*written, *times),
+    _costs(cost),
+    positive=True,
+  )
+  same = [
+    digest == prompts.digest(r.texts)
+    for digest, r in zip(seen['digests'], runs, strict=True)
+  ]
+  equal = [
+    alike and abs(e - n) < 1e-9
+    for alike, e, n in zip(same, expected, calls, strict=True)
+  ]
+  return {
+    'alpha': seen['alpha'],
+    'alpha_ci': seen['alpha_ci'],
+    'predicted_tau': seen['tau'][place],
+    'tau_by_beta': seen['tau_by_beta'][place],
+    'tau_iid': seen['tau_iid'][place],
+    'tau': tau.value,
+    'tau_ci': tau.interval,
+    'difference': difference.value,
+    'difference_ci': difference.interval,
+    'same_text': sum(same),
+    'equal_calls': sum(equal),
+    'unit_tokens': tokens,
+    'unit_target_calls': calls,
+    'unit_seconds': seconds,
+    'unit_baseline_tokens': base_tokens,
+    'unit_baseline_seconds': base_seconds,
+    'c': cost['c'],
+    'v': cost['v'],
+    'predicted_speedup': metrics.predicted_speedup(
+      seen['tau'][place], cost['c'], cost['v'], gamma
+    ),
+    'speedup': speedup.value,
+    'speedup_ci': speedup.interval,
+    'predicted_over_measured': agreement.value,
+    'predicted_over_measured_ci': agreement.interval,
+  }

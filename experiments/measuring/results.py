@@ -11,19 +11,14 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
 
 from experiments import prompts
 from experiments.errors import UserError, writing
-from experiments.measuring.stored import (
-  check_cells,
-  check_place,
-  read_object,
-  read_text,
-)
+from experiments.measuring.stored import check_place, read_object, read_text
 from experiments.setup import hosts
 from experiments.setup.plan import Plan
 from experiments.setup.result_folders import default_folder as default_folder
@@ -37,22 +32,17 @@ SCHEMA = 1
 Rows = dict[str, list[dict]]  # by folder
 
 
-def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
-  """The rows of a file that have this program's layout.
-
-  Returns:
-    The rows, and what is to be said of those left out; '' where there are none.
-  """
+def _numbered(file: pathlib.Path) -> tuple[list[tuple[int, dict]], str]:
+  """What `read_rows` returns, and the number of each row's line."""
   if not file.exists():
     return [], ''
-  lines = read_text(file).split('\n')
   found = [
-    read_object(line, f'{file}: line {number}', 'remove the line')
-    for number, line in enumerate(lines, 1)
+    (number, read_object(line, f'{file}: line {number}', 'remove the line'))
+    for number, line in enumerate(read_text(file).split('\n'), 1)
     if line.strip()
   ]
-  rows = [row for row in found if row.get('schema') == SCHEMA]
-  others = {row.get('schema', 'none') for row in found} - {SCHEMA}
+  rows = [one for one in found if one[1].get('schema') == SCHEMA]
+  others = {row.get('schema', 'none') for _, row in found} - {SCHEMA}
   if not others:
     return rows, ''
   versions = ', '.join(sorted(map(str, others)))
@@ -63,14 +53,47 @@ def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
   )
 
 
+def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
+  """The rows of a file that have this program's layout.
+
+  Returns:
+    The rows, and what is to be said of those left out; '' where there are none.
+  """
+  numbered, warning = _numbered(file)
+  return [row for _, row in numbered], warning
+
+
+def _mixed(rows: list[dict]) -> str:
+  """Why rows do not belong together in one folder; '' where they do."""
+  silent = sum('program' not in row for row in rows)
+  if silent:
+    return (
+      f'{silent} of {len(rows)} rows do not say which program made them, so '
+      'the folder is left out: put "program": "run", or explain, predict, ..., '
+      'behind the "schema" of these lines'
+    )
+  for name in ('program', 'config'):
+    values = sorted({str(row.get(name)) for row in rows})
+    if len(values) > 1:
+      return (
+        f'rows of several {name}s ({", ".join(values)}) in one folder are left '
+        'out: move each to a folder of its own'
+      )
+  return ''
+
+
 def read_folders(
-  root: pathlib.Path,
+  root: pathlib.Path, fault: Callable[[dict], str]
 ) -> tuple[Rows, list[str]]:
   """The rows of every folder below a root, by its path from there.
 
+  Args:
+    root: the folder.
+    fault: why a row cannot be used; '' where it can.
+
   Returns:
-    The rows, and those of `result.json` as one; and what is to be said of what
-    was left out: rows of another layout, and folders of several configs.
+    The rows, and what is to be said of what was left out: rows of another
+    layout, rows with a fault, and folders of several programs or configs.
 
   Raises:
     UserError: there is no such folder.
@@ -81,22 +104,20 @@ def read_folders(
     )
   found, warnings = {}, []
   for file in sorted(root.rglob('rows.jsonl')):
-    rows, warning = read_rows(file)
-    configs = sorted({str(row.get('config')) for row in rows})
-    check_cells(file, rows)
+    numbered, warning = _numbered(file)
     if warning:
       warnings.append(warning)
-    if len(configs) > 1:
-      warnings.append(
-        f'{file}: rows of several configs ({", ".join(configs)}) in one folder '
-        'are left out: move each to a folder of its own'
-      )
-    elif rows:
+    if said := _mixed([row for _, row in numbered]):
+      warnings.append(f'{file}: {said}')
+      continue
+    rows = []
+    for number, row in numbered:
+      if said := fault(row):
+        warnings.append(f'{file}: line {number} is left out, it {said}')
+      else:
+        rows.append(row)
+    if rows:
       found[file.parent.relative_to(root).as_posix()] = rows
-  for file in sorted(root.rglob('result.json')):
-    text = read_text(file)
-    whole = read_object(text, str(file), 'remove it')
-    found[file.relative_to(root).as_posix()] = [whole]
   return found, warnings
 
 

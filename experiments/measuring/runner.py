@@ -42,6 +42,8 @@ def singles(methods) -> dict:
 class Runner:
   """One experiment in one process."""
 
+  program = 'run'  # that its rows are of
+
   def __init__(
     self, plan: Plan, refuse: Callable[[Plan, Built], None] | None = None
   ):
@@ -260,6 +262,7 @@ class Runner:
       times |= {'baseline': self.built.baseline.fields(), **method.layouts()}
     found = results.plain(
       {
+        'program': self.program,
         'config': plan.name,
         'target': self.built.target,
         'draft': method.draft,

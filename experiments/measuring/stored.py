@@ -11,30 +11,6 @@ from collections.abc import Mapping
 
 from experiments.errors import UserError, need, writing
 
-# What rows of `experiments.run` have had since the first of them.
-_CELL = (
-  'drafter', 'verifier', 'gamma', 'domain', 'temperature', 'config', 'lossless',
-  'timed', 'batch', 'prompts', 'alpha', 'alpha_ci', 'tau', 'tau_ci',
-  'tau_without_bonus', 'tokens_per_second', 'baseline_tokens_per_second',
-  'speedup', 'speedup_ci', 'predicted_speedup', 'c', 'v', 'repetition',
-  'identical_to_plain', 'differences', 'acceptance_by_context',
-)  # fmt: skip
-
-
-def check_cells(file: pathlib.Path, rows: list[dict]) -> None:
-  """Refuses rows of `experiments.run` that lack what all of them have.
-
-  Raises:
-    UserError: names the file, the row and what it lacks.
-  """
-  for number, row in enumerate(rows, 1):
-    missing = [name for name in _CELL if name not in row]
-    need(
-      'acceptance_by_position' not in row or not missing,
-      f'results: {file}: row {number} has no {", ".join(missing)}: remove it, '
-      'and the command that made it measures it again',
-    )
-
 
 def read_text(file: pathlib.Path) -> str:
   """The content of a file of results.

@@ -7,8 +7,6 @@ claim is judged by the mean of its cells, see `pooling`, and not by the one cell
 in forty that errs on either side.
 """
 
-import textwrap
-
 import numpy as np
 
 from experiments.measuring.results import Rows
@@ -20,7 +18,7 @@ from experiments.papers import (
   pooling,
 )
 from experiments.papers.claims import FAILS, HOLDS, UNDECIDED, Claim, Finding
-from experiments.reports.markdown import markdown
+from experiments.reports.markdown import markdown, paragraph, with_interval
 from specjax.metrics import Estimate
 
 _OUTCOMES = (HOLDS, FAILS, UNDECIDED)
@@ -68,11 +66,7 @@ def _shown(finding: Finding) -> str:
 
 
 def _signed(estimate: Estimate) -> str:
-  if not np.isfinite(estimate.value):
-    return '-'
-  if estimate.interval is None:
-    return f'{estimate.value:+.3f}'
-  return f'{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]'
+  return with_interval(estimate.value, estimate.interval, '+.3f')
 
 
 def pooled(findings: list[Finding]) -> list[str]:
@@ -113,11 +107,10 @@ def _counts(found: list[list[Finding]]) -> str:
   claims = [overall(findings) for findings in known]
   cells = [finding.outcome for findings in known for finding in findings]
   holds, fails, undecided = (claims.count(outcome) for outcome in _OUTCOMES)
-  return textwrap.fill(
+  return paragraph(
     f'Of {len(claims)} published claims that the rows speak to {holds} hold, '
     f'{fails} do not and {undecided} are undecided. Of their {len(cells)} '
     f'cells {cells.count(HOLDS)} hold and {cells.count(FAILS)} do not.',
-    80,
   )
 
 

@@ -1,13 +1,13 @@
-"""Drafters beside one another: the best of each, what it weighs, how long.
+"""Drafters of a run beside one another: the best of each, and its length.
 
 Everything is made from the rows of `experiments.run`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from experiments.reports import intervals
-from experiments.reports.markdown import Table
-from specjax import theory
+from experiments.reports.markdown import Table, number
+from specjax import metrics, theory
 
 CONSTANT = 'constant'
 _NOTE = """
@@ -24,6 +24,12 @@ tokens costs v(n + 1) + c n, where v is 1 for one token, what was measured for
 gamma + 1, and on a straight line in between. In brackets it scores gamma + 1
 tokens at every step, as all policies here do, whose shapes are fixed: these
 save drafting alone.
+""".strip()
+_NEAR = 0.95  # of the largest speed-up: as good as the fastest
+_CHOICES = f"""
+Exact rules alone. Near the fastest is a speed-up of {_NEAR:.0%} of it; a cheap
+draft takes less than a plain step; where scoring is free, as where weights are
+read from slow memory, gamma + 1 tokens are scored in the time of one (v = 1).
 """.strip()
 
 
@@ -50,10 +56,6 @@ def best(rows: list[dict]) -> list[dict]:
     if key not in found or worth(row) > worth(found[key]):
       found[key] = row
   return list(found.values())
-
-
-def _number(value: float | None, digits: int) -> str:
-  return '-' if value is None else f'{value:.{digits}f}'
 
 
 def rule(row: dict) -> str:
@@ -86,12 +88,12 @@ _COLUMNS = (
   ('draft', lambda r: r.get('draft') or '-'),
   ('rule', rule),
   ('gamma', lambda r: str(r['gamma'])),
-  ('alpha', lambda r: _number(r['alpha'], 2)),
+  ('alpha', lambda r: number(r['alpha'])),
   ('tau', lambda r: intervals.shown(r, 'tau')),
-  ('c', lambda r: _number(r['c'], 3)),
-  ('v', lambda r: _number(r['v'], 2)),
+  ('c', lambda r: number(r['c'], '.3f')),
+  ('v', lambda r: number(r['v'])),
   ('speed-up', lambda r: intervals.shown(r, 'speedup')),
-  ('predicted', lambda r: _number(r['predicted_speedup'], 2)),
+  ('predicted', lambda r: number(r['predicted_speedup'])),
   ('parameters', parameters),
   ('bytes', size),
   ('training', training),
@@ -158,10 +160,10 @@ def policies(rows: list[dict]) -> Table | None:
           row['drafter'],
           policy(row),
           str(row['gamma']),
-          _number(row['drafted'] / steps if steps else None, 2),
+          number(row['drafted'] / steps if steps else None),
           intervals.shown(row, 'tau'),
           intervals.shown(row, 'speedup'),
-          _number(row['predicted_speedup'], 2),
+          number(row['predicted_speedup']),
           '-' if bound is None else f'{bound[0]:.2f} ({bound[1]:.2f})',
         ]
       )
@@ -172,14 +174,59 @@ def policies(rows: list[dict]) -> Table | None:
   return Table('Draft lengths', _LENGTHS, head, lines)
 
 
+def _at_no_cost_of_scoring(row: dict) -> float:
+  """The speed-up for the tau and c measured, at v = 1."""
+  return metrics.predicted_speedup(row['tau'], row['c'], 1.0, row['gamma'])
+
+
+def _tau(row: dict) -> float:
+  return row['tau']
+
+
+def _first(rows: list[dict], key: Callable[[dict], float]) -> str:
+  """The drafter with the largest value, and the value; '-' without rows."""
+  if not rows:
+    return '-'
+  row = max(rows, key=key)
+  return f'{row["drafter"]} {key(row):.2f}'
+
+
+def choices(rows: list[dict]) -> Table | None:
+  """Which drafter comes first by what counts; None without times."""
+  rows = best([r for r in rows if r['lossless'] and r['speedup']])
+  if len({row['drafter'] for row in rows}) < 2:
+    return None
+  lines = []
+  for place in places(rows):
+    here = at(rows, place)
+    near = _NEAR * max(row['speedup'] for row in here)
+    light = [
+      r
+      for r in here
+      if r['speedup'] >= near and r.get('parameters') is not None
+    ]
+    least = min(light, key=lambda r: r['parameters'], default=None)
+    known = [r for r in here if r['c'] is not None]
+    lines.append(
+      [
+        place[0],
+        f'{place[1]:g}',
+        _first(here, worth),
+        f'{least["drafter"]} {parameters(least)}' if least else '-',
+        _first([r for r in here if r.get('parameters') == 0], worth),
+        _first([r for r in known if r['gamma'] * r['c'] < 1], _tau),
+        _first(known, _at_no_cost_of_scoring),
+      ]
+    )
+  head = ['domain', 'temperature', 'fastest', 'fewest parameters near it']
+  head += ['fastest without weights', 'most tau of cheap drafts']
+  head += ['fastest where scoring is free']
+  return Table('Which drafter when', _CHOICES, head, lines)
+
+
 def tables(rows: list[dict]) -> list[Table]:
   """What compares drafters; rows of older programs have nothing of it."""
   if not all('parameters' in row for row in rows):
     return []
-  lengths = policies(rows)
-  return drafters(rows) + ([lengths] if lengths else [])
-
-
-def text(rows: list[dict]) -> str:
-  """These tables in Markdown."""
-  return ''.join(f'\n{one.markdown()}' for one in tables(rows))
+  made = [choices(rows), *drafters(rows), policies(rows)]
+  return [one for one in made if one]

@@ -1,6 +1,56 @@
-"""The certificate's rows as tables, and what they amount to."""
+"""Rows of `experiments.certify`: the certificate's verdict and its tables."""
 
-from experiments.reports.markdown import markdown
+from typing import Any
+
+from experiments.reports.conditions import machine
+from experiments.reports.markdown import (
+  Table,
+  blocks,
+  bullets,
+  number,
+  paragraph,
+)
+
+EXACT = 1e-12  # largest error of a probability that counts as none
+_FIELDS: dict[str, dict[str, Any]] = {
+  'law': {
+    **dict.fromkeys(('rule', 'drafter', 'model', 'setting'), str),
+    'lossless': bool,
+    **dict.fromkeys(('max_error', 'total_variation', 'calls'), float),
+  },
+  'loop': {
+    **dict.fromkeys(('rule', 'drafter', 'model', 'setting'), str),
+    'samples': int,
+    **dict.fromkeys(('p_value', 'level'), float),
+    'power': float | None,
+  },
+  'published': {
+    **dict.fromkeys(('rule', 'source'), str),
+    **dict.fromkeys(('published', 'accepted'), float),
+  },
+  'block': {
+    **dict.fromkeys(('gamma', 'pairs'), int),
+    **dict.fromkeys(('temperature', 'least', 'mean'), float),
+  },
+  'numbers': {
+    'check': str,
+    **dict.fromkeys(('deviation', 'bound'), float),
+  },
+  'mutant': {
+    **dict.fromkeys(('mutant', 'test', 'setting'), str),
+    'evidence': float,
+    'caught': bool,
+  },
+  'arithmetic': {
+    **dict.fromkeys(('rule', 'drafter', 'dtype'), str),
+    **dict.fromkeys(('total_variation', 'of_plain'), float),
+  },
+  'end': dict.fromkeys(('seconds', 'boost'), float),
+}
+
+
+def fields(row: dict) -> dict[str, Any]:
+  return {'part': str, **_FIELDS.get(str(row.get('part')), {})}
 
 
 def _part(rows: list[dict], part: str) -> list[dict]:
@@ -20,13 +70,13 @@ def _loop_cells(loops: list[dict]) -> list[str]:
   """Least p-value of a setting, that of all together, texts, and power."""
   if not loops:
     return ['not run', '-', '-', '-']
-  together = next(r for r in loops if r['setting'] == 'all')
-  single = [r for r in loops if r is not together]
+  single = [r for r in loops if r['setting'] != 'all']
+  together = next((r for r in loops if r['setting'] == 'all'), {})
   return [
-    f'{min(r["p_value"] for r in single):.2g}',
-    f'{together["p_value"]:.2g}',
+    number(min((r['p_value'] for r in single), default=None), '.2g'),
+    number(together.get('p_value'), '.2g'),
     f'{sum(r["samples"] for r in single):,}',
-    '-' if together['power'] is None else f'{together["power"]:.3f}',
+    number(together.get('power'), '.3f'),
   ]
 
 
@@ -39,7 +89,7 @@ def laws(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
     lossless = cells[0]['lossless']
     error = max(c['max_error'] for c in cells)
     far = max(c['total_variation'] for c in cells)
-    one = next(c for c in cells if c['setting'] == 'T 1')
+    calls = [c['calls'] for c in cells if c['setting'] == 'T 1']
     lines.append(
       [
         rule if lossless else f'{rule} (lossy)',
@@ -47,7 +97,7 @@ def laws(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
         str(len(cells)),
         f'{error:.0e}' if lossless else '-',
         f'{far:.0e}' if lossless else f'{far:.3f}',
-        f'{one["calls"]:.3f}',
+        number(calls[0] if calls else None, '.3f'),
         *_loop_cells(loops.get(key, [])),
       ]
     )
@@ -78,9 +128,9 @@ def settings(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
       [
         name,
         str(len(cells)),
-        f'{max(c["max_error"] for c in cells):.0e}',
+        number(max((c['max_error'] for c in cells), default=None), '.0e'),
         str(len(ran)),
-        '-' if least is None else f'{least:.2g}',
+        number(least, '.2g'),
       ]
     )
   return [
@@ -177,56 +227,104 @@ def arithmetic(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
   ], lines
 
 
-def text(rows: list[dict]) -> str:
-  """The certificate."""
-  loops = _part(rows, 'loop')
-  sections = (
-    ('Law of whole texts', laws),
-    ('By setting', settings),
-    ('Measuring code', numbers),
-    ('Planted bugs', mutants),
-    ('Tokens accepted by a step: published examples', published),
-    ('Block minus token verification, tokens per step', block),
-    ('Precision: total variation of whole texts at T 1', arithmetic),
-  )
-  tables = [(title, *make(rows)) for title, make in sections]
-  parts = [
-    f'## {title}\n\n{markdown(head, lines)}\n'
-    for title, head, lines in tables
-    if lines
+_SECTIONS = (
+  ('Distribution of whole texts', laws),
+  ('By setting', settings),
+  ('Measuring code', numbers),
+  ('Planted bugs', mutants),
+  ('Tokens accepted by a step: published examples', published),
+  ('Block minus token verification, tokens per step', block),
+  ('Precision: total variation of whole texts at T 1', arithmetic),
+)
+
+
+def _parts(rows: list[dict]) -> list[str]:
+  """What was certified, part by part; parts that were not run are left out."""
+  found = verdict(rows)
+  said = []
+  if found['max_error'] is not None:
+    said.append(
+      'with exact rules a whole text has the probability that the target gives '
+      f'it, up to {found["max_error"]:.0e}'
+    )
+  if found['tests']:
+    level = _part(rows, 'loop')[0]['level']
+    said.append(
+      f'{found["alarms"]} of {found["tests"]} tests of compiled loops give an '
+      f'alarm, which is a p-value below {level:.1e}: all share one false-alarm '
+      'rate'
+    )
+  if checks := _part(rows, 'numbers'):
+    off = sum(map(_is_off, checks))
+    said.append(f'{off} of {len(checks)} checks of the measuring code are off')
+  if found['mutants']:
+    caught = found['mutants'] - found['survivors']
+    said.append(f'{caught} of {found["mutants"]} planted bugs are found')
+    missed = [r['mutant'] for r in _part(rows, 'mutant') if not r['caught']]
+    said += [f'not found: {name}' for name in missed]
+  precise: dict[str, float] = {}
+  for row in _part(rows, 'arithmetic'):
+    known = precise.get(row['dtype'], 0.0)
+    precise[row['dtype']] = max(known, row['total_variation'])
+  if precise:
+    moves = ', '.join(f'{far:.0e} in {name}' for name, far in precise.items())
+    said.append(
+      'from plain decoding in the same precision the distribution of a text '
+      f'moves by at most {moves}'
+    )
+  return said
+
+
+def headline(rows: list[dict]) -> str:
+  """Whether the certificate holds, what of it, and where it was made."""
+  failures = verdict(rows)['failures']
+  ends = _part(rows, 'end')
+  if failures:
+    holds = f'The certificate does not hold: {failures} of its checks fail.'
+  elif ends:
+    holds = 'The certificate holds: nothing that should hold fails.'
+  else:
+    holds = 'The certificate is not finished; so far nothing fails.'
+  where = [
+    f'Power is that of all settings together against acceptance '
+    f'{end["boost"]:g} times as likely. Took {end["seconds"]:.0f} s. '
+    f'{machine([end])}.'
+    for end in ends
   ]
-  end = rows[-1]
-  parts.append(
-    f'{len(loops)} tests of compiled loops share a false-alarm rate: each is '
-    f'an alarm below {loops[0]["level"]:.1e}. Power is that of all settings '
-    f'together against acceptance {end["boost"]:g} times as likely. Took '
-    f'{end["seconds"]:.0f} s on {end["device"]}, jax '
-    f'{end["versions"]["jax"]}.\n'
-  )
-  return '\n'.join(parts)
+  return blocks(paragraph(holds), bullets(_parts(rows)), *map(paragraph, where))
 
 
-def verdict(rows: list[dict], bound: float) -> dict:
+def summary(rows: list[dict]) -> str:
+  """The certificate."""
+  parts = [headline(rows)]
+  for title, make in _SECTIONS:
+    head, lines = make(rows)
+    if lines:
+      parts.append(Table(title, '', head, lines).markdown())
+  return blocks(*parts)
+
+
+def verdict(rows: list[dict]) -> dict:
   """What the last line of the program says."""
   exact = [r for r in _part(rows, 'law') if r['lossless']]
   planted = _part(rows, 'mutant')
   survivors = [r['mutant'] for r in planted if not r['caught']]
-  errors = [r for r in exact if r['max_error'] > bound]
+  errors = [r for r in exact if r['max_error'] > EXACT]
   alarms = [r for r in _part(rows, 'loop') if r['p_value'] < r['level']]
   toys = [
     r
     for r in _part(rows, 'published')
-    if abs(r['accepted'] - r['published']) > bound
+    if abs(r['accepted'] - r['published']) > EXACT
   ]
   worse = [
     r
     for r in _part(rows, 'block')
-    if r['least'] < -bound
-    or ((r['gamma'] == 1 or r['temperature'] == 0) and abs(r['mean']) > bound)
+    if r['least'] < -EXACT
+    or ((r['gamma'] == 1 or r['temperature'] == 0) and abs(r['mean']) > EXACT)
   ]
   off = [r for r in _part(rows, 'numbers') if _is_off(r)]
   return {
-    'max_error': max(r['max_error'] for r in exact),
+    'max_error': max((r['max_error'] for r in exact), default=None),
     'tests': len(_part(rows, 'loop')),
     'alarms': len(alarms),
     'mutants': len(planted),

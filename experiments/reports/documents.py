@@ -1,24 +1,30 @@
 """Fills the marked parts of documents from committed rows.
 
+  <!-- headline: quickstart -->                       where, how and a verdict:
+                                                      what a summary begins with
   <!-- section: quickstart / code, temperature 0 -->  a heading and its text
   <!-- table: rules / Rules on the same prompts -->   the first table below one
-  <!-- say: parity -->                                a sentence of `sentences`
 
-Each part ends at `<!-- end -->`; what lies between is written by
-`python -m experiments.tables results` and by nobody else.
+Each part is one of the summary of a folder below results, and ends at
+`<!-- end -->`. What lies between is written by `python -m experiments.tables
+results` and by nobody else.
 """
 
-import functools
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from experiments.errors import UserError
-from experiments.measuring.results import Rows
-from experiments.reports import sentences, summaries
+from experiments.errors import UserError, need
 
 _PART = re.compile(r'(<!-- (\w+): (.+?) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
 _HEADING = re.compile(r'^(#+) (.*)$', re.MULTILINE)
+
+
+def _headline(text: str) -> str:
+  """All before the first heading."""
+  first = _HEADING.search(text)
+  end = first.start() if first else len(text)
+  return f'{text[:end].strip()}\n'
 
 
 def _section(text: str, heading: str, where: str) -> str:
@@ -38,59 +44,51 @@ def _section(text: str, heading: str, where: str) -> str:
   )
 
 
-def _table(section: str) -> str:
-  lines = section.splitlines()
-  first = next(i for i, line in enumerate(lines) if line.startswith('|'))
-  rest = lines[first:]
-  end = next(
-    (i for i, line in enumerate(rest) if not line.startswith('|')), len(rest)
-  )
-  return '\n'.join(rest[:end]) + '\n'
+def _table(section: str, where: str) -> str:
+  """The first table of a section.
+
+  Raises:
+    UserError: it has none.
+  """
+  found = re.search(r'^\|.*(\n\|.*)*$', section, re.MULTILINE)
+  if found is None:
+    raise UserError(f'{where}: no table below that heading')
+  return f'{found[0]}\n'
 
 
-def _made(
-  kind: str, name: str, rows: Rows, summary: Callable[[str], str]
-) -> str:
+def _made(kind: str, name: str, summaries: Mapping[str, str]) -> str:
   """What belongs between two markers.
 
   Args:
-    kind: section, table or say.
-    name: of the part.
-    rows: by folder.
-    summary: of the rows of a folder.
+    kind: headline, section or table.
+    name: of the part: a folder, and a heading behind ' / '.
+    summaries: by folder.
 
   Raises:
     UserError: names the marker and what is wrong with it.
   """
   where = f'<!-- {kind}: {name} -->'
-  if kind == 'say':
-    if not hasattr(sentences, name):
-      raise UserError(
-        f'{where}: experiments/reports/sentences.py has no {name}'
-      )
-    try:
-      return getattr(sentences, name)(rows) + '\n'
-    except KeyError as error:
-      raise UserError(
-        f'{where}: no rows or no field in results: {error.args[0]}'
-      ) from error
-    except (LookupError, TypeError, ValueError) as error:
-      raise UserError(f'{where}: its rows lack something: {error!r}') from error
+  need(
+    kind in ('headline', 'section', 'table'),
+    f'{where}: a part is a headline, a section or a table',
+  )
   folder, _, heading = name.partition(' / ')
-  if kind not in ('section', 'table'):
-    raise UserError(f'{where}: a part is a section, a table or say')
-  if folder not in rows:
-    raise UserError(f'{where}: no rows in results/{folder}')
-  section = _section(summary(folder), heading, where)
-  return f'\n{section if kind == "section" else _table(section)}\n'
+  need(folder in summaries, f'{where}: no rows in results/{folder}')
+  text = summaries[folder]
+  if kind == 'headline':
+    return f'\n{_headline(text)}\n'
+  section = _section(text, heading, where)
+  return f'\n{section if kind == "section" else _table(section, where)}\n'
 
 
-def fill(text: str, rows: Rows, root: str = '') -> tuple[str, list[str]]:
+def fill(
+  text: str, summaries: Mapping[str, str], root: str = ''
+) -> tuple[str, list[str]]:
   """A document with its marked parts made anew.
 
   Args:
     text: the document.
-    rows: by folder.
+    summaries: by folder.
     root: of the checkout, as links of the document have it.
 
   Returns:
@@ -98,22 +96,17 @@ def fill(text: str, rows: Rows, root: str = '') -> tuple[str, list[str]]:
   """
   warnings = []
 
-  @functools.cache
-  def summary(folder: str) -> str:
-    return summaries.of(rows[folder]) or ''
-
   def part(match: re.Match) -> str:
     begin, kind, name, old, end = match.groups()
     if '<!-- ' in old:  # That of another part.
       warnings.append(f'{begin.strip()} has no end: put <!-- end --> below it')
       return match[0]
     try:
-      made = _made(kind, name, rows, summary)
-      made = made.replace('](results/', f']({root}results/')
-      return f'{begin}{made}{end}'
-    except ValueError as error:
+      made = _made(kind, name, summaries)
+    except UserError as error:
       warnings.append(str(error))
-      return f'{begin}{old}{end}'
+      return match[0]
+    return f'{begin}{made.replace("](results/", f"]({root}results/")}{end}'
 
   return _PART.sub(part, text), warnings
 
@@ -129,8 +122,8 @@ def root_of(path: pathlib.Path) -> str:
   return '../' if path.parent.name == 'docs' else ''
 
 
-def fill_file(path: pathlib.Path, rows: Rows) -> list[str]:
+def fill_file(path: pathlib.Path, summaries: Mapping[str, str]) -> list[str]:
   """The same of a file; returns what could not be made."""
-  text, warnings = fill(path.read_text(), rows, root_of(path))
+  text, warnings = fill(path.read_text(), summaries, root_of(path))
   path.write_text(text)
   return warnings

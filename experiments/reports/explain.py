@@ -1,24 +1,49 @@
-"""What the rows of `experiments.explain` say: tables, figure and verdict.
+"""Rows of `experiments.explain`: the verdict, tables and a figure.
 
 The cells are rows as `experiments.run` makes them, one for each draft length;
 one more row has the loops without their parts.
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.measuring import costs, impossible
-from experiments.reports import intervals, remedies
+from experiments.reports import Draw, intervals, remedies
 from experiments.reports import run as run_report
-from experiments.reports.markdown import markdown, with_interval
+from experiments.reports.conditions import conditions
+from experiments.reports.markdown import (
+  blocks,
+  markdown,
+  number,
+  paragraph,
+  span,
+  with_interval,
+)
 from specjax import metrics, theory
 
 LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
 
 
-def headline(rows: list[dict]) -> list[dict]:
+def fields(row: dict) -> dict[str, Any]:
+  if 'loops' in row:
+    return {'gamma': int, 'loops': dict[str, Any], 'asked_gamma': int}
+  ends = tuple[float | None, ...] | None
+  names = ('c', 'v', 'predicted_speedup', 'speedup', 'measured_over_predicted')
+  names += ('baseline_tokens_per_second', 'seconds')
+  return {
+    **run_report.FIELDS,
+    **dict.fromkeys(names, float),
+    **{f'{name}_ci?': ends for name in names[2:5]},
+    'steps': int,
+    'asked_gamma': int,
+    'seconds_per_step?': dict[str, Any] | None,
+  }
+
+
+def examined(rows: list[dict]) -> list[dict]:
   """The cells that the verdict is about: greedy code where there is any."""
   domains = [r['domain'] for r in rows]
   domain = 'code' if 'code' in domains else domains[0]
@@ -126,7 +151,7 @@ def speed_table(rows: list[dict]) -> str:
           intervals.shown(r, 'predicted_speedup'),
           intervals.shown(r, 'speedup'),
           intervals.shown(r, 'measured_over_predicted'),
-          '-' if np.isnan(even) else f'{even:.2f}',
+          number(None if np.isnan(even) else even),
         ]
       )
     head = ['gamma', 'tau', 'c', 'v', 'predicted', 'measured']
@@ -148,7 +173,8 @@ def phase_table(loops: dict, row: dict) -> str:
   for name, step in steps.items():
     found = split(loops[name], steps['plain'])
     column = [
-      (with_interval(p.value, p.interval, 3), p.value) for p in found.values()
+      (with_interval(p.value, p.interval, '.3f'), p.value)
+      for p in found.values()
     ]
     rest = step - sum(p.value for p in found.values())
     column += [(f'{rest:.3f}', rest), (f'{step:.3f}', step)]
@@ -162,8 +188,9 @@ def phase_table(loops: dict, row: dict) -> str:
   return markdown(head, lines)
 
 
-def plot(rows: list[dict], path) -> None:
+def speedup(rows: list[dict]) -> Figure:
   """Speed-up against gamma: model and measurement, with intervals."""
+  rows = cells_of(rows)
   groups = list(dict.fromkeys((r['domain'], r['temperature']) for r in rows))
   figure = Figure(figsize=(4 * len(groups), 3.2), layout='constrained')
   for place, group in enumerate(groups):
@@ -185,41 +212,88 @@ def plot(rows: list[dict], path) -> None:
     if not place:
       axes.set_ylabel('times plain decoding')
       axes.legend()
-  figure.savefig(path, dpi=120)
+  return figure
+
+
+def figures(rows: list[dict]) -> tuple[Draw, ...]:
+  return (speedup,) if cells_of(rows) else ()
 
 
 def possible(rows: list[dict]) -> list[dict]:
   """The cells that the verdict is about, those whose numbers can be true."""
   cells = impossible.without(cells_of(rows))
-  return headline(cells) if cells else []
+  return examined(cells) if cells else []
+
+
+def best_of(rows: list[dict]) -> dict | None:
+  """The cell of the best gamma; None where no cell can be believed."""
+  cells = possible(rows)
+  return choose(cells) if cells else None
+
+
+def _agreement(rows: list[dict]) -> str:
+  """How well the model of costs meets what was measured."""
+  name = 'measured_over_predicted'
+  said = f'Measured over predicted is {span(r[name] for r in rows)}'
+  known = [r for r in rows if intervals.stored(r, name)]
+  if known:
+    meets = sum(intervals.meets(r, name, 0.95, 1.05) for r in known)
+    met = f'{meets} of {len(known)} cells'
+    said += f'; its interval meets 0.95 to 1.05 in {met}'
+  return f'{said}.'
+
+
+def _where(rows: list[dict]) -> str:
+  """The conditions, and how steady the machine was."""
+  plain = [
+    1e3 * t
+    for r in rows
+    for t in (r.get('seconds_per_step') or {}).get('plain', ())
+  ]
+  steady = f'; a plain step took {span(plain, ".1f")} ms' if plain else ''
+  return f'{conditions(rows)}{steady}.'
+
+
+def _near(rows: list[dict], best: dict) -> str:
+  """The best draft length, and how fast it and its neighbours were."""
+  near = ', '.join(
+    f'{intervals.shown(r, "speedup")} at {r["gamma"]}'
+    for r in possible(rows)
+    if abs(r['gamma'] - best['gamma']) <= 1
+  )
+  return (
+    f'Best gamma: {best["gamma"]}, the largest predicted speed-up. Measured '
+    f'there and beside it: {near}.'
+  )
+
+
+def headline(rows: list[dict]) -> str:
+  """What would help most, how far the costs explain it, and where."""
+  cells = cells_of(rows)
+  found, best = phases(rows), best_of(rows)
+  verdict = ''
+  if cells and not best:
+    verdict = 'No draft length has numbers that can be true.'
+  elif found and best and found['gamma'] == best['gamma']:
+    verdict = decide(rows).sentence
+  elif best:
+    verdict = 'No verdict: where a step goes has not been measured yet.'
+  parts = [verdict, *run_report.doubts(rows)]
+  parts += [_near(rows, best)] if best else []
+  parts += [_agreement(cells), _where(cells)] if cells else []
+  return blocks(*map(paragraph, parts))
 
 
 def summary(rows: list[dict]) -> str:
   """The verdict, model against measurement, and where a step goes."""
-  cells, found = possible(rows), phases(rows)
-  parts = [f'{sentence}\n' for sentence in run_report.doubts(rows)]
-  parts.append(speed_table(cells_of(rows)))
-  if not cells:
-    return '\n'.join(
-      [*parts, 'No draft length has numbers that can be true.\n']
-    )
-  best = choose(cells)
-  near = ', '.join(
-    f'{intervals.shown(r, "speedup")} at {r["gamma"]}'
-    for r in cells
-    if abs(r['gamma'] - best['gamma']) <= 1
-  )
-  parts.append(
-    f'Best gamma: {best["gamma"]}, the largest predicted speed-up. Measured '
-    f'there and beside it: {near}.\n'
-  )
-  if found and found['gamma'] == best['gamma']:
-    parts.insert(0, f'{decide(rows).sentence}\n')
+  found, best = phases(rows), best_of(rows)
+  parts = [headline(rows), speed_table(cells_of(rows))]
+  if found and best and found['gamma'] == best['gamma']:
+    table = phase_table(found['loops'], best)
     parts.append(
-      f'### Where a step goes, {best["domain"]}, temperature 0\n\n'
-      f'{phase_table(found["loops"], best)}\n'
+      f'### Where a step goes, {best["domain"]}, temperature 0\n\n{table}'
     )
-  return '\n'.join(parts)
+  return blocks(*parts)
 
 
 def decide(rows: list[dict]) -> remedies.Advice:

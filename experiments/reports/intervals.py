@@ -1,4 +1,4 @@
-"""Intervals that rows store, and how tables print them."""
+"""Intervals that rows store: whether they are known, and where they lie."""
 
 from experiments.reports.markdown import with_interval
 from specjax import metrics
@@ -12,7 +12,7 @@ def units(row: dict, name: str = '') -> int:
   return row['prompts'] // (row.get('batch', 1) if name in _TIMED else 1)
 
 
-def trusted(row: dict, ends: list, name: str = '') -> list[float] | None:
+def trusted(row: dict, ends: list | None, name: str = '') -> list[float] | None:
   """Ends that a row stores; None where there are none, or too few units.
 
   Rows of older programs store an interval of few units, too.
@@ -27,9 +27,9 @@ def stored(row: dict, name: str) -> list[float] | None:
   return trusted(row, row.get(f'{name}_ci'), name)
 
 
-def shown(row: dict, name: str, digits: int = 2, scale: float = 1.0) -> str:
+def shown(row: dict, name: str, form: str = '.2f', scale: float = 1.0) -> str:
   """A field of a row with its interval; '-' where there is no value."""
-  return with_interval(row[name], stored(row, name), digits, scale)
+  return with_interval(row[name], stored(row, name), form, scale=scale)
 
 
 def above(row: dict, name: str, bound: float) -> bool:

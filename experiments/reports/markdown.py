@@ -1,6 +1,9 @@
-"""Tables and numbers as markdown."""
+"""How tables, numbers, intervals and sentences are written, in markdown."""
 
 import dataclasses
+import math
+import textwrap
+from collections.abc import Iterable
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
@@ -16,29 +19,6 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
   )
 
 
-def with_interval(
-  value: float | None,
-  interval: list[float] | None,
-  digits: int = 2,
-  scale: float = 1.0,
-) -> str:
-  """A number with its interval, or alone where it has none.
-
-  Args:
-    value: '-' where there is none.
-    interval: its ends.
-    digits: behind the point.
-    scale: what everything is multiplied with.
-  """
-  if value is None:
-    return '-'
-  text = f'{scale * value:.{digits}f}'
-  if interval is None:
-    return text
-  low, high = (scale * end for end in interval)
-  return f'{text} [{low:.{digits}f}, {high:.{digits}f}]'
-
-
 @dataclasses.dataclass
 class Table:
   """One table of a summary or a report: words, no numbers."""
@@ -51,3 +31,56 @@ class Table:
   def markdown(self) -> str:
     note = f'{self.note}\n\n' if self.note else ''
     return f'### {self.title}\n\n{note}{markdown(self.head, self.lines)}\n'
+
+
+def number(value: float | None, form: str = '.2f') -> str:
+  """A number in a format; '-' where there is none."""
+  return '-' if value is None else f'{value:{form}}'
+
+
+def with_interval(
+  value: float | None,
+  interval: Iterable[float] | None,
+  form: str = '.2f',
+  unit: str = '',
+  scale: float = 1.0,
+) -> str:
+  """A number with its interval, or alone where it has none.
+
+  Args:
+    value: '-' where there is none, or it is not finite.
+    interval: its ends.
+    form: of the number and of both ends, such as '+.3f'.
+    unit: behind the number.
+    scale: what everything is multiplied with.
+  """
+  if value is None or not math.isfinite(value):
+    return '-'
+  text = f'{scale * value:{form}}{unit}'
+  if interval is None:
+    return text
+  low, high = (scale * end for end in interval)
+  return f'{text} [{low:{form}}, {high:{form}}]'
+
+
+def span(values: Iterable[float], form: str = '.2f') -> str:
+  """'1.27 to 1.66', or one number where they print alike."""
+  values = sorted(values)
+  low, high = (f'{x:{form}}' for x in (values[0], values[-1]))
+  return low if low == high else f'{low} to {high}'
+
+
+def paragraph(text: str) -> str:
+  return textwrap.fill(text, 80)
+
+
+def bullets(items: Iterable[str]) -> str:
+  return '\n'.join(
+    textwrap.fill(item, 78, initial_indent='- ', subsequent_indent='  ')
+    for item in items
+  )
+
+
+def blocks(*parts: str) -> str:
+  """Parts of a page with an empty line between each two; '' are left out."""
+  return '\n\n'.join(part.strip('\n') for part in parts if part) + '\n'

@@ -14,26 +14,16 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from experiments.errors import UserError
-from experiments.measuring import results, samples
-from experiments.reports import headline, plots, words
+from experiments.measuring import samples
 from experiments.reports import run as run_report
+from experiments.reports import run_headline, wrong
 
 FILE = 'report.html'
-# What a row must have to be shown; others may be null or missing.
-FIELDS = (
-  *results.KEY,
-  'config', 'target', 'lossless', 'batch', 'prompts', 'drafted', 'histogram',
-  'alpha', 'tau', 'acceptance_by_position', 'tokens_per_second', 'speedup',
-  'baseline_tokens_per_second', 'predicted_speedup', 'c', 'v', 'repetition',
-  'identical_to_plain', 'differences',
-)  # fmt: skip
-FIGURES = (
-  plots.speedup_against_gamma,
-  plots.acceptance_by_position,
-  plots.alpha_by_domain,
-  plots.predicted_against_measured,
-  plots.tau_against_cost,
-)
+# A page shows these, too.
+_MORE = ('target', 'drafted', 'histogram', 'repetition')
+FIELDS = run_report.FIELDS | {
+  name: run_report.FIELDS[f'{name}?'] for name in _MORE
+}
 
 
 @functools.cache
@@ -53,17 +43,16 @@ def check(rows: list[dict]) -> None:
   """Whether these are rows of `experiments.run`.
 
   Raises:
-    UserError: there are none, or one lacks a field that is shown.
+    UserError: there are none, or one lacks a field that is shown, or has a
+      value of another type in it.
   """
   if not rows:
     raise UserError('rows: there are none, so there is nothing to report')
   for number, row in enumerate(rows, 1):
-    missing = [name for name in FIELDS if name not in row]
-    if missing:
+    if said := wrong(row, FIELDS):
       raise UserError(
-        f'rows: row {number} has no {", ".join(missing)}: it was made by '
-        'another program or an older version; measure again in another folder '
-        'with experiments.run'
+        f'rows: row {number} {said}: it was made by another program or an '
+        'older version; measure again in another folder with experiments.run'
       )
 
 
@@ -111,14 +100,15 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     UserError: the rows are not of `experiments.run`.
   """
   check(rows)
-  figures = [(make.__doc__.split('\n')[0], make(rows)) for make in FIGURES]
+  figures = [
+    (make.__doc__.split('\n')[0], make(rows)) for make in run_report.FIGURES
+  ]
   return _page(
     'report.html',
     texts,
     first=rows[0],
-    found=headline.headline(rows),
-    more=headline.MORE,
-    where=words.conditions(rows),
+    found=run_headline.headline(rows),
+    more=run_headline.MORE,
     tables=run_report.groups(rows),
     figures=[(title, picture(figure)) for title, figure in figures],
   )

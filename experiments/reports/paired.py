@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from experiments.measuring.results import KEY
 from experiments.reports import intervals
-from experiments.reports.markdown import Table, with_interval
+from experiments.reports.markdown import Table, number, with_interval
 from specjax import metrics
 
 # What is compared, what the table calls it, and its heading.
@@ -69,14 +69,10 @@ def show(value: Any) -> str:
   return f'{value:g}' if isinstance(value, float) else str(value)
 
 
-def _signed(found, percent: bool) -> str:
+def _signed(found: metrics.Estimate | None, form: str, unit: str = '') -> str:
   if found is None:
     return '-'
-  digits, unit = (1, '%') if percent else (3, '')
-  text = f'{found.value:+.{digits}f}{unit}'
-  if found.interval is None:
-    return text
-  return f'{text} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]'
+  return with_interval(found.value, found.interval, form, unit)
 
 
 def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
@@ -126,10 +122,11 @@ def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
       value += ' (lossy)'
     line = [show(row[k]) for k in rest] + [value]
     if by_alpha:
-      line.append(with_interval(row['alpha'], None, digits=3))
-      line.append(_signed(difference(base, row, ALPHA), False))
-    line += [intervals.shown(r, 'tau', digits=3) for r in (base, row)]
-    line.append(_signed(difference(base, row, TAU, relative=True), True))
+      line.append(number(row['alpha'], '.3f'))
+      line.append(_signed(difference(base, row, ALPHA), '+.3f'))
+    line += [intervals.shown(r, 'tau', '.3f') for r in (base, row)]
+    change = difference(base, row, TAU, relative=True)
+    line.append(_signed(change, '+.1f', '%'))
     lines.append(line)
   return Table(title, '', head, lines)
 
@@ -138,8 +135,3 @@ def tables(rows: list[dict]) -> list[Table]:
   """A table for each axis that has several values."""
   made = [table(rows, *axis) for axis in AXES]
   return [one for one in made if one]
-
-
-def text(rows: list[dict]) -> str:
-  """These tables in Markdown."""
-  return ''.join(f'\n{one.markdown()}' for one in tables(rows))

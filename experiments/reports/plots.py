@@ -8,7 +8,12 @@ left out, and the figure says so.
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.reports import best_drafters, break_even, figures, intervals
+from experiments.reports import (
+  best_drafters,
+  break_even,
+  figure_style,
+  intervals,
+)
 from specjax import theory
 
 _MANY = 16  # methods; the marks of more are drawn thinner
@@ -16,10 +21,10 @@ _LETTERS = 60  # under the axes, side by side
 _FILLS = ('none', 'full', 'left', 'bottom')
 
 
-@figures.in_style
+@figure_style.in_style
 def acceptance_by_position(rows: list[dict]) -> Figure:
   """Share of all steps in which position 1, 2, ... of a draft was accepted."""
-  figure, panels = figures.panels(
+  figure, panels = figure_style.panels(
     rows, 'position in the draft', 'accepted,\nshare of steps'
   )
   for axes, cells in panels:
@@ -30,13 +35,13 @@ def acceptance_by_position(rows: list[dict]) -> Figure:
       axes.plot(
         range(1, len(values) + 1),
         values,
-        label=figures.name(row, rows, gamma=True),
-        linestyle=figures.dashes(row, rows),
-        **figures.look(row, rows),
+        label=figure_style.name(row, rows, gamma=True),
+        linestyle=figure_style.dashes(row, rows),
+        **figure_style.look(row, rows),
       )
     axes.set_ylim(0, 1)
     axes.xaxis.get_major_locator().set_params(integer=True)
-  return figures.finish(
+  return figure_style.finish(
     figure,
     rows,
     'Share of all whole steps in which the drafted token at a position was '
@@ -72,13 +77,13 @@ def _bars(many: bool) -> dict:
   return {'elinewidth': 0.4, 'capsize': 0} if many else {'capsize': 2}
 
 
-@figures.in_style
+@figure_style.in_style
 def speedup_against_gamma(rows: list[dict]) -> Figure:
   """Measured speed-up at each draft length, and the speed model's line."""
-  shown, note = figures.having(rows, 'speedup', 'alpha', 'c', 'v')
+  shown, note = figure_style.having(rows, 'speedup', 'alpha', 'c', 'v')
   if not shown:
-    return figures.empty(rows, note)
-  figure, panels = figures.panels(
+    return figure_style.empty(rows, note)
+  figure, panels = figure_style.panels(
     shown, r'drafted tokens $\gamma$', 'speed-up over\nplain decoding'
   )
   gammas = np.arange(max(r['gamma'] for r in shown) + 3)
@@ -88,16 +93,16 @@ def speedup_against_gamma(rows: list[dict]) -> Figure:
     keys = list(dict.fromkeys((r['drafter'], r['verifier']) for r in cells))
     for place, key in enumerate(keys):
       own = [r for r in cells if (r['drafter'], r['verifier']) == key]
-      look = figures.look(own[0], rows)
+      look = figure_style.look(own[0], rows)
       shift = min(0.12, 0.8 / len(keys)) * (place - (len(keys) - 1) / 2)
       for row in own:
         axes.errorbar(
           row['gamma'] + shift,
           row['speedup'],
-          figures.errors(row, 'speedup'),
+          figure_style.errors(row, 'speedup'),
           linestyle='none',
           **_bars(many),
-          label=figures.name(row, rows, gamma=False),
+          label=figure_style.name(row, rows, gamma=False),
           **look,
         )
       if own[0]['lossless'] and not any(map(break_even.is_tree, own)):
@@ -109,7 +114,7 @@ def speedup_against_gamma(rows: list[dict]) -> Figure:
         )
     axes.xaxis.get_major_locator().set_params(integer=True)
   panels[0][0].set_ylim(bottom=0)
-  return figures.finish(
+  return figure_style.finish(
     figure,
     rows,
     note + 'Points: ratio of decoding times on the same prompts, prefill '
@@ -121,17 +126,17 @@ def speedup_against_gamma(rows: list[dict]) -> Figure:
   )
 
 
-@figures.in_style
+@figure_style.in_style
 def alpha_by_domain(rows: list[dict]) -> Figure:
   """alpha of every drafter by domain and temperature, with intervals."""
-  shown, note = figures.having(rows, 'alpha')
+  shown, note = figure_style.having(rows, 'alpha')
   if not shown:
-    return figures.empty(rows, note)
-  temperatures = figures.distinct(shown, 'temperature')
+    return figure_style.empty(rows, note)
+  temperatures = figure_style.distinct(shown, 'temperature')
   domains, drafters = (
-    figures.distinct(shown, n) for n in ('domain', 'drafter')
+    figure_style.distinct(shown, n) for n in ('domain', 'drafter')
   )
-  figure = figures.blank(2.4)
+  figure = figure_style.blank(2.4)
   grid = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
   step = 0.7 / max(len(drafters), 1)
   crowded = len(temperatures) * sum(map(len, domains)) > _LETTERS
@@ -144,23 +149,23 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
       axes.errorbar(
         domains.index(domain) + shift,
         row['alpha'],
-        figures.errors(row, 'alpha'),
+        figure_style.errors(row, 'alpha'),
         linestyle='none',
         **_bars(_many(shown)),
-        label=figures.plain(drafter),
-        **figures.look(row, rows),
+        label=figure_style.plain(drafter),
+        **figure_style.look(row, rows),
       )
     axes.set_title(f'temperature {temperature:g}')
     axes.set_xticks(
       range(len(domains)),
-      [figures.plain(d) for d in domains],
+      [figure_style.plain(d) for d in domains],
       **({'rotation': 20, 'ha': 'right'} if crowded else {}),
     )
     axes.set_xlim(-0.5, len(domains) - 0.5)
     axes.set_ylim(-0.02, 1.04)
     axes.grid(visible=False, axis='x')
   grid[0].set_ylabel(r'$\alpha$ = mean of $\Sigma\,\min(p, q)$')
-  return figures.finish(
+  return figure_style.finish(
     figure,
     rows,
     note + 'alpha: mean of sum(min(p, q)) over prefixes that the target '
@@ -168,15 +173,15 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
   )
 
 
-@figures.in_style
+@figure_style.in_style
 def predicted_against_measured(rows: list[dict]) -> Figure:
   """Measured speed-up of every cell over the predicted one."""
-  shown, note = figures.having(rows, 'speedup', 'predicted_speedup')
+  shown, note = figure_style.having(rows, 'speedup', 'predicted_speedup')
   if not shown:
-    return figures.empty(rows, note)
-  temperatures = figures.distinct(shown, 'temperature')
+    return figure_style.empty(rows, note)
+  temperatures = figure_style.distinct(shown, 'temperature')
   many = _many(shown)
-  figure = figures.blank(4.2)
+  figure = figure_style.blank(4.2)
   axes = figure.subplots()
   ends = [r[n] for r in shown for n in ('speedup', 'predicted_speedup')]
   ends += [end for r in shown for end in intervals.stored(r, 'speedup') or ()]
@@ -190,17 +195,17 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
     axes.errorbar(
       row['predicted_speedup'],
       row['speedup'],
-      figures.errors(row, 'speedup'),
+      figure_style.errors(row, 'speedup'),
       linestyle='none',
       **_bars(many),
       fillstyle=_FILLS[place % len(_FILLS)],
-      label=figures.name(row, rows, gamma=False),
-      **figures.look(row, rows),
+      label=figure_style.name(row, rows, gamma=False),
+      **figure_style.look(row, rows),
     )
   axes.set_aspect('equal')
   axes.set_xlabel(r'predicted speed-up $\tau / (v + \gamma c)$')
   axes.set_ylabel('measured speed-up over plain decoding')
-  return figures.finish(
+  return figure_style.finish(
     figure,
     rows,
     note + 'One point for every domain; on the line the prediction holds. tau, '
@@ -209,15 +214,15 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
   )
 
 
-@figures.in_style
+@figure_style.in_style
 def tau_against_cost(rows: list[dict]) -> Figure:
   """Tokens per target call of every drafter against the cost of its drafts."""
   greedy = [r for r in rows if not r['temperature']] or rows
-  shown, note = figures.having(greedy, 'c', 'speedup')
+  shown, note = figure_style.having(greedy, 'c', 'speedup')
   if not shown:
-    return figures.empty(rows, note)
+    return figure_style.empty(rows, note)
   shown = best_drafters.best(shown)
-  figure, panels = figures.panels(
+  figure, panels = figure_style.panels(
     shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.4
   )
   for axes, cells in panels:
@@ -225,16 +230,16 @@ def tau_against_cost(rows: list[dict]) -> Figure:
       axes.errorbar(
         row['gamma'] * row['c'],
         row['tau'],
-        figures.errors(row, 'tau'),
+        figure_style.errors(row, 'tau'),
         linestyle='none',
         elinewidth=0.6,
-        label=figures.name(row, rows, gamma=False),
-        **figures.look(row, rows),
+        label=figure_style.name(row, rows, gamma=False),
+        **figure_style.look(row, rows),
       )
     axes.set_ylim(bottom=1)
     # Costs next to nothing may come out negative.
     axes.set_xscale('symlog', linthresh=0.1)
-  return figures.finish(
+  return figure_style.finish(
     figure,
     rows,
     note + 'Temperature 0 where it was run. One marker for the rule and the '

@@ -1,96 +1,13 @@
-"""Candidates in order: what the rows of `experiments.predict` say of them."""
+"""Rows of `experiments.predict`: candidates in order, and what to use."""
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from experiments import prompts
-from experiments.measuring import costs
-from experiments.measuring.measure import Run
 from experiments.reports import intervals
 from experiments.reports import run as run_report
-from experiments.reports.markdown import markdown
+from experiments.reports.conditions import conditions
+from experiments.reports.markdown import blocks, markdown, paragraph, span
 from specjax import metrics
-
-
-def _costs(row: dict) -> metrics.Draws:
-  """c and v of a row of costs; rows of older programs do not say the turns."""
-  if row.get('seconds_per_step') is None:
-    return metrics.medians([row['c']], [row['v']])
-  turns = {k: np.array(v) for k, v in row['seconds_per_step'].items()}
-  return costs.Costs(row['gamma'], **turns).draws
-
-
-def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
-  """What the loop did, beside what was predicted, of one cell.
-
-  Args:
-    seen: the row of the replay.
-    cost: the row of the costs; its gamma is that of the loop.
-    base: plain decoding of every prompt.
-    runs: the loop on every prompt.
-
-  Returns:
-    The fields of a row of `checks`. Differences are paired on prompts.
-  """
-  gamma = cost['gamma']
-  place = seen['gammas'].index(gamma)
-  expected = seen['unit_target_calls'][place]
-  written = seen['unit_tokens'], expected
-  seconds, base_seconds = ([r.seconds for r in x] for x in (runs, base))
-  tokens, base_tokens = (
-    [int(r.counts.tokens.sum()) for r in x] for x in (runs, base)
-  )
-  calls = [int(r.counts.target_calls.sum()) for r in runs]
-  times = base_seconds, base_tokens, seconds, tokens
-  tau, speedup = metrics.ratio(tokens, calls), metrics.speedup(*times)
-  difference = metrics.estimate(
-    lambda t, n, s, m: t / n - s / m, tokens, calls, *written
-  )
-  agreement = metrics.combine(
-    lambda s, m, bs, bt, sec, t, c, v: (
-      metrics.predicted_speedup(s / m, c, v, gamma) / (bs / bt / (sec / t))
-    ),
-    metrics.Sums(*written, *times),
-    _costs(cost),
-    positive=True,
-  )
-  same = [
-    digest == prompts.digest(r.texts)
-    for digest, r in zip(seen['digests'], runs, strict=True)
-  ]
-  equal = [
-    alike and abs(e - n) < 1e-9
-    for alike, e, n in zip(same, expected, calls, strict=True)
-  ]
-  return {
-    'alpha': seen['alpha'],
-    'alpha_ci': seen['alpha_ci'],
-    'predicted_tau': seen['tau'][place],
-    'tau_by_beta': seen['tau_by_beta'][place],
-    'tau_iid': seen['tau_iid'][place],
-    'tau': tau.value,
-    'tau_ci': tau.interval,
-    'difference': difference.value,
-    'difference_ci': difference.interval,
-    'same_text': sum(same),
-    'equal_calls': sum(equal),
-    'unit_tokens': tokens,
-    'unit_target_calls': calls,
-    'unit_seconds': seconds,
-    'unit_baseline_tokens': base_tokens,
-    'unit_baseline_seconds': base_seconds,
-    'c': cost['c'],
-    'v': cost['v'],
-    'predicted_speedup': metrics.predicted_speedup(
-      seen['tau'][place], cost['c'], cost['v'], gamma
-    ),
-    'speedup': speedup.value,
-    'speedup_ci': speedup.interval,
-    'predicted_over_measured': agreement.value,
-    'predicted_over_measured_ci': agreement.interval,
-  }
 
 
 class Choice(NamedTuple):
@@ -189,8 +106,12 @@ class Board:
     gammas = sorted({g for _, g in self.costs})
     lines = []
     for drafter in self.drafters:
-      row, line = self.seen[drafter, domain, temperature], [drafter]
+      line = [drafter]
+      row = self.seen.get((drafter, domain, temperature))
       for gamma in gammas:
+        if row is None or (drafter, gamma) not in self.costs:
+          line.append('-')  # Not measured yet.
+          continue
         speed = self.speed(drafter, gamma, [domain], temperature)
         tau = row['tau'][row['gammas'].index(gamma)]
         line.append(f'{tau:.2f} ({speed:.2f})')
@@ -253,13 +174,15 @@ class Board:
     same, equal, texts = (
       sum(r[k] for r in greedy) for k in ('same_text', 'equal_calls', 'prompts')
     )
-    said = [
-      f'Temperature 0: the replayed target calls are those of the loop in '
-      f'{equal} of the {same} texts that both wrote alike, of {texts}.'
-    ]
+    said = []
+    if greedy:
+      said.append(
+        'At temperature 0 the replayed target calls are those of the loop in '
+        f'{equal} of the {same} texts that both wrote alike, of {texts}.'
+      )
     if sampled:
       said.append(
-        'Above: the interval of the difference of tau, paired on prompts, '
+        'Above 0 the interval of the difference of tau, paired on prompts, '
         f'covers 0 in {covered} of {len(sampled)} cells.'
       )
     if timed:
@@ -269,24 +192,30 @@ class Board:
       )
     return ' '.join(said)
 
-  def summary(self) -> str:
-    """All tables, the verdict and the recommendation, as markdown."""
-    parts = [f'{sentence}\n' for sentence in self.doubts]
+  def tables(self) -> list[str]:
+    """Two tables for each domain and temperature, as markdown."""
+    parts = []
     for domain, temperature in itertools.product(
       self.domains, self.temperatures
     ):
-      cells = self.cell(domain, temperature)
-      seen = self.seen[self.drafters[0], domain, temperature]
-      lines = [[show(r) for _, show in COLUMNS] for r in cells]
+      lines = [
+        [show(r) for _, show in COLUMNS] for r in self.cell(domain, temperature)
+      ]
+      seen = next(
+        r
+        for (_, *place), r in self.seen.items()
+        if place == [domain, temperature]
+      )
       parts.append(
         f'### {domain}, temperature {temperature:g}: {seen["prompts"]} '
-        f'prompts, {seen["tokens"]} tokens of the target\n\n'
-        + markdown([name for name, _ in COLUMNS], lines)
-        + f'\n\n{self.lengths(domain, temperature)}\n'
+        f'prompts, {seen["tokens"]} tokens of the target'
       )
-    return '\n'.join([*parts, f'{self.verdict()}\n', self.recommendation()])
+      if lines:
+        parts.append(markdown([name for name, _ in COLUMNS], lines))
+      parts.append(self.lengths(domain, temperature))
+    return parts
 
-  def headline(self) -> dict:
+  def last_line(self) -> dict:
     """The best candidate of the first cell: code, at the first temperature.
 
     Of those whose numbers can be true; its fields are null without any.
@@ -305,3 +234,67 @@ class Board:
       **{name: row.get(name) for name in names},
       'recommendation': self.recommendation(),
     }
+
+
+def _where(rows: list[dict]) -> str:
+  """Where it was predicted, how much text it is, and how steady the machine."""
+  replays = [r for r in rows if r['part'] == 'replay']
+  said = conditions(replays or rows)
+  if replays:
+    mine = [r for r in replays if r['drafter'] == replays[0]['drafter']]
+    said += f'; {sum(r["tokens"] for r in mine):,} tokens of the target in all'
+  steps = [1e3 * r['plain_seconds'] for r in rows if r['part'] == 'cost']
+  if steps:
+    said += f'; a plain step took {span(steps, ".1f")} ms'
+  return f'{said}.'
+
+
+def headline(rows: list[dict]) -> str:
+  """What is recommended, how the predictions fared, and where."""
+  board = Board(rows)
+  said = [board.recommendation(), *board.doubts]
+  said += [board.verdict()] if board.checks else []
+  return blocks(*map(paragraph, [*said, _where(rows)]))
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, and all tables."""
+  return blocks(headline(rows), *Board(rows).tables())
+
+
+_NUMBERS = tuple[float | None, ...]
+_FIELDS: dict[str, dict[str, Any]] = {
+  'replay': {
+    **dict.fromkeys(('prompts', 'tokens'), int),
+    **dict.fromkeys(('gammas', 'tau'), _NUMBERS),
+    'unit_target_calls': tuple[_NUMBERS, ...],
+  },
+  'cost': {'gamma': int, **dict.fromkeys(('c', 'v', 'plain_seconds'), float)},
+  'check': {
+    **dict.fromkeys(('gamma', 'prompts', 'same_text', 'equal_calls'), int),
+    **dict.fromkeys(
+      (
+        'alpha', 'predicted_tau', 'tau_by_beta', 'tau_iid', 'tau', 'c', 'v',
+        'predicted_speedup', 'speedup', 'predicted_over_measured',
+      ),
+      float,
+    ),
+    **dict.fromkeys(
+      ('unit_baseline_seconds', 'unit_baseline_tokens', 'unit_seconds',
+       'unit_tokens'),
+      _NUMBERS,
+    ),
+    **{
+      f'{name}_ci': _NUMBERS | None
+      for name in ('alpha', 'tau', 'speedup', 'difference',
+                   'predicted_over_measured')
+    },
+  },
+}  # fmt: skip
+
+
+def fields(row: dict) -> dict[str, Any]:
+  cell = {'drafter': str, 'domain': str, 'temperature': float}
+  if row.get('part') == 'cost':  # For all domains and temperatures.
+    cell = {'drafter': str}
+  return {'part': str, **cell, **_FIELDS.get(str(row.get('part')), {})}

@@ -1,17 +1,75 @@
-"""The tables and sentences of summary.md, from rows of `experiments.run`."""
+"""Rows of `experiments.run`: the verdict, all tables, and the figures."""
 
 import dataclasses
+from typing import Any
 
 from experiments import prompts
+from experiments.measuring import collectives
 from experiments.reports import (
+  Draw,
   best_drafters,
-  headline,
   intervals,
   paired,
-  words,
+  plots,
+  run_headline,
 )
-from experiments.reports.markdown import Table, with_interval
+from experiments.reports.conditions import conditions, over_blocks
+from experiments.reports.markdown import (
+  Table,
+  blocks,
+  number,
+  paragraph,
+  with_interval,
+)
 
+FIGURES = (
+  plots.speedup_against_gamma,
+  plots.acceptance_by_position,
+  plots.alpha_by_domain,
+  plots.predicted_against_measured,
+  plots.tau_against_cost,
+)
+_NUMBER, _NUMBERS = float | None, tuple[float | None, ...] | None
+_OBJECT, _OBJECTS = dict[str, Any] | None, tuple[dict[str, Any], ...] | None
+FIELDS: dict[str, Any] = {
+  **{name: str for name in ('drafter', 'verifier')},
+  **{name: int for name in ('gamma', 'batch', 'prompts')},
+  **{name: str for name in ('domain', 'config')},
+  'temperature': float,
+  'lossless': bool,
+  **{
+    name: _NUMBER
+    for name in (
+      'alpha', 'tau', 'tokens_per_second', 'baseline_tokens_per_second',
+      'speedup', 'predicted_speedup', 'c', 'v', 'repetition?',
+      'tau_without_bonus?', 'parameters?', 'bytes?',
+    )
+  },
+  **{f'{name}_ci?': _NUMBERS for name in ('alpha', 'tau', 'speedup')},
+  'acceptance_by_position': _NUMBERS,
+  'acceptance_by_context?': _OBJECTS,
+  'autocorrelation?': tuple[_NUMBERS, ...] | None,
+  'identical_to_plain': int | None,
+  'differences': _OBJECTS,
+  'impossible?': tuple[str, ...] | None,
+  **{f'{name}?': str | None for name in ('target', 'draft', 'load', 'device')},
+  **{
+    f'{name}?': _OBJECT
+    for name in ('options', 'training', 'versions', 'baseline', 'prompts_from',
+                 'collectives')
+  },
+  'drafted?': int | None,
+  'histogram?': tuple[int, ...] | None,
+  **{
+    f'unit_{name}?': _NUMBERS
+    for name in (
+      'tokens', 'target_calls', 'accepted', 'steps', 'overlap',
+      'overlap_of_rule', 'prefixes', 'seconds', 'baseline_seconds',
+      'baseline_tokens',
+    )
+  },
+  'unit_histogram?': tuple[tuple[int, ...], ...] | None,
+}  # fmt: skip
 _MANY = 30  # lines of tables; more are folded, and not printed
 _WHERE = 'What was accepted where'
 _MARK = ' (!)'  # of a row that cannot be believed
@@ -34,10 +92,6 @@ short, where it did: **no bonus**, acceptance by position and alpha_mle are
 too low, by a tenth in texts of 12 tokens and less in longer ones. alpha and tau
 are as they would be now.
 """
-OVER_BLOCKS = (
-  'Measured over plain decoding with weights in blocks, which is not the '
-  'fastest everywhere.'
-)
 _ALONG = """
 Accepted over drafted tokens, from so many committed tokens on; and the
 correlation of the accepted lengths of steps one and two apart, over all prompts
@@ -64,13 +118,8 @@ class Group:
     return sum(len(one.lines) for one in self.tables)
 
 
-def _number(row, name, digits) -> str:
-  value = row.get(name)
-  return '-' if value is None else f'{value:.{digits}f}'
-
-
 def _drafter(row) -> str:
-  return row['drafter'] + (_MARK if headline.faults(row) else '')
+  return row['drafter'] + (_MARK if run_headline.faults(row) else '')
 
 
 def _accepted(row) -> str:
@@ -84,20 +133,25 @@ COLUMNS = (
   ('rule', best_drafters.rule),
   ('gamma', lambda r: str(r['gamma'])),
   ('speed-up', lambda r: intervals.shown(r, 'speedup')),
-  ('predicted', lambda r: _number(r, 'predicted_speedup', 2)),
+  ('predicted', lambda r: number(r.get('predicted_speedup'))),
   ('tau', lambda r: intervals.shown(r, 'tau')),
   ('alpha', lambda r: intervals.shown(r, 'alpha')),
-  ('c', lambda r: _number(r, 'c', 3)),
-  ('v', lambda r: _number(r, 'v', 2)),
-  ('tokens/s', lambda r: _number(r, 'tokens_per_second', 0)),
+  ('c', lambda r: number(r.get('c'), '.3f')),
+  ('v', lambda r: number(r.get('v'))),
+  ('tokens/s', lambda r: number(r.get('tokens_per_second'), '.0f')),
 )
 _POSITIONS = (
   ('drafter', _drafter),
   ('rule', best_drafters.rule),
   ('gamma', lambda r: str(r['gamma'])),
-  ('no bonus', lambda r: _number(r, 'tau_without_bonus', 2)),
+  ('no bonus', lambda r: number(r.get('tau_without_bonus'))),
   ('accepted at 1, 2, ...', _accepted),
 )
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  return FIELDS
 
 
 def _lines(columns, rows: list[dict]) -> list[list[str]]:
@@ -106,22 +160,6 @@ def _lines(columns, rows: list[dict]) -> list[list[str]]:
 
 def _head(columns) -> list[str]:
   return [name for name, _ in columns]
-
-
-def _greedy(cells: list[dict]) -> str:
-  """How many greedy texts were those of plain decoding, and what differed."""
-  lossless = [
-    r for r in cells if r['lossless'] and r['identical_to_plain'] is not None
-  ]
-  if not lossless:
-    return ''
-  texts = sum(r['prompts'] for r in lossless)
-  same = sum(r['identical_to_plain'] for r in lossless)
-  found = [d['verdict'] for r in lossless for d in r['differences'] or ()]
-  note = ''
-  if found:
-    note = f', {found.count("tie")} ties, {found.count("bug")} bugs'
-  return f'; {same} of {texts} texts identical to it{note}'
 
 
 def _prompts(row: dict) -> str:
@@ -135,9 +173,9 @@ def _note(cells: list[dict]) -> str:
   """What was continued, and which rows cannot be believed."""
   marked = [
     f'{r["drafter"]} (!), {r["verifier"]}, gamma {r["gamma"]}: '
-    + ' '.join(headline.faults(r))
+    + ' '.join(run_headline.faults(r))
     for r in cells
-    if headline.faults(r)
+    if run_headline.faults(r)
   ]
   return '\n\n'.join(filter(None, [_prompts(cells[0]), *marked]))
 
@@ -153,7 +191,9 @@ def cells(rows: list[dict]) -> list[Table]:
     title = f'{place[0]}, temperature {place[1]:g}: plain decoding {timed}'
     if first.get('repetition') is not None:
       title += f', {first["repetition"]:.0%} of its 4-grams repeated'
-    title += _greedy(found)
+    if greedy := run_headline.greedy_texts(found):
+      same, texts, note = greedy
+      title += f'; {same} of {texts} texts identical to it{note}'
     lines = _lines(COLUMNS, found)
     made.append(Table(title, _note(found), _head(COLUMNS), lines))
   return made
@@ -197,7 +237,10 @@ def along_the_text(rows: list[dict]) -> list[Table]:
 def groups(rows: list[dict]) -> list[Group]:
   """All tables of a run, the best of each drafter first."""
   made = (
-    ('The best of each drafter', best_drafters.tables(headline.sound(rows))),
+    (
+      'The best of each drafter',
+      best_drafters.tables(run_headline.sound(rows)),
+    ),
     ('All cells', cells(rows)),
     (_WHERE, positions(rows) + along_the_text(rows)),
     ('Differences on the same prompts', paired.tables(rows)),
@@ -219,21 +262,19 @@ def table(rows: list[dict]) -> str:
 def best(rows: list[dict]) -> dict | None:
   """The lossless row with the largest speed-up, of those to be believed."""
   lossless = [r for r in rows if r['lossless'] and r['speedup']]
-  sound = headline.sound(lossless)
+  sound = run_headline.sound(lossless)
   return max(sound, key=lambda r: r['speedup'], default=None)
 
 
-def old_baseline(rows: list[dict]) -> list[str]:
-  """A sentence on times of programs that did not look for the fastest."""
+def _over_blocks(rows: list[dict]) -> list[str]:
   timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
-  if all(r.get('baseline') for r in timed):
-    return []
-  return [OVER_BLOCKS]
+  said = over_blocks(timed)
+  return [said] if said else []
 
 
 def doubts(rows: list[dict]) -> list[str]:
   """Sentences on what a reader of times must know of them."""
-  said = old_baseline(rows)
+  said = _over_blocks(rows)
   impossible = sum(bool(r.get('impossible')) for r in rows)
   if impossible:
     said.append(
@@ -243,10 +284,15 @@ def doubts(rows: list[dict]) -> list[str]:
   return said
 
 
+def headline(rows: list[dict]) -> str:
+  """The verdict, the conditions, and each domain and temperature."""
+  verdict = run_headline.headline(rows).markdown()
+  return blocks(verdict, *map(paragraph, _over_blocks(rows)))
+
+
 def _text(rows: list[dict], shown: list[Group]) -> str:
-  where = words.paragraph(f'{words.conditions(rows)}.')
-  parts = [headline.headline(rows).markdown()]
-  parts += [f'{sentence}\n' for sentence in old_baseline(rows)]
+  where = paragraph(f'{conditions(rows)}.')
+  parts = [headline(rows)]
   for group in shown:
     parts.append(f'## {group.name}\n\n{where}\n')
     parts += [one.markdown() for one in group.tables]
@@ -270,4 +316,11 @@ def summary(rows: list[dict]) -> str:
   if not rows:
     return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
-  return _text(rows, groups(rows)) + COUNTING + older * _BY_OUTCOME
+  exchanged = collectives.table(rows)
+  return _text(rows, groups(rows)) + COUNTING + older * _BY_OUTCOME + exchanged
+
+
+def figures(rows: list[dict]) -> tuple[Draw, ...]:
+  """What these rows can show; without times, where drafts were accepted."""
+  timed = any(row['speedup'] is not None for row in rows)
+  return FIGURES if timed else (plots.acceptance_by_position,)

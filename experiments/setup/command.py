@@ -6,6 +6,7 @@ stderr and exit status 1, and a bug in its traceback.
 """
 
 import argparse
+import ast
 import dataclasses
 import difflib
 import inspect
@@ -17,17 +18,18 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import jax
 from absl import flags, logging
 from ml_collections import config_flags
 
 import specjax
 from experiments import recipes, settings
 from experiments.errors import UserError, need, remedy
-from experiments.setup import fields
+from experiments.setup import fields, hosts
 from specjax.checkpoints import CheckpointError
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
-_VERSION = '--version'
+_VERSION, _HELP = '--version', ('--help', '-h', '-?')
 # What takes a config, for those who give it to another program.
 _TAKES = {
   'Experiment': 'experiments.run',
@@ -71,14 +73,39 @@ def guard(call: Callable[[], Any], resumes: bool = False) -> None:
     more = '; the same command goes on where it stopped' if resumes else ''
     print(f'interrupted{more}', file=sys.stderr)
     raise SystemExit(INTERRUPTED) from None
+  except Exception as error:
+    if not jax.distributed.is_initialized():
+      raise
+    hosts.leave(error)
   raise SystemExit(status or 0)
 
 
-class Parser(argparse.ArgumentParser):
-  """The command line of a program without a config."""
+def name_of_program() -> str:
+  """How the program that runs is started."""
+  spec = sys.modules['__main__'].__spec__
+  return f'python -m {spec.name}' if spec else sys.argv[0]
 
-  def __init__(self, description: str):
-    super().__init__(description=description, allow_abbrev=False)
+
+class _Format(
+  argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter
+):
+  """Descriptions as they are, and the default of every argument."""
+
+
+class Parser(argparse.ArgumentParser):
+  """The command line of a program without a config.
+
+  Args:
+    description: its docstring.
+  """
+
+  def __init__(self, description: str | None):
+    super().__init__(
+      name_of_program(),
+      description=description,
+      formatter_class=_Format,
+      allow_abbrev=False,
+    )
     self.add_argument(_VERSION, action='version', version=version())
 
   def error(self, message):
@@ -89,7 +116,9 @@ def explain(error: Exception) -> str:
   """Says which field is unknown, from what `config_flags` says of it."""
   text = str(error.args[0])
   if not isinstance(error, KeyError):
-    return f'--config: a field cannot be overridden so: {text}'
+    return (
+      f'--config: a field cannot be overridden so: {text}; --help lists fields'
+    )
   field = re.search(r"Field (\w+) not found|'>\.(\w+) does not exist", text)
   owner = re.search(r"class '[\w.]*?(\w+)'", text)
   if not field or not owner:
@@ -105,6 +134,24 @@ def explain(error: Exception) -> str:
     f'--config: {owner[1]} has no field {name!r}{guess}; its fields are '
     f'{", ".join(known)}'
   )
+
+
+class _Dictionary(flags.ArgumentParser):
+  """Reads a dictionary as Python writes it, such as `Candidate.options`."""
+
+  def parse(self, argument):
+    try:
+      value = (
+        ast.literal_eval(argument) if isinstance(argument, str) else argument
+      )
+    except (SyntaxError, ValueError):
+      value = None
+    if not isinstance(value, dict):
+      raise UserError('give a dictionary as Python writes it: {"name": 1}')
+    return value
+
+
+config_flags.register_flag_parser_for_type(dict, _Dictionary())
 
 
 def _check_file(argv: list[str]) -> None:
@@ -131,7 +178,7 @@ def _check_file(argv: list[str]) -> None:
 def _is_of_overrides(error: Exception) -> bool:
   """Whether `config_flags` raised it, and not the file of a config."""
   *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-  return frame.f_globals['__name__'].startswith('ml_collections.')
+  return frame.f_globals['__name__'].startswith(('ml_collections.', 'ast'))
 
 
 def _fault(error: flags.Error) -> Exception:
@@ -182,14 +229,27 @@ def parse(argv: list[str]) -> tuple[Any, list[str]]:
   return config, rest
 
 
-def _usage(main: Callable[[Any], Any], kinds: tuple[type, ...]) -> str:
-  """What --help prints: the program, and the fields of its config."""
-  parts = [inspect.getdoc(inspect.getmodule(main)) or '']
-  parts += [f'{k.__name__}: {inspect.getdoc(k)}' for k in kinds]
-  parts.append(
-    '--config FILE names the config, --config.FIELD=VALUE overrides a field '
-    f'of it,\nand {_VERSION} shows the version.'
-  )
+def _help(main: Callable, kinds: tuple[type, ...], config: Any) -> str:
+  """What --help prints: the program, and every field of its config."""
+  purpose = inspect.getdoc(inspect.getmodule(main)) or ''
+  usage = f"""\
+usage: {name_of_program()} --config FILE [--config.FIELD=VALUE ...]
+
+  --config FILE           one of configs/; with a colon behind it and a part of
+                          the file, where it has parts
+  --config.FIELD=VALUE    sets a field; tuples, dictionaries and names that are
+                          not plain words in quotes, as in
+                          --config.temperatures="(0.0, 0.7)"
+  --help                  this text, with the values of FILE where it is given
+  {_VERSION}               the version"""
+  parts = [purpose, usage]
+  for kind in kinds if config is None else (type(config),):
+    about = (inspect.getdoc(kind) or '').partition('\n')[0]
+    values = 'by default' if config is None else 'as given'
+    parts += [
+      f'{kind.__name__}: {about}\nIts fields, {values}:',
+      fields.describe(kind, config),
+    ]
   return '\n\n'.join(parts)
 
 
@@ -214,9 +274,11 @@ def run(
   def begin():
     if _VERSION in sys.argv:
       return print(version())
-    if {'--help', '-h', '-?'} & {*sys.argv}:
-      return print(_usage(main, kinds))
-    config, rest = parse(sys.argv)
+    argv = [a for a in sys.argv if a not in _HELP]
+    asked = argv != sys.argv
+    config, rest = parse(argv)
+    if config is None and asked:
+      return print(_help(main, kinds, None))
     if config is None and alone:
       return alone(rest)
     found = type(config).__name__ if config else 'nothing'
@@ -233,6 +295,6 @@ def run(
       'are given as --config.FIELD=VALUE',
     )
     fields.check(config)
-    return main(config)
+    return print(_help(main, kinds, config)) if asked else main(config)
 
   guard(begin, resumes)

@@ -1,18 +1,24 @@
 """Several processes that work as one, each on a host of its own.
 
 Every process runs the same program and computes; process 0 alone writes and
-prints. They find each other through `jax.distributed`. Its own time-out ends a
-process without a word about who is missing, so they meet here first.
+prints. `jax.distributed` joins them and watches whether all are alive. Where
+one is missing it aborts the others in C++ (LOG(FATAL), SIGABRT), past every
+`except`, and its callback for that case ends in std::bad_cast (jax 0.10.2).
+Hence a timer that is earlier than it while processes join, and a handler of
+the signal from then on: each says in a sentence what has happened.
 """
 
-import contextlib
+import ctypes
+import functools
 import json
 import os
+import signal
 import socket
 import sys
-import time
+import threading
+import traceback
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import jax
 import numpy as np
@@ -21,7 +27,8 @@ from jax.experimental import multihost_utils
 from experiments.errors import UserError
 from experiments.settings import Mesh
 
-_WORD = 64  # bytes of a process's number, at most
+_HEARTBEAT = 100  # seconds without a sign of life, at most
+_LATER = 5  # seconds that jax gives up after the timer
 
 
 def check(mesh: Mesh) -> None:
@@ -54,101 +61,120 @@ def check(mesh: Mesh) -> None:
 def join(mesh: Mesh) -> None:
   """Makes this process one of several; before anything is computed.
 
+  It ends with a sentence where the others do not join in time, and later where
+  jax misses one of them.
+
   Raises:
-    UserError: a value is wrong, or a process did not join in time: names it.
+    UserError: a value is wrong, or the coordinator's port is not free.
   """
   check(mesh)
   if mesh.processes == 1:
     return
-  if mesh.processes == 0:
-    try:
-      jax.distributed.initialize(initialization_timeout=mesh.timeout)
-    except ValueError as error:
-      raise UserError(
-        f'mesh.processes is 0, but this is no cluster that is known ({error}): '
-        'give mesh.processes, mesh.process and mesh.coordinator'
-      ) from error
-    return
-  meet(mesh)
-  jax.distributed.initialize(
-    mesh.coordinator,
-    mesh.processes,
-    mesh.process,
+  if mesh.processes and mesh.process == 0:
+    _check_port(mesh)
+  known = dict(
+    coordinator_address=mesh.coordinator,
+    num_processes=mesh.processes,
+    process_id=mesh.process,
     cluster_detection_method='deactivate',
-    initialization_timeout=mesh.timeout,
+  )
+  timer = threading.Timer(mesh.timeout, lambda: _end(_waited(mesh)))
+  timer.daemon = True
+  timer.start()
+  try:
+    jax.distributed.initialize(
+      **(known if mesh.processes else {}),
+      initialization_timeout=mesh.timeout + _LATER,
+      heartbeat_timeout_seconds=min(mesh.timeout, _HEARTBEAT),
+      shutdown_timeout_seconds=mesh.timeout,
+    )
+  except ValueError as error:
+    raise UserError(
+      f'mesh.processes is 0, but this is no cluster that is known ({error}): '
+      'give mesh.processes, mesh.process and mesh.coordinator'
+    ) from error
+  finally:
+    timer.cancel()
+  ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort(_name(mesh)))
+
+
+def _check_port(mesh: Mesh) -> None:
+  """Refuses a port that is in use, where jax may end in a segmentation fault.
+
+  Raises:
+    UserError: it is.
+  """
+  dual = socket.has_dualstack_ipv6()
+  family = socket.AF_INET6 if dual else socket.AF_INET
+  port = int(mesh.coordinator.rpartition(':')[2])
+  try:
+    socket.create_server(('', port), family=family, dualstack_ipv6=dual).close()
+  except OSError as error:
+    raise UserError(
+      f'mesh.coordinator: {_name(mesh)} cannot open port {port} ({error}); '
+      'choose another one, the same for all processes'
+    ) from error
+
+
+def _name(mesh: Mesh) -> str:
+  last = mesh.processes - 1
+  return f'process {mesh.process} (of 0 to {last})' if last > 0 else 'a process'
+
+
+def _waited(mesh: Mesh) -> str:
+  """What a process says that was not joined in time."""
+  said = f'{_name(mesh)} waited {mesh.timeout} s for'
+  host, _, port = mesh.coordinator.rpartition(':')
+  try:
+    if mesh.process:
+      socket.create_connection((host.strip('[]'), int(port)), 1).close()
+  except OSError as error:
+    return (
+      f'mesh.coordinator: {said} process 0, but nothing answers at '
+      f'{mesh.coordinator} ({error}); start process 0 there, correct the '
+      'address, or raise mesh.timeout'
+    )
+  return (
+    f'mesh.timeout: {said} all {mesh.processes or ""} to join at '
+    f'{mesh.coordinator or "the coordinator of the cluster"}; start each with '
+    'the same mesh.processes and mesh.coordinator and its own mesh.process, or '
+    'raise mesh.timeout'
   )
 
 
-def meet(mesh: Mesh) -> None:
-  """Waits until every process is there, at the coordinator's own address.
+def _end(message: str) -> NoReturn:
+  """Ends the process at once, in whatever thread.
 
-  Each says its number to process 0, which answers all of them at once: nobody
-  is missing, or who is.
-
-  Raises:
-    UserError: a process is missing; names it.
+  At a regular end jax waits for the others, one of whom may be gone.
   """
-  deadline = time.monotonic() + mesh.timeout
-  host, _, port = mesh.coordinator.rpartition(':')
-  if mesh.process:
-    missing = _report(mesh, (host.strip('[]'), int(port)), deadline)
-  else:
-    missing = _collect(mesh, int(port), deadline)
-  if missing:
-    several = 'processes' if ', ' in missing else 'process'
-    raise UserError(
-      f'mesh.timeout: {several} {missing} did not join in {mesh.timeout} s; '
-      'start it with the same mesh.processes and mesh.coordinator and its own '
-      'mesh.process, or raise mesh.timeout'
-    )
+  print(f'error: {message}', file=sys.stderr)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(1)
 
 
-def _collect(mesh: Mesh, port: int, deadline: float) -> str:
-  """Process 0: waits for the numbers of the others; returns the missing."""
-  absent, lines = {*range(1, mesh.processes)}, []
-  try:
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    server = socket.create_server(
-      ('', port), family=family, dualstack_ipv6=dual
-    )
-  except OSError as error:
-    raise UserError(
-      f'mesh.coordinator: port {port} cannot be opened ({error}); choose '
-      'another one'
-    ) from error
-  with server:
-    while absent and (left := deadline - time.monotonic()) > 0:
-      server.settimeout(left)
-      try:
-        line, _ = server.accept()
-        line.settimeout(min(left, 5))
-        absent.discard(int(line.recv(_WORD)))
-        lines.append(line)
-      except (OSError, ValueError):
-        continue  # The time is over, or a stranger called.
-    missing = ', '.join(map(str, sorted(absent)))
-    for line in lines:
-      with line, contextlib.suppress(OSError):  # It may be gone again.
-        line.sendall((missing or 'none').encode())
-  return missing
+@functools.cache  # C calls it: it must not be collected.
+def _on_abort(name: str):
+  lost = (
+    f'{name} was ended by jax, which misses another process or met an error '
+    '(see above); see what the others said, and start all of them again'
+  )
+  return ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: _end(lost))
 
 
-def _report(mesh: Mesh, address: tuple[str, int], deadline: float) -> str:
-  """Any other process: says its number; returns who is missing."""
-  while (left := deadline - time.monotonic()) > 0:
-    try:
-      with socket.create_connection(address, timeout=left) as line:
-        line.sendall(str(mesh.process).encode())
-        # Process 0 may have begun to wait later.
-        line.settimeout(left + mesh.timeout)
-        answer = line.recv(_WORD * mesh.processes).decode()
-      if answer:
-        return '' if answer == 'none' else answer
-    except OSError:
-      pass
-    time.sleep(0.1)
-  return f'0 (the coordinator at {mesh.coordinator})'
+def leave(error: Exception) -> NoReturn:
+  """Ends this process of several because of an error that was not foreseen.
+
+  The others are not waited for: they notice, and end as well.
+  """
+  if 'Gloo' not in str(error):  # CPU devices: a connection to another is lost.
+    traceback.print_exception(error)
+    _end(f'process {jax.process_index()} met a bug, see above')
+  _end(
+    f'process {jax.process_index()} (of 0 to {jax.process_count() - 1}) lost '
+    f'another one while they computed ({error}); see what the others said, '
+    'and start all of them again'
+  )
 
 
 def leads() -> bool:

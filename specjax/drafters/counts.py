@@ -3,7 +3,7 @@
 The unigram and bigram approximations of Leviathan et al. (arXiv:2211.17192,
 section 4.1). A bigram table keeps the 32 most frequent successors of every
 token; the mass of all others is spread over them as unigrams. `probs` is
-exactly that law after the sampling pipeline.
+exactly that distribution after the sampling pipeline.
 """
 
 import functools
@@ -81,7 +81,7 @@ def read(path: str | pathlib.Path) -> Tables:
   )
 
 
-def law(tables: Tables, token: jax.Array) -> jax.Array:
+def distribution_after(tables: Tables, token: jax.Array) -> jax.Array:
   """q [V] after one token: its successors, backed off to unigrams.
 
   A place of the table that no pair was counted for says nothing about its
@@ -111,9 +111,9 @@ def make(depth: int) -> Drafter:
     def draw(carry, step):
       (token, above), (i, coins) = carry, step
       # Not 0, whose logarithm would leave nothing if the rest is forbidden.
-      likely = law(tables, token)
+      likely = distribution_after(tables, token)
       likely = jnp.maximum(likely, jnp.finfo(likely.dtype).tiny)
-      q, _ = sampling.law(jnp.log(likely), values, history, above)
+      q, _ = sampling.next_distribution(jnp.log(likely), values, history, above)
       token = sampling.draw(coins, q)
       return (token, above.at[i].set(token)), (token, q)
 

@@ -1,8 +1,8 @@
 """An independent small language model.
 
 Speculative decoding as Leviathan et al. (arXiv:2211.17192) and Chen et al.
-(arXiv:2302.01318) describe it: the draft reads the text into a cache of its
-own.
+(arXiv:2302.01318) describe it: the draft prefills the prompt into a cache of
+its own.
 """
 
 import functools
@@ -143,7 +143,7 @@ def read(
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out and run as the target is.
 
-  On the target's mesh, where it has one, as its layout says of drafts.
+  On the target's mesh, where it has one, as its placement has it for drafts.
 
   Heads may differ in size where the rest of the larger is unused; that the
   ids of both mean the same tokens is for the caller to see to, who has the

@@ -119,7 +119,7 @@ def trainable(target: Model, count: int = 4) -> Trainable:
 
   def loss(params, seen, key):
     del key  # Unused.
-    # Position t sees token t; head k is judged by the law after token t + k.
+    # Position t sees token t; head k learns the distribution after token t + k.
     return {
       f'head{k}': _DECAY**k
       * soft_cross_entropy(goal, said, jnp.ones(said.shape[:2]))

@@ -13,7 +13,7 @@ from specjax.types import Draft, Drafter
 
 
 class Controlled(NamedTuple):
-  """A policy's memory, and what it has to be told after the verdict."""
+  """A policy's memory, and what it learns from after the verdict."""
 
   memory: Any  # [B, ...]
   drafted: jax.Array  # [B]
@@ -65,11 +65,11 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
   def propose(params, memory, ctx, key):
     batch = len(ctx.length)
     coins = jax.vmap(lambda k: sampling.coins(k, depth))(key)
-    laws = jax.vmap(sampling.law)
+    distributions = jax.vmap(sampling.next_distribution)
 
     def draw(i, logits, drawn):
       above = jnp.where(jnp.arange(depth) < i, drawn.tokens, -1)
-      q, logits = laws(logits, ctx.sampling, ctx.history, above)
+      q, logits = distributions(logits, ctx.sampling, ctx.history, above)
       token = jax.vmap(sampling.draw)(coins[:, i], q)
       size, reach, going = drawn.size + drawn.going, drawn.reach, drawn.going
       if policy is not None:
@@ -138,9 +138,9 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     memory = memory._replace(kept=kept)
     if policy is None:
       return memory
-    told, drafted = memory.policy
-    told = jax.vmap(policy.learn)(told, drafted, verdict.num_accepted)
-    return memory._replace(policy=Controlled(told, drafted))
+    learned, drafted = memory.policy
+    learned = jax.vmap(policy.learn)(learned, drafted, verdict.num_accepted)
+    return memory._replace(policy=Controlled(learned, drafted))
 
   return Drafter(
     depth,

@@ -97,8 +97,10 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
 
   def children(ctx, logits, above, worth, parent):
     """The best below each node; all [B, W, ...] of the nodes expanded."""
-    law = jax.vmap(jax.vmap(sampling.law, in_axes=(0, None, None, 0)))
-    _, logits = law(logits, ctx.sampling, ctx.history, above)
+    process = jax.vmap(
+      jax.vmap(sampling.next_distribution, in_axes=(0, None, None, 0))
+    )
+    _, logits = process(logits, ctx.sampling, ctx.history, above)
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     log_q, tokens = jax.lax.top_k(jax.nn.log_softmax(wide), beam)
     batch = len(ctx.length)

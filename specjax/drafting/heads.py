@@ -56,9 +56,9 @@ class Trainable(NamedTuple):
 def soft_cross_entropy(
   goal: jax.Array, logits: jax.Array, weight: jax.Array
 ) -> jax.Array:
-  """Mean cross-entropy against the target's own law.
+  """Mean cross-entropy against the target's own distribution.
 
-  The token that the text goes on with is one draw from that law: the
+  The token that the text goes on with is one draw from that distribution: the
   expectation is the same and the noise less (Hinton et al., arXiv:1503.02531).
 
   Args:

@@ -1,10 +1,10 @@
 """How long a draft is: pure functions that a chain asks at every token.
 
 A policy looks at tokens that stay, so the draft's length is a stopping time
-and the output keeps its law (`types.Drafter`). Confidence is the draft's own
-probability of the token it drew, at temperature 1: after the stages of the
-pipeline that change logits, before the temperature, so that greedy drafts have
-one too.
+and the output keeps its distribution (`types.Drafter`). Confidence is the
+draft's own probability of the token it drew, at temperature 1: after the stages
+of the pipeline that change logits, before the temperature, so that greedy
+drafts have one too.
 """
 
 import functools

@@ -2,7 +2,7 @@
 
 Siblings are drawn with replacement, as the k independent chains of SpecTr and
 SpecInfer are (arXiv:2310.15141, arXiv:2305.09781), or without, as in Sequoia
-(arXiv:2402.12374): then `probs` is the law of a node given its earlier
+(arXiv:2402.12374): then `probs` is the distribution of a node given its earlier
 siblings.
 """
 
@@ -56,13 +56,13 @@ def levels_of(parents: tuple[int, ...]) -> list[Level]:
 
 
 def remaining(q, drawn, logits, temperature):
-  """The law [V] of a sibling that repeats no earlier one; one sequence.
+  """Probabilities [V] of a sibling that repeats no earlier one; one sequence.
 
   Where the earlier ones have used up all of q, any other token may come: a
   uniform one (Sequoia), or at temperature 0 the draft's next best.
 
   Args:
-    q: [V] law of the first sibling.
+    q: [V] distribution of the first sibling.
     drawn: [V] whether an earlier one was this token.
     logits: [V] that q comes from.
     temperature: of the row.
@@ -78,19 +78,19 @@ def remaining(q, drawn, logits, temperature):
 
 
 def draw_siblings(coins, logits, values, history, above, replacement):
-  """Tokens [W] below one row and the laws [W, V] they were drawn from."""
-  q, logits = sampling.law(logits, values, history, above)
+  """Tokens [W] below one row, and the probs [W, V] they were drawn from."""
+  q, logits = sampling.next_distribution(logits, values, history, above)
   drawn = jnp.zeros(q.shape, bool)
-  tokens, laws = [], []
+  tokens, distributions = [], []
   for coin in coins:
-    law = q
+    probs = q
     if tokens and not replacement:
-      law = remaining(q, drawn, logits, values.temperature)
-    token = sampling.draw(coin, law)
+      probs = remaining(q, drawn, logits, values.temperature)
+    token = sampling.draw(coin, probs)
     drawn = drawn.at[token].set(True)
     tokens.append(token)
-    laws.append(law)
-  return jnp.stack(tokens), jnp.stack(laws)
+    distributions.append(probs)
+  return jnp.stack(tokens), jnp.stack(distributions)
 
 
 def merge(parents, levels, tokens):
@@ -175,7 +175,7 @@ def make(
       drawn_for = np.zeros((len(level.rows), level.width), int)
       drawn_for[level.place, level.rank] = np.arange(level.begin, level.end)
       with_children = np.array(level.rows) - first
-      drawn, laws = draw(
+      drawn, distributions = draw(
         coins[:, drawn_for],
         step.logits[:, with_children],
         ctx.sampling,
@@ -185,7 +185,7 @@ def make(
       # Made anew: jax remembers an array as the precision then in force had it.
       node = np.array(level.place), np.array(level.rank)
       tokens = tokens.at[:, level.begin : level.end].set(drawn[:, *node])
-      probs.append(laws[:, *node])
+      probs.append(distributions[:, *node])
       first = level.begin + 1
       features = _pick(step.features, with_children[node[0]])
     hung = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), (batch, nodes))

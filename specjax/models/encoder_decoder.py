@@ -34,7 +34,7 @@ def bucket_distances(relative: Relative, both_sides: bool) -> np.ndarray:
   count = relative.buckets // 2 if both_sides else relative.buckets
   exact = count // 2
   distance = np.arange(relative.longest + 1)
-  # In float32, as models were trained: where a range ends hangs on rounding.
+  # In float32, as models were trained: rounding decides where a range ends.
   ratio = np.maximum(distance, 1).astype(np.float32) / np.float32(exact)
   whole = np.float32(np.log(relative.longest / exact))
   far = np.log(ratio) / whole * np.float32(count - exact)

@@ -10,16 +10,16 @@ from specjax.models.config import TransformerConfig
 class Experts(nn.Module):
   """x [..., E] -> [..., E], a weighted sum of the chosen experts.
 
-  The bytes of the weights are what a small step costs: reading all of them
-  for one token would make plain decoding slower than it has to be, and so
-  speculation look better than it is. So a few tokens walk their choices, and
-  read the weights of one expert for each. From tokens x chosen > experts on
-  there is nothing to save: the walk is over the experts, each computes all
-  tokens, and has weight 0 where it was not chosen.
+  The time of a small step is that of reading weights: to read all experts for
+  one token would make plain decoding slower than it has to be, and speculation
+  look better than it is. So a few tokens loop over their choices, and read one
+  expert for each. Where tokens x chosen > experts there is nothing to save: the
+  loop is over the experts, each computes all tokens, and those that did not
+  choose it have weight 0.
 
-  A walk it is because a gather of the experts' weights copies them, which
-  costs a CPU more than reading them, and a product over all experts at once is
-  slower there still, for one token and for hundreds.
+  It is a loop because the alternatives are slower on a CPU: a gather copies the
+  experts' weights, and one product over all experts takes longer still, for one
+  token and for hundreds.
   """
 
   config: TransformerConfig

@@ -1,4 +1,4 @@
-"""Reading a text into a cache, in blocks and without logits."""
+"""Prefill: texts are fed into a cache, in blocks and without logits."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from specjax.models.config import TransformerConfig
 
 
 def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
-  """Raises a ValueError where a model cannot read a prompt."""
+  """Raises a ValueError where a prompt cannot be prefilled."""
   if isinstance(prompts, str) or any(isinstance(x, str) for x in prompts):
     raise ValueError(
       'prompts must be lists of token ids, got a text: encode it with the '
@@ -63,8 +63,8 @@ def pad(texts: Sequence[Sequence[int]], slots: int):
 def prefill(model, params, tokens, length, cache, taps=()):
   """Feeds all committed tokens but the last, which stays to be fed.
 
-  Blocks of equal size are read until the longest row is through, so one
-  program serves every prompt length of a buffer.
+  Blocks of equal size are fed until the longest row is through, so one program
+  serves every prompt length of a buffer.
 
   Args:
     model: a `transformer.Model`.
@@ -83,7 +83,7 @@ def prefill(model, params, tokens, length, cache, taps=()):
   mask, offsets = transformer.causal(batch, size)
   dtype = cache[0].k.dtype
 
-  def read(i, carry):
+  def feed(i, carry):
     cache, features = carry
     begin = i * size
     block = jax.lax.dynamic_slice_in_dim(tokens, begin, size, axis=1)
@@ -106,4 +106,4 @@ def prefill(model, params, tokens, length, cache, taps=()):
 
   features = jnp.zeros((batch, slots, len(taps), model.config.width), dtype)
   blocks = (length.max() - 1 + size - 1) // size
-  return jax.lax.fori_loop(0, blocks, read, (cache, features))
+  return jax.lax.fori_loop(0, blocks, feed, (cache, features))

@@ -230,7 +230,7 @@ def place(model: Model, placement: Placement) -> Model:
   """The model on a mesh; its parameters must lie as `shardings` says.
 
   Logits are whole on every device of a row: to draw from them there costs one
-  exchange, where a split law would cost many.
+  exchange, where a split distribution would cost many.
   """
 
   def forward(params, tokens, *args, **kwargs):

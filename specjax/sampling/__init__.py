@@ -20,8 +20,8 @@ from specjax.sampling.logits import history as history
 from specjax.sampling.logits import process as process
 from specjax.sampling.logits import remember as remember
 from specjax.sampling.probs import distribution as distribution
-from specjax.sampling.probs import law as law
-from specjax.sampling.probs import laws as laws
+from specjax.sampling.probs import distributions as distributions
+from specjax.sampling.probs import next_distribution as next_distribution
 from specjax.sampling.values import check as check
 from specjax.sampling.values import make as make
 from specjax.types import History as History

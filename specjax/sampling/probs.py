@@ -1,4 +1,4 @@
-"""The law of the next token: temperature, top-k, top-p, min-p.
+"""The distribution of the next token: temperature, top-k, top-p, min-p.
 
 A cut is found by bisection over the bits of the probabilities: no sort.
 """
@@ -78,13 +78,13 @@ def _first_largest(x):
 
 
 def distribution(logits: jax.Array, sampling: Sampling) -> jax.Array:
-  """The law [V] of processed logits: temperature and what follows it.
+  """The distribution [V] of processed logits: temperature and what follows it.
 
   One sequence. Tokens whose probability equals the one at a cut are all kept;
   the greedy token is the first of the largest logits. As the temperature goes
   to 0 what is left is uniform over the largest logits: without ties that is
-  the greedy token. Logits that are NaN or +inf, or all -inf, give no law: its
-  sum is then not 1, or its largest logit not finite.
+  the greedy token. Logits that are NaN or +inf, or all -inf, give no
+  distribution: its sum is then not 1, or its largest logit not finite.
   """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   greedy = sampling.temperature == 0
@@ -106,10 +106,10 @@ def distribution(logits: jax.Array, sampling: Sampling) -> jax.Array:
   return jnp.where(greedy, one_hot, probs)
 
 
-def law(
+def next_distribution(
   logits: jax.Array, values: Sampling, history: History, above: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """The law [V] of the next token, and the processed logits [V].
+  """The distribution [V] of the next token, and the processed logits [V].
 
   The arguments are those of `process`; one sequence.
   """
@@ -117,10 +117,10 @@ def law(
   return distribution(logits, values), logits
 
 
-def laws(
+def distributions(
   logits: jax.Array, values: Sampling, history: History, above: jax.Array
 ) -> Scores:
-  """`law` after every row of a scored block.
+  """`next_distribution` after every row of a scored block.
 
   Args:
     logits: [B, N+1, V] of the target.
@@ -128,5 +128,5 @@ def laws(
     history: of the rows.
     above: [B, N+1, K] as `trees.above` gives it.
   """
-  block = jax.vmap(law, in_axes=(0, None, None, 0))
+  block = jax.vmap(next_distribution, in_axes=(0, None, None, 0))
   return Scores(*jax.vmap(block)(logits, values, history, above))

@@ -1,4 +1,4 @@
-"""Rules that change the law of the output, and one that drafts for nothing."""
+"""Rules that change the output's distribution, and one that never accepts."""
 
 import functools
 

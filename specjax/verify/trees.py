@@ -26,13 +26,14 @@ def _residuals(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
     accept, left = carry
     child = trees.child(draft.parents, (rank == i) & exists)  # [N+1], N: none
     node = jnp.minimum(child, nodes - 1)
-    law = q[node]
+    q_node = q[node]
     chance = quotient(
-      at_tokens(left, draft.tokens[node]), at_tokens(law, draft.tokens[node])
+      at_tokens(left, draft.tokens[node]),
+      at_tokens(q_node, draft.tokens[node]),
     )
     accept = accept.at[child].set(jnp.minimum(chance, 1), mode='drop')
     has = (child < nodes)[:, None]
-    return accept, jnp.where(has, residual(left - law, left), left)
+    return accept, jnp.where(has, residual(left - q_node, left), left)
 
   most = jnp.where(exists, rank + 1, 0).max(initial=0)
   return jax.lax.fori_loop(0, most, turn, (jnp.zeros(nodes, p.dtype), p))
@@ -65,8 +66,8 @@ def _refuses_dependent(drafter: Drafter) -> str:
   if drafter.independent:
     return ''
   return (
-    'it needs siblings that are independent draws of one law: use a drafter '
-    'such as specjax.drafters.lm.load with replacement=True, or '
+    'it needs siblings that are independent draws: use a drafter such as '
+    'specjax.drafters.lm.load with replacement=True, or the rule '
     'specjax.verify.recursive'
   )
 

@@ -127,8 +127,6 @@ def place(tmp_path_factory):
     (folder / name / 'rows' / 'config.json').write_text(config)
     file = folder / name / 'rows' / 'rows.jsonl'
     file.write_bytes(rows.encode(errors='surrogateescape'))
-  (folder / 'object').mkdir()
-  (folder / 'object' / 'result.json').write_text('{')
   (folder / 'full').mkdir()
   (folder / 'full' / 'notes.txt').write_text('mine')
   os.mkfifo(folder / 'pipe')

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.reports import best_drafters, plots, sentences
+from experiments.reports import best_drafters, plots
 from experiments.reports import run as run_report
 from tests.support import rows as made
 
@@ -131,22 +131,23 @@ def test_which_drafter_when():
     timed('small', 1.45, tau=2.0, v=1.1, parameters=1000),
     timed('ngram', 1.2, tau=1.5, parameters=0),
     timed('exit', 0.9, tau=1.1, parameters=0),
-    timed('cheat', 3.0, lossless=False),
+    timed('cheat', 3.0, lossless=False),  # It is another distribution.
     timed('heavy', 0.9, tau=9.0, c=1.5),
     timed('ngram', 1.7, domain='structured', parameters=0),
     timed('draft', 1.0, domain='structured', tau=3.0, v=2.0),
   ]
-  said = sentences.drafters({'drafters/timed': rows}).replace('\n  ', ' ')
-  fastest, fewest, free, tokens, scored, never = said.split('\n- ')
-  assert fastest == (
-    '- the fastest: at temperature 0 draft 1.50 [1.40, 1.60] on code, ngram '
-    '1.70 [1.60, 1.80] on structured'
-  )
-  assert fewest.endswith('of 2 tables: small in 1, ngram in 1')
-  assert 'ngram 1.20 [1.10, 1.30] on code' in free
-  assert 'draft 3.00 (speed-up 1.50) on code' in tokens
-  assert '1.10 to 2.00 plain steps' in scored
-  # 3 tokens for 1 + 2 * 0.1 plain steps.
-  assert 'draft 2.50 on code' in scored
-  assert never.endswith('in no table: exit, heavy')
-  assert 'cheat' not in said
+  code, structured = best_drafters.choices(rows).lines
+  assert code == [
+    'code',
+    '0',
+    'draft 1.50',
+    'small 0.00M',  # 1.45 is near 1.50, and has fewer parameters.
+    'ngram 1.20',
+    'draft 3.00',  # The heavy one costs more than a plain step.
+    'draft 2.50',  # 3 tokens for 1 + 2 * 0.1 plain steps.
+  ]
+  assert structured[2:5] == ['ngram 1.70', 'ngram 0', 'ngram 1.70']
+  alone = [row for row in rows if row['drafter'] == 'ngram']
+  assert best_drafters.choices(alone) is None
+  untimed = [row | dict.fromkeys(('speedup', 'c', 'v')) for row in rows]
+  assert best_drafters.choices(untimed) is None

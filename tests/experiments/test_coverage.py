@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import coverage
 from benchmarks.populations import Case
-from experiments.reports import summaries
+from experiments.reports import coverage as coverage_report
 from experiments.reports.paired import TAU, difference
 from specjax import estimates, metrics
 
@@ -102,6 +102,6 @@ def test_the_table_of_coverage(monkeypatch):
   rows = [coverage.row('kind', cases, 8)]
   assert rows[0]['least_population'] == 'far'
   assert rows[0]['coverage'] == pytest.approx(0.475, abs=0.03)
-  text = summaries.of([{'schema': 1} | row for row in rows])
+  text = coverage_report.summary([{'schema': 1} | row for row in rows])
   assert '| kind ' in text
   assert '0: far, 8 units' in text

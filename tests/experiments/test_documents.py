@@ -7,13 +7,14 @@ import re
 import numpy as np
 import pytest
 
+from experiments import reports
 from experiments.measuring import results
 from experiments.papers import findings
 from experiments.reports import documents
 from specjax import generate, sampling, verify
 from specjax.drafters import plain
 from specjax.types import Params, Spec, Target
-from tests.support import models, rows
+from tests.support import models
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
@@ -67,9 +68,11 @@ def test_ci_runs_the_commands_of_the_readme():
 
 
 @pytest.mark.slow
-def test_the_library_runs_as_the_readme_shows(capsys):
-  (source,) = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
-  exec(compile(source, 'README.md', 'exec'), {})
+@pytest.mark.parametrize('page', ['README.md', 'docs/speed.md'])
+def test_the_library_runs_as_a_page_shows(page, capsys):
+  text = (ROOT / page).read_text()
+  (source,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  exec(compile(source, page, 'exec'), {})
   assert len(capsys.readouterr().out) > 20
 
 
@@ -90,7 +93,14 @@ def test_what_a_page_names_exists(path):
 
 @functools.cache
 def committed():
-  return results.read_folders(ROOT / 'results')[0]
+  rows, warnings = results.read_folders(ROOT / 'results', reports.fault)
+  assert warnings == []
+  return rows
+
+
+@functools.cache
+def summaries():
+  return {name: reports.summary(rows) for name, rows in committed().items()}
 
 
 def test_pages_are_documents():
@@ -103,7 +113,7 @@ def test_pages_are_documents():
 def test_what_is_marked_is_what_committed_rows_give(path):
   """`python -m experiments.tables results` would change nothing."""
   text = path.read_text()
-  made, warnings = documents.fill(text, committed(), documents.root_of(path))
+  made, warnings = documents.fill(text, summaries(), documents.root_of(path))
   assert warnings == []
   assert made == text
 
@@ -127,13 +137,39 @@ def test_a_part_that_cannot_be_made_is_kept_and_named():
   text = (
     'a\n<!-- table: nowhere / x -->\nold\n<!-- end -->\n'
     '<!-- section: made / nothing -->\nold\n<!-- end -->\n'
+    '<!-- poem: made -->\nold\n<!-- end -->\n'
+    '<!-- table: made / empty -->\nold\n<!-- end -->\n'
     '<!-- section: made / code -->\nold\n<!-- end -->\n'
+    '<!-- table: made / code -->\nold\n<!-- end -->\n'
+    '<!-- headline: made -->\nold\n<!-- end -->\n'
   )
-  made, warnings = documents.fill(text, {'made': [rows.row()]})
+  table = '| a |\n| - |\n| 1 |'
+  summary = (
+    'Good: [all](results/made).\n\nOn an abacus.\n\n## empty\n\nnote\n\n'
+    f'### code, temperature 0\n\nnote\n\n{table}\n\nmore\n'
+  )
+  made, warnings = documents.fill(text, {'made': summary}, '../')
   assert 'no rows in results/nowhere' in warnings[0]
-  said = "no heading begins with 'nothing'; there are 'All cells', "
+  said = "no heading begins with 'nothing'; there are 'empty', 'code, temp"
   assert said in warnings[1]
-  open_ended = '<!-- say: parity -->\nold\n' + text
+  assert 'a part is a headline, a section or a table' in warnings[2]
+  assert 'no table below that heading' in warnings[3]
+  open_ended = '<!-- headline: made -->\nold\n' + text
   assert 'has no end' in documents.fill(open_ended, {})[1][0]
-  assert made.count('\nold\n') == 2
-  assert '#### code, temperature 0: plain decoding not timed' in made
+  assert made.count('\nold\n') == 4
+  *_, section, only_table, headline = re.findall(
+    r'-->\n\n(.*?)\n\n<!-- end', made, re.DOTALL
+  )
+  assert section == (f'#### code, temperature 0\n\nnote\n\n{table}\n\nmore')
+  assert only_table == table
+  assert headline == 'Good: [all](../results/made).\n\nOn an abacus.'
+
+
+def test_every_summary_begins_with_its_headline():
+  for name, rows in committed().items():
+    headline = reports.of(rows).headline(rows)
+    assert len(headline) > 40
+    assert summaries()[name].startswith(headline.rstrip())
+    assert (ROOT / 'results' / name / 'summary.md').read_text() == (
+      summaries()[name]
+    )

@@ -61,7 +61,9 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
     cell = {'gamma': gamma, 'predicted_speedup': value, 'speedup': measured}
     folder.add(ROW | cell | {'tau': value * (1.1 + 0.1 * gamma)})
   times = [2e-3], [1e-3], [6e-4], [5e-4], [1e-4]
-  loops = dict(zip(explain.LOOPS, times, strict=True)) | {'plain': [2e-3]}
+  loops = dict(zip(explain_report.LOOPS, times, strict=True)) | {
+    'plain': [2e-3]
+  }
   phases = {'plain': loops, 'speculative': loops}
   folder.add({'gamma': 2, 'loops': phases})
   last = explain.report(folder)
@@ -69,12 +71,13 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
   # verdict and in the last line.
   text = (folder.path / 'summary.md').read_text()
   assert last['best_gamma'] == 2
-  assert 'Best gamma: 2, the largest predicted speed-up.' in text
+  said = ' '.join(text.split())
+  assert 'Best gamma: 2, the largest predicted speed-up.' in said
   assert last['verdict'].startswith('At gamma 2 ')
   assert last['ratio_ci'] == [0.9, 1.1]
   assert (last['speedup'], last['predicted_speedup']) == (1.3, 1.34)
   assert len(json.dumps(last)) < 1000
-  assert last['verdict'] in text
+  assert said.startswith(last['verdict'])
   assert capsys.readouterr().out.strip() == text.strip()
   lines = {
     line.split('|')[1].strip(): line
@@ -147,7 +150,7 @@ def test_the_last_line_has_what_was_promised(explained):
   )
   assert last['ratio_ci'] == row['measured_over_predicted_ci']
   assert last['best_gamma'] == 2
-  assert last['verdict'] in printed[0]
+  assert last['verdict'] in ' '.join(printed[0].split())
   assert (out / 'summary.md').read_text() == printed[0]
   assert (out / 'speedup.png').stat().st_size > 5000
 

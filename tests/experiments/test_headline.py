@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from experiments.reports import break_even, headline, plots
+from experiments.reports import break_even, plots, run_headline
 from experiments.reports import page as report_page
 from experiments.reports import run as run_report
 from tests.support import rows as made
@@ -35,7 +35,7 @@ def cell(speedup=1.5, width=0.1, **changes):
 
 
 def said(*rows):
-  return headline.headline(list(rows)).verdict
+  return run_headline.headline(list(rows)).verdict
 
 
 LOOKUP = {'drafter': 'lookup', 'draft': None, 'gamma': 4}
@@ -73,7 +73,7 @@ def test_parameters_decide_what_has_no_weights_where_rows_have_them():
 
 @pytest.mark.parametrize('speedup', [0.95, 1.05])
 def test_an_interval_with_1_in_it_is_undecided(speedup):
-  found = headline.headline([cell(speedup)])
+  found = run_headline.headline([cell(speedup)])
   assert found.verdict.startswith('code, temperature 0: undecided: small')
   assert 'and the interval includes 1' in found.verdict
   assert 'experiments.explain' in found.command
@@ -91,20 +91,26 @@ def test_a_sure_win_comes_before_a_larger_number_that_is_none():
   )
 
 
-@pytest.mark.parametrize('few', [{'prompts': 4}, {'speedup_ci': None}])
-def test_without_an_interval_nothing_wins(few):
-  found = said(cell(3.0, **few))
+@pytest.mark.parametrize(
+  ('unknown', 'why'),
+  [
+    ({'prompts': 4}, ' with too few prompts for an interval'),
+    ({'speedup_ci': None}, ', without an interval'),
+  ],
+)
+def test_without_an_interval_nothing_wins(unknown, why):
+  found = said(cell(3.0, **unknown))
   assert found == (
     'code, temperature 0: undecided: small at draft length 3 is 3.00 times '
-    'plain decoding with too few prompts for an interval.'
+    f'plain decoding{why}.'
   )
-  found = said(cell(3.0, **few), cell(2.0, **few, **LOOKUP))
-  assert found.count('too few prompts') == 1
+  found = said(cell(3.0, **unknown), cell(2.0, **unknown, **LOOKUP))
+  assert found.count(why) == 1
   assert found.endswith('lookup at draft length 4 reaches 2.00.')
-  found = said(cell(3.0, **few), cell(2.0, domain='prose', **few))
+  found = said(cell(3.0, **unknown), cell(2.0, domain='prose', **unknown))
   assert found == (
     'Undecided: the best, small at draft length 3 on code, temperature 0, is '
-    '3.00 times plain decoding with too few prompts for an interval.'
+    f'3.00 times plain decoding{why}.'
   )
   # Eight prompts in two batches were timed twice.
   assert 'too few prompts' in said(cell(3.0, batch=4))
@@ -112,18 +118,18 @@ def test_without_an_interval_nothing_wins(few):
 
 def test_a_loss_has_its_reason_and_a_command():
   name = "a 'long' name"
-  found = headline.headline([cell(0.8, v=2.5, drafter=name)])
+  found = run_headline.headline([cell(0.8, v=2.5, drafter=name)])
   assert 'nothing pays: ' in found.verdict
   assert break_even.reason(cell(v=2.5)) in found.verdict
   assert shlex.split(found.command) == [
     *('python', '-m', 'experiments.explain', '--config', 'FILE'),
     f'--config.drafters={(name,)!r}',
   ]
-  hostile = headline.headline([cell(0.8, drafter='`a` "$b"')]).command
+  hostile = run_headline.headline([cell(0.8, drafter='`a` "$b"')]).command
   assert shlex.split(hostile)[-1] == '--config.drafters=(\'`a` "$b"\',)'
-  usual = headline.headline([cell(0.8)]).command
+  usual = run_headline.headline([cell(0.8)]).command
   assert usual.endswith("""--config.drafters="('small',)\"""")
-  assert headline.headline([cell()]).command == ''
+  assert run_headline.headline([cell()]).command == ''
 
 
 @pytest.mark.parametrize(
@@ -183,7 +189,7 @@ def test_what_cannot_be_believed_is_said_first_and_decides_nothing():
   bug = cell(5.0, drafter='buggy', differences=[{'verdict': 'bug'}])
   tie = cell(1.4, drafter='tied', differences=[{'verdict': 'tie'}])
   rows = [wrong, bug, tie, cell(1.2)]
-  found = headline.headline(rows)
+  found = run_headline.headline(rows)
   (warning,) = found.warnings
   assert warning.startswith('2 of 4 rows cannot be believed')
   assert 'tau 9.00 is above 4; buggy' in warning
@@ -212,7 +218,9 @@ def test_without_times_the_verdict_is_on_tau():
 
 def test_several_places_are_counted_and_told():
   prose, warm = {'domain': 'prose'}, {'temperature': 1.0}
-  found = headline.headline([cell(1.5), cell(1.05, **prose), cell(0.7, **warm)])
+  found = run_headline.headline(
+    [cell(1.5), cell(1.05, **prose), cell(0.7, **warm)]
+  )
   assert found.verdict == (
     'Speculation pays in 1 of 3 domains and temperatures, is undecided in 1, '
     'loses in 1; where it pays, the best is 1.50 times plain decoding.'
@@ -233,7 +241,7 @@ def test_several_places_are_counted_and_told():
 
 def test_the_verdict_comes_first_in_every_place():
   rows = [cell(0.8, v=2.1)]
-  start = headline.headline(rows).verdict
+  start = run_headline.headline(rows).verdict
   for text in (run_report.summary(rows), run_report.brief(rows)):
     assert ' '.join(text.split()).startswith(start)
     assert 'python -m experiments.explain' in text

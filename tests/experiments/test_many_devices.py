@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from experiments import launch
 from tests.experiments.test_run import CONFIG, ROOT
 from tests.support import tiny
 from tests.support.many_devices import SIZES
@@ -106,6 +109,123 @@ def test_a_step_exchanges_what_it_must(found):
   assert both.keys() == {'all-reduce', 'all-gather'}
   assert both['all-reduce']['count'] == 5 + 1 + 2 * 3
   assert both['all-gather']['count'] == 1 + 2
+
+
+JOINS = """
+import os, signal, sys, time
+from experiments.settings import Mesh
+from experiments.setup import command, hosts
+
+coordinator, process, timeout, what = sys.argv[1:]
+
+def main():
+  hosts.join(Mesh(1, 1, False, 2, int(process), coordinator, int(timeout)))
+  if what != 'idle':
+    hosts.share(1)  # All are there.
+  if process == '1':
+    if what == 'bug':
+      raise KeyError('x')
+    os.kill(os.getpid(), signal.SIGKILL)
+  if what == 'idle':
+    time.sleep(100)
+  hosts.share(2)
+
+command.guard(main)
+"""
+
+
+def join(coordinator, process, timeout, what='idle') -> subprocess.Popen:
+  """One of two processes: the other one dies once both are there."""
+  return subprocess.Popen(
+    [
+      sys.executable,
+      '-c',
+      JOINS,
+      coordinator,
+      str(process),
+      str(timeout),
+      what,
+    ],
+    cwd=ROOT,
+    env=os.environ | QUICK,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def end(process: subprocess.Popen) -> tuple[int, list[str]]:
+  """Exit status and stderr, but for what Gloo says of its connections."""
+  _, said = process.communicate(timeout=120)
+  lines = said.splitlines()
+  return process.returncode, [x for x in lines if not x.startswith('[Gloo]')]
+
+
+def test_a_process_that_is_not_joined_says_what_it_waited_for():
+  """The other one never comes, or the address is not its own."""
+  place = f'127.0.0.1:{launch.free_port()}'
+  one, other = join('127.0.0.1:1', 1, 3), join(place, 0, 3)
+  status, (line,) = end(one)
+  assert status == 1
+  assert line.startswith(
+    'error: mesh.coordinator: process 1 (of 0 to 1) waited 3 s for process 0, '
+    'but nothing answers at 127.0.0.1:1 '
+  )
+  assert '; start process 0 there, correct the address, or raise' in line
+  status, (line,) = end(other)
+  assert status == 1
+  assert line.startswith(
+    'error: mesh.timeout: process 0 (of 0 to 1) waited 3 s for all 2 to join '
+    f'at {place}; start each with the same mesh.processes and '
+  )
+
+
+def test_a_port_in_use_is_named():
+  with socket.create_server(('', 0)) as taken:
+    port = taken.getsockname()[1]
+    status, (line,) = end(join(f'127.0.0.1:{port}', 0, 60))
+  assert status == 1
+  assert line.startswith(
+    f'error: mesh.coordinator: process 0 (of 0 to 1) cannot open port {port} '
+  )
+  assert 'choose another one' in line
+
+
+@pytest.mark.parametrize('what', ['idle', 'computing', 'bug'])
+def test_where_a_process_dies_the_other_one_says_so(what):
+  """By jax's heartbeat, or by the connection that breaks."""
+  place = f'127.0.0.1:{launch.free_port()}'
+  one, other = (join(place, process, 10, what) for process in (0, 1))
+  status, lines = end(other)
+  if what == 'bug':
+    assert status == 1
+    assert lines[-2:] == [
+      "KeyError: 'x'",
+      'error: process 1 met a bug, see above',
+    ]
+  else:
+    assert status == -signal.SIGKILL
+  status, lines = end(one)
+  assert status == 1
+  if what == 'idle':
+    assert 'process 0 (of 0 to 1) was ended by jax, which misses' in lines[-1]
+  else:
+    (line,) = lines
+    assert 'process 0 (of 0 to 1) lost another one while they' in line
+  assert lines[-1].startswith('error: ')
+  assert 'see what the others said, and start all of them again' in lines[-1]
+
+
+def test_a_launch_says_which_process_failed_and_ends_the_others(
+  monkeypatch, capsys
+):
+  monkeypatch.setattr(launch, '_GRACE', 0.1)
+  program = "import sys, time; time.sleep(100 * (sys.argv[-1][-1] == '0'))"
+  crash = f'{program}; sys.exit(3)'
+  assert launch.launch([sys.executable, '-c', crash], 2, 1) == 3
+  assert capsys.readouterr().err == (
+    'error: process 1 (of 0 to 1) ended with status 3; the others end too\n'
+  )
 
 
 @pytest.fixture(scope='module')

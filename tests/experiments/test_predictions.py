@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import prompts
+from experiments.measuring import replay
 from experiments.measuring.measure import Run
 from experiments.reports import paired
 from experiments.reports import predict as predict_report
@@ -47,7 +48,7 @@ def compared():
   base = [run(t, len(t), float(len(t))) for t in TEXTS]
   calls, seconds = (5, 3, 4), (6.0, 4.0, 5.0)
   runs = [run(*x) for x in zip(TEXTS, calls, seconds, strict=True)]
-  return predict_report.compare(seen, cost, base, runs)
+  return replay.compare(seen, cost, base, runs)
 
 
 def test_every_field_of_a_comparison():

@@ -108,8 +108,8 @@ def test_the_headline_is_greedy_code():
     cell(1, 1, 1, temperature=1.0),
     cell(1, 1, 1),
   ]
-  assert explain_report.headline(rows) == rows[2:]
-  assert explain_report.headline(rows[:1]) == rows[:1]
+  assert explain_report.examined(rows) == rows[2:]
+  assert explain_report.examined(rows[:1]) == rows[:1]
 
 
 def test_phases_add_up_to_a_step():

@@ -18,7 +18,7 @@ NUMBERS = {TEXTS.tokens(i): i for i in range(len(TEXTS))}
 def laws(seed):
   random = np.random.default_rng(seed)
   probs = random.dirichlet(np.full(3, 0.7), len(TEXTS))
-  return exact.Laws(probs, np.log(probs))
+  return exact.Distributions(probs, np.log(probs))
 
 
 def expected(source, p, q):

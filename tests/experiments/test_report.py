@@ -248,6 +248,12 @@ def test_a_report_is_made_again_without_weights(folder, capsys):
       'row 1 has no verifier, gamma, .*another program or an older version',
     ),
     (
+      lambda path: (path / 'rows.jsonl').write_text(
+        json.dumps({'schema': 1} | row(tau='much'))
+      ),
+      "row 1 has the tau 'much', which must be a number or None",
+    ),
+    (
       lambda path: (path / samples.FILE).write_text('{"drafter": "a"}\n'),
       "samples.jsonl cannot be read .*'verifier'.*remove it",
     ),

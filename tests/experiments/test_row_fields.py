@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.measuring import costs, row_fields
+from experiments.measuring import costs, replay, row_fields
 from experiments.measuring.measure import Run
-from experiments.reports import predict as predict_report
 from specjax import metrics
 from specjax.types import Counts
 
@@ -128,7 +127,7 @@ def test_a_check_of_a_prediction_knows_how_sure_costs_are():
   def check(cost):
     turns = {'seconds_per_step': cost.seconds()}
     row = {'gamma': 2, 'c': cost.c, 'v': cost.v} | turns
-    return predict_report.compare(seen, row, base, runs)
+    return replay.compare(seen, row, base, runs)
 
   sure, unsure = check(prices(0.0)), check(prices(0.4))
   name = 'predicted_over_measured'
@@ -136,6 +135,6 @@ def test_a_check_of_a_prediction_knows_how_sure_costs_are():
   assert width(unsure[f'{name}_ci']) > 5 * width(sure[f'{name}_ci'])
   # Rows of older programs do not say how sure costs are.
   row = {'gamma': 2, 'c': 0.1, 'v': 1.2}
-  old = predict_report.compare(seen, row, base, runs)
+  old = replay.compare(seen, row, base, runs)
   assert old[name] == pytest.approx(sure[name])
   assert old[f'{name}_ci'] is None

@@ -19,7 +19,7 @@ from benchmarks import (
 )
 from configs import accelerator as config
 from experiments.errors import UserError
-from experiments.reports import summaries
+from experiments.reports import step_costs as step_costs_report
 from specjax import verify
 
 RATE = 0.8
@@ -180,7 +180,7 @@ def test_tables_show_what_was_measured():
     | {'exponent': 1.0, 'exponent_ci': [0.9, 1.1], 'exponent_of': 'step_ms'}
     for n in (1, 2)
   ]
-  text = summaries.step_costs(rows)
+  text = step_costs_report.summary(rows)
   assert '| size | step_ms |' in text
-  assert 'step_ms grows with the power 1.00 of size [0.90, 1.10]' in text
+  assert 'grows with the power 1.00 [0.90, 1.10] of the batch' in text
   assert 'config' not in text

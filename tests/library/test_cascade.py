@@ -92,7 +92,10 @@ def test_every_exact_rule_leaves_the_law_of_the_small_model(
   """By enumeration of all inner drafts, coins and steps."""
   texts, random = exact.Texts(3, 6), np.random.default_rng(0)
   p, q = random.dirichlet(np.full(3, 0.7), (2, len(texts)))
-  small, inner = exact.Laws(p, np.log(p)), exact.Laws(q, np.log(q))
+  small, inner = (
+    exact.Distributions(p, np.log(p)),
+    exact.Distributions(q, np.log(q)),
+  )
   contexts = np.array([0, 2])
   source = stages.staged(rule, exact.tree(parents), 3, inner)
   found = source(texts, small, contexts)

@@ -383,7 +383,7 @@ def test_counts_back_off_to_single_tokens():
   tables = counts.count([[0, 1, 0, 1, 0, 2], [3], [4]], 5, successors=2)
   single = np.array([4, 3, 2, 2, 2]) / 13
   np.testing.assert_allclose(tables.unigram, single, rtol=1e-6)
-  law = functools.partial(counts.law, tables)
+  law = functools.partial(counts.distribution_after, tables)
   np.testing.assert_allclose(law(0), [0, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
   np.testing.assert_allclose(law(1), [1, 0, 0, 0, 0], atol=1e-6)
   np.testing.assert_allclose(law(3), single, rtol=1e-6)
@@ -394,7 +394,9 @@ def test_counts_are_laws_after_every_token(successors):
   """After tokens that were never seen too, and in tiny vocabularies."""
   text = np.random.default_rng(0).integers(0, 5, 100)
   tables = counts.count([text], 8, successors)
-  laws = jax.vmap(functools.partial(counts.law, tables))(jnp.arange(8))
+  laws = jax.vmap(functools.partial(counts.distribution_after, tables))(
+    jnp.arange(8)
+  )
   assert (laws >= 0).all()
   np.testing.assert_allclose(laws.sum(1), 1, rtol=1e-5)
 
@@ -404,7 +406,9 @@ def test_counts_spread_what_the_successors_leave():
   tables = counts.count([text], 4, successors=1)
   # Half of what follows 0 is 1; the rest is shared by how often 0, 2, 3 are.
   expected = np.array([5, 0, 2, 2]) / 9 / 2 + [0, 0.5, 0, 0]
-  np.testing.assert_allclose(counts.law(tables, 0), expected, rtol=1e-6)
+  np.testing.assert_allclose(
+    counts.distribution_after(tables, 0), expected, rtol=1e-6
+  )
 
 
 # text, longest match, continuation that is copied

@@ -49,7 +49,7 @@ def test_unfinished_texts():
 def laws(seed):
   random = np.random.default_rng(seed)
   probs = random.dirichlet(np.ones(3), len(TEXTS))
-  return exact.Laws(probs, np.log(probs))
+  return exact.Distributions(probs, np.log(probs))
 
 
 def function_of(found):
@@ -99,7 +99,7 @@ def test_tokens_per_step():
 def test_low_precision_is_off_by_its_rounding(dtype, float64):
   """And no more: what is drawn from is made to add up to 1."""
   p, q = (
-    exact.Laws(x.probs.astype(dtype), x.logits.astype(dtype))
+    exact.Distributions(x.probs.astype(dtype), x.logits.astype(dtype))
     for x in (laws(0), laws(1))
   )
   law = exact.step(verify.block, exact.tree((0, 1)), TEXTS, p, q, [0])[0]

@@ -91,7 +91,9 @@ def case_law(cases, drafted):
   )
   above = fill([x[n:] for x, n in zip(new, cut, strict=True)], 8)
   logits = jnp.asarray([case['logits'] for case in cases])
-  return jax.jit(jax.vmap(sampling.law))(logits, values, history, above)
+  return jax.jit(jax.vmap(sampling.next_distribution))(
+    logits, values, history, above
+  )
 
 
 def test_every_case_is_that_of_transformers(float64):
@@ -186,7 +188,7 @@ def test_every_row_of_a_tree_sees_its_own_path(float64):
   values = make(1.0, [stages, {}], VOCAB, ENDS)
   above = functools.partial(trees.above, depth=DEPTH)
   above = jax.jit(above)(jnp.array(parents), jnp.array(tokens))
-  scores = jax.jit(sampling.laws)(
+  scores = jax.jit(sampling.distributions)(
     jnp.asarray(logits),
     values,
     recall(values, prompts, new, VOCAB),
@@ -379,7 +381,9 @@ def test_a_target_accepts_itself(name):
   if name == 'lm':
     target = params.drafter
   else:
-    every = jax.vmap(functools.partial(counts.law, params.drafter))
+    every = jax.vmap(
+      functools.partial(counts.distribution_after, params.drafter)
+    )
     target = jnp.log(jnp.maximum(every(jnp.arange(5)), 1e-37))
   tried, kept = accepted(name, params._replace(target=target))
   assert (tried > 150).all()

@@ -1,16 +1,13 @@
 """What lies where on a mesh, and what is refused, without many devices."""
 
-import threading
-
 import flax.traverse_util
 import jax
 import numpy as np
 import pytest
 
-from experiments import launch
 from experiments.measuring import build, collectives
 from experiments.settings import Mesh
-from experiments.setup import hosts, meshes
+from experiments.setup import meshes
 from experiments.setup.plan import plan
 from specjax import sharding
 from specjax.drafters.lm import Fed
@@ -149,33 +146,6 @@ def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):
   monkeypatch.setattr(build.drafter_loading, 'load', None)
   with pytest.raises(ValueError, match=r'1 x 1: each device would hold .* but'):
     build.build(plan(x))
-
-
-def test_who_does_not_join_is_named():
-  """Processes 0 and 2 of 4 wait for a second."""
-  coordinator, said = f'127.0.0.1:{launch.free_port()}', {}
-
-  def join(process):
-    try:
-      hosts.join(Mesh(1, 1, False, 4, process, coordinator, 2))
-    except ValueError as error:
-      said[process] = str(error)
-
-  threads = [threading.Thread(target=join, args=(i,)) for i in (0, 2)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  for process in (0, 2):
-    assert said[process].startswith(
-      'mesh.timeout: processes 1, 3 did not join in 2 s; start'
-    )
-
-
-def test_without_process_0_it_is_the_one_that_is_missing():
-  coordinator = f'127.0.0.1:{launch.free_port()}'
-  with pytest.raises(ValueError, match=r'process 0 \(the coordinator at 127'):
-    hosts.join(Mesh(1, 1, False, 2, 1, coordinator, 1))
 
 
 PROGRAM = """HloModule jit_generate

@@ -26,7 +26,7 @@ LONGEST = 6
 TEXTS = exact.Texts(VOCAB, LONGEST)
 
 
-def random_laws(random, zeros=0.0, one_hot=False) -> exact.Laws:
+def random_laws(random, zeros=0.0, one_hot=False) -> exact.Distributions:
   """A law after every text, some tokens of which have no chance."""
   weights = random.exponential(size=(len(TEXTS), VOCAB)) ** 2
   weights *= random.random(weights.shape) >= zeros
@@ -36,7 +36,7 @@ def random_laws(random, zeros=0.0, one_hot=False) -> exact.Laws:
     weights = np.eye(VOCAB)[weights.argmax(1)]
   probs = weights / weights.sum(1, keepdims=True)
   logits = np.log(np.maximum(probs, 1e-300))
-  return exact.Laws(probs, logits)
+  return exact.Distributions(probs, logits)
 
 
 def chosen(source):

@@ -310,8 +310,6 @@ ARGUMENTS = (
   ('experiments.tables', '{}/cut', 'rows.jsonl: line 2', 'remove the line'),
   ('experiments.tables', '{}/listed', 'rows.jsonl: line 1', 'remove the line'),
   ('experiments.tables', '{}/binary', 'rows.jsonl is no text', 'remove it'),
-  ('experiments.tables', '{}/lacking', 'row 1 has no tau', 'remove it'),
-  ('experiments.tables', '{}/object', 'result.json', 'remove it'),
   ('experiments.report', '', '--folder', '--help lists'),
   ('experiments.report', '--folder {}', 'folder', 'experiments.run'),
   ('experiments.report', '--folder {}/cut/rows', 'line 2', 'remove the line'),

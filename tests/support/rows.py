@@ -14,6 +14,7 @@ def row(**changes) -> dict:
   prompts = changes.get('prompts', 8)
   found = {
     'schema': results.SCHEMA,
+    'program': 'run',
     'config': 'made up',
     'drafter': 'draft',
     'verifier': 'token',

@@ -3,7 +3,7 @@
 Staged speculative decoding (Spector and Re, arXiv:2308.04623): an inner
 drafter proposes, the small model verifies by an exact rule, in one pass, until
 there are K tokens for the target to verify. What an exact rule leaves is drawn
-from the small model's own law q, so `probs` is q and the promise holds. Tokens
+from the small model's own distribution q, so `probs` is q, as promised. Tokens
 beyond K are dropped for their place alone. The inner drafter may be another
 cascade.
 """

@@ -1,7 +1,7 @@
 """Speculation within a step: a model and what drafts for it.
 
 They go on from a text until it has K more tokens: exact draws from the model's
-own law. Tokens beyond K are dropped for their place alone.
+own distribution. Tokens beyond K are dropped for their place alone.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ def wrong(inner: Drafter, depth: int, rule: Rule) -> str:
       'specjax.drafting.policies.confidence'
     )
   if not rule.lossless:
-    return 'the inner rule is lossy, so it keeps no law: choose an exact one'
+    return 'the inner rule is lossy: choose an exact one, which keeps q'
   return rule.refuses(inner)
 
 
@@ -107,7 +107,7 @@ class Speculation:
       ctx._replace(length=ctx.length - late, cache=memory.cache),
       memory.inner,
       jnp.where(late, keys[:, 1], keys[:, 0]),
-      scoring.no_laws(self.model, weights, room, memory.cache[0].k.dtype),
+      scoring.no_probs(self.model, weights, room, memory.cache[0].k.dtype),
       memory.fed,
       jnp.zeros_like(memory.fed),
     )

@@ -1,4 +1,4 @@
-"""What a run found, in sentences that come before its tables.
+"""The verdict on a run: sentences that come before its tables.
 
 They are made from the rows of `experiments.run` and hold for any of them: a
 drafter wins only where the whole interval of its speed-up lies above 1, and
@@ -7,9 +7,13 @@ only with a rule that keeps the target's distribution.
 
 import collections
 import dataclasses
+import functools
 import shlex
 
-from experiments.reports import best_drafters, break_even, intervals, words
+from experiments.reports import best_drafters, break_even, intervals
+from experiments.reports.conditions import conditions
+from experiments.reports.markdown import blocks, bullets, paragraph, span
+from specjax import metrics
 
 WINS, UNDECIDED, UNKNOWN, LOSES = 'wins', 'undecided', 'unknown', 'loses'
 _ORDER = (WINS, UNDECIDED, UNKNOWN, LOSES)
@@ -28,22 +32,26 @@ class Headline:
   Attributes:
     warnings: what was left out, and why; they come first.
     verdict: one sentence on everything.
+    greedy: one on texts at temperature 0; '' where none was compared.
+    where: the conditions.
     places: one on each domain and temperature, where there are several.
     command: what tells more on a loss; '' where there is none.
   """
 
   warnings: list[str]
   verdict: str
+  greedy: str
+  where: str
   places: list[str]
   command: str
 
   def markdown(self) -> str:
-    parts = [words.paragraph(said) for said in [*self.warnings, self.verdict]]
-    if self.places:
-      parts.append(words.bullets(self.places))
-    if self.command:
-      parts.append(f'{MORE}\n\n```sh\n{self.command}\n```')
-    return '\n\n'.join(parts) + '\n'
+    verdict = ' '.join(filter(None, [self.verdict, self.greedy]))
+    return blocks(
+      *map(paragraph, [*self.warnings, verdict, self.where]),
+      bullets(self.places),
+      self.command and f'{MORE}\n\n```sh\n{self.command}\n```',
+    )
 
 
 def faults(row: dict) -> list[str]:
@@ -101,6 +109,8 @@ def _number(row: dict, name: str, unit: str = '') -> str:
   text = intervals.shown(row, name) + (unit and f' {unit}')
   if intervals.stored(row, name):
     return text
+  if metrics.enough(intervals.units(row, name)):
+    return f'{text}, without an interval'
   return f'{text} with too few prompts for an interval'
 
 
@@ -178,11 +188,11 @@ def _overall(rows: dict[tuple, list[dict]]) -> str:
   said += f', loses in {count[LOSES]}' if count[LOSES] else ''
   gains = [row['speedup'] for row in best.values() if state(row) == WINS]
   where = 'there' if len(gains) == len(best) else 'where it pays,'
-  return f'{said}; {where} the best is {words.span(gains)} {_TIMES}'
+  return f'{said}; {where} the best is {span(gains)} {_TIMES}'
 
 
 def _overall_acceptance(rows: dict[tuple, list[dict]]) -> str:
-  found = words.span(_most(cells)['tau'] for cells in rows.values())
+  found = span(_most(cells)['tau'] for cells in rows.values())
   return (
     f'In {len(rows)} domains and temperatures the best gives {found} tokens '
     'per target call'
@@ -206,6 +216,36 @@ def _warnings(rows: list[dict]) -> list[str]:
   ]
 
 
+def greedy_texts(rows: list[dict]) -> tuple[int, int, str] | None:
+  """How many greedy texts of exact rules are those of plain decoding.
+
+  Returns:
+    They, all that were compared, and how the others differ, as a clause; None
+    where none was compared.
+  """
+  compared = [
+    r for r in rows if r['lossless'] and r['identical_to_plain'] is not None
+  ]
+  if not compared:
+    return None
+  same = sum(r['identical_to_plain'] for r in compared)
+  texts = sum(r['prompts'] for r in compared)
+  verdicts = [d['verdict'] for r in compared for d in r['differences'] or ()]
+  note = f', {verdicts.count("tie")} ties, {verdicts.count("bug")} bugs'
+  return same, texts, note if verdicts else ''
+
+
+def _greedy(rows: list[dict]) -> str:
+  found = greedy_texts(rows)
+  if found is None:
+    return ''
+  same, texts, note = found
+  return (
+    f'At temperature 0, {same} of {texts} texts are those of plain decoding, '
+    f'token for token{note}.'
+  )
+
+
 def _command(row: dict) -> str:
   names = str((row['drafter'],))
   # Between double quotes a shell leaves all but these as they are.
@@ -217,7 +257,12 @@ def _command(row: dict) -> str:
 
 def headline(rows: list[dict]) -> Headline:
   """The verdict on the rows of a run."""
-  warnings = _warnings(rows)
+  made = functools.partial(
+    Headline,
+    warnings=_warnings(rows),
+    greedy=_greedy(rows),
+    where=f'{conditions(rows)}.',
+  )
   kept = [row for row in sound(rows) if row['lossless']]
   timed = [row for row in kept if row['speedup'] is not None]
   shown = timed or kept
@@ -225,7 +270,7 @@ def headline(rows: list[dict]) -> Headline:
     why = (
       'No verdict: no row is left that keeps the distribution of the target.'
     )
-    return Headline(warnings, why, [], '')
+    return made(verdict=why, places=[], command='')
   cells = {p: best_drafters.at(shown, p) for p in best_drafters.places(shown)}
   say = _speed if timed else _acceptance
   said = [f'{_where(place)}: {say(found)}' for place, found in cells.items()]
@@ -234,7 +279,7 @@ def headline(rows: list[dict]) -> Headline:
   command = _command(slow[0]) if slow else ''
   untimed = '' if timed else f'; {_UNTIMED}'
   if len(said) == 1:
-    return Headline(warnings, f'{said[0]}{untimed}.', [], command)
+    return made(verdict=f'{said[0]}{untimed}.', places=[], command=command)
   verdict = _overall(cells) if timed else _overall_acceptance(cells)
   places = [f'{one}.' for one in said]
-  return Headline(warnings, f'{verdict}{untimed}.', places, command)
+  return made(verdict=f'{verdict}{untimed}.', places=places, command=command)

@@ -11,7 +11,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.reports import intervals, words
+from experiments.reports import intervals
+from experiments.reports.conditions import conditions
 
 _COLOURS = (
   '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000',
@@ -54,7 +55,7 @@ def _head(figure: Figure, rows: list[dict], title: str) -> None:
 
   The figure grows by what stands above and below the axes.
   """
-  said = textwrap.wrap(plain(words.conditions(rows)), 115)
+  said = textwrap.wrap(plain(conditions(rows)), 115)
   text = '\n'.join([plain(title), *said])
   lines = len(said) + 1 + figure.get_supxlabel().count('\n') + 1
   if figure.legends:  # Its title: a figure's own would lie on the legend.

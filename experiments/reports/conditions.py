@@ -1,0 +1,64 @@
+"""Where and how rows were measured, in words."""
+
+from collections.abc import Iterable
+
+_OVER_BLOCKS = (
+  'Measured over plain decoding with weights in blocks, which is not the '
+  'fastest everywhere.'
+)
+_VERSIONS = (('jax', 'jax'), ('python', 'Python'))
+
+
+def values(rows: list[dict], name: str) -> str:
+  """The values that a field takes, in words; '' where rows do not have it."""
+  found = dict.fromkeys(str(r.get(name)) for r in rows)
+  return ' and '.join(value for value in found if value != 'None')
+
+
+def machine(rows: list[dict], facts: Iterable[str] = ()) -> str:
+  """'On an abacus: batch 1, jax 0.10.2', as a clause.
+
+  Args:
+    rows: of one program.
+    facts: what else is said between the device and the versions; '' is not.
+  """
+  versions = rows[0].get('versions') or {}
+  said = [fact for fact in facts if fact]
+  said += [
+    f'{word} {versions[key]}' for key, word in _VERSIONS if key in versions
+  ]
+  where = f'On {values(rows, "device") or "an unknown device"}'
+  return f'{where}: {", ".join(said)}' if said else where
+
+
+def baseline(rows: list[dict]) -> str:
+  """What plain decoding was; '' where one way alone was tried."""
+  found = [row['baseline'] for row in rows if row.get('baseline')]
+  layouts = values(found, 'layout')
+  if not layouts:
+    return ''
+  tried = max(len(one.get('seconds_per_step') or ()) for one in found)
+  said = f'plain decoding with {layouts} weights'
+  if tried < 2:
+    return said
+  best = 'the faster of two' if tried == 2 else f'the fastest of {tried}'
+  return f'{said}, {best} layouts'
+
+
+def over_blocks(rows: list[dict]) -> str:
+  """A sentence on times of programs that did not look for the fastest."""
+  return '' if all(row.get('baseline') for row in rows) else _OVER_BLOCKS
+
+
+def conditions(rows: list[dict]) -> str:
+  """Where and how the prompts of rows were decoded, as a clause."""
+  forms = (
+    ('batch {}', 'batch'),
+    ('{} prompts of each domain', 'prompts'),
+    ('{} new tokens each', 'new_tokens'),
+    ('{}', 'dtype'),
+  )
+  facts = [(form, values(rows, name)) for form, name in forms]
+  text = machine(rows, [form.format(known) for form, known in facts if known])
+  how = baseline(rows)
+  return f'{text}; {how}' if how else text

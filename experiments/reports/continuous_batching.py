@@ -1,0 +1,79 @@
+"""Rows of `benchmarks.continuous_batching`: many prompts through few rows."""
+
+from typing import Any
+
+from experiments.reports import intervals
+from experiments.reports.conditions import machine, over_blocks, values
+from experiments.reports.markdown import Table, blocks, bullets, paragraph
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  numbers = ('tokens_per_second', 'tokens_per_second_with_reading', 'tau')
+  numbers += ('times_alone', 'times_static', 'same_text_as_alone')
+  return {
+    'drafter': str,
+    'way': str,
+    **dict.fromkeys(('gamma', 'prompts', 'batch'), int),
+    'chunk': int | None,
+    'temperature': float,
+    **dict.fromkeys(numbers, float),
+    'efficiency': float | None,
+    'tokens_per_second_ci?': tuple[float | None, ...] | None,
+    'efficiency_ci?': tuple[float | None, ...] | None,
+  }
+
+
+def headline(rows: list[dict]) -> str:
+  """How much faster each drafter is where rows get the next prompt at once."""
+  said = []
+  for drafter in dict.fromkeys(r['drafter'] for r in rows):
+    mine = [
+      r for r in rows if r['drafter'] == drafter and r['way'] == 'continuous'
+    ]
+    if mine:
+      best = max(mine, key=lambda r: r['tokens_per_second'])
+      said.append(
+        f'{drafter}: {best["times_static"]:.2f} times batches that wait and '
+        f'{best["times_alone"]:.2f} times single prompts, efficiency '
+        f'{intervals.shown(best, "efficiency")}'
+      )
+  shortest, *_, longest = rows[0].get('new_tokens') or ['?']
+  facts = [
+    f'{values(rows, "prompts")} prompts',
+    f'{values(rows, "batch")} rows',
+    f'temperature {rows[0]["temperature"]:g}',
+    f'{shortest} to {longest} new tokens',
+  ]
+  what = 'Where a row gets the next prompt as soon as it is done'
+  return blocks(
+    f'{what}, reading included:' if said else f'{what}, nothing was measured.',
+    bullets(said),
+    paragraph(f'{machine(rows, facts)}. {over_blocks(rows)}'),
+  )
+
+
+_HEAD = ['drafter', 'gamma', 'way', 'chunk', 'tokens/s', 'with reading']
+_HEAD += ['x alone', 'x static', 'efficiency', 'tau', 'same text as alone']
+
+
+def _line(row: dict) -> list[str]:
+  return [
+    row['drafter'],
+    str(row['gamma'] or '-'),
+    row['way'],
+    str(row['chunk'] or '-'),
+    intervals.shown(row, 'tokens_per_second', '.0f'),
+    f'{row["tokens_per_second_with_reading"]:.0f}',
+    f'{row["times_alone"]:.2f}',
+    f'{row["times_static"]:.2f}',
+    intervals.shown(row, 'efficiency'),
+    f'{row["tau"]:.2f}',
+    f'{row["same_text_as_alone"]:.1%}',
+  ]
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, and a line for each way and drafter."""
+  table = Table('Many prompts', '', _HEAD, [_line(row) for row in rows])
+  return blocks(headline(rows), table.markdown())

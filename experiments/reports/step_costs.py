@@ -1,0 +1,199 @@
+"""Rows of `benchmarks.step_costs`: what a step costs, sweep by sweep.
+
+`benchmarks.quantized` and `benchmarks.accelerator` write the same rows. A sweep
+has a table of all that its rows have, and a sentence in the headline where one
+is written below; a new sweep needs neither.
+"""
+
+from typing import Any
+
+from experiments.reports.conditions import machine, values
+from experiments.reports.markdown import (
+  Table,
+  blocks,
+  bullets,
+  paragraph,
+  span,
+  with_interval,
+)
+
+_HIDDEN = {
+  # Where and how rows were measured.
+  'schema', 'program', 'by', 'config', 'target', 'draft', 'dtype', 'used',
+  'repeats', 'steps', 'load_before', 'versions', 'device', 'commit',
+  # What the headline says.
+  'sweep', 'exponent_of', 'weight_bytes', 'cache_bytes_in_use',
+  'step_ms_quartiles', 'exponent', 'exponent_ci',
+}  # fmt: skip
+# What the sentences read, beside the names of a sweep.
+_READ = {
+  'limit': ('limit_ratio', 'bandwidth_gb_per_second', 'parameters'),
+  'transformers': ('ratio',),
+  'eight bits': ('ratio',),
+  'judge': ('share',),
+  'simulated': ('speedup', 'predicted_speedup'),
+}
+
+
+def fields(row: dict) -> dict[str, Any]:
+  found: dict[str, Any] = {
+    'sweep': str,
+    'step_ms': float,
+    **dict.fromkeys(_READ.get(str(row.get('sweep')), ()), float),
+    **{f'{name}?': str for name in ('model', 'way', 'stages', 'exponent_of')},
+    **{f'{name}?': float | None for name in ('size', 'gamma', 'exponent')},
+    'exponent_ci?': tuple[float, ...] | None,
+  }
+  if 'exponent' in row:
+    found |= {'exponent_of': str, 'exponent_ci': found['exponent_ci?']}
+    found |= {'size': float}
+  return found
+
+
+def _sweeps(rows: list[dict]) -> dict[str, list[dict]]:
+  found: dict[str, list[dict]] = {}
+  for row in rows:
+    found.setdefault(row['sweep'], []).append(row)
+  return found
+
+
+def _by(rows: list[dict], name: str) -> dict[Any, list[dict]]:
+  found: dict[Any, list[dict]] = {}
+  for row in sorted(rows, key=lambda r: r['size']) if name == 'size' else rows:
+    found.setdefault(row[name], []).append(row)
+  return found
+
+
+def _growth(rows: list[dict]) -> list[str]:
+  """With which power of a size a step grows."""
+  first, last = rows[0], rows[-1]
+  names = {'scoring_ms': 'scoring', 'plain_ms': 'a plain step'}
+  what = names.get(first['exponent_of'], first['exponent_of'])
+  size = 'gamma + 1' if first['sweep'] == 'gamma' else f'the {first["sweep"]}'
+  power = with_interval(first['exponent'], first['exponent_ci'])
+  return [
+    f'{what} grows with the power {power} of {size}, {first["sweep"]} '
+    f'{first["size"]:,} to {last["size"]:,}'
+  ]
+
+
+def _limit(rows: list[dict]) -> list[str]:
+  """How near a step is to its bytes, and what a larger cache costs."""
+  said = []
+  for model in _by(rows, 'model').values():
+    in_order = sorted(model, key=lambda r: r['size'])
+    small, large = in_order[0], in_order[-1]
+    said.append(
+      f'{small["parameters"] / 1e6:.0f}M parameters: a plain step takes '
+      f'{small["step_ms"]:.1f} ms, {small["limit_ratio"]:.2f} times what '
+      'reading its weights and the cache in use takes at '
+      f'{small["bandwidth_gb_per_second"]:.0f} GB/s, as measured in the same '
+      'minutes'
+    )
+    if large is not small:
+      said[-1] += (
+        f'; with {large["size"]:,} slots instead of {small["size"]:,} '
+        f'{large["step_ms"] / small["step_ms"]:.2f} times as long'
+      )
+  return said
+
+
+def _transformers(rows: list[dict]) -> list[str]:
+  return [
+    f'transformers takes {row["ratio"]:.2f} times as long for a token on the '
+    'same weights'
+    for row in rows
+    if row['way'] == 'transformers'
+  ]
+
+
+def _eight_bits(rows: list[dict]) -> list[str]:
+  """Steps with weights in eight bits over those with floats."""
+  found = [r for r in rows if r['way'] == 'int8']
+  ratios = ', '.join(f'{r["ratio"]:.2f} ({r["model"]})' for r in found)
+  return [f'a step with weights in eight bits takes {ratios} times as long']
+
+
+def _judge(rows: list[dict]) -> list[str]:
+  """The share of a step that sampling and verification take."""
+  said = []
+  for size, mine in _by(rows, 'size').items():
+    single = [r for r in mine if r['stages'] != 'all']
+    every = [r['share'] for r in mine if r['stages'] == 'all']
+    parts = []
+    if single:
+      worst = max(single, key=lambda r: r['share'])
+      shares = span((r['share'] for r in single), '.0%')
+      parts.append(
+        f'{shares} of a step with one stage, the most with {worst["stages"]} '
+        f'at gamma {worst["gamma"]}'
+      )
+    if every:
+      parts.append(f'{max(every):.0%} with all of them')
+    vocabulary = f'a vocabulary of {size:,}'
+    said.append(f'sampling and verification, {vocabulary}: {"; ".join(parts)}')
+  return said
+
+
+def _simulated(rows: list[dict]) -> list[str]:
+  """Speed-ups for a given acceptance."""
+  best = (
+    max(mine, key=lambda r: r['speedup']) for mine in _by(rows, 'size').values()
+  )
+  return [
+    f'where a token is accepted with probability {row["size"]:g}, the best is '
+    f'{row["speedup"]:.2f} times plain decoding, at gamma {row["gamma"]} '
+    f'(predicted {row["predicted_speedup"]:.2f})'
+    for row in best
+  ]
+
+
+_SAID = {
+  'limit': _limit,
+  'transformers': _transformers,
+  'eight bits': _eight_bits,
+  'judge': _judge,
+  'simulated': _simulated,
+}
+
+
+def _shape(rows: list[dict]) -> str:
+  """The size of the random target, where one is measured."""
+  target = rows[0].get('target') or {}
+  names = ('num_layers', 'width', 'vocab_size')
+  random = any(row.get('model', 'random') == 'random' for row in rows)
+  if not random or any(name not in target for name in names):
+    return ''
+  layers, width, vocabulary = (target[name] for name in names)
+  return f'random weights, {layers} layers x {width} for {vocabulary:,} tokens'
+
+
+def headline(rows: list[dict]) -> str:
+  """What each sweep shows in a sentence, and where it was measured."""
+  said: list[str] = []
+  for name, mine in _sweeps(rows).items():
+    if mine[0].get('exponent') is not None:
+      said += _growth(mine)
+    elif name in _SAID:
+      said += _SAID[name](mine)
+  facts = [values(rows, 'dtype'), _shape(rows)]
+  if values(rows, 'used'):
+    facts.append(f'{values(rows, "used")} tokens in use')
+  where = f'{machine(rows, facts)}; medians.'
+  return blocks(bullets(said), paragraph(where))
+
+
+def _show(value: Any) -> str:
+  if isinstance(value, float):
+    return f'{value:.3g}' if value < 100 else f'{value:.0f}'
+  return str(value)
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, and a table for each sweep."""
+  tables = []
+  for name, mine in _sweeps(rows).items():
+    head = [key for key in mine[0] if key not in _HIDDEN]
+    lines = [[_show(row.get(key, '-')) for key in head] for row in mine]
+    tables.append(Table(name, '', head, lines).markdown())
+  return blocks(headline(rows), *tables)

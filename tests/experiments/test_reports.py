@@ -1,0 +1,392 @@
+"""Every kind of row: its report, its fields, and a headline that is true."""
+
+import functools
+import json
+import pathlib
+import re
+
+import pytest
+
+from experiments import reports, tables
+from experiments.measuring import results
+from experiments.reports import (
+  against_huggingface,
+  certify,
+  continuous_batching,
+  coverage,
+  explain,
+  parity,
+  predict,
+  run,
+  step_costs,
+)
+from experiments.setup import names
+from tests.support import rows as made
+
+ROOT = pathlib.Path(__file__).parents[2]
+FILES = sorted((ROOT / 'results').rglob('rows.jsonl'))
+# A full name, perhaps with numbers behind it, as configs and rows store it.
+_NAME = re.compile(r'(?:specjax|experiments|benchmarks|configs)(?:\.\w+)+')
+
+
+def said(headline: str) -> str:
+  return ' '.join(headline.split())
+
+
+@functools.cache
+def committed() -> dict[str, list[dict]]:
+  return {
+    file.parent.relative_to(ROOT / 'results').as_posix(): results.read_rows(
+      file
+    )[0]
+    for file in FILES
+  }
+
+
+def test_every_committed_row_has_a_report_and_its_fields():
+  programs = set()
+  for rows in committed().values():
+    programs |= {row['program'] for row in rows}
+    assert {*map(reports.fault, rows)} == {''}
+    assert reports.of(rows).summary(rows) == reports.summary(rows)
+  modules = (ROOT / 'experiments' / 'reports').glob('*.py')
+  known = {f.stem for f in modules if 'def headline(rows' in f.read_text()}
+  assert programs == known - {'run_headline'}
+
+
+def test_every_program_exists():
+  for rows in committed().values():
+    name = rows[0]['program']
+    folders = [ROOT / folder for folder in ('experiments', 'benchmarks')]
+    assert any((folder / f'{name}.py').exists() for folder in folders)
+
+
+def stored_names(value) -> set[str]:
+  """Full names anywhere in JSON."""
+  if isinstance(value, dict):
+    return set().union(*map(stored_names, value.values()))
+  if isinstance(value, list):
+    return set().union(*map(stored_names, value))
+  name = value.partition(':')[0] if isinstance(value, str) else ''
+  return {name} if _NAME.fullmatch(name) else set()
+
+
+def test_every_stored_name_imports():
+  found = stored_names(list(committed().values()))
+  for file in (ROOT / 'results').rglob('config.json'):
+    found |= stored_names(json.loads(file.read_text()))
+  assert {'specjax.verify.token', 'benchmarks.sweeps.batch'} < found
+  for name in found:
+    names.resolve('results', name)
+
+
+def test_rows_of_no_known_program_are_refused():
+  for program in ('nobody', 'markdown', 'run_headline', '../run', 'a.b', ''):
+    with pytest.raises(ValueError, match='no report in experiments/reports'):
+      reports.summary([made.row(program=program)])
+  with pytest.raises(ValueError, match='parity and run'):
+    reports.of([made.row(), made.row(program='parity')])
+
+
+@pytest.mark.parametrize(
+  ('changes', 'fault'),
+  [
+    ({'tau': '2.0'}, "has the tau '2.0', which must be a number or None"),
+    ({'tau_ci': [1, 'x']}, 'has the tau_ci '),
+    ({'temperature': None}, 'has the temperature None'),
+    ({'differences': [3]}, 'has the differences [3]'),
+    ({'unit_tokens': 7}, 'has the unit_tokens 7'),
+    ({'lossless': 'yes'}, "has the lossless 'yes', which must be True or"),
+    ({'drafter': 3}, 'has the drafter 3, which must be a text'),
+  ],
+)
+def test_a_value_of_another_type_is_named(changes, fault):
+  found = reports.fault(made.row(**changes))
+  assert found.startswith(fault)
+  assert found.endswith(
+    ': remove it, and the command that made it measures it again'
+  )
+
+
+def test_a_missing_field_is_named_and_an_optional_one_is_not():
+  row = made.row()
+  assert reports.fault(row) == ''
+  del row['new_tokens'], row['repetition']
+  assert reports.fault(row) == ''
+  del row['tau'], row['c']
+  assert reports.fault(row).startswith('has no tau, c: remove it')
+  for name, rows in committed().items():
+    assert reports.fault({'program': rows[0]['program']}).startswith('has no ')
+    assert reports.fault(rows[0] | {'program': 'unknown'}) == '', name
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """Results of several programs, some of them damaged."""
+  root = tmp_path / 'results'
+  folders = {
+    'right': [made.row(), made.row(domain='prose')],
+    'wrong': [made.row(), made.row(domain='prose', tau='much')],
+    'old': [made.row()],
+    'foreign': [made.row(program='nobody')],
+    'deep': [made.row(parameters=3, training={'seconds': 'x', 'tokens': 1})],
+  }
+  for name, rows in folders.items():
+    there = results.Folder(root / name, {})
+    for row in rows:
+      if name == 'old':
+        del row['program']
+      there.add(row)
+  monkeypatch.setattr(tables, 'papers', lambda: '')
+  return root
+
+
+def test_damaged_rows_are_named_and_the_rest_is_written(folder, capsys):
+  tables.regenerate([str(folder)])
+  out, err = capsys.readouterr()
+  deep, foreign, old, wrong = sorted(err.splitlines())
+  assert old.startswith(f'{folder}/old/rows.jsonl: 1 of 1 rows do not say')
+  assert wrong.startswith(
+    f"{folder}/wrong/rows.jsonl: line 2 is left out, it has the tau 'much'"
+  )
+  # What types do not show is named without a line, and is no traceback.
+  assert deep.startswith(f'{folder}/deep/summary.md: not written: TypeError')
+  assert foreign.startswith(
+    f'{folder}/foreign/summary.md: not written: program is nobody, which has no'
+  )
+  assert json.loads(out)['left_out'] == 4
+  assert '| draft ' in (folder / 'wrong/summary.md').read_text()
+  assert 'prose' in (folder / 'right/summary.md').read_text()
+  assert (folder / 'findings.md').exists()
+  for name in ('old', 'foreign', 'deep'):
+    assert not (folder / name / 'summary.md').exists()
+
+
+def check(**changes):
+  """A row of `experiments.parity`."""
+  row = {'program': 'parity', 'drafter': 'small', 'verifier': 'token'}
+  row |= {'gamma': 3, 'domain': 'code', 'against': 'plain', 'batch': 1}
+  row |= {'dtype': 'bfloat16', 'compared': 8, 'ties': 0, 'bugs': 0}
+  return row | {'differences': [], 'device': 'an abacus'} | changes
+
+
+def test_texts_that_part_are_counted():
+  rows = [check(), check(gamma=4, ties=2, bugs=1)]
+  assert said(parity.headline(rows)) == (
+    '13 of 16 greedy texts, compared with plain in bfloat16, are identical; 2 '
+    'part at a tie and 1 by a bug. On an abacus: batch 1.'
+  )
+  assert 'are identical. On' in said(parity.headline(rows[:1]))
+
+
+def certificate(*more):
+  law = {'part': 'law', 'rule': 'token', 'drafter': 'chain', 'model': 'table'}
+  law |= {'setting': 'T 1', 'lossless': True, 'max_error': 1e-16}
+  law |= {'total_variation': 0.0, 'calls': 1.3}
+  bug = {'part': 'mutant', 'mutant': 'forgets q', 'test': 'numbers'}
+  bug |= {'setting': '', 'evidence': 0.5, 'caught': True}
+  end = {'part': 'end', 'seconds': 9.0, 'boost': 1.1, 'device': 'an abacus'}
+  rows = [law, bug, end]
+  return [
+    {'program': 'certify'} | row | change
+    for row, change in zip(rows, [*more, {}, {}, {}], strict=False)
+  ]
+
+
+def test_a_certificate_says_whether_it_holds():
+  whole = said(certify.headline(certificate()))
+  assert whole.startswith('The certificate holds: nothing that should hold')
+  assert '- 1 of 1 planted bugs are found' in whole
+  assert whole.endswith('Took 9 s. On an abacus.')
+  wrong = said(certify.headline(certificate({'max_error': 0.1})))
+  assert wrong.startswith('The certificate does not hold: 1 of its checks')
+  assert 'up to 1e-01' in wrong
+  survived = said(certify.headline(certificate({}, {'caught': False})))
+  assert 'does not hold: 1 of its checks' in survived
+  assert '- 0 of 1 planted bugs are found - not found: forgets q' in survived
+  for count in (1, 2):
+    rows = certificate()[:count]
+    assert 'is not finished; so far nothing fails' in certify.headline(rows)
+    assert '### Distribution of whole texts' in certify.summary(rows)
+
+
+def peer(method, speedup, **changes):
+  row = {'program': 'against_huggingface', 'method': method, 'draft': None}
+  row |= {'gamma': None, 'domain': 'all', 'temperature': 0.0, 'prompts': 15}
+  row |= {'tokens_per_second': 9.0, 'decoding_tokens_per_second': None}
+  row |= {'speedup': speedup, 'speedup_ci': [speedup - 0.1, speedup + 0.1]}
+  return row | {'device': 'an abacus', 'threads': 2} | changes
+
+
+def test_the_fastest_of_two_libraries_whichever_it_is():
+  rows = [
+    peer('specjax plain', 0.5),
+    peer('specjax draft', 0.7, draft='small'),
+    peer('transformers plain', 1.0, speedup_ci=None),
+    peer('specjax plain', 9.0, domain='code'),
+  ]
+  found = said(against_huggingface.headline(rows))
+  assert (
+    '- all, temperature 0: specjax draft (small) 0.70 [0.60, 0.80], '
+    'transformers plain 1.00' in found
+  )
+  assert 'code' not in found  # It is a part of all.
+  assert 'code, temperature 0' in against_huggingface.headline(rows[3:])
+
+
+def many(way, **changes):
+  row = {'program': 'continuous_batching', 'drafter': 'small', 'way': way}
+  row |= {'gamma': 3, 'prompts': 20, 'batch': 4, 'chunk': 4, 'tau': 2.0}
+  row |= {'temperature': 1.0, 'efficiency': 0.8, 'efficiency_ci': [0.7, 0.9]}
+  row |= dict.fromkeys(('times_alone', 'times_static'), 0.5)
+  row |= {'tokens_per_second': 9.0, 'tokens_per_second_with_reading': 8.0}
+  return row | {'same_text_as_alone': 1.0, 'new_tokens': [8, 16]} | changes
+
+
+def test_many_prompts_may_be_slower():
+  rows = [many('static'), many('continuous', times_static=0.9)]
+  found = said(continuous_batching.headline(rows))
+  assert (
+    '- small: 0.90 times batches that wait and 0.50 times single prompts, '
+    'efficiency 0.80 [0.70, 0.90]' in found
+  )
+  assert '20 prompts, 4 rows, temperature 1, 8 to 16 new tokens' in found
+  assert 'weights in blocks, which is not the fastest' in found
+  few = continuous_batching.headline(rows[:1])
+  assert 'small' not in few
+  assert 'nothing was measured.' in few
+
+
+def held(units, share, **changes):
+  row = {'program': 'coverage', 'kind': 'tau', 'units': units}
+  row |= {'populations': 3, 'coverage': share, 'coverage_error': 0.01}
+  row |= {'percentile_coverage': 0.7, 'percentile_coverage_error': 0.02}
+  row |= {'least_coverage': share, 'least_population': 'far'}
+  return row | changes
+
+
+def test_coverage_is_what_it_is():
+  rows = [held(5, 0.9), held(8, 0.4)]
+  found = said(coverage.headline(rows))
+  assert 'hold the truth in 40.0 to 90.0 percent of the draws' in found
+  assert '(from 5 to 8)' in found
+  assert 'those of the percentile bootstrap in 70.' in found
+  assert '40: far, 8 units' in coverage.summary(rows)
+  none = held(5, None, percentile_coverage=None)
+  assert 'No interval was made' in coverage.headline([none])
+  assert '| - ' in coverage.summary([none])
+
+
+def step(sweep, **changes):
+  row = {'program': 'step_costs', 'sweep': sweep, 'step_ms': 2.0}
+  return row | {'dtype': 'float32', 'device': 'an abacus'} | changes
+
+
+def test_a_sweep_says_what_its_rows_say():
+  sizes = {'parameters': 2e6, 'limit_ratio': 1.2, 'bandwidth_gb_per_second': 9}
+  limit = [
+    step('limit', model='random', size=n, step_ms=ms, **sizes)
+    for n, ms in ((512, 2.0), (2048, 3.0), (128, 1.5))
+  ]
+  found = said(step_costs.headline(limit))
+  assert '2M parameters: a plain step takes 1.5 ms, 1.20 times' in found
+  assert 'with 2,048 slots instead of 128 2.00 times as long' in found
+  alone = said(step_costs.headline(limit[:1]))
+  assert 'with' not in alone.partition('minutes')[2]
+  judged = [
+    step('judge', size=64, gamma=g, stages=name, share=share)
+    for g, name, share in ((0, 'greedy', 0.02), (4, 'top-p', 0.2))
+  ]
+  found = said(step_costs.headline(judged))
+  assert '2% to 20% of a step with one stage, the most with top-p at' in found
+  assert 'with all' not in found
+  grown = step('batch', size=1, exponent=0.4, exponent_of='plain_ms')
+  grown['exponent_ci'] = None
+  assert 'a plain step grows with the power 0.40 of the batch' in said(
+    step_costs.headline([grown, grown | {'size': 8}])
+  )
+  rated = [
+    step('simulated', size=0.5, gamma=g, speedup=s, predicted_speedup=1.0)
+    for g, s in ((2, 0.7), (4, 0.6))
+  ]
+  found = said(step_costs.headline(rated))
+  assert 'the best is 0.70 times plain decoding, at gamma 2' in found
+  # A sweep that nobody wrote a sentence for has conditions and a table.
+  new = [step('moonlight', size=3)]
+  assert said(step_costs.headline(new)) == 'On an abacus: float32; medians.'
+  assert '### moonlight' in step_costs.summary(new)
+  narrow = [step('eight bits', model='small', way='int8', ratio=1.5)]
+  assert 'takes 1.50 (small) times as long' in step_costs.headline(narrow)
+
+
+def replayed(**changes):
+  row = {'program': 'predict', 'part': 'replay', 'drafter': 'a'}
+  row |= {'domain': 'code', 'temperature': 0.0, 'prompts': 8, 'tokens': 1000}
+  row |= {'gammas': [2], 'tau': [2.0], 'unit_target_calls': [[500]]}
+  return row | {'device': 'an abacus'} | changes
+
+
+def priced(**changes):
+  row = {'program': 'predict', 'part': 'cost', 'drafter': 'a', 'gamma': 2}
+  return row | {'c': 0.1, 'v': 1.2, 'plain_seconds': 0.002} | changes
+
+
+def test_a_prediction_is_said_before_it_is_complete():
+  rows = [replayed(), replayed(drafter='b'), priced(speedup=None)]
+  found = said(predict.headline(rows[:2]))
+  assert 'nothing is recommended' in found
+  assert found.endswith('1,000 tokens of the target in all.')
+  assert '| a ' in predict.summary(rows[:2])
+  found = said(predict.headline(rows))
+  assert 'use a and draft 2: predicted 1.43 times plain decoding' in found
+  assert 'not measured' in found
+  assert 'a plain step took 2.0 ms' in found
+  assert 'replayed target calls' not in found
+  slow = [rows[0], priced(v=3.0)]
+  assert 'do not speculate: the best, a with' in said(predict.headline(slow))
+
+
+def explained(gamma, predicted, speedup, **changes):
+  row = made.row(program='explain', gamma=gamma, timed=True, **changes)
+  row |= {'predicted_speedup': predicted, 'speedup': speedup, 'c': 0.1}
+  row |= {'v': 1.2, 'measured_over_predicted': speedup / predicted}
+  row |= {'asked_gamma': gamma, 'steps': 9, 'seconds': 1.0}
+  return row | {'baseline_tokens_per_second': 50.0, 'tau': 2.0}
+
+
+def test_an_explanation_is_said_before_it_is_complete():
+  rows = [explained(2, 1.2, 0.6), explained(1, 1.1, 1.1)]
+  found = said(explain.headline(rows))
+  assert found.startswith('No verdict: where a step goes has not been')
+  assert 'Measured over predicted is 0.50 to 1.00.' in found
+  assert 'Best gamma: 2, the largest predicted' in found
+  bad = [row | {'impossible': ['v is 0.4']} for row in rows]
+  found = said(explain.headline(bad))
+  assert found.startswith('No draft length has numbers that can be true.')
+  assert 'in 2 of 2 rows' in found
+
+
+@pytest.mark.parametrize('name', list(committed()))
+def test_any_part_of_committed_rows_can_be_summed_up(name):
+  """A run that was stopped has the first rows, or one alone."""
+  rows = committed()[name]
+  for part in (rows[:1], rows[-1:], rows[: len(rows) // 2]):
+    text = reports.summary(part)
+    assert not text.startswith(('#', '|')), text[:80]
+    assert 'None' not in reports.of(part).headline(part)
+
+
+def test_figures_are_those_of_the_rows():
+  timed = committed()['quickstart']
+  assert [draw.__name__ for draw in reports.figures(timed)] == [
+    'speedup_against_gamma',
+    'acceptance_by_position',
+    'alpha_by_domain',
+    'predicted_against_measured',
+    'tau_against_cost',
+  ]
+  (only,) = reports.figures([made.row()])
+  assert only is run.FIGURES[1]
+  assert reports.figures(committed()['parity/float32']) == ()
+  (speedup,) = reports.figures(committed()['explain'])
+  assert speedup(committed()['explain']).axes
