@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import quickstart
+from configs import drafters, embedded_tables, quickstart
 from experiments.measuring import build, drafter_facts, results
 from experiments.settings import Candidate, Checkpoint, Prompts, SamplingValues
 from experiments.setup.plan import plan, plan_drafter
@@ -329,12 +329,22 @@ def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
   assert [m.spec.drafter.depth for m in methods] == [2, 1]
 
 
-def test_rows_without_rules_of_their_own_are_continued():
-  """The settings are those that the committed rows were made with."""
+@pytest.mark.parametrize(
+  ('name', 'config'),
+  [
+    ('quickstart', quickstart.get_config),
+    ('drafters/timed', drafters.get_config),
+    ('embedded/lenience', lambda: embedded_tables.get_config('lenience')),
+  ],
+)
+def test_committed_rows_are_continued(name, config):
+  """The settings are those that they were made with."""
   root = pathlib.Path(__file__).parents[2]
-  config = root / 'results' / 'quickstart' / 'config.json'
-  settings = results.settings_of(quickstart.get_config())
-  assert settings == json.loads(config.read_text())
+  stored = (root / 'results' / name / 'config.json').read_text()
+  assert results.settings_of(config()) == json.loads(stored)
+
+
+def test_rules_of_its_own_are_settings():
   x = quickstart.get_config()
   x.candidates['bigram'].verifiers = ('specjax.verify.block',)
   found = results.settings_of(x)['candidates']['bigram']
