@@ -107,19 +107,6 @@ def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
     build.build(plan(x))
 
 
-def test_bad_values_end_the_program(folder):
-  x = experiment(folder)
-  x.gammas = (0,)
-  with pytest.raises(UserError, match='gammas must be'):
-    inspect.main(x)
-  x = experiment(folder, draft='nothing')
-  with pytest.raises(UserError, match=r'draft\.path: .* not exist'):
-    inspect.main(x)
-  x = config.get_config()
-  with pytest.raises(UserError, match=r'target\.path is empty'):
-    inspect.main(x)
-
-
 def test_one_prompt_of_the_command_line(folder, capsys):
   x = experiment(folder)
   x.prompt = 'def f(x):'

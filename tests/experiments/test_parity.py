@@ -269,46 +269,9 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
   assert not (tmp_path / 'c').exists()
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'temperatures': (0.0, 1.0)}, r'temperatures must be .*\(0.0, 1.0\)'),
-    ({'dtype': 'float12'}, "dtype must be one of float64, .* got 'float12'"),
-    ({'batch': 3}, 'batch 3 is more than the 2 prompts'),
-    (
-      {'against': 'experiments.measuring.comparisons.plane'},
-      'against: .* cannot be import',
-    ),
-    (
-      {'against': 'experiments.measuring.comparisons._DTYPES'},
-      'is no function',
-    ),
-    ({'against': 'batch'}, 'batch is 1'),
-    ({'verifiers': ('specjax.verify.simulated:0.8',)}, 'is lossy'),
-    (
-      {
-        'against': 'dtype',
-        'other_dtype': 'float32',
-      },
-      'other_dtype must differ',
-    ),
-    (
-      {
-        'against': 'dtype',
-        'other_dtype': 'half',
-      },
-      'other_dtype must be one of',
-    ),
-    ({'against': 'text'}, 'text is empty'),
-    (
-      {'against': 'text', 'text': '/no/such'},
-      'text: /no/such cannot be read',
-    ),
-  ],
-)
-def test_bad_configs_are_refused(folder, tmp_path, changes, message):
-  x = config(folder, **changes, results=str(tmp_path / 'a'))
-  with pytest.raises(UserError, match=message):
+def test_a_lossy_rule_is_refused(folder, tmp_path):
+  x = config(folder, verifiers=('simulated:0.8',), results=str(tmp_path / 'a'))
+  with pytest.raises(UserError, match='is lossy'):
     parity.main(x)
   assert not (tmp_path / 'a').exists()
 

@@ -11,7 +11,6 @@ from experiments import predict
 from experiments.measuring import impossible, layouts, measure, methods, replay
 from experiments.measuring import results as outputs
 from experiments.reports import predict as predict_report
-from experiments.settings import Mesh
 from tests.support import tiny
 
 
@@ -88,22 +87,6 @@ def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
 
 def test_few_prompts_have_no_interval(rows):
   assert '[' not in predict_report.summary(rows)
-
-
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'verifiers': ('specjax.verify.block',)}, 'verifiers: only'),
-    ({'batch': 2}, 'batch is 2, but rows are replayed one by one'),
-    ({'mesh': Mesh(model=2)}, 'mesh is 1 x 2, but texts are replayed on one'),
-    ({'gammas': (3, 500)}, 'gammas: 500 is not less than the'),
-  ],
-)
-def test_what_cannot_be_replayed_is_refused(folder, tmp_path, changes, message):
-  x = experiment(folder, results=str(tmp_path / 'a'), **changes)
-  with pytest.raises(ValueError, match=message):
-    predict.Predictor(predict.prepare(x))
-  assert not (tmp_path / 'a').exists()
 
 
 @pytest.mark.parametrize('drafted', [11, 12])

@@ -204,19 +204,6 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
   assert again.rows == [{'schema': results.SCHEMA} | kept]
 
 
-def test_a_refused_experiment_leaves_nothing_behind(folder, tmp_path):
-  done = subprocess.run(
-    command(folder, f'--config.results={tmp_path / "a"}', '--config.batch=3'),
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode != 0
-  assert done.stderr.splitlines()[-1].startswith('error: batch 3 is more than')
-  assert not (tmp_path / 'a').exists()
-
-
 def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
   x = tiny.experiment(
     folder,
