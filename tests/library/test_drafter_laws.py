@@ -23,7 +23,7 @@ import pytest
 from specjax import cache as caches
 from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, ngram
-from specjax.drafting import chain, policies
+from specjax.drafting import chain
 from specjax.drafting.walker import Memory
 from specjax.models import prefill
 from specjax.types import Context, Draft, Drafter, Params, Spec, Verdict
@@ -437,18 +437,10 @@ def test_look_up(text, longest, copied):
   assert copy[:size].tolist() == copied
 
 
-def test_confidence_stops_below_the_threshold():
-  policy = policies.confidence(0.3)
-  goes_on = [bool(policy.goes_on((), 1, q, q)) for q in (0.29, 0.3, 0.41)]
-  assert goes_on == [False, True, True]
-  assert policies.confidence(0.3) is policy
-
-
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
     (lambda: lm.make(models.DRAFT, 0), 'depth must be at least 1'),
-    (lambda: policies.confidence(1.5), 'threshold must be in'),
     (lambda: counts.make(0), 'depth must be at least 1'),
   ],
 )

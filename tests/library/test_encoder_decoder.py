@@ -213,24 +213,6 @@ def test_an_encoder_without_a_source_is_refused():
     models.run(spec, params, PROMPTS[:1], sampling.make(1))
 
 
-@pytest.mark.parametrize(
-  ('prompt', 'options', 'message'),
-  [
-    ((1,) * 513, {}, 'prompt 0 has 513 tokens for the encoder'),
-    (
-      (1,) * 200,
-      {'source_slots': 128},
-      'source_slots is 128, but prompt 0 needs 256',
-    ),
-    ((1,), {'new_tokens': 512}, 'make 513 tokens, but the target has 512'),
-  ],
-)
-def test_prompts_that_do_not_fit_are_refused(prompt, options, message):
-  params = Params(models.weights(TARGET, SEED), draft_weights())
-  with pytest.raises(ValueError, match=message):
-    models.run(CHAIN, params, [prompt], sampling.make(1), **options)
-
-
 @pytest.mark.parametrize('options', [{'windows': (3, 3)}, {'parallel': True}])
 def test_options_of_other_decoders_are_refused(options):
   with pytest.raises(ValueError, match='neither parallel layers nor windows'):

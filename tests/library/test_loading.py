@@ -99,6 +99,9 @@ def test_an_index_must_be_true(directory):
     match=r'model-0.safetensors lacks tensors .*: model.norm.weights; copy',
   ):
     checkpoints.load(directory)
+  (directory / INDEX).write_text('{}')
+  with pytest.raises(checkpoints.CheckpointError, match='weight_map'):
+    checkpoints.load(directory)
 
 
 @pytest.mark.parametrize('shard_name', ['../model.safetensors', 3, ''])
@@ -114,8 +117,10 @@ def test_an_index_stays_in_its_folder(shard_name, directory):
 @pytest.mark.parametrize(
   'damage',
   [
+    lambda content: b'',
+    lambda content: content[:5],
+    lambda content: content[:100],
     lambda content: content[:-10],
-    lambda content: content[:30],
     lambda content: b'\xff' * 8 + content[8:],
     lambda content: content[:8] + b'[' + content[9:],
     lambda content: content + b'more',
@@ -335,7 +340,7 @@ def test_a_path_is_no_name(name, monkeypatch, tmp_path):
     raise AssertionError('looked up')
 
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
-  with pytest.raises(checkpoints.CheckpointError, match=r'no directory|config'):
+  with pytest.raises(ValueError, match='no directory|config|must be a direct'):
     checkpoints.load(name)
 
 
