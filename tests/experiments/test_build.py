@@ -19,13 +19,6 @@ from specjax.types import Target
 from tests.support import tiny
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  return path
-
-
 @pytest.mark.parametrize('name', ['specjax.drafters.ngram.load', 'ngram'])
 def test_a_drafter_by_its_name(folder, name):
   x = tiny.experiment(folder, candidates={}, drafters=(name,), gammas=(3,))

@@ -17,13 +17,6 @@ from specjax import checkpoints
 from tests.support import tiny
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  return path
-
-
 def experiment(folder, draft: str = 'draft'):
   """The neutral config, as from its command line."""
   x = config.get_config()

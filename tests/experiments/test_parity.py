@@ -151,13 +151,6 @@ def test_scores_are_those_of_the_loop():
 # The program
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  return path
-
-
 def config(folder, **changes) -> Parity:
   common = tiny.experiment(
     folder,

@@ -14,13 +14,6 @@ from experiments.reports import predict as predict_report
 from tests.support import tiny
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  return path
-
-
 def experiment(folder, **changes):
   settings = {'gammas': (2,), 'drafters': ('draft',), 'quick': False}
   return tiny.experiment(folder, **(settings | changes))

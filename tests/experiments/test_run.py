@@ -30,30 +30,23 @@ def get_config():
 """
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  (path / 'config.py').write_text(CONFIG.format(folder=str(path)))
-  return path
-
-
 def command(folder, *flags):
   return [
     sys.executable,
     '-m',
     'experiments.run',
-    f'--config={folder / "config.py"}',
+    f'--config={folder}/config.py',
     *flags,
   ]
 
 
 @pytest.mark.slow
 def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
+  (tmp_path / 'config.py').write_text(CONFIG.format(folder=str(folder)))
   out = tmp_path / 'rows'
   flags = [f'--config.results={out}']
   process = subprocess.Popen(
-    command(folder, *flags), cwd=ROOT, stderr=subprocess.DEVNULL
+    command(tmp_path, *flags), cwd=ROOT, stderr=subprocess.DEVNULL
   )
   file = out / 'rows.jsonl'
   deadline = time.monotonic() + 300
@@ -66,7 +59,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   kept = file.read_text().splitlines()[:2]
 
   done = subprocess.run(
-    command(folder, *flags),
+    command(tmp_path, *flags),
     cwd=ROOT,
     capture_output=True,
     text=True,
@@ -84,7 +77,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   assert last['best'] is None or last['best']['speedup'] == max(speeds)
 
   again = subprocess.run(
-    command(folder, *flags),
+    command(tmp_path, *flags),
     cwd=ROOT,
     capture_output=True,
     text=True,
@@ -94,7 +87,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   assert file.read_text().splitlines() == rows
 
   other = subprocess.run(
-    command(folder, *flags, '--config.seed=1'),
+    command(tmp_path, *flags, '--config.seed=1'),
     cwd=ROOT,
     capture_output=True,
     text=True,

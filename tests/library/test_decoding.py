@@ -18,13 +18,6 @@ NEW = 12
 
 
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  place = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(place)
-  return place
-
-
-@pytest.fixture(scope='module')
 def target(folder):
   return specjax.load(folder / 'target', max_length=96)
 
