@@ -133,10 +133,7 @@ def test_levels_that_make_no_sense_are_refused(
 def test_an_unknown_option_of_an_inner_drafter(folder):
   lowest = Candidate('specjax.drafters.ngram.load', 2, options={'depht': 1})
   staged = Candidate(
-    'specjax.drafters.cascade.load',
-    2,
-    str(folder / 'draft'),
-    {'inner': lowest},
+    'specjax.drafters.cascade.load', 2, str(folder / 'draft'), {'inner': lowest}
   )
   x = tiny.experiment(folder, candidates={'staged': staged})
   with pytest.raises(ValueError, match=r'ngram\.load: .*depht'):

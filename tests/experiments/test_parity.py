@@ -242,10 +242,7 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
   write(
     json.loads(lines[0]) | {'tokens': wrote[0]}, {'prompt': 1, 'tokens': other}
   )
-  changes = {
-    'against': 'text',
-    'text': str(file),
-  }
+  changes = {'against': 'text', 'text': str(file)}
   x = config(folder, **changes, results=str(tmp_path / 'b'))
   status, found, (row,) = run(x, capsys)
   assert (status, found['compared'], found['bugs']) == (1, 2, 1)

@@ -11,6 +11,7 @@ from experiments import predict
 from experiments.measuring import impossible, layouts, measure, methods, replay
 from experiments.measuring import results as outputs
 from experiments.reports import predict as predict_report
+from tests.support import rows as rows_by_hand
 from tests.support import tiny
 
 
@@ -134,29 +135,10 @@ def test_rows_of_another_schema_are_left_out(folder, tmp_path):
 # The board.
 
 
-def made_up(calls):
-  """Two drafts, gammas 1 and 2, one domain of 100 tokens, by their calls."""
-  rows = []
-  for drafter, counts in calls.items():
-    rows.append(
-      {
-        'part': 'replay',
-        'drafter': drafter,
-        'domain': 'code',
-        'temperature': 0.0,
-        'tokens': 100,
-        'gammas': [1, 2],
-        'unit_target_calls': [[n / 2, n / 2] for n in counts],
-      }
-    )
-    for gamma in (1, 2):
-      cost = {'part': 'cost', 'drafter': drafter, 'gamma': gamma}
-      rows.append(cost | {'c': 0.1, 'v': 1.1})
-  return rows
-
-
 def test_the_best_length_and_the_best_draft_win():
-  board = predict_report.Board(made_up({'a': (60, 58), 'b': (70, 40)}))
+  board = predict_report.Board(
+    rows_by_hand.predicted({'a': (60, 58), 'b': (70, 40)})
+  )
   assert board.speed('a', 1, ['code'], 0.0) == pytest.approx(100 / 60 / 1.2)
   assert board.best('a', ['code'], 0.0) == 1
   assert board.best('b', ['code'], 0.0) == 2
@@ -167,7 +149,7 @@ def test_the_best_length_and_the_best_draft_win():
 
 def test_what_cannot_be_is_not_recommended():
   """A cost that cannot be, then a check; and then there is nothing left."""
-  rows = made_up({'a': (60, 58), 'b': (70, 40)})
+  rows = rows_by_hand.predicted({'a': (60, 58), 'b': (70, 40)})
 
   def cost(drafter, gamma):
     return next(
@@ -192,7 +174,7 @@ def test_what_cannot_be_is_not_recommended():
 
 
 def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
-  rows = made_up({'a': (60, 58)})
+  rows = rows_by_hand.predicted({'a': (60, 58)})
   rows[1]['impossible'] = ['v is 0.46']
   folder = outputs.Follower(rows)
   folder.path, folder.warning = 'here', ''
@@ -214,7 +196,7 @@ def test_the_last_line_of_a_prediction_is_short():
 
 
 def test_no_draft_is_recommended_where_none_gains():
-  board = predict_report.Board(made_up({'a': (90, 85)}))
+  board = predict_report.Board(rows_by_hand.predicted({'a': (90, 85)}))
   assert board.recommendation() == (
     'At temperature 0 do not speculate: the best, a with gamma 1, is predicted '
     'at 0.93 times plain decoding.'

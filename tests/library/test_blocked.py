@@ -52,8 +52,7 @@ def test_odd_columns_stay_as_they_are():
   assert blocked['unembedding'].shape == params['unembedding'].shape
   tokens = jnp.arange(5)[None]
   np.testing.assert_array_equal(
-    score(fast, blocked, tokens),
-    score(model, params, tokens),
+    score(fast, blocked, tokens), score(model, params, tokens)
   )
 
 
@@ -94,9 +93,7 @@ def test_every_option_works_in_blocks():
   fast, blocked = variants.block(model, params)
   tokens = jax.random.randint(jax.random.key(1), (1, 7), 0, 128)
   np.testing.assert_allclose(
-    score(fast, blocked, tokens),
-    score(model, params, tokens),
-    atol=2e-5,
+    score(fast, blocked, tokens), score(model, params, tokens), atol=2e-5
   )
 
 

@@ -86,10 +86,7 @@ def drafts(name: str) -> Draft:
   propose = jax.jit(drafter.propose)
   rounds = [
     propose(
-      params,
-      memory,
-      ctx,
-      generate.row_keys(0, turn * ROWS + np.arange(ROWS)),
+      params, memory, ctx, generate.row_keys(0, turn * ROWS + np.arange(ROWS))
     )[0]
     for turn in range(ROUNDS)
   ]

@@ -435,10 +435,7 @@ def test_walk_through_a_wide_tree_is_the_same():
 def test_a_token_drawn_twice_is_one_text():
   """The walk stands at the first of equal siblings, where children hang."""
   draft = Draft(
-    jnp.array([5, 5, 6, 7]),
-    jnp.array([0, 0, 0, 1]),
-    jnp.array(4),
-    None,
+    jnp.array([5, 5, 6, 7]), jnp.array([0, 0, 0, 1]), jnp.array(4), None
   )
   u = jnp.array([0.9, 0.1, 0.1, 0.1])
   path, count = verify.walk(draft, jnp.full(4, 0.5), u, depth=2)

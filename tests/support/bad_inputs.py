@@ -228,13 +228,7 @@ BENCHMARKS = (
   (*_PEER, 'drafters=x', 'drafters', 'not among the candidates'),
   (*_NARROW, 'paths=()', 'paths is empty', 'name checkpoints'),
   (*_NARROW, 'paths=/nowhere', 'paths', 'pass a local one'),
-  (
-    'benchmarks.accelerator',
-    'configs/accelerator.py',
-    '',
-    'no GPU',
-    'quick',
-  ),
+  ('benchmarks.accelerator', 'configs/accelerator.py', '', 'no GPU', 'quick'),
 )
 
 _PAIR, _HEADS, _DISTILL = 'configs/embedded_pair.py', 'heads.py', 'distill.py'
@@ -255,12 +249,7 @@ RECIPES = (
   (_PAIR, 'target_training.batch=0', 'target_training.batch', LEAST),
   (_PAIR, 'target_training.length=-4', 'target_training.length', LEAST),
   (_PAIR, 'target_training.schedule=()', 'target_training.schedule', 'give a'),
-  (
-    _PAIR,
-    'target_training.schedule=3',
-    'target_training.schedule',
-    'each',
-  ),
+  (_PAIR, 'target_training.schedule=3', 'target_training.schedule', 'each'),
   (
     _PAIR,
     'target_training.schedule=((5,1.0),(5,0.0))',
@@ -338,12 +327,7 @@ ARGUMENTS = (
   ('experiments.report', '', '--folder', '--help lists'),
   ('experiments.report', '--folder {}', 'folder', 'experiments.run'),
   ('experiments.report', '--folder {}/cut/rows', 'line 2', 'remove the line'),
-  (
-    'experiments.report',
-    '--folder {}/config/rows',
-    'config.json',
-    'remove',
-  ),
+  ('experiments.report', '--folder {}/config/rows', 'config.json', 'remove'),
   ('experiments.report', '--folder {}/lacking/rows', 'row 1', 'measure again'),
   ('experiments.launch', '', 'command', '--help lists'),
   ('experiments.launch', '--processes 0 -- true', '--processes', 'at least 1'),
