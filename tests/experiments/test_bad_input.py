@@ -6,18 +6,14 @@ target's weights fails the test. What is tried stands in `bad_inputs`.
 
 import json
 import os
-import pathlib
 import runpy
-import subprocess
 import sys
 
 import pytest
 
 from specjax import checkpoints
-from tests.support import bad_inputs, tiny
+from tests.support import bad_inputs, processes, tiny
 from tests.support.rows import row
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 _CONFIGS = {
   'tiny.py': """
@@ -219,7 +215,7 @@ def test_a_drafter_of_ones_own(runner, name, message):
 
 def test_the_version_is_that_of_the_package():
   assert 'version = attr: specjax.__version__' in (
-    (ROOT / 'setup.cfg').read_text()
+    (processes.ROOT / 'setup.cfg').read_text()
   )
 
 
@@ -244,12 +240,6 @@ def test_the_first_draft_of_ones_own_drafter_is_looked_at(runner, monkeypatch):
 
 
 def test_a_process_ends_as_the_program_does():
-  done = subprocess.run(
-    [sys.executable, '-m', 'experiments.tables', '/nowhere'],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  done = processes.run('experiments.tables', '/nowhere')
   assert (done.returncode, done.stdout) == (1, '')
   assert done.stderr.splitlines()[-1].startswith('error: /nowhere is no folder')

@@ -2,9 +2,7 @@
 
 import ast
 import dataclasses
-import os
 import runpy
-import subprocess
 import sys
 
 import pytest
@@ -14,7 +12,8 @@ from experiments import recipes, settings
 from experiments.errors import UserError
 from experiments.papers.published import Calculated, Published
 from experiments.setup import command, fields
-from tests.experiments.test_run import ROOT
+from tests.support import processes
+from tests.support.processes import ROOT
 
 PROGRAMS = [
   f'{folder}.{file.stem}'
@@ -54,15 +53,8 @@ def test_help_says_what_a_program_is_for_and_takes(
 
 
 def test_help_shows_the_values_of_a_config_and_uses_no_device():
-  program = [sys.executable, '-m', 'experiments.run', '--help']
-  done = subprocess.run(
-    [*program, '--config=configs/quickstart.py', '--config.batch=4'],
-    cwd=ROOT,
-    env=os.environ | {'JAX_PLATFORMS': 'nowhere'},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  flags = '--config=configs/quickstart.py', '--config.batch=4', '--help'
+  done = processes.run('experiments.run', *flags, JAX_PLATFORMS='nowhere')
   assert (done.returncode, done.stderr) == (0, '')
   for text in (
     '  --config.batch: int = 4\n      prompts decoded together.\n',

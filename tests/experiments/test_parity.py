@@ -14,7 +14,6 @@ from experiments.measuring import greedy_texts, ties
 from experiments.settings import Checkpoint, Parity, Prompts
 from specjax import generate, sampling, verify
 from specjax.drafters import lm, plain
-from specjax.models import transformer
 from specjax.types import Params, Spec
 from tests.support import models, tiny
 
@@ -28,9 +27,6 @@ DRAFTED = dataclasses.replace(PLAIN, drafter=lm.make(MODEL, 3))
 ACCEPTS_ALWAYS = models.WRONG_RULES['accepts always']
 
 
-score = jax.jit(transformer.score, static_argnums=0)
-
-
 def ways(weights, spec=DRAFTED):
   params = Params(weights, None)
   return [ties.way(PLAIN, params, 1, SLOTS), ties.way(spec, params, 2, SLOTS)]
@@ -38,7 +34,7 @@ def ways(weights, spec=DRAFTED):
 
 def best(weights, count=2):
   """The largest logits after the prompt, and their tokens."""
-  logits = np.asarray(score(MODEL, weights, jnp.array([PROMPT]))[0, -1])
+  logits = np.asarray(models.score(MODEL, weights, jnp.array([PROMPT]))[0, -1])
   order = np.argsort(-logits)[:count]
   return order.tolist(), logits[order]
 

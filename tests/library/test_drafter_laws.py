@@ -59,14 +59,16 @@ def texts(rows, slots=128):
   return np.where(np.arange(slots) < length[:, None], tokens, 0), length
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def fresh(drafter: Drafter, params, tokens, length, values, source=None):
+@functools.partial(jax.jit, static_argnums=0, static_argnames='target')
+def fresh(
+  drafter, params, tokens, length, values, source=None, target=models.TARGET
+):
   """A context of the texts, and the memory of having read them."""
   cache = hidden = None
   if params.target is not None:
-    cache = caches.empty(models.TARGET.config, *tokens.shape, precision())
+    cache = caches.empty(target.config, *tokens.shape, precision())
     cache, hidden = prefill.prefill(
-      models.TARGET, params.target, tokens, length, cache, drafter.taps
+      target, params.target, tokens, length, cache, drafter.taps
     )
   ctx = Context(tokens, length, cache, values, NONE, source)
   return ctx, drafter.init(params, ctx, hidden)
@@ -76,21 +78,24 @@ def precision():
   return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
 
 
+EVERY = np.arange(ROWS)
+
+
+def proposals(drafter, params, keys, rows=EVERY) -> list[Draft]:
+  """Drafts of many texts, at temperatures from 0 to 1.5, under some keys."""
+  tokens, length = texts(ROWS)
+  values = sampling.make(len(rows), np.resize([0, 0.5, 1, 1.5], ROWS)[rows])
+  ctx, memory = fresh(drafter, params, tokens[rows], length[rows], values)
+  propose = jax.jit(drafter.propose)
+  return [propose(params, memory, ctx, key)[0] for key in keys]
+
+
 @functools.cache
 def drafts(name: str) -> Draft:
-  """Many drafts of many texts, at temperatures from 0 to 1.5."""
-  drafter, params = models.DRAFTERS[name][0], models.params_of(name)
-  temperature = np.resize([0, 0.5, 1, 1.5], ROWS)
-  values = sampling.make(ROWS, temperature)
-  ctx, memory = fresh(drafter, params, *texts(ROWS), values)
-  propose = jax.jit(drafter.propose)
-  rounds = [
-    propose(
-      params, memory, ctx, generate.row_keys(0, turn * ROWS + np.arange(ROWS))
-    )[0]
-    for turn in range(ROUNDS)
-  ]
-  return jax.tree.map(lambda *x: np.concatenate(x), *rounds)
+  """All of them, of a drafter."""
+  keys = [generate.row_keys(0, turn * ROWS + EVERY) for turn in range(ROUNDS)]
+  found = proposals(models.DRAFTERS[name][0], models.params_of(name), keys)
+  return jax.tree.map(lambda *x: np.concatenate(x), *found)
 
 
 def p_values(draft: Draft):

@@ -129,9 +129,7 @@ def test_positions_are_those_of_the_text_in_a_long_cache(float64):
   tokens = random.integers(0, models.VOCAB, (2, 640)).astype(np.int32)
   tokens, length = jnp.asarray(tokens), jnp.array([600, 513], jnp.int32)
   source = Source(*prefill.pad(PROMPTS[2:], 128))
-  whole = jax.jit(transformer.score, static_argnums=0)(
-    TARGET, params, tokens, source
-  )
+  whole = models.score(TARGET, params, tokens, source)
 
   @jax.jit
   def step(params):
@@ -193,8 +191,7 @@ def test_differences_are_explained_with_the_source():
   ways = [ties.way(spec, Params(params, None), 1, 128)]
   source = Source(*prefill.pad(PROMPTS[2:3], 128))
   start = jnp.full((1, 1), OPTIONS['encoder'].start)
-  score = jax.jit(transformer.score, static_argnums=0)
-  logits = np.asarray(score(TARGET, params, start, source))[0, 0]
+  logits = np.asarray(models.score(TARGET, params, start, source))[0, 0]
   best, second = np.argsort(-logits)[:2].tolist()
   values = sampling.make(1, 0.0)
   found = ties.explain(ways, PROMPTS[2], values, [best], [second])

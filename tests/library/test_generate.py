@@ -9,7 +9,7 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import lm
-from specjax.models import table, transformer
+from specjax.models import table
 from specjax.types import Params, Spec
 from tests.support import models
 
@@ -55,8 +55,7 @@ def test_greedy_text_is_that_of_full_passes():
   padded = np.zeros((len(texts), 128), np.int32)
   for row, text in zip(padded, texts, strict=True):
     row[: len(text)] = text
-  score = jax.jit(transformer.score, static_argnums=0)
-  best = score(models.TARGET, models.target_weights(), padded).argmax(-1)
+  best = models.score(models.TARGET, models.target_weights(), padded).argmax(-1)
   for row, prompt, text in zip(best, models.PROMPTS, texts, strict=True):
     first = len(prompt)
     assert tuple(row[first - 1 : len(text) - 1].tolist()) == text[first:]

@@ -1,7 +1,6 @@
 """Where checkpoints come from, what is wrong with them, what loading costs."""
 
 import json
-import subprocess
 import sys
 
 import flax.traverse_util
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from specjax import checkpoints, generate, sampling, verify
+from specjax import checkpoints, sampling, verify
 from specjax.checkpoints import CheckpointError
 from specjax.drafters import plain
 from specjax.families import FAMILIES, conversion
 from specjax.models import rotary
 from specjax.types import Params, Spec
-from tests.support import family_outputs
+from tests.support import family_outputs, models, processes
 
 INDEX = 'model.safetensors.index.json'
 
@@ -269,14 +268,7 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
     np.testing.assert_allclose(frequency, unscaled / divisors)
   spec = Spec(model, plain.make(), verify.token)
   with pytest.raises(ValueError, match='the target has 9 positions'):
-    generate.start(
-      Params(None, None),
-      [[1] * 9],
-      spec=spec,
-      new_tokens=1,
-      key=generate.row_keys(0, [0]),
-      values=sampling.make(1, 0.0),
-    )
+    models.run(spec, Params(None, None), [[1] * 9], sampling.make(1))
   with pytest.raises(CheckpointError, match='max_length = 129'):
     checkpoints.load(path, max_length=129)
   path = family_outputs.load('gpt_neox').write(tmp_path / 'gpt_neox')
@@ -344,10 +336,7 @@ def test_a_path_is_no_name(name, monkeypatch, tmp_path):
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 def test_loading_holds_one_tensor_beside_the_parameters():
-  program = [sys.executable, '-m', 'benchmarks.loading_memory']
-  out = subprocess.run(
-    [*program, '--megabytes', '40'], check=True, capture_output=True, text=True
-  )
+  out = processes.run('benchmarks.loading_memory', '--megabytes', 40)
   sizes = json.loads(out.stdout.splitlines()[-1])
   # Less would mean that something else was measured.
   assert 0.95 * sizes['parameters'] < sizes['growth'] < sizes['bound']
