@@ -14,3 +14,8 @@ def group(rows: list[dict], *names: str) -> dict[tuple, list[dict]]:
   for row in rows:
     found.setdefault(tuple(row[name] for name in names), []).append(row)
   return found
+
+
+def by_place(rows: list[dict]) -> dict[tuple[str, float], list[dict]]:
+  """Rows of each domain and temperature."""
+  return group(rows, 'domain', 'temperature')
