@@ -30,7 +30,7 @@ from experiments.papers.claims import (
   pick,
 )
 from experiments.reports import explain
-from experiments.reports.paired import ALPHA, TAU, difference
+from experiments.reports.paired import ALPHA, TAU, TIMES, difference
 from specjax import metrics
 from specjax.metrics import Estimate
 
@@ -122,14 +122,6 @@ def domains(rows: Rows) -> Iterator[Case]:
     yield Case(_name(other), draw, [apart(one, other, TAU).value])
 
 
-_TIMES = (
-  'unit_baseline_seconds',
-  'unit_baseline_tokens',
-  'unit_seconds',
-  'unit_tokens',
-)
-
-
 def _turns(times: dict[str, list[float]], count: int = 2001) -> dict:
   """Many turns like those of a row: theirs, moved by about as they differ.
 
@@ -171,7 +163,7 @@ def agreements(rows: Rows) -> Iterator[Case]:
   turns = _turns(cost['seconds_per_step'])
 
   def columns(row):
-    return [row[k] for k in (*_TIMES, 'unit_target_calls')]
+    return [row[k] for k in (*TIMES, 'unit_target_calls')]
 
   for row in pick(rows['predict'], part='check'):
 
@@ -307,7 +299,7 @@ KINDS: dict[str, Kind] = {
   ),
   'speed-up': _each(
     lambda rows: ((r,) for r in pick(rows['predict'], part='check')),
-    lambda r: metrics.speedup(*(r[k] for k in _TIMES)),
+    lambda r: metrics.speedup(*(r[k] for k in TIMES)),
   ),
   'predicted speed-up': predictions,
   'measured over predicted': agreements,
