@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.measuring import costs
 from experiments.measuring.results import Rows
+from experiments.measuring.selecting import pick
 from experiments.papers import (
   claims_of_drafters,
   claims_of_lengths,
@@ -27,7 +28,6 @@ from experiments.papers.claims import (
   Claim,
   apart,
   matched,
-  pick,
 )
 from experiments.reports import explain
 from experiments.reports.paired import ALPHA, TAU, TIMES, difference
@@ -251,7 +251,9 @@ def lognormal(rows: Rows) -> Iterator[Case]:
       yield Case(name, draw, [mean if above else 1 / mean])
 
 
-def _claim(claim: Claim, rows: Rows, folder: str, spread: float) -> Case:
+def _claim(
+  name: str, claim: Claim, rows: Rows, folder: str, spread: float
+) -> Case:
   """The pooled effect of a claim whose cells differ by chance, around 0.
 
   Prompts are drawn for all cells that have them in common.
@@ -275,15 +277,18 @@ def _claim(claim: Claim, rows: Rows, folder: str, spread: float) -> Case:
     ]
     return [pooling.pool(moved).estimate]
 
-  return Case(f'{claim.name}, cells spread {width:.2f}', draw, [0.0])
+  return Case(f'{name}, cells spread {width:.2f}', draw, [0.0])
 
 
 def pooled(rows: Rows) -> Iterator[Case]:
-  folder = 'embedded/drafters'
+  claims = (
+    ('by_temperature', claims_of_drafters.by_temperature, 'embedded/drafters'),
+    ('distilled', claims_of_training.distilled, ACCEPTANCE),
+    ('over_eagle1', claims_of_drafters.over_eagle1, ACCEPTANCE),
+  )
   for spread in (0.0, 1.0):
-    yield _claim(claims_of_drafters.by_temperature, rows, folder, spread)
-    yield _claim(claims_of_training.distilled, rows, ACCEPTANCE, spread)
-    yield _claim(claims_of_drafters.over_eagle1, rows, ACCEPTANCE, spread)
+    for name, claim, folder in claims:
+      yield _claim(name, claim, rows, folder, spread)
 
 
 # What is printed with an interval, and where its kind is tried.
