@@ -16,38 +16,12 @@ from . import library, names
 # held-out module, as `_heapq` does, and `sys` is not among them because
 # programs put their own hooks into it.
 _COMPILED = (
-  'array',
-  'atexit',
-  'binascii',
-  'builtins',
-  'cmath',
-  'errno',
-  'faulthandler',
-  'gc',
-  'itertools',
-  'marshal',
-  'math',
-  'mmap',
-  'posix',
-  'pwd',
-  'pyexpat',
-  'resource',
-  'select',
-  'syslog',
-  'time',
-  'unicodedata',
-  'zlib',
-  '_asyncio',
-  '_collections',
-  '_io',
-  '_random',
-  '_socket',
-  '_sqlite3',
-  '_ssl',
-  '_struct',
-  '_thread',
-  '_weakref',
-)
+  'array', 'atexit', 'binascii', 'builtins', 'cmath', 'errno', 'faulthandler',
+  'gc', 'itertools', 'marshal', 'math', 'mmap', 'posix', 'pwd', 'pyexpat',
+  'resource', 'select', 'syslog', 'time', 'unicodedata', 'zlib', '_asyncio',
+  '_collections', '_io', '_random', '_socket', '_sqlite3', '_ssl', '_struct',
+  '_thread', '_weakref',
+)  # fmt: skip
 # A module with less than this says nothing beyond its title.
 _SHORTEST = 200
 

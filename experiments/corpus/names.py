@@ -13,77 +13,25 @@ DOMAINS = ('code', 'documentation', 'structured')
 # and without a sibling that repeats them (as `asyncio.queues` repeats `queue`).
 HELD_OUT_MODULES = frozenset(
   {
-    'argparse',
-    'bisect',
-    'cmd',
-    'colorsys',
-    'configparser',
-    'csv',
-    'dataclasses',
-    'difflib',
-    'filecmp',
-    'fileinput',
-    'fractions',
-    'gettext',
-    'graphlib',
-    'heapq',
-    'imaplib',
-    'ipaddress',
-    'json',
-    'mailbox',
-    'netrc',
-    'plistlib',
-    'pprint',
-    'reprlib',
-    'sched',
-    'selectors',
-    'shelve',
-    'shlex',
-    'smtplib',
-    'statistics',
-    'textwrap',
-    'timeit',
-    'tomllib',
-    'trace',
-    'zipapp',
+    'argparse', 'bisect', 'cmd', 'colorsys', 'configparser', 'csv',
+    'dataclasses', 'difflib', 'filecmp', 'fileinput', 'fractions', 'gettext',
+    'graphlib', 'heapq', 'imaplib', 'ipaddress', 'json', 'mailbox', 'netrc',
+    'plistlib', 'pprint', 'reprlib', 'sched', 'selectors', 'shelve', 'shlex',
+    'smtplib', 'statistics', 'textwrap', 'timeit', 'tomllib', 'trace', 'zipapp',
   }
-)
+)  # fmt: skip
 
 # Topics nest: "compound" holds all of "for". Those below lie in no topic that
 # stays in training, so where one contains another both are listed.
 HELD_OUT_TOPICS = frozenset(
   {
-    'assert',
-    'assignment',
-    'augassign',
-    'binary',
-    'bitwise',
-    'booleans',
-    'calls',
-    'comparisons',
-    'conversions',
-    'del',
-    'dict',
-    'exprlists',
-    'formatstrings',
-    'global',
-    'id-classes',
-    'identifiers',
-    'import',
-    'in',
-    'integers',
-    'lambda',
-    'nonlocal',
-    'operator-summary',
-    'raise',
-    'shifting',
-    'slicings',
-    'strings',
-    'subscriptions',
-    'typesmapping',
-    'unary',
+    'assert', 'assignment', 'augassign', 'binary', 'bitwise', 'booleans',
+    'calls', 'comparisons', 'conversions', 'del', 'dict', 'exprlists',
+    'formatstrings', 'global', 'id-classes', 'identifiers', 'import', 'in',
+    'integers', 'lambda', 'nonlocal', 'operator-summary', 'raise', 'shifting',
+    'slicings', 'strings', 'subscriptions', 'typesmapping', 'unary',
   }
-)
+)  # fmt: skip
 
 # Whole generated documents of the structured domain, by group.
 _HELD_OUT_TABLES = {
