@@ -19,7 +19,6 @@ from experiments.measuring import measure
 from experiments.measuring.build import Built, Method
 from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import sampling
-from specjax.types import Params, Spec
 
 PLAIN = 'specjax plain'
 DRAFT = 'specjax draft'
@@ -83,17 +82,12 @@ class Decoder:
     return Decoded(tokens, seconds, decoding)
 
 
-def slots_of(plan: Plan, built: Built) -> int:
-  """Cache slots, the same for each of our methods."""
-  return built.slots(plan.max_new_tokens)[0]
-
-
 def ours(plan: Plan, built: Built) -> list[Decoder]:
   """Plain decoding and one decoder for each candidate and draft length."""
-  slots = slots_of(plan, built)
+  slots, _ = built.slots(plan.max_new_tokens)
 
-  def make(family: str, spec: Spec, params: Params, method: Method | None):
-    spec = dataclasses.replace(spec, eos=())
+  def make(family: str, way: measure.Decoding, method: Method | None):
+    way = way._replace(spec=dataclasses.replace(way.spec, eos=()))
     warm = []  # the first call compiles, no later one may
 
     def call(prompt, index, temperature):
@@ -106,18 +100,18 @@ def ours(plan: Plan, built: Built) -> list[Decoder]:
         plan.seed,
         slots,
       )
-      run = measure.decode(spec, params, job, timed=bool(warm))
+      run = measure.decode(way, job, timed=bool(warm))
       warm.append(True)
       return run.texts[0], run.seconds
 
     draft, gamma = (method.drafter, method.gamma) if method else (None, None)
     return Decoder(family, draft, gamma, call)
 
-  decoders = [make(PLAIN, built.plain, built.plain_params, None)]
+  decoders = [make(PLAIN, built.base, None)]
   for method in built.methods:
     lm = plan.drafters[method.drafter].load == LM
     family = DRAFT if lm else f'specjax {method.drafter}'
-    decoders.append(make(family, method.spec, method.params, method))
+    decoders.append(make(family, method.way, method))
   return decoders
 
 

@@ -191,8 +191,7 @@ def shrink(recipe: Recipe) -> None:
     recipe.drafts.on_corpus,
     recipe.drafts.on_samples,
   ):
-    o.schedule = ((2, 1e-3), (12, 0.0))
-    o.batch, o.length, o.checkpoint_every = 4, 64, 5
+    o.shrink(12, 64)
 
 
 def main(recipe: Recipe) -> None:
