@@ -136,33 +136,34 @@ def cores() -> int:
   return len(os.sched_getaffinity(0))
 
 
+def load_peer(path: str, generation: dict | None = None, **options):
+  """A model whose `generate` has the library's defaults and knows no eos.
+
+  Args:
+    path: a Hugging Face directory.
+    generation: values other than the defaults.
+    **options: of `from_pretrained`.
+  """
+  torch, transformers = import_peer()
+  torch.set_num_threads(cores())
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+    path, dtype=torch.float32, **options
+  )
+  # One from the directory would bring the end-of-text token with it.
+  model.generation_config = transformers.GenerationConfig(**generation or {})
+  return model
+
+
 class Peer:
   """The same checkpoints under `generate` of transformers, in float32."""
 
   def __init__(self, plan: Plan):
     self.plan = plan
     self.torch, self.transformers = import_peer()
-    self.torch.set_num_threads(cores())
-    self.transformers.logging.set_verbosity_error()
-    self.transformers.logging.disable_progress_bar()
-    self.target = self.load(plan.target)
-    self.eager = self.load(plan.target, attn_implementation='eager')
-
-  def load(self, path: str, generation: dict | None = None, **options):
-    """A model whose `generate` has the library's defaults and knows no eos.
-
-    Args:
-      path: a Hugging Face directory.
-      generation: values other than the defaults.
-      **options: of `from_pretrained`.
-    """
-    model = self.transformers.AutoModelForCausalLM.from_pretrained(
-      path, dtype=self.torch.float32, **options
-    )
-    # One from the directory would bring the end-of-text token with it.
-    config = self.transformers.GenerationConfig(**generation or {})
-    model.generation_config = config
-    return model
+    self.target = load_peer(plan.target)
+    self.eager = load_peer(plan.target, attn_implementation='eager')
 
   def options(self, temperature: float) -> dict:
     """Arguments of `generate`; unless told, it would sample with top-k 50."""
@@ -227,7 +228,7 @@ class Peer:
         continue
       if planned.path not in paths:  # The defaults know no gamma of ours.
         paths.add(planned.path)
-        draft = self.load(planned.path)
+        draft = load_peer(planned.path)
         made.append(
           self.make(PEER_DEFAULTS, self.target, name, assistant_model=draft)
         )
@@ -236,7 +237,7 @@ class Peer:
         'num_assistant_tokens_schedule': 'constant',
         'assistant_confidence_threshold': 0.0,
       }
-      draft = self.load(planned.path, constant)
+      draft = load_peer(planned.path, constant)
       made.append(
         self.make(
           PEER_CONSTANT, self.target, name, gamma, assistant_model=draft

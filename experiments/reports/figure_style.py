@@ -81,7 +81,7 @@ def having(rows: list[dict], *names: str) -> tuple[list[dict], str]:
   return kept, note if left else ''
 
 
-def name(row: dict, rows: list[dict], gamma: bool) -> str:
+def name(row: dict, rows: list[dict], gamma: bool = False) -> str:
   """What a row is called among others: as much as tells them apart."""
   parts = [row['drafter']]
   if len(distinct(rows, 'verifier')) > 1:
@@ -192,10 +192,19 @@ def plain(text: str) -> str:
   return f' {text}' if text.startswith('_') else text
 
 
-def errors(row: dict, name: str) -> np.ndarray | None:
-  """Lengths [2, 1] of the error bar of a value; None where it has none."""
-  ends = intervals.stored(row, name)
-  if ends is None:
-    return None
-  both = np.array([row[name] - ends[0], ends[1] - row[name]])
-  return np.maximum(both, 0)[:, None]
+def point(axes, x: float, row: dict, value: str, rows, label: str, **bars):
+  """Draws a value of a row with its error bar, where it has one."""
+  ends = intervals.stored(row, value)
+  errors = None
+  if ends is not None:
+    both = np.array([row[value] - ends[0], ends[1] - row[value]])
+    errors = np.maximum(both, 0)[:, None]
+  axes.errorbar(
+    x,
+    row[value],
+    errors,
+    linestyle='none',
+    label=label,
+    **bars,
+    **look(row, rows),
+  )

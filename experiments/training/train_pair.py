@@ -27,13 +27,10 @@ from specjax.models import transformer
 def model_of(
   size: Size, vocab_size: int, max_positions: int
 ) -> transformer.Model:
-  return transformer.build(
-    transformer.TransformerConfig(
-      vocab_size=vocab_size,
-      max_positions=max_positions,
-      **dataclasses.asdict(size),
-    )
-  )
+  """A Llama of given sizes."""
+  more = {'vocab_size': vocab_size, 'max_positions': max_positions}
+  config = transformer.TransformerConfig(**dataclasses.asdict(size) | more)
+  return transformer.build(config)
 
 
 def cross_entropy(logits, tokens):
