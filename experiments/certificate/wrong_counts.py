@@ -9,8 +9,8 @@ from unittest import mock
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.certificate import handmade
-from experiments.certificate.numbers import CHECKS
+from experiments.certificate import scripted_run
+from experiments.certificate.measuring_checks import CHECKS
 from experiments.measuring import costs, measure, runner
 from specjax import generate
 
@@ -21,7 +21,7 @@ class WrongNumber:
 
   Attributes:
     name: what is wrong.
-    check: that finds it, of `numbers.CHECKS`.
+    check: that finds it, of `measuring_checks.CHECKS`.
     where: the module or class that has the function.
     attribute: its name there.
     wrong: what takes its place.
@@ -175,7 +175,7 @@ def _log_of(change: Callable[[measure.Log], dict]):
 def _wrong_step(
   name: str, check: str, parts: generate.StepParts
 ) -> WrongNumber:
-  return WrongNumber(name, check, handmade, 'PARTS', parts)
+  return WrongNumber(name, check, scripted_run, 'PARTS', parts)
 
 
 WRONG_COUNTS = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments.certificate.numbers import MANY
+from experiments.certificate.measuring_checks import MANY
 from experiments.certificate.wrong_counts import (
   WRONG_COUNTS,
   WrongNumber,

@@ -13,7 +13,7 @@ from experiments.reports.markdown import (
 
 EXACT = 1e-12  # largest error of a probability that counts as none
 _FIELDS: dict[str, dict[str, Any]] = {
-  'law': {
+  'distribution': {
     **dict.fromkeys(('rule', 'drafter', 'model', 'setting'), str),
     'lossless': bool,
     **dict.fromkeys(('max_error', 'total_variation', 'calls'), float),
@@ -80,11 +80,11 @@ def _loop_cells(loops: list[dict]) -> list[str]:
   ]
 
 
-def laws(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
+def distributions(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
   """One line for every rule and drafter, the worst of its settings."""
   loops = _by_case(_part(rows, 'loop'))
   lines = []
-  for key, cells in _by_case(_part(rows, 'law')).items():
+  for key, cells in _by_case(_part(rows, 'distribution')).items():
     rule, drafter, model = key
     lossless = cells[0]['lossless']
     error = max(c['max_error'] for c in cells)
@@ -119,7 +119,7 @@ def laws(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
 def settings(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
   """One line for every setting, the worst of the exact rules."""
   lines: list[list[str]] = []
-  part, loops = _part(rows, 'law'), _part(rows, 'loop')
+  part, loops = _part(rows, 'distribution'), _part(rows, 'loop')
   for name in dict.fromkeys(r['setting'] for r in part):
     cells = [r for r in part if r['setting'] == name and r['lossless']]
     ran = [r for r in loops if r['setting'] == name]
@@ -165,7 +165,7 @@ def mutants(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
   lines = []
   for row in _part(rows, 'mutant'):
     unit = {
-      'law of the text': f'error {row["evidence"]:.2g}',
+      'distribution': f'error {row["evidence"]:.2g}',
       'loop': f'p = 1e-{row["evidence"]:.0f}',
       'memory': f'q off by {row["evidence"]:.2g}',
       'numbers': f'off by {row["evidence"]:.2g}',
@@ -228,7 +228,7 @@ def arithmetic(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
 
 
 _SECTIONS = (
-  ('Distribution of whole texts', laws),
+  ('Distribution of whole texts', distributions),
   ('By setting', settings),
   ('Measuring code', numbers),
   ('Planted bugs', mutants),
@@ -306,7 +306,7 @@ def summary(rows: list[dict]) -> str:
 
 def verdict(rows: list[dict]) -> dict:
   """What the last line of the program says."""
-  exact = [r for r in _part(rows, 'law') if r['lossless']]
+  exact = [r for r in _part(rows, 'distribution') if r['lossless']]
   planted = _part(rows, 'mutant')
   survivors = [r['mutant'] for r in planted if not r['caught']]
   errors = [r for r in exact if r['max_error'] > EXACT]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.certificate import stages
+from experiments.certificate import draft_sources
 from specjax import exact, generate, sampling, verify
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.drafting import policies
@@ -97,7 +97,7 @@ def test_every_exact_rule_leaves_the_law_of_the_small_model(
     exact.Distributions(q, np.log(q)),
   )
   contexts = np.array([0, 2])
-  source = stages.staged(rule, exact.tree(parents), 3, inner)
+  source = draft_sources.of_cascade(rule, exact.tree(parents), 3, inner)
   found = source(texts, small, contexts)
   expected = exact.tree((0, 1, 2))(texts, small, contexts)
   np.testing.assert_array_equal(found.rows, expected.rows)

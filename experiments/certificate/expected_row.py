@@ -1,4 +1,4 @@
-"""What `handmade` must come to, worked out by hand.
+"""What `scripted_run` must come to, worked out by hand.
 
 `STEPS` are the whole steps of every prompt, those that began with room for a
 whole draft and one more token. All else is typed out, or made of these by a few
