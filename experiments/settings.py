@@ -45,14 +45,12 @@ class Candidate:
   """A drafter to compare.
 
   Attributes:
-    load: function `(target, path, **options)` that returns a
-      `specjax.LoadedDrafter`, by its full name; `lm` and the like are short
-      for `specjax.drafters.lm.load`.
+    load: full name of a function `(target, path, **options)` that returns a
+      `LoadedDrafter`; `lm` is short for `specjax.drafters.lm.load`.
     gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
     path: of its weights, where it has any.
-    options: further arguments of `load`. A candidate among them drafts for
-      this one, as `inner` of `specjax.drafters.cascade.load`; a `policy` is
-      given by name, such as confidence:0.4 of `specjax.drafting.policies`.
+    options: further arguments of `load`; a candidate among them (`inner`)
+      drafts for this one, and a `policy` is a name, such as confidence:0.4.
     verifiers: its rules; those of the experiment when empty.
   """
 
@@ -99,11 +97,9 @@ class Prompts:
       .gz. Known by their fields: HumanEval, MBPP, GSM8K, questions with turns
       (MT-Bench, Spec-Bench), XSum, CNN/DailyMail and WMT English-German. Plain
       text gives windows.
-    dataset: a data set of the hub instead, `name` or `name:configuration`;
-      needs the extra `datasets`.
+    dataset: of the hub, as `name` or `name:configuration`; needs `datasets`.
     split: of the data set.
-    domains: which to use, all when empty: of the corpus code, documentation
-      and structured; of a file the categories its records name.
+    domains: code, documentation, structured; of a file its categories; or all.
     field: of a record, the text to continue; where it is given without a form
       it is all that is written. `line` makes each line of plain text a prompt.
     form: the prompt, with fields in braces: 'summarize: {document}'.
@@ -130,8 +126,7 @@ class Mesh:
 
   Attributes:
     data: groups of devices that the rows of a batch are split over.
-    model: devices of a group, over which the target's weights, heads and cache
-      are split.
+    model: devices of a group, which split the target's weights and cache.
     split_draft: split drafts over these too; else each device has them whole.
     processes: how many work together; 0: what the cluster says (Cloud TPU,
       Slurm), which then gives the next two as well.
@@ -163,12 +158,10 @@ class Experiment:
     target: the target's checkpoint.
     draft: checkpoint of a draft; where given, a candidate `lm` loads it.
     candidates: drafters by name.
-    drafters: which of them to run; all when empty. An entry may also name a
-      `load` function, as `load` of a candidate does, with `:path` behind it;
-      names of candidates come first.
-    verifiers: rules, such as token or lenience:0.5, with an argument behind the
-      colon, of `specjax.verify`, or others by full name; a candidate may have
-      its own.
+    drafters: which of them to run; all when empty. What is no candidate is a
+      `load` function, named as theirs, with `:path` behind it.
+    verifiers: rules of `specjax.verify`, such as token or lenience:0.5, or
+      others by full name; a candidate may have its own.
     gammas: draft lengths tried with every drafter; empty for each one's own.
     temperatures: 0 is greedy.
     sampling: the other stages of the pipeline.
@@ -270,8 +263,7 @@ class Certificate:
     rows: texts of each of nine settings that the loop makes at once.
     rounds: how many times it does.
     level: chance that any of the tests of the table is a false alarm.
-    boost: the alternative that the power is stated for: every chance of
-      acceptance this many times as large.
+    boost: the power is stated for chances of acceptance times this factor.
     seed: of the loops' keys.
     results: folder for rows and summary.
     quick: fewer loops; every enumeration but those of trained heads.

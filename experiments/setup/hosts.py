@@ -169,7 +169,7 @@ def leave(error: Exception) -> NoReturn:
   """
   if 'Gloo' not in str(error):  # CPU devices: a connection to another is lost.
     traceback.print_exception(error)
-    _end(f'process {jax.process_index()} met a bug, see above')
+    _end('this process met a bug, see above, and does not wait for the others')
   _end(
     f'process {jax.process_index()} (of 0 to {jax.process_count() - 1}) lost '
     f'another one while they computed ({error}); see what the others said, '

@@ -122,7 +122,7 @@ def test_help_shows_the_values_of_a_config_and_uses_no_device():
     '  --config.batch: int = 4\n      prompts decoded together.\n',
     "  --config.candidates['draft-128'].gamma: int = 3\n",
     '  --config.prompts.count: int = 16\n',
-    "  --config.verifiers: tuple[str, ...] = ('specjax.verify.token',)\n",
+    "  --config.verifiers: tuple[str, ...] = ('token',)\n",
   ):
     assert text in done.stdout
 

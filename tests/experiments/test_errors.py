@@ -71,7 +71,7 @@ def test_programs_tell_users_from_bugs():
   of_code = {
     'measuring/collectives.py',
     'measuring/ties.py',
-    'reports/figures.py',
+    'reports/figure_style.py',
     'corpus/__init__.py',
   }
   for folder in ('experiments', 'benchmarks', 'configs'):
