@@ -18,11 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from experiments.certificate import (
-  drafter_memory,
-  measuring_checks,
-  tokens_per_step,
-)
+from experiments.certificate import tokens_per_step
+from experiments.certificate.drafter_memory import WRONG_MEMORIES, gap
+from experiments.certificate.measuring_checks import CHECKS
 from experiments.certificate.rule_cases import CASES, CHAIN, MODELS, Case
 from experiments.certificate.wrong_loops import WRONG_LOOPS
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
@@ -52,7 +50,7 @@ def check(x: Certificate) -> None:
 
 
 def boosted(rule: Rule, factor: float) -> Rule:
-  """A rule that accepts too readily: what the power is stated for."""
+  """A rule that accepts too readily; the power of a test is stated for it."""
 
   def accept(draft, scores):
     return jnp.minimum(factor * rule.accept(draft, scores), 1)
@@ -95,8 +93,7 @@ class Certifier:
       text, calls = joint.sum(1), joint.sum(0)
       self.add(
         'distribution',
-        rule=case.rule,
-        drafter=case.kind.name,
+        **_names(case),
         model=case.model,
         setting=setting,
         lossless=case.verify.lossless,
@@ -106,7 +103,7 @@ class Certifier:
       )
 
   def run(self, case: Case) -> None:
-    """Part 2: the compiled loop beside it, and the power of the test."""
+    """Part 2: the compiled loop beside that distribution, and the power."""
     tiny = self.models[case.model]
     spec = Spec(tiny.target, case.kind.drafter(tiny), case.verify, tiny.eos)
     seen = tiny.sample(spec, self.x.rows, self.x.rounds, self.x.seed)
@@ -117,18 +114,17 @@ class Certifier:
       with jax.enable_x64(True):
         pairs.append((joint, tiny.speculative(eager, source, setting)))
       fits.append(goodness.fit(seen[setting], _room(joint)))
-      self.tested(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
+      self.add_fit(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
     each = sum(x.sum() for x in seen.values()) // len(seen)
-    self.tested(case, 'all', each, fits, pairs)
+    self.add_fit(case, 'all', each, fits, pairs)
 
-  def tested(self, case: Case, setting: str, samples, fits, pairs) -> None:
+  def add_fit(self, case: Case, setting: str, samples, fits, pairs) -> None:
     """A row for one setting, or for all of them together."""
     fit = goodness.together(fits)
     apart = [p for p in pairs if exact.total_variation(*p) > EXACT]
     self.add(
       'loop',
-      rule=case.rule,
-      drafter=case.kind.name,
+      **_names(case),
       model=case.model,
       setting=setting,
       samples=int(samples),
@@ -143,15 +139,13 @@ class Certifier:
     with jax.enable_x64(True):
       for row in tokens_per_step.published():
         self.add('published', **row)
-      few = self.x.quick
-      for row in tokens_per_step.block_against_token(
-        20 if few else 50, 3 if few else 4
-      ):
+      pairs, depth = (20, 3) if self.x.quick else (50, 4)
+      for row in tokens_per_step.block_against_token(pairs, depth):
         self.add('block', **row)
 
   def measure(self) -> None:
     """Part 4: the measuring code, check by check."""
-    for name, check in measuring_checks.CHECKS.items():
+    for name, check in CHECKS.items():
       self.add(
         'numbers',
         check=name,
@@ -163,34 +157,29 @@ class Certifier:
     """Part 5: planted bugs, and the test that finds each."""
     tiny = self.models['table']
     for bug in WRONG_RULES:
-      with jax.enable_x64(True):
-        errors = {
-          s: np.abs(
-            tiny.speculative(bug.rule, bug.source(tiny), s).sum(1)
-            - tiny.plain[s]
-          ).max()
-          for s in ('T 1', 'T 1.5, top-k 2', 'penalties')
-        }
+      errors = {}
+      for s in ('T 1', 'T 1.5, top-k 2', 'penalties'):
+        with jax.enable_x64(True):
+          text = tiny.speculative(bug.rule, bug.source(tiny), s).sum(1)
+        errors[s] = np.abs(text - tiny.plain[s]).max()
       setting = max(errors, key=lambda s: errors[s])
-      self.found(bug.name, 'distribution', setting, errors[setting], EXACT)
+      self.add_bug(bug.name, 'distribution', setting, errors[setting], EXACT)
       bar.update()
     for bug in self.wrong_loops:
-      self.found(bug.name, 'loop', *self.misfit(bug))
+      self.add_bug(bug.name, 'loop', *self.misfit(bug))
       bar.update()
-    for bug in drafter_memory.WRONG_MEMORIES:
+    for bug in WRONG_MEMORIES:
       tiny = self.models['transformer']
-      right, wrong = (
-        drafter_memory.gap(tiny, make(tiny)) for make in (bug.right, bug.wrong)
-      )
-      self.found(bug.name, 'memory', '', wrong, max(1e-4, 10 * right))
+      right, wrong = (gap(tiny, make(tiny)) for make in (bug.right, bug.wrong))
+      self.add_bug(bug.name, 'memory', '', wrong, max(1e-4, 10 * right))
       bar.update()
     for bug in WRONG_NUMBERS:
-      bound = measuring_checks.CHECKS[bug.check].bound
-      self.found(bug.name, 'numbers', bug.check, bug.deviation(), bound)
+      bound = CHECKS[bug.check].bound
+      self.add_bug(bug.name, 'numbers', bug.check, bug.deviation(), bound)
       bar.update()
 
   def misfit(self, bug):
-    """Setting, minus log10 of its p-value, and that of the level."""
+    """The worst setting, minus log10 of its p-value, and of the level."""
     tiny = self.models[bug.case.model]
     drafter = (bug.drafter or bug.case.kind.drafter)(tiny)
     spec = Spec(tiny.target, drafter, bug.case.verify, tiny.eos)
@@ -205,7 +194,7 @@ class Certifier:
     evidence = -np.log10(max(p_values[setting], 1e-300))
     return setting, evidence, -np.log10(self.level)
 
-  def found(self, name, test, setting, evidence, bound) -> None:
+  def add_bug(self, name, test, setting, evidence, bound) -> None:
     self.add(
       'mutant',
       mutant=name,
@@ -231,8 +220,7 @@ class Certifier:
         text = tiny.sequence(step).sum(1)
         self.add(
           'arithmetic',
-          rule=case.rule,
-          drafter=case.kind.name,
+          **_names(case),
           dtype=jnp.dtype(dtype).name,
           total_variation=exact.total_variation(text, same),
           of_plain=exact.total_variation(same, tiny.plain[setting]),
@@ -256,12 +244,7 @@ class Certifier:
       rows = [c for c in CASES if not (c.full and self.x.quick)]
       stages = [(self.enumerate, rows), (self.run, self.cases)]
       stages += [(self.round, exact_tables)]
-      bugs = (
-        WRONG_RULES,
-        self.wrong_loops,
-        drafter_memory.WRONG_MEMORIES,
-        WRONG_NUMBERS,
-      )
+      bugs = WRONG_RULES, self.wrong_loops, WRONG_MEMORIES, WRONG_NUMBERS
       total = sum(len(cases) for _, cases in stages) + 2 + sum(map(len, bugs))
       with tqdm(total=total, mininterval=1) as bar:
         for work, cases in stages:
@@ -283,6 +266,10 @@ class Certifier:
     text = certify_report.summary(self.folder.rows)
     self.folder.write('summary.md', text)
     print(text)
+
+
+def _names(case: Case) -> dict[str, str]:
+  return {'rule': case.rule, 'drafter': case.kind.name}
 
 
 def _room(joint):

@@ -71,28 +71,25 @@ def _typed(*names: str) -> Callable[[], float]:
 
 def _fields() -> float:
   """How many fields have no known value, or are missing."""
-  every = ((b, t) for b in (1, 2) for t in (False, True))
   return max(
     float(
-      len(scripted_run.make(*one).row.keys() ^ expected_row.row(*one).keys())
+      len(scripted_run.make(b, t).row.keys() ^ expected_row.row(b, t).keys())
     )
-    for one in every
+    for b in (1, 2)
+    for t in (False, True)
   )
 
 
 def _filled() -> float:
   """Counts in batches of three: the last one has room for one prompt more."""
-  row = scripted_run.make(3).row
-  return apart(
-    row, [*expected_row.COUNTS, *expected_row.ACCEPTANCE, 'prompts'], 1
-  )
+  names = [*expected_row.COUNTS, *expected_row.ACCEPTANCE, 'prompts']
+  return apart(scripted_run.make(3).row, names, 1)
 
 
 def _wide() -> float:
   """Alpha where a mesh wants two rows more than there are prompts."""
-  return apart(
-    scripted_run.make(rows=scripted_run.PROMPTS + 2).row, expected_row.ALPHA, 1
-  )
+  row = scripted_run.make(rows=scripted_run.PROMPTS + 2).row
+  return apart(row, expected_row.ALPHA, 1)
 
 
 def _along() -> float:
@@ -110,7 +107,7 @@ def _keys() -> float:
 
 
 def _replays() -> float:
-  """Whether a step whose draft is known accepts what the method's did."""
+  """Whether a replayed step accepts what the step of the method did."""
   return max(
     off(scripted_run.make(batch).replays, expected_row.REPLAYS[batch])
     for batch in (1, 2)
@@ -186,7 +183,7 @@ def _normal() -> float:
 
 
 def _skewed() -> float:
-  """What the coverage lacks to 95%, for skewed units: chi-square of 8."""
+  """How far coverage falls below 95%, for skewed units: chi-square of 8."""
   units = np.random.default_rng(1).chisquare(8, (RUNS, FEW))
   return max(0.0, 0.95 - _coverage(units, 8.0))
 
@@ -202,7 +199,7 @@ def _paired() -> float:
 
 
 def _resampled() -> float:
-  """The costs' own spread that the interval of a prediction lacks.
+  """How much the interval of a prediction lacks of the costs' own spread.
 
   Every prompt has the same tau, so that costs alone make the interval; c and v
   vary over the repetitions, first the one and then the other.
@@ -226,7 +223,7 @@ def _resampled() -> float:
 
 
 def _run(tokens: int, calls: int, seconds: float):
-  """A run of one prompt that drafted nothing worth telling."""
+  """A run of one prompt whose drafts do not matter."""
   none = np.zeros((1, 1), int)
   counts = Counts(
     histogram=np.full((1, 1), calls),
@@ -242,7 +239,7 @@ def _run(tokens: int, calls: int, seconds: float):
 
 
 def _lengths() -> float:
-  """Sampled texts may end elsewhere: times are compared by the token."""
+  """Sampled texts may differ in length: times are compared per token."""
   cost = Costs(1, np.ones(3), np.ones(3), np.ones(3))
   runs = [_run(5, 5, 1.0), _run(10, 10, 2.0)]
   base = [_run(10, 10, 4.0), _run(20, 20, 8.0)]
@@ -251,11 +248,11 @@ def _lengths() -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-  """Something that is known.
+  """A comparison of the measuring code with something that is known.
 
   Attributes:
-    deviation: of what the measuring code makes of it.
-    bound: that it may not pass.
+    deviation: () -> how far the measuring code is from it.
+    bound: the largest deviation that passes.
   """
 
   deviation: Callable[[], float]

@@ -30,7 +30,7 @@ class Kind:
 
 
 def _holding(drafter: Drafter, own: Any) -> Drafter:
-  """The same drafter with parameters of its own, whatever it is passed."""
+  """The same drafter with parameters of its own, whatever it is given."""
 
   def bind(function):
     return lambda params, *rest: function(params._replace(drafter=own), *rest)

@@ -55,7 +55,7 @@ def _emit(change: Callable[..., Any]) -> generate.StepParts:
 
 
 def _by_outcome(state, draft, verdict, emitted, count, room, stopped):
-  """Whether the limit might cut a step is not asked, but whether it did."""
+  """A step counts where the limit did not cut it, not where it could not."""
   del draft, room  # Unused.
   fits = state.limit - state.length > verdict.num_accepted
   return emitted, count, fits, stopped
@@ -131,7 +131,7 @@ _accepted, _record = costs._accepted, measure.record
 
 
 def turned(items) -> list:
-  """The first one last."""
+  """The same items, with the first one last."""
   return [*items[1:], *items[:1]]
 
 

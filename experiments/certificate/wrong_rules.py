@@ -20,7 +20,7 @@ class WrongRule:
 
   name: str
   rule: Rule
-  source: Callable[[TinyModels], exact.DraftSource]
+  source: Callable[[TinyModels], exact.DraftSource] = rule_cases.CHAIN.source
 
 
 def _target_itself(draft, scores, row):
@@ -92,24 +92,16 @@ WRONG_RULES = (
   WrongRule(
     'residual is p: q is not subtracted',
     verify.token._replace(rest=_target_itself),
-    rule_cases.CHAIN.source,
   ),
   WrongRule(
     'a token is accepted with q / p',
     verify.token._replace(
       accept=_judged_by(lambda p, q: chains.quotient(q, p))
     ),
-    rule_cases.CHAIN.source,
   ),
+  WrongRule('the bonus token is the argmax', _with_bonus(_argmax)),
   WrongRule(
-    'the bonus token is the argmax',
-    _with_bonus(_argmax),
-    rule_cases.CHAIN.source,
-  ),
-  WrongRule(
-    'the bonus token comes from the draft',
-    _with_bonus(_last_of_the_draft),
-    rule_cases.CHAIN.source,
+    'the bonus token comes from the draft', _with_bonus(_last_of_the_draft)
   ),
   WrongRule(
     'a drawn token is dropped for being unlikely',
@@ -119,12 +111,10 @@ WRONG_RULES = (
   WrongRule(
     'block: the residual of token verification',
     verify.block._replace(rest=chains.token_rest),
-    rule_cases.CHAIN.source,
   ),
   WrongRule(
     'block: the first failed coin ends it',
     verify.block._replace(accept=_each_coin_alone),
-    rule_cases.CHAIN.source,
   ),
   WrongRule(
     'tree: later siblings are judged by p, not by what is left',

@@ -153,7 +153,7 @@ def numbers(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
     ]
     for row in _part(rows, 'numbers')
   ]
-  return ['what is known', 'off by', 'at most', 'holds'], lines
+  return ['check', 'off by', 'at most', 'holds'], lines
 
 
 def _is_off(row: dict) -> bool:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.certificate import expected_row, measuring_checks, scripted_run
+from experiments.certificate import expected_row, scripted_run
+from experiments.certificate.measuring_checks import CHECKS, apart, off
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
 from experiments.measuring import measure, row_fields
 from experiments.reports import best_drafters
@@ -23,9 +24,7 @@ def test_every_field_of_the_row_is_known(batch, timed):
   row = scripted_run.make(batch, timed).row
   right = expected_row.row(batch, timed)
   assert row.keys() == right.keys()
-  wrong = {
-    n for n in right if measuring_checks.apart(row, [n], batch, timed) > 1e-9
-  }
+  wrong = {n for n in right if apart(row, [n], batch, timed) > 1e-9}
   assert wrong == set()
 
 
@@ -34,9 +33,7 @@ def test_a_field_that_nobody_worked_out_is_seen(monkeypatch):
   monkeypatch.setattr(
     row_fields, 'acceptance', lambda *args: right(*args) | {'new': 1}
   )
-  assert (
-    measuring_checks.CHECKS['every field has a known value'].deviation() == 1
-  )
+  assert CHECKS['every field has a known value'].deviation() == 1
 
 
 def test_what_follows_from_the_steps_by_hand():
@@ -155,16 +152,16 @@ def test_tables_show_the_numbers_of_the_row():
 def test_every_check_passes_and_every_planted_bug_is_found():
   off = {
     name
-    for name, check in measuring_checks.CHECKS.items()
+    for name, check in CHECKS.items()
     if not check.deviation() <= check.bound
   }
   assert off == set()
   assert len(WRONG_NUMBERS) >= 25
   assert len({bug.name for bug in WRONG_NUMBERS}) == len(WRONG_NUMBERS)
   # `test_certify` sees that each is found; here, that no check is idle.
-  assert measuring_checks.CHECKS.keys() - {
-    bug.check for bug in WRONG_NUMBERS
-  } == {'every field has a known value'}
+  assert CHECKS.keys() - {bug.check for bug in WRONG_NUMBERS} == {
+    'every field has a known value'
+  }
 
 
 @pytest.mark.parametrize(
@@ -184,4 +181,4 @@ def test_every_check_passes_and_every_planted_bug_is_found():
   ],
 )
 def test_how_far_a_value_is_off(found, right, far):
-  assert measuring_checks.off(found, right) == far
+  assert off(found, right) == far
