@@ -1,16 +1,16 @@
 """The speculative loop without running it: from the target's own text.
 
-While the target writes, a drafter looks on: at every place it proposes, and
-nothing of it is accepted (`verify.observe`). What is kept of p and q there is
-enough to say how many target calls the loop needs for that very text, for
-every draft length, in expectation over its coins (`theory.expected_calls`).
+The target writes, and at every place the drafter drafts, too, of which nothing
+is accepted (`verify.observe`). From p and q at these places follows how many
+target calls the loop needs for that very text, for every draft length, in
+expectation over its coins (`theory.expected_calls`).
 
-A drawn draft has one law of each place, whatever was drafted before it: a
-model's law of the next token, given the text. One drafted token a place tells
-all. Where that does not hold, as for features that a draft predicts for
-itself, a drafter is refused. Chosen tokens depend on where their draft began,
-so a whole draft is made from every place and compared with what the target
-wrote.
+Drawn drafts must have one distribution at each place, whatever was drafted
+before it, as a model has one for the next token of a text: then one drafted
+token for each place is enough. A drafter without that, such as one that reads
+features that it predicts itself, is refused. Chosen tokens depend on where
+their draft began, so a whole draft is made at every place and compared with
+what the target wrote.
 """
 
 import dataclasses
@@ -161,7 +161,7 @@ def watch_method(method: Method, job: measure.Job) -> list[Watched]:
 
 
 def refuse_features(plan: Plan, built: Built) -> None:
-  """Refuses drafters whose law depends on where their draft began.
+  """Refuses drafters whose distributions depend on where their draft began.
 
   Raises:
     UserError: one reads features of the target, which it predicts on its own

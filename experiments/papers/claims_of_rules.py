@@ -30,7 +30,7 @@ _BLOCK_FOLDERS = ('embedded/gammas', 'rules')
   'whole texts by enumeration, error below 1e-12',
 )
 def exact_distributions(rows: Rows) -> Iterator[Finding]:
-  exact = pick(rows.get('certificate', []), part='law', lossless=True)
+  exact = pick(rows.get('certificate', []), part='distribution', lossless=True)
   for place in places(exact, 'rule'):
     error = max(r['max_error'] for r in pick(exact, **place))
     yield exactly(f'{place["rule"]}: error {error:.0e}', error < 1e-12)

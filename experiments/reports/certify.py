@@ -15,7 +15,7 @@ from experiments.reports.markdown import (
 
 EXACT = 1e-12  # largest error of a probability that counts as none
 _FIELDS: dict[str, dict[str, Any]] = {
-  'law': {
+  'distribution': {
     **dict.fromkeys(('rule', 'drafter', 'model', 'setting'), str),
     'lossless': bool,
     **dict.fromkeys(('max_error', 'total_variation', 'calls'), float),
@@ -69,12 +69,12 @@ def _loop_cells(loops: list[dict]) -> list[str]:
   ]
 
 
-def laws(rows: list[dict]) -> Table:
+def distributions(rows: list[dict]) -> Table:
   """One line for every rule and drafter, the worst of its settings."""
   case = 'rule', 'drafter', 'model'
   loops = group(pick(rows, part='loop'), *case)
   lines = []
-  for key, cells in group(pick(rows, part='law'), *case).items():
+  for key, cells in group(pick(rows, part='distribution'), *case).items():
     rule, drafter, model = key
     lossless = cells[0]['lossless']
     error = max(c['max_error'] for c in cells)
@@ -100,7 +100,9 @@ def settings(rows: list[dict]) -> Table:
   """One line for every setting, the worst of the exact rules."""
   lines = []
   loops = group(pick(rows, part='loop'), 'setting')
-  for setting, every in group(pick(rows, part='law'), 'setting').items():
+  for setting, every in group(
+    pick(rows, part='distribution'), 'setting'
+  ).items():
     cells, ran = pick(every, lossless=True), loops.get(setting, [])
     error = max((c['max_error'] for c in cells), default=None)
     least = min((r['p_value'] for r in ran), default=None)
@@ -121,7 +123,7 @@ def _evidence(row: dict) -> str:
   if row['test'] == 'loop':
     return 'p < 1e-300' if value >= 300 else f'p = 1e-{value:.0f}'
   units = {
-    'law of the text': 'error',
+    'distribution': 'error',
     'memory': 'q off by',
     'numbers': 'off by',
   }
@@ -238,7 +240,7 @@ def headline(rows: list[dict]) -> str:
 
 def summary(rows: list[dict]) -> str:
   """The certificate."""
-  tables = [laws(rows), settings(rows)]
+  tables = [distributions(rows), settings(rows)]
   for part, (title, columns) in _BY_ROW.items():
     found = pick(rows, part=part)
     if part == 'arithmetic':
@@ -249,7 +251,7 @@ def summary(rows: list[dict]) -> str:
 
 def verdict(rows: list[dict]) -> dict:
   """What the last line of the program says."""
-  exact = pick(rows, part='law', lossless=True)
+  exact = pick(rows, part='distribution', lossless=True)
   planted = pick(rows, part='mutant')
   survivors = [r['mutant'] for r in planted if not r['caught']]
   errors = [r for r in exact if r['max_error'] > EXACT]

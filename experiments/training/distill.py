@@ -104,17 +104,17 @@ def divergence_loss(target: Model, draft: Model, divergences: dict[str, Any]):
 
   def loss(drafts, frozen, tokens):
     inputs = tokens[..., :-1]
-    laws = [
+    log_p = [
       jax.nn.log_softmax(transformer.score(target, frozen, group))
       for group in inputs
     ]
     found = {}
     for i, name in enumerate(sorted(divergences)):
-      group = i % len(laws)
+      group = i % len(log_p)
       log_q = jax.nn.log_softmax(
         transformer.score(draft, drafts[name], inputs[group])
       )
-      found[name] = divergences[name](laws[group], log_q).mean()
+      found[name] = divergences[name](log_p[group], log_q).mean()
     return found
 
   return loss

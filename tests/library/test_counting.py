@@ -116,7 +116,7 @@ def test_a_short_draft_needs_as_much_room():
   assert fits.tolist() == [False, True] * (DEPTH + 1)
 
 
-# The loop: the laws of target and draft are the same after every token.
+# The loop: target and draft say the same after every token.
 
 P, Q = np.array([0.5, 0.1, 0.4]), np.array([0.3, 0.1, 0.6])
 TABLE = table.build(3)

@@ -16,7 +16,7 @@ from specjax.drafters import lm, plain
 from specjax.models import encoder_decoder, prefill, transformer
 from specjax.models.config import Encoder, Relative
 from specjax.types import Params, Source, Spec
-from tests.library import test_drafter_laws
+from tests.library import test_drafter_promises
 from tests.support import models
 
 OPTIONS = {
@@ -116,7 +116,7 @@ def test_a_draft_with_an_encoder_remembers_as_it_reads_again(float64):
     stepped = np.asarray(state.counts.histogram) - before
     accepted |= set(np.flatnonzero(stepped.any(0)).tolist())
     ctx = generate.context(state)
-    found = test_drafter_laws.gap(
+    found = test_drafter_promises.gap(
       CHAIN.drafter, params, state.drafter, ctx, state.key
     )
     assert found < 1e-12

@@ -141,7 +141,7 @@ def test_version_1_learns_the_next_feature():
   other = trained.loss(params, seen, jax.random.key(1))
   assert set(losses) == {'feature', 'token'}
   assert losses['feature'] != other['feature']
-  # Its features are judged by the target's head: the same law, shifted by one.
+  # Its features are judged by the target's head: the same, shifted by one.
   p = jax.nn.softmax(seen.logits[:, 1:])
   entropy = -(p * jnp.log(p)).sum(-1).mean()
   assert losses['token'] > 0.1 * entropy
@@ -150,7 +150,7 @@ def test_version_1_learns_the_next_feature():
 # Medusa
 
 
-def test_fresh_heads_say_the_targets_next_token_law():
+def test_fresh_heads_say_the_targets_next_token_distribution():
   trained = models.MEDUSA
   target = models.target_weights()
   own = trained.init(jax.random.key(0), target)

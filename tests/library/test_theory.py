@@ -186,19 +186,19 @@ def without_replacement(p, q, k: int) -> np.ndarray:
   """
   chances = np.zeros(k)
 
-  def draw(i, left, law, drawn, weight):
+  def draw(i, left, probs, drawn, weight):
     if i == k or weight == 0:
       return
-    if law.sum() == 0:
-      law = normalize((~drawn).astype(float))
-    rest = left_of(left, law)
-    for token in np.flatnonzero(law):
-      accepted = min(law[token], left[token])
+    if probs.sum() == 0:
+      probs = normalize((~drawn).astype(float))
+    rest = left_of(left, probs)
+    for token in np.flatnonzero(probs):
+      accepted = min(probs[token], left[token])
       chances[i] += weight * accepted
       gone = drawn.copy()
       gone[token] = True
-      after = normalize(np.where(gone, 0, law))
-      draw(i + 1, rest, after, gone, weight * (law[token] - accepted))
+      after = normalize(np.where(gone, 0, probs))
+      draw(i + 1, rest, after, gone, weight * (probs[token] - accepted))
 
   p, q = np.asarray(p, float), np.asarray(q, float)
   draw(0, p, q, np.zeros(len(p), bool), 1.0)
@@ -249,8 +249,8 @@ def test_chances_are_those_of_the_rules(
   texts = exact.Texts(3, 2)
   source = exact.tree((0, 0), replacement)
   for p, q in pairs:
-    laws = exact.constant(p, texts), exact.constant(q, texts)
-    tau = exact.efficiency(rule, source, texts, *laws)
+    both = exact.constant(p, texts), exact.constant(q, texts)
+    tau = exact.efficiency(rule, source, texts, *both)
     assert 1 + chances(p, q, 2).sum() == pytest.approx(tau, abs=1e-12)
     # One candidate is what all rules agree on.
     assert chances(p, q, 1).sum() == pytest.approx(np.minimum(p, q).sum())

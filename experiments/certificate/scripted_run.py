@@ -1,4 +1,4 @@
-"""A run made by hand: every number of its row is known on paper.
+"""A run that follows a script: every number of its row is known on paper.
 
 A script says what each step drafts, how much of it is right, and how long it
 takes. It stands in for models, prompts and the clock; all that turns a step
@@ -176,7 +176,7 @@ class Machine:
     return self.now
 
   def start(self, way: measure.Decoding, job: measure.Job) -> SpecState:
-    """`measure.start`: a second for each prompt up to the first, and for K."""
+    """`measure.start`; takes 1 + K + (number of the first prompt) seconds."""
     self.first = int(job.indices[0])
     self.now += 1 + self.first + way.spec.drafter.depth
     known = prompts()
@@ -254,7 +254,7 @@ class Machine:
 
 
 def _bug(*_) -> ties.Difference:
-  """Models that are a script write no text of their own."""
+  """A difference that is no tie: scripted models have no logits."""
   return ties.Difference(0, (None, None), 0.0, None, 0.0, 0.0, 'bug')
 
 
@@ -280,7 +280,7 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
 
 
 class Made(NamedTuple):
-  """What came of the run."""
+  """The row of the run, and what else is checked."""
 
   row: dict
   strays: int  # rows decoded with the key of another prompt
@@ -310,5 +310,5 @@ def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
     one = runner.Runner(freeze(x, {}))
     one.run()
   (row,) = one.folder.rows
-  # The first replay is there to be compiled.
+  # The first replay only compiles the program.
   return Made(row, machine.strays, machine.replays[1:])
