@@ -2,10 +2,10 @@
 
   python -m experiments.certify --config configs/certify.py
 
-Nothing is downloaded or read. 260 seconds on two idle cores of an AMD EPYC; to
-expect are errors below 1e-15, no alarm and no survivor. `--config.quick` runs
-fewer compiled loops, of token, block and recursive verification, and every
-enumeration all the same, in less than 90 seconds.
+Nothing is downloaded or read. 260 seconds on two idle cores of an AMD EPYC.
+Expect errors below 1e-15, no alarm and no survivor. `--config.quick` runs every
+enumeration, but fewer compiled loops (of token, block and recursive
+verification), in less than 90 seconds.
 """
 
 from experiments.settings import Certificate

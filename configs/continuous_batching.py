@@ -1,4 +1,4 @@
-"""Two hundred prompts: sixteen rows that are refilled, or that wait.
+"""Two hundred prompts through sixteen rows, which are refilled or wait.
 
   python -m benchmarks.continuous_batching \\
     --config configs/continuous_batching.py

@@ -1,12 +1,12 @@
-"""Distillation of the embedded draft of width 128: what to learn, and on what.
+"""Distillation of the embedded draft of width 128: divergences and data.
 
   python -m experiments.train --config configs/distill.py
 
 Five divergences on three kinds of data (Zhou et al., arXiv:2310.08461, Figure
-4), each from the same draft that next-token training made; a control goes on
-with that for as many steps. Finished drafts and grid.jsonl are in
-runs/distill. The target's texts are those in runs/embedded_pair where
-`configs/embedded_pair.py` left them there, and are written otherwise.
+4), each from the same draft that next-token training made; a control
+continues that training for as many steps. Finished drafts and grid.jsonl are in
+runs/distill. The target's texts are taken from runs/embedded_pair, if
+`configs/embedded_pair.py` left them there, and written otherwise.
 `--config.quick` shows that every stage runs.
 
 Two cores of an AMD EPYC (Zen 4), Python 3.11.7: 40 minutes of processor time in
@@ -26,8 +26,9 @@ verification, 60 held-out prompts of the three domains, 64 new tokens:
   minus_log_alpha  2.44    2.47   2.63    2.59   2.23    2.45
 
 Forward KL on the target's text is shipped as `distilled`. The draft's own text
-helps least here. Every number is of one training and has no interval; which of
-two is better is for `configs/embedded_tables.py:divergences`, which pairs them.
+helps least here. Every number is of one training and has no interval;
+`configs/embedded_tables.py:divergences` compares two of them, paired on
+prompts.
 """
 
 from experiments.recipes import Distillation, Optimization

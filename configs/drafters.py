@@ -5,9 +5,9 @@
   python -m experiments.run --config configs/drafters.py:acceptance \\
     --config.results=results/drafters/acceptance
 
-The first takes times, and 12 minutes on two idle cores of an AMD EPYC (Zen 4).
-The second takes no times, so the machine may be busy, and about 20 minutes; it
-has more prompts, which differences between drafters are paired on.
+The first measures times and runs 12 minutes on two idle cores of an AMD EPYC
+(Zen 4). The second measures none, so the machine may be busy, and runs about 20
+minutes; it has more prompts, on which differences between drafters are paired.
 `--config.quick` runs the first two drafters, and
 `--config.drafters="('medusa', 'ngram')"` others.
 
@@ -17,18 +17,18 @@ to six tokens are those of draft-128: constant, and by the policies of
 `specjax.drafting.policies`.
 
   draft-64, -128, -256    independent models: configs/embedded_pair.py
-  undistilled, control    the draft that others are distilled from, and what
-                          more of its own training makes of it; `distilled` is
+  undistilled, control    the draft that others are distilled from, and the
+                          same after more of its own training; `distilled` is
                           the best of the others: configs/distill.py
   exit 1, exit 2          the target's first layers, with and without adapter
   medusa, eagle1, eagle3  heads on the target's features
   ngram                   copies from the text, from several places of it, or
                           from the text that models are trained on, too
   cascade                 draft-64, for which ngram drafts
-  int8                    weights in eight bits, those of the target itself, too
+  int8                    weights in eight bits, also the target's own
 
-Medusa's tree and `distilled` were chosen by other windows of the same held-out
-documents, which no weights were trained on.
+Medusa's tree and `distilled` were chosen on other windows of the same held-out
+documents; no weights were trained on these documents.
 """
 
 import pathlib
@@ -45,7 +45,7 @@ _TREE = (0, 0, 0, 1, 1, 2, 4, 7)
 
 
 def _path(name: str) -> str:
-  """Of a part of the pair; whether it is there is seen when it is loaded."""
+  """Of a part of the pair; loading it tells whether it exists."""
   return str(pathlib.Path(pair.__file__).parent / name)
 
 

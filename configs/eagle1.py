@@ -2,12 +2,12 @@
 
   python -m experiments.train --config configs/eagle1.py
 
-Li et al., arXiv:2401.15077: one layer that says the next feature of the
-target's last layer, with noise on what it reads.
+Li et al., arXiv:2401.15077: one layer that predicts the next feature of
+the target's last layer, trained with noise on what it reads.
 The head is runs/eagle1/weights, and what it accepted at each checkpoint is
-runs/eagle1/head.jsonl. Half of the windows are the target's own text: that in
-runs/embedded_pair where `configs/embedded_pair.py` left it, written otherwise.
-`--config.quick` shows that it runs.
+runs/eagle1/head.jsonl. Half of the windows are the target's own text,
+taken from runs/embedded_pair if `configs/embedded_pair.py` left it there, and
+written otherwise. `--config.quick` shows that it runs.
 
 Two cores of an AMD EPYC (Zen 4), Python 3.11.7, beside other work: 5 minutes
 by the clock, 8 of processor time. At the end, on 12 held-out prompts of

@@ -5,9 +5,9 @@
 Li et al., arXiv:2503.01840: one layer over features of three layers of the
 target, trained on tokens alone, five steps on its own features.
 The head is runs/eagle3/weights, and what it accepted at each checkpoint is
-runs/eagle3/head.jsonl. Half of the windows are the target's own text: that in
-runs/embedded_pair where `configs/embedded_pair.py` left it, written otherwise.
-`--config.quick` shows that it runs.
+runs/eagle3/head.jsonl. Half of the windows are the target's own text,
+taken from runs/embedded_pair if `configs/embedded_pair.py` left it there, and
+written otherwise. `--config.quick` shows that it runs.
 
 Two cores of an AMD EPYC (Zen 4), Python 3.11.7, beside other work: 21 minutes
 by the clock, 28 of processor time. At the end, on 12 held-out prompts of

@@ -8,8 +8,8 @@ The first layers draft, and a norm and a low-rank adapter of their own stand
 before the target's output layer (as LayerSkip, arXiv:2404.16710, and Kangaroo,
 arXiv:2404.18911; the target stays as it is). The exit after one layer is
 runs/early_exit_1/weights, and what it accepted at each checkpoint is
-runs/early_exit_1/head.jsonl. Half of the windows are the target's own
-text: that in runs/embedded_pair where `configs/embedded_pair.py` left it,
+runs/early_exit_1/head.jsonl. Half of the windows are the target's own text,
+taken from runs/embedded_pair if `configs/embedded_pair.py` left it there, and
 written otherwise. `--config.quick` shows that it runs.
 
 Two cores of an AMD EPYC (Zen 4), Python 3.11.7, beside other work: 1 minute

@@ -2,11 +2,11 @@
 
   python -m experiments.train --config configs/embedded_pair.py
 
-trains the tokenizer, the target and its drafts into runs/embedded_pair, and
-resumes there when it was stopped. The shipped weights are its folder `pair`.
-About four hours on two idle cores of an AMD EPYC, nearly all of it for the
-target: 22.9M tokens by Muon, whose steps get further than AdamW's at the same
-number of tokens. The text is the library's and that of installed packages.
+This trains the tokenizer, the target and its drafts into runs/embedded_pair,
+and resumes there when it was stopped. The shipped weights are its folder
+`pair`. About four hours on two idle cores of an AMD EPYC, nearly all of it for
+the target: 22.9M tokens by Muon, whose steps get further than AdamW's at the
+same number of tokens. The text is the library's and that of installed packages.
 
 The weights shipped now are of an earlier recipe: 4.9M tokens of the library by
 AdamW. Their bits per byte on held-out text, from the stored 16-bit weights:

@@ -7,7 +7,7 @@
   done
 
 No time is taken, so the machine may be busy. Each part goes on where it was
-stopped, cell by cell, and its bar says how long it will take.
+stopped, and its bar says how long it will take.
 
   drafters      alpha of unigrams, bigrams and three sizes of drafts, and of
                 lookup, at temperature 0 and 1 (Leviathan et al., Table 3)
@@ -18,7 +18,7 @@ stopped, cell by cell, and its bar says how long it will take.
   divergences   a draft distilled by five divergences on three kinds of data
                 (Zhou et al., Figure 4)
   lenience      alpha and tau by lenience (Leviathan et al., Table 5)
-  candidates    k candidates of a place, with and without replacement
+  candidates    k candidates for a token, with and without replacement
                 (Yang et al., Table 8; Chen et al., Sequoia)
   lookup        prompt lookup, places that vote, several candidates, and the
                 training text of the pair as a reference (He et al., REST)
@@ -26,8 +26,8 @@ stopped, cell by cell, and its bar says how long it will take.
 `distillation` needs runs/embedded_pair, which is where `experiments.train
 --config configs/embedded_pair.py` puts the drafts of both stages, and
 `divergences` runs/distill, likewise by configs/distill.py. The rest needs
-nothing but the package. What the rows say of the papers' claims:
-results/findings.md, made by `python -m experiments.tables results`.
+nothing but the package. What the rows say about the papers' claims is in
+results/findings.md, which `python -m experiments.tables results` makes.
 """
 
 from experiments.errors import UserError

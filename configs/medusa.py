@@ -2,13 +2,13 @@
 
   python -m experiments.train --config configs/medusa.py
 
-Cai et al., arXiv:2401.10774. The heads are read by the target's own output
-layer. How often their guesses are right is counted in what the target writes
-behind held-out prompts, and kept in config.json for the static tree.
+Cai et al., arXiv:2401.10774. The target's own output layer reads the heads. How
+often their guesses are right is counted in texts that the target writes after
+held-out prompts, and stored in config.json for the static tree.
 The head is runs/medusa/weights, and what it accepted at each checkpoint is
-runs/medusa/head.jsonl. Half of the windows are the target's own text: that in
-runs/embedded_pair where `configs/embedded_pair.py` left it, written otherwise.
-`--config.quick` shows that it runs.
+runs/medusa/head.jsonl. Half of the windows are the target's own text,
+taken from runs/embedded_pair if `configs/embedded_pair.py` left it there, and
+written otherwise. `--config.quick` shows that it runs.
 
 Two cores of an AMD EPYC (Zen 4), Python 3.11.7, beside other work: 6 minutes
 by the clock, 9 of processor time. At the end, on 12 held-out prompts of

@@ -5,14 +5,15 @@
     --config.prompts.path=HumanEval.jsonl.gz
 
 TARGET and DRAFT are Hugging Face directories; without a draft the n-gram lookup
-drafts alone. Without a file the embedded corpus gives the prompts. What would
-be refused, before anything heavy is loaded, and a first guess of the cost:
+drafts alone. Without a file the embedded corpus gives the prompts. This says
+what would be refused, before anything heavy is loaded, and guesses the cost:
 
   python -m experiments.inspect --config configs/pair.py \\
     --config.target.path=TARGET --config.draft.path=DRAFT
 
-Every set of prompts is known by its fields, `experiments/settings.py` lists
-them. To translate the lines of a text, and to chat:
+Prompts of benchmarks are recognised by their fields, which
+`experiments/prompts/forms.py` lists. To translate the lines of a text, and to
+chat:
 
   --config.prompts.path=source.en \\
     --config.prompts.form='translate English to German: {line}'

@@ -2,8 +2,8 @@
 
   python -m experiments.parity --config configs/parity.py
 
-compares 201 prompts at gamma 3 and at gamma 4: to expect are no bugs, exit
-status 0, and with `--config.dtype=float64` no difference at all. Other
+This compares 201 prompts at gamma 3 and at gamma 4. Expect no bugs, exit status
+0, and with `--config.dtype=float64` no difference at all. Other
 comparisons:
 
   --config.against=batch --config.batch=8
@@ -14,7 +14,8 @@ comparisons:
 Each line of FILE is a JSON object. `prompt` holds the token ids of a prompt, or
 its number: the lines of prompts.jsonl, which every run leaves with its results,
 counted from 0. `tokens` holds the ids that another program added to it, or
-`text` what they say. One prompt a line; every prompt of the config is needed.
+`text` what they say. Each line has one prompt; every prompt of the config is
+needed.
 """
 
 from experiments.settings import Candidate, Checkpoint, Parity, Prompts

@@ -1,9 +1,9 @@
-"""Several candidates for a place: chains and trees of one draft model.
+"""Several candidates for a token: chains and trees of one draft model.
 
   python -m experiments.run --config configs/trees.py
 
-compares tau of a chain, of independent chains merged by common prefix, and of
-a tree drawn without replacement, by recursive rejection. k-SEQ beside it:
+This compares tau of a chain, of independent chains merged by common prefix, and
+of a tree drawn without replacement, by recursive rejection. To add k-SEQ:
 
   --config.drafters="('two chains', 'four chains')"
   --config.verifiers="('recursive', 'k_seq')"

@@ -1,11 +1,12 @@
-"""Proves or refutes that the output has the target's law, rule by rule.
+"""Proves or refutes that the output has the target's distribution.
 
   python -m experiments.certify --config configs/certify.py
 
-Six parts: the law of whole texts by enumeration; the compiled float32 loop
-against that law; tokens per step; the code that turns counts and times into
-numbers, against a run worked out by hand; planted bugs, each of which one of
-the tests must find; and what low precision does to each rule. The exit status
+Six parts: the distribution of whole texts by enumeration, for every rule; the
+compiled float32 loop beside that distribution; tokens per step; the code that
+turns counts and times into numbers, beside a run worked out by hand; planted
+bugs, each of which one of the tests must find; and what low precision does to
+each rule. The exit status
 is 1 when anything that should hold does not.
 """
 
@@ -17,11 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from experiments.certificate import expectation, memory, numbers
-from experiments.certificate.cases import CASES, CHAIN, WORLDS, Case
-from experiments.certificate.wrong_laws import WRONG_LAWS
+from experiments.certificate import tokens_per_step
+from experiments.certificate.drafter_memory import WRONG_MEMORIES, gap
+from experiments.certificate.measuring_checks import CHECKS
+from experiments.certificate.rule_cases import CASES, CHAIN, MODELS, Case
 from experiments.certificate.wrong_loops import WRONG_LOOPS
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
+from experiments.certificate.wrong_rules import WRONG_RULES
 from experiments.measuring import results
 from experiments.reports import certify as certify_report
 from experiments.reports.certify import EXACT
@@ -47,7 +50,7 @@ def check(x: Certificate) -> None:
 
 
 def boosted(rule: Rule, factor: float) -> Rule:
-  """A rule that accepts too readily: what the power is stated for."""
+  """A rule that accepts too readily; the power of a test is stated for it."""
 
   def accept(draft, scores):
     return jnp.minimum(factor * rule.accept(draft, scores), 1)
@@ -64,64 +67,64 @@ class Certifier:
     self.folder = results.Folder(
       x.results or results.default_folder(x), results.settings_of(x)
     )
-    self.worlds = {name: make() for name, make in WORLDS.items()}
+    self.models = {name: make() for name, make in MODELS.items()}
     self.cases = [c for c in CASES if c.quick or not x.quick]
     self.wrong_loops = [m for m in WRONG_LOOPS if m.quick or not x.quick]
     # Each loop is tested in every setting, and in all of them together.
-    tests = sum(len(self.worlds[c.model].settings) + 1 for c in self.cases)
+    tests = sum(len(self.models[c.model].settings) + 1 for c in self.cases)
     self.level = x.level / tests
-    self.laws: dict[Case, dict[str, np.ndarray]] = {}
+    self._distributions: dict[Case, dict[str, np.ndarray]] = {}
 
-  def law(self, case: Case) -> dict[str, np.ndarray]:
-    """Exact law [texts, calls] of a case, by setting."""
-    if case not in self.laws:
-      w = self.worlds[case.model]
-      source = case.kind.source(w)
+  def distribution(self, case: Case) -> dict[str, np.ndarray]:
+    """Exact distribution [texts, calls] of a case, by setting."""
+    if case not in self._distributions:
+      tiny = self.models[case.model]
+      source = case.kind.source(tiny)
       with jax.enable_x64(True):
-        self.laws[case] = {s: w.law(case.verify, source, s) for s in w.settings}
-    return self.laws[case]
+        self._distributions[case] = {
+          s: tiny.speculative(case.verify, source, s) for s in tiny.settings
+        }
+    return self._distributions[case]
 
   def enumerate(self, case: Case) -> None:
-    """Part 1: error of the law of the text, and the expected calls."""
-    w = self.worlds[case.model]
-    for setting, law in self.law(case).items():
-      text, calls = law.sum(1), law.sum(0)
+    """Part 1: error of the distribution of texts, and the expected calls."""
+    tiny = self.models[case.model]
+    for setting, joint in self.distribution(case).items():
+      text, calls = joint.sum(1), joint.sum(0)
       self.add(
-        'law',
-        rule=case.rule,
-        drafter=case.kind.name,
+        'distribution',
+        **_names(case),
         model=case.model,
         setting=setting,
         lossless=case.verify.lossless,
-        max_error=float(np.abs(text - w.plain[setting]).max()),
-        total_variation=exact.total_variation(text, w.plain[setting]),
+        max_error=float(np.abs(text - tiny.plain[setting]).max()),
+        total_variation=exact.total_variation(text, tiny.plain[setting]),
         calls=float(calls @ np.arange(len(calls))),
       )
 
   def run(self, case: Case) -> None:
-    """Part 2: the compiled loop against the law, and the test's power."""
-    w = self.worlds[case.model]
-    spec = Spec(w.target, case.kind.drafter(w), case.verify, w.eos)
-    seen = w.sample(spec, self.x.rows, self.x.rounds, self.x.seed)
-    source = case.kind.source(w)
+    """Part 2: the compiled loop beside that distribution, and the power."""
+    tiny = self.models[case.model]
+    spec = Spec(tiny.target, case.kind.drafter(tiny), case.verify, tiny.eos)
+    seen = tiny.sample(spec, self.x.rows, self.x.rounds, self.x.seed)
+    source = case.kind.source(tiny)
     eager = boosted(case.verify, self.x.boost)
     fits, pairs = [], []
-    for setting, law in self.law(case).items():
+    for setting, joint in self.distribution(case).items():
       with jax.enable_x64(True):
-        pairs.append((law, w.law(eager, source, setting)))
-      fits.append(goodness.fit(seen[setting], _room(law)))
-      self.tested(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
+        pairs.append((joint, tiny.speculative(eager, source, setting)))
+      fits.append(goodness.fit(seen[setting], _room(joint)))
+      self.add_fit(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
     each = sum(x.sum() for x in seen.values()) // len(seen)
-    self.tested(case, 'all', each, fits, pairs)
+    self.add_fit(case, 'all', each, fits, pairs)
 
-  def tested(self, case: Case, setting: str, samples, fits, pairs) -> None:
+  def add_fit(self, case: Case, setting: str, samples, fits, pairs) -> None:
     """A row for one setting, or for all of them together."""
     fit = goodness.together(fits)
     apart = [p for p in pairs if exact.total_variation(*p) > EXACT]
     self.add(
       'loop',
-      rule=case.rule,
-      drafter=case.kind.name,
+      **_names(case),
       model=case.model,
       setting=setting,
       samples=int(samples),
@@ -134,17 +137,15 @@ class Certifier:
   def expect(self) -> None:
     """Part 3: tokens per step."""
     with jax.enable_x64(True):
-      for row in expectation.published():
+      for row in tokens_per_step.published():
         self.add('published', **row)
-      few = self.x.quick
-      for row in expectation.block_against_token(
-        20 if few else 50, 3 if few else 4
-      ):
+      pairs, depth = (20, 3) if self.x.quick else (50, 4)
+      for row in tokens_per_step.block_against_token(pairs, depth):
         self.add('block', **row)
 
   def measure(self) -> None:
     """Part 4: the measuring code, check by check."""
-    for name, check in numbers.CHECKS.items():
+    for name, check in CHECKS.items():
       self.add(
         'numbers',
         check=name,
@@ -154,46 +155,46 @@ class Certifier:
 
   def mutate(self, bar) -> None:
     """Part 5: planted bugs, and the test that finds each."""
-    w = self.worlds['table']
-    for bug in WRONG_LAWS:
-      with jax.enable_x64(True):
-        errors = {
-          s: np.abs(w.law(bug.rule, bug.source(w), s).sum(1) - w.plain[s]).max()
-          for s in ('T 1', 'T 1.5, top-k 2', 'penalties')
-        }
+    tiny = self.models['table']
+    for bug in WRONG_RULES:
+      errors = {}
+      for s in ('T 1', 'T 1.5, top-k 2', 'penalties'):
+        with jax.enable_x64(True):
+          text = tiny.speculative(bug.rule, bug.source(tiny), s).sum(1)
+        errors[s] = np.abs(text - tiny.plain[s]).max()
       setting = max(errors, key=lambda s: errors[s])
-      self.found(bug.name, 'law of the text', setting, errors[setting], EXACT)
+      self.add_bug(bug.name, 'distribution', setting, errors[setting], EXACT)
       bar.update()
     for bug in self.wrong_loops:
-      self.found(bug.name, 'loop', *self.misfit(bug))
+      self.add_bug(bug.name, 'loop', *self.misfit(bug))
       bar.update()
-    for bug in memory.WRONG_MEMORIES:
-      w = self.worlds['transformer']
-      right, wrong = (memory.gap(w, make(w)) for make in (bug.right, bug.wrong))
-      self.found(bug.name, 'memory', '', wrong, max(1e-4, 10 * right))
+    for bug in WRONG_MEMORIES:
+      tiny = self.models['transformer']
+      right, wrong = (gap(tiny, make(tiny)) for make in (bug.right, bug.wrong))
+      self.add_bug(bug.name, 'memory', '', wrong, max(1e-4, 10 * right))
       bar.update()
     for bug in WRONG_NUMBERS:
-      bound = numbers.CHECKS[bug.check].bound
-      self.found(bug.name, 'numbers', bug.check, bug.deviation(), bound)
+      bound = CHECKS[bug.check].bound
+      self.add_bug(bug.name, 'numbers', bug.check, bug.deviation(), bound)
       bar.update()
 
   def misfit(self, bug):
-    """Setting, minus log10 of its p-value, and that of the level."""
-    w = self.worlds[bug.case.model]
-    drafter = (bug.drafter or bug.case.kind.drafter)(w)
-    spec = Spec(w.target, drafter, bug.case.verify, w.eos)
+    """The worst setting, minus log10 of its p-value, and of the level."""
+    tiny = self.models[bug.case.model]
+    drafter = (bug.drafter or bug.case.kind.drafter)(tiny)
+    spec = Spec(tiny.target, drafter, bug.case.verify, tiny.eos)
     # Planted bugs are coarse: a part of the texts shows them.
     rounds = -(-self.x.rounds // 4)
-    seen = w.sample(spec, self.x.rows, rounds, self.x.seed, bug.parts)
+    seen = tiny.sample(spec, self.x.rows, rounds, self.x.seed, bug.parts)
     p_values = {
-      s: goodness.fit(seen[s], _room(law)).p_value
-      for s, law in self.law(bug.case).items()
+      s: goodness.fit(seen[s], _room(joint)).p_value
+      for s, joint in self.distribution(bug.case).items()
     }
     setting = min(p_values, key=lambda s: p_values[s])
     evidence = -np.log10(max(p_values[setting], 1e-300))
     return setting, evidence, -np.log10(self.level)
 
-  def found(self, name, test, setting, evidence, bound) -> None:
+  def add_bug(self, name, test, setting, evidence, bound) -> None:
     self.add(
       'mutant',
       mutant=name,
@@ -206,24 +207,23 @@ class Certifier:
 
   def round(self, case: Case) -> None:
     """Part 6: p, q and the rule in low precision."""
-    w = self.worlds[case.model]
-    source, setting = case.kind.source(w), 'T 1'
+    tiny = self.models[case.model]
+    source, setting = case.kind.source(tiny), 'T 1'
     with jax.enable_x64(True):
       for dtype in DTYPES:
         p, q = (
           exact.Distributions(x.probs.astype(dtype), x.logits.astype(dtype))
-          for x in (w.p[setting], w.q[setting])
+          for x in (tiny.p[setting], tiny.q[setting])
         )
-        step = exact.step(case.verify, source, w.texts, p, q, w.contexts)
-        same = w.sequence(exact.plain(w.texts, p, w.contexts)).sum(1)
-        text = w.sequence(step).sum(1)
+        step = exact.step(case.verify, source, tiny.texts, p, q, tiny.contexts)
+        same = tiny.sequence(exact.plain(tiny.texts, p, tiny.contexts)).sum(1)
+        text = tiny.sequence(step).sum(1)
         self.add(
           'arithmetic',
-          rule=case.rule,
-          drafter=case.kind.name,
+          **_names(case),
           dtype=jnp.dtype(dtype).name,
           total_variation=exact.total_variation(text, same),
-          of_plain=exact.total_variation(same, w.plain[setting]),
+          of_plain=exact.total_variation(same, tiny.plain[setting]),
         )
 
   def add(self, part: str, **row) -> None:
@@ -244,7 +244,7 @@ class Certifier:
       rows = [c for c in CASES if not (c.full and self.x.quick)]
       stages = [(self.enumerate, rows), (self.run, self.cases)]
       stages += [(self.round, exact_tables)]
-      bugs = WRONG_LAWS, self.wrong_loops, memory.WRONG_MEMORIES, WRONG_NUMBERS
+      bugs = WRONG_RULES, self.wrong_loops, WRONG_MEMORIES, WRONG_NUMBERS
       total = sum(len(cases) for _, cases in stages) + 2 + sum(map(len, bugs))
       with tqdm(total=total, mininterval=1) as bar:
         for work, cases in stages:
@@ -268,9 +268,13 @@ class Certifier:
     print(text)
 
 
-def _room(law):
-  """Law [texts, calls] with one more column: more calls than there may be."""
-  return np.pad(law, ((0, 0), (0, 1)))
+def _names(case: Case) -> dict[str, str]:
+  return {'rule': case.rule, 'drafter': case.kind.name}
+
+
+def _room(joint):
+  """With one more column, for more calls than there may be."""
+  return np.pad(joint, ((0, 0), (0, 1)))
 
 
 def main(x: Certificate) -> None:

@@ -2,18 +2,18 @@
 
   python -m experiments.tables --config configs/papers/leviathan.py:table3/wmt
 
-prints the paper beside what a run of the same config has found, before a run
-too. Behind the colon stand a table and a part of it; without a table the first
-of the file is meant, without a part the first of the table.
+This prints the paper's numbers beside those of a run of the same config, if
+there is one. After the colon stand a table and a part of it; without a table
+the first of the file is meant, without a part the first of the table.
 
 Where a config has a path such as `google-t5/t5-small`, that is both a name on
 the Hugging Face Hub and a folder: fetch it to there with
 
   hf download google-t5/t5-small --local-dir google-t5/t5-small
 
-or name another place with `--config.target.path=...`. Data sets of the hub
-need the extra `datasets`; with `--config.prompts.path=FILE` and
-`--config.prompts.dataset=` a file is read.
+or name another place with `--config.target.path=...`. Data sets of the Hub
+need the extra `datasets`; `--config.prompts.path=FILE` with
+`--config.prompts.dataset=` reads a file instead.
 """
 
 import dataclasses

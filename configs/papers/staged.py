@@ -2,7 +2,7 @@
 
   python -m experiments.tables --config configs/papers/staged.py
 
-Drafts of a model of 40M parameters, for which counts of three tokens draft.
+A model of 40M parameters drafts, and counts of three tokens draft for it.
 `specjax.drafters.cascade` drafts like that, and rows say what a draft costs in
 time; how many bytes are read is not counted.
 """

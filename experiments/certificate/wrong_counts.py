@@ -9,8 +9,8 @@ from unittest import mock
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.certificate import handmade
-from experiments.certificate.numbers import CHECKS
+from experiments.certificate import scripted_run
+from experiments.certificate.measuring_checks import CHECKS
 from experiments.measuring import costs, measure, runner
 from specjax import generate
 
@@ -21,7 +21,7 @@ class WrongNumber:
 
   Attributes:
     name: what is wrong.
-    check: that finds it, of `numbers.CHECKS`.
+    check: that finds it, of `measuring_checks.CHECKS`.
     where: the module or class that has the function.
     attribute: its name there.
     wrong: what takes its place.
@@ -55,7 +55,7 @@ def _emit(change: Callable[..., Any]) -> generate.StepParts:
 
 
 def _by_outcome(state, draft, verdict, emitted, count, room, stopped):
-  """Whether the limit might cut a step is not asked, but whether it did."""
+  """A step counts where the limit did not cut it, not where it could not."""
   del draft, room  # Unused.
   fits = state.limit - state.length > verdict.num_accepted
   return emitted, count, fits, stopped
@@ -131,12 +131,12 @@ _accepted, _record = costs._accepted, measure.record
 
 
 def turned(items) -> list:
-  """The first one last."""
+  """The same items, with the first one last."""
   return [*items[1:], *items[:1]]
 
 
 def _per_row(way, job, steps=None):
-  run = measure.decode(way.spec, way.params, job, steps, parts=way.parts)
+  run = measure.decode(way, job, steps)
   return run.seconds / run.counts.target_calls.sum(), run
 
 
@@ -164,8 +164,8 @@ def _last_twice(self, domain, temperature):
 def _log_of(change: Callable[[measure.Log], dict]):
   """`measure.record` with a log that `change` makes of the right one."""
 
-  def record(spec, params, job):
-    found = _record(spec, params, job)
+  def record(way, job):
+    found = _record(way, job)
     log = found.log._replace(**change(found.log))
     return dataclasses.replace(found, log=log)
 
@@ -175,7 +175,7 @@ def _log_of(change: Callable[[measure.Log], dict]):
 def _wrong_step(
   name: str, check: str, parts: generate.StepParts
 ) -> WrongNumber:
-  return WrongNumber(name, check, handmade, 'PARTS', parts)
+  return WrongNumber(name, check, scripted_run, 'PARTS', parts)
 
 
 WRONG_COUNTS = (

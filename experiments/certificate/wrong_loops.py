@@ -7,8 +7,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from experiments.certificate import cases
-from experiments.certificate.world import World
+from experiments.certificate import rule_cases
+from experiments.certificate.tiny_models import TinyModels
 from specjax import cache as caches
 from specjax import generate, sampling, trees, verify
 from specjax.types import Draft, Drafter, Verdict
@@ -16,19 +16,19 @@ from specjax.types import Draft, Drafter, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class WrongLoop:
-  """A loop that should have the law of a case and has not.
+  """A loop whose texts should have the distribution of a case, and have not.
 
   Attributes:
     name: what is wrong.
     case: what it should be.
-    drafter: that drafts instead, of a world.
+    drafter: that drafts instead, made for the tiny models.
     parts: that a step is made of instead.
     quick: whether the quick certificate runs it.
   """
 
   name: str
-  case: cases.Case
-  drafter: Callable[[World], Drafter] | None = None
+  case: rule_cases.Case
+  drafter: Callable[[TinyModels], Drafter] | None = None
   parts: generate.StepParts = generate.PARTS
   quick: bool = False
 
@@ -172,25 +172,25 @@ def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):
   return generate.PARTS.tally(counts, draft, verdict, emitted, room, live, beta)
 
 
-_TOKEN = cases.find('token', cases.CHAIN)
+_TOKEN = rule_cases.find('token', rule_cases.CHAIN)
 _PARTS = generate.PARTS
 
 WRONG_LOOPS = (
   WrongLoop(
     'draft: reports q before temperature and cuts',
     _TOKEN,
-    lambda w: _chain(3, report=_raw),
+    lambda tiny: _chain(3, report=_raw),
     quick=True,
   ),
   WrongLoop(
     'draft: takes the argmax, reports q',
     _TOKEN,
-    lambda w: _chain(3, choose=_best),
+    lambda tiny: _chain(3, choose=_best),
   ),
   WrongLoop(
     'draft: keys tied to positions, under block verification',
-    cases.find('block', cases.LONG, 'poor draft'),
-    lambda w: _chain(4, coins=_tied_to_positions),
+    rule_cases.find('block', rule_cases.LONG, 'poor draft'),
+    lambda tiny: _chain(4, coins=_tied_to_positions),
   ),
   WrongLoop(
     'one key for drafting and judging',
@@ -225,7 +225,7 @@ WRONG_LOOPS = (
   ),
   WrongLoop(
     'the cache is written one slot off',
-    cases.find('token', cases.CHAIN, 'transformer'),
+    rule_cases.find('token', rule_cases.CHAIN, 'transformer'),
     parts=_PARTS._replace(write=_one_slot_off),
   ),
   WrongLoop(

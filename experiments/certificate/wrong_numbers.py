@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments.certificate.numbers import MANY
+from experiments.certificate.measuring_checks import MANY
 from experiments.certificate.wrong_counts import (
   WRONG_COUNTS,
   WrongNumber,
@@ -29,7 +29,7 @@ _paired = paired.difference
 
 
 def _fields(change: Callable[..., dict]):
-  """`cells.acceptance` with fields that `change` makes of counts and row."""
+  """`row_fields.acceptance` with fields that `change` makes anew."""
 
   def acceptance(runs, alpha, under_rule):
     row = _acceptance(runs, alpha, under_rule)
@@ -39,7 +39,7 @@ def _fields(change: Callable[..., dict]):
 
 
 def _counts(change: Callable[..., dict]):
-  """`cells.join` with counts that `change` makes of the right ones."""
+  """`row_fields.join` with counts that `change` makes of the right ones."""
 
   def join(runs):
     counts = _join(runs)
@@ -49,7 +49,7 @@ def _counts(change: Callable[..., dict]):
 
 
 def _times(change: Callable[..., tuple]):
-  """`cells.speed` of what `change` makes of its arguments."""
+  """`row_fields.speed` of what `change` makes of its arguments."""
   return lambda runs, base, cost: _speed(*change(runs, base, cost))
 
 
@@ -149,99 +149,38 @@ _AT_90, _AT_95, _AT_98 = 1.685, 2.023, 2.426
 assert MANY == 40
 
 
-def _wrong_cell(name: str, check: str, attribute: str, wrong) -> WrongNumber:
-  return WrongNumber(name, check, row_fields, attribute, wrong)
-
-
-_CELLS = (
-  _wrong_cell(
-    'steps are those of all rows',
-    'counts',
-    'acceptance',
-    _fields(lambda c, row: {'steps': row['target_calls']}),
-  ),
-  _wrong_cell(
-    'the histogram is shifted',
-    'sums that agree',
-    'join',
-    _counts(lambda c: {'histogram': np.roll(c.histogram, 1, 1)}),
-  ),
-  _wrong_cell(
-    'alpha (maximum likelihood) over drafted tokens',
-    'acceptance',
-    'acceptance',
-    _fields(lambda c, row: {'alpha_mle': row['acceptance']}),
-  ),
-  _wrong_cell(
-    'acceptance over tried tokens',
-    'acceptance',
-    'acceptance',
-    _fields(lambda c, row: {'acceptance': row['alpha_mle']}),
-  ),
-  _wrong_cell(
-    'coverage of what was missed',
-    'sums that agree',
-    'acceptance',
-    _fields(lambda c, row: {'coverage': 1 - row['coverage']}),
-  ),
-  _wrong_cell(
-    'coverage of the target calls',
-    'acceptance',
-    'acceptance',
-    _fields(
-      lambda c, row: {'coverage': 1 - c.misses.sum() / c.target_calls.sum()}
-    ),
-  ),
-  _wrong_cell(
-    'tau without the bonus is called tau',
-    'tau',
-    'acceptance',
-    _fields(lambda c, row: {'tau': row['tau_without_bonus']}),
-  ),
-  _wrong_cell(
-    'alpha and that of the rule change places',
-    'alpha',
-    'acceptance',
-    lambda runs, alpha, under_rule: _acceptance(runs, under_rule, alpha),
-  ),
-  _wrong_cell(
-    'alpha of one prefix too many',
-    'alpha',
-    'alpha_of',
-    _alpha(lambda a: a._replace(prefixes=a.prefixes + 1)),
-  ),
-  _wrong_cell('alpha of prefixes with a draft', 'alpha', 'alpha_of', _of_hits),
-  _wrong_cell(
-    'the baseline with its prefill',
-    'speed',
-    'speed',
-    _times(lambda runs, base, cost: (runs, _with_prefill(base), cost)),
-  ),
-  _wrong_cell(
-    'both with their prefill',
-    'speed',
-    'speed',
-    _times(lambda r, b, cost: (_with_prefill(r), _with_prefill(b), cost)),
-  ),
-  _wrong_cell(
-    'speed against the baseline of other prompts',
-    'intervals are those of the units',
-    'speed',
-    _times(lambda runs, base, cost: (runs, turned(base), cost)),
-  ),
-  _wrong_cell(
-    'c and v are taken as known',
-    'interval of a prediction',
-    'speed',
-    _times(_without_spread),
-  ),
-  _wrong_cell(
-    'batches in another order',
-    'counts',
-    'join',
-    lambda runs: _join(turned(runs)),
-  ),
-)
+_ROW_FIELDS = (
+  ('steps are those of all rows', 'counts', 'acceptance',
+   _fields(lambda c, row: {'steps': row['target_calls']})),
+  ('the histogram is shifted', 'sums that agree', 'join',
+   _counts(lambda c: {'histogram': np.roll(c.histogram, 1, 1)})),
+  ('alpha (maximum likelihood) over drafted tokens', 'acceptance', 'acceptance',
+   _fields(lambda c, row: {'alpha_mle': row['acceptance']})),
+  ('acceptance over tried tokens', 'acceptance', 'acceptance',
+   _fields(lambda c, row: {'acceptance': row['alpha_mle']})),
+  ('coverage of what was missed', 'sums that agree', 'acceptance',
+   _fields(lambda c, row: {'coverage': 1 - row['coverage']})),
+  ('coverage of the target calls', 'acceptance', 'acceptance', _fields(
+    lambda c, row: {'coverage': 1 - c.misses.sum() / c.target_calls.sum()})),
+  ('tau without the bonus is called tau', 'tau', 'acceptance',
+   _fields(lambda c, row: {'tau': row['tau_without_bonus']})),
+  ('alpha and that of the rule change places', 'alpha', 'acceptance',
+   lambda runs, alpha, under_rule: _acceptance(runs, under_rule, alpha)),
+  ('alpha of one prefix too many', 'alpha', 'alpha_of',
+   _alpha(lambda a: a._replace(prefixes=a.prefixes + 1))),
+  ('alpha of prefixes with a draft', 'alpha', 'alpha_of', _of_hits),
+  ('the baseline with its prefill', 'speed', 'speed',
+   _times(lambda runs, base, cost: (runs, _with_prefill(base), cost))),
+  ('both with their prefill', 'speed', 'speed',
+   _times(lambda r, b, cost: (_with_prefill(r), _with_prefill(b), cost))),
+  ('speed against the baseline of other prompts',
+   'intervals are those of the units', 'speed',
+   _times(lambda runs, base, cost: (runs, turned(base), cost))),
+  ('c and v are taken as known', 'interval of a prediction', 'speed',
+   _times(_without_spread)),
+  ('batches in another order', 'counts', 'join',
+   lambda runs: _join(turned(runs))),
+)  # fmt: skip
 _METRICS = (
   ('acceptance of positions over all steps', 'acceptance', 'by_position',
    _all_steps),
@@ -272,7 +211,9 @@ _METRICS = (
 
 WRONG_NUMBERS = (
   *WRONG_COUNTS,
-  *_CELLS,
+  *(
+    WrongNumber(n, check, row_fields, *rest) for n, check, *rest in _ROW_FIELDS
+  ),
   *(WrongNumber(n, check, metrics, *rest) for n, check, *rest in _METRICS),
   WrongNumber(
     'v as a ratio of medians',

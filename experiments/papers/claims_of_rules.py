@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from experiments.measuring.results import Rows
+from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   PLACE,
   Claim,
@@ -13,7 +14,6 @@ from experiments.papers.claims import (
   exactly,
   finding,
   matched,
-  pick,
   places,
   rises,
 )
@@ -30,7 +30,7 @@ _BLOCK_FOLDERS = ('embedded/gammas', 'rules')
   'whole texts by enumeration, error below 1e-12',
 )
 def exact_distributions(rows: Rows) -> Iterator[Finding]:
-  exact = pick(rows.get('certificate', []), part='law', lossless=True)
+  exact = pick(rows.get('certificate', []), part='distribution', lossless=True)
   for place in places(exact, 'rule'):
     error = max(r['max_error'] for r in pick(exact, **place))
     yield exactly(f'{place["rule"]}: error {error:.0e}', error < 1e-12)

@@ -1,4 +1,4 @@
-"""Divergences between the target's law p and the draft's q.
+"""Divergences between the distributions p of the target and q of the draft.
 
 Each is a function of their logarithms, over the last axis, in nats (total
 variation has no unit). A chance of zero counts as exp(FLOOR), so that values

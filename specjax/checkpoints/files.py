@@ -71,7 +71,7 @@ def locate(path: str | os.PathLike) -> pathlib.Path:
   Raises:
     CheckpointError: there is neither.
   """
-  if not path or not isinstance(path, str | os.PathLike):
+  if not isinstance(path, str | os.PathLike):
     raise CheckpointError(
       'path must be a directory or the name of a model on the Hugging Face '
       f'Hub, got {path!r}'

@@ -6,7 +6,12 @@ import pytest
 import tqdm
 
 from experiments import certify
-from experiments.certificate import memory, numbers, world, wrong_numbers
+from experiments.certificate import (
+  drafter_memory,
+  measuring_checks,
+  tiny_models,
+  wrong_numbers,
+)
 from experiments.errors import UserError
 from experiments.measuring import results
 from experiments.reports import certify as certify_report
@@ -36,18 +41,18 @@ def part(rows, name):
 
 
 def test_exact_rules_are_exact(rows):
-  laws = part(rows, 'law')
-  exact = [r for r in laws if r['lossless']]
+  cases = part(rows, 'distribution')
+  exact = [r for r in cases if r['lossless']]
   assert len({(r['rule'], r['drafter'], r['model']) for r in exact}) == 18
   assert len({r['setting'] for r in exact}) == 9
   assert max(r['max_error'] for r in exact) <= 1e-12
   # The lossy ones are not, and say by how much.
-  lossy = [r for r in laws if not r['lossless'] and r['setting'] == 'T 1']
+  lossy = [r for r in cases if not r['lossless'] and r['setting'] == 'T 1']
   assert len(lossy) == 3
   assert min(r['total_variation'] for r in lossy) > 0.01
 
 
-def test_the_compiled_loops_have_the_law(rows):
+def test_the_compiled_loops_have_the_distribution(rows):
   loops = part(rows, 'loop')
   assert len(loops) == 3 * (9 + 1)
   assert all(r['p_value'] >= r['level'] for r in loops)
@@ -58,7 +63,7 @@ def test_the_compiled_loops_have_the_law(rows):
 
 def test_every_planted_bug_is_caught(rows):
   planted = part(rows, 'mutant')
-  tests = {'law of the text', 'loop', 'memory', 'numbers'}
+  tests = {'distribution', 'loop', 'memory', 'numbers'}
   assert {r['test'] for r in planted} == tests
   assert len(planted) == PLANTED
   assert [r['mutant'] for r in planted if not r['caught']] == []
@@ -67,7 +72,7 @@ def test_every_planted_bug_is_caught(rows):
 def test_the_measuring_code_holds_where_bugs_are_planted(rows):
   """Every check passes without the bug that it finds."""
   checks = {r['check']: r for r in part(rows, 'numbers')}
-  assert checks.keys() == numbers.CHECKS.keys()
+  assert checks.keys() == measuring_checks.CHECKS.keys()
   off = [r for r in checks.values() if not r['deviation'] <= r['bound']]
   assert off == []
   planted = [r for r in part(rows, 'mutant') if r['test'] == 'numbers']
@@ -79,8 +84,8 @@ def test_a_bug_that_nothing_finds_survives(tmp_path, monkeypatch):
   harmless = wrong_numbers.WrongNumber(
     'nothing', 'tau', metrics, 'ratio', metrics.ratio
   )
-  for where, name in ((certify, 'WRONG_LAWS'), (memory, 'WRONG_MEMORIES')):
-    monkeypatch.setattr(where, name, ())
+  for name in ('WRONG_RULES', 'WRONG_MEMORIES'):
+    monkeypatch.setattr(certify, name, ())
   monkeypatch.setattr(certify, 'WRONG_NUMBERS', (harmless,))
   certifier = certify.Certifier(Certificate(results=str(tmp_path / 'a')))
   certifier.wrong_loops = []
@@ -123,7 +128,9 @@ def test_the_verdict_counts_what_fails(rows):
   assert verdict['mutants'] == PLANTED
   assert verdict['max_error'] <= 1e-12
   spoiled = [
-    row | {'max_error': 1e-9} if row['part'] == 'law' and not i else row
+    row | {'max_error': 1e-9}
+    if row['part'] == 'distribution' and not i
+    else row
     for i, row in enumerate(rows)
   ]
   assert certify_report.verdict(spoiled)['failures'] == 1
@@ -174,6 +181,6 @@ def test_another_certificate_is_not_overwritten(rows, folder):
 
 def test_a_right_memory_has_no_gap():
   """So what the planted bugs are seen by is the bug."""
-  w = world.transformers()
-  for bug in memory.WRONG_MEMORIES:
-    assert memory.gap(w, bug.right(w)) < 1e-5
+  tiny = tiny_models.transformers()
+  for bug in drafter_memory.WRONG_MEMORIES:
+    assert drafter_memory.gap(tiny, bug.right(tiny)) < 1e-5

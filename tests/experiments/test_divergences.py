@@ -32,9 +32,9 @@ def evaluate(log_p, log_q):
 EVALUATE = jax.jit(evaluate)
 
 
-def logits_of(law):
+def logits_of(probs):
   with np.errstate(divide='ignore'):
-    return np.log(np.asarray(law, np.float32))
+    return np.log(np.asarray(probs, np.float32))
 
 
 def by_hand(p, q):
@@ -50,18 +50,18 @@ def by_hand(p, q):
   ]
 
 
-laws = st.lists(st.floats(1e-3, 1), min_size=VOCAB, max_size=VOCAB).map(
-  lambda x: np.array(x) / np.sum(x)
-)
+distributions = st.lists(
+  st.floats(1e-3, 1), min_size=VOCAB, max_size=VOCAB
+).map(lambda x: np.array(x) / np.sum(x))
 
 
-@given(laws, laws)
+@given(distributions, distributions)
 def test_values_are_those_of_numpy(p, q):
   values, _ = EVALUATE(logits_of(p), logits_of(q))
   np.testing.assert_allclose(values, by_hand(p, q), atol=3e-6)
 
 
-@given(laws)
+@given(distributions)
 def test_nothing_is_left_to_learn_where_the_laws_are_equal(p):
   values, gradients = EVALUATE(logits_of(p), logits_of(p))
   np.testing.assert_allclose(values, 0, atol=1e-6)
@@ -88,7 +88,7 @@ def test_zeros_are_finite(p, q, variation):
     assert values[4] == pytest.approx(-np.log(1 - variation), abs=1e-5)
 
 
-@given(laws, laws)
+@given(distributions, distributions)
 def test_a_small_step_down_the_slope_decreases_each(p, q):
   log_q = logits_of(q)
   values, gradients = EVALUATE(logits_of(p), log_q)

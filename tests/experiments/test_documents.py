@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import pkgutil
 import re
 
 import pytest
@@ -70,8 +71,12 @@ def test_the_readme_is_two_screens():
 
 @pytest.mark.parametrize('path', DOCUMENTS)
 def test_what_a_page_names_exists(path):
-  """Configs of its commands, and the files that it links to."""
+  """Configs of its commands, modules, and the files that it links to."""
   text = path.read_text()
+  for name in re.findall(
+    r'\b(?:specjax|experiments|benchmarks)(?:\.\w+)+', text
+  ):
+    pkgutil.resolve_name(name)
   names = set(re.findall(r'configs/\w+\.py', text))
   assert [name for name in names if not (ROOT / name).exists()] == []
   links = re.findall(r'\]\(([^)#:]+)\)', text)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.certificate import handmade, known, numbers
+from experiments.certificate import expected_row, scripted_run
+from experiments.certificate.measuring_checks import CHECKS, apart, off
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
 from experiments.measuring import measure, row_fields
 from experiments.reports import best_drafters
@@ -20,10 +21,10 @@ RUNS = [(1, True), (1, False), (2, True), (2, False)]
 
 @pytest.mark.parametrize(('batch', 'timed'), RUNS)
 def test_every_field_of_the_row_is_known(batch, timed):
-  row = handmade.make(batch, timed).row
-  right = known.row(batch, timed)
+  row = scripted_run.make(batch, timed).row
+  right = expected_row.row(batch, timed)
   assert row.keys() == right.keys()
-  wrong = {n for n in right if numbers.apart(row, [n], batch, timed) > 1e-9}
+  wrong = {n for n in right if apart(row, [n], batch, timed) > 1e-9}
   assert wrong == set()
 
 
@@ -32,27 +33,30 @@ def test_a_field_that_nobody_worked_out_is_seen(monkeypatch):
   monkeypatch.setattr(
     row_fields, 'acceptance', lambda *args: right(*args) | {'new': 1}
   )
-  assert numbers.CHECKS['every field has a known value'].deviation() == 1
+  assert CHECKS['every field has a known value'].deviation() == 1
 
 
 def test_what_follows_from_the_steps_by_hand():
   """The sums again, counted with a pencil."""
-  assert sum(map(len, known.STEPS)) == 32
-  assert known.COUNTS['histogram'] == [11, 7, 6, 8]
-  assert (known.COUNTS['accepted'], known.COUNTS['drafted']) == (43, 72)
-  assert known.ACCEPTANCE['coverage'] == 27 / 32
-  assert known.ACCEPTANCE['alpha_mle'] == 43 / 59
-  assert known.ACCEPTANCE['acceptance_by_position'] == [
+  assert sum(map(len, expected_row.STEPS)) == 32
+  assert expected_row.COUNTS['histogram'] == [11, 7, 6, 8]
+  assert (expected_row.COUNTS['accepted'], expected_row.COUNTS['drafted']) == (
+    43,
+    72,
+  )
+  assert expected_row.ACCEPTANCE['coverage'] == 27 / 32
+  assert expected_row.ACCEPTANCE['alpha_mle'] == 43 / 59
+  assert expected_row.ACCEPTANCE['acceptance_by_position'] == [
     21 / 32,
     14 / 32,
     8 / 32,
   ]
-  assert known.ACCEPTANCE['acceptance_by_position_conditional'] == [
+  assert expected_row.ACCEPTANCE['acceptance_by_position_conditional'] == [
     21 / 27,
     14 / 19,
     8 / 13,
   ]
-  bins = known.by_context()
+  bins = expected_row.by_context()
   assert [b['steps'] for b in bins] == [12, 5, 11, 4]
   assert [b['acceptance'] for b in bins] == [16 / 26, 5 / 9, 19 / 30, 3 / 7]
 
@@ -64,18 +68,18 @@ def scripted(depth):
     del key  # Unused.
     rows = jnp.arange(len(ctx.length))
     line = ctx.tokens[:, 0] // 16
-    place = jnp.minimum(ctx.length - 1 - line % 3, handmade.NEW - 1)
+    place = jnp.minimum(ctx.length - 1 - line % 3, scripted_run.NEW - 1)
     size, right, eighths = (
       jnp.asarray(x)[line, place]
-      for x in (handmade.DRAFTED, handmade.RIGHT, handmade.EIGHTHS)
+      for x in (scripted_run.DRAFTED, scripted_run.RIGHT, scripted_run.EIGHTHS)
     )
     token = ctx.tokens[rows, ctx.length - 1]
     tokens, probs = [], []
     for i in range(depth):
       token = params.drafter[token]
-      other = (token + 1) % handmade.VOCAB
+      other = (token + 1) % scripted_run.VOCAB
       # The target is sure of its token, so this is the overlap.
-      q = jnp.zeros((len(rows), handmade.VOCAB)).at[rows, token]
+      q = jnp.zeros((len(rows), scripted_run.VOCAB)).at[rows, token]
       q = q.set(eighths / 8).at[rows, other].set(1 - eighths / 8)
       tokens.append(jnp.where(i < right, token, other))
       probs.append(q)
@@ -92,41 +96,41 @@ def scripted(depth):
 
 def test_the_compiled_loop_counts_what_is_known():
   """Batches of two, decoded and recorded by the program that users run."""
-  spec = handmade.built().methods[0].spec
-  drafter = spec.drafter._replace(propose=scripted(handmade.DEPTH))
+  spec = scripted_run.built().methods[0].spec
+  drafter = spec.drafter._replace(propose=scripted(scripted_run.DEPTH))
   spec = dataclasses.replace(spec, drafter=drafter)
-  after = handmade.successors()
-  logits = 9.0 * (np.arange(handmade.VOCAB) == after[:, None])
+  after = scripted_run.successors()
+  logits = 9.0 * (np.arange(scripted_run.VOCAB) == after[:, None])
   params = Params(jnp.asarray(logits, jnp.float32), jnp.asarray(after))
-  texts, runs = handmade.prompts(), []
+  texts, runs = scripted_run.prompts(), []
   for i in range(0, len(texts), 2):
-    values = sampling.make(2, 0.0, eos=spec.eos, vocab_size=handmade.VOCAB)
+    values = sampling.make(2, 0.0, eos=spec.eos, vocab_size=scripted_run.VOCAB)
     job = measure.Job(
-      texts[i : i + 2], np.array([i, i + 1]), values, handmade.NEW, 0, 128
+      texts[i : i + 2], np.array([i, i + 1]), values, scripted_run.NEW, 0, 128
     )
-    runs.append(measure.record(spec, params, job))
+    runs.append(measure.record(measure.Decoding(spec, params), job))
   counts = jax.device_get(row_fields.join(runs))
   for name in ('tokens', 'target_calls', 'histogram'):
     found = getattr(counts, name).tolist()
-    assert found == known.COUNTS[f'unit_{name}']
-  assert counts.drafted.sum() == known.COUNTS['drafted']
+    assert found == expected_row.COUNTS[f'unit_{name}']
+  assert counts.drafted.sum() == expected_row.COUNTS['drafted']
   assert counts.misses.sum() == 5
   conditional = counts.accepted.sum(0) / counts.tried.sum(0)
-  right = known.ACCEPTANCE['acceptance_by_position_conditional']
+  right = expected_row.ACCEPTANCE['acceptance_by_position_conditional']
   assert conditional.tolist() == pytest.approx(right)
   # beta of the whole steps, in eighths.
   places = [
     [length - len(text) for length, *_ in line]
-    for line, text in zip(known.STEPS, texts, strict=True)
+    for line, text in zip(expected_row.STEPS, texts, strict=True)
   ]
-  eighths = [handmade.EIGHTHS[i][x].sum() for i, x in enumerate(places)]
+  eighths = [scripted_run.EIGHTHS[i][x].sum() for i, x in enumerate(places)]
   assert (8 * counts.overlap).tolist() == eighths
   bins = row_fields.by_step(runs)['acceptance_by_context']
   assert [b['steps'] for b in bins] == [12, 5, 11, 4]
 
 
 def test_tables_show_the_numbers_of_the_row():
-  row = handmade.make(1).row
+  row = scripted_run.make(1).row
   lines = [
     line
     for line in run_report.summary([row]).splitlines()
@@ -148,14 +152,14 @@ def test_tables_show_the_numbers_of_the_row():
 def test_every_check_passes_and_every_planted_bug_is_found():
   off = {
     name
-    for name, check in numbers.CHECKS.items()
+    for name, check in CHECKS.items()
     if not check.deviation() <= check.bound
   }
   assert off == set()
   assert len(WRONG_NUMBERS) >= 25
   assert len({bug.name for bug in WRONG_NUMBERS}) == len(WRONG_NUMBERS)
   # `test_certify` sees that each is found; here, that no check is idle.
-  assert numbers.CHECKS.keys() - {bug.check for bug in WRONG_NUMBERS} == {
+  assert CHECKS.keys() - {bug.check for bug in WRONG_NUMBERS} == {
     'every field has a known value'
   }
 
@@ -177,4 +181,4 @@ def test_every_check_passes_and_every_planted_bug_is_found():
   ],
 )
 def test_how_far_a_value_is_off(found, right, far):
-  assert numbers.off(found, right) == far
+  assert off(found, right) == far

@@ -15,7 +15,7 @@ TEXTS = exact.Texts(3, LIMIT + 2)
 NUMBERS = {TEXTS.tokens(i): i for i in range(len(TEXTS))}
 
 
-def laws(seed):
+def model(seed):
   random = np.random.default_rng(seed)
   probs = random.dirichlet(np.full(3, 0.7), len(TEXTS))
   return exact.Distributions(probs, np.log(probs))
@@ -25,21 +25,21 @@ def expected(source, p, q):
   """Calls [texts] on average over the loop, given each finished text."""
   contexts = exact.unfinished(TEXTS, LIMIT, EOS)
   step = exact.step(verify.token, source, TEXTS, p, q, contexts)
-  law = exact.sequence(step, TEXTS, contexts, LIMIT, EOS)
-  numbers = np.flatnonzero(law.sum(1))
+  chances = exact.sequence(step, TEXTS, contexts, LIMIT, EOS)
+  numbers = np.flatnonzero(chances.sum(1))
   assert len(numbers) == 1 + 2 + 4 + 8 * 3  # Those that end and the others.
-  calls = law[numbers] @ np.arange(LIMIT + 1) / law[numbers].sum(1)
+  calls = chances[numbers] @ np.arange(LIMIT + 1) / chances[numbers].sum(1)
   return {TEXTS.tokens(n): c for n, c in zip(numbers, calls, strict=True)}
 
 
-def along_text(text, laws):
+def along_text(text, p):
   """Probability [T] of each token of a text."""
   above = [NUMBERS[text[:i]] for i in range(len(text))]
-  return laws.probs[above, text]
+  return p.probs[above, text]
 
 
 def test_calls_of_a_drawn_draft(float64):
-  p, q = laws(0), laws(1)
+  p, q = model(0), model(1)
   for text, calls in expected(exact.tree((0, 1)), p, q).items():
     seen = watched(text, along_text(text, p), along_text(text, q))
     assert seen.calls(2) == pytest.approx(calls, abs=1e-12)
@@ -52,7 +52,7 @@ def watched(text, p, q, tokens=(), size=(), drawn=True):
 
 def test_calls_of_a_draft_that_stops(float64):
   """Chances are 0 where nothing is drafted: behind an unlikely token."""
-  p, q, threshold = laws(0), laws(1), 0.3
+  p, q, threshold = model(0), model(1), 0.3
   source = exact.tree((0, 1), size=exact.stopping(threshold))
   for text, calls in expected(source, p, q).items():
     chance = along_text(text, q)
@@ -63,7 +63,7 @@ def test_calls_of_a_draft_that_stops(float64):
 
 def test_calls_of_a_chosen_draft(float64):
   """What is copied depends on where the draft began."""
-  p, source = laws(0), exact.lookup((0, 1, 0, 0, 1), 2)
+  p, source = model(0), exact.lookup((0, 1, 0, 0, 1), 2)
   for text, calls in expected(source, p, p).items():
     starts = np.array([NUMBERS[text[:i]] for i in range(len(text))])
     draft = source(TEXTS, None, starts).draft
@@ -94,8 +94,9 @@ def rounds():
   """Runs of the loop and texts that a draft looked on at, with many keys."""
   params, found = models.params_of('lm'), []
   for turn in range(40):
-    run = measure.decode(LOOP, params, job(turn), timed=False)
-    found.append((run, replay.watch(LOOK, params, job(turn), drawn=True)))
+    loop, look = (measure.Decoding(spec, params) for spec in (LOOP, LOOK))
+    run = measure.decode(loop, job(turn), timed=False)
+    found.append((run, replay.watch(look, job(turn), drawn=True)))
   return found
 
 

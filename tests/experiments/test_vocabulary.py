@@ -81,7 +81,7 @@ def test_a_smaller_draft_keeps_the_targets_text(folder):
   built = build.build(plan(experiment(folder, 'padded', 'same')))
   (method,) = built.methods
   weights = built.plain_params.target
-  # Padding that is likely: the law of a text must not lose it.
+  # Padding that is likely: the distribution of a text must not lose it.
   weights['embedding'] = weights['embedding'].at[TOKENS:].multiply(3)
 
   def decode(spec, params):

@@ -1,6 +1,6 @@
-"""A drafter that speculates itself: the laws at every level of it.
+"""A drafter that speculates itself: the promises at every level of it.
 
-The laws of all drafters are tested of a cascade in `test_drafter_laws`, too.
+`test_drafter_promises` tests what every drafter promises, of a cascade too.
 """
 
 import functools
@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.certificate import stages
+from experiments.certificate import draft_sources
 from specjax import exact, generate, sampling, verify
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.drafting import policies
 from specjax.models import table
 from specjax.types import Params, Spec, Target
-from tests.library import test_drafter_laws as laws
+from tests.library import test_drafter_promises as promises
 from tests.support import keys, models
 
 DRAFT = models.DRAFT
@@ -34,29 +34,29 @@ def table_params():
 @functools.cache
 def drafts(inner, rule=None):
   """Many drafts of many texts, at temperatures from 0 to 1.5."""
-  keys = [generate.row_keys(turn, laws.EVERY) for turn in range(ROUNDS)]
+  keys = [generate.row_keys(turn, promises.EVERY) for turn in range(ROUNDS)]
   drafter = cascade.make(TABLE, inner, 3, rule)
-  found = laws.proposals(drafter, table_params(), keys)
+  found = promises.proposals(drafter, table_params(), keys)
   return jax.tree.map(lambda *x: np.concatenate(x), *found)
 
 
-# Law 1: what a level promises is what the levels below it leave.
+# Promise 1: what a level promises is what the levels below it leave.
 
 
 @pytest.mark.slow
 def test_tokens_are_drawn_from_the_small_model_under_a_tree():
-  assert min(laws.p_values(drafts(TREE))) > LEVEL
+  assert min(promises.p_values(drafts(TREE))) > LEVEL
 
 
 def test_an_inner_rule_that_accepts_always_is_seen():
-  assert max(laws.p_values(drafts(CHAIN, ALWAYS))) < 1e-12
+  assert max(promises.p_values(drafts(CHAIN, ALWAYS))) < 1e-12
 
 
 def test_the_law_of_the_place_before_is_seen():
   draft = drafts(TREE)
   moved = draft._replace(probs=np.roll(draft.probs, 1, 1))
   sampled = jax.tree.map(lambda x: x[3::4], moved)  # at temperature 1.5
-  _, by_rank = laws.p_values(sampled)
+  _, by_rank = promises.p_values(sampled)
   assert by_rank < 1e-12
 
 
@@ -64,7 +64,7 @@ def test_a_token_that_is_dropped_for_what_it_is_is_seen():
   draft = drafts(TREE)
   q = np.take_along_axis(draft.probs, draft.tokens[..., None], 2)[..., 0]
   dropped = draft._replace(size=np.cumprod(q > 0.3, 1).sum(1))
-  assert max(laws.p_values(dropped)) < 1e-12
+  assert max(promises.p_values(dropped)) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_every_exact_rule_leaves_the_law_of_the_small_model(
     exact.Distributions(q, np.log(q)),
   )
   contexts = np.array([0, 2])
-  source = stages.staged(rule, exact.tree(parents), 3, inner)
+  source = draft_sources.of_cascade(rule, exact.tree(parents), 3, inner)
   found = source(texts, small, contexts)
   expected = exact.tree((0, 1, 2))(texts, small, contexts)
   np.testing.assert_array_equal(found.rows, expected.rows)
@@ -104,9 +104,9 @@ def test_a_row_drafts_alone_what_it_drafts_in_a_batch():
   turns = [generate.row_keys(turn, [row]) for turn in range(ROUNDS)]
   drafter = cascade.make(TABLE, TREE, 3)
   for turn, alone in enumerate(
-    laws.proposals(drafter, table_params(), turns, [row])
+    promises.proposals(drafter, table_params(), turns, [row])
   ):
-    there = turn * laws.ROWS + row
+    there = turn * promises.ROWS + row
     np.testing.assert_array_equal(alone.tokens[0], together.tokens[there])
     np.testing.assert_allclose(alone.probs[0], together.probs[there], rtol=1e-6)
 
@@ -114,10 +114,10 @@ def test_a_row_drafts_alone_what_it_drafts_in_a_batch():
 def start_late(drafter, params, late, key):
   """Drafts of texts some of which have a token that was never fed."""
   rows = len(late)
-  tokens, length = laws.texts(rows)
+  tokens, length = promises.texts(rows)
   length = np.maximum(length, 2)
   values = sampling.make(rows, np.resize([0, 0.5, 1, 1.5], rows))
-  ctx, memory = laws.fresh(drafter, params, tokens, length, values)
+  ctx, memory = promises.fresh(drafter, params, tokens, length, values)
   memory = memory._replace(fed=memory.fed - jnp.asarray(late))
   return drafter.propose(params, memory, ctx, key)
 
@@ -165,7 +165,9 @@ def test_there_is_room_for_inner_drafts():
   length, values = np.arange(FULL - rows, FULL) + 1, sampling.make(rows, 1.0)
   params, key = table_params(), generate.row_keys(0, range(rows))
   for slots in (128, 256):
-    ctx, memory = laws.fresh(LONG, params, tokens[:, :slots], length, values)
+    ctx, memory = promises.fresh(
+      LONG, params, tokens[:, :slots], length, values
+    )
     found.append(jax.jit(LONG.propose)(params, memory, ctx, key)[0])
   np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
   np.testing.assert_allclose(found[0].probs, found[1].probs, atol=1e-6)

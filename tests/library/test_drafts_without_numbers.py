@@ -1,8 +1,8 @@
-"""Drafts whose probabilities are no numbers: the text keeps its law.
+"""Drafts whose probabilities are no numbers: the text keeps its distribution.
 
 A draft that overflows says NaN of every token, and what is drawn from that
-promises nothing. `scoring.propose` makes a law of it that no rule accepts.
-Here that is multiplied out, as in `test_verify`.
+promises nothing. `scoring.propose` makes it one that no rule accepts. Here that
+is multiplied out, as in `test_verify`.
 """
 
 import types
@@ -43,10 +43,10 @@ def proposed(draft: Draft) -> Draft:
 
 
 def breaking(parents, replacement, broken, guard):
-  """All drafts, of a law that is broken after every third text.
+  """All drafts, of a distribution that is broken after every third text.
 
   What is drawn there is the same token, whatever the coin. A later sibling
-  that repeats none has a law again.
+  that repeats none has a distribution again.
   """
   coins = jnp.full(2, 2**31, jnp.uint32)
   token = int(sampling.draw(coins, jnp.array(broken)))
@@ -57,21 +57,21 @@ def breaking(parents, replacement, broken, guard):
     drawn = np.eye(rules.VOCAB)[token]
     probs = np.where(lost[:, None], drawn, q.probs)
     made = plain(texts, q._replace(probs=probs), contexts)
-    laws = np.array(made.draft.probs)
+    probs = np.array(made.draft.probs)
     for node, parent in enumerate(parents):
       if replacement or parent not in parents[:node]:
-        laws[lost[made.rows[:, parent]], node] = broken
-    return made._replace(draft=guard(made.draft._replace(probs=laws)))
+        probs[lost[made.rows[:, parent]], node] = broken
+    return made._replace(draft=guard(made.draft._replace(probs=probs)))
 
   return source
 
 
 def error(case, broken, guard):
-  """Of the law of whole texts."""
+  """Of the distribution of whole texts."""
   rule, parents, replacement = CASES[case]
   p, q = rules.pair(0, 'plain')
   source = breaking(parents, replacement, BROKEN[broken], guard)
-  return np.abs(rules.law_of(rule, source, p, q) - rules.law_of_plain(p)).max()
+  return np.abs(rules.texts_of(rule, source, p, q) - rules.plain_texts(p)).max()
 
 
 @pytest.mark.parametrize('broken', BROKEN)

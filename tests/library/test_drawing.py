@@ -110,10 +110,10 @@ def misfit(drawn, groups, weights):
   """Of draws, compared by the groups [V] of their tokens."""
   size = groups.max() + 1
   counts = np.bincount(groups[drawn], minlength=size)
-  law = np.bincount(groups, weights, size)
+  probs = np.bincount(groups, weights, size)
   found = papers_in_numpy.Misfit()
   found.add(
-    {i: int(n) for i, n in enumerate(counts) if n}, dict(enumerate(law))
+    {i: int(n) for i, n in enumerate(counts) if n}, dict(enumerate(probs))
   )
   return found
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from experiments.measuring import ties
+from experiments.measuring.measure import Decoding
 from specjax import cache as caches
 from specjax import generate, sampling, verify
 from specjax.drafters import lm, plain
 from specjax.models import encoder_decoder, prefill, transformer
 from specjax.models.config import Encoder, Relative
 from specjax.types import Params, Source, Spec
-from tests.library import test_drafter_laws
+from tests.library import test_drafter_promises
 from tests.support import models
 
 OPTIONS = {
@@ -115,7 +116,7 @@ def test_a_draft_with_an_encoder_remembers_as_it_reads_again(float64):
     stepped = np.asarray(state.counts.histogram) - before
     accepted |= set(np.flatnonzero(stepped.any(0)).tolist())
     ctx = generate.context(state)
-    found = test_drafter_laws.gap(
+    found = test_drafter_promises.gap(
       CHAIN.drafter, params, state.drafter, ctx, state.key
     )
     assert found < 1e-12
@@ -188,7 +189,7 @@ def test_buckets_are_those_of_transformers(sizes, both_sides):
 def test_differences_are_explained_with_the_source():
   params = models.weights(TARGET, SEED)
   spec = Spec(TARGET, plain.make(), verify.token)
-  ways = [ties.way(spec, Params(params, None), 1, 128)]
+  ways = [ties.way(Decoding(spec, Params(params, None)), 1, 128)]
   source = Source(*prefill.pad(PROMPTS[2:3], 128))
   start = jnp.full((1, 1), OPTIONS['encoder'].start)
   logits = np.asarray(models.score(TARGET, params, start, source))[0, 0]

@@ -46,7 +46,7 @@ def test_unfinished_texts():
   assert [TEXTS.tokens(i) for i in numbers] == [(), (0,), (1,)]
 
 
-def laws(seed):
+def model(seed):
   random = np.random.default_rng(seed)
   probs = random.dirichlet(np.ones(3), len(TEXTS))
   return exact.Distributions(probs, np.log(probs))
@@ -59,7 +59,7 @@ def function_of(found):
 
 
 def test_plain_decoding(float64):
-  p = laws(0)
+  p = model(0)
   contexts = exact.unfinished(TEXTS, 3, EOS)
   step = exact.plain(TEXTS, p, contexts)
   found = exact.sequence(step, TEXTS, contexts, 3, EOS)
@@ -76,8 +76,8 @@ def test_plain_decoding(float64):
 
 
 def test_steps_are_counted(float64):
-  """The law of the number of target calls, beside a recursion over texts."""
-  p, q = laws(0), laws(1)
+  """How many target calls there are, beside a recursion over texts."""
+  p, q = model(0), model(1)
   contexts = exact.unfinished(TEXTS, 2, EOS)
   step = exact.step(verify.token, exact.tree((0, 1)), TEXTS, p, q, contexts)
   found = exact.sequence(step, TEXTS, contexts, 2, EOS)
@@ -90,9 +90,9 @@ def test_steps_are_counted(float64):
 
 
 def test_tokens_per_step():
-  law = np.zeros(len(TEXTS))
-  law[[1, 5, 14]] = 0.5, 0.25, 0.25  # One, two and three tokens.
-  assert exact.tokens_per_step(law, TEXTS) == 0.5 + 0.5 + 0.75
+  chances = np.zeros(len(TEXTS))
+  chances[[1, 5, 14]] = 0.5, 0.25, 0.25  # One, two and three tokens.
+  assert exact.tokens_per_step(chances, TEXTS) == 0.5 + 0.5 + 0.75
 
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
@@ -100,14 +100,14 @@ def test_low_precision_is_off_by_its_rounding(dtype, float64):
   """And no more: what is drawn from is made to add up to 1."""
   p, q = (
     exact.Distributions(x.probs.astype(dtype), x.logits.astype(dtype))
-    for x in (laws(0), laws(1))
+    for x in (model(0), model(1))
   )
-  law = exact.step(verify.block, exact.tree((0, 1)), TEXTS, p, q, [0])[0]
-  np.testing.assert_allclose(law.sum(), 1, rtol=1e-12)
+  chances = exact.step(verify.block, exact.tree((0, 1)), TEXTS, p, q, [0])[0]
+  np.testing.assert_allclose(chances.sum(), 1, rtol=1e-12)
   wide = exact.step(
-    verify.block, exact.tree((0, 1)), TEXTS, laws(0), laws(1), [0]
+    verify.block, exact.tree((0, 1)), TEXTS, model(0), model(1), [0]
   )[0]
-  far = exact.total_variation(law, wide)
+  far = exact.total_variation(chances, wide)
   unit = float(jnp.finfo(dtype).eps)
   assert 0 < far < 10 * unit
 
@@ -125,7 +125,7 @@ def test_drafts_of_lookup_are_those_of_the_drafter():
 
 
 def test_every_draft_is_enumerated_once(float64):
-  q = laws(1)
+  q = model(1)
   for replacement in (False, True):
     source = exact.tree((0, 0, 1), replacement)
     made = source(TEXTS, q, np.array([0, 1]))

@@ -5,44 +5,44 @@ import pytest
 
 from specjax import goodness
 
-LAW = np.array([0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.005, 0.0])
+EXPECTED = np.array([0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.005, 0.0])
 OTHER = np.array([0.37, 0.33, 0.2, 0.05, 0.03, 0.015, 0.005, 0.0])
 SAMPLES = 2000
 
 
-def rejected(law, level, repeats=4000):
-  """Share of samples from a law that are not taken for samples of LAW."""
+def rejected(truth, level, repeats=4000):
+  """Share of samples of a distribution that do not pass for EXPECTED."""
   random = np.random.default_rng(0)
-  counts = random.multinomial(SAMPLES, law, size=repeats)
-  return np.mean([goodness.fit(c, LAW).p_value < level for c in counts])
+  counts = random.multinomial(SAMPLES, truth, size=repeats)
+  return np.mean([goodness.fit(c, EXPECTED).p_value < level for c in counts])
 
 
 def test_false_alarms_are_as_rare_as_the_level_says():
-  assert 0.04 < rejected(LAW, 0.05) < 0.062
-  assert 0.006 < rejected(LAW, 0.01) < 0.016
+  assert 0.04 < rejected(EXPECTED, 0.05) < 0.062
+  assert 0.006 < rejected(EXPECTED, 0.01) < 0.016
 
 
 def test_power_is_how_often_another_law_is_seen():
-  stated = goodness.power(SAMPLES, [(LAW, OTHER)], 0.05)
+  stated = goodness.power(SAMPLES, [(EXPECTED, OTHER)], 0.05)
   assert 0.5 < stated < 0.95
   assert abs(rejected(OTHER, 0.05) - stated) < 0.03
-  # Of the same law nothing but the false alarms are seen.
-  assert goodness.power(SAMPLES, [(LAW, LAW)], 0.05) == 0.05
+  # Of the same distribution nothing but the false alarms are seen.
+  assert goodness.power(SAMPLES, [(EXPECTED, EXPECTED)], 0.05) == 0.05
 
 
 def test_the_impossible_is_seen_at_once():
   counts = np.zeros(8, int)
   counts[[0, 7]] = 1000, 1
-  assert goodness.fit(counts, LAW).p_value == 0
+  assert goodness.fit(counts, EXPECTED).p_value == 0
   never = OTHER.copy()
   never[[0, 7]] = OTHER[0] - 0.1, 0.1
-  assert goodness.power(SAMPLES, [(LAW, never)], 1e-6) == 1
+  assert goodness.power(SAMPLES, [(EXPECTED, never)], 1e-6) == 1
 
 
 def test_rare_outcomes_share_a_group():
-  group = goodness.groups(LAW, 200)
+  group = goodness.groups(EXPECTED, 200)
   assert group[7] == -1
-  expected = np.bincount(group[:7], 200 * LAW[:7])
+  expected = np.bincount(group[:7], 200 * EXPECTED[:7])
   assert (expected >= 10).all()
   assert expected.sum() == pytest.approx(200)
 

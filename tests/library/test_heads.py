@@ -15,7 +15,7 @@ from specjax.drafting import heads, shape
 from specjax.models import prefill, transformer, variants
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Params, Spec, Target
-from tests.library import test_drafter_laws as laws
+from tests.library import test_drafter_promises as promises
 from tests.support import models
 
 TARGET, DEPTH = models.TARGET, 3
@@ -25,7 +25,7 @@ HOST = Target(TARGET)
 def read(drafter, params, tokens, length, target=TARGET):
   """A context of texts and the drafter's memory of them."""
   values = sampling.make(len(tokens), np.resize([0, 0.7, 1.2], len(tokens)))
-  return laws.fresh(drafter, params, tokens, length, values, target=target)
+  return promises.fresh(drafter, params, tokens, length, values, target=target)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
@@ -135,7 +135,7 @@ def test_version_1_learns_the_next_feature():
   other = trained.loss(params, seen, jax.random.key(1))
   assert set(losses) == {'feature', 'token'}
   assert losses['feature'] != other['feature']
-  # Its features are judged by the target's head: the same law, shifted by one.
+  # Its features are judged by the target's head: the same, shifted by one.
   p = jax.nn.softmax(seen.logits[:, 1:])
   entropy = -(p * jnp.log(p)).sum(-1).mean()
   assert losses['token'] > 0.1 * entropy
@@ -144,7 +144,7 @@ def test_version_1_learns_the_next_feature():
 # Medusa
 
 
-def test_fresh_heads_say_the_targets_next_token_law():
+def test_fresh_heads_say_the_targets_next_token_distribution():
   trained = models.MEDUSA
   target = models.target_weights()
   own = trained.init(jax.random.key(0), target)

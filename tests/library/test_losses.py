@@ -1,6 +1,6 @@
 """Losses of heads, computed by hand for a text of a few tokens.
 
-A vocabulary of two tokens. `soft(a, b)` is the cross-entropy of a law that
+A vocabulary of two tokens. `soft(a, b)` is the cross-entropy of q, which
 gives its first token a chance a, under one that gives it b.
 """
 
@@ -30,7 +30,7 @@ def soft(a, b):
 
 
 def logits(*chances):
-  """Logits [1, T, 2] of laws that give their first token these chances."""
+  """Logits [1, T, 2] that give their first token these chances."""
   return jnp.log(jnp.array([[[p, 1 - p] for p in chances]]))
 
 
@@ -51,7 +51,7 @@ def test_cross_entropy_counts_places_by_their_weight():
 def test_the_loss_of_version_3():
   """Step j is weighted by 0.8^j, over the pairs from j on.
 
-  Pair i, of tokens i and i + 1, is judged by the law after token i + 1.
+  Pair i, of tokens i and i + 1, is judged by p after token i + 1.
   """
   steps = (
     (0.5, 0.5, 0.5),

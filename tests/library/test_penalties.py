@@ -2,8 +2,9 @@
 
 They look at the text, so a drafted token's ancestors must be part of it. What
 they give is compared with transformers and with a transcription; what the loop
-makes of it with the exact law of plain sampling, as in `test_law`. Seeds are
-fixed; the false-alarm rate of the chi-square tests together is 1e-4.
+makes of it with the exact distribution of plain sampling, as in
+`test_text_distribution`. Seeds are fixed; the false-alarm rate of the chi-
+square tests together is 1e-4.
 """
 
 import collections
@@ -69,7 +70,7 @@ def fill(rows, depth):
 # Against transformers
 
 
-def case_law(cases, drafted):
+def distributions_of(cases, drafted):
   """Our probabilities and logits; so many last tokens are drafted ones."""
   stages = [dict(case['stages']) for case in cases]
   for stage in stages:
@@ -99,7 +100,7 @@ def case_law(cases, drafted):
 def test_every_case_is_that_of_transformers(float64):
   cases, expected = zip(*processors.stored(), strict=True)
   drafted = np.arange(len(cases)) * 5 % 9
-  probs, logits = case_law(cases, drafted)
+  probs, logits = distributions_of(cases, drafted)
   # A forbidden token is stored as null, which numpy reads as NaN.
   theirs = np.array([x['logits'] for x in expected], float)
   theirs[np.isnan(theirs)] = -np.inf
@@ -200,8 +201,8 @@ def test_every_row_of_a_tree_sees_its_own_path(float64):
     )
     np.testing.assert_allclose(scores.logits[0, row], theirs, atol=1e-12)
     np.testing.assert_array_equal(scores.logits[1, row], logits[1, row])
-    law = papers_in_numpy.pipeline(theirs, 1.0)
-    np.testing.assert_allclose(scores.probs[0, row], law, atol=1e-12)
+    probs = papers_in_numpy.pipeline(theirs, 1.0)
+    np.testing.assert_allclose(scores.probs[0, row], probs, atol=1e-12)
 
 
 def test_only_kept_tokens_are_remembered():
@@ -262,7 +263,7 @@ def test_low_precision_logits_give_float32():
   assert process(logits, values, history, fill([()], 1)).dtype == jnp.float32
 
 
-# The loop: the law of whole texts
+# The loop: the distribution of whole texts
 
 LAST = 4  # ends a text, among five tokens
 NEW = 4
@@ -309,8 +310,8 @@ def params_of(name):
   return Params(models.weights(TABLE, 0), draft)
 
 
-def law_of(setting):
-  """The exact law of the target's next token: text -> [V]."""
+def target_of(setting):
+  """The exact distribution of the target's next token: text -> [V]."""
   prompt, temperature, stages = setting
   logits = np.asarray(models.weights(TABLE, 0), float)
   before = {k: v for k, v in stages.items() if k not in WARPS}
@@ -343,7 +344,7 @@ def misfit(spec, params, go) -> papers_in_numpy.Misfit:
       seen[setting][text] += 1
   total = papers_in_numpy.Misfit()
   for setting, texts in zip(SETTINGS, seen, strict=True):
-    total.add(texts, papers_in_numpy.sample(law_of(setting), NEW, spec.eos))
+    total.add(texts, papers_in_numpy.sample(target_of(setting), NEW, spec.eos))
   return total
 
 
@@ -360,7 +361,7 @@ def test_the_law_of_the_text_is_that_of_plain_sampling(name):
   assert result.p_value() > LEVEL
 
 
-# A drafter draws from the law that it is judged by
+# A drafter draws from the distribution that it is judged by
 
 
 def accepted(name, params):

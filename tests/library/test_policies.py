@@ -14,7 +14,7 @@ from specjax.drafters import lm
 from specjax.drafting import policies
 from specjax.models import table
 from specjax.types import Params, Verdict
-from tests.library import test_drafter_laws as laws
+from tests.library import test_drafter_promises as promises
 
 
 def asks(policy, memory, drafted, confidence, reach) -> bool:
@@ -145,7 +145,7 @@ def drafted(policy, steps, **stages):
   batch = len(TEMPERATURE)
   values = sampling.make(batch, TEMPERATURE, top_k=TOP_K, **stages)
   tokens, length = np.zeros((batch, 128), np.int32), np.ones(batch, np.int32)
-  ctx, memory = laws.fresh(drafter, params, tokens, length, values)
+  ctx, memory = promises.fresh(drafter, params, tokens, length, values)
   propose, sizes = jax.jit(drafter.propose), []
   key = generate.row_keys(0, range(batch))
   for accepted in steps:

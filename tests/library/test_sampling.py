@@ -18,7 +18,7 @@ VOCAB = 9
 
 
 @jax.jit
-def law(logits, values):
+def probs_of(logits, values):
   return sampling.distribution(logits, values)
 
 
@@ -67,7 +67,7 @@ def test_distribution_is_that_of_the_reference(logits, **setting):
   setting = rounded(**setting)
   hypothesis.assume(clear_cut(logits, *setting))
   with jax.enable_x64(True):
-    ours = law(jnp.asarray(logits, jnp.float64), values(*setting))
+    ours = probs_of(jnp.asarray(logits, jnp.float64), values(*setting))
     theirs = papers_in_numpy.pipeline(logits, *setting)
     assert ours.dtype == jnp.float64
   np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
@@ -83,7 +83,7 @@ def test_long_and_short_vocabularies(size, float64):
     (1.5, 30, 0.8, 0.05),
     (0.0, 2, 0.1, 0.5),
   ):
-    ours = law(jnp.asarray(logits), values(*setting))
+    ours = probs_of(jnp.asarray(logits), values(*setting))
     theirs = papers_in_numpy.pipeline(logits, *rounded(*setting))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
@@ -92,46 +92,46 @@ def test_stages_are_applied_in_order():
   # After top-k the two largest have 2/3 and 1/3: top-p 0.6 then keeps one.
   # Before top-k they have 0.4 and 0.2: it would keep both.
   logits = jnp.log(jnp.array([0.4, 0.2, 0.2, 0.1, 0.1]) + jnp.arange(5) * 1e-6)
-  probs = law(logits[::-1], values(1.0, top_k=2, top_p=0.6))
+  probs = probs_of(logits[::-1], values(1.0, top_k=2, top_p=0.6))
   np.testing.assert_allclose(probs, [0, 0, 0, 0, 1])
   # Temperature comes before top-p: 0.8 and 0.2 become 16 / 17 and 1 / 17.
-  probs = law(jnp.log(jnp.array([0.8, 0.2])), values(0.5, top_p=0.9))
+  probs = probs_of(jnp.log(jnp.array([0.8, 0.2])), values(0.5, top_p=0.9))
   np.testing.assert_allclose(probs, [1, 0])
   # Min-p is relative to the largest.
-  probs = law(jnp.log(jnp.array([0.6, 0.3, 0.1])), values(1.0, min_p=0.25))
+  probs = probs_of(jnp.log(jnp.array([0.6, 0.3, 0.1])), values(1.0, min_p=0.25))
   np.testing.assert_allclose(probs, [2 / 3, 1 / 3, 0], rtol=1e-6)
 
 
 def test_temperature_zero_is_the_first_of_the_largest():
   logits = jnp.array([1.0, 3.0, -2.0, 3.0, 3.0])
-  probs = law(logits, values(0.0, top_k=1, top_p=0.1, min_p=0.9))
+  probs = probs_of(logits, values(0.0, top_k=1, top_p=0.1, min_p=0.9))
   np.testing.assert_array_equal(probs, [0, 1, 0, 0, 0])
 
 
 def test_equal_probabilities_at_a_cut_are_all_kept():
   logits = jnp.log(jnp.array([0.4, 0.2, 0.2, 0.2]))
   for setting in ({'top_k': 2}, {'top_p': 0.5}):
-    probs = law(logits, values(1.0, **setting))
+    probs = probs_of(logits, values(1.0, **setting))
     np.testing.assert_allclose(probs, [0.4, 0.2, 0.2, 0.2], rtol=1e-6)
 
 
 def test_impossible_tokens_stay_impossible():
   logits = jnp.array([0.0, -jnp.inf, 1.0, -jnp.inf])
-  probs = np.asarray(law(logits, values(1.3, top_k=3, top_p=0.99)))
+  probs = np.asarray(probs_of(logits, values(1.3, top_k=3, top_p=0.99)))
   assert (probs[[1, 3]] == 0).all()
   np.testing.assert_allclose(probs.sum(), 1, rtol=1e-6)
 
 
 def test_low_precision_logits_give_float32():
   logits = jnp.asarray([1.0, 2.0], jnp.bfloat16)
-  assert law(logits, values(1.0)).dtype == jnp.float32
+  assert probs_of(logits, values(1.0)).dtype == jnp.float32
 
 
 def test_stages_that_do_not_exist_change_nothing(float64):
   logits = jnp.asarray(np.random.default_rng(3).normal(size=VOCAB))
   alone = jax.tree.map(lambda x: x[0], sampling.make(1, 0.8))
   np.testing.assert_allclose(
-    law(logits, alone), law(logits, values(0.8)), rtol=0, atol=1e-15
+    probs_of(logits, alone), probs_of(logits, values(0.8)), rtol=0, atol=1e-15
   )
 
 
@@ -159,7 +159,9 @@ LOGITS = {
 def test_any_temperature_is_that_of_the_reference(name, compiled):
   logits = np.asarray(LOGITS[name], np.float32)
   for temperature in TEMPERATURES:
-    ours = (law if compiled else law.__wrapped__)(logits, values(temperature))
+    ours = (probs_of if compiled else probs_of.__wrapped__)(
+      logits, values(temperature)
+    )
     kept = float(np.float32(temperature))
     kept = kept if kept >= np.finfo(np.float32).tiny else 0
     with np.errstate(over='ignore'):
@@ -172,10 +174,12 @@ def test_any_temperature_is_that_of_the_reference(name, compiled):
 def test_as_the_temperature_falls_the_largest_share_everything():
   logits = jnp.array(LOGITS['ties'])
   for temperature in (1e-9, 1e-20, 1.2e-38):
-    probs = law(logits, values(temperature))
+    probs = probs_of(logits, values(temperature))
     np.testing.assert_allclose(probs, [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], rtol=1e-6)
   # At 0 the first of them has all.
-  np.testing.assert_array_equal(law(logits, values(0.0)), [0, 1, 0, 0, 0, 0])
+  np.testing.assert_array_equal(
+    probs_of(logits, values(0.0)), [0, 1, 0, 0, 0, 0]
+  )
 
 
 NO_LOGITS = {
@@ -200,9 +204,9 @@ def proposed(probs, size):
 @jax.jit
 def is_finite(target, drafted, size, setting):
   """Of a block of three rows and a draft of two, given by their logits."""
-  laws = jax.vmap(sampling.distribution, (0, None))
-  scores = Scores(laws(target, setting)[None], target[None])
-  draft = proposed(laws(drafted, setting), size)
+  each_row = jax.vmap(sampling.distribution, (0, None))
+  scores = Scores(each_row(target, setting)[None], target[None])
+  draft = proposed(each_row(drafted, setting), size)
   return scoring.finite(draft, scores)[0] & jnp.isfinite(draft.probs).all()
 
 
@@ -223,7 +227,7 @@ def test_what_is_no_law_is_seen(name, temperature):
 
 
 def test_a_law_with_a_nan_says_nothing_at_all():
-  """What was drawn from the rest of it has another law."""
+  """What was drawn from the rest of it has another distribution."""
   probs = jnp.array([[0.5, np.nan, 0.5], FINE]).at[1, 1].set(0)
   np.testing.assert_array_equal(
     proposed(probs, 2).probs, [[[0] * 3, [0, 0, 1]]]

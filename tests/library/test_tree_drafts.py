@@ -19,7 +19,7 @@ from specjax import generate, sampling, scoring, verify
 from specjax.drafters import lm
 from specjax.drafting import dynamic_tree, static_tree
 from specjax.types import Params
-from tests.library import test_drafter_laws as laws
+from tests.library import test_drafter_promises as promises
 from tests.support import models, papers_in_numpy
 
 VOCAB = 6
@@ -72,7 +72,7 @@ def steps(drafter, rounds=1):
   weights = models.double(models.weights(MODEL, 0))
   weights = jax.tree.map(jnp.asarray, weights)
   params = Params(None, weights)
-  ctx, memory = laws.fresh(drafter, params, tokens, length, values)
+  ctx, memory = promises.fresh(drafter, params, tokens, length, values)
   history = sampling.history(values, ctx.tokens, ctx.length, VOCAB)
   ctx = ctx._replace(history=history)
   # The target has read the same into a cache of its own.
@@ -101,7 +101,7 @@ def processed(row, path):
   return papers_in_numpy.process(logits, prompt, path, ENDS, **stages)
 
 
-def law_of(row, path):
+def target_of(row, path):
   _, temperature, top_k, _ = ROWS[row]
   return papers_in_numpy.pipeline(processed(row, path), temperature, top_k)
 
@@ -123,14 +123,14 @@ def test_a_static_tree_is_drawn_from_the_law_after_its_relatives(float64):
   """Its ancestors, and its earlier siblings, none of which is repeated."""
   drafter = static_tree.make(WALKER, PARENTS)
   for draft, verdict in steps(drafter, rounds=2):
-    # The ceiling: the first child of each row is drawn from the law itself.
+    # The ceiling: the first child of each row is drawn from p itself.
     assert (verdict.num_accepted == drafter.depth).all()
     for row in range(len(ROWS)):
       paths, siblings = [()], collections.defaultdict(set)
       for node, parent in enumerate(PARENTS):
         path, token = paths[parent], int(draft.tokens[row, node])
         assert token not in siblings[parent]
-        q = remaining(row, path, law_of(row, path), siblings[parent])
+        q = remaining(row, path, target_of(row, path), siblings[parent])
         np.testing.assert_allclose(draft.probs[row, node], q, atol=1e-9)
         assert q[token] > 0
         siblings[parent].add(token)
@@ -139,7 +139,7 @@ def test_a_static_tree_is_drawn_from_the_law_after_its_relatives(float64):
 
 
 def remaining(row, path, q, drawn):
-  """Sequoia's law of a sibling that repeats none of those drawn."""
+  """Sequoia's distribution of a sibling that repeats none of those drawn."""
   left = q.copy()
   left[list(drawn)] = 0
   if left.sum():

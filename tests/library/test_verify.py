@@ -1,8 +1,8 @@
 """Verification rules, multiplied out.
 
 The functions that the loop draws from are summed over every draft of a tiny
-vocabulary, in float64: what comes out must be the target's law to the last
-digit. There is no chance in these tests.
+vocabulary, in float64: what comes out must be the target's distribution to the
+last digit. There is no chance in these tests.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ LONGEST = 6
 TEXTS = exact.Texts(VOCAB, LONGEST)
 
 
-def random_laws(random, zeros=0.0, one_hot=False) -> exact.Distributions:
-  """A law after every text, some tokens of which have no chance."""
+def random_model(random, zeros=0.0, one_hot=False) -> exact.Distributions:
+  """A distribution after every text, some tokens of which have no chance."""
   weights = random.exponential(size=(len(TEXTS), VOCAB)) ** 2
   weights *= random.random(weights.shape) >= zeros
   sure = random.integers(VOCAB, size=len(TEXTS))
@@ -64,7 +64,7 @@ KINDS = {
 
 def pair(seed, kind):
   random = np.random.default_rng(seed)
-  return tuple(random_laws(random, **options) for options in KINDS[kind])
+  return tuple(random_model(random, **options) for options in KINDS[kind])
 
 
 def sizes(size_of):
@@ -104,13 +104,13 @@ LIMIT, EOS = 3, (VOCAB - 1,)
 CONTEXTS = exact.unfinished(TEXTS, LIMIT, EOS)
 
 
-def law_of(rule, source, p, q):
-  """Law [texts] of finished texts."""
+def texts_of(rule, source, p, q):
+  """Distribution [texts] of finished texts."""
   step = exact.step(rule, source, TEXTS, p, q, CONTEXTS)
   return exact.sequence(step, TEXTS, CONTEXTS, LIMIT, EOS).sum(1)
 
 
-def law_of_plain(p):
+def plain_texts(p):
   step = exact.plain(TEXTS, p, CONTEXTS)
   return exact.sequence(step, TEXTS, CONTEXTS, LIMIT, EOS).sum(1)
 
@@ -124,28 +124,28 @@ def test_an_exact_rule_keeps_the_law_of_the_target(rule, name, float64):
     source = sources[name]
     if kind.startswith('chosen') and sources is CHAINS:
       source = chosen(source)
-    found = law_of(rule, source, p, q)
+    found = texts_of(rule, source, p, q)
     np.testing.assert_allclose(found.sum(), 1, rtol=1e-12)
-    assert np.abs(found - law_of_plain(p)).max() <= 1e-12
+    assert np.abs(found - plain_texts(p)).max() <= 1e-12
 
 
 def emitted(rule, source, p, q):
-  """Law of what the first step emits: text -> probability."""
-  law = exact.step(rule, source, TEXTS, p, q, [0])[0]
-  return {TEXTS.tokens(i): law[i] for i in np.flatnonzero(law)}
+  """Distribution of what the first step emits: text -> probability."""
+  chances = exact.step(rule, source, TEXTS, p, q, [0])[0]
+  return {TEXTS.tokens(i): chances[i] for i in np.flatnonzero(chances)}
 
 
-def function_of(laws):
-  """Laws as a function of the text, for the reference."""
-  probs = np.asarray(laws.probs)
+def function_of(p):
+  """Distributions as a function of the text, for the reference."""
+  probs = np.asarray(p.probs)
 
-  def law(text):
+  def after(text):
     number = 0
     for token in text:
       number = TEXTS.after(number, token)
     return probs[number]
 
-  return law
+  return after
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -168,9 +168,11 @@ def test_siblings_are_judged_as_in_the_papers(replacement, float64):
   for seed, kind in enumerate(('plain', 'p with zeros', 'both with zeros')):
     p, q = pair(seed, kind)
     paper = papers_in_numpy.siblings(p.probs[0], q.probs[0], 3, replacement)
-    law = emitted(verify.recursive, exact.tree((0, 0, 0), replacement), p, q)
+    chances = emitted(
+      verify.recursive, exact.tree((0, 0, 0), replacement), p, q
+    )
     accepted = np.zeros(VOCAB)
-    for text, weight in law.items():
+    for text, weight in chances.items():
       if len(text) == 2:
         accepted[text[0]] += weight
     np.testing.assert_allclose(accepted, paper, atol=1e-12)
@@ -180,8 +182,8 @@ def test_k_seq_accepts_as_often_as_its_threshold_says(float64):
   """And with one candidate it is the token rule."""
   for seed in range(5):
     p, q = pair(seed, 'plain')
-    law = emitted(verify.k_seq, exact.tree((0, 0, 0), True), p, q)
-    chance = sum(w for text, w in law.items() if len(text) == 2)
+    chances = emitted(verify.k_seq, exact.tree((0, 0, 0), True), p, q)
+    chance = sum(w for text, w in chances.items() if len(text) == 2)
     paper = papers_in_numpy.k_seq(p.probs[0], q.probs[0], 3)
     np.testing.assert_allclose(chance, paper, atol=1e-12)
     one = emitted(verify.k_seq, exact.tree((0,), True), p, q)
@@ -222,13 +224,13 @@ def test_lenience_never_gives_a_token_more_than_its_share(factor, float64):
   assert not rule.lossless
   for seed, kind in enumerate(('plain', 'p with zeros', 'q with zeros')):
     p, q = pair(seed, kind)
-    law = np.zeros(VOCAB)
+    chances = np.zeros(VOCAB)
     for text, weight in emitted(rule, exact.tree((0,)), p, q).items():
-      law[text[0]] += weight
+      chances[text[0]] += weight
     target = np.asarray(p.probs[0])
-    np.testing.assert_allclose(law.sum(), 1, rtol=1e-12)
-    assert (law <= target / factor + 1e-12).all()
-    assert np.abs(law - target).max() > 1e-3
+    np.testing.assert_allclose(chances.sum(), 1, rtol=1e-12)
+    assert (chances <= target / factor + 1e-12).all()
+    assert np.abs(chances - target).max() > 1e-3
     alpha = np.minimum(q.probs[0], target / factor).sum()
     longer = emitted(rule, exact.tree((0,)), p, q)
     kept = sum(w for text, w in longer.items() if len(text) == 2)
@@ -296,15 +298,15 @@ def test_a_tree_with_a_rule_for_chains_is_refused_at_start():
 
 def test_observing_accepts_nothing(float64):
   p, q = pair(0, 'plain')
-  law = emitted(verify.observe, CHAINS['three'], p, q)
-  assert {len(text) for text in law} == {1}
+  chances = emitted(verify.observe, CHAINS['three'], p, q)
+  assert {len(text) for text in chances} == {1}
 
 
 @pytest.mark.parametrize('name', models.WRONG_RULES)
 def test_a_wrong_rule_is_seen(name, float64):
   p, q = pair(0, 'plain')
-  found = law_of(models.WRONG_RULES[name], CHAINS['two of three'], p, q)
-  assert np.abs(found - law_of_plain(p)).max() > 1e-4
+  found = texts_of(models.WRONG_RULES[name], CHAINS['two of three'], p, q)
+  assert np.abs(found - plain_texts(p)).max() > 1e-4
 
 
 def test_dropping_a_drawn_token_is_seen(float64):
@@ -315,12 +317,12 @@ def test_dropping_a_drawn_token_is_seen(float64):
     return unlikely.argmax(1)
 
   p, q = pair(0, 'plain')
-  found = law_of(verify.token, sizes(drops), p, q)
-  assert np.abs(found - law_of_plain(p)).max() > 1e-3
+  found = texts_of(verify.token, sizes(drops), p, q)
+  assert np.abs(found - plain_texts(p)).max() > 1e-3
 
 
 def chance(width):
-  """Strategy of laws [3, VOCAB] with zeros."""
+  """Strategy of distributions [3, VOCAB] with zeros."""
   weights = st.one_of(st.just(0.0), st.floats(2**-10, 1, width=width))
   arrays = hnp.arrays(f'float{width}', (3, VOCAB), elements=weights)
   arrays = arrays.filter(lambda x: x.sum(1).all())
@@ -355,7 +357,7 @@ def test_acceptance_is_a_probability_and_0_where_p_is(p, q, tokens, chosen):
   assert (accept >= 0).all()
   assert (accept <= 1).all()
   assert (accept[:, p[[0, 1], tokens] == 0] == 0).all()
-  # What follows a rejection or the whole chain is a law the target allows.
+  # What follows a rejection or the whole chain is something the target allows.
   assert (rest >= 0).all()
   assert (rest[:, p == 0] == 0).all()
   np.testing.assert_allclose(rest.sum(-1), 1, atol=1e-5)
@@ -381,8 +383,8 @@ def test_overlap_is_the_chance_of_the_first_acceptance(float64):
     )
     draft = Draft(jnp.array([token, 0]), jnp.arange(2), jnp.array(2), probs)
     scores = Scores(jnp.asarray(np.tile(p.probs[:1], (3, 1))), None)
-    law = emitted(verify.token, CHAINS['two'], p, q)
-    longer = sum(weight for text, weight in law.items() if len(text) > 1)
+    chances = emitted(verify.token, CHAINS['two'], p, q)
+    longer = sum(weight for text, weight in chances.items() if len(text) > 1)
     beta = verify.overlap(draft, scores)
     np.testing.assert_allclose(beta, longer, rtol=1e-12)
     none = draft._replace(size=jnp.array(0))

@@ -1,7 +1,8 @@
 """What a shape tells a walker: features, rows and ancestors of every node.
 
 The walker here remembers the text of each row as a number and drafts from a
-table of such numbers, so that whatever it is told wrongly gives another law.
+table of such numbers, so that whatever it is told wrongly shows in what is
+drawn.
 """
 
 import collections
@@ -134,13 +135,13 @@ TOGETHER = {
 
 @pytest.mark.parametrize('name', TOGETHER)
 def test_nodes_are_drawn_with_coins_of_their_own(name):
-  """All tokens together have their law, not only each of them.
+  """All tokens together have their distribution, not only each of them.
 
   Independent siblings that were one draw would each be drawn from q, and the
   rules for them would be wrong. The false-alarm rate is 1e-4 in all.
   """
   drafter, parents = TOGETHER[name]
-  law = {}
+  chances = {}
   for tokens in itertools.product(range(VOCAB), repeat=3):
     paths, chance = [()], 1.0
     for node, parent in enumerate(parents):
@@ -150,11 +151,11 @@ def test_nodes_are_drawn_with_coins_of_their_own(name):
         q[[tokens[i] for i in same]] = 0
       chance *= q[tokens[node]] / q.sum()
       paths.append((*paths[parent], tokens[node]))
-    law[tokens] = chance
+    chances[tokens] = chance
   draft = propose(drafter, 4096)[1]
   misfit = papers_in_numpy.Misfit()
   drawn = collections.Counter(map(tuple, draft.tokens.tolist()))
-  misfit.add(drawn, law)
+  misfit.add(drawn, chances)
   assert misfit.freedom >= 8
   assert misfit.p_value() > 1e-4 / len(TOGETHER)
 

@@ -350,8 +350,8 @@ OWN = (
   ('square_size', 'size as integers[1], got int32[1, 1]'),
   ('flat_parents', 'parents as integers[1, 1], got int32[1]'),
   ('other_vocabulary', 'must have the 2048 entries of the target, got 11'),
-  ('integer_laws', 'probs as floats[1, 1, 2048], got int32[1, 1, 2048]'),
-  ('flat_laws', 'probs as floats[1, 1, 1], got float32[1, 1]'),
+  ('integer_probs', 'probs as floats[1, 1, 2048], got int32[1, 1, 2048]'),
+  ('flat_probs', 'probs as floats[1, 1, 1], got float32[1, 1]'),
   ('grows', 'commit must return a state of the shapes that init gave'),
   ('short', 'it has 20 positions, but a prompt and max_new_tokens make 28'),
 )

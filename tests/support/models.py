@@ -186,7 +186,7 @@ EAGLE_3_WALKER = eagle.walk(
   Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
 )
 
-# Every drafter: a new one is added here and every law is tested of it.
+# Every drafter: a new one is added here and every promise is tested of it.
 DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'plain': (plain.make(), lambda: None),
   'lm': (lm.make(DRAFT, DEPTH), draft_weights),
@@ -250,13 +250,13 @@ IN_LOOPS = [
   pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
   for name in DRAFTERS
 ]
-# The laws are tested of the drafts themselves, which two of these share with
+# Promises are tested of the drafts themselves, which two of these share with
 # drafters beside them: a policy that stops, and a dynamic tree.
 _DRAFT_LIKE_OTHERS = ('lm, two more or one less', 'lm, dynamic tree')
 
 
-def in_laws(names):
-  """Names of drafters to test a law of."""
+def in_promises(names):
+  """Names of drafters to test a promise of."""
   return [
     pytest.param(name, marks=pytest.mark.slow)
     if name in _DRAFT_LIKE_OTHERS

@@ -1,8 +1,8 @@
 """The papers in numpy, and the statistics that compare them with the engine.
 
-No JAX, no cache, no batch: laws are functions from a text (a tuple of tokens)
-to the probabilities [V] of its next token, and everything is enumerated. So it
-is slow, and short enough to be checked by eye.
+No JAX, no cache, no batch: a model is a function from a text (a tuple) to the
+probabilities [V] of its next token, and everything is enumerated. So it is
+slow, and short enough to be checked by eye.
 """
 
 import itertools
@@ -51,7 +51,7 @@ def process(
 
 
 def pipeline(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
-  """The law [V] of processed logits, in Hugging Face's order."""
+  """The distribution [V] of processed logits, in Hugging Face's order."""
   logits = np.asarray(logits, np.float64)
   if temperature == 0:
     return np.eye(len(logits))[np.argmax(logits)]
@@ -68,7 +68,7 @@ def pipeline(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
   return normalize(np.where(probs >= min_p * probs.max(), probs, 0))
 
 
-def extend(texts, law, count, eos=()):
+def extend(texts, model, count, eos=()):
   """Plain sampling on from texts (text -> probability) to `count` tokens.
 
   A text that one of `eos` ends stays as it is; longer texts are cut.
@@ -83,14 +83,14 @@ def extend(texts, law, count, eos=()):
       text = text[: min(ends, default=count)]
       done[text] = done.get(text, 0) + weight
       continue
-    after = law(text)
+    after = model(text)
     stack += [((*text, x), weight * after[x]) for x in np.flatnonzero(after)]
   return done
 
 
-def sample(law, count, eos=()):
-  """Exact law of the first `count` tokens of plain sampling."""
-  return extend({(): 1.0}, law, count, eos)
+def sample(model, count, eos=()):
+  """Exact distribution of the first `count` tokens of plain sampling."""
+  return extend({(): 1.0}, model, count, eos)
 
 
 def accept(p, q, boost=1.0):
@@ -105,8 +105,8 @@ def leviathan(p, q, more, boost=1.0):
   Algorithm 1 of Leviathan et al., arXiv:2211.17192.
 
   Args:
-    p: law of the target.
-    q: law of the draft.
+    p: distribution of the target.
+    q: distribution of the draft.
     more: drafted text -> whether another token is drafted.
     boost: factor on p / q, 1 in the paper.
 
@@ -114,11 +114,11 @@ def leviathan(p, q, more, boost=1.0):
     Probability of everything the step may emit: the accepted tokens and one
     more, so the length of the text tells how many were accepted.
   """
-  law = {}
+  chances = {}
 
   def end(text, weights):
     for x in np.flatnonzero(weights):
-      law[*text, x] = law.get((*text, x), 0) + weights[x]
+      chances[*text, x] = chances.get((*text, x), 0) + weights[x]
 
   def draft(text, weight):
     if not more(text):
@@ -133,7 +133,7 @@ def leviathan(p, q, more, boost=1.0):
       draft((*text, x), weight * kept[x])
 
   draft((), 1.0)
-  return law
+  return chances
 
 
 def sun(p, q, depth):
@@ -142,7 +142,7 @@ def sun(p, q, depth):
   Algorithm 2 of Sun et al., arXiv:2403.10444: the longest prefix whose own
   coin passes is accepted.
   """
-  law = {}
+  chances = {}
   for text in itertools.product(range(len(p(()))), repeat=depth):
     drawn, weights, passes = 1.0, [1.0], [1.0]
     for i, token in enumerate(text):
@@ -168,8 +168,8 @@ def sun(p, q, depth):
         rest = np.maximum(weights[i] * p(text[:i]) - q(text[:i]), 0)
       for x, weight in enumerate(normalize(rest)):
         emitted = (*text[:i], x)
-        law[emitted] = law.get(emitted, 0) + stays * weight
-  return law
+        chances[emitted] = chances.get(emitted, 0) + stays * weight
+  return chances
 
 
 def siblings(p, q, count, replacement):
@@ -180,23 +180,23 @@ def siblings(p, q, count, replacement):
   """
   accepted = np.zeros(len(p))
 
-  def judge(weight, left, law, drawn):
+  def judge(weight, left, probs, drawn):
     if len(drawn) == count or not weight:
       return
-    for x in np.flatnonzero(law):
-      keep = min(1, left[x] / law[x])
-      accepted[x] += weight * law[x] * keep
-      rest = np.maximum(left - law, 0)
+    for x in np.flatnonzero(probs):
+      keep = min(1, left[x] / probs[x])
+      accepted[x] += weight * probs[x] * keep
+      rest = np.maximum(left - probs, 0)
       if not rest.sum():
         continue
-      after = law.copy()
+      after = probs.copy()
       if not replacement:
         after[[*drawn, x]] = 0
         if not after.sum():
           after = np.ones(len(p))
           after[[*drawn, x]] = 0
         after = normalize(after)
-      judge(weight * law[x] * (1 - keep), normalize(rest), after, (*drawn, x))
+      judge(weight * probs[x] * (1 - keep), normalize(rest), after, (*drawn, x))
 
   judge(1.0, np.asarray(p), np.asarray(q), ())
   return accepted
@@ -242,14 +242,14 @@ def eagle_2(logits, depth, beam, nodes):
 
 
 def difference(a, b):
-  """Largest difference of two laws of texts."""
+  """Largest difference of two distributions of texts."""
   return max(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b})
 
 
-def outcomes(*laws):
-  """Laws or counts, which are dicts, as arrays over the same outcomes."""
-  every = list(dict.fromkeys(x for law in laws for x in law))
-  return [np.array([law.get(x, 0) for x in every]) for law in laws]
+def outcomes(*tables):
+  """Chances or counts, which are dicts, as arrays over the same outcomes."""
+  every = list(dict.fromkeys(x for table in tables for x in table))
+  return [np.array([table.get(x, 0) for x in every]) for table in tables]
 
 
 class Misfit:
@@ -259,9 +259,9 @@ class Misfit:
     self.statistic = 0.0
     self.freedom = 0
 
-  def add(self, counts, law):
+  def add(self, counts, chances):
     """Adds a sample: counts and probabilities of outcomes."""
-    fit = goodness.fit(*outcomes(counts, law))
+    fit = goodness.fit(*outcomes(counts, chances))
     self.statistic += fit.statistic
     self.freedom += fit.freedom
 
@@ -288,11 +288,11 @@ class Misfit:
 
 
 def power(samples, pairs, level):
-  """Chance that `Misfit` at a level sees that samples come from other laws.
+  """Chance that `Misfit` at a level sees that samples are of another model.
 
   Args:
-    samples: how many are compared with each law.
-    pairs: (law that is tested, law that the samples have).
+    samples: how many are compared with each.
+    pairs: (distribution that is tested, that of the samples).
     level: false-alarm rate.
   """
   return goodness.power(samples, [outcomes(*pair) for pair in pairs], level)

@@ -63,7 +63,7 @@ def no_path(target):
   return target
 
 
-def _laws(entries, dtype=jnp.float32):
+def _probs(entries, dtype=jnp.float32):
   return lambda draft: draft._replace(
     probs=jnp.ones((*draft.tokens.shape, entries), dtype)
   )
@@ -78,9 +78,9 @@ listed_tokens = _with(tokens=lambda x: [7])
 float_tokens = _with(tokens=lambda x: 1.0 * x)
 square_size = _with(size=lambda x: x[:, None])
 flat_parents = _with(parents=lambda x: x[:, 0])
-other_vocabulary = _load(_laws(11))
-integer_laws = _load(_laws(2048, jnp.int32))
-flat_laws = _with(probs=lambda _: jnp.ones((1, 1)))
+other_vocabulary = _load(_probs(11))
+integer_probs = _load(_probs(2048, jnp.int32))
+flat_probs = _with(probs=lambda _: jnp.ones((1, 1)))
 grows = _load(commit=lambda *_: jnp.zeros(3))
 short = _load(positions=20)
 large_size = _with(size=lambda x: x + 3)

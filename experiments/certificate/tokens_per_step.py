@@ -5,7 +5,7 @@ import numpy as np
 from specjax import exact, verify
 
 
-def _laws(probs, temperature=1.0) -> exact.Distributions:
+def _after_texts(probs, temperature=1.0) -> exact.Distributions:
   with np.errstate(divide='ignore'):
     return exact.Distributions(probs, np.log(probs), temperature)
 
@@ -14,15 +14,15 @@ def _random(random, texts: exact.Texts, greedy: bool) -> exact.Distributions:
   probs = random.dirichlet(np.full(texts.vocab, 0.7), len(texts))
   if greedy:
     probs = np.eye(texts.vocab)[probs.argmax(1)]
-  return _laws(probs, float(not greedy))
+  return _after_texts(probs, float(not greedy))
 
 
 def published() -> list[dict]:
   """Toy examples of the papers, in tokens accepted by a step."""
   two = exact.Texts(2, 3)
   p, q, certain, even = (
-    exact.constant(law, two)
-    for law in ([1 / 3, 2 / 3], [2 / 3, 1 / 3], [1, 0], [0.5, 0.5])
+    exact.constant(probs, two)
+    for probs in ([1 / 3, 2 / 3], [2 / 3, 1 / 3], [1, 0], [0.5, 0.5])
   )
   sun = 'Sun et al., arXiv:2403.10444, gamma 2'
   chen = 'Chen et al., arXiv:2402.12374, 2 children'
@@ -53,7 +53,7 @@ def published() -> list[dict]:
 
 
 def block_against_token(pairs: int, depth: int) -> list[dict]:
-  """Least and mean of block's tau minus token's, over random pairs of laws."""
+  """Least and mean of block's tau minus token's, over random p and q."""
   rows = []
   for greedy in (False, True):
     random = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """Whether a drafter's memory is what reading the text again would make.
 
-An exact rule hides a drafter that remembers wrongly: the text keeps its law,
-and only the acceptance falls. So drafts themselves are compared.
+An exact rule hides a drafter that remembers wrongly: the text keeps its
+distribution, and only the acceptance falls. So drafts themselves are compared.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.certificate.world import World
+from experiments.certificate.tiny_models import TinyModels
 from specjax import generate, sampling, trees
 from specjax.drafters import lm
 from specjax.models import transformer
@@ -20,16 +20,16 @@ from specjax.types import Context, Draft, Drafter, Verdict
 _SLOTS = 128
 
 
-def _features(w: World, tokens, taps):
+def _features(tiny: TinyModels, tokens, taps):
   """The target's features [B, S, len(taps), E] of whole texts."""
   mask, positions = transformer.causal(*tokens.shape)
-  out = w.target.forward(
-    w.params.target, tokens, positions, None, None, mask, taps=taps
+  out = tiny.target.forward(
+    tiny.params.target, tokens, positions, None, None, mask, taps=taps
   )
   return out.taps
 
 
-def gap(w: World, drafter: Drafter) -> float:
+def gap(tiny: TinyModels, drafter: Drafter) -> float:
   """Largest difference of q between remembering and reading again.
 
   After steps of which row r accepted r drafted tokens.
@@ -39,7 +39,7 @@ def gap(w: World, drafter: Drafter) -> float:
   values, length = sampling.make(rows), np.arange(2, rows + 2)
   tokens = np.zeros((rows, _SLOTS), np.int32)
   for row, count in zip(tokens, length, strict=True):
-    row[:count] = random.integers(0, w.vocab, count)
+    row[:count] = random.integers(0, tiny.vocab, count)
   accepted = np.arange(rows)
   path = np.minimum(np.arange(drafter.depth + 1), accepted[:, None])
   propose, init = jax.jit(drafter.propose), jax.jit(drafter.init)
@@ -48,21 +48,21 @@ def gap(w: World, drafter: Drafter) -> float:
     ctx = Context(
       jnp.asarray(tokens), jnp.asarray(length), (), values, sampling.History()
     )
-    hidden = _features(w, jnp.asarray(tokens), drafter.taps)
+    hidden = _features(tiny, jnp.asarray(tokens), drafter.taps)
     cached = jnp.arange(_SLOTS) < jnp.asarray(length)[:, None] - 1
     cached = jnp.where(cached[..., None, None], hidden, 0)
-    return ctx, hidden, init(w.params, ctx, cached)
+    return ctx, hidden, init(tiny.params, ctx, cached)
 
   ctx, _, memory = read()
   worst = 0.0
   for turn in range(3):
     key = generate.row_keys(turn, range(rows))
-    draft, memory = propose(w.params, memory, ctx, key)
+    draft, memory = propose(tiny.params, memory, ctx, key)
     at = length[:, None] - 1 + path
     for row in range(rows):
       end = length[row] + accepted[row]
       tokens[row, length[row] : end] = draft.tokens[row, : accepted[row]]
-      tokens[row, end] = random.integers(w.vocab)
+      tokens[row, end] = random.integers(tiny.vocab)
     length = length + accepted + 1
     ctx, hidden, again = read()
     verdict = Verdict(
@@ -71,15 +71,16 @@ def gap(w: World, drafter: Drafter) -> float:
       jnp.asarray(tokens[np.arange(rows), length - 1]),
     )
     along = hidden[np.arange(rows)[:, None], at]
-    memory = drafter.commit(w.params, memory, ctx, verdict, along)
+    memory = drafter.commit(tiny.params, memory, ctx, verdict, along)
     ours, theirs = (
-      propose(w.params, state, ctx, key)[0].probs for state in (memory, again)
+      propose(tiny.params, state, ctx, key)[0].probs
+      for state in (memory, again)
     )
     worst = max(worst, float(jnp.abs(ours - theirs)[:, 0].max()))
   return worst
 
 
-def features(w: World, remember) -> Drafter:
+def features(tiny: TinyModels, remember) -> Drafter:
   """Two tokens from the target's last feature; `remember` updates it."""
   depth = 2
 
@@ -90,7 +91,7 @@ def features(w: World, remember) -> Drafter:
   def propose(params, memory, ctx, key):
     del params  # Unused.
     batch = len(ctx.length)
-    q = jax.nn.softmax(4 * memory[:, : w.vocab])
+    q = jax.nn.softmax(4 * memory[:, : tiny.vocab])
     probs = jnp.stack([q, q], 1)
     coins = jax.vmap(lambda k: sampling.coins(k, depth))(key)
     tokens = jax.vmap(jax.vmap(sampling.draw))(coins, probs)
@@ -127,19 +128,19 @@ class WrongMemory:
   """A drafter that remembers wrongly, and the same one without the bug."""
 
   name: str
-  right: Callable[[World], Drafter]
-  wrong: Callable[[World], Drafter]
+  right: Callable[[TinyModels], Drafter]
+  wrong: Callable[[TinyModels], Drafter]
 
 
 WRONG_MEMORIES = (
   WrongMemory(
     'draft: features of before the last rejection',
-    lambda w: features(w, _last_accepted),
-    lambda w: features(w, _stale_after_rejection),
+    lambda tiny: features(tiny, _last_accepted),
+    lambda tiny: features(tiny, _stale_after_rejection),
   ),
   WrongMemory(
     'draft: its cache is written one slot off',
-    lambda w: lm.make(w.draft, 3),
-    lambda w: _one_slot_off(lm.make(w.draft, 3)),
+    lambda tiny: lm.make(tiny.draft, 3),
+    lambda tiny: _one_slot_off(lm.make(tiny.draft, 3)),
   ),
 )

@@ -1,8 +1,8 @@
-"""The laws of a drafter, of every drafter.
+"""What every drafter promises.
 
 An exact rule hides every bug of a drafter: the text stays right and only the
-acceptance falls, and acceptance is what is reported. So these are tested of
-the drafts themselves.
+acceptance falls, and acceptance is what is reported. So the promises are tested
+of the drafts themselves.
 
   1  probs is a promise: tokens really were drawn from it
   2  a drawn token stays: the size is a stopping time
@@ -102,7 +102,7 @@ def p_values(draft: Draft):
   """Whether each node that exists was drawn from its probabilities.
 
   Once by token, and once by the rank of the token's probability: that sees
-  rows that were given one another's law.
+  rows that were given one another's distribution.
   """
   by_token, by_rank = papers_in_numpy.Misfit(), papers_in_numpy.Misfit()
   for i in range(draft.tokens.shape[1]):
@@ -117,7 +117,7 @@ def p_values(draft: Draft):
   return by_token.p_value(), by_rank.p_value()
 
 
-# Laws 1 and 2
+# Promises 1 and 2
 
 
 @pytest.mark.parametrize('name', SHAPES)
@@ -126,7 +126,7 @@ def test_tokens_were_drawn_from_their_probabilities(name):
 
 
 @pytest.mark.parametrize('name', SHAPES)
-def test_probabilities_are_laws(name):
+def test_probabilities_add_up_to_one(name):
   probs = drafts(name).probs
   exists = np.arange(probs.shape[1]) < drafts(name).size[:, None]
   assert (probs[exists] >= 0).all()
@@ -136,7 +136,7 @@ def test_probabilities_are_laws(name):
   assert (probs[exists & greedy[:, None]].max(1) == 1).all()
 
 
-@pytest.mark.parametrize('name', models.in_laws(CHOOSING))
+@pytest.mark.parametrize('name', models.in_promises(CHOOSING))
 def test_chosen_tokens_promise_nothing(name):
   drafter, params = models.DRAFTERS[name][0], models.params_of(name)
   ctx, memory = fresh(drafter, params, *texts(4), sampling.make(4))
@@ -179,7 +179,7 @@ def test_the_law_of_another_row_is_seen():
   assert by_rank < by_token
 
 
-# Law 3
+# Promise 3
 
 
 def gap(drafter, params, memory, ctx, key) -> float:
@@ -227,7 +227,7 @@ def gaps_of_a_run(name, eos):
   return gaps, accepted
 
 
-@pytest.mark.parametrize('name', models.in_laws(models.DRAFTERS))
+@pytest.mark.parametrize('name', models.in_promises(models.DRAFTERS))
 def test_memory_equals_reading_again(name):
   gaps, accepted = gaps_of_a_run(name, eos=(10,))
   assert max(gaps) < 1e-5
@@ -300,7 +300,7 @@ def test_a_cache_that_is_off_is_seen(commit, right, monkeypatch):
   assert found < 1e-5 if right else found > 1e-3
 
 
-# Law 4
+# Promise 4
 
 
 def outline(tree):
@@ -310,7 +310,7 @@ def outline(tree):
 
 
 @pytest.mark.parametrize('double', [False, True])
-@pytest.mark.parametrize('name', models.in_laws(models.DRAFTERS))
+@pytest.mark.parametrize('name', models.in_promises(models.DRAFTERS))
 def test_shapes_are_fixed_and_the_host_is_not_asked(name, double):
   with jax.enable_x64(double):
     drafter, params = models.DRAFTERS[name][0], models.params_of(name)
@@ -385,10 +385,10 @@ def test_counts_back_off_to_single_tokens():
   tables = counts.count([[0, 1, 0, 1, 0, 2], [3], [4]], 5, successors=2)
   single = np.array([4, 3, 2, 2, 2]) / 13
   np.testing.assert_allclose(tables.unigram, single, rtol=1e-6)
-  law = functools.partial(counts.distribution_after, tables)
-  np.testing.assert_allclose(law(0), [0, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
-  np.testing.assert_allclose(law(1), [1, 0, 0, 0, 0], atol=1e-6)
-  np.testing.assert_allclose(law(3), single, rtol=1e-6)
+  after = functools.partial(counts.distribution_after, tables)
+  np.testing.assert_allclose(after(0), [0, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
+  np.testing.assert_allclose(after(1), [1, 0, 0, 0, 0], atol=1e-6)
+  np.testing.assert_allclose(after(3), single, rtol=1e-6)
 
 
 @pytest.mark.parametrize('successors', [0, 1, 3, 32])
@@ -396,11 +396,11 @@ def test_counts_are_laws_after_every_token(successors):
   """After tokens that were never seen too, and in tiny vocabularies."""
   text = np.random.default_rng(0).integers(0, 5, 100)
   tables = counts.count([text], 8, successors)
-  laws = jax.vmap(functools.partial(counts.distribution_after, tables))(
+  probs = jax.vmap(functools.partial(counts.distribution_after, tables))(
     jnp.arange(8)
   )
-  assert (laws >= 0).all()
-  np.testing.assert_allclose(laws.sum(1), 1, rtol=1e-5)
+  assert (probs >= 0).all()
+  np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-5)
 
 
 def test_counts_spread_what_the_successors_leave():

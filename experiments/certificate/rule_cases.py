@@ -1,12 +1,13 @@
-"""Every rule with every kind of draft that it takes."""
+"""What is certified: every rule with every kind of draft that it takes."""
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
-from experiments.certificate import heads, stages, world
-from experiments.certificate.world import World
+from experiments.certificate import draft_sources, tiny_models
+from experiments.certificate.tiny_models import TinyModels
 from specjax import exact, verify
 from specjax.drafters import cascade, eagle, early_exit, lm, medusa, ngram
 from specjax.drafting import chain, policies, static_tree
@@ -24,66 +25,84 @@ class Kind:
   """A drafter, and the enumeration of all that it may draft."""
 
   name: str
-  drafter: Callable[[World], Drafter]
-  source: Callable[[World], exact.DraftSource]
+  drafter: Callable[[TinyModels], Drafter]
+  source: Callable[[TinyModels], exact.DraftSource]
+
+
+def _holding(drafter: Drafter, own: Any) -> Drafter:
+  """The same drafter with parameters of its own, whatever it is given."""
+
+  def bind(function):
+    return lambda params, *rest: function(params._replace(drafter=own), *rest)
+
+  return drafter._replace(
+    init=bind(drafter.init),
+    propose=bind(drafter.propose),
+    commit=bind(drafter.commit),
+  )
 
 
 CHAIN = Kind(
-  'chain', lambda w: lm.make(w.draft, 3), lambda w: exact.tree(_CHAIN)
+  'chain', lambda tiny: lm.make(tiny.draft, 3), lambda tiny: exact.tree(_CHAIN)
 )
 LONG = Kind(
   'chain of four',
-  lambda w: lm.make(w.draft, 4),
-  lambda w: exact.tree((0, 1, 2, 3)),
+  lambda tiny: lm.make(tiny.draft, 4),
+  lambda tiny: exact.tree((0, 1, 2, 3)),
 )
 STOPPED = Kind(
   'chain that stops',
-  lambda w: lm.make(w.draft, 3, policies.confidence(_STOP)),
-  lambda w: exact.tree(_CHAIN, size=exact.stopping(_STOP)),
+  lambda tiny: lm.make(tiny.draft, 3, policies.confidence(_STOP)),
+  lambda tiny: exact.tree(_CHAIN, size=exact.stopping(_STOP)),
 )
 LOOKUP = Kind(
-  'lookup', lambda w: ngram.make(3), lambda w: exact.lookup(w.prompt, 3)
+  'lookup',
+  lambda tiny: ngram.make(3),
+  lambda tiny: exact.lookup(tiny.prompt, 3),
 )
 LOOKUPS = Kind(
   'lookup of two candidates',
-  lambda w: ngram.make(3, candidates=2),
-  lambda w: exact.lookup(w.prompt, 3, candidates=2),
+  lambda tiny: ngram.make(3, candidates=2),
+  lambda tiny: exact.lookup(tiny.prompt, 3, candidates=2),
 )
 TREE = Kind(
   'tree without replacement',
-  lambda w: lm.make_tree(w.draft, _TREE),
-  lambda w: exact.tree(_TREE),
+  lambda tiny: lm.make_tree(tiny.draft, _TREE),
+  lambda tiny: exact.tree(_TREE),
 )
 TREE_WITH = Kind(
   'tree with replacement',
-  lambda w: lm.make_tree(w.draft, _TREE, True),
-  lambda w: exact.tree(_TREE, True),
+  lambda tiny: lm.make_tree(tiny.draft, _TREE, True),
+  lambda tiny: exact.tree(_TREE, True),
 )
 CHAINS = Kind(
   'two chains',
-  lambda w: lm.make_tree(w.draft, _CHAINS, True),
-  lambda w: exact.tree(_CHAINS, True),
+  lambda tiny: lm.make_tree(tiny.draft, _CHAINS, True),
+  lambda tiny: exact.tree(_CHAINS, True),
 )
 
 
 CASCADE = Kind(
   'cascade over lookup',
-  lambda w: heads.holding(
-    cascade.make(w.draft, ngram.make(2), 2), Params(w.params.drafter, None)
+  lambda tiny: _holding(
+    cascade.make(tiny.draft, ngram.make(2), 2),
+    Params(tiny.params.drafter, None),
   ),
-  lambda w: stages.staged(verify.token, exact.lookup(w.prompt, 2), 2),
+  lambda tiny: draft_sources.of_cascade(
+    verify.token, exact.lookup(tiny.prompt, 2), 2
+  ),
 )
 
 SIZES = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
 
 
 def _head(name, walk, trainable, make, parents, depth) -> Kind:
-  """A head with random weights in the world of transformers."""
+  """A head with random weights on the tiny transformers."""
 
-  def own(w: World):
+  def own(tiny: TinyModels):
     """Weights far from zero, or heads would say what the target does."""
     with jax.enable_x64(False):  # The same whatever the precision in force.
-      made = trainable(w).init(jax.random.key(3), w.params.target)
+      made = trainable(tiny).init(jax.random.key(3), tiny.params.target)
       leaves, structure = jax.tree.flatten(made)
       keys = jax.random.split(jax.random.key(4), len(leaves))
       return structure.unflatten(
@@ -91,44 +110,46 @@ def _head(name, walk, trainable, make, parents, depth) -> Kind:
         for x, key in zip(leaves, keys, strict=True)
       )
 
-  def drafter(w: World) -> Drafter:
-    return heads.holding(make(walk(w)), own(w))
+  def drafter(tiny: TinyModels) -> Drafter:
+    return _holding(make(walk(tiny)), own(tiny))
 
-  def source(w: World) -> exact.DraftSource:
-    return heads.walked(w, walk(w), own(w), parents, depth)
+  def source(tiny: TinyModels) -> exact.DraftSource:
+    return draft_sources.of_walker(tiny, walk(tiny), own(tiny), parents, depth)
 
   return Kind(name, drafter, source)
 
 
 EAGLE = _head(
   'EAGLE-3',
-  lambda w: eagle.walk(Head(w.target, Sizes(3, (0, 1), **SIZES, mlp_width=16))),
-  lambda w: eagle.trainable(w.target, 3, **SIZES, mlp_width=16),
+  lambda tiny: eagle.walk(
+    Head(tiny.target, Sizes(3, (0, 1), **SIZES, mlp_width=16))
+  ),
+  lambda tiny: eagle.trainable(tiny.target, 3, **SIZES, mlp_width=16),
   lambda walker: chain.make(walker, 3),
   _CHAIN,
   3,
 )
 MEDUSA = _head(
   'tree of Medusa',
-  lambda w: medusa.walk(w.target, 2),
-  lambda w: medusa.trainable(w.target, 2),
+  lambda tiny: medusa.walk(tiny.target, 2),
+  lambda tiny: medusa.trainable(tiny.target, 2),
   lambda walker: static_tree.make(walker, _TREE),
   _TREE,
   2,
 )
-# The draft of that world is the target's first layer.
+# The draft of the tiny transformers is the target's first layer.
 EXIT = Kind(
   'early exit',
-  lambda w: heads.holding(chain.make(early_exit.walk(w.target, 1), 3), None),
+  lambda tiny: _holding(chain.make(early_exit.walk(tiny.target, 1), 3), None),
   CHAIN.source,
 )
 
 # A draft so poor that whole blocks are rejected shows what happens to the
 # tokens behind a rejection.
-WORLDS: dict[str, Callable[[], World]] = {
-  'table': world.tables,
-  'transformer': world.transformers,
-  'poor draft': lambda: world.tables(
+MODELS: dict[str, Callable[[], TinyModels]] = {
+  'table': tiny_models.tables,
+  'transformer': tiny_models.transformers,
+  'poor draft': lambda: tiny_models.tables(
     vocab=3,
     mix=1.0,
     prompt=(0, 1),
@@ -148,7 +169,7 @@ class Case:
     rule: its name.
     verify: the rule.
     kind: of draft.
-    model: what drafts and verifies, one of `WORLDS`.
+    model: what drafts and verifies, one of `MODELS`.
     quick: whether the quick certificate runs its loop, too.
     full: whether only the full certificate has this row at all.
   """

@@ -1,8 +1,8 @@
-"""Whether what measures is right: the part of a certificate about numbers.
+"""Checks of the code that measures: the certificate's part about numbers.
 
-Each check says how far something is from what is known of it: from what was
-worked out by hand, from a law that all counts obey, or from the coverage that
-an interval promises.
+Each check says how far a number is from what is known of it: from what was
+worked out by hand, from a sum that must agree, or from the coverage that an
+interval promises.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.certificate import handmade, known
+from experiments.certificate import expected_row, scripted_run
 from experiments.measuring import row_fields
 from experiments.measuring.costs import Costs
 from experiments.reports import paired
@@ -41,7 +41,7 @@ def off(found: Any, right: Any) -> float:
 
 def apart(row: dict, names, batch: int, timed: bool = True) -> float:
   """The largest deviation of some fields of the run's row."""
-  right = known.row(batch, timed)
+  right = expected_row.row(batch, timed)
   return max(_field(row, name, right[name]) for name in names)
 
 
@@ -52,7 +52,7 @@ def _field(row: dict, name: str, right: Any) -> float:
     if found is None or len(found) != len(right):
       return 1.0
     return max(off(a[0], b[0]) for a, b in zip(found, right, strict=True))
-  if right is not known.HOLDS:
+  if right is not expected_row.HOLDS:
     return off(found, right)
   if found is None:
     return 0.0
@@ -63,7 +63,7 @@ def _typed(*names: str) -> Callable[[], float]:
   """Fields against what was worked out, in batches of one and of two."""
 
   def check() -> float:
-    made = ((batch, handmade.make(batch).row) for batch in (1, 2))
+    made = ((batch, scripted_run.make(batch).row) for batch in (1, 2))
     return max(apart(row, names, batch) for batch, row in made)
 
   return check
@@ -71,42 +71,46 @@ def _typed(*names: str) -> Callable[[], float]:
 
 def _fields() -> float:
   """How many fields have no known value, or are missing."""
-  every = ((b, t) for b in (1, 2) for t in (False, True))
   return max(
-    float(len(handmade.make(*one).row.keys() ^ known.row(*one).keys()))
-    for one in every
+    float(
+      len(scripted_run.make(b, t).row.keys() ^ expected_row.row(b, t).keys())
+    )
+    for b in (1, 2)
+    for t in (False, True)
   )
 
 
 def _filled() -> float:
   """Counts in batches of three: the last one has room for one prompt more."""
-  row = handmade.make(3).row
-  return apart(row, [*known.COUNTS, *known.ACCEPTANCE, 'prompts'], 1)
+  names = [*expected_row.COUNTS, *expected_row.ACCEPTANCE, 'prompts']
+  return apart(scripted_run.make(3).row, names, 1)
 
 
 def _wide() -> float:
   """Alpha where a mesh wants two rows more than there are prompts."""
-  return apart(handmade.make(rows=handmade.PROMPTS + 2).row, known.ALPHA, 1)
+  row = scripted_run.make(rows=scripted_run.PROMPTS + 2).row
+  return apart(row, expected_row.ALPHA, 1)
 
 
 def _along() -> float:
   """What needs a log of the steps."""
   names = ('acceptance_by_context', 'autocorrelation')
   return max(
-    apart(handmade.make(batch, timed=False).row, names, batch, False)
+    apart(scripted_run.make(batch, timed=False).row, names, batch, False)
     for batch in (1, 2)
   )
 
 
 def _keys() -> float:
   """How many prompts were decoded with the key of another one."""
-  return float(max(handmade.make(batch).strays for batch in (1, 2)))
+  return float(max(scripted_run.make(batch).strays for batch in (1, 2)))
 
 
 def _replays() -> float:
-  """Whether a step whose draft is known accepts what the method's did."""
+  """Whether a replayed step accepts what the step of the method did."""
   return max(
-    off(handmade.make(batch).replays, known.REPLAYS[batch]) for batch in (1, 2)
+    off(scripted_run.make(batch).replays, expected_row.REPLAYS[batch])
+    for batch in (1, 2)
   )
 
 
@@ -123,7 +127,7 @@ def _leftover(row: dict):
 
 def _conserved() -> float:
   """Sums that agree in every row, whatever was drafted."""
-  row = handmade.make(2, timed=False).row
+  row = scripted_run.make(2, timed=False).row
   steps, histogram = sum(row['histogram']), row['histogram']
   places = range(len(histogram))
   tried = row['accepted'] / row['alpha_mle']
@@ -160,7 +164,7 @@ def _conserved() -> float:
 def _intervals() -> float:
   """Intervals of a row against those of its units."""
   return max(
-    apart(handmade.make(batch).row, known.intervals(batch), batch)
+    apart(scripted_run.make(batch).row, expected_row.intervals(batch), batch)
     for batch in (1, 2)
   )
 
@@ -179,7 +183,7 @@ def _normal() -> float:
 
 
 def _skewed() -> float:
-  """What the coverage lacks to 95%, for skewed units: chi-square of 8."""
+  """How far coverage falls below 95%, for skewed units: chi-square of 8."""
   units = np.random.default_rng(1).chisquare(8, (RUNS, FEW))
   return max(0.0, 0.95 - _coverage(units, 8.0))
 
@@ -195,7 +199,7 @@ def _paired() -> float:
 
 
 def _resampled() -> float:
-  """The costs' own spread that the interval of a prediction lacks.
+  """How much the interval of a prediction lacks of the costs' own spread.
 
   Every prompt has the same tau, so that costs alone make the interval; c and v
   vary over the repetitions, first the one and then the other.
@@ -219,7 +223,7 @@ def _resampled() -> float:
 
 
 def _run(tokens: int, calls: int, seconds: float):
-  """A run of one prompt that drafted nothing worth telling."""
+  """A run of one prompt whose drafts do not matter."""
   none = np.zeros((1, 1), int)
   counts = Counts(
     histogram=np.full((1, 1), calls),
@@ -235,7 +239,7 @@ def _run(tokens: int, calls: int, seconds: float):
 
 
 def _lengths() -> float:
-  """Sampled texts may end elsewhere: times are compared by the token."""
+  """Sampled texts may differ in length: times are compared per token."""
   cost = Costs(1, np.ones(3), np.ones(3), np.ones(3))
   runs = [_run(5, 5, 1.0), _run(10, 10, 2.0)]
   base = [_run(10, 10, 4.0), _run(20, 20, 8.0)]
@@ -244,11 +248,11 @@ def _lengths() -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-  """Something that is known.
+  """A comparison of the measuring code with something that is known.
 
   Attributes:
-    deviation: of what the measuring code makes of it.
-    bound: that it may not pass.
+    deviation: () -> how far the measuring code is from it.
+    bound: the largest deviation that passes.
   """
 
   deviation: Callable[[], float]
@@ -257,16 +261,16 @@ class Check:
 
 CHECKS = {
   'every field has a known value': Check(_fields),
-  'counts': Check(_typed(*known.COUNTS, 'steps')),
-  'acceptance': Check(_typed(*known.ACCEPTANCE)),
-  'alpha': Check(_typed(*known.ALPHA)),
+  'counts': Check(_typed(*expected_row.COUNTS, 'steps')),
+  'acceptance': Check(_typed(*expected_row.ACCEPTANCE)),
+  'alpha': Check(_typed(*expected_row.ALPHA)),
   'counts of a batch that is filled up': Check(_filled),
   'alpha on more rows than prompts': Check(_wide),
-  'tau': Check(_typed(*known.TAU)),
-  'texts': Check(_typed(*known.FIELDS, *known.TEXTS)),
+  'tau': Check(_typed(*expected_row.TAU)),
+  'texts': Check(_typed(*expected_row.FIELDS, *expected_row.TEXTS)),
   'replays': Check(_replays, 1e-6),  # Means are kept in float32.
-  'costs': Check(_typed(*known.COSTS[1])),
-  'speed': Check(_typed(*known.SPEED[1])),
+  'costs': Check(_typed(*expected_row.COSTS[1])),
+  'speed': Check(_typed(*expected_row.SPEED[1])),
   'speed of texts of other lengths': Check(_lengths),
   'steps along the text': Check(_along),
   'keys': Check(_keys),

@@ -1,9 +1,9 @@
-"""The law of whole texts, from the compiled float32 loop itself.
+"""The distribution of whole texts, from the compiled float32 loop itself.
 
 Many rows are generated and their first four tokens, an end of text included,
-are compared with the exact law of plain sampling, which is enumerated from
-full forward passes without a cache. Greedy and sampled rows, with and without
-top-p, prompts of different lengths: all are rows of one batch, and each
+are compared with the exact distribution of plain sampling, which is enumerated
+from full forward passes without a cache. Greedy and sampled rows, with and
+without top-p, prompts of different lengths: all are rows of one batch, and each
 drafter gives one p-value.
 
 Seeds are fixed. Over all tests of this file together the false-alarm rate is
@@ -64,8 +64,8 @@ def params_of(name: str) -> Params:
 
 
 @functools.cache
-def law_of(setting: int, draft: bool = False):
-  """The exact next-token law of a model: text after the prompt -> [V]."""
+def model_after(setting: int, draft: bool = False):
+  """The exact distribution that a model gives: text after the prompt -> [V]."""
   prompt, temperature, top_p = SETTINGS[setting]
   params = (models.near if draft else models.weights)(MODEL, 0)
   logits = models.without_cache(MODEL, params, prompt, NEW - 1)
@@ -77,7 +77,7 @@ def law_of(setting: int, draft: bool = False):
   )
 
 
-def law_of_table(setting: int):
+def table_after(setting: int):
   """The same for a table of logits, which looks at one token only."""
   prompt, temperature, top_p = SETTINGS[setting]
   logits = np.asarray(models.weights(TABLE, 0), float)
@@ -99,13 +99,13 @@ def states(spec: Spec, params: Params, steps: int, rounds: int):
     yield which, generate.generate(params, state, jnp.int32(steps), spec=spec)
 
 
-def misfit(spec: Spec, params: Params, law, rounds) -> papers_in_numpy.Misfit:
+def misfit(spec: Spec, params: Params, after, rounds) -> papers_in_numpy.Misfit:
   """Compares new texts of all rows with plain sampling from the target.
 
   Args:
     spec: what runs.
     params: its parameters.
-    law: number of a setting -> next-token law of the target.
+    after: number of a setting -> next-token distribution of the target.
     rounds: how many batches.
   """
   seen = [collections.Counter() for _ in SETTINGS]
@@ -114,20 +114,20 @@ def misfit(spec: Spec, params: Params, law, rounds) -> papers_in_numpy.Misfit:
       seen[setting][text] += 1
   total = papers_in_numpy.Misfit()
   for i, texts in enumerate(seen):
-    total.add(texts, papers_in_numpy.sample(law(i), NEW, spec.eos))
+    total.add(texts, papers_in_numpy.sample(after(i), NEW, spec.eos))
   return total
 
 
 @pytest.mark.parametrize('name', DRAFTERS)
 def test_the_law_of_the_text_is_that_of_the_target(name):
   spec = Spec(MODEL, DRAFTERS[name], verify.token, (END,))
-  result = misfit(spec, params_of(name), law_of, ROUNDS)
+  result = misfit(spec, params_of(name), model_after, ROUNDS)
   assert result.freedom > 200
   assert result.p_value() > LEVEL
 
 
 def test_accepted_lengths_follow_the_paper():
-  """What is reported follows its law too: the histogram after one step."""
+  """So does what is reported: the histogram after one step."""
   name, depth = 'lm, K = 2', 2
   spec = Spec(MODEL, DRAFTERS[name], verify.token, (END,))
   seen = np.zeros((len(SETTINGS), depth + 1), int)
@@ -136,14 +136,14 @@ def test_accepted_lengths_follow_the_paper():
   total = papers_in_numpy.Misfit()
   for i, row in enumerate(seen):
     step = papers_in_numpy.leviathan(
-      law_of(i), law_of(i, draft=True), lambda text: len(text) < depth
+      model_after(i), model_after(i, draft=True), lambda text: len(text) < depth
     )
     # An end of text within a step changes nothing of what is accepted.
-    law = collections.Counter()
+    chances = collections.Counter()
     for text, weight in step.items():
-      law[len(text) - 1] += weight
+      chances[len(text) - 1] += weight
     assert row.sum() == ROUNDS * ROWS
-    total.add({n: count for n, count in enumerate(row) if count}, law)
+    total.add({n: count for n, count in enumerate(row) if count}, chances)
   assert total.freedom >= 10
   assert total.p_value() > LEVEL
 
@@ -152,7 +152,7 @@ def test_power():
   """A rule that accepts a twentieth too readily is hardly ever missed."""
   pairs = []
   for i in range(len(SETTINGS)):
-    p, q = law_of(i), law_of(i, draft=True)
+    p, q = model_after(i), model_after(i, draft=True)
     wrong = papers_in_numpy.leviathan(
       p, q, lambda text: len(text) < 2, boost=1.05
     )
@@ -166,7 +166,7 @@ def misfit_of_table(rule: Rule, drafter, draft=None) -> papers_in_numpy.Misfit:
   draft = models.near(TABLE, 0) if draft is None else draft
   params = Params(models.weights(TABLE, 0), draft)
   spec = Spec(TABLE, drafter, rule, (END,))
-  return misfit(spec, params, law_of_table, rounds=4)
+  return misfit(spec, params, table_after, rounds=4)
 
 
 def test_a_table_as_target_is_sampled_exactly():
@@ -181,7 +181,7 @@ def test_a_cascade_of_tables_is_sampled_exactly():
   params = Params(weights[0], Params(weights[1], models.weights(TABLE, 1)))
   drafter = cascade.make(TABLE, lm.make(TABLE, 2), 3)
   spec = Spec(TABLE, drafter, verify.token, (END,))
-  result = misfit(spec, params, law_of_table, rounds=4)
+  result = misfit(spec, params, table_after, rounds=4)
   assert result.freedom > 100
   assert result.p_value() > LEVEL
 

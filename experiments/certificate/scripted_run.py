@@ -1,4 +1,4 @@
-"""A run made by hand: every number of its row is known on paper.
+"""A run that follows a script: every number of its row is known on paper.
 
 A script says what each step drafts, how much of it is right, and how long it
 takes. It stands in for models, prompts and the clock; all that turns a step
@@ -175,11 +175,10 @@ class Machine:
   def perf_counter(self) -> float:
     return self.now
 
-  def start(self, spec: Spec, params, job: measure.Job) -> SpecState:
-    """`measure.start`: a second for each prompt up to the first, and for K."""
-    del params  # Unused.
+  def start(self, way: measure.Decoding, job: measure.Job) -> SpecState:
+    """`measure.start`; takes 1 + K + (number of the first prompt) seconds."""
     self.first = int(job.indices[0])
-    self.now += 1 + self.first + spec.drafter.depth
+    self.now += 1 + self.first + way.spec.drafter.depth
     known = prompts()
     for prompt, index in zip(job.prompts, job.indices, strict=True):
       self.strays += known[index] != prompt
@@ -200,7 +199,7 @@ class Machine:
       key=(),
       sampling=(),
       history=(),
-      counts=_none(batch, spec.drafter.depth),
+      counts=_none(batch, way.spec.drafter.depth),
     )
 
   def _cache_size(self) -> int:
@@ -255,7 +254,7 @@ class Machine:
 
 
 def _bug(*_) -> ties.Difference:
-  """Models that are a script write no text of their own."""
+  """A difference that is no tie: scripted models have no logits."""
   return ties.Difference(0, (None, None), 0.0, None, 0.0, 0.0, 'bug')
 
 
@@ -281,7 +280,7 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
 
 
 class Made(NamedTuple):
-  """What came of the run."""
+  """The row of the run, and what else is checked."""
 
   row: dict
   strays: int  # rows decoded with the key of another prompt
@@ -311,5 +310,5 @@ def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
     one = runner.Runner(freeze(x, {}))
     one.run()
   (row,) = one.folder.rows
-  # The first replay is there to be compiled.
+  # The first replay only compiles the program.
   return Made(row, machine.strays, machine.replays[1:])

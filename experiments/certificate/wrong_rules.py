@@ -6,8 +6,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.certificate import cases, stages
-from experiments.certificate.world import World
+from experiments.certificate import draft_sources, rule_cases
+from experiments.certificate.tiny_models import TinyModels
 from specjax import exact, verify
 from specjax.types import Rule
 from specjax.verify import chains
@@ -15,12 +15,12 @@ from specjax.verify.judge import at_tokens
 
 
 @dataclasses.dataclass(frozen=True)
-class WrongLaw:
+class WrongRule:
   """A rule, or drafts that are not what they promise."""
 
   name: str
   rule: Rule
-  source: Callable[[World], exact.DraftSource]
+  source: Callable[[TinyModels], exact.DraftSource] = rule_cases.CHAIN.source
 
 
 def _target_itself(draft, scores, row):
@@ -28,12 +28,12 @@ def _target_itself(draft, scores, row):
   return scores.probs[row]
 
 
-def _with_bonus(law):
-  """The residual of token verification, and another law after the chain."""
+def _with_bonus(bonus):
+  """The residual of token verification, and another bonus after the chain."""
 
   def rest(draft, scores, row):
     right = chains.token_rest(draft, scores, row)
-    return jnp.where(row < draft.size, right, law(draft, scores.probs[row]))
+    return jnp.where(row < draft.size, right, bonus(draft, scores.probs[row]))
 
   return verify.token._replace(rest=rest)
 
@@ -88,64 +88,54 @@ def _always(draft, scores):
 
 _quotient = _judged_by(chains.quotient)
 
-WRONG_LAWS = (
-  WrongLaw(
+WRONG_RULES = (
+  WrongRule(
     'residual is p: q is not subtracted',
     verify.token._replace(rest=_target_itself),
-    cases.CHAIN.source,
   ),
-  WrongLaw(
+  WrongRule(
     'a token is accepted with q / p',
     verify.token._replace(
       accept=_judged_by(lambda p, q: chains.quotient(q, p))
     ),
-    cases.CHAIN.source,
   ),
-  WrongLaw(
-    'the bonus token is the argmax',
-    _with_bonus(_argmax),
-    cases.CHAIN.source,
+  WrongRule('the bonus token is the argmax', _with_bonus(_argmax)),
+  WrongRule(
+    'the bonus token comes from the draft', _with_bonus(_last_of_the_draft)
   ),
-  WrongLaw(
-    'the bonus token comes from the draft',
-    _with_bonus(_last_of_the_draft),
-    cases.CHAIN.source,
-  ),
-  WrongLaw(
+  WrongRule(
     'a drawn token is dropped for being unlikely',
     verify.token,
-    lambda w: exact.tree((0, 1, 2), size=_cut_before_unlikely),
+    lambda tiny: exact.tree((0, 1, 2), size=_cut_before_unlikely),
   ),
-  WrongLaw(
+  WrongRule(
     'block: the residual of token verification',
     verify.block._replace(rest=chains.token_rest),
-    cases.CHAIN.source,
   ),
-  WrongLaw(
+  WrongRule(
     'block: the first failed coin ends it',
     verify.block._replace(accept=_each_coin_alone),
-    cases.CHAIN.source,
   ),
-  WrongLaw(
+  WrongRule(
     'tree: later siblings are judged by p, not by what is left',
     verify.recursive._replace(accept=_quotient),
-    cases.TREE.source,
+    rule_cases.TREE.source,
   ),
-  WrongLaw(
+  WrongRule(
     'tree: drawn without replacement, reported as with it',
     verify.recursive,
-    lambda w: _unconditional(exact.tree((0, 0, 1, 1, 2))),
+    lambda tiny: _unconditional(exact.tree((0, 0, 1, 1, 2))),
   ),
-  WrongLaw(
+  WrongRule(
     'k-SEQ: every candidate is tested as if alone',
     verify.k_seq._replace(accept=_quotient),
-    cases.CHAINS.source,
+    rule_cases.CHAINS.source,
   ),
-  WrongLaw(
+  WrongRule(
     'cascade: the inner rule accepts everything',
     verify.token,
-    lambda w: stages.staged(
-      verify.token._replace(accept=_always), exact.lookup(w.prompt, 2), 2
+    lambda tiny: draft_sources.of_cascade(
+      verify.token._replace(accept=_always), exact.lookup(tiny.prompt, 2), 2
     ),
   ),
 )

@@ -1,4 +1,4 @@
-"""What `handmade` must come to, worked out by hand.
+"""The row that `scripted_run` must give, worked out by hand.
 
 `STEPS` are the whole steps of every prompt, those that began with room for a
 whole draft and one more token. All else is typed out, or made of these by a few
@@ -36,7 +36,7 @@ def _histograms() -> list[list[int]]:
 
 
 def _tried() -> list[int]:
-  """Steps by place that was judged: the accepted ones and the next one."""
+  """Steps that judged each position: accepted it, or rejected it first."""
   every = [step for line in STEPS for step in line]
   return [sum(min(a + 1, d) > k for _, a, d in every) for k in range(3)]
 
@@ -207,7 +207,7 @@ def by_context() -> list[dict]:
   return found
 
 
-def memory(lag: int) -> float:
+def autocorrelation(lag: int) -> float:
   """Correlation of accepted lengths that are so many steps apart."""
   pairs = [
     (a[1], b[1])
@@ -249,7 +249,9 @@ def row(batch: int, timed: bool) -> dict[str, Any]:
     for name in ('speedup_ci', 'predicted_speedup_ci'):
       found[name] = None
     found['measured_over_predicted_ci'] = None
-    lags = [[memory(lag), HOLDS, HOLDS] for lag in range(1, metrics.LAGS + 1)]
+    lags = [
+      [autocorrelation(lag), HOLDS, HOLDS] for lag in range(1, metrics.LAGS + 1)
+    ]
     along = {'acceptance_by_context': by_context(), 'autocorrelation': lags}
   return {
     **FIELDS,

@@ -1,4 +1,4 @@
-"""A tiny language whose laws can be enumerated and whose loop can be run.
+"""Tiny models whose texts can be enumerated and whose loop can be run.
 
 Target and draft are tables of logits after the last token, or transformers
 small enough for all their texts to be scored. Rows with different settings of
@@ -53,11 +53,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-_laws = jax.jit(jax.vmap(sampling.next_distribution, in_axes=(0, None, 0, 0)))
+_distributions = jax.jit(
+  jax.vmap(sampling.next_distribution, in_axes=(0, None, 0, 0))
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class World:
+class TinyModels:
   """A pair of models, a prompt and settings.
 
   Attributes:
@@ -128,7 +130,7 @@ class World:
     )
 
   def process(self, logits, numbers) -> dict[str, exact.Distributions]:
-    """The laws of logits [M, V] after texts, by setting.
+    """Distributions of the next token from logits [M, V], by setting.
 
     Args:
       logits: raw; float64 where that is enabled.
@@ -149,31 +151,33 @@ class World:
     made = {}
     for i, (name, setting) in enumerate(self.settings.items()):
       row = jax.tree.map(lambda x, i=i: x[i], values)
-      probs, processed = _laws(jnp.asarray(logits), row, history, none)
+      probs, processed = _distributions(jnp.asarray(logits), row, history, none)
       temperature = (NEUTRAL | setting)['temperature']
       made[name] = exact.Distributions(
         np.asarray(probs), np.asarray(processed), temperature
       )
     return made
 
-  def laws(self, draft: bool = False) -> dict[str, exact.Distributions]:
-    """The law after every text, by setting; float64 where it is enabled."""
+  def distributions(
+    self, draft: bool = False
+  ) -> dict[str, exact.Distributions]:
+    """Of the token after every text, by setting; float64 if enabled."""
     return self.process(self.logits(draft), np.arange(len(self._scored)))
 
   @functools.cached_property
   def p(self) -> dict[str, exact.Distributions]:
-    return self.laws()
+    return self.distributions()
 
   @functools.cached_property
   def q(self) -> dict[str, exact.Distributions]:
-    return self.laws(draft=True)
+    return self.distributions(draft=True)
 
   def sequence(self, step: np.ndarray) -> np.ndarray:
-    """Law [texts, calls] of finished texts, given the law of a step."""
+    """Distribution [texts, calls] of finished texts, given that of a step."""
     return exact.sequence(step, self.texts, self.contexts, self.new, self.eos)
 
-  def law(self, rule, source, setting: str) -> np.ndarray:
-    """Exact law [texts, calls] of speculative decoding."""
+  def speculative(self, rule, source, setting: str) -> np.ndarray:
+    """Exact distribution [texts, calls] of speculative decoding."""
     p, q = self.p[setting], self.q[setting]
     return self.sequence(
       exact.step(rule, source, self.texts, p, q, self.contexts)
@@ -181,7 +185,7 @@ class World:
 
   @functools.cached_property
   def plain(self) -> dict[str, np.ndarray]:
-    """Exact law [texts] of plain decoding, by setting."""
+    """Exact distribution [texts] of plain decoding, by setting."""
     return {
       name: self.sequence(exact.plain(self.texts, p, self.contexts)).sum(1)
       for name, p in self.p.items()
@@ -236,7 +240,9 @@ class World:
     return number, calls
 
 
-def tables(vocab: int = 4, seed: int = 0, mix: float = 0.5, **options) -> World:
+def tables(
+  vocab: int = 4, seed: int = 0, mix: float = 0.5, **options
+) -> TinyModels:
   """Two tables of logits; the draft's is part the target's, part its own."""
   random = np.random.default_rng(seed)
   p, other = 1.3 * random.normal(size=(2, vocab, vocab))
@@ -245,10 +251,10 @@ def tables(vocab: int = 4, seed: int = 0, mix: float = 0.5, **options) -> World:
     jnp.asarray(p, jnp.float32),
     jnp.asarray((1 - mix) * p + mix * other, jnp.float32),
   )
-  return World(model, model, params, **options)
+  return TinyModels(model, model, params, **options)
 
 
-def transformers(seed: int = 0, **options) -> World:
+def transformers(seed: int = 0, **options) -> TinyModels:
   """Two transformers of width 8 whose caches matter."""
   sizes = dict(
     vocab_size=4,
@@ -266,4 +272,4 @@ def transformers(seed: int = 0, **options) -> World:
   params = dict(target.init(jax.random.key(seed)))
   params['unembedding'] = 2 * params['unembedding']
   part = {name: params[name] for name in params if name != 'layer1'}
-  return World(target, draft, Params(params, part), **options)
+  return TinyModels(target, draft, Params(params, part), **options)
