@@ -31,6 +31,21 @@ def run(histogram, overlap=(0.0,), seconds=1.0, tokens=None, drafted=None):
   return Run(texts, counts, seconds, 0.0, 0)
 
 
+def test_alpha_is_over_prefixes_of_the_prompts_alone():
+  """The third row is there to fill up a mesh.
+
+  A step that was cut short has tokens and is no prefix; a step that accepted
+  what it drafted is one.
+  """
+  runs = [
+    run([[5, 1], [3, 0]], [3.0, 1.5], tokens=[9, 4]),
+    run([[9, 0]], [9.0]),
+  ]
+  found = row_fields.alpha_of(runs, 2)
+  assert found.prefixes.tolist() == [6, 3]
+  assert found.estimate.value == pytest.approx(4.5 / 9)
+
+
 def prices(spread, turns=9):
   """c 0.1 and v 1.2 at gamma 2, of turns that differ by so much."""
   away = spread * np.linspace(-1, 1, turns)
