@@ -281,7 +281,8 @@ class Comparison:
     plan, built = self.plan, self.built
     runs = self.runs[sides.PLAIN, plan.temperatures[0]]
     target, params = built.plain.target, built.plain_params.target
-    weights, kv = bytes_per_token(target, params, sides.slots_of(plan, built))
+    slots, _ = built.slots(plan.max_new_tokens)
+    weights, kv = bytes_per_token(target, params, slots)
     bandwidth = read_bandwidth(megabytes * 2**20)
     step = metrics.ratio(
       [r.decoding for r in runs], [len(r.tokens) for r in runs]

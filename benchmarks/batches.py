@@ -121,7 +121,7 @@ class Side:
     """In batches of so many rows; a unit is a batch."""
     texts, units = [], []
     for first in range(0, len(self.texts), rows):
-      run = measure.decode(way.spec, way.params, self.batch(first, rows))
+      run = measure.decode(way, self.batch(first, rows))
       texts += run.texts
       counts = run.counts.tokens.sum(), run.counts.target_calls.sum()
       units.append((*counts, run.seconds, run.prefill_seconds))
@@ -172,14 +172,14 @@ class Side:
     rows = np.arange(x.batch) % len(self.texts)
     job = self.job(rows, x.max_new_tokens)
     for _ in range(_TURNS):
-      run = measure.decode(self.many.spec, self.many.params, job, steps)
+      run = measure.decode(self.many, job, steps)
       times.append(run.seconds / run.counts.target_calls.max())
     return float(np.median(times))
 
   def warm_up(self) -> None:
     """Compiles everything that will be timed."""
     for way, rows in ((self.one, 1), (self.many, self.x.batch)):
-      measure.decode(way.spec, way.params, self.batch(0, rows), 1, timed=False)
+      measure.decode(way, self.batch(0, rows), 1, timed=False)
     size = 1
     while size <= min(self.x.group, self.x.batch, len(self.texts)):
       for _ in self.refilled(1, size):

@@ -23,7 +23,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -33,12 +33,12 @@ from experiments import prompts
 from experiments.errors import need
 from experiments.measuring import results
 from experiments.measuring.build import build
-from experiments.measuring.measure import Decoding
 from experiments.reports import (
   continuous_batching as continuous_batching_report,
 )
 from experiments.settings import ManyPrompts
 from experiments.setup import command
+from experiments.setup.checks import need_least
 from experiments.setup.plan import Plan, plan
 from specjax import metrics
 
@@ -59,9 +59,7 @@ def prepare(x: ManyPrompts) -> Plan:
   Raises:
     UserError: names the field and the remedy.
   """
-  for name in ('shortest', 'group', 'repeats'):
-    value = getattr(x, name)
-    need(value >= 1, f'{name} must be at least 1, got {value}')
+  need_least(x, 1, 'shortest', 'group', 'repeats')
   need(
     x.shortest <= x.max_new_tokens,
     f'shortest is {x.shortest}, but max_new_tokens {x.max_new_tokens}: lower '
@@ -201,15 +199,10 @@ def sides(
     cell = common | {'drafter': name, 'gamma': gamma, 'draft': draft}
     return cell, functools.partial(Side, x, *ways, texts, slots)
 
-  pairs = (
-    Decoding(many.plain, many.plain_params),
-    Decoding(one.plain, one.plain_params),
-  )
-  found = {'plain': prepare('plain', 0, None, *pairs)}
+  found = {'plain': prepare('plain', 0, None, many.base, one.base)}
   for m, other in zip(many.methods, one.methods, strict=True):
-    ways = Decoding(m.spec, m.params), Decoding(other.spec, other.params)
     name = f'{m.drafter}, gamma {m.gamma}'
-    found[name] = prepare(m.drafter, m.gamma, m.draft, *ways)
+    found[name] = prepare(m.drafter, m.gamma, m.draft, m.way, other.way)
   return found
 
 
@@ -227,16 +220,7 @@ def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
       found = measure_side(make(), bar)
       others = {m.way: m for m in found[:2]}
       for measured in found:
-        folder.add(_plain(row(x, cell, measured, others)))
-
-
-def _plain(value: Any):
-  """numpy scalars as Python ones, for JSON."""
-  if isinstance(value, dict):
-    return {k: _plain(v) for k, v in value.items()}
-  if isinstance(value, list):
-    return [_plain(v) for v in value]
-  return value.item() if isinstance(value, np.generic) else value
+        folder.add(results.plain(row(x, cell, measured, others)))
 
 
 def summary(rows: list[dict]) -> dict:

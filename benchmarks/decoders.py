@@ -19,7 +19,6 @@ from experiments.measuring import measure
 from experiments.measuring.build import Built, Method
 from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import sampling
-from specjax.types import Params, Spec
 
 PLAIN = 'specjax plain'
 DRAFT = 'specjax draft'
@@ -83,17 +82,12 @@ class Decoder:
     return Decoded(tokens, seconds, decoding)
 
 
-def slots_of(plan: Plan, built: Built) -> int:
-  """Cache slots, the same for each of our methods."""
-  return built.slots(plan.max_new_tokens)[0]
-
-
 def ours(plan: Plan, built: Built) -> list[Decoder]:
   """Plain decoding and one decoder for each candidate and draft length."""
-  slots = slots_of(plan, built)
+  slots, _ = built.slots(plan.max_new_tokens)
 
-  def make(family: str, spec: Spec, params: Params, method: Method | None):
-    spec = dataclasses.replace(spec, eos=())
+  def make(family: str, way: measure.Decoding, method: Method | None):
+    way = way._replace(spec=dataclasses.replace(way.spec, eos=()))
     warm = []  # the first call compiles, no later one may
 
     def call(prompt, index, temperature):
@@ -106,18 +100,18 @@ def ours(plan: Plan, built: Built) -> list[Decoder]:
         plan.seed,
         slots,
       )
-      run = measure.decode(spec, params, job, timed=bool(warm))
+      run = measure.decode(way, job, timed=bool(warm))
       warm.append(True)
       return run.texts[0], run.seconds
 
     draft, gamma = (method.drafter, method.gamma) if method else (None, None)
     return Decoder(family, draft, gamma, call)
 
-  decoders = [make(PLAIN, built.plain, built.plain_params, None)]
+  decoders = [make(PLAIN, built.base, None)]
   for method in built.methods:
     lm = plan.drafters[method.drafter].load == LM
     family = DRAFT if lm else f'specjax {method.drafter}'
-    decoders.append(make(family, method.spec, method.params, method))
+    decoders.append(make(family, method.way, method))
   return decoders
 
 
@@ -142,33 +136,34 @@ def cores() -> int:
   return len(os.sched_getaffinity(0))
 
 
+def load_peer(path: str, generation: dict | None = None, **options):
+  """A model whose `generate` has the library's defaults and knows no eos.
+
+  Args:
+    path: a Hugging Face directory.
+    generation: values other than the defaults.
+    **options: of `from_pretrained`.
+  """
+  torch, transformers = import_peer()
+  torch.set_num_threads(cores())
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+    path, dtype=torch.float32, **options
+  )
+  # One from the directory would bring the end-of-text token with it.
+  model.generation_config = transformers.GenerationConfig(**generation or {})
+  return model
+
+
 class Peer:
   """The same checkpoints under `generate` of transformers, in float32."""
 
   def __init__(self, plan: Plan):
     self.plan = plan
     self.torch, self.transformers = import_peer()
-    self.torch.set_num_threads(cores())
-    self.transformers.logging.set_verbosity_error()
-    self.transformers.logging.disable_progress_bar()
-    self.target = self.load(plan.target)
-    self.eager = self.load(plan.target, attn_implementation='eager')
-
-  def load(self, path: str, generation: dict | None = None, **options):
-    """A model whose `generate` has the library's defaults and knows no eos.
-
-    Args:
-      path: a Hugging Face directory.
-      generation: values other than the defaults.
-      **options: of `from_pretrained`.
-    """
-    model = self.transformers.AutoModelForCausalLM.from_pretrained(
-      path, dtype=self.torch.float32, **options
-    )
-    # One from the directory would bring the end-of-text token with it.
-    config = self.transformers.GenerationConfig(**generation or {})
-    model.generation_config = config
-    return model
+    self.target = load_peer(plan.target)
+    self.eager = load_peer(plan.target, attn_implementation='eager')
 
   def options(self, temperature: float) -> dict:
     """Arguments of `generate`; unless told, it would sample with top-k 50."""
@@ -233,7 +228,7 @@ class Peer:
         continue
       if planned.path not in paths:  # The defaults know no gamma of ours.
         paths.add(planned.path)
-        draft = self.load(planned.path)
+        draft = load_peer(planned.path)
         made.append(
           self.make(PEER_DEFAULTS, self.target, name, assistant_model=draft)
         )
@@ -242,7 +237,7 @@ class Peer:
         'num_assistant_tokens_schedule': 'constant',
         'assistant_confidence_threshold': 0.0,
       }
-      draft = self.load(planned.path, constant)
+      draft = load_peer(planned.path, constant)
       made.append(
         self.make(
           PEER_CONSTANT, self.target, name, gamma, assistant_model=draft

@@ -88,13 +88,8 @@ def _peer(path: str, used: int, count: int):
 
   The difference of two calls, so that reading the prompt is not in it.
   """
-  torch, transformers = decoders.import_peer()
-  torch.set_num_threads(decoders.cores())
-  transformers.logging.set_verbosity_error()
-  model = transformers.AutoModelForCausalLM.from_pretrained(
-    path, dtype=torch.float32
-  )
-  model.generation_config = transformers.GenerationConfig()
+  torch, _ = decoders.import_peer()
+  model = decoders.load_peer(path)
   ids = torch.ones((1, used), dtype=torch.long)
 
   def take(new: int) -> float:

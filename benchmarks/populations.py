@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.measuring import costs
 from experiments.measuring.results import Rows
+from experiments.measuring.selecting import pick
 from experiments.papers import (
   claims_of_drafters,
   claims_of_lengths,
@@ -27,10 +28,9 @@ from experiments.papers.claims import (
   Claim,
   apart,
   matched,
-  pick,
 )
 from experiments.reports import explain
-from experiments.reports.paired import ALPHA, TAU, difference
+from experiments.reports.paired import ALPHA, TAU, TIMES, difference
 from specjax import metrics
 from specjax.metrics import Estimate
 
@@ -122,14 +122,6 @@ def domains(rows: Rows) -> Iterator[Case]:
     yield Case(_name(other), draw, [apart(one, other, TAU).value])
 
 
-_TIMES = (
-  'unit_baseline_seconds',
-  'unit_baseline_tokens',
-  'unit_seconds',
-  'unit_tokens',
-)
-
-
 def _turns(times: dict[str, list[float]], count: int = 2001) -> dict:
   """Many turns like those of a row: theirs, moved by about as they differ.
 
@@ -171,7 +163,7 @@ def agreements(rows: Rows) -> Iterator[Case]:
   turns = _turns(cost['seconds_per_step'])
 
   def columns(row):
-    return [row[k] for k in (*_TIMES, 'unit_target_calls')]
+    return [row[k] for k in (*TIMES, 'unit_target_calls')]
 
   for row in pick(rows['predict'], part='check'):
 
@@ -259,7 +251,9 @@ def lognormal(rows: Rows) -> Iterator[Case]:
       yield Case(name, draw, [mean if above else 1 / mean])
 
 
-def _claim(claim: Claim, rows: Rows, folder: str, spread: float) -> Case:
+def _claim(
+  name: str, claim: Claim, rows: Rows, folder: str, spread: float
+) -> Case:
   """The pooled effect of a claim whose cells differ by chance, around 0.
 
   Prompts are drawn for all cells that have them in common.
@@ -283,15 +277,18 @@ def _claim(claim: Claim, rows: Rows, folder: str, spread: float) -> Case:
     ]
     return [pooling.pool(moved).estimate]
 
-  return Case(f'{claim.name}, cells spread {width:.2f}', draw, [0.0])
+  return Case(f'{name}, cells spread {width:.2f}', draw, [0.0])
 
 
 def pooled(rows: Rows) -> Iterator[Case]:
-  folder = 'embedded/drafters'
+  claims = (
+    ('by_temperature', claims_of_drafters.by_temperature, 'embedded/drafters'),
+    ('distilled', claims_of_training.distilled, ACCEPTANCE),
+    ('over_eagle1', claims_of_drafters.over_eagle1, ACCEPTANCE),
+  )
   for spread in (0.0, 1.0):
-    yield _claim(claims_of_drafters.by_temperature, rows, folder, spread)
-    yield _claim(claims_of_training.distilled, rows, ACCEPTANCE, spread)
-    yield _claim(claims_of_drafters.over_eagle1, rows, ACCEPTANCE, spread)
+    for name, claim, folder in claims:
+      yield _claim(name, claim, rows, folder, spread)
 
 
 # What is printed with an interval, and where its kind is tried.
@@ -307,7 +304,7 @@ KINDS: dict[str, Kind] = {
   ),
   'speed-up': _each(
     lambda rows: ((r,) for r in pick(rows['predict'], part='check')),
-    lambda r: metrics.speedup(*(r[k] for k in _TIMES)),
+    lambda r: metrics.speedup(*(r[k] for k in TIMES)),
   ),
   'predicted speed-up': predictions,
   'measured over predicted': agreements,

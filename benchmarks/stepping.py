@@ -15,28 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.errors import UserError
-from experiments.settings import Size
 from specjax import generate, sampling, trees
 from specjax.drafters import plain
-from specjax.models import linear, transformer, variants
+from specjax.models import linear, variants
 from specjax.models.transformer import Model
 from specjax.types import Draft, Drafter, Params, Spec, SpecState
-
-
-def model_of(size: Size, vocab: int, positions: int) -> Model:
-  """A Llama of given sizes."""
-  return transformer.build(
-    transformer.TransformerConfig(
-      vocab_size=vocab,
-      width=size.width,
-      num_layers=size.num_layers,
-      num_heads=size.num_heads,
-      num_kv_heads=size.num_kv_heads,
-      head_dim=size.head_dim,
-      mlp_width=size.mlp_width,
-      max_positions=positions,
-    )
-  )
 
 
 @functools.partial(jax.jit, static_argnames=('shape', 'dtype'))

@@ -17,10 +17,10 @@ from benchmarks.stepping import (
   Timed,
   idle,
   milliseconds,
-  model_of,
   take_turns,
 )
 from experiments.settings import Speed
+from experiments.training.train_pair import model_of
 from specjax import cache as caches
 from specjax import verify
 from specjax.drafters import lm, plain

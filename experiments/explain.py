@@ -86,12 +86,12 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   with tqdm(file=sys.stderr) as bar:  # Where all rows were there already.
     runner.settle(bar)
   built, jobs = runner.built, runner.units(domain, 0.0)
-  base = measure.Decoding(built.plain, built.plain_params)
   (method,) = (m for m in built.methods if m.gamma == gamma)
-  way = measure.Decoding(method.spec, method.params)
-  replayed = costs.replay(method.spec, method.params, jobs[0])
-  methods = {'plain': (base, base.spec), 'speculative': (way, replayed)}
-  timer = costs.Timer(base, methods, explain_report.LOOPS)
+  methods = {
+    'plain': (built.base, built.plain),
+    'speculative': (method.way, costs.replay(method.way, jobs[0])),
+  }
+  timer = costs.Timer(built.base, methods, explain_report.LOOPS)
   for full, spec in methods.values():
     loops = costs.to_compile(full, spec, jobs[0], explain_report.LOOPS)
     measure.compile_all(loops, lambda: None)

@@ -17,8 +17,7 @@ from experiments.errors import need
 from experiments.measuring import trace
 from experiments.measuring.build import Built, build
 from experiments.settings import Experiment
-from experiments.setup import command, hosts
-from experiments.setup.checks import values
+from experiments.setup import checks, command, hosts
 from experiments.setup.plan import Plan, plan
 from specjax import generate
 from specjax.models import prefill
@@ -35,7 +34,7 @@ def steps(built: Built, plan: Plan, ids: list[int]):
     spec=method.spec,
     new_tokens=plan.max_new_tokens,
     key=generate.row_keys(plan.seed, [0]),
-    values=values(plan.sampling, method.spec, 1, plan.temperatures[0]),
+    values=checks.values(plan.sampling, method.spec, 1, plan.temperatures[0]),
   )
   return trace.steps(method.params, state, spec=method.spec)
 
@@ -56,6 +55,7 @@ def main(x: Experiment) -> None:
   )
   x.batch = x.prompts.count = 1
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
+  checks.check_mesh(x)  # Before other processes are waited for.
   hosts.join(x.mesh)
   with contextlib.redirect_stdout(hosts.voice()):
     show(plan(x))

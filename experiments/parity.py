@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import prompts
-from experiments.errors import UserError
+from experiments.errors import need
 from experiments.measuring import comparisons, measure, results, ties
 from experiments.measuring.build import Built, Method, build
 from experiments.measuring.comparisons import Other, Setup, Side
@@ -38,11 +38,11 @@ def prepare(x: Parity) -> tuple[Plan, Other]:
   Raises:
     UserError: names the field, its value and the remedy.
   """
-  if not x.temperatures or any(x.temperatures):
-    raise UserError(
-      f'temperatures must be (0.0,): only greedy texts are compared, got '
-      f'{tuple(x.temperatures)}'
-    )
+  need(
+    x.temperatures and not any(x.temperatures),
+    f'temperatures must be (0.0,): only greedy texts are compared, got '
+    f'{tuple(x.temperatures)}',
+  )
   comparisons.check_dtype('dtype', x.dtype)
   x.against = _AGAINST.full(x.against)
   return plan(x), names.resolve_function('against', x.against, _AGAINST)(x)
@@ -74,7 +74,7 @@ class Comparison:
     self.setup = Setup(plan, _cast_target(built, dtype), self.prompts)
     self.pairs = []
     for method in self.setup.built.methods:
-      mine = Side(method.drafter, method.spec, method.params, plan.batch)
+      mine = Side(method.drafter, method.way, plan.batch)
       self.pairs.append((method, mine, other(self.setup, method)))
     self.slots, self.source_slots = built.slots(plan.max_new_tokens)
     self.known: dict = {}
@@ -99,7 +99,7 @@ class Comparison:
     rows = self.range_of(domain)
     if side.texts is not None:
       return [side.texts[i] for i in rows]
-    key = side.name, side.spec, side.batch, domain
+    key = side.name, side.way.spec, side.batch, domain
     if key not in self.known:
       found = {}
       for i in rows[:: side.batch]:
@@ -114,20 +114,17 @@ class Comparison:
           self.slots,
           self.source_slots,
         )
-        run = measure.decode(side.spec, side.params, job, timed=False)
+        run = measure.decode(side.way, job, timed=False)
         found.update(zip(group, run.texts, strict=True))
       self.known[key] = [found[i] for i in rows]
     return self.known[key]
 
   def ways(self, mine: Side, other: Side) -> list[ties.Scoring]:
     """How both sides compute; plain decoding too, where one is only a text."""
-    built = self.setup.built
-    if other.spec is None:
-      other = Side('plain', built.plain, built.plain_params, mine.batch)
+    if other.way is None:
+      other = Side('plain', self.setup.built.base, mine.batch)
     return [
-      ties.way(
-        side.spec, side.params, side.batch, self.slots, self.source_slots
-      )
+      ties.way(side.way, side.batch, self.slots, self.source_slots)
       for side in (mine, other)
     ]
 
@@ -156,7 +153,7 @@ class Comparison:
       'config': plan.name,
       'target': self.setup.built.target,
       'draft': method.draft,
-      **self.cell(method, domain),
+      **method.cell(domain, 0.0),
       'against': other,
       'dtype': self.dtype,
       'batch': plan.batch,
@@ -171,23 +168,13 @@ class Comparison:
       **self.conditions,
     }
 
-  def cell(self, method: Method, domain: str) -> dict:
-    """What identifies a row."""
-    return {
-      'drafter': method.drafter,
-      'verifier': method.verifier,
-      'gamma': method.gamma,
-      'domain': domain,
-      'temperature': 0.0,
-    }
-
   def run(self) -> None:
     """Makes the rows that are missing."""
     cells = [
       (*pair, domain)
       for domain in self.domains
       for pair in self.pairs
-      if not self.folder.has(**self.cell(pair[0], domain))
+      if not self.folder.has(**pair[0].cell(domain, 0.0))
     ]
     for method, mine, other, domain in tqdm(cells, file=sys.stderr):
       differences = self.differences(mine, other, domain)

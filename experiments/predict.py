@@ -12,6 +12,7 @@ Rows are kept as they are made, of three parts (replay, cost and check); the
 same command goes on where it was stopped.
 """
 
+import itertools
 import json
 import sys
 
@@ -23,6 +24,7 @@ from experiments.errors import need
 from experiments.measuring import costs, impossible, measure, replay, results
 from experiments.measuring.build import Built, Method
 from experiments.measuring.runner import Runner
+from experiments.measuring.selecting import pick
 from experiments.reports import predict as predict_report
 from experiments.settings import Experiment
 from experiments.setup import command
@@ -98,10 +100,7 @@ class Predictor:
     return {'baseline': self.built.baseline.fields(), **method.layouts()}
 
   def rows(self, part: str, **cell) -> list[dict]:
-    cell = {'part': part, **cell}
-    return [
-      r for r in self.folder.rows if all(r.get(k) == v for k, v in cell.items())
-    ]
+    return pick(self.folder.rows, part=part, **cell)
 
   def add(self, part: str, method: Method, **row) -> None:
     found = results.plain(
@@ -138,12 +137,10 @@ class Predictor:
     seen = replay.watch_method(deepest, job)
     tokens = np.array([len(w.text) for w in seen])
     alpha = metrics.ratio([w.beta.sum() for w in seen], tokens, most=1.0)
-    calls, taus, cis, by_beta = {}, {}, {}, {}
-    for gamma in self.plan.gammas:
-      calls[gamma] = [w.calls(gamma) for w in seen]
-      tau = metrics.ratio(tokens, calls[gamma])
-      taus[gamma], cis[gamma] = tau.value, tau.interval
-      by_beta[gamma] = tokens.sum() / sum(w.calls_by_beta(gamma) for w in seen)
+    gammas = self.plan.gammas
+    calls = [[w.calls(g) for w in seen] for g in gammas]
+    taus = [metrics.ratio(tokens, each) for each in calls]
+    by_beta = [sum(w.calls_by_beta(g) for w in seen) for g in gammas]
     shared = float(np.clip(alpha.value, 0, 1))
     self.add(
       'replay',
@@ -155,14 +152,12 @@ class Predictor:
       coverage=float(np.concatenate([w.size > 0 for w in seen]).mean()),
       alpha=alpha.value,
       alpha_ci=alpha.interval,
-      gammas=list(self.plan.gammas),
-      unit_target_calls=[calls[g] for g in self.plan.gammas],
-      tau=[taus[g] for g in self.plan.gammas],
-      tau_ci=[cis[g] for g in self.plan.gammas],
-      tau_by_beta=[by_beta[g] for g in self.plan.gammas],
-      tau_iid=[
-        float(theory.tokens_per_call(shared, g)) for g in self.plan.gammas
-      ],
+      gammas=list(gammas),
+      unit_target_calls=calls,
+      tau=[tau.value for tau in taus],
+      tau_ci=[tau.interval for tau in taus],
+      tau_by_beta=[tokens.sum() / each for each in by_beta],
+      tau_iid=[float(theory.tokens_per_call(shared, g)) for g in gammas],
     )
 
   def look(self) -> None:
@@ -180,20 +175,12 @@ class Predictor:
         bar.set_description(f'{drafter} looks on')
         method = self.methods[drafter, max(self.plan.gammas)]
         job = self.runner.units(*self.groups[0])[0]
-        if replay.is_drawn(method.spec, method.params, job):
+        if costs.is_drawn(method.way, job):
           replay.refuse_stops(self.plan, method, job)
         for name, domain, temperature in missing:
           if name == drafter:
             self.replay(drafter, domain, temperature)
             bar.update()
-
-  def way(self, method: Method) -> measure.Decoding:
-    return measure.Decoding(method.spec, method.params)
-
-  @property
-  def base(self) -> measure.Decoding:
-    """Plain decoding."""
-    return measure.Decoding(self.built.plain, self.built.plain_params)
 
   def warm_up(
     self, ways: list[tuple[measure.Decoding, measure.Job]], bar
@@ -217,13 +204,10 @@ class Predictor:
     names = dict.fromkeys(name for name, _ in missing)
     with tqdm(total=turns * len(names), file=sys.stderr) as bar:
       self.runner.settle(bar)
-      self.warm_up([(self.base, jobs[0])], bar)
+      self.warm_up([(self.built.base, jobs[0])], bar)
       for name in names:
         methods = [self.methods[cell] for cell in missing if cell[0] == name]
-        timed = {
-          m: (self.way(m), costs.replay(m.spec, m.params, jobs[0]))
-          for m in methods
-        }
+        timed = {m: (m.way, costs.replay(m.way, jobs[0])) for m in methods}
         ways = [
           loop
           for pair in timed.values()
@@ -231,7 +215,7 @@ class Predictor:
         ]
         self.warm_up(ways, bar)
         bar.set_description(f'costs of {name}')
-        timer = costs.Timer(self.base, timed)
+        timer = costs.Timer(self.built.base, timed)
         for i in range(turns):
           timer.turn(jobs[i % len(jobs)])
           bar.update()
@@ -265,42 +249,28 @@ class Predictor:
 
   def compare(self) -> None:
     """Part 3: the loop itself, beside what was predicted."""
-    missing = {
-      where: [
-        pair
-        for pair in pairs
-        if not self.rows(
-          'check',
-          drafter=pair[0],
-          gamma=pair[1],
-          domain=where[0],
-          temperature=where[1],
-        )
-      ]
-      for where, pairs in self.choices().items()
-    }
-    missing = {where: pairs for where, pairs in missing.items() if pairs}
+    missing: dict[tuple[str, float], list[tuple[str, int]]] = {}
+    for (domain, temperature), pairs in self.choices().items():
+      where = {'domain': domain, 'temperature': temperature}
+      for name, gamma in pairs:
+        if not self.rows('check', drafter=name, gamma=gamma, **where):
+          missing.setdefault((domain, temperature), []).append((name, gamma))
     if not missing:
       return
     with tqdm(total=len(missing), file=sys.stderr) as bar:
       self.runner.settle(bar)
-      chosen = {
-        where: [self.methods[pair] for pair in pairs]
-        for where, pairs in missing.items()
-      }
-      every = [m for methods in chosen.values() for m in methods]
+      every = dict.fromkeys(itertools.chain.from_iterable(missing.values()))
       job = self.runner.units(*self.groups[0])[0]
-      ways = [self.base, *map(self.way, dict.fromkeys(every))]
+      ways = [self.built.base, *(self.methods[pair].way for pair in every)]
       self.warm_up([(way, job) for way in ways], bar)
-      for (domain, temperature), methods in chosen.items():
+      for (domain, temperature), pairs in missing.items():
         bar.set_description(f'{domain}, temperature {temperature:g}')
+        methods = [self.methods[pair] for pair in pairs]
         base, runs = [], {m: [] for m in methods}
         for job in self.runner.units(domain, temperature):
-          base.append(
-            measure.decode(self.built.plain, self.built.plain_params, job)
-          )
+          base.append(measure.decode(self.built.base, job))
           for m in methods:
-            runs[m].append(measure.decode(m.spec, m.params, job))
+            runs[m].append(measure.decode(m.way, job))
         for m in methods:
           self.checked(m, domain, temperature, base, runs[m])
         bar.update()

@@ -57,6 +57,11 @@ class Optimization:
   def steps(self) -> int:
     return self.schedule[-1][0]
 
+  def shrink(self, steps: int, length: int) -> None:
+    """Leaves a few small steps."""
+    self.schedule = ((2, 1e-3), (steps, 0.0))
+    self.batch, self.length, self.checkpoint_every = 4, length, 5
+
 
 @dataclasses.dataclass
 class Texts:
@@ -96,6 +101,10 @@ class HeldOut:
   temperatures: tuple[float, ...] = (0.0, 1.0)
   depth: int = 4
   seed: int = 17
+
+  def shrink(self) -> None:
+    """Leaves a short prompt of each domain."""
+    self.prompts, self.prompt_length, self.new_tokens = 1, 16, 8
 
 
 @dataclasses.dataclass

@@ -175,11 +175,10 @@ class Machine:
   def perf_counter(self) -> float:
     return self.now
 
-  def start(self, spec: Spec, params, job: measure.Job) -> SpecState:
+  def start(self, way: measure.Decoding, job: measure.Job) -> SpecState:
     """`measure.start`; takes 1 + K + (number of the first prompt) seconds."""
-    del params  # Unused.
     self.first = int(job.indices[0])
-    self.now += 1 + self.first + spec.drafter.depth
+    self.now += 1 + self.first + way.spec.drafter.depth
     known = prompts()
     for prompt, index in zip(job.prompts, job.indices, strict=True):
       self.strays += known[index] != prompt
@@ -200,7 +199,7 @@ class Machine:
       key=(),
       sampling=(),
       history=(),
-      counts=_none(batch, spec.drafter.depth),
+      counts=_none(batch, way.spec.drafter.depth),
     )
 
   def _cache_size(self) -> int:

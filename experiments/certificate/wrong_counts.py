@@ -136,7 +136,7 @@ def turned(items) -> list:
 
 
 def _per_row(way, job, steps=None):
-  run = measure.decode(way.spec, way.params, job, steps, parts=way.parts)
+  run = measure.decode(way, job, steps)
   return run.seconds / run.counts.target_calls.sum(), run
 
 
@@ -164,8 +164,8 @@ def _last_twice(self, domain, temperature):
 def _log_of(change: Callable[[measure.Log], dict]):
   """`measure.record` with a log that `change` makes of the right one."""
 
-  def record(spec, params, job):
-    found = _record(spec, params, job)
+  def record(way, job):
+    found = _record(way, job)
     log = found.log._replace(**change(found.log))
     return dataclasses.replace(found, log=log)
 

@@ -13,17 +13,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from . import documentation, library, names, structured
-from .names import DOMAINS, HELD_OUT_MODULES, HELD_OUT_TOPICS
-
-__all__ = [
-  'DOMAINS',
-  'HELD_OUT_MODULES',
-  'HELD_OUT_TOPICS',
-  'Document',
-  'evaluation_documents',
-  'training_documents',
-]
+from . import documentation, library, structured
+from .names import DOMAINS as DOMAINS
+from .names import HELD_OUT_MODULES as HELD_OUT_MODULES
+from .names import HELD_OUT_TOPICS as HELD_OUT_TOPICS
 
 
 class Document(NamedTuple):
@@ -41,13 +34,7 @@ class Document(NamedTuple):
 
 
 def training_documents(domain: str) -> Iterator[Document]:
-  """Reads the text to train on.
-
-  Args:
-    domain: One of DOMAINS.
-
-  Returns:
-    The documents in the order of their names, without those held out.
+  """Reads the documents of a domain to train on, in the order of their names.
 
   Raises:
     ValueError: If there is no such domain.
@@ -56,15 +43,9 @@ def training_documents(domain: str) -> Iterator[Document]:
 
 
 def evaluation_documents(domain: str) -> list[Document]:
-  """Reads the text that training never sees.
+  """Reads the documents that training never sees, in the order of their names.
 
   The tests of the library are not needed, as some systems leave them out.
-
-  Args:
-    domain: One of DOMAINS.
-
-  Returns:
-    The held-out documents in the order of their names.
 
   Raises:
     ValueError: If there is no such domain.
@@ -96,8 +77,5 @@ def _write_documents(domain: str, plan: Iterator) -> Iterator[Document]:
 
 def _plan_code(held_out: bool) -> Iterator[tuple[str, Callable]]:
   for module in library.find_modules():
-    if library.is_held_out(module) != held_out:
-      continue
-    if held_out and names.is_test(module.name):
-      continue
-    yield module.name, functools.partial(library.read_source, module)
+    if module.is_held_out == held_out and not (held_out and module.is_test):
+      yield module.name, functools.partial(library.read_source, module)

@@ -6,6 +6,7 @@ with every docstring under the signature it explains, because a model that
 drafts documentation sees the two together.
 """
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -16,47 +17,18 @@ from . import library, names
 # held-out module, as `_heapq` does, and `sys` is not among them because
 # programs put their own hooks into it.
 _COMPILED = (
-  'array',
-  'atexit',
-  'binascii',
-  'builtins',
-  'cmath',
-  'errno',
-  'faulthandler',
-  'gc',
-  'itertools',
-  'marshal',
-  'math',
-  'mmap',
-  'posix',
-  'pwd',
-  'pyexpat',
-  'resource',
-  'select',
-  'syslog',
-  'time',
-  'unicodedata',
-  'zlib',
-  '_asyncio',
-  '_collections',
-  '_io',
-  '_random',
-  '_socket',
-  '_sqlite3',
-  '_ssl',
-  '_struct',
-  '_thread',
-  '_weakref',
-)
+  'array', 'atexit', 'binascii', 'builtins', 'cmath', 'errno', 'faulthandler',
+  'gc', 'itertools', 'marshal', 'math', 'mmap', 'posix', 'pwd', 'pyexpat',
+  'resource', 'select', 'syslog', 'time', 'unicodedata', 'zlib', '_asyncio',
+  '_collections', '_io', '_random', '_socket', '_sqlite3', '_ssl', '_struct',
+  '_thread', '_weakref',
+)  # fmt: skip
 # A module with less than this says nothing beyond its title.
 _SHORTEST = 200
 
 
 def plan_documents(held_out: bool) -> Iterator[tuple[str, Callable[[], str]]]:
-  """Lists the documents of the domain without writing them.
-
-  Args:
-    held_out: Whether to list those kept for evaluation or all others.
+  """Lists the documents that are held out, or all others, without writing them.
 
   Yields:
     The name of a document and a function that returns its text, in the order
@@ -66,13 +38,9 @@ def plan_documents(held_out: bool) -> Iterator[tuple[str, Callable[[], str]]]:
     for name in sorted(_COMPILED):
       yield f'compiled/{name}', lambda name=name: _document_compiled(name)
   for module in library.find_modules():
-    if names.is_test(module.name):
-      continue
-    if library.is_held_out(module) == held_out:
-      yield (
-        f'modules/{module.name}',
-        lambda module=module: document_module(module),
-      )
+    if not module.is_test and module.is_held_out == held_out:
+      write = functools.partial(document_module, module)
+      yield f'modules/{module.name}', write
   topics = _load_topics()
   for topic in sorted(topics):
     if (topic in names.HELD_OUT_TOPICS) == held_out:
@@ -106,9 +74,8 @@ def _document_compiled(name: str) -> str:
   sections = [(f'module {name}', inspect.getdoc(module) or '')]
   for key, value in sorted(vars(module).items()):
     # What is neither was put there at startup, such as `exit`.
-    if not (inspect.isbuiltin(value) or inspect.isclass(value)):
-      continue
-    if key.startswith('_'):
+    public = inspect.isbuiltin(value) or inspect.isclass(value)
+    if not public or key.startswith('_'):
       continue
     sections.append(_describe_object(f'{name}.{key}', value))
     if inspect.isclass(value):

@@ -19,14 +19,7 @@ EXTENSIONS = ('json', 'csv', 'jsonl', 'md', 'json', 'toml', 'csv', 'txt')
 
 
 def choose_extension(name: str) -> str:
-  """Picks a format for a document by its name.
-
-  Args:
-    name: The name of the document.
-
-  Returns:
-    One of EXTENSIONS, the same for the same name in every process.
-  """
+  """Picks one of EXTENSIONS for a document by its name, in every process."""
   return EXTENSIONS[zlib.crc32(name.encode()) % len(EXTENSIONS)]
 
 
@@ -37,9 +30,6 @@ def render_rows(extension: str, title: str, rows: Rows) -> str:
     extension: One of EXTENSIONS.
     title: What the records are, for formats that have a place to say it.
     rows: The records; all have the keys of the first.
-
-  Returns:
-    The text of the document, which ends with a newline.
   """
   return _RENDERERS[extension](title, rows)
 

@@ -46,6 +46,14 @@ class Module(NamedTuple):
   name: str
   path: pathlib.Path
 
+  @property
+  def is_test(self) -> bool:
+    return names.is_test(self.name)
+
+  @property
+  def is_held_out(self) -> bool:
+    return names.is_held_out_module(self.name)
+
 
 class Record(NamedTuple):
   """What a module says about one thing it defines.
@@ -66,11 +74,7 @@ class Record(NamedTuple):
 
 @functools.cache
 def find_modules() -> tuple[Module, ...]:
-  """Lists the sources of the standard library.
-
-  Returns:
-    The modules in the order of their names, tests included.
-  """
+  """Lists the sources of the standard library by name, tests included."""
   root = pathlib.Path(sysconfig.get_path('stdlib'))
   modules = {}
   for path in root.rglob('*.py'):
@@ -86,14 +90,9 @@ def find_modules() -> tuple[Module, ...]:
 
 
 def read_source(module: Module) -> str | None:
-  """Reads a source file unless it is mostly data.
+  """Reads a source file, with newlines normalised.
 
-  Args:
-    module: The module to read.
-
-  Returns:
-    The text with newlines normalised, or None where the file is empty, is not
-    UTF-8, or is a table written as a program.
+  None where it is empty, is not UTF-8, or is a table written as a program.
   """
   try:
     text = module.path.read_bytes().decode('utf-8-sig')
@@ -110,12 +109,8 @@ def read_source(module: Module) -> str | None:
 def describe_module(module: Module) -> tuple[Record, ...]:
   """Lists what a module defines, in the order of the source.
 
-  Args:
-    module: The module to parse.
-
-  Returns:
-    A record of the module followed by its classes, functions and methods;
-    none where the source is skipped or does not parse.
+  The module comes first, then its classes, functions and methods; there is
+  nothing where the source is skipped or does not parse.
   """
   tree = _parse_source(module)
   if tree is None:
@@ -128,14 +123,7 @@ def describe_module(module: Module) -> tuple[Record, ...]:
 
 
 def write_signature(value: object) -> str:
-  """Writes the arguments of a compiled function.
-
-  Args:
-    value: A function, a method or a class.
-
-  Returns:
-    The arguments in parentheses, or "(...)" where they are not known.
-  """
+  """Writes the arguments of what is compiled, "(...)" if they are not known."""
   try:
     signature = str(inspect.signature(value))
   except (AttributeError, NameError, TypeError, ValueError):
@@ -143,18 +131,6 @@ def write_signature(value: object) -> str:
     return '(...)'
   # A default that prints its address would differ between two runs.
   return '(...)' if ' at 0x' in signature else signature
-
-
-def is_held_out(module: Module) -> bool:
-  """Tells whether a module is kept for evaluation.
-
-  Args:
-    module: The module in question.
-
-  Returns:
-    Whether the module or what it tests is held out.
-  """
-  return names.is_held_out_module(module.name)
 
 
 def _parse_source(module: Module) -> ast.Module | None:

@@ -13,77 +13,25 @@ DOMAINS = ('code', 'documentation', 'structured')
 # and without a sibling that repeats them (as `asyncio.queues` repeats `queue`).
 HELD_OUT_MODULES = frozenset(
   {
-    'argparse',
-    'bisect',
-    'cmd',
-    'colorsys',
-    'configparser',
-    'csv',
-    'dataclasses',
-    'difflib',
-    'filecmp',
-    'fileinput',
-    'fractions',
-    'gettext',
-    'graphlib',
-    'heapq',
-    'imaplib',
-    'ipaddress',
-    'json',
-    'mailbox',
-    'netrc',
-    'plistlib',
-    'pprint',
-    'reprlib',
-    'sched',
-    'selectors',
-    'shelve',
-    'shlex',
-    'smtplib',
-    'statistics',
-    'textwrap',
-    'timeit',
-    'tomllib',
-    'trace',
-    'zipapp',
+    'argparse', 'bisect', 'cmd', 'colorsys', 'configparser', 'csv',
+    'dataclasses', 'difflib', 'filecmp', 'fileinput', 'fractions', 'gettext',
+    'graphlib', 'heapq', 'imaplib', 'ipaddress', 'json', 'mailbox', 'netrc',
+    'plistlib', 'pprint', 'reprlib', 'sched', 'selectors', 'shelve', 'shlex',
+    'smtplib', 'statistics', 'textwrap', 'timeit', 'tomllib', 'trace', 'zipapp',
   }
-)
+)  # fmt: skip
 
 # Topics nest: "compound" holds all of "for". Those below lie in no topic that
 # stays in training, so where one contains another both are listed.
 HELD_OUT_TOPICS = frozenset(
   {
-    'assert',
-    'assignment',
-    'augassign',
-    'binary',
-    'bitwise',
-    'booleans',
-    'calls',
-    'comparisons',
-    'conversions',
-    'del',
-    'dict',
-    'exprlists',
-    'formatstrings',
-    'global',
-    'id-classes',
-    'identifiers',
-    'import',
-    'in',
-    'integers',
-    'lambda',
-    'nonlocal',
-    'operator-summary',
-    'raise',
-    'shifting',
-    'slicings',
-    'strings',
-    'subscriptions',
-    'typesmapping',
-    'unary',
+    'assert', 'assignment', 'augassign', 'binary', 'bitwise', 'booleans',
+    'calls', 'comparisons', 'conversions', 'del', 'dict', 'exprlists',
+    'formatstrings', 'global', 'id-classes', 'identifiers', 'import', 'in',
+    'integers', 'lambda', 'nonlocal', 'operator-summary', 'raise', 'shifting',
+    'slicings', 'strings', 'subscriptions', 'typesmapping', 'unary',
   }
-)
+)  # fmt: skip
 
 # Whole generated documents of the structured domain, by group.
 _HELD_OUT_TABLES = {
@@ -97,26 +45,12 @@ _TEST_FOLDERS = frozenset({'test', 'tests', 'idle_test'})
 
 
 def is_test(module: str) -> bool:
-  """Tells whether a module is part of a test suite.
-
-  Args:
-    module: The dotted name of the module.
-
-  Returns:
-    Whether one of the packages it lies in holds tests.
-  """
+  """Tells whether a module, by dotted name, lies in a package of tests."""
   return not _TEST_FOLDERS.isdisjoint(module.split('.'))
 
 
 def is_held_out_module(module: str) -> bool:
-  """Tells whether a module, or a test of one, is kept for evaluation.
-
-  Args:
-    module: The dotted name of the module.
-
-  Returns:
-    Whether it is a held-out module, lies in one, or tests one.
-  """
+  """Tells whether a module, by dotted name, is held out, or in or tests one."""
   parts = module.split('.')
   if parts[0] in HELD_OUT_MODULES:
     return True
@@ -136,14 +70,7 @@ def _is_test_of_held_out(part: str) -> bool:
 
 
 def is_held_out_table(name: str) -> bool:
-  """Tells whether a generated document is kept for evaluation.
-
-  Args:
-    name: The group and the key of the document, as in "calendar/1999".
-
-  Returns:
-    Whether the document is left out of training.
-  """
+  """Tells whether a generated document, as "calendar/1999", is held out."""
   group, key = name.split('/', 1)
   if group == 'inventory':
     return is_held_out_module(key)

@@ -8,8 +8,10 @@ field can be told from the ones before it but not copied from them.
 """
 
 import functools
+import string
 import unicodedata
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from . import formats, library, names, tables
 
@@ -28,10 +30,7 @@ _YEARS = range(1990, 2050)
 
 
 def plan_documents(held_out: bool) -> Iterator[tuple[str, Callable[[], str]]]:
-  """Lists the documents of the domain without generating them.
-
-  Args:
-    held_out: Whether to list those kept for evaluation or all others.
+  """Lists the documents that are held out, or all others, without making them.
 
   Yields:
     The name of a document, whose extension is its format, and a function that
@@ -49,33 +48,26 @@ def plan_documents(held_out: bool) -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def _list_sources() -> dict[str, Callable[[], list[dict]]]:
-  sources = {}
-  for first, last in _SCRIPTS:
-    for start in range(first, last, _BLOCK):
-      sources[f'unicode/{start:05X}'] = functools.partial(
-        _list_characters, start
-      )
-  for year in _YEARS:
-    sources[f'calendar/{year}'] = functools.partial(tables.list_weeks, year)
-  for module in library.find_modules():
-    if not names.is_test(module.name):
-      sources[f'inventory/{module.name}'] = functools.partial(
-        _list_definitions, module
-      )
-  for letter in 'abcdefghijklmnopqrstuvwxyz':
-    sources[f'imports/{letter}'] = functools.partial(_list_imports, letter)
-    sources[f'entities/{letter}'] = functools.partial(
-      tables.list_entities, letter
-    )
-    sources[f'locales/{letter}'] = functools.partial(
-      tables.list_locales, letter
-    )
-  sources['imports/held_out'] = functools.partial(_list_imports, None)
-  for group in tables.MEDIA_GROUPS:
-    sources[f'mime/{group}'] = functools.partial(tables.list_media_types, group)
-  for name, collect in tables.SINGLE_TABLES.items():
-    sources[f'tables/{name}'] = collect
-  return sources
+  blocks = [x for ends in _SCRIPTS for x in range(*ends, _BLOCK)]
+  modules = [m for m in library.find_modules() if not m.is_test]
+  letters = {letter: letter for letter in string.ascii_lowercase}
+  # A group's documents by key, and what they are made from.
+  groups: tuple[tuple[str, Callable, dict[Any, Any]], ...] = (
+    ('unicode', _list_characters, {f'{start:05X}': start for start in blocks}),
+    ('calendar', tables.list_weeks, {year: year for year in _YEARS}),
+    ('inventory', _list_definitions, {m.name: m for m in modules}),
+    ('imports', _list_imports, {**letters, 'held_out': None}),
+    ('entities', tables.list_entities, letters),
+    ('locales', tables.list_locales, letters),
+    ('mime', tables.list_media_types, {g: g for g in tables.MEDIA_GROUPS}),
+  )
+  sources = {
+    f'{group}/{key}': functools.partial(collect, value)
+    for group, collect, values in groups
+    for key, value in values.items()
+  }
+  single = tables.SINGLE_TABLES.items()
+  return sources | {f'tables/{name}': collect for name, collect in single}
 
 
 def _write_document(key: str, extension: str, collect: Callable) -> str:
@@ -134,9 +126,7 @@ def _list_imports(letter: str | None) -> list[dict]:
   # not stand among those of the letter they begin with.
   rows = []
   for module in library.find_modules():
-    if names.is_test(module.name):
-      continue
-    if library.is_held_out(module) != (letter is None):
+    if module.is_test or module.is_held_out != (letter is None):
       continue
     if letter is None or module.name.lstrip('_').lower().startswith(letter):
       imports = [

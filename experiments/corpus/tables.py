@@ -29,31 +29,14 @@ from encodings import aliases
 from . import library, names
 
 MEDIA_GROUPS = (
-  'application',
-  'audio',
-  'font',
-  'image',
-  'message',
-  'model',
-  'text',
-  'video',
-)
+  'application', 'audio', 'font', 'image', 'message', 'model', 'text', 'video',
+)  # fmt: skip
 
 # Written out because `calendar` and `strftime` follow the locale.
 _MONTHS = (
-  'January',
-  'February',
-  'March',
-  'April',
-  'May',
-  'June',
-  'July',
-  'August',
-  'September',
-  'October',
-  'November',
-  'December',
-)
+  'January', 'February', 'March', 'April', 'May', 'June', 'July', 'August',
+  'September', 'October', 'November', 'December',
+)  # fmt: skip
 
 
 def list_weeks(year: int) -> list[dict]:
@@ -160,23 +143,9 @@ def _list_builtins() -> list[dict]:
 
 def _list_methods() -> list[dict]:
   kinds = (
-    bytearray,
-    bytes,
-    complex,
-    dict,
-    float,
-    frozenset,
-    int,
-    list,
-    memoryview,
-    object,
-    range,
-    set,
-    slice,
-    str,
-    tuple,
-    type,
-  )
+    bytearray, bytes, complex, dict, float, frozenset, int, list, memoryview,
+    object, range, set, slice, str, tuple, type,
+  )  # fmt: skip
   return [
     {'type': kind.__name__, 'method': name, **_describe(value)}
     for kind in kinds

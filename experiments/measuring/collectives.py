@@ -10,12 +10,9 @@ import math
 import re
 
 KINDS = (
-  'all-reduce',
-  'all-gather',
-  'all-to-all',
-  'collective-permute',
+  'all-reduce', 'all-gather', 'all-to-all', 'collective-permute',
   'reduce-scatter',
-)
+)  # fmt: skip
 _BITS = re.compile(r'\d+')
 _HEAD = re.compile(r'^(ENTRY )?%?([\w.-]+) \(.*\) -> .* \{$')
 _KIND = re.compile(rf' ({"|".join(KINDS)})(-start)?\(')

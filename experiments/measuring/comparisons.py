@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments.errors import UserError
+from experiments.errors import need
 from experiments.measuring import greedy_texts
 from experiments.measuring.build import Built, Method
+from experiments.measuring.measure import Decoding
 from experiments.settings import Parity
 from experiments.setup.plan import Plan
-from specjax.types import Params, Spec
 
 _DTYPES = ('float64', 'float32', 'float16', 'bfloat16')
 
@@ -25,8 +25,7 @@ class Side(NamedTuple):
   """One side of a comparison: something to run, or texts that are there."""
 
   name: str
-  spec: Spec | None = None
-  params: Params | None = None
+  way: Decoding | None = None
   batch: int = 0
   texts: list[list[int]] | None = None  # of every prompt
 
@@ -47,28 +46,27 @@ def plain(x: Parity) -> Other:
   del x  # Unused.
 
   def other(setup, method):
-    built = setup.built
-    if not method.spec.rule.lossless:
-      raise UserError(
-        f'verifiers: {method.verifier} is lossy, its text is not that of '
-        'plain decoding: leave it out'
-      )
-    return Side('plain', built.plain, built.plain_params, setup.plan.batch)
+    need(
+      method.spec.rule.lossless,
+      f'verifiers: {method.verifier} is lossy, its text is not that of plain '
+      'decoding: leave it out',
+    )
+    return Side('plain', setup.built.base, setup.plan.batch)
 
   return other
 
 
 def batch(x: Parity) -> Other:
   """The same method, one prompt at a time."""
-  if x.batch < 2:
-    raise UserError(
-      'batch is 1: a comparison with single prompts needs more, such as '
-      '--config.batch=8'
-    )
+  need(
+    x.batch > 1,
+    'batch is 1: a comparison with single prompts needs more, such as '
+    '--config.batch=8',
+  )
 
   def other(setup, method):
     del setup  # Unused.
-    return Side('batch 1', method.spec, method.params, 1)
+    return Side('batch 1', method.way, 1)
 
   return other
 
@@ -76,14 +74,12 @@ def batch(x: Parity) -> Other:
 def dtype(x: Parity) -> Other:
   """The same method with its weights in `other_dtype`."""
   check_dtype('other_dtype', x.other_dtype)
-  if x.dtype == x.other_dtype:
-    raise UserError(f'other_dtype must differ from dtype, got {x.dtype} twice')
-
   name = x.other_dtype
+  need(x.dtype != name, f'other_dtype must differ from dtype, got {name} twice')
 
   def other(setup, method):
-    params = cast(method.params, name)
-    return Side(name, method.spec, params, setup.plan.batch)
+    way = Decoding(method.spec, cast(method.params, name))
+    return Side(name, way, setup.plan.batch)
 
   return other
 
@@ -118,7 +114,5 @@ def cast(params: Any, name: str) -> Any:
 
 def check_dtype(field: str, name: str) -> None:
   """Raises a ValueError that names the field where there is no such dtype."""
-  if name not in _DTYPES:
-    raise UserError(
-      f'{field} must be one of {", ".join(_DTYPES)}, got {name!r}'
-    )
+  choices = ', '.join(_DTYPES)
+  need(name in _DTYPES, f'{field} must be one of {choices}, got {name!r}')

@@ -37,6 +37,7 @@ from specjax.types import (
   Params,
   Scores,
   Spec,
+  SpecState,
   Verdict,
 )
 
@@ -138,25 +139,31 @@ def _replay(
   )
 
 
-def replay(spec: Spec, params: Params, job: measure.Job) -> Spec:
-  """The spec with a drafter that proposes as many tokens at no cost."""
+def _propose(way: Decoding, params: Params, state: SpecState) -> Draft:
+  ctx = generate.context(state)
+  return way.spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
 
+
+def is_drawn(way: Decoding, job: measure.Job) -> bool:
+  """Whether a drafter gives the distributions of its tokens."""
+  propose = functools.partial(_propose, way)
+  state = measure.start(way, job)
+  return jax.eval_shape(propose, way.params, state).probs is not None
+
+
+def replay(way: Decoding, job: measure.Job) -> Spec:
+  """The spec with a drafter that proposes as many tokens at no cost."""
+  spec = way.spec
   depth, nodes = spec.drafter.depth, spec.drafter.nodes
   if not depth:
     return spec
-  state = measure.start(spec, params, job)
-
-  def propose(params, state):
-    ctx = generate.context(state)
-    return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
-
-  drawn = jax.eval_shape(propose, params, state).probs is not None
   parents = range(depth)
   if nodes != depth:  # A tree: one of its own shape.
-    found = sharding.fetch(jax.jit(propose)(params, state).parents)
-    parents = found[0].tolist()
+    propose = jax.jit(functools.partial(_propose, way))
+    draft = propose(way.params, measure.start(way, job))
+    parents = sharding.fetch(draft.parents)[0].tolist()
   vocab = spec.target.config.vocab_size
-  drafter = _replay(tuple(parents), depth, drawn, vocab)
+  drafter = _replay(tuple(parents), depth, is_drawn(way, job), vocab)
   return dataclasses.replace(spec, drafter=drafter)
 
 
@@ -261,7 +268,7 @@ def _accepted(run: measure.Run) -> jax.Array:
 
 def _time(way: Decoding, job, steps=None) -> tuple[float, measure.Run]:
   """Seconds of a step, and the run."""
-  run = measure.decode(way.spec, way.params, job, steps, parts=way.parts)
+  run = measure.decode(way, job, steps)
   return run.seconds / run.counts.target_calls.max(), run
 
 

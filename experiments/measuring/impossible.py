@@ -23,14 +23,9 @@ from specjax import metrics
 _ROUNDING = 1e-3  # of sums of probabilities in single precision
 _SLACK, _MARGIN = 0.05, 0.25  # with an interval, and without
 _PROBABILITIES = (
-  'alpha',
-  'alpha_of_rule',
-  'alpha_mle',
-  'acceptance',
-  'coverage',
-  'acceptance_by_position',
-  'acceptance_by_position_conditional',
-)
+  'alpha', 'alpha_of_rule', 'alpha_mle', 'acceptance', 'coverage',
+  'acceptance_by_position', 'acceptance_by_position_conditional',
+)  # fmt: skip
 _SUMS = ('unit_overlap', 'unit_overlap_of_rule')
 _SPEEDS = ('tokens_per_second', 'baseline_tokens_per_second', 'speedup')
 _CHECK = (

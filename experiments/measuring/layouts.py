@@ -58,7 +58,7 @@ class Race:
       return LayoutChoice(*ways)
     self.done('plain decoding')
     for way in ways.values():
-      measure.decode(way.spec, way.params, self.job, 1, timed=False)
+      measure.decode(way, self.job, 1, timed=False)
     return layouts.fastest(
       {
         name: functools.partial(costs.seconds_per_step, way, self.job)

@@ -68,12 +68,12 @@ class Decoding(NamedTuple):
   parts: generate.StepParts = generate.PARTS
 
 
-def start(spec: Spec, params: Params, job: Job) -> SpecState:
+def start(way: Decoding, job: Job) -> SpecState:
   """The state of a job before its first step."""
   return generate.start(
-    params,
+    way.params,
     job.prompts,
-    spec=spec,
+    spec=way.spec,
     new_tokens=job.new_tokens,
     key=generate.row_keys(job.seed, job.indices),
     values=job.values,
@@ -106,29 +106,23 @@ def _compiled():
 
 
 def decode(
-  spec: Spec,
-  params: Params,
-  job: Job,
-  steps: int | None = None,
-  timed: bool = True,
-  parts: generate.StepParts = generate.PARTS,
+  way: Decoding, job: Job, steps: int | None = None, timed: bool = True
 ) -> Run:
   """Decodes a job and takes the time.
 
   Args:
-    spec: what runs.
-    params: its parameters.
+    way: what decodes.
     job: what is decoded.
     steps: at most so many; by default as many as there are new tokens.
     timed: whether the time counts: then the program must be compiled, and
       nothing may be transferred while it runs.
-    parts: of its steps.
 
   Raises:
     NotFinite: logits of the target or the draft are NaN or infinite.
   """
+  spec, params, parts = way
   begin = time.perf_counter()
-  state = start(spec, params, job)
+  state = start(way, job)
   jax.block_until_ready(state)
   prefilled = time.perf_counter()
   bound = np.max(job.new_tokens) if steps is None else steps
@@ -160,7 +154,7 @@ def _run(state: SpecState, job: Job, seconds, prefill, compilations) -> Run:
   return Run(texts[: job.live], counts, seconds, prefill, compilations)
 
 
-def record(spec: Spec, params: Params, job: Job) -> Run:
+def record(way: Decoding, job: Job) -> Run:
   """Decodes a job one step at a time and keeps a log; its time means nothing.
 
   The program is that of `decode`, so the texts are, too.
@@ -176,13 +170,12 @@ def record(spec: Spec, params: Params, job: Job) -> Run:
     )
 
   before = generate.loop._cache_size()
-  state = start(spec, params, job)
+  spec, params, parts = way
+  state = start(way, job)
   one = whole(spec, jnp.ones((), jnp.int32))
   seen = [look(state)]
   while not seen[-1][-1].all():
-    state = generate.generate(
-      params, state, one, spec=spec, parts=generate.PARTS
-    )
+    state = generate.generate(params, state, one, spec=spec, parts=parts)
     seen.append(look(state))
   histogram, drafted, length, _ = (np.stack(x) for x in zip(*seen, strict=True))
   # A whole step adds one to one place of the histogram, any other none.
@@ -198,7 +191,7 @@ def exchanged(way: Decoding, job: Job) -> dict:
   """What devices exchange at a step; see `collectives.count`."""
   if way.spec.target.placement is None:
     return {}
-  state = start(way.spec, way.params, job)
+  state = start(way, job)
   steps = whole(way.spec, jnp.ones((), jnp.int32))
   lowered = generate.loop.lower(way.params, state, steps, spec=way.spec)
   return collectives.count(lowered.compile().as_text())
@@ -218,12 +211,12 @@ def compile_all(
   """
   before = generate.loop._cache_size()
   for way, job in ways:
-    decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
+    decode(way, job, steps=1, timed=False)
     done()
   programs = generate.loop._cache_size() - before
   for way, job in ways:
     # On a mesh the second call of a program is remembered apart from the
     # first, though nothing is compiled for it.
     if way.spec.target.placement is not None:
-      decode(way.spec, way.params, job, steps=1, timed=False, parts=way.parts)
+      decode(way, job, steps=1, timed=False)
   return programs / len(ways)

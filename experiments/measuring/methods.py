@@ -47,6 +47,20 @@ class Method:
   # Fields of a row, see `drafter_facts.describe`.
   brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+  @property
+  def way(self) -> measure.Decoding:
+    return measure.Decoding(self.spec, self.params)
+
+  def cell(self, domain: str, temperature: float) -> dict:
+    """What identifies a row."""
+    return {
+      'drafter': self.drafter,
+      'verifier': self.verifier,
+      'gamma': self.gamma,
+      'domain': domain,
+      'temperature': temperature,
+    }
+
   def layouts(self) -> dict:
     """Fields of a row: what was chosen, and between what times."""
     return {
@@ -92,14 +106,15 @@ class Built:
   loaded: Loaded | None = None  # None once the layouts were measured
 
   @property
-  def longest(self) -> int:
-    """Tokens of the longest prompt."""
-    return max(len(t) for chosen in self.prompts.values() for t in chosen.texts)
+  def base(self) -> measure.Decoding:
+    """Plain decoding."""
+    return measure.Decoding(self.plain, self.plain_params)
 
   def slots(self, new_tokens: int) -> tuple[int, int | None]:
     """Slots that serve every prompt and method: of texts, and of sources."""
     specs = [self.plain, *(m.spec for m in self.methods)]
-    longest, sources = self.longest, None
+    texts = (t for chosen in self.prompts.values() for t in chosen.texts)
+    longest, sources = max(map(len, texts)), None
     if has_encoder(self.plain.target):
       longest, sources = 1, caches.round_slots(longest)
     limit = longest + new_tokens

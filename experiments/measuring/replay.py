@@ -24,10 +24,9 @@ from experiments import prompts
 from experiments.errors import UserError
 from experiments.measuring import costs, measure
 from experiments.measuring.build import Built, Method
-from experiments.measuring.measure import Run
+from experiments.measuring.measure import Decoding, Run
 from experiments.setup.plan import Plan
 from specjax import generate, metrics, theory, verify
-from specjax.types import Spec
 
 
 class _Seen(NamedTuple):
@@ -112,31 +111,20 @@ class Watched(NamedTuple):
     return theory.expected_calls(theory.along(self.beta, gamma))
 
 
-def is_drawn(spec: Spec, params, job: measure.Job) -> bool:
-  """Whether a drafter gives the distributions of its tokens."""
-
-  def propose(params):
-    state = measure.start(spec, params, job)
-    ctx = generate.context(state)
-    return spec.drafter.propose(params, state.drafter, ctx, state.key)[0]
-
-  return jax.eval_shape(propose, params).probs is not None
-
-
-def watch(spec: Spec, params, job: measure.Job, drawn: bool) -> list[Watched]:
+def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
   """The target's texts of a job, written while a drafter looks on.
 
   Args:
-    spec: of a drafter of chains; its rule is not used.
-    params: its parameters.
+    way: of a drafter of chains; its rule is not used.
     job: what is continued. The texts are those of plain decoding.
     drawn: whether the drafter gives the distributions of its tokens.
 
   Raises:
     measure.NotFinite: logits of the target or the draft are NaN or infinite.
   """
+  spec, params, _ = way
   spec = dataclasses.replace(spec, rule=verify.observe)
-  state = measure.start(spec, params, job)
+  state = measure.start(Decoding(spec, params), job)
   shape = len(job.prompts), job.new_tokens
   empty, none = jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
   drafts = jnp.zeros((*shape, spec.drafter.depth), jnp.int32)
@@ -167,9 +155,9 @@ def watch_method(method: Method, job: measure.Job) -> list[Watched]:
     UserError: drafts of tokens that are drawn end early: whether the drafted
       token would have ended one is not known where the target wrote another.
   """
-  if not is_drawn(method.spec, method.params, job):
-    return watch(method.spec, method.params, job, False)
-  return watch(method.single, method.single_params, job, True)
+  if not costs.is_drawn(method.way, job):
+    return watch(method.way, job, False)
+  return watch(Decoding(method.single, method.single_params), job, True)
 
 
 def refuse_features(plan: Plan, built: Built) -> None:
@@ -195,7 +183,7 @@ def refuse_stops(plan: Plan, method: Method, job: measure.Job) -> None:
   Raises:
     UserError: one of the job's drafts did.
   """
-  counts = measure.decode(method.spec, method.params, job, timed=False).counts
+  counts = measure.decode(method.way, job, timed=False).counts
   if counts.drafted.sum() < method.gamma * counts.histogram.sum():
     field = plan.drafters[method.drafter].field
     raise UserError(

@@ -11,28 +11,13 @@ from specjax.types import Counts
 
 _BINS = 4
 _SPEED = (
-  'baseline',
-  'verification',
-  'drafting',
-  'seconds',
-  'prefill_seconds',
-  'tokens_per_second',
-  'baseline_tokens_per_second',
-  'speedup',
-  'speedup_ci',
-  'c',
-  'v',
-  'seconds_per_step',
-  'predicted_speedup',
-  'predicted_speedup_ci',
-  'measured_over_predicted',
-  'measured_over_predicted_ci',
-  'unit_seconds',
-  'unit_baseline_seconds',
-  'unit_baseline_tokens',
-)
-# Of a run without times.
-NO_SPEED = dict.fromkeys(_SPEED)
+  'baseline', 'verification', 'drafting', 'seconds', 'prefill_seconds',
+  'tokens_per_second', 'baseline_tokens_per_second', 'speedup', 'speedup_ci',
+  'c', 'v', 'seconds_per_step', 'predicted_speedup', 'predicted_speedup_ci',
+  'measured_over_predicted', 'measured_over_predicted_ci', 'unit_seconds',
+  'unit_baseline_seconds', 'unit_baseline_tokens',
+)  # fmt: skip
+NO_SPEED = dict.fromkeys(_SPEED)  # Of a run without times.
 
 
 class Alpha(NamedTuple):

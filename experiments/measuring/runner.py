@@ -72,18 +72,8 @@ class Runner:
     self.exchanged: dict = {}
     self.compilations = 0.0
 
-  def cell(self, method: Method, domain: str, temperature: float) -> dict:
-    """What identifies a row."""
-    return {
-      'drafter': method.drafter,
-      'verifier': method.verifier,
-      'gamma': method.gamma,
-      'domain': domain,
-      'temperature': temperature,
-    }
-
-  def done(self, method, domain, temperature) -> bool:
-    return self.folder.has(**self.cell(method, domain, temperature))
+  def done(self, method: Method, domain: str, temperature: float) -> bool:
+    return self.folder.has(**method.cell(domain, temperature))
 
   def todo(self, domain, temperature) -> dict[Method, dict]:
     """The methods that a group needs, with their cells.
@@ -91,7 +81,7 @@ class Runner:
     Where time is taken it needs all: they are compared with one another.
     """
     return {
-      m: self.cell(m, domain, temperature)
+      m: m.cell(domain, temperature)
       for m in self.built.methods
       if self.plan.timed or not self.done(m, domain, temperature)
     }
@@ -152,9 +142,7 @@ class Runner:
     except measure.NotFinite as error:
       cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
       raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
-    built = self.built
-    base = measure.Decoding(built.plain, built.plain_params)
-    self.timer = costs.Timer(base, timed)
+    self.timer = costs.Timer(self.built.base, timed)
     self.measure_costs(jobs, bar)
     for method, (way, _) in timed.items():
       self.exchanged[method] = measure.exchanged(way, jobs[0])
@@ -162,16 +150,14 @@ class Runner:
   def compile(self, job: measure.Job, bar) -> dict:
     """Compiles every program; returns each method with its replay."""
     built, wide = self.built, self.whole(*self.groups[0])
-    base = measure.Decoding(built.plain, built.plain_params)
     ways: dict = {}
     if built.baseline.seconds is None:  # It was not decoded with yet.
-      ways[built.plain, ''] = base, job
+      ways[built.plain, ''] = built.base, job
     # Drafters that differ in their parameters alone share a program, but on a
     # mesh it is remembered for each.
     timed = {}
     for m in built.methods:
-      way = measure.Decoding(m.spec, m.params)
-      timed[m] = way, costs.replay(m.spec, m.params, job)
+      timed[m] = m.way, costs.replay(m.way, job)
       for found in costs.to_compile(*timed[m], job, ('whole', 'scored')):
         ways[found[0].spec, m.drafter] = found
     for (drafter, parts), m in singles(built.methods).items():
@@ -200,13 +186,9 @@ class Runner:
     if self.plan.timed:  # Nothing else runs in large batches then.
       jobs = [self.whole(domain, temperature)]
     for (drafter, parts), m in singles(methods).items():
-      runs = []
+      runs, way = [], measure.Decoding(m.single, m.single_params, parts)
       for job in jobs:
-        runs.append(
-          measure.decode(
-            m.single, m.single_params, job, timed=False, parts=parts
-          )
-        )
+        runs.append(measure.decode(way, job, timed=False))
         bar.update()
       where = domain, temperature
       # The rows beyond are there to fill up the mesh.
@@ -217,7 +199,7 @@ class Runner:
     """One batch with a method; what is not finite names the cell."""
     run = measure.decode if self.plan.timed else measure.record
     try:
-      return run(method.spec, method.params, job)
+      return run(method.way, job)
     except measure.NotFinite as error:
       raise measure.NotFinite(f'{error} in the cell {cell}') from error
 
@@ -226,17 +208,14 @@ class Runner:
 
     Where time is taken, methods take turns on each batch.
     """
-    built, jobs = self.built, self.units(domain, temperature)
+    jobs = self.units(domain, temperature)
     todo = self.todo(domain, temperature)
     bar.set_description(f'{domain}, temperature {temperature:g}')
     self.measure_alpha(todo, domain, temperature, bar)
     base, runs = [], {method: [] for method in todo}
     for job in jobs:
-      base.append(
-        measure.decode(
-          built.plain, built.plain_params, job, timed=self.plan.timed
-        )
-      )
+      run = measure.decode(self.built.base, job, timed=self.plan.timed)
+      base.append(run)
       bar.update()
       if self.plan.timed:
         for method, cell in todo.items():
@@ -300,11 +279,8 @@ class Runner:
     differences, same = [], 0
     units = self.units(cell['domain'], 0.0)
     ways = [
-      ties.way(spec, params, self.plan.batch, self.slots, self.source_slots)
-      for spec, params in (
-        (self.built.plain, self.built.plain_params),
-        (method.spec, method.params),
-      )
+      ties.way(way, self.plan.batch, self.slots, self.source_slots)
+      for way in (self.built.base, method.way)
     ]
     for job, plain_run, run in zip(units, base, runs, strict=True):
       pairs = zip(plain_run.texts, run.texts, strict=True)

@@ -94,7 +94,7 @@ def written(tokenizer, before: list[int], tokens: list[trace.Token]):
 def record(method, job: measure.Job, tokenizer) -> dict:
   """The first text of a job, up to so many tokens, and its prompt's end."""
   spec, prompt = method.spec, job.prompts[0]
-  state = measure.start(spec, method.params, job)
+  state = measure.start(method.way, job)
   tokens, calls = [], 0
   for step in trace.steps(method.params, state, spec=spec):
     tokens += trace.tokens(step)
@@ -133,7 +133,7 @@ def add(runner) -> list[dict]:
   have = {tuple(sample[k] for k in KEY) for sample in kept}
   where = itertools.product(runner.prompts, runner.plan.temperatures)
   wanted = [
-    (method, place, runner.cell(method, *place))
+    (method, place, method.cell(*place))
     for place in itertools.islice(where, CELLS)
     for method in choose(built.methods)
   ]

@@ -19,10 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.measuring.measure import Decoding
 from specjax import cache as caches
 from specjax import sampling, sharding
 from specjax.models import prefill, transformer
-from specjax.types import Params, Source, Spec
+from specjax.types import Source
 
 _MATTER = 16  # largest logits that the noise is taken over
 _SLACK = 16  # times the effect of one rounding that shapes may be apart
@@ -68,13 +69,10 @@ class Difference(NamedTuple):
 
 
 def way(
-  spec: Spec,
-  params: Params,
-  batch: int,
-  slots: int,
-  source_slots: int | None = None,
+  decoding: Decoding, batch: int, slots: int, source_slots: int | None = None
 ) -> Scoring:
-  """How a spec scores its drafts in batches and buffers of a size."""
+  """How drafts are scored in batches and buffers of a size."""
+  spec, params, _ = decoding
   rows = spec.drafter.nodes + 1
   return Scoring(spec.target, params.target, rows, batch, slots, source_slots)
 

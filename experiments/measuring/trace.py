@@ -13,22 +13,26 @@ import jax.numpy as jnp
 
 from experiments.errors import UserError
 from specjax import counting, generate, sharding, verify
-from specjax.types import Counts, Params, Spec, SpecState
+from specjax.types import Counts, Draft, Params, Spec, SpecState
 
 ORIGINS = ('accepted', 'corrected', 'bonus')
+
+
+class Judged(NamedTuple):
+  """A verdict that also tells the chances it came from."""
+
+  path: jax.Array  # [B, K+1]
+  num_accepted: jax.Array  # [B]
+  next_token: jax.Array  # [B]
+  chance: jax.Array  # [B, N] that the node is accepted, once it is judged
 
 
 class Recording(NamedTuple):
   """One step; it takes the place of the counts in a state."""
 
   counts: Counts
-  tokens: jax.Array  # [B, N]
-  parents: jax.Array  # [B, N]
-  size: jax.Array  # [B]
-  chance: jax.Array  # [B, N] that the node is accepted, once it is judged
-  path: jax.Array  # [B, K+1]
-  num_accepted: jax.Array  # [B]
-  next_token: jax.Array  # [B]
+  draft: Draft  # without its probabilities
+  verdict: Judged
   added: jax.Array  # [B] tokens of the step that stayed
 
 
@@ -49,32 +53,14 @@ class Token(NamedTuple):
   others: list[Other]
 
 
-class _Judged(NamedTuple):
-  """A verdict that also tells the chances it came from."""
-
-  path: jax.Array
-  num_accepted: jax.Array
-  next_token: jax.Array
-  chance: jax.Array
-
-
 def _judge(key, draft, scores, rule, depth):
   verdict = verify.judge(key, draft, scores, rule, depth)
-  return _Judged(*verdict, rule.accept(draft, scores))
+  return Judged(*verdict, rule.accept(draft, scores))
 
 
 def _tally(recording, draft, verdict, added, *rest):
-  return Recording(
-    counting.add(recording.counts, draft, verdict, added, *rest),
-    draft.tokens,
-    draft.parents,
-    draft.size,
-    verdict.chance,
-    verdict.path,
-    verdict.num_accepted,
-    verdict.next_token,
-    added,
-  )
+  counts = counting.add(recording.counts, draft, verdict, added, *rest)
+  return Recording(counts, draft._replace(probs=None), verdict, added)
 
 
 _PARTS = generate.PARTS._replace(judge=_judge, tally=_tally)
@@ -91,17 +77,10 @@ def _blank(state: SpecState, spec: Spec) -> SpecState:
   def zeros(*shape, dtype=jnp.int32):
     return jnp.zeros((batch, *shape), dtype)
 
-  recording = Recording(
-    counts=state.counts,
-    tokens=zeros(nodes),
-    parents=zeros(nodes),
-    size=zeros(),
-    chance=zeros(nodes, dtype=jnp.float32),
-    path=zeros(depth + 1),
-    num_accepted=zeros(),
-    next_token=zeros(),
-    added=zeros(),
-  )
+  chance = zeros(nodes, dtype=jnp.float32)
+  draft = Draft(zeros(nodes), zeros(nodes), zeros(), None)
+  verdict = Judged(zeros(depth + 1), zeros(), zeros(), chance)
+  recording = Recording(state.counts, draft, verdict, zeros())
   return state._replace(counts=recording)
 
 
@@ -137,13 +116,14 @@ def _continued(step: Recording, node: int) -> list[int]:
   """A drafted token and, down the tree, the first drafted behind it."""
   tokens = []
   while node is not None:
-    tokens.append(int(step.tokens[node]))
+    tokens.append(int(step.draft.tokens[node]))
     node = next(iter(_children(step, node + 1)), None)
   return tokens
 
 
 def _children(step: Recording, row: int) -> list[int]:
-  return [n for n in range(int(step.size)) if step.parents[n] == row]
+  draft = step.draft
+  return [n for n in range(int(draft.size)) if draft.parents[n] == row]
 
 
 def _others(step: Recording, row: int, kept: int | None) -> list[Other]:
@@ -152,10 +132,8 @@ def _others(step: Recording, row: int, kept: int | None) -> list[Other]:
   The same token may hang there twice, and which of the two was accepted the
   path does not tell: what lies between them may have been judged or not.
   """
-  below = _children(step, row)
-  twins = [
-    n for n in below if kept is not None and step.tokens[n] == step.tokens[kept]
-  ]
+  below, tokens = _children(step, row), step.draft.tokens
+  twins = [n for n in below if kept is not None and tokens[n] == tokens[kept]]
 
   def fate(node):
     if kept is None or node < kept:
@@ -163,7 +141,7 @@ def _others(step: Recording, row: int, kept: int | None) -> list[Other]:
     return 'unknown' if node < max(twins) else 'not judged'
 
   return [
-    Other(_continued(step, n), float(step.chance[n]), fate(n))
+    Other(_continued(step, n), float(step.verdict.chance[n]), fate(n))
     for n in below
     if n not in twins
   ]
@@ -177,21 +155,21 @@ def tokens(step: Recording) -> list[Token]:
   """
   made = []
   for place in range(int(step.added)):
-    row = int(step.path[place])
-    if place < step.num_accepted:
-      kept = int(step.path[place + 1]) - 1
+    row = int(step.verdict.path[place])
+    if place < step.verdict.num_accepted:
+      kept = int(step.verdict.path[place + 1]) - 1
       made.append(
         Token(
-          int(step.tokens[kept]),
+          int(step.draft.tokens[kept]),
           'accepted',
-          float(step.chance[kept]),
+          float(step.verdict.chance[kept]),
           _others(step, row, kept),
         )
       )
     else:
       others = _others(step, row, None)
       origin = 'corrected' if others else 'bonus'
-      made.append(Token(int(step.next_token), origin, None, others))
+      made.append(Token(int(step.verdict.next_token), origin, None, others))
   return made
 
 

@@ -12,9 +12,9 @@ The function gives a finding for each cell where rows speak to the claim.
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from experiments.measuring.results import Rows
+from experiments.measuring.selecting import group, pick
 from experiments.reports import paired
 from experiments.reports.paired import SPEED, TAU, Statistic, show
 from specjax import metrics
@@ -83,10 +83,6 @@ class Claim:
   look: Callable[[Rows], Iterable[Finding]] = lambda rows: ()
   missing: str = ''
 
-  @property
-  def name(self) -> str:
-    return self.look.__name__
-
   def __call__(self, rows: Rows) -> list[Finding]:
     return list(self.look(rows))
 
@@ -96,14 +92,9 @@ def claim(text: str, source: str, quantity: str) -> Callable[..., Claim]:
   return lambda look: Claim(text, source, quantity, look)
 
 
-def pick(rows: list[dict], **cell: Any) -> list[dict]:
-  return [r for r in rows if all(r.get(k) == v for k, v in cell.items())]
-
-
 def places(rows: list[dict], *names: str) -> list[dict]:
   """The values that some fields take together."""
-  found = dict.fromkeys(tuple(r[n] for n in names) for r in rows)
-  return [dict(zip(names, values, strict=True)) for values in found]
+  return [dict(zip(names, v, strict=True)) for v in group(rows, *names)]
 
 
 def exact_rules(rows: Rows, folder: str = ACCEPTANCE) -> list[dict]:
@@ -126,8 +117,8 @@ def matched(
     The fixed fields, and the row of each cell of a group that has them all.
   """
   for place in places(rows, *fixed):
-    for group in groups:
-      found = [pick(rows, **place | cell) for cell in group]
+    for cells in groups:
+      found = [pick(rows, **place | cell) for cell in cells]
       if all(found):
         yield place, [first for first, *_ in found]
 
@@ -187,10 +178,15 @@ def rises(
 
 
 def drafters_rise(
-  rows: Rows, *orders: Iterable[str], **options
-) -> Iterator[Finding]:
-  """Whether a statistic rises from drafter to drafter, see `rises`."""
-  return rises(exact_rules(rows), 'drafter', *orders, **options)
+  text: str, source: str, *orders: Iterable[str], statistic: Statistic = TAU
+) -> Claim:
+  """The claim that tau, or alpha, rises from drafter to drafter."""
+  quantity = f'difference of {"tau" if statistic is TAU else "alpha"}'
+
+  def look(rows: Rows) -> Iterator[Finding]:
+    return rises(exact_rules(rows), 'drafter', *orders, statistic=statistic)
+
+  return Claim(text, source, quantity, look)
 
 
 def apart(one: dict, other: dict, statistic: Statistic) -> metrics.Estimate:

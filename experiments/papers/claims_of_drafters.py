@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from experiments.measuring.results import Rows
+from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   ACCEPTANCE,
   MARGIN,
@@ -23,7 +24,6 @@ from experiments.papers.claims import (
   exact_rules,
   finding,
   matched,
-  pick,
   rises,
 )
 from experiments.reports.paired import ALPHA, SPEED, TAU
@@ -151,32 +151,25 @@ def over_independent(rows: Rows) -> Iterator[Finding]:
         yield dataclasses.replace(one, cell=said)
 
 
-@claim(
+over_eagle1 = drafters_rise(
   'EAGLE-3 gives more tokens than EAGLE-1',
   'arXiv:2503.01840, Table 1',
-  'difference of tau',
+  ('eagle1', 'eagle3'),
 )
-def over_eagle1(rows: Rows) -> Iterator[Finding]:
-  return drafters_rise(rows, ('eagle1', 'eagle3'))
 
 
-@claim(
+trees_over_chains = drafters_rise(
   'Trees give more tokens than chains',
   'arXiv:2401.15077, Table 5',
-  'difference of tau',
+  *((name, f'{name} tree') for name in ('eagle3', 'medusa', 'draft-128')),
 )
-def trees_over_chains(rows: Rows) -> Iterator[Finding]:
-  chains = ('eagle3', 'medusa', 'draft-128')
-  return drafters_rise(rows, *((name, f'{name} tree') for name in chains))
 
 
-@claim(
+dynamic_trees = drafters_rise(
   'Trees made anew at every step give more than fixed ones',
   'arXiv:2406.16858, Table 1',
-  'difference of tau',
+  ('eagle3 tree', 'eagle3 dynamic tree'),
 )
-def dynamic_trees(rows: Rows) -> Iterator[Finding]:
-  return drafters_rise(rows, ('eagle3 tree', 'eagle3 dynamic tree'))
 
 
 def _chains(rows: Rows) -> list[dict]:
@@ -297,26 +290,23 @@ def product_of_heads(rows: Rows) -> Iterator[Finding]:
 )
 def earlier_exits(rows: Rows) -> Iterator[Finding]:
   order = ('exit 1', 'exit 2')
-  yield from drafters_rise(rows, order, statistic=ALPHA, kind='alpha')
+  exact = exact_rules(rows)
+  yield from rises(exact, 'drafter', order, statistic=ALPHA, kind='alpha')
   yield from _cheaper(rows, 'exit 2', 'exit 1')
 
 
-@claim(
+retrieval = drafters_rise(
   'Lookup in a corpus too gives more than in the text alone',
   'arXiv:2311.08252, Table 2',
-  'difference of tau',
+  ('ngram', 'ngram corpus'),
 )
-def retrieval(rows: Rows) -> Iterator[Finding]:
-  return drafters_rise(rows, ('ngram', 'ngram corpus'))
 
 
-@claim(
+several_places = drafters_rise(
   'Several places of the text give more than one',
   'arXiv:2311.08252',
-  'difference of tau',
+  ('ngram', 'ngram candidates'),
 )
-def several_places(rows: Rows) -> Iterator[Finding]:
-  return drafters_rise(rows, ('ngram', 'ngram candidates'))
 
 
 @claim(
@@ -328,12 +318,9 @@ def staged(rows: Rows) -> Iterator[Finding]:
   return _cheaper(rows, 'draft-64', 'cascade')
 
 
-@claim(
+quantized = drafters_rise(
   'The target in 8 bits agrees with it more than a trained draft',
   'arXiv:2410.11305',
-  'difference of alpha',
+  *((name, 'target int8') for name in (*INDEPENDENT, 'eagle1', 'eagle3')),
+  statistic=ALPHA,
 )
-def quantized(rows: Rows) -> Iterator[Finding]:
-  trained = (*INDEPENDENT, 'eagle1', 'eagle3')
-  orders = ((name, 'target int8') for name in trained)
-  return drafters_rise(rows, *orders, statistic=ALPHA)

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from experiments.measuring.results import Rows
+from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   MARGIN,
   PLACE,
@@ -13,7 +14,6 @@ from experiments.papers.claims import (
   exact_rules,
   finding,
   matched,
-  pick,
   rises,
 )
 from experiments.reports.paired import ALPHA, SPEED, TAU

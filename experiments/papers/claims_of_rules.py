@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from experiments.measuring.results import Rows
+from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   PLACE,
   Claim,
@@ -13,7 +14,6 @@ from experiments.papers.claims import (
   exactly,
   finding,
   matched,
-  pick,
   places,
   rises,
 )

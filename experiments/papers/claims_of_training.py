@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from experiments.measuring.results import Rows
+from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   PLACE,
   Claim,
@@ -10,7 +11,6 @@ from experiments.papers.claims import (
   claim,
   drafters_rise,
   exact_rules,
-  pick,
   places,
   rises,
 )
@@ -37,7 +37,7 @@ def on_target_text(rows: Rows) -> Iterator[Finding]:
 )
 def distilled(rows: Rows) -> Iterator[Finding]:
   orders = (('undistilled', 'distilled'), ('control', 'distilled'))
-  return drafters_rise(rows, *orders)
+  return rises(exact_rules(rows), 'drafter', *orders)
 
 
 @claim(
@@ -76,14 +76,12 @@ def total_variation_is_not_best(rows: Rows) -> Iterator[Finding]:
         yield from rises(same_data, 'drafter', (own, best))
 
 
-@claim(
+adapters = drafters_rise(
   'An adapter behind the exit raises acceptance',
   'arXiv:2404.18911',
-  'difference of alpha',
+  *((f'exit {n}', f'exit {n} adapter') for n in (1, 2)),
+  statistic=ALPHA,
 )
-def adapters(rows: Rows) -> Iterator[Finding]:
-  orders = ((f'exit {n}', f'exit {n} adapter') for n in (1, 2))
-  return drafters_rise(rows, *orders, statistic=ALPHA)
 
 
 online = Claim(

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from experiments.errors import UserError
+from experiments.measuring.selecting import pick
 from experiments.reports import intervals
 from experiments.reports.markdown import markdown, with_interval
+from experiments.reports.paired import show
 from experiments.settings import Checkpoint, Experiment
 from specjax import metrics
 
@@ -122,9 +124,8 @@ def rows_of(x: Published | Calculated) -> list[dict]:
   paper = read(x.paper)
   rows = [
     row
-    for row in paper['rows']
-    if row['table'] == x.table
-    and all(row['setting'].get(k) == v for k, v in x.part.items())
+    for row in pick(paper['rows'], table=x.table)
+    if all(row['setting'].get(k) == v for k, v in x.part.items())
   ]
   if not rows:
     tables = ', '.join(dict.fromkeys(r['table'] for r in paper['rows']))
@@ -177,7 +178,7 @@ def cell_of(x: Published, setting: dict, metric: Metric) -> dict | None:
 
 def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
   """What our rows say in a cell; '-' where they say nothing."""
-  found = [r for r in rows if all(r.get(k) == v for k, v in cell.items())]
+  found = pick(rows, **cell)
   values = [r for r in found if r.get(metric.ours) is not None]
   if not values:
     return '-'
@@ -194,10 +195,6 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
     sums = [[u for r in found for u in r[name]] for name in columns]
   pooled = metrics.ratio(*sums)
   return with_interval(pooled.value, pooled.interval, scale=metric.scale)
-
-
-def _show(value: Any) -> str:
-  return f'{value:g}' if isinstance(value, float) else str(value)
 
 
 def _settings(rows: list[dict]) -> list[str]:
@@ -225,7 +222,7 @@ def table_calculated(x: Calculated) -> str:
   rows, names = calculate(x), _settings(rows_of(x))
   lines = []
   for row in rows:
-    line = [_show(row['setting'].get(name, '-')) for name in names]
+    line = [show(row['setting'].get(name, '-')) for name in names]
     for name in x.formulas:
       printed = row['metrics'][name]
       digits = max(2, decimals(printed))
@@ -247,7 +244,7 @@ def table_published(x: Published, ours: list[dict]) -> str:
   names = _settings(rows)
   unknown = False
   for row in rows:
-    line = [_show(row['setting'].get(name, '-')) for name in names]
+    line = [show(row['setting'].get(name, '-')) for name in names]
     for metric in x.compared:
       cell = cell_of(x, row['setting'], metric)
       value = '-'

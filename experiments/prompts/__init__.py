@@ -15,19 +15,8 @@ from collections.abc import Callable
 from experiments import corpus
 from experiments.errors import UserError
 from experiments.prompts import files, forms, windows
-from experiments.prompts.windows import choose
+from experiments.prompts.windows import choose as choose
 from experiments.settings import Prompts
-
-__all__ = [
-  'Chosen',
-  'check',
-  'choose',
-  'collect',
-  'describe',
-  'digest',
-  'encode',
-  'length_of_windows',
-]
 
 
 @dataclasses.dataclass
@@ -128,13 +117,7 @@ def encode(tokenizer, chat: bool, text: str) -> list[int]:
   Raises:
     UserError: the tokenizer has no chat template, or it does not take this.
   """
-  try:
-    text.encode()
-  except UnicodeEncodeError as error:
-    raise UserError(
-      f'prompt: {text[error.start : error.end]!r} is half of a character, '
-      'which no UTF-8 text can hold; remove or mend it'
-    ) from error
+  forms.check_text('prompt', text)
   if not chat:
     return tokenizer.encode(text, verbose=False)
   _need_template(tokenizer)

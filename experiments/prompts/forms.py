@@ -182,16 +182,16 @@ def apply(form: Form, record: Record) -> Item:
     _fill(record, form.after),
   )
   for part in item:
-    _check_text(record.place, part)
+    check_text(f'prompts.path: {record.place}', part)
   return item
 
 
-def _check_text(place: str, text: str) -> None:
+def check_text(whose: str, text: str) -> None:
   """Refuses halves of characters, which JSON can write and UTF-8 cannot."""
   try:
     text.encode()
   except UnicodeEncodeError as error:
     raise UserError(
-      f'prompts.path: {place} holds {text[error.start : error.end]!r}, half of '
-      'a character; mend or remove it'
+      f'{whose} holds {text[error.start : error.end]!r}, half of a character, '
+      'which no UTF-8 text can; mend or remove it'
     ) from error

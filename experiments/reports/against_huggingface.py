@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from experiments.measuring.selecting import by_place, pick
 from experiments.reports import intervals
 from experiments.reports.conditions import machine, over_blocks, values
 from experiments.reports.markdown import (
+  Columns,
   Table,
   blocks,
   bullets,
@@ -12,8 +14,18 @@ from experiments.reports.markdown import (
   paragraph,
 )
 
-_HEAD = ['method', 'draft', 'gamma', 'tokens/s', 'without the prompt']
-_HEAD += ['x transformers plain', 'same text']
+_COLUMNS: Columns = (
+  ('method', lambda r: r['method']),
+  ('draft', lambda r: r['draft'] or '-'),
+  ('gamma', lambda r: str(r['gamma'] or '-')),
+  ('tokens/s', lambda r: f'{r["tokens_per_second"]:.1f}'),
+  (
+    'without the prompt',
+    lambda r: number(r['decoding_tokens_per_second'] or None, '.1f'),
+  ),
+  ('x transformers plain', lambda r: intervals.shown(r, 'speedup')),
+  ('same text', lambda r: str(r.get('greedy_identical', '-'))),
+)
 
 
 def fields(row: dict) -> dict[str, Any]:
@@ -34,12 +46,8 @@ def fields(row: dict) -> dict[str, Any]:
   }
 
 
-def _places(rows: list[dict]) -> list[list[dict]]:
-  """The rows of each temperature and domain."""
-  found: dict[tuple, list[dict]] = {}
-  for row in rows:
-    found.setdefault((row['temperature'], row['domain']), []).append(row)
-  return list(found.values())
+def _place(row: dict) -> str:
+  return f'{row["domain"]}, temperature {row["temperature"]:g}'
 
 
 def _fastest(rows: list[dict]) -> str:
@@ -51,11 +59,7 @@ def _fastest(rows: list[dict]) -> str:
       best = max(mine, key=lambda r: r['speedup'])
       draft = f' ({best["draft"]})' if best['draft'] else ''
       said.append(f'{best["method"]}{draft} {intervals.shown(best, "speedup")}')
-  first = rows[0]
-  return (
-    f'{first["domain"]}, temperature {first["temperature"]:g}: '
-    f'{", ".join(said)}'
-  )
+  return f'{_place(rows[0])}: {", ".join(said)}'
 
 
 def headline(rows: list[dict]) -> str:
@@ -67,40 +71,23 @@ def headline(rows: list[dict]) -> str:
     f'{peer["attention"]} attention' if 'attention' in peer else '',
     f'transformers {(rows[0].get("versions") or {}).get("transformers", "?")}',
   ]
-  places = _places(rows)
-  whole = [found for found in places if found[0]['domain'] == 'all']
+  places = by_place(pick(rows, domain='all') or rows).values()
   return blocks(
     paragraph(
       'The fastest method of either library, in times plain decoding of '
       'transformers, the prompt included:'
     ),
-    bullets(map(_fastest, whole or places)),
+    bullets(map(_fastest, places)),
     paragraph(f'{machine(rows, facts)}. {over_blocks(rows)}'),
   )
-
-
-def _line(row: dict) -> list[str]:
-  return [
-    row['method'],
-    row['draft'] or '-',
-    str(row['gamma'] or '-'),
-    f'{row["tokens_per_second"]:.1f}',
-    number(row['decoding_tokens_per_second'] or None, '.1f'),
-    intervals.shown(row, 'speedup'),
-    str(row.get('greedy_identical', '-')),
-  ]
 
 
 def summary(rows: list[dict]) -> str:
   """The headline, and a table for each temperature and domain."""
   tables = [
-    Table(
-      f'{found[0]["domain"]}, temperature {found[0]["temperature"]:g}, '
-      f'{found[0]["prompts"]} prompts',
-      '',
-      _HEAD,
-      [_line(row) for row in found],
+    Table.of(
+      f'{_place(found[0])}, {found[0]["prompts"]} prompts', '', _COLUMNS, found
     ).markdown()
-    for found in _places(rows)
+    for found in by_place(rows).values()
   ]
   return blocks(headline(rows), *tables)

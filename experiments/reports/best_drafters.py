@@ -3,10 +3,12 @@
 Everything is made from the rows of `experiments.run`.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
+from experiments.measuring.selecting import by_place, group
 from experiments.reports import intervals
-from experiments.reports.markdown import Table, number
+from experiments.reports.markdown import Columns, Table, number
 from specjax import metrics, theory
 
 CONSTANT = 'constant'
@@ -33,15 +35,6 @@ read from slow memory, gamma + 1 tokens are scored in the time of one (v = 1).
 """.strip()
 
 
-def places(rows: list[dict]) -> list[tuple[str, float]]:
-  """Domains with temperatures, in the order of the rows."""
-  return list(dict.fromkeys((r['domain'], r['temperature']) for r in rows))
-
-
-def at(rows: list[dict], place: tuple[str, float]) -> list[dict]:
-  return [r for r in rows if (r['domain'], r['temperature']) == place]
-
-
 def worth(row: dict) -> float:
   """What the best row has most of: speed, or tau where there are no times."""
   return row['tau'] if row['speedup'] is None else row['speedup']
@@ -49,13 +42,8 @@ def worth(row: dict) -> float:
 
 def best(rows: list[dict]) -> list[dict]:
   """The best row of every drafter at every place, lossy ones apart."""
-  found: dict = {}
-  for row in rows:
-    names = ('drafter', 'lossless', 'domain', 'temperature')
-    key = tuple(row[name] for name in names)
-    if key not in found or worth(row) > worth(found[key]):
-      found[key] = row
-  return list(found.values())
+  names = ('drafter', 'lossless', 'domain', 'temperature')
+  return [max(same, key=worth) for same in group(rows, *names).values()]
 
 
 def rule(row: dict) -> str:
@@ -83,7 +71,7 @@ def training(row: dict) -> str:
   return f'{cost["seconds"] / 60:.0f} min, {cost["tokens"] / 1e6:.1f}M{others}'
 
 
-_COLUMNS = (
+_COLUMNS: Columns = (
   ('drafter', lambda r: r['drafter']),
   ('draft', lambda r: r.get('draft') or '-'),
   ('rule', rule),
@@ -103,12 +91,10 @@ _COLUMNS = (
 def drafters(rows: list[dict]) -> list[Table]:
   """The best of each drafter: a table for each domain and temperature."""
   made = []
-  for place in places(rows):
-    found = sorted(best(at(rows, place)), key=worth, reverse=True)
-    lines = [[show(r) for _, show in _COLUMNS] for r in found]
-    title = f'Best of each drafter: {place[0]}, temperature {place[1]:g}'
-    head = [name for name, _ in _COLUMNS]
-    made.append(Table(title, '' if made else _NOTE, head, lines))
+  for (domain, temperature), here in by_place(rows).items():
+    found = sorted(best(here), key=worth, reverse=True)
+    title = f'Best of each drafter: {domain}, temperature {temperature:g}'
+    made.append(Table.of(title, '' if made else _NOTE, _COLUMNS, found))
   return made
 
 
@@ -128,9 +114,7 @@ def families(rows: list[dict]) -> Iterator[list[dict]]:
       names = ('domain', 'temperature', 'load', 'draft', 'verifier')
       key = (*(row.get(name) for name in names), str(rest))
       groups.setdefault(key, []).append(row)
-  for group in groups.values():
-    if len({policy(row) for row in group}) > 1:
-      yield group
+  return (one for one in groups.values() if len(set(map(policy, one))) > 1)
 
 
 def oracle(row: dict) -> tuple[float, float] | None:
@@ -146,41 +130,41 @@ def oracle(row: dict) -> tuple[float, float] | None:
   return few, theory.oracle_of_lengths(histogram, c, {1: v})
 
 
+def _drafted(row: dict) -> str:
+  steps = sum(row['histogram'])
+  return number(row['drafted'] / steps if steps else None)
+
+
+def _bound(row: dict) -> str:
+  found = oracle(row)
+  return '-' if found is None else f'{found[0]:.2f} ({found[1]:.2f})'
+
+
+_POLICIES: Columns = (
+  ('domain', lambda r: r['domain']),
+  ('temperature', lambda r: f'{r["temperature"]:g}'),
+  ('drafter', lambda r: r['drafter']),
+  ('policy', policy),
+  ('gamma', lambda r: str(r['gamma'])),
+  ('drafted', _drafted),
+  ('tau', lambda r: intervals.shown(r, 'tau')),
+  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
+  ('predicted', lambda r: number(r['predicted_speedup'])),
+  ('oracle', _bound),
+)
+
+
 def policies(rows: list[dict]) -> Table | None:
   """Draft-length policies beside the oracle; None where there are none."""
-  lines = []
-  for group in families(rows):
-    for row in group:
-      steps = sum(row['histogram'])
-      bound = oracle(row)
-      lines.append(
-        [
-          row['domain'],
-          f'{row["temperature"]:g}',
-          row['drafter'],
-          policy(row),
-          str(row['gamma']),
-          number(row['drafted'] / steps if steps else None),
-          intervals.shown(row, 'tau'),
-          intervals.shown(row, 'speedup'),
-          number(row['predicted_speedup']),
-          '-' if bound is None else f'{bound[0]:.2f} ({bound[1]:.2f})',
-        ]
-      )
-  head = ['domain', 'temperature', 'drafter', 'policy', 'gamma', 'drafted']
-  head += ['tau', 'speed-up', 'predicted', 'oracle']
-  if not lines:
-    return None
-  return Table('Draft lengths', _LENGTHS, head, lines)
+  found = list(itertools.chain.from_iterable(families(rows)))
+  return (
+    Table.of('Draft lengths', _LENGTHS, _POLICIES, found) if found else None
+  )
 
 
 def _at_no_cost_of_scoring(row: dict) -> float:
   """The speed-up for the tau and c measured, at v = 1."""
   return metrics.predicted_speedup(row['tau'], row['c'], 1.0, row['gamma'])
-
-
-def _tau(row: dict) -> float:
-  return row['tau']
 
 
 def _first(rows: list[dict], key: Callable[[dict], float]) -> str:
@@ -197,8 +181,7 @@ def choices(rows: list[dict]) -> Table | None:
   if len({row['drafter'] for row in rows}) < 2:
     return None
   lines = []
-  for place in places(rows):
-    here = at(rows, place)
+  for (domain, temperature), here in by_place(rows).items():
     near = _NEAR * max(row['speedup'] for row in here)
     light = [
       r
@@ -207,14 +190,15 @@ def choices(rows: list[dict]) -> Table | None:
     ]
     least = min(light, key=lambda r: r['parameters'], default=None)
     known = [r for r in here if r['c'] is not None]
+    cheap = [r for r in known if r['gamma'] * r['c'] < 1]
     lines.append(
       [
-        place[0],
-        f'{place[1]:g}',
+        domain,
+        f'{temperature:g}',
         _first(here, worth),
         f'{least["drafter"]} {parameters(least)}' if least else '-',
         _first([r for r in here if r.get('parameters') == 0], worth),
-        _first([r for r in known if r['gamma'] * r['c'] < 1], _tau),
+        _first(cheap, lambda r: r['tau']),
         _first(known, _at_no_cost_of_scoring),
       ]
     )

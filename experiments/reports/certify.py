@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from experiments.measuring.selecting import group, pick
 from experiments.reports.conditions import machine
 from experiments.reports.markdown import (
+  Columns,
   Table,
   blocks,
   bullets,
@@ -53,25 +55,12 @@ def fields(row: dict) -> dict[str, Any]:
   return {'part': str, **_FIELDS.get(str(row.get('part')), {})}
 
 
-def _part(rows: list[dict], part: str) -> list[dict]:
-  return [row for row in rows if row['part'] == part]
-
-
-def _by_case(rows: list[dict]) -> dict[tuple, list[dict]]:
-  """Rows of each rule, drafter and model: one for every setting."""
-  cases: dict[tuple, list[dict]] = {}
-  for row in rows:
-    key = row['rule'], row['drafter'], row['model']
-    cases.setdefault(key, []).append(row)
-  return cases
-
-
 def _loop_cells(loops: list[dict]) -> list[str]:
   """Least p-value of a setting, that of all together, texts, and power."""
   if not loops:
     return ['not run', '-', '-', '-']
   single = [r for r in loops if r['setting'] != 'all']
-  together = next((r for r in loops if r['setting'] == 'all'), {})
+  together = next(iter(pick(loops, setting='all')), {})
   return [
     number(min((r['p_value'] for r in single), default=None), '.2g'),
     number(together.get('p_value'), '.2g'),
@@ -80,16 +69,17 @@ def _loop_cells(loops: list[dict]) -> list[str]:
   ]
 
 
-def distributions(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
+def distributions(rows: list[dict]) -> Table:
   """One line for every rule and drafter, the worst of its settings."""
-  loops = _by_case(_part(rows, 'loop'))
+  case = 'rule', 'drafter', 'model'
+  loops = group(pick(rows, part='loop'), *case)
   lines = []
-  for key, cells in _by_case(_part(rows, 'distribution')).items():
+  for key, cells in group(pick(rows, part='distribution'), *case).items():
     rule, drafter, model = key
     lossless = cells[0]['lossless']
     error = max(c['max_error'] for c in cells)
     far = max(c['total_variation'] for c in cells)
-    calls = [c['calls'] for c in cells if c['setting'] == 'T 1']
+    calls = [c['calls'] for c in pick(cells, setting='T 1')]
     lines.append(
       [
         rule if lossless else f'{rule} (lossy)',
@@ -101,59 +91,25 @@ def distributions(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
         *_loop_cells(loops.get(key, [])),
       ]
     )
-  head = [
-    'rule',
-    'draft',
-    'settings',
-    'largest error',
-    'total variation',
-    'calls at T 1',
-    'loop: least p-value',
-    'of all',
-    'texts',
-    'power',
-  ]
-  return head, lines
+  head = ['rule', 'draft', 'settings', 'largest error', 'total variation']
+  head += ['calls at T 1', 'loop: least p-value', 'of all', 'texts', 'power']
+  return Table('Distribution of whole texts', '', head, lines)
 
 
-def settings(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
+def settings(rows: list[dict]) -> Table:
   """One line for every setting, the worst of the exact rules."""
-  lines: list[list[str]] = []
-  part, loops = _part(rows, 'distribution'), _part(rows, 'loop')
-  for name in dict.fromkeys(r['setting'] for r in part):
-    cells = [r for r in part if r['setting'] == name and r['lossless']]
-    ran = [r for r in loops if r['setting'] == name]
+  lines = []
+  loops = group(pick(rows, part='loop'), 'setting')
+  for setting, every in group(
+    pick(rows, part='distribution'), 'setting'
+  ).items():
+    cells, ran = pick(every, lossless=True), loops.get(setting, [])
+    error = max((c['max_error'] for c in cells), default=None)
     least = min((r['p_value'] for r in ran), default=None)
-    lines.append(
-      [
-        name,
-        str(len(cells)),
-        number(max((c['max_error'] for c in cells), default=None), '.0e'),
-        str(len(ran)),
-        number(least, '.2g'),
-      ]
-    )
-  return [
-    'setting',
-    'exact cases',
-    'largest error',
-    'loops',
-    'least p-value',
-  ], lines
-
-
-def numbers(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
-  """Checks of the measuring code; certificates of older programs have none."""
-  lines = [
-    [
-      row['check'],
-      f'{row["deviation"]:.2g}',
-      f'{row["bound"]:.2g}',
-      'OFF' if _is_off(row) else 'yes',
-    ]
-    for row in _part(rows, 'numbers')
-  ]
-  return ['check', 'off by', 'at most', 'holds'], lines
+    exact = [str(len(cells)), number(error, '.0e')]
+    lines.append([*setting, *exact, str(len(ran)), number(least, '.2g')])
+  head = ['setting', 'exact cases', 'largest error', 'loops', 'least p-value']
+  return Table('By setting', '', head, lines)
 
 
 def _is_off(row: dict) -> bool:
@@ -161,81 +117,70 @@ def _is_off(row: dict) -> bool:
   return not row['deviation'] <= row['bound']
 
 
-def mutants(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
-  lines = []
-  for row in _part(rows, 'mutant'):
-    unit = {
-      'distribution': f'error {row["evidence"]:.2g}',
-      'loop': f'p = 1e-{row["evidence"]:.0f}',
-      'memory': f'q off by {row["evidence"]:.2g}',
-      'numbers': f'off by {row["evidence"]:.2g}',
-    }[row['test']]
-    if row['test'] == 'loop' and row['evidence'] >= 300:
-      unit = 'p < 1e-300'
-    verdict = 'yes' if row['caught'] else 'SURVIVED'
-    lines.append([row['mutant'], row['test'], row['setting'], unit, verdict])
-  return ['planted bug', 'seen in', 'setting', 'evidence', 'caught'], lines
+def _evidence(row: dict) -> str:
+  """What a test says against a planted bug."""
+  value = row['evidence']
+  if row['test'] == 'loop':
+    return 'p < 1e-300' if value >= 300 else f'p = 1e-{value:.0f}'
+  units = {
+    'distribution': 'error',
+    'memory': 'q off by',
+    'numbers': 'off by',
+  }
+  return f'{units[row["test"]]} {value:.2g}'
 
 
-def published(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
-  lines = [
-    [
-      row['rule'],
-      row['source'],
-      f'{row["published"]:.4f}',
-      f'{row["accepted"]:.4f}',
-    ]
-    for row in _part(rows, 'published')
-  ]
-  return ['rule', 'example', 'accepted (paper)', 'accepted (here)'], lines
-
-
-def block(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
-  lines = [
-    [
-      f'{row["temperature"]:g}',
-      str(row['gamma']),
-      str(row['pairs']),
-      f'{row["least"]:.1e}',
-      f'{row["mean"]:.4f}',
-    ]
-    for row in _part(rows, 'block')
-  ]
-  return ['temperature', 'gamma', 'random pairs', 'least', 'mean'], lines
-
-
-def arithmetic(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
-  lines = []
-  for row in _part(rows, 'arithmetic'):
-    lines.append(
-      [
-        row['dtype'],
-        row['rule'],
-        row['drafter'],
-        f'{row["total_variation"]:.1e}',
-        f'{row["of_plain"]:.1e}',
-      ]
-    )
-  order = list(dict.fromkeys(line[0] for line in lines))
-  lines.sort(key=lambda line: order.index(line[0]))
-  return [
-    'precision',
-    'rule',
-    'draft',
-    'from plain decoding in it',
-    'plain decoding in it from float64',
-  ], lines
-
-
-_SECTIONS = (
-  ('Distribution of whole texts', distributions),
-  ('By setting', settings),
-  ('Measuring code', numbers),
-  ('Planted bugs', mutants),
-  ('Tokens accepted by a step: published examples', published),
-  ('Block minus token verification, tokens per step', block),
-  ('Precision: total variation of whole texts at T 1', arithmetic),
-)
+# The tables that have a line for each row of a part.
+_BY_ROW: dict[str, tuple[str, Columns]] = {
+  'numbers': (
+    'Measuring code',
+    (
+      ('what is known', lambda r: r['check']),
+      ('off by', lambda r: f'{r["deviation"]:.2g}'),
+      ('at most', lambda r: f'{r["bound"]:.2g}'),
+      ('holds', lambda r: 'OFF' if _is_off(r) else 'yes'),
+    ),
+  ),
+  'mutant': (
+    'Planted bugs',
+    (
+      ('planted bug', lambda r: r['mutant']),
+      ('seen in', lambda r: r['test']),
+      ('setting', lambda r: r['setting']),
+      ('evidence', _evidence),
+      ('caught', lambda r: 'yes' if r['caught'] else 'SURVIVED'),
+    ),
+  ),
+  'published': (
+    'Tokens accepted by a step: published examples',
+    (
+      ('rule', lambda r: r['rule']),
+      ('example', lambda r: r['source']),
+      ('accepted (paper)', lambda r: f'{r["published"]:.4f}'),
+      ('accepted (here)', lambda r: f'{r["accepted"]:.4f}'),
+    ),
+  ),
+  'block': (
+    'Block minus token verification, tokens per step',
+    (
+      ('temperature', lambda r: f'{r["temperature"]:g}'),
+      ('gamma', lambda r: str(r['gamma'])),
+      ('random pairs', lambda r: str(r['pairs'])),
+      ('least', lambda r: f'{r["least"]:.1e}'),
+      ('mean', lambda r: f'{r["mean"]:.4f}'),
+    ),
+  ),
+  'arithmetic': (
+    'Precision: total variation of whole texts at T 1',
+    (
+      ('precision', lambda r: r['dtype']),
+      ('rule', lambda r: r['rule']),
+      ('draft', lambda r: r['drafter']),
+      ('from plain decoding in it', lambda r: f'{r["total_variation"]:.1e}'),
+      ('plain decoding in it from float64', lambda r: f'{r["of_plain"]:.1e}'),
+    ),
+  ),
+}
 
 
 def _parts(rows: list[dict]) -> list[str]:
@@ -248,29 +193,28 @@ def _parts(rows: list[dict]) -> list[str]:
       f'it, up to {found["max_error"]:.0e}'
     )
   if found['tests']:
-    level = _part(rows, 'loop')[0]['level']
+    level = pick(rows, part='loop')[0]['level']
     said.append(
       f'{found["alarms"]} of {found["tests"]} tests of compiled loops give an '
       f'alarm, which is a p-value below {level:.1e}: all share one false-alarm '
       'rate'
     )
-  if checks := _part(rows, 'numbers'):
+  if checks := pick(rows, part='numbers'):
     off = sum(map(_is_off, checks))
     said.append(f'{off} of {len(checks)} checks of the measuring code are off')
   if found['mutants']:
     caught = found['mutants'] - found['survivors']
     said.append(f'{caught} of {found["mutants"]} planted bugs are found')
-    missed = [r['mutant'] for r in _part(rows, 'mutant') if not r['caught']]
+    missed = [r['mutant'] for r in pick(rows, part='mutant') if not r['caught']]
     said += [f'not found: {name}' for name in missed]
-  precise: dict[str, float] = {}
-  for row in _part(rows, 'arithmetic'):
-    known = precise.get(row['dtype'], 0.0)
-    precise[row['dtype']] = max(known, row['total_variation'])
+  precise = [
+    f'{max(row["total_variation"] for row in same):.0e} in {dtype}'
+    for (dtype,), same in group(pick(rows, part='arithmetic'), 'dtype').items()
+  ]
   if precise:
-    moves = ', '.join(f'{far:.0e} in {name}' for name, far in precise.items())
     said.append(
       'from plain decoding in the same precision the distribution of a text '
-      f'moves by at most {moves}'
+      f'moves by at most {", ".join(precise)}'
     )
   return said
 
@@ -278,7 +222,7 @@ def _parts(rows: list[dict]) -> list[str]:
 def headline(rows: list[dict]) -> str:
   """Whether the certificate holds, what of it, and where it was made."""
   failures = verdict(rows)['failures']
-  ends = _part(rows, 'end')
+  ends = pick(rows, part='end')
   if failures:
     holds = f'The certificate does not hold: {failures} of its checks fail.'
   elif ends:
@@ -296,36 +240,37 @@ def headline(rows: list[dict]) -> str:
 
 def summary(rows: list[dict]) -> str:
   """The certificate."""
-  parts = [headline(rows)]
-  for title, make in _SECTIONS:
-    head, lines = make(rows)
-    if lines:
-      parts.append(Table(title, '', head, lines).markdown())
-  return blocks(*parts)
+  tables = [distributions(rows), settings(rows)]
+  for part, (title, columns) in _BY_ROW.items():
+    found = pick(rows, part=part)
+    if part == 'arithmetic':
+      found = [row for same in group(found, 'dtype').values() for row in same]
+    tables.append(Table.of(title, '', columns, found))
+  return blocks(headline(rows), *(t.markdown() for t in tables if t.lines))
 
 
 def verdict(rows: list[dict]) -> dict:
   """What the last line of the program says."""
-  exact = [r for r in _part(rows, 'distribution') if r['lossless']]
-  planted = _part(rows, 'mutant')
+  exact = pick(rows, part='distribution', lossless=True)
+  planted = pick(rows, part='mutant')
   survivors = [r['mutant'] for r in planted if not r['caught']]
   errors = [r for r in exact if r['max_error'] > EXACT]
-  alarms = [r for r in _part(rows, 'loop') if r['p_value'] < r['level']]
+  alarms = [r for r in pick(rows, part='loop') if r['p_value'] < r['level']]
   toys = [
     r
-    for r in _part(rows, 'published')
+    for r in pick(rows, part='published')
     if abs(r['accepted'] - r['published']) > EXACT
   ]
   worse = [
     r
-    for r in _part(rows, 'block')
+    for r in pick(rows, part='block')
     if r['least'] < -EXACT
     or ((r['gamma'] == 1 or r['temperature'] == 0) and abs(r['mean']) > EXACT)
   ]
-  off = [r for r in _part(rows, 'numbers') if _is_off(r)]
+  off = [r for r in pick(rows, part='numbers') if _is_off(r)]
   return {
     'max_error': max((r['max_error'] for r in exact), default=None),
-    'tests': len(_part(rows, 'loop')),
+    'tests': len(pick(rows, part='loop')),
     'alarms': len(alarms),
     'mutants': len(planted),
     'survivors': len(survivors),

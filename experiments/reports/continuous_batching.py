@@ -2,9 +2,16 @@
 
 from typing import Any
 
+from experiments.measuring.selecting import pick
 from experiments.reports import intervals
 from experiments.reports.conditions import machine, over_blocks, values
-from experiments.reports.markdown import Table, blocks, bullets, paragraph
+from experiments.reports.markdown import (
+  Columns,
+  Table,
+  blocks,
+  bullets,
+  paragraph,
+)
 
 
 def fields(row: dict) -> dict[str, Any]:
@@ -28,10 +35,7 @@ def headline(rows: list[dict]) -> str:
   """How much faster each drafter is where rows get the next prompt at once."""
   said = []
   for drafter in dict.fromkeys(r['drafter'] for r in rows):
-    mine = [
-      r for r in rows if r['drafter'] == drafter and r['way'] == 'continuous'
-    ]
-    if mine:
+    if mine := pick(rows, drafter=drafter, way='continuous'):
       best = max(mine, key=lambda r: r['tokens_per_second'])
       said.append(
         f'{drafter}: {best["times_static"]:.2f} times batches that wait and '
@@ -53,27 +57,22 @@ def headline(rows: list[dict]) -> str:
   )
 
 
-_HEAD = ['drafter', 'gamma', 'way', 'chunk', 'tokens/s', 'with reading']
-_HEAD += ['x alone', 'x static', 'efficiency', 'tau', 'same text as alone']
-
-
-def _line(row: dict) -> list[str]:
-  return [
-    row['drafter'],
-    str(row['gamma'] or '-'),
-    row['way'],
-    str(row['chunk'] or '-'),
-    intervals.shown(row, 'tokens_per_second', '.0f'),
-    f'{row["tokens_per_second_with_reading"]:.0f}',
-    f'{row["times_alone"]:.2f}',
-    f'{row["times_static"]:.2f}',
-    intervals.shown(row, 'efficiency'),
-    f'{row["tau"]:.2f}',
-    f'{row["same_text_as_alone"]:.1%}',
-  ]
+_COLUMNS: Columns = (
+  ('drafter', lambda r: r['drafter']),
+  ('gamma', lambda r: str(r['gamma'] or '-')),
+  ('way', lambda r: r['way']),
+  ('chunk', lambda r: str(r['chunk'] or '-')),
+  ('tokens/s', lambda r: intervals.shown(r, 'tokens_per_second', '.0f')),
+  ('with reading', lambda r: f'{r["tokens_per_second_with_reading"]:.0f}'),
+  ('x alone', lambda r: f'{r["times_alone"]:.2f}'),
+  ('x static', lambda r: f'{r["times_static"]:.2f}'),
+  ('efficiency', lambda r: intervals.shown(r, 'efficiency')),
+  ('tau', lambda r: f'{r["tau"]:.2f}'),
+  ('same text as alone', lambda r: f'{r["same_text_as_alone"]:.1%}'),
+)
 
 
 def summary(rows: list[dict]) -> str:
   """The headline, and a line for each way and drafter."""
-  table = Table('Many prompts', '', _HEAD, [_line(row) for row in rows])
+  table = Table.of('Many prompts', '', _COLUMNS, rows)
   return blocks(headline(rows), table.markdown())

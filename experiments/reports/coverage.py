@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from experiments.measuring.selecting import group
 from experiments.reports.markdown import Table, blocks, paragraph, span
 
 _NOTE = """
@@ -77,12 +78,11 @@ def summary(rows: list[dict]) -> str:
   """The headline, and a line for each kind of interval."""
   sizes = list(dict.fromkeys(r['units'] for r in rows))
   lines = []
-  for kind in dict.fromkeys(r['kind'] for r in rows):
-    mine = {r['units']: r for r in rows if r['kind'] == kind}
-    cells = [_held(mine[n]) if n in mine else '-' for n in sizes]
-    first, *_ = mine.values()
-    populations = str(first['populations'])
-    lines.append([kind, populations, *cells, _worst(list(mine.values()))])
+  for (kind,), mine in group(rows, 'kind').items():
+    by_units = {r['units']: r for r in mine}
+    cells = [_held(by_units[n]) if n in by_units else '-' for n in sizes]
+    populations = str(mine[0]['populations'])
+    lines.append([kind, populations, *cells, _worst(mine)])
   head = ['interval of', 'populations', *(f'{n} units' for n in sizes), 'worst']
   table = Table('Coverage of 95% intervals', _NOTE, head, lines)
   return blocks(headline(rows), table.markdown())

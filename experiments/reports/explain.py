@@ -11,10 +11,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.measuring import costs, impossible
+from experiments.measuring.selecting import by_place, pick
 from experiments.reports import Draw, intervals, remedies
 from experiments.reports import run as run_report
 from experiments.reports.conditions import conditions
 from experiments.reports.markdown import (
+  Columns,
+  Table,
   blocks,
   markdown,
   number,
@@ -47,9 +50,8 @@ def examined(rows: list[dict]) -> list[dict]:
   """The cells that the verdict is about: greedy code where there is any."""
   domains = [r['domain'] for r in rows]
   domain = 'code' if 'code' in domains else domains[0]
-  rows = [r for r in rows if r['domain'] == domain]
-  coldest = min(r['temperature'] for r in rows)
-  return [r for r in rows if r['temperature'] == coldest]
+  coldest = min(r['temperature'] for r in pick(rows, domain=domain))
+  return pick(rows, domain=domain, temperature=coldest)
 
 
 def choose(cells: list[dict]) -> dict:
@@ -131,36 +133,37 @@ def facts(cells: list[dict], loops: dict, asked: int) -> remedies.Facts:
   )
 
 
+def _break_even(row: dict) -> str:
+  even = theory.break_even_alpha(row['gamma'], row['c'], row['v'])
+  return number(None if np.isnan(even) else even)
+
+
+_COLUMNS: Columns = (
+  ('gamma', lambda r: str(r['gamma'])),
+  ('tau', lambda r: intervals.shown(r, 'tau')),
+  ('c', lambda r: f'{r["c"]:.3f}'),
+  ('v', lambda r: f'{r["v"]:.2f}'),
+  ('predicted', lambda r: intervals.shown(r, 'predicted_speedup')),
+  ('measured', lambda r: intervals.shown(r, 'speedup')),
+  (
+    'measured / predicted',
+    lambda r: intervals.shown(r, 'measured_over_predicted'),
+  ),
+  ('break-even alpha', _break_even),
+)
+
+
 def speed_table(rows: list[dict]) -> str:
   """Model and measurement at every draft length, by domain and temperature."""
-  parts = []
-  for domain, temperature in dict.fromkeys(
-    (r['domain'], r['temperature']) for r in rows
-  ):
-    lines = []
-    for r in rows:
-      if (r['domain'], r['temperature']) != (domain, temperature):
-        continue
-      even = theory.break_even_alpha(r['gamma'], r['c'], r['v'])
-      lines.append(
-        [
-          str(r['gamma']),
-          intervals.shown(r, 'tau'),
-          f'{r["c"]:.3f}',
-          f'{r["v"]:.2f}',
-          intervals.shown(r, 'predicted_speedup'),
-          intervals.shown(r, 'speedup'),
-          intervals.shown(r, 'measured_over_predicted'),
-          number(None if np.isnan(even) else even),
-        ]
-      )
-    head = ['gamma', 'tau', 'c', 'v', 'predicted', 'measured']
-    head += ['measured / predicted', 'break-even alpha']
-    parts.append(
-      f'### {rows[0]["drafter"]}, {domain}, temperature {temperature:g}\n\n'
-      f'{markdown(head, lines)}\n'
-    )
-  return '\n'.join(parts)
+  return '\n'.join(
+    Table.of(
+      f'{rows[0]["drafter"]}, {domain}, temperature {temperature:g}',
+      '',
+      _COLUMNS,
+      cells,
+    ).markdown()
+    for (domain, temperature), cells in by_place(rows).items()
+  )
 
 
 def phase_table(loops: dict, row: dict) -> str:
@@ -190,12 +193,10 @@ def phase_table(loops: dict, row: dict) -> str:
 
 def speedup(rows: list[dict]) -> Figure:
   """Speed-up against gamma: model and measurement, with intervals."""
-  rows = cells_of(rows)
-  groups = list(dict.fromkeys((r['domain'], r['temperature']) for r in rows))
+  groups = by_place(cells_of(rows))
   figure = Figure(figsize=(4 * len(groups), 3.2), layout='constrained')
-  for place, group in enumerate(groups):
+  for place, ((domain, temperature), cells) in enumerate(groups.items()):
     axes = figure.add_subplot(1, len(groups), place + 1)
-    cells = [r for r in rows if (r['domain'], r['temperature']) == group]
     gammas = [r['gamma'] for r in cells]
     model = [r['predicted_speedup'] for r in cells]
     band, ends = (
@@ -208,7 +209,7 @@ def speedup(rows: list[dict]) -> Figure:
     reach = np.abs(ends - found)
     axes.errorbar(gammas, found, reach, fmt='o', capsize=3, label='measured')
     axes.axhline(1, color='gray', linewidth=0.8)
-    axes.set(xlabel='gamma', title=f'{group[0]}, temperature {group[1]:g}')
+    axes.set(xlabel='gamma', title=f'{domain}, temperature {temperature:g}')
     if not place:
       axes.set_ylabel('times plain decoding')
       axes.legend()

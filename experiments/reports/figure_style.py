@@ -11,7 +11,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.reports import intervals
+from experiments.measuring.selecting import by_place
+from experiments.reports import best_drafters, intervals
 from experiments.reports.conditions import conditions
 
 _COLOURS = (
@@ -80,15 +81,11 @@ def having(rows: list[dict], *names: str) -> tuple[list[dict], str]:
   return kept, note if left else ''
 
 
-def _rule(row: dict) -> str:
-  return row['verifier'] + ('' if row['lossless'] else ' (lossy)')
-
-
-def name(row: dict, rows: list[dict], gamma: bool) -> str:
+def name(row: dict, rows: list[dict], gamma: bool = False) -> str:
   """What a row is called among others: as much as tells them apart."""
   parts = [row['drafter']]
   if len(distinct(rows, 'verifier')) > 1:
-    parts.append(_rule(row))
+    parts.append(best_drafters.rule(row))
   own = [r for r in rows if r['drafter'] == row['drafter']]
   if gamma and len(distinct(own, 'gamma')) > 1:
     parts.append(f'gamma {row["gamma"]}')
@@ -165,12 +162,9 @@ def panels(rows: list[dict], x: str, y: str, height: float = 2.1):
   Returns:
     The figure and pairs of axes and their rows.
   """
-  groups = [
-    (d, t)
-    for t in distinct(rows, 'temperature')
-    for d in distinct(rows, 'domain')
-  ]
-  across = min(len(distinct(rows, 'domain')), 4)
+  domains, cells = distinct(rows, 'domain'), by_place(rows)
+  groups = [(d, t) for t in distinct(rows, 'temperature') for d in domains]
+  across = min(len(domains), 4)
   down = -(-len(groups) // across)
   figure = blank(0.3 + height * down)
   grid = figure.subplots(
@@ -188,9 +182,7 @@ def panels(rows: list[dict], x: str, y: str, height: float = 2.1):
       axes.tick_params(labelbottom=True)
     if place % across == 0:
       axes.set_ylabel(y)
-    where = domain, temperature
-    cells = [r for r in rows if (r['domain'], r['temperature']) == where]
-    pairs.append((axes, cells))
+    pairs.append((axes, cells.get((domain, temperature), [])))
   return figure, pairs
 
 
@@ -200,10 +192,19 @@ def plain(text: str) -> str:
   return f' {text}' if text.startswith('_') else text
 
 
-def errors(row: dict, name: str) -> np.ndarray | None:
-  """Lengths [2, 1] of the error bar of a value; None where it has none."""
-  ends = intervals.stored(row, name)
-  if ends is None:
-    return None
-  both = np.array([row[name] - ends[0], ends[1] - row[name]])
-  return np.maximum(both, 0)[:, None]
+def point(axes, x: float, row: dict, value: str, rows, label: str, **bars):
+  """Draws a value of a row with its error bar, where it has one."""
+  ends = intervals.stored(row, value)
+  errors = None
+  if ends is not None:
+    both = np.array([row[value] - ends[0], ends[1] - row[value]])
+    errors = np.maximum(both, 0)[:, None]
+  axes.errorbar(
+    x,
+    row[value],
+    errors,
+    linestyle='none',
+    label=label,
+    **bars,
+    **look(row, rows),
+  )

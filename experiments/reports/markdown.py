@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
@@ -19,6 +19,10 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
   )
 
 
+# What a column is called, and what it shows of a row.
+Columns = tuple[tuple[str, Callable[[dict], str]], ...]
+
+
 @dataclasses.dataclass
 class Table:
   """One table of a summary or a report: words, no numbers."""
@@ -27,6 +31,14 @@ class Table:
   note: str
   head: list[str]
   lines: list[list[str]]
+
+  @classmethod
+  def of(
+    cls, title: str, note: str, columns: Columns, rows: Iterable[dict]
+  ) -> 'Table':
+    """A table with a line for each row."""
+    lines = [[show(row) for _, show in columns] for row in rows]
+    return cls(title, note, [name for name, _ in columns], lines)
 
   def markdown(self) -> str:
     note = f'{self.note}\n\n' if self.note else ''

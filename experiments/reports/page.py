@@ -6,7 +6,6 @@ The page is one file without scripts: it needs no network, and can be printed.
 import base64
 import functools
 import io
-import itertools
 import pathlib
 
 import jinja2
@@ -15,6 +14,7 @@ from matplotlib.figure import Figure
 
 from experiments.errors import UserError
 from experiments.measuring import samples
+from experiments.measuring.selecting import by_place
 from experiments.reports import run as run_report
 from experiments.reports import run_headline, wrong
 
@@ -67,17 +67,6 @@ def picture(figure: Figure) -> str:
   return f'data:image/svg+xml;base64,{data}'
 
 
-def _groups(texts: list[dict]) -> list[tuple[tuple, list[dict]]]:
-  """Texts by what was continued, and how: those can be compared."""
-
-  def where(text):
-    return text['domain'], text['temperature']
-
-  order = list(dict.fromkeys(map(where, texts)))
-  texts = sorted(texts, key=lambda text: order.index(where(text)))
-  return [(k, list(g)) for k, g in itertools.groupby(texts, where)]
-
-
 def _count(text: dict) -> dict[str, int]:
   """How many tokens of a text have each origin."""
   origins = [token['origin'] for token in text['tokens']]
@@ -86,7 +75,9 @@ def _count(text: dict) -> dict[str, int]:
 
 def _page(name: str, texts: list[dict], **more) -> str:
   template = _templates().get_template(name)
-  return template.render(groups=_groups(texts), count=_count, **more)
+  # By what was continued, and how: those can be compared.
+  groups = by_place(texts).items()
+  return template.render(groups=groups, count=_count, **more)
 
 
 def render(rows: list[dict], texts: list[dict]) -> str:

@@ -7,6 +7,7 @@ noise.
 from typing import Any, NamedTuple
 
 from experiments.measuring.results import KEY
+from experiments.measuring.selecting import group
 from experiments.reports import intervals
 from experiments.reports.markdown import Table, number, with_interval
 from specjax import metrics
@@ -17,10 +18,6 @@ AXES = (
   ('drafter', 'drafter', 'Drafters on the same prompts'),
   ('temperature', 'temperature', 'Temperatures on the same prompts'),
 )
-_ALPHA = ('unit_overlap', 'unit_prefixes')
-_UNDER_RULE = ('unit_overlap_of_rule', 'unit_prefixes')
-_TAU = ('unit_tokens', 'unit_target_calls')
-_SPEED = ('unit_tokens', 'unit_seconds')
 
 
 class Statistic(NamedTuple):
@@ -30,8 +27,13 @@ class Statistic(NamedTuple):
   denominator: str
 
 
-ALPHA, UNDER_RULE = Statistic(*_ALPHA), Statistic(*_UNDER_RULE)
-TAU, SPEED = Statistic(*_TAU), Statistic(*_SPEED)
+ALPHA = Statistic('unit_overlap', 'unit_prefixes')
+UNDER_RULE = Statistic('unit_overlap_of_rule', 'unit_prefixes')
+TAU = Statistic('unit_tokens', 'unit_target_calls')
+SPEED = Statistic('unit_tokens', 'unit_seconds')
+# Of a speed-up, as `metrics.speedup` takes them.
+TIMES = ('unit_baseline_seconds', 'unit_baseline_tokens')
+TIMES += ('unit_seconds', 'unit_tokens')
 
 
 def _columns(row: dict, statistic: Statistic) -> list | None:
@@ -80,21 +82,14 @@ def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
   others = [k for k in KEY if k != axis]
   if axis == 'drafter':
     # Each may have its own length; where all have several, the same one.
-    lengths = {r['drafter']: set() for r in rows}
-    for row in rows:
-      lengths[row['drafter']].add(row['gamma'])
-    if all(len(found) == 1 for found in lengths.values()):
+    lengths = group(rows, 'drafter', 'gamma')
+    if len(lengths) == len(group(rows, 'drafter')):
       others.remove('gamma')
-  found, first = [], {}
-  values = list(dict.fromkeys(r[axis] for r in rows))
-  for row in rows:
-    if row[axis] == values[0]:
-      first[tuple(row[k] for k in others)] = row
-  for row in rows:
-    base = first.get(tuple(row[k] for k in others))
-    if base is not None and base is not row:
-      found.append((base, row))
-  return found
+  first = group([r for r in rows if r[axis] == rows[0][axis]], *others)
+  bases = ((first.get(tuple(row[k] for k in others)), row) for row in rows)
+  return [
+    (base[-1], row) for base, row in bases if base and base[-1] is not row
+  ]
 
 
 def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
@@ -106,15 +101,9 @@ def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
   by_alpha = axis != 'verifier' and all(
     _columns(row, ALPHA) for pair in found for row in pair
   )
-  head = [*rest, name]
-  if by_alpha:
-    head.append('alpha')
-    head.append('difference')
-  head += [
-    f'tau, {show(found[0][0][axis])}',
-    'tau',
-    'change, paired on prompts',
-  ]
+  head = [*rest, name, *(['alpha', 'difference'] if by_alpha else [])]
+  head += [f'tau, {show(found[0][0][axis])}', 'tau']
+  head.append('change, paired on prompts')
   lines = []
   for base, row in found:
     value = show(row[axis])

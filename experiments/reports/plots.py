@@ -93,23 +93,15 @@ def speedup_against_gamma(rows: list[dict]) -> Figure:
     keys = list(dict.fromkeys((r['drafter'], r['verifier']) for r in cells))
     for place, key in enumerate(keys):
       own = [r for r in cells if (r['drafter'], r['verifier']) == key]
-      look = figure_style.look(own[0], rows)
       shift = min(0.12, 0.8 / len(keys)) * (place - (len(keys) - 1) / 2)
       for row in own:
-        axes.errorbar(
-          row['gamma'] + shift,
-          row['speedup'],
-          figure_style.errors(row, 'speedup'),
-          linestyle='none',
-          **_bars(many),
-          label=figure_style.name(row, rows, gamma=False),
-          **look,
-        )
+        label, x = figure_style.name(row, rows), row['gamma'] + shift
+        figure_style.point(axes, x, row, 'speedup', rows, label, **_bars(many))
       if own[0]['lossless'] and not any(map(break_even.is_tree, own)):
         axes.plot(
           gammas,
           _theory(own, gammas),
-          color=look['color'],
+          color=figure_style.look(own[0], rows)['color'],
           linewidth=0.4 if many else 0.9,
         )
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -146,15 +138,9 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
     unique = {(r['domain'], r['drafter']): r for r in reversed(cells)}
     for (domain, drafter), row in reversed(unique.items()):
       shift = step * (drafters.index(drafter) - (len(drafters) - 1) / 2)
-      axes.errorbar(
-        domains.index(domain) + shift,
-        row['alpha'],
-        figure_style.errors(row, 'alpha'),
-        linestyle='none',
-        **_bars(_many(shown)),
-        label=figure_style.plain(drafter),
-        **figure_style.look(row, rows),
-      )
+      x, label = domains.index(domain) + shift, figure_style.plain(drafter)
+      bars = _bars(_many(shown))
+      figure_style.point(axes, x, row, 'alpha', rows, label, **bars)
     axes.set_title(f'temperature {temperature:g}')
     axes.set_xticks(
       range(len(domains)),
@@ -192,16 +178,9 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
   )
   for row in shown:
     place = temperatures.index(row['temperature'])
-    axes.errorbar(
-      row['predicted_speedup'],
-      row['speedup'],
-      figure_style.errors(row, 'speedup'),
-      linestyle='none',
-      **_bars(many),
-      fillstyle=_FILLS[place % len(_FILLS)],
-      label=figure_style.name(row, rows, gamma=False),
-      **figure_style.look(row, rows),
-    )
+    bars = {**_bars(many), 'fillstyle': _FILLS[place % len(_FILLS)]}
+    x, label = row['predicted_speedup'], figure_style.name(row, rows)
+    figure_style.point(axes, x, row, 'speedup', rows, label, **bars)
   axes.set_aspect('equal')
   axes.set_xlabel(r'predicted speed-up $\tau / (v + \gamma c)$')
   axes.set_ylabel('measured speed-up over plain decoding')
@@ -227,15 +206,8 @@ def tau_against_cost(rows: list[dict]) -> Figure:
   )
   for axes, cells in panels:
     for row in cells:
-      axes.errorbar(
-        row['gamma'] * row['c'],
-        row['tau'],
-        figure_style.errors(row, 'tau'),
-        linestyle='none',
-        elinewidth=0.6,
-        label=figure_style.name(row, rows, gamma=False),
-        **figure_style.look(row, rows),
-      )
+      x, label = row['gamma'] * row['c'], figure_style.name(row, rows)
+      figure_style.point(axes, x, row, 'tau', rows, label, elinewidth=0.6)
     axes.set_ylim(bottom=1)
     # Costs next to nothing may come out negative.
     axes.set_xscale('symlog', linthresh=0.1)

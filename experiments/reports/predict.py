@@ -3,10 +3,19 @@
 import itertools
 from typing import Any, NamedTuple
 
+from experiments.measuring.selecting import pick
 from experiments.reports import intervals
 from experiments.reports import run as run_report
 from experiments.reports.conditions import conditions
-from experiments.reports.markdown import blocks, markdown, paragraph, span
+from experiments.reports.markdown import (
+  Columns,
+  Table,
+  blocks,
+  markdown,
+  paragraph,
+  span,
+)
+from experiments.reports.paired import TIMES
 from specjax import metrics
 
 
@@ -18,7 +27,7 @@ class Choice(NamedTuple):
   speed: float
 
 
-COLUMNS = (
+COLUMNS: Columns = (
   ('drafter', lambda r: r['drafter']),
   ('gamma', lambda r: str(r['gamma'])),
   ('alpha', lambda r: intervals.shown(r, 'alpha')),
@@ -43,14 +52,13 @@ class Board:
   def __init__(self, rows: list[dict]):
     self.doubts = run_report.doubts(rows)
     self.costs = {
-      (r['drafter'], r['gamma']): r for r in rows if r['part'] == 'cost'
+      (r['drafter'], r['gamma']): r for r in pick(rows, part='cost')
     }
     self.seen = {
       (r['drafter'], r['domain'], r['temperature']): r
-      for r in rows
-      if r['part'] == 'replay'
+      for r in pick(rows, part='replay')
     }
-    self.checks = [r for r in rows if r['part'] == 'check']
+    self.checks = pick(rows, part='check')
     self.impossible = {
       (r['drafter'], r['gamma']) for r in rows if r.get('impossible')
     }
@@ -94,11 +102,7 @@ class Board:
 
   def cell(self, domain: str, temperature: float) -> list[dict]:
     """The checks of one cell, the largest predicted speed-up first."""
-    found = [
-      r
-      for r in self.checks
-      if (r['domain'], r['temperature']) == (domain, temperature)
-    ]
+    found = pick(self.checks, domain=domain, temperature=temperature)
     return sorted(found, key=lambda r: -r['predicted_speedup'])
 
   def lengths(self, domain: str, temperature: float) -> str:
@@ -131,25 +135,12 @@ class Board:
         f'{choice.gamma}, is predicted at {choice.speed:.2f} times plain '
         'decoding.'
       )
-    checks = [
-      r
-      for r in self.checks
-      if (r['drafter'], r['gamma'], r['temperature'])
-      == (choice.drafter, choice.gamma, temperature)
-    ]
-    columns = (
-      itertools.chain.from_iterable(r[name] for r in checks)
-      for name in (
-        'unit_baseline_seconds',
-        'unit_baseline_tokens',
-        'unit_seconds',
-        'unit_tokens',
-      )
-    )
+    cell = {'drafter': choice.drafter, 'gamma': choice.gamma}
+    checks = pick(self.checks, **cell, temperature=temperature)
     measured = 'not measured'
     if checks:
-      found = metrics.speedup(*map(list, columns))
-      measured = f'measured {found.value:.2f}'
+      columns = ([x for r in checks for x in r[name]] for name in TIMES)
+      measured = f'measured {metrics.speedup(*columns).value:.2f}'
     return (
       f'{said}use {choice.drafter} and draft {choice.gamma}: predicted '
       f'{choice.speed:.2f} times plain decoding over {len(self.domains)} '
@@ -198,20 +189,15 @@ class Board:
     for domain, temperature in itertools.product(
       self.domains, self.temperatures
     ):
-      lines = [
-        [show(r) for _, show in COLUMNS] for r in self.cell(domain, temperature)
-      ]
-      seen = next(
-        r
-        for (_, *place), r in self.seen.items()
-        if place == [domain, temperature]
-      )
-      parts.append(
-        f'### {domain}, temperature {temperature:g}: {seen["prompts"]} '
+      cell = self.cell(domain, temperature)
+      place = {'domain': domain, 'temperature': temperature}
+      seen = pick(list(self.seen.values()), **place)[0]
+      title = (
+        f'{domain}, temperature {temperature:g}: {seen["prompts"]} '
         f'prompts, {seen["tokens"]} tokens of the target'
       )
-      if lines:
-        parts.append(markdown([name for name, _ in COLUMNS], lines))
+      made = Table.of(title, '', COLUMNS, cell)
+      parts.append(made.markdown() if cell else f'### {title}')
       parts.append(self.lengths(domain, temperature))
     return parts
 
@@ -238,12 +224,12 @@ class Board:
 
 def _where(rows: list[dict]) -> str:
   """Where it was predicted, how much text it is, and how steady the machine."""
-  replays = [r for r in rows if r['part'] == 'replay']
+  replays = pick(rows, part='replay')
   said = conditions(replays or rows)
   if replays:
-    mine = [r for r in replays if r['drafter'] == replays[0]['drafter']]
+    mine = pick(replays, drafter=replays[0]['drafter'])
     said += f'; {sum(r["tokens"] for r in mine):,} tokens of the target in all'
-  steps = [1e3 * r['plain_seconds'] for r in rows if r['part'] == 'cost']
+  steps = [1e3 * r['plain_seconds'] for r in pick(rows, part='cost')]
   if steps:
     said += f'; a plain step took {span(steps, ".1f")} ms'
   return f'{said}.'
@@ -279,11 +265,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
       ),
       float,
     ),
-    **dict.fromkeys(
-      ('unit_baseline_seconds', 'unit_baseline_tokens', 'unit_seconds',
-       'unit_tokens'),
-      _NUMBERS,
-    ),
+    **dict.fromkeys(TIMES, _NUMBERS),
     **{
       f'{name}_ci': _NUMBERS | None
       for name in ('alpha', 'tau', 'speedup', 'difference',

@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments import prompts
 from experiments.measuring import collectives
+from experiments.measuring.selecting import by_place
 from experiments.reports import (
   Draw,
   best_drafters,
@@ -154,14 +155,6 @@ def fields(row: dict) -> dict[str, Any]:
   return FIELDS
 
 
-def _lines(columns, rows: list[dict]) -> list[list[str]]:
-  return [[show(r) for _, show in columns] for r in rows]
-
-
-def _head(columns) -> list[str]:
-  return [name for name, _ in columns]
-
-
 def _prompts(row: dict) -> str:
   """What was continued; rows of older programs do not say."""
   if not row.get('prompts_from'):
@@ -183,8 +176,7 @@ def _note(cells: list[dict]) -> str:
 def cells(rows: list[dict]) -> list[Table]:
   """A table for each domain and temperature."""
   made = []
-  for place in best_drafters.places(rows):
-    found = best_drafters.at(rows, place)
+  for place, found in by_place(rows).items():
     first = found[0]
     speed = first['baseline_tokens_per_second']
     timed = 'not timed' if speed is None else f'{speed:.0f} tokens/s'
@@ -194,19 +186,21 @@ def cells(rows: list[dict]) -> list[Table]:
     if greedy := run_headline.greedy_texts(found):
       same, texts, note = greedy
       title += f'; {same} of {texts} texts identical to it{note}'
-    lines = _lines(COLUMNS, found)
-    made.append(Table(title, _note(found), _head(COLUMNS), lines))
+    made.append(Table.of(title, _note(found), COLUMNS, found))
   return made
 
 
 def positions(rows: list[dict]) -> list[Table]:
   """What was accepted at each position: a table for each of those cells."""
-  made = []
-  for place in best_drafters.places(rows):
-    lines = _lines(_POSITIONS, best_drafters.at(rows, place))
-    title = f'Accepted by position: {place[0]}, temperature {place[1]:g}'
-    made.append(Table(title, '', _head(_POSITIONS), lines))
-  return made
+  return [
+    Table.of(
+      f'Accepted by position: {domain}, temperature {temperature:g}',
+      '',
+      _POSITIONS,
+      found,
+    )
+    for (domain, temperature), found in by_place(rows).items()
+  ]
 
 
 def along_the_text(rows: list[dict]) -> list[Table]:
@@ -236,11 +230,9 @@ def along_the_text(rows: list[dict]) -> list[Table]:
 
 def groups(rows: list[dict]) -> list[Group]:
   """All tables of a run, the best of each drafter first."""
+  best_of_each = best_drafters.tables(run_headline.sound(rows))
   made = (
-    (
-      'The best of each drafter',
-      best_drafters.tables(run_headline.sound(rows)),
-    ),
+    ('The best of each drafter', best_of_each),
     ('All cells', cells(rows)),
     (_WHERE, positions(rows) + along_the_text(rows)),
     ('Differences on the same prompts', paired.tables(rows)),
@@ -266,15 +258,14 @@ def best(rows: list[dict]) -> dict | None:
   return max(sound, key=lambda r: r['speedup'], default=None)
 
 
-def _over_blocks(rows: list[dict]) -> list[str]:
+def _over_blocks(rows: list[dict]) -> str:
   timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
-  said = over_blocks(timed)
-  return [said] if said else []
+  return over_blocks(timed)
 
 
 def doubts(rows: list[dict]) -> list[str]:
   """Sentences on what a reader of times must know of them."""
-  said = _over_blocks(rows)
+  said = list(filter(None, [_over_blocks(rows)]))
   impossible = sum(bool(r.get('impossible')) for r in rows)
   if impossible:
     said.append(
@@ -287,7 +278,7 @@ def doubts(rows: list[dict]) -> list[str]:
 def headline(rows: list[dict]) -> str:
   """The verdict, the conditions, and each domain and temperature."""
   verdict = run_headline.headline(rows).markdown()
-  return blocks(verdict, *map(paragraph, _over_blocks(rows)))
+  return blocks(verdict, paragraph(_over_blocks(rows)))
 
 
 def _text(rows: list[dict], shown: list[Group]) -> str:

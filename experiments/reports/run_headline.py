@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import shlex
 
-from experiments.reports import best_drafters, break_even, intervals
+from experiments.measuring.selecting import by_place
+from experiments.reports import break_even, intervals
 from experiments.reports.conditions import conditions
 from experiments.reports.markdown import blocks, bullets, paragraph, span
 from specjax import metrics
@@ -204,7 +205,7 @@ def _warnings(rows: list[dict]) -> list[str]:
   if not faulty:
     return []
   told = [
-    f'{_named(row, rows)} ({_where(best_drafters.places([row])[0])}): '
+    f'{_named(row, rows)} ({_where((row["domain"], row["temperature"]))}): '
     + ', '.join(said.rstrip('.') for said in faults(row))
     for row in faulty[:_SHOWN]
   ]
@@ -271,7 +272,7 @@ def headline(rows: list[dict]) -> Headline:
       'No verdict: no row is left that keeps the distribution of the target.'
     )
     return made(verdict=why, places=[], command='')
-  cells = {p: best_drafters.at(shown, p) for p in best_drafters.places(shown)}
+  cells = by_place(shown)
   say = _speed if timed else _acceptance
   said = [f'{_where(place)}: {say(found)}' for place, found in cells.items()]
   best = map(leading, cells.values()) if timed else ()

@@ -7,6 +7,7 @@ is written below; a new sweep needs neither.
 
 from typing import Any
 
+from experiments.measuring.selecting import group, pick
 from experiments.reports.conditions import machine, values
 from experiments.reports.markdown import (
   Table,
@@ -50,18 +51,8 @@ def fields(row: dict) -> dict[str, Any]:
   return found
 
 
-def _sweeps(rows: list[dict]) -> dict[str, list[dict]]:
-  found: dict[str, list[dict]] = {}
-  for row in rows:
-    found.setdefault(row['sweep'], []).append(row)
-  return found
-
-
-def _by(rows: list[dict], name: str) -> dict[Any, list[dict]]:
-  found: dict[Any, list[dict]] = {}
-  for row in sorted(rows, key=lambda r: r['size']) if name == 'size' else rows:
-    found.setdefault(row[name], []).append(row)
-  return found
+def _by_size(rows: list[dict]) -> dict[tuple, list[dict]]:
+  return group(sorted(rows, key=lambda r: r['size']), 'size')
 
 
 def _growth(rows: list[dict]) -> list[str]:
@@ -80,7 +71,7 @@ def _growth(rows: list[dict]) -> list[str]:
 def _limit(rows: list[dict]) -> list[str]:
   """How near a step is to its bytes, and what a larger cache costs."""
   said = []
-  for model in _by(rows, 'model').values():
+  for model in group(rows, 'model').values():
     in_order = sorted(model, key=lambda r: r['size'])
     small, large = in_order[0], in_order[-1]
     said.append(
@@ -102,14 +93,13 @@ def _transformers(rows: list[dict]) -> list[str]:
   return [
     f'transformers takes {row["ratio"]:.2f} times as long for a token on the '
     'same weights'
-    for row in rows
-    if row['way'] == 'transformers'
+    for row in pick(rows, way='transformers')
   ]
 
 
 def _eight_bits(rows: list[dict]) -> list[str]:
   """Steps with weights in eight bits over those with floats."""
-  found = [r for r in rows if r['way'] == 'int8']
+  found = pick(rows, way='int8')
   ratios = ', '.join(f'{r["ratio"]:.2f} ({r["model"]})' for r in found)
   return [f'a step with weights in eight bits takes {ratios} times as long']
 
@@ -117,9 +107,9 @@ def _eight_bits(rows: list[dict]) -> list[str]:
 def _judge(rows: list[dict]) -> list[str]:
   """The share of a step that sampling and verification take."""
   said = []
-  for size, mine in _by(rows, 'size').items():
+  for (size,), mine in _by_size(rows).items():
     single = [r for r in mine if r['stages'] != 'all']
-    every = [r['share'] for r in mine if r['stages'] == 'all']
+    every = [r['share'] for r in pick(mine, stages='all')]
     parts = []
     if single:
       worst = max(single, key=lambda r: r['share'])
@@ -138,7 +128,7 @@ def _judge(rows: list[dict]) -> list[str]:
 def _simulated(rows: list[dict]) -> list[str]:
   """Speed-ups for a given acceptance."""
   best = (
-    max(mine, key=lambda r: r['speedup']) for mine in _by(rows, 'size').values()
+    max(mine, key=lambda r: r['speedup']) for mine in _by_size(rows).values()
   )
   return [
     f'where a token is accepted with probability {row["size"]:g}, the best is '
@@ -171,7 +161,7 @@ def _shape(rows: list[dict]) -> str:
 def headline(rows: list[dict]) -> str:
   """What each sweep shows in a sentence, and where it was measured."""
   said: list[str] = []
-  for name, mine in _sweeps(rows).items():
+  for (name,), mine in group(rows, 'sweep').items():
     if mine[0].get('exponent') is not None:
       said += _growth(mine)
     elif name in _SAID:
@@ -192,7 +182,7 @@ def _show(value: Any) -> str:
 def summary(rows: list[dict]) -> str:
   """The headline, and a table for each sweep."""
   tables = []
-  for name, mine in _sweeps(rows).items():
+  for (name,), mine in group(rows, 'sweep').items():
     head = [key for key in mine[0] if key not in _HIDDEN]
     lines = [[_show(row.get(key, '-')) for key in head] for row in mine]
     tables.append(Table(name, '', head, lines).markdown())

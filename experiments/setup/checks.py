@@ -12,7 +12,6 @@ from experiments import prompts
 from experiments.errors import blame
 from experiments.errors import need as need
 from experiments.settings import Experiment, SamplingValues
-from experiments.setup import hosts
 from specjax import sampling
 from specjax.types import Spec
 
@@ -47,11 +46,6 @@ def need_least(x: Any, least: int, *names: str, where: str = '') -> None:
 _TOKENS = ('logit_bias', 'forbidden', 'min_new_tokens')
 
 
-def _make_values(batch, temperature, stages, **known):
-  with blame('sampling.'):
-    return sampling.make(batch, temperature, **stages, **known)
-
-
 def values(
   stages: SamplingValues, spec: Spec, batch: int, temperature
 ) -> sampling.Sampling:
@@ -79,9 +73,10 @@ def values_for(
   temperature=1.0,
 ) -> sampling.Sampling:
   """The same for a vocabulary and the ends of a text."""
-  return _make_values(
-    batch, temperature, vars(stages), vocab_size=vocab_size, eos=eos
-  )
+  with blame('sampling.'):
+    return sampling.make(
+      batch, temperature, **vars(stages), vocab_size=vocab_size, eos=eos
+    )
 
 
 def check_mesh(x: Experiment) -> None:
@@ -90,12 +85,29 @@ def check_mesh(x: Experiment) -> None:
   Raises:
     UserError: names the field and the remedy.
   """
-  need_least(x.mesh, 1, 'data', 'model', where='mesh.')
-  hosts.check(x.mesh)
+  mesh = x.mesh
+  need_least(mesh, 1, 'data', 'model', 'timeout', where='mesh.')
   need(
-    x.batch % x.mesh.data == 0,
-    f'batch is {x.batch}, which mesh.data = {x.mesh.data} does not divide: '
-    f'choose a multiple of {x.mesh.data}, or less for mesh.data',
+    mesh.processes >= 0,
+    f'mesh.processes must be at least 0 (0: what the cluster says), got '
+    f'{mesh.processes}',
+  )
+  if mesh.processes > 1:
+    need(
+      0 <= mesh.process < mesh.processes,
+      f'mesh.process must be from 0 to {mesh.processes - 1}, got '
+      f'{mesh.process}',
+    )
+    host, _, port = mesh.coordinator.rpartition(':')
+    need(
+      host and port.isdigit() and 0 < int(port) < 2**16,
+      f'mesh.coordinator must be the host and port of process 0, such as '
+      f'10.0.0.1:8476, got {mesh.coordinator!r}',
+    )
+  need(
+    x.batch % mesh.data == 0,
+    f'batch is {x.batch}, which mesh.data = {mesh.data} does not divide: '
+    f'choose a multiple of {mesh.data}, or less for mesh.data',
   )
 
 
@@ -123,7 +135,8 @@ def check(x: Experiment) -> None:
       f'temperatures must be finite and at least 0, got {temperature}',
     )
   stages = {k: v for k, v in vars(x.sampling).items() if k not in _TOKENS}
-  _make_values(1, 1.0, stages)
+  with blame('sampling.'):
+    sampling.make(1, 1.0, **stages)
   if not x.prompt:
     prompts.check(x.prompts)
   need_least(x.prompts, 1, 'count', 'length', where='prompts.')

@@ -31,43 +31,17 @@ _HEARTBEAT = 100  # seconds without a sign of life, at most
 _LATER = 5  # seconds that jax gives up after the timer
 
 
-def check(mesh: Mesh) -> None:
-  """Checks how processes find each other.
-
-  Raises:
-    UserError: names the field and the remedy.
-  """
-  if mesh.processes < 0:
-    raise UserError(
-      f'mesh.processes must be at least 0 (0: what the cluster says), got '
-      f'{mesh.processes}'
-    )
-  if mesh.timeout < 1:
-    raise UserError(f'mesh.timeout must be at least 1, got {mesh.timeout}')
-  if mesh.processes < 2:
-    return
-  if not 0 <= mesh.process < mesh.processes:
-    raise UserError(
-      f'mesh.process must be from 0 to {mesh.processes - 1}, got {mesh.process}'
-    )
-  host, _, port = mesh.coordinator.rpartition(':')
-  if not host or not port.isdigit() or not 0 < int(port) < 2**16:
-    raise UserError(
-      f'mesh.coordinator must be the host and port of process 0, such as '
-      f'10.0.0.1:8476, got {mesh.coordinator!r}'
-    )
-
-
 def join(mesh: Mesh) -> None:
   """Makes this process one of several; before anything is computed.
+
+  Its values are those that `checks.check_mesh` lets pass.
 
   It ends with a sentence where the others do not join in time, and later where
   jax misses one of them.
 
   Raises:
-    UserError: a value is wrong, or the coordinator's port is not free.
+    UserError: the coordinator's port is not free, or there is no cluster.
   """
-  check(mesh)
   if mesh.processes == 1:
     return
   if mesh.processes and mesh.process == 0:

@@ -7,7 +7,7 @@ mismatch is refused here.
 
 from collections.abc import Iterable
 
-from experiments.errors import UserError, blame
+from experiments.errors import UserError, blame, need
 from specjax import checkpoints
 
 
@@ -37,12 +37,13 @@ def check_tokenizer(field: str, tokenizer, size: int) -> None:
   """
   added = tokenizer.get_added_vocab()
   ids = [i for token, i in tokenizer.get_vocab().items() if token not in added]
-  if ids and max(ids) >= size:
-    raise UserError(
-      f'{field}: the tokenizer has token ids up to {max(ids)} and the '
-      f'embedding {size} rows: they are of different models, copy the right '
-      'tokenizer there'
-    )
+  largest = max(ids, default=0)
+  need(
+    largest < size,
+    f'{field}: the tokenizer has token ids up to {largest} and the embedding '
+    f'{size} rows: they are of different models, copy the right tokenizer '
+    'there',
+  )
 
 
 def check_prompt(ids: Iterable[int], size: int) -> None:
@@ -52,12 +53,12 @@ def check_prompt(ids: Iterable[int], size: int) -> None:
     UserError: one has none; names both sizes.
   """
   largest = max(ids, default=0)
-  if largest >= size:
-    raise UserError(
-      f'target.path: a prompt has the token id {largest} and the embedding '
-      f'{size} rows: the tokenizer is of another model, or the token was added '
-      'to it without a row of its own'
-    )
+  need(
+    largest < size,
+    f'target.path: a prompt has the token id {largest} and the embedding '
+    f'{size} rows: the tokenizer is of another model, or the token was added '
+    'to it without a row of its own',
+  )
 
 
 def check_draft(tokenizer, size: int, path: str, draft_size: int) -> bool:

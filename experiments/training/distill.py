@@ -84,10 +84,9 @@ def shrink(x: Distillation) -> None:
   x.divergences, x.kinds = x.divergences[:2], x.kinds[-2:]
   x.texts = x.own_texts = Texts(count=8, batch=8, length=32)
   for o in (x.undistilled, x.distillation):
-    o.schedule = ((2, 1e-3), (8, 0.0))
-    o.batch, o.length, o.checkpoint_every = 4, 32, 5
+    o.shrink(8, 32)
   for held in (x.held_out, x.final):
-    held.prompts, held.prompt_length, held.new_tokens = 1, 16, 8
+    held.shrink()
 
 
 def divergence_loss(target: Model, draft: Model, divergences: dict[str, Any]):
@@ -199,11 +198,7 @@ def main(x: Distillation) -> None:
   if x.quick:
     shrink(x)
   check(x)
-  generated.check(x)  # Before the folder is taken.
-  folder = pathlib.Path(x.folder)
-  folders.claim(folder, x)
-  m = generated.gather(x)
-  trial = held_out.prepare(x.held_out, m.target, m.weights, m.tokenizer)
+  folder, m, trial = held_out.begin(x)
   vocab_size = m.target.config.vocab_size
   draft = model_of(draft_size(x.width), vocab_size, x.max_positions)
   grid = Grid(x, folder, m, draft, trial)

@@ -5,6 +5,7 @@ it.
 """
 
 import dataclasses
+import pathlib
 from typing import Any
 
 import jax
@@ -12,7 +13,9 @@ import numpy as np
 
 from experiments import prompts
 from experiments.corpus import DOMAINS
-from experiments.recipes import HeldOut
+from experiments.recipes import Distillation, Heads, HeldOut
+from experiments.training import folders, generated
+from experiments.training.generated import Material
 from specjax import generate, sampling, verify
 from specjax.models.transformer import Model
 from specjax.types import Drafter, Params, Spec, SpecState
@@ -111,3 +114,16 @@ def prepare(x: HeldOut, target: Model, weights: Any, tokenizer: Any) -> Trial:
     for domain in DOMAINS
   }
   return Trial(target, weights, texts, x)
+
+
+def begin(x: Distillation | Heads) -> tuple[pathlib.Path, Material, Trial]:
+  """The folder of a recipe, what it learns from, and what it is tried on.
+
+  Raises:
+    UserError: the target, the data or the folder cannot be used.
+  """
+  generated.check(x)  # Before the folder is taken.
+  folder = pathlib.Path(x.folder)
+  folders.claim(folder, x)
+  m = generated.gather(x)
+  return folder, m, prepare(x.held_out, m.target, m.weights, m.tokenizer)

@@ -6,7 +6,6 @@ nothing here knows of any.
 """
 
 import json
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +15,11 @@ import numpy as np
 from experiments.errors import UserError, need
 from experiments.recipes import Heads, Texts
 from experiments.setup.names import Names, resolve, resolve_function
-from experiments.training import folders, generated, held_out, recipe_checks
+from experiments.training import folders, held_out, recipe_checks
 from experiments.training.generated import (
   Material,
   draw_texts,
   draw_windows,
-  gather,
   write_target_texts,
 )
 from experiments.training.held_out import Trial
@@ -58,11 +56,8 @@ def shrink(x: Heads) -> None:
   x.data = x.folder
   x.every = 40
   x.texts = Texts(count=8, batch=8, length=32)
-  o = x.optimization
-  o.schedule = ((2, 1e-3), (8, 0.0))
-  o.batch, o.length, o.checkpoint_every = 4, 32, 5
-  held = x.held_out
-  held.prompts, held.prompt_length, held.new_tokens = 1, 16, 8
+  x.optimization.shrink(8, 32)
+  x.held_out.shrink()
 
 
 def make(x: Heads, target: Model) -> Trainable:
@@ -153,12 +148,8 @@ def main(x: Heads) -> None:
   if x.quick:
     shrink(x)
   check(x)
-  generated.check(x)  # Before the folder is taken.
-  folder = pathlib.Path(x.folder)
-  folders.claim(folder, x)
-  m = gather(x)
+  folder, m, trial = held_out.begin(x)
   head = make(x, m.target)
-  trial = held_out.prepare(x.held_out, m.target, m.weights, m.tokenizer)
   drafter = head.drafter(x.held_out.depth)
   params = train(
     'head',

@@ -27,13 +27,10 @@ from specjax.models import transformer
 def model_of(
   size: Size, vocab_size: int, max_positions: int
 ) -> transformer.Model:
-  return transformer.build(
-    transformer.TransformerConfig(
-      vocab_size=vocab_size,
-      max_positions=max_positions,
-      **dataclasses.asdict(size),
-    )
-  )
+  """A Llama of given sizes."""
+  more = {'vocab_size': vocab_size, 'max_positions': max_positions}
+  config = transformer.TransformerConfig(**dataclasses.asdict(size) | more)
+  return transformer.build(config)
 
 
 def cross_entropy(logits, tokens):
@@ -191,8 +188,7 @@ def shrink(recipe: Recipe) -> None:
     recipe.drafts.on_corpus,
     recipe.drafts.on_samples,
   ):
-    o.schedule = ((2, 1e-3), (12, 0.0))
-    o.batch, o.length, o.checkpoint_every = 4, 64, 5
+    o.shrink(12, 64)
 
 
 def main(recipe: Recipe) -> None:

@@ -122,7 +122,7 @@ def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
   (method,) = runner.built.methods
   (domain,) = runner.prompts
   job = runner.units(domain, 0.0)[0]
-  made = measure.decode(method.spec, method.params, job, timed=False)
+  made = measure.decode(method.way, job, timed=False)
   assert made.counts.tokens.tolist() == [12]
 
   x.prompt = runner.built.tokenizer.decode(job.prompts[0])

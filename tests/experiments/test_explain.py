@@ -228,18 +228,18 @@ def test_a_replay_takes_the_steps_it_stands_for(job):
     Spec(target, plain.make(), verify.token), Params(weights, None)
   )
   with pytest.raises(RuntimeError, match='compiled inside the timed'):
-    measure.decode(base.spec, base.params, job)
-  run = measure.decode(base.spec, base.params, job)
+    measure.decode(base, job)
+  run = measure.decode(base, job)
   third = dataclasses.replace(job, indices=np.array([2, 5]))
-  state = measure.start(base.spec, base.params, third)
+  state = measure.start(base, third)
   keys = state.key, generate.row_keys(0, [2, 5])
   np.testing.assert_array_equal(*map(jax.random.key_data, keys))
   text = costs.known_text(job, run, target.config)
   spec = Spec(target, ngram.make(3), verify.token)
-  replayed = costs.replay(spec, base.params, job)
+  replayed = costs.replay(measure.Decoding(spec, base.params), job)
   mean = 1.5
   params = Params(weights, (text, jax.numpy.float32(mean)))
-  found = measure.decode(replayed, params, job, timed=False)
+  found = measure.decode(measure.Decoding(replayed, params), job, timed=False)
   assert found.texts == run.texts
   # One accepted, two accepted, ...: 2 + 3 tokens a pair of steps, up to 24.
   np.testing.assert_array_equal(found.counts.target_calls, 10)

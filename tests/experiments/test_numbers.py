@@ -108,7 +108,7 @@ def test_the_compiled_loop_counts_what_is_known():
     job = measure.Job(
       texts[i : i + 2], np.array([i, i + 1]), values, scripted_run.NEW, 0, 128
     )
-    runs.append(measure.record(spec, params, job))
+    runs.append(measure.record(measure.Decoding(spec, params), job))
   counts = jax.device_get(row_fields.join(runs))
   for name in ('tokens', 'target_calls', 'histogram'):
     found = getattr(counts, name).tolist()

@@ -10,7 +10,7 @@ import pytest
 
 from experiments import parity
 from experiments.errors import UserError
-from experiments.measuring import greedy_texts, ties
+from experiments.measuring import greedy_texts, measure, ties
 from experiments.settings import Checkpoint, Parity, Prompts
 from specjax import generate, sampling, verify
 from specjax.drafters import lm, plain
@@ -33,7 +33,8 @@ score = jax.jit(transformer.score, static_argnums=0)
 
 def ways(weights, spec=DRAFTED):
   params = Params(weights, None)
-  return [ties.way(PLAIN, params, 1, SLOTS), ties.way(spec, params, 2, SLOTS)]
+  base, way = (measure.Decoding(one, params) for one in (PLAIN, spec))
+  return [ties.way(base, 1, SLOTS), ties.way(way, 2, SLOTS)]
 
 
 def best(weights, count=2):

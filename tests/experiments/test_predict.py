@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from experiments import predict
-from experiments.measuring import impossible, layouts, measure, methods, replay
+from experiments.measuring import (
+  costs,
+  impossible,
+  layouts,
+  measure,
+  methods,
+  replay,
+)
 from experiments.measuring import results as outputs
 from experiments.reports import predict as predict_report
 from experiments.settings import Mesh
@@ -114,7 +121,7 @@ def test_drafts_that_stop_are_refused(drafted, monkeypatch):
   )
   run = measure.Run([], counts, 0.0, 0.0, 0)
   monkeypatch.setattr(measure, 'decode', lambda *_, timed: run)
-  method = types.SimpleNamespace(spec=0, params=0, gamma=2, drafter='stops')
+  method = types.SimpleNamespace(way=0, gamma=2, drafter='stops')
   plan = types.SimpleNamespace(
     drafters={'stops': types.SimpleNamespace(field='drafters')}
   )
@@ -140,8 +147,7 @@ def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
   predictor = predict.Predictor(predict.prepare(x))
   job = predictor.runner.units('code', 0.0)[0]
   found = {
-    m.drafter: replay.is_drawn(m.spec, m.params, job)
-    for m in predictor.built.methods
+    m.drafter: costs.is_drawn(m.way, job) for m in predictor.built.methods
   }
   assert found == {'draft': True, 'ngram': False}
 

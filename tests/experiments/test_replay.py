@@ -94,8 +94,9 @@ def rounds():
   """Runs of the loop and texts that a draft looked on at, with many keys."""
   params, found = models.params_of('lm'), []
   for turn in range(40):
-    run = measure.decode(LOOP, params, job(turn), timed=False)
-    found.append((run, replay.watch(LOOK, params, job(turn), drawn=True)))
+    loop, look = (measure.Decoding(spec, params) for spec in (LOOP, LOOK))
+    run = measure.decode(loop, job(turn), timed=False)
+    found.append((run, replay.watch(look, job(turn), drawn=True)))
   return found
 
 

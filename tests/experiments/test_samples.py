@@ -64,8 +64,8 @@ def test_steps_make_the_text_that_is_measured(runner, texts, temperature):
   del texts  # Compiled the recording.
   tree = runner.built.methods[0]
   job = runner.units('code', temperature)[0]
-  measured = measure.decode(tree.spec, tree.params, job, timed=False)
-  state = measure.start(tree.spec, tree.params, job)
+  measured = measure.decode(tree.way, job, timed=False)
+  state = measure.start(tree.way, job)
   steps = list(trace.steps(tree.params, state, spec=tree.spec))
   tokens = [trace.tokens(step) for step in steps]
   assert [t.token for new in tokens for t in new] == measured.texts[0]

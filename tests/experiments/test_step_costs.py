@@ -20,6 +20,7 @@ from benchmarks import (
 from configs import accelerator as config
 from experiments.errors import UserError
 from experiments.reports import step_costs as step_costs_report
+from experiments.training.train_pair import model_of
 from specjax import verify
 
 RATE = 0.8
@@ -159,7 +160,7 @@ def test_bad_values_are_named(changes, message):
 
 
 def test_no_room_for_a_step_is_refused(bench):
-  model = stepping.model_of(bench.x.target, 256, 1024)
+  model = model_of(bench.x.target, 256, 1024)
   spec = types.SimpleNamespace(drafter=stepping.idle(4, 256), target=model)
   with pytest.raises(ValueError, match='125 tokens in use leave no room'):
     stepping.Loop(spec, None, used=125, slots=128, steps=4)

@@ -4,6 +4,7 @@ import numpy as np
 
 from experiments.measuring import samples, trace
 from experiments.measuring.trace import Other, Token
+from specjax.types import Draft
 
 
 def step(tokens, parents, path, next_token, *, size=None, added=None):
@@ -11,13 +12,18 @@ def step(tokens, parents, path, next_token, *, size=None, added=None):
   accepted = len(path) - 1
   return trace.Recording(
     counts=None,
-    tokens=np.array(tokens),
-    parents=np.array(parents),
-    size=np.array(len(tokens) if size is None else size),
-    chance=np.arange(1, len(tokens) + 1) / 10,
-    path=np.array(path + path[-1:] * 3),
-    num_accepted=np.array(accepted),
-    next_token=np.array(next_token),
+    draft=Draft(
+      np.array(tokens),
+      np.array(parents),
+      np.array(len(tokens) if size is None else size),
+      None,
+    ),
+    verdict=trace.Judged(
+      np.array(path + path[-1:] * 3),
+      np.array(accepted),
+      np.array(next_token),
+      np.arange(1, len(tokens) + 1) / 10,
+    ),
     added=np.array(accepted + 1 if added is None else added),
   )
 

@@ -136,12 +136,12 @@ def job():
     seed=0,
     slots=generate.slots_for(SPEC, 1 + max(NEW)),
   )
-  return Params(*logits), job
+  return measure.Decoding(SPEC, Params(*logits)), job
 
 
 def test_the_loop_reports_the_acceptance_it_has(job):
   """At 4 standard errors a false alarm comes once in 16,000."""
-  run = measure.decode(SPEC, *job, timed=False)
+  run = measure.decode(*job, timed=False)
   counts = run.counts
   count = counts.histogram.sum()
   spread = np.sqrt(CHANCE @ (np.arange(DEPTH + 1) - MEAN) ** 2 / count)
@@ -155,7 +155,7 @@ def test_the_loop_reports_the_acceptance_it_has(job):
 
 
 def test_the_log_and_the_counts_say_the_same(job):
-  run = measure.record(SPEC, *job)
+  run = measure.record(*job)
   log, counts = run.log, run.counts
   taken = np.arange(log.length.shape[1]) < counts.target_calls[:, None]
   limit = 1 + job[1].new_tokens[:, None]

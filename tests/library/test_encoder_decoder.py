@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.measuring import ties
+from experiments.measuring.measure import Decoding
 from specjax import cache as caches
 from specjax import generate, sampling, verify
 from specjax.drafters import lm, plain
@@ -190,7 +191,7 @@ def test_buckets_are_those_of_transformers(sizes, both_sides):
 def test_differences_are_explained_with_the_source():
   params = models.weights(TARGET, SEED)
   spec = Spec(TARGET, plain.make(), verify.token)
-  ways = [ties.way(spec, Params(params, None), 1, 128)]
+  ways = [ties.way(Decoding(spec, Params(params, None)), 1, 128)]
   source = Source(*prefill.pad(PROMPTS[2:3], 128))
   start = jnp.full((1, 1), OPTIONS['encoder'].start)
   score = jax.jit(transformer.score, static_argnums=0)

@@ -5,6 +5,7 @@ import pytest
 
 from experiments import corpus, prompts
 from experiments.measuring import measure, ties
+from experiments.measuring.measure import Decoding
 from specjax import checkpoints, generate, pair, sampling, verify
 from specjax.drafters import counts, lm, ngram, plain
 from specjax.types import Params, Spec
@@ -40,7 +41,7 @@ def decode(spec, params, texts):
     0,
     generate.slots_for(spec, max(LENGTHS) + NEW),
   )
-  return job, measure.decode(spec, params, job, timed=False).texts
+  return job, measure.decode(Decoding(spec, params), job, timed=False).texts
 
 
 @pytest.fixture(scope='module')
@@ -71,8 +72,8 @@ def test_ragged_batch_of_eight_is_eight_plain_rows(
   job, found = decode(spec, Params(weights, params), texts)
   base = Spec(model, plain.make(), verify.token)
   ways = [
-    ties.way(base, Params(weights, None), 1, job.slots),
-    ties.way(spec, Params(weights, params), len(texts), job.slots),
+    ties.way(Decoding(base, Params(weights, None)), 1, job.slots),
+    ties.way(Decoding(spec, Params(weights, params)), len(texts), job.slots),
   ]
   values = sampling.make(1, 0.0)
   for i, (text, other) in enumerate(zip(expected, found, strict=True)):

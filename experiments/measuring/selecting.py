@@ -1,0 +1,21 @@
+"""Rows of a folder, by the values of their fields."""
+
+from typing import Any
+
+
+def pick(rows: list[dict], **cell: Any) -> list[dict]:
+  """The rows whose fields have these values."""
+  return [r for r in rows if all(r.get(k) == v for k, v in cell.items())]
+
+
+def group(rows: list[dict], *names: str) -> dict[tuple, list[dict]]:
+  """Rows by the values that some fields take together, in their order."""
+  found: dict[tuple, list[dict]] = {}
+  for row in rows:
+    found.setdefault(tuple(row[name] for name in names), []).append(row)
+  return found
+
+
+def by_place(rows: list[dict]) -> dict[tuple[str, float], list[dict]]:
+  """Rows of each domain and temperature."""
+  return group(rows, 'domain', 'temperature')
