@@ -76,8 +76,10 @@ def test_the_table_says_which_prompts_were_continued():
   sentence = (
     '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
   )
-  assert sentence in run_report.table([whole | {'prompts_from': facts}])
-  assert 'prompts of' not in run_report.table([whole])
+  (table,) = run_report.cells([whole | {'prompts_from': facts}])
+  assert table.note == sentence
+  (table,) = run_report.cells([whole])
+  assert 'prompts of' not in table.note
 
 
 def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):
