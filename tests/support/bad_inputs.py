@@ -115,7 +115,7 @@ EXPERIMENT = (
   ('prompts.path={}/empty.jsonl', 'prompts.path', 'name a file of prompts'),
   ('prompts.path={}/cut.jsonl', 'prompts.path: line 1', 'mend or remove it'),
   ('prompts.path={}/number.jsonl', 'prompts.path: line 2', 'must be an object'),
-  ('prompts.path={}/half.jsonl', 'prompts.path: line 1', 'mend or remove it'),
+  ('prompts.path={}/half.jsonl', 'prompts.path: line 1', 'remove or mend it'),
   ('prompts.path={}/one.json', 'prompts.path', 'must hold a list'),
   ('prompts.path={}/text.txt.gz prompts.domains=()', 'prompts.path', 'again'),
   ('prompts.path={}/latin.txt prompts.domains=()', 'prompts.path', 'convert'),
