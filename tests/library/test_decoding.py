@@ -11,17 +11,10 @@ import pytest
 import specjax
 from specjax import generate, sampling, verify
 from specjax.types import Params, Spec
-from tests.support import tiny
+from tests.support import models, tiny
 
 PROMPTS = ['def fib(n):', 'import os\n', 'class Stack:\n  def push']
 NEW = 12
-
-
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  place = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(place)
-  return place
 
 
 @pytest.fixture(scope='module')
@@ -55,9 +48,7 @@ def test_it_draws_what_the_loop_draws(target, draft):
     values=sampling.make(3, [0.0, 0.7, 1.0], top_p=0.9),
   )
   state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
-  for row, tokens in enumerate(out.tokens):
-    begin, end = int(state.start[row]), int(state.length[row])
-    assert tokens == state.tokens[row, begin:end].tolist()
+  assert [*map(tuple, out.tokens)] == models.new_tokens(state)
   np.testing.assert_array_equal(
     out.counts.target_calls, state.counts.target_calls
   )
@@ -189,6 +180,7 @@ def test_a_policy_is_no_name(folder, target):
     ({'temperature': 'hot'}, "temperature must be .*, got 'hot'"),
     ({'temperature': {}}, 'temperature must be .*, got {}'),
     ({'tempreture': 1.0}, "no argument 'tempreture' .did you mean 'tempera"),
+    ({'verify': None}, "no argument 'verify'.*; it takes .* rule, seed, "),
     ({'gamma': 128}, 'gamma must be a whole number .* below 128, got int 128'),
     ({'prompts': ['\ud800']}, 'prompt 0 is no text: character 0 is half'),
   ],
