@@ -74,11 +74,15 @@ def _name(row: dict) -> str:
   return f'{row["drafter"]}, {row["domain"]}, T {row["temperature"]:g}'
 
 
-def _each(choose: Callable[[Rows], Iterable[tuple]], measure) -> Kind:
-  """A case for each choice of rows on the same prompts."""
+def _each(
+  choose: Callable[[Rows], Iterable[tuple]], measure, paired: bool = True
+) -> Kind:
+  """A case for each choice of rows, on the same prompts if they are paired."""
 
   def case(rows):
     def draw(rng, n):
+      if not paired:
+        return [measure(*(_drawn(row, rng, n) for row in rows))]
       chosen = rng.integers(rows[0]['prompts'], size=n)
       return [measure(*(again(row, chosen) for row in rows))]
 
@@ -110,16 +114,11 @@ def _third_place(row: dict) -> Estimate:
   return metrics.ratio(*metrics.at_place(row['unit_histogram'], 2), 1.0)
 
 
-def domains(rows: Rows) -> Iterator[Case]:
-  """Differences of prompts that are not the same."""
+def _domains(rows: Rows) -> Iterator[list[dict]]:
+  """Rows whose prompts are not the same."""
   fixed = ('drafter', 'temperature')
   compared = [{'domain': 'documentation'}, {'domain': 'structured'}]
-  for _, (one, other) in matched(_some(rows), fixed, compared):
-
-    def draw(rng, n, one=one, other=other):
-      return [apart(_drawn(one, rng, n), _drawn(other, rng, n), TAU)]
-
-    yield Case(_name(other), draw, [apart(one, other, TAU).value])
+  return (pair for _, pair in matched(_some(rows), fixed, compared))
 
 
 def _turns(times: dict[str, list[float]], count: int = 2001) -> dict:
@@ -141,39 +140,37 @@ def _costs(gamma: int, turns: dict, chosen=slice(None)) -> costs.Costs:
   return costs.Costs(gamma, **{k: v[chosen] for k, v in turns.items()})
 
 
+def _priced(pairs: Iterable[tuple[dict, dict]], measure) -> Iterator[Case]:
+  """A case for some prompts of each row, and seven turns of another's costs."""
+  for row, cost in pairs:
+    turns = _turns(cost['seconds_per_step'])
+
+    def draw(rng, n, row=row, gamma=cost['gamma'], turns=turns):
+      chosen = rng.integers(len(turns['plain']), size=_TURNS)
+      return [measure(_costs(gamma, turns, chosen), _drawn(row, rng, n))]
+
+    truth = measure(_costs(cost['gamma'], turns), row).value
+    yield Case(_name(row), draw, [truth])
+
+
 def predictions(rows: Rows) -> Iterator[Case]:
   """tau of some prompts, c and v of seven turns."""
-  for row in explain.cells_of(rows['explain']):
-    turns = _turns(row['seconds_per_step'])
-
-    def draw(rng, n, row=row, turns=turns):
-      chosen = rng.integers(len(turns['plain']), size=_TURNS)
-      found = _costs(row['gamma'], turns, chosen)
-      there = _drawn(row, rng, n)
-      return [found.predict(*(there[k] for k in TAU))]
-
-    every = _costs(row['gamma'], turns)
-    truth = every.predict(*(row[k] for k in TAU)).value
-    yield Case(_name(row), draw, [truth])
+  cells = explain.cells_of(rows['explain'])
+  return _priced(
+    zip(cells, cells, strict=True),
+    lambda cost, row: cost.predict(*(row[k] for k in TAU)),
+  )
 
 
 def agreements(rows: Rows) -> Iterator[Case]:
   """Measured over predicted: times of one folder, costs of another."""
   cost = explain.cells_of(rows['explain'])[2]
-  turns = _turns(cost['seconds_per_step'])
-
-  def columns(row):
-    return [row[k] for k in (*TIMES, 'unit_target_calls')]
-
-  for row in pick(rows['predict'], part='check'):
-
-    def draw(rng, n, row=row):
-      chosen = rng.integers(len(turns['plain']), size=_TURNS)
-      found = _costs(cost['gamma'], turns, chosen)
-      return [found.agreement(*columns(_drawn(row, rng, n)))]
-
-    truth = _costs(cost['gamma'], turns).agreement(*columns(row)).value
-    yield Case(_name(row), draw, [truth])
+  return _priced(
+    ((row, cost) for row in pick(rows['predict'], part='check')),
+    lambda cost, row: cost.agreement(
+      *(row[k] for k in (*TIMES, 'unit_target_calls'))
+    ),
+  )
 
 
 def phases(rows: Rows) -> Iterator[Case]:
@@ -318,7 +315,9 @@ KINDS: dict[str, Kind] = {
   'difference of alpha, paired': _each(
     _pairs, lambda a, b: difference(a, b, ALPHA)
   ),
-  'difference of tau, other prompts': domains,
+  'difference of tau, other prompts': _each(
+    _domains, lambda a, b: apart(a, b, TAU), paired=False
+  ),
   'tau over Equation 1': _each(
     lambda rows: _single(rows, 'target int8', gamma=2),
     claims_of_lengths.over_equation_one,

@@ -60,6 +60,16 @@ def _few_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(scope='session')
+def folder(tmp_path_factory):
+  """`target` and `draft` of a tiny pair: to be read, not to be written to."""
+  from tests.support import tiny
+
+  path = tmp_path_factory.mktemp('pair')
+  tiny.write_pair(path)
+  return path
+
+
 @pytest.fixture
 def float64():
   """Everything inside the test is computed in double precision."""

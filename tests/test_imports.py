@@ -1,6 +1,7 @@
 """Data flows one way, and so do the imports."""
 
 import ast
+import functools
 import pathlib
 
 import pytest
@@ -145,6 +146,28 @@ def test_no_program_is_imported():
   for path in SOURCES:
     package = '.'.join(path.parent.parts)
     assert not imported((ROOT / path).read_text(), package) & programs, path
+
+
+@functools.cache
+def floor(part: str) -> int:
+  """Of a package or a module of `experiments`: one above what it imports."""
+  below = set()
+  for path in SOURCES:
+    name = '.'.join(path.with_suffix('').parts)
+    if f'{name}.'.startswith(f'{part}.'):
+      found = imported((ROOT / path).read_text(), name.rpartition('.')[0])
+      names = (name.split('.') for name in found)
+      below |= {'.'.join(x[:2]) for x in names if x[0] == 'experiments'}
+  return 1 + max(map(floor, below - {part, 'experiments'}), default=0)
+
+
+def test_experiments_have_at_most_eight_floors():
+  assert 5 < max(floor(f'experiments.{name}') for name in PROGRAMS) <= 8
+
+
+def test_no_module_is_long():
+  lengths = {path: len((ROOT / path).open().readlines()) for path in SOURCES}
+  assert {path for path, length in lengths.items() if length > 350} == set()
 
 
 def test_a_module_without_a_layer_is_refused():

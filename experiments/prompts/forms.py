@@ -192,6 +192,6 @@ def check_text(whose: str, text: str) -> None:
     text.encode()
   except UnicodeEncodeError as error:
     raise UserError(
-      f'{whose} holds {text[error.start : error.end]!r}, half of a character, '
-      'which no UTF-8 text can; mend or remove it'
+      f'{whose}: {text[error.start : error.end]!r} is half of a character, '
+      'which no UTF-8 text can hold; remove or mend it'
     ) from error

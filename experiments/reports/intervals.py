@@ -32,12 +32,6 @@ def shown(row: dict, name: str, form: str = '.2f', scale: float = 1.0) -> str:
   return with_interval(row[name], stored(row, name), form, scale=scale)
 
 
-def above(row: dict, name: str, bound: float) -> bool:
-  """Whether the whole interval of a field lies above a bound."""
-  ends = stored(row, name)
-  return ends is not None and ends[0] > bound
-
-
 def meets(row: dict, name: str, low: float, high: float) -> bool:
   """Whether the interval of a field has a value of some others."""
   ends = stored(row, name)

@@ -246,11 +246,6 @@ def groups(rows: list[dict]) -> list[Group]:
   ]
 
 
-def table(rows: list[dict]) -> str:
-  """Markdown tables, one for each domain and temperature."""
-  return '\n'.join(one.markdown() for one in cells(rows))
-
-
 def best(rows: list[dict]) -> dict | None:
   """The lossless row with the largest speed-up, of those to be believed."""
   lossless = [r for r in rows if r['lossless'] and r['speedup']]

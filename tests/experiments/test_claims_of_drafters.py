@@ -5,13 +5,7 @@ import pytest
 
 from experiments.papers import claims_of_drafters as claims
 from experiments.papers import claims_of_lengths, claims_of_training
-from experiments.papers.claims import (
-  ACCEPTANCE,
-  FAILS,
-  HOLDS,
-  TIMED,
-  UNDECIDED,
-)
+from experiments.papers.claims import ACCEPTANCE, FAILS, HOLDS, TIMED, UNDECIDED
 from tests.support import rows as made
 
 

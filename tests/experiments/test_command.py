@@ -2,76 +2,18 @@
 
 import ast
 import dataclasses
-import os
 import runpy
-import subprocess
 import sys
 
 import pytest
-from ml_collections.config_flags import config_path
 
 import specjax
-from configs import quickstart
 from experiments import recipes, settings
 from experiments.errors import UserError
 from experiments.papers.published import Calculated, Published
 from experiments.setup import command, fields
-from tests.experiments.test_run import ROOT
-
-
-@pytest.mark.parametrize(
-  ('field', 'message'),
-  [
-    ('gama', "Experiment has no field 'gama' (did you mean 'gammas'?"),
-    ('prompts.cuont', "Prompts has no field 'cuont' (did you mean 'count'?"),
-    ('promts.count', "no field 'promts' (did you mean 'prompts'?"),
-    ('seed.first', "a value of type int has no field 'first'"),
-    ('candidates.lmx.gamma', "there is no 'lmx' in the config"),
-    ('xyzzy', "no field 'xyzzy'; its fields are name, target, "),
-  ],
-)
-def test_an_unknown_field_is_named_with_the_known(field, message):
-  with pytest.raises(KeyError) as error:
-    config_path.get_type(field, quickstart.get_config())
-  assert message in command.explain(error.value)
-
-
-def start(program, *flags, **environment) -> subprocess.CompletedProcess:
-  return subprocess.run(
-    [sys.executable, '-m', program, *flags],
-    cwd=ROOT,
-    env=os.environ | environment,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-
-
-@pytest.mark.parametrize(
-  ('program', 'flags', 'message'),
-  [
-    (
-      'experiments.train',
-      ['--config=configs/embedded_pair.py', '--config.foldr=x'],
-      "Recipe has no field 'foldr' (did you mean 'folder'?",
-    ),
-    (
-      'experiments.run',
-      ['--config=configs/embedded_pair.py'],
-      'gives Recipe where this program takes Experiment',
-    ),
-    ('experiments.run', ['--config=nowhere.py'], 'cannot be read:'),
-    ('experiments.run', ['--config=nowhere.py', '--help'], 'cannot be read:'),
-  ],
-)
-def test_one_line_and_no_traceback(program, flags, message):
-  done = start(program, *flags)
-  assert done.returncode == 1
-  assert not done.stdout
-  (line,) = done.stderr.splitlines()
-  assert line.startswith('error: --config')
-  assert message in line
-
+from tests.support import processes
+from tests.support.processes import ROOT
 
 PROGRAMS = [
   f'{folder}.{file.stem}'
@@ -102,6 +44,7 @@ def test_help_says_what_a_program_is_for_and_takes(
     ast.parse((ROOT / program.replace('.', '/')).with_suffix('.py').read_text())
   )
   assert purpose in shown
+  assert '--version' in shown
   assert f'  python -m {program} ' in purpose  # An example.
   assert f'usage: python -m {program} ' in shown
   assert ('--config.seed: int = 0\n' in shown) == ('--config FILE' in shown)
@@ -110,13 +53,8 @@ def test_help_says_what_a_program_is_for_and_takes(
 
 
 def test_help_shows_the_values_of_a_config_and_uses_no_device():
-  done = start(
-    'experiments.run',
-    '--config=configs/quickstart.py',
-    '--config.batch=4',
-    '--help',
-    JAX_PLATFORMS='nowhere',
-  )
+  flags = '--config=configs/quickstart.py', '--config.batch=4', '--help'
+  done = processes.run('experiments.run', *flags, JAX_PLATFORMS='nowhere')
   assert (done.returncode, done.stderr) == (0, '')
   for text in (
     '  --config.batch: int = 4\n      prompts decoded together.\n',

@@ -20,13 +20,6 @@ from specjax.types import Params, Spec
 from tests.support import models, tiny
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  return path
-
-
 def settings(folder, **changes):
   common = {'drafters': ('ngram',), 'gammas': (2,), 'temperatures': (0.0,)}
   return tiny.experiment(folder, **common | changes)

@@ -7,8 +7,7 @@ from experiments.setup.plan import plan
 from tests.support import tiny
 
 
-def test_the_stages_of_a_config_reach_the_text(tmp_path):
-  tiny.write_pair(tmp_path)
+def test_the_stages_of_a_config_reach_the_text(folder):
   stages = SamplingValues(
     logit_bias=((7, 9.0), (9, 8.0)),
     repetition_penalty=1.3,
@@ -18,7 +17,7 @@ def test_the_stages_of_a_config_reach_the_text(tmp_path):
     min_new_tokens=20,
   )
   x = tiny.experiment(
-    tmp_path, drafters=('ngram',), max_new_tokens=20, sampling=stages
+    folder, drafters=('ngram',), max_new_tokens=20, sampling=stages
   )
   planned = plan(x)
   done = list(generate.steps(build.build(planned), planned, [5, 6, 7, 5, 6]))

@@ -17,13 +17,6 @@ from specjax import checkpoints
 from tests.support import tiny
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  return path
-
-
 def experiment(folder, draft: str = 'draft'):
   """The neutral config, as from its command line."""
   x = config.get_config()
@@ -105,19 +98,6 @@ def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
   # `build` stops at the first of them, before any weights.
   with pytest.raises(ValueError, match='sliding_window = 64'):
     build.build(plan(x))
-
-
-def test_bad_values_end_the_program(folder):
-  x = experiment(folder)
-  x.gammas = (0,)
-  with pytest.raises(UserError, match='gammas must be'):
-    inspect.main(x)
-  x = experiment(folder, draft='nothing')
-  with pytest.raises(UserError, match=r'draft\.path: .* not exist'):
-    inspect.main(x)
-  x = config.get_config()
-  with pytest.raises(UserError, match=r'target\.path is empty'):
-    inspect.main(x)
 
 
 def test_one_prompt_of_the_command_line(folder, capsys):

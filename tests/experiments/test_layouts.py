@@ -13,10 +13,8 @@ from tests.support import tiny
 
 
 @pytest.fixture(scope='module')
-def built(tmp_path_factory):
+def built(folder):
   """A draft that is a model, heads of the target itself, and a lookup."""
-  folder = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(folder)
   x = tiny.experiment(folder, gammas=(2, 12))
   exit_ = Candidate('early_exit', 2)
   exit_.options = {'layers': 1}

@@ -96,6 +96,10 @@ def test_what_an_encoder_reads():
     fit(spec, [20, 21], 1)
   with pytest.raises(ValueError, match=r'prompt 0 and .* make 21 tokens'):
     fit(spec, [3], 20)
+  config = dataclasses.replace(LONG.config, encoder=Encoder(1, start=2))
+  spec = Spec(LONG._replace(config=config), plain.make(), verify.token)
+  with pytest.raises(ValueError, match=r'source_slots is 128, .* 0 needs 256'):
+    fit(spec, [200], 19, source_slots=128)
 
 
 def test_tokens_of_the_vocabulary():

@@ -10,25 +10,13 @@ import sys
 import pytest
 
 from experiments import launch
-from tests.experiments.test_run import CONFIG, ROOT
-from tests.support import tiny
+from tests.experiments.test_run import CONFIG
+from tests.support import processes, tiny
 from tests.support.many_devices import SIZES
 
 QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1', 'JAX_PLATFORMS': 'cpu'}
 FLAGS = os.environ.get('XLA_FLAGS', '')
 EIGHT = {'XLA_FLAGS': f'{FLAGS} --xla_force_host_platform_device_count=8'}
-
-
-def python(*arguments, **environment) -> subprocess.CompletedProcess:
-  return subprocess.run(
-    [sys.executable, '-m', *map(str, arguments)],
-    cwd=ROOT,
-    env=os.environ | QUICK | environment,
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=900,
-  )
 
 
 @pytest.fixture(scope='module')
@@ -134,24 +122,14 @@ command.guard(main)
 """
 
 
+def python(program, *flags, **environment) -> subprocess.CompletedProcess:
+  return processes.run(program, *flags, **QUICK, **environment)
+
+
 def join(coordinator, process, timeout, what='idle') -> subprocess.Popen:
   """One of two processes: the other one dies once both are there."""
-  return subprocess.Popen(
-    [
-      sys.executable,
-      '-c',
-      JOINS,
-      coordinator,
-      str(process),
-      str(timeout),
-      what,
-    ],
-    cwd=ROOT,
-    env=os.environ | QUICK,
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  program = '-c', JOINS, coordinator, process, timeout, what
+  return processes.start(*program, **QUICK)
 
 
 def end(process: subprocess.Popen) -> tuple[int, list[str]]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support import notebooks, tiny
+from tests.support import notebooks
 
 QUICKSTART = notebooks.ROOT / 'notebooks' / 'quickstart.ipynb'
 # One short text of a tiny target with the notebook's own drafter: the others
@@ -16,14 +16,13 @@ x.prompt, x.max_new_tokens = 'for i in a:\\n  for i in', 12
 """
 
 
-def test_the_quick_start_runs(tmp_path, monkeypatch):
-  tiny.write_pair(tmp_path)
+def test_the_quick_start_runs(folder, monkeypatch):
   monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   shown = notebooks.run_cells(
     QUICKSTART,
     # The predictor is a program of its own.
     skip_tags=('install', 'predict'),
-    after={'config': SMALL.format(target=str(tmp_path / 'target'))},
+    after={'config': SMALL.format(target=str(folder / 'target'))},
   )
   assert '| copy ' in shown
   assert '"report": "runs/notebook/report.html"' in shown

@@ -14,7 +14,6 @@ from experiments.measuring import greedy_texts, measure, ties
 from experiments.settings import Checkpoint, Parity, Prompts
 from specjax import generate, sampling, verify
 from specjax.drafters import lm, plain
-from specjax.models import transformer
 from specjax.types import Params, Spec
 from tests.support import models, tiny
 
@@ -28,9 +27,6 @@ DRAFTED = dataclasses.replace(PLAIN, drafter=lm.make(MODEL, 3))
 ACCEPTS_ALWAYS = models.WRONG_RULES['accepts always']
 
 
-score = jax.jit(transformer.score, static_argnums=0)
-
-
 def ways(weights, spec=DRAFTED):
   params = Params(weights, None)
   base, way = (measure.Decoding(one, params) for one in (PLAIN, spec))
@@ -39,7 +35,7 @@ def ways(weights, spec=DRAFTED):
 
 def best(weights, count=2):
   """The largest logits after the prompt, and their tokens."""
-  logits = np.asarray(score(MODEL, weights, jnp.array([PROMPT]))[0, -1])
+  logits = np.asarray(models.score(MODEL, weights, jnp.array([PROMPT]))[0, -1])
   order = np.argsort(-logits)[:count]
   return order.tolist(), logits[order]
 
@@ -152,13 +148,6 @@ def test_scores_are_those_of_the_loop():
 # The program
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  return path
-
-
 def config(folder, **changes) -> Parity:
   common = tiny.experiment(
     folder,
@@ -250,10 +239,7 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
   write(
     json.loads(lines[0]) | {'tokens': wrote[0]}, {'prompt': 1, 'tokens': other}
   )
-  changes = {
-    'against': 'text',
-    'text': str(file),
-  }
+  changes = {'against': 'text', 'text': str(file)}
   x = config(folder, **changes, results=str(tmp_path / 'b'))
   status, found, (row,) = run(x, capsys)
   assert (status, found['compared'], found['bugs']) == (1, 2, 1)
@@ -270,46 +256,9 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
   assert not (tmp_path / 'c').exists()
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'temperatures': (0.0, 1.0)}, r'temperatures must be .*\(0.0, 1.0\)'),
-    ({'dtype': 'float12'}, "dtype must be one of float64, .* got 'float12'"),
-    ({'batch': 3}, 'batch 3 is more than the 2 prompts'),
-    (
-      {'against': 'experiments.measuring.comparisons.plane'},
-      'against: .* cannot be import',
-    ),
-    (
-      {'against': 'experiments.measuring.comparisons._DTYPES'},
-      'is no function',
-    ),
-    ({'against': 'batch'}, 'batch is 1'),
-    ({'verifiers': ('specjax.verify.simulated:0.8',)}, 'is lossy'),
-    (
-      {
-        'against': 'dtype',
-        'other_dtype': 'float32',
-      },
-      'other_dtype must differ',
-    ),
-    (
-      {
-        'against': 'dtype',
-        'other_dtype': 'half',
-      },
-      'other_dtype must be one of',
-    ),
-    ({'against': 'text'}, 'text is empty'),
-    (
-      {'against': 'text', 'text': '/no/such'},
-      'text: /no/such cannot be read',
-    ),
-  ],
-)
-def test_bad_configs_are_refused(folder, tmp_path, changes, message):
-  x = config(folder, **changes, results=str(tmp_path / 'a'))
-  with pytest.raises(UserError, match=message):
+def test_a_lossy_rule_is_refused(folder, tmp_path):
+  x = config(folder, verifiers=('simulated:0.8',), results=str(tmp_path / 'a'))
+  with pytest.raises(UserError, match='is lossy'):
     parity.main(x)
   assert not (tmp_path / 'a').exists()
 

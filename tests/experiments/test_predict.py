@@ -18,15 +18,8 @@ from experiments.measuring import (
 )
 from experiments.measuring import results as outputs
 from experiments.reports import predict as predict_report
-from experiments.settings import Mesh
+from tests.support import rows as rows_by_hand
 from tests.support import tiny
-
-
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  return path
 
 
 def experiment(folder, **changes):
@@ -97,22 +90,6 @@ def test_few_prompts_have_no_interval(rows):
   assert '[' not in predict_report.summary(rows)
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'verifiers': ('specjax.verify.block',)}, 'verifiers: only'),
-    ({'batch': 2}, 'batch is 2, but rows are replayed one by one'),
-    ({'mesh': Mesh(model=2)}, 'mesh is 1 x 2, but texts are replayed on one'),
-    ({'gammas': (3, 500)}, 'gammas: 500 is not less than the'),
-  ],
-)
-def test_what_cannot_be_replayed_is_refused(folder, tmp_path, changes, message):
-  x = experiment(folder, results=str(tmp_path / 'a'), **changes)
-  with pytest.raises(ValueError, match=message):
-    predict.Predictor(predict.prepare(x))
-  assert not (tmp_path / 'a').exists()
-
-
 @pytest.mark.parametrize('drafted', [11, 12])
 def test_drafts_that_stop_are_refused(drafted, monkeypatch):
   """Six whole steps at gamma 2 draft twelve tokens, unless one ended early."""
@@ -164,29 +141,10 @@ def test_rows_of_another_schema_are_left_out(folder, tmp_path):
 # The board.
 
 
-def made_up(calls):
-  """Two drafts, gammas 1 and 2, one domain of 100 tokens, by their calls."""
-  rows = []
-  for drafter, counts in calls.items():
-    rows.append(
-      {
-        'part': 'replay',
-        'drafter': drafter,
-        'domain': 'code',
-        'temperature': 0.0,
-        'tokens': 100,
-        'gammas': [1, 2],
-        'unit_target_calls': [[n / 2, n / 2] for n in counts],
-      }
-    )
-    for gamma in (1, 2):
-      cost = {'part': 'cost', 'drafter': drafter, 'gamma': gamma}
-      rows.append(cost | {'c': 0.1, 'v': 1.1})
-  return rows
-
-
 def test_the_best_length_and_the_best_draft_win():
-  board = predict_report.Board(made_up({'a': (60, 58), 'b': (70, 40)}))
+  board = predict_report.Board(
+    rows_by_hand.predicted({'a': (60, 58), 'b': (70, 40)})
+  )
   assert board.speed('a', 1, ['code'], 0.0) == pytest.approx(100 / 60 / 1.2)
   assert board.best('a', ['code'], 0.0) == 1
   assert board.best('b', ['code'], 0.0) == 2
@@ -197,7 +155,7 @@ def test_the_best_length_and_the_best_draft_win():
 
 def test_what_cannot_be_is_not_recommended():
   """A cost that cannot be, then a check; and then there is nothing left."""
-  rows = made_up({'a': (60, 58), 'b': (70, 40)})
+  rows = rows_by_hand.predicted({'a': (60, 58), 'b': (70, 40)})
 
   def cost(drafter, gamma):
     return next(
@@ -222,7 +180,7 @@ def test_what_cannot_be_is_not_recommended():
 
 
 def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
-  rows = made_up({'a': (60, 58)})
+  rows = rows_by_hand.predicted({'a': (60, 58)})
   rows[1]['impossible'] = ['v is 0.46']
   folder = outputs.Follower(rows)
   folder.path, folder.warning = 'here', ''
@@ -244,7 +202,7 @@ def test_the_last_line_of_a_prediction_is_short():
 
 
 def test_no_draft_is_recommended_where_none_gains():
-  board = predict_report.Board(made_up({'a': (90, 85)}))
+  board = predict_report.Board(rows_by_hand.predicted({'a': (90, 85)}))
   assert board.recommendation() == (
     'At temperature 0 do not speculate: the best, a with gamma 1, is predicted '
     'at 0.93 times plain decoding.'

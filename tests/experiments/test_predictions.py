@@ -94,17 +94,9 @@ def check(**changes):
 
 def board(*checks, speeds=((60, 58), (70, 40))):
   """Two domains of 100 tokens each; target calls of drafts by length."""
-  rows = list(checks)
-  for drafter, calls in zip('ab', speeds, strict=True):
-    for domain, more in (('code', 0), ('text', 30)):
-      replay = {'part': 'replay', 'drafter': drafter, 'domain': domain}
-      units = [[(n + more) / 2] * 2 for n in calls]
-      replay |= {'temperature': 0.0, 'tokens': 100, 'gammas': [1, 2]}
-      rows.append(replay | {'unit_target_calls': units})
-    for gamma in (1, 2):
-      cost = {'part': 'cost', 'drafter': drafter, 'gamma': gamma}
-      rows.append(cost | {'c': 0.1, 'v': 1.1})
-  return predict_report.Board(rows)
+  calls = dict(zip('ab', speeds, strict=True))
+  rows = made.predicted(calls, {'code': 0, 'text': 30})
+  return predict_report.Board([*checks, *rows])
 
 
 def test_domains_count_together():

@@ -4,17 +4,12 @@ import pytest
 
 from experiments.measuring import results
 from experiments.reports import run as run_report
+from tests.support import rows as made
 
 
 def row(**changes):
-  cell = {
-    'drafter': 'ngram',
-    'verifier': 'token',
-    'gamma': 2,
-    'domain': 'code',
-    'temperature': 0.0,
-  }
-  return cell | changes
+  cell = {'drafter': 'ngram', 'verifier': 'token', 'gamma': 2}
+  return cell | {'domain': 'code', 'temperature': 0.0} | changes
 
 
 def test_rows_come_back(tmp_path):
@@ -51,20 +46,7 @@ def test_foreign_files_are_left_alone(tmp_path):
 
 
 def test_the_table_says_which_prompts_were_continued():
-  numbers = dict.fromkeys(('alpha', 'tau', 'tau_without_bonus', 'speedup'))
-  whole = row(
-    **numbers,
-    **{f'{name}_ci': None for name in numbers},
-    lossless=False,
-    prompts=3,
-    acceptance_by_position=[0.5],
-    tokens_per_second=1.0,
-    baseline_tokens_per_second=1.0,
-    predicted_speedup=1.0,
-    c=0.1,
-    v=1.0,
-    repetition=0.0,
-  )
+  whole = made.row(prompts=3)
   facts = {
     'source': 'a.jsonl',
     'available': 9,
@@ -76,8 +58,10 @@ def test_the_table_says_which_prompts_were_continued():
   sentence = (
     '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
   )
-  assert sentence in run_report.table([whole | {'prompts_from': facts}])
-  assert 'prompts of' not in run_report.table([whole])
+  (table,) = run_report.cells([whole | {'prompts_from': facts}])
+  assert table.note == sentence
+  (table,) = run_report.cells([whole])
+  assert 'prompts of' not in table.note
 
 
 def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):

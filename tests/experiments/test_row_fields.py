@@ -31,39 +31,6 @@ def run(histogram, overlap=(0.0,), seconds=1.0, tokens=None, drafted=None):
   return Run(texts, counts, seconds, 0.0, 0)
 
 
-def test_alpha_is_over_prefixes_of_the_prompts_alone():
-  """The third row is there to fill up a mesh.
-
-  A step that was cut short has tokens and is no prefix; a step that accepted
-  what it drafted is one.
-  """
-  runs = [
-    run([[5, 1], [3, 0]], [3.0, 1.5], tokens=[9, 4]),
-    run([[9, 0]], [9.0]),
-  ]
-  found = row_fields.alpha_of(runs, 2)
-  assert found.prefixes.tolist() == [6, 3]
-  assert found.estimate.value == pytest.approx(4.5 / 9)
-
-
-def test_accepted_tokens_are_counted_by_what_was_judged_and_drafted():
-  """Ten steps of three: accepted 0 in five, 1 in three, 3 in two.
-
-  Of 30 drafted tokens 9 were accepted. Five of the ten first ones were, two of
-  the five second ones and both third ones: 9 of 17 that were judged.
-  """
-  alpha = row_fields.Alpha(np.array([5.0]), np.array([10]))
-  row = row_fields.acceptance([run([[5, 3, 0, 2]])], alpha, alpha)
-  assert (row['accepted'], row['drafted']) == (9, 30)
-  assert row['alpha_mle'] == pytest.approx(9 / 17)
-  assert row['acceptance'] == pytest.approx(0.3)
-  assert row['alpha'] == pytest.approx(0.5)
-  assert row['tau'] == pytest.approx(1.9)
-  assert row['tau_without_bonus'] == pytest.approx(0.9)
-  # One prompt has no interval.
-  assert row['tau_ci'] is row['alpha_ci'] is None
-
-
 def prices(spread, turns=9):
   """c 0.1 and v 1.2 at gamma 2, of turns that differ by so much."""
   away = spread * np.linspace(-1, 1, turns)

@@ -1,10 +1,7 @@
 """The main job on a tiny pair: rows, resume after a kill, bad logits."""
 
 import json
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 import types
 
@@ -17,10 +14,9 @@ from experiments.measuring.runner import Runner, singles
 from experiments.settings import Prompts
 from experiments.setup.plan import plan
 from specjax import generate
-from tests.support import tiny
+from tests.support import processes, tiny
 
 THREE = Prompts(domains=('code',), count=3, length=16)
-ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = """
 import pathlib
 from tests.support import tiny
@@ -30,31 +26,12 @@ def get_config():
 """
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  path = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(path)
-  (path / 'config.py').write_text(CONFIG.format(folder=str(path)))
-  return path
-
-
-def command(folder, *flags):
-  return [
-    sys.executable,
-    '-m',
-    'experiments.run',
-    f'--config={folder / "config.py"}',
-    *flags,
-  ]
-
-
 @pytest.mark.slow
 def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
+  (tmp_path / 'config.py').write_text(CONFIG.format(folder=str(folder)))
   out = tmp_path / 'rows'
-  flags = [f'--config.results={out}']
-  process = subprocess.Popen(
-    command(folder, *flags), cwd=ROOT, stderr=subprocess.DEVNULL
-  )
+  flags = [f'--config={tmp_path}/config.py', f'--config.results={out}']
+  process = processes.start('-m', 'experiments.run', *flags)
   file = out / 'rows.jsonl'
   deadline = time.monotonic() + 300
   while not (file.exists() and file.read_text().count('\n') >= 2):
@@ -65,13 +42,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   process.wait()
   kept = file.read_text().splitlines()[:2]
 
-  done = subprocess.run(
-    command(folder, *flags),
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  done = processes.run('experiments.run', *flags)
   rows = file.read_text().splitlines()
   assert rows[:2] == kept
   assert len(rows) == 4
@@ -83,23 +54,11 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   speeds = [r['speedup'] for r in found if not r['impossible']]
   assert last['best'] is None or last['best']['speedup'] == max(speeds)
 
-  again = subprocess.run(
-    command(folder, *flags),
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  again = processes.run('experiments.run', *flags)
   assert 'complete' in again.stdout
   assert file.read_text().splitlines() == rows
 
-  other = subprocess.run(
-    command(folder, *flags, '--config.seed=1'),
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  other = processes.run('experiments.run', *flags, '--config.seed=1')
   assert other.returncode != 0
   assert 'another config (different: seed)' in other.stderr
   assert file.read_text().splitlines() == rows
@@ -202,19 +161,6 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
     runner.run()
   again = results.Folder(tmp_path / 'a', results.settings_of(x))
   assert again.rows == [{'schema': results.SCHEMA} | kept]
-
-
-def test_a_refused_experiment_leaves_nothing_behind(folder, tmp_path):
-  done = subprocess.run(
-    command(folder, f'--config.results={tmp_path / "a"}', '--config.batch=3'),
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode != 0
-  assert done.stderr.splitlines()[-1].startswith('error: batch 3 is more than')
-  assert not (tmp_path / 'a').exists()
 
 
 def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):

@@ -39,17 +39,15 @@ def make(depth):
 
 
 @pytest.fixture(scope='module')
-def runner(tmp_path_factory):
+def runner(folder, tmp_path_factory):
   """A target that hardly says anything but 7 and 9."""
-  folder = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(folder)
   x = tiny.experiment(
     folder,
     candidates={'tree': Candidate('tests.experiments.test_samples.load', 2)},
     verifiers=('specjax.verify.recursive',),
     sampling=SamplingValues(logit_bias=((7, 99.0), (9, 99.0))),
     temperatures=(0.0, 8.0),  # So hot that 7 is about as likely as 9.
-    results=str(folder / 'results'),
+    results=str(tmp_path_factory.mktemp('samples') / 'a'),
   )
   return Runner(plan(x))
 

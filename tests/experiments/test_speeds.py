@@ -1,4 +1,7 @@
-"""Speeds and costs from runs made by hand, and back from the rows."""
+"""Speeds and costs from runs made by hand, and back from the rows.
+
+That each is what it should be is tested in `test_numbers`.
+"""
 
 import json
 import pathlib
@@ -55,36 +58,6 @@ def speed():
     | {'unit_tokens': [8, 8, 8], 'unit_target_calls': [4, 5, 4]}
   )
   return json.loads(json.dumps(row))
-
-
-def test_times_are_of_decoding_alone(speed):
-  assert speed['seconds'] == 12
-  assert speed['tokens_per_second'] == 24 / 12
-  assert speed['baseline_tokens_per_second'] == 24 / 18
-  assert speed['speedup'] == pytest.approx(18 / 12)
-  assert speed['prefill_seconds'] == 2000
-
-
-def test_a_batch_takes_as_many_steps_as_its_slowest_row():
-  alpha = row_fields.Alpha(np.ones(3), np.full(3, 2))
-  row = row_fields.acceptance(RUNS, alpha, alpha)
-  assert (row['steps'], row['target_calls']) == (5 + 4, 13)
-  assert row['unit_tokens'] == [8, 8, 8]
-  assert row['tau'] == pytest.approx(24 / 13)
-
-
-def test_a_cost_is_the_median_of_ratios(speed):
-  """The ratio of the medians would be 1 for v, and 0.3 for c."""
-  assert speed['v'] == 1.5  # of 1.5, 1 and 2
-  assert speed['c'] == pytest.approx(0.1)  # of 0.2, 0.6 and 0.2, by two
-  assert np.median(COST.scored) / np.median(COST.plain) == 1
-
-
-def test_seconds_of_a_step_are_of_all_rows_together(monkeypatch):
-  monkeypatch.setattr(
-    measure, 'decode', lambda *_, **__: one([8, 8], [3, 5], 10.0)
-  )
-  assert costs.seconds_per_step(measure.Decoding(None, None), None) == 2
 
 
 def test_a_row_has_what_its_speeds_are_made_of(speed):

@@ -142,23 +142,6 @@ def test_real_sizes_need_an_accelerator():
     accelerator.main(config.get_config())
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'gammas': (4,)}, r'gammas must have two different sizes'),
-    ({'rates': (1.0,)}, r'rates must be in \[0, 1\), got \(1.0,\)'),
-    ({'maxima': (128, 10)}, r'maxima must be above the 20 tokens in use'),
-    ({'dtype': 'int8'}, r'dtype must be one of .* got .int8'),
-    ({'repeats': 0}, 'repeats must be at least 1, got 0'),
-    ({'sweeps': ()}, 'sweeps is empty'),
-    ({'sweeps': ('benchmarks.sweeps.nothing',)}, 'sweeps'),
-  ],
-)
-def test_bad_values_are_named(changes, message):
-  with pytest.raises(ValueError, match=message):
-    step_costs.check(dataclasses.replace(quick(), **changes))
-
-
 def test_no_room_for_a_step_is_refused(bench):
   model = model_of(bench.x.target, 256, 1024)
   spec = types.SimpleNamespace(drafter=stepping.idle(4, 256), target=model)

@@ -2,8 +2,6 @@
 
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import jax
@@ -14,9 +12,8 @@ from optax.contrib import MuonDimensionNumbers
 from experiments.recipes import Optimization
 from experiments.training.optimize import make_optimizer, name_matrices
 from experiments.training.train_pair import window_shape
-from tests.support import tiny
+from tests.support import processes, tiny
 
-ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = """
 import pathlib, sys, time
 import jax, jax.numpy as jnp, numpy as np
@@ -46,12 +43,7 @@ np.savez(folder / 'params.npz', **params)
 
 def start(folder: pathlib.Path, pause: float, rule: str):
   folder.mkdir(exist_ok=True)
-  return subprocess.Popen(
-    [sys.executable, '-c', SCRIPT, str(folder), str(pause), rule],
-    cwd=ROOT,
-    stderr=subprocess.DEVNULL,
-    stdout=subprocess.DEVNULL,
-  )
+  return processes.start('-c', SCRIPT, folder, pause, rule)
 
 
 @pytest.mark.parametrize('rule', ['adamw', 'muon'])

@@ -15,7 +15,7 @@ from specjax import checkpoints, generate, pair, sampling, verify
 from specjax.drafters import plain
 from specjax.models import variants
 from specjax.types import Params, Spec
-from tests.support import tiny
+from tests.support import models, tiny
 
 TOKENS = 2048  # of the embedded tokenizer
 PADDED = 2112
@@ -54,14 +54,8 @@ def test_a_padded_head_drafts_for_another(folder, target, draft):
   vocab = method.spec.target.config.vocab_size
 
   def propose(params):
-    state = generate.start(
-      params,
-      [[5, 6, 7], [vocab - 1]],
-      spec=method.spec,
-      new_tokens=8,
-      key=generate.row_keys(0, [0, 1]),
-      values=sampling.make(2, 1.0),
-    )
+    prompts, values = [[5, 6, 7], [vocab - 1]], sampling.make(2, 1.0)
+    state = models.run(method.spec, params, prompts, values, new_tokens=8)
     ctx = generate.context(state)
     return method.spec.drafter.propose(params, state.drafter, ctx, state.key)
 
@@ -91,17 +85,11 @@ def test_a_smaller_draft_keeps_the_targets_text(folder):
   weights['embedding'] = weights['embedding'].at[TOKENS:].multiply(3)
 
   def decode(spec, params):
-    state = generate.start(
-      params,
-      [[5, 6, 7], [8, 9]],
-      spec=spec,
-      new_tokens=16,
-      key=generate.row_keys(0, [0, 1]),
-      values=sampling.make(2, 0.0),
-    )
+    prompts, values = [[5, 6, 7], [8, 9]], sampling.make(2, 0.0)
+    state = models.run(spec, params, prompts, values, new_tokens=16)
     state = generate.generate(params, state, 16, spec=spec)
     assert state.finite.all()
-    return [row[:n].tolist() for row, n in zip(*state[:2], strict=True)]
+    return models.new_tokens(state)
 
   base = Spec(method.spec.target, plain.make(), verify.token)
   expected = decode(base, Params(weights, None))

@@ -7,14 +7,12 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import lm
-from specjax.models import linear, transformer, variants
+from specjax.models import linear, variants
 from specjax.models.config import Experts
 from specjax.types import Params, Spec
 from tests.support import models
 
 pytestmark = pytest.mark.usefixtures('optimized')
-
-score = jax.jit(transformer.score, static_argnums=0)
 
 SIZES = {'width': 64, 'mlp_width': 64, 'head_dim': 32}
 
@@ -40,8 +38,8 @@ def test_weights_are_rearranged_not_changed(pair):
 def test_logits_agree(pair, rows):
   (model, plain), (fast, blocked) = pair
   tokens = jax.random.randint(jax.random.key(1), (1, rows), 0, 128)
-  expected = score(model, plain, tokens)
-  found = score(fast, blocked, tokens)
+  expected = models.score(model, plain, tokens)
+  found = models.score(fast, blocked, tokens)
   np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
@@ -52,8 +50,7 @@ def test_odd_columns_stay_as_they_are():
   assert blocked['unembedding'].shape == params['unembedding'].shape
   tokens = jnp.arange(5)[None]
   np.testing.assert_array_equal(
-    score(fast, blocked, tokens),
-    score(model, params, tokens),
+    models.score(fast, blocked, tokens), models.score(model, params, tokens)
   )
 
 
@@ -62,14 +59,8 @@ def test_speculation_decodes_with_them(pair):
   (model, plain), (fast, blocked) = pair
   spec = Spec(fast, lm.make(model, 3), verify.token)
   params = Params(blocked, plain)
-  state = generate.start(
-    params,
-    [[1, 2, 3], [4]],
-    spec=spec,
-    new_tokens=40,
-    key=generate.row_keys(0, range(2)),
-    values=sampling.make(2, [0.0, 1.0]),
-  )
+  values = sampling.make(2, [0.0, 1.0])
+  state = models.run(spec, params, [[1, 2, 3], [4]], values)
   counts = generate.generate(params, state, 40, spec=spec).counts
   tried = int(counts.tried.sum())
   assert tried >= 50
@@ -94,8 +85,8 @@ def test_every_option_works_in_blocks():
   fast, blocked = variants.block(model, params)
   tokens = jax.random.randint(jax.random.key(1), (1, 7), 0, 128)
   np.testing.assert_allclose(
-    score(fast, blocked, tokens),
-    score(model, params, tokens),
+    models.score(fast, blocked, tokens),
+    models.score(model, params, tokens),
     atol=2e-5,
   )
 

@@ -31,24 +31,12 @@ def table_params():
   return Params(None, Params(own, other))
 
 
-def proposals(drafter, rows, turns):
-  """Drafts of some of many texts, under the keys of each turn."""
-  (tokens, length), params = promises.texts(promises.ROWS), table_params()
-  temperature = np.resize([0, 0.5, 1, 1.5], promises.ROWS)[rows]
-  values = sampling.make(len(rows), temperature)
-  ctx, memory = promises.fresh(
-    drafter, params, tokens[rows], length[rows], values
-  )
-  propose = jax.jit(drafter.propose)
-  return [propose(params, memory, ctx, key)[0] for key in turns]
-
-
 @functools.cache
 def drafts(inner, rule=None):
   """Many drafts of many texts, at temperatures from 0 to 1.5."""
-  every = np.arange(promises.ROWS)
-  turns = [generate.row_keys(turn, every) for turn in range(ROUNDS)]
-  found = proposals(cascade.make(TABLE, inner, 3, rule), every, turns)
+  keys = [generate.row_keys(turn, promises.EVERY) for turn in range(ROUNDS)]
+  drafter = cascade.make(TABLE, inner, 3, rule)
+  found = promises.proposals(drafter, table_params(), keys)
   return jax.tree.map(lambda *x: np.concatenate(x), *found)
 
 
@@ -114,8 +102,9 @@ def test_a_row_drafts_alone_what_it_drafts_in_a_batch():
   """Other rows need other numbers of passes: that must not matter."""
   row, together = 3, drafts(TREE)
   turns = [generate.row_keys(turn, [row]) for turn in range(ROUNDS)]
+  drafter = cascade.make(TABLE, TREE, 3)
   for turn, alone in enumerate(
-    proposals(cascade.make(TABLE, TREE, 3), [row], turns)
+    promises.proposals(drafter, table_params(), turns, [row])
   ):
     there = turn * promises.ROWS + row
     np.testing.assert_array_equal(alone.tokens[0], together.tokens[there])

@@ -101,10 +101,7 @@ def assert_equal(one, other):
 
 @pytest.mark.parametrize(
   'name',
-  [
-    *SPECS,
-    *(pytest.param(name, marks=pytest.mark.slow) for name in USUAL),
-  ],
+  [*SPECS, *(pytest.param(name, marks=pytest.mark.slow) for name in USUAL)],
 )
 def test_a_text_is_the_one_its_prompt_has_alone(name):
   found = together(name)

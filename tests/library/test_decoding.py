@@ -11,17 +11,10 @@ import pytest
 import specjax
 from specjax import generate, sampling, verify
 from specjax.types import Params, Spec
-from tests.support import tiny
+from tests.support import models, tiny
 
 PROMPTS = ['def fib(n):', 'import os\n', 'class Stack:\n  def push']
 NEW = 12
-
-
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  place = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(place)
-  return place
 
 
 @pytest.fixture(scope='module')
@@ -55,9 +48,7 @@ def test_it_draws_what_the_loop_draws(target, draft):
     values=sampling.make(3, [0.0, 0.7, 1.0], top_p=0.9),
   )
   state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
-  for row, tokens in enumerate(out.tokens):
-    begin, end = int(state.start[row]), int(state.length[row])
-    assert tokens == state.tokens[row, begin:end].tolist()
+  assert [*map(tuple, out.tokens)] == models.new_tokens(state)
   np.testing.assert_array_equal(
     out.counts.target_calls, state.counts.target_calls
   )

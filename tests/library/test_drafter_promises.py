@@ -23,7 +23,7 @@ import pytest
 from specjax import cache as caches
 from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, ngram
-from specjax.drafting import chain, policies
+from specjax.drafting import chain
 from specjax.drafting.walker import Memory
 from specjax.models import prefill
 from specjax.types import Context, Draft, Drafter, Params, Spec, Verdict
@@ -59,14 +59,16 @@ def texts(rows, slots=128):
   return np.where(np.arange(slots) < length[:, None], tokens, 0), length
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def fresh(drafter: Drafter, params, tokens, length, values, source=None):
+@functools.partial(jax.jit, static_argnums=0, static_argnames='target')
+def fresh(
+  drafter, params, tokens, length, values, source=None, target=models.TARGET
+):
   """A context of the texts, and the memory of having read them."""
   cache = hidden = None
   if params.target is not None:
-    cache = caches.empty(models.TARGET.config, *tokens.shape, precision())
+    cache = caches.empty(target.config, *tokens.shape, precision())
     cache, hidden = prefill.prefill(
-      models.TARGET, params.target, tokens, length, cache, drafter.taps
+      target, params.target, tokens, length, cache, drafter.taps
     )
   ctx = Context(tokens, length, cache, values, NONE, source)
   return ctx, drafter.init(params, ctx, hidden)
@@ -76,24 +78,24 @@ def precision():
   return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
 
 
+EVERY = np.arange(ROWS)
+
+
+def proposals(drafter, params, keys, rows=EVERY) -> list[Draft]:
+  """Drafts of many texts, at temperatures from 0 to 1.5, under some keys."""
+  tokens, length = texts(ROWS)
+  values = sampling.make(len(rows), np.resize([0, 0.5, 1, 1.5], ROWS)[rows])
+  ctx, memory = fresh(drafter, params, tokens[rows], length[rows], values)
+  propose = jax.jit(drafter.propose)
+  return [propose(params, memory, ctx, key)[0] for key in keys]
+
+
 @functools.cache
 def drafts(name: str) -> Draft:
-  """Many drafts of many texts, at temperatures from 0 to 1.5."""
-  drafter, params = models.DRAFTERS[name][0], models.params_of(name)
-  temperature = np.resize([0, 0.5, 1, 1.5], ROWS)
-  values = sampling.make(ROWS, temperature)
-  ctx, memory = fresh(drafter, params, *texts(ROWS), values)
-  propose = jax.jit(drafter.propose)
-  rounds = [
-    propose(
-      params,
-      memory,
-      ctx,
-      generate.row_keys(0, turn * ROWS + np.arange(ROWS)),
-    )[0]
-    for turn in range(ROUNDS)
-  ]
-  return jax.tree.map(lambda *x: np.concatenate(x), *rounds)
+  """All of them, of a drafter."""
+  keys = [generate.row_keys(0, turn * ROWS + EVERY) for turn in range(ROUNDS)]
+  found = proposals(models.DRAFTERS[name][0], models.params_of(name), keys)
+  return jax.tree.map(lambda *x: np.concatenate(x), *found)
 
 
 def p_values(draft: Draft):
@@ -437,18 +439,10 @@ def test_look_up(text, longest, copied):
   assert copy[:size].tolist() == copied
 
 
-def test_confidence_stops_below_the_threshold():
-  policy = policies.confidence(0.3)
-  goes_on = [bool(policy.goes_on((), 1, q, q)) for q in (0.29, 0.3, 0.41)]
-  assert goes_on == [False, True, True]
-  assert policies.confidence(0.3) is policy
-
-
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
     (lambda: lm.make(models.DRAFT, 0), 'depth must be at least 1'),
-    (lambda: policies.confidence(1.5), 'threshold must be in'),
     (lambda: counts.make(0), 'depth must be at least 1'),
   ],
 )

@@ -130,9 +130,7 @@ def test_positions_are_those_of_the_text_in_a_long_cache(float64):
   tokens = random.integers(0, models.VOCAB, (2, 640)).astype(np.int32)
   tokens, length = jnp.asarray(tokens), jnp.array([600, 513], jnp.int32)
   source = Source(*prefill.pad(PROMPTS[2:], 128))
-  whole = jax.jit(transformer.score, static_argnums=0)(
-    TARGET, params, tokens, source
-  )
+  whole = models.score(TARGET, params, tokens, source)
 
   @jax.jit
   def step(params):
@@ -194,8 +192,7 @@ def test_differences_are_explained_with_the_source():
   ways = [ties.way(Decoding(spec, Params(params, None)), 1, 128)]
   source = Source(*prefill.pad(PROMPTS[2:3], 128))
   start = jnp.full((1, 1), OPTIONS['encoder'].start)
-  score = jax.jit(transformer.score, static_argnums=0)
-  logits = np.asarray(score(TARGET, params, start, source))[0, 0]
+  logits = np.asarray(models.score(TARGET, params, start, source))[0, 0]
   best, second = np.argsort(-logits)[:2].tolist()
   values = sampling.make(1, 0.0)
   found = ties.explain(ways, PROMPTS[2], values, [best], [second])
@@ -212,24 +209,6 @@ def test_an_encoder_without_a_source_is_refused():
   params = Params(models.target_weights(), draft_weights())
   with pytest.raises(ValueError, match='for an encoder-decoder target only'):
     models.run(spec, params, PROMPTS[:1], sampling.make(1))
-
-
-@pytest.mark.parametrize(
-  ('prompt', 'options', 'message'),
-  [
-    ((1,) * 513, {}, 'prompt 0 has 513 tokens for the encoder'),
-    (
-      (1,) * 200,
-      {'source_slots': 128},
-      'source_slots is 128, but prompt 0 needs 256',
-    ),
-    ((1,), {'new_tokens': 512}, 'make 513 tokens, but the target has 512'),
-  ],
-)
-def test_prompts_that_do_not_fit_are_refused(prompt, options, message):
-  params = Params(models.weights(TARGET, SEED), draft_weights())
-  with pytest.raises(ValueError, match=message):
-    models.run(CHAIN, params, [prompt], sampling.make(1), **options)
 
 
 @pytest.mark.parametrize('options', [{'windows': (3, 3)}, {'parallel': True}])

@@ -19,7 +19,7 @@ from specjax.drafters import lm
 from specjax.families import FAMILIES
 from specjax.models import prefill, transformer
 from specjax.types import Params, Source, Spec
-from tests.support import family_outputs
+from tests.support import family_outputs, models
 
 # Of a run; some checkpoints were made for longer texts.
 LONGEST = 64
@@ -132,23 +132,11 @@ def decode(drafter, model, params, draft, prompts):
   """Greedy texts of all prompts together, and the counts."""
   spec = Spec(model, drafter, verify.token)
   params = Params(params, draft)
-  count = len(prompts)
-  state = generate.start(
-    params,
-    prompts,
-    spec=spec,
-    new_tokens=family_outputs.NEW,
-    key=generate.row_keys(0, range(count)),
-    values=sampling.make(count, 0.0),
-  )
-  state = generate.generate(params, state, family_outputs.NEW, spec=spec)
+  values, new = sampling.make(len(prompts), 0.0), family_outputs.NEW
+  state = models.run(spec, params, prompts, values, new_tokens=new)
+  state = generate.generate(params, state, new, spec=spec)
   assert bool(state.finite.all())
-  tokens = np.asarray(state.tokens)
-  texts = [
-    row[start : start + family_outputs.NEW].tolist()
-    for row, start in zip(tokens, np.asarray(state.start), strict=True)
-  ]
-  return texts, state.counts
+  return [list(text) for text in models.new_tokens(state)], state.counts
 
 
 def assert_speculation_agrees(model, params, reference):

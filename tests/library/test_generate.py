@@ -9,7 +9,7 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import lm
-from specjax.models import table, transformer
+from specjax.models import table
 from specjax.types import Params, Spec
 from tests.support import models
 
@@ -55,8 +55,7 @@ def test_greedy_text_is_that_of_full_passes():
   padded = np.zeros((len(texts), 128), np.int32)
   for row, text in zip(padded, texts, strict=True):
     row[: len(text)] = text
-  score = jax.jit(transformer.score, static_argnums=0)
-  best = score(models.TARGET, models.target_weights(), padded).argmax(-1)
+  best = models.score(models.TARGET, models.target_weights(), padded).argmax(-1)
   for row, prompt, text in zip(best, models.PROMPTS, texts, strict=True):
     first = len(prompt)
     assert tuple(row[first - 1 : len(text) - 1].tolist()) == text[first:]
@@ -352,11 +351,6 @@ def test_a_state_is_donated_and_its_sources_are_not():
     ([(1,), (3, 11)], {}, 'prompt 1 has a token outside the vocabulary of 11'),
     ([(-1,)], {}, 'prompt 0 has a token outside'),
     ([(1,)], {'new_tokens': 512}, '513 tokens, but the target has 512 pos'),
-    (
-      [(1,), (2, 3)],
-      {'new_tokens': 200, 'slots': 100},
-      'slots is 100, but prompt 1 needs 256',
-    ),
     ([(1,)], {'new_tokens': [1, 2]}, 'new_tokens must be one number or 1'),
     ([(1,)], {'indices': [0, 1]}, 'key has 2 rows for 1 prompts'),
   ],
@@ -364,11 +358,3 @@ def test_a_state_is_donated_and_its_sources_are_not():
 def test_start_refuses(prompts, options, message):
   with pytest.raises(ValueError, match=message):
     models.begin('lm', 0.0, prompts, **options)
-
-
-def test_start_refuses_what_the_drafter_cannot_read():
-  short = models.tiny(models.VOCAB, 1, max_positions=8)
-  spec = Spec(models.TARGET, lm.make(short, 2), verify.token)
-  params = Params(models.target_weights(), models.weights(short, 0))
-  with pytest.raises(ValueError, match='the drafter has 8 positions'):
-    models.run(spec, params, [(1, 2)], sampling.make(1), new_tokens=7)

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import cache as caches
 from specjax import generate, sampling, trees, verify
 from specjax.drafters import eagle, early_exit, lm, medusa
 from specjax.drafting import heads, shape
 from specjax.models import prefill, transformer, variants
 from specjax.models.eagle import Head, Sizes
-from specjax.types import Context, Params, Spec, Target
+from specjax.types import Params, Spec, Target
+from tests.library import test_drafter_promises as promises
 from tests.support import models
 
 TARGET, DEPTH = models.TARGET, 3
@@ -24,14 +24,8 @@ HOST = Target(TARGET)
 
 def read(drafter, params, tokens, length, target=TARGET):
   """A context of texts and the drafter's memory of them."""
-  dtype = jax.tree.leaves(params.target)[0].dtype
-  cache = caches.empty(target.config, *tokens.shape, dtype)
-  cache, hidden = prefill.prefill(
-    target, params.target, tokens, length, cache, drafter.taps
-  )
   values = sampling.make(len(tokens), np.resize([0, 0.7, 1.2], len(tokens)))
-  ctx = Context(tokens, length, cache, values, sampling.History())
-  return ctx, drafter.init(params, ctx, hidden)
+  return promises.fresh(drafter, params, tokens, length, values, target=target)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))

@@ -15,13 +15,6 @@ from tests.support import tiny
 BUFFER = layouts.Buffer(batch=1, slots=128, used=4)
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  place = tmp_path_factory.mktemp('pair')
-  tiny.write_pair(place)
-  return place
-
-
 @pytest.fixture
 def target(folder):
   return specjax.load(folder / 'target', max_length=96)

@@ -442,14 +442,9 @@ def test_greedy_texts_are_those_of_plain_decoding():
 
 
 WRONG = (
-  ({'repetition_penalty': 0.0}, 'repetition_penalty must be'),
-  ({'repetition_penalty': float('nan')}, 'repetition_penalty must be'),
-  ({'repetition_penalty': 1e-60}, 'repetition_penalty must be'),
   ({'presence_penalty': 2.5}, r'presence_penalty must be in \[-2, 2\]'),
   ({'frequency_penalty': [0.0, -2.1]}, 'frequency_penalty must be in'),
   ({'frequency_penalty': [0.0, 0.1, 0.2]}, 'frequency_penalty must be one'),
-  ({'min_new_tokens': -1}, 'min_new_tokens must be a whole number'),
-  ({'min_new_tokens': 1.5}, 'min_new_tokens must be a whole number'),
   ({'min_new_tokens': 1, 'eos': ()}, 'min_new_tokens needs a token that ends'),
   ({'min_new_tokens': 1, 'eos': (9,)}, 'eos must name tokens from 0 to 6'),
   (

@@ -35,6 +35,7 @@ CONFIDENCES = (
 @pytest.mark.parametrize(('threshold', 'last', 'expected'), CONFIDENCES)
 def test_confidence_looks_at_the_last_token_alone(threshold, last, expected):
   policy = policies.confidence(threshold)
+  assert policies.confidence(threshold) is policy
   for drafted in (1, 9):
     for reach in (0.0, 1.0):
       assert asks(policy, policy.start(), drafted, last, reach) == expected
@@ -109,6 +110,7 @@ def test_what_expected_costs_by_itself():
   ('make', 'message'),
   [
     (lambda: policies.confidence(-0.1), r'threshold must be in \[0, 1\]'),
+    (lambda: policies.confidence(1.5), r'threshold must be in \[0, 1\]'),
     (lambda: policies.heuristic(0), 'first must be at least 1, got 0'),
     (lambda: policies.expected(0, 0), 'must not be negative, nor both 0'),
     (lambda: policies.expected(-0.1, 1), 'must not be negative'),

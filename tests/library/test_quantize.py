@@ -63,7 +63,7 @@ def even(**options):
 
 def logits_of(model, params):
   tokens = jnp.arange(5)[None] % model.config.vocab_size
-  return jax.jit(transformer.score, static_argnums=0)(model, params, tokens)
+  return models.score(model, params, tokens)
 
 
 def matrices(params):
@@ -108,9 +108,8 @@ def test_a_target_in_eight_bits_is_nearly_always_accepted():
   params = models.target_weights()
   eight, rounded = quantize.quantize(models.TARGET, params)
   tokens = np.random.default_rng(0).integers(0, models.VOCAB, (32, 16))
-  score = jax.jit(transformer.score, static_argnums=0)
-  p = jax.nn.softmax(score(models.TARGET, params, tokens))
-  q = jax.nn.softmax(score(eight, rounded, tokens))
+  p = jax.nn.softmax(models.score(models.TARGET, params, tokens))
+  q = jax.nn.softmax(models.score(eight, rounded, tokens))
   overlap = np.minimum(p, q).sum(-1)
   assert 0.99 < overlap.mean() < 0.9999
   assert overlap.min() > 0.95

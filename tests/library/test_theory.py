@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from specjax import exact, theory, verify
+from specjax import theory
 
 # Leviathan et al., Table 1: alpha, gamma, operations, speed; c = 0.
 TABLE_1 = (
@@ -147,124 +147,6 @@ def test_a_chain_is_a_tree():
   assert theory.tree_tokens(range(14), acceptance) == pytest.approx(
     float(theory.tokens_per_call(0.6, 14))
   )
-
-
-# Several siblings for one place, beside the rules themselves.
-
-
-def normalize(weights):
-  total = weights.sum()
-  return weights / total if total > 0 else weights
-
-
-def left_of(p, q):
-  """What a rejected draw from q leaves of p."""
-  return normalize(np.maximum(p - q, 0))
-
-
-def with_replacement(p, q, k: int) -> np.ndarray:
-  """Chance [k] that each of k independent draws from q is the accepted one.
-
-  Recursive rejection, Miao et al., arXiv:2305.09781: what a rejection leaves
-  of p depends on q alone, not on the token.
-  """
-  left, missing, chances = np.asarray(p, float), 1.0, []
-  q = np.asarray(q, float)
-  for _ in range(k):
-    overlap = np.minimum(left, q).sum()
-    chances.append(missing * overlap)
-    missing *= 1 - overlap
-    left = left_of(left, q)
-  return np.array(chances)
-
-
-def without_replacement(p, q, k: int) -> np.ndarray:
-  """Chance [k] that each of k draws without repetition is the accepted one.
-
-  Chen et al., arXiv:2402.12374. A rejection depends on what was drawn, so all
-  V! / (V - k)! draws are enumerated; once q is used up, the rest is uniform.
-  """
-  chances = np.zeros(k)
-
-  def draw(i, left, probs, drawn, weight):
-    if i == k or weight == 0:
-      return
-    if probs.sum() == 0:
-      probs = normalize((~drawn).astype(float))
-    rest = left_of(left, probs)
-    for token in np.flatnonzero(probs):
-      accepted = min(probs[token], left[token])
-      chances[i] += weight * accepted
-      gone = drawn.copy()
-      gone[token] = True
-      after = normalize(np.where(gone, 0, probs))
-      draw(i + 1, rest, after, gone, weight * (probs[token] - accepted))
-
-  p, q = np.asarray(p, float), np.asarray(q, float)
-  draw(0, p, q, np.zeros(len(p), bool), 1.0)
-  return chances
-
-
-def k_seq(p, q, k: int) -> np.ndarray:
-  """Chance [k] that each of k independent draws is the accepted one.
-
-  Sun et al., arXiv:2310.15141: all are judged by min(1, p / (rho q)), where
-  rho solves 1 - (1 - beta)^k = rho beta and beta = sum(min(p / rho, q)).
-  """
-  p, q = np.asarray(p, float), np.asarray(q, float)
-  low, high = 1.0, float(k)
-  for _ in range(60):
-    rho = (low + high) / 2
-    beta = min(np.minimum(p / rho, q).sum(), 1.0)
-    over = 1 - (1 - beta) ** k > rho * beta
-    low, high = (rho, high) if over else (low, rho)
-  beta = min(np.minimum(p / high, q).sum(), 1.0)
-  return beta * (1 - beta) ** np.arange(k)
-
-
-def test_the_counter_example_of_sequoia():
-  p, q = [1.0, 0.0], [0.5, 0.5]
-  assert with_replacement(p, q, 2).sum() == pytest.approx(0.75)
-  assert without_replacement(p, q, 2).sum() == pytest.approx(1.0)
-
-
-@pytest.fixture(scope='module')
-def pairs():
-  random = np.random.default_rng(3)
-  found = [random.dirichlet(np.full(3, 0.7), 2) for _ in range(6)]
-  return [*found, (np.array([0.2, 0.3, 0.5]), np.array([0.0, 1.0, 0.0]))]
-
-
-@pytest.mark.parametrize(
-  ('chances', 'rule', 'replacement'),
-  [
-    (with_replacement, verify.recursive, True),
-    (without_replacement, verify.recursive, False),
-    (k_seq, verify.k_seq, True),
-  ],
-)
-def test_chances_are_those_of_the_rules(
-  chances, rule, replacement, pairs, float64
-):
-  texts = exact.Texts(3, 2)
-  source = exact.tree((0, 0), replacement)
-  for p, q in pairs:
-    both = exact.constant(p, texts), exact.constant(q, texts)
-    tau = exact.efficiency(rule, source, texts, *both)
-    assert 1 + chances(p, q, 2).sum() == pytest.approx(tau, abs=1e-12)
-    # One candidate is what all rules agree on.
-    assert chances(p, q, 1).sum() == pytest.approx(np.minimum(p, q).sum())
-
-
-def test_toy_example_of_block_verification(float64):
-  """10/9 and 11/9 accepted tokens; the corrected or bonus one comes on top."""
-  texts, draft = exact.Texts(2, 3), exact.tree((0, 1))
-  p = exact.constant([1 / 3, 2 / 3], texts)
-  q = exact.constant([2 / 3, 1 / 3], texts)
-  for rule, tau in ((verify.token, 19 / 9), (verify.block, 20 / 9)):
-    found = exact.efficiency(rule, draft, texts, p, q)
-    assert found == pytest.approx(tau, abs=1e-14)
-  assert theory.tokens_per_call(2 / 3, 2) == pytest.approx(19 / 9)
 
 
 # Replay.

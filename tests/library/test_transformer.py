@@ -89,9 +89,6 @@ def words(rows, length, seed=0):
   return random.integers(0, VOCAB, (rows, length)).astype(np.int32)
 
 
-score = jax.jit(transformer.score, static_argnums=0)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def in_pieces(model, params, tokens, length):
   """Logits after the last five tokens, most of the text having been read.
@@ -121,7 +118,7 @@ def in_pieces(model, params, tokens, length):
 def assert_pieces_agree(model, tokens, length):
   params = weights(model)
   pieces, features = in_pieces(model, params, tokens, length)
-  whole = np.asarray(score(model, params, tokens))
+  whole = np.asarray(models.score(model, params, tokens))
   assert whole.dtype == np.float64
   assert whole.std() > 0.1
   for row, first in enumerate(length - 1):
@@ -162,7 +159,7 @@ def test_a_window_sees_so_many_tokens():
   tokens = words(1, 24)
   changed = tokens.copy()
   changed[0, 7] = (tokens[0, 7] + 1) % VOCAB
-  a, b = (score(model, weights(model), x)[0] for x in (tokens, changed))
+  a, b = (models.score(model, weights(model), x)[0] for x in (tokens, changed))
   differ = np.abs(a - b).max(-1) > 1e-9
   assert np.flatnonzero(differ).tolist() == [7, 8, 9, 10, 11]
 
@@ -176,8 +173,8 @@ def test_a_window_that_no_text_fills_is_not_looked_at():
   assert (near.config.reach(0), far.config.reach(0)) == (511, None)
   tokens = words(1, 24)
   np.testing.assert_allclose(
-    score(far, weights(near), tokens),
-    score(near, weights(near), tokens),
+    models.score(far, weights(near), tokens),
+    models.score(near, weights(near), tokens),
     rtol=0,
     atol=1e-10,
   )
@@ -270,13 +267,13 @@ def test_the_future_is_not_seen(name):
   tokens = words(1, 128)
   changed = tokens.copy()
   changed[:, 64:] = words(1, 64, seed=1)
-  a, b = (score(model, params, x) for x in (tokens, changed))
+  a, b = (models.score(model, params, x) for x in (tokens, changed))
   np.testing.assert_array_equal(a[:, :64], b[:, :64])
   assert np.abs(a[:, 64:] - b[:, 64:]).max() > 0.1
   # But the past is.
   changed = tokens.copy()
   changed[:, 0] = (tokens[:, 0] + 1) % VOCAB
-  c = score(model, params, changed)
+  c = models.score(model, params, changed)
   assert np.abs(a[:, 127] - c[:, 127]).max() > 1e-6
 
 
@@ -312,7 +309,7 @@ def test_a_node_of_a_tree_is_the_end_of_its_path(name):
     chain = text.copy()
     for i, at in enumerate(length):
       chain[i, at : at + len(path) - 1] = nodes[i, [r - 1 for r in path[1:]]]
-    whole = score(model, params, chain)
+    whole = models.score(model, params, chain)
     for i, at in enumerate(length + len(path) - 2):
       np.testing.assert_allclose(
         logits[i, row], whole[i, at], rtol=0, atol=1e-10
@@ -334,8 +331,8 @@ def test_grouped_queries_are_repeated_heads():
   }
   tokens = words(4, 128)
   np.testing.assert_allclose(
-    score(single, repeated, tokens),
-    score(grouped, params, tokens),
+    models.score(single, repeated, tokens),
+    models.score(grouped, params, tokens),
     rtol=0,
     atol=1e-10,
   )

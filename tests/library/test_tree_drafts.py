@@ -84,12 +84,7 @@ def steps(drafter, rounds=1):
     draft, _ = scoring.propose(drafter, params, memory, ctx, to_draft)
     _, logits = scoring.feed(MODEL, weights, read, draft)
     _, verdict = scoring.decide(
-      to_judge,
-      logits,
-      ctx,
-      draft,
-      rule=verify.recursive,
-      depth=drafter.depth,
+      to_judge, logits, ctx, draft, rule=verify.recursive, depth=drafter.depth
     )
     return draft, verdict
 

@@ -98,6 +98,10 @@ def copy(state):
   return jax.tree.map(jnp.copy, state)
 
 
+# Logits of whole texts, at once and without a cache.
+score = jax.jit(transformer.score, static_argnums=0)
+
+
 def without_cache(model, params, prompt, count):
   """Logits after a prompt and every text of up to `count` tokens on top.
 
@@ -116,14 +120,11 @@ def without_cache(model, params, prompt, count):
   for row, text in zip(padded, texts, strict=True):
     row[: len(prompt) + len(text)] = *prompt, *text
   with jax.enable_x64(True):
-    logits = np.asarray(_score(model, double(params), padded))
+    logits = np.asarray(score(model, double(params), padded))
   return {
     text: row[len(prompt) + len(text) - 1]
     for text, row in zip(texts, logits, strict=True)
   }
-
-
-_score = jax.jit(transformer.score, static_argnums=0)
 
 
 # The pair of most tests. The draft is the first layer of the target: its

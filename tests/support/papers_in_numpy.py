@@ -202,6 +202,21 @@ def siblings(p, q, count, replacement):
   return accepted
 
 
+def k_seq(p, q, count):
+  """Chance that one of `count` independent draws is accepted.
+
+  Sun et al., arXiv:2310.15141: all are judged by min(1, p / (rho q)), where
+  rho solves 1 - (1 - beta)^count = rho beta and beta = sum(min(p / rho, q)).
+  """
+  low, high = 1.0, float(count)
+  for _ in range(60):
+    rho = (low + high) / 2
+    beta = np.minimum(p / rho, q).sum()
+    over = 1 - (1 - beta) ** count > rho * beta
+    low, high = (rho, high) if over else (low, rho)
+  return 1 - (1 - np.minimum(p / high, q).sum()) ** count
+
+
 def eagle_2(logits, depth, beam, nodes):
   """Paths of the tree of Li et al., arXiv:2406.16858: the best of every level
   are expanded, and of all nodes seen the best are kept.

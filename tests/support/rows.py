@@ -9,6 +9,26 @@ def around(value: float, count: int = 8, by: float = 0.02) -> list[float]:
   return [value + x for x in away]
 
 
+def predicted(calls: dict, domains: dict | None = None) -> list[dict]:
+  """Rows of a prediction: 100 tokens of each domain, c 0.1 and v 1.1.
+
+  Args:
+    calls: target calls at gamma 1, 2, ... by drafter.
+    domains: how many calls more a domain takes, by its name.
+  """
+  made = []
+  for drafter, counts in calls.items():
+    gammas = list(range(1, len(counts) + 1))
+    for domain, more in (domains or {'code': 0}).items():
+      units = [[(n + more) / 2] * 2 for n in counts]
+      replay = {'part': 'replay', 'drafter': drafter, 'domain': domain}
+      replay |= {'temperature': 0.0, 'tokens': 100, 'gammas': gammas}
+      made.append(replay | {'unit_target_calls': units})
+    cost = {'part': 'cost', 'drafter': drafter, 'c': 0.1, 'v': 1.1}
+    made += [cost | {'gamma': gamma} for gamma in gammas]
+  return made
+
+
 def row(**changes) -> dict:
   """A row of an acceptance-only run: eight prompts, alpha 1/2, tau 2."""
   prompts = changes.get('prompts', 8)

@@ -78,12 +78,7 @@ OPTIONS = {
   ),
   'qwen3': dict(**_LLAMA, attention_bias=True, rope_parameters=_ROPE),
   'gpt2': dict(
-    vocab_size=VOCAB,
-    n_embd=20,
-    n_layer=2,
-    n_head=4,
-    n_positions=64,
-    n_inner=28,
+    vocab_size=VOCAB, n_embd=20, n_layer=2, n_head=4, n_positions=64, n_inner=28
   ),
   'gpt_neox': dict(
     **_SMALL,

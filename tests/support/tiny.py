@@ -10,22 +10,14 @@ from specjax import checkpoints, pair
 from specjax.drafters import medusa
 from specjax.drafting.heads import Trainable
 from specjax.models import transformer
+from tests.support import models
 
 
 def model(
   width: int, layers: int, vocab: int = 2048, **options
 ) -> transformer.Model:
-  sizes = dict(
-    vocab_size=vocab,
-    width=width,
-    num_layers=layers,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=16,
-    mlp_width=64,
-    max_positions=128,
-  )
-  return transformer.build(transformer.TransformerConfig(**sizes | options))
+  sizes = dict(width=width, head_dim=16, mlp_width=64, max_positions=128)
+  return models.tiny(vocab, layers, **sizes | options)
 
 
 def write_pair(folder: pathlib.Path, vocab: int = 2048, **options) -> None:
