@@ -24,7 +24,11 @@ EXPERIMENT = (
   ('candidates.draft.load=specjax.verify.token', 'candidates', 'give one such'),
   ('candidates.draft.load=builtins.int', 'candidates', 'give one such as'),
   ('candidates.draft.path=/nowhere', 'path of the drafter draft', 'directory'),
-  ('candidates.ngram.options={"depht":1}', 'candidates.ngram: specjax', 'depht'),
+  (
+    'candidates.ngram.options={"depht":1}',
+    'candidates.ngram: specjax',
+    'depht',
+  ),
   ('candidates.ngram.verifiers=("x.y",)', 'of the drafter ngram', "'x.y' can"),
   ('drafters=nope', 'drafters', 'choose from draft, ngram'),
   ('drafters=no.such.load', 'drafters', FULL),
