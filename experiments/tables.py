@@ -8,8 +8,8 @@ the run needs.
   python -m experiments.tables results
 
 writes, from the rows below a folder: each summary.md, the plots, findings.md,
-papers.md, and the marked parts of the README and of docs beside it. Nothing is
-measured.
+papers.md, and, where the folder is called results, the marked parts of the
+README and of docs beside it. Nothing is measured.
 """
 
 import importlib
@@ -137,8 +137,9 @@ def regenerate(arguments: list[str]) -> None:
   warnings += more
   (root / 'findings.md').write_text(findings.text(rows))
   (root / 'papers.md').write_text(papers())
-  for document in documents.documents(root.parent):
-    warnings += documents.fill_file(document, summaries)
+  if root.resolve().name == 'results':  # The one that documents quote.
+    for document in documents.documents(root.resolve().parent):
+      warnings += documents.fill_file(document, summaries)
   for warning in warnings:
     print(warning, file=sys.stderr)
   print(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.types import (
+  Counts,
   Drafter,
   LoadedDrafter,
   Params,
@@ -70,9 +71,10 @@ def check_path(path: Any, what: str) -> None:
 def check_rule(rule: Any) -> None:
   """Refuses the name of a rule, and what is none."""
   if not isinstance(rule, Rule):
+    call = ' (call it first, with its numbers)' if callable(rule) else ''
     raise ValueError(
       'rule must be a rule of specjax.verify, such as specjax.verify.block, '
-      f'got {named(rule)}'
+      f'got {named(rule)}{call}'
     )
 
 
@@ -137,11 +139,22 @@ def check_keys(key: Any) -> None:
     )
 
 
-def check_unused(state: Any) -> None:
-  """Refuses a state whose buffers an earlier call has taken over."""
+def check_state(state: Any, spec: Spec) -> None:
+  """Refuses a state of another draft length, or one that was used up.
+
+  Its buffers have then been taken over by an earlier call.
+  """
   if not isinstance(state, SpecState):
     raise ValueError(
       f'state must be what specjax.generate.start returns, got {named(state)}'
+    )
+  depth = spec.drafter.depth
+  # A loop that records keeps other counts.
+  if isinstance(state.counts, Counts) and state.counts.tried.shape[1] != depth:
+    raise ValueError(
+      f'state has a draft length of {state.counts.tried.shape[1]}, but '
+      f'spec.drafter drafts {depth}: give the spec that specjax.generate.start '
+      'had'
     )
   tokens = state.tokens
   if isinstance(tokens, jax.core.Tracer) or not isinstance(tokens, jax.Array):

@@ -74,7 +74,7 @@ def load(
     ValueError: there is no such checkpoint, or one that is not exactly ours;
       names the file and the remedy.
   """
-  if not isinstance(path, str | os.PathLike):
+  if not isinstance(path, str | os.PathLike) or not os.fspath(path):
     raise ValueError(
       f'path must be a directory or the name of a model, got {named(path)}'
     )
@@ -196,8 +196,8 @@ def _check_stages(stages: dict[str, Any]) -> None:
       close = difflib.get_close_matches(name, stage, 1)
       guess = f' (did you mean {close[0]!r}?)' if close else ''
       raise ValueError(
-        f'decode has no argument {name!r}{guess}; stages are those of '
-        'specjax.sampling.make'
+        f'decode has no argument {name!r}{guess}; it takes '
+        f'{", ".join(sorted(stage))}'
       )
 
 

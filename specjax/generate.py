@@ -209,9 +209,9 @@ def step(
   """One speculative step of every row; finished rows stay as they are.
 
   Raises:
-    ValueError: the state was used up by `generate`.
+    ValueError: the state was used up by `generate`, or is of another spec.
   """
-  arguments.check_unused(state)
+  arguments.check_state(state, spec)
   drafter = spec.drafter
   keep, to_draft, to_judge = parts.split(state.key)
   ctx = context(state)
@@ -321,7 +321,8 @@ def generate(
     parts: of a step.
 
   Raises:
-    ValueError: the state was used up by an earlier call.
+    ValueError: the state was used up by an earlier call, or is of another
+      spec.
   """
-  arguments.check_unused(state)
+  arguments.check_state(state, spec)
   return loop(params, state, steps, spec=spec, parts=parts)

@@ -135,7 +135,7 @@ _BY_ROW: dict[str, tuple[str, Columns]] = {
   'numbers': (
     'Measuring code',
     (
-      ('what is known', lambda r: r['check']),
+      ('check', lambda r: r['check']),
       ('off by', lambda r: f'{r["deviation"]:.2g}'),
       ('at most', lambda r: f'{r["bound"]:.2g}'),
       ('holds', lambda r: 'OFF' if _is_off(r) else 'yes'),

@@ -122,7 +122,10 @@ def explain(error: Exception) -> str:
   field = re.search(r"Field (\w+) not found|'>\.(\w+) does not exist", text)
   owner = re.search(r"class '[\w.]*?(\w+)'", text)
   if not field or not owner:
-    return f'--config: there is no {text!r} in the config'
+    return (
+      f'--config: there is no {text!r} in the config; --help behind it lists '
+      'what there is'
+    )
   name = field[1] or field[2]
   kind = getattr(settings, owner[1], getattr(recipes, owner[1], None))
   if not dataclasses.is_dataclass(kind):

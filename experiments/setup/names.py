@@ -9,6 +9,7 @@ behind a colon.
 import dataclasses
 import difflib
 import importlib
+import pkgutil
 from typing import Any
 
 from experiments.errors import UserError, need
@@ -21,8 +22,9 @@ class Names:
 
   Attributes:
     template: the full name of a short one, which takes the place of {}.
-    short: one of them, for examples. What is like it may be chosen: of the same
-      type, or a function that returns the same.
+    short: one of them, for examples. Where a function of a file is named,
+      every file of the package that has one may be chosen; else what is like
+      it: of the same type, or a function that returns the same.
   """
 
   template: str
@@ -35,11 +37,14 @@ class Names:
   def choices(self) -> list[str]:
     """The short names, in the order of their module."""
     place, _, inside = self.template.partition('.{}')
-    module = vars(importlib.import_module(place))
-    if inside:
-      module = {n: getattr(m, inside[1:], None) for n, m in module.items()}
-    wanted = _kind(module[self.short])
-    names = (n for n, value in module.items() if _kind(value) == wanted)
+    package = importlib.import_module(place)
+    if inside:  # Every file of the package that has such a function.
+      files = (file.name for file in pkgutil.iter_modules(package.__path__))
+      modules = {n: importlib.import_module(f'{place}.{n}') for n in files}
+      return sorted(n for n, m in modules.items() if hasattr(m, inside[1:]))
+    values = vars(package)
+    wanted = _kind(values[self.short])
+    names = (n for n, value in values.items() if _kind(value) == wanted)
     return sorted(name for name in names if not name.startswith('_'))
 
   def full(self, name: str) -> str:
@@ -120,7 +125,8 @@ def resolve_made(field: str, name: str, names: Names) -> Any:
   except ValueError as error:
     raise UserError(f'{field}: {name!r}: {error}') from error
   except TypeError as error:
-    wrong = str(error)
+    more = '' if text else ': give them behind a colon, as in name:0.5'
+    wrong = f'{error}{more}'
   if wrong or not isinstance(made, kind):
     raise UserError(
       f'{field}: {name!r} is no {kind.__name__.lower()} '

@@ -124,7 +124,8 @@ def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
   chosen = {}
   for name in x.drafters or tuple(x.known):
     if name in x.known:
-      label, found = name, ('candidates', x.known[name])
+      field = f'.{name}' if name.isidentifier() else f'[{name!r}]'
+      label, found = name, (f'candidates{field}', x.known[name])
     else:
       load, _, path = names.LOAD.full(name).partition(':')
       need(
@@ -182,12 +183,16 @@ def plan_drafter(
       f'as {names.LOAD.example}'
     ) from error
   except TypeError as error:
-    raise UserError(f'{field}: {candidate.load}: {error}') from error
+    own = ', '.join([*signature.parameters][2:]) or 'nothing'
+    raise UserError(
+      f'{field}: {candidate.load}: {error}; behind target and path, which are '
+      f'given, its options are {own}'
+    ) from error
   path = signature.parameters.get('path')
   need(
     candidate.path or not path or path.default == '',
-    f'{path_field} is empty, but {candidate.load} reads weights: name their '
-    'directory, in drafters behind a colon',
+    f'{path_field} names no directory, but {candidate.load} reads weights: '
+    f'name theirs, in drafters behind a colon',
   )
   own = f' of the drafter {name}' if candidate.verifiers else ''
   rules = {

@@ -28,7 +28,7 @@ def check_exit(target: Model, layers: int) -> None:
   """Raises a ValueError where the target has no such exit."""
   if not 1 <= layers <= target.config.num_layers:
     raise ValueError(
-      f'exit after layer {layers} is out of range: the target has '
+      f'layers: an exit after layer {layers} is out of range: the target has '
       f'{target.config.num_layers} layers, choose 1 to as many'
     )
 

@@ -148,11 +148,11 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
     config = json.loads(file.read_text())
   except json.JSONDecodeError as error:
     raise ValueError(f'{file} is no JSON: {error}') from error
-  found = config.get('kind', 'no head')
+  found = config.get('kind', 'lm')
   if found != kind:
     raise ValueError(
-      f'{path} holds {found!r}, no {kind} head: give the directory of one, '
-      'or load it with the drafter it was trained for'
+      f'{path} holds no {kind} head: load it with '
+      f'specjax.drafters.{found}.load, or give the directory of one'
     )
   return config
 

@@ -59,6 +59,12 @@ def test_short_names_have_the_folder_of_full_ones(folder):
   )
 
 
+def test_what_a_drafters_loader_must_return_names_the_field(folder):
+  x = tiny.experiment(folder, drafters=('tests.support.user_drafters.nothing',))
+  with pytest.raises(ValueError, match=r'drafters: tests\..*must return'):
+    build.build(plan(x))
+
+
 def test_nothing_changes_a_plan(folder):
   x = tiny.experiment(folder)
   made = plan(x)
@@ -178,7 +184,7 @@ def test_bad_policies(folder, policy, message):
   draft = Candidate(
     'specjax.drafters.lm.load', 2, str(folder / 'draft'), {'policy': policy}
   )
-  with pytest.raises(ValueError, match=f'candidates: .*{message}'):
+  with pytest.raises(ValueError, match=rf'candidates\.draft: .*{message}'):
     build.build(plan(tiny.experiment(folder, candidates={'draft': draft})))
 
 
@@ -293,6 +299,6 @@ def test_a_drafter_that_cannot_be_made_is_named(folder):
       'exit': Candidate('specjax.drafters.early_exit.load', 2, options=layers)
     },
   )
-  message = r'candidates: specjax.drafters.early_exit.load: exit after layer 9'
+  message = r'load: layers: an exit after layer 9'
   with pytest.raises(ValueError, match=message):
     build.build(plan(x))

@@ -162,6 +162,16 @@ def test_damaged_rows_are_named_and_the_rest_is_written(folder, capsys):
     assert not (folder / name / 'summary.md').exists()
 
 
+def test_documents_quote_the_folder_results_alone(folder):
+  readme = folder.parent / 'README.md'
+  readme.write_text('<!-- headline: right -->\nold\n<!-- end -->\n')
+  other = folder.rename(folder.parent / 'runs')
+  tables.regenerate([str(other)])
+  assert 'old' in readme.read_text()
+  tables.regenerate([str(other.rename(folder))])
+  assert 'old' not in readme.read_text()
+
+
 def check(**changes):
   """A row of `experiments.parity`."""
   row = {'program': 'parity', 'drafter': 'small', 'verifier': 'token'}

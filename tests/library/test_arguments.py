@@ -47,6 +47,7 @@ def spec(**changes):
     (lambda: start(params={}), r'params must be .*Params.*, got dict'),
     (lambda: start(spec='x'), "spec must be .*, got str 'x'"),
     (lambda: spec(rule='token'), "rule must be .*verify.*, got str 'token'"),
+    (lambda: spec(rule=verify.lenience), r'got .* \(call it first, with its n'),
     (lambda: spec(eos=[3]), r'spec.eos must be a tuple of token ids, got list'),
     (lambda: spec(eos='3'), 'spec.eos must be a tuple of token ids, got str'),
     (lambda: spec(target=HOST), r'spec.target must be a model, such as .*'),
@@ -56,6 +57,17 @@ def spec(**changes):
       r'spec.drafter has no draft length yet: give loaded\.make\(gamma\)',
     ),
     (lambda: generate.generate(PARAMS, 1, 1, spec=SPEC), 'state must be what'),
+    (
+      lambda: generate.generate(
+        PARAMS,
+        start(),
+        1,
+        spec=dataclasses.replace(SPEC, drafter=ngram.make(2)),
+      ),
+      r'state has a draft length of 0, but spec\.drafter drafts 2: give the',
+    ),
+    (lambda: specjax.load(''), "path must be a directory or .*, got str ''"),
+    (lambda: specjax.load(3), 'path must be a directory or .*, got int 3'),
     (lambda: lm.load(None, ''), 'target must be what specjax.load returns'),
     (
       lambda: ngram.load('x'),
@@ -80,7 +92,10 @@ def spec(**changes):
       lambda: lm.load(HOST, PAIR('medusa')),
       r'is a trained head, .*: load it with specjax\.drafters\.medusa\.load',
     ),
-    (lambda: eagle.load(HOST, PAIR('draft-64')), "holds 'no head', no eagle"),
+    (
+      lambda: eagle.load(HOST, PAIR('draft-64')),
+      r'draft-64 holds no eagle head: load it with specjax\.drafters\.lm',
+    ),
   ],
 )
 def test_wrong_use_gets_a_sentence(use, message):

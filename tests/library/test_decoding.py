@@ -180,6 +180,7 @@ def test_a_policy_is_no_name(folder, target):
     ({'temperature': 'hot'}, "temperature must be .*, got 'hot'"),
     ({'temperature': {}}, 'temperature must be .*, got {}'),
     ({'tempreture': 1.0}, "no argument 'tempreture' .did you mean 'tempera"),
+    ({'verify': None}, "no argument 'verify'.*; it takes .* rule, seed, "),
     ({'gamma': 128}, 'gamma must be a whole number .* below 128, got int 128'),
     ({'prompts': ['\ud800']}, 'prompt 0 is no text: character 0 is half'),
   ],
