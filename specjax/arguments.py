@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.types import (
+  Counts,
   Drafter,
   LoadedDrafter,
   Params,
@@ -147,11 +148,13 @@ def check_state(state: Any, spec: Spec) -> None:
     raise ValueError(
       f'state must be what specjax.generate.start returns, got {named(state)}'
     )
-  depth = state.counts.tried.shape[1]
-  if depth != spec.drafter.depth:
+  depth = spec.drafter.depth
+  # A loop that records keeps other counts.
+  if isinstance(state.counts, Counts) and state.counts.tried.shape[1] != depth:
     raise ValueError(
-      f'state has a draft length of {depth}, but spec.drafter drafts '
-      f'{spec.drafter.depth}: give the spec that specjax.generate.start had'
+      f'state has a draft length of {state.counts.tried.shape[1]}, but '
+      f'spec.drafter drafts {depth}: give the spec that specjax.generate.start '
+      'had'
     )
   tokens = state.tokens
   if isinstance(tokens, jax.core.Tracer) or not isinstance(tokens, jax.Array):
