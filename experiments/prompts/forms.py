@@ -193,5 +193,5 @@ def check_text(whose: str, text: str) -> None:
   except UnicodeEncodeError as error:
     raise UserError(
       f'{whose}: {text[error.start : error.end]!r} is half of a character, '
-      'which no UTF-8 text can hold; remove or mend it'
+      'which no UTF-8 text can hold; mend or remove it'
     ) from error

@@ -103,7 +103,7 @@ def test_plain_decoding_races_in_the_loop_itself(monkeypatch):
   seconds, compiled = {'a': 2.0, 'b': 1.0}, []
   ways = {name: measure.Decoding(name, None) for name in seconds}
   monkeypatch.setattr(
-    measure, 'decode', lambda spec, *_, timed: compiled.append(spec)
+    measure, 'decode', lambda way, *_, timed: compiled.append(way.spec)
   )
 
   def of_texts(way, job):
