@@ -11,7 +11,7 @@ import specjax
 from experiments import recipes, settings
 from experiments.errors import UserError
 from experiments.papers.published import Calculated, Published
-from experiments.setup import command, fields
+from experiments.setup import command, fields, names
 from tests.support import processes
 from tests.support.processes import ROOT
 
@@ -89,3 +89,13 @@ def test_options_of_a_drafter_are_a_dictionary():
     command.parse([*argv, f'{flag}=3'])
   with pytest.raises(UserError, match='cannot be overridden so'):
     command.parse([*argv, '--config.candidates[draft-128].gamma=3'])
+
+
+def test_a_file_among_the_drafters_has_a_short_name(tmp_path, monkeypatch):
+  (tmp_path / 'mine.py').write_text('def load(target):\n  pass\n')
+  places = [*specjax.drafters.__path__, str(tmp_path)]
+  monkeypatch.setattr(specjax.drafters, '__path__', places)
+  assert names.LOAD.full('mine') == 'specjax.drafters.mine.load'
+  assert 'plain' not in names.LOAD.choices()  # It is no loader.
+  monkeypatch.delitem(sys.modules, 'specjax.drafters.mine')
+  monkeypatch.delattr(specjax.drafters, 'mine')
