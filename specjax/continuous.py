@@ -188,9 +188,9 @@ def decode(
         state = parts.place(state, fresh, np.array(here))
         held |= zip(here, indices, strict=True)
       state = parts.advance(params, state, steps, spec=spec)
-      found = list(_collect(state, held, partial))
-      ended = {result.prompt for result in found if result.done}
+      results = list(_collect(state, held, partial))
+      ended = {result.prompt for result in results if result.done}
       held = {row: i for row, i in held.items() if i not in ended}
-      yield from found
+      yield from results
 
   return turns()

@@ -63,12 +63,12 @@ def add(counts, draft, verdict, emitted, room, live, beta):
   below = verdict.path[:, :depth, None] == draft.parents[:, None]
   reached = position[:depth] <= verdict.num_accepted[:, None]
   tried = (below & exists[:, None]).any(-1) & reached & whole[:, None]
-  kept = (position[:depth] < verdict.num_accepted[:, None]) & whole[:, None]
+  accepted = (position[:depth] < verdict.num_accepted[:, None]) & whole[:, None]
   at = (position == verdict.num_accepted[:, None]) & whole[:, None]
   return Counts(
     histogram=counts.histogram + at,
     tried=counts.tried + tried,
-    accepted=counts.accepted + kept,
+    accepted=counts.accepted + accepted,
     drafted=counts.drafted + jnp.where(whole, draft.size, 0),
     tokens=counts.tokens + emitted,
     target_calls=counts.target_calls + live,

@@ -86,7 +86,7 @@ class Sample(Protocol):
   variants: Sequence[np.ndarray]  # [m] of each argument
   size: float  # units
 
-  def spread(self, value: float, found: np.ndarray) -> Spread:
+  def spread(self, value: float, variants: np.ndarray) -> Spread:
     """What the statistic, and that of each variant, [m], say."""
 
 
@@ -108,10 +108,10 @@ class Sums:
     self.values = table.sum(1)
     self.variants = self.values[:, None] - table
 
-  def spread(self, value: float, found: np.ndarray) -> Spread:
+  def spread(self, value: float, variants: np.ndarray) -> Spread:
     del value  # Unused.
-    n = len(found)
-    away = (n - 1) * (found.mean() - found)
+    n = len(variants)
+    away = (n - 1) * (variants.mean() - variants)
     influence = np.zeros(len(self.used))
     influence[self.used] = away / np.sqrt(n * (n - 1))
     variance = float((influence**2).sum())
@@ -127,11 +127,11 @@ class Draws:
     """Takes the numbers, draws [m] of each, and degrees of freedom."""
     self.values, self.variants, self.size = values, variants, freedom + 1
 
-  def spread(self, value: float, found: np.ndarray) -> Spread:
+  def spread(self, value: float, variants: np.ndarray) -> Spread:
     # The middle of the draws ends where normally distributed errors reach.
-    low, high = np.percentile(found, [50 - 50 * LEVEL, 50 + 50 * LEVEL])
+    low, high = np.percentile(variants, [50 - 50 * LEVEL, 50 + 50 * LEVEL])
     down, up = (max(x, 0.0) / student() for x in (value - low, high - value))
-    return Spread(down, up, found.var(), 0.0, self.size - 1, np.empty(0))
+    return Spread(down, up, variants.var(), 0.0, self.size - 1, np.empty(0))
 
 
 def medians(*columns) -> Draws:
@@ -180,8 +180,8 @@ def _variants(statistic, samples: Sequence[Sample], place: int) -> np.ndarray:
     for i, sample in enumerate(samples)
     for x in (sample.variants if i == place else sample.values)
   ]
-  found = np.asarray(statistic(*arguments), float)
-  return np.broadcast_to(found, (len(samples[place].variants[0]),))
+  values = np.asarray(statistic(*arguments), float)
+  return np.broadcast_to(values, (len(samples[place].variants[0]),))
 
 
 def combine(
@@ -216,15 +216,15 @@ def combine(
       return Estimate(np.nan)
     if not all(enough(s.size, fewest) for s in samples):
       return Estimate(value)
-    found = [_variants(statistic, samples, i) for i in range(len(samples))]
-  if not all(np.isfinite(f).all() for f in found):
+    variants = [_variants(statistic, samples, i) for i in range(len(samples))]
+  if not all(np.isfinite(f).all() for f in variants):
     return Estimate(value)
   middle, unit = value, 1.0
   back: Callable[[Any], Any] = float
-  if positive and value > 0 and all((f > 0).all() for f in found):
+  if positive and value > 0 and all((f > 0).all() for f in variants):
     middle, unit, back = np.log(value), value, np.exp
-    found = [np.log(f) for f in found]
-  parts = [s.spread(middle, f) for s, f in zip(samples, found, strict=True)]
+    variants = [np.log(f) for f in variants]
+  parts = [s.spread(middle, f) for s, f in zip(samples, variants, strict=True)]
   variance = sum(p.variance for p in parts)
   if variance <= (1e-12 * middle) ** 2:
     return Estimate(value, error=0.0)

@@ -115,17 +115,17 @@ def autocorrelation(accepted, lags: int = LAGS) -> list[Estimate]:
     x, y = x / n, y / n
     return (xy / n - x * y) / np.sqrt((xx / n - x * x) * (yy / n - y * y))
 
-  found = []
+  correlations = []
   for lag in range(1, lags + 1):
     x, y = accepted[:, :-lag].astype(float), accepted[:, lag:].astype(float)
     both = (x >= 0) & (y >= 0)
     sums = [
       (z * both).sum(1) for z in (np.ones_like(x), x, y, x * x, x * y, y * y)
     ]
-    found.append(
+    correlations.append(
       estimate(correlation, *sums, within=(-1.0, 1.0), fewest=_FEWEST_TEXTS)
     )
-  return found
+  return correlations
 
 
 def repetition(texts, n: int = 4) -> float:

@@ -79,15 +79,15 @@ def _check(drafter: Drafter, made: Any, batch: int) -> None:
   if draft.probs is not None:  # Drawn, not chosen.
     wanted['probs'] = 'floats', (*nodes, *jnp.shape(draft.probs)[-1:])
   for field, (kind, shape) in wanted.items():
-    found = getattr(draft, field)
+    value = getattr(draft, field)
     right = jnp.floating if kind == 'floats' else jnp.integer
     if (
-      not hasattr(found, 'dtype')
-      or not jnp.issubdtype(found.dtype, right)
-      or found.shape != shape
+      not hasattr(value, 'dtype')
+      or not jnp.issubdtype(value.dtype, right)
+      or value.shape != shape
     ):
       raise DraftError(
-        f'{who} {field} as {kind}{list(shape)}, got {_kind(found)}'
+        f'{who} {field} as {kind}{list(shape)}, got {_kind(value)}'
       )
 
 
@@ -289,8 +289,8 @@ def append(tokens: jax.Array, new: jax.Array, count, length) -> jax.Array:
 
   All P places are written, the rest with zeros, and must be there.
   """
-  kept = jnp.arange(new.shape[1]) < count[:, None]
-  return put(tokens, jnp.where(kept, new, 0), length)
+  mask = jnp.arange(new.shape[1]) < count[:, None]
+  return put(tokens, jnp.where(mask, new, 0), length)
 
 
 def write(

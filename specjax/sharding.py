@@ -47,15 +47,15 @@ def make_mesh(data: int, model: int, devices: Sequence | None = None) -> Mesh:
   Raises:
     ValueError: there are not so many.
   """
-  found = jax.devices() if devices is None else devices
+  available = jax.devices() if devices is None else devices
   size = data * model
-  if size > len(found):
+  if size > len(available):
     raise ValueError(
       f'a mesh of {data} x {model} needs {size} devices, but there are '
-      f'{len(found)}'
+      f'{len(available)}'
     )
   return jax.make_mesh(
-    (data, model), NAMES, (AxisType.Auto,) * 2, devices=found[:size]
+    (data, model), NAMES, (AxisType.Auto,) * 2, devices=available[:size]
   )
 
 
@@ -156,8 +156,8 @@ class Placement:
     whole = NamedSharding(self.mesh, P())
 
     def put(x):
-      there = getattr(getattr(x, 'sharding', None), 'mesh', None) == self.mesh
-      return x if there else _put(x, whole)
+      placed = getattr(getattr(x, 'sharding', None), 'mesh', None) == self.mesh
+      return x if placed else _put(x, whole)
 
     return jax.tree.map(put, tree)
 

@@ -63,8 +63,11 @@ class _Plan(NamedTuple):
 
 def _without_quantization(directory, attributes, quantized):
   """The attributes of the same model in floats, and whether it is in these."""
-  found = attributes.get('quantization_config')
-  if not isinstance(found, dict) or found.get('quant_method') != QUANTIZED:
+  quantization = attributes.get('quantization_config')
+  if (
+    not isinstance(quantization, dict)
+    or quantization.get('quant_method') != QUANTIZED
+  ):
     return attributes, False
   if not quantized:
     raise CheckpointError(

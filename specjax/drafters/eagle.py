@@ -116,8 +116,8 @@ def _loss_of_features(head: Head, params, seen, key):
   )
   off = jnp.abs(made - f[:, 1:])
   smooth = jnp.where(off < 1, off**2 / 2, off - 0.5).mean()
-  said, one = head.logits(params, made), jnp.ones(at.shape)
-  tokens = soft_cross_entropy(seen.logits[:, 1:], said, one)
+  logits, one = head.logits(params, made), jnp.ones(at.shape)
+  tokens = soft_cross_entropy(seen.logits[:, 1:], logits, one)
   return {'feature': smooth, 'token': _TOKENS * tokens}
 
 
@@ -131,8 +131,8 @@ def _loss_of_tokens(head: Head, params, seen, key):
     head.unroll(params, seen.tokens, seen.hidden, _STEPS)
   ):
     counts = jnp.where(place >= j, 1.0, 0.0)
-    said = head.logits(params, features)
-    losses[f'step{j}'] = _DECAY**j * soft_cross_entropy(goal, said, counts)
+    logits = head.logits(params, features)
+    losses[f'step{j}'] = _DECAY**j * soft_cross_entropy(goal, logits, counts)
   return losses
 
 

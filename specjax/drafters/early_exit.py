@@ -115,9 +115,9 @@ def trainable(target: Model, layers: int = 1, rank: int = 64) -> Trainable:
   def loss(params, seen, key):
     del key  # Unused.
     features = seen.hidden[:, :, 0]
-    said = leave(target, params, None, features)
-    one = jnp.ones(said.shape[:2])
-    return {'token': soft_cross_entropy(seen.logits, said, one)}
+    logits = leave(target, params, None, features)
+    one = jnp.ones(logits.shape[:2])
+    return {'token': soft_cross_entropy(seen.logits, logits, one)}
 
   return Trainable(
     {'kind': KIND, 'layers': layers, 'rank': rank},

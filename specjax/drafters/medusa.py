@@ -113,26 +113,26 @@ def trainable(target: Model, count: int = 4) -> Trainable:
 
   def ahead(params, seen):
     """Logits of the heads and of the target where they look; both [K, ...]."""
-    said = jnp.moveaxis(_apply(target, params, seen.hidden[:, :, 0]), 2, 0)
+    logits = jnp.moveaxis(_apply(target, params, seen.hidden[:, :, 0]), 2, 0)
     for k in range(1, count + 1):
-      yield said[k - 1, :, :-k], seen.logits[:, k:], seen.tokens[:, k:]
+      yield logits[k - 1, :, :-k], seen.logits[:, k:], seen.tokens[:, k:]
 
   def loss(params, seen, key):
     del key  # Unused.
     # Position t sees token t; head k learns the distribution after token t + k.
     return {
       f'head{k}': _DECAY**k
-      * soft_cross_entropy(goal, said, jnp.ones(said.shape[:2]))
-      for k, (said, goal, _) in enumerate(ahead(params, seen), 1)
+      * soft_cross_entropy(goal, logits, jnp.ones(logits.shape[:2]))
+      for k, (logits, goal, _) in enumerate(ahead(params, seen), 1)
     }
 
   def measure(params, seen):
     """How often the i-th guess of head k is the target's greedy token."""
     hits, counted = [], []
-    for said, goal, _ in ahead(params, seen):
-      guesses = jax.lax.top_k(said, _GUESSES)[1]
+    for logits, goal, _ in ahead(params, seen):
+      guesses = jax.lax.top_k(logits, _GUESSES)[1]
       hits.append((guesses == goal.argmax(-1)[..., None]).sum((0, 1)))
-      counted.append(said.shape[0] * said.shape[1])
+      counted.append(logits.shape[0] * logits.shape[1])
     return {'hits': jnp.stack(hits), 'counted': jnp.array(counted)}
 
   return Trainable(

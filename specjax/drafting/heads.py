@@ -148,11 +148,11 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
     config = json.loads(file.read_text())
   except json.JSONDecodeError as error:
     raise ValueError(f'{file} is no JSON: {error}') from error
-  found = config.get('kind', 'lm')
-  if found != kind:
+  stored_kind = config.get('kind', 'lm')
+  if stored_kind != kind:
     raise ValueError(
       f'{path} holds no {kind} head: load it with '
-      f'specjax.drafters.{found}.load, or give the directory of one'
+      f'specjax.drafters.{stored_kind}.load, or give the directory of one'
     )
   return config
 

@@ -45,11 +45,11 @@ def read_attributes(
   for row in family.rows:
     fields |= row.read(rest, fields)
   for name, value in (ONLY | dict(family.only)).items():
-    found = rest.pop(name, value)
+    given = rest.pop(name, value)
     # null is how some files write the default.
-    if found is not None and found != value:
+    if given is not None and given != value:
       raise ValueError(
-        f'unsupported config attribute {name} = {found!r}; only {value!r} is'
+        f'unsupported config attribute {name} = {given!r}; only {value!r} is'
       )
   unknown = sorted(rest.keys() - family.harmless - HARMLESS)
   if unknown:
@@ -62,10 +62,10 @@ def read_attributes(
 
 
 def _take_architecture(rest, family):
-  found = rest.pop('architectures', None)
-  if found is not None and found != [family.architecture]:
+  given = rest.pop('architectures', None)
+  if given is not None and given != [family.architecture]:
     raise ValueError(
-      f'architectures = {found!r}; only [{family.architecture!r}] has the '
+      f'architectures = {given!r}; only [{family.architecture!r}] has the '
       'head of a language model'
     )
 
@@ -119,7 +119,7 @@ def write_attributes(
   for family in families:
     try:
       attributes = _write_family(family, config)
-      _, found = read_attributes(
+      _, reread = read_attributes(
         {family.model_type: family}, attributes, config.max_positions
       )
     except ValueError as error:
@@ -129,7 +129,7 @@ def write_attributes(
     lost = [
       f'{field.name} = {getattr(config, field.name)}'
       for field in dataclasses.fields(config)
-      if getattr(config, field.name) != getattr(found, field.name)
+      if getattr(config, field.name) != getattr(reread, field.name)
     ]
     if not lost:
       return family, attributes

@@ -20,10 +20,10 @@ _QKV = tuple(_LAYER + f'self_attn.{x}_proj' for x in 'qkv')
 
 def _read_projection(rest, known):
   width = known['width']
-  found = take(rest, 'word_embed_proj_dim', values.size, width)
-  if found != width:
+  size = take(rest, 'word_embed_proj_dim', values.size, width)
+  if size != width:
     raise ValueError(
-      f'unsupported config attribute word_embed_proj_dim = {found}; only '
+      f'unsupported config attribute word_embed_proj_dim = {size}; only '
       f'hidden_size = {width} is'
     )
   return {}

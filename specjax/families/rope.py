@@ -132,9 +132,9 @@ def read_scaling(
   given = [inner.pop(name, None) for name in ('rope_type', 'type')]
   kinds = sorted({str(x) for x in given if x is not None}) or ['default']
   if len(kinds) > 1 or kinds[0] not in allowed:
-    found = ' and '.join(map(repr, kinds))
+    listed = ' and '.join(map(repr, kinds))
     raise ValueError(
-      f'unsupported config attribute rope_type = {found}; expected one of '
+      f'unsupported config attribute rope_type = {listed}; expected one of '
       f'{", ".join(allowed)}'
     )
   (kind,) = kinds
@@ -160,14 +160,14 @@ def merge(rest: dict[str, Any], outer: tuple[str, ...]) -> dict[str, Any]:
   merged: dict[str, Any] = {}
   for place in (None, 'rope_scaling', 'rope_parameters'):
     if place is None:
-      found = {name: rest.pop(name, None) for name in outer}
+      attributes = {name: rest.pop(name, None) for name in outer}
     else:
-      found = rest.pop(place, None)
-      if found is None:
+      attributes = rest.pop(place, None)
+      if attributes is None:
         continue
-    if not isinstance(found, dict):
-      raise ValueError(f'{place} = {found!r} must be an object or null')
-    for name, value in found.items():
+    if not isinstance(attributes, dict):
+      raise ValueError(f'{place} = {attributes!r} must be an object or null')
+    for name, value in attributes.items():
       known = merged.get(name)
       if known is not None and value is not None and known != value:
         raise ValueError(f'{name} = {known!r} but {place}.{name} = {value!r}')

@@ -84,10 +84,10 @@ def _read_feed_forward(rest, known):
   gated, function, activation = take(rest, name, decode, decode('relu'))
   # The same again, in parts.
   for part, value in (('is_gated_act', gated), ('dense_act_fn', function)):
-    found = rest.pop(part, value)
-    if found != value:
+    given = rest.pop(part, value)
+    if given != value:
       raise ValueError(
-        f'unsupported config attribute {part} = {found!r}; {name} makes it '
+        f'unsupported config attribute {part} = {given!r}; {name} makes it '
         f'{value!r}'
       )
   return {'gated': gated, 'activation': activation}

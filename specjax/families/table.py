@@ -84,7 +84,7 @@ class TensorSplit(NamedTuple):
     # Nobody looks at the entries; strides tell which axis is which.
     ones = range(1, len(shape) + 1)
     marked = np.lib.stride_tricks.as_strided(np.uint8(0), shape, tuple(ones))
-    found, end = [], 0
+    indices, end = [], 0
     for part in self.views(marked):
       index = [cut[stride - 1] for stride in part.strides]
       if self.outputs:
@@ -97,8 +97,8 @@ class TensorSplit(NamedTuple):
         index = [*index[:split], side]
         if self.transpose and len(index) == 2:
           index.reverse()
-      found.append(tuple(index))
-    return [found] if count == 1 else [[index] for index in found]
+      indices.append(tuple(index))
+    return [indices] if count == 1 else [[index] for index in indices]
 
   def fill(self, x: np.ndarray, count: int, index: int, pieces) -> None:
     """Writes the pieces of the tensor at `index` into their places in x."""

@@ -151,11 +151,11 @@ def fused(implementation: str | None = None) -> CacheAttention:
     sees = view.keep(jnp.arange(slots), m).any(-1)
     sees = jnp.broadcast_to(sees, (b, g, m))
     lowest = jnp.finfo(part.top.dtype).min / 2
-    found = Partial(
+    cached = Partial(
       jnp.where(sees, total.reshape(b, g, m), lowest).astype(part.top.dtype),
       sees.astype(part.total.dtype),
       jnp.where(sees[..., None], value.reshape(b, g, m, d), 0),
     )
-    return merge(part, found)
+    return merge(part, cached)
 
   return attend

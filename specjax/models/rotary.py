@@ -99,8 +99,8 @@ class Llama3:
     del longest  # Unused.
     plain = frequencies(theta, dim)
     turns = self.original * plain / (2 * math.pi)
-    kept = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
-    return plain * (kept + (1 - kept) / self.factor), 1.0
+    share = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
+    return plain * (share + (1 - share) / self.factor), 1.0
 
 
 @dataclasses.dataclass(frozen=True)

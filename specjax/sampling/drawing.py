@@ -21,8 +21,8 @@ def coins(key: jax.Array, *shape: int) -> jax.Array:
 
 def uniform(bits: jax.Array, dtype) -> jax.Array:
   """Numbers in [0, 1) from 32 random bits each, as many as the type holds."""
-  kept = min(32, jnp.finfo(dtype).nmant + 1)
-  return (bits >> (32 - kept)).astype(dtype) * 2.0**-kept
+  precision = min(32, jnp.finfo(dtype).nmant + 1)
+  return (bits >> (32 - precision)).astype(dtype) * 2.0**-precision
 
 
 def _invert(coin: jax.Array, weights: jax.Array) -> jax.Array:

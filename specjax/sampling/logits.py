@@ -39,13 +39,13 @@ def history(
   return History(new, counts, prompt)
 
 
-def remember(history: History, emitted: jax.Array, kept: jax.Array) -> History:
-  """Adds committed tokens: the first kept [B] of emitted [B, P]."""
+def remember(history: History, emitted: jax.Array, size: jax.Array) -> History:
+  """Adds committed tokens: the first size [B] of emitted [B, P]."""
   new, counts = history.new, history.counts
   if new is not None:
-    new = new + kept
+    new = new + size
   if counts is not None:
-    stays = jnp.arange(emitted.shape[1]) < kept[:, None]
+    stays = jnp.arange(emitted.shape[1]) < size[:, None]
     add = jax.vmap(lambda row, ids: row.at[ids].add(1, mode='drop'))
     counts = add(counts, jnp.where(stays, emitted, counts.shape[1]))
   return History(new, counts, history.prompt)
@@ -80,9 +80,9 @@ def _penalize_text(logits, values, history, above):
     return committed
   token = jnp.maximum(above, 0)
   count = counts[token] + (above == above[:, None]).sum(-1)
-  there = _penalize(logits[token], values, count, True)
+  penalized = _penalize(logits[token], values, count, True)
   place = jnp.where(above >= 0, above, vocab)
-  return committed.at[place].set(there, mode='drop')
+  return committed.at[place].set(penalized, mode='drop')
 
 
 def process(

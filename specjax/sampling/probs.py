@@ -11,9 +11,9 @@ from specjax.types import History, Sampling, Scores
 
 
 def _keep_from(probs, holds):
-  """Probabilities [V] from the largest t on for which holds(kept) is true.
+  """Probabilities [V] from the largest t on for which holds(mask) is true.
 
-  `kept` is true where a probability is at least t. Non-negative floats order as
+  `mask` is true where a probability is at least t. Non-negative floats order as
   their bits do, so bisection over the bits is exact. It ends when a single
   probability is left between the bounds, mostly long before the last bit.
 
@@ -32,8 +32,8 @@ def _keep_from(probs, holds):
     i, low, at_low, at_high = carry
     middle = low | jnp.asarray(1, bits) << (width - 2 - i).astype(bits)
     # Patterns beyond infinity are NaN, which nothing reaches.
-    kept = probs >= jax.lax.bitcast_convert_type(middle, probs.dtype)
-    count, enough = jnp.sum(kept, dtype=jnp.int32), holds(kept)
+    mask = probs >= jax.lax.bitcast_convert_type(middle, probs.dtype)
+    count, enough = jnp.sum(mask, dtype=jnp.int32), holds(mask)
     return (
       i + 1,
       jnp.where(enough, middle, low),
@@ -50,15 +50,15 @@ def _keep_from(probs, holds):
 
 def _keep_top_k(probs, k):
   k = jnp.where(k > 0, k, probs.shape[-1])
-  return _keep_from(probs, lambda kept: jnp.sum(kept) >= k)
+  return _keep_from(probs, lambda mask: jnp.sum(mask) >= k)
 
 
 def _keep_top_p(probs, top_p):
   # The sum of all may fall short of 1 by rounding: the bound follows it.
   goal = top_p.astype(probs.dtype) * probs.sum()
 
-  def enough(kept):
-    return jnp.sum(jnp.where(kept, probs, 0)) >= goal
+  def enough(mask):
+    return jnp.sum(jnp.where(mask, probs, 0)) >= goal
 
   return jnp.where(top_p >= 1, probs, _keep_from(probs, enough))
 

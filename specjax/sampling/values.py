@@ -46,17 +46,19 @@ def _spread(batch, name, value):
   if array.dtype.kind not in 'biuf':
     raise ValueError(f'{name} must be {allowed}, got {value!r}')
   with np.errstate(all='ignore'):
-    kept = array.astype(dtype)  # which may round to a value out of range
-  if np.issubdtype(kept.dtype, np.floating):
+    rounded = array.astype(dtype)  # which may round to a value out of range
+  if np.issubdtype(rounded.dtype, np.floating):
     # Some devices take smaller numbers for 0: here they are, on all.
-    kept = np.where(np.abs(kept) < np.finfo(kept.dtype).tiny, 0, kept)
-  if not np.all(valid(array) & valid(kept)):
+    rounded = np.where(
+      np.abs(rounded) < np.finfo(rounded.dtype).tiny, 0, rounded
+    )
+  if not np.all(valid(array) & valid(rounded)):
     raise ValueError(f'{name} must be {allowed}, got {value}')
   if array.shape not in ((), (batch,)):
     raise ValueError(
       f'{name} must be one value or {batch}, one a row, got {value}'
     )
-  return jnp.broadcast_to(jnp.asarray(kept), (batch,))
+  return jnp.broadcast_to(jnp.asarray(rounded), (batch,))
 
 
 def _check_tokens(name, tokens, vocab_size):

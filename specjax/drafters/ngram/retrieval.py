@@ -181,19 +181,19 @@ def look_up(
   index = length - counts[:, None] + np.arange(longest)
   patterns = tokens[jnp.clip(index, 0, tokens.shape[0] - 1)]
   begin, end = jax.vmap(functools.partial(find, corpus))(patterns, counts)
-  found = jnp.where(counts <= length, end - begin, 0)[:, None]
+  matches = jnp.where(counts <= length, end - begin, 0)[:, None]
   i = np.arange(places)
-  # About (i + 1/2) found / places, without numbers beyond those of places.
-  whole, part = found // places, found % places
+  # About (i + 1/2) matches / places, without numbers beyond those of places.
+  whole, part = matches // places, matches % places
   spread = i * whole + whole // 2 + (2 * i + 1) * part // (2 * places)
-  nth = begin[:, None] + jnp.where(found <= places, i, spread)
+  nth = begin[:, None] + jnp.where(matches <= places, i, spread)
   size = corpus.tokens.shape[0]
   place = corpus.order[jnp.minimum(nth, size - 1)] + counts[:, None]
-  exists = (i < found).reshape(-1)
+  exists = (i < matches).reshape(-1)
   index = place.reshape(-1, 1) + np.arange(depth)
-  there = jnp.clip(size - place.reshape(-1), 0, depth)
+  remaining = jnp.clip(size - place.reshape(-1), 0, depth)
   return Copies(
     corpus.tokens[jnp.minimum(index, size - 1)],
-    jnp.where(exists, there, 0).astype(jnp.int32),
+    jnp.where(exists, remaining, 0).astype(jnp.int32),
     jnp.where(exists, np.repeat(counts, places), 0).astype(jnp.int32),
   )
