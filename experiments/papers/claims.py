@@ -118,9 +118,9 @@ def matched(
   """
   for place in places(rows, *fixed):
     for cells in groups:
-      found = [pick(rows, **place | cell) for cell in cells]
-      if all(found):
-        yield place, [first for first, *_ in found]
+      matches = [pick(rows, **place | cell) for cell in cells]
+      if all(matches):
+        yield place, [first for first, *_ in matches]
 
 
 def cell_of(place: dict, step: str = '') -> str:
@@ -199,10 +199,10 @@ def apart(one: dict, other: dict, statistic: Statistic) -> metrics.Estimate:
 
 def faster(one: dict, other: dict) -> metrics.Estimate:
   """Speed of `other` over that of `one`, less 1; alone where times lack."""
-  found = paired.difference(one, other, SPEED, relative=True)
-  if found is None:
+  difference = paired.difference(one, other, SPEED, relative=True)
+  if difference is None:
     return metrics.Estimate(other['speedup'] / one['speedup'] - 1)
-  return found.scaled(0.01)
+  return difference.scaled(0.01)
 
 
 def exactly(cell: str, same: bool) -> Finding:

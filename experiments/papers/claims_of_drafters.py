@@ -147,8 +147,8 @@ def over_independent(rows: Rows) -> Iterator[Finding]:
     if others:
       best = max(others, key=lambda r: r['tau'])['drafter']
       for one in rises(drafts, 'drafter', (best, 'eagle3')):
-        said = f'{one.cell} (costs {known[best]:.2f} and {head:.2f})'
-        yield dataclasses.replace(one, cell=said)
+        label = f'{one.cell} (costs {known[best]:.2f} and {head:.2f})'
+        yield dataclasses.replace(one, cell=label)
 
 
 over_eagle1 = drafters_rise(

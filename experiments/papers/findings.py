@@ -71,7 +71,7 @@ def _signed(estimate: Estimate) -> str:
 
 def pooled(findings: list[Finding]) -> list[str]:
   """Sentences on all cells of a claim together; none where nothing is."""
-  said = []
+  sentences = []
   for kind, same_kind in by_kind(findings).items():
     estimate, spread, count = pooling.pool(same_kind)
     name = f'Pooled, {kind}' if kind else 'Pooled'
@@ -80,8 +80,8 @@ def pooled(findings: list[Finding]) -> list[str]:
     if np.isfinite(spread):
       line += f', spread between cells {spread:.3f}'
     against = pooling.contradictions(same_kind)
-    said.append(f'{line}; {against} contradict the claim).')
-  return said
+    sentences.append(f'{line}; {against} contradict the claim).')
+  return sentences
 
 
 _TITLE = '# Published claims at the scale of the embedded pair'
@@ -101,9 +101,9 @@ hold elsewhere, and the other way round.
 """
 
 
-def _counts(found: list[list[Finding]]) -> str:
+def _counts(by_claim: list[list[Finding]]) -> str:
   """How many claims hold, of those that have cells, and in how many cells."""
-  known = [findings for findings in found if findings]
+  known = [findings for findings in by_claim if findings]
   claims = [overall(findings) for findings in known]
   cells = [finding.outcome for findings in known for finding in findings]
   holds, fails, undecided = (claims.count(outcome) for outcome in _OUTCOMES)
@@ -145,10 +145,10 @@ def _section(claim: Claim, findings: list[Finding]) -> str:
 
 def text(rows: Rows) -> str:
   """The findings as one page."""
-  found = [claim(rows) for claim in CLAIMS]
-  pairs = list(zip(CLAIMS, found, strict=True))
+  by_claim = [claim(rows) for claim in CLAIMS]
+  pairs = list(zip(CLAIMS, by_claim, strict=True))
   head = ['claim', 'source', 'here', 'pooled effect', 'cells: hold', 'do not']
   head += ['undecided', 'contradict']
   table = markdown(head, [_line(*pair) for pair in pairs])
   details = ''.join(_section(*pair) for pair in pairs if pair[1])
-  return f'{_TITLE}\n\n{_counts(found)}\n{_HEAD}\n{table}\n{details}'
+  return f'{_TITLE}\n\n{_counts(by_claim)}\n{_HEAD}\n{table}\n{details}'

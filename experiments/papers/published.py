@@ -147,12 +147,12 @@ def calculate(x: Calculated) -> list[dict]:
   Raises:
     UserError: the file of the paper has no such rows.
   """
-  found = []
+  calculated = []
   for row in rows_of(x):
     known = row['setting'] | row['metrics']
     ours = {name: formula(known) for name, formula in x.formulas.items()}
-    found.append(row | {'calculated': ours})
-  return found
+    calculated.append(row | {'calculated': ours})
+  return calculated
 
 
 def agrees(x: Calculated, row: dict, name: str) -> bool:
@@ -178,21 +178,21 @@ def cell_of(x: Published, setting: dict, metric: Metric) -> dict | None:
 
 def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
   """What our rows say in a cell; '-' where they say nothing."""
-  found = pick(rows, **cell)
-  values = [r for r in found if r.get(metric.ours) is not None]
+  ours = pick(rows, **cell)
+  values = [r for r in ours if r.get(metric.ours) is not None]
   if not values:
     return '-'
-  if metric.place is None and len(found) == 1:
-    row = found[0]
+  if metric.place is None and len(ours) == 1:
+    row = ours[0]
     return intervals.shown(row, metric.ours, scale=metric.scale)
   if metric.place is not None:
     pairs = [metrics.at_place(r[metric.ours], metric.place) for r in values]
     sums = np.concatenate(pairs, 1)
   else:
     columns = _POOLED.get(metric.ours)
-    if columns is None or any(r.get(c) is None for r in found for c in columns):
+    if columns is None or any(r.get(c) is None for r in ours for c in columns):
       return '-'
-    sums = [[u for r in found for u in r[name]] for name in columns]
+    sums = [[u for r in ours for u in r[name]] for name in columns]
   pooled = metrics.ratio(*sums)
   return with_interval(pooled.value, pooled.interval, scale=metric.scale)
 
@@ -209,12 +209,12 @@ def _settings(rows: list[dict]) -> list[str]:
 
 def _sources(rows: list[dict]) -> str:
   """Where the numbers of the paper come from."""
-  said = dict.fromkeys(
+  sources = dict.fromkeys(
     f'{row["source"]}, read {row["read"]}'
     + (f' ({row["note"]})' if 'note' in row else '')
     for row in rows
   )
-  return '\n'.join(f'Source: {source}.' for source in said)
+  return '\n'.join(f'Source: {source}.' for source in sources)
 
 
 def table_calculated(x: Calculated) -> str:

@@ -44,14 +44,14 @@ def of(rows: list[dict]) -> ModuleType:
     UserError: they do not name one and the same program that has a report.
   """
   programs = sorted({str(row.get('program', 'none')) for row in rows})
-  found = _module(programs[0]) if len(programs) == 1 else None
+  module = _module(programs[0]) if len(programs) == 1 else None
   need(
-    found,
+    module,
     f'program is {" and ".join(programs)}, which has no report in '
     'experiments/reports: remove the rows, or add the module of that name',
   )
-  assert found is not None
-  return found
+  assert module is not None
+  return module
 
 
 def summary(rows: list[dict]) -> str:
@@ -93,6 +93,6 @@ def fault(row: dict) -> str:
   Rows of a program without a report are not looked at.
   """
   module = _module(str(row.get('program')))
-  said = wrong(row, module.fields(row)) if module else ''
+  problem = wrong(row, module.fields(row)) if module else ''
   again = 'remove it, and the command that made it measures it again'
-  return said and f'{said}: {again}'
+  return problem and f'{problem}: {again}'

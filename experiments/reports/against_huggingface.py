@@ -52,14 +52,16 @@ def _place(row: dict) -> str:
 
 def _fastest(rows: list[dict]) -> str:
   """The fastest method of each library, in one place."""
-  said = []
+  winners = []
   for library in ('specjax', 'transformers'):
     mine = [r for r in rows if r['method'].startswith(library)]
     if mine:
       best = max(mine, key=lambda r: r['speedup'])
       draft = f' ({best["draft"]})' if best['draft'] else ''
-      said.append(f'{best["method"]}{draft} {intervals.shown(best, "speedup")}')
-  return f'{_place(rows[0])}: {", ".join(said)}'
+      winners.append(
+        f'{best["method"]}{draft} {intervals.shown(best, "speedup")}'
+      )
+  return f'{_place(rows[0])}: {", ".join(winners)}'
 
 
 def headline(rows: list[dict]) -> str:
@@ -86,8 +88,8 @@ def summary(rows: list[dict]) -> str:
   """The headline, and a table for each temperature and domain."""
   tables = [
     Table.of(
-      f'{_place(found[0])}, {found[0]["prompts"]} prompts', '', _COLUMNS, found
+      f'{_place(here[0])}, {here[0]["prompts"]} prompts', '', _COLUMNS, here
     ).markdown()
-    for found in by_place(rows).values()
+    for here in by_place(rows).values()
   ]
   return blocks(headline(rows), *tables)

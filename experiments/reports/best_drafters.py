@@ -92,9 +92,9 @@ def drafters(rows: list[dict]) -> list[Table]:
   """The best of each drafter: a table for each domain and temperature."""
   made = []
   for (domain, temperature), here in by_place(rows).items():
-    found = sorted(best(here), key=worth, reverse=True)
+    ranked = sorted(best(here), key=worth, reverse=True)
     title = f'Best of each drafter: {domain}, temperature {temperature:g}'
-    made.append(Table.of(title, '' if made else _NOTE, _COLUMNS, found))
+    made.append(Table.of(title, '' if made else _NOTE, _COLUMNS, ranked))
   return made
 
 
@@ -136,8 +136,8 @@ def _drafted(row: dict) -> str:
 
 
 def _bound(row: dict) -> str:
-  found = oracle(row)
-  return '-' if found is None else f'{found[0]:.2f} ({found[1]:.2f})'
+  ideal = oracle(row)
+  return '-' if ideal is None else f'{ideal[0]:.2f} ({ideal[1]:.2f})'
 
 
 _POLICIES: Columns = (
@@ -156,9 +156,11 @@ _POLICIES: Columns = (
 
 def policies(rows: list[dict]) -> Table | None:
   """Draft-length policies beside the oracle; None where there are none."""
-  found = list(itertools.chain.from_iterable(families(rows)))
+  policy_rows = list(itertools.chain.from_iterable(families(rows)))
   return (
-    Table.of('Draft lengths', _LENGTHS, _POLICIES, found) if found else None
+    Table.of('Draft lengths', _LENGTHS, _POLICIES, policy_rows)
+    if policy_rows
+    else None
   )
 
 

@@ -45,10 +45,10 @@ def _agreeing(row: dict) -> tuple[float, str, str] | None:
   # The formula is of chains accepted i.i.d.; the row may be of others.
   if alpha is not None and not is_tree(row) and alpha < even:
     remedy = f'alpha would have to be above about {even:.2f}'
-  found = '' if alpha is None else f' (alpha {alpha:.2f})'
+  measured = '' if alpha is None else f' (alpha {alpha:.2f})'
   return (
     gamma + 1 - row['tau'],
-    f'too little of the draft is accepted{found}',
+    f'too little of the draft is accepted{measured}',
     remedy,
   )
 
@@ -76,11 +76,11 @@ def reason(row: dict) -> str:
       'longer than its measured parts'
     )
   asked = [_scoring(row), _drafting(row), _agreeing(row)]
-  found = sorted((one for one in asked if one), key=lambda one: -one[0])
-  if not found:
+  causes = sorted((one for one in asked if one), key=lambda one: -one[0])
+  if not causes:
     return (
       f'because {step}, which none of v ({row["v"]:.2f}), c ({row["c"]:.3f}) '
       'and alpha alone could make up for'
     )
-  remedies = ', or '.join(remedy for *_, remedy in found)
-  return f'because {found[0][1]}: {step}, and to break even {remedies}'
+  remedies = ', or '.join(remedy for *_, remedy in causes)
+  return f'because {causes[0][1]}: {step}, and to break even {remedies}'

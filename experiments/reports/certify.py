@@ -185,38 +185,40 @@ _BY_ROW: dict[str, tuple[str, Columns]] = {
 
 def _parts(rows: list[dict]) -> list[str]:
   """What was certified, part by part; parts that were not run are left out."""
-  found = verdict(rows)
-  said = []
-  if found['max_error'] is not None:
-    said.append(
+  facts = verdict(rows)
+  clauses = []
+  if facts['max_error'] is not None:
+    clauses.append(
       'with exact rules a whole text has the probability that the target gives '
-      f'it, up to {found["max_error"]:.0e}'
+      f'it, up to {facts["max_error"]:.0e}'
     )
-  if found['tests']:
+  if facts['tests']:
     level = pick(rows, part='loop')[0]['level']
-    said.append(
-      f'{found["alarms"]} of {found["tests"]} tests of compiled loops give an '
+    clauses.append(
+      f'{facts["alarms"]} of {facts["tests"]} tests of compiled loops give an '
       f'alarm, which is a p-value below {level:.1e}: all share one false-alarm '
       'rate'
     )
   if checks := pick(rows, part='numbers'):
     off = sum(map(_is_off, checks))
-    said.append(f'{off} of {len(checks)} checks of the measuring code are off')
-  if found['mutants']:
-    caught = found['mutants'] - found['survivors']
-    said.append(f'{caught} of {found["mutants"]} planted bugs are found')
+    clauses.append(
+      f'{off} of {len(checks)} checks of the measuring code are off'
+    )
+  if facts['mutants']:
+    caught = facts['mutants'] - facts['survivors']
+    clauses.append(f'{caught} of {facts["mutants"]} planted bugs are found')
     missed = [r['mutant'] for r in pick(rows, part='mutant') if not r['caught']]
-    said += [f'not found: {name}' for name in missed]
+    clauses += [f'not found: {name}' for name in missed]
   precise = [
     f'{max(row["total_variation"] for row in same):.0e} in {dtype}'
     for (dtype,), same in group(pick(rows, part='arithmetic'), 'dtype').items()
   ]
   if precise:
-    said.append(
+    clauses.append(
       'from plain decoding in the same precision the distribution of a text '
       f'moves by at most {", ".join(precise)}'
     )
-  return said
+  return clauses
 
 
 def headline(rows: list[dict]) -> str:
@@ -242,10 +244,12 @@ def summary(rows: list[dict]) -> str:
   """The certificate."""
   tables = [distributions(rows), settings(rows)]
   for part, (title, columns) in _BY_ROW.items():
-    found = pick(rows, part=part)
+    part_rows = pick(rows, part=part)
     if part == 'arithmetic':
-      found = [row for same in group(found, 'dtype').values() for row in same]
-    tables.append(Table.of(title, '', columns, found))
+      part_rows = [
+        row for same in group(part_rows, 'dtype').values() for row in same
+      ]
+    tables.append(Table.of(title, '', columns, part_rows))
   return blocks(headline(rows), *(t.markdown() for t in tables if t.lines))
 
 

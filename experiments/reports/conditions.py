@@ -11,8 +11,8 @@ _VERSIONS = (('jax', 'jax'), ('python', 'Python'))
 
 def values(rows: list[dict], name: str) -> str:
   """The values that a field takes, in words; '' where rows do not have it."""
-  found = dict.fromkeys(str(r.get(name)) for r in rows)
-  return ' and '.join(value for value in found if value != 'None')
+  distinct = dict.fromkeys(str(r.get(name)) for r in rows)
+  return ' and '.join(value for value in distinct if value != 'None')
 
 
 def machine(rows: list[dict], facts: Iterable[str] = ()) -> str:
@@ -23,26 +23,26 @@ def machine(rows: list[dict], facts: Iterable[str] = ()) -> str:
     facts: what else is said between the device and the versions; '' is not.
   """
   versions = rows[0].get('versions') or {}
-  said = [fact for fact in facts if fact]
-  said += [
+  details = [fact for fact in facts if fact]
+  details += [
     f'{word} {versions[key]}' for key, word in _VERSIONS if key in versions
   ]
   where = f'On {values(rows, "device") or "an unknown device"}'
-  return f'{where}: {", ".join(said)}' if said else where
+  return f'{where}: {", ".join(details)}' if details else where
 
 
 def baseline(rows: list[dict]) -> str:
   """What plain decoding was; '' where one way alone was tried."""
-  found = [row['baseline'] for row in rows if row.get('baseline')]
-  layouts = values(found, 'layout')
+  baselines = [row['baseline'] for row in rows if row.get('baseline')]
+  layouts = values(baselines, 'layout')
   if not layouts:
     return ''
-  tried = max(len(one.get('seconds_per_step') or ()) for one in found)
-  said = f'plain decoding with {layouts} weights'
+  tried = max(len(one.get('seconds_per_step') or ()) for one in baselines)
+  text = f'plain decoding with {layouts} weights'
   if tried < 2:
-    return said
+    return text
   best = 'the faster of two' if tried == 2 else f'the fastest of {tried}'
-  return f'{said}, {best} layouts'
+  return f'{text}, {best} layouts'
 
 
 def over_blocks(rows: list[dict]) -> str:

@@ -33,11 +33,11 @@ def fields(row: dict) -> dict[str, Any]:
 
 def headline(rows: list[dict]) -> str:
   """How much faster each drafter is where rows get the next prompt at once."""
-  said = []
+  clauses = []
   for drafter in dict.fromkeys(r['drafter'] for r in rows):
     if mine := pick(rows, drafter=drafter, way='continuous'):
       best = max(mine, key=lambda r: r['tokens_per_second'])
-      said.append(
+      clauses.append(
         f'{drafter}: {best["times_static"]:.2f} times batches that wait and '
         f'{best["times_alone"]:.2f} times single prompts, efficiency '
         f'{intervals.shown(best, "efficiency")}'
@@ -51,8 +51,10 @@ def headline(rows: list[dict]) -> str:
   ]
   what = 'Where a row gets the next prompt as soon as it is done'
   return blocks(
-    f'{what}, reading included:' if said else f'{what}, nothing was measured.',
-    bullets(said),
+    f'{what}, reading included:'
+    if clauses
+    else f'{what}, nothing was measured.',
+    bullets(clauses),
     paragraph(f'{machine(rows, facts)}. {over_blocks(rows)}'),
   )
 

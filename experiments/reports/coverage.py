@@ -38,7 +38,7 @@ def headline(rows: list[dict]) -> str:
     100 * max(r[name] or 0 for r in rows)
     for name in ('coverage_error', 'percentile_coverage_error')
   )
-  said = (
+  text = (
     f'95% intervals of {len({r["kind"] for r in known})} kinds hold the truth '
     f'in {span((100 * r["coverage"] for r in known), ".1f")} percent of the '
     f'draws, by kind and number of units (from {min(r["units"] for r in known)}'
@@ -46,9 +46,9 @@ def headline(rows: list[dict]) -> str:
   )
   if old:
     shares = span((100 * share for share in old), '.0f')
-    said += f'; those of the percentile bootstrap in {shares}'
+    text += f'; those of the percentile bootstrap in {shares}'
   return blocks(
-    paragraph(f'{said}.'),
+    paragraph(f'{text}.'),
     paragraph(
       f'The simulation errs by at most {error:.1f} ({old_error:.1f}), one '
       'standard error of a cell.'

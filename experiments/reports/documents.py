@@ -33,12 +33,12 @@ def _section(text: str, heading: str, where: str) -> str:
   Raises:
     UserError: there is none.
   """
-  found = list(_HEADING.finditer(text))
-  for i, match in enumerate(found):
+  headings = list(_HEADING.finditer(text))
+  for i, match in enumerate(headings):
     if match[2].startswith(heading):
-      end = found[i + 1].start() if i + 1 < len(found) else len(text)
+      end = headings[i + 1].start() if i + 1 < len(headings) else len(text)
       return f'#### {match[2]}{text[match.end() : end].rstrip()}\n'
-  titles = ', '.join(repr(m[2]) for m in found)
+  titles = ', '.join(repr(m[2]) for m in headings)
   raise UserError(
     f'{where}: no heading begins with {heading!r}; there are {titles}'
   )
@@ -50,10 +50,10 @@ def _table(section: str, where: str) -> str:
   Raises:
     UserError: it has none.
   """
-  found = re.search(r'^\|.*(\n\|.*)*$', section, re.MULTILINE)
-  if found is None:
+  match = re.search(r'^\|.*(\n\|.*)*$', section, re.MULTILINE)
+  if match is None:
     raise UserError(f'{where}: no table below that heading')
-  return f'{found[0]}\n'
+  return f'{match[0]}\n'
 
 
 def _made(kind: str, name: str, summaries: Mapping[str, str]) -> str:
@@ -113,8 +113,8 @@ def fill(
 
 def documents(root: pathlib.Path) -> list[pathlib.Path]:
   """The README of a checkout, and its pages."""
-  found = [root / 'README.md', *sorted((root / 'docs').glob('*.md'))]
-  return [path for path in found if path.exists()]
+  pages = [root / 'README.md', *sorted((root / 'docs').glob('*.md'))]
+  return [path for path in pages if path.exists()]
 
 
 def root_of(path: pathlib.Path) -> str:

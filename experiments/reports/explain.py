@@ -67,8 +67,8 @@ def choose(cells: list[dict]) -> dict:
 
 def phases(rows: list[dict]) -> dict | None:
   """The row of the phases; None before they were measured."""
-  found = [r for r in rows if 'loops' in r]
-  return found[-1] if found else None
+  measured = [r for r in rows if 'loops' in r]
+  return measured[-1] if measured else None
 
 
 def cells_of(rows: list[dict]) -> list[dict]:
@@ -174,12 +174,12 @@ def phase_table(loops: dict, row: dict) -> str:
   }
   columns = []
   for name, step in steps.items():
-    found = split(loops[name], steps['plain'])
+    parts = split(loops[name], steps['plain'])
     column = [
       (with_interval(p.value, p.interval, '.3f'), p.value)
-      for p in found.values()
+      for p in parts.values()
     ]
-    rest = step - sum(p.value for p in found.values())
+    rest = step - sum(p.value for p in parts.values())
     column += [(f'{rest:.3f}', rest), (f'{step:.3f}', step)]
     columns.append([(text, f'{value / step:.1%}') for text, value in column])
   names = [*costs.PHASES, 'unexplained', 'step of the run']
@@ -203,11 +203,11 @@ def speedup(rows: list[dict]) -> Figure:
       np.transpose([_ends(r, name) for r in cells])
       for name in ('predicted_speedup', 'speedup')
     )
-    found = np.array([r['speedup'] for r in cells])
+    measured = np.array([r['speedup'] for r in cells])
     axes.fill_between(gammas, *band, alpha=0.2)
     axes.plot(gammas, model, label='tau / (v + gamma c)')
-    reach = np.abs(ends - found)
-    axes.errorbar(gammas, found, reach, fmt='o', capsize=3, label='measured')
+    reach = np.abs(ends - measured)
+    axes.errorbar(gammas, measured, reach, fmt='o', capsize=3, label='measured')
     axes.axhline(1, color='gray', linewidth=0.8)
     axes.set(xlabel='gamma', title=f'{domain}, temperature {temperature:g}')
     if not place:
@@ -235,13 +235,13 @@ def best_of(rows: list[dict]) -> dict | None:
 def _agreement(rows: list[dict]) -> str:
   """How well the model of costs meets what was measured."""
   name = 'measured_over_predicted'
-  said = f'Measured over predicted is {span(r[name] for r in rows)}'
+  text = f'Measured over predicted is {span(r[name] for r in rows)}'
   known = [r for r in rows if intervals.stored(r, name)]
   if known:
     meets = sum(intervals.meets(r, name, 0.95, 1.05) for r in known)
     met = f'{meets} of {len(known)} cells'
-    said += f'; its interval meets 0.95 to 1.05 in {met}'
-  return f'{said}.'
+    text += f'; its interval meets 0.95 to 1.05 in {met}'
+  return f'{text}.'
 
 
 def _where(rows: list[dict]) -> str:
@@ -271,11 +271,11 @@ def _near(rows: list[dict], best: dict) -> str:
 def headline(rows: list[dict]) -> str:
   """What would help most, how far the costs explain it, and where."""
   cells = cells_of(rows)
-  found, best = phases(rows), best_of(rows)
+  phase_row, best = phases(rows), best_of(rows)
   verdict = ''
   if cells and not best:
     verdict = 'No draft length has numbers that can be true.'
-  elif found and best and found['gamma'] == best['gamma']:
+  elif phase_row and best and phase_row['gamma'] == best['gamma']:
     verdict = decide(rows).sentence
   elif best:
     verdict = 'No verdict: where a step goes has not been measured yet.'
@@ -287,10 +287,10 @@ def headline(rows: list[dict]) -> str:
 
 def summary(rows: list[dict]) -> str:
   """The verdict, model against measurement, and where a step goes."""
-  found, best = phases(rows), best_of(rows)
+  phase_row, best = phases(rows), best_of(rows)
   parts = [headline(rows), speed_table(cells_of(rows))]
-  if found and best and found['gamma'] == best['gamma']:
-    table = phase_table(found['loops'], best)
+  if phase_row and best and phase_row['gamma'] == best['gamma']:
+    table = phase_table(phase_row['loops'], best)
     parts.append(
       f'### Where a step goes, {best["domain"]}, temperature 0\n\n{table}'
     )

@@ -56,9 +56,9 @@ def _head(figure: Figure, rows: list[dict], title: str) -> None:
 
   The figure grows by what stands above and below the axes.
   """
-  said = textwrap.wrap(plain(conditions(rows)), 115)
-  text = '\n'.join([plain(title), *said])
-  lines = len(said) + 1 + figure.get_supxlabel().count('\n') + 1
+  wrapped = textwrap.wrap(plain(conditions(rows)), 115)
+  text = '\n'.join([plain(title), *wrapped])
+  lines = len(wrapped) + 1 + figure.get_supxlabel().count('\n') + 1
   if figure.legends:  # Its title: a figure's own would lie on the legend.
     (legend,) = figure.legends
     legend.set_title(text, {'size': 8, 'weight': 'bold'})
@@ -74,11 +74,11 @@ def distinct(rows: list[dict], name: str) -> list:
 
 def having(rows: list[dict], *names: str) -> tuple[list[dict], str]:
   """Rows that have numbers of these names, and a note on the others."""
-  kept = [r for r in rows if all(r.get(name) is not None for name in names)]
-  left = len(rows) - len(kept)
+  complete = [r for r in rows if all(r.get(name) is not None for name in names)]
+  left = len(rows) - len(complete)
   which = {'speedup': 'no times'}.get(names[0], f'no {names[0]}')
   note = f'{left} of {len(rows)} rows have {which} and are left out. '
-  return kept, note if left else ''
+  return complete, note if left else ''
 
 
 def name(row: dict, rows: list[dict], gamma: bool = False) -> str:
@@ -120,10 +120,10 @@ def blank(height: float) -> Figure:
 
 def _span(rows: list[dict], name: str) -> str:
   """The value that all rows have, or the range of it."""
-  found = sorted({r[name] for r in rows if r.get(name) is not None})
-  if len(found) < 2:
-    return ''.join(map(str, found))
-  return f'{found[0]} to {found[-1]}'
+  values = sorted({r[name] for r in rows if r.get(name) is not None})
+  if len(values) < 2:
+    return ''.join(map(str, values))
+  return f'{values[0]} to {values[-1]}'
 
 
 def finish(figure: Figure, rows: list[dict], text: str) -> Figure:

@@ -49,9 +49,9 @@ def check(rows: list[dict]) -> None:
   if not rows:
     raise UserError('rows: there are none, so there is nothing to report')
   for number, row in enumerate(rows, 1):
-    if said := wrong(row, FIELDS):
+    if problem := wrong(row, FIELDS):
       raise UserError(
-        f'rows: row {number} {said}: it was made by another program or an '
+        f'rows: row {number} {problem}: it was made by another program or an '
         'older version; measure again in another folder with experiments.run'
       )
 

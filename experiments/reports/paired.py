@@ -37,8 +37,8 @@ TIMES += ('unit_seconds', 'unit_tokens')
 
 
 def _columns(row: dict, statistic: Statistic) -> list | None:
-  found = [row.get(name) for name in statistic]
-  return None if any(c is None for c in found) else found
+  columns = [row.get(name) for name in statistic]
+  return None if any(c is None for c in columns) else columns
 
 
 def same_prompts(one: dict, other: dict) -> bool:
@@ -71,10 +71,12 @@ def show(value: Any) -> str:
   return f'{value:g}' if isinstance(value, float) else str(value)
 
 
-def _signed(found: metrics.Estimate | None, form: str, unit: str = '') -> str:
-  if found is None:
+def _signed(
+  estimate: metrics.Estimate | None, form: str, unit: str = ''
+) -> str:
+  if estimate is None:
     return '-'
-  return with_interval(found.value, found.interval, form, unit)
+  return with_interval(estimate.value, estimate.interval, form, unit)
 
 
 def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
@@ -94,18 +96,18 @@ def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
 
 def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
   """The pairs of one axis as a table; None where there are none."""
-  found = [p for p in pairs(rows, axis) if _columns(p[0], TAU)]
-  if not found:
+  comparable = [p for p in pairs(rows, axis) if _columns(p[0], TAU)]
+  if not comparable:
     return None
   rest = [k for k in ('domain', 'temperature', 'drafter', 'gamma') if k != axis]
   by_alpha = axis != 'verifier' and all(
-    _columns(row, ALPHA) for pair in found for row in pair
+    _columns(row, ALPHA) for pair in comparable for row in pair
   )
   head = [*rest, name, *(['alpha', 'difference'] if by_alpha else [])]
-  head += [f'tau, {show(found[0][0][axis])}', 'tau']
+  head += [f'tau, {show(comparable[0][0][axis])}', 'tau']
   head.append('change, paired on prompts')
   lines = []
-  for base, row in found:
+  for base, row in comparable:
     value = show(row[axis])
     if axis == 'verifier' and not row['lossless']:
       value += ' (lossy)'

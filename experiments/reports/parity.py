@@ -52,7 +52,7 @@ def summary(rows: list[dict]) -> str:
     + [str(r['ties']), str(r['bugs'])]
     for r in rows
   ]
-  found = [
+  differences = [
     [r['drafter'], str(r['gamma']), str(d['prompt']), str(d['position'])]
     + [' / '.join(map(str, d['tokens']))]
     + [number(d[name], '.1e') for name in _MEASURED]
@@ -61,8 +61,8 @@ def summary(rows: list[dict]) -> str:
     for d in r['differences']
   ]
   text = f'{headline(rows)}\n### What was compared\n\n{markdown(head, lines)}\n'
-  if found:
+  if differences:
     names = ['drafter', 'gamma', 'prompt', 'position', 'tokens', *_MEASURED]
-    table = markdown([*names, 'verdict'], found)
+    table = markdown([*names, 'verdict'], differences)
     text += f'\n### Where texts part\n\n{table}\n{_LEGEND}'
   return text

@@ -102,8 +102,8 @@ class Board:
 
   def cell(self, domain: str, temperature: float) -> list[dict]:
     """The checks of one cell, the largest predicted speed-up first."""
-    found = pick(self.checks, domain=domain, temperature=temperature)
-    return sorted(found, key=lambda r: -r['predicted_speedup'])
+    checks = pick(self.checks, domain=domain, temperature=temperature)
+    return sorted(checks, key=lambda r: -r['predicted_speedup'])
 
   def lengths(self, domain: str, temperature: float) -> str:
     """tau and predicted speed-up of every candidate at every length."""
@@ -126,12 +126,12 @@ class Board:
   def recommend(self, temperature: float) -> str:
     """One sentence for one temperature."""
     choice = self.winner(temperature)
-    said = f'At temperature {temperature:g} '
+    lead = f'At temperature {temperature:g} '
     if choice is None:
-      return f'{said}nothing is recommended: no candidate can be believed.'
+      return f'{lead}nothing is recommended: no candidate can be believed.'
     if choice.speed <= 1:
       return (
-        f'{said}do not speculate: the best, {choice.drafter} with gamma '
+        f'{lead}do not speculate: the best, {choice.drafter} with gamma '
         f'{choice.gamma}, is predicted at {choice.speed:.2f} times plain '
         'decoding.'
       )
@@ -142,7 +142,7 @@ class Board:
       columns = ([x for r in checks for x in r[name]] for name in TIMES)
       measured = f'measured {metrics.speedup(*columns).value:.2f}'
     return (
-      f'{said}use {choice.drafter} and draft {choice.gamma}: predicted '
+      f'{lead}use {choice.drafter} and draft {choice.gamma}: predicted '
       f'{choice.speed:.2f} times plain decoding over {len(self.domains)} '
       f'domain{"s" * (len(self.domains) > 1)}, {measured}.'
     )
@@ -165,23 +165,23 @@ class Board:
     same, equal, texts = (
       sum(r[k] for r in greedy) for k in ('same_text', 'equal_calls', 'prompts')
     )
-    said = []
+    sentences = []
     if greedy:
-      said.append(
+      sentences.append(
         'At temperature 0 the replayed target calls are those of the loop in '
         f'{equal} of the {same} texts that both wrote alike, of {texts}.'
       )
     if sampled:
-      said.append(
+      sentences.append(
         'Above 0 the interval of the difference of tau, paired on prompts, '
         f'covers 0 in {covered} of {len(sampled)} cells.'
       )
     if timed:
-      said.append(
+      sentences.append(
         'The interval of predicted over measured speed-up meets [0.9, 1.1] in '
         f'{agree} of {len(timed)} cells.'
       )
-    return ' '.join(said)
+    return ' '.join(sentences)
 
   def tables(self) -> list[str]:
     """Two tables for each domain and temperature, as markdown."""
@@ -225,22 +225,22 @@ class Board:
 def _where(rows: list[dict]) -> str:
   """Where it was predicted, how much text it is, and how steady the machine."""
   replays = pick(rows, part='replay')
-  said = conditions(replays or rows)
+  text = conditions(replays or rows)
   if replays:
     mine = pick(replays, drafter=replays[0]['drafter'])
-    said += f'; {sum(r["tokens"] for r in mine):,} tokens of the target in all'
+    text += f'; {sum(r["tokens"] for r in mine):,} tokens of the target in all'
   steps = [1e3 * r['plain_seconds'] for r in pick(rows, part='cost')]
   if steps:
-    said += f'; a plain step took {span(steps, ".1f")} ms'
-  return f'{said}.'
+    text += f'; a plain step took {span(steps, ".1f")} ms'
+  return f'{text}.'
 
 
 def headline(rows: list[dict]) -> str:
   """What is recommended, how the predictions fared, and where."""
   board = Board(rows)
-  said = [board.recommendation(), *board.doubts]
-  said += [board.verdict()] if board.checks else []
-  return blocks(*map(paragraph, [*said, _where(rows)]))
+  sentences = [board.recommendation(), *board.doubts]
+  sentences += [board.verdict()] if board.checks else []
+  return blocks(*map(paragraph, [*sentences, _where(rows)]))
 
 
 def summary(rows: list[dict]) -> str:

@@ -124,13 +124,13 @@ def decide(facts: Facts) -> Advice:
   here = best_gamma(facts)
   now = predict(facts, here)
   asked = predict(facts, facts.gamma)
-  found = {'gamma': (now / asked, here, now)}
+  options = {'gamma': (now / asked, here, now)}
   for name, change in _REMEDIES.items():
     gamma = best_gamma(facts, change)
     after = predict(facts, gamma, change)
-    found[name] = after / now, gamma, after
-  remedy = max(found, key=lambda name: found[name][0])
-  gain, gamma, after = found[remedy]
+    options[name] = after / now, gamma, after
+  remedy = max(options, key=lambda name: options[name][0])
+  gain, gamma, after = options[remedy]
   # A change of gamma is judged from the one asked for, others from the best.
   at = facts.gamma if remedy == 'gamma' else here
   value, ends = facts.speedup[at]

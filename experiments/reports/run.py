@@ -176,17 +176,17 @@ def _note(cells: list[dict]) -> str:
 def cells(rows: list[dict]) -> list[Table]:
   """A table for each domain and temperature."""
   made = []
-  for place, found in by_place(rows).items():
-    first = found[0]
+  for place, here in by_place(rows).items():
+    first = here[0]
     speed = first['baseline_tokens_per_second']
     timed = 'not timed' if speed is None else f'{speed:.0f} tokens/s'
     title = f'{place[0]}, temperature {place[1]:g}: plain decoding {timed}'
     if first.get('repetition') is not None:
       title += f', {first["repetition"]:.0%} of its 4-grams repeated'
-    if greedy := run_headline.greedy_texts(found):
+    if greedy := run_headline.greedy_texts(here):
       same, texts, note = greedy
       title += f'; {same} of {texts} texts identical to it{note}'
-    made.append(Table.of(title, _note(found), COLUMNS, found))
+    made.append(Table.of(title, _note(here), COLUMNS, here))
   return made
 
 
@@ -197,9 +197,9 @@ def positions(rows: list[dict]) -> list[Table]:
       f'Accepted by position: {domain}, temperature {temperature:g}',
       '',
       _POSITIONS,
-      found,
+      here,
     )
-    for (domain, temperature), found in by_place(rows).items()
+    for (domain, temperature), here in by_place(rows).items()
   ]
 
 
@@ -216,8 +216,8 @@ def along_the_text(rows: list[dict]) -> list[Table]:
       if b['acceptance'] is not None
     ]
     lags = [
-      with_interval(found[0], intervals.trusted(row, found[1:]))
-      for found in (row.get('autocorrelation') or [])[:2]
+      with_interval(correlation[0], intervals.trusted(row, correlation[1:]))
+      for correlation in (row.get('autocorrelation') or [])[:2]
     ]
     lags += ['-'] * (2 - len(lags))
     where = [row['domain'], f'{row["temperature"]:g}', row['drafter']]
@@ -237,12 +237,12 @@ def groups(rows: list[dict]) -> list[Group]:
     (_WHERE, positions(rows) + along_the_text(rows)),
     ('Differences on the same prompts', paired.tables(rows)),
   )
-  found = [
+  filled = [
     Group(name, tables, name == _WHERE) for name, tables in made if tables
   ]
-  return found[:1] + [
+  return filled[:1] + [
     dataclasses.replace(one, folded=one.folded or one.size > _MANY)
-    for one in found[1:]
+    for one in filled[1:]
   ]
 
 
@@ -260,14 +260,14 @@ def _over_blocks(rows: list[dict]) -> str:
 
 def doubts(rows: list[dict]) -> list[str]:
   """Sentences on what a reader of times must know of them."""
-  said = list(filter(None, [_over_blocks(rows)]))
+  sentences = list(filter(None, [_over_blocks(rows)]))
   impossible = sum(bool(r.get('impossible')) for r in rows)
   if impossible:
-    said.append(
+    sentences.append(
       f'Numbers that cannot be true: see `impossible` in {impossible} of '
       f'{len(rows)} rows. The best is one of the others.'
     )
-  return said
+  return sentences
 
 
 def headline(rows: list[dict]) -> str:

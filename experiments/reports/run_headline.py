@@ -57,14 +57,14 @@ class Headline:
 
 def faults(row: dict) -> list[str]:
   """Why a row decides nothing: impossible values, or texts that are wrong."""
-  found = list(row.get('impossible') or ())
+  reasons = list(row.get('impossible') or ())
   bugs = [d for d in row.get('differences') or () if d['verdict'] == 'bug']
   if bugs and row['lossless']:
-    found.append(
+    reasons.append(
       f'{len(bugs)} of its texts at temperature 0 differ from plain decoding '
       'by more than a tie'
     )
-  return found
+  return reasons
 
 
 def sound(rows: list[dict]) -> list[dict]:
@@ -116,9 +116,9 @@ def _number(row: dict, name: str, unit: str = '') -> str:
 
 
 def _subject(row: dict, rows: list[dict]) -> str:
-  said = [f'the best of {len(rows)}'] if len(rows) > 1 else []
-  said += ['without weights of its own'] if weightless(row) else []
-  which = ' and '.join(said)
+  parts = [f'the best of {len(rows)}'] if len(rows) > 1 else []
+  parts += ['without weights of its own'] if weightless(row) else []
+  which = ' and '.join(parts)
   return _named(row, rows) + (f', {which},' if which else '')
 
 
@@ -127,29 +127,29 @@ def _without_weights(rows: list[dict], best: dict, name: str, pick) -> str:
   free = [row for row in rows if weightless(row)]
   if not free or weightless(best):
     return ''
-  found = pick(free)
-  said = f'; without weights, {_named(found, rows)} reaches '
+  other = pick(free)
+  text = f'; without weights, {_named(other, rows)} reaches '
   # Few prompts are said once in a sentence.
   known = intervals.stored(best, name)
-  said += _number(found, name) if known else intervals.shown(found, name)
-  unclear = name == 'speedup' and state(found) == UNDECIDED
-  return f'{said}, undecided' if unclear else said
+  text += _number(other, name) if known else intervals.shown(other, name)
+  unclear = name == 'speedup' and state(other) == UNDECIDED
+  return f'{text}, undecided' if unclear else text
 
 
 def _speed(rows: list[dict]) -> str:
   """What can be said of rows of one place that have times."""
   best = leading(rows)
-  said = f'{_subject(best, rows)} is {_number(best, "speedup", _TIMES)}'
+  text = f'{_subject(best, rows)} is {_number(best, "speedup", _TIMES)}'
   if state(best) == LOSES:
-    return f'nothing pays: {said}, {break_even.reason(best)}'
+    return f'nothing pays: {text}, {break_even.reason(best)}'
   if state(best) == UNDECIDED:
-    said += ', and the interval includes 1'
+    text += ', and the interval includes 1'
   fastest = max(rows, key=lambda r: r['speedup'])
   if fastest is not best:  # It is one of which less can be said.
     other = _number(fastest, 'speedup')
-    said += f' ({_named(fastest, rows)}, undecided, reaches {other})'
-  said += _without_weights(rows, best, 'speedup', leading)
-  return said if state(best) == WINS else f'undecided: {said}'
+    text += f' ({_named(fastest, rows)}, undecided, reaches {other})'
+  text += _without_weights(rows, best, 'speedup', leading)
+  return text if state(best) == WINS else f'undecided: {text}'
 
 
 def _most(rows: list[dict]) -> dict:
@@ -159,14 +159,14 @@ def _most(rows: list[dict]) -> dict:
 def _acceptance(rows: list[dict]) -> str:
   """What can be said of rows of one place without times."""
   best = _most(rows)
-  found = _number(best, 'tau', 'tokens per target call')
-  said = f'{_subject(best, rows)} gives {found}'
-  return said + _without_weights(rows, best, 'tau', _most)
+  tokens = _number(best, 'tau', 'tokens per target call')
+  text = f'{_subject(best, rows)} gives {tokens}'
+  return text + _without_weights(rows, best, 'tau', _most)
 
 
 def _overall(rows: dict[tuple, list[dict]]) -> str:
   """One sentence on several places whose rows have times."""
-  best = {place: leading(found) for place, found in rows.items()}
+  best = {place: leading(here) for place, here in rows.items()}
   count = collections.Counter(map(state, best.values()))
   total = f'{len(best)} domains and temperatures'
   top = max(best, key=lambda place: best[place]['speedup'])
@@ -183,19 +183,19 @@ def _overall(rows: dict[tuple, list[dict]]) -> str:
       f'Undecided: in none of {total} does the interval of a speed-up lie '
       f'above 1; {fastest}'
     )
-  said = f'Speculation pays in {count[WINS]} of {total}'
+  text = f'Speculation pays in {count[WINS]} of {total}'
   unclear = count[UNDECIDED] + count[UNKNOWN]
-  said += f', is undecided in {unclear}' if unclear else ''
-  said += f', loses in {count[LOSES]}' if count[LOSES] else ''
+  text += f', is undecided in {unclear}' if unclear else ''
+  text += f', loses in {count[LOSES]}' if count[LOSES] else ''
   gains = [row['speedup'] for row in best.values() if state(row) == WINS]
   where = 'there' if len(gains) == len(best) else 'where it pays,'
-  return f'{said}; {where} the best is {span(gains)} {_TIMES}'
+  return f'{text}; {where} the best is {span(gains)} {_TIMES}'
 
 
 def _overall_acceptance(rows: dict[tuple, list[dict]]) -> str:
-  found = span(_most(cells)['tau'] for cells in rows.values())
+  taus = span(_most(cells)['tau'] for cells in rows.values())
   return (
-    f'In {len(rows)} domains and temperatures the best gives {found} tokens '
+    f'In {len(rows)} domains and temperatures the best gives {taus} tokens '
     'per target call'
   )
 
@@ -204,16 +204,16 @@ def _warnings(rows: list[dict]) -> list[str]:
   faulty = [row for row in rows if faults(row)]
   if not faulty:
     return []
-  told = [
+  examples = [
     f'{_named(row, rows)} ({_where((row["domain"], row["temperature"]))}): '
-    + ', '.join(said.rstrip('.') for said in faults(row))
+    + ', '.join(reason.rstrip('.') for reason in faults(row))
     for row in faulty[:_SHOWN]
   ]
   if len(faulty) > _SHOWN:
-    told.append(f'and {len(faulty) - _SHOWN} more')
+    examples.append(f'and {len(faulty) - _SHOWN} more')
   return [
     f'{len(faulty)} of {len(rows)} rows cannot be believed; they decide '
-    f'nothing and are marked in the tables: {"; ".join(told)}.'
+    f'nothing and are marked in the tables: {"; ".join(examples)}.'
   ]
 
 
@@ -237,10 +237,10 @@ def greedy_texts(rows: list[dict]) -> tuple[int, int, str] | None:
 
 
 def _greedy(rows: list[dict]) -> str:
-  found = greedy_texts(rows)
-  if found is None:
+  counts = greedy_texts(rows)
+  if counts is None:
     return ''
-  same, texts, note = found
+  same, texts, note = counts
   return (
     f'At temperature 0, {same} of {texts} texts are those of plain decoding, '
     f'token for token{note}.'
@@ -264,9 +264,9 @@ def headline(rows: list[dict]) -> Headline:
     greedy=_greedy(rows),
     where=f'{conditions(rows)}.',
   )
-  kept = [row for row in sound(rows) if row['lossless']]
-  timed = [row for row in kept if row['speedup'] is not None]
-  shown = timed or kept
+  lossless = [row for row in sound(rows) if row['lossless']]
+  timed = [row for row in lossless if row['speedup'] is not None]
+  shown = timed or lossless
   if not shown:
     why = (
       'No verdict: no row is left that keeps the distribution of the target.'
@@ -274,13 +274,13 @@ def headline(rows: list[dict]) -> Headline:
     return made(verdict=why, places=[], command='')
   cells = by_place(shown)
   say = _speed if timed else _acceptance
-  said = [f'{_where(place)}: {say(found)}' for place, found in cells.items()]
+  sentences = [f'{_where(place)}: {say(here)}' for place, here in cells.items()]
   best = map(leading, cells.values()) if timed else ()
   slow = [row for row in best if state(row) in (LOSES, UNDECIDED)]
   command = _command(slow[0]) if slow else ''
   untimed = '' if timed else f'; {_UNTIMED}'
-  if len(said) == 1:
-    return made(verdict=f'{said[0]}{untimed}.', places=[], command=command)
+  if len(sentences) == 1:
+    return made(verdict=f'{sentences[0]}{untimed}.', places=[], command=command)
   verdict = _overall(cells) if timed else _overall_acceptance(cells)
-  places = [f'{one}.' for one in said]
+  places = [f'{one}.' for one in sentences]
   return made(verdict=f'{verdict}{untimed}.', places=places, command=command)

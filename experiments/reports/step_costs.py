@@ -37,7 +37,7 @@ _READ = {
 
 
 def fields(row: dict) -> dict[str, Any]:
-  found: dict[str, Any] = {
+  types: dict[str, Any] = {
     'sweep': str,
     'step_ms': float,
     **dict.fromkeys(_READ.get(str(row.get('sweep')), ()), float),
@@ -46,9 +46,9 @@ def fields(row: dict) -> dict[str, Any]:
     'exponent_ci?': tuple[float, ...] | None,
   }
   if 'exponent' in row:
-    found |= {'exponent_of': str, 'exponent_ci': found['exponent_ci?']}
-    found |= {'size': float}
-  return found
+    types |= {'exponent_of': str, 'exponent_ci': types['exponent_ci?']}
+    types |= {'size': float}
+  return types
 
 
 def _by_size(rows: list[dict]) -> dict[tuple, list[dict]]:
@@ -70,11 +70,11 @@ def _growth(rows: list[dict]) -> list[str]:
 
 def _limit(rows: list[dict]) -> list[str]:
   """How near a step is to its bytes, and what a larger cache costs."""
-  said = []
+  clauses = []
   for model in group(rows, 'model').values():
     in_order = sorted(model, key=lambda r: r['size'])
     small, large = in_order[0], in_order[-1]
-    said.append(
+    clauses.append(
       f'{small["parameters"] / 1e6:.0f}M parameters: a plain step takes '
       f'{small["step_ms"]:.1f} ms, {small["limit_ratio"]:.2f} times what '
       'reading its weights and the cache in use takes at '
@@ -82,11 +82,11 @@ def _limit(rows: list[dict]) -> list[str]:
       'minutes'
     )
     if large is not small:
-      said[-1] += (
+      clauses[-1] += (
         f'; with {large["size"]:,} slots instead of {small["size"]:,} '
         f'{large["step_ms"] / small["step_ms"]:.2f} times as long'
       )
-  return said
+  return clauses
 
 
 def _transformers(rows: list[dict]) -> list[str]:
@@ -99,14 +99,14 @@ def _transformers(rows: list[dict]) -> list[str]:
 
 def _eight_bits(rows: list[dict]) -> list[str]:
   """Steps with weights in eight bits over those with floats."""
-  found = pick(rows, way='int8')
-  ratios = ', '.join(f'{r["ratio"]:.2f} ({r["model"]})' for r in found)
+  steps = pick(rows, way='int8')
+  ratios = ', '.join(f'{r["ratio"]:.2f} ({r["model"]})' for r in steps)
   return [f'a step with weights in eight bits takes {ratios} times as long']
 
 
 def _judge(rows: list[dict]) -> list[str]:
   """The share of a step that sampling and verification take."""
-  said = []
+  clauses = []
   for (size,), mine in _by_size(rows).items():
     single = [r for r in mine if r['stages'] != 'all']
     every = [r['share'] for r in pick(mine, stages='all')]
@@ -121,8 +121,10 @@ def _judge(rows: list[dict]) -> list[str]:
     if every:
       parts.append(f'{max(every):.0%} with all of them')
     vocabulary = f'a vocabulary of {size:,}'
-    said.append(f'sampling and verification, {vocabulary}: {"; ".join(parts)}')
-  return said
+    clauses.append(
+      f'sampling and verification, {vocabulary}: {"; ".join(parts)}'
+    )
+  return clauses
 
 
 def _simulated(rows: list[dict]) -> list[str]:
@@ -160,17 +162,17 @@ def _shape(rows: list[dict]) -> str:
 
 def headline(rows: list[dict]) -> str:
   """What each sweep shows in a sentence, and where it was measured."""
-  said: list[str] = []
+  clauses: list[str] = []
   for (name,), mine in group(rows, 'sweep').items():
     if mine[0].get('exponent') is not None:
-      said += _growth(mine)
+      clauses += _growth(mine)
     elif name in _SAID:
-      said += _SAID[name](mine)
+      clauses += _SAID[name](mine)
   facts = [values(rows, 'dtype'), _shape(rows)]
   if values(rows, 'used'):
     facts.append(f'{values(rows, "used")} tokens in use')
   where = f'{machine(rows, facts)}; medians.'
-  return blocks(bullets(said), paragraph(where))
+  return blocks(bullets(clauses), paragraph(where))
 
 
 def _show(value: Any) -> str:
