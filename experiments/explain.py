@@ -104,16 +104,16 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
 def add_phases(runner: Explainer) -> None:
   """Measures the phases at the best gamma, where the folder has them not."""
   rows = runner.folder.rows
-  best, found = explain_report.best_of(rows), explain_report.phases(rows)
+  best, phases = explain_report.best_of(rows), explain_report.phases(rows)
   if best is None:
     return
-  if found and found['gamma'] == best['gamma']:
+  if phases and phases['gamma'] == best['gamma']:
     return
-  kept = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
+  copied = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
   runner.folder.add(
     {
       'program': runner.program,
-      **{name: best[name] for name in kept},
+      **{name: best[name] for name in copied},
       'temperature': None,
       'asked_gamma': runner.asked,
       'loops': measure_phases(runner, best['gamma'], best['domain']),
@@ -135,14 +135,14 @@ def report(folder: results.Folder) -> dict:
   best = explain_report.best_of(rows)
   if best is None:
     return last | dict.fromkeys((*names, 'best_gamma', 'remedy', 'verdict'))
-  found = explain_report.decide(rows)
+  decision = explain_report.decide(rows)
   return {
     **last,
     **{name: best[name] for name in names},
     'ratio_ci': intervals.stored(best, 'measured_over_predicted'),
     'best_gamma': best['gamma'],
-    'remedy': found.remedy,
-    'verdict': found.sentence,
+    'remedy': decision.remedy,
+    'verdict': decision.sentence,
   }
 
 

@@ -27,20 +27,20 @@ from specjax.drafters import lm
 from specjax.sharding import Placement
 
 
-def facts(found: Description, placement: Placement) -> dict:
+def facts(description: Description, placement: Placement) -> dict:
   """Sizes of one model, as it will be loaded onto a mesh."""
-  config = found.model.config
-  shapes = jax.eval_shape(found.model.init, jax.random.key(0))
+  config = description.model.config
+  shapes = jax.eval_shape(description.model.init, jax.random.key(0))
   weights = jax.tree.leaves(shapes)
-  step, cache = step_bytes.bytes_per_token(found.model, shapes, 1)
+  step, cache = step_bytes.bytes_per_token(description.model, shapes, 1)
   return {
-    'family': found.family,
+    'family': description.family,
     'parameters': sum(math.prod(w.shape) for w in weights),
     'layers': config.num_layers,
     'width': config.width,
     'positions': config.max_positions,
     'vocabulary': config.vocab_size,
-    'stored_bytes': found.stored_bytes,
+    'stored_bytes': description.stored_bytes,
     'bytes_per_device': meshes.of_parameters(config, placement),
     'bytes_per_step': step,
     'cache_bytes_per_token': cache,
@@ -76,12 +76,12 @@ class Report:
       return None
 
   def look(self, who: str, call, *args) -> None:
-    found = self.allow(call, *args)
-    if found is not None:
-      self.described[who] = found
+    description = self.allow(call, *args)
+    if description is not None:
+      self.described[who] = description
       placement = meshes.plan_placement(self.plan.mesh)
       split = placement if who == 'target' else placement.for_draft
-      self.models[who] = facts(found, split)
+      self.models[who] = facts(description, split)
 
   def compare(self, who: str, path: str) -> None:
     """Sets whether a draft shares the target's vocabulary, and its c.
@@ -117,10 +117,10 @@ class Report:
       return {}
     size = self.models['target']['vocabulary']
     vocabulary.check_tokenizer('target.path', self.tokenizer, size)
-    found = build.read_prompts(self.plan, self.tokenizer, self.described)
+    by_domain = build.read_prompts(self.plan, self.tokenizer, self.described)
     return {
       domain: {'prompts': len(chosen.texts), **chosen.facts()}
-      for domain, chosen in found.items()
+      for domain, chosen in by_domain.items()
     }
 
   def predict(self) -> meshes.Load:
@@ -128,8 +128,8 @@ class Report:
     return meshes.predict(
       self.plan,
       self.described,
-      max(found['longest'] for found in self.prompts.values()),
-      max(found['prompts'] for found in self.prompts.values()),
+      max(entry['longest'] for entry in self.prompts.values()),
+      max(entry['prompts'] for entry in self.prompts.values()),
     )
 
   def fit(self) -> None:
@@ -148,8 +148,8 @@ class Report:
         form = {int: ',', float: '.3f'}.get(type(value), '')
         value = 'unknown: it has no tokenizer' if value is None else value
         print(f'  {name.replace("_", " "):22} {value:{form}}')
-    for domain, found in self.prompts.items():
-      print(f'prompts {domain}: {prompts.describe(found["prompts"], found)}')
+    for domain, entry in self.prompts.items():
+      print(f'prompts {domain}: {prompts.describe(entry["prompts"], entry)}')
     load = None
     if self.load:
       load = dataclasses.asdict(self.load) | {'total': self.load.total}

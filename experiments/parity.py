@@ -70,7 +70,7 @@ class Comparison:
     self.plan, self.dtype = plan, dtype
     built = build(plan)
     self.domains = {d: c.texts for d, c in built.prompts.items()}
-    self.prompts = [ids for found in self.domains.values() for ids in found]
+    self.prompts = [ids for texts in self.domains.values() for ids in texts]
     self.setup = Setup(plan, _cast_target(built, dtype), self.prompts)
     self.pairs = []
     for method in self.setup.built.methods:
@@ -89,7 +89,7 @@ class Comparison:
 
   def range_of(self, domain: str) -> range:
     """Numbers of a domain's prompts."""
-    lengths = [len(found) for found in self.domains.values()]
+    lengths = [len(texts) for texts in self.domains.values()]
     place = list(self.domains).index(domain)
     begin = sum(lengths[:place])
     return range(begin, begin + lengths[place])
@@ -101,7 +101,7 @@ class Comparison:
       return [side.texts[i] for i in rows]
     key = side.name, side.way.spec, side.batch, domain
     if key not in self.known:
-      found = {}
+      texts = {}
       for i in rows[:: side.batch]:
         begin = min(i, rows.stop - side.batch)
         group = range(begin, begin + side.batch)
@@ -115,8 +115,8 @@ class Comparison:
           self.source_slots,
         )
         run = measure.decode(side.way, job, timed=False)
-        found.update(zip(group, run.texts, strict=True))
-      self.known[key] = [found[i] for i in rows]
+        texts.update(zip(group, run.texts, strict=True))
+      self.known[key] = [texts[i] for i in rows]
     return self.known[key]
 
   def ways(self, mine: Side, other: Side) -> list[ties.Scoring]:
@@ -130,7 +130,7 @@ class Comparison:
 
   def differences(self, mine: Side, other: Side, domain: str) -> list[dict]:
     """What differs in a domain, explained."""
-    found = []
+    explained = []
     for i, a, b in zip(
       self.range_of(domain),
       self.decode(mine, domain),
@@ -140,8 +140,8 @@ class Comparison:
       if a != b:
         ways = self.ways(mine, other)
         difference = ties.explain(ways, self.prompts[i], self.values(1), a, b)
-        found.append({'prompt': i, **difference._asdict()})
-    return found
+        explained.append({'prompt': i, **difference._asdict()})
+    return explained
 
   def row(self, method: Method, other: str, domain: str, differences) -> dict:
     """The row of one cell."""

@@ -64,13 +64,13 @@ def prepare(x: Experiment) -> Plan:
     'max_new_tokens: draft less, or decode more',
   )
   x.results = x.results or f'{results.default_folder(x)}-predict'
-  found = plan(x)
+  planned = plan(x)
   need(
-    found.rules == ('specjax.verify.token',),
-    f'verifiers: only token is replayed, got {", ".join(found.rules)}; measure '
-    'other rules with experiments.run',
+    planned.rules == ('specjax.verify.token',),
+    f'verifiers: only token is replayed, got {", ".join(planned.rules)}; '
+    'measure other rules with experiments.run',
   )
-  return found
+  return planned
 
 
 class Predictor:
@@ -103,7 +103,7 @@ class Predictor:
     return pick(self.folder.rows, part=part, **cell)
 
   def add(self, part: str, method: Method, **row) -> None:
-    found = results.plain(
+    full_row = results.plain(
       {
         'program': 'predict',
         'part': part,
@@ -118,7 +118,7 @@ class Predictor:
         **self.runner.conditions,
       }
     )
-    self.folder.add(found | {'impossible': impossible.find(found)})
+    self.folder.add(full_row | {'impossible': impossible.find(full_row)})
 
   def where(self, domain: str, temperature: float) -> dict:
     """What rows say of the prompts of one cell."""
@@ -220,16 +220,16 @@ class Predictor:
           timer.turn(jobs[i % len(jobs)])
           bar.update()
         for m in methods:
-          found = timer.costs(m)
+          cost = timer.costs(m)
           self.add(
             'cost',
             m,
             domain=None,
             gamma=m.gamma,
-            plain_seconds=np.median(found.plain),
-            v=found.v,
-            c=found.c,
-            seconds_per_step=found.seconds(),
+            plain_seconds=np.median(cost.plain),
+            v=cost.v,
+            c=cost.c,
+            seconds_per_step=cost.seconds(),
             **self.layouts(m),
           )
 
@@ -282,10 +282,10 @@ class Predictor:
       'replay', drafter=name, domain=domain, temperature=temperature
     )
     (cost,) = self.rows('cost', drafter=name, gamma=gamma)
-    found = replay.compare(seen, cost, base, runs)
+    compared = replay.compare(seen, cost, base, runs)
     where = self.where(domain, temperature)
-    found |= self.layouts(method)
-    self.add('check', method, **where, gamma=gamma, **found)
+    compared |= self.layouts(method)
+    self.add('check', method, **where, gamma=gamma, **compared)
 
   def run(self) -> None:
     """Makes the rows that are missing."""

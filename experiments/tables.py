@@ -45,10 +45,10 @@ transcription, or in secondary copies that agree.
 def configs() -> Iterator[tuple[str, Published | Calculated]]:
   """Every published table: what --config takes, and the config."""
   package = importlib.import_module('configs.papers')
-  for found in pkgutil.iter_modules(package.__path__):
-    module = importlib.import_module(f'configs.papers.{found.name}')
+  for info in pkgutil.iter_modules(package.__path__):
+    module = importlib.import_module(f'configs.papers.{info.name}')
     for argument in module.get_config.arguments():
-      name = f'configs/papers/{found.name}.py:{argument}'.rstrip(':')
+      name = f'configs/papers/{info.name}.py:{argument}'.rstrip(':')
       yield name, module.get_config(argument)
 
 
@@ -112,16 +112,16 @@ def write(root: pathlib.Path, rows: Rows) -> tuple[dict[str, str], list[str]]:
       why = error if isinstance(error, UserError) else repr(error)
       warnings.append(f'{what}: not written: {why}')
 
-  for name, there in rows.items():
+  for name, folder_rows in rows.items():
     folder = root / name
-    text = attempt(f'{folder}/summary.md', reports.summary, there)
+    text = attempt(f'{folder}/summary.md', reports.summary, folder_rows)
     if text is None:
       continue
     summaries[name] = text
     (folder / 'summary.md').write_text(text)
-    for draw in reports.figures(there):
+    for draw in reports.figures(folder_rows):
       what = f'{folder}/{draw.__name__}.png'
-      attempt(what, reports.save, draw, there, folder)
+      attempt(what, reports.save, draw, folder_rows, folder)
   return summaries, warnings
 
 

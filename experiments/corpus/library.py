@@ -147,13 +147,13 @@ def _parse_source(module: Module) -> ast.Module | None:
 
 
 def _list_imports(tree: ast.Module) -> tuple[str, ...]:
-  found = set()
+  imports = set()
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
-      found.update(alias.name for alias in node.names)
+      imports.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and not node.level:
-      found.add(node.module)
-  return tuple(sorted(found))
+      imports.add(node.module)
+  return tuple(sorted(imports))
 
 
 def _collect_records(node: ast.AST, prefix: str, records: list) -> None:

@@ -68,11 +68,11 @@ def describe_packages() -> list[str]:
   distributions = importlib.metadata.packages_distributions()
   lines = []
   for name, licence in PACKAGES.items():
-    found = 'not installed, left out'
+    status = 'not installed, left out'
     if _find_folder(name) is not None:
       versions = map(importlib.metadata.version, distributions.get(name, ()))
-      found = ', '.join(versions) or 'of unknown version'
-    lines.append(f'{name} {found} ({licence})')
+      status = ', '.join(versions) or 'of unknown version'
+    lines.append(f'{name} {status} ({licence})')
   return lines
 
 
@@ -111,13 +111,13 @@ def _read_modules() -> tuple[tuple[library.Module, str], ...]:
     for document in corpus.evaluation_documents(domain)
     for line in list_lines(document.text)
   }
-  found = {}
+  modules = {}
   for name in PACKAGES:
     for module in _find_modules(name):
       text = _read_source(module)
       if text and len(list_lines(text) & held_out) < _SHARED_LINES:
-        found.setdefault(text, module)
-  return tuple((module, text) for text, module in found.items())
+        modules.setdefault(text, module)
+  return tuple((module, text) for text, module in modules.items())
 
 
 def _find_folder(package: str) -> pathlib.Path | None:
@@ -129,13 +129,13 @@ def _find_folder(package: str) -> pathlib.Path | None:
 
 def _find_modules(package: str) -> list[library.Module]:
   root = _find_folder(package)
-  found = {}
+  paths = {}
   for path in root.rglob('*.py') if root else ():
     parts = path.relative_to(root.parent).with_suffix('').parts
     name = '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
     if not (names.is_test(name) or _SKIPPED.fullmatch(name)):
-      found[name] = path
-  return [library.Module(*item) for item in sorted(found.items())]
+      paths[name] = path
+  return [library.Module(*item) for item in sorted(paths.items())]
 
 
 def _read_source(module: library.Module) -> str | None:

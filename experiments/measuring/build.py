@@ -148,13 +148,13 @@ def read_prompts(
       f'prompt has {len(ids)} tokens; at least 1 is needed, and {whose} {left} '
       'of the positions: change one of them',
     )
-    found = {'prompt': Chosen([ids], 'the command line', 1)}
+    by_domain = {'prompt': Chosen([ids], 'the command line', 1)}
   else:
-    found = prompts.collect(plan.prompts, tokenizer, left, plan.seed)
+    by_domain = prompts.collect(plan.prompts, tokenizer, left, plan.seed)
   size = described['target'].model.config.vocab_size
-  for text in (t for chosen in found.values() for t in chosen.texts):
+  for text in (t for chosen in by_domain.values() for t in chosen.texts):
     vocabulary.check_prompt(text, size)
-  return found
+  return by_domain
 
 
 def _check_rules(plan: Plan, drafts) -> None:
@@ -189,14 +189,14 @@ def build(plan: Plan) -> Built:
   tokenizer, described = survey(plan)
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)
-  for domain, found in texts.items():
+  for domain, chosen in texts.items():
     need(
-      plan.batch <= len(found.texts),
-      f'batch {plan.batch} is more than the {len(found.texts)} prompts of '
+      plan.batch <= len(chosen.texts),
+      f'batch {plan.batch} is more than the {len(chosen.texts)} prompts of '
       f'{domain}: raise prompts.count, or lower batch',
     )
-  prompt = max(len(t) for found in texts.values() for t in found.texts)
-  rows = max(len(found.texts) for found in texts.values())
+  prompt = max(len(t) for chosen in texts.values() for t in chosen.texts)
+  rows = max(len(chosen.texts) for chosen in texts.values())
   load = meshes.predict(plan, described, prompt, rows)
   meshes.check_memory(plan.mesh, load)
   # Drafts first: a rule may refuse one, and they are the smaller weights.

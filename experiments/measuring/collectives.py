@@ -27,17 +27,17 @@ _ARRAY = re.compile(r'\b(pred|token|[a-z]+\d+\w*)\[([\d,]*)\]')
 
 def _split(text: str) -> tuple[dict[str, list[str]], str]:
   """Lines of each computation, and the name of the first to run."""
-  found: dict[str, list[str]] = {}
+  computations: dict[str, list[str]] = {}
   entry = name = ''
   for line in text.splitlines():
     head = _HEAD.match(line)
     if head:
       name = head[2]
-      found[name] = []
+      computations[name] = []
       entry = name if head[1] else entry
     elif name:
-      found[name].append(line)
-  return found, entry
+      computations[name].append(line)
+  return computations, entry
 
 
 def _size(kind: str, bits: str) -> int:
@@ -51,7 +51,7 @@ def _bytes(line: str, start: bool) -> int:
   """Bytes of the result of an instruction, on one device."""
   result = line.partition(' = ')[2]
   result = result[: _KIND.search(result).start()]
-  sizes = [_size(*found) for found in _ARRAY.findall(result)]
+  sizes = [_size(*array) for array in _ARRAY.findall(result)]
   # The start of one that is waited for later holds its operands before.
   return sum(sizes[len(sizes) // 2 :] if start else sizes)
 
@@ -60,8 +60,8 @@ def _called(line: str) -> list[str]:
   """Computations that an instruction runs once."""
   return [
     name.strip(' %')
-    for found in _CALLED.finditer(line)
-    for name in (found[1] or found[2]).split(',')
+    for match in _CALLED.finditer(line)
+    for name in (match[1] or match[2]).split(',')
   ]
 
 
@@ -97,15 +97,15 @@ def _walk(computations, name: str) -> dict:
 
 def _loops(computations, name: str) -> list[tuple[str, str]]:
   """(condition, body) of the loops that a computation runs, outermost only."""
-  found = []
+  loops = []
   for line in computations.get(name, ()):
     loop = _LOOP.search(line)
     if loop:
-      found.append((loop[1], loop[2]))
+      loops.append((loop[1], loop[2]))
     else:
       for part in _called(line):
-        found += _loops(computations, part)
-  return found
+        loops += _loops(computations, part)
+  return loops
 
 
 def count(text: str) -> dict[str, dict[str, int]]:
@@ -135,10 +135,10 @@ def count(text: str) -> dict[str, dict[str, int]]:
   return max(totals, key=lambda t: sum(e['count'] for e in t.values()))
 
 
-def describe(found: dict[str, dict[str, int]]) -> str:
+def describe(by_kind: dict[str, dict[str, int]]) -> str:
   """One line for people."""
   parts = []
-  for kind, entry in sorted(found.items()):
+  for kind, entry in sorted(by_kind.items()):
     text = f'{entry["count"]} {kind} ({entry["bytes"]:,} bytes)'
     if entry['turn_count']:
       text += (

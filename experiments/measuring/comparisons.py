@@ -91,14 +91,14 @@ def text(x: Parity) -> Other:
   def other(setup, method):
     del method  # Unused.
     built = setup.built
-    found = greedy_texts.match(
+    texts = greedy_texts.match(
       entries,
       setup.prompts,
       built.tokenizer,
       built.plain,
       setup.plan.max_new_tokens,
     )
-    return Side('text', texts=found)
+    return Side('text', texts=texts)
 
   return other
 

@@ -322,11 +322,11 @@ class Timer:
       whole, run = _time(full, job)
       steps = int(run.counts.target_calls.max())
       loops = ways(full, replayed, (text, _accepted(run)))
-      found = {'plain': one, 'whole': whole}
+      times = {'plain': one, 'whole': whole}
       for name in self.names[1:]:
         same = loops[name] is full
-        found[name] = whole if same else _time(loops[name], job, steps)[0]
-      for name, seconds in found.items():
+        times[name] = whole if same else _time(loops[name], job, steps)[0]
+      for name, seconds in times.items():
         self.times[method][name].append(seconds)
 
   def costs(self, method: Any) -> Costs:

@@ -102,7 +102,7 @@ def match(
   Raises:
     UserError: a prompt without a text or with two, or a text too short.
   """
-  found: dict[tuple[int, ...], list[int]] = {}
+  texts: dict[tuple[int, ...], list[int]] = {}
   for entry in entries:
     prompt = _prompt(entry, prompts)
     ids = entry.get('tokens')
@@ -110,12 +110,12 @@ def match(
       ids = tokenizer.encode(entry['text'], add_special_tokens=False)
     whose = f'prompt {prompts.index(list(prompt))}'
     ids = _cut(ids, spec, new_tokens, whose)
-    if found.setdefault(prompt, ids) != ids:
+    if texts.setdefault(prompt, ids) != ids:
       raise UserError(f'text: {whose} has two texts: leave one out')
-  missing = [i for i, p in enumerate(prompts) if tuple(p) not in found]
+  missing = [i for i, p in enumerate(prompts) if tuple(p) not in texts]
   if missing:
     raise UserError(
       f'text: {len(missing)} of {len(prompts)} prompts have no text, such as '
       f'prompt {missing[0]}: add a line for each'
     )
-  return [found[tuple(p)] for p in prompts]
+  return [texts[tuple(p)] for p in prompts]

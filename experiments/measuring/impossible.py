@@ -46,11 +46,13 @@ def find(row: dict) -> list[str]:
 def of(rows: list[dict]) -> list[str]:
   """The same of many rows, each sentence with its cell."""
   names = ('domain', 'temperature', 'drafter', 'verifier', 'gamma')
-  found = []
+  sentences = []
   for row in rows:
     known = [f'{n} {row[n]}' for n in names if row.get(n) is not None]
-    found += [f'{", ".join(known)}: {x}' for x in row.get('impossible') or ()]
-  return found
+    sentences += [
+      f'{", ".join(known)}: {x}' for x in row.get('impossible') or ()
+    ]
+  return sentences
 
 
 def warn(rows: list[dict]) -> None:

@@ -85,11 +85,11 @@ class Loaded:
 
   def gammas(self, name: str) -> tuple[int, ...]:
     """Draft lengths of a drafter, each depth once: a tree has its own."""
-    planned, found = self.plan.drafters[name], {}
+    planned, by_depth = self.plan.drafters[name], {}
     for gamma in planned.gammas:
       drafter = drafter_loading.make(planned, self.drafts[name], gamma)
-      found.setdefault(drafter.depth, gamma)
-    return tuple(found.values())
+      by_depth.setdefault(drafter.depth, gamma)
+    return tuple(by_depth.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,9 +204,9 @@ class _Layouts:
       return None
 
     def make(layout: str) -> Arranged:
-      found = self.draft(name, layout).draft
-      assert found is not None
-      return Arranged(*found)
+      draft = self.draft(name, layout).draft
+      assert draft is not None
+      return Arranged(*draft)
 
     if name not in self._drafting:
       names = layouts.allowed(self.forms, self.batch)

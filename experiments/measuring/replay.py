@@ -141,11 +141,11 @@ def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
     raise measure.NotFinite(
       'logits of the target or the draft are NaN or infinite'
     )
-  found = []
+  watched = []
   for row, (a, b) in enumerate(zip(state.start, state.length, strict=True)):
     columns = (x[row, : b - a] for x in state.counts[1:])
-    found.append(Watched(state.tokens[row, a:b], *columns, drawn=drawn))
-  return found
+    watched.append(Watched(state.tokens[row, a:b], *columns, drawn=drawn))
+  return watched
 
 
 def watch_method(method: Method, job: measure.Job) -> list[Watched]:

@@ -36,20 +36,20 @@ def _numbered(file: pathlib.Path) -> tuple[list[tuple[int, dict]], str]:
   """What `read_rows` returns, and the number of each row's line."""
   if not file.exists():
     return [], ''
-  found = [
+  numbered = [
     (number, read_object(line, f'{file}: line {number}', 'remove the line'))
     for number, line in enumerate(read_text(file).split('\n'), 1)
     if line.strip()
   ]
-  rows = [one for one in found if one[1].get('schema') == SCHEMA]
-  others = {row.get('schema', 'none') for _, row in found} - {SCHEMA}
+  rows = [one for one in numbered if one[1].get('schema') == SCHEMA]
+  others = {row.get('schema', 'none') for _, row in numbered} - {SCHEMA}
   if not others:
     return rows, ''
   versions = ', '.join(sorted(map(str, others)))
   return rows, (
-    f'{file}: {len(found) - len(rows)} of {len(found)} rows are left out: '
-    f'their schema is {versions}, this program reads {SCHEMA}. The command '
-    'that made them measures these cells again'
+    f'{file}: {len(numbered) - len(rows)} of {len(numbered)} rows are left '
+    f'out: their schema is {versions}, this program reads {SCHEMA}. The '
+    'command that made them measures these cells again'
   )
 
 
@@ -102,23 +102,23 @@ def read_folders(
     raise UserError(
       f'{root} is no folder of results: name one, such as results'
     )
-  found, warnings = {}, []
+  by_folder, warnings = {}, []
   for file in sorted(root.rglob('rows.jsonl')):
     numbered, warning = _numbered(file)
     if warning:
       warnings.append(warning)
-    if said := _mixed([row for _, row in numbered]):
-      warnings.append(f'{file}: {said}')
+    if reason := _mixed([row for _, row in numbered]):
+      warnings.append(f'{file}: {reason}')
       continue
     rows = []
     for number, row in numbered:
-      if said := fault(row):
-        warnings.append(f'{file}: line {number} is left out, it {said}')
+      if reason := fault(row):
+        warnings.append(f'{file}: line {number} is left out, it {reason}')
       else:
         rows.append(row)
     if rows:
-      found[file.parent.relative_to(root).as_posix()] = rows
-  return found, warnings
+      by_folder[file.parent.relative_to(root).as_posix()] = rows
+  return by_folder, warnings
 
 
 def check_folder(plan: Plan) -> None:

@@ -32,11 +32,11 @@ def singles(methods) -> dict:
   Drafters that differ in their parameters alone share a program, so it is
   the name that tells them apart.
   """
-  found: dict = {}
+  ways: dict = {}
   for m in methods:
     for parts in (generate.PARTS, m.chance):
-      found.setdefault((m.drafter, parts), m)
-  return found
+      ways.setdefault((m.drafter, parts), m)
+  return ways
 
 
 class Runner:
@@ -158,8 +158,8 @@ class Runner:
     timed = {}
     for m in built.methods:
       timed[m] = m.way, costs.replay(m.way, job)
-      for found in costs.to_compile(*timed[m], job, ('whole', 'scored')):
-        ways[found[0].spec, m.drafter] = found
+      for pair in costs.to_compile(*timed[m], job, ('whole', 'scored')):
+        ways[pair[0].spec, m.drafter] = pair
     for (drafter, parts), m in singles(built.methods).items():
       single = measure.Decoding(m.single, m.single_params, parts)
       ways[(m.single, parts), drafter] = single, wide
@@ -239,7 +239,7 @@ class Runner:
     if plan.timed:
       times = row_fields.speed(runs, base, self.timer.costs(method))
       times |= {'baseline': self.built.baseline.fields(), **method.layouts()}
-    found = results.plain(
+    row = results.plain(
       {
         'program': self.program,
         'config': plan.name,
@@ -266,7 +266,7 @@ class Runner:
         **self.conditions,
       }
     )
-    return found | {'impossible': impossible.find(found)}
+    return row | {'impossible': impossible.find(row)}
 
   def compare(self, method: Method, cell: dict, base, runs) -> dict:
     """At temperature 0, whether the texts are those of plain decoding.
@@ -289,8 +289,10 @@ class Runner:
           same += 1
           continue
         one = self.job(job.prompts[i : i + 1], job.indices[i : i + 1], 0.0)
-        found = ties.explain(ways, job.prompts[i], one.values, text, other)
-        differences.append({'prompt': int(job.indices[i]), **found._asdict()})
+        difference = ties.explain(ways, job.prompts[i], one.values, text, other)
+        differences.append(
+          {'prompt': int(job.indices[i]), **difference._asdict()}
+        )
     return {'identical_to_plain': same, 'differences': differences}
 
   def run(self) -> None:

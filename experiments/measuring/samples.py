@@ -36,15 +36,15 @@ def read(folder: Folder) -> list[dict]:
   if not file.exists():
     return []
   try:
-    found = [json.loads(line) for line in file.read_text().splitlines()]
-    for sample in found:
+    samples = [json.loads(line) for line in file.read_text().splitlines()]
+    for sample in samples:
       check(sample)
   except (ValueError, TypeError, KeyError) as error:
     raise UserError(
       f'{file} cannot be read ({type(error).__name__}: {error}): remove it, '
       'and experiments.run records the texts again'
     ) from error
-  return found
+  return samples
 
 
 def check(sample: dict) -> None:
@@ -66,7 +66,7 @@ def written(tokenizer, before: list[int], tokens: list[trace.Token]):
     before: ids that come before them.
     tokens: of one text.
   """
-  ids, found = before[-CONTEXT:], []
+  ids, pieces = before[-CONTEXT:], []
   shown = len(tokenizer.decode(ids))
   for token in tokens:
     others = [
@@ -80,7 +80,7 @@ def written(tokenizer, before: list[int], tokens: list[trace.Token]):
     ids.append(token.token)
     text = trace.piece(tokenizer, ids, shown)
     shown += len(text)
-    found.append(
+    pieces.append(
       {
         'text': text,
         'origin': token.origin,
@@ -88,7 +88,7 @@ def written(tokenizer, before: list[int], tokens: list[trace.Token]):
         'others': others,
       }
     )
-  return found
+  return pieces
 
 
 def record(method, job: measure.Job, tokenizer) -> dict:
@@ -129,8 +129,8 @@ def add(runner) -> list[dict]:
     All of them.
   """
   built, folder = runner.built, runner.folder
-  kept = hosts.share(hosts.alone(lambda: read(folder)))
-  have = {tuple(sample[k] for k in KEY) for sample in kept}
+  recorded = hosts.share(hosts.alone(lambda: read(folder)))
+  have = {tuple(sample[k] for k in KEY) for sample in recorded}
   where = itertools.product(runner.prompts, runner.plan.temperatures)
   wanted = [
     (method, place, method.cell(*place))
@@ -139,12 +139,12 @@ def add(runner) -> list[dict]:
   ]
   missing = [w for w in wanted if tuple(w[2][k] for k in KEY) not in have]
   if not missing:
-    return kept
+    return recorded
   quiet = not hosts.leads()
   with tqdm(missing, file=sys.stderr, disable=quiet) as bar:
     for method, place, cell in bar:
       bar.set_description(f'sample texts of {method.drafter}')
-      found = record(method, runner.units(*place)[0], built.tokenizer)
-      kept.append(cell | {'lossless': method.spec.rule.lossless} | found)
-  folder.write(FILE, ''.join(json.dumps(s) + '\n' for s in kept))
-  return kept
+      text = record(method, runner.units(*place)[0], built.tokenizer)
+      recorded.append(cell | {'lossless': method.spec.rule.lossless} | text)
+  folder.write(FILE, ''.join(json.dumps(s) + '\n' for s in recorded))
+  return recorded

@@ -10,10 +10,10 @@ def pick(rows: list[dict], **cell: Any) -> list[dict]:
 
 def group(rows: list[dict], *names: str) -> dict[tuple, list[dict]]:
   """Rows by the values that some fields take together, in their order."""
-  found: dict[tuple, list[dict]] = {}
+  groups: dict[tuple, list[dict]] = {}
   for row in rows:
-    found.setdefault(tuple(row[name] for name in names), []).append(row)
-  return found
+    groups.setdefault(tuple(row[name] for name in names), []).append(row)
+  return groups
 
 
 def by_place(rows: list[dict]) -> dict[tuple[str, float], list[dict]]:

@@ -41,18 +41,18 @@ def read_object(text: str, place: str, remedy: str) -> dict:
     UserError: it is none.
   """
   try:
-    found = json.loads(text)
+    value = json.loads(text)
   except ValueError as error:
     raise UserError(
       f'results: {place} is damaged ({error}): {remedy}, or choose another '
       'folder'
     ) from error
   need(
-    isinstance(found, dict),
+    isinstance(value, dict),
     f'results: {place} is damaged (it holds no object): {remedy}, or choose '
     'another folder',
   )
-  return found
+  return value
 
 
 def check_place(path: pathlib.Path, settings: Mapping) -> None:
@@ -65,9 +65,9 @@ def check_place(path: pathlib.Path, settings: Mapping) -> None:
   config = path / 'config.json'
   with writing('results', path):
     if config.exists():
-      found = read_object(read_text(config), str(config), 'remove the folder')
+      stored = read_object(read_text(config), str(config), 'remove the folder')
       names = sorted(
-        k for k in found | settings if found.get(k) != settings.get(k)
+        k for k in stored | settings if stored.get(k) != settings.get(k)
       )
       need(
         not names,
@@ -80,6 +80,6 @@ def check_place(path: pathlib.Path, settings: Mapping) -> None:
         f'results: {path} is not empty and holds no config.json; choose '
         'another folder with --config.results',
       )
-    there = next(one for one in (path, *path.parents) if one.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-      raise PermissionError(errno.EACCES, 'it cannot be written', str(there))
+    nearest = next(one for one in (path, *path.parents) if one.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+      raise PermissionError(errno.EACCES, 'it cannot be written', str(nearest))

@@ -136,14 +136,14 @@ def _score(way: Scoring, padded, length: int, sources) -> list[jax.Array]:
   """Logits [V] after `length` tokens, at every row of a block and a batch."""
   tokens = jnp.broadcast_to(padded[:, : way.slots], (way.batch, way.slots))
   source = _source(way, sources, way.batch)
-  found = []
+  scores = []
   for row in range(min(way.rows, length)):
     begin = jnp.full(way.batch, length - row, jnp.int32)
     logits = _in_block(
       way.weights, tokens, begin, source, target=way.target, rows=way.rows
     )
-    found += list(sharding.fetch(logits)[:, row])
-  return found
+    scores += list(sharding.fetch(logits)[:, row])
+  return scores
 
 
 def _last_place(logits, ways: list[Scoring]) -> float:
@@ -170,9 +170,12 @@ def _measure(ways: list[Scoring], prompt, new, values):
     if any(way.weights is other.weights for other in ways[:i]):
       continue
     source = _source(way, sources, 1)
-    for found, weights in ((whole, way.weights), (nudged, _nudge(way.weights))):
+    for passes, weights in (
+      (whole, way.weights),
+      (nudged, _nudge(way.weights)),
+    ):
       logits = _in_one_pass(weights, padded, length, source, target=way.target)
-      found.append(sharding.fetch(logits))
+      passes.append(sharding.fetch(logits))
   history = sampling.history(
     values, padded, jnp.array([len(text)]), whole[0].shape[-1]
   )

@@ -126,17 +126,19 @@ def _children(step: Recording, row: int) -> list[int]:
   return [n for n in range(int(draft.size)) if draft.parents[n] == row]
 
 
-def _others(step: Recording, row: int, kept: int | None) -> list[Other]:
+def _others(step: Recording, row: int, accepted: int | None) -> list[Other]:
   """Everything drafted below a row but the token that was kept there.
 
   The same token may hang there twice, and which of the two was accepted the
   path does not tell: what lies between them may have been judged or not.
   """
   below, tokens = _children(step, row), step.draft.tokens
-  twins = [n for n in below if kept is not None and tokens[n] == tokens[kept]]
+  twins = [
+    n for n in below if accepted is not None and tokens[n] == tokens[accepted]
+  ]
 
   def fate(node):
-    if kept is None or node < kept:
+    if accepted is None or node < accepted:
       return 'rejected'
     return 'unknown' if node < max(twins) else 'not judged'
 
@@ -157,13 +159,13 @@ def tokens(step: Recording) -> list[Token]:
   for place in range(int(step.added)):
     row = int(step.verdict.path[place])
     if place < step.verdict.num_accepted:
-      kept = int(step.verdict.path[place + 1]) - 1
+      accepted = int(step.verdict.path[place + 1]) - 1
       made.append(
         Token(
-          int(step.draft.tokens[kept]),
+          int(step.draft.tokens[accepted]),
           'accepted',
-          float(step.verdict.chance[kept]),
-          _others(step, row, kept),
+          float(step.verdict.chance[accepted]),
+          _others(step, row, accepted),
         )
       )
     else:

@@ -170,12 +170,12 @@ def _take(x: Prompts, write, items, domain, limit, seed, source) -> Chosen:
   skipped: collections.Counter[str] = collections.Counter()
   for i in windows.generator(seed, domain).permutation(len(items)):
     item = items[i]
-    found = _fit(write, item, limit) if item.text.strip() else None
-    if found is None:
+    fitted = _fit(write, item, limit) if item.text.strip() else None
+    if fitted is None:
       skipped['too long' if item.text.strip() else 'without text'] += 1
       continue
-    chosen.texts.append(found[0])
-    chosen.cut += found[1]
+    chosen.texts.append(fitted[0])
+    chosen.cut += fitted[1]
     if len(chosen.texts) == x.count:
       break
   chosen.skipped = dict(skipped)

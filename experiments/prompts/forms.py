@@ -157,8 +157,8 @@ def choose(first: Record, field: str, form: str, name: str) -> Form:
       "such as 'summarize: {document}'"
     ) from None
   field = field or (names[0] if names else '')
-  before, found, after = form.partition('{' + field + '}')
-  if not field or not found:
+  before, matched, after = form.partition('{' + field + '}')
+  if not field or not matched:
     raise UserError(
       f'prompts.form: {form!r} must hold {{{field or "a field"}}}, which is to '
       f'be continued; the fields are {_listed(first)}'

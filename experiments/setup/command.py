@@ -284,13 +284,13 @@ def run(
       return print(_help(main, kinds, None))
     if config is None and alone:
       return alone(rest)
-    found = type(config).__name__ if config else 'nothing'
+    given = type(config).__name__ if config else 'nothing'
     names = ' or '.join(k.__name__ for k in kinds)
     need(
       isinstance(config, kinds),
-      f'--config gives {found} where this program takes {names}: name a file '
+      f'--config gives {given} where this program takes {names}: name a file '
       'of configs/ that returns one'
-      + (f', or give it to {_TAKES[found]}' if found in _TAKES else ''),
+      + (f', or give it to {_TAKES[given]}' if given in _TAKES else ''),
     )
     need(
       not rest,

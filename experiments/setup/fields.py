@@ -108,14 +108,16 @@ def shown(value: Any) -> str:
 
 def sentences(kind: type) -> dict[str, str]:
   """What the docstrings of a dataclass and its bases say of each field."""
-  found = {}
+  by_name = {}
   for base in reversed(kind.__mro__):
     _, _, section = inspect.cleandoc(base.__doc__ or '').partition(
       'Attributes:\n'
     )
-    for name, said in re.findall(r'^  (\w+): (.+(?:\n    .+)*)', section, re.M):
-      found[name] = ' '.join(said.split())
-  return found
+    for name, sentence in re.findall(
+      r'^  (\w+): (.+(?:\n    .+)*)', section, re.M
+    ):
+      by_name[name] = ' '.join(sentence.split())
+  return by_name
 
 
 def describe(kind: type, config: Any = None) -> str:
@@ -163,14 +165,14 @@ def _entries(hint: Any, value: Any) -> dict[str, tuple[type, Any]]:
   if dataclasses.is_dataclass(hint):
     return {'': (hint, None if value is _NONE else value)}
   values = value.items() if isinstance(value, dict) else ()
-  found = {
+  entries = {
     f'.{k}' if k.isidentifier() else f'[{k!r}]': (type(v), v)
     for k, v in values
     if dataclasses.is_dataclass(v)
   }
-  if not found and dataclasses.is_dataclass(_held(hint)):
+  if not entries and dataclasses.is_dataclass(_held(hint)):
     return {'.NAME': (_held(hint), None)}
-  return found
+  return entries
 
 
 def _default(field: dataclasses.Field) -> Any:

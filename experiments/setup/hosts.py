@@ -97,19 +97,19 @@ def _name(mesh: Mesh) -> str:
 
 def _waited(mesh: Mesh) -> str:
   """What a process says that was not joined in time."""
-  said = f'{_name(mesh)} waited {mesh.timeout} s for'
+  opening = f'{_name(mesh)} waited {mesh.timeout} s for'
   host, _, port = mesh.coordinator.rpartition(':')
   try:
     if mesh.process:
       socket.create_connection((host.strip('[]'), int(port)), 1).close()
   except OSError as error:
     return (
-      f'mesh.coordinator: {said} process 0, but nothing answers at '
+      f'mesh.coordinator: {opening} process 0, but nothing answers at '
       f'{mesh.coordinator} ({error}); start process 0 there, correct the '
       'address, or raise mesh.timeout'
     )
   return (
-    f'mesh.timeout: {said} all {mesh.processes or ""} to join at '
+    f'mesh.timeout: {opening} all {mesh.processes or ""} to join at '
     f'{mesh.coordinator or "the coordinator of the cluster"}; start each with '
     'the same mesh.processes and mesh.coordinator and its own mesh.process, or '
     'raise mesh.timeout'
@@ -177,13 +177,13 @@ def alone(call: Callable[[], Any]) -> Any:
   Raises:
     UserError: it did; in every process.
   """
-  found = error = None
+  result = error = None
   if leads():
     try:
-      found = call()
+      result = call()
     except ValueError as reason:
       error = str(reason)
   error = share(error)
   if error:
     raise UserError(error)
-  return found
+  return result

@@ -29,22 +29,23 @@ def make_placement(mesh: Mesh) -> Placement | None:
   Raises:
     UserError: there are not enough devices, or processes without any.
   """
-  size, found = mesh.data * mesh.model, jax.device_count()
+  size, devices = mesh.data * mesh.model, jax.device_count()
   need(
     mesh.processes in (0, jax.process_count()),
     f'mesh.processes is {mesh.processes}, but this program works in '
     f'{jax.process_count()}: leave it at 1, or use experiments.run',
   )
   need(
-    size <= found,
+    size <= devices,
     f'mesh.data x mesh.model = {mesh.data} x {mesh.model} needs {size} '
-    f'devices, but there are {found}: choose less, or simulate CPU devices '
+    f'devices, but there are {devices}: choose less, or simulate CPU devices '
     f'with XLA_FLAGS=--xla_force_host_platform_device_count={size}',
   )
   need(
-    jax.process_count() == 1 or size == found,
+    jax.process_count() == 1 or size == devices,
     f'mesh.data x mesh.model = {mesh.data} x {mesh.model} leaves some of the '
-    f'{found} devices of {jax.process_count()} processes out: use all of them',
+    f'{devices} devices of {jax.process_count()} processes out: use all of '
+    'them',
   )
   if size == 1:
     return None
@@ -64,8 +65,8 @@ def check_heads(mesh: Mesh, described: Mapping[str, Description]) -> None:
   Raises:
     UserError: names the model.
   """
-  for name, found in described.items():
-    heads = found.model.config.num_heads
+  for name, description in described.items():
+    heads = description.model.config.num_heads
     split = name == 'target' or mesh.split_draft
     need(
       not split or heads % mesh.model == 0,

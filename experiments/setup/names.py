@@ -104,12 +104,12 @@ def resolve(field: str, name: str, names: Names = LOAD) -> Any:
 
 def resolve_function(field: str, name: str, names: Names = LOAD) -> Any:
   """The function of a name, likewise."""
-  found = resolve(field, name, names)
+  function = resolve(field, name, names)
   need(
-    callable(found),
+    callable(function),
     f'{field}: {name!r} is no function; give one such as {names.example!r}',
   )
-  return found
+  return function
 
 
 def resolve_made(field: str, name: str, names: Names) -> Any:

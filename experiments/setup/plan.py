@@ -125,7 +125,7 @@ def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
   for name in x.drafters or tuple(x.known):
     if name in x.known:
       field = f'.{name}' if name.isidentifier() else f'[{name!r}]'
-      label, found = name, (f'candidates{field}', x.known[name])
+      label, choice = name, (f'candidates{field}', x.known[name])
     else:
       load, _, path = names.LOAD.full(name).partition(':')
       need(
@@ -134,12 +134,12 @@ def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
         f'{names.LOAD.remedy(name, *x.known)}, with :path behind it',
       )
       label = os.path.basename(path.rstrip('/')) or load.split('.')[-2]
-      found = 'drafters', Candidate(load, 4, path)
+      choice = 'drafters', Candidate(load, 4, path)
     need(
       label not in chosen,
       f'drafters: {tuple(x.drafters)} has {label!r} twice: leave one out',
     )
-    chosen[label] = found
+    chosen[label] = choice
   return chosen
 
 
@@ -214,30 +214,30 @@ def plan_drafter(
   )
 
 
-def _check_drafters(found: Plan) -> None:
+def _check_drafters(planned: Plan) -> None:
   """Checks draft lengths, rules and paths.
 
   Raises:
     UserError: names the field; for a model that drafts for itself by way of
       others, both fields that have its path.
   """
-  need(found.drafters, 'candidates is empty: name at least one drafter')
-  for one in found.drafters.values():
+  need(planned.drafters, 'candidates is empty: name at least one drafter')
+  for one in planned.drafters.values():
     need(one.rules, 'verifiers is empty: name at least one, such as token')
-  for field, gamma in found.draft_lengths():
+  for field, gamma in planned.draft_lengths():
     need(
       isinstance(gamma, int) and gamma >= 1,
       f'{field} must be integers of at least 1, got {gamma!r}',
     )
-  paths = ((one.path_field, one.path) for one in found.levels())
-  for field, path in (('target.path', found.target), *paths):
+  paths = ((one.path_field, one.path) for one in planned.levels())
+  for field, path in (('target.path', planned.target), *paths):
     need(
       not path or os.path.exists(path),
       f'{field}: {path} does not exist; give a local directory, nothing is '
       'downloaded',
     )
-  for drafter in found.drafters.values():
-    holds = {os.path.realpath(found.target): 'target.path'}
+  for drafter in planned.drafters.values():
+    holds = {os.path.realpath(planned.target): 'target.path'}
     levels = drafter.levels()
     for one in levels if len(levels) > 1 else ():
       place = os.path.realpath(one.path) if one.path else one
@@ -277,6 +277,6 @@ def plan(x: Experiment) -> Plan:
     drafters[name] = plan_drafter(
       name, candidate, field, path_field, x.gammas, x.verifiers
     )
-  found = freeze(x, drafters)
-  _check_drafters(found)
-  return found
+  planned = freeze(x, drafters)
+  _check_drafters(planned)
+  return planned

@@ -38,12 +38,12 @@ def choose(
     planned: drafters by name.
     drafts: what was loaded, by name and draft length.
   """
-  found = {}
+  own = {}
   for (name, gamma), made in drafts.items():
     one = planned[name]
     if any(x.load.partition('.')[0] not in OURS for x in one.levels()):
-      found[f'{one.field}: {name} ({one.load}) with gamma {gamma}'] = made
-  return found
+      own[f'{one.field}: {name} ({one.load}) with gamma {gamma}'] = made
+  return own
 
 
 def _first(target: Model, drafter: Drafter, prompt: Sequence[int]):
@@ -78,24 +78,24 @@ def _first(target: Model, drafter: Drafter, prompt: Sequence[int]):
     )
     features = scoring.along(out.taps, verdict.path)
     ctx = ctx._replace(length=length + 1)
-    told = drafter.commit(params, after, ctx, verdict, features)
-    return draft, (begun, after, told)
+    committed = drafter.commit(params, after, ctx, verdict, features)
+    return draft, (begun, after, committed)
 
   return first
 
 
-def _check_memory(begun: Any, after: Any, told: Any) -> None:
+def _check_memory(begun: Any, after: Any, committed: Any) -> None:
   """Refuses a memory that changes: one program serves all steps."""
 
   def shapes(tree):
     return jax.tree.map(jnp.shape, tree)
 
-  for found, where in ((after, 'propose'), (told, 'commit')):
-    same = jax.tree.structure(found) == jax.tree.structure(begun)
-    if not same or shapes(found) != shapes(begun):
+  for state, where in ((after, 'propose'), (committed, 'commit')):
+    same = jax.tree.structure(state) == jax.tree.structure(begun)
+    if not same or shapes(state) != shapes(begun):
       raise DraftError(
         f'{where} must return a state of the shapes that init gave, '
-        f'{shapes(begun)}, got {shapes(found)}'
+        f'{shapes(begun)}, got {shapes(state)}'
       )
 
 
