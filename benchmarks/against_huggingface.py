@@ -65,20 +65,20 @@ def prepare(x: Experiment) -> Plan:
   unknown = [name for name in x.drafters if name not in x.known]
   if unknown:
     raise UserError(f'drafters: {unknown} are not among the candidates')
-  found = plan(x)
-  if found.rules != ('specjax.verify.token',):
+  planned = plan(x)
+  if planned.rules != ('specjax.verify.token',):
     raise UserError(
       'verifiers must be token, the rule of transformers, got '
-      f'{", ".join(found.rules)}'
+      f'{", ".join(planned.rules)}'
     )
-  if not any(one.load == sides.LM for one in found.drafters.values()):
+  if not any(one.load == sides.LM for one in planned.drafters.values()):
     raise UserError(f'candidates: at least one must load {sides.LM}')
   if build.has_encoder(build.describe('target.path', x.target.path).model):
     raise UserError(
       f'target.path: {x.target.path} is an encoder-decoder; this comparison is '
       'of models without an encoder, use experiments.run'
     )
-  return found
+  return planned
 
 
 def _named(decoder: Decoder) -> dict:
@@ -113,8 +113,8 @@ class Comparison:
     self.pilot, self.prompts = [], []
     for domain, chosen in self.built.prompts.items():
       # A file may have fewer; a single prompt is its own pilot.
-      kept = max(1, len(chosen.texts) - pilot)
-      self.prompts += [(domain, text) for text in chosen.texts[:kept]]
+      measured = max(1, len(chosen.texts) - pilot)
+      self.prompts += [(domain, text) for text in chosen.texts[:measured]]
       self.pilot += [(domain, text) for text in chosen.texts[-pilot:]]
     self.conditions = results.conditions() | {
       'threads': sides.cores(),
@@ -265,12 +265,12 @@ class Comparison:
       copied = [d.draft for d in self.decoders if d.family == sides.PEER_LOOKUP]
       ngrams = fastest(*(f'specjax {name}' for name in copied))
       pairs['lookup'] = sides.PEER_LOOKUP, ngrams
-    found = {}
+    fields = {}
     for name, (slow, fast) in pairs.items():
       ratio = self.ratio(slow, fast, temperature)
-      found |= _estimated(f'{name}_ratio', ratio)
-      found[f'{name}_pair'] = [slow, fast]
-    return found
+      fields |= _estimated(f'{name}_ratio', ratio)
+      fields[f'{name}_pair'] = [slow, fast]
+    return fields
 
   def limit(self, megabytes: int) -> dict:
     """Our plain step over the time its bytes take at the read bandwidth.

@@ -37,12 +37,12 @@ class Reader:
 
   def read(self) -> np.ndarray:
     """Bytes a second of each program, once."""
-    found = []
+    rates = []
     for program in self.programs:
       begin = time.perf_counter()
       jax.block_until_ready(program(self.x, self.vector))
-      found.append(self.x.nbytes / (time.perf_counter() - begin))
-    return np.array(found)
+      rates.append(self.x.nbytes / (time.perf_counter() - begin))
+    return np.array(rates)
 
 
 def read_bandwidth(size: int, repeats: int = 5) -> float:

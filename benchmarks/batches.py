@@ -152,8 +152,8 @@ class Side:
     clock, texts = Clock(rows), [[] for _ in self.texts]
     marks, sums = [(0, 0, 0.0, 0.0)], np.zeros(2)
     begin = time.perf_counter()
-    found = self.refilled(chunk, count, parts=clock.parts())
-    for i, result in enumerate(found, 1):
+    outputs = self.refilled(chunk, count, parts=clock.parts())
+    for i, result in enumerate(outputs, 1):
       if not result.finite:
         raise measure.NotFinite('the target gave logits that are not finite')
       texts[result.prompt] = result.tokens

@@ -69,13 +69,13 @@ def prepare(x: ManyPrompts) -> Plan:
     x.chunks and min(x.chunks) >= 1,
     f'chunks must be integers of at least 1, such as 4, got {x.chunks}',
   )
-  found = plan(x)
+  planned = plan(x)
   for name, several in (
-    ('temperatures', found.temperatures),
-    ('verifiers', found.rules),
+    ('temperatures', planned.temperatures),
+    ('verifiers', planned.rules),
   ):
     need(len(several) == 1, f'{name} must be a single one here, got {several}')
-  return found
+  return planned
 
 
 class Measured(NamedTuple):
@@ -98,11 +98,11 @@ def measure_side(side: Side, bar) -> list[Measured]:
   bar.update()
   alone = side.batches(side.one, 1)
   bar.update()
-  found = [Measured(_ALONE, None, [alone], [])]
-  found.append(Measured(_STATIC, None, [], []))
-  found += [Measured(_CONTINUOUS, chunk, [], []) for chunk in x.chunks]
+  ways = [Measured(_ALONE, None, [alone], [])]
+  ways.append(Measured(_STATIC, None, [], []))
+  ways += [Measured(_CONTINUOUS, chunk, [], []) for chunk in x.chunks]
   for _ in range(x.repeats):
-    for measured in found[1:]:
+    for measured in ways[1:]:
       step = side.full_step()
       if measured.chunk is None:
         made = side.batches(side.many, x.batch)
@@ -111,7 +111,7 @@ def measure_side(side: Side, bar) -> list[Measured]:
       measured.passes.append(made)
       measured.steps.append(step)
       bar.update()
-  return found
+  return ways
 
 
 def _ideal(x: ManyPrompts, measured: Measured) -> dict:
@@ -199,11 +199,11 @@ def sides(
     cell = common | {'drafter': name, 'gamma': gamma, 'draft': draft}
     return cell, functools.partial(Side, x, *ways, texts, slots)
 
-  found = {'plain': prepare('plain', 0, None, many.base, one.base)}
+  by_name = {'plain': prepare('plain', 0, None, many.base, one.base)}
   for m, other in zip(many.methods, one.methods, strict=True):
     name = f'{m.drafter}, gamma {m.gamma}'
-    found[name] = prepare(m.drafter, m.gamma, m.draft, m.way, other.way)
-  return found
+    by_name[name] = prepare(m.drafter, m.gamma, m.draft, m.way, other.way)
+  return by_name
 
 
 def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
@@ -217,9 +217,9 @@ def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
   with tqdm(total=each * len(missing), file=sys.stderr) as bar:
     for name, (cell, make) in missing.items():
       bar.set_description(name)
-      found = measure_side(make(), bar)
-      others = {m.way: m for m in found[:2]}
-      for measured in found:
+      ways = measure_side(make(), bar)
+      others = {m.way: m for m in ways[:2]}
+      for measured in ways:
         folder.add(results.plain(row(x, cell, measured, others)))
 
 
@@ -243,8 +243,8 @@ def main(x: ManyPrompts) -> None:
   text = continuous_batching_report.summary(folder.rows)
   folder.write('summary.md', text)
   print(text)
-  found = {'results': str(folder.path), **summary(folder.rows)}
-  print(json.dumps(found))
+  outcome = {'results': str(folder.path), **summary(folder.rows)}
+  print(json.dumps(outcome))
 
 
 if __name__ == '__main__':

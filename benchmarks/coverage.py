@@ -56,11 +56,11 @@ def percentile(statistic, *samples, **unused) -> metrics.Estimate:
     else:
       numbers += [x[:count] for x in sample.variants]
   with np.errstate(all='ignore'):
-    found = np.asarray(statistic(*numbers))
-  found = found[np.isfinite(found)]
-  if not np.isfinite(value) or not len(found):
+    resampled = np.asarray(statistic(*numbers))
+  resampled = resampled[np.isfinite(resampled)]
+  if not np.isfinite(value) or not len(resampled):
     return metrics.Estimate(float(value))
-  return metrics.Estimate(float(value), *np.percentile(found, [2.5, 97.5]))
+  return metrics.Estimate(float(value), *np.percentile(resampled, [2.5, 97.5]))
 
 
 @contextlib.contextmanager
@@ -96,13 +96,13 @@ def tally(cases: list[Case], n: int, draws: int) -> Held:
     rng = np.random.default_rng((place, n))
     held = []
     for _ in range(draws):
-      for found, truth in zip(case.draw(rng, n), case.truth, strict=True):
-        if found.interval is None:
+      for estimate, truth in zip(case.draw(rng, n), case.truth, strict=True):
+        if estimate.interval is None:
           silent += 1
         else:
           # Sums in another order differ in their last digits.
           near = 1e-9 * abs(truth)
-          held.append(found.low - near <= truth <= found.high + near)
+          held.append(estimate.low - near <= truth <= estimate.high + near)
     if held:
       shares[case.name] = float(np.mean(held))
   if not shares:
@@ -116,20 +116,20 @@ def tally(cases: list[Case], n: int, draws: int) -> Held:
 
 def row(kind: str, cases: list[Case], n: int) -> dict:
   """The row of a kind of interval at a number of units."""
-  found = {'kind': kind, 'units': n, 'populations': len(cases)}
+  fields = {'kind': kind, 'units': n, 'populations': len(cases)}
   for name, prefix in (('new', 'coverage'), ('old', 'percentile_coverage')):
     draws = max(_DRAWS[name] // _LONG.get(kind, 1) // len(cases), 1)
     with method(name):
       held = tally(cases, n, draws)
-    found[prefix], found[f'{prefix}_error'] = held.share, held.error
+    fields[prefix], fields[f'{prefix}_error'] = held.share, held.error
     if name == 'new':
-      found |= {
+      fields |= {
         'draws': draws,
         'without_interval': held.silent,
         'least_coverage': held.worst,
         'least_population': held.where,
       }
-  return found
+  return fields
 
 
 def _digest(rows: dict[str, list[dict]]) -> str:
@@ -145,9 +145,9 @@ def simulate(root: pathlib.Path) -> None:
   Raises:
     UserError: it is none, or lacks rows that are drawn from.
   """
-  there, _ = results.read_folders(root, reports.fault)
+  rows, _ = results.read_folders(root, reports.fault)
   try:
-    cases = {kind: list(make(there)) for kind, make in KINDS.items()}
+    cases = {kind: list(make(rows)) for kind, make in KINDS.items()}
   except KeyError as error:
     raise UserError(
       f'{root}: no rows of {error.args[0]!r}: name the folder of committed '
@@ -156,15 +156,15 @@ def simulate(root: pathlib.Path) -> None:
   settings = {'sizes': SIZES, 'draws': _DRAWS, 'kinds': list(KINDS)}
   folder = results.Folder(str(root / 'coverage'), portable(settings))
   todo = [(kind, n) for kind in cases for n in SIZES]
-  drawn_from = _digest(there)
+  drawn_from = _digest(rows)
   if any(r.get('drawn_from') != drawn_from for r in folder.rows):
     folder.clear()  # They say nothing of other rows.
   todo = [(k, n) for k, n in todo if not folder.has(kind=k, units=n)]
   made = {'program': 'coverage', 'config': 'coverage'}
   for kind, n in (bar := tqdm(todo, file=sys.stderr)):
     bar.set_description(f'{kind}, {n} units')
-    found = row(kind, cases[kind], n)
-    folder.add(made | {'drawn_from': drawn_from} | found)
+    fields = row(kind, cases[kind], n)
+    folder.add(made | {'drawn_from': drawn_from} | fields)
   folder.write('summary.md', coverage_report.summary(folder.rows))
   shares = [r['coverage'] for r in folder.rows if r['coverage']]
   last = {'least': min(shares), 'most': max(shares)}

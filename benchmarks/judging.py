@@ -62,9 +62,9 @@ def _program(stages: dict, gamma: int, vocab: int, seed: int):
     scores = sampling.distributions(logits, values, history, above)
     rule = functools.partial(verify.judge, rule=verify.token, depth=gamma)
     verdict = jax.vmap(rule)(key, draft, scores)
-    kept = verdict.num_accepted + 1
+    count = verdict.num_accepted + 1
     emitted = jnp.broadcast_to(verdict.next_token[:, None], (1, gamma + 1))
-    history = sampling.remember(history, emitted, kept)
+    history = sampling.remember(history, emitted, count)
     return verdict, jax.vmap(verify.overlap)(draft, scores), history
 
   keys = generate.row_keys(seed, range(1))
@@ -90,16 +90,16 @@ def judge(bench: Bench) -> list[dict]:
       for g in gammas:
         ways[name, g] = _program(stages, g, vocab, x.seed)
     bench.bar.set_description(f'judging {vocab} entries')
-    found = take_turns(ways, x.repeats, bench.bar)
+    turns = take_turns(ways, x.repeats, bench.bar)
     rows += [
       {
         'sweep': 'judge',
         'size': vocab,
         'stages': name,
         'gamma': g,
-        **milliseconds(found[g]),
-        'judge_ms': 1e3 * seconds(found[name, g]),
-        'share': seconds(found[name, g]) / seconds(found[g]),
+        **milliseconds(turns[g]),
+        'judge_ms': 1e3 * seconds(turns[name, g]),
+        'share': seconds(turns[name, g]) / seconds(turns[g]),
       }
       for name in STAGES
       for g in gammas

@@ -32,13 +32,13 @@ def _targets(bench: Bench) -> dict[str, tuple[Model, Any]]:
   """The random target and the checkpoint's, as one row is decoded."""
   x = bench.x
   model, params, _ = bench.models(x.target.vocab_size).fit(1)
-  found = {'random': (model, params.target)}
+  targets = {'random': (model, params.target)}
   if x.path:
     made = checkpoints.load(x.path, x.dtype)
     if model.config.blocked:
       made = variants.block(*made)
-    found['checkpoint'] = made
-  return found
+    targets['checkpoint'] = made
+  return targets
 
 
 def plain(bench: Bench) -> list[dict]:
@@ -60,20 +60,20 @@ def plain(bench: Bench) -> list[dict]:
   reader = Reader(x.megabytes << 20, jnp.dtype(x.dtype))
   ways: dict[Any, Any] = {key: loop.run for key, loop in loops.items()}
   bench.bar.set_description('measuring plain steps')
-  found = take_turns(ways | {'read': reader.read}, x.repeats, bench.bar)
-  bandwidth = np.median(found['read'], 0).max()
+  turns = take_turns(ways | {'read': reader.read}, x.repeats, bench.bar)
+  bandwidth = np.median(turns['read'], 0).max()
   rows = []
   for name, slots in loops:
     model, params = targets[name]
     weights, kv = bytes_per_token(model, params, x.used)
-    step = seconds(found[name, slots])
+    step = seconds(turns[name, slots])
     rows.append(
       {
         'sweep': 'limit',
         'model': name,
         'parameters': sum(p.size for p in jax.tree.leaves(params)),
         'size': slots,
-        **milliseconds(found[name, slots]),
+        **milliseconds(turns[name, slots]),
         'weight_bytes': weights,
         'cache_bytes_in_use': kv,
         'bandwidth_gb_per_second': bandwidth / 1e9,
@@ -127,14 +127,14 @@ def transformers(bench: Bench) -> list[dict]:
     ways = {'transformers': _peer(path, x.used, x.steps)}
     ways['specjax'] = bench.loop().run
     bench.bar.set_description('measuring transformers')
-    found = take_turns(ways, x.repeats, bench.bar)
-  ratio = seconds(found['transformers']) / seconds(found['specjax'])
+    turns = take_turns(ways, x.repeats, bench.bar)
+  ratio = seconds(turns['transformers']) / seconds(turns['specjax'])
   return [
     {
       'sweep': 'transformers',
       'way': name,
       'size': x.used,
-      **milliseconds(found[name]),
+      **milliseconds(turns[name]),
       'ratio': ratio,
     }
     for name in ways

@@ -122,13 +122,13 @@ def main(megabytes: int, dtype: str) -> dict[str, float]:
       jax.block_until_ready(params)
     largest = largest_tensor(folder / 'large')
   total = sum(x.nbytes for x in jax.tree.leaves(params))
-  found = {
+  byte_counts = {
     'parameters': total,
     'largest_tensor': largest,
     'growth': peak.growth,
     'bound': 1.2 * total + largest,
   }
-  return {name: round(value / _MB, 1) for name, value in found.items()}
+  return {name: round(value / _MB, 1) for name, value in byte_counts.items()}
 
 
 def _from_command_line() -> None:

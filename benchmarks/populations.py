@@ -58,12 +58,12 @@ Kind = Callable[[Rows], Iterable[Case]]
 
 def again(row: dict, places: np.ndarray) -> dict:
   """A row of other prompts: those at some places of its own."""
-  found = {
+  units = {
     name: [values[i] for i in places]
     for name, values in row.items()
     if name.startswith('unit_') and values is not None
   }
-  return row | found | {'prompts': len(places)}
+  return row | units | {'prompts': len(places)}
 
 
 def _drawn(row: dict, rng: np.random.Generator, n: int) -> dict:
@@ -128,12 +128,12 @@ def _turns(times: dict[str, list[float]], count: int = 2001) -> dict:
   """
   rng = np.random.default_rng(3)
   chosen = rng.integers(len(times['plain']), size=count)
-  found = {}
+  turns = {}
   for name, values in times.items():
     low, high = np.percentile(np.log(values), [25, 75])
     moved = rng.normal(0, 0.5 * (high - low), count)
-    found[name] = np.array(values)[chosen] * np.exp(moved)
-  return found
+    turns[name] = np.array(values)[chosen] * np.exp(moved)
+  return turns
 
 
 def _costs(gamma: int, turns: dict, chosen=slice(None)) -> costs.Costs:
@@ -175,10 +175,10 @@ def agreements(rows: Rows) -> Iterator[Case]:
 
 def phases(rows: Rows) -> Iterator[Case]:
   """Medians of turns and their differences."""
-  found = explain.phases(rows['explain'])
-  if found is None:
+  measured = explain.phases(rows['explain'])
+  if measured is None:
     return
-  for name, loops in found['loops'].items():
+  for name, loops in measured['loops'].items():
     turns = _turns(loops)
 
     def draw(rng, n, turns=turns):
@@ -219,7 +219,7 @@ def _along(measure: Callable[..., list[Estimate]]) -> Kind:
       chosen = rng.integers(len(texts[0]), size=n)
       return measure(*(column[chosen] for column in texts))
 
-    truth = [found.value for found in measure(*texts)]
+    truth = [estimate.value for estimate in measure(*texts)]
     return Case(f'texts, beta {a:g} {b:g}', draw, truth)
 
   return lambda rows: starmap(case, ((2, 1.5), (0.8, 0.8), (1, 4)))

@@ -56,7 +56,7 @@ def steps(bench: Bench) -> list[dict]:
         slots=caches.round_slots(x.used + x.steps + 2),
         steps=x.steps,
       )
-  found = bench.time(loops)
+  timings = bench.time(loops)
   return [
     {
       'sweep': 'eight bits',
@@ -65,8 +65,8 @@ def steps(bench: Bench) -> list[dict]:
       'weights_mb': sum(w.nbytes for w in jax.tree.leaves(loop.params.target))
       / 1e6,
       'held_mb': _held(loop),
-      **milliseconds(found[name, way]),
-      'ratio': seconds(found[name, way]) / seconds(found[name, x.dtype]),
+      **milliseconds(timings[name, way]),
+      'ratio': seconds(timings[name, way]) / seconds(timings[name, x.dtype]),
     }
     for (name, way), loop in loops.items()
   ]

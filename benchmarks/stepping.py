@@ -206,13 +206,13 @@ def take_turns(ways: Mapping[Any, Any], repeats: int, bar) -> dict[Any, list]:
   Returns:
     What each returned.
   """
-  found: dict[Any, list] = {name: [] for name in ways}
+  returned: dict[Any, list] = {name: [] for name in ways}
   bar.reset(total=repeats * len(ways))
   for _ in range(repeats):
     for name, way in ways.items():
-      found[name].append(way())
+      returned[name].append(way())
       bar.update()
-  return found
+  return returned
 
 
 def milliseconds(runs: list[Timed]) -> dict:

@@ -119,16 +119,16 @@ def gamma(bench: Bench) -> list[dict]:
     slots = caches.round_slots(x.used + (x.steps + 1) * (max(x.gammas) + 1))
     loops['idle', g] = bench.loop(g, slots=slots)
     loops['full', g] = bench.loop(g, drafts=True, slots=slots)
-  found = bench.time(loops)
-  one = seconds(found['plain'])
+  timings = bench.time(loops)
+  one = seconds(timings['plain'])
   rows = []
   for g in x.gammas:
-    scored, whole = (seconds(found[kind, g]) for kind in ('idle', 'full'))
+    scored, whole = (seconds(timings[kind, g]) for kind in ('idle', 'full'))
     rows.append(
       {
         'sweep': 'gamma',
         'size': g,
-        **milliseconds(found['full', g]),
+        **milliseconds(timings['full', g]),
         'scoring_ms': 1e3 * scored,
         'plain_ms': 1e3 * one,
         'v': scored / one,
@@ -147,13 +147,13 @@ def _sweep(bench, name, sizes, options) -> list[dict]:
     loops['full', size] = bench.loop(
       bench.x.gamma, drafts=True, **options(size)
     )
-  found = bench.time(loops)
+  timings = bench.time(loops)
   rows = [
     {
       'sweep': name,
       'size': size,
-      **milliseconds(found['full', size]),
-      'plain_ms': 1e3 * seconds(found['plain', size]),
+      **milliseconds(timings['full', size]),
+      'plain_ms': 1e3 * seconds(timings['plain', size]),
     }
     for size in sizes
   ]
@@ -204,14 +204,14 @@ def attention(bench: Bench) -> list[dict]:
       loops[name, slots, x.gamma] = bench.loop(
         x.gamma, slots=slots, over_cache=way
       )
-  found = bench.time(loops)
+  timings = bench.time(loops)
   return [
     {
       'sweep': 'attention',
       'way': name,
       'size': slots,
       'gamma': g,
-      **milliseconds(found[name, slots, g]),
+      **milliseconds(timings[name, slots, g]),
     }
     for name, slots, g in loops
   ]
@@ -233,13 +233,13 @@ def simulated(bench: Bench) -> list[dict]:
     for rate in x.rates:
       rule = verify.simulated(rate)
       loops[rate, g] = bench.loop(g, drafts=True, rule=rule, slots=slots)
-  found = bench.time(loops)
-  one = seconds(found['plain'])
+  timings = bench.time(loops)
+  one = seconds(timings['plain'])
   rows = []
   for rate in x.rates:
     for g in gammas:
-      runs = found[rate, g]
-      scored = seconds(found['idle', g]) / one
+      runs = timings[rate, g]
+      scored = seconds(timings['idle', g]) / one
       c = (seconds(runs) / one - scored) / g
       tau = (1 - rate ** (g + 1)) / (1 - rate)
       emitted = float(np.mean([r.tokens for r in runs]))

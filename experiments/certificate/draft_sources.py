@@ -41,12 +41,12 @@ def _read(tiny: TinyModels, contexts, taps):
 @functools.partial(jax.jit, static_argnums=(0, 5))
 def _walk(walker, params, ctx, hidden, tokens, depth):
   """Logits [M, K, V] at the root and after each forced token [M, K-1]."""
-  kept, block = walker.init(params, ctx, hidden, depth)
-  step = walker.start(params, kept, block, ctx)
+  state, block = walker.init(params, ctx, hidden, depth)
+  step = walker.start(params, state, block, ctx)
   logits = [step.logits[:, 0]]
   for i in range(1, depth):
     sees = jnp.broadcast_to(jnp.arange(depth) <= i, (len(tokens), 1, depth))
-    fed = params, kept, step.block, ctx, i, i, tokens[:, i - 1 : i]
+    fed = params, state, step.block, ctx, i, i, tokens[:, i - 1 : i]
     step = walker.feed(*fed, step.features, sees)
     logits.append(step.logits[:, 0])
   return jnp.stack(logits, 1)
@@ -84,15 +84,15 @@ def of_walker(
       tokens = jnp.asarray(np.tile(forced, (len(contexts), 1)), jnp.int32)
       logits = np.asarray(_walk(walker, params, ctx, hidden, tokens, depth))
       logits = logits.reshape(len(contexts), len(forced), depth, vocab)
-      numbers, found = [contexts[:, None]], []
+      numbers, levels = [contexts[:, None]], []
       for level in range(depth):
         # Of the texts that begin alike the first.
         same = vocab ** (depth - 1 - level)
-        found.append(logits[:, ::same, level])
+        levels.append(logits[:, ::same, level])
         after = tiny.texts.after(numbers[-1][..., None], np.arange(vocab))
         numbers.append(after.reshape(len(contexts), -1))
       joined = np.concatenate(numbers[:-1], 1)
-      flat = np.concatenate(found, 1).reshape(-1, vocab)
+      flat = np.concatenate(levels, 1).reshape(-1, vocab)
       return tiny.process(flat, joined.ravel()), joined
 
   def after(texts, q, contexts):

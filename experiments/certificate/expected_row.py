@@ -191,11 +191,11 @@ TOKENS = {1: COUNTS['unit_tokens'], 2: [18, 24, 21, 24]}
 
 def by_context() -> list[dict]:
   """Acceptance along the text."""
-  found = []
+  rows = []
   for low, high in itertools.pairwise(_EDGES):
     inside = [[s for s in line if low <= s[0] < high] for line in STEPS]
     accepted, drafted = _sums(1, inside), _sums(2, inside)
-    found.append(
+    rows.append(
       {
         'from': low,
         'to': high,
@@ -204,7 +204,7 @@ def by_context() -> list[dict]:
         'acceptance_ci': metrics.ratio(accepted, drafted, most=1.0).interval,
       }
     )
-  return found
+  return rows
 
 
 def autocorrelation(lag: int) -> float:
@@ -229,26 +229,26 @@ def intervals(batch: int) -> dict[str, Any]:
     'tau': ('unit_tokens', 'unit_target_calls'),
     'tau_without_bonus': ('unit_accepted', 'unit_steps'),
   }
-  found = {
+  estimates = {
     name: metrics.ratio(*(units[c] for c in pair))
     for name, pair in columns.items()
   }
-  found['speedup'] = metrics.speedup(seconds, tokens, own, tokens)
-  return {f'{name}_ci': one.interval for name, one in found.items()}
+  estimates['speedup'] = metrics.speedup(seconds, tokens, own, tokens)
+  return {f'{name}_ci': one.interval for name, one in estimates.items()}
 
 
 def row(batch: int, timed: bool) -> dict[str, Any]:
   """Every field of the row."""
   timings = SPEED[batch] | COSTS[batch]
-  found = intervals(batch)
+  ranges = intervals(batch)
   for name in ('predicted_speedup_ci', 'measured_over_predicted_ci'):
-    found[name] = HOLDS
+    ranges[name] = HOLDS
   along = dict.fromkeys(('acceptance_by_context', 'autocorrelation'))
   if not timed:
     timings = dict.fromkeys(timings) | {'steps': SPEED[batch]['steps']}
     for name in ('speedup_ci', 'predicted_speedup_ci'):
-      found[name] = None
-    found['measured_over_predicted_ci'] = None
+      ranges[name] = None
+    ranges['measured_over_predicted_ci'] = None
     lags = [
       [autocorrelation(lag), HOLDS, HOLDS] for lag in range(1, metrics.LAGS + 1)
     ]
@@ -261,7 +261,7 @@ def row(batch: int, timed: bool) -> dict[str, Any]:
     **TAU,
     **TEXTS,
     **timings,
-    **found,
+    **ranges,
     **along,
     'batch': batch,
     'timed': timed,

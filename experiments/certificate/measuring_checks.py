@@ -24,19 +24,19 @@ FEW, MANY = 8, 40  # units of them
 _ERROR = 3 * np.sqrt(0.05 * 0.95 / RUNS)  # of a simulated coverage, 0.010
 
 
-def off(found: Any, right: Any) -> float:
+def off(value: Any, right: Any) -> float:
   """How far a value is from the right one; 1 where it is of another kind."""
   if isinstance(right, dict):
-    if not isinstance(found, dict) or found.keys() != right.keys():
+    if not isinstance(value, dict) or value.keys() != right.keys():
       return 1.0
-    return max((off(found[k], right[k]) for k in right), default=0.0)
+    return max((off(value[k], right[k]) for k in right), default=0.0)
   if isinstance(right, list):
-    if not isinstance(found, list) or len(found) != len(right):
+    if not isinstance(value, list) or len(value) != len(right):
       return 1.0
-    return max(map(off, found, right), default=0.0)
-  if right is None or found is None or isinstance(right, str | bool):
-    return float(found != right)
-  return abs(found - right) / max(1.0, abs(right))
+    return max(map(off, value, right), default=0.0)
+  if right is None or value is None or isinstance(right, str | bool):
+    return float(value != right)
+  return abs(value - right) / max(1.0, abs(right))
 
 
 def apart(row: dict, names, batch: int, timed: bool = True) -> float:
@@ -47,16 +47,16 @@ def apart(row: dict, names, batch: int, timed: bool = True) -> float:
 
 def _field(row: dict, name: str, right: Any) -> float:
   """Deviation of a field; an interval may be one that holds the value."""
-  found = row.get(name)
+  value = row.get(name)
   if name == 'autocorrelation' and right is not None:
-    if found is None or len(found) != len(right):
+    if value is None or len(value) != len(right):
       return 1.0
-    return max(off(a[0], b[0]) for a, b in zip(found, right, strict=True))
+    return max(off(a[0], b[0]) for a, b in zip(value, right, strict=True))
   if right is not expected_row.HOLDS:
-    return off(found, right)
-  if found is None:
+    return off(value, right)
+  if value is None:
     return 0.0
-  return float(not found[0] <= row[name.removesuffix('_ci')] <= found[1])
+  return float(not value[0] <= row[name.removesuffix('_ci')] <= value[1])
 
 
 def _typed(*names: str) -> Callable[[], float]:
@@ -172,8 +172,8 @@ def _intervals() -> float:
 def _coverage(units: np.ndarray, mean: float) -> float:
   """Share of intervals of the mean of units [RUNS, n] that hold it."""
   ones = np.ones(units.shape[1])
-  found = [metrics.ratio(x, ones) for x in units]
-  return float(np.mean([e.low <= mean <= e.high for e in found]))
+  estimates = [metrics.ratio(x, ones) for x in units]
+  return float(np.mean([e.low <= mean <= e.high for e in estimates]))
 
 
 def _normal() -> float:
@@ -194,8 +194,8 @@ def _paired() -> float:
   common = {'prompts_hash': 'a', 'prompts': 8, 'unit_target_calls': [10] * 8}
   one = common | {'unit_tokens': tokens}
   other = common | {'unit_tokens': [1.1 * t for t in tokens]}
-  found = paired.difference(one, other, paired.TAU, relative=True)
-  return off([found.value, found.low, found.high], [10.0] * 3)
+  gain = paired.difference(one, other, paired.TAU, relative=True)
+  return off([gain.value, gain.low, gain.high], [10.0] * 3)
 
 
 def _resampled() -> float:

@@ -142,8 +142,8 @@ def _count_anew(parts, state, *step):
 
   state, *step = jax.tree.map(widen, (state, *step))
   state.done[batch:] = True
-  found = jax.device_get(_counted(state, *step, parts=parts))
-  return jax.tree.map(lambda x: x[:batch], found)
+  counted = jax.device_get(_counted(state, *step, parts=parts))
+  return jax.tree.map(lambda x: x[:batch], counted)
 
 
 @functools.partial(jax.jit, static_argnames='parts')

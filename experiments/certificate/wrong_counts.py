@@ -165,9 +165,9 @@ def _log_of(change: Callable[[measure.Log], dict]):
   """`measure.record` with a log that `change` makes of the right one."""
 
   def record(way, job):
-    found = _record(way, job)
-    log = found.log._replace(**change(found.log))
-    return dataclasses.replace(found, log=log)
+    run = _record(way, job)
+    log = run.log._replace(**change(run.log))
+    return dataclasses.replace(run, log=log)
 
   return record
 

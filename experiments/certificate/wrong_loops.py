@@ -122,10 +122,10 @@ def _temperature_last(logits, values, history, above):
   cut = sampling.distributions(
     logits, values._replace(temperature=one), history, above
   )
-  kept = jnp.where(cut.probs > 0, cut.logits, -jnp.inf)
+  masked = jnp.where(cut.probs > 0, cut.logits, -jnp.inf)
   only = sampling.Sampling(values.temperature)
   block = jax.vmap(sampling.distribution, in_axes=(0, None))
-  return cut._replace(probs=jax.vmap(block)(kept, only))
+  return cut._replace(probs=jax.vmap(block)(masked, only))
 
 
 def _hottest_for_all(logits, values, history, above):

@@ -65,8 +65,8 @@ def _with_prefill(runs):
 
 def _of_hits(runs, prompts):
   """A miss is no prefix."""
-  found = _alpha_of(runs, prompts)
-  return found._replace(prefixes=found.prefixes - _join(runs).misses[:prompts])
+  alpha = _alpha_of(runs, prompts)
+  return alpha._replace(prefixes=alpha.prefixes - _join(runs).misses[:prompts])
 
 
 def _mean_of_ratios(numerator, denominator, *options, **more):
@@ -118,10 +118,12 @@ def _scaled(factor: float):
   """Intervals of so many times the length."""
 
   def ratio(numerator, denominator, *options, **more):
-    found = _ratio(numerator, denominator, *options, **more)
-    low, high = found.value - found.low, found.high - found.value
+    estimate = _ratio(numerator, denominator, *options, **more)
+    low, high = estimate.value - estimate.low, estimate.high - estimate.value
     return dataclasses.replace(
-      found, low=found.value - factor * low, high=found.value + factor * high
+      estimate,
+      low=estimate.value - factor * low,
+      high=estimate.value + factor * high,
     )
 
   return ratio
@@ -129,13 +131,13 @@ def _scaled(factor: float):
 
 def _percentile(numerator, denominator, *options, **more):
   """The middle of resampled values, whatever the units are."""
-  found = _ratio(numerator, denominator, *options, **more)
+  estimate = _ratio(numerator, denominator, *options, **more)
   table = np.array([numerator, denominator], float)
   n = table.shape[1]
   rows = np.random.default_rng(0).integers(n, size=(500, n))
   top, bottom = table[:, rows].sum(2)
   low, high = np.percentile(top / bottom, [2.5, 97.5])
-  return dataclasses.replace(found, low=float(low), high=float(high))
+  return dataclasses.replace(estimate, low=float(low), high=float(high))
 
 
 def _unpaired(one, other, statistic, relative=False):

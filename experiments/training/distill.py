@@ -108,14 +108,14 @@ def divergence_loss(target: Model, draft: Model, divergences: dict[str, Any]):
       jax.nn.log_softmax(transformer.score(target, frozen, group))
       for group in inputs
     ]
-    found = {}
+    losses = {}
     for i, name in enumerate(sorted(divergences)):
       group = i % len(log_p)
       log_q = jax.nn.log_softmax(
         transformer.score(draft, drafts[name], inputs[group])
       )
-      found[name] = divergences[name](log_p[group], log_q).mean()
-    return found
+      losses[name] = divergences[name](log_p[group], log_q).mean()
+    return losses
 
   return loss
 
@@ -186,9 +186,9 @@ def judge(grid: Grid, paths: dict[str, pathlib.Path]) -> list[dict[str, Any]]:
   rows = []
   for name, path in paths.items():
     model, params = checkpoints.load(path)
-    found = trial.report(lm.make(model, trial.x.depth), params)
-    rows.append({'draft': name} | found)
-    values = ' '.join(f'{t} {v["tau"]:.3f}' for t, v in found.items())
+    by_temperature = trial.report(lm.make(model, trial.x.depth), params)
+    rows.append({'draft': name} | by_temperature)
+    values = ' '.join(f'{t} {v["tau"]:.3f}' for t, v in by_temperature.items())
     print(f'{name:32} tau {values}', flush=True)
   (grid.folder / GRID).write_text(''.join(json.dumps(r) + '\n' for r in rows))
   return rows

@@ -46,16 +46,16 @@ def cost(
     seconds by the clock, cpu_seconds of all cores, steps, tokens, the largest
     number of models at once, and the machine in words.
   """
-  found = {'seconds': 0.0, 'cpu_seconds': 0.0, 'steps': 0, 'tokens': 0}
+  totals = {'seconds': 0.0, 'cpu_seconds': 0.0, 'steps': 0, 'tokens': 0}
   for name, o, _ in runs:
     lines = (folder / f'{name}.jsonl').read_text().splitlines()
     last = json.loads(lines[-1])
     for key in ('seconds', 'cpu_seconds'):
-      found[key] = round(found[key] + last[key], 1)
-    found['steps'] += o.steps
-    found['tokens'] += o.steps * o.batch * o.length
+      totals[key] = round(totals[key] + last[key], 1)
+    totals['steps'] += o.steps
+    totals['tokens'] += o.steps * o.batch * o.length
   together = max(count for *_, count in runs)
-  return found | {'together': together, 'machine': machine()}
+  return totals | {'together': together, 'machine': machine()}
 
 
 def machine() -> str:

@@ -122,17 +122,17 @@ def _read_texts(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
     UserError: it is damaged, or was written with other settings.
   """
   try:
-    found = np.load(path)
+    texts = np.load(path)
   except (ValueError, EOFError) as error:
     raise UserError(
       f'data: {path} is damaged ({error}); remove it to have it written again'
     ) from error
   need(
-    found.shape == shape,
-    f'data: {path} holds texts {found.shape} where texts.batch and '
+    texts.shape == shape,
+    f'data: {path} holds texts {texts.shape} where texts.batch and '
     f'texts.length ask for {shape}; name another folder',
   )
-  return found
+  return texts
 
 
 def write_target_texts(m: Material) -> np.ndarray:

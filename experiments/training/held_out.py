@@ -69,18 +69,18 @@ class Trial:
     counts = jax.device_get(self.decode(drafter, params).counts)
     sizes = [len(texts) for texts in self.texts.values()]
     ends = np.cumsum([0, *sizes])
-    found = {}
+    by_temperature = {}
     for i, temperature in enumerate(self.x.temperatures):
       rows = slice(i * ends[-1], (i + 1) * ends[-1])
       here = jax.tree.map(lambda x, rows=rows: x[rows], counts)
-      found[f'T={temperature:g}'] = {
+      by_temperature[f'T={temperature:g}'] = {
         'alpha': _round(here.overlap.sum() / here.histogram.sum()),
         'tau': _round(here.tokens.sum() / here.target_calls.sum()),
       } | {
         domain: _round(here.tokens[a:b].sum() / here.target_calls[a:b].sum())
         for domain, a, b in zip(self.texts, ends[:-1], ends[1:], strict=True)
       }
-    return found
+    return by_temperature
 
   def write(self, drafter: Drafter, params: Any) -> dict[str, np.ndarray]:
     """Each prompt with what the target writes behind it, by domain.

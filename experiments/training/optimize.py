@@ -121,13 +121,13 @@ class TrainingLog:
 
   def write(self, step: int, loss: Any, facts: dict[str, Any]) -> str:
     """Adds a line, which it returns."""
-    found = {
+    line = {
       'step': step,
       'seconds': round(self.seconds, 2),
       'cpu_seconds': round(self.cpu_seconds, 2),
       'loss': jax.tree.map(float, loss),
     }
-    self.lines.append(json.dumps(found | facts))
+    self.lines.append(json.dumps(line | facts))
     part = self.file.with_name(f'{self.file.name}.part')
     part.write_text('\n'.join(self.lines) + '\n')
     part.rename(self.file)

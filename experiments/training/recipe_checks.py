@@ -128,20 +128,20 @@ def positions(available: int, whose: str, lengths: dict[str, int]) -> None:
 
 def lengths(x: Distillation | Heads) -> dict[str, int]:
   """Positions that a recipe asks of its models, by field."""
-  found = {'texts.length': x.texts.length + 1}
+  positions = {'texts.length': x.texts.length + 1}
   held = {'held_out': x.held_out}
   if isinstance(x, Heads):
-    found['optimization.length'] = x.optimization.length
+    positions['optimization.length'] = x.optimization.length
   else:
-    found['own_texts.length'] = x.own_texts.length + 1
-    found['undistilled.length'] = x.undistilled.length
-    found['distillation.length'] = x.distillation.length
+    positions['own_texts.length'] = x.own_texts.length + 1
+    positions['undistilled.length'] = x.undistilled.length
+    positions['distillation.length'] = x.distillation.length
     held['final'] = x.final
   for field, one in held.items():
     both = f'{field}.prompt_length + {field}.new_tokens'
-    found[both] = one.prompt_length + one.new_tokens
-    found[f'{field}.depth'] = one.depth + 1
-  return found
+    positions[both] = one.prompt_length + one.new_tokens
+    positions[f'{field}.depth'] = one.depth + 1
+  return positions
 
 
 def _common(x: Recipe | Distillation | Heads) -> None:

@@ -136,12 +136,12 @@ def measure(
     seen = see(trial.target, weights.target, tokens, head.taps)
     return head.measure(weights, Seen(*(part[:, begin:] for part in seen)))
 
-  found = {}
+  by_domain = {}
   for domain, texts in trial.write(drafter, params).items():
     made = sums(Params(trial.weights, params), texts)
-    found[domain] = jax.tree.map(np.asarray, jax.device_get(made))
-  whole = jax.tree.map(lambda *parts: sum(parts), *found.values())
-  return jax.tree.map(np.ndarray.tolist, whole | {'domains': found})
+    by_domain[domain] = jax.tree.map(np.asarray, jax.device_get(made))
+  whole = jax.tree.map(lambda *parts: sum(parts), *by_domain.values())
+  return jax.tree.map(np.ndarray.tolist, whole | {'domains': by_domain})
 
 
 def main(x: Heads) -> None:
