@@ -117,8 +117,8 @@ def _stale_after_rejection(memory, accepted, hidden):
 def _one_slot_off(drafter: Drafter) -> Drafter:
   def commit(*args):
     memory = drafter.commit(*args)
-    moved = jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), memory.kept)
-    return memory._replace(kept=moved)
+    moved = jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), memory.state)
+    return memory._replace(state=moved)
 
   return drafter._replace(commit=commit)
 

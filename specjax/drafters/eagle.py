@@ -30,7 +30,7 @@ _NOISE = 0.1  # of version 1 on the target's features
 _TOKENS = 0.1  # weight of version 1's loss on tokens
 
 
-class Kept(NamedTuple):
+class State(NamedTuple):
   """Pair i, of feature i and token i + 1, is slot i of the cache."""
 
   cache: Cache
@@ -66,42 +66,42 @@ def walk(head: Head) -> Walker:
     last = jnp.maximum(ctx.length - 2, 0)
     flight = caches.empty(head.config, batch, rows, dtype)
     feature = made[jnp.arange(batch), last, 0]
-    return Kept(cache, feature, ctx.length + 0), flight
+    return State(cache, feature, ctx.length + 0), flight
 
-  def start(params, kept, block, ctx):
+  def start(params, state, block, ctx):
     del ctx  # Unused.
-    features = kept.feature[:, None]
+    features = state.feature[:, None]
     return Step(head.logits(params, features), features, block)
 
-  def feed(params, kept, block, ctx, row, depth, tokens, features, sees):
+  def feed(params, state, block, ctx, row, depth, tokens, features, sees):
     used = ctx.length - 1
     at = used[:, None] + jnp.full(tokens.shape[1], depth - 1)
     # Row 0, the last committed token, is in the cache already.
     sees = sees & (jnp.arange(sees.shape[-1]) > 0)
     features, flight = head.forward(
-      params, tokens, features, at, kept.cache[0], used, sees, block[0], row
+      params, tokens, features, at, state.cache[0], used, sees, block[0], row
     )
-    features = features.astype(kept.feature.dtype)
+    features = features.astype(state.feature.dtype)
     return Step(head.logits(params, features), features, (flight,))
 
-  def commit(params, kept, block, ctx, verdict, hidden):
+  def commit(params, state, block, ctx, verdict, hidden):
     del block  # Its features were the head's own.
     batch, rows = verdict.path.shape
-    begin = kept.length - 1
+    begin = state.length - 1
     at = begin[:, None] + jnp.arange(rows)
     tokens = jnp.take_along_axis(ctx.tokens, at + 1, 1)
     mask, path = transformer.causal(batch, rows)
     features = head.read(params, hidden)
     features, flight = head.forward(
-      params, tokens, features, at, kept.cache[0], begin, mask, None, 0
+      params, tokens, features, at, state.cache[0], begin, mask, None, 0
     )
-    cache = caches.commit(kept.cache, (flight,), path, begin)
+    cache = caches.commit(state.cache, (flight,), path, begin)
     # Fewer than were accepted where the text ended; none in a finished row.
-    new = ctx.length - kept.length
+    new = ctx.length - state.length
     last = features[jnp.arange(batch), jnp.maximum(new - 1, 0)]
-    last = last.astype(kept.feature.dtype)
-    feature = jnp.where(new[:, None] > 0, last, kept.feature)
-    return Kept(cache, feature, ctx.length + 0)
+    last = last.astype(state.feature.dtype)
+    feature = jnp.where(new[:, None] > 0, last, state.feature)
+    return State(cache, feature, ctx.length + 0)
 
   return Walker(init, start, feed, commit, taps=head.sizes.taps)
 

@@ -74,20 +74,20 @@ def walk(target: Model, layers: int) -> Walker:
     logits = leave(target, params, out.hidden, out.taps[:, :, 0])
     return Step(logits, (), out.flight)
 
-  def start(params, kept, block, ctx):
-    del kept  # There is nothing.
+  def start(params, state, block, ctx):
+    del state  # There is nothing.
     last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
     rows = block[0].k.shape[2]
     sees = jnp.broadcast_to(jnp.arange(rows) == 0, (*last.shape, rows))
     return forward(params, block, ctx, last, 0, 0, sees)
 
-  def feed(params, kept, block, ctx, row, depth, tokens, features, sees):
-    del kept, features  # Unused.
+  def feed(params, state, block, ctx, row, depth, tokens, features, sees):
+    del state, features  # Unused.
     return forward(params, block, ctx, tokens, row, depth, sees)
 
-  def commit(params, kept, block, ctx, verdict, hidden):
+  def commit(params, state, block, ctx, verdict, hidden):
     del params, block, ctx, verdict, hidden  # Unused.
-    return kept
+    return state
 
   return Walker(init, start, feed, commit)
 

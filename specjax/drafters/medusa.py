@@ -29,7 +29,7 @@ _GUESSES = 10  # of each head that are counted
 _DECAY = 0.8  # of the loss from head to head
 
 
-class Kept(NamedTuple):
+class State(NamedTuple):
   """The feature that the next token was drawn from."""
 
   feature: jax.Array  # [B, E] of the last cached token
@@ -58,31 +58,31 @@ def walk(target: Model, count: int) -> Walker:
     del rows  # Unused.
     batch = len(ctx.length)
     last = jnp.maximum(ctx.length - 2, 0)
-    kept = Kept(hidden[jnp.arange(batch), last, 0], ctx.length + 0)
+    state = State(hidden[jnp.arange(batch), last, 0], ctx.length + 0)
     shapes = jax.eval_shape(
-      functools.partial(_apply, target), params, kept.feature
+      functools.partial(_apply, target), params, state.feature
     )
-    return kept, Block(jnp.zeros(shapes.shape, shapes.dtype))
+    return state, Block(jnp.zeros(shapes.shape, shapes.dtype))
 
-  def start(params, kept, block, ctx):
+  def start(params, state, block, ctx):
     del block, ctx  # Unused.
-    block = Block(_apply(target, params, kept.feature))
+    block = Block(_apply(target, params, state.feature))
     return Step(block.logits[:, :1], (), block)
 
-  def feed(params, kept, block, ctx, row, depth, tokens, features, sees):
-    del params, kept, ctx, row, features, sees  # Unused.
+  def feed(params, state, block, ctx, row, depth, tokens, features, sees):
+    del params, state, ctx, row, features, sees  # Unused.
     logits = jax.lax.dynamic_index_in_dim(block.logits, depth, 1)
     rows = tokens.shape[1]
     logits = jnp.broadcast_to(logits, (len(logits), rows, logits.shape[-1]))
     return Step(logits, (), block)
 
-  def commit(params, kept, block, ctx, verdict, hidden):
+  def commit(params, state, block, ctx, verdict, hidden):
     del params, block, verdict  # Unused.
     # Fewer than were accepted where the text ended; none in a finished row.
-    new = ctx.length - kept.length
+    new = ctx.length - state.length
     last = hidden[jnp.arange(len(hidden)), jnp.maximum(new - 1, 0), 0]
-    feature = jnp.where(new[:, None] > 0, last, kept.feature)
-    return Kept(feature, ctx.length + 0)
+    feature = jnp.where(new[:, None] > 0, last, state.feature)
+    return State(feature, ctx.length + 0)
 
   return Walker(init, start, feed, commit, taps=(target.config.num_layers - 1,))
 

@@ -56,11 +56,11 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
 
   def init(params, ctx, hidden):
     batch = len(ctx.length)
-    kept, block = walker.init(params, ctx, hidden, depth)
+    state, block = walker.init(params, ctx, hidden, depth)
     if policy is None:
-      return Memory(kept, block)
+      return Memory(state, block)
     memory = jax.tree.map(lambda x: jnp.full(batch, x), policy.start())
-    return Memory(kept, block, Controlled(memory, jnp.zeros(batch, jnp.int32)))
+    return Memory(state, block, Controlled(memory, jnp.zeros(batch, jnp.int32)))
 
   def propose(params, memory, ctx, key):
     batch = len(ctx.length)
@@ -95,7 +95,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
       sees = jnp.broadcast_to(rows <= i, (batch, 1, depth))
       step = walker.feed(
         params,
-        memory.kept,
+        memory.state,
         block,
         ctx,
         i,
@@ -107,7 +107,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
       drawn = draw(i, step.logits[:, 0], drawn)
       return i + 1, (step.features, step.block), drawn
 
-    step = walker.start(params, memory.kept, memory.block, ctx)
+    step = walker.start(params, memory.state, memory.block, ctx)
     none = jnp.zeros((batch, depth), jnp.int32)
     wide = jnp.promote_types(step.logits.dtype, jnp.float32)
     drawn = _Drawn(
@@ -129,13 +129,13 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     controlled = memory.policy
     if policy is not None:
       controlled = controlled._replace(drafted=drawn.size)
-    return draft, Memory(memory.kept, block, controlled)
+    return draft, Memory(memory.state, block, controlled)
 
   def commit(params, memory, ctx, verdict, hidden):
-    kept = walker.commit(
-      params, memory.kept, memory.block, ctx, verdict, hidden
+    state = walker.commit(
+      params, memory.state, memory.block, ctx, verdict, hidden
     )
-    memory = memory._replace(kept=kept)
+    memory = memory._replace(state=state)
     if policy is None:
       return memory
     learned, drafted = memory.policy

@@ -91,9 +91,9 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
   fed = 1 + (depth - 1) * beam
 
   def init(params, ctx, hidden):
-    kept, block = walker.init(params, ctx, hidden, fed)
+    state, block = walker.init(params, ctx, hidden, fed)
     rows = jnp.zeros((len(ctx.length), nodes + 1), jnp.int32)
-    return Memory(kept, (block, rows))
+    return Memory(state, (block, rows))
 
   def children(ctx, logits, above, worth, parent):
     """The best below each node; all [B, W, ...] of the nodes expanded."""
@@ -117,7 +117,7 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
     del key  # Unused: everything is chosen.
     batch = len(ctx.length)
     block, _ = memory.block
-    step = walker.start(params, memory.kept, block, ctx)
+    step = walker.start(params, memory.state, block, ctx)
     if beam > step.logits.shape[-1]:
       raise ValueError(
         f'beam is {beam}, but the vocabulary has {step.logits.shape[-1]} tokens'
@@ -143,7 +143,7 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
       sees = _take(sees, from_) | own
       step = walker.feed(
         params,
-        memory.kept,
+        memory.state,
         step.block,
         ctx,
         first,
@@ -165,10 +165,10 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
   def commit(params, memory, ctx, verdict, hidden):
     block, rows = memory.block
     path = jnp.take_along_axis(rows, verdict.path, 1)
-    kept = walker.commit(
-      params, memory.kept, block, ctx, verdict._replace(path=path), hidden
+    state = walker.commit(
+      params, memory.state, block, ctx, verdict._replace(path=path), hidden
     )
-    return memory._replace(kept=kept)
+    return memory._replace(state=state)
 
   return Drafter(
     depth,

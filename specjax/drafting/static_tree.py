@@ -149,7 +149,7 @@ def make(
     )
     draw = functools.partial(draw_siblings, replacement=replacement)
     draw = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None, None, 0)))
-    step = walker.start(params, memory.kept, memory.block, ctx)
+    step = walker.start(params, memory.state, memory.block, ctx)
     if not replacement and widest > step.logits.shape[-1]:
       raise ValueError(
         f'parents has {widest} siblings, but the vocabulary '
@@ -163,7 +163,7 @@ def make(
         rows = np.arange(first, level.begin + 1)  # Of the level above.
         step = walker.feed(
           params,
-          memory.kept,
+          memory.state,
           step.block,
           ctx,
           first,
@@ -196,10 +196,10 @@ def make(
     return draft, memory._replace(block=step.block)
 
   def commit(params, memory, ctx, verdict, hidden):
-    kept = walker.commit(
-      params, memory.kept, memory.block, ctx, verdict, hidden
+    state = walker.commit(
+      params, memory.state, memory.block, ctx, verdict, hidden
     )
-    return memory._replace(kept=kept)
+    return memory._replace(state=state)
 
   return Drafter(
     depth,

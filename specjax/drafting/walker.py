@@ -21,14 +21,14 @@ class Walker(NamedTuple):
   row 0 is the last committed token, and a fed node has the row it was given,
   whatever becomes of it.
 
-  init(params, ctx, hidden, rows) -> (kept, block): as `Drafter.init`; `kept`
+  init(params, ctx, hidden, rows) -> (state, block): as `Drafter.init`; `state`
     is remembered from step to step, and `block` has room for so many rows.
-  start(params, kept, block, ctx) -> Step: at the last committed token, T = 1.
-  feed(params, kept, block, ctx, row, depth, tokens, features, sees) -> Step:
+  start(params, state, block, ctx) -> Step: at the last committed token, T = 1.
+  feed(params, state, block, ctx, row, depth, tokens, features, sees) -> Step:
     nodes of one depth (1 below the root) as rows row, row + 1, ...; tokens
     [B, T], the features of their parents [B, T, ...], and sees [B, T, rows],
     which rows each descends from, itself included.
-  commit(params, kept, block, ctx, verdict, hidden) -> kept: as
+  commit(params, state, block, ctx, verdict, hidden) -> state: as
     `Drafter.commit`; the path's rows are those that were fed.
   """
 
@@ -48,6 +48,6 @@ class Memory(NamedTuple):
   same text again starts it anew.
   """
 
-  kept: Any
+  state: Any
   block: Any  # of the last draft, until it was judged
   policy: Any = ()

@@ -76,7 +76,7 @@ def steps(drafter, rounds=1):
   history = sampling.history(values, ctx.tokens, ctx.length, VOCAB)
   ctx = ctx._replace(history=history)
   # The target has read the same into a cache of its own.
-  read = ctx._replace(cache=memory.kept)
+  read = ctx._replace(cache=memory.state)
 
   @jax.jit
   def step(keys):

@@ -183,7 +183,7 @@ def test_a_walker_is_told_the_rows_that_it_was_fed(drafted):
       expected[row] = [*texts, *texts[-1:] * fill]
     count = jnp.zeros(ROWS, jnp.int32)
     verdict = Verdict(jnp.asarray(path), count, count)
-    kept = np.asarray(drafter.commit(None, memory, ctx, verdict, None).kept)
+    kept = np.asarray(drafter.commit(None, memory, ctx, verdict, None).state)
     fed = expected < number([0] * drafter.depth)  # The last level never is.
     if drafter.nodes != drafter.depth and draft.probs is None:
       fed = was_fed(memory, path)
@@ -226,7 +226,7 @@ def test_medusa_drafts_each_place_with_its_own_head():
   own = {'residual': fresh + jnp.repeat(jnp.array(blocks), 8)}
   feature = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8)))
   walker, params = medusa.walk(target, 3), Params(weights, own)
-  step = walker.start(params, medusa.Kept(feature, None), None, None)
+  step = walker.start(params, medusa.State(feature, None), None, None)
   normed = target.norm(weights, feature)
   for depth, block in enumerate(blocks):
     if depth:
