@@ -1,4 +1,8 @@
-"""A tiny pair on disk, with the embedded tokenizer and random weights."""
+"""A tiny pair on disk, with the embedded tokenizer and random weights.
+
+Configs import this in processes that are still to be joined: nothing here may
+compute as it is imported.
+"""
 
 import pathlib
 
@@ -10,14 +14,22 @@ from specjax import checkpoints, pair
 from specjax.drafters import medusa
 from specjax.drafting.heads import Trainable
 from specjax.models import transformer
-from tests.support import models
 
 
 def model(
   width: int, layers: int, vocab: int = 2048, **options
 ) -> transformer.Model:
-  sizes = dict(width=width, head_dim=16, mlp_width=64, max_positions=128)
-  return models.tiny(vocab, layers, **sizes | options)
+  sizes = dict(
+    vocab_size=vocab,
+    width=width,
+    num_layers=layers,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    mlp_width=64,
+    max_positions=128,
+  )
+  return transformer.build(transformer.TransformerConfig(**sizes | options))
 
 
 def write_pair(folder: pathlib.Path, vocab: int = 2048, **options) -> None:
