@@ -116,7 +116,7 @@ def test_a_longer_run_scales_dynamically(tmp_path):
   found = jax.jit(transformer.score, static_argnums=0)(
     model, params, jnp.asarray(tokens)
   )
-  expected = store_family_outputs.score(peer, tokens)
+  expected = np.asarray(store_family_outputs.score(peer, tokens))
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
   plain, _ = checkpoints.load(tmp_path / 'a')
   wrong = jax.jit(transformer.score, static_argnums=0)(
