@@ -147,19 +147,18 @@ def predict(
       once.
   """
   placement = plan_placement(plan.mesh)
-  depths = {name: {1, *d.gammas} for name, d in plan.drafters.items()}
-  deepest = max((d for every in depths.values() for d in every), default=0)
+  deepest = max(gamma for d in plan.drafters.values() for gamma in d.gammas)
   rows = round_rows(max(rows, plan.batch), plan.mesh)
   target = described['target'].model.config
   begun = longest if target.encoder is None else 1
   slots = caches.round_slots(begun + plan.max_new_tokens + deepest + 1)
   shape = rows, slots, caches.round_slots(longest)
   drafts, memories = 0, [0]
-  for name, drafter in plan.drafters.items():
+  for drafter in plan.drafters.values():
     read = [f'draft {level.name}' for level in drafter.levels()]
     configs = [described[x].model.config for x in read if x in described]
-    # Each draft length is a drafter of its own, with its own weights.
-    drafts += len(depths[name]) * sum(
+    # One copy serves every draft length.
+    drafts += sum(
       of_parameters(config, placement.for_draft) for config in configs
     )
     memories.append(
