@@ -82,6 +82,10 @@ class Loaded:
   prompts: dict[str, Chosen]
   drafts: Mapping[str, LoadedDrafter]
   forms: Mapping[str, Arranged]
+  # Drafts for the target in other layouts, by name and layout, read when asked.
+  others: dict[tuple[str, str], LoadedDrafter] = dataclasses.field(
+    default_factory=dict
+  )
 
   def gammas(self, name: str) -> tuple[int, ...]:
     """Draft lengths of a drafter, each depth once: a tree has its own."""
@@ -174,7 +178,6 @@ class _Layouts:
     self.batch, self.forms = loaded.plan.batch, loaded.forms
     self._scoring: dict[int, LayoutChoice] = {}
     self._drafting: dict[str, LayoutChoice] = {}
-    self._drafts: dict[tuple[str, str], LoadedDrafter] = {}
 
   def scoring(self, drafter: Drafter) -> LayoutChoice:
     """Of the target that scores what a drafter proposes."""
@@ -190,13 +193,13 @@ class _Layouts:
     loaded = self.loaded
     if layout == layouts.WHOLE:
       return loaded.drafts[name]
-    if (name, layout) not in self._drafts:
+    if (name, layout) not in loaded.others:
       target = dataclasses.replace(
         loaded.target, model=self.forms[layout].model
       )
       read = drafter_loading.load(loaded.plan.drafters[name], target)
-      self._drafts[name, layout] = read
-    return self._drafts[name, layout]
+      loaded.others[name, layout] = read
+    return loaded.others[name, layout]
 
   def drafting(self, name: str) -> LayoutChoice | None:
     """Of a draft that is a model of its own, which reads token by token."""

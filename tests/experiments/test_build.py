@@ -313,3 +313,19 @@ def test_memory_is_charged_once_for_all_draft_lengths(folder):
     loads.append(meshes.predict(planned, described, 16, 2))
   assert loads[0] == loads[1]
   assert loads[0].drafts > 0
+
+
+def test_a_draft_is_read_once_in_each_layout(folder, monkeypatch):
+  reads = []
+  load = build.drafter_loading.load
+
+  def count(drafter, target):
+    reads.append(drafter.name)
+    return load(drafter, target)
+
+  monkeypatch.setattr(build.drafter_loading, 'load', count)
+  x = tiny.experiment(folder, drafters=('draft',), gammas=(1, 2, 3), quick=True)
+  built = build.build(plan(x))
+  layouts = len(built.loaded.forms)
+  built.race()
+  assert reads == ['draft'] * layouts
