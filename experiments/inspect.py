@@ -128,7 +128,10 @@ class Report:
     return meshes.predict(
       self.plan,
       self.described,
-      max(entry['longest'] for entry in self.prompts.values()),
+      max(
+        entry.get('longest_turn', entry['longest'])
+        for entry in self.prompts.values()
+      ),
       max(entry['prompts'] for entry in self.prompts.values()),
     )
 

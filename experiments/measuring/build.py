@@ -17,7 +17,7 @@ from experiments.measuring.layouts import Guess
 from experiments.measuring.methods import Built as Built
 from experiments.measuring.methods import Loaded, assemble, has_encoder
 from experiments.measuring.methods import Method as Method
-from experiments.prompts import Chosen
+from experiments.prompts import Chosen, conversations
 from experiments.setup import drafter_loading, meshes, user_drafters, vocabulary
 from experiments.setup.checks import values_for
 from experiments.setup.plan import Plan, PlannedDrafter
@@ -139,7 +139,9 @@ def read_prompts(
     load = meshes.predict(plan, described, length, plan.prompts.count)
     meshes.check_memory(plan.mesh, load)
   if plan.prompt:
-    ids = prompts.encode(tokenizer, plan.prompts.chat, plan.prompt)
+    if plan.prompts.chat:
+      conversations.check_template(tokenizer, plan.prompts)
+    ids = prompts.encode(tokenizer, plan.prompts, [plan.prompt])
     whose = 'max_new_tokens leaves'
     if has_encoder(described['target'].model):
       whose = 'an encoder has'
@@ -150,9 +152,11 @@ def read_prompts(
     )
     by_domain = {'prompt': Chosen([ids], 'the command line', 1)}
   else:
-    by_domain = prompts.collect(plan.prompts, tokenizer, left, plan.seed)
+    by_domain = prompts.collect(
+      plan.prompts, tokenizer, left, plan.seed, plan.max_new_tokens
+    )
   size = described['target'].model.config.vocab_size
-  for text in (t for chosen in by_domain.values() for t in chosen.texts):
+  for text in (t for chosen in by_domain.values() for t in chosen.said):
     vocabulary.check_prompt(text, size)
   return by_domain
 
@@ -195,7 +199,7 @@ def build(plan: Plan) -> Built:
       f'batch {plan.batch} is more than the {len(chosen.texts)} prompts of '
       f'{domain}: raise prompts.count, or lower batch',
     )
-  prompt = max(len(t) for chosen in texts.values() for t in chosen.texts)
+  prompt = max(chosen.longest for chosen in texts.values())
   rows = max(len(chosen.texts) for chosen in texts.values())
   load = meshes.predict(plan, described, prompt, rows)
   meshes.check_memory(plan.mesh, load)

@@ -36,7 +36,11 @@ class Log(NamedTuple):
 
 @dataclasses.dataclass
 class Run:
-  """One batch of prompts, decoded once."""
+  """One batch of prompts, decoded once; of conversations all turns together.
+
+  `turns` has one run for each turn, in which a row that had ended counts
+  nothing; it is empty where prompts have no turns.
+  """
 
   texts: list[list[int]]  # new tokens of each row
   counts: Counts  # numpy, rows first
@@ -44,6 +48,15 @@ class Run:
   prefill_seconds: float
   compilations: int
   log: Log | None = None
+  turns: list['Run'] = dataclasses.field(default_factory=list)
+  shortened: int = 0  # prompts in which an answer lost its end
+
+  @property
+  def steps(self) -> int:
+    """Of the loop: rows take them together."""
+    return sum(
+      int(run.counts.target_calls.max()) for run in self.turns or [self]
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,8 +117,7 @@ class Built:
   def slots(self, new_tokens: int) -> tuple[int, int | None]:
     """Slots that serve every prompt and method: of texts, and of sources."""
     specs = [self.plain, *(m.spec for m in self.methods)]
-    texts = (t for chosen in self.prompts.values() for t in chosen.texts)
-    longest, sources = max(map(len, texts)), None
+    longest, sources = max(one.longest for one in self.prompts.values()), None
     if has_encoder(self.plain.target):
       longest, sources = 1, caches.round_slots(longest)
     limit = longest + new_tokens

@@ -25,6 +25,13 @@ class Alpha(NamedTuple):
 
   overlap: np.ndarray  # [P] sums
   prefixes: np.ndarray  # [P]
+  turns: tuple['Alpha', ...] = ()  # of each turn alone, of conversations
+
+  @property
+  def played(self) -> 'Alpha':
+    """That of the prompts that had such a turn."""
+    some = self.prefixes > 0
+    return Alpha(self.overlap[some], self.prefixes[some])
 
   @property
   def estimate(self) -> metrics.Estimate:
@@ -39,7 +46,20 @@ def alpha_of(runs: list[Run], prompts: int) -> Alpha:
     prompts: how many there are.
   """
   counts = join(runs)
-  return Alpha(counts.overlap[:prompts], counts.histogram[:prompts].sum(1))
+  return Alpha(
+    counts.overlap[:prompts],
+    counts.histogram[:prompts].sum(1),
+    tuple(alpha_of(turn, prompts) for turn in split(runs)),
+  )
+
+
+def split(runs: list[Run]) -> list[list[Run]]:
+  """The runs of each turn; those of a batch without the turn are left out."""
+  last = max(len(run.turns) for run in runs)
+  return [
+    [run.turns[turn] for run in runs if turn < len(run.turns)]
+    for turn in range(last)
+  ]
 
 
 def join(runs: list[Run]) -> Counts:
@@ -102,7 +122,7 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
   return {
     'tokens': int(counts.tokens.sum()),
     'target_calls': int(counts.target_calls.sum()),
-    'steps': int(sum(r.counts.target_calls.max() for r in runs)),
+    'steps': sum(r.steps for r in runs),
     'drafted': drafted,
     'accepted': accepted,
     'coverage': 1 - counts.misses.sum() / max(counts.histogram.sum(), 1),
@@ -128,6 +148,51 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
     'unit_overlap': alpha.overlap.round(4).tolist(),
     'unit_overlap_of_rule': under_rule.overlap.round(4).tolist(),
     'unit_prefixes': alpha.prefixes.tolist(),
+  }
+
+
+def _time(run: Run) -> tuple[float, int]:
+  """Seconds and new tokens of a batch."""
+  return run.seconds, int(run.counts.tokens.sum())
+
+
+def by_turn(runs: list[Run], alpha: Alpha, base: list[Run] | None) -> dict:
+  """What each turn of conversations adds; nothing of prompts without turns.
+
+  Args:
+    runs: of the method.
+    alpha: of the same conversations.
+    base: runs of plain decoding, where time was taken.
+  """
+  if not runs[0].turns:
+    return {}
+  entries = []
+  for turn, here in enumerate(split(runs)):
+    counts, mean = join(here), alpha.turns[turn].played.estimate
+    played = counts.tokens > 0
+    tau = metrics.ratio(counts.tokens[played], counts.target_calls[played])
+    entry = {
+      'turn': turn + 1,
+      'texts': int(played.sum()),
+      'tokens': int(counts.tokens.sum()),
+      'target_calls': int(counts.target_calls.sum()),
+      'tau': tau.value,
+      'tau_ci': tau.interval,
+      'alpha': mean.value,
+      'alpha_ci': mean.interval,
+    }
+    if base:
+      times = [
+        (*_time(plain), *_time(run))
+        for plain, run in zip(split(base)[turn], here, strict=True)
+      ]
+      speedup = metrics.speedup(*np.array(times, float).T)
+      entry |= {'speedup': speedup.value, 'speedup_ci': speedup.interval}
+    entries.append(entry)
+  return {
+    'texts': sum(entry['texts'] for entry in entries),
+    'by_turn': entries,
+    'shortened': sum(run.shortened for run in runs),
   }
 
 

@@ -3,6 +3,7 @@
 `experiments.run` is its program; others measure between its prompts.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from experiments.measuring import (
   results,
   row_fields,
   ties,
+  turns,
 )
 from experiments.measuring.build import Built, Method, build
 from experiments.setup import hosts, meshes
@@ -59,7 +61,8 @@ class Runner:
     if refuse is not None:
       refuse(plan, self.built)
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
-    self.folder = results.open_folder(plan, self.prompts)
+    said = {d: c.said for d, c in self.built.prompts.items()}
+    self.folder = results.open_folder(plan, said)
     self.conditions = results.conditions()
     self.slots, self.source_slots = self.built.slots(plan.max_new_tokens)
     self.groups = [
@@ -180,26 +183,44 @@ class Runner:
   def between(self) -> None:
     """Whatever else is to be measured between two batches of prompts."""
 
-  def measure_alpha(self, methods, domain, temperature, bar) -> None:
-    """The mean of beta at every prefix of the target's own text."""
-    jobs = self.units(domain, temperature)
+  def play(self, decode, domain: str, job: measure.Job, lead=()) -> measure.Run:
+    """A batch of prompts with all turns; see `turns.play`."""
+    return turns.play(decode, job, self.built.prompts[domain].talks, lead)
+
+  def measure_alpha(self, methods, domain, temperature, base, bar) -> None:
+    """The mean of beta at every prefix of the target's own text.
+
+    Later turns of conversations hold the answers of plain decoding.
+    """
+    jobs, leads = self.units(domain, temperature), [[run] for run in base]
     if self.plan.timed:  # Nothing else runs in large batches then.
-      jobs = [self.whole(domain, temperature)]
+      jobs, leads = [self.whole(domain, temperature)], [base]
     for (drafter, parts), m in singles(methods).items():
       runs, way = [], measure.Decoding(m.single, m.single_params, parts)
-      for job in jobs:
-        runs.append(measure.decode(way, job, timed=False))
+      decode = functools.partial(measure.decode, way, timed=False)
+      for job, lead in zip(jobs, leads, strict=True):
+        runs.append(self.play(decode, domain, job, lead))
         bar.update()
       where = domain, temperature
       # The rows beyond are there to fill up the mesh.
       alpha = row_fields.alpha_of(runs, len(self.prompts[domain]))
       self.alphas[drafter, parts, where] = alpha
 
-  def decode(self, method: Method, cell: dict, job: measure.Job) -> measure.Run:
-    """One batch with a method; what is not finite names the cell."""
-    run = measure.decode if self.plan.timed else measure.record
+  def decode(
+    self, method: Method, cell: dict, job: measure.Job, base: measure.Run
+  ) -> measure.Run:
+    """One batch with a method; what is not finite names the cell.
+
+    At temperature 0 later turns hold the answers of plain decoding: they are
+    the method's own, up to ties. Above it each method holds a conversation of
+    its own.
+    """
+    way = measure.decode if self.plan.timed else measure.record
+    lead = () if cell['temperature'] else [base]
     try:
-      return run(method.way, job)
+      return self.play(
+        functools.partial(way, method.way), cell['domain'], job, lead
+      )
     except measure.NotFinite as error:
       raise measure.NotFinite(f'{error} in the cell {cell}') from error
 
@@ -211,20 +232,24 @@ class Runner:
     jobs = self.units(domain, temperature)
     todo = self.todo(domain, temperature)
     bar.set_description(f'{domain}, temperature {temperature:g}')
-    self.measure_alpha(todo, domain, temperature, bar)
+    plain = functools.partial(
+      measure.decode, self.built.base, timed=self.plan.timed
+    )
     base, runs = [], {method: [] for method in todo}
     for job in jobs:
-      run = measure.decode(self.built.base, job, timed=self.plan.timed)
+      run = self.play(plain, domain, job)
       base.append(run)
       bar.update()
       if self.plan.timed:
         for method, cell in todo.items():
-          runs[method].append(self.decode(method, cell, job))
+          runs[method].append(self.decode(method, cell, job, run))
           bar.update()
         self.between()
+    self.measure_alpha(todo, domain, temperature, base, bar)
     for method, cell in todo.items():
-      for job in jobs[len(runs[method]) :]:
-        runs[method].append(self.decode(method, cell, job))
+      left = list(zip(jobs, base, strict=True))[len(runs[method]) :]
+      for job, run in left:
+        runs[method].append(self.decode(method, cell, job, run))
         bar.update()
       if not self.done(method, domain, temperature):
         self.folder.add(self.row(method, cell, base, runs[method]))
@@ -251,10 +276,11 @@ class Runner:
         'timed': plan.timed,
         'batch': plan.batch,
         'prompts': sum(len(r.texts) for r in runs),
-        'prompts_hash': prompts.digest(self.prompts[domain]),
+        'prompts_hash': prompts.digest(self.built.prompts[domain].said),
         'prompts_from': self.built.prompts[domain].facts(),
         'new_tokens': plan.max_new_tokens,
         **row_fields.acceptance(runs, alpha, under_rule),
+        **row_fields.by_turn(runs, alpha, base if plan.timed else []),
         **times,
         **self.compare(method, cell, base, runs),
         'repetition': metrics.repetition(t for r in base for t in r.texts),
@@ -278,21 +304,19 @@ class Runner:
       return {'identical_to_plain': None, 'differences': []}
     differences, same = [], 0
     units = self.units(cell['domain'], 0.0)
+    talks = self.built.prompts[cell['domain']].talks
     ways = [
       ties.way(way, self.plan.batch, self.slots, self.source_slots)
       for way in (self.built.base, method.way)
     ]
-    for job, plain_run, run in zip(units, base, runs, strict=True):
-      pairs = zip(plain_run.texts, run.texts, strict=True)
-      for i, (text, other) in enumerate(pairs):
-        if text == other:
+    for first, plain_run, run in zip(units, base, runs, strict=True):
+      for text in turns.pairs(first, talks, plain_run, run):
+        if text.plain == text.other:
           same += 1
           continue
-        one = self.job(job.prompts[i : i + 1], job.indices[i : i + 1], 0.0)
-        difference = ties.explain(ways, job.prompts[i], one.values, text, other)
-        differences.append(
-          {'prompt': int(job.indices[i]), **difference._asdict()}
-        )
+        values = self.job([text.prompt], [0], 0.0).values
+        found = ties.explain(ways, text.prompt, values, text.plain, text.other)
+        differences.append(text.where | found._asdict())
     return {'identical_to_plain': same, 'differences': differences}
 
   def run(self) -> None:

@@ -10,13 +10,17 @@ import collections
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from experiments import corpus
-from experiments.errors import UserError
-from experiments.prompts import files, forms, windows
+from experiments.errors import UserError, need
+from experiments.prompts import conversations, files, forms, windows
+from experiments.prompts.conversations import Conversation
+from experiments.prompts.conversations import encode as encode
 from experiments.prompts.windows import choose as choose
 from experiments.settings import Prompts
+
+Writer = Callable[[Sequence[str], Sequence[Sequence[int]]], list[int]]
 
 
 @dataclasses.dataclass
@@ -24,11 +28,13 @@ class Chosen:
   """Prompts of one domain, and where they come from.
 
   Attributes:
-    texts: token ids.
+    texts: token ids; of conversations those of the first turns.
     source: what they were taken from.
     available: records of the domain there; None for windows.
     cut: how many lost the end of their text.
     skipped: how many were passed over on the way, by reason.
+    talks: the conversations, where more than their first turns are played.
+    template: a hash of the chat template; '' without one.
   """
 
   texts: list[list[int]]
@@ -36,10 +42,28 @@ class Chosen:
   available: int | None = None
   cut: int = 0
   skipped: dict[str, int] = dataclasses.field(default_factory=dict)
+  talks: list[Conversation] = dataclasses.field(default_factory=list)
+  template: str = ''
+
+  @property
+  def longest(self) -> int:
+    """Tokens that a prompt of any turn may have."""
+    lengths = [len(text) for text in self.texts]
+    return max(*lengths, *(n for talk in self.talks for n in talk.limits), 0)
+
+  @property
+  def said(self) -> list[list[int]]:
+    """What tells these prompts from others: all that is no answer."""
+    later = [ids for talk in self.talks for ids in talk.bare()[1:]]
+    return self.texts + later
 
   def facts(self) -> dict:
     """What a row of results says of its prompts."""
     lengths = [len(text) for text in self.texts]
+    more: dict = {'template': self.template} if self.template else {}
+    if self.talks:
+      more['turns'] = max(len(talk.says) for talk in self.talks)
+      more['longest_turn'] = self.longest
     return {
       'source': self.source,
       'available': self.available,
@@ -47,6 +71,7 @@ class Chosen:
       'longest': max(lengths),
       'cut': self.cut,
       'skipped': self.skipped,
+      **more,
     }
 
 
@@ -56,6 +81,8 @@ def describe(count: int, facts: dict) -> str:
   tokens = f'{low} tokens' if low == high else f'{low} to {high} tokens'
   if facts['available'] is None:
     return f'{count} windows of {facts["source"]}, {tokens}'
+  if facts.get('turns', 1) > 1:
+    tokens += f', up to {facts["turns"]} turns'
   skipped = ''.join(
     f', {n} passed over ({why})' for why, n in facts['skipped'].items()
   )
@@ -76,6 +103,13 @@ def check(x: Prompts) -> None:
       f'prompts.path {x.path!r} and prompts.dataset {x.dataset!r} are both '
       'given: leave one out'
     )
+  if x.turns != 1:
+    for name in ('field', 'form'):
+      need(
+        not getattr(x, name),
+        f'prompts.turns is {x.turns}, but prompts.{name} makes one prompt of a '
+        'record: leave one of them out',
+      )
   if x.path or x.dataset:
     return
   unknown = set(x.domains) - set(corpus.DOMAINS)
@@ -88,8 +122,9 @@ def check(x: Prompts) -> None:
 
 
 def _no_forms(x: Prompts, source: str) -> None:
-  for name in ('field', 'form', 'chat'):
-    if getattr(x, name):
+  names = ['field', 'form', 'system', 'template_kwargs', 'chat', 'turns']
+  for name in names:
+    if getattr(x, name) != getattr(Prompts(), name):
       raise UserError(
         f'prompts.{name} = {getattr(x, name)!r} does not apply to windows of '
         f'{source}; leave it out, or name a file of prompts with prompts.path '
@@ -97,85 +132,56 @@ def _no_forms(x: Prompts, source: str) -> None:
       )
 
 
-def _need_template(tokenizer) -> None:
-  if not getattr(tokenizer, 'chat_template', None):
-    raise UserError(
-      'prompts.chat: the tokenizer has no chat template; leave it out, or use '
-      'a target that was tuned on chats'
-    )
-
-
-def encode(tokenizer, chat: bool, text: str) -> list[int]:
-  """The token ids of one prompt.
-
-  Args:
-    tokenizer: of the target.
-    chat: whether the text is what a user says: then the tokenizer's chat
-      template is put around it, up to where the answer begins.
-    text: the prompt.
-
-  Raises:
-    UserError: the tokenizer has no chat template, or it does not take this.
-  """
-  forms.check_text('prompt', text)
-  if not chat:
-    return tokenizer.encode(text, verbose=False)
-  _need_template(tokenizer)
-  try:
-    return tokenizer.apply_chat_template(
-      [{'role': 'user', 'content': text}],
-      add_generation_prompt=True,
-      return_dict=False,
-    )
-  except Exception as error:  # A template is a program of its own.
-    raise UserError(
-      f'prompts.chat: the chat template of the tokenizer fails ({error}); '
-      'leave prompts.chat out and write the form with prompts.form'
-    ) from error
-
-
 def _fit(
-  write: Callable[[str], list[int]], item: forms.Item, limit: int
-) -> tuple[list[int], bool] | None:
-  """The prompt, with as much of its text as fits.
+  write: Writer, item: forms.Item, limit: int, room: int, answer: int
+) -> tuple[tuple[str, ...], bool] | None:
+  """What is said, with as much of the first text as fits.
 
   Args:
-    write: text -> token ids.
-    item: the prompt.
-    limit: tokens at most.
+    write: makes token ids of it.
+    item: the prompt, and the turns that follow.
+    limit: tokens of the first prompt, at most.
+    room: tokens of a later one.
+    answer: tokens of an answer, which later ones hold.
 
   Returns:
-    Token ids and whether the text was cut; None where no text fits.
+    What is said in each turn, and whether the first was cut; None where no
+    text fits.
   """
 
   def of(size):
-    return write(item.before + item.text[:size] + item.after)
+    return (item.before + item.text[:size] + item.after, *item.later)
 
-  ids = of(len(item.text))
-  if len(ids) <= limit:
-    return ids, False
-  # The longest beginning that fits: `low` characters do, `high` do not.
-  low, high = 0, len(item.text)
-  while high - low > 1:
-    middle = (low + high) // 2
-    ids = of(middle)
-    low, high = (middle, high) if len(ids) <= limit else (low, middle)
-  ids = of(low)
-  return (ids, True) if low and len(ids) <= limit else None
+  def fits(size):
+    first, *later = conversations.bare(write, of(size))
+    return len(first) <= limit and all(
+      len(ids) + turn * answer <= room for turn, ids in enumerate(later, 1)
+    )
+
+  whole = len(item.text)
+  most = conversations.longest(whole, fits)
+  return (of(most), most < whole) if most and fits(most) else None
 
 
-def _take(x: Prompts, write, items, domain, limit, seed, source) -> Chosen:
+def _take(x: Prompts, write, items, domain, room, answer, seed, source):
   """Draws prompts of one domain until there are enough."""
   chosen = Chosen([], source, len(items))
+  limit = min(x.length or room, room)
   skipped: collections.Counter[str] = collections.Counter()
   for i in windows.generator(seed, domain).permutation(len(items)):
-    item = items[i]
-    fitted = _fit(write, item, limit) if item.text.strip() else None
+    item, fitted = items[i], None
+    if item.text.strip():
+      fitted = _fit(write, item, limit, room, answer)
     if fitted is None:
       skipped['too long' if item.text.strip() else 'without text'] += 1
       continue
-    chosen.texts.append(fitted[0])
-    chosen.cut += fitted[1]
+    says, cut = fitted
+    prompts = conversations.bare(write, says)
+    chosen.texts.append(prompts[0])
+    if x.turns != 1:
+      limits = conversations.limits(prompts, answer, room)
+      chosen.talks.append(Conversation(says, write, limits))
+    chosen.cut += cut
     if len(chosen.texts) == x.count:
       break
   chosen.skipped = dict(skipped)
@@ -187,11 +193,15 @@ def _take(x: Prompts, write, items, domain, limit, seed, source) -> Chosen:
   return chosen
 
 
-def _from_records(x, records, tokenizer, room, seed, source, name):
+def _from_records(x, records, tokenizer, room, answer, seed, source, name):
+  if not (x.field or x.form):
+    records = [forms.with_turns(record) for record in records]
   form = forms.choose(records[0], x.field, x.form, name)
   domains: dict[str, list[forms.Item]] = {}
   for record in records:
-    item = forms.apply(form, record)
+    item = forms.apply(form, record, x.turns)
+    if not x.domains or item.domain in x.domains:
+      forms.check_complete(record, item)
     domains.setdefault(item.domain, []).append(item)
   unknown = set(x.domains) - domains.keys()
   if unknown:
@@ -199,15 +209,29 @@ def _from_records(x, records, tokenizer, room, seed, source, name):
       f'prompts.domains: {source} has {", ".join(domains)}, got '
       f'{tuple(x.domains)}; choose from these, or leave it empty for all'
     )
+  wanted = {domain: domains[domain] for domain in x.domains or domains}
+  need(
+    answer < room
+    or not any(i.later for items in wanted.values() for i in items),
+    f'max_new_tokens is {answer}, but the prompt of a second turn holds an '
+    f'answer of so many tokens and may have {room}: lower it, or play one turn '
+    'with prompts.turns=1',
+  )
 
-  def write(text):
-    return encode(tokenizer, x.chat, text)
+  def write(says, answers):
+    return encode(tokenizer, x, says, answers)
 
-  limit = min(x.length or room, room)
-  return {
-    domain: _take(x, write, domains[domain], domain, limit, seed, source)
-    for domain in x.domains or domains
+  template = ''
+  if x.chat:
+    template = conversations.template_of(tokenizer, x)
+    template = conversations.digest(template)
+  chosen = {
+    domain: _take(x, write, items, domain, room, answer, seed, source)
+    for domain, items in wanted.items()
   }
+  for one in chosen.values():
+    one.template = template
+  return chosen
 
 
 def _from_text(x, tokenizer, length, seed, source, name):
@@ -240,7 +264,9 @@ def length_of_windows(x: Prompts) -> int | None:
   return (x.length or windows.LENGTH) if _is_text(x) else None
 
 
-def collect(x: Prompts, tokenizer, room: int, seed: int) -> dict[str, Chosen]:
+def collect(
+  x: Prompts, tokenizer, room: int, seed: int, answer: int = 0
+) -> dict[str, Chosen]:
   """The prompts of an experiment, by domain.
 
   Args:
@@ -249,6 +275,7 @@ def collect(x: Prompts, tokenizer, room: int, seed: int) -> dict[str, Chosen]:
     room: tokens that a prompt may have so that the new ones fit behind it;
       windows have `length_of_windows`.
     seed: which are drawn.
+    answer: tokens of the answers that prompts of later turns hold, at most.
 
   Raises:
     UserError: names the field, what is there and the remedy.
@@ -256,18 +283,22 @@ def collect(x: Prompts, tokenizer, room: int, seed: int) -> dict[str, Chosen]:
   check(x)
   if x.path:
     files.check(x.path)
-  if x.chat:
-    _need_template(tokenizer)  # Before a large file is read.
+  if x.chat:  # Before a large file is read.
+    conversations.check_template(tokenizer, x)
   source, name = os.path.basename(x.path), files.stem_of(x.path)
   if x.dataset:
     records = files.load_dataset(x.dataset, x.split)
     name = x.dataset.partition(':')[0].rpartition('/')[2]
     source = f'{x.dataset} ({x.split})'
-    return _from_records(x, records, tokenizer, room, seed, source, name)
+    return _from_records(
+      x, records, tokenizer, room, answer, seed, source, name
+    )
   length = length_of_windows(x)
   if length is None:
     records = files.read_records(x.path)
-    return _from_records(x, records, tokenizer, room, seed, source, name)
+    return _from_records(
+      x, records, tokenizer, room, answer, seed, source, name
+    )
   if x.path:
     return _from_text(x, tokenizer, length, seed, source, name)
   return {

@@ -27,9 +27,10 @@ def stem_of(path: str) -> str:
 
 
 def kind_of(path: str) -> str:
-  """'lines' or 'list' of JSON, or 'text'."""
+  """'lines' or 'list' of JSON, 'parquet', or 'text'."""
   ending = pathlib.Path(path.removesuffix('.gz')).suffix
-  return {'.jsonl': 'lines', '.json': 'list'}.get(ending, 'text')
+  kinds = {'.jsonl': 'lines', '.json': 'list', '.parquet': 'parquet'}
+  return kinds.get(ending, 'text')
 
 
 def check(path: str) -> None:
@@ -95,8 +96,33 @@ def _parse(path: str, place: str, text: str) -> Any:
     ) from None
 
 
+def _parquet(path: str) -> list[dict]:
+  """Rows of a file of Parquet.
+
+  Raises:
+    UserError: it cannot be read, or the package that reads it is not there.
+  """
+  try:
+    import pyarrow.parquet
+  except ImportError as error:
+    raise UserError(
+      f"prompts.path: {path} needs pyarrow, which the extra 'datasets' brings: "
+      "pip install -e '.[datasets]', or make a .jsonl file of it"
+    ) from error
+  check(path)
+  try:
+    rows = pyarrow.parquet.read_table(path).to_pylist()
+  except (OSError, ValueError) as error:  # All of pyarrow's are these.
+    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    raise UserError(
+      f'prompts.path: {path} cannot be read ({reason}); copy it again'
+    ) from error
+  need(rows, f'prompts.path: {path} is empty; name a file of prompts')
+  return rows
+
+
 def read_records(path: str) -> list[Record]:
-  """Records of a file: JSON lines, a JSON list, or lines of text.
+  """Records of a file: JSON lines, a JSON list, Parquet, or lines of text.
 
   A string in JSON is a record with the field `text`, a line of text one with
   the field `line`. Blank lines are passed over.
@@ -104,7 +130,10 @@ def read_records(path: str) -> list[Record]:
   Raises:
     UserError: names the file and, where it can, the line.
   """
-  text, kind = read_text(path), kind_of(path)
+  kind = kind_of(path)
+  if kind == 'parquet':
+    return [Record(f'row {i}', row) for i, row in enumerate(_parquet(path))]
+  text = read_text(path)
   if kind == 'list':
     contents = _parse(path, 'the text', text)
     if not isinstance(contents, list) or not contents:

@@ -11,6 +11,7 @@ import numpy as np
 from experiments import prompts
 from experiments.errors import blame
 from experiments.errors import need as need
+from experiments.prompts import conversations
 from experiments.settings import Experiment, SamplingValues
 from specjax import sampling
 from specjax.types import Spec
@@ -139,6 +140,8 @@ def check(x: Experiment) -> None:
     sampling.make(1, 1.0, **stages)
   if not x.prompt:
     prompts.check(x.prompts)
+  conversations.check(x.prompts)
+  need_least(x.prompts, 0, 'turns', where='prompts.')
   need_least(x.prompts, 1, 'count', 'length', where='prompts.')
   need_least(x, 1, 'max_new_tokens', 'batch')
   least = x.sampling.min_new_tokens

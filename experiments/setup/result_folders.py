@@ -8,8 +8,10 @@ import pathlib
 from typing import Any
 
 from experiments.errors import need
-from experiments.settings import Experiment, Mesh
+from experiments.settings import Experiment, Mesh, Prompts
 from experiments.setup import names
+
+_CONVERSATION = ('system', 'template_kwargs', 'turns')
 
 
 def portable(value: Any) -> Any:
@@ -30,6 +32,10 @@ def settings_of(x: Any) -> dict:
     settings['mesh'] = x.mesh.facts()
     if settings['mesh'] == Mesh().facts():
       del settings['mesh']  # One device, as ever.
+  if isinstance(x, Experiment):
+    for name in _CONVERSATION:
+      if settings['prompts'][name] == getattr(Prompts(), name):
+        del settings['prompts'][name]  # One turn and no system prompt, as ever.
   for candidate in settings.get('candidates', {}).values():
     if not candidate['verifiers']:
       del candidate['verifiers']  # Those of the experiment, as ever.
