@@ -36,6 +36,7 @@ from experiments.reports import (
 )
 from experiments.settings import Experiment
 from experiments.setup import command
+from experiments.setup.checks import need_one_turn
 from experiments.setup.plan import Plan, plan
 from specjax import metrics
 
@@ -65,6 +66,7 @@ def prepare(x: Experiment) -> Plan:
   unknown = [name for name in x.drafters if name not in x.known]
   if unknown:
     raise UserError(f'drafters: {unknown} are not among the candidates')
+  need_one_turn(x.prompts)
   planned = plan(x)
   if planned.rules != ('specjax.verify.token',):
     raise UserError(

@@ -38,7 +38,7 @@ from experiments.reports import (
 )
 from experiments.settings import ManyPrompts
 from experiments.setup import command
-from experiments.setup.checks import need_least
+from experiments.setup.checks import need_least, need_one_turn
 from experiments.setup.plan import Plan, plan
 from specjax import metrics
 
@@ -69,6 +69,7 @@ def prepare(x: ManyPrompts) -> Plan:
     x.chunks and min(x.chunks) >= 1,
     f'chunks must be integers of at least 1, such as 4, got {x.chunks}',
   )
+  need_one_turn(x.prompts)
   planned = plan(x)
   for name, several in (
     ('temperatures', planned.temperatures),

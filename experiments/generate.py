@@ -6,7 +6,7 @@
 Drafted and accepted tokens are green, corrected ones red and bonus tokens
 yellow; without a terminal the text is plain. The first drafter, rule and
 temperature of the experiment are used, and without a prompt the first one drawn
-of `prompts.path`.
+of `prompts.path`: of a conversation, with `prompts.turns=0`, every turn.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from specjax.models import prefill
 _COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
 
 
-def steps(built: Built, plan: Plan, ids: list[int]):
+def steps(built: Built, plan: Plan, ids: list[int], turn: int = 0):
   """Decodes one step at a time; yields what `trace.steps` does."""
   method = built.methods[0]
   state = generate.start(
@@ -33,7 +33,7 @@ def steps(built: Built, plan: Plan, ids: list[int]):
     [ids],
     spec=method.spec,
     new_tokens=plan.max_new_tokens,
-    key=generate.row_keys(plan.seed, [0]),
+    key=generate.row_keys(plan.seed, [turn]),
     values=checks.values(plan.sampling, method.spec, 1, plan.temperatures[0]),
   )
   return trace.steps(method.params, state, spec=method.spec)
@@ -64,16 +64,30 @@ def main(x: Experiment) -> None:
 def show(plan: Plan) -> None:
   """Prints the text as it is made; the last line is one JSON object."""
   colour = sys.stdout.isatty()
-  new: list[int] = []
   built = build(plan)
-  prompt = next(iter(built.prompts.values())).texts[0]
-  text = plan.prompt or built.tokenizer.decode(prompt)
+  chosen = next(iter(built.prompts.values()))
+  said = plan.prompt or built.tokenizer.decode(chosen.texts[0])
+  made = [speak(built, plan, chosen.texts[0], said, colour)]
+  for talk in chosen.talks:
+    while found := talk.prompt([one['tokens'] for one in made]):
+      said = f'\n{talk.says[len(made)]}\n'
+      made.append(speak(built, plan, found[0], said, colour, len(made)))
+  if colour:
+    print(' '.join(paint(kind, kind, True) for kind in _COLOURS))
+  print(json.dumps({'turns': made} if chosen.talks else made[0]))
+
+
+def speak(
+  built: Built, plan: Plan, prompt: list[int], said: str, colour, turn=0
+) -> dict:
+  """Prints what is said, and the answer as it is made."""
+  new: list[int] = []
   # The text of an encoder-decoder does not continue its prompt.
   (begun,), sources = prefill.split(built.plain.target.config, [prompt])
-  print(text, end='' if sources is None else '\n')
+  print(said, end='' if sources is None else '\n')
   ids = list(begun)
   shown = len(built.tokenizer.decode(ids))
-  for step in steps(built, plan, prompt):
+  for step in steps(built, plan, prompt, turn):
     last = step.counts
     for token in trace.tokens(step):
       new.append(token.token)
@@ -81,19 +95,13 @@ def show(plan: Plan) -> None:
       shown += len(text)
       print(paint(text, token.origin, colour), end='', flush=True)
   print()
-  if colour:
-    print(' '.join(paint(kind, kind, True) for kind in _COLOURS))
   drafted = int(last.drafted.sum())
-  print(
-    json.dumps(
-      {
-        'text': built.tokenizer.decode(new),
-        'tokens': new,
-        'tau': len(new) / int(last.target_calls),
-        'acceptance': int(last.accepted.sum()) / drafted if drafted else None,
-      }
-    )
-  )
+  return {
+    'text': built.tokenizer.decode(new),
+    'tokens': new,
+    'tau': len(new) / int(last.target_calls),
+    'acceptance': int(last.accepted.sum()) / drafted if drafted else None,
+  }
 
 
 if __name__ == '__main__':

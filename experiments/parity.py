@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import sys
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -18,9 +19,10 @@ from tqdm import tqdm
 
 from experiments import prompts
 from experiments.errors import need
-from experiments.measuring import comparisons, measure, results, ties
+from experiments.measuring import comparisons, measure, results, ties, turns
 from experiments.measuring.build import Built, Method, build
 from experiments.measuring.comparisons import Other, Setup, Side
+from experiments.prompts import Chosen
 from experiments.reports import parity as parity_report
 from experiments.settings import Parity
 from experiments.setup import command, names
@@ -55,6 +57,13 @@ def shrink(x: Parity) -> None:
   x.max_new_tokens = min(x.max_new_tokens, 32)
 
 
+def _batches(rows: range, batch: int) -> Iterator[range]:
+  """Rows in batches; the last one overlaps, for all have one shape."""
+  for i in rows[::batch]:
+    begin = min(i, rows.stop - batch)
+    yield range(begin, begin + batch)
+
+
 class Comparison:
   """One config in one process."""
 
@@ -68,15 +77,18 @@ class Comparison:
     """
     results.check_folder(plan)
     self.plan, self.dtype = plan, dtype
-    built = build(plan)
-    self.domains = {d: c.texts for d, c in built.prompts.items()}
+    built = _cast_target(build(plan), dtype)
+    self.slots, self.source_slots = built.slots(plan.max_new_tokens)
+    self.plain = built.plain
+    self.domains = {
+      d: self.every_turn(built.base, c) for d, c in built.prompts.items()
+    }
     self.prompts = [ids for texts in self.domains.values() for ids in texts]
-    self.setup = Setup(plan, _cast_target(built, dtype), self.prompts)
+    self.setup = Setup(plan, built, self.prompts)
     self.pairs = []
     for method in self.setup.built.methods:
       mine = Side(method.drafter, method.way, plan.batch)
       self.pairs.append((method, mine, other(self.setup, method)))
-    self.slots, self.source_slots = built.slots(plan.max_new_tokens)
     self.known: dict = {}
     self.conditions = results.conditions()
     self.folder = results.Folder(plan.results, plan.settings)
@@ -85,7 +97,35 @@ class Comparison:
     self.folder.write('prompts.jsonl', ''.join(lines))
 
   def values(self, count: int) -> sampling.Sampling:
-    return values(self.plan.sampling, self.setup.built.plain, count, 0.0)
+    return values(self.plan.sampling, self.plain, count, 0.0)
+
+  def job(self, texts: list[list[int]], numbers: range) -> measure.Job:
+    """Some of the texts in one batch; `numbers` say which."""
+    return measure.Job(
+      [texts[i] for i in numbers],
+      np.asarray(numbers),
+      self.values(len(numbers)),
+      self.plan.max_new_tokens,
+      self.plan.seed,
+      self.slots,
+      self.source_slots,
+    )
+
+  def every_turn(
+    self, plain: measure.Decoding, chosen: Chosen
+  ) -> list[list[int]]:
+    """Prompts of all turns; later ones hold the answers of plain decoding."""
+    if not chosen.talks:
+      return chosen.texts
+    decode = functools.partial(measure.decode, plain, timed=False)
+    later: dict[tuple[int, int], list[int]] = {}
+    for numbers in _batches(range(len(chosen.texts)), self.plan.batch):
+      first = self.job(chosen.texts, numbers)
+      run = turns.play(decode, first, chosen.talks)
+      for pair in turns.pairs(first, chosen.talks, run, run):
+        if pair.where['turn'] > 1:
+          later[pair.where['turn'], pair.where['prompt']] = pair.prompt
+    return chosen.texts + [later[place] for place in sorted(later)]
 
   def range_of(self, domain: str) -> range:
     """Numbers of a domain's prompts."""
@@ -95,27 +135,17 @@ class Comparison:
     return range(begin, begin + lengths[place])
 
   def decode(self, side: Side, domain: str) -> list[list[int]]:
-    """A side's texts of a domain. The last batch overlaps: one shape."""
+    """A side's texts of a domain."""
     rows = self.range_of(domain)
     if side.texts is not None:
       return [side.texts[i] for i in rows]
     key = side.name, side.way.spec, side.batch, domain
     if key not in self.known:
       texts = {}
-      for i in rows[:: side.batch]:
-        begin = min(i, rows.stop - side.batch)
-        group = range(begin, begin + side.batch)
-        job = measure.Job(
-          [self.prompts[j] for j in group],
-          np.asarray(group),
-          self.values(side.batch),
-          self.plan.max_new_tokens,
-          self.plan.seed,
-          self.slots,
-          self.source_slots,
-        )
+      for numbers in _batches(rows, side.batch):
+        job = self.job(self.prompts, numbers)
         run = measure.decode(side.way, job, timed=False)
-        texts.update(zip(group, run.texts, strict=True))
+        texts.update(zip(numbers, run.texts, strict=True))
       self.known[key] = [texts[i] for i in rows]
     return self.known[key]
 

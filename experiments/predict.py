@@ -12,6 +12,7 @@ Rows are kept as they are made, of three parts (replay, cost and check); the
 same command goes on where it was stopped.
 """
 
+import functools
 import itertools
 import json
 import sys
@@ -127,20 +128,23 @@ class Predictor:
       'domain': domain,
       'temperature': temperature,
       'prompts': len(texts),
-      'prompts_hash': reading.digest(texts),
+      'prompts_hash': reading.digest(self.built.prompts[domain].said),
     }
 
   def replay(self, drafter: str, domain: str, temperature: float) -> None:
     """Alpha, and target calls for every length."""
     deepest = self.methods[drafter, max(self.plan.gammas)]
     job = self.runner.whole(domain, temperature)
-    seen = replay.watch_method(deepest, job)
-    tokens = np.array([len(w.text) for w in seen])
-    alpha = metrics.ratio([w.beta.sum() for w in seen], tokens, most=1.0)
+    talks = self.built.prompts[domain].talks
+    seen = replay.watch_turns(deepest, job, talks)
+    every = [w for turns in seen for w in turns]
+    tokens = np.array([sum(len(w.text) for w in turns) for turns in seen])
+    beta = [sum(w.beta.sum() for w in turns) for turns in seen]
+    alpha = metrics.ratio(beta, tokens, most=1.0)
     gammas = self.plan.gammas
-    calls = [[w.calls(g) for w in seen] for g in gammas]
+    calls = [[sum(w.calls(g) for w in turns) for turns in seen] for g in gammas]
     taus = [metrics.ratio(tokens, each) for each in calls]
-    by_beta = [sum(w.calls_by_beta(g) for w in seen) for g in gammas]
+    by_beta = [sum(w.calls_by_beta(g) for w in every) for g in gammas]
     shared = float(np.clip(alpha.value, 0, 1))
     self.add(
       'replay',
@@ -148,8 +152,11 @@ class Predictor:
       **self.where(domain, temperature),
       tokens=int(tokens.sum()),
       unit_tokens=tokens.tolist(),
-      digests=[reading.digest([w.text]) for w in seen],
-      coverage=float(np.concatenate([w.size > 0 for w in seen]).mean()),
+      digests=[
+        reading.digest([np.concatenate([w.text for w in turns])])
+        for turns in seen
+      ],
+      coverage=float(np.concatenate([w.size > 0 for w in every]).mean()),
       alpha=alpha.value,
       alpha_ci=alpha.interval,
       gammas=list(gammas),
@@ -268,9 +275,13 @@ class Predictor:
         methods = [self.methods[pair] for pair in pairs]
         base, runs = [], {m: [] for m in methods}
         for job in self.runner.units(domain, temperature):
-          base.append(measure.decode(self.built.base, job))
+          plain = functools.partial(measure.decode, self.built.base)
+          run = self.runner.play(plain, domain, job)
+          base.append(run)
+          lead = () if temperature else [run]
           for m in methods:
-            runs[m].append(measure.decode(m.way, job))
+            way = functools.partial(measure.decode, m.way)
+            runs[m].append(self.runner.play(way, domain, job, lead))
         for m in methods:
           self.checked(m, domain, temperature, base, runs[m])
         bar.update()

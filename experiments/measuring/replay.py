@@ -14,6 +14,7 @@ what the target wrote.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -22,9 +23,10 @@ import numpy as np
 
 from experiments import prompts
 from experiments.errors import UserError
-from experiments.measuring import costs, measure
+from experiments.measuring import costs, measure, turns
 from experiments.measuring.build import Built, Method
 from experiments.measuring.measure import Decoding, Run
+from experiments.prompts.conversations import Conversation
 from experiments.setup.plan import Plan
 from specjax import generate, metrics, theory, verify
 
@@ -125,14 +127,15 @@ def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
   spec, params, _ = way
   spec = dataclasses.replace(spec, rule=verify.observe)
   state = measure.start(Decoding(spec, params), job)
-  shape = len(job.prompts), job.new_tokens
+  longest = int(np.max(job.new_tokens))
+  shape = len(job.prompts), longest
   empty, none = jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
   drafts = jnp.zeros((*shape, spec.drafter.depth), jnp.int32)
   log = _Log(none[:, 0], empty, empty + 0, empty - 0, drafts, none + 0)
   state = generate.generate(
     params,
     state._replace(counts=log),
-    jnp.asarray(job.new_tokens, jnp.int32),
+    jnp.asarray(longest, jnp.int32),
     spec=spec,
     parts=_PARTS,
   )
@@ -158,6 +161,26 @@ def watch_method(method: Method, job: measure.Job) -> list[Watched]:
   if not costs.is_drawn(method.way, job):
     return watch(method.way, job, False)
   return watch(Decoding(method.single, method.single_params), job, True)
+
+
+def watch_turns(
+  method: Method, job: measure.Job, talks: Sequence[Conversation]
+) -> list[list[Watched]]:
+  """The same of every turn: a list for each prompt.
+
+  Args:
+    method: whose drafter looks on.
+    job: the first turn.
+    talks: the conversations of the domain; none where prompts have no turns.
+  """
+  seen = [watch_method(method, job)]
+  while talks:
+    answers = [[one.text.tolist() for one in turn] for turn in seen]
+    found = turns.following(job, talks, answers)
+    if found is None:
+      break
+    seen.append(watch_method(method, found[0]))
+  return [[w for w in row if len(w.text)] for row in zip(*seen, strict=True)]
 
 
 def refuse_features(plan: Plan, built: Built) -> None:

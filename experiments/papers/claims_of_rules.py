@@ -49,7 +49,7 @@ def greedy(rows: Rows) -> Iterator[Finding]:
       if r.get('identical_to_plain') is not None and r['lossless']
     ]
     if compared:
-      texts = sum(r['prompts'] for r in compared)
+      texts = sum(r.get('texts') or r['prompts'] for r in compared)
       same = sum(r['identical_to_plain'] for r in compared)
       others = [d['verdict'] for r in compared for d in r['differences']]
       cell = f'{folder}: {same} of {texts} texts, {others.count("tie")} ties'

@@ -49,6 +49,8 @@ FIELDS: dict[str, Any] = {
   **{f'{name}_ci?': _NUMBERS for name in ('alpha', 'tau', 'speedup')},
   'acceptance_by_position': _NUMBERS,
   'acceptance_by_context?': _OBJECTS,
+  'by_turn?': _OBJECTS,
+  'texts?': int | None,
   'autocorrelation?': tuple[_NUMBERS, ...] | None,
   'identical_to_plain': int | None,
   'differences': _OBJECTS,
@@ -97,6 +99,11 @@ _ALONG = """
 Accepted over drafted tokens, from so many committed tokens on; and the
 correlation of the accepted lengths of steps one and two apart, over all prompts
 together.
+""".strip()
+
+_TURNS = """
+The turns of conversations apart. Everywhere else a conversation counts as one
+prompt, with the tokens and calls of all its turns.
 """.strip()
 
 
@@ -228,13 +235,38 @@ def along_the_text(rows: list[dict]) -> list[Table]:
   return [Table('Along the text', _ALONG, head, lines)]
 
 
+def turn_by_turn(rows: list[dict]) -> list[Table]:
+  """What each turn of conversations adds; none where prompts have one."""
+  lines = [
+    [
+      row['domain'],
+      f'{row["temperature"]:g}',
+      _drafter(row),
+      best_drafters.rule(row),
+      str(row['gamma']),
+      str(turn['turn']),
+      str(turn['texts']),
+      *(
+        with_interval(turn.get(name), turn.get(f'{name}_ci'))
+        for name in ('speedup', 'tau', 'alpha')
+      ),
+    ]
+    for row in rows
+    if len(row.get('by_turn') or ()) > 1
+    for turn in row['by_turn']
+  ]
+  head = ['domain', 'temperature', 'drafter', 'rule', 'gamma', 'turn', 'texts']
+  head += ['speed-up', 'tau', 'alpha']
+  return [Table('Turn by turn', _TURNS, head, lines)] if lines else []
+
+
 def groups(rows: list[dict]) -> list[Group]:
   """All tables of a run, the best of each drafter first."""
   best_of_each = best_drafters.tables(run_headline.sound(rows))
   made = (
     ('The best of each drafter', best_of_each),
     ('All cells', cells(rows)),
-    (_WHERE, positions(rows) + along_the_text(rows)),
+    (_WHERE, positions(rows) + turn_by_turn(rows) + along_the_text(rows)),
     ('Differences on the same prompts', paired.tables(rows)),
   )
   filled = [

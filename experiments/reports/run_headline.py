@@ -230,7 +230,8 @@ def greedy_texts(rows: list[dict]) -> tuple[int, int, str] | None:
   if not compared:
     return None
   same = sum(r['identical_to_plain'] for r in compared)
-  texts = sum(r['prompts'] for r in compared)
+  # Those of conversations are several each.
+  texts = sum(r.get('texts') or r['prompts'] for r in compared)
   verdicts = [d['verdict'] for r in compared for d in r['differences'] or ()]
   note = f', {verdicts.count("tie")} ties, {verdicts.count("bug")} bugs'
   return same, texts, note if verdicts else ''

@@ -12,7 +12,7 @@ from experiments import prompts
 from experiments.errors import blame
 from experiments.errors import need as need
 from experiments.prompts import conversations
-from experiments.settings import Experiment, SamplingValues
+from experiments.settings import Experiment, Prompts, SamplingValues
 from specjax import sampling
 from specjax.types import Spec
 
@@ -41,6 +41,15 @@ def need_least(x: Any, least: int, *names: str, where: str = '') -> None:
       value is None or value >= least,
       f'{where}{name} must be at least {least}, got {value}',
     )
+
+
+def need_one_turn(x: Prompts) -> None:
+  """Raises a UserError where a program decodes single prompts alone."""
+  need(
+    x.turns == 1,
+    f'prompts.turns is {x.turns}, but this program continues single prompts: '
+    'leave it at 1',
+  )
 
 
 # Stages that name tokens: what they may name is known with the target.
