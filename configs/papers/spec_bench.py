@@ -1,28 +1,46 @@
 """Spec-Bench: speed-ups of its tasks, greedy, float16, batch 1.
 
   python -m experiments.run --config configs/papers/spec_bench.py:7b \\
-    --config.prompts.path=question.jsonl --config.prompts.chat
+    --config.prompts.path=question.jsonl
 
 Parts: 7b, 13b, 33b (Vicuna, A100). SpS (Vicuna-68M drafts) and PLD (prompt
 lookup) need nothing else: --config.drafters="('sps', 'ngram')". Medusa and the
 EAGLEs need trained heads; REST, Hydra, Lookahead, Recycling and SAMD have no
-cell here. There, a speed-up is a ratio of means of the prompts' rates over all
-turns; here it is the ratio of total times of the first turns. The tasks of
-MT-Bench, one column there, are domains of their own here, so that column stays
-empty.
+cell here. There, a speed-up is a ratio of means of the prompts' rates; here it
+is the ratio of total times, both over all turns. `configs/spec_bench.py` is for
+other targets.
 """
 
 from configs.papers import OWN_HEADS, Paper, beside_eagle
 from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
+# Vicuna v1.1 and later, as FastChat writes it; its tokenizer has none.
+_VICUNA = (
+  "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}"
+  "{{ m.content + ' ' }}{% elif m.role == 'user' %}"
+  "{{ 'USER: ' + m.content + ' ' }}{% else %}"
+  "{{ 'ASSISTANT: ' + m.content + eos_token }}{% endif %}{% endfor %}"
+  "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+_SYSTEM = (
+  'A chat between a curious user and an artificial intelligence assistant. The '
+  "assistant gives helpful, detailed, and polite answers to the user's "
+  'questions.'
+)
+_MT_BENCH = (
+  'writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem',
+  'humanities',
+)  # fmt: skip
 _DOMAINS = {
+  'multi_turn': _MT_BENCH,
   'translation': 'translation',
   'summarization': 'summarization',
   'qa': 'qa',
   'math': 'math_reasoning',
   'rag': 'rag',
 }
+_EVERY = (*_MT_BENCH, *list(_DOMAINS.values())[1:])
 _METHODS = {
   'SpS': 'sps',
   'PLD': 'ngram',
@@ -38,7 +56,13 @@ def leaderboard(part: str) -> Published:
     target=Checkpoint(f'lmsys/vicuna-{part}-v1.3'),
     candidates=beside_eagle(f'vicuna-{part}', *_METHODS.values()),
     temperatures=(0.0,),
-    prompts=Prompts(count=80),
+    prompts=Prompts(
+      count=80,
+      chat=True,
+      system=_SYSTEM,
+      template_kwargs={'chat_template': _VICUNA},
+      turns=0,
+    ),
     max_new_tokens=1024,
     table='Leaderboard.md',
     part={'device': 'A100', 'target': f'Vicuna-{part.upper()}-v1.3'},
@@ -48,7 +72,7 @@ def leaderboard(part: str) -> Published:
       Metric('mean_accepted_tokens', 'tau'),
       *(
         Metric(f'{column}_speedup', 'speedup', {'domain': domain})
-        for column, domain in _DOMAINS.items()
+        for column, domain in (*_DOMAINS.items(), ('overall', _EVERY))
       ),
     ),
     needs=(

@@ -4,8 +4,13 @@ from typing import Any
 
 
 def pick(rows: list[dict], **cell: Any) -> list[dict]:
-  """The rows whose fields have these values."""
-  return [r for r in rows if all(r.get(k) == v for k, v in cell.items())]
+  """The rows whose fields have these values; a tuple means any of its own."""
+
+  def fits(row, name, value):
+    one = row.get(name)
+    return one in value if isinstance(value, tuple) else one == value
+
+  return [r for r in rows if all(fits(r, k, v) for k, v in cell.items())]
 
 
 def group(rows: list[dict], *names: str) -> dict[tuple, list[dict]]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments.errors import UserError
+from experiments.measuring import row_fields
 from experiments.measuring.selecting import pick
 from experiments.reports import intervals
 from experiments.reports.markdown import markdown, with_interval
@@ -37,7 +38,8 @@ class Metric:
   Attributes:
     published: name in the file of the paper.
     ours: field of a row; '' where nothing of ours is the same.
-    cell: fields of our cell that the setting does not decide.
+    cell: fields of our cell that the setting does not decide; a tuple of
+      values takes the cells of all together.
     scale: what ours is multiplied with; 100 where the paper has percent.
     place: of `unit_histogram`: acceptance at this place of a chain, of the
       steps that accepted all before it.
@@ -185,6 +187,12 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
   if metric.place is None and len(ours) == 1:
     row = ours[0]
     return intervals.shown(row, metric.ours, scale=metric.scale)
+  if metric.ours == 'speedup':
+    if any(r.get('unit_baseline_seconds') is None for r in ours):
+      return '-'
+    times = zip(*(row_fields.units_of(r)[:4] for r in ours), strict=True)
+    pooled = metrics.speedup(*map(np.concatenate, times))
+    return with_interval(pooled.value, pooled.interval, scale=metric.scale)
   if metric.place is not None:
     pairs = [metrics.at_place(r[metric.ours], metric.place) for r in values]
     sums = np.concatenate(pairs, 1)
