@@ -261,6 +261,7 @@ def apply(form: Form, record: Record, turns: int = 1) -> Item:
     record: what it is filled with.
     turns: that are played, at most; 0: all.
   """
+  later = () if turns == 1 else turns_of(record, turns)[1:]
   text = _lookup(record, form.field, 'prompts.field')
   if not isinstance(text, str):
     raise UserError(
@@ -276,7 +277,7 @@ def apply(form: Form, record: Record, turns: int = 1) -> Item:
     _fill(record, before),
     text,
     _fill(record, after),
-    () if turns == 1 else turns_of(record, turns)[1:],
+    later,
   )
   for part in (*item[:4], *item.later):
     check_text(f'prompts.path: {record.place}', part)

@@ -147,10 +147,10 @@ def check(x: Experiment) -> None:
   stages = {k: v for k, v in vars(x.sampling).items() if k not in _TOKENS}
   with blame('sampling.'):
     sampling.make(1, 1.0, **stages)
+  need_least(x.prompts, 0, 'turns', where='prompts.')
   if not x.prompt:
     prompts.check(x.prompts)
   conversations.check(x.prompts)
-  need_least(x.prompts, 0, 'turns', where='prompts.')
   need_least(x.prompts, 1, 'count', 'length', where='prompts.')
   need_least(x, 1, 'max_new_tokens', 'batch')
   least = x.sampling.min_new_tokens

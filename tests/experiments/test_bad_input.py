@@ -77,6 +77,10 @@ _TEXTS = {
   'number.jsonl': b'{"text": "a"}\n3\n',
   'half.jsonl': b'{"text": "ab \\ud800 c"}\n',
   'two.jsonl': b'{"a": "x", "b": "y"}\n',
+  'talk.jsonl': b'{"turns": ["a"]}\n{"turns": []}\n',
+  'talks.jsonl': b'{"turns": ["a", "b"]}\n{"turns": ["c"]}\n',
+  'masked.jsonl': b'{"question_id": 7, "turns": ["FULL BENCHMARK DATA SHOULD BE'
+  b' FETCHED FROM THE SOURCE USING SPECDEC_BENCH"]}\n',
   'one.json': b'{"text": "a"}',
   'text.txt.gz': b'no gzip',
   'latin.txt': b'\xff\xfe abc\n',

@@ -80,6 +80,52 @@ FORMATS = [
     'gsm8k',
     'Q: How many?\nA:',
   ),
+  (
+    [
+      {
+        'prompt': 'Add them.',
+        'code': 'x',
+        'task_id': 2,
+        'test_list': ['assert True'],
+      }
+    ],
+    'mbpp',
+    'You are an expert Python programmer, and here is your task: Add them. '
+    'Your code should pass these tests:\n\nassert True\n[BEGIN]\n',
+  ),
+  (
+    [
+      {
+        'problem': 'What is $1+1$?',
+        'solution': 'It is 2.',
+        'answer': '2',
+        'subject': 'Algebra',
+        'level': 1,
+      }
+    ],
+    'math500',
+    'Problem:\nWhat is $1+1$?\n\nSolution:\n',
+  ),
+  (
+    [{'instruction': 'Double it.', 'input': '4', 'output': '8'}],
+    'alpaca',
+    'Below is an instruction that describes a task, paired with an input that '
+    'provides further context. Write a response that appropriately completes '
+    'the request.\n\n### Instruction:\nDouble it.\n\n### Input:\n4\n\n'
+    '### Response:\n',
+  ),
+  (
+    [{'instruction': 'Say so.', 'input': '', 'output': 'So.'}],
+    'alpaca',
+    'Below is an instruction that describes a task. Write a response that '
+    'appropriately completes the request.\n\n### Instruction:\nSay so.\n\n'
+    '### Response:\n',
+  ),
+  (
+    [{'messages': [{'role': 'user', 'content': 'Hello?'}], 'category': 'qa'}],
+    'qa',
+    'Hello?',
+  ),
   (QUESTIONS[2:], 'qa', 'Question 2?'),
   (
     [{'document': 'It rained.', 'summary': 'Rain', 'id': 3}],
