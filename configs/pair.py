@@ -17,7 +17,8 @@ chat:
 
   --config.prompts.path=source.en \\
     --config.prompts.form='translate English to German: {line}'
-  --config.prompts.path=question.jsonl --config.prompts.chat
+  --config.prompts.path=question.jsonl --config.prompts.chat \\
+    --config.prompts.turns=0
 
 On several devices, for example eight of a TPU slice (see docs/devices.md):
 
