@@ -2,7 +2,8 @@
 
 samples.jsonl in the results folder has one object per text. They are decoded
 once more after everything was measured, so recording costs no measured time;
-keys and prompts are those of the measurement, and so are the texts.
+keys and prompts are those of the measurement, and so are the texts: of
+conversations those of the first turn.
 """
 
 import collections

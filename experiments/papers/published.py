@@ -181,6 +181,9 @@ def cell_of(x: Published, setting: dict, metric: Metric) -> dict | None:
 def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
   """What our rows say in a cell; '-' where they say nothing."""
   ours = pick(rows, **cell)
+  joined = [name for name, value in cell.items() if isinstance(value, tuple)]
+  if any({r.get(name) for r in ours} != {*cell[name]} for name in joined):
+    return '-'  # Not all of them were run.
   values = [r for r in ours if r.get(metric.ours) is not None]
   if not values:
     return '-'

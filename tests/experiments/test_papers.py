@@ -169,3 +169,30 @@ def test_methods_without_a_cell_of_ours_are_said_to_be_missing():
   board = CONFIGS['configs/papers/spec_bench.py:7b']
   assert said in published.table_published(board, [])
   assert said not in published.table_published(_table(), [])
+
+
+def test_the_cells_of_several_domains_are_taken_together():
+  """As Spec-Bench has MT-Bench in one column; only where all were run."""
+  sizes = {'writing': 6, 'coding': 8}
+  rows = [
+    made.row(
+      domain=domain,
+      prompts=count,
+      speedup=1.0 + place,
+      unit_tokens=[10 + i for i in range(count)],
+      unit_target_calls=[5] * count,
+      unit_baseline_tokens=[9] * count,
+      unit_baseline_seconds=[3.0 + i % 2 for i in range(count)],
+      unit_seconds=[2.0 + place] * count,
+    )
+    for place, (domain, count) in enumerate(sizes.items())
+  ]
+  metric = Metric('multi_turn_speedup', 'speedup')
+  shown = published.measured(rows, {'domain': tuple(sizes)}, metric)
+  plain = (6 * 3.5 + 8 * 3.5) / (14 * 9)
+  ours = (6 * 2 + 8 * 3) / sum(10 + i for n in (6, 8) for i in range(n))
+  assert shown.startswith(f'{plain / ours:.2f} [')
+  assert published.measured(rows, {'domain': ('writing', 'qa')}, metric) == '-'
+  assert published.measured(rows, {'domain': 'writing'}, metric) == '1.00'
+  untimed = [row | {'unit_baseline_seconds': None} for row in rows]
+  assert published.measured(untimed, {'domain': tuple(sizes)}, metric) == '-'
