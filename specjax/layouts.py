@@ -42,7 +42,7 @@ FEWEST_TOKENS = 64  # new ones of a text, below which `choose` takes no time
 _SECONDS = 0.1  # of a timed loop of passes, at least
 _PASSES = 8  # likewise
 _QUICK = 3, 0.05, 2  # turns, seconds and passes of `choose`
-_COLUMNS = (16, 32, 64)  # of a block, tried
+COLUMNS = (16, 32, 64)  # of a block, tried
 _TRIAL = 4, 512, 2048  # rows, inputs and outputs of a product to try them on
 _TRIALS = 12, 10  # turns of each, and products of a turn
 
@@ -102,23 +102,26 @@ def columns() -> int:
     return time.perf_counter() - begin
 
   whole = jnp.zeros((inputs, outputs))
-  weights = {count: linear.to_blocks(whole, count) for count in _COLUMNS}
+  weights = {count: linear.to_blocks(whole, count) for count in COLUMNS}
   # The first turn compiles.
   times = [{n: seconds(w) for n, w in weights.items()} for _ in range(turns)]
   return min(weights, key=lambda count: min(turn[count] for turn in times[1:]))
 
 
-def make(layout: str, model: Model, params: Weights) -> Arranged | None:
+def make(
+  layout: str, model: Model, params: Weights, width: int | None = None
+) -> Arranged | None:
   """A model on a single device in another layout; None where it has none.
 
   Args:
     layout: WHOLE, BLOCKED or CORES.
     model: with whole weights.
     params: its weights.
+    width: of a block, by default `columns()`.
   """
   if layout == WHOLE:
     return Arranged(model, params)
-  blocked = Arranged(*variants.block(model, params, columns()))
+  blocked = Arranged(*variants.block(model, params, width or columns()))
   before, after = (jax.tree.leaves(x) for x in (params, blocked.params))
   if [x.shape for x in before] == [x.shape for x in after]:
     return None
@@ -197,10 +200,15 @@ def _feed(model, params, tokens, cache, used, passes):
   return jax.lax.fori_loop(0, passes, turn, tokens)
 
 
-def _clock(
+def clock(
   arranged: Arranged, buffer: Buffer, tokens: int
 ) -> Callable[[int], float]:
-  """Seconds of a pass over so many tokens of every text, once compiled."""
+  """Takes a number of passes over so many tokens of every text.
+
+  Returns:
+    A function of that number, at least 1, which is compiled: the seconds of a
+    pass.
+  """
   model, params = arranged
   batch = buffer.batch
   source = None
@@ -254,9 +262,9 @@ def race(
   if len(layouts) == 1:
     return LayoutChoice(next(iter(layouts)))
   clocks = {
-    name: _clock(arranged, buffer, tokens) for name, arranged in layouts.items()
+    name: clock(arranged, buffer, tokens) for name, arranged in layouts.items()
   }
-  least = min(clock(passes) for clock in clocks.values())
+  least = min(run(passes) for run in clocks.values())
   count = max(passes, int(seconds / least))
   return fastest(
     {name: functools.partial(x, count) for name, x in clocks.items()}, turns

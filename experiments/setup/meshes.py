@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.errors import UserError, need
-from experiments.settings import Mesh
+from experiments.settings import Experiment, Mesh, Speed
 from experiments.setup.plan import Plan
 from specjax import cache as caches
 from specjax import sharding
@@ -36,12 +36,13 @@ def use_cores(x: Any) -> None:
   Args:
     x: the config of a program.
   """
-  mesh = getattr(x, 'mesh', None)
-  alone = mesh is not None and mesh.data * mesh.model * mesh.processes == 1
+  alone = isinstance(x, Speed)
+  if isinstance(x, Experiment):
+    alone = x.timed and x.mesh.data * x.mesh.model * x.mesh.processes == 1
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )
-  if alone and getattr(x, 'timed', False) and not said:
+  if alone and not said:
     count = min(len(os.sched_getaffinity(0)), _MOST_CORES)
     jax.config.update('jax_num_cpu_devices', count)
 

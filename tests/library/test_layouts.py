@@ -111,7 +111,7 @@ def test_passes_race_for_a_while(arranged, monkeypatch):
 
     return run
 
-  monkeypatch.setattr(layouts, '_clock', clock)
+  monkeypatch.setattr(layouts, 'clock', clock)
   assert layouts.race(arranged, BUFFER, 3).layout == BLOCKED
   assert set(passes[2:]) == {100}
 
