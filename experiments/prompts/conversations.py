@@ -9,6 +9,7 @@ empty line and what is said next.
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -177,15 +178,25 @@ def encode(
     ids = _write(tokenizer, x, says, [read(tokenizer, a) for a in answers])
   else:
     ids = tokenizer.encode(says[0], verbose=False)
-    special = set(tokenizer.all_special_ids)
-    for answer, text in zip(answers, says[1:], strict=True):
-      ids += [token for token in answer if token not in special]
-      ids += tokenizer.encode(
-        f'\n\n{text}', add_special_tokens=False, verbose=False
-      )
+    if answers:
+      ids = _go_on(tokenizer, ids, says, answers)
   begin = getattr(tokenizer, 'bos_token_id', None)
   twice = begin is not None and ids[:2] == [begin, begin]
   return ids[twice:]
+
+
+def _go_on(tokenizer, ids: list[int], says, answers) -> list[int]:
+  """A prompt with what followed it; the end of a text stays at the end."""
+  encode = functools.partial(
+    tokenizer.encode, add_special_tokens=False, verbose=False
+  )
+  end = ids[-1:] if ids[-1:] != encode(says[0])[-1:] else []
+  ids = ids[: len(ids) - len(end)]
+  special = set(tokenizer.all_special_ids)
+  for answer, text in zip(answers, says[1:], strict=True):
+    ids += [token for token in answer if token not in special]
+    ids += encode(f'\n\n{text}')
+  return ids + end
 
 
 def longest(size: int, fits: Callable[[int], bool]) -> int:

@@ -75,6 +75,18 @@ def test_without_a_template_the_text_goes_on(chatty, tmp_path):
   assert talk_of(found, 'Name a town').prompt([answer]) is None
 
 
+def test_the_end_that_a_tokenizer_adds_stays_at_the_end(chatty, tmp_path):
+  """As T5 has it: the encoder reads one text with one end."""
+  ends = copy.deepcopy(chatty)
+  end = ends.eos_token_id
+  ends.backend_tokenizer.post_processor = processors.TemplateProcessing(
+    single='$A <|e|>', special_tokens=[('<|e|>', end)]
+  )
+  talk = talk_of(collect(ends, tmp_path), 'Name a colour')
+  ids, _ = talk.prompt([chatty.encode(' Blue.')])
+  assert ids == [*chatty.encode('Name a colour. Blue.\n\nAnother?'), end]
+
+
 def test_fewer_turns_and_the_first_alone(chatty, tmp_path):
   two = collect(chatty, tmp_path, turns=2)
   assert talk_of(two, 'One').says == ('One.', 'Two.')
