@@ -209,9 +209,26 @@ TEXTS = (
 @pytest.mark.parametrize(('text', 'limit', 'kept', 'cut'), TEXTS)
 def test_a_text_is_cut_to_what_fits(text, limit, kept, cut):
   item = forms.Item('some', '<', text, '>')
-  assert prompts._fit(list, item, limit) == ([*f'<{text[:kept]}>'], cut)
+  assert _fit(item, limit) == ((f'<{text[:kept]}>',), cut)
   # No text at all is no prompt.
-  assert prompts._fit(list, item, 2) is None
+  assert _fit(item, 2) is None
+
+
+def _fit(item, limit, room=99, answer=0):
+  def letters(says, answers):
+    return [letter for text in (*says, *answers) for letter in text]
+
+  return prompts._fit(letters, item, limit, room, answer)
+
+
+def test_a_text_leaves_room_for_answers_and_what_is_said_later():
+  talk = forms.Item('some', '', 'abcd', '', ('ef', 'g'))
+  # The third prompt has the seven letters and two answers of three.
+  assert _fit(talk, 4, 13, 3) == (('abcd', 'ef', 'g'), False)
+  assert _fit(talk, 4, 12, 3) == (('abc', 'ef', 'g'), True)
+  assert _fit(talk, 3, 13, 3) == (('abc', 'ef', 'g'), True)
+  assert _fit(talk, 4, 10, 3) == (('a', 'ef', 'g'), True)
+  assert _fit(talk, 4, 9, 3) is None
 
 
 def test_the_smaller_of_two_limits_cuts(tmp_path):
