@@ -53,6 +53,7 @@ FIELDS: dict[str, Any] = {
   'program': 'run',
   'config': 'by hand',
   'target': 'by hand',
+  'target_revision': None,
   'draft': 'by hand',
   'drafter': 'scripted',
   'verifier': 'token',

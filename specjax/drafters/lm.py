@@ -160,6 +160,7 @@ def read(
   host = target.model
   placement = host.placement and host.placement.for_draft
   check_path(path, 'a language model')
+  path = str(checkpoints.locate(path))
   heads.refuse(path)
   model, params = checkpoints.load(
     path, max_length=target.max_length, placement=placement, quantized=quantized
