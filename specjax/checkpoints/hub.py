@@ -36,6 +36,7 @@ _DESCRIPTION = (
   'merges.txt',
   '*.model',
 )
+_TABLES = 'tables.safetensors'  # of `drafters.counts`
 _NESTED = ('*/*',)  # Folders have the same weights in other formats.
 # No path with a dot in front is such a name.
 _NAME = re.compile(r'([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?')
@@ -136,7 +137,8 @@ def _missing(directory: pathlib.Path) -> list[str]:
   if (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file():
     shards = list_shards(directory / INDEX)
     return sorted(path.name for path in shards if not path.is_file())
-  return [] if any(directory.glob('*.safetensors')) else [WEIGHTS]
+  here = any((directory / name).is_file() for name in (WEIGHTS, _TABLES))
+  return [] if here else [WEIGHTS]
 
 
 def _complete(directory: pathlib.Path) -> pathlib.Path:
@@ -248,6 +250,10 @@ def _why(model: _Model, error: Exception, file: str = '') -> str:
       return (
         f'{model.name} has no revision {model.revision!r} on the Hugging Face '
         'Hub: name a branch, a tag or a commit of it behind @'
+      )
+    case errors.HfHubHTTPError() if error.response.status_code in (401, 403):
+      return (
+        f'{model} may not be read with this token ({reason}): {_LOG_IN} again'
       )
     case errors.LocalEntryNotFoundError() if isinstance(
       cause, errors.OfflineModeIsEnabled

@@ -151,7 +151,7 @@ def read(
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory.
+    path: a Hugging Face directory, or the name of a model on the Hub.
     quantized: see `checkpoints.load`.
 
   Raises:
@@ -183,7 +183,7 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory.
+    path: a Hugging Face directory, or the name of a model on the Hub.
     **options: of `drafting.shape.Shape`; chains without any.
   """
   shape.check(target, options)  # Before anything is read.

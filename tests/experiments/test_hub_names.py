@@ -43,6 +43,10 @@ def test_rows_say_which_commits_were_run(folder, cache, tmp_path):
   (row,) = runner.folder.rows
   assert (row['target'], row['draft']) == ('target', 'draft')
   assert (row['target_revision'], row['draft_revision']) == (ONE, TWO)
+  # Another commit of the same name does not go on with them.
+  hub.store(cache, 'owner/draft', folder / 'draft', (), 'v1', 'c' * 40)
+  with pytest.raises(UserError, match=f'commit {TWO[:12]} of the draft draft'):
+    Runner(plan(x))
   # The folder belongs to the names, wherever the cache lies.
   settings = json.loads((tmp_path / 'rows/config.json').read_text())
   assert settings['target'] == {'path': 'owner/target'}

@@ -225,6 +225,11 @@ def unreachable():
       '(500: sorry)',
       'try again',
     ),
+    (
+      errors.HfHubHTTPError('401: bad token\nlong', response=response(401)),
+      'may not be read with this token (401: bad token)',
+      'HF_TOKEN',
+    ),
     (OSError(28, 'No space left on device'), 'No space left', 'try again'),
   ],
 )
