@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import hashlib
 import os
+import re
 from collections.abc import Callable, Sequence
 
 from experiments import corpus
@@ -288,7 +289,7 @@ def collect(
   source, name = os.path.basename(x.path), files.stem_of(x.path)
   if x.dataset:
     records = files.load_dataset(x.dataset, x.split)
-    name = x.dataset.partition(':')[0].rpartition('/')[2]
+    name = re.split('[:@]', x.dataset)[0].rpartition('/')[2]
     source = f'{x.dataset} ({x.split})'
     return _from_records(
       x, records, tokenizer, room, answer, seed, source, name

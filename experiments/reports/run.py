@@ -9,10 +9,12 @@ from experiments.measuring.selecting import by_place
 from experiments.reports import (
   Draw,
   best_drafters,
+  definitions,
   intervals,
   paired,
   plots,
   run_headline,
+  turns,
 )
 from experiments.reports.conditions import conditions, over_blocks
 from experiments.reports.markdown import (
@@ -43,10 +45,17 @@ FIELDS: dict[str, Any] = {
     for name in (
       'alpha', 'tau', 'tokens_per_second', 'baseline_tokens_per_second',
       'speedup', 'predicted_speedup', 'c', 'v', 'repetition?',
-      'tau_without_bonus?', 'parameters?', 'bytes?',
+      'tau_without_bonus?', 'tau_per_request?', 'tau_per_step?',
+      'speedup_of_rates?', 'parameters?', 'bytes?',
     )
   },
-  **{f'{name}_ci?': _NUMBERS for name in ('alpha', 'tau', 'speedup')},
+  **{
+    f'{name}_ci?': _NUMBERS
+    for name in (
+      'alpha', 'tau', 'tau_per_request', 'tau_per_step', 'speedup',
+      'speedup_of_rates',
+    )
+  },
   'acceptance_by_position': _NUMBERS,
   'acceptance_by_context?': _OBJECTS,
   'by_turn?': _OBJECTS,
@@ -55,7 +64,12 @@ FIELDS: dict[str, Any] = {
   'identical_to_plain': int | None,
   'differences': _OBJECTS,
   'impossible?': tuple[str, ...] | None,
-  **{f'{name}?': str | None for name in ('target', 'draft', 'load', 'device')},
+  **{
+    f'{name}?': str | None
+    for name in (
+      'target', 'target_revision', 'draft', 'draft_revision', 'load', 'device',
+    )
+  },
   **{
     f'{name}?': _OBJECT
     for name in ('options', 'training', 'versions', 'baseline', 'prompts_from',
@@ -99,11 +113,6 @@ _ALONG = """
 Accepted over drafted tokens, from so many committed tokens on; and the
 correlation of the accepted lengths of steps one and two apart, over all prompts
 together.
-""".strip()
-
-_TURNS = """
-The turns of conversations apart. Everywhere else a conversation counts as one
-prompt, with the tokens and calls of all its turns.
 """.strip()
 
 
@@ -235,29 +244,10 @@ def along_the_text(rows: list[dict]) -> list[Table]:
   return [Table('Along the text', _ALONG, head, lines)]
 
 
-def turn_by_turn(rows: list[dict]) -> list[Table]:
-  """What each turn of conversations adds; none where prompts have one."""
-  lines = [
-    [
-      row['domain'],
-      f'{row["temperature"]:g}',
-      _drafter(row),
-      best_drafters.rule(row),
-      str(row['gamma']),
-      str(turn['turn']),
-      str(turn['texts']),
-      *(
-        with_interval(turn.get(name), turn.get(f'{name}_ci'))
-        for name in ('speedup', 'tau', 'alpha')
-      ),
-    ]
-    for row in rows
-    if len(row.get('by_turn') or ()) > 1
-    for turn in row['by_turn']
-  ]
-  head = ['domain', 'temperature', 'drafter', 'rule', 'gamma', 'turn', 'texts']
-  head += ['speed-up', 'tau', 'alpha']
-  return [Table('Turn by turn', _TURNS, head, lines)] if lines else []
+def _accepted_where(rows: list[dict]) -> list[Table]:
+  method = _POSITIONS[:3]
+  apart = definitions.tables(rows, method) + turns.tables(rows, method)
+  return positions(rows) + apart + along_the_text(rows)
 
 
 def groups(rows: list[dict]) -> list[Group]:
@@ -266,7 +256,7 @@ def groups(rows: list[dict]) -> list[Group]:
   made = (
     ('The best of each drafter', best_of_each),
     ('All cells', cells(rows)),
-    (_WHERE, positions(rows) + turn_by_turn(rows) + along_the_text(rows)),
+    (_WHERE, _accepted_where(rows)),
     ('Differences on the same prompts', paired.tables(rows)),
   )
   filled = [

@@ -99,9 +99,11 @@ def test_greedy_texts_of_all_turns_are_compared(untimed):
   assert greedy['identical_to_plain'] + len(verdicts) == 6
   title = run_report.cells([greedy])[0].markdown()
   assert f'{greedy["identical_to_plain"]} of 6 texts' in title
-  (table,) = run_report.turn_by_turn(untimed.folder.rows)
-  assert len(table.lines) == 6
-  assert 'Turn by turn' in run_report.summary(untimed.folder.rows)
+  summary = run_report.summary(untimed.folder.rows)
+  _, _, table = summary.partition('Turn by turn')
+  lines = [x for x in table.splitlines() if x.startswith('| chat')]
+  assert [x.split('|')[6].strip() for x in lines[:6]] == [*'123123']
+  assert [x.split('|')[7].strip() for x in lines[:6]] == [*'321321']
 
 
 def test_a_wrong_later_answer_is_a_difference_of_its_turn(untimed):
