@@ -25,7 +25,7 @@ from ml_collections import config_flags
 import specjax
 from experiments import recipes, settings
 from experiments.errors import UserError, need, remedy
-from experiments.setup import fields, hosts
+from experiments.setup import fields, hosts, kept_programs
 from specjax.checkpoints import CheckpointError
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
@@ -298,6 +298,9 @@ def run(
       'are given as --config.FIELD=VALUE',
     )
     fields.check(config)
-    return print(_help(main, kinds, config)) if asked else main(config)
+    if asked:
+      return print(_help(main, kinds, config))
+    kept_programs.switch_on(config)
+    return main(config)
 
   guard(begin, resumes)
