@@ -199,7 +199,7 @@ def exchanged(way: Decoding, job: Job) -> dict:
 
 
 def side_by_side(
-  work: Callable[[Any], Any], items: Iterable[Any], specs: Iterable[Spec]
+  work: Callable[[Any], Any], items: Iterable[Any], specs: Iterable[Spec] = ()
 ) -> Iterator[Any]:
   """What `work` makes of each item, in their order.
 
