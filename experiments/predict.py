@@ -191,8 +191,6 @@ class Predictor:
       return replay.watch_method(self.deepest(drafter), wide, drawn[drafter])
 
     with tqdm(total=len(missing), file=sys.stderr) as bar:
-      # Drafts in the layouts that are timed next: these programs are theirs.
-      self.runner.settle(bar)
       bar.set_description('drafters look on')
       names = [*dict.fromkeys(drafter for drafter, *_ in missing)]
       found = measure.side_by_side(draws, names)

@@ -146,12 +146,9 @@ def _propose(way: Decoding, params: Params, state: SpecState) -> Draft:
 
 def is_drawn(way: Decoding, job: measure.Job) -> bool:
   """Whether a drafter gives the distributions of its tokens."""
-
-  def propose():
-    return _propose(way, way.params, measure.start(way, job))
-
-  # Nothing is compiled for it.
-  return jax.eval_shape(propose).probs is not None
+  propose = functools.partial(_propose, way)
+  state = measure.start(way, job)
+  return jax.eval_shape(propose, way.params, state).probs is not None
 
 
 def replay(way: Decoding, job: measure.Job) -> Spec:

@@ -6,6 +6,7 @@ nothing takes is not kept.
 """
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -201,6 +202,33 @@ class _Layouts:
       loaded.others[name, layout] = read
     return loaded.others[name, layout]
 
+  def pair(
+    self, name: str, drafter: Drafter
+  ) -> tuple[LayoutChoice, LayoutChoice | None]:
+    """Of the target and of a draft: together they make the shortest step.
+
+    One program runs on one device or on the devices of one mesh, so both lie
+    over the cores, or neither does.
+    """
+    scoring, drafting = self.scoring(drafter), self.drafting(name)
+    if drafting is None:
+      return scoring, None
+    target, draft = scoring.measured, drafting.measured
+
+    def seconds(pair: tuple[str, str]) -> float:
+      return target[pair[0]] + drafter.depth * draft[pair[1]]
+
+    pairs = [
+      (one, other)
+      for one, other in itertools.product(target, draft)
+      if (one == layouts.CORES) == (other == layouts.CORES)
+    ]
+    best, fitting = min(pairs, key=seconds)
+    return (
+      dataclasses.replace(scoring, layout=best),
+      dataclasses.replace(drafting, layout=fitting),
+    )
+
   def drafting(self, name: str) -> LayoutChoice | None:
     """Of a draft that is a model of its own, which reads token by token."""
     if self.loaded.drafts[name].draft is None:
@@ -224,7 +252,7 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
   single = drafter_loading.make(planned, one, 1)
   for gamma in loaded.gammas(name):
     drafter = drafter_loading.make(planned, one, gamma)
-    scoring, drafting = chosen.scoring(drafter), chosen.drafting(name)
+    scoring, drafting = chosen.pair(name, drafter)
     # What computes with the target's weights takes them as they are.
     own = chosen.draft(name, (drafting or scoring).layout)
     drafter = drafter_loading.make(planned, own, gamma)

@@ -253,6 +253,10 @@ def existing(path: str) -> Folder:
   return folder
 
 
+# Flags of Linux for instructions, the widest first.
+_VECTORS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX', 'asimd': 'NEON'}
+
+
 def conditions() -> dict:
   """Versions, device and commit: what a number depends on."""
   packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
@@ -266,12 +270,17 @@ def conditions() -> dict:
 
 
 def _cpu() -> str:
+  """The CPU's name, and the widest instructions that it has for vectors."""
   try:
     with open('/proc/cpuinfo') as file:
-      names = [line for line in file if line.startswith('model name')]
-    return names[0].partition(':')[2].strip()
-  except (OSError, IndexError):
+      pairs = [line.partition(':')[::2] for line in file if ':' in line]
+  except OSError:
     return platform.processor() or platform.machine()
+  facts = {name.strip(): value.strip() for name, value in reversed(pairs)}
+  flags = (facts.get('flags') or facts.get('Features') or '').split()
+  widest = [name for flag, name in _VECTORS.items() if flag in flags]
+  name = facts.get('model name') or platform.processor() or platform.machine()
+  return ', '.join([name, *widest[:1]])
 
 
 def _commit() -> str | None:

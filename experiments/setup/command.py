@@ -25,7 +25,7 @@ from ml_collections import config_flags
 import specjax
 from experiments import recipes, settings
 from experiments.errors import UserError, need, remedy
-from experiments.setup import fields, hosts, kept_programs
+from experiments.setup import fields, hosts, kept_programs, meshes
 from specjax.checkpoints import CheckpointError
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
@@ -300,6 +300,7 @@ def run(
     fields.check(config)
     if asked:
       return print(_help(main, kinds, config))
+    meshes.use_cores(config)
     kept_programs.switch_on(config)
     return main(config)
 

@@ -166,8 +166,8 @@ def read(
   )
   check_encoder(host, model, path)
   model = variants.with_cache_attention(model, host.config.attention)
-  if host.config.blocked:
-    model, params = variants.block(model, params)
+  if columns := host.config.columns:
+    model, params = variants.block(model, params, columns)
   return variants.resize_head(model, host.config.vocab_size), params
 
 
