@@ -222,8 +222,8 @@ class Predictor:
     names = dict.fromkeys(name for name, _ in missing)
     with tqdm(total=turns * len(names), file=sys.stderr) as bar:
       self.runner.settle(bar)
-      self.warm_up([(self.built.base, jobs[0])], bar)
       for name in names:
+        measure.make_room()
         methods = [self.methods[cell] for cell in missing if cell[0] == name]
         timed = {m: (m.way, costs.replay(m.way, jobs[0])) for m in methods}
         ways = [
@@ -231,7 +231,7 @@ class Predictor:
           for pair in timed.values()
           for loop in costs.to_compile(*pair, jobs[0], ('whole', 'scored'))
         ]
-        self.warm_up(ways, bar)
+        self.warm_up([(self.built.base, jobs[0]), *ways], bar)
         bar.set_description(f'costs of {name}')
         timer = costs.Timer(self.built.base, timed)
         for i in range(turns):
