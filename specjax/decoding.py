@@ -57,8 +57,9 @@ def load(
   """Loads a target with its tokenizer and the tokens that end its texts.
 
   Args:
-    path: a Hugging Face directory, or the name of a model, such as
-      'Qwen/Qwen3-4B'; `specjax.pair.path('target')` is the embedded one.
+    path: a Hugging Face directory, or the name of a model on the Hub, such as
+      'Qwen/Qwen3-4B', with a branch, tag or commit behind an @ where it is to
+      be one; `specjax.pair.path('target')` is the embedded one.
     dtype: of the weights and the cache, also as 'bfloat16'.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.

@@ -7,7 +7,6 @@ nothing takes is not kept.
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from experiments.setup import drafter_loading
 from experiments.setup.checks import values
 from experiments.setup.plan import Plan
 from specjax import cache as caches
-from specjax import generate, layouts, verify
+from specjax import checkpoints, generate, layouts, verify
 from specjax.drafters import plain
 from specjax.layouts import Arranged, LayoutChoice
 from specjax.models.transformer import Model
@@ -109,6 +108,7 @@ class Built:
   methods: tuple[Method, ...]
   baseline: LayoutChoice  # the layout of plain decoding
   loaded: Loaded | None = None  # None once the layouts were measured
+  target_revision: str | None = None  # its commit, where it is of the Hub
 
   @property
   def base(self) -> measure.Decoding:
@@ -289,7 +289,8 @@ def assemble(loaded: Loaded, choose: Chooser) -> Built:
     m for n in loaded.plan.drafters for m in _methods(loaded, chosen, n)
   ]
   return Built(
-    target=os.path.basename(loaded.plan.target.rstrip('/')),
+    target=checkpoints.title_of(loaded.plan.target),
+    target_revision=checkpoints.revision_of(loaded.plan.target),
     tokenizer=loaded.target.tokenizer,
     prompts=loaded.prompts,
     plain=ways[baseline.layout].spec,

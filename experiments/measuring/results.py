@@ -23,6 +23,7 @@ from experiments.setup import hosts
 from experiments.setup.plan import Plan
 from experiments.setup.result_folders import default_folder as default_folder
 from experiments.setup.result_folders import settings_of as settings_of
+from specjax import checkpoints
 
 # What identifies a row.
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
@@ -181,6 +182,27 @@ class Folder:
           'another folder with --config.results'
         )
 
+  def check_revisions(self, plan: Plan) -> None:
+    """Refuses to go on with rows of other commits of models of the Hub.
+
+    Raises:
+      UserError: there are such rows.
+    """
+    target = checkpoints.revision_of(plan.target)
+    for row in self.rows:
+      drafter = plan.drafters.get(row.get('drafter', ''))
+      for who, now in (
+        ('target', target),
+        ('draft', drafter and drafter.draft_revision),
+      ):
+        before = row.get(f'{who}_revision')
+        if before and now and before != now:
+          raise UserError(
+            f'results: {self.path} holds rows of the commit {before[:12]} of '
+            f'the {who} {row[who]}, and {now[:12]} is here now: name a commit '
+            'behind @, or choose another folder with --config.results'
+          )
+
   def add(self, row: dict) -> None:
     row = {'schema': SCHEMA} | row
     place = self.path / 'rows.jsonl'
@@ -218,12 +240,13 @@ def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
     texts: its prompts, by domain.
 
   Raises:
-    UserError: it holds other results, or rows of other prompts.
+    UserError: it holds other results, or rows of other prompts or commits.
   """
 
   def make():
     folder = Folder(plan.results, plan.settings)
     folder.check_prompts(texts)
+    folder.check_revisions(plan)
     return folder
 
   folder = hosts.alone(make)

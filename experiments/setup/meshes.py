@@ -5,6 +5,7 @@ not divide the batch or the query heads; key-value heads (with all attention),
 vocabularies and widths that it does not divide stay whole on every device.
 """
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -44,7 +45,8 @@ def use_cores(x: Any) -> None:
   )
   if alone and not said:
     count = min(len(os.sched_getaffinity(0)), _MOST_CORES)
-    jax.config.update('jax_num_cpu_devices', count)
+    with contextlib.suppress(RuntimeError):  # JAX has begun: it stays as it is.
+      jax.config.update('jax_num_cpu_devices', count)
 
 
 def make_placement(mesh: Mesh) -> Placement | None:

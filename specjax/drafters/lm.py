@@ -151,7 +151,7 @@ def read(
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory.
+    path: a Hugging Face directory, or the name of a model on the Hub.
     quantized: see `checkpoints.load`.
 
   Raises:
@@ -160,6 +160,7 @@ def read(
   host = target.model
   placement = host.placement and host.placement.for_draft
   check_path(path, 'a language model')
+  path = str(checkpoints.locate(path))
   heads.refuse(path)
   model, params = checkpoints.load(
     path, max_length=target.max_length, placement=placement, quantized=quantized
@@ -182,7 +183,7 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory.
+    path: a Hugging Face directory, or the name of a model on the Hub.
     **options: of `drafting.shape.Shape`; chains without any.
   """
   shape.check(target, options)  # Before anything is read.
