@@ -176,11 +176,19 @@ def test_where_they_lie_decides_no_result(folder):
 
 @pytest.mark.slow
 def test_a_program_starts_from_them(folder, tmp_path):
-  """The second start compiles no loop."""
+  """The second start compiles no loop.
+
+  So many rows have one layout of weights alone: none is chosen by its time.
+  """
   (tmp_path / 'config.py').write_text(
-    'import pathlib\nfrom tests.support import tiny\n'
+    'import pathlib\n'
+    'from experiments.settings import Prompts\n'
+    'from tests.support import tiny\n'
     'def get_config():\n'
-    f'  return tiny.experiment(pathlib.Path({str(folder)!r}), timed=False)\n'
+    "  prompts = Prompts(domains=('code',), count=16, length=16)\n"
+    f'  x = tiny.experiment(pathlib.Path({str(folder)!r}), prompts=prompts)\n'
+    '  x.timed, x.batch, x.quick = False, 16, False\n'
+    '  return x\n'
   )
   made = []
   for name in ('first', 'second'):
