@@ -70,6 +70,18 @@ def replace(
   )
 
 
+def put(block: jax.Array, rows: jax.Array, at) -> jax.Array:
+  """A block in flight [B, G, N, D] with rows [B, G, T, D] from `at` on.
+
+  Every row is chosen anew: where a slice is updated, a CPU copies the block
+  three times, since an attention that reads it makes an update of its own.
+  """
+  index = jnp.arange(block.shape[2]) - at
+  here = (index >= 0) & (index < rows.shape[2])
+  spread = jnp.take(rows, index, axis=2, mode='clip').astype(block.dtype)
+  return jnp.where(here[:, None], spread, block)
+
+
 def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
   """Writes in-flight rows `path` [B, P] at slots start, start + 1, ...
 

@@ -39,7 +39,7 @@ def _read(q, cache, view, part, start, size):
   slot = start + jnp.arange(size)
   bias = None if view.lift is None else view.lift(slot)
   keep = view.keep(slot, q.shape[2])
-  return merge(part, attend_some(q, k, v, keep, view.cap, bias))
+  return attend_some(q, k, v, keep, view.cap, bias, part)
 
 
 def padded(q: jax.Array, cache: KV, view: View, part: Partial) -> Partial:

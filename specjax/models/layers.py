@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax import cache as caches
 from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
@@ -104,11 +105,7 @@ class Layer(nn.Module):
     new = KV(k[..., 0, :].swapaxes(1, 2), v[..., 0, :].swapaxes(1, 2))
     if flight is not None:
       new = jax.tree.map(
-        lambda f, n: jax.lax.dynamic_update_slice_in_dim(
-          f, n.astype(f.dtype), at, axis=2
-        ),
-        flight,
-        new,
+        lambda block, rows: caches.put(block, rows, at), flight, new
       )
     y = attend(
       scale_queries(c, q),
