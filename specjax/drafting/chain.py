@@ -11,8 +11,7 @@ from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Memory, Walker
 from specjax.types import Draft, Drafter
 
-
-_UNROLLED = 8  # tokens up to which a chain of fixed length is no loop
+_UNROLLED = 4  # tokens up to which a chain of fixed length is no loop
 
 
 class Controlled(NamedTuple):

@@ -32,20 +32,20 @@ class Partial(NamedTuple):
 
 
 def attend_some(q, k, v, keep, cap, bias=None, part=None):
-  """q [B, G, M, D] on k, v [B, G, N, D] where keep [B, 1, M or 1, N].
+  """q [B, G, M, D] on k [B, G, D, N], v [B, G, N, D].
 
   Args:
     q: queries.
     k: keys.
     v: values.
-    keep: which keys a query sees.
+    keep: [B, 1, M or 1, N] which keys a query sees.
     cap: soft cap of the scores.
     bias: [B, H, T, N], which has the heads of a group and the queries that M
       holds.
     part: attention to other keys, which the result includes.
   """
   dtype = jnp.promote_types(q.dtype, jnp.float32)
-  score = jnp.einsum('bgmd,bgnd->bgmn', q, k, preferred_element_type=dtype)
+  score = jnp.einsum('bgmd,bgdn->bgmn', q, k, preferred_element_type=dtype)
   if cap is not None:
     score = soften(score, cap)
   if bias is not None:
@@ -150,7 +150,7 @@ def attend(
     q: [B, T, G, H/G, D], already scaled.
     cache: KV of S slots, or None when everything is in flight.
     length: [B] slots in use; the others are never looked at.
-    flight: KV of N rows.
+    flight: KV of N slots.
     mask: [B, T, N], true where query t sees row n; see `narrow`.
     positions: [B, T] of the queries; only a window or a bias needs them. Slot
       i of the cache holds position i.
