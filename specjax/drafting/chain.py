@@ -11,8 +11,6 @@ from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Memory, Walker
 from specjax.types import Draft, Drafter
 
-_UNROLLED = 4  # tokens up to which a chain of fixed length is no loop
-
 
 class Controlled(NamedTuple):
   """A policy's memory, and what it learns from after the verdict."""
@@ -121,14 +119,10 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
       jnp.ones(batch, bool),
     )
     drawn = draw(0, step.logits[:, 0], drawn)
-    begun = (step.features, step.block), drawn
-    if policy is None and depth <= _UNROLLED:
-      carry = 1, *begun
-      for _ in range(1, depth):
-        carry = turn(carry)
-    else:
-      carry = jax.lax.while_loop(more, turn, (jnp.ones((), jnp.int32), *begun))
-    _, (_, block), drawn = carry
+    one = jnp.ones((), jnp.int32)
+    _, (_, block), drawn = jax.lax.while_loop(
+      more, turn, (one, (step.features, step.block), drawn)
+    )
     draft = Draft(
       drawn.tokens, trees.chain(batch, depth), drawn.size, drawn.probs
     )

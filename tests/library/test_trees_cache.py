@@ -79,9 +79,11 @@ def test_slots_come_in_whole_blocks(slots, rounded, block):
 def test_an_empty_cache():
   kept = cache.empty(models.TARGET.config, 3, 128, jnp.float32)
   assert len(kept) == 2
-  for array in jax.tree.leaves(kept):
-    assert array.shape in {(3, 1, 4, 128), (3, 1, 128, 4)}
-    assert not array.any()
+  for keys, values in kept:
+    assert keys.shape == (3, 1, 4, 128)
+    assert values.shape == (3, 1, 128, 4)
+    assert not keys.any()
+    assert not values.any()
 
 
 def numbered(rows, length, first):
@@ -129,6 +131,16 @@ def test_a_path_beyond_the_block_leaves_numbers(rows):
   assert jnp.isfinite(written.v).all()
   for new, block in zip(by_slot(written), by_slot(flight[0]), strict=True):
     np.testing.assert_array_equal(new[:, :, 0], block[:, :, 1])
+
+
+@pytest.mark.parametrize('rows', [1, 2])
+def test_rows_are_put_into_a_block_and_nowhere_else(rows):
+  block, new = numbered(3, 8, 1000), numbered(3, rows, 5000)
+  put = jax.jit(cache.put)(block, new, 5)
+  for found, old, fresh in zip(*map(by_slot, (put, block, new)), strict=True):
+    expected = np.array(old)
+    expected[:, :, 5 : 5 + rows] = fresh
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_commit_keeps_the_dtype_of_the_cache():
