@@ -26,6 +26,12 @@ from specjax.checkpoints import CheckpointError, Description
 from specjax.drafters import lm
 from specjax.sharding import Placement
 
+# Why a fact is not known.
+_UNKNOWN = {
+  'shares_vocabulary': 'unknown: it has no tokenizer',
+  'stored_bytes': 'unknown: the Hub cannot be reached',
+}
+
 
 def facts(description: Description, placement: Placement) -> dict:
   """Sizes of one model, as it will be loaded onto a mesh."""
@@ -146,7 +152,7 @@ class Report:
       print(who)
       for name, value in values.items():
         form = {int: ',', float: '.3f'}.get(type(value), '')
-        value = 'unknown: it has no tokenizer' if value is None else value
+        value = _UNKNOWN.get(name) if value is None else value
         print(f'  {name.replace("_", " "):22} {value:{form}}')
     for domain, entry in self.prompts.items():
       print(f'prompts {domain}: {prompts.describe(entry["prompts"], entry)}')

@@ -33,7 +33,6 @@ from specjax.arguments import check_number, named
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
-from specjax.models import variants
 from specjax.types import (
   Counts,
   Drafter,
@@ -58,17 +57,19 @@ def load(
   """Loads a target with its tokenizer and the tokens that end its texts.
 
   Args:
-    path: a Hugging Face directory, or the name of a model, such as
-      'Qwen/Qwen3-4B'; `specjax.pair.path('target')` is the embedded one.
+    path: a Hugging Face directory, or the name of a model on the Hub, such as
+      'Qwen/Qwen3-4B', with a branch, tag or commit behind an @ where it is to
+      be one; `specjax.pair.path('target')` is the embedded one.
     dtype: of the weights and the cache, also as 'bfloat16'.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
     layout: of the weights on a CPU: 'whole'; 'blocked', in blocks of columns,
-      where the model has them, which drafters loaded for it take too; or
-      'auto', by which `decode` takes the faster of the two for its shapes, see
-      `layouts.choose`. It changes logits by float rounding alone, so that
-      texts may differ where two tokens are tied; fix it for the same bits on
-      every machine and in every call.
+      where the model has them, which drafters loaded for it take too; 'cores',
+      these blocks split over the CPU devices that there are, see `layouts`; or
+      'auto', by which `decode` takes the faster of the first two for its
+      shapes, see `layouts.choose`. It changes logits by float rounding alone,
+      so that texts may differ where two tokens are tied; fix it for the same
+      bits on every machine and in every call.
 
   Raises:
     ValueError: there is no such checkpoint, or one that is not exactly ours;
@@ -89,8 +90,16 @@ def load(
   if name not in _DTYPES:
     raise ValueError(f'dtype is {name!r}: choose one of {", ".join(_DTYPES)}')
   model, params = checkpoints.load(directory, jnp.dtype(name), max_length)
-  if layout == layouts.BLOCKED:
-    model, params = variants.block(model, params)
+  if layout in (layouts.BLOCKED, layouts.CORES):
+    arranged = layouts.make(layout, model, params)
+    if arranged is None and layout == layouts.CORES:
+      raise ValueError(
+        "layout is 'cores', but the target cannot be split over the "
+        f'{jax.local_device_count("cpu")} CPU devices: make the cores devices '
+        "first, with jax.config.update('jax_num_cpu_devices', 2), or choose "
+        "layout='auto'"
+      )
+    model, params = arranged or (model, params)
   tokenizer = None
   if checkpoints.has_tokenizer(directory):
     tokenizer = checkpoints.load_tokenizer(directory)
@@ -273,6 +282,9 @@ def decode(
     longest,
   )
   params = Params(target.params, drafter and drafter.params)
+  placement = target.model.placement
+  if placement is not None:
+    params = Params(params.target, placement.put_whole(params.drafter))
   if arranged.model != target.model:
     method = _with_loaded_target(target, method)
     spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
@@ -281,6 +293,8 @@ def decode(
     params, ids, spec=spec, new_tokens=lengths, key=key, values=values
   )
   steps = jnp.asarray(longest, jnp.int32)
+  if placement is not None:
+    steps = placement.put_whole(steps)
   state = generate.generate(params, state, steps, spec=spec)
   return _decoded(target, state)
 

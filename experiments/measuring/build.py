@@ -168,6 +168,18 @@ def _check_rules(plan: Plan, drafts) -> None:
       )
 
 
+def fetch_weights(plan: Plan) -> None:
+  """Fetches what is missing of models of the Hub.
+
+  Raises:
+    UserError: it cannot be fetched; names the field.
+  """
+  paths = ((one.path_field, one.path) for one in plan.levels() if one.path)
+  for field, path in (('target.path', plan.target), *paths):
+    with blame(f'{field}: '):
+      checkpoints.resolve(path)
+
+
 def keep_programs(folder: str) -> None:
   """Compiled programs are kept in a folder, and taken from there."""
   jax.config.update('jax_compilation_cache_dir', folder)
@@ -199,6 +211,7 @@ def build(plan: Plan) -> Built:
   rows = max(len(chosen.texts) for chosen in texts.values())
   load = meshes.predict(plan, described, prompt, rows)
   meshes.check_memory(plan.mesh, load)
+  fetch_weights(plan)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   longest = prompt + plan.max_new_tokens
   model = checkpoints.describe(plan.target, max_length=longest).model

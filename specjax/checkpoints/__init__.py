@@ -5,8 +5,9 @@ index) and the tokenizer's files. Tensors are read one by one, and every check
 that needs no weights comes before the first of them is read.
 """
 
-from specjax.checkpoints.files import CheckpointError, locate
+from specjax.checkpoints.files import CheckpointError
 from specjax.checkpoints.fingerprints import fingerprint
+from specjax.checkpoints.hub import locate, resolve, revision_of, title_of
 from specjax.checkpoints.reading import Description, describe, load
 from specjax.checkpoints.tokenizer import eos_ids, has_tokenizer, load_tokenizer
 from specjax.checkpoints.writing import save
@@ -21,5 +22,8 @@ __all__ = [
   'load',
   'load_tokenizer',
   'locate',
+  'resolve',
+  'revision_of',
   'save',
+  'title_of',
 ]

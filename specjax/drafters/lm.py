@@ -151,7 +151,7 @@ def read(
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory.
+    path: a Hugging Face directory, or the name of a model on the Hub.
     quantized: see `checkpoints.load`.
 
   Raises:
@@ -160,14 +160,15 @@ def read(
   host = target.model
   placement = host.placement and host.placement.for_draft
   check_path(path, 'a language model')
+  path = str(checkpoints.locate(path))
   heads.refuse(path)
   model, params = checkpoints.load(
     path, max_length=target.max_length, placement=placement, quantized=quantized
   )
   check_encoder(host, model, path)
   model = variants.with_cache_attention(model, host.config.attention)
-  if host.config.blocked:
-    model, params = variants.block(model, params)
+  if columns := host.config.columns:
+    model, params = variants.block(model, params, columns)
   return variants.resize_head(model, host.config.vocab_size), params
 
 
@@ -182,7 +183,7 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory.
+    path: a Hugging Face directory, or the name of a model on the Hub.
     **options: of `drafting.shape.Shape`; chains without any.
   """
   shape.check(target, options)  # Before anything is read.
