@@ -37,8 +37,12 @@ def multiply(x, w):
     return y * scale.reshape(y.shape[x.ndim - 1 :]).astype(y.dtype)
   if w.ndim == 2:
     return x @ w
+  shape = *x.shape[:-1], *w.shape[:-3], -1
   rows = x.reshape(-1, w.shape[-2])
-  # A sum for one row and one block is compiled to code a hundred times slower.
+  # For one row, a sum over blocks whose first axis is 1 is compiled to code up
+  # to two hundred times slower: no such axis, and a single block is a matrix.
+  if w.ndim > 3 and len(w) == 1:
+    w = w[0]
   if len(rows) > FEW_ROWS or math.prod(w.shape[:-2]) == 1:
     y = jnp.tensordot(rows, w, ((1,), (w.ndim - 2,)))
   elif len(rows) == 1:
@@ -46,7 +50,7 @@ def multiply(x, w):
   else:
     y = (rows[:, :, None] * w[..., None, :, :]).sum(-2)
     y = jnp.moveaxis(y, -2, 0)
-  return y.reshape(*x.shape[:-1], *w.shape[:-3], -1)
+  return y.reshape(shape)
 
 
 def leading_axes(columns: int, outputs: Sequence[int]) -> tuple[int, ...]:
