@@ -141,6 +141,7 @@ class Recipe:
     every: of the training documents only each so many-th is used.
     packages: whether to read installed packages too, for training alone; the
       shares of `mixture` say how much of them.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -155,6 +156,7 @@ class Recipe:
   every: int = 1
   packages: bool = False
   seed: int = 0
+  compilation_cache: str = 'auto'
   quick: bool = False
 
 
@@ -186,6 +188,7 @@ class Distillation:
     max_positions: of the draft.
     every: of the training documents only each so many-th is used.
     seed: of weights and batches.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -208,6 +211,7 @@ class Distillation:
   max_positions: int = 512
   every: int = 1
   seed: int = 0
+  compilation_cache: str = 'auto'
   quick: bool = False
 
 
@@ -231,6 +235,7 @@ class Heads:
     held_out: what the drafter is tried on at every checkpoint.
     every: of the training documents only each so many-th is used.
     seed: of weights and batches.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -246,4 +251,5 @@ class Heads:
   held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
   every: int = 1
   seed: int = 0
+  compilation_cache: str = 'auto'
   quick: bool = False

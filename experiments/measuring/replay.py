@@ -151,35 +151,41 @@ def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
   return watched
 
 
-def watch_method(method: Method, job: measure.Job) -> list[Watched]:
+def watch_method(
+  method: Method, job: measure.Job, drawn: bool
+) -> list[Watched]:
   """What a method's drafter proposes, of one token or of its whole depth.
 
-  Raises:
-    UserError: drafts of tokens that are drawn end early: whether the drafted
-      token would have ended one is not known where the target wrote another.
+  Args:
+    method: the drafter's.
+    job: what is continued.
+    drawn: whether the drafter gives the distributions of its tokens. Then its
+      drafts must not end early (`refuse_stops`): whether the drafted token
+      would have ended one is not known where the target wrote another.
   """
-  if not costs.is_drawn(method.way, job):
+  if not drawn:
     return watch(method.way, job, False)
   return watch(Decoding(method.single, method.single_params), job, True)
 
 
 def watch_turns(
-  method: Method, job: measure.Job, talks: Sequence[Conversation]
+  method: Method, job: measure.Job, drawn: bool, talks: Sequence[Conversation]
 ) -> list[list[Watched]]:
   """The same of every turn: a list for each prompt.
 
   Args:
     method: whose drafter looks on.
     job: the first turn.
+    drawn: as `watch_method` takes it.
     talks: the conversations of the domain; none where prompts have no turns.
   """
-  seen = [watch_method(method, job)]
+  seen = [watch_method(method, job, drawn)]
   while talks:
     answers = [[one.text.tolist() for one in turn] for turn in seen]
     found = turns.following(job, talks, answers)
     if found is None:
       break
-    seen.append(watch_method(method, found[0]))
+    seen.append(watch_method(method, found[0], drawn))
   return [[w for w in row if len(w.text)] for row in zip(*seen, strict=True)]
 
 

@@ -3,7 +3,6 @@
 Every error names the field and what would be right.
 """
 
-import os
 from typing import Any
 
 import numpy as np
@@ -160,9 +159,4 @@ def check(x: Experiment) -> None:
     f'{x.max_new_tokens}: lower one or raise the other',
   )
   need_seed(x.seed)
-  cache = x.compilation_cache
-  need(
-    not cache or os.path.isdir(cache) or not os.path.exists(cache),
-    f'compilation_cache: {cache} is a file; name a folder',
-  )
   check_mesh(x)

@@ -101,7 +101,6 @@ class Plan:
   mesh: Mesh
   timed: bool
   results: str
-  compilation_cache: str
   quick: bool
   settings: Mapping[str, Any]
 

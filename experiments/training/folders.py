@@ -20,7 +20,7 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
   """
   file = folder / 'recipe.json'
   fields = dataclasses.asdict(recipe)
-  del fields['folder']  # It may be moved.
+  del fields['folder'], fields['compilation_cache']  # They may be moved.
   text = (json.dumps(fields, indent=2) + '\n').encode()
   with writing('folder', folder):
     folder.mkdir(parents=True, exist_ok=True)
