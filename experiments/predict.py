@@ -111,6 +111,8 @@ class Predictor:
         'config': self.plan.name,
         'target': self.built.target,
         'draft': method.draft,
+        'dtype': self.built.dtype,
+        'draft_dtype': method.draft_dtype,
         'drafter': method.drafter,
         'verifier': method.verifier,
         **row,

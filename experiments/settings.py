@@ -7,26 +7,10 @@ refuses unknown ones; the programs check values before any work.
 import dataclasses
 from typing import Any
 
-
-@dataclasses.dataclass
-class Size:
-  """Sizes of one model of the embedded pair.
-
-  Attributes:
-    width: of the residual stream.
-    num_layers: of the transformer.
-    num_heads: of the queries.
-    num_kv_heads: of keys and values; divides `num_heads`.
-    head_dim: entries of a head.
-    mlp_width: entries between the two products of an MLP.
-  """
-
-  width: int
-  num_layers: int
-  num_heads: int
-  num_kv_heads: int
-  head_dim: int
-  mlp_width: int
+from experiments.step_settings import Narrow as Narrow
+from experiments.step_settings import Size as Size
+from experiments.step_settings import Speed as Speed
+from experiments.step_settings import TargetSize as TargetSize
 
 
 @dataclasses.dataclass
@@ -35,9 +19,12 @@ class Checkpoint:
 
   Attributes:
     path: of the directory, or its name on the hub.
+    dtype: of weights and cache, as `Experiment.dtype`; empty: of the target
+      that of the experiment, of a draft the target's.
   """
 
   path: str = ''
+  dtype: str = ''
 
 
 @dataclasses.dataclass
@@ -157,6 +144,8 @@ class Experiment:
     name: results go to runs/<name>-<hash of the settings>, or to `results`.
     target: the target's checkpoint.
     draft: checkpoint of a draft; where given, a candidate `lm` loads it.
+    dtype: of weights and cache: auto, float32, bfloat16 or float16. auto is
+      the checkpoint's own, and on a CPU float32.
     candidates: drafters by name.
     drafters: which of them to run; all when empty. What is no candidate is a
       `load` function, named as theirs, with `:path` behind it.
@@ -182,6 +171,7 @@ class Experiment:
   target: Checkpoint
   candidates: dict[str, Candidate]
   draft: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+  dtype: str = 'auto'
   drafters: tuple[str, ...] = ()
   verifiers: tuple[str, ...] = ('token',)
   gammas: tuple[int, ...] = ()
@@ -203,7 +193,8 @@ class Experiment:
     """Drafters by name; that of `draft` comes first."""
     if not self.draft.path:
       return self.candidates
-    lm = Candidate('lm', 4, self.draft.path)
+    own = {'dtype': self.draft.dtype} if self.draft.dtype else {}
+    lm = Candidate('lm', 4, self.draft.path, own)
     return {'lm': lm} | self.candidates
 
   def shrink(self) -> None:
@@ -220,7 +211,7 @@ class Parity(Experiment):
   Attributes:
     against: the comparison: `plain`, `batch`, `dtype` or `text` of
       `experiments.measuring.comparisons`, or one like them by its full name.
-    dtype: that weights are cast to and everything is computed in.
+    dtype: as that of `Experiment`; also float64.
     other_dtype: of the other side of `comparisons.dtype`.
     text: file of the other side of `comparisons.text`.
   """
@@ -277,74 +268,3 @@ class Certificate:
   seed: int = 0
   results: str = ''
   quick: bool = False
-
-
-@dataclasses.dataclass
-class TargetSize(Size):
-  """Sizes of a target with random weights.
-
-  Attributes:
-    vocab_size: entries of its logits.
-  """
-
-  vocab_size: int = 32_000
-
-
-@dataclasses.dataclass
-class Speed:
-  """What a step costs, on random weights: nothing here looks at a text.
-
-  Attributes:
-    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
-    target: its sizes.
-    draft: of the draft, over the same vocabulary.
-    sweeps: functions of `benchmarks.sweeps`, or others by their full names.
-    path: a checkpoint; `benchmarks.limits.plain` measures its plain step too.
-    dtype: of weights and cache.
-    used: tokens in use, where they are not swept.
-    gamma: drafted tokens, likewise.
-    gammas: draft lengths swept.
-    batches: rows swept.
-    contexts: tokens in use swept.
-    vocabularies: entries of the logits swept.
-    rates: simulated acceptance swept.
-    maxima: cache slots that are compared at the same tokens in use.
-    megabytes: of the array that bandwidth is measured with.
-    steps: timed at once, fewer where the cache has no room for them.
-    repeats: of each measurement, in turns; medians are taken.
-    seed: of weights and sampling.
-    results: folder for rows and summary.
-    quick: toy sizes, to see that it runs.
-  """
-
-  name: str
-  target: TargetSize
-  draft: Size
-  sweeps: tuple[str, ...]
-  path: str = ''
-  dtype: str = 'float32'
-  used: int = 300
-  gamma: int = 4
-  gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
-  batches: tuple[int, ...] = (1, 4, 16, 64)
-  contexts: tuple[int, ...] = (128, 512, 2048, 8192)
-  vocabularies: tuple[int, ...] = (2048, 8192, 32768, 131072)
-  rates: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-  maxima: tuple[int, ...] = (512, 8192)
-  megabytes: int = 256
-  steps: int = 16
-  repeats: int = 9
-  seed: int = 0
-  results: str = ''
-  quick: bool = False
-
-
-@dataclasses.dataclass
-class Narrow(Speed):
-  """Steps with weights in eight bits.
-
-  Attributes:
-    paths: checkpoints, each measured in floats and in eight bits.
-  """
-
-  paths: tuple[str, ...] = ()

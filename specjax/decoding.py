@@ -30,10 +30,11 @@ from specjax import (
   sharding,
 )
 from specjax.arguments import check_number, named
+from specjax.checkpoints import precision
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
-from specjax.models import variants
+from specjax.models import transformer, variants
 from specjax.types import (
   Counts,
   Drafter,
@@ -45,13 +46,12 @@ from specjax.types import (
 )
 
 _SEEDS = 2**32
-_DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 
 
 def load(
   path: str | os.PathLike,
   *,
-  dtype: Any = jnp.float32,
+  dtype: Any = 'auto',
   max_length: int | None = None,
   layout: str = layouts.AUTO,
 ) -> Target:
@@ -60,7 +60,9 @@ def load(
   Args:
     path: a Hugging Face directory, or the name of a model, such as
       'Qwen/Qwen3-4B'; `specjax.pair.path('target')` is the embedded one.
-    dtype: of the weights and the cache, also as 'bfloat16'.
+    dtype: of the weights and the cache, such as 'bfloat16'; 'auto' is that of
+      the file on an accelerator, and float32 on a CPU. Drafts that are loaded
+      for the target have it too, unless their loader is told another.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
     layout: of the weights on a CPU: 'whole'; 'blocked', in blocks of columns,
@@ -72,7 +74,7 @@ def load(
 
   Raises:
     ValueError: there is no such checkpoint, or one that is not exactly ours;
-      names the file and the remedy.
+      names the file and the remedy. Or no such type, or none of this device.
   """
   if not isinstance(path, str | os.PathLike) or not os.fspath(path):
     raise ValueError(
@@ -85,10 +87,8 @@ def load(
     raise ValueError(
       f'layout is {layout!r}: choose one of {", ".join(layouts.LAYOUTS)}'
     )
-  name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
-  if name not in _DTYPES:
-    raise ValueError(f'dtype is {name!r}: choose one of {", ".join(_DTYPES)}')
-  model, params = checkpoints.load(directory, jnp.dtype(name), max_length)
+  dtype = precision.check(dtype)
+  model, params = checkpoints.load(directory, dtype, max_length)
   if layout == layouts.BLOCKED:
     model, params = variants.block(model, params)
   tokenizer = None
@@ -103,6 +103,7 @@ def load(
     tokenizer,
     checkpoints.eos_ids(directory),
     layout,
+    transformer.dtype_of(params).name,
   )
 
 

@@ -49,6 +49,7 @@ LAYERS = (
     'experiments.__init__',
     'experiments.errors',
     'experiments.settings',
+    'experiments.step_settings',
     'experiments.corpus',
   },
   {'experiments.recipes'},

@@ -18,7 +18,13 @@ from experiments.measuring.methods import Built as Built
 from experiments.measuring.methods import Loaded, assemble, has_encoder
 from experiments.measuring.methods import Method as Method
 from experiments.prompts import Chosen
-from experiments.setup import drafter_loading, meshes, user_drafters, vocabulary
+from experiments.setup import (
+  drafter_loading,
+  meshes,
+  precision,
+  user_drafters,
+  vocabulary,
+)
 from experiments.setup.checks import values_for
 from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import checkpoints, layouts
@@ -187,6 +193,7 @@ def build(plan: Plan) -> Built:
     keep_programs(plan.compilation_cache)
   mesh = meshes.make_placement(plan.mesh)
   tokenizer, described = survey(plan)
+  precision.check_device(plan, described)
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)
   for domain, chosen in texts.items():
@@ -211,6 +218,7 @@ def build(plan: Plan) -> Built:
     max_length=longest,
     tokenizer=tokenizer,
     eos=checkpoints.eos_ids(plan.target),
+    dtype=precision.of_target(plan, described),
   )
   planned = plan.drafters
   drafts = {n: drafter_loading.load(p, target) for n, p in planned.items()}
@@ -225,7 +233,7 @@ def build(plan: Plan) -> Built:
   text = next(iter(texts.values())).texts[0]
   begun = 1 if has_encoder(model) else prompt
   user_drafters.check_shapes(model, own, text, begun + plan.max_new_tokens)
-  whole = checkpoints.load(plan.target, max_length=longest, placement=mesh)
+  whole = checkpoints.load(plan.target, target.dtype, longest, mesh)
   user_drafters.check_numbers(whole, own, text)
   forms = layouts.arrange(*whole, plan.batch)
   loaded = Loaded(plan, target, texts, drafts, forms)

@@ -22,6 +22,7 @@ from specjax import cache as caches
 from specjax import generate, layouts, verify
 from specjax.drafters import plain
 from specjax.layouts import Arranged, LayoutChoice
+from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.types import Drafter, LoadedDrafter, Params, Rule, Spec, Target
 
@@ -46,6 +47,7 @@ class Method:
   chance: generate.StepParts = generate.PARTS
   # Fields of a row, see `drafter_facts.describe`.
   brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  draft_dtype: str | None = None  # of its weights; None without any
 
   @property
   def way(self) -> measure.Decoding:
@@ -113,6 +115,11 @@ class Built:
   def base(self) -> measure.Decoding:
     """Plain decoding."""
     return measure.Decoding(self.plain, self.plain_params)
+
+  @property
+  def dtype(self) -> str:
+    """Of the target's weights and cache."""
+    return transformer.dtype_of(self.plain_params.target).name
 
   def slots(self, new_tokens: int) -> tuple[int, int | None]:
     """Slots that serve every prompt and method: of texts, and of sources."""
@@ -241,6 +248,7 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
         single_params=Params(whole.params, one.params),
         chance=_chance(rule, single),
         brings=drafter_facts.describe(planned, own.params),
+        draft_dtype=drafter_facts.dtype_of(own),
         verification=scoring,
         drafting=drafting,
       )

@@ -245,6 +245,8 @@ class Runner:
         'config': plan.name,
         'target': self.built.target,
         'draft': method.draft,
+        'dtype': self.built.dtype,
+        'draft_dtype': method.draft_dtype,
         **cell,
         **method.brings,
         'lossless': method.spec.rule.lossless,

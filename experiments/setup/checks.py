@@ -11,8 +11,9 @@ import numpy as np
 from experiments import prompts
 from experiments.errors import blame
 from experiments.errors import need as need
-from experiments.settings import Experiment, SamplingValues
+from experiments.settings import Experiment, Parity, SamplingValues
 from specjax import sampling
+from specjax.checkpoints import precision
 from specjax.types import Spec
 
 SEEDS = 2**32  # Larger ones give the keys of smaller ones.
@@ -77,6 +78,33 @@ def values_for(
     return sampling.make(
       batch, temperature, **vars(stages), vocab_size=vocab_size, eos=eos
     )
+
+
+def check_dtype(field: str, name: Any, *more: str) -> None:
+  """Raises a UserError where there is no such type.
+
+  Args:
+    field: that names it.
+    name: of it.
+    *more: names that may be given besides those of every experiment.
+  """
+  choices = (precision.AUTO, 'float32', *precision.NARROW, *more)
+  need(
+    name in choices,
+    f'{field} must be one of {", ".join(choices)}, got {name!r}',
+  )
+
+
+def check_dtypes(x: Experiment) -> None:
+  """The same of all fields of an experiment but options of drafters."""
+  more = ('float64',) if isinstance(x, Parity) else ()
+  check_dtype('dtype', x.dtype, *more)
+  for field, value in (
+    ('target.dtype', x.target.dtype),
+    ('draft.dtype', x.draft.dtype),
+  ):
+    if value:
+      check_dtype(field, value, *more)
 
 
 def check_mesh(x: Experiment) -> None:
@@ -148,6 +176,7 @@ def check(x: Experiment) -> None:
     f'{x.max_new_tokens}: lower one or raise the other',
   )
   need_seed(x.seed)
+  check_dtypes(x)
   cache = x.compilation_cache
   need(
     not cache or os.path.isdir(cache) or not os.path.exists(cache),

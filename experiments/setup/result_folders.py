@@ -30,6 +30,12 @@ def settings_of(x: Any) -> dict:
     settings['mesh'] = x.mesh.facts()
     if settings['mesh'] == Mesh().facts():
       del settings['mesh']  # One device, as ever.
+  if isinstance(x, Experiment):
+    for name in ('target', 'draft'):
+      if not settings[name]['dtype']:
+        del settings[name]['dtype']  # That of the experiment, as ever.
+    if settings['dtype'] == Experiment.dtype:
+      del settings['dtype']
   for candidate in settings.get('candidates', {}).values():
     if not candidate['verifiers']:
       del candidate['verifiers']  # Those of the experiment, as ever.

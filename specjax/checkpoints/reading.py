@@ -5,6 +5,7 @@ time: the files are mapped, and a tensor is copied into the parameter that it
 is a part of, which the device then takes over where it can.
 """
 
+import collections
 import contextlib
 import math
 import os
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints.files import (
@@ -26,14 +26,13 @@ from specjax.checkpoints.files import (
   read_json,
   shorten,
 )
+from specjax.checkpoints.precision import STORED, resolve
 from specjax.families import FAMILIES, conversion
 from specjax.families.table import Family, Tensors
 from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.sharding import Placement
 
-# Names in the header of a safetensors file; others are quantised weights.
-_FLOATS = ('F64', 'F32', 'F16', 'BF16')
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 _ROWS = 4096  # of a tensor that are compared at once
 
@@ -44,11 +43,13 @@ class Description(NamedTuple):
   family: `model_type` of `config.json`.
   model: the model.
   stored_bytes: of the weight files.
+  dtype: that most of the weights have there, 'bfloat16' for example.
   """
 
   family: str
   model: Model
   stored_bytes: int
+  dtype: str = 'float32'
 
 
 class _Plan(NamedTuple):
@@ -59,6 +60,14 @@ class _Plan(NamedTuple):
   shapes: dict[str, jax.ShapeDtypeStruct]
   sources: dict[str, Tensors]
   tensors: dict[str, Tensor]  # by the family's names
+
+  @property
+  def dtype(self) -> str:
+    """The type that most of the weights have in the files."""
+    counts: collections.Counter[str] = collections.Counter()
+    for tensor in self.tensors.values():
+      counts[tensor.dtype] += math.prod(tensor.shape)
+    return STORED[counts.most_common(1)[0][0]]
 
 
 def _without_quantization(directory, attributes, quantized):
@@ -124,12 +133,13 @@ def describe(
     plan.family.model_type,
     plan.model,
     sum(file.stat().st_size for file in files),
+    plan.dtype,
   )
 
 
 def load(
   path: str | os.PathLike,
-  dtype: Any = jnp.float32,
+  dtype: Any = 'float32',
   max_length: int | None = None,
   placement: Placement | None = None,
   quantized: bool = False,
@@ -138,7 +148,8 @@ def load(
 
   Args:
     path: a local directory, or the name of a model, see `locate`.
-    dtype: of the parameters, whatever the file has.
+    dtype: of the parameters, whatever the file has; 'auto' as in
+      `precision.resolve`.
     max_length: longest sequence of the run, by default the checkpoint's
       maximum. Rotary scalings that depend on the length of the text
       ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
@@ -159,6 +170,7 @@ def load(
   with contextlib.ExitStack() as stack:
     plan = _plan(locate(path), stack, max_length, quantized)
     model, places = plan.model, {}
+    dtype = resolve(dtype, plan.dtype)
     if placement is not None:
       places = flax.traverse_util.flatten_dict(
         transformer.shardings(model.config, placement), sep='/'
@@ -292,8 +304,8 @@ def _check_tensors(sources, shapes, tensors):
           f'{tensor.path}: tensor {name} has shape {tensor.shape} where '
           f'{CONFIG} makes it {shape}; one of them is of another model'
         )
-      if tensor.dtype not in _FLOATS:
+      if tensor.dtype not in STORED:
         raise CheckpointError(
           f'{tensor.path}: tensor {name} is {tensor.dtype}; quantised weights '
-          f'must be converted to one of {", ".join(_FLOATS)}'
+          f'must be converted to one of {", ".join(STORED)}'
         )
