@@ -20,8 +20,9 @@ from experiments.measuring.methods import Method as Method
 from experiments.prompts import Chosen
 from experiments.setup import (
   drafter_loading,
+  dtypes,
+  memory,
   meshes,
-  precision,
   user_drafters,
   vocabulary,
 )
@@ -142,8 +143,9 @@ def read_prompts(
   length = prompts.length_of_windows(plan.prompts)
   if length is not None and not plan.prompt:
     # Before so many are looked for.
-    load = meshes.predict(plan, described, length, plan.prompts.count)
-    meshes.check_memory(plan.mesh, load)
+    size = length, plan.prompts.count
+    load = memory.predict(plan, described, *size, compiles=False)
+    memory.check(plan, described, *size, load)
   if plan.prompt:
     ids = prompts.encode(tokenizer, plan.prompts.chat, plan.prompt)
     whose = 'max_new_tokens leaves'
@@ -193,7 +195,7 @@ def build(plan: Plan) -> Built:
     keep_programs(plan.compilation_cache)
   mesh = meshes.make_placement(plan.mesh)
   tokenizer, described = survey(plan)
-  precision.check_device(plan, described)
+  dtypes.check_device(plan, described)
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)
   for domain, chosen in texts.items():
@@ -203,12 +205,17 @@ def build(plan: Plan) -> Built:
       f'{domain}: raise prompts.count, or lower batch',
     )
   prompt = max(len(t) for chosen in texts.values() for t in chosen.texts)
-  rows = max(len(chosen.texts) for chosen in texts.values())
-  load = meshes.predict(plan, described, prompt, rows)
-  meshes.check_memory(plan.mesh, load)
-  # Drafts first: a rule may refuse one, and they are the smaller weights.
+  count = max(len(chosen.texts) for chosen in texts.values())
   longest = prompt + plan.max_new_tokens
-  model = checkpoints.describe(plan.target, max_length=longest).model
+  # With rotary positions as this run has them: its programs are compiled here.
+  exact = checkpoints.describe(plan.target, max_length=longest)
+  described['target'] = exact
+  # What is refused for its weights alone takes no compiler.
+  for compiles in (False, True):
+    load = memory.predict(plan, described, prompt, count, compiles)
+    memory.check(plan, described, prompt, count, load)
+  # Drafts first: a rule may refuse one, and they are the smaller weights.
+  model = exact.model
   if mesh is not None:
     model = transformer.place(model, mesh)
   target = Target(
@@ -218,7 +225,7 @@ def build(plan: Plan) -> Built:
     max_length=longest,
     tokenizer=tokenizer,
     eos=checkpoints.eos_ids(plan.target),
-    dtype=precision.of_target(plan, described),
+    dtype=dtypes.of_target(plan, described),
   )
   planned = plan.drafters
   drafts = {n: drafter_loading.load(p, target) for n, p in planned.items()}

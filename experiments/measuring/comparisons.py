@@ -81,9 +81,7 @@ def dtype(x: Parity) -> Other:
   )
 
   def differ(dtype):
-    need(
-      dtype != name, f'other_dtype must differ from dtype, got {name} twice'
-    )
+    need(dtype != name, f'other_dtype must differ from dtype, got {name} twice')
 
   differ(x.dtype)
 

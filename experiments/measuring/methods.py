@@ -22,7 +22,6 @@ from specjax import cache as caches
 from specjax import generate, layouts, verify
 from specjax.drafters import plain
 from specjax.layouts import Arranged, LayoutChoice
-from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.types import Drafter, LoadedDrafter, Params, Rule, Spec, Target
 
@@ -110,16 +109,12 @@ class Built:
   methods: tuple[Method, ...]
   baseline: LayoutChoice  # the layout of plain decoding
   loaded: Loaded | None = None  # None once the layouts were measured
+  dtype: str = 'float32'  # of the target's weights and cache
 
   @property
   def base(self) -> measure.Decoding:
     """Plain decoding."""
     return measure.Decoding(self.plain, self.plain_params)
-
-  @property
-  def dtype(self) -> str:
-    """Of the target's weights and cache."""
-    return transformer.dtype_of(self.plain_params.target).name
 
   def slots(self, new_tokens: int) -> tuple[int, int | None]:
     """Slots that serve every prompt and method: of texts, and of sources."""
@@ -277,4 +272,5 @@ def assemble(loaded: Loaded, choose: Chooser) -> Built:
     methods=tuple(methods),
     baseline=baseline,
     loaded=loaded,
+    dtype=loaded.target.dtype,
   )
