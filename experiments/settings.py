@@ -251,6 +251,7 @@ class Certificate:
 
   Attributes:
     name: results go to runs/<name>-<hash of the settings>.
+    dtype: of the tables that are models, and so of logits; auto is float32.
     rows: texts of each of nine settings that the loop makes at once.
     rounds: how many times it does.
     level: chance that any of the tests of the table is a false alarm.
@@ -261,6 +262,7 @@ class Certificate:
   """
 
   name: str = 'certify'
+  dtype: str = 'auto'
   rows: int = 512
   rounds: int = 16
   level: float = 1e-3

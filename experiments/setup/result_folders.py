@@ -10,6 +10,7 @@ from typing import Any
 from experiments.errors import need
 from experiments.settings import Experiment, Mesh
 from experiments.setup import names
+from specjax.checkpoints import precision
 
 
 def portable(value: Any) -> Any:
@@ -34,8 +35,8 @@ def settings_of(x: Any) -> dict:
     for name in ('target', 'draft'):
       if not settings[name]['dtype']:
         del settings[name]['dtype']  # That of the experiment, as ever.
-    if settings['dtype'] == Experiment.dtype:
-      del settings['dtype']
+  if settings.get('dtype') == precision.AUTO:
+    del settings['dtype']  # As ever.
   for candidate in settings.get('candidates', {}).values():
     if not candidate['verifiers']:
       del candidate['verifiers']  # Those of the experiment, as ever.

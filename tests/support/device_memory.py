@@ -5,7 +5,6 @@ by hand where it is called, and runs as compiled: its peak is what lives
 elsewhere, and its arguments, results and temporary memory.
 """
 
-import contextlib
 import functools
 
 import jax
@@ -59,9 +58,8 @@ class _Program:
     return compiled(*args)
 
 
-@contextlib.contextmanager
-def watch(monkeypatch):
-  """Yields a dict that gets the peak of each program of the loop by name.
+def watch(monkeypatch) -> dict[str, tuple[int, ...]]:
+  """A dict that gets the peak of each program of the loop by name.
 
   Each is (peak, living before, new, temporary).
   """
@@ -71,4 +69,4 @@ def watch(monkeypatch):
     monkeypatch.setattr(
       generate, name, functools.wraps(jitted)(_Program(name, jitted, peaks))
     )
-  yield peaks
+  return peaks
