@@ -35,7 +35,7 @@ def _targets(bench: Bench) -> dict[str, tuple[Model, Any]]:
   targets = {'random': (model, params.target)}
   if x.path:
     made = checkpoints.load(x.path, x.dtype)
-    if model.config.blocked:
+    if model.config.columns:
       made = variants.block(*made)
     targets['checkpoint'] = made
   return targets

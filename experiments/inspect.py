@@ -24,6 +24,7 @@ from experiments.setup import (
   command,
   dtypes,
   memory,
+  memory_limits,
   meshes,
   vocabulary,
 )
@@ -32,6 +33,12 @@ from specjax import checkpoints
 from specjax.checkpoints import CheckpointError, Description
 from specjax.drafters import lm
 from specjax.sharding import Placement
+
+# Why a fact is not known.
+_UNKNOWN = {
+  'shares_vocabulary': 'unknown: it has no tokenizer',
+  'stored_bytes': 'unknown: the Hub cannot be reached',
+}
 
 
 def facts(description: Description, placement: Placement, dtype: str) -> dict:
@@ -145,7 +152,9 @@ class Report:
     for compiles in (False, True):
       self.load = memory.predict(self.plan, self.described, *size, compiles)
       refused = len(self.refused)
-      self.allow(memory.check, self.plan, self.described, *size, self.load)
+      self.allow(
+        memory_limits.check, self.plan, self.described, *size, self.load
+      )
       if len(self.refused) > refused:
         return
 
@@ -165,7 +174,7 @@ class Report:
       print(who)
       for name, value in values.items():
         form = {int: ',', float: '.3f'}.get(type(value), '')
-        value = 'unknown: it has no tokenizer' if value is None else value
+        value = _UNKNOWN.get(name) if value is None else value
         print(f'  {name.replace("_", " "):22} {value:{form}}')
     for domain, entry in self.prompts.items():
       print(f'prompts {domain}: {prompts.describe(entry["prompts"], entry)}')

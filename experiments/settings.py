@@ -18,7 +18,7 @@ class Checkpoint:
   """A Hugging Face directory.
 
   Attributes:
-    path: of the directory, or its name on the hub.
+    path: of the directory, or owner/name or owner/name@revision of the Hub.
     dtype: of weights and cache, as `Experiment.dtype`; empty: of the target
       that of the experiment, of a draft the target's.
   """
@@ -84,7 +84,7 @@ class Prompts:
       .gz. Known by their fields: HumanEval, MBPP, GSM8K, questions with turns
       (MT-Bench, Spec-Bench), XSum, CNN/DailyMail and WMT English-German. Plain
       text gives windows.
-    dataset: of the hub, as `name` or `name:configuration`; needs `datasets`.
+    dataset: of the hub, `name[@revision][:configuration]`; needs `datasets`.
     split: of the data set.
     domains: code, documentation, structured; of a file its categories; or all.
     field: of a record, the text to continue; where it is given without a form

@@ -10,6 +10,13 @@ the run needs.
 writes, from the rows below a folder: each summary.md, the plots, findings.md,
 papers.md, and, where the folder is called results, the marked parts of the
 README and of docs beside it. Nothing is measured.
+
+  python -m experiments.tables runs/quickstart-012345 --format=csv
+
+writes the rows of each folder for other programs instead: as `csv` (rows.csv),
+as `latex` (tables.tex, for booktabs), or, of runs, as `profile`: for each
+drafter, rule and temperature a speculation_profile.json of Model Optimizer,
+which simulators of servers read.
 """
 
 import importlib
@@ -21,15 +28,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments import reports
-from experiments.errors import UserError, need
+from experiments.errors import UserError, need, writing
 from experiments.measuring import results
 from experiments.measuring.results import Rows
 from experiments.papers import findings, published
 from experiments.papers.published import Calculated, Published
-from experiments.reports import documents
+from experiments.reports import documents, exports
 from experiments.reports.markdown import markdown
 from experiments.setup import command
 
+MARKDOWN = 'markdown'
+CHOICES = tuple(sorted([MARKDOWN, *exports.FORMATS]))
 # What a row may do to a table that its types do not show.
 _FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _PAPERS_HEAD = """# Published tables
@@ -125,21 +134,55 @@ def write(root: pathlib.Path, rows: Rows) -> tuple[dict[str, str], list[str]]:
   return summaries, warnings
 
 
-def regenerate(arguments: list[str]) -> None:
-  """Writes everything that follows from the rows below a folder."""
+def export(root: pathlib.Path, rows: Rows, form: str) -> list[str]:
+  """Writes the rows of each folder in another format.
+
+  Returns:
+    The files.
+
+  Raises:
+    UserError: no row has what the format needs.
+  """
+  files = [
+    (root / name / file, text)
+    for name, folder_rows in rows.items()
+    for file, text in exports.FORMATS[form](folder_rows).items()
+  ]
+  need(
+    files,
+    f'--format: no rows below {root} have what {form} is made of: give a '
+    'folder of experiments.run',
+  )
+  for file, text in files:
+    with writing('folder', file):
+      file.parent.mkdir(parents=True, exist_ok=True)
+      file.write_text(text)
+  return [str(file) for file, _ in files]
+
+
+def regenerate(arguments: list[str], **options: str) -> None:
+  """Writes everything that follows from the rows below a folder.
+
+  Args:
+    arguments: the folder.
+    **options: `format`, where it is not the markdown of this project.
+  """
   need(
     len(arguments) < 2,
     f'{" ".join(arguments)}: give one folder of results, or --config',
   )
+  form = options.get('format', MARKDOWN)
+  need(
+    form in CHOICES,
+    f'--format: {form!r} is unknown; choose from {", ".join(CHOICES)}',
+  )
   root = pathlib.Path(arguments[0] if arguments else 'results')
   rows, warnings = results.read_folders(root, reports.fault)
-  summaries, more = write(root, rows)
-  warnings += more
-  (root / 'findings.md').write_text(findings.text(rows))
-  (root / 'papers.md').write_text(papers())
-  if root.resolve().name == 'results':  # The one that documents quote.
-    for document in documents.documents(root.resolve().parent):
-      warnings += documents.fill_file(document, summaries)
+  files = {}
+  if form == MARKDOWN:
+    warnings += regenerate_markdown(root, rows)
+  else:
+    files = {'files': export(root, rows, form)}
   for warning in warnings:
     print(warning, file=sys.stderr)
   print(
@@ -148,10 +191,27 @@ def regenerate(arguments: list[str]) -> None:
         'folders': len(rows),
         'rows': sum(map(len, rows.values())),
         'left_out': len(warnings),
+        **files,
       }
     )
   )
 
 
+def regenerate_markdown(root: pathlib.Path, rows: Rows) -> list[str]:
+  """Writes summaries, figures and pages; returns what could not be."""
+  summaries, warnings = write(root, rows)
+  (root / 'findings.md').write_text(findings.text(rows))
+  (root / 'papers.md').write_text(papers())
+  if root.resolve().name == 'results':  # The one that documents quote.
+    for document in documents.documents(root.resolve().parent):
+      warnings += documents.fill_file(document, summaries)
+  return warnings
+
+
 if __name__ == '__main__':
-  command.run(compare, (Published, Calculated), alone=regenerate)
+  without_config = command.Alone(
+    regenerate,
+    f'[FOLDER] [--format={"|".join(CHOICES)}]',
+    {'format': MARKDOWN},
+  )
+  command.run(compare, (Published, Calculated), without_config)

@@ -34,7 +34,7 @@ from specjax.checkpoints import precision
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
-from specjax.models import transformer, variants
+from specjax.models import transformer
 from specjax.types import (
   Counts,
   Drafter,
@@ -58,19 +58,21 @@ def load(
   """Loads a target with its tokenizer and the tokens that end its texts.
 
   Args:
-    path: a Hugging Face directory, or the name of a model, such as
-      'Qwen/Qwen3-4B'; `specjax.pair.path('target')` is the embedded one.
+    path: a Hugging Face directory, or the name of a model on the Hub, such as
+      'Qwen/Qwen3-4B', with a branch, tag or commit behind an @ where it is to
+      be one; `specjax.pair.path('target')` is the embedded one.
     dtype: of the weights and the cache, such as 'bfloat16'; 'auto' is that of
       the file on an accelerator, and float32 on a CPU. Drafts that are loaded
       for the target have it too, unless their loader is told another.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
     layout: of the weights on a CPU: 'whole'; 'blocked', in blocks of columns,
-      where the model has them, which drafters loaded for it take too; or
-      'auto', by which `decode` takes the faster of the two for its shapes, see
-      `layouts.choose`. It changes logits by float rounding alone, so that
-      texts may differ where two tokens are tied; fix it for the same bits on
-      every machine and in every call.
+      where the model has them, which drafters loaded for it take too; 'cores',
+      these blocks split over the CPU devices that there are, see `layouts`; or
+      'auto', by which `decode` takes the faster of the first two for its
+      shapes, see `layouts.choose`. It changes logits by float rounding alone,
+      so that texts may differ where two tokens are tied; fix it for the same
+      bits on every machine and in every call.
 
   Raises:
     ValueError: there is no such checkpoint, or one that is not exactly ours;
@@ -89,8 +91,16 @@ def load(
     )
   dtype = precision.check(dtype)
   model, params = checkpoints.load(directory, dtype, max_length)
-  if layout == layouts.BLOCKED:
-    model, params = variants.block(model, params)
+  if layout in (layouts.BLOCKED, layouts.CORES):
+    arranged = layouts.make(layout, model, params)
+    if arranged is None and layout == layouts.CORES:
+      raise ValueError(
+        "layout is 'cores', but the target cannot be split over the "
+        f'{jax.local_device_count("cpu")} CPU devices: make the cores devices '
+        "first, with jax.config.update('jax_num_cpu_devices', 2), or choose "
+        "layout='auto'"
+      )
+    model, params = arranged or (model, params)
   tokenizer = None
   if checkpoints.has_tokenizer(directory):
     tokenizer = checkpoints.load_tokenizer(directory)
@@ -274,6 +284,9 @@ def decode(
     longest,
   )
   params = Params(target.params, drafter and drafter.params)
+  placement = target.model.placement
+  if placement is not None:
+    params = Params(params.target, placement.put_whole(params.drafter))
   if arranged.model != target.model:
     method = _with_loaded_target(target, method)
     spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
@@ -282,6 +295,8 @@ def decode(
     params, ids, spec=spec, new_tokens=lengths, key=key, values=values
   )
   steps = jnp.asarray(longest, jnp.int32)
+  if placement is not None:
+    steps = placement.put_whole(steps)
   state = generate.generate(params, state, steps, spec=spec)
   return _decoded(target, state)
 

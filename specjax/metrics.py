@@ -9,6 +9,14 @@ alpha (maximum likelihood)  accepted / judged tokens; acceptance  accepted /
 A step is whole where K + 1 tokens had room before the limit when it began
 (`counting`); any other counts in tokens and in target calls, and nowhere else.
 tau without the bonus is the mean accepted length of the whole steps.
+
+The field averages acceptance length in three ways, and speed-ups in two:
+
+tau               of all calls together (micro): as vLLM and aiperf
+tau per request   the mean of the requests' own (macro): as specdec_bench
+tau per step      the mean of accepted + 1 over steps: MAT of Spec-Bench
+speed-up          ratio of the times per token of all units together
+speed-up of rates  ratio of the means of the units' rates: as Spec-Bench
 """
 
 import itertools
@@ -44,6 +52,44 @@ def speedup(base_seconds, base_tokens, seconds, tokens) -> Estimate:
 
   columns = base_seconds, base_tokens, seconds, tokens
   return estimate(times, *columns, positive=True)
+
+
+def tau_per_request(tokens, calls) -> Estimate:
+  """Mean over requests of each one's tokens per target call, each [n].
+
+  A short request counts as much as a long one. One without a call is left out.
+  """
+  tokens, calls = np.asarray(tokens, float), np.asarray(calls, float)
+  called = calls > 0
+  own = np.divide(tokens, calls, out=np.zeros_like(tokens), where=called)
+  return ratio(own * called, called)
+
+
+def tau_per_step(accepted, steps) -> Estimate:
+  """Mean over whole steps of accepted tokens and the one that follows them.
+
+  This is the mean number of accepted tokens (MAT) of Spec-Bench (Xia et al.,
+  arXiv:2401.07851), but for the last step of a text that reaches its limit:
+  there it counts with what it accepted beyond the limit.
+
+  Args:
+    accepted: [n] accepted tokens of the whole steps of each request.
+    steps: [n] their number.
+  """
+  return ratio(accepted, steps).scaled(1.0, 1.0)
+
+
+def speedup_of_rates(base_seconds, base_tokens, seconds, tokens) -> Estimate:
+  """Ratio of the mean tokens per second, each [n] per unit.
+
+  As Spec-Bench has it: a unit that is decoded fast counts more than by its
+  share of the time.
+  """
+  rates, base = (
+    np.asarray(n, float) / np.asarray(s, float)
+    for n, s in ((tokens, seconds), (base_tokens, base_seconds))
+  )
+  return ratio(rates, base)
 
 
 def by_position(counts) -> tuple[list[float], list[float]]:

@@ -60,6 +60,17 @@ def _few_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(autouse=True, scope='session')
+def measured_columns():
+  """Blocks have 64 columns on every machine; yields what measures them."""
+  from specjax import layouts
+
+  measure = layouts.columns
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(layouts, 'columns', lambda: 64)
+    yield measure
+
+
 @pytest.fixture(scope='session')
 def folder(tmp_path_factory):
   """`target` and `draft` of a tiny pair: to be read, not to be written to."""

@@ -6,10 +6,10 @@
 Parts: 7b, 13b, 33b (Vicuna, A100). SpS (Vicuna-68M drafts) and PLD (prompt
 lookup) need nothing else: --config.drafters="('sps', 'ngram')". Medusa and the
 EAGLEs need trained heads; REST, Hydra, Lookahead, Recycling and SAMD have no
-cell here. There, a speed-up is a ratio of means of the prompts' rates over all
-turns; here it is the ratio of total times of the first turns. The tasks of
-MT-Bench, one column there, are domains of their own here, so that column stays
-empty.
+cell here. Ours are defined as theirs: the speed-up is a ratio of means of the
+prompts' rates, and tau is a mean over steps; there over all turns, here over
+the first ones. The tasks of MT-Bench, one column there, are domains of their
+own here, so that column stays empty.
 """
 
 from configs.papers import OWN_HEADS, Paper, beside_eagle
@@ -45,9 +45,9 @@ def leaderboard(part: str) -> Published:
     axes={'method': 'drafter'},
     names={'method': _METHODS},
     compared=(
-      Metric('mean_accepted_tokens', 'tau'),
+      Metric('mean_accepted_tokens', 'tau_per_step'),
       *(
-        Metric(f'{column}_speedup', 'speedup', {'domain': domain})
+        Metric(f'{column}_speedup', 'speedup_of_rates', {'domain': domain})
         for column, domain in _DOMAINS.items()
       ),
     ),

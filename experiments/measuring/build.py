@@ -22,6 +22,7 @@ from experiments.setup import (
   drafter_loading,
   dtypes,
   memory,
+  memory_limits,
   meshes,
   user_drafters,
   vocabulary,
@@ -145,7 +146,7 @@ def read_prompts(
     # Before so many are looked for.
     size = length, plan.prompts.count
     load = memory.predict(plan, described, *size, compiles=False)
-    memory.check(plan, described, *size, load)
+    memory_limits.check(plan, described, *size, load)
   if plan.prompt:
     ids = prompts.encode(tokenizer, plan.prompts.chat, plan.prompt)
     whose = 'max_new_tokens leaves'
@@ -174,6 +175,18 @@ def _check_rules(plan: Plan, drafts) -> None:
         not reason,
         f'verifiers: {rule} does not take the drafter {name!r}: {reason}',
       )
+
+
+def fetch_weights(plan: Plan) -> None:
+  """Fetches what is missing of models of the Hub.
+
+  Raises:
+    UserError: it cannot be fetched; names the field.
+  """
+  paths = ((one.path_field, one.path) for one in plan.levels() if one.path)
+  for field, path in (('target.path', plan.target), *paths):
+    with blame(f'{field}: '):
+      checkpoints.resolve(path)
 
 
 def keep_programs(folder: str) -> None:
@@ -213,7 +226,8 @@ def build(plan: Plan) -> Built:
   # What is refused for its weights alone takes no compiler.
   for compiles in (False, True):
     load = memory.predict(plan, described, prompt, count, compiles)
-    memory.check(plan, described, prompt, count, load)
+    memory_limits.check(plan, described, prompt, count, load)
+  fetch_weights(plan)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   model = exact.model
   if mesh is not None:

@@ -76,12 +76,14 @@ def describe(planned: PlannedDrafter, params: Any) -> dict[str, Any]:
 
   Returns:
     `load`, `options`, `parameters` (numbers in its arrays), `bytes` of these,
-    `training` and `guesses`, see there.
+    `training` and `guesses`, see there, and `draft_revision`: the commits of
+    the models that draft, where they are of the Hub.
   """
   leaves = jax.tree.leaves(params)
   return {
     'load': planned.load,
     'options': planned.stored,
+    'draft_revision': planned.draft_revision,
     'parameters': sum(leaf.size for leaf in leaves),
     'bytes': sum(leaf.nbytes for leaf in leaves),
     'training': training(planned),

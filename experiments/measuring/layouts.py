@@ -34,11 +34,12 @@ class Guess:
   """Blocks wherever there are any: for whom time does not matter."""
 
   def plain(self, ways):
-    return LayoutChoice([*ways][-1])
+    return self.tokens(ways, None, 1)
 
   def tokens(self, names, make, count):
     del make, count  # Unused.
-    return LayoutChoice(names[-1])
+    blocked = layouts.BLOCKED in names
+    return LayoutChoice(layouts.BLOCKED if blocked else layouts.WHOLE)
 
 
 class Race:

@@ -6,7 +6,7 @@ nothing takes is not kept.
 """
 
 import dataclasses
-import os
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +19,7 @@ from experiments.setup import drafter_loading
 from experiments.setup.checks import values
 from experiments.setup.plan import Plan
 from specjax import cache as caches
-from specjax import generate, layouts, verify
+from specjax import checkpoints, generate, layouts, verify
 from specjax.drafters import plain
 from specjax.layouts import Arranged, LayoutChoice
 from specjax.models.transformer import Model
@@ -110,6 +110,7 @@ class Built:
   baseline: LayoutChoice  # the layout of plain decoding
   loaded: Loaded | None = None  # None once the layouts were measured
   dtype: str = 'float32'  # of the target's weights and cache
+  target_revision: str | None = None  # its commit, where it is of the Hub
 
   @property
   def base(self) -> measure.Decoding:
@@ -203,6 +204,33 @@ class _Layouts:
       loaded.others[name, layout] = read
     return loaded.others[name, layout]
 
+  def pair(
+    self, name: str, drafter: Drafter
+  ) -> tuple[LayoutChoice, LayoutChoice | None]:
+    """Of the target and of a draft: together they make the shortest step.
+
+    One program runs on one device or on the devices of one mesh, so both lie
+    over the cores, or neither does.
+    """
+    scoring, drafting = self.scoring(drafter), self.drafting(name)
+    if drafting is None:
+      return scoring, None
+    target, draft = scoring.measured, drafting.measured
+
+    def seconds(pair: tuple[str, str]) -> float:
+      return target[pair[0]] + drafter.depth * draft[pair[1]]
+
+    pairs = [
+      (one, other)
+      for one, other in itertools.product(target, draft)
+      if (one == layouts.CORES) == (other == layouts.CORES)
+    ]
+    best, fitting = min(pairs, key=seconds)
+    return (
+      dataclasses.replace(scoring, layout=best),
+      dataclasses.replace(drafting, layout=fitting),
+    )
+
   def drafting(self, name: str) -> LayoutChoice | None:
     """Of a draft that is a model of its own, which reads token by token."""
     if self.loaded.drafts[name].draft is None:
@@ -226,7 +254,7 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
   single = drafter_loading.make(planned, one, 1)
   for gamma in loaded.gammas(name):
     drafter = drafter_loading.make(planned, one, gamma)
-    scoring, drafting = chosen.scoring(drafter), chosen.drafting(name)
+    scoring, drafting = chosen.pair(name, drafter)
     # What computes with the target's weights takes them as they are.
     own = chosen.draft(name, (drafting or scoring).layout)
     drafter = drafter_loading.make(planned, own, gamma)
@@ -264,7 +292,8 @@ def assemble(loaded: Loaded, choose: Chooser) -> Built:
     m for n in loaded.plan.drafters for m in _methods(loaded, chosen, n)
   ]
   return Built(
-    target=os.path.basename(loaded.plan.target.rstrip('/')),
+    target=checkpoints.title_of(loaded.plan.target),
+    target_revision=checkpoints.revision_of(loaded.plan.target),
     tokenizer=loaded.target.tokenizer,
     prompts=loaded.prompts,
     plain=ways[baseline.layout].spec,

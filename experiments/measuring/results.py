@@ -23,6 +23,7 @@ from experiments.setup import hosts
 from experiments.setup.plan import Plan
 from experiments.setup.result_folders import default_folder as default_folder
 from experiments.setup.result_folders import settings_of as settings_of
+from specjax import checkpoints
 
 # What identifies a row.
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
@@ -181,6 +182,27 @@ class Folder:
           'another folder with --config.results'
         )
 
+  def check_revisions(self, plan: Plan) -> None:
+    """Refuses to go on with rows of other commits of models of the Hub.
+
+    Raises:
+      UserError: there are such rows.
+    """
+    target = checkpoints.revision_of(plan.target)
+    for row in self.rows:
+      drafter = plan.drafters.get(row.get('drafter', ''))
+      for who, now in (
+        ('target', target),
+        ('draft', drafter and drafter.draft_revision),
+      ):
+        before = row.get(f'{who}_revision')
+        if before and now and before != now:
+          raise UserError(
+            f'results: {self.path} holds rows of the commit {before[:12]} of '
+            f'the {who} {row[who]}, and {now[:12]} is here now: name a commit '
+            'behind @, or choose another folder with --config.results'
+          )
+
   def add(self, row: dict) -> None:
     row = {'schema': SCHEMA} | row
     place = self.path / 'rows.jsonl'
@@ -218,12 +240,13 @@ def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
     texts: its prompts, by domain.
 
   Raises:
-    UserError: it holds other results, or rows of other prompts.
+    UserError: it holds other results, or rows of other prompts or commits.
   """
 
   def make():
     folder = Folder(plan.results, plan.settings)
     folder.check_prompts(texts)
+    folder.check_revisions(plan)
     return folder
 
   folder = hosts.alone(make)
@@ -253,6 +276,10 @@ def existing(path: str) -> Folder:
   return folder
 
 
+# Flags of Linux for instructions, the widest first.
+_VECTORS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX', 'asimd': 'NEON'}
+
+
 def conditions() -> dict:
   """Versions, device and commit: what a number depends on."""
   packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
@@ -266,12 +293,17 @@ def conditions() -> dict:
 
 
 def _cpu() -> str:
+  """The CPU's name, and the widest instructions that it has for vectors."""
   try:
     with open('/proc/cpuinfo') as file:
-      names = [line for line in file if line.startswith('model name')]
-    return names[0].partition(':')[2].strip()
-  except (OSError, IndexError):
+      pairs = [line.partition(':')[::2] for line in file if ':' in line]
+  except OSError:
     return platform.processor() or platform.machine()
+  facts = {name.strip(): value.strip() for name, value in reversed(pairs)}
+  flags = (facts.get('flags') or facts.get('Features') or '').split()
+  widest = [name for flag, name in _VECTORS.items() if flag in flags]
+  name = facts.get('model name') or platform.processor() or platform.machine()
+  return ', '.join([name, *widest[:1]])
 
 
 def _commit() -> str | None:

@@ -13,6 +13,7 @@ _BINS = 4
 _SPEED = (
   'baseline', 'verification', 'drafting', 'seconds', 'prefill_seconds',
   'tokens_per_second', 'baseline_tokens_per_second', 'speedup', 'speedup_ci',
+  'speedup_of_rates', 'speedup_of_rates_ci',
   'c', 'v', 'seconds_per_step', 'predicted_speedup', 'predicted_speedup_ci',
   'measured_over_predicted', 'measured_over_predicted_ci', 'unit_seconds',
   'unit_baseline_seconds', 'unit_baseline_tokens',
@@ -92,11 +93,13 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
   """
   counts = join(runs)
   tau = metrics.ratio(counts.tokens, counts.target_calls)
+  per_request = metrics.tau_per_request(counts.tokens, counts.target_calls)
   unconditional, conditional = metrics.by_position(counts)
   lengths = np.arange(counts.histogram.shape[1])
   unit_accepted = (counts.histogram * lengths).sum(1)
   unit_steps = counts.histogram.sum(1)
   without_bonus = metrics.ratio(unit_accepted, unit_steps)
+  per_step = metrics.tau_per_step(unit_accepted, unit_steps)
   tried, drafted = int(counts.tried.sum()), int(counts.drafted.sum())
   accepted = int(counts.accepted.sum())
   return {
@@ -117,6 +120,10 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
     'histogram': counts.histogram.sum(0).tolist(),
     'tau': tau.value,
     'tau_ci': tau.interval,
+    'tau_per_request': per_request.value,
+    'tau_per_request_ci': per_request.interval,
+    'tau_per_step': per_step.value,
+    'tau_per_step_ci': per_step.interval,
     'tau_without_bonus': without_bonus.value,
     'tau_without_bonus_ci': without_bonus.interval,
     **by_step(runs),
@@ -163,11 +170,14 @@ def speeds(units: Units, cost: Costs) -> dict:
   """Speed-up, measured and predicted, with intervals over the batches."""
   *times, calls = units
   speedup = metrics.speedup(*times)
+  of_rates = metrics.speedup_of_rates(*times)
   predicted = cost.predict(units.tokens, calls)
   agreement = cost.agreement(*units)
   return {
     'speedup': speedup.value,
     'speedup_ci': speedup.interval,
+    'speedup_of_rates': of_rates.value,
+    'speedup_of_rates_ci': of_rates.interval,
     'predicted_speedup': predicted.value,
     'predicted_speedup_ci': predicted.interval,
     'measured_over_predicted': agreement.value,

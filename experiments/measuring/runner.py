@@ -244,6 +244,7 @@ class Runner:
         'program': self.program,
         'config': plan.name,
         'target': self.built.target,
+        'target_revision': self.built.target_revision,
         'draft': method.draft,
         'dtype': self.built.dtype,
         'draft_dtype': method.draft_dtype,

@@ -23,10 +23,22 @@ from experiments.settings import Checkpoint, Experiment
 from specjax import metrics
 
 _PAPERS = pathlib.Path(__file__).parent
-# Metrics that may be taken over several rows together, from their sums.
+# Metrics that may be taken over several rows together, from their units.
 _POOLED = {
-  'tau': ('unit_tokens', 'unit_target_calls'),
-  'alpha': ('unit_overlap', 'unit_prefixes'),
+  'tau': (metrics.ratio, 'unit_tokens', 'unit_target_calls'),
+  'tau_per_request': (
+    metrics.tau_per_request,
+    'unit_tokens',
+    'unit_target_calls',
+  ),
+  'tau_per_step': (metrics.tau_per_step, 'unit_accepted', 'unit_steps'),
+  'alpha': (metrics.ratio, 'unit_overlap', 'unit_prefixes'),
+}
+# How numbers of ours are defined that papers define in several ways.
+_DEFINED = {
+  'tau_per_request': "the mean of the prompts' tokens per target call",
+  'tau_per_step': 'the mean of accepted tokens + 1 over steps',
+  'speedup_of_rates': "the ratio of means of the prompts' tokens per second",
 }
 
 
@@ -187,13 +199,12 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
     return intervals.shown(row, metric.ours, scale=metric.scale)
   if metric.place is not None:
     pairs = [metrics.at_place(r[metric.ours], metric.place) for r in values]
-    sums = np.concatenate(pairs, 1)
+    pooled = metrics.ratio(*np.concatenate(pairs, 1))
   else:
-    columns = _POOLED.get(metric.ours)
-    if columns is None or any(r.get(c) is None for r in ours for c in columns):
+    pool, *columns = _POOLED.get(metric.ours, (None,))
+    if pool is None or any(r.get(c) is None for r in ours for c in columns):
       return '-'
-    sums = [[u for r in ours for u in r[name]] for name in columns]
-  pooled = metrics.ratio(*sums)
+    pooled = pool(*([u for r in ours for u in r[name]] for name in columns))
   return with_interval(pooled.value, pooled.interval, scale=metric.scale)
 
 
@@ -259,6 +270,9 @@ def table_published(x: Published, ours: list[dict]) -> str:
   for metric in x.compared:
     head += [f'{metric.published}, paper', 'ours']
   text = f'{markdown(head, lines)}\n\n{_sources(rows)}\n'
+  for name in dict.fromkeys(metric.ours for metric in x.compared):
+    if name in _DEFINED:
+      text += f'Ours is {name} where the paper has it: {_DEFINED[name]}.\n'
   if unknown:
     text += 'Rows without a number of ours are of methods not in the project.\n'
   return f'{text}\n{status(x, ours)}\n'

@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import hashlib
 import os
+import re
 from collections.abc import Callable
 
 from experiments import corpus
@@ -261,7 +262,7 @@ def collect(x: Prompts, tokenizer, room: int, seed: int) -> dict[str, Chosen]:
   source, name = os.path.basename(x.path), files.stem_of(x.path)
   if x.dataset:
     records = files.load_dataset(x.dataset, x.split)
-    name = x.dataset.partition(':')[0].rpartition('/')[2]
+    name = re.split('[:@]', x.dataset)[0].rpartition('/')[2]
     source = f'{x.dataset} ({x.split})'
     return _from_records(x, records, tokenizer, room, seed, source, name)
   length = length_of_windows(x)

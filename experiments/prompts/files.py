@@ -128,7 +128,11 @@ def read_records(path: str) -> list[Record]:
 
 
 def load_dataset(name: str, split: str) -> list[Record]:
-  """Records of a data set of the hub, `name` or `name:configuration`.
+  """Records of a data set of the hub.
+
+  Args:
+    name: `name` or `name:configuration`; behind the name may stand @revision.
+    split: of the data set.
 
   Raises:
     UserError: the extra is not installed, or there is no such data set.
@@ -141,8 +145,12 @@ def load_dataset(name: str, split: str) -> list[Record]:
       "'.[datasets]', or give a file with prompts.path"
     ) from error
   path, _, configuration = name.partition(':')
+  path, _, revision = path.partition('@')
+  pinned = {'revision': revision} if revision else {}
   try:
-    rows = datasets.load_dataset(path, configuration or None, split=split)
+    rows = datasets.load_dataset(
+      path, configuration or None, split=split, **pinned
+    )
   except Exception as error:  # Whatever the network and the hub come up with.
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise UserError(

@@ -6,6 +6,11 @@ _OVER_BLOCKS = (
   'Measured over plain decoding with weights in blocks, which is not the '
   'fastest everywhere.'
 )
+_LAYOUTS = {
+  'whole': 'whole weights',
+  'blocked': 'blocked weights',
+  'cores': 'weights split over the cores',
+}
 _VERSIONS = (('jax', 'jax'), ('python', 'Python'))
 
 
@@ -34,11 +39,12 @@ def machine(rows: list[dict], facts: Iterable[str] = ()) -> str:
 def baseline(rows: list[dict]) -> str:
   """What plain decoding was; '' where one way alone was tried."""
   baselines = [row['baseline'] for row in rows if row.get('baseline')]
-  layouts = values(baselines, 'layout')
+  names = dict.fromkeys(one.get('layout') for one in baselines)
+  layouts = ' and '.join(_LAYOUTS[name] for name in names if name)
   if not layouts:
     return ''
   tried = max(len(one.get('seconds_per_step') or ()) for one in baselines)
-  text = f'plain decoding with {layouts} weights'
+  text = f'plain decoding with {layouts}'
   if tried < 2:
     return text
   best = 'the faster of two' if tried == 2 else f'the fastest of {tried}'

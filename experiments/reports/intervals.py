@@ -4,7 +4,12 @@ from experiments.reports.markdown import with_interval
 from specjax import metrics
 
 # Their units are batches of prompts, as they were timed.
-_TIMED = ('speedup', 'predicted_speedup', 'measured_over_predicted')
+_TIMED = (
+  'speedup',
+  'speedup_of_rates',
+  'predicted_speedup',
+  'measured_over_predicted',
+)
 
 
 def units(row: dict, name: str = '') -> int:

@@ -9,6 +9,7 @@ from experiments.measuring.selecting import by_place
 from experiments.reports import (
   Draw,
   best_drafters,
+  definitions,
   intervals,
   paired,
   plots,
@@ -43,17 +44,29 @@ FIELDS: dict[str, Any] = {
     for name in (
       'alpha', 'tau', 'tokens_per_second', 'baseline_tokens_per_second',
       'speedup', 'predicted_speedup', 'c', 'v', 'repetition?',
-      'tau_without_bonus?', 'parameters?', 'bytes?',
+      'tau_without_bonus?', 'tau_per_request?', 'tau_per_step?',
+      'speedup_of_rates?', 'parameters?', 'bytes?',
     )
   },
-  **{f'{name}_ci?': _NUMBERS for name in ('alpha', 'tau', 'speedup')},
+  **{
+    f'{name}_ci?': _NUMBERS
+    for name in (
+      'alpha', 'tau', 'tau_per_request', 'tau_per_step', 'speedup',
+      'speedup_of_rates',
+    )
+  },
   'acceptance_by_position': _NUMBERS,
   'acceptance_by_context?': _OBJECTS,
   'autocorrelation?': tuple[_NUMBERS, ...] | None,
   'identical_to_plain': int | None,
   'differences': _OBJECTS,
   'impossible?': tuple[str, ...] | None,
-  **{f'{name}?': str | None for name in ('target', 'draft', 'load', 'device')},
+  **{
+    f'{name}?': str | None
+    for name in (
+      'target', 'target_revision', 'draft', 'draft_revision', 'load', 'device',
+    )
+  },
   **{
     f'{name}?': _OBJECT
     for name in ('options', 'training', 'versions', 'baseline', 'prompts_from',
@@ -228,13 +241,18 @@ def along_the_text(rows: list[dict]) -> list[Table]:
   return [Table('Along the text', _ALONG, head, lines)]
 
 
+def _accepted_where(rows: list[dict]) -> list[Table]:
+  by_definition = definitions.tables(rows, _POSITIONS[:3])
+  return positions(rows) + by_definition + along_the_text(rows)
+
+
 def groups(rows: list[dict]) -> list[Group]:
   """All tables of a run, the best of each drafter first."""
   best_of_each = best_drafters.tables(run_headline.sound(rows))
   made = (
     ('The best of each drafter', best_of_each),
     ('All cells', cells(rows)),
-    (_WHERE, positions(rows) + along_the_text(rows)),
+    (_WHERE, _accepted_where(rows)),
     ('Differences on the same prompts', paired.tables(rows)),
   )
   filled = [

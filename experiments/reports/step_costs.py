@@ -33,6 +33,7 @@ _READ = {
   'eight bits': ('ratio',),
   'judge': ('share',),
   'simulated': ('speedup', 'predicted_speedup'),
+  'layouts': ('v', 'size'),
 }
 
 
@@ -97,6 +98,19 @@ def _transformers(rows: list[dict]) -> list[str]:
   ]
 
 
+def _layouts(rows: list[dict]) -> list[str]:
+  """Which layout a pass over some tokens is the fastest in."""
+  clauses = []
+  for (size,), mine in _by_size(rows).items():
+    best = min(mine, key=lambda r: r['v'])
+    columns = '' if best['columns'] == '-' else f', {best["columns"]} columns'
+    clauses.append(f'{size:g}: {best["v"]:.2f} ({best["way"]}{columns})')
+  return [
+    'passes in the fastest layout, over that of a single token, by tokens: '
+    + ', '.join(clauses)
+  ]
+
+
 def _eight_bits(rows: list[dict]) -> list[str]:
   """Steps with weights in eight bits over those with floats."""
   steps = pick(rows, way='int8')
@@ -146,6 +160,7 @@ _SAID = {
   'eight bits': _eight_bits,
   'judge': _judge,
   'simulated': _simulated,
+  'layouts': _layouts,
 }
 
 

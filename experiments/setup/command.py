@@ -15,8 +15,8 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 from absl import flags, logging
@@ -25,7 +25,7 @@ from ml_collections import config_flags
 import specjax
 from experiments import recipes, settings
 from experiments.errors import UserError, need, remedy
-from experiments.setup import fields, hosts
+from experiments.setup import fields, hosts, meshes
 from specjax.checkpoints import CheckpointError
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
@@ -200,14 +200,43 @@ def _fault(error: flags.Error) -> Exception:
   return cause if isinstance(cause, Exception) else error
 
 
-def parse(argv: list[str]) -> tuple[Any, list[str]]:
-  """The config of a command line, and the arguments that are no flags.
+@dataclasses.dataclass(frozen=True)
+class Alone:
+  """What a program does without a config.
+
+  Attributes:
+    call: is handed the arguments that are no flags, and the options by name.
+    usage: its arguments, for --help.
+    options: values by default, by name.
+  """
+
+  call: Callable[..., None]
+  usage: str
+  options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Given(NamedTuple):
+  """A command line: a config, arguments that are no flags, other options."""
+
+  config: Any
+  rest: list[str]
+  options: dict[str, str]
+
+
+def parse(argv: list[str], options: Mapping[str, str] | None = None) -> Given:
+  """Reads a command line.
+
+  Args:
+    argv: it, the program first.
+    options: flags besides --config, and their values by default.
 
   Raises:
     UserError: a flag, or the file that it names, is wrong.
   """
   _check_file(argv)
   known = flags.FlagValues()
+  for name, value in (options or {}).items():
+    flags.DEFINE_string(name, value, '', flag_values=known)
   flag = config_flags.DEFINE_config_file(
     'config', lock_config=True, flag_values=known, sys_argv=argv
   )
@@ -229,14 +258,19 @@ def parse(argv: list[str]) -> tuple[Any, list[str]]:
       f'--config: {error.obj.__file__} has no function get_config; name a file '
       'of configs/'
     ) from error
-  return config, rest
+  return Given(
+    config, rest, {name: known[name].value for name in options or {}}
+  )
 
 
-def _help(main: Callable, kinds: tuple[type, ...], config: Any) -> str:
+def _help(
+  main: Callable, kinds: tuple[type, ...], config: Any, alone: Alone | None
+) -> str:
   """What --help prints: the program, and every field of its config."""
   purpose = inspect.getdoc(inspect.getmodule(main)) or ''
+  other = f'\n       {name_of_program()} {alone.usage}' if alone else ''
   usage = f"""\
-usage: {name_of_program()} --config FILE [--config.FIELD=VALUE ...]
+usage: {name_of_program()} --config FILE [--config.FIELD=VALUE ...]{other}
 
   --config FILE           one of configs/; with a colon behind it and a part of
                           the file, where it has parts
@@ -259,7 +293,7 @@ usage: {name_of_program()} --config FILE [--config.FIELD=VALUE ...]
 def run(
   main: Callable[[Any], Any],
   kind: type | tuple[type, ...],
-  alone: Callable[[list[str]], None] | None = None,
+  alone: Alone | None = None,
   resumes: bool = False,
 ) -> None:
   """Runs a program, and ends the process.
@@ -267,8 +301,7 @@ def run(
   Args:
     main: is handed the config.
     kind: what the config must be; one of several.
-    alone: what runs without a config, if anything does; it is handed what else
-      the command line says.
+    alone: what runs without a config, if anything does.
     resumes: whether the same command goes on where it was stopped.
   """
   kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -279,11 +312,11 @@ def run(
       return print(version())
     argv = [a for a in sys.argv if a not in _HELP]
     asked = argv != sys.argv
-    config, rest = parse(argv)
+    config, rest, options = parse(argv, alone.options if alone else None)
     if config is None and asked:
-      return print(_help(main, kinds, None))
+      return print(_help(main, kinds, None, alone))
     if config is None and alone:
-      return alone(rest)
+      return alone.call(rest, **options)
     given = type(config).__name__ if config else 'nothing'
     names = ' or '.join(k.__name__ for k in kinds)
     need(
@@ -292,12 +325,21 @@ def run(
       'of configs/ that returns one'
       + (f', or give it to {_TAKES[given]}' if given in _TAKES else ''),
     )
+    for name, value in options.items():
+      need(
+        alone and value == alone.options[name],
+        f'--{name} goes with {alone and alone.usage}, not with --config: leave '
+        'one out',
+      )
     need(
       not rest,
       f'{" ".join(rest)}: arguments that are no flags; fields of the config '
       'are given as --config.FIELD=VALUE',
     )
     fields.check(config)
-    return print(_help(main, kinds, config)) if asked else main(config)
+    if asked:
+      return print(_help(main, kinds, config, alone))
+    meshes.use_cores(config)
+    return main(config)
 
   guard(begin, resumes)

@@ -65,8 +65,8 @@ def check_device(plan: Plan, described: Mapping[str, Description]) -> None:
       narrow.append(name)
   if narrow and jax.default_backend() == 'cpu' and hosts.leads():
     print(
-      f'dtype: a CPU computes {" and ".join(dict.fromkeys(narrow))} as float32, '
-      'with copies of the weights: more memory than float32 takes, and no less '
-      'time; this shows what such a model says, not how fast it is',
+      f'dtype: a CPU computes {" and ".join(dict.fromkeys(narrow))} as '
+      'float32, with copies of the weights: more memory than float32 takes, '
+      'and no less time; this shows what such a model says, not how fast it is',
       file=sys.stderr,
     )

@@ -1,4 +1,4 @@
-"""What each device will hold, and whether it has so much.
+"""What each device will hold.
 
 Known before weights are read: weights in every layout that is tried, caches,
 and what computing takes at its widest, where the compiler says it of the
@@ -9,14 +9,12 @@ it in memory then.
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import safetensors
 
-from experiments.errors import UserError
-from experiments.settings import Mesh
 from experiments.setup import dtypes, meshes
 from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import cache as caches
@@ -29,7 +27,6 @@ from specjax.sharding import Placement
 from specjax.types import Source
 
 _LOGITS = 5  # arrays of the size of a step's logits in float32 that it makes
-_MOST_DEVICES = 64  # of a mesh that is proposed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +37,8 @@ class Load:
     parameters: of the target.
     cache: of the target, for the widest batch.
     drafts: parameters of all drafts, and the largest of their caches.
-    layouts: further copies of all these parameters, in blocks.
+    layouts: further copies of all these parameters, in blocks; on a CPU those
+      of all its cores.
     activations: what computing takes beside these, at its widest; None where
       there are no devices to compile for.
   """
@@ -156,19 +154,29 @@ def _arrangements(model: Model, dtype: str, rows: int) -> dict[str, tuple]:
     models.update({name: one.model for name, one in arranged.items()})
     return {name: one.params for name, one in arranged.items()}
 
+  if jax.default_backend() == 'cpu':
+    layouts.columns()  # Measured where nothing is traced.
   shapes = jax.eval_shape(arrange, _shapes(model, dtype))
   return {name: (models[name], shapes[name]) for name in models}
 
 
 def _copied(arrangements: Mapping[str, tuple]) -> int:
-  """Bytes of other layouts than the whole one, which share what is equal."""
+  """Bytes of other layouts than the whole one; blocks share what is equal."""
   whole = jax.tree.leaves(arrangements[layouts.WHOLE][1])
   return sum(
     x.size * x.dtype.itemsize
     for name, (_, params) in arrangements.items()
     for x, before in zip(jax.tree.leaves(params), whole, strict=True)
-    if name != layouts.WHOLE and x.shape != before.shape
+    if name == layouts.CORES
+    or (name == layouts.BLOCKED and x.shape != before.shape)
   )
+
+
+def _copies(arrangements: Mapping[str, tuple]) -> int:
+  """How often drafts are read again, for the target in other layouts."""
+  cores = arrangements.get(layouts.CORES)
+  split = 0 if cores is None else cores[0].placement.mesh.size
+  return split + (layouts.BLOCKED in arrangements)
 
 
 def _reading(model: Model, params, rows: int, slots: int, sources: int) -> int:
@@ -266,13 +274,13 @@ def predict(
     drafts.append(models)
   arrangements, copied = _forms(plan, described['target'], target.dtype, w), 0
   if len(arrangements) > 1:
-    copied = _copied(arrangements) + weights
+    copied = _copied(arrangements) + weights * _copies(arrangements)
   known = Load(target.parameters, target.cache, weights + max(memories), copied)
   size = plan.mesh.data * plan.mesh.model
   if not compiles or size > jax.device_count():
     return known
-  *_, narrow = arrangements.values()
-  first = _reading(*narrow, w.batch, w.slots, w.sources)
+  blocked = arrangements.get(layouts.BLOCKED, arrangements[layouts.WHOLE])
+  first = _reading(*blocked, w.batch, w.slots, w.sources)
   first -= target.cache * (w.rows - w.batch) // w.rows
   if w.rows > w.batch:
     whole = arrangements[layouts.WHOLE]
@@ -306,119 +314,3 @@ def _step(target: _Model, w: Widths) -> int:
   scored = max(w.batch * (w.nodes + 1), 2 * w.rows)
   logits = 4 * _LOGITS * scored * target.config.vocab_size
   return logits + _widened(target)
-
-
-def available(count: int) -> int | None:
-  """Bytes that each of `count` devices has; None where nobody says.
-
-  CPU devices share the memory of their host.
-  """
-  device = jax.local_devices()[0]
-  stats = device.memory_stats() or {}
-  if 'bytes_limit' in stats:
-    return stats['bytes_limit']
-  if device.platform != 'cpu':
-    return None
-  whole = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-  return whole // min(count, jax.local_device_count())
-
-
-def _changes(
-  plan: Plan, dtype: str, target: TransformerConfig, count: int
-) -> Iterator[tuple[str, Plan, int]]:
-  """What could be changed, smallest changes first: in words, and made.
-
-  The last is the number of prompts.
-  """
-  mesh = plan.mesh
-  for less in range(count - 1, plan.batch - 1, -1) if plan.timed else ():
-    yield f'prompts.count={less}', plan, less
-  for batch in range(plan.batch - mesh.data, 0, -mesh.data):
-    fewer = min(count, batch) if plan.timed else count
-    name = f'batch={batch}' + f' prompts.count={fewer}' * plan.timed
-    yield name, dataclasses.replace(plan, batch=batch), fewer
-  tokens = plan.max_new_tokens // 2
-  while tokens:
-    yield (
-      f'max_new_tokens={tokens}',
-      dataclasses.replace(plan, max_new_tokens=tokens),
-      count,
-    )
-    tokens //= 2
-  if dtype not in precision.NARROW and jax.default_backend() != 'cpu':
-    smaller = dataclasses.replace(plan, dtype='bfloat16')
-    yield 'dtype=bfloat16', smaller, count
-  if not mesh.split_draft and mesh.model > 1:
-    split = dataclasses.replace(mesh, split_draft=True)
-    yield (
-      'mesh.split_draft=True',
-      dataclasses.replace(plan, mesh=split),
-      count,
-    )
-  for devices in range(mesh.model + 1, _MOST_DEVICES + 1):
-    if target.num_heads % devices == 0:
-      wider = dataclasses.replace(mesh, model=devices)
-      made = dataclasses.replace(plan, mesh=wider)
-      yield f'mesh.model={devices}', made, count
-
-
-def remedies(
-  plan: Plan,
-  described: Mapping[str, Description],
-  longest: int,
-  count: int,
-  load: Load,
-  limit: int,
-) -> list[str]:
-  """The least change of each field that would make it fit, alone.
-
-  Args:
-    plan: of the experiment.
-    described: its models, by name.
-    longest: tokens of the longest prompt.
-    count: prompts of the largest domain.
-    load: of the plan.
-    limit: bytes of each device.
-  """
-  target = described['target'].model.config
-  dtype = dtypes.of_target(plan, described)
-  before = widths_of(plan, target, longest, count)
-  found: dict[str, str] = {}
-  for words, changed, prompts in _changes(plan, dtype, target, count):
-    field = words.partition('=')[0]
-    if field in found:
-      continue
-    after = widths_of(changed, target, longest, prompts)
-    made = predict(changed, described, longest, prompts, compiles=False)
-    # What computing takes goes with the rows; whatever the CPU widens does not.
-    own = (load.activations or 0) * after.rows // before.rows
-    if made.total + own <= limit:
-      found[field] = words
-  return [*found.values()]
-
-
-def check(
-  plan: Plan,
-  described: Mapping[str, Description],
-  longest: int,
-  count: int,
-  load: Load,
-) -> None:
-  """Refuses what does not fit.
-
-  Raises:
-    UserError: says what needs how much, and what would fit.
-  """
-  mesh: Mesh = plan.mesh
-  limit = available(mesh.data * mesh.model)
-  if limit is None or load.total <= limit:
-    return
-  fits = remedies(plan, described, longest, count, load, limit)
-  choice = ' or '.join(fits) or 'a smaller model'
-  more = f', computing {load.activations:,}' if load.activations else ''
-  raise UserError(
-    f'mesh.data x mesh.model = {mesh.data} x {mesh.model}: each device '
-    f'would hold {load.total:,} bytes (target {load.parameters:,}, its cache '
-    f'{load.cache:,}, drafts {load.drafts:,}, other layouts {load.layouts:,}'
-    f'{more}), but has {limit:,}: choose {choice}'
-  )

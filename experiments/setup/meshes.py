@@ -5,15 +5,42 @@ not divide the batch or the query heads; key-value heads (with all attention),
 vocabularies and widths that it does not divide stay whole on every device.
 """
 
+import contextlib
+import os
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 
 from experiments.errors import need
-from experiments.settings import Mesh
+from experiments.settings import Experiment, Mesh, Speed
 from specjax import sharding
 from specjax.checkpoints import Description
 from specjax.sharding import Placement
+
+_SIMULATED = 'xla_force_host_platform_device_count'
+_MOST_CORES = 8  # that exchange sums at every layer
+
+
+def use_cores(x: Any) -> None:
+  """Makes the CPU's cores devices, for `layouts.CORES`; before any is used.
+
+  Nothing is done where something else was said about devices, by a mesh or to
+  JAX, and where no time is taken.
+
+  Args:
+    x: the config of a program.
+  """
+  alone = isinstance(x, Speed)
+  if isinstance(x, Experiment):
+    alone = x.timed and x.mesh.data * x.mesh.model * x.mesh.processes == 1
+  said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
+    'XLA_FLAGS', ''
+  )
+  if alone and not said:
+    count = min(len(os.sched_getaffinity(0)), _MOST_CORES)
+    with contextlib.suppress(RuntimeError):  # JAX has begun: it stays as it is.
+      jax.config.update('jax_num_cpu_devices', count)
 
 
 def make_placement(mesh: Mesh) -> Placement | None:
@@ -32,7 +59,7 @@ def make_placement(mesh: Mesh) -> Placement | None:
     size <= devices,
     f'mesh.data x mesh.model = {mesh.data} x {mesh.model} needs {size} '
     f'devices, but there are {devices}: choose less, or simulate CPU devices '
-    f'with XLA_FLAGS=--xla_force_host_platform_device_count={size}',
+    f'with XLA_FLAGS=--{_SIMULATED}={size}',
   )
   need(
     jax.process_count() == 1 or size == devices,

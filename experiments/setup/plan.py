@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from experiments.errors import UserError, need
+from experiments.errors import UserError, blame, need
 from experiments.settings import (
   Candidate,
   Experiment,
@@ -21,6 +21,7 @@ from experiments.settings import (
   SamplingValues,
 )
 from experiments.setup import checks, names, result_folders
+from specjax import checkpoints
 from specjax.checkpoints import Description
 from specjax.types import LoadedDrafter, Rule
 
@@ -36,7 +37,7 @@ class PlannedDrafter:
     load: full name of its load function, and
     read: that function.
     describe: what the same module tells of it without reading weights.
-    path: of its weights; empty where it has none.
+    path: of its weights, likewise; empty where it has none.
     options: further arguments: one that drafts for this one is planned, too.
     stored: the options as rows have them.
     gammas: draft lengths.
@@ -63,8 +64,15 @@ class PlannedDrafter:
   @property
   def draft(self) -> str | None:
     """Names of the models that draft, the largest first; None without any."""
-    paths = [one.path.rstrip('/') for one in self.levels()]
-    return ' + '.join(os.path.basename(path) for path in paths if path) or None
+    paths = [one.path for one in self.levels() if one.path]
+    return ' + '.join(map(checkpoints.title_of, paths)) or None
+
+  @property
+  def draft_revision(self) -> str | None:
+    """Their commits on the Hub, likewise; None where none comes from there."""
+    paths = [one.path for one in self.levels() if one.path]
+    commits = [checkpoints.revision_of(path) for path in paths]
+    return ' + '.join(c or '-' for c in commits) if any(commits) else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,7 +80,7 @@ class Plan:
   """What is run, and where; fields are called as those of `Experiment`.
 
   Attributes:
-    target: directory of the target.
+    target: directory of the target; of a model of the Hub, its snapshot.
     dtype: of it, as it was asked for.
     drafters: by name.
     gammas: asked of every drafter; empty where each has its own.
@@ -135,7 +143,7 @@ def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
         f'drafters: {name!r} is unknown; '
         f'{names.LOAD.remedy(name, *x.known)}, with :path behind it',
       )
-      label = os.path.basename(path.rstrip('/')) or load.split('.')[-2]
+      label = checkpoints.title_of(path) or load.split('.')[-2]
       choice = 'drafters', Candidate(load, 4, path)
     need(
       label not in chosen,
@@ -219,11 +227,10 @@ def plan_drafter(
 
 
 def _check_drafters(planned: Plan) -> None:
-  """Checks draft lengths, rules and paths.
+  """Checks draft lengths and rules.
 
   Raises:
-    UserError: names the field; for a model that drafts for itself by way of
-      others, both fields that have its path.
+    UserError: names the field.
   """
   need(planned.drafters, 'candidates is empty: name at least one drafter')
   for one in planned.drafters.values():
@@ -233,13 +240,36 @@ def _check_drafters(planned: Plan) -> None:
       isinstance(gamma, int) and gamma >= 1,
       f'{field} must be integers of at least 1, got {gamma!r}',
     )
-  paths = ((one.path_field, one.path) for one in planned.levels())
-  for field, path in (('target.path', planned.target), *paths):
-    need(
-      not path or os.path.exists(path),
-      f'{field}: {path} does not exist; give a local directory, nothing is '
-      'downloaded',
-    )
+
+
+def _locate(field: str, path: str) -> str:
+  """A path that exists: that of a snapshot, where a model of the Hub is named.
+
+  Raises:
+    UserError: there is nothing; names the field.
+  """
+  if not path or os.path.exists(path):
+    return path
+  with blame(f'{field}: '):
+    return str(checkpoints.locate(path))
+
+
+def _locate_drafter(one: PlannedDrafter) -> PlannedDrafter:
+  """The same with paths that exist, also of what drafts for it."""
+  options = {
+    name: _locate_drafter(value) if isinstance(value, PlannedDrafter) else value
+    for name, value in one.options.items()
+  }
+  path = _locate(one.path_field, one.path)
+  return dataclasses.replace(one, path=path, options=options)
+
+
+def _check_levels(planned: Plan) -> None:
+  """Checks that no model drafts for itself.
+
+  Raises:
+    UserError: one does, by way of others; names both fields of its path.
+  """
   for drafter in planned.drafters.values():
     holds = {os.path.realpath(planned.target): 'target.path'}
     levels = drafter.levels()
@@ -284,4 +314,10 @@ def plan(x: Experiment) -> Plan:
     )
   planned = freeze(x, drafters)
   _check_drafters(planned)
-  return planned
+  located = dataclasses.replace(
+    planned,
+    target=_locate('target.path', planned.target),
+    drafters={n: _locate_drafter(d) for n, d in planned.drafters.items()},
+  )
+  _check_levels(located)
+  return located

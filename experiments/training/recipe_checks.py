@@ -6,8 +6,8 @@ refused at the first.
 
 import itertools
 import math
-import os
 
+from experiments.errors import blame
 from experiments.recipes import (
   Distillation,
   Heads,
@@ -19,6 +19,7 @@ from experiments.recipes import (
 )
 from experiments.settings import Size
 from experiments.setup.checks import check_dtype, need, need_least, need_seed
+from specjax import checkpoints
 
 
 def optimization(field: str, o: Optimization) -> None:
@@ -155,10 +156,8 @@ def _common(x: Recipe | Distillation | Heads) -> None:
 def trained(x: Distillation | Heads) -> None:
   """Refuses what drafters of a given target share."""
   _common(x)
-  need(
-    os.path.isdir(x.target),
-    f'target: {x.target!r} is no directory; name that of a checkpoint',
-  )
+  with blame('target: '):
+    checkpoints.locate(x.target)
   need(x.data, 'data is empty: name the folder of the corpus and the texts')
   texts('texts', x.texts)
   held_out('held_out', x.held_out)

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import pathlib
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +15,7 @@ WEIGHTS = 'model.safetensors'
 # tensor's scales ends with.
 QUANTIZED = 'specjax-int8'
 SCALE = '_scale'
-_INDEX = 'model.safetensors.index.json'
-# What is fetched for the name of a model: no pickled weights, no code.
-_WANTED = ('*.json', '*.safetensors', '*.txt', 'tokenizer.model')
-# A name of the Hugging Face Hub, which no path with a dot in front is.
-_NAME = re.compile(r'[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*')
+INDEX = 'model.safetensors.index.json'
 
 
 class CheckpointError(ValueError):
@@ -31,7 +25,7 @@ class CheckpointError(ValueError):
 class Tensor(NamedTuple):
   """A tensor that has not been read yet."""
 
-  file: Any  # an open `safetensors.safe_open`
+  file: Any  # an open `safetensors.safe_open`; None where it is not here
   path: pathlib.Path
   name: str  # in the file
   shape: tuple[int, ...]
@@ -60,50 +54,6 @@ class Scaled(NamedTuple):
     return self.values.read(index).astype(scale.dtype) * scale
 
 
-def locate(path: str | os.PathLike) -> pathlib.Path:
-  """Returns the directory of a checkpoint.
-
-  Args:
-    path: a local directory, or else the name of a model of the Hugging Face
-      Hub ('owner/model'). What its cache lacks is fetched; without a
-      connection the cache has to do.
-
-  Raises:
-    CheckpointError: there is neither.
-  """
-  if not isinstance(path, str | os.PathLike):
-    raise CheckpointError(
-      'path must be a directory or the name of a model on the Hugging Face '
-      f'Hub, got {path!r}'
-    )
-  directory = pathlib.Path(path)
-  if directory.is_dir():
-    return directory
-  if isinstance(path, str) and _NAME.fullmatch(path) and not directory.exists():
-    return _fetch(path)
-  raise CheckpointError(
-    f'{directory} is no directory; pass a local one that holds {CONFIG} and '
-    f'{WEIGHTS}, or the name of a model on the Hugging Face Hub'
-  )
-
-
-def _fetch(name: str) -> pathlib.Path:
-  # Takes a second to import, and local directories do not need it.
-  import huggingface_hub
-
-  try:
-    return pathlib.Path(
-      huggingface_hub.snapshot_download(name, allow_patterns=list(_WANTED))
-    )
-  except Exception as error:  # Of the network, the Hub, or the disk.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
-    raise CheckpointError(
-      f'{name} is no directory, and no model {name} is in the cache of the '
-      f'Hugging Face Hub or could be fetched from it ({reason}); pass a local '
-      'directory, or fetch the model while there is a connection'
-    ) from error
-
-
 def read_json(file: pathlib.Path) -> dict[str, Any]:
   try:
     content = json.loads(file.read_text('utf-8'))
@@ -121,13 +71,29 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
   return content
 
 
-def _list_shards(directory: pathlib.Path) -> dict[pathlib.Path, set[str]]:
+def _list_files(directory: pathlib.Path) -> dict[pathlib.Path, set[str]]:
   """Files of the weights, and the names that an index puts into each."""
-  single, index = directory / WEIGHTS, directory / _INDEX
+  single, index = directory / WEIGHTS, directory / INDEX
   if single.is_file():
     return {single: set()}
   if not index.is_file():
     _refuse_others(directory)
+  shards = list_shards(index)
+  missing = sorted(path.name for path in shards if not path.is_file())
+  if missing:
+    raise CheckpointError(
+      f'{directory}: {shorten(missing)} of {INDEX} missing; copy the '
+      'checkpoint again'
+    )
+  return shards
+
+
+def list_shards(index: pathlib.Path) -> dict[pathlib.Path, set[str]]:
+  """Files that an index lists, and the names that it puts into each.
+
+  Raises:
+    CheckpointError: it is damaged.
+  """
   places = read_json(index).get('weight_map')
   if not isinstance(places, dict) or not places:
     raise CheckpointError(f'{index} has no weight_map; copy it again')
@@ -139,13 +105,7 @@ def _list_shards(directory: pathlib.Path) -> dict[pathlib.Path, set[str]]:
         f'{index}: weight_map puts {name} into {shard!r}, which is no file '
         'beside it; copy it again'
       )
-    shards.setdefault(directory / shard, set()).add(name)
-  missing = sorted(path.name for path in shards if not path.is_file())
-  if missing:
-    raise CheckpointError(
-      f'{directory}: {shorten(missing)} of {_INDEX} missing; copy the '
-      'checkpoint again'
-    )
+    shards.setdefault(index.parent / shard, set()).add(name)
   return shards
 
 
@@ -159,7 +119,7 @@ def _refuse_others(directory):
       'save_pretrained'
     )
   raise CheckpointError(
-    f'{directory / WEIGHTS} is missing, and so is {_INDEX}; other formats must '
+    f'{directory / WEIGHTS} is missing, and so is {INDEX}; other formats must '
     'be converted to safetensors first'
   )
 
@@ -174,7 +134,7 @@ def open_tensors(
       index puts there.
   """
   tensors: dict[str, Tensor] = {}
-  for path, expected in sorted(_list_shards(directory).items()):
+  for path, expected in sorted(_list_files(directory).items()):
     try:
       file = stack.enter_context(safetensors.safe_open(path, 'numpy'))
     except OSError as error:
@@ -188,7 +148,7 @@ def open_tensors(
     names = set(file.keys())
     if expected - names:
       raise CheckpointError(
-        f'{path} lacks tensors that {_INDEX} puts there: '
+        f'{path} lacks tensors that {INDEX} puts there: '
         f'{shorten(list(expected - names))}; copy both again'
       )
     for name in names:

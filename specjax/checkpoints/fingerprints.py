@@ -7,7 +7,8 @@ import os
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.checkpoints.files import locate, open_tensors
+from specjax.checkpoints.files import open_tensors
+from specjax.checkpoints.hub import locate
 
 _VALUES = 64  # of each tensor
 
@@ -28,7 +29,7 @@ def fingerprint(path: str | os.PathLike) -> str:
   """
   digest = hashlib.sha256()
   with contextlib.ExitStack() as stack:
-    tensors = open_tensors(locate(path), stack)
+    tensors = open_tensors(locate(path, weights=True), stack)
     for name in sorted(tensors):
       tensor = tensors[name]
       size = int(np.prod(tensor.shape, dtype=np.int64))

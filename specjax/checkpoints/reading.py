@@ -9,6 +9,7 @@ import collections
 import contextlib
 import math
 import os
+import re
 from typing import Any, NamedTuple
 
 import flax.traverse_util
@@ -21,11 +22,11 @@ from specjax.checkpoints.files import (
   CheckpointError,
   Tensor,
   join_scales,
-  locate,
   open_tensors,
   read_json,
   shorten,
 )
+from specjax.checkpoints.hub import headers, lacks_weights, locate
 from specjax.checkpoints.precision import STORED, resolve
 from specjax.families import FAMILIES, conversion
 from specjax.families.table import Family, Tensors
@@ -42,13 +43,14 @@ class Description(NamedTuple):
 
   family: `model_type` of `config.json`.
   model: the model.
-  stored_bytes: of the weight files.
+  stored_bytes: of the weight files; None where they are on the Hub, which
+    cannot be reached.
   dtype: that most of the weights have there, 'bfloat16' for example.
   """
 
   family: str
   model: Model
-  stored_bytes: int
+  stored_bytes: int | None
   dtype: str = 'float32'
 
 
@@ -67,7 +69,8 @@ class _Plan(NamedTuple):
     counts: collections.Counter[str] = collections.Counter()
     for tensor in self.tensors.values():
       counts[tensor.dtype] += math.prod(tensor.shape)
-    return STORED[counts.most_common(1)[0][0]]
+    known = counts.most_common(1)  # Of the Hub there may be none.
+    return STORED[known[0][0]] if known else 'float32'
 
 
 def _without_quantization(directory, attributes, quantized):
@@ -99,13 +102,20 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   except ValueError as error:
     raise CheckpointError(f'{directory / CONFIG}: {error}') from error
   sources = conversion.list_sources(family, config, shapes)
-  tensors = open_tensors(directory, stack)
+  model = transformer.build(config)
+  tensors: dict[str, Any] | None
+  if lacks_weights(directory):
+    tensors = headers(directory)
+    if tensors is None:  # They are checked once they are here.
+      return _Plan(family, model, shapes, sources, {})
+  else:
+    tensors = open_tensors(directory, stack)
   if eight:
     tensors = join_scales(tensors)
   tensors = _rename(tensors, family, config, sources)
   _check_names(directory, family, config, sources, tensors)
   _check_tensors(sources, shapes, tensors)
-  return _Plan(family, transformer.build(config), shapes, sources, tensors)
+  return _Plan(family, model, shapes, sources, tensors)
 
 
 def describe(
@@ -116,7 +126,9 @@ def describe(
   """Checks a checkpoint as `load` does, and reads no weights.
 
   Only `config.json` and the headers of the weights are read, but where tied
-  weights are stored twice: then the two copies are compared.
+  weights are stored twice: then the two copies are compared. Of a model on the
+  Hub neither is fetched for it: the headers are looked at there, and where it
+  cannot be reached `config.json` has to do.
 
   Args:
     path: as for `load`.
@@ -128,13 +140,16 @@ def describe(
   """
   with contextlib.ExitStack() as stack:
     plan = _plan(locate(path), stack, max_length, quantized)
-  files = {tensor.path for tensor in plan.tensors.values()}
-  return Description(
-    plan.family.model_type,
-    plan.model,
-    sum(file.stat().st_size for file in files),
-    plan.dtype,
-  )
+    stored = _bytes_of(plan.tensors.values())
+  return Description(plan.family.model_type, plan.model, stored, plan.dtype)
+
+
+def _bytes_of(tensors) -> int | None:
+  files = {tensor.path for tensor in tensors}
+  if all(file.is_file() for file in files):
+    return sum(file.stat().st_size for file in files) if files else None
+  sizes = ((re.search(r'\d+', x.dtype), math.prod(x.shape)) for x in tensors)
+  return sum(int(bits[0] if bits else 8) * size for bits, size in sizes) // 8
 
 
 def load(
@@ -147,7 +162,8 @@ def load(
   """Loads a model and its parameters.
 
   Args:
-    path: a local directory, or the name of a model, see `locate`.
+    path: a local directory, or 'owner/model' or 'owner/model@revision' of the
+      Hugging Face Hub, see `locate`.
     dtype: of the parameters, whatever the file has; 'auto' as in
       `precision.resolve`.
     max_length: longest sequence of the run, by default the checkpoint's
@@ -168,7 +184,8 @@ def load(
   """
   params = {}
   with contextlib.ExitStack() as stack:
-    plan = _plan(locate(path), stack, max_length, quantized)
+    directory = locate(path, weights=True)
+    plan = _plan(directory, stack, max_length, quantized)
     model, places = plan.model, {}
     dtype = resolve(dtype, plan.dtype)
     if placement is not None:
@@ -286,6 +303,8 @@ def _are_equal(*tensors) -> bool:
   """Whether two tensors are, without reading the whole of them at once."""
   if tensors[0].shape != tensors[1].shape:
     return False
+  if any(tensor.file is None for tensor in tensors):
+    return True  # They are compared once they are here.
   a, b = (tensor.file.get_slice(tensor.name) for tensor in tensors)
   rows = tensors[0].shape[0]
   return all(

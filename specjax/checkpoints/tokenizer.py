@@ -7,9 +7,9 @@ from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
   CheckpointError,
-  locate,
   read_json,
 )
+from specjax.checkpoints.hub import locate
 
 # Any one of these is enough for a tokenizer.
 _TOKENIZER = (

@@ -187,6 +187,7 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
   sizes, model = sizes_of(config), target.model
   heads.check_taps(model.config.num_layers, sizes.taps)
   head = Head(model, sizes)
-  params = heads.fit(params, head.shapes(blocked=False), path)
-  params = linear.arrange(params, head.shapes(model.config.blocked))
+  params = heads.fit(params, head.shapes(columns=0), path)
+  if columns := model.config.columns:
+    params = linear.arrange(params, head.shapes(columns), columns)
   return shape.load(target, walk(head), options, params)

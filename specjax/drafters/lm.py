@@ -152,7 +152,7 @@ def read(
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory.
+    path: a Hugging Face directory, or the name of a model on the Hub.
     quantized: see `checkpoints.load`.
     dtype: of its weights and cache; by default the target's.
 
@@ -163,6 +163,7 @@ def read(
   host = target.model
   placement = host.placement and host.placement.for_draft
   check_path(path, 'a language model')
+  path = str(checkpoints.locate(path))
   heads.refuse(path)
   model, params = checkpoints.load(
     path,
@@ -173,8 +174,8 @@ def read(
   )
   check_encoder(host, model, path)
   model = variants.with_cache_attention(model, host.config.attention)
-  if host.config.blocked:
-    model, params = variants.block(model, params)
+  if columns := host.config.columns:
+    model, params = variants.block(model, params, columns)
   return variants.resize_head(model, host.config.vocab_size), params
 
 
@@ -191,7 +192,7 @@ def load(
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory.
+    path: a Hugging Face directory, or the name of a model on the Hub.
     dtype: of its weights and cache; by default the target's.
     **options: of `drafting.shape.Shape`; chains without any.
   """

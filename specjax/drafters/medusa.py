@@ -180,8 +180,8 @@ def load(
   count, width = config['count'], target.model.config.width
   need = {'residual': jnp.empty((width, count * width))}
   params = heads.fit(params, need, path)
-  if target.model.config.blocked:
-    params = jax.tree.map(linear.to_blocks, params)
+  if columns := target.model.config.columns:
+    params = {n: linear.to_blocks(w, columns) for n, w in params.items()}
   walker = walk(target.model, count)
 
   def make(depth: int) -> Drafter:

@@ -17,6 +17,7 @@ import numpy as np
 import safetensors.numpy
 from flax import traverse_util
 
+from specjax import checkpoints
 from specjax.arguments import check_path
 from specjax.types import Drafter
 
@@ -138,7 +139,6 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
   Raises:
     ValueError: there is none, or it is of another kind.
   """
-  check_path(path, f'a trained {kind} head')
   file = pathlib.Path(path) / _CONFIG
   if not file.is_file():
     raise ValueError(
@@ -166,7 +166,7 @@ def read(
   """Configuration and weights of a head.
 
   Args:
-    path: its directory.
+    path: its directory, or the name of its model on the Hugging Face Hub.
     kind: of head that is wanted.
     fingerprint: () -> that of the target it is to draft for; None: any.
     dtype: of the weights.
@@ -175,6 +175,8 @@ def read(
     ValueError: there is none, it is of another kind, or it was trained for
       another target.
   """
+  check_path(path, f'a trained {kind} head')
+  path = checkpoints.resolve(path)
   config = read_config(path, kind)
   own = None if fingerprint is None else fingerprint()
   if own is not None and config.get('target') != own:

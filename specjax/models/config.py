@@ -110,7 +110,7 @@ class TransformerConfig:
     head_scale: what the head's input is multiplied by.
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
-    blocked: weights are stored in blocks of columns, see `variants.block`.
+    columns: of a block of weights, see `variants.block`; 0: they are whole.
     attention: how the cache is read, see `models.cache_attention`.
   """
 
@@ -148,7 +148,7 @@ class TransformerConfig:
   out_bias: bool = False
   mlp_bias: bool = False
   tied_embeddings: bool = False
-  blocked: bool = False
+  columns: int = 0
   attention: CacheAttention = cache_attention.blocked
 
   def __post_init__(self):

@@ -85,7 +85,7 @@ class Eagle(nn.Module):
       self.unembedding = declare_weight(
         self,
         'unembedding',
-        c.blocked,
+        c.columns,
         c.width,
         (c.vocab_size,),
         (None, None),
@@ -93,9 +93,9 @@ class Eagle(nn.Module):
       )
 
   def _linear(self, inputs, outputs):
-    blocked = self.config.blocked
+    columns = self.config.columns
     return Linear(
-      blocked, inputs, (outputs,), (None, None), False, inputs**-0.5
+      columns, inputs, (outputs,), (None, None), False, inputs**-0.5
     )
 
   def read(self, hidden):
@@ -144,7 +144,7 @@ class Head:
       head_dim=s.head_dim,
       mlp_width=s.mlp_width,
       max_positions=t.max_positions,
-      blocked=t.blocked,
+      columns=t.columns,
       attention=t.attention,
     )
 
@@ -227,8 +227,8 @@ class Head:
       features = jnp.roll(features, 1, 1)
     return made
 
-  def shapes(self, blocked: bool):
-    """Shapes of the weights, whole or in blocks of columns."""
-    config = dataclasses.replace(self.target.config, blocked=blocked)
+  def shapes(self, columns: int):
+    """Shapes of the weights, in blocks of so many columns, or whole for 0."""
+    config = dataclasses.replace(self.target.config, columns=columns)
     alike = Head(self.target._replace(config=config), self.sizes)
     return jax.eval_shape(alike.init, jax.random.key(0))

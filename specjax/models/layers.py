@@ -83,7 +83,7 @@ class Layer(nn.Module):
     c = self.config
     b, t = x.shape[:2]
     qkv = Linear(
-      c.blocked,
+      c.columns,
       c.width,
       (c.num_kv_heads, c.group + 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
@@ -132,7 +132,7 @@ class Layer(nn.Module):
     c = self.config
     b, t = x.shape[:2]
     q = Linear(
-      c.blocked,
+      c.columns,
       c.width,
       (c.num_kv_heads, c.group, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
@@ -163,7 +163,7 @@ class Layer(nn.Module):
       return Experts(c, name='experts')(x)
     ways = 2 if c.gated else 1
     y = Linear(
-      c.blocked,
+      c.columns,
       c.width,
       (ways, c.mlp_width),
       ('width', None, 'mlp'),
@@ -178,4 +178,4 @@ class Layer(nn.Module):
     """The linear map back to the residual stream."""
     c = self.config
     scale = (2 * c.num_layers * c.width) ** -0.5
-    return Linear(c.blocked, inputs, (c.width,), axes, bias, scale, name=name)
+    return Linear(c.columns, inputs, (c.width,), axes, bias, scale, name=name)

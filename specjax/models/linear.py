@@ -1,13 +1,14 @@
 """Linear maps, and weights in blocks of columns for a CPU that decodes."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-COLUMNS = 64  # of a block of weights
+COLUMNS = 64  # of a block of weights, unless another number was chosen
 FEW_ROWS = 12  # up to which blocks pay
 
 
@@ -19,70 +20,96 @@ class Int8(NamedTuple):
 
 
 def multiply(x, w):
-  """x [..., in] times w, which is [in, out] or [out/64, in, 64] in blocks.
+  """x [..., in] times w, which is [in, out], or in blocks [..., C, in, c].
 
   A library's matrix product repacks the weights even for two rows, and costs
   a CPU twice a single row. One pass over a block that fits the innermost
   cache serves several rows at the price of reading it once. Up to six
   rows were seen to add in one order, so that one token and five give the same
   bits; nothing relies on it.
+
+  Returns:
+    [..., out], or [..., *leading axes of the blocks, C * c].
   """
   if isinstance(w, Int8):  # Sums are scaled, which are fewer than weights.
     y = multiply(x, w.values.astype(x.dtype))
-    return y * w.scale.reshape(-1).astype(y.dtype)
+    scale = w.scale.squeeze(-2) if w.values.ndim > 2 else w.scale
+    return y * scale.reshape(y.shape[x.ndim - 1 :]).astype(y.dtype)
   if w.ndim == 2:
     return x @ w
-  rows = x.reshape(-1, w.shape[1])
+  rows = x.reshape(-1, w.shape[-2])
   if len(rows) > FEW_ROWS:
-    y = rows @ w.transpose(1, 0, 2).reshape(w.shape[1], -1)
+    y = jnp.tensordot(rows, w, ((1,), (w.ndim - 2,)))
   elif len(rows) == 1:
-    y = (rows[0][:, None] * w).sum(1)
+    y = (rows[0][:, None] * w).sum(-2)
   else:
-    y = (rows[:, :, None] * w[:, None]).sum(2).swapaxes(0, 1)
-  return y.reshape(*x.shape[:-1], -1)
+    y = (rows[:, :, None] * w[..., None, :, :]).sum(-2)
+    y = jnp.moveaxis(y, -2, 0)
+  return y.reshape(*x.shape[:-1], *w.shape[:-3], -1)
 
 
-def comes_in_blocks(blocked: bool, outputs) -> bool:
-  """Whether a weight is stored in blocks, where these are asked for."""
-  return blocked and math.prod(outputs) % COLUMNS == 0
+def leading_axes(columns: int, outputs: Sequence[int]) -> tuple[int, ...]:
+  """Axes of the blocks of a weight with such outputs; () where it stays whole.
+
+  The first of several axes stays one, so that devices can split it, or the
+  columns behind it.
+
+  Args:
+    columns: of a block; 0: weights are whole.
+    outputs: axes of the weight behind its inputs.
+  """
+  if not columns:
+    return ()
+  first, rest = outputs[0], math.prod(outputs[1:])
+  if len(outputs) > 1 and rest % columns == 0:
+    return first, rest // columns
+  if first * rest % columns == 0:
+    return (first * rest // columns,)
+  return ()
 
 
-def to_blocks(w):
+def to_blocks(w, columns: int = COLUMNS):
   """A weight [in, ...] in blocks of columns, where these come out even."""
-  if not comes_in_blocks(True, w.shape[1:]):
+  leading = leading_axes(columns, w.shape[1:])
+  if not leading:
     return w
-  return w.reshape(len(w), -1, COLUMNS).swapaxes(0, 1)
+  return jnp.moveaxis(w.reshape(len(w), *leading, columns), 0, -2)
 
 
-def arrange(params, shapes):
+def arrange(params, shapes, columns: int):
   """Parameters whose weights become blocks where their shapes say so.
 
   Args:
     params: of a model with whole weights.
     shapes: of the same model with weights in blocks.
+    columns: of a block.
   """
 
   return jax.tree.map(
     lambda weight, goal: (
-      weight if weight.shape == goal.shape else to_blocks(weight)
+      weight if weight.shape == goal.shape else to_blocks(weight, columns)
     ),
     params,
     shapes,
   )
 
 
-def declare_weight(module, name, blocked, inputs, outputs, axes, scale):
+def declare_weight(module, name, columns, inputs, outputs, axes, scale):
   """A weight [inputs, *outputs], as its product takes it.
 
-  Where blocks are asked for and come out even it is [out/64, in, 64],
-  otherwise [in, *outputs]. One that was quantised is an `Int8` of these.
+  Where blocks are asked for and come out even it is [*leading_axes, inputs,
+  columns], otherwise [inputs, *outputs]. One that was quantised is an `Int8`
+  of these.
   """
   if isinstance(stored := module.get_variable('params', name), Int8):
     return stored
   shape = (inputs, *outputs)
-  if comes_in_blocks(blocked, outputs):
-    shape = (math.prod(outputs) // COLUMNS, inputs, COLUMNS)
-    axes = (None, None, None)
+  if leading := leading_axes(columns, outputs):
+    shape = (*leading, inputs, columns)
+    # Axes that were merged are split over no devices.
+    whole = len(leading) < len(outputs) and len(leading) == 1
+    kept = (None,) if whole else axes[1 : 1 + len(leading)]
+    axes = (*kept, axes[0], None)
   initializer = nn.initializers.normal(scale)
   return module.param(
     name, nn.with_logical_partitioning(initializer, axes), shape
@@ -100,7 +127,7 @@ def apply_whole(x, w):
 class Linear(nn.Module):
   """x [..., inputs] -> [..., *outputs]."""
 
-  blocked: bool
+  columns: int  # of a block of weights; 0: they are whole
   inputs: int
   outputs: tuple[int, ...]
   axes: tuple[str | None, ...]  # logical names of (inputs, *outputs)
@@ -110,9 +137,9 @@ class Linear(nn.Module):
   @nn.compact
   def __call__(self, x):
     w = declare_weight(
-      self, 'w', self.blocked, self.inputs, self.outputs, self.axes, self.scale
+      self, 'w', self.columns, self.inputs, self.outputs, self.axes, self.scale
     )
-    if comes_in_blocks(self.blocked, self.outputs):
+    if leading_axes(self.columns, self.outputs):
       y = multiply(x, w).reshape(*x.shape[:-1], *self.outputs)
     else:  # Outputs in one axis could not be split over devices by the last.
       y = apply_whole(x, w)

@@ -29,7 +29,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax.models import linear, transformer
+from specjax.models import transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.linear import Int8
 from specjax.models.transformer import Model
@@ -39,6 +39,7 @@ LARGEST = 127
 # The axis of the inputs, by the last name of a parameter. Tables that only
 # rows are taken of stay floats (that costs no step anything), and so do norms,
 # biases and routers, whose choices a rounding error could turn over.
+_LINEAR = 'w', 'unembedding'  # which linear maps take as `Int8`
 _INPUTS = {'w': 0, 'unembedding': 0, 'up': 1, 'down': 1}
 
 
@@ -67,8 +68,9 @@ def _input_axis(config: TransformerConfig, path, w) -> int | None:
     return 1
   if w.ndim < 2 or names[-1] not in _INPUTS:
     return None
-  if config.blocked and w.ndim == 3 and w.shape[-1] == linear.COLUMNS:
-    return 1  # [out/64, in, 64]
+  in_blocks = names[-1] in _LINEAR and w.ndim > 2
+  if in_blocks and w.shape[-1] == config.columns:
+    return w.ndim - 2  # [..., in, columns]
   return _INPUTS[names[-1]]
 
 
@@ -90,8 +92,7 @@ def _usable(params: Any) -> Any:
   dtype = transformer.dtype_of(params)
 
   def one(path, x):
-    linear_map = path[-1].key in ('w', 'unembedding')
-    return x if linear_map else _widen(x, dtype)
+    return x if path[-1].key in _LINEAR else _widen(x, dtype)
 
   return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_int8)
 

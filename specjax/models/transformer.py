@@ -85,7 +85,7 @@ class Transformer(nn.Module):
       self.unembedding = declare_weight(
         self,
         'unembedding',
-        c.blocked,
+        c.columns,
         c.width,
         (c.vocab_size,),
         ('width', 'vocab'),

@@ -13,10 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax.models import transformer
+from specjax.models import linear, transformer
 from specjax.models.attention import CacheAttention
 from specjax.models.config import TransformerConfig
-from specjax.models.linear import arrange
 from specjax.models.transformer import Model
 
 
@@ -78,13 +77,20 @@ def resize_head(model: Model, vocab: int) -> Model:
   return model._replace(head=head)
 
 
-def block(model: Model, params) -> tuple[Model, Any]:
+def block(
+  model: Model, params, columns: int = linear.COLUMNS
+) -> tuple[Model, Any]:
   """The same model with its weights in blocks of columns, for decoding.
 
   For a CPU and few rows at once (batch times tokens of a step up to twelve),
   where it makes scoring five tokens cost little more than one. A block is
-  [in, 64]; weights whose columns do not come out even stay as they are.
+  [in, columns]; weights whose columns do not come out even stay as they are.
+  A model on a mesh stays there.
   """
-  blocked = transformer.build(dataclasses.replace(model.config, blocked=True))
-  shapes = jax.eval_shape(blocked.init, jax.random.key(0))
-  return blocked, arrange(params, shapes)
+  config = dataclasses.replace(model.config, columns=columns)
+  shapes = jax.eval_shape(transformer.build(config).init, jax.random.key(0))
+  params = linear.arrange(params, shapes, columns)
+  if model.placement is not None:
+    places = transformer.shardings(config, model.placement)
+    params = jax.device_put(params, places)
+  return _alike(model, config), params

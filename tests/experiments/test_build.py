@@ -119,7 +119,7 @@ def outline(params):
       {},
       'path of the drafter staged.inner and path of the drafter staged are',
     ),
-    ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* not exist'),
+    ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* is no dir'),
     (
       'draft',
       'nothing',

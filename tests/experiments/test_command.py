@@ -80,10 +80,10 @@ def test_every_field_has_a_sentence():
 def test_options_of_a_drafter_are_a_dictionary():
   argv = ['run', '--config=configs/quickstart.py']
   flag = "--config.candidates['draft-128'].options"
-  config, _ = command.parse([*argv, f'{flag}={{"policy": "a:1"}}'])
+  config, *_ = command.parse([*argv, f'{flag}={{"policy": "a:1"}}'])
   assert config.candidates['draft-128'].options == {'policy': 'a:1'}
   flag = '--config.candidates.ngram.options'
-  config, _ = command.parse([*argv, f'{flag}={{"longest": 3}}'])
+  config, *_ = command.parse([*argv, f'{flag}={{"longest": 3}}'])
   assert config.candidates['ngram'].options == {'longest': 3}
   with pytest.raises(UserError, match='options=3: give a dictionary as Python'):
     command.parse([*argv, f'{flag}=3'])

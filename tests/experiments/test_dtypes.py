@@ -14,7 +14,7 @@ from experiments.errors import UserError
 from experiments.measuring import build, results
 from experiments.measuring.runner import Runner
 from experiments.settings import Candidate, Checkpoint, Prompts
-from experiments.setup import dtypes, memory
+from experiments.setup import dtypes, memory, memory_limits
 from experiments.setup.plan import plan
 from specjax import generate, pair, sampling, verify
 from specjax.checkpoints import precision
@@ -244,13 +244,13 @@ def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
   _, described = build.survey(planned)
   load = memory.predict(planned, described, 16, 9)
   limit = load.total - load.cache // 2
-  monkeypatch.setattr(memory, 'available', lambda count: limit)
+  monkeypatch.setattr(memory_limits, 'available', lambda count: limit)
   with pytest.raises(UserError, match=r'choose prompts\.count=\d') as error:
-    memory.check(planned, described, 16, 9, load)
+    memory_limits.check(planned, described, 16, 9, load)
   count = int(re.search(r'prompts\.count=(\d+)', str(error.value))[1])
   assert 1 <= count < 9
   fewer = memory.predict(planned, described, 16, count)
-  memory.check(planned, described, 16, count, fewer)
+  memory_limits.check(planned, described, 16, count, fewer)
   # One more would not do.
   more = memory.predict(planned, described, 16, count + 1, compiles=False)
   share = load.activations * (count + 1) // 9
@@ -262,6 +262,6 @@ def test_what_fits_nowhere_needs_a_smaller_model(folder, monkeypatch):
   _, described = build.survey(planned)
   load = memory.predict(planned, described, 16, 2, compiles=False)
   assert load.activations is None
-  monkeypatch.setattr(memory, 'available', lambda count: 10)
+  monkeypatch.setattr(memory_limits, 'available', lambda count: 10)
   with pytest.raises(UserError, match='but has 10: choose a smaller model'):
-    memory.check(planned, described, 16, 2, load)
+    memory_limits.check(planned, described, 16, 2, load)

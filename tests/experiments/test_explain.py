@@ -188,10 +188,10 @@ def test_blocks_are_chosen_for_each_method(folder):
   """12 rows are few, 13 are many; plain decoding and a draft have few here."""
   x = tiny.experiment(folder, drafters=('draft',), gammas=(11, 12))
   built = build.build(plan(x))
-  assert built.plain.target.config.blocked
+  assert built.plain.target.config.columns
   few, many = built.methods
-  assert few.spec.target.config.blocked
-  assert not many.spec.target.config.blocked
+  assert few.spec.target.config.columns
+  assert not many.spec.target.config.columns
   assert few.params.drafter is many.params.drafter
   both = build.build(plan(tiny.experiment(folder, gammas=(1, 2))))
   first, second = (m for m in both.methods if m.drafter == 'draft')

@@ -32,7 +32,7 @@ class Script:
   def plain(self, ways):
     assert [*ways] == [WHOLE, BLOCKED]
     for name, way in ways.items():
-      assert way.spec.target.config.blocked == (name == BLOCKED)
+      assert bool(way.spec.target.config.columns) == (name == BLOCKED)
     return Choice(self.says['plain'], {WHOLE: 1.0, BLOCKED: 2.0})
 
   def tokens(self, names, make, rows):
@@ -40,8 +40,9 @@ class Script:
     what = 'draft' if config.num_layers == 1 else rows
     self.asked.append((what, *names))
     for name in names:
-      assert make(name).model.config.blocked == (name == BLOCKED)
-    return Choice(self.says[what], {name: 1.0 for name in names})
+      assert bool(make(name).model.config.columns) == (name == BLOCKED)
+    best = self.says[what]
+    return Choice(best, {name: 1.0 + (name != best) for name in names})
 
 
 def test_every_part_takes_what_was_chosen_for_it(built):
@@ -53,7 +54,7 @@ def test_every_part_takes_what_was_chosen_for_it(built):
     ('draft', WHOLE, BLOCKED),
     (13, WHOLE),
   ]
-  assert not found.plain.target.config.blocked
+  assert not found.plain.target.config.columns
   assert found.baseline.fields() == {
     'layout': WHOLE,
     'seconds_per_step': {WHOLE: 1.0, BLOCKED: 2.0},
@@ -61,8 +62,8 @@ def test_every_part_takes_what_was_chosen_for_it(built):
   few = {m.drafter: m for m in found.methods if m.gamma == 2}
   many = {m.drafter: m for m in found.methods if m.gamma == 12}
   for name in ('draft', 'ngram', 'exit'):
-    assert few[name].spec.target.config.blocked
-    assert not many[name].spec.target.config.blocked
+    assert few[name].spec.target.config.columns
+    assert not many[name].spec.target.config.columns
     assert many[name].params.target is found.plain_params.target
     assert few[name].verification.layout == BLOCKED
   # The draft is whole at either length, beside a target in blocks at one.

@@ -136,6 +136,29 @@ def test_several_cells_are_pooled_from_their_prompts():
   assert found == '-'
 
 
+def test_a_number_is_ours_by_the_definition_of_the_paper():
+  x = CONFIGS['configs/papers/spec_bench.py:7b']
+  fields = {
+    'drafter': 'sps',
+    'domain': 'qa',
+    'tau_per_step': 2.25,
+    'tau_per_step_ci': [2.0, 2.5],
+    'speedup_of_rates': 1.5,
+    'speedup': 1.4,
+  }
+  one = made.row(**fields)
+  text = published.table_published(x, [one])
+  assert '2.25 [2.00, 2.50]' in text
+  assert '1.50' in text
+  assert '1.40' not in text
+  assert 'Ours is tau_per_step where the paper has it: the mean of acc' in text
+  # Steps of several domains are pooled, of prompts with 6 and 1 of them.
+  units = ({'unit_accepted': [6, 1] * 3, 'unit_steps': [6, 1] * 3},
+           {'unit_accepted': [0, 3] * 3, 'unit_steps': [2, 5] * 3})  # fmt: skip
+  rows = [made.row(**fields | u) for u in units]
+  assert f'{1 + 10 / 14:.2f} [' in published.table_published(x, rows)
+
+
 def test_acceptance_at_a_place_is_pooled_from_histograms():
   """Of 12 steps that came to the second place 9 accepted it."""
   rows = [

@@ -311,7 +311,9 @@ def test_truncated_gzip_is_refused(tokenizer, tmp_path):
 
 
 def test_data_sets_of_the_hub(tokenizer, monkeypatch):
-  def load_dataset(path, configuration, split):
+  def load_dataset(path, configuration, split, revision='main'):
+    if revision == 'v2':
+      return [{'question': 'How few?', 'answer': '#### 1'}]
     if (path, configuration, split) == ('openai/gsm8k', 'main', 'test'):
       return [{'question': 'How many?', 'answer': '#### 2'}]
     if path == 'me/empty':
@@ -323,6 +325,8 @@ def test_data_sets_of_the_hub(tokenizer, monkeypatch):
   found = collect(tokenizer, dataset='openai/gsm8k:main')
   assert texts(tokenizer, found) == {'gsm8k': ['Q: How many?\nA:']}
   assert found['gsm8k'].source == 'openai/gsm8k:main (test)'
+  found = collect(tokenizer, dataset='openai/gsm8k@v2:main')
+  assert texts(tokenizer, found) == {'gsm8k': ['Q: How few?\nA:']}
   with pytest.raises(ValueError, match=r"'me/none' cannot be loaded \(no me"):
     collect(tokenizer, dataset='me/none')
   with pytest.raises(ValueError, match='is empty'):

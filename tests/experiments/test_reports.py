@@ -54,6 +54,27 @@ def test_every_committed_row_has_a_report_and_its_fields():
   assert programs == known - {'run_headline'}
 
 
+def test_definitions_are_told_apart_where_rows_have_them():
+  old = made.row()
+  assert 'By definition' not in run.summary([old])
+  new = made.row(
+    tau_per_request=2.125,
+    tau_per_request_ci=[2.05, 2.25],
+    tau_per_step=2.5,
+    speedup_of_rates=None,
+  )
+  lines = run.summary([old, new]).splitlines()
+  place = lines.index('### By definition')
+  head, _, *table = (x for x in lines[place:] if x.startswith('|'))
+  names = [cell.strip() for cell in head.strip('|').split('|')]
+  cells = [cell.strip() for cell in table[0].strip('|').split('|')]
+  line = dict(zip(names, cells, strict=True))
+  assert line['tau'] == '2.00 [1.90, 2.10]'
+  assert line['tau per request'] == '2.12 [2.05, 2.25]'
+  assert line['tau per step'] == '2.50'
+  assert line['speed-up of rates'] == line['speed-up'] == '-'
+
+
 def test_every_program_exists():
   for rows in committed().values():
     name = rows[0]['program']

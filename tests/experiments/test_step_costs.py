@@ -13,11 +13,13 @@ from benchmarks import (
   accelerator,
   judging,
   limits,
+  passes,
   step_costs,
   stepping,
   sweeps,
 )
 from configs import accelerator as config
+from configs import layouts as layouts_config
 from experiments.errors import UserError
 from experiments.reports import step_costs as step_costs_report
 from experiments.training.train_pair import model_of
@@ -77,6 +79,32 @@ def test_simulated_speedup_beside_the_predicted_one(bench):
   tau = 1 + RATE + RATE**2 + RATE**3
   np.testing.assert_allclose(row['tau_expected'], tau)
   np.testing.assert_allclose(row['predicted_speedup'], tau / (1.75 + 3 * 0.5))
+
+
+def test_passes_in_every_layout_over_the_fastest_of_one_token(monkeypatch):
+  """Whole weights take 2 s a token, blocks 3 s and a third for each more."""
+  x = layouts_config.get_config()
+  step_costs.shrink(x)
+  x.repeats = 2
+
+  def clock(form, buffer, tokens):
+    columns = form.model.config.columns
+    assert (buffer.batch, buffer.used) == (1, x.used)
+    each = 3.0 + tokens / 3 + columns / 100 if columns else 2.0 * tokens
+    return lambda passes: each
+
+  monkeypatch.setattr(passes.layouts, 'clock', clock)
+  rows = passes.rows(sweeps.Bench(x, tqdm.tqdm(disable=True)))
+  seconds = {(r['way'], r['columns'], r['size']): r['step_ms'] for r in rows}
+  assert len(rows) == 7 * 4  # A single device has no cores to split over.
+  assert seconds['whole', '-', 8] == 16e3
+  np.testing.assert_allclose(seconds['blocked', 16, 8], 3e3 + 8e3 / 3 + 160)
+  v = {(r['way'], r['columns'], r['size']): r['v'] for r in rows}
+  assert v['whole', '-', 1] == 1.0
+  np.testing.assert_allclose(v['blocked', 16, 4], (3 + 4 / 3 + 0.16) / 2)
+  said = step_costs_report.headline(rows)
+  assert '1: 1.00 (whole)' in ' '.join(said.split())
+  assert '4: 2.25 (blocked, 16 columns)' in ' '.join(said.split())
 
 
 def test_a_fit_has_an_interval():

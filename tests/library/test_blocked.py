@@ -1,5 +1,9 @@
 """Weights in blocks of columns: the same model, the same bits for any row."""
 
+import functools
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,8 +34,70 @@ def test_weights_are_rearranged_not_changed(pair):
   found = np.asarray(blocked['unembedding'])
   assert found.shape == (2, 64, 64)
   np.testing.assert_array_equal(found[1], w[:, 64:])
-  up = np.asarray(plain['layer0']['up']['w']).reshape(64, -1)
-  np.testing.assert_array_equal(blocked['layer0']['up']['w'][0], up[:, :64])
+  # Gate and values stay apart, so that devices can split either.
+  up, blocks = (x['layer0']['up']['w'] for x in (plain, blocked))
+  assert (up.shape, blocks.shape) == ((64, 2, 64), (2, 1, 64, 64))
+  np.testing.assert_array_equal(blocks[1, 0], up[:, 1])
+
+
+@pytest.mark.parametrize('columns', [16, 32])
+def test_blocks_may_have_other_columns(pair, columns):
+  (model, plain), _ = pair
+  fast, blocked = variants.block(model, plain, columns)
+  assert blocked['layer0']['out']['w'].shape[-1] == columns
+  tokens = jax.random.randint(jax.random.key(1), (1, 5), 0, 128)
+  np.testing.assert_allclose(
+    models.score(fast, blocked, tokens),
+    models.score(model, plain, tokens),
+    atol=2e-5,
+  )
+
+
+def test_axes_that_devices_split_stay_apart():
+  assert linear.leading_axes(0, (128,)) == ()
+  assert linear.leading_axes(64, (128,)) == (2,)
+  assert linear.leading_axes(64, (2, 192)) == (2, 3)
+  assert linear.leading_axes(64, (4, 3, 64)) == (4, 3)
+  # 3 * 32 is no multiple of 64, but 4 * 3 * 32 is.
+  assert linear.leading_axes(64, (4, 3, 32)) == (6,)
+  assert linear.leading_axes(64, (3, 11)) == ()
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='of the CPU alone')
+@pytest.mark.parametrize('rows', [1, 4, 8])
+def test_the_compiler_makes_fast_kernels_of_products_in_blocks(rows):
+  """Of every weight in blocks, or scoring costs several times as much.
+
+  XLA hands a product in blocks to a library as one fusion, which multiplies
+  and sums without writing products to memory. A version that stopped doing so
+  would be seen here, and not first in somebody's figures.
+  """
+  sizes = dict(width=128, mlp_width=256, head_dim=64)
+  model = models.tiny(512, 2, **sizes)
+  fast, blocked = variants.block(model, models.weights(model, 0))
+  tokens = jnp.zeros((1, rows), jnp.int32)
+  score = jax.jit(functools.partial(models.score, fast))
+  program = score.lower(blocked, tokens).compile().as_text()
+  taken = fused_operands(program, '__ynn_fusion')
+  weights = [x.shape for x in jax.tree.leaves(blocked) if x.ndim > 2]
+  assert len(weights) == 9  # Four of each layer, and the head.
+  for shape in set(weights):
+    size = math.prod(shape)
+    assert taken.count(size) >= weights.count(shape), shape
+
+
+def fused_operands(program: str, kind: str) -> list[int]:
+  """Entries of every operand of the fusions of a kind, in a program's text."""
+  shape = r'%[\w.-]+ = \(?\w+\[([\d,]*)\]'
+  sizes = {
+    line.split(' = ')[0].split()[-1]: math.prod(map(int, dims.split(',')))
+    for line in program.splitlines()
+    for dims in re.findall(shape, line)[:1]
+    if dims
+  }
+  lines = [x for x in program.splitlines() if f'"kind":"{kind}"' in x]
+  operands = [re.search(r' fusion\((.*?)\)', line)[1] for line in lines]
+  return [sizes[x] for each in operands for x in each.split(', ') if x in sizes]
 
 
 @pytest.mark.parametrize('rows', [1, 2, 5, 8, 9, 20])

@@ -52,6 +52,27 @@ def test_blocks_are_for_few_rows_of_one_device(arranged):
   assert [*layouts.arrange(narrow, params, 1)] == [WHOLE]
 
 
+def test_columns_are_those_of_the_fastest_product(
+  measured_columns, monkeypatch
+):
+  """By the least time of each, whatever a first turn or a busy one takes."""
+  assert measured_columns() in (16, 32, 64)
+  # Two looks at the clock for each of three products, turn by turn.
+  first, busy, quiet = (9.0, 9.0, 0.1), (3.0, 1.0, 2.0), (1.5, 2.0, 1.2)
+  seconds = iter([*first, *busy, *quiet, *busy * 9])
+  looks = (x for s in seconds for x in (0.0, s))
+  monkeypatch.setattr(layouts.time, 'perf_counter', lambda: next(looks))
+  assert measured_columns.__wrapped__() == 32
+
+
+def test_cores_need_several_devices(folder):
+  made = specjax.load(folder / 'target', layout=BLOCKED)
+  assert made.model.config.columns == 64
+  assert jax.local_device_count() == 1
+  with pytest.raises(ValueError, match=r"layout is 'cores'.*jax_num_cpu"):
+    specjax.load(folder / 'target', layout='cores')
+
+
 def test_the_least_median_of_turns_that_take_turns():
   """One turn that took long, and a machine that is slower every turn."""
   calls = []
@@ -82,7 +103,7 @@ def test_passes_race_for_a_while(arranged, monkeypatch):
 
   def clock(form, buffer, tokens):
     del buffer, tokens  # Unused.
-    each = 1e-3 if form.model.config.blocked else 2e-3
+    each = 1e-3 if form.model.config.columns else 2e-3
 
     def run(count):
       passes.append(count)
@@ -90,7 +111,7 @@ def test_passes_race_for_a_while(arranged, monkeypatch):
 
     return run
 
-  monkeypatch.setattr(layouts, '_clock', clock)
+  monkeypatch.setattr(layouts, 'clock', clock)
   assert layouts.race(arranged, BUFFER, 3).layout == BLOCKED
   assert set(passes[2:]) == {100}
 
@@ -163,8 +184,8 @@ def test_other_weights_have_choices_of_their_own(target, races):
 def test_a_layout_may_be_fixed(folder, races):
   target = specjax.load(folder / 'target', max_length=96, layout=BLOCKED)
   draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
-  assert target.model.config.blocked
-  assert draft.draft[0].config.blocked
+  assert target.model.config.columns
+  assert draft.draft[0].config.columns
   whole = specjax.load(folder / 'target', max_length=96, layout=WHOLE)
   assert decode(target, draft).tokens == decode(whole, None).tokens
   assert races == []

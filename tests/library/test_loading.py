@@ -296,32 +296,6 @@ def test_other_models_have_the_length_they_have(directory):
     checkpoints.load(directory, max_length=0)
 
 
-def test_a_name_of_the_hub_is_fetched(directory, monkeypatch):
-  asked = []
-
-  def fetch(name, allow_patterns):
-    asked.append(name)
-    assert not any(p.endswith(('.bin', '.py')) for p in allow_patterns)
-    return str(directory)
-
-  monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
-  assert_same(
-    checkpoints.load('owner/model')[1], checkpoints.load(directory)[1]
-  )
-  assert asked == ['owner/model']
-
-
-def test_a_name_that_is_nowhere_is_named(tmp_path, monkeypatch):
-  monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
-  monkeypatch.setenv('HF_HOME', str(tmp_path))
-  for function in (checkpoints.load, checkpoints.load_tokenizer):
-    with pytest.raises(
-      CheckpointError, match='owner/no-such-model is no directory, and'
-    ) as caught:
-      function('owner/no-such-model')
-    assert '\n' not in str(caught.value)
-
-
 @pytest.mark.parametrize('name', ['nothing', './a/b', '../a', 'a/b/c', ''])
 def test_a_path_is_no_name(name, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)

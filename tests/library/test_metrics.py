@@ -91,6 +91,53 @@ def test_acceptance_by_position():
   assert conditional == [0.75, pytest.approx(2 / 3)]
 
 
+# Three requests of drafts 3 deep: accepted tokens of their steps. Each text
+# takes 8 tokens at most, and the last step of the first one was cut.
+STEPS = [[3, 1, 3], [0, 0, 3, 1], [2]]
+TOKENS, CALLS = [4 + 2 + 2, 1 + 1 + 4 + 2, 3], [3, 4, 1]
+WHOLE = [[3, 1], [0, 0, 3, 1], [2]]
+
+
+def test_acceptance_length_under_its_definitions():
+  micro = metrics.ratio(TOKENS, CALLS)
+  assert micro.value == 19 / 8
+  macro = metrics.tau_per_request(TOKENS, CALLS)
+  assert macro.value == pytest.approx((8 / 3 + 8 / 4 + 3 / 1) / 3)
+  # A list of accepted + 1 of every step, and its mean.
+  listed = [accepted + 1 for request in WHOLE for accepted in request]
+  flat = metrics.tau_per_step([sum(x) for x in WHOLE], list(map(len, WHOLE)))
+  assert flat.value == pytest.approx(np.mean(listed)) == pytest.approx(17 / 7)
+  # It is tau where no step was cut.
+  steps = [sum(x) + len(x) for x in STEPS]
+  uncut = metrics.tau_per_step([sum(x) for x in STEPS], CALLS)
+  assert uncut.value == pytest.approx(metrics.ratio(steps, CALLS).value)
+
+
+def test_a_request_without_a_call_has_no_acceptance_length():
+  found = metrics.tau_per_request([*TOKENS, 0], [*CALLS, 0])
+  assert found.value == metrics.tau_per_request(TOKENS, CALLS).value
+  assert np.isnan(metrics.tau_per_request([0], [0]).value)
+
+
+def test_requests_count_alike_in_the_interval_of_their_mean():
+  """Their own values are the units: five ones and a long 2, or a short one."""
+  short, long = (
+    metrics.tau_per_request([3, 5, 4, 6, 5, 2 * n], [2, 4, 2, 3, 3, n])
+    for n in (1, 1000)
+  )
+  assert short == long
+  assert short.low < short.value < short.high
+
+
+def test_speedup_of_rates_is_that_of_spec_bench():
+  """Rates 4 and 1 of ours, 1 and 1 plain; in all 13 tokens in 10 s, and 10."""
+  seconds, tokens = [1.0, 9.0], [4, 9]
+  base_seconds, base_tokens = [4.0, 6.0], [4, 6]
+  columns = base_seconds, base_tokens, seconds, tokens
+  assert metrics.speedup_of_rates(*columns).value == pytest.approx(2.5)
+  assert metrics.speedup(*columns).value == pytest.approx(1.3)
+
+
 def test_repetition():
   assert metrics.repetition([[1, 2, 3, 4, 5, 6]]) == 0
   # 1234, 2341, 3412, 4123, then 1234 again.

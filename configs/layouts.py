@@ -1,0 +1,21 @@
+"""Layouts of the weights: passes over 1 to 12 tokens in each that there is.
+
+  python -m benchmarks.step_costs --config configs/layouts.py
+
+Random weights in the embedded target's sizes, float32, 300 tokens in use; four
+minutes on two idle cores. Which layout and how many columns are the fastest
+depends on the CPU: with AVX2 expect 16 columns and weights split over the
+cores, with AVX-512 64 columns and little between one core and two.
+"""
+
+from experiments.settings import Size, Speed, TargetSize
+
+
+def get_config() -> Speed:
+  return Speed(
+    name='layouts',
+    target=TargetSize(512, 3, 8, 4, 64, 1536, vocab_size=2048),
+    draft=Size(128, 1, 4, 2, 32, 384),
+    sweeps=('benchmarks.passes.rows',),
+    repeats=9,
+  )

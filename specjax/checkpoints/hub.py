@@ -1,0 +1,274 @@
+"""Checkpoints by name: models of the Hugging Face Hub, in its own cache.
+
+A name is 'owner/model' or 'owner/model@revision', of a branch, a tag or a
+commit. What describes a model, its configuration and tokenizer, is fetched when
+the model is named, and its weights when they are read. All files lie in the
+cache of `huggingface_hub`, whose settings hold (HF_HOME, HF_TOKEN,
+HF_HUB_OFFLINE): models--OWNER--MODEL/snapshots/COMMIT. So the path of a
+directory there says which commit of which model it is.
+"""
+
+import os
+import pathlib
+import re
+from typing import NamedTuple
+
+from specjax.checkpoints.files import (
+  CONFIG,
+  INDEX,
+  WEIGHTS,
+  CheckpointError,
+  Tensor,
+  list_shards,
+)
+
+# What describes a model: no weights, and no code.
+_DESCRIPTION = (
+  CONFIG,
+  INDEX,
+  'generation_config.json',
+  'training.json',
+  'tokenizer*.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'chat_template*',
+  'vocab*',
+  'merges.txt',
+  '*.model',
+)
+_TABLES = 'tables.safetensors'  # of `drafters.counts`
+_NESTED = ('*/*',)  # Folders have the same weights in other formats.
+# No path with a dot in front is such a name.
+_NAME = re.compile(r'([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?')
+_LOG_IN = 'log in with `hf auth login` or set HF_TOKEN'
+
+
+class _Model(NamedTuple):
+  """A model of the Hub, and the cache where it lies; None: the default."""
+
+  name: str
+  revision: str | None
+  cache: pathlib.Path | None = None
+
+  def __str__(self):
+    return f'{self.name}@{self.revision}' if self.revision else self.name
+
+
+def _parse(path: str | os.PathLike) -> _Model | None:
+  """The model that a path names; None where it can be a directory alone."""
+  found = _NAME.fullmatch(path) if isinstance(path, str) else None
+  return _Model(found[1], found[2]) if found else None
+
+
+def _model_of(directory: pathlib.Path) -> _Model | None:
+  """The model whose snapshot a directory is; None where it is none."""
+  folder = directory.absolute()
+  repository = folder.parent.parent
+  kind, dashes, name = repository.name.partition('--')
+  if folder.parent.name != 'snapshots' or kind != 'models' or not dashes:
+    return None
+  return _Model(name.replace('--', '/'), folder.name, repository.parent)
+
+
+def revision_of(path: str | os.PathLike) -> str | None:
+  """The commit of a snapshot of the Hub; None for any other directory."""
+  model = _model_of(pathlib.Path(path))
+  return model and model.revision
+
+
+def title_of(path: str | os.PathLike) -> str:
+  """What a checkpoint is called: its model's name, or that of its directory."""
+  directory = pathlib.Path(path)
+  model = _model_of(directory) if directory.is_dir() else _parse(path)
+  return os.path.basename(model.name if model else os.fspath(path).rstrip('/'))
+
+
+def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
+  """Returns the directory of a checkpoint.
+
+  Args:
+    path: a local directory, or else the name of a model of the Hugging Face
+      Hub: 'owner/model' or 'owner/model@revision'. What its cache lacks is
+      fetched; without a connection the cache has to do.
+    weights: fetch its weights as well, where they are not here.
+
+  Raises:
+    CheckpointError: there is neither, or it cannot be fetched; one line says
+      why, and what helps.
+  """
+  if not isinstance(path, str | os.PathLike):
+    raise CheckpointError(
+      'path must be a directory or the name of a model on the Hugging Face '
+      f'Hub, got {path!r}'
+    )
+  directory = pathlib.Path(path)
+  if not directory.is_dir():
+    model = _parse(path)
+    if model is None or directory.exists():
+      raise CheckpointError(
+        f'{directory} is no directory; pass a local one that holds {CONFIG} '
+        f'and {WEIGHTS}, or the name of a model on the Hugging Face Hub'
+      )
+    directory = _fetch(model, _DESCRIPTION)
+    if not (directory / CONFIG).is_file():
+      _fetch_file(model, CONFIG)
+  return _complete(directory) if weights else directory
+
+
+def resolve(path: str | os.PathLike) -> pathlib.Path:
+  """A local path as it is, or the directory of a model with its weights.
+
+  Raises:
+    CheckpointError: the model cannot be fetched.
+  """
+  local = pathlib.Path(path)
+  if local.exists() or _parse(path) is None:
+    return _complete(local)
+  return locate(path, weights=True)
+
+
+def lacks_weights(directory: pathlib.Path) -> bool:
+  """Whether a snapshot of the Hub is here without all of its weights."""
+  return _model_of(directory) is not None and bool(_missing(directory))
+
+
+def _missing(directory: pathlib.Path) -> list[str]:
+  """Files of weights that a directory should hold and does not."""
+  if (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file():
+    shards = list_shards(directory / INDEX)
+    return sorted(path.name for path in shards if not path.is_file())
+  here = any((directory / name).is_file() for name in (WEIGHTS, _TABLES))
+  return [] if here else [WEIGHTS]
+
+
+def _complete(directory: pathlib.Path) -> pathlib.Path:
+  """The same directory; a snapshot of the Hub with its weights."""
+  model = _model_of(directory)
+  if model is None:
+    return directory
+  # The files that an index lists are known once it is here.
+  for _ in range(2):
+    if missing := _missing(directory):
+      _fetch(model, (INDEX, *missing))
+  for file in _missing(directory):
+    _fetch_file(model, file)
+  return directory
+
+
+def headers(directory: pathlib.Path) -> dict[str, Tensor] | None:
+  """The tensors of weights that are still on the Hub, from their headers.
+
+  They cannot be read. None where the Hub cannot be reached.
+
+  Raises:
+    CheckpointError: the model has no weights in safetensors.
+  """
+  import huggingface_hub
+  from huggingface_hub import errors
+
+  model = _model_of(directory)
+  assert model is not None
+  try:
+    found = huggingface_hub.get_safetensors_metadata(
+      model.name, revision=model.revision
+    )
+  except errors.NotASafetensorsRepoError as error:
+    raise CheckpointError(_lacks(model, WEIGHTS)) from error
+  except Exception:  # Whatever keeps it from being fetched says so then.
+    return None
+  return {
+    name: Tensor(None, directory / file, name, tuple(x.shape), x.dtype)
+    for file, header in found.files_metadata.items()
+    for name, x in header.tensors.items()
+  }
+
+
+def _fetch(model: _Model, patterns: tuple[str, ...]) -> pathlib.Path:
+  """Fetches files of a model that the cache lacks; returns its snapshot."""
+  # Takes a second to import, and local directories do not need it.
+  import huggingface_hub
+
+  try:
+    return pathlib.Path(
+      huggingface_hub.snapshot_download(
+        model.name,
+        revision=model.revision,
+        cache_dir=model.cache,
+        allow_patterns=list(patterns),
+        ignore_patterns=list(_NESTED),
+      )
+    )
+  except Exception as error:  # Of the network, the Hub, or the disk.
+    raise CheckpointError(_why(model, error)) from error
+
+
+def _fetch_file(model: _Model, file: str) -> None:
+  """Fetches a file that must be there; says why where it cannot."""
+  import huggingface_hub
+  from huggingface_hub import errors
+
+  try:
+    huggingface_hub.hf_hub_download(
+      model.name, file, revision=model.revision, cache_dir=model.cache
+    )
+  except errors.RemoteEntryNotFoundError as error:
+    raise CheckpointError(_lacks(model, file)) from error
+  except Exception as error:
+    raise CheckpointError(_why(model, error, file)) from error
+
+
+def _lacks(model: _Model, file: str) -> str:
+  return (
+    f'{model} has no {file} on the Hugging Face Hub: choose a model with a '
+    f'{CONFIG} and weights in safetensors; other formats must be converted '
+    'first'
+  )
+
+
+def _why(model: _Model, error: Exception, file: str = '') -> str:
+  """Why something could not be fetched, and what helps, in one line."""
+  from huggingface_hub import errors
+
+  cause = error.__cause__ or error
+  reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+  absent = f'{model} is no directory, and no such model is in the cache'
+  if file:
+    absent = f'{file} of {model} is not in the cache'
+  match error:
+    case errors.GatedRepoError():
+      return (
+        f'{model} is gated: accept its terms on its page of the Hugging Face '
+        f'Hub, then {_LOG_IN}'
+      )
+    case errors.RepositoryNotFoundError():
+      return (
+        f'{model} is no directory, and the Hugging Face Hub has no such model '
+        f'or a private one: check owner/model, and where it is private, '
+        f'{_LOG_IN}'
+      )
+    case errors.RevisionNotFoundError():
+      return (
+        f'{model.name} has no revision {model.revision!r} on the Hugging Face '
+        'Hub: name a branch, a tag or a commit of it behind @'
+      )
+    case errors.HfHubHTTPError() if error.response.status_code in (401, 403):
+      return (
+        f'{model} may not be read with this token ({reason}): {_LOG_IN} again'
+      )
+    case errors.LocalEntryNotFoundError() if isinstance(
+      cause, errors.OfflineModeIsEnabled
+    ):
+      return (
+        f'{absent} of the Hugging Face Hub, and HF_HUB_OFFLINE is set: unset '
+        'it to fetch the model, or pass a local directory'
+      )
+    case errors.LocalEntryNotFoundError():
+      return (
+        f'{absent} of the Hugging Face Hub, which cannot be reached '
+        f'({reason}): fetch the model while there is a connection, or pass a '
+        'local directory'
+      )
+  return (
+    f'{model} cannot be fetched from the Hugging Face Hub ({reason}): try '
+    'again, or pass a local directory'
+  )

@@ -1,0 +1,137 @@
+"""Experiments on models that are named as on the Hub."""
+
+import json
+
+import pytest
+
+from experiments import inspect
+from experiments.errors import UserError
+from experiments.measuring.build import build
+from experiments.measuring.runner import Runner
+from experiments.settings import Candidate, Checkpoint, Prompts
+from experiments.setup.plan import plan
+from tests.support import hub, processes, tiny
+
+ONE, TWO = hub.COMMITS
+DESCRIBED = 'config.json', 'tokenizer.json', 'tokenizer_config.json'
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+  made = tmp_path / 'cache'
+  hub.use(made, monkeypatch)
+  return made
+
+
+def experiment(folder, target='owner/target', draft='owner/draft@v1', **more):
+  draft = {'draft': Candidate('lm', 2, draft)}
+  settings = {'target': Checkpoint(target), 'candidates': draft} | more
+  return tiny.experiment(folder, **settings)
+
+
+def test_rows_say_which_commits_were_run(folder, cache, tmp_path):
+  hub.store(cache, 'owner/target', folder / 'target')
+  hub.store(cache, 'owner/draft', folder / 'draft', (), 'v1', TWO)
+  more = {
+    'timed': False,
+    'temperatures': (0.0,),
+    'results': str(tmp_path / 'rows'),
+  }
+  x = experiment(folder, **more)
+  runner = Runner(plan(x))
+  runner.run()
+  (row,) = runner.folder.rows
+  assert (row['target'], row['draft']) == ('target', 'draft')
+  assert (row['target_revision'], row['draft_revision']) == (ONE, TWO)
+  # Another commit of the same name does not go on with them.
+  hub.store(cache, 'owner/draft', folder / 'draft', (), 'v1', 'c' * 40)
+  with pytest.raises(UserError, match=f'commit {TWO[:12]} of the draft draft'):
+    Runner(plan(x))
+  # The folder belongs to the names, wherever the cache lies.
+  settings = json.loads((tmp_path / 'rows/config.json').read_text())
+  assert settings['target'] == {'path': 'owner/target'}
+  assert settings['candidates']['draft']['path'] == 'owner/draft@v1'
+
+
+def test_commits_of_drafts_stand_in_their_order(folder, cache):
+  hub.store(cache, 'owner/draft', folder / 'draft', (), 'v1', TWO)
+  inner = Candidate('lm', 1, str(folder / 'draft'))
+  staged = Candidate('cascade', 2, 'owner/draft@v1', {'inner': inner})
+  x = experiment(folder, str(folder / 'target'), candidates={'staged': staged})
+  (planned,) = plan(x).drafters.values()
+  assert planned.draft == 'draft + draft'
+  assert planned.draft_revision == f'{TWO} + -'
+  # The name, and the directory that it stands for, are the same model.
+  hub.store(cache, 'owner/target', folder / 'target')
+  inner.path = str(cache / f'models--owner--target/snapshots/{ONE}')
+  x.target.path = 'owner/target'
+  with pytest.raises(UserError, match=r'and target.path are the same'):
+    plan(x)
+
+
+def test_a_name_is_looked_up_when_the_values_are_right(folder, cache):
+  with pytest.raises(UserError, match=r'^target.path: owner/target is no dir'):
+    plan(experiment(folder))
+  with pytest.raises(UserError, match='max_new_tokens'):
+    plan(experiment(folder, max_new_tokens=0))
+  with pytest.raises(
+    UserError, match=r'^path of the drafter draft: owner/draft'
+  ):
+    plan(experiment(folder, str(folder / 'target')))
+  named = {'drafters': ('lm:owner/draft',), 'candidates': {}}
+  with pytest.raises(
+    UserError, match=r'^drafters: owner/draft is no directory'
+  ):
+    plan(experiment(folder, str(folder / 'target'), **named))
+
+
+def test_weights_are_fetched_after_all_checks_and_before_any_is_read(
+  folder, cache, monkeypatch
+):
+  hub.store(cache, 'owner/target', folder / 'target', DESCRIBED)
+  hub.store(cache, 'owner/draft', folder / 'draft', DESCRIBED, 'v1')
+  prompts = Prompts(domains=('code',), count=2, length=1000)
+  with pytest.raises(UserError, match=r'prompts.length'):
+    build(plan(experiment(folder, prompts=prompts)))
+  with pytest.raises(
+    UserError, match=r'^target.path: model.safetensors of owner/target@aaa'
+  ):
+    build(plan(experiment(folder)))
+  hub.store(cache, 'owner/target', folder / 'target')
+  with pytest.raises(
+    UserError, match=r'^path of the drafter draft: model.safetensors of owner/d'
+  ):
+    build(plan(experiment(folder)))
+
+
+def test_a_config_is_enough_to_inspect_a_model(folder, cache, capsys):
+  hub.store(cache, 'owner/target', folder / 'target', DESCRIBED)
+  hub.store(cache, 'owner/draft', folder / 'draft', DESCRIBED, 'v1')
+  inspect.main(experiment(folder))
+  out = capsys.readouterr().out
+  assert 'unknown: the Hub cannot be reached' in out
+  found = json.loads(out.splitlines()[-1])
+  assert found['refused'] == []
+  sizes = {name: x['stored_bytes'] for name, x in found['models'].items()}
+  assert sizes == {'target': None, 'draft draft': None}
+  assert found['models']['draft draft']['shares_vocabulary']
+
+
+@pytest.mark.slow
+def test_programs_take_names_from_the_cache_alone(folder, tmp_path):
+  hub.store(tmp_path, 'owner/target', folder / 'target')
+  flags = (
+    '--config=configs/pair.py',
+    '--config.target.path=owner/target',
+    '--config.prompt=def f(',
+    '--config.max_new_tokens=4',
+  )
+  offline = {'HF_HUB_CACHE': str(tmp_path), 'HF_HUB_OFFLINE': '1'}
+  done = processes.run('experiments.generate', *flags, **offline)
+  assert len(json.loads(done.stdout.splitlines()[-1])['tokens']) == 4
+  failed = processes.run(
+    'experiments.generate', *flags, '--config.draft.path=a/b', **offline
+  )
+  assert failed.returncode == 1
+  assert failed.stderr.startswith('error: draft.path: a/b is no directory')
+  assert failed.stderr.count('\n') == 1

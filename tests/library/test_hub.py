@@ -1,0 +1,262 @@
+"""Models by their names on the Hub: from a cache, and why they are refused."""
+
+import json
+import types
+from unittest import mock
+
+import huggingface_hub
+import jax
+import numpy as np
+import pytest
+from huggingface_hub import errors
+
+import specjax
+from specjax import checkpoints
+from specjax.checkpoints import CheckpointError
+from tests.support import family_outputs, hub
+
+DESCRIBED = ('config.json',)
+WEIGHTS = 'model.safetensors'
+
+
+@pytest.fixture
+def directory(tmp_path):
+  return family_outputs.load('llama').write(tmp_path / 'model')
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+  folder = tmp_path / 'cache'
+  hub.use(folder, monkeypatch)
+  return folder
+
+
+def assert_same(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_a_name_in_the_cache_is_its_directory(directory, cache):
+  snapshot = hub.store(cache, 'owner/some-model.v1', directory)
+  assert checkpoints.locate('owner/some-model.v1') == snapshot
+  target = specjax.load('owner/some-model.v1')
+  assert_same(target.params, checkpoints.load(directory)[1])
+  assert checkpoints.revision_of(target.path) == hub.COMMITS[0]
+  assert checkpoints.title_of(target.path) == 'some-model.v1'
+  draft = specjax.drafters.lm.load(target, 'owner/some-model.v1')
+  assert_same(draft.params, target.params)
+  assert target.fingerprint() == checkpoints.fingerprint(directory)
+
+
+def test_a_revision_is_the_one_behind_the_name(directory, cache, tmp_path):
+  other = family_outputs.load('qwen2').write(tmp_path / 'other')
+  hub.store(cache, 'owner/model', directory)
+  hub.store(cache, 'owner/model', other, (), 'refs/pr/1', hub.COMMITS[1])
+  for name, commit, family in (
+    ('owner/model', 0, 'llama'),
+    ('owner/model@main', 0, 'llama'),
+    ('owner/model@refs/pr/1', 1, 'qwen2'),
+    (f'owner/model@{hub.COMMITS[1]}', 1, 'qwen2'),
+  ):
+    assert checkpoints.describe(name).family == family
+    path = checkpoints.locate(name)
+    assert checkpoints.revision_of(path) == hub.COMMITS[commit]
+    assert checkpoints.title_of(path) == checkpoints.title_of(name) == 'model'
+
+
+def test_a_directory_comes_before_a_name(directory, cache, monkeypatch):
+  monkeypatch.chdir(directory.parent)
+  directory.rename(directory.parent / 'a@b')
+  assert checkpoints.describe('../' + directory.parent.name + '/a@b')
+  (directory.parent / 'owner').mkdir()
+  (directory.parent / 'a@b').rename(directory.parent / 'owner/x@y')
+  assert checkpoints.describe('owner/x@y').stored_bytes
+  assert checkpoints.title_of('owner/x@y') == 'x@y'
+  assert checkpoints.revision_of('owner/x@y') is None
+
+
+def test_a_heads_name_is_read_like_that_of_a_model(cache):
+  target = specjax.load(specjax.pair.path('target'))
+  source = specjax.pair.path('early_exit_1')
+  hub.store(cache, 'owner/exit', specjax.pair.pathlib.Path(source))
+  named = specjax.drafters.early_exit.load(target, 'owner/exit')
+  assert_same(
+    named.params, specjax.drafters.early_exit.load(target, source).params
+  )
+  with pytest.raises(ValueError, match='trained head, no language model'):
+    specjax.drafters.lm.load(target, 'owner/exit')
+
+
+def test_a_model_is_described_by_its_config_alone(directory, cache):
+  hub.store(cache, 'owner/model', directory, DESCRIBED)
+  here, there = (
+    checkpoints.describe(path) for path in (directory, 'owner/model')
+  )
+  assert there == here._replace(stored_bytes=None)
+  with pytest.raises(
+    CheckpointError, match=r'model.safetensors of owner/model@aaa.*is not in'
+  ) as caught:
+    checkpoints.load('owner/model')
+  assert 'HF_HUB_OFFLINE is set: unset it' in str(caught.value)
+
+
+def header(file):
+  """What the Hub says of a file of weights."""
+  return huggingface_hub.parse_local_safetensors_file_metadata(file)
+
+
+def test_shapes_on_the_hub_are_checked_before_weights_are_fetched(
+  directory, cache, monkeypatch
+):
+  snapshot = hub.store(cache, 'owner/model', directory, DESCRIBED)
+  asked = []
+
+  def ask(name, revision):
+    asked.append((name, revision))
+    files = {WEIGHTS: header(directory / WEIGHTS)}
+    return types.SimpleNamespace(files_metadata=files)
+
+  monkeypatch.setattr(huggingface_hub, 'get_safetensors_metadata', ask)
+  here = checkpoints.describe(directory)
+  there = checkpoints.describe('owner/model')
+  assert asked == [('owner/model', hub.COMMITS[0])]
+  # A file has its header besides, and before it that header's length.
+  file = (directory / WEIGHTS).read_bytes()
+  header_bytes = 8 + int.from_bytes(file[:8], 'little')
+  assert there.stored_bytes == here.stored_bytes - header_bytes
+  config = json.loads((snapshot / 'config.json').read_text())
+  config['hidden_size'] *= 2
+  (snapshot / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(CheckpointError, match='one of them is of another model'):
+    checkpoints.describe('owner/model')
+  assert not (snapshot / WEIGHTS).exists()
+
+
+def test_a_model_without_safetensors_is_refused_before_it_is_fetched(
+  directory, cache, monkeypatch
+):
+  hub.store(cache, 'owner/model', directory, DESCRIBED)
+
+  def ask(name, revision):
+    raise errors.NotASafetensorsRepoError(f'{name}, {revision}')
+
+  monkeypatch.setattr(huggingface_hub, 'get_safetensors_metadata', ask)
+  with pytest.raises(CheckpointError, match='must be converted first'):
+    checkpoints.describe('owner/model')
+
+
+FILES = (
+  'config.json', 'generation_config.json', 'model.safetensors.index.json',
+  'model-1.safetensors', 'model-2.safetensors', 'model.fp16.safetensors',
+  'pytorch_model.bin', 'tokenizer.json', 'tokenizer_config.json', 'vocab.json',
+  'merges.txt', 'tokenizer.model', 'special_tokens_map.json', 'README.md',
+  'modeling_own.py', 'model.gguf', 'onnx/model.onnx', 'onnx/config.json',
+  'original/tokenizer.model', 'original/consolidated.safetensors',
+)  # fmt: skip
+
+
+def test_only_needed_files_are_fetched(directory, cache, monkeypatch):
+  """First what describes a model, then the shards that its index lists."""
+  shards = {f'model-{i}.safetensors' for i in (1, 2)}
+  snapshot = cache / f'models--owner--model/snapshots/{hub.COMMITS[0]}'
+  fetched = []
+
+  def fetch(name, *, revision, cache_dir, allow_patterns, ignore_patterns):
+    del name, revision, cache_dir
+    wanted = huggingface_hub.utils.filter_repo_objects(
+      FILES, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+    )
+    fetched.append(set(wanted))
+    snapshot.mkdir(parents=True, exist_ok=True)
+    for file in fetched[-1]:
+      (snapshot / file).touch()
+    index = {'weight_map': {name: name for name in shards}}
+    (snapshot / 'model.safetensors.index.json').write_text(json.dumps(index))
+    return str(snapshot)
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
+  checkpoints.locate('owner/model')
+  described = fetched.pop()
+  assert described == {*FILES[:3], *FILES[7:13]}
+  checkpoints.locate('owner/model', weights=True)
+  assert [files - described for files in fetched] == [set(), shards]
+  # Nothing is asked for where everything is here.
+  checkpoints.resolve(snapshot)
+  assert len(fetched) == 2
+
+
+def response(status=404):
+  return mock.MagicMock(status_code=status)
+
+
+def offline():
+  error = errors.LocalEntryNotFoundError('Cannot find\na long story')
+  error.__cause__ = errors.OfflineModeIsEnabled('no')
+  return error
+
+
+def unreachable():
+  error = errors.LocalEntryNotFoundError('An error\nand a long story')
+  error.__cause__ = ConnectionError('Name or service not known')
+  return error
+
+
+@pytest.mark.parametrize(
+  ('error', 'says', 'remedy'),
+  [
+    (
+      errors.RepositoryNotFoundError('404\nlong', response=response()),
+      'has no such model or a private one',
+      'set HF_TOKEN',
+    ),
+    (
+      errors.GatedRepoError('403\nlong', response=response(403)),
+      'owner/model@v2 is gated',
+      'accept its terms',
+    ),
+    (
+      errors.RevisionNotFoundError('404\nlong', response=response()),
+      "has no revision 'v2'",
+      'behind @',
+    ),
+    (offline(), 'HF_HUB_OFFLINE is set', 'pass a local directory'),
+    (unreachable(), 'cannot be reached (Name or', 'pass a local directory'),
+    (
+      errors.HfHubHTTPError('500: sorry\nlong', response=response(500)),
+      '(500: sorry)',
+      'try again',
+    ),
+    (
+      errors.HfHubHTTPError('401: bad token\nlong', response=response(401)),
+      'may not be read with this token (401: bad token)',
+      'HF_TOKEN',
+    ),
+    (OSError(28, 'No space left on device'), 'No space left', 'try again'),
+  ],
+)
+def test_what_cannot_be_fetched_says_why_in_a_line(
+  error, says, remedy, monkeypatch
+):
+  def fetch(*_, **__):
+    raise error
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
+  with pytest.raises(CheckpointError) as caught:
+    specjax.load('owner/model@v2')
+  text = str(caught.value)
+  assert says in text
+  assert remedy in text
+  assert 'owner/model' in text
+  assert '\n' not in text
+
+
+def test_a_repository_without_a_model_is_refused(cache, monkeypatch, directory):
+  snapshot = hub.store(cache, 'owner/data', directory, DESCRIBED)
+  (snapshot / 'config.json').unlink()
+
+  def fetch(name, file, revision, cache_dir):
+    del revision, cache_dir
+    raise errors.RemoteEntryNotFoundError(f'{name} {file}', response=response())
+
+  monkeypatch.setattr(huggingface_hub, 'hf_hub_download', fetch)
+  with pytest.raises(CheckpointError, match='owner/data has no config'):
+    checkpoints.describe('owner/data')
