@@ -30,7 +30,6 @@ from specjax import (
   sharding,
 )
 from specjax.arguments import check_number, named
-from specjax.checkpoints import precision
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
@@ -61,9 +60,8 @@ def load(
     path: a Hugging Face directory, or the name of a model on the Hub, such as
       'Qwen/Qwen3-4B', with a branch, tag or commit behind an @ where it is to
       be one; `specjax.pair.path('target')` is the embedded one.
-    dtype: of the weights and the cache, such as 'bfloat16'; 'auto' is that of
-      the file on an accelerator, and float32 on a CPU. Drafts that are loaded
-      for the target have it too, unless their loader is told another.
+    dtype: of weights and cache, and of drafts, unless they are told another,
+      such as 'bfloat16'; 'auto': the file's own, float32 on a CPU.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
     layout: of the weights on a CPU: 'whole'; 'blocked', in blocks of columns,
@@ -75,8 +73,8 @@ def load(
       bits on every machine and in every call.
 
   Raises:
-    ValueError: there is no such checkpoint, or one that is not exactly ours;
-      names the file and the remedy. Or no such type, or none of this device.
+    ValueError: there is no such checkpoint or dtype here, or one that is not
+      exactly ours; names the file and the remedy.
   """
   if not isinstance(path, str | os.PathLike) or not os.fspath(path):
     raise ValueError(
@@ -89,7 +87,7 @@ def load(
     raise ValueError(
       f'layout is {layout!r}: choose one of {", ".join(layouts.LAYOUTS)}'
     )
-  dtype = precision.check(dtype)
+  dtype = checkpoints.precision.check(dtype)
   model, params = checkpoints.load(directory, dtype, max_length)
   if layout in (layouts.BLOCKED, layouts.CORES):
     arranged = layouts.make(layout, model, params)
