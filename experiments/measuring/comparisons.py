@@ -83,10 +83,12 @@ def dtype(x: Parity) -> Other:
   def differ(dtype):
     need(dtype != name, f'other_dtype must differ from dtype, got {name} twice')
 
-  differ(x.dtype)
+  asked = x.target.dtype or x.dtype
+  if asked != precision.AUTO or jax.default_backend() == 'cpu':
+    differ(precision.resolve(asked, 'float32'))
 
   def other(setup, method):
-    differ(setup.built.dtype)  # auto may be any.
+    differ(setup.built.dtype)  # On an accelerator auto may be any.
     way = Decoding(method.spec, cast(method.params, name))
     return Side(name, way, setup.plan.batch)
 
