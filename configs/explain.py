@@ -2,10 +2,9 @@
 
   python -m experiments.explain --config configs/explain.py
 
-About four minutes on two cores, a minute of them for compiling, which
-`--config.compilation_cache=FOLDER` saves from the second run on. To expect:
-gamma 2 to 4, 1.2 to 1.8 times plain decoding (the slower the memory, the more),
-and measured / predicted near 1 everywhere.
+About four minutes on two cores, a minute of them for compiling, which a second
+start does not repeat. To expect: gamma 2 to 4, 1.2 to 1.8 times plain decoding
+(the slower the memory, the more), and measured / predicted near 1 everywhere.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts

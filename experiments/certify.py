@@ -12,6 +12,8 @@ is 1 when anything that should hold does not.
 
 import json
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +21,23 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.certificate import tokens_per_step
-from experiments.certificate.drafter_memory import WRONG_MEMORIES, gap
+from experiments.certificate.drafter_memory import (
+  WRONG_MEMORIES,
+  WrongMemory,
+  gap,
+)
 from experiments.certificate.measuring_checks import CHECKS
-from experiments.certificate.rule_cases import CASES, CHAIN, MODELS, Case
-from experiments.certificate.wrong_loops import WRONG_LOOPS
+from experiments.certificate.rule_cases import (
+  CASES,
+  CHAIN,
+  MODELS,
+  Case,
+  Kind,
+)
+from experiments.certificate.wrong_loops import WRONG_LOOPS, WrongLoop
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
-from experiments.certificate.wrong_rules import WRONG_RULES
-from experiments.measuring import results
+from experiments.certificate.wrong_rules import WRONG_RULES, WrongRule
+from experiments.measuring import measure, results
 from experiments.reports import certify as certify_report
 from experiments.reports.certify import EXACT
 from experiments.settings import Certificate
@@ -34,6 +46,8 @@ from experiments.setup.checks import check_dtype, need, need_least, need_seed
 from specjax import exact, goodness
 from specjax.checkpoints import precision
 from specjax.types import Rule, Spec
+
+Row = dict[str, Any]
 
 DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16)
 
@@ -79,24 +93,31 @@ class Certifier:
     tests = sum(len(self.models[c.model].settings) + 1 for c in self.cases)
     self.level = x.level / tests
     self._distributions: dict[Case, dict[str, np.ndarray]] = {}
+    self._sources: dict[tuple[Kind, str], exact.DraftSource] = {}
+
+  def source(self, case: Case) -> exact.DraftSource:
+    """All drafts of a case: what they compile serves every rule."""
+    key = case.kind, case.model
+    if key not in self._sources:
+      self._sources[key] = case.kind.source(self.models[case.model])
+    return self._sources[key]
 
   def distribution(self, case: Case) -> dict[str, np.ndarray]:
     """Exact distribution [texts, calls] of a case, by setting."""
     if case not in self._distributions:
-      tiny = self.models[case.model]
-      source = case.kind.source(tiny)
+      tiny, source = self.models[case.model], self.source(case)
       with jax.enable_x64(True):
         self._distributions[case] = {
           s: tiny.speculative(case.verify, source, s) for s in tiny.settings
         }
     return self._distributions[case]
 
-  def enumerate(self, case: Case) -> None:
+  def enumerate(self, case: Case) -> Iterator[Row]:
     """Part 1: error of the distribution of texts, and the expected calls."""
     tiny = self.models[case.model]
     for setting, joint in self.distribution(case).items():
       text, calls = joint.sum(1), joint.sum(0)
-      self.add(
+      yield _row(
         'distribution',
         **_names(case),
         model=case.model,
@@ -107,27 +128,27 @@ class Certifier:
         calls=float(calls @ np.arange(len(calls))),
       )
 
-  def run(self, case: Case) -> None:
+  def run(self, case: Case) -> Iterator[Row]:
     """Part 2: the compiled loop beside that distribution, and the power."""
     tiny = self.models[case.model]
     spec = Spec(tiny.target, case.kind.drafter(tiny), case.verify, tiny.eos)
     seen = tiny.sample(spec, self.x.rows, self.x.rounds, self.x.seed)
-    source = case.kind.source(tiny)
+    source = self.source(case)
     eager = boosted(case.verify, self.x.boost)
     fits, pairs = [], []
     for setting, joint in self.distribution(case).items():
       with jax.enable_x64(True):
         pairs.append((joint, tiny.speculative(eager, source, setting)))
       fits.append(goodness.fit(seen[setting], _room(joint)))
-      self.add_fit(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
+      yield self.fit(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
     each = sum(x.sum() for x in seen.values()) // len(seen)
-    self.add_fit(case, 'all', each, fits, pairs)
+    yield self.fit(case, 'all', each, fits, pairs)
 
-  def add_fit(self, case: Case, setting: str, samples, fits, pairs) -> None:
+  def fit(self, case: Case, setting: str, samples, fits, pairs) -> Row:
     """A row for one setting, or for all of them together."""
     fit = goodness.together(fits)
     apart = [p for p in pairs if exact.total_variation(*p) > EXACT]
-    self.add(
+    return _row(
       'loop',
       **_names(case),
       model=case.model,
@@ -143,47 +164,50 @@ class Certifier:
     """Part 3: tokens per step."""
     with jax.enable_x64(True):
       for row in tokens_per_step.published():
-        self.add('published', **row)
+        self.folder.add(_row('published', **row))
       pairs, depth = (20, 3) if self.x.quick else (50, 4)
       for row in tokens_per_step.block_against_token(pairs, depth):
-        self.add('block', **row)
+        self.folder.add(_row('block', **row))
 
   def measure(self) -> None:
     """Part 4: the measuring code, check by check."""
     for name, check in CHECKS.items():
-      self.add(
-        'numbers',
-        check=name,
-        deviation=float(check.deviation()),
-        bound=float(check.bound),
+      deviation, bound = float(check.deviation()), float(check.bound)
+      self.folder.add(
+        _row('numbers', check=name, deviation=deviation, bound=bound)
       )
 
   def mutate(self, bar) -> None:
     """Part 5: planted bugs, and the test that finds each."""
-    tiny = self.models['table']
-    for bug in WRONG_RULES:
-      errors = {}
-      for s in ('T 1', 'T 1.5, top-k 2', 'penalties'):
-        with jax.enable_x64(True):
-          text = tiny.speculative(bug.rule, bug.source(tiny), s).sum(1)
-        errors[s] = np.abs(text - tiny.plain[s]).max()
-      setting = max(errors, key=lambda s: errors[s])
-      self.add_bug(bug.name, 'distribution', setting, errors[setting], EXACT)
-      bar.update()
-    for bug in self.wrong_loops:
-      self.add_bug(bug.name, 'loop', *self.misfit(bug))
-      bar.update()
-    for bug in WRONG_MEMORIES:
-      tiny = self.models['transformer']
-      right, wrong = (gap(tiny, make(tiny)) for make in (bug.right, bug.wrong))
-      self.add_bug(bug.name, 'memory', '', wrong, max(1e-4, 10 * right))
-      bar.update()
-    for bug in WRONG_NUMBERS:
+    for work, bugs in (
+      (self.error, WRONG_RULES),
+      (self.misfit, self.wrong_loops),
+      (self.forgotten, WRONG_MEMORIES),
+    ):
+      self.add(work, bugs, bar)
+    for bug in WRONG_NUMBERS:  # They replace what all modules share.
       bound = CHECKS[bug.check].bound
-      self.add_bug(bug.name, 'numbers', bug.check, bug.deviation(), bound)
+      self.folder.add(_bug(bug, 'numbers', bug.check, bug.deviation(), bound))
       bar.update()
 
-  def misfit(self, bug):
+  def error(self, bug: WrongRule) -> Iterator[Row]:
+    """Of the distribution of texts, in the worst of some settings."""
+    tiny = self.models['table']
+    source, errors = bug.source(tiny), {}
+    for s in ('T 1', 'T 1.5, top-k 2', 'penalties'):
+      with jax.enable_x64(True):
+        text = tiny.speculative(bug.rule, source, s).sum(1)
+      errors[s] = np.abs(text - tiny.plain[s]).max()
+    setting = max(errors, key=lambda s: errors[s])
+    yield _bug(bug, 'distribution', setting, errors[setting], EXACT)
+
+  def forgotten(self, bug: WrongMemory) -> Iterator[Row]:
+    """How far a memory is from one that is made anew."""
+    tiny = self.models['transformer']
+    right, wrong = (gap(tiny, make(tiny)) for make in (bug.right, bug.wrong))
+    yield _bug(bug, 'memory', '', wrong, max(1e-4, 10 * right))
+
+  def misfit(self, bug: WrongLoop) -> Iterator[Row]:
     """The worst setting, minus log10 of its p-value, and of the level."""
     tiny = self.models[bug.case.model]
     drafter = (bug.drafter or bug.case.kind.drafter)(tiny)
@@ -197,25 +221,14 @@ class Certifier:
     }
     setting = min(p_values, key=lambda s: p_values[s])
     evidence = -np.log10(max(p_values[setting], 1e-300))
-    return setting, evidence, -np.log10(self.level)
+    yield _bug(bug, 'loop', setting, evidence, -np.log10(self.level))
 
-  def add_bug(self, name, test, setting, evidence, bound) -> None:
-    self.add(
-      'mutant',
-      mutant=name,
-      test=test,
-      setting=setting,
-      evidence=float(evidence),
-      bound=float(bound),
-      caught=bool(evidence > bound),
-    )
-
-  def round(self, case: Case) -> None:
+  def round(self, case: Case) -> Iterator[Row]:
     """Part 6: p, q and the rule in low precision."""
     tiny = self.models[case.model]
-    source, setting = case.kind.source(tiny), 'T 1'
-    with jax.enable_x64(True):
-      for dtype in DTYPES:
+    source, setting = self.source(case), 'T 1'
+    for dtype in DTYPES:
+      with jax.enable_x64(True):
         p, q = (
           exact.Distributions(x.probs.astype(dtype), x.logits.astype(dtype))
           for x in (tiny.p[setting], tiny.q[setting])
@@ -223,16 +236,23 @@ class Certifier:
         step = exact.step(case.verify, source, tiny.texts, p, q, tiny.contexts)
         same = tiny.sequence(exact.plain(tiny.texts, p, tiny.contexts)).sum(1)
         text = tiny.sequence(step).sum(1)
-        self.add(
-          'arithmetic',
-          **_names(case),
-          dtype=jnp.dtype(dtype).name,
-          total_variation=exact.total_variation(text, same),
-          of_plain=exact.total_variation(same, tiny.plain[setting]),
-        )
+      yield _row(
+        'arithmetic',
+        **_names(case),
+        dtype=jnp.dtype(dtype).name,
+        total_variation=exact.total_variation(text, same),
+        of_plain=exact.total_variation(same, tiny.plain[setting]),
+      )
 
-  def add(self, part: str, **row) -> None:
-    self.folder.add({'program': 'certify', 'part': part, **row})
+  def add(self, work: Callable[[Any], Iterator[Row]], items, bar) -> None:
+    """Adds the rows of each item, in their order."""
+    made = measure.side_by_side(lambda item: list(work(item)), items)
+    for item, rows in zip(items, made, strict=True):
+      if isinstance(item, Case):
+        bar.set_description(f'{item.rule}, {item.kind.name}'[:30])
+      for row in rows:
+        self.folder.add(row)
+      bar.update()
 
   def certify(self) -> None:
     """Everything that is not done yet; prints and writes the summary."""
@@ -253,10 +273,7 @@ class Certifier:
       total = sum(len(cases) for _, cases in stages) + 2 + sum(map(len, bugs))
       with tqdm(total=total, mininterval=1) as bar:
         for work, cases in stages:
-          for case in cases:
-            bar.set_description(f'{case.rule}, {case.kind.name}'[:30])
-            work(case)
-            bar.update()
+          self.add(work, cases, bar)
         self.expect()
         bar.update()
         bar.set_description('measuring code')
@@ -265,12 +282,29 @@ class Certifier:
         bar.set_description('planted bugs')
         self.mutate(bar)
       seconds = time.monotonic() - begin
-      self.add(
-        'end', seconds=seconds, boost=self.x.boost, **results.conditions()
+      conditions = results.conditions()
+      self.folder.add(
+        _row('end', seconds=seconds, boost=self.x.boost, **conditions)
       )
     text = certify_report.summary(self.folder.rows)
     self.folder.write('summary.md', text)
     print(text)
+
+
+def _row(part: str, **row) -> Row:
+  return {'program': 'certify', 'part': part, **row}
+
+
+def _bug(bug, test: str, setting: str, evidence, bound) -> Row:
+  return _row(
+    'mutant',
+    mutant=bug.name,
+    test=test,
+    setting=setting,
+    evidence=float(evidence),
+    bound=float(bound),
+    caught=bool(evidence > bound),
+  )
 
 
 def _names(case: Case) -> dict[str, str]:

@@ -23,6 +23,7 @@ from experiments import prompts as reading
 from experiments.errors import need
 from experiments.measuring import costs, impossible, measure, replay, results
 from experiments.measuring.build import Built, Method
+from experiments.measuring.replay import Watched
 from experiments.measuring.runner import Runner
 from experiments.measuring.selecting import pick
 from experiments.reports import predict as predict_report
@@ -134,11 +135,10 @@ class Predictor:
       'prompts_hash': reading.digest(texts),
     }
 
-  def replay(self, drafter: str, domain: str, temperature: float) -> None:
-    """Alpha, and target calls for every length."""
-    deepest = self.methods[drafter, max(self.plan.gammas)]
-    job = self.runner.whole(domain, temperature)
-    seen = replay.watch_method(deepest, job)
+  def replay(
+    self, drafter: str, domain: str, temperature: float, seen: list[Watched]
+  ) -> None:
+    """The row of what was seen: alpha, and target calls for every length."""
     tokens = np.array([len(w.text) for w in seen])
     alpha = metrics.ratio([w.beta.sum() for w in seen], tokens, most=1.0)
     gammas = self.plan.gammas
@@ -148,7 +148,7 @@ class Predictor:
     shared = float(np.clip(alpha.value, 0, 1))
     self.add(
       'replay',
-      deepest,
+      self.deepest(drafter),
       **self.where(domain, temperature),
       tokens=int(tokens.sum()),
       unit_tokens=tokens.tolist(),
@@ -164,27 +164,45 @@ class Predictor:
       tau_iid=[float(theory.tokens_per_call(shared, g)) for g in gammas],
     )
 
+  def deepest(self, drafter: str) -> Method:
+    """The method of a drafter's longest drafts."""
+    return self.methods[drafter, max(self.plan.gammas)]
+
   def look(self) -> None:
     """Part 1: every candidate looks on, everywhere."""
     missing = [
       (drafter, *group)
-      for drafter in self.drafters
       for group in self.groups
+      for drafter in self.drafters
       if not self.rows(
         'replay', drafter=drafter, domain=group[0], temperature=group[1]
       )
     ]
-    with tqdm(total=len(missing), file=sys.stderr, disable=not missing) as bar:
-      for drafter in dict.fromkeys(drafter for drafter, *_ in missing):
-        bar.set_description(f'{drafter} looks on')
-        method = self.methods[drafter, max(self.plan.gammas)]
-        job = self.runner.units(*self.groups[0])[0]
-        if costs.is_drawn(method.way, job):
-          replay.refuse_stops(self.plan, method, job)
-        for name, domain, temperature in missing:
-          if name == drafter:
-            self.replay(drafter, domain, temperature)
-            bar.update()
+    if not missing:
+      return
+    job = self.runner.units(*self.groups[0])[0]
+
+    def draws(drafter: str) -> bool:
+      method = self.deepest(drafter)
+      drawn = costs.is_drawn(method.way, job)
+      if drawn:
+        replay.refuse_stops(self.plan, method, job)
+      return drawn
+
+    def watch(cell: tuple[str, str, float]) -> list[Watched]:
+      drafter, *group = cell
+      wide = self.runner.whole(*group)
+      return replay.watch_method(self.deepest(drafter), wide, drawn[drafter])
+
+    with tqdm(total=len(missing), file=sys.stderr) as bar:
+      bar.set_description('drafters look on')
+      names = [*dict.fromkeys(drafter for drafter, *_ in missing)]
+      found = measure.side_by_side(draws, names)
+      drawn = dict(zip(names, found, strict=True))
+      made = measure.side_by_side(watch, missing)
+      for cell, seen in zip(missing, made, strict=True):
+        self.replay(*cell, seen)
+        bar.update()
 
   def warm_up(
     self, ways: list[tuple[measure.Decoding, measure.Job]], bar
@@ -208,8 +226,8 @@ class Predictor:
     names = dict.fromkeys(name for name, _ in missing)
     with tqdm(total=turns * len(names), file=sys.stderr) as bar:
       self.runner.settle(bar)
-      self.warm_up([(self.built.base, jobs[0])], bar)
       for name in names:
+        measure.make_room()
         methods = [self.methods[cell] for cell in missing if cell[0] == name]
         timed = {m: (m.way, costs.replay(m.way, jobs[0])) for m in methods}
         ways = [
@@ -217,7 +235,7 @@ class Predictor:
           for pair in timed.values()
           for loop in costs.to_compile(*pair, jobs[0], ('whole', 'scored'))
         ]
-        self.warm_up(ways, bar)
+        self.warm_up([(self.built.base, jobs[0]), *ways], bar)
         bar.set_description(f'costs of {name}')
         timer = costs.Timer(self.built.base, timed)
         for i in range(turns):

@@ -143,6 +143,7 @@ class Recipe:
     every: of the training documents only each so many-th is used.
     packages: whether to read installed packages too, for training alone; the
       shares of `mixture` say how much of them.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -158,6 +159,7 @@ class Recipe:
   every: int = 1
   packages: bool = False
   seed: int = 0
+  compilation_cache: str = 'auto'
   quick: bool = False
 
 
@@ -190,6 +192,7 @@ class Distillation:
     max_positions: of the draft.
     every: of the training documents only each so many-th is used.
     seed: of weights and batches.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -213,6 +216,7 @@ class Distillation:
   dtype: str = 'auto'
   every: int = 1
   seed: int = 0
+  compilation_cache: str = 'auto'
   quick: bool = False
 
 
@@ -237,6 +241,7 @@ class Heads:
     held_out: what the drafter is tried on at every checkpoint.
     every: of the training documents only each so many-th is used.
     seed: of weights and batches.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a toy version in seconds, in a folder of its own.
   """
 
@@ -253,4 +258,5 @@ class Heads:
   dtype: str = 'auto'
   every: int = 1
   seed: int = 0
+  compilation_cache: str = 'auto'
   quick: bool = False

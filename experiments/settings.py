@@ -132,8 +132,7 @@ class Mesh:
 
   def facts(self) -> dict:
     """What of it decides the results."""
-    names = ('data', 'model', 'split_draft')
-    return {name: getattr(self, name) for name in names}
+    return {n: getattr(self, n) for n in ('data', 'model', 'split_draft')}
 
 
 @dataclasses.dataclass
@@ -163,7 +162,7 @@ class Experiment:
     timed: whether time is taken. Without, nothing is said about speed, batches
       may be large and the machine busy; every step is recorded.
     results: folder for rows and summary.
-    compilation_cache: folder that keeps compiled programs for the next start.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a small version of the same experiment.
   """
 
@@ -185,7 +184,7 @@ class Experiment:
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
   timed: bool = True
   results: str = ''
-  compilation_cache: str = ''
+  compilation_cache: str = 'auto'
   quick: bool = False
 
   @property
@@ -230,8 +229,7 @@ class ManyPrompts(Experiment):
 
   Attributes:
     batch: rows.
-    shortest: new tokens of the shortest text. The lengths are drawn evenly
-      from here to `max_new_tokens`, as if the texts ended there.
+    shortest: fewest new tokens; drawn evenly from here to `max_new_tokens`.
     chunks: steps between two looks at what has finished, each tried.
     group: prompts read at once, at most.
     repeats: passes over all prompts; one prompt at a time takes a single one.
@@ -258,6 +256,7 @@ class Certificate:
     boost: the power is stated for chances of acceptance times this factor.
     seed: of the loops' keys.
     results: folder for rows and summary.
+    compilation_cache: as that of an experiment.
     quick: fewer loops; every enumeration but those of trained heads.
   """
 
@@ -269,4 +268,5 @@ class Certificate:
   boost: float = 1.1
   seed: int = 0
   results: str = ''
+  compilation_cache: str = 'auto'
   quick: bool = False

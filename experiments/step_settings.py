@@ -59,6 +59,7 @@ class Speed:
     repeats: of each measurement, in turns; medians are taken.
     seed: of weights and sampling.
     results: folder for rows and summary.
+    compilation_cache: as that of an experiment.
     quick: toy sizes, to see that it runs.
   """
 
@@ -81,6 +82,7 @@ class Speed:
   repeats: int = 9
   seed: int = 0
   results: str = ''
+  compilation_cache: str = 'auto'
   quick: bool = False
 
 

@@ -41,15 +41,23 @@ def block_of(slots: int) -> int:
 
 def empty(config, batch: int, slots: int, dtype) -> Cache:
   """A cache of zeros for a `TransformerConfig`."""
-  shape = (batch, config.num_kv_heads, slots, config.head_dim)
+  heads, width = (batch, config.num_kv_heads), config.head_dim
   return tuple(
-    KV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    KV(
+      jnp.zeros((*heads, width, slots), dtype),
+      jnp.zeros((*heads, slots, width), dtype),
+    )
     for _ in range(config.num_layers)
   )
 
 
+def block_of_rows(keys: jax.Array, values: jax.Array) -> KV:
+  """What a cache has of keys and values [B, T, G, D]."""
+  return KV(keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2))
+
+
 def with_source(cache: Cache, sources, length: jax.Array) -> Cache:
-  """The same cache beside what each layer reads of a source [B, G, R, D]."""
+  """The same cache beside what each layer reads of a source."""
   # + 0: states are donated, so that each layer needs a buffer of its own.
   return tuple(
     CrossKV(kv.k, kv.v, source, length + 0)
@@ -58,16 +66,37 @@ def with_source(cache: Cache, sources, length: jax.Array) -> Cache:
 
 
 def replace(
-  cache: Cache, flight: Cache, put: Callable[[jax.Array, jax.Array], jax.Array]
+  cache: Cache,
+  flight: Cache,
+  put: Callable[[jax.Array, jax.Array, int], jax.Array],
 ) -> Cache:
-  """The cache with put(k of the cache, k of the block), and so for v.
+  """The cache with put(k of the cache, k of the block, axis), and so for v.
 
+  The axis is that of the slots.
   What a layer keeps of a source stays what it is.
   """
   return tuple(
-    kv._replace(k=put(kv.k, new.k), v=put(kv.v, new.v))
+    kv._replace(k=put(kv.k, new.k, 3), v=put(kv.v, new.v, 2))
     for kv, new in zip(cache, flight, strict=True)
   )
+
+
+def put(block: KV, rows: KV, at) -> KV:
+  """A block in flight of N slots with T rows from `at` on.
+
+  A single row is chosen slot by slot: where a slice is updated, a CPU copies
+  the block three times, since the attention that reads it makes an update of
+  its own.
+  """
+
+  def one(block, rows, axis):
+    rows = rows.astype(block.dtype)
+    if rows.shape[axis] > 1:
+      return jax.lax.dynamic_update_slice_in_dim(block, rows, at, axis)
+    here = jnp.arange(block.shape[axis]) == at
+    return jnp.where(here if axis == 3 else here[:, None], rows, block)
+
+  return KV(one(block.k, rows.k, 3), one(block.v, rows.v, 2))
 
 
 def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
@@ -80,11 +109,14 @@ def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
   `start + P` must not exceed the slots: dynamic_update_slice would clamp.
   """
 
-  def one(cache, flight, path, start):  # [G, S, D], [G, N, D], [P], []
-    rows = jnp.take(flight, path, axis=1, mode='clip').astype(cache.dtype)
-    return jax.lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1)
+  def write(cache, flight, axis):
 
-  def put(cache, flight):
+    def one(cache, flight, path, start):  # Of one sequence: an axis less.
+      rows = jnp.take(flight, path, axis=axis - 1, mode='clip')
+      return jax.lax.dynamic_update_slice_in_dim(
+        cache, rows.astype(cache.dtype), start, axis=axis - 1
+      )
+
     return jax.vmap(one)(cache, flight, path, start)
 
-  return replace(cache, flight, put)
+  return replace(cache, flight, write)

@@ -5,7 +5,7 @@ A mesh has the axes `data`, over which the rows of a batch are split, and
 axes beside their shapes; one table says what mesh axis each of these goes to.
 The compiler derives the communication from that.
 
-  mesh 2 x 4, cache [B, G, S, D]     model 0    1    2    3
+  mesh 2 x 4, values [B, G, S, D]    model 0    1    2    3
                            data 0    rows of the first half, G/4 heads each
                            data 1    rows of the second half, likewise
 """

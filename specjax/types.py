@@ -31,18 +31,21 @@ DrafterState: TypeAlias = Any  # a pytree of arrays [B, ...]
 
 
 class KV(NamedTuple):
-  """Keys and values of one layer; a cache is a tuple of these, one a layer."""
+  """Keys and values of one layer; a cache is a tuple of these, one a layer.
 
-  k: jax.Array  # [B, G, S, D]
+  Keys are columns: their product with queries then reads them in order.
+  """
+
+  k: jax.Array  # [B, G, D, S]
   v: jax.Array  # [B, G, S, D]
 
 
 class CrossKV(NamedTuple):
   """The same for one layer of an encoder-decoder: its source is read only."""
 
-  k: jax.Array  # [B, G, S, D]
+  k: jax.Array  # [B, G, D, S]
   v: jax.Array  # [B, G, S, D]
-  source: KV  # [B, G, R, D]
+  source: KV  # of R slots
   source_length: jax.Array  # [B]
 
 

@@ -28,6 +28,11 @@ if not subprocess.run(
 ).returncode:
   os.environ['XLA_FLAGS'] = _FLAGS
 
+# Nothing is left in the folder of programs of whoever runs the tests, neither
+# by this process nor by those that it starts.
+os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
+jax.config.update('jax_enable_compilation_cache', False)
+
 _QUICK = 'jax_disable_most_optimizations'
 jax.config.update(_QUICK, True)
 

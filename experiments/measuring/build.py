@@ -8,9 +8,6 @@ import functools
 import itertools
 from typing import Any
 
-import jax
-from jax.experimental.compilation_cache import compilation_cache
-
 from experiments import prompts
 from experiments.errors import UserError, blame, need
 from experiments.measuring.layouts import Guess
@@ -189,13 +186,6 @@ def fetch_weights(plan: Plan) -> None:
       checkpoints.resolve(path)
 
 
-def keep_programs(folder: str) -> None:
-  """Compiled programs are kept in a folder, and taken from there."""
-  jax.config.update('jax_compilation_cache_dir', folder)
-  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
-  compilation_cache.reset_cache()  # It may be open elsewhere.
-
-
 def build(plan: Plan) -> Built:
   """Checks what the files of a plan say, loads weights, returns what runs.
 
@@ -204,8 +194,6 @@ def build(plan: Plan) -> Built:
   Raises:
     UserError: names the field and the remedy.
   """
-  if plan.compilation_cache:
-    keep_programs(plan.compilation_cache)
   mesh = meshes.make_placement(plan.mesh)
   tokenizer, described = survey(plan)
   dtypes.check_device(plan, described)

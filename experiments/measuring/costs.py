@@ -31,7 +31,6 @@ from specjax.drafters import plain
 from specjax.models import prefill
 from specjax.models.transformer import Model, Output
 from specjax.types import (
-  KV,
   Draft,
   Drafter,
   Params,
@@ -179,10 +178,11 @@ def _answers(model: Model) -> Model:
     # The row depends on the step: the compiler can take nothing out of a loop.
     logits = params[positions % len(params)]
     batch, count = tokens.shape
-    shape = (batch, c.num_kv_heads, count, c.head_dim)
-    new = jnp.broadcast_to(logits[:, None, :, :1], shape)
+    shape = (batch, count, c.num_kv_heads, c.head_dim)
+    new = jnp.broadcast_to(logits[:, :, None, :1], shape)
     tapped = jnp.zeros((batch, count, len(taps), c.width), logits.dtype)
-    return Output(logits, tapped, (KV(new, new),) * c.num_layers)
+    flight = (caches.block_of_rows(new, new),) * c.num_layers
+    return Output(logits, tapped, flight)
 
   def head(params, hidden):
     del params  # Unused.

@@ -7,8 +7,10 @@ machine's speed meets them alike.
 
 import contextlib
 import dataclasses
+import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import jax
@@ -197,6 +199,41 @@ def exchanged(way: Decoding, job: Job) -> dict:
   return collectives.count(lowered.compile().as_text())
 
 
+def side_by_side(
+  work: Callable[[Any], Any], items: Iterable[Any], specs: Iterable[Spec] = ()
+) -> Iterator[Any]:
+  """What `work` makes of each item, in their order.
+
+  On a CPU two are in work at a time: what they compile is compiled by XLA
+  without Python's lock. Programs for a mesh must reach all of its devices in
+  one order, and an accelerator times kernels while it compiles.
+
+  Args:
+    work: takes no time that counts.
+    items: of it.
+    specs: of all that runs.
+  """
+  one_device = all(spec.target.placement is None for spec in specs)
+  if jax.default_backend() != 'cpu' or not one_device:
+    yield from map(work, items)
+    return
+  with futures.ThreadPoolExecutor(2) as pool:
+    yield from pool.map(work, items)
+
+
+def make_room(most: int = 30_000) -> None:
+  """Forgets all compiled programs where they take many maps of memory.
+
+  A loop takes some hundred maps, and Linux allows a process 65,530.
+
+  Args:
+    most: maps that are left alone.
+  """
+  maps = pathlib.Path('/proc/self/maps')
+  if maps.exists() and maps.read_bytes().count(b'\n') > most:
+    jax.clear_caches()
+
+
 def compile_all(
   ways: list[tuple[Decoding, Job]], done: Callable[[], Any]
 ) -> float:
@@ -210,9 +247,17 @@ def compile_all(
     How many programs of the loop a way compiled on average.
   """
   before = generate.loop._cache_size()
-  for way, job in ways:
-    decode(way, job, steps=1, timed=False)
-    done()
+  for placed in (False, True):
+    alike = [
+      (way, job)
+      for way, job in ways
+      if (way.spec.target.placement is not None) == placed
+    ]
+    specs = [way.spec for way, _ in alike]
+    for _ in side_by_side(
+      lambda pair: decode(*pair, steps=1, timed=False), alike, specs
+    ):
+      done()
   programs = generate.loop._cache_size() - before
   for way, job in ways:
     # On a mesh the second call of a program is remembered apart from the

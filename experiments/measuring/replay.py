@@ -148,14 +148,19 @@ def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
   return watched
 
 
-def watch_method(method: Method, job: measure.Job) -> list[Watched]:
+def watch_method(
+  method: Method, job: measure.Job, drawn: bool
+) -> list[Watched]:
   """What a method's drafter proposes, of one token or of its whole depth.
 
-  Raises:
-    UserError: drafts of tokens that are drawn end early: whether the drafted
-      token would have ended one is not known where the target wrote another.
+  Args:
+    method: the drafter's.
+    job: what is continued.
+    drawn: whether the drafter gives the distributions of its tokens. Then its
+      drafts must not end early (`refuse_stops`): whether the drafted token
+      would have ended one is not known where the target wrote another.
   """
-  if not costs.is_drawn(method.way, job):
+  if not drawn:
     return watch(method.way, job, False)
   return watch(Decoding(method.single, method.single_params), job, True)
 

@@ -141,10 +141,17 @@ def add(runner) -> list[dict]:
   if not missing:
     return recorded
   quiet = not hosts.leads()
-  with tqdm(missing, file=sys.stderr, disable=quiet) as bar:
-    for method, place, cell in bar:
-      bar.set_description(f'sample texts of {method.drafter}')
-      text = record(method, runner.units(*place)[0], built.tokenizer)
-      recorded.append(cell | {'lossless': method.spec.rule.lossless} | text)
+
+  def sample(one):
+    method, place, cell = one
+    text = record(method, runner.units(*place)[0], built.tokenizer)
+    return cell | {'lossless': method.spec.rule.lossless} | text
+
+  specs = [method.spec for method, *_ in missing]
+  made = measure.side_by_side(sample, missing, specs)
+  with tqdm(
+    made, 'sample texts', len(missing), file=sys.stderr, disable=quiet
+  ) as bar:
+    recorded += bar
   folder.write(FILE, ''.join(json.dumps(s) + '\n' for s in recorded))
   return recorded

@@ -3,7 +3,6 @@
 Every error names the field and what would be right.
 """
 
-import os
 from typing import Any
 
 import numpy as np
@@ -177,9 +176,4 @@ def check(x: Experiment) -> None:
   )
   need_seed(x.seed)
   check_dtypes(x)
-  cache = x.compilation_cache
-  need(
-    not cache or os.path.isdir(cache) or not os.path.exists(cache),
-    f'compilation_cache: {cache} is a file; name a folder',
-  )
   check_mesh(x)

@@ -25,7 +25,7 @@ from ml_collections import config_flags
 import specjax
 from experiments import recipes, settings
 from experiments.errors import UserError, need, remedy
-from experiments.setup import fields, hosts, meshes
+from experiments.setup import fields, hosts, kept_programs, meshes
 from specjax.checkpoints import CheckpointError
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
@@ -340,6 +340,7 @@ def run(
     if asked:
       return print(_help(main, kinds, config, alone))
     meshes.use_cores(config)
+    kept_programs.switch_on(config)
     return main(config)
 
   guard(begin, resumes)

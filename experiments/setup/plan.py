@@ -103,7 +103,6 @@ class Plan:
   mesh: Mesh
   timed: bool
   results: str
-  compilation_cache: str
   quick: bool
   settings: Mapping[str, Any]
 

@@ -21,7 +21,7 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
   """
   file = folder / 'recipe.json'
   fields = dataclasses.asdict(recipe)
-  del fields['folder']  # It may be moved.
+  del fields['folder'], fields['compilation_cache']  # They may be moved.
   if fields.get('dtype') == precision.AUTO:
     del fields['dtype']  # As ever.
   text = (json.dumps(fields, indent=2) + '\n').encode()

@@ -77,7 +77,7 @@ def walk(target: Model, layers: int) -> Walker:
   def start(params, state, block, ctx):
     del state  # There is nothing.
     last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
-    rows = block[0].k.shape[2]
+    rows = block[0].v.shape[2]
     sees = jnp.broadcast_to(jnp.arange(rows) == 0, (*last.shape, rows))
     return forward(params, block, ctx, last, 0, 0, sees)
 

@@ -77,7 +77,7 @@ def walk(model: Model) -> Walker:
     two = jnp.arange(2)
     index = jnp.maximum(block.base[:, None] + two, 0)
     tokens = jnp.take_along_axis(ctx.tokens, index, 1)
-    slots = block.flight[0].k.shape[2]
+    slots = block.flight[0].v.shape[2]
     mask = jnp.broadcast_to(
       jnp.arange(slots) <= two[:, None], (*tokens.shape, slots)
     )

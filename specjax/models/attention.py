@@ -31,24 +31,39 @@ class Partial(NamedTuple):
   value: jax.Array  # [B, G, M, D] values weighted by exp(score - top)
 
 
-def attend_some(q, k, v, keep, cap, bias=None):
-  """q [B, G, M, D] on k, v [B, G, N, D] where keep [B, 1, M or 1, N].
+def attend_some(q, k, v, keep, cap, bias=None, part=None):
+  """q [B, G, M, D] on k [B, G, D, N], v [B, G, N, D].
 
-  `bias` [B, H, T, N] has the heads of a group and the queries that M holds.
+  Args:
+    q: queries.
+    k: keys.
+    v: values.
+    keep: [B, 1, M or 1, N] which keys a query sees.
+    cap: soft cap of the scores.
+    bias: [B, H, T, N], which has the heads of a group and the queries that M
+      holds.
+    part: attention to other keys, which the result includes.
   """
   dtype = jnp.promote_types(q.dtype, jnp.float32)
-  score = jnp.einsum('bgmd,bgnd->bgmn', q, k, preferred_element_type=dtype)
+  score = jnp.einsum('bgmd,bgdn->bgmn', q, k, preferred_element_type=dtype)
   if cap is not None:
     score = soften(score, cap)
   if bias is not None:
     score += bias.astype(dtype).reshape(score.shape)
-  score = jnp.where(keep, score, jnp.finfo(dtype).min / 2)
-  top = score.max(-1)
-  weight = jnp.where(keep, jnp.exp(score - top[..., None]), 0)
+  # What is not seen lies so far below any `top` that its weight is 0.
+  lowest = jnp.finfo(dtype).min
+  score = jnp.where(keep, score, lowest / 2)
+  top = jnp.maximum(score.max(-1), lowest / 4 if part is None else part.top)
+  weight = jnp.exp(score - top[..., None])
+  total = weight.sum(-1)
   value = jnp.einsum(
     'bgmn,bgnd->bgmd', weight.astype(v.dtype), v, preferred_element_type=dtype
   )
-  return Partial(top, weight.sum(-1), value)
+  if part is not None:
+    scale = jnp.exp(part.top - top)
+    total += part.total * scale
+    value += part.value * scale[..., None]
+  return Partial(top, total, value)
 
 
 def merge(a: Partial, b: Partial) -> Partial:
@@ -135,7 +150,7 @@ def attend(
     q: [B, T, G, H/G, D], already scaled.
     cache: KV of S slots, or None when everything is in flight.
     length: [B] slots in use; the others are never looked at.
-    flight: KV of N rows.
+    flight: KV of N slots.
     mask: [B, T, N], true where query t sees row n; see `narrow`.
     positions: [B, T] of the queries; only a window or a bias needs them. Slot
       i of the cache holds position i.

@@ -32,19 +32,20 @@ from specjax.types import KV
 def _read(q, cache, view, part, start, size):
   """Adds slots start, start + 1, ... of the cache to `part`."""
   k, v = cache.k, cache.v
-  if size < k.shape[2]:
+  if size < v.shape[2]:
     k, v = (
-      jax.lax.dynamic_slice_in_dim(x, start, size, axis=2) for x in (k, v)
+      jax.lax.dynamic_slice_in_dim(x, start, size, axis)
+      for x, axis in ((k, 3), (v, 2))
     )
   slot = start + jnp.arange(size)
   bias = None if view.lift is None else view.lift(slot)
   keep = view.keep(slot, q.shape[2])
-  return merge(part, attend_some(q, k, v, keep, view.cap, bias))
+  return attend_some(q, k, v, keep, view.cap, bias, part)
 
 
 def padded(q: jax.Array, cache: KV, view: View, part: Partial) -> Partial:
   """Attention to every slot; those that are not in use are masked out."""
-  return _read(q, cache, view, part, 0, cache.k.shape[2])
+  return _read(q, cache, view, part, 0, cache.v.shape[2])
 
 
 @functools.cache
@@ -71,7 +72,7 @@ def walk(whole: int = 512, rest: int = 128) -> CacheAttention:
     )
 
   def attend(q, cache, view, part):
-    slots = cache.k.shape[2]
+    slots = cache.v.shape[2]
     if slots <= whole:
       return padded(q, cache, view, part)
     if slots % whole:
@@ -122,7 +123,7 @@ def fused(implementation: str | None = None) -> CacheAttention:
         'cache_attention.blocked or cache_attention.padded'
       )
     b, g, m, d = q.shape
-    slots = cache.k.shape[2]
+    slots = cache.v.shape[2]
 
     def alone(x):  # [B, G, ...] -> a sequence of one head for each group
       return x.reshape(b * g, *x.shape[2:])
@@ -138,7 +139,7 @@ def fused(implementation: str | None = None) -> CacheAttention:
       mask = jnp.repeat(mask, g, 0)
     value, total = jax.nn.dot_product_attention(
       alone(q)[:, :, None],
-      alone(cache.k)[:, :, None],
+      alone(cache.k.swapaxes(2, 3))[:, :, None],
       alone(cache.v)[:, :, None],
       bias,
       mask,

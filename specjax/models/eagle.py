@@ -25,6 +25,7 @@ from specjax.models.config import TransformerConfig
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear, declare_weight, multiply
 from specjax.models.transformer import Model
+from specjax.types import KV
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,14 +213,16 @@ class Head:
     row, column = jnp.arange(count)[:, None], jnp.arange(count)
     at = jnp.broadcast_to(column, (batch, count))
     flight = caches.empty(self.config, batch, 0, features.dtype)[0]
-    room = (0, 0), (0, 0), (0, count), (0, 0)
-    longer = functools.partial(jnp.pad, pad_width=room)
+    rest, more = ((0, 0), (0, 0)), (0, count)
     made = []
     for j in range(steps):
       own = [column == row - j + k for k in range(1, j + 1)]
       sees = jnp.concatenate([column <= row - j, *own], 1)
       sees = jnp.broadcast_to(sees, (batch, *sees.shape))
-      flight = jax.tree.map(longer, flight)
+      flight = KV(
+        jnp.pad(flight.k, (*rest, (0, 0), more)),
+        jnp.pad(flight.v, (*rest, more, (0, 0))),
+      )
       features, flight = self.forward(
         params, tokens, features, at, None, None, sees, flight, j * count
       )

@@ -13,11 +13,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import cache as caches
 from specjax.models.attention import Bias, look_up
 from specjax.models.config import Relative, TransformerConfig
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear
-from specjax.types import KV
 
 
 def bucket_distances(relative: Relative, both_sides: bool) -> np.ndarray:
@@ -73,7 +73,7 @@ class Encoder(nn.Module):
     """Reads x [B, R, E], of which `length` [B] are the source.
 
     Returns:
-      KV [B, G, R, D] for each layer of the decoder.
+      KV of R slots for each layer of the decoder.
     """
     c = self.config
     own = dataclasses.replace(c, num_layers=c.encoder.num_layers, encoder=None)
@@ -105,4 +105,4 @@ class Encoder(nn.Module):
       c.width**-0.5,
       name=f'source{layer}',
     )(x)
-    return KV(*(both[..., i, :].swapaxes(1, 2) for i in range(2)))
+    return caches.block_of_rows(both[..., 0, :], both[..., 1, :])

@@ -4,12 +4,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax import cache as caches
 from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
 from specjax.models.experts import Experts
 from specjax.models.linear import Linear
-from specjax.types import KV
 
 
 class Norm(nn.Module):
@@ -101,15 +101,9 @@ class Layer(nn.Module):
         rotary.rotate(q, positions, *turn),
         rotary.rotate(k, positions, *turn),
       )
-    new = KV(k[..., 0, :].swapaxes(1, 2), v[..., 0, :].swapaxes(1, 2))
+    new = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
     if flight is not None:
-      new = jax.tree.map(
-        lambda f, n: jax.lax.dynamic_update_slice_in_dim(
-          f, n.astype(f.dtype), at, axis=2
-        ),
-        flight,
-        new,
-      )
+      new = caches.put(flight, new, at)
     y = attend(
       scale_queries(c, q),
       cache,
@@ -140,7 +134,7 @@ class Layer(nn.Module):
       c.width**-0.5,
       name='source_q',
     )(x)
-    slots = cache.source.k.shape[2]
+    slots = cache.source.v.shape[2]
     mask = jnp.arange(slots) < cache.source_length[:, None, None]
     mask = jnp.broadcast_to(mask, (b, t, slots))
     y = attend(scale_queries(c, q), None, None, cache.source, mask)

@@ -37,15 +37,20 @@ def multiply(x, w):
     return y * scale.reshape(y.shape[x.ndim - 1 :]).astype(y.dtype)
   if w.ndim == 2:
     return x @ w
+  shape = *x.shape[:-1], *w.shape[:-3], -1
   rows = x.reshape(-1, w.shape[-2])
-  if len(rows) > FEW_ROWS:
+  # For one row, a sum over blocks whose first axis is 1 is compiled to code up
+  # to two hundred times slower: no such axis, and a single block is a matrix.
+  if w.ndim > 3 and len(w) == 1:
+    w = w[0]
+  if len(rows) > FEW_ROWS or math.prod(w.shape[:-2]) == 1:
     y = jnp.tensordot(rows, w, ((1,), (w.ndim - 2,)))
   elif len(rows) == 1:
     y = (rows[0][:, None] * w).sum(-2)
   else:
     y = (rows[:, :, None] * w[..., None, :, :]).sum(-2)
     y = jnp.moveaxis(y, -2, 0)
-  return y.reshape(*x.shape[:-1], *w.shape[:-3], -1)
+  return y.reshape(shape)
 
 
 def leading_axes(columns: int, outputs: Sequence[int]) -> tuple[int, ...]:

@@ -92,9 +92,9 @@ def prefill(model, params, tokens, length, cache, taps=()):
       params, block, begin + offsets, cache, used, mask, taps=taps
     )
 
-    def put(c, f):
+    def put(c, f, axis):
       return jax.lax.dynamic_update_slice_in_dim(
-        c, f.astype(c.dtype), begin, axis=2
+        c, f.astype(c.dtype), begin, axis
       )
 
     cache = caches.replace(cache, out.flight, put)

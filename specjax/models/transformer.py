@@ -39,7 +39,7 @@ class Output(NamedTuple):
 
   hidden: jax.Array  # [B, T, E] after the last norm: what the head reads
   taps: jax.Array  # [B, T, len(taps), E] outputs of the layers asked for
-  flight: Cache  # keys and values of the block, [B, G, N, D] a layer
+  flight: Cache  # keys and values of the block, N slots
 
 
 class Model(NamedTuple):

@@ -7,7 +7,6 @@ import types
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import explain
 from experiments.errors import UserError
@@ -240,16 +239,3 @@ def test_a_replay_takes_the_steps_it_stands_for(job):
   assert whole[[0, 3]].tolist() == [0, 0]
   assert whole[1] > 0 < whole[2]
   assert generate.slots_for(replayed, 1) == generate.slots_for(spec, 1)
-
-
-def test_programs_are_kept(folder, tmp_path):
-  """Where they lie decides no result."""
-  x = settings(folder, compilation_cache=str(tmp_path / 'kept'))
-  assert results.settings_of(x) == results.settings_of(settings(folder))
-  try:
-    build.keep_programs(x.compilation_cache)
-    jax.block_until_ready(jax.jit(lambda x: x * 3 + 1)(np.ones(3)))
-  finally:
-    jax.config.update('jax_compilation_cache_dir', None)
-    compilation_cache.reset_cache()
-  assert list((tmp_path / 'kept').iterdir())

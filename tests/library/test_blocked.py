@@ -170,3 +170,14 @@ def test_blocked_products_of_a_row_do_not_depend_on_the_others(rows):
     )
   flat = w.transpose(1, 0, 2).reshape(96, -1)
   np.testing.assert_allclose(together, x @ flat, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize('rows', [1, 2, 13])
+def test_a_single_block_is_multiplied_as_a_matrix(rows):
+  """For one row a sum over it is compiled to a loop a hundred times slower."""
+  random = np.random.default_rng(0)
+  x, w = random.normal(size=(rows, 192)), random.normal(size=(192, 64))
+  blocks = linear.to_blocks(jnp.asarray(w))
+  assert len(blocks) == 1
+  np.testing.assert_allclose(linear.multiply(x, blocks), x @ w, atol=1e-4)
+  assert 'dot_general' in jax.jit(linear.multiply).lower(x, blocks).as_text()

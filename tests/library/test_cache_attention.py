@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import cache as caches
 from specjax import checkpoints
 from specjax.models import attention, cache_attention, transformer, variants
 from specjax.types import KV
@@ -55,7 +56,7 @@ def data():
   random = np.random.default_rng(0)
   shape = (B, T, G, R, D)
   cache, flight = (
-    KV(*(random.normal(size=(B, G, n, D)) for _ in range(2)))
+    caches.block_of_rows(*(random.normal(size=(B, n, G, D)) for _ in range(2)))
     for n in (SLOTS, T)
   )
   return random.normal(size=shape), cache, flight
@@ -74,7 +75,10 @@ def reference(data, window=None, cap=None, curve=None):
     used = LENGTH[b]
     k, v = (
       np.concatenate([c[b, g, :used], f[b, g, : t + 1]])
-      for c, f in zip(cache, flight, strict=True)
+      for c, f in (
+        (cache.k.swapaxes(2, 3), flight.k.swapaxes(2, 3)),
+        (cache.v, flight.v),
+      )
     )
     back = np.arange(len(k))[::-1]
     score = k @ q[b, t, g, r]
@@ -117,7 +121,10 @@ def test_the_walk_reads_blocks_in_use_alone(data, length, window, read):
   lengths = np.full(B, length, np.int32)
   slot = np.arange(SLOTS)
   outside = (slot < read[0]) | (slot >= read[1])
-  broken = KV(*(np.where(outside[:, None], np.nan, x) for x in cache))
+  broken = KV(
+    np.where(outside, np.nan, cache.k),
+    np.where(outside[:, None], np.nan, cache.v),
+  )
   found = attend((q, broken, flight), lengths, window, way=WALK)
   expected = attend(data, lengths, window, way=cache_attention.padded)
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)

@@ -43,12 +43,15 @@ def litter(state, seed):
   tokens = jnp.where(unused, rubbish.astype(np.int32), state.tokens)
 
   def spoil(leaf):
-    if leaf.ndim != 4 or leaf.shape[2] != slots:
+    if leaf.ndim != 4 or slots not in leaf.shape[2:]:
       return leaf
     # The last committed token is in no cache yet.
     free = np.roll(unused, -1, 1) | (np.arange(slots) == slots - 1)
     values = random.normal(size=leaf.shape).astype(leaf.dtype)
-    return jnp.where(free[:, None, :, None], values, leaf)
+    # Slots come last in keys, and before the width in values.
+    last = leaf.shape[3] == slots
+    unread = free[:, None, None] if last else free[:, None, :, None]
+    return jnp.where(unread, values, leaf)
 
   cache, memory = jax.tree.map(spoil, (state.cache, state.drafter))
   return state._replace(tokens=tokens, cache=cache, drafter=memory)

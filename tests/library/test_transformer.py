@@ -363,8 +363,8 @@ def test_rotary_positions_are_relative():
 
 def test_a_query_that_sees_nothing_gets_zero():
   q = jnp.ones((1, 1, 1, 1, 4))
-  flight = KV(jnp.ones((1, 1, 2, 4)), jnp.ones((1, 1, 2, 4)))
-  cache = KV(jnp.ones((1, 1, 8, 4)), jnp.ones((1, 1, 8, 4)))
+  flight = KV(jnp.ones((1, 1, 4, 2)), jnp.ones((1, 1, 2, 4)))
+  cache = KV(jnp.ones((1, 1, 4, 8)), jnp.ones((1, 1, 8, 4)))
   mask = jnp.zeros((1, 1, 2), bool)
   way = cache_attention.padded
   out = attention.attend(q, cache, jnp.array([0]), flight, mask, over_cache=way)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from specjax import cache, trees
-from specjax.types import KV
 from tests.support import models
 
 
@@ -80,27 +79,35 @@ def test_slots_come_in_whole_blocks(slots, rounded, block):
 def test_an_empty_cache():
   kept = cache.empty(models.TARGET.config, 3, 128, jnp.float32)
   assert len(kept) == 2
-  for array in jax.tree.leaves(kept):
-    assert array.shape == (3, 1, 128, 4)
-    assert not array.any()
+  for keys, values in kept:
+    assert keys.shape == (3, 1, 4, 128)
+    assert values.shape == (3, 1, 128, 4)
+    assert not keys.any()
+    assert not values.any()
 
 
 def numbered(rows, length, first):
-  """[rows, 1, length, 1] of which each entry names its place."""
+  """Keys and values of a head of width 2, of which each names its place."""
   array = first + np.arange(rows)[:, None] * 100 + np.arange(length)
-  return jnp.asarray(array[:, None, :, None], jnp.float32)
+  keys = jnp.asarray(array[:, :, None, None] + np.array([0, 0.5]), jnp.float32)
+  return cache.block_of_rows(keys, keys + 1000)
+
+
+def by_slot(kv):
+  """Keys and values [rows, 1, slots, width]."""
+  return kv.k.swapaxes(2, 3), kv.v
 
 
 # Few rows are written one after another, many by one scatter.
 @pytest.mark.parametrize('rows', [3, 17])
 def test_commit_writes_the_path_and_nothing_else(rows):
-  kept = (KV(numbered(rows, 8, 1000), numbered(rows, 8, 2000)),)
-  flight = (KV(numbered(rows, 4, 5000), numbered(rows, 4, 6000)),)
+  kept = (numbered(rows, 8, 1000),)
+  flight = (numbered(rows, 4, 5000),)
   path = jnp.array([[0, 2, 3], [0, 1, 1], [0, 0, 0]])[np.arange(rows) % 3]
   start = jnp.arange(rows) % 6  # 5 + 3 slots are all there are
   written = cache.commit(kept, flight, path, start)
   for old, new, block in zip(
-    *map(jax.tree.leaves, (kept, written, flight)), strict=True
+    *(by_slot(kv) for (kv,) in (kept, written, flight)), strict=True
   ):
     expected = np.array(old)
     for row in range(rows):
@@ -116,18 +123,29 @@ def test_a_path_beyond_the_block_leaves_numbers(rows):
   A row of one token drafts without its first row, so its path ends one beyond
   the block.
   """
-  kept = (KV(numbered(rows, 8, 0), numbered(rows, 8, 0)),)
-  flight = (KV(numbered(rows, 2, 10), numbered(rows, 2, 20)),)
+  kept = (numbered(rows, 8, 0),)
+  flight = (numbered(rows, 2, 10),)
   path = jnp.broadcast_to(jnp.array([1, 2]), (rows, 2))
   (written,) = cache.commit(kept, flight, path, jnp.zeros(rows, jnp.int32))
   assert jnp.isfinite(written.k).all()
   assert jnp.isfinite(written.v).all()
-  np.testing.assert_array_equal(written.k[:, :, 0], flight[0].k[:, :, 1])
+  for new, block in zip(by_slot(written), by_slot(flight[0]), strict=True):
+    np.testing.assert_array_equal(new[:, :, 0], block[:, :, 1])
+
+
+@pytest.mark.parametrize('rows', [1, 2])
+def test_rows_are_put_into_a_block_and_nowhere_else(rows):
+  block, new = numbered(3, 8, 1000), numbered(3, rows, 5000)
+  put = jax.jit(cache.put)(block, new, 5)
+  for found, old, fresh in zip(*map(by_slot, (put, block, new)), strict=True):
+    expected = np.array(old)
+    expected[:, :, 5 : 5 + rows] = fresh
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_commit_keeps_the_dtype_of_the_cache():
-  kept = (KV(*[jnp.zeros((1, 1, 8, 1), jnp.bfloat16)] * 2),)
-  flight = (KV(*[jnp.ones((1, 1, 2, 1), jnp.float32)] * 2),)
+  kept = (cache.block_of_rows(*[jnp.zeros((1, 8, 1, 1), jnp.bfloat16)] * 2),)
+  flight = (cache.block_of_rows(*[jnp.ones((1, 2, 1, 1), jnp.float32)] * 2),)
   (written,) = cache.commit(kept, flight, jnp.array([[0, 1]]), jnp.array([3]))
   assert written.k.dtype == jnp.bfloat16
-  assert written.k[0, 0, :, 0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
+  assert written.k[0, 0, 0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]

@@ -61,7 +61,7 @@ def check_bytes(config, placement, mesh: Mesh, params, cache) -> dict:
   wide = jax.tree.leaves(params)[0].dtype.itemsize // 4
   plan = meshes.plan_placement(mesh)
   plan = plan if placement.split else plan.for_draft
-  rows, _, slots, _ = cache[0].k.shape
+  rows, _, slots, _ = cache[0].v.shape
   return {
     'parameters': sorted(on_one(params)),
     'predicted_parameters': [wide * memory.of_parameters(config, plan)],

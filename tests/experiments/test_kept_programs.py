@@ -1,0 +1,206 @@
+"""Compiled programs are kept for the next start."""
+
+import contextlib
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import monitoring
+from jax.experimental.compilation_cache import compilation_cache
+
+from experiments.errors import UserError
+from experiments.measuring import results
+from experiments.recipes import Distillation, Heads, Recipe
+from experiments.settings import Certificate, Experiment, Mesh, Speed
+from experiments.setup import kept_programs
+from tests.support import processes, tiny
+
+_OPTIONS = (
+  'jax_enable_compilation_cache',
+  'jax_compilation_cache_dir',
+  'jax_compilation_cache_max_size',
+  'jax_persistent_cache_min_compile_time_secs',
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+  """The user's folder of caches; jax is as it was before, afterwards."""
+  before = {name: getattr(jax.config, name) for name in _OPTIONS}
+  jax.config.update('jax_enable_compilation_cache', True)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'caches'))
+  monkeypatch.setattr(kept_programs, '_SECONDS', 0.0)
+  yield tmp_path / 'caches'
+  for name, value in before.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+
+
+@contextlib.contextmanager
+def counted():
+  """The programs that jax takes from a folder meanwhile, and those it keeps."""
+  counts = {'taken': 0, 'compiled': 0}
+  names = {
+    '/jax/compilation_cache/cache_hits': 'taken',
+    '/jax/compilation_cache/cache_misses': 'compiled',
+  }
+
+  def listen(event, **facts):
+    del facts  # Unused.
+    if event in names:
+      counts[names[event]] += 1
+
+  monitoring.register_event_listener(listen)
+  yield counts
+  monitoring.unregister_event_listener(listen)
+
+
+def start() -> dict[str, int]:
+  """What a process that has just begun compiles, and what it takes."""
+  jax.clear_caches()
+  compilation_cache.reset_cache()
+  x = jax.device_put(jnp.zeros(7))
+  with counted() as counts:
+    jax.jit(lambda x: jnp.cos(x) * 3 + x[::-1])(x).block_until_ready()
+  return counts
+
+
+def programs(folder) -> list[pathlib.Path]:
+  return [*folder.rglob('*-cache')]
+
+
+def test_the_second_start_takes_them_from_the_users_folder(home):
+  kept_programs.switch_on(Certificate())
+  assert start() == {'taken': 0, 'compiled': 1}
+  assert programs(home / 'specjax' / 'programs' / kept_programs.processor())
+  assert start() == {'taken': 1, 'compiled': 0}
+
+
+def test_a_folder_can_be_named(home, tmp_path):
+  kept_programs.switch_on(Certificate(compilation_cache=str(tmp_path / 'own')))
+  assert start()['compiled'] == 1
+  assert programs(tmp_path / 'own')
+  assert not home.exists()
+
+
+def test_another_processor_does_not_take_them(monkeypatch, home):
+  """It may lack instructions that they have."""
+  kept_programs.switch_on(Certificate())
+  assert start()['compiled'] == 1
+  monkeypatch.setattr(kept_programs, 'processor', lambda: 'other')
+  kept_programs.switch_on(Certificate(compilation_cache=str(home)))
+  assert start() == {'taken': 0, 'compiled': 1}
+  assert programs(home / 'other')
+
+
+@pytest.mark.parametrize('chosen', [kept_programs.OFF, ''])
+def test_they_are_not_kept_where_it_is_switched_off(home, chosen):
+  kept_programs.switch_on(Certificate(compilation_cache=chosen))
+  assert start() == {'taken': 0, 'compiled': 0}
+  assert not home.exists()
+
+
+def test_processes_that_work_together_keep_none_unless_told(home, folder):
+  mesh = Mesh(processes=2, coordinator='localhost:1')
+  kept_programs.switch_on(tiny.experiment(folder, mesh=mesh))
+  assert jax.config.jax_compilation_cache_dir is None
+  kept_programs.switch_on(
+    tiny.experiment(folder, mesh=mesh, compilation_cache=str(home))
+  )
+  assert jax.config.jax_compilation_cache_dir.startswith(str(home))
+
+
+def test_what_jax_was_told_stays(home, tmp_path):
+  jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'told'))
+  kept_programs.switch_on(Certificate())
+  assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'told')
+  jax.config.update('jax_enable_compilation_cache', False)
+  kept_programs.switch_on(Certificate(compilation_cache=str(tmp_path / 'own')))
+  assert start() == {'taken': 0, 'compiled': 0}
+  assert not home.exists()
+
+
+def test_where_nothing_can_be_written_a_line_says_so(
+  tmp_path, monkeypatch, capsys
+):
+  (tmp_path / 'file').write_text('')
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+  kept_programs.switch_on(Certificate())
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('compiled programs are not kept: ')
+  assert str(tmp_path / 'file') in line
+  assert 'compilation_cache' in line
+  assert start() == {'taken': 0, 'compiled': 0}
+
+
+def test_a_user_without_a_home_leaves_no_folder_here(monkeypatch, capsys):
+  monkeypatch.delenv('XDG_CACHE_HOME')
+  monkeypatch.setattr('os.path.expanduser', lambda path: path)
+  kept_programs.switch_on(Certificate())
+  assert 'below no home' in capsys.readouterr().err
+  assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_file_is_no_folder(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match=r'compilation_cache: .* name a folder'):
+    kept_programs.switch_on(
+      Certificate(compilation_cache=str(tmp_path / 'file'))
+    )
+
+
+def test_the_folder_is_bounded(home, monkeypatch):
+  monkeypatch.setattr(kept_programs, '_BYTES', 4000)
+  kept_programs.switch_on(Certificate())
+  for size in range(2, 12):
+    jax.jit(lambda x: jnp.sin(x) + 1)(jnp.zeros(size)).block_until_ready()
+  files = programs(home)
+  assert files
+  assert sum(f.stat().st_size for f in files) <= 4000
+
+
+@pytest.mark.parametrize(
+  'kind', [Experiment, Certificate, Speed, Recipe, Distillation, Heads]
+)
+def test_every_config_of_a_program_that_computes_has_the_field(kind):
+  assert kind.compilation_cache == kept_programs.AUTO
+
+
+def test_where_they_lie_decides_no_result(folder):
+  for kind in (tiny.experiment(folder), Certificate()):
+    before = results.settings_of(kind)
+    kind.compilation_cache = 'elsewhere'
+    assert results.settings_of(kind) == before
+
+
+@pytest.mark.slow
+def test_a_program_starts_from_them(folder, tmp_path):
+  """The second start compiles no loop.
+
+  So many rows have one layout of weights alone: none is chosen by its time.
+  """
+  (tmp_path / 'config.py').write_text(
+    'import pathlib\n'
+    'from experiments.settings import Prompts\n'
+    'from tests.support import tiny\n'
+    'def get_config():\n'
+    "  prompts = Prompts(domains=('code',), count=16, length=16)\n"
+    f'  x = tiny.experiment(pathlib.Path({str(folder)!r}), prompts=prompts)\n'
+    '  x.timed, x.batch, x.quick = False, 16, False\n'
+    '  return x\n'
+  )
+  made = []
+  for name in ('first', 'second'):
+    done = processes.run(
+      'experiments.run',
+      f'--config={tmp_path}/config.py',
+      f'--config.results={tmp_path}/{name}',
+      JAX_ENABLE_COMPILATION_CACHE='true',
+      XDG_CACHE_HOME=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    files = programs(tmp_path)
+    made.append({f.name for f in files if f.name.startswith('jit_loop')})
+  assert made[0]
+  assert made[1] == made[0]
