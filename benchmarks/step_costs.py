@@ -24,7 +24,7 @@ from benchmarks.sweeps import Bench
 from experiments.measuring import build, results
 from experiments.reports import step_costs as step_costs_report
 from experiments.settings import Speed
-from experiments.setup import checks, command, meshes
+from experiments.setup import checks, command, memory_limits
 from experiments.setup.names import Names, resolve_function
 from experiments.training import recipe_checks
 
@@ -54,7 +54,7 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
   checks.need_seed(x.seed)
   recipe_checks.size('target', x.target)
   recipe_checks.size('draft', x.draft)
-  memory = meshes.memory(1)
+  memory = memory_limits.available(1)
   checks.need(
     memory is None or x.megabytes * 2**20 < memory,
     f'megabytes is {x.megabytes}, more than the memory of {memory} bytes: '

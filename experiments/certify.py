@@ -42,8 +42,9 @@ from experiments.reports import certify as certify_report
 from experiments.reports.certify import EXACT
 from experiments.settings import Certificate
 from experiments.setup import command
-from experiments.setup.checks import need, need_least, need_seed
+from experiments.setup.checks import check_dtype, need, need_least, need_seed
 from specjax import exact, goodness
+from specjax.checkpoints import precision
 from specjax.types import Rule, Spec
 
 Row = dict[str, Any]
@@ -58,6 +59,7 @@ def check(x: Certificate) -> None:
     UserError: names the field and the remedy.
   """
   need_least(x, 1, 'rows', 'rounds')
+  check_dtype('dtype', x.dtype)
   need(0 < x.level < 0.1, f'level must be in (0, 0.1), got {x.level}')
   need(1 < x.boost < np.inf, f'boost must be above 1, got {x.boost}')
   need_seed(x.seed)
@@ -82,6 +84,9 @@ class Certifier:
       x.results or results.default_folder(x), results.settings_of(x)
     )
     self.models = {name: make() for name, make in MODELS.items()}
+    if x.dtype != precision.AUTO:
+      cast = {name: tiny.cast(x.dtype) for name, tiny in self.models.items()}
+      self.models = cast
     self.cases = [c for c in CASES if c.quick or not x.quick]
     self.wrong_loops = [m for m in WRONG_LOOPS if m.quick or not x.quick]
     # Each loop is tested in every setting, and in all of them together.

@@ -19,7 +19,15 @@ from experiments import prompts
 from experiments.errors import UserError, blame
 from experiments.measuring import build, step_bytes
 from experiments.settings import Experiment
-from experiments.setup import checks, command, meshes, vocabulary
+from experiments.setup import (
+  checks,
+  command,
+  dtypes,
+  memory,
+  memory_limits,
+  meshes,
+  vocabulary,
+)
 from experiments.setup.plan import Plan, plan
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError, Description
@@ -33,10 +41,11 @@ _UNKNOWN = {
 }
 
 
-def facts(description: Description, placement: Placement) -> dict:
+def facts(description: Description, placement: Placement, dtype: str) -> dict:
   """Sizes of one model, as it will be loaded onto a mesh."""
   config = description.model.config
   shapes = jax.eval_shape(description.model.init, jax.random.key(0))
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
   weights = jax.tree.leaves(shapes)
   step, cache = step_bytes.bytes_per_token(description.model, shapes, 1)
   return {
@@ -46,8 +55,10 @@ def facts(description: Description, placement: Placement) -> dict:
     'width': config.width,
     'positions': config.max_positions,
     'vocabulary': config.vocab_size,
+    'stored_dtype': description.dtype,
     'stored_bytes': description.stored_bytes,
-    'bytes_per_device': meshes.of_parameters(config, placement),
+    'dtype': dtype,
+    'bytes_per_device': memory.of_parameters(config, placement, dtype),
     'bytes_per_step': step,
     'cache_bytes_per_token': cache,
   }
@@ -70,7 +81,7 @@ class Report:
       self.look(f'draft {one.name}', build.describe_draft, one)
       self.allow(self.compare, f'draft {one.name}', one.path)
     self.prompts = self.allow(self.collect) or {}
-    self.load = self.predict() if self.prompts else None
+    self.load: memory.Load | None = None
     self.fit()
 
   def allow(self, call, *args):
@@ -87,7 +98,9 @@ class Report:
       self.described[who] = description
       placement = meshes.plan_placement(self.plan.mesh)
       split = placement if who == 'target' else placement.for_draft
-      self.models[who] = facts(description, split)
+      # A draft whose target is refused is shown in the type that it has alone.
+      names = dtypes.all_of(self.plan, {'target': description} | self.described)
+      self.models[who] = facts(description, split, names[who])
 
   def compare(self, who: str, path: str) -> None:
     """Sets whether a draft shares the target's vocabulary, and its c.
@@ -129,25 +142,31 @@ class Report:
       for domain, chosen in by_domain.items()
     }
 
-  def predict(self) -> meshes.Load:
-    """What each device will hold."""
-    return meshes.predict(
-      self.plan,
-      self.described,
-      max(
-        entry.get('longest_turn', entry['longest'])
-        for entry in self.prompts.values()
-      ),
-      max(entry['prompts'] for entry in self.prompts.values()),
+  def fit_memory(self) -> None:
+    """What each device will hold, and whether it has so much."""
+    entries = self.prompts.values()
+    size = (
+      max(x.get('longest_turn', x['longest']) for x in entries),
+      max(x['prompts'] for x in entries),
     )
+    for compiles in (False, True):
+      self.load = memory.predict(self.plan, self.described, *size, compiles)
+      refused = len(self.refused)
+      self.allow(
+        memory_limits.check, self.plan, self.described, *size, self.load
+      )
+      if len(self.refused) > refused:
+        return
 
   def fit(self) -> None:
     """Whether the models and the mesh, and the mesh and this machine, fit."""
     self.allow(meshes.check_heads, self.plan.mesh, self.described)
     if self.plan.mesh.processes == 1:  # Others are not asked for theirs.
       self.allow(meshes.make_placement, self.plan.mesh)
-    if self.load:
-      self.allow(meshes.check_memory, self.plan.mesh, self.load)
+    if 'target' in self.described:
+      self.allow(dtypes.check_device, self.plan, self.described)
+    if self.prompts:
+      self.fit_memory()
 
   def show(self) -> None:
     """Prints everything; the last line is one JSON object."""
@@ -165,7 +184,10 @@ class Report:
       mesh = self.plan.mesh
       print(f'each device of a mesh of {mesh.data} x {mesh.model}')
       for name, value in load.items():
-        print(f'  {name:22} {value:,} bytes')
+        told = (
+          'not known without devices' if value is None else f'{value:,} bytes'
+        )
+        print(f'  {name:22} {told}')
     for reason in self.refused:
       print(f'refused: {reason}')
     print(

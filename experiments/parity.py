@@ -7,7 +7,7 @@ prompts: the config names a function of `against`. `ties` says what is measured
 and what a tie is. The exit status is 1 where there are bugs.
 """
 
-import dataclasses
+import functools
 import functools
 import json
 import sys
@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from experiments import prompts
 from experiments.errors import need
-from experiments.measuring import comparisons, measure, results, ties, turns
-from experiments.measuring.build import Built, Method, build
+from experiments.measuring import measure, results, ties, turns
+from experiments.measuring.build import Method, build
 from experiments.measuring.comparisons import Other, Setup, Side
 from experiments.prompts import Chosen
 from experiments.reports import parity as parity_report
@@ -29,7 +29,6 @@ from experiments.setup import command, names
 from experiments.setup.checks import values
 from experiments.setup.plan import Plan, plan
 from specjax import sampling
-from specjax.types import Params
 
 _AGAINST = names.Names('experiments.measuring.comparisons.{}', 'plain')
 
@@ -45,7 +44,6 @@ def prepare(x: Parity) -> tuple[Plan, Other]:
     f'temperatures must be (0.0,): only greedy texts are compared, got '
     f'{tuple(x.temperatures)}',
   )
-  comparisons.check_dtype('dtype', x.dtype)
   x.against = _AGAINST.full(x.against)
   return plan(x), names.resolve_function('against', x.against, _AGAINST)(x)
 
@@ -67,17 +65,16 @@ def _batches(rows: range, batch: int) -> Iterator[range]:
 class Comparison:
   """One config in one process."""
 
-  def __init__(self, plan: Plan, other: Other, dtype: str):
+  def __init__(self, plan: Plan, other: Other):
     """Checks and loads everything, and only then opens the folder.
 
     Args:
       plan: of the experiment.
       other: makes the other side of a method.
-      dtype: of the target's weights.
     """
     results.check_folder(plan)
-    self.plan, self.dtype = plan, dtype
-    built = _cast_target(build(plan), dtype)
+    self.plan = plan
+    built = build(plan)
     self.slots, self.source_slots = built.slots(plan.max_new_tokens)
     self.plain = built.plain
     self.domains = {
@@ -181,13 +178,9 @@ class Comparison:
     return {
       'program': 'parity',
       'config': plan.name,
-      'target': self.setup.built.target,
-      'target_revision': self.setup.built.target_revision,
-      'draft': method.draft,
-      'draft_revision': method.brings.get('draft_revision'),
+      **self.setup.built.models(method),
       **method.cell(domain, 0.0),
       'against': other,
-      'dtype': self.dtype,
       'batch': plan.batch,
       'new_tokens': plan.max_new_tokens,
       'compared': len(compared),
@@ -213,38 +206,15 @@ class Comparison:
       self.folder.add(self.row(method, other.name, domain, differences))
 
 
-def _cast_target(built: Built, name: str) -> Built:
-  """The same with all parameters in a dtype; a target has one copy."""
-
-  @functools.cache
-  def cast(place: int):
-    return comparisons.cast(weights[place], name)
-
-  # Whole, or in blocks: each of the two once.
-  weights = {id(built.plain_params.target): built.plain_params.target}
-  weights |= {id(m.params.target): m.params.target for m in built.methods}
-  methods = [
-    dataclasses.replace(
-      method,
-      params=Params(
-        cast(id(method.params.target)),
-        comparisons.cast(method.params.drafter, name),
-      ),
-    )
-    for method in built.methods
-  ]
-  plain = Params(cast(id(built.plain_params.target)), None)
-  return dataclasses.replace(built, plain_params=plain, methods=tuple(methods))
-
-
 _COUNTS = 'compared', 'ties', 'bugs'
 
 
 def main(x: Parity) -> None:
   if x.quick:
     shrink(x)
-  with jax.enable_x64('float64' in (x.dtype, x.other_dtype)):
-    comparison = Comparison(*prepare(x), x.dtype)
+  asked = x.dtype, x.target.dtype, x.draft.dtype, x.other_dtype
+  with jax.enable_x64('float64' in asked):
+    comparison = Comparison(*prepare(x))
     comparison.run()
   folder = comparison.folder
   summary = parity_report.summary(folder.rows)

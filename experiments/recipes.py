@@ -136,6 +136,8 @@ class Recipe:
     drafts: which there are, and how they are trained.
     mixture: shares of the corpus.
     max_positions: of the target and the drafts.
+    dtype: that the trained target writes texts and teaches drafts in; auto is
+      float32. What is trained is float32 always.
     seed: of weights and batches.
     tokenizer_sample: characters of each domain the tokenizer learns from.
     every: of the training documents only each so many-th is used.
@@ -153,6 +155,7 @@ class Recipe:
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
   tokenizer_sample: int = 3_000_000
   max_positions: int = 512
+  dtype: str = 'auto'
   every: int = 1
   packages: bool = False
   seed: int = 0
@@ -167,6 +170,7 @@ class Distillation:
   Attributes:
     folder: where checkpoints, records and the finished drafts go.
     target: its checkpoint; its tokenizer reads the corpus.
+    dtype: of its weights, as in `Experiment`; drafts are trained in float32.
     data: folder of the corpus' tokens and the target's texts, which are made
       where they are missing.
     width: of the draft, see `train_pair.draft_size`.
@@ -209,6 +213,7 @@ class Distillation:
     default_factory=lambda: HeldOut(prompts=20, new_tokens=64, seed=18)
   )
   max_positions: int = 512
+  dtype: str = 'auto'
   every: int = 1
   seed: int = 0
   compilation_cache: str = 'auto'
@@ -222,6 +227,7 @@ class Heads:
   Attributes:
     folder: where checkpoints, records and the finished head go.
     target: its checkpoint; its tokenizer reads the corpus.
+    dtype: of its weights, as in `Experiment`; heads are trained in float32.
     trainable: function `(target, **options) -> drafting.heads.Trainable`, by
       its full name; `medusa` is short for `specjax.drafters.medusa.trainable`.
     optimization: windows are of `length` tokens.
@@ -249,6 +255,7 @@ class Heads:
   texts: Texts = dataclasses.field(default_factory=Texts)
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
   held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
+  dtype: str = 'auto'
   every: int = 1
   seed: int = 0
   compilation_cache: str = 'auto'

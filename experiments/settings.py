@@ -19,9 +19,12 @@ class Checkpoint:
 
   Attributes:
     path: of the directory, or owner/name or owner/name@revision of the Hub.
+    dtype: of weights and cache, as `Experiment.dtype`; empty: of the target
+      that of the experiment, of a draft the target's.
   """
 
   path: str = ''
+  dtype: str = ''
 
 
 @dataclasses.dataclass
@@ -148,6 +151,8 @@ class Experiment:
     name: results go to runs/<name>-<hash of the settings>, or to `results`.
     target: the target's checkpoint.
     draft: checkpoint of a draft; where given, a candidate `lm` loads it.
+    dtype: of weights and cache: auto, float32, bfloat16 or float16. auto is
+      the checkpoint's own, and on a CPU float32.
     candidates: drafters by name.
     drafters: which of them to run; all when empty. What is no candidate is a
       `load` function, named as theirs, with `:path` behind it.
@@ -173,6 +178,7 @@ class Experiment:
   target: Checkpoint
   candidates: dict[str, Candidate]
   draft: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+  dtype: str = 'auto'
   drafters: tuple[str, ...] = ()
   verifiers: tuple[str, ...] = ('token',)
   gammas: tuple[int, ...] = ()
@@ -192,8 +198,11 @@ class Experiment:
   @property
   def known(self) -> dict[str, Candidate]:
     """Drafters by name; that of `draft` comes first."""
-    path = self.draft.path
-    return ({'lm': Candidate('lm', 4, path)} if path else {}) | self.candidates
+    if not self.draft.path:
+      return self.candidates
+    own = {'dtype': self.draft.dtype} if self.draft.dtype else {}
+    lm = Candidate('lm', 4, self.draft.path, own)
+    return {'lm': lm} | self.candidates
 
   def shrink(self) -> None:
     """Leaves the quick version: two drafters, few and short texts."""
@@ -209,7 +218,7 @@ class Parity(Experiment):
   Attributes:
     against: the comparison: `plain`, `batch`, `dtype` or `text` of
       `experiments.measuring.comparisons`, or one like them by its full name.
-    dtype: that weights are cast to and everything is computed in.
+    dtype: as that of `Experiment`; also float64.
     other_dtype: of the other side of `comparisons.dtype`.
     text: file of the other side of `comparisons.text`.
   """
@@ -248,6 +257,7 @@ class Certificate:
 
   Attributes:
     name: results go to runs/<name>-<hash of the settings>.
+    dtype: of the tables that are models, and so of logits; auto is float32.
     rows: texts of each of nine settings that the loop makes at once.
     rounds: how many times it does.
     level: chance that any of the tests of the table is a false alarm.
@@ -259,6 +269,7 @@ class Certificate:
   """
 
   name: str = 'certify'
+  dtype: str = 'auto'
   rows: int = 512
   rounds: int = 16
   level: float = 1e-3

@@ -1,4 +1,4 @@
-"""Configurations of sizes of models, and of what their steps cost."""
+"""Sizes of models, and the configurations of what a step of one costs."""
 
 import dataclasses
 

@@ -33,6 +33,7 @@ from specjax.arguments import check_number, named
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
+from specjax.models import transformer
 from specjax.types import (
   Counts,
   Drafter,
@@ -44,13 +45,12 @@ from specjax.types import (
 )
 
 _SEEDS = 2**32
-_DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 
 
 def load(
   path: str | os.PathLike,
   *,
-  dtype: Any = jnp.float32,
+  dtype: Any = 'auto',
   max_length: int | None = None,
   layout: str = layouts.AUTO,
 ) -> Target:
@@ -60,7 +60,8 @@ def load(
     path: a Hugging Face directory, or the name of a model on the Hub, such as
       'Qwen/Qwen3-4B', with a branch, tag or commit behind an @ where it is to
       be one; `specjax.pair.path('target')` is the embedded one.
-    dtype: of the weights and the cache, also as 'bfloat16'.
+    dtype: of weights and cache, and of drafts, unless they are told another,
+      such as 'bfloat16'; 'auto': the file's own, float32 on a CPU.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
     layout: of the weights on a CPU: 'whole'; 'blocked', in blocks of columns,
@@ -72,8 +73,8 @@ def load(
       bits on every machine and in every call.
 
   Raises:
-    ValueError: there is no such checkpoint, or one that is not exactly ours;
-      names the file and the remedy.
+    ValueError: there is no such checkpoint or dtype here, or one that is not
+      exactly ours; names the file and the remedy.
   """
   if not isinstance(path, str | os.PathLike) or not os.fspath(path):
     raise ValueError(
@@ -86,10 +87,8 @@ def load(
     raise ValueError(
       f'layout is {layout!r}: choose one of {", ".join(layouts.LAYOUTS)}'
     )
-  name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
-  if name not in _DTYPES:
-    raise ValueError(f'dtype is {name!r}: choose one of {", ".join(_DTYPES)}')
-  model, params = checkpoints.load(directory, jnp.dtype(name), max_length)
+  dtype = checkpoints.precision.check(dtype)
+  model, params = checkpoints.load(directory, dtype, max_length)
   if layout in (layouts.BLOCKED, layouts.CORES):
     arranged = layouts.make(layout, model, params)
     if arranged is None and layout == layouts.CORES:
@@ -112,6 +111,7 @@ def load(
     tokenizer,
     checkpoints.eos_ids(directory),
     layout,
+    transformer.dtype_of(params).name,
   )
 
 

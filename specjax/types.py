@@ -179,6 +179,8 @@ class Target:
     tokenizer: of its checkpoint; None where there is none.
     eos: token ids that end a text.
     layout: of its weights, see `layouts`: 'auto' lets `decode` choose.
+    dtype: of its weights and its cache; drafts are read in it, too, where
+      their loader is told nothing else.
     remembered: what was chosen for it; see `layouts.choose`.
   """
 
@@ -190,6 +192,7 @@ class Target:
   tokenizer: Any = None
   eos: tuple[int, ...] = ()
   layout: str = 'whole'
+  dtype: str = 'float32'
   remembered: dict[Any, Any] = dataclasses.field(
     init=False, repr=False, default_factory=dict
   )

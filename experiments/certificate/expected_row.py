@@ -62,6 +62,8 @@ FIELDS: dict[str, Any] = {
   'target': 'by hand',
   'target_revision': None,
   'draft': 'by hand',
+  'dtype': 'float32',
+  'draft_dtype': None,
   'drafter': 'scripted',
   'verifier': 'token',
   'gamma': 3,

@@ -149,6 +149,7 @@ EXIT = Kind(
 MODELS: dict[str, Callable[[], TinyModels]] = {
   'table': tiny_models.tables,
   'transformer': tiny_models.transformers,
+  'table in bfloat16': lambda: tiny_models.tables().cast('bfloat16'),
   'poor draft': lambda: tiny_models.tables(
     vocab=3,
     mix=1.0,
@@ -184,6 +185,7 @@ class Case:
 
 CASES = (
   Case('token', verify.token, CHAIN, quick=True),
+  Case('token', verify.token, CHAIN, 'table in bfloat16'),
   Case('token', verify.token, STOPPED),
   Case('token', verify.token, LOOKUP),
   Case('token', verify.token, CASCADE),

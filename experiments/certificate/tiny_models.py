@@ -64,7 +64,7 @@ class TinyModels:
 
   Attributes:
     target: and its draft, over the same vocabulary.
-    params: of both; float32.
+    params: of both; float32, tables also narrower.
     prompt: that every text continues.
     eos: tokens that end a text.
     new: tokens of a text that is not ended before.
@@ -82,6 +82,17 @@ class TinyModels:
   settings: dict[str, dict[str, Any]] = dataclasses.field(
     default_factory=lambda: SETTINGS
   )
+
+  def cast(self, dtype: str) -> 'TinyModels':
+    """The same with tables in a type; transformers stay as they are.
+
+    How a transformer rounds hangs on the order of its sums, which is not
+    enumerated.
+    """
+    if isinstance(self.params.target, dict):
+      return self
+    narrow = jax.tree.map(lambda x: x.astype(dtype), self.params)
+    return dataclasses.replace(self, params=narrow)
 
   @property
   def vocab(self) -> int:

@@ -15,7 +15,15 @@ from experiments.measuring.methods import Built as Built
 from experiments.measuring.methods import Loaded, assemble, has_encoder
 from experiments.measuring.methods import Method as Method
 from experiments.prompts import Chosen, conversations
-from experiments.setup import drafter_loading, meshes, user_drafters, vocabulary
+from experiments.setup import (
+  drafter_loading,
+  dtypes,
+  memory,
+  memory_limits,
+  meshes,
+  user_drafters,
+  vocabulary,
+)
 from experiments.setup.checks import values_for
 from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import checkpoints, layouts
@@ -133,8 +141,9 @@ def read_prompts(
   length = prompts.length_of_windows(plan.prompts)
   if length is not None and not plan.prompt:
     # Before so many are looked for.
-    load = meshes.predict(plan, described, length, plan.prompts.count)
-    meshes.check_memory(plan.mesh, load)
+    size = length, plan.prompts.count
+    load = memory.predict(plan, described, *size, compiles=False)
+    memory_limits.check(plan, described, *size, load)
   if plan.prompt:
     if plan.prompts.chat:
       conversations.check_template(tokenizer, plan.prompts)
@@ -191,6 +200,7 @@ def build(plan: Plan) -> Built:
   """
   mesh = meshes.make_placement(plan.mesh)
   tokenizer, described = survey(plan)
+  dtypes.check_device(plan, described)
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)
   for domain, chosen in texts.items():
@@ -200,13 +210,18 @@ def build(plan: Plan) -> Built:
       f'{domain}: raise prompts.count, or lower batch',
     )
   prompt = max(chosen.longest for chosen in texts.values())
-  rows = max(len(chosen.texts) for chosen in texts.values())
-  load = meshes.predict(plan, described, prompt, rows)
-  meshes.check_memory(plan.mesh, load)
+  count = max(len(chosen.texts) for chosen in texts.values())
+  longest = prompt + plan.max_new_tokens
+  # With rotary positions as this run has them: its programs are compiled here.
+  exact = checkpoints.describe(plan.target, max_length=longest)
+  described['target'] = exact
+  # What is refused for its weights alone takes no compiler.
+  for compiles in (False, True):
+    load = memory.predict(plan, described, prompt, count, compiles)
+    memory_limits.check(plan, described, prompt, count, load)
   fetch_weights(plan)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
-  longest = prompt + plan.max_new_tokens
-  model = checkpoints.describe(plan.target, max_length=longest).model
+  model = exact.model
   if mesh is not None:
     model = transformer.place(model, mesh)
   target = Target(
@@ -216,6 +231,7 @@ def build(plan: Plan) -> Built:
     max_length=longest,
     tokenizer=tokenizer,
     eos=checkpoints.eos_ids(plan.target),
+    dtype=dtypes.of_target(plan, described),
   )
   planned = plan.drafters
   drafts = {n: drafter_loading.load(p, target) for n, p in planned.items()}
@@ -230,7 +246,7 @@ def build(plan: Plan) -> Built:
   text = next(iter(texts.values())).texts[0]
   begun = 1 if has_encoder(model) else prompt
   user_drafters.check_shapes(model, own, text, begun + plan.max_new_tokens)
-  whole = checkpoints.load(plan.target, max_length=longest, placement=mesh)
+  whole = checkpoints.load(plan.target, target.dtype, longest, mesh)
   user_drafters.check_numbers(whole, own, text)
   forms = layouts.arrange(*whole, plan.batch)
   loaded = Loaded(plan, target, texts, drafts, forms)

@@ -16,9 +16,9 @@ from experiments.measuring import greedy_texts
 from experiments.measuring.build import Built, Method
 from experiments.measuring.measure import Decoding
 from experiments.settings import Parity
+from experiments.setup import checks
 from experiments.setup.plan import Plan
-
-_DTYPES = ('float64', 'float32', 'float16', 'bfloat16')
+from specjax.checkpoints import precision
 
 
 class Side(NamedTuple):
@@ -73,11 +73,22 @@ def batch(x: Parity) -> Other:
 
 def dtype(x: Parity) -> Other:
   """The same method with its weights in `other_dtype`."""
-  check_dtype('other_dtype', x.other_dtype)
   name = x.other_dtype
-  need(x.dtype != name, f'other_dtype must differ from dtype, got {name} twice')
+  checks.check_dtype('other_dtype', name, 'float64')
+  need(
+    name != precision.AUTO,
+    'other_dtype is auto: name a type that differs from that of dtype',
+  )
+
+  def differ(dtype):
+    need(dtype != name, f'other_dtype must differ from dtype, got {name} twice')
+
+  asked = x.target.dtype or x.dtype
+  if asked != precision.AUTO or jax.default_backend() == 'cpu':
+    differ(precision.resolve(asked, 'float32'))
 
   def other(setup, method):
+    differ(setup.built.dtype)  # On an accelerator auto may be any.
     way = Decoding(method.spec, cast(method.params, name))
     return Side(name, way, setup.plan.batch)
 
@@ -110,9 +121,3 @@ def cast(params: Any, name: str) -> Any:
     return w.astype(name) if jnp.issubdtype(w.dtype, jnp.floating) else w
 
   return jax.tree.map(one, params)
-
-
-def check_dtype(field: str, name: str) -> None:
-  """Raises a ValueError that names the field where there is no such dtype."""
-  choices = ', '.join(_DTYPES)
-  need(name in _DTYPES, f'{field} must be one of {choices}, got {name!r}')

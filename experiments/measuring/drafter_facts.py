@@ -7,6 +7,8 @@ from typing import Any
 import jax
 
 from experiments.setup.plan import PlannedDrafter
+from specjax.models import transformer
+from specjax.types import LoadedDrafter
 
 _SUMS = ('seconds', 'tokens', 'steps')
 
@@ -50,6 +52,18 @@ def guesses(planned: PlannedDrafter) -> dict | None:
   if 'hits' not in config:
     return None
   return {k: config[k] for k in ('hits', 'counted', 'domains') if k in config}
+
+
+def dtype_of(loaded: LoadedDrafter) -> str | None:
+  """The type of a drafter's weights or tables; None where it has none."""
+  if loaded.draft is not None:
+    return transformer.dtype_of(loaded.draft[1]).name
+  floats = [
+    leaf.dtype
+    for leaf in jax.tree.leaves(loaded.params)
+    if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
+  ]
+  return floats[0].name if floats else None
 
 
 def describe(planned: PlannedDrafter, params: Any) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Method:
   chance: generate.StepParts = generate.PARTS
   # Fields of a row, see `drafter_facts.describe`.
   brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  draft_dtype: str | None = None  # of its weights; None without any
 
   @property
   def way(self) -> measure.Decoding:
@@ -108,12 +109,24 @@ class Built:
   methods: tuple[Method, ...]
   baseline: LayoutChoice  # the layout of plain decoding
   loaded: Loaded | None = None  # None once the layouts were measured
+  dtype: str = 'float32'  # of the target's weights and cache
   target_revision: str | None = None  # its commit, where it is of the Hub
 
   @property
   def base(self) -> measure.Decoding:
     """Plain decoding."""
     return measure.Decoding(self.plain, self.plain_params)
+
+  def models(self, method: Method) -> dict:
+    """Fields of a row: the target and the draft of a method."""
+    return {
+      'target': self.target,
+      'target_revision': self.target_revision,
+      'draft': method.draft,
+      'draft_revision': method.brings.get('draft_revision'),
+      'dtype': self.dtype,
+      'draft_dtype': method.draft_dtype,
+    }
 
   def slots(self, new_tokens: int) -> tuple[int, int | None]:
     """Slots that serve every prompt and method: of texts, and of sources."""
@@ -268,6 +281,7 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
         single_params=Params(whole.params, one.params),
         chance=_chance(rule, single),
         brings=drafter_facts.describe(planned, own.params),
+        draft_dtype=drafter_facts.dtype_of(own),
         verification=scoring,
         drafting=drafting,
       )
@@ -297,4 +311,5 @@ def assemble(loaded: Loaded, choose: Chooser) -> Built:
     methods=tuple(methods),
     baseline=baseline,
     loaded=loaded,
+    dtype=loaded.target.dtype,
   )

@@ -268,9 +268,7 @@ class Runner:
       {
         'program': self.program,
         'config': plan.name,
-        'target': self.built.target,
-        'target_revision': self.built.target_revision,
-        'draft': method.draft,
+        **self.built.models(method),
         **cell,
         **method.brings,
         'lossless': method.spec.rule.lossless,

@@ -11,8 +11,9 @@ from experiments import prompts
 from experiments.errors import blame
 from experiments.errors import need as need
 from experiments.prompts import conversations
-from experiments.settings import Experiment, Prompts, SamplingValues
+from experiments.settings import Experiment, Parity, Prompts, SamplingValues
 from specjax import sampling
+from specjax.checkpoints import precision
 from specjax.types import Spec
 
 SEEDS = 2**32  # Larger ones give the keys of smaller ones.
@@ -88,6 +89,33 @@ def values_for(
     )
 
 
+def check_dtype(field: str, name: Any, *more: str) -> None:
+  """Raises a UserError where there is no such type.
+
+  Args:
+    field: that names it.
+    name: of it.
+    *more: names that may be given besides those of every experiment.
+  """
+  choices = (precision.AUTO, 'float32', *precision.NARROW, *more)
+  need(
+    name in choices,
+    f'{field} must be one of {", ".join(choices)}, got {name!r}',
+  )
+
+
+def check_dtypes(x: Experiment) -> None:
+  """The same of all fields of an experiment but options of drafters."""
+  more = ('float64',) if isinstance(x, Parity) else ()
+  check_dtype('dtype', x.dtype, *more)
+  for field, value in (
+    ('target.dtype', x.target.dtype),
+    ('draft.dtype', x.draft.dtype),
+  ):
+    if value:
+      check_dtype(field, value, *more)
+
+
 def check_mesh(x: Experiment) -> None:
   """Checks what needs neither devices nor models.
 
@@ -159,4 +187,5 @@ def check(x: Experiment) -> None:
     f'{x.max_new_tokens}: lower one or raise the other',
   )
   need_seed(x.seed)
+  check_dtypes(x)
   check_mesh(x)

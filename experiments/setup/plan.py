@@ -81,6 +81,7 @@ class Plan:
 
   Attributes:
     target: directory of the target; of a model of the Hub, its snapshot.
+    dtype: of it, as it was asked for.
     drafters: by name.
     gammas: asked of every drafter; empty where each has its own.
     results: folder of rows and summary.
@@ -89,6 +90,7 @@ class Plan:
 
   name: str
   target: str
+  dtype: str
   drafters: Mapping[str, PlannedDrafter]
   gammas: tuple[int, ...]
   temperatures: tuple[float, ...]
@@ -180,6 +182,8 @@ def plan_drafter(
       options[option] = plan_drafter(f'{name}.{option}', value, field)
     elif option == 'policy' and isinstance(value, str):
       options[option] = names.resolve_made(field, value, names.POLICY)
+    elif option == 'dtype' and value:
+      checks.check_dtype(f'{field}: dtype', value, 'float64')
   path_field = path_field or f'path of the drafter {name}'
   try:
     signature = inspect.signature(read)
@@ -285,6 +289,7 @@ def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
     **{name: copy.deepcopy(getattr(x, name)) for name in same}
     | {
       'target': x.target.path,
+      'dtype': x.target.dtype or x.dtype,
       'drafters': drafters,
       'results': x.results or result_folders.default_folder(x),
       'settings': result_folders.settings_of(x),

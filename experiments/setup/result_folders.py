@@ -10,6 +10,7 @@ from typing import Any
 from experiments.errors import need
 from experiments.settings import Experiment, Mesh, Prompts
 from experiments.setup import names
+from specjax.checkpoints import precision
 
 _CONVERSATION = ('system', 'template_kwargs', 'turns')
 
@@ -36,6 +37,11 @@ def settings_of(x: Any) -> dict:
     for name in _CONVERSATION:
       if settings['prompts'][name] == getattr(Prompts(), name):
         del settings['prompts'][name]  # One turn and no system prompt, as ever.
+    for name in ('target', 'draft'):
+      if not settings[name]['dtype']:
+        del settings[name]['dtype']  # That of the experiment, as ever.
+  if settings.get('dtype') == precision.AUTO:
+    del settings['dtype']  # As ever.
   for candidate in settings.get('candidates', {}).values():
     if not candidate['verifiers']:
       del candidate['verifiers']  # Those of the experiment, as ever.

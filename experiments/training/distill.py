@@ -26,7 +26,12 @@ from experiments.training import (
   recipe_checks,
 )
 from experiments.training.optimize import apart, make_optimizer, train
-from experiments.training.train_pair import cross_entropy, draft_size, model_of
+from experiments.training.train_pair import (
+  cross_entropy,
+  draft_size,
+  model_of,
+  wide,
+)
 from specjax import checkpoints
 from specjax.drafters import lm
 from specjax.models import transformer
@@ -105,7 +110,7 @@ def divergence_loss(target: Model, draft: Model, divergences: dict[str, Any]):
   def loss(drafts, frozen, tokens):
     inputs = tokens[..., :-1]
     log_p = [
-      jax.nn.log_softmax(transformer.score(target, frozen, group))
+      jax.nn.log_softmax(wide(transformer.score(target, frozen, group)))
       for group in inputs
     ]
     losses = {}

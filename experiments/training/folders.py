@@ -10,6 +10,7 @@ import jax
 
 from experiments.errors import need, writing
 from experiments.recipes import Optimization
+from specjax.checkpoints import precision
 
 
 def claim(folder: pathlib.Path, recipe: Any) -> None:
@@ -21,6 +22,8 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
   file = folder / 'recipe.json'
   fields = dataclasses.asdict(recipe)
   del fields['folder'], fields['compilation_cache']  # They may be moved.
+  if fields.get('dtype') == precision.AUTO:
+    del fields['dtype']  # As ever.
   text = (json.dumps(fields, indent=2) + '\n').encode()
   with writing('folder', folder):
     folder.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,8 @@ def check(x: Distillation | Heads) -> None:
   """
   with blame('target: '):
     config = checkpoints.describe(x.target).model.config
+  with blame():
+    checkpoints.precision.check(x.dtype)
   need(
     config.encoder is None,
     f'target: {x.target} is an encoder-decoder, which has no text of its own '
@@ -53,7 +55,7 @@ def gather(x: Distillation | Heads) -> Material:
   """
   check(x)
   tokenizer = checkpoints.load_tokenizer(x.target)
-  target, weights = checkpoints.load(x.target)
+  target, weights = checkpoints.load(x.target, x.dtype)
   folder = pathlib.Path(x.data)
   streams = data.token_streams(tokenizer, folder, x.every)
   largest = max(int(stream.max()) for stream in streams.values())

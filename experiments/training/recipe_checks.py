@@ -18,7 +18,7 @@ from experiments.recipes import (
   Texts,
 )
 from experiments.settings import Size
-from experiments.setup.checks import need, need_least, need_seed
+from experiments.setup.checks import check_dtype, need, need_least, need_seed
 from specjax import checkpoints
 
 
@@ -148,6 +148,7 @@ def lengths(x: Distillation | Heads) -> dict[str, int]:
 def _common(x: Recipe | Distillation | Heads) -> None:
   need(x.folder, 'folder is empty: name where the training is kept')
   need_least(x, 1, 'every')
+  check_dtype('dtype', x.dtype)
   need_seed(x.seed)
   mixture(x.mixture)
 

@@ -24,6 +24,7 @@ from experiments.training.generated import (
 )
 from experiments.training.held_out import Trial
 from experiments.training.optimize import train
+from experiments.training.train_pair import wide
 from specjax import checkpoints
 from specjax.drafting import heads
 from specjax.drafting.heads import Seen, Trainable
@@ -80,7 +81,7 @@ def see(target: Model, weights: Any, tokens: jax.Array, taps) -> Seen:
   out = target.forward(
     weights, tokens, positions, None, None, mask, taps=tuple(taps)
   )
-  return Seen(tokens, out.taps, target.head(weights, out.hidden))
+  return Seen(tokens, out.taps, wide(target.head(weights, out.hidden)))
 
 
 def loss_of(head: Trainable, target: Model, seed: int):

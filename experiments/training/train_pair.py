@@ -14,12 +14,14 @@ import numpy as np
 import transformers
 
 from experiments.corpus import DOMAINS
+from experiments.errors import blame
 from experiments.recipes import Optimization, Recipe, Texts
 from experiments.settings import Size
 from experiments.training import data, folders, recipe_checks
 from experiments.training.generated import draw_texts, write_texts
 from experiments.training.optimize import train
 from specjax import checkpoints
+from specjax.checkpoints import precision
 from specjax.drafters import counts
 from specjax.models import transformer
 
@@ -31,6 +33,11 @@ def model_of(
   more = {'vocab_size': vocab_size, 'max_positions': max_positions}
   config = transformer.TransformerConfig(**dataclasses.asdict(size) | more)
   return transformer.build(config)
+
+
+def wide(logits: jax.Array) -> jax.Array:
+  """Logits as probabilities are made of them, in float32 at least."""
+  return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
 
 def cross_entropy(logits, tokens):
@@ -139,7 +146,7 @@ def train_drafts(
 
   def loss(drafts, frozen, tokens):
     inputs = tokens[:, :-1]
-    p = jax.nn.softmax(transformer.score(target, frozen, inputs))
+    p = jax.nn.softmax(wide(transformer.score(target, frozen, inputs)))
 
     def divergence(name):
       q = jax.nn.log_softmax(
@@ -195,16 +202,20 @@ def main(recipe: Recipe) -> None:
   if recipe.quick:
     shrink(recipe)
   recipe_checks.pair(recipe)
+  with blame():
+    precision.check(recipe.dtype)
   folder = pathlib.Path(recipe.folder)
   folders.claim(folder, recipe)
   tokenizer = load_tokenizer(recipe, folder)
   streams = data.token_streams(tokenizer, folder, recipe.every, recipe.packages)
   print({k: len(v) for k, v in streams.items()}, 'tokens')
   target, params = train_target(recipe, folder, tokenizer, streams)
+  dtype = precision.resolve(recipe.dtype, 'float32')
+  teacher = jax.tree.map(lambda x: x.astype(dtype), params)
   texts = write_texts(
     folder / 'samples',
     target,
-    params,
+    teacher,
     recipe.drafts.texts,
     streams,
     recipe.mixture,
@@ -217,7 +228,7 @@ def main(recipe: Recipe) -> None:
     for width in recipe.drafts.widths
   }
   early, drafts = train_drafts(
-    recipe, folder, target, params, models, streams, texts
+    recipe, folder, target, teacher, models, streams, texts
   )
   for name, model in models.items():
     path = folder / 'corpus-only' / name

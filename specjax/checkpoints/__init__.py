@@ -5,6 +5,7 @@ index) and the tokenizer's files. Tensors are read one by one, and every check
 that needs no weights comes before the first of them is read.
 """
 
+from specjax.checkpoints import precision as precision
 from specjax.checkpoints.files import CheckpointError
 from specjax.checkpoints.fingerprints import fingerprint
 from specjax.checkpoints.hub import locate, resolve, revision_of, title_of
@@ -22,6 +23,7 @@ __all__ = [
   'load',
   'load_tokenizer',
   'locate',
+  'precision',
   'resolve',
   'revision_of',
   'save',

@@ -5,6 +5,7 @@ time: the files are mapped, and a tensor is copied into the parameter that it
 is a part of, which the device then takes over where it can.
 """
 
+import collections
 import contextlib
 import math
 import os
@@ -13,7 +14,6 @@ from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints.files import (
@@ -27,14 +27,13 @@ from specjax.checkpoints.files import (
   shorten,
 )
 from specjax.checkpoints.hub import headers, lacks_weights, locate
+from specjax.checkpoints.precision import STORED, resolve
 from specjax.families import FAMILIES, conversion
 from specjax.families.table import Family, Tensors
 from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.sharding import Placement
 
-# Names in the header of a safetensors file; others are quantised weights.
-_FLOATS = ('F64', 'F32', 'F16', 'BF16')
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 _ROWS = 4096  # of a tensor that are compared at once
 
@@ -46,11 +45,13 @@ class Description(NamedTuple):
   model: the model.
   stored_bytes: of the weight files; None where they are on the Hub, which
     cannot be reached.
+  dtype: that most of the weights have there, 'bfloat16' for example.
   """
 
   family: str
   model: Model
   stored_bytes: int | None
+  dtype: str = 'float32'
 
 
 class _Plan(NamedTuple):
@@ -61,6 +62,15 @@ class _Plan(NamedTuple):
   shapes: dict[str, jax.ShapeDtypeStruct]
   sources: dict[str, Tensors]
   tensors: dict[str, Tensor]  # by the family's names
+
+  @property
+  def dtype(self) -> str:
+    """The type that most of the weights have in the files."""
+    counts: collections.Counter[str] = collections.Counter()
+    for tensor in self.tensors.values():
+      counts[tensor.dtype] += math.prod(tensor.shape)
+    known = counts.most_common(1)  # Of the Hub there may be none.
+    return STORED[known[0][0]] if known else 'float32'
 
 
 def _without_quantization(directory, attributes, quantized):
@@ -131,7 +141,7 @@ def describe(
   with contextlib.ExitStack() as stack:
     plan = _plan(locate(path), stack, max_length, quantized)
     stored = _bytes_of(plan.tensors.values())
-  return Description(plan.family.model_type, plan.model, stored)
+  return Description(plan.family.model_type, plan.model, stored, plan.dtype)
 
 
 def _bytes_of(tensors) -> int | None:
@@ -144,7 +154,7 @@ def _bytes_of(tensors) -> int | None:
 
 def load(
   path: str | os.PathLike,
-  dtype: Any = jnp.float32,
+  dtype: Any = 'float32',
   max_length: int | None = None,
   placement: Placement | None = None,
   quantized: bool = False,
@@ -154,7 +164,8 @@ def load(
   Args:
     path: a local directory, or 'owner/model' or 'owner/model@revision' of the
       Hugging Face Hub, see `locate`.
-    dtype: of the parameters, whatever the file has.
+    dtype: of the parameters, whatever the file has; 'auto' as in
+      `precision.resolve`.
     max_length: longest sequence of the run, by default the checkpoint's
       maximum. Rotary scalings that depend on the length of the text
       ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
@@ -176,6 +187,7 @@ def load(
     directory = locate(path, weights=True)
     plan = _plan(directory, stack, max_length, quantized)
     model, places = plan.model, {}
+    dtype = resolve(dtype, plan.dtype)
     if placement is not None:
       places = flax.traverse_util.flatten_dict(
         transformer.shardings(model.config, placement), sep='/'
@@ -311,8 +323,8 @@ def _check_tensors(sources, shapes, tensors):
           f'{tensor.path}: tensor {name} has shape {tensor.shape} where '
           f'{CONFIG} makes it {shape}; one of them is of another model'
         )
-      if tensor.dtype not in _FLOATS:
+      if tensor.dtype not in STORED:
         raise CheckpointError(
           f'{tensor.path}: tensor {name} is {tensor.dtype}; quantised weights '
-          f'must be converted to one of {", ".join(_FLOATS)}'
+          f'must be converted to one of {", ".join(STORED)}'
         )

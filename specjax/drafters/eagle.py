@@ -183,7 +183,7 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
     ValueError: no such head, or taps that the target has not.
   """
   shape.check(target, options)
-  config, params = heads.read(path, KIND, target.fingerprint)
+  config, params = heads.read(path, KIND, target.fingerprint, target.dtype)
   sizes, model = sizes_of(config), target.model
   heads.check_taps(model.config.num_layers, sizes.taps)
   head = Head(model, sizes)

@@ -145,7 +145,7 @@ def load(
   shape.check(target, options)
   model, params = target.model, None
   if path:
-    config, params = heads.read(path, KIND, target.fingerprint)
+    config, params = heads.read(path, KIND, target.fingerprint, target.dtype)
     if layers not in (0, config['layers']):
       raise ValueError(
         f'layers is {layers}, but {path} was trained for an exit after '

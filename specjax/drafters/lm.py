@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from specjax import cache as caches
 from specjax import checkpoints
 from specjax.arguments import check_path
+from specjax.checkpoints import precision
 from specjax.drafting import chain, heads, shape, static_tree
 from specjax.drafting.policies import Policy
 from specjax.drafting.walker import Step, Walker
@@ -139,7 +140,7 @@ def check_encoder(target: Model, draft: Model, name: str) -> None:
 
 
 def read(
-  target: Target, path: str, quantized: bool = False
+  target: Target, path: str, quantized: bool = False, dtype: str = ''
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out and run as the target is.
 
@@ -153,9 +154,11 @@ def read(
     target: what is drafted for.
     path: a Hugging Face directory, or the name of a model on the Hub.
     quantized: see `checkpoints.load`.
+    dtype: of its weights and cache; by default the target's.
 
   Raises:
-    ValueError: it is a trained head, or has an encoder and the target none.
+    ValueError: it is a trained head, or has an encoder and the target none; or
+      there is no such type.
   """
   host = target.model
   placement = host.placement and host.placement.for_draft
@@ -163,7 +166,11 @@ def read(
   path = str(checkpoints.locate(path))
   heads.refuse(path)
   model, params = checkpoints.load(
-    path, max_length=target.max_length, placement=placement, quantized=quantized
+    path,
+    precision.check(dtype or target.dtype),
+    target.max_length,
+    placement,
+    quantized,
   )
   check_encoder(host, model, path)
   model = variants.with_cache_attention(model, host.config.attention)
@@ -178,14 +185,17 @@ def describe(path: str, **options: Any) -> checkpoints.Description:
   return checkpoints.describe(path)
 
 
-def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
+def load(
+  target: Target, path: str, dtype: str = '', **options: Any
+) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `read`.
 
   Args:
     target: what is drafted for.
     path: a Hugging Face directory, or the name of a model on the Hub.
+    dtype: of its weights and cache; by default the target's.
     **options: of `drafting.shape.Shape`; chains without any.
   """
   shape.check(target, options)  # Before anything is read.
-  model, params = read(target, path)
+  model, params = read(target, path, dtype=dtype)
   return shape.load(target, walk(model), options, params, model)

@@ -176,7 +176,7 @@ def load(
   if tree and options.get('parents'):
     raise ValueError('tree and parents are both given: choose one of them')
   shape.check(target, options)
-  config, params = heads.read(path, KIND, target.fingerprint)
+  config, params = heads.read(path, KIND, target.fingerprint, target.dtype)
   count, width = config['count'], target.model.config.width
   need = {'residual': jnp.empty((width, count * width))}
   params = heads.fit(params, need, path)

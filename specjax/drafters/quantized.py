@@ -20,13 +20,16 @@ def describe(path: str = '', **options: Any) -> checkpoints.Description | None:
   return checkpoints.describe(path, quantized=True) if path else None
 
 
-def load(target: Target, path: str = '', **options: Any) -> LoadedDrafter:
+def load(
+  target: Target, path: str = '', dtype: str = '', **options: Any
+) -> LoadedDrafter:
   """The drafter of a checkpoint that is quantised here, or was before.
 
   Args:
     target: what is drafted for.
     path: a Hugging Face directory, of floats or of eight bits as
       `checkpoints.save` writes them; empty: the target's own.
+    dtype: of what stays floats, and of its cache; by default the target's.
     **options: of `drafting.shape.Shape`; chains without any.
 
   Raises:
@@ -38,5 +41,5 @@ def load(target: Target, path: str = '', **options: Any) -> LoadedDrafter:
     raise ValueError(
       'path is empty, and the target has none: name a checkpoint to quantise'
     )
-  model, params = quantize.quantize(*lm.read(target, path, quantized=True))
+  model, params = quantize.quantize(*lm.read(target, path, True, dtype))
   return shape.load(target, lm.walk(model), options, params, model)

@@ -161,13 +161,15 @@ def read(
   path: str | pathlib.Path,
   kind: str,
   fingerprint: Callable[[], str] | None = None,
+  dtype: str = 'float32',
 ) -> tuple[dict[str, Any], Any]:
-  """Configuration and weights (float32) of a head.
+  """Configuration and weights of a head.
 
   Args:
     path: its directory, or the name of its model on the Hugging Face Hub.
     kind: of head that is wanted.
     fingerprint: () -> that of the target it is to draft for; None: any.
+    dtype: of the weights.
 
   Raises:
     ValueError: there is none, it is of another kind, or it was trained for
@@ -187,8 +189,8 @@ def read(
   if not file.is_file():
     raise ValueError(f'{file} is missing: the head has no weights')
   flat = safetensors.numpy.load_file(file)
-  wide = {name: jnp.asarray(x, jnp.float32) for name, x in flat.items()}
-  return config, traverse_util.unflatten_dict(wide, sep='.')
+  weights = {name: jnp.asarray(x, dtype) for name, x in flat.items()}
+  return config, traverse_util.unflatten_dict(weights, sep='.')
 
 
 def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:

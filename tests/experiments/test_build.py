@@ -12,7 +12,7 @@ import pytest
 from configs import drafters, embedded_tables, quickstart
 from experiments.measuring import build, drafter_facts, results
 from experiments.settings import Candidate
-from experiments.setup import meshes
+from experiments.setup import memory
 from experiments.setup.plan import plan, plan_drafter
 from specjax.drafters import lm
 from specjax.drafting import policies
@@ -310,7 +310,7 @@ def test_memory_is_charged_once_for_all_draft_lengths(folder):
   for gammas in ((3,), (1, 2, 3)):
     planned = plan(tiny.experiment(folder, gammas=gammas))
     _, described = build.survey(planned)
-    loads.append(meshes.predict(planned, described, 16, 2))
+    loads.append(memory.predict(planned, described, 16, 2))
   assert loads[0] == loads[1]
   assert loads[0].drafts > 0
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tqdm
 
@@ -63,6 +64,25 @@ def test_the_compiled_loops_have_the_distribution(rows):
   assert all(r['level'] == pytest.approx(1e-3 / len(loops)) for r in loops)
   # They would hardly miss a rule that accepts a tenth too readily.
   assert all(r['power'] > 0.9 for r in loops if r['setting'] == 'all')
+
+
+@pytest.mark.parametrize('dtype', ['auto', 'float16'])
+def test_loops_of_logits_in_16_bits_have_their_distribution(tmp_path, dtype):
+  name = 'table in bfloat16' if dtype == 'auto' else 'table'
+  case = rule_cases.find('token', rule_cases.CHAIN, name)
+  x = Certificate(results=str(tmp_path / 'a'), rounds=8, dtype=dtype)
+  certifier = certify.Certifier(x)
+  tiny, wide = certifier.models[name], rule_cases.MODELS['table']()
+  assert tiny.params.target.dtype.itemsize == 2
+  certifier.enumerate(case)
+  certifier.run(case)
+  found = certifier.folder.rows
+  assert max(r['max_error'] for r in part(found, 'distribution')) <= 1e-12
+  assert all(r['p_value'] >= r['level'] for r in part(found, 'loop'))
+  assert [r['power'] > 0.9 for r in found if r['setting'] == 'all'] == [True]
+  # The distribution is that of the rounded target.
+  off = np.abs(tiny.plain['T 1'] - wide.plain['T 1']).max()
+  assert 1e-7 < off < 1e-2
 
 
 def test_every_planted_bug_is_caught(rows):

@@ -216,7 +216,7 @@ def test_double_precision_differs_nowhere(folder, tmp_path, capsys):
   assert (status, found['compared'], found['differences']) == (0, 2, 0)
   assert {r['dtype'] for r in rows} == {'float64'}
   with jax.enable_x64(True):
-    built = parity.Comparison(*parity.prepare(x), x.dtype).setup.built
+    built = parity.Comparison(*parity.prepare(x)).setup.built
   for params in (built.plain_params, built.methods[0].params):
     assert {w.dtype for w in jax.tree.leaves(params)} == {np.dtype('float64')}
 
@@ -224,7 +224,7 @@ def test_double_precision_differs_nowhere(folder, tmp_path, capsys):
 def test_texts_of_another_program(folder, tmp_path, capsys):
   """Named by tokens or number, as tokens or text; one of them is wrong."""
   x = config(folder, results=str(tmp_path / 'a'))
-  comparison = parity.Comparison(*parity.prepare(x), x.dtype)
+  comparison = parity.Comparison(*parity.prepare(x))
   (_, mine, _), *_ = comparison.pairs
   wrote = comparison.decode(mine, 'code')
   text = comparison.setup.built.tokenizer.decode([7, 8])

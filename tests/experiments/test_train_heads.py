@@ -337,3 +337,32 @@ def test_costs_of_runs_add_up(tmp_path):
   assert (found['seconds'], found['cpu_seconds']) == (5.0, 10.0)
   assert (found['steps'], found['tokens']) == (16, 16 * 64)
   assert found['together'] == 5
+
+
+def test_a_target_in_16_bits_teaches_a_head_in_32(root, monkeypatch):
+  """What is frozen has the type, what is learned and its losses have not."""
+  seen = {}
+
+  def watched(*args):
+    seen['frozen'], seen['learned'] = args[5], args[3]
+    batch = args[6](0, None)
+    losses = jax.eval_shape(args[4], args[3], args[5], batch)
+    seen['losses'] = jax.tree.leaves(losses)
+    return train(*args)
+
+  train = train_heads.train
+  monkeypatch.setattr(train_heads, 'train', watched)
+  x = recipe(root, 'narrow', dtype='bfloat16', trainable='medusa')
+  train_heads.main(x)
+  types = {
+    name: {leaf.dtype.name for leaf in jax.tree.leaves(tree)}
+    for name, tree in seen.items()
+  }
+  assert types == {
+    'frozen': {'bfloat16'},
+    'learned': {'float32'},
+    'losses': {'float32'},
+  }
+  stored = json.loads((root / 'narrow' / 'recipe.json').read_text())
+  assert stored['dtype'] == 'bfloat16'
+  assert 'dtype' not in json.loads((root / 'whole' / 'recipe.json').read_text())

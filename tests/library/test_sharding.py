@@ -7,7 +7,7 @@ import pytest
 
 from experiments.measuring import build, collectives
 from experiments.settings import Mesh
-from experiments.setup import meshes
+from experiments.setup import memory_limits, meshes
 from experiments.setup.plan import plan
 from specjax import sharding
 from specjax.drafters.lm import Fed
@@ -121,7 +121,7 @@ def test_heads_that_are_not_divided_are_refused(folder):
 
 def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):
   x = tiny.experiment(folder)
-  monkeypatch.setattr(meshes, 'memory', lambda count: 10**6)
+  monkeypatch.setattr(memory_limits, 'available', lambda count: 10**6)
   monkeypatch.setattr(build.drafter_loading, 'load', None)
   with pytest.raises(ValueError, match=r'1 x 1: each device would hold .* but'):
     build.build(plan(x))

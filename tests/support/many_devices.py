@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from experiments.measuring import collectives
 from experiments.settings import Mesh
-from experiments.setup import meshes
+from experiments.setup import memory, meshes
 from specjax import checkpoints, generate, sampling, sharding, verify
 from specjax.drafters import lm, ngram
 from specjax.models import transformer
@@ -64,9 +64,9 @@ def check_bytes(config, placement, mesh: Mesh, params, cache) -> dict:
   rows, _, slots, _ = cache[0].v.shape
   return {
     'parameters': sorted(on_one(params)),
-    'predicted_parameters': [wide * meshes.of_parameters(config, plan)],
+    'predicted_parameters': [wide * memory.of_parameters(config, plan)],
     'cache': sorted(on_one(cache)),
-    'predicted_cache': [wide * meshes.of_cache(config, plan, rows, slots, 0)],
+    'predicted_cache': [wide * memory.of_cache(config, plan, rows, slots, 0)],
     'declared': lies_as(params, transformer.shardings(config, placement)),
   }
 

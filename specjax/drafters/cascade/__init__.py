@@ -127,7 +127,10 @@ def describe(path: str, **options: Any) -> checkpoints.Description:
 
 
 def load(
-  target: Target, path: str, inner: Callable[[Target], tuple[Drafter, Any]]
+  target: Target,
+  path: str,
+  inner: Callable[[Target], tuple[Drafter, Any]],
+  dtype: str = '',
 ) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `lm.read`.
 
@@ -136,6 +139,7 @@ def load(
     path: a Hugging Face directory, of the small model.
     inner: what drafts for that model, and its parameters. In a config this is
       a candidate like any other.
+    dtype: of the small model's weights and cache; by default the target's.
 
   Raises:
     ValueError: as `make`.
@@ -146,7 +150,7 @@ def load(
       f'inner must be a function of a target, or in a config a Candidate, got '
       f'{inner!r}'
     )
-  model, weights = lm.read(target, path)
+  model, weights = lm.read(target, path, dtype=dtype)
   # What drafts for it has the target's vocabulary, too.
   vocab = target.model.config.vocab_size
   config = dataclasses.replace(model.config, vocab_size=vocab)
@@ -155,6 +159,7 @@ def load(
     model=model._replace(config=config),
     params=weights,
     path=path,
+    dtype=transformer.dtype_of(weights).name,
     fingerprint=target.fingerprint
     and functools.partial(checkpoints.fingerprint, path),
   )

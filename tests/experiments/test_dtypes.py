@@ -1,0 +1,267 @@
+"""The type that models are read and computed in, and what is said of it."""
+
+import json
+import pathlib
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import parity as parity_config
+from experiments.errors import UserError
+from experiments.measuring import build, results
+from experiments.measuring.runner import Runner
+from experiments.settings import Candidate, Checkpoint, Prompts
+from experiments.setup import dtypes, memory, memory_limits
+from experiments.setup.plan import plan
+from specjax import generate, pair, sampling, verify
+from specjax.checkpoints import precision
+from specjax.drafters import lm
+from specjax.types import Params, Spec
+from tests.support import device_memory, tiny
+
+
+def types(tree) -> set[str]:
+  return {leaf.dtype.name for leaf in jax.tree.leaves(tree)}
+
+
+def with_draft(folder, own='', **changes):
+  draft = Checkpoint(str(folder / 'draft'), own)
+  return tiny.experiment(folder, draft=draft, candidates={}, **changes)
+
+
+@pytest.mark.parametrize(
+  ('own', 'draft'), [('', 'bfloat16'), ('float32', 'float32')]
+)
+def test_a_draft_has_the_targets_type_or_its_own(folder, own, draft):
+  (method,) = build.build(
+    plan(with_draft(folder, own, dtype='bfloat16'))
+  ).methods
+  assert types(method.params.target) == {'bfloat16'}
+  assert types(method.params.drafter) == {draft}
+  assert method.draft_dtype == draft
+  state = generate.start(
+    method.params,
+    [[5, 6, 7]],
+    spec=method.spec,
+    new_tokens=4,
+    key=generate.row_keys(0, [0]),
+    values=sampling.make(1, 1.0),
+  )
+  assert types(state.cache) == {'bfloat16'}
+  assert types(state.drafter.state) == {draft}
+
+
+def test_what_drafts_for_a_draft_has_its_type(folder, tmp_path):
+  small = tmp_path / 'small'
+  shutil.copytree(folder / 'draft', small)
+  inner = Candidate('quantized', 2, str(small))
+  options = {'inner': inner, 'dtype': 'float16'}
+  staged = Candidate('cascade', 2, str(folder / 'draft'), options)
+  x = tiny.experiment(folder, candidates={'staged': staged}, dtype='bfloat16')
+  planned = plan(x)
+  _, described = build.survey(planned)
+  assert dtypes.all_of(planned, described) == {
+    'target': 'bfloat16',
+    'draft staged': 'float16',
+    'draft staged.inner': 'float16',
+  }
+
+
+def test_rows_say_the_types(folder, tmp_path):
+  x = with_draft(folder, 'float32', dtype='bfloat16', temperatures=(1.0,))
+  x.timed, x.results = False, str(tmp_path / 'a')
+  x.prompts.count, x.max_new_tokens = 1, 4
+  runner = Runner(plan(x))
+  runner.run()
+  (row,) = runner.folder.rows
+  assert (row['dtype'], row['draft_dtype']) == ('bfloat16', 'float32')
+  assert row['options'] == {'dtype': 'float32'}
+
+
+def test_types_that_are_not_asked_for_change_no_settings(folder):
+  root = pathlib.Path(__file__).parents[2] / 'results/parity/float32'
+  stored = json.loads((root / 'config.json').read_text())
+  found = results.settings_of(parity_config.get_config())
+  assert found['dtype'] == stored['dtype'] == 'float32'
+  assert (found['target'], found['draft']) == (
+    stored['target'],
+    stored['draft'],
+  )
+  x = tiny.experiment(folder)
+  usual = results.settings_of(x)
+  assert usual['target'] == {'path': str(folder / 'target')}
+  x.dtype = 'float32'
+  assert results.settings_of(x) == usual | {'dtype': 'float32'}
+
+
+@pytest.mark.parametrize(
+  ('backend', 'stored', 'found'),
+  [
+    ('cpu', 'bfloat16', 'float32'),
+    ('gpu', 'bfloat16', 'bfloat16'),
+    ('gpu', 'float16', 'float16'),
+    ('gpu', 'float64', 'float32'),
+  ],
+)
+def test_auto_is_the_files_own_but_on_a_cpu(
+  monkeypatch, backend, stored, found
+):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  assert precision.resolve('auto', stored) == found
+  assert precision.resolve('float16', stored) == 'float16'
+
+
+def test_a_type_that_the_device_lacks_is_refused_before_weights(
+  folder, monkeypatch, capsys
+):
+  x = with_draft(folder, 'float16')
+  monkeypatch.setattr(
+    precision, 'refusal', lambda name: 'no' * (name == 'float16')
+  )
+  monkeypatch.setattr(build.checkpoints, 'load', None)
+  with pytest.raises(UserError, match='dtype of the draft lm is float16: no'):
+    build.build(plan(x))
+  assert capsys.readouterr().err == ''
+
+
+def test_a_cpu_says_once_that_16_bits_are_slow(folder, capsys):
+  for dtype, lines in (('auto', 0), ('bfloat16', 1)):
+    planned = plan(with_draft(folder, dtype=dtype))
+    dtypes.check_device(planned, build.survey(planned)[1])
+    found = capsys.readouterr().err
+    assert found.count('\n') == lines
+    assert ('bfloat16 as float32' in found) == bool(lines)
+
+
+def arrays(text: str, dtype: str) -> set[tuple[int, ...]]:
+  """Sorted shapes of all arrays of a type in a lowered program."""
+  shapes = re.findall(rf'tensor<([\dx]+)x{dtype}>', text)
+  return {tuple(sorted(map(int, shape.split('x')))) for shape in shapes}
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+def test_no_program_has_weights_in_float32(dtype):
+  """Before XLA: its CPU backend multiplies narrow numbers as float32.
+
+  Sizes are such that no activation has the shape of a weight, or of one that
+  was transposed.
+  """
+  sizes = {'head_dim': 10, 'mlp_width': 84, 'vocab': 93}
+  target, draft = (tiny.model(36, n, **sizes) for n in (2, 1))
+  weights = jax.eval_shape(
+    lambda: jax.tree.map(
+      lambda x: x.astype(dtype), target.init(jax.random.key(0))
+    )
+  )
+  own = jax.eval_shape(
+    lambda: jax.tree.map(
+      lambda x: x.astype(dtype), draft.init(jax.random.key(1))
+    )
+  )
+  matrices = {
+    tuple(sorted(x.shape))
+    for x in jax.tree.leaves((weights, own))
+    if x.ndim > 1
+  }
+  number = jax.ShapeDtypeStruct((3,), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((3, 128), jnp.int32)
+  read = dict(target=target, taps=())
+  lowered = [generate._prefill.lower(weights, tokens, number, None, **read)]
+  cache, hidden = jax.eval_shape(
+    lambda *args: generate._prefill(*args, None, **read),
+    weights,
+    tokens,
+    number,
+  )
+  drafter, params = lm.make(draft, 4), Params(weights, own)
+  begin = dict(drafter=drafter, target=target)
+  rest = sampling.make(3, 1.0), None
+  inputs = params, tokens, number, number, cache, hidden
+  keys = generate.row_keys(0, range(3))
+  lowered.append(generate._begin.lower(*inputs, keys, *rest, **begin))
+  state = jax.eval_shape(
+    lambda *args: generate._begin(*args, keys, *rest, **begin), *inputs
+  )
+  spec = Spec(target, drafter, verify.token)
+  steps = jax.ShapeDtypeStruct((), jnp.int32)
+  lowered.append(generate.loop.lower(params, state, steps, spec=spec))
+  for program in lowered:
+    found = arrays(program.as_text(), 'f32') & matrices
+    assert (found == set()) == (dtype != 'float32')
+
+
+def peak(x, monkeypatch):
+  """What an untimed run is predicted to hold, and what it held; bytes."""
+  with monkeypatch.context() as patch:
+    peaks = device_memory.watch(patch)
+    before = device_memory.living()
+    runner = Runner(plan(x))
+    planned, texts = runner.plan, runner.built.prompts.values()
+    load = memory.predict(
+      planned,
+      build.survey(planned)[1],
+      max(len(t) for chosen in texts for t in chosen.texts),
+      max(len(chosen.texts) for chosen in texts),
+    )
+    runner.run()
+  return load, max(one[0] for one in peaks.values()) - before
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_memory_is_predicted(folder, tmp_path, monkeypatch, dtype):
+  x = with_draft(folder, dtype=dtype, temperatures=(1.0,))
+  x.timed, x.results = False, str(tmp_path / 'a')
+  x.max_new_tokens = 4
+  load, measured = peak(x, monkeypatch)
+  assert load.layouts > 0
+  assert load.total == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_memory_of_the_embedded_pair_is_predicted(tmp_path, monkeypatch, dtype):
+  x = tiny.experiment(
+    tmp_path,
+    target=Checkpoint(pair.path('target')),
+    candidates={'lm': Candidate('lm', 3, pair.path('draft-128'))},
+    prompts=Prompts(domains=('code',), count=1, length=96),
+    temperatures=(1.0,),
+    max_new_tokens=4,
+    timed=False,
+    dtype=dtype,
+    results=str(tmp_path / 'a'),
+  )
+  load, measured = peak(x, monkeypatch)
+  assert load.total == pytest.approx(measured, rel=0.15)
+
+
+def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
+  x = with_draft(folder, prompts=Prompts(domains=('code',), count=9, length=16))
+  planned = plan(x)
+  _, described = build.survey(planned)
+  load = memory.predict(planned, described, 16, 9)
+  limit = load.total - load.cache // 2
+  monkeypatch.setattr(memory_limits, 'available', lambda count: limit)
+  with pytest.raises(UserError, match=r'choose prompts\.count=\d') as error:
+    memory_limits.check(planned, described, 16, 9, load)
+  count = int(re.search(r'prompts\.count=(\d+)', str(error.value))[1])
+  assert 1 <= count < 9
+  fewer = memory.predict(planned, described, 16, count)
+  memory_limits.check(planned, described, 16, count, fewer)
+  # One more would not do.
+  more = memory.predict(planned, described, 16, count + 1, compiles=False)
+  share = load.activations * (count + 1) // 9
+  assert more.total + share > limit
+
+
+def test_what_fits_nowhere_needs_a_smaller_model(folder, monkeypatch):
+  planned = plan(with_draft(folder))
+  _, described = build.survey(planned)
+  load = memory.predict(planned, described, 16, 2, compiles=False)
+  assert load.activations is None
+  monkeypatch.setattr(memory_limits, 'available', lambda count: 10)
+  with pytest.raises(UserError, match='but has 10: choose a smaller model'):
+    memory_limits.check(planned, described, 16, 2, load)
