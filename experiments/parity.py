@@ -8,7 +8,6 @@ and what a tie is. The exit status is 1 where there are bugs.
 """
 
 import functools
-import functools
 import json
 import sys
 from collections.abc import Iterator

@@ -132,8 +132,11 @@ def temporaries(model, params):
 
 
 def test_floats_are_not_kept_beside_the_integers():
-  """As they would be, made once for all turns of a loop."""
-  blocked, params = variants.block(*even(mlp_width=512))
+  """As they would be, made once for all turns of a loop.
+
+  A matrix of a single block is: here all have several.
+  """
+  blocked, params = variants.block(*even(mlp_width=512), columns=16)
   eight, rounded = quantize.quantize(blocked, params)
   matrix = params['layer0']['up']['w'].nbytes
   assert temporaries(eight, rounded) < matrix / 2
