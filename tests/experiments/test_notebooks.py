@@ -1,18 +1,27 @@
-"""The notebooks run as they stand: one on a smaller pair, one on devices."""
+"""The notebooks run as they stand: on smaller pairs, and one on devices."""
 
 import json
 
 import pytest
 
-from tests.support import notebooks
+from specjax import checkpoints
+from tests.support import notebooks, tiny
 
-QUICKSTART = notebooks.ROOT / 'notebooks' / 'quickstart.ipynb'
+FOLDER = notebooks.ROOT / 'notebooks'
+EVERY = [pytest.param(path, id=path.stem) for path in FOLDER.glob('*.ipynb')]
+QUICKSTART = FOLDER / 'quickstart.ipynb'
+PAYS = FOLDER / 'does_speculation_pay.ipynb'
 # One short text of a tiny target with the notebook's own drafter: the others
 # are compiled alike.
 SMALL = """
 x.target.path = {target!r}
 x.drafters, x.temperatures = ('copy',), (0.0,)
 x.prompt, x.max_new_tokens = 'for i in a:\\n  for i in', 12
+"""
+# What a reader would write in place of the pair on the Hub.
+PAIR = """
+TARGET, DRAFT, DTYPE = {target!r}, {draft!r}, 'float32'
+GAMMAS, NEW_TOKENS, PROMPTS = (2,), 12, PROMPTS[:5]
 """
 
 
@@ -30,6 +39,56 @@ def test_the_quick_start_runs(folder, monkeypatch):
   assert '<span class="token ' in shown
   assert shown.count('<Figure size') == 4
   assert 'accepted lengths [' in shown
+
+
+def test_a_pair_with_a_chat_template_has_its_verdict(tmp_path, monkeypatch):
+  monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
+  tiny.write_pair(tmp_path, max_positions=256)
+  target = tmp_path / 'target'
+  tokenizer = checkpoints.load_tokenizer(target)
+  tokenizer.chat_template = '{% for m in messages %}Q: {{ m.content }}\nA:'
+  tokenizer.chat_template += '{% endfor %}'
+  tokenizer.save_pretrained(target)
+  shown = notebooks.run_cells(
+    PAYS,
+    skip_tags=('install', 'fallback'),
+    after={
+      'pair': PAIR.format(target=str(target), draft=str(tmp_path / 'draft')),
+      'verdict': 'print(check["prompts"], check["same_text"], gamma)',
+    },
+  )
+  assert '"refused": []' in shown
+  assert 'Speculation ' in shown
+  assert '\n5 5 2\n' in shown
+  assert shown.endswith('same text           True\n')
+
+
+@pytest.mark.slow
+def test_without_the_hub_the_embedded_pair_has_a_verdict(monkeypatch):
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  shown = notebooks.run_cells(PAYS, skip_tags=('install',), timeout=600)
+  assert 'draft-128\n' in shown
+  assert '; the best draft length is ' in shown
+  assert shown.endswith('same text           True\n')
+
+
+@pytest.mark.parametrize('path', EVERY)
+def test_a_notebook_is_kept_without_its_outputs(path):
+  cells = json.loads(path.read_text())['cells']
+  code = [cell for cell in cells if cell['cell_type'] == 'code']
+  assert code
+  assert [c for c in code if c['outputs'] or c['execution_count']] == []
+
+
+@pytest.mark.parametrize('path', [QUICKSTART, PAYS], ids=lambda p: p.stem)
+def test_outside_of_a_checkout_a_notebook_asks_where_it_is(
+  path, tmp_path, monkeypatch
+):
+  """Before anything is installed."""
+  monkeypatch.chdir(tmp_path)
+  (install,) = (s for tags, s in notebooks.cells(path) if 'install' in tags)
+  with pytest.raises(AssertionError, match='Set REPOSITORY above'):
+    exec(notebooks.translate(install), {})
 
 
 def test_a_cell_that_fails_is_named(tmp_path):
@@ -64,7 +123,7 @@ def test_many_devices_run_without_a_tpu(tmp_path, monkeypatch):
   # Most of the time goes into compiling programs that run for an instant.
   monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   shown = notebooks.run_cells(
-    notebooks.ROOT / 'notebooks' / 'cloud_tpu.ipynb',
+    FOLDER / 'cloud_tpu.ipynb',
     skip_tags=('install',),
     after={'rows': "print('--- last row')\nprint(json.dumps(rows[-1]))"},
   )
