@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specjax import checkpoints
-from tests.support import notebooks, tiny
+from tests.support import hub, notebooks, tiny
 
 FOLDER = notebooks.ROOT / 'notebooks'
 EVERY = [pytest.param(path, id=path.stem) for path in FOLDER.glob('*.ipynb')]
@@ -18,9 +18,9 @@ x.target.path = {target!r}
 x.drafters, x.temperatures = ('copy',), (0.0,)
 x.prompt, x.max_new_tokens = 'for i in a:\\n  for i in', 12
 """
-# What a reader would write in place of the pair on the Hub.
+# What a reader would write in place of the larger pair of the Hub.
 PAIR = """
-TARGET, DRAFT, DTYPE = {target!r}, {draft!r}, 'float32'
+TARGET, DRAFT, DTYPE = 'tiny/target@main', 'tiny/draft', 'float32'
 GAMMAS, NEW_TOKENS, PROMPTS = (2,), 12, PROMPTS[:5]
 """
 
@@ -41,26 +41,33 @@ def test_the_quick_start_runs(folder, monkeypatch):
   assert 'accepted lengths [' in shown
 
 
-def test_a_pair_with_a_chat_template_has_its_verdict(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_pair_of_the_hub_has_its_verdict(tmp_path, monkeypatch):
+  """One with a chat template, in a cache of the Hub."""
   monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
+  monkeypatch.setenv('HF_HUB_CACHE', str(tmp_path / 'hub'))
+  monkeypatch.setenv('HF_HUB_OFFLINE', '1')
   tiny.write_pair(tmp_path, max_positions=256)
   target = tmp_path / 'target'
   tokenizer = checkpoints.load_tokenizer(target)
   tokenizer.chat_template = '{% for m in messages %}Q: {{ m.content }}\nA:'
   tokenizer.chat_template += '{% endfor %}'
   tokenizer.save_pretrained(target)
+  for name in ('target', 'draft'):
+    hub.store(tmp_path / 'hub', f'tiny/{name}', tmp_path / name)
   shown = notebooks.run_cells(
     PAYS,
     skip_tags=('install', 'fallback'),
     after={
-      'pair': PAIR.format(target=str(target), draft=str(tmp_path / 'draft')),
+      'pair': PAIR,
       'verdict': 'print(check["prompts"], check["same_text"], gamma)',
+      'decode': 'print(target.tokenizer.decode(prompt))',
     },
   )
   assert '"refused": []' in shown
   assert 'Speculation ' in shown
   assert '\n5 5 2\n' in shown
-  assert shown.endswith('same text           True\n')
+  assert '\nsame text           True\nQ: Write a Python' in shown
 
 
 @pytest.mark.slow
