@@ -61,6 +61,7 @@ FIELDS: dict[str, Any] = {
   'config': 'by hand',
   'target': 'by hand',
   'target_revision': None,
+  'draft_revision': None,
   'draft': 'by hand',
   'dtype': 'float32',
   'draft_dtype': None,

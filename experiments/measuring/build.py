@@ -215,10 +215,7 @@ def build(plan: Plan) -> Built:
   # With rotary positions as this run has them: its programs are compiled here.
   exact = checkpoints.describe(plan.target, max_length=longest)
   described['target'] = exact
-  # What is refused for its weights alone takes no compiler.
-  for compiles in (False, True):
-    load = memory.predict(plan, described, prompt, count, compiles)
-    memory_limits.check(plan, described, prompt, count, load)
+  memory_limits.refuse(plan, described, prompt, count)
   fetch_weights(plan)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   model = exact.model

@@ -212,6 +212,26 @@ def _width(c: TransformerConfig, dtype: str, slots: int) -> int:
   return 12 * c.num_heads * slots + entries * jnp.dtype(dtype).itemsize
 
 
+def at_most(
+  plan: Plan, described: Mapping[str, Description], longest: int, count: int
+) -> int:
+  """Bytes of activations that no run takes, known without a compiler.
+
+  Eight times the activations of all models for every slot of the widest batch:
+  a plan for which there is so much memory need not be compiled to be let pass.
+
+  Args:
+    plan: of the experiment.
+    described: its models, by name.
+    longest: tokens of the longest prompt.
+    count: prompts of the largest domain.
+  """
+  w = widths_of(plan, described['target'].model.config, longest, count)
+  models = [one.model.config for one in described.values()]
+  each = sum(_width(c, 'float32', w.slots) + 4 * c.vocab_size for c in models)
+  return 8 * w.rows * (w.slots + w.sources) * each
+
+
 def _widened(model: '_Model') -> int:
   """Bytes of the float32 copies that a CPU computes with in 16 bits."""
   if jax.default_backend() != 'cpu' or model.dtype not in precision.NARROW:

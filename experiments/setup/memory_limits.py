@@ -8,7 +8,7 @@ import jax
 
 from experiments.errors import UserError
 from experiments.setup import dtypes
-from experiments.setup.memory import Load, predict, widths_of
+from experiments.setup.memory import Load, at_most, predict, widths_of
 from experiments.setup.plan import Plan
 from specjax.checkpoints import Description, precision
 from specjax.models.config import TransformerConfig
@@ -103,6 +103,30 @@ def remedies(
     if made.total + own <= limit:
       found[field] = words
   return [*found.values()]
+
+
+def refuse(
+  plan: Plan, described: Mapping[str, Description], longest: int, count: int
+) -> None:
+  """Refuses what does not fit; compiles only where that may decide it.
+
+  Args:
+    plan: of the experiment.
+    described: its models, by name.
+    longest: tokens of the longest prompt.
+    count: prompts of the largest domain.
+
+  Raises:
+    UserError: says what needs how much, and what would fit.
+  """
+  size = longest, count
+  load = predict(plan, described, *size, compiles=False)
+  check(plan, described, *size, load)
+  limit = available(plan.mesh.data * plan.mesh.model)
+  widened = 2 * (load.parameters + load.drafts)  # Float32 for 16 bits.
+  most = load.total + widened + at_most(plan, described, *size)
+  if limit is not None and most > limit:
+    check(plan, described, *size, predict(plan, described, *size))
 
 
 def check(

@@ -305,7 +305,7 @@ def test_predictions_are_of_all_turns(folder, tmp_path, prompts):
 
 def test_parity_compares_the_texts_of_all_turns(folder, tmp_path, prompts):
   x = settings(folder, tmp_path, prompts, temperatures=(0.0,), batch=2)
-  comparison = parity.Comparison(*parity.prepare(Parity(**vars(x))), 'float32')
+  comparison = parity.Comparison(*parity.prepare(Parity(**vars(x))))
   comparison.run()
   (row,) = comparison.folder.rows
   assert (row['compared'], row['bugs']) == (6, 0)

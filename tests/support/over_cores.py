@@ -48,7 +48,7 @@ def rows(folder: pathlib.Path) -> list[dict]:
 
 def main(folder: pathlib.Path, programs: list[str]) -> None:
   methods.Race = Cores
-  x = tiny.experiment(folder, temperatures=(0.0, 1.0))
+  x = tiny.experiment(folder, temperatures=(0.0, 1.0), timed=True)
   x.candidates['exit'] = Candidate('early_exit', 2, options={'layers': 1})
   x.drafters = ('draft', 'ngram', 'exit')
   meshes.use_cores(x)
@@ -62,8 +62,7 @@ def main(folder: pathlib.Path, programs: list[str]) -> None:
   for layout in (WHOLE, CORES):
     target = specjax.load(folder / 'target', layout=layout)
     draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
-    lookup = specjax.drafters.ngram.load(target)
-    for drafter in (None, draft, lookup):
+    for drafter in (None, draft):
       out = specjax.decode(
         target, drafter, ['def f():', 'x'], new_tokens=12, temperature=[0, 1]
       )
