@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 
@@ -31,43 +31,69 @@ def available(count: int) -> int | None:
   return whole // min(count, jax.local_device_count())
 
 
-def _changes(
-  plan: Plan, dtype: str, target: TransformerConfig, count: int
-) -> Iterator[tuple[str, Plan, int]]:
-  """What could be changed, smallest changes first: in words, and made.
+def _largest(fits: Callable[[int], bool], least: int, most: int) -> int | None:
+  """The largest number in a range that fits; whatever is less fits as well."""
+  if least > most or not fits(least):
+    return None
+  while least < most:
+    middle = (least + most + 1) // 2
+    least, most = (middle, most) if fits(middle) else (least, middle - 1)
+  return least
 
-  The last is the number of prompts.
+
+def _proposals(
+  plan: Plan,
+  dtype: str,
+  target: TransformerConfig,
+  count: int,
+  fits: Callable[[Plan, int], bool],
+) -> Iterator[str]:
+  """The least change of each field that fits, alone.
+
+  Args:
+    plan: of the experiment.
+    dtype: of the target.
+    target: its configuration.
+    count: prompts of the largest domain.
+    fits: whether a plan with so many prompts fits.
   """
   mesh = plan.mesh
-  for less in range(count - 1, plan.batch - 1, -1) if plan.timed else ():
-    yield f'prompts.count={less}', plan, less
-  for batch in range(plan.batch - mesh.data, 0, -mesh.data):
+
+  def with_batch(groups: int) -> tuple[Plan, int]:
+    batch = groups * mesh.data
     fewer = min(count, batch) if plan.timed else count
-    name = f'batch={batch}' + f' prompts.count={fewer}' * plan.timed
-    yield name, dataclasses.replace(plan, batch=batch), fewer
+    return dataclasses.replace(plan, batch=batch), fewer
+
+  if plan.timed:
+    less = _largest(lambda n: fits(plan, n), plan.batch, count - 1)
+    if less is not None:
+      yield f'prompts.count={less}'
+  groups = _largest(
+    lambda n: fits(*with_batch(n)), 1, plan.batch // mesh.data - 1
+  )
+  if groups is not None:
+    changed, fewer = with_batch(groups)
+    yield f'batch={changed.batch}' + f' prompts.count={fewer}' * plan.timed
   tokens = plan.max_new_tokens // 2
   while tokens:
-    yield (
-      f'max_new_tokens={tokens}',
-      dataclasses.replace(plan, max_new_tokens=tokens),
-      count,
-    )
+    if fits(dataclasses.replace(plan, max_new_tokens=tokens), count):
+      yield f'max_new_tokens={tokens}'
+      break
     tokens //= 2
-  if dtype not in precision.NARROW and jax.default_backend() != 'cpu':
-    smaller = dataclasses.replace(plan, dtype='bfloat16')
-    yield 'dtype=bfloat16', smaller, count
-  if not mesh.split_draft and mesh.model > 1:
-    split = dataclasses.replace(mesh, split_draft=True)
-    yield (
-      'mesh.split_draft=True',
-      dataclasses.replace(plan, mesh=split),
-      count,
-    )
+  narrower = dataclasses.replace(plan, dtype='bfloat16')
+  wide = dtype not in precision.NARROW and jax.default_backend() != 'cpu'
+  if wide and fits(narrower, count):
+    yield 'dtype=bfloat16'
+  split = dataclasses.replace(mesh, split_draft=True)
+  whole = not mesh.split_draft and mesh.model > 1
+  if whole and fits(dataclasses.replace(plan, mesh=split), count):
+    yield 'mesh.split_draft=True'
   for devices in range(mesh.model + 1, _MOST_DEVICES + 1):
     if target.num_heads % devices == 0:
       wider = dataclasses.replace(mesh, model=devices)
-      made = dataclasses.replace(plan, mesh=wider)
-      yield f'mesh.model={devices}', made, count
+      if fits(dataclasses.replace(plan, mesh=wider), count):
+        yield f'mesh.model={devices}'
+        break
 
 
 def remedies(
@@ -91,18 +117,15 @@ def remedies(
   target = described['target'].model.config
   dtype = dtypes.of_target(plan, described)
   before = widths_of(plan, target, longest, count)
-  found: dict[str, str] = {}
-  for words, changed, prompts in _changes(plan, dtype, target, count):
-    field = words.partition('=')[0]
-    if field in found:
-      continue
+
+  def fits(changed: Plan, prompts: int) -> bool:
     after = widths_of(changed, target, longest, prompts)
     made = predict(changed, described, longest, prompts, compiles=False)
     # What computing takes goes with the rows; whatever the CPU widens does not.
     own = (load.activations or 0) * after.rows // before.rows
-    if made.total + own <= limit:
-      found[field] = words
-  return [*found.values()]
+    return made.total + own <= limit
+
+  return [*_proposals(plan, dtype, target, count, fits)]
 
 
 def refuse(

@@ -74,9 +74,7 @@ def test_loops_of_logits_in_16_bits_have_their_distribution(tmp_path, dtype):
   certifier = certify.Certifier(x)
   tiny, wide = certifier.models[name], rule_cases.MODELS['table']()
   assert tiny.params.target.dtype.itemsize == 2
-  certifier.enumerate(case)
-  certifier.run(case)
-  found = certifier.folder.rows
+  found = [*certifier.enumerate(case), *certifier.run(case)]
   assert max(r['max_error'] for r in part(found, 'distribution')) <= 1e-12
   assert all(r['p_value'] >= r['level'] for r in part(found, 'loop'))
   assert [r['power'] > 0.9 for r in found if r['setting'] == 'all'] == [True]
