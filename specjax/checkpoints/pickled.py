@@ -9,6 +9,7 @@ asked for.
 """
 
 import collections
+import dataclasses
 import math
 import mmap
 import os
@@ -127,7 +128,8 @@ class _Reader(pickle.Unpickler):
     return _Storage(kind, key, size)
 
 
-class Slice(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slice:
   """A tensor that is read where it is indexed, as safetensors have it."""
 
   view: np.ndarray  # of the mapped file

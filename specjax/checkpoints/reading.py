@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.traverse_util
@@ -199,12 +200,36 @@ def load(
   return model, flax.traverse_util.unflatten_dict(params, sep='/')
 
 
+def read_parameters(
+  sources: Mapping[str, Tensors],
+  shapes: Mapping[str, Any],
+  tensors: Mapping[str, Tensor],
+  dtype: Any,
+) -> dict[str, jax.Array]:
+  """Parameters from tensors, one after another.
+
+  Args:
+    sources: of each parameter.
+    shapes: likewise.
+    tensors: by name.
+    dtype: of the parameters.
+
+  Raises:
+    CheckpointError: a tensor has another shape, or is quantised.
+  """
+  _check_tensors(sources, shapes, tensors)
+  return {
+    key: _Reader(source, shapes[key].shape, tensors, dtype).onto(None)
+    for key, source in sources.items()
+  }
+
+
 class _Reader(NamedTuple):
   """One parameter, filled piece by piece."""
 
   source: Tensors
   shape: tuple[int, ...]
-  tensors: dict[str, Tensor]
+  tensors: Mapping[str, Tensor]
   dtype: Any
 
   def onto(self, place: jax.sharding.Sharding | None) -> jax.Array:
