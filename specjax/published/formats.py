@@ -9,13 +9,13 @@ import flax.traverse_util
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.checkpoints import parameters
 from specjax.checkpoints.files import (
   CheckpointError,
   Tensor,
   open_tensors,
   shorten,
 )
-from specjax.checkpoints.reading import read_parameters
 from specjax.families.table import Tensors
 from specjax.models.config import TransformerConfig
 
@@ -149,7 +149,7 @@ def read(found: Found, shapes: Any, dtype: Any) -> Any:
   with contextlib.ExitStack() as stack:
     tensors = open_head(found.directory, stack)
     check_names(found, tensors)
-    params = read_parameters(plain, flat, tensors, dtype)
+    params = parameters.read(plain, flat, tensors, dtype)
     for key, (make, names) in made.items():
       whole = (tensors[name] for name in names)
       arrays = [x.read((slice(None),) * len(x.shape)) for x in whole]
