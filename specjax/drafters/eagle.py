@@ -9,6 +9,8 @@ of draft is possible: chain, static tree, EAGLE-2's dynamic tree
 
 import dataclasses
 import functools
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +22,7 @@ from specjax.drafting.heads import Trainable, soft_cross_entropy
 from specjax.drafting.walker import Step, Walker
 from specjax.models import linear, prefill, transformer
 from specjax.models.eagle import Head, Sizes, sizes_of
+from specjax.models.eagle_sizes import near
 from specjax.models.transformer import Model, Output
 from specjax.types import Cache, LoadedDrafter, Target
 
@@ -171,12 +174,42 @@ def trainable(
   )
 
 
-def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
+def _read(
+  target: Target, path: str, read_as: Mapping[str, Any]
+) -> tuple[heads.Loaded, Head, Head]:
+  """The files of a head, the head that they name, and as it is to be read."""
+  model = target.model
+  known = [field.name for field in dataclasses.fields(Sizes)]
+  if odd := sorted({*read_as} - {*known}):
+    raise ValueError(
+      f'read_as: {odd[0]!r} is none of a head; it has {", ".join(known)}'
+    )
+
+  def head_of(config) -> Head:
+    sizes = sizes_of(config)
+    heads.check_taps(model.config.num_layers, sizes.taps)
+    return Head(model, sizes)
+
+  def shapes(config):
+    return head_of(config).shapes(columns=0)
+
+  loaded = heads.load(path, KIND, target, shapes, read_as)
+  return loaded, head_of(loaded.config), head_of(loaded.read_as)
+
+
+def load(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = types.MappingProxyType({}),
+  **options: Any,
+) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 
   Args:
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
+    read_as: values of `Sizes` that replace those of its files, where these are
+      wrong: `experiments.probe` finds out.
     **options: of `drafting.shape.Shape`.
 
   Raises:
@@ -184,17 +217,23 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
       has not.
   """
   shape.check(target, options)
-  model = target.model
-
-  def head_of(config) -> Head:
-    sizes = sizes_of(config)
-    heads.check_taps(model.config.num_layers, sizes.taps)
-    return Head(model, sizes)
-
-  loaded = heads.load(
-    path, KIND, target, lambda config: head_of(config).shapes(columns=0)
-  )
-  head, params = head_of(loaded.config), loaded.params
-  if columns := model.config.columns:
-    params = linear.arrange(params, head.shapes(columns), columns)
+  loaded, stored, head = _read(target, path, read_as)
+  params = loaded.params
+  if columns := target.model.config.columns:
+    params = linear.arrange(params, stored.shapes(columns), columns)
   return shape.load(target, walk(head), options, params, pairing=loaded.pairing)
+
+
+def alternatives(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = types.MappingProxyType({}),
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change."""
+  del options  # Unused: they are of the shape.
+  _, stored, head = _read(target, path, read_as)
+  found = near(head.sizes, stored.sizes, target.model.config)
+  return {
+    name: {'read_as': {**read_as, **fields}} for name, fields in found.items()
+  }

@@ -8,6 +8,7 @@ see `published`.
 import json
 import pathlib
 import shutil
+import types
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
@@ -202,11 +203,13 @@ class Loaded(NamedTuple):
   params: its weights, whole.
   pairing: how sure it is that the head is for the target: empty where its
     fingerprint says so, `published.UNVERIFIED` where it has none.
+  read_as: the configuration that it is to be read with.
   """
 
   config: dict[str, Any]
   params: Any
-  pairing: str = ''
+  pairing: str
+  read_as: dict[str, Any]
 
 
 def load(
@@ -214,6 +217,7 @@ def load(
   kind: str,
   target: Target,
   shapes: Callable[[dict[str, Any]], Any],
+  read_as: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Loaded:
   """A head for a target: one that was trained here, or a published one.
 
@@ -222,17 +226,21 @@ def load(
     kind: of head that is wanted.
     target: what it is to draft for.
     shapes: (config) -> shapes of its weights, nested as they are.
+    read_as: values that replace those of its configuration.
 
   Raises:
     ValueError: there is none, or it is of another kind, for another target, or
-      damaged. What is doubtful about a published one is warned of.
+      damaged; or has not the weights to be read so. What is doubtful about a
+      published one is warned of.
   """
   check_path(path, f'a trained {kind} head')
   place = checkpoints.resolve(path, of_head=True)
   found = published.find(place, target.model.config)
   if found is None:
     config, params = read(path, kind, target.fingerprint, target.dtype)
-    return Loaded(config, fit(params, shapes(config), path))
+    params = fit(params, shapes(config), path)
+    changed = _otherwise(config, read_as, shapes, params)
+    return Loaded(config, params, '', changed)
   if found.kind != kind:
     raise ValueError(
       f'{path} holds no {kind} head, but {found.format}: load it with '
@@ -241,7 +249,27 @@ def load(
   for note in published.check(found, target):
     warnings.warn(note, stacklevel=3)
   params = published.read(found, shapes(found.config), target.dtype)
-  return Loaded(found.config, params, published.UNVERIFIED)
+  changed = _otherwise(found.config, read_as, shapes, params)
+  return Loaded(found.config, params, published.UNVERIFIED, changed)
+
+
+def _otherwise(
+  config: Mapping[str, Any], read_as: Mapping[str, Any], shapes, params
+) -> dict[str, Any]:
+  """The configuration with other values, for which there are weights."""
+  changed = {**config, **read_as}
+  if not read_as:
+    return changed
+  need, have = (
+    {n: x.shape for n, x in traverse_util.flatten_dict(t, sep='.').items()}
+    for t in (shapes(changed), params)
+  )
+  if lacking := [name for name in need if have.get(name) != need[name]]:
+    raise ValueError(
+      f'read_as: {dict(read_as)} needs other weights than the head has: '
+      f'{", ".join(lacking)}'
+    )
+  return changed
 
 
 def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:
