@@ -207,7 +207,7 @@ def test_damaged_weights_are_refused_by_name(tmp_path):
 
 def test_other_loaders_say_what_a_published_head_is(tmp_path):
   path = written.write(tmp_path, PLAIN)
-  with pytest.raises(ValueError, match=r'holds no medusa head.*drafters\.eagle'):
+  with pytest.raises(ValueError, match=r'no medusa head.*drafters\.eagle'):
     medusa.load(HOST, path)
   with pytest.raises(ValueError, match=r'load it with specjax\.drafters\.eag'):
     lm.load(HOST, path)
