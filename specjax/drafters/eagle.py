@@ -9,7 +9,6 @@ of draft is possible: chain, static tree, EAGLE-2's dynamic tree
 
 import dataclasses
 import functools
-import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
-from specjax.drafting import chain, heads, shape
+from specjax.drafting import chain, heads, readings, shape
 from specjax.drafting.heads import Trainable, soft_cross_entropy
 from specjax.drafting.walker import Step, Walker
 from specjax.models import linear, prefill, transformer
@@ -149,11 +148,17 @@ def trainable(
     version: 1 or 3.
     taps: layers that it reads; by default the last for version 1, and the
       first, the middle and the last for version 3.
-    **sizes: of `models.eagle.Sizes`.
+    **sizes: of `models.eagle.Sizes`; with the join `pair` and the width of the
+      target, `published.write_speculators` can write the head for others.
 
   Raises:
-    ValueError: taps that the target has not.
+    ValueError: taps that the target has not, or a reduced vocabulary, which is
+      only read.
   """
+  if sizes.get('draft_vocab'):
+    raise ValueError(
+      'draft_vocab: heads are trained with logits of all tokens; leave it out'
+    )
   layers = target.config.num_layers
   spread = tuple(sorted({0, layers // 2, layers - 1}))
   taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
@@ -174,16 +179,17 @@ def trainable(
   )
 
 
-def _read(
-  target: Target, path: str, read_as: Mapping[str, Any]
-) -> tuple[heads.Loaded, Head, Head]:
-  """The files of a head, the head that they name, and as it is to be read."""
+class _Read(NamedTuple):
+  """A head that is read: its files, what they name, and what it is read as."""
+
+  loaded: heads.Loaded
+  stored: Head
+  head: Head
+
+
+def _read(target: Target, path: str, read_as, dtype: str = '') -> _Read:
   model = target.model
-  known = [field.name for field in dataclasses.fields(Sizes)]
-  if odd := sorted({*read_as} - {*known}):
-    raise ValueError(
-      f'read_as: {odd[0]!r} is none of a head; it has {", ".join(known)}'
-    )
+  readings.check(read_as, [field.name for field in dataclasses.fields(Sizes)])
 
   def head_of(config) -> Head:
     sizes = sizes_of(config)
@@ -193,14 +199,15 @@ def _read(
   def shapes(config):
     return head_of(config).shapes(columns=0)
 
-  loaded = heads.load(path, KIND, target, shapes, read_as)
-  return loaded, head_of(loaded.config), head_of(loaded.read_as)
+  loaded = heads.load(path, KIND, target, shapes, dtype, read_as)
+  return _Read(loaded, head_of(loaded.config), head_of(loaded.read_as))
 
 
 def load(
   target: Target,
   path: str,
-  read_as: Mapping[str, Any] = types.MappingProxyType({}),
+  dtype: str = '',
+  read_as: Mapping[str, Any] = readings.AS_STORED,
   **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
@@ -208,6 +215,7 @@ def load(
   Args:
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
+    dtype: of its weights; by default the target's.
     read_as: values of `Sizes` that replace those of its files, where these are
       wrong: `experiments.probe` finds out.
     **options: of `drafting.shape.Shape`.
@@ -217,7 +225,7 @@ def load(
       has not.
   """
   shape.check(target, options)
-  loaded, stored, head = _read(target, path, read_as)
+  loaded, stored, head = _read(target, path, read_as, dtype)
   params = loaded.params
   if columns := target.model.config.columns:
     params = linear.arrange(params, stored.shapes(columns), columns)
@@ -227,7 +235,7 @@ def load(
 def alternatives(
   target: Target,
   path: str,
-  read_as: Mapping[str, Any] = types.MappingProxyType({}),
+  read_as: Mapping[str, Any] = readings.AS_STORED,
   **options: Any,
 ) -> dict[str, dict[str, Any]]:
   """Other options for `load`, one mistake away, by what they change."""

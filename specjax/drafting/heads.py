@@ -5,10 +5,11 @@ target's fingerprint, and `model.safetensors`; or one as others publish them,
 see `published`.
 """
 
+import contextlib
 import json
+import math
 import pathlib
 import shutil
-import types
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,6 +23,9 @@ from flax import traverse_util
 
 from specjax import checkpoints, published
 from specjax.arguments import check_path
+from specjax.checkpoints import precision
+from specjax.checkpoints.files import open_tensors
+from specjax.drafting import readings
 from specjax.types import Drafter, Target
 
 _CONFIG = 'config.json'
@@ -106,7 +110,7 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
   if folder.exists():
     raise ValueError(f'{folder} exists; remove it or save elsewhere')
   flat = traverse_util.flatten_dict(jax.device_get(params), sep='.')
-  arrays = {name: np.asarray(x, np.float16) for name, x in flat.items()}
+  arrays = {name: _in(np.float16, np.asarray(x)) for name, x in flat.items()}
   folder.parent.mkdir(parents=True, exist_ok=True)
   partial = folder.with_name(f'.{folder.name}.{uuid.uuid4().hex}')
   partial.mkdir()
@@ -120,16 +124,86 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
     raise
 
 
+def _in(dtype, x):
+  """The same numbers in a type; whole numbers stay what they are."""
+  return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+class Description(NamedTuple):
+  """A head without its weights.
+
+  kind: the module of `drafters` that loads it.
+  format: who wrote it so: specjax, or the name of a published format.
+  parameters: numbers in its tensors.
+  dtype: that they are stored in.
+  taps: layers of the target that it reads; () where the kind decides it.
+  verifier: the target that a published one names; empty where it names none.
+  pairing: as that of `Loaded`.
+  notes: what is doubtful about it for the target.
+  """
+
+  kind: str
+  format: str
+  parameters: int
+  dtype: str
+  taps: tuple[int, ...]
+  verifier: str = ''
+  pairing: str = ''
+  notes: tuple[str, ...] = ()
+
+
+def kind_of(path: str | pathlib.Path) -> str:
+  """The module of `drafters` that loads a directory; `lm` where it is no head.
+
+  Raises:
+    CheckpointError: it is a head, and damaged.
+  """
+  if kind := _own_kind(path):
+    return kind
+  found = published.find(path)
+  return found.kind if found else 'lm'
+
+
+def _own_kind(path: str | pathlib.Path) -> str | None:
+  """That of a head that was trained here."""
+  try:
+    config = json.loads((pathlib.Path(path) / _CONFIG).read_text())
+    return config.get('kind')
+  except (OSError, ValueError, AttributeError):
+    return None  # Whoever reads it says so.
+
+
+def describe(path: str | pathlib.Path, target: Target) -> Description | None:
+  """The head of a directory, for a target; None where it holds none.
+
+  Raises:
+    ValueError: it is damaged, or cannot be for this target.
+  """
+  if kind := _own_kind(path):
+    config = read_config(path, kind)
+    with contextlib.ExitStack() as stack:
+      tensors = open_tensors(pathlib.Path(path), stack).values()
+    count = sum(math.prod(x.shape) for x in tensors)
+    taps = tuple(config.get('taps', ()))
+    return Description(kind, 'specjax', count, 'float16', taps)
+  found = published.find(path, target.model.config)
+  if found is None:
+    return None
+  return Description(
+    found.kind,
+    found.format,
+    found.parameters,
+    found.dtype,
+    tuple(found.config.get('taps', ())),
+    found.verifier,
+    published.UNVERIFIED,
+    published.check(found, target),
+  )
+
+
 def refuse(path: str | pathlib.Path) -> None:
   """Refuses the directory of a head where that of a model is wanted."""
-  file = pathlib.Path(path) / _CONFIG
-  if not file.is_file():
-    return  # Whoever reads the model says so.
-  try:
-    kind = json.loads(file.read_text()).get('kind')
-  except (ValueError, AttributeError):
-    return
-  if kind is not None:
+  if (kind := kind_of(path)) != 'lm':
     raise ValueError(
       f'{path} is a trained head, no language model: load it with '
       f'specjax.drafters.{kind}.load'
@@ -151,7 +225,7 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
     config = json.loads(file.read_text())
   except json.JSONDecodeError as error:
     raise ValueError(f'{file} is no JSON: {error}') from error
-  stored_kind = config.get('kind', 'lm')
+  stored_kind = config.get('kind') or kind_of(path)
   if stored_kind != kind:
     raise ValueError(
       f'{path} holds no {kind} head: load it with '
@@ -192,7 +266,7 @@ def read(
   if not file.is_file():
     raise ValueError(f'{file} is missing: the head has no weights')
   flat = safetensors.numpy.load_file(file)
-  weights = {name: jnp.asarray(x, dtype) for name, x in flat.items()}
+  weights = {name: _in(dtype, jnp.asarray(x)) for name, x in flat.items()}
   return config, traverse_util.unflatten_dict(weights, sep='.')
 
 
@@ -217,7 +291,8 @@ def load(
   kind: str,
   target: Target,
   shapes: Callable[[dict[str, Any]], Any],
-  read_as: Mapping[str, Any] = types.MappingProxyType({}),
+  dtype: str = '',
+  read_as: Mapping[str, Any] = readings.AS_STORED,
 ) -> Loaded:
   """A head for a target: one that was trained here, or a published one.
 
@@ -226,6 +301,7 @@ def load(
     kind: of head that is wanted.
     target: what it is to draft for.
     shapes: (config) -> shapes of its weights, nested as they are.
+    dtype: of the weights; by default the target's.
     read_as: values that replace those of its configuration.
 
   Raises:
@@ -235,11 +311,12 @@ def load(
   """
   check_path(path, f'a trained {kind} head')
   place = checkpoints.resolve(path, of_head=True)
+  dtype = precision.check(dtype or target.dtype)
   found = published.find(place, target.model.config)
   if found is None:
-    config, params = read(path, kind, target.fingerprint, target.dtype)
+    config, params = read(path, kind, target.fingerprint, dtype)
     params = fit(params, shapes(config), path)
-    changed = _otherwise(config, read_as, shapes, params)
+    changed = readings.change(config, read_as, shapes, params)
     return Loaded(config, params, '', changed)
   if found.kind != kind:
     raise ValueError(
@@ -247,29 +324,10 @@ def load(
       f'specjax.drafters.{found.kind}.load'
     )
   for note in published.check(found, target):
-    warnings.warn(note, stacklevel=3)
-  params = published.read(found, shapes(found.config), target.dtype)
-  changed = _otherwise(found.config, read_as, shapes, params)
+    warnings.warn(note, published.PairingWarning, stacklevel=3)
+  params = published.read(found, shapes(found.config), dtype)
+  changed = readings.change(found.config, read_as, shapes, params)
   return Loaded(found.config, params, published.UNVERIFIED, changed)
-
-
-def _otherwise(
-  config: Mapping[str, Any], read_as: Mapping[str, Any], shapes, params
-) -> dict[str, Any]:
-  """The configuration with other values, for which there are weights."""
-  changed = {**config, **read_as}
-  if not read_as:
-    return changed
-  need, have = (
-    {n: x.shape for n, x in traverse_util.flatten_dict(t, sep='.').items()}
-    for t in (shapes(changed), params)
-  )
-  if lacking := [name for name in need if have.get(name) != need[name]]:
-    raise ValueError(
-      f'read_as: {dict(read_as)} needs other weights than the head has: '
-      f'{", ".join(lacking)}'
-    )
-  return changed
 
 
 def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:

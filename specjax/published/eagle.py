@@ -220,7 +220,9 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     **eagle_tensors.vocabulary(files, vocab),
     **options,
   }  # fmt: skip
-  sources = eagle_tensors.sources(files, layer, fused, config)
+  sources = eagle_tensors.sources(
+    eagle_sizes.sizes_of(config), vocab, tensors, layer, fused
+  )
   whole = () if config.get('draft_vocab') else ('d2t',)
   return Found(
     name,

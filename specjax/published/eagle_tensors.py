@@ -1,12 +1,14 @@
 """The tensors of published EAGLE heads, and the parameters made of them."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from specjax.checkpoints.files import CheckpointError
 from specjax.families.table import GROUPS, KEEP, LINEAR, WAYS, Tensors
-from specjax.models import eagle_sizes, small_head
+from specjax.models import small_head
+from specjax.models.eagle_sizes import Sizes
 from specjax.published.formats import Files, Made
 
 FC_NORM = 'fc_norm.'  # before the numbers of norms of the target's layers
@@ -46,9 +48,22 @@ def _places(d2t: np.ndarray, t2d: np.ndarray | None, vocab: int) -> np.ndarray:
   return where
 
 
-def sources(files: Files, layer: str, fused: str, config) -> dict[str, Any]:
-  """Of every parameter that a configuration has."""
-  sizes, tensors = eagle_sizes.sizes_of(config), files.tensors
+def sources(
+  sizes: Sizes,
+  vocab: int,
+  names: Collection[str],
+  layer: str,
+  fused: str = 'fc',
+) -> dict[str, Tensors | Made]:
+  """Of every parameter that a head has.
+
+  Args:
+    sizes: of the head.
+    vocab: tokens of the target.
+    names: of all tensors.
+    layer: before the names of the layer's.
+    fused: before that of the map of the joined or fused features.
+  """
   attention = f'{layer}self_attn.'
   qkv = [f'{attention}{x}_proj.' for x in 'qkv']
   up = [f'{layer}mlp.{x}_proj.' for x in ('gate', 'up')]
@@ -79,7 +94,7 @@ def sources(files: Files, layer: str, fused: str, config) -> dict[str, Any]:
   for name, (key, tensor) in norms.items():
     here = name in sizes.norms
     options[f'{key}/scale'] = here, KEEP, f'{tensor}.weight'
-  for i in range(len([name for name in tensors if FC_NORM in name])):
+  for i in range(sum(FC_NORM in name for name in names)):
     options[f'norm_taps_{i}/scale'] = True, KEEP, f'{FC_NORM}{i}.weight'
   for key, (here, split, name) in options.items():
     if here:
@@ -88,9 +103,10 @@ def sources(files: Files, layer: str, fused: str, config) -> dict[str, Any]:
     found['layer/qkv/b'] = GROUPS, tuple(x + 'bias' for x in qkv)
   if sizes.mlp_bias:
     found['layer/up/b'] = WAYS, tuple(x + 'bias' for x in up)
-  made: dict[str, Any] = {k: Tensors(*v) for k, v in found.items()}
+  made: dict[str, Tensors | Made] = {k: Tensors(*v) for k, v in found.items()}
   if sizes.draft_vocab:
-    vocab = config['vocab_size']
-    names = tuple(name for name in ('d2t', 't2d') if name in tensors)
-    made['places'] = Made(lambda d2t, t2d=None: _places(d2t, t2d, vocab), names)
+    made['places'] = Made(
+      lambda d2t, t2d=None: _places(d2t, t2d, vocab),
+      tuple(name for name in ('d2t', 't2d') if name in names),
+    )
   return made
