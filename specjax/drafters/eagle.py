@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
-from specjax.drafting import chain, heads, readings, shape
-from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting import chain, eagle_losses, heads, readings, shape
+from specjax.drafting.heads import Trainable
 from specjax.drafting.walker import Step, Walker
 from specjax.models import linear, prefill, transformer
 from specjax.models.eagle import Head, Sizes, sizes_of
@@ -26,10 +26,6 @@ from specjax.models.transformer import Model, Output
 from specjax.types import Cache, LoadedDrafter, Target
 
 KIND = 'eagle'
-_STEPS = 5  # of the training-time test
-_DECAY = 0.8  # of its losses from step to step
-_NOISE = 0.1  # of version 1 on the target's features
-_TOKENS = 0.1  # weight of version 1's loss on tokens
 
 
 class State(NamedTuple):
@@ -108,36 +104,6 @@ def walk(head: Head) -> Walker:
   return Walker(init, start, feed, commit, taps=head.sizes.taps)
 
 
-def _loss_of_features(head: Head, params, seen, key):
-  """Version 1: the next feature, and a tenth of what it says of tokens."""
-  f = head.read(params, seen.hidden)
-  noise = jax.random.uniform(key, f[:, :-1].shape, f.dtype, -_NOISE, _NOISE)
-  mask, at = transformer.causal(f.shape[0], f.shape[1] - 1)
-  made, _ = head.forward(
-    params, seen.tokens[:, 1:], f[:, :-1] + noise, at, None, None, mask, None, 0
-  )
-  off = jnp.abs(made - f[:, 1:])
-  smooth = jnp.where(off < 1, off**2 / 2, off - 0.5).mean()
-  logits, one = head.logits(params, made), jnp.ones(at.shape)
-  tokens = soft_cross_entropy(seen.logits[:, 1:], logits, one)
-  return {'feature': smooth, 'token': _TOKENS * tokens}
-
-
-def _loss_of_tokens(head: Head, params, seen, key):
-  """Version 3: tokens alone, on the target's features and on its own."""
-  del key  # Unused.
-  goal = seen.logits[:, 1:]
-  place = jnp.broadcast_to(jnp.arange(goal.shape[1]), goal.shape[:2])
-  losses = {}
-  for j, features in enumerate(
-    head.unroll(params, seen.tokens, seen.hidden, _STEPS)
-  ):
-    counts = jnp.where(place >= j, 1.0, 0.0)
-    logits = head.logits(params, features)
-    losses[f'step{j}'] = _DECAY**j * soft_cross_entropy(goal, logits, counts)
-  return losses
-
-
 def trainable(
   target: Model, version: int = 3, taps: tuple[int, ...] = (), **sizes: Any
 ) -> Trainable:
@@ -169,7 +135,7 @@ def trainable(
       'them out, or use version 3'
     )
   head = Head(target, Sizes(version, taps, **sizes))
-  loss = _loss_of_tokens if version == 3 else _loss_of_features
+  loss = eagle_losses.tokens if version == 3 else eagle_losses.features
   return Trainable(
     {'kind': KIND, **dataclasses.asdict(head.sizes)},
     taps,

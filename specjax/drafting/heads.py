@@ -1,8 +1,7 @@
 """Heads that were trained for a target: their training, and their files.
 
-A head is a directory: `config.json` with its sizes, the kind of head and the
-target's fingerprint, and `model.safetensors`; or one as others publish them,
-see `published`.
+A head is a directory: `config.json` with its sizes, kind and the target's
+fingerprint, and `model.safetensors`; or one that others published (`published`).
 """
 
 import contextlib
@@ -306,8 +305,8 @@ def load(
 
   Raises:
     ValueError: there is none, or it is of another kind, for another target, or
-      damaged; or has not the weights to be read so. What is doubtful about a
-      published one is warned of.
+      damaged, or cannot be read so. What is doubtful about a published one is
+      warned of.
   """
   check_path(path, f'a trained {kind} head')
   place = checkpoints.resolve(path, of_head=True)
