@@ -1,7 +1,7 @@
 """Heads that were trained for a target: their training, and their files.
 
 A head is a directory: `config.json` with its sizes, kind and the target's
-fingerprint, and `model.safetensors`; or one that others published (`published`).
+fingerprint, and `model.safetensors`; or one of others, see `published`.
 """
 
 import contextlib
