@@ -12,7 +12,6 @@ module); with a chat template also with other system prompts. The exit status is
 """
 
 import dataclasses
-import itertools
 import json
 import sys
 from collections.abc import Mapping
@@ -33,7 +32,6 @@ from experiments.setup.plan import Plan, PlannedDrafter, plan
 
 _PROMPTS = 32  # of all domains together
 _NEW_TOKENS = 32
-_BATCH = 8
 _SYSTEM = 'You are a helpful assistant.'
 
 
@@ -90,16 +88,9 @@ class Probe:
     self.jobs = {CONFIGURED: self.batches(self.built.prompts)}
 
   def batches(self, chosen: Mapping[str, Chosen]) -> list[measure.Job]:
-    """The first prompts of all domains in turns, greedy, in batches."""
-    turns = itertools.zip_longest(*(one.texts for one in chosen.values()))
-    texts = [t for turn in turns for t in turn if t is not None][:_PROMPTS]
-    rows, numbers = min(_BATCH, len(texts)), range(len(texts))
-    return [
-      self.runner.job(
-        [texts[i] for i in part], part, temperature=0.0, rows=rows
-      )
-      for part in (numbers[i : i + rows] for i in numbers[::rows])
-    ]
+    """What the target continues, of all domains."""
+    most = self.plan.max_new_tokens
+    return probing.jobs(self.runner.job, chosen, _PROMPTS, most)
 
   def other_jobs(self) -> dict[str, list[measure.Job]]:
     """The same with other system prompts, by what they change."""

@@ -9,9 +9,10 @@ counted that would have been.
 """
 
 import dataclasses
+import itertools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +20,14 @@ from scipy import special
 
 from experiments.measuring import measure, replay
 from experiments.measuring.methods import Loaded
+from experiments.prompts import Chosen
 from experiments.setup import drafter_loading
 from experiments.setup.plan import PlannedDrafter
 from specjax import layouts, metrics, verify
 from specjax.types import Params, Spec
 
 CONFIGURED = 'as configured'
+BATCH = 8  # prompts at once, at most
 DEPTH = 3  # tokens of a draft, where a head can draft so many
 CHANCE = 0.05  # that any alternative which is no better is called better
 CLEAR = 0.05  # share of the accepted tokens that a clear difference has
@@ -57,6 +60,11 @@ class Look(NamedTuple):
   def tokens(self) -> np.ndarray:
     """Accepted tokens [N] of all drafts of a prompt."""
     return self.accepted.sum(1)
+
+  @property
+  def mean(self) -> float:
+    """Accepted tokens a draft."""
+    return float(self.tokens.sum() / self.places.sum())
 
   @property
   def alphas(self) -> list[float]:
@@ -95,7 +103,9 @@ def look(
   target = loaded.forms[layouts.WHOLE]
   spec = Spec(target.model, drafter, verify.observe, loaded.target.eos)
   way = measure.Decoding(spec, Params(target.params, head.params))
-  seen = [text for job in jobs for text in replay.watch(way, job, False)]
+  seen = [
+    text for job in jobs for text in replay.watch(way, job, False)[: job.live]
+  ]
   places, accepted = zip(*(_count(s, depth) for s in seen), strict=True)
   return Look(np.array(places), np.stack(accepted))
 
@@ -130,8 +140,7 @@ def compare(configured: Look, other: Look, alternatives: int) -> Difference:
   elif metrics.enough(found.freedom + 1):
     chance = 1 - CHANCE / max(alternatives, 1) / 2
     reach = float(special.stdtrit(found.freedom, chance)) * found.error
-  own = configured.tokens.sum() / configured.places.sum()
-  clear = max(CLEAR * own, LEAST)
+  clear = max(CLEAR * configured.mean, LEAST)
   low = found.value - reach
   return Difference(
     float(found.value),
@@ -139,3 +148,68 @@ def compare(configured: Look, other: Look, alternatives: int) -> Difference:
     float(found.value + reach),
     bool(low > 0 and found.value >= clear),
   )
+
+
+def jobs(
+  job: Callable[..., measure.Job],
+  chosen: Mapping[str, Chosen],
+  prompts: int,
+  new_tokens: int,
+) -> list[measure.Job]:
+  """The first prompts of all domains in turns, greedy, in batches.
+
+  Args:
+    job: as `Runner.job`.
+    chosen: the prompts of each domain.
+    prompts: so many at most.
+    new_tokens: of each, at most.
+  """
+  turns = itertools.zip_longest(*(one.texts for one in chosen.values()))
+  texts = [t for turn in turns for t in turn if t is not None][:prompts]
+  rows, numbers = min(BATCH, len(texts)), range(len(texts))
+  made = [
+    job([texts[i] for i in part], part, 0.0, rows=rows)
+    for part in (numbers[i : i + rows] for i in numbers[::rows])
+  ]
+  return [
+    dataclasses.replace(one, new_tokens=np.minimum(one.new_tokens, new_tokens))
+    for one in made
+  ]
+
+
+def best_of(differences: Mapping[str, Difference]) -> str:
+  """The alternative that is clearly the best, or what is configured."""
+  better = {name: d.value for name, d in differences.items() if d.better}
+  return max(better, key=better.__getitem__, default=CONFIGURED)
+
+
+def short(
+  one: PlannedDrafter, loaded: Loaded, jobs: Sequence[measure.Job]
+) -> dict[str, Any]:
+  """The probe of one head, as a field of the rows of a run.
+
+  Args:
+    one: the drafter.
+    loaded: its target, and the other things that belong to it.
+    jobs: what the target continues, greedy.
+
+  Returns:
+    `best`, the name of a reading, and `changes`, its options; `alternatives`
+    that were tried; accepted tokens a draft of `gamma`, as `configured` and of
+    the `best_accepted`; and the `prompts`.
+  """
+  changes = alternatives(one, loaded)
+  looks = {n: look(one, loaded, c, jobs) for n, c in changes.items()}
+  base, count = looks[CONFIGURED], len(looks) - 1
+  best = best_of(
+    {n: compare(base, o, count) for n, o in looks.items() if n != CONFIGURED}
+  )
+  return {
+    'best': best,
+    'changes': dict(changes[best]),
+    'alternatives': count,
+    'gamma': base.accepted.shape[1],
+    'configured': base.mean,
+    'best_accepted': looks[best].mean,
+    'prompts': len(base.places),
+  }

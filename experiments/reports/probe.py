@@ -60,15 +60,9 @@ def find(rows: list[dict]) -> dict[str, Finding]:
       name: probing.compare(base, look, len(looks))
       for name, look in looks.items()
     }
-    better = {n: d.value for n, d in differences.items() if d.better}
-    best = max(better, key=better.__getitem__, default=CONFIGURED)
+    best = probing.best_of(differences)
     found[drafter] = Finding({CONFIGURED: base} | looks, differences, best)
   return found
-
-
-def _mean(look: Look) -> float:
-  """Accepted tokens a draft."""
-  return float(look.tokens.sum() / look.places.sum())
 
 
 def sentence(drafter: str, found: Finding) -> str:
@@ -78,8 +72,8 @@ def sentence(drafter: str, found: Finding) -> str:
     d = found.differences[found.best]
     return (
       f'{drafter}: read otherwise it accepts clearly more: {found.best}: '
-      f'{_mean(found.looks[found.best]):.2f} tokens a draft of '
-      f'{base.accepted.shape[1]}, {_mean(base):.2f} {CONFIGURED}, difference '
+      f'{found.looks[found.best].mean:.2f} tokens a draft of '
+      f'{base.accepted.shape[1]}, {base.mean:.2f} {CONFIGURED}, difference '
       f'{d.value:.2f} [{d.low:.2f}, {d.high:.2f}]'
     )
   first = base.alphas[0]
@@ -131,7 +125,7 @@ def summary(rows: list[dict]) -> str:
       d = one.differences.get(reading)
       shown = '-' if d is None else with_interval(d.value, (d.low, d.high))
       alphas = [f'{a:.2f}' for a in look.alphas]
-      lines.append([reading, f'{_mean(look):.2f}', *alphas, shown])
+      lines.append([reading, f'{look.mean:.2f}', *alphas, shown])
     table = markdown([*head, 'difference'], lines)
     text += f'\n### {name}\n\n{table}\n'
   return text + _LEGEND

@@ -1,16 +1,21 @@
 """The probe: its counts by hand, its verdicts, and how often they are wrong."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 
-from experiments import probe
+from experiments import probe, run
 from experiments.errors import UserError
-from experiments.measuring import probing, replay
+from experiments.measuring import probing, replay, results
 from experiments.measuring.probing import CONFIGURED, Look
+from experiments.reports import pairing
 from experiments.reports import probe as report
-from experiments.settings import Candidate
+from experiments.settings import Candidate, Checkpoint, Experiment
+from specjax import pair
+from specjax.drafting import heads
+from specjax.models.eagle_sizes import sizes_of
 from tests.support import tiny
 
 
@@ -121,3 +126,108 @@ def test_what_cannot_be_mistaken_is_refused(folder):
   x = tiny.experiment(folder)
   with pytest.raises(UserError, match='name a head'):
     probe.prepare(x)
+
+
+def read(name, read_as):
+  """A shipped head, read as these values say."""
+  return Candidate(
+    'specjax.drafters.eagle.load', 4, pair.path(name), {'read_as': read_as}
+  )
+
+
+# One mistake each, and of a head that is trained for the embedded target.
+MISTAKES = {
+  'a layer too early': ('eagle1', {'taps': (1,)}),
+  'the feature before the token': ('eagle1', {'feature_first': True}),
+  'tokens that are not normed': ('eagle1', {'norms': ('feature', 'layer')}),
+  'features that are not normed': ('eagle1', {'norms': ('token', 'layer')}),
+  'the feature first, of version 3': ('eagle3', {'feature_first': True}),
+  'tokens as they are, of version 3': (
+    'eagle3',
+    {'norms': ('feature', 'layer', 'last')},
+  ),
+  'an attention whose input is not normed': (
+    'eagle3',
+    {'norms': ('token', 'feature', 'last')},
+  ),
+  'positions that turn too slowly': ('eagle3', {'rope_theta': 1e6}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', ['eagle1', 'eagle3'])
+def test_planted_mistakes_are_found_and_the_right_reading_is_right(
+  head, tmp_path
+):
+  mistakes = {n: m for n, (h, m) in MISTAKES.items() if h == head}
+  x = Experiment(
+    'probe',
+    Checkpoint(pair.path('target')),
+    {'right': read(head, {})}
+    | {name: read(head, fields) for name, fields in mistakes.items()},
+    results=str(tmp_path / 'a'),
+    prompts=tiny.Prompts(count=11),
+  )
+  probed = probe.Probe(probe.prepare(x))
+  probed.run()
+  best = report.verdicts(probed.folder.rows)
+  assert best['best'].pop('right') == CONFIGURED
+  stored = heads.read_config(pair.path(head), 'eagle')
+  for name, changes in best['changes'].items():
+    if name != 'right':
+      assert best['best'][name] != CONFIGURED, name
+      # What is found is what the head's files say.
+      sizes = sizes_of(stored | changes['read_as'])
+      assert sizes == sizes_of(stored), name
+
+
+def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
+  unverified = types.SimpleNamespace(drafter='head', brings={'pairing': 'x'})
+  own = types.SimpleNamespace(drafter='own', brings={})
+  runner = types.SimpleNamespace(
+    readings={},
+    groups=['one'],
+    plan=types.SimpleNamespace(drafters={'head': 'planned'}),
+    job='job',
+    built=types.SimpleNamespace(
+      methods=[unverified, own], loaded=types.SimpleNamespace(), prompts={}
+    ),
+  )
+  runner.built.loaded.target = types.SimpleNamespace(
+    model=types.SimpleNamespace(placement=None)
+  )
+  found = {
+    'best': 'taps (1,)',
+    'changes': {'read_as': {'taps': (1,)}},
+    'alternatives': 5,
+    'gamma': 3,
+    'configured': 0.02,
+    'best_accepted': 1.5,
+    'prompts': 8,
+  }
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(probing, 'has_alternatives', lambda one: one == 'planned')
+    patch.setattr(probing, 'jobs', lambda *_: ['jobs'])
+    patch.setattr(probing, 'short', lambda one, loaded, jobs: found)
+    run.probe(runner)
+  assert runner.readings == {'head': results.plain(found)}
+  told = capsys.readouterr().err
+  assert 'head is read wrongly: taps (1,) accepts 1.50 of 3' in told
+  rows = [{'drafter': 'head', 'pairing': 'unverified', 'reading': found}]
+  assert "{'read_as': {'taps': (1,)}}" in ' '.join(pairing.note(rows).split())
+  right = found | {'best': CONFIGURED}
+  said = ' '.join(pairing.note([rows[0] | {'reading': right}]).split())
+  assert 'read as it is configured (0.02 of 3 drafted tokens' in said
+
+
+def test_the_short_probe_finds_the_right_reading(folder, tmp_path):
+  x = experiment(folder, tmp_path / 'a', 'draft')
+  probed = probe.Probe(probe.prepare(x))
+  one, loaded = probed.plan.drafters['head'], probed.built.loaded
+  jobs = probing.jobs(probed.runner.job, probed.built.prompts, 6, 5)
+  assert sum(job.live for job in jobs) == 6
+  found = probing.short(one, loaded, jobs)
+  assert found['best'] == 'the weights of the target'
+  assert found['changes'] == {'member': 'target'}
+  assert found['best_accepted'] == found['gamma'] == 3
+  assert (found['alternatives'], found['prompts']) == (1, 6)
