@@ -1,4 +1,4 @@
-"""Heads of others in a run: whether they are for the target, and read rightly."""
+"""Heads of others in a run: are they for the target, and read rightly?"""
 
 from experiments.measuring.probing import CONFIGURED
 from experiments.reports.markdown import blocks, paragraph
@@ -33,9 +33,9 @@ def note(rows: list[dict]) -> str:
     return ''
   found = {r['drafter']: r['reading'] for r in rows if r.get('reading')}
   doubt = (
-    f'Unverified pairing: {", ".join(names)}. No fingerprint says which weights '
-    'such a head was trained for: of another target, its drafts are rejected, '
-    'and the texts stay the same.'
+    f'Unverified pairing: {", ".join(names)}. No fingerprint says which '
+    'weights such a head was trained for: of another target, its drafts are '
+    'rejected, and the texts stay the same.'
   )
   probes = [f'{reading(name, found[name])}.' for name in names if name in found]
   return '\n' + blocks(paragraph(doubt), *map(paragraph, probes))
