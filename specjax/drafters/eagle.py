@@ -19,7 +19,7 @@ from specjax import cache as caches
 from specjax.drafting import chain, eagle_losses, heads, readings, shape
 from specjax.drafting.heads import Trainable
 from specjax.drafting.walker import Step, Walker
-from specjax.models import linear, prefill, transformer
+from specjax.models import eagle_start, linear, prefill, transformer
 from specjax.models.eagle import Head, Sizes, sizes_of
 from specjax.models.eagle_sizes import near
 from specjax.models.transformer import Model, Output
@@ -105,7 +105,11 @@ def walk(head: Head) -> Walker:
 
 
 def trainable(
-  target: Model, version: int = 3, taps: tuple[int, ...] = (), **sizes: Any
+  target: Model,
+  version: int = 3,
+  taps: tuple[int, ...] = (),
+  start: str = '',
+  **sizes: Any,
 ) -> Trainable:
   """A head to train.
 
@@ -114,12 +118,15 @@ def trainable(
     version: 1 or 3.
     taps: layers that it reads; by default the last for version 1, and the
       first, the middle and the last for version 3.
+    start: `target` begins version 3 with the target's own logits, on as many of
+      their directions as it is wide (`models.eagle_start`); by default its
+      weights are random.
     **sizes: of `models.eagle.Sizes`; with the join `pair` and the width of the
       target, `published.write_speculators` can write the head for others.
 
   Raises:
-    ValueError: taps that the target has not, or a reduced vocabulary, which is
-      only read.
+    ValueError: taps that the target has not, a reduced vocabulary, which is
+      only read, or a start that there is not.
   """
   if sizes.get('draft_vocab'):
     raise ValueError(
@@ -135,11 +142,22 @@ def trainable(
       'them out, or use version 3'
     )
   head = Head(target, Sizes(version, taps, **sizes))
+  if start not in ('', 'target'):
+    raise ValueError(f"start must be 'target' or empty, got {start!r}")
+  if start:
+    eagle_start.check(head)
+
+  def init(key, target_params):
+    fresh = head.init(key)
+    if not start:
+      return fresh
+    return eagle_start.from_target(head, fresh, target_params)
+
   loss = eagle_losses.tokens if version == 3 else eagle_losses.features
   return Trainable(
     {'kind': KIND, **dataclasses.asdict(head.sizes)},
     taps,
-    lambda key, target_params: head.init(key),
+    init,
     functools.partial(loss, head),
     lambda depth: chain.make(walk(head), depth),
   )
