@@ -329,10 +329,9 @@ class Runner:
     """Makes the rows that are missing."""
     if not self.groups:
       return
-    units = len(self.units(*self.groups[0]))
     total = 0
     for group in self.groups:
-      todo = self.todo(*group)
+      todo, units = self.todo(*group), len(self.units(*group))
       alphas = len(singles(todo)) * (1 if self.plan.timed else units)
       total += alphas + units * (1 + len(todo))
     quiet = not hosts.leads()
