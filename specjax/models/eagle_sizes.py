@@ -167,7 +167,8 @@ def _other_norms(sizes: Sizes, there: Sizes) -> dict[str, dict[str, Any]]:
     if name == 'carried':
       possible = 'last' in sizes.norms
     if possible and name not in sizes.norms:
-      found[f'with the norm {name!r}'] = {'norms': (*sizes.norms, name)}
+      more = tuple(n for n in NORMS if n in (*sizes.norms, name))
+      found[f'with the norm {name!r}'] = {'norms': more}
   return found
 
 

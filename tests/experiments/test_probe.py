@@ -140,8 +140,6 @@ MISTAKES = {
   'a layer too early': ('eagle1', {'taps': (1,)}),
   'the feature before the token': ('eagle1', {'feature_first': True}),
   'tokens that are not normed': ('eagle1', {'norms': ('feature', 'layer')}),
-  'features that are not normed': ('eagle1', {'norms': ('token', 'layer')}),
-  'the feature first, of version 3': ('eagle3', {'feature_first': True}),
   'tokens as they are, of version 3': (
     'eagle3',
     {'norms': ('feature', 'layer', 'last')},
