@@ -28,7 +28,7 @@ from experiments.papers.claims import (
 )
 from experiments.reports.paired import ALPHA, SPEED, TAU
 from specjax import metrics, theory, trees
-from specjax.drafters import medusa
+from specjax.drafting import parallel
 
 TRAINED = ('draft-64', 'draft-128', 'draft-256')
 INDEPENDENT = (*TRAINED, 'distilled')
@@ -246,7 +246,7 @@ def expected_of_heads(row: dict) -> metrics.Draws:
   """
   parents = tuple(range(row['gamma']))
   if (row['options'] or {}).get('tree'):
-    accuracies = medusa.accuracies(row['guesses'])[: row['gamma']]
+    accuracies = parallel.accuracies(row['guesses'])[: row['gamma']]
     parents = trees.most_accepted(accuracies, row['options']['tree'])
   hits, counted = _counts_of_heads(row)
   shape = (metrics.RESAMPLES, *hits.shape)

@@ -149,7 +149,7 @@ def test_fresh_heads_say_the_targets_next_token_distribution():
   target = models.target_weights()
   own = trained.init(jax.random.key(0), target)
   seen = seen_by(target, texts(3)[0][:, :10], trained.taps)
-  found = trained.measure(Params(target, own), seen)
+  found = trained.measure(Params(target, own), seen, 0)
   greedy = np.asarray(seen.logits.argmax(-1))
   for k, (hits, counted) in enumerate(zip(*found.values(), strict=True), 1):
     assert counted == 3 * (10 - k)

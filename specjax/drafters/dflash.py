@@ -1,0 +1,208 @@
+"""DFlash: a block of masked places, drafted in one pass.
+
+Chen et al., arXiv:2602.06036; the module is `models.dflash`. The target's
+features of the text are remembered as keys and values, and those of a block are
+forgotten with it. No place knows what is drawn at another, so that the whole
+draft costs one pass, and a draft of any shape has its true probabilities, see
+`drafting.parallel`.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import cache as caches
+from specjax.arguments import check_number
+from specjax.drafting import chain, heads, parallel, shape
+from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting.walker import Walker
+from specjax.models import linear
+from specjax.models.dflash import Head, Sizes, sizes_of
+from specjax.models.transformer import Model
+from specjax.types import Cache, LoadedDrafter, Target
+
+KIND = 'dflash'
+
+
+class State(NamedTuple):
+  """Slot i of the cache is of the target's features of token i."""
+
+  cache: Cache
+  length: jax.Array  # [B] tokens of the text then
+
+
+@functools.cache
+def walk(head: Head, rows: int) -> Walker:
+  """The walker of a head that drafts blocks of so many rows.
+
+  The first row is the last committed token; the others say what follows it.
+  """
+
+  def say(params, state, ctx):
+    last = ctx.length - 1
+    tokens = jnp.take_along_axis(ctx.tokens, last[:, None], 1)[:, 0]
+    return head.say(params, tokens, last, state.cache, last, rows)
+
+  def read(params, hidden, positions):
+    made = head.read(params, hidden, positions)
+    return jax.tree.map(lambda x: x.astype(hidden.dtype), made)
+
+  def init(params, ctx, hidden, fed):
+    del fed  # No drafted token is.
+    slots = jnp.arange(ctx.tokens.shape[1])
+    at = jnp.broadcast_to(slots, ctx.tokens.shape)
+    state = State(read(params, hidden, at), ctx.length + 0)
+    return state, parallel.empty(say, params, state, ctx)
+
+  def start(params, state, block, ctx):
+    del block  # Of the draft before.
+    return parallel.begin(say(params, state, ctx))
+
+  def commit(params, state, block, ctx, verdict, hidden):
+    del block  # Its keys and values were forgotten.
+    begin = state.length - 1
+    path = jnp.broadcast_to(
+      jnp.arange(verdict.path.shape[1]), verdict.path.shape
+    )
+    new = read(params, hidden, begin[:, None] + path)
+    cache = caches.commit(state.cache, new, path, begin)
+    return State(cache, ctx.length + 0)
+
+  return Walker(init, start, parallel.feed, commit, taps=head.sizes.taps)
+
+
+def _rows(head: Head, depth: int, block: int = 0) -> int:
+  """Rows of the block of a draft; a ValueError where they are too many."""
+  rows = max(block, depth + 1)
+  if rows > head.sizes.block:
+    raise ValueError(
+      f'a draft of depth {depth} needs a block of {rows}, but the head was '
+      f'trained with blocks of {head.sizes.block}: choose a gamma of at most '
+      f'{head.sizes.block - 1}'
+    )
+  return rows
+
+
+def _judge(head: Head, params, seen, first):
+  """Logits [B, A, b - 1, V] of blocks, and the target's at the same places."""
+  said = head.say_many(params, seen.tokens, seen.hidden, first)
+  places = first[..., None] + jnp.arange(head.sizes.block - 1)
+  rows = jnp.arange(len(first))[:, None, None]
+  return said, seen.logits[rows, places]
+
+
+def _loss(head: Head, anchors: int, decay: float, params, seen, key):
+  """Cross-entropy of each place; of far ones less, as they matter less."""
+  batch, length = seen.tokens.shape
+  ends = length - head.sizes.block + 1
+  if ends < 1:
+    raise ValueError(
+      f'windows of {length} tokens hold no block of {head.sizes.block}: make '
+      'optimization.length larger, or block smaller'
+    )
+  choose = functools.partial(jax.random.permutation, x=ends)
+  first = jax.vmap(choose)(jax.random.split(key, batch))[:, :anchors]
+  said, goal = _judge(head, params, seen, first)
+  weights = jnp.exp(-jnp.arange(said.shape[2]) / decay)
+  one = jnp.ones(first.shape)
+  return {
+    f'place{k + 1}': weight
+    * soft_cross_entropy(goal[:, :, k], said[:, :, k], one)
+    for k, weight in enumerate(weights / weights.sum())
+  }
+
+
+def _measure(head: Head, params, seen, begin: int):
+  """How often the i-th guess of a place is the target's greedy token."""
+  length = seen.tokens.shape[1]
+  first = jnp.arange(begin, length - head.sizes.block + 1)
+  first = jnp.broadcast_to(first, (len(seen.tokens), len(first)))
+  said, goal = _judge(head, params, seen, first)
+  found = [
+    parallel.count_hits(said[:, :, k], goal[:, :, k])
+    for k in range(said.shape[2])
+  ]
+  hits, counted = zip(*found, strict=True)
+  return {'hits': jnp.stack(hits), 'counted': jnp.array(counted)}
+
+
+def trainable(
+  target: Model,
+  taps: tuple[int, ...] = (),
+  anchors: int = 32,
+  decay: float = 0.0,
+  **sizes: Any,
+) -> Trainable:
+  """A head to train.
+
+  Args:
+    target: the target model.
+    taps: layers that it reads; by default the first, the middle and the last.
+    anchors: blocks of each window of a step, at random places.
+    decay: the loss of place k is weighted by exp(-(k - 1) / decay); 0: half a
+      block, as in the paper for blocks of 8.
+    **sizes: of `models.dflash.Sizes`.
+
+  Raises:
+    ValueError: taps that the target has not, or no anchor.
+  """
+  layers = target.config.num_layers
+  taps = tuple(taps) or tuple(sorted({0, layers // 2, layers - 1}))
+  heads.check_taps(layers, taps)
+  check_number('anchors', anchors, 1)
+  head = Head(target, Sizes(taps, **sizes))
+
+  def init(key, target_params):
+    """The last norm begins as that of the target, whose head reads it."""
+    own, norm = head.init(key), target_params['norm']['scale']
+    plus = 1.0 if target.config.norm_plus_one else 0.0
+    return own | {'norm': {'scale': plus + norm.astype(jnp.float32)}}
+
+  return Trainable(
+    {'kind': KIND, **dataclasses.asdict(head.sizes)},
+    taps,
+    init,
+    functools.partial(_loss, head, anchors, decay or head.sizes.block / 2),
+    lambda depth: chain.make(walk(head, _rows(head, depth)), depth),
+    functools.partial(_measure, head),
+  )
+
+
+def load(
+  target: Target, path: str, tree: int = 0, block: int = 0, **options: Any
+) -> LoadedDrafter:
+  """The drafter of a trained head, for a target.
+
+  Args:
+    target: what is drafted for.
+    path: directory of the head.
+    tree: nodes of the static tree with the most accepted tokens, by the
+      measured accuracies of the places; 0: none.
+    block: rows of the block, where they are more than gamma + 1.
+    **options: of `drafting.shape.Shape`.
+
+  Raises:
+    ValueError: no such head, or taps that the target has not; and of a depth,
+      that blocks are shorter.
+  """
+  parallel.check_tree(tree, options)
+  shape.check(target, options)
+  check_number('block', block, 0)
+  config, params = heads.read(path, KIND, target.fingerprint, target.dtype)
+  sizes, model = sizes_of(config), target.model
+  heads.check_taps(model.config.num_layers, sizes.taps)
+  head = Head(model, sizes)
+  params = heads.fit(params, head.shapes(columns=0), path)
+  if columns := model.config.columns:
+    params = linear.arrange(params, head.shapes(columns), columns)
+  return parallel.load(
+    target,
+    lambda depth: walk(head, _rows(head, depth, block)),
+    params,
+    config,
+    tree,
+    options,
+  )
