@@ -215,12 +215,15 @@ class LoadedDrafter:
     params: its weights; None where it has none.
     draft: where it drafts with a model of its own, token by token, that model
       and its weights.
+    pairing: `unverified` where nothing says that it was trained for this
+      target, as of published heads.
   """
 
   model: 'Model'
   make: Callable[[int], Drafter]
   params: Weights = None
   draft: 'tuple[Model, Weights] | None' = None
+  pairing: str = ''
 
   def __post_init__(self):
     object.__setattr__(self, 'make', functools.cache(self.make))

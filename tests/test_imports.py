@@ -30,6 +30,7 @@ LAYERS = (
   {'specjax.models', 'specjax.verify'},
   {'specjax.families', 'specjax.layouts'},
   {'specjax.checkpoints'},
+  {'specjax.published'},
   {'specjax.scoring'},
   {'specjax.drafting'},
   {'specjax.drafters'},

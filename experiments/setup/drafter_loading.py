@@ -1,5 +1,6 @@
 """From a planned drafter to one with weights."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,7 @@ def load(planned: PlannedDrafter, target: Target) -> LoadedDrafter:
     return loaded
   # Weights that are not on the mesh yet.
   placed = placement.put_whole(loaded.params)
-  return LoadedDrafter(loaded.model, loaded.make, placed, loaded.draft)
+  return dataclasses.replace(loaded, params=placed)
 
 
 def make(planned: PlannedDrafter, loaded: LoadedDrafter, gamma: int) -> Drafter:

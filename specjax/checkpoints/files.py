@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors
 
+from specjax.checkpoints import pickled
+
 CONFIG = 'config.json'
 GENERATION = 'generation_config.json'
 WEIGHTS = 'model.safetensors'
@@ -16,6 +18,9 @@ WEIGHTS = 'model.safetensors'
 QUANTIZED = 'specjax-int8'
 SCALE = '_scale'
 INDEX = 'model.safetensors.index.json'
+# The same as torch.save pickles them; read of heads alone.
+PICKLED = 'pytorch_model.bin'
+PICKLED_INDEX = 'pytorch_model.bin.index.json'
 
 
 class CheckpointError(ValueError):
@@ -25,7 +30,8 @@ class CheckpointError(ValueError):
 class Tensor(NamedTuple):
   """A tensor that has not been read yet."""
 
-  file: Any  # an open `safetensors.safe_open`; None where it is not here
+  file: Any  # an open `safetensors.safe_open` or `pickled.File`; None where it
+  # is not here
   path: pathlib.Path
   name: str  # in the file
   shape: tuple[int, ...]
@@ -71,18 +77,30 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
   return content
 
 
-def _list_files(directory: pathlib.Path) -> dict[pathlib.Path, set[str]]:
+def _list_files(
+  directory: pathlib.Path, of_head: bool
+) -> dict[pathlib.Path, set[str]]:
   """Files of the weights, and the names that an index puts into each."""
-  single, index = directory / WEIGHTS, directory / INDEX
-  if single.is_file():
-    return {single: set()}
-  if not index.is_file():
-    _refuse_others(directory)
+  pairs = [(WEIGHTS, INDEX)]
+  if of_head:
+    alone = sorted([*directory.glob('*.safetensors'), *directory.glob('*.pt')])
+    pairs += [(PICKLED, PICKLED_INDEX)]
+    pairs += [(path.name, '') for path in alone if len(alone) == 1]
+  for single, index in pairs:
+    if (directory / single).is_file():
+      return {directory / single: set()}
+    if index and (directory / index).is_file():
+      return _complete_shards(directory / index)
+  _refuse_others(directory, of_head)
+  return {}
+
+
+def _complete_shards(index: pathlib.Path) -> dict[pathlib.Path, set[str]]:
   shards = list_shards(index)
   missing = sorted(path.name for path in shards if not path.is_file())
   if missing:
     raise CheckpointError(
-      f'{directory}: {shorten(missing)} of {INDEX} missing; copy the '
+      f'{index.parent}: {shorten(missing)} of {index.name} missing; copy the '
       'checkpoint again'
     )
   return shards
@@ -109,11 +127,11 @@ def list_shards(index: pathlib.Path) -> dict[pathlib.Path, set[str]]:
   return shards
 
 
-def _refuse_others(directory):
-  pickled = [*directory.glob('*.bin'), *directory.glob('*.pt*')]
-  if pickled:
+def _refuse_others(directory, of_head):
+  others = [*directory.glob('*.bin'), *directory.glob('*.pt*')]
+  if others and not of_head:
     raise CheckpointError(
-      f'{directory / WEIGHTS} is missing; {min(pickled).name} is pickled, and '
+      f'{directory / WEIGHTS} is missing; {min(others).name} is pickled, and '
       'unpickling can run any code: where you trust it, load it with '
       'transformers (from_pretrained) and write safetensors with '
       'save_pretrained'
@@ -125,30 +143,27 @@ def _refuse_others(directory):
 
 
 def open_tensors(
-  directory: pathlib.Path, stack: contextlib.ExitStack
+  directory: pathlib.Path, stack: contextlib.ExitStack, of_head: bool = False
 ) -> dict[str, Tensor]:
   """Reads the headers of all files, which stay open until `stack` closes.
+
+  Args:
+    directory: of the weights.
+    stack: of what is open.
+    of_head: whether they are those of a head: then they may be pickled, and the
+      one file of weights there may have any name.
 
   Raises:
     CheckpointError: a file is missing or damaged, or lacks a tensor that the
       index puts there.
   """
   tensors: dict[str, Tensor] = {}
-  for path, expected in sorted(_list_files(directory).items()):
-    try:
-      file = stack.enter_context(safetensors.safe_open(path, 'numpy'))
-    except OSError as error:
-      raise CheckpointError(
-        f'{path} is missing or unreadable ({error}); copy it again'
-      ) from None
-    except safetensors.SafetensorError as error:
-      raise CheckpointError(
-        f'{path} is truncated or damaged ({error}); copy it again'
-      ) from None
+  for path, expected in sorted(_list_files(directory, of_head).items()):
+    file = _open(path, stack)
     names = set(file.keys())
     if expected - names:
       raise CheckpointError(
-        f'{path} lacks tensors that {INDEX} puts there: '
+        f'{path} lacks tensors that the index puts there: '
         f'{shorten(list(expected - names))}; copy both again'
       )
     for name in names:
@@ -157,6 +172,23 @@ def open_tensors(
         file, path, name, tuple(part.get_shape()), part.get_dtype()
       )
   return tensors
+
+
+def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Any:
+  try:
+    if path.suffix != '.safetensors':
+      return pickled.File(path)
+    return stack.enter_context(safetensors.safe_open(path, 'numpy'))
+  except OSError as error:
+    raise CheckpointError(
+      f'{path} is missing or unreadable ({error}); copy it again'
+    ) from None
+  except safetensors.SafetensorError as error:
+    raise CheckpointError(
+      f'{path} is truncated or damaged ({error}); copy it again'
+    ) from None
+  except ValueError as error:
+    raise CheckpointError(f'{path} {error}') from None
 
 
 def _scale(values: Tensor, scale: Tensor) -> Scaled:

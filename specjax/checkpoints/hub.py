@@ -16,6 +16,8 @@ from typing import NamedTuple
 from specjax.checkpoints.files import (
   CONFIG,
   INDEX,
+  PICKLED,
+  PICKLED_INDEX,
   WEIGHTS,
   CheckpointError,
   Tensor,
@@ -37,6 +39,7 @@ _DESCRIPTION = (
   '*.model',
 )
 _TABLES = 'tables.safetensors'  # of `drafters.counts`
+_OF_HEADS = (PICKLED, '*.pt', '*.safetensors')  # Weights of heads alone.
 _NESTED = ('*/*',)  # Folders have the same weights in other formats.
 # No path with a dot in front is such a name.
 _NAME = re.compile(r'([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?')
@@ -115,16 +118,20 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
   return _complete(directory) if weights else directory
 
 
-def resolve(path: str | os.PathLike) -> pathlib.Path:
+def resolve(path: str | os.PathLike, of_head: bool = False) -> pathlib.Path:
   """A local path as it is, or the directory of a model with its weights.
+
+  Args:
+    path: as for `locate`.
+    of_head: whether the weights are those of a head, which may be pickled.
 
   Raises:
     CheckpointError: the model cannot be fetched.
   """
   local = pathlib.Path(path)
   if local.exists() or _parse(path) is None:
-    return _complete(local)
-  return locate(path, weights=True)
+    return _complete(local, of_head)
+  return _complete(locate(path), of_head)
 
 
 def lacks_weights(directory: pathlib.Path) -> bool:
@@ -132,25 +139,30 @@ def lacks_weights(directory: pathlib.Path) -> bool:
   return _model_of(directory) is not None and bool(_missing(directory))
 
 
-def _missing(directory: pathlib.Path) -> list[str]:
+def _missing(directory: pathlib.Path, of_head: bool = False) -> list[str]:
   """Files of weights that a directory should hold and does not."""
-  if (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file():
-    shards = list_shards(directory / INDEX)
-    return sorted(path.name for path in shards if not path.is_file())
-  here = any((directory / name).is_file() for name in (WEIGHTS, _TABLES))
-  return [] if here else [WEIGHTS]
+  pairs = [(WEIGHTS, INDEX), *([(PICKLED, PICKLED_INDEX)] if of_head else [])]
+  for single, index in pairs:
+    if (directory / index).is_file() and not (directory / single).is_file():
+      shards = list_shards(directory / index)
+      return sorted(path.name for path in shards if not path.is_file())
+  names = (WEIGHTS, _TABLES, *(_OF_HEADS if of_head else ()))
+  return [] if any(any(directory.glob(n)) for n in names) else [WEIGHTS]
 
 
-def _complete(directory: pathlib.Path) -> pathlib.Path:
+def _complete(directory: pathlib.Path, of_head: bool = False) -> pathlib.Path:
   """The same directory; a snapshot of the Hub with its weights."""
   model = _model_of(directory)
   if model is None:
     return directory
   # The files that an index lists are known once it is here.
   for _ in range(2):
-    if missing := _missing(directory):
+    if missing := _missing(directory, of_head):
       _fetch(model, (INDEX, *missing))
-  for file in _missing(directory):
+  for _ in range(2 * of_head):
+    if missing := _missing(directory, of_head):
+      _fetch(model, (PICKLED_INDEX, *_OF_HEADS, *missing))
+  for file in _missing(directory, of_head):
     _fetch_file(model, file)
   return directory
 

@@ -1,9 +1,4 @@
-"""Loading a model: tensor by tensor, each to its place in a parameter.
-
-Beside the parameters themselves no more than one tensor is in memory at a
-time: the files are mapped, and a tensor is copied into the parameter that it
-is a part of, which the device then takes over where it can.
-"""
+"""Loading a model: its files are checked, then its `parameters` are read."""
 
 import collections
 import contextlib
@@ -14,8 +9,8 @@ from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
-import numpy as np
 
+from specjax.checkpoints import parameters
 from specjax.checkpoints.files import (
   CONFIG,
   QUANTIZED,
@@ -34,7 +29,6 @@ from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.sharding import Placement
 
-_ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 _ROWS = 4096  # of a tensor that are compared at once
 
 
@@ -114,7 +108,7 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
     tensors = join_scales(tensors)
   tensors = _rename(tensors, family, config, sources)
   _check_names(directory, family, config, sources, tensors)
-  _check_tensors(sources, shapes, tensors)
+  parameters.check(sources, shapes, tensors)
   return _Plan(family, model, shapes, sources, tensors)
 
 
@@ -194,54 +188,11 @@ def load(
       )
       model = transformer.place(model, placement)
     for key, source in plan.sources.items():
-      read = _Reader(source, plan.shapes[key].shape, plan.tensors, dtype)
+      read = parameters.Reader(
+        source, plan.shapes[key].shape, plan.tensors, dtype
+      )
       params[key] = read.onto(places.get(key))
   return model, flax.traverse_util.unflatten_dict(params, sep='/')
-
-
-class _Reader(NamedTuple):
-  """One parameter, filled piece by piece."""
-
-  source: Tensors
-  shape: tuple[int, ...]
-  tensors: dict[str, Tensor]
-  dtype: Any
-
-  def onto(self, place: jax.sharding.Sharding | None) -> jax.Array:
-    """The parameter on a device, or where its shards belong."""
-    if place is None:
-      # Nobody else knows what is read, so the device may keep it as it is.
-      whole = (slice(None),) * len(self.shape)
-      return jax.device_put(self.read(whole), may_alias=True)
-    parts: dict = {}  # Rows of the mesh hold the same ones.
-
-    def read(cut):
-      key = tuple((s.start, s.stop) for s in cut)
-      if key not in parts:
-        parts[key] = self.read(cut)
-      return parts[key]
-
-    return jax.make_array_from_callback(self.shape, place, read)
-
-  def read(self, cut: tuple[slice, ...]) -> np.ndarray:
-    """The part x[cut] of the parameter."""
-    split, names = self.source
-    sizes = zip(cut, self.shape, strict=True)
-    shape = tuple(len(range(*s.indices(size))) for s, size in sizes)
-    x = _allocate(shape, jax.dtypes.canonicalize_dtype(self.dtype))
-    pieces = split.pieces(self.shape, len(names), cut)
-    for i, (name, indices) in enumerate(zip(names, pieces, strict=True)):
-      parts = [self.tensors[name].read(index) for index in indices]
-      split.fill(x, len(names), i, parts)
-    return x
-
-
-def _allocate(shape, dtype) -> np.ndarray:
-  """Memory that a CPU device takes over without a copy."""
-  size = math.prod(shape) * dtype.itemsize
-  memory = np.empty(size + _ALIGNMENT, np.uint8)
-  start = -memory.ctypes.data % _ALIGNMENT
-  return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def _rename(tensors, family, config, sources):
@@ -311,20 +262,3 @@ def _are_equal(*tensors) -> bool:
     (a[i : min(i + _ROWS, rows)] == b[i : min(i + _ROWS, rows)]).all()
     for i in range(0, rows, _ROWS)
   )
-
-
-def _check_tensors(sources, shapes, tensors):
-  for key, (split, names) in sources.items():
-    expected = split.shapes(shapes[key].shape, len(names))
-    for name, shape in zip(names, expected, strict=True):
-      tensor = tensors[name]
-      if tensor.shape != shape:
-        raise CheckpointError(
-          f'{tensor.path}: tensor {name} has shape {tensor.shape} where '
-          f'{CONFIG} makes it {shape}; one of them is of another model'
-        )
-      if tensor.dtype not in STORED:
-        raise CheckpointError(
-          f'{tensor.path}: tensor {name} is {tensor.dtype}; quantised weights '
-          f'must be converted to one of {", ".join(STORED)}'
-        )

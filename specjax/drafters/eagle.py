@@ -137,7 +137,7 @@ def _loss_of_tokens(head: Head, params, seen, key):
 
 
 def trainable(
-  target: Model, version: int = 3, taps: tuple[int, ...] = (), **sizes: int
+  target: Model, version: int = 3, taps: tuple[int, ...] = (), **sizes: Any
 ) -> Trainable:
   """A head to train.
 
@@ -172,22 +172,29 @@ def trainable(
 
 
 def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
-  """The drafter of a trained head, for a target.
+  """The drafter of a trained or published head, for a target.
 
   Args:
     target: what is drafted for.
-    path: directory of the head.
+    path: directory of the head, or its name on the Hub.
     **options: of `drafting.shape.Shape`.
 
   Raises:
-    ValueError: no such head, or taps that the target has not.
+    ValueError: no such head, one for another target, or taps that the target
+      has not.
   """
   shape.check(target, options)
-  config, params = heads.read(path, KIND, target.fingerprint, target.dtype)
-  sizes, model = sizes_of(config), target.model
-  heads.check_taps(model.config.num_layers, sizes.taps)
-  head = Head(model, sizes)
-  params = heads.fit(params, head.shapes(columns=0), path)
+  model = target.model
+
+  def head_of(config) -> Head:
+    sizes = sizes_of(config)
+    heads.check_taps(model.config.num_layers, sizes.taps)
+    return Head(model, sizes)
+
+  loaded = heads.load(
+    path, KIND, target, lambda config: head_of(config).shapes(columns=0)
+  )
+  head, params = head_of(loaded.config), loaded.params
   if columns := model.config.columns:
     params = linear.arrange(params, head.shapes(columns), columns)
-  return shape.load(target, walk(head), options, params)
+  return shape.load(target, walk(head), options, params, pairing=loaded.pairing)

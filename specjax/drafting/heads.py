@@ -1,13 +1,15 @@
 """Heads that were trained for a target: their training, and their files.
 
 A head is a directory: `config.json` with its sizes, the kind of head and the
-target's fingerprint, and `model.safetensors`.
+target's fingerprint, and `model.safetensors`; or one as others publish them,
+see `published`.
 """
 
 import json
 import pathlib
 import shutil
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,9 +19,9 @@ import numpy as np
 import safetensors.numpy
 from flax import traverse_util
 
-from specjax import checkpoints
+from specjax import checkpoints, published
 from specjax.arguments import check_path
-from specjax.types import Drafter
+from specjax.types import Drafter, Target
 
 _CONFIG = 'config.json'
 _WEIGHTS = 'model.safetensors'
@@ -191,6 +193,55 @@ def read(
   flat = safetensors.numpy.load_file(file)
   weights = {name: jnp.asarray(x, dtype) for name, x in flat.items()}
   return config, traverse_util.unflatten_dict(weights, sep='.')
+
+
+class Loaded(NamedTuple):
+  """A head that is read.
+
+  config: as its config.json has it, or would have, had it been trained here.
+  params: its weights, whole.
+  pairing: how sure it is that the head is for the target: empty where its
+    fingerprint says so, `published.UNVERIFIED` where it has none.
+  """
+
+  config: dict[str, Any]
+  params: Any
+  pairing: str = ''
+
+
+def load(
+  path: str | pathlib.Path,
+  kind: str,
+  target: Target,
+  shapes: Callable[[dict[str, Any]], Any],
+) -> Loaded:
+  """A head for a target: one that was trained here, or a published one.
+
+  Args:
+    path: its directory, or the name of its model on the Hugging Face Hub.
+    kind: of head that is wanted.
+    target: what it is to draft for.
+    shapes: (config) -> shapes of its weights, nested as they are.
+
+  Raises:
+    ValueError: there is none, or it is of another kind, for another target, or
+      damaged. What is doubtful about a published one is warned of.
+  """
+  check_path(path, f'a trained {kind} head')
+  place = checkpoints.resolve(path, of_head=True)
+  found = published.find(place, target.model.config)
+  if found is None:
+    config, params = read(path, kind, target.fingerprint, target.dtype)
+    return Loaded(config, fit(params, shapes(config), path))
+  if found.kind != kind:
+    raise ValueError(
+      f'{path} holds no {kind} head, but {found.format}: load it with '
+      f'specjax.drafters.{found.kind}.load'
+    )
+  for note in published.check(found, target):
+    warnings.warn(note, stacklevel=3)
+  params = published.read(found, shapes(found.config), target.dtype)
+  return Loaded(found.config, params, published.UNVERIFIED)
 
 
 def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:

@@ -129,6 +129,7 @@ def load(
   options: Mapping[str, Any],
   params: Any,
   draft: Any = None,
+  pairing: str = '',
 ) -> LoadedDrafter:
   """The drafters of a walker, of every depth.
 
@@ -138,10 +139,12 @@ def load(
     options: of `Shape`, by name.
     params: of the drafters.
     draft: the model whose they are, where they are those of one.
+    pairing: as of `types.LoadedDrafter`.
   """
   return LoadedDrafter(
     target.model,
     lambda depth: build(walker, depth, options),
     params,
     None if draft is None else (draft, params),
+    pairing,
   )

@@ -8,13 +8,12 @@ what the feature of token i + 1 will be, hence what token i + 2 is.
   version 3  fuses features of several layers and predicts tokens alone,
              through a head of its own (arXiv:2503.01840)
 
-Tokens and features are normed before they are joined, as in version 3.
+Where published heads differ from each other and from those that are trained
+here, it is an option of `eagle_sizes.Sizes`; the defaults are of the latter.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,45 +21,14 @@ import jax.numpy as jnp
 
 from specjax import cache as caches
 from specjax.models.config import TransformerConfig
+from specjax.models.eagle_sizes import ACTIVATIONS, LINEAR, PAIR
+from specjax.models.eagle_sizes import Sizes as Sizes
+from specjax.models.eagle_sizes import sizes_of as sizes_of
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear, declare_weight, multiply
+from specjax.models.small_head import spread
 from specjax.models.transformer import Model
 from specjax.types import KV
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-  """Of a head.
-
-  Attributes:
-    version: 1 or 3.
-    taps: layers of the target that it reads; version 1 reads the last.
-    width: of its layer.
-    num_heads: of attention, likewise the next three.
-  """
-
-  version: int
-  taps: tuple[int, ...]
-  width: int = 256
-  num_heads: int = 8
-  num_kv_heads: int = 4
-  head_dim: int = 32
-  mlp_width: int = 512
-
-  def __post_init__(self):
-    if self.version not in (1, 3):
-      raise ValueError(f'version must be 1 or 3, got {self.version}')
-    if self.version == 1 and len(self.taps) != 1:
-      raise ValueError(
-        f'taps {self.taps}: version 1 reads one layer, the last; use version 3'
-      )
-
-
-def sizes_of(config: Mapping[str, Any]) -> Sizes:
-  """The sizes that a head's config.json names."""
-  names = [field.name for field in dataclasses.fields(Sizes)]
-  known = {name: config[name] for name in names}
-  return Sizes(**known | {'taps': tuple(config['taps'])})
 
 
 class Eagle(nn.Module):
@@ -71,39 +39,68 @@ class Eagle(nn.Module):
   config: TransformerConfig  # of its one layer
 
   def setup(self):
-    c, e = self.config, self.target.width
-    first = self.sizes.version == 1
+    s, c, e = self.sizes, self.config, self.target.width
+    first = s.version == 1
+    token = c.width if s.own_embedding else e
     carried = e if first else c.width
-    self.join = self._linear(e + carried, c.width)
-    self.norm_token = Norm(c, e)
-    self.norm_feature = Norm(c, carried)
     self.layer = Layer(c, 0)
-    if first:
+    if s.join == LINEAR:
+      self.join = self._linear(token + carried, c.width, s.join_bias)
+    if 'token' in s.norms:
+      self.norm_token = Norm(c, token)
+    if 'feature' in s.norms:
+      self.norm_feature = Norm(c, carried)
+    if first and s.projects:
       self.out = self._linear(c.width, e)
-    else:
-      self.fuse = self._linear(len(self.sizes.taps) * e, c.width)
+    if not first:
+      self.fuse = self._linear(len(s.taps) * e, c.width)
+    if 'taps' in s.norms:
+      self.norm_taps = [Norm(c, e) for _ in s.taps]
+    if 'fused' in s.norms:
+      self.norm_fused = Norm(c, len(s.taps) * e)
+    if 'last' in s.norms:
       self.norm = Norm(c)
+    if s.own_embedding:
+      self.embedding = self.param(
+        'embedding',
+        nn.initializers.normal(c.width**-0.5),
+        (c.vocab_size, c.width),
+      )
+    if s.own_unembedding:
       self.unembedding = declare_weight(
         self,
         'unembedding',
         c.columns,
         c.width,
-        (c.vocab_size,),
+        (s.draft_vocab or c.vocab_size,),
         (None, None),
         c.width**-0.5,
       )
+    if s.draft_vocab:
+      self.places = self.param(
+        'places',
+        lambda key, shape: jnp.arange(*shape) % (s.draft_vocab + 1),
+        (c.vocab_size,),
+      )
 
-  def _linear(self, inputs, outputs):
+  def _linear(self, inputs, outputs, bias=False):
     columns = self.config.columns
-    return Linear(
-      columns, inputs, (outputs,), (None, None), False, inputs**-0.5
-    )
+    return Linear(columns, inputs, (outputs,), (None, None), bias, inputs**-0.5)
 
   def read(self, hidden):
     """Features [..., F] of those of the target [..., len(taps), E]."""
     if self.sizes.version == 1:
       return hidden[..., 0, :]
-    return self.fuse(hidden.reshape(*hidden.shape[:-2], -1))
+    if 'taps' in self.sizes.norms:
+      normed = [n(hidden[..., i, :]) for i, n in enumerate(self.norm_taps)]
+      hidden = jnp.stack(normed, -2)
+    hidden = hidden.reshape(*hidden.shape[:-2], -1)
+    if 'fused' in self.sizes.norms:
+      hidden = self.norm_fused(hidden)
+    return self.fuse(hidden)
+
+  def embed(self, tokens):
+    return self.embedding[tokens]
 
   def __call__(self, tokens, features, *attention):
     """Features [B, T, F] after embedded tokens [B, T, E], and the flight.
@@ -113,17 +110,50 @@ class Eagle(nn.Module):
       features: [B, T, F] of the tokens before them.
       *attention: as of `models.layers.Layer`, from the positions on.
     """
-    x = [self.norm_token(tokens), self.norm_feature(features)]
-    x, flight = self.layer(self.join(jnp.concatenate(x, -1)), *attention)
-    return self.out(x) if self.sizes.version == 1 else x, flight
+    s = self.sizes
+    x = self.norm_token(tokens) if 'token' in s.norms else tokens
+    y = self.norm_feature(features) if 'feature' in s.norms else features
+    both = jnp.concatenate([x, y], -1)
+    if s.join == PAIR:
+      stream = y if 'residual' in s.norms else features
+      x, flight = self.layer(stream, *attention, reads=both)
+    else:
+      both = self.join(both)
+      reads = None if 'layer' in s.norms else both
+      x, flight = self.layer(both, *attention, reads=reads)
+    if 'carried' in s.norms:
+      x = self.norm(x)
+    return self.out(x) if s.version == 1 and s.projects else x, flight
+
+  def last(self, features):
+    """What the unembedding reads of features that are carried."""
+    normed = 'last' in self.sizes.norms and 'carried' not in self.sizes.norms
+    return self.norm(features) if normed else features
 
   def head(self, features):
-    return multiply(self.norm(features), self.unembedding)
+    logits = multiply(self.last(features), self.unembedding)
+    return spread(logits, self.places) if self.sizes.draft_vocab else logits
 
   def everything(self, tokens, hidden, *attention):
-    """Touches all parameters."""
-    features = self(tokens, self.read(hidden), *attention)[0]
-    return features if self.sizes.version == 1 else self.head(features)
+    """Touches all parameters, of tokens and the target's features."""
+    s = self.sizes
+    embedded = jnp.zeros((*tokens.shape, self.target.width), hidden.dtype)
+    if s.own_embedding:
+      embedded = self.embed(tokens)
+    features = self(embedded, self.read(hidden), *attention)[0]
+    return self.head(features) if s.own_unembedding else self.last(features)
+
+
+# Options that are its layer's, under the same name.
+_LAYER = (
+  'rope_theta',
+  'rope_scaling',
+  'norm_eps',
+  'qk_norm',
+  'qkv_bias',
+  'out_bias',
+  'mlp_bias',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +162,15 @@ class Head:
 
   target: Model
   sizes: Sizes
+
+  def __post_init__(self):
+    s, e = self.sizes, self.target.config.width
+    as_wide = s.version == 1 and (s.join == PAIR or not s.projects)
+    if as_wide and s.width != e:
+      raise ValueError(
+        f'width is {s.width}, but such a head of version 1 is as wide as its '
+        f'target, {e}'
+      )
 
   @functools.cached_property
   def config(self) -> TransformerConfig:
@@ -147,6 +186,8 @@ class Head:
       max_positions=t.max_positions,
       columns=t.columns,
       attention=t.attention,
+      activation=ACTIVATIONS[s.activation],
+      **{name: getattr(s, name) for name in _LAYER},
     )
 
   @functools.cached_property
@@ -159,7 +200,7 @@ class Head:
     none = jnp.zeros(1, jnp.int32)
     made = self.module.init(
       key,
-      jnp.zeros((1, 1, e)),
+      none[None],
       jnp.zeros((1, 1, len(self.sizes.taps), e)),
       none[None],
       None,
@@ -171,27 +212,30 @@ class Head:
     )
     return nn.meta.unbox(made['params'])
 
+  def _own(self, params, *args, method):
+    return self.module.apply({'params': params.drafter}, *args, method=method)
+
   def embed(self, params, tokens):
+    if self.sizes.own_embedding:
+      return self._own(params, tokens, method=Eagle.embed)
     return params.target['embedding'][tokens]
 
   def read(self, params, hidden):
     """Features [..., F] from those of the target's layers."""
     if self.sizes.version == 1:
       return self.target.norm(params.target, hidden[..., 0, :])
-    own = {'params': params.drafter}
-    return self.module.apply(own, hidden, method=Eagle.read)
+    return self._own(params, hidden, method=Eagle.read)
 
   def forward(self, params, tokens, features, *attention):
     """Features [B, T, F] one place further, and the flight."""
-    own = {'params': params.drafter}
     tokens = self.embed(params, tokens)
-    return self.module.apply(own, tokens, features, *attention)
+    return self._own(params, tokens, features, *attention, method=None)
 
   def logits(self, params, features):
-    if self.sizes.version == 1:
-      return self.target.head(params.target, features)
-    own = {'params': params.drafter}
-    return self.module.apply(own, features, method=Eagle.head)
+    if self.sizes.own_unembedding:
+      return self._own(params, features, method=Eagle.head)
+    features = self._own(params, features, method=Eagle.last)
+    return self.target.head(params.target, features)
 
   def unroll(self, params, tokens, hidden, steps: int) -> list[jax.Array]:
     """Features [B, T-1, F] of each step of the training-time test.

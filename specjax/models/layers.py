@@ -53,11 +53,36 @@ class Layer(nn.Module):
   index: int
 
   @nn.compact
-  def __call__(self, x, positions, cache, length, mask, flight, at, bias=None):
+  def __call__(
+    self,
+    x,
+    positions,
+    cache,
+    length,
+    mask,
+    flight,
+    at,
+    bias=None,
+    reads=None,
+  ):
+    """The stream [B, T, E] after the layer, and the block's keys and values.
+
+    Args:
+      x: [B, T, E] the stream.
+      positions: as those of `transformer.Transformer`, likewise the next five.
+      cache: of this layer.
+      length: see there.
+      mask: see there.
+      flight: of this layer.
+      at: see there.
+      bias: of relative positions.
+      reads: [B, T, any width] what attention reads instead of the normed
+        stream: heads join more to it.
+    """
     c = self.config
     with jax.named_scope('attention'):
       y, new = self._attention(
-        Norm(c, name='norm1')(x),
+        Norm(c, name='norm1')(x) if reads is None else reads,
         positions,
         cache,
         length,
@@ -84,11 +109,11 @@ class Layer(nn.Module):
     b, t = x.shape[:2]
     qkv = Linear(
       c.columns,
-      c.width,
+      x.shape[-1],
       (c.num_kv_heads, c.group + 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
-      c.width**-0.5,
+      x.shape[-1] ** -0.5,
       name='qkv',
     )(x)
     q, k, v = jnp.split(qkv, (c.group, c.group + 1), -2)

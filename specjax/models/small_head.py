@@ -1,0 +1,42 @@
+"""Logits over some of the target's tokens, as the target has all of them.
+
+A head whose vocabulary is reduced costs less; what it leaves out has logit
+minus infinity, so that q is 0 there and the distribution is the true one. It
+remembers for every token of the target its place among its own logits.
+
+  tokens of the target   0  1  2  3  4       ids      1  3
+  places                 2  0  2  1  2       V_d = 2 stands for none
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def places(ids: np.ndarray, vocab: int) -> np.ndarray:
+  """Places [V] of the target's tokens among the logits of a head.
+
+  Args:
+    ids: [V_d] the token of each logit.
+    vocab: V.
+
+  Raises:
+    ValueError: a token is beyond the vocabulary, or has two logits.
+  """
+  ids = np.asarray(ids, np.int64)
+  if len(ids) and not 0 <= ids.min() <= ids.max() < vocab:
+    raise ValueError(
+      f'a reduced vocabulary has the tokens {ids.min()} to {ids.max()}, and '
+      f'the target {vocab}'
+    )
+  if len(np.unique(ids)) < len(ids):
+    raise ValueError('a reduced vocabulary has a token twice')
+  where = np.full(vocab, len(ids), np.int32)
+  where[ids] = np.arange(len(ids))
+  return where
+
+
+def spread(logits: jax.Array, places: jax.Array) -> jax.Array:
+  """Logits [..., V] of those [..., V_d] of a head; see the module."""
+  rest = [(0, 0)] * (logits.ndim - 1) + [(0, 1)]
+  return jnp.pad(logits, rest, constant_values=-jnp.inf)[..., places]

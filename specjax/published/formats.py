@@ -1,0 +1,160 @@
+"""What a format of published heads is, and how parameters are read."""
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.checkpoints import parameters
+from specjax.checkpoints.files import (
+  CheckpointError,
+  Tensor,
+  open_tensors,
+  shorten,
+)
+from specjax.families.table import Tensors
+from specjax.models.config import TransformerConfig
+
+
+class Made(NamedTuple):
+  """A parameter that is calculated: make(*tensors) -> array of its own type."""
+
+  make: Callable[..., np.ndarray]
+  names: tuple[str, ...]
+
+
+class Files(NamedTuple):
+  """What a directory holds, without the numbers.
+
+  attributes: of config.json.
+  tensors: by name, without a prefix that all of them share.
+  target: configuration of the model to draft for; None where it is not known.
+  """
+
+  directory: pathlib.Path
+  attributes: dict[str, Any]
+  tensors: Mapping[str, Tensor]
+  target: TransformerConfig | None = None
+
+
+class Found(NamedTuple):
+  """A published head, of which no numbers have been read.
+
+  format: its name, for people.
+  kind: of head, as `drafting.heads` calls it; also the module that drafts.
+  config: as one of our own has it in config.json, but with Python's values.
+  sources: of each parameter, '/' between the keys.
+  width: of the target's features.
+  vocab_size: of the target.
+  verifier: the target that config.json names; empty where it names none.
+  positions: longest text of its training; None where nothing says so.
+  unused: names of tensors that are of no parameter, and endings of such names.
+  directory: where it lies.
+  """
+
+  format: str
+  kind: str
+  config: dict[str, Any]
+  sources: Mapping[str, Tensors | Made]
+  width: int
+  vocab_size: int
+  verifier: str = ''
+  positions: int | None = None
+  unused: tuple[str, ...] = ()
+  directory: pathlib.Path = pathlib.Path()
+
+  @property
+  def names(self) -> set[str]:
+    """Of the tensors that its parameters are made of."""
+    return {name for source in self.sources.values() for name in source.names}
+
+
+class Format(NamedTuple):
+  """A row of the table.
+
+  name: for people.
+  holds(names) -> bool: whether these are the tensors of such a head.
+  describe(files, name) -> Found: raises a CheckpointError where the files are
+    no head that can be read.
+  """
+
+  name: str
+  holds: Callable[[frozenset[str]], bool]
+  describe: Callable[[Files, str], Found]
+
+
+def open_head(
+  directory: pathlib.Path, stack: contextlib.ExitStack
+) -> dict[str, Tensor]:
+  """The tensors of a head by name, without a prefix that all of them share."""
+  tensors = open_tensors(directory, stack, of_head=True)
+  return without_prefix(tensors)
+
+
+def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+  """Tensors without the `model.` that some writers put before every name."""
+  return {name.removeprefix('model.'): x for name, x in tensors.items()}
+
+
+def check_names(found: Found, tensors: Mapping[str, Tensor]) -> None:
+  """Whether every parameter has its tensors, and every tensor its parameter.
+
+  Raises:
+    CheckpointError: names what is missing and what is left.
+  """
+  unset = [
+    f'{key} ({name})'
+    for key, source in found.sources.items()
+    for name in source.names
+    if name not in tensors
+  ]
+  rest = [
+    name
+    for name in tensors
+    if name not in found.names and not name.endswith(found.unused or ('\n',))
+  ]
+  if unset or rest:
+    raise CheckpointError(
+      f'{found.directory}: its tensors are not those of {found.format}; unset '
+      f'parameters: {shorten(unset)}; unused tensors: {shorten(rest)}'
+    )
+
+
+def read(found: Found, shapes: Any, dtype: Any) -> Any:
+  """The parameters of a head.
+
+  Args:
+    found: the head.
+    shapes: of its parameters, nested as they are.
+    dtype: of all but those that are calculated.
+
+  Raises:
+    CheckpointError: the files are damaged, or the shapes are others.
+  """
+  flat = flax.traverse_util.flatten_dict(shapes, sep='/')
+  if odd := flat.keys() ^ found.sources.keys():
+    raise CheckpointError(
+      f'{found.directory}: no tensors are known for {shorten(sorted(odd))}'
+    )
+  plain, made = {}, {}
+  for key, source in found.sources.items():
+    if isinstance(source, Made):
+      made[key] = source
+    else:
+      plain[key] = source
+  with contextlib.ExitStack() as stack:
+    tensors = open_head(found.directory, stack)
+    check_names(found, tensors)
+    params = parameters.read(plain, flat, tensors, dtype)
+    for key, (make, names) in made.items():
+      whole = (tensors[name] for name in names)
+      arrays = [x.read((slice(None),) * len(x.shape)) for x in whole]
+      try:
+        params[key] = jnp.asarray(make(*arrays))
+      except ValueError as error:
+        raise CheckpointError(f'{found.directory}: {error}') from None
+  return flax.traverse_util.unflatten_dict(params, sep='/')

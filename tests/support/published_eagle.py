@@ -1,0 +1,347 @@
+"""EAGLE heads as others publish them, with random weights, and what they say.
+
+`say` restates the published modules in numpy, over whole texts and without a
+cache: SafeAILab/EAGLE (cnets1.py for version 1, cnets.py for version 3), the
+speculators library, and SpecForge.
+"""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from specjax.models import transformer
+from tests.support import torch_files
+
+V, E, LAYERS = 23, 8, 9
+HEADS, KV, D, MLP = 2, 1, 4, 12
+TARGET = transformer.build(
+  transformer.TransformerConfig(
+    vocab_size=V,
+    width=E,
+    num_layers=LAYERS,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    mlp_width=16,
+    max_positions=512,
+  )
+)
+LAYER = {
+  'model_type': 'llama',
+  'hidden_size': E,
+  'intermediate_size': MLP,
+  'num_attention_heads': HEADS,
+  'num_key_value_heads': KV,
+  'num_hidden_layers': 1,
+  'vocab_size': V,
+  'rms_norm_eps': 1e-5,
+  'max_position_embeddings': 2048,
+}
+IDS = 'eagle_aux_hidden_state_layer_ids'
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """A published layout.
+
+  Attributes:
+    version: of EAGLE.
+    prefix: of the layer's tensors.
+    attributes: of config.json, beside those of the layer.
+    layer: attributes of the layer, beside or instead of `LAYER`.
+    nested: whether those are an object of their own.
+    draft_vocab: tokens with a logit; 0: all.
+    width: of the head.
+    parts: optional tensors that it has: embed_tokens, bias, qk_norm,
+      qkv_bias, input_norm, fc_norm.
+    taps: layers that it reads.
+    pickled: whether its weights are.
+  """
+
+  version: int
+  prefix: str = 'midlayer.'
+  attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+  layer: dict[str, Any] = dataclasses.field(default_factory=dict)
+  nested: bool = False
+  draft_vocab: int = 0
+  width: int = E
+  parts: tuple[str, ...] = ()
+  taps: tuple[int, ...] = (1, 3, 5)  # 2, L / 2 and L - 3, each less one.
+  pickled: bool = False
+
+  def config(self) -> dict[str, Any]:
+    layer = LAYER | {'hidden_size': self.width} | self.layer
+    if self.nested:
+      return {'transformer_layer_config': layer, **self.attributes}
+    return layer | self.attributes
+
+  def flag(self, name: str) -> bool:
+    return bool(self.attributes.get(name))
+
+
+SPECULATORS = {
+  'speculators_model_type': 'eagle3',
+  'architectures': ['Eagle3Speculator'],
+  'speculators_config': {'verifier': {'name_or_path': 'owner/target'}},
+}
+_SPECULATORS = {'prefix': 'layers.0.', 'nested': True}
+LAYOUTS = {
+  'EAGLE-1': Layout(
+    1, 'layers.0.', {'bias': True}, parts=('bias', 'embed_tokens'), taps=(8,),
+    pickled=True,
+  ),
+  'EAGLE-1 without bias': Layout(
+    1, 'layers.0.', {'bias': False}, {'rope_theta': 5e5}, taps=(8,)
+  ),
+  'EAGLE-1 of speculators': Layout(
+    1, 'transformer.', {'speculators_model_type': 'eagle'}, nested=True,
+    parts=('bias',), taps=(8,),
+  ),
+  'EAGLE-3': Layout(
+    3, attributes={'draft_vocab_size': 7}, draft_vocab=7, pickled=True
+  ),
+  'EAGLE-3, all tokens': Layout(
+    3, attributes={'draft_vocab_size': V}, parts=('embed_tokens',)
+  ),
+  'SpecForge': Layout(
+    3,
+    attributes={
+      'architectures': ['LlamaForCausalLMEagle3'],
+      'eagle_config': {IDS: [0, 4, 7]},
+    },
+    layer={'rope_theta': 1e6, 'head_dim': 6},
+    draft_vocab=9,
+    taps=(0, 4, 7),
+  ),
+  'SpecForge, scaled': Layout(
+    3,
+    layer={'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}},
+    draft_vocab=9,
+    taps=(1, 3, 5),
+  ),
+  'speculators': Layout(
+    3, attributes=SPECULATORS | {IDS: None, 'norm_before_residual': True},
+    draft_vocab=7, **_SPECULATORS,
+  ),
+  'speculators, Qwen3': Layout(
+    3, attributes=SPECULATORS | {IDS: [1, 5, 9]}, draft_vocab=7,
+    layer={'model_type': 'qwen3', 'head_dim': D}, taps=(0, 4, 8),
+    parts=('qk_norm', 'qkv_bias', 'embed_tokens'), **_SPECULATORS,
+  ),
+  'speculators, 3.1': Layout(
+    3, attributes=SPECULATORS | {'fc_norm': True, 'norm_output': True},
+    draft_vocab=7, parts=('fc_norm',), **_SPECULATORS,
+  ),
+  'speculators, normed before fc': Layout(
+    3, attributes=SPECULATORS | {'norm_before_fc': True},
+    parts=('input_norm',), **_SPECULATORS,
+  ),
+  'wider than its target': Layout(
+    3, attributes=SPECULATORS | {'target_hidden_size': E}, width=12,
+    parts=('embed_tokens',), **_SPECULATORS,
+  ),
+}  # fmt: skip
+
+
+def tensors(layout: Layout, seed: int = 0) -> dict[str, np.ndarray]:
+  """Random weights by their published names."""
+  random = np.random.default_rng(seed)
+  width, head_dim = layout.width, layout.layer.get('head_dim', D)
+  if 'head_dim' not in layout.layer:
+    head_dim = width // HEADS
+  third = layout.version == 3
+  reads = 2 * width if third else width
+  rows = {'q': HEADS * head_dim, 'k': KV * head_dim, 'v': KV * head_dim}
+  x = layout.prefix
+  shapes: dict[str, tuple[int, ...]] = {
+    f'{x}self_attn.o_proj.weight': (width, rows['q']),
+    f'{x}mlp.gate_proj.weight': (MLP, width),
+    f'{x}mlp.up_proj.weight': (MLP, width),
+    f'{x}mlp.down_proj.weight': (width, MLP),
+    f'{x}post_attention_layernorm.weight': (width,),
+  }
+  for name, count in rows.items():
+    shapes[f'{x}self_attn.{name}_proj.weight'] = count, reads
+    if 'qkv_bias' in layout.parts:
+      shapes[f'{x}self_attn.{name}_proj.bias'] = (count,)
+  if 'qk_norm' in layout.parts:
+    for name in 'qk':
+      shapes[f'{x}self_attn.{name}_norm.weight'] = (head_dim,)
+  fc = 'fusion_fc' if x == 'transformer.' else 'fc'
+  shapes[f'{fc}.weight'] = width, (len(layout.taps) * E if third else 2 * E)
+  if 'bias' in layout.parts:
+    shapes[f'{fc}.bias'] = (width,)
+  if 'embed_tokens' in layout.parts:
+    shapes['embed_tokens.weight'] = V, width
+  if 'input_norm' in layout.parts:
+    shapes['input_norm.weight'] = (len(layout.taps) * E,)
+  if 'fc_norm' in layout.parts:
+    shapes |= {f'fc_norm.{i}.weight': (E,) for i in range(len(layout.taps))}
+  if third:
+    shapes |= {
+      f'{x}hidden_norm.weight': (width,),
+      f'{x}input_layernorm.weight': (
+        width if 'embed_tokens' in layout.parts else E,
+      ),
+      'norm.weight': (width,),
+      'lm_head.weight': (layout.draft_vocab or V, width),
+    }
+  made = {
+    name: (
+      1 + 0.3 * random.normal(size=shape)
+      if 'norm' in name
+      else random.normal(size=shape) * (0.7 if third else 0.35)
+    ).astype(np.float32)
+    for name, shape in shapes.items()
+  }
+  if layout.draft_vocab:
+    ids = np.sort(random.permutation(V)[: layout.draft_vocab])
+    made['d2t'] = ids - np.arange(len(ids))
+    made['t2d'] = np.isin(np.arange(V), ids)
+  return made
+
+
+def write(
+  folder: pathlib.Path,
+  layout: Layout,
+  weights: dict[str, np.ndarray] | None = None,
+  **changes: Any,
+) -> pathlib.Path:
+  """Writes a directory as it would be published; returns it."""
+  folder.mkdir(parents=True, exist_ok=True)
+  config = layout.config() | changes
+  (folder / 'config.json').write_text(json.dumps(config))
+  weights = tensors(layout) if weights is None else weights
+  if layout.pickled:
+    torch_files.save(folder / 'pytorch_model.bin', weights)
+  else:
+    safetensors.numpy.save_file(weights, folder / 'model.safetensors')
+  return folder
+
+
+def _norm(x, scale):
+  return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
+
+
+def _turn(x, at, theta, factor):
+  """Rotary positions of x [T, heads, D]."""
+  half = x.shape[-1] // 2
+  angle = at[:, None] * theta ** (-np.arange(half) / half) / factor
+  sin, cos = np.sin(angle)[:, None], np.cos(angle)[:, None]
+  a, b = x[..., :half], x[..., half:]
+  return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class Restated:
+  """A published head on whole texts, in float64."""
+
+  def __init__(self, layout: Layout, weights, target):
+    self.layout = layout
+    self.w = {name: np.asarray(x, np.float64) for name, x in weights.items()}
+    self.target = {
+      'embedding': np.asarray(target['embedding'], np.float64),
+      'unembedding': np.asarray(target['unembedding'], np.float64),
+      'norm': np.asarray(target['norm']['scale'], np.float64),
+    }
+
+  def features(self, hidden):
+    """What the pairs of a text read of the target's layers [T, taps, E]."""
+    hidden = np.asarray(hidden, np.float64)
+    if self.layout.version == 1:
+      return _norm(hidden[:, 0], self.target['norm'])
+    if 'fc_norm' in self.layout.parts:
+      hidden = np.stack(
+        [
+          _norm(hidden[:, i], self.w[f'fc_norm.{i}.weight'])
+          for i in range(hidden.shape[1])
+        ],
+        1,
+      )
+    hidden = hidden.reshape(len(hidden), -1)
+    if 'input_norm' in self.layout.parts:
+      hidden = _norm(hidden, self.w['input_norm.weight'])
+    return hidden @ self.w['fc.weight'].T
+
+  def layer(self, features, tokens):
+    """Features after all pairs of a feature and the token after it."""
+    x, w = self.layout.prefix, self.w
+    table = w.get('embed_tokens.weight', self.target['embedding'])
+    embedded = table[tokens]
+    if self.layout.version == 1:
+      fc = 'fusion_fc' if x == 'transformer.' else 'fc'
+      residual = np.concatenate([embedded, features], -1) @ w[fc + '.weight'].T
+      residual = residual + w.get(fc + '.bias', 0)
+      reads = residual
+    else:
+      normed = _norm(features, w[f'{x}hidden_norm.weight'])
+      first = _norm(embedded, w[f'{x}input_layernorm.weight'])
+      reads = np.concatenate([first, normed], -1)
+      early = self.layout.flag('norm_before_residual')
+      residual = normed if early else features
+    h = residual + self.attend(reads)
+    y = _norm(h, w[f'{x}post_attention_layernorm.weight'])
+    gate = y @ w[f'{x}mlp.gate_proj.weight'].T
+    gate = gate / (1 + np.exp(-gate)) * (y @ w[f'{x}mlp.up_proj.weight'].T)
+    h = h + gate @ w[f'{x}mlp.down_proj.weight'].T
+    if self.layout.flag('norm_output'):
+      h = _norm(h, w['norm.weight'])
+    return h
+
+  def attend(self, reads):
+    x, w, count = f'{self.layout.prefix}self_attn.', self.w, len(reads)
+    q, k, v = (
+      (reads @ w[f'{x}{n}_proj.weight'].T + w.get(f'{x}{n}_proj.bias', 0))
+      for n in 'qkv'
+    )
+    q, k, v = (y.reshape(count, heads, -1) for y, heads in zip(
+      (q, k, v), (HEADS, KV, KV), strict=True
+    ))  # fmt: skip
+    if 'qk_norm' in self.layout.parts:
+      q, k = (
+        _norm(y, w[f'{x}{n}_norm.weight']) for y, n in ((q, 'q'), (k, 'k'))
+      )
+    layer, at = self.layout.layer, np.arange(count)
+    theta = layer.get('rope_theta', 1e4)
+    factor = (layer.get('rope_scaling') or {}).get('factor', 1)
+    q, k = _turn(q, at, theta, factor), _turn(k, at, theta, factor)
+    k, v = (np.repeat(y, HEADS // KV, 1) for y in (k, v))
+    scores = np.einsum('thd,shd->hts', q, k) / np.sqrt(q.shape[-1])
+    scores = np.where(np.tri(count, dtype=bool), scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    y = np.einsum('hts,shd->thd', p, v).reshape(count, -1)
+    return y @ w[f'{x}o_proj.weight'].T
+
+  def logits(self, features):
+    """Logits [V] after a feature; minus infinity where there are none."""
+    if self.layout.version == 1:
+      return features @ self.target['unembedding']
+    if not self.layout.flag('norm_output'):
+      features = _norm(features, self.w['norm.weight'])
+    small = features @ self.w['lm_head.weight'].T
+    if not self.layout.draft_vocab:
+      return small
+    logits = np.full(V, -np.inf)
+    logits[(np.arange(len(small)) + self.w['d2t']).astype(int)] = small
+    return logits
+
+  def draft(self, tokens, hidden, drafted):
+    """Logits [len(drafted) + 1, V] before and after each drafted token.
+
+    Args:
+      tokens: [T] of the text.
+      hidden: [T, taps, E] of the target, of all tokens but the last.
+      drafted: the tokens, one after the other.
+    """
+    features = self.features(hidden[: len(tokens) - 1])
+    after, said = list(tokens[1:]), []
+    for token in (*drafted, None):
+      made = self.layer(features, np.array(after))
+      said.append(self.logits(made[-1]))
+      features = np.concatenate([features, made[-1:]])
+      after.append(token)
+    return np.stack(said)
