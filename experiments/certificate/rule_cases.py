@@ -20,6 +20,7 @@ from specjax.drafters import (
 )
 from specjax.drafting import chain, policies, static_tree
 from specjax.models import dflash as dflash_models
+from specjax.models import dflash_sizes
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule
 
@@ -154,7 +155,7 @@ def _dflash(name, depth, make, parents) -> Kind:
   sizes |= {'block': depth + 1, 'layers': 1, 'mlp_width': 16}
 
   def walk(tiny: TinyModels):
-    known = dflash_models.Sizes((0, 1), **sizes)
+    known = dflash_sizes.Sizes((0, 1), **sizes)
     return dflash.walk(dflash_models.Head(tiny.target, known), depth + 1)
 
   return _head(

@@ -20,7 +20,8 @@ from specjax.drafting import chain, heads, parallel, shape
 from specjax.drafting.heads import Trainable, soft_cross_entropy
 from specjax.drafting.walker import Walker
 from specjax.models import linear
-from specjax.models.dflash import Head, Sizes, sizes_of
+from specjax.models.dflash import Head
+from specjax.models.dflash_sizes import Sizes, sizes_of
 from specjax.models.transformer import Model
 from specjax.types import Cache, LoadedDrafter, Target
 
@@ -144,7 +145,7 @@ def trainable(
     anchors: blocks of each window of a step, at random places.
     decay: the loss of place k is weighted by exp(-(k - 1) / decay); 0: half a
       block, as in the paper for blocks of 8.
-    **sizes: of `models.dflash.Sizes`.
+    **sizes: of `models.dflash_sizes.Sizes`.
 
   Raises:
     ValueError: taps that the target has not, or no anchor.
@@ -174,11 +175,11 @@ def trainable(
 def load(
   target: Target, path: str, tree: int = 0, block: int = 0, **options: Any
 ) -> LoadedDrafter:
-  """The drafter of a trained head, for a target.
+  """The drafter of a trained or published head, for a target.
 
   Args:
     target: what is drafted for.
-    path: directory of the head.
+    path: directory of the head, or its name on the Hub.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
@@ -191,18 +192,24 @@ def load(
   parallel.check_tree(tree, options)
   shape.check(target, options)
   check_number('block', block, 0)
-  config, params = heads.read(path, KIND, target.fingerprint, target.dtype)
-  sizes, model = sizes_of(config), target.model
-  heads.check_taps(model.config.num_layers, sizes.taps)
-  head = Head(model, sizes)
-  params = heads.fit(params, head.shapes(columns=0), path)
+  model = target.model
+
+  def head_of(config) -> Head:
+    sizes = sizes_of(config)
+    heads.check_taps(model.config.num_layers, sizes.taps)
+    return Head(model, sizes)
+
+  loaded = heads.load(
+    path, KIND, target, lambda config: head_of(config).shapes(columns=0)
+  )
+  head, params = head_of(loaded.config), loaded.params
   if columns := model.config.columns:
     params = linear.arrange(params, head.shapes(columns), columns)
+  loaded = loaded._replace(params=params)
   return parallel.load(
     target,
     lambda depth: walk(head, _rows(head, depth, block)),
-    params,
-    config,
+    loaded,
     tree,
     options,
   )

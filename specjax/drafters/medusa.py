@@ -190,11 +190,11 @@ def trainable(
 def load(
   target: Target, path: str, tree: int = 0, **options: Any
 ) -> LoadedDrafter:
-  """The drafter of trained heads, for a target; as deep as there are heads.
+  """The drafter of trained or published heads; as deep as there are heads.
 
   Args:
     target: what is drafted for.
-    path: directory of the heads.
+    path: directory of the heads, or their name on the Hub.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the heads; 0: none.
     **options: of `drafting.shape.Shape`.
@@ -204,14 +204,15 @@ def load(
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)
-  config, params = heads.read(path, KIND, target.fingerprint, target.dtype)
   model = target.model
-  params = heads.fit(params, shapes(config, model), path)
+  loaded = heads.load(path, KIND, target, lambda config: shapes(config, model))
+  config, params = loaded.config, loaded.params
   if columns := model.config.columns:
     params = linear.arrange(params, shapes(config, model, columns), columns)
+  loaded = loaded._replace(params=params)
 
   def walk_to(depth: int) -> Walker:
     _check_depth(depth, config['count'])
     return walk(model, config['count'])
 
-  return parallel.load(target, walk_to, params, config, tree, options)
+  return parallel.load(target, walk_to, loaded, tree, options)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from specjax import trees
 from specjax.drafting import shape
+from specjax.drafting.heads import Loaded
 from specjax.drafting.walker import Step, Walker
 from specjax.types import Drafter, LoadedDrafter, Target
 
@@ -85,8 +86,7 @@ def check_tree(tree: int, options: Mapping[str, Any]) -> None:
 def load(
   target: Target,
   walk: Callable[[int], Walker],
-  params: Any,
-  config: Mapping[str, Any],
+  loaded: Loaded,
   tree: int,
   options: Mapping[str, Any],
 ) -> LoadedDrafter:
@@ -95,8 +95,8 @@ def load(
   Args:
     target: what is drafted for.
     walk: (depth) -> the walker; a ValueError where it says fewer places.
-    params: of the drafters.
-    config: of the head, with its `hits` and how many were `counted`.
+    loaded: the head, whose configuration has its `hits` and how many were
+      `counted`, unless it is a published one.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
     options: of `drafting.shape.Shape`.
@@ -104,6 +104,7 @@ def load(
   Raises:
     ValueError: a tree by accuracies that nobody measured.
   """
+  config = loaded.config
   if tree and 'hits' not in config:
     raise ValueError(
       'tree: nobody counted how often the guesses of this head are right; '
@@ -117,4 +118,6 @@ def load(
       best = {'parents': trees.most_accepted(ahead, tree)}
     return shape.build(walker, depth, {**options, **best})
 
-  return LoadedDrafter(target.model, make, params)
+  return LoadedDrafter(
+    target.model, make, loaded.params, pairing=loaded.pairing
+  )

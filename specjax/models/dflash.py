@@ -3,8 +3,8 @@
 Chen et al., arXiv:2602.06036. A block is the last committed token and masks
 behind it. Every layer reads keys and values of two kinds, by the same weights:
 of the context, which is the target's features of all tokens before the block,
-and of the block itself, in both directions. Only the block asks. The target's
-own embedding and head stand at either end.
+and of the block itself, in both directions. Only the block asks. The target's own
+embedding and head stand at either end, unless a head has its own.
 
   slots    c0 c1 c2 c3 | x4  m5  m6  m7      x4 sees c0 to c3 and x4 to m7,
   says                       5   6   7       and so does every mask
@@ -12,8 +12,6 @@ own embedding and head stand at either end.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,57 +21,12 @@ from specjax import cache as caches
 from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
+from specjax.models.dflash_sizes import Sizes
 from specjax.models.layers import Layer, Norm, scale_queries
-from specjax.models.linear import Linear
+from specjax.models.linear import Linear, declare_weight, multiply
+from specjax.models.small_head import spread
 from specjax.models.transformer import Model
 from specjax.types import KV, Cache
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-  """Of a head; its width is the target's.
-
-  Attributes:
-    taps: layers of the target that it reads.
-    block: tokens of a block in training: the last committed one and masks.
-    layers: of its own.
-    num_heads: of attention, likewise the next two.
-    mlp_width: of each layer.
-    mask_token: token of the target whose embedding is the mask's; None: the
-      mask has an embedding of its own.
-    rope_theta: base of the rotary positions.
-    norm_eps: of all norms.
-    qk_norm: whether queries and keys are normed, as in Qwen3.
-    bias: whether attention has biases.
-  """
-
-  taps: tuple[int, ...]
-  block: int = 8
-  layers: int = 2
-  num_heads: int = 8
-  num_kv_heads: int = 4
-  head_dim: int = 32
-  mlp_width: int = 512
-  mask_token: int | None = None
-  rope_theta: float = 10000.0
-  norm_eps: float = 1e-5
-  qk_norm: bool = True
-  bias: bool = False
-
-  def __post_init__(self):
-    if self.block < 2:
-      raise ValueError(
-        f'block is {self.block}: it holds the last token and at least one mask'
-      )
-    if self.layers < 1:
-      raise ValueError(f'layers must be at least 1, got {self.layers}')
-
-
-def sizes_of(config: Mapping[str, Any]) -> Sizes:
-  """The sizes that a head's config.json names."""
-  names = [field.name for field in dataclasses.fields(Sizes)]
-  known = {name: config[name] for name in names}
-  return Sizes(**known | {'taps': tuple(config['taps'])})
 
 
 class BlockLayer(Layer):
@@ -150,9 +103,27 @@ class DFlash(nn.Module):
       BlockLayer(c, i, name=f'layer{i}') for i in range(c.num_layers)
     ]
     self.norm = Norm(c)
-    if self.sizes.mask_token is None:
-      self.mask = self.param(
-        'mask', nn.initializers.normal(c.width**-0.5), (c.width,)
+    s, draw = self.sizes, nn.initializers.normal(c.width**-0.5)
+    if s.mask_token is None:
+      self.mask = self.param('mask', draw, (c.width,))
+    if s.own_embedding:
+      shape = (c.vocab_size, c.width)
+      self.embedding = self.param('embedding', draw, shape)
+    if s.own_unembedding:
+      self.unembedding = declare_weight(
+        self,
+        'unembedding',
+        c.columns,
+        c.width,
+        (s.draft_vocab or c.vocab_size,),
+        (None, None),
+        c.width**-0.5,
+      )
+    if s.draft_vocab:
+      self.places = self.param(
+        'places',
+        lambda key, shape: jnp.arange(*shape) % (s.draft_vocab + 1),
+        (c.vocab_size,),
       )
 
   def read(self, hidden, positions) -> Cache:
@@ -179,10 +150,16 @@ class DFlash(nn.Module):
       x, _ = layer(x, positions, own, length, mask, block, at)
     return self.norm(x)
 
+  def head(self, x):
+    """Logits of its own."""
+    logits = multiply(x, self.unembedding)
+    return spread(logits, self.places) if self.sizes.draft_vocab else logits
+
   def everything(self, hidden, x, positions, mask):
     """Touches all parameters."""
     self.read(hidden, positions)
-    return self(x, positions, None, None, mask)
+    made = self(x, positions, None, None, mask)
+    return self.head(made) if self.sizes.own_unembedding else made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +184,7 @@ class Head:
       norm_eps=s.norm_eps,
       qk_norm=s.qk_norm,
       rope_theta=s.rope_theta,
+      rope_scaling=s.rope_scaling,
       qkv_bias=s.bias,
       out_bias=s.bias,
       columns=t.columns,
@@ -232,7 +210,8 @@ class Head:
 
   def embed(self, params, tokens, rows: int):
     """Blocks [..., rows, E]: each of the tokens [...] and masks behind it."""
-    table = params.target['embedding']
+    own = self.sizes.own_embedding
+    table = (params.drafter if own else params.target)['embedding']
     first = table[tokens][..., None, :]
     if self.sizes.mask_token is None:
       mask = params.drafter['mask'].astype(table.dtype)
@@ -248,8 +227,15 @@ class Head:
     return tuple(made)
 
   def forward(self, params, x, *attention):
-    """What the target's head reads, see `DFlash.__call__`."""
+    """What the output layer reads, see `DFlash.__call__`."""
     return self.module.apply({'params': params.drafter}, x, *attention)
+
+  def logits(self, params, made):
+    """Logits [..., V] of what `forward` made."""
+    if not self.sizes.own_unembedding:
+      return self.target.head(params.target, made)
+    own = {'params': params.drafter}
+    return self.module.apply(own, made, method=DFlash.head)
 
   def say(self, params, tokens, positions, cache, used, rows: int):
     """Logits [B, rows - 1, V] of the places behind tokens [B].
@@ -266,7 +252,7 @@ class Head:
     at = positions[:, None] + jnp.arange(rows)
     sees = jnp.ones((len(tokens), rows, rows), bool)
     made = self.forward(params, x, at, cache, used, sees)
-    return self.target.head(params.target, made[:, 1:])
+    return self.logits(params, made[:, 1:])
 
   def say_many(self, params, tokens, hidden, first):
     """Logits [B, A, b - 1, V] of blocks at many places of a text, in one pass.
@@ -305,7 +291,7 @@ class Head:
       length,
     )
     made = made.reshape(batch, count, rows, -1)[:, :, 1:]
-    return self.target.head(params.target, made)
+    return self.logits(params, made)
 
   def shapes(self, columns: int):
     """Shapes of the weights, in blocks of so many columns, or whole for 0."""

@@ -11,7 +11,8 @@ import pytest
 from specjax.drafters import dflash
 from specjax.drafting import heads
 from specjax.models import linear, prefill, transformer, variants
-from specjax.models.dflash import Head, Sizes
+from specjax.models.dflash import Head
+from specjax.models.dflash_sizes import Sizes
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
 from tests.support import heads_in_numpy, models

@@ -27,6 +27,7 @@ from specjax.drafters import (
 from specjax.drafters.ngram import retrieval
 from specjax.drafting import dynamic_tree, policies, static_tree
 from specjax.models import dflash as dflash_models
+from specjax.models import dflash_sizes
 from specjax.models import quantize, transformer
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
@@ -188,7 +189,7 @@ DFLASH_SIZES = {k: v for k, v in SMALL.items() if k != 'width'}
 DFLASH_SIZES |= {'block': 5, 'mlp_width': 16}
 DFLASH = dflash.trainable(TARGET, **DFLASH_SIZES)
 DFLASH_HEAD = dflash_models.Head(
-  TARGET, dflash_models.Sizes(DFLASH.taps, **DFLASH_SIZES)
+  TARGET, dflash_sizes.Sizes(DFLASH.taps, **DFLASH_SIZES)
 )
 EAGLE_3_WALKER = eagle.walk(
   Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
