@@ -14,6 +14,7 @@ import json
 import math
 
 import jax
+import jax.numpy as jnp
 
 from experiments import prompts
 from experiments.errors import UserError, blame
@@ -22,13 +23,14 @@ from experiments.settings import Experiment
 from experiments.setup import (
   checks,
   command,
+  drafter_loading,
   dtypes,
   memory,
   memory_limits,
   meshes,
   vocabulary,
 )
-from experiments.setup.plan import Plan, plan
+from experiments.setup.plan import Plan, PlannedDrafter, plan
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError, Description
 from specjax.drafters import lm
@@ -79,6 +81,8 @@ class Report:
       self.allow(self.name_tokens)
     for one in plan.levels():
       self.look(f'draft {one.name}', build.describe_draft, one)
+      if 'target' in self.described:
+        self.look_at_head(one)
       self.allow(self.compare, f'draft {one.name}', one.path)
     self.prompts = self.allow(self.collect) or {}
     self.load: memory.Load | None = None
@@ -102,6 +106,21 @@ class Report:
       names = dtypes.all_of(self.plan, {'target': description} | self.described)
       self.models[who] = facts(description, split, names[who])
 
+  def look_at_head(self, one: PlannedDrafter) -> None:
+    """Shows a head on the target's features, which is no model of its own."""
+    target = build.target_of(self.plan, self.described['target'])
+    head = self.allow(drafter_loading.describe_head, one, target)
+    if head is None:
+      return
+    values = head._asdict()
+    values['taps'] = ', '.join(map(str, head.taps)) or 'as its kind has them'
+    values['bytes'] = head.parameters * jnp.dtype(head.dtype).itemsize
+    self.models[f'draft {one.name}'] = {
+      'kind': values.pop('kind'),
+      'load': one.load,
+      **{name: value for name, value in values.items() if value},
+    }
+
   def compare(self, who: str, path: str) -> None:
     """Sets whether a draft shares the target's vocabulary, and its c.
 
@@ -110,6 +129,8 @@ class Report:
     if 'target' not in self.models or not self.tokenizer or not path:
       return
     target, draft = self.models['target'], self.models.get(who, {})
+    if who not in self.described:
+      draft = {}  # A head has the target's vocabulary.
     if draft:
       models = (self.described[name].model for name in ('target', who))
       with blame():
@@ -172,7 +193,11 @@ class Report:
     """Prints everything; the last line is one JSON object."""
     for who, values in self.models.items():
       print(who)
+      for note in values.get('notes', ()):
+        print(f'  doubtful: {note}')
       for name, value in values.items():
+        if name == 'notes':
+          continue
         form = {int: ',', float: '.3f'}.get(type(value), '')
         value = _UNKNOWN.get(name) if value is None else value
         print(f'  {name.replace("_", " "):22} {value:{form}}')

@@ -100,6 +100,11 @@ def room(plan: Plan, described: dict[str, Description]) -> int:
   return left
 
 
+def target_of(plan: Plan, described: Description) -> Target:
+  """The target without weights, as heads are compared with it."""
+  return Target(described.model, path=plan.target)
+
+
 def survey(plan: Plan) -> tuple[Any, dict[str, Description]]:
   """The target's tokenizer and the models, by name, without their weights.
 
@@ -113,6 +118,7 @@ def survey(plan: Plan) -> tuple[Any, dict[str, Description]]:
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
   for one in plan.levels():
     draft = describe_draft(one)
+    drafter_loading.describe_head(one, target_of(plan, described['target']))
     if draft:
       model = described['target'].model
       with blame():
@@ -232,6 +238,8 @@ def build(plan: Plan) -> Built:
   )
   planned = plan.drafters
   drafts = {n: drafter_loading.load(p, target) for n, p in planned.items()}
+  for name, one in drafts.items():
+    drafter_loading.tell_pairing(planned[name], one)
   made = {
     (n, gamma): (drafter_loading.make(p, drafts[n], gamma), drafts[n].params)
     for n, p in planned.items()

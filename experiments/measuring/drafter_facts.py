@@ -66,13 +66,16 @@ def dtype_of(loaded: LoadedDrafter) -> str | None:
   return floats[0].name if floats else None
 
 
-def describe(planned: PlannedDrafter, params: Any) -> dict[str, Any]:
+def describe(
+  planned: PlannedDrafter, params: Any, pairing: str = ''
+) -> dict[str, Any]:
   """The fields of a row that a drafter decides, whatever it is run on.
 
   Args:
     planned: how it was loaded.
     params: its own, as they are run: what it takes from the target's weights
       is not among them.
+    pairing: see `types.LoadedDrafter`; a row has it where it is not empty.
 
   Returns:
     `load`, `options`, `parameters` (numbers in its arrays), `bytes` of these,
@@ -88,4 +91,5 @@ def describe(planned: PlannedDrafter, params: Any) -> dict[str, Any]:
     'bytes': sum(leaf.nbytes for leaf in leaves),
     'training': training(planned),
     'guesses': guesses(planned),
+    **({'pairing': pairing} if pairing else {}),
   }

@@ -280,7 +280,7 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
         single=Spec(whole.model, single, verify.observe, eos),
         single_params=Params(whole.params, one.params),
         chance=_chance(rule, single),
-        brings=drafter_facts.describe(planned, own.params),
+        brings=drafter_facts.describe(planned, own.params, own.pairing),
         draft_dtype=drafter_facts.dtype_of(own),
         verification=scoring,
         drafting=drafting,

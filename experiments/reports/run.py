@@ -68,6 +68,7 @@ FIELDS: dict[str, Any] = {
     f'{name}?': str | None
     for name in (
       'target', 'target_revision', 'draft', 'draft_revision', 'load', 'device',
+      'pairing',
     )
   },
   **{
@@ -324,8 +325,20 @@ def summary(rows: list[dict]) -> str:
   if not rows:
     return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
-  exchanged = collectives.table(rows)
-  return _text(rows, groups(rows)) + COUNTING + older * _BY_OUTCOME + exchanged
+  parts = COUNTING, older * _BY_OUTCOME, _pairing(rows), collectives.table(rows)
+  return _text(rows, groups(rows)) + ''.join(parts)
+
+
+def _pairing(rows: list[dict]) -> str:
+  """Which drafters may have been trained for another target."""
+  names = sorted({row['drafter'] for row in rows if row.get('pairing')})
+  if not names:
+    return ''
+  return (
+    f'\nUnverified pairing: {", ".join(names)}. No fingerprint says which '
+    'weights such a head\nwas trained for: of another target, its drafts are '
+    'rejected, and the texts stay the same.\n'
+  )
 
 
 def figures(rows: list[dict]) -> tuple[Draw, ...]:

@@ -1,11 +1,17 @@
 """From a planned drafter to one with weights."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.errors import blame, need
+from experiments.setup import hosts
 from experiments.setup.plan import PlannedDrafter
+from specjax import published
+from specjax.drafting import heads
 from specjax.types import Drafter, LoadedDrafter, Target
 
 
@@ -21,6 +27,45 @@ def _option(value: Any) -> Any | Callable[[Target], tuple[Drafter, Any]]:
   return inner
 
 
+@contextlib.contextmanager
+def _warnings(planned: PlannedDrafter) -> Iterator[None]:
+  """Prints what is doubtful about a published head in one line each."""
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always', published.PairingWarning)
+    yield
+  for each in caught:
+    if not issubclass(each.category, published.PairingWarning):
+      warnings.warn_explicit(
+        each.message, each.category, each.filename, each.lineno
+      )
+    elif hosts.leads():
+      print(f'warning: {planned.name}: {each.message}', file=sys.stderr)
+
+
+def tell_pairing(planned: PlannedDrafter, loaded: LoadedDrafter) -> None:
+  """Prints that nothing says which weights a drafter was trained for."""
+  if loaded.pairing and hosts.leads():
+    print(
+      f'{planned.name}: {loaded.pairing} pairing: no fingerprint says which '
+      'weights it was trained for; of another target, its drafts are rejected',
+      file=sys.stderr,
+    )
+
+
+def describe_head(
+  planned: PlannedDrafter, target: Target
+) -> heads.Description | None:
+  """The head of a drafter without its weights; None where it is none.
+
+  Raises:
+    UserError: it is damaged, or cannot be for this target; names the field.
+  """
+  if not planned.path:
+    return None
+  with blame(f'{planned.path_field}: '):
+    return heads.describe(planned.path, target)
+
+
 def load(planned: PlannedDrafter, target: Target) -> LoadedDrafter:
   """A drafter with its weights, for every draft length.
 
@@ -32,7 +77,7 @@ def load(planned: PlannedDrafter, target: Target) -> LoadedDrafter:
     UserError: it cannot be loaded; names the function.
   """
   options = {name: _option(value) for name, value in planned.options.items()}
-  with blame(f'{planned.field}: {planned.load}: '):
+  with _warnings(planned), blame(f'{planned.field}: {planned.load}: '):
     loaded = planned.read(target, planned.path, **options)
   need(
     isinstance(loaded, LoadedDrafter),

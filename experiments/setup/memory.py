@@ -6,20 +6,22 @@ program that reads the prompts. It is compiled for that only once: the run has
 it in memory then.
 """
 
+import contextlib
 import dataclasses
 import math
 import os
+import pathlib
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-import safetensors
 
 from experiments.setup import dtypes, meshes
 from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import cache as caches
 from specjax import generate, layouts, sharding
-from specjax.checkpoints import Description, precision
+from specjax.checkpoints import CheckpointError, Description, precision
+from specjax.checkpoints.files import open_tensors
 from specjax.models import transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
@@ -136,13 +138,10 @@ def _of_file(one: PlannedDrafter) -> int:
   """Bytes of weights that no description tells of, in four bytes each."""
   if not os.path.isdir(one.path):
     return 0
-  count = 0
-  for name in os.listdir(one.path):
-    if name.endswith('.safetensors'):
-      with safetensors.safe_open(os.path.join(one.path, name), 'np') as file:
-        shapes = [file.get_slice(key).get_shape() for key in file.keys()]  # noqa: SIM118
-      count += sum(map(math.prod, shapes))
-  return 4 * count
+  with contextlib.ExitStack() as stack, contextlib.suppress(CheckpointError):
+    tensors = open_tensors(pathlib.Path(one.path), stack, of_head=True)
+    return 4 * sum(math.prod(x.shape) for x in tensors.values())
+  return 0
 
 
 def _arrangements(model: Model, dtype: str, rows: int) -> dict[str, tuple]:

@@ -9,119 +9,18 @@ import dataclasses
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from experiments.errors import UserError, blame, need
 from experiments.settings import (
   Candidate,
   Experiment,
-  Mesh,
-  Prompts,
-  SamplingValues,
 )
 from experiments.setup import checks, names, result_folders
+from experiments.setup.planned import Plan as Plan
+from experiments.setup.planned import PlannedDrafter as PlannedDrafter
 from specjax import checkpoints
-from specjax.checkpoints import Description
-from specjax.types import LoadedDrafter, Rule
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PlannedDrafter:
-  """A drafter to run.
-
-  Attributes:
-    name: in rows; one that drafts for another is called `staged.inner`.
-    field: of the config that named it.
-    path_field: that its path comes from.
-    load: full name of its load function, and
-    read: that function.
-    describe: what the same module tells of it without reading weights.
-    path: of its weights, likewise; empty where it has none.
-    options: further arguments: one that drafts for this one is planned, too.
-    stored: the options as rows have them.
-    gammas: draft lengths.
-    rules: it is judged by, by full name.
-  """
-
-  name: str
-  field: str
-  path_field: str
-  load: str
-  read: Callable[..., LoadedDrafter]
-  describe: Callable[..., Description | None] | None
-  path: str
-  options: Mapping[str, Any]
-  stored: Mapping[str, Any]
-  gammas: tuple[int, ...]
-  rules: Mapping[str, Rule]
-
-  def levels(self) -> list['PlannedDrafter']:
-    """This one and those that draft for it in turn."""
-    inner = (v for v in self.options.values() if isinstance(v, PlannedDrafter))
-    return [self, *(level for one in inner for level in one.levels())]
-
-  @property
-  def draft(self) -> str | None:
-    """Names of the models that draft, the largest first; None without any."""
-    paths = [one.path for one in self.levels() if one.path]
-    return ' + '.join(map(checkpoints.title_of, paths)) or None
-
-  @property
-  def draft_revision(self) -> str | None:
-    """Their commits on the Hub, likewise; None where none comes from there."""
-    paths = [one.path for one in self.levels() if one.path]
-    commits = [checkpoints.revision_of(path) for path in paths]
-    return ' + '.join(c or '-' for c in commits) if any(commits) else None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-  """What is run, and where; fields are called as those of `Experiment`.
-
-  Attributes:
-    target: directory of the target; of a model of the Hub, its snapshot.
-    dtype: of it, as it was asked for.
-    drafters: by name.
-    gammas: asked of every drafter; empty where each has its own.
-    results: folder of rows and summary.
-    settings: that the folder belongs to.
-  """
-
-  name: str
-  target: str
-  dtype: str
-  drafters: Mapping[str, PlannedDrafter]
-  gammas: tuple[int, ...]
-  temperatures: tuple[float, ...]
-  sampling: SamplingValues
-  prompts: Prompts
-  prompt: str
-  max_new_tokens: int
-  batch: int
-  seed: int
-  mesh: Mesh
-  timed: bool
-  results: str
-  quick: bool
-  settings: Mapping[str, Any]
-
-  @property
-  def rules(self) -> tuple[str, ...]:
-    """The full names of all rules that drafters are judged by."""
-    every = (rule for one in self.drafters.values() for rule in one.rules)
-    return tuple(dict.fromkeys(every))
-
-  def levels(self) -> list[PlannedDrafter]:
-    """The drafters, and all that draft for them."""
-    return [one for each in self.drafters.values() for one in each.levels()]
-
-  def draft_lengths(self) -> Iterator[tuple[str, int]]:
-    """Every draft length, and how errors call it."""
-    for one in self.levels():
-      shared = self.gammas and one.name in self.drafters
-      field = 'gammas' if shared else f'gamma of the drafter {one.name}'
-      yield from ((field, gamma) for gamma in one.gammas)
+from specjax.drafting import heads
 
 
 def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
@@ -263,6 +162,54 @@ def _locate_drafter(one: PlannedDrafter) -> PlannedDrafter:
   return dataclasses.replace(one, path=path, options=options)
 
 
+def _recognise(one: PlannedDrafter) -> PlannedDrafter:
+  """The same with the load function of what its directory holds.
+
+  Raises:
+    UserError: it is a head, and damaged, or of a kind that cannot be loaded.
+  """
+  options = {
+    name: _recognise(value) if isinstance(value, PlannedDrafter) else value
+    for name, value in one.options.items()
+  }
+  one = dataclasses.replace(one, options=options)
+  if one.load != names.LOAD.full('lm'):
+    return one
+  with blame(f'{one.path_field}: '):
+    kind = heads.kind_of(one.path)
+  load = names.LOAD.full(kind)
+  if load == one.load:
+    return one
+  read = names.resolve_function(one.field, load)
+  try:
+    inspect.signature(read).bind(None, one.path, **options)
+  except TypeError as error:
+    raise UserError(
+      f'{one.field}: {one.path} holds a head, which {load} loads: {error}'
+    ) from error
+  module = importlib.import_module(load.rpartition('.')[0])
+  describe = getattr(module, 'describe', None)
+  return dataclasses.replace(one, load=load, read=read, describe=describe)
+
+
+def _find_drafters(x: Experiment, planned: Plan) -> dict[str, PlannedDrafter]:
+  """The drafters with paths that exist, each loaded by what it is.
+
+  Where `draft` is a head, it is called as its directory is, and not `lm`.
+  """
+  found = {}
+  for name, one in planned.drafters.items():
+    one = _recognise(_locate_drafter(one))
+    if (
+      one.path_field == 'draft.path' and one.load != planned.drafters[name].load
+    ):
+      name = checkpoints.title_of(one.path)
+      one = dataclasses.replace(one, name=name)
+    need(name not in found, f'drafters has {name!r} twice: leave one out')
+    found[name] = one
+  return found
+
+
 def _check_levels(planned: Plan) -> None:
   """Checks that no model drafts for itself.
 
@@ -316,7 +263,7 @@ def plan(x: Experiment) -> Plan:
   located = dataclasses.replace(
     planned,
     target=_locate('target.path', planned.target),
-    drafters={n: _locate_drafter(d) for n, d in planned.drafters.items()},
+    drafters=_find_drafters(x, planned),
   )
   _check_levels(located)
   return located

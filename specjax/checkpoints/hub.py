@@ -134,9 +134,10 @@ def resolve(path: str | os.PathLike, of_head: bool = False) -> pathlib.Path:
   return _complete(locate(path), of_head)
 
 
-def lacks_weights(directory: pathlib.Path) -> bool:
+def lacks_weights(directory: pathlib.Path, of_head: bool = False) -> bool:
   """Whether a snapshot of the Hub is here without all of its weights."""
-  return _model_of(directory) is not None and bool(_missing(directory))
+  model = _model_of(directory)
+  return model is not None and bool(_missing(directory, of_head))
 
 
 def _missing(directory: pathlib.Path, of_head: bool = False) -> list[str]:

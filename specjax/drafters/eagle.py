@@ -171,12 +171,15 @@ def trainable(
   )
 
 
-def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
+def load(
+  target: Target, path: str, dtype: str = '', **options: Any
+) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 
   Args:
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
+    dtype: of its weights; by default the target's.
     **options: of `drafting.shape.Shape`.
 
   Raises:
@@ -192,7 +195,7 @@ def load(target: Target, path: str, **options: Any) -> LoadedDrafter:
     return Head(model, sizes)
 
   loaded = heads.load(
-    path, KIND, target, lambda config: head_of(config).shapes(columns=0)
+    path, KIND, target, lambda config: head_of(config).shapes(columns=0), dtype
   )
   head, params = head_of(loaded.config), loaded.params
   if columns := model.config.columns:

@@ -5,7 +5,9 @@ target's fingerprint, and `model.safetensors`; or one as others publish them,
 see `published`.
 """
 
+import contextlib
 import json
+import math
 import pathlib
 import shutil
 import uuid
@@ -21,6 +23,8 @@ from flax import traverse_util
 
 from specjax import checkpoints, published
 from specjax.arguments import check_path
+from specjax.checkpoints import precision
+from specjax.checkpoints.files import open_tensors
 from specjax.types import Drafter, Target
 
 _CONFIG = 'config.json'
@@ -119,16 +123,81 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
     raise
 
 
+class Description(NamedTuple):
+  """A head without its weights.
+
+  kind: the module of `drafters` that loads it.
+  format: who wrote it so: specjax, or the name of a published format.
+  parameters: numbers in its tensors.
+  dtype: that they are stored in.
+  taps: layers of the target that it reads; () where the kind decides it.
+  verifier: the target that a published one names; empty where it names none.
+  pairing: as that of `Loaded`.
+  notes: what is doubtful about it for the target.
+  """
+
+  kind: str
+  format: str
+  parameters: int
+  dtype: str
+  taps: tuple[int, ...]
+  verifier: str = ''
+  pairing: str = ''
+  notes: tuple[str, ...] = ()
+
+
+def kind_of(path: str | pathlib.Path) -> str:
+  """The module of `drafters` that loads a directory; `lm` where it is no head.
+
+  Raises:
+    CheckpointError: it is a head, and damaged.
+  """
+  if kind := _own_kind(path):
+    return kind
+  found = published.find(path)
+  return found.kind if found else 'lm'
+
+
+def _own_kind(path: str | pathlib.Path) -> str | None:
+  """That of a head that was trained here."""
+  try:
+    config = json.loads((pathlib.Path(path) / _CONFIG).read_text())
+    return config.get('kind')
+  except (OSError, ValueError, AttributeError):
+    return None  # Whoever reads it says so.
+
+
+def describe(path: str | pathlib.Path, target: Target) -> Description | None:
+  """The head of a directory, for a target; None where it holds none.
+
+  Raises:
+    ValueError: it is damaged, or cannot be for this target.
+  """
+  if kind := _own_kind(path):
+    config = read_config(path, kind)
+    with contextlib.ExitStack() as stack:
+      tensors = open_tensors(pathlib.Path(path), stack).values()
+    count = sum(math.prod(x.shape) for x in tensors)
+    taps = tuple(config.get('taps', ()))
+    return Description(kind, 'specjax', count, 'float16', taps)
+  found = published.find(path, target.model.config)
+  if found is None:
+    return None
+  return Description(
+    found.kind,
+    found.format,
+    found.parameters,
+    found.dtype,
+    tuple(found.config.get('taps', ())),
+    found.verifier,
+    published.UNVERIFIED,
+    published.check(found, target),
+  )
+
+
 def refuse(path: str | pathlib.Path) -> None:
   """Refuses the directory of a head where that of a model is wanted."""
-  file = pathlib.Path(path) / _CONFIG
-  if not file.is_file():
-    return  # Whoever reads the model says so.
-  try:
-    kind = json.loads(file.read_text()).get('kind')
-  except (ValueError, AttributeError):
-    return
-  if kind is not None:
+  if (kind := kind_of(path)) != 'lm':
     raise ValueError(
       f'{path} is a trained head, no language model: load it with '
       f'specjax.drafters.{kind}.load'
@@ -214,6 +283,7 @@ def load(
   kind: str,
   target: Target,
   shapes: Callable[[dict[str, Any]], Any],
+  dtype: str = '',
 ) -> Loaded:
   """A head for a target: one that was trained here, or a published one.
 
@@ -222,6 +292,7 @@ def load(
     kind: of head that is wanted.
     target: what it is to draft for.
     shapes: (config) -> shapes of its weights, nested as they are.
+    dtype: of the weights; by default the target's.
 
   Raises:
     ValueError: there is none, or it is of another kind, for another target, or
@@ -229,9 +300,10 @@ def load(
   """
   check_path(path, f'a trained {kind} head')
   place = checkpoints.resolve(path, of_head=True)
+  dtype = precision.check(dtype or target.dtype)
   found = published.find(place, target.model.config)
   if found is None:
-    config, params = read(path, kind, target.fingerprint, target.dtype)
+    config, params = read(path, kind, target.fingerprint, dtype)
     return Loaded(config, fit(params, shapes(config), path))
   if found.kind != kind:
     raise ValueError(
@@ -239,8 +311,8 @@ def load(
       f'specjax.drafters.{found.kind}.load'
     )
   for note in published.check(found, target):
-    warnings.warn(note, stacklevel=3)
-  params = published.read(found, shapes(found.config), target.dtype)
+    warnings.warn(note, published.PairingWarning, stacklevel=3)
+  params = published.read(found, shapes(found.config), dtype)
   return Loaded(found.config, params, published.UNVERIFIED)
 
 

@@ -12,5 +12,6 @@ Nothing in a published head tells which weights it was trained for: see
 from specjax.published.formats import Found as Found
 from specjax.published.formats import read as read
 from specjax.published.pairing import UNVERIFIED as UNVERIFIED
+from specjax.published.pairing import PairingWarning as PairingWarning
 from specjax.published.pairing import check as check
 from specjax.published.table import find as find

@@ -1,6 +1,8 @@
 """What a format of published heads is, and how parameters are read."""
 
+import collections
 import contextlib
+import math
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from specjax.checkpoints.files import (
   open_tensors,
   shorten,
 )
+from specjax.checkpoints.precision import STORED
 from specjax.families.table import Tensors
 from specjax.models.config import TransformerConfig
 
@@ -54,6 +57,8 @@ class Found(NamedTuple):
   positions: longest text of its training; None where nothing says so.
   unused: names of tensors that are of no parameter, and endings of such names.
   directory: where it lies.
+  parameters: numbers in its tensors.
+  dtype: that most of them have.
   """
 
   format: str
@@ -66,6 +71,8 @@ class Found(NamedTuple):
   positions: int | None = None
   unused: tuple[str, ...] = ()
   directory: pathlib.Path = pathlib.Path()
+  parameters: int = 0
+  dtype: str = 'float32'
 
   @property
   def names(self) -> set[str]:
@@ -98,6 +105,16 @@ def open_head(
 def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
   """Tensors without the `model.` that some writers put before every name."""
   return {name.removeprefix('model.'): x for name, x in tensors.items()}
+
+
+def measure(found: Found, tensors: Mapping[str, Tensor]) -> Found:
+  """The same with its parameters, and what they are stored in."""
+  counts: collections.Counter[str] = collections.Counter()
+  for name in found.names:
+    counts[tensors[name].dtype] += math.prod(tensors[name].shape)
+  ((most, _),) = counts.most_common(1)
+  dtype = STORED.get(most, most)
+  return found._replace(parameters=counts.total(), dtype=dtype)
 
 
 def check_names(found: Found, tensors: Mapping[str, Tensor]) -> None:

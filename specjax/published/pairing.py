@@ -13,6 +13,10 @@ from specjax.types import Target
 UNVERIFIED = 'unverified'
 
 
+class PairingWarning(UserWarning):
+  """What is doubtful about a published head for a target."""
+
+
 def check(found: Found, target: Target) -> tuple[str, ...]:
   """What is doubtful about a head for a target, one sentence each.
 

@@ -4,7 +4,13 @@ import contextlib
 import os
 import pathlib
 
-from specjax.checkpoints.files import CONFIG, read_json
+from specjax.checkpoints.files import (
+  CONFIG,
+  CheckpointError,
+  Tensor,
+  read_json,
+)
+from specjax.checkpoints.hub import headers, lacks_weights, resolve
 from specjax.models.config import TransformerConfig
 from specjax.published import eagle
 from specjax.published.formats import (
@@ -12,11 +18,24 @@ from specjax.published.formats import (
   Format,
   Found,
   check_names,
+  measure,
   open_head,
+  without_prefix,
 )
 
 # The first that holds is meant.
 FORMATS: tuple[Format, ...] = (*eagle.FORMATS,)
+
+
+def _tensors(directory, attributes, stack) -> dict[str, Tensor]:
+  """Those of a directory; of one on the Hub from headers, where it has any."""
+  if not lacks_weights(directory, of_head=True):
+    return open_head(directory, stack)
+  with contextlib.suppress(CheckpointError):  # It has no safetensors.
+    return without_prefix(headers(directory) or {})
+  if attributes.get('num_hidden_layers', 1) > 1:
+    return {}  # A language model, which is not read from other files.
+  return open_head(resolve(directory, of_head=True), stack)
 
 
 def find(
@@ -25,7 +44,8 @@ def find(
   """The published head that a directory holds; None where it holds none.
 
   Args:
-    path: a local directory with weights.
+    path: a local directory, or a snapshot of the Hub; weights that it lacks are
+      fetched where the Hub does not show their headers.
     target: configuration of the model to draft for: some heads do not say which
       of its layers they read, but how these are chosen.
 
@@ -40,12 +60,12 @@ def find(
   if 'kind' in attributes:
     return None  # One of our own.
   with contextlib.ExitStack() as stack:
-    tensors = open_head(directory, stack)
+    tensors = _tensors(directory, attributes, stack)
     names = frozenset(tensors)
     for each in FORMATS:
       if each.holds(names):
         files = Files(directory, attributes, tensors, target)
         found = each.describe(files, each.name)._replace(directory=directory)
         check_names(found, tensors)
-        return found
+        return measure(found, tensors)
   return None
