@@ -9,6 +9,7 @@ draft costs one pass, and a draft of any shape has its true probabilities, see
 
 import dataclasses
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -53,8 +54,7 @@ def walk(head: Head, rows: int) -> Walker:
 
   def init(params, ctx, hidden, fed):
     del fed  # No drafted token is.
-    slots = jnp.arange(ctx.tokens.shape[1])
-    at = jnp.broadcast_to(slots, ctx.tokens.shape)
+    at = jnp.broadcast_to(jnp.arange(ctx.tokens.shape[1]), ctx.tokens.shape)
     state = State(read(params, hidden, at), ctx.length + 0)
     return state, parallel.empty(say, params, state, ctx)
 
@@ -88,11 +88,11 @@ def _rows(head: Head, depth: int, block: int = 0) -> int:
 
 
 def _judge(head: Head, params, seen, first):
-  """Logits [B, A, b - 1, V] of blocks, and the target's at the same places."""
+  """Of each place of blocks: logits [B, A, V], and the target's there."""
   said = head.say_many(params, seen.tokens, seen.hidden, first)
-  places = first[..., None] + jnp.arange(head.sizes.block - 1)
-  rows = jnp.arange(len(first))[:, None, None]
-  return said, seen.logits[rows, places]
+  rows = jnp.arange(len(first))[:, None]
+  for k in range(said.shape[2]):
+    yield said[:, :, k], seen.logits[rows, first + k]
 
 
 def _loss(head: Head, anchors: int, decay: float, params, seen, key):
@@ -106,28 +106,22 @@ def _loss(head: Head, anchors: int, decay: float, params, seen, key):
     )
   choose = functools.partial(jax.random.permutation, x=ends)
   first = jax.vmap(choose)(jax.random.split(key, batch))[:, :anchors]
-  said, goal = _judge(head, params, seen, first)
-  weights = jnp.exp(-jnp.arange(said.shape[2]) / decay)
+  weights = jnp.exp(-jnp.arange(head.sizes.block - 1) / decay)
+  places = _judge(head, params, seen, first)
   one = jnp.ones(first.shape)
   return {
-    f'place{k + 1}': weight
-    * soft_cross_entropy(goal[:, :, k], said[:, :, k], one)
-    for k, weight in enumerate(weights / weights.sum())
+    f'place{k}': weight * soft_cross_entropy(goal, said, one)
+    for k, weight, (said, goal) in zip(
+      itertools.count(1), weights / weights.sum(), places, strict=False
+    )
   }
 
 
 def _measure(head: Head, params, seen, begin: int):
   """How often the i-th guess of a place is the target's greedy token."""
-  length = seen.tokens.shape[1]
-  first = jnp.arange(begin, length - head.sizes.block + 1)
+  first = jnp.arange(begin, seen.tokens.shape[1] - head.sizes.block + 1)
   first = jnp.broadcast_to(first, (len(seen.tokens), len(first)))
-  said, goal = _judge(head, params, seen, first)
-  found = [
-    parallel.count_hits(said[:, :, k], goal[:, :, k])
-    for k in range(said.shape[2])
-  ]
-  hits, counted = zip(*found, strict=True)
-  return {'hits': jnp.stack(hits), 'counted': jnp.array(counted)}
+  return parallel.count_hits(_judge(head, params, seen, first))
 
 
 def trainable(
@@ -146,9 +140,6 @@ def trainable(
     decay: the loss of place k is weighted by exp(-(k - 1) / decay); 0: half a
       block, as in the paper for blocks of 8.
     **sizes: of `models.dflash_sizes.Sizes`.
-
-  Raises:
-    ValueError: taps that the target has not, or no anchor.
   """
   layers = target.config.num_layers
   taps = tuple(taps) or tuple(sorted({0, layers // 2, layers - 1}))
@@ -184,10 +175,6 @@ def load(
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
     **options: of `drafting.shape.Shape`.
-
-  Raises:
-    ValueError: no such head, or taps that the target has not; and of a depth,
-      that blocks are shorter.
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)
@@ -205,11 +192,9 @@ def load(
   head, params = head_of(loaded.config), loaded.params
   if columns := model.config.columns:
     params = linear.arrange(params, head.shapes(columns), columns)
+
+  def walk_to(depth: int) -> Walker:
+    return walk(head, _rows(head, depth, block))
+
   loaded = loaded._replace(params=params)
-  return parallel.load(
-    target,
-    lambda depth: walk(head, _rows(head, depth, block)),
-    loaded,
-    tree,
-    options,
-  )
+  return parallel.load(target, walk_to, loaded, tree, options)

@@ -173,12 +173,8 @@ def trainable(
   def measure(params, seen, begin):
     """How often the i-th guess of head k is the target's greedy token."""
     behind = Seen(*(part[:, begin:] for part in seen))
-    found = [
-      parallel.count_hits(logits, goal)
-      for logits, goal, _ in ahead(params, behind)
-    ]
-    hits, counted = zip(*found, strict=True)
-    return {'hits': jnp.stack(hits), 'counted': jnp.array(counted)}
+    places = ((logits, goal) for logits, goal, _ in ahead(params, behind))
+    return parallel.count_hits(places)
 
   def drafter(depth):
     _check_depth(depth, count)

@@ -8,7 +8,7 @@ arXiv:2401.10774, section 2.3.3).
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -49,19 +49,24 @@ def feed(params, state, block, ctx, row, depth, tokens, features, sees) -> Step:
   return Step(logits, (), block)
 
 
-def count_hits(logits: jax.Array, goal: jax.Array) -> tuple[Any, Any]:
+def count_hits(
+  places: Iterable[tuple[jax.Array, jax.Array]],
+) -> dict[str, jax.Array]:
   """How often the i-th guess of a place is the target's greedy token.
 
   Args:
-    logits: [..., V] of the place.
-    goal: [..., V] of the target there.
+    places: logits [..., V] of each of them, and the target's [..., V] there.
 
   Returns:
-    Hits [R] of the first guesses, and how many places were looked at.
+    `hits` [K, R] of the first guesses in `counted` [K] places.
   """
-  guesses = jax.lax.top_k(logits, min(_GUESSES, logits.shape[-1]))[1]
-  right = guesses == goal.argmax(-1)[..., None]
-  return right.reshape(-1, right.shape[-1]).sum(0), goal[..., 0].size
+  hits, counted = [], []
+  for logits, goal in places:
+    guesses = jax.lax.top_k(logits, min(_GUESSES, logits.shape[-1]))[1]
+    right = guesses == goal.argmax(-1)[..., None]
+    hits.append(right.reshape(-1, right.shape[-1]).sum(0))
+    counted.append(goal[..., 0].size)
+  return {'hits': jnp.stack(hits), 'counted': jnp.array(counted)}
 
 
 def accuracies(config: Mapping[str, Any]) -> list[list[float]]:

@@ -3,8 +3,8 @@
 Chen et al., arXiv:2602.06036. A block is the last committed token and masks
 behind it. Every layer reads keys and values of two kinds, by the same weights:
 of the context, which is the target's features of all tokens before the block,
-and of the block itself, in both directions. Only the block asks. The target's own
-embedding and head stand at either end, unless a head has its own.
+and of the block itself, in both directions. Only the block asks. The target's
+embedding and head stand at either end, unless there are others of its own.
 
   slots    c0 c1 c2 c3 | x4  m5  m6  m7      x4 sees c0 to c3 and x4 to m7,
   says                       5   6   7       and so does every mask

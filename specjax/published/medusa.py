@@ -85,7 +85,9 @@ def _vocabulary(files: Files, output: str) -> int:
 
 FORMATS = (
   Format(
-    'Medusa', _holds_authors, lambda files, name: _describe(files, name, *_AUTHORS)
+    'Medusa',
+    _holds_authors,
+    lambda files, name: _describe(files, name, *_AUTHORS),
   ),
   Format(
     'Medusa of vLLM',

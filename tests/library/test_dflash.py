@@ -62,18 +62,18 @@ CONFIG = {
 }
 
 
-@jax.jit
-def _features(tokens):
+@functools.partial(jax.jit, static_argnums=1)
+def _features(tokens, taps):
   mask, at = transformer.causal(*tokens.shape)
-  weights, taps = models.target_weights(), models.DFLASH.taps
+  weights = models.target_weights()
   return TARGET.forward(weights, tokens, at, None, None, mask, taps=taps).taps
 
 
-def features_of(text):
+def features_of(text, taps=models.DFLASH.taps):
   """The target's features [T, len(taps), E] of a text, without a cache."""
   padded = np.zeros((1, 64), np.int32)  # One program for all lengths.
   padded[0, : len(text)] = text
-  return np.asarray(_features(padded))[0, : len(text)]
+  return np.asarray(_features(padded, taps))[0, : len(text)]
 
 
 def expected(text, rows):
@@ -90,9 +90,10 @@ def expected(text, rows):
   return made[1:] @ np.asarray(weights['unembedding'], np.float64)
 
 
-def read(walker, tokens, length):
-  params = Params(models.target_weights(), OWN())
-  drafter = models.DFLASH.drafter(models.DEPTH)
+def read(walker, tokens, length, own):
+  """Weights, a context of texts, and what a walker knows after reading them."""
+  params = Params(models.target_weights(), own)
+  drafter = models.DRAFTERS['plain'][0]._replace(taps=walker.taps)
   values = promises.sampling.make(len(tokens))
   ctx, _ = promises.fresh(drafter, params, tokens, length, values)
   _, hidden = prefill.prefill(
@@ -102,26 +103,30 @@ def read(walker, tokens, length):
   return params, ctx, made
 
 
-def test_the_module_is_that_of_the_paper_along_a_text():
-  """And after rejections: each step keeps what was accepted and no more."""
-  rows = 4
-  walker = dflash.walk(HEAD, rows)
+def check_along_a_text(walker, own, expected):
+  """And after rejections: each step keeps what was accepted and no more.
+
+  Args:
+    walker: that says three places at once.
+    own: its weights.
+    expected: (text) -> logits [3, V].
+  """
   random = np.random.default_rng(0)
   tokens = random.integers(0, models.VOCAB, (4, 128)).astype(np.int32)
   length = np.array([1, 2, 9, 30], np.int32)
-  params, ctx, (state, block) = read(walker, tokens, length)
+  params, ctx, (state, block) = read(walker, tokens, length, own)
   start, commit = jax.jit(walker.start), jax.jit(walker.commit)
   for accepted in ([0, 3, 1, 2], [2, 0, 0, 3], [1, 1, 3, 0]):
     step = start(params, state, block, ctx)
     for row, text in enumerate(tokens):
-      wanted = expected(text[: ctx.length[row]], rows)
+      wanted = expected(text[: ctx.length[row]])
       np.testing.assert_allclose(step.block.logits[row], wanted, atol=1e-5)
     # What was rejected is seen by the target, and must leave no trace.
     hidden = []
     for row, text in enumerate(tokens):
       at, n = int(ctx.length[row]), accepted[row]
       fed = (*text[: at + n], *random.integers(0, models.VOCAB, 4 - n))
-      hidden.append(features_of(fed)[at - 1 : at + 3])
+      hidden.append(features_of(fed, walker.taps)[at - 1 : at + 3])
     new = jnp.asarray(accepted, jnp.int32)
     path = jnp.minimum(jnp.arange(4), new[:, None])
     ctx = ctx._replace(length=ctx.length + new + 1)
@@ -130,19 +135,23 @@ def test_the_module_is_that_of_the_paper_along_a_text():
     state = commit(params, state, step.block, ctx, verdict, hidden)
 
 
+def test_the_module_is_that_of_the_paper():
+  walker = dflash.walk(HEAD, 4)
+  check_along_a_text(walker, OWN(), lambda text: expected(text, 4))
+
+
 def test_a_block_looks_both_ways_and_at_no_later_text():
-  rows = 4
-  walker = dflash.walk(HEAD, rows)
+  walker = dflash.walk(HEAD, 4)
   tokens, length = promises.texts(3)
   tokens, length = tokens[2:], length[2:]
-  params, ctx, (state, block) = read(walker, tokens, length)
-  start, short = (jax.jit(dflash.walk(HEAD, n).start) for n in (rows, 2))
+  params, ctx, (state, block) = read(walker, tokens, length, OWN())
+  start, short = (jax.jit(dflash.walk(HEAD, n).start) for n in (4, 2))
   said = start(params, state, block, ctx).block.logits
   alone = short(params, state, block, ctx).block.logits
   assert np.abs(said[:, 0] - alone[:, 0]).max() > 1e-3
   behind = tokens.copy()
   behind[0, length[0] :] = 7
-  params, ctx, (state, block) = read(walker, behind, length)
+  params, ctx, (state, block) = read(walker, behind, length, OWN())
   again = start(params, state, block, ctx).block.logits
   np.testing.assert_array_equal(said, again)
 

@@ -27,8 +27,7 @@ from specjax.drafters import (
 from specjax.drafters.ngram import retrieval
 from specjax.drafting import dynamic_tree, policies, static_tree
 from specjax.models import dflash as dflash_models
-from specjax.models import dflash_sizes
-from specjax.models import quantize, transformer
+from specjax.models import dflash_sizes, quantize, transformer
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
