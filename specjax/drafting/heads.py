@@ -219,7 +219,7 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
     config = json.loads(file.read_text())
   except json.JSONDecodeError as error:
     raise ValueError(f'{file} is no JSON: {error}') from error
-  stored_kind = config.get('kind', 'lm')
+  stored_kind = config.get('kind') or kind_of(path)
   if stored_kind != kind:
     raise ValueError(
       f'{path} holds no {kind} head: load it with '

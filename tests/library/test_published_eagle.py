@@ -1,5 +1,6 @@
 """Published EAGLE heads say what their own modules say."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from specjax import published, sampling
-from specjax.drafters import eagle
+from specjax.drafters import eagle, lm, medusa
+from specjax.drafting import heads
 from specjax.models import transformer
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
@@ -106,3 +108,141 @@ def test_drafts_are_those_of_the_published_module(layout, tmp_path):
     verdict = Verdict(jnp.asarray(path), jnp.array([accepted]), None)
     along = hidden[old - 1 : old + 3][None]
     state = commit(params, state, step.block, ctx, verdict, jnp.asarray(along))
+
+
+# What is refused, and what is doubtful
+
+
+def refused(path, message, host=HOST):
+  with pytest.raises(ValueError, match=message) as error:
+    eagle.load(host, path)
+  assert '\n' not in str(error.value)
+
+
+THIRD, FIRST = written.LAYOUTS['EAGLE-3'], written.LAYOUTS['EAGLE-1']
+PLAIN = dataclasses.replace(THIRD, pickled=False)
+
+
+def without(name, layout=PLAIN, **more):
+  weights = written.tensors(layout) | more
+  return {n: x for n, x in weights.items() if n != name}
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'speculators_model_type': 'eagle'}, 'calls it version 1 .* version 3'),
+    ({'architectures': ['EagleLlamaForCausalLM']}, 'calls it version 1'),
+    ({written.IDS: [1, 5, 10]}, 'layers that do not exist: the target has 9'),
+    ({written.IDS: [0, 5, 8]}, 'layers that do not exist'),
+    ({written.IDS: [5, 1, 8]}, 'in the order of the layers'),
+    ({written.IDS: [1, 5]}, 'are 2 layers of the target, and fc reads 3'),
+    ({'vocab_size': 30}, r't2d has shape \(23,\)'),
+    ({'num_hidden_layers': 2}, 'has 2 layers'),
+    ({'hidden_size': 16}, 'of width 16, and its tensors one of width 8'),
+    ({'target_hidden_size': 7}, 'no multiple of the width of the target, 7'),
+    ({'target_hidden_size': 24}, 'are 3 layers of the target, and fc reads 1'),
+    ({'num_attention_heads': 4}, 'has shape .* where config.json makes it'),
+    ({'fc_norm': True}, 'has fc_norm = True, but .* not among'),
+    ({'hidden_act': 'gelu_fast'}, None),
+    ({'hidden_act': 'gelu'}, 'hidden_act must be one of silu'),
+    ({'rope_scaling': {'rope_type': 'mrope'}}, 'rope_type = .mrope.'),
+    ({'layer_types': ['sliding_attention']}, 'sliding attention'),
+  ],
+)
+def test_a_config_that_does_not_fit_is_refused(tmp_path, changes, message):
+  path = written.write(tmp_path / 'head', PLAIN, **changes)
+  if message is None:
+    eagle.load(HOST, path)
+  else:
+    refused(path, message)
+
+
+def test_a_head_of_version_1_called_3_is_refused(tmp_path):
+  path = written.write(tmp_path, FIRST, architectures=['LlamaEagle3'])
+  refused(path, 'calls it version 3 .* those of version 1')
+
+
+D2T = written.tensors(PLAIN)['d2t']
+
+
+@pytest.mark.parametrize(
+  ('weights', 'message'),
+  [
+    (without('norm.weight'), r'unset parameters: norm/scale \(norm\.weight\)'),
+    (without('', extra=np.zeros(2)), 'unused tensors: extra'),
+    (without('d2t'), 'd2t, which says of which, is missing'),
+    (without('', d2t=D2T[:-1]), r'd2t has shape \(6,\)'),
+    (without('', d2t=D2T + 30), 'the target 23'),
+    (without('', d2t=-np.arange(7)), 'has a token twice'),
+    (
+      without('', t2d=~written.tensors(PLAIN)['t2d']),
+      'd2t and t2d disagree',
+    ),
+    (without('', **{'norm.weight': np.zeros(8, np.int8)}), 'is I8'),
+  ],
+)
+def test_tensors_that_do_not_fit_are_refused(tmp_path, weights, message):
+  refused(written.write(tmp_path, PLAIN, weights), message)
+
+
+@pytest.mark.parametrize(
+  ('host', 'message'),
+  [
+    (models.tiny(written.V, 9, width=16), 'width 8, and the target has 16'),
+    (models.tiny(29, 9), '23 tokens, and the target has 29'),
+    (models.tiny(written.V, 5), 'in the order of the layers'),
+  ],
+)
+def test_the_head_of_another_target_is_refused(tmp_path, host, message):
+  refused(written.write(tmp_path, PLAIN), message, Target(host))
+
+
+def test_damaged_weights_are_refused_by_name(tmp_path):
+  path = written.write(tmp_path, THIRD)
+  file = path / 'pytorch_model.bin'
+  file.write_bytes(file.read_bytes()[:-100])
+  refused(path, r'pytorch_model\.bin is truncated or damaged')
+
+
+def test_other_loaders_say_what_a_published_head_is(tmp_path):
+  path = written.write(tmp_path, PLAIN)
+  with pytest.raises(ValueError, match=r'holds no medusa head.*drafters\.eagle'):
+    medusa.load(HOST, path)
+  with pytest.raises(ValueError, match=r'load it with specjax\.drafters\.eag'):
+    lm.load(HOST, path)
+
+
+def test_doubts_are_warned_of_and_not_refused(tmp_path):
+  layout = written.LAYOUTS['speculators']
+  path = written.write(tmp_path / 'head', layout)
+  target = tmp_path / 'other'
+  host = Target(written.TARGET, path=str(target), max_length=4000)
+  with pytest.warns(published.PairingWarning) as caught:
+    eagle.load(host, path)
+  first, second = (str(one.message) for one in caught)
+  assert 'names owner/target as its target, and this one is called other' in (
+    first
+  )
+  assert 'at most 2048 tokens, and this run has up to 4000' in second
+  same = Target(written.TARGET, path=str(tmp_path / 'Target'), max_length=99)
+  assert heads.describe(path, same).notes == ()
+
+
+def test_a_description_reads_no_weights(tmp_path):
+  path = written.write(tmp_path, THIRD)
+  found = heads.describe(path, HOST)
+  count = sum(
+    x.size for n, x in written.tensors(THIRD).items() if n != 't2d'
+  ) + len(written.tensors(THIRD)['t2d'])
+  assert found == heads.Description(
+    'eagle', 'EAGLE-3', count, 'float32', (1, 3, 5), '', 'unverified', ()
+  )
+  assert heads.kind_of(path) == 'eagle'
+
+
+def test_a_head_is_read_in_the_type_that_is_asked_for(tmp_path):
+  path = written.write(tmp_path, THIRD)
+  params = eagle.load(HOST, path, dtype='bfloat16').params
+  assert params['fuse']['w'].dtype == jnp.bfloat16
+  assert params['places'].dtype == jnp.int32
