@@ -28,8 +28,8 @@ to six tokens are those of draft-128: constant, and by the policies of
   cascade                 draft-64, for which ngram drafts
   int8                    weights in eight bits, also the target's own
 
-The trees of Medusa and DFlash, and `distilled` were chosen on other windows of the same held-out
-documents; no weights were trained on these documents.
+The trees of Medusa and DFlash and `distilled` were chosen on other windows of
+the same held-out documents; no weights were trained on these documents.
 """
 
 import pathlib

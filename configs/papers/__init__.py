@@ -39,10 +39,26 @@ CHAT = {
   'llama2-13b': ('LLaMA2-Chat-13B', 'meta-llama/Llama-2-13b-chat-hf'),
   'llama2-70b': ('LLaMA2-Chat-70B', 'meta-llama/Llama-2-70b-chat-hf'),
 }
-# Heads of papers have layouts that are not those of this project.
-OWN_HEADS = (
-  'heads for it that experiments.train has made (published ones are in other '
-  'layouts)'
+# Published heads, by what their targets are called here. Where there is none,
+# `heads` has one that `experiments.train` has made.
+EAGLE_HEADS = {
+  'vicuna-7b': 'yuhuili/EAGLE-Vicuna-7B-v1.3',
+  'vicuna-13b': 'yuhuili/EAGLE-Vicuna-13B-v1.3',
+  'vicuna-33b': 'yuhuili/EAGLE-Vicuna-33B-v1.3',
+  'llama2-7b': 'yuhuili/EAGLE-llama2-chat-7B',
+  'llama2-13b': 'yuhuili/EAGLE-llama2-chat-13B',
+  'llama2-70b': 'yuhuili/EAGLE-llama2-chat-70B',
+  'llama3-8b': 'yuhuili/EAGLE-LLaMA3.1-Instruct-8B',
+}
+EAGLE_3_HEADS = {
+  'vicuna-13b': 'yuhuili/EAGLE3-Vicuna1.3-13B',
+  'llama3-8b': 'yuhuili/EAGLE3-LLaMA3.1-Instruct-8B',
+  'llama3-70b': 'yuhuili/EAGLE3-LLaMA3.3-Instruct-70B',
+  'deepseek-8b': 'yuhuili/EAGLE3-DeepSeek-R1-Distill-LLaMA-8B',
+}
+HEADS = (
+  'its published heads, and where there are none those that experiments.train '
+  'has made, in the folder heads'
 )
 LLAMA_68M = 'JackFram/llama-68m'
 # EAGLE's tree is not printed; this one is ours.
@@ -111,7 +127,7 @@ def tree(path: str, gamma: int, *widths: int, replacement: bool) -> Candidate:
 
 
 def head(kind: str, path: str, gamma: int, *rules: str, **options) -> Candidate:
-  """A head on the target's features that `experiments.train` has trained."""
+  """A head on the target's features, published or trained here."""
   return Candidate(kind, gamma, path, options, rules)
 
 
@@ -121,14 +137,14 @@ def beside_eagle(
   """Some of the drafters that papers compare with EAGLE's.
 
   Args:
-    target: the folder of `heads` where they lie.
+    target: what it is called in `EAGLE_HEADS`, and its folder in `heads`.
     names: of the drafters.
     nodes: of the trees that are made anew at every step: ten are expanded at
       each of six levels, and so many kept.
   """
-  medusa, eagle, eagle3 = (
-    f'heads/{target}/{kind}' for kind in ('medusa', 'eagle1', 'eagle3')
-  )
+  medusa = f'heads/{target}/medusa'
+  eagle = EAGLE_HEADS.get(target, f'heads/{target}/eagle1')
+  eagle3 = EAGLE_3_HEADS.get(target, f'heads/{target}/eagle3')
   dynamic = {'beam': 10, 'nodes': nodes}
   every = {
     'sps': lm('double7/vicuna-68m', 7),
@@ -157,6 +173,6 @@ def mt_bench(
     prompts=Prompts(count=80),
     max_new_tokens=512,
     part={'target': name},
-    needs=(name, OWN_HEADS, 'question.jsonl of MT-Bench', machine),
+    needs=(name, HEADS, 'question.jsonl of MT-Bench', machine),
     **fields,
   )

@@ -9,12 +9,19 @@ themselves: place n of a chain, of the steps that accepted all before it. Table
 5 is greedy. The tree of the paper is not printed there; this one is ours.
 """
 
-from configs.papers import CHAT, EAGLE_WIDTHS, Paper, head, mt_bench
+from configs.papers import (
+  CHAT,
+  EAGLE_HEADS,
+  EAGLE_WIDTHS,
+  Paper,
+  head,
+  mt_bench,
+)
 from experiments.papers.published import Metric, Published
 
 
 def _compared(part: str, **fields) -> Published:
-  path = f'heads/{part}/eagle1'
+  path = EAGLE_HEADS[part]
   return mt_bench(
     CHAT[part],
     candidates={

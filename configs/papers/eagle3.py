@@ -3,8 +3,10 @@
   python -m experiments.run --config configs/papers/eagle3.py:llama3-8b \\
     --config.prompts.path=question.jsonl --config.prompts.chat
 
-Parts: vicuna-13b, llama3-8b, llama3-70b, deepseek-8b. EAGLE-3's tree is made as
-that of EAGLE-2: see `eagle2`; Lookahead, Hydra and HASS are not in the project.
+Parts: vicuna-13b, llama3-8b, llama3-70b, deepseek-8b. The heads are those that
+the authors published; EAGLE has none for the last two. EAGLE-3's tree is made
+as that of EAGLE-2: see `eagle2`; Lookahead, Hydra and HASS are not in the
+project.
 """
 
 from configs.papers import CHAT, Paper, beside_eagle, mt_bench

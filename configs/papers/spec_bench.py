@@ -4,14 +4,15 @@
     --config.prompts.path=question.jsonl
 
 Parts: 7b, 13b, 33b (Vicuna, A100). SpS (Vicuna-68M drafts) and PLD (prompt
-lookup) need nothing else: --config.drafters="('sps', 'ngram')". Medusa and the
-EAGLEs need trained heads; REST, Hydra, Lookahead, Recycling and SAMD have no
-cell here. Ours are defined as theirs: over all turns, the speed-up is a ratio
-of means of the questions' rates, and tau is a mean over steps.
-`configs/spec_bench.py` is for other targets.
+lookup) need nothing else: --config.drafters="('sps', 'ngram')". EAGLE's heads
+are the published ones; Medusa's, and EAGLE-3's but for 13b, are to be trained.
+REST, Hydra, Lookahead, Recycling and SAMD have no cell here. Ours are defined
+as theirs: over all turns, the speed-up is a ratio of means of the questions'
+rates, and tau is a mean over steps. `configs/spec_bench.py` is for other
+targets.
 """
 
-from configs.papers import OWN_HEADS, Paper, beside_eagle
+from configs.papers import HEADS, Paper, beside_eagle
 from experiments.papers.published import Metric, Published
 from experiments.settings import Checkpoint, Prompts
 
@@ -77,7 +78,7 @@ def leaderboard(part: str) -> Published:
     ),
     needs=(
       f'Vicuna-{part.upper()} v1.3 and Vicuna-68M',
-      OWN_HEADS,
+      HEADS,
       'question.jsonl of Spec-Bench',
       'an A100 or like it',
     ),

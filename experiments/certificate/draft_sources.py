@@ -52,6 +52,11 @@ def _walk(walker, params, ctx, hidden, tokens, depth):
   return jnp.stack(logits, 1)
 
 
+def _wide(x) -> type:
+  """The type of a parameter in double precision."""
+  return float if jnp.issubdtype(x.dtype, jnp.floating) else int
+
+
 def of_walker(
   tiny: TinyModels,
   walker: Walker,
@@ -76,7 +81,7 @@ def of_walker(
       contexts, vocab = tiny.contexts, tiny.vocab
       target, ctx, hidden = _read(tiny, contexts, walker.taps)
       params = Params(
-        target, jax.tree.map(lambda x: jnp.asarray(x, float), own)
+        target, jax.tree.map(lambda x: jnp.asarray(x, _wide(x)), own)
       )
       forced = np.indices((vocab,) * (depth - 1)).reshape(depth - 1, -1).T
       row = np.repeat(np.arange(len(contexts)), len(forced))

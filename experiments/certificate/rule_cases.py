@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from experiments.certificate import draft_sources, tiny_models
 from experiments.certificate.tiny_models import TinyModels
@@ -106,17 +107,19 @@ CASCADE = Kind(
 SIZES = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
 
 
-def _head(name, walk, trainable, make, parents, depth) -> Kind:
+def _head(name, walk, fresh, make, parents, depth) -> Kind:
   """A head with random weights on the tiny transformers."""
 
   def own(tiny: TinyModels):
     """Weights far from zero, or heads would say what the target does."""
     with jax.enable_x64(False):  # The same whatever the precision in force.
-      made = trainable(tiny).init(jax.random.key(3), tiny.params.target)
+      made = fresh(tiny, jax.random.key(3))
       leaves, structure = jax.tree.flatten(made)
       keys = jax.random.split(jax.random.key(4), len(leaves))
       return structure.unflatten(
         x + 0.3 * jax.random.normal(key, x.shape)
+        if jnp.issubdtype(x.dtype, jnp.floating)
+        else x
         for x, key in zip(leaves, keys, strict=True)
       )
 
@@ -129,12 +132,24 @@ def _head(name, walk, trainable, make, parents, depth) -> Kind:
   return Kind(name, drafter, source)
 
 
+_EAGLE = Sizes(3, (0, 1), **SIZES, mlp_width=16)
+# As others publish them: a token that has no logit is never drafted.
+_PUBLISHED = dataclasses.replace(
+  _EAGLE, join='pair', norms=('token', 'feature', 'last'), draft_vocab=2
+)
+
 EAGLE = _head(
   'EAGLE-3',
-  lambda tiny: eagle.walk(
-    Head(tiny.target, Sizes(3, (0, 1), **SIZES, mlp_width=16))
-  ),
-  lambda tiny: eagle.trainable(tiny.target, 3, **SIZES, mlp_width=16),
+  lambda tiny: eagle.walk(Head(tiny.target, _EAGLE)),
+  lambda tiny, key: Head(tiny.target, _EAGLE).init(key),
+  lambda walker: chain.make(walker, 3),
+  _CHAIN,
+  3,
+)
+PUBLISHED = _head(
+  'published EAGLE-3',
+  lambda tiny: eagle.walk(Head(tiny.target, _PUBLISHED)),
+  lambda tiny, key: Head(tiny.target, _PUBLISHED).init(key),
   lambda walker: chain.make(walker, 3),
   _CHAIN,
   3,
@@ -142,7 +157,9 @@ EAGLE = _head(
 MEDUSA = _head(
   'tree of Medusa',
   lambda tiny: medusa.walk(tiny.target, 2),
-  lambda tiny: medusa.trainable(tiny.target, 2),
+  lambda tiny, key: medusa.trainable(tiny.target, 2).init(
+    key, tiny.params.target
+  ),
   lambda walker: static_tree.make(walker, _TREE),
   _TREE,
   2,
@@ -228,6 +245,7 @@ CASES = (
   Case('token', verify.token, EXIT, 'transformer'),
   Case('token', verify.token, EAGLE, 'transformer', full=True),
   Case('token', verify.token, DFLASH, 'transformer', full=True),
+  Case('token', verify.token, PUBLISHED, 'transformer', full=True),
   Case('recursive', verify.recursive, MEDUSA, 'transformer', full=True),
   Case('recursive', verify.recursive, DFLASH_TREE, 'transformer', full=True),
   Case('block', verify.block, CHAIN, quick=True),

@@ -325,11 +325,11 @@ def summary(rows: list[dict]) -> str:
   if not rows:
     return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
-  parts = COUNTING, older * _BY_OUTCOME, _pairing(rows), collectives.table(rows)
+  parts = COUNTING, older * _BY_OUTCOME, pairing(rows), collectives.table(rows)
   return _text(rows, groups(rows)) + ''.join(parts)
 
 
-def _pairing(rows: list[dict]) -> str:
+def pairing(rows: list[dict]) -> str:
   """Which drafters may have been trained for another target."""
   names = sorted({row['drafter'] for row in rows if row.get('pairing')})
   if not names:

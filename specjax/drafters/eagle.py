@@ -146,11 +146,17 @@ def trainable(
     version: 1 or 3.
     taps: layers that it reads; by default the last for version 1, and the
       first, the middle and the last for version 3.
-    **sizes: of `models.eagle.Sizes`.
+    **sizes: of `models.eagle.Sizes`; with the join `pair` and the width of the
+      target, `published.write_speculators` can write the head for others.
 
   Raises:
-    ValueError: taps that the target has not.
+    ValueError: taps that the target has not, or a reduced vocabulary, which is
+      only read.
   """
+  if sizes.get('draft_vocab'):
+    raise ValueError(
+      'draft_vocab: heads are trained with logits of all tokens; leave it out'
+    )
   layers = target.config.num_layers
   spread = tuple(sorted({0, layers // 2, layers - 1}))
   taps = tuple(taps) or (spread if version == 3 else (layers - 1,))

@@ -24,7 +24,6 @@ from flax import traverse_util
 from specjax import checkpoints, published
 from specjax.arguments import check_path
 from specjax.checkpoints import precision
-from specjax.checkpoints.files import open_tensors
 from specjax.types import Drafter, Target
 
 _CONFIG = 'config.json'
@@ -109,7 +108,7 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
   if folder.exists():
     raise ValueError(f'{folder} exists; remove it or save elsewhere')
   flat = traverse_util.flatten_dict(jax.device_get(params), sep='.')
-  arrays = {name: np.asarray(x, np.float16) for name, x in flat.items()}
+  arrays = {name: _in(np.float16, np.asarray(x)) for name, x in flat.items()}
   folder.parent.mkdir(parents=True, exist_ok=True)
   partial = folder.with_name(f'.{folder.name}.{uuid.uuid4().hex}')
   partial.mkdir()
@@ -121,6 +120,11 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
   except BaseException:
     shutil.rmtree(partial, ignore_errors=True)
     raise
+
+
+def _in(dtype, x):
+  """The same numbers in a type; whole numbers stay what they are."""
+  return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 class Description(NamedTuple):
@@ -176,7 +180,7 @@ def describe(path: str | pathlib.Path, target: Target) -> Description | None:
   if kind := _own_kind(path):
     config = read_config(path, kind)
     with contextlib.ExitStack() as stack:
-      tensors = open_tensors(pathlib.Path(path), stack).values()
+      tensors = published.look(pathlib.Path(path), stack).values()
     count = sum(math.prod(x.shape) for x in tensors)
     taps = tuple(config.get('taps', ()))
     return Description(kind, 'specjax', count, 'float16', taps)
@@ -260,7 +264,7 @@ def read(
   if not file.is_file():
     raise ValueError(f'{file} is missing: the head has no weights')
   flat = safetensors.numpy.load_file(file)
-  weights = {name: jnp.asarray(x, dtype) for name, x in flat.items()}
+  weights = {name: _in(dtype, jnp.asarray(x)) for name, x in flat.items()}
   return config, traverse_util.unflatten_dict(weights, sep='.')
 
 

@@ -78,8 +78,8 @@ class Eagle(nn.Module):
       )
     if s.draft_vocab:
       self.places = self.param(
-        'places',
-        lambda key, shape: jnp.arange(*shape) % (s.draft_vocab + 1),
+        'places',  # The first tokens, until others are read.
+        lambda key, shape: jnp.minimum(jnp.arange(*shape), s.draft_vocab),
         (c.vocab_size,),
       )
 

@@ -195,7 +195,7 @@ def _describe(files: Files, name: str) -> Found:
     **vocabulary.options(files, vocab),
   }  # fmt: skip
   sizes = dflash_sizes.sizes_of(config)
-  sources = _sources(sizes) | vocabulary.sources(files, sizes, vocab)
+  sources = _sources(sizes) | vocabulary.sources(tensors, sizes, vocab)
   return Found(
     name,
     'dflash',

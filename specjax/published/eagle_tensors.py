@@ -1,18 +1,32 @@
 """The tensors of published EAGLE heads, and the parameters made of them."""
 
+from collections.abc import Collection
 from typing import Any
 
 from specjax.families.table import GROUPS, KEEP, LINEAR, WAYS, Tensors
-from specjax.models import eagle_sizes
+from specjax.models.eagle_sizes import Sizes
 from specjax.published import vocabulary
-from specjax.published.formats import Files
+from specjax.published.formats import Made
 
 FC_NORM = 'fc_norm.'  # before the numbers of norms of the target's layers
 
 
-def sources(files: Files, layer: str, fused: str, config) -> dict[str, Any]:
-  """Of every parameter that a configuration has."""
-  sizes, tensors = eagle_sizes.sizes_of(config), files.tensors
+def sources(
+  sizes: Sizes,
+  vocab: int,
+  names: Collection[str],
+  layer: str,
+  fused: str = 'fc',
+) -> dict[str, Tensors | Made]:
+  """Of every parameter that a head has.
+
+  Args:
+    sizes: of the head.
+    vocab: tokens of the target.
+    names: of all tensors.
+    layer: before the names of the layer's.
+    fused: before that of the map of the joined or fused features.
+  """
   attention = f'{layer}self_attn.'
   qkv = [f'{attention}{x}_proj.' for x in 'qkv']
   up = [f'{layer}mlp.{x}_proj.' for x in ('gate', 'up')]
@@ -41,7 +55,7 @@ def sources(files: Files, layer: str, fused: str, config) -> dict[str, Any]:
   for name, (key, tensor) in norms.items():
     here = name in sizes.norms
     options[f'{key}/scale'] = here, KEEP, f'{tensor}.weight'
-  for i in range(len([name for name in tensors if FC_NORM in name])):
+  for i in range(sum(FC_NORM in name for name in names)):
     options[f'norm_taps_{i}/scale'] = True, KEEP, f'{FC_NORM}{i}.weight'
   for key, (here, split, name) in options.items():
     if here:
@@ -50,5 +64,5 @@ def sources(files: Files, layer: str, fused: str, config) -> dict[str, Any]:
     found['layer/qkv/b'] = GROUPS, tuple(x + 'bias' for x in qkv)
   if sizes.mlp_bias:
     found['layer/up/b'] = WAYS, tuple(x + 'bias' for x in up)
-  made: dict[str, Any] = {k: Tensors(*v) for k, v in found.items()}
-  return made | vocabulary.sources(files, sizes, config['vocab_size'])
+  made: dict[str, Tensors | Made] = {k: Tensors(*v) for k, v in found.items()}
+  return made | vocabulary.sources(names, sizes, vocab)

@@ -1,5 +1,6 @@
 """Embeddings and output layers of a head's own, and reduced vocabularies."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,24 @@ def _places(d2t: np.ndarray, t2d: np.ndarray | None, vocab: int) -> np.ndarray:
   return where
 
 
-def sources(files: Files, sizes: Any, vocab: int) -> dict[str, Any]:
-  """Of the parameters that sizes say a head has of its own."""
-  made: dict[str, Any] = {}
+def sources(
+  names: Collection[str], sizes: Any, vocab: int
+) -> dict[str, Tensors | Made]:
+  """Of the parameters that sizes say a head has of its own.
+
+  Args:
+    names: of all tensors.
+    sizes: of the head, of either kind.
+    vocab: tokens of the target.
+  """
+  made: dict[str, Tensors | Made] = {}
   if sizes.own_embedding:
     made['embedding'] = Tensors(KEEP, ('embed_tokens.weight',))
   if sizes.own_unembedding:
     made['unembedding'] = Tensors(LINEAR, ('lm_head.weight',))
   if sizes.draft_vocab:
-    names = tuple(name for name in ('d2t', 't2d') if name in files.tensors)
-    made['places'] = Made(lambda d2t, t2d=None: _places(d2t, t2d, vocab), names)
+    made['places'] = Made(
+      lambda d2t, t2d=None: _places(d2t, t2d, vocab),
+      tuple(name for name in ('d2t', 't2d') if name in names),
+    )
   return made

@@ -25,7 +25,7 @@ from specjax.drafters import (
   plain,
 )
 from specjax.drafters.ngram import retrieval
-from specjax.drafting import dynamic_tree, policies, static_tree
+from specjax.drafting import chain, dynamic_tree, policies, static_tree
 from specjax.models import dflash as dflash_models
 from specjax.models import dflash_sizes, quantize, transformer
 from specjax.models.eagle import Head, Sizes
@@ -171,7 +171,12 @@ def head_weights(init, scale: float = 1.0):
   with jax.enable_x64(False):
     made = jax.jit(init)(jax.random.key(3), target_weights())
     return jax.tree.map(
-      lambda x: x + scale * jax.random.normal(jax.random.key(4), x.shape), made
+      lambda x: (
+        x + scale * jax.random.normal(jax.random.key(4), x.shape)
+        if jnp.issubdtype(x.dtype, jnp.floating)
+        else x
+      ),
+      made,
     )
 
 
@@ -193,6 +198,27 @@ DFLASH_HEAD = dflash_models.Head(
 EAGLE_3_WALKER = eagle.walk(
   Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
 )
+
+# Heads in the layouts of others, whose logits are of some tokens or of all.
+PUBLISHED = {
+  1: Head(
+    TARGET,
+    Sizes(1, (1,), **SMALL, mlp_width=16, join_bias=True, norms=(),
+          projects=False, own_embedding=True),
+  ),
+  3: Head(
+    TARGET,
+    Sizes(3, (0, 1), **SMALL, mlp_width=16, join='pair', draft_vocab=6,
+          norms=('token', 'feature', 'last', 'residual', 'taps', 'carried')),
+  ),
+}  # fmt: skip
+
+
+def published_weights(version: int):
+  return functools.cache(
+    lambda: head_weights(lambda key, target: PUBLISHED[version].init(key), 0.3)
+  )
+
 
 # Every drafter: a new one is added here and every promise is tested of it.
 DRAFTERS: dict[str, tuple[Drafter, object]] = {
@@ -244,6 +270,14 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     dynamic_tree.make(EAGLE_3_WALKER, 3, 3, 8),
     head_of(EAGLE_3, 0.3),
   ),
+  'eagle 1, published': (
+    chain.make(eagle.walk(PUBLISHED[1]), DEPTH),
+    published_weights(1),
+  ),
+  'eagle 3, published': (
+    chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
+    published_weights(3),
+  ),
   'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
 }
 
@@ -259,6 +293,7 @@ _LIKE_OTHERS = (
   'dflash, tree',
   'eagle 1',
   'eagle 3, tree',
+  'eagle 1, published',
 )
 IN_LOOPS = [
   pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name

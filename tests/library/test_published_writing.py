@@ -1,0 +1,102 @@
+"""Heads that are written for other engines come back as they were."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import published
+from specjax.drafters import eagle
+from specjax.models import rotary, small_head
+from specjax.models.eagle import Head, Sizes, sizes_of
+from specjax.types import Target
+from tests.support import published_eagle as written
+
+TARGET = written.TARGET
+SIZES = dict(
+  width=written.E, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12
+)
+OPTIONS = {
+  'plain': {},
+  'normed early': {'norms': ('token', 'feature', 'last', 'residual', 'taps')},
+  'normed at once': {'norms': ('token', 'feature', 'last', 'fused', 'carried')},
+  'small head': {'draft_vocab': 6, 'norm_eps': 1e-6, 'rope_theta': 5e5},
+  'queries normed': {'qk_norm': True, 'qkv_bias': True, 'out_bias': True},
+  'scaled': {'rope_scaling': rotary.Llama3(8.0, 1.0, 4.0, 64)},
+  'own tokens': {'own_embedding': True, 'width': 12, 'mlp_bias': True},
+}
+
+
+def make(**options):
+  """A head with random weights, and these."""
+  sizes = Sizes(3, (0, 4, 8), join='pair', **SIZES | options)
+  params = Head(TARGET, sizes).init(jax.random.key(0))
+  if sizes.draft_vocab:
+    ids = np.array([0, 3, 4, 9, 17, 22])
+    params['places'] = jnp.asarray(small_head.places(ids, written.V))
+  return sizes, params
+
+
+def write(path, sizes, params, **options):
+  published.write_speculators(
+    path, sizes, params, TARGET.config, 'owner/name', **options
+  )
+
+
+@pytest.mark.parametrize('options', OPTIONS.values(), ids=list(OPTIONS))
+def test_a_written_head_is_read_as_it_was(tmp_path, options):
+  sizes, params = make(**options)
+  write(tmp_path / 'head', sizes, params, dtype='float32')
+  found = published.find(tmp_path / 'head', TARGET.config)
+  assert found.verifier == 'owner/name'
+  back = sizes_of(found.config)
+  assert {*back.norms} == {*sizes.norms}
+  same = {'norms': ()}
+  assert vars(back) | same == vars(sizes) | same
+  loaded = eagle.load(Target(TARGET), tmp_path / 'head')
+  jax.tree.map(np.testing.assert_array_equal, loaded.params, params)
+
+
+def test_the_form_is_that_of_speculators(tmp_path):
+  """Names and switches as RedHatAI's heads have them."""
+  sizes, params = make(norms=('token', 'feature', 'last', 'residual'))
+  write(tmp_path / 'head', sizes, params, architectures=('LlamaForCausalLM',))
+  config = json.loads((tmp_path / 'head/config.json').read_text())
+  assert config['speculators_model_type'] == 'eagle3'
+  assert config['eagle_aux_hidden_state_layer_ids'] == [1, 5, 9]
+  assert config['norm_before_residual'] is True
+  assert config['norm_output'] is False
+  verifier = config['speculators_config']['verifier']
+  assert verifier['architectures'] == ['LlamaForCausalLM']
+  assert config['transformer_layer_config']['hidden_size'] == written.E
+  layout = written.LAYOUTS['speculators']
+  expected = written.tensors(layout)
+  with_all = published.find(tmp_path / 'head').names
+  assert with_all == expected.keys() - {'d2t', 't2d'}
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'message'),
+  [
+    (Sizes(3, (0,), **SIZES), "join of the head is 'linear'"),
+    (Sizes(1, (8,), **SIZES), 'version of the head is 1'),
+    (Sizes(3, (0,), join='pair'), 'width of the head is 256'),
+    (Sizes(3, (0,), join='pair', norms=('last',), **SIZES), 'norms of the'),
+    (
+      Sizes(3, (0,), join='pair', own_unembedding=False, **SIZES),
+      'own_unembedding of the head is False',
+    ),
+  ],
+)
+def test_what_the_form_does_not_have_is_refused(tmp_path, sizes, message):
+  with pytest.raises(ValueError, match=message) as error:
+    write(tmp_path / 'head', sizes, {})
+  assert '\n' not in str(error.value)
+  assert not (tmp_path / 'head').exists()
+
+
+def test_nothing_is_overwritten(tmp_path):
+  with pytest.raises(ValueError, match='exists; remove it'):
+    write(tmp_path, *make())
