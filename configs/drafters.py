@@ -22,13 +22,14 @@ to six tokens are those of draft-128: constant, and by the policies of
                           the best of the others: configs/distill.py
   exit 1, exit 2          the target's first layers, with and without adapter
   medusa, eagle1, eagle3  heads on the target's features
+  dflash                  a block of masks on them, filled in one pass
   ngram                   copies from the text, from several places of it, or
                           from the text that models are trained on, too
   cascade                 draft-64, for which ngram drafts
   int8                    weights in eight bits, also the target's own
 
-Medusa's tree and `distilled` were chosen on other windows of the same held-out
-documents; no weights were trained on these documents.
+The trees of Medusa and DFlash and `distilled` were chosen on other windows of
+the same held-out documents; no weights were trained on these documents.
 """
 
 import pathlib
@@ -90,6 +91,8 @@ def _heads() -> dict[str, Candidate]:
     'exit 2 adapter': _head('early_exit', 'early_exit_2'),
     'medusa': _head('medusa', 'medusa'),
     'medusa tree': _head('medusa', 'medusa', *exact_and_typical, tree=_NODES),
+    'dflash': _head('dflash', 'dflash'),
+    'dflash tree': _head('dflash', 'dflash', *_TREE_RULE, tree=_NODES),
     'eagle1': _head('eagle', 'eagle1'),
     'eagle3 tree': _head('eagle', 'eagle3', *_TREE_RULE, parents=_TREE),
     'eagle3 dynamic tree': _head(

@@ -47,8 +47,8 @@ class Trainable(NamedTuple):
   loss(params, seen, key) -> dict of scalars, whose sum is to be minimised;
     `params` is `Params`, and only those of the drafter are trained.
   drafter(depth) -> Drafter: a chain, to see what is accepted.
-  measure(params, seen) -> dict of arrays, sums over texts that are kept in the
-    config: what a tree is chosen by.
+  measure(params, seen, begin) -> dict of arrays, sums over texts, from place
+    `begin` on, that are kept in the config: what a tree is chosen by.
   """
 
   config: dict[str, Any]

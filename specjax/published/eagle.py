@@ -22,7 +22,7 @@ from specjax.families import rope, values
 from specjax.families.llama import size_rows
 from specjax.families.values import attribute
 from specjax.models import eagle_sizes
-from specjax.published import eagle_tensors
+from specjax.published import eagle_tensors, vocabulary
 from specjax.published.eagle_tensors import FC_NORM
 from specjax.published.formats import Files, Format, Found
 
@@ -223,7 +223,7 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     'qkv_bias': f'{attention}q_proj.bias' in tensors,
     'out_bias': f'{attention}o_proj.bias' in tensors,
     'mlp_bias': f'{layer}mlp.down_proj.bias' in tensors,
-    **eagle_tensors.vocabulary(files, vocab),
+    **vocabulary.options(files, vocab),
     **options,
   }  # fmt: skip
   sources = eagle_tensors.sources(

@@ -12,7 +12,7 @@ from specjax.checkpoints.files import (
 )
 from specjax.checkpoints.hub import headers, lacks_weights, resolve
 from specjax.models.config import TransformerConfig
-from specjax.published import eagle
+from specjax.published import dflash, eagle, medusa
 from specjax.published.formats import (
   Files,
   Format,
@@ -24,7 +24,11 @@ from specjax.published.formats import (
 )
 
 # The first that holds is meant.
-FORMATS: tuple[Format, ...] = (*eagle.FORMATS,)
+FORMATS: tuple[Format, ...] = (
+  *eagle.FORMATS,
+  *dflash.FORMATS,
+  *medusa.FORMATS,
+)
 
 
 def look(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specjax import generate, sampling, trees, verify
-from specjax.drafters import eagle, early_exit, lm, medusa
+from specjax.drafters import dflash, eagle, early_exit, lm, medusa
 from specjax.drafting import heads, shape
 from specjax.models import prefill, transformer, variants
 from specjax.models.eagle import Head, Sizes
@@ -166,7 +166,7 @@ def test_fresh_heads_say_the_targets_next_token_distribution():
   target = models.target_weights()
   own = trained.init(jax.random.key(0), target)
   seen = seen_by(target, texts(3)[0][:, :10], trained.taps)
-  found = trained.measure(Params(target, own), seen)
+  found = trained.measure(Params(target, own), seen, 0)
   greedy = np.asarray(seen.logits.argmax(-1))
   for k, (hits, counted) in enumerate(zip(*found.values(), strict=True), 1):
     assert counted == 3 * (10 - k)
@@ -209,17 +209,21 @@ def test_guesses_keep_their_order_where_a_later_one_was_better():
 # Files
 
 
+TRAINED = {
+  'medusa': models.MEDUSA,
+  'eagle': models.EAGLE_3,
+  'exit': models.EXIT,
+  'dflash': models.DFLASH,
+}
+
+
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   """Heads for the usual target, whose fingerprint is 'right'."""
   place = tmp_path_factory.mktemp('heads')
   # By chance the third guess of the second head was right more often.
   guesses = {'hits': [[6, 3, 1], [4, 2, 3], [2, 1, 1]], 'counted': [10] * 3}
-  for name, trained in (
-    ('medusa', models.MEDUSA),
-    ('eagle', models.EAGLE_3),
-    ('exit', models.EXIT),
-  ):
+  for name, trained in TRAINED.items():
     config = trained.config | {'target': 'right'}
     config |= guesses if name == 'medusa' else {}
     weights = models.head_of(trained, 0.1)()
@@ -227,13 +231,17 @@ def folder(tmp_path_factory):
   return place
 
 
-LOADS = {'medusa': medusa.load, 'eagle': eagle.load, 'exit': early_exit.load}
+LOADS = {
+  'medusa': medusa.load,
+  'eagle': eagle.load,
+  'exit': early_exit.load,
+  'dflash': dflash.load,
+}
 
 
 @pytest.mark.parametrize('name', LOADS)
 def test_a_head_is_read_as_it_was_saved(folder, name):
-  trained = {'medusa': models.MEDUSA, 'eagle': models.EAGLE_3}
-  trained = trained.get(name, models.EXIT)
+  trained = TRAINED[name]
   target = Target(TARGET, fingerprint=lambda: 'right')
   loaded = LOADS[name](target, folder / name)
   ours = models.head_of(trained, 0.1)()
