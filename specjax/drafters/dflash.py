@@ -9,7 +9,7 @@ draft costs one pass, and a draft of any shape has its true probabilities, see
 
 import dataclasses
 import functools
-import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +17,20 @@ import jax.numpy as jnp
 
 from specjax import cache as caches
 from specjax.arguments import check_number
-from specjax.drafting import chain, heads, parallel, shape
-from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting import (
+  chain,
+  dflash_losses,
+  head_modules,
+  heads,
+  parallel,
+  readings,
+  shape,
+)
+from specjax.drafting.head_modules import Read
+from specjax.drafting.heads import Trainable
 from specjax.drafting.walker import Walker
-from specjax.models import linear
 from specjax.models.dflash import Head
-from specjax.models.dflash_sizes import Sizes, sizes_of
+from specjax.models.dflash_sizes import Sizes, near, sizes_of
 from specjax.models.transformer import Model
 from specjax.types import Cache, LoadedDrafter, Target
 
@@ -87,43 +95,6 @@ def _rows(head: Head, depth: int, block: int = 0) -> int:
   return rows
 
 
-def _judge(head: Head, params, seen, first):
-  """Of each place of blocks: logits [B, A, V], and the target's there."""
-  said = head.say_many(params, seen.tokens, seen.hidden, first)
-  rows = jnp.arange(len(first))[:, None]
-  for k in range(said.shape[2]):
-    yield said[:, :, k], seen.logits[rows, first + k]
-
-
-def _loss(head: Head, anchors: int, decay: float, params, seen, key):
-  """Cross-entropy of each place; of far ones less, as they matter less."""
-  batch, length = seen.tokens.shape
-  ends = length - head.sizes.block + 1
-  if ends < 1:
-    raise ValueError(
-      f'windows of {length} tokens hold no block of {head.sizes.block}: make '
-      'optimization.length larger, or block smaller'
-    )
-  choose = functools.partial(jax.random.permutation, x=ends)
-  first = jax.vmap(choose)(jax.random.split(key, batch))[:, :anchors]
-  weights = jnp.exp(-jnp.arange(head.sizes.block - 1) / decay)
-  places = _judge(head, params, seen, first)
-  one = jnp.ones(first.shape)
-  return {
-    f'place{k}': weight * soft_cross_entropy(goal, said, one)
-    for k, weight, (said, goal) in zip(
-      itertools.count(1), weights / weights.sum(), places, strict=False
-    )
-  }
-
-
-def _measure(head: Head, params, seen, begin: int):
-  """How often the i-th guess of a place is the target's greedy token."""
-  first = jnp.arange(begin, seen.tokens.shape[1] - head.sizes.block + 1)
-  first = jnp.broadcast_to(first, (len(seen.tokens), len(first)))
-  return parallel.count_hits(_judge(head, params, seen, first))
-
-
 def trainable(
   target: Model,
   taps: tuple[int, ...] = (),
@@ -146,6 +117,7 @@ def trainable(
   heads.check_taps(layers, taps)
   check_number('anchors', anchors, 1)
   head = Head(target, Sizes(taps, **sizes))
+  decay = decay or head.sizes.block / 2
 
   def init(key, target_params):
     """The last norm begins as that of the target, whose head reads it."""
@@ -157,14 +129,30 @@ def trainable(
     {'kind': KIND, **dataclasses.asdict(head.sizes)},
     taps,
     init,
-    functools.partial(_loss, head, anchors, decay or head.sizes.block / 2),
+    functools.partial(
+      dflash_losses.loss, head, anchors, decay or head.sizes.block / 2
+    ),
     lambda depth: chain.make(walk(head, _rows(head, depth)), depth),
-    functools.partial(_measure, head),
+    functools.partial(dflash_losses.measure, head),
   )
 
 
+def _read(target: Target, path: str, read_as) -> Read:
+  known = [field.name for field in dataclasses.fields(Sizes)]
+
+  def head_of(config) -> Head:
+    return Head(target.model, sizes_of(config))
+
+  return head_modules.read(path, KIND, target, head_of, known, read_as)
+
+
 def load(
-  target: Target, path: str, tree: int = 0, block: int = 0, **options: Any
+  target: Target,
+  path: str,
+  tree: int = 0,
+  block: int = 0,
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 
@@ -174,27 +162,28 @@ def load(
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
+    read_as: values of `Sizes` that replace those of its files, where these are
+      wrong: `experiments.probe` finds out.
     **options: of `drafting.shape.Shape`.
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)
   check_number('block', block, 0)
-  model = target.model
-
-  def head_of(config) -> Head:
-    sizes = sizes_of(config)
-    heads.check_taps(model.config.num_layers, sizes.taps)
-    return Head(model, sizes)
-
-  loaded = heads.load(
-    path, KIND, target, lambda config: head_of(config).shapes(columns=0)
-  )
-  head, params = head_of(loaded.config), loaded.params
-  if columns := model.config.columns:
-    params = linear.arrange(params, head.shapes(columns), columns)
+  loaded, _, head = _read(target, path, read_as)
 
   def walk_to(depth: int) -> Walker:
     return walk(head, _rows(head, depth, block))
 
-  loaded = loaded._replace(params=params)
   return parallel.load(target, walk_to, loaded, tree, options)
+
+
+def alternatives(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change."""
+  del options  # Unused: they are of the shape.
+  head = _read(target, path, read_as).head
+  return readings.options(near(head.sizes, target.model.config), read_as)

@@ -279,7 +279,7 @@ def test_medusas_heads_are_those_of_the_published_module(written, tmp_path):
     normed = TARGET.norm(weights, np.asarray(last, np.float32))
     return heads_in_numpy.medusa(own, np.asarray(normed, np.float64))
 
-  check_along_a_text(medusa.walk(TARGET, 5), loaded.params, expected)
+  check_along_a_text(medusa.walk(TARGET), loaded.params, expected)
   assert loaded.make(5).depth == 5
   with pytest.raises(ValueError, match='deeper than the 5 heads'):
     loaded.make(6)
