@@ -3,8 +3,8 @@
   python -m benchmarks.against_huggingface \\
     --config configs/against_huggingface.py
 
-Float32, batch 1, all cores for either side, and in one run: every method
-decodes a prompt before the next prompt comes, in an order that rotates.
+Batch 1, all cores for either side, both in the same dtype and in one run: every
+method decodes a prompt before the next prompt comes, in an order that rotates.
 Times contain reading the prompt. Drafts are chosen for each method on prompts
 that are not compared: the fastest one counts. Needs the extra `parity`.
 
@@ -41,7 +41,6 @@ from experiments.setup.plan import Plan, plan
 from specjax import metrics
 
 _PILOT = 2  # prompts of a domain on which drafts are chosen
-_TIE = 1e-3  # gap of logits below which two greedy choices are as good
 _LARGE = 512, 128  # MiB that bandwidth is measured with; quick
 _ALL = 'all'
 _RESULT = 'result.json'
@@ -105,10 +104,10 @@ class Comparison:
     count = plan.prompts.count + pilot
     more = dataclasses.replace(plan.prompts, count=count)
     self.built = build.build(dataclasses.replace(plan, prompts=more)).race()
-    self.peer = sides.Peer(plan)
+    self.peer = sides.Peer(plan, self.built.dtype)
     self.decoders = sides.ours(plan, self.built) + self.peer.decoders(
       [
-        (m.drafter, plan.drafters[m.drafter], m.gamma)
+        (m.drafter, plan.drafters[m.drafter], m.gamma, m.draft_dtype)
         for m in self.built.methods
       ]
     )
@@ -204,8 +203,8 @@ class Comparison:
     return {
       'greedy_prompts': len(triples),
       'greedy_identical': len(triples) - len(gaps),
-      'greedy_ties': sum(gap < _TIE for gap in gaps),
-      'greedy_largest_gap': max(gaps, default=0.0),
+      'greedy_ties': sum(gap.tie for gap in gaps),
+      'greedy_largest_gap': max((gap.logits for gap in gaps), default=0.0),
     }
 
   def row(self, family: str, temperature: float, domain: str) -> dict:
@@ -221,6 +220,7 @@ class Comparison:
       'program': 'against_huggingface',
       'config': plan.name,
       'target': self.built.target,
+      'dtype': self.built.dtype,
       **_named(decoder),
       'domain': domain,
       'temperature': temperature,

@@ -185,6 +185,7 @@ def sides(
     'program': 'continuous_batching',
     'config': x.name,
     'target': many.target,
+    'dtype': many.dtype,
     'temperature': x.temperatures[0],
     'batch': x.batch,
     'group': x.group,
@@ -196,14 +197,16 @@ def sides(
     **results.conditions(),
   }
 
-  def prepare(name, gamma, draft, *ways):
+  def prepare(name, gamma, draft, dtype, *ways):
     cell = common | {'drafter': name, 'gamma': gamma, 'draft': draft}
+    cell['draft_dtype'] = dtype
     return cell, functools.partial(Side, x, *ways, texts, slots)
 
-  by_name = {'plain': prepare('plain', 0, None, many.base, one.base)}
+  by_name = {'plain': prepare('plain', 0, None, None, many.base, one.base)}
   for m, other in zip(many.methods, one.methods, strict=True):
     name = f'{m.drafter}, gamma {m.gamma}'
-    by_name[name] = prepare(m.drafter, m.gamma, m.draft, m.way, other.way)
+    ways = m.way, other.way
+    by_name[name] = prepare(m.drafter, m.gamma, m.draft, m.draft_dtype, *ways)
   return by_name
 
 

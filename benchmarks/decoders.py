@@ -29,6 +29,9 @@ PEER_CONSTANT = 'transformers assisted, constant'
 PEER_LOOKUP = 'transformers prompt lookup'
 LM = 'specjax.drafters.lm.load'
 NGRAM = 'specjax.drafters.ngram.load'
+# Two greedy choices are as good where their logits differ by less than this,
+# or than so many units in the last place of the largest one in 16 bits.
+_TIE, _TIED_UNITS = 1e-3, 4
 # Worker threads of the side before may spin for a while: let them sleep.
 _PAUSE = 0.02
 
@@ -39,6 +42,13 @@ class Decoded(NamedTuple):
   tokens: list[int]  # the new ones
   seconds: float  # prompt included
   decoding: float | None  # without the prompt; unknown for transformers
+
+
+class Gap(NamedTuple):
+  """Between the logits of two tokens, and whether it is no more than a tie."""
+
+  logits: float
+  tie: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,11 +146,17 @@ def cores() -> int:
   return len(os.sched_getaffinity(0))
 
 
-def load_peer(path: str, generation: dict | None = None, **options):
+def load_peer(
+  path: str,
+  dtype: str = 'float32',
+  generation: dict | None = None,
+  **options,
+):
   """A model whose `generate` has the library's defaults and knows no eos.
 
   Args:
     path: a Hugging Face directory.
+    dtype: of its weights.
     generation: values other than the defaults.
     **options: of `from_pretrained`.
   """
@@ -149,7 +165,7 @@ def load_peer(path: str, generation: dict | None = None, **options):
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   model = transformers.AutoModelForCausalLM.from_pretrained(
-    path, dtype=torch.float32, **options
+    path, dtype=getattr(torch, dtype), **options
   )
   # One from the directory would bring the end-of-text token with it.
   model.generation_config = transformers.GenerationConfig(**generation or {})
@@ -157,13 +173,18 @@ def load_peer(path: str, generation: dict | None = None, **options):
 
 
 class Peer:
-  """The same checkpoints under `generate` of transformers, in float32."""
+  """The same checkpoints in the same types, under `generate` of transformers.
 
-  def __init__(self, plan: Plan):
+  Args:
+    plan: of the comparison.
+    dtype: of the target.
+  """
+
+  def __init__(self, plan: Plan, dtype: str = 'float32'):
     self.plan = plan
     self.torch, self.transformers = import_peer()
-    self.target = load_peer(plan.target)
-    self.eager = load_peer(plan.target, attn_implementation='eager')
+    self.target = load_peer(plan.target, dtype)
+    self.eager = load_peer(plan.target, dtype, attn_implementation='eager')
 
   def options(self, temperature: float) -> dict:
     """Arguments of `generate`; unless told, it would sample with top-k 50."""
@@ -201,19 +222,19 @@ class Peer:
     return Decoder(family, draft, gamma, call)
 
   def decoders(
-    self, chosen: Sequence[tuple[str, PlannedDrafter, int]]
+    self, chosen: Sequence[tuple[str, PlannedDrafter, int, str | None]]
   ) -> list[Decoder]:
     """Plain decoding, and the counterparts of our drafters.
 
     Args:
-      chosen: our drafters as (name, drafter, gamma).
+      chosen: our drafters as (name, drafter, gamma, dtype).
     """
     made = [
       self.make(PEER, self.target),
       self.make(PEER_EAGER, self.eager),
     ]
     paths = set()
-    for name, planned, gamma in chosen:
+    for name, planned, gamma, dtype in chosen:
       if planned.load == NGRAM:
         made.append(
           self.make(
@@ -226,9 +247,10 @@ class Peer:
         )
       if planned.load != LM:
         continue
+      assert dtype is not None  # It has weights.
       if planned.path not in paths:  # The defaults know no gamma of ours.
         paths.add(planned.path)
-        draft = load_peer(planned.path)
+        draft = load_peer(planned.path, dtype)
         made.append(
           self.make(PEER_DEFAULTS, self.target, name, assistant_model=draft)
         )
@@ -237,7 +259,7 @@ class Peer:
         'num_assistant_tokens_schedule': 'constant',
         'assistant_confidence_threshold': 0.0,
       }
-      draft = load_peer(planned.path, constant)
+      draft = load_peer(planned.path, dtype, constant)
       made.append(
         self.make(
           PEER_CONSTANT, self.target, name, gamma, assistant_model=draft
@@ -267,7 +289,7 @@ class Peer:
       },
     }
 
-  def gap(self, prompt: list[int], mine: list[int], other: list[int]) -> float:
+  def gap(self, prompt: list[int], mine: list[int], other: list[int]) -> Gap:
     """How much worse the worse token is where two greedy texts part.
 
     The largest logit less the smaller one of the two chosen tokens: where
@@ -278,4 +300,6 @@ class Peer:
     ids = self.torch.tensor([[*prompt, *mine[:at]]])
     with self.torch.inference_mode():
       logits = self.target(ids).logits[0, -1]
-    return float(logits.max() - logits[[mine[at], other[at]]].min())
+    gap = float(logits.max() - logits[[mine[at], other[at]]].min())
+    units = _TIED_UNITS * self.torch.finfo(logits.dtype).eps
+    return Gap(gap, gap < max(_TIE, units * float(logits.abs().max())))

@@ -110,6 +110,7 @@ def add_phases(runner: Explainer) -> None:
   if phases and phases['gamma'] == best['gamma']:
     return
   copied = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
+  copied += tuple(n for n in ('dtype', 'draft_dtype') if n in best)
   runner.folder.add(
     {
       'program': runner.program,

@@ -11,13 +11,15 @@ import resource
 import sys
 
 from experiments import prompts
-from experiments.measuring import impossible, results, samples
+from experiments.measuring import impossible, probing, results, samples
 from experiments.measuring.runner import Runner
-from experiments.reports import page
+from experiments.reports import page, pairing
 from experiments.reports import run as run_report
 from experiments.settings import Experiment
 from experiments.setup import checks, command, hosts
 from experiments.setup.plan import plan
+
+_PROBED, _PROBED_TOKENS = 8, 24  # prompts of a short probe, and of each
 
 
 def main(x: Experiment) -> None:
@@ -28,6 +30,8 @@ def main(x: Experiment) -> None:
   runner = Runner(plan(x))
   if hosts.leads():
     announce(runner)
+  if x.probe:
+    probe(runner)
   runner.run()
   texts = samples.add(runner)
   if hosts.leads():
@@ -44,6 +48,32 @@ def announce(runner: Runner) -> None:
   if not runner.groups:
     path = runner.folder.path
     print(f'{path} is complete; --config.results measures elsewhere')
+
+
+def probe(runner: Runner) -> None:
+  """Looks whether heads of others are read as they were trained.
+
+  What is found is in their rows; where another reading is clearly better, a
+  line says so at once.
+  """
+  loaded = runner.built.loaded
+  heads = {
+    m.drafter: runner.plan.drafters[m.drafter]
+    for m in runner.built.methods
+    if m.brings.get('pairing')
+  }
+  if not runner.groups or loaded is None or loaded.target.model.placement:
+    return
+  for name, one in heads.items():
+    if not probing.has_alternatives(one):
+      continue
+    jobs = probing.jobs(
+      runner.job, runner.built.prompts, _PROBED, _PROBED_TOKENS
+    )
+    found = probing.short(one, loaded, jobs)
+    runner.readings[name] = results.plain(found)
+    if found['best'] != probing.CONFIGURED and hosts.leads():
+      print(f'warning: {pairing.reading(name, found)}', file=sys.stderr)
 
 
 def brief(row: dict | None) -> dict | None:

@@ -169,6 +169,8 @@ class Experiment:
     mesh: devices to run on.
     timed: whether time is taken. Without, nothing is said about speed, batches
       may be large and the machine busy; every step is recorded.
+    probe: whether `experiments.run` looks first if heads of others are read as
+      they were trained.
     results: folder for rows and summary.
     compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a small version of the same experiment.
@@ -191,6 +193,7 @@ class Experiment:
   seed: int = 0
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
   timed: bool = True
+  probe: bool = True
   results: str = ''
   compilation_cache: str = 'auto'
   quick: bool = False

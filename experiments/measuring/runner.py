@@ -73,6 +73,7 @@ class Runner:
     ]
     self.alphas: dict = {}
     self.exchanged: dict = {}
+    self.readings: dict[str, dict] = {}  # of heads that were probed, by name
     self.compilations = 0.0
 
   def done(self, method: Method, domain: str, temperature: float) -> bool:
@@ -271,6 +272,7 @@ class Runner:
         **self.built.models(method),
         **cell,
         **method.brings,
+        **self.reading(method),
         'lossless': method.spec.rule.lossless,
         'timed': plan.timed,
         'batch': plan.batch,
@@ -292,6 +294,11 @@ class Runner:
       }
     )
     return row | {'impossible': impossible.find(row)}
+
+  def reading(self, method: Method) -> dict:
+    """The field of a row that says how its head was read, if it was probed."""
+    found = self.readings.get(method.drafter)
+    return {'reading': found} if found else {}
 
   def compare(self, method: Method, cell: dict, base, runs) -> dict:
     """At temperature 0, whether the texts are those of plain decoding.
@@ -322,10 +329,9 @@ class Runner:
     """Makes the rows that are missing."""
     if not self.groups:
       return
-    units = len(self.units(*self.groups[0]))
     total = 0
     for group in self.groups:
-      todo = self.todo(*group)
+      todo, units = self.todo(*group), len(self.units(*group))
       alphas = len(singles(todo)) * (1 if self.plan.timed else units)
       total += alphas + units * (1 + len(todo))
     quiet = not hosts.leads()

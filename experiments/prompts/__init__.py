@@ -197,6 +197,8 @@ def _take(x: Prompts, write, items, domain, room, answer, seed, source):
 def _from_records(x, records, tokenizer, room, answer, seed, source, name):
   if not (x.field or x.form):
     records = [forms.with_turns(record) for record in records]
+  if x.turns != 1:
+    forms.turns_of(records[0], x.turns)
   form = forms.choose(records[0], x.field, x.form, name)
   domains: dict[str, list[forms.Item]] = {}
   for record in records:

@@ -44,6 +44,7 @@ _MBPP = (
   'You are an expert Python programmer, and here is your task: {%s} Your '
   'code should pass these tests:\n\n{test_list}\n[BEGIN]\n'
 )
+_FIRST_TURN = 'turns[0]'
 FORMATS = (
   Format('humaneval', ('task_id', 'prompt', 'entry_point'), 'prompt', ''),
   Format('mbpp', ('text', 'code', 'test_list'), 'text', _MBPP % 'text'),
@@ -69,7 +70,7 @@ FORMATS = (
     'appropriately completes the request.\n\n### Instruction:\n'
     '{instruction}\n\n### Response:\n',
   ),
-  Format('turns', ('turns',), 'turns[0]', ''),
+  Format('turns', ('turns',), _FIRST_TURN, ''),
   Format('xsum', ('document', 'summary'), 'document', 'summarize: {document}'),
   Format(
     'cnn_dailymail',
@@ -156,10 +157,10 @@ def _sole_text(record: Record) -> str:
   """The one field that holds text."""
   names = [k for k, v in record.fields.items() if isinstance(v, str)]
   if len(names) != 1:
+    known = ', '.join(dict.fromkeys(f.name for f in FORMATS))
     raise UserError(
       f'prompts.field: the fields {_listed(record)} are of no known format '
-      f'({", ".join(f.name for f in FORMATS)}); say which of them holds the '
-      'prompt'
+      f'({known}); say which of them holds the prompt'
     )
   return names[0]
 
@@ -239,9 +240,10 @@ def turns_of(record: Record, most: int) -> tuple[str, ...]:
   """
   turns = record.fields.get('turns')
   if not isinstance(turns, list) or not turns:
+    alone = '' if 'turns' in record.fields else 'leave prompts.turns at 1, or '
     raise UserError(
       f'prompts.turns: {record.place} has no list of turns, its fields are '
-      f'{_listed(record)}; leave prompts.turns at 1, or mend it'
+      f'{_listed(record)}; {alone}mend or remove it'
     )
   for place, text in enumerate(turns, 1):
     if not isinstance(text, str) or not text.strip():
@@ -261,7 +263,8 @@ def apply(form: Form, record: Record, turns: int = 1) -> Item:
     record: what it is filled with.
     turns: that are played, at most; 0: all.
   """
-  later = () if turns == 1 else turns_of(record, turns)[1:]
+  said = turns != 1 or form.field == _FIRST_TURN
+  later = turns_of(record, turns)[1:] if said else ()
   text = _lookup(record, form.field, 'prompts.field')
   if not isinstance(text, str):
     raise UserError(

@@ -90,6 +90,8 @@ def _conditions(rows: list[dict]) -> dict:
     'num_samples': sum(row['prompts'] for row in rows),
     'osl': first.get('new_tokens'),
     'concurrency': first['batch'],
+    'dtype': first.get('dtype'),
+    'draft_dtype': first.get('draft_dtype'),
     'temperature': first['temperature'],
     'verifier': first['verifier'],
     'lossless': first['lossless'],

@@ -12,6 +12,7 @@ from experiments.reports import (
   definitions,
   intervals,
   paired,
+  pairing,
   plots,
   run_headline,
   turns,
@@ -74,7 +75,7 @@ FIELDS: dict[str, Any] = {
   **{
     f'{name}?': _OBJECT
     for name in ('options', 'training', 'versions', 'baseline', 'prompts_from',
-                 'collectives')
+                 'collectives', 'reading')
   },
   'drafted?': int | None,
   'histogram?': tuple[int, ...] | None,
@@ -325,20 +326,9 @@ def summary(rows: list[dict]) -> str:
   if not rows:
     return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
-  parts = COUNTING, older * _BY_OUTCOME, pairing(rows), collectives.table(rows)
+  parts = [COUNTING, older * _BY_OUTCOME, pairing.note(rows)]
+  parts.append(collectives.table(rows))
   return _text(rows, groups(rows)) + ''.join(parts)
-
-
-def pairing(rows: list[dict]) -> str:
-  """Which drafters may have been trained for another target."""
-  names = sorted({row['drafter'] for row in rows if row.get('pairing')})
-  if not names:
-    return ''
-  return (
-    f'\nUnverified pairing: {", ".join(names)}. No fingerprint says which '
-    'weights such a head\nwas trained for: of another target, its drafts are '
-    'rejected, and the texts stay the same.\n'
-  )
 
 
 def figures(rows: list[dict]) -> tuple[Draw, ...]:

@@ -299,19 +299,24 @@ def predict(
   if not compiles or size > jax.device_count():
     return known
   blocked = arrangements.get(layouts.BLOCKED, arrangements[layouts.WHOLE])
-  first = _reading(*blocked, w.batch, w.slots, w.sources)
+  read = first = _reading(*blocked, w.batch, w.slots, w.sources)
   first -= target.cache * (w.rows - w.batch) // w.rows
   if w.rows > w.batch:
     whole = arrangements[layouts.WHOLE]
-    first = max(first, _reading(*whole, w.rows, w.slots, w.sources))
+    read = _reading(*whole, w.rows, w.slots, w.sources)
+    first = max(first, read)
   peaks = [first - max(memories), _step(target, w)]
   tokens = caches.block_of(w.slots) * w.rows
+  # A draft takes as much of its estimate as the target of its own.
+  guess = tokens * _width(target.config, target.dtype, w.slots)
+  share = max(read - _widened(target), 0) / guess if size == 1 else 1.0
   for models in drafts:
     wide = sum(_widened(x) for x in models)
     peaks.append(_step(target, w) + wide)
     here = sum(x.cache for x in models) - max(memories)
     peaks += [
-      here + tokens * _width(x.config, x.dtype, w.slots) + wide for x in models
+      here + int(share * tokens * _width(x.config, x.dtype, w.slots)) + wide
+      for x in models
     ]
   return dataclasses.replace(known, activations=max(0, *peaks))
 

@@ -29,6 +29,7 @@ def settings_of(x: Any) -> dict:
   settings = dataclasses.asdict(x)
   settings.pop('results')
   settings.pop('compilation_cache', None)
+  settings.pop('probe', None)
   if 'mesh' in settings:
     settings['mesh'] = x.mesh.facts()
     if settings['mesh'] == Mesh().facts():

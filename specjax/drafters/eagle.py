@@ -9,25 +9,23 @@ of draft is possible: chain, static tree, EAGLE-2's dynamic tree
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
-from specjax.drafting import chain, heads, shape
-from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting import chain, eagle_losses, heads, readings, shape
+from specjax.drafting.heads import Trainable
 from specjax.drafting.walker import Step, Walker
-from specjax.models import linear, prefill, transformer
+from specjax.models import eagle_start, linear, prefill, transformer
 from specjax.models.eagle import Head, Sizes, sizes_of
+from specjax.models.eagle_sizes import near
 from specjax.models.transformer import Model, Output
 from specjax.types import Cache, LoadedDrafter, Target
 
 KIND = 'eagle'
-_STEPS = 5  # of the training-time test
-_DECAY = 0.8  # of its losses from step to step
-_NOISE = 0.1  # of version 1 on the target's features
-_TOKENS = 0.1  # weight of version 1's loss on tokens
 
 
 class State(NamedTuple):
@@ -106,38 +104,12 @@ def walk(head: Head) -> Walker:
   return Walker(init, start, feed, commit, taps=head.sizes.taps)
 
 
-def _loss_of_features(head: Head, params, seen, key):
-  """Version 1: the next feature, and a tenth of what it says of tokens."""
-  f = head.read(params, seen.hidden)
-  noise = jax.random.uniform(key, f[:, :-1].shape, f.dtype, -_NOISE, _NOISE)
-  mask, at = transformer.causal(f.shape[0], f.shape[1] - 1)
-  made, _ = head.forward(
-    params, seen.tokens[:, 1:], f[:, :-1] + noise, at, None, None, mask, None, 0
-  )
-  off = jnp.abs(made - f[:, 1:])
-  smooth = jnp.where(off < 1, off**2 / 2, off - 0.5).mean()
-  logits, one = head.logits(params, made), jnp.ones(at.shape)
-  tokens = soft_cross_entropy(seen.logits[:, 1:], logits, one)
-  return {'feature': smooth, 'token': _TOKENS * tokens}
-
-
-def _loss_of_tokens(head: Head, params, seen, key):
-  """Version 3: tokens alone, on the target's features and on its own."""
-  del key  # Unused.
-  goal = seen.logits[:, 1:]
-  place = jnp.broadcast_to(jnp.arange(goal.shape[1]), goal.shape[:2])
-  losses = {}
-  for j, features in enumerate(
-    head.unroll(params, seen.tokens, seen.hidden, _STEPS)
-  ):
-    counts = jnp.where(place >= j, 1.0, 0.0)
-    logits = head.logits(params, features)
-    losses[f'step{j}'] = _DECAY**j * soft_cross_entropy(goal, logits, counts)
-  return losses
-
-
 def trainable(
-  target: Model, version: int = 3, taps: tuple[int, ...] = (), **sizes: Any
+  target: Model,
+  version: int = 3,
+  taps: tuple[int, ...] = (),
+  start: str = '',
+  **sizes: Any,
 ) -> Trainable:
   """A head to train.
 
@@ -146,12 +118,15 @@ def trainable(
     version: 1 or 3.
     taps: layers that it reads; by default the last for version 1, and the
       first, the middle and the last for version 3.
+    start: `target` begins version 3 with the target's own logits, on as many of
+      their directions as it is wide (`models.eagle_start`); by default its
+      weights are random.
     **sizes: of `models.eagle.Sizes`; with the join `pair` and the width of the
       target, `published.write_speculators` can write the head for others.
 
   Raises:
-    ValueError: taps that the target has not, or a reduced vocabulary, which is
-      only read.
+    ValueError: taps that the target has not, a reduced vocabulary, which is
+      only read, or a start that there is not.
   """
   if sizes.get('draft_vocab'):
     raise ValueError(
@@ -167,18 +142,57 @@ def trainable(
       'them out, or use version 3'
     )
   head = Head(target, Sizes(version, taps, **sizes))
-  loss = _loss_of_tokens if version == 3 else _loss_of_features
+  if start not in ('', 'target'):
+    raise ValueError(f"start must be 'target' or empty, got {start!r}")
+  if start:
+    eagle_start.check(head)
+
+  def init(key, target_params):
+    fresh = head.init(key)
+    if not start:
+      return fresh
+    return eagle_start.from_target(head, fresh, target_params)
+
+  loss = eagle_losses.tokens if version == 3 else eagle_losses.features
   return Trainable(
     {'kind': KIND, **dataclasses.asdict(head.sizes)},
     taps,
-    lambda key, target_params: head.init(key),
+    init,
     functools.partial(loss, head),
     lambda depth: chain.make(walk(head), depth),
   )
 
 
+class _Read(NamedTuple):
+  """A head that is read: its files, what they name, and what it is read as."""
+
+  loaded: heads.Loaded
+  stored: Head
+  head: Head
+
+
+def _read(target: Target, path: str, read_as, dtype: str = '') -> _Read:
+  model = target.model
+  readings.check(read_as, [field.name for field in dataclasses.fields(Sizes)])
+
+  def head_of(config) -> Head:
+    sizes = sizes_of(config)
+    heads.check_taps(model.config.num_layers, sizes.taps)
+    return Head(model, sizes)
+
+  def shapes(config):
+    return head_of(config).shapes(columns=0)
+
+  loaded = heads.load(path, KIND, target, shapes, dtype, read_as)
+  return _Read(loaded, head_of(loaded.config), head_of(loaded.read_as))
+
+
 def load(
-  target: Target, path: str, dtype: str = '', **options: Any
+  target: Target,
+  path: str,
+  dtype: str = '',
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 
@@ -186,6 +200,8 @@ def load(
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
     dtype: of its weights; by default the target's.
+    read_as: values of `Sizes` that replace those of its files, where these are
+      wrong: `experiments.probe` finds out.
     **options: of `drafting.shape.Shape`.
 
   Raises:
@@ -193,17 +209,23 @@ def load(
       has not.
   """
   shape.check(target, options)
-  model = target.model
-
-  def head_of(config) -> Head:
-    sizes = sizes_of(config)
-    heads.check_taps(model.config.num_layers, sizes.taps)
-    return Head(model, sizes)
-
-  loaded = heads.load(
-    path, KIND, target, lambda config: head_of(config).shapes(columns=0), dtype
-  )
-  head, params = head_of(loaded.config), loaded.params
-  if columns := model.config.columns:
-    params = linear.arrange(params, head.shapes(columns), columns)
+  loaded, stored, head = _read(target, path, read_as, dtype)
+  params = loaded.params
+  if columns := target.model.config.columns:
+    params = linear.arrange(params, stored.shapes(columns), columns)
   return shape.load(target, walk(head), options, params, pairing=loaded.pairing)
+
+
+def alternatives(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change."""
+  del options  # Unused: they are of the shape.
+  _, stored, head = _read(target, path, read_as)
+  found = near(head.sizes, stored.sizes, target.model.config)
+  return {
+    name: {'read_as': {**read_as, **fields}} for name, fields in found.items()
+  }

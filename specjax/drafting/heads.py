@@ -1,8 +1,7 @@
 """Heads that were trained for a target: their training, and their files.
 
-A head is a directory: `config.json` with its sizes, the kind of head and the
-target's fingerprint, and `model.safetensors`; or one as others publish them,
-see `published`.
+A head is a directory: `config.json` with its sizes, kind and the target's
+fingerprint, and `model.safetensors`; or one of others, see `published`.
 """
 
 import contextlib
@@ -24,6 +23,7 @@ from flax import traverse_util
 from specjax import checkpoints, published
 from specjax.arguments import check_path
 from specjax.checkpoints import precision
+from specjax.drafting import readings
 from specjax.types import Drafter, Target
 
 _CONFIG = 'config.json'
@@ -275,11 +275,13 @@ class Loaded(NamedTuple):
   params: its weights, whole.
   pairing: how sure it is that the head is for the target: empty where its
     fingerprint says so, `published.UNVERIFIED` where it has none.
+  read_as: the configuration that it is to be read with.
   """
 
   config: dict[str, Any]
   params: Any
-  pairing: str = ''
+  pairing: str
+  read_as: dict[str, Any]
 
 
 def load(
@@ -288,6 +290,7 @@ def load(
   target: Target,
   shapes: Callable[[dict[str, Any]], Any],
   dtype: str = '',
+  read_as: Mapping[str, Any] = readings.AS_STORED,
 ) -> Loaded:
   """A head for a target: one that was trained here, or a published one.
 
@@ -297,10 +300,12 @@ def load(
     target: what it is to draft for.
     shapes: (config) -> shapes of its weights, nested as they are.
     dtype: of the weights; by default the target's.
+    read_as: values that replace those of its configuration.
 
   Raises:
     ValueError: there is none, or it is of another kind, for another target, or
-      damaged. What is doubtful about a published one is warned of.
+      damaged, or cannot be read so. What is doubtful about a published one is
+      warned of.
   """
   check_path(path, f'a trained {kind} head')
   place = checkpoints.resolve(path, of_head=True)
@@ -308,7 +313,9 @@ def load(
   found = published.find(place, target.model.config)
   if found is None:
     config, params = read(path, kind, target.fingerprint, dtype)
-    return Loaded(config, fit(params, shapes(config), path))
+    params = fit(params, shapes(config), path)
+    changed = readings.change(config, read_as, shapes, params)
+    return Loaded(config, params, '', changed)
   if found.kind != kind:
     raise ValueError(
       f'{path} holds no {kind} head, but {found.format}: load it with '
@@ -317,7 +324,8 @@ def load(
   for note in published.check(found, target):
     warnings.warn(note, published.PairingWarning, stacklevel=3)
   params = published.read(found, shapes(found.config), dtype)
-  return Loaded(found.config, params, published.UNVERIFIED)
+  changed = readings.change(found.config, read_as, shapes, params)
+  return Loaded(found.config, params, published.UNVERIFIED, changed)
 
 
 def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:

@@ -113,7 +113,7 @@ class Eagle(nn.Module):
     s = self.sizes
     x = self.norm_token(tokens) if 'token' in s.norms else tokens
     y = self.norm_feature(features) if 'feature' in s.norms else features
-    both = jnp.concatenate([x, y], -1)
+    both = jnp.concatenate([y, x] if s.feature_first else [x, y], -1)
     if s.join == PAIR:
       stream = y if 'residual' in s.norms else features
       x, flight = self.layer(stream, *attention, reads=both)
@@ -223,7 +223,9 @@ class Head:
   def read(self, params, hidden):
     """Features [..., F] from those of the target's layers."""
     if self.sizes.version == 1:
-      return self.target.norm(params.target, hidden[..., 0, :])
+      last = hidden[..., 0, :]
+      norm = self.sizes.final_norm
+      return self.target.norm(params.target, last) if norm else last
     return self._own(params, hidden, method=Eagle.read)
 
   def forward(self, params, tokens, features, *attention):

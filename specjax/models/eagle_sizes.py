@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 
+from specjax.models.config import TransformerConfig
 from specjax.models.rotary import Scaling
 
 LINEAR, PAIR = 'linear', 'pair'
@@ -41,12 +42,14 @@ class Sizes:
       of the layer; with `pair` attention reads both side by side, and the layer
       adds its output to the feature alone, as published heads of version 3 do.
     join_bias: of that map.
+    feature_first: whether the feature comes before the token there.
     norms: what is normed: `token` and `feature` that are joined; with `linear`
       what the `layer` reads; with `pair` the `residual`, so that the layer adds
       its output to the normed feature; the target's `taps`, each by itself, or
       all of them, to be `fused`; the `last` feature, before the unembedding,
       and what is `carried` to the next step, which is then that. By default
       token, feature, layer (of `linear`) and last (of version 3).
+    final_norm: whether version 1 reads features behind the target's last norm.
     projects: whether version 1 maps what its layer says to a feature; else it
       is one.
     own_embedding: whether tokens have embeddings of its own.
@@ -68,7 +71,9 @@ class Sizes:
   mlp_width: int = 512
   join: str = LINEAR
   join_bias: bool = False
+  feature_first: bool = False
   norms: tuple[str, ...] = USUAL
+  final_norm: bool = True
   projects: bool = True
   own_embedding: bool = False
   own_unembedding: bool | None = None
@@ -131,3 +136,71 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
     if name in known:
       known[name] = tuple(known[name])
   return Sizes(**known)
+
+
+# Bases of rotary positions that published models have.
+_BASES = (10_000.0, 500_000.0, 1_000_000.0)
+# Norms that a wrong reading may add, since they have no weights of their own.
+_FREE = ('residual', 'carried')
+
+
+def _other_taps(sizes: Sizes, layers: int) -> dict[str, dict[str, Any]]:
+  """All layers one further, or one less far."""
+  found = {}
+  for step in (-1, 1):
+    taps = tuple(tap + step for tap in sizes.taps)
+    if min(taps) >= 0 and max(taps) < layers:
+      found[f'taps {taps}'] = {'taps': taps}
+  return found
+
+
+def _other_norms(sizes: Sizes, there: Sizes) -> dict[str, dict[str, Any]]:
+  """One norm less, or one more that has weights or needs none."""
+  found: dict[str, dict[str, Any]] = {}
+  for name in sizes.norms:
+    rest = tuple(n for n in sizes.norms if n != name)
+    if name == 'last':  # What is carried is this one.
+      rest = tuple(n for n in rest if n != 'carried')
+    found[f'without the norm {name!r}'] = {'norms': rest}
+  for name in dict.fromkeys((*there.norms, *_FREE)):
+    possible = sizes.join in NORMS[name]
+    if name == 'carried':
+      possible = 'last' in sizes.norms
+    if possible and name not in sizes.norms:
+      found[f'with the norm {name!r}'] = {'norms': (*sizes.norms, name)}
+  return found
+
+
+def near(
+  sizes: Sizes, there: Sizes, target: TransformerConfig
+) -> dict[str, dict[str, Any]]:
+  """Other readings of a head's weights, one mistake away.
+
+  Args:
+    sizes: as it is read.
+    there: that its files name, whose weights it has.
+    target: that it drafts for.
+
+  Returns:
+    Fields with other values, by what they say. No reading needs weights that
+    the head has not.
+  """
+  found = _other_taps(sizes, target.num_layers) | _other_norms(sizes, there)
+  order = 'token' if sizes.feature_first else 'feature'
+  found[f'{order} first'] = {'feature_first': not sizes.feature_first}
+  if sizes.version == 1:
+    name = 'behind' if not sizes.final_norm else 'before'
+    found[f"features {name} the target's last norm"] = {
+      'final_norm': not sizes.final_norm
+    }
+  bases = dict.fromkeys((*_BASES, target.rope_theta))
+  for base in bases:
+    if base and base != sizes.rope_theta:
+      found[f'rope_theta {base:g}'] = {'rope_theta': base}
+  if sizes.rope_scaling is not None:
+    found['no scaling of rotary positions'] = {'rope_scaling': None}
+  elif target.rope_scaling is not None:
+    found["the target's scaling of rotary positions"] = {
+      'rope_scaling': target.rope_scaling
+    }
+  return found

@@ -202,6 +202,7 @@ BAD_TURNS = [
   ([{'turns': ['a', 3]}], r'prompts\.turns: turn 2 of line 1 is of type int'),
   ([{'turns': ['a', ' ']}], r'prompts\.turns: turn 2 of line 1 is '),
   ([{'text': 'a'}], r'prompts\.turns: line 1 has no list of turns'),
+  ([{'a': 'x', 'b': 'y'}], r'line 1 has no list of turns.*at 1, or mend'),
 ]
 
 
@@ -212,6 +213,12 @@ def test_records_without_turns_are_refused(
   with pytest.raises(ValueError, match=message) as error:
     collect(tokenizer, tmp_path, records)
   assert '\n' not in str(error.value)
+
+
+def test_a_first_turn_that_is_missing_is_called_so(tokenizer, tmp_path):
+  for turns in ([], ['']):
+    with pytest.raises(ValueError, match=r'line 2.*; mend or remove it'):
+      collect(tokenizer, tmp_path, [TALKS[0], {'turns': turns}], turns=1)
 
 
 def test_placeholders_are_refused_by_name(tokenizer, tmp_path):

@@ -1,5 +1,6 @@
 """The type that models are read and computed in, and what is said of it."""
 
+import functools
 import json
 import pathlib
 import re
@@ -18,7 +19,7 @@ from experiments.setup import dtypes, memory, memory_limits
 from experiments.setup.plan import plan
 from specjax import generate, pair, sampling, verify
 from specjax.checkpoints import precision
-from specjax.drafters import lm
+from specjax.drafters import lm, plain
 from specjax.types import Params, Spec
 from tests.support import device_memory, tiny
 
@@ -142,55 +143,67 @@ def arrays(text: str, dtype: str) -> set[tuple[int, ...]]:
   return {tuple(sorted(map(int, shape.split('x')))) for shape in shapes}
 
 
+def cast(model, dtype):
+  """Shapes of a model's weights in a type."""
+  return jax.eval_shape(
+    lambda: jax.tree.map(
+      lambda x: x.astype(dtype), model.init(jax.random.key(0))
+    )
+  )
+
+
+def lower(spec, weights, own):
+  """The programs that a run decodes with: prefill, first step, loop."""
+  number = jax.ShapeDtypeStruct((3,), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((3, 128), jnp.int32)
+  target, drafter = spec.target, spec.drafter
+  read = functools.partial(generate._prefill, target=target, taps=())
+  yield generate._prefill.lower(
+    weights, tokens, number, None, target=target, taps=()
+  )
+  cache, hidden = jax.eval_shape(read, weights, tokens, number, None)
+  params, keys = Params(weights, own), generate.row_keys(0, range(3))
+  inputs = params, tokens, number, number, cache, hidden
+  rest = dict(drafter=drafter, target=target)
+  values = sampling.make(3, 1.0), None
+  yield generate._begin.lower(*inputs, keys, *values, **rest)
+  state = jax.eval_shape(
+    lambda *args: generate._begin(*args, keys, *values, **rest), *inputs
+  )
+  steps = jax.ShapeDtypeStruct((), jnp.int32)
+  yield generate.loop.lower(params, state, steps, spec=spec)
+
+
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
 def test_no_program_has_weights_in_float32(dtype):
   """Before XLA: its CPU backend multiplies narrow numbers as float32.
 
-  Sizes are such that no activation has the shape of a weight, or of one that
-  was transposed.
+  Plain and speculative decoding, and the pass that measures alpha. Sizes are
+  such that no activation has the shape of a weight, or of one that was
+  transposed.
   """
   sizes = {'head_dim': 10, 'mlp_width': 84, 'vocab': 93}
   target, draft = (tiny.model(36, n, **sizes) for n in (2, 1))
-  weights = jax.eval_shape(
-    lambda: jax.tree.map(
-      lambda x: x.astype(dtype), target.init(jax.random.key(0))
-    )
-  )
-  own = jax.eval_shape(
-    lambda: jax.tree.map(
-      lambda x: x.astype(dtype), draft.init(jax.random.key(1))
-    )
-  )
+  weights, own = cast(target, dtype), cast(draft, dtype)
   matrices = {
     tuple(sorted(x.shape))
     for x in jax.tree.leaves((weights, own))
     if x.ndim > 1
   }
-  number = jax.ShapeDtypeStruct((3,), jnp.int32)
-  tokens = jax.ShapeDtypeStruct((3, 128), jnp.int32)
-  read = dict(target=target, taps=())
-  lowered = [generate._prefill.lower(weights, tokens, number, None, **read)]
-  cache, hidden = jax.eval_shape(
-    lambda *args: generate._prefill(*args, None, **read),
-    weights,
-    tokens,
-    number,
+  specs = (
+    (Spec(target, plain.make(), verify.token), None),
+    (Spec(target, lm.make(draft, 4), verify.token), own),
+    (Spec(target, lm.make(draft, 1), verify.observe), own),
   )
-  drafter, params = lm.make(draft, 4), Params(weights, own)
-  begin = dict(drafter=drafter, target=target)
-  rest = sampling.make(3, 1.0), None
-  inputs = params, tokens, number, number, cache, hidden
-  keys = generate.row_keys(0, range(3))
-  lowered.append(generate._begin.lower(*inputs, keys, *rest, **begin))
-  state = jax.eval_shape(
-    lambda *args: generate._begin(*args, keys, *rest, **begin), *inputs
-  )
-  spec = Spec(target, drafter, verify.token)
-  steps = jax.ShapeDtypeStruct((), jnp.int32)
-  lowered.append(generate.loop.lower(params, state, steps, spec=spec))
-  for program in lowered:
-    found = arrays(program.as_text(), 'f32') & matrices
-    assert (found == set()) == (dtype != 'float32')
+  for spec, drafts in specs:
+    # The first step of plain decoding multiplies by no weight.
+    programs = [*lower(spec, weights, drafts)]
+    found = [arrays(x.as_text(), 'f32') & matrices for x in programs]
+    if dtype != 'float32':
+      assert not any(found)
+    else:
+      assert found[0]
+      assert found[2]
 
 
 def peak(x, monkeypatch):
@@ -220,6 +233,19 @@ def test_memory_is_predicted(folder, tmp_path, monkeypatch, dtype):
   assert load.total == pytest.approx(measured, rel=0.15)
 
 
+def test_memory_of_a_draft_as_large_as_its_target_is_predicted(
+  tmp_path, monkeypatch
+):
+  heads = {'num_heads': 8, 'num_kv_heads': 4, 'head_dim': 8}
+  tiny.write_pair(tmp_path, **heads)
+  x = with_draft(tmp_path, temperatures=(1.0,), timed=False, batch=4)
+  x.prompts = Prompts(domains=('code',), count=4, length=96)
+  x.draft.path, x.results = x.target.path, str(tmp_path / 'a')
+  x.max_new_tokens = 4
+  load, measured = peak(x, monkeypatch)
+  assert load.total == pytest.approx(measured, rel=0.15)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_memory_of_the_embedded_pair_is_predicted(tmp_path, monkeypatch, dtype):
@@ -236,6 +262,37 @@ def test_memory_of_the_embedded_pair_is_predicted(tmp_path, monkeypatch, dtype):
   )
   load, measured = peak(x, monkeypatch)
   assert load.total == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.slow
+def test_16_bits_accept_as_often_as_float32(tmp_path):
+  rows = {}
+  for dtype in ('float32', 'bfloat16', 'float16'):
+    x = tiny.experiment(
+      tmp_path,
+      target=Checkpoint(pair.path('target')),
+      candidates={'lm': Candidate('lm', 3, pair.path('draft-64'))},
+      prompts=Prompts(domains=('code',), count=8, length=64),
+      temperatures=(1.0,),
+      max_new_tokens=48,
+      batch=8,
+      timed=False,
+      dtype=dtype,
+      results=str(tmp_path / dtype),
+    )
+    runner = Runner(plan(x))
+    runner.run()
+    (rows[dtype],) = runner.folder.rows
+  for dtype in precision.NARROW:
+    assert rows[dtype]['dtype'] == dtype
+    for name in ('alpha', 'tau'):
+      (low, high), (least, most) = (
+        rows[d][f'{name}_ci'] for d in ('float32', dtype)
+      )
+      assert low <= most
+      assert least <= high
+    # On other texts: narrow logits choose other tokens.
+    assert abs(rows[dtype]['alpha'] - rows['float32']['alpha']) < 0.1
 
 
 def test_what_would_fit_is_named_and_fits(folder, monkeypatch):

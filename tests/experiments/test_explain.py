@@ -83,6 +83,21 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
   assert (folder.path / 'speedup.png').stat().st_size > 5000
 
 
+def test_the_row_of_phases_says_the_types_of_its_cell(tmp_path, monkeypatch):
+  monkeypatch.setattr(explain, 'measure_phases', lambda *_: {'plain': {}})
+  folder = results.Folder(tmp_path / 'a', {})
+  named = {'verifier': 'token', 'prompts_hash': '', 'config': 'a', 'gamma': 2}
+  types_of_cell = {'dtype': 'bfloat16', 'draft_dtype': 'float32'}
+  cell = {'predicted_speedup': 1.34, 'speedup': 1.3}
+  folder.add(ROW | named | cell | types_of_cell)
+  runner = types.SimpleNamespace(
+    folder=folder, program='explain', asked=2, conditions={}
+  )
+  explain.add_phases(runner)
+  assert 'loops' in folder.rows[-1]
+  assert folder.rows[-1].items() >= types_of_cell.items()
+
+
 def test_two_prompts_have_no_interval_whatever_is_stored():
   """Rows of older programs store one without width."""
   row = ROW | {'gamma': 2, 'prompts': 2, 'predicted_speedup': 3.56}

@@ -199,6 +199,7 @@ def test_a_profile_of_known_steps():
 
 def test_profiles_are_of_a_drafter_a_rule_and_a_temperature():
   lm = {'load': 'specjax.drafters.lm.load', 'draft': 'small', 'target': 'large'}
+  lm |= {'dtype': 'bfloat16', 'draft_dtype': 'float16'}
   rows = [
     counted([1, 2, 3], **lm),
     counted([5, 1, 0], domain='math', prompts=4, **lm),
@@ -219,7 +220,12 @@ def test_profiles_are_of_a_drafter_a_rule_and_a_temperature():
   assert chain['acceptance_length_histogram'] == {'1': 6, '2': 3, '3': 3}
   assert chain['per_category']['math']['mean_accept_length'] == 1.166667
   assert chain['draft_checkpoint'] == {'id': 'small', 'revision': None}
-  assert chain['measurement_conditions']['num_samples'] == 12
+  conditions = chain['measurement_conditions']
+  assert conditions['num_samples'] == 12
+  assert (conditions['dtype'], conditions['draft_dtype']) == (
+    'bfloat16',
+    'float16',
+  )
   assert found['draft-token-1']['accept_length_model'] == 'measured_per_k'
   assert found['draft-block-0']['accept_length_model'] == 'measured_per_k'
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import pair as pair_config
 from experiments import parity
 from experiments.errors import UserError
 from experiments.measuring import greedy_texts, measure, ties
@@ -48,6 +49,18 @@ def with_gap(gap):
   column = weights['unembedding'][:, a] * (1 - gap / high)
   weights['unembedding'] = weights['unembedding'].at[:, b].set(column)
   return weights, a, b
+
+
+def test_the_config_of_a_users_pair_has_a_part_for_parity(folder):
+  x = pair_config.get_config('parity')
+  assert isinstance(x, Parity)
+  x.target.path, x.draft.path = str(folder / 'target'), str(folder / 'draft')
+  x.dtype = 'bfloat16'
+  planned, _ = parity.prepare(x)
+  assert [*planned.drafters] == ['lm', 'ngram']
+  assert planned.dtype == 'bfloat16'
+  with pytest.raises(UserError, match='the parts are run, parity, got '):
+    pair_config.get_config('predict')
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from experiments import export, inspect
 from experiments.errors import UserError
 from experiments.measuring import build
-from experiments.reports import run as run_report
+from experiments.reports import pairing
 from experiments.settings import Candidate, Checkpoint
 from experiments.setup.plan import plan
 from specjax import checkpoints
@@ -86,8 +86,8 @@ def test_a_run_says_that_the_pairing_is_unverified(folder, written, capsys):
 
 def test_a_summary_names_drafters_of_unverified_pairing():
   rows = [{'drafter': 'b', 'pairing': 'unverified'}, {'drafter': 'a'}]
-  assert 'Unverified pairing: b. No' in run_report.pairing(rows)
-  assert run_report.pairing(rows[1:]) == ''
+  assert 'Unverified pairing: b. No' in pairing.note(rows)
+  assert pairing.note(rows[1:]) == ''
 
 
 def test_inspect_describes_a_head(folder, written, capsys):

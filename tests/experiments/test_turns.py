@@ -8,9 +8,11 @@ import pathlib
 
 import numpy as np
 import pytest
+import tqdm
 
 from experiments import explain, generate, parity, predict
 from experiments.measuring import measure, row_fields, turns
+from experiments.measuring import runner as runner_module
 from experiments.measuring.runner import Runner
 from experiments.reports import run as run_report
 from experiments.settings import Parity, Prompts
@@ -69,6 +71,27 @@ def untimed(folder, tmp_path_factory, prompts):
   runner = Watched(plan(x))
   runner.run()
   return runner
+
+
+def test_the_bar_ends_where_it_said_with_domains_of_other_sizes(
+  folder, tmp_path, monkeypatch
+):
+  path = tmp_path / 'question.jsonl'
+  more = {'category': 'alone', 'turns': ['for x in']}
+  path.write_text(''.join(json.dumps(talk) + '\n' for talk in [more, *TALKS]))
+  bars = set()
+
+  class Bar(tqdm.tqdm):
+    def close(self):
+      bars.add((self.n, self.total))
+      super().close()
+
+  monkeypatch.setattr(runner_module, 'tqdm', Bar)
+  x = settings(folder, tmp_path, Prompts(path=str(path)), timed=False)
+  Runner(plan(x)).run()
+  # Plain decoding, lookup and alpha, of each prompt at two temperatures.
+  count = 2 * 3 * len([more, *TALKS])
+  assert bars == {(count, count)}
 
 
 def test_a_conversation_is_one_unit_of_all_its_turns(untimed):

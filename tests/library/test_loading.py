@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tracemalloc
 
 import flax.traverse_util
 import huggingface_hub
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from benchmarks import loading_memory
 from specjax import checkpoints, sampling, verify
 from specjax.checkpoints import CheckpointError
 from specjax.drafters import plain
@@ -306,6 +308,23 @@ def test_a_path_is_no_name(name, monkeypatch, tmp_path):
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
   with pytest.raises(ValueError, match=r'no directory|config|must be a dir'):
     checkpoints.load(name)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+def test_loading_allocates_one_tensor_beside_the_parameters(dtype, tmp_path):
+  large, small = tmp_path / 'large', tmp_path / 'small'
+  loading_memory.write({large: 20, small: 0})
+  checkpoints.load(small, dtype)  # What is imported is none of the weights'.
+  tracemalloc.start()
+  try:
+    _, params = checkpoints.load(large, dtype)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  total = sum(x.nbytes for x in jax.tree.leaves(params))
+  assert {x.dtype.name for x in jax.tree.leaves(params)} == {dtype}
+  largest = loading_memory.largest_tensor(large)
+  assert total + 0.9 * largest < peak < total + 1.1 * largest
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')

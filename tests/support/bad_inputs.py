@@ -142,7 +142,7 @@ EXPERIMENT = (
   ('prompts.chat=True', 'prompts.chat', 'leave it out'),
   ('prompts.turns=-1', 'prompts.turns', 'must be at least 0'),
   ('prompts.turns=0', 'prompts.turns', 'leave it out'),
-  ('prompts.path={}/two.jsonl prompts.turns=0', 'prompts.field', 'say which'),
+  ('prompts.path={}/two.jsonl prompts.turns=0', 'prompts.turns', 'at 1, or'),
   ('prompts.path={}/number.jsonl prompts.turns=0', 'prompts.path', 'an object'),
   ('prompts.path={}/talk.jsonl prompts.turns=0', 'prompts.turns', 'of turns'),
   (

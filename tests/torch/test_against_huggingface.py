@@ -122,7 +122,9 @@ def test_gap_sees_a_wrong_token(compared):
   text = comparison.prompts[0][1]
   right = comparison.runs[sides.PEER, 0.0][0].tokens
   wrong = [*right[:5], (right[5] + 1) % CONFIG.vocab_size, *right[6:]]
-  assert comparison.peer.gap(text, right, wrong) > 1e-3
+  gap = comparison.peer.gap(text, right, wrong)
+  assert gap.logits > 1e-3
+  assert not gap.tie
 
 
 def test_report_has_rows_table_and_ratios(compared):
@@ -151,6 +153,23 @@ def test_report_has_rows_table_and_ratios(compared):
   np.testing.assert_allclose(
     result['plain_ratio'], peers / times[sides.PLAIN], rtol=1e-6
   )
+
+
+def test_both_sides_have_the_dtype_that_was_asked_for(experiment):
+  narrow = dataclasses.replace(
+    experiment, dtype='bfloat16', results=f'{experiment.results}-bfloat16'
+  )
+  comparison = program.Comparison(program.prepare(narrow))
+  assert comparison.built.dtype == 'bfloat16'
+  for model in (comparison.peer.target, comparison.peer.eager):
+    assert {str(x.dtype) for x in model.parameters()} == {'torch.bfloat16'}
+  best, *_, worst = (
+    comparison.peer.target(comparison.peer.torch.tensor([[8]]))
+    .logits[0, -1]
+    .argsort(descending=True)
+    .tolist()
+  )
+  assert not comparison.peer.gap([8], [best], [worst]).tie
 
 
 def test_sampling_has_no_hidden_cut(compared):

@@ -1,0 +1,64 @@
+"""Heads that are read otherwise than their files say.
+
+The same weights mean something else where other layers are tapped, another norm
+is left out or positions turn at another pace. `experiments.probe` compares such
+readings; who knows that files are wrong names the right one.
+"""
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flax import traverse_util
+
+AS_STORED: Mapping[str, Any] = types.MappingProxyType({})
+
+
+def check(read_as: Mapping[str, Any], known: Iterable[str]) -> None:
+  """Refuses values that no head has.
+
+  Args:
+    read_as: values by name.
+    known: names that there are.
+
+  Raises:
+    ValueError: one is unknown.
+  """
+  names = list(known)
+  for name in read_as:
+    if name not in names:
+      raise ValueError(
+        f'read_as: {name!r} is none of a head; it has {", ".join(names)}'
+      )
+
+
+def change(
+  config: Mapping[str, Any],
+  read_as: Mapping[str, Any],
+  shapes: Callable[[dict[str, Any]], Any],
+  params: Any,
+) -> dict[str, Any]:
+  """The configuration of a head with other values.
+
+  Args:
+    config: as its files have it.
+    read_as: the other values, by name.
+    shapes: (config) -> shapes of the weights, nested as they are.
+    params: the weights that there are.
+
+  Raises:
+    ValueError: they are not those that the other configuration needs.
+  """
+  changed = {**config, **read_as}
+  if not read_as:
+    return changed
+  need, have = (
+    {n: x.shape for n, x in traverse_util.flatten_dict(t, sep='.').items()}
+    for t in (shapes(changed), params)
+  )
+  if lacking := [name for name in need if have.get(name) != need[name]]:
+    raise ValueError(
+      f'read_as: {dict(read_as)} needs other weights than the head has: '
+      f'{", ".join(lacking)}'
+    )
+  return changed

@@ -1,0 +1,233 @@
+"""The probe: its counts by hand, its verdicts, and how often they are wrong."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+
+from experiments import probe, run
+from experiments.errors import UserError
+from experiments.measuring import probing, replay, results
+from experiments.measuring.probing import CONFIGURED, Look
+from experiments.reports import pairing
+from experiments.reports import probe as report
+from experiments.settings import Candidate, Checkpoint, Experiment
+from specjax import pair
+from specjax.drafting import heads
+from specjax.models.eagle_sizes import sizes_of
+from tests.support import tiny
+
+
+def test_places_and_agreeing_tokens_are_counted_by_hand():
+  text = np.array([5, 6, 7, 8])
+  drafts = np.array([[5, 6, 0], [6, 0, 8], [7, 8, 0], [8, 0, 0]])
+  seen = replay.Watched(text, *[np.zeros(4)] * 3, drafts, np.full(4, 3), False)
+  places, accepted = probing._count(seen, 3)
+  assert places == 2  # The last two have fewer than three tokens behind them.
+  # 5 6 of 5 6 7; 6 of 6 7 8, and what agrees behind a mistake does not count.
+  assert accepted.tolist() == [2, 1, 0]
+
+
+def test_chances_are_of_the_tokens_before():
+  look = Look(np.array([4, 4]), np.array([[3, 1], [3, 2]]))
+  assert look.alphas == [6 / 8, 3 / 6]
+  assert look.tokens.tolist() == [4, 5]
+  none = Look(np.array([4]), np.array([[0, 0]]))
+  assert none.alphas[0] == 0
+  assert np.isnan(none.alphas[1])
+
+
+def draw(rng, chances, prompts=32, places=24):
+  """Looks of readings whose prompts are easy and hard alike for all."""
+  ease = rng.normal(0, 0.1, prompts)
+  looks = []
+  for chance in chances:
+    p = np.clip(chance + ease, 0.01, 0.99)[:, None] ** np.arange(1, 4)
+    looks.append(Look(np.full(prompts, places), rng.binomial(places, p)))
+  return looks
+
+
+def test_equal_readings_are_seldom_called_better():
+  rng, wrong, runs = np.random.default_rng(0), 0, 400
+  for _ in range(runs):
+    base, *others = draw(rng, [0.5] * 9)
+    wrong += any(probing.compare(base, o, len(others)).better for o in others)
+  # One side of the intervals that hold together: half of `CHANCE`.
+  assert wrong / runs < 2 * probing.CHANCE / 2
+
+
+def test_the_intervals_hold_together():
+  rng, missed, runs = np.random.default_rng(1), 0, 400
+  for _ in range(runs):
+    base, *others = draw(rng, [0.5] * 7)
+    found = [probing.compare(base, o, len(others)) for o in others]
+    missed += any(not f.low <= 0 <= f.high for f in found)
+  assert 0.2 * probing.CHANCE < missed / runs < 2 * probing.CHANCE
+
+
+def test_a_better_reading_is_found_and_a_worse_one_is_not():
+  base, better, worse = draw(np.random.default_rng(2), [0.4, 0.5, 0.3])
+  assert probing.compare(base, better, 2).better
+  assert not probing.compare(base, worse, 2).better
+
+
+def test_a_difference_that_is_sure_but_slight_is_not_clear():
+  places, accepted = np.full(32, 1000), np.full((32, 1), 500)
+  base = Look(places, accepted + np.arange(32)[:, None] % 2)
+  slight = Look(places, base.accepted + 5)
+  found = probing.compare(base, slight, 1)
+  assert found.low > 0
+  assert not found.better
+
+
+def experiment(folder, results, member):
+  reading = Candidate(
+    'tests.support.readings.load', 3, str(folder), {'member': member}
+  )
+  return tiny.experiment(
+    folder,
+    candidates={'head': reading, 'ngram': Candidate('ngram', 2)},
+    results=str(results),
+    max_new_tokens=8,
+    prompts=tiny.Prompts(domains=('code', 'structured'), count=4, length=8),
+    quick=False,
+  )
+
+
+def test_the_right_reading_is_found_and_rows_are_kept(folder, tmp_path, capsys):
+  x = experiment(folder, tmp_path / 'a', 'draft')
+  with pytest.raises(SystemExit, match='1'):
+    probe.main(x)
+  last = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert last['best'] == {'head': 'the weights of the target'}
+  assert last['changes'] == {'head': {'member': 'target'}}
+  file = tmp_path / 'a' / 'rows.jsonl'
+  before = file.read_text()
+  rows = [json.loads(line) for line in before.splitlines()]
+  assert [r['alternative'] for r in rows] == [CONFIGURED, last['best']['head']]
+  # The target drafts for itself: every token of each place agrees.
+  assert rows[1]['unit_places'] == [6] * 8
+  assert rows[1]['unit_accepted'] == [[6] * 3] * 8
+  with pytest.raises(SystemExit, match='1'):
+    probe.main(experiment(folder, tmp_path / 'a', 'draft'))
+  assert file.read_text() == before
+  assert 'read otherwise it accepts clearly more' in report.headline(rows)
+
+
+def test_a_head_that_is_read_rightly_is_called_right(folder, tmp_path, capsys):
+  probe.main(experiment(folder, tmp_path / 'a', 'target'))
+  out = capsys.readouterr().out
+  assert json.loads(out.splitlines()[-1])['best'] == {'head': CONFIGURED}
+  assert "its first token is the target's in 1.00 of places" in out
+
+
+def test_what_cannot_be_mistaken_is_refused(folder):
+  x = tiny.experiment(folder)
+  with pytest.raises(UserError, match='name a head'):
+    probe.prepare(x)
+
+
+def read(name, read_as):
+  """A shipped head, read as these values say."""
+  return Candidate(
+    'specjax.drafters.eagle.load', 4, pair.path(name), {'read_as': read_as}
+  )
+
+
+# One mistake each, and of a head that is trained for the embedded target.
+MISTAKES = {
+  'a layer too early': ('eagle1', {'taps': (1,)}),
+  'the feature before the token': ('eagle1', {'feature_first': True}),
+  'tokens that are not normed': ('eagle1', {'norms': ('feature', 'layer')}),
+  'features that are not normed': ('eagle1', {'norms': ('token', 'layer')}),
+  'the feature first, of version 3': ('eagle3', {'feature_first': True}),
+  'tokens as they are, of version 3': (
+    'eagle3',
+    {'norms': ('feature', 'layer', 'last')},
+  ),
+  'an attention whose input is not normed': (
+    'eagle3',
+    {'norms': ('token', 'feature', 'last')},
+  ),
+  'positions that turn too slowly': ('eagle3', {'rope_theta': 1e6}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', ['eagle1', 'eagle3'])
+def test_planted_mistakes_are_found_and_the_right_reading_is_right(
+  head, tmp_path
+):
+  mistakes = {n: m for n, (h, m) in MISTAKES.items() if h == head}
+  x = Experiment(
+    'probe',
+    Checkpoint(pair.path('target')),
+    {'right': read(head, {})}
+    | {name: read(head, fields) for name, fields in mistakes.items()},
+    results=str(tmp_path / 'a'),
+    prompts=tiny.Prompts(count=11),
+  )
+  probed = probe.Probe(probe.prepare(x))
+  probed.run()
+  best = report.verdicts(probed.folder.rows)
+  assert best['best'].pop('right') == CONFIGURED
+  stored = heads.read_config(pair.path(head), 'eagle')
+  for name, changes in best['changes'].items():
+    if name != 'right':
+      assert best['best'][name] != CONFIGURED, name
+      # What is found is what the head's files say.
+      sizes = sizes_of(stored | changes['read_as'])
+      assert sizes == sizes_of(stored), name
+
+
+def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
+  unverified = types.SimpleNamespace(drafter='head', brings={'pairing': 'x'})
+  own = types.SimpleNamespace(drafter='own', brings={})
+  runner = types.SimpleNamespace(
+    readings={},
+    groups=['one'],
+    plan=types.SimpleNamespace(drafters={'head': 'planned'}),
+    job='job',
+    built=types.SimpleNamespace(
+      methods=[unverified, own], loaded=types.SimpleNamespace(), prompts={}
+    ),
+  )
+  runner.built.loaded.target = types.SimpleNamespace(
+    model=types.SimpleNamespace(placement=None)
+  )
+  found = {
+    'best': 'taps (1,)',
+    'changes': {'read_as': {'taps': (1,)}},
+    'alternatives': 5,
+    'gamma': 3,
+    'configured': 0.02,
+    'best_accepted': 1.5,
+    'prompts': 8,
+  }
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(probing, 'has_alternatives', lambda one: one == 'planned')
+    patch.setattr(probing, 'jobs', lambda *_: ['jobs'])
+    patch.setattr(probing, 'short', lambda one, loaded, jobs: found)
+    run.probe(runner)
+  assert runner.readings == {'head': results.plain(found)}
+  told = capsys.readouterr().err
+  assert 'head is read wrongly: taps (1,) accepts 1.50 of 3' in told
+  rows = [{'drafter': 'head', 'pairing': 'unverified', 'reading': found}]
+  assert "{'read_as': {'taps': (1,)}}" in ' '.join(pairing.note(rows).split())
+  right = found | {'best': CONFIGURED}
+  said = ' '.join(pairing.note([rows[0] | {'reading': right}]).split())
+  assert 'read as it is configured (0.02 of 3 drafted tokens' in said
+
+
+def test_the_short_probe_finds_the_right_reading(folder, tmp_path):
+  x = experiment(folder, tmp_path / 'a', 'draft')
+  probed = probe.Probe(probe.prepare(x))
+  one, loaded = probed.plan.drafters['head'], probed.built.loaded
+  jobs = probing.jobs(probed.runner.job, probed.built.prompts, 6, 5)
+  assert sum(job.live for job in jobs) == 6
+  found = probing.short(one, loaded, jobs)
+  assert found['best'] == 'the weights of the target'
+  assert found['changes'] == {'member': 'target'}
+  assert found['best_accepted'] == found['gamma'] == 3
+  assert (found['alternatives'], found['prompts']) == (1, 6)
