@@ -2,14 +2,13 @@
 
 Chen et al., arXiv:2602.06036; the module is `models.dflash`. The target's
 features of the text are remembered as keys and values, and those of a block are
-forgotten with it. No place knows what is drawn at another, so that the whole
-draft costs one pass, and a draft of any shape has its true probabilities, see
-`drafting.parallel`.
+forgotten with it. No place knows what is drawn at another: a draft costs one
+pass, and in any shape it has its true probabilities, see `drafting.parallel`.
 """
 
 import dataclasses
 import functools
-import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +16,19 @@ import jax.numpy as jnp
 
 from specjax import cache as caches
 from specjax.arguments import check_number
-from specjax.drafting import chain, heads, parallel, shape
-from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting import (
+  chain,
+  dflash_losses,
+  heads,
+  parallel,
+  readings,
+  shape,
+)
+from specjax.drafting.heads import Loaded, Trainable
 from specjax.drafting.walker import Walker
 from specjax.models import linear
 from specjax.models.dflash import Head
-from specjax.models.dflash_sizes import Sizes, sizes_of
+from specjax.models.dflash_sizes import Sizes, near, sizes_of
 from specjax.models.transformer import Model
 from specjax.types import Cache, LoadedDrafter, Target
 
@@ -38,10 +44,7 @@ class State(NamedTuple):
 
 @functools.cache
 def walk(head: Head, rows: int) -> Walker:
-  """The walker of a head that drafts blocks of so many rows.
-
-  The first row is the last committed token; the others say what follows it.
-  """
+  """The walker of a head that fills blocks of so many rows, at once."""
 
   def say(params, state, ctx):
     last = ctx.length - 1
@@ -80,48 +83,11 @@ def _rows(head: Head, depth: int, block: int = 0) -> int:
   rows = max(block, depth + 1)
   if rows > head.sizes.block:
     raise ValueError(
-      f'a draft of depth {depth} needs a block of {rows}, but the head was '
-      f'trained with blocks of {head.sizes.block}: choose a gamma of at most '
+      f'a draft of depth {depth} needs a block of {rows}, but the blocks of '
+      f'this head have {head.sizes.block}: choose a gamma of at most '
       f'{head.sizes.block - 1}'
     )
   return rows
-
-
-def _judge(head: Head, params, seen, first):
-  """Of each place of blocks: logits [B, A, V], and the target's there."""
-  said = head.say_many(params, seen.tokens, seen.hidden, first)
-  rows = jnp.arange(len(first))[:, None]
-  for k in range(said.shape[2]):
-    yield said[:, :, k], seen.logits[rows, first + k]
-
-
-def _loss(head: Head, anchors: int, decay: float, params, seen, key):
-  """Cross-entropy of each place; of far ones less, as they matter less."""
-  batch, length = seen.tokens.shape
-  ends = length - head.sizes.block + 1
-  if ends < 1:
-    raise ValueError(
-      f'windows of {length} tokens hold no block of {head.sizes.block}: make '
-      'optimization.length larger, or block smaller'
-    )
-  choose = functools.partial(jax.random.permutation, x=ends)
-  first = jax.vmap(choose)(jax.random.split(key, batch))[:, :anchors]
-  weights = jnp.exp(-jnp.arange(head.sizes.block - 1) / decay)
-  places = _judge(head, params, seen, first)
-  one = jnp.ones(first.shape)
-  return {
-    f'place{k}': weight * soft_cross_entropy(goal, said, one)
-    for k, weight, (said, goal) in zip(
-      itertools.count(1), weights / weights.sum(), places, strict=False
-    )
-  }
-
-
-def _measure(head: Head, params, seen, begin: int):
-  """How often the i-th guess of a place is the target's greedy token."""
-  first = jnp.arange(begin, seen.tokens.shape[1] - head.sizes.block + 1)
-  first = jnp.broadcast_to(first, (len(seen.tokens), len(first)))
-  return parallel.count_hits(_judge(head, params, seen, first))
 
 
 def trainable(
@@ -157,20 +123,50 @@ def trainable(
     {'kind': KIND, **dataclasses.asdict(head.sizes)},
     taps,
     init,
-    functools.partial(_loss, head, anchors, decay or head.sizes.block / 2),
+    functools.partial(
+      dflash_losses.places, head, anchors, decay or head.sizes.block / 2
+    ),
     lambda depth: chain.make(walk(head, _rows(head, depth)), depth),
-    functools.partial(_measure, head),
+    functools.partial(dflash_losses.guesses, head),
   )
 
 
+def _read(
+  target: Target, path: str, read_as, dtype: str = ''
+) -> tuple[Loaded, Head, Head]:
+  """A head, what its files name, and what it is read as."""
+  model = target.model
+  readings.check(read_as, [field.name for field in dataclasses.fields(Sizes)])
+
+  def head_of(config) -> Head:
+    sizes = sizes_of(config)
+    heads.check_taps(model.config.num_layers, sizes.taps)
+    return Head(model, sizes)
+
+  def shapes(config):
+    return head_of(config).shapes(columns=0)
+
+  loaded = heads.load(path, KIND, target, shapes, dtype, read_as)
+  return loaded, head_of(loaded.config), head_of(loaded.read_as)
+
+
 def load(
-  target: Target, path: str, tree: int = 0, block: int = 0, **options: Any
+  target: Target,
+  path: str,
+  dtype: str = '',
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  tree: int = 0,
+  block: int = 0,
+  **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 
   Args:
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
+    dtype: of its weights; by default the target's.
+    read_as: values of `Sizes` that replace those of its files, where these are
+      wrong: `experiments.probe` finds out.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
@@ -179,22 +175,27 @@ def load(
   parallel.check_tree(tree, options)
   shape.check(target, options)
   check_number('block', block, 0)
-  model = target.model
-
-  def head_of(config) -> Head:
-    sizes = sizes_of(config)
-    heads.check_taps(model.config.num_layers, sizes.taps)
-    return Head(model, sizes)
-
-  loaded = heads.load(
-    path, KIND, target, lambda config: head_of(config).shapes(columns=0)
-  )
-  head, params = head_of(loaded.config), loaded.params
-  if columns := model.config.columns:
-    params = linear.arrange(params, head.shapes(columns), columns)
+  loaded, stored, head = _read(target, path, read_as, dtype)
+  if columns := target.model.config.columns:
+    params = linear.arrange(loaded.params, stored.shapes(columns), columns)
+    loaded = loaded._replace(params=params)
 
   def walk_to(depth: int) -> Walker:
     return walk(head, _rows(head, depth, block))
 
-  loaded = loaded._replace(params=params)
   return parallel.load(target, walk_to, loaded, tree, options)
+
+
+def alternatives(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change."""
+  del options  # Unused: they are of the shape.
+  head = _read(target, path, read_as)[2]
+  found = near(head.sizes, target.model.config)
+  return {
+    name: {'read_as': {**read_as, **fields}} for name, fields in found.items()
+  }

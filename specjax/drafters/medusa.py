@@ -184,13 +184,14 @@ def trainable(
 
 
 def load(
-  target: Target, path: str, tree: int = 0, **options: Any
+  target: Target, path: str, dtype: str = '', tree: int = 0, **options: Any
 ) -> LoadedDrafter:
   """The drafter of trained or published heads; as deep as there are heads.
 
   Args:
     target: what is drafted for.
     path: directory of the heads, or their name on the Hub.
+    dtype: of their weights; by default the target's.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the heads; 0: none.
     **options: of `drafting.shape.Shape`.
@@ -201,7 +202,9 @@ def load(
   parallel.check_tree(tree, options)
   shape.check(target, options)
   model = target.model
-  loaded = heads.load(path, KIND, target, lambda config: shapes(config, model))
+  loaded = heads.load(
+    path, KIND, target, lambda config: shapes(config, model), dtype
+  )
   config, params = loaded.config, loaded.params
   if columns := model.config.columns:
     params = linear.arrange(params, shapes(config, model, columns), columns)

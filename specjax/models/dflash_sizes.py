@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from specjax.models import near_sizes
+from specjax.models.config import TransformerConfig
 from specjax.models.rotary import Scaling
 
 
@@ -62,3 +64,14 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
   names = [field.name for field in dataclasses.fields(Sizes)]
   known = {name: config[name] for name in names if name in config}
   return Sizes(**known | {'taps': tuple(config['taps'])})
+
+
+def near(sizes: Sizes, target: TransformerConfig) -> dict[str, dict[str, Any]]:
+  """Other readings of a head's weights, see `near_sizes`.
+
+  Args:
+    sizes: as it is read.
+    target: that it drafts for.
+  """
+  found = near_sizes.taps(sizes.taps, target)
+  return found | near_sizes.positions(sizes, target)
