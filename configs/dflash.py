@@ -25,7 +25,10 @@ def get_config() -> Heads:
     trainable='dflash',
     options={'block': 8, 'layers': 2},
     optimization=Optimization(
-      schedule=((25, 2e-3), (500, 0.0)), batch=8, checkpoint_every=250
+      schedule=((50, 4e-3), (2000, 0.0)),
+      batch=8,
+      checkpoint_every=500,
+      muon=True,
     ),
     data='runs/embedded_pair',
   )

@@ -91,13 +91,21 @@ def _heads() -> dict[str, Candidate]:
     'exit 2 adapter': _head('early_exit', 'early_exit_2'),
     'medusa': _head('medusa', 'medusa'),
     'medusa tree': _head('medusa', 'medusa', *exact_and_typical, tree=_NODES),
-    'dflash': _head('dflash', 'dflash'),
-    'dflash tree': _head('dflash', 'dflash', *_TREE_RULE, tree=_NODES),
     'eagle1': _head('eagle', 'eagle1'),
     'eagle3 tree': _head('eagle', 'eagle3', *_TREE_RULE, parents=_TREE),
     'eagle3 dynamic tree': _head(
       'eagle', 'eagle3', *_TREE_RULE, beam=3, nodes=_NODES
     ),
+  }
+
+
+def _blocks() -> dict[str, Candidate]:
+  """None where the pair has no such head, as that of the committed rows."""
+  if not pathlib.Path(_path('dflash')).is_dir():
+    return {}
+  return {
+    'dflash': _head('dflash', 'dflash'),
+    'dflash tree': _head('dflash', 'dflash', *_TREE_RULE, tree=_NODES),
   }
 
 
@@ -137,7 +145,12 @@ def get_config(part: str = 'timed') -> Experiment:
   x = Experiment(
     name='drafters',
     target=Checkpoint(_path('target')),
-    candidates=_first() | _independent() | _lengths() | _heads() | _others(),
+    candidates=_first()
+    | _independent()
+    | _lengths()
+    | _heads()
+    | _blocks()
+    | _others(),
     temperatures=(0.0, 0.5, 1.0),
     prompts=Prompts(count=6),
     max_new_tokens=64,

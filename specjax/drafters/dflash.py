@@ -137,18 +137,19 @@ def trainable(
   )
 
 
-def _read(target: Target, path: str, read_as) -> Read:
+def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
   known = [field.name for field in dataclasses.fields(Sizes)]
 
   def head_of(config) -> Head:
     return Head(target.model, sizes_of(config))
 
-  return head_modules.read(path, KIND, target, head_of, known, read_as)
+  return head_modules.read(path, KIND, target, head_of, known, read_as, dtype)
 
 
 def load(
   target: Target,
   path: str,
+  dtype: str = '',
   tree: int = 0,
   block: int = 0,
   read_as: Mapping[str, Any] = readings.AS_STORED,
@@ -159,6 +160,7 @@ def load(
   Args:
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
+    dtype: of its weights; by default the target's.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
@@ -169,7 +171,7 @@ def load(
   parallel.check_tree(tree, options)
   shape.check(target, options)
   check_number('block', block, 0)
-  loaded, _, head = _read(target, path, read_as)
+  loaded, _, head = _read(target, path, read_as, dtype)
 
   def walk_to(depth: int) -> Walker:
     return walk(head, _rows(head, depth, block))

@@ -142,17 +142,23 @@ def trainable(
   return Trainable(config, walker.taps, init, loss, drafter, measure)
 
 
-def _read(target: Target, path: str, read_as) -> Loaded:
+def _read(target: Target, path: str, read_as, dtype: str = '') -> Loaded:
   readings.check(read_as, medusa.Reading._fields)
   model = target.model
   return heads.load(
-    path, KIND, target, lambda config: medusa.shapes(config, model), '', read_as
+    path,
+    KIND,
+    target,
+    lambda config: medusa.shapes(config, model),
+    dtype,
+    read_as,
   )
 
 
 def load(
   target: Target,
   path: str,
+  dtype: str = '',
   tree: int = 0,
   read_as: Mapping[str, Any] = readings.AS_STORED,
   **options: Any,
@@ -162,6 +168,7 @@ def load(
   Args:
     target: what is drafted for.
     path: directory of the heads, or their name on the Hub.
+    dtype: of their weights; by default the target's.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the heads; 0: none.
     read_as: values of `Reading`, where heads are others than usual:
@@ -173,7 +180,7 @@ def load(
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)
-  model, loaded = target.model, _read(target, path, read_as)
+  model, loaded = target.model, _read(target, path, read_as, dtype)
   config, params = loaded.config, loaded.params
   if columns := model.config.columns:
     params = linear.arrange(

@@ -223,6 +223,26 @@ def test_heads_of_another_width_are_refused(tmp_path):
     eagle.load(HOST, path)
 
 
+def test_near_readings_are_of_the_layers_and_the_base(tmp_path):
+  """What `experiments.probe` compares; each is another head."""
+  path = write(tmp_path / 'head', SPECULATORS, tensors_of('speculators'))
+  found = dflash.alternatives(HOST, path)
+  assert {*found} == {
+    'taps (1,)',
+    'rope_theta 10000',
+    'rope_theta 500000',
+    'masks see no later ones',
+  }
+  for options in found.values():
+    loaded = dflash.load(HOST, path, **options)
+    assert loaded.make(3) != dflash.load(HOST, path).make(3)
+  (own,) = dflash.alternatives(HOST, path, **found['taps (1,)']).keys() - {
+    *found
+  }
+  assert own == 'taps (0,)'
+  assert dflash.load(HOST, path, **found['taps (1,)']).make(3).taps == (1,)
+
+
 # Medusa
 
 
