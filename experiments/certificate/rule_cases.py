@@ -156,7 +156,7 @@ PUBLISHED = _head(
 )
 MEDUSA = _head(
   'tree of Medusa',
-  lambda tiny: medusa.walk(tiny.target, 2),
+  lambda tiny: medusa.walk(tiny.target),
   lambda tiny, key: medusa.trainable(tiny.target, 2).init(
     key, tiny.params.target
   ),

@@ -2,8 +2,9 @@
 
 Chen et al., arXiv:2602.06036; the module is `models.dflash`. The target's
 features of the text are remembered as keys and values, and those of a block are
-forgotten with it. No place knows what is drawn at another: a draft costs one
-pass, and in any shape it has its true probabilities, see `drafting.parallel`.
+forgotten with it. No place knows what is drawn at another, so that the whole
+draft costs one pass, and a draft of any shape has its true probabilities, see
+`drafting.parallel`.
 """
 
 import dataclasses
@@ -19,14 +20,15 @@ from specjax.arguments import check_number
 from specjax.drafting import (
   chain,
   dflash_losses,
+  head_modules,
   heads,
   parallel,
   readings,
   shape,
 )
-from specjax.drafting.heads import Loaded, Trainable
+from specjax.drafting.head_modules import Read
+from specjax.drafting.heads import Trainable
 from specjax.drafting.walker import Walker
-from specjax.models import linear
 from specjax.models.dflash import Head
 from specjax.models.dflash_sizes import Sizes, near, sizes_of
 from specjax.models.transformer import Model
@@ -44,7 +46,10 @@ class State(NamedTuple):
 
 @functools.cache
 def walk(head: Head, rows: int) -> Walker:
-  """The walker of a head that fills blocks of so many rows, at once."""
+  """The walker of a head that drafts blocks of so many rows.
+
+  The first row is the last committed token; the others say what follows it.
+  """
 
   def say(params, state, ctx):
     last = ctx.length - 1
@@ -81,8 +86,8 @@ def _rows(head: Head, depth: int, block: int = 0) -> int:
   rows = max(block, depth + 1)
   if rows > head.sizes.block:
     raise ValueError(
-      f'a draft of depth {depth} needs a block of {rows}, but the blocks of '
-      f'this head have {head.sizes.block}: choose a gamma of at most '
+      f'a draft of depth {depth} needs a block of {rows}, but the head was '
+      f'trained with blocks of {head.sizes.block}: choose a gamma of at most '
       f'{head.sizes.block - 1}'
     )
   return rows
@@ -110,6 +115,7 @@ def trainable(
   heads.check_taps(layers, taps)
   check_number('anchors', anchors, 1)
   head = Head(target, Sizes(taps, **sizes))
+  decay = decay or head.sizes.block / 2
 
   def init(key, target_params):
     """The last norm begins as that of the target, whose head reads it."""
@@ -122,39 +128,29 @@ def trainable(
     taps,
     init,
     functools.partial(
-      dflash_losses.places, head, anchors, decay or head.sizes.block / 2
+      dflash_losses.loss, head, anchors, decay or head.sizes.block / 2
     ),
     lambda depth: chain.make(walk(head, _rows(head, depth)), depth),
-    functools.partial(dflash_losses.guesses, head),
+    functools.partial(dflash_losses.measure, head),
   )
 
 
-def _read(
-  target: Target, path: str, read_as, dtype: str = ''
-) -> tuple[Loaded, Head, Head]:
-  """A head, what its files name, and what it is read as."""
-  model = target.model
-  readings.check(read_as, [field.name for field in dataclasses.fields(Sizes)])
+def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
+  known = [field.name for field in dataclasses.fields(Sizes)]
 
   def head_of(config) -> Head:
-    sizes = sizes_of(config)
-    heads.check_taps(model.config.num_layers, sizes.taps)
-    return Head(model, sizes)
+    return Head(target.model, sizes_of(config))
 
-  def shapes(config):
-    return head_of(config).shapes(columns=0)
-
-  loaded = heads.load(path, KIND, target, shapes, dtype, read_as)
-  return loaded, head_of(loaded.config), head_of(loaded.read_as)
+  return head_modules.read(path, KIND, target, head_of, known, read_as, dtype)
 
 
 def load(
   target: Target,
   path: str,
   dtype: str = '',
-  read_as: Mapping[str, Any] = readings.AS_STORED,
   tree: int = 0,
   block: int = 0,
+  read_as: Mapping[str, Any] = readings.AS_STORED,
   **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
@@ -163,20 +159,17 @@ def load(
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
     dtype: of its weights; by default the target's.
-    read_as: values of `Sizes` that replace those of its files, where these are
-      wrong: `experiments.probe` finds out.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
+    read_as: values of `Sizes` that replace those of its files, where these are
+      wrong: `experiments.probe` finds out.
     **options: of `drafting.shape.Shape`.
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)
   check_number('block', block, 0)
-  loaded, stored, head = _read(target, path, read_as, dtype)
-  if columns := target.model.config.columns:
-    params = linear.arrange(loaded.params, stored.shapes(columns), columns)
-    loaded = loaded._replace(params=params)
+  loaded, _, head = _read(target, path, read_as, dtype)
 
   def walk_to(depth: int) -> Walker:
     return walk(head, _rows(head, depth, block))
@@ -192,8 +185,5 @@ def alternatives(
 ) -> dict[str, dict[str, Any]]:
   """Other options for `load`, one mistake away, by what they change."""
   del options  # Unused: they are of the shape.
-  head = _read(target, path, read_as)[2]
-  found = near(head.sizes, target.model.config)
-  return {
-    name: {'read_as': {**read_as, **fields}} for name, fields in found.items()
-  }
+  head = _read(target, path, read_as).head
+  return readings.options(near(head.sizes, target.model.config), read_as)

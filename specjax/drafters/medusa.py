@@ -15,11 +15,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax.drafting import chain, heads, parallel, shape
-from specjax.drafting.heads import Seen, Trainable, soft_cross_entropy
+from specjax.drafting import chain, heads, parallel, readings, shape
+from specjax.drafting.heads import (
+  Loaded,
+  Seen,
+  Trainable,
+  soft_cross_entropy,
+)
 from specjax.drafting.walker import Walker
-from specjax.models import linear
-from specjax.models.linear import multiply
+from specjax.models import linear, medusa
 from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target
 
@@ -34,41 +38,21 @@ class State(NamedTuple):
   length: jax.Array  # [B] tokens of the text then
 
 
-def _apply(target: Model, params, feature):
-  """Logits [..., K, V] of all heads after features [..., E]."""
-  own, h = params.drafter, target.norm(params.target, feature)
-  y = multiply(h, own['residual'])
-  if 'bias' in own:
-    y += own['bias']
-  y = y.reshape(*h.shape[:-1], -1, h.shape[-1])
-  y = h[..., None, :] + jax.nn.silu(y)
-  if 'unembedding' not in own:
-    return target.head(params.target, y)
-  count = range(y.shape[-2])
-  said = [multiply(y[..., k, :], own['unembedding'][_name(k)]) for k in count]
-  return jnp.stack(said, -2)
-
-
-def _name(index: int) -> str:
-  """Of a head, from 0."""
-  return f'head{index + 1}'
-
-
 @functools.cache
-def walk(target: Model, count: int) -> Walker:
-  """The walker of so many heads; it drafts at most one token of each."""
+def walk(target: Model, reading: medusa.Reading = medusa.USUAL) -> Walker:
+  """The walker of heads; it drafts at most one token of each."""
 
   def init(params, ctx, hidden, rows):
     del rows  # Unused.
     batch = len(ctx.length)
     last = jnp.maximum(ctx.length - 2, 0)
     state = State(hidden[jnp.arange(batch), last, 0], ctx.length + 0)
-    say = functools.partial(_apply, target)
+    say = functools.partial(medusa.apply, target, reading=reading)
     return state, parallel.empty(say, params, state.feature)
 
   def start(params, state, block, ctx):
     del block, ctx  # Unused.
-    return parallel.begin(_apply(target, params, state.feature))
+    return parallel.begin(medusa.apply(target, params, state.feature, reading))
 
   def commit(params, state, block, ctx, verdict, hidden):
     del params, block, verdict  # Unused.
@@ -91,33 +75,6 @@ def _check_depth(depth: int, count: int) -> None:
     )
 
 
-def shapes(
-  config: Mapping[str, Any], target: Model, columns: int = 0
-) -> dict[str, Any]:
-  """Shapes of the weights, in blocks of so many columns, or whole for 0.
-
-  Args:
-    config: of the heads: their `count`, and whether they have a `bias` and an
-      `unembedding` of their own, each.
-    target: the target model.
-    columns: of a block.
-  """
-  count, width = config['count'], target.config.width
-
-  def weight(outputs):
-    make = functools.partial(linear.to_blocks, columns=columns)
-    whole = jax.ShapeDtypeStruct((width, outputs), jnp.float32)
-    return jax.eval_shape(make, whole)
-
-  made = {'residual': weight(count * width)}
-  if config.get('bias'):
-    made['bias'] = jax.ShapeDtypeStruct((count * width,), jnp.float32)
-  if config.get('unembedding'):
-    one = weight(target.config.vocab_size)
-    made['unembedding'] = {_name(k): one for k in range(count)}
-  return made
-
-
 def trainable(
   target: Model, count: int = 4, bias: bool = False, unembedding: bool = False
 ) -> Trainable:
@@ -134,7 +91,7 @@ def trainable(
   """
   if count < 1:
     raise ValueError(f'count must be at least 1, got {count}')
-  walker = walk(target, count)
+  walker = walk(target)
   config = {'kind': KIND, 'count': count}
   options = {'bias': bias, 'unembedding': unembedding}
   config |= {name: True for name, given in options.items() if given}
@@ -143,7 +100,7 @@ def trainable(
     """Zeros before the target's output layer: all begin as its own head."""
     del key  # Unused.
     made = jax.tree.map(
-      lambda x: jnp.zeros(x.shape, x.dtype), shapes(config, target)
+      lambda x: jnp.zeros(x.shape, x.dtype), medusa.shapes(config, target)
     )
     if unembedding:
       tied = target.config.tied_embeddings
@@ -157,7 +114,9 @@ def trainable(
 
   def ahead(params, seen):
     """Logits of the heads and of the target where they look; both [K, ...]."""
-    logits = jnp.moveaxis(_apply(target, params, seen.hidden[:, :, 0]), 2, 0)
+    logits = jnp.moveaxis(
+      medusa.apply(target, params, seen.hidden[:, :, 0]), 2, 0
+    )
     for k in range(1, count + 1):
       yield logits[k - 1, :, :-k], seen.logits[:, k:], seen.tokens[:, k:]
 
@@ -183,8 +142,26 @@ def trainable(
   return Trainable(config, walker.taps, init, loss, drafter, measure)
 
 
+def _read(target: Target, path: str, read_as, dtype: str = '') -> Loaded:
+  readings.check(read_as, medusa.Reading._fields)
+  model = target.model
+  return heads.load(
+    path,
+    KIND,
+    target,
+    lambda config: medusa.shapes(config, model),
+    dtype,
+    read_as,
+  )
+
+
 def load(
-  target: Target, path: str, dtype: str = '', tree: int = 0, **options: Any
+  target: Target,
+  path: str,
+  dtype: str = '',
+  tree: int = 0,
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  **options: Any,
 ) -> LoadedDrafter:
   """The drafter of trained or published heads; as deep as there are heads.
 
@@ -194,6 +171,8 @@ def load(
     dtype: of their weights; by default the target's.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the heads; 0: none.
+    read_as: values of `Reading`, where heads are others than usual:
+      `experiments.probe` finds out.
     **options: of `drafting.shape.Shape`.
 
   Raises:
@@ -201,17 +180,31 @@ def load(
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)
-  model = target.model
-  loaded = heads.load(
-    path, KIND, target, lambda config: shapes(config, model), dtype
-  )
+  model, loaded = target.model, _read(target, path, read_as, dtype)
   config, params = loaded.config, loaded.params
   if columns := model.config.columns:
-    params = linear.arrange(params, shapes(config, model, columns), columns)
-  loaded = loaded._replace(params=params)
+    params = linear.arrange(
+      params, medusa.shapes(config, model, columns), columns
+    )
+  loaded, reading = (
+    loaded._replace(params=params),
+    medusa.reading_of(loaded.read_as),
+  )
 
   def walk_to(depth: int) -> Walker:
-    _check_depth(depth, config['count'])
-    return walk(model, config['count'])
+    _check_depth(depth, config['count'] - reading.skip)
+    return walk(model, reading)
 
   return parallel.load(target, walk_to, loaded, tree, options)
+
+
+def alternatives(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change."""
+  del options  # Unused: they are of the shape.
+  reading = medusa.reading_of(_read(target, path, read_as).read_as)
+  return readings.options(medusa.near(reading), read_as)

@@ -19,7 +19,7 @@ def _judge(head: Head, params, seen, first):
     yield said[:, :, k], seen.logits[rows, first + k]
 
 
-def places(head: Head, anchors: int, decay: float, params, seen, key):
+def loss(head: Head, anchors: int, decay: float, params, seen, key):
   """Cross-entropy of each place; of far ones less, as they matter less."""
   batch, length = seen.tokens.shape
   ends = length - head.sizes.block + 1
@@ -31,17 +31,17 @@ def places(head: Head, anchors: int, decay: float, params, seen, key):
   choose = functools.partial(jax.random.permutation, x=ends)
   first = jax.vmap(choose)(jax.random.split(key, batch))[:, :anchors]
   weights = jnp.exp(-jnp.arange(head.sizes.block - 1) / decay)
-  judged = _judge(head, params, seen, first)
+  places = _judge(head, params, seen, first)
   one = jnp.ones(first.shape)
   return {
     f'place{k}': weight * soft_cross_entropy(goal, said, one)
     for k, weight, (said, goal) in zip(
-      itertools.count(1), weights / weights.sum(), judged, strict=False
+      itertools.count(1), weights / weights.sum(), places, strict=False
     )
   }
 
 
-def guesses(head: Head, params, seen, begin: int):
+def measure(head: Head, params, seen, begin: int):
   """How often the i-th guess of a place is the target's greedy token."""
   first = jnp.arange(begin, seen.tokens.shape[1] - head.sizes.block + 1)
   first = jnp.broadcast_to(first, (len(seen.tokens), len(first)))

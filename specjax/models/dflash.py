@@ -251,6 +251,8 @@ class Head:
     x = self.embed(params, tokens, rows)
     at = positions[:, None] + jnp.arange(rows)
     sees = jnp.ones((len(tokens), rows, rows), bool)
+    if self.sizes.causal:
+      sees = jnp.tril(sees)
     made = self.forward(params, x, at, cache, used, sees)
     return self.logits(params, made[:, 1:])
 

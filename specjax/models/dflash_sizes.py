@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from specjax.models import near_sizes
+from specjax.models import readings
 from specjax.models.config import TransformerConfig
 from specjax.models.rotary import Scaling
 
@@ -26,6 +26,7 @@ class Sizes:
     norm_eps: of all norms.
     qk_norm: whether queries and keys are normed, as in Qwen3.
     bias: whether attention has biases.
+    causal: whether a mask sees no later ones while it drafts.
     own_embedding: whether tokens have embeddings of its own.
     own_unembedding: or logits.
     draft_vocab: tokens that have a logit of its own; 0: all, see `small_head`.
@@ -44,6 +45,7 @@ class Sizes:
   norm_eps: float = 1e-5
   qk_norm: bool = True
   bias: bool = False
+  causal: bool = False
   own_embedding: bool = False
   own_unembedding: bool = False
   draft_vocab: int = 0
@@ -67,11 +69,10 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
 
 
 def near(sizes: Sizes, target: TransformerConfig) -> dict[str, dict[str, Any]]:
-  """Other readings of a head's weights, see `near_sizes`.
-
-  Args:
-    sizes: as it is read.
-    target: that it drafts for.
-  """
-  found = near_sizes.taps(sizes.taps, target)
-  return found | near_sizes.positions(sizes, target)
+  """Other readings of a head's weights, one mistake away; see `readings`."""
+  name = 'masks see later ones' if sizes.causal else 'masks see no later ones'
+  return {
+    **readings.other_taps(sizes.taps, target.num_layers),
+    **readings.other_positions(sizes.rope_theta, sizes.rope_scaling, target),
+    name: {'causal': not sizes.causal},
+  }

@@ -6,7 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 
-from specjax.models import near_sizes
+from specjax.models import readings
 from specjax.models.config import TransformerConfig
 from specjax.models.rotary import Scaling
 
@@ -156,7 +156,8 @@ def _other_norms(sizes: Sizes, there: Sizes) -> dict[str, dict[str, Any]]:
     if name == 'carried':
       possible = 'last' in sizes.norms
     if possible and name not in sizes.norms:
-      found[f'with the norm {name!r}'] = {'norms': (*sizes.norms, name)}
+      more = tuple(n for n in NORMS if n in (*sizes.norms, name))
+      found[f'with the norm {name!r}'] = {'norms': more}
   return found
 
 
@@ -174,7 +175,8 @@ def near(
     Fields with other values, by what they say. No reading needs weights that
     the head has not.
   """
-  found = near_sizes.taps(sizes.taps, target) | _other_norms(sizes, there)
+  found = readings.other_taps(sizes.taps, target.num_layers)
+  found |= _other_norms(sizes, there)
   order = 'token' if sizes.feature_first else 'feature'
   found[f'{order} first'] = {'feature_first': not sizes.feature_first}
   if sizes.version == 1:
@@ -182,4 +184,6 @@ def near(
     found[f"features {name} the target's last norm"] = {
       'final_norm': not sizes.final_norm
     }
-  return found | near_sizes.positions(sizes, target)
+  return found | readings.other_positions(
+    sizes.rope_theta, sizes.rope_scaling, target
+  )

@@ -8,6 +8,7 @@ import pytest
 from specjax.drafters import medusa
 from specjax.drafting import heads
 from specjax.models import linear
+from specjax.models import medusa as medusa_model
 from specjax.types import Params, Target
 from tests.support import heads_in_numpy, models
 
@@ -15,7 +16,7 @@ TARGET, WIDTH = models.TARGET, models.TARGET.config.width
 OPTIONS = {'bias': True, 'unembedding': True}
 FULL = medusa.trainable(TARGET, 3, **OPTIONS)
 OWN = models.head_of(FULL, 0.3)
-say = jax.jit(medusa._apply, static_argnums=0)
+say = jax.jit(medusa_model.apply, static_argnums=0)
 
 
 def published(own):
@@ -78,10 +79,32 @@ def test_output_layers_in_blocks_say_the_same():
   weights = models.weights(target, 0)
   trained = medusa.trainable(target, 2, **OPTIONS)
   own = models.head_weights(lambda key, _: trained.init(key, weights), 0.1)
-  arranged = linear.arrange(own, medusa.shapes(trained.config, target, 32), 32)
+  shapes = medusa_model.shapes(trained.config, target, 32)
+  arranged = linear.arrange(own, shapes, 32)
   assert arranged['unembedding']['head1'].shape == (2, 64, 32)
   features = jnp.asarray(np.random.default_rng(0).normal(size=(2, 64)))
   one, other = (
     say(target, Params(weights, params), features) for params in (own, arranged)
   )
   np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_heads_can_be_read_one_place_further(tmp_path):
+  heads.save(tmp_path / 'head', {**FULL.config, 'target': ''}, OWN())
+  target = Target(TARGET)
+  usual = medusa.load(target, tmp_path / 'head')
+  later = medusa.load(target, tmp_path / 'head', read_as={'skip': 1})
+  feature = jax.random.normal(jax.random.key(1), (2, WIDTH))
+  params = Params(models.target_weights(), usual.params)
+  places = say(TARGET, params, feature)
+  shifted = medusa_model.apply(
+    TARGET, params, feature, medusa_model.Reading(skip=1)
+  )
+  np.testing.assert_array_equal(shifted, places[:, 1:])
+  assert later.make(2).depth == 2
+  with pytest.raises(ValueError, match='deeper than the 2 heads'):
+    later.make(3)
+  found = medusa.alternatives(target, tmp_path / 'head', read_as={'skip': 1})
+  assert {'read_as': {'skip': 0}} in found.values()
+  with pytest.raises(ValueError, match="'taps' is none of a head"):
+    medusa.load(target, tmp_path / 'head', read_as={'taps': (1,)})

@@ -227,7 +227,12 @@ def test_near_readings_are_of_the_layers_and_the_base(tmp_path):
   """What `experiments.probe` compares; each is another head."""
   path = write(tmp_path / 'head', SPECULATORS, tensors_of('speculators'))
   found = dflash.alternatives(HOST, path)
-  assert {*found} == {'taps (1,)', 'rope_theta 10000', 'rope_theta 500000'}
+  assert {*found} == {
+    'taps (1,)',
+    'rope_theta 10000',
+    'rope_theta 500000',
+    'masks see no later ones',
+  }
   for options in found.values():
     loaded = dflash.load(HOST, path, **options)
     assert loaded.make(3) != dflash.load(HOST, path).make(3)
@@ -294,7 +299,7 @@ def test_medusas_heads_are_those_of_the_published_module(written, tmp_path):
     normed = TARGET.norm(weights, np.asarray(last, np.float32))
     return heads_in_numpy.medusa(own, np.asarray(normed, np.float64))
 
-  check_along_a_text(medusa.walk(TARGET, 5), loaded.params, expected)
+  check_along_a_text(medusa.walk(TARGET), loaded.params, expected)
   assert loaded.make(5).depth == 5
   with pytest.raises(ValueError, match='deeper than the 5 heads'):
     loaded.make(6)

@@ -253,7 +253,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   ),
   'early exit': (EXIT.drafter(DEPTH), head_of(EXIT, 0.1)),
   'medusa, tree': (
-    static_tree.make(medusa.walk(TARGET, 3), (0, 0, 1, 1, 2, 3)),
+    static_tree.make(medusa.walk(TARGET), (0, 0, 1, 1, 2, 3)),
     head_of(MEDUSA, 0.3),
   ),
   'dflash': (DFLASH.drafter(DEPTH), head_of(DFLASH, 0.3)),
