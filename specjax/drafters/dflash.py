@@ -73,9 +73,7 @@ def walk(head: Head, rows: int) -> Walker:
   def commit(params, state, block, ctx, verdict, hidden):
     del block  # Its keys and values were forgotten.
     begin = state.length - 1
-    path = jnp.broadcast_to(
-      jnp.arange(verdict.path.shape[1]), verdict.path.shape
-    )
+    path = jnp.zeros_like(verdict.path) + jnp.arange(verdict.path.shape[1])
     new = read(params, hidden, begin[:, None] + path)
     cache = caches.commit(state.cache, new, path, begin)
     return State(cache, ctx.length + 0)
