@@ -24,6 +24,7 @@ from experiments.prompts import Chosen
 from experiments.setup import drafter_loading
 from experiments.setup.plan import PlannedDrafter
 from specjax import layouts, metrics, verify
+from specjax.drafting.shape import Shape
 from specjax.types import Params, Spec
 
 CONFIGURED = 'as configured'
@@ -32,6 +33,8 @@ DEPTH = 3  # tokens of a draft, where a head can draft so many
 CHANCE = 0.05  # that any alternative which is no better is called better
 CLEAR = 0.05  # share of the accepted tokens that a clear difference has
 LEAST = 0.02  # accepted tokens a draft that it has at least
+# Options that make trees of the same tokens, or end drafts early.
+_SHAPES = {'tree', *(field.name for field in dataclasses.fields(Shape))}
 
 
 def has_alternatives(one: PlannedDrafter) -> bool:
@@ -96,7 +99,9 @@ def look(
     jobs: what the target continues, greedy.
   """
   options = {**one.options, **changes}
-  own = dataclasses.replace(one, options=options)
+  own = dataclasses.replace(
+    one, options={n: v for n, v in options.items() if n not in _SHAPES}
+  )
   head = drafter_loading.load(own, loaded.target)
   depth = min(DEPTH, *one.gammas)
   drafter = drafter_loading.make(own, head, depth)

@@ -29,6 +29,7 @@ class Reading(NamedTuple):
 
 
 USUAL = Reading()
+_FEWEST = 3  # heads that are left where others are left out
 
 
 def apply(target: Model, params, feature, reading: Reading = USUAL):
@@ -89,8 +90,8 @@ def reading_of(config: Mapping[str, Any]) -> Reading:
   return Reading(**own)
 
 
-def near(reading: Reading) -> Readings:
-  """Other readings of the weights of heads, one mistake away."""
+def near(reading: Reading, count: int) -> Readings:
+  """Other readings of the weights of so many heads, one mistake away."""
   side = 'before' if reading.final_norm else 'behind'
   found: Readings = {
     f"features {side} the target's last norm": {
@@ -98,6 +99,6 @@ def near(reading: Reading) -> Readings:
     }
   }
   for skip in (reading.skip - 1, reading.skip + 1):
-    if skip in (0, 1):
+    if skip in (0, 1) and count - skip >= _FEWEST:
       found[f'{skip} heads left out'] = {'skip': skip}
   return found

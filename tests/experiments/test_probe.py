@@ -121,6 +121,17 @@ def test_a_head_that_is_read_rightly_is_called_right(folder, tmp_path, capsys):
   assert "its first token is the target's in 1.00 of places" in out
 
 
+def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
+  x = experiment(folder, tmp_path / 'a', 'target')
+  x.candidates['head'].options['widths'] = (2, 1, 1)
+  x.verifiers = ('recursive',)
+  probed = probe.Probe(probe.prepare(x))
+  one, loaded = probed.plan.drafters['head'], probed.built.loaded
+  seen = probing.look(one, loaded, {}, probed.jobs[CONFIGURED][:1])
+  assert seen.accepted.shape[1] == 3
+  assert seen.mean == 3
+
+
 def test_what_cannot_be_mistaken_is_refused(folder):
   x = tiny.experiment(folder)
   with pytest.raises(UserError, match='name a head'):
