@@ -116,6 +116,7 @@ def optimized():
   result and of the embedded pair ask for this; `experiments.certify`, run as a
   program, tests the distribution of the loop with all optimisations.
   """
+  jax.clear_caches()  # Others may have compiled the same programs quickly.
   jax.config.update(_QUICK, False)
   yield
   jax.config.update(_QUICK, True)

@@ -223,7 +223,9 @@ def peak(x, monkeypatch):
   return load, max(one[0] for one in peaks.values()) - before
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize(
+  'dtype', ['bfloat16', pytest.param('float32', marks=pytest.mark.slow)]
+)
 def test_memory_is_predicted(folder, tmp_path, monkeypatch, dtype):
   x = with_draft(folder, dtype=dtype, temperatures=(1.0,))
   x.timed, x.results = False, str(tmp_path / 'a')
@@ -233,6 +235,7 @@ def test_memory_is_predicted(folder, tmp_path, monkeypatch, dtype):
   assert load.total == pytest.approx(measured, rel=0.15)
 
 
+@pytest.mark.slow
 def test_memory_of_a_draft_as_large_as_its_target_is_predicted(
   tmp_path, monkeypatch
 ):

@@ -25,6 +25,7 @@ GAMMAS, NEW_TOKENS, PROMPTS = (2,), 12, PROMPTS[:5]
 """
 
 
+@pytest.mark.slow
 def test_the_quick_start_runs(folder, monkeypatch):
   monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   shown = notebooks.run_cells(

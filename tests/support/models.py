@@ -294,14 +294,26 @@ _LIKE_OTHERS = (
   'eagle 1',
   'eagle 3, tree',
   'eagle 1, published',
+  'eagle 3, published',
+  'chains in eight bits',
 )
 IN_LOOPS = [
   pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
   for name in DRAFTERS
 ]
-# Promises are tested of the drafts themselves, which two of these share with
-# drafters beside them: a policy that stops, and a dynamic tree.
-_DRAFT_LIKE_OTHERS = ('lm, two more or one less', 'lm, dynamic tree')
+# Promises are tested of the drafts themselves, which these share with drafters
+# beside them: a policy that stops, a tree of the same walker, or its layout.
+_DRAFT_LIKE_OTHERS = (
+  'lm, two more or one less',
+  'lm, expected gain',
+  'lm, dynamic tree',
+  'lookup tree',
+  'medusa, tree',
+  'dflash, tree',
+  'eagle 1',
+  'eagle 1, published',
+  'chains in eight bits',
+)
 
 
 def in_promises(names):
