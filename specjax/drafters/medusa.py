@@ -206,5 +206,6 @@ def alternatives(
 ) -> dict[str, dict[str, Any]]:
   """Other options for `load`, one mistake away, by what they change."""
   del options  # Unused: they are of the shape.
-  reading = medusa.reading_of(_read(target, path, read_as).read_as)
-  return readings.options(medusa.near(reading), read_as)
+  loaded = _read(target, path, read_as)
+  found = medusa.near(medusa.reading_of(loaded.read_as), loaded.config['count'])
+  return readings.options(found, read_as)

@@ -89,8 +89,8 @@ def reading_of(config: Mapping[str, Any]) -> Reading:
   return Reading(**own)
 
 
-def near(reading: Reading) -> Readings:
-  """Other readings of the weights of heads, one mistake away."""
+def near(reading: Reading, count: int) -> Readings:
+  """Other readings of the weights of `count` heads, one mistake away."""
   side = 'before' if reading.final_norm else 'behind'
   found: Readings = {
     f"features {side} the target's last norm": {
@@ -98,6 +98,6 @@ def near(reading: Reading) -> Readings:
     }
   }
   for skip in (reading.skip - 1, reading.skip + 1):
-    if skip in (0, 1):
+    if skip in (0, 1) and skip < count:
       found[f'{skip} heads left out'] = {'skip': skip}
   return found
