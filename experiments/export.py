@@ -37,8 +37,8 @@ def write(head: str, folder: str, target: str, verifier: str, tokens: int):
     config = heads.read_config(checkpoints.resolve(head), 'eagle')
     need(
       'kind' in config,
-      f'{head} is in a published form already, and has no fingerprint: give the '
-      'directory of a head that was trained here',
+      f'{head} is in a published form already, and has no fingerprint: give '
+      'the directory of a head that was trained here',
     )
     config, params = heads.read(head, 'eagle', own)
     published.write_speculators(

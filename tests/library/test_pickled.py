@@ -11,6 +11,7 @@ import zipfile
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from specjax.checkpoints import CheckpointError
 from specjax.checkpoints.files import open_tensors
@@ -229,3 +230,9 @@ def test_a_name_is_shown_in_one_line(tmp_path):
   rewrite(tmp_path / 'head.pt', 'archive/data.pkl', code)
   with pytest.raises(CheckpointError, match=r'names a\\nb\\x1b\[\.c, which'):
     read(tmp_path)
+
+
+def test_safetensors_are_read_where_both_forms_are_there(tmp_path):
+  torch_files.save(tmp_path / 'head.pt', {'x': np.zeros(2, np.float32)})
+  safetensors.numpy.save_file({'x': np.ones(2)}, tmp_path / 'head.safetensors')
+  np.testing.assert_array_equal(read(tmp_path)[0]['x'], np.ones(2))
