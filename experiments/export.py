@@ -13,7 +13,7 @@ import functools
 import json
 import pathlib
 
-from experiments.errors import blame
+from experiments.errors import blame, need
 from experiments.setup import command
 from specjax import checkpoints, published
 from specjax.checkpoints.files import CONFIG, read_json
@@ -34,6 +34,12 @@ def write(head: str, folder: str, target: str, verifier: str, tokens: int):
     own = functools.partial(checkpoints.fingerprint, place)
     known = tuple(read_json(place / CONFIG).get('architectures') or ())
   with blame():
+    config = heads.read_config(checkpoints.resolve(head), 'eagle')
+    need(
+      'kind' in config,
+      f'{head} is in a published form already, and has no fingerprint: give '
+      'the directory of a head that was trained here',
+    )
     config, params = heads.read(head, 'eagle', own)
     published.write_speculators(
       folder,

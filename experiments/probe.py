@@ -46,7 +46,7 @@ def prepare(x: Experiment) -> Plan:
     f'mesh is {x.mesh.data} x {x.mesh.model}, but a head is probed on one '
     'device: leave mesh.data and mesh.model at 1',
   )
-  x.temperatures, x.timed, x.gammas = (0.0,), False, ()
+  x.temperatures, x.timed = (0.0,), False
   x.prompts.count = min(x.prompts.count, _PROMPTS)
   x.prompts.turns = 1
   x.max_new_tokens = min(x.max_new_tokens, _NEW_TOKENS)
@@ -54,7 +54,7 @@ def prepare(x: Experiment) -> Plan:
   x.results = x.results or f'{results.default_folder(x)}-probe'
   planned = plan(x)
   heads = {
-    name: one
+    name: dataclasses.replace(one, gammas=(min(probing.DEPTH, *one.gammas),))
     for name, one in planned.drafters.items()
     if probing.has_alternatives(one)
   }
@@ -143,6 +143,11 @@ class Probe:
     for one, name, changes in tqdm(todo, 'readings', file=sys.stderr):
       jobs = self.jobs.get(name, self.jobs[CONFIGURED])
       seen = probing.look(one, loaded, changes, jobs)
+      need(
+        seen.places.any(),
+        f'prompts: all texts of the target end within {seen.accepted.shape[1]} '
+        'tokens, before a whole draft: choose others',
+      )
       self.folder.add(self.row(one, name, changes, seen))
 
 

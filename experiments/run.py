@@ -72,7 +72,7 @@ def probe(runner: Runner) -> None:
     )
     found = probing.short(one, loaded, jobs)
     runner.readings[name] = results.plain(found)
-    if found['best'] != probing.CONFIGURED and hosts.leads():
+    if found and found['best'] != probing.CONFIGURED and hosts.leads():
       print(f'warning: {pairing.reading(name, found)}', file=sys.stderr)
 
 

@@ -8,6 +8,7 @@ draft is made, of which nothing is accepted (`replay`), and the tokens are
 counted that would have been.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
+from experiments.errors import UserError
 from experiments.measuring import measure, replay
 from experiments.measuring.methods import Loaded
 from experiments.prompts import Chosen
@@ -25,11 +27,11 @@ from experiments.setup import drafter_loading
 from experiments.setup.plan import PlannedDrafter
 from specjax import layouts, metrics, verify
 from specjax.drafting.shape import Shape
-from specjax.types import Params, Spec
+from specjax.types import Drafter, LoadedDrafter, Params, Spec
 
 CONFIGURED = 'as configured'
 BATCH = 8  # prompts at once, at most
-DEPTH = 3  # tokens of a draft, where a head can draft so many
+DEPTH = 3  # tokens of a draft, where a reading can draft so many
 CHANCE = 0.05  # that any alternative which is no better is called better
 CLEAR = 0.05  # share of the accepted tokens that a clear difference has
 LEAST = 0.02  # accepted tokens a draft that it has at least
@@ -59,6 +61,10 @@ class Look(NamedTuple):
   places: np.ndarray  # [N] of each prompt
   accepted: np.ndarray  # [N, K] of them where the first k + 1 tokens agree
 
+  def cut(self, depth: int) -> 'Look':
+    """The same of drafts of at most so many tokens."""
+    return Look(self.places, self.accepted[:, :depth])
+
   @property
   def tokens(self) -> np.ndarray:
     """Accepted tokens [N] of all drafts of a prompt."""
@@ -84,6 +90,14 @@ def _count(seen: replay.Watched, depth: int) -> tuple[int, np.ndarray]:
   return places, np.cumprod(same, 1).sum(0)
 
 
+def _deepest(one: PlannedDrafter, head: LoadedDrafter, depth: int) -> Drafter:
+  """The drafter of a reading, which may draft fewer tokens than others."""
+  for fewer in range(depth, 1, -1):
+    with contextlib.suppress(UserError):
+      return drafter_loading.make(one, head, fewer)
+  return drafter_loading.make(one, head, 1)
+
+
 def look(
   one: PlannedDrafter,
   loaded: Loaded,
@@ -97,21 +111,31 @@ def look(
     loaded: its target, and the other things that belong to it.
     changes: what to load with instead of what is configured.
     jobs: what the target continues, greedy.
+
+  Raises:
+    measure.NotFinite: what is configured has logits that are not finite. An
+      alternative that has them accepts nothing.
   """
   options = {**one.options, **changes}
   own = dataclasses.replace(
     one, options={n: v for n, v in options.items() if n not in _SHAPES}
   )
   head = drafter_loading.load(own, loaded.target)
-  depth = min(DEPTH, *one.gammas)
-  drafter = drafter_loading.make(own, head, depth)
+  longest = max(int(np.max(job.new_tokens)) for job in jobs)
+  drafter = _deepest(own, head, min(DEPTH, longest, *one.gammas))
   target = loaded.forms[layouts.WHOLE]
   spec = Spec(target.model, drafter, verify.observe, loaded.target.eos)
   way = measure.Decoding(spec, Params(target.params, head.params))
-  seen = [
-    text for job in jobs for text in replay.watch(way, job, False)[: job.live]
-  ]
-  places, accepted = zip(*(_count(s, depth) for s in seen), strict=True)
+  try:
+    seen = [
+      text for job in jobs for text in replay.watch(way, job, False)[: job.live]
+    ]
+  except measure.NotFinite:
+    if not changes:
+      raise
+    base = look(one, loaded, {}, jobs)
+    return Look(base.places, np.zeros_like(base.accepted))
+  places, accepted = zip(*(_count(s, drafter.depth) for s in seen), strict=True)
   return Look(np.array(places), np.stack(accepted))
 
 
@@ -127,11 +151,15 @@ class Difference(NamedTuple):
 def compare(configured: Look, other: Look, alternatives: int) -> Difference:
   """An alternative beside what is configured, paired on prompts.
 
+  Drafts of both are cut to as many tokens as either has.
+
   Args:
     configured: of the same prompts.
     other: of the alternative.
     alternatives: that are compared; intervals hold for all of them together.
   """
+  depth = min(x.accepted.shape[1] for x in (configured, other))
+  configured, other = configured.cut(depth), other.cut(depth)
   found = metrics.estimate(
     lambda a, n, b, m: a / n - b / m,
     other.tokens,
@@ -201,20 +229,24 @@ def short(
   Returns:
     `best`, the name of a reading, and `changes`, its options; `alternatives`
     that were tried; accepted tokens a draft of `gamma`, as `configured` and of
-    the `best_accepted`; and the `prompts`.
+    the `best_accepted`; and the `prompts`. Nothing where all texts of the
+    target ended before a whole draft.
   """
   changes = alternatives(one, loaded)
+  base = look(one, loaded, changes.pop(CONFIGURED), jobs)
+  if not base.places.any():
+    return {}
   looks = {n: look(one, loaded, c, jobs) for n, c in changes.items()}
-  base, count = looks[CONFIGURED], len(looks) - 1
-  best = best_of(
-    {n: compare(base, o, count) for n, o in looks.items() if n != CONFIGURED}
-  )
+  count = len(looks)
+  best = best_of({n: compare(base, o, count) for n, o in looks.items()})
+  found = looks.get(best, base)
+  depth = found.accepted.shape[1]
   return {
     'best': best,
-    'changes': dict(changes[best]),
+    'changes': dict(changes.get(best, {})),
     'alternatives': count,
-    'gamma': base.accepted.shape[1],
-    'configured': base.mean,
-    'best_accepted': looks[best].mean,
+    'gamma': depth,
+    'configured': base.cut(depth).mean,
+    'best_accepted': found.mean,
     'prompts': len(base.places),
   }

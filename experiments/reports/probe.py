@@ -69,11 +69,12 @@ def sentence(drafter: str, found: Finding) -> str:
   """The verdict on one head, and the remedy where it is read wrongly."""
   base, count = found.looks[CONFIGURED], len(found.differences)
   if found.best != CONFIGURED:
-    d = found.differences[found.best]
+    d, best = found.differences[found.best], found.looks[found.best]
+    depth = best.accepted.shape[1]
     return (
       f'{drafter}: read otherwise it accepts clearly more: {found.best}: '
-      f'{found.looks[found.best].mean:.2f} tokens a draft of '
-      f'{base.accepted.shape[1]}, {base.mean:.2f} {CONFIGURED}, difference '
+      f'{best.mean:.2f} tokens a draft of {depth}, '
+      f'{base.cut(depth).mean:.2f} {CONFIGURED}, difference '
       f'{d.value:.2f} [{d.low:.2f}, {d.high:.2f}]'
     )
   first = base.alphas[0]
@@ -125,6 +126,7 @@ def summary(rows: list[dict]) -> str:
       d = one.differences.get(reading)
       shown = '-' if d is None else with_interval(d.value, (d.low, d.high))
       alphas = [f'{a:.2f}' for a in look.alphas]
+      alphas += ['-'] * (depth - len(alphas))  # It drafts fewer.
       lines.append([reading, f'{look.mean:.2f}', *alphas, shown])
     table = markdown([*head, 'difference'], lines)
     text += f'\n### {name}\n\n{table}\n'

@@ -83,9 +83,10 @@ def _list_files(
   """Files of the weights, and the names that an index puts into each."""
   pairs = [(WEIGHTS, INDEX)]
   if of_head:
-    alone = sorted([*directory.glob('*.safetensors'), *directory.glob('*.pt')])
     pairs += [(PICKLED, PICKLED_INDEX)]
-    pairs += [(path.name, '') for path in alone if len(alone) == 1]
+    for form in ('*.safetensors', '*.pt'):
+      alone = list(directory.glob(form))
+      pairs += [(path.name, '') for path in alone if len(alone) == 1]
   for single, index in pairs:
     if (directory / single).is_file():
       return {directory / single: set()}
@@ -151,7 +152,7 @@ def open_tensors(
     directory: of the weights.
     stack: of what is open.
     of_head: whether they are those of a head: then they may be pickled, and the
-      one file of weights there may have any name.
+      one file of its form there may have any name, safetensors before others.
 
   Raises:
     CheckpointError: a file is missing or damaged, or lacks a tensor that the

@@ -10,10 +10,12 @@ asked for.
 
 import collections
 import dataclasses
+import io
 import math
 import mmap
 import os
 import pickle
+import pickletools
 import zipfile
 from typing import Any, NamedTuple
 
@@ -32,6 +34,7 @@ _STORAGES: dict[str, tuple[str, Any]] = {
   'LongStorage': ('I64', np.int64),
   'BoolStorage': ('BOOL', np.bool_),
 }
+_LONGEST = 100  # characters of a name that are shown
 _LOCAL_HEADER = 30  # bytes of it in a zip, before two names of given lengths
 
 
@@ -70,10 +73,13 @@ class _Rebuild:
     if not isinstance(storage, _Storage) or len(shape) != len(strides):
       raise ValueError('a tensor is no view of a storage')
     if not all(type(x) is int and x >= 0 for x in sizes):
-      raise ValueError(f'a tensor has the sizes {sizes}')
+      raise ValueError('a tensor has sizes that are no whole numbers from 0 on')
     ends = ((n - 1) * step for n, step in zip(shape, strides, strict=True))
-    if math.prod(shape) and offset + sum(ends) >= storage.size:
+    size = math.prod(shape)
+    if size and offset + sum(ends) >= storage.size:
       raise ValueError(f'a tensor ends behind its storage {storage.key}')
+    if size > storage.size:  # A few bytes would fill any memory.
+      raise ValueError(f'a tensor repeats its storage {storage.key}')
     return _Stored(storage, offset, tuple(shape), tuple(strides))
 
 
@@ -108,13 +114,25 @@ class _Refused(ValueError):
   """A file that is whole, and cannot be read here all the same."""
 
 
+def _check_places(code: bytes) -> None:
+  """Refuses a place in the memory of a pickle that takes gigabytes.
+
+  Places are counted from 0, and each is filled by an instruction.
+  """
+  for instruction, value, _ in pickletools.genops(code):
+    if instruction.name.endswith('PUT') and (value or 0) >= len(code):
+      raise ValueError(f'its pickle remembers at place {value}')
+
+
 class _Reader(pickle.Unpickler):
   """Reads `data.pkl`."""
 
   def find_class(self, module_name: str, global_name: str) -> Any:
     if (module_name, global_name) not in _KNOWN:
+      # A name may be anything, such as lines or codes of a terminal.
+      name = ascii(f'{module_name}.{global_name}')[1:-1][:_LONGEST]
       raise _Refused(
-        f'names {module_name}.{global_name}, which is not run: only tensors '
+        f'names {name}, which is not run: only tensors '
         'and plain containers are read; where you trust the file, load it with '
         'torch and write safetensors'
       )
@@ -123,8 +141,9 @@ class _Reader(pickle.Unpickler):
   def persistent_load(self, pid: Any) -> _Storage:
     what, kind, key, _, size = pid
     good = what == 'storage' and isinstance(kind, _Kind)
-    if not good or type(key) is not str or type(size) is not int:
-      raise ValueError(f'{pid!r} is no storage')
+    sized = type(size) is int and size >= 0
+    if not good or type(key) is not str or not sized:
+      raise ValueError('what stands for a storage is none')
     return _Storage(kind, key, size)
 
 
@@ -193,10 +212,14 @@ class File:
         raise _Refused('holds no data.pkl: it was not written by torch.save')
       prefix = place.removesuffix('data.pkl')
       order = prefix + 'byteorder'
+      for name in {place, order} & entries.keys():
+        if entries[name].compress_type != zipfile.ZIP_STORED:
+          raise ValueError(f'{name} is compressed, and may be of any size')
       if order in entries and archive.read(order).strip() != b'little':
         raise _Refused('has its bytes in big-endian order: write it anew')
-      with archive.open(place) as content:
-        content = _Reader(content).load()
+      code = archive.read(place)
+    _check_places(code)
+    content = _Reader(io.BytesIO(code)).load()
     if not isinstance(content, dict):
       raise _Refused('holds no dictionary of tensors')
     stored = {n: x for n, x in content.items() if isinstance(x, _Stored)}

@@ -206,6 +206,6 @@ def alternatives(
 ) -> dict[str, dict[str, Any]]:
   """Other options for `load`, one mistake away, by what they change."""
   del options  # Unused: they are of the shape.
-  config = _read(target, path, read_as).read_as
-  found = medusa.near(medusa.reading_of(config), config['count'])
+  loaded = _read(target, path, read_as)
+  found = medusa.near(medusa.reading_of(loaded.read_as), loaded.config['count'])
   return readings.options(found, read_as)

@@ -23,11 +23,9 @@ from flax import traverse_util
 from specjax import checkpoints, published
 from specjax.arguments import check_path
 from specjax.checkpoints import precision
+from specjax.checkpoints.files import CONFIG, WEIGHTS
 from specjax.drafting import readings
 from specjax.types import Drafter, Target
-
-_CONFIG = 'config.json'
-_WEIGHTS = 'model.safetensors'
 
 
 class Seen(NamedTuple):
@@ -114,8 +112,8 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
   partial.mkdir()
   try:
     text = json.dumps(dict(config), indent=1)
-    (partial / _CONFIG).write_text(text + '\n')
-    safetensors.numpy.save_file(arrays, partial / _WEIGHTS)
+    (partial / CONFIG).write_text(text + '\n')
+    safetensors.numpy.save_file(arrays, partial / WEIGHTS)
     partial.rename(folder)
   except BaseException:
     shutil.rmtree(partial, ignore_errors=True)
@@ -165,7 +163,7 @@ def kind_of(path: str | pathlib.Path) -> str:
 def _own_kind(path: str | pathlib.Path) -> str | None:
   """That of a head that was trained here."""
   try:
-    config = json.loads((pathlib.Path(path) / _CONFIG).read_text())
+    config = json.loads((pathlib.Path(path) / CONFIG).read_text())
     return config.get('kind')
   except (OSError, ValueError, AttributeError):
     return None  # Whoever reads it says so.
@@ -187,12 +185,14 @@ def describe(path: str | pathlib.Path, target: Target) -> Description | None:
   found = published.find(path, target.model.config)
   if found is None:
     return None
+  if taps := tuple(found.config.get('taps', ())):
+    check_taps(target.model.config.num_layers, taps)
   return Description(
     found.kind,
     found.format,
     found.parameters,
     found.dtype,
-    tuple(found.config.get('taps', ())),
+    taps,
     found.verifier,
     published.UNVERIFIED,
     published.check(found, target),
@@ -214,7 +214,7 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
   Raises:
     ValueError: there is none, or it is of another kind.
   """
-  file = pathlib.Path(path) / _CONFIG
+  file = pathlib.Path(path) / CONFIG
   if not file.is_file():
     raise ValueError(
       f'{file} is missing: give the directory of a trained {kind} head'
@@ -260,7 +260,7 @@ def read(
       f'{str(config.get("target"))[:12]}, this one has {own[:12]}): '
       'train it for this one with experiments.train, or choose its own'
     )
-  file = pathlib.Path(path) / _WEIGHTS
+  file = pathlib.Path(path) / WEIGHTS
   if not file.is_file():
     raise ValueError(f'{file} is missing: the head has no weights')
   flat = safetensors.numpy.load_file(file)

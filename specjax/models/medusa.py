@@ -29,7 +29,6 @@ class Reading(NamedTuple):
 
 
 USUAL = Reading()
-_FEWEST = 3  # heads that are left where others are left out
 
 
 def apply(target: Model, params, feature, reading: Reading = USUAL):
@@ -91,7 +90,7 @@ def reading_of(config: Mapping[str, Any]) -> Reading:
 
 
 def near(reading: Reading, count: int) -> Readings:
-  """Other readings of the weights of so many heads, one mistake away."""
+  """Other readings of the weights of `count` heads, one mistake away."""
   side = 'before' if reading.final_norm else 'behind'
   found: Readings = {
     f"features {side} the target's last norm": {
@@ -99,6 +98,6 @@ def near(reading: Reading, count: int) -> Readings:
     }
   }
   for skip in (reading.skip - 1, reading.skip + 1):
-    if skip in (0, 1) and count - skip >= _FEWEST:
+    if skip in (0, 1) and skip < count:
       found[f'{skip} heads left out'] = {'skip': skip}
   return found

@@ -19,16 +19,10 @@ from specjax.families.table import KEEP, LINEAR, WAYS, Tensors, TensorSplit
 from specjax.families.values import attribute
 from specjax.models import dflash_sizes
 from specjax.published import vocabulary
-from specjax.published.formats import Files, Format, Found
+from specjax.published.formats import UNUSED, Files, Format, Found
 
 _AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
 _ATTENTION = 'layers.0.self_attn.'
-_UNUSED = (
-  'rotary_emb.inv_freq',
-  'verifier_norm.weight',
-  'verifier_lm_head.weight',
-  't2d',
-)
 # Of heads that do more, with the values at which they do not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
   'projector_type': (None, 'dflash'),
@@ -51,8 +45,8 @@ def _holds(names: frozenset[str]) -> bool:
 
 def _attribute(files: Files, name: str) -> Any:
   """Of config.json; the authors have some of them apart."""
-  x = files.attributes
-  return (x.get('dflash_config') or {}).get(name, x.get(name))
+  apart = files.take(name, lambda value: value, None, 'dflash_config')
+  return files.attributes.get(name) if apart is None else apart
 
 
 def _check_plain(files: Files) -> None:
@@ -74,8 +68,7 @@ def _check_plain(files: Files) -> None:
 
 def _read_layers(files: Files) -> dict[str, Any]:
   """Fields of `TransformerConfig` that config.json says of the layers."""
-  x = files.attributes
-  rest = dict(x.get('transformer_layer_config') or x)
+  rest = files.layer
   if 'sliding_attention' in (rest.get('layer_types') or ()):
     raise CheckpointError(
       f'{files.directory}: config.json has layers with sliding attention, '
@@ -169,14 +162,13 @@ def _sources(sizes: dflash_sizes.Sizes) -> dict[str, Tensors]:
 def _describe(files: Files, name: str) -> Found:
   _check_plain(files)
   tensors, fields = files.tensors, _read_layers(files)
-  width, inputs = tensors['fc.weight'].shape
+  width, inputs = files.shape('fc.weight', 2)
   if fields['width'] != width:
     raise CheckpointError(
       f'{files.directory}: config.json has layers of width {fields["width"]}, '
       f'and its tensors of width {width}'
     )
   vocab = fields['vocab_size']
-  verifier = (files.attributes.get('speculators_config') or {}).get('verifier')
   config = {
     'kind': 'dflash',
     'taps': _taps(files, inputs, width),
@@ -203,9 +195,9 @@ def _describe(files: Files, name: str) -> Found:
     sources,
     width,
     vocab,
-    (verifier or {}).get('name_or_path') or '',
+    files.verifier,
     fields['max_positions'],
-    _UNUSED if sizes.draft_vocab else (*_UNUSED, 'd2t'),
+    UNUSED if sizes.draft_vocab else (*UNUSED, 'd2t'),
   )
 
 

@@ -24,16 +24,10 @@ from specjax.families.values import attribute
 from specjax.models import eagle_sizes
 from specjax.published import eagle_tensors, vocabulary
 from specjax.published.eagle_tensors import FC_NORM
-from specjax.published.formats import Files, Format, Found
+from specjax.published.formats import UNUSED, Files, Format, Found
 
 _IDS = 'eagle_aux_hidden_state_layer_ids'
 _LAYERS = ('midlayer.', 'layers.0.', 'transformer.')
-_UNUSED = (
-  'rotary_emb.inv_freq',
-  'verifier_norm.weight',
-  'verifier_lm_head.weight',
-  't2d',
-)
 
 
 def _layer(names: frozenset[str]) -> str:
@@ -59,7 +53,8 @@ def _claimed(attributes: dict[str, Any]) -> tuple[int, str] | None:
   named = attributes.get('speculators_model_type')
   if named in ('eagle', 'eagle3'):
     return 3 if named == 'eagle3' else 1, f'speculators_model_type = {named!r}'
-  for name in map(str, attributes.get('architectures') or ()):
+  names = attributes.get('architectures') or ()
+  for name in map(str, names if isinstance(names, list) else (names,)):
     short = name.lower().replace('-', '')
     if 'eagle' in short:
       return 3 if 'eagle3' in short else 1, f'architectures = [{name!r}]'
@@ -78,14 +73,19 @@ def _check_claim(files: Files, version: int) -> None:
 
 def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
   """Fields of `TransformerConfig` that config.json says of the layer."""
-  x = files.attributes
-  rest = dict(x.get('transformer_layer_config') or x)
+  rest = files.layer
   # Files leave out what is their library's default, or what tensors show.
-  heads = rest.get('num_attention_heads') or 32
-  shapes = {n.removeprefix(prefix): t.shape for n, t in files.tensors.items()}
-  queries, keys = (shapes[f'self_attn.{n}_proj.weight'][0] for n in 'qk')
-  head_dim = rest.get('head_dim') or queries // heads
-  known = (shapes[n] for n in ('t2d', 'embed_tokens.weight') if n in shapes)
+  apart = 'transformer_layer_config'
+  inside = (apart,) if files.attributes.get(apart) else ()
+  heads = files.take('num_attention_heads', values.size, 32, *inside)
+  names = (f'self_attn.{x}_proj' for x in 'qk')
+  queries, keys, inner = (
+    files.shape(f'{prefix}{name}.weight', 2)[0]
+    for name in (*names, 'mlp.gate_proj')
+  )
+  head_dim = files.take('head_dim', values.size, queries // heads, *inside)
+  vocab = (('t2d', 1), ('embed_tokens.weight', 2))
+  known = (files.shape(*x) for x in vocab if x[0] in files.tensors)
   default = 151936 if rest.get('model_type') == 'qwen3' else 32000
   usual = {
     'vocab_size': next(known, (default,))[0],
@@ -94,7 +94,7 @@ def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
     'num_attention_heads': heads,
     'num_key_value_heads': keys // head_dim,
     'head_dim': head_dim,
-    'intermediate_size': shapes['mlp.gate_proj.weight'][0],
+    'intermediate_size': inner,
   }
   rest = usual | {
     k: v for k, v in rest.items() if v is not None or k not in usual
@@ -151,16 +151,16 @@ def _flag(files: Files, name: str, tensor: str = '') -> bool:
 
 def _taps(files: Files, count: int) -> tuple[int, ...]:
   """Layers of the target that are read; () where nothing says so."""
-  x, layers = files.attributes, files.target and files.target.num_layers
-  taps = (x.get('eagle_config') or {}).get(_IDS)
-  ids = x.get(_IDS)
+  layers = files.target and files.target.num_layers
+  taps = files.take(_IDS, values.layers, None, 'eagle_config')
+  ids = files.take(_IDS, values.layers, None)
   if ids is None and taps is None and layers:
     ids = [2, layers // 2, layers - 3]
   if ids is not None:
     taps = [i - 1 for i in ids]
   if taps is None:
     return ()
-  told = f'{files.directory}: {_IDS} {taps if ids is None else ids}'
+  told = f'{files.directory}: {_IDS} {[*(taps if ids is None else ids)]}'
   if len(taps) != count:
     raise CheckpointError(
       f'{told} are {len(taps)} layers of the target, and fc reads {count}'
@@ -185,15 +185,12 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
   tensors = files.tensors
   layer = _layer(frozenset(tensors))
   fused = 'fusion_fc' if 'fusion_fc.weight' in tensors else 'fc'
-  if f'{fused}.weight' not in tensors:
-    raise CheckpointError(f'{files.directory}: {fused}.weight is missing')
-  width, inputs = tensors[f'{fused}.weight'].shape
+  width, inputs = files.shape(f'{fused}.weight', 2)
   fields = _read_layer(files, width, layer)
-  verifier = (files.attributes.get('speculators_config') or {}).get('verifier')
   features, vocab = width, fields['vocab_size']
   if version == 3:
     # Where only the tensors know how wide the target is, it is as wide.
-    features = files.attributes.get('target_hidden_size') or width
+    features = files.take('target_hidden_size', values.size, width)
     if inputs % features:
       raise CheckpointError(
         f'{files.directory}: fc reads {inputs} numbers, no multiple of the '
@@ -237,9 +234,9 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     sources,
     features,
     vocab,
-    (verifier or {}).get('name_or_path') or '',
+    files.verifier,
     fields['max_positions'],
-    _UNUSED + whole,
+    UNUSED + whole,
   )
 
 

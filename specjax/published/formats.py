@@ -13,14 +13,37 @@ import numpy as np
 
 from specjax.checkpoints import parameters
 from specjax.checkpoints.files import (
+  CONFIG,
   CheckpointError,
   Tensor,
   open_tensors,
   shorten,
 )
 from specjax.checkpoints.precision import STORED
+from specjax.families import values
 from specjax.families.table import Tensors
 from specjax.models.config import TransformerConfig
+
+# Tensors of which no kind of head makes a parameter.
+UNUSED = (
+  'rotary_emb.inv_freq',
+  'verifier_norm.weight',
+  'verifier_lm_head.weight',
+  't2d',
+)
+
+
+def text(value: Any) -> str:
+  """Decodes a string of config.json."""
+  if not isinstance(value, str):
+    raise ValueError('a string')
+  return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+  if not isinstance(value, dict):
+    raise ValueError('an object')
+  return value
 
 
 class Made(NamedTuple):
@@ -42,6 +65,56 @@ class Files(NamedTuple):
   attributes: dict[str, Any]
   tensors: Mapping[str, Tensor]
   target: TransformerConfig | None = None
+
+  def take(
+    self, name: str, decode: Callable[[Any], Any], default: Any, *inside: str
+  ) -> Any:
+    """A value of config.json.
+
+    Args:
+      name: of the value.
+      decode: of `families.values`, for example.
+      default: of files without it.
+      *inside: names of the objects around it, the outermost first.
+
+    Raises:
+      CheckpointError: it has another type.
+    """
+    found = self.attributes
+    try:
+      for each in inside:
+        found = values.take(dict(found), each, _object, {})
+      return values.take(dict(found), name, decode, default)
+    except ValueError as error:
+      raise CheckpointError(f'{self.directory}: {CONFIG}: {error}') from None
+
+  @property
+  def layer(self) -> dict[str, Any]:
+    """What config.json says of the head's layers, flat or apart."""
+    return dict(
+      self.take('transformer_layer_config', _object, {}) or self.attributes
+    )
+
+  @property
+  def verifier(self) -> str:
+    """The target that speculators' form names; empty where it names none."""
+    return self.take('name_or_path', text, '', 'speculators_config', 'verifier')
+
+  def shape(self, name: str, axes: int) -> tuple[int, ...]:
+    """That of a tensor which a head must have.
+
+    Raises:
+      CheckpointError: it is missing, or has other axes.
+    """
+    if name not in self.tensors:
+      raise CheckpointError(f'{self.directory}: tensor {name} is missing')
+    shape = self.tensors[name].shape
+    if len(shape) != axes:
+      raise CheckpointError(
+        f'{self.directory}: tensor {name} has shape {shape} where {axes} axes '
+        'are expected; it is damaged, or of another head'
+      )
+    return shape
 
 
 class Found(NamedTuple):
@@ -141,6 +214,27 @@ def check_names(found: Found, tensors: Mapping[str, Tensor]) -> None:
     )
 
 
+def calculate(
+  found: Found, tensors: Mapping[str, Tensor]
+) -> dict[str, np.ndarray]:
+  """The parameters that are calculated, where their tensors are here.
+
+  Raises:
+    CheckpointError: their tensors are damaged.
+  """
+  params = {}
+  for key, source in found.sources.items():
+    whole = [tensors[name] for name in source.names]
+    if not isinstance(source, Made) or any(x.file is None for x in whole):
+      continue
+    arrays = (x.read((slice(None),) * len(x.shape)) for x in whole)
+    try:
+      params[key] = source.make(*arrays)
+    except ValueError as error:
+      raise CheckpointError(f'{found.directory}: {error}') from None
+  return params
+
+
 def read(found: Found, shapes: Any, dtype: Any) -> Any:
   """The parameters of a head.
 
@@ -157,21 +251,14 @@ def read(found: Found, shapes: Any, dtype: Any) -> Any:
     raise CheckpointError(
       f'{found.directory}: no tensors are known for {shorten(sorted(odd))}'
     )
-  plain, made = {}, {}
-  for key, source in found.sources.items():
-    if isinstance(source, Made):
-      made[key] = source
-    else:
-      plain[key] = source
+  plain = {
+    key: source
+    for key, source in found.sources.items()
+    if not isinstance(source, Made)
+  }
   with contextlib.ExitStack() as stack:
     tensors = open_head(found.directory, stack)
     check_names(found, tensors)
     params = parameters.read(plain, flat, tensors, dtype)
-    for key, (make, names) in made.items():
-      whole = (tensors[name] for name in names)
-      arrays = [x.read((slice(None),) * len(x.shape)) for x in whole]
-      try:
-        params[key] = jnp.asarray(make(*arrays))
-      except ValueError as error:
-        raise CheckpointError(f'{found.directory}: {error}') from None
+    params |= {k: jnp.asarray(x) for k, x in calculate(found, tensors).items()}
   return flax.traverse_util.unflatten_dict(params, sep='/')

@@ -11,7 +11,7 @@ from typing import Any
 
 from specjax.checkpoints.files import CheckpointError
 from specjax.families.table import LINEAR, Tensors, TensorSplit
-from specjax.published.formats import Files, Format, Found
+from specjax.published.formats import Files, Format, Found, text
 
 # Of head i: the linear map, and the output layer.
 _AUTHORS = '{}.0.linear', '{}.1.weight'
@@ -47,7 +47,7 @@ def _describe(files: Files, name: str, linear: str, output: str) -> Found:
   count = 0
   while f'{linear}.weight'.format(count) in tensors:
     count += 1
-  width = tensors[f'{linear}.weight'.format(0)].shape[0]
+  width = files.shape(f'{linear}.weight'.format(0), 2)[0]
   config: dict[str, Any] = {'kind': 'medusa', 'count': count}
   split = _side_by_side(count, width)
 
@@ -66,14 +66,14 @@ def _describe(files: Files, name: str, linear: str, output: str) -> Found:
       for i, own in enumerate(outputs)
     }
   vocab = _vocabulary(files, outputs[0])
-  verifier = files.attributes.get('base_model_name_or_path') or ''
+  verifier = files.take('base_model_name_or_path', text, '')
   return Found(name, 'medusa', config, sources, width, vocab, verifier)
 
 
 def _vocabulary(files: Files, output: str) -> int:
   """Tokens of the target: those of an output layer, or what is said."""
   if output in files.tensors:
-    return files.tensors[output].shape[0]
+    return files.shape(output, 2)[0]
   said = files.attributes.get('vocab_size')
   if type(said) is int:
     return said

@@ -17,6 +17,7 @@ from specjax.published.formats import (
   Files,
   Format,
   Found,
+  calculate,
   check_names,
   measure,
   open_head,
@@ -80,5 +81,6 @@ def find(
         files = Files(directory, attributes, tensors, target)
         found = each.describe(files, each.name)._replace(directory=directory)
         check_names(found, tensors)
+        calculate(found, tensors)  # They are few, and may be damaged.
         return measure(found, tensors)
   return None

@@ -16,7 +16,7 @@ def options(files: Files, vocab: int) -> dict[str, Any]:
   tensors = files.tensors
   if 'lm_head.weight' not in tensors:
     return {'own_unembedding': False}
-  count = tensors['lm_head.weight'].shape[0]
+  count = files.shape('lm_head.weight', 2)[0]
   if count == vocab:
     return {'own_unembedding': True}
   if 'd2t' not in tensors:

@@ -8,7 +8,7 @@ import pytest
 
 from experiments import probe, run
 from experiments.errors import UserError
-from experiments.measuring import probing, replay, results
+from experiments.measuring import measure, probing, replay, results
 from experiments.measuring.probing import CONFIGURED, Look
 from experiments.reports import pairing
 from experiments.reports import probe as report
@@ -82,6 +82,25 @@ def test_a_difference_that_is_sure_but_slight_is_not_clear():
   assert not found.better
 
 
+def test_a_reading_that_drafts_fewer_tokens_is_compared_over_these():
+  base = Look(np.full(8, 4), np.tile([3, 2, 1], (8, 1)))
+  fewer = Look(np.full(8, 5), np.tile([5, 5], (8, 1)))
+  found = probing.compare(base, fewer, 1)
+  assert found.value == pytest.approx(10 / 5 - 5 / 4)
+  assert found.better
+  rows = [
+    {
+      'drafter': 'head',
+      'alternative': name,
+      'unit_places': look.places,
+      'unit_accepted': look.accepted,
+    }
+    for name, look in ((CONFIGURED, base), ('fewer', fewer))
+  ]
+  said = report.sentence('head', report.find(rows)['head'])
+  assert 'fewer: 2.00 tokens a draft of 2, 1.25 as configured' in said
+
+
 def experiment(folder, results, member):
   reading = Candidate(
     'tests.support.readings.load', 3, str(folder), {'member': member}
@@ -132,6 +151,72 @@ def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
   seen = probing.look(one, loaded, {}, probed.jobs[CONFIGURED][:1])
   assert seen.accepted.shape[1] == 3
   assert seen.mean == 3
+
+
+def probed(folder, tmp_path, **changes):
+  x = experiment(folder, tmp_path / 'a', 'draft')
+  for name, value in changes.items():
+    setattr(x, name, value)
+  return probe.Probe(probe.prepare(x))
+
+
+def test_a_reading_with_fewer_places_is_drafted_as_deep_as_it_goes(
+  folder, tmp_path, monkeypatch
+):
+  one = probed(folder, tmp_path)
+  make = probing.drafter_loading.make
+
+  def at_most_two(planned, head, depth):
+    if planned.options['member'] == 'target' and depth > 2:
+      raise UserError('too deep')
+    return make(planned, head, depth)
+
+  monkeypatch.setattr(probing.drafter_loading, 'make', at_most_two)
+  head, loaded = one.plan.drafters['head'], one.built.loaded
+  found = probing.short(head, loaded, one.jobs[CONFIGURED])
+  assert found['best'] == 'the weights of the target'
+  assert found['gamma'] == found['best_accepted'] == 2
+
+
+def test_a_reading_that_overflows_accepts_nothing(
+  folder, tmp_path, monkeypatch
+):
+  one = probed(folder, tmp_path)
+  head, loaded = one.plan.drafters['head'], one.built.loaded
+  watch, calls = replay.watch, []
+
+  def overflows(*args):
+    calls.append(args)
+    if len(calls) == 1:
+      raise measure.NotFinite('logits')
+    return watch(*args)
+
+  jobs = one.jobs[CONFIGURED]
+  monkeypatch.setattr(replay, 'watch', overflows)
+  seen = probing.look(head, loaded, {'member': 'target'}, jobs)
+  assert seen.places.tolist() == [6] * 8
+  assert not seen.accepted.any()
+  calls.clear()
+  with pytest.raises(measure.NotFinite):
+    probing.look(head, loaded, {}, jobs)
+
+
+def test_drafts_are_no_longer_than_the_texts(folder, tmp_path):
+  one = probed(folder, tmp_path, max_new_tokens=2)
+  head, loaded = one.plan.drafters['head'], one.built.loaded
+  seen = probing.look(head, loaded, {}, one.jobs[CONFIGURED])
+  assert seen.accepted.shape[1] == 2
+  assert seen.places.tolist() == [1] * 8
+
+
+def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
+  one = probed(folder, tmp_path)
+  none = Look(np.zeros(8, int), np.zeros((8, 3)))
+  monkeypatch.setattr(probing, 'look', lambda *_: none)
+  head, loaded = one.plan.drafters['head'], one.built.loaded
+  assert probing.short(head, loaded, one.jobs[CONFIGURED]) == {}
+  with pytest.raises(UserError, match='all texts of the target end within 3'):
+    one.run()
 
 
 def test_what_cannot_be_mistaken_is_refused(folder):

@@ -131,3 +131,5 @@ def test_what_cannot_be_exported_is_refused(folder, written, tmp_path):
   other = str(folder / 'draft')
   with pytest.raises(UserError, match='was trained for another target'):
     export.write(str(written / 'own'), str(tmp_path / 'to'), other, '', 3)
+  with pytest.raises(UserError, match='is in a published form already'):
+    export.write(str(written / 'theirs'), str(tmp_path / 'to'), target, '', 3)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.drafters import eagle, early_exit, medusa
+from specjax.drafters import early_exit, medusa
 from specjax.drafting import eagle_losses, heads
 from specjax.types import Params
 from tests.support import models

@@ -106,5 +106,9 @@ def test_heads_can_be_read_one_place_further(tmp_path):
     later.make(3)
   found = medusa.alternatives(target, tmp_path / 'head', read_as={'skip': 1})
   assert {'read_as': {'skip': 0}} in found.values()
+  # Of a single head none can be left out.
+  for count, skips in ((1, []), (2, [{'skip': 1}])):
+    near = medusa_model.near(medusa_model.USUAL, count).values()
+    assert [values for values in near if 'skip' in values] == skips
   with pytest.raises(ValueError, match="'taps' is none of a head"):
     medusa.load(target, tmp_path / 'head', read_as={'taps': (1,)})

@@ -11,6 +11,7 @@ import zipfile
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from specjax.checkpoints import CheckpointError
 from specjax.checkpoints.files import open_tensors
@@ -173,3 +174,65 @@ def test_models_are_read_from_safetensors_alone(tmp_path):
     pytest.raises(CheckpointError, match='unpickling can run any code'),
   ):
     open_tensors(tmp_path, stack)
+
+
+FLOATS = (
+  b'(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpu'
+)
+REBUILD = b'}X\x01\0\0\0xctorch._utils\n_rebuild_tensor_v2\n('
+
+
+@pytest.mark.parametrize(
+  ('code', 'message'),
+  [
+    # Storage of 4 numbers, offset, shape and strides.
+    (FLOATS + b'I4\ntQI3\n(I2\nt(I-1\nt', 'sizes that are no whole numbers'),
+    (FLOATS + b'I4\ntQI-1\n(I2\nt(I1\nt', 'sizes that are no whole numbers'),
+    (FLOATS + b'I4\ntQI1\n(I4\nt(I1\nt', 'ends behind its storage 0'),
+    (FLOATS + b'I-4\ntQI0\n(I0\nt(I1\nt', 'stands for a storage is none'),
+    (FLOATS + b'I99\ntQI0\n(I4\nt(I1\nt', 'storage 0 is too short'),
+    (FLOATS + b'I4\ntQI0\n(I1048576\nI9\nt(I0\nI0\nt', 'repeats its storage 0'),
+  ],
+)
+def test_tensors_lie_within_their_storage(tmp_path, code, message):
+  path = tmp_path / 'head.pt'
+  torch_files.save(path, {'x': np.zeros(4, np.float32)})
+  rewrite(path, 'archive/data.pkl', REBUILD + code + b'I00\n}tRs.')
+  with pytest.raises(CheckpointError, match=message):
+    read(tmp_path)
+
+
+@pytest.mark.parametrize('code', [b'}r\xf0\xff\xff\xff.', b'}p99999999999\n.'])
+def test_a_pickle_cannot_ask_for_gigabytes(tmp_path, code):
+  torch_files.save(tmp_path / 'head.pt', {'x': np.zeros(2)})
+  rewrite(tmp_path / 'head.pt', 'archive/data.pkl', code)
+  with pytest.raises(CheckpointError, match='remembers at place'):
+    read(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['data.pkl', 'byteorder'])
+def test_nothing_is_decompressed(tmp_path, name):
+  path = tmp_path / 'head.pt'
+  torch_files.save(path, {'x': np.zeros(2)})
+  with zipfile.ZipFile(path) as archive:
+    rest = {each: archive.read(each) for each in archive.namelist()}
+  with zipfile.ZipFile(path, 'w') as archive:
+    for each, data in rest.items():
+      small = zipfile.ZIP_DEFLATED if each.endswith(name) else None
+      archive.writestr(each, data, small)
+  with pytest.raises(CheckpointError, match=f'{name} is compressed'):
+    read(tmp_path)
+
+
+def test_a_name_is_shown_in_one_line(tmp_path):
+  torch_files.save(tmp_path / 'head.pt', {'x': np.zeros(2)})
+  code = b'\x80\x04X\x05\0\0\0a\nb\x1b[X\x01\0\0\0c\x93.'
+  rewrite(tmp_path / 'head.pt', 'archive/data.pkl', code)
+  with pytest.raises(CheckpointError, match=r'names a\\nb\\x1b\[\.c, which'):
+    read(tmp_path)
+
+
+def test_safetensors_are_read_where_both_forms_are_there(tmp_path):
+  torch_files.save(tmp_path / 'head.pt', {'x': np.zeros(2, np.float32)})
+  safetensors.numpy.save_file({'x': np.ones(2)}, tmp_path / 'head.safetensors')
+  np.testing.assert_array_equal(read(tmp_path)[0]['x'], np.ones(2))

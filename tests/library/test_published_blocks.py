@@ -194,6 +194,16 @@ WRONG = {
     {},
     'output_multiplier = 0.5, which no DFlash head here has',
   ),
+  'a list for an object': (
+    AUTHORS | {'dflash_config': [1]},
+    {},
+    r'dflash_config = \[1\]; expected an object',
+  ),
+  'a flat matrix': (
+    AUTHORS,
+    {'fc.weight': np.zeros(6, np.float32)},
+    r'fc\.weight has shape \(6,\) where 2 axes are expected',
+  ),
   'vocabularies that disagree': (
     SPECULATORS,
     {'t2d': np.arange(V) < len(IDS)},
@@ -315,6 +325,7 @@ def test_medusas_heads_are_those_of_the_published_module(written, tmp_path):
     ({'0.1.linear.weight': np.zeros((E, E))}, 'of a second residual block'),
     ({'0.1.weight': np.zeros((V + 1, E))}, f'vocabulary of {V + 1} tokens'),
     ({'2.0.linear.weight': np.zeros((E, E + 1))}, 'has shape'),
+    ({'0.0.linear.weight': np.zeros(())}, r'has shape \(\) where 2 axes'),
   ],
 )
 def test_medusas_files_that_do_not_fit_are_refused(changes, message, tmp_path):

@@ -152,6 +152,14 @@ def without(name, layout=PLAIN, **more):
     ({'hidden_act': 'gelu'}, 'hidden_act must be one of silu'),
     ({'rope_scaling': {'rope_type': 'mrope'}}, 'rope_type = .mrope.'),
     ({'layer_types': ['sliding_attention']}, 'sliding attention'),
+    ({'num_attention_heads': '2'}, "num_attention_heads = '2'; expected a pos"),
+    ({'head_dim': 0}, 'head_dim = 0; expected a positive'),
+    ({'target_hidden_size': '8'}, 'target_hidden_size = .8.; expected'),
+    ({'eagle_config': [1]}, r'eagle_config = \[1\]; expected an object'),
+    ({'eagle_config': {written.IDS: '024'}}, 'expected a list of layers'),
+    ({written.IDS: ['a', 2, 3]}, 'expected a list of layers'),
+    ({'speculators_config': {'verifier': 1}}, 'verifier = 1; expected an obj'),
+    ({'transformer_layer_config': 'x'}, 'expected an object'),
   ],
 )
 def test_a_config_that_does_not_fit_is_refused(tmp_path, changes, message):
@@ -184,10 +192,29 @@ D2T = written.tensors(PLAIN)['d2t']
       'd2t and t2d disagree',
     ),
     (without('', **{'norm.weight': np.zeros(8, np.int8)}), 'is I8'),
+    (without('midlayer.mlp.gate_proj.weight'), 'gate_proj.weight is missing'),
+    (without('midlayer.self_attn.k_proj.weight'), 'k_proj.weight is missing'),
+    (without('', **{'fc.weight': np.zeros(8)}), r'\(8,\) where 2 axes are'),
   ],
 )
 def test_tensors_that_do_not_fit_are_refused(tmp_path, weights, message):
   refused(written.write(tmp_path, PLAIN, weights), message)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'weights', 'message'),
+  [
+    ({}, {'d2t': D2T + 30}, 'the target 23'),
+    ({}, {'t2d': ~written.tensors(PLAIN)['t2d']}, 'd2t and t2d disagree'),
+    ({written.IDS: [5, 3, 1]}, {}, 'in the order of the layers'),
+  ],
+)
+def test_a_description_refuses_what_would_not_load(
+  tmp_path, changes, weights, message
+):
+  path = written.write(tmp_path, PLAIN, without('', **weights), **changes)
+  with pytest.raises(ValueError, match=message):
+    heads.describe(path, HOST)
 
 
 @pytest.mark.parametrize(
