@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from experiments.certificate import rule_cases
+from experiments.certificate import other_vocabulary, rule_cases
 from experiments.certificate.tiny_models import TinyModels
 from specjax import cache as caches
 from specjax import generate, sampling, trees, verify
@@ -24,6 +24,7 @@ class WrongLoop:
     drafter: that drafts instead, made for the tiny models.
     parts: that a step is made of instead.
     quick: whether the quick certificate runs it.
+    part: of the texts of a case, one in so many shows it.
   """
 
   name: str
@@ -31,6 +32,7 @@ class WrongLoop:
   drafter: Callable[[TinyModels], Drafter] | None = None
   parts: generate.StepParts = generate.PARTS
   quick: bool = False
+  part: int = 4
 
 
 # Drafters: a chain from a table, with one thing off
@@ -91,6 +93,13 @@ def _chain(depth, choose=sampling.draw, report=_honest, coins=_fresh):
 
 def _raw(logits, q):
   return jax.nn.softmax(logits).astype(q.dtype)
+
+
+def _of_one_token(logits, q):
+  """Two tokens have the string of token 1, and q is that of one of them."""
+  del logits  # Unused.
+  one = q.at[1].multiply(0.5)
+  return one / one.sum()
 
 
 def _best(coins, q):
@@ -172,7 +181,14 @@ def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):
   return generate.PARTS.tally(counts, draft, verdict, emitted, room, live, beta)
 
 
+def _target_masked(logits, values, history, above):
+  return other_vocabulary.masked(
+    logits, values, history, above, distributions=sampling.distributions
+  )
+
+
 _TOKEN = rule_cases.find('token', rule_cases.CHAIN)
+_OTHER = rule_cases.find('token', rule_cases.OTHER, 'transformer')
 _PARTS = generate.PARTS
 
 WRONG_LOOPS = (
@@ -191,6 +207,22 @@ WRONG_LOOPS = (
     'draft: keys tied to positions, under block verification',
     rule_cases.find('block', rule_cases.LONG, 'poor draft'),
     lambda tiny: _chain(4, coins=_tied_to_positions),
+  ),
+  WrongLoop(
+    'draft: two tokens of one string, and q is that of one',
+    _TOKEN,
+    lambda tiny: _chain(3, report=_of_one_token),
+  ),
+  WrongLoop(
+    "draft: its end of text is not the target's",
+    _OTHER,
+    lambda tiny: other_vocabulary.drafter(tiny, other_vocabulary.without_end),
+    part=1,
+  ),
+  WrongLoop(
+    'the target is cut to the tokens that its draft has',
+    _OTHER,
+    parts=_PARTS._replace(distributions=_target_masked),
   ),
   WrongLoop(
     'one key for drafting and judging',
