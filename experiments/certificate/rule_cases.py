@@ -169,6 +169,8 @@ OTHER = Kind(
 MODELS: dict[str, Callable[[], TinyModels]] = {
   'table': tiny_models.tables,
   'transformer': tiny_models.transformers,
+  # Texts of it often end before their limit.
+  'other transformer': lambda: tiny_models.transformers(5),
   'table in bfloat16': lambda: tiny_models.tables().cast('bfloat16'),
   'poor draft': lambda: tiny_models.tables(
     vocab=3,
@@ -211,7 +213,7 @@ CASES = (
   Case('token', verify.token, CASCADE),
   Case('token', verify.token, CHAIN, 'transformer'),
   Case('token', verify.token, EXIT, 'transformer'),
-  Case('token', verify.token, OTHER, 'transformer'),
+  Case('token', verify.token, OTHER, 'other transformer'),
   Case('token', verify.token, EAGLE, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),
   Case('recursive', verify.recursive, MEDUSA, 'transformer', full=True),

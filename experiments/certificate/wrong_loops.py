@@ -24,7 +24,6 @@ class WrongLoop:
     drafter: that drafts instead, made for the tiny models.
     parts: that a step is made of instead.
     quick: whether the quick certificate runs it.
-    part: of the texts of a case, one in so many shows it.
   """
 
   name: str
@@ -32,7 +31,6 @@ class WrongLoop:
   drafter: Callable[[TinyModels], Drafter] | None = None
   parts: generate.StepParts = generate.PARTS
   quick: bool = False
-  part: int = 4
 
 
 # Drafters: a chain from a table, with one thing off
@@ -188,7 +186,7 @@ def _target_masked(logits, values, history, above):
 
 
 _TOKEN = rule_cases.find('token', rule_cases.CHAIN)
-_OTHER = rule_cases.find('token', rule_cases.OTHER, 'transformer')
+_OTHER = rule_cases.find('token', rule_cases.OTHER, 'other transformer')
 _PARTS = generate.PARTS
 
 WRONG_LOOPS = (
@@ -217,7 +215,6 @@ WRONG_LOOPS = (
     "draft: its end of text is not the target's",
     _OTHER,
     lambda tiny: other_vocabulary.drafter(tiny, other_vocabulary.without_end),
-    part=1,
   ),
   WrongLoop(
     'the target is cut to the tokens that its draft has',

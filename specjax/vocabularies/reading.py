@@ -16,7 +16,7 @@ ever beyond the cache, whatever is in the text:
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -134,6 +134,12 @@ def sizes_of(tables: Tables) -> Sizes:
   if longest == 1:
     return Sizes(1, 1, 0)
   return Sizes(longest, int(np.ceil(counts.mean())))
+
+
+def length_of(tables: Tables, text: Sequence[int]) -> int:
+  """Tokens of the draft that a text has, on the host."""
+  counts = np.diff(np.asarray(tables.starts))
+  return int(counts[np.asarray(text)].sum())
 
 
 def _counts(tables: Tables, tokens):

@@ -205,7 +205,7 @@ def test_a_draft_with_another_vocabulary_is_certified(tmp_path):
   """Its loop, and what is planted there."""
   certifier = certify.Certifier(Certificate(results=str(tmp_path / 'a')))
   name = rule_cases.OTHER.name
-  case = rule_cases.find('token', rule_cases.OTHER, 'transformer')
+  case = rule_cases.find('token', rule_cases.OTHER, 'other transformer')
   loops = part(certifier.run(case), 'loop')
   assert all(r['p_value'] >= r['level'] for r in loops)
   assert {r['drafter'] for r in loops} == {name}
