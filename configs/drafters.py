@@ -22,13 +22,14 @@ to six tokens are those of draft-128: constant, and by the policies of
                           the best of the others: configs/distill.py
   exit 1, exit 2          the target's first layers, with and without adapter
   medusa, eagle1, eagle3  heads on the target's features
+  dflash                  a block of masks on them, filled in one pass
   ngram                   copies from the text, from several places of it, or
                           from the text that models are trained on, too
   cascade                 draft-64, for which ngram drafts
   int8                    weights in eight bits, also the target's own
 
-Medusa's tree and `distilled` were chosen on other windows of the same held-out
-documents; no weights were trained on these documents.
+The trees of Medusa and DFlash and `distilled` were chosen on other windows of
+the same held-out documents; no weights were trained on these documents.
 """
 
 import pathlib
@@ -98,6 +99,16 @@ def _heads() -> dict[str, Candidate]:
   }
 
 
+def _blocks() -> dict[str, Candidate]:
+  """None where the pair has no such head, as that of the committed rows."""
+  if not pathlib.Path(_path('dflash')).is_dir():
+    return {}
+  return {
+    'dflash': _head('dflash', 'dflash'),
+    'dflash tree': _head('dflash', 'dflash', *_TREE_RULE, tree=_NODES),
+  }
+
+
 def _others() -> dict[str, Candidate]:
   every = {'domains': ('code', 'documentation', 'structured')}
   return {
@@ -134,7 +145,12 @@ def get_config(part: str = 'timed') -> Experiment:
   x = Experiment(
     name='drafters',
     target=Checkpoint(_path('target')),
-    candidates=_first() | _independent() | _lengths() | _heads() | _others(),
+    candidates=_first()
+    | _independent()
+    | _lengths()
+    | _heads()
+    | _blocks()
+    | _others(),
     temperatures=(0.0, 0.5, 1.0),
     prompts=Prompts(count=6),
     max_new_tokens=64,

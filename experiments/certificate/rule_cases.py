@@ -14,8 +14,18 @@ from experiments.certificate import (
 from experiments.certificate.other_vocabulary import holding
 from experiments.certificate.tiny_models import TinyModels
 from specjax import exact, verify
-from specjax.drafters import cascade, eagle, early_exit, lm, medusa, ngram
+from specjax.drafters import (
+  cascade,
+  dflash,
+  eagle,
+  early_exit,
+  lm,
+  medusa,
+  ngram,
+)
 from specjax.drafting import chain, policies, static_tree
+from specjax.models import dflash as dflash_models
+from specjax.models import dflash_sizes
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule
 
@@ -137,13 +147,38 @@ PUBLISHED = _head(
 )
 MEDUSA = _head(
   'tree of Medusa',
-  lambda tiny: medusa.walk(tiny.target, 2),
+  lambda tiny: medusa.walk(tiny.target),
   lambda tiny, key: medusa.trainable(tiny.target, 2).init(
     key, tiny.params.target
   ),
   lambda walker: static_tree.make(walker, _TREE),
   _TREE,
   2,
+)
+
+
+def _dflash(name, depth, make, parents) -> Kind:
+  """A DFlash head of one layer: a draft so deep is one block of its own."""
+  sizes = {k: v for k, v in SIZES.items() if k != 'width'}
+  sizes |= {'block': depth + 1, 'layers': 1, 'mlp_width': 16}
+
+  def walk(tiny: TinyModels):
+    known = dflash_sizes.Sizes((0, 1), **sizes)
+    return dflash.walk(dflash_models.Head(tiny.target, known), depth + 1)
+
+  return _head(
+    name,
+    walk,
+    lambda tiny: dflash.trainable(tiny.target, **sizes),
+    make,
+    parents,
+    depth,
+  )
+
+
+DFLASH = _dflash('DFlash', 3, lambda walker: chain.make(walker, 3), _CHAIN)
+DFLASH_TREE = _dflash(
+  'tree of DFlash', 2, lambda walker: static_tree.make(walker, _TREE), _TREE
 )
 # The draft of the tiny transformers is the target's first layer.
 EXIT = Kind(
@@ -215,8 +250,10 @@ CASES = (
   Case('token', verify.token, EXIT, 'transformer'),
   Case('token', verify.token, OTHER, 'other transformer'),
   Case('token', verify.token, EAGLE, 'transformer', full=True),
+  Case('token', verify.token, DFLASH, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),
   Case('recursive', verify.recursive, MEDUSA, 'transformer', full=True),
+  Case('recursive', verify.recursive, DFLASH_TREE, 'transformer', full=True),
   Case('block', verify.block, CHAIN, quick=True),
   Case('block', verify.block, LONG, 'poor draft'),
   Case('block', verify.block, STOPPED),

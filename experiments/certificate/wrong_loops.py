@@ -185,6 +185,24 @@ def _target_masked(logits, values, history, above):
   )
 
 
+def _unprocessed_block(choose):
+  """DFlash whose q is of raw logits; choose(draft, logits) gives its tokens."""
+
+  def drafter(tiny: TinyModels) -> Drafter:
+    right = rule_cases.DFLASH.drafter(tiny)
+
+    def propose(params, memory, ctx, key):
+      draft, memory = right.propose(params, memory, ctx, key)
+      logits = memory.block.logits
+      probs = jax.nn.softmax(logits).astype(draft.probs.dtype)
+      tokens = choose(draft, logits).astype(jnp.int32)
+      return draft._replace(tokens=tokens, probs=probs), memory
+
+    return right._replace(propose=propose)
+
+  return drafter
+
+
 _TOKEN = rule_cases.find('token', rule_cases.CHAIN)
 _OTHER = rule_cases.find('token', rule_cases.OTHER, 'other transformer')
 _PARTS = generate.PARTS
@@ -200,6 +218,16 @@ WRONG_LOOPS = (
     'draft: takes the argmax, reports q',
     _TOKEN,
     lambda tiny: _chain(3, choose=_best),
+  ),
+  WrongLoop(
+    'a block is drawn from q, and raw logits are reported',
+    rule_cases.find('token', rule_cases.DFLASH, 'transformer'),
+    _unprocessed_block(lambda draft, logits: draft.tokens),
+  ),
+  WrongLoop(
+    'a block is the argmax, and raw logits are reported',
+    rule_cases.find('token', rule_cases.DFLASH, 'transformer'),
+    _unprocessed_block(lambda draft, logits: logits.argmax(-1)),
   ),
   WrongLoop(
     'draft: keys tied to positions, under block verification',

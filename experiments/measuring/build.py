@@ -195,10 +195,13 @@ def fetch_weights(plan: Plan) -> None:
   Raises:
     UserError: it cannot be fetched; names the field.
   """
-  paths = ((one.path_field, one.path) for one in plan.levels() if one.path)
-  for field, path in (('target.path', plan.target), *paths):
-    with blame(f'{field}: '):
-      checkpoints.resolve(path)
+  with blame('target.path: '):
+    checkpoints.resolve(plan.target)
+  for one in plan.levels():
+    if one.path:
+      with blame(f'{one.path_field}: '):
+        # What describes no model is a head, whose weights may be pickled.
+        checkpoints.resolve(one.path, of_head=one.describe is None)
 
 
 def build(plan: Plan) -> Built:

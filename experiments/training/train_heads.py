@@ -135,7 +135,7 @@ def measure(
   @jax.jit
   def sums(weights, tokens):
     seen = see(trial.target, weights.target, tokens, head.taps)
-    return head.measure(weights, Seen(*(part[:, begin:] for part in seen)))
+    return head.measure(weights, seen, begin)
 
   by_domain = {}
   for domain, texts in trial.write(drafter, params).items():

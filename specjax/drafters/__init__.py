@@ -2,6 +2,7 @@
 
 from specjax.drafters import cascade as cascade
 from specjax.drafters import counts as counts
+from specjax.drafters import dflash as dflash
 from specjax.drafters import eagle as eagle
 from specjax.drafters import early_exit as early_exit
 from specjax.drafters import lm as lm

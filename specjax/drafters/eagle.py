@@ -16,10 +16,18 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
-from specjax.drafting import chain, eagle_losses, heads, readings, shape
+from specjax.drafting import (
+  chain,
+  eagle_losses,
+  head_modules,
+  heads,
+  readings,
+  shape,
+)
+from specjax.drafting.head_modules import Read
 from specjax.drafting.heads import Trainable
 from specjax.drafting.walker import Step, Walker
-from specjax.models import eagle_start, linear, prefill, transformer
+from specjax.models import eagle_start, prefill, transformer
 from specjax.models.eagle import Head, Sizes, sizes_of
 from specjax.models.eagle_sizes import near
 from specjax.models.transformer import Model, Output
@@ -163,28 +171,18 @@ def trainable(
   )
 
 
-class _Read(NamedTuple):
-  """A head that is read: its files, what they name, and what it is read as."""
-
-  loaded: heads.Loaded
-  stored: Head
-  head: Head
-
-
-def _read(target: Target, path: str, read_as, dtype: str = '') -> _Read:
+def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
+  known = [field.name for field in dataclasses.fields(Sizes)]
   model = target.model
-  readings.check(read_as, [field.name for field in dataclasses.fields(Sizes)])
-
-  def head_of(config) -> Head:
-    sizes = sizes_of(config)
-    heads.check_taps(model.config.num_layers, sizes.taps)
-    return Head(model, sizes)
-
-  def shapes(config):
-    return head_of(config).shapes(columns=0)
-
-  loaded = heads.load(path, KIND, target, shapes, dtype, read_as)
-  return _Read(loaded, head_of(loaded.config), head_of(loaded.read_as))
+  return head_modules.read(
+    path,
+    KIND,
+    target,
+    lambda c: Head(model, sizes_of(c)),
+    known,
+    read_as,
+    dtype,
+  )
 
 
 def load(
@@ -209,11 +207,10 @@ def load(
       has not.
   """
   shape.check(target, options)
-  loaded, stored, head = _read(target, path, read_as, dtype)
-  params = loaded.params
-  if columns := target.model.config.columns:
-    params = linear.arrange(params, stored.shapes(columns), columns)
-  return shape.load(target, walk(head), options, params, pairing=loaded.pairing)
+  loaded, _, head = _read(target, path, read_as, dtype)
+  return shape.load(
+    target, walk(head), options, loaded.params, pairing=loaded.pairing
+  )
 
 
 def alternatives(
@@ -226,6 +223,4 @@ def alternatives(
   del options  # Unused: they are of the shape.
   _, stored, head = _read(target, path, read_as)
   found = near(head.sizes, stored.sizes, target.model.config)
-  return {
-    name: {'read_as': {**read_as, **fields}} for name, fields in found.items()
-  }
+  return readings.options(found, read_as)

@@ -23,7 +23,6 @@ from flax import traverse_util
 from specjax import checkpoints, published
 from specjax.arguments import check_path
 from specjax.checkpoints import precision
-from specjax.checkpoints.files import open_tensors
 from specjax.drafting import readings
 from specjax.types import Drafter, Target
 
@@ -48,8 +47,8 @@ class Trainable(NamedTuple):
   loss(params, seen, key) -> dict of scalars, whose sum is to be minimised;
     `params` is `Params`, and only those of the drafter are trained.
   drafter(depth) -> Drafter: a chain, to see what is accepted.
-  measure(params, seen) -> dict of arrays, sums over texts that are kept in the
-    config: what a tree is chosen by.
+  measure(params, seen, begin) -> dict of arrays, sums over texts, from place
+    `begin` on, that are kept in the config: what a tree is chosen by.
   """
 
   config: dict[str, Any]
@@ -181,7 +180,7 @@ def describe(path: str | pathlib.Path, target: Target) -> Description | None:
   if kind := _own_kind(path):
     config = read_config(path, kind)
     with contextlib.ExitStack() as stack:
-      tensors = open_tensors(pathlib.Path(path), stack).values()
+      tensors = published.look(pathlib.Path(path), stack).values()
     count = sum(math.prod(x.shape) for x in tensors)
     taps = tuple(config.get('taps', ()))
     return Description(kind, 'specjax', count, 'float16', taps)

@@ -62,3 +62,15 @@ def change(
       f'{", ".join(lacking)}'
     )
   return changed
+
+
+def options(
+  found: Mapping[str, Mapping[str, Any]], read_as: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+  """Options of `load` for other readings than the one that is asked for.
+
+  Args:
+    found: values of each of them that differ, by what they say.
+    read_as: those that the reading asked for has.
+  """
+  return {name: {'read_as': {**read_as, **own}} for name, own in found.items()}

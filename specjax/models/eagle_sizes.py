@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 
+from specjax.models import readings
 from specjax.models.config import TransformerConfig
 from specjax.models.rotary import Scaling
 
@@ -138,20 +139,8 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
   return Sizes(**known)
 
 
-# Bases of rotary positions that published models have.
-_BASES = (10_000.0, 500_000.0, 1_000_000.0)
 # Norms that a wrong reading may add, since they have no weights of their own.
 _FREE = ('residual', 'carried')
-
-
-def _other_taps(sizes: Sizes, layers: int) -> dict[str, dict[str, Any]]:
-  """All layers one further, or one less far."""
-  found = {}
-  for step in (-1, 1):
-    taps = tuple(tap + step for tap in sizes.taps)
-    if min(taps) >= 0 and max(taps) < layers:
-      found[f'taps {taps}'] = {'taps': taps}
-  return found
 
 
 def _other_norms(sizes: Sizes, there: Sizes) -> dict[str, dict[str, Any]]:
@@ -167,7 +156,8 @@ def _other_norms(sizes: Sizes, there: Sizes) -> dict[str, dict[str, Any]]:
     if name == 'carried':
       possible = 'last' in sizes.norms
     if possible and name not in sizes.norms:
-      found[f'with the norm {name!r}'] = {'norms': (*sizes.norms, name)}
+      more = tuple(n for n in NORMS if n in (*sizes.norms, name))
+      found[f'with the norm {name!r}'] = {'norms': more}
   return found
 
 
@@ -185,7 +175,8 @@ def near(
     Fields with other values, by what they say. No reading needs weights that
     the head has not.
   """
-  found = _other_taps(sizes, target.num_layers) | _other_norms(sizes, there)
+  found = readings.other_taps(sizes.taps, target.num_layers)
+  found |= _other_norms(sizes, there)
   order = 'token' if sizes.feature_first else 'feature'
   found[f'{order} first'] = {'feature_first': not sizes.feature_first}
   if sizes.version == 1:
@@ -193,14 +184,6 @@ def near(
     found[f"features {name} the target's last norm"] = {
       'final_norm': not sizes.final_norm
     }
-  bases = dict.fromkeys((*_BASES, target.rope_theta))
-  for base in bases:
-    if base and base != sizes.rope_theta:
-      found[f'rope_theta {base:g}'] = {'rope_theta': base}
-  if sizes.rope_scaling is not None:
-    found['no scaling of rotary positions'] = {'rope_scaling': None}
-  elif target.rope_scaling is not None:
-    found["the target's scaling of rotary positions"] = {
-      'rope_scaling': target.rope_scaling
-    }
-  return found
+  return found | readings.other_positions(
+    sizes.rope_theta, sizes.rope_scaling, target
+  )

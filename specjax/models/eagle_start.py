@@ -17,8 +17,8 @@ def check(head: Head) -> None:
   """Whether a head can begin so.
 
   Raises:
-    ValueError: it has no logits or no last norm of its own, or its taps leave
-      out the last layer.
+    ValueError: it has no logits or no last norm of its own, it is wider than
+      the target, or its taps leave out the last layer.
   """
   sizes, layers = head.sizes, head.target.config.num_layers
   own = sizes.own_unembedding and not sizes.draft_vocab
@@ -26,6 +26,11 @@ def check(head: Head) -> None:
     raise ValueError(
       "start 'target' is of version 3, with a last norm and logits of all "
       'tokens of its own'
+    )
+  if sizes.width > head.target.config.width:
+    raise ValueError(
+      f"start 'target' has {head.target.config.width} directions, as many as "
+      f'the target is wide: choose a width of at most that, got {sizes.width}'
     )
   if sizes.taps[-1] != layers - 1:
     raise ValueError(
@@ -51,7 +56,8 @@ def from_target(head: Head, params: Any, target_params: Any) -> Any:
   target, width = head.target, head.target.config.width
   scale = _scale(head, target_params)
   logits = target.head(target_params, jnp.eye(width))
-  directions = jnp.linalg.svd(logits, full_matrices=False)[0]
+  # Eigenvectors come in the order of their values, the smallest first.
+  directions = jnp.linalg.eigh(logits @ logits.T)[1][:, ::-1]
   directions = directions[:, : head.sizes.width]
   read = scale[:, None] * directions
   fuse = jnp.zeros_like(params['fuse']['w'])

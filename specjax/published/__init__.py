@@ -16,4 +16,5 @@ from specjax.published.pairing import UNVERIFIED as UNVERIFIED
 from specjax.published.pairing import PairingWarning as PairingWarning
 from specjax.published.pairing import check as check
 from specjax.published.table import find as find
+from specjax.published.table import look as look
 from specjax.published.writing import write_speculators as write_speculators

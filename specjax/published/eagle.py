@@ -22,7 +22,7 @@ from specjax.families import rope, values
 from specjax.families.llama import size_rows
 from specjax.families.values import attribute
 from specjax.models import eagle_sizes
-from specjax.published import eagle_tensors
+from specjax.published import eagle_tensors, vocabulary
 from specjax.published.eagle_tensors import FC_NORM
 from specjax.published.formats import Files, Format, Found
 
@@ -81,20 +81,26 @@ def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
   x = files.attributes
   rest = dict(x.get('transformer_layer_config') or x)
   # Files leave out what is their library's default, or what tensors show.
-  mlp = files.tensors[f'{prefix}mlp.gate_proj.weight'].shape[0]
+  heads = rest.get('num_attention_heads') or 32
+  shapes = {n.removeprefix(prefix): t.shape for n, t in files.tensors.items()}
+  queries, keys = (shapes[f'self_attn.{n}_proj.weight'][0] for n in 'qk')
+  head_dim = rest.get('head_dim') or queries // heads
+  known = (shapes[n] for n in ('t2d', 'embed_tokens.weight') if n in shapes)
+  default = 151936 if rest.get('model_type') == 'qwen3' else 32000
   usual = {
-    'vocab_size': 32000,
+    'vocab_size': next(known, (default,))[0],
     'hidden_size': width,
     'num_hidden_layers': 1,
-    'num_attention_heads': 32,
-    'intermediate_size': mlp,
+    'num_attention_heads': heads,
+    'num_key_value_heads': keys // head_dim,
+    'head_dim': head_dim,
+    'intermediate_size': shapes['mlp.gate_proj.weight'][0],
   }
   rest = usual | {
     k: v for k, v in rest.items() if v is not None or k not in usual
   }
-  qwen = (32, 128) if rest.get('model_type') == 'qwen3' else (None, None)
   rows = (
-    *size_rows(2048, *qwen),
+    *size_rows(2048),
     rope.rope_row(),
     values.activation_row('hidden_act', 'silu'),
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
@@ -217,7 +223,7 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     'qkv_bias': f'{attention}q_proj.bias' in tensors,
     'out_bias': f'{attention}o_proj.bias' in tensors,
     'mlp_bias': f'{layer}mlp.down_proj.bias' in tensors,
-    **eagle_tensors.vocabulary(files, vocab),
+    **vocabulary.options(files, vocab),
     **options,
   }  # fmt: skip
   sources = eagle_tensors.sources(

@@ -3,49 +3,12 @@
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-
-from specjax.checkpoints.files import CheckpointError
 from specjax.families.table import GROUPS, KEEP, LINEAR, WAYS, Tensors
-from specjax.models import small_head
 from specjax.models.eagle_sizes import Sizes
-from specjax.published.formats import Files, Made
+from specjax.published import vocabulary
+from specjax.published.formats import Made
 
 FC_NORM = 'fc_norm.'  # before the numbers of norms of the target's layers
-
-
-def vocabulary(files: Files, vocab: int) -> dict[str, Any]:
-  """What of the vocabulary the head's logits are about, as options."""
-  tensors = files.tensors
-  if 'lm_head.weight' not in tensors:
-    return {'own_unembedding': False}
-  count = tensors['lm_head.weight'].shape[0]
-  if count == vocab:
-    return {'own_unembedding': True}
-  if 'd2t' not in tensors:
-    raise CheckpointError(
-      f'{files.directory}: lm_head has {count} of {vocab} tokens, and d2t, '
-      'which says of which, is missing'
-    )
-  for name, size in (('d2t', count), ('t2d', vocab)):
-    if name in tensors and tensors[name].shape != (size,):
-      raise CheckpointError(
-        f'{files.directory}: {name} has shape {tensors[name].shape}, and '
-        f'lm_head {count} of {vocab} tokens: they are of different heads'
-      )
-  return {'own_unembedding': True, 'draft_vocab': count}
-
-
-def _places(d2t: np.ndarray, t2d: np.ndarray | None, vocab: int) -> np.ndarray:
-  """Places of the target's tokens, from offsets of the head's."""
-  ids = np.arange(len(d2t)) + d2t.astype(np.int64)
-  where = small_head.places(ids, vocab)
-  if t2d is not None and not np.array_equal(where < len(d2t), t2d.astype(bool)):
-    raise ValueError(
-      'd2t and t2d disagree: they name different tokens of the target, so that '
-      'one of them is damaged or of another head'
-    )
-  return where
 
 
 def sources(
@@ -82,8 +45,6 @@ def sources(
     'layer/k_norm/scale': (sizes.qk_norm, KEEP, f'{attention}k_norm.weight'),
     'layer/out/b': (sizes.out_bias, KEEP, f'{attention}o_proj.bias'),
     'layer/down/b': (sizes.mlp_bias, KEEP, f'{layer}mlp.down_proj.bias'),
-    'embedding': (sizes.own_embedding, KEEP, 'embed_tokens.weight'),
-    'unembedding': (bool(sizes.own_unembedding), LINEAR, 'lm_head.weight'),
   }
   norms = {
     'token': ('norm_token', f'{layer}input_layernorm'),
@@ -104,9 +65,4 @@ def sources(
   if sizes.mlp_bias:
     found['layer/up/b'] = WAYS, tuple(x + 'bias' for x in up)
   made: dict[str, Tensors | Made] = {k: Tensors(*v) for k, v in found.items()}
-  if sizes.draft_vocab:
-    made['places'] = Made(
-      lambda d2t, t2d=None: _places(d2t, t2d, vocab),
-      tuple(name for name in ('d2t', 't2d') if name in names),
-    )
-  return made
+  return made | vocabulary.sources(names, sizes, vocab)

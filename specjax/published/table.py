@@ -12,7 +12,7 @@ from specjax.checkpoints.files import (
 )
 from specjax.checkpoints.hub import headers, lacks_weights, resolve
 from specjax.models.config import TransformerConfig
-from specjax.published import eagle
+from specjax.published import dflash, eagle, medusa
 from specjax.published.formats import (
   Files,
   Format,
@@ -24,17 +24,30 @@ from specjax.published.formats import (
 )
 
 # The first that holds is meant.
-FORMATS: tuple[Format, ...] = (*eagle.FORMATS,)
+FORMATS: tuple[Format, ...] = (
+  *eagle.FORMATS,
+  *dflash.FORMATS,
+  *medusa.FORMATS,
+)
 
 
-def _tensors(directory, attributes, stack) -> dict[str, Tensor]:
-  """Those of a directory; of one on the Hub from headers, where it has any."""
+def look(
+  directory: pathlib.Path, stack: contextlib.ExitStack
+) -> dict[str, Tensor]:
+  """The tensors of a head; of one on the Hub from headers, where it has any.
+
+  Weights that the Hub shows no headers of are fetched, unless config.json has
+  several layers: then it is a model, and no head.
+
+  Raises:
+    CheckpointError: they cannot be read.
+  """
   if not lacks_weights(directory, of_head=True):
     return open_head(directory, stack)
   with contextlib.suppress(CheckpointError):  # It has no safetensors.
     return without_prefix(headers(directory) or {})
-  if attributes.get('num_hidden_layers', 1) > 1:
-    return {}  # A language model, which is not read from other files.
+  if read_json(directory / CONFIG).get('num_hidden_layers', 1) > 1:
+    return {}
   return open_head(resolve(directory, of_head=True), stack)
 
 
@@ -60,7 +73,7 @@ def find(
   if 'kind' in attributes:
     return None  # One of our own.
   with contextlib.ExitStack() as stack:
-    tensors = _tensors(directory, attributes, stack)
+    tensors = look(directory, stack)
     names = frozenset(tensors)
     for each in FORMATS:
       if each.holds(names):

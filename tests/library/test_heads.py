@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specjax import generate, sampling, trees, verify
-from specjax.drafters import eagle, early_exit, lm, medusa
+from specjax.drafters import dflash, eagle, early_exit, lm, medusa
 from specjax.drafting import heads, shape
 from specjax.models import prefill, transformer, variants
 from specjax.models.eagle import Head, Sizes
@@ -126,6 +126,23 @@ def test_training_sees_what_drafting_sees(float64):
     )
 
 
+def test_a_head_of_the_published_layout_is_trained_alike():
+  """Its losses fall as those of the usual join do."""
+  trained = eagle.trainable(TARGET, join='pair', **models.SMALL, mlp_width=16)
+  target = models.target_weights()
+  own = trained.init(jax.random.key(0), target)
+  assert own['layer']['qkv']['w'].shape[0] == 2 * TARGET.config.width
+  seen = seen_by(target, texts(2)[0][:, :12], trained.taps)
+
+  def loss(own):
+    return sum(trained.loss(Params(target, own), seen, None).values())
+
+  before, slope = jax.jit(jax.value_and_grad(loss))(own)
+  assert all(bool((x != 0).any()) for x in jax.tree.leaves(slope))
+  after = loss(jax.tree.map(lambda x, d: x - 0.05 * d, own, slope))
+  assert after < before
+
+
 def test_version_1_learns_the_next_feature():
   """A head that says the very feature has no loss of features but the noise."""
   target, trained = models.target_weights(), models.EAGLE_1
@@ -149,7 +166,7 @@ def test_fresh_heads_say_the_targets_next_token_distribution():
   target = models.target_weights()
   own = trained.init(jax.random.key(0), target)
   seen = seen_by(target, texts(3)[0][:, :10], trained.taps)
-  found = trained.measure(Params(target, own), seen)
+  found = trained.measure(Params(target, own), seen, 0)
   greedy = np.asarray(seen.logits.argmax(-1))
   for k, (hits, counted) in enumerate(zip(*found.values(), strict=True), 1):
     assert counted == 3 * (10 - k)
@@ -192,17 +209,21 @@ def test_guesses_keep_their_order_where_a_later_one_was_better():
 # Files
 
 
+TRAINED = {
+  'medusa': models.MEDUSA,
+  'eagle': models.EAGLE_3,
+  'exit': models.EXIT,
+  'dflash': models.DFLASH,
+}
+
+
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   """Heads for the usual target, whose fingerprint is 'right'."""
   place = tmp_path_factory.mktemp('heads')
   # By chance the third guess of the second head was right more often.
   guesses = {'hits': [[6, 3, 1], [4, 2, 3], [2, 1, 1]], 'counted': [10] * 3}
-  for name, trained in (
-    ('medusa', models.MEDUSA),
-    ('eagle', models.EAGLE_3),
-    ('exit', models.EXIT),
-  ):
+  for name, trained in TRAINED.items():
     config = trained.config | {'target': 'right'}
     config |= guesses if name == 'medusa' else {}
     weights = models.head_of(trained, 0.1)()
@@ -210,13 +231,17 @@ def folder(tmp_path_factory):
   return place
 
 
-LOADS = {'medusa': medusa.load, 'eagle': eagle.load, 'exit': early_exit.load}
+LOADS = {
+  'medusa': medusa.load,
+  'eagle': eagle.load,
+  'exit': early_exit.load,
+  'dflash': dflash.load,
+}
 
 
 @pytest.mark.parametrize('name', LOADS)
 def test_a_head_is_read_as_it_was_saved(folder, name):
-  trained = {'medusa': models.MEDUSA, 'eagle': models.EAGLE_3}
-  trained = trained.get(name, models.EXIT)
+  trained = TRAINED[name]
   target = Target(TARGET, fingerprint=lambda: 'right')
   loaded = LOADS[name](target, folder / name)
   ours = models.head_of(trained, 0.1)()
@@ -273,6 +298,30 @@ def test_heads_that_do_not_fit_are_refused(
     (lambda: eagle.trainable(TARGET, taps=(0, 2)), 'layers that do not exist'),
     (lambda: eagle.trainable(TARGET, 2), 'version must be 1 or 3'),
     (lambda: eagle.trainable(TARGET, 1, taps=(0, 1)), 'reads one layer'),
+    (
+      lambda: eagle.trainable(TARGET, join='sum'),
+      'join must be linear or pair',
+    ),
+    (lambda: eagle.trainable(TARGET, draft_vocab=4), 'logits of all tokens'),
+    (lambda: eagle.trainable(TARGET, activation='x'), 'must be one of silu'),
+    (lambda: eagle.trainable(TARGET, norms=('layer', 'x')), "norms has 'x'"),
+    (
+      lambda: eagle.trainable(TARGET, join='pair', norms=('layer',)),
+      "norms has 'layer', which the join 'pair' has not",
+    ),
+    (
+      lambda: eagle.trainable(TARGET, norms=('taps', 'fused')),
+      'taps and fused: choose one',
+    ),
+    (
+      lambda: eagle.trainable(TARGET, 1, norms=('fused',)),
+      'which version 1 has not',
+    ),
+    (lambda: eagle.trainable(TARGET, norms=('carried',)), 'but not last'),
+    (
+      lambda: eagle.trainable(TARGET, 1, projects=False, width=16),
+      'as wide as its target, 8',
+    ),
     (lambda: medusa.trainable(TARGET, 0), 'count must be at least 1'),
     (lambda: trees.most_accepted([(0.2,)], 0), 'needs a node'),
     (lambda: shape.read({'beam': 2}), 'needs both'),

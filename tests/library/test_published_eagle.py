@@ -1,20 +1,24 @@
 """Published EAGLE heads say what their own modules say."""
 
 import dataclasses
+import fnmatch
 import functools
+import types
 
+import huggingface_hub
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from huggingface_hub import errors
 
-from specjax import published, sampling
+from specjax import checkpoints, published, sampling
 from specjax.drafters import eagle, lm, medusa
 from specjax.drafting import heads
 from specjax.models import transformer
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
-from tests.support import models
+from tests.support import hub, models
 from tests.support import published_eagle as written
 
 HOST = Target(written.TARGET, max_length=100)
@@ -246,3 +250,46 @@ def test_a_head_is_read_in_the_type_that_is_asked_for(tmp_path):
   params = eagle.load(HOST, path, dtype='bfloat16').params
   assert params['fuse']['w'].dtype == jnp.bfloat16
   assert params['places'].dtype == jnp.int32
+
+
+@pytest.mark.parametrize('name', ['EAGLE-3', 'SpecForge'])
+def test_a_head_of_the_hub_is_fetched_and_recognised(
+  tmp_path, monkeypatch, name
+):
+  """By its headers where it has safetensors, else by its pickled weights."""
+  layout = written.LAYOUTS[name]
+  source = written.write(tmp_path / 'source', layout)
+  cache = tmp_path / 'cache'
+  hub.use(cache, monkeypatch)
+  asked = []
+
+  def download(model, allow_patterns, **options):
+    files = [f.name for f in source.iterdir()]
+    wanted = [
+      name
+      for name in files
+      if any(fnmatch.fnmatch(name, pattern) for pattern in allow_patterns)
+    ]
+    asked.extend(wanted)
+    return hub.store(cache, model, source, wanted or ['config.json'])
+
+  def metadata(model, revision):
+    if layout.pickled:
+      raise errors.NotASafetensorsRepoError('none')
+    header = {
+      n: types.SimpleNamespace(shape=list(x.shape), dtype='F32')
+      for n, x in written.tensors(layout).items()
+    }
+    one = types.SimpleNamespace(tensors=header)
+    return types.SimpleNamespace(files_metadata={'model.safetensors': one})
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', download)
+  monkeypatch.setattr(huggingface_hub, 'get_safetensors_metadata', metadata)
+  place = checkpoints.locate('owner/head')
+  assert asked == ['config.json']
+  assert heads.kind_of(place) == 'eagle'
+  assert ('pytorch_model.bin' in asked) == layout.pickled
+  loaded = eagle.load(HOST, 'owner/head')
+  same = eagle.load(HOST, source)
+  jax.tree.map(np.testing.assert_array_equal, loaded.params, same.params)
+  assert loaded.make(2) == same.make(2)

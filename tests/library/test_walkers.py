@@ -225,7 +225,7 @@ def test_medusa_drafts_each_place_with_its_own_head():
   blocks = [0.25, -0.5, 0.125]
   own = {'residual': fresh + jnp.repeat(jnp.array(blocks), 8)}
   feature = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8)))
-  walker, params = medusa.walk(target, 3), Params(weights, own)
+  walker, params = medusa.walk(target), Params(weights, own)
   step = walker.start(params, medusa.State(feature, None), None, None)
   normed = target.norm(weights, feature)
   for depth, block in enumerate(blocks):

@@ -16,6 +16,7 @@ from specjax import generate, sampling, verify, vocabularies
 from specjax.drafters import (
   cascade,
   counts,
+  dflash,
   eagle,
   early_exit,
   lm,
@@ -25,7 +26,8 @@ from specjax.drafters import (
 )
 from specjax.drafters.ngram import retrieval
 from specjax.drafting import chain, dynamic_tree, policies, static_tree
-from specjax.models import quantize, transformer
+from specjax.models import dflash as dflash_models
+from specjax.models import dflash_sizes, quantize, transformer
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -225,6 +227,12 @@ EAGLE_1 = eagle.trainable(TARGET, 1, **SMALL, mlp_width=16)
 EAGLE_3 = eagle.trainable(TARGET, 3, **SMALL, mlp_width=16)
 MEDUSA = medusa.trainable(TARGET, 3)
 EXIT = early_exit.trainable(TARGET, 1, 2)
+DFLASH_SIZES = {k: v for k, v in SMALL.items() if k != 'width'}
+DFLASH_SIZES |= {'block': 5, 'mlp_width': 16}
+DFLASH = dflash.trainable(TARGET, **DFLASH_SIZES)
+DFLASH_HEAD = dflash_models.Head(
+  TARGET, dflash_sizes.Sizes(DFLASH.taps, **DFLASH_SIZES)
+)
 EAGLE_3_WALKER = eagle.walk(
   Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
 )
@@ -283,8 +291,13 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   ),
   'early exit': (EXIT.drafter(DEPTH), head_of(EXIT, 0.1)),
   'medusa, tree': (
-    static_tree.make(medusa.walk(TARGET, 3), (0, 0, 1, 1, 2, 3)),
+    static_tree.make(medusa.walk(TARGET), (0, 0, 1, 1, 2, 3)),
     head_of(MEDUSA, 0.3),
+  ),
+  'dflash': (DFLASH.drafter(DEPTH), head_of(DFLASH, 0.3)),
+  'dflash, tree': (
+    static_tree.make(dflash.walk(DFLASH_HEAD, 4), (0, 0, 1, 1, 2, 3)),
+    head_of(DFLASH, 0.3),
   ),
   'eagle 1': (EAGLE_1.drafter(DEPTH), head_of(EAGLE_1, 0.3)),
   'eagle 3, tree': (
@@ -327,6 +340,7 @@ _LIKE_OTHERS = (
   'lm, dynamic tree',
   'early exit',
   'medusa, tree',
+  'dflash, tree',
   'eagle 1',
   'eagle 3, tree',
   'eagle 1, published',

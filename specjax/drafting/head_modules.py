@@ -1,0 +1,66 @@
+"""Heads that are a module with sizes: read from files, and read otherwise."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from specjax.drafting import heads, readings
+from specjax.drafting.heads import Loaded
+from specjax.models import linear
+from specjax.types import Target
+
+
+class Read(NamedTuple):
+  """A head that was read.
+
+  loaded: its configuration, and its weights as the target's are arranged.
+  stored: the head that its files name.
+  head: the one that it is to be read as.
+  """
+
+  loaded: Loaded
+  stored: Any
+  head: Any
+
+
+def read(
+  path: str,
+  kind: str,
+  target: Target,
+  head_of: Callable[[Mapping[str, Any]], Any],
+  known: Iterable[str],
+  read_as: Mapping[str, Any] = readings.AS_STORED,
+  dtype: str = '',
+) -> Read:
+  """A head for a target.
+
+  Args:
+    path: directory of the head, or its name on the Hub.
+    kind: of head that is wanted.
+    target: what it is to draft for.
+    head_of: (config) -> the head, which has `sizes` with `taps`, and
+      shapes(columns) of its weights.
+    known: names of values that may be read otherwise.
+    read_as: those that are.
+    dtype: of its weights; by default the target's.
+
+  Raises:
+    ValueError: no such head, one for another target, or taps that the target
+      has not.
+  """
+  readings.check(read_as, known)
+  config = target.model.config
+
+  def make(values: Mapping[str, Any]) -> Any:
+    head = head_of(values)
+    heads.check_taps(config.num_layers, head.sizes.taps)
+    return head
+
+  def shapes(values: Mapping[str, Any]) -> Any:
+    return make(values).shapes(columns=0)
+
+  loaded = heads.load(path, kind, target, shapes, dtype, read_as)
+  stored = make(loaded.config)
+  if columns := config.columns:
+    arranged = linear.arrange(loaded.params, stored.shapes(columns), columns)
+    loaded = loaded._replace(params=arranged)
+  return Read(loaded, stored, make(loaded.read_as))

@@ -1,0 +1,330 @@
+"""Published DFlash and Medusa heads say what their own modules say."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from specjax import published
+from specjax.drafters import dflash, eagle, medusa
+from specjax.models.dflash import Head
+from specjax.models.dflash_sizes import sizes_of
+from specjax.types import Target
+from tests.library.test_dflash import check_along_a_text, features_of
+from tests.support import heads_in_numpy, models, torch_files
+
+TARGET, V = models.TARGET, models.VOCAB
+E, D, HEADS, KV, MLP, LAYERS, MASK = 8, 4, 4, 2, 12, 2, 9
+HOST = Target(TARGET)
+SIZES = {
+  'model_type': 'qwen3',
+  'hidden_size': E,
+  'num_hidden_layers': LAYERS,
+  'num_attention_heads': HEADS,
+  'num_key_value_heads': KV,
+  'head_dim': D,
+  'intermediate_size': MLP,
+  'rms_norm_eps': 1e-5,
+  'rope_theta': 1e6,
+  'vocab_size': V,
+  'max_position_embeddings': 4096,
+  'attention_bias': False,
+  'hidden_act': 'silu',
+  'layer_types': ['full_attention'] * LAYERS,
+}
+AUTHORS = SIZES | {
+  'architectures': ['DFlashDraftModel'],
+  'block_size': 5,
+  'num_target_layers': 2,
+  'dflash_config': {'mask_token_id': MASK, 'target_layer_ids': [0, 1]},
+}
+SPECULATORS = {
+  'speculators_model_type': 'dflash',
+  'transformer_layer_config': SIZES,
+  'aux_hidden_state_layer_ids': [1],
+  'block_size': 5,
+  'mask_token_id': MASK,
+  'draft_vocab_size': 6,
+  'speculators_config': {'verifier': {'name_or_path': 'some/target'}},
+}
+IDS = np.array([0, 3, 4, 7, 9, 10])  # tokens of the reduced vocabulary
+LAYOUTS = {'z-lab': (AUTHORS, (0, 1)), 'speculators': (SPECULATORS, (0,))}
+
+
+def tensors_of(name):
+  random = np.random.default_rng(3)
+
+  def draw(*shape):
+    return (random.normal(size=shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+  def norm(width):
+    return (1 + 0.3 * random.normal(size=width)).astype(np.float32)
+
+  taps = LAYOUTS[name][1]
+  tensors = {
+    'fc.weight': draw(E, len(taps) * E),
+    'hidden_norm.weight': norm(E),
+    'norm.weight': norm(E),
+  }
+  for i in range(LAYERS):
+    tensors |= {
+      f'layers.{i}.{key}.weight': x
+      for key, x in {
+        'self_attn.q_proj': draw(HEADS * D, E),
+        'self_attn.k_proj': draw(KV * D, E),
+        'self_attn.v_proj': draw(KV * D, E),
+        'self_attn.o_proj': draw(E, HEADS * D),
+        'self_attn.q_norm': norm(D),
+        'self_attn.k_norm': norm(D),
+        'mlp.gate_proj': draw(MLP, E),
+        'mlp.up_proj': draw(MLP, E),
+        'mlp.down_proj': draw(E, MLP),
+        'input_layernorm': norm(E),
+        'post_attention_layernorm': norm(E),
+      }.items()
+    }
+  if name == 'speculators':
+    kept = np.isin(np.arange(V), IDS)
+    tensors |= {
+      'embed_tokens.weight': draw(V, E),
+      'lm_head.weight': draw(len(IDS), E),
+      'd2t': IDS - np.arange(len(IDS)),
+      't2d': kept,
+    }
+  return tensors
+
+
+def write(path, config, tensors):
+  path.mkdir()
+  (path / 'config.json').write_text(json.dumps(config))
+  safetensors.numpy.save_file(tensors, path / 'model.safetensors')
+  return path
+
+
+def expected(name, tensors, text):
+  """Logits [3, V] behind a text, by numpy."""
+  own = {key: np.asarray(x, np.float64) for key, x in tensors.items()}
+  weights = models.target_weights()
+  table = own.get('embed_tokens.weight', weights['embedding'])
+  block = np.asarray(table, np.float64)[[text[-1], *[MASK] * 3]]
+  before = features_of(text, LAYOUTS[name][1])[:-1]
+  before = before.reshape(len(before), before.shape[1] * E)
+  made = heads_in_numpy.dflash(own, SIZES, before, block, len(text) - 1)[1:]
+  if 'lm_head.weight' not in own:
+    return made @ np.asarray(weights['unembedding'], np.float64)
+  logits = np.full((len(made), V), -np.inf)
+  logits[:, IDS] = made @ own['lm_head.weight'].T
+  return logits
+
+
+@pytest.mark.parametrize('name', LAYOUTS)
+def test_blocks_are_those_of_the_published_module(name, tmp_path):
+  config, taps = LAYOUTS[name]
+  tensors = tensors_of(name)
+  path = write(tmp_path / 'head', config, tensors)
+  loaded = dflash.load(HOST, path)
+  assert loaded.pairing == published.UNVERIFIED
+  assert loaded.make(3).taps == taps
+  found = published.find(path, TARGET.config)
+  assert found.verifier == ('' if name == 'z-lab' else 'some/target')
+  head = Head(TARGET, sizes_of(found.config))
+  walker = dflash.walk(head, 4)
+  check_along_a_text(
+    walker, loaded.params, lambda text: expected(name, tensors, text)
+  )
+
+
+WRONG = {
+  'a layer that is not there': (
+    AUTHORS
+    | {'dflash_config': {'mask_token_id': 9, 'target_layer_ids': [0, 2]}},
+    {},
+    r'target_layer_ids \[0, 2\] name layers that do not exist: .* has 2',
+  ),
+  'more layers than fc reads': (
+    AUTHORS | {'dflash_config': {'mask_token_id': 9, 'target_layer_ids': [1]}},
+    {},
+    'are 1 layers of the target, and fc reads 16 numbers',
+  ),
+  'ids of outputs taken for inputs': (
+    SPECULATORS | {'aux_hidden_state_layer_ids': [0]},
+    {},
+    r'ids \[0\] name layers that do not exist',
+  ),
+  'no layers named': (
+    AUTHORS | {'dflash_config': {'mask_token_id': 9}},
+    {},
+    'a list of layers of the target is needed',
+  ),
+  'no mask': (
+    AUTHORS | {'dflash_config': {'target_layer_ids': [0, 1]}},
+    {},
+    'mask_token_id must be a whole number',
+  ),
+  'a mask beyond the vocabulary': (
+    AUTHORS
+    | {'dflash_config': {'mask_token_id': V, 'target_layer_ids': [0, 1]}},
+    {},
+    f'mask_token_id .* below {V}, got {V}',
+  ),
+  'a tensor is missing': (
+    AUTHORS,
+    {'layers.1.mlp.down_proj.weight': None},
+    r'unset parameters: layer1/down/w',
+  ),
+  'a tensor too many': (
+    AUTHORS,
+    {'layers.2.mlp.down_proj.weight': np.zeros((E, MLP), np.float32)},
+    r'unused tensors: layers\.2\.mlp\.down_proj\.weight',
+  ),
+  'another vocabulary': (AUTHORS | {'vocab_size': 12}, {}, 'vocabulary of 12'),
+  'sliding attention': (
+    AUTHORS | {'layer_types': ['sliding_attention', 'full_attention']},
+    {},
+    'layers with sliding attention',
+  ),
+  'a later version': (
+    AUTHORS,
+    {'candidate_selector.hidden_projection.weight': np.zeros(2, np.float32)},
+    'is of DFlash2',
+  ),
+  'another output': (
+    AUTHORS | {'output_multiplier': 0.5},
+    {},
+    'output_multiplier = 0.5, which no DFlash head here has',
+  ),
+  'vocabularies that disagree': (
+    SPECULATORS,
+    {'t2d': np.arange(V) < len(IDS)},
+    'd2t and t2d disagree',
+  ),
+}
+
+
+@pytest.mark.parametrize('name', WRONG)
+def test_what_is_no_such_head_is_refused(name, tmp_path):
+  config, changes, message = WRONG[name]
+  layout = 'z-lab' if 'dflash_config' in config else 'speculators'
+  tensors = tensors_of(layout) | changes
+  tensors = {key: x for key, x in tensors.items() if x is not None}
+  path = write(tmp_path / 'head', config, tensors)
+  with pytest.raises(ValueError, match=message) as error:
+    dflash.load(HOST, path)
+  assert '\n' not in str(error.value)
+
+
+def test_heads_of_another_width_are_refused(tmp_path):
+  path = write(tmp_path / 'head', AUTHORS, tensors_of('z-lab'))
+  other = Target(models.tiny(V, 2, width=16))
+  with pytest.raises(ValueError, match='is the head of another target'):
+    dflash.load(other, path)
+  with pytest.raises(ValueError, match='holds no eagle head, but DFlash'):
+    eagle.load(HOST, path)
+
+
+def test_near_readings_are_of_the_layers_and_the_base(tmp_path):
+  """What `experiments.probe` compares; each is another head."""
+  path = write(tmp_path / 'head', SPECULATORS, tensors_of('speculators'))
+  found = dflash.alternatives(HOST, path)
+  assert {*found} == {
+    'taps (1,)',
+    'rope_theta 10000',
+    'rope_theta 500000',
+    'masks see no later ones',
+  }
+  for options in found.values():
+    loaded = dflash.load(HOST, path, **options)
+    assert loaded.make(3) != dflash.load(HOST, path).make(3)
+  (own,) = dflash.alternatives(HOST, path, **found['taps (1,)']).keys() - {
+    *found
+  }
+  assert own == 'taps (0,)'
+  assert dflash.load(HOST, path, **found['taps (1,)']).make(3).taps == (1,)
+
+
+# Medusa
+
+
+def medusa_tensors(bias=True):
+  random = np.random.default_rng(4)
+  tensors = {}
+  for i in range(5):  # The authors' config says 2.
+    tensors |= {
+      f'{i}.0.linear.weight': random.normal(size=(E, E)),
+      f'{i}.0.linear.bias': random.normal(size=E) * bias,
+      f'{i}.1.weight': random.normal(size=(V, E)),
+    }
+  return {name: x.astype(np.float32) for name, x in tensors.items()}
+
+
+def write_authors(path, tensors):
+  path.mkdir()
+  config = {
+    'medusa_num_heads': 2,
+    'medusa_num_layers': 1,
+    'base_model_name_or_path': 'lmsys/vicuna-7b-v1.3',
+  }
+  (path / 'config.json').write_text(json.dumps(config))
+  torch_files.save(path / 'medusa_lm_head.pt', tensors)
+  return path
+
+
+def write_vllm(path, tensors):
+  renamed = {}
+  for name, x in tensors.items():
+    head, _, rest = name.partition('.')
+    if rest == '1.weight':
+      renamed[f'lm_heads.{head}.weight'] = x
+    elif rest.endswith('weight'):
+      renamed[f'blocks.{head}.layers.0.weight'] = x
+  config = {'model_type': 'medusa', 'num_heads': 5, 'vocab_size': V}
+  return write(path, config, renamed)
+
+
+@pytest.mark.parametrize('written', [write_authors, write_vllm])
+def test_medusas_heads_are_those_of_the_published_module(written, tmp_path):
+  tensors = medusa_tensors(bias=written is write_authors)
+  loaded = medusa.load(HOST, written(tmp_path / 'head', tensors))
+  assert loaded.pairing == published.UNVERIFIED
+  own = {name: np.asarray(x, np.float64) for name, x in tensors.items()}
+  weights = models.target_weights()
+
+  def expected(text):
+    """Places 1 to 5 are said of the feature before the last token."""
+    if len(text) == 1:
+      last = np.zeros(E)  # Nothing has been fed.
+    else:
+      last = features_of(text, (1,))[-2, 0]
+    normed = TARGET.norm(weights, np.asarray(last, np.float32))
+    return heads_in_numpy.medusa(own, np.asarray(normed, np.float64))
+
+  check_along_a_text(medusa.walk(TARGET), loaded.params, expected)
+  assert loaded.make(5).depth == 5
+  with pytest.raises(ValueError, match='deeper than the 5 heads'):
+    loaded.make(6)
+  with pytest.raises(ValueError, match='nobody counted'):
+    medusa.load(HOST, tmp_path / 'head', tree=8)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'4.1.weight': None}, r'unset parameters: unembedding/head5'),
+    ({'3.0.linear.bias': None}, r'unset parameters: bias'),
+    ({'0.1.linear.weight': np.zeros((E, E))}, 'of a second residual block'),
+    ({'0.1.weight': np.zeros((V + 1, E))}, f'vocabulary of {V + 1} tokens'),
+    ({'2.0.linear.weight': np.zeros((E, E + 1))}, 'has shape'),
+  ],
+)
+def test_medusas_files_that_do_not_fit_are_refused(changes, message, tmp_path):
+  tensors = medusa_tensors() | changes
+  tensors = {
+    name: np.asarray(x, np.float32)
+    for name, x in tensors.items()
+    if x is not None
+  }
+  path = write_authors(tmp_path / 'head', tensors)
+  with pytest.raises(ValueError, match=message) as error:
+    medusa.load(HOST, path)
+  assert '\n' not in str(error.value)

@@ -1,0 +1,90 @@
+"""Published heads restated in numpy, by the names of their published tensors.
+
+Whole texts at once, without a cache: position by position as the papers and the
+published modules define them.
+"""
+
+import numpy as np
+
+
+def rms_norm(x, scale, eps):
+  return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * scale
+
+
+def silu(x):
+  return x / (1 + np.exp(-x))
+
+
+def softmax(x):
+  weight = np.exp(x - x.max(-1, keepdims=True))
+  return weight / weight.sum(-1, keepdims=True)
+
+
+def rotate(x, positions, theta):
+  """Rotary positions of x [T, H, D], halves as in Llama."""
+  half = x.shape[-1] // 2
+  angle = positions[:, None] * theta ** (-np.arange(half) / half)
+  sin, cos = np.sin(angle)[:, None], np.cos(angle)[:, None]
+  a, b = x[..., :half], x[..., half:]
+  return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def dflash(tensors, config, features, block, begin):
+  """What the target's head reads [b, E] after a block of embeddings.
+
+  Args:
+    tensors: by their names in `model.safetensors` of z-lab.
+    config: `num_attention_heads`, `num_key_value_heads`, `head_dim`,
+      `num_hidden_layers`, `rms_norm_eps` and `rope_theta`.
+    features: [begin, len(taps) * E] of the target, of all tokens before.
+    block: [b, E] embeddings of the last token and of masks.
+    begin: position of the block.
+  """
+  eps, theta = config['rms_norm_eps'], config['rope_theta']
+  groups, width = config['num_key_value_heads'], config['head_dim']
+  repeats = config['num_attention_heads'] // groups
+  context = features @ tensors['fc.weight'].T
+  context = rms_norm(context, tensors['hidden_norm.weight'], eps)
+  at = begin + np.arange(len(block))
+  everywhere = np.arange(begin + len(block))
+  x = block
+  for i in range(config['num_hidden_layers']):
+    own = {
+      name.removeprefix(f'layers.{i}.').removesuffix('.weight'): w
+      for name, w in tensors.items()
+      if name.startswith(f'layers.{i}.')
+    }
+    y = rms_norm(x, own['input_layernorm'], eps)
+    read = np.concatenate([context, y])
+
+    def heads(x, name, own=own):
+      x = x @ own[f'self_attn.{name}_proj'].T
+      return x.reshape(len(x), -1, width)
+
+    q = rms_norm(heads(y, 'q'), own['self_attn.q_norm'], eps)
+    k = rms_norm(heads(read, 'k'), own['self_attn.k_norm'], eps)
+    q, k = rotate(q, at, theta), rotate(k, everywhere, theta)
+    k, v = (np.repeat(x, repeats, 1) for x in (k, heads(read, 'v')))
+    weight = softmax(np.einsum('thd,shd->hts', q, k) / np.sqrt(width))
+    y = np.einsum('hts,shd->thd', weight, v).reshape(len(x), -1)
+    x = x + y @ own['self_attn.o_proj'].T
+    y = rms_norm(x, own['post_attention_layernorm'], eps)
+    y = silu(y @ own['mlp.gate_proj'].T) * (y @ own['mlp.up_proj'].T)
+    x = x + y @ own['mlp.down_proj'].T
+  return rms_norm(x, tensors['norm.weight'], eps)
+
+
+def medusa(tensors, feature):
+  """Logits [K, V] of all heads after the target's normed feature [E].
+
+  Args:
+    tensors: by their names in `medusa_lm_head.pt`.
+    feature: that the target's own head reads, too.
+  """
+  said = []
+  while f'{len(said)}.1.weight' in tensors:
+    i = len(said)
+    y = feature @ tensors[f'{i}.0.linear.weight'].T
+    y = feature + silu(y + tensors[f'{i}.0.linear.bias'])
+    said.append(y @ tensors[f'{i}.1.weight'].T)
+  return np.stack(said)
