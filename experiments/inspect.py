@@ -74,6 +74,7 @@ class Report:
     self.plan = plan
     self.models: dict[str, dict] = {}
     self.refused: list[str] = []
+    self.overlaps: dict[str, dict[str, float]] = {}
     self.described: dict[str, Description] = {}
     self.tokenizer = self.allow(vocabulary.read, 'target.path', plan.target)
     self.look('target', build.describe, 'target.path', plan.target)
@@ -83,7 +84,7 @@ class Report:
       self.look(f'draft {one.name}', build.describe_draft, one)
       if 'target' in self.described:
         self.look_at_head(one)
-      self.allow(self.compare, f'draft {one.name}', one.path)
+      self.allow(self.compare, f'draft {one.name}', one)
     self.prompts = self.allow(self.collect) or {}
     self.load: memory.Load | None = None
     self.fit()
@@ -121,12 +122,12 @@ class Report:
       **{name: value for name, value in values.items() if value},
     }
 
-  def compare(self, who: str, path: str) -> None:
+  def compare(self, who: str, one: PlannedDrafter) -> None:
     """Sets whether a draft shares the target's vocabulary, and its c.
 
     None where no tokenizer tells: the sizes are the same.
     """
-    if 'target' not in self.models or not self.tokenizer or not path:
+    if 'target' not in self.models or not self.tokenizer or not one.path:
       return
     target, draft = self.models['target'], self.models.get(who, {})
     if who not in self.described:
@@ -139,11 +140,17 @@ class Report:
     if draft:
       draft['c_predicted'] = draft['bytes_per_step'] / target['bytes_per_step']
       draft['shares_vocabulary'] = False
-    compared = vocabulary.check_draft(
-      self.tokenizer, size, path, draft.get('vocabulary', size)
-    )
+    eos = checkpoints.eos_ids(self.plan.target)
+    found = self.described.get(who) if draft else None
+    compared, other = vocabulary.compare(one, self.tokenizer, size, eos, found)
     if draft:
-      draft['shares_vocabulary'] = compared or None
+      draft['shares_vocabulary'] = (compared and other is None) or None
+    if found and other:
+      draft['shares_vocabulary'] = False
+      draft['shared_tokens'] = other.overlap.shared
+      draft['share_of_tokens'] = other.overlap.share
+      draft['pieces_per_token'] = other.overlap.spelled
+      self.described[who] = found._replace(other=other)
 
   def name_tokens(self) -> None:
     """Whether the tokens that `sampling` names are the target's."""
@@ -158,6 +165,8 @@ class Report:
     size = self.models['target']['vocabulary']
     vocabulary.check_tokenizer('target.path', self.tokenizer, size)
     by_domain = build.read_prompts(self.plan, self.tokenizer, self.described)
+    texts = {domain: chosen.texts for domain, chosen in by_domain.items()}
+    self.overlaps = vocabulary.overlaps(self.described, texts)
     return {
       domain: {'prompts': len(chosen.texts), **chosen.facts()}
       for domain, chosen in by_domain.items()
@@ -203,6 +212,10 @@ class Report:
         print(f'  {name.replace("_", " "):22} {value:{form}}')
     for domain, entry in self.prompts.items():
       print(f'prompts {domain}: {prompts.describe(entry["prompts"], entry)}')
+    for who, shares in self.overlaps.items():
+      other = self.described[who].other
+      if other is not None:
+        print(f'{who}: {vocabulary.sentence(other, shares)}')
     load = None
     if self.load:
       load = dataclasses.asdict(self.load) | {'total': self.load.total}
@@ -220,6 +233,7 @@ class Report:
         {
           'models': self.models,
           'prompts': self.prompts,
+          'share_of_prompts': self.overlaps,
           'devices': len(jax.devices()),
           'mesh': self.plan.mesh.facts(),
           'bytes_per_device': load,

@@ -32,6 +32,7 @@ LAYERS = (
   {'specjax.checkpoints'},
   {'specjax.published'},
   {'specjax.scoring'},
+  {'specjax.vocabularies'},
   {'specjax.drafting'},
   {'specjax.drafters'},
   {'specjax.inputs'},

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.certificate import other_vocabulary
 from experiments.certificate.tiny_models import TinyModels
 from specjax import generate, sampling, trees
 from specjax.drafters import lm
@@ -142,5 +143,12 @@ WRONG_MEMORIES = (
     'draft: its cache is written one slot off',
     lambda tiny: lm.make(tiny.draft, 3),
     lambda tiny: _one_slot_off(lm.make(tiny.draft, 3)),
+  ),
+  WrongMemory(
+    'draft: of a token in its own tokens only the last is read',
+    other_vocabulary.drafter,
+    lambda tiny: other_vocabulary.drafter(
+      tiny, how=other_vocabulary.loses_pieces()
+    ),
   ),
 )

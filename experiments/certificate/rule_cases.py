@@ -2,12 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from experiments.certificate import draft_sources, tiny_models
+from experiments.certificate import (
+  draft_sources,
+  other_vocabulary,
+  tiny_models,
+)
+from experiments.certificate.other_vocabulary import holding
 from experiments.certificate.tiny_models import TinyModels
 from specjax import exact, verify
 from specjax.drafters import (
@@ -38,19 +42,6 @@ class Kind:
   name: str
   drafter: Callable[[TinyModels], Drafter]
   source: Callable[[TinyModels], exact.DraftSource]
-
-
-def _holding(drafter: Drafter, own: Any) -> Drafter:
-  """The same drafter with parameters of its own, whatever it is given."""
-
-  def bind(function):
-    return lambda params, *rest: function(params._replace(drafter=own), *rest)
-
-  return drafter._replace(
-    init=bind(drafter.init),
-    propose=bind(drafter.propose),
-    commit=bind(drafter.commit),
-  )
 
 
 CHAIN = Kind(
@@ -95,7 +86,7 @@ CHAINS = Kind(
 
 CASCADE = Kind(
   'cascade over lookup',
-  lambda tiny: _holding(
+  lambda tiny: holding(
     cascade.make(tiny.draft, ngram.make(2), 2),
     Params(tiny.params.drafter, None),
   ),
@@ -124,7 +115,7 @@ def _head(name, walk, fresh, make, parents, depth) -> Kind:
       )
 
   def drafter(tiny: TinyModels) -> Drafter:
-    return _holding(make(walk(tiny)), own(tiny))
+    return holding(make(walk(tiny)), own(tiny))
 
   def source(tiny: TinyModels) -> exact.DraftSource:
     return draft_sources.of_walker(tiny, walk(tiny), own(tiny), parents, depth)
@@ -192,8 +183,20 @@ DFLASH_TREE = _dflash(
 # The draft of the tiny transformers is the target's first layer.
 EXIT = Kind(
   'early exit',
-  lambda tiny: _holding(chain.make(early_exit.walk(tiny.target, 1), 3), None),
+  lambda tiny: holding(chain.make(early_exit.walk(tiny.target, 1), 3), None),
   CHAIN.source,
+)
+
+OTHER = Kind(
+  'another vocabulary',
+  other_vocabulary.drafter,
+  lambda tiny: draft_sources.of_walker(
+    tiny,
+    other_vocabulary.walk(tiny, other_vocabulary.read()),
+    other_vocabulary.own(tiny),
+    _CHAIN,
+    other_vocabulary.DEPTH,
+  ),
 )
 
 # A draft so poor that whole blocks are rejected shows what happens to the
@@ -201,6 +204,8 @@ EXIT = Kind(
 MODELS: dict[str, Callable[[], TinyModels]] = {
   'table': tiny_models.tables,
   'transformer': tiny_models.transformers,
+  # Texts of it often end before their limit.
+  'other transformer': lambda: tiny_models.transformers(5),
   'table in bfloat16': lambda: tiny_models.tables().cast('bfloat16'),
   'poor draft': lambda: tiny_models.tables(
     vocab=3,
@@ -243,6 +248,7 @@ CASES = (
   Case('token', verify.token, CASCADE),
   Case('token', verify.token, CHAIN, 'transformer'),
   Case('token', verify.token, EXIT, 'transformer'),
+  Case('token', verify.token, OTHER, 'other transformer'),
   Case('token', verify.token, EAGLE, 'transformer', full=True),
   Case('token', verify.token, DFLASH, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from experiments.certificate import rule_cases
+from experiments.certificate import other_vocabulary, rule_cases
 from experiments.certificate.tiny_models import TinyModels
 from specjax import cache as caches
 from specjax import generate, sampling, trees, verify
@@ -93,6 +93,13 @@ def _raw(logits, q):
   return jax.nn.softmax(logits).astype(q.dtype)
 
 
+def _of_one_token(logits, q):
+  """Two tokens have the string of token 1, and q is that of one of them."""
+  del logits  # Unused.
+  one = q.at[1].multiply(0.5)
+  return one / one.sum()
+
+
 def _best(coins, q):
   del coins  # Unused.
   return jnp.argmax(q).astype(jnp.int32)
@@ -172,6 +179,12 @@ def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):
   return generate.PARTS.tally(counts, draft, verdict, emitted, room, live, beta)
 
 
+def _target_masked(logits, values, history, above):
+  return other_vocabulary.masked(
+    logits, values, history, above, distributions=sampling.distributions
+  )
+
+
 def _unprocessed_block(choose):
   """DFlash whose q is of raw logits; choose(draft, logits) gives its tokens."""
 
@@ -191,6 +204,7 @@ def _unprocessed_block(choose):
 
 
 _TOKEN = rule_cases.find('token', rule_cases.CHAIN)
+_OTHER = rule_cases.find('token', rule_cases.OTHER, 'other transformer')
 _PARTS = generate.PARTS
 
 WRONG_LOOPS = (
@@ -219,6 +233,21 @@ WRONG_LOOPS = (
     'draft: keys tied to positions, under block verification',
     rule_cases.find('block', rule_cases.LONG, 'poor draft'),
     lambda tiny: _chain(4, coins=_tied_to_positions),
+  ),
+  WrongLoop(
+    'draft: two tokens of one string, and q is that of one',
+    _TOKEN,
+    lambda tiny: _chain(3, report=_of_one_token),
+  ),
+  WrongLoop(
+    "draft: its end of text is not the target's",
+    _OTHER,
+    lambda tiny: other_vocabulary.drafter(tiny, other_vocabulary.without_end),
+  ),
+  WrongLoop(
+    'the target is cut to the tokens that its draft has',
+    _OTHER,
+    parts=_PARTS._replace(distributions=_target_masked),
   ),
   WrongLoop(
     'one key for drafting and judging',

@@ -118,15 +118,18 @@ def survey(plan: Plan) -> tuple[Any, dict[str, Description]]:
   vocabulary.check_tokenizer('target.path', tokenizer, vocab)
   for one in plan.levels():
     draft = describe_draft(one)
+    name = f'draft {one.name}'
     drafter_loading.describe_head(one, target_of(plan, described['target']))
     if draft:
       model = described['target'].model
       with blame():
         lm.check_encoder(model, draft.model, one.path_field)
-      described[f'draft {one.name}'] = draft
+      described[name] = draft
     if one.path:
-      size = draft.model.config.vocab_size if draft else vocab
-      vocabulary.check_draft(tokenizer, vocab, one.path, size)
+      eos = checkpoints.eos_ids(plan.target)
+      _, other = vocabulary.compare(one, tokenizer, vocab, eos, draft)
+      if draft and other:
+        described[name] = draft._replace(other=other)
   return tokenizer, described
 
 
@@ -170,6 +173,8 @@ def read_prompts(
   size = described['target'].model.config.vocab_size
   for text in (t for chosen in by_domain.values() for t in chosen.said):
     vocabulary.check_prompt(text, size)
+  texts = {name: chosen.texts for name, chosen in by_domain.items()}
+  vocabulary.check_overlaps(described, texts, plan.max_new_tokens)
   return by_domain
 
 
@@ -212,6 +217,7 @@ def build(plan: Plan) -> Built:
   dtypes.check_device(plan, described)
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)
+  vocabulary.tell(described, {n: chosen.texts for n, chosen in texts.items()})
   for domain, chosen in texts.items():
     need(
       plan.batch <= len(chosen.texts),

@@ -5,10 +5,12 @@ import pathlib
 from typing import Any
 
 import jax
+import numpy as np
 
 from experiments.setup.plan import PlannedDrafter
 from specjax.models import transformer
 from specjax.types import LoadedDrafter
+from specjax.vocabularies.reading import Spelled
 
 _SUMS = ('seconds', 'tokens', 'steps')
 
@@ -80,8 +82,17 @@ def describe(
   Returns:
     `load`, `options`, `parameters` (numbers in its arrays), `bytes` of these,
     `training` and `guesses`, see there, and `draft_revision`: the commits of
-    the models that draft, where they are of the Hub.
+    the models that draft, where they are of the Hub. Of a draft that has
+    another one also `vocabulary`: how many `of` the target's tokens it shares.
   """
+  vocabulary = {}
+  if isinstance(params, Spelled):
+    places = np.asarray(params.tables.places)
+    # What has no place shares one, behind the others.
+    last = (places == places.max()).sum()
+    shared = len(places) - (last if last > 1 else 0)
+    vocabulary = {'vocabulary': {'shared': int(shared), 'of': len(places)}}
+    params = params.weights
   leaves = jax.tree.leaves(params)
   return {
     'load': planned.load,
@@ -91,5 +102,6 @@ def describe(
     'bytes': sum(leaf.nbytes for leaf in leaves),
     'training': training(planned),
     'guesses': guesses(planned),
+    **vocabulary,
     **({'pairing': pairing} if pairing else {}),
   }

@@ -27,6 +27,7 @@ from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
 from specjax.sharding import Placement
 from specjax.types import Source
+from specjax.vocabularies import reading
 
 _LOGITS = 5  # arrays of the size of a step's logits in float32 that it makes
 
@@ -246,6 +247,7 @@ class _Model:
   dtype: str
   parameters: int
   cache: int  # for the widest batch
+  slots: int  # of it
 
 
 def predict(
@@ -270,13 +272,17 @@ def predict(
   w = widths_of(plan, described['target'].model.config, longest, count)
 
   def measure(name: str) -> _Model:
-    config, dtype = described[name].model.config, names[name]
+    one, dtype = described[name], names[name]
+    config, slots = one.model.config, w.slots
     place = placement if name == 'target' else placement.for_draft
+    if one.other is not None:
+      slots = reading.sizes_of(one.other.tables).slots(slots)
     return _Model(
       config,
       dtype,
       of_parameters(config, place, dtype),
-      of_cache(config, place, w.rows, w.slots, w.sources, dtype),
+      of_cache(config, place, w.rows, slots, w.sources, dtype),
+      slots,
     )
 
   target, weights, memories = measure('target'), 0, [0]
@@ -314,10 +320,7 @@ def predict(
     wide = sum(_widened(x) for x in models)
     peaks.append(_step(target, w) + wide)
     here = sum(x.cache for x in models) - max(memories)
-    peaks += [
-      here + int(share * tokens * _width(x.config, x.dtype, w.slots)) + wide
-      for x in models
-    ]
+    peaks += [here + int(share * _reads(x, w)) + wide for x in models]
   return dataclasses.replace(known, activations=max(0, *peaks))
 
 
@@ -331,6 +334,12 @@ def _forms(plan: Plan, target: Description, dtype: str, w: Widths):
   elif size > 1:
     return {layouts.WHOLE: (model, _shapes(model, dtype))}
   return _arrangements(model, dtype, w.batch)
+
+
+def _reads(draft: _Model, w: Widths) -> int:
+  """Bytes of activations where a draft reads the prompts, about."""
+  tokens = caches.block_of(draft.slots) * w.rows
+  return tokens * _width(draft.config, draft.dtype, draft.slots)
 
 
 def _step(target: _Model, w: Widths) -> int:

@@ -2,13 +2,25 @@
 
 Heads are often padded to a round size: what counts is which entries have
 tokens. JAX reads beyond the end of an embedding without a word, so every
-mismatch is refused here.
+mismatch is refused here. Language models draft with a vocabulary of their own:
+it is compared here, too.
 """
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from experiments.errors import UserError, blame, need
-from specjax import checkpoints
+from experiments.setup import hosts
+from experiments.setup.planned import PlannedDrafter
+from specjax import checkpoints, vocabularies
+from specjax.checkpoints import Description
+from specjax.drafters import lm, quantized
+from specjax.vocabularies import reading
+
+# Loaders of drafts that may have a vocabulary of their own.
+TRANSLATING = (lm.load, quantized.load)
+_LEAST, _USEFUL = 0.01, 0.5  # of the prompts' tokens, that a draft can draft
 
 
 def read(field: str, path: str):
@@ -108,3 +120,128 @@ def check_draft(tokenizer, size: int, path: str, draft_size: int) -> bool:
       f'there and {mine.get(token, "nothing")} here: they must share one'
     )
   return True
+
+
+def compare(
+  one: PlannedDrafter,
+  tokenizer: Any,
+  size: int,
+  eos: tuple[int, ...],
+  draft: Description | None,
+) -> tuple[bool, vocabularies.Other | None]:
+  """A draft's vocabulary beside the target's.
+
+  Args:
+    one: the drafter, which has a path.
+    tokenizer: of the target.
+    size: entries of the target's head.
+    eos: ids that end a text of the target.
+    draft: its model; None where it has the target's head.
+
+  Returns:
+    Whether the tokens were compared, see `check_draft`, and the vocabulary,
+    where it is another one.
+
+  Raises:
+    UserError: they differ, and the drafter needs the target's; or there is
+      nothing that it could draft.
+  """
+  own = size if draft is None else draft.model.config.vocab_size
+  translates = draft is not None and one.read in TRANSLATING
+  if not translates or not checkpoints.has_tokenizer(one.path):
+    return check_draft(tokenizer, size, one.path, own), None
+  theirs = read(f'draft {one.path}', one.path)
+  check_tokenizer(f'draft {one.path}', theirs, own)
+  with blame(f'{one.path_field}: '):
+    other = vocabularies.compare(
+      tokenizer, theirs, size, own, eos, checkpoints.eos_ids(one.path)
+    )
+  return True, other
+
+
+Texts = Mapping[str, Sequence[Sequence[int]]]
+
+
+def _of_prompts(other: vocabularies.Other, texts: Texts) -> dict[str, float]:
+  return {name: other.overlap.of_tokens(ids) for name, ids in texts.items()}
+
+
+def overlaps(
+  described: Mapping[str, Description], texts: Texts
+) -> dict[str, dict[str, float]]:
+  """Share of the prompts' tokens that each draft can draft, by domain.
+
+  Of drafts that have another vocabulary; about the target's probability mass
+  there, and so about the most that alpha can be.
+  """
+  return {
+    who: _of_prompts(one.other, texts)
+    for who, one in described.items()
+    if one.other is not None
+  }
+
+
+def check_overlaps(
+  described: Mapping[str, Description], texts: Texts, new_tokens: int
+) -> None:
+  """Refuses drafts that have no use for these prompts.
+
+  Args:
+    described: the models, by name.
+    texts: prompts, by domain.
+    new_tokens: of every text.
+
+  Raises:
+    UserError: a draft can draft nearly nothing, or a prompt is longer in its
+      tokens than it has positions.
+  """
+  for who, shares in overlaps(described, texts).items():
+    other = described[who].other
+    assert other is not None
+    best = max(shares.values())
+    need(
+      best >= _LEAST,
+      f"{who} can draft {best:.1%} of the prompts' tokens, and nothing else: "
+      'their vocabularies hardly overlap, use another draft',
+    )
+    positions = described[who].model.config.max_positions
+    longest = max(
+      reading.length_of(other.tables, text)
+      for ids in texts.values()
+      for text in ids
+    )
+    need(
+      longest + new_tokens <= positions,
+      f'prompts.length + max_new_tokens is {longest} + {new_tokens} or more in '
+      f'the tokens of {who}, but it has {positions} positions: shorten one of '
+      'them',
+    )
+
+
+def tell(described: Mapping[str, Description], texts: Texts) -> None:
+  """Prints what drafts of another vocabulary can draft, and whether it pays."""
+  for who, shares in overlaps(described, texts).items():
+    other = described[who].other
+    assert other is not None
+    if not hosts.leads():
+      continue
+    print(f'{who}: {sentence(other, shares)}', file=sys.stderr)
+    if min(shares.values()) < _USEFUL:
+      low = min(shares, key=lambda name: shares[name])
+      print(
+        f'warning: {who} cannot draft {1 - shares[low]:.0%} of the tokens of '
+        f'{low}: so many drafts are rejected; a draft with '
+        "the target's tokenizer would not have that bound",
+        file=sys.stderr,
+      )
+
+
+def sentence(other: vocabularies.Other, shares: Mapping[str, float]) -> str:
+  """What a draft has in common with its target."""
+  overlap = other.overlap
+  parts = ', '.join(f'{share:.0%} of {name}' for name, share in shares.items())
+  return (
+    f"another vocabulary: it can draft {overlap.shared:,} of the target's "
+    f'{overlap.target:,} tokens ({overlap.share:.0%}), by occurrence '
+    f'{parts or "not known"}'
+  )

@@ -5,7 +5,7 @@ import contextlib
 import math
 import os
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.traverse_util
 import jax
@@ -29,6 +29,9 @@ from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.sharding import Placement
 
+if TYPE_CHECKING:
+  from specjax.vocabularies import Other
+
 _ROWS = 4096  # of a tensor that are compared at once
 
 
@@ -40,12 +43,15 @@ class Description(NamedTuple):
   stored_bytes: of the weight files; None where they are on the Hub, which
     cannot be reached.
   dtype: that most of the weights have there, 'bfloat16' for example.
+  other: the vocabulary of a draft, where it was compared with its target's and
+    is another one.
   """
 
   family: str
   model: Model
   stored_bytes: int | None
   dtype: str = 'float32'
+  other: 'Other | None' = None
 
 
 class _Plan(NamedTuple):

@@ -41,5 +41,7 @@ def load(
     raise ValueError(
       'path is empty, and the target has none: name a checkpoint to quantise'
     )
-  model, params = quantize.quantize(*lm.read(target, path, True, dtype))
-  return shape.load(target, lm.walk(model), options, params, model)
+  other = lm.compare(target, path)
+  read = lm.read(target, path, True, dtype, other)
+  model, params = quantize.quantize(*read)
+  return lm.drafters(target, model, params, other, options)

@@ -20,7 +20,7 @@ from experiments.reports import certify as certify_report
 from experiments.settings import Certificate
 from specjax import metrics
 
-PLANTED = 11 + 3 + 2 + len(wrong_numbers.WRONG_NUMBERS)
+PLANTED = 11 + 3 + 3 + len(wrong_numbers.WRONG_NUMBERS)
 
 
 @pytest.fixture(scope='module')
@@ -199,6 +199,21 @@ def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
 def test_another_certificate_is_not_overwritten(rows, folder):
   with pytest.raises(UserError, match='holds results of another config'):
     certify.main(Certificate(results=str(folder), rounds=5, quick=True))
+
+
+def test_a_draft_with_another_vocabulary_is_certified(tmp_path):
+  """Its loop, and what is planted there."""
+  certifier = certify.Certifier(Certificate(results=str(tmp_path / 'a')))
+  name = rule_cases.OTHER.name
+  case = rule_cases.find('token', rule_cases.OTHER, 'other transformer')
+  loops = part(certifier.run(case), 'loop')
+  assert all(r['p_value'] >= r['level'] for r in loops)
+  assert {r['drafter'] for r in loops} == {name}
+  planted = [bug for bug in certifier.wrong_loops if bug.case is case]
+  assert len(planted) == 2
+  for bug in planted:
+    (row,) = certifier.misfit(bug)
+    assert row['caught'], row['mutant']
 
 
 def test_a_right_memory_has_no_gap():

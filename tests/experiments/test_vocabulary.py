@@ -6,7 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
+import transformers
 
+from experiments.errors import UserError
 from experiments.measuring import build
 from experiments.settings import Candidate, Checkpoint
 from experiments.setup import vocabulary
@@ -117,21 +120,85 @@ def test_a_larger_head_with_tokens_there(folder, tokenizer, tmp_path):
   vocabulary.check_draft(tokenizer, PADDED, str(tmp_path), TOKENS)
 
 
-def test_other_tokens_are_refused_before_weights_are_read(
-  folder, tmp_path, monkeypatch
-):
-  tiny.write_pair(tmp_path / 'other')
-  file = tmp_path / 'other' / 'draft' / 'tokenizer.json'
+def swapped(path):
+  """The directory of a draft with two tokens in each other's place."""
+  tiny.write_pair(path)
+  file = path / 'draft' / 'tokenizer.json'
   content = json.loads(file.read_text())
   vocab = content['model']['vocab']
   a, b = list(vocab)[300:302]
   vocab[a], vocab[b] = vocab[b], vocab[a]
   file.write_text(json.dumps(content))
+  return str(path / 'draft')
+
+
+def test_other_tokens_are_refused_before_weights_are_read(
+  folder, tmp_path, monkeypatch
+):
+  """Where what drafts needs those of the target: as in a cascade's middle."""
+  inner = {'inner': Candidate('ngram', 2)}
+  candidate = Candidate('cascade', 2, swapped(tmp_path), inner)
   monkeypatch.setattr(checkpoints, 'load', None)
-  draft = str(tmp_path / 'other' / 'draft')
-  candidate = Candidate('specjax.drafters.lm.load', 2, draft)
   x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
   with pytest.raises(ValueError, match=r'2 of 2048 tokens differ, such as'):
+    build.build(plan(x))
+
+
+@pytest.mark.parametrize('load', ['lm', 'quantized'])
+def test_a_draft_with_other_tokens_drafts_through_tables(
+  folder, tmp_path, load, capsys
+):
+  """Swapped ids are told by their bytes, and what it drafts is the target's."""
+  path = swapped(tmp_path)
+  candidate = Candidate(load, 2, path)
+  x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
+  (method,) = build.build(plan(x)).methods
+  assert 'another vocabulary: it can draft 2,048' in capsys.readouterr().err
+  places = np.asarray(method.params.drafter.tables.places)
+  assert sorted(places) == [*range(TOKENS)]
+  assert (places != np.arange(TOKENS)).sum() == 2
+  assert method.brings['vocabulary'] == {'shared': TOKENS, 'of': TOKENS}
+
+
+def small_tokens(path, vocab):
+  """The directory of a draft whose tokenizer has few tokens."""
+  made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, []))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(False)
+  fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made)
+  model = tiny.model(32, 1, len(vocab))
+  params = model.init(jax.random.key(0))
+  checkpoints.save(path, model, params, fast)
+  return str(path)
+
+
+def test_a_draft_that_can_draft_nearly_nothing_is_one_line(
+  folder, tmp_path, monkeypatch
+):
+  path = small_tokens(tmp_path / 'd', {'\x00': 0, '~': 1})
+  monkeypatch.setattr(checkpoints, 'load', None)
+  x = tiny.experiment(
+    folder / 'same', candidates={'draft': Candidate('lm', 2, path)}
+  )
+  reason = r"can draft 0\.\d% of the prompts' tokens"
+  with pytest.raises(UserError, match=reason) as caught:
+    build.build(plan(x))
+  assert '\n' not in str(caught.value)
+
+
+def test_a_prompt_that_is_long_in_the_drafts_tokens_is_one_line(
+  folder, tmp_path, monkeypatch
+):
+  """Letter by letter it has more tokens than the draft has positions."""
+  letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+  path = small_tokens(tmp_path / 'd', {t: i for i, t in enumerate(letters)})
+  monkeypatch.setattr(checkpoints, 'load', None)
+  x = tiny.experiment(
+    folder / 'same', candidates={'draft': Candidate('lm', 2, path)}
+  )
+  x.prompts.length = 100
+  with pytest.raises(
+    UserError, match=r'more in the tokens of draft draft, but'
+  ):
     build.build(plan(x))
 
 

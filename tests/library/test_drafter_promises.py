@@ -23,7 +23,7 @@ import pytest
 from specjax import cache as caches
 from specjax import generate, sampling, verify
 from specjax.drafters import counts, lm, ngram
-from specjax.drafting import chain
+from specjax.drafting import chain, language_model
 from specjax.drafting.walker import Memory
 from specjax.models import prefill
 from specjax.types import Context, Draft, Drafter, Params, Spec, Verdict
@@ -294,7 +294,7 @@ def commit_of_the_wrong_rows(cache, flight, path, start):
 )
 def test_a_cache_that_is_off_is_seen(commit, right, monkeypatch):
   planted = types.SimpleNamespace(**vars(caches) | {'commit': commit})
-  monkeypatch.setattr(lm, 'caches', planted)
+  monkeypatch.setattr(language_model, 'caches', planted)
   drafter = chain.make(lm.walk.__wrapped__(models.DRAFT), 2)
   found = gap_by_hand(drafter)
   assert found < 1e-5 if right else found > 1e-3

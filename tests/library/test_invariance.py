@@ -20,10 +20,11 @@ from specjax.types import Params, Spec
 from tests.support import keys, models
 
 EXACT = 'lm with a stop'
+OTHER = 'another vocabulary'
 SLOTS = 128
 FULL = SLOTS - models.DEPTH - 1  # the longest text of so many slots
 # Few shapes, since each is a program to compile.
-SIZES = {EXACT: (SLOTS, 2 * SLOTS), 'ngram': (SLOTS,)}
+SIZES = {EXACT: (SLOTS, 2 * SLOTS), 'ngram': (SLOTS,), OTHER: (SLOTS,)}
 # Rows of every kind, each with its temperature and its key.
 ROWS = (
   *zip(models.PROMPTS, models.TEMPERATURES, strict=True),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, verify
+from specjax import generate, sampling, verify, vocabularies
 from specjax.drafters import (
   cascade,
   counts,
@@ -31,6 +31,7 @@ from specjax.models import dflash_sizes, quantize, transformer
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
+from specjax.vocabularies import reading
 
 
 @functools.cache
@@ -160,6 +161,43 @@ def tables(vocab: int) -> counts.Tables:
   return counts.count([text], vocab, successors=4)
 
 
+# Two vocabularies: the draft has eight of the target's letters in another order
+# and its end of text, lacks two pairs, and has a token of its own.
+LETTERS = [bytes([97 + i]) for i in range(8)]
+TARGET_TOKENS = vocabularies.tokens.Tokens(
+  VOCAB, dict(enumerate([*LETTERS, b'ab', b'cde'])), special={10: 'end'},
+  ends=(10,),
+)  # fmt: skip
+DRAFT_TOKENS = vocabularies.tokens.Tokens(
+  10, dict(enumerate([*LETTERS[::-1], b'zz'])), special={9: '</s>'}, ends=(9,)
+)
+OTHER_TABLES, OVERLAP = vocabularies.tables.build(TARGET_TOKENS, DRAFT_TOKENS)
+OTHER_DRAFT = tiny(10, 1)
+# Room for fewer pieces than some texts have.
+TIGHT = reading.Sizes(3, 1, 2)
+# Rows of the draft's embedding in the target's.
+_ROWS = np.array([*range(8)[::-1], 9, 10])
+
+
+def in_other_tokens(params) -> reading.Spelled:
+  """Weights of a draft of the target's tokens as one of its own has them."""
+  moved = {
+    'embedding': params['embedding'][_ROWS],
+    'unembedding': params['unembedding'][:, _ROWS],
+  }
+  return reading.Spelled(params | moved, OTHER_TABLES)
+
+
+def other_walker(sizes: reading.Sizes | None = None):
+  sizes = sizes or reading.sizes_of(OTHER_TABLES)
+  return lm.walk(OTHER_DRAFT, reading.other(sizes))
+
+
+def cascade_of_two_vocabularies() -> Params:
+  own = cascade_weights()
+  return Params(own.target, in_other_tokens(own.drafter))
+
+
 def reference_text(vocab: int) -> retrieval.Corpus:
   """A random text to look up in, without the last token."""
   text = np.random.default_rng(1).integers(0, vocab - 1, 300)
@@ -277,6 +315,18 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'eagle 3, published': (
     chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
     published_weights(3),
+  ),
+  'another vocabulary': (
+    chain.make(other_walker(), DEPTH),
+    lambda: in_other_tokens(draft_weights()),
+  ),
+  'another vocabulary, tree': (
+    static_tree.make(other_walker(TIGHT), (0, 0, 0, 1, 1, 2, 5)),
+    lambda: in_other_tokens(draft_weights()),
+  ),
+  'cascade over another vocabulary': (
+    cascade.make(DRAFT, chain.make(other_walker(), 2), 3),
+    cascade_of_two_vocabularies,
   ),
   'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
 }

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import checkpoints, trees
-from specjax.arguments import check_target
+from specjax.arguments import check_path, check_target
 from specjax.drafters import lm
 from specjax.drafters.cascade.speculation import Speculation, rule_for
 from specjax.models import prefill, transformer
@@ -142,13 +142,21 @@ def load(
     dtype: of the small model's weights and cache; by default the target's.
 
   Raises:
-    ValueError: as `make`.
+    ValueError: as `make`, or the small model has another vocabulary: only what
+      drafts for it may.
   """
   check_target(target)
   if not callable(inner):
     raise ValueError(
       f'inner must be a function of a target, or in a config a Candidate, got '
       f'{inner!r}'
+    )
+  check_path(path, 'a language model')
+  if lm.compare(target, path) is not None:
+    raise ValueError(
+      f'{path} has other tokens than the target: the model of a cascade needs '
+      "the target's, only what drafts for it may have its own; or draft with "
+      'it alone, by lm'
     )
   model, weights = lm.read(target, path, dtype=dtype)
   # What drafts for it has the target's vocabulary, too.

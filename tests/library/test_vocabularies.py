@@ -1,0 +1,270 @@
+"""A draft with another vocabulary: what is the same, and what is drafted.
+
+Tables are compared with ones typed out. A draft that is the target in other
+tokens must say what the target says, to the last digit.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers
+import transformers
+from tokenizers import decoders, pre_tokenizers
+from tokenizers.models import BPE, WordPiece
+
+from specjax import generate, sampling, verify, vocabularies
+from specjax.drafters import lm
+from specjax.drafting import chain
+from specjax.types import Context, History, Params, Spec
+from specjax.vocabularies import reading, tables, tokens
+from specjax.vocabularies.tokens import Tokens
+from tests.support import models
+
+
+def built(target, draft):
+  """Places and pieces of two vocabularies as lists."""
+  made, _ = tables.build(target, draft)
+  starts, pieces = np.asarray(made.starts), np.asarray(made.pieces).tolist()
+  spelled = [pieces[a:b] for a, b in itertools.pairwise(starts)]
+  return np.asarray(made.places).tolist(), spelled
+
+
+# Tables
+
+
+def test_tokens_of_equal_bytes_are_the_same():
+  target = Tokens(3, {0: b'b', 1: b' a', 2: b'ab'})
+  draft = Tokens(4, {0: b'a', 1: b'b', 2: b' a', 3: b'x'})
+  assert built(target, draft) == ([1, 2, 4], [[1], [2], [0, 1]])
+
+
+def test_a_string_has_one_token():
+  """Of duplicates the first are the same; the others are only spelled."""
+  target = Tokens(3, {0: b'a', 1: b'a', 2: b'b'})
+  draft = Tokens(3, {0: b'b', 1: b'a', 2: b'b'})
+  assert built(target, draft) == ([1, 3, 0], [[1], [1], [0]])
+
+
+def test_a_byte_is_a_letter_only_where_there_is_no_letter():
+  target = Tokens(3, {0: b'a', 1: b'a', 2: b'\xe2'}, frozenset([0]))
+  draft = Tokens(3, {0: b'a', 1: b'a', 2: b'\xe2'}, frozenset([1, 2]))
+  assert built(target, draft) == ([1, 0, 2], [[1], [0], [2]])
+  without = Tokens(2, {0: b'a', 1: b'\xe2'})
+  assert built(target, without) == ([2, 0, 1], [[0], [0], [1]])
+
+
+def test_ends_of_text_are_told_by_what_they_do():
+  target = Tokens(4, {0: b'a'}, special={1: '<s>', 2: 'end', 3: 'pad'},
+                  ends=(2,), begin=1)  # fmt: skip
+  draft = Tokens(4, {3: b'a'}, special={0: '</s>', 1: 'pad', 2: 'begin'},
+                 ends=(0,), begin=2)  # fmt: skip
+  assert built(target, draft)[0] == [3, 2, 0, 1]
+
+
+def test_several_ends_of_text_keep_their_names():
+  target = Tokens(3, {0: b'a'}, special={1: 'turn', 2: 'text'}, ends=(1, 2))
+  draft = Tokens(2, {0: b'a'}, special={1: 'text'}, ends=(1,))
+  assert built(target, draft)[0] == [0, 2, 1]
+  named = Tokens(2, {0: b'a'}, special={1: '</s>'}, ends=(1,))
+  assert built(target, named)[0] == [0, 1, 2]
+
+
+def test_special_tokens_that_clash_are_refused():
+  target = Tokens(3, {0: b'a'}, special={1: '<x>', 2: 'e'}, ends=(2,), begin=1)
+  draft = Tokens(2, {0: b'a'}, special={1: '<x>'}, ends=(1,))
+  with pytest.raises(ValueError, match=r"'<x>' begins texts of the target and"):
+    tables.build(target, draft)
+
+
+def test_vocabularies_without_a_common_token_are_refused():
+  target = Tokens(2, {0: b'a'}, special={1: 'e'}, ends=(1,))
+  draft = Tokens(2, {0: b'b'}, special={1: 'e'}, ends=(1,))
+  with pytest.raises(ValueError, match='no token in common'):
+    tables.build(target, draft)
+
+
+def test_a_long_token_is_read_by_its_last_pieces():
+  target = Tokens(2, {0: b'a', 1: b'bbbb' + b'a' * 8})
+  draft = Tokens(2, {0: b'b', 1: b'a'})
+  assert built(target, draft)[1] == [[1], [1] * tables.LONGEST]
+
+
+def test_bytes_that_a_draft_cannot_write_are_unknown():
+  target = Tokens(3, {0: b'a', 1: b'a\xff', 2: b'\xff'})
+  draft = Tokens(2, {0: b'a'}, special={1: 'unk'}, unknown=1)
+  assert built(target, draft)[1] == [[0], [0, 1], [1]]
+
+
+# Tokenizers
+
+
+def fast(tokenizer, **special):
+  return transformers.PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer, **special
+  )
+
+
+def byte_level():
+  words = ['</s>', 'a', 'b', 'Ġ', 'ab', 'Ġab', 'â', 'ĸ']
+  made = tokenizers.Tokenizer(
+    BPE(
+      {w: i for i, w in enumerate(words)},
+      [('a', 'b'), ('Ġ', 'ab')],
+    )
+  )
+  made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  made.decoder = decoders.ByteLevel()
+  return fast(made, eos_token='</s>')
+
+
+def sentence_piece():
+  words = ['<unk>', 'end', '<0xE2>', '<0x96>', '▁', 'a', 'b', '▁a', 'ba']
+  made = tokenizers.Tokenizer(
+    BPE(
+      {w: i for i, w in enumerate(words)},
+      [('▁', 'a'), ('b', 'a')],
+      unk_token='<unk>',
+      byte_fallback=True,
+    )
+  )
+  made.pre_tokenizer = pre_tokenizers.Metaspace()
+  made.decoder = decoders.Metaspace()
+  return fast(made, eos_token='end', unk_token='<unk>')
+
+
+def test_tokens_of_tokenizers_are_compared_by_what_they_write():
+  mine = tokens.read('the target', byte_level(), 8)
+  theirs = tokens.read('the draft', sentence_piece(), 9)
+  assert mine.texts[5] == b' ab'
+  assert mine.texts[6] == b'\xe2'
+  assert theirs.texts[7] == b' a'
+  assert theirs.fallback == {2, 3}
+  #        </s> a  b  ' '  ab      ' ab'   E2   96
+  places = [1, 5, 6, 4, 9, 9, 2, 3]
+  pieces = [[1], [5], [6], [4], [5, 6], [7, 6], [2], [3]]
+  assert built(mine, theirs) == (places, pieces)
+
+
+def test_a_tokenizer_without_bytes_is_refused():
+  made = tokenizers.Tokenizer(WordPiece({'[UNK]': 0, 'a': 1, '##b': 2}))
+  wrong = fast(made, unk_token='[UNK]')
+  with pytest.raises(ValueError, match=r'draft \(WordPiece\) has no byte'):
+    vocabularies.compare(byte_level(), wrong, 8, 3)
+
+
+def test_equal_ids_need_no_tables():
+  assert vocabularies.compare(byte_level(), byte_level(), 8, 8) is None
+  assert vocabularies.compare(byte_level(), byte_level(), 8, 16) is None
+  # A draft that lacks ordinary tokens of the target could not read them.
+  assert vocabularies.compare(byte_level(), byte_level(), 8, 6) is not None
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+  'sizes', [reading.Sizes(3, 2), reading.Sizes(3, 1, 2), reading.Sizes(3, 1, 0)]
+)
+def test_a_text_has_the_same_length_read_at_once_and_by_steps(sizes):
+  random = np.random.default_rng(0)
+  text = random.integers(0, models.VOCAB, (3, 128)).astype(np.int32)
+  own = models.OTHER_TABLES
+  whole = np.asarray(reading.ends_of(sizes, own, text))
+  counts, end = np.diff(np.asarray(own.starts)), 0
+  for i, token in enumerate(text[0]):
+    end = min(end + counts[token], sizes.ratio * (i + 1) + sizes.slack)
+    assert whole[0, i] == end
+  part = reading.other(sizes)
+  spelled = reading.Spelled(None, own)
+  ends = jnp.where(np.arange(128) < 4, whole, 99)
+  length = np.full(3, 4)
+  for step in ([1, 2, 3], [3, 1, 1], [2, 2, 2], [3, 3, 3]):
+    length = length + step
+    ctx = Context(jnp.asarray(text), jnp.asarray(length), (), None, History())
+    ends = part.extend(spelled, ends, ctx, 3)
+  for row, count in enumerate(length):
+    np.testing.assert_array_equal(ends[row, :count], whole[row, :count])
+  anew, m, _ = part.begin(spelled, ctx)
+  last = part.last(spelled, ends, ctx)
+  for row, count in enumerate(np.asarray(m)):
+    place = np.asarray(last.base)[row] + np.arange(part.width)
+    unknown = place >= np.asarray(last.known)[row]
+    assert place[-1] == count - 1
+    np.testing.assert_array_equal(
+      np.asarray(last.tokens)[row, unknown],
+      np.asarray(anew)[row, place[unknown]],
+    )
+
+
+def permuted(order):
+  """A walker whose draft is the target with its tokens in another order."""
+  vocab = models.VOCAB
+  made = vocabularies.Tables(
+    jnp.asarray(order, jnp.int32),
+    jnp.asarray(order, jnp.int32),
+    jnp.arange(vocab + 1, dtype=jnp.int32),
+  )
+  params = models.double(models.target_weights())
+  back = np.argsort(order)
+  moved = {
+    'embedding': params['embedding'][back],
+    'unembedding': params['unembedding'][:, back],
+  }
+  sizes = reading.sizes_of(made)
+  assert sizes == reading.Sizes(1, 1, 0)
+  walker = lm.walk(models.TARGET, reading.other(sizes))
+  return walker, reading.Spelled(params | moved, made)
+
+
+def test_the_target_in_another_order_is_always_accepted(float64):
+  order = np.random.default_rng(0).permutation(models.VOCAB)
+  walker, own = permuted(order)
+  drafter = chain.make(walker, 3)
+  spec = Spec(models.TARGET, drafter, verify.token)
+  params = Params(models.double(models.target_weights()), own)
+  values = sampling.make(6, np.array([0, 0.5, 0.7, 1.0, 1.3, 2.0]))
+  state = models.run(spec, params, models.PROMPTS, values)
+  state = generate.generate(params, state, 100, spec=spec)
+  counts = jax.device_get(state.counts)
+  assert (counts.histogram[:, :3] == 0).all()
+  assert (counts.histogram[:, 3] == 10).all()
+  np.testing.assert_allclose(counts.overlap / counts.tried[:, 0], 1, atol=1e-9)
+
+
+def all_texts(depth):
+  """Every text of one token and `depth` more, padded."""
+  every = np.indices((models.VOCAB,) * depth).reshape(depth, -1).T
+  text = np.zeros((len(every), 128), np.int32)
+  text[:, 1 : depth + 1] = every
+  return text
+
+
+@pytest.mark.parametrize('temperature', [0.5, 1.0, 1.5])
+def test_alpha_is_the_mass_of_the_tokens_that_are_left(temperature, float64):
+  """By enumeration: q is p on the tokens that both have, and 0 elsewhere."""
+  order = np.random.default_rng(0).permutation(models.VOCAB)
+  walker, own = permuted(order)
+  gone = np.array([1, 4, 8])  # Of eleven.
+  places = own.tables.places.at[gone].set(models.VOCAB)
+  own = own._replace(tables=own.tables._replace(places=places))
+  text = all_texts(2)
+  length = np.full(len(text), 3, np.int32)
+  values = sampling.make(len(text), temperature)
+  target = models.double(models.target_weights())
+  ctx = Context(jnp.asarray(text), jnp.asarray(length), (), values, History())
+  params = Params(target, own)
+  drafter = chain.make(walker, 1)
+  memory = jax.jit(drafter.init)(params, ctx, None)
+  key = generate.row_keys(0, range(len(text)))
+  draft, _ = jax.jit(drafter.propose)(params, memory, ctx, key)
+  logits = np.asarray(models.score(models.TARGET, target, text[:, :3]))[:, 2]
+  p = np.asarray(jax.nn.softmax(logits / temperature))
+  q = np.asarray(draft.probs)[:, 0]
+  assert (q[:, gone] == 0).all()
+  alpha, left = np.minimum(p, q).sum(1), np.delete(p, gone, 1).sum(1)
+  np.testing.assert_allclose(alpha, left, atol=1e-9)
+  assert abs(alpha.mean() - left.mean()) < 1e-9
+  assert 0.3 < left.mean() < 0.95
