@@ -201,6 +201,7 @@ def test_another_certificate_is_not_overwritten(rows, folder):
     certify.main(Certificate(results=str(folder), rounds=5, quick=True))
 
 
+@pytest.mark.slow
 def test_a_draft_with_another_vocabulary_is_certified(tmp_path):
   """Its loop, and what is planted there."""
   certifier = certify.Certifier(Certificate(results=str(tmp_path / 'a')))

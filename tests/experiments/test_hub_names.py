@@ -29,6 +29,7 @@ def experiment(folder, target='owner/target', draft='owner/draft@v1', **more):
   return tiny.experiment(folder, **settings)
 
 
+@pytest.mark.slow
 def test_rows_say_which_commits_were_run(folder, cache, tmp_path):
   hub.store(cache, 'owner/target', folder / 'target')
   hub.store(cache, 'owner/draft', folder / 'draft', (), 'v1', TWO)

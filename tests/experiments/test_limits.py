@@ -125,7 +125,9 @@ def described(target=20, draft=None, encoder=None):
     config = types.SimpleNamespace(
       max_positions=positions, encoder=encoder, vocab_size=5
     )
-    return types.SimpleNamespace(model=types.SimpleNamespace(config=config))
+    return types.SimpleNamespace(
+      model=types.SimpleNamespace(config=config), other=None
+    )
 
   found = {'target': model(target, encoder)}
   return found | ({'draft lm': model(draft, None)} if draft else {})

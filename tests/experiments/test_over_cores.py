@@ -16,6 +16,7 @@ def measure(folder, *programs) -> dict:
   return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_texts_are_those_of_whole_weights(tmp_path):
   """Through the door, plain and with a draft, greedy and sampled."""
   found = measure(tmp_path)

@@ -259,6 +259,7 @@ def learn(root, name):
   return grid.distil(x.kinds[0], draft.init(jax.random.key(0)))
 
 
+@pytest.mark.slow
 def test_drafts_that_learn_from_their_own_text_resume(root, monkeypatch):
   one = learn(root, 'one')
   with monkeypatch.context() as patched:

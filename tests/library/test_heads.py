@@ -126,6 +126,7 @@ def test_training_sees_what_drafting_sees(float64):
     )
 
 
+@pytest.mark.slow
 def test_a_head_of_the_published_layout_is_trained_alike():
   """Its losses fall as those of the usual join do."""
   trained = eagle.trainable(TARGET, join='pair', **models.SMALL, mlp_width=16)

@@ -10,7 +10,7 @@ from experiments.settings import Mesh
 from experiments.setup import memory_limits, meshes
 from experiments.setup.plan import plan
 from specjax import sharding
-from specjax.drafters.lm import Fed
+from specjax.drafting.language_model import Fed
 from specjax.drafting.walker import Memory
 from specjax.families import FAMILIES, conversion
 from specjax.models import transformer
@@ -78,7 +78,7 @@ def test_a_state_lies_as_its_models_do():
     tokens=rows(128),
     cache=cache(4),
     # A draft's own cache, and what else it remembers.
-    drafter=Memory(cache(8), Fed(cache(8), rows())),
+    drafter=Memory(cache(8), Fed(cache(8), rows(), rows())),
     source=None,
   )
   whole, split = ('data', None, None, None), ('data', 'model', None, None)
@@ -87,7 +87,7 @@ def test_a_state_lies_as_its_models_do():
     found = jax.tree.map(lambda x: tuple(x.spec), placement.of_state(state))
     assert found.cache == (KV(split, split),)
     own = (KV(of_draft, of_draft),)
-    assert found.drafter == Memory(own, Fed(own, ('data',)))
+    assert found.drafter == Memory(own, Fed(own, ('data',), ('data',)))
     assert found.tokens == ('data', None)
     assert found.key == found.length == found.counts == ('data',)
 

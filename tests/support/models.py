@@ -346,6 +346,8 @@ _LIKE_OTHERS = (
   'eagle 1, published',
   'eagle 3, published',
   'chains in eight bits',
+  'another vocabulary, tree',
+  'cascade over another vocabulary',
 )
 IN_LOOPS = [
   pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
@@ -363,6 +365,8 @@ _DRAFT_LIKE_OTHERS = (
   'eagle 1',
   'eagle 1, published',
   'chains in eight bits',
+  'another vocabulary, tree',
+  'cascade over another vocabulary',
 )
 
 
