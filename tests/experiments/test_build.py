@@ -315,6 +315,7 @@ def test_memory_is_charged_once_for_all_draft_lengths(folder):
   assert loads[0].drafts > 0
 
 
+@pytest.mark.slow
 def test_a_draft_is_read_once_in_each_layout(folder, monkeypatch):
   reads = []
   load = build.drafter_loading.load

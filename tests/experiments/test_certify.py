@@ -67,6 +67,7 @@ def test_the_compiled_loops_have_the_distribution(rows):
 
 
 @pytest.mark.parametrize('dtype', ['auto', 'float16'])
+@pytest.mark.slow
 def test_loops_of_logits_in_16_bits_have_their_distribution(tmp_path, dtype):
   name = 'table in bfloat16' if dtype == 'auto' else 'table'
   case = rule_cases.find('token', rule_cases.CHAIN, name)

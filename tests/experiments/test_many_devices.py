@@ -169,7 +169,9 @@ def test_a_port_in_use_is_named():
   assert 'choose another one' in line
 
 
-@pytest.mark.parametrize('what', ['idle', 'computing', 'bug'])
+@pytest.mark.parametrize(
+  'what', [pytest.param('idle', marks=pytest.mark.slow), 'computing', 'bug']
+)
 def test_where_a_process_dies_the_other_one_says_so(what):
   """By jax's heartbeat, or by the connection that breaks."""
   place = f'127.0.0.1:{launch.free_port()}'

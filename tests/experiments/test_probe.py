@@ -142,6 +142,7 @@ def test_a_head_that_is_read_rightly_is_called_right(folder, tmp_path, capsys):
   assert "its first token is the target's in 1.00 of places" in out
 
 
+@pytest.mark.slow
 def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
   x = experiment(folder, tmp_path / 'a', 'target')
   x.candidates['head'].options['widths'] = (2, 1, 1)
@@ -178,6 +179,7 @@ def test_a_reading_with_fewer_places_is_drafted_as_deep_as_it_goes(
   assert found['gamma'] == found['best_accepted'] == 2
 
 
+@pytest.mark.slow
 def test_a_reading_that_overflows_accepts_nothing(
   folder, tmp_path, monkeypatch
 ):
@@ -320,6 +322,7 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
   assert 'read as it is configured (0.02 of 3 drafted tokens' in said
 
 
+@pytest.mark.slow
 def test_the_short_probe_finds_the_right_reading(folder, tmp_path):
   x = experiment(folder, tmp_path / 'a', 'draft')
   probed = probe.Probe(probe.prepare(x))

@@ -46,7 +46,9 @@ def start(folder: pathlib.Path, pause: float, rule: str):
   return processes.start('-c', SCRIPT, folder, pause, rule)
 
 
-@pytest.mark.parametrize('rule', ['adamw', 'muon'])
+@pytest.mark.parametrize(
+  'rule', [pytest.param('adamw', marks=pytest.mark.slow), 'muon']
+)
 def test_resume_after_a_kill_is_bit_identical(tmp_path, rule):
   whole = start(tmp_path / 'whole', 0.0, rule)
   cut = start(tmp_path / 'cut', 0.1, rule)

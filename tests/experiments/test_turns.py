@@ -316,6 +316,7 @@ def test_the_first_turn_alone_counts_as_the_first_of_all(
     assert row['alpha'] == pytest.approx(first['alpha'], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_predictions_are_of_all_turns(folder, tmp_path, prompts):
   x = settings(folder, tmp_path, prompts, gammas=(2,), temperatures=(0.0,))
   predictor = predict.Predictor(predict.prepare(x))

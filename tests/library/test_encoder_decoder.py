@@ -58,6 +58,7 @@ def texts_of(spec, draft, temperatures, rows=range(4), **options):
   return models.new_tokens(decode(spec, draft, temperatures, rows, **options))
 
 
+@pytest.mark.slow
 def test_a_row_is_the_same_alone_and_with_other_padding(float64):
   together = texts_of(CHAIN, draft_weights(), TEMPERATURES)
   assert len({*together}) == 4

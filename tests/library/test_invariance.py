@@ -86,7 +86,9 @@ def alone(name, row):
   return text
 
 
-@pytest.mark.parametrize('name', SIZES)
+@pytest.mark.parametrize(
+  'name', [EXACT, 'ngram', pytest.param(OTHER, marks=pytest.mark.slow)]
+)
 @hypothesis.settings(max_examples=10)
 @hypothesis.given(data=st.data())
 def test_a_row_in_any_batch_is_the_row_alone(name, data):
