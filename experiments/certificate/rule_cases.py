@@ -169,7 +169,9 @@ def _dflash(name, depth, make, parents) -> Kind:
   return _head(
     name,
     walk,
-    lambda tiny: dflash.trainable(tiny.target, **sizes),
+    lambda tiny, key: dflash.trainable(tiny.target, **sizes).init(
+      key, tiny.params.target
+    ),
     make,
     parents,
     depth,
