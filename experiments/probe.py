@@ -86,6 +86,7 @@ class Probe:
     self.folder = self.runner.folder
     self.built = self.runner.built
     self.jobs = {CONFIGURED: self.batches(self.built.prompts)}
+    self.others = _other_prompts(plan)
 
   def batches(self, chosen: Mapping[str, Chosen]) -> list[measure.Job]:
     """What the target continues, of all domains."""
@@ -95,16 +96,23 @@ class Probe:
   def other_jobs(self) -> dict[str, list[measure.Job]]:
     """The same with other system prompts, by what they change."""
     found = {}
-    for name, other in _other_prompts(self.plan).items():
+    for name, other in self.others.items():
       tokenizer, described = build.survey(other)
       texts = build.read_prompts(other, tokenizer, described)
-      found[name] = self.batches(texts)
+      longer = dataclasses.replace(self.built, prompts=texts)
+      slots, _ = longer.slots(self.plan.max_new_tokens)
+      found[name] = [
+        dataclasses.replace(job, slots=max(job.slots, slots))
+        for job in self.batches(texts)
+      ]
     return found
 
   def row(
     self, one: PlannedDrafter, name: str, changes: Mapping[str, Any], seen: Look
   ) -> dict:
     """The row of one reading of one head."""
+    if name in self.others:
+      changes = {'prompts.system': self.others[name].prompts.system}
     jobs = self.jobs.get(name, self.jobs[CONFIGURED])
     texts = [text for job in jobs for text in job.prompts[: job.live]]
     (method,) = (m for m in self.built.methods if m.drafter == one.name)
@@ -136,7 +144,7 @@ class Probe:
       for one in self.plan.drafters.values()
       for name, changes in (
         *probing.alternatives(one, loaded).items(),
-        *((name, {}) for name in self.jobs if name != CONFIGURED),
+        *((name, {}) for name in self.others),
       )
       if not self.folder.has(drafter=one.name, alternative=name)
     ]

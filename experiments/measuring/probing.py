@@ -51,7 +51,8 @@ def alternatives(one: PlannedDrafter, loaded: Loaded) -> dict[str, Mapping]:
     What to load with instead, by name; what was asked for comes first.
   """
   module = sys.modules[one.read.__module__]
-  found = module.alternatives(loaded.target, one.path, **one.options)
+  with drafter_loading.doubts(one, tell=False):
+    found = module.alternatives(loaded.target, one.path, **one.options)
   return {CONFIGURED: {}} | found
 
 
@@ -120,7 +121,7 @@ def look(
   own = dataclasses.replace(
     one, options={n: v for n, v in options.items() if n not in _SHAPES}
   )
-  head = drafter_loading.load(own, loaded.target)
+  head = drafter_loading.load(own, loaded.target, tell=False)
   longest = max(int(np.max(job.new_tokens)) for job in jobs)
   drafter = _deepest(own, head, min(DEPTH, longest, *one.gammas))
   target = loaded.forms[layouts.WHOLE]

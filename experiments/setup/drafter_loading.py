@@ -28,8 +28,13 @@ def _option(value: Any) -> Any | Callable[[Target], tuple[Drafter, Any]]:
 
 
 @contextlib.contextmanager
-def _warnings(planned: PlannedDrafter) -> Iterator[None]:
-  """Prints what is doubtful about a published head in one line each."""
+def doubts(planned: PlannedDrafter, tell: bool = True) -> Iterator[None]:
+  """Prints what is doubtful about a published head in one line each.
+
+  Args:
+    planned: the head, which is read meanwhile.
+    tell: false where it was read, and all was said, before.
+  """
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always', published.PairingWarning)
     yield
@@ -38,7 +43,7 @@ def _warnings(planned: PlannedDrafter) -> Iterator[None]:
       warnings.warn_explicit(
         each.message, each.category, each.filename, each.lineno
       )
-    elif hosts.leads():
+    elif tell and hosts.leads():
       print(f'warning: {planned.name}: {each.message}', file=sys.stderr)
 
 
@@ -66,18 +71,21 @@ def describe_head(
     return heads.describe(planned.path, target)
 
 
-def load(planned: PlannedDrafter, target: Target) -> LoadedDrafter:
+def load(
+  planned: PlannedDrafter, target: Target, tell: bool = True
+) -> LoadedDrafter:
   """A drafter with its weights, for every draft length.
 
   Args:
     planned: what to load.
     target: what it drafts for.
+    tell: as `doubts` takes it.
 
   Raises:
     UserError: it cannot be loaded; names the function.
   """
   options = {name: _option(value) for name, value in planned.options.items()}
-  with _warnings(planned), blame(f'{planned.field}: {planned.load}: '):
+  with doubts(planned, tell), blame(f'{planned.field}: {planned.load}: '):
     loaded = planned.read(target, planned.path, **options)
   need(
     isinstance(loaded, LoadedDrafter),

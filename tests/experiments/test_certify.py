@@ -223,3 +223,16 @@ def test_a_right_memory_has_no_gap():
   tiny = tiny_models.transformers()
   for bug in drafter_memory.WRONG_MEMORIES:
     assert drafter_memory.gap(tiny, bug.right(tiny)) < 1e-5
+
+
+@pytest.mark.parametrize(
+  'kind',
+  {case.kind.name: case.kind for case in rule_cases.CASES}.values(),
+  ids=lambda kind: kind.name,
+)
+def test_every_kind_of_draft_can_be_made(kind):
+  """Those of the whole certificate, too, which the quick one leaves out."""
+  (case, *_) = (c for c in rule_cases.CASES if c.kind == kind)
+  tiny = rule_cases.MODELS[case.model]()
+  assert kind.drafter(tiny).nodes >= 1
+  assert callable(kind.source(tiny))

@@ -221,6 +221,33 @@ def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
     one.run()
 
 
+TEMPLATE = '{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}'
+
+
+def test_another_system_prompt_is_tried_where_there_is_a_template(
+  folder, tmp_path
+):
+  file = tmp_path / 'questions.jsonl'
+  turns = [{'question_id': i, 'category': 'a', 'turns': ['A?']} for i in (1, 2)]
+  file.write_text(''.join(json.dumps(t) + '\n' for t in turns))
+  x = experiment(folder, tmp_path / 'a', 'target')
+  x.prompts = tiny.Prompts(
+    path=str(file),
+    chat=True,
+    count=2,
+    template_kwargs={'chat_template': TEMPLATE},
+  )
+  one = probe.Probe(probe.prepare(x))
+  one.run()
+  told, other = one.folder.rows[0], one.folder.rows[-1]
+  assert told['changes'] == {}
+  assert other['changes'] == {'prompts.system': probe._SYSTEM}
+  assert other['alternative'] == f'system prompt {probe._SYSTEM!r}'
+  assert other['prompts_hash'] != told['prompts_hash']
+  # The same reading: the target drafts for itself under either prompt.
+  assert other['unit_accepted'] == told['unit_accepted']
+
+
 def test_what_cannot_be_mistaken_is_refused(folder):
   x = tiny.experiment(folder)
   with pytest.raises(UserError, match='name a head'):
