@@ -53,6 +53,22 @@ class Automaton:
     return self.next[state, self.classes] >= 0
 
   @functools.cached_property
+  def only(self) -> np.ndarray:
+    """The one token [Q] that is allowed in each state; -1 where there are more.
+
+    Nothing is left to decide there. Behind the end of a text it is -1, too.
+    """
+    allowed = self.next >= 0
+    members = np.bincount(self.classes, minlength=allowed.shape[1])
+    first = np.full(allowed.shape[1], -1)
+    first[self.classes[::-1]] = np.arange(len(self.classes))[::-1]
+    single = (allowed * members).sum(1) == 1
+    found = np.where(single, first[np.argmax(allowed * members, 1)], -1)
+    ends = self.next[:, self.classes[list(self.eos)]]
+    behind = (ends == np.arange(len(ends))[:, None]).all(1)
+    return np.where(behind, -1, found).astype(np.int32)
+
+  @functools.cached_property
   def distance(self) -> np.ndarray:
     """Tokens [Q] of the shortest way to the end of a text from each state.
 
