@@ -33,11 +33,13 @@ LAYERS = (
   {'specjax.published'},
   {'specjax.scoring'},
   {'specjax.vocabularies'},
+  {'specjax.constraints'},
   {'specjax.drafting'},
   {'specjax.drafters'},
   {'specjax.inputs'},
   {'specjax.generate'},
   {'specjax.continuous'},
+  {'specjax.decoded'},
   {'specjax.decoding'},
   {'specjax.__init__'},
   {

@@ -66,5 +66,19 @@ def conditions(rows: list[dict]) -> str:
   )
   facts = [(form, values(rows, name)) for form, name in forms]
   text = machine(rows, [form.format(known) for form, known in facts if known])
-  how = baseline(rows)
-  return f'{text}; {how}' if how else text
+  parts = [text, baseline(rows), _language(rows)]
+  return '; '.join(part for part in parts if part)
+
+
+def _language(rows: list[dict]) -> str:
+  """What constrained the texts; '' where nothing did."""
+  names = dict.fromkeys(
+    r['constraint']['what'] for r in rows if 'constraint' in r
+  )
+  if not names:
+    return ''
+  ended = [row['ended'] for row in rows if 'ended' in row]
+  return (
+    f'all texts within {" and ".join(names)}, of which {min(ended):.0%} to '
+    f'{max(ended):.0%} ended by themselves and the others were cut'
+  )
