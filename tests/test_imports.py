@@ -33,6 +33,7 @@ LAYERS = (
   {'specjax.published'},
   {'specjax.scoring'},
   {'specjax.vocabularies'},
+  {'specjax.constraints'},
   {'specjax.drafting'},
   {'specjax.drafters'},
   {'specjax.inputs'},
