@@ -64,7 +64,7 @@ def _program(stages: dict, gamma: int, vocab: int, seed: int):
     verdict = jax.vmap(rule)(key, draft, scores)
     count = verdict.num_accepted + 1
     emitted = jnp.broadcast_to(verdict.next_token[:, None], (1, gamma + 1))
-    history = sampling.remember(history, emitted, count)
+    history = sampling.remember(history, values, emitted, count)
     return verdict, jax.vmap(verify.overlap)(draft, scores), history
 
   keys = generate.row_keys(seed, range(1))

@@ -261,7 +261,7 @@ class Certificate:
   Attributes:
     name: results go to runs/<name>-<hash of the settings>.
     dtype: of the tables that are models, and so of logits; auto is float32.
-    rows: texts of each of nine settings that the loop makes at once.
+    rows: texts of each of ten settings that the loop makes at once.
     rounds: how many times it does.
     level: chance that any of the tests of the table is a false alarm.
     boost: the power is stated for chances of acceptance times this factor.

@@ -198,6 +198,7 @@ class StepParts(NamedTuple):
   write: Callable[..., Any] = caches.commit
   tally: Callable[..., Counts] = counting.add
   overlap: Callable[..., Any] = verify.overlap
+  remember: Callable[..., Any] = sampling.remember
 
 
 PARTS = StepParts()
@@ -247,7 +248,7 @@ def step(
     length = state.length + count
     counts = parts.tally(state.counts, draft, verdict, count, room, live, beta)
   with jax.named_scope('tell'):
-    history = sampling.remember(state.history, emitted, count)
+    history = parts.remember(state.history, state.sampling, emitted, count)
     ctx = ctx._replace(
       tokens=tokens, length=length, cache=cache, history=history
     )

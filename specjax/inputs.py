@@ -41,6 +41,20 @@ def _check_rows(count: int, new_tokens, key, values) -> None:
       )
 
 
+def _check_room(new_tokens, values: sampling.Sampling) -> None:
+  """Whether each row may become as long as the shortest text that it may be."""
+  if values.constraint is None:
+    return
+  least = np.asarray(values.constraint.least)
+  room = np.broadcast_to(np.asarray(new_tokens), least.shape)
+  if (room < least).any():
+    row = int(np.argmax(room < least))
+    raise ValueError(
+      f'new_tokens is {room[row]} for prompt {row}, but the shortest text of '
+      f'its constraint has {least[row]} tokens: allow as many'
+    )
+
+
 def fit(
   spec: Spec,
   prompts: Sequence[Sequence[int]],
@@ -65,6 +79,7 @@ def fit(
   prefill.check_prompts(config, prompts)
   _check_rows(len(prompts), new_tokens, key, values)
   sampling.check(values, config.vocab_size, spec.eos)
+  _check_room(new_tokens, values)
   texts, sources = prefill.split(config, prompts)
   if sources is not None:
     sizes = [len(source) for source in sources]

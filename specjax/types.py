@@ -59,6 +59,19 @@ class Source(NamedTuple):
   length: jax.Array  # [B] at least 1
 
 
+class Constraint(NamedTuple):
+  """Which texts may come, a row; see `constraints.Automaton`.
+
+  Every row has its own tables, like all that is said of rows: so rows of one
+  batch have different ones, and are split over devices with them.
+  """
+
+  classes: jax.Array  # [B, V] of every token
+  next: jax.Array  # [B, Q, C] state after a token of a class; negative: none
+  only: jax.Array  # [B, Q] the one token allowed in a state; negative: more
+  least: jax.Array  # [B] tokens of the shortest text, with that which ends it
+
+
 class Sampling(NamedTuple):
   """Values of the pipeline's stages, one a row; None leaves a stage out.
 
@@ -76,6 +89,7 @@ class Sampling(NamedTuple):
   forbidden: jax.Array | None = None  # [B, V]
   min_new_tokens: jax.Array | None = None  # [B] before a text may end
   ends: jax.Array | None = None  # [B, number of them] tokens that end it
+  constraint: Constraint | None = None
 
 
 class History(NamedTuple):
@@ -84,6 +98,7 @@ class History(NamedTuple):
   new: jax.Array | None = None  # [B] tokens after the prompt
   counts: jax.Array | None = None  # [B, V] how often each is among those
   prompt: jax.Array | None = None  # [B, V] whether it is in the prompt
+  state: jax.Array | None = None  # [B] of the constraint, see `Constraint`
 
 
 class Params(NamedTuple):

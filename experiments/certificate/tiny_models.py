@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.certificate import constrained
 from specjax import exact, generate, sampling
 from specjax.models import table, transformer
 from specjax.models.transformer import Model
@@ -30,6 +31,7 @@ NEUTRAL: dict[str, Any] = {
   'logit_bias': {},
   'forbidden': (),
   'min_new_tokens': 0,
+  'constraint': None,
 }
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -50,6 +52,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'forbidden': (1,),
   },
   'at least 3 tokens': {'min_new_tokens': 3},
+  'constrained, T 1.2, top-k 2': {
+    'temperature': 1.2,
+    'top_k': 2,
+    'constraint': constrained.LANGUAGE,
+  },
 }
 
 
@@ -154,8 +161,13 @@ class TinyModels:
     counts = (text[:, :, None] == np.arange(self.vocab)).sum(1)
     prompt = np.zeros((len(numbers), self.vocab), bool)
     prompt[:, list(self.prompt)] = True
+    follow = constrained.LANGUAGE.follow
+    states = [follow(self.texts.tokens(number)) for number in numbers]
     history = sampling.History(
-      jnp.asarray(new), jnp.asarray(counts), jnp.asarray(prompt)
+      jnp.asarray(new),
+      jnp.asarray(counts),
+      jnp.asarray(prompt),
+      jnp.asarray(states),
     )
     none = jnp.full((len(numbers), 0), -1)
     values = self.values(1)

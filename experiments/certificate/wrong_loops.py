@@ -6,8 +6,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from experiments.certificate import other_vocabulary, rule_cases
+from experiments.certificate import (
+  constrained,
+  other_vocabulary,
+  rule_cases,
+)
 from experiments.certificate.tiny_models import TinyModels
 from specjax import cache as caches
 from specjax import generate, sampling, trees, verify
@@ -204,6 +209,7 @@ def _unprocessed_block(choose):
 
 
 _TOKEN = rule_cases.find('token', rule_cases.CHAIN)
+_TREE = rule_cases.find('recursive', rule_cases.TREE)
 _OTHER = rule_cases.find('token', rule_cases.OTHER, 'other transformer')
 _PARTS = generate.PARTS
 
@@ -269,6 +275,34 @@ WRONG_LOOPS = (
     _TOKEN,
     parts=_PARTS._replace(distributions=_blind_to_drafted),
     quick=True,
+  ),
+  WrongLoop(
+    'constraint: its mask after the cuts',
+    _TOKEN,
+    parts=_PARTS._replace(distributions=constrained.masked_last),
+  ),
+  WrongLoop(
+    'constraint: a node of a tree has the state of its sibling',
+    _TREE,
+    parts=_PARTS._replace(
+      distributions=constrained.state_of(np.array([0, 2, 1, 4, 3, 5]))
+    ),
+  ),
+  WrongLoop(
+    'constraint: only the first drafted token is masked',
+    _TOKEN,
+    parts=_PARTS._replace(distributions=constrained.state_of(np.zeros(4, int))),
+  ),
+  WrongLoop(
+    'constraint: the state is stale after a rejection',
+    _TOKEN,
+    parts=_PARTS._replace(remember=constrained.forgets_the_last),
+    quick=True,
+  ),
+  WrongLoop(
+    'constraint: a text ends in a state that does not accept it',
+    _TOKEN,
+    parts=_PARTS._replace(distributions=constrained.ends_anywhere),
   ),
   WrongLoop(
     'the coin that rejects draws the residual, too',

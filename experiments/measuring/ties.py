@@ -180,7 +180,7 @@ def _measure(ways: list[Scoring], prompt, new, values):
     values, padded, jnp.array([len(text)]), whole[0].shape[-1]
   )
   history = sampling.remember(
-    history, jnp.array([new], jnp.int32), jnp.array([len(new)])
+    history, values, jnp.array([new], jnp.int32), jnp.array([len(new)])
   )
   row = jax.tree.map(lambda x: x[0], (values, history))
   none = jnp.zeros(0, jnp.int32)  # Nothing is drafted here.

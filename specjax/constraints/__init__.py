@@ -24,8 +24,8 @@ JSON may nest as deep as its schema, which does not refer to itself.
   bytewise   regex -> states over bytes, by outlines-core
   compiling  states over bytes -> states over tokens
   states     what is reached in a table of states, and what is the same
-  automaton  the result, and its files
 
+The result is an `Automaton` of `specjax.sampling`.
 Needs outlines-core, which `pip install 'specjax[constraints]'` installs, except
 to load an automaton that was saved.
 """
@@ -34,9 +34,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specjax.constraints import bytewise, compiling, schemas
-from specjax.constraints.automaton import Automaton as Automaton
-from specjax.constraints.automaton import load as load
 from specjax.constraints.compiling import vocabulary as vocabulary
+from specjax.sampling.automaton import Automaton as Automaton
+from specjax.sampling.automaton import load as load
 from specjax.vocabularies import tokens
 
 

@@ -156,7 +156,7 @@ def build(
   remedy = 'bound its repeats lower, or use fewer alternatives'
   try:
     done = subprocess.run(
-      [sys.executable, '-c', _PROGRAM],
+      [sys.executable, '-P', '-c', _PROGRAM],
       input=json.dumps(job).encode(),
       capture_output=True,
       timeout=seconds,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from specjax.constraints import bytewise, states
-from specjax.constraints.automaton import Automaton
+from specjax.sampling.automaton import Automaton
 from specjax.vocabularies import tokens as vocabularies
 from specjax.vocabularies.tokens import Tokens
 

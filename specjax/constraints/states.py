@@ -6,8 +6,9 @@ to one state, which it leads to itself.
 """
 
 import numpy as np
-from scipy import sparse
 from scipy.sparse import csgraph
+
+from specjax.sampling.automaton import distance, edges
 
 # Entries that merging reads at most, over all its rounds.
 _PATIENCE = 2 * 10**8
@@ -17,16 +18,6 @@ def columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Different columns of a table, and which of them each column is."""
   different, which = np.unique(table, axis=1, return_inverse=True)
   return different, which.reshape(-1)
-
-
-def edges(table: np.ndarray) -> sparse.csr_array:
-  """Graph [Q, Q] of a table."""
-  states = len(table)
-  source, column = np.nonzero(table >= 0)
-  pairs = np.unique(source * states + table[source, column].astype(np.int64))
-  which = (pairs // states, pairs % states)
-  ones = np.ones(len(pairs), np.int8)
-  return sparse.csr_array((ones, which), shape=(states, states))
 
 
 def trim(table: np.ndarray) -> np.ndarray | None:
@@ -47,12 +38,6 @@ def trim(table: np.ndarray) -> np.ndarray | None:
   return _renumber(table, order[ending[order]])
 
 
-def distance(table: np.ndarray) -> np.ndarray:
-  """Symbols [Q] from each state to the state of the end; inf where no way."""
-  graph, end = edges(table).T.tocsr(), int(table[:, -1].max())
-  return csgraph.dijkstra(graph, unweighted=True, indices=end)
-
-
 def _renumber(table: np.ndarray, kept: np.ndarray) -> np.ndarray:
   """Rows of kept states, by their places among them."""
   places = np.full(len(table) + 1, -1, table.dtype)
@@ -70,7 +55,7 @@ def merge(table: np.ndarray) -> np.ndarray:
   states, symbols = table.shape
   factors = draws.integers(1, 2**63, symbols, np.uint64) | np.uint64(1)
   # Equal states are as far from the end, which is no part of what ends there.
-  groups = distance(table).astype(np.int64)
+  groups = distance(table, int(table[:, -1].max())).astype(np.int64)
   count = 0
   for _ in range(_PATIENCE // table.size + 1):
     names = draws.integers(1, 2**63, states + 1, np.uint64)

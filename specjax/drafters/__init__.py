@@ -5,6 +5,7 @@ from specjax.drafters import counts as counts
 from specjax.drafters import dflash as dflash
 from specjax.drafters import eagle as eagle
 from specjax.drafters import early_exit as early_exit
+from specjax.drafters import forced as forced
 from specjax.drafters import lm as lm
 from specjax.drafters import medusa as medusa
 from specjax.drafters import ngram as ngram

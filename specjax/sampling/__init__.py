@@ -1,7 +1,7 @@
 """From logits to the one distribution that is drafted, verified and drawn.
 
   logit bias > repetition > presence, frequency > forbidden > minimum length
-    > temperature > top-k > top-p > min-p
+    > constraint > temperature > top-k > top-p > min-p
 
 The order is that of Hugging Face `generate`; at temperature 0 the distribution
 is one-hot and the last four are skipped. p and q go through the same function:
@@ -13,6 +13,7 @@ Sampling must not eat the speed-up: no sort, no Gumbel noise over the
 vocabulary, two coins a draw.
 """
 
+from specjax.sampling.automaton import Automaton as Automaton
 from specjax.sampling.drawing import coins as coins
 from specjax.sampling.drawing import draw as draw
 from specjax.sampling.drawing import uniform as uniform

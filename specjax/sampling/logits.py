@@ -7,7 +7,7 @@ from committed counts, and again only at the few tokens that were drafted.
 import jax
 import jax.numpy as jnp
 
-from specjax.types import History, Sampling
+from specjax.types import Constraint, History, Sampling
 
 
 def _penalizes(values):
@@ -27,7 +27,7 @@ def history(
     vocab_size: V.
   """
   batch, slots = tokens.shape
-  counts = prompt = new = None
+  counts = prompt = new = state = None
   if _penalizes(values):
     counts = jnp.zeros((batch, vocab_size), jnp.int32)
   if values.repetition is not None:
@@ -36,19 +36,44 @@ def history(
     prompt = mark(jnp.zeros((batch, vocab_size), bool), known)
   if values.min_new_tokens is not None:
     new = jnp.zeros(batch, jnp.int32)
-  return History(new, counts, prompt)
+  if values.constraint is not None:
+    state = jnp.zeros(batch, jnp.int32)
+  return History(new, counts, prompt, state)
 
 
-def remember(history: History, emitted: jax.Array, size: jax.Array) -> History:
+def follow(
+  constraint: Constraint, state: jax.Array, tokens: jax.Array
+) -> jax.Array:
+  """The state after tokens [P], of which those below 0 are none; one sequence.
+
+  It is negative where the text is not allowed, and stays so.
+  """
+
+  def turn(state, token):
+    kind = constraint.classes[jnp.maximum(token, 0)].astype(jnp.int32)
+    after = constraint.next[jnp.maximum(state, 0), kind].astype(state.dtype)
+    return jnp.where((token >= 0) & (state >= 0), after, state), None
+
+  unroll = max(1, min(len(tokens), 16))
+  return jax.lax.scan(turn, state, tokens, unroll=unroll)[0]
+
+
+def remember(
+  history: History, values: Sampling, emitted: jax.Array, size: jax.Array
+) -> History:
   """Adds committed tokens: the first size [B] of emitted [B, P]."""
-  new, counts = history.new, history.counts
+  new, counts, state = history.new, history.counts, history.state
+  stays = jnp.arange(emitted.shape[1]) < size[:, None]
   if new is not None:
     new = new + size
   if counts is not None:
-    stays = jnp.arange(emitted.shape[1]) < size[:, None]
     add = jax.vmap(lambda row, ids: row.at[ids].add(1, mode='drop'))
     counts = add(counts, jnp.where(stays, emitted, counts.shape[1]))
-  return History(new, counts, history.prompt)
+  if state is not None:
+    assert values.constraint is not None
+    known = jnp.where(stays, emitted, -1)
+    state = jax.vmap(follow)(values.constraint, state, known)
+  return History(new, counts, history.prompt, state)
 
 
 def _penalize(logits, values, count, seen):
@@ -110,4 +135,11 @@ def process(
     short = history.new + (above >= 0).sum() < values.min_new_tokens
     ends = (jnp.arange(vocab) == values.ends[:, None]).any(0)
     logits = jnp.where(ends & short, -jnp.inf, logits)
+  if values.constraint is not None:
+    assert history.state is not None
+    constraint = values.constraint
+    state = follow(constraint, history.state, above)
+    leads = constraint.next[jnp.maximum(state, 0)][constraint.classes]
+    # Nothing is asked behind a token that is not allowed: it is never reached.
+    logits = jnp.where((leads >= 0) | (state < 0), logits, -jnp.inf)
   return logits

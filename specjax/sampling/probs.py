@@ -111,16 +111,23 @@ def next_distribution(
 ) -> tuple[jax.Array, jax.Array]:
   """The distribution [V] of the next token, and the processed logits [V].
 
-  The arguments are those of `process`; one sequence.
+  For drafts: where none of the tokens that may come has a chance, since a
+  draft with other tokens cannot draw them, all of them have the same. The
+  arguments are those of `process`; one sequence.
   """
-  logits = process(logits, values, history, above)
-  return distribution(logits, values), logits
+  processed = process(logits, values, history, above)
+  if values.forbidden is not None or values.constraint is not None:
+    even = process(jnp.zeros_like(logits), values, history, above)
+    processed = jnp.where(processed.max() == -jnp.inf, even, processed)
+  return distribution(processed, values), processed
 
 
 def distributions(
   logits: jax.Array, values: Sampling, history: History, above: jax.Array
 ) -> Scores:
-  """`next_distribution` after every row of a scored block.
+  """What a target says after every row of a scored block.
+
+  Where none of the tokens that may come has a chance, it is no distribution.
 
   Args:
     logits: [B, N+1, V] of the target.
@@ -128,5 +135,10 @@ def distributions(
     history: of the rows.
     above: [B, N+1, K] as `trees.above` gives it.
   """
-  block = jax.vmap(next_distribution, in_axes=(0, None, None, 0))
-  return Scores(*jax.vmap(block)(logits, values, history, above))
+
+  def after(logits, values, history, above):
+    processed = process(logits, values, history, above)
+    return Scores(distribution(processed, values), processed)
+
+  block = jax.vmap(after, in_axes=(0, None, None, 0))
+  return jax.vmap(block)(logits, values, history, above)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.sampling import constrained
 from specjax.types import Sampling
 
 # Field of `make`: dtype, what is valid, and that in words.
@@ -114,10 +115,16 @@ def _forbid(batch, value, vocab_size):
   return jnp.asarray(forbidden)
 
 
-def _end(batch, least, forbidden, eos, vocab_size):
+def _end(batch, least, forbidden, constraint, eos, vocab_size):
   """Tokens [B, number of them] that must not end a text too soon."""
+  if constraint is not None and not eos:
+    raise ValueError(
+      'constraint needs a token that ends the text: give eos, or leave it out'
+    )
   if least is None:
-    return None
+    if constraint is None:
+      return None
+    return jnp.broadcast_to(jnp.array(eos, jnp.int32), (batch, len(eos)))
   _check_tokens('min_new_tokens', (), vocab_size)
   _check_tokens('eos', eos, vocab_size)
   waits = np.asarray(least) > 0
@@ -153,6 +160,7 @@ def make(
   frequency_penalty=None,
   forbidden=None,
   min_new_tokens=None,
+  constraint=None,
 ) -> Sampling:
   """Checks values and spreads them over the rows.
 
@@ -175,6 +183,9 @@ def make(
     frequency_penalty: subtracted as often as they occur there.
     forbidden: tokens that never come.
     min_new_tokens: so many come before one of `eos`.
+    constraint: which texts may come, of `specjax.constraints`; of a list of B
+      some may be None. Every row has its tables, of V + Q C numbers of two
+      bytes, on its device.
 
   Raises:
     ValueError: names the value that is out of range, or what it contradicts.
@@ -185,6 +196,9 @@ def make(
 
   least = spread('min_new_tokens', min_new_tokens)
   closed = _forbid(batch, forbidden, vocab_size)
+  automata = constrained.of_rows(batch, constraint, vocab_size, eos)
+  if automata is not None:
+    constrained.check_ways(automata, least, closed)
   return Sampling(
     temperature=spread('temperature', temperature),
     top_k=spread('top_k', top_k),
@@ -196,7 +210,8 @@ def make(
     frequency=spread('frequency_penalty', frequency_penalty),
     forbidden=closed,
     min_new_tokens=least,
-    ends=_end(batch, least, closed, eos, vocab_size),
+    ends=_end(batch, least, closed, automata, eos, vocab_size),
+    constraint=None if automata is None else constrained.tables(automata),
   )
 
 
@@ -215,10 +230,16 @@ def check(values: Sampling, vocab_size: int, eos: Sequence[int]) -> None:
         f'{name} was made for {table.shape[1]} tokens, but the target has '
         f'{vocab_size}: give `make` this vocab_size'
       )
+  classes = values.constraint and values.constraint.classes
+  if classes is not None and classes.shape[1] != vocab_size:
+    raise ValueError(
+      f'constraint was made for {classes.shape[1]} tokens, but the target has '
+      f'{vocab_size}: compile it for this target'
+    )
   if values.ends is not None:
     ends = set(np.ravel(values.ends).tolist())
     if ends != set(eos):
       raise ValueError(
-        f'min_new_tokens was made for eos {sorted(ends)}, but the spec has '
+        f'the values were made for eos {sorted(ends)}, but the spec has '
         f'{tuple(eos)}: give `make` the same'
       )

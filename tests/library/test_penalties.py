@@ -57,6 +57,7 @@ def recall(values, prompts, new, vocab):
   length, kept = (np.array([len(x) for x in rows]) for rows in (prompts, new))
   return sampling.remember(
     sampling.history(values, jnp.asarray(tokens), jnp.asarray(length), vocab),
+    values,
     jnp.asarray(added),
     jnp.asarray(kept),
   )
@@ -209,7 +210,7 @@ def test_only_kept_tokens_are_remembered():
   values = make(1.0, [{}, {}, {}], VOCAB, ENDS)
   history = recall(values, [(1,), (2, 2), (0, 3)], [(), (6,), (5, 5)], VOCAB)
   emitted = jnp.array([[1, 1, 2], [1, 1, 2], [5, 0, 0]])
-  history = sampling.remember(history, emitted, jnp.array([3, 0, 1]))
+  history = sampling.remember(history, values, emitted, jnp.array([3, 0, 1]))
   assert history.new.tolist() == [3, 1, 3]
   assert history.counts.tolist() == [
     [0, 2, 1, 0, 0, 0, 0],
@@ -231,7 +232,7 @@ def test_history_keeps_only_what_a_stage_looks_at():
   ):
     values = sampling.make(2, vocab_size=VOCAB, eos=ENDS, **stages)
     history = sampling.history(values, tokens, length, VOCAB)
-    history = sampling.remember(history, tokens[:, :3], length)
+    history = sampling.remember(history, values, tokens[:, :3], length)
     assert {k for k, x in history._asdict().items() if x is not None} == kept
 
 
@@ -519,7 +520,7 @@ def test_values_for_another_target_are_refused():
   for stages, message in (
     ({'forbidden': (1,)}, 'forbidden was made for 7 tokens, but the target'),
     ({'logit_bias': {1: 1}}, 'logit_bias was made for 7 tokens'),
-    ({'min_new_tokens': 1}, r'min_new_tokens was made for eos \[5, 6\], but'),
+    ({'min_new_tokens': 1}, r'values were made for eos \[5, 6\], but'),
   ):
     values = sampling.make(1, **known, **stages)
     with pytest.raises(ValueError, match=message):

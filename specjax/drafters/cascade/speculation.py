@@ -137,7 +137,9 @@ class Speculation:
       tokens=scoring.append(here.tokens, new, count, here.length),
       length=here.length + count,
       cache=scoring.write(here.cache, out.flight, verdict, here.length),
-      history=sampling.remember(here.history, new, jnp.where(known, 0, count)),
+      history=sampling.remember(
+        here.history, here.sampling, new, jnp.where(known, 0, count)
+      ),
     )
     q = scoring.along(scores.probs, verdict.path)
     features = scoring.along(out.taps, verdict.path)

@@ -22,8 +22,8 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
-
-from specjax.constraints.states import distance
+from scipy import sparse
+from scipy.sparse import csgraph
 
 _VERSION = 1
 # What numpy raises of a file that is cut, pickled or of something else.
@@ -35,6 +35,21 @@ _DAMAGED = (
   zipfile.BadZipFile,
   zlib.error,
 )
+
+
+def edges(table: np.ndarray) -> sparse.csr_array:
+  """Graph [Q, Q] of a table [Q, C] of states, negative where none."""
+  states = len(table)
+  source, column = np.nonzero(table >= 0)
+  pairs = np.unique(source * states + table[source, column].astype(np.int64))
+  which = (pairs // states, pairs % states)
+  ones = np.ones(len(pairs), np.int8)
+  return sparse.csr_array((ones, which), shape=(states, states))
+
+
+def distance(table: np.ndarray, end: int) -> np.ndarray:
+  """Steps [Q] from each state of a table to one; inf where no way leads."""
+  return csgraph.dijkstra(edges(table).T.tocsr(), unweighted=True, indices=end)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,6 +84,22 @@ class Automaton:
     return self.next[state, self.classes] >= 0
 
   @functools.cached_property
+  def only(self) -> np.ndarray:
+    """The one token [Q] that is allowed in each state; -1 where there are more.
+
+    Nothing is left to decide there. Behind the end of a text it is -1, too.
+    """
+    allowed = self.next >= 0
+    members = np.bincount(self.classes, minlength=allowed.shape[1])
+    first = np.full(allowed.shape[1], -1)
+    first[self.classes[::-1]] = np.arange(len(self.classes))[::-1]
+    single = (allowed * members).sum(1) == 1
+    found = np.where(single, first[np.argmax(allowed * members, 1)], -1)
+    ends = self.next[:, self.classes[list(self.eos)]]
+    behind = (ends == np.arange(len(ends))[:, None]).all(1)
+    return np.where(behind, -1, found).astype(np.int32)
+
+  @functools.cached_property
   def distance(self) -> np.ndarray:
     """Tokens [Q] of the shortest way to the end of a text from each state.
 
@@ -81,7 +112,7 @@ class Automaton:
     table[:-1, :-1] = self.next
     table[:-1, ends] = -1
     table[:-1, -1][(self.next[:, ends] < 0).all(1)] = -1
-    steps = distance(table)[:-1]
+    steps = distance(table, states)[:-1]
     far = np.iinfo(np.int32).max
     return np.where(np.isinf(steps), far, steps).astype(np.int32)
 

@@ -1,0 +1,76 @@
+"""Drafts what a constraint leaves no choice about.
+
+Where one token is allowed the target's distribution is one-hot: the token is
+accepted for certain, and drafting it costs a look into a table. In front of a
+draft model it is the inner drafter of `drafters.cascade`: the model then reads
+such tokens in one pass instead of one each.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from specjax import arguments, trees
+from specjax.types import Context, Draft, Drafter, LoadedDrafter, Target
+
+
+def _run(ctx: Context, depth: int):
+  """Tokens [B, K] that must come next, and how many of them [B]."""
+  batch = len(ctx.length)
+  constraint, state = ctx.sampling.constraint, ctx.history.state
+  if constraint is None or state is None:
+    return jnp.zeros((batch, depth), jnp.int32), jnp.zeros(batch, jnp.int32)
+
+  def row(constraint, state):
+    def turn(state, _):
+      here = jnp.maximum(state, 0)
+      token = jnp.where(state < 0, -1, constraint.only[here])
+      kind = constraint.classes[jnp.maximum(token, 0)].astype(jnp.int32)
+      after = constraint.next[here, kind].astype(state.dtype)
+      return jnp.where(token < 0, -1, after), token
+
+    unroll = min(depth, 16)
+    _, tokens = jax.lax.scan(turn, state, length=depth, unroll=unroll)
+    return jnp.maximum(tokens, 0), (tokens >= 0).sum()
+
+  return jax.vmap(row)(constraint, state)
+
+
+@functools.cache
+def make(depth: int) -> Drafter:
+  """Returns the drafter; `depth` is K, tokens drafted at most.
+
+  Raises:
+    ValueError: the depth is below 1.
+  """
+  if depth < 1:
+    raise ValueError(f'depth must be at least 1, got {depth}')
+
+  def init(params, ctx, hidden):
+    del params, ctx, hidden  # Unused.
+    return ()
+
+  def propose(params, state, ctx, key):
+    del params, key  # Unused.
+    tokens, size = _run(ctx, depth)
+    return Draft(tokens, trees.chain(len(size), depth), size, None), state
+
+  def commit(params, state, ctx, verdict, hidden):
+    del params, ctx, verdict, hidden  # Unused.
+    return state
+
+  return Drafter(depth, depth, init, propose, commit)
+
+
+def load(target: Target) -> LoadedDrafter:
+  """The drafter of forced tokens; it has no weights.
+
+  Args:
+    target: what it drafts for.
+
+  Raises:
+    ValueError: the target is none.
+  """
+  arguments.check_target(target)
+  return LoadedDrafter(target.model, make)

@@ -1,0 +1,165 @@
+"""The automata of rows: checked beside the other stages, and as tables."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from specjax.sampling.automaton import Automaton
+from specjax.types import Constraint
+
+# Tables have the next of these sizes, so that few programs serve all.
+_FEWEST = 64, 32  # states and classes
+
+
+def _open(automaton: Automaton, closed: Collection[int]):
+  """Where tokens that are not closed lead: [Q, -], and which states may end."""
+  tokens = np.ones(len(automaton.classes), bool)
+  tokens[list(closed)] = False
+  ends = np.zeros_like(tokens)
+  ends[list(automaton.eos)] = True
+  inside = np.unique(automaton.classes[tokens & ~ends])
+  last = np.unique(automaton.classes[tokens & ends])
+  return automaton.next[:, inside], (automaton.next[:, last] >= 0).any(1)
+
+
+def _after(onward: np.ndarray, states: np.ndarray) -> np.ndarray:
+  """The states [Q] that one token leads to from some of them."""
+  found = np.zeros_like(states)
+  leads = onward[states]
+  found[leads[leads >= 0]] = True
+  return found
+
+
+def stuck(automaton: Automaton, closed: Collection[int], least: int) -> str:
+  """Why some text cannot be brought to its end; empty where all can.
+
+  Args:
+    automaton: that says what may come.
+    closed: tokens that never come.
+    least: tokens that come before one that ends a text.
+  """
+  onward, ends = _open(automaton, closed)
+  here = np.arange(len(automaton.next)) == 0
+  seen: set[bytes] = set()
+  for count in range(least):
+    if not (onward[here] >= 0).any(1).all():
+      return f'a text of {count} tokens cannot go on, and may not end'
+    if (key := here.tobytes()) in seen:
+      break  # What follows was looked at.
+    seen.add(key)
+    here = _after(onward, here)
+  while True:
+    more = here | _after(onward, here)
+    if (more == here).all():
+      break
+    here = more
+  finishes = ends
+  while True:
+    more = finishes | np.where(onward >= 0, finishes[onward], False).any(1)
+    if (more == finishes).all():
+      break
+    finishes = more
+  if (here & ~finishes).any():
+    return 'some texts cannot be brought to their end'
+  return ''
+
+
+def _next_size(size: int, fewest: int) -> int:
+  return max(fewest, 1 << (size - 1).bit_length())
+
+
+def of_rows(
+  batch: int, value: Any, vocab_size: int | None, eos: Sequence[int]
+) -> list[Automaton | None] | None:
+  """The automaton of every row; None where no row has one.
+
+  Args:
+    batch: B.
+    value: one of all rows, or B, of which some are None.
+    vocab_size: V.
+    eos: tokens that end a text.
+
+  Raises:
+    ValueError: it is none, or was made for other tokens.
+  """
+  if value is None:
+    return None
+  several = isinstance(value, list | tuple)
+  rows = list(value) if several else [value] * batch
+  if len(rows) != batch:
+    raise ValueError(f'constraint has {len(rows)} rows instead of {batch}')
+  for one in {id(one): one for one in rows}.values():
+    if one is None:
+      continue
+    if not isinstance(one, Automaton):
+      raise ValueError(
+        'constraint must be made by specjax.constraints, such as '
+        f'specjax.constraints.regex, got {one!r}'
+      )
+    if len(one.classes) != vocab_size or set(one.eos) != set(eos):
+      raise ValueError(
+        f'constraint: {one.what} was made for {len(one.classes)} tokens and '
+        f'eos {one.eos}, but here are {vocab_size} and {tuple(eos)}: compile '
+        'it for this target'
+      )
+  return rows if any(one is not None for one in rows) else None
+
+
+def check_ways(
+  rows: Sequence[Automaton | None], least: Any, forbidden: Any
+) -> None:
+  """Whether other stages leave every text a way to its end.
+
+  Args:
+    rows: the automaton of each.
+    least: [B] tokens that come before one that ends a text, or None.
+    forbidden: [B, V] tokens that never come, or None.
+
+  Raises:
+    ValueError: some text cannot go on, and may not end.
+  """
+  seen: set[Any] = set()
+  for row, one in enumerate(rows):
+    closed = () if forbidden is None else np.flatnonzero(forbidden[row])
+    wait = 0 if least is None else int(least[row])
+    key = one, tuple(closed), wait
+    if one is None or key in seen or not (wait or len(closed)):
+      continue
+    seen.add(key)
+    if reason := stuck(one, closed, wait):
+      raise ValueError(
+        f'forbidden and min_new_tokens must leave every text of {one.what} a '
+        f'way to its end: {reason}'
+      )
+
+
+def tables(rows: Sequence[Automaton | None]) -> Constraint:
+  """The tables of rows, all of one size; a row without may say anything.
+
+  They are numpy's: where all rows have the same there is a single copy, until
+  they are put on a device.
+  """
+  distinct = {id(one): one for one in rows if one is not None}
+  sizes = [one.next.shape for one in distinct.values()]
+  size = tuple(map(_next_size, map(max, zip(*sizes, strict=True)), _FEWEST))
+  vocab = next(len(one.classes) for one in distinct.values())
+
+  def padded(one: Automaton | None) -> Any:
+    if one is None:
+      free = np.zeros(vocab, np.int16), np.zeros(size, np.int16)
+      return *free, np.full(size[0], -1, np.int32), np.int32(0)
+    missing = np.subtract(size, one.next.shape)
+    full = np.pad(one.next, [(0, n) for n in missing], constant_values=-1)
+    only = np.pad(one.only, (0, missing[0]), constant_values=-1)
+    return one.classes, full, only, np.int32(one.distance[0])
+
+  made = {key: padded(one) for key, one in distinct.items()}
+  made[id(None)] = padded(None)
+  if len({id(one) for one in rows}) == 1:  # A view: not one copy a row.
+    one = made[id(rows[0])]
+    spread = [np.broadcast_to(x, (len(rows), *x.shape)) for x in one]
+  else:
+    each = zip(*(made[id(one)] for one in rows), strict=True)
+    spread = [np.stack(x) for x in each]
+  return Constraint(*cast(Any, spread))
