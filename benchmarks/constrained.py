@@ -206,10 +206,10 @@ def row(setting: Setting, way: Way, base, runs, alpha: measure.Run) -> dict:
     'speedup': speed.value,
     'speedup_ci': speed.interval,
     'ended': float(np.mean([t[-1] in eos for t in texts])),
-    'unit_overlap': overlap,
-    'unit_prefixes': prefixes,
-    'unit_tokens': counts.tokens,
-    'unit_target_calls': counts.target_calls,
+    'unit_overlap': overlap.tolist(),
+    'unit_prefixes': prefixes.tolist(),
+    'unit_tokens': counts.tokens.tolist(),
+    'unit_target_calls': counts.target_calls.tolist(),
     **way.method.layouts(),
   }
 

@@ -24,13 +24,13 @@ import numpy as np
 from specjax import (
   arguments,
   checkpoints,
-  constraints,
   generate,
   layouts,
   sampling,
   sharding,
 )
 from specjax.arguments import check_number, named
+from specjax.constraints import targets
 from specjax.decoded import Decoded as Decoded
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
@@ -207,7 +207,7 @@ def decode(
   lengths = arguments.lengths(new_tokens, len(ids))
   method = plain.make() if drafter is None else drafter.make(gamma)
   spec = Spec(target.model, method, rule or rule_for(method), target.eos)
-  automata = constraints.for_prompts(target, len(ids), regex, json_schema)
+  automata = targets.for_prompts(target, len(ids), regex, json_schema)
   if automata is not None:
     stages['constraint'] = automata
   key = generate.row_keys(seed, range(len(ids)))

@@ -78,7 +78,9 @@ def _language(rows: list[dict]) -> str:
   if not names:
     return ''
   ended = [row['ended'] for row in rows if 'ended' in row]
+  shares = list(dict.fromkeys(f'{x:.0%}' for x in (min(ended), max(ended))))
+  cut = '' if min(ended) == 1 else ', and the others were cut'
   return (
-    f'all texts within {" and ".join(names)}, of which {min(ended):.0%} to '
-    f'{max(ended):.0%} ended by themselves and the others were cut'
+    f'all texts within {" and ".join(names)}, of which {" to ".join(shares)} '
+    f'ended by themselves{cut}'
   )

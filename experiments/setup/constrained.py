@@ -83,7 +83,9 @@ def compile_for(
       made = constraints.load(x.json_schema)
       made.check(constraints.vocabulary(tokenizer, size), size, eos)
     else:
-      made = constraints.json_schema(_read(x.json_schema), tokenizer, size, eos)
+      made = constraints.json_schema(
+        _read(x.json_schema).decode(), tokenizer, size, eos
+      )
   shortest = int(made.distance[0])
   need(
     shortest <= max_new_tokens,

@@ -45,7 +45,9 @@ def to_regex(schema: Mapping[str, Any] | str) -> tuple[str, str]:
     root = json.loads(text, parse_constant=_constant)
   except (TypeError, ValueError, RecursionError) as error:
     refuse('$', f'it is no JSON ({error})', 'correct it')
-  return f'JSON schema {bytewise.shown(text)}', _Reader(root).node(root, '$')
+  title = root.get('title') if isinstance(root, dict) else None
+  name = bytewise.shown(title if isinstance(title, str) else json.dumps(root))
+  return f'JSON schema {name}', _Reader(root).node(root, '$')
 
 
 def _repeat(low: int, high: int | None) -> str:

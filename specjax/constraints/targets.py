@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specjax.arguments import named
 from specjax import constraints
+from specjax.arguments import named
 from specjax.sampling import Automaton
 from specjax.types import Target
 
@@ -60,8 +60,8 @@ def for_prompts(
     return None
   made: list[Automaton | None] = [None] * count
   for name, make, asked in (
-    ('regex', regex, patterns),
-    ('json_schema', json_schema, schemas),
+    ('regex', constraints.regex, patterns),
+    ('json_schema', constraints.json_schema, schemas),
   ):
     for row, one in enumerate(_rows(name, asked, count)):
       if one is None:
