@@ -97,13 +97,16 @@ def test_a_prediction_is_of_constrained_texts(folder, tmp_path):
   bound = experiment(
     folder, sampling=by_pattern('[a-d]{4,9}'), results=str(tmp_path / 'bound')
   )
-  alphas = []
+  written = []
   for x in (free, bound):
     predict.main(x)
     text = pathlib.Path(x.results, 'rows.jsonl').read_text()
     rows = [json.loads(line) for line in text.splitlines()]
-    alphas.append([r['alpha'] for r in rows if r.get('drafter') == 'draft'])
-  assert alphas[0] != alphas[1]
+    written.append({row['tokens'] for row in rows if 'tokens' in row})
+  free_tokens, bound_tokens = written
+  # Two prompts, and at most nine letters and an end of each.
+  assert free_tokens == {2 * 16}
+  assert max(bound_tokens) <= 2 * 10
 
 
 def test_settings_know_a_schema_by_its_content(folder, schema):
