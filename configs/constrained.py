@@ -26,6 +26,10 @@ def get_config() -> Languages:
       'draft-64': Candidate('lm', 3, pair.path('draft-64')),
       'ngram': Candidate('ngram', 4),
       'forced': Candidate('forced', 8),
+      # The draft reads in one pass what leaves it no choice.
+      'draft-128 and forced': Candidate(
+        'cascade', 3, pair.path('draft-128'), {'inner': Candidate('forced', 3)}
+      ),
     },
     languages={name: pair.constraint(name) for name in _NAMES},
     prompts=Prompts(domains=('structured',), count=24),
