@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.measuring import measure
 from experiments.measuring.measure import Decoding
-from experiments.settings import ManyPrompts
+from experiments.settings import ManyPrompts, SamplingValues
 from experiments.setup.checks import values
 from specjax import continuous, generate
 
@@ -96,8 +96,15 @@ class Side:
   """Plain decoding or one drafter, with its prompts and their lengths."""
 
   def __init__(
-    self, x: ManyPrompts, many: Decoding, one: Decoding, texts, slots
+    self,
+    x: ManyPrompts,
+    stages: SamplingValues,
+    many: Decoding,
+    one: Decoding,
+    texts,
+    slots,
   ):
+    self.stages = stages
     self.x, self.many, self.one = x, many, one
     self.texts, self.slots = texts, slots
     random = np.random.default_rng(x.seed)
@@ -106,7 +113,7 @@ class Side:
 
   def job(self, indices, new) -> measure.Job:
     x, texts = self.x, [self.texts[i] for i in indices]
-    own = values(x.sampling, self.many.spec, len(texts), x.temperatures[0])
+    own = values(self.stages, self.many.spec, len(texts), x.temperatures[0])
     indices = np.asarray(indices)
     return measure.Job(texts, indices, own, new, x.seed, *self.slots)
 

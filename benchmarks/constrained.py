@@ -148,7 +148,7 @@ def prepare(x: Languages) -> tuple[Plan, dict[str, SamplingValues]]:
     f'languages has {NONE!r}, which is measured anyway: choose another name',
   )
   need(
-    x.sampling.regex is None and x.sampling.json_schema is None,
+    not x.sampling.constrains,
     'sampling.regex and sampling.json_schema constrain all texts here: name '
     'languages instead',
   )

@@ -200,7 +200,7 @@ def sides(
   def prepare(name, gamma, draft, dtype, *ways):
     cell = common | {'drafter': name, 'gamma': gamma, 'draft': draft}
     cell['draft_dtype'] = dtype
-    return cell, functools.partial(Side, x, *ways, texts, slots)
+    return cell, functools.partial(Side, x, plan.sampling, *ways, texts, slots)
 
   by_name = {'plain': prepare('plain', 0, None, None, many.base, one.base)}
   for m, other in zip(many.methods, one.methods, strict=True):

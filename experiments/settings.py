@@ -81,6 +81,10 @@ class SamplingValues:
   json_schema: str | None = None
 
   @property
+  def constrains(self) -> bool:
+    return self.regex is not None or self.json_schema is not None
+
+  @property
   def stages(self) -> dict[str, Any]:
     """Arguments of `specjax.sampling.make`; constraints need compiling."""
     named = dict(vars(self))

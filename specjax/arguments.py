@@ -54,6 +54,18 @@ def check_numbers(name: str, values: Any, least: int) -> None:
     )
 
 
+def check_eos(vocab_size: int, eos: Any) -> None:
+  """Refuses ends of a text that are no tokens of a vocabulary, or none."""
+  ids = list(eos) if isinstance(eos, list | tuple | np.ndarray) else None
+  if not ids or not all(
+    isinstance(x, numbers.Integral) and 0 <= int(x) < vocab_size for x in ids
+  ):
+    raise ValueError(
+      'eos must be the tokens that end a text, at least one from 0 to '
+      f'{vocab_size - 1}, got {named(eos)}'
+    )
+
+
 def check_target(target: Any) -> None:
   """Refuses what a loader of drafters cannot draft for."""
   if not isinstance(target, Target):

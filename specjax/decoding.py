@@ -207,9 +207,9 @@ def decode(
   lengths = arguments.lengths(new_tokens, len(ids))
   method = plain.make() if drafter is None else drafter.make(gamma)
   spec = Spec(target.model, method, rule or rule_for(method), target.eos)
-  automata = targets.for_prompts(target, len(ids), regex, json_schema)
-  if automata is not None:
-    stages['constraint'] = automata
+  stages['constraint'] = targets.for_prompts(
+    target, len(ids), regex, json_schema, stages.get('constraint')
+  )
   key = generate.row_keys(seed, range(len(ids)))
   values = sampling.make(
     len(ids),

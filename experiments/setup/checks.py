@@ -84,6 +84,8 @@ def values_for(
   temperature=1.0,
 ) -> sampling.Sampling:
   """The same for a vocabulary and the ends of a text."""
+  if stages.constrains and 'constraint' not in stages.stages:
+    raise RuntimeError('what constrains the texts was not compiled: use a plan')
   with blame('sampling.'):
     return sampling.make(
       batch, temperature, **stages.stages, vocab_size=vocab_size, eos=eos

@@ -8,6 +8,7 @@ from typing import Any
 
 from experiments.errors import UserError, blame, need, remedy
 from experiments.settings import SamplingValues
+from experiments.setup import names
 from specjax import checkpoints, constraints
 from specjax.sampling import Automaton
 from specjax.sampling.constrained import tables
@@ -69,7 +70,7 @@ def compile_for(
   Raises:
     UserError: it cannot be compiled, or no text of it is short enough.
   """
-  if x.regex is None and x.json_schema is None:
+  if not x.constrains:
     return x
   field = 'sampling.regex' if x.json_schema is None else 'sampling.json_schema'
   with blame('target.path: '):
@@ -101,3 +102,17 @@ def bytes_of(plan: Any, rows: int) -> int:
   if made is None:
     return 0
   return sum(x.nbytes for x in tables([made])) * (rows // plan.mesh.data)
+
+
+def check_rules(plan: Any) -> None:
+  """Refuses a rule that accepts what a constraint does not allow.
+
+  Raises:
+    UserError: names the field.
+  """
+  rules = {rule.partition(':')[0] for rule in plan.rules}
+  need(
+    not plan.sampling.constrains or names.RULE.full('simulated') not in rules,
+    'verifiers: simulated accepts whatever is drafted, so that texts would '
+    'leave their constraint: choose an exact rule',
+  )

@@ -268,4 +268,5 @@ def plan(x: Experiment) -> Plan:
     sampling=constrained.compile_for(x.sampling, target, x.max_new_tokens),
   )
   _check_levels(located)
+  constrained.check_rules(located)
   return located

@@ -33,6 +33,7 @@ to load an automaton that was saved.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specjax.arguments import check_eos, named
 from specjax.constraints import bytewise, compiling, schemas
 from specjax.constraints.compiling import vocabulary as vocabulary
 from specjax.sampling.automaton import Automaton as Automaton
@@ -57,7 +58,10 @@ def regex(
       too large a table; nothing matches it; the tokenizer has no byte
       representation; an eos is no token; outlines-core is not installed.
   """
+  if not isinstance(pattern, str):
+    raise ValueError(f'regex must be a text, got {named(pattern)}')
   what = f'regex {bytewise.shown(pattern)}'
+  check_eos(vocab_size, eos)
   read = tokens.read('the target', tokenizer, vocab_size, tuple(eos))
   return compiling.from_regex(what, pattern, read)
 
@@ -82,6 +86,7 @@ def json_schema(
     ValueError: the schema has what cannot be promised, named with its path; or
       see `regex`.
   """
+  check_eos(vocab_size, eos)
   read = tokens.read('the target', tokenizer, vocab_size, tuple(eos))
   what, pattern = schemas.to_regex(schema)
   return compiling.from_regex(what, pattern, read)

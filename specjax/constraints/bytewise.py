@@ -151,7 +151,8 @@ def build(
       "pip install 'specjax[constraints]'"
     )
   _refuse_syntax(what, pattern)
-  regex = f'(?:{pattern}){_END}'
+  # Behind a literal alone repeats of a class take exponential time.
+  regex = f'{_END}(?:{pattern}){_END}'
   job = {'path': sys.path, 'memory': memory, 'regex': regex}
   remedy = 'bound its repeats lower, or use fewer alternatives'
   try:
@@ -188,7 +189,11 @@ def build(
   table[:-1, :256] = moves
   table[:-1, 256] = np.where(final[after], len(moves), -1)
   table[-1, 256] = len(moves)
-  kept = states.trim(table)
+  # What the regex is behind its first mark becomes state 0.
+  swapped = np.arange(len(table) + 1)
+  swapped[[0, after[0]]] = swapped[[after[0], 0]]
+  swapped[-1] = -1
+  kept = states.trim(swapped[table[swapped[:-1]]])
   if kept is None:
     raise ValueError(f'nothing matches {what}: correct it')
   return kept

@@ -48,6 +48,7 @@ REMEDIES = {
   '$id': 'write references from the root, as #/$defs/name',
   '$anchor': 'write references from the root, as #/$defs/name',
 }
+_MOST = 1_000_000  # of what is counted
 LEAVE_OUT = 'leave it out, and check the text afterwards'
 
 
@@ -92,6 +93,8 @@ def _count(given: Mapping, path: str, name: str, default: int | None) -> Any:
   value = given.get(name, default)
   if name in given and not (is_a(value, 'integer') and value >= 0):
     refuse(below(path, name), f'{value!r} is no count', 'give an integer')
+  if value is not None and value > _MOST:
+    refuse(below(path, name), f'{value} is above {_MOST:,}', 'lower it')
   return None if value is None else int(value)
 
 

@@ -92,15 +92,15 @@ def pattern(path: str, text: str) -> str:
     ValueError: it has other things.
   """
   what = f'JSON schema, {path}: {bytewise.shown(text)}'
-  with warnings.catch_warnings():
-    warnings.simplefilter('error', FutureWarning)
-    try:
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # Of what is refused below.
       re.compile(text)
-    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
-      raise ValueError(
-        f'{what} is no regex that all dialects read alike ({error}): escape '
-        'what stands for itself'
-      ) from None
+  except (re.error, OverflowError, RecursionError) as error:
+    raise ValueError(
+      f'{what} is no regex that all dialects read alike ({error}): escape '
+      'what stands for itself'
+    ) from None
   written = '(?:' + ''.join(_rewritten(what, _unanchored(text))) + ')'
   table = bytewise.build(what, written)
   unsafe = [ord('"'), ord('\\'), *range(32)]
@@ -125,7 +125,11 @@ def _rewritten(what: str, text: str) -> Iterator[str]:
   before, negated = '', False
   for piece, inside in bytewise.pieces(text):
     wrong = ''
-    if not inside and piece[0] == '(' and piece not in ('(', '(?:'):
+    if inside and before in ('&', '|', '-', '~') and piece == before:
+      wrong = 'twice in a class: escape both'
+    elif piece in ('[', '[^') and inside > 1:
+      wrong = 'inside a class: escape it'
+    elif not inside and piece[0] == '(' and piece not in ('(', '(?:'):
       wrong = 'which not every dialect has: write it with plain groups'
     elif not inside and piece == '+' and before in ('*', '+', '?', '}'):
       wrong = 'twice a repeat: write one'

@@ -93,16 +93,7 @@ class _Reader:
     if types is None:
       name = next(iter(given), 'type')
       refuse(below(path, name), 'there is no type', 'add the type beside it')
-    if not isinstance(types, list):
-      types = [types]
-    where = below(path, 'type')
-    if not types:
-      refuse(where, 'it is empty', 'name a type')
-    for kind in types:
-      if not isinstance(kind, str) or kind not in keywords.KEYWORDS:
-        refuse(
-          where, f'{kind!r} is no type', f'use {", ".join(keywords.KEYWORDS)}'
-        )
+    types, where = self._types(types, path), below(path, 'type')
     known = set[str]().union(*(keywords.KEYWORDS[kind] for kind in types))
     for name in given:
       if name not in known:
@@ -114,6 +105,19 @@ class _Reader:
     if 'number' in types and known & keywords.KEYWORDS['integer'] & set(given):
       refuse(where, 'number has no bounds here', 'leave out one of them')
     return '|'.join(getattr(self, f'_{kind}')(given, path) for kind in types)
+
+  def _types(self, types: Any, path: str) -> list[str]:
+    if not isinstance(types, list):
+      types = [types]
+    where = below(path, 'type')
+    if not types:
+      refuse(where, 'it is empty', 'name a type')
+    for kind in types:
+      if not isinstance(kind, str) or kind not in keywords.KEYWORDS:
+        refuse(
+          where, f'{kind!r} is no type', f'use {", ".join(keywords.KEYWORDS)}'
+        )
+    return types
 
   def _combined(self, name: str, given: dict, path: str) -> str:
     """Keywords that stand alone, but for a type beside values."""
@@ -129,9 +133,9 @@ class _Reader:
     if not isinstance(value, list) or not value:
       refuse(where, 'it is no list of at least one', 'list the alternatives')
     if name in ('const', 'enum'):
+      of = [] if types is None else self._types(types, path)
       for n, each in enumerate(value):
-        of = types if isinstance(types, list) else [types]
-        if types is not None and not any(is_a(each, str(kind)) for kind in of):
+        if of and not any(is_a(each, kind) for kind in of):
           at = below(where, n) if name == 'enum' else where
           refuse(at, f'{each!r} is not of type {types}', 'remove it')
       return '|'.join(written(each, where) for each in value)
@@ -158,7 +162,8 @@ class _Reader:
     for part in urllib.parse.unquote(value).split('/')[1:]:
       name = part.replace('~1', '/').replace('~0', '~')
       try:
-        key = int(name) if isinstance(found, list) else name
+        number = isinstance(found, list) and re.fullmatch('0|[1-9][0-9]*', name)
+        key = int(name) if number else name
         found = found[key]
       except (IndexError, KeyError, TypeError, ValueError):
         refuse(path, f'there is no {value!r}', 'correct it')

@@ -22,29 +22,57 @@ def _rows(name: str, value: Any, count: int) -> Sequence[Any]:
   return value
 
 
+def _key(name: str, asked: Any) -> tuple[str, ...]:
+  """What a constraint of a target is remembered by."""
+  if isinstance(asked, str):
+    return 'constraint', name, asked
+  try:
+    return 'constraint', name, json.dumps(asked)
+  except (TypeError, ValueError, RecursionError) as error:
+    raise ValueError(
+      f'{name} must be a text or a schema that is JSON ({error}), got '
+      f'{named(asked)}'
+    ) from error
+
+
 def _compile(
   target: Target, name: str, make: Callable[..., Automaton], asked: Any
 ) -> Automaton:
   """The automaton, made once for a target."""
-  try:
-    key = 'constraint', name, json.dumps(asked)
-  except TypeError as error:
-    raise ValueError(f'{name} is no JSON ({error}): {named(asked)}') from error
+  key = _key(name, asked)
   if key not in target.remembered:
-    if target.tokenizer is None:
-      raise ValueError(
-        f'{name}: {target.path or "the target"} has no tokenizer, so that its '
-        'tokens have no texts'
-      )
+    _check_tokenizer(target, name)
     size = target.model.config.vocab_size
     made = make(asked, target.tokenizer, size, target.eos)
     target.remembered[key] = made
   return target.remembered[key]
 
 
+def _check_tokenizer(target: Target, name: str) -> None:
+  if target.tokenizer is None:
+    raise ValueError(
+      f'{name}: {target.path or "the target"} has no tokenizer, so that its '
+      'tokens have no texts'
+    )
+
+
+def _check(target: Target, one: Automaton) -> None:
+  """Whether an automaton was made for the tokens of a target."""
+  key = 'constraint', 'checked', one
+  if key not in target.remembered and target.tokenizer is not None:
+    size = target.model.config.vocab_size
+    vocabulary = constraints.vocabulary(target.tokenizer, size)
+    one.check(vocabulary, size, target.eos)
+    target.remembered[key] = True
+
+
 def for_prompts(
-  target: Target, count: int, patterns: Any = None, schemas: Any = None
-) -> list[Automaton | None] | None:
+  target: Target,
+  count: int,
+  patterns: Any = None,
+  schemas: Any = None,
+  automata: Any = None,
+) -> Any:
   """What constrains each of so many prompts; None where nothing does.
 
   Args:
@@ -52,12 +80,23 @@ def for_prompts(
     count: of prompts.
     patterns: a regular expression, or one a prompt, or None.
     schemas: a JSON schema, as a dict or JSON, likewise.
+    automata: what was compiled, likewise, where there is neither of these.
 
   Raises:
-    ValueError: one cannot be compiled, or a prompt has two of them.
+    ValueError: one cannot be compiled or was made for another target, or a
+      prompt has two of them.
   """
   if patterns is None and schemas is None:
-    return None
+    several = isinstance(automata, list | tuple)
+    for one in automata if several else [automata]:
+      if isinstance(one, Automaton):
+        _check(target, one)
+    return automata
+  if automata is not None:
+    raise ValueError(
+      'constraint is given beside a regex or a json_schema: give one of them, '
+      'or compile all with specjax.constraints'
+    )
   made: list[Automaton | None] = [None] * count
   for name, make, asked in (
     ('regex', constraints.regex, patterns),

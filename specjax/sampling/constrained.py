@@ -85,6 +85,10 @@ def of_rows(
   """
   if value is None:
     return None
+  if not eos:
+    raise ValueError(
+      'constraint needs a token that ends the text: give eos, or leave it out'
+    )
   several = isinstance(value, list | tuple)
   rows = list(value) if several else [value] * batch
   if len(rows) != batch:

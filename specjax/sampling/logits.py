@@ -128,20 +128,22 @@ def process(
     logits += values.logit_bias
   if _penalizes(values):
     logits = _penalize_text(logits, values, history, above)
+  closed = jnp.zeros(vocab, bool)
   if values.forbidden is not None:
-    logits = jnp.where(values.forbidden, -jnp.inf, logits)
+    closed |= values.forbidden
   if values.min_new_tokens is not None:
     assert history.new is not None
     assert values.ends is not None
     short = history.new + (above >= 0).sum() < values.min_new_tokens
     ends = (jnp.arange(vocab) == values.ends[:, None]).any(0)
-    logits = jnp.where(ends & short, -jnp.inf, logits)
+    closed |= ends & short
   if values.constraint is not None:
     assert history.state is not None
     constraint = values.constraint
     state = follow(constraint, history.state, above)
     leads = jnp.asarray(constraint.next)[jnp.maximum(state, 0)]
-    leads = leads[jnp.asarray(constraint.classes)]
-    # Nothing is asked behind a token that is not allowed: it is never reached.
-    logits = jnp.where((leads >= 0) | (state < 0), logits, -jnp.inf)
-  return logits
+    leads = leads[jnp.asarray(constraint.classes).astype(jnp.int32)]
+    closed |= (leads < 0) & (state >= 0)
+  # All are closed only behind a token that may not come itself, which is never
+  # reached: nothing is asked there.
+  return jnp.where(closed & ~closed.all(), -jnp.inf, logits)

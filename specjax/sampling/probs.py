@@ -112,8 +112,8 @@ def next_distribution(
   """The distribution [V] of the next token, and the processed logits [V].
 
   For drafts: where none of the tokens that may come has a chance, since a
-  draft with other tokens cannot draw them, all of them have the same. The
-  arguments are those of `process`; one sequence.
+  draft with other tokens cannot draw them, they have what the stages make of
+  equal logits. The arguments are those of `process`; one sequence.
   """
   processed = process(logits, values, history, above)
   if values.forbidden is not None or values.constraint is not None:

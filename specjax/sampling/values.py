@@ -117,10 +117,6 @@ def _forbid(batch, value, vocab_size):
 
 def _end(batch, least, forbidden, constraint, eos, vocab_size):
   """Tokens [B, number of them] that must not end a text too soon."""
-  if constraint is not None and not eos:
-    raise ValueError(
-      'constraint needs a token that ends the text: give eos, or leave it out'
-    )
   if least is None:
     if constraint is None:
       return None
@@ -184,8 +180,9 @@ def make(
     forbidden: tokens that never come.
     min_new_tokens: so many come before one of `eos`.
     constraint: which texts may come, of `specjax.constraints`; of a list of B
-      some may be None. Every row has its tables, of V + Q C numbers of two
-      bytes, on its device.
+      some may be None. Every row has its tables on its device: two bytes for
+      each token, and for each of Q states and C classes, both rounded up to
+      powers of two.
 
   Raises:
     ValueError: names the value that is out of range, or what it contradicts.

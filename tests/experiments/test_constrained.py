@@ -131,7 +131,7 @@ def test_settings_know_a_schema_by_its_content(folder, schema):
       'sampling.json_schema: /nowhere',
       'path',
     ),
-    ({'regex': '('}, 'sampling.regex: ', 'regex'),
+    ({'regex': '('}, 'sampling.regex: ', 'without its'),
     ({'regex': 'a{40}'}, 'max_new_tokens is 16', 'allow as many'),
     ({'regex': 'a', 'min_new_tokens': 2}, 'sampling.forbidden and min', 'way'),
   ],

@@ -1,5 +1,6 @@
 """Whole texts of the embedded pair within the schemas that come with it."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -109,11 +110,27 @@ def test_each_prompt_has_its_own_constraint(drafted):
     ({'regex': ['a']}, 'regex has 1 entries for 2 prompts'),
     ({'regex': 'a', 'json_schema': '{}'}, 'prompt 0 has both a regex and a js'),
     ({'regex': 'a{9}', 'new_tokens': 2}, 'new_tokens is 2 for prompt 0'),
-    ({'json_schema': {'type': {1}}}, 'json_schema is no JSON'),
-    ({'regex': '(?=a)'}, 'regex'),
+    ({'json_schema': {'type': {1}}}, 'json_schema must be a text or a schema'),
+    ({'regex': 3}, 'regex must be a text, got int'),
+    ({'regex': b'a'}, 'regex must be a text'),
+    ({'regex': '(?=a)'}, 'look-around: write out'),
+    ({'regex': 'a', 'constraint': [None, None]}, 'beside a regex or a json'),
     ({'constraint': 'a'}, 'made by specjax.constraints'),
   ],
 )
 def test_wrong_constraints_are_refused(drafted, asked, message):
   with pytest.raises(ValueError, match=message):
     specjax.decode(*drafted, ['a', 'b'], **{'new_tokens': 8} | asked)
+
+
+def test_an_automaton_of_other_tokens_is_refused(drafted):
+  one = constraints.load(pair.constraint('choices'))
+  other = dataclasses.replace(one, vocabulary='other')
+  with pytest.raises(ValueError, match='was made for tokenizer other, but'):
+    specjax.decode(*drafted, ['a'], new_tokens=96, constraint=other)
+
+
+@pytest.mark.parametrize('eos', [(), (0, 5000), 0, ('0',)])
+def test_ends_that_are_no_tokens_are_refused(drafted, eos):
+  with pytest.raises(ValueError, match=r'^eos must be the tokens that end'):
+    constraints.regex('a', drafted[0].tokenizer, 2048, eos)

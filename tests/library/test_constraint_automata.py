@@ -760,3 +760,39 @@ def test_a_schema_of_a_thousand_states_over_131072_tokens():
   assert 700 < len(made.next) < 1500
   assert made.next.nbytes <= 16_000_000
   assert spent < 20
+
+
+def test_a_string_alone_compiles_as_fast_as_one_inside():
+  what, pattern = schemas.to_regex({'type': 'string', 'maxLength': 200})
+  made = compiling.from_regex(what, pattern, embedded(), seconds=20)
+  assert len(made.next) > 200
+
+
+@pytest.mark.parametrize(
+  ('pattern', 'reason'),
+  [
+    (r'[^~~"\\\x00-\x1f]', 'twice in a class'),
+    ('[--c-e]', 'twice in a class'),
+    ('[a&&b]', 'twice in a class'),
+    ('[a[b]', 'inside a class: escape it'),
+  ],
+)
+def test_classes_that_dialects_read_differently_are_refused(pattern, reason):
+  with pytest.raises(ValueError, match=reason):
+    schemas.to_regex({'type': 'string', 'pattern': pattern})
+
+
+@pytest.mark.parametrize(
+  ('schema', 'path'),
+  [
+    (
+      {'$ref': '#/$defs/a/-1', '$defs': {'a': [{'type': 'null'}]}},
+      r'\$\.\$ref',
+    ),
+    ({'type': ['integer', 'junk'], 'enum': [1]}, r"\$\.type: 'junk'"),
+    ({'type': 'string', 'maxLength': 10**30}, r'\$\.maxLength: 1000'),
+  ],
+)
+def test_what_hides_beside_other_keywords_is_named(schema, path):
+  with pytest.raises(ValueError, match=path):
+    schemas.to_regex(schema)
