@@ -37,6 +37,8 @@ LAYERS = (
   {'specjax.drafters'},
   {'specjax.inputs'},
   {'specjax.generate'},
+  {'specjax.origins', 'specjax.stages'},
+  {'specjax.pool'},
   {'specjax.continuous'},
   {'specjax.decoding'},
   {'specjax.__init__'},
