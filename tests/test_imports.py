@@ -26,6 +26,7 @@ LAYERS = (
     'specjax.cache',
     'specjax.counting',
     'specjax.sharding',
+    'specjax.text',
   },
   {'specjax.models', 'specjax.verify'},
   {'specjax.families', 'specjax.layouts'},
