@@ -41,7 +41,9 @@ LAYERS = (
   {'specjax.origins', 'specjax.stages'},
   {'specjax.pool'},
   {'specjax.continuous'},
+  {'specjax.prepared'},
   {'specjax.decoding'},
+  {'specjax.streaming'},
   {'specjax.__init__'},
   {
     'specjax.estimates',
