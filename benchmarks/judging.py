@@ -16,6 +16,9 @@ from benchmarks.sweeps import Bench, seconds
 from specjax import generate, sampling, trees, verify
 from specjax.types import Draft
 
+# A constraint with so many states and classes of tokens.
+_STATES, _CLASSES = 1000, 1000
+_CONSTRAINT = 'constraint, 1,000 states'
 # What may be in the pipeline, by name.
 STAGES: dict[str, dict] = {
   'greedy': {'temperature': 0.0},
@@ -28,6 +31,7 @@ STAGES: dict[str, dict] = {
     'presence_penalty': 0.5,
     'frequency_penalty': 0.5,
   },
+  _CONSTRAINT: {'eos': (0,)},
   'all': {
     'temperature': 0.8,
     'top_k': 50,
@@ -40,9 +44,21 @@ STAGES: dict[str, dict] = {
 }
 
 
+def _language(vocab: int, random: np.random.Generator) -> sampling.Automaton:
+  """A random automaton, in which a quarter of all tokens may come."""
+  classes = random.integers(0, min(vocab, _CLASSES), vocab, np.int16)
+  size = _STATES, int(classes.max()) + 1
+  moves = random.integers(0, _STATES, size, np.int16)
+  moves = np.where(random.random(size) < 0.25, moves, np.int16(-1))
+  moves[:, classes[0]] = np.arange(_STATES)
+  return sampling.Automaton('a random one', classes, moves, (0,), '')
+
+
 def _program(stages: dict, gamma: int, vocab: int, seed: int):
   """Judges a drawn chain; compiled."""
   random = np.random.default_rng(seed)
+  if 'eos' in stages:
+    stages = stages | {'constraint': _language(vocab, random)}
   values = sampling.make(1, vocab_size=vocab, **stages)
   text = jnp.asarray(random.integers(0, vocab, (1, 128)), jnp.int32)
   history = sampling.history(values, text, jnp.full(1, 128), vocab)

@@ -96,9 +96,17 @@ def speak(
       print(paint(text, token.origin, colour), end='', flush=True)
   print()
   drafted = int(last.drafted.sum())
+  ended = bool(new) and new[-1] in built.plain.eos
+  language = getattr(plan.sampling, 'constraint', None)
+  if language is not None and not ended:
+    print(
+      f'(cut at max_new_tokens = {plan.max_new_tokens}: the beginning of a '
+      f'text of {language.what}, and no whole one)'
+    )
   return {
     'text': built.tokenizer.decode(new),
     'tokens': new,
+    'ended': ended,
     'tau': len(new) / int(last.target_calls),
     'acceptance': int(last.accepted.sum()) / drafted if drafted else None,
   }

@@ -62,6 +62,10 @@ class SamplingValues:
     frequency_penalty: subtracted as often as they occur there.
     forbidden: tokens that are never drawn.
     min_new_tokens: so many come before the text may end.
+    regex: that every text must match as a whole.
+    json_schema: file of a JSON schema, whose values every text must be, or of
+      what `specjax.constraints` saved. A text that reaches `max_new_tokens` is
+      cut, and is then no whole value.
   """
 
   top_k: int | None = None
@@ -73,6 +77,16 @@ class SamplingValues:
   frequency_penalty: float | None = None
   forbidden: tuple[int, ...] | None = None
   min_new_tokens: int | None = None
+  regex: str | None = None
+  json_schema: str | None = None
+
+  @property
+  def stages(self) -> dict[str, Any]:
+    """Arguments of `specjax.sampling.make`; constraints need compiling."""
+    named = dict(vars(self))
+    for name in ('regex', 'json_schema'):
+      del named[name]
+    return named
 
 
 @dataclasses.dataclass
@@ -252,6 +266,17 @@ class ManyPrompts(Experiment):
   group: int = 4
   repeats: int = 3
   temperatures: tuple[float, ...] = (1.0,)
+
+
+@dataclasses.dataclass
+class Languages(Experiment):
+  """Texts within languages, one after the other.
+
+  Attributes:
+    languages: files of JSON schemas, or of what was saved of them, by name.
+  """
+
+  languages: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass

@@ -30,12 +30,13 @@ from specjax import (
   sharding,
 )
 from specjax.arguments import check_number, named
+from specjax.constraints import targets
+from specjax.decoded import Decoded as Decoded
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
 from specjax.models import transformer
 from specjax.types import (
-  Counts,
   Drafter,
   LoadedDrafter,
   Params,
@@ -115,66 +116,6 @@ def load(
   )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Decoded:
-  """What became of some prompts.
-
-  Attributes:
-    texts: the new text of each prompt, without what was continued and without
-      the token that ended it; None where the target has no tokenizer.
-    tokens: the new tokens of each, with that token.
-    ended: [B] whether a text ended by itself; otherwise it reached its length.
-    counts: statistics of each row, see `types.Counts`, on the host.
-  """
-
-  texts: list[str] | None
-  tokens: list[list[int]]
-  ended: list[bool]
-  counts: Counts
-
-  @property
-  def target_calls(self) -> int:
-    """Passes of the target over all rows."""
-    return int(self.counts.target_calls.sum())
-
-  @property
-  def tau(self) -> float:
-    """Tokens per target call, the bonus or corrected one included."""
-    return float(self.counts.tokens.sum() / max(self.target_calls, 1))
-
-  @property
-  def tau_by_row(self) -> list[float]:
-    """The same of each row."""
-    calls = np.maximum(self.counts.target_calls, 1)
-    return (self.counts.tokens / calls).tolist()
-
-  @property
-  def acceptance_rate(self) -> float:
-    """Accepted over drafted tokens; NaN where none were drafted."""
-    return _over(self.counts.accepted.sum(), self.counts.drafted.sum())
-
-  @property
-  def acceptance_by_position(self) -> list[float]:
-    """Share of the steps that accepted the first, second, ... drafted token."""
-    steps = self.counts.histogram.sum()
-    return [_over(x, steps) for x in self.counts.accepted.sum(0)]
-
-  @property
-  def accepted_lengths(self) -> list[int]:
-    """How many steps accepted 0, 1, 2, ... drafted tokens."""
-    return self.counts.histogram.sum(0).tolist()
-
-  def __repr__(self) -> str:
-    return (
-      f'<{len(self.tokens)} texts, {int(self.counts.tokens.sum())} tokens, '
-      f'{self.target_calls} target calls, tau {self.tau:.2f}>'
-    )
-
-
-def _over(count: Any, of: Any) -> float:
-  return float(count / of) if of else float('nan')
-
-
 def _check(target: Any, drafter: Any, rule: Any) -> None:
   """Refuses what is not the kind of thing that is wanted."""
   arguments.check_target(target)
@@ -220,6 +161,8 @@ def decode(
   temperature: Any = 0.0,
   seed: int = 0,
   rule: Rule | None = None,
+  regex: Any = None,
+  json_schema: Any = None,
   **stages: Any,
 ) -> Decoded:
   """Continues prompts, all at once, by speculative decoding.
@@ -245,6 +188,10 @@ def decode(
     seed: of all draws.
     rule: how drafts are verified; by default the exact one for the drafter:
       `specjax.verify.token` for chains, `specjax.verify.recursive` for trees.
+    regex: that every text must match as a whole, or a list of one a prompt, of
+      which some may be None; see `specjax.constraints`.
+    json_schema: likewise; a dict or JSON. A text that was cut at its length
+      (`ended` is false) does not match.
     **stages: further stages of the sampling pipeline, such as `top_p=0.9` or
       `repetition_penalty=[1.1, 1.3]`; see `specjax.sampling.make`.
 
@@ -260,6 +207,9 @@ def decode(
   lengths = arguments.lengths(new_tokens, len(ids))
   method = plain.make() if drafter is None else drafter.make(gamma)
   spec = Spec(target.model, method, rule or rule_for(method), target.eos)
+  automata = targets.for_prompts(target, len(ids), regex, json_schema)
+  if automata is not None:
+    stages['constraint'] = automata
   key = generate.row_keys(seed, range(len(ids)))
   values = sampling.make(
     len(ids),

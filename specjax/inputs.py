@@ -47,8 +47,10 @@ def _check_room(new_tokens, values: sampling.Sampling) -> None:
     return
   least = np.asarray(values.constraint.least)
   room = np.broadcast_to(np.asarray(new_tokens), least.shape)
-  if (room < least).any():
-    row = int(np.argmax(room < least))
+  # Rows that only fill up a batch get none.
+  short = (room < least) & (room > 0)
+  if short.any():
+    row = int(np.argmax(short))
     raise ValueError(
       f'new_tokens is {room[row]} for prompt {row}, but the shortest text of '
       f'its constraint has {least[row]} tokens: allow as many'

@@ -7,6 +7,7 @@ import numpy as np
 from experiments.measuring.costs import Costs
 from experiments.measuring.measure import Log, Run
 from specjax import metrics
+from specjax.sampling import Automaton
 from specjax.types import Counts
 
 _BINS = 4
@@ -83,6 +84,31 @@ def _join_logs(logs: list[Log]) -> Log:
     )
 
   return Log(column('accepted', -1), column('drafted', 0), column('length', 0))
+
+
+def language(automaton: Automaton | None, runs: list[Run], eos) -> dict:
+  """What constrained the texts, and how many of them ended by themselves.
+
+  The others were cut: each is the beginning of a text of the language.
+
+  Raises:
+    RuntimeError: one is not.
+  """
+  if automaton is None:
+    return {}
+  played = [one for run in runs for one in run.turns or [run]]
+  texts = [text for one in played for text in one.texts if text]
+  for text in texts:
+    if automaton.follow(text) < 0:
+      raise RuntimeError(f'a text is none of {automaton.what}: {text}')
+  return {
+    'constraint': {
+      'what': automaton.what,
+      'states': len(automaton.next),
+      'classes': automaton.next.shape[1],
+    },
+    'ended': sum(text[-1] in eos for text in texts) / len(texts),
+  }
 
 
 def by_step(runs: list[Run]) -> dict[str, Any]:

@@ -273,6 +273,9 @@ class Runner:
         **cell,
         **method.brings,
         **self.reading(method),
+        **row_fields.language(
+          getattr(plan.sampling, 'constraint', None), runs, self.built.plain.eos
+        ),
         'lossless': method.spec.rule.lossless,
         'timed': plan.timed,
         'batch': plan.batch,

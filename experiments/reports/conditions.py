@@ -66,5 +66,21 @@ def conditions(rows: list[dict]) -> str:
   )
   facts = [(form, values(rows, name)) for form, name in forms]
   text = machine(rows, [form.format(known) for form, known in facts if known])
-  how = baseline(rows)
-  return f'{text}; {how}' if how else text
+  parts = [text, baseline(rows), _language(rows)]
+  return '; '.join(part for part in parts if part)
+
+
+def _language(rows: list[dict]) -> str:
+  """What constrained the texts; '' where nothing did."""
+  names = dict.fromkeys(
+    r['constraint']['what'] for r in rows if 'constraint' in r
+  )
+  if not names:
+    return ''
+  ended = [row['ended'] for row in rows if 'ended' in row]
+  shares = list(dict.fromkeys(f'{x:.0%}' for x in (min(ended), max(ended))))
+  cut = '' if min(ended) == 1 else ', and the others were cut'
+  return (
+    f'all texts within {" and ".join(names)}, of which {" to ".join(shares)} '
+    f'ended by themselves{cut}'
+  )

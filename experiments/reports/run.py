@@ -47,7 +47,7 @@ FIELDS: dict[str, Any] = {
       'alpha', 'tau', 'tokens_per_second', 'baseline_tokens_per_second',
       'speedup', 'predicted_speedup', 'c', 'v', 'repetition?',
       'tau_without_bonus?', 'tau_per_request?', 'tau_per_step?',
-      'speedup_of_rates?', 'parameters?', 'bytes?',
+      'speedup_of_rates?', 'parameters?', 'bytes?', 'ended?',
     )
   },
   **{
@@ -75,7 +75,7 @@ FIELDS: dict[str, Any] = {
   **{
     f'{name}?': _OBJECT
     for name in ('options', 'training', 'versions', 'baseline', 'prompts_from',
-                 'collectives', 'reading')
+                 'collectives', 'reading', 'constraint')
   },
   'drafted?': int | None,
   'histogram?': tuple[int, ...] | None,

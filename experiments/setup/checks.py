@@ -12,6 +12,7 @@ from experiments.errors import blame
 from experiments.errors import need as need
 from experiments.prompts import conversations
 from experiments.settings import Experiment, Parity, Prompts, SamplingValues
+from experiments.setup import constrained
 from specjax import sampling
 from specjax.checkpoints import precision
 from specjax.types import Spec
@@ -85,7 +86,7 @@ def values_for(
   """The same for a vocabulary and the ends of a text."""
   with blame('sampling.'):
     return sampling.make(
-      batch, temperature, **vars(stages), vocab_size=vocab_size, eos=eos
+      batch, temperature, **stages.stages, vocab_size=vocab_size, eos=eos
     )
 
 
@@ -171,9 +172,10 @@ def check(x: Experiment) -> None:
       np.isfinite(temperature) and temperature >= 0,
       f'temperatures must be finite and at least 0, got {temperature}',
     )
-  stages = {k: v for k, v in vars(x.sampling).items() if k not in _TOKENS}
+  stages = {k: v for k, v in x.sampling.stages.items() if k not in _TOKENS}
   with blame('sampling.'):
     sampling.make(1, 1.0, **stages)
+  constrained.check(x.sampling)
   need_least(x.prompts, 0, 'turns', where='prompts.')
   if not x.prompt:
     prompts.check(x.prompts)

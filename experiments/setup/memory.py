@@ -2,8 +2,7 @@
 
 Known before weights are read: weights in every layout that is tried, caches,
 and what computing takes at its widest, where the compiler says it of the
-program that reads the prompts. It is compiled for that only once: the run has
-it in memory then.
+program that reads the prompts, which the run then has in memory.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from experiments.setup import dtypes, meshes
+from experiments.setup import constrained, dtypes, meshes
 from experiments.setup.plan import Plan, PlannedDrafter
 from specjax import cache as caches
 from specjax import generate, layouts, sharding
@@ -38,7 +37,7 @@ class Load:
 
   Attributes:
     parameters: of the target.
-    cache: of the target, for the widest batch.
+    cache: of the target for the widest batch, with what constrains its texts.
     drafts: parameters of all drafts, and the largest of their caches.
     layouts: further copies of all these parameters, in blocks; on a CPU those
       of all its cores.
@@ -300,7 +299,8 @@ def predict(
   arrangements, copied = _forms(plan, described['target'], target.dtype, w), 0
   if len(arrangements) > 1:
     copied = _copied(arrangements) + weights * _copies(arrangements)
-  known = Load(target.parameters, target.cache, weights + max(memories), copied)
+  held = target.cache + constrained.bytes_of(plan, w.rows)
+  known = Load(target.parameters, held, weights + max(memories), copied)
   size = plan.mesh.data * plan.mesh.model
   if not compiles or size > jax.device_count():
     return known

@@ -16,7 +16,7 @@ from experiments.settings import (
   Candidate,
   Experiment,
 )
-from experiments.setup import checks, names, result_folders
+from experiments.setup import checks, constrained, names, result_folders
 from experiments.setup.planned import Plan as Plan
 from experiments.setup.planned import PlannedDrafter as PlannedDrafter
 from specjax import checkpoints
@@ -260,10 +260,12 @@ def plan(x: Experiment) -> Plan:
     )
   planned = freeze(x, drafters)
   _check_drafters(planned)
+  target = _locate('target.path', planned.target)
   located = dataclasses.replace(
     planned,
-    target=_locate('target.path', planned.target),
+    target=target,
     drafters=_find_drafters(x, planned),
+    sampling=constrained.compile_for(x.sampling, target, x.max_new_tokens),
   )
   _check_levels(located)
   return located

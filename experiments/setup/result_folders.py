@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.errors import need
 from experiments.settings import Experiment, Mesh, Prompts
-from experiments.setup import names
+from experiments.setup import constrained, names
 from specjax.checkpoints import precision
 
 _CONVERSATION = ('system', 'template_kwargs', 'turns')
@@ -35,6 +35,7 @@ def settings_of(x: Any) -> dict:
     if settings['mesh'] == Mesh().facts():
       del settings['mesh']  # One device, as ever.
   if isinstance(x, Experiment):
+    constrained.shorten(settings['sampling'])
     for name in _CONVERSATION:
       if settings['prompts'][name] == getattr(Prompts(), name):
         del settings['prompts'][name]  # One turn and no system prompt, as ever.

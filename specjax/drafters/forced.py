@@ -22,6 +22,8 @@ def _run(ctx: Context, depth: int):
   if constraint is None or state is None:
     return jnp.zeros((batch, depth), jnp.int32), jnp.zeros(batch, jnp.int32)
 
+  constraint = jax.tree.map(jnp.asarray, constraint)  # Numpy's, if not traced.
+
   def row(constraint, state):
     def turn(state, _):
       here = jnp.maximum(state, 0)

@@ -16,9 +16,40 @@ dead end: each leads to an end of the text.
 
 import dataclasses
 import functools
+import os
+import zipfile
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
+
+_VERSION = 1
+# What numpy raises of a file that is cut, pickled or of something else.
+_DAMAGED = (
+  EOFError,
+  KeyError,
+  TypeError,
+  ValueError,
+  zipfile.BadZipFile,
+  zlib.error,
+)
+
+
+def edges(table: np.ndarray) -> sparse.csr_array:
+  """Graph [Q, Q] of a table [Q, C] of states, negative where none."""
+  states = len(table)
+  source, column = np.nonzero(table >= 0)
+  pairs = np.unique(source * states + table[source, column].astype(np.int64))
+  which = (pairs // states, pairs % states)
+  ones = np.ones(len(pairs), np.int8)
+  return sparse.csr_array((ones, which), shape=(states, states))
+
+
+def distance(table: np.ndarray, end: int) -> np.ndarray:
+  """Steps [Q] from each state of a table to one; inf where no way leads."""
+  return csgraph.dijkstra(edges(table).T.tocsr(), unweighted=True, indices=end)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,14 +105,113 @@ class Automaton:
 
     The token that ends it counts.
     """
-    far = np.iinfo(np.int32).max
     ends = np.unique(self.classes[list(self.eos)])
-    steps = np.where((self.next[:, ends] >= 0).any(1), 1, far)
-    inside = np.setdiff1d(np.arange(self.next.shape[1]), ends)
-    onward = self.next[:, inside]
-    while True:
-      after = np.where(onward >= 0, steps[onward], far).min(1, initial=far)
-      closer = np.minimum(steps, np.where(after < far, after, far - 1) + 1)
-      if (closer == steps).all():
-        return steps
-      steps = closer
+    states = len(self.next)
+    # One more state, to which every end of a text leads.
+    table = np.full((states + 1, self.next.shape[1] + 1), states, np.int32)
+    table[:-1, :-1] = self.next
+    table[:-1, ends] = -1
+    table[:-1, -1][(self.next[:, ends] < 0).all(1)] = -1
+    steps = distance(table, states)[:-1]
+    far = np.iinfo(np.int32).max
+    return np.where(np.isinf(steps), far, steps).astype(np.int32)
+
+  def check(self, vocabulary: str, vocab_size: int, eos: Sequence[int]) -> None:
+    """Refuses a target that it was not made for.
+
+    Args:
+      vocabulary: digest of the target's tokens, see `constraints.vocabulary`.
+      vocab_size: V, entries of its head.
+      eos: tokens that end its texts.
+
+    Raises:
+      ValueError: it was made for another tokenizer, size or other ends.
+    """
+    for name, own, other in (
+      ('tokenizer', self.vocabulary[:12], vocabulary[:12]),
+      ('vocab_size', len(self.classes), vocab_size),
+      ('eos', sorted(set(self.eos)), sorted(set(eos))),
+    ):
+      if own != other:
+        raise ValueError(
+          f'the constraint {self.what} was made for {name} {own}, but the '
+          f'target has {other}: compile it anew for this target'
+        )
+
+  def save(self, path: str | os.PathLike) -> None:
+    """Writes a file that `load` reads."""
+    with open(path, 'wb') as file:
+      np.savez_compressed(
+        file,
+        allow_pickle=False,
+        version=np.array(_VERSION),
+        what=np.array(self.what),
+        classes=self.classes,
+        next=self.next,
+        eos=np.array(self.eos, np.int64),
+        vocabulary=np.array(self.vocabulary),
+      )
+
+
+def _wrong(read: dict[str, np.ndarray]) -> str | None:
+  """What is wrong in the arrays of a file."""
+  table, classes, eos = read['next'], read['classes'], read['eos']
+  kinds = [read[name].dtype.kind for name in ('what', 'vocabulary')]
+  if kinds != ['U', 'U'] or read['what'].shape or read['vocabulary'].shape:
+    return 'what or vocabulary is no text'
+  if table.dtype != np.int16 or classes.dtype != np.int16:
+    return 'next or classes is not int16'
+  if table.ndim != 2 or classes.ndim != 1 or eos.ndim != 1 or not table.size:
+    return f'shapes {table.shape}, {classes.shape} and {eos.shape}'
+  if eos.dtype.kind != 'i' or not eos.size or not classes.size:
+    return 'no token ends a text'
+  if eos.min() < 0 or eos.max() >= classes.size:
+    return f'eos beyond the {classes.size:,} tokens'
+  if classes.min() < 0 or classes.max() >= table.shape[1]:
+    return f'classes beyond the {table.shape[1]:,} of next'
+  if table.max() >= len(table):
+    return f'states beyond the {len(table):,} of next'
+  return None
+
+
+def load(path: str | os.PathLike) -> Automaton:
+  """An automaton that was saved.
+
+  Raises:
+    ValueError: the file is none, or not one of this version.
+  """
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      read = {name: file[name] for name in file.files}
+    version = int(read['version'])
+    names = [field.name for field in dataclasses.fields(Automaton)]
+    wrong = None
+    if version == _VERSION:
+      wrong = _wrong({name: read[name] for name in names})
+  except OSError as error:
+    raise ValueError(
+      f'no automaton {os.fspath(path)!r} can be read: {error.strerror or error}'
+    ) from None
+  except _DAMAGED:
+    raise ValueError(
+      f'{os.fspath(path)!r} is not a whole automaton: save it anew'
+    ) from None
+  if version != _VERSION:
+    raise ValueError(
+      f'{os.fspath(path)!r} is of version {version}, and this specjax reads '
+      f'{_VERSION}: compile it anew'
+    )
+  if not wrong:
+    made = Automaton(
+      str(read['what']),
+      read['classes'],
+      read['next'],
+      tuple(read['eos'].tolist()),
+      str(read['vocabulary']),
+    )
+    if made.distance.max() < np.iinfo(np.int32).max:
+      return made
+    wrong = 'a state from which no text ends'
+  raise ValueError(
+    f'{os.fspath(path)!r} is no automaton ({wrong}): compile it anew'
+  )

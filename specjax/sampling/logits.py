@@ -48,6 +48,7 @@ def follow(
 
   It is negative where the text is not allowed, and stays so.
   """
+  constraint = jax.tree.map(jnp.asarray, constraint)  # Numpy's, if not traced.
 
   def turn(state, token):
     kind = constraint.classes[jnp.maximum(token, 0)].astype(jnp.int32)
@@ -139,7 +140,8 @@ def process(
     assert history.state is not None
     constraint = values.constraint
     state = follow(constraint, history.state, above)
-    leads = constraint.next[jnp.maximum(state, 0)][constraint.classes]
+    leads = jnp.asarray(constraint.next)[jnp.maximum(state, 0)]
+    leads = leads[jnp.asarray(constraint.classes)]
     # Nothing is asked behind a token that is not allowed: it is never reached.
     logits = jnp.where((leads >= 0) | (state < 0), logits, -jnp.inf)
   return logits

@@ -19,12 +19,17 @@ from specjax import checkpoints, generate, sampling, sharding, verify
 from specjax.drafters import lm, ngram
 from specjax.models import transformer
 from specjax.types import Params, Spec
-from tests.support import models, tiny
+from tests.support import automata, models, tiny
 
 SIZES = dict(num_heads=8, num_kv_heads=4, head_dim=4, max_positions=512)
 PROMPTS = [[1], [2, 3], [4, 5, 6, 4, 5, 6, 4], [7] * 9] * 2
 TEMPERATURES = [0.0, 1.0] * 4
 NEW = 12
+ENDS = (31,)
+# Of two rows in three; the others are free.
+LANGUAGES = [
+  automata.drawn(32, 9, i, ENDS) if i % 3 else None for i in range(8)
+]
 
 
 def write(folder: pathlib.Path) -> None:
@@ -84,14 +89,20 @@ def run(folder, mesh: Mesh, drafter: str, dtype: str) -> dict:
       folder / 'draft', dtype, placement=placement and placement.for_draft
     )
     made = lm.make(draft, 2)
-  spec, params = Spec(target, made, verify.token), Params(weights, own)
+  spec, params = Spec(target, made, verify.token, ENDS), Params(weights, own)
   state = generate.start(
     params,
     PROMPTS,
     spec=spec,
     new_tokens=NEW,
     key=generate.row_keys(0, range(len(PROMPTS))),
-    values=sampling.make(len(PROMPTS), TEMPERATURES),
+    values=sampling.make(
+      len(PROMPTS),
+      TEMPERATURES,
+      vocab_size=target.config.vocab_size,
+      eos=ENDS,
+      constraint=LANGUAGES,
+    ),
   )
   three = jnp.int32(3)
   found: dict = {}

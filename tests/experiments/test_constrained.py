@@ -1,0 +1,270 @@
+"""Programs whose texts are constrained."""
+
+import dataclasses
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from benchmarks import constrained as benchmark
+from experiments import generate, parity, predict, run
+from experiments.errors import UserError
+from experiments.measuring import row_fields
+from experiments.measuring.build import build
+from experiments.reports import conditions
+from experiments.reports import constrained as report
+from experiments.settings import Experiment, Languages, Parity, SamplingValues
+from experiments.setup import memory, result_folders
+from experiments.setup.plan import plan
+from specjax import pair
+from tests.support import tiny
+
+PATTERN = '[ab]{2,5}[;#]'
+SCHEMA = {
+  'type': 'object',
+  'properties': {'a': {'type': 'boolean'}},
+  'required': ['a'],
+}
+
+
+@pytest.fixture
+def schema(tmp_path):
+  file = tmp_path / 'schema.json'
+  file.write_text(json.dumps(SCHEMA))
+  return str(file)
+
+
+def experiment(folder, kind=Experiment, **changes):
+  x = tiny.experiment(folder, max_new_tokens=16)
+  values = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+  return kind(**values | changes)
+
+
+def by_pattern(pattern=PATTERN):
+  return SamplingValues(regex=pattern)
+
+
+def test_a_run_says_what_constrained_its_texts(folder, tmp_path, capsys):
+  x = experiment(folder, sampling=by_pattern(), results=str(tmp_path / 'rows'))
+  run.main(x)
+  rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
+  assert len(rows) == 4
+  for row in rows:
+    assert PATTERN in row['constraint']['what']
+    assert row['ended'] == 1
+    # At most five letters, what follows them, and the end of the text.
+    assert row['tokens'] <= 7 * row['prompts']
+  said = ' '.join(capsys.readouterr().out.split())
+  assert 'of which 100% ended by themselves.' in said
+
+
+def test_a_shown_text_is_whole_or_said_to_be_cut(folder, schema, capsys):
+  for stages, new, ended in (
+    (SamplingValues(json_schema=schema), 24, True),
+    (SamplingValues(regex='[ab]{3,}', min_new_tokens=8), 8, False),
+  ):
+    x = experiment(
+      folder,
+      sampling=stages,
+      prompt='x',
+      max_new_tokens=new,
+      drafters=('draft',),
+      temperatures=(1.0,),
+    )
+    generate.main(x)
+    out = capsys.readouterr().out
+    said = json.loads(out.splitlines()[-1])
+    assert said['ended'] == ended
+    assert ('and no whole one)' in out) == (not ended)
+    if ended:
+      text = said['text'].removesuffix('<|endoftext|>')
+      assert json.loads(text)['a'] in (True, False)
+    else:
+      assert re.fullmatch('[ab]{3,}', said['text'])
+
+
+def test_greedy_texts_are_those_of_plain_decoding(folder, capsys):
+  x = experiment(folder, Parity, sampling=by_pattern(), temperatures=(0.0,))
+  parity.main(x)
+  assert json.loads(capsys.readouterr().out.splitlines()[-1])['bugs'] == 0
+
+
+@pytest.mark.slow
+def test_a_prediction_is_of_constrained_texts(folder, tmp_path):
+  free = experiment(folder, results=str(tmp_path / 'free'))
+  bound = experiment(
+    folder, sampling=by_pattern('[a-d]{4,9}'), results=str(tmp_path / 'bound')
+  )
+  written = []
+  for x in (free, bound):
+    predict.main(x)
+    text = pathlib.Path(x.results, 'rows.jsonl').read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    written.append({row['tokens'] for row in rows if 'tokens' in row})
+  free_tokens, bound_tokens = written
+  # Two prompts, and at most nine letters and an end of each.
+  assert free_tokens == {2 * 16}
+  assert max(bound_tokens) <= 2 * 10
+
+
+def test_settings_know_a_schema_by_its_content(folder, schema):
+  x = experiment(folder, sampling=SamplingValues(json_schema=schema))
+  first = result_folders.settings_of(x)['sampling']
+  assert first['json_schema'][0] == 'schema.json'
+  assert 'regex' not in first
+  with open(schema, 'a') as file:
+    file.write(' ')
+  assert result_folders.settings_of(x)['sampling'] != first
+  none = result_folders.settings_of(experiment(folder))['sampling']
+  assert {'json_schema', 'regex'}.isdisjoint(none)
+
+
+@pytest.mark.parametrize(
+  ('stages', 'field', 'reason'),
+  [
+    ({'regex': 'a', 'json_schema': 'x'}, 'sampling.regex and', 'choose one'),
+    (
+      {'json_schema': '/nowhere.json'},
+      'sampling.json_schema: /nowhere',
+      'path',
+    ),
+    ({'regex': '('}, 'sampling.regex: ', 'regex'),
+    ({'regex': 'a{40}'}, 'max_new_tokens is 16', 'allow as many'),
+    ({'regex': 'a', 'min_new_tokens': 2}, 'sampling.forbidden and min', 'way'),
+  ],
+)
+def test_a_wrong_constraint_is_named_before_weights_are_read(
+  folder, stages, field, reason
+):
+  x = experiment(folder, sampling=SamplingValues(**stages))
+  with pytest.raises(UserError, match=f'^{re.escape(field)}.*{reason}'):
+    build(plan(x))
+
+
+def test_a_schema_that_cannot_be_kept_is_refused_by_its_path(folder, tmp_path):
+  file = tmp_path / 'ages.json'
+  age = {'type': 'number', 'minimum': 3}
+  file.write_text(json.dumps(SCHEMA | {'properties': {'a': age}}))
+  x = experiment(folder, sampling=SamplingValues(json_schema=str(file)))
+  with pytest.raises(UserError, match=r'^sampling\.json_schema: .*a\.minimum'):
+    plan(x)
+
+
+def test_a_saved_automaton_is_for_its_own_tokens(folder, tmp_path):
+  saved = pair.constraint('choices')
+  x = experiment(folder, max_new_tokens=96)
+  x.sampling = SamplingValues(json_schema=saved)
+  assert plan(x).sampling.constraint.distance[0] > 10
+  tiny.write_pair(tmp_path / 'other', vocab=2050)
+  x = tiny.experiment(tmp_path / 'other', max_new_tokens=96)
+  x.sampling = SamplingValues(json_schema=saved)
+  with pytest.raises(UserError, match=r'^sampling\.json_schema: '):
+    plan(x)
+
+
+def test_memory_counts_the_tables_of_every_row(folder):
+  planned = [
+    plan(experiment(folder, sampling=stages, timed=False, batch=2))
+    for stages in (SamplingValues(), by_pattern())
+  ]
+  described = {'target': build_described(planned[0])}
+  free, bound = (
+    memory.predict(p, described, 16, 2, compiles=False) for p in planned
+  )
+  # Of 2,048 tokens, 64 states and 32 classes.
+  assert bound.cache - free.cache == 2 * (2 * 2048 + 2 * 64 * 32 + 4 * 64 + 4)
+
+
+def build_described(planned):
+  from experiments.measuring.build import describe
+
+  return describe('target.path', planned.target)
+
+
+def test_a_text_of_another_language_stops_the_program(folder):
+  x = plan(experiment(folder, sampling=by_pattern('a+')))
+
+  class Run:
+    turns = ()
+    texts = ([5, 6],)
+
+  with pytest.raises(RuntimeError, match='a text is none of'):
+    row_fields.language(x.sampling.constraint, [Run], (0,))
+  assert row_fields.language(None, [Run], (0,)) == {}
+
+
+def test_conditions_name_the_language():
+  row = {'constraint': {'what': 'a schema'}, 'ended': 0.5, 'device': 'x'}
+  said = conditions.conditions([row])
+  assert 'all texts within a schema, of which 50% ended' in said
+  assert 'within' not in conditions.conditions([{'device': 'x'}])
+
+
+def languages(folder, schema, tmp_path, **changes):
+  return experiment(
+    folder,
+    Languages,
+    languages={'flag': schema},
+    drafters=('draft', 'ngram'),
+    verifiers=('token',),
+    results=str(tmp_path / 'rows'),
+    **changes,
+  )
+
+
+def test_languages_are_measured_beside_none(folder, schema, tmp_path, capsys):
+  benchmark.main(languages(folder, schema, tmp_path, quick=False))
+  rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
+  cells = {
+    (r['language'], r['drafter'], r['masked'], r['temperature']) for r in rows
+  }
+  told = {('none', True), ('flag', True), ('flag', False)}
+  assert cells == {
+    (language, drafter, masked, t)
+    for language, masked in told
+    for drafter in ('draft', 'ngram')
+    for t in (0.0, 1.0)
+    if masked or drafter == 'draft'
+  }
+  for row in rows:
+    bound = row['language'] == 'flag'
+    assert (row['forced'] > 0) == bound == (row['states'] > 0)
+    if bound:
+      assert row['ended'] == 1
+    if bound and row['masked']:
+      # Where nothing is left to choose the draft is right.
+      n = np.sum(row['unit_prefixes'])
+      forced = row['forced'] * n
+      known = forced + row['free_alpha'] * (n - forced)
+      if row['drafter'] == 'draft':
+        assert known == pytest.approx(row['alpha'] * n)
+  text = report.summary(rows)
+  assert 'not masked' in text
+  assert text in capsys.readouterr().out
+  # What is there is not measured again.
+  benchmark.main(languages(folder, schema, tmp_path, quick=False))
+  again = (tmp_path / 'rows/rows.jsonl').read_text().splitlines()
+  assert len(again) == len(rows)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'languages': {}}, 'languages is empty'),
+    ({'languages': {'none': 'x'}}, "languages has 'none'"),
+    ({'languages': {'x': '/nowhere'}}, 'sampling.json_schema: /nowhere'),
+    ({'batch': 2}, 'batch is 2'),
+    ({'sampling': SamplingValues(regex='a')}, 'name languages instead'),
+    ({'verifiers': ('token', 'block')}, 'verifiers must be a single one'),
+  ],
+)
+def test_bad_settings_of_languages_are_named(
+  folder, schema, tmp_path, change, message
+):
+  x = languages(folder, schema, tmp_path)
+  for name, value in change.items():
+    setattr(x, name, value)
+  with pytest.raises(UserError, match=message):
+    benchmark.prepare(x)

@@ -1,0 +1,119 @@
+"""Whole texts of the embedded pair within the schemas that come with it."""
+
+import json
+import pathlib
+
+import jsonschema
+import pytest
+
+import specjax
+from specjax import constraints, pair
+
+NAMES = ('note', 'table', 'character', 'choices', 'header')
+ROWS, NEW = 250, 96
+
+
+@pytest.fixture(scope='module')
+def drafted():
+  """A small target, which writes fast, and a draft."""
+  target = specjax.load(pair.path('draft-128'), layout='whole')
+  draft = specjax.drafters.lm.load(target, pair.path('draft-64'))
+  return target, draft
+
+
+def schema_of(name):
+  return json.loads(
+    pathlib.Path(pair.constraint(name)).with_suffix('.json').read_text()
+  )
+
+
+def write(drafted, name, seed, rows=ROWS, **more):
+  target, draft = drafted
+  prompts = [f'{i}: ' for i in range(rows)]
+  return specjax.decode(
+    target,
+    draft,
+    prompts,
+    gamma=3,
+    new_tokens=NEW,
+    temperature=1.0,
+    seed=seed,
+    constraint=constraints.load(pair.constraint(name)),
+    **more,
+  )
+
+
+def validate(name, out):
+  """How many texts ended; each of them is a value of the schema."""
+  check = jsonschema.Draft202012Validator(schema_of(name))
+  language = constraints.load(pair.constraint(name))
+  for text, tokens, whole in zip(out.texts, out.tokens, out.ended, strict=True):
+    if whole:
+      check.validate(json.loads(text))
+    else:  # The beginning of one.
+      assert len(tokens) == NEW
+      assert language.follow(tokens) >= 0
+  return sum(out.ended)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_stored_automata_are_those_of_their_schemas(name):
+  target = specjax.load(pair.path('target'), layout='whole')
+  stored = constraints.load(pair.constraint(name))
+  size = target.model.config.vocab_size
+  made = constraints.json_schema(
+    schema_of(name), target.tokenizer, size, target.eos
+  )
+  vocabulary = constraints.vocabulary(target.tokenizer, size)
+  stored.check(vocabulary, size, target.eos)
+  assert (stored.next == made.next).all()
+  assert (stored.classes == made.classes).all()
+
+
+def test_texts_of_choices_are_valid(drafted):
+  assert validate('choices', write(drafted, 'choices', 0, 64)) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', NAMES)
+def test_a_thousand_texts_are_valid_or_said_to_be_cut(drafted, name):
+  ended = sum(validate(name, write(drafted, name, seed)) for seed in range(4))
+  assert ended > (900 if name in ('choices', 'header') else 100)
+
+
+def test_each_prompt_has_its_own_constraint(drafted):
+  target, draft = drafted
+  schema = {
+    'type': 'object',
+    'properties': {'strict': {'type': 'boolean'}},
+    'required': ['strict'],
+  }
+  asked = {
+    'regex': ['[ab]{4}', None, None],
+    'json_schema': [None, schema, None],
+  }
+  options = {'gamma': 2, 'new_tokens': 24, 'temperature': 1.0}
+  prompts = ['x = ', 'y = ', 'def f(']
+  out = specjax.decode(target, draft, prompts, **asked, **options)
+  assert len(out.texts[0]) == 4
+  assert set(out.texts[0]) <= {'a', 'b'}
+  assert isinstance(json.loads(out.texts[1])['strict'], bool)
+  free = specjax.decode(target, draft, prompts, **options)
+  assert out.texts[2] == free.texts[2]
+  assert out.ended[:2] == [True, True]
+
+
+@pytest.mark.parametrize(
+  ('asked', 'message'),
+  [
+    ({'regex': ['a']}, 'regex has 1 entries for 2 prompts'),
+    ({'regex': 'a', 'json_schema': '{}'}, 'prompt 0 has both a regex and a js'),
+    ({'regex': 'a{9}', 'new_tokens': 2}, 'new_tokens is 2 for prompt 0'),
+    ({'json_schema': {'type': {1}}}, 'json_schema is no JSON'),
+    ({'regex': '(?=a)'}, 'regex'),
+    ({'constraint': 'a'}, 'made by specjax.constraints'),
+  ],
+)
+def test_wrong_constraints_are_refused(drafted, asked, message):
+  with pytest.raises(ValueError, match=message):
+    specjax.decode(*drafted, ['a', 'b'], **{'new_tokens': 8} | asked)

@@ -1,0 +1,762 @@
+"""Automata over tokens allow what a regex or a JSON schema allows.
+
+Their languages are compared with Python's `re` by enumeration, with
+outlines-core and llguidance along random walks, and with `jsonschema` by what
+they generate.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import pickle
+import re
+import subprocess
+import sys
+import time
+
+import jsonschema
+import llguidance
+import llguidance.hf
+import numpy as np
+import outlines_core
+import pytest
+
+import specjax
+from specjax import checkpoints, constraints
+from specjax.constraints import bytewise, compiling, leaves, schemas
+from specjax.vocabularies import tokens
+from specjax.vocabularies.tokens import Tokens
+
+EOS = (0,)
+
+
+@functools.cache
+def tokenizer():
+  return checkpoints.load_tokenizer(specjax.pair.path('target'))
+
+
+@functools.cache
+def embedded():
+  """The tokens of the embedded target."""
+  return tokens.read('it', tokenizer(), 2048, EOS)
+
+
+def over_embedded(pattern):
+  return compiling.from_regex(f'regex {pattern!r}', pattern, embedded())
+
+
+def walk(automaton, draws, length=200):
+  """A random text: tokens, and whether it ended.
+
+  Ends are drawn half of the time, and the shortest way is taken from the middle
+  on, so that most texts end.
+  """
+  state, found = 0, []
+  ends = automaton.classes[list(automaton.eos)]
+  for n in range(length):
+    if automaton.next[state, ends[0]] >= 0 and draws.random() < 0.5:
+      return found, True
+    allowed = np.flatnonzero(automaton.allowed(state))
+    if n > length // 3:
+      after = automaton.next[state, automaton.classes[allowed]]
+      left = automaton.distance[after]
+      allowed = allowed[left == left.min()]
+    token = int(draws.choice(allowed))
+    if token in automaton.eos:
+      return found, True
+    found.append(token)
+    state = automaton.follow([token], state)
+  return found, False
+
+
+# Membership
+
+
+SMALL = Tokens(
+  9,
+  {0: b'a', 1: b'b', 2: b'ab', 3: b'', 4: b'aba', 5: 'é'.encode(), 7: b'\xc3'},
+  special={8: '<pad>'},
+  ends=(6,),
+)
+
+
+@pytest.mark.parametrize(
+  'pattern',
+  [
+    'ab?a*',
+    'a|ab',
+    'ab|a|abab',
+    '(ab)*',
+    'aba?',
+    '(a|b){2,4}',
+    '',
+    '(|a)b',
+    '[^a]*',
+    '(?:é|a)b*?',
+    'a{2,3}?',
+    '(?s).*b',
+  ],
+)
+def test_token_sequences_are_texts_where_their_bytes_match(pattern):
+  automaton = compiling.from_regex(pattern, pattern, SMALL)
+  assert automaton.next.dtype == automaton.classes.dtype == np.int16
+  texts, ordinary = 0, set(range(9)) - {6}
+  for length in range(5):
+    for drawn in itertools.product(ordinary, repeat=length):
+      ends = automaton.follow((*drawn, 6)) >= 0
+      made = b''.join(SMALL.texts.get(i, b'\xff') for i in drawn)
+      try:
+        matches = re.fullmatch(pattern, made.decode()) is not None
+      except UnicodeDecodeError:
+        matches = False
+      assert ends == (matches and 3 not in drawn), drawn
+      texts += ends
+  assert texts
+
+
+def test_states_and_classes_are_few():
+  few = Tokens(5, {0: b'a', 1: b'b', 2: b'ab', 3: b'b'}, ends=(4,))
+  automaton = compiling.from_regex('it', 'ab?', few)
+  # a, then b or the end; a and b at once (2); the end alone.
+  assert automaton.next.shape == (4, 5)
+  assert automaton.distance.tolist() == [2, 1, 1, 1]
+  end = automaton.follow([0, 4])
+  assert np.flatnonzero(automaton.allowed(end)).tolist() == [4]
+  assert automaton.follow([0, 4, 4]) == end
+
+
+def test_equal_states_are_one():
+  automaton = compiling.from_regex('it', 'a[ab]*|b[ab]*', SMALL)
+  assert len(automaton.next) == 3
+
+
+def test_a_state_that_no_token_leads_on_from_is_left_out():
+  only = Tokens(3, {0: b'ab', 1: b'aba'}, ends=(2,))
+  automaton = compiling.from_regex('it', 'aba?', only)
+  # After 'ab' no token spells 'a' alone.
+  assert automaton.allowed(0).tolist() == [True, True, False]
+  assert automaton.allowed(automaton.follow([0])).tolist() == [0, 0, 1]
+  automaton = compiling.from_regex('it', 'ab(c|ab)|aba', only)
+  assert automaton.follow([0, 0, 2]) >= 0
+  assert automaton.follow([0, 1]) < 0
+
+
+def test_the_distance_is_the_fewest_tokens_to_the_end():
+  automaton = compiling.from_regex('it', '(a|b){7}', SMALL)
+  states = [automaton.follow([1] * n) for n in range(8)]
+  # 'aba', 'aba', 'b' and the end.
+  assert automaton.distance[states].tolist() == [4, 3, 3, 3, 2, 2, 2, 1]
+
+
+def test_several_tokens_end_a_text():
+  two = dataclasses.replace(SMALL, ends=(8, 1))
+  automaton = compiling.from_regex('it', 'ab?', two)
+  # Token 1 is 'b', and as an end no part of a text.
+  assert automaton.follow([0, 1]) == automaton.follow([0, 8, 1]) >= 0
+  assert automaton.follow([0, 1, 0]) < 0
+
+
+# Oracles
+
+
+REGEXES = (
+  '',
+  'ab?',
+  'def [a-z_]{1,12}\\(\\):',
+  '[0-9]{4}-[0-9]{2}-[0-9]{2}',
+  '(?:yes|no|maybe)(?:, (?:yes|no|maybe)){0,3}',
+  '[^"]*',
+  'é[à-ü]{2,5}(?:日本|語)*',
+  '(?i)return [a-z]+',
+  '\\w{2,4} \\d+',
+  '(?s).{0,20}',
+)
+SCHEMAS = {
+  'loose': {
+    'type': 'object',
+    'properties': {
+      'name': {'type': 'string'},
+      'size': {'type': 'number'},
+      'tags': {'type': 'array', 'items': {'type': ['string', 'null']}},
+      'more': {'anyOf': [{'type': 'integer'}, {'$ref': '#/$defs/pair'}]},
+    },
+    '$defs': {
+      'pair': {
+        'type': 'array',
+        'prefixItems': [{'type': 'boolean'}, {'const': {'a': [1, 'é"\n']}}],
+        'items': False,
+      }
+    },
+  },
+  'counted': {
+    'type': 'object',
+    'properties': {
+      'id': {'type': 'string', 'format': 'uuid'},
+      'age': {'type': 'integer', 'minimum': 0, 'exclusiveMaximum': 121},
+      'code': {'type': 'string', 'pattern': '^[A-Z]{2}\\d{1,3}-\\w+$'},
+      'note': {'type': 'string', 'minLength': 2, 'maxLength': 6},
+      'grid': {
+        'type': 'array',
+        'minItems': 1,
+        'maxItems': 3,
+        'items': {
+          'type': 'array',
+          'items': {'type': 'integer', 'maximum': -7},
+          'maxItems': 2,
+        },
+      },
+    },
+    'required': ['age', 'note', 'grid'],
+    'additionalProperties': False,
+    'minProperties': 2,
+  },
+  'dates': {
+    'type': 'array',
+    'items': {
+      'type': 'object',
+      'properties': {
+        'day': {'type': 'string', 'format': 'date'},
+        'at "it"': {'type': 'string', 'format': 'date-time'},
+        'time': {'type': 'string', 'format': 'time'},
+      },
+      'required': ['at "it"'],
+      'additionalProperties': {'type': 'string'},
+    },
+    'minItems': 1,
+    'maxItems': 2,
+  },
+  'choice': {
+    'anyOf': [
+      {'type': 'string', 'enum': ['left', 'left\\', 'ri"ght', '<é>']},
+      {'enum': [1, 1.5, None, True, [], {}]},
+      {'allOf': [{'type': 'boolean'}]},
+    ]
+  },
+  'tight': {
+    'type': 'object',
+    'properties': {
+      'ok': {'const': True},
+      'kind': {'type': 'string', 'enum': ['a']},
+    },
+    'required': ['kind', 'ok'],
+    'additionalProperties': False,
+  },
+}
+
+
+@functools.cache
+def of_schema(name):
+  what, pattern = schemas.to_regex(SCHEMAS[name])
+  return pattern, compiling.from_regex(what, pattern, embedded())
+
+
+class Outlines:
+  """States of outlines-core over the whole vocabulary, dead ends removed.
+
+  A token of a character that no other token has, NUL, ends texts: outlines-core
+  alone drops `ab` of `a|ab`, and beginnings of characters after what matches.
+  """
+
+  def __init__(self, pattern):
+    known = embedded()
+    ids = {b'\0': [known.size]}
+    for i, text in known.texts.items():
+      if text and b'\0' not in text:
+        ids.setdefault(text, []).append(i)
+    index = outlines_core.Index(
+      f'(?:{pattern})\\x00', outlines_core.Vocabulary(known.size + 1, ids)
+    )
+    self.moves, self.live = index.get_transitions(), index.get_final_states()
+    while True:
+      onward = {
+        s for s, row in self.moves.items() if self.live & {*row.values()}
+      }
+      if onward <= self.live:
+        break
+      self.live |= onward
+    self.state = index.get_initial_state()
+
+  def allowed(self):
+    row = self.moves[self.state]
+    found = np.zeros(embedded().size + 2, bool)
+    found[[token for token, to in row.items() if to in self.live]] = True
+    found[EOS[0]] = found[-2]
+    return found[:-2]
+
+  def take(self, token):
+    self.state = self.moves[self.state][token]
+
+
+@functools.cache
+def _llguidance():
+  return llguidance.hf.from_tokenizer(
+    tokenizer(), n_vocab=embedded().size, eos_token=EOS[0]
+  )
+
+
+class Llguidance:
+  def __init__(self, pattern):
+    grammar = llguidance.LLMatcher.grammar_from_regex(pattern)
+    self.matcher = llguidance.LLMatcher(_llguidance(), grammar)
+    assert not self.matcher.is_error(), self.matcher.get_error()
+
+  def allowed(self):
+    """Its masks leave out what is not how it would write a forced text."""
+    found = [self.matcher.validate_tokens([i]) for i in range(embedded().size)]
+    found[EOS[0]] = self.matcher.is_accepting()
+    return np.array(found) == 1
+
+  def take(self, token):
+    assert self.matcher.consume_token(token)
+
+
+def agrees(automaton, oracle, seed):
+  """Along one random walk, in every state."""
+  found, _ = walk(automaton, np.random.default_rng(seed), 60)
+  state = 0
+  for token in [*found, None]:
+    wrong = np.flatnonzero(automaton.allowed(state) != oracle.allowed())
+    nul = [i for i in wrong if b'\0' in embedded().texts.get(i, b'')]
+    assert wrong.tolist() == (nul if isinstance(oracle, Outlines) else [])
+    if token in nul:
+      break
+    if token is not None:
+      oracle.take(token)
+      state = automaton.follow([token], state)
+  return len(found) + 1
+
+
+@pytest.mark.parametrize('oracle', [Outlines, Llguidance])
+@pytest.mark.parametrize('pattern', REGEXES)
+def test_tokens_of_a_regex_are_those_of_others(pattern, oracle):
+  automaton = over_embedded(pattern)
+  assert sum(agrees(automaton, oracle(pattern), seed) for seed in range(5))
+
+
+@pytest.mark.parametrize('oracle', [Outlines, Llguidance])
+@pytest.mark.parametrize('name', SCHEMAS)
+def test_tokens_of_a_schema_are_those_of_others(name, oracle):
+  pattern, automaton = of_schema(name)
+  for seed in range(3):
+    agrees(automaton, oracle(pattern), seed)
+
+
+def test_alternatives_that_begin_alike_are_all_there():
+  automaton = over_embedded('in|int|integer')
+  for text in (b'in', b'int', b'integer'):
+    assert automaton.follow([*embedded().cut(text), *EOS]) >= 0
+  agrees(automaton, Llguidance('in|int|integer'), 0)
+
+
+# What schemas make
+
+
+@pytest.mark.parametrize('name', SCHEMAS)
+def test_every_text_of_a_schema_validates(name):
+  _, automaton = of_schema(name)
+  validator = jsonschema.Draft202012Validator(
+    SCHEMAS[name], format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+  )
+  draws = np.random.default_rng(1)
+  texts = set()
+  for _ in range(1000):
+    found, ended = walk(automaton, draws)
+    if ended:
+      text = b''.join(embedded().texts[i] for i in found).decode()
+      validator.validate(json.loads(text))
+      texts.add(text)
+  assert len(texts) >= {'tight': 30, 'choice': 11}.get(name, 400)
+
+
+def test_integers_are_those_between_their_bounds():
+  near = [*range(-130, 131), *range(880, 1130), *range(-1130, -880)]
+  bounds = (None, -1000, -999, -100, -21, -1, 0, 1, 9, 10, 99, 105, 1000, 1100)
+  for low, high in itertools.product(bounds, bounds):
+    pattern = leaves.integer(low, high)
+    made = {x for x in near if pattern and re.fullmatch(pattern, str(x))}
+    want = {
+      x
+      for x in near
+      if (low is None or x >= low) and (high is None or x <= high)
+    }
+    assert made == want, (low, high)
+
+
+def test_dates_are_days_that_there_are():
+  for year, month, day in itertools.product(
+    (1000, 1900, 1999, 2000, 2024, 2026), range(14), range(33)
+  ):
+    text = f'{year}-{month:02}-{day:02}'
+    there_is = jsonschema.FormatChecker().conforms(text, 'date')
+    assert bool(re.fullmatch(leaves.FORMATS['date'], text)) == there_is, text
+
+
+# Refusals
+
+
+def in_age(**rules):
+  return {'type': 'object', 'properties': {'age': rules}, 'required': ['age']}
+
+
+AGE = '$.properties.age'
+STRING = {'type': 'string'}
+
+
+@pytest.mark.parametrize(
+  ('schema', 'path', 'says'),
+  [
+    (in_age(type='number', minimum=3), f'{AGE}.minimum', 'type integer'),
+    (in_age(type='number', multipleOf=3), f'{AGE}.multipleOf', 'leave it out'),
+    (in_age(type='integer', minimum=1.5), f'{AGE}.minimum', 'integer'),
+    (in_age(type='integer', minimum=5, maximum=4), AGE, 'correct the bounds'),
+    (in_age(type=['number', 'integer'], minimum=0), f'{AGE}.type', 'bounds'),
+    (in_age(type='string', minLength='3'), f'{AGE}.minLength', 'integer'),
+    (in_age(type='string', minLength=-1), f'{AGE}.minLength', 'integer'),
+    (
+      in_age(type='string', minLength=4, maxLength=3),
+      f'{AGE}.minLength',
+      'above maxLength 3',
+    ),
+    (in_age(type='string', contentEncoding='x'), f'{AGE}.content', 'leave it'),
+    (in_age(type='string', minimum=3), f'{AGE}.minimum', 'leave it out'),
+    (in_age(type='string', format='email'), f'{AGE}.format', 'use date'),
+    (in_age(type='string', pattern='.*'), f'{AGE}.pattern', 'quotation marks'),
+    (in_age(type='string', pattern='a\\sb'), f'{AGE}.pattern', 'characters'),
+    (in_age(type='string', pattern='a\\\\'), f'{AGE}.pattern', 'backslashes'),
+    (in_age(type='string', pattern='^a|b$|^c'), f'{AGE}.pattern', 'anchor'),
+    (in_age(type='string', pattern='(?=a)a'), f'{AGE}.pattern', 'groups'),
+    (in_age(type='string', pattern='(a)\\1'), f'{AGE}.pattern', 'differently'),
+    (in_age(type='string', pattern='[^\\d]'), f'{AGE}.pattern', 'left out'),
+    (in_age(type='string', pattern='a++'), f'{AGE}.pattern', 'write one'),
+    (in_age(type='string', pattern='[a-z&&b]'), f'{AGE}.pattern', 'escape'),
+    (in_age(type='string', pattern='a('), f'{AGE}.pattern', 'escape'),
+    (in_age(type='string', pattern=3), f'{AGE}.pattern', 'give a text'),
+    (
+      in_age(type='string', pattern='a', maxLength=3),
+      f'{AGE}.maxLength',
+      'beside pattern',
+    ),
+    (in_age(enum=[]), f'{AGE}.enum', 'list the alternatives'),
+    (in_age(enum=['a', 3], type='string'), f'{AGE}.enum[1]', 'remove it'),
+    (in_age(enum=['a'], maxLength=3), f'{AGE}.maxLength', 'beside enum'),
+    (in_age(const='\ud800'), f'{AGE}.const', 'cannot be written'),
+    (in_age(), AGE, 'give it a type'),
+    (in_age(maxLength=3), f'{AGE}.maxLength', 'add the type'),
+    (in_age(type='text'), f'{AGE}.type', 'use array, boolean'),
+    (in_age(type=[]), f'{AGE}.type', 'name a type'),
+    (in_age(type='array'), AGE, 'add items'),
+    (
+      in_age(type='array', items=STRING, uniqueItems=True),
+      f'{AGE}.uniqueItems',
+      'leave it out',
+    ),
+    (
+      in_age(type='array', items=STRING, contains=STRING),
+      f'{AGE}.contains',
+      'leave it out',
+    ),
+    (
+      in_age(type='array', items=[STRING]),
+      f'{AGE}.items',
+      'give an object',
+    ),
+    (
+      in_age(type='array', prefixItems=[STRING], items=STRING),
+      f'{AGE}.items',
+      'beside prefixItems',
+    ),
+    (
+      in_age(type='array', prefixItems=[STRING], minItems=2),
+      f'{AGE}.prefixItems',
+      'correct the counts',
+    ),
+    (in_age(allOf=[STRING, STRING]), f'{AGE}.allOf', 'one schema'),
+    (in_age(oneOf=[STRING, STRING]), f'{AGE}.oneOf', 'use anyOf'),
+    (in_age(anyOf=[STRING], type='string'), f'{AGE}.type', 'beside anyOf'),
+    (in_age(anyOf=[STRING, True]), f'{AGE}.anyOf[1]', 'give it a type'),
+    (in_age(**{'not': STRING}), f'{AGE}.not', 'type'),
+    (in_age(type='object'), f'{AGE}.properties', 'list the properties'),
+    (
+      in_age(type='object', additionalProperties=STRING),
+      f'{AGE}.additionalProperties',
+      'list the properties',
+    ),
+    (
+      in_age(type='object', properties={'a b': False}),
+      f'{AGE}.properties["a b"]',
+      'leave it out',
+    ),
+    (
+      in_age(type='object', properties={'a': STRING}, required=['b']),
+      f'{AGE}.required[0]',
+      "'b' is not among",
+    ),
+    (
+      in_age(type='object', properties={'a': STRING}, minProperties=1),
+      f'{AGE}.minProperties',
+      'require as many',
+    ),
+    (
+      in_age(type='object', properties={'a': STRING}, maxProperties=0),
+      f'{AGE}.maxProperties',
+      'remove some',
+    ),
+    (
+      in_age(type='object', properties={'a': STRING}, patternProperties={}),
+      f'{AGE}.patternProperties',
+      'list the properties',
+    ),
+    (in_age(**{'$ref': '#'}), f'{AGE}.$ref', 'without bound'),
+    (in_age(**{'$ref': 'https://a/b'}), f'{AGE}.$ref', '#/$defs/name'),
+    (in_age(**{'$ref': '#/$defs/x'}), f'{AGE}.$ref', 'correct it'),
+    (in_age(**{'$id': 'x', 'type': 'string'}), f'{AGE}.$id', 'from the root'),
+    (
+      {
+        '$ref': '#/$defs/tree',
+        '$defs': {'tree': {'type': 'array', 'items': {'$ref': '#/$defs/tree'}}},
+      },
+      '$.$defs.tree.items.$ref',
+      'without bound',
+    ),
+    (
+      {
+        '$ref': '#/$defs/20',
+        '$defs': {
+          str(n): {'anyOf': [{'$ref': f'#/$defs/{n - 1}'}] * 2}
+          for n in range(1, 21)
+        }
+        | {'0': STRING},
+      },
+      '$.$defs.',
+      'too large',
+    ),
+    (
+      functools.reduce(
+        lambda inner, _: {'type': 'array', 'items': inner}, range(70), STRING
+      ),
+      '.items.items',
+      'nest less',
+    ),
+    ('{"type": ', '$: it is no JSON', 'correct it'),
+    ('{"const": NaN}', '$: it is no JSON', 'NaN'),
+    ({'const': object}, '$: it is no JSON', 'correct it'),
+    ('[' * 100_000, '$: it is no JSON', 'correct it'),
+    ('"string"', '$', 'give an object'),
+  ],
+)
+def test_a_schema_is_refused_with_its_field(schema, path, says):
+  with pytest.raises(ValueError, match='JSON schema, ') as refused:
+    schemas.to_regex(schema)
+  message = str(refused.value)
+  assert path in message
+  assert says in message
+  assert '\n' not in message
+
+
+@pytest.mark.parametrize(
+  ('pattern', 'says'),
+  [
+    ('^a', "has '^', an anchor: leave it out"),
+    ('a$|b', "has '$', an anchor: leave it out"),
+    ('a(?=b)b', 'look-around'),
+    ('(?<!a)b', 'look-around'),
+    ('(a)\\1', 'back reference'),
+    ('(?P<x>a)(?P=x)', 'back reference'),
+    ('\\ba', 'word boundary'),
+    ('(?x)a b', 'the flag x'),
+    ('a(', "a '(' without its ')'"),
+    ('a)|(b', "a ')' without its '('"),
+    ('a{,2}', 'write {0,n} for {,n}'),
+    ('[a', 'is no regex as outlines-core reads it'),
+    ('[a&&b]', "nothing matches regex '[a&&b]'"),
+    ('x' * 100 + '[', f"regex '{'x' * 57}...'"),
+    ('c', "nothing matches regex 'c' in the tokens of this vocabulary"),
+  ],
+)
+def test_a_regex_is_refused_with_a_remedy(pattern, says):
+  with pytest.raises(ValueError, match=re.escape(says)) as refused:
+    compiling.from_regex(f'regex {bytewise.shown(pattern)}', pattern, SMALL)
+  assert '\n' not in str(refused.value)
+
+
+def test_brackets_and_escapes_in_classes_are_no_syntax():
+  pattern = r'[]($^)\]a][^]b](?i:\(\$)\\'
+  automaton = over_embedded(pattern)
+  agrees(automaton, Llguidance(pattern), 0)
+
+
+@pytest.mark.parametrize(
+  'pattern', ['(((a{30}){30}){30}){30}', '(a|b)*a(a|b){25}']
+)
+def test_a_regex_that_takes_all_memory_is_refused(pattern):
+  with pytest.raises(ValueError, match='to compile: bound its repeats lower'):
+    bytewise.build('it', pattern, memory=200 << 20, seconds=20)
+
+
+def test_a_regex_that_takes_long_is_refused():
+  with pytest.raises(ValueError, match=r'more than 0\.5 s to compile: bound'):
+    bytewise.build('it', '(((a{30}){30}){30}){30}', seconds=0.5)
+
+
+def test_a_table_that_is_large_is_refused(monkeypatch):
+  monkeypatch.setattr(compiling, 'MOST_STATES', 300)
+  with pytest.raises(ValueError, match=r'302 states and 3 .* lengths .* lower'):
+    compiling.from_regex('it', 'a{300}', SMALL)
+  monkeypatch.setattr(compiling, 'MOST_BYTES', 500)
+  with pytest.raises(ValueError, match=r'102 states .* MB are the most'):
+    compiling.from_regex('it', 'a{100}', SMALL)
+
+
+@pytest.mark.parametrize('ends', [(), (9,), (-1,)])
+def test_ends_are_tokens(ends):
+  with pytest.raises(ValueError, match=r'eos .* from 0 to 8'):
+    compiling.from_regex('it', 'a', dataclasses.replace(SMALL, ends=ends))
+
+
+def test_without_outlines_core_the_message_says_what_to_install(monkeypatch):
+  monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+  with pytest.raises(ValueError, match=r"pip install 'specjax\[constraints\]'"):
+    over_embedded('a')
+
+
+def test_outlines_core_is_imported_by_no_import_of_specjax():
+  program = (
+    'import sys, specjax, specjax.constraints; '
+    'sys.exit("outlines_core" in sys.modules)'
+  )
+  subprocess.run([sys.executable, '-c', program], check=True)
+
+
+# Files
+
+
+def test_a_saved_automaton_is_the_same(tmp_path):
+  _, made = of_schema('counted')
+  made.save(tmp_path / 'it.npz')
+  read = constraints.load(tmp_path / 'it.npz')
+  assert (tmp_path / 'it.npz').stat().st_size < 50_000
+  for field in dataclasses.fields(made):
+    was, now = getattr(made, field.name), getattr(read, field.name)
+    assert type(was) is type(now)
+    np.testing.assert_array_equal(was, now)
+
+
+def saved(tmp_path, **changes):
+  path = tmp_path / 'it.npz'
+  compiling.from_regex('it', 'ab?', SMALL).save(path)
+  with np.load(path) as file:
+    read = dict(file) | changes
+  np.savez(path, **{k: v for k, v in read.items() if v is not None})
+  return path
+
+
+@pytest.mark.parametrize(
+  ('changes', 'says'),
+  [
+    ({'version': np.array(2)}, 'version 2, and this specjax reads 1'),
+    ({'version': None}, 'not a whole automaton'),
+    ({'version': None, 'next': None}, 'not a whole automaton'),
+    ({'eos': None}, 'not a whole automaton'),
+    ({'next': np.zeros(3, np.int16)}, 'shapes'),
+    ({'next': np.zeros((3, 9), np.int32)}, 'not int16'),
+    ({'next': np.full((4, 9), 4, np.int16)}, 'states beyond the 4'),
+    ({'next': np.full((4, 9), -1, np.int16)}, 'from which no text ends'),
+    ({'classes': np.full(9, 99, np.int16)}, 'classes beyond'),
+    ({'classes': np.full(9, -1, np.int16)}, 'classes beyond'),
+    ({'eos': np.array([9])}, 'eos beyond'),
+    ({'eos': np.zeros(0, int)}, 'no token ends'),
+    ({'what': np.array(3)}, 'no text'),
+    ({'what': np.array([{}], object)}, 'not a whole automaton'),
+  ],
+)
+def test_a_file_that_is_no_automaton_is_refused(tmp_path, changes, says):
+  with pytest.raises(ValueError, match=says):
+    constraints.load(saved(tmp_path, **changes))
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+  path = saved(tmp_path)
+  whole = path.read_bytes()
+  for length in range(0, len(whole), 37):
+    path.write_bytes(whole[:length])
+    with pytest.raises(ValueError, match='not a whole automaton'):
+      constraints.load(path)
+  path.write_bytes(pickle.dumps({'next': 3}))
+  with pytest.raises(ValueError, match='not a whole automaton'):
+    constraints.load(path)
+  with pytest.raises(
+    ValueError, match=r'no automaton .*none.npz.* can be read'
+  ):
+    constraints.load(tmp_path / 'none.npz')
+
+
+def test_an_automaton_of_another_target_is_refused():
+  made = constraints.regex('a+', tokenizer(), 2048, EOS)
+  own = constraints.vocabulary(tokenizer(), 2048)
+  made.check(own, 2048, EOS)
+  for arguments, field in (
+    ((compiling.digest(SMALL), 2048, EOS), 'tokenizer'),
+    ((own, 2049, EOS), 'vocab_size 2048, but the target has 2049'),
+    ((own, 2048, (0, 1)), r'eos \[0\], but the target has \[0, 1\]'),
+  ):
+    with pytest.raises(ValueError, match=f"regex 'a\\+' .* {field}.* anew"):
+      made.check(*arguments)
+
+
+def test_the_digest_tells_tokens_apart():
+  others = [
+    dataclasses.replace(SMALL, texts={**SMALL.texts, 0: b'A'}),
+    dataclasses.replace(SMALL, texts={**SMALL.texts, 8: b'a'}),
+    dataclasses.replace(SMALL, special={8: '<end>'}),
+    dataclasses.replace(SMALL, texts=dict(list(SMALL.texts.items())[1:])),
+  ]
+  assert len({compiling.digest(each) for each in [SMALL, *others]}) == 5
+  again = dataclasses.replace(SMALL, texts=dict(reversed(SMALL.texts.items())))
+  assert compiling.digest(again) == compiling.digest(SMALL)
+
+
+# Sizes
+
+
+def many_tokens(size=131_072):
+  """Tokens like those of a large vocabulary."""
+  draws = np.random.default_rng(0)
+  letters = np.frombuffer(b' etaoinsrhldcumfpgwybvkxjqz', np.uint8)
+  texts = [bytes([b]) for b in range(256)]
+  texts += [b'"', b'": "', b'",', b'", "', b' {"', b'"}', b'[[', b'}]', b'00']
+  while len(texts) < size - 1:
+    length = int(draws.integers(2, 12))
+    kind = draws.random()
+    if kind < 0.8:
+      text = letters[draws.integers(0, 27, length)].tobytes()
+    elif kind < 0.9:
+      text = b'".{}:,-[]0123456789eE\\ntu'
+      text = bytes(draws.choice(list(text), length))
+    else:
+      text = draws.bytes(length)
+    texts.append(text)
+  return Tokens(size, dict(enumerate(texts)), ends=(size - 1,))
+
+
+def many_states():
+  """A schema of about a thousand states."""
+  names = [f'field_{n}' for n in range(24)]
+  text = {'type': 'string', 'maxLength': 10}
+  kinds = [text, {'type': 'integer'}, {'type': 'number'}, {'enum': ['a', 'bc']}]
+  return {
+    'type': 'object',
+    'properties': {name: kinds[n % 4] for n, name in enumerate(names)},
+    'required': names,
+  }
+
+
+def test_a_schema_of_a_thousand_states_over_131072_tokens():
+  known = many_tokens()
+  what, pattern = schemas.to_regex(many_states())
+  start = time.process_time()
+  made = compiling.from_regex(what, pattern, known)
+  spent = time.process_time() - start
+  assert 700 < len(made.next) < 1500
+  assert made.next.nbytes <= 16_000_000
+  assert spent < 20

@@ -1,0 +1,334 @@
+"""The stage that keeps texts within a language, on the device."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import continuous, generate, sampling, trees, verify
+from specjax.drafters import cascade, forced, lm, ngram, plain
+from specjax.models import table
+from specjax.types import Context, Params, Spec
+from tests.support import automata, models
+
+VOCAB, ENDS = models.VOCAB, (10,)
+FIRST = automata.drawn(VOCAB, 9, 1, ENDS)
+SECOND = automata.drawn(VOCAB, 21, 2, ENDS)
+ROWS = (FIRST, None, SECOND, FIRST)
+PROMPTS = ((1,), (2, 3), (4, 5, 6, 4, 5, 6, 4, 5), (7, 7))
+NEW = 24
+SMALL = models.DRAFT
+CHAIN = lm.make(SMALL, 3)
+SPECS = {
+  'plain': Spec(SMALL, plain.make(), verify.token, ENDS),
+  'chain': Spec(SMALL, CHAIN, verify.token, ENDS),
+  'block': Spec(SMALL, CHAIN, verify.block, ENDS),
+  'tree': Spec(SMALL, lm.make_tree(SMALL, (0, 0, 1)), verify.recursive, ENDS),
+  'lookup': Spec(SMALL, ngram.make(3), verify.token, ENDS),
+  'forced': Spec(SMALL, forced.make(4), verify.token, ENDS),
+  'cascade': Spec(
+    SMALL, cascade.make(SMALL, forced.make(3), 2), verify.token, ENDS
+  ),
+}
+
+
+def params_of(name):
+  own = models.near(SMALL, 5)
+  if name == 'cascade':
+    own = Params(own, None)
+  return models.double(Params(models.weights(SMALL, 5), own))
+
+
+def values_of(rows, temperature=1.0, **stages):
+  return sampling.make(
+    len(rows),
+    temperature,
+    vocab_size=VOCAB,
+    eos=ENDS,
+    constraint=list(rows),
+    **stages,
+  )
+
+
+def options(name, rows, indices, temperature=1.0):
+  return {
+    'prompts': [PROMPTS[i] for i in indices],
+    'spec': SPECS[name],
+    'new_tokens': NEW,
+    'key': generate.row_keys(3, indices),
+    'values': values_of(rows, temperature),
+    'slots': 128,
+  }
+
+
+def decode(name, rows=ROWS, indices=(0, 1, 2, 3), temperature=1.0):
+  """New tokens of each row, and the final state."""
+  params = params_of(name)
+  state = generate.start(params, **options(name, rows, indices, temperature))
+  state = generate.generate(params, state, NEW, spec=SPECS[name])
+  texts = [
+    row[begin:end].tolist()
+    for row, begin, end in zip(
+      *map(np.asarray, (state.tokens, state.start, state.length)), strict=True
+    )
+  ]
+  return texts, state
+
+
+def masks(automaton, state, above):
+  """Allowed tokens [V] after drafted ones, on the host."""
+  after = automaton.follow([t for t in above if t >= 0], state)
+  return np.ones(VOCAB, bool) if after < 0 else automaton.allowed(after)
+
+
+def test_every_row_of_a_block_is_masked_by_the_state_of_its_own_path(float64):
+  random = np.random.default_rng(0)
+  parents, count = (0, 0, 1, 1, 3, 5, 2), 40
+  above = functools.partial(trees.above, depth=4)
+  above = jax.vmap(above, (None, 0))(
+    jnp.array(parents), jnp.asarray(random.integers(0, VOCAB, (count, 7)))
+  )
+  rows = [ROWS[i % len(ROWS)] for i in range(count)]
+  states = random.integers(0, 9, count)
+  logits = random.normal(size=(count, 8, VOCAB))
+  scores = jax.jit(sampling.distributions)(
+    jnp.asarray(logits),
+    values_of(rows, 0.5),
+    sampling.History(state=jnp.asarray(states)),
+    above,
+  )
+  dead = 0
+  for i, one in enumerate(rows):
+    for row in range(8):
+      allowed = np.ones(VOCAB, bool)
+      if one is not None:
+        allowed = masks(one, int(states[i]), np.asarray(above[i, row]))
+        dead += allowed.all()
+      weights = np.where(allowed, np.exp(2 * logits[i, row]), 0)
+      np.testing.assert_allclose(
+        scores.probs[i, row], weights / weights.sum(), atol=1e-12
+      )
+  assert dead > 10  # Behind tokens that are not allowed nothing is asked.
+
+
+def test_the_mask_comes_before_the_cuts(float64):
+  logits = jnp.asarray(np.random.default_rng(2).normal(size=(1, 1, VOCAB)))
+  state = sampling.History(state=jnp.zeros(1, int))
+  for cut in ({'top_k': 1}, {'top_p': 0.3}, {'min_p': 0.9}):
+    values = values_of([FIRST], 1.0, **cut)
+    probs = sampling.distributions(
+      logits, values, state, jnp.full((1, 1, 0), -1)
+    ).probs[0, 0]
+    best = np.where(FIRST.allowed(0), logits[0, 0], -np.inf).argmax()
+    assert probs[best] > 0
+    assert not np.asarray(probs)[~FIRST.allowed(0)].any()
+
+
+def test_a_draft_without_an_allowed_token_draws_any_of_them(float64):
+  none = jnp.where(jnp.asarray(FIRST.allowed(0)), -jnp.inf, 1.0)
+  row = jax.tree.map(lambda x: x[0], values_of([FIRST]))
+  history, above = sampling.History(state=jnp.zeros((), int)), jnp.zeros(0, int)
+  q, _ = sampling.next_distribution(none, row, history, above)
+  allowed = FIRST.allowed(0)
+  np.testing.assert_allclose(q, allowed / allowed.sum())
+  # Of a target it is no distribution: a row that ends with an error.
+  spread = jax.tree.map(lambda x: x[None], (none[None], row, history, above))
+  block = sampling.distributions(*spread[:3], spread[3][None])
+  assert not np.isfinite(block.logits.max())
+
+
+@pytest.mark.parametrize('temperature', [0.0, 1.0])
+@pytest.mark.parametrize(
+  'name', ['chain', pytest.param('tree', marks=pytest.mark.slow), 'cascade']
+)
+def test_texts_are_of_their_language_and_free_rows_are_free(
+  name, temperature, float64
+):
+  texts, state = decode(name, temperature=temperature)
+  final = state.history.state.tolist()
+  for one, text, here in zip(ROWS, texts, final, strict=True):
+    if one is not None:
+      assert one.follow(text) == here >= 0
+      assert len(text) == NEW or text[-1] in ENDS
+  free, _ = decode(name, (None, None), (0, 1), temperature)
+  assert texts[1] == free[1]
+  assert FIRST.follow(free[0]) < 0
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['chain', *(pytest.param(n, marks=pytest.mark.slow) for n in SPECS)],
+)
+def test_greedy_texts_are_those_of_plain_decoding(name, float64):
+  assert decode(name, temperature=0.0)[0] == decode('plain', temperature=0.0)[0]
+
+
+@pytest.mark.parametrize(
+  'name', ['chain', pytest.param('tree', marks=pytest.mark.slow)]
+)
+def test_a_row_is_the_row_alone_also_where_rows_are_refilled(name, float64):
+  together, _ = decode(name)
+  alone = [
+    decode(name, (ROWS[i], SECOND), (i, 2))[0][0] for i in range(len(ROWS))
+  ]
+  assert together == alone
+  refilled = list(
+    continuous.decode(
+      params_of(name),
+      **options(name, ROWS, range(len(ROWS))),
+      rows=2,
+      group=2,
+      chunk=3,
+    )
+  )
+  assert {one.prompt: one.tokens for one in refilled} == dict(enumerate(alone))
+
+
+def test_another_language_of_the_same_size_compiles_nothing(float64):
+  decode('chain', (FIRST,), (0,))
+  begun = generate.loop._cache_size()
+  decode('chain', (SECOND,), (0,))
+  assert generate.loop._cache_size() == begun
+
+
+def only(automaton, state):
+  allowed = np.flatnonzero(automaton.allowed(state))
+  return int(allowed[0]) if len(allowed) == 1 else -1
+
+
+def test_forced_tokens_are_drafted_until_there_is_a_choice():
+  depth, states = 5, range(len(SECOND.next))
+  batch = len(states)
+  values = values_of([SECOND] * batch)
+  ctx = Context(
+    jnp.zeros((batch, 8), jnp.int32),
+    jnp.ones(batch, jnp.int32),
+    (),
+    values,
+    sampling.History(state=jnp.arange(batch)),
+  )
+  draft, _ = forced.make(depth).propose(None, (), ctx, None)
+  lengths = []
+  for state in states:
+    wanted, here = [], state
+    while len(wanted) < depth and here < len(SECOND.next) - 1:
+      token = only(SECOND, here)
+      if token < 0:
+        break
+      wanted.append(token)
+      here = SECOND.follow([token], here)
+    assert draft.tokens[state, : draft.size[state]].tolist() == wanted
+    lengths.append(len(wanted))
+  assert {0, 1, 2} <= set(lengths)
+
+
+def test_forced_tokens_are_always_accepted(float64):
+  _, state = decode('forced')
+  counts = state.counts
+  assert counts.drafted[1] == 0 < counts.drafted[2]
+  whole = (counts.histogram * jnp.arange(5)).sum(1)
+  np.testing.assert_array_equal(whole, counts.drafted)
+
+
+def test_without_a_constraint_nothing_is_forced(float64):
+  values = sampling.make(2, 1.0)
+  params = params_of('forced')
+  state = generate.start(
+    params,
+    PROMPTS[:2],
+    spec=SPECS['forced'],
+    new_tokens=5,
+    key=generate.row_keys(0, range(2)),
+    values=values,
+  )
+  state = generate.generate(params, state, 8, spec=SPECS['forced'])
+  assert state.counts.drafted.tolist() == [0, 0]
+  assert state.counts.target_calls.tolist() == [5, 5]
+
+
+def chain_of(tokens, loops=()):
+  """An automaton that allows one text, and tokens that stay where they are."""
+  moves = np.full((len(tokens) + 2, VOCAB), -1, np.int16)
+  for state, token in enumerate(tokens):
+    moves[state, token] = state + 1
+  for state, token in loops:
+    moves[state, token] = state
+  moves[len(tokens) :, ENDS[0]] = len(tokens) + 1
+  kinds = np.arange(VOCAB, dtype=np.int16)
+  return sampling.Automaton('a chain', kinds, moves, ENDS, '')
+
+
+@pytest.mark.parametrize(
+  ('automaton', 'stages', 'reason'),
+  [
+    (chain_of([1, 2]), {'forbidden': (2,)}, 'cannot be brought to their end'),
+    (chain_of([1]), {'min_new_tokens': 2}, 'text of 1 tokens cannot go on'),
+    (chain_of([1, 2], [(1, 3)]), {'forbidden': (2, 10)}, 'to their end'),
+    (chain_of([1, 2], [(1, 3)]), {'forbidden': (3,)}, ''),
+    (chain_of([1], [(1, 3)]), {'min_new_tokens': 30}, ''),
+    (chain_of([1], [(0, 3)]), {'min_new_tokens': 3}, 'text of 1 tokens'),
+    (chain_of([1]), {'min_new_tokens': 1}, ''),
+  ],
+)
+def test_other_stages_leave_every_text_a_way_to_its_end(
+  automaton, stages, reason
+):
+  if not reason:
+    values_of([automaton, None], **stages)
+    return
+  with pytest.raises(ValueError, match=f'way to its end: .*{reason}'):
+    values_of([None, automaton], **stages)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'constraint': [FIRST]}, 'constraint has 1 rows instead of 2'),
+    ({'constraint': 'a+'}, 'made by specjax.constraints, such as'),
+    ({'constraint': FIRST, 'eos': ()}, 'constraint: automaton 1 was made for'),
+    ({'constraint': FIRST, 'vocab_size': 7}, 'was made for 11 tokens and eos'),
+  ],
+)
+def test_a_wrong_constraint_is_named(change, message):
+  with pytest.raises(ValueError, match=message):
+    sampling.make(2, **{'vocab_size': VOCAB, 'eos': ENDS} | change)
+
+
+def test_a_limit_too_short_for_any_text_is_refused():
+  model = table.build(VOCAB)
+  spec = Spec(model, plain.make(), verify.token, ENDS)
+  arguments = {
+    'spec': spec,
+    'key': generate.row_keys(0, range(2)),
+    'values': values_of([None, chain_of([1, 2, 3])]),
+  }
+  params = Params(models.weights(model, 0), None)
+  with pytest.raises(ValueError, match='new_tokens is 3 for prompt 1, but the'):
+    generate.start(params, [(1,), (2,)], new_tokens=[9, 3], **arguments)
+  generate.start(params, [(1,), (2,)], new_tokens=[3, 4], **arguments)
+
+
+def test_values_for_other_tokens_are_refused():
+  values = values_of([FIRST])
+  for size, ends, message in (
+    (7, ENDS, 'constraint was made for 11 tokens, but the target has 7'),
+    (VOCAB, (3,), r'values were made for eos \[10\], but'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      sampling.check(values, size, ends)
+
+
+def test_distances_are_those_of_the_shortest_texts():
+  for automaton in (FIRST, SECOND, chain_of([1, 2, 3])):
+    for state, distance in enumerate(automaton.distance.tolist()):
+      reached, steps = {state}, 0
+      while not any(automaton.allowed(s)[list(ENDS)].any() for s in reached):
+        reached = {
+          automaton.follow([t], s)
+          for s in reached
+          for t in np.flatnonzero(automaton.allowed(s))
+        }
+        steps += 1
+      assert distance == steps + 1

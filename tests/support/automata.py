@@ -1,0 +1,35 @@
+"""Automata that no text was compiled to."""
+
+import numpy as np
+
+from specjax.sampling import Automaton
+
+
+def drawn(vocab, states, seed, eos, forced=0.3, many=4):
+  """A random automaton; the last of its states is behind the end of a text.
+
+  Args:
+    vocab: V.
+    states: before that one.
+    seed: of its moves.
+    eos: tokens that end a text.
+    forced: share of the states in which one token is allowed.
+    many: tokens that are allowed in the others, besides an end.
+  """
+  random = np.random.default_rng(seed)
+  inside = np.setdiff1d(np.arange(vocab), eos)
+  moves = np.full((states + 1, vocab), -1, np.int16)
+  for state in range(states):
+    count = 1 if random.random() < forced else many
+    tokens = random.choice(inside, min(count, len(inside)), replace=False)
+    moves[state, tokens] = random.integers(0, states, len(tokens))
+    if state == states - 1:
+      moves[state, list(eos)] = states
+    else:  # No state is a dead end.
+      moves[state, tokens[0]] = state + 1
+      if count > 1 and random.random() < 0.2:
+        moves[state, list(eos)] = states
+  moves[states, list(eos)] = states
+  return Automaton(
+    f'automaton {seed}', np.arange(vocab, dtype=np.int16), moves, tuple(eos), ''
+  )
