@@ -11,6 +11,7 @@ import numpy as np
 
 from specjax import arguments, generate, layouts, sampling
 from specjax.arguments import check_number, named
+from specjax.constraints import targets
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
@@ -28,6 +29,7 @@ class Prepared(NamedTuple):
   lengths: np.ndarray  # [B] tokens to add to each
   key: jax.Array  # [B]
   values: sampling.Sampling
+  slots: int
 
   @property
   def start(self) -> dict[str, Any]:
@@ -37,6 +39,7 @@ class Prepared(NamedTuple):
       'new_tokens': self.lengths,
       'key': self.key,
       'values': self.values,
+      'slots': self.slots,
     }
 
 
@@ -86,7 +89,10 @@ def prepare(
   temperature: Any,
   seed: int,
   rule: Rule | None,
+  regex: Any,
+  json_schema: Any,
   stages: dict[str, Any],
+  slots: int | None = None,
 ) -> Prepared:
   """Checks arguments, as `decode` describes them, and chooses a layout.
 
@@ -100,7 +106,10 @@ def prepare(
     temperature: likewise.
     seed: likewise.
     rule: likewise.
+    regex: likewise.
+    json_schema: likewise.
     stages: what was given besides.
+    slots: size of the buffer; by default what the longest prompt needs.
 
   Raises:
     ValueError: one of these is wrong or does not fit the others; names it.
@@ -113,6 +122,9 @@ def prepare(
   lengths = arguments.lengths(new_tokens, len(ids))
   method = plain.make() if drafter is None else drafter.make(gamma)
   spec = Spec(target.model, method, rule or rule_for(method), target.eos)
+  automata = targets.for_prompts(target, len(ids), regex, json_schema)
+  if automata is not None:
+    stages = stages | {'constraint': automata}
   key = generate.row_keys(seed, range(len(ids)))
   values = sampling.make(
     len(ids),
@@ -122,7 +134,7 @@ def prepare(
     **stages,
   )
   longest = int(lengths.max())
-  fitted = fit(spec, ids, lengths, key, values)
+  fitted = fit(spec, ids, lengths, key, values, slots)
   arranged = layouts.choose(
     target,
     layouts.Buffer(
@@ -142,7 +154,7 @@ def prepare(
     method = _with_loaded_target(target, method)
     spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
     params = Params(arranged.params, params)
-  return Prepared(params, spec, ids, lengths, key, values)
+  return Prepared(params, spec, ids, lengths, key, values, fitted.slots)
 
 
 def _with_loaded_target(target: Target, drafter: Drafter) -> Drafter:

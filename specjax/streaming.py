@@ -14,7 +14,7 @@ import numpy as np
 
 from specjax import arguments, origins, prepared, sharding
 from specjax.arguments import check_number, named
-from specjax.decoding import Decoded
+from specjax.decoded import Decoded
 from specjax.text import Detokenizer, Stops
 from specjax.types import LoadedDrafter, Rule, Target
 
@@ -80,6 +80,9 @@ def stream(
   seed: int = 0,
   stop: str | Sequence[str] = (),
   rule: Rule | None = None,
+  regex: Any = None,
+  json_schema: Any = None,
+  slots: int | None = None,
   **stages: Any,
 ) -> Iterator[Piece]:
   """Continues one prompt, and tells its text as it is committed.
@@ -102,6 +105,10 @@ def stream(
     stop: strings that end the text. Tokens behind the one that completes a
       string are dropped; counts are of all that were decoded.
     rule: how drafts are verified; by default the exact one for the drafter.
+    regex: that the whole text must match, see `decode`.
+    json_schema: likewise.
+    slots: size of the buffer; by default what the prompt needs. Prompts of any
+      length share the programs of one size.
     **stages: further stages of the sampling pipeline, as for `decode`.
 
   Returns:
@@ -115,6 +122,8 @@ def stream(
   """
   _check_prompt(target, prompt)
   check_number('new_tokens', new_tokens, 1)
+  if slots is not None:
+    check_number('slots', slots, 1)
   stops = Stops(_check_stop(stop))
   made = prepared.prepare(
     stream,
@@ -126,7 +135,10 @@ def stream(
     temperature=temperature,
     seed=seed,
     rule=rule,
+    regex=regex,
+    json_schema=json_schema,
     stages=stages,
+    slots=slots,
   )
   return _pieces(target, made, stops)
 

@@ -73,6 +73,25 @@ def test_each_token_has_its_origin_and_its_text(target, drafters):
   assert {*joined(pieces(target, None), 'origins')} == {'bonus'}
 
 
+def test_a_stream_keeps_to_a_language(target, drafters):
+  options = {'regex': '[0-9]{2,4}( or [a-z]{3})?', 'temperature': 1.0}
+  whole = specjax.decode(target, drafters['draft'], PROMPT, **given(options))
+  found = pieces(target, drafters['draft'], **options)
+  assert ''.join(piece.text for piece in found) == whole.texts[0]
+  assert found[-1].finish == 'stop'
+
+
+def test_prompts_of_any_length_share_the_programs_of_a_size(target, caplog):
+  prompts = [[1] * size for size in (3, 40, 70)]
+  expected = [joined(pieces(target, None, x), 'tokens') for x in prompts]
+  pieces(target, None, prompts[0], slots=256)
+  with jax.log_compiles():
+    for prompt, tokens in zip(prompts, expected, strict=True):
+      found = pieces(target, None, prompt, slots=256)
+      assert joined(found, 'tokens') == tokens
+  assert 'Compiling' not in caplog.text
+
+
 def test_what_ends_a_text_is_not_shown(target, drafters):
   tokens = specjax.decode(target, None, PROMPT, new_tokens=NEW).tokens[0]
   ending = dataclasses.replace(target, eos=(tokens[5],))
@@ -152,6 +171,8 @@ def test_numbers_that_are_none_are_said(target):
     ({'stop': ['']}, 'stop must be a text, or a list of texts'),
     ({'stop': 3}, 'stop must be a text, or a list of texts'),
     ({'stop': ['a', 3]}, 'stop must be a text, or a list of texts'),
+    ({'slots': 0}, 'slots must be a whole number of at least 1'),
+    ({'regex': '('}, "regex '.'"),
     ({'temperature': -1}, 'temperature must be a number from 0'),
     ({'temperature': [1.0, 2.0]}, 'temperature must be one value or 1'),
     ({'topp': 0.9}, "stream has no argument 'topp' .did you mean 'top_"),
