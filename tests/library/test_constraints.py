@@ -332,3 +332,10 @@ def test_distances_are_those_of_the_shortest_texts():
         }
         steps += 1
       assert distance == steps + 1
+
+
+def test_the_loop_asks_nothing_of_the_host(float64):
+  params = params_of('tree')
+  state = generate.start(params, **options('tree', ROWS, (0, 1, 2, 3)))
+  loop = generate.loop.lower(params, state, jnp.int32(1), spec=SPECS['tree'])
+  assert 'callback' not in loop.as_text()
