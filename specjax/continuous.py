@@ -21,12 +21,12 @@ import numpy as np
 
 from specjax import sampling
 from specjax.inputs import fit
-from specjax.pool import PARTS as PARTS
-from specjax.pool import LoopParts as LoopParts
 from specjax.pool import Pool, Progress, Request
-from specjax.pool import empty as empty
-from specjax.pool import place as place
-from specjax.pool import split as split
+from specjax.refilling import PARTS as PARTS
+from specjax.refilling import LoopParts as LoopParts
+from specjax.refilling import empty as empty
+from specjax.refilling import place as place
+from specjax.refilling import split as split
 from specjax.types import Counts, Params, Spec
 
 

@@ -40,6 +40,7 @@ LAYERS = (
   {'specjax.inputs'},
   {'specjax.generate'},
   {'specjax.origins', 'specjax.stages'},
+  {'specjax.refilling'},
   {'specjax.pool'},
   {'specjax.continuous'},
   {'specjax.prepared', 'specjax.decoded'},

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.certificate import constrained
 from experiments.measuring import trace
-from specjax import generate, origins, pool, sampling, stages, verify
+from specjax import generate, origins, pool, refilling, sampling, stages, verify
 from specjax.drafters import lm
 from specjax.models import table
 from specjax.types import Params, Spec
@@ -215,8 +215,12 @@ def test_a_hundred_requests_compile_nothing(caplog):
   held = opened(group=2)
   held.warm_up()
   programs = (
-    generate._prefill, generate._begin, generate.loop, pool.place, pool.empty
-  )  # fmt: skip
+    generate._prefill,
+    generate._begin,
+    generate.loop,
+    refilling.place,
+    refilling.empty,
+  )
   before = [program._cache_size() for program in programs]
   request(0)  # What the host makes of values compiles, too.
   told = {}
