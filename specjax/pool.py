@@ -256,7 +256,7 @@ class Pool:
 
   def _advance(self, steps: int) -> None:
     self._state = self.parts.advance(
-      self.params, self._state, jnp.int32(steps), spec=self.spec
+      self.params, self._state, np.int32(steps), spec=self.spec
     )
 
   def _read(self, chosen: Sequence[_Waiting]) -> SpecState:
