@@ -18,6 +18,8 @@ from specjax import verify as verify
 from specjax.decoding import Decoded as Decoded
 from specjax.decoding import decode as decode
 from specjax.decoding import load as load
+from specjax.streaming import Piece as Piece
+from specjax.streaming import stream as stream
 from specjax.types import Draft as Draft
 from specjax.types import Drafter as Drafter
 from specjax.types import LoadedDrafter as LoadedDrafter

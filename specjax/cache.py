@@ -36,7 +36,7 @@ def fit_slots(name: str, slots: int | None, needed: int, who: str) -> int:
 
 def block_of(slots: int) -> int:
   """Tokens that prefill feeds at once for a cache of so many slots."""
-  return 128 if slots <= 512 else 512
+  return min(slots, 128) if slots <= 512 else 512
 
 
 def empty(config, batch: int, slots: int, dtype) -> Cache:
@@ -78,6 +78,20 @@ def replace(
   return tuple(
     kv._replace(k=put(kv.k, new.k, 3), v=put(kv.v, new.v, 2))
     for kv, new in zip(cache, flight, strict=True)
+  )
+
+
+def pad(rows: jax.Array, axis: int, size: int) -> jax.Array:
+  """The array with zeros behind it, so that an axis has a size."""
+  missing = [(0, 0)] * rows.ndim
+  missing[axis] = (0, size - rows.shape[axis])
+  return jnp.pad(rows, missing)
+
+
+def grow(cache: Cache, slots: int) -> Cache:
+  """The cache with empty slots behind its own, so many altogether."""
+  return tuple(
+    kv._replace(k=pad(kv.k, 3, slots), v=pad(kv.v, 2, slots)) for kv in cache
   )
 
 

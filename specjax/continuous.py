@@ -12,18 +12,22 @@ A prompt keeps its own key, values and limit, and its row's whole state is
 written anew, so its text is the one it has alone.
 """
 
-import collections
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import generate, sampling
+from specjax import sampling
 from specjax.inputs import fit
-from specjax.types import Counts, Params, Spec, SpecState
+from specjax.pool import Pool, Progress, Request
+from specjax.refilling import PARTS as PARTS
+from specjax.refilling import LoopParts as LoopParts
+from specjax.refilling import empty as empty
+from specjax.refilling import place as place
+from specjax.refilling import split as split
+from specjax.types import Counts, Params, Spec
 
 
 class Result(NamedTuple):
@@ -34,76 +38,6 @@ class Result(NamedTuple):
   counts: Counts  # numpy, without the axis B
   finite: bool  # false: p or q was no number, and the text ended there
   done: bool  # false: this is the beginning of the text
-
-
-@functools.partial(jax.jit, static_argnames='rows')
-def empty(fresh: SpecState, rows: int) -> SpecState:
-  """A state of finished rows, laid out as those of another state are.
-
-  They hold what its first row holds: whatever a step computes of a finished
-  row, it computes of a valid one.
-  """
-  state = jax.tree.map(
-    lambda x: jnp.broadcast_to(x[:1], (rows, *x.shape[1:])), fresh
-  )
-  return state._replace(done=jnp.ones(rows, bool))
-
-
-@functools.partial(jax.jit, donate_argnames='state')
-def place(state: SpecState, fresh: SpecState, rows: jax.Array) -> SpecState:
-  """The state with row i of `fresh` in place of its row `rows[i]`.
-
-  All of the row is replaced, also the slots beyond the prompt: they may hold
-  logits that were not finite, and a masked NaN is still one. The state is
-  donated.
-  """
-  return jax.tree.map(
-    lambda old, new: old.at[rows].set(new, unique_indices=True), state, fresh
-  )
-
-
-class LoopParts(NamedTuple):
-  """What the loop is made of; `benchmarks` takes the time of each."""
-
-  read: Callable[..., SpecState] = generate.start
-  place: Callable[..., SpecState] = place
-  advance: Callable[..., SpecState] = generate.generate
-
-
-PARTS = LoopParts()
-
-
-def split(count: int, group: int) -> list[int]:
-  """Powers of two up to `group` that add up to a count, the largest first.
-
-    count 13, group 4    ->    4 4 4 1
-
-  So few programs read any number of prompts, and none reads padding.
-  """
-  sizes = []
-  while count:
-    sizes.append(1 << (min(count, group).bit_length() - 1))
-    count -= sizes[-1]
-  return sizes
-
-
-def _collect(state, held, partial) -> Iterator[Result]:
-  """Results of the rows that hold a prompt and have finished, or of all."""
-  done = np.array(state.done)
-  rows = [row for row in held if partial or done[row]]
-  if not rows:
-    return
-  tokens, start, length, finite, counts = jax.device_get(
-    (state.tokens, state.start, state.length, state.finite, state.counts)
-  )
-  for row in rows:
-    yield Result(
-      held[row],
-      tokens[row, start[row] : length[row]].tolist(),
-      jax.tree.map(lambda x, row=row: np.array(x[row]), counts),
-      bool(finite[row]),
-      bool(done[row]),
-    )
 
 
 def decode(
@@ -162,35 +96,35 @@ def decode(
   bits, impl = np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
   given = jax.device_get(values)
 
-  def read(indices: list[int]) -> SpecState:
-    return parts.read(
-      params,
-      [prompts[i] for i in indices],
-      spec=spec,
-      new_tokens=limits[indices],
-      key=jax.random.wrap_key_data(jnp.asarray(bits[indices]), impl=impl),
-      values=jax.tree.map(lambda x: jnp.asarray(x[indices]), given),
-      slots=fitted.slots,
-      source_slots=fitted.source_slots,
-    )
+  def request(i: int) -> Request:
+    own = jax.random.wrap_key_data(jnp.asarray(bits[i : i + 1]), impl=impl)
+    return Request(prompts[i], limits[i], own, _row(given, i))
 
   def turns() -> Iterator[Result]:
-    waiting, steps = collections.deque(range(len(prompts))), jnp.int32(chunk)
-    held: dict[int, int] = {}  # row -> prompt
-    state: Any = None
-    while waiting or held:
-      free = [row for row in range(rows) if row not in held]
-      for size in split(min(len(free), len(waiting)), group):
-        here = [free.pop(0) for _ in range(size)]
-        indices = [waiting.popleft() for _ in here]
-        fresh = read(indices)
-        state = empty(fresh, rows) if state is None else state
-        state = parts.place(state, fresh, np.array(here))
-        held |= zip(here, indices, strict=True)
-      state = parts.advance(params, state, steps, spec=spec)
-      results = list(_collect(state, held, partial))
-      ended = {result.prompt for result in results if result.done}
-      held = {row: i for row, i in held.items() if i not in ended}
-      yield from results
+    pool = Pool(
+      params,
+      spec=spec,
+      values=_row(given, 0),
+      rows=rows,
+      slots=fitted.slots,
+      source_slots=fitted.source_slots,
+      group=group,
+      parts=parts,
+    )
+    for i in range(len(prompts)):
+      pool.submit(request(i))
+    texts: list[list[int]] = [[] for _ in prompts]
+    while pool.waiting or pool.live:
+      for one in pool.turn(chunk, partial=partial):
+        texts[one.id] += one.tokens
+        yield _result(one, texts[one.id])
 
   return turns()
+
+
+def _row(values: sampling.Sampling, i: int) -> sampling.Sampling:
+  return jax.tree.map(lambda x: x[i : i + 1], values)
+
+
+def _result(one: Progress, tokens: list[int]) -> Result:
+  return Result(one.id, [*tokens], one.counts, one.finite, one.done)

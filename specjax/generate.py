@@ -41,11 +41,18 @@ def row_keys(seed: int, indices) -> jax.Array:
   return _fold_in(root, jnp.asarray(indices, jnp.uint32))
 
 
-@functools.partial(jax.jit, static_argnames=('target', 'taps'))
-def _prefill(weights, tokens, length, source, *, target, taps):
+@functools.partial(jax.jit, static_argnames=('target', 'taps', 'read_slots'))
+def _prefill(weights, tokens, length, source, *, target, taps, read_slots=None):
   """Prefills prompts: cache and features, one program for every drafter."""
-  cache = transformer.open_cache(target, weights, *tokens.shape, source)
-  return prefill.prefill(target, weights, tokens, length, cache, taps)
+  batch, slots = tokens.shape
+  read = read_slots or slots
+  cache = transformer.open_cache(target, weights, batch, read, source)
+  cache, features = prefill.prefill(
+    target, weights, tokens[:, :read], length, cache, taps
+  )
+  if read == slots:
+    return cache, features
+  return caches.grow(cache, slots), caches.pad(features, 1, slots)
 
 
 @functools.partial(
@@ -100,6 +107,7 @@ def start(
   values: sampling.Sampling,
   slots: int | None = None,
   source_slots: int | None = None,
+  read_slots: int | None = None,
 ) -> SpecState:
   """Prefills prompts and returns the state before the first step.
 
@@ -113,6 +121,10 @@ def start(
     values: sampling values, see `sampling.make`.
     slots: size of the buffer; by default what the longest row needs.
     source_slots: likewise of what an encoder reads.
+    read_slots: of the cache that the target reads the prompts into, which then
+      grows to the whole buffer; by default that. All tokens but the last must
+      fit. Fewer than a block (`cache.block_of`) are read at the price of as
+      many tokens.
 
   Raises:
     ValueError: an empty prompt, a token outside the vocabulary, more tokens
@@ -121,6 +133,8 @@ def start(
   """
   fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
   arguments.check_params(params)
+  if read_slots is not None:
+    prefill.check_slots(read_slots, fitted.texts, fitted.slots)
   source = None
   if fitted.sources is not None and fitted.source_slots is not None:
     source = Source(*prefill.pad(fitted.sources, fitted.source_slots))
@@ -136,6 +150,7 @@ def start(
     source,
     target=spec.target,
     taps=spec.drafter.taps,
+    read_slots=read_slots,
   )
   return _begin(
     params,

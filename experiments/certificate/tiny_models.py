@@ -17,22 +17,8 @@ from experiments.certificate import constrained
 from specjax import exact, generate, sampling
 from specjax.models import table, transformer
 from specjax.models.transformer import Model
+from specjax.stages import NEUTRAL
 from specjax.types import Params, Spec
-
-# Stages that the settings do not name, at values that change nothing.
-NEUTRAL: dict[str, Any] = {
-  'temperature': 1.0,
-  'top_k': 0,
-  'top_p': 1.0,
-  'min_p': 0.0,
-  'repetition_penalty': 1.0,
-  'presence_penalty': 0.0,
-  'frequency_penalty': 0.0,
-  'logit_bias': {},
-  'forbidden': (),
-  'min_new_tokens': 0,
-  'constraint': None,
-}
 
 SETTINGS: dict[str, dict[str, Any]] = {
   'greedy': {'temperature': 0.0},

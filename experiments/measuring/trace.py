@@ -13,9 +13,8 @@ import jax.numpy as jnp
 
 from experiments.errors import UserError
 from specjax import counting, generate, sharding, verify
+from specjax.origins import ORIGINS as ORIGINS
 from specjax.types import Counts, Draft, Params, Spec, SpecState
-
-ORIGINS = ('accepted', 'corrected', 'bonus')
 
 
 class Judged(NamedTuple):

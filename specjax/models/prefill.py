@@ -51,6 +51,20 @@ def split(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
   return [[config.encoder.start]] * len(prompts), prompts
 
 
+def check_slots(read: int, texts: Sequence[Sequence[int]], slots: int) -> None:
+  """Whether texts can be read into the first slots of a buffer.
+
+  Raises:
+    ValueError: these are too few, too many, or no whole blocks.
+  """
+  needed = max(map(len, texts)) - 1
+  if not max(needed, 1) <= read <= slots or read % caches.block_of(read):
+    raise ValueError(
+      f'read_slots is {read}: it must hold the {needed} tokens to be read, in '
+      f'whole blocks, and fit into the {slots} slots of the buffer'
+    )
+
+
 def pad(texts: Sequence[Sequence[int]], slots: int):
   """Token ids [B, slots] and lengths [B] of texts, on the device."""
   padded = np.zeros((len(texts), slots), np.int32)
@@ -69,7 +83,7 @@ def prefill(model, params, tokens, length, cache, taps=()):
   Args:
     model: a `transformer.Model`.
     params: its parameters.
-    tokens: [B, S], S as `cache.round_slots` gives it.
+    tokens: [B, S], S whole blocks, as `cache.round_slots` gives it.
     length: [B] committed tokens, at least 1.
     cache: an empty cache of S slots, see `transformer.open_cache`.
     taps: layers whose features to return.

@@ -57,7 +57,9 @@ def test_ci_runs_the_commands_of_the_readme():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('page', ['README.md', 'docs/speed.md'])
+@pytest.mark.parametrize(
+  'page', ['README.md', 'docs/speed.md', 'docs/streaming.md']
+)
 def test_the_library_runs_as_a_page_shows(page, capsys):
   text = (ROOT / page).read_text()
   (source,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)

@@ -222,6 +222,8 @@ PROGRAMS = (
   ),
   ('experiments.generate', 'tiny.py', '', 'prompt is empty', 'give --config'),
   ('experiments.generate', 'tiny.py', 'mesh.data=2', 'mesh.data', 'leave it'),
+  ('experiments.chat', 'tiny.py', 'mesh.model=2', 'mesh is 1 x 2', 'leave'),
+  ('experiments.chat', 'tiny.py', 'prompts.system=x', 'prompts.system', 'chat'),
   ('experiments.inspect', 'tiny.py', 'seed=-1', 'seed', 'must be from 0'),
   ('experiments.inspect', 'configs/pair.py', '', 'target.path', 'is empty'),
   (

@@ -1,0 +1,120 @@
+"""The stages of a pool: which there are, and each request's values of them.
+
+Which stages exist is part of the compiled program. So they are chosen once, and
+a request that does not ask for one gets it at the value that changes nothing.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import arguments, sampling
+from specjax.types import Constraint, Sampling, Spec
+
+# Arguments of `sampling.make`, at values that change nothing.
+NEUTRAL: dict[str, Any] = {
+  'temperature': 1.0,
+  'top_k': 0,
+  'top_p': 1.0,
+  'min_p': 0.0,
+  'repetition_penalty': 1.0,
+  'presence_penalty': 0.0,
+  'frequency_penalty': 0.0,
+  'logit_bias': {},
+  'forbidden': (),
+  'min_new_tokens': 0,
+  'constraint': None,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+  """Stages that requests may use, besides the temperature.
+
+  Attributes:
+    names: of arguments of `sampling.make`, such as `('top_p',)`.
+    vocab_size: V.
+    eos: tokens that end a text.
+    constraint: Q and C of the largest automaton that a request may have, see
+      `types.Constraint`; powers of two. Every row has tables of that size.
+
+  Raises:
+    ValueError: a name is unknown.
+  """
+
+  names: tuple[str, ...]
+  vocab_size: int
+  eos: tuple[int, ...] = ()
+  constraint: tuple[int, int] = (256, 64)
+
+  def __post_init__(self):
+    for name in self.names:
+      if name not in NEUTRAL:
+        raise ValueError(
+          f'stages has no {name!r}: choose of {", ".join(NEUTRAL)}'
+        )
+    arguments.check_numbers('constraint', self.constraint, 1)
+
+  def values(self, temperature: Any = 0.0, **given: Any) -> Sampling:
+    """Values of one request, checked; on the host.
+
+    Args:
+      temperature: 0 is greedy.
+      **given: as for `sampling.make`; None is neutral, too.
+
+    Raises:
+      ValueError: one is out of range, or of a stage that is not here.
+    """
+    given = {name: x for name, x in given.items() if x is not None}
+    for name in given:
+      if name not in self.names:
+        raise ValueError(
+          f'{name} is no stage here: there are {self.names}, chosen when the '
+          'pool was opened'
+        )
+    chosen = {name: NEUTRAL[name] for name in self.names} | given
+    chosen['temperature'] = temperature
+    eos, vocab_size = self.eos, self.vocab_size
+    made: Any = sampling.make(1, **chosen, vocab_size=vocab_size, eos=eos)
+    if 'constraint' in self.names:
+      ends = np.array([self.eos], np.int32)
+      tables = self._sized(made.constraint)
+      made = made._replace(constraint=tables, ends=ends)
+    return jax.device_get(made)
+
+  def _sized(self, tables: Any) -> Any:
+    """Tables of the size that all have; without any, all may come.
+
+    Raises:
+      ValueError: they are larger.
+    """
+    states, classes = self.constraint
+    if tables is None:
+      free = np.zeros((1, self.vocab_size), np.int16)
+      after = np.zeros((1, states, classes), np.int16)
+      only = np.full((1, states), -1, np.int32)
+      tables = free, after, only, np.zeros(1, np.int32)
+      return Constraint(*map(jnp.asarray, tables))
+    have = tables.next.shape[1:]
+    more = states - have[0], classes - have[1]
+    if min(more) < 0:
+      raise ValueError(
+        f'constraint needs tables of {have[0]} states and {have[1]} classes, '
+        f'but the pool has room for {states} and {classes}: open it with more'
+      )
+    row = 0, 0
+    return tables._replace(
+      next=np.pad(
+        tables.next, (row, (0, more[0]), (0, more[1])), constant_values=-1
+      ),
+      only=np.pad(tables.only, (row, (0, more[0])), constant_values=-1),
+    )
+
+
+def of(spec: Spec, *names: str, **options: Any) -> Stages:
+  """The stages of what runs; see `Stages`."""
+  vocab_size = spec.target.config.vocab_size
+  return Stages(names, vocab_size, spec.eos, **options)

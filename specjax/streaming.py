@@ -1,0 +1,197 @@
+"""Text as it comes: the same as that of `decode`, piece by piece.
+
+for piece in specjax.stream(target, draft, 'def fib(n):', gamma=3):
+  print(piece.text, end='', flush=True)
+print(piece.finish, piece.whole.tau)
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import arguments, origins, prepared, sharding
+from specjax.arguments import check_number, named
+from specjax.decoded import Decoded
+from specjax.text import Detokenizer, Stops
+from specjax.types import LoadedDrafter, Rule, Target
+
+STOP, LENGTH = 'stop', 'length'
+
+
+class Piece(NamedTuple):
+  """What one step added to a text.
+
+  Text is told when no later token can change it: a token may add nothing, and
+  the next one what was kept. `texts` says which token brought what.
+  """
+
+  tokens: list[int]
+  origins: list[str]  # of these: 'accepted', 'corrected' or 'bonus'
+  texts: list[str]
+  finish: str = ''  # of the last piece: 'stop', or 'length' where it was cut
+  whole: Decoded | None = None  # of the last piece: the text and its counts
+
+  @property
+  def text(self) -> str:
+    """What is certain now, and was not before."""
+    return ''.join(self.texts)
+
+
+def _check_stop(stop: Any) -> tuple[str, ...]:
+  strings = (stop,) if isinstance(stop, str) else stop
+  if not isinstance(strings, Sequence) or not all(
+    isinstance(x, str) and x for x in strings
+  ):
+    raise ValueError(
+      f'stop must be a text, or a list of texts that are not empty, got '
+      f'{named(stop)}'
+    )
+  return tuple(strings)
+
+
+def _check_prompt(target: Any, prompt: Any) -> None:
+  arguments.check_target(target)
+  if target.tokenizer is None:
+    raise ValueError(
+      f'target: {target.path or "it"} has no tokenizer, which makes text of '
+      'tokens: add one, or use specjax.decode'
+    )
+  one = isinstance(prompt, str)
+  if not one and isinstance(prompt, Sequence | np.ndarray):
+    one = not any(isinstance(x, str) or np.ndim(x) for x in prompt)
+  if not one:
+    raise ValueError(
+      'prompt must be one text, or the token ids of one, got '
+      f'{named(prompt)}: specjax.decode takes several'
+    )
+
+
+def stream(
+  target: Target,
+  drafter: LoadedDrafter | None,
+  prompt: str | Sequence[int],
+  *,
+  gamma: int = 4,
+  new_tokens: int = 64,
+  temperature: float = 0.0,
+  seed: int = 0,
+  stop: str | Sequence[str] = (),
+  rule: Rule | None = None,
+  regex: Any = None,
+  json_schema: Any = None,
+  slots: int | None = None,
+  **stages: Any,
+) -> Iterator[Piece]:
+  """Continues one prompt, and tells its text as it is committed.
+
+  The tokens are those of `decode` of this prompt with the same arguments. The
+  texts of all pieces together are the text that it returns, up to the first
+  string of `stop`, which is not shown; neither is what ended the text.
+
+  All is checked at the call; decoding begins with the first piece that is asked
+  for, and goes no further than the last one.
+
+  Args:
+    target: from `load`, with a tokenizer.
+    drafter: from a loader; None: plain decoding.
+    prompt: a text, or token ids.
+    gamma: draft length K.
+    new_tokens: tokens to add at most.
+    temperature: 0 is greedy.
+    seed: of all draws.
+    stop: strings that end the text. Tokens behind the one that completes a
+      string are dropped; counts are of all that were decoded.
+    rule: how drafts are verified; by default the exact one for the drafter.
+    regex: that the whole text must match, see `decode`.
+    json_schema: likewise.
+    slots: size of the buffer; by default what the prompt needs. Prompts of any
+      length share the programs of one size.
+    **stages: further stages of the sampling pipeline, as for `decode`.
+
+  Returns:
+    A piece for each step, of at least one token. The last one has `finish`,
+    and all that `decode` returns as `whole`.
+
+  Raises:
+    ValueError: one of these is wrong or does not fit the others; names it.
+    FloatingPointError: of the iterator, where the target gives NaN or infinite
+      logits.
+  """
+  _check_prompt(target, prompt)
+  check_number('new_tokens', new_tokens, 1)
+  if slots is not None:
+    check_number('slots', slots, 1)
+  stops = Stops(_check_stop(stop))
+  made = prepared.prepare(
+    stream,
+    target,
+    drafter,
+    [prompt],  # type: ignore[arg-type]
+    gamma=gamma,
+    new_tokens=new_tokens,
+    temperature=temperature,
+    seed=seed,
+    rule=rule,
+    regex=regex,
+    json_schema=json_schema,
+    stages=stages,
+    slots=slots,
+  )
+  return _pieces(target, made, stops)
+
+
+def _steps(made: prepared.Prepared) -> Iterator[tuple[list, list, bool, Any]]:
+  """New tokens of each step, origins, whether it is the last, and counts."""
+  state = origins.start(made.params, made.ids, **made.start)
+  placement = made.spec.target.placement
+  one = jnp.asarray(1, jnp.int32)
+  one = one if placement is None else placement.put_whole(one)
+  done, told = False, 0
+  while not done:
+    state = origins.generate(made.params, state, one, spec=made.spec)
+    tokens, start, length, end, finite, counts = sharding.fetch(
+      (
+        state.tokens,
+        state.start,
+        state.length,
+        state.done,
+        state.finite,
+        state.counts,
+      )
+    )
+    prepared.check_finite(finite)
+    before, told, done = told, int(length[0] - start[0]), bool(end[0])
+    new = tokens[0, start[0] + before : length[0]].tolist()
+    counts, names = origins.read(counts, 0, before, told)
+    yield new, names, done, counts
+
+
+def _pieces(
+  target: Target, made: prepared.Prepared, stops: Stops
+) -> Iterator[Piece]:
+  told, all_tokens, shown = Detokenizer(target.tokenizer), [], ''
+  for new, names, done, counts in _steps(made):
+    texts: list[str] = []
+    for token in new:
+      known = '' if token in target.eos else told.push(token)
+      texts.append(stops.push(known))
+      if stops.found is not None:
+        break
+    if done and stops.found is None:
+      texts[-1] += stops.push(told.finish())
+      texts[-1] += stops.finish()
+    tokens = new[: len(texts)]
+    all_tokens += tokens
+    piece = Piece(tokens, names[: len(texts)], texts)
+    shown += piece.text
+    if not done and stops.found is None:
+      yield piece
+      continue
+    ended = stops.found is not None or tokens[-1] in target.eos
+    rows = jax.tree.map(lambda x: x[None], counts)
+    whole = Decoded([shown], [all_tokens], [ended], rows)
+    yield piece._replace(finish=STOP if ended else LENGTH, whole=whole)
+    return

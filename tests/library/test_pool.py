@@ -1,0 +1,403 @@
+"""Requests that come and go: each text is the one that it has alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.certificate import constrained
+from experiments.measuring import trace
+from specjax import generate, origins, pool, refilling, sampling, stages, verify
+from specjax.drafters import lm
+from specjax.models import table
+from specjax.types import Params, Spec
+from tests.support import models
+
+SLOTS, ROWS = 256, 3
+SMALL, TABLE = models.DRAFT, table.build(models.VOCAB)
+SPECS = {
+  'chain': Spec(SMALL, lm.make(SMALL, 2), verify.token, (10,)),
+  'tree': Spec(TABLE, lm.make_tree(TABLE, (0, 0)), verify.recursive, (10,)),
+}
+NAMES = 'top_p', 'frequency_penalty', 'min_new_tokens', 'forbidden'
+ASKED = (
+  {},
+  {'temperature': 1.0},
+  {'temperature': 0.7, 'top_p': 0.8},
+  {'frequency_penalty': 1.5, 'min_new_tokens': 3},
+  {'temperature': 1.3, 'forbidden': (1, 2)},
+)
+
+
+@pytest.fixture(autouse=True)
+def _exact(float64):
+  """Everything here is computed in float64."""
+
+
+@functools.cache
+def params_of(name):
+  target = SPECS[name].target
+  return models.double(
+    Params(models.weights(target, 5), models.near(target, 5))
+  )
+
+
+def request(number, name='chain', **changes):
+  """One of many that differ in all that requests may differ in."""
+  random = np.random.default_rng(number)
+  size = int(random.choice([1, 3, 20, 40, 70, 150]))
+  given = {
+    'prompt': random.integers(0, 10, size).tolist(),
+    'new_tokens': int(random.integers(0, 40)),
+    'key': generate.row_keys(7, [number]),
+    'values': stages.of(SPECS[name], *NAMES).values(
+      **ASKED[number % len(ASKED)]
+    ),
+  }
+  return pool.Request(**given | changes)
+
+
+def opened(name='chain', **changes):
+  options = {
+    'spec': SPECS[name],
+    'values': stages.of(SPECS[name], *NAMES).values(),
+    'rows': ROWS,
+    'slots': SLOTS,
+    'reads': pool.read_sizes(SLOTS),
+    'parts': pool.WITH_ORIGINS,
+  }
+  return pool.Pool(params_of(name), **options | changes)
+
+
+def alone(name, asked):
+  """Tokens, counts and origins of a request in a state of its own."""
+  spec, found = SPECS[name], request(asked, name)
+  state = origins.start(
+    params_of(name),
+    [found.prompt],
+    spec=spec,
+    new_tokens=found.new_tokens,
+    key=found.key,
+    values=found.values,
+    slots=SLOTS,
+  )
+  state = origins.generate(params_of(name), state, 99, spec=spec)
+  (tokens,) = models.new_tokens(state)
+  traced = jax.device_get(state.counts)
+  return [*tokens], *origins.read(traced, 0, 0, len(tokens))
+
+
+def finish(held, told, **options):
+  """Turns until nothing is left; what they said, added to `told`."""
+  while held.live or held.waiting:
+    for one in held.turn(**options):
+      told.setdefault(one.id, []).append(one)
+  return told
+
+
+def whole(parts):
+  """All tokens and origins that were told of a request."""
+  tokens = [token for one in parts for token in one.tokens]
+  return tokens, [name for one in parts for name in one.origins]
+
+
+@pytest.mark.parametrize('name', SPECS)
+def test_a_text_depends_on_nothing_that_comes_or_goes_beside_it(name):
+  random = np.random.default_rng(0)
+  held, told, asked, cancelled = opened(name, group=2), {}, {}, set()
+  for number in range(32):
+    asked[held.submit(request(number, name))] = number
+    if random.random() < 0.2:
+      victim = int(random.choice([*asked]))
+      if held.cancel(victim):
+        cancelled.add(victim)
+    if random.random() < 0.5:
+      continue  # Several come at once, and are read together.
+    for _ in range(random.integers(0, 8)):
+      for one in held.turn(steps=int(random.integers(1, 4))):
+        told.setdefault(one.id, []).append(one)
+  finish(held, told, steps=2)
+  assert 0 < len(cancelled) < 10
+  for number, seed in asked.items():
+    tokens, counts, names = alone(name, seed)
+    mine = told.get(number, [])
+    if number in cancelled:
+      said, _ = whole(mine)
+      assert said == tokens[: len(said)]
+      continue
+    assert whole(mine) == (tokens, names)
+    assert [one.done for one in mine] == [False] * (len(mine) - 1) + [True]
+    for a, b in zip(mine[-1].counts, counts, strict=True):
+      np.testing.assert_array_equal(a, b)
+
+
+def test_stages_that_a_request_does_not_ask_for_change_nothing():
+  """Neutral values draw what the pipeline without these stages draws."""
+  spec = Spec(TABLE, lm.make(TABLE, 2), verify.token, (10,))
+  kinds = stages.of(spec, *(set(stages.NEUTRAL) - {'temperature'}))
+  prompts = [[number, 3] for number in range(8)]
+
+  def texts(values):
+    state = generate.start(
+      params_of('tree'),
+      prompts,
+      spec=spec,
+      new_tokens=20,
+      key=generate.row_keys(1, range(8)),
+      values=values,
+    )
+    state = generate.generate(params_of('tree'), state, 20, spec=spec)
+    return models.new_tokens(state)
+
+  neutral = kinds.values(temperature=0.8)
+  assert all(x is not None for x in neutral)
+  rows = jax.tree.map(lambda x: np.repeat(x, 8, 0), neutral)
+  assert texts(rows) == texts(sampling.make(8, 0.8))
+
+
+def test_a_constrained_request_is_beside_free_ones():
+  language = constrained.LANGUAGE
+  model = table.build(4)
+  params = Params(models.weights(model, 1), models.weights(model, 2))
+  spec = Spec(model, lm.make(model, 2), verify.token, (3,))
+  kinds = stages.of(spec, 'constraint')
+  held = pool.Pool(params, spec=spec, values=kinds.values(), rows=2, slots=128)
+  for number in range(12):
+    constraint = language if number % 2 else None
+    values = kinds.values(temperature=1.0, constraint=constraint)
+    key = generate.row_keys(0, [number])
+    held.submit(pool.Request([0, 1], 12, key, values))
+  texts = {n: whole(one)[0] for n, one in finish(held, {}).items()}
+  inside = [language.follow(text) >= 0 for text in texts.values()]
+  assert all(language.follow(texts[n]) >= 0 for n in range(1, 12, 2))
+  assert not all(inside)
+
+
+def test_tables_of_a_constraint_have_the_size_of_the_pool():
+  kinds = stages.Stages(('constraint',), 4, (3,), constraint=(128, 32))
+  made = kinds.values(constraint=constrained.LANGUAGE).constraint
+  free = kinds.values().constraint
+  assert [x.shape for x in made] == [x.shape for x in free]
+  assert made.next.shape == (1, 128, 32)
+  tight = stages.Stages(('constraint',), 4, (3,), constraint=(32, 32))
+  with pytest.raises(ValueError, match='64 states and 32 classes, but'):
+    tight.values(constraint=constrained.LANGUAGE)
+
+
+def test_origins_are_those_of_a_recorded_text():
+  """`trace` looks at each draft on the host, one step at a time."""
+  for name, spec in SPECS.items():
+    found = request(31, name)._replace(new_tokens=39)
+    state = generate.start(
+      params_of(name),
+      [found.prompt],
+      spec=spec,
+      new_tokens=39,
+      key=found.key,
+      values=found.values,
+    )
+    expected = [
+      token.origin
+      for step in trace.steps(params_of(name), state, spec=spec)
+      for token in trace.tokens(step)
+    ]
+    held = opened(name)
+    held.submit(found)
+    ((_, told),) = finish(held, {}, steps=3).items()
+    assert whole(told)[1] == expected
+    assert len({*expected}) > 1
+
+
+# Programs
+
+
+def test_a_hundred_requests_compile_nothing(caplog):
+  held = opened(group=2)
+  held.warm_up()
+  programs = (
+    generate._prefill,
+    generate._begin,
+    generate.loop,
+    refilling.place,
+    refilling.empty,
+  )
+  before = [program._cache_size() for program in programs]
+  request(0)  # What the host makes of values compiles, too.
+  told = {}
+  with jax.log_compiles():
+    for number in range(100):
+      held.submit(request(number))
+      if number % 3 == 0:
+        for one in held.turn(steps=1 + number % 4):
+          told.setdefault(one.id, []).append(one)
+      if number % 10 == 0:
+        held.cancel(number)
+    finish(held, told)
+  assert len(told) > 80
+  assert [program._cache_size() for program in programs] == before
+  assert 'Compiling jit(loop)' not in caplog.text
+  assert 'Compiling jit(_prefill)' not in caplog.text
+  assert 'Compiling' not in caplog.text
+
+
+def test_prompts_are_read_at_the_price_of_their_size():
+  assert pool.read_sizes(128) == (32, 64, 128)
+  assert pool.read_sizes(384) == (32, 64, 128, 256, 384)
+  assert pool.read_sizes(512) == (32, 64, 128, 256, 512)
+  assert pool.read_sizes(4096) == (32, 64, 128, 256, 512, 4096)
+  seen = []
+
+  def read(*args, read_slots, **options):
+    seen.append((len(args[1]), read_slots))
+    return origins.start(*args, read_slots=read_slots, **options)
+
+  held = opened(
+    reads=(32, 128), group=2, parts=pool.WITH_ORIGINS._replace(read=read)
+  )
+  for size in (33, 5, 34, 129, 130):
+    held.submit(request(0, prompt=[1] * size, new_tokens=1))
+  finish(held, {})
+  # A group is of one size, and nobody is overtaken.
+  assert seen == [(2, 32), (1, 128), (1, 128), (1, None)]
+
+
+def test_a_prompt_is_read_alike_into_few_slots_and_many():
+  prompts = [[1, 2, 3] * 11, [4] * 7]
+
+  def read(slots):
+    tokens = np.zeros((2, 256), np.int32)
+    for row, prompt in zip(tokens, prompts, strict=True):
+      row[: len(prompt)] = prompt
+    lengths = jnp.array([33, 7])
+    return generate._prefill(
+      models.double(models.target_weights()),
+      jnp.asarray(tokens),
+      lengths,
+      None,
+      target=models.TARGET,
+      taps=(0, 1),
+      read_slots=slots,
+    )
+
+  (cache, features), (other, expected) = read(32), read(None)
+  np.testing.assert_allclose(features, expected, atol=1e-12)
+  assert jnp.abs(expected[:, :32]).max() > 0.1
+  for mine, own in zip(cache, other, strict=True):
+    assert mine.k.shape == own.k.shape
+    for row, size in enumerate((32, 6)):
+      np.testing.assert_allclose(
+        mine.k[row, :, :, :size], own.k[row, :, :, :size], atol=1e-12
+      )
+      np.testing.assert_allclose(
+        mine.v[row, :, :size], own.v[row, :, :size], atol=1e-12
+      )
+
+
+@pytest.mark.parametrize('slots', [16, 200, 512])
+def test_slots_to_read_into_must_hold_the_prompt_in_blocks(slots):
+  found = request(0, prompt=[1] * 20)
+  with pytest.raises(ValueError, match=f'read_slots is {slots}: .* 19 tokens'):
+    generate.start(
+      params_of('chain'),
+      [found.prompt],
+      spec=SPECS['chain'],
+      new_tokens=5,
+      key=found.key,
+      values=found.values,
+      slots=SLOTS,
+      read_slots=slots,
+    )
+
+
+# Requests that end early, or never begin
+
+
+def test_cancelling_frees_the_row_for_the_next():
+  held = opened(rows=1)
+  long, waits, short = (
+    held.submit(request(0, new_tokens=size)) for size in (39, 39, 2)
+  )
+  assert [one.id for one in held.turn()] == [long]
+  assert (held.live, held.waiting) == (1, 2)
+  assert held.cancel(long)
+  assert held.cancel(waits)
+  assert (held.live, held.waiting) == (0, 1)
+  assert [one.id for one in held.turn(steps=2)] == [short]
+  assert not any(map(held.cancel, (long, waits, short, 99)))
+  assert held.turn() == []
+
+
+def test_a_cancelled_row_computes_no_more():
+  held = opened(rows=2)
+  first, other = (held.submit(request(0, new_tokens=39)) for _ in range(2))
+  held.turn()
+  held.cancel(first)
+  (one,) = held.turn()
+  assert one.id == other
+  assert held._state.done.tolist() == [True, False]
+  assert held._state.counts.counts.target_calls.tolist() == [1, 2]
+
+
+def test_a_queue_that_is_full_says_so():
+  held = opened(rows=1, limit=2)
+  held.submit(request(0))
+  held.submit(request(1))
+  with pytest.raises(pool.Full, match='2 requests wait, which is the limit'):
+    held.submit(request(2))
+  held.turn()
+  held.submit(request(2))
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'prompt': []},
+    {'prompt': [99]},
+    {'new_tokens': SLOTS},
+    {'prompt': [1] * 500, 'new_tokens': 40},
+    {'values': sampling.make(2)},
+    {'key': generate.row_keys(0, [1, 2])},
+  ],
+)
+def test_what_cannot_be_decoded_is_refused_as_it_is_anywhere(changes):
+  found = request(0, **changes)
+  with pytest.raises(ValueError, match=r'\w') as expected:
+    generate.start(
+      params_of('chain'),
+      [found.prompt],
+      spec=SPECS['chain'],
+      new_tokens=found.new_tokens,
+      key=found.key,
+      values=found.values,
+      slots=SLOTS,
+    )
+  held = opened()
+  with pytest.raises(ValueError, match=r'\w') as refused:
+    held.submit(found)
+  assert str(refused.value) == str(expected.value)
+  assert not held.waiting
+
+
+def test_mistakes_of_whoever_opens_a_pool_are_named():
+  with pytest.raises(ValueError, match='rows must be a whole number'):
+    opened(rows=0)
+  with pytest.raises(ValueError, match='limit must be a whole number'):
+    opened(limit=0)
+  with pytest.raises(ValueError, match='reads must be from 1 to the 256 slots'):
+    opened(reads=(512,))
+  with pytest.raises(ValueError, match="stages has no 'topp'"):
+    stages.of(SPECS['chain'], 'topp')
+  kinds = stages.of(SPECS['chain'], 'top_p')
+  with pytest.raises(ValueError, match='min_p is no stage here'):
+    kinds.values(min_p=0.1)
+  with pytest.raises(ValueError, match='top_p must be in'):
+    kinds.values(top_p=2.0)
+  held = opened()
+  with pytest.raises(ValueError, match='values must have the stages'):
+    held.submit(request(0, values=kinds.values()))
+  held.submit(request(0, new_tokens=20))
+  held.turn()
+  with pytest.raises(ValueError, match='1 requests are live'):
+    held.warm_up()

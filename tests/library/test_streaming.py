@@ -1,0 +1,193 @@
+"""Pieces of a text: those of `decode`, with where each token came from."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import specjax
+from tests.support import models
+
+PROMPT, NEW = 'def fib(n):', 24
+
+
+@pytest.fixture(scope='module')
+def target(folder):
+  return specjax.load(folder / 'target', max_length=96)
+
+
+@pytest.fixture(scope='module')
+def drafters(folder, target):
+  path = str(folder / 'draft')
+  return {
+    'draft': specjax.drafters.lm.load(target, path),
+    'tree': specjax.drafters.lm.load(target, path, widths=(2,)),
+    'lookup': specjax.drafters.ngram.load(target),
+    'plain': None,
+  }
+
+
+def given(changes):
+  return {'gamma': 2, 'new_tokens': NEW} | changes
+
+
+def pieces(target, drafter, prompt=PROMPT, **changes):
+  return [*specjax.stream(target, drafter, prompt, **given(changes))]
+
+
+def joined(found, name):
+  return [*itertools.chain(*(getattr(piece, name) for piece in found))]
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['draft', 'lookup', 'plain', pytest.param('tree', marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize('temperature', [0.0, 0.9])
+def test_a_stream_is_the_text_of_decode(target, drafters, name, temperature):
+  options = {'temperature': temperature, 'seed': 3, 'repetition_penalty': 1.1}
+  whole = specjax.decode(target, drafters[name], PROMPT, **given(options))
+  found = pieces(target, drafters[name], **options)
+  assert joined(found, 'tokens') == whole.tokens[0]
+  assert ''.join(piece.text for piece in found) == whole.texts[0]
+  *rest, last = found
+  assert not any(piece.finish or piece.whole for piece in rest)
+  assert last.finish == 'length'
+  assert (last.whole.texts, last.whole.tokens) == (whole.texts, whole.tokens)
+  assert last.whole.ended == [False]
+  assert len(found) == whole.target_calls == last.whole.target_calls
+  for mine, own in zip(last.whole.counts, whole.counts, strict=True):
+    np.testing.assert_array_equal(mine, own)
+
+
+def test_each_token_has_its_origin_and_its_text(target, drafters):
+  found = pieces(target, drafters['lookup'], 'ab ab ab ab')
+  for piece in found:
+    assert len(piece.tokens) == len(piece.origins) == len(piece.texts)
+    *drafted, _ = piece.origins
+    assert set(drafted) <= {'accepted'}
+  names = joined(pieces(target, drafters['draft'], temperature=0.5), 'origins')
+  assert {*names} >= {'accepted', 'corrected'}
+  assert {*joined(pieces(target, None), 'origins')} == {'bonus'}
+
+
+def test_a_stream_keeps_to_a_language(target, drafters):
+  options = {'regex': '[0-9]{2,4}( or [a-z]{3})?', 'temperature': 1.0}
+  whole = specjax.decode(target, drafters['draft'], PROMPT, **given(options))
+  found = pieces(target, drafters['draft'], **options)
+  assert ''.join(piece.text for piece in found) == whole.texts[0]
+  assert found[-1].finish == 'stop'
+
+
+def test_prompts_of_any_length_share_the_programs_of_a_size(target, caplog):
+  prompts = [[1] * size for size in (3, 40, 70)]
+  expected = [joined(pieces(target, None, x), 'tokens') for x in prompts]
+  pieces(target, None, prompts[0], slots=256)
+  with jax.log_compiles():
+    for prompt, tokens in zip(prompts, expected, strict=True):
+      found = pieces(target, None, prompt, slots=256)
+      assert joined(found, 'tokens') == tokens
+  assert 'Compiling' not in caplog.text
+
+
+def test_what_ends_a_text_is_not_shown(target, drafters):
+  tokens = specjax.decode(target, None, PROMPT, new_tokens=NEW).tokens[0]
+  ending = dataclasses.replace(target, eos=(tokens[5],))
+  first = tokens.index(tokens[5])
+  found = pieces(ending, drafters['draft'])
+  assert found[-1].finish == 'stop'
+  assert found[-1].whole.ended == [True]
+  assert joined(found, 'tokens') == tokens[: first + 1]
+  text = target.tokenizer.decode(tokens[:first])
+  assert ''.join(piece.text for piece in found) == text
+  assert found[-1].texts[-1] == ''
+
+
+def test_a_stop_string_ends_a_text_wherever_it_is(target, drafters):
+  whole = specjax.decode(target, drafters['draft'], PROMPT, **given({}))
+  text, tokens = whole.texts[0], whole.tokens[0]
+  for begin in range(0, len(text) - 6, 5):
+    stop = text[begin : begin + 5]
+    found = pieces(target, drafters['draft'], stop=['\0\0', stop])
+    shown = ''.join(piece.text for piece in found)
+    assert shown == text[: text.find(stop)]
+    assert found[-1].finish == 'stop'
+    assert found[-1].whole.texts == [shown]
+    mine = joined(found, 'tokens')
+    assert mine == tokens[: len(mine)] == found[-1].whole.tokens[0]
+    assert stop in target.tokenizer.decode(mine)
+    if '\ufffd' not in stop:  # Which may be half a character, and waits.
+      assert stop not in target.tokenizer.decode(mine[:-1])
+
+
+def test_a_single_stop_string_needs_no_list(target):
+  whole = specjax.decode(target, None, PROMPT, new_tokens=NEW).texts[0]
+  found = pieces(target, None, stop=whole[10])
+  assert found[-1].whole.texts == [whole[: whole.index(whole[10])]]
+
+
+def test_token_ids_are_a_prompt_too(target):
+  ids = target.tokenizer.encode(PROMPT)
+  expected = joined(pieces(target, None), 'tokens')
+  assert joined(pieces(target, None, ids), 'tokens') == expected
+  assert joined(pieces(target, None, np.array(ids)), 'tokens') == expected
+
+
+def test_a_stream_goes_no_further_than_it_is_asked(target, drafters, caplog):
+  pieces(target, drafters['draft'])
+  with jax.log_compiles():
+    found = specjax.stream(target, drafters['draft'], 'import os', **given({}))
+    assert len(next(found).tokens) > 0
+    found.close()
+    pieces(target, drafters['draft'], 'class Tree:', seed=7)
+  assert 'Compiling jit(loop)' not in caplog.text
+
+
+def test_numbers_that_are_none_are_said(target):
+  broken = dataclasses.replace(
+    target,
+    params=target.params | {'embedding': target.params['embedding'] * np.nan},
+  )
+  found = specjax.stream(broken, None, PROMPT)
+  with pytest.raises(FloatingPointError, match='NaN or infinite logits'):
+    next(found)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'prompt': ['a', 'b']}, 'prompt must be one text, or the token ids'),
+    ({'prompt': [[1], [2, 3]]}, 'prompt must be one text, or the token ids'),
+    ({'prompt': None}, 'prompt must be one text, or the token ids'),
+    ({'prompt': []}, 'prompt 0 is empty'),
+    ({'prompt': [2048]}, 'outside the vocabulary'),
+    ({'prompt': [1] * 200}, 'has 128 positions'),
+    ({'new_tokens': 0}, 'new_tokens must be a whole number of at least 1'),
+    ({'new_tokens': [3]}, 'new_tokens must be a whole number of at least 1'),
+    ({'gamma': 0}, 'gamma must be a whole number of at least 1'),
+    ({'seed': -1}, 'seed must be a whole number'),
+    ({'stop': ['']}, 'stop must be a text, or a list of texts'),
+    ({'stop': 3}, 'stop must be a text, or a list of texts'),
+    ({'stop': ['a', 3]}, 'stop must be a text, or a list of texts'),
+    ({'slots': 0}, 'slots must be a whole number of at least 1'),
+    ({'regex': '('}, "regex '.'"),
+    ({'temperature': -1}, 'temperature must be a number from 0'),
+    ({'temperature': [1.0, 2.0]}, 'temperature must be one value or 1'),
+    ({'topp': 0.9}, "stream has no argument 'topp' .did you mean 'top_"),
+    ({'drafter': 'lm'}, 'drafter must be what a loader returns'),
+    ({'rule': 'token'}, 'rule must be a rule of specjax.verify'),
+    ({'target': models.TARGET}, 'target must be what specjax.load returns'),
+  ],
+)
+def test_mistakes_are_named_at_the_call(target, changes, message):
+  options = {'target': target, 'drafter': None, 'prompt': PROMPT} | changes
+  with pytest.raises(ValueError, match=message):
+    specjax.stream(**options)
+
+
+def test_a_target_without_a_tokenizer_makes_no_text(target):
+  silent = dataclasses.replace(target, tokenizer=None)
+  with pytest.raises(ValueError, match='has no tokenizer, which makes text'):
+    specjax.stream(silent, None, [1, 2])
