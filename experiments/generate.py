@@ -19,10 +19,9 @@ from experiments.measuring.build import Built, build
 from experiments.settings import Experiment
 from experiments.setup import checks, command, hosts
 from experiments.setup.plan import Plan, plan
+from experiments.setup.terminal import legend, paint
 from specjax import generate
 from specjax.models import prefill
-
-_COLOURS = {'accepted': '32', 'corrected': '31', 'bonus': '33'}
 
 
 def steps(built: Built, plan: Plan, ids: list[int], turn: int = 0):
@@ -37,10 +36,6 @@ def steps(built: Built, plan: Plan, ids: list[int], turn: int = 0):
     values=checks.values(plan.sampling, method.spec, 1, plan.temperatures[0]),
   )
   return trace.steps(method.params, state, spec=method.spec)
-
-
-def paint(text: str, kind: str, colour: bool) -> str:
-  return f'\x1b[{_COLOURS[kind]}m{text}\x1b[0m' if colour else text
 
 
 def main(x: Experiment) -> None:
@@ -73,7 +68,7 @@ def show(plan: Plan) -> None:
       said = f'\n{talk.says[len(made)]}\n'
       made.append(speak(built, plan, found[0], said, colour, len(made)))
   if colour:
-    print(' '.join(paint(kind, kind, True) for kind in _COLOURS))
+    print(legend())
   print(json.dumps({'turns': made} if chosen.talks else made[0]))
 
 

@@ -9,10 +9,7 @@ A thin layer over `generate`, for those who want texts. Whoever writes loops
 of their own goes on with `generate.start` and `generate.generate`.
 """
 
-import dataclasses
-import difflib
 import functools
-import inspect
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -21,31 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import (
-  arguments,
-  checkpoints,
-  generate,
-  layouts,
-  sampling,
-  sharding,
-)
+from specjax import checkpoints, generate, layouts, prepared, sharding
 from specjax.arguments import check_number, named
-from specjax.constraints import targets
 from specjax.decoded import Decoded as Decoded
-from specjax.drafters import plain
-from specjax.drafters.cascade.speculation import rule_for
-from specjax.inputs import fit
 from specjax.models import transformer
-from specjax.types import (
-  Drafter,
-  LoadedDrafter,
-  Params,
-  Rule,
-  Spec,
-  Target,
-)
-
-_SEEDS = 2**32
+from specjax.types import LoadedDrafter, Rule, Target
 
 
 def load(
@@ -116,41 +93,6 @@ def load(
   )
 
 
-def _check(target: Any, drafter: Any, rule: Any) -> None:
-  """Refuses what is not the kind of thing that is wanted."""
-  arguments.check_target(target)
-  if target.params is None:
-    raise ValueError('target has no weights: load it with specjax.load')
-  if drafter is not None:
-    if not isinstance(drafter, LoadedDrafter):
-      raise ValueError(
-        'drafter must be what a loader returns, such as '
-        'specjax.drafters.lm.load(target, path), or None for plain decoding, '
-        f'got {named(drafter)}'
-      )
-    if drafter.model != target.model:
-      raise ValueError(
-        'drafter was loaded for another target: load it with this one'
-      )
-  if rule is not None:
-    arguments.check_rule(rule)
-
-
-def _check_stages(stages: dict[str, Any]) -> None:
-  """Refuses what is no argument of `decode` and no stage of the pipeline."""
-  arguments = inspect.signature(decode).parameters
-  known = [*arguments, *inspect.signature(sampling.make).parameters]
-  stage = {*known} - {'batch', 'vocab_size', 'eos', 'stages'}
-  for name in stages:
-    if name not in stage:
-      close = difflib.get_close_matches(name, stage, 1)
-      guess = f' (did you mean {close[0]!r}?)' if close else ''
-      raise ValueError(
-        f'decode has no argument {name!r}{guess}; it takes '
-        f'{", ".join(sorted(stage))}'
-      )
-
-
 def decode(
   target: Target,
   drafter: LoadedDrafter | None,
@@ -199,91 +141,34 @@ def decode(
     ValueError: one of these is wrong or does not fit the others; names it.
     FloatingPointError: the target gave NaN or infinite logits.
   """
-  _check(target, drafter, rule)
-  check_number('gamma', gamma, 1, target.model.config.max_positions)
-  check_number('seed', seed, 0, _SEEDS)
-  _check_stages(stages)
-  ids = arguments.token_ids(target, prompts)
-  lengths = arguments.lengths(new_tokens, len(ids))
-  method = plain.make() if drafter is None else drafter.make(gamma)
-  spec = Spec(target.model, method, rule or rule_for(method), target.eos)
-  stages['constraint'] = targets.for_prompts(
-    target, len(ids), regex, json_schema, stages.get('constraint')
-  )
-  key = generate.row_keys(seed, range(len(ids)))
-  values = sampling.make(
-    len(ids),
-    temperature,
-    vocab_size=target.model.config.vocab_size,
-    eos=target.eos,
-    **stages,
-  )
-  longest = int(lengths.max())
-  fitted = fit(spec, ids, lengths, key, values)
-  arranged = layouts.choose(
+  made = prepared.prepare(
+    decode,
     target,
-    layouts.Buffer(
-      len(ids),
-      fitted.slots,
-      int(fitted.limit.max()) - longest // 2,
-      fitted.source_slots,
-    ),
-    method.nodes + 1,
-    longest,
+    drafter,
+    prompts,
+    gamma=gamma,
+    new_tokens=new_tokens,
+    temperature=temperature,
+    seed=seed,
+    rule=rule,
+    regex=regex,
+    json_schema=json_schema,
+    stages=stages,
   )
-  params = Params(target.params, drafter and drafter.params)
-  placement = target.model.placement
-  if placement is not None:
-    params = Params(params.target, placement.put_whole(params.drafter))
-  if arranged.model != target.model:
-    method = _with_loaded_target(target, method)
-    spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
-    params = Params(arranged.params, params)
-  state = generate.start(
-    params, ids, spec=spec, new_tokens=lengths, key=key, values=values
-  )
-  steps = jnp.asarray(longest, jnp.int32)
+  state = generate.start(made.params, made.ids, **made.start)
+  steps = jnp.asarray(int(made.lengths.max()), jnp.int32)
+  placement = made.spec.target.placement
   if placement is not None:
     steps = placement.put_whole(steps)
-  state = generate.generate(params, state, steps, spec=spec)
+  state = generate.generate(made.params, state, steps, spec=made.spec)
   return _decoded(target, state)
-
-
-def _with_loaded_target(target: Target, drafter: Drafter) -> Drafter:
-  """The drafter beside a target in another layout than it was loaded for.
-
-  It goes on computing with the target's weights as they were loaded: its own
-  parameters are `Params` of these and its own.
-  """
-
-  def make() -> Drafter:
-    def init(params, ctx, hidden):
-      return drafter.init(params.drafter, ctx, hidden)
-
-    def propose(params, state, ctx, key):
-      return drafter.propose(params.drafter, state, ctx, key)
-
-    def commit(params, state, ctx, verdict, hidden):
-      return drafter.commit(params.drafter, state, ctx, verdict, hidden)
-
-    return drafter._replace(init=init, propose=propose, commit=commit)
-
-  # The same one in every call, since it is a static argument.
-  if drafter not in target.remembered:
-    target.remembered[drafter] = make()
-  return target.remembered[drafter]
 
 
 def _decoded(target: Target, state) -> Decoded:
   """Texts and counts of a final state, on the host."""
   # The rest of it, caches above all, stays where it is.
   state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
-  if not state.finite.all():
-    (rows,) = np.nonzero(~state.finite)
-    raise FloatingPointError(
-      f'the target gave NaN or infinite logits in row {rows[0]}: its weights '
-      'are damaged, or too large for their dtype'
-    )
+  prepared.check_finite(state.finite)
   tokens = [
     row[begin:end].tolist()
     for row, begin, end in zip(

@@ -122,9 +122,10 @@ def prepare(
   lengths = arguments.lengths(new_tokens, len(ids))
   method = plain.make() if drafter is None else drafter.make(gamma)
   spec = Spec(target.model, method, rule or rule_for(method), target.eos)
-  automata = targets.for_prompts(target, len(ids), regex, json_schema)
-  if automata is not None:
-    stages = stages | {'constraint': automata}
+  automata = targets.for_prompts(
+    target, len(ids), regex, json_schema, stages.get('constraint')
+  )
+  stages = stages | {'constraint': automata}
   key = generate.row_keys(seed, range(len(ids)))
   values = sampling.make(
     len(ids),
