@@ -69,7 +69,10 @@ def _unmasked(drafter: Drafter) -> Drafter:
   """The same drafter, which is told of no constraint."""
 
   def free(ctx):
-    return ctx._replace(sampling=ctx.sampling._replace(constraint=None))
+    return ctx._replace(
+      sampling=ctx.sampling._replace(constraint=None),
+      history=ctx.history._replace(state=None),
+    )
 
   def init(params, ctx, hidden):
     return drafter.init(params, free(ctx), hidden)

@@ -65,14 +65,16 @@ def make(depth: int) -> Drafter:
   return Drafter(depth, depth, init, propose, commit)
 
 
-def load(target: Target) -> LoadedDrafter:
+def load(target: Target, path: str = '') -> LoadedDrafter:
   """The drafter of forced tokens; it has no weights.
 
   Args:
     target: what it drafts for.
+    path: of no meaning: there are no weights.
 
   Raises:
     ValueError: the target is none.
   """
+  del path  # Unused.
   arguments.check_target(target)
   return LoadedDrafter(target.model, make)
