@@ -8,8 +8,8 @@ with the same keys, and the speed-up is over plain decoding under the same
 constraint.
 
 forced      share of the tokens that were the only ones allowed
-free alpha  mean of beta where more were: at forced tokens beta is 1 for a draft
-            that is masked
+free alpha  mean of beta where more were, of a draft that is masked: at forced
+            tokens its beta is 1
 ended       share of the texts that ended by themselves; the others were cut,
             and are the beginning of a text of the language
 """
@@ -180,6 +180,8 @@ def row(setting: Setting, way: Way, base, runs, alpha: measure.Run) -> dict:
   forced = setting.forced(alpha.texts)
   mean = metrics.ratio(overlap, prefixes, most=1.0)
   free = metrics.ratio(overlap - forced, prefixes - forced, most=1.0)
+  # Only a distribution that is masked is one-hot where one token is allowed.
+  certain = way.masked and way.method.draft is not None
   speed = metrics.speedup(
     np.array([run.seconds for run in base]),
     np.array([len(run.texts[0]) for run in base]),
@@ -200,8 +202,8 @@ def row(setting: Setting, way: Way, base, runs, alpha: measure.Run) -> dict:
     'target_calls': int(counts.target_calls.sum()),
     'alpha': mean.value,
     'alpha_ci': mean.interval,
-    'free_alpha': free.value if way.masked else None,
-    'free_alpha_ci': free.interval if way.masked else None,
+    'free_alpha': free.value if certain else None,
+    'free_alpha_ci': free.interval if certain else None,
     'forced': share.value,
     'forced_ci': share.interval,
     'tau': tau.value,

@@ -58,8 +58,8 @@ def _change(row: dict, rows: list[dict]) -> str:
 
 
 def _told(row: dict) -> str:
-  if row['language'] == _NONE:
-    return '-'
+  if row['language'] == _NONE or not row.get('draft'):
+    return '-'  # What is copied or looked up has no distribution to mask.
   return 'masked' if row['masked'] else 'not masked'
 
 

@@ -85,14 +85,16 @@ def of_rows(
   """
   if value is None:
     return None
-  if not eos:
-    raise ValueError(
-      'constraint needs a token that ends the text: give eos, or leave it out'
-    )
   several = isinstance(value, list | tuple)
   rows = list(value) if several else [value] * batch
   if len(rows) != batch:
     raise ValueError(f'constraint has {len(rows)} rows instead of {batch}')
+  if all(one is None for one in rows):
+    return None
+  if not eos:
+    raise ValueError(
+      'constraint needs a token that ends the text: give eos, or leave it out'
+    )
   for one in {id(one): one for one in rows}.values():
     if one is None:
       continue
@@ -107,7 +109,7 @@ def of_rows(
         f'eos {one.eos}, but here are {vocab_size} and {tuple(eos)}: compile '
         'it for this target'
       )
-  return rows if any(one is not None for one in rows) else None
+  return rows
 
 
 def check_ways(

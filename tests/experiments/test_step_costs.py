@@ -183,7 +183,9 @@ def test_stages_are_all_there_are():
 
   known = {f.name for f in dataclasses.fields(SamplingValues)}
   known -= {'logit_bias', 'forbidden', 'min_new_tokens'}  # one pass each
+  known -= {'regex', 'json_schema'}  # a stage of its own
   assert set(judging.STAGES['all']) - {'temperature'} == known
+  assert any('eos' in stages for stages in judging.STAGES.values())
 
 
 def test_tables_show_what_was_measured():
