@@ -215,6 +215,7 @@ def languages(folder, schema, tmp_path, **changes):
   )
 
 
+@pytest.mark.slow
 def test_languages_are_measured_beside_none(folder, schema, tmp_path, capsys):
   benchmark.main(languages(folder, schema, tmp_path, quick=False))
   rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
