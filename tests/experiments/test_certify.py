@@ -20,7 +20,7 @@ from experiments.reports import certify as certify_report
 from experiments.settings import Certificate
 from specjax import metrics
 
-PLANTED = 11 + 3 + 3 + len(wrong_numbers.WRONG_NUMBERS)
+PLANTED = 11 + 4 + 3 + len(wrong_numbers.WRONG_NUMBERS)
 
 
 @pytest.fixture(scope='module')
@@ -48,7 +48,7 @@ def test_exact_rules_are_exact(rows):
   quick = [case.verify for case in rule_cases.CASES if not case.full]
   lossless = sum(rule.lossless for rule in quick)
   assert len({(r['rule'], r['drafter'], r['model']) for r in exact}) == lossless
-  assert len({r['setting'] for r in exact}) == 9
+  assert len({r['setting'] for r in exact}) == len(tiny_models.SETTINGS)
   assert max(r['max_error'] for r in exact) <= 1e-12
   # The lossy ones are not, and say by how much.
   lossy = [r for r in cases if not r['lossless'] and r['setting'] == 'T 1']
@@ -59,7 +59,7 @@ def test_exact_rules_are_exact(rows):
 def test_the_compiled_loops_have_the_distribution(rows):
   loops = part(rows, 'loop')
   cases = [case for case in rule_cases.CASES if case.quick]
-  assert len(loops) == len(cases) * (9 + 1)
+  assert len(loops) == len(cases) * (len(tiny_models.SETTINGS) + 1)
   assert all(r['p_value'] >= r['level'] for r in loops)
   assert all(r['level'] == pytest.approx(1e-3 / len(loops)) for r in loops)
   # They would hardly miss a rule that accepts a tenth too readily.

@@ -46,6 +46,7 @@ def by_pattern(pattern=PATTERN):
   return SamplingValues(regex=pattern)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_constrained_its_texts(folder, tmp_path, capsys):
   x = experiment(folder, sampling=by_pattern(), results=str(tmp_path / 'rows'))
   x.timed, x.drafters = False, ('draft',)

@@ -71,6 +71,7 @@ def test_what_drafts_for_a_draft_has_its_type(folder, tmp_path):
   }
 
 
+@pytest.mark.slow
 def test_rows_say_the_types(folder, tmp_path):
   x = with_draft(folder, 'float32', dtype='bfloat16', temperatures=(1.0,))
   x.timed, x.results = False, str(tmp_path / 'a')

@@ -223,6 +223,7 @@ def test_a_wrong_rule_is_a_bug(folder, tmp_path, capsys):
   assert run(x, capsys) == (status, found, rows)
 
 
+@pytest.mark.slow
 def test_double_precision_differs_nowhere(folder, tmp_path, capsys):
   x = config(folder, dtype='float64', results=str(tmp_path / 'a'))
   status, found, rows = run(x, capsys)

@@ -161,6 +161,7 @@ def probed(folder, tmp_path, **changes):
   return probe.Probe(probe.prepare(x))
 
 
+@pytest.mark.slow
 def test_a_reading_with_fewer_places_is_drafted_as_deep_as_it_goes(
   folder, tmp_path, monkeypatch
 ):
@@ -224,6 +225,7 @@ def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
 TEMPLATE = '{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}'
 
 
+@pytest.mark.slow
 def test_another_system_prompt_is_tried_where_there_is_a_template(
   folder, tmp_path
 ):

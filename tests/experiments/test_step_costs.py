@@ -115,6 +115,7 @@ def test_a_fit_has_an_interval():
   assert 0.05 < high - low < 0.5
 
 
+@pytest.mark.slow
 def test_the_accelerator_program_runs(tmp_path, capsys, monkeypatch):
   """Toy sizes on this device, in bfloat16; and again: nothing is left."""
   x = dataclasses.replace(

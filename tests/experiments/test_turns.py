@@ -281,6 +281,7 @@ def test_intervals_are_over_conversations():
     assert turn['speedup'] == 1
 
 
+@pytest.mark.slow
 def test_turns_are_timed_without_compiling(folder, tmp_path, prompts):
   jax.clear_caches()  # Other tests have compiled these programs, too.
   x = settings(folder, tmp_path, prompts)

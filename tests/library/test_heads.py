@@ -88,6 +88,7 @@ def seen_by(target, tokens, taps):
   return heads.Seen(tokens, out.taps, TARGET.head(target, out.hidden))
 
 
+@pytest.mark.slow
 def test_training_sees_what_drafting_sees(float64):
   """Step j of the training-time test is the j-th token of a draft."""
   sizes = Sizes(3, (0, 1), **models.SMALL, mlp_width=16)

@@ -61,6 +61,7 @@ def drafters():
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['lm', 'ngram', 'counts'])
 def test_ragged_batch_of_eight_is_eight_plain_rows(
   target, texts, expected, name

@@ -103,7 +103,9 @@ def whole(parts):
   return tokens, [name for one in parts for name in one.origins]
 
 
-@pytest.mark.parametrize('name', SPECS)
+@pytest.mark.parametrize(
+  'name', ['chain', pytest.param('tree', marks=pytest.mark.slow)]
+)
 def test_a_text_depends_on_nothing_that_comes_or_goes_beside_it(name):
   random = np.random.default_rng(0)
   held, told, asked, cancelled = opened(name, group=2), {}, {}, set()

@@ -43,7 +43,13 @@ def joined(found, name):
 
 @pytest.mark.parametrize(
   'name',
-  ['draft', 'lookup', 'plain', pytest.param('tree', marks=pytest.mark.slow)],
+  [
+    'draft',
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in ('lookup', 'plain', 'tree')
+    ),
+  ],
 )
 @pytest.mark.parametrize('temperature', [0.0, 0.9])
 def test_a_stream_is_the_text_of_decode(target, drafters, name, temperature):
