@@ -101,7 +101,7 @@ def check(prompt, text, found, count, tolerance, **options):
 
 
 @pytest.mark.parametrize(
-  'name', ['tree', slow('plain'), slow('chain'), slow('block')]
+  'name', ['chain', slow('plain'), slow('block'), slow('tree')]
 )
 @pytest.mark.parametrize('wide', [True, slow(False)])
 def test_they_are_those_of_a_full_pass_over_the_text(name, wide):
@@ -294,11 +294,7 @@ def test_a_stream_and_decode_tell_the_same(folder):
 
 
 @pytest.mark.parametrize('logprobs', [-1, 21, 1.0, True, '3', [2]])
-def test_numbers_that_are_none_are_refused(folder, logprobs):
-  target = specjax.load(folder / 'target', max_length=96)
-  for call in (specjax.stream, specjax.decode):
-    with pytest.raises(ValueError, match='logprobs must be a whole number'):
-      call(target, None, 'x', logprobs=logprobs)
+def test_numbers_that_are_none_are_refused(logprobs):
   with pytest.raises(ValueError, match='logprobs must be a whole number'):
     pool.telling(logprobs=logprobs)
 
