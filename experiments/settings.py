@@ -290,8 +290,8 @@ class Arrivals(Experiment):
   batch: int = 16
   shortest: int = 16
   fractions: tuple[float, ...] = (0.3, 0.6, 0.9, 1.2)
-  requests: int = 160
-  skipped: int = 32
+  requests: int = 200
+  skipped: int = 40
   chunk: int = 2
   group: int = 4
   repeats: int = 2
