@@ -139,10 +139,10 @@ def trainable(
 def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
   known = [field.name for field in dataclasses.fields(Sizes)]
 
-  def head_of(config) -> Head:
+  def make(config):
     return Head(target.model, sizes_of(config))
 
-  return head_modules.read(path, KIND, target, head_of, known, read_as, dtype)
+  return head_modules.read(path, KIND, target, make, known, read_as, dtype)
 
 
 def load(
@@ -188,9 +188,12 @@ def alternatives(
   target: Target,
   path: str,
   read_as: Mapping[str, Any] = readings.AS_STORED,
+  block: int = 0,
   **options: Any,
 ) -> dict[str, dict[str, Any]]:
   """Other options for `load`, one mistake away, by what they change."""
   del options  # Unused: they are of the shape.
   head = _read(target, path, read_as).head
-  return readings.options(near(head.sizes, target.model.config), read_as)
+  found = readings.options(near(head.sizes, target.model.config), read_as)
+  rows = head.sizes.block
+  return found | ({} if block == rows else {'whole block': {'block': rows}})
