@@ -136,7 +136,7 @@ class Recipe:
     vocab_size: of the tokenizer that is trained first.
     target: its sizes.
     target_training: on the corpus, before the drafts.
-    drafts: which there are, and how they are trained.
+    drafts: which there are, and how they are trained; None: only the target.
     mixture: shares of the corpus.
     max_positions: of the target and the drafts.
     dtype: that the trained target writes texts and teaches drafts in; auto is
@@ -154,7 +154,7 @@ class Recipe:
   vocab_size: int
   target: Size
   target_training: Optimization
-  drafts: Drafts
+  drafts: Drafts | None
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
   tokenizer_sample: int = 3_000_000
   max_positions: int = 512
