@@ -19,6 +19,7 @@ Ratios of total times, with 95% intervals over prompts.
 import dataclasses
 import json
 import os
+import pathlib
 import sys
 
 import numpy as np
@@ -128,14 +129,33 @@ class Comparison:
     self.chosen: dict[str, Decoder] = {}
     self.pilot_seconds: list[dict] = []
 
+  def warm_up(self, decoder: Decoder, temperature: float) -> None:
+    """Decodes a prompt twice.
+
+    Raises:
+      UserError: the other side cannot.
+    """
+    try:
+      for _ in range(2):
+        decoder.decode(
+          self.pilot[0][1], 0, temperature, self.plan.max_new_tokens
+        )
+    except Exception as error:
+      if decoder.family.startswith('specjax'):
+        raise
+      raise UserError(
+        f'temperatures: {decoder.family} with the draft {decoder.draft} fails '
+        f'at temperature {temperature:g} ({type(error).__name__}: {error}); '
+        'leave out the temperature, or the drafter'
+      ) from error
+
   def choose(self, bar) -> None:
     """Compiles and warms up everything, and keeps one draft per family."""
     temperatures, length = self.plan.temperatures, self.plan.max_new_tokens
     for decoder in self.decoders:
       bar.set_description(f'warm-up: {decoder.family}')
       for temperature in temperatures:
-        for _ in range(2):
-          decoder.decode(self.pilot[0][1], 0, temperature, length)
+        self.warm_up(decoder, temperature)
         bar.update()
     seconds = dict.fromkeys(self.decoders, 0.0)
     bar.set_description('choosing drafts')
@@ -326,20 +346,22 @@ def main(x: Experiment) -> None:
     shrink(x)
   planned = prepare(x)
   sides.import_peer()
-  folder = results.Folder(planned.results, planned.settings)
-  if (folder.path / _RESULT).exists():
-    print(f'{folder.path} is complete; --config.results measures elsewhere')
-  elif folder.rows:
+  results.check_folder(planned)
+  path = pathlib.Path(planned.results)
+  if (path / _RESULT).exists():
+    print(f'{path} is complete; --config.results measures elsewhere')
+  elif results.read_rows(path / 'rows.jsonl')[0]:
     raise UserError(
-      f'results: {folder.path} holds rows of a run that was cut off; choose '
-      'another folder with --config.results'
+      f'results: {path} holds rows of a run that was cut off; choose another '
+      'folder with --config.results'
     )
   else:
-    comparison = Comparison(planned)
+    comparison = Comparison(planned)  # What it refuses leaves no folder.
+    folder = results.Folder(planned.results, planned.settings)
     comparison.run()
     report(comparison, folder)
-  print((folder.path / 'summary.md').read_text())
-  print((folder.path / _RESULT).read_text().strip())
+  print((path / 'summary.md').read_text())
+  print((path / _RESULT).read_text().strip())
 
 
 if __name__ == '__main__':

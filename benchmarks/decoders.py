@@ -221,6 +221,18 @@ class Peer:
 
     return Decoder(family, draft, gamma, call)
 
+  def tokenizers(self, path: str) -> dict:
+    """Arguments of `generate` where a draft has a tokenizer of its own.
+
+    Greedy texts are then written again in the other tokens, and sampled ones
+    drafted in the tokens of both.
+    """
+    read = self.transformers.AutoTokenizer.from_pretrained
+    own, other = read(self.plan.target), read(path)
+    if own.get_vocab() == other.get_vocab():
+      return {}
+    return {'tokenizer': own, 'assistant_tokenizer': other}
+
   def decoders(
     self, chosen: Sequence[tuple[str, PlannedDrafter, int, str | None]]
   ) -> list[Decoder]:
@@ -248,11 +260,14 @@ class Peer:
       if planned.load != LM:
         continue
       assert dtype is not None  # It has weights.
+      speaks = self.tokenizers(planned.path)
       if planned.path not in paths:  # The defaults know no gamma of ours.
         paths.add(planned.path)
         draft = load_peer(planned.path, dtype)
         made.append(
-          self.make(PEER_DEFAULTS, self.target, name, assistant_model=draft)
+          self.make(
+            PEER_DEFAULTS, self.target, name, assistant_model=draft, **speaks
+          )
         )
       constant = {
         'num_assistant_tokens': gamma,
@@ -262,7 +277,12 @@ class Peer:
       draft = load_peer(planned.path, dtype, constant)
       made.append(
         self.make(
-          PEER_CONSTANT, self.target, name, gamma, assistant_model=draft
+          PEER_CONSTANT,
+          self.target,
+          name,
+          gamma,
+          assistant_model=draft,
+          **speaks,
         )
       )
     return made

@@ -10,7 +10,8 @@ number of tokens. The text is the library's and that of installed packages. Such
 a target has learned to copy, which drafts of one layer cannot: they have two.
 
 The weights shipped now are of an earlier recipe: 4.9M tokens of the library by
-AdamW, and drafts of one layer. Their bits per byte on held-out text, from the stored 16-bit weights:
+AdamW, and drafts of one layer. Their bits per byte on held-out text, from the
+stored 16-bit weights:
 
              code   documentation  structured
   draft-64   2.357  2.322          1.643

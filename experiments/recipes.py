@@ -136,7 +136,7 @@ class Recipe:
     vocab_size: of the tokenizer that is trained first.
     target: its sizes.
     target_training: on the corpus, before the drafts.
-    drafts: which there are, and how they are trained.
+    drafts: which there are, and how they are trained; None: only the target.
     mixture: shares of the corpus.
     max_positions: of the target and the drafts.
     dtype: that the trained target writes texts and teaches drafts in; auto is
@@ -154,7 +154,7 @@ class Recipe:
   vocab_size: int
   target: Size
   target_training: Optimization
-  drafts: Drafts
+  drafts: Drafts | None
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
   tokenizer_sample: int = 3_000_000
   max_positions: int = 512
@@ -263,3 +263,28 @@ class Heads:
   seed: int = 0
   compilation_cache: str = 'auto'
   quick: bool = False
+
+
+@dataclasses.dataclass
+class Counts:
+  """How often tokens and pairs of them occur: nothing is trained.
+
+  The tables draft by themselves (`specjax.drafters.counts`), and say which
+  tokens a smaller output layer keeps (`specjax.drafting.frequencies`).
+
+  Attributes:
+    folder: where the finished tables go.
+    target: checkpoint whose tokenizer reads the texts.
+    texts: file of them, as `prompts.path` takes it; of records all texts are
+      counted. Empty: the embedded corpus but its held-out part.
+    successors: kept for each token; 0 counts no pairs.
+    every: of the embedded documents only each so many-th is used.
+    compilation_cache: as of the others.
+  """
+
+  folder: str
+  target: str
+  texts: str = ''
+  successors: int = 32
+  every: int = 1
+  compilation_cache: str = 'auto'

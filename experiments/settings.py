@@ -28,6 +28,20 @@ class Checkpoint:
 
 
 @dataclasses.dataclass
+class Draft(Checkpoint):
+  """A Hugging Face directory, or a trained head.
+
+  Attributes:
+    vocabulary: tokens that it may propose, the most frequent ones; 0: all.
+    frequencies: tables that say how frequent they are, as
+      `configs/counts.py` makes them.
+  """
+
+  vocabulary: int = 0
+  frequencies: str = ''
+
+
+@dataclasses.dataclass
 class Candidate:
   """A drafter to compare.
 
@@ -197,7 +211,7 @@ class Experiment:
   name: str
   target: Checkpoint
   candidates: dict[str, Candidate]
-  draft: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+  draft: Draft = dataclasses.field(default_factory=Draft)
   dtype: str = 'auto'
   drafters: tuple[str, ...] = ()
   verifiers: tuple[str, ...] = ('token',)
@@ -221,7 +235,9 @@ class Experiment:
     """Drafters by name; that of `draft` comes first."""
     if not self.draft.path:
       return self.candidates
-    own = {'dtype': self.draft.dtype} if self.draft.dtype else {}
+    names = 'dtype', 'vocabulary', 'frequencies'
+    given = {name: getattr(self.draft, name) for name in names}
+    own = {name: value for name, value in given.items() if value}
     lm = Candidate('lm', 4, self.draft.path, own)
     return {'lm': lm} | self.candidates
 

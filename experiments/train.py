@@ -7,14 +7,20 @@ it is there; a stage that was stopped resumes from its last checkpoint, with
 bit-identical parameters in the end.
 """
 
-from experiments.recipes import Distillation, Heads, Recipe
+from experiments.recipes import Counts, Distillation, Heads, Recipe
 from experiments.setup import command
-from experiments.training import distill, train_heads, train_pair
+from experiments.training import (
+  count_tokens,
+  distill,
+  train_heads,
+  train_pair,
+)
 
 PROGRAMS = {
   Recipe: train_pair.main,
   Distillation: distill.main,
   Heads: train_heads.main,
+  Counts: count_tokens.main,
 }
 
 

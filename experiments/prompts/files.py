@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from experiments.errors import UserError, need
 
+PATH = 'prompts.path'  # the field that names a file, unless another does
+
 
 class Record(NamedTuple):
   """One object of a file.
@@ -33,7 +35,7 @@ def kind_of(path: str) -> str:
   return kinds.get(ending, 'text')
 
 
-def check(path: str) -> None:
+def check(path: str, field: str = PATH) -> None:
   """Refuses what is no file: nothing ever comes out of a pipe.
 
   Raises:
@@ -42,21 +44,21 @@ def check(path: str) -> None:
   file = pathlib.Path(path)
   need(
     file.exists(),
-    f'prompts.path: {path} does not exist; name a file of prompts',
+    f'{field}: {path} does not exist; name a file of texts',
   )
   need(
     file.is_file(),
-    f'prompts.path: {path} is no regular file; name a file of prompts',
+    f'{field}: {path} is no regular file; name a file of texts',
   )
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, field: str = PATH) -> str:
   """The content of a file, decompressed where it ends in .gz.
 
   Raises:
     UserError: it is missing, damaged, no UTF-8 or empty.
   """
-  check(path)
+  check(path, field)
   try:
     content = pathlib.Path(path).read_bytes()
     if path.endswith('.gz'):
@@ -64,39 +66,39 @@ def read_text(path: str) -> str:
     text = content.decode('utf-8')
   except (OSError, EOFError, zlib.error) as error:
     raise UserError(
-      f'prompts.path: {path} cannot be read ({error}); copy it again'
+      f'{field}: {path} cannot be read ({error}); copy it again'
     ) from None
   except UnicodeDecodeError as error:
     raise UserError(
-      f'prompts.path: {path} is no UTF-8 text ({error}); convert it first'
+      f'{field}: {path} is no UTF-8 text ({error}); convert it first'
     ) from None
   if not text.strip():
-    raise UserError(f'prompts.path: {path} is empty; name a file of prompts')
+    raise UserError(f'{field}: {path} is empty; name a file of texts')
   return text
 
 
-def _record(path: str, place: str, content: Any) -> Record:
+def _record(field: str, path: str, place: str, content: Any) -> Record:
   if isinstance(content, str):
     content = {'text': content}
   if not isinstance(content, dict):
     raise UserError(
-      f'prompts.path: {place} of {path} holds a {type(content).__name__}; it '
+      f'{field}: {place} of {path} holds a {type(content).__name__}; it '
       'must be an object or a string'
     )
   return Record(place, content)
 
 
-def _parse(path: str, place: str, text: str) -> Any:
+def _parse(field: str, path: str, place: str, text: str) -> Any:
   try:
     return json.loads(text)
   except ValueError as error:
     raise UserError(
-      f'prompts.path: {place} of {path} is no valid JSON ({error}); mend or '
+      f'{field}: {place} of {path} is no valid JSON ({error}); mend or '
       'remove it'
     ) from None
 
 
-def _parquet(path: str) -> list[dict]:
+def _parquet(path: str, field: str) -> list[dict]:
   """Rows of a file of Parquet.
 
   Raises:
@@ -106,43 +108,49 @@ def _parquet(path: str) -> list[dict]:
     import pyarrow.parquet
   except ImportError as error:
     raise UserError(
-      f"prompts.path: {path} needs pyarrow, which the extra 'datasets' brings: "
+      f"{field}: {path} needs pyarrow, which the extra 'datasets' brings: "
       "pip install -e '.[datasets]', or make a .jsonl file of it"
     ) from error
-  check(path)
+  check(path, field)
   try:
     rows = pyarrow.parquet.read_table(path).to_pylist()
   except (OSError, ValueError) as error:  # All of pyarrow's are these.
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise UserError(
-      f'prompts.path: {path} cannot be read ({reason}); copy it again'
+      f'{field}: {path} cannot be read ({reason}); copy it again'
     ) from error
-  need(rows, f'prompts.path: {path} is empty; name a file of prompts')
+  need(rows, f'{field}: {path} is empty; name a file of texts')
   return rows
 
 
-def read_records(path: str) -> list[Record]:
+def read_records(path: str, field: str = PATH) -> list[Record]:
   """Records of a file: JSON lines, a JSON list, Parquet, or lines of text.
 
   A string in JSON is a record with the field `text`, a line of text one with
   the field `line`. Blank lines are passed over.
+
+  Args:
+    path: of the file.
+    field: of the config that names it.
 
   Raises:
     UserError: names the file and, where it can, the line.
   """
   kind = kind_of(path)
   if kind == 'parquet':
-    return [Record(f'row {i}', row) for i, row in enumerate(_parquet(path))]
-  text = read_text(path)
+    return [
+      Record(f'row {i}', row) for i, row in enumerate(_parquet(path, field))
+    ]
+  text = read_text(path, field)
   if kind == 'list':
-    contents = _parse(path, 'the text', text)
+    contents = _parse(field, path, 'the text', text)
     if not isinstance(contents, list) or not contents:
       raise UserError(
-        f'prompts.path: {path} must hold a list of prompts; objects one a '
+        f'{field}: {path} must hold a list of prompts; objects one a '
         'line belong into a .jsonl file'
       )
     return [
-      _record(path, f'entry {i}', content)
+      _record(field, path, f'entry {i}', content)
       for i, content in enumerate(contents, 1)
     ]
   records = []
@@ -151,8 +159,10 @@ def read_records(path: str) -> list[Record]:
     place, line = f'line {number}', line.strip()
     if not line:
       continue
-    content = _parse(path, place, line) if kind == 'lines' else {'line': line}
-    records.append(_record(path, place, content))
+    content = (
+      _parse(field, path, place, line) if kind == 'lines' else {'line': line}
+    )
+    records.append(_record(field, path, place, content))
   return records
 
 

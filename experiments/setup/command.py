@@ -35,7 +35,9 @@ _TAKES = {
   'Experiment': 'experiments.run',
   'Parity': 'experiments.parity',
   'Certificate': 'experiments.certify',
-  **dict.fromkeys(('Recipe', 'Distillation', 'Heads'), 'experiments.train'),
+  **dict.fromkeys(
+    ('Recipe', 'Distillation', 'Heads', 'Counts'), 'experiments.train'
+  ),
 }
 
 

@@ -40,8 +40,9 @@ def settings_of(x: Any) -> dict:
       if settings['prompts'][name] == getattr(Prompts(), name):
         del settings['prompts'][name]  # One turn and no system prompt, as ever.
     for name in ('target', 'draft'):
-      if not settings[name]['dtype']:
-        del settings[name]['dtype']  # That of the experiment, as ever.
+      for field in ('dtype', 'vocabulary', 'frequencies'):
+        if not settings[name].get(field, True):
+          del settings[name][field]  # That of the experiment; all tokens.
   if settings.get('dtype') == precision.AUTO:
     del settings['dtype']  # As ever.
   for candidate in settings.get('candidates', {}).values():

@@ -10,6 +10,7 @@ import math
 from experiments.errors import blame
 from experiments.recipes import (
   Distillation,
+  Drafts,
   Heads,
   HeldOut,
   Mixture,
@@ -177,14 +178,18 @@ def pair(x: Recipe) -> None:
     f'got {x.vocab_size}',
   )
   size('target', x.target)
-  d = x.drafts
-  stages = {
-    'target_training': x.target_training,
-    'drafts.on_corpus': d.on_corpus,
-    'drafts.on_samples': d.on_samples,
-  }
-  for field, o in stages.items():
-    optimization(field, o)
+  optimization('target_training', x.target_training)
+  # Every fourth window of the target is twice as long.
+  asked = {'target_training.length': 2 * x.target_training.length}
+  if x.drafts is not None:
+    asked |= drafts(x.drafts)
+  positions(x.max_positions, 'max_positions is', asked)
+
+
+def drafts(d: Drafts) -> dict[str, int]:
+  """Refuses drafts that cannot be trained; returns the positions they ask."""
+  optimization('drafts.on_corpus', d.on_corpus)
+  optimization('drafts.on_samples', d.on_samples)
   texts('drafts.texts', d.texts)
   fill('drafts.texts', d.texts, d.on_samples)
   need(d.widths, 'drafts.widths is empty: give at least one, such as 128')
@@ -195,10 +200,7 @@ def pair(x: Recipe) -> None:
   for value in d.widths:
     width('drafts.widths', value)
   need(d.layers >= 1, f'drafts.layers must be at least 1, got {d.layers}')
-  asked = {
-    # Every fourth window of the target is twice as long.
-    'target_training.length': 2 * x.target_training.length,
+  return {
     'drafts.on_corpus.length': d.on_corpus.length,
     'drafts.texts.length': d.texts.length + 1,
   }
-  positions(x.max_positions, 'max_positions is', asked)

@@ -15,7 +15,7 @@ import transformers
 
 from experiments.corpus import DOMAINS
 from experiments.errors import blame
-from experiments.recipes import Optimization, Recipe, Texts
+from experiments.recipes import Drafts, Optimization, Recipe, Texts
 from experiments.settings import Size
 from experiments.training import data, folders, recipe_checks
 from experiments.training.generated import draw_texts, write_texts
@@ -126,12 +126,13 @@ def draft_size(width: int, layers: int = 1) -> Size:
 
 
 def train_drafts(
-  recipe: Recipe, folder, target, params, models, streams, texts
+  recipe: Recipe, d: Drafts, folder, target, params, models, streams, texts
 ):
   """Trains every draft on the same batches, so the target reads them once.
 
   Args:
-    recipe: sizes and steps.
+    recipe: of the corpus and the seed.
+    d: steps.
     folder: checkpoints go there.
     target: the target model.
     params: its parameters.
@@ -142,7 +143,6 @@ def train_drafts(
   Returns:
     name -> parameters, after the corpus and after the target's text.
   """
-  d = recipe.drafts
 
   def loss(drafts, frozen, tokens):
     inputs = tokens[:, :-1]
@@ -181,6 +181,43 @@ def train_drafts(
   )
 
 
+def make_drafts(
+  recipe: Recipe, d: Drafts, folder, tokenizer, target, params, streams
+):
+  """Lets the target write texts, and trains drafts on these and the corpus.
+
+  Returns:
+    name -> model, and name -> parameters.
+  """
+  dtype = precision.resolve(recipe.dtype, 'float32')
+  teacher = jax.tree.map(lambda x: x.astype(dtype), params)
+  texts = write_texts(
+    folder / 'samples',
+    target,
+    teacher,
+    d.texts,
+    streams,
+    recipe.mixture,
+    recipe.seed + 1,
+  )
+  models = {
+    f'draft-{width}': model_of(
+      draft_size(width, d.layers),
+      recipe.vocab_size,
+      recipe.max_positions,
+    )
+    for width in d.widths
+  }
+  early, drafts = train_drafts(
+    recipe, d, folder, target, teacher, models, streams, texts
+  )
+  for name, model in models.items():
+    path = folder / 'corpus-only' / name
+    if not path.exists():
+      checkpoints.save(path, model, early[name], tokenizer)
+  return models, drafts
+
+
 def shrink(recipe: Recipe) -> None:
   """A toy version of a recipe that shows that every stage runs."""
   recipe.folder += '-quick'
@@ -188,14 +225,12 @@ def shrink(recipe: Recipe) -> None:
   recipe.tokenizer_sample = 50_000
   recipe.every = 40
   recipe.target = Size(64, 2, 4, 2, 16, 128)
-  recipe.drafts.widths = (32,)
-  recipe.drafts.texts = Texts(count=8, batch=8, length=64)
-  for o in (
-    recipe.target_training,
-    recipe.drafts.on_corpus,
-    recipe.drafts.on_samples,
-  ):
-    o.shrink(12, 64)
+  recipe.target_training.shrink(12, 64)
+  if recipe.drafts is not None:
+    recipe.drafts.widths = (32,)
+    recipe.drafts.texts = Texts(count=8, batch=8, length=64)
+    recipe.drafts.on_corpus.shrink(12, 64)
+    recipe.drafts.on_samples.shrink(12, 64)
 
 
 def main(recipe: Recipe) -> None:
@@ -210,32 +245,11 @@ def main(recipe: Recipe) -> None:
   streams = data.token_streams(tokenizer, folder, recipe.every, recipe.packages)
   print({k: len(v) for k, v in streams.items()}, 'tokens')
   target, params = train_target(recipe, folder, tokenizer, streams)
-  dtype = precision.resolve(recipe.dtype, 'float32')
-  teacher = jax.tree.map(lambda x: x.astype(dtype), params)
-  texts = write_texts(
-    folder / 'samples',
-    target,
-    teacher,
-    recipe.drafts.texts,
-    streams,
-    recipe.mixture,
-    recipe.seed + 1,
-  )
-  models = {
-    f'draft-{width}': model_of(
-      draft_size(width, recipe.drafts.layers),
-      recipe.vocab_size,
-      recipe.max_positions,
+  models, drafts = {}, {}
+  if recipe.drafts is not None:
+    models, drafts = make_drafts(
+      recipe, recipe.drafts, folder, tokenizer, target, params, streams
     )
-    for width in recipe.drafts.widths
-  }
-  early, drafts = train_drafts(
-    recipe, folder, target, teacher, models, streams, texts
-  )
-  for name, model in models.items():
-    path = folder / 'corpus-only' / name
-    if not path.exists():
-      checkpoints.save(path, model, early[name], tokenizer)
   models['target'], drafts['target'] = target, params
   export(recipe, folder, tokenizer, streams, models, drafts)
 

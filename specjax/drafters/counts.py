@@ -7,78 +7,19 @@ exactly that distribution after the sampling pipeline.
 """
 
 import functools
-import pathlib
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import safetensors.numpy
 
 from specjax import sampling, trees
 from specjax.arguments import check_path, check_target
+from specjax.drafting import frequencies
+from specjax.drafting.frequencies import SUCCESSORS as SUCCESSORS
+from specjax.drafting.frequencies import Tables
+from specjax.drafting.frequencies import count as count
+from specjax.drafting.frequencies import read as read
+from specjax.drafting.frequencies import save as save
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
-
-SUCCESSORS = 32
-
-
-class Tables(NamedTuple):
-  """What was counted; M successors are kept (32, or 0 for unigrams)."""
-
-  unigram: jax.Array  # [V] probabilities, all positive
-  successor: jax.Array  # [V, M] token ids
-  share: jax.Array  # [V, M] probability of each successor
-
-
-def count(streams, vocab_size: int, successors: int = SUCCESSORS) -> Tables:
-  """Counts tokens and pairs.
-
-  Args:
-    streams: arrays of token ids; no pair is counted across two of them.
-    vocab_size: V.
-    successors: kept for each token; 0 makes a unigram table.
-  """
-  single = np.ones(vocab_size)  # One more each: no token is impossible.
-  pairs = np.zeros((vocab_size, vocab_size), np.int64)
-  for stream in streams:
-    stream = np.asarray(stream, np.int64)
-    single += np.bincount(stream, minlength=vocab_size)
-    code = stream[:-1] * vocab_size + stream[1:]
-    pairs += np.bincount(code, minlength=vocab_size**2).reshape(pairs.shape)
-  top = np.argsort(-pairs, axis=1, kind='stable')[:, :successors]
-  seen = np.maximum(pairs.sum(1, keepdims=True), 1)
-  share = np.take_along_axis(pairs, top, 1) / seen
-  return Tables(
-    jnp.asarray(single / single.sum(), jnp.float32),
-    jnp.asarray(top, jnp.int32),
-    jnp.asarray(share, jnp.float32),
-  )
-
-
-def save(path: str | pathlib.Path, tables: Tables) -> None:
-  """Writes `tables.safetensors` into a new directory."""
-  folder = pathlib.Path(path)
-  folder.mkdir(parents=True)
-  arrays = {name: np.asarray(a) for name, a in tables._asdict().items()}
-  arrays['successor'] = arrays['successor'].astype(np.uint32)
-  safetensors.numpy.save_file(arrays, folder / 'tables.safetensors')
-
-
-def read(path: str | pathlib.Path) -> Tables:
-  """Reads what `save` wrote.
-
-  Raises:
-    ValueError: there is no such file.
-  """
-  file = pathlib.Path(path) / 'tables.safetensors'
-  if not file.is_file():
-    raise ValueError(f'{file} is missing: a counts drafter needs its tables')
-  arrays = safetensors.numpy.load_file(file)
-  return Tables(
-    jnp.asarray(arrays['unigram']),
-    jnp.asarray(arrays['successor'], jnp.int32),
-    jnp.asarray(arrays['share']),
-  )
 
 
 def distribution_after(tables: Tables, token: jax.Array) -> jax.Array:
@@ -144,9 +85,4 @@ def load(target: Target, path: str) -> LoadedDrafter:
   """
   check_target(target)
   check_path(path, 'tables')
-  tables, vocab = read(path), target.model.config.vocab_size
-  if len(tables.unigram) != vocab:
-    raise ValueError(
-      f'{path} counts {len(tables.unigram)} tokens, but the target has {vocab}'
-    )
-  return LoadedDrafter(target.model, make, tables)
+  return LoadedDrafter(target.model, make, frequencies.read_for(target, path))

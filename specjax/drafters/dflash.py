@@ -26,6 +26,7 @@ from specjax.drafting import (
   readings,
   shape,
 )
+from specjax.drafting.frequencies import Reduction
 from specjax.drafting.head_modules import Read
 from specjax.drafting.heads import Trainable
 from specjax.drafting.walker import Walker
@@ -138,10 +139,10 @@ def trainable(
 def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
   known = [field.name for field in dataclasses.fields(Sizes)]
 
-  def head_of(config) -> Head:
+  def make(config):
     return Head(target.model, sizes_of(config))
 
-  return head_modules.read(path, KIND, target, head_of, known, read_as, dtype)
+  return head_modules.read(path, KIND, target, make, known, read_as, dtype)
 
 
 def load(
@@ -151,6 +152,8 @@ def load(
   tree: int = 0,
   block: int = 0,
   read_as: Mapping[str, Any] = readings.AS_STORED,
+  vocabulary: int = 0,
+  frequencies: str = '',
   **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
@@ -164,12 +167,16 @@ def load(
     block: rows of the block, where they are more than gamma + 1.
     read_as: values of `Sizes` that replace those of its files, where these are
       wrong: `experiments.probe` finds out.
+    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
+    frequencies: how frequent they are, likewise.
     **options: of `drafting.shape.Shape`.
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)
   check_number('block', block, 0)
-  loaded, _, head = _read(target, path, read_as, dtype)
+  kept = Reduction(vocabulary, frequencies).choose(target)
+  read = _read(target, path, read_as, dtype)
+  loaded, _, head = head_modules.keep_tokens(read, target, kept)
 
   def walk_to(depth: int) -> Walker:
     return walk(head, _rows(head, depth, block))
@@ -181,9 +188,12 @@ def alternatives(
   target: Target,
   path: str,
   read_as: Mapping[str, Any] = readings.AS_STORED,
+  block: int = 0,
   **options: Any,
 ) -> dict[str, dict[str, Any]]:
   """Other options for `load`, one mistake away, by what they change."""
   del options  # Unused: they are of the shape.
   head = _read(target, path, read_as).head
-  return readings.options(near(head.sizes, target.model.config), read_as)
+  found = readings.options(near(head.sizes, target.model.config), read_as)
+  rows = head.sizes.block
+  return found | ({} if block == rows else {'whole block': {'block': rows}})

@@ -24,6 +24,7 @@ from specjax.drafting import (
   readings,
   shape,
 )
+from specjax.drafting.frequencies import Reduction
 from specjax.drafting.head_modules import Read
 from specjax.drafting.heads import Trainable
 from specjax.drafting.walker import Step, Walker
@@ -190,6 +191,8 @@ def load(
   path: str,
   dtype: str = '',
   read_as: Mapping[str, Any] = readings.AS_STORED,
+  vocabulary: int = 0,
+  frequencies: str = '',
   **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
@@ -200,6 +203,8 @@ def load(
     dtype: of its weights; by default the target's.
     read_as: values of `Sizes` that replace those of its files, where these are
       wrong: `experiments.probe` finds out.
+    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
+    frequencies: how frequent they are, likewise.
     **options: of `drafting.shape.Shape`.
 
   Raises:
@@ -207,7 +212,9 @@ def load(
       has not.
   """
   shape.check(target, options)
-  loaded, _, head = _read(target, path, read_as, dtype)
+  kept = Reduction(vocabulary, frequencies).choose(target)
+  read = _read(target, path, read_as, dtype)
+  loaded, _, head = head_modules.keep_tokens(read, target, kept)
   return shape.load(
     target, walk(head), options, loaded.params, pairing=loaded.pairing
   )

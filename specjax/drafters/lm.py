@@ -9,10 +9,13 @@ tokens that both have, see `specjax.vocabularies`.
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from specjax import checkpoints, vocabularies
 from specjax.arguments import check_path
 from specjax.checkpoints import precision
 from specjax.drafting import chain, heads, shape, static_tree
+from specjax.drafting.frequencies import Reduction
 from specjax.drafting.language_model import walk as walk
 from specjax.drafting.policies import Policy
 from specjax.models import variants
@@ -88,6 +91,7 @@ def read(
   quantized: bool = False,
   dtype: str = '',
   other: vocabularies.Other | None = None,
+  kept: np.ndarray | None = None,
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out and run as the target is.
 
@@ -101,11 +105,17 @@ def read(
     quantized: see `checkpoints.load`.
     dtype: of its weights and cache; by default the target's.
     other: its vocabulary, where it is another one: see `compare`.
+    kept: ids of the tokens that it may propose; None: all.
 
   Raises:
     ValueError: it is a trained head, or has an encoder and the target none; or
-      there is no such type.
+      there is no such type; or it has a token of `kept` not.
   """
+  if kept is not None and other is not None:
+    raise ValueError(
+      f'vocabulary: {path} has a tokenizer of its own, and proposes the tokens '
+      'of both alone; leave it out'
+    )
   host = target.model
   placement = host.placement and host.placement.for_draft
   path = str(checkpoints.locate(path))
@@ -118,6 +128,8 @@ def read(
     quantized,
   )
   check_encoder(host, model, path)
+  if kept is not None:
+    model, params = variants.keep_tokens(model, params, kept)
   model = variants.with_cache_attention(model, host.config.attention)
   if columns := host.config.columns:
     model, params = variants.block(model, params, columns)
@@ -149,7 +161,12 @@ def drafters(
 
 
 def load(
-  target: Target, path: str, dtype: str = '', **options: Any
+  target: Target,
+  path: str,
+  dtype: str = '',
+  vocabulary: int = 0,
+  frequencies: str = '',
+  **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `read`.
 
@@ -160,6 +177,8 @@ def load(
     target: what is drafted for.
     path: a Hugging Face directory, or the name of a model on the Hub.
     dtype: of its weights and cache; by default the target's.
+    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
+    frequencies: how frequent they are, likewise.
     **options: of `drafting.shape.Shape`; chains without any.
 
   Raises:
@@ -167,6 +186,7 @@ def load(
   """
   shape.check(target, options)  # Before anything is read.
   check_path(path, 'a language model')
+  kept = Reduction(vocabulary, frequencies).choose(target)
   other = compare(target, path)
-  model, params = read(target, path, dtype=dtype, other=other)
+  model, params = read(target, path, dtype=dtype, other=other, kept=kept)
   return drafters(target, model, params, other, options)

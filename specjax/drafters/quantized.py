@@ -10,6 +10,7 @@ from typing import Any
 from specjax import checkpoints
 from specjax.drafters import lm
 from specjax.drafting import shape
+from specjax.drafting.frequencies import Reduction
 from specjax.models import quantize
 from specjax.types import LoadedDrafter, Target
 
@@ -21,7 +22,12 @@ def describe(path: str = '', **options: Any) -> checkpoints.Description | None:
 
 
 def load(
-  target: Target, path: str = '', dtype: str = '', **options: Any
+  target: Target,
+  path: str = '',
+  dtype: str = '',
+  vocabulary: int = 0,
+  frequencies: str = '',
+  **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a checkpoint that is quantised here, or was before.
 
@@ -30,6 +36,8 @@ def load(
     path: a Hugging Face directory, of floats or of eight bits as
       `checkpoints.save` writes them; empty: the target's own.
     dtype: of what stays floats, and of its cache; by default the target's.
+    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
+    frequencies: how frequent they are, likewise.
     **options: of `drafting.shape.Shape`; chains without any.
 
   Raises:
@@ -41,7 +49,8 @@ def load(
     raise ValueError(
       'path is empty, and the target has none: name a checkpoint to quantise'
     )
+  kept = Reduction(vocabulary, frequencies).choose(target)
   other = lm.compare(target, path)
-  read = lm.read(target, path, True, dtype, other)
+  read = lm.read(target, path, True, dtype, other, kept)
   model, params = quantize.quantize(*read)
   return lm.drafters(target, model, params, other, options)

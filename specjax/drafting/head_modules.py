@@ -1,11 +1,16 @@
 """Heads that are a module with sizes: read from files, and read otherwise."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from specjax.drafting import heads, readings
 from specjax.drafting.heads import Loaded
-from specjax.models import linear
+from specjax.models import linear, small_head
 from specjax.types import Target
 
 
@@ -64,3 +69,48 @@ def read(
     arranged = linear.arrange(loaded.params, stored.shapes(columns), columns)
     loaded = loaded._replace(params=arranged)
   return Read(loaded, stored, make(loaded.read_as))
+
+
+def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
+  """A head with logits of some tokens alone, by an output layer of its own.
+
+  Args:
+    read: the head, whose output layer may be the target's.
+    target: what it drafts for.
+    kept: [n] ids of these tokens; None: all.
+
+  Raises:
+    ValueError: it has fewer logits already, or the target's are no plain
+      product with what the head makes.
+  """
+  if kept is None:
+    return read
+  sizes, config = read.head.sizes, target.model.config
+  if sizes.draft_vocab:
+    raise ValueError(
+      f'vocabulary: the head has logits of {sizes.draft_vocab} tokens already; '
+      'leave it out'
+    )
+  params = read.loaded.params
+  if sizes.own_unembedding:
+    whole = params['unembedding']
+  elif config.logit_cap is not None or config.head_scale is not None:
+    raise ValueError(
+      'vocabulary: the target caps or scales its logits, which a smaller '
+      'output layer of the head would not; leave it out'
+    )
+  elif config.tied_embeddings:
+    whole = jax.tree.map(jnp.transpose, target.params['embedding'])
+  else:
+    whole = target.params['unembedding']
+  smaller = dataclasses.replace(
+    sizes, own_unembedding=True, draft_vocab=len(kept)
+  )
+  params = params | {
+    'unembedding': linear.keep_outputs(whole, kept, config.columns),
+    'places': jnp.asarray(small_head.places(kept, config.vocab_size)),
+  }
+  return read._replace(
+    loaded=read.loaded._replace(params=params),
+    head=dataclasses.replace(read.head, sizes=smaller),
+  )

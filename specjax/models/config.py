@@ -110,6 +110,7 @@ class TransformerConfig:
     head_scale: what the head's input is multiplied by.
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
+    kept: tokens that have a logit of their own, see `small_head`; 0: all.
     columns: of a block of weights, see `variants.block`; 0: they are whole.
     attention: how the cache is read, see `models.cache_attention`.
   """
@@ -148,6 +149,7 @@ class TransformerConfig:
   out_bias: bool = False
   mlp_bias: bool = False
   tied_embeddings: bool = False
+  kept: int = 0
   columns: int = 0
   attention: CacheAttention = cache_attention.blocked
 

@@ -24,7 +24,7 @@ from specjax.models.config import TransformerConfig
 from specjax.models.dflash_sizes import Sizes
 from specjax.models.layers import Layer, Norm, scale_queries
 from specjax.models.linear import Linear, declare_weight, multiply
-from specjax.models.small_head import spread
+from specjax.models.small_head import declare_places, spread
 from specjax.models.transformer import Model
 from specjax.types import KV, Cache
 
@@ -120,11 +120,7 @@ class DFlash(nn.Module):
         c.width**-0.5,
       )
     if s.draft_vocab:
-      self.places = self.param(
-        'places',
-        lambda key, shape: jnp.arange(*shape) % (s.draft_vocab + 1),
-        (c.vocab_size,),
-      )
+      self.places = declare_places(self, s.draft_vocab, c.vocab_size)
 
   def read(self, hidden, positions) -> Cache:
     """Keys and values of the target's features [B, T, len(taps), E]."""

@@ -26,7 +26,7 @@ from specjax.models.eagle_sizes import Sizes as Sizes
 from specjax.models.eagle_sizes import sizes_of as sizes_of
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear, declare_weight, multiply
-from specjax.models.small_head import spread
+from specjax.models.small_head import declare_places, spread
 from specjax.models.transformer import Model
 from specjax.types import KV
 
@@ -71,17 +71,13 @@ class Eagle(nn.Module):
         self,
         'unembedding',
         c.columns,
-        c.width,
+        carried,
         (s.draft_vocab or c.vocab_size,),
         (None, None),
-        c.width**-0.5,
+        carried**-0.5,
       )
     if s.draft_vocab:
-      self.places = self.param(
-        'places',  # The first tokens, until others are read.
-        lambda key, shape: jnp.minimum(jnp.arange(*shape), s.draft_vocab),
-        (c.vocab_size,),
-      )
+      self.places = declare_places(self, s.draft_vocab, c.vocab_size)
 
   def _linear(self, inputs, outputs, bias=False):
     columns = self.config.columns

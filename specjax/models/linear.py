@@ -81,6 +81,23 @@ def to_blocks(w, columns: int = COLUMNS):
   return jnp.moveaxis(w.reshape(len(w), *leading, columns), 0, -2)
 
 
+def keep_outputs(w, kept, columns: int = 0):
+  """The weight of some of its outputs.
+
+  Args:
+    w: [in, out], or in blocks [C, in, c], floats or `Int8`.
+    kept: [n] outputs.
+    columns: of a block of the result.
+  """
+
+  def keep(x):
+    if x.ndim > 2:
+      x = jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
+    return to_blocks(x[:, kept], columns)
+
+  return jax.tree.map(keep, w)
+
+
 def arrange(params, shapes, columns: int):
   """Parameters whose weights become blocks where their shapes say so.
 

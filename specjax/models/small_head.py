@@ -8,6 +8,7 @@ remembers for every token of the target its place among its own logits.
   places                 2  0  2  1  2       V_d = 2 stands for none
 """
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +35,17 @@ def places(ids: np.ndarray, vocab: int) -> np.ndarray:
   where = np.full(vocab, len(ids), np.int32)
   where[ids] = np.arange(len(ids))
   return where
+
+
+def declare_places(module: nn.Module, kept: int, vocab: int):
+  """The parameter `places` [V]: the first tokens, until others are read."""
+
+  def first(key, shape):
+    del key  # Unused.
+    return jnp.minimum(jnp.arange(*shape), kept)
+
+  declared = nn.with_logical_partitioning(first, (None,))
+  return module.param('places', declared, (vocab,))
 
 
 def spread(logits: jax.Array, places: jax.Array) -> jax.Array:

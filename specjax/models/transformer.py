@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
+from specjax.models import small_head
 from specjax.models.attention import (
   Bias,
   distance,
@@ -87,10 +88,12 @@ class Transformer(nn.Module):
         'unembedding',
         c.columns,
         c.width,
-        (c.vocab_size,),
+        (c.kept or c.vocab_size,),
         ('width', 'vocab'),
         c.width**-0.5,
       )
+    if c.kept:
+      self.places = small_head.declare_places(self, c.kept, c.vocab_size)
 
   def __call__(
     self,
@@ -163,7 +166,9 @@ class Transformer(nn.Module):
       logits = hidden @ self.embedding.T
     else:
       logits = multiply(hidden, self.unembedding)
-    return logits if c.logit_cap is None else soften(logits, c.logit_cap)
+    if c.logit_cap is not None:
+      logits = soften(logits, c.logit_cap)
+    return small_head.spread(logits, self.places) if c.kept else logits
 
 
 def _init_boxed(config: TransformerConfig, key):

@@ -3,6 +3,7 @@
 with_cache_attention  another attention over the cache    the same parameters
 first_layers          fewer layers                        the same parameters
 resize_head           logits of another vocabulary        the same parameters
+keep_tokens           logits of some tokens               a smaller head
 block                 weights in blocks of columns        rearranged ones
 """
 
@@ -12,8 +13,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from specjax.models import linear, transformer
+from specjax.models import linear, small_head, transformer
 from specjax.models.attention import CacheAttention
 from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
@@ -75,6 +77,35 @@ def resize_head(model: Model, vocab: int) -> Model:
     return jnp.pad(logits, widths, constant_values=-jnp.inf)
 
   return model._replace(head=head)
+
+
+def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
+  """The same model with logits of some tokens alone; q is 0 at the others.
+
+  Its head is as much smaller (Zhao et al., 2025, arXiv:2502.14856).
+
+  Args:
+    model: the model, on a mesh or not.
+    params: its parameters, floats, in blocks or whole.
+    kept: [n] ids of these tokens, each once.
+
+  Raises:
+    ValueError: a token is beyond the vocabulary, or there twice.
+  """
+  config = dataclasses.replace(
+    model.config, kept=len(kept), tied_embeddings=False
+  )
+  tied = model.config.tied_embeddings
+  whole = params['embedding'].T if tied else params['unembedding']
+  places = small_head.places(kept, config.vocab_size)
+  params = params | {
+    'unembedding': linear.keep_outputs(whole, kept, config.columns),
+    'places': jnp.asarray(places),
+  }
+  if model.placement is not None:
+    where = transformer.shardings(config, model.placement)
+    params = jax.device_put(params, where)
+  return _alike(model, config), params
 
 
 def block(

@@ -10,7 +10,7 @@ from experiments import export, inspect
 from experiments.errors import UserError
 from experiments.measuring import build
 from experiments.reports import pairing
-from experiments.settings import Candidate, Checkpoint
+from experiments.settings import Candidate, Draft
 from experiments.setup.plan import plan
 from specjax import checkpoints
 from specjax.drafters import eagle
@@ -56,7 +56,7 @@ def test_an_exported_head_drafts_as_the_one_that_was_trained(folder, written):
 
 @pytest.mark.parametrize('name', ['own', 'theirs'])
 def test_a_head_is_recognised_as_the_draft(folder, written, name):
-  x = experiment(folder, draft=Checkpoint(str(written / name)))
+  x = experiment(folder, draft=Draft(str(written / name)))
   (found,) = plan(x).drafters.values()
   assert (found.name, found.load) == (name, 'specjax.drafters.eagle.load')
   assert found.path == str(written / name)
@@ -74,7 +74,7 @@ def test_a_candidate_is_recognised_too(folder, written):
 
 
 def test_a_run_says_that_the_pairing_is_unverified(folder, written, capsys):
-  x = experiment(folder, draft=Checkpoint(str(written / 'theirs')))
+  x = experiment(folder, draft=Draft(str(written / 'theirs')))
   built = build.build(plan(x))
   (method,) = built.methods
   assert method.brings['pairing'] == 'unverified'
@@ -91,7 +91,7 @@ def test_a_summary_names_drafters_of_unverified_pairing():
 
 
 def test_inspect_describes_a_head(folder, written, capsys):
-  x = experiment(folder, draft=Checkpoint(str(written / 'theirs')))
+  x = experiment(folder, draft=Draft(str(written / 'theirs')))
   inspect.main(x)
   *lines, last = capsys.readouterr().out.splitlines()
   head = json.loads(last)['models']['draft theirs']
@@ -108,13 +108,13 @@ def test_the_head_of_another_target_is_refused_before_weights(
 ):
   tiny.write_pair(tmp_path, vocab=2049)
   path = str(written / 'theirs')
-  x = experiment(tmp_path, draft=Checkpoint(path))
+  x = experiment(tmp_path, draft=Draft(path))
   with pytest.raises(UserError, match=r'^draft\.path: .* of 2048 tokens, and'):
     build.build(plan(x))
   (tmp_path / 'bad').mkdir()
   (tmp_path / 'bad/config.json').write_text('{}')
   (tmp_path / 'bad/pytorch_model.bin').write_bytes(b'PK')
-  x = experiment(tmp_path, draft=Checkpoint(str(tmp_path / 'bad')))
+  x = experiment(tmp_path, draft=Draft(str(tmp_path / 'bad')))
   with pytest.raises(UserError, match=r'^draft\.path: .* is truncated or dam'):
     plan(x)
 

@@ -11,7 +11,7 @@ import transformers
 
 from experiments.errors import UserError
 from experiments.measuring import build
-from experiments.settings import Candidate, Checkpoint
+from experiments.settings import Candidate, Checkpoint, Draft
 from experiments.setup import vocabulary
 from experiments.setup.plan import plan
 from specjax import checkpoints, generate, pair, sampling, verify
@@ -42,7 +42,7 @@ def experiment(folder, target: str, draft: str):
   return tiny.experiment(
     folder / target,
     candidates={},
-    draft=Checkpoint(str(folder / draft / 'draft')),
+    draft=Draft(str(folder / draft / 'draft')),
     gammas=(2,),
   )
 

@@ -242,7 +242,10 @@ def test_near_readings_are_of_the_layers_and_the_base(tmp_path):
     'rope_theta 10000',
     'rope_theta 500000',
     'masks see no later ones',
+    'whole block',
   }
+  assert found['whole block'] == {'block': 5}
+  assert 'whole block' not in dflash.alternatives(HOST, path, block=5)
   for options in found.values():
     loaded = dflash.load(HOST, path, **options)
     assert loaded.make(3) != dflash.load(HOST, path).make(3)

@@ -27,7 +27,7 @@ from specjax.drafters import (
 from specjax.drafters.ngram import retrieval
 from specjax.drafting import chain, dynamic_tree, policies, static_tree
 from specjax.models import dflash as dflash_models
-from specjax.models import dflash_sizes, quantize, transformer
+from specjax.models import dflash_sizes, quantize, transformer, variants
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -145,6 +145,14 @@ def target_weights():
 def draft_weights():
   params = target_weights()
   return {name: params[name] for name in params if name != 'layer1'}
+
+
+KEPT = np.array([0, 2, 3, 4, 7, 9])
+SMALL_HEAD = variants.keep_tokens(DRAFT, draft_weights(), KEPT)[0]
+
+
+def small_head_weights():
+  return variants.keep_tokens(DRAFT, draft_weights(), KEPT)[1]
 
 
 def cascade_weights():
@@ -316,6 +324,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
     published_weights(3),
   ),
+  'some tokens': (lm.make(SMALL_HEAD, DEPTH), small_head_weights),
   'another vocabulary': (
     chain.make(other_walker(), DEPTH),
     lambda: in_other_tokens(draft_weights()),
@@ -334,6 +343,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
 # The loop sees the shape of a draft and what is read of the target. Of drafters
 # that are alike in that one is run in every test of the loop.
 _LIKE_OTHERS = (
+  'some tokens',
   'lookup tree',
   'lm, two more or one less',
   'lm, expected gain',

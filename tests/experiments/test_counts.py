@@ -1,0 +1,78 @@
+"""Counting the tokens of texts, and drafting some of them alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.errors import UserError
+from experiments.recipes import Counts
+from experiments.training import count_tokens
+from specjax import checkpoints, pair
+from specjax.drafting import frequencies
+
+
+def test_every_text_of_a_record_is_counted(tmp_path, capsys):
+  file = tmp_path / 'answers.jsonl'
+  records = [
+    {'question': 'import os', 'turns': [{'answer': 'import sys'}], 'id': 3},
+    {'question': '', 'turns': []},
+    'import re',
+  ]
+  file.write_text('\n'.join(json.dumps(record) for record in records))
+  folder = tmp_path / 'counts'
+  x = Counts(str(folder), pair.path('target'), str(file), successors=2)
+  count_tokens.main(x)
+  made = frequencies.read(folder)
+  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  texts = [
+    tokenizer.encode(text)
+    for text in ('import os', 'import sys', '', 'import re')
+  ]
+  expected = np.ones(2048)
+  for ids in texts:
+    np.add.at(expected, ids, 1)
+  np.testing.assert_allclose(made.unigram, expected / expected.sum(), rtol=1e-6)
+  assert made.successor.shape == (2048, 2)
+  total = sum(len(ids) for ids in texts)
+  assert f'{total} tokens of 2048 kinds' in capsys.readouterr().out
+  with pytest.raises(UserError, match=r'folder: .* exists'):
+    count_tokens.main(x)
+
+
+def test_pairs_are_the_most_frequent_first():
+  text = [1, 2, 1, 2, 1, 3, 0, 1, 0]
+  made = frequencies.count([text, [3, 3]], 5, 2)
+  assert made.successor[1].tolist() == [2, 0]
+  np.testing.assert_allclose(made.share[1], [0.5, 0.25])
+  assert made.successor[2].tolist() == [1, 0]
+  np.testing.assert_allclose(made.share[2], [1, 0])
+  np.testing.assert_allclose(made.share[3], [0.5, 0.5])  # Not across texts.
+  assert made.share[4].tolist() == [0, 0]
+  single = np.array([3, 5, 3, 4, 1]) / 16
+  np.testing.assert_allclose(made.unigram, single, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({'texts': 'nowhere.jsonl'}, r'^texts: nowhere\.jsonl does not exist'),
+    ({'successors': -1}, '^successors must be'),
+    ({'successors': 3000}, '^successors is 3000, but the target has 2048'),
+    ({'every': 0}, '^every must be'),
+    ({'target': 'nowhere'}, '^target: '),
+  ],
+)
+def test_bad_settings_are_refused_by_name(tmp_path, fields, message):
+  fields = {'target': pair.path('target')} | fields
+  with pytest.raises((UserError, checkpoints.CheckpointError), match=message):
+    count_tokens.main(Counts(str(tmp_path / 'counts'), **fields))
+
+
+def test_a_file_without_texts_is_refused(tmp_path):
+  file = tmp_path / 'numbers.jsonl'
+  file.write_text('{"a": 1}\n{"b": [2, 3]}\n')
+  with pytest.raises(UserError, match='texts: no record of'):
+    count_tokens.main(
+      Counts(str(tmp_path / 'counts'), pair.path('target'), str(file))
+    )

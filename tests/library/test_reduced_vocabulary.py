@@ -1,0 +1,143 @@
+"""Drafts that propose some of the target's tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax import pair
+from specjax.drafters import dflash, eagle, lm, quantized
+from specjax.drafting import frequencies, head_modules
+from specjax.models import dflash as dflash_models
+from specjax.models import dflash_sizes, linear, quantize, transformer, variants
+from tests.support.models import TARGET, VOCAB, target_weights, tiny
+
+KEPT = np.array([1, 2, 5, 8])
+COUNTS = pair.path('unigram')
+
+
+@pytest.mark.parametrize('tied', [False, True])
+@pytest.mark.parametrize('columns', [0, 4])
+def test_kept_tokens_have_the_logits_they_had(tied, columns):
+  model = tiny(VOCAB, 1, tied_embeddings=tied, logit_cap=3.0)
+  params = model.init(jax.random.key(1))
+  hidden = jax.random.normal(jax.random.key(2), (2, 3, 8))
+  whole = np.asarray(model.head(params, hidden))
+  if columns:
+    model, params = variants.block(model, params, columns)
+  smaller, small = variants.keep_tokens(model, params, KEPT)
+  logits = np.asarray(smaller.head(small, hidden))
+  assert logits.shape == whole.shape
+  np.testing.assert_allclose(logits[..., KEPT], whole[..., KEPT], atol=1e-6)
+  assert (np.delete(logits, KEPT, -1) == -np.inf).all()
+  assert small['unembedding'].size == 8 * len(KEPT)
+
+
+def test_eight_bits_and_blocks_keep_their_outputs():
+  w = jax.random.normal(jax.random.key(0), (6, 16))
+  x = jax.random.normal(jax.random.key(1), (3, 6))
+  kept = np.array([0, 3, 4, 9])
+  blocks = linear.to_blocks(w, 4)
+  for weight in (w, blocks):
+    made = linear.keep_outputs(weight, kept, 2)
+    assert made.shape == (2, 6, 2)
+    expected = (x @ w)[:, kept]
+    np.testing.assert_allclose(linear.multiply(x, made), expected, atol=1e-5)
+    axis = 0 if weight is w else 1
+    small = linear.keep_outputs(quantize.quantize_matrix(weight, axis), kept, 2)
+    np.testing.assert_allclose(linear.multiply(x, small), expected, atol=0.1)
+
+
+def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text():
+  target = specjax.load(pair.path('target'))
+  share = np.asarray(frequencies.read(COUNTS).unigram)
+  kept = frequencies.Reduction(100, COUNTS).choose(target)
+  assert len(kept) == 100
+  assert (np.diff(kept) > 0).all()
+  assert set(target.eos) <= set(kept.tolist())
+  others = np.setdiff1d(kept, target.eos)
+  left = np.setdiff1d(np.arange(len(share)), kept)
+  assert share[others].min() >= share[left].max()
+  assert frequencies.Reduction().choose(target) is None
+
+
+def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept():
+  target = specjax.load(pair.path('target'))
+  path = pair.path('target')
+  texts = ['def fib(n):', 'import os\n', 'class Tree:\n  def ', 'The ']
+  draft = lm.load(target, path, vocabulary=300, frequencies=COUNTS)
+  kept = frequencies.Reduction(300, COUNTS).choose(target)
+  mass = []
+  for text in texts:
+    ids = jnp.asarray([target.tokenizer.encode(text)])
+    logits = transformer.score(target.model, target.params, ids)[0, -1]
+    mass.append(np.asarray(jax.nn.softmax(logits))[kept].sum())
+  # Of two tokens the first is drafted, and the second never.
+  made = specjax.decode(
+    target, draft, texts, gamma=1, new_tokens=2, temperature=1.0
+  )
+  np.testing.assert_allclose(made.counts.overlap, mass, atol=2e-5)
+  assert min(mass) < 0.99
+
+
+@pytest.mark.slow  # The loop is tested with `some tokens` of the drafters.
+@pytest.mark.parametrize(
+  ('load', 'name'),
+  [
+    (lm.load, 'draft-64'),
+    (quantized.load, 'draft-64'),
+    (eagle.load, 'eagle1'),
+    (eagle.load, 'eagle3'),
+  ],
+)  # fmt: skip
+def test_greedy_texts_are_those_of_the_target(load, name):
+  target = specjax.load(pair.path('target'))
+  texts = ['def fib(n):', 'import os\n']
+  options = {'vocabulary': 256, 'frequencies': COUNTS}
+  drafter = load(target, pair.path(name), **options)
+  whole = load(target, pair.path(name))
+  plain = specjax.decode(target, None, texts, new_tokens=24)
+  made = specjax.decode(target, drafter, texts, gamma=2, new_tokens=24)
+  before = specjax.decode(target, whole, texts, gamma=2, new_tokens=24)
+  assert made.texts == plain.texts == before.texts
+  assert 1 < made.tau <= before.tau + 0.5
+
+
+def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
+  sizes = dflash_sizes.Sizes(
+    (0, 1), 3, 1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=16
+  )
+  head = dflash_models.Head(TARGET, sizes)
+  params = head.init(jax.random.key(0))
+  target = specjax.types.Target(TARGET, target_weights(), eos=())
+  loaded = head_modules.Loaded({}, params, '', {})
+  read = head_modules.keep_tokens(
+    head_modules.Read(loaded, head, head), target, KEPT
+  )
+  both = specjax.types.Params(target.params, read.loaded.params)
+  made = jax.random.normal(jax.random.key(1), (2, 8))
+  logits = np.asarray(read.head.logits(both, made))
+  whole = np.asarray(head.logits(both._replace(drafter=params), made))
+  np.testing.assert_allclose(logits[:, KEPT], whole[:, KEPT], atol=1e-6)
+  assert (np.delete(logits, KEPT, -1) == -np.inf).all()
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'vocabulary': 100}, 'vocabulary and frequencies: a smaller vocabulary'),
+    ({'frequencies': COUNTS}, 'vocabulary and frequencies: a smaller vocabu'),
+    ({'vocabulary': -1, 'frequencies': COUNTS}, 'vocabulary must be'),
+    ({'vocabulary': 1.5, 'frequencies': COUNTS}, 'vocabulary must be'),
+    ({'vocabulary': 99999, 'frequencies': COUNTS}, 'to 2048, all of the'),
+    ({'vocabulary': 9, 'frequencies': '/nowhere'}, 'tables.safetensors is mis'),
+  ],
+)
+@pytest.mark.parametrize('load', [lm.load, quantized.load, eagle.load])
+def test_bad_vocabularies_are_refused_by_name(load, options, message):
+  target = specjax.load(pair.path('target'))
+  with pytest.raises(ValueError, match=message):
+    load(target, pair.path('eagle3'), **options)
+  with pytest.raises(ValueError, match=message):
+    dflash.load(target, pair.path('eagle3'), **options)
