@@ -129,33 +129,13 @@ class Comparison:
     self.chosen: dict[str, Decoder] = {}
     self.pilot_seconds: list[dict] = []
 
-  def warm_up(self, decoder: Decoder, temperature: float) -> None:
-    """Decodes a prompt twice.
-
-    Raises:
-      UserError: the other side cannot.
-    """
-    try:
-      for _ in range(2):
-        decoder.decode(
-          self.pilot[0][1], 0, temperature, self.plan.max_new_tokens
-        )
-    except Exception as error:
-      if decoder.family.startswith('specjax'):
-        raise
-      raise UserError(
-        f'temperatures: {decoder.family} with the draft {decoder.draft} fails '
-        f'at temperature {temperature:g} ({type(error).__name__}: {error}); '
-        'leave out the temperature, or the drafter'
-      ) from error
-
   def choose(self, bar) -> None:
     """Compiles and warms up everything, and keeps one draft per family."""
     temperatures, length = self.plan.temperatures, self.plan.max_new_tokens
     for decoder in self.decoders:
       bar.set_description(f'warm-up: {decoder.family}')
       for temperature in temperatures:
-        self.warm_up(decoder, temperature)
+        decoder.warm_up(self.pilot[0][1], temperature, length)
         bar.update()
     seconds = dict.fromkeys(self.decoders, 0.0)
     bar.set_description('choosing drafts')

@@ -91,6 +91,24 @@ class Decoder:
       )
     return Decoded(tokens, seconds, decoding)
 
+  def warm_up(self, prompt: list[int], temperature: float, new_tokens: int):
+    """Decodes a prompt twice.
+
+    Raises:
+      UserError: the other side cannot.
+    """
+    try:
+      for _ in range(2):
+        self.decode(prompt, 0, temperature, new_tokens)
+    except Exception as error:
+      if self.family.startswith('specjax'):
+        raise
+      raise UserError(
+        f'temperatures: {self.family} with the draft {self.draft} fails at '
+        f'temperature {temperature:g} ({type(error).__name__}: {error}); leave '
+        'out the temperature, or the drafter'
+      ) from error
+
 
 def ours(plan: Plan, built: Built) -> list[Decoder]:
   """Plain decoding and one decoder for each candidate and draft length."""

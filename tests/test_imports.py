@@ -59,6 +59,7 @@ LAYERS = (
     'experiments.errors',
     'experiments.settings',
     'experiments.step_settings',
+    'experiments.prompt_settings',
     'experiments.corpus',
   },
   {'experiments.recipes'},
