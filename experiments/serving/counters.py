@@ -1,4 +1,4 @@
-"""What Prometheus reads; the names are those of vLLM, where it has them."""
+"""What Prometheus reads, with the names of vLLM; it has no `specjax:` ones."""
 
 from typing import TYPE_CHECKING
 
@@ -32,10 +32,12 @@ class Counters:
       'request_success', 'Texts that ended, by how.', 'finished_reason'
     )
     self._refused = self._vary(
-      'request_refused', 'Requests that were refused, by status.', 'status'
+      'specjax:request_refused',
+      'Requests that were refused, by status.',
+      'status',
     )
     self.cancelled = self._make(
-      count, 'request_cancelled', 'Texts whose reader went away.'
+      count, 'specjax:request_cancelled', 'Texts whose reader went away.'
     )
     self.prompts = self._make(count, 'prompt_tokens', 'Tokens read.')
     self.generated = self._make(count, 'generation_tokens', 'Tokens told.')
@@ -59,14 +61,14 @@ class Counters:
       self._success.labels(model, reason)
 
   def _make(self, kind, name: str, about: str):
-    made = kind(f'vllm:{name}', about, ['model_name'], registry=self._registry)
+    made = kind(_full(name), about, ['model_name'], registry=self._registry)
     return made.labels(self._model)
 
   def _vary(
     self, name: str, about: str, label: str
   ) -> 'prometheus_client.Counter':
     return self._prometheus.Counter(
-      f'vllm:{name}', about, ['model_name', label], registry=self._registry
+      _full(name), about, ['model_name', label], registry=self._registry
     )
 
   def finish(self, reason: str) -> None:
@@ -92,3 +94,7 @@ class Counters:
     """What is read, and its media type."""
     made = self._prometheus.generate_latest(self._registry)
     return made, self._prometheus.CONTENT_TYPE_LATEST
+
+
+def _full(name: str) -> str:
+  return name if ':' in name else f'vllm:{name}'

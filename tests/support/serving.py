@@ -1,0 +1,101 @@
+"""A service of the tiny pair that listens, and what its texts have to be."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+
+import httpx
+import jax
+import openai
+
+import specjax
+from experiments.measuring import pairs
+from experiments.service_settings import Serving
+from experiments.serving import app, running, service
+from experiments.setup.plan import plan
+from tests.support import models, tiny
+
+KEY, GAMMA = 'a-secret', 2
+
+
+def settings(folder, **changes) -> Serving:
+  """Of a service with small tables."""
+  made = tiny.experiment(folder)
+  fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+  mine = {'rows': 3, 'queue': 9, 'port': 0, 'constraint': (128, 128)}
+  return Serving(**fields | mine | changes)
+
+
+def load(folder, **changes) -> tuple[Serving, pairs.Pair]:
+  """Settings, and the pair in float64: rounding decides no ties."""
+  x = settings(folder, **changes)
+  pairs.choose(x, 'a service')
+  pair = pairs.load(plan(x))
+  for name in ('target', 'drafter'):
+    one = getattr(pair, name)
+    double = dataclasses.replace(one, params=models.double(one.params))
+    setattr(pair, name, double)
+  return x, pair
+
+
+@dataclasses.dataclass
+class Served:
+  """A service that listens."""
+
+  url: str
+  service: service.Service
+  pair: pairs.Pair
+
+  @property
+  def worker(self):
+    return self.service.worker
+
+  def client(self, **options) -> openai.OpenAI:
+    mine = {'api_key': KEY, 'base_url': self.url, 'max_retries': 0}
+    return openai.OpenAI(**mine | options)
+
+  def post(self, path, **options) -> httpx.Response:
+    headers = {'Authorization': f'Bearer {KEY}'}
+    mine = {'headers': headers, 'timeout': 60}
+    return httpx.post(f'{self.url}{path}', **mine | options)
+
+  def alone(self, prompts, **options) -> list[str]:
+    """What `decode` makes of the same prompts."""
+    out = specjax.decode(
+      self.pair.target, self.pair.drafter, prompts, gamma=GAMMA, **options
+    )
+    return out.texts
+
+  def rest(self, seconds=10.0) -> bool:
+    """Whether nothing is left to do, now or soon."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+      if self.worker.idle and not self.service._taken:
+        return True
+      time.sleep(0.01)
+    return False
+
+
+@contextlib.contextmanager
+def serve(folder, **changes):
+  """Everything inside is computed in float64, in all threads."""
+  jax.config.update('jax_enable_x64', True)
+  try:
+    x, pair = load(folder, **changes)
+    made = service.Service(service.open_pool(x, pair, 'tiny'), x.steps)
+    made.start()
+    socket, ready = running.listen(x.host, 0), threading.Event()
+    listens = app.make(made, KEY, x.body)
+    server = running.server(listens, made, x.grace, ready.set)
+    thread = threading.Thread(target=server.run, args=([socket],))
+    thread.start()
+    assert ready.wait(30)
+    try:
+      yield Served(running.address(socket), made, pair)
+    finally:
+      server.should_exit = True
+      thread.join(30)
+    assert not thread.is_alive()
+  finally:
+    jax.config.update('jax_enable_x64', False)
