@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import pathlib
 import threading
 import time
 
@@ -11,19 +12,20 @@ import openai
 
 import specjax
 from experiments.measuring import pairs
-from experiments.service_settings import Serving
+from experiments.service_settings import STAGES, Serving
 from experiments.serving import app, running, service
 from experiments.setup.plan import plan
+from specjax.stages import NEUTRAL
 from tests.support import models, tiny
 
-KEY, GAMMA = 'a-secret', 2
+KEY, GAMMA, ROWS = 'a-secret', 2, 6
 
 
 def settings(folder, **changes) -> Serving:
-  """Of a service with small tables."""
-  made = tiny.experiment(folder)
+  """Of a service with small tables, of a pair in a folder or of none."""
+  made = tiny.experiment(folder or pathlib.Path())
   fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
-  mine = {'rows': 3, 'queue': 9, 'port': 0, 'constraint': (128, 128)}
+  mine = {'rows': 3, 'queue': 9, 'length': 96, 'constraint': (128, 128)}
   return Serving(**fields | mine | changes)
 
 
@@ -60,12 +62,17 @@ class Served:
     mine = {'headers': headers, 'timeout': 60}
     return httpx.post(f'{self.url}{path}', **mine | options)
 
-  def alone(self, prompts, **options) -> list[str]:
-    """What `decode` makes of the same prompts."""
+  def alone(self, prompts, new_tokens, **given) -> list[str]:
+    """What `decode` makes of the same prompts; one program for all of them."""
+    rows = [*prompts, *['filler'] * (ROWS - len(prompts))]
+    stages = set(STAGES) - {'constraint'}
+    neutral = {name: NEUTRAL[name] for name in stages}
+    options = {'temperature': 0.9, 'seed': 3} | neutral | given
+    target, drafter = self.pair.target, self.pair.drafter
     out = specjax.decode(
-      self.pair.target, self.pair.drafter, prompts, gamma=GAMMA, **options
+      target, drafter, rows, gamma=GAMMA, new_tokens=new_tokens, **options
     )
-    return out.texts
+    return out.texts[: len(prompts)]
 
   def rest(self, seconds=10.0) -> bool:
     """Whether nothing is left to do, now or soon."""
