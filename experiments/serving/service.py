@@ -9,6 +9,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import specjax
 from experiments.errors import blame
 from experiments.measuring.pairs import Pair
@@ -41,6 +43,14 @@ def _refusal(error: ValueError) -> Refused:
   if field != name:
     message = f'{field}: {message}'
   return Refused(message, field)
+
+
+def _any_text(vocab_size: int, eos: Sequence[int]) -> Automaton:
+  """The automaton that allows all texts."""
+  classes = np.zeros(vocab_size, np.int16)
+  classes[[*eos]] = 1
+  after = np.array([[0, 1], [-1, 1]], np.int16)
+  return Automaton('any text', classes, after, tuple(eos), '')
 
 
 class Opened(NamedTuple):
@@ -189,16 +199,15 @@ class Service:
   def start(self) -> None:
     """Compiles all that requests will run, and begins to take them."""
     self._opened.held.warm_up()
-    every = {'temperature': 1.0, 'logit_bias': {0: 1.0}}
-    known = {
-      k: v for k, v in every.items() if k in ('temperature', *self._names)
-    }
-    self._prepare(Asked(False, [[0]], known, new_tokens=1), None, 0)
+    # What the host makes of values compiles, too.
+    names = self.limits.stages
+    values = {'logit_bias': {0: 1.0}} if 'logit_bias' in names else {}
+    eos, free = self._opened.held.spec.eos, None
+    if 'constraint' in names and eos:
+      free = _any_text(self.limits.vocab_size, eos)
+    asked = Asked(False, [[0]], values | {'temperature': 1.0}, new_tokens=1)
+    self._prepare(asked, free, 0)
     self.worker.start()
-
-  @property
-  def _names(self) -> tuple[str, ...]:
-    return self.limits.stages
 
   def close(self) -> None:
     """Ends whatever goes on with an error, and the threads."""
