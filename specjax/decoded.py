@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from specjax.told import Logprob
 from specjax.types import Counts
 
 
@@ -19,12 +20,14 @@ class Decoded:
     ended: [B] whether a text ended by itself; otherwise it reached its length
       and was cut: then it is no whole text of what constrained it.
     counts: statistics of each row, see `types.Counts`, on the host.
+    logprobs: of the tokens, see `told`; None where they were not asked for.
   """
 
   texts: list[str] | None
   tokens: list[list[int]]
   ended: list[bool]
   counts: Counts
+  logprobs: list[list[Logprob]] | None = None
 
   @property
   def target_calls(self) -> int:

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from specjax import checkpoints, generate, layouts, prepared, sharding
+from specjax import checkpoints, layouts, prepared, sharding
 from specjax.arguments import check_number, named
 from specjax.decoded import Decoded as Decoded
 from specjax.models import transformer
+from specjax.told import Telling, read
 from specjax.types import LoadedDrafter, Rule, Target
 
 
@@ -105,6 +105,7 @@ def decode(
   rule: Rule | None = None,
   regex: Any = None,
   json_schema: Any = None,
+  logprobs: int | None = None,
   **stages: Any,
 ) -> Decoded:
   """Continues prompts, all at once, by speculative decoding.
@@ -134,6 +135,9 @@ def decode(
       which some may be None; see `specjax.constraints`.
     json_schema: likewise; a dict or JSON. A text that was cut at its length
       (`ended` is false) does not match.
+    logprobs: whether each token's log-probability is told, and those of so many
+      of the most probable tokens of its place, 0 to 20: those of the target
+      before temperature, penalties, cuts and constraints (`told`).
     **stages: further stages of the sampling pipeline, such as `top_p=0.9` or
       `repetition_penalty=[1.1, 1.3]`; see `specjax.sampling.make`.
 
@@ -154,17 +158,13 @@ def decode(
     regex=regex,
     json_schema=json_schema,
     stages=stages,
+    telling=Telling(logprobs=logprobs),
   )
-  state = generate.start(made.params, made.ids, **made.start)
-  steps = jnp.asarray(int(made.lengths.max()), jnp.int32)
-  placement = made.spec.target.placement
-  if placement is not None:
-    steps = placement.put_whole(steps)
-  state = generate.generate(made.params, state, steps, spec=made.spec)
-  return _decoded(target, state)
+  state = made.advance(made.begin(), int(made.lengths.max()))
+  return _decoded(target, state, made.telling)
 
 
-def _decoded(target: Target, state) -> Decoded:
+def _decoded(target: Target, state, telling: Telling) -> Decoded:
   """Texts and counts of a final state, on the host."""
   # The rest of it, caches above all, stays where it is.
   state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
@@ -182,4 +182,11 @@ def _decoded(target: Target, state) -> Decoded:
       new[:-1] if end else new for new, end in zip(tokens, ended, strict=True)
     ]
     texts = [target.tokenizer.decode(new) for new in shown]
-  return Decoded(texts, tokens, ended, jax.tree.map(np.asarray, state.counts))
+  counts, logprobs = state.counts, None
+  if telling.logprobs is not None:
+    logprobs = [
+      read(counts, row, 0, len(new)).logprobs for row, new in enumerate(tokens)
+    ]
+    counts = counts.counts
+  counts = jax.tree.map(np.asarray, counts)
+  return Decoded(texts, tokens, ended, counts, logprobs)

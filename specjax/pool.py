@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import arguments, generate, origins, sampling, sharding
+from specjax import arguments, generate, sampling, sharding
 from specjax import cache as caches
 from specjax.arguments import check_number
 from specjax.inputs import Fitted, fit
@@ -30,6 +30,8 @@ from specjax.refilling import PARTS as PARTS
 from specjax.refilling import WITH_ORIGINS as WITH_ORIGINS
 from specjax.refilling import LoopParts, empty, split, stop
 from specjax.refilling import read_sizes as read_sizes
+from specjax.refilling import telling as telling
+from specjax.told import Logprob, read
 from specjax.types import Counts, Params, Spec, SpecState
 
 
@@ -51,7 +53,8 @@ class Progress(NamedTuple):
 
   id: int
   tokens: list[int]  # the new ones since the last turn
-  origins: list[str]  # of these, see `origins`; empty where they are not kept
+  origins: list[str]  # of these, see `told`; empty where not asked for
+  logprobs: list[Logprob]  # likewise
   counts: Counts  # since it began; numpy, without the axis B
   done: bool
   finite: bool  # false: p or q was no number, and the text ended there
@@ -99,18 +102,19 @@ class Pool:
       group: prompts that are read at once, at most, while the others wait. It
         is memory for so many rows more.
       limit: requests that may wait; None: any number.
-      parts: what the loop is made of; `WITH_ORIGINS` keeps where tokens came
-        from.
+      parts: what the loop is made of; `telling(logprobs=5)` also tells where
+        each token came from, and log-probabilities.
 
     Raises:
       ValueError: rows, slots, group or limit below 1; reads that do not fit
-        the slots.
+        the slots; more log-probabilities than tokens.
     """
     for name, number in (('rows', rows), ('slots', slots), ('group', group)):
       check_number(name, number, 1)
     if limit is not None:
       check_number('limit', limit, 1)
     arguments.check_values(values)
+    parts.check(spec)
     self.params, self.spec, self.rows = params, spec, rows
     self.slots, self.source_slots = caches.round_slots(slots), source_slots
     self.reads = sorted({*reads, self.slots})
@@ -295,13 +299,14 @@ class Pool:
       number, new = self._held[row], int(length[row] - start[row])
       told, self._told[number] = self._told[number], new
       begin, end = start[row] + told, length[row]
-      own, names = origins.read(counts, row, told, new)
+      own = read(counts, row, told, new)
       found.append(
         Progress(
           number,
           tokens[row, begin:end].tolist(),
-          names,
-          own,
+          own.origins,
+          own.logprobs,
+          own.counts,
           bool(done[row]),
           bool(finite[row]),
         )

@@ -7,15 +7,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from specjax import arguments, generate, layouts, sampling
+from specjax import arguments, generate, layouts, sampling, told
 from specjax.arguments import check_number, named
 from specjax.constraints import targets
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
 from specjax.inputs import fit
-from specjax.types import Drafter, LoadedDrafter, Params, Rule, Spec, Target
+from specjax.told import Telling
+from specjax.types import (
+  Drafter,
+  LoadedDrafter,
+  Params,
+  Rule,
+  Spec,
+  SpecState,
+  Target,
+)
 
 _SEEDS = 2**32
 
@@ -30,17 +40,30 @@ class Prepared(NamedTuple):
   key: jax.Array  # [B]
   values: sampling.Sampling
   slots: int
+  telling: Telling
 
-  @property
-  def start(self) -> dict[str, Any]:
-    """The arguments of `generate.start` behind the first two, by name."""
-    return {
-      'spec': self.spec,
-      'new_tokens': self.lengths,
-      'key': self.key,
-      'values': self.values,
-      'slots': self.slots,
-    }
+  def begin(self) -> SpecState:
+    """The state before the first step."""
+    return told.start(
+      self.telling,
+      self.params,
+      self.ids,
+      spec=self.spec,
+      new_tokens=self.lengths,
+      key=self.key,
+      values=self.values,
+      slots=self.slots,
+    )
+
+  def advance(self, state: SpecState, steps: int) -> SpecState:
+    """At most so many steps further; the state is donated."""
+    count = jnp.asarray(steps, jnp.int32)
+    placement = self.spec.target.placement
+    if placement is not None:
+      count = placement.put_whole(count)
+    return told.generate(
+      self.telling, self.params, state, count, spec=self.spec
+    )
 
 
 def _check(target: Any, drafter: Any, rule: Any) -> None:
@@ -92,6 +115,7 @@ def prepare(
   regex: Any,
   json_schema: Any,
   stages: dict[str, Any],
+  telling: Telling,
   slots: int | None = None,
 ) -> Prepared:
   """Checks arguments, as `decode` describes them, and chooses a layout.
@@ -109,6 +133,7 @@ def prepare(
     regex: likewise.
     json_schema: likewise.
     stages: what was given besides.
+    telling: what is told of each token.
     slots: size of the buffer; by default what the longest prompt needs.
 
   Raises:
@@ -135,6 +160,7 @@ def prepare(
     **stages,
   )
   longest = int(lengths.max())
+  telling.check(spec)
   fitted = fit(spec, ids, lengths, key, values, slots)
   arranged = layouts.choose(
     target,
@@ -155,7 +181,9 @@ def prepare(
     method = _with_loaded_target(target, method)
     spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
     params = Params(arranged.params, params)
-  return Prepared(params, spec, ids, lengths, key, values, fitted.slots)
+  return Prepared(
+    params, spec, ids, lengths, key, values, fitted.slots, telling
+  )
 
 
 def _with_loaded_target(target: Target, drafter: Drafter) -> Drafter:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax import generate, origins
-from specjax.types import SpecState
+from specjax import generate, told
+from specjax.types import Spec, SpecState
 
 _SMALLEST_READ, _LARGEST_READ = 32, 512
 
@@ -51,10 +51,25 @@ class LoopParts(NamedTuple):
   read: Callable[..., SpecState] = generate.start
   place: Callable[..., SpecState] = place
   advance: Callable[..., SpecState] = generate.generate
+  check: Callable[[Spec], None] = told.Telling().check
+
+
+def telling(*, origins: bool = True, logprobs: int | None = None) -> LoopParts:
+  """Parts of a loop that tells more of its tokens, see `told.Telling`.
+
+  Raises:
+    ValueError: `logprobs` is no number from 0 to 20.
+  """
+  what = told.Telling(origins, logprobs)
+  return LoopParts(
+    read=functools.partial(told.start, what),
+    advance=functools.partial(told.generate, what),
+    check=what.check,
+  )
 
 
 PARTS = LoopParts()
-WITH_ORIGINS = LoopParts(read=origins.start, advance=origins.generate)
+WITH_ORIGINS = telling()
 
 
 def split(count: int, group: int) -> list[int]:

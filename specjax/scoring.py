@@ -285,11 +285,12 @@ def emitted(draft: Draft, verdict: Verdict) -> jax.Array:
 
 
 def append(tokens: jax.Array, new: jax.Array, count, length) -> jax.Array:
-  """Texts [B, S] with the first count [B] of new [B, P] at length [B].
+  """Texts [B, S, ...] with the first count [B] of new [B, P, ...] at length.
 
   All P places are written, the rest with zeros, and must be there.
   """
   mask = jnp.arange(new.shape[1]) < count[:, None]
+  mask = mask.reshape(*mask.shape, *(1,) * (new.ndim - 2))
   return put(tokens, jnp.where(mask, new, 0), length)
 
 

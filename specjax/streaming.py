@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from specjax import arguments, origins, prepared, sharding
+from specjax import arguments, prepared, sharding
 from specjax.arguments import check_number, named
 from specjax.decoded import Decoded
 from specjax.text import Detokenizer, Stops
+from specjax.told import Logprob, OfTokens, Telling, read
 from specjax.types import LoadedDrafter, Rule, Target
 
 STOP, LENGTH = 'stop', 'length'
@@ -31,6 +31,7 @@ class Piece(NamedTuple):
   tokens: list[int]
   origins: list[str]  # of these: 'accepted', 'corrected' or 'bonus'
   texts: list[str]
+  logprobs: list[Logprob]  # empty where they were not asked for
   finish: str = ''  # of the last piece: 'stop', or 'length' where it was cut
   whole: Decoded | None = None  # of the last piece: the text and its counts
 
@@ -83,6 +84,7 @@ def stream(
   regex: Any = None,
   json_schema: Any = None,
   slots: int | None = None,
+  logprobs: int | None = None,
   **stages: Any,
 ) -> Iterator[Piece]:
   """Continues one prompt, and tells its text as it is committed.
@@ -109,6 +111,8 @@ def stream(
     json_schema: likewise.
     slots: size of the buffer; by default what the prompt needs. Prompts of any
       length share the programs of one size.
+    logprobs: whether each token's log-probability is told, and those of so many
+      of the most probable tokens of its place, see `decode`.
     **stages: further stages of the sampling pipeline, as for `decode`.
 
   Returns:
@@ -139,19 +143,17 @@ def stream(
     json_schema=json_schema,
     stages=stages,
     slots=slots,
+    telling=Telling(origins=True, logprobs=logprobs),
   )
   return _pieces(target, made, stops)
 
 
-def _steps(made: prepared.Prepared) -> Iterator[tuple[list, list, bool, Any]]:
-  """New tokens of each step, origins, whether it is the last, and counts."""
-  state = origins.start(made.params, made.ids, **made.start)
-  placement = made.spec.target.placement
-  one = jnp.asarray(1, jnp.int32)
-  one = one if placement is None else placement.put_whole(one)
+def _steps(made: prepared.Prepared) -> Iterator[tuple[list, OfTokens, bool]]:
+  """New tokens of each step, what is told of them, whether it is the last."""
+  state = made.begin()
   done, told = False, 0
   while not done:
-    state = origins.generate(made.params, state, one, spec=made.spec)
+    state = made.advance(state, 1)
     tokens, start, length, end, finite, counts = sharding.fetch(
       (
         state.tokens,
@@ -165,15 +167,16 @@ def _steps(made: prepared.Prepared) -> Iterator[tuple[list, list, bool, Any]]:
     prepared.check_finite(finite)
     before, told, done = told, int(length[0] - start[0]), bool(end[0])
     new = tokens[0, start[0] + before : length[0]].tolist()
-    counts, names = origins.read(counts, 0, before, told)
-    yield new, names, done, counts
+    yield new, read(counts, 0, before, told), done
 
 
 def _pieces(
   target: Target, made: prepared.Prepared, stops: Stops
 ) -> Iterator[Piece]:
-  told, all_tokens, shown = Detokenizer(target.tokenizer), [], ''
-  for new, names, done, counts in _steps(made):
+  told, shown = Detokenizer(target.tokenizer), ''
+  all_tokens: list[int] = []
+  logprobs: list[Logprob] = []
+  for new, said, done in _steps(made):
     texts: list[str] = []
     for token in new:
       known = '' if token in target.eos else told.push(token)
@@ -183,15 +186,20 @@ def _pieces(
     if done and stops.found is None:
       texts[-1] += stops.push(told.finish())
       texts[-1] += stops.finish()
-    tokens = new[: len(texts)]
+    count = len(texts)
+    tokens, values = new[:count], said.logprobs[:count]
     all_tokens += tokens
-    piece = Piece(tokens, names[: len(texts)], texts)
+    logprobs += values
+    piece = Piece(tokens, said.origins[:count], texts, values)
     shown += piece.text
     if not done and stops.found is None:
       yield piece
       continue
     ended = stops.found is not None or tokens[-1] in target.eos
-    rows = jax.tree.map(lambda x: x[None], counts)
-    whole = Decoded([shown], [all_tokens], [ended], rows)
+    rows = jax.tree.map(lambda x: x[None], said.counts)
+    asked = made.telling.logprobs is not None
+    whole = Decoded(
+      [shown], [all_tokens], [ended], rows, [logprobs] if asked else None
+    )
     yield piece._replace(finish=STOP if ended else LENGTH, whole=whole)
     return

@@ -39,7 +39,7 @@ LAYERS = (
   {'specjax.drafters'},
   {'specjax.inputs'},
   {'specjax.generate'},
-  {'specjax.origins', 'specjax.stages'},
+  {'specjax.told', 'specjax.stages'},
   {'specjax.refilling'},
   {'specjax.pool'},
   {'specjax.continuous'},

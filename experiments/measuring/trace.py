@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from experiments.errors import UserError
 from specjax import counting, generate, sharding, verify
-from specjax.origins import ORIGINS as ORIGINS
+from specjax.told import ORIGINS as ORIGINS
 from specjax.types import Counts, Draft, Params, Spec, SpecState
 
 

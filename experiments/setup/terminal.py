@@ -1,6 +1,6 @@
 """What a terminal shows, beside plain text."""
 
-from specjax.origins import ORIGINS
+from specjax.told import ORIGINS
 
 COLOURS = dict(zip(ORIGINS, ('32', '31', '33'), strict=True))
 

@@ -9,9 +9,12 @@ import pytest
 
 from experiments.certificate import constrained
 from experiments.measuring import trace
-from specjax import generate, origins, pool, refilling, sampling, stages, verify
+from specjax import generate, pool, refilling, sampling, stages, verify
 from specjax.drafters import lm
 from specjax.models import table
+from specjax.told import Telling, read
+from specjax.told import generate as advance
+from specjax.told import start as begin
 from specjax.types import Params, Spec
 from tests.support import models
 
@@ -74,7 +77,9 @@ def opened(name='chain', **changes):
 def alone(name, asked):
   """Tokens, counts and origins of a request in a state of its own."""
   spec, found = SPECS[name], request(asked, name)
-  state = origins.start(
+  telling = Telling(origins=True)
+  state = begin(
+    telling,
     params_of(name),
     [found.prompt],
     spec=spec,
@@ -83,10 +88,10 @@ def alone(name, asked):
     values=found.values,
     slots=SLOTS,
   )
-  state = origins.generate(params_of(name), state, 99, spec=spec)
+  state = advance(telling, params_of(name), state, 99, spec=spec)
   (tokens,) = models.new_tokens(state)
-  traced = jax.device_get(state.counts)
-  return [*tokens], *origins.read(traced, 0, 0, len(tokens))
+  said = read(jax.device_get(state.counts), 0, 0, len(tokens))
+  return [*tokens], said.counts, said.origins
 
 
 def finish(held, told, **options):
@@ -253,11 +258,9 @@ def test_prompts_are_read_at_the_price_of_their_size():
 
   def read(*args, read_slots, **options):
     seen.append((len(args[1]), read_slots))
-    return origins.start(*args, read_slots=read_slots, **options)
+    return generate.start(*args, read_slots=read_slots, **options)
 
-  held = opened(
-    reads=(32, 128), group=2, parts=pool.WITH_ORIGINS._replace(read=read)
-  )
+  held = opened(reads=(32, 128), group=2, parts=pool.PARTS._replace(read=read))
   for size in (33, 5, 34, 129, 130):
     held.submit(request(0, prompt=[1] * size, new_tokens=1))
   finish(held, {})

@@ -1,0 +1,312 @@
+"""Log-probabilities of new tokens: those of a full pass over the whole text."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from experiments.certificate import constrained
+from specjax import generate, pool, sampling, scoring, stages, told, verify
+from specjax.drafters import lm, plain
+from specjax.models import table
+from specjax.types import Params, Spec
+from tests.support import models
+
+SMALL, END = models.DRAFT, 10
+SPECS = {
+  'plain': Spec(SMALL, plain.make(), verify.token, (END,)),
+  'chain': Spec(SMALL, lm.make(SMALL, 3), verify.token, (END,)),
+  'block': Spec(SMALL, lm.make(SMALL, 3), verify.block, (END,)),
+  'tree': Spec(
+    SMALL, lm.make_tree(SMALL, (0, 0, 1, 1)), verify.recursive, (END,)
+  ),
+}
+PROMPTS = [[1], [2, 3, 4], [4, 5] * 9, [7, 8]]
+NEW = [25, 1, 17, 25]
+# Stages change what is drawn, and nothing that is told.
+ASKED = {
+  'temperature': [0.0, 1.0, 1.6, 0.7],
+  'top_k': 5,
+  'frequency_penalty': 0.8,
+}
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+@functools.cache
+def params_of(wide=True):
+  made = Params(models.weights(SMALL, 5), models.near(SMALL, 5, 0.6))
+  return models.double(made) if wide else made
+
+
+def decoded(name, count, wide=True):
+  """Tokens of each row, and what was told of them."""
+  spec, params = SPECS[name], params_of(wide)
+  what = told.Telling(logprobs=count)
+  state = told.start(
+    what,
+    params,
+    PROMPTS,
+    spec=spec,
+    new_tokens=NEW,
+    key=generate.row_keys(3, range(4)),
+    values=sampling.make(4, vocab_size=models.VOCAB, **ASKED),
+  )
+  state = told.generate(what, params, state, 99, spec=spec)
+  texts, counts = models.new_tokens(state), jax.device_get(state.counts)
+  assert told.read(counts, 0, 0, 1).origins == []
+  rows = [told.read(counts, i, 0, len(x)) for i, x in enumerate(texts)]
+  return texts, [row.logprobs for row in rows]
+
+
+def of_a_full_pass(prompt, text, model=SMALL, params=None):
+  """Log-probabilities [n, V] of every place of a text, in float64."""
+  params = params_of().target if params is None else params
+  ids = np.zeros((1, 64), np.int32)  # One program for all.
+  ids[0, : len(prompt) + len(text)] = *prompt, *text
+  with jax.enable_x64(True):
+    logits = models.score(model, models.double(params), ids)
+    logits = jax.nn.log_softmax(logits)[0]
+  return np.asarray(logits)[len(prompt) - 1 :][: len(text)]
+
+
+def check_all(texts, rows, count, tolerance):
+  for prompt, text, found in zip(PROMPTS, texts, rows, strict=True):
+    check(prompt, text, found, count, tolerance)
+
+
+def check(prompt, text, found, count, tolerance, **options):
+  """Everything that was told of a text, against one pass over all of it.
+
+  Raises:
+    AssertionError: something differs.
+  """
+  expected = of_a_full_pass(prompt, text, **options)
+  assert len(found) == len(text) == len(expected)
+  for token, one, row in zip(text, found, expected, strict=True):
+    np.testing.assert_allclose(one.value, row[token], atol=tolerance)
+    assert len(one.top) == count
+    if not count:
+      continue
+    ids, values = zip(*one.top, strict=True)
+    assert len({*ids}) == count
+    assert [*values] == sorted(values, reverse=True)
+    np.testing.assert_allclose(values, row[[*ids]], atol=tolerance)
+    # Nothing that was left out is more probable.
+    np.testing.assert_allclose(values, -np.sort(-row)[:count], atol=tolerance)
+    if token in ids:
+      assert one.value == values[ids.index(token)]
+
+
+@pytest.mark.parametrize(
+  'name', ['chain', slow('plain'), slow('block'), slow('tree')]
+)
+@pytest.mark.parametrize('wide', [True, slow(False)])
+def test_they_are_those_of_a_full_pass_over_the_text(name, wide):
+  """In float64 they are rounded once, to float32."""
+  with jax.enable_x64(wide):
+    texts, rows = decoded(name, 4, wide)
+  assert sum(map(len, texts)) > 30
+  check_all(texts, rows, 4, 1e-6 if wide else 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('count', [0, models.VOCAB])
+def test_any_number_of_alternatives_is_told(float64, count):
+  texts, rows = decoded('chain', count)
+  check_all(texts, rows, count, 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('place', [-1, 1])
+def test_the_logits_of_a_neighbour_would_be_seen(float64, monkeypatch, place):
+  """Those of the place before, or of the place behind."""
+  judge = told._judge
+
+  def shifted(*args, **options):
+    verdict = judge(*args, **options)
+    return verdict._replace(raw=jnp.roll(verdict.raw, place, 0))
+
+  monkeypatch.setattr(told, '_judge', shifted)
+  told._parts.cache_clear()
+  texts, rows = decoded('chain', 2)
+  told._parts.cache_clear()
+  with pytest.raises(AssertionError):
+    check_all(texts, rows, 2, 1e-6)
+
+
+@pytest.mark.slow
+def test_processed_logits_would_be_seen(float64, monkeypatch):
+  def after(logits, *rest):
+    scores = sampling.distributions(logits, *rest)
+    return told._Scores(*scores, scores.logits)
+
+  monkeypatch.setattr(told, '_distributions', after)
+  told._parts.cache_clear()
+  texts, rows = decoded('chain', 2)
+  told._parts.cache_clear()
+  with pytest.raises(AssertionError):
+    check_all(texts, rows, 2, 1e-6)
+
+
+def test_of_equal_tokens_the_first_ids_are_told():
+  """An end of the vocabulary that is never said is told last."""
+  logits = np.array([2.0, 5.0, 5.0, 2.0, 5.0, -np.inf, 2.0, -np.inf])
+  draft = scoring.Draft(*(jnp.zeros((1, n), int) for n in (0, 0)), None, None)
+  verdict = told._Verdict(
+    jnp.zeros((1, 1), int),
+    jnp.zeros(1, int),
+    jnp.array([3]),
+    jnp.asarray(logits, jnp.bfloat16)[None, None],
+  )
+  found = told._logprobs(draft, verdict, 8)
+  assert found.ids[0, 0].tolist() == [1, 2, 4, 0, 3, 6, 5, 7]
+  rest = np.log(np.exp(logits).sum())
+  assert {x.dtype.name for x in (found.own, found.top)} == {'float32'}
+  np.testing.assert_allclose(found.own[0, 0], 2 - rest, atol=1e-6)
+  np.testing.assert_allclose(
+    found.top[0, 0], -np.sort(-logits) - rest, atol=1e-6
+  )
+
+
+@pytest.mark.slow
+def test_they_change_no_text(float64):
+  texts, _ = decoded('tree', 4)
+  assert decoded('tree', None)[0] == texts
+
+
+def test_nothing_is_recorded_that_is_not_asked_for():
+  assert told._parts(told.Telling()) is generate.PARTS
+  origins = told._parts(told.Telling(origins=True))
+  assert origins._replace(tally=generate.PARTS.tally) == generate.PARTS
+  assert told._parts(told.Telling(True, np.int64(3))) is told._parts(
+    told.Telling(True, 3)
+  )
+
+
+# Requests
+
+
+@pytest.mark.parametrize('name', ['plain', slow('tree')])
+def test_requests_that_come_and_go_have_their_own(float64, name):
+  """Rows are refilled, one request is cancelled, and steps are uneven."""
+  spec, random = SPECS[name], np.random.default_rng(0)
+  kinds = stages.of(spec, 'top_k')
+  held = pool.Pool(
+    params_of(),
+    spec=spec,
+    values=kinds.values(),
+    rows=2,
+    slots=128,
+    parts=pool.telling(origins=False, logprobs=3),
+  )
+  asked, found = {}, {}
+  for number in range(7):
+    prompt = random.integers(0, 9, 1 + 3 * number).tolist()
+    values = kinds.values(temperature=number / 4, top_k=6)
+    key, new = generate.row_keys(0, [number]), 3 + 3 * number
+    asked[held.submit(pool.Request(prompt, new, key, values))] = prompt
+  for turn in range(99):
+    for one in held.turn(steps=1 + turn % 3):
+      assert len(one.tokens) == len(one.logprobs)
+      assert not one.origins
+      mine = found.setdefault(one.id, ([], []))
+      mine[0].extend(one.tokens)
+      mine[1].extend(one.logprobs)
+    if turn == 1:
+      held.cancel(max(found))
+  assert not held.live + held.waiting
+  for number, (text, logprobs) in found.items():
+    check(asked[number], text, logprobs, 3, 1e-6)
+  assert sum(len(text) for text, _ in found.values()) > 40
+
+
+@pytest.mark.slow
+def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
+  """The target's own: not that of the only token that may come."""
+  language, model = constrained.LANGUAGE, table.build(4)
+  params = models.double(
+    Params(models.weights(model, 1), models.weights(model, 2))
+  )
+  spec = Spec(model, lm.make(model, 2), verify.token, (3,))
+  kinds = stages.of(spec, 'constraint')
+  held = pool.Pool(
+    params,
+    spec=spec,
+    values=kinds.values(),
+    rows=1,
+    slots=128,
+    parts=pool.telling(logprobs=1),
+  )
+  values = kinds.values(temperature=1.0, constraint=language)
+  key = generate.row_keys(0, [1])
+  held.submit(pool.Request([0, 1], 12, key, values))
+  (one,) = held.turn(steps=99)
+  assert one.done
+  assert language.follow(one.tokens) >= 0
+  options = {'model': model, 'params': params.target}
+  check([0, 1], one.tokens, one.logprobs, 1, 1e-6, **options)
+  assert min(one.value for one in one.logprobs) < -0.1
+
+
+# The door
+
+
+@pytest.mark.slow
+def test_a_stream_and_decode_tell_the_same(folder):
+  target = specjax.load(folder / 'target', max_length=96)
+  draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
+  options = {
+    'gamma': 2,
+    'new_tokens': 12,
+    'temperature': 0.8,
+    'logprobs': 2,
+  }
+  whole = specjax.decode(target, draft, ['def f', 'x'], **options)
+  pieces = [*specjax.stream(target, draft, 'def f', **options)]
+  told_of = [one for piece in pieces for one in piece.logprobs]
+  assert all(len(x.logprobs) == len(x.tokens) for x in pieces)
+  assert pieces[-1].whole.logprobs == [told_of]
+  assert [*map(len, whole.logprobs)] == [*map(len, whole.tokens)]
+  for one, other in zip(told_of, whole.logprobs[0], strict=True):
+    np.testing.assert_allclose(one.value, other.value, atol=1e-5)
+    assert [x for x, _ in one.top] == [x for x, _ in other.top]
+  for text, tokens, found in zip(
+    ['def f', 'x'], whole.tokens, whole.logprobs, strict=True
+  ):
+    check(
+      target.tokenizer.encode(text),
+      tokens,
+      found,
+      2,
+      1e-5,
+      model=target.model,
+      params=target.params,
+    )
+  (piece, *_) = specjax.stream(target, draft, 'def f', new_tokens=3)
+  assert piece.logprobs == []
+  cut = [
+    *specjax.stream(target, draft, 'def f', stop=whole.texts[0][4], **options)
+  ]
+  assert len(cut[-1].whole.logprobs[0]) == len(cut[-1].whole.tokens[0])
+
+
+@pytest.mark.parametrize('logprobs', [-1, 21, 1.0, True, '3', [2]])
+def test_numbers_that_are_none_are_refused(logprobs):
+  with pytest.raises(ValueError, match='logprobs must be a whole number'):
+    pool.telling(logprobs=logprobs)
+
+
+def test_more_alternatives_than_tokens_are_refused():
+  spec = SPECS['chain']
+  with pytest.raises(ValueError, match=r'logprobs is 12, but .* 11 tokens'):
+    pool.Pool(
+      params_of(),
+      spec=spec,
+      values=stages.of(spec).values(),
+      rows=1,
+      slots=128,
+      parts=pool.telling(logprobs=12),
+    )
