@@ -2,7 +2,7 @@
 
   python -m experiments.train --config configs/dflash.py
 
-Chen et al., arXiv:2602.06036: two layers that fill a block of masks in one
+Chen et al., arXiv:2602.06036: one layer that fills a block of masks in one
 pass, on features of three layers of the target, through the target's own
 embedding and output layer. Blocks are of eight tokens, the last committed one
 and seven masks; 32 of them are learned from in every window. How often their
@@ -23,11 +23,11 @@ def get_config() -> Heads:
     folder='runs/dflash',
     target=pair.path('target'),
     trainable='dflash',
-    options={'block': 8, 'layers': 2},
+    options={'block': 8, 'layers': 1},
     optimization=Optimization(
-      schedule=((50, 4e-3), (2000, 0.0)),
+      schedule=((50, 4e-3), (1000, 0.0)),
       batch=8,
-      checkpoint_every=500,
+      checkpoint_every=250,
       muon=True,
     ),
     data='runs/embedded_pair',

@@ -31,7 +31,7 @@ def get_config() -> Heads:
     trainable='eagle',
     options={'version': 3, 'start': 'target'},
     optimization=Optimization(
-      schedule=((25, 2e-3), (1200, 0.0)), batch=8, checkpoint_every=200
+      schedule=((25, 2e-3), (600, 0.0)), batch=8, checkpoint_every=200
     ),
     data='runs/embedded_pair',
   )

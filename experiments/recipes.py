@@ -109,10 +109,12 @@ class HeldOut:
 
 @dataclasses.dataclass
 class Drafts:
-  """The drafts: one thin layer each, by width, and how they are distilled.
+  """The drafts: thin ones, by width, and how they are distilled.
 
   Attributes:
     widths: model width of each draft; names are draft-<width>.
+    layers: of each. With one a draft cannot learn to copy what followed the
+      same token before (Olsson et al., 2022, arXiv:2209.11895).
     on_corpus: distillation on windows of the corpus.
     on_samples: distillation on text the target wrote.
     texts: which the target writes for that.
@@ -122,6 +124,7 @@ class Drafts:
   on_corpus: Optimization
   on_samples: Optimization
   texts: Texts = dataclasses.field(default_factory=Texts)
+  layers: int = 1
 
 
 @dataclasses.dataclass

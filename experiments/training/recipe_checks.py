@@ -194,6 +194,7 @@ def pair(x: Recipe) -> None:
   )
   for value in d.widths:
     width('drafts.widths', value)
+  need(d.layers >= 1, f'drafts.layers must be at least 1, got {d.layers}')
   asked = {
     # Every fourth window of the target is twice as long.
     'target_training.length': 2 * x.target_training.length,

@@ -113,11 +113,11 @@ def train_target(recipe: Recipe, folder: pathlib.Path, tokenizer, streams):
   )
 
 
-def draft_size(width: int) -> Size:
-  """One thin layer: heads of 32, an MLP of three times the width."""
+def draft_size(width: int, layers: int = 1) -> Size:
+  """Thin layers: heads of 32, an MLP of three times the width."""
   return Size(
     width=width,
-    num_layers=1,
+    num_layers=layers,
     num_heads=width // 32,
     num_kv_heads=max(1, width // 64),
     head_dim=32,
@@ -223,7 +223,9 @@ def main(recipe: Recipe) -> None:
   )
   models = {
     f'draft-{width}': model_of(
-      draft_size(width), recipe.vocab_size, recipe.max_positions
+      draft_size(width, recipe.drafts.layers),
+      recipe.vocab_size,
+      recipe.max_positions,
     )
     for width in recipe.drafts.widths
   }
