@@ -19,6 +19,7 @@ from experiments.measuring import pairs
 from experiments.service_settings import Serving
 from experiments.setup import checks, command
 from experiments.setup.plan import plan
+from specjax.told import MOST
 
 _NEEDED = 'starlette', 'uvicorn', 'prometheus_client'
 
@@ -38,6 +39,10 @@ def check(x: Serving) -> str:
   checks.need_least(x, 1, 'rows', 'body', 'steps')
   checks.need_least(x, 2, 'length')
   checks.need_least(x, 0, 'queue')
+  need(
+    x.logprobs is None or 0 <= x.logprobs <= MOST,
+    f'logprobs is {x.logprobs}: choose 0 to {MOST}, or None',
+  )
   need(0 <= x.port < 2**16, f'port is {x.port}: choose one from 0 to 65535')
   need(0 <= x.grace <= 3600, f'grace is {x.grace}: choose 0 to 3600 seconds')
   key = os.environ.get(x.key, '') if x.key else ''

@@ -30,6 +30,8 @@ class Serving(Experiment):
     queue: texts that may wait for a row.
     stages: of the pipeline that requests may use besides the temperature;
       constraint is what JSON needs. Each makes a step a little dearer.
+    logprobs: of the most probable tokens that requests may ask for, 0 to 20;
+      None: without any.
     constraint: states and classes of the largest table of a JSON schema.
     body: bytes that a request may have.
     steps: of a turn, where nobody waits or reads along.
@@ -45,6 +47,7 @@ class Serving(Experiment):
   length: int = 2048
   queue: int = 64
   stages: tuple[str, ...] = STAGES
+  logprobs: int | None = 5
   constraint: tuple[int, int] = (1024, 256)
   body: int = 2**20
   steps: int = 4

@@ -119,7 +119,7 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
       read = await _body(request, body)
       run = await service.open(fields.read(read, chat, service.limits))
       name = uuid.uuid4().hex
-      answer = replies.Answer(run, name, service.limits.model, service.depth)
+      answer = replies.Answer(run, name, service)
       if run.asked.stream:
         return _Stream(run, _events(run, answer))
       return await _whole(request, run, answer)

@@ -28,6 +28,7 @@ class Limits(NamedTuple):
     texts: of one request, at most.
     new_tokens: of an answer, where a request does not say.
     stages: that requests may use.
+    logprobs: of the most probable tokens, at most; None: none are told.
   """
 
   model: str
@@ -38,6 +39,7 @@ class Limits(NamedTuple):
   texts: int
   new_tokens: int
   stages: tuple[str, ...]
+  logprobs: int | None = None
 
 
 class Asked(NamedTuple):
@@ -53,6 +55,7 @@ class Asked(NamedTuple):
   stream: bool = False
   usage: bool = False  # whether the last part of a stream has it
   schema: str | None = None  # JSON of a schema, or OBJECT
+  logprobs: int | None = None  # alternatives of each token
 
 
 # Not served, with values that ask for nothing and what to do instead.
@@ -60,8 +63,6 @@ _WITHOUT: dict[str, tuple[tuple, str]] = {
   'suffix': (('',), 'write the tokens for filling in into the prompt'),
   'echo': ((False,), 'put the prompt before the answer'),
   'best_of': ((1,), 'ask for several with n'),
-  'logprobs': ((False,), 'leave it out'),
-  'top_logprobs': ((0,), 'leave it out'),
   'prediction': ((), 'drafts are made by the drafter of the service'),
   'tools': (([],), 'describe them in a message'),
   'tool_choice': (('none', 'auto'), 'leave it out'),
@@ -231,6 +232,24 @@ def _values(take: Callable, limits: Limits) -> dict[str, Any]:
   return found
 
 
+def _logprobs(take: Callable, chat: bool, limits: Limits) -> int | None:
+  """How many alternatives of each token are told; None: nothing."""
+  asked, count = take('logprobs'), take('top_logprobs') if chat else None
+  field = 'top_logprobs' if chat else 'logprobs'
+  if chat:
+    wanted = asked is not None and kinds.flag('logprobs', asked)
+    if not wanted and count is not None:
+      raise of_field('top_logprobs', 'needs logprobs to be true')
+    count = count or 0
+  else:
+    wanted, count = asked is not None and asked is not False, asked
+  if not wanted:
+    return None
+  if limits.logprobs is None:
+    raise of_field('logprobs', 'are not told: the service has none')
+  return kinds.whole(field, count, 0, limits.logprobs)
+
+
 def _no_constant(name: str) -> NoReturn:
   raise ValueError(f'{name} is no number of JSON')
 
@@ -303,13 +322,13 @@ def read(body: bytes, chat: bool, limits: Limits) -> Asked:
   if schema is not None and 'constraint' not in limits.stages:
     raise of_field('response_format', 'is not served: stages has no constraint')
   values = _values(take, limits)
+  logprobs = _logprobs(take, chat, limits)
   for name in _IGNORED:
     take(name)
   _refuse_others(given)
   new_tokens = next(iter(sizes.values()), None)
-  return Asked(
-    chat, prompts, values, n, new_tokens, seed, stop, stream, usage, schema
-  )
+  said = n, new_tokens, seed, stop, stream, usage, schema, logprobs
+  return Asked(chat, prompts, values, *said)
 
 
 def _refuse_others(given: Mapping[str, Any]) -> None:

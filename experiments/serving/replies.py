@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.serving.service import Run
+from experiments.serving import spelling
+from experiments.serving.service import Run, Service
 from specjax.types import Counts
 
 
@@ -46,22 +47,25 @@ def speculation(counts: Sequence[Counts], depth: int) -> dict[str, Any]:
 class Answer:
   """The answer to one request, as it grows."""
 
-  def __init__(self, run: Run, name: str, model: str, depth: int):
-    """Takes a request, a name for its answer, the model and its drafts."""
-    self._chat, self._run, self._depth = run.asked.chat, run, depth
+  def __init__(self, run: Run, name: str, service: Service):
+    """Takes a request, a name for its answer, and who answers."""
+    self._chat, self._run = run.asked.chat, run
+    self._depth, self._spelled = service.depth, service.spelled
     prefix = 'chatcmpl' if self._chat else 'cmpl'
     self._head = {
       'id': f'{prefix}-{name}',
       'created': run.created,
-      'model': model,
+      'model': service.limits.model,
     }
     count = len(run.texts)
     self._texts, self._tokens = [''] * count, 0
     self._ends, self._counts = [''] * count, []
+    self._said: list[list] = [[] for _ in run.texts]
 
   def add(self, place: int, piece: Any) -> None:
     self._texts[place] += piece.text
     self._tokens += piece.tokens
+    self._said[place] += piece.said
     if piece.finish:
       self._ends[place] = piece.finish
       self._counts.append(piece.counts)
@@ -86,7 +90,8 @@ class Answer:
     """The body of an answer that is not streamed."""
     choices = []
     for place, text in enumerate(self._texts):
-      end = {'finish_reason': self._ends[place], 'logprobs': None}
+      logprobs = self._logprobs(place, self._said[place])
+      end = {'finish_reason': self._ends[place], 'logprobs': logprobs}
       if self._chat:
         said = {'role': 'assistant', 'content': text, 'refusal': None}
         choices.append({'index': place, 'message': said} | end)
@@ -99,8 +104,22 @@ class Answer:
     kind = 'chat.completion.chunk' if self._chat else 'text_completion'
     return event(self._head | {'object': kind, 'choices': choices} | more)
 
-  def _choice(self, place: int, said: dict[str, str], end: str) -> bytes:
-    finish = {'finish_reason': end or None, 'logprobs': None}
+  def _logprobs(self, place: int, said: Sequence) -> dict[str, Any] | None:
+    """Of the last tokens of a text."""
+    count, spelled = self._run.asked.logprobs, self._spelled
+    if count is None:
+      return None
+    if self._chat:
+      return spelling.of_chat(said, count, spelled)
+    rest = self._said[place]
+    before = rest[: len(rest) - len(said)]
+    begin = sum(len(spelled.text_of(token)) for token, _ in before)
+    return spelling.of_completion(said, count, spelled, begin)
+
+  def _choice(
+    self, place: int, said: dict[str, str], end: str, logprobs: Any = None
+  ) -> bytes:
+    finish = {'finish_reason': end or None, 'logprobs': logprobs}
     body = {'delta': said} if self._chat else {'text': said.get('content', '')}
     more: dict = {'usage': None} if self._run.asked.usage else {}
     return self._part([{'index': place} | body | finish], more)
@@ -112,10 +131,12 @@ class Answer:
     return [self._choice(place, said, '') for place in places]
 
   def part(self, place: int, piece: Any) -> list[bytes]:
-    """The parts of a stream for what came."""
+    """The parts of a stream for what came, and was added."""
     parts = []
-    if piece.text:
-      parts.append(self._choice(place, {'content': piece.text}, ''))
+    if piece.text or piece.said:
+      logprobs = self._logprobs(place, piece.said) if piece.said else None
+      said = {'content': piece.text}
+      parts.append(self._choice(place, said, '', logprobs))
     if piece.finish:
       parts.append(self._choice(place, {}, piece.finish))
     return parts

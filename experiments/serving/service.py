@@ -20,10 +20,11 @@ from experiments.serving.counters import Counters
 from experiments.serving.fields import Asked, Limits
 from experiments.serving.refusals import Refused
 from experiments.serving.schemas import Compiled
+from experiments.serving.spelling import Spelled
 from experiments.serving.texts import Piece, Text
 from experiments.serving.worker import Worker
 from specjax import cache as caches
-from specjax import generate, inputs, pool, prepared, stages
+from specjax import generate, inputs, pool, prepared, stages, told
 from specjax.sampling import Automaton
 
 _SEEDS = 2**32
@@ -101,8 +102,11 @@ def open_pool(x: Serving, pair: Pair, model: str) -> Opened:
       regex=None,
       json_schema=None,
       stages={},
+      telling=told.Telling(),
       slots=caches.round_slots(slots),
     )
+    parts = pool.telling(origins=False, logprobs=x.logprobs)
+    parts.check(made.spec)
   given = {k: v for k, v in plan.sampling.stages.items() if v is not None}
   names = tuple(dict.fromkeys((*x.stages, *given)))
   with blame():
@@ -116,6 +120,7 @@ def open_pool(x: Serving, pair: Pair, model: str) -> Opened:
     slots=made.slots,
     source_slots=caches.round_slots(length) if apart else None,
     reads=() if apart else pool.read_sizes(made.slots),
+    parts=parts,
   )
   limits = Limits(
     model,
@@ -126,6 +131,7 @@ def open_pool(x: Serving, pair: Pair, model: str) -> Opened:
     x.rows + x.queue,
     plan.max_new_tokens,
     names,
+    x.logprobs,
   )
   return Opened(pair, held, kinds, given, limits)
 
@@ -189,6 +195,7 @@ class Service:
     self.depth = held.spec.drafter.depth
     self.counters = Counters(self.limits.model, self.depth)
     self.worker = Worker(held, self.counters, steps, failed)
+    self.spelled = Spelled(self._tokenizer, self.limits.vocab_size)
     self._schemas = Compiled(
       self._tokenizer, self.limits.vocab_size, target.eos
     )
@@ -275,6 +282,7 @@ class Service:
         eos=target.eos,
         stop=asked.stop,
         streams=asked.stream,
+        logprobs=asked.logprobs is not None,
       )
       for place, request in enumerate(requests)
     ]

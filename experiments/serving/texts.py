@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from experiments.serving.refusals import Refused
 from specjax import pool
 from specjax.text import Detokenizer, Stops
+from specjax.told import Logprob
 from specjax.types import Counts
 
 STOP, LENGTH = 'stop', 'length'
@@ -19,6 +20,7 @@ class Piece(NamedTuple):
   finish: str = ''  # of the last one: 'stop' or 'length'
   counts: Counts | None = None  # of the last one
   error: Refused | None = None
+  said: tuple[tuple[int, Logprob], ...] = ()  # tokens of the text, if asked for
 
 
 class Text:
@@ -36,6 +38,7 @@ class Text:
     eos: tuple[int, ...],
     stop: tuple[str, ...] = (),
     streams: bool = False,
+    logprobs: bool = False,
   ):
     """Takes a request and its surroundings.
 
@@ -46,9 +49,10 @@ class Text:
       eos: tokens that end a text.
       stop: strings that do.
       streams: whether somebody reads along; otherwise all is told at the end.
+      logprobs: whether those of tokens are told.
     """
     self.request, self.tell, self.streams = request, tell, streams
-    self._eos = eos
+    self._eos, self._logprobs = eos, logprobs
     self._made, self._stops = Detokenizer(tokenizer), Stops(stop)
     self._kept = Piece()
 
@@ -76,8 +80,12 @@ class Text:
       text += self._stops.push(self._made.finish()) + self._stops.finish()
       ended = ended or self._stops.found is not None
     last = ended or one.done
+    said = ()
+    if self._logprobs:
+      pairs = zip(one.tokens[:used], one.logprobs[:used], strict=True)
+      said = tuple(x for x in pairs if x[0] not in self._eos)
     kept = self._kept
-    piece = Piece(kept.text + text, kept.tokens + used)
+    piece = Piece(kept.text + text, kept.tokens + used, said=kept.said + said)
     if last:
       finish = STOP if ended else LENGTH
       return piece._replace(finish=finish, counts=one.counts)

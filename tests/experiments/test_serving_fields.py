@@ -12,9 +12,8 @@ from experiments.serving.refusals import Refused
 from experiments.settings import Prompts
 from specjax import checkpoints, pair
 
-LIMITS = fields.Limits(
-  'tiny', 2048, 128, False, 3, 9, 16, ('top_p', 'top_k', 'constraint')
-)
+STAGES = 'top_p', 'top_k', 'constraint'
+LIMITS = fields.Limits('tiny', 2048, 128, False, 3, 9, 16, STAGES, 5)
 SCHEMA = {'type': 'boolean'}
 FORMAT = {'type': 'json_schema', 'json_schema': {'name': 'a', 'schema': SCHEMA}}
 
@@ -163,9 +162,9 @@ def test_a_prompt_is_text_or_token_ids_or_a_list_of_these(prompt, read):
     ({'suffix': 'b'}, 'suffix', 'write the tokens for filling in'),
     ({'echo': True}, 'echo', 'is not served'),
     ({'best_of': 2}, 'best_of', 'ask for several with n'),
-    ({'logprobs': 0}, 'logprobs', 'is not served'),
-    ({'logprobs': 3}, 'logprobs', 'is not served'),
-    ({'top_logprobs': 3}, 'top_logprobs', 'is not served'),
+    ({'logprobs': 6}, 'logprobs', 'from 0 to 5'),
+    ({'logprobs': True}, 'logprobs', 'from 0 to 5'),
+    ({'top_logprobs': 3}, 'top_logprobs', 'is not known'),
     ({'tools': [{}]}, 'tools', 'is not served'),
     ({'prediction': {}}, 'prediction', 'drafts are made by the drafter'),
     ({'messages': []}, 'messages', 'is not known'),
@@ -249,6 +248,24 @@ def test_two_limits_of_an_answer_must_agree():
   assert fields.read(talk('a', **given), True, LIMITS).new_tokens == 3
   with pytest.raises(Refused, match='max_tokens and max_completion_tokens dif'):
     fields.read(talk('a', **given | {'max_tokens': 4}), True, LIMITS)
+
+
+def test_log_probabilities_are_asked_for_in_two_ways():
+  assert fields.read(body(logprobs=0), False, LIMITS).logprobs == 0
+  assert fields.read(body(logprobs=5), False, LIMITS).logprobs == 5
+  given = {'logprobs': True}
+  assert fields.read(talk('a', **given), True, LIMITS).logprobs == 0
+  given['top_logprobs'] = 2
+  assert fields.read(talk('a', **given), True, LIMITS).logprobs == 2
+  for wrong, says in (
+    ({'top_logprobs': 2}, 'needs logprobs to be true'),
+    ({'logprobs': 2}, 'must be true or false'),
+    ({'logprobs': True, 'top_logprobs': 6}, 'from 0 to 5'),
+  ):
+    with pytest.raises(Refused, match=says):
+      fields.read(talk('a', **wrong), True, LIMITS)
+  with pytest.raises(Refused, match='logprobs are not told'):
+    fields.read(body(logprobs=0), False, LIMITS._replace(logprobs=None))
 
 
 # Prompts as token ids

@@ -25,7 +25,7 @@ def settings(folder, **changes) -> Serving:
   """Of a service with small tables, of a pair in a folder or of none."""
   made = tiny.experiment(folder or pathlib.Path())
   fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
-  mine = {'rows': 3, 'queue': 9, 'length': 96, 'constraint': (128, 128)}
+  mine = {'rows': 3, 'queue': 9, 'length': 96, 'constraint': (64, 64)}
   return Serving(**fields | mine | changes)
 
 
@@ -63,16 +63,23 @@ class Served:
     return httpx.post(f'{self.url}{path}', **mine | options)
 
   def alone(self, prompts, new_tokens, **given) -> list[str]:
-    """What `decode` makes of the same prompts; one program for all of them."""
+    """What `decode` makes of the same prompts."""
+    return self._decoded(prompts, new_tokens, **given).texts[: len(prompts)]
+
+  def logprobs(self, prompts, new_tokens, count) -> list:
+    """What it says of their tokens, with so many alternatives."""
+    told = self._decoded(prompts, new_tokens).logprobs[: len(prompts)]
+    return [[x._replace(top=x.top[:count]) for x in one] for one in told]
+
+  def _decoded(self, prompts, new_tokens, **given):
+    """One program for all of them."""
     rows = [*prompts, *['filler'] * (ROWS - len(prompts))]
     stages = set(STAGES) - {'constraint'}
     neutral = {name: NEUTRAL[name] for name in stages}
     options = {'temperature': 0.9, 'seed': 3} | neutral | given
     target, drafter = self.pair.target, self.pair.drafter
-    out = specjax.decode(
-      target, drafter, rows, gamma=GAMMA, new_tokens=new_tokens, **options
-    )
-    return out.texts[: len(prompts)]
+    options |= {'gamma': GAMMA, 'logprobs': 5, 'new_tokens': new_tokens}
+    return specjax.decode(target, drafter, rows, **options)
 
   def rest(self, seconds=10.0) -> bool:
     """Whether nothing is left to do, now or soon."""
