@@ -1,6 +1,7 @@
 """A service, as its clients see it: texts are those of `decode`."""
 
 import json
+import re
 import threading
 import time
 
@@ -10,7 +11,7 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.serving import running
-from tests.support import serving
+from tests.support import processes, serving
 
 PROMPT, NEW = 'def fib(n):', 12
 BOOLEAN = {'type': 'boolean'}
@@ -198,6 +199,14 @@ def test_log_probabilities_are_those_of_decode(served, client):
   parts = [*complete(client, logprobs=0, stream=True)]
   parts = [x.choices[0].logprobs for x in parts]
   assert [y for x in parts if x for y in x.text_offset] == out.text_offset
+
+
+def test_the_example_of_the_page_runs(served, capsys):
+  page = (processes.ROOT / 'docs' / 'serving.md').read_text()
+  (source,) = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+  source = source.replace('http://127.0.0.1:8000/v1', served.url)
+  exec(source.replace("api_key='none'", f"api_key='{serving.KEY}'"), {})
+  assert len(capsys.readouterr().out) > 20
 
 
 # Refusals
