@@ -14,11 +14,12 @@ open internet: docs/serving.md. Ctrl-C and SIGTERM end it.
 import importlib.util
 import os
 
-from experiments.errors import need
+from experiments.errors import blame, need
 from experiments.measuring import pairs
 from experiments.service_settings import Serving
 from experiments.setup import checks, command
 from experiments.setup.plan import plan
+from specjax.stages import Stages
 from specjax.told import MOST
 
 _NEEDED = 'starlette', 'uvicorn', 'prometheus_client'
@@ -43,6 +44,8 @@ def check(x: Serving) -> str:
     x.logprobs is None or 0 <= x.logprobs <= MOST,
     f'logprobs is {x.logprobs}: choose 0 to {MOST}, or None',
   )
+  with blame():
+    Stages(tuple(x.stages), 1, constraint=tuple(x.constraint))
   need(0 <= x.port < 2**16, f'port is {x.port}: choose one from 0 to 65535')
   need(0 <= x.grace <= 3600, f'grace is {x.grace}: choose 0 to 3600 seconds')
   key = os.environ.get(x.key, '') if x.key else ''

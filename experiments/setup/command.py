@@ -309,6 +309,7 @@ def run(
       return alone.call(rest, **options)
     given = type(config).__name__ if config else 'nothing'
     names = ' or '.join(k.__name__ for k in kinds)
+    names = 'Experiment' if extends else names
     need(
       isinstance(config, kinds),
       f'--config gives {given} where this program takes {names}: name a file '

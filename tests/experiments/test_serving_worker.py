@@ -199,6 +199,8 @@ def test_numbers_that_are_none_are_an_error(made):
     ({'length': 1}, 'length must be at least 2'),
     ({'port': 65536}, 'port is 65536: choose one'),
     ({'grace': -1.0}, 'grace is -1.0'),
+    ({'stages': ('foo',)}, "stages has no 'foo'"),
+    ({'constraint': (0, 64)}, 'constraint must be integers of at least 1'),
     ({'logprobs': 21}, 'logprobs is 21: choose 0 to 20'),
     ({'key': 'NO_SUCH_NAME'}, 'key has to be the name of an environment'),
   ],
