@@ -79,8 +79,11 @@ def main(x: Serving) -> None:
 
   server = running.server(app.make(made, key, x.body), made, x.grace, ready)
   made.worker.failed = lambda: setattr(server, 'should_exit', True)
-  with running.quiet_signals():
-    server.run([socket])
+  try:
+    with running.quiet_signals():
+      server.run([socket])
+  finally:
+    made.close()
   if made.worker.failure is not None:
     raise made.worker.failure
   print('stopped')

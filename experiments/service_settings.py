@@ -51,4 +51,4 @@ class Serving(Experiment):
   constraint: tuple[int, int] = (1024, 256)
   body: int = 2**20
   steps: int = 4
-  grace: float = 5.0
+  grace: float = 3.0

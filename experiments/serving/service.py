@@ -158,7 +158,11 @@ class Run:
 
   def tell(self, place: int, piece: Piece) -> None:
     """Passes on what came; in the thread of the worker."""
-    self._loop.call_soon_threadsafe(self._came.put_nowait, (place, piece))
+    try:
+      self._loop.call_soon_threadsafe(self._came.put_nowait, (place, piece))
+    except RuntimeError:
+      if not self._loop.is_closed():  # Then nobody listens any more.
+        raise
 
   async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
     """What comes of each text, by its place, until all have ended.
