@@ -255,13 +255,24 @@ class Pool:
   def _place(self, chosen: Sequence[_Waiting], rows: Sequence[int]) -> None:
     fresh = self._read(chosen)
     if self._state is None:
-      self._state = empty(fresh, self.rows)
-    self._state = self.parts.place(self._state, fresh, np.array(rows))
+      self._state = self._laid(empty(fresh, self.rows))
+    state = self.parts.place(self._state, fresh, np.array(rows))
+    self._state = self._laid(state)
+
+  def _laid(self, state: SpecState) -> SpecState:
+    """The state as a step leaves it: then each program is compiled once."""
+    placement = self.spec.target.placement
+    if placement is None:
+      return state
+    return jax.device_put(state, placement.of_state(state))
 
   def _advance(self, steps: int) -> None:
-    self._state = self.parts.advance(
-      self.params, self._state, np.int32(steps), spec=self.spec
-    )
+    count, placement = np.int32(steps), self.spec.target.placement
+    if placement is not None:
+      count = placement.put_whole(count)
+    assert self._state is not None
+    state = self._laid(self._state)
+    self._state = self.parts.advance(self.params, state, count, spec=self.spec)
 
   def _read(self, chosen: Sequence[_Waiting]) -> SpecState:
     requests = [one.request for one in chosen]

@@ -11,7 +11,7 @@ import pytest
 from experiments.measuring import ties
 from experiments.measuring.measure import Decoding
 from specjax import cache as caches
-from specjax import generate, sampling, verify
+from specjax import generate, pool, sampling, stages, verify
 from specjax.drafters import lm, plain
 from specjax.models import encoder_decoder, prefill, transformer
 from specjax.models.config import Encoder, Relative
@@ -67,6 +67,35 @@ def test_a_row_is_the_same_alone_and_with_other_padding(float64):
       CHAIN, draft_weights(), TEMPERATURES, [i], source_slots=256
     )
     assert alone == [text]
+
+
+@pytest.mark.slow
+def test_requests_of_a_pool_are_the_rows_of_a_batch(float64):
+  """Each has its own source; two rows are refilled."""
+  expected = texts_of(CHAIN, draft_weights(), TEMPERATURES)
+  params = models.double(Params(models.weights(TARGET, SEED), draft_weights()))
+  kinds = stages.of(CHAIN)
+  held = pool.Pool(
+    params,
+    spec=CHAIN,
+    values=kinds.values(),
+    rows=2,
+    slots=128,
+    source_slots=128,
+    reads=pool.read_sizes(128),
+    group=2,
+    parts=pool.telling(logprobs=0),
+  )
+  for i, prompt in enumerate(PROMPTS):
+    key = generate.row_keys(0, [i])
+    values = kinds.values(temperature=TEMPERATURES[i])
+    held.submit(pool.Request(prompt, 40, key, values))
+  texts = {i: [] for i in range(len(PROMPTS))}
+  while held.live or held.waiting:
+    for one in held.turn(steps=2):
+      texts[one.id] += one.tokens
+      assert all(x.value < 0 and not x.top for x in one.logprobs)
+  assert [tuple(text) for text in texts.values()] == expected
 
 
 OTHER_DRAFTS = {

@@ -1,6 +1,8 @@
 """Requests that come and go: each text is the one that it has alone."""
 
 import functools
+import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ from specjax.told import Telling, read
 from specjax.told import generate as advance
 from specjax.told import start as begin
 from specjax.types import Params, Spec
-from tests.support import models
+from tests.support import models, processes
 
 SLOTS, ROWS = 256, 3
 SMALL, TABLE = models.DRAFT, table.build(models.VOCAB)
@@ -215,6 +217,30 @@ def test_origins_are_those_of_a_recorded_text():
     ((_, told),) = finish(held, {}, steps=3).items()
     assert whole(told)[1] == expected
     assert len({*expected}) > 1
+
+
+@pytest.mark.slow
+def test_texts_on_a_mesh_are_those_of_one_device(tmp_path):
+  """Rows over two devices, or heads; nothing is compiled for a request."""
+  two = '--xla_force_host_platform_device_count=2'
+  done = processes.run(
+    'tests.support.pool_on_devices',
+    tmp_path,
+    JAX_DISABLE_MOST_OPTIMIZATIONS='1',
+    JAX_PLATFORMS='cpu',
+    XLA_FLAGS=f'{os.environ.get("XLA_FLAGS", "")} {two}',
+  )
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout.splitlines()[-1])
+  one = found.pop('1x1')
+  assert len(one['tokens']) == 6
+  assert sum(map(len, one['tokens'])) > 40
+  for x in found.values():
+    assert x['tokens'] == one['tokens']
+    assert x['top'] == one['top']
+    for mine, own in zip(x['logprobs'], one['logprobs'], strict=True):
+      np.testing.assert_allclose(mine, own, atol=1e-6)
+    assert x['compiled'] == []
 
 
 # Programs

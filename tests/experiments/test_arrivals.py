@@ -1,0 +1,298 @@
+"""What is measured of requests that come at random times."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import arrivals, open_loop
+from experiments import reports
+from experiments.reports import arrivals as report
+from experiments.settings import Arrivals
+from specjax import counting, pool
+from tests.support.tiny import experiment
+
+
+class Time:
+  """A clock that only goes on when it is told to."""
+
+  def __init__(self):
+    self.now = 100.0
+
+  def pass_by(self, seconds):
+    assert seconds > 0
+    self.now += seconds
+
+
+class Script:
+  """A pool of one row: a turn takes so long, and tells so many tokens.
+
+  Requests are answered one after the other.
+  """
+
+  def __init__(self, time, turns):
+    self.time, self.turns = time, [*turns]
+    self.queue: list = []
+    self.submitted: list = []
+
+  @property
+  def live(self):
+    return min(len(self.queue), 1)
+
+  @property
+  def waiting(self):
+    return len(self.queue) - self.live
+
+  def submit(self, request):
+    number = len(self.submitted)
+    self.submitted.append(self.time.now)
+    self.queue.append([number, request.new_tokens])
+    return number
+
+  def turn(self, steps):
+    assert steps == 3
+    seconds, count = self.turns.pop(0)
+    self.time.pass_by(seconds)
+    one = self.queue[0]
+    count = min(count, one[1])
+    one[1] -= count
+    if done := not one[1]:
+      self.queue.pop(0)
+    counts = counting.none(1, 1)
+    return [pool.Progress(one[0], [7] * count, [], [], counts, done, True)]
+
+
+def played(turns, times, new):
+  time = Time()
+  watch = open_loop.Watch(lambda: time.now, time.pass_by)
+  requests = [pool.Request([1], n, None, None) for n in new]
+  texts = open_loop.play(Script(time, turns), requests, times, 3, watch)
+  return texts, requests
+
+
+def test_times_begin_when_a_request_was_scheduled():
+  """The second one comes while the first turn keeps the loop busy."""
+  turns = [(2.0, 2), (1.0, 1), (0.5, 4), (1.5, 1)]
+  texts, requests = played(turns, [1.0, 1.25, 9.0], [3, 4, 1])
+  open_loop.check(texts, requests, ())
+  assert texts == [
+    open_loop.Text(1.0, 1.0, [(3.0, 2), (4.0, 1)], [7] * 3, True),
+    # Noticed at 3.0, when the turn was over.
+    open_loop.Text(1.25, 3.0, [(4.5, 4)], [7] * 4, True),
+    # The loop had nothing to do from 4.5 to 9.
+    open_loop.Text(9.0, 9.0, [(10.5, 1)], [7], True),
+  ]
+  assert (texts[0].first, texts[0].last) == (3.0, 4.0)
+
+
+def made(count=20):
+  """Texts a second apart: the first tokens after i / 100, 2 more a second."""
+  return [
+    open_loop.Text(
+      float(i), i + 0.001 * i, [(i + i / 100, 1), (i + i / 100 + 1, 2)],
+      [5, 5, 5], True
+    )
+    for i in range(count)
+  ]  # fmt: skip
+
+
+def test_every_number_of_a_row_by_hand():
+  """Sixteen texts from 4 on: two in each of eight blocks."""
+  found = open_loop.numbers(made(), 4)
+  wait = np.arange(4, 20) / 100
+  intervals = {name: found.pop(name) for name in [*found] if 'ci' in name}
+  tokens = 0
+  for i in range(20):
+    tokens += 1 * (4 <= i + i / 100 <= 19) + 2 * (4 <= i + i / 100 + 1 <= 19)
+  expected = {
+    'counted': 16,
+    'tokens': 48,
+    'tokens_per_second': tokens / 15,
+    'noticed_ms': 19.0,
+    'first_token_ms': 115.0,
+    'between_tokens_ms': 500.0,
+    'latency_ms': 1115.0,
+  }
+  for percent in (50, 95, 99):
+    value = 1e3 * np.percentile(wait, percent)
+    expected |= {
+      f'first_token_p{percent}_ms': value,
+      f'between_tokens_p{percent}_ms': 500.0,
+      f'latency_p{percent}_ms': 1000 + value,
+    }
+  assert found == pytest.approx(expected)
+  assert intervals.keys() == {
+    'tokens_per_second_ci',
+    *(f'{name}_ms_ci' for name in ('first_token', 'between_tokens', 'latency')),
+  }
+  low, high = intervals['first_token_ms_ci']
+  assert 50 < low < 115 < high < 200
+  open_loop.check_numbers(found)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'finite': False}, 'not finite'),
+    ({'told': []}, 'told nothing'),
+    ({'submitted': -1.0}, 'submitted before it came'),
+    ({'told': [(2.0, 1), (1.0, 2)]}, 'in no order'),
+    ({'told': [(2.0, 1), (2.0, 2)]}, 'in no order'),
+    ({'submitted': 1.6}, 'answered before it came'),
+    ({'told': [(2.0, 3), (3.0, 0)]}, 'told no tokens'),
+    ({'told': [(2.0, 2)]}, 'told tokens that it has not'),
+    ({'tokens': [5, 5], 'told': [(2.0, 2)]}, 'another length'),
+    ({'tokens': [5] * 4, 'told': [(2.0, 4)]}, 'another length'),
+    ({'tokens': [5, 5, 9, 9], 'told': [(2.0, 4)]}, 'another length'),
+  ],
+)
+def test_what_cannot_have_happened_ends_the_program(changes, message):
+  right = open_loop.Text(1.0, 1.1, [(1.5, 1), (2.0, 2)], [5, 5, 5], True)
+  requests = [pool.Request([1], 3, None, None)]
+  open_loop.check([right], requests, (9,))
+  ended = right._replace(tokens=[5, 9], told=[(2.0, 2)])
+  open_loop.check([ended], requests, (9,))
+  with pytest.raises(RuntimeError, match=message):
+    open_loop.check([right._replace(**changes)], requests, (9,))
+  with pytest.raises(RuntimeError, match='0 texts of 1 requests'):
+    open_loop.check([], requests, (9,))
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'message'),
+  [
+    ('first_token_p50_ms', -1.0, 'first_token has the percentiles'),
+    ('latency_p99_ms', 1.0, 'latency has the percentiles'),
+    ('between_tokens_p99_ms', np.nan, 'between_tokens has the percentiles'),
+    ('tokens_per_second', 0.0, 'tokens_per_second is 0'),
+    ('tokens_per_second', np.inf, 'tokens_per_second is inf'),
+  ],
+)
+def test_numbers_that_cannot_be_end_the_program(name, value, message):
+  found = open_loop.numbers(made(), 4)
+  with pytest.raises(RuntimeError, match=message):
+    open_loop.check_numbers(found | {name: value})
+  late = {f'first_token_p{p}_ms': 5e3 for p in (50, 95, 99)}
+  with pytest.raises(RuntimeError, match='later than last ones'):
+    open_loop.check_numbers(found | late)
+
+
+def test_few_texts_have_no_numbers():
+  with pytest.raises(ValueError, match='7 texts are fewer than 8 blocks'):
+    open_loop.numbers(made(11), 4)
+  single = [x._replace(tokens=[5], told=x.told[:1]) for x in made()]
+  with pytest.raises(ValueError, match='no text has two tokens'):
+    open_loop.numbers(single, 4)
+
+
+def test_arrivals_are_drawn_once_and_scaled(folder, tmp_path):
+  x = settings(folder, tmp_path, requests=4000, seed=3)
+  load, again = arrivals.draw(x, [[1], [2]]), arrivals.draw(x, [[1], [2]])
+  np.testing.assert_array_equal(load.times(2.0), again.times(2.0))
+  np.testing.assert_allclose(load.times(2.0), 2 * load.times(4.0))
+  gaps = np.diff(load.times(2.0))
+  # Those of a Poisson process: exponential, of mean and deviation 1 / rate.
+  assert gaps.mean() == pytest.approx(0.5, rel=0.06)
+  assert gaps.std() == pytest.approx(0.5, rel=0.1)
+  assert (gaps > 0.5).mean() == pytest.approx(np.exp(-1), abs=0.03)
+  assert load.prompts[:3] == [[1], [2], [1]]
+  assert {*load.new} == {*range(x.shortest, x.max_new_tokens + 1)}
+
+
+def settings(folder, tmp_path, **changes):
+  options = {
+    'drafters': ('draft',),
+    'verifiers': ('token',),
+    'temperatures': (1.0,),
+    'batch': 2,
+    'shortest': 2,
+    'fractions': (0.5,),
+    'requests': 18,
+    'skipped': 2,
+    'group': 1,
+    'repeats': 1,
+    'results': str(tmp_path / 'rows'),
+  }
+  return Arrivals(**vars(experiment(folder)) | options | changes)
+
+
+@pytest.mark.slow
+def test_rates_are_measured_and_rendered(folder, tmp_path, capsys):
+  x = settings(folder, tmp_path, quick=False)
+  arrivals.main(x)
+  rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
+  assert {*map(reports.fault, rows)} == {''}
+  assert [(r['drafter'], r['fraction']) for r in rows] == [
+    (name, fraction) for fraction in (None, 0.5) for name in ('plain', 'draft')
+  ]
+  once, draft, slow, other = rows
+  assert slow['requests_per_second'] == 0.5 * once['requests_per_second']
+  assert slow['requests_per_second'] == other['requests_per_second']
+  assert slow['counted'] == 16
+  for row in (once, draft):
+    ratio = row['tokens_per_second'] / row['continuous_tokens_per_second']
+    assert row['of_continuous'] == pytest.approx(ratio)
+  assert (tmp_path / 'rows/latency_by_rate.png').exists()
+  assert report.summary(rows) in capsys.readouterr().out
+  arrivals.main(dataclasses.replace(x))
+  again = (tmp_path / 'rows/rows.jsonl').read_text().splitlines()
+  assert len(again) == len(rows)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'requests': 17}, 'requests is 17, of which 2 are skipped'),
+    ({'fractions': ()}, 'fractions must be numbers above 0'),
+    ({'fractions': (0.0,)}, 'fractions must be numbers above 0'),
+    ({'skipped': -1}, 'skipped'),
+    ({'chunk': 0}, 'chunk'),
+    ({'shortest': 999}, 'lower one or raise'),
+    ({'temperatures': (0.0, 1.0)}, 'temperatures must be a single one'),
+  ],
+)
+def test_bad_settings_are_named(folder, tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message):
+    arrivals.prepare(settings(folder, tmp_path, **changes))
+
+
+def row(fraction, **changes):
+  made_up = {
+    'program': 'arrivals', 'config': 'arrivals', 'drafter': 'plain',
+    'gamma': 0, 'verifier': 'token', 'domain': 'code', 'batch': 16,
+    'chunk': 2, 'requests': 20, 'temperature': 1.0, 'new_tokens': [2, 9],
+    'fraction': fraction, 'tokens_per_second': 900.0,
+    'requests_per_second': 10.0, 'device': 'an abacus',
+  }  # fmt: skip
+  if fraction is None:
+    made_up |= {'continuous_tokens_per_second': 1000.0, 'of_continuous': 0.9}
+  else:
+    made_up |= open_loop.numbers(made(), 4)
+  return made_up | changes
+
+
+def test_a_report_says_what_rows_have():
+  quick = {'drafter': 'draft', 'gamma': 3, 'latency_p95_ms': 1100.0}
+  slow = {'first_token_p95_ms': 180.0, 'latency_p95_ms': 1200.0}
+  rows = [row(None), row(0.5, **slow), row(0.5, **slow | quick)]
+  assert {*map(reports.fault, rows)} == {''}
+  found = ' '.join(report.headline(rows).split())
+  assert (
+    '- plain saturates at 900 tokens a second, 10.0 requests; that is 0.90 of '
+    '`continuous.decode`' in found
+  )
+  assert (
+    'at 0.5 of it, 10.0 requests a second (p50 and p95): first token 115 and '
+    '180 ms plain, 115 and 180 ms with draft, 3; latency 1115 and 1200 ms '
+    'plain, 1115 and 1100 ms with draft, 3' in found
+  )
+  assert '16 texts of each rate' in found
+  assert '| 500.0' in report.summary(rows)
+  assert 'draft, 3' in report.summary(rows)
+  # What is not there is not said.
+  assert 'with draft' not in report.headline([rows[0], rows[2]])
+  assert 'Requests by rate' not in report.summary(rows[:1])
+  assert report.figures(rows[:1]) == ()
+  (figure,) = report.figures(rows)
+  assert len(figure(rows).axes) == 3
