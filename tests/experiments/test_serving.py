@@ -1,4 +1,4 @@
-"""A service, as its clients see it: texts are those of `decode`."""
+"""A service, as its clients see it: texts are those that each has alone."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def schema(of):
     ({'logit_bias': {'7': 40, '11': 39.5}}, {'logit_bias': {7: 40, 11: 39.5}}),
   ],
 )
-def test_an_answer_is_the_text_of_decode(served, client, given, stages):
+def test_an_answer_is_the_text_that_it_is_alone(served, client, given, stages):
   out = complete(client, **given)
   plain = given | given.get('extra_body', {}) | stages
   plain.pop('extra_body', None)
@@ -82,9 +82,7 @@ def test_an_answer_is_the_text_of_decode(served, client, given, stages):
   assert complete(client, **given).choices[0].text == text
 
 
-def test_several_answers_to_several_prompts_are_the_rows_of_decode(
-  served, client
-):
+def test_several_answers_to_several_prompts_are_rows_of_a_batch(served, client):
   ids = served.pair.target.tokenizer.encode(PROMPT)
   out = complete(client, [PROMPT, 'import'], n=3)
   prompts = [PROMPT] * 3 + ['import'] * 3
@@ -179,8 +177,8 @@ def test_schemas_that_are_too_large_or_wrong_are_refused(client, wanted, says):
   assert error.value.param == 'response_format'
 
 
-def test_log_probabilities_are_those_of_decode(served, client):
-  (expected,) = served.logprobs([PROMPT], NEW, 2)
+def test_log_probabilities_are_those_of_the_tokens(served, client):
+  expected = served.logprobs(PROMPT, NEW, 2)
   token = served.pair.target.tokenizer.decode
   out = complete(client, logprobs=2).choices[0].logprobs
   assert ''.join(out.tokens) == complete(client).choices[0].text

@@ -60,7 +60,7 @@ def test_texts_of_many_at_once_are_those_that_each_has_alone(served):
     prompt, new = given.pop('prompt'), given.pop('max_tokens')
     if bias := given.pop('logit_bias', None):
       given['logit_bias'] = {int(k): v for k, v in bias.items()}
-    (text,) = served.alone([prompt], new, **given)
+    (text,) = served.decoded([prompt], new, **given)
     assert answer['choices'][0]['text'] == text
   assert served.rest()
 

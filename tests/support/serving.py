@@ -15,6 +15,7 @@ from experiments.measuring import pairs
 from experiments.service_settings import STAGES, Serving
 from experiments.serving import app, running, service
 from experiments.setup.plan import plan
+from specjax import generate, pool
 from specjax.stages import NEUTRAL
 from tests.support import models, tiny
 
@@ -63,23 +64,46 @@ class Served:
     return httpx.post(f'{self.url}{path}', **mine | options)
 
   def alone(self, prompts, new_tokens, **given) -> list[str]:
-    """What `decode` makes of the same prompts."""
-    return self._decoded(prompts, new_tokens, **given).texts[: len(prompts)]
+    """Texts of prompts, each of which is alone in a pool of the same size."""
+    target = self.pair.target
+    shown = [
+      [token for token in one.tokens if token not in target.eos]
+      for one in self._alone(prompts, new_tokens, **given)
+    ]
+    return [target.tokenizer.decode(one) for one in shown]
 
-  def logprobs(self, prompts, new_tokens, count) -> list:
-    """What it says of their tokens, with so many alternatives."""
-    told = self._decoded(prompts, new_tokens).logprobs[: len(prompts)]
-    return [[x._replace(top=x.top[:count]) for x in one] for one in told]
+  def logprobs(self, prompt, new_tokens, count) -> list:
+    """What is said of the tokens of one, with so many alternatives."""
+    (one,) = self._alone([prompt], new_tokens)
+    return [x._replace(top=x.top[:count]) for x in one.logprobs]
 
-  def _decoded(self, prompts, new_tokens, **given):
-    """One program for all of them."""
+  def _alone(self, prompts, new_tokens, **given) -> list[pool.Progress]:
+    opened = self.service._opened
+    held, found = opened.held, []
+    same = ('spec', 'rows', 'slots', 'reads', 'parts')
+    other = pool.Pool(
+      held.params,
+      values=held._values,
+      **{name: getattr(held, name) for name in same},
+    )
+    given = {'temperature': 0.9, 'seed': 3} | given
+    seed = given.pop('seed')
+    for row, prompt in enumerate(prompts):
+      ids = self.pair.target.tokenizer.encode(prompt)
+      key, values = generate.row_keys(seed, [row]), opened.kinds.values(**given)
+      other.submit(pool.Request(ids, new_tokens, key, values))
+      found += other.turn(new_tokens)
+    return found
+
+  def decoded(self, prompts, new_tokens, **given) -> list[str]:
+    """What `decode` makes of the same prompts; one program for all of them."""
     rows = [*prompts, *['filler'] * (ROWS - len(prompts))]
-    stages = set(STAGES) - {'constraint'}
-    neutral = {name: NEUTRAL[name] for name in stages}
+    neutral = {name: NEUTRAL[name] for name in {*STAGES} - {'constraint'}}
     options = {'temperature': 0.9, 'seed': 3} | neutral | given
-    target, drafter = self.pair.target, self.pair.drafter
     options |= {'gamma': GAMMA, 'logprobs': 5, 'new_tokens': new_tokens}
-    return specjax.decode(target, drafter, rows, **options)
+    target, drafter = self.pair.target, self.pair.drafter
+    out = specjax.decode(target, drafter, rows, **options)
+    return out.texts[: len(prompts)]
 
   def rest(self, seconds=10.0) -> bool:
     """Whether nothing is left to do, now or soon."""
