@@ -258,10 +258,10 @@ def test_the_model_the_health_and_the_numbers(served, client):
   assert (model.id, model.max_model_len) == ('tiny', 96)
   assert client.models.retrieve('tiny') == model
   root = served.url.removesuffix('/v1')
-  assert httpx.get(f'{root}/health').json() == {'status': 'ok'}
+  assert served.plain.get(f'{root}/health').json() == {'status': 'ok'}
 
   def number(name):
-    page = httpx.get(f'{root}/metrics').text
+    page = served.plain.get(f'{root}/metrics').text
     lines = [x for x in page.splitlines() if x.startswith(name)]
     return sum(float(line.split()[-1]) for line in lines)
 

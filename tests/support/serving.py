@@ -49,6 +49,7 @@ class Served:
   url: str
   service: service.Service
   pair: pairs.Pair
+  plain: httpx.Client
 
   @property
   def worker(self):
@@ -59,9 +60,7 @@ class Served:
     return openai.OpenAI(**mine | options)
 
   def post(self, path, **options) -> httpx.Response:
-    headers = {'Authorization': f'Bearer {KEY}'}
-    mine = {'headers': headers, 'timeout': 60}
-    return httpx.post(f'{self.url}{path}', **mine | options)
+    return self.plain.post(f'{self.url}{path}', **options)
 
   def alone(self, prompts, new_tokens, **given) -> list[str]:
     """Texts of prompts, each of which is alone in a pool of the same size."""
@@ -130,7 +129,9 @@ def serve(folder, **changes):
     thread.start()
     assert ready.wait(30)
     try:
-      yield Served(running.address(socket), made, pair)
+      headers = {'Authorization': f'Bearer {KEY}'}
+      with httpx.Client(headers=headers, timeout=60, verify=False) as plain:
+        yield Served(running.address(socket), made, pair, plain)
     finally:
       server.should_exit = True
       thread.join(30)
