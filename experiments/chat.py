@@ -20,52 +20,33 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import specjax
 from experiments import prompts
 from experiments.errors import UserError, blame, need
-from experiments.measuring import build
-from experiments.prompts import conversations
-from experiments.settings import Experiment, Prompts
-from experiments.setup import checks, command, drafter_loading, dtypes, terminal
-from experiments.setup.plan import Plan, PlannedDrafter, plan
-from specjax.types import Drafter, LoadedDrafter, Target
+from experiments.measuring import pairs
+from experiments.settings import Experiment
+from experiments.setup import checks, command, terminal
+from experiments.setup.plan import plan
 
 _SMALLEST = 512  # slots of a buffer; larger ones are powers of two
 
 
 @dataclasses.dataclass
-class Talker:
+class Talker(pairs.Pair):
   """Who answers, and what was said.
 
   Attributes:
-    plan: of the experiment.
-    target: that answers.
-    drafter: that drafts for it.
-    made: the same at the draft length.
-    form: how a conversation is written.
-    room: tokens that a prompt may have.
     speculates: false where the target answers alone.
     says: of the user, one for each turn.
     answers: token ids, one list for each turn that was answered.
     spoken: answers since the start, whatever was forgotten.
   """
 
-  plan: Plan
-  target: Target
-  drafter: LoadedDrafter
-  made: Drafter
-  form: Prompts
-  room: int
   speculates: bool = True
   says: list[str] = dataclasses.field(default_factory=list)
   answers: list[list[int]] = dataclasses.field(default_factory=list)
   spoken: int = 0
-
-  @property
-  def planned(self) -> PlannedDrafter:
-    return next(iter(self.plan.drafters.values()))
 
   def reset(self) -> None:
     self.says.clear()
@@ -94,7 +75,6 @@ class Talker:
   def answer(self) -> Iterator[specjax.Piece]:
     """Pieces of the answer to what was said."""
     ids, new = self.prompt(), self.plan.max_new_tokens
-    rule = next(iter(self.planned.rules.values()))
     behind = self.made.depth + 1 + self.made.beyond
     needed = len(ids) + new + behind
     self.spoken += 1
@@ -107,52 +87,10 @@ class Talker:
         new_tokens=new,
         temperature=self.plan.temperatures[0],
         seed=(self.plan.seed + self.spoken - 1) % checks.SEEDS,
-        rule=rule if self.speculates else None,
+        rule=self.rule if self.speculates else None,
         slots=max(_SMALLEST, 1 << (needed - 1).bit_length()),
         **self.plan.sampling.stages,
       )
-
-
-def form_of(x: Prompts, tokenizer: Any) -> Prompts:
-  """The chat template where there is one, or a text that goes on.
-
-  Raises:
-    UserError: the template does not take what it is told, or is missing.
-  """
-  try:
-    conversations.template_of(tokenizer, x)
-    chat = True
-  except UserError:
-    chat = x.chat  # Which says so below.
-  form = dataclasses.replace(x, chat=chat, turns=0)
-  if chat:
-    conversations.check_template(tokenizer, form)
-  return form
-
-
-def load(plan: Plan) -> Talker:
-  """Checks what files say, and reads weights.
-
-  Raises:
-    UserError: names the field and the remedy.
-  """
-  tokenizer, described = build.survey(plan)
-  dtypes.check_device(plan, described)
-  form = form_of(plan.prompts, tokenizer)
-  room = build.room(plan, described)
-  build.fetch_weights(plan)
-  (planned,) = plan.drafters.values()
-  with blame('target.path: '):
-    target = specjax.load(plan.target, dtype=dtypes.of_target(plan, described))
-  drafter = drafter_loading.load(planned, target)
-  drafter_loading.tell_pairing(planned, drafter)
-  made = drafter_loading.make(planned, drafter, planned.gammas[0])
-  name, rule = next(iter(planned.rules.items()))
-  reason = rule.refuses(made)
-  need(not reason, f'verifiers: {name} does not take the drafter: {reason}')
-  if made.positions is not None:
-    room = min(room, made.positions - plan.max_new_tokens)
-  return Talker(plan, target, drafter, made, form, room)
 
 
 def speak(talker: Talker, colour: bool) -> None:
@@ -247,16 +185,10 @@ def talk(talker: Talker, first: str = '') -> None:
 
 
 def main(x: Experiment) -> None:
-  mesh = x.mesh
-  need(
-    mesh.data == mesh.model == mesh.processes == 1,
-    f'mesh is {mesh.data} x {mesh.model} in {mesh.processes} processes, but a '
-    'conversation runs on one device: leave mesh as it is',
-  )
-  x.batch = x.prompts.count = 1
-  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
-  first, x.prompt = x.prompt, x.prompt or '...'  # No prompts are collected.
-  talk(load(plan(x)), first)
+  first = x.prompt
+  pairs.choose(x, 'a conversation')
+  x.batch = 1
+  talk(Talker(**vars(pairs.load(plan(x)))), first)
 
 
 if __name__ == '__main__':

@@ -11,7 +11,7 @@ empty line and what is said next.
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.errors import UserError, need
@@ -132,9 +132,44 @@ def _render(tokenizer, x: Prompts, says, answers, **options) -> Any:
     if place < len(answers):
       answer = answers[place].strip()
       messages.append({'role': 'assistant', 'content': answer})
+  return _apply(tokenizer, x, messages, **options)
+
+
+def _apply(tokenizer, x: Prompts, messages, **options) -> Any:
   return tokenizer.apply_chat_template(
     messages, add_generation_prompt=True, **options, **x.template_kwargs
   )
+
+
+def write(
+  tokenizer, x: Prompts, messages: Sequence[Mapping[str, str]]
+) -> list[int]:
+  """The token ids of messages in the chat template, the answer to come.
+
+  Args:
+    tokenizer: of the target.
+    x: what the template is told; its system prompt is put before messages that
+      have none.
+    messages: each with `role` and `content`.
+
+  Raises:
+    UserError: the template refuses them.
+  """
+  if x.system and messages[0]['role'] != 'system':
+    messages = [{'role': 'system', 'content': x.system}, *messages]
+  try:
+    ids = _apply(tokenizer, x, messages, return_dict=False)
+  except Exception as error:  # A template is a program of its own.
+    raise UserError(
+      f'the chat template refuses them: {_reason(error)}'
+    ) from error
+  return _once_begun(tokenizer, ids)
+
+
+def _once_begun(tokenizer, ids: list[int]) -> list[int]:
+  """Without the second of two start tokens."""
+  begin = getattr(tokenizer, 'bos_token_id', None)
+  return ids[begin is not None and ids[:2] == [begin, begin] :]
 
 
 def _write(tokenizer, x: Prompts, says, answers) -> list[int]:
@@ -180,9 +215,7 @@ def encode(
     ids = tokenizer.encode(says[0], verbose=False)
     if answers:
       ids = _go_on(tokenizer, ids, says, answers)
-  begin = getattr(tokenizer, 'bos_token_id', None)
-  twice = begin is not None and ids[:2] == [begin, begin]
-  return ids[twice:]
+  return _once_begun(tokenizer, ids)
 
 
 def _go_on(tokenizer, ids: list[int], says, answers) -> list[int]:

@@ -8,13 +8,11 @@ stderr and exit status 1, and a bug in its traceback.
 import argparse
 import ast
 import dataclasses
-import difflib
 import inspect
 import os
 import pathlib
 import re
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,9 +21,15 @@ from absl import flags, logging
 from ml_collections import config_flags
 
 import specjax
-from experiments import recipes, settings
+from experiments import settings
 from experiments.errors import UserError, need, remedy
-from experiments.setup import fields, hosts, kept_programs, meshes
+from experiments.setup import (
+  command_errors,
+  fields,
+  hosts,
+  kept_programs,
+  meshes,
+)
 from specjax.checkpoints import CheckpointError
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
@@ -114,33 +118,6 @@ class Parser(argparse.ArgumentParser):
     raise UserError(f'{message}; --help lists what there is')
 
 
-def explain(error: Exception) -> str:
-  """Says which field is unknown, from what `config_flags` says of it."""
-  text = str(error.args[0])
-  if not isinstance(error, KeyError):
-    return (
-      f'--config: a field cannot be overridden so: {text}; --help lists fields'
-    )
-  field = re.search(r"Field (\w+) not found|'>\.(\w+) does not exist", text)
-  owner = re.search(r"class '[\w.]*?(\w+)'", text)
-  if not field or not owner:
-    return (
-      f'--config: there is no {text!r} in the config; --help behind it lists '
-      'what there is'
-    )
-  name = field[1] or field[2]
-  kind = getattr(settings, owner[1], getattr(recipes, owner[1], None))
-  if not dataclasses.is_dataclass(kind):
-    return f'--config: a value of type {owner[1]} has no field {name!r}'
-  known = [f.name for f in dataclasses.fields(kind)]
-  close = difflib.get_close_matches(name, known, 1)
-  guess = f' (did you mean {close[0]!r}?)' if close else ''
-  return (
-    f'--config: {owner[1]} has no field {name!r}{guess}; its fields are '
-    f'{", ".join(known)}'
-  )
-
-
 class _Dictionary(flags.ArgumentParser):
   """Reads a dictionary as Python writes it, such as `Candidate.options`."""
 
@@ -180,28 +157,6 @@ def _check_file(argv: list[str]) -> None:
     raise UserError(f'--config: {path} is no Python: {error}') from error
 
 
-def _is_of_overrides(error: Exception) -> bool:
-  """Whether `config_flags` raised it, and not the file of a config."""
-  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-  return frame.f_globals['__name__'].startswith(('ml_collections.', 'ast'))
-
-
-def _fault(error: flags.Error) -> Exception:
-  """What a flag could not be parsed for; a bug of a config file as it was."""
-  if 'Error whilst parsing config file' not in str(error):
-    return UserError(f'{error}; --help lists what there is')
-  cause: BaseException = error
-  while cause.__context__ is not None:
-    cause = cause.__context__
-  if isinstance(cause, TypeError) and 'get_config() ' in str(cause):
-    return UserError(
-      f'--config: the part behind the colon does not fit: {cause}'
-    )
-  if isinstance(cause, UserError):
-    return UserError(f'--config: {cause}')
-  return cause if isinstance(cause, Exception) else error
-
-
 @dataclasses.dataclass(frozen=True)
 class Alone:
   """What a program does without a config.
@@ -225,12 +180,40 @@ class Given(NamedTuple):
   options: dict[str, str]
 
 
-def parse(argv: list[str], options: Mapping[str, str] | None = None) -> Given:
+def _as_kind(argv: list[str], kind: type) -> tuple[Any, list[str]]:
+  """An experiment with the fields that a program adds, and the other flags.
+
+  Args:
+    argv: as `parse` takes it, with a checked file.
+    kind: a class that extends `Experiment`.
+
+  Returns:
+    None instead of a config where no file is named or gives something else.
+  """
+  rest, file = [], []
+  for place, one in enumerate(argv):
+    if re.match(r'--?config(=|$)', one):
+      file.append(one if '=' in one else f'--config={argv[place + 1]}')
+    elif place == 0 or not re.match(r'--?config$', argv[place - 1]):
+      rest.append(one)
+  found = parse([argv[0], *file[:1]]).config if file else None
+  if not isinstance(found, settings.Experiment) or isinstance(found, kind):
+    return None, argv
+  names = {field.name for field in dataclasses.fields(settings.Experiment)}
+  return kind(**{name: getattr(found, name) for name in names}), rest
+
+
+def parse(
+  argv: list[str],
+  options: Mapping[str, str] | None = None,
+  kind: type | None = None,
+) -> Given:
   """Reads a command line.
 
   Args:
     argv: it, the program first.
     options: flags besides --config, and their values by default.
+    kind: what an experiment is made, with defaults in the fields it lacks.
 
   Raises:
     UserError: a flag, or the file that it names, is wrong.
@@ -239,20 +222,23 @@ def parse(argv: list[str], options: Mapping[str, str] | None = None) -> Given:
   known = flags.FlagValues()
   for name, value in (options or {}).items():
     flags.DEFINE_string(name, value, '', flag_values=known)
-  flag = config_flags.DEFINE_config_file(
-    'config', lock_config=True, flag_values=known, sys_argv=argv
-  )
+  made, argv = (None, argv) if kind is None else _as_kind(argv, kind)
+  here: Any = {'flag_values': known, 'sys_argv': argv}
   try:
+    if made is not None:
+      flag = config_flags.DEFINE_config_dataclass('config', made, **here)
+    else:
+      flag = config_flags.DEFINE_config_file('config', lock_config=True, **here)
     rest = known(argv)[1:]
     config = flag.value
     # A file that could not be read says so at the first look.
     getattr(config, 'name', None)
   except flags.Error as error:
-    raise _fault(error) from error
+    raise command_errors.fault(error) from error
   except (LookupError, TypeError, ValueError) as error:
-    if not _is_of_overrides(error):
+    if not command_errors.is_of_overrides(error):
       raise
-    raise UserError(explain(error)) from error
+    raise UserError(command_errors.explain(error)) from error
   except AttributeError as error:
     if error.name != 'get_config':
       raise
@@ -297,6 +283,7 @@ def run(
   kind: type | tuple[type, ...],
   alone: Alone | None = None,
   resumes: bool = False,
+  extends: bool = False,
 ) -> None:
   """Runs a program, and ends the process.
 
@@ -305,6 +292,7 @@ def run(
     kind: what the config must be; one of several.
     alone: what runs without a config, if anything does.
     resumes: whether the same command goes on where it was stopped.
+    extends: whether any experiment is made the one kind, see `parse`.
   """
   kinds = kind if isinstance(kind, tuple) else (kind,)
   logging.set_verbosity(logging.WARNING)
@@ -314,13 +302,16 @@ def run(
       return print(version())
     argv = [a for a in sys.argv if a not in _HELP]
     asked = argv != sys.argv
-    config, rest, options = parse(argv, alone.options if alone else None)
+    config, rest, options = parse(
+      argv, alone.options if alone else None, kinds[0] if extends else None
+    )
     if config is None and asked:
       return print(_help(main, kinds, None, alone))
     if config is None and alone:
       return alone.call(rest, **options)
     given = type(config).__name__ if config else 'nothing'
     names = ' or '.join(k.__name__ for k in kinds)
+    names = 'Experiment' if extends else names
     need(
       isinstance(config, kinds),
       f'--config gives {given} where this program takes {names}: name a file '

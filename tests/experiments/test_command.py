@@ -8,10 +8,12 @@ import sys
 import pytest
 
 import specjax
-from experiments import recipes, settings
+from experiments import recipes, service_settings, settings
 from experiments.errors import UserError
 from experiments.papers.published import Calculated, Published
+from experiments.service_settings import Serving
 from experiments.setup import command, fields, names
+from experiments.setup.result_folders import settings_of
 from tests.support import processes
 from tests.support.processes import ROOT
 
@@ -68,13 +70,31 @@ def test_help_shows_the_values_of_a_config_and_uses_no_device():
 def test_every_field_has_a_sentence():
   kinds = [
     kind
-    for module in (settings, recipes)
+    for module in (settings, recipes, service_settings)
     for kind in vars(module).values()
     if dataclasses.is_dataclass(kind)
   ] + [Published, Calculated]
   for kind in kinds:
     names = {field.name for field in dataclasses.fields(kind)}
     assert names == fields.sentences(kind).keys(), kind
+
+
+def test_a_program_may_add_fields_to_any_experiment():
+  argv = ['serve', '--config', 'configs/quickstart.py', '--config.port=81']
+  flag = "--config.candidates['draft-128'].gamma"
+  made = command.parse([*argv, f'{flag}=2'], None, Serving)
+  assert type(made.config) is Serving
+  assert (made.config.port, made.config.rows, made.rest) == (81, 4, [])
+  assert made.config.candidates['draft-128'].gamma == 2
+  plain = command.parse(argv[:-1]).config
+  plain.candidates['draft-128'].gamma = 2
+  assert settings_of(made.config).items() >= settings_of(plain).items()
+  with pytest.raises(UserError, match=r"no field 'prot' .did you"):
+    command.parse([*argv, '--config.prot=1'], None, Serving)
+  with pytest.raises(UserError, match="Experiment has no field 'port'"):
+    command.parse(argv)
+  other = ['serve', '--config=configs/certify.py']
+  assert not isinstance(command.parse(other, None, Serving).config, Serving)
 
 
 def test_options_of_a_drafter_are_a_dictionary():

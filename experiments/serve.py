@@ -1,0 +1,93 @@
+"""A service for clients of the OpenAI API: chats and completions.
+
+  python -m experiments.serve --config configs/quickstart.py --config.port=8000
+
+  curl http://127.0.0.1:8000/v1/completions \\
+    -d '{"prompt": "def fib(n):", "max_tokens": 30}'
+
+It takes any config of `experiments.run`, such as configs/pair.py, and answers
+with its first drafter and rule. Needs starlette, uvicorn and prometheus-client:
+pip install -e '.[serve]'. For experiments and editors of one's own, not for the
+open internet: docs/serving.md. Ctrl-C and SIGTERM end it.
+"""
+
+import importlib.util
+import os
+
+from experiments.errors import blame, need
+from experiments.measuring import pairs
+from experiments.service_settings import Serving
+from experiments.setup import checks, command
+from experiments.setup.plan import plan
+from specjax.stages import Stages
+from specjax.told import MOST
+
+_NEEDED = 'starlette', 'uvicorn', 'prometheus_client'
+
+
+def check(x: Serving) -> str:
+  """Checks what needs no files; the key of the clients, or nothing.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  missing = [x for x in _NEEDED if importlib.util.find_spec(x) is None]
+  need(
+    not missing,
+    f'a service needs {" and ".join(missing)}, which the extra brings: pip '
+    "install -e '.[serve]'",
+  )
+  checks.need_least(x, 1, 'rows', 'body', 'steps')
+  checks.need_least(x, 2, 'length')
+  checks.need_least(x, 0, 'queue')
+  need(
+    x.logprobs is None or 0 <= x.logprobs <= MOST,
+    f'logprobs is {x.logprobs}: choose 0 to {MOST}, or None',
+  )
+  with blame():
+    Stages(tuple(x.stages), 1, constraint=tuple(x.constraint))
+  need(0 <= x.port < 2**16, f'port is {x.port}: choose one from 0 to 65535')
+  need(0 <= x.grace <= 3600, f'grace is {x.grace}: choose 0 to 3600 seconds')
+  key = os.environ.get(x.key, '') if x.key else ''
+  need(
+    bool(key) == bool(x.key),
+    'key has to be the name of an environment variable that holds the key of '
+    'the clients, and there is none of that name: set it, or leave key out',
+  )
+  return key
+
+
+def main(x: Serving) -> None:
+  key = check(x)
+  from experiments.serving import app, running, service
+
+  socket = running.listen(x.host, x.port)
+  pairs.choose(x, 'a service')
+  x.batch = x.rows
+  planned = plan(x)
+  pair = pairs.load(planned, max(1, x.length - x.max_new_tokens))
+  name = x.model or planned.target.rstrip('/').rpartition('/')[2]
+  opened = service.open_pool(x, pair, name)
+  made = service.Service(opened, x.steps)
+  print(f'compiling for {x.rows} rows of {opened.limits.length} tokens')
+  made.start()
+
+  def ready():
+    where = running.address(socket)
+    print(f'{name} answers at {where}, drafts of {pair.planned.name}')
+    print('Ctrl-C ends it', flush=True)
+
+  server = running.server(app.make(made, key, x.body), made, x.grace, ready)
+  made.worker.failed = lambda: setattr(server, 'should_exit', True)
+  try:
+    with running.quiet_signals():
+      server.run([socket])
+  finally:
+    made.close()
+  if made.worker.failure is not None:
+    raise made.worker.failure
+  print('stopped')
+
+
+if __name__ == '__main__':
+  command.run(main, Serving, extends=True)

@@ -1,0 +1,18 @@
+"""A service for clients of the OpenAI API, in the rows of one pool.
+
+Read a request in this order:
+
+  refusals   what a client did wrong, as the API says it
+  kinds      what a value of a request is
+  fields     what a request may say
+  rendering  prompts and conversations as token ids
+  schemas    JSON schemas, compiled beside the event loop and kept
+  texts      one text of an answer: its tokens become text, up to a stop string
+  worker     the thread that owns the pool
+  service    from a request to texts in the pool
+  spelling   log-probabilities of tokens
+  replies    what is sent
+  counters   what Prometheus reads
+  app        addresses
+  running    listening, and ending in time
+"""

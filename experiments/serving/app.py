@@ -1,0 +1,198 @@
+"""The addresses of a service, as a Starlette application."""
+
+import asyncio
+import contextlib
+import hmac
+import time
+import uuid
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from experiments.serving import fields, replies
+from experiments.serving.refusals import Refused
+from experiments.serving.service import Run, Service
+
+_GONE = 499  # as nginx writes of a client that closed the connection
+
+
+class _Stream(StreamingResponse):
+  """Server-sent events of a request, which is closed whatever happens."""
+
+  def __init__(self, run: Run, events: AsyncIterator[bytes]):
+    super().__init__(
+      events,
+      media_type='text/event-stream',
+      headers={'Cache-Control': 'no-cache', 'X-Accel-Buffering': 'no'},
+    )
+    self._run = run
+
+  async def __call__(self, scope, receive, send) -> None:
+    try:
+      await super().__call__(scope, receive, send)
+    finally:
+      self._run.close()
+
+
+async def _body(request: Request, most: int) -> bytes:
+  """The body of a request.
+
+  Raises:
+    Refused: it is too large.
+  """
+  parts, size = [], 0
+  async for part in request.stream():
+    size += len(part)
+    if size > most:
+      raise Refused(f'the body has more than {most} bytes', status=413)
+    parts.append(part)
+  return b''.join(parts)
+
+
+async def _gone(request: Request) -> None:
+  """Returns when the client closes the connection."""
+  while (await request.receive())['type'] != 'http.disconnect':
+    pass
+
+
+async def _events(run: Run, answer: replies.Answer) -> AsyncIterator[bytes]:
+  try:
+    for part in answer.begin():
+      yield part
+    async for place, piece in run.pieces():
+      answer.add(place, piece)
+      for part in answer.part(place, piece):
+        yield part
+    for part in answer.end():
+      yield part
+  except Refused as error:
+    yield replies.event(error.body)
+    yield replies.DONE
+
+
+async def _whole(
+  request: Request, run: Run, answer: replies.Answer
+) -> Response:
+  async def collect():
+    async for place, piece in run.pieces():
+      answer.add(place, piece)
+
+  made, gone = (asyncio.create_task(x) for x in (collect(), _gone(request)))
+  try:
+    await asyncio.wait({made, gone}, return_when=asyncio.FIRST_COMPLETED)
+    if not made.done():
+      return Response(status_code=_GONE)
+    made.result()
+    return JSONResponse(answer.whole())
+  finally:
+    run.close()
+    made.cancel()
+    gone.cancel()
+
+
+def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
+  """The application.
+
+  Args:
+    service: that answers; it is closed with the application.
+    key: that clients have to give; empty: none.
+    body: bytes that a request may have.
+  """
+
+  def check_key(request: Request) -> None:
+    given = request.headers.get('Authorization', '').encode()
+    if key and not hmac.compare_digest(given, f'Bearer {key}'.encode()):
+      raise Refused(
+        'the key is missing or wrong: give it as Authorization: Bearer KEY',
+        status=401,
+        code='invalid_api_key',
+      )
+
+  def answers(chat: bool):
+    async def endpoint(request: Request) -> Response:
+      check_key(request)
+      service.check()
+      read = await _body(request, body)
+      run = await service.open(fields.read(read, chat, service.limits))
+      name = uuid.uuid4().hex
+      answer = replies.Answer(run, name, service)
+      if run.asked.stream:
+        return _Stream(run, _events(run, answer))
+      return await _whole(request, run, answer)
+
+    return endpoint
+
+  began = int(time.time())
+  described = {
+    'id': service.limits.model,
+    'object': 'model',
+    'created': began,
+    'owned_by': 'specjax',
+    'max_model_len': service.limits.length,
+  }
+
+  async def models(request: Request) -> Response:
+    check_key(request)
+    return JSONResponse({'object': 'list', 'data': [described]})
+
+  async def model(request: Request) -> Response:
+    check_key(request)
+    if request.path_params['name'] != service.limits.model:
+      raise Refused('there is no such model', 'model', 404, 'model_not_found')
+    return JSONResponse(described)
+
+  async def health(request: Request) -> Response:
+    del request  # Unused.
+    service.check()
+    return JSONResponse({'status': 'ok'})
+
+  async def metrics(request: Request) -> Response:
+    del request  # Unused.
+    page, kind = service.counters.page()
+    return Response(page, headers={'Content-Type': kind})
+
+  async def refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    service.counters.refuse(error.status)
+    headers = {'Retry-After': '1'} if error.status == 429 else None
+    # Whatever is left of a body that nobody read would be the next request.
+    if error.status == 413:
+      headers = {'Connection': 'close'}
+    return JSONResponse(error.body, error.status, headers)
+
+  async def refuse_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path, method = request.url.path, request.method
+    message = f'{method} {path[:100]}: {error.detail}'
+    return await refuse(request, Refused(message, status=error.status_code))
+
+  async def leave(request: Request, error: Exception) -> Response:
+    del request, error  # Nobody listens any more.
+    return Response(status_code=_GONE)
+
+  @contextlib.asynccontextmanager
+  async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    del app  # Unused.
+    yield
+    await asyncio.to_thread(service.close)
+
+  return Starlette(
+    routes=[
+      Route('/v1/chat/completions', answers(True), methods=['POST']),
+      Route('/v1/completions', answers(False), methods=['POST']),
+      Route('/v1/models', models),
+      Route('/v1/models/{name:path}', model),
+      Route('/health', health),
+      Route('/metrics', metrics),
+    ],
+    exception_handlers={
+      Refused: refuse,
+      HTTPException: refuse_http,
+      ClientDisconnect: leave,
+    },
+    lifespan=lifespan,
+  )

@@ -1,0 +1,325 @@
+"""From a request to texts in the rows of a pool, and back."""
+
+import asyncio
+import concurrent.futures
+import copy
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import specjax
+from experiments.errors import blame
+from experiments.measuring.pairs import Pair
+from experiments.service_settings import Serving
+from experiments.serving import rendering
+from experiments.serving.counters import Counters
+from experiments.serving.fields import Asked, Limits
+from experiments.serving.refusals import Refused
+from experiments.serving.schemas import Compiled
+from experiments.serving.spelling import Spelled
+from experiments.serving.texts import Piece, Text
+from experiments.serving.worker import Worker
+from specjax import cache as caches
+from specjax import generate, inputs, pool, prepared, stages, told
+from specjax.sampling import Automaton
+
+_SEEDS = 2**32
+# What a message of the library begins with: the field of the request.
+_FIELDS = {
+  'min_new_tokens': 'min_tokens',
+  'constraint': 'response_format',
+  'new_tokens': 'max_tokens',
+}
+
+
+def _refusal(error: ValueError) -> Refused:
+  """What a check of the library says, by the name of the field."""
+  message = str(error)
+  name = re.split(r'\W', message)[0]
+  field = _FIELDS.get(name, name)
+  if field != name:
+    message = f'{field}: {message}'
+  return Refused(message, field)
+
+
+def _any_text(vocab_size: int, eos: Sequence[int]) -> Automaton:
+  """The automaton that allows all texts."""
+  classes = np.zeros(vocab_size, np.int16)
+  classes[[*eos]] = 1
+  after = np.array([[0, 1], [-1, 1]], np.int16)
+  return Automaton('any text', classes, after, tuple(eos), '')
+
+
+class Opened(NamedTuple):
+  """A pair whose programs are still to be compiled, and what it may be asked.
+
+  The attributes:
+    pair: that answers.
+    held: the pool.
+    kinds: stages of its requests.
+    defaults: values of stages that requests need not give.
+    limits: what requests are compared with.
+  """
+
+  pair: Pair
+  held: pool.Pool
+  kinds: stages.Stages
+  defaults: dict[str, Any]
+  limits: Limits
+
+
+def open_pool(x: Serving, pair: Pair, model: str) -> Opened:
+  """A pool for a pair.
+
+  Args:
+    x: the settings, checked.
+    pair: that answers.
+    model: what clients call it.
+
+  Raises:
+    UserError: stages or the sizes of the tables do not fit.
+  """
+  plan, config = pair.plan, pair.target.model.config
+  apart = config.encoder is not None
+  whole = pair.room + (0 if apart else plan.max_new_tokens)
+  length = min(x.length, whole, config.max_positions)
+  slots = length + 1 + pair.made.depth + 1 + pair.made.beyond
+  with blame():
+    made = prepared.prepare(
+      specjax.decode,
+      pair.target,
+      pair.drafter,
+      [[0]] * x.rows,
+      gamma=pair.planned.gammas[0],
+      new_tokens=min(plan.max_new_tokens, length - 1),
+      temperature=1.0,
+      seed=0,
+      rule=pair.rule,
+      regex=None,
+      json_schema=None,
+      stages={},
+      telling=told.Telling(),
+      slots=caches.round_slots(slots),
+    )
+    parts = pool.telling(origins=False, logprobs=x.logprobs)
+    parts.check(made.spec)
+  given = {k: v for k, v in plan.sampling.stages.items() if v is not None}
+  names = tuple(dict.fromkeys((*x.stages, *given)))
+  with blame():
+    kinds = stages.of(made.spec, *names, constraint=tuple(x.constraint))
+    values = kinds.values(1.0, **given)
+  held = pool.Pool(
+    made.params,
+    spec=made.spec,
+    values=values,
+    rows=x.rows,
+    slots=made.slots,
+    source_slots=caches.round_slots(length) if apart else None,
+    reads=() if apart else pool.read_sizes(made.slots),
+    parts=parts,
+  )
+  limits = Limits(
+    model,
+    config.vocab_size,
+    length,
+    apart,
+    x.rows,
+    x.rows + x.queue,
+    plan.max_new_tokens,
+    names,
+    x.logprobs,
+  )
+  return Opened(pair, held, kinds, given, limits)
+
+
+class Run:
+  """A request that is answered: what comes of each of its texts.
+
+  Attributes:
+    asked: what was asked.
+    texts: one for each answer, those to one prompt beside each other.
+    prompt_tokens: of all prompts.
+    seed: that makes the same answers again.
+    created: seconds since 1970.
+  """
+
+  def __init__(self, service: 'Service', asked: Asked, count: int):
+    self._service, self._count = service, count
+    self._came: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
+    self._loop = asyncio.get_running_loop()
+    self._open = True
+    self.asked, self.created = asked, int(time.time())
+    self.texts: list[Text] = []
+    self.prompt_tokens = self.seed = 0
+
+  def tell(self, place: int, piece: Piece) -> None:
+    """Passes on what came; in the thread of the worker."""
+    try:
+      self._loop.call_soon_threadsafe(self._came.put_nowait, (place, piece))
+    except RuntimeError:
+      if not self._loop.is_closed():  # Then nobody listens any more.
+        raise
+
+  async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+    """What comes of each text, by its place, until all have ended.
+
+    Raises:
+      Refused: one cannot go on.
+    """
+    left = len(self.texts)
+    while left:
+      place, piece = await self._came.get()
+      if piece.error is not None:
+        raise piece.error
+      left -= bool(piece.finish)
+      yield place, piece
+
+  def close(self) -> None:
+    """Frees the rows, if any are still in use; may be called twice."""
+    if self._open:
+      self._open = False
+      self._service.release(self._count)
+      if self.texts:
+        self._service.worker.cancel(self.texts)
+
+
+class Service:
+  """Answers requests; it belongs to one event loop."""
+
+  def __init__(self, opened: Opened, steps: int = 4, failed=lambda: None):
+    """Takes a pool, steps of a turn, and what is called if a turn fails."""
+    self._opened, self.limits = opened, opened.limits
+    held, target = opened.held, opened.pair.target
+    # Others than the worker's thread have a tokenizer of their own.
+    self._tokenizer = copy.deepcopy(target.tokenizer)
+    self.depth = held.spec.drafter.depth
+    self.counters = Counters(self.limits.model, self.depth)
+    self.worker = Worker(held, self.counters, steps, failed)
+    self.spelled = Spelled(self._tokenizer, self.limits.vocab_size)
+    self._schemas = Compiled(
+      self._tokenizer, self.limits.vocab_size, target.eos
+    )
+    self._thread = concurrent.futures.ThreadPoolExecutor(1, 'prepare')
+    self._taken = 0
+    self.draining = False
+
+  def start(self) -> None:
+    """Compiles all that requests will run, and begins to take them."""
+    self._opened.held.warm_up()
+    # What the host makes of values compiles, too.
+    names = self.limits.stages
+    values = {'logit_bias': {0: 1.0}} if 'logit_bias' in names else {}
+    eos, free = self._opened.held.spec.eos, None
+    if 'constraint' in names and eos:
+      free = _any_text(self.limits.vocab_size, eos)
+    asked = Asked(False, [[0]], values | {'temperature': 1.0}, new_tokens=1)
+    self._prepare(asked, free, 0)
+    self.worker.start()
+
+  def close(self) -> None:
+    """Ends whatever goes on with an error, and the threads."""
+    self.draining = True
+    self.worker.close()
+    self._schemas.close()
+    self._thread.shutdown(wait=False, cancel_futures=True)
+
+  def check(self) -> None:
+    """Refuses where no request is taken any more.
+
+    Raises:
+      Refused: says why.
+    """
+    if self.worker.failure is not None:
+      raise Refused('the service has failed: start it again', status=503)
+    if self.draining:
+      raise Refused('the service is stopping', status=503)
+
+  def release(self, count: int) -> None:
+    self._taken -= count
+
+  async def open(self, asked: Asked) -> Run:
+    """Takes a request; whoever has it closes it.
+
+    Raises:
+      Refused: too many wait, or a field of it is wrong.
+    """
+    self.check()
+    count = asked.n * len(asked.prompts)
+    if self._taken + count > self.limits.texts:
+      raise Refused(
+        f'{self._taken} texts are decoded or wait, and {count} more are too '
+        f'many: there is room for {self.limits.texts}',
+        status=429,
+        code='queue_full',
+      )
+    self._taken += count
+    run = Run(self, asked, count)
+    try:
+      await self._fill(run)
+    except BaseException:
+      run.close()
+      raise
+    return run
+
+  async def _fill(self, run: Run) -> None:
+    asked, constraint = run.asked, None
+    if asked.schema is not None:
+      compiled = asyncio.wrap_future(self._schemas.of(asked.schema))
+      constraint = await asyncio.shield(compiled)
+    seed = secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed
+    requests = await run._loop.run_in_executor(
+      self._thread, self._prepare, asked, constraint, seed % _SEEDS
+    )
+    self.check()
+    run.seed = seed
+    run.prompt_tokens = sum(len(one.prompt) for one in requests[:: asked.n])
+    target = self._opened.pair.target
+    texts = [
+      Text(
+        request,
+        lambda piece, place=place: run.tell(place, piece),
+        tokenizer=target.tokenizer,
+        eos=target.eos,
+        stop=asked.stop,
+        streams=asked.stream,
+        logprobs=asked.logprobs is not None,
+      )
+      for place, request in enumerate(requests)
+    ]
+    run.texts = texts
+    self.worker.submit(texts)
+
+  def _prepare(
+    self, asked: Asked, constraint: Automaton | None, seed: int
+  ) -> Sequence[pool.Request]:
+    """The requests of the pool: n for each prompt.
+
+    Raises:
+      Refused: names the field that is wrong.
+    """
+    prompts = rendering.encode(
+      self._tokenizer, self._opened.pair.form, asked, self.limits
+    )
+    given = self._opened.defaults | asked.values
+    if constraint is not None:
+      given['constraint'] = constraint
+    held, requests = self._opened.held, []
+    try:
+      values = self._opened.kinds.values(**given)
+      for ids in prompts:
+        most = self.limits.length - (0 if self.limits.apart else len(ids))
+        new = asked.new_tokens or min(self.limits.new_tokens, most)
+        for _ in range(asked.n):
+          key = generate.row_keys(seed, [len(requests)])
+          request = pool.Request(ids, new, key, values)
+          requests.append(request)
+        inputs.fit(
+          held.spec, [ids], new, key, values, held.slots, held.source_slots
+        )
+    except ValueError as error:
+      raise _refusal(error) from error
+    return requests

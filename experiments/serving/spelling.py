@@ -1,0 +1,80 @@
+"""Log-probabilities of tokens, as each of the two kinds of answers has them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from specjax.told import Logprob
+from specjax.vocabularies import tokens
+
+_LEAST = -9999.0  # instead of minus infinity, which JSON has not
+
+
+class Spelled:
+  """The bytes of each token of a vocabulary."""
+
+  def __init__(self, tokenizer: Any, vocab_size: int):
+    self._tokenizer = tokenizer
+    self._texts: dict[int, bytes] = {}
+    try:
+      read = tokens.read('the target', tokenizer, vocab_size)
+      self._texts = read.texts
+    except ValueError:
+      pass  # Its tokens have no bytes of their own: they are decoded.
+
+  def bytes_of(self, token: int) -> bytes:
+    if token in self._texts:
+      return self._texts[token]
+    return self._tokenizer.decode([token]).encode()
+
+  def text_of(self, token: int) -> str:
+    return self.bytes_of(token).decode(errors='replace')
+
+
+def _number(logprob: float) -> float:
+  return max(logprob, _LEAST)
+
+
+def of_chat(
+  said: Sequence[tuple[int, Logprob]], count: int, spelled: Spelled
+) -> dict[str, Any]:
+  """What a chat has of some tokens, with so many alternatives of each."""
+
+  def one(token: int, value: float) -> dict[str, Any]:
+    return {
+      'token': spelled.text_of(token),
+      'logprob': _number(value),
+      'bytes': [*spelled.bytes_of(token)],
+    }
+
+  content = [
+    one(token, it.value) | {'top_logprobs': [one(*x) for x in it.top[:count]]}
+    for token, it in said
+  ]
+  return {'content': content, 'refusal': None}
+
+
+def of_completion(
+  said: Sequence[tuple[int, Logprob]],
+  count: int,
+  spelled: Spelled,
+  begin: int,
+) -> dict[str, Any]:
+  """What a completion has of them.
+
+  Args:
+    said: tokens with what was told of them.
+    count: alternatives of each.
+    spelled: the tokens.
+    begin: characters of the tokens before these.
+  """
+  texts = [spelled.text_of(token) for token, _ in said]
+  offsets = [begin + sum(map(len, texts[:n])) for n in range(len(texts))]
+  return {
+    'tokens': texts,
+    'token_logprobs': [_number(it.value) for _, it in said],
+    'top_logprobs': [
+      {spelled.text_of(token): _number(x) for token, x in it.top[:count]}
+      for _, it in said
+    ],
+    'text_offset': offsets,
+  }

@@ -1,0 +1,321 @@
+"""A service, as its clients see it: texts are those that each has alone."""
+
+import json
+import re
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+from experiments.errors import UserError
+from experiments.serving import running
+from tests.support import processes, serving
+
+PROMPT, NEW = 'def fib(n):', 12
+BOOLEAN = {'type': 'boolean'}
+LONG = {'type': 'string', 'minLength': 20}
+
+
+@pytest.fixture(scope='module')
+def served(folder):
+  with serving.serve(folder) as one:
+    yield one
+
+
+@pytest.fixture(scope='module')
+def client(served):
+  with served.client() as one:
+    yield one
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(served):
+  yield
+  assert served.rest()
+
+
+def complete(client, prompt=PROMPT, **options):
+  given = {'max_tokens': NEW, 'temperature': 0.9, 'seed': 3} | options
+  return client.completions.create(model='tiny', prompt=prompt, **given)
+
+
+def chat(client, said=PROMPT, **options):
+  given = {'max_tokens': NEW, 'temperature': 0.9, 'seed': 3} | options
+  messages = [{'role': 'user', 'content': said}]
+  return client.chat.completions.create(
+    model='tiny', messages=messages, **given
+  )
+
+
+def schema(of):
+  return {
+    'type': 'json_schema',
+    'json_schema': {'name': 'answer', 'schema': of, 'strict': True},
+  }
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+  ('given', 'stages'),
+  [
+    ({'temperature': 0}, {}),
+    ({'top_p': 0.8, 'frequency_penalty': 1.5}, {}),
+    ({'presence_penalty': 1.5, 'extra_body': {'min_p': 0.02}}, {}),
+    ({'logit_bias': {'7': 40, '11': 39.5}}, {'logit_bias': {7: 40, 11: 39.5}}),
+  ],
+)
+def test_an_answer_is_the_text_that_it_is_alone(served, client, given, stages):
+  out = complete(client, **given)
+  plain = given | given.get('extra_body', {}) | stages
+  plain.pop('extra_body', None)
+  (text,) = served.alone([PROMPT], NEW, **plain)
+  assert out.choices[0].text == text
+  assert out.choices[0].finish_reason == 'length'
+  assert out.usage.completion_tokens == NEW
+  assert out.usage.prompt_tokens == len(
+    served.pair.target.tokenizer.encode(PROMPT)
+  )
+  assert complete(client, **given).choices[0].text == text
+
+
+def test_several_answers_to_several_prompts_are_rows_of_a_batch(served, client):
+  ids = served.pair.target.tokenizer.encode(PROMPT)
+  out = complete(client, [PROMPT, 'import'], n=3)
+  prompts = [PROMPT] * 3 + ['import'] * 3
+  texts = served.alone(prompts, NEW)
+  assert [one.index for one in out.choices] == [*range(6)]
+  assert [one.text for one in out.choices] == texts
+  assert len({*texts}) == 6
+  assert complete(client, ids).choices[0].text == texts[0]
+  assert complete(client, [ids]).choices[0].text == texts[0]
+
+
+def test_a_stream_is_the_answer_in_parts(client):
+  whole = chat(client, n=2)
+  parts = [
+    *chat(client, n=2, stream=True, stream_options={'include_usage': True})
+  ]
+  *rest, last = parts
+  for place, choice in enumerate(whole.choices):
+    mine = [
+      x.choices[0] for x in rest if x.choices and x.choices[0].index == place
+    ]
+    assert mine[0].delta.role == 'assistant'
+    text = ''.join(one.delta.content or '' for one in mine)
+    assert text == choice.message.content
+    ends = [one.finish_reason for one in mine]
+    assert ends == [None] * (len(ends) - 1) + [choice.finish_reason]
+    assert len(mine) > 4
+  assert last.usage == whole.usage
+  assert last.metrics == whole.metrics
+  assert all(one.usage is None for one in rest)
+  assert {one.id for one in parts} == {last.id}
+  parts = [*complete(client, stream=True)]
+  assert ''.join(x.choices[0].text for x in parts) == (
+    complete(client).choices[0].text
+  )
+
+
+def test_an_answer_ends_before_a_stop_string(client):
+  whole = complete(client).choices[0].text
+  stop = whole[8:10]
+  shown = whole[: whole.index(stop)]
+  for options in ({}, {'stream': True}):
+    out = complete(client, stop=['\0', stop], **options)
+    parts = [*out] if options else [out]
+    assert ''.join(x.choices[0].text for x in parts) == shown
+    assert parts[-1].choices[0].finish_reason == 'stop'
+  assert complete(client, stop=stop).usage.completion_tokens < NEW
+
+
+def test_a_seed_that_was_drawn_makes_the_answer_again(client):
+  one, other = (chat(client, seed=None) for _ in range(2))
+  text = one.choices[0].message.content
+  assert text != other.choices[0].message.content
+  again = chat(client, seed=one.seed)
+  assert again.choices[0].message.content == text
+  assert chat(client, seed=-1).seed == -1
+
+
+def test_what_drafting_did_is_told(served, client):
+  out = complete(client, temperature=0)
+  told = out.metrics['speculative_decoding']
+  assert told['num_spec_tokens'] == serving.GAMMA
+  assert sum(told['acceptance_histogram']) == told['num_spec_steps'] > 0
+  accepted = told['num_accepted_draft_tokens']
+  assert told['draft_acceptance_rate'] == accepted / told['num_draft_tokens']
+  assert told['mean_acceptance_length'] == 1 + accepted / told['num_spec_steps']
+
+
+def test_an_answer_fulfils_its_schema(served, client):
+  for _ in range(2):  # The second time it was compiled.
+    out = chat(client, response_format=schema(BOOLEAN), n=3)
+    for one in out.choices:
+      assert json.loads(one.message.content) in (True, False)
+      assert one.finish_reason == 'stop'
+  assert len(served.service._schemas._kept) == 1
+  with pytest.raises(openai.BadRequestError, match='max_tokens: new_tok') as e:
+    chat(client, response_format=schema(BOOLEAN), max_tokens=1)
+  assert e.value.param == 'max_tokens'
+
+
+@pytest.mark.parametrize(
+  ('wanted', 'says'),
+  [
+    (schema(LONG), 'needs tables of 256 states and'),
+    (schema({'type': 'number', 'minimum': 3}), r'\$.minimum'),
+    (schema({'type': 'nothing'}), 'JSON schema'),
+  ],
+)
+def test_schemas_that_are_too_large_or_wrong_are_refused(client, wanted, says):
+  with pytest.raises(openai.BadRequestError, match=says) as error:
+    chat(client, response_format=wanted)
+  assert error.value.param == 'response_format'
+
+
+def test_log_probabilities_are_those_of_the_tokens(served, client):
+  expected = served.logprobs(PROMPT, NEW, 2)
+  token = served.pair.target.tokenizer.decode
+  out = complete(client, logprobs=2).choices[0].logprobs
+  assert ''.join(out.tokens) == complete(client).choices[0].text
+  for mine, one in zip(out.token_logprobs, expected, strict=True):
+    assert mine == pytest.approx(one.value, abs=1e-6)
+  for mine, one in zip(out.top_logprobs, expected, strict=True):
+    assert [*mine] == [token([it]) for it, _ in one.top]
+  assert out.text_offset[3] == len(''.join(out.tokens[:3]))
+  whole = chat(client, logprobs=True, top_logprobs=1).choices[0].logprobs
+  assert [x.token for x in whole.content] == out.tokens
+  assert [len(x.top_logprobs) for x in whole.content] == [1] * NEW
+  assert bytes(whole.content[0].bytes).decode() == out.tokens[0]
+  parts = [*chat(client, logprobs=True, top_logprobs=1, stream=True)]
+  parts = [x.choices[0].logprobs for x in parts]
+  assert [y for x in parts if x for y in x.content] == whole.content
+  parts = [*complete(client, logprobs=0, stream=True)]
+  parts = [x.choices[0].logprobs for x in parts]
+  assert [y for x in parts if x for y in x.text_offset] == out.text_offset
+
+
+def test_the_example_of_the_page_runs(served, capsys):
+  page = (processes.ROOT / 'docs' / 'serving.md').read_text()
+  (source,) = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+  source = source.replace('http://127.0.0.1:8000/v1', served.url)
+  exec(source.replace("api_key='none'", f"api_key='{serving.KEY}'"), {})
+  assert len(capsys.readouterr().out) > 20
+
+
+# Refusals
+
+
+def test_refusals_are_errors_of_the_client(served, client):
+  with pytest.raises(openai.BadRequestError) as error:
+    complete(client, suffix='b')
+  assert error.value.param == 'suffix'
+  assert error.value.type == 'invalid_request_error'
+  with pytest.raises(openai.BadRequestError, match=r'top_p must be in \(0, 1]'):
+    complete(client, top_p=3)
+  with pytest.raises(openai.BadRequestError) as error:
+    complete(client, [1] * 96)
+  assert error.value.code == 'context_length_exceeded'
+  with pytest.raises(openai.NotFoundError, match="'gpt' is not served"):
+    client.completions.create(model='gpt', prompt='a')
+  with (
+    served.client(api_key='wrong') as other,
+    pytest.raises(openai.AuthenticationError) as error,
+  ):
+    complete(other)
+  assert serving.KEY not in str(error.value)
+
+
+def test_a_full_queue_says_so(served, client, monkeypatch):
+  monkeypatch.setattr(served.service, '_taken', 12)
+  with pytest.raises(openai.RateLimitError, match='12 texts are decoded') as e:
+    complete(client)
+  assert e.value.code == 'queue_full'
+  assert e.value.response.headers['Retry-After'] == '1'
+
+
+def test_bodies_that_are_too_large_or_no_text(served):
+  sent = served.post('/completions', content=b'x' * (2**20 + 1))
+  assert sent.status_code == 413
+  assert 'more than 1048576 bytes' in sent.json()['error']['message']
+  sent = served.post('/completions', content=b'{"prompt": "\xff"}')
+  assert (sent.status_code, sent.json()['error']['param']) == (400, None)
+  sent = served.post('/nothing')
+  assert sent.status_code == 404
+  assert 'POST /v1/nothing' in sent.json()['error']['message']
+  assert served.post('/models').status_code == 405
+
+
+# What else there is
+
+
+def test_the_model_the_health_and_the_numbers(served, client):
+  (model,) = client.models.list().data
+  assert (model.id, model.max_model_len) == ('tiny', 96)
+  assert client.models.retrieve('tiny') == model
+  root = served.url.removesuffix('/v1')
+  assert served.plain.get(f'{root}/health').json() == {'status': 'ok'}
+
+  def number(name):
+    page = served.plain.get(f'{root}/metrics').text
+    lines = [x for x in page.splitlines() if x.startswith(name)]
+    return sum(float(line.split()[-1]) for line in lines)
+
+  names = {
+    'num_drafts': 'num_spec_steps',
+    'num_draft_tokens': 'num_draft_tokens',
+    'num_accepted_tokens': 'num_accepted_draft_tokens',
+    'num_accepted_tokens_per_pos': 'num_accepted_draft_tokens',
+  }
+  full = {name: f'vllm:spec_decode_{name}_total' for name in names}
+  before = {name: number(full[name]) for name in names}
+  ended = 'vllm:request_success_total{finished_reason="length"'
+  lengths = number(ended)
+  told = complete(client, n=2).metrics['speculative_decoding']
+  for name, field in names.items():
+    assert number(full[name]) - before[name] == told[field] > 0
+  assert number(ended) - lengths == 2
+  assert number('vllm:num_requests_running{') == 0
+
+
+# Ends
+
+
+@pytest.mark.parametrize('stream', [False, True])
+def test_the_row_of_a_client_that_went_away_is_free(
+  served, monkeypatch, stream
+):
+  held, before = served.worker.pool, served.worker.turns
+  turn, began = held.turn, threading.Event()
+
+  def slowly(*args, **options):
+    began.set()
+    time.sleep(0.02)
+    return turn(*args, **options)
+
+  monkeypatch.setattr(held, 'turn', slowly)
+  given = {'prompt': PROMPT, 'max_tokens': 80, 'stream': stream, 'n': 2}
+  headers = {'Authorization': f'Bearer {serving.KEY}'}
+  with httpx.Client(headers=headers, timeout=0.5) as one:
+    ask = 'POST', f'{served.url}/completions'
+    if stream:
+      with one.stream(*ask, json=given) as got:
+        next(got.iter_lines())
+    else:
+      with pytest.raises(httpx.ReadTimeout):
+        one.request(*ask, json=given)
+  assert served.rest()
+  assert began.is_set()
+  assert served.worker.turns - before < 50  # Of 80 tokens.
+
+
+def test_a_port_in_use_is_refused(served):
+  port = int(served.url.removesuffix('/v1').rpartition(':')[2])
+  with pytest.raises(UserError, match=rf'port {port} of host .* cannot be'):
+    running.listen('127.0.0.1', port)
+  with pytest.raises(UserError, match=r'port 80 of host .* cannot be'):
+    running.listen('203.0.113.1', 80)

@@ -1,0 +1,325 @@
+"""Requests as they are read: every field is taken, or refused by its name."""
+
+import json
+import re
+
+import pytest
+
+from experiments.errors import UserError
+from experiments.prompts import conversations
+from experiments.serving import fields, rendering, schemas
+from experiments.serving.refusals import Refused
+from experiments.settings import Prompts
+from specjax import checkpoints, pair
+
+STAGES = 'top_p', 'top_k', 'constraint'
+LIMITS = fields.Limits('tiny', 2048, 128, False, 3, 9, 16, STAGES, 5)
+SCHEMA = {'type': 'boolean'}
+FORMAT = {'type': 'json_schema', 'json_schema': {'name': 'a', 'schema': SCHEMA}}
+
+
+def body(**given):
+  return json.dumps({'prompt': 'a'} | given).encode()
+
+
+def talk(*said, **given):
+  roles = ('user', 'assistant')
+  messages = [
+    {'role': roles[i % 2], 'content': text} for i, text in enumerate(said)
+  ]
+  return json.dumps({'messages': messages} | given).encode()
+
+
+def test_a_completion_with_all_that_it_may_have():
+  asked = fields.read(
+    body(
+      model='tiny',
+      n=2,
+      max_tokens=5,
+      temperature=0.5,
+      top_p=0.9,
+      top_k=40,
+      seed=-3,
+      stop=['a', 'b'],
+      stream=True,
+      stream_options={'include_usage': True},
+      response_format=FORMAT,
+      user='me',
+      metadata={'a': 'b'},
+    ),
+    False,
+    LIMITS,
+  )
+  assert asked == fields.Asked(
+    chat=False,
+    prompts=['a'],
+    values={'temperature': 0.5, 'top_p': 0.9, 'top_k': 40},
+    n=2,
+    new_tokens=5,
+    seed=-3,
+    stop=('a', 'b'),
+    stream=True,
+    usage=True,
+    schema=json.dumps(SCHEMA),
+  )
+
+
+def test_what_is_left_out_is_as_clients_expect_it():
+  asked = fields.read(body(), False, LIMITS)
+  assert asked == fields.Asked(False, ['a'], {'temperature': 1.0})
+  nothing = {name: None for name in (*fields._WITHOUT, *fields._STAGES, 'n')}
+  assert fields.read(body(**nothing), False, LIMITS) == asked
+
+
+def test_values_that_ask_for_nothing_are_taken():
+  neutral = {
+    'top_p': 1,
+    'min_p': 0,
+    'top_k': -1,
+    'presence_penalty': 0.0,
+    'frequency_penalty': 0,
+    'repetition_penalty': 1.0,
+    'logit_bias': {},
+    'tools': [],
+    'logprobs': False,
+    'echo': False,
+    'best_of': 1,
+    'suffix': '',
+    'response_format': {'type': 'text'},
+  }
+  asked = fields.read(body(**neutral), False, LIMITS)
+  assert asked == fields.Asked(False, ['a'], {'temperature': 1.0})
+
+
+@pytest.mark.parametrize(
+  ('prompt', 'read'),
+  [
+    ('a', ['a']),
+    (['a', 'b'], ['a', 'b']),
+    ([1, 2], [[1, 2]]),
+    ([[1], [2, 3]], [[1], [2, 3]]),
+  ],
+)
+def test_a_prompt_is_text_or_token_ids_or_a_list_of_these(prompt, read):
+  assert fields.read(body(prompt=prompt), False, LIMITS).prompts == read
+
+
+@pytest.mark.parametrize(
+  ('given', 'param', 'says'),
+  [
+    ({'prompt': 3}, 'prompt', 'must be a text, token ids'),
+    ({'prompt': []}, 'prompt', 'must be a text, token ids'),
+    ({'prompt': [1, 'a']}, 'prompt', 'must have token ids from 0 to 2047'),
+    ({'prompt': [2048]}, 'prompt', 'must have token ids from 0 to 2047'),
+    ({'prompt': [-1]}, 'prompt', 'must have token ids'),
+    ({'prompt': [True]}, 'prompt', 'must have token ids'),
+    ({'prompt': '\ud800'}, 'prompt', 'half of a surrogate pair'),
+    ({'prompt': ['a'] * 10}, 'prompt', 'more than 9 texts'),
+    ({'prompt': ['a'] * 4, 'n': 3}, 'prompt', 'more than 9 texts'),
+    ({'model': 'gpt'}, 'model', "'gpt' is not served: 'tiny' is"),
+    ({'model': 3}, 'model', 'must be a text'),
+    ({'n': 4}, 'n', 'from 1 to 3'),
+    ({'n': 0}, 'n', 'from 1 to 3'),
+    ({'n': True}, 'n', 'from 1 to 3'),
+    ({'n': 1.5}, 'n', 'from 1 to 3'),
+    ({'max_tokens': 0}, 'max_tokens', 'from 1 to 128'),
+    ({'max_tokens': '5'}, 'max_tokens', 'from 1 to 128'),
+    ({'max_completion_tokens': 5}, 'max_completion_tokens', 'not known'),
+    ({'temperature': 'hot'}, 'temperature', 'must be a number'),
+    ({'temperature': 10**40}, 'temperature', 'ordinary size'),
+    ({'top_p': [1]}, 'top_p', 'must be a number'),
+    ({'min_p': 0.1}, 'min_p', 'stages has no min_p'),
+    ({'min_tokens': 3}, 'min_tokens', 'stages has no min_new_tokens'),
+    ({'logit_bias': {'3': 1}}, 'logit_bias', 'stages has no logit_bias'),
+    ({'logit_bias': {'x': 1}}, 'logit_bias', "'x', which is no token id"),
+    ({'logit_bias': {'-1': 1}}, 'logit_bias', 'no token id'),
+    ({'logit_bias': {'2048': 1}}, 'logit_bias', 'there are 2048 tokens'),
+    ({'logit_bias': {'3': 101}}, 'logit_bias', 'from -100 to 100'),
+    ({'logit_bias': [3]}, 'logit_bias', 'must be an object'),
+    ({'seed': 1.0}, 'seed', 'must be a whole number'),
+    ({'seed': 2**63}, 'seed', 'must be a whole number'),
+    ({'stop': ''}, 'stop', '1 to 1000 characters'),
+    ({'stop': [3]}, 'stop', 'must be a text'),
+    ({'stop': ['a'] * 17}, 'stop', 'up to 16'),
+    ({'stream': 1}, 'stream', 'must be true or false'),
+    ({'stream_options': {}}, 'stream_options', 'is for stream alone'),
+    (
+      {'stream': True, 'stream_options': {'a': 1}},
+      'stream_options.a',
+      'is not known: there are include_usage',
+    ),
+    ({'response_format': 'json'}, 'response_format.type', 'must be text'),
+    (
+      {'response_format': {'type': 'json_schema'}},
+      'response_format.json_schema',
+      'must be an object with a schema',
+    ),
+    (
+      {'response_format': {'type': 'json_schema', 'json_schema': {}}},
+      'response_format.json_schema.schema',
+      'must be an object',
+    ),
+    ({'suffix': 'b'}, 'suffix', 'write the tokens for filling in'),
+    ({'echo': True}, 'echo', 'is not served'),
+    ({'best_of': 2}, 'best_of', 'ask for several with n'),
+    ({'logprobs': 6}, 'logprobs', 'from 0 to 5'),
+    ({'logprobs': True}, 'logprobs', 'from 0 to 5'),
+    ({'top_logprobs': 3}, 'top_logprobs', 'is not known'),
+    ({'tools': [{}]}, 'tools', 'is not served'),
+    ({'prediction': {}}, 'prediction', 'drafts are made by the drafter'),
+    ({'messages': []}, 'messages', 'is not known'),
+    ({'foo': 1}, 'foo', 'is not known'),
+  ],
+)
+def test_fields_are_refused_by_their_name(given, param, says):
+  with pytest.raises(Refused) as error:
+    fields.read(body(**given), False, LIMITS)
+  assert error.value.param == param
+  assert says in str(error.value)
+  assert error.value.status == (404 if given.get('model') == 'gpt' else 400)
+  assert error.value.body['error']['param'] == param
+
+
+@pytest.mark.parametrize(
+  ('raw', 'says'),
+  [
+    (b'\xff', 'is not UTF-8'),
+    (b'', 'is no JSON'),
+    (b'{"prompt": NaN}', 'NaN is no number'),
+    (b'{"prompt": ' + b'9' * 5000 + b'}', 'is no JSON'),
+    (b'[' * 100_000, 'nested too deeply'),
+    (b'[]', 'must be a JSON object'),
+    (b'{}', 'prompt is missing'),
+  ],
+)
+def test_bodies_that_are_no_request(raw, says):
+  with pytest.raises(Refused, match=says):
+    fields.read(raw, False, LIMITS)
+
+
+def test_a_conversation_is_read():
+  parts = [{'type': 'text', 'text': 'b'}, {'type': 'text', 'text': 'c'}]
+  messages = [
+    {'role': 'developer', 'content': 'Be brief.'},
+    {'role': 'user', 'content': parts, 'name': None},
+  ]
+  given = {'messages': messages, 'max_completion_tokens': 7}
+  asked = fields.read(json.dumps(given).encode(), True, LIMITS)
+  assert asked.chat
+  assert asked.new_tokens == 7
+  assert asked.prompts == [
+    [
+      {'role': 'system', 'content': 'Be brief.'},
+      {'role': 'user', 'content': 'bc'},
+    ]
+  ]
+
+
+@pytest.mark.parametrize(
+  ('messages', 'param', 'says'),
+  [
+    ([], 'messages', 'at least one message'),
+    ('hi', 'messages', 'must be a list'),
+    (['hi'], 'messages[0]', 'an object with role and content'),
+    ([{'content': 'a'}], 'messages[0].role', 'must be system'),
+    ([{'role': 'tool', 'content': 'a'}], 'messages[0].role', 'must be system'),
+    ([{'role': 'user'}], 'messages[0].content', 'must be a text'),
+    (
+      [{'role': 'user', 'content': [{'type': 'image_url'}]}],
+      'messages[0].content',
+      'parts of type text',
+    ),
+    (
+      [{'role': 'user', 'content': 'a', 'tool_calls': [1]}],
+      'messages[0].tool_calls',
+      'there are role, content',
+    ),
+  ],
+)
+def test_messages_are_refused_by_their_place(messages, param, says):
+  with pytest.raises(Refused) as error:
+    fields.read(json.dumps({'messages': messages}).encode(), True, LIMITS)
+  assert error.value.param == param
+  assert says in str(error.value)
+
+
+def test_two_limits_of_an_answer_must_agree():
+  given = {'max_tokens': 3, 'max_completion_tokens': 3}
+  assert fields.read(talk('a', **given), True, LIMITS).new_tokens == 3
+  with pytest.raises(Refused, match='max_tokens and max_completion_tokens dif'):
+    fields.read(talk('a', **given | {'max_tokens': 4}), True, LIMITS)
+
+
+def test_log_probabilities_are_asked_for_in_two_ways():
+  assert fields.read(body(logprobs=0), False, LIMITS).logprobs == 0
+  assert fields.read(body(logprobs=5), False, LIMITS).logprobs == 5
+  given = {'logprobs': True}
+  assert fields.read(talk('a', **given), True, LIMITS).logprobs == 0
+  given['top_logprobs'] = 2
+  assert fields.read(talk('a', **given), True, LIMITS).logprobs == 2
+  for wrong, says in (
+    ({'top_logprobs': 2}, 'needs logprobs to be true'),
+    ({'logprobs': 2}, 'must be true or false'),
+    ({'logprobs': True, 'top_logprobs': 6}, 'from 0 to 5'),
+  ):
+    with pytest.raises(Refused, match=says):
+      fields.read(talk('a', **wrong), True, LIMITS)
+  with pytest.raises(Refused, match='logprobs are not told'):
+    fields.read(body(logprobs=0), False, LIMITS._replace(logprobs=None))
+
+
+# Prompts as token ids
+
+
+@pytest.fixture(scope='module')
+def tokenizer():
+  return checkpoints.load_tokenizer(pair.path('target'))
+
+
+def test_a_conversation_goes_on_plainly_without_a_template(tokenizer):
+  asked = fields.read(talk('one', ' two', 'three'), True, LIMITS)
+  (ids,) = rendering.encode(tokenizer, Prompts(), asked, LIMITS)
+  assert tokenizer.decode(ids) == 'one two\n\nthree'
+
+
+def test_a_chat_template_is_used_where_there_is_one(tokenizer):
+  template = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    "{% if messages|length > 2 %}{{ raise_exception('too many') }}{% endif %}>"
+  )
+  form = Prompts(
+    chat=True, system='Be.', template_kwargs={'chat_template': template}
+  )
+  asked = fields.read(talk('one'), True, LIMITS)
+  (ids,) = rendering.encode(tokenizer, form, asked, LIMITS)
+  assert tokenizer.decode(ids) == '<system>Be.<user>one>'
+  asked = fields.read(talk('one', 'two', 'three'), True, LIMITS)
+  with pytest.raises(Refused, match='messages: the chat template refuses') as e:
+    rendering.encode(tokenizer, form, asked, LIMITS)
+  assert e.value.param == 'messages'
+  with pytest.raises(UserError, match='too many'):
+    conversations.write(tokenizer, form, [{'role': 'user', 'content': ''}] * 3)
+
+
+@pytest.mark.parametrize(
+  ('given', 'param', 'says'),
+  [
+    ({'prompt': ''}, 'prompt', 'prompt is empty'),
+    ({'prompt': [1] * 128}, 'prompt', 'room for 128 together'),
+    ({'prompt': [1] * 120, 'max_tokens': 9}, 'max_tokens', '120 tokens, and'),
+  ],
+)
+def test_prompts_must_leave_room(tokenizer, given, param, says):
+  asked = fields.read(body(**given), False, LIMITS)
+  with pytest.raises(Refused, match=says) as error:
+    rendering.encode(tokenizer, Prompts(), asked, LIMITS)
+  assert error.value.param == param
+
+
+def test_any_object_nests_so_deep():
+  """The regex is Python's, too."""
+  made = re.compile(schemas.any_object(2))
+  for value in ({}, {'a': 1}, {'a': [1, 'x', None], 'b': {'c': True}}):
+    assert made.fullmatch(json.dumps(value))
+  for text in ('[]', '3', '{"a": 1', '{"a": [[1]]}', '{a: 1}', '{"a": 1,}'):
+    assert not made.fullmatch(text)

@@ -1,0 +1,206 @@
+"""Many requests at once, and a service that is told to stop."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import pathlib
+import random
+import signal
+import threading
+import time
+
+import httpx
+import jax
+import pytest
+
+from tests.support import processes, serving
+
+pytestmark = pytest.mark.slow
+PROMPTS = 'def fib(n):', 'import os', 'class Tree:', 'x = [1, 2, 3]\n'
+SCHEMA = {'type': 'object', 'properties': {'a': {'type': 'boolean'}}}
+FORMAT = {'type': 'json_schema', 'json_schema': {'schema': SCHEMA}}
+STAGES = (
+  {'temperature': 0},
+  {'top_p': 0.8},
+  {'temperature': 0.7, 'top_k': 7, 'frequency_penalty': 1.0},
+  {'logit_bias': {'7': 39.5, '11': 40}},
+  {'repetition_penalty': 1.2, 'min_p': 0.05},
+)
+
+
+@pytest.fixture(scope='module')
+def served(folder):
+  with serving.serve(folder, queue=80, constraint=(512, 128)) as one:
+    yield one
+
+
+def wanted(number):
+  """One of many requests that differ in all that requests may differ in."""
+  draw = random.Random(number)
+  return {
+    'prompt': PROMPTS[number % len(PROMPTS)] * draw.choice([1, 1, 3, 5]),
+    'max_tokens': draw.randint(1, 30),
+    'temperature': 0.9,
+    'seed': number,
+  } | STAGES[number % len(STAGES)]
+
+
+def test_texts_of_many_at_once_are_those_that_each_has_alone(served):
+  asked = [wanted(number) for number in range(64)]
+  with concurrent.futures.ThreadPoolExecutor(64) as many:
+    answers = [
+      *many.map(lambda x: served.post('/completions', json=x).json(), asked)
+    ]
+  for one, answer in zip(asked, answers, strict=True):
+    given = dict(one)
+    prompt, new = given.pop('prompt'), given.pop('max_tokens')
+    if bias := given.pop('logit_bias', None):
+      given['logit_bias'] = {int(k): v for k, v in bias.items()}
+    (text,) = served.decoded([prompt], new, **given)
+    assert answer['choices'][0]['text'] == text
+  assert served.rest()
+
+
+def test_two_hundred_requests_compile_nothing(served, caplog):
+  jax.config.update('jax_log_compiles', True)
+  kinds = ({'n': 2}, {'stop': ['a', 'x']}, {'stream': True}, {'seed': None})
+  formats = {'response_format': FORMAT, 'max_tokens': 40}
+  try:
+    for number in range(200):
+      given = wanted(number) | kinds[number % 4]
+      if number % 10 == 0:
+        given |= formats | ({'response_format': {'type': 'json_object'}})
+      if number % 10 == 5:
+        given |= formats
+      sent = served.post('/completions', json=given)
+      assert sent.status_code == 200, sent.text
+  finally:
+    jax.config.update('jax_log_compiles', False)
+  assert served.rest()
+  assert 'Compiling' not in caplog.text
+
+
+def memory():
+  """Bytes that the process holds."""
+  gc.collect()
+  with contextlib.suppress(OSError, AttributeError):
+    ctypes.CDLL(None).malloc_trim(0)
+  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
+  return pages * os.sysconf('SC_PAGE_SIZE')
+
+
+async def storm(served, numbers):
+  """Asks for all; how many were answered, refused and left."""
+  headers = {'Authorization': f'Bearer {serving.KEY}'}
+  limits = asyncio.Semaphore(24)
+  counts = {'answered': 0, 'refused': 0, 'left': 0}
+
+  async def ask(client, number):
+    given, url = wanted(number), f'{served.url}/completions'
+    async with limits:
+      if number % 10 == 1:
+        body = random.Random(number).choice(
+          [b'{', b'\xff', b'{"prompt": 3}', b'{"prompt": "a", "n": 99}']
+        )
+        sent = await client.post(url, content=body)
+        assert sent.status_code == 400
+        counts['refused'] += 1
+      elif number % 10 == 2:
+        given |= {'stream': True, 'max_tokens': 40}
+        async with client.stream('POST', url, json=given) as got:
+          if number % 20 == 2:
+            await anext(got.aiter_lines())
+        counts['left'] += 1
+      else:
+        given['stream'] = number % 2 == 0
+        sent = await client.post(url, json=given)
+        assert sent.status_code == 200, sent.text
+        assert '"finish_reason"' in sent.text
+        assert not given['stream'] or sent.text.endswith('[DONE]\n\n')
+        counts['answered'] += 1
+
+  async with httpx.AsyncClient(headers=headers, timeout=120) as client:
+    await asyncio.gather(*(ask(client, number) for number in numbers))
+  return counts
+
+
+def test_two_thousand_requests_leave_nothing_behind(served):
+  counts, sizes = [], []
+  for begin in range(0, 2000, 500):
+    counts.append(asyncio.run(storm(served, range(begin, begin + 500))))
+    assert served.rest(30)
+    sizes.append(memory())
+  assert counts == [{'answered': 400, 'refused': 50, 'left': 50}] * 4
+  assert served.worker.pool.live == served.worker.pool.waiting == 0
+  assert sizes[-1] < 1.02 * sizes[1]
+
+
+PROGRAM = """
+import pathlib
+from experiments import serve
+from experiments.setup import command
+from tests.support import serving
+
+def main():
+  folder = pathlib.Path({folder!r})
+  x = serving.settings(folder, grace={grace}, port=0)
+  serve.main(x)
+
+command.guard(main)
+"""
+
+
+@contextlib.contextmanager
+def started(folder, grace):
+  """A process that serves, and its address."""
+  program = PROGRAM.format(folder=str(folder), grace=grace)
+  process = processes.start('-c', program)
+  try:
+    lines = iter(process.stdout.readline, '')
+    line = next(x for x in lines if ' answers at ' in x)
+    yield process, line.split(' at ')[1].split(',')[0]
+  finally:
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(('grace', 'whole'), [(8.0, True), (0.0, False)])
+def test_a_service_that_is_told_to_stop_ends_in_time(folder, grace, whole):
+  with started(folder, grace) as (process, url):
+    bodies, began = [], threading.Event()
+
+    def read():
+      given = {'prompt': 'a', 'max_tokens': 90, 'n': 3, 'stream': True}
+      with httpx.stream(
+        'POST', f'{url}/completions', json=given, timeout=60
+      ) as got:
+        for line in got.iter_lines():
+          bodies.append(line)
+          began.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert began.wait(30)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert time.monotonic() - begin < 10
+    reader.join(10)
+    with pytest.raises(httpx.ConnectError):
+      httpx.get(f'{url}/models')
+    said = [json.loads(x[6:]) for x in bodies if x.startswith('data: {')]
+    ends = [
+      choice['finish_reason']
+      for one in said
+      for choice in one.get('choices', ())
+      if choice['finish_reason']
+    ]
+    assert bodies[-2] == 'data: [DONE]'
+    assert ('error' in said[-1]) != whole
+    assert (len(ends) == 3) == whole
+    assert process.stdout.read().endswith('stopped\n')
+    assert not process.stderr.read().count('Traceback')

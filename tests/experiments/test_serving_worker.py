@@ -1,0 +1,229 @@
+"""The thread that owns the pool: what it tells, when, and how it ends."""
+
+import functools
+import threading
+
+import numpy as np
+import pytest
+
+from experiments import serve
+from experiments.errors import UserError
+from experiments.serving import running, texts, worker
+from experiments.serving.counters import Counters
+from specjax import generate, pool, stages, verify
+from specjax.drafters import lm
+from specjax.models import table
+from specjax.types import Params, Spec
+from tests.support import models, serving
+
+MODEL = table.build(models.VOCAB)
+SPEC = Spec(MODEL, lm.make(MODEL, 2), verify.token, ())
+VALUES = stages.of(SPEC).values(1.0)
+
+
+class Digits:
+  """A tokenizer of one character a token."""
+
+  def decode(self, tokens):
+    return ''.join(str(token % 10) for token in tokens)
+
+
+@functools.cache
+def params():
+  return Params(models.weights(MODEL, 1), models.near(MODEL, 1))
+
+
+class Told:
+  """A text, and what was told of it with the number of the turn."""
+
+  def __init__(self, made, number=0, **options):
+    given = {'new_tokens': 20, 'stop': (), 'streams': False} | options
+    request = pool.Request(
+      [1, 2], given['new_tokens'], generate.row_keys(number, [0]), VALUES
+    )
+    self.pieces, self.turns, self.ended = [], [], threading.Event()
+
+    def tell(piece):
+      self.pieces.append(piece)
+      self.turns.append(made.turns)
+      if piece.finish or piece.error:
+        self.ended.set()
+
+    self.text = texts.Text(
+      request,
+      tell,
+      tokenizer=Digits(),
+      eos=(),
+      stop=given['stop'],
+      streams=given['streams'],
+    )
+
+  @property
+  def shown(self):
+    return ''.join(piece.text for piece in self.pieces)
+
+
+@pytest.fixture
+def made():
+  """A worker whose turns the test takes, with two rows."""
+  held = pool.Pool(params(), spec=SPEC, values=VALUES, rows=2, slots=128)
+  return worker.Worker(held, Counters('tiny', 2), steps=3)
+
+
+def turn(made, count=1):
+  for _ in range(count):
+    made._obey()
+    made._turn()
+
+
+def test_the_first_token_comes_with_the_turn_in_which_a_row_is_free(made):
+  short, long, waits = (
+    Told(made, n, new_tokens=size, streams=n == 2)
+    for n, size in enumerate((4, 90, 9))
+  )
+  made.submit([short.text, long.text, waits.text])
+  while not short.ended.is_set():
+    turn(made)
+    assert not waits.pieces
+  turn(made)
+  assert waits.turns == [short.turns[-1] + 1]
+  assert waits.pieces[0].tokens > 0
+
+
+def test_turns_are_of_one_step_while_somebody_waits_or_reads_along(made):
+  seen, steps = [], made.pool.turn
+
+  def record(count):
+    seen.append(count)
+    return steps(count)
+
+  made.pool.turn = record
+  quiet, reads, waits = (
+    Told(made, n, new_tokens=30, streams=n == 1) for n in range(3)
+  )
+  made.submit([quiet.text])
+  turn(made, 2)
+  made.submit([reads.text])
+  turn(made)
+  made.submit([waits.text])
+  turn(made)
+  made.cancel([reads.text, waits.text])
+  turn(made)
+  assert seen == [1, 3, 1, 1, 3]
+  made.cancel([quiet.text])
+  turn(made)
+  assert made.idle
+
+
+def test_a_text_is_told_in_parts_or_at_its_end(made):
+  reads, quiet = (Told(made, 7, streams=streams) for streams in (True, False))
+  made.submit([reads.text, quiet.text])
+  while not made.idle:
+    turn(made)
+  assert reads.shown == quiet.shown
+  assert len(quiet.pieces) == 1 < len(reads.pieces)
+  assert sum(x.tokens for x in reads.pieces) == quiet.pieces[0].tokens == 20
+  for mine, other in zip(
+    reads.pieces[-1].counts, quiet.pieces[0].counts, strict=True
+  ):
+    np.testing.assert_array_equal(mine, other)
+
+
+def test_a_stop_string_frees_the_row_at_once(made):
+  whole = Told(made, 5)
+  made.submit([whole.text])
+  while not made.idle:
+    turn(made)
+  stop = whole.shown[6:8]
+  found = Told(made, 5, stop=(stop,), new_tokens=90, streams=True)
+  made.submit([found.text])
+  while not found.ended.is_set():
+    turn(made)
+  assert made.idle
+  assert found.shown == whole.shown[: whole.shown.index(stop)]
+  assert found.pieces[-1].finish == 'stop'
+
+
+def test_whatever_goes_on_ends_with_an_error_when_it_is_closed(made):
+  one, other, late = (Told(made, n, new_tokens=100) for n in range(3))
+  made.start()
+  made.submit([one.text])
+  made.abort()
+  assert one.ended.wait(10)
+  made.submit([other.text])
+  made.close()
+  made.submit([late.text])
+  for told in (one, other, late):
+    assert told.ended.is_set()
+    assert told.pieces[-1].error.status == 503
+  assert made.idle
+  assert made.failure is None
+
+
+def test_a_bug_ends_all_texts_and_is_kept(made):
+  broken, failed = ZeroDivisionError('a bug'), threading.Event()
+
+  def turn(steps):
+    raise broken
+
+  made.failed, made.pool.turn = failed.set, turn
+  one = Told(made)
+  made.start()
+  made.submit([one.text])
+  assert failed.wait(10)
+  made.close()
+  assert made.failure is broken
+  assert [piece.error.status for piece in one.pieces] == [503]
+
+
+def test_numbers_that_are_none_are_an_error(made):
+  one = Told(made)
+  made.submit([one.text])
+  turns = made.pool.turn
+  made.pool.turn = lambda steps: [
+    x._replace(finite=False, done=True) for x in turns(steps)
+  ]
+  turn(made)
+  assert 'NaN or infinite logits' in str(one.pieces[0].error)
+  assert made.idle
+
+
+# The program
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'rows': 0}, 'rows must be at least 1'),
+    ({'queue': -1}, 'queue must be at least 0'),
+    ({'length': 1}, 'length must be at least 2'),
+    ({'port': 65536}, 'port is 65536: choose one'),
+    ({'grace': -1.0}, 'grace is -1.0'),
+    ({'stages': ('foo',)}, "stages has no 'foo'"),
+    ({'constraint': (0, 64)}, 'constraint must be integers of at least 1'),
+    ({'logprobs': 21}, 'logprobs is 21: choose 0 to 20'),
+    ({'key': 'NO_SUCH_NAME'}, 'key has to be the name of an environment'),
+  ],
+)
+def test_settings_are_checked_before_anything_is_read(changes, message):
+  with pytest.raises(UserError, match=message) as error:
+    serve.check(serving.settings(None, **changes))
+  assert 'NO_SUCH_NAME' not in str(error.value)  # It may be the key itself.
+
+
+def test_what_is_not_installed_is_said(monkeypatch):
+  monkeypatch.setattr(serve, '_NEEDED', ('starlette', 'no_such_thing'))
+  with pytest.raises(UserError, match=r"no_such_thing, .* -e '.\[serve\]'"):
+    serve.check(serving.settings(None))
+
+
+def test_a_key_is_read_from_its_variable(monkeypatch):
+  monkeypatch.setenv('MY_KEY', 'secret')
+  assert serve.check(serving.settings(None, key='MY_KEY')) == 'secret'
+  assert serve.check(serving.settings(None)) == ''
+
+
+def test_an_address_says_where_the_api_is():
+  with running.listen('127.0.0.1', 0) as socket:
+    port = socket.getsockname()[1]
+    assert running.address(socket) == f'http://127.0.0.1:{port}/v1'
