@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.errors import UserError
 from specjax import metrics
 from specjax.pool import Request
 
@@ -148,11 +149,14 @@ def numbers(texts: Sequence[Text], skipped: int) -> dict[str, Any]:
     skipped: that warm up, and are counted nowhere else.
 
   Raises:
-    ValueError: fewer texts than blocks are left, or none has two tokens.
+    UserError: fewer texts than blocks are left, or none has two tokens.
   """
   kept = texts[skipped:]
   if len(kept) < BLOCKS:
-    raise ValueError(f'{len(kept)} texts are fewer than {BLOCKS} blocks')
+    raise UserError(
+      f'prompts.count: {len(kept)} texts are fewer than {BLOCKS} blocks, whose '
+      'spread is measured; raise it'
+    )
   edges = np.linspace(kept[0].scheduled, kept[-1].scheduled, BLOCKS + 1)
   told = [one for text in texts for one in text.told]
   whens, counts = np.array(told).T
@@ -160,7 +164,10 @@ def numbers(texts: Sequence[Text], skipped: int) -> dict[str, Any]:
   rate = metrics.ratio(sums, np.diff(edges))
   several = [x for x in kept if len(x.tokens) > 1]
   if not several:
-    raise ValueError('no text has two tokens, which time could lie between')
+    raise UserError(
+      'max_new_tokens: no text has two tokens, which time could lie between; '
+      'raise it'
+    )
   between = [(x.last - x.first) / (len(x.tokens) - 1) for x in several]
   return {
     'counted': len(kept),

@@ -152,9 +152,8 @@ class Experiment:
     """Drafters by name; that of `draft` comes first."""
     if not self.draft.path:
       return self.candidates
-    names = 'dtype', 'vocabulary', 'frequencies'
-    given = {name: getattr(self.draft, name) for name in names}
-    own = {name: value for name, value in given.items() if value}
+    given = vars(self.draft).items()
+    own = {name: x for name, x in given if x and name != 'path'}
     lm = Candidate('lm', 4, self.draft.path, own)
     return {'lm': lm} | self.candidates
 

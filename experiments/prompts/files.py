@@ -44,11 +44,11 @@ def check(path: str, field: str = PATH) -> None:
   file = pathlib.Path(path)
   need(
     file.exists(),
-    f'{field}: {path} does not exist; name a file of texts',
+    f'{field}: {path} does not exist; name a file of {field.split(".")[0]}',
   )
   need(
     file.is_file(),
-    f'{field}: {path} is no regular file; name a file of texts',
+    f'{field}: {path} is no regular file; name a file of {field.split(".")[0]}',
   )
 
 
@@ -73,7 +73,9 @@ def read_text(path: str, field: str = PATH) -> str:
       f'{field}: {path} is no UTF-8 text ({error}); convert it first'
     ) from None
   if not text.strip():
-    raise UserError(f'{field}: {path} is empty; name a file of texts')
+    raise UserError(
+      f'{field}: {path} is empty; name a file of {field.split(".")[0]}'
+    )
   return text
 
 
@@ -119,7 +121,7 @@ def _parquet(path: str, field: str) -> list[dict]:
     raise UserError(
       f'{field}: {path} cannot be read ({reason}); copy it again'
     ) from error
-  need(rows, f'{field}: {path} is empty; name a file of texts')
+  need(rows, f'{field}: {path} is empty; name a file of {field.split(".")[0]}')
   return rows
 
 

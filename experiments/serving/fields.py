@@ -251,7 +251,7 @@ def _logprobs(take: Callable, chat: bool, limits: Limits) -> int | None:
 
 
 def _no_constant(name: str) -> NoReturn:
-  raise ValueError(f'{name} is no number of JSON')
+  raise Refused(f'the body is no JSON: {name} is none of its numbers')
 
 
 def load(body: bytes) -> dict[str, Any]:

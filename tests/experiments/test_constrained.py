@@ -87,6 +87,7 @@ def test_a_shown_text_is_whole_or_said_to_be_cut(folder, schema, capsys):
       assert re.fullmatch('[ab]{3,}', said['text'])
 
 
+@pytest.mark.slow
 def test_greedy_texts_are_those_of_plain_decoding(folder, capsys):
   x = experiment(folder, Parity, sampling=by_pattern(), temperatures=(0.0,))
   parity.main(x)

@@ -185,6 +185,7 @@ def run(x, capsys):
     return status, found, [json.loads(line) for line in file]
 
 
+@pytest.mark.slow
 def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
   """And the comparison with float32 is of bfloat16, on both sides."""
   x = config(

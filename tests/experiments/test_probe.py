@@ -115,6 +115,7 @@ def experiment(folder, results, member):
   )
 
 
+@pytest.mark.slow
 def test_the_right_reading_is_found_and_rows_are_kept(folder, tmp_path, capsys):
   x = experiment(folder, tmp_path / 'a', 'draft')
   with pytest.raises(SystemExit, match='1'):

@@ -163,6 +163,7 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
   assert again.rows == [{'schema': results.SCHEMA} | kept]
 
 
+@pytest.mark.slow
 def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
   x = tiny.experiment(
     folder,

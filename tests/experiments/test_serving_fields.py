@@ -185,7 +185,7 @@ def test_fields_are_refused_by_their_name(given, param, says):
   [
     (b'\xff', 'is not UTF-8'),
     (b'', 'is no JSON'),
-    (b'{"prompt": NaN}', 'NaN is no number'),
+    (b'{"prompt": NaN}', 'NaN is none of its numbers'),
     (b'{"prompt": ' + b'9' * 5000 + b'}', 'is no JSON'),
     (b'[' * 100_000, 'nested too deeply'),
     (b'[]', 'must be a JSON object'),

@@ -355,6 +355,7 @@ def test_one_conversation_is_shown_turn_by_turn(
   assert all(text in out for text in talk['turns'][1:])
 
 
+@pytest.mark.slow
 def test_speed_is_explained_over_all_turns(folder, tmp_path, prompts):
   x = settings(folder, tmp_path, prompts, temperatures=(0.0,), gammas=(2,))
   asked = explain.narrow(x)

@@ -108,7 +108,10 @@ def test_wrong_use_gets_a_sentence(use, message):
   'go_on',
   [
     lambda state: generate.generate(PARAMS, state, 1, spec=SPEC),
-    lambda state: generate.step(PARAMS, state, spec=SPEC),
+    pytest.param(
+      lambda state: generate.step(PARAMS, state, spec=SPEC),
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_a_state_is_used_once(go_on):

@@ -82,6 +82,7 @@ def test_a_thousand_texts_are_valid_or_said_to_be_cut(drafted, name):
   assert ended > (900 if name in ('choices', 'header') else 100)
 
 
+@pytest.mark.slow
 def test_each_prompt_has_its_own_constraint(drafted):
   target, draft = drafted
   schema = {

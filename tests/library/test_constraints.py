@@ -141,7 +141,11 @@ def test_a_draft_without_an_allowed_token_draws_any_of_them(float64):
 
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 @pytest.mark.parametrize(
-  'name', ['chain', pytest.param('tree', marks=pytest.mark.slow), 'cascade']
+  'name',
+  [
+    'chain',
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ('tree', 'cascade')),
+  ],
 )
 def test_texts_are_of_their_language_and_free_rows_are_free(
   name, temperature, float64

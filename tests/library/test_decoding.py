@@ -112,6 +112,7 @@ def test_an_end_of_text_is_in_the_tokens_and_not_in_the_text(target, draft):
   assert out.texts == [target.tokenizer.decode(whole[:first])]
 
 
+@pytest.mark.slow
 def test_trees_and_other_rules_are_taken(folder, target, draft):
   plain = decode(target, None).tokens
   path = str(folder / 'draft')

@@ -238,6 +238,7 @@ def test_memory_equals_reading_again(name):
     assert models.DEPTH in accepted
 
 
+@pytest.mark.slow
 def test_memory_equals_reading_again_to_the_last_digit(float64):
   gaps, accepted = gaps_of_a_run('lm with a stop', eos=())
   assert max(gaps) < 1e-12

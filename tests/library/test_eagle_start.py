@@ -32,6 +32,7 @@ def begun(model, params, width):
   return head.logits(own, features), goal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'options', [{}, {'layer_norm': True}, {'norm_plus_one': True}]
 )

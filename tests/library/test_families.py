@@ -30,7 +30,7 @@ BEGIN = (3, 17)  # tokens of the two known texts that are read at once
 # Speculation is the same loop for all. These have what could go wrong in it: a
 # window shorter than a draft, both kinds of positions, and experts.
 # With an encoder speculation reads something else, too.
-QUICK = ('gemma3_text', 'gpt_neo', 'qwen3_moe', 't5_v1_1')
+QUICK = ('gpt_neo', 'qwen3_moe', 't5_v1_1')
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))

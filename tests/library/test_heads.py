@@ -145,6 +145,7 @@ def test_a_head_of_the_published_layout_is_trained_alike():
   assert after < before
 
 
+@pytest.mark.slow
 def test_version_1_learns_the_next_feature():
   """A head that says the very feature has no loss of features but the noise."""
   target, trained = models.target_weights(), models.EAGLE_1

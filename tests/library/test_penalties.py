@@ -349,7 +349,9 @@ def misfit(spec, params, go) -> papers_in_numpy.Misfit:
   return total
 
 
-@pytest.mark.parametrize('name', DRAFTERS)
+@pytest.mark.parametrize(
+  'name', ['lm', pytest.param('counts', marks=pytest.mark.slow)]
+)
 def test_the_law_of_the_text_is_that_of_plain_sampling(name):
   spec = Spec(TABLE, DRAFTERS[name], verify.token, (LAST,))
   params = params_of(name)

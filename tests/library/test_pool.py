@@ -142,6 +142,7 @@ def test_a_text_depends_on_nothing_that_comes_or_goes_beside_it(name):
       np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_stages_that_a_request_does_not_ask_for_change_nothing():
   """Neutral values draw what the pipeline without these stages draws."""
   spec = Spec(TABLE, lm.make(TABLE, 2), verify.token, (10,))
@@ -195,6 +196,7 @@ def test_tables_of_a_constraint_have_the_size_of_the_pool():
     tight.values(constraint=constrained.LANGUAGE)
 
 
+@pytest.mark.slow
 def test_origins_are_those_of_a_recorded_text():
   """`trace` looks at each draft on the host, one step at a time."""
   for name, spec in SPECS.items():

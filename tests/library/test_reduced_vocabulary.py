@@ -62,6 +62,7 @@ def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text():
   assert frequencies.Reduction().choose(target) is None
 
 
+@pytest.mark.slow
 def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept():
   target = specjax.load(pair.path('target'))
   path = pair.path('target')

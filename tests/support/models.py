@@ -366,6 +366,9 @@ IN_LOOPS = [
 # Promises are tested of the drafts themselves, which these share with drafters
 # beside them: a policy that stops, a tree of the same walker, or its layout.
 _DRAFT_LIKE_OTHERS = (
+  'some tokens',
+  'eagle 3, published',
+  'lm with a stop',
   'lm, two more or one less',
   'lm, expected gain',
   'lm, dynamic tree',
