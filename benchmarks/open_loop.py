@@ -12,6 +12,7 @@ otherwise hide the very delay that it causes (coordinated omission; Tene 2013,
   |------------------ latency --------------------|
 """
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -127,14 +128,19 @@ def check(
 
 
 def _of(name: str, values: np.ndarray) -> dict[str, Any]:
-  """Mean in milliseconds, its interval over blocks, and percentiles."""
+  """Mean in milliseconds, its interval over blocks, and percentiles.
+
+  A percentile is None where no value is expected beyond it.
+  """
   blocks = np.array_split(values, BLOCKS)
   mean = metrics.ratio([b.sum() for b in blocks], [len(b) for b in blocks])
   ends = mean.interval and [1e3 * x for x in mean.interval]
   found = {f'{name}_ms': 1e3 * float(values.mean()), f'{name}_ms_ci': ends}
   for percent in PERCENTILES:
-    value = float(np.percentile(values, percent))
-    found[f'{name}_p{percent}_ms'] = 1e3 * value
+    # Fewer would have none beyond it.
+    enough = len(values) * (100 - percent) >= 100
+    value = 1e3 * float(np.percentile(values, percent)) if enough else None
+    found[f'{name}_p{percent}_ms'] = value
   return found
 
 
@@ -149,7 +155,7 @@ def numbers(texts: Sequence[Text], skipped: int) -> dict[str, Any]:
     skipped: that warm up, and are counted nowhere else.
 
   Raises:
-    UserError: fewer texts than blocks are left, or none has two tokens.
+    UserError: fewer texts than blocks are left, or all are told at once.
   """
   kept = texts[skipped:]
   if len(kept) < BLOCKS:
@@ -162,15 +168,19 @@ def numbers(texts: Sequence[Text], skipped: int) -> dict[str, Any]:
   whens, counts = np.array(told).T
   sums, _ = np.histogram(whens, edges, weights=counts)
   rate = metrics.ratio(sums, np.diff(edges))
-  several = [x for x in kept if len(x.tokens) > 1]
+  # Tokens of one turn are told together: only what comes later took time.
+  several = [x for x in kept if len(x.told) > 1]
   if not several:
     raise UserError(
-      'max_new_tokens: no text has two tokens, which time could lie between; '
-      'raise it'
+      'max_new_tokens: every text is told at once, and no time lies between '
+      'its tokens; raise it, or lower chunk'
     )
-  between = [(x.last - x.first) / (len(x.tokens) - 1) for x in several]
+  between = [
+    (x.last - x.first) / (len(x.tokens) - x.told[0][1]) for x in several
+  ]
   return {
     'counted': len(kept),
+    'told_at_once': len(kept) - len(several),
     'tokens': sum(len(x.tokens) for x in kept),
     'tokens_per_second': rate.value,
     'tokens_per_second_ci': rate.interval,
@@ -189,10 +199,14 @@ def check_numbers(row: dict[str, Any]) -> None:
   """
   for name in ('first_token', 'between_tokens', 'latency'):
     values = [row[f'{name}_p{percent}_ms'] for percent in PERCENTILES]
-    if not 0 <= values[0] <= values[1] <= values[2] < np.inf:
+    known = [0.0, *(x for x in values if x is not None), np.inf]
+    if not all(a <= b for a, b in itertools.pairwise(known)) or 0 in values:
       raise RuntimeError(f'{name} has the percentiles {values}')
   for percent in PERCENTILES:
-    if row[f'first_token_p{percent}_ms'] > row[f'latency_p{percent}_ms']:
+    first, last = (
+      row[f'{name}_p{percent}_ms'] for name in ('first_token', 'latency')
+    )
+    if first is not None and last is not None and first > last:
       raise RuntimeError('first tokens come later than last ones')
   if not 0 < row['tokens_per_second'] < np.inf:
     raise RuntimeError(f'tokens_per_second is {row["tokens_per_second"]}')

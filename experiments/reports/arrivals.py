@@ -42,7 +42,8 @@ def fields(row: dict) -> dict[str, Any]:
   else:
     types |= {'counted': int, 'tokens_per_second_ci': ends}
     for name in _TIMES:
-      numbers += [f'{name}_ms', *(f'{name}_p{p}_ms' for p in _PERCENTILES)]
+      numbers.append(f'{name}_ms')
+      types |= {f'{name}_p{p}_ms': float | None for p in _PERCENTILES}
       types[f'{name}_ms_ci'] = ends
   return types | dict.fromkeys(numbers, float)
 
@@ -63,10 +64,13 @@ def _name(row: dict) -> str:
 
 def _against(row: dict, plain: dict) -> str:
   """What a drafter does to the median and the tail of plain decoding."""
+
+  def both(one: dict, name: str) -> str:
+    return ' and '.join(number(one[f'{name}_p{p}_ms'], '.0f') for p in (50, 95))
+
   shown = [
-    f'{word} {plain[f"{name}_p50_ms"]:.0f} and {plain[f"{name}_p95_ms"]:.0f} '
-    f'ms plain, {row[f"{name}_p50_ms"]:.0f} and {row[f"{name}_p95_ms"]:.0f} ms '
-    f'with {_name(row)}'
+    f'{word} {both(plain, name)} ms plain, {both(row, name)} ms with '
+    f'{_name(row)}'
     for name, word in _TIMES.items()
     if name != 'between_tokens'
   ]
@@ -114,7 +118,8 @@ def _time(name: str, form: str = '.0f') -> Columns:
     return with_interval(row[f'{name}_ms'], _ends(row, f'{name}_ms'), form)
 
   def percentiles(row):
-    return ' / '.join(f'{row[f"{name}_p{p}_ms"]:{form}}' for p in _PERCENTILES)
+    found = (row[f'{name}_p{p}_ms'] for p in _PERCENTILES)
+    return ' / '.join('-' if x is None else f'{x:{form}}' for x in found)
 
   return ((_TIMES[name], mean), ('p50 / p95 / p99', percentiles))
 

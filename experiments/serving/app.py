@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import hmac
 import time
+import urllib.parse
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -59,6 +61,17 @@ async def _gone(request: Request) -> None:
     pass
 
 
+async def _unless_gone(request: Request, work: Coroutine) -> Any:
+  """What work gives; None where the client closed the connection before."""
+  made, gone = (asyncio.create_task(x) for x in (work, _gone(request)))
+  try:
+    await asyncio.wait({made, gone}, return_when=asyncio.FIRST_COMPLETED)
+    return await made if made.done() else None
+  finally:
+    made.cancel()
+    gone.cancel()
+
+
 async def _events(run: Run, answer: replies.Answer) -> AsyncIterator[bytes]:
   try:
     for part in answer.begin():
@@ -81,17 +94,14 @@ async def _whole(
     async for place, piece in run.pieces():
       answer.add(place, piece)
 
-  made, gone = (asyncio.create_task(x) for x in (collect(), _gone(request)))
+    return True
+
   try:
-    await asyncio.wait({made, gone}, return_when=asyncio.FIRST_COMPLETED)
-    if not made.done():
+    if await _unless_gone(request, collect()) is None:
       return Response(status_code=_GONE)
-    made.result()
     return JSONResponse(answer.whole())
   finally:
     run.close()
-    made.cancel()
-    gone.cancel()
 
 
 def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
@@ -104,20 +114,32 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
   """
 
   def check_key(request: Request) -> None:
-    given = request.headers.get('Authorization', '').encode()
-    if key and not hmac.compare_digest(given, f'Bearer {key}'.encode()):
+    kind, _, given = request.headers.get('Authorization', '').partition(' ')
+    known = hmac.compare_digest(given.strip().encode(), key.encode())
+    if key and not (known and kind.lower() == 'bearer'):
       raise Refused(
         'the key is missing or wrong: give it as Authorization: Bearer KEY',
         status=401,
         code='invalid_api_key',
       )
 
+  def check_origin(request: Request) -> None:
+    """Refuses web pages of others, which a browser lets ask anybody."""
+    origin = request.headers.get('Origin')
+    own = request.headers.get('Host')
+    if origin is not None and urllib.parse.urlsplit(origin).netloc != own:
+      raise Refused(f'pages of {origin[:100]} may not ask', status=403)
+
   def answers(chat: bool):
     async def endpoint(request: Request) -> Response:
       check_key(request)
+      check_origin(request)
       service.check()
       read = await _body(request, body)
-      run = await service.open(fields.read(read, chat, service.limits))
+      asked = fields.read(read, chat, service.limits)
+      run = await _unless_gone(request, service.open(asked))
+      if run is None:
+        return Response(status_code=_GONE)
       name = uuid.uuid4().hex
       answer = replies.Answer(run, name, service)
       if run.asked.stream:

@@ -39,7 +39,9 @@ class Counters:
     self.cancelled = self._make(
       count, 'specjax:request_cancelled', 'Texts whose reader went away.'
     )
-    self.prompts = self._make(count, 'prompt_tokens', 'Tokens read.')
+    self.prompts = self._make(
+      count, 'prompt_tokens', 'Tokens read, for each answer.'
+    )
     self.generated = self._make(count, 'generation_tokens', 'Tokens told.')
     self._drafts = self._make(
       count, f'{spec}_drafts', 'Steps whose draft was verified.'

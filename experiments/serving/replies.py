@@ -56,11 +56,13 @@ class Answer:
       'id': f'{prefix}-{name}',
       'created': run.created,
       'model': service.limits.model,
+      'seed': run.seed,
     }
     count = len(run.texts)
     self._texts, self._tokens = [''] * count, 0
     self._ends, self._counts = [''] * count, []
     self._said: list[list] = [[] for _ in run.texts]
+    self._offsets = [spelling.Offsets(self._spelled) for _ in run.texts]
 
   def add(self, place: int, piece: Any) -> None:
     self._texts[place] += piece.text
@@ -83,7 +85,6 @@ class Answer:
     return {
       'usage': self._usage(),
       'metrics': speculation(self._counts, self._depth),
-      'seed': self._run.seed,
     }
 
   def whole(self) -> dict[str, Any]:
@@ -111,10 +112,7 @@ class Answer:
       return None
     if self._chat:
       return spelling.of_chat(said, count, spelled)
-    rest = self._said[place]
-    before = rest[: len(rest) - len(said)]
-    begin = sum(len(spelled.text_of(token)) for token, _ in before)
-    return spelling.of_completion(said, count, spelled, begin)
+    return spelling.of_completion(said, count, spelled, self._offsets[place])
 
   def _choice(
     self, place: int, said: dict[str, str], end: str, logprobs: Any = None

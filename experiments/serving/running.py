@@ -15,7 +15,7 @@ _LATER = 2.0  # seconds that errors may take to be sent
 
 
 def listen(host: str, port: int) -> socket.socket:
-  """A socket at an address, at which nobody is answered yet.
+  """A socket at an address: who connects waits until he is answered.
 
   Raises:
     UserError: it is in use, or is none of this machine.
@@ -25,6 +25,7 @@ def listen(host: str, port: int) -> socket.socket:
   try:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind((host, port))
+    made.listen()  # Before, another one could be bound to it, too.
   except (OSError, OverflowError) as error:
     made.close()
     raise UserError(
@@ -58,12 +59,13 @@ class Server(uvicorn.Server):
 
   async def startup(self, sockets=None) -> None:
     await super().startup(sockets)
-    self._ready()
+    if self.started:
+      self._ready()
 
   async def shutdown(self, sockets=None) -> None:
     self._service.draining = True
     loop = asyncio.get_running_loop()
-    loop.call_later(self._grace, self._service.worker.abort)
+    loop.call_later(self._grace, self._service.abort)
     await super().shutdown(sockets)
 
 

@@ -1,8 +1,10 @@
 """JSON schemas, compiled beside the event loop; the last ones are kept."""
 
+import asyncio
 import collections
-import concurrent.futures
+import queue
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 from experiments.serving.fields import OBJECT
@@ -12,6 +14,7 @@ from specjax.constraints import leaves, schemas
 from specjax.sampling import Automaton
 
 _KEPT = 64  # schemas, those that were refused too
+MOST = 8  # of them that are waited for
 _DEEPEST = 3  # objects and lists within each other, where nothing says which
 
 
@@ -28,27 +31,61 @@ def any_object(depth: int = _DEEPEST) -> str:
 
 
 class Compiled:
-  """What schemas were compiled to, for one target."""
+  """What schemas were compiled to, for one target; it is of one event loop."""
 
   def __init__(self, tokenizer: Any, vocab_size: int, eos: tuple[int, ...]):
     self._of = tokenizer, vocab_size, eos
-    self._kept: collections.OrderedDict[str, concurrent.futures.Future]
-    self._kept = collections.OrderedDict()
-    self._lock = threading.Lock()
-    self._thread = concurrent.futures.ThreadPoolExecutor(1, 'schemas')
+    self._kept: collections.OrderedDict[str, Future] = collections.OrderedDict()
+    self._waiting: collections.Counter[str] = collections.Counter()
+    self._jobs: queue.SimpleQueue[tuple[str, Future]] = queue.SimpleQueue()
+    # Nobody waits for it at the end: it may be long.
+    self._thread = threading.Thread(
+      target=self._run, name='schemas', daemon=True
+    )
+    self._thread.start()
 
-  def of(self, schema: str) -> concurrent.futures.Future:
-    """The automaton of a schema, or the `Refused` that it ends in."""
-    with self._lock:
-      if schema not in self._kept:
-        self._kept[schema] = self._thread.submit(self._compile, schema)
-      self._kept.move_to_end(schema)
-      while len(self._kept) > _KEPT:
-        self._kept.popitem(last=False)  # Whoever waits for it has it.
-      return self._kept[schema]
+  async def of(self, schema: str) -> Automaton:
+    """The automaton of a schema.
 
-  def close(self) -> None:
-    self._thread.shutdown(wait=False, cancel_futures=True)
+    Where all who wait for one are cancelled before its turn, it is dropped.
+
+    Raises:
+      Refused: there is none, or too many others are waited for.
+    """
+    if schema not in self._kept:
+      if len(self._waiting) >= MOST:
+        raise Refused(
+          f'{len(self._waiting)} schemas are to be compiled: ask again later',
+          'response_format',
+          status=429,
+          code='queue_full',
+        )
+      self._kept[schema] = Future()
+      self._jobs.put((schema, self._kept[schema]))
+    self._kept.move_to_end(schema)
+    while len(self._kept) > _KEPT:
+      self._kept.popitem(last=False)  # Whoever waits for it has it.
+    made = self._kept[schema]
+    self._waiting[schema] += 1
+    waited = asyncio.wrap_future(made)
+    waited.add_done_callback(lambda x: x.cancelled() or x.exception())
+    try:
+      return await asyncio.shield(waited)
+    finally:
+      self._waiting[schema] -= 1
+      if not self._waiting[schema]:
+        del self._waiting[schema]
+        if made.cancel():
+          self._kept.pop(schema, None)
+
+  def _run(self) -> None:
+    while True:
+      schema, made = self._jobs.get()
+      if made.set_running_or_notify_cancel():
+        try:
+          made.set_result(self._compile(schema))
+        except Exception as error:
+          made.set_exception(error)
 
   def _compile(self, schema: str) -> Automaton:
     try:

@@ -31,6 +31,7 @@ _SEEDS = 2**32
 # What a message of the library begins with: the field of the request.
 _FIELDS = {
   'min_new_tokens': 'min_tokens',
+  'forbidden': 'response_format',
   'constraint': 'response_format',
   'new_tokens': 'max_tokens',
 }
@@ -194,15 +195,16 @@ class Service:
     """Takes a pool, steps of a turn, and what is called if a turn fails."""
     self._opened, self.limits = opened, opened.limits
     held, target = opened.held, opened.pair.target
-    # Others than the worker's thread have a tokenizer of their own.
-    self._tokenizer = copy.deepcopy(target.tokenizer)
+    # Each thread has a tokenizer of its own, the worker's the target's.
+    self._tokenizer, shown, compiling = (
+      copy.deepcopy(target.tokenizer) for _ in range(3)
+    )
     self.depth = held.spec.drafter.depth
     self.counters = Counters(self.limits.model, self.depth)
     self.worker = Worker(held, self.counters, steps, failed)
-    self.spelled = Spelled(self._tokenizer, self.limits.vocab_size)
-    self._schemas = Compiled(
-      self._tokenizer, self.limits.vocab_size, target.eos
-    )
+    self.spelled = Spelled(shown, self.limits.vocab_size)
+    self._schemas = Compiled(compiling, self.limits.vocab_size, target.eos)
+    self._compiling: set[asyncio.Task] = set()
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'prepare')
     self._taken = 0
     self.draining = False
@@ -224,8 +226,13 @@ class Service:
     """Ends whatever goes on with an error, and the threads."""
     self.draining = True
     self.worker.close()
-    self._schemas.close()
     self._thread.shutdown(wait=False, cancel_futures=True)
+
+  def abort(self) -> None:
+    """Ends whatever goes on with an error."""
+    self.worker.abort()
+    for task in self._compiling:
+      task.cancel()
 
   def check(self) -> None:
     """Refuses where no request is taken any more.
@@ -251,8 +258,8 @@ class Service:
     count = asked.n * len(asked.prompts)
     if self._taken + count > self.limits.texts:
       raise Refused(
-        f'{self._taken} texts are decoded or wait, and {count} more are too '
-        f'many: there is room for {self.limits.texts}',
+        f'{self._taken} texts are prepared, decoded or wait, and {count} more '
+        f'are too many: there is room for {self.limits.texts}',
         status=429,
         code='queue_full',
       )
@@ -268,8 +275,7 @@ class Service:
   async def _fill(self, run: Run) -> None:
     asked, constraint = run.asked, None
     if asked.schema is not None:
-      compiled = asyncio.wrap_future(self._schemas.of(asked.schema))
-      constraint = await asyncio.shield(compiled)
+      constraint = await self._compile(asked.schema)
     seed = secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed
     requests = await run._loop.run_in_executor(
       self._thread, self._prepare, asked, constraint, seed % _SEEDS
@@ -293,6 +299,19 @@ class Service:
     run.texts = texts
     self.worker.submit(texts)
 
+  async def _compile(self, schema: str) -> Automaton:
+    task = asyncio.create_task(self._schemas.of(schema))
+    self._compiling.add(task)
+    try:
+      return await task
+    except asyncio.CancelledError:
+      task.cancel()
+      if self.draining:
+        self.check()
+      raise
+    finally:
+      self._compiling.discard(task)
+
   def _prepare(
     self, asked: Asked, constraint: Automaton | None, seed: int
   ) -> Sequence[pool.Request]:
@@ -313,6 +332,12 @@ class Service:
       for ids in prompts:
         most = self.limits.length - (0 if self.limits.apart else len(ids))
         new = asked.new_tokens or min(self.limits.new_tokens, most)
+        least = given.get('min_new_tokens') or 0
+        if least > new:
+          raise Refused(
+            f'min_tokens is {least}, but the answer has at most {new} tokens',
+            'min_tokens',
+          )
         for _ in range(asked.n):
           key = generate.row_keys(seed, [len(requests)])
           request = pool.Request(ids, new, key, values)

@@ -1,5 +1,6 @@
 """Log-probabilities of tokens, as each of the two kinds of answers has them."""
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,26 @@ class Spelled:
     return self._tokenizer.decode([token]).encode()
 
   def text_of(self, token: int) -> str:
-    return self.bytes_of(token).decode(errors='replace')
+    """Its text, or the bytes of one that is no text by itself."""
+    made = self.bytes_of(token)
+    try:
+      return made.decode()
+    except UnicodeDecodeError:
+      return 'bytes:' + ''.join(rf'\x{one:02x}' for one in made)
+
+
+class Offsets:
+  """Where tokens begin in a text: characters before each of them."""
+
+  def __init__(self, spelled: Spelled):
+    self._spelled, self._passed = spelled, 0
+    self._decoder = codecs.getincrementaldecoder('utf-8')('replace')
+
+  def push(self, token: int) -> int:
+    """Of the next token; half a character begins where the whole one does."""
+    begin = self._passed
+    self._passed += len(self._decoder.decode(self._spelled.bytes_of(token)))
+    return begin
 
 
 def _number(logprob: float) -> float:
@@ -57,7 +77,7 @@ def of_completion(
   said: Sequence[tuple[int, Logprob]],
   count: int,
   spelled: Spelled,
-  begin: int,
+  offsets: Offsets,
 ) -> dict[str, Any]:
   """What a completion has of them.
 
@@ -65,16 +85,14 @@ def of_completion(
     said: tokens with what was told of them.
     count: alternatives of each.
     spelled: the tokens.
-    begin: characters of the tokens before these.
+    offsets: of the text, up to these tokens.
   """
-  texts = [spelled.text_of(token) for token, _ in said]
-  offsets = [begin + sum(map(len, texts[:n])) for n in range(len(texts))]
   return {
-    'tokens': texts,
+    'tokens': [spelled.text_of(token) for token, _ in said],
     'token_logprobs': [_number(it.value) for _, it in said],
     'top_logprobs': [
       {spelled.text_of(token): _number(x) for token, x in it.top[:count]}
       for _, it in said
     ],
-    'text_offset': offsets,
+    'text_offset': [offsets.push(token) for token, _ in said],
   }

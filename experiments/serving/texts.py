@@ -52,6 +52,8 @@ class Text:
       logprobs: whether those of tokens are told.
     """
     self.request, self.tell, self.streams = request, tell, streams
+    # What is decoded behind a stop string is in nobody's text.
+    self.watched = streams or bool(stop)
     self._eos, self._logprobs = eos, logprobs
     self._made, self._stops = Detokenizer(tokenizer), Stops(stop)
     self._kept = Piece()

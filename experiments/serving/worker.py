@@ -100,7 +100,8 @@ class Worker:
     self._obey()
 
   def _turn(self) -> None:
-    hurry = self.pool.waiting or any(x.streams for x in self._texts.values())
+    watched = any(x.watched for x in self._texts.values())
+    hurry = self.pool.waiting or watched
     if self._texts:
       self.turns += 1
     for one in self.pool.turn(1 if hurry else self._steps):

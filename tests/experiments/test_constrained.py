@@ -62,6 +62,7 @@ def test_a_run_says_what_constrained_its_texts(folder, tmp_path, capsys):
   assert 'of which 100% ended by themselves.' in said
 
 
+@pytest.mark.slow
 def test_a_shown_text_is_whole_or_said_to_be_cut(folder, schema, capsys):
   for stages, new, ended in (
     (SamplingValues(json_schema=schema), 24, True),

@@ -59,6 +59,7 @@ def find_module(name: str) -> str:
   return name.split('/')[-1].split('.')[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('domain', corpus.DOMAINS)
 def test_training_repeats_little_of_the_evaluation(
   domain, evaluation, training_chunks
@@ -223,6 +224,7 @@ def read_from_packages(request) -> dict[str, list[corpus.Document]]:
   return found
 
 
+@pytest.mark.slow
 def test_packages_repeat_nothing_of_the_evaluation(
   evaluation, read_from_packages
 ):

@@ -31,6 +31,7 @@ def meshes(found) -> dict:
   return {name: x for name, x in found.items() if 'collectives' in x}
 
 
+@pytest.mark.slow
 def test_texts_are_those_of_one_device(found):
   """In float64: every row, greedy and sampled, token for token."""
   assert len(meshes(found)) == 3
@@ -42,6 +43,7 @@ def test_texts_are_those_of_one_device(found):
   assert len({tuple(row) for row in rows}) > 4
 
 
+@pytest.mark.slow
 def test_everything_lies_where_it_is_declared_to(found):
   for x in meshes(found).values():
     assert x['placed']
@@ -49,6 +51,7 @@ def test_everything_lies_where_it_is_declared_to(found):
       assert x[part]['declared']
 
 
+@pytest.mark.slow
 def test_bytes_are_those_that_were_predicted(found):
   for x in meshes(found).values():
     for part in x.keys() & {'target', 'draft'}:
@@ -57,6 +60,7 @@ def test_bytes_are_those_that_were_predicted(found):
       assert sizes['cache'] == sizes['predicted_cache']
 
 
+@pytest.mark.slow
 def test_what_is_split_takes_less(found):
   """Four heads: 4 devices have one each, and 8 all of them."""
   cache = {n: x['target']['cache'][0] for n, x in meshes(found).items()}
@@ -72,6 +76,7 @@ def test_what_is_split_takes_less(found):
   assert 3 * drafts['lm 2x4 True'] < drafts['lm 1x8 False']
 
 
+@pytest.mark.slow
 def test_a_step_leaves_everything_in_place(found):
   for x in found.values():
     assert x['donated']
@@ -79,6 +84,7 @@ def test_a_step_leaves_everything_in_place(found):
     assert x['kept']
 
 
+@pytest.mark.slow
 def test_a_step_exchanges_what_it_must(found):
   """Rows: whether all are done. Models: two sums a layer, and the logits."""
   none = {'turn_count': 0, 'turn_bytes': 0}

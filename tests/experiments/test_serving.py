@@ -179,13 +179,13 @@ def test_schemas_that_are_too_large_or_wrong_are_refused(client, wanted, says):
 
 def test_log_probabilities_are_those_of_the_tokens(served, client):
   expected = served.logprobs(PROMPT, NEW, 2)
-  token = served.pair.target.tokenizer.decode
+  named = served.service.spelled.text_of
   out = complete(client, logprobs=2).choices[0].logprobs
   assert ''.join(out.tokens) == complete(client).choices[0].text
   for mine, one in zip(out.token_logprobs, expected, strict=True):
     assert mine == pytest.approx(one.value, abs=1e-6)
   for mine, one in zip(out.top_logprobs, expected, strict=True):
-    assert [*mine] == [token([it]) for it, _ in one.top]
+    assert [*mine] == [named(it) for it, _ in one.top]
   assert out.text_offset[3] == len(''.join(out.tokens[:3]))
   whole = chat(client, logprobs=True, top_logprobs=1).choices[0].logprobs
   assert [x.token for x in whole.content] == out.tokens
@@ -232,7 +232,7 @@ def test_refusals_are_errors_of_the_client(served, client):
 
 def test_a_full_queue_says_so(served, client, monkeypatch):
   monkeypatch.setattr(served.service, '_taken', 12)
-  with pytest.raises(openai.RateLimitError, match='12 texts are decoded') as e:
+  with pytest.raises(openai.RateLimitError, match='12 texts are prepared') as e:
     complete(client)
   assert e.value.code == 'queue_full'
   assert e.value.response.headers['Retry-After'] == '1'
@@ -311,6 +311,49 @@ def test_the_row_of_a_client_that_went_away_is_free(
   assert served.rest()
   assert began.is_set()
   assert served.worker.turns - before < 50  # Of 80 tokens.
+
+
+def test_statistics_are_of_the_text_up_to_its_stop_string(client):
+  whole = complete(client).choices[0].text
+  one = complete(client, stop=whole[8:10])
+  parts = [
+    *complete(
+      client,
+      stop=whole[8:10],
+      stream=True,
+      stream_options={'include_usage': True},
+    )
+  ]
+  assert parts[-1].metrics == one.metrics
+  assert parts[0].seed == one.seed == 3
+  # All but the tokens of the last step were told.
+  found = one.metrics['speculative_decoding']
+  steps = found['num_spec_steps']
+  assert found['num_accepted_draft_tokens'] <= (
+    one.usage.completion_tokens + found['num_spec_tokens']
+  )
+  assert 0 < steps <= one.usage.completion_tokens
+
+
+def test_a_limit_below_the_least_length_is_refused(client):
+  with pytest.raises(openai.BadRequestError) as error:
+    complete(client, extra_body={'min_tokens': NEW + 1})
+  assert error.value.param == 'min_tokens'
+
+
+def test_pages_of_others_may_not_ask(served):
+  given = {'prompt': PROMPT, 'max_tokens': 1}
+  headers = {'Origin': 'http://elsewhere.example'}
+  out = served.post('/completions', json=given, headers=headers)
+  assert out.status_code == 403
+  own = {'Origin': served.url.removesuffix('/v1')}
+  assert served.post('/completions', json=given, headers=own).is_success
+
+
+def test_a_port_is_taken_before_anybody_is_answered():
+  first = running.listen('127.0.0.1', 0)
+  with first, pytest.raises(UserError, match='choose another one'):
+    running.listen('127.0.0.1', first.getsockname()[1])
 
 
 def test_a_port_in_use_is_refused(served):

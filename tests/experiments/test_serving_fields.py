@@ -1,16 +1,19 @@
 """Requests as they are read: every field is taken, or refused by its name."""
 
+import asyncio
 import json
 import re
+import threading
 
 import pytest
 
 from experiments.errors import UserError
 from experiments.prompts import conversations
-from experiments.serving import fields, rendering, schemas
+from experiments.serving import fields, rendering, schemas, spelling
 from experiments.serving.refusals import Refused
 from experiments.settings import Prompts
 from specjax import checkpoints, pair
+from specjax.told import Logprob
 
 STAGES = 'top_p', 'top_k', 'constraint'
 LIMITS = fields.Limits('tiny', 2048, 128, False, 3, 9, 16, STAGES, 5)
@@ -323,3 +326,59 @@ def test_any_object_nests_so_deep():
     assert made.fullmatch(json.dumps(value))
   for text in ('[]', '3', '{"a": 1', '{"a": [[1]]}', '{a: 1}', '{"a": 1,}'):
     assert not made.fullmatch(text)
+
+
+# What is compiled, and what is spelled
+
+
+def spelled():
+  """Four tokens: two letters, and the halves of a third."""
+  made = spelling.Spelled(checkpoints.load_tokenizer(pair.path('target')), 0)
+  made._texts = dict(enumerate([b'a', b'\xc3', b'\xa9', b'b']))
+  return made
+
+
+def test_tokens_begin_where_their_characters_do():
+  offsets = spelling.Offsets(spelled())
+  assert [offsets.push(token) for token in (0, 1, 2, 3, 0)] == [0, 1, 1, 2, 3]
+  said = [(token, Logprob(-1.0, [(1, -0.5), (2, -0.75)])) for token in (0, 1)]
+  made = spelling.of_completion(said, 2, spelled(), spelling.Offsets(spelled()))
+  assert made['tokens'] == ['a', r'bytes:\xc3']
+  assert made['top_logprobs'][0] == {r'bytes:\xc3': -0.5, r'bytes:\xa9': -0.75}
+  assert made['text_offset'] == [0, 1]
+
+
+def test_schemas_that_nobody_waits_for_are_not_compiled(monkeypatch):
+  begun, go_on = [], threading.Event()
+
+  def compile_slowly(self, schema):
+    begun.append(schema)
+    go_on.wait(60)
+    return schema.upper()
+
+  monkeypatch.setattr(schemas.Compiled, '_compile', compile_slowly)
+
+  async def clients():
+    made = schemas.Compiled(None, 4, ())
+    first = asyncio.create_task(made.of('first'))
+    gone = [asyncio.create_task(made.of(f'gone {i}')) for i in range(7)]
+    await asyncio.sleep(0)
+    with pytest.raises(Refused, match='8 schemas are to be compiled') as error:
+      await made.of('one more')
+    assert error.value.status == 429
+    for one in gone:
+      one.cancel()
+    await asyncio.gather(*gone, return_exceptions=True)
+    second = asyncio.create_task(made.of('second'))
+    same = asyncio.create_task(made.of('second'))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await asyncio.gather(first, second, same) == [
+      'FIRST',
+      'SECOND',
+      'SECOND',
+    ]
+    assert await made.of('first') == 'FIRST'  # It was kept.
+
+  asyncio.run(clients())
+  assert begun == ['first', 'second']

@@ -97,6 +97,7 @@ def assert_equal_weights(one, other):
     np.testing.assert_array_equal(x, other[name])
 
 
+@pytest.mark.slow
 def test_a_head_resumes_bit_for_bit(root, monkeypatch):
   x = recipe(root, 'cut')
   with monkeypatch.context() as patched:

@@ -74,6 +74,7 @@ def untimed(folder, tmp_path_factory, prompts):
   return runner
 
 
+@pytest.mark.slow
 def test_the_bar_ends_where_it_said_with_domains_of_other_sizes(
   folder, tmp_path, monkeypatch
 ):

@@ -120,6 +120,7 @@ def test_odd_columns_stay_as_they_are():
   )
 
 
+@pytest.mark.slow
 def test_speculation_decodes_with_them(pair):
   """A draft that is the target, in the other layout, is accepted always."""
   (model, plain), (fast, blocked) = pair

@@ -33,6 +33,7 @@ def decode(target, drafter, prompts=PROMPTS, **options):
   )
 
 
+@pytest.mark.slow
 def test_it_draws_what_the_loop_draws(target, draft):
   """Other tests prove the distribution of the loop, and these are its bits."""
   options = {'temperature': [0.0, 0.7, 1.0], 'seed': 5}

@@ -53,6 +53,7 @@ def test_logits_of_a_head_as_wide_as_the_target_are_the_targets(options):
   assert 0.5 < float(size.min()) < float(size.max()) < 2
 
 
+@pytest.mark.slow
 def test_a_narrow_head_has_the_directions_that_logits_depend_on_most():
   model = tiny.model(32, 2, 17)
   params = model.init(jax.random.key(0))

@@ -57,6 +57,7 @@ def test_an_exit_is_the_model_of_its_layers(float64):
   np.testing.assert_allclose(ours.probs, theirs.probs, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_an_exit_after_all_layers_is_always_accepted(float64):
   drafter = early_exit.load(HOST, layers=2).make(DEPTH)
   spec = Spec(TARGET, drafter, verify.token)
@@ -68,6 +69,7 @@ def test_an_exit_after_all_layers_is_always_accepted(float64):
   assert int(state.counts.accepted.sum()) == int(state.counts.tried.sum())
 
 
+@pytest.mark.slow
 def test_an_adapter_of_zeros_changes_nothing():
   trained = early_exit.trainable(TARGET, 1, 2)
   own = trained.init(jax.random.key(0), None)

@@ -79,6 +79,7 @@ def test_each_token_has_its_origin_and_its_text(target, drafters):
   assert {*joined(pieces(target, None), 'origins')} == {'bonus'}
 
 
+@pytest.mark.slow
 def test_a_stream_keeps_to_a_language(target, drafters):
   options = {'regex': '[0-9]{2,4}( or [a-z]{3})?', 'temperature': 1.0}
   whole = specjax.decode(target, drafters['draft'], PROMPT, **given(options))

@@ -344,6 +344,8 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
 # that are alike in that one is run in every test of the loop.
 _LIKE_OTHERS = (
   'some tokens',
+  'dflash',
+  'another vocabulary',
   'lookup tree',
   'lm, two more or one less',
   'lm, expected gain',
