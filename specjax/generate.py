@@ -55,9 +55,38 @@ def _prefill(weights, tokens, length, source, *, target, taps, read_slots=None):
   return caches.grow(cache, slots), caches.pad(features, 1, slots)
 
 
+def _init(drafter, params, ctx: Context, hidden, read: int | None):
+  """The drafter's memory of texts that lie in the first `read` slots.
+
+  It is made for so many, and grows to the whole buffer: a draft that reads the
+  texts reads no more than is there. A memory that has other sizes than the
+  buffer's is made for the whole.
+  """
+  slots = ctx.tokens.shape[1]
+  if read is None or read == slots:
+    return drafter.init(params, ctx, hidden)
+  few = params, ctx._replace(tokens=ctx.tokens[:, :read]), hidden[:, :read]
+  small = jax.eval_shape(drafter.init, *few)
+  whole = jax.eval_shape(drafter.init, params, ctx, hidden)
+  sizes = jax.tree.leaves(
+    jax.tree.map(
+      lambda a, b: {*zip(a.shape, b.shape, strict=True)}, small, whole
+    ),
+    is_leaf=lambda x: isinstance(x, set),
+  )
+  if any(a != b and (a, b) != (read, slots) for x in sizes for a, b in x):
+    return drafter.init(params, ctx, hidden)
+
+  def grow(x, goal):
+    missing = [(0, b - a) for a, b in zip(x.shape, goal.shape, strict=True)]
+    return jnp.pad(x, missing)
+
+  return jax.tree.map(grow, drafter.init(*few), whole)
+
+
 @functools.partial(
   jax.jit,
-  static_argnames=('drafter', 'target'),
+  static_argnames=('drafter', 'target', 'read_slots'),
   donate_argnames=('tokens', 'cache'),
 )
 def _begin(
@@ -73,6 +102,7 @@ def _begin(
   *,
   drafter,
   target,
+  read_slots=None,
 ):
   """The state of rows after prefill."""
   batch = len(length)
@@ -86,7 +116,7 @@ def _begin(
     done=length >= limit,
     finite=jnp.ones(batch, bool),
     cache=cache,
-    drafter=drafter.init(params, ctx, hidden),
+    drafter=_init(drafter, params, ctx, hidden, read_slots),
     key=key,
     sampling=values,
     history=history,
@@ -121,10 +151,9 @@ def start(
     values: sampling values, see `sampling.make`.
     slots: size of the buffer; by default what the longest row needs.
     source_slots: likewise of what an encoder reads.
-    read_slots: of the cache that the target reads the prompts into, which then
-      grows to the whole buffer; by default that. All tokens but the last must
-      fit. Fewer than a block (`cache.block_of`) are read at the price of as
-      many tokens.
+    read_slots: of the caches that the prompts are read into, which then grow
+      to the whole buffer; by default that. All tokens must fit. Fewer than a
+      block (`cache.block_of`) are read at the price of as many tokens.
 
   Raises:
     ValueError: an empty prompt, a token outside the vocabulary, more tokens
@@ -164,6 +193,7 @@ def start(
     source,
     drafter=spec.drafter,
     target=spec.target,
+    read_slots=read_slots,
   )
 
 

@@ -167,7 +167,7 @@ class Pool:
     return self._enqueue(request, fitted)
 
   def _enqueue(self, request: Request, fitted: Fitted) -> int:
-    needed = len(fitted.texts[0]) - 1
+    needed = len(fitted.texts[0])
     slots = next(size for size in self.reads if size >= needed)
     bits = np.asarray(jax.random.key_data(request.key))
     number, self._next = self._next, self._next + 1

@@ -57,10 +57,10 @@ def check_slots(read: int, texts: Sequence[Sequence[int]], slots: int) -> None:
   Raises:
     ValueError: these are too few, too many, or no whole blocks.
   """
-  needed = max(map(len, texts)) - 1
-  if not max(needed, 1) <= read <= slots or read % caches.block_of(read):
+  needed = max(map(len, texts))
+  if not needed <= read <= slots or read % caches.block_of(read):
     raise ValueError(
-      f'read_slots is {read}: it must hold the {needed} tokens to be read, in '
+      f'read_slots is {read}: it must hold the {needed} tokens of a prompt, in '
       f'whole blocks, and fit into the {slots} slots of the buffer'
     )
 

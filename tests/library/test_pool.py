@@ -1,5 +1,6 @@
 """Requests that come and go: each text is the one that it has alone."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -289,7 +290,7 @@ def test_prompts_are_read_at_the_price_of_their_size():
     return generate.start(*args, read_slots=read_slots, **options)
 
   held = opened(reads=(32, 128), group=2, parts=pool.PARTS._replace(read=read))
-  for size in (33, 5, 34, 129, 130):
+  for size in (32, 5, 33, 128, 129):
     held.submit(request(0, prompt=[1] * size, new_tokens=1))
   finish(held, {})
   # A group is of one size, and nobody is overtaken.
@@ -328,10 +329,64 @@ def test_a_prompt_is_read_alike_into_few_slots_and_many():
       )
 
 
+_FEW = 'lm', 'eagle 3, tree'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    n if n in _FEW else pytest.param(n, marks=pytest.mark.slow)
+    for n in models.DRAFTERS
+  ],
+)
+def test_drafts_are_the_same_whatever_the_prompt_is_read_into(name, float64):
+  prompts = [[4, 5, 6, 4, 5, 6, 4, 5], [1] * 31 + [2], [7], [9, 8] * 15]
+  values = sampling.make(4, np.array([0.0, 0.0, 1.0, 0.7]))
+  spec, params = models.spec_of(name), models.params_of(name)
+
+  def begin(read):
+    return models.run(
+      spec, params, prompts, values, slots=256, read_slots=read, new_tokens=24
+    )
+
+  few, many = begin(32), begin(None)
+  assert jax.tree.map(jnp.shape, few) == jax.tree.map(jnp.shape, many)
+  few, many = (
+    generate.generate(params, one, 24, spec=spec) for one in (few, many)
+  )
+  assert models.new_tokens(few) == models.new_tokens(many)
+  for mine, other in zip(few.counts, many.counts, strict=True):
+    np.testing.assert_allclose(mine, other, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+  ('name', 'read'),
+  [('lm', 32), ('eagle 3, tree', 32), ('another vocabulary', 256)],
+)
+def test_a_draft_reads_no_more_than_the_prompt_is_read_into(name, read):
+  """But for one whose memory has other sizes than the buffer's."""
+  spec, seen = models.spec_of(name), []
+
+  def init(params, ctx, hidden):
+    seen.append((ctx.tokens.shape[1], hidden.shape[1]))
+    return spec.drafter.init(params, ctx, hidden)
+
+  own = dataclasses.replace(spec, drafter=spec.drafter._replace(init=init))
+  models.run(
+    own,
+    models.params_of(name),
+    [[1, 2, 3]],
+    sampling.make(1),
+    slots=256,
+    read_slots=32,
+  )
+  assert seen[-1] == (read, read)
+
+
 @pytest.mark.parametrize('slots', [16, 200, 512])
 def test_slots_to_read_into_must_hold_the_prompt_in_blocks(slots):
   found = request(0, prompt=[1] * 20)
-  with pytest.raises(ValueError, match=f'read_slots is {slots}: .* 19 tokens'):
+  with pytest.raises(ValueError, match=f'read_slots is {slots}: .* 20 tokens'):
     generate.start(
       params_of('chain'),
       [found.prompt],
