@@ -95,6 +95,42 @@ def grow(cache: Cache, slots: int) -> Cache:
   )
 
 
+def remember(init, params, ctx, hidden, read: int | None):
+  """A drafter's memory of texts that lie in the first `read` slots.
+
+  It is made for so many, and grows to the whole buffer: a draft that reads the
+  texts reads no more than is there. A memory that has other sizes than the
+  buffer's is made for the whole.
+
+  Args:
+    init: of the drafter, and
+    params: its arguments, likewise the next two; `ctx` has the whole buffer.
+    ctx: of the texts.
+    hidden: of the target.
+    read: slots; None: all.
+  """
+  slots = ctx.tokens.shape[1]
+  if read is None or read == slots:
+    return init(params, ctx, hidden)
+  few = params, ctx._replace(tokens=ctx.tokens[:, :read]), hidden[:, :read]
+  small = jax.eval_shape(init, *few)
+  whole = jax.eval_shape(init, params, ctx, hidden)
+  sizes = jax.tree.leaves(
+    jax.tree.map(
+      lambda a, b: {*zip(a.shape, b.shape, strict=True)}, small, whole
+    ),
+    is_leaf=lambda x: isinstance(x, set),
+  )
+  if any(a != b and (a, b) != (read, slots) for x in sizes for a, b in x):
+    return init(params, ctx, hidden)
+
+  def grow(x, goal):
+    missing = [(0, b - a) for a, b in zip(x.shape, goal.shape, strict=True)]
+    return jnp.pad(x, missing)
+
+  return jax.tree.map(grow, init(*few), whole)
+
+
 def put(block: KV, rows: KV, at) -> KV:
   """A block in flight of N slots with T rows from `at` on.
 

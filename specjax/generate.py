@@ -55,35 +55,6 @@ def _prefill(weights, tokens, length, source, *, target, taps, read_slots=None):
   return caches.grow(cache, slots), caches.pad(features, 1, slots)
 
 
-def _init(drafter, params, ctx: Context, hidden, read: int | None):
-  """The drafter's memory of texts that lie in the first `read` slots.
-
-  It is made for so many, and grows to the whole buffer: a draft that reads the
-  texts reads no more than is there. A memory that has other sizes than the
-  buffer's is made for the whole.
-  """
-  slots = ctx.tokens.shape[1]
-  if read is None or read == slots:
-    return drafter.init(params, ctx, hidden)
-  few = params, ctx._replace(tokens=ctx.tokens[:, :read]), hidden[:, :read]
-  small = jax.eval_shape(drafter.init, *few)
-  whole = jax.eval_shape(drafter.init, params, ctx, hidden)
-  sizes = jax.tree.leaves(
-    jax.tree.map(
-      lambda a, b: {*zip(a.shape, b.shape, strict=True)}, small, whole
-    ),
-    is_leaf=lambda x: isinstance(x, set),
-  )
-  if any(a != b and (a, b) != (read, slots) for x in sizes for a, b in x):
-    return drafter.init(params, ctx, hidden)
-
-  def grow(x, goal):
-    missing = [(0, b - a) for a, b in zip(x.shape, goal.shape, strict=True)]
-    return jnp.pad(x, missing)
-
-  return jax.tree.map(grow, drafter.init(*few), whole)
-
-
 @functools.partial(
   jax.jit,
   static_argnames=('drafter', 'target', 'read_slots'),
@@ -116,7 +87,7 @@ def _begin(
     done=length >= limit,
     finite=jnp.ones(batch, bool),
     cache=cache,
-    drafter=_init(drafter, params, ctx, hidden, read_slots),
+    drafter=caches.remember(drafter.init, params, ctx, hidden, read_slots),
     key=key,
     sampling=values,
     history=history,
