@@ -149,6 +149,7 @@ def beside_eagle(
   every = {
     'sps': lm('double7/vicuna-68m', 7),
     'ngram': Candidate('ngram', 10),
+    'recycling': head('recycling', '', 6, 'recursive', nodes=80),
     'medusa': head('medusa', medusa, 4, 'recursive', tree=64),
     'eagle': head('eagle', eagle, 5, 'recursive', widths=EAGLE_WIDTHS),
     'eagle2': head('eagle', eagle, 6, 'recursive', **dynamic),

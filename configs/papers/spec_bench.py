@@ -3,13 +3,13 @@
   python -m experiments.run --config configs/papers/spec_bench.py:7b \\
     --config.prompts.path=question.jsonl
 
-Parts: 7b, 13b, 33b (Vicuna, A100). SpS (Vicuna-68M drafts) and PLD (prompt
-lookup) need nothing else: --config.drafters="('sps', 'ngram')". EAGLE's heads
-are the published ones; Medusa's, and EAGLE-3's but for 13b, are to be trained.
-REST, Hydra, Lookahead, Recycling and SAMD have no cell here. Ours are defined
-as theirs: over all turns, the speed-up is a ratio of means of the questions'
-rates, and tau is a mean over steps. `configs/spec_bench.py` is for other
-targets.
+Parts: 7b, 13b, 33b (Vicuna, A100). SpS (Vicuna-68M drafts), PLD (prompt lookup)
+and Recycling need nothing else: --config.drafters="('sps', 'ngram',
+'recycling')". EAGLE's heads are the published ones; Medusa's, and EAGLE-3's but
+for 13b, are to be trained. The tree of Recycling is ours, of 80 nodes. REST,
+Hydra, Lookahead and SAMD have no cell here. Ours are defined as theirs: over
+all turns, the speed-up is a ratio of means of the questions' rates, and tau is
+a mean over steps. `configs/spec_bench.py` is for other targets.
 """
 
 from configs.papers import HEADS, Paper, beside_eagle
@@ -45,6 +45,7 @@ _EVERY = (*_MT_BENCH, *list(_DOMAINS.values())[1:])
 _METHODS = {
   'SpS': 'sps',
   'PLD': 'ngram',
+  'Recycling': 'recycling',
   'Medusa': 'medusa',
   'EAGLE': 'eagle',
   'EAGLE2': 'eagle2',

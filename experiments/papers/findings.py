@@ -13,6 +13,7 @@ from experiments.measuring.results import Rows
 from experiments.papers import (
   claims_of_drafters,
   claims_of_lengths,
+  claims_of_methods,
   claims_of_rules,
   claims_of_training,
   pooling,
@@ -27,6 +28,7 @@ _SUBJECTS = (
   claims_of_drafters,
   claims_of_lengths,
   claims_of_training,
+  claims_of_methods,
 )
 # In the order in which they are declared.
 CLAIMS = tuple(

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from experiments.papers.claims import Finding
-from specjax import metrics
+from specjax import goodness, metrics
 
 _ONE_SIDE = (1 - metrics.LEVEL) / 2
 
@@ -93,8 +93,4 @@ def contradictions(findings: Sequence[Finding]) -> int:
   any does is that of one side of one interval (Holm 1979).
   """
   known = [one for one in findings if one.estimate.interval is not None]
-  chances = sorted(map(_chance, known))
-  for i, chance in enumerate(chances):
-    if chance > _ONE_SIDE / (len(chances) - i):
-      return i
-  return len(chances)
+  return sum(goodness.holm(list(map(_chance, known)), _ONE_SIDE))

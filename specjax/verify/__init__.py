@@ -9,6 +9,7 @@ runs.
   block       chain                      exact    arXiv:2403.10444
   recursive   any tree                   exact    arXiv:2305.09781, 2402.12374
   k_seq       tree of i.i.d. siblings    exact    arXiv:2310.15141
+  traversal   any tree                   exact    arXiv:2505.12398
   observe     any                        exact    accepts nothing: for alpha
   lenience    chain                      lossy    arXiv:2211.17192, A.5
   typical     any tree                   lossy    arXiv:2401.10774
@@ -26,5 +27,6 @@ from specjax.verify.lossy import lenience as lenience
 from specjax.verify.lossy import observe as observe
 from specjax.verify.lossy import simulated as simulated
 from specjax.verify.lossy import typical as typical
+from specjax.verify.traversal import traversal as traversal
 from specjax.verify.trees import k_seq as k_seq
 from specjax.verify.trees import recursive as recursive

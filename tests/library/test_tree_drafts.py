@@ -14,6 +14,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from specjax import generate, sampling, scoring, verify
 from specjax.drafters import lm
@@ -161,6 +162,7 @@ def greedy(row, count):
   return path
 
 
+@pytest.mark.slow
 def test_a_dynamic_tree_keeps_what_is_worth_most(float64):
   """The product of the confidences, at temperature 1, along the path."""
   depth, beam, nodes = 4, 2, 12

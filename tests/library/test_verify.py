@@ -96,6 +96,7 @@ RULES = {
   'block': (verify.block, CHAINS),
   'recursive': (verify.recursive, CHAINS | DRAWN_TREES | INDEPENDENT),
   'k_seq': (verify.k_seq, INDEPENDENT),
+  'traversal': (verify.traversal, CHAINS | DRAWN_TREES | INDEPENDENT),
   'observe': (verify.observe, CHAINS | DRAWN_TREES),
   'lenience of 1': (verify.lenience(1.0), {'three': CHAINS['three']}),
 }

@@ -265,24 +265,6 @@ class Misfit:
     self.statistic += fit.statistic
     self.freedom += fit.freedom
 
-  def add_drawn(self, drawn, probs):
-    """Adds draws [n] that were each made from their own row of probs [n, V].
-
-    The sum of one-hot draws minus probabilities has mean 0 and the covariance
-    of a sum of multinomials.
-    """
-    width = probs.shape[1]
-    if not (np.take_along_axis(probs, drawn[:, None], 1) > 0).all():
-      self.statistic = np.inf
-      return
-    excess = np.bincount(drawn, minlength=width) - probs.sum(0)
-    spread = np.diag(probs.sum(0)) - probs.T @ probs
-    # The excess sums to 0: one of the tokens adds nothing.
-    possible = np.flatnonzero(np.diag(spread) > 1)[:-1]
-    excess, spread = excess[possible], spread[np.ix_(possible, possible)]
-    self.statistic += excess @ np.linalg.solve(spread, excess)
-    self.freedom += len(possible)
-
   def p_value(self):
     return goodness.Fit(self.statistic, self.freedom).p_value
 

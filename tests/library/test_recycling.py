@@ -1,0 +1,117 @@
+"""Token recycling against the target's own logits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import generate, sampling, verify
+from specjax.drafters import recycling
+from specjax.types import Params, Spec, Target
+from tests.support import models
+
+HOST = Target(models.TARGET)
+
+
+def by_hand(tokens, k):
+  """The table [V, k] after a text, from the logits of all of it at once."""
+  logits = models.score(models.TARGET, models.target_weights(), tokens[None])
+  best = np.argsort(-np.asarray(logits[0]), 1, kind='stable')[:, :k]
+  table = np.full((models.VOCAB, k), -1)
+  for token, found in zip(tokens[:-1], best, strict=False):
+    table[token] = found
+  return table
+
+
+def draft_of(table, token, parents):
+  """Texts of a tree that is filled from a table; without what it lacks."""
+  texts, found = {0: (token,)}, []
+  for row, above in enumerate(parents, 1):
+    if above in texts:
+      rank = parents[: row - 1].count(above)
+      after = table[texts[above][-1]][rank]
+      if after >= 0:
+        texts[row] = (*texts[above], int(after))
+        found.append(texts[row])
+  return found
+
+
+def test_the_table_is_what_the_target_nearly_said():
+  """After the prompts, and after every step on top of them."""
+  drafter = models.DRAFTERS['recycling, tree'][0]
+  parents = recycling.template(3, 3, 7)
+  assert len(parents) == 7
+  propose = jax.jit(drafter.propose)
+  params = models.params_of('recycling, tree')
+  state = models.begin('recycling, tree', eos=())
+  grown = 0
+  for _ in range(4):
+    rows = zip(
+      np.asarray(state.tokens), state.length, state.drafter.after, strict=True
+    )
+    expected = []
+    for tokens, length, after in rows:
+      text = tokens[: int(length)]
+      table = by_hand(text, 3)
+      np.testing.assert_array_equal(after, table)
+      expected.append(draft_of(table, int(text[-1]), parents))
+    ctx = generate.context(state)
+    draft, _ = propose(params, state.drafter, ctx, state.key)
+    for row, paths in enumerate(expected):
+      grown = max(grown, len(paths))
+      assert int(draft.size[row]) == len(paths)
+      texts = {0: (int(ctx.tokens[row, ctx.length[row] - 1]),)}
+      for i in range(len(paths)):
+        above = texts[int(draft.parents[row, i])]
+        texts[i + 1] = (*above, int(draft.tokens[row, i]))
+      assert list(texts.values())[1:] == paths
+    state = models.go('recycling, tree', state, steps=1, eos=())
+  assert grown > 3
+
+
+def test_of_equal_tokens_the_last_counts():
+  after = jnp.full((4, 1), -1)
+  tokens, found = jnp.array([2, 1, 2, 2]), jnp.array([[0], [1], [2], [3]])
+  exists = jnp.array([True, True, True, False])
+  table = recycling._write(after, tokens, found, exists)
+  assert table[:, 0].tolist() == [-1, 1, 2, -1]
+
+
+def test_a_repeated_text_is_drafted():
+  """At temperature 0 a target that goes round in circles is foreseen."""
+  drafter = recycling.make(models.TARGET, 4, 2, 4)
+  spec = Spec(models.TARGET, drafter, verify.token)
+  params = Params(models.target_weights(), None)
+  values = sampling.make(2, np.zeros(2))
+  state = models.run(spec, params, models.PROMPTS[:2], values, new_tokens=200)
+  state = generate.generate(params, state, jnp.int32(200), spec=spec)
+  assert int(state.counts.accepted.sum()) > 0.5 * int(state.counts.tried.sum())
+
+
+def test_as_many_nodes_as_levels_are_a_chain():
+  assert recycling.template(4, 8, 4) == (0, 1, 2, 3)
+  wide = recycling.template(4, 8, 16)
+  assert len(wide) == 16
+  assert wide.count(0) > 3
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda: recycling.load(HOST, candidates=0), 'candidates must be a whole'),
+    (lambda: recycling.load(HOST, nodes='x'), 'nodes must be a whole number'),
+    (
+      lambda: recycling.load(HOST, candidates=12),
+      'candidates is 12, but the vocabulary has 11 tokens: choose fewer',
+    ),
+    (
+      lambda: recycling.load(HOST, nodes=3).make(4),
+      'nodes is 3, but a draft of depth 4 has as many .* choose more nodes',
+    ),
+    (lambda: recycling.make(models.TARGET, 0), 'must be at least 1'),
+  ],
+)
+def test_impossible_options_are_refused(make, message):
+  with pytest.raises(ValueError, match=message) as error:
+    make()
+  assert '\n' not in str(error.value)

@@ -1,0 +1,122 @@
+"""The target without some of its sub-layers."""
+
+import jax
+import numpy as np
+import pytest
+
+from specjax import sampling
+from specjax.drafters import early_exit, skip
+from specjax.models import transformer, variants
+from specjax.types import Params, Target
+from tests.library import test_drafter_promises as promises
+from tests.support import models
+
+TARGET = models.TARGET
+HOST = Target(TARGET)
+
+
+def with_zeros(params, attention, mlp):
+  """Weights whose sub-layers add nothing."""
+  changed = dict(params)
+  for layers, name in ((attention, 'out'), (mlp, 'down')):
+    for i in layers:
+      layer = dict(changed[f'layer{i}'])
+      layer[name] = jax.tree.map(np.zeros_like, layer[name])
+      changed[f'layer{i}'] = layer
+  return changed
+
+
+SETS = [((0,), ()), ((), (1,)), ((1,), (0,)), ((0, 1), ()), ((1,), (0, 1))]
+
+
+@pytest.mark.parametrize('options', [{}, {'parallel': True}], ids=str)
+@pytest.mark.parametrize(('attention', 'mlp'), SETS)
+def test_what_is_left_out_adds_nothing(attention, mlp, options):
+  model = models.tiny(models.VOCAB, 2, **options)
+  params, tokens = models.weights(model, 5), np.arange(22).reshape(2, 11) % 11
+  fewer = variants.without(model, attention, mlp)
+  ours = models.score(fewer, params, tokens)
+  theirs = models.score(model, with_zeros(params, attention, mlp), tokens)
+  np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  whole = models.score(model, params, tokens)
+  assert np.abs(ours - whole).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_drafts_read_the_cache_of_the_target(float64):
+  """A layer that is kept sees what the whole target wrote of the text."""
+  params = models.double(models.target_weights())
+  tokens, length = promises.texts(40)
+  values = sampling.make(40)
+
+  def first(drafter):
+    ctx, memory = promises.fresh(
+      drafter, Params(params, None), tokens, length, values
+    )
+    key = promises.generate.row_keys(0, range(40))
+    made = jax.jit(drafter.propose)(Params(params, None), memory, ctx, key)
+    return ctx, made[0].probs[:, 0]
+
+  # The last layer left out is the exit before it.
+  ctx, ours = first(skip.load(HOST, skip=(1,)).make(2))
+  _, theirs = first(early_exit.load(HOST, layers=1).make(2))
+  np.testing.assert_allclose(ours, theirs, atol=1e-12)
+  # Without the first one, the last token is read by the second alone.
+  _, ours = first(skip.load(HOST, skip=(0,)).make(2))
+  changed = with_zeros(params, (0,), (0,))
+  last = np.take_along_axis(tokens, length[:, None] - 1, 1)
+  mask, _ = transformer.causal(40, 1)
+  out = TARGET.forward(
+    changed, last, length[:, None] - 1, ctx.cache, length - 1, mask
+  )
+  logits = TARGET.head(changed, out.hidden)[:, 0]
+  np.testing.assert_allclose(ours, jax.nn.softmax(logits), atol=1e-12)
+
+
+def test_matches_are_those_of_the_smaller_model():
+  target = Target(TARGET, models.target_weights())
+  tokens = np.arange(44).reshape(2, 22) % 11
+  for attention, mlp in SETS:
+    fewer = variants.without(TARGET, attention, mlp)
+    said, whole = (
+      np.asarray(models.score(model, target.params, tokens)).argmax(-1)
+      for model in (fewer, TARGET)
+    )
+    share = skip.matches(target, tokens, attention, mlp)
+    assert share == pytest.approx((said == whole).mean())
+  assert skip.matches(target, tokens, (), ()) == 1
+
+
+def test_the_search_leaves_out_what_is_missed_least():
+  """A sub-layer that adds nothing is found first, and the best one next."""
+  params = with_zeros(models.target_weights(), (), (0,))
+  target = Target(TARGET, params)
+  tokens = np.random.default_rng(0).integers(0, 11, (8, 40))
+  assert skip.search(target, tokens, 1) == ((), (0,))
+  attention, mlp = skip.search(target, tokens, 2)
+  found = skip.matches(target, tokens, attention, mlp)
+  others = [((0,), (0,)), ((1,), (0,)), ((), (0, 1))]
+  assert (attention, mlp) in others
+  assert found == max(skip.matches(target, tokens, *o) for o in others)
+
+
+@pytest.mark.parametrize(
+  ('use', 'message'),
+  [
+    (lambda: skip.load(HOST), 'are empty, and the whole target saves nothing'),
+    (
+      lambda: skip.load(HOST, skip=(2,)),
+      r'skip is \(2,\), but the layers of the target are 0 to 1: choose from',
+    ),
+    (lambda: skip.load(HOST, skip_mlp=(-1,)), 'skip_mlp must be integers of'),
+    (lambda: skip.load(HOST, skip_attention='x'), 'skip_attention must be int'),
+    (lambda: skip.load(HOST, skip=(0, 1)), 'all 2 layers are left out; keep'),
+    (lambda: skip.load(HOST, skip=(0,), depth=3), "'depth' is no option of"),
+    (lambda: skip.search(HOST, None, 4), 'count is 4, .* choose fewer'),
+    (lambda: skip.search(HOST, None, 0), 'count must be a whole number of at'),
+  ],
+)
+def test_impossible_options_are_refused(use, message):
+  with pytest.raises(ValueError, match=message) as error:
+    use()
+  assert '\n' not in str(error.value)

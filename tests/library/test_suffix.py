@@ -1,0 +1,146 @@
+"""Suffix decoding against a count of all continuations in plain Python."""
+
+import functools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.drafters import suffix
+from specjax.types import Target
+from tests.support import models
+
+SLOTS, DEPTH, LONGEST = 24, 3, 4
+HOST = Target(models.TARGET)
+
+texts = st.lists(st.integers(0, 2), min_size=1, max_size=SLOTS)
+few = hypothesis.settings(deadline=None, max_examples=80)
+
+
+def ends_alike(text, p):
+  """Places behind earlier p tokens that are the last p."""
+  return [
+    i for i in range(p, len(text)) if text[i - p : i] == text[len(text) - p :]
+  ]
+
+
+def votes(text, p):
+  """Beginning of a continuation -> share of the places that go on with it.
+
+  What agrees longest comes first, and of such places the last.
+  """
+  places = ends_alike(text, p)
+
+  def agree(i):
+    return sum(
+      i in ends_alike(text, longer) for longer in range(1, LONGEST + 1)
+    )
+
+  places.sort(key=lambda i: (-agree(i), -i))
+  begins = [
+    tuple(text[i : i + k])
+    for i in places
+    for k in range(1, DEPTH + 1)
+    if i + k <= len(text)
+  ]
+  return {b: begins.count(b) / len(places) for b in begins}
+
+
+def chain_of(share):
+  """The most likely child, again and again, with the shares."""
+  path, found = (), []
+  while below := [b for b in share if b[:-1] == path and len(b) > len(path)]:
+    path = max(below, key=lambda b: share[b])
+    found.append(share[path])
+  return found
+
+
+def worth(text, factor, candidates):
+  """What each p promises: the sum over the nodes that it would draft."""
+  promised = {}
+  for p in range(1, LONGEST + 1):
+    share = votes(text, p) if p < len(text) else {}
+    ordered = chain_of(share) if candidates == 1 else sorted(share.values())
+    ordered = sorted(ordered, reverse=True)
+    limit = int(min(factor * p, DEPTH * candidates))
+    promised[p] = sum(ordered[:limit]), min(limit, len(ordered))
+  return promised
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def drafted(tokens, length, factor, candidates):
+  return suffix.draft_row(
+    tokens,
+    length,
+    depth=DEPTH,
+    longest=LONGEST,
+    factor=factor,
+    candidates=candidates,
+    places=SLOTS,
+  )
+
+
+@pytest.mark.parametrize('factor', [1.0, 2.5])
+@pytest.mark.parametrize('candidates', [1, 2])
+@few
+@hypothesis.given(text=texts)
+def test_a_draft_has_the_most_votes_of_the_best_length(
+  factor, candidates, text
+):
+  # What lies beyond the text is never matched.
+  padded = np.full(SLOTS, text[-1])
+  padded[: len(text)] = text
+  tokens, parents, size = drafted(padded, len(text), factor, candidates)
+  size = int(size)
+  promised = worth(text, factor, candidates)
+  most = max(total for total, _ in promised.values())
+  best = max(p for p, (x, _) in promised.items() if x > most - 1e-5)
+  assert size == promised[best][1]
+  if not size:
+    return
+  share, paths = votes(text, best), {0: ()}
+  for i in range(size):
+    assert int(parents[i]) <= i
+    paths[i + 1] = (*paths[int(parents[i])], int(tokens[i]))
+  assert len(set(paths.values())) == size + 1
+  total = sum(share[path] for path in list(paths.values())[1:])
+  assert total == pytest.approx(most, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_module():
+  """a b c . a b d . a b c . a b: two of three places go on with c."""
+  text = jnp.array([0, 1, 2, 9, 0, 1, 3, 9, 0, 1, 2, 9, 0, 1])
+  row = functools.partial(suffix.draft_row, text, jnp.int32(14), depth=4)
+  tokens, _, size = row()
+  # Six tokens agree once (. a b c . a b), and their place goes on with d.
+  assert int(size) == 4
+  assert tokens.tolist() == [3, 9, 0, 1]
+  tokens, _, size = row(longest=2)
+  assert int(size) == 2
+  assert tokens.tolist()[:2] == [2, 9]
+  tokens, _, size = row(longest=2, candidates=2, factor=2.0)
+  assert int(size) == 4
+  assert tokens.tolist()[:4] == [2, 9, 0, 1]
+  # A short match may be chance: little is copied after it.
+  tokens, _, size = row(longest=1)
+  assert int(size) == 1
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'factor': 0}, 'factor must be a positive number, such as 1 or 2.5, got'),
+    ({'factor': 'x'}, 'factor must be a positive number'),
+    ({'longest': 0}, 'longest must be a whole number of at least 1, got int 0'),
+    ({'candidates': 'x'}, 'candidates must be a whole number of at least 1'),
+    ({'places': 0}, 'places must be a whole number of at least 1'),
+  ],
+)
+def test_impossible_options_are_refused(options, message):
+  with pytest.raises(ValueError, match=message) as error:
+    suffix.load(HOST, **options)
+  assert '\n' not in str(error.value)
