@@ -37,9 +37,16 @@ def check(x: Serving) -> str:
     f'a service needs {" and ".join(missing)}, which the extra brings: pip '
     "install -e '.[serve]'",
   )
-  checks.need_least(x, 1, 'rows', 'body', 'steps')
+  least = 'rows', 'body', 'steps', 'prediction_tokens', 'prediction_gamma'
+  checks.need_least(x, 1, *least)
   checks.need_least(x, 2, 'length')
-  checks.need_least(x, 0, 'queue')
+  checks.need_least(x, 0, 'queue', 'predictions')
+  lengths = x.draft_lengths
+  need(
+    not lengths or (min(lengths) >= 0 and max(lengths) >= 1),
+    f'draft_lengths must be numbers from 0 on, one of them at least 1, got '
+    f'{lengths}',
+  )
   need(
     x.logprobs is None or 0 <= x.logprobs <= MOST,
     f'logprobs is {x.logprobs}: choose 0 to {MOST}, or None',
@@ -48,6 +55,10 @@ def check(x: Serving) -> str:
     Stages(tuple(x.stages), 1, constraint=tuple(x.constraint))
   need(0 <= x.port < 2**16, f'port is {x.port}: choose one from 0 to 65535')
   need(0 <= x.grace <= 3600, f'grace is {x.grace}: choose 0 to 3600 seconds')
+  need(
+    1 <= x.patience <= 3600,
+    f'patience is {x.patience}: choose 1 to 3600 seconds',
+  )
   key = os.environ.get(x.key, '') if x.key else ''
   need(
     bool(key) == bool(x.key),
@@ -59,15 +70,15 @@ def check(x: Serving) -> str:
 
 def main(x: Serving) -> None:
   key = check(x)
-  from experiments.serving import app, running, service
+  from experiments.serving import app, opening, running, service
 
   socket = running.listen(x.host, x.port)
   pairs.choose(x, 'a service')
-  x.batch = x.rows
+  x.batch = x.rows + x.predictions
   planned = plan(x)
   pair = pairs.load(planned, max(1, x.length - x.max_new_tokens))
   name = x.model or planned.target.rstrip('/').rpartition('/')[2]
-  opened = service.open_pool(x, pair, name)
+  opened = opening.open_pools(x, pair, name)
   made = service.Service(opened, x.steps)
   print(f'compiling for {x.rows} rows of {opened.limits.length} tokens')
   made.start()
@@ -77,7 +88,8 @@ def main(x: Serving) -> None:
     print(f'{name} answers at {where}, drafts of {pair.planned.name}')
     print('Ctrl-C ends it', flush=True)
 
-  server = running.server(app.make(made, key, x.body), made, x.grace, ready)
+  answers = app.make(made, key, x.body)
+  server = running.server(answers, made, x.grace, ready, x.patience)
   made.worker.failed = lambda: setattr(server, 'should_exit', True)
   try:
     with running.quiet_signals():

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import arguments, sampling
-from specjax.types import Constraint, Sampling, Spec
+from specjax.sampling import predictions
+from specjax.sampling.predictions import NOTHING, Predicted
+from specjax.types import Constraint, Prediction, Sampling, Spec
 
 # Arguments of `sampling.make`, at values that change nothing.
 NEUTRAL: dict[str, Any] = {
@@ -40,6 +42,8 @@ class Stages:
     eos: tokens that end a text.
     constraint: Q and C of the largest automaton that a request may have, see
       `types.Constraint`; powers of two. Every row has tables of that size.
+    prediction: tokens of the longest prediction that a request may have, see
+      `sampling.make`; 0: none has any.
 
   Raises:
     ValueError: a name is unknown.
@@ -49,6 +53,7 @@ class Stages:
   vocab_size: int
   eos: tuple[int, ...] = ()
   constraint: tuple[int, int] = (256, 64)
+  prediction: int = 0
 
   def __post_init__(self):
     for name in self.names:
@@ -58,11 +63,17 @@ class Stages:
         )
     arguments.check_numbers('constraint', self.constraint, 1)
 
-  def values(self, temperature: Any = 0.0, **given: Any) -> Sampling:
+  def values(
+    self,
+    temperature: Any = 0.0,
+    prediction: Predicted = NOTHING,
+    **given: Any,
+  ) -> Sampling:
     """Values of one request, checked; on the host.
 
     Args:
       temperature: 0 is greedy.
+      prediction: what drafts are copied from, see `sampling.behind`.
       **given: as for `sampling.make`; None is neutral, too.
 
     Raises:
@@ -83,7 +94,14 @@ class Stages:
       ends = np.array([self.eos], np.int32)
       tables = self._sized(made.constraint)
       made = made._replace(constraint=tables, ends=ends)
+    if self.prediction or prediction.tokens:
+      made = made._replace(prediction=self.predicted(prediction))
     return jax.device_get(made)
+
+  def predicted(self, prediction: Predicted) -> Prediction:
+    """That of one request; see `values`."""
+    given = [prediction], self.vocab_size, self.prediction
+    return predictions.of_rows(1, *given)
 
   def _sized(self, tables: Any) -> Any:
     """Tables of the size that all have; without any, all may come.

@@ -83,6 +83,7 @@ def stream(
   rule: Rule | None = None,
   regex: Any = None,
   json_schema: Any = None,
+  prediction: Any = None,
   slots: int | None = None,
   logprobs: int | None = None,
   **stages: Any,
@@ -109,6 +110,7 @@ def stream(
     rule: how drafts are verified; by default the exact one for the drafter.
     regex: that the whole text must match, see `decode`.
     json_schema: likewise.
+    prediction: a text that the new one may repeat in part, see `decode`.
     slots: size of the buffer; by default what the prompt needs. Prompts of any
       length share the programs of one size.
     logprobs: whether each token's log-probability is told, and those of so many
@@ -141,6 +143,7 @@ def stream(
     rule=rule,
     regex=regex,
     json_schema=json_schema,
+    prediction=prediction,
     stages=stages,
     slots=slots,
     telling=Telling(origins=True, logprobs=logprobs),

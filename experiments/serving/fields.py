@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from experiments.serving import kinds
+from experiments.serving import contents, kinds
 from experiments.serving.refusals import Refused, of_field
 
 _SEEDS = 2**63
@@ -29,6 +29,7 @@ class Limits(NamedTuple):
     new_tokens: of an answer, where a request does not say.
     stages: that requests may use.
     logprobs: of the most probable tokens, at most; None: none are told.
+    predicted: tokens of a prediction, at most; 0: none is taken.
   """
 
   model: str
@@ -40,6 +41,7 @@ class Limits(NamedTuple):
   new_tokens: int
   stages: tuple[str, ...]
   logprobs: int | None = None
+  predicted: int = 0
 
 
 class Asked(NamedTuple):
@@ -56,6 +58,7 @@ class Asked(NamedTuple):
   usage: bool = False  # whether the last part of a stream has it
   schema: str | None = None  # JSON of a schema, or OBJECT
   logprobs: int | None = None  # alternatives of each token
+  prediction: str = ''  # what the answers may repeat
 
 
 # Not served, with values that ask for nothing and what to do instead.
@@ -63,7 +66,6 @@ _WITHOUT: dict[str, tuple[tuple, str]] = {
   'suffix': (('',), 'write the tokens for filling in into the prompt'),
   'echo': ((False,), 'put the prompt before the answer'),
   'best_of': ((1,), 'ask for several with n'),
-  'prediction': ((), 'drafts are made by the drafter of the service'),
   'tools': (([],), 'describe them in a message'),
   'tool_choice': (('none', 'auto'), 'leave it out'),
   'parallel_tool_calls': ((True, False), 'leave it out'),
@@ -121,59 +123,6 @@ def _bias(value: Any, vocab_size: int) -> dict[int, float]:
   return found
 
 
-def _content(name: str, value: Any) -> str:
-  """A message's text: one, or parts of kind `text`."""
-  if not isinstance(value, list):
-    return kinds.text(name, value)
-  texts = []
-  for part in value:
-    if not isinstance(part, dict) or part.get('type') != 'text':
-      raise of_field(name, 'must be a text, or parts of type text')
-    kinds.know(name, part, ('type', 'text'))
-    texts.append(kinds.text(name, part.get('text')))
-  return ''.join(texts)
-
-
-def _messages(value: Any) -> list[dict[str, str]]:
-  name = 'messages'
-  if not isinstance(value, list) or not value:
-    raise of_field(name, 'must be a list of at least one message')
-  found = []
-  for place, one in enumerate(value):
-    at = f'{name}[{place}]'
-    if not isinstance(one, dict):
-      raise of_field(at, 'must be an object with role and content')
-    one = {key: x for key, x in one.items() if x is not None}
-    kinds.know(at, one, ('role', 'content'))
-    role = 'system' if one.get('role') == 'developer' else one.get('role')
-    if role not in ('system', 'user', 'assistant'):
-      raise of_field(f'{at}.role', 'must be system, user or assistant')
-    content = _content(f'{at}.content', one.get('content'))
-    found.append({'role': role, 'content': content})
-  return found
-
-
-def _ids(value: list, vocab_size: int) -> list[int]:
-  for one in value:
-    if not kinds.is_whole(one) or not 0 <= one < vocab_size:
-      raise of_field(
-        'prompt', f'must have token ids from 0 to {vocab_size - 1}'
-      )
-  return value
-
-
-def _prompts(value: Any, limits: Limits) -> list[Any]:
-  if isinstance(value, str):
-    return [kinds.text('prompt', value)]
-  if not isinstance(value, list) or not value:
-    raise of_field('prompt', 'must be a text, token ids, or a list of these')
-  if all(isinstance(one, str) for one in value):
-    return [kinds.text('prompt', one) for one in value]
-  if all(isinstance(one, list) for one in value):
-    return [_ids(one, limits.vocab_size) for one in value]
-  return [_ids(value, limits.vocab_size)]
-
-
 def _schema(value: Any) -> str | None:
   """The JSON of a schema that the answer has to fulfil."""
   name = 'response_format'
@@ -221,7 +170,10 @@ def _values(take: Callable, limits: Limits) -> dict[str, Any]:
       value = _bias(value, limits.vocab_size) or None
     elif value is not None:
       value = kinds.number(field, value)
-      value = 0 if field == 'top_k' and value == -1 else value
+      if field == 'top_k':  # More tokens than there are: all of them.
+        value = 0 if value == -1 else min(value, limits.vocab_size)
+      if field == 'min_tokens':
+        value = kinds.whole(field, value, 0, limits.length)
       if value == _NEUTRAL.get(field, 0):
         value = None
     if value is None:
@@ -301,7 +253,10 @@ def read(body: bytes, chat: bool, limits: Limits) -> Asked:
   if source not in given:
     raise of_field(source, 'is missing')
   value = take(source)
-  prompts = [_messages(value)] if chat else _prompts(value, limits)
+  vocab_size = limits.vocab_size
+  prompts = (
+    [contents.messages(value)] if chat else contents.prompts(value, vocab_size)
+  )
   n = 1 if (n := take('n')) is None else kinds.whole('n', n, 1, limits.rows)
   if n * len(prompts) > limits.texts:
     raise of_field(source, f'and n ask for more than {limits.texts} texts')
@@ -323,11 +278,17 @@ def read(body: bytes, chat: bool, limits: Limits) -> Asked:
     raise of_field('response_format', 'is not served: stages has no constraint')
   values = _values(take, limits)
   logprobs = _logprobs(take, chat, limits)
+  predicted = take('prediction')
+  prediction = '' if predicted is None else contents.prediction(predicted)
+  if prediction and not limits.predicted:
+    raise of_field(
+      'prediction', 'is not served: start the service with predictions above 0'
+    )
   for name in _IGNORED:
     take(name)
   _refuse_others(given)
   new_tokens = next(iter(sizes.values()), None)
-  said = n, new_tokens, seed, stop, stream, usage, schema, logprobs
+  said = n, new_tokens, seed, stop, stream, usage, schema, logprobs, prediction
   return Asked(chat, prompts, values, *said)
 
 

@@ -32,6 +32,23 @@ def _write(tokenizer: Any, form: Prompts, messages: Sequence) -> list[int]:
     raise Refused(f'messages: {error}', 'messages') from error
 
 
+def predict(tokenizer: Any, asked: Asked, limits: Limits) -> list[int]:
+  """The token ids of a prediction; none where there is none.
+
+  Raises:
+    Refused: it is too long.
+  """
+  text, most, name = asked.prediction, limits.predicted, 'prediction'
+  ids = tokenizer.encode(text, add_special_tokens=False) if text else []
+  if len(ids) > most:
+    raise Refused(
+      f'{name} has {len(ids)} tokens, of which {most} are taken: shorten it, '
+      'or start the service with more prediction_tokens',
+      name,
+    )
+  return ids
+
+
 def encode(
   tokenizer: Any, form: Prompts, asked: Asked, limits: Limits
 ) -> list[list[int]]:

@@ -50,7 +50,7 @@ class Answer:
   def __init__(self, run: Run, name: str, service: Service):
     """Takes a request, a name for its answer, and who answers."""
     self._chat, self._run = run.asked.chat, run
-    self._depth, self._spelled = service.depth, service.spelled
+    self._depth, self._spelled = run.depth, service.spelled
     prefix = 'chatcmpl' if self._chat else 'cmpl'
     self._head = {
       'id': f'{prefix}-{name}',
@@ -72,12 +72,20 @@ class Answer:
       self._ends[place] = piece.finish
       self._counts.append(piece.counts)
 
-  def _usage(self) -> dict[str, int]:
+  def _usage(self) -> dict[str, Any]:
     read = self._run.prompt_tokens
+    accepted = rejected = 0
+    if self._run.asked.prediction:  # All drafts are copied from it.
+      accepted = int(sum(x.accepted.sum() for x in self._counts))
+      rejected = int(sum(x.drafted for x in self._counts)) - accepted
     return {
       'prompt_tokens': read,
       'completion_tokens': self._tokens,
       'total_tokens': read + self._tokens,
+      'completion_tokens_details': {
+        'accepted_prediction_tokens': accepted,
+        'rejected_prediction_tokens': rejected,
+      },
     }
 
   def _about(self) -> dict[str, Any]:

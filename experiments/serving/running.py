@@ -6,7 +6,9 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from experiments.errors import UserError
 from experiments.serving.service import Service
@@ -69,8 +71,51 @@ class Server(uvicorn.Server):
     await super().shutdown(sockets)
 
 
+class _Impatient(H11Protocol):
+  """Drops whoever sends half a request, or leaves an answer unread."""
+
+  patience = 60.0
+  _coming: asyncio.TimerHandle | None = None
+  _unread: asyncio.TimerHandle | None = None
+
+  def connection_made(self, transport) -> None:  # type: ignore[override]
+    super().connection_made(transport)
+    self._coming = self._drop_later()
+
+  def data_received(self, data: bytes) -> None:
+    super().data_received(data)
+    whole = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+    if whole and self._coming is not None:
+      self._coming.cancel()
+      self._coming = None
+    if not whole and self._coming is None:
+      self._coming = self._drop_later()
+
+  def pause_writing(self) -> None:
+    super().pause_writing()
+    self._unread = self._drop_later()
+
+  def resume_writing(self) -> None:
+    super().resume_writing()
+    if self._unread is not None:
+      self._unread.cancel()
+
+  def connection_lost(self, exc: Exception | None) -> None:
+    super().connection_lost(exc)
+    for timer in (self._coming, self._unread):
+      if timer is not None:
+        timer.cancel()
+
+  def _drop_later(self) -> asyncio.TimerHandle:
+    return self.loop.call_later(self.patience, self.transport.abort)
+
+
 def server(
-  app, service: Service, grace: float, ready: Callable[[], None]
+  app,
+  service: Service,
+  grace: float,
+  ready: Callable[[], None],
+  patience: float = 60.0,
 ) -> Server:
   """What serves an application.
 
@@ -79,12 +124,16 @@ def server(
     service: that it is for.
     grace: seconds that answers may go on after the signal to end.
     ready: is called when requests are taken.
+    patience: seconds that a request may take to come, and that an answer may
+      lie unread.
   """
+  impatient = type('Impatient', (_Impatient,), {'patience': patience})
   config = uvicorn.Config(
     app,
     log_level='warning',
     access_log=False,
     lifespan='on',
+    http=impatient,
     timeout_graceful_shutdown=int(grace + _LATER),
   )
   return Server(config, service, grace, ready)

@@ -7,24 +7,19 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
-import specjax
-from experiments.errors import blame
-from experiments.measuring.pairs import Pair
-from experiments.service_settings import Serving
 from experiments.serving import rendering
 from experiments.serving.counters import Counters
-from experiments.serving.fields import Asked, Limits
+from experiments.serving.fields import Asked
+from experiments.serving.opening import Opened
 from experiments.serving.refusals import Refused
 from experiments.serving.schemas import Compiled
 from experiments.serving.spelling import Spelled
 from experiments.serving.texts import Piece, Text
 from experiments.serving.worker import Worker
-from specjax import cache as caches
-from specjax import generate, inputs, pool, prepared, stages, told
+from specjax import generate, inputs, pool, sampling
 from specjax.sampling import Automaton
 
 _SEEDS = 2**32
@@ -53,88 +48,6 @@ def _any_text(vocab_size: int, eos: Sequence[int]) -> Automaton:
   classes[[*eos]] = 1
   after = np.array([[0, 1], [-1, 1]], np.int16)
   return Automaton('any text', classes, after, tuple(eos), '')
-
-
-class Opened(NamedTuple):
-  """A pair whose programs are still to be compiled, and what it may be asked.
-
-  The attributes:
-    pair: that answers.
-    held: the pool.
-    kinds: stages of its requests.
-    defaults: values of stages that requests need not give.
-    limits: what requests are compared with.
-  """
-
-  pair: Pair
-  held: pool.Pool
-  kinds: stages.Stages
-  defaults: dict[str, Any]
-  limits: Limits
-
-
-def open_pool(x: Serving, pair: Pair, model: str) -> Opened:
-  """A pool for a pair.
-
-  Args:
-    x: the settings, checked.
-    pair: that answers.
-    model: what clients call it.
-
-  Raises:
-    UserError: stages or the sizes of the tables do not fit.
-  """
-  plan, config = pair.plan, pair.target.model.config
-  apart = config.encoder is not None
-  whole = pair.room + (0 if apart else plan.max_new_tokens)
-  length = min(x.length, whole, config.max_positions)
-  slots = length + 1 + pair.made.depth + 1 + pair.made.beyond
-  with blame():
-    made = prepared.prepare(
-      specjax.decode,
-      pair.target,
-      pair.drafter,
-      [[0]] * x.rows,
-      gamma=pair.planned.gammas[0],
-      new_tokens=min(plan.max_new_tokens, length - 1),
-      temperature=1.0,
-      seed=0,
-      rule=pair.rule,
-      regex=None,
-      json_schema=None,
-      stages={},
-      telling=told.Telling(),
-      slots=caches.round_slots(slots),
-    )
-    parts = pool.telling(origins=False, logprobs=x.logprobs)
-    parts.check(made.spec)
-  given = {k: v for k, v in plan.sampling.stages.items() if v is not None}
-  names = tuple(dict.fromkeys((*x.stages, *given)))
-  with blame():
-    kinds = stages.of(made.spec, *names, constraint=tuple(x.constraint))
-    values = kinds.values(1.0, **given)
-  held = pool.Pool(
-    made.params,
-    spec=made.spec,
-    values=values,
-    rows=x.rows,
-    slots=made.slots,
-    source_slots=caches.round_slots(length) if apart else None,
-    reads=() if apart else pool.read_sizes(made.slots),
-    parts=parts,
-  )
-  limits = Limits(
-    model,
-    config.vocab_size,
-    length,
-    apart,
-    x.rows,
-    x.rows + x.queue,
-    plan.max_new_tokens,
-    names,
-    x.logprobs,
-  )
-  return Opened(pair, held, kinds, given, limits)
 
 
 class Run:
@@ -187,21 +100,26 @@ class Run:
       if self.texts:
         self._service.worker.cancel(self.texts)
 
+  @property
+  def depth(self) -> int:
+    """Most tokens of a draft."""
+    return self._service.pool_for(self.asked).spec.drafter.depth
+
 
 class Service:
   """Answers requests; it belongs to one event loop."""
 
   def __init__(self, opened: Opened, steps: int = 4, failed=lambda: None):
-    """Takes a pool, steps of a turn, and what is called if a turn fails."""
+    """Takes pools, steps of a turn, and what is called if a turn fails."""
     self._opened, self.limits = opened, opened.limits
-    held, target = opened.held, opened.pair.target
+    pools, target = opened.pools, opened.pair.target
     # Each thread has a tokenizer of its own, the worker's the target's.
     self._tokenizer, shown, compiling = (
       copy.deepcopy(target.tokenizer) for _ in range(3)
     )
-    self.depth = held.spec.drafter.depth
-    self.counters = Counters(self.limits.model, self.depth)
-    self.worker = Worker(held, self.counters, steps, failed)
+    depth = max(held.spec.drafter.depth for held in pools)
+    self.counters = Counters(self.limits.model, depth)
+    self.worker = Worker(pools, self.counters, steps, failed)
     self.spelled = Spelled(shown, self.limits.vocab_size)
     self._schemas = Compiled(compiling, self.limits.vocab_size, target.eos)
     self._compiling: set[asyncio.Task] = set()
@@ -211,7 +129,8 @@ class Service:
 
   def start(self) -> None:
     """Compiles all that requests will run, and begins to take them."""
-    self._opened.held.warm_up()
+    for held in self._opened.pools:
+      held.warm_up()
     # What the host makes of values compiles, too.
     names = self.limits.stages
     values = {'logit_bias': {0: 1.0}} if 'logit_bias' in names else {}
@@ -221,6 +140,11 @@ class Service:
     asked = Asked(False, [[0]], values | {'temperature': 1.0}, new_tokens=1)
     self._prepare(asked, free, 0)
     self.worker.start()
+
+  def pool_for(self, asked: Asked) -> pool.Pool:
+    """The pool whose rows a request gets."""
+    copying = self._opened.copying
+    return copying if copying and asked.prediction else self._opened.held
 
   def close(self) -> None:
     """Ends whatever goes on with an error, and the threads."""
@@ -297,7 +221,7 @@ class Service:
       for place, request in enumerate(requests)
     ]
     run.texts = texts
-    self.worker.submit(texts)
+    self.worker.submit(texts, self.pool_for(asked))
 
   async def _compile(self, schema: str) -> Automaton:
     task = asyncio.create_task(self._schemas.of(schema))
@@ -324,12 +248,19 @@ class Service:
       self._tokenizer, self._opened.pair.form, asked, self.limits
     )
     given = self._opened.defaults | asked.values
+    predicts = bool(asked.prediction)
+    kinds = self._opened.predicting if predicts else self._opened.kinds
+    source = rendering.predict(self._tokenizer, asked, self.limits)
     if constraint is not None:
       given['constraint'] = constraint
-    held, requests = self._opened.held, []
+    held, requests = self.pool_for(asked), []
     try:
-      values = self._opened.kinds.values(**given)
+      values = kinds.values(**given)
       for ids in prompts:
+        if predicts:
+          begun = [] if self.limits.apart else ids
+          row = kinds.predicted(sampling.behind(begun, source))
+          values = values._replace(prediction=row)
         most = self.limits.length - (0 if self.limits.apart else len(ids))
         new = asked.new_tokens or min(self.limits.new_tokens, most)
         least = given.get('min_new_tokens') or 0

@@ -1,4 +1,4 @@
-"""The thread that owns the pool: it takes texts and tells what has come."""
+"""The thread that owns the pools: it takes texts and tells what has come."""
 
 import contextlib
 import queue
@@ -8,37 +8,38 @@ from collections.abc import Callable, Sequence
 from experiments.serving.counters import Counters
 from experiments.serving.refusals import Refused
 from experiments.serving.texts import Piece, Text
-from specjax.pool import Pool
+from specjax.pool import Pool, Progress
 from specjax.types import Counts
 
+_Key = tuple[int, int]  # place of a pool, and what that knows a text by
 _GONE = 'the service stopped before the answer was complete: ask again'
 
 
 class Worker:
-  """Decodes texts in the rows of a pool until it is closed."""
+  """Decodes texts in the rows of pools until it is closed."""
 
   def __init__(
     self,
-    held: Pool,
+    pools: Sequence[Pool],
     counters: Counters,
     steps: int = 4,
     failed: Callable[[], None] = lambda: None,
   ):
-    """Takes a pool, which nobody else may call from now on.
+    """Takes pools, which nobody else may call from now on.
 
     Args:
-      held: the pool.
+      pools: one for each way to draft.
       counters: what is counted.
       steps: of a turn where nobody waits or reads along.
       failed: is called in the thread where a turn ends in an error.
     """
-    self.pool, self.failed = held, failed
+    self.pools, self.failed = tuple(pools), failed
     self.failure: Exception | None = None
     self.turns = 0
     self._counters, self._steps = counters, steps
     self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    self._texts: dict[int, Text] = {}
-    self._counted: dict[int, Counts] = {}
+    self._texts: dict[_Key, Text] = {}
+    self._counted: dict[_Key, Counts] = {}
     self._closing = self._ended = False
     self._thread = threading.Thread(target=self._run, name='pool', daemon=True)
 
@@ -46,14 +47,15 @@ class Worker:
   def idle(self) -> bool:
     """Whether nothing is decoded and nothing is kept."""
     kept = self._texts or self._counted or not self._calls.empty()
-    return not (kept or self.pool.live or self.pool.waiting)
+    return not (kept or any(x.live or x.waiting for x in self.pools))
 
   def start(self) -> None:
     self._thread.start()
 
-  def submit(self, texts: Sequence[Text]) -> None:
-    """Takes texts; what becomes of each is told to it."""
-    self._ask(lambda: self._submit(texts))
+  def submit(self, texts: Sequence[Text], held: Pool) -> None:
+    """Takes texts for a pool; what becomes of each is told to it."""
+    place = self.pools.index(held)
+    self._ask(lambda: self._submit(texts, place))
 
   def cancel(self, texts: Sequence[Text]) -> None:
     """Frees the rows of texts, as far as they have any."""
@@ -101,51 +103,57 @@ class Worker:
 
   def _turn(self) -> None:
     watched = any(x.watched for x in self._texts.values())
-    hurry = self.pool.waiting or watched
+    hurry = watched or any(held.waiting for held in self.pools)
     if self._texts:
       self.turns += 1
-    for one in self.pool.turn(1 if hurry else self._steps):
-      text, before = self._texts[one.id], self._counted.get(one.id)
-      self._counters.speculate(one.counts, before)
-      self._counted[one.id] = one.counts
-      piece = text.push(one)
-      self._counters.generated.inc(piece.tokens)
-      if piece.finish or piece.error:
-        self._counters.finish(piece.finish or 'error')
-        self._drop(one.id)
-      if piece != Piece():
-        text.tell(piece)
+    for place, held in enumerate(self.pools):
+      for one in held.turn(1 if hurry else self._steps):
+        self._tell((place, one.id), one)
     self._show()
 
-  def _show(self) -> None:
-    self._counters.running.set(self.pool.live)
-    self._counters.waiting.set(self.pool.waiting)
+  def _tell(self, key: _Key, one: Progress) -> None:
+    text, before = self._texts[key], self._counted.get(key)
+    self._counters.speculate(one.counts, before)
+    self._counted[key] = one.counts
+    piece = text.push(one)
+    self._counters.generated.inc(piece.tokens)
+    if piece.finish or piece.error:
+      self._counters.finish(piece.finish or 'error')
+      self._drop(key)
+    if piece != Piece():
+      text.tell(piece)
 
-  def _submit(self, texts: Sequence[Text]) -> None:
+  def _show(self) -> None:
+    self._counters.running.set(sum(held.live for held in self.pools))
+    self._counters.waiting.set(sum(held.waiting for held in self.pools))
+
+  def _submit(self, texts: Sequence[Text], place: int) -> None:
+    held = self.pools[place]
     for text in texts:
       if self._closing:
         text.tell(Piece(error=Refused(_GONE, status=503)))
         continue
       try:
-        self._texts[self.pool.submit(text.request)] = text
+        self._texts[place, held.submit(text.request)] = text
         self._counters.prompts.inc(len(text.request.prompt))
       except ValueError as error:
         text.tell(Piece(error=Refused(str(error))))
 
   def _cancel(self, texts: Sequence[Text]) -> None:
-    for number in [n for n, x in self._texts.items() if x in texts]:
+    for key in [key for key, x in self._texts.items() if x in texts]:
       self._counters.cancelled.inc()
-      self._drop(number)
+      self._drop(key)
 
-  def _drop(self, number: int) -> None:
-    self.pool.cancel(number)
-    self._counted.pop(number, None)
-    del self._texts[number]
+  def _drop(self, key: _Key) -> None:
+    place, number = key
+    self.pools[place].cancel(number)
+    self._counted.pop(key, None)
+    del self._texts[key]
 
   def _abort(self) -> None:
-    for number, text in [*self._texts.items()]:
+    for key, text in [*self._texts.items()]:
       self._counters.finish('error')
-      self._drop(number)
+      self._drop(key)
       text.tell(Piece(error=Refused(_GONE, status=503)))
 
   def _close(self) -> None:

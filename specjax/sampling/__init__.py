@@ -20,6 +20,8 @@ from specjax.sampling.drawing import uniform as uniform
 from specjax.sampling.logits import history as history
 from specjax.sampling.logits import process as process
 from specjax.sampling.logits import remember as remember
+from specjax.sampling.predictions import Predicted as Predicted
+from specjax.sampling.predictions import behind as behind
 from specjax.sampling.probs import distribution as distribution
 from specjax.sampling.probs import distributions as distributions
 from specjax.sampling.probs import next_distribution as next_distribution

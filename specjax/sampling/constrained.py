@@ -65,6 +65,28 @@ def stuck(automaton: Automaton, closed: Collection[int], least: int) -> str:
   return ''
 
 
+def shortest(automaton: Automaton, least: int) -> int:
+  """Tokens of the shortest text, with that which ends it.
+
+  Args:
+    automaton: that says what may come.
+    least: tokens that come before one that ends a text; every text has a way
+      to its end, see `stuck`.
+  """
+  onward, _ = _open(automaton, ())
+  here = np.arange(len(automaton.next)) == 0
+  seen: dict[bytes, int] = {}
+  count = 0
+  while count < least:
+    period = count - seen.setdefault(here.tobytes(), count)
+    if 0 < period <= least - count:
+      count += (least - count) // period * period
+    else:
+      here = _after(onward, here)
+      count += 1
+  return least + int(automaton.distance[here].min())
+
+
 def _next_size(size: int, fewest: int) -> int:
   return max(fewest, 1 << (size - 1).bit_length())
 
@@ -140,11 +162,15 @@ def check_ways(
       )
 
 
-def tables(rows: Sequence[Automaton | None]) -> Constraint:
+def tables(rows: Sequence[Automaton | None], least: Any = None) -> Constraint:
   """The tables of rows, all of one size; a row without may say anything.
 
   They are numpy's: where all rows have the same there is a single copy, until
   they are put on a device.
+
+  Args:
+    rows: the automaton of each.
+    least: [B] tokens that come before one that ends a text, or None.
   """
   distinct = {id(one): one for one in rows if one is not None}
   sizes = [one.next.shape for one in distinct.values()]
@@ -154,11 +180,11 @@ def tables(rows: Sequence[Automaton | None]) -> Constraint:
   def padded(one: Automaton | None) -> Any:
     if one is None:
       free = np.zeros(vocab, np.int16), np.zeros(size, np.int16)
-      return *free, np.full(size[0], -1, np.int32), np.int32(0)
+      return *free, np.full(size[0], -1, np.int32)
     missing = np.subtract(size, one.next.shape)
     full = np.pad(one.next, [(0, n) for n in missing], constant_values=-1)
     only = np.pad(one.only, (0, missing[0]), constant_values=-1)
-    return one.classes, full, only, np.int32(one.distance[0])
+    return one.classes, full, only
 
   made = {key: padded(one) for key, one in distinct.items()}
   made[id(None)] = padded(None)
@@ -168,4 +194,10 @@ def tables(rows: Sequence[Automaton | None]) -> Constraint:
   else:
     each = zip(*(made[id(one)] for one in rows), strict=True)
     spread = [np.stack(x) for x in each]
-  return Constraint(*cast(Any, spread))
+  waits = np.zeros(len(rows), int) if least is None else np.asarray(least)
+  needs = {
+    (one, wait): 0 if one is None else shortest(one, wait)
+    for one, wait in {*zip(rows, waits.tolist(), strict=True)}
+  }
+  needed = [needs[key] for key in zip(rows, waits.tolist(), strict=True)]
+  return Constraint(*cast(Any, [*spread, np.array(needed, np.int32)]))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.sampling import constrained
+from specjax.sampling import constrained, predictions
 from specjax.types import Sampling
 
 # Field of `make`: dtype, what is valid, and that in words.
@@ -19,7 +19,7 @@ _RANGES = {
   'top_k': (
     jnp.int32,
     lambda x: (x >= 0) & (x == np.floor(x)) & (x < 2**31),
-    'a whole number of at least 0 (0: all)',
+    'a whole number from 0 to 2^31 - 1 (0: all)',
   ),
   'top_p': (jnp.float32, lambda x: (x > 0) & (x <= 1), 'in (0, 1]'),
   'min_p': (jnp.float32, lambda x: (x >= 0) & (x < 1), 'in [0, 1)'),
@@ -33,7 +33,7 @@ _RANGES = {
   'min_new_tokens': (
     jnp.int32,
     lambda x: (x >= 0) & (x == np.floor(x)) & (x < 2**31),
-    'a whole number of at least 0',
+    'a whole number from 0 to 2^31 - 1',
   ),
 }
 
@@ -157,6 +157,7 @@ def make(
   forbidden=None,
   min_new_tokens=None,
   constraint=None,
+  prediction=None,
 ) -> Sampling:
   """Checks values and spreads them over the rows.
 
@@ -183,6 +184,8 @@ def make(
       some may be None. Every row has its tables on its device: two bytes for
       each token, and for each of Q states and C classes, both rounded up to
       powers of two.
+    prediction: a list of B that drafts are copied from, by a drafter that
+      `predicts`; see `predictions.behind`.
 
   Raises:
     ValueError: names the value that is out of range, or what it contradicts.
@@ -208,7 +211,12 @@ def make(
     forbidden=closed,
     min_new_tokens=least,
     ends=_end(batch, least, closed, automata, eos, vocab_size),
-    constraint=None if automata is None else constrained.tables(automata),
+    constraint=None
+    if automata is None
+    else constrained.tables(automata, least),
+    prediction=None
+    if prediction is None
+    else predictions.of_rows(batch, prediction, vocab_size),
   )
 
 

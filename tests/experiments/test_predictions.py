@@ -75,6 +75,8 @@ def test_every_field_of_a_comparison():
     'predicted_speedup': 2.0 / 1.5,
     'speedup': 2.0,
     'speedup_ci': None,
+    'speedup_at_work': 2.0,  # Single prompts wait for nobody.
+    'speedup_at_work_ci': None,
     'predicted_over_measured': (30 / 13) / 1.5 / 2.0,
     'predicted_over_measured_ci': None,
   }

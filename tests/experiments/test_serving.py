@@ -1,11 +1,15 @@
 """A service, as its clients see it: texts are those that each has alone."""
 
+import concurrent.futures
+import contextlib
 import json
+import logging
 import re
 import threading
 import time
 
 import httpx
+import jax
 import openai
 import pytest
 
@@ -289,7 +293,7 @@ def test_the_model_the_health_and_the_numbers(served, client):
 def test_the_row_of_a_client_that_went_away_is_free(
   served, monkeypatch, stream
 ):
-  held, before = served.worker.pool, served.worker.turns
+  held, before = served.worker.pools[0], served.worker.turns
   turn, began = held.turn, threading.Event()
 
   def slowly(*args, **options):
@@ -362,3 +366,157 @@ def test_a_port_in_use_is_refused(served):
     running.listen('127.0.0.1', port)
   with pytest.raises(UserError, match=r'port 80 of host .* cannot be'):
     running.listen('203.0.113.1', 80)
+
+
+# Predictions
+
+
+def predict(text):
+  return {'type': 'content', 'content': text}
+
+
+def details(usage):
+  told = usage.completion_tokens_details
+  return told.accepted_prediction_tokens, told.rejected_prediction_tokens
+
+
+def test_a_prediction_changes_no_text_and_is_counted(client):
+  plain = chat(client, temperature=0, max_tokens=40)
+  text = plain.choices[0].message.content
+  assert details(plain.usage) == (0, 0)
+  parts = [{'type': 'text', 'text': x} for x in (text[:9], text[9:])]
+  for prediction in (text, parts):
+    out = chat(
+      client, temperature=0, max_tokens=40, prediction=predict(prediction)
+    )
+    assert out.choices[0].message.content == text
+    accepted, rejected = details(out.usage)
+    told = out.metrics['speculative_decoding']
+    assert told['num_spec_tokens'] == 4
+    assert told['num_accepted_draft_tokens'] == accepted
+    assert told['num_draft_tokens'] == accepted + rejected
+    # Random tokens are read back from their text as others in some places.
+    assert accepted >= 16
+  stream = chat(
+    client,
+    temperature=0,
+    max_tokens=40,
+    prediction=predict(text),
+    stream=True,
+    stream_options={'include_usage': True},
+  )
+  *rest, last = stream
+  assert ''.join(x.choices[0].delta.content or '' for x in rest) == text
+  assert last.usage == out.usage
+  wrong = chat(
+    client, temperature=0, max_tokens=40, prediction=predict('import ' * 20)
+  )
+  assert wrong.choices[0].message.content == text
+  assert details(wrong.usage)[0] < accepted / 2
+  assert details(wrong.usage)[1] > 0
+
+
+def test_answers_with_a_prediction_are_alike_whatever_is_beside_them(client):
+  """And nothing is compiled for them."""
+  texts = [f'def f{n}(a):\n  return a + {n}\n' for n in range(12)]
+
+  def ask(n):
+    given = {'seed': n, 'max_tokens': 10 + n, 'n': 1 + n % 2}
+    if n % 3 == 1:
+      given['extra_body'] = {'prediction': predict(texts[n])}
+    if n % 4 == 0:
+      given |= {'temperature': 0}
+    if n % 3 == 2:
+      out = chat(client, texts[n], prediction=predict(texts[n]), **given)
+      return [x.message.content for x in out.choices]
+    return [x.text for x in complete(client, texts[n], **given).choices]
+
+  with jax_log() as log:
+    alone = [ask(n) for n in range(12)]
+    with concurrent.futures.ThreadPoolExecutor(6) as many:
+      assert [*many.map(ask, range(12))] == alone
+  assert not [x for x in log if 'Compiling' in x]
+
+
+@contextlib.contextmanager
+def jax_log():
+  """What jax says of compiling."""
+  messages, handler = [], logging.Handler()
+  handler.emit = lambda record: messages.append(record.getMessage())
+  logger = logging.getLogger('jax')
+  logger.addHandler(handler)
+  jax.config.update('jax_log_compiles', True)
+  try:
+    yield messages
+  finally:
+    jax.config.update('jax_log_compiles', False)
+    logger.removeHandler(handler)
+
+
+def test_predictions_that_are_too_long_or_none_are_refused(client):
+  with pytest.raises(openai.BadRequestError) as error:
+    chat(client, prediction=predict('one two ' * 99))
+  assert error.value.param == 'prediction'
+  assert 'of which 64 are taken: shorten it' in str(error.value)
+  assert details(chat(client, prediction=predict('')).usage) == (0, 0)
+
+
+# Bodies that editors send
+
+
+@pytest.mark.parametrize(
+  ('path', 'body'),
+  [
+    # Continue, with useLegacyCompletionsEndpoint.
+    (
+      'completions',
+      {
+        'model': 'tiny',
+        'max_tokens': 20,
+        'temperature': 0.01,
+        'stream': True,
+        'stop': ['\n\n', '/src/', '#- coding: utf-8', '```', '\ndef'],
+        'prompt': PROMPT,
+      },
+    ),
+    # Continue, chats and edits.
+    (
+      'chat/completions',
+      {
+        'messages': [
+          {'role': 'system', 'content': 'You are kind.'},
+          {'role': 'user', 'content': [{'type': 'text', 'text': PROMPT}]},
+        ],
+        'model': 'tiny',
+        'max_tokens': 20,
+        'stream': True,
+        'prediction': predict(PROMPT),
+      },
+    ),
+    # minuet-ai, whose suffix is false.
+    (
+      'completions',
+      {'model': 'tiny', 'stream': True, 'max_tokens': 20, 'prompt': PROMPT},
+    ),
+  ],
+)
+def test_bodies_of_editors_are_answered(served, path, body):
+  headers = {'Accept': 'application/json', 'api-key': '', 'x-api-key': ''}
+  sent = served.post(f'/{path}', json=body, headers=headers)
+  assert sent.status_code == 200, sent.text
+  lines = [x[6:] for x in sent.text.splitlines() if x.startswith('data: ')]
+  assert lines[-1] == '[DONE]'
+  parts = [json.loads(x)['choices'][0] for x in lines[:-1]]
+  chats = 'messages' in body
+  text = ''.join(
+    (x['delta'].get('content') or '') if chats else x['text'] for x in parts
+  )
+  assert text
+  assert parts[-1]['finish_reason']
+
+
+def test_curl_needs_no_content_type(served):
+  """Curl says that a body is a form."""
+  kind = {'Content-Type': 'application/x-www-form-urlencoded'}
+  body = b'{"prompt": "def fib(n):", "max_tokens": 3, "temperature": 0}'
+  assert served.post('/completions', content=body, headers=kind).is_success

@@ -169,7 +169,18 @@ def test_a_prompt_is_text_or_token_ids_or_a_list_of_these(prompt, read):
     ({'logprobs': True}, 'logprobs', 'from 0 to 5'),
     ({'top_logprobs': 3}, 'top_logprobs', 'is not known'),
     ({'tools': [{}]}, 'tools', 'is not served'),
-    ({'prediction': {}}, 'prediction', 'drafts are made by the drafter'),
+    ({'prediction': {}}, 'prediction', 'of type content'),
+    (
+      {'prediction': {'type': 'content', 'content': 3}},
+      'prediction.content',
+      'must be a text',
+    ),
+    (
+      {'prediction': {'type': 'content', 'content': 'a'}},
+      'prediction',
+      'start the service with predictions above 0',
+    ),
+    ({'top_k': 2.5e10, 'min_tokens': 3}, 'min_tokens', 'stages has no'),
     ({'messages': []}, 'messages', 'is not known'),
     ({'foo': 1}, 'foo', 'is not known'),
   ],
@@ -382,3 +393,21 @@ def test_schemas_that_nobody_waits_for_are_not_compiled(monkeypatch):
 
   asyncio.run(clients())
   assert begun == ['first', 'second']
+
+
+def test_more_tokens_than_there_are_is_all_of_them():
+  for given in (2**31, 10**30, 2048):
+    asked = fields.read(body(top_k=given), False, LIMITS)
+    assert asked.values['top_k'] == 2048
+  limits = LIMITS._replace(stages=('min_new_tokens',))
+  with pytest.raises(Refused, match='min_tokens must be a whole number from 0'):
+    fields.read(body(min_tokens=2**31), False, limits)
+
+
+def test_a_prediction_is_a_text_or_parts_of_one():
+  limits = LIMITS._replace(predicted=64)
+  parts = [{'type': 'text', 'text': x} for x in ('def ', 'f')]
+  for content in ('def f', parts):
+    given = {'prediction': {'type': 'content', 'content': content}}
+    assert fields.read(talk('a', **given), True, limits).prediction == 'def f'
+    assert fields.read(body(**given), False, limits).prediction == 'def f'

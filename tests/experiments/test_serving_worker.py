@@ -6,15 +6,16 @@ import threading
 import numpy as np
 import pytest
 
+import specjax
 from experiments import serve
 from experiments.errors import UserError
-from experiments.serving import running, texts, worker
+from experiments.serving import opening, running, texts, worker
 from experiments.serving.counters import Counters
 from specjax import generate, pool, stages, verify
 from specjax.drafters import lm
 from specjax.models import table
 from specjax.types import Params, Spec
-from tests.support import models, serving
+from tests.support import models, serving, tiny
 
 MODEL = table.build(models.VOCAB)
 SPEC = Spec(MODEL, lm.make(MODEL, 2), verify.token, ())
@@ -67,7 +68,11 @@ class Told:
 def made():
   """A worker whose turns the test takes, with two rows."""
   held = pool.Pool(params(), spec=SPEC, values=VALUES, rows=2, slots=128)
-  return worker.Worker(held, Counters('tiny', 2), steps=3)
+  return worker.Worker([held], Counters('tiny', 2), steps=3)
+
+
+def submit(made, texts):
+  made.submit(texts, made.pools[0])
 
 
 def turn(made, count=1):
@@ -81,7 +86,7 @@ def test_the_first_token_comes_with_the_turn_in_which_a_row_is_free(made):
     Told(made, n, new_tokens=size, streams=n == 2)
     for n, size in enumerate((4, 90, 9))
   )
-  made.submit([short.text, long.text, waits.text])
+  submit(made, [short.text, long.text, waits.text])
   while not short.ended.is_set():
     turn(made)
     assert not waits.pieces
@@ -91,21 +96,21 @@ def test_the_first_token_comes_with_the_turn_in_which_a_row_is_free(made):
 
 
 def test_turns_are_of_one_step_while_somebody_waits_or_reads_along(made):
-  seen, steps = [], made.pool.turn
+  seen, steps = [], made.pools[0].turn
 
   def record(count):
     seen.append(count)
     return steps(count)
 
-  made.pool.turn = record
+  made.pools[0].turn = record
   quiet, reads, waits = (
     Told(made, n, new_tokens=30, streams=n == 1) for n in range(3)
   )
-  made.submit([quiet.text])
+  submit(made, [quiet.text])
   turn(made, 2)
-  made.submit([reads.text])
+  submit(made, [reads.text])
   turn(made)
-  made.submit([waits.text])
+  submit(made, [waits.text])
   turn(made)
   made.cancel([reads.text, waits.text])
   turn(made)
@@ -117,7 +122,7 @@ def test_turns_are_of_one_step_while_somebody_waits_or_reads_along(made):
 
 def test_a_text_is_told_in_parts_or_at_its_end(made):
   reads, quiet = (Told(made, 7, streams=streams) for streams in (True, False))
-  made.submit([reads.text, quiet.text])
+  submit(made, [reads.text, quiet.text])
   while not made.idle:
     turn(made)
   assert reads.shown == quiet.shown
@@ -131,12 +136,12 @@ def test_a_text_is_told_in_parts_or_at_its_end(made):
 
 def test_a_stop_string_frees_the_row_at_once(made):
   whole = Told(made, 5)
-  made.submit([whole.text])
+  submit(made, [whole.text])
   while not made.idle:
     turn(made)
   stop = whole.shown[6:8]
   found = Told(made, 5, stop=(stop,), new_tokens=90, streams=True)
-  made.submit([found.text])
+  submit(made, [found.text])
   while not found.ended.is_set():
     turn(made)
   assert made.idle
@@ -147,12 +152,12 @@ def test_a_stop_string_frees_the_row_at_once(made):
 def test_whatever_goes_on_ends_with_an_error_when_it_is_closed(made):
   one, other, late = (Told(made, n, new_tokens=100) for n in range(3))
   made.start()
-  made.submit([one.text])
+  submit(made, [one.text])
   made.abort()
   assert one.ended.wait(10)
-  made.submit([other.text])
+  submit(made, [other.text])
   made.close()
-  made.submit([late.text])
+  submit(made, [late.text])
   for told in (one, other, late):
     assert told.ended.is_set()
     assert told.pieces[-1].error.status == 503
@@ -166,10 +171,10 @@ def test_a_bug_ends_all_texts_and_is_kept(made):
   def turn(steps):
     raise broken
 
-  made.failed, made.pool.turn = failed.set, turn
+  made.failed, made.pools[0].turn = failed.set, turn
   one = Told(made)
   made.start()
-  made.submit([one.text])
+  submit(made, [one.text])
   assert failed.wait(10)
   made.close()
   assert made.failure is broken
@@ -178,9 +183,9 @@ def test_a_bug_ends_all_texts_and_is_kept(made):
 
 def test_numbers_that_are_none_are_an_error(made):
   one = Told(made)
-  made.submit([one.text])
-  turns = made.pool.turn
-  made.pool.turn = lambda steps: [
+  submit(made, [one.text])
+  turns = made.pools[0].turn
+  made.pools[0].turn = lambda steps: [
     x._replace(finite=False, done=True) for x in turns(steps)
   ]
   turn(made)
@@ -227,3 +232,34 @@ def test_an_address_says_where_the_api_is():
   with running.listen('127.0.0.1', 0) as socket:
     port = socket.getsockname()[1]
     assert running.address(socket) == f'http://127.0.0.1:{port}/v1'
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('float64')
+def test_draft_lengths_are_chosen_by_load(tmp_path):
+  tiny.write_pair(tmp_path)
+  x, pair = serving.load(tmp_path, draft_lengths=(0, 1, 3), predictions=0)
+  opened = opening.open_pools(x, pair, 'tiny')
+  held = opened.held
+  held.warm_up()
+  asked = ([5, 6, 7], [8, 9], [1, 2, 3, 4])
+  for prompt in asked:
+    held.submit(
+      pool.Request(
+        prompt,
+        20,
+        generate.row_keys(0, [0]),
+        opened.kinds.values(0.0, **opened.defaults),
+      )
+    )
+  texts = {}
+  while held.live or held.waiting:
+    for one in held.turn(2):
+      texts.setdefault(one.id, []).extend(one.tokens)
+  plain = specjax.decode(pair.target, None, asked, new_tokens=20)
+  assert [texts[n] for n in range(3)] == plain.tokens
+
+
+def test_draft_lengths_that_cannot_be_chosen_are_refused():
+  with pytest.raises(UserError, match='draft_lengths must be numbers'):
+    serve.check(serving.settings(None, draft_lengths=(0,)))

@@ -13,7 +13,7 @@ import openai
 import specjax
 from experiments.measuring import pairs
 from experiments.service_settings import STAGES, Serving
-from experiments.serving import app, running, service
+from experiments.serving import app, opening, running, service
 from experiments.setup.plan import plan
 from specjax import generate, pool
 from specjax.stages import NEUTRAL
@@ -27,6 +27,7 @@ def settings(folder, **changes) -> Serving:
   made = tiny.experiment(folder or pathlib.Path())
   fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
   mine = {'rows': 3, 'queue': 9, 'length': 96, 'constraint': (64, 64)}
+  mine |= {'predictions': 2, 'prediction_tokens': 64, 'prediction_gamma': 4}
   return Serving(**fields | mine | changes)
 
 
@@ -120,7 +121,7 @@ def serve(folder, **changes):
   jax.config.update('jax_enable_x64', True)
   try:
     x, pair = load(folder, **changes)
-    made = service.Service(service.open_pool(x, pair, 'tiny'), x.steps)
+    made = service.Service(opening.open_pools(x, pair, 'tiny'), x.steps)
     made.start()
     socket, ready = running.listen(x.host, 0), threading.Event()
     listens = app.make(made, KEY, x.body)

@@ -14,6 +14,9 @@ raise tau by up to a tenth, a second candidate by 4 to 7%, and a reference text
 of the same kind by 9 to 26%; at temperature 1, where the text itself hardly
 helps, by 10 to 18%. `configs/embedded_tables.py:lookup` measures it.
 
+A row that has a prediction of its own (`types.Prediction`) copies from that
+alone (`predicted`), a chain whatever the shape of other drafts.
+
 Copied tokens are chosen, not drawn, so `probs` is None. Without a match none
 is proposed. Nothing is remembered but the text.
 """
@@ -24,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax.arguments import check_number, check_target
-from specjax.drafters.ngram import retrieval
+from specjax.drafters.ngram import predicted, retrieval
 from specjax.drafters.ngram.copies import Copies, merge
 from specjax.drafters.ngram.retrieval import Corpus
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
@@ -112,6 +115,27 @@ def draft_row(
   return tokens, parents, size
 
 
+def copy_prediction(prediction, tokens, length, own, depth: int):
+  """The draft of one sequence, as of `draft_row`, with its prediction.
+
+  Args:
+    prediction: of the sequence.
+    tokens: [S].
+    length: committed tokens.
+    own: its draft where nothing is predicted.
+    depth: K.
+  """
+  copy = predicted.look_up(prediction, tokens, length, depth)
+  spare = (0, own[0].shape[0] - depth)
+  chain = (
+    jnp.pad(copy.tokens[0], spare),
+    jnp.pad(jnp.arange(depth, dtype=jnp.int32), spare),
+    copy.size[0],
+  )
+  has = prediction.length > 0
+  return tuple(jnp.where(has, x, y) for x, y in zip(chain, own, strict=True))
+
+
 @functools.cache
 def make(
   depth: int,
@@ -162,13 +186,19 @@ def make(
       candidates=candidates,
       places=places,
     )
-    return Draft(*jax.vmap(row)(ctx.tokens, ctx.length), None), state
+    made = jax.vmap(row)(ctx.tokens, ctx.length)
+    if ctx.sampling.prediction is not None:
+      copy = jax.vmap(functools.partial(copy_prediction, depth=depth))
+      made = copy(ctx.sampling.prediction, ctx.tokens, ctx.length, made)
+    return Draft(*made, None), state
 
   def commit(params, state, ctx, verdict, hidden):
     del params, ctx, verdict, hidden  # Unused.
     return state
 
-  return Drafter(depth, depth * candidates, init, propose, commit)
+  return Drafter(
+    depth, depth * candidates, init, propose, commit, predicts=True
+  )
 
 
 def load(

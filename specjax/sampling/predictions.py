@@ -1,0 +1,77 @@
+"""What rows are predicted to go on with: drafts are copied from it."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specjax.types import Prediction
+
+BEFORE = 6  # tokens of the prompt that stand before what is predicted
+_FEWEST = 128  # tokens that there is room for
+
+
+class Predicted(NamedTuple):
+  """What one text may go on with, on the host; by default nothing."""
+
+  tokens: Sequence[int] = ()
+  start: int = 0  # of these in the text, if nothing of them is changed
+
+
+NOTHING = Predicted()
+
+
+def behind(prompt: Sequence[int], tokens: Sequence[int]) -> Predicted:
+  """What a prompt is predicted to go on with.
+
+  The prompt's end stands before it, so that its begin is found like any other
+  place of it. Of an encoder-decoder the text has no prompt: give an empty one.
+  """
+  if not len(tokens):
+    return NOTHING
+  end = prompt[-BEFORE:]
+  return Predicted([*end, *tokens], len(prompt) - len(end))
+
+
+def of_rows(
+  batch: int,
+  rows: Sequence[Predicted],
+  vocab_size: int | None,
+  most: int | None = None,
+) -> Prediction:
+  """The predictions of rows, on the host.
+
+  Args:
+    batch: B.
+    rows: of each.
+    vocab_size: V.
+    most: R, that all rows have room for; by default the next power of two.
+
+  Raises:
+    ValueError: there are not B, a token is not of the vocabulary, or one has
+      no room.
+  """
+  if len(rows) != batch:
+    raise ValueError(f'prediction has {len(rows)} rows instead of {batch}')
+  if vocab_size is None:
+    raise ValueError('prediction needs a vocabulary: give vocab_size')
+  lengths = np.array([len(row.tokens) for row in rows], np.int32)
+  longest = int(lengths.max())
+  if most is None:
+    most = max(_FEWEST, 1 << max(longest - 1, 0).bit_length())
+  if longest > most:
+    raise ValueError(
+      f'prediction has {longest} tokens, but there is room for {most}: shorten '
+      'it'
+    )
+  tokens = np.zeros((batch, most), np.int32)
+  for place, row in zip(tokens, rows, strict=True):
+    for token in row.tokens:
+      if not 0 <= token < vocab_size:
+        raise ValueError(
+          f'prediction must name tokens from 0 to {vocab_size - 1}, got {token}'
+        )
+    place[: len(row.tokens)] = row.tokens
+  starts = np.array([row.start for row in rows], np.int32)
+  made: Any = tokens, lengths, starts
+  return Prediction(*made)

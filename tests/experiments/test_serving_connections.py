@@ -1,0 +1,149 @@
+"""Who sends half a request or never reads, and what is left at the end."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+import types
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from experiments.serving import running
+from tests.support import processes
+
+PATIENCE = 0.4
+HALF = (
+  b'',
+  b'POST / HTTP/1.1\r\nHost: a\r\n',
+  b'POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc',
+)
+WHOLE = b'GET / HTTP/1.1\r\nHost: a\r\n\r\n'
+
+
+class Answers:
+  """An application that answers at once, or at /endless without an end."""
+
+  def __init__(self):
+    self.begun, self.left = threading.Event(), threading.Event()
+    self.app = Starlette(
+      routes=[
+        Route('/', self._answer, methods=['POST', 'GET']),
+        Route('/endless', self._endless),
+      ]
+    )
+
+  async def _answer(self, request):
+    await request.body()
+    self.begun.set()
+    return Response(b'whole')
+
+  async def _endless(self, request):
+    del request  # Unused.
+    self.begun.set()
+    return StreamingResponse(self._parts())
+
+  async def _parts(self):
+    try:
+      while True:
+        yield b'x' * 2**16
+        await asyncio.sleep(0)
+    finally:
+      self.left.set()
+
+
+@contextlib.contextmanager
+def listens(app, patience=PATIENCE):
+  service = types.SimpleNamespace(draining=False, abort=lambda: None)
+  made, ready = running.listen('127.0.0.1', 0), threading.Event()
+  server = running.server(app.app, service, 0.0, ready.set, patience)
+  thread = threading.Thread(target=server.run, args=([made],))
+  thread.start()
+  assert ready.wait(30)
+  try:
+    yield made.getsockname()
+  finally:
+    server.should_exit = True
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize('half', HALF)
+def test_a_request_that_does_not_come_is_dropped(half):
+  app = Answers()
+  with listens(app) as where, socket.create_connection(where) as one:
+    one.sendall(half)
+    one.settimeout(20)
+    begin = time.monotonic()
+    with contextlib.suppress(ConnectionResetError):
+      assert one.recv(1) == b''
+    assert time.monotonic() - begin >= PATIENCE / 2
+    assert not app.begun.is_set()
+
+
+def test_who_sends_slowly_but_in_time_is_answered():
+  app = Answers()
+  with listens(app, 10.0) as where, socket.create_connection(where) as one:
+    for byte in WHOLE:
+      one.sendall(bytes([byte]))
+    one.settimeout(20)
+    assert one.recv(12) == b'HTTP/1.1 200'
+
+
+def test_who_never_reads_is_dropped():
+  app = Answers()
+  with listens(app) as where, socket.socket() as one:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect(where)
+    one.sendall(WHOLE.replace(b' / ', b' /endless '))
+    assert app.begun.wait(20)
+    assert app.left.wait(20)
+
+
+def test_who_reads_is_not_dropped():
+  app = Answers()
+  with listens(app) as where, socket.create_connection(where) as one:
+    one.sendall(WHOLE.replace(b' / ', b' /endless '))
+    end, count = time.monotonic() + 3 * PATIENCE, 0
+    while time.monotonic() < end:
+      count += len(one.recv(2**20))
+      assert not app.left.is_set()
+    assert count > 2**20
+
+
+PROGRAM = '''
+import pathlib, threading, time
+from specjax.constraints import bytewise
+
+told = pathlib.Path({path!r})
+bytewise._PROGRAM = """
+import os, time
+open({path!r}, 'w').write(str(os.getpid()))
+time.sleep(60)
+"""
+run = lambda: bytewise.build('it', 'a')
+threading.Thread(target=run, daemon=True).start()
+while not (told.exists() and told.read_text()):
+  time.sleep(0.05)
+'''
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='processes of Unix')
+def test_compiling_ends_with_the_program(tmp_path):
+  path = tmp_path / 'child'
+  process = processes.start('-c', PROGRAM.format(path=str(path)))
+  assert process.wait(60) == 0
+  process.communicate()
+  child, deadline = int(path.read_text()), time.monotonic() + 10
+  while time.monotonic() < deadline:
+    try:
+      os.kill(child, 0)
+    except ProcessLookupError:
+      return
+    time.sleep(0.05)
+  pytest.fail('the compiler is still there')
