@@ -10,3 +10,7 @@ from specjax.drafters import lm as lm
 from specjax.drafters import medusa as medusa
 from specjax.drafters import ngram as ngram
 from specjax.drafters import quantized as quantized
+from specjax.drafters import recycling as recycling
+from specjax.drafters import skip as skip
+from specjax.drafters import suffix as suffix
+from specjax.drafters import windowed as windowed

@@ -28,7 +28,7 @@ from specjax.drafting import (
 )
 from specjax.drafting.frequencies import Reduction
 from specjax.drafting.head_modules import Read
-from specjax.drafting.heads import Trainable
+from specjax.drafting.trainable import Trainable
 from specjax.drafting.walker import Walker
 from specjax.models.dflash import Head
 from specjax.models.dflash_sizes import Sizes, near, sizes_of

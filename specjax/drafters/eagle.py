@@ -26,9 +26,10 @@ from specjax.drafting import (
 )
 from specjax.drafting.frequencies import Reduction
 from specjax.drafting.head_modules import Read
-from specjax.drafting.heads import Trainable
+from specjax.drafting.trainable import Trainable
 from specjax.drafting.walker import Step, Walker
 from specjax.models import eagle_start, prefill, transformer
+from specjax.models.config import narrowed_to
 from specjax.models.eagle import Head, Sizes, sizes_of
 from specjax.models.eagle_sizes import near
 from specjax.models.transformer import Model, Output
@@ -193,6 +194,8 @@ def load(
   read_as: Mapping[str, Any] = readings.AS_STORED,
   vocabulary: int = 0,
   frequencies: str = '',
+  window: int = 0,
+  sinks: int = 0,
   **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
@@ -205,16 +208,21 @@ def load(
       wrong: `experiments.probe` finds out.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
     frequencies: how frequent they are, likewise.
+    window: pairs that it sees of a text at most; 0: all. See
+      `models.config.Narrowed`.
+    sinks: first pairs that it sees besides.
     **options: of `drafting.shape.Shape`.
 
   Raises:
-    ValueError: no such head, one for another target, or taps that the target
-      has not.
+    ValueError: no such head, one for another target, taps that the target
+      has not, or no such window.
   """
   shape.check(target, options)
+  narrowed = narrowed_to(window, sinks)
   kept = Reduction(vocabulary, frequencies).choose(target)
   read = _read(target, path, read_as, dtype)
   loaded, _, head = head_modules.keep_tokens(read, target, kept)
+  head = dataclasses.replace(head, narrowed=narrowed)
   return shape.load(
     target, walk(head), options, loaded.params, pairing=loaded.pairing
   )

@@ -3,9 +3,11 @@
 Self-speculation as in LayerSkip (Elhoushi et al., arXiv:2404.16710) and, with
 a small trained part at the exit, Kangaroo (Liu et al., arXiv:2404.18911). It
 reads the target's own cache and weights: nothing is copied and nothing
-remembered. The target's pass computes these layers once more.
+remembered. The target's pass computes these layers once more. With a window it
+reads that cache in part; all layers and a window are `drafters.windowed`.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -15,7 +17,7 @@ import jax.numpy as jnp
 from specjax import cache as caches
 from specjax.arguments import check_number
 from specjax.drafting import chain, heads, shape
-from specjax.drafting.heads import Trainable, soft_cross_entropy
+from specjax.drafting.trainable import Trainable
 from specjax.drafting.walker import Step, Walker
 from specjax.models import variants
 from specjax.models.transformer import Model
@@ -52,14 +54,28 @@ def leave(target: Model, params, normed, features):
   return target.head(params.target, y + (y @ own['down']) @ own['up'])
 
 
-@functools.cache
-def walk(target: Model, layers: int) -> Walker:
-  """The walker that leaves after so many layers."""
+def part_of(
+  target: Model, layers: int, window: int = 0, sinks: int = 0
+) -> Model:
+  """The target up to an exit; see `variants.narrow`."""
   check_exit(target, layers)
   first = variants.first_layers(target, layers)
+  return variants.narrow(first, window, sinks)
+
+
+@functools.cache
+def walk(target: Model, layers: int, window: int = 0, sinks: int = 0) -> Walker:
+  """The walker that leaves after so many layers; see `part_of`."""
+  first = part_of(target, layers, window, sinks)
 
   def init(params, ctx, hidden, rows):
     del params, hidden  # Unused.
+    if not ctx.cache:
+      raise ValueError(
+        'an exit or a window reads the cache of what it drafts for, and there '
+        'is none inside a cascade over the target itself: choose a drafter '
+        'with a cache of its own, such as lm, or none'
+      )
     batch, dtype = len(ctx.length), ctx.cache[0].k.dtype
     return (), caches.empty(first.config, batch, rows, dtype)
 
@@ -116,8 +132,7 @@ def trainable(target: Model, layers: int = 1, rank: int = 64) -> Trainable:
     del key  # Unused.
     features = seen.hidden[:, :, 0]
     logits = leave(target, params, None, features)
-    one = jnp.ones(logits.shape[:2])
-    return {'token': soft_cross_entropy(seen.logits, logits, one)}
+    return {'token': seen.judge(seen.logits, logits, seen.weights)}
 
   return Trainable(
     {'kind': KIND, 'layers': layers, 'rank': rank},
@@ -129,7 +144,12 @@ def trainable(target: Model, layers: int = 1, rank: int = 64) -> Trainable:
 
 
 def load(
-  target: Target, path: str = '', layers: int = 0, **options: Any
+  target: Target,
+  path: str = '',
+  layers: int = 0,
+  window: int = 0,
+  sinks: int = 0,
+  **options: Any,
 ) -> LoadedDrafter:
   """The drafter of an exit, for a target.
 
@@ -137,10 +157,12 @@ def load(
     target: what is drafted for.
     path: directory of a trained exit; empty: the target's norm and head.
     layers: E, before an untrained exit; a trained one knows its own.
+    window: see `variants.narrow`, also for `sinks`.
+    sinks: see there.
     **options: of `drafting.shape.Shape`.
 
   Raises:
-    ValueError: exit out of range, or no such exit.
+    ValueError: exit out of range, no such exit, or no such window.
   """
   shape.check(target, options)
   model, params = target.model, None
@@ -154,9 +176,12 @@ def load(
     layers = config['layers']
   check_number('layers', layers, 0)
   check_exit(model, layers)
+  walker = walk(model, layers, window, sinks)
   if path:
     width, rank = model.config.width, config['rank']
     sizes = {'scale': (width,), 'down': (width, rank), 'up': (rank, width)}
     need = {name: jnp.empty(size) for name, size in sizes.items()}
     params = heads.fit(params, need, path)
-  return shape.load(target, walk(model, layers), options, params)
+  loaded = shape.load(target, walker, options, params)
+  passes = part_of(model, layers, window, sinks)
+  return dataclasses.replace(loaded, passes=passes)

@@ -17,8 +17,10 @@ from specjax.checkpoints import precision
 from specjax.drafting import chain, heads, shape, static_tree
 from specjax.drafting.frequencies import Reduction
 from specjax.drafting.language_model import walk as walk
+from specjax.drafting.lm_training import trainable as trainable
 from specjax.drafting.policies import Policy
 from specjax.models import variants
+from specjax.models.config import narrowed_to
 from specjax.models.transformer import Model
 from specjax.types import Drafter, LoadedDrafter, Target
 from specjax.vocabularies import reading
@@ -92,6 +94,8 @@ def read(
   dtype: str = '',
   other: vocabularies.Other | None = None,
   kept: np.ndarray | None = None,
+  window: int = 0,
+  sinks: int = 0,
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out and run as the target is.
 
@@ -106,10 +110,12 @@ def read(
     dtype: of its weights and cache; by default the target's.
     other: its vocabulary, where it is another one: see `compare`.
     kept: ids of the tokens that it may propose; None: all.
+    window: see `variants.narrow`, also for `sinks`.
+    sinks: see there.
 
   Raises:
     ValueError: it is a trained head, or has an encoder and the target none; or
-      there is no such type; or it has a token of `kept` not.
+      there is no such type or window; or it has a token of `kept` not.
   """
   if kept is not None and other is not None:
     raise ValueError(
@@ -131,6 +137,7 @@ def read(
   if kept is not None:
     model, params = variants.keep_tokens(model, params, kept)
   model = variants.with_cache_attention(model, host.config.attention)
+  model = variants.narrow(model, window, sinks)
   if columns := host.config.columns:
     model, params = variants.block(model, params, columns)
   if other is not None:
@@ -166,6 +173,8 @@ def load(
   dtype: str = '',
   vocabulary: int = 0,
   frequencies: str = '',
+  window: int = 0,
+  sinks: int = 0,
   **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `read`.
@@ -179,6 +188,9 @@ def load(
     dtype: of its weights and cache; by default the target's.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
     frequencies: how frequent they are, likewise.
+    window: of its tokens, those that it sees of a text at most; 0: all. See
+      `variants.narrow`.
+    sinks: first tokens that it sees besides.
     **options: of `drafting.shape.Shape`; chains without any.
 
   Raises:
@@ -186,7 +198,16 @@ def load(
   """
   shape.check(target, options)  # Before anything is read.
   check_path(path, 'a language model')
+  narrowed_to(window, sinks)
   kept = Reduction(vocabulary, frequencies).choose(target)
   other = compare(target, path)
-  model, params = read(target, path, dtype=dtype, other=other, kept=kept)
+  model, params = read(
+    target,
+    path,
+    dtype=dtype,
+    other=other,
+    kept=kept,
+    window=window,
+    sinks=sinks,
+  )
   return drafters(target, model, params, other, options)

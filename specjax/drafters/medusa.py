@@ -16,12 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax.drafting import chain, heads, parallel, readings, shape
-from specjax.drafting.heads import (
-  Loaded,
-  Seen,
-  Trainable,
-  soft_cross_entropy,
-)
+from specjax.drafting.heads import Loaded
+from specjax.drafting.trainable import Trainable
 from specjax.drafting.walker import Walker
 from specjax.models import linear, medusa
 from specjax.models.transformer import Model
@@ -124,15 +120,14 @@ def trainable(
     del key  # Unused.
     # Position t sees token t; head k learns the distribution after token t + k.
     return {
-      f'head{k}': _DECAY**k
-      * soft_cross_entropy(goal, logits, jnp.ones(logits.shape[:2]))
+      f'head{k}': _DECAY**k * seen.judge(goal, logits, seen.weights[:, k:])
       for k, (logits, goal, _) in enumerate(ahead(params, seen), 1)
     }
 
   def measure(params, seen, begin):
     """How often the i-th guess of head k is the target's greedy token."""
-    behind = Seen(*(part[:, begin:] for part in seen))
-    places = ((logits, goal) for logits, goal, _ in ahead(params, behind))
+    said = ahead(params, seen.behind(begin))
+    places = ((logits, goal) for logits, goal, _ in said)
     return parallel.count_hits(places)
 
   def drafter(depth):

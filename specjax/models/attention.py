@@ -82,15 +82,20 @@ class View(NamedTuple):
 
   length: jax.Array  # [B] slots in use
   first: jax.Array | None = None  # [B, T] a query's first slot; None: all
+  sinks: int = 0  # slots before it that every query sees, the first ones
   lift: Callable[[jax.Array], jax.Array] | None = None  # slots -> their bias
   cap: float | None = None  # of the scores
 
   def keep(self, slot: jax.Array, queries: int) -> jax.Array:
-    """Which slots [N] are seen, [B, 1, M or 1, N] of M queries."""
+    """Which slots [N] or [B, N] are seen, [B, 1, M or 1, N] of M queries."""
     used = slot < self.length[:, None]
     if self.first is None:
       return used[:, None, None]
-    inside = used[:, None] & (slot >= self.first[..., None])
+    slot = jnp.atleast_2d(slot)[:, None]
+    inside = slot >= self.first[..., None]
+    if self.sinks:
+      inside |= slot < self.sinks
+    inside &= used[:, None]
     heads = queries // self.first.shape[1]
     return jnp.tile(inside[:, None], (1, 1, heads, 1))
 
@@ -119,11 +124,22 @@ def distance(mask):
   return seen.sum(-1, keepdims=True) - jnp.cumsum(seen, -1)
 
 
-def narrow(mask, window):
-  """Takes from a mask [B, T, N] what is `window` tokens or more away."""
+def narrow(mask, window, sinks=0, positions=None):
+  """Takes from a mask [B, T, N] what is `window` tokens or more away.
+
+  Args:
+    mask: see `distance`.
+    window: tokens, the query's own included.
+    sinks: first positions of the text, which stay.
+    positions: [B, T] of the queries; only sinks need them.
+  """
   if mask.shape[-1] <= window:
     return mask
-  return mask & (distance(mask) < window)
+  far = distance(mask)
+  near = far < window
+  if sinks:
+    near |= positions[..., None] - far < sinks
+  return mask & near
 
 
 def look_up(curve, index):
@@ -143,6 +159,7 @@ def attend(
   cap=None,
   bias=None,
   over_cache: CacheAttention | None = None,
+  sinks=0,
 ):
   """Attention of T queries over the cache and the in-flight block.
 
@@ -160,6 +177,7 @@ def attend(
     bias: a `Bias`, which is added to them.
     over_cache: attention to the cache, one of `models.cache_attention`; needed
       where there is a cache.
+    sinks: first slots that a query sees beside its window.
 
   Returns:
     [B, T, G, H/G, D].
@@ -178,9 +196,10 @@ def attend(
     first = None if window is None else positions - (window - 1)
 
     def lift(slot):
+      slot = jnp.atleast_2d(slot)[:, None]
       return look_up(bias.curve, positions[..., None] - slot)
 
-    view = View(length, first, None if bias is None else lift, cap)
+    view = View(length, first, sinks, None if bias is None else lift, cap)
     part = over_cache(q, cache, view, part)
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]

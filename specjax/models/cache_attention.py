@@ -29,17 +29,30 @@ from specjax.models.attention import (
 from specjax.types import KV
 
 
+def _take(x, start, size, axis):
+  """x [B, ...] from a place on, one for all rows or one for each, [B]."""
+  take = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=size)
+  if not jnp.ndim(start):
+    return take(x, start, axis=axis)
+  return jax.vmap(functools.partial(take, axis=axis - 1))(x, start)
+
+
 def _read(q, cache, view, part, start, size):
-  """Adds slots start, start + 1, ... of the cache to `part`."""
-  k, v = cache.k, cache.v
-  if size < v.shape[2]:
-    k, v = (
-      jax.lax.dynamic_slice_in_dim(x, start, size, axis)
-      for x, axis in ((k, 3), (v, 2))
-    )
-  slot = start + jnp.arange(size)
+  """Adds slots start, start + 1, ... of the cache to `part`.
+
+  Where rows start at places of their own, a last block may go beyond the cache:
+  it is read from before its start then, and what lies there is not seen twice.
+  """
+  k, v, slots = cache.k, cache.v, cache.v.shape[2]
+  own = jnp.ndim(start) > 0
+  at = jnp.minimum(start, slots - size) if own else start
+  if size < slots:
+    k, v = _take(k, at, size, 3), _take(v, at, size, 2)
+  slot = (at[:, None] if own else at) + jnp.arange(size)
   bias = None if view.lift is None else view.lift(slot)
   keep = view.keep(slot, q.shape[2])
+  if own:
+    keep &= (slot >= start[:, None])[:, None, None]
   return attend_some(q, k, v, keep, view.cap, bias, part)
 
 
@@ -50,13 +63,15 @@ def padded(q: jax.Array, cache: KV, view: View, part: Partial) -> Partial:
 
 @functools.cache
 def walk(whole: int = 512, rest: int = 128) -> CacheAttention:
-  """Returns a walk over the blocks in use, from the first one in a window.
+  """Returns a walk over the blocks in use, in each row from its window on.
 
     used 1100, whole 512, rest 128    0 .. 511 | 512 .. 1023 | 1024 .. 1151
+    window 600, sinks 4               0 .. 127 | 384 ..  895 |  896 .. 1151
 
   A turn copies its block, whatever part of it is used, and has a price of its
   own: large blocks first, then small ones. A cache of at most one large block
-  is read at once.
+  is read at once. Where there is a window, rows begin at places of their own:
+  what is read does not depend on how different their lengths are.
 
   Args:
     whole: slots of a large block.
@@ -77,21 +92,38 @@ def walk(whole: int = 512, rest: int = 128) -> CacheAttention:
       return padded(q, cache, view, part)
     if slots % whole:
       raise ValueError(f'a cache of {slots} slots is no multiple of {whole}')
-    used = view.length.max()
-    first = jnp.zeros_like(used)
+    begin, span = 0, view.length.max()
     if view.first is not None:
-      first = jnp.maximum(view.first.min(), 0).astype(used.dtype)
-    turned = used // whole
+      begin = jnp.maximum(view.first.min(1), 0).astype(span.dtype)
+      begin = begin // rest * rest
+      if view.sinks:
+        begin, part = read_sinks(q, cache, view, part, begin)
+      span = jnp.maximum(view.length - begin, 0).max()
+    turned = span // whole
     for size, start, stop in (
-      (whole, first // whole, turned),
-      (rest, jnp.maximum(first, turned * whole) // rest, -(-used // rest)),
+      (whole, jnp.zeros_like(span), turned),
+      (rest, turned * (whole // rest), -(-span // rest)),
     ):
 
       def turn(i, part, size=size):
-        return _read(q, cache, view, part, i * size, size)
+        return _read(q, cache, view, part, begin + i * size, size)
 
       part = jax.lax.fori_loop(start, stop, turn, part)
     return part
+
+  def read_sinks(q, cache, view, part, begin):
+    # Rows whose window begins behind them see them in blocks of their own; the
+    # others begin at 0.
+    blocks = -(-view.sinks // rest)
+    begin = jnp.where(begin < blocks * rest, 0, begin)
+    apart = begin > 0
+    away = view._replace(length=jnp.where(apart, view.length, 0))
+
+    def turn(i, part):
+      return _read(q, cache, away, part, i * rest, rest)
+
+    stop = jnp.where(apart.any(), blocks, 0)
+    return begin, jax.lax.fori_loop(0, stop, turn, part)
 
   return attend
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 
+from specjax.arguments import check_number
 from specjax.models import cache_attention
 from specjax.models.attention import CacheAttention
 from specjax.models.rotary import Scaling
@@ -78,6 +79,42 @@ class Encoder:
 
 
 @dataclasses.dataclass(frozen=True)
+class Narrowed:
+  """What a draft sees of a text, where that is less than its model would see.
+
+  The last tokens and the first ones, which attention leans on (Xiao et al.,
+  2023, arXiv:2309.17453). Positions stay those of the text. A layer whose own
+  window is smaller keeps it, and one that has a window sees no sinks.
+
+  Attributes:
+    window: tokens that a query sees, itself included.
+    sinks: first tokens of the text that it sees besides.
+  """
+
+  window: int
+  sinks: int = 0
+
+  def __post_init__(self):
+    check_number('window', self.window, 1)
+    check_number('sinks', self.sinks, 0)
+
+
+def narrowed_to(window: int, sinks: int) -> Narrowed | None:
+  """What options of a drafter say; a window of 0 is none.
+
+  Raises:
+    ValueError: there is no such window, or sinks without one.
+  """
+  check_number('window', window, 0)
+  if not window and sinks:
+    raise ValueError(
+      f'sinks is {sinks}, but without a window all tokens are seen: give '
+      'window, too, or leave sinks out'
+    )
+  return Narrowed(window, sinks) if window else None
+
+
+@dataclasses.dataclass(frozen=True)
 class TransformerConfig:
   """Sizes and options of a decoder; options are functions, not names.
 
@@ -113,6 +150,9 @@ class TransformerConfig:
     kept: tokens that have a logit of their own, see `small_head`; 0: all.
     columns: of a block of weights, see `variants.block`; 0: they are whole.
     attention: how the cache is read, see `models.cache_attention`.
+    without_attention: layers whose attention is left out, from 0.
+    without_mlp: layers whose MLP is.
+    narrowed: of a draft that sees less of a text, or None.
   """
 
   vocab_size: int
@@ -152,6 +192,9 @@ class TransformerConfig:
   kept: int = 0
   columns: int = 0
   attention: CacheAttention = cache_attention.blocked
+  without_attention: tuple[int, ...] = ()
+  without_mlp: tuple[int, ...] = ()
+  narrowed: Narrowed | None = None
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:
@@ -170,10 +213,13 @@ class TransformerConfig:
         'layers; give one for each, or none at all'
       )
 
-    if self.encoder is not None and (self.parallel or self.windows):
+    windows = self.windows or self.narrowed
+    if self.encoder is not None and (self.parallel or windows):
       raise ValueError(
         'an encoder-decoder can have neither parallel layers nor windows'
       )
+    if self.narrowed is not None:
+      check_number('sinks', self.narrowed.sinks, 0, self.max_positions)
 
   @property
   def learned_positions(self) -> bool:
@@ -195,9 +241,18 @@ class TransformerConfig:
     return self.windows[layer] if self.windows else None
 
   def reach(self, layer: int) -> int | None:
-    """The window of a layer, or None where no text is longer than it."""
+    """What a query of a layer sees; None where no text is longer than it."""
     window = self.window(layer)
+    if self.narrowed is not None:
+      narrow = self.narrowed.window
+      window = narrow if window is None else min(window, narrow)
     return None if (window or 0) >= self.max_positions else window
+
+  def sinks(self, layer: int) -> int:
+    """First tokens that a query of a layer sees beside those of `reach`."""
+    if self.narrowed is None or self.window(layer) is not None:
+      return 0
+    return self.narrowed.sinks
 
   def is_sparse(self, layer: int) -> bool:
     """Whether a layer has experts."""

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
-from specjax.models.config import TransformerConfig
+from specjax.models.attention import narrow
+from specjax.models.config import Narrowed, TransformerConfig
 from specjax.models.eagle_sizes import ACTIVATIONS, LINEAR, PAIR
 from specjax.models.eagle_sizes import Sizes as Sizes
 from specjax.models.eagle_sizes import sizes_of as sizes_of
@@ -158,6 +159,7 @@ class Head:
 
   target: Model
   sizes: Sizes
+  narrowed: Narrowed | None = None  # pairs that it sees of a text; None: all
 
   def __post_init__(self):
     s, e = self.sizes, self.target.config.width
@@ -182,6 +184,7 @@ class Head:
       max_positions=t.max_positions,
       columns=t.columns,
       attention=t.attention,
+      narrowed=self.narrowed,
       activation=ACTIVATIONS[s.activation],
       **{name: getattr(s, name) for name in _LAYER},
     )
@@ -225,8 +228,19 @@ class Head:
     return self._own(params, hidden, method=Eagle.read)
 
   def forward(self, params, tokens, features, *attention):
-    """Features [B, T, F] one place further, and the flight."""
+    """Features [B, T, F] one place further, and the flight.
+
+    Args:
+      params: `Params`.
+      tokens: [B, T].
+      features: [B, T, F] of the tokens before them.
+      *attention: as of `models.layers.Layer`, from the positions on.
+    """
     tokens = self.embed(params, tokens)
+    positions, cache, used, mask, *block = attention
+    if window := self.config.reach(0):
+      mask = narrow(mask, window, self.config.sinks(0), positions)
+    attention = positions, cache, used, mask, *block
     return self._own(params, tokens, features, *attention, method=None)
 
   def logits(self, params, features):

@@ -80,25 +80,30 @@ class Layer(nn.Module):
         stream: heads join more to it.
     """
     c = self.config
+    y, new = jnp.zeros((), x.dtype), flight
     with jax.named_scope('attention'):
-      y, new = self._attention(
-        Norm(c, name='norm1')(x) if reads is None else reads,
-        positions,
-        cache,
-        length,
-        mask,
-        flight,
-        at,
-        bias,
-      )
-      if c.post_norms:
-        y = Norm(c, name='post1')(y)
+      if self.index not in c.without_attention:
+        y, new = self._attention(
+          Norm(c, name='norm1')(x) if reads is None else reads,
+          positions,
+          cache,
+          length,
+          mask,
+          flight,
+          at,
+          bias,
+        )
+        if c.post_norms:
+          y = Norm(c, name='post1')(y)
+    maps = self.index not in c.without_mlp
     with jax.named_scope('mlp'):
-      if c.parallel:
+      if c.parallel and maps:
         return x + y + self._mlp(Norm(c, name='norm2')(x)), new
       x += y
       if c.encoder is not None:
         x += self._read_source(Norm(c, name='norm_source')(x), cache)
+      if not maps:
+        return x, new
       y = self._mlp(Norm(c, name='norm2')(x))
       if c.post_norms:
         y = Norm(c, name='post2')(y)
@@ -140,6 +145,7 @@ class Layer(nn.Module):
       c.attention_cap,
       bias,
       c.attention,
+      c.sinks(self.index),
     )
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias

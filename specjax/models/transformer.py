@@ -128,8 +128,11 @@ class Transformer(nn.Module):
     if c.relative is not None:
       curve = self.relative()
       bias = Bias(curve, look_up(curve, distance(mask)))
-    windows = {c.reach(i) for i in range(c.num_layers)} - {None}
-    masks = {window: narrow(mask, window) for window in windows}
+    views = {(c.reach(i), c.sinks(i)) for i in range(c.num_layers)}
+    masks = {
+      view: mask if view[0] is None else narrow(mask, *view, positions)
+      for view in views
+    }
     new, tapped = [], []
     for i, layer in enumerate(self.layers):
       x, kv = layer(
@@ -137,7 +140,7 @@ class Transformer(nn.Module):
         positions,
         None if cache is None else cache[i],
         length,
-        masks.get(c.reach(i), mask),
+        masks[c.reach(i), c.sinks(i)],
         None if flight is None else flight[i],
         at,
         bias,

@@ -1,7 +1,9 @@
 """The same model with one thing changed; what each does to its parameters.
 
 with_cache_attention  another attention over the cache    the same parameters
+narrow                sees less of a text                 the same parameters
 first_layers          fewer layers                        the same parameters
+without               no attention or MLP in some layers  the same parameters
 resize_head           logits of another vocabulary        the same parameters
 keep_tokens           logits of some tokens               a smaller head
 block                 weights in blocks of columns        rearranged ones
@@ -17,7 +19,7 @@ import numpy as np
 
 from specjax.models import linear, small_head, transformer
 from specjax.models.attention import CacheAttention
-from specjax.models.config import TransformerConfig
+from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.transformer import Model
 
 
@@ -44,6 +46,29 @@ def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
   return made if whole else made._replace(head=model.head)
 
 
+def narrow(model: Model, window: int, sinks: int = 0) -> Model:
+  """The same model, which sees of a text the end and the first tokens.
+
+  Args:
+    model: the model; its parameters stay as they are.
+    window: see `config.Narrowed`; 0: it sees all.
+    sinks: likewise.
+
+  Raises:
+    ValueError: there is no such window, or sinks without one.
+  """
+  narrowed = narrowed_to(window, sinks)
+  if narrowed is None:
+    return model
+  if model.config.encoder is not None:
+    raise ValueError(
+      'window: an encoder-decoder has none, since what is long there is its '
+      'source; leave it out'
+    )
+  config = dataclasses.replace(model.config, narrowed=narrowed)
+  return _alike(model, config)._replace(head=model.head)
+
+
 @functools.cache
 def first_layers(model: Model, layers: int) -> Model:
   """A model's first layers, its last norm and its head; same parameters."""
@@ -51,6 +76,25 @@ def first_layers(model: Model, layers: int) -> Model:
     model.config,
     num_layers=layers,
     windows=model.config.windows[:layers],
+  )
+  return _alike(model, config)._replace(head=model.head)
+
+
+@functools.cache
+def without(
+  model: Model, attention: tuple[int, ...], mlp: tuple[int, ...]
+) -> Model:
+  """The same model with sub-layers left out; same parameters and cache.
+
+  What a layer without attention has in the cache is neither read nor written.
+
+  Args:
+    model: the model; its parameters stay as they are.
+    attention: layers whose attention is left out, from 0.
+    mlp: layers whose MLP is.
+  """
+  config = dataclasses.replace(
+    model.config, without_attention=attention, without_mlp=mlp
   )
   return _alike(model, config)._replace(head=model.head)
 

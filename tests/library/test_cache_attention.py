@@ -26,9 +26,15 @@ CASES = [
   (WALK, {}, 1e-12),
   (WALK, ALL, 1e-12),
   (cache_attention.padded, ALL, 1e-12),
+  # Blocks of sinks lie apart, in the first block of a window, or in two.
+  (WALK, {'window': 11, 'sinks': 3, 'bias': True}, 1e-12),
+  (WALK, {'window': 50, 'sinks': 20}, 1e-12),
+  (WALK, {'window': 200, 'sinks': 3}, 1e-12),
+  (cache_attention.padded, {'window': 11, 'sinks': 3}, 1e-12),
   # The fused softmax is one of float32.
   (FUSED, {}, 2e-6),
   (FUSED, {'window': 11, 'bias': True}, 2e-6),
+  (FUSED, {'window': 11, 'sinks': 3}, 2e-6),
 ]
 
 
@@ -37,17 +43,19 @@ def _double(float64):
   """Every test of this file."""
 
 
-@functools.partial(jax.jit, static_argnames=('window', 'cap', 'way'))
-def attend(data, length, window=None, cap=None, curve=None, way=None):
+@functools.partial(jax.jit, static_argnames=('window', 'cap', 'way', 'sinks'))
+def attend(data, length, window=None, cap=None, curve=None, way=None, sinks=0):
   q, cache, flight = data
   positions = length[:, None] + jnp.arange(T)
   mask, _ = transformer.causal(B, T)
+  if window is not None:
+    mask = attention.narrow(mask, window, sinks, positions)
   bias = None
   if curve is not None:
     near = attention.look_up(curve, attention.distance(mask))
     bias = attention.Bias(curve, near)
   return attention.attend(
-    q, cache, length, flight, mask, positions, window, cap, bias, way
+    q, cache, length, flight, mask, positions, window, cap, bias, way, sinks
   )
 
 
@@ -67,7 +75,7 @@ def curve():
   return np.random.default_rng(1).normal(size=(70, G * R))
 
 
-def reference(data, window=None, cap=None, curve=None):
+def reference(data, window=None, cap=None, curve=None, sinks=0):
   """[B, T, G, R, D], one query at a time."""
   q, cache, flight = data
   out = np.zeros(q.shape)
@@ -86,7 +94,8 @@ def reference(data, window=None, cap=None, curve=None):
       score = cap * np.tanh(score / cap)
     if curve is not None:
       score = score + curve[np.minimum(back, len(curve) - 1), g * R + r]
-    weight = np.exp(score - score.max()) * (back < (window or len(k)))
+    seen = (back < (window or len(k))) | (back[::-1] < sinks)
+    weight = np.exp(score - score.max()) * seen
     out[b, t, g, r] = weight @ v / weight.sum()
   return out
 
@@ -109,24 +118,41 @@ def test_fused_attention_has_no_cap(data):
 
 
 @pytest.mark.parametrize(
-  ('length', 'window', 'read'),
+  ('lengths', 'window', 'sinks', 'read'),
   [
-    (65, None, (0, 72)),  # two large blocks, and a small one
-    (65, 11, (32, 72)),  # the first query sees from slot 55 on
-    (60, 5, (56, 64)),  # from slot 56 on: no large block
+    ([65] * 4, None, 0, [(0, 72)] * 4),  # two large blocks, and a small one
+    ([65] * 4, 11, 0, [(48, 72)] * 4),  # the first query sees from slot 55 on
+    ([60] * 4, 5, 0, [(56, 64)] * 4),  # from slot 56 on: no large block
+    ([65] * 4, 40, 0, [(24, 72)] * 4),  # a large block and small ones
+    # Every row from its own window on, as many slots as the one with the most.
+    ([3, 20, 60, 90], 5, 0, [(0, 16), (16, 32), (56, 72), (80, 96)]),
+    ([95, 20, 60, 90], 40, 0, [(56, 96), (0, 48), (16, 64), (48, 96)]),
+    # Sinks in blocks apart, unless the window begins in these.
+    ([65] * 4, 11, 3, [(0, 8, 48, 72)] * 4),
+    ([65] * 4, 11, 9, [(0, 16, 48, 72)] * 4),
+    (
+      [3, 15, 60, 90],
+      5,
+      9,
+      [(0, 16), (0, 16), (0, 16, 56, 72), (0, 16, 80, 96)],
+    ),
   ],
 )
-def test_the_walk_reads_blocks_in_use_alone(data, length, window, read):
+def test_the_walk_reads_what_is_seen_alone(data, lengths, window, sinks, read):
   q, cache, flight = data
-  lengths = np.full(B, length, np.int32)
-  slot = np.arange(SLOTS)
-  outside = (slot < read[0]) | (slot >= read[1])
+  lengths, slot = np.array(lengths, np.int32), np.arange(SLOTS)
+  outside = np.ones((B, 1, SLOTS), bool)
+  for row, places in zip(outside, read, strict=True):
+    for begin, end in zip(places[::2], places[1::2], strict=True):
+      row[0, (slot >= begin) & (slot < end)] = False
   broken = KV(
-    np.where(outside, np.nan, cache.k),
-    np.where(outside[:, None], np.nan, cache.v),
+    np.where(outside[:, None], np.nan, cache.k),
+    np.where(outside[..., None], np.nan, cache.v),
   )
-  found = attend((q, broken, flight), lengths, window, way=WALK)
-  expected = attend(data, lengths, window, way=cache_attention.padded)
+  options = {'window': window, 'sinks': sinks}
+  found = attend((q, broken, flight), lengths, way=WALK, **options)
+  padded = cache_attention.padded
+  expected = attend(data, lengths, way=padded, **options)
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 

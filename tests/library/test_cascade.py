@@ -12,9 +12,9 @@ import pytest
 
 from experiments.certificate import draft_sources
 from specjax import exact, generate, sampling, verify
-from specjax.drafters import cascade, lm, ngram, plain
+from specjax.drafters import cascade, early_exit, lm, ngram, plain
 from specjax.drafting import policies
-from specjax.models import table
+from specjax.models import cache_attention, table, variants
 from specjax.types import Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import keys, models
@@ -155,6 +155,7 @@ LONG = cascade.make(TABLE, lm.make(TABLE, 4), 2)
 FULL = 128 - 7  # K + 1, and what is drafted below that
 
 
+@pytest.mark.slow
 def test_there_is_room_for_inner_drafts():
   """A write that is clamped would move tokens that are there already."""
   spec = Spec(TABLE, LONG, verify.token)
@@ -206,6 +207,86 @@ def test_a_model_accepts_itself_at_every_level(float64):
   assert (second <= 3 * first).all()
 
 
+# The target itself in the middle, which reads a window of its own cache.
+
+WALKED = variants.with_cache_attention(DRAFT, cache_attention.walk(32, 8))
+TREES = lm.make_tree(DRAFT, (0, 0, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('inner', [lm.make(DRAFT, 2), TREES])
+def test_a_target_in_the_middle_drafts_as_with_a_cache_of_its_own(
+  inner, float64
+):
+  """What a layer alone keeps of a text does not depend on what it sees."""
+  own = models.double(models.draft_weights())
+  other = models.double(models.near(DRAFT, 5))
+  narrow = variants.narrow(WALKED, 9, 2)
+  values = sampling.make(6, models.TEMPERATURES, frequency_penalty=0.5)
+  states = []
+  for shares, weights in ((True, other), (False, Params(own, other))):
+    drafter = cascade.make(narrow, inner, 3, shares=shares)
+    spec = Spec(WALKED, drafter, verify.token)
+    params = Params(own, weights)
+    state = models.run(spec, params, models.PROMPTS, values, slots=128)
+    states.append(generate.generate(params, state, jnp.int32(99), spec=spec))
+  ours, theirs = states
+  assert ours.drafter.cache == ()
+  assert 0 < ours.counts.accepted.sum() < ours.counts.tried.sum()
+  np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, atol=1e-10),
+    ours.counts,
+    theirs.counts,
+  )
+  # It finds in the cache of the target what the other feeds once more.
+  (ours,), (theirs,) = ours.drafter.passes, theirs.drafter.passes
+  assert (ours <= theirs).all()
+  assert ours.sum() < theirs.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('inner', [lm.make(DRAFT, 2), TREES])
+def test_a_target_in_the_middle_that_sees_all_is_accepted(inner, float64):
+  target = models.double(models.target_weights())
+  params = Params(target, models.double(models.draft_weights()))
+  whole = variants.narrow(models.TARGET, 128, 1)
+  spec = Spec(
+    models.TARGET, cascade.make(whole, inner, 3, shares=True), verify.token
+  )
+  values = sampling.make(6, models.TEMPERATURES)
+  state = models.run(spec, params, models.PROMPTS, values)
+  counts = generate.generate(params, state, jnp.int32(99), spec=spec).counts
+  assert counts.tried.sum() > 100
+  assert counts.accepted.sum() == counts.tried.sum()
+
+
+def loaded(inner, **options):
+  host = Target(models.TARGET, models.target_weights())
+  return cascade.load(host, inner=lambda target: inner(target), **options)
+
+
+def test_a_target_in_the_middle_has_no_weights_of_its_own():
+  own = models.draft_weights()
+  found = loaded(lambda target: (lm.make(DRAFT, 2), own), path='', window=5)
+  assert found.params is own
+  assert found.draft is None
+  assert found.make(3).depth == 3
+
+
+def test_what_reads_a_cache_cannot_draft_for_a_target_in_the_middle():
+  """It would read what was rejected, and nothing but alpha would show it."""
+  drafter = loaded(
+    lambda target: (early_exit.load(target, layers=1).make(2), None),
+    path='',
+    window=5,
+  ).make(3)
+  spec = Spec(models.TARGET, drafter, verify.token)
+  params = Params(models.target_weights(), None)
+  with pytest.raises(ValueError, match='there is none inside a cascade'):
+    models.run(spec, params, models.PROMPTS, sampling.make(6))
+
+
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
@@ -230,6 +311,20 @@ def test_a_model_accepts_itself_at_every_level(float64):
     (
       lambda: cascade.load(Target(TABLE), '', inner=CHAIN),
       'must be a function of',
+    ),
+    (
+      lambda: loaded(lambda target: (CHAIN, None), path=''),
+      'path must be the directory of a language model',
+    ),
+    (
+      lambda: loaded(lambda target: (CHAIN, None), path='', window=-1),
+      'window must be .* at least 0',
+    ),
+    (
+      lambda: loaded(
+        lambda target: (CHAIN, None), path='', window=4, dtype='bfloat16'
+      ),
+      'without a path the weights are those of the target',
     ),
   ],
 )

@@ -114,6 +114,7 @@ OTHER_DRAFTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name',
   [

@@ -181,6 +181,7 @@ def test_other_weights_have_choices_of_their_own(target, races):
   assert dataclasses.replace(target, eos=(3,)).remembered == {}
 
 
+@pytest.mark.slow
 def test_a_layout_may_be_fixed(folder, races):
   target = specjax.load(folder / 'target', max_length=96, layout=BLOCKED)
   draft = specjax.drafters.lm.load(target, str(folder / 'draft'))

@@ -22,7 +22,7 @@ from specjax.models import (
   rotary,
   transformer,
 )
-from specjax.models.config import Experts
+from specjax.models.config import Experts, Narrowed
 from specjax.types import KV
 from tests.support import models
 
@@ -151,6 +151,36 @@ def test_a_window_skips_blocks_of_the_cache():
   length = np.array([700, 1020, 1026, 1100], np.int32)
   assert length.min() - 1 - 90 > WHOLE
   assert_pieces_agree(model, words(4, 1536), length)
+
+
+@pytest.mark.parametrize('window', [90, 600])
+def test_the_first_tokens_are_seen_beside_a_window(window):
+  """In the block that is read at first, and in later ones from the cache."""
+  narrowed = Narrowed(window, sinks=3)
+  model = models.tiny(VOCAB, 2, max_positions=1536, narrowed=narrowed)
+  length = np.array([3, 95, 520, 1100], np.int32)
+  assert_pieces_agree(model, words(4, 1536), length)
+
+
+def test_a_narrowed_query_sees_the_end_and_the_first_tokens():
+  """But no more than its own window where it has one."""
+  narrowed = Narrowed(window=5, sinks=2)
+  model = models.tiny(VOCAB, 1, narrowed=narrowed)
+  own = models.tiny(VOCAB, 1, narrowed=narrowed, windows=(3,))
+  wide = models.tiny(VOCAB, 1, narrowed=narrowed, windows=(9,))
+  tokens = words(1, 24)
+
+  def seen(model, place):
+    changed = tokens.copy()
+    changed[0, place] = (tokens[0, place] + 1) % VOCAB
+    scores = (models.score(model, weights(model), x) for x in (tokens, changed))
+    a, b = (score[0] for score in scores)
+    return np.flatnonzero(np.abs(a - b).max(-1) > 1e-9).tolist()
+
+  assert seen(model, 7) == [7, 8, 9, 10, 11]
+  assert seen(model, 1) == list(range(1, 24))
+  assert seen(own, 1) == [1, 2, 3]
+  assert seen(wide, 1) == [1, 2, 3, 4, 5]
 
 
 def test_a_window_sees_so_many_tokens():

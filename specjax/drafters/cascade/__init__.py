@@ -6,6 +6,10 @@ there are K tokens for the target to verify. What an exact rule leaves is drawn
 from the small model's own distribution q, so `probs` is q, as promised. Tokens
 beyond K are dropped for their place alone. The inner drafter may be another
 cascade.
+
+The model may be the target itself, which reads a window of its own cache: the
+middle level of TriForce (Sun et al., 2024, arXiv:2404.11912). It has neither
+weights nor a cache besides, see `drafters.windowed`.
 """
 
 import dataclasses
@@ -20,7 +24,8 @@ from specjax import checkpoints, trees
 from specjax.arguments import check_path, check_target
 from specjax.drafters import lm
 from specjax.drafters.cascade.speculation import Speculation, rule_for
-from specjax.models import prefill, transformer
+from specjax.models import prefill, transformer, variants
+from specjax.models.config import narrowed_to
 from specjax.models.transformer import Model
 from specjax.types import (
   Cache,
@@ -41,9 +46,9 @@ class Memory(NamedTuple):
   that drafts alone makes K in each.
   """
 
-  cache: Cache  # of the model
+  cache: Cache  # of the model; empty where it reads the target's
   inner: Any  # state of the inner drafter
-  fed: jax.Array  # [B] tokens of the drafted text that the cache holds
+  fed: jax.Array  # [B] tokens of the drafted text in the cache, or beside it
   length: jax.Array  # [B] of the text that was drafted on
   recent: tuple[jax.Array, ...]  # passes to draft on it
   passes: tuple[jax.Array, ...]
@@ -55,7 +60,11 @@ def _passes(memory: Any) -> tuple[jax.Array, ...]:
 
 @functools.cache
 def make(
-  model: Model, inner: Drafter, depth: int, rule: Rule | None = None
+  model: Model,
+  inner: Drafter,
+  depth: int,
+  rule: Rule | None = None,
+  shares: bool = False,
 ) -> Drafter:
   """Returns the drafter; its parameters are `Params(model's, inner's)`.
 
@@ -64,27 +73,38 @@ def make(
     inner: drafts for it, and remembers by position: text is taken back.
     depth: K.
     rule: exact; by default `rule_for` the inner drafter.
+    shares: the model is the target, narrowed, and reads its cache; then the
+      parameters are the inner's alone.
 
   Raises:
     ValueError: a depth below 1; an inner drafter that proposes nothing, has
       taps, learns or does not fit the rule; a lossy rule.
   """
-  inside = Speculation(model, inner, rule or rule_for(inner), depth)
+  inside = Speculation(model, inner, rule or rule_for(inner), depth, shares)
+
+  def both(params):
+    if shares:
+      return params
+    return params.drafter
 
   def init(params, ctx, hidden):
-    del hidden  # Unused.
-    weights, (batch, slots) = params.drafter.target, ctx.tokens.shape
-    cache = transformer.open_cache(model, weights, batch, slots, ctx.source)
-    cache, features = prefill.prefill(
-      model, weights, ctx.tokens, ctx.length, cache
-    )
-    state = inner.init(params.drafter, ctx._replace(cache=cache), features)
+    own, (batch, slots) = both(params), ctx.tokens.shape
+    cache, features = (), hidden
+    if not shares:
+      cache = transformer.open_cache(
+        model, own.target, batch, slots, ctx.source
+      )
+      cache, features = prefill.prefill(
+        model, own.target, ctx.tokens, ctx.length, cache
+      )
+    state = inner.init(own, ctx._replace(cache=cache), features)
     none = (jnp.zeros(batch, jnp.int32),) * (1 + len(_passes(state)))
     return Memory(cache, state, ctx.length - 1, ctx.length + 0, none, none)
 
   def propose(params, memory, ctx, key):
-    own = params.drafter
-    drafted = inside.run(own, memory, ctx, key)
+    if shares:  # The target has read all that was committed.
+      memory = memory._replace(fed=ctx.length - 1)
+    drafted = inside.run(both(params), memory, ctx, key)
     place = ctx.length[:, None] + jnp.arange(depth)
     draft = Draft(
       jnp.take_along_axis(drafted.ctx.tokens, place, 1),
@@ -118,32 +138,42 @@ def make(
     commit,
     positions=min(x for x in longest if x is not None),
     beyond=inner.depth + inner.beyond,
+    predicts=inner.predicts,
   )
 
 
-def describe(path: str, **options: Any) -> checkpoints.Description:
-  """The small model of a directory without its weights; see `load`."""
-  return lm.describe(path, **options)
+def describe(path: str, **options: Any) -> checkpoints.Description | None:
+  """The small model of a directory without its weights; see `load`.
+
+  None where there is none, and the target drafts from a window of its cache.
+  """
+  return lm.describe(path, **options) if path else None
 
 
 def load(
   target: Target,
-  path: str,
-  inner: Callable[[Target], tuple[Drafter, Any]],
+  path: str = '',
+  inner: Callable[[Target], tuple[Drafter, Any]] | None = None,
   dtype: str = '',
+  window: int = 0,
+  sinks: int = 0,
 ) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `lm.read`.
 
   Args:
     target: what is drafted for.
-    path: a Hugging Face directory, of the small model.
+    path: a Hugging Face directory, of the small model; empty: the target
+      itself, which must have a window then.
     inner: what drafts for that model, and its parameters. In a config this is
       a candidate like any other.
     dtype: of the small model's weights and cache; by default the target's.
+    window: tokens that the small model sees of a text at most; 0: all. See
+      `variants.narrow`.
+    sinks: first tokens that it sees besides.
 
   Raises:
     ValueError: as `make`, or the small model has another vocabulary: only what
-      drafts for it may.
+      drafts for it may; or there is no such window.
   """
   check_target(target)
   if not callable(inner):
@@ -151,6 +181,9 @@ def load(
       f'inner must be a function of a target, or in a config a Candidate, got '
       f'{inner!r}'
     )
+  narrowed = narrowed_to(window, sinks)
+  if not path and narrowed is not None:
+    return _of_target(target, inner, dtype, window, sinks)
   check_path(path, 'a language model')
   if lm.compare(target, path) is not None:
     raise ValueError(
@@ -158,7 +191,9 @@ def load(
       "the target's, only what drafts for it may have its own; or draft with "
       'it alone, by lm'
     )
-  model, weights = lm.read(target, path, dtype=dtype)
+  model, weights = lm.read(
+    target, path, dtype=dtype, window=window, sinks=sinks
+  )
   # What drafts for it has the target's vocabulary, too.
   vocab = target.model.config.vocab_size
   config = dataclasses.replace(model.config, vocab_size=vocab)
@@ -177,4 +212,20 @@ def load(
     lambda depth: make(model, drafter, depth),
     Params(weights, params),
     (model, weights),
+  )
+
+
+def _of_target(target: Target, inner, dtype: str, window: int, sinks: int):
+  """The cascade over the target's own draft from a window."""
+  if dtype and dtype != target.dtype:
+    raise ValueError(
+      f'dtype is {dtype}, but without a path the weights are those of the '
+      f'target, in {target.dtype}: leave it out'
+    )
+  model = variants.narrow(target.model, window, sinks)
+  drafter, params = inner(dataclasses.replace(target, model=model))
+  return LoadedDrafter(
+    target.model,
+    lambda depth: make(model, drafter, depth, shares=True),
+    params,
   )

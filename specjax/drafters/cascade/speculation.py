@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specjax import cache as caches
 from specjax import sampling, scoring, verify
 from specjax.models.transformer import Model
-from specjax.types import Context, Drafter, Rule, Verdict
+from specjax.types import Cache, Context, Drafter, Rule, Verdict
 
 
 class Drafted(NamedTuple):
   """A text with what is drafted so far."""
 
   ctx: Context  # as the inner drafter sees it
+  block: Cache | None  # of what is drafted, where the model reads another's
   inner: Any
   key: jax.Array  # [B]
   probs: jax.Array  # [B, K + room, V]
@@ -59,6 +61,10 @@ def wrong(inner: Drafter, depth: int, rule: Rule) -> str:
 class Speculation:
   """A model, a drafter for it, an exact rule, and K.
 
+  A model may read the cache of the text that it is given, in part, as a target
+  that drafts for itself does: it writes none, and what it drafts is in a block
+  beside it until the step ends. The inner drafter sees no cache then.
+
   Raises:
     ValueError: there is no such speculation; see `wrong`.
   """
@@ -67,6 +73,7 @@ class Speculation:
   inner: Drafter
   rule: Rule
   depth: int
+  shares: bool = False  # whether the cache is the text's own
 
   def __post_init__(self):
     if reason := wrong(self.inner, self.depth, self.rule):
@@ -77,7 +84,8 @@ class Speculation:
 
     Args:
       params: `Params` of the model and of what drafts for it.
-      memory: `cache`, `inner` and `fed` as in `Drafted`, by position.
+      memory: `cache`, `inner` and `fed` as in `Drafted`, by position; of a
+        model that shares the text's, `cache` is empty.
       ctx: the text.
       key: [B].
     """
@@ -103,11 +111,16 @@ class Speculation:
     late = memory.fed < ctx.length - 1
     keys = jax.vmap(jax.random.split)(key)
     room = len(key), self.depth + self.inner.depth + 1
+    dtype = (memory.cache or ctx.cache)[0].k.dtype
+    block = None
+    if self.shares:
+      block = caches.empty(self.model.config, *room, dtype)
     drafted = Drafted(
       ctx._replace(length=ctx.length - late, cache=memory.cache),
+      block,
       memory.inner,
       jnp.where(late, keys[:, 1], keys[:, 0]),
-      scoring.no_probs(self.model, weights, room, memory.cache[0].k.dtype),
+      scoring.no_probs(self.model, weights, room, dtype),
       memory.fed,
       jnp.zeros_like(memory.fed),
     )
@@ -121,7 +134,13 @@ class Speculation:
     draft, state = scoring.propose(
       self.inner, params, drafted.inner, here, to_draft
     )
-    out, logits = scoring.feed(self.model, params.target, here, draft)
+    read, block, beside = here, drafted.block, None
+    if block is not None:
+      read = here._replace(cache=ctx.cache)
+      beside = block, ctx.length - 1
+    out, logits = scoring.feed(
+      self.model, params.target, read, draft, beside=beside
+    )
     scores, verdict = scoring.decide(
       to_judge, logits, here, draft, rule=self.rule, depth=self.inner.depth
     )
@@ -133,10 +152,16 @@ class Speculation:
     )
     new = scoring.emitted(draft, verdict)
     count = jnp.minimum(verdict.num_accepted + 1, goal - here.length)
+    cache = here.cache
+    if block is not None:
+      place = here.length - ctx.length
+      block = caches.commit(block, out.flight, verdict.path, place)
+    else:
+      cache = scoring.write(cache, out.flight, verdict, here.length)
     after = here._replace(
       tokens=scoring.append(here.tokens, new, count, here.length),
       length=here.length + count,
-      cache=scoring.write(here.cache, out.flight, verdict, here.length),
+      cache=cache,
       history=sampling.remember(
         here.history, here.sampling, new, jnp.where(known, 0, count)
       ),
@@ -146,6 +171,7 @@ class Speculation:
     fed = here.length + verdict.num_accepted
     return Drafted(
       after,
+      block,
       self.inner.commit(params, state, after, verdict, features),
       jnp.where(known, first, keep),
       # A known token's q goes to place 0, which the next turn overwrites.

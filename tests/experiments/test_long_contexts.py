@@ -1,0 +1,179 @@
+"""Steps at long contexts: bytes, crossings and sentences from made-up times."""
+
+import dataclasses
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+import tqdm
+
+from benchmarks import long_contexts as program
+from benchmarks import stepping, sweeps
+from configs import long_contexts as config
+from experiments import reports
+from experiments.errors import UserError
+from experiments.measuring.step_bytes import bytes_per_token
+from experiments.reports import long_contexts as report
+from specjax.drafters import early_exit, windowed
+from specjax.models import variants
+from specjax.types import Target
+from tests.support import models
+
+
+def quick(**changes):
+  x = config.get_config()
+  program.shrink(x)
+  return dataclasses.replace(x, **changes)
+
+
+def test_bytes_of_the_cache_are_those_of_what_is_seen():
+  """A slot of one layer: keys and values of 4 entries, 4 bytes each."""
+  model = models.tiny(models.VOCAB, 2, windows=(20, None))
+  params = models.weights(model, 0)
+
+  def slots(window=0, sinks=0, used=100):
+    narrow = variants.narrow(model, window, sinks)
+    return bytes_per_token(narrow, params, used)[1] / (2 * 4 * 4)
+
+  # The token that is fed is seen, too, and in no cache.
+  assert slots() == 19 + 100
+  assert slots(10, 3) == 9 + (9 + 3)
+  assert slots(40, 3) == 19 + (39 + 3)
+  assert slots(40, 3, used=30) == 19 + 30
+  assert bytes_per_token(model, params, 0)[0] > 0
+
+
+def test_bytes_of_a_draft_are_those_of_its_layers_and_its_window():
+  model, params = models.TARGET, models.target_weights()
+  host = Target(model, params)
+  whole, cache = bytes_per_token(model, params, 100)
+  one = windowed.load(host, window=10, sinks=3).passes
+  assert bytes_per_token(one, params, 100) == (whole, cache * 12 / 100)
+  early = early_exit.load(host, layers=1, window=10).passes
+  less, window = bytes_per_token(early, params, 100)
+  layer = sum(x.nbytes for x in jax.tree.leaves(params['layer1']))
+  assert (less, window) == (whole - layer, cache / 2 * 9 / 100)
+
+
+class Clock:
+  """Loops that take what a formula of the context says, in seconds."""
+
+  def __init__(self, cost):
+    self.cost = cost
+
+  def loops(self, ways, context):
+    costs = self.cost(context, ways.batch)
+    return {
+      name: types.SimpleNamespace(
+        run=lambda value=value: stepping.Timed(value, 1.0)
+      )
+      for name, value in costs.items()
+    }
+
+
+@pytest.fixture
+def rows(monkeypatch):
+  """Plain steps take 1 and 3, scoring as much, drafts 1.5 and 0.5 more."""
+
+  def cost(context, batch):
+    one = batch * (1.0 if context == 256 else 3.0)
+    return {'plain': one, 'idle': one, 'windowed': one + 1.5, 'lm': one + 0.5}
+
+  x, found = quick(gamma=2, rates=(0.5, 0.9)), []
+  monkeypatch.setattr(
+    program.Ways,
+    'loops',
+    lambda ways, context: Clock(cost).loops(ways, context),
+  )
+  reader = types.SimpleNamespace(read=lambda: np.array([1e9, 2e9]))
+  with tqdm.tqdm(disable=True) as bar:
+    bench = sweeps.Bench(x, bar)
+    for batch in x.batches:
+      ways = program.Ways(bench, batch)
+      for context in x.contexts:
+        found += program.measure(ways, context, reader)
+  return [row | program.conditions(x) for row in found]
+
+
+def test_rows_have_what_bytes_and_times_say(rows):
+  by_place = {(r['batch'], r['context'], r['drafter']): r for r in rows}
+  assert len(by_place) == 12
+  plain, draft = (by_place[1, 256, name] for name in ('plain', 'windowed'))
+  # One layer of two heads of one kv head with 8 entries.
+  assert plain['cache_bytes'] == 2 * 8 * 256 * 4
+  assert by_place[2, 256, 'plain']['cache_bytes'] == 2 * plain['cache_bytes']
+  window = 2 * 2 * 8 * (128 - 1 + 4) * 4
+  assert draft['cache_bytes'] == plain['cache_bytes'] + window
+  assert draft['weight_bytes'] == 3 * plain['weight_bytes']
+  assert draft['draft_bytes'] == window + 2 * plain['weight_bytes']
+  read = plain['cache_bytes'] + plain['weight_bytes']
+  assert plain['predicted_ms'] == pytest.approx(1e3 * read / 2e9)
+  assert (draft['c'], draft['v']) == (0.75, 1.0)
+  # tau at 0.9 is 2.71, a step costs 2.5.
+  assert report.dict_of(draft)[0.9] == pytest.approx(2.71 / 2.5)
+  assert draft['break_even_alpha'] == pytest.approx((7**0.5 - 1) / 2, abs=1e-2)
+  assert {*map(reports.fault, rows)} == {''}
+
+
+def test_the_headline_says_where_a_draft_gains(rows):
+  said = ' '.join(report.headline(rows).split())
+  each = 2 * 8 * 4
+  plain = rows[0]['weight_bytes']
+  assert f'{plain / each:,.0f} tokens at batch 1' in said
+  assert f'{plain / each / 2:,.0f} tokens at batch 2' in said
+  assert 'windowed 128, gamma 2, batch 1: gains at 256 tokens where' in said
+  assert 'at alpha 0.9 it gains at all contexts' in said
+  table = report.summary(rows)
+  assert '| 1     | 256     | windowed 128 |' in table
+  (figure,) = reports.figures(rows)
+  assert len(figure(rows).axes) == 2
+  for count in range(1, len(rows)):  # Any part of a run can be summed up.
+    assert report.summary(rows[:count])
+    assert report.outcome(rows[:count])
+
+
+@pytest.mark.parametrize(
+  ('values', 'found'),
+  [
+    ((3, 2, 1), 100.0),  # already below at the first
+    ((5, 3, 1), 1000 * 10**0.5),
+    ((5, 3, 6), None),
+    ((3, 6, 2), 1000 * 10**0.5),
+  ],
+)
+def test_a_crossing_is_where_a_curve_stays_below(values, found):
+  points = list(zip((100, 1000, 10_000), values, strict=True))
+  level = {100.0: 3.5}.get(found, 2.0 if values[1] == 3 else 4.0)
+  crossed = report.crossing(points[::-1], level)
+  assert crossed == (None if found is None else pytest.approx(found))
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'window': 0}, 'window must be at least 1, got 0'),
+    ({'sinks': -1}, 'sinks must be at least 0'),
+    ({'contexts': ()}, 'contexts must have different sizes'),
+    ({'batches': (1, 1)}, 'batches must have different sizes'),
+    ({'rates': (1.5,)}, r'rates must be in \[0, 1\]'),
+    ({'dtype': 'int8'}, 'dtype must be one of'),
+    ({'contexts': (1 << 40,)}, 'GB for caches alone'),
+  ],
+)
+def test_what_cannot_be_measured_is_refused(change, message):
+  with pytest.raises(UserError, match=message):
+    program.check(quick(**change))
+
+
+@pytest.mark.slow
+def test_the_program_runs_and_measures_nothing_twice(tmp_path, capsys):
+  x = quick(batches=(2,), results=str(tmp_path / 'rows'))
+  program.main(x)
+  rows = (tmp_path / 'rows/rows.jsonl').read_text()
+  program.main(x)
+  assert (tmp_path / 'rows/rows.jsonl').read_text() == rows
+  last = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert last['rows'] == len(rows.splitlines()) == 2 * 3
+  assert (tmp_path / 'rows/steps_by_context.png').exists()
