@@ -10,6 +10,9 @@ times. The same prompts, keys and lengths are decoded
   static      in batches that wait for their longest text
   continuous  with rows that are refilled (`specjax.continuous`)
 
+and with `--config.by_load`, where rows are refilled, with a draft length that
+`specjax.goodput` chooses among `gammas` and 0.
+
 ideal       seconds if every step were full: target calls of all texts over the
             rows, times the seconds of a step in which every row is live
 efficiency  ideal over the seconds of decoding: all but reading the prompts,
@@ -41,6 +44,7 @@ from experiments.setup import command
 from experiments.setup.checks import need_least, need_one_turn
 from experiments.setup.plan import Plan, plan
 from specjax import metrics
+from specjax.models import linear
 
 _ALONE, _STATIC, _CONTINUOUS = 'alone', 'static', 'continuous'
 
@@ -86,40 +90,57 @@ class Measured(NamedTuple):
   chunk: int | None
   passes: list[Pass]
   steps: list[float]
+  by_length: list[dict[int, float]]  # full steps of each length, by load
 
   def totals(self) -> list[float]:
     """Seconds of each pass, reading included."""
     return [(p.seconds + p.reading).sum() for p in self.passes]
 
 
-def measure_side(side: Side, bar) -> list[Measured]:
-  """Each way in turn, as often as asked; one at a time only once."""
-  x = side.x
+def begin(side: Side, bar) -> list[Measured]:
+  """All ways of a side; prompts one at a time are decoded only once."""
   side.warm_up()
   bar.update()
   alone = side.batches(side.one, 1)
   bar.update()
-  ways = [Measured(_ALONE, None, [alone], [])]
-  ways.append(Measured(_STATIC, None, [], []))
-  ways += [Measured(_CONTINUOUS, chunk, [], []) for chunk in x.chunks]
-  for _ in range(x.repeats):
-    for measured in ways[1:]:
-      step = side.full_step()
-      if measured.chunk is None:
-        made = side.batches(side.many, x.batch)
-      else:
-        made = side.continuous(measured.chunk, step)
-      measured.passes.append(made)
-      measured.steps.append(step)
-      bar.update()
-  return ways
+  ways = [Measured(_ALONE, None, [alone], [], [])]
+  ways.append(Measured(_STATIC, None, [], [], []))
+  chunks = side.x.chunks
+  return ways + [Measured(_CONTINUOUS, chunk, [], [], []) for chunk in chunks]
+
+
+def take_turn(side: Side, ways: list[Measured], bar) -> None:
+  """One more pass of each way of a side, but one at a time."""
+  for measured in ways[1:]:
+    step = side.full_step()
+    if measured.chunk is None:
+      made = side.batches(side.many, side.x.batch)
+    else:
+      made = side.continuous(measured.chunk, step)
+    measured.passes.append(made)
+    measured.steps.append(step)
+    measured.by_length.append(side.full_steps())
+    bar.update()
+
+
+def _mean_step(made: Pass, step: float, by_length: dict[int, float]) -> float:
+  """Seconds of a full step, of the lengths that a pass had."""
+  if made.by_length is None:
+    return step
+  rows = sum(made.by_length.values())
+  return sum(by_length[n] * k for n, k in made.by_length.items()) / rows
 
 
 def _ideal(x: ManyPrompts, measured: Measured) -> dict:
   """How far a way is from full steps; see the head of this file."""
   if not measured.steps:
     return dict.fromkeys(('step_seconds', 'efficiency', 'efficiency_ci'))
-  pairs = list(zip(measured.passes, measured.steps, strict=True))
+  pairs = [
+    (p, _mean_step(p, step, steps))
+    for p, step, steps in zip(
+      measured.passes, measured.steps, measured.by_length, strict=True
+    )
+  ]
   ideal = np.concatenate([p.calls * step / x.batch for p, step in pairs])
   seconds = np.concatenate([p.seconds for p, _ in pairs])
   reading = np.concatenate([p.reading for p, _ in pairs])
@@ -158,6 +179,7 @@ def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
     'seconds': seconds.sum() / len(passes),
     'reading_seconds': reading.sum() / len(passes),
     'all_seconds_by_pass': measured.totals(),
+    'seconds_by_pass': [p.seconds.sum() for p in passes],
     'tokens_per_second': speed.value,
     'tokens_per_second_ci': speed.interval,
     'tokens_per_second_with_reading': whole.value,
@@ -168,6 +190,11 @@ def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
     },
     **_ideal(x, measured),
     'shares': [p.shares for p in passes if p.shares],
+    **(
+      {'lengths': [p.by_length for p in passes if p.by_length]}
+      if any(p.by_length for p in passes)
+      else {}
+    ),
     'same_text_as_alone': float(np.mean(same)),
   }
 
@@ -176,9 +203,17 @@ def sides(
   x: ManyPrompts, plan: Plan
 ) -> dict[str, tuple[dict, Callable[[], Side]]]:
   """What identifies each side's rows, and what makes it ready."""
-  many, one = (
-    build(dataclasses.replace(plan, batch=rows)).race() for rows in (x.batch, 1)
+  built = {
+    rows: build(dataclasses.replace(plan, batch=rows)) for rows in {x.batch, 1}
+  }
+  loaded = built[x.batch].loaded
+  need(
+    not x.by_load or loaded is None or len(loaded.forms) == 1,
+    f'batch is {x.batch}: with so few rows each draft length is fastest with a '
+    'layout of weights of its own, and by_load has one; give at least '
+    f'{linear.FEW_ROWS + 1} rows',
   )
+  many, one = (built[rows].race() for rows in (x.batch, 1))
   texts = [t for chosen in many.prompts.values() for t in chosen.texts]
   slots = many.slots(x.max_new_tokens)
   common = {
@@ -207,11 +242,35 @@ def sides(
     name = f'{m.drafter}, gamma {m.gamma}'
     ways = m.way, other.way
     by_name[name] = prepare(m.drafter, m.gamma, m.draft, m.draft_dtype, *ways)
+  if x.by_load:
+    for name, own in _by_drafter(many.methods).items():
+      m = max(own, key=lambda m: m.gamma)
+      single = next(o for o in one.methods if o.cell('', 0) == m.cell('', 0))
+      ways = {o.gamma: o.way for o in own}
+      if not m.spec.drafter.taps:  # Plain steps would lose what it reads.
+        ways = {0: many.base} | ways
+      label = f'{name}, by load'
+      cell, make = prepare(
+        label, m.gamma, m.draft, m.draft_dtype, m.way, single.way
+      )
+      by_name[label] = cell, functools.partial(make, by_load=ways)
   return by_name
 
 
+def _by_drafter(methods) -> dict[str, list]:
+  """The lengths of each drafter."""
+  found: dict[str, list] = {}
+  for method in methods:
+    found.setdefault(method.drafter, []).append(method)
+  return found
+
+
 def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
-  """Makes the rows that are missing, one side after another."""
+  """Makes the rows that are missing, one side after another.
+
+  With draft lengths by load the sides take turns, pass by pass: what is asked
+  there are a few percent, and a machine is slower or faster for minutes.
+  """
   missing = {
     name: side
     for name, side in sides(x, plan).items()
@@ -219,12 +278,21 @@ def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
   }
   each = 2 + x.repeats * (1 + len(x.chunks))
   with tqdm(total=each * len(missing), file=sys.stderr) as bar:
-    for name, (cell, make) in missing.items():
-      bar.set_description(name)
-      ways = measure_side(make(), bar)
-      others = {m.way: m for m in ways[:2]}
-      for measured in ways:
-        folder.add(results.plain(row(x, cell, measured, others)))
+    for group in [[*missing]] if x.by_load else [[name] for name in missing]:
+      made = {name: missing[name][1]() for name in group}
+      ways = {}
+      for name, side in made.items():
+        bar.set_description(name)
+        ways[name] = begin(side, bar)
+      for _ in range(x.repeats):
+        for name, side in made.items():
+          bar.set_description(name)
+          take_turn(side, ways[name], bar)
+      for name, own in ways.items():
+        others = {m.way: m for m in own[:2]}
+        for measured in own:
+          one = row(x, missing[name][0], measured, others)
+          folder.add(results.plain(one))
 
 
 def summary(rows: list[dict]) -> dict:

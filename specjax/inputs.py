@@ -43,18 +43,23 @@ def _check_rows(count: int, new_tokens, key, values) -> None:
 
 def _check_room(new_tokens, values: sampling.Sampling) -> None:
   """Whether each row may become as long as the shortest text that it may be."""
-  if values.constraint is None:
-    return
-  least = np.asarray(values.constraint.least)
-  room = np.broadcast_to(np.asarray(new_tokens), least.shape)
-  # Rows that only fill up a batch get none.
-  short = (room < least) & (room > 0)
-  if short.any():
-    row = int(np.argmax(short))
-    raise ValueError(
-      f'new_tokens is {room[row]} for prompt {row}, but the shortest text of '
-      f'its constraint has {least[row]} tokens: allow as many'
-    )
+  asked = []
+  if values.constraint is not None:
+    what = 'the shortest text of its constraint has'
+    asked.append((what, values.constraint.least))
+  if values.min_new_tokens is not None:
+    asked.append(('min_new_tokens asks for', values.min_new_tokens))
+  for what, needed in asked:
+    least = np.asarray(needed)
+    room = np.broadcast_to(np.asarray(new_tokens), least.shape)
+    # Rows that only fill up a batch get none.
+    short = (room < least) & (room > 0)
+    if short.any():
+      row = int(np.argmax(short))
+      raise ValueError(
+        f'new_tokens is {room[row]} for prompt {row}, but {what} {least[row]} '
+        'tokens: allow as many'
+      )
 
 
 def fit(

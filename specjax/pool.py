@@ -229,7 +229,11 @@ class Pool:
         self._place([_Waiting(-1, blank, bits, slots)] * size, range(size))
     assert self._state is not None
     self._state = stop(self._state, np.ones(self.rows, bool))
-    self._advance(0)
+    if self.parts.warm_up is not None:
+      state = self._laid(self._state)
+      self._state = self.parts.warm_up(self.params, state, spec=self.spec)
+    else:
+      self._advance(0)
 
   def _next_group(self, room: int) -> list[_Waiting]:
     """The first that wait, as long as they are read into as many slots."""

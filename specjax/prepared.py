@@ -101,6 +101,21 @@ def _check_stages(caller: Callable, stages: dict[str, Any]) -> None:
       )
 
 
+def _predictions(
+  target: Target, method: Drafter, prompts: list[list[int]], given: Any
+) -> list[sampling.Predicted]:
+  """What drafts are copied from, for each prompt."""
+  if not method.predicts:
+    raise ValueError(
+      'prediction: the drafter copies from none: give '
+      'specjax.drafters.ngram.load(target), or leave prediction out'
+    )
+  rows = arguments.predictions(target, given, len(prompts))
+  if target.model.encode is not None:
+    prompts = [[]] * len(rows)  # The new text does not begin with them.
+  return [*map(sampling.behind, prompts, rows)]
+
+
 def prepare(
   caller: Callable,
   target: Target,
@@ -114,6 +129,7 @@ def prepare(
   rule: Rule | None,
   regex: Any,
   json_schema: Any,
+  prediction: Any,
   stages: dict[str, Any],
   telling: Telling,
   slots: int | None = None,
@@ -132,6 +148,7 @@ def prepare(
     rule: likewise.
     regex: likewise.
     json_schema: likewise.
+    prediction: likewise.
     stages: what was given besides.
     telling: what is told of each token.
     slots: size of the buffer; by default what the longest prompt needs.
@@ -151,6 +168,8 @@ def prepare(
     target, len(ids), regex, json_schema, stages.get('constraint')
   )
   stages = stages | {'constraint': automata}
+  if prediction is not None:
+    stages['prediction'] = _predictions(target, method, ids, prediction)
   key = generate.row_keys(seed, range(len(ids)))
   values = sampling.make(
     len(ids),
@@ -178,7 +197,7 @@ def prepare(
   if placement is not None:
     params = Params(params.target, placement.put_whole(params.drafter))
   if arranged.model != target.model:
-    method = _with_loaded_target(target, method)
+    method = with_loaded_target(target, method)
     spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
     params = Params(arranged.params, params)
   return Prepared(
@@ -186,7 +205,7 @@ def prepare(
   )
 
 
-def _with_loaded_target(target: Target, drafter: Drafter) -> Drafter:
+def with_loaded_target(target: Target, drafter: Drafter) -> Drafter:
   """The drafter beside a target in another layout than it was loaded for.
 
   It goes on computing with the target's weights as they were loaded: its own

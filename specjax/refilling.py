@@ -46,12 +46,17 @@ def stop(state: SpecState, rows: jax.Array) -> SpecState:
 
 
 class LoopParts(NamedTuple):
-  """What the loop is made of; `benchmarks` takes the time of each."""
+  """What the loop is made of; `benchmarks` takes the time of each.
+
+  warm_up(params, state, spec) -> state: compiles what `advance` will run, where
+    that is more than one program.
+  """
 
   read: Callable[..., SpecState] = generate.start
   place: Callable[..., SpecState] = place
   advance: Callable[..., SpecState] = generate.generate
   check: Callable[[Spec], None] = told.Telling().check
+  warm_up: Callable[..., SpecState] | None = None
 
 
 def telling(*, origins: bool = True, logprobs: int | None = None) -> LoopParts:

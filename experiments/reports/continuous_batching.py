@@ -11,7 +11,9 @@ from experiments.reports.markdown import (
   blocks,
   bullets,
   paragraph,
+  with_interval,
 )
+from specjax import metrics
 
 
 def fields(row: dict) -> dict[str, Any]:
@@ -28,7 +30,40 @@ def fields(row: dict) -> dict[str, Any]:
     'efficiency': float | None,
     'tokens_per_second_ci?': tuple[float | None, ...] | None,
     'efficiency_ci?': tuple[float | None, ...] | None,
+    'seconds_by_pass?': tuple[float, ...],
   }
+
+
+_BY_LOAD = ', by load'
+
+
+def _over(one: dict, other: dict) -> str:
+  """How many times as fast one way was, of passes that took turns."""
+  times = metrics.ratio(other['seconds_by_pass'], one['seconds_by_pass'])
+  return with_interval(times.value, times.interval)
+
+
+def _by_load(rows: list[dict]) -> list[str]:
+  """A draft length by load beside each constant one."""
+  lines = []
+  timed = [
+    r for r in pick(rows, way='continuous') if len(r.get('seconds_by_pass', ()))
+  ]
+  for one in timed:
+    drafter, by_load, _ = one['drafter'].partition(_BY_LOAD)
+    same = pick(timed, chunk=one['chunk'])
+    constant = pick(same, drafter=drafter)
+    plain = pick(same, drafter='plain')
+    if not by_load or not constant or not plain:
+      continue
+    best = min(constant + plain, key=lambda r: sum(r['seconds_by_pass']))
+    lines.append(
+      f'{one["drafter"]}, chunks of {one["chunk"]}: {_over(one, best)} times '
+      f'as fast as the best constant length ({best["gamma"]}), '
+      f'{_over(one, plain[0])} times as fast as plain decoding, of '
+      f'{len(one["seconds_by_pass"])} passes that took turns'
+    )
+  return lines
 
 
 def headline(rows: list[dict]) -> str:
@@ -54,7 +89,7 @@ def headline(rows: list[dict]) -> str:
     f'{what}, reading included:'
     if clauses
     else f'{what}, nothing was measured.',
-    bullets(clauses),
+    bullets(clauses + _by_load(rows)),
     paragraph(f'{machine(rows, facts)}. {over_blocks(rows)}'),
   )
 

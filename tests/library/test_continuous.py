@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from specjax import continuous, generate, sampling, verify
-from specjax.drafters import lm, ngram, plain
-from specjax.models import table
+from specjax.drafters import lm, ngram, plain, windowed
+from specjax.drafting import chain
+from specjax.models import cache_attention, table, variants
 from specjax.models.config import Encoder
 from specjax.types import Params, Spec
 from tests.support import models
@@ -34,9 +35,14 @@ ALL = tuple(range(len(TEXTS)))
 # Few programs, of models that are small: compiling is what these tests cost.
 # Every drafter on the usual pair is slow.
 SMALL, TABLE = models.DRAFT, table.build(models.VOCAB)
+WALKED = variants.with_cache_attention(SMALL, cache_attention.walk(32, 8))
 SPECS = {
   'lm': Spec(SMALL, lm.make(SMALL, 2), verify.token, (10,)),
   'ngram': Spec(TABLE, ngram.make(3), verify.token, (10,)),
+  # Rows of different lengths read their own blocks.
+  'windowed': Spec(
+    WALKED, chain.make(windowed.walk(WALKED, 6, 2), 2), verify.token, (10,)
+  ),
   'tree': Spec(TABLE, lm.make_tree(TABLE, (0, 0)), verify.recursive, (10,)),
 }
 USUAL = {f'usual {name}': name for name in models.DRAFTERS}
@@ -55,9 +61,8 @@ def params_of(name):
   if name in USUAL:
     return models.params_of(USUAL[name])
   target = spec_of(name).target
-  return models.double(
-    Params(models.weights(target, 5), models.near(target, 5))
-  )
+  own = None if name == 'windowed' else models.near(target, 5)
+  return models.double(Params(models.weights(target, 5), own))
 
 
 def options(name, indices):
@@ -101,7 +106,14 @@ def assert_equal(one, other):
 
 @pytest.mark.parametrize(
   'name',
-  [*SPECS, *(pytest.param(name, marks=pytest.mark.slow) for name in USUAL)],
+  [
+    'lm',
+    'ngram',
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in ('windowed', 'tree', *USUAL)
+    ),
+  ],
 )
 def test_a_text_is_the_one_its_prompt_has_alone(name):
   found = together(name)

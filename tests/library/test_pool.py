@@ -54,9 +54,10 @@ def request(number, name='chain', **changes):
   """One of many that differ in all that requests may differ in."""
   random = np.random.default_rng(number)
   size = int(random.choice([1, 3, 20, 40, 70, 150]))
+  new, least = int(random.integers(0, 40)), 3  # of `ASKED`
   given = {
     'prompt': random.integers(0, 10, size).tolist(),
-    'new_tokens': int(random.integers(0, 40)),
+    'new_tokens': max(new, least) if new else 0,
     'key': generate.row_keys(7, [number]),
     'values': stages.of(SPECS[name], *NAMES).values(
       **ASKED[number % len(ASKED)]
@@ -147,7 +148,8 @@ def test_a_text_depends_on_nothing_that_comes_or_goes_beside_it(name):
 def test_stages_that_a_request_does_not_ask_for_change_nothing():
   """Neutral values draw what the pipeline without these stages draws."""
   spec = Spec(TABLE, lm.make(TABLE, 2), verify.token, (10,))
-  kinds = stages.of(spec, *(set(stages.NEUTRAL) - {'temperature'}))
+  names = set(stages.NEUTRAL) - {'temperature'}
+  kinds = stages.of(spec, *names, prediction=8)
   prompts = [[number, 3] for number in range(8)]
 
   def texts(values):
@@ -329,16 +331,8 @@ def test_a_prompt_is_read_alike_into_few_slots_and_many():
       )
 
 
-_FEW = 'lm', 'eagle 3, tree'
-
-
-@pytest.mark.parametrize(
-  'name',
-  [
-    n if n in _FEW else pytest.param(n, marks=pytest.mark.slow)
-    for n in models.DRAFTERS
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', models.DRAFTERS)
 def test_drafts_are_the_same_whatever_the_prompt_is_read_into(name, float64):
   prompts = [[4, 5, 6, 4, 5, 6, 4, 5], [1] * 31 + [2], [7], [9, 8] * 15]
   values = sampling.make(4, np.array([0.0, 0.0, 1.0, 0.7]))

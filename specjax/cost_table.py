@@ -1,0 +1,144 @@
+"""What a step of each draft length costs: a table that is measured once."""
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from specjax import varying
+from specjax.types import Params, Spec, SpecState
+
+_STEPS, _TURNS = 6, 12  # of a measurement
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Seconds of a step, measured once.
+
+  Attributes:
+    conditions: what it holds for: machine, models, rows, versions.
+    reach: lengths of the longest text that were measured, rising.
+    seconds: of a step, for each of them, by draft length.
+    reading: of the draft that reads all texts again, for each of them.
+  """
+
+  conditions: Mapping[str, Any]
+  reach: tuple[int, ...]
+  seconds: Mapping[int, tuple[float, ...]]
+  reading: tuple[float, ...]
+
+  def place(self, longest: int) -> int:
+    """Which of `reach` a text of this length belongs to."""
+    place = int(np.searchsorted(self.reach, longest))
+    return min(place, len(self.reach) - 1)
+
+  def save(self, path: str | pathlib.Path) -> None:
+    """Writes it as JSON."""
+    fields = dataclasses.asdict(self)
+    pathlib.Path(path).write_text(json.dumps(fields, indent=1) + '\n')
+
+  @classmethod
+  def load(
+    cls, path: str | pathlib.Path, conditions: Mapping[str, Any]
+  ) -> 'Table':
+    """Reads one that was measured under the same conditions.
+
+    Raises:
+      ValueError: it is damaged, or of another machine, target or number of
+        rows; names what differs.
+    """
+    try:
+      fields = json.loads(pathlib.Path(path).read_text())
+      seconds = {int(k): tuple(v) for k, v in fields['seconds'].items()}
+      made = cls(
+        fields['conditions'],
+        tuple(fields['reach']),
+        seconds,
+        tuple(fields['reading']),
+      )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+      raise ValueError(
+        f'{path} holds no table of costs ({error}): remove it, and it is '
+        'measured again'
+      ) from error
+    asked = json.loads(json.dumps(dict(conditions)))
+    other = [
+      f'{name} {made.conditions.get(name)!r} and not {value!r}'
+      for name, value in asked.items()
+      if made.conditions.get(name) != value
+    ]
+    if other:
+      raise ValueError(
+        f'{path} was measured with {", ".join(other)}: remove it, and it is '
+        'measured again'
+      )
+    return made
+
+
+def typical(took: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
+  """Seconds of each of several things that took turns.
+
+  A machine that is slower for a while is so for a whole turn: each is compared
+  with all others of its turn, and the median of that is multiplied by the
+  median turn.
+  """
+  seconds = np.array([*took.values()])  # [things, turns]
+  turns = np.exp(np.log(np.maximum(seconds, 1e-9)).mean(0))
+  shares = np.median(seconds / turns, axis=1)
+  return dict(zip(took, (shares * np.median(turns)).tolist(), strict=True))
+
+
+def measure(
+  params: Params,
+  state: SpecState,
+  specs: Mapping[int, Spec],
+  conditions: Mapping[str, Any],
+) -> Table:
+  """Times steps of every draft length, on rows of a state; it stays as it is.
+
+  Args:
+    params: of target and drafter.
+    state: of rows; what they hold does not matter.
+    specs: by draft length; the state is laid out for the longest.
+    conditions: kept in the table.
+  """
+  longest = max(specs)
+  room = (_STEPS + 2) * (longest + 1)
+  last = max(2, state.tokens.shape[1] - room)
+  reach = tuple(sorted({max(2, last // 4), max(2, last // 2), last}))
+  found: dict[int, list[float]] = {n: [] for n in specs}
+  reading = []
+  for length in reach:
+    took: dict[int | None, list[float]] = {n: [] for n in [*specs, None]}
+    for turn in range(_TURNS + 1):
+      for draft, seconds in took.items():
+        filled = jax.block_until_ready(varying.filled(state, length))
+        before = jax.device_get(varying.calls(filled))
+        begin = time.perf_counter()
+        if draft is not None:
+          filled, _ = varying.run(
+            params,
+            filled,
+            np.int32(_STEPS),
+            spec=specs[draft],
+            telling=varying.telling_of(state),
+          )
+        elif 0 in specs:  # Only then texts are read again.
+          filled = varying.read_again(params, filled, spec=specs[longest])
+        jax.block_until_ready(filled)
+        end = time.perf_counter()
+        # Fewer steps where all texts ended.
+        taken = int((jax.device_get(varying.calls(filled)) - before).max())
+        if turn:  # The first compiles.
+          seconds.append((end - begin) / max(taken, 1))
+    medians = typical(took)
+    for draft in specs:
+      found[draft].append(medians[draft])
+    reading.append(medians[None])
+  costs = {n: tuple(v) for n, v in found.items()}
+  return Table(dict(conditions), reach, costs, tuple(reading))

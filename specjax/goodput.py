@@ -1,0 +1,277 @@
+"""A draft length for the load: constant for a few steps, chosen between them.
+
+How long a draft should be depends on what is accepted and on what a step costs:
+with more rows or longer texts scoring a draft costs more, and no draft may pay
+at all. Between two chunks of steps a `Goodput` takes the length K with the most
+tokens a second,
+
+  tau(K) / T(K, L),   tau(K) = 1 + sum over k <= K of a_1 ... a_k
+
+a_k is the share of drafts whose k-th token was accepted where those before it
+were, of all rows together, in sums that fade; T is a fixed table of seconds a
+step by length of the longest text, measured once where the programs are
+compiled (`measure`). A step of a pool costs the same however many of its rows
+are live, so a table is of one number of rows. K = 0 is plain decoding: the
+draft reads nothing meanwhile, and reads the texts again when it is asked.
+
+A length depends on verdicts of steps before, on lengths of texts and on the
+table: on nothing that its own steps draw, and on no clock. So every row keeps
+its distribution, and at temperature 0 its tokens. Which coins it meets depends
+on its neighbours: a sampled text is not the one that it would be alone, unless
+`choices` of a run are given to another as `replay`.
+
+The goodput of Liu et al. (arXiv:2406.14066), without a confidence of single
+tokens.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from specjax import cost_table, told, varying
+from specjax.cost_table import Table as Table
+from specjax.refilling import PARTS, LoopParts
+from specjax.told import Telling
+from specjax.types import LoadedDrafter, Params, Spec
+
+LENGTHS = (0, 1, 2, 4, 8)
+GAIN = 0.03  # that a change must promise
+REST = 4  # chunks between two changes, at least
+PROBE = 64  # chunks after which the longest draft is tried again
+HORIZON = 32  # chunks that reading the texts again is spread over
+_FADE = 0.95  # weight of a chunk after the next one
+_FORGET = 0.995  # the same of places that are not tried
+_PRIOR = (0.7, 4.0)  # acceptance before anything was seen, and its weight
+
+
+class Goodput:
+  """Chooses draft lengths, for one pool of rows.
+
+  Attributes:
+    lengths: that may be chosen, rising.
+    choices: the lengths of all chunks so far, to be replayed.
+    table: of costs; None until it is measured.
+  """
+
+  def __init__(
+    self,
+    drafter: LoadedDrafter,
+    lengths: Sequence[int] = LENGTHS,
+    *,
+    table: Table | None = None,
+    replay: Sequence[int] = (),
+  ):
+    """Opens a policy; nothing is measured yet.
+
+    Args:
+      drafter: what drafts.
+      lengths: draft lengths to choose from; 0 is plain decoding.
+      table: of costs, see `measure`; None: measured before the first step.
+      replay: lengths of the first chunks, `choices` of an earlier run.
+
+    Raises:
+      ValueError: lengths that the drafter cannot draft, or that are not in the
+        table; 0 where it reads the target's features, which are then lost.
+    """
+    self.lengths = tuple(sorted({*map(int, lengths)}))
+    if not self.lengths or self.lengths[0] < 0 or self.lengths[-1] < 1:
+      raise ValueError(
+        f'lengths must be numbers from 0 on, one of them at least 1, got '
+        f'{tuple(lengths)}'
+      )
+    self.drafters = {}
+    for length in self.lengths:
+      made = drafter.make(length or self.lengths[-1])
+      if length == 0 and made.taps:
+        raise ValueError(
+          'lengths: 0 is for drafters that read the text alone, and this one '
+          "reads the target's features: leave 0 out"
+        )
+      if length and made.depth != length:
+        raise ValueError(
+          f'lengths: the drafter drafts {made.depth} tokens where {length} are '
+          'asked for: leave that length out'
+        )
+      self.drafters[length] = made if length else varying.lagging(made)
+    for length in self.lengths if table else ():
+      if table is not None and length not in table.seconds:
+        raise ValueError(
+          f'table has no costs of length {length}: measure it with the same '
+          'lengths'
+        )
+    self.table, self._replay = table, list(replay)
+    unknown = {*self._replay} - {*self.lengths}
+    if unknown:
+      raise ValueError(
+        f'replay has the lengths {sorted(unknown)}, which are none of '
+        f'{self.lengths}'
+      )
+    longest = self.lengths[-1]
+    share, weight = _PRIOR
+    self._tried = np.full(longest, weight)
+    self._accepted = np.full(longest, share * weight)
+    self.choices: list[int] = []
+    self._current: int | None = None
+    self._rested = self._unprobed = 0
+    self._lags = False
+    # The chunk that is under way: its length, and what it will have judged.
+    self._open: tuple[int, Any] | None = None
+
+  # The choice.
+
+  def rates(self) -> np.ndarray:
+    """Acceptance [K] of each place, of those that were judged."""
+    weight = _PRIOR[1]
+    rates = self._accepted / self._tried
+    # A place that was hardly seen is like the one before it.
+    for k in range(1, len(rates)):
+      seen = min(1.0, max(0.0, self._tried[k] / weight - 1))
+      rates[k] = seen * rates[k] + (1 - seen) * rates[k - 1]
+    return rates
+
+  def tau(self, length: int) -> float:
+    """Tokens of a step that are expected."""
+    return 1.0 + float(np.cumprod(self.rates()[:length]).sum())
+
+  def worth(self, length: int, longest: int, steps: int) -> float:
+    """Tokens a second and row that are expected of a length."""
+    assert self.table is not None
+    at = self.table.place(longest)
+    seconds = self.table.seconds[length][at]
+    if length and self._lags:
+      seconds += self.table.reading[at] / (HORIZON * max(steps, 1))
+    return self.tau(length) / seconds
+
+  def choose(self, longest: int, steps: int = 4) -> int:
+    """The length of the next chunk.
+
+    Args:
+      longest: tokens of the longest live text.
+      steps: of the chunk.
+    """
+    length = self._best(longest, steps)
+    self.choices.append(length)
+    return length
+
+  def _best(self, longest: int, steps: int) -> int:
+    if len(self.choices) < len(self._replay):
+      return self._replay[len(self.choices)]
+    worth = {n: self.worth(n, longest, steps) for n in self.lengths}
+    best = max(worth, key=worth.__getitem__)
+    current = self._current
+    if current is None:
+      return best
+    if self._unprobed >= PROBE and current != self.lengths[-1]:
+      return self.lengths[-1]  # For one chunk; the choice stays.
+    if self._rested < REST or worth[best] < (1 + GAIN) * worth[current]:
+      return current
+    return best
+
+  def learn(self, length: int, tried, accepted) -> None:
+    """What a chunk taught.
+
+    Args:
+      length: that it had.
+      tried: [K] drafts whose k-th token was judged.
+      accepted: [K] of these, accepted.
+    """
+    probe = self._current is not None and (
+      self._unprobed >= PROBE and length == self.lengths[-1] != self._current
+    )
+    # What is not tried is forgotten, too, but slowly.
+    fade = np.where(np.asarray(tried) > 0, _FADE, _FORGET)
+    share, weight = _PRIOR
+    self._tried = weight + fade * (self._tried - weight) + tried
+    before = share * weight
+    self._accepted = before + fade * (self._accepted - before) + accepted
+    self._unprobed = 0 if length == self.lengths[-1] else self._unprobed + 1
+    if probe or length == self._current:
+      self._rested += 1
+    else:
+      self._current, self._rested = length, 1
+
+  # The loop.
+
+  def parts(self, telling: Telling = varying.SILENT) -> LoopParts:
+    """Parts of a pool or of `continuous.decode` that follow the policy.
+
+    Their `spec` must draft the longest of the lengths.
+    """
+    read = functools.partial(told.start, telling)
+    return PARTS._replace(
+      read=read if telling != varying.SILENT else PARTS.read,
+      advance=functools.partial(self._advance, telling),
+      check=functools.partial(self._check, telling),
+      warm_up=functools.partial(self._warm_up, telling),
+    )
+
+  def _check(self, telling: Telling, spec: Spec) -> None:
+    telling.check(spec)
+    if spec.drafter != self.drafters[self.lengths[-1]]:
+      raise ValueError(
+        f'spec must have the drafter of the longest length, '
+        f'drafter.make({self.lengths[-1]})'
+      )
+
+  def _spec(self, spec: Spec, length: int) -> Spec:
+    return dataclasses.replace(spec, drafter=self.drafters[length])
+
+  def _steps(self, telling, params, state, steps, spec, length):
+    """Steps of one length, whatever it was before."""
+    if length and self._lags:
+      state = varying.read_again(params, state, spec=spec)
+    self._lags = not length
+    run = self._spec(spec, length)
+    return varying.run(params, state, steps, spec=run, telling=telling)
+
+  def _advance(self, telling, params, state, steps, *, spec: Spec):
+    if self.table is None:
+      state = self._warm_up(telling, params, state, spec=spec)
+    before, sums = self._open or (None, None)
+    # One look at the device, when the chunk before has ended.
+    length, done, sums = jax.device_get((state.length, state.done, sums))
+    if before is not None:
+      self.learn(before, *sums)
+    longest = int(length[~done].max()) if (~done).any() else int(length.max())
+    chosen = self.choose(longest, int(steps))
+    state, sums = self._steps(telling, params, state, steps, spec, chosen)
+    self._open = chosen, sums
+    return state
+
+  def _warm_up(self, telling, params, state, *, spec: Spec):
+    """Compiles all programs, and measures what is not known.
+
+    Raises:
+      ValueError: as `_check`.
+    """
+    if self.table is None:
+      self.table = self.measure(params, state, spec=spec)
+    for length in self.lengths:
+      state, _ = self._steps(telling, params, state, np.int32(0), spec, length)
+    if self._lags or 0 in self.lengths:
+      state = varying.read_again(params, state, spec=spec)
+    self._lags = False
+    return state
+
+  def measure(
+    self,
+    params: Params,
+    state: Any,
+    *,
+    spec: Spec,
+    conditions: Mapping[str, Any] | None = None,
+  ) -> Table:
+    """Times steps of every length, on rows of a state; it stays as it is.
+
+    Args:
+      params: of target and drafter.
+      state: of a pool; what its rows hold does not matter.
+      spec: of the longest length.
+      conditions: kept in the table.
+    """
+    specs = {n: self._spec(spec, n) for n in self.lengths}
+    return cost_table.measure(params, state, specs, conditions or {})

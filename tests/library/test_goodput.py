@@ -1,0 +1,469 @@
+"""Draft lengths by load: the choice, the loop, and what it keeps."""
+
+import functools
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from specjax import (
+  continuous,
+  generate,
+  goodness,
+  goodput,
+  pool,
+  sampling,
+  scoring,
+  stages,
+  varying,
+  verify,
+)
+from specjax.drafters import lm, ngram
+from specjax.drafters import plain as alone
+from specjax.goodput import Goodput, Table
+from specjax.told import Telling
+from specjax.types import LoadedDrafter, Params, Spec
+from tests.support import models
+
+TARGET, DRAFT, SLOTS = models.TARGET, models.DRAFT, 256
+LENGTHS = 0, 1, 2, 4
+LOADED = LoadedDrafter(TARGET, functools.partial(lm.make, DRAFT))
+SPEC = Spec(TARGET, LOADED.make(4), verify.token, (10,))
+
+
+def table(seconds, reach=(64, 256), reading=0.0):
+  """Costs of lengths, the same for short and for long texts."""
+  return Table(
+    {}, reach, {n: (s,) * len(reach) for n, s in seconds.items()},
+    (reading,) * len(reach),
+  )  # fmt: skip
+
+
+FREE = table({0: 1.0, 1: 1.0, 2: 1.0, 4: 1.0})
+
+
+def params():
+  return Params(models.weights(TARGET, 5), models.weights(DRAFT, 5))
+
+
+# The choice.
+
+
+def simulate(policy, alpha, chunks, rng, rows=4, steps=4, longest=50):
+  """Chunks of a loop whose drafts are accepted with a chance of alpha."""
+  deepest = policy.lengths[-1]
+  for _ in range(chunks):
+    length = policy.choose(longest, steps)
+    tried, accepted = np.zeros(deepest, int), np.zeros(deepest, int)
+    for _ in range(rows * steps):
+      taken = rng.random(length) < alpha
+      many = int(np.argmin([*taken, False]))
+      tried[: min(many + 1, length)] += 1
+      accepted[:many] += 1
+    policy.learn(length, tried, accepted)
+
+
+SMALL = {0: 1.0, 1: 1.15, 2: 1.3, 4: 1.6}  # of a small batch
+LARGE = {0: 1.0, 1: 1.7, 2: 2.3, 4: 3.5}  # where scoring costs
+
+
+@pytest.mark.parametrize('seconds', [SMALL, LARGE])
+@pytest.mark.parametrize('alpha', [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_it_finds_the_best_constant_length(seconds, alpha):
+  policy = Goodput(LOADED, LENGTHS, table=table(seconds))
+  simulate(policy, alpha, 200, np.random.default_rng(0))
+  late = policy.choices[100:]
+  worth = {
+    n: (1 + sum(alpha**k for k in range(1, n + 1))) / s
+    for n, s in seconds.items()
+  }
+  first, second = sorted(worth.values())[:-3:-1]
+  reached = np.mean([worth[n] for n in late]) / first
+  assert reached > 0.95
+  if second < 0.9 * first:
+    assert np.mean([worth[n] == first for n in late]) > 0.95
+
+
+@pytest.mark.parametrize('alpha', [0.3, 0.6, 0.62, 0.64, 0.9])
+def test_it_does_not_oscillate(alpha):
+  """Costs at which 1 and 2 are nearly as good: noise may not flip it."""
+  seconds = {1: 1.6, 2: 1.98}
+  policy = Goodput(LOADED, (1, 2), table=table(seconds))
+  simulate(policy, alpha, 640, np.random.default_rng(1), rows=1)
+  probes = 640 / goodput.PROBE
+  changes = sum(a != b for a, b in itertools.pairwise(policy.choices))
+  assert changes <= 2 * probes + 8
+  runs = [len([*g]) for _, g in itertools.groupby(policy.choices)]
+  # A probe is one chunk; all else rests.
+  assert all(n >= goodput.REST or n == 1 for n in runs[:-1])
+
+
+def test_it_follows_a_change_of_acceptance_and_of_length():
+  seconds = {
+    0: (1.0, 1.0),
+    1: (1.1, 2.5),
+    4: (1.4, 8.0),
+  }
+  costs = Table({}, (64, 256), seconds, (0.0, 0.0))
+  policy = Goodput(LOADED, (0, 1, 4), table=costs)
+  rng = np.random.default_rng(2)
+  simulate(policy, 0.9, 60, rng)
+  assert policy.choices[-1] == 4
+  simulate(policy, 0.2, 60, rng)
+  assert policy.choices[-1] in (0, 1)
+  simulate(policy, 0.9, 200, rng)  # A probe sees it.
+  assert policy.choices[-1] == 4
+  simulate(policy, 0.9, 20, rng, longest=200)  # Long texts cost more.
+  assert policy.choices[-1] == 0
+
+
+def test_a_phase_in_which_no_draft_was_accepted_ends():
+  policy = Goodput(LOADED, LENGTHS, table=table(LARGE))
+  rng = np.random.default_rng(3)
+  simulate(policy, 0.0, 300, rng)
+  assert policy.choices[-1] == 0
+  simulate(policy, 0.95, 800, rng)
+  assert policy.choices[-1] == 4
+
+
+def test_reading_again_counts_before_a_draft_returns():
+  costs = table({0: 1.0, 4: 1.0}, reading=1e6)
+  policy = Goodput(LOADED, (0, 4), table=costs)
+  policy._current, policy._rested, policy._lags = 0, 99, True
+  assert policy.choose(50) == 0
+  policy._lags = False
+  assert policy.choose(50) == 4
+
+
+def test_choices_are_replayed():
+  policy = Goodput(LOADED, LENGTHS, table=FREE, replay=[0, 4, 0, 1])
+  simulate(policy, 0.5, 6, np.random.default_rng(0))
+  assert policy.choices[:4] == [0, 4, 0, 1]
+
+
+# The loop.
+
+
+def opened(policy, rows=3, parts=None, **changes):
+  values = stages.of(SPEC).values()
+  options = dict(spec=SPEC, values=values, rows=rows, slots=SLOTS)
+  return pool.Pool(
+    params(), **options | {'parts': parts or policy.parts()} | changes
+  )
+
+
+def request(number, temperature=0.0):
+  rng = np.random.default_rng(number)
+  return pool.Request(
+    rng.integers(0, 10, int(rng.integers(1, 40))).tolist(),
+    int(rng.integers(5, 40)),
+    generate.row_keys(7, [number]),
+    stages.of(SPEC).values(temperature=temperature),
+  )
+
+
+def finish(held, steps=2):
+  texts = {}
+  while held.live or held.waiting:
+    for one in held.turn(steps):
+      texts.setdefault(one.id, []).extend(one.tokens)
+  return texts
+
+
+def plain(number):
+  spec = Spec(TARGET, alone.make(), verify.token, (10,))
+  asked = request(number)
+  state = generate.start(
+    params(), [asked.prompt], spec=spec, new_tokens=asked.new_tokens,
+    key=asked.key, values=asked.values, slots=SLOTS,
+  )  # fmt: skip
+  state = generate.generate(params(), state, 99, spec=spec)
+  return [*models.new_tokens(state)[0]]
+
+
+SWITCHING = [0, 4, 1, 0, 0, 2, 4, 4, 0, 1] * 40
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('float64')
+def test_greedy_texts_are_plain_whatever_is_chosen():
+  policy = Goodput(LOADED, LENGTHS, table=FREE, replay=SWITCHING)
+  held = opened(policy)
+  for number in range(8):
+    held.submit(request(number))
+  texts = finish(held)
+  assert [texts[n] for n in range(8)] == [plain(n) for n in range(8)]
+  assert {*policy.choices} == {0, 1, 2, 4}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('float64')
+def test_a_run_is_replayed_bit_for_bit():
+  def run(**more):
+    policy = Goodput(LOADED, LENGTHS, table=table(SMALL), **more)
+    held = opened(policy)
+    for number in range(6):
+      held.submit(request(number, 1.0))
+    return finish(held), policy.choices
+
+  texts, choices = run()
+  again, same = run(replay=choices)
+  assert texts == again
+  assert choices == same
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('float64')
+def test_a_draft_that_returns_has_read_the_texts():
+  """It drafts what it would, had it never been away."""
+  policy = Goodput(LOADED, LENGTHS, table=FREE, replay=[0, 0, 4, 1, 2])
+  asked = [request(n) for n in range(3)]
+  state = generate.start(
+    params(), [a.prompt for a in asked], spec=SPEC, new_tokens=40,
+    key=generate.row_keys(7, range(3)),
+    values=sampling.make(3, 0.0, eos=(10,), vocab_size=models.VOCAB),
+    slots=SLOTS,
+  )  # fmt: skip
+  parts = policy.parts()
+  for _ in range(5):
+    state = parts.advance(params(), state, np.int32(2), spec=SPEC)
+  ctx = generate.context(state)
+  hidden = varying.features(params(), state, SPEC)
+  fresh = SPEC.drafter.init(params(), ctx, hidden)
+  keys = scoring.split(state.key)[1]
+  drafted, _ = SPEC.drafter.propose(params(), state.drafter, ctx, keys)
+  expected, _ = SPEC.drafter.propose(params(), fresh, ctx, keys)
+  np.testing.assert_array_equal(drafted.tokens, expected.tokens)
+  np.testing.assert_allclose(drafted.probs, expected.probs, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_counts_are_those_of_all_lengths():
+  policy = Goodput(LOADED, LENGTHS, table=FREE, replay=SWITCHING)
+  held = opened(policy, rows=2)
+  numbers = [held.submit(request(n, 1.0)) for n in range(2)]
+  last = {}
+  texts = {n: [] for n in numbers}
+  while held.live or held.waiting:
+    for one in held.turn(2):
+      last[one.id] = one.counts
+      texts[one.id] += one.tokens
+  for n in numbers:
+    counts = last[n]
+    assert counts.tokens == len(texts[n])
+    assert counts.tried.shape == (4,)
+    assert counts.histogram.shape == (5,)
+    assert (counts.accepted <= counts.tried).all()
+    assert counts.histogram.sum() <= counts.target_calls
+  tried, accepted = (
+    sum(getattr(last[n], name) for n in numbers)
+    for name in ('tried', 'accepted')
+  )
+  assert tried[0] > tried[1] > 0
+  assert accepted[0] >= tried[1]
+
+
+def test_nothing_is_compiled_after_the_warm_up():
+  policy = Goodput(LOADED, LENGTHS, replay=SWITCHING)
+  held = opened(policy, group=1)
+  held.warm_up()
+  assert policy.table.seconds.keys() == {*LENGTHS}
+  assert all(s > 0 for v in policy.table.seconds.values() for s in v)
+  programs = varying.run._cache_size(), varying.read_again._cache_size()
+  for number in range(5):
+    held.submit(request(number))
+  finish(held)
+  assert {*policy.choices} == {*LENGTHS}
+  assert programs == (
+    varying.run._cache_size(), varying.read_again._cache_size()
+  )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_told_of_tokens_is_told_with_every_length():
+  policy = Goodput(LOADED, LENGTHS, table=FREE, replay=SWITCHING)
+  telling = Telling(origins=True, logprobs=1)
+  held = opened(policy, rows=2, parts=policy.parts(telling))
+  held.submit(request(3))
+  origins, tokens, logprobs = [], [], []
+  while held.live or held.waiting:
+    for one in held.turn(2):
+      origins += one.origins
+      tokens += one.tokens
+      logprobs += one.logprobs
+  assert len(origins) == len(tokens) == len(logprobs)
+  assert {'accepted', 'bonus'} <= {*origins}
+  # Greedy: each token is the most probable one of its place.
+  assert [p.top[0][0] for p in logprobs] == tokens
+
+
+@pytest.mark.slow
+def test_continuous_decoding_follows_it():
+  policy = Goodput(LOADED, LENGTHS, table=FREE, replay=SWITCHING)
+  asked = [request(n) for n in range(5)]
+  made = continuous.decode(
+    params(),
+    [a.prompt for a in asked],
+    spec=SPEC,
+    new_tokens=[a.new_tokens for a in asked],
+    key=generate.row_keys(7, range(5)),
+    values=sampling.make(5, 0.0, eos=(10,), vocab_size=models.VOCAB),
+    rows=2,
+    parts=policy.parts(),
+    slots=SLOTS,
+  )
+  texts = {one.prompt: one.tokens for one in made}
+  assert [texts[n] for n in range(5)] == [plain(n) for n in range(5)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('float64')
+def test_heads_draft_by_load_too():
+  drafters = {n: models.EAGLE_1.drafter(n) for n in (1, 3)}
+  loaded = LoadedDrafter(TARGET, drafters.__getitem__)
+  policy = Goodput(
+    loaded, (1, 3), table=table({1: 1.0, 3: 1.0}), replay=[1, 3, 3, 1] * 40
+  )
+  spec = Spec(TARGET, drafters[3], verify.token, (10,))
+  weights = Params(params().target, models.DRAFTERS['eagle 1'][1]())
+  held = pool.Pool(
+    weights, spec=spec, values=stages.of(spec).values(), rows=2, slots=SLOTS,
+    parts=policy.parts(),
+  )  # fmt: skip
+  for number in range(4):
+    held.submit(request(number))
+  texts = finish(held)
+  assert [texts[n] for n in range(4)] == [plain(n) for n in range(4)]
+
+
+@pytest.mark.slow
+def test_lookup_drafts_by_load_too():
+  loaded = LoadedDrafter(TARGET, lambda depth: ngram.make(depth))
+  policy = Goodput(loaded, LENGTHS, table=FREE, replay=SWITCHING)
+  spec = Spec(TARGET, loaded.make(4), verify.token, (10,))
+  held = opened(policy, spec=spec)
+  held.submit(request(1))
+  assert finish(held) == {0: plain(1)}
+
+
+# The law of sampled texts.
+
+_TEXTS = 1500
+
+
+def frequencies(seed, lengths=(1, 0, 2, 4, 1, 2)):
+  """Counts [V, V, V] of the first three tokens of many rows.
+
+  Each step has another draft length, and rows of other temperatures stand
+  beside them.
+  """
+  policy = Goodput(LOADED, LENGTHS, table=FREE, replay=list(lengths) * 9)
+  rows = 2 * _TEXTS
+  state = generate.start(
+    params(), [[1, 2]] * rows, spec=NO_END, new_tokens=3,
+    key=generate.row_keys(seed, range(rows)),
+    values=sampling.make(rows, np.tile([1.0, 0.0], _TEXTS)),
+  )  # fmt: skip
+  parts = policy.parts()
+  for _ in range(3):
+    state = parts.advance(params(), state, np.int32(1), spec=NO_END)
+  assert policy.choices == list(lengths[:3])
+  texts = np.asarray(state.tokens[::2, 2:5])
+  counts = np.zeros((models.VOCAB,) * 3, int)
+  np.add.at(counts, tuple(texts.T), 1)
+  return counts
+
+
+NO_END = Spec(TARGET, LOADED.make(4), verify.token)
+
+
+@functools.cache
+def law():
+  """The target's own distribution [V, V, V] of three tokens."""
+  vocab = models.VOCAB
+  texts = [[1, 2, *more] for more in itertools.product(range(vocab), repeat=2)]
+  logits = models.score(TARGET, params().target, np.array(texts))
+  probs = np.asarray(jax.nn.softmax(logits), float)
+  probs = probs.reshape(vocab, vocab, 4, vocab)
+  first, second, third = probs[0, 0, 1], probs[:, 0, 2], probs[:, :, 3]
+  return first[:, None, None] * second[:, :, None] * third
+
+
+def fits(counts):
+  return goodness.fit(counts, law() / law().sum()).p_value
+
+
+@pytest.mark.slow
+def test_sampled_texts_have_the_targets_law_whatever_is_chosen():
+  assert fits(frequencies(0)) > 1e-3
+  assert fits(frequencies(1, (2, 4, 0))) > 1e-3
+
+
+@pytest.mark.slow
+def test_the_test_of_the_law_sees_coins_that_are_used_twice(monkeypatch):
+  """A bug of such a loop: a key that a change of length does not move on."""
+  split = scoring.split
+
+  def again(key):
+    _, *others = split(key)
+    return key, *others
+
+  parts = generate.PARTS._replace(split=again)
+  monkeypatch.setattr(varying.told.loops, 'PARTS', parts)
+  varying.run.clear_cache()
+  monkeypatch.setattr(varying.told, '_parts', lambda telling: parts)
+  try:
+    assert fits(frequencies(0)) < 1e-6
+  finally:
+    varying.run.clear_cache()
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+  ('lengths', 'message'),
+  [((), 'numbers from 0 on'), ((0,), 'at least 1'), ((-1, 2), 'from 0 on')],
+)
+def test_lengths_that_cannot_be_chosen_are_refused(lengths, message):
+  with pytest.raises(ValueError, match=message):
+    Goodput(LOADED, lengths)
+
+
+def test_plain_steps_are_refused_where_features_would_be_lost():
+  head = LoadedDrafter(TARGET, lambda depth: models.DRAFTERS['eagle 1'][0])
+  with pytest.raises(ValueError, match='leave 0 out'):
+    Goodput(head, (0, 3))
+
+
+def test_lengths_beyond_the_drafter_are_refused():
+  fixed = LoadedDrafter(TARGET, lambda depth: lm.make(DRAFT, min(depth, 2)))
+  with pytest.raises(ValueError, match='drafts 2 tokens where 4'):
+    Goodput(fixed, (1, 2, 4))
+
+
+def test_a_spec_of_another_length_is_refused():
+  policy = Goodput(LOADED, LENGTHS, table=FREE)
+  spec = Spec(TARGET, LOADED.make(2), verify.token, (10,))
+  with pytest.raises(ValueError, match=r'drafter\.make\(4\)'):
+    opened(policy, spec=spec)
+
+
+def test_tables_are_of_one_machine_and_target(tmp_path):
+  here = {'device': 'a machine', 'target': 'abc', 'rows': 4}
+  made = Table(here, (8, 16), {0: (1.0, 2.0), 4: (1.5, 3.0)}, (0.5, 1.0))
+  file = tmp_path / 'costs.json'
+  made.save(file)
+  assert Table.load(file, here) == made
+  assert [made.place(n) for n in (1, 8, 9, 16, 99)] == [0, 0, 1, 1, 1]
+  with pytest.raises(ValueError, match='rows 4 and not 8: remove it'):
+    Table.load(file, here | {'rows': 8})
+  file.write_text(json.dumps({'reach': 3}))
+  with pytest.raises(ValueError, match='holds no table of costs'):
+    Table.load(file, here)
+  with pytest.raises(ValueError, match='no costs of length 2'):
+    Goodput(LOADED, (0, 2, 4), table=made)
+  with pytest.raises(ValueError, match='replay has the lengths'):
+    Goodput(LOADED, (0, 4), table=made, replay=[3])
