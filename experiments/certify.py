@@ -8,6 +8,14 @@ turns counts and times into numbers, beside a run worked out by hand; planted
 bugs, each of which one of the tests must find; and what low precision does to
 each rule. The exit status
 is 1 when anything that should hold does not.
+
+  python -m experiments.certify --config configs/certify.py \\
+    --config.rule=my_rules.eager
+
+certifies one rule alone; --config.drafter=my_drafter.load and
+--config.policy=my_policies.patient likewise a load function of drafters and a
+policy. The verdict comes with the smallest counterexample that was found, and
+the exit status is 1 unless it is `exact`.
 """
 
 import json
@@ -20,34 +28,33 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from experiments.certificate import tokens_per_step
+from experiments.certificate import on_trial, tokens_per_step
+from experiments.certificate.case_rows import (
+  CaseRows,
+  Row,
+  names_of,
+  room,
+  row_of,
+)
 from experiments.certificate.drafter_memory import (
   WRONG_MEMORIES,
   WrongMemory,
   gap,
 )
 from experiments.certificate.measuring_checks import CHECKS
-from experiments.certificate.rule_cases import (
-  CASES,
-  CHAIN,
-  MODELS,
-  Case,
-  Kind,
-)
+from experiments.certificate.rule_cases import CASES, CHAIN, Case
 from experiments.certificate.wrong_loops import WRONG_LOOPS, WrongLoop
 from experiments.certificate.wrong_numbers import WRONG_NUMBERS
 from experiments.certificate.wrong_rules import WRONG_RULES, WrongRule
 from experiments.measuring import measure, results
 from experiments.reports import certify as certify_report
+from experiments.reports import certify_one
 from experiments.reports.certify import EXACT
 from experiments.settings import Certificate
 from experiments.setup import command
 from experiments.setup.checks import check_dtype, need, need_least, need_seed
 from specjax import exact, goodness
-from specjax.checkpoints import precision
-from specjax.types import Rule, Spec
-
-Row = dict[str, Any]
+from specjax.types import Spec
 
 DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16)
 
@@ -65,116 +72,32 @@ def check(x: Certificate) -> None:
   need_seed(x.seed)
 
 
-def boosted(rule: Rule, factor: float) -> Rule:
-  """A rule that accepts too readily; the power of a test is stated for it."""
-
-  def accept(draft, scores):
-    return jnp.minimum(factor * rule.accept(draft, scores), 1)
-
-  return rule._replace(accept=accept)
-
-
-class Certifier:
+class Certifier(CaseRows):
   """One certificate in one process."""
 
   def __init__(self, x: Certificate):
     check(x)
-    self.x = x
+    super().__init__(x, [c for c in CASES if c.quick or not x.quick])
     self.folder = results.Folder(
       x.results or results.default_folder(x), results.settings_of(x)
     )
-    self.models = {name: make() for name, make in MODELS.items()}
-    if x.dtype != precision.AUTO:
-      cast = {name: tiny.cast(x.dtype) for name, tiny in self.models.items()}
-      self.models = cast
-    self.cases = [c for c in CASES if c.quick or not x.quick]
     self.wrong_loops = [m for m in WRONG_LOOPS if m.quick or not x.quick]
-    # Each loop is tested in every setting, and in all of them together.
-    tests = sum(len(self.models[c.model].settings) + 1 for c in self.cases)
-    self.level = x.level / tests
-    self._distributions: dict[Case, dict[str, np.ndarray]] = {}
-    self._sources: dict[tuple[Kind, str], exact.DraftSource] = {}
-
-  def source(self, case: Case) -> exact.DraftSource:
-    """All drafts of a case: what they compile serves every rule."""
-    key = case.kind, case.model
-    if key not in self._sources:
-      self._sources[key] = case.kind.source(self.models[case.model])
-    return self._sources[key]
-
-  def distribution(self, case: Case) -> dict[str, np.ndarray]:
-    """Exact distribution [texts, calls] of a case, by setting."""
-    if case not in self._distributions:
-      tiny, source = self.models[case.model], self.source(case)
-      with jax.enable_x64(True):
-        self._distributions[case] = {
-          s: tiny.speculative(case.verify, source, s) for s in tiny.settings
-        }
-    return self._distributions[case]
-
-  def enumerate(self, case: Case) -> Iterator[Row]:
-    """Part 1: error of the distribution of texts, and the expected calls."""
-    tiny = self.models[case.model]
-    for setting, joint in self.distribution(case).items():
-      text, calls = joint.sum(1), joint.sum(0)
-      yield _row(
-        'distribution',
-        **_names(case),
-        model=case.model,
-        setting=setting,
-        lossless=case.verify.lossless,
-        max_error=float(np.abs(text - tiny.plain[setting]).max()),
-        total_variation=exact.total_variation(text, tiny.plain[setting]),
-        calls=float(calls @ np.arange(len(calls))),
-      )
-
-  def run(self, case: Case) -> Iterator[Row]:
-    """Part 2: the compiled loop beside that distribution, and the power."""
-    tiny = self.models[case.model]
-    spec = Spec(tiny.target, case.kind.drafter(tiny), case.verify, tiny.eos)
-    seen = tiny.sample(spec, self.x.rows, self.x.rounds, self.x.seed)
-    source = self.source(case)
-    eager = boosted(case.verify, self.x.boost)
-    fits, pairs = [], []
-    for setting, joint in self.distribution(case).items():
-      with jax.enable_x64(True):
-        pairs.append((joint, tiny.speculative(eager, source, setting)))
-      fits.append(goodness.fit(seen[setting], _room(joint)))
-      yield self.fit(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
-    each = sum(x.sum() for x in seen.values()) // len(seen)
-    yield self.fit(case, 'all', each, fits, pairs)
-
-  def fit(self, case: Case, setting: str, samples, fits, pairs) -> Row:
-    """A row for one setting, or for all of them together."""
-    fit = goodness.together(fits)
-    apart = [p for p in pairs if exact.total_variation(*p) > EXACT]
-    return _row(
-      'loop',
-      **_names(case),
-      model=case.model,
-      setting=setting,
-      samples=int(samples),
-      p_value=fit.p_value,
-      freedom=fit.freedom,
-      level=self.level,
-      power=goodness.power(int(samples), apart, self.level) if apart else None,
-    )
 
   def expect(self) -> None:
     """Part 3: tokens per step."""
     with jax.enable_x64(True):
       for row in tokens_per_step.published():
-        self.folder.add(_row('published', **row))
+        self.folder.add(row_of('published', **row))
       pairs, depth = (20, 3) if self.x.quick else (50, 4)
       for row in tokens_per_step.block_against_token(pairs, depth):
-        self.folder.add(_row('block', **row))
+        self.folder.add(row_of('block', **row))
 
   def measure(self) -> None:
     """Part 4: the measuring code, check by check."""
     for name, check in CHECKS.items():
       deviation, bound = float(check.deviation()), float(check.bound)
       self.folder.add(
-        _row('numbers', check=name, deviation=deviation, bound=bound)
+        row_of('numbers', check=name, deviation=deviation, bound=bound)
       )
 
   def mutate(self, bar) -> None:
@@ -216,7 +139,7 @@ class Certifier:
     rounds = -(-self.x.rounds // 4)
     seen = tiny.sample(spec, self.x.rows, rounds, self.x.seed, bug.parts)
     p_values = {
-      s: goodness.fit(seen[s], _room(joint)).p_value
+      s: goodness.fit(seen[s], room(joint)).p_value
       for s, joint in self.distribution(bug.case).items()
     }
     setting = min(p_values, key=lambda s: p_values[s])
@@ -236,9 +159,9 @@ class Certifier:
         step = exact.step(case.verify, source, tiny.texts, p, q, tiny.contexts)
         same = tiny.sequence(exact.plain(tiny.texts, p, tiny.contexts)).sum(1)
         text = tiny.sequence(step).sum(1)
-      yield _row(
+      yield row_of(
         'arithmetic',
-        **_names(case),
+        **names_of(case),
         dtype=jnp.dtype(dtype).name,
         total_variation=exact.total_variation(text, same),
         of_plain=exact.total_variation(same, tiny.plain[setting]),
@@ -284,19 +207,15 @@ class Certifier:
       seconds = time.monotonic() - begin
       conditions = results.conditions()
       self.folder.add(
-        _row('end', seconds=seconds, boost=self.x.boost, **conditions)
+        row_of('end', seconds=seconds, boost=self.x.boost, **conditions)
       )
     text = certify_report.summary(self.folder.rows)
     self.folder.write('summary.md', text)
     print(text)
 
 
-def _row(part: str, **row) -> Row:
-  return {'program': 'certify', 'part': part, **row}
-
-
 def _bug(bug, test: str, setting: str, evidence, bound) -> Row:
-  return _row(
+  return row_of(
     'mutant',
     mutant=bug.name,
     test=test,
@@ -307,18 +226,42 @@ def _bug(bug, test: str, setting: str, evidence, bound) -> Row:
   )
 
 
-def _names(case: Case) -> dict[str, str]:
-  return {'rule': case.rule, 'drafter': case.kind.name}
-
-
-def _room(joint):
-  """With one more column, for more calls than there may be."""
-  return np.pad(joint, ((0, 0), (0, 1)))
+def try_one(x: Certificate) -> None:
+  """Certifies one rule, drafter or policy; its code may have changed."""
+  begin = time.monotonic()
+  trial = on_trial.find(x)
+  folder = results.Folder(
+    x.results or results.default_folder(x), results.settings_of(x)
+  )
+  folder.clear()
+  verdict = trial.run(folder.add)
+  end = row_of(
+    'verdict',
+    kind=trial.kind,
+    name=trial.name,
+    exact=verdict.exact,
+    verdict=verdict.text,
+    counterexample=verdict.counterexample,
+    notes=verdict.notes,
+    seconds=time.monotonic() - begin,
+    **results.conditions(),
+  )
+  folder.add(results.plain(end))
+  text = certify_one.page(folder.rows)
+  folder.write('summary.md', text)
+  print(text)
+  said = certify_one.last_line(folder.rows)
+  print(json.dumps({'results': str(folder.path), **said}))
+  if not verdict.exact:
+    raise SystemExit(1)
 
 
 def main(x: Certificate) -> None:
   if x.quick:
     x.rounds = min(x.rounds, 8)
+  check(x)
+  if on_trial.given(x):
+    return try_one(x)
   certifier = Certifier(x)
   certifier.certify()
   verdict = certify_report.verdict(certifier.folder.rows)

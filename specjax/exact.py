@@ -198,7 +198,7 @@ def lookup(prompt: tuple[int, ...], depth: int, **options) -> DraftSource:
 
 @functools.partial(jax.jit, static_argnums=0)
 @functools.partial(jax.vmap, in_axes=(None, 0, 0))
-def _judged(rule, draft, scores):
+def judged(rule, draft, scores):
   """accept [M, N], rest [M, N+1, V], and where a walk stands at each node."""
   nodes = draft.tokens.shape[0]
   rest = jax.vmap(lambda row: rule.rest(draft, scores, row))
@@ -207,7 +207,7 @@ def _judged(rule, draft, scores):
   return accept, rest(jnp.arange(nodes + 1)), stand
 
 
-def _ends(parents, exists, accept, stand):
+def ends_of(parents, exists, accept, stand):
   """[M, N+1]: chance that the walk through a draft ends at each row."""
   every = np.arange(len(parents))
   ends = np.zeros((len(parents), parents.shape[1] + 1))
@@ -242,13 +242,15 @@ def step(
   scores = Scores(p.probs[made.rows], p.logits[made.rows])
   accept, rest, stand = (
     np.asarray(x, np.float64 if x.dtype.kind != 'i' else int)
-    for x in _judged(rule, made.draft, scores)
+    for x in judged(rule, made.draft, scores)
   )
-  # What is drawn from need not add up to 1 in low precision.
-  rest = rest / rest.sum(-1, keepdims=True)
   parents = np.asarray(made.draft.parents)
   exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
-  ends = made.weight[:, None] * _ends(parents, exists, accept, stand)
+  ends = made.weight[:, None] * ends_of(parents, exists, accept, stand)
+  # What is drawn from need not add up to 1 in low precision, and where no walk
+  # ends nothing is drawn.
+  rest = np.where(ends[..., None] > 0, rest, 1)
+  rest = rest / rest.sum(-1, keepdims=True)
   chance = np.zeros((len(contexts), len(texts)))
   for token in range(texts.vocab):
     emitted = texts.after(made.rows, token)

@@ -4,6 +4,7 @@ Plain numpy. A distribution and the counts of a sample are arrays over the same
 outcomes.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,24 @@ def fit(counts: np.ndarray, probs: np.ndarray) -> Fit:
   return Fit(float(2 * terms.sum()), len(expected) - 1)
 
 
+def fit_drawn(drawn: np.ndarray, probs: np.ndarray) -> Fit:
+  """Tests draws [n] that were each made from their own row of probs [n, V].
+
+  The sum of one-hot draws minus probabilities has mean 0 and the covariance of
+  a sum of multinomials. A draw that cannot happen makes the statistic infinite.
+  """
+  width = probs.shape[1]
+  if not (np.take_along_axis(probs, drawn[:, None], 1) > 0).all():
+    return Fit(np.inf, 1)
+  excess = np.bincount(drawn, minlength=width) - probs.sum(0)
+  spread = np.diag(probs.sum(0)) - probs.T @ probs
+  # The excess sums to 0: one of the tokens adds nothing.
+  possible = np.flatnonzero(np.diag(spread) > 1)[:-1]
+  excess, spread = excess[possible], spread[np.ix_(possible, possible)]
+  statistic = excess @ np.linalg.solve(spread, excess)
+  return Fit(float(statistic), len(possible))
+
+
 def power(samples: int, pairs, level: float) -> float:
   """Chance that `fit` at a level sees that samples have another distribution.
 
@@ -89,3 +108,21 @@ def power(samples: int, pairs, level: float) -> float:
     return level
   bound = stats.chi2.isf(level, freedom)
   return float(stats.ncx2.sf(bound, freedom, apart))
+
+
+def holm(chances: Sequence[float], level: float) -> list[bool]:
+  """Which of several tests reject, so that any does wrongly at most at a level.
+
+  Args:
+    chances: p-value of each, in any dependence; NaN of one that says nothing.
+    level: chance that any of the true hypotheses is rejected (Holm 1979,
+      Scandinavian Journal of Statistics 6).
+  """
+  rejected = [False] * len(chances)
+  known = [i for i, chance in enumerate(chances) if not np.isnan(chance)]
+  known.sort(key=lambda i: chances[i])
+  for done, i in enumerate(known):
+    if chances[i] > level / (len(known) - done):
+      break
+    rejected[i] = True
+  return rejected

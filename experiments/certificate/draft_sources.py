@@ -4,7 +4,8 @@ A walker's distributions depend on where a draft began: every context is read by
 the target, and every text that may be drafted after it is fed to the walker,
 token by token. A cascade's drafts have been verified by a smaller model: the
 inner rule's own functions are multiplied out, as those of the target's rule
-are. So what is enumerated are the very functions that draft.
+are. Of what is chosen by the text there is one draft after each. So what is
+enumerated are the very functions that draft.
 """
 
 import functools
@@ -19,7 +20,7 @@ from specjax import cache as caches
 from specjax import exact, sampling
 from specjax.drafting.walker import Walker
 from specjax.models import prefill
-from specjax.types import Context, Params, Rule
+from specjax.types import Context, Drafter, Params, Rule
 
 _SLOTS = 128
 
@@ -118,6 +119,38 @@ def of_walker(
     return find
 
   return exact.tree(parents, after=after)
+
+
+def of_chosen(tiny: TinyModels, drafter: Drafter) -> exact.DraftSource:
+  """The drafts of a drafter that chooses them, by the text alone.
+
+  It reads every text anew: that this is what it would remember is for the tests
+  of what drafters promise.
+
+  Args:
+    tiny: the models and the prompt.
+    drafter: without parameters of its own.
+  """
+
+  @jax.jit
+  def propose(params, ctx, hidden):
+    memory = drafter.init(params, ctx, hidden)
+    return drafter.propose(params, memory, ctx, None)[0]
+
+  def source(texts, q, contexts):
+    del q  # Unused.
+    with jax.enable_x64(True):
+      target, ctx, hidden = _read(tiny, contexts, drafter.taps)
+      made = jax.device_get(propose(Params(target, None), ctx, hidden))
+    every = np.arange(len(contexts))
+    rows = np.zeros((len(contexts), drafter.nodes + 1), int)
+    rows[:, 0] = contexts
+    for node, token in enumerate(made.tokens.T):
+      above = rows[every, made.parents[:, node]]
+      rows[:, node + 1] = texts.after(above, token)
+    return exact.Drafts(made, np.ones(len(contexts)), every, rows)
+
+  return source
 
 
 def of_cascade(

@@ -74,6 +74,16 @@ FIELDS: dict[str, Any] = {
   'lossless': True,
   'prompts': 8,
   'prompts_hash': 'b061b748898d',
+  'unit_prompts': [
+    'db407f11d7ed',
+    '9bdfd3e848a4',
+    '390f2b93ef94',
+    'b97adace4cd9',
+    'e9f555ddd3b8',
+    '10e90590f92f',
+    'a5aa2d4504a1',
+    '9c02e2b99cfa',
+  ],
   'prompts_from': {
     'source': 'a script',
     'available': 8,
@@ -207,6 +217,32 @@ COSTS: dict[int, dict[str, Any]] = {
   },
 }
 
+# Rows alone never wait. In pairs they are at work in 39 of 2 x 23 places, and
+# plainly in 87 of 2 x 48.
+BATCHES: dict[int, dict[str, Any]] = {
+  1: {
+    'at_work': 1,
+    'baseline_at_work': 1,
+    'row_seconds_per_token': 260 / 87,
+    'baseline_row_seconds_per_token': 306 / 87,
+    'predicted_static_speedup': COSTS[1]['predicted_speedup'],
+    'measured_over_predicted_static': COSTS[1]['measured_over_predicted'],
+  },
+  2: {
+    'at_work': 39 / 46,
+    'baseline_at_work': 87 / 96,
+    'row_seconds_per_token': (8 * 8 + 6 * 12 + 6 * 8 + 9 * 11) / 87,
+    'baseline_row_seconds_per_token': (4 * 18 + 2 * 24 + 3 * 21 + 5 * 24) / 87,
+    'predicted_static_speedup': 96 / 46 / (4 / 3 + 3 / 4),
+    'measured_over_predicted_static': 168 / 166 * 46 / 96 * (4 / 3 + 3 / 4),
+  },
+}
+_HELD = (
+  'predicted_speedup', 'measured_over_predicted', 'row_seconds_per_token',
+  'baseline_row_seconds_per_token', 'predicted_static_speedup',
+  'measured_over_predicted_static',
+)  # fmt: skip
+
 # Steps and mean accepted length of the texts that costs are measured on.
 REPLAYS = {
   1: [[5, 12 / 5 - 1], [3, 6 / 3 - 1], [5, 12 / 5 - 1]],
@@ -274,16 +310,14 @@ def intervals(batch: int) -> dict[str, Any]:
 
 def row(batch: int, timed: bool) -> dict[str, Any]:
   """Every field of the row."""
-  timings = SPEED[batch] | COSTS[batch]
+  timings = SPEED[batch] | COSTS[batch] | BATCHES[batch]
   ranges = intervals(batch)
-  for name in ('predicted_speedup_ci', 'measured_over_predicted_ci'):
-    ranges[name] = HOLDS
+  ranges |= {f'{name}_ci': HOLDS for name in _HELD}
   along = dict.fromkeys(('acceptance_by_context', 'autocorrelation'))
   if not timed:
     timings = dict.fromkeys(timings) | {'steps': SPEED[batch]['steps']}
-    for name in ('speedup', 'speedup_of_rates', 'predicted_speedup'):
+    for name in ('speedup', 'speedup_of_rates', *_HELD):
       ranges[f'{name}_ci'] = None
-    ranges['measured_over_predicted_ci'] = None
     lags = [
       [autocorrelation(lag), HOLDS, HOLDS] for lag in range(1, metrics.LAGS + 1)
     ]

@@ -22,6 +22,10 @@ from specjax.drafters import (
   lm,
   medusa,
   ngram,
+  recycling,
+  skip,
+  suffix,
+  windowed,
 )
 from specjax.drafting import chain, policies, static_tree
 from specjax.models import dflash as dflash_models
@@ -189,6 +193,41 @@ EXIT = Kind(
   CHAIN.source,
 )
 
+SKIP = Kind(
+  'layer skipping',
+  lambda tiny: holding(chain.make(skip.walk(tiny.target, (0,), (1,)), 3), None),
+  lambda tiny: draft_sources.of_walker(
+    tiny, skip.walk(tiny.target, (0,), (1,)), None, _CHAIN, 3
+  ),
+)
+
+
+def _choosing(name: str, make: Callable[[TinyModels], Drafter]) -> Kind:
+  """A drafter that chooses by the text, and has no parameters."""
+  return Kind(
+    name,
+    lambda tiny: holding(make(tiny), None),
+    lambda tiny: draft_sources.of_chosen(tiny, make(tiny)),
+  )
+
+
+SUFFIX = _choosing(
+  'tree of suffixes',
+  lambda tiny: suffix.make(2, factor=2.0, candidates=2, places=8),
+)
+RECYCLING = _choosing(
+  'recycled candidates', lambda tiny: recycling.make(tiny.target, 2, 2, 4)
+)
+# Of every text that is drafted on, some tokens lie between the two.
+WINDOWED = _head(
+  'window of the target',
+  lambda tiny: windowed.walk(tiny.target, 2, 1),
+  lambda tiny, key: None,
+  lambda walker: chain.make(walker, 3),
+  _CHAIN,
+  3,
+)
+
 OTHER = Kind(
   'another vocabulary',
   other_vocabulary.drafter,
@@ -250,7 +289,11 @@ CASES = (
   Case('token', verify.token, CASCADE),
   Case('token', verify.token, CHAIN, 'transformer'),
   Case('token', verify.token, EXIT, 'transformer'),
+  Case('token', verify.token, WINDOWED, 'transformer', full=True),
   Case('token', verify.token, OTHER, 'other transformer'),
+  Case('token', verify.token, SKIP, 'transformer', full=True),
+  Case('recursive', verify.recursive, SUFFIX, 'transformer', full=True),
+  Case('recursive', verify.recursive, RECYCLING, 'transformer', full=True),
   Case('token', verify.token, EAGLE, 'transformer', full=True),
   Case('token', verify.token, DFLASH, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),
@@ -262,15 +305,18 @@ CASES = (
   Case('block', verify.block, LOOKUP),
   Case('recursive', verify.recursive, CHAIN),
   Case('recursive', verify.recursive, TREE, quick=True),
-  Case('recursive', verify.recursive, TREE_WITH),
+  Case('recursive', verify.recursive, TREE_WITH, full=True),
   Case('recursive', verify.recursive, CHAINS),
-  Case('recursive', verify.recursive, TREE, 'transformer'),
+  Case('recursive', verify.recursive, TREE, 'transformer', full=True),
   Case('recursive', verify.recursive, LOOKUPS),
-  Case('k-SEQ', verify.k_seq, TREE_WITH),
+  Case('k-SEQ', verify.k_seq, TREE_WITH, full=True),
   Case('k-SEQ', verify.k_seq, CHAINS),
+  Case('traversal', verify.traversal, TREE),
+  Case('traversal', verify.traversal, TREE_WITH, full=True),
+  Case('traversal', verify.traversal, LOOKUPS, full=True),
   Case('lenience 0.5', verify.lenience(0.5), CHAIN),
   Case('typical', verify.typical(), CHAIN),
-  Case('typical', verify.typical(), TREE),
+  Case('typical', verify.typical(), TREE, full=True),
 )
 
 

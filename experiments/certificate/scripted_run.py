@@ -295,20 +295,27 @@ def make(batch: int = 1, timed: bool = True, rows: int = PROMPTS) -> Made:
     timed: whether time is taken; otherwise every step is recorded.
     rows: that alpha is measured on; a mesh may want more than there are.
   """
+  machine = Machine()
+  (row,) = run((batch,), timed, rows, machine)
+  # The first replay only compiles the program.
+  return Made(row, machine.strays, machine.replays[1:])
+
+
+def run(
+  batches: tuple[int, ...], timed: bool, rows: int, machine: Machine
+) -> list[dict]:
+  """The rows of a run of some batch sizes on a machine; see `make`."""
   x = Experiment(
     'by hand',
     Checkpoint(''),
     {},
     temperatures=(0.0,),
     max_new_tokens=NEW,
-    batch=batch,
+    batches=batches,
     timed=timed,
     quick=True,
   )
-  machine = Machine()
   with _by_hand(machine, rows):
     one = runner.Runner(freeze(x, {}))
     one.run()
-  (row,) = one.folder.rows
-  # The first replay only compiles the program.
-  return Made(row, machine.strays, machine.replays[1:])
+  return one.folder.rows

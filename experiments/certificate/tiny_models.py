@@ -12,6 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tokenizers
+import transformers as transformers_library
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from experiments.certificate import constrained
 from specjax import exact, generate, sampling
@@ -247,6 +251,16 @@ class TinyModels:
       longer = self.texts.after(number, token)
       number = np.where(i < length - start, longer, number)
     return number, calls
+
+
+def tokenizer() -> transformers_library.PreTrainedTokenizerFast:
+  """One for the tokens of the tiny models: a, b, ab and an end of text."""
+  words = {'a': 0, 'b': 1, 'ab': 2, 'end': 3}
+  made = tokenizers.Tokenizer(BPE(words, [('a', 'b')]))
+  made.pre_tokenizer = ByteLevel(add_prefix_space=False)
+  return transformers_library.PreTrainedTokenizerFast(
+    tokenizer_object=made, eos_token='end'
+  )
 
 
 def tables(

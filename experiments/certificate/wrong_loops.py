@@ -218,7 +218,6 @@ WRONG_LOOPS = (
     'draft: reports q before temperature and cuts',
     _TOKEN,
     lambda tiny: _chain(3, report=_raw),
-    quick=True,
   ),
   WrongLoop(
     'draft: takes the argmax, reports q',
@@ -323,6 +322,5 @@ WRONG_LOOPS = (
     'statistics count finished rows',
     _TOKEN,
     parts=_PARTS._replace(tally=_counts_the_finished),
-    quick=True,
   ),
 )

@@ -20,7 +20,7 @@ from experiments.reports import certify as certify_report
 from experiments.settings import Certificate
 from specjax import metrics
 
-PLANTED = 11 + 4 + 3 + len(wrong_numbers.WRONG_NUMBERS)
+PLANTED = 11 + 2 + 3 + len(wrong_numbers.WRONG_NUMBERS)
 
 
 @pytest.fixture(scope='module')

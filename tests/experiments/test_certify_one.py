@@ -1,0 +1,291 @@
+"""One rule, drafter or policy on trial, as a user puts it there.
+
+Ten wrong rules and drafters are convicted, each by the law that it breaks and
+with a counterexample; three right ones are acquitted.
+"""
+
+import json
+import re
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from experiments import certify
+from experiments.certificate import (
+  counterexamples,
+  on_trial,
+  one_step,
+  rule_trial,
+)
+from experiments.errors import UserError
+from experiments.measuring import results
+from experiments.reports import certify_one
+from experiments.settings import Certificate
+from specjax import checkpoints, pair, verify
+from tests.support import rules_on_trial, tiny
+
+_PLACE = {
+  'rule': 'tests.support.rules_on_trial',
+  'drafter': 'tests.support.drafters_on_trial',
+  'policy': 'tests.support.policies_on_trial',
+}
+slow = pytest.mark.slow
+
+WRONG = [
+  ('rule', 'leftover_to_first', 'lossy: total variation'),
+  pytest.param('rule', 'by_logits', 'lossy: total variation', marks=slow),
+  ('rule', 'ties_fail', 'of a small step: one token'),
+  pytest.param('rule', 'eager_at_the_end', 'lossy: total', marks=slow),
+  pytest.param('rule', 'no_repetition', 'lossy: total', marks=slow),
+  pytest.param('rule', 'first_sibling_only', 'lossy: total', marks=slow),
+  pytest.param('rule', 'argmax_is_welcome', 'lossy: total', marks=slow),
+  ('rule', 'above_one', 'breaks law 7'),
+  pytest.param('drafter', 'reports_top_two', 'breaks law 1', marks=slow),
+  pytest.param('drafter', 'one_coin', 'breaks law 1', marks=slow),
+  pytest.param('drafter', 'own_seed', 'breaks law 6', marks=slow),
+  pytest.param('drafter', 'drops_unlikely', 'breaks law 2', marks=slow),
+  pytest.param('drafter', 'asks_before_keeping', 'breaks law 2', marks=slow),
+  pytest.param('drafter', 'keeps_rejected', 'breaks law 3', marks=slow),
+  pytest.param('drafter', 'stale_after_rejection', 'breaks law 1', marks=slow),
+  pytest.param('drafter', 'unnormalised', 'breaks law 5', marks=slow),
+]
+RIGHT = [
+  pytest.param('rule', 'half', marks=slow),
+  pytest.param('rule', 'scaled:0.7', marks=slow),
+  pytest.param('rule', 'drawn_only', marks=slow),
+  pytest.param('drafter', 'bigrams', marks=slow),
+  pytest.param('drafter', 'remembers', marks=slow),
+  pytest.param('policy', 'patient', marks=slow),
+  pytest.param('policy', 'patient:2', marks=slow),
+  pytest.param('policy', 'unlikely', marks=slow),
+]
+
+
+def settings(kind, name, **more) -> Certificate:
+  path = name.partition(':')[0]
+  full = f'{_PLACE[kind]}.{name}' if path and '.' not in path else name
+  return Certificate(quick=True, **{kind: full}, **more)
+
+
+def certified(tmp_path, capsys, kind, name):
+  """The exit status, the page, and the last line of the program."""
+  x = settings(kind, name, results=str(tmp_path / 'rows'))
+  status = 0
+  try:
+    certify.main(x)
+  except SystemExit as ended:
+    status = ended.code
+  out = capsys.readouterr().out
+  page, _, last = out.rstrip().rpartition('\n')
+  assert (tmp_path / 'rows' / 'summary.md').read_text().strip() == page.strip()
+  return status, page, json.loads(last)
+
+
+@pytest.mark.parametrize(('kind', 'name', 'verdict'), WRONG)
+def test_what_is_wrong_is_convicted(tmp_path, capsys, kind, name, verdict):
+  status, page, said = certified(tmp_path, capsys, kind, name)
+  assert (status, said['exact']) == (1, False)
+  assert verdict in said['verdict']
+  assert f'Verdict: {said["verdict"]}' in re.sub(r'\s+', ' ', page)
+  found = said['counterexample']
+  # A chance above 1 is taken for 1: of the texts nothing is lost.
+  assert (found['expected'] == found['obtained']) == (name == 'above_one')
+  assert '### Counterexample' in page
+
+
+@pytest.mark.parametrize(('kind', 'name'), RIGHT)
+def test_what_is_right_is_acquitted(tmp_path, capsys, kind, name):
+  status, page, said = certified(tmp_path, capsys, kind, name)
+  assert (status, said['exact'], said['verdict']) == (0, True, 'exact')
+  assert said['counterexample'] is None
+  planted = [
+    row
+    for row in results.existing(str(tmp_path / 'rows')).rows
+    if row['part'] == 'planted' and row['applies']
+  ]
+  assert planted
+  assert all(row['caught'] for row in planted)
+  assert ('It is not certified for' in page) == (name == 'drawn_only')
+
+
+def test_a_draft_with_another_tokenizer_is_tried_through_tables(tmp_path):
+  """It reads and drafts letters, of which it has other ids than the target."""
+  tiny.write_pair(tmp_path)
+  drafter, own = on_trial.load(f'lm:{tmp_path / "draft"}')
+  assert drafter.depth == 3
+  # a, b, ab and the end of text are tokens of both.
+  words = checkpoints.load_tokenizer(pair.path('target')).get_vocab()
+  places = np.asarray(own.tables.places).tolist()
+  assert places[:2] == [words['a'], words['b']]
+  assert places[3] < 2048
+
+
+def obtained_by_hand(found) -> dict[str, Fraction]:
+  """The next token of a step of one drafted token, from what was told."""
+  got = {name: Fraction(0) for name in found['expected']}
+  for draft in found['drafts']:
+    chance, keeps = Fraction(draft['chance']), Fraction(draft['accepts'][0])
+    got[draft['drafted']] += chance * keeps
+    then = draft['then_draws_from'].get('nothing accepted', [])
+    for name, share in zip(got, then, strict=False):
+      got[name] += chance * (1 - keeps) * Fraction(share)
+  return got
+
+
+@pytest.mark.parametrize(
+  'name', ['leftover_to_first', 'ties_fail', 'argmax_is_welcome']
+)
+def test_a_counterexample_can_be_checked_by_hand(name):
+  rule = getattr(rules_on_trial, name)
+  shapes = one_step.SHAPES[:1]
+  found = [
+    fault for _, each in rule_trial.steps(rule, shapes) for fault in each
+  ]
+  fault = rule_trial.smallest(rule, found, shapes, 50)
+  told = counterexamples.describe(rule, fault)
+  by_hand = obtained_by_hand(told)
+  assert {k: str(v) for k, v in by_hand.items()} == told['obtained']
+  target = dict(
+    zip(told['expected'], told['p']['after every text'], strict=True)
+  )
+  assert told['expected'] == target != told['obtained']
+
+
+@pytest.mark.parametrize(
+  ('rule', 'wrong'),
+  [
+    (verify.token, 0),
+    (verify.block, 0),
+    pytest.param(verify.recursive, 0, marks=slow),
+    pytest.param(verify.k_seq, 0, marks=slow),
+    (verify.lenience(0.5), 1),
+    pytest.param(verify.typical(), 1, marks=slow),
+  ],
+)
+def test_small_steps_of_the_rules_of_the_library(rule, wrong):
+  shapes = rule_trial.taken('rule: x', rule, [])
+  rows = [row for row, _ in rule_trial.steps(rule, shapes)]
+  assert sum(row['examples'] for row in rows) > 400
+  assert any(row['faults'] for row in rows) == wrong
+
+
+@pytest.mark.slow
+def test_the_search_finds_what_the_grid_has_not():
+  """A rule that is wrong only where a probability is a fifth."""
+
+  def accept(draft, scores):
+    right = verify.token.accept(draft, scores)
+    fifth = abs(scores.probs[0, 0] - 0.2) < 1e-9
+    return one_step.jax.numpy.where(fifth, 1.0, right)
+
+  rule = verify.token._replace(accept=accept)
+  shapes = one_step.SHAPES[:1]
+  found = [f for _, each in rule_trial.steps(rule, shapes) for f in each]
+  assert found == []
+  fault = rule_trial.smallest(rule, found, shapes, 500)
+  told = counterexamples.describe(rule, fault)
+  assert next(iter(told['p'].values()))[0] == '1/5'
+
+
+BAD = [
+  ('rule', 'tokn', "did you mean 'token'?"),
+  ('rule', 'no.such', 'cannot be imported'),
+  ('rule', 'nothing', 'cannot be imported'),
+  ('rule', 'no_rule', 'is no rule'),
+  ('rule', 'lenience', 'behind a colon, as in name:0.5'),
+  ('rule', 'wrong_shape', 'accept must give floats[1] for one token'),
+  ('rule', 'whole_numbers', 'rest must give floats[3]'),
+  ('rule', 'no_numbers', 'accept is NaN for one token, p = (1/2, 1/2)'),
+  ('rule', 'raises', "raised AttributeError: 'Draft' object has no"),
+  ('drafter', 'ngrm', "did you mean 'ngram'?"),
+  ('drafter', 'nothing', 'cannot be imported'),
+  ('drafter', 'lm', 'names no directory'),
+  ('drafter', 'broken', 'raised RuntimeError: no such weights'),
+  ('drafter', 'changes_its_tree', 'a second call makes another program'),
+  ('policy', 'chance', 'goes_on must give one bool, got float32[]'),
+  ('policy', 'grows', 'learn must give a memory as start does'),
+  ('policy', 'many', 'start must give scalars, one row has one memory'),
+  ('policy', 'divides', 'learn gives inf where 0 of 1 drafted tokens'),
+  ('policy', 'asks_the_host', 'asks the host'),
+  ('policy', 'confidence:2', 'threshold must be in [0, 1]'),
+]
+_OURS = {'tokn', 'ngrm', 'lenience', 'lm', 'confidence:2'}
+
+
+@pytest.mark.parametrize(('kind', 'name', 'message'), BAD)
+def test_bad_input_ends_in_one_line_before_anything_runs(kind, name, message):
+  if name in _OURS:
+    x = Certificate(quick=True, **{kind: name})
+  else:
+    x = settings(kind, name)
+  rows: list[dict] = []
+  with pytest.raises(UserError) as raised:
+    on_trial.find(x).run(rows.append)
+  said = str(raised.value)
+  assert message in said
+  assert said.startswith(kind)
+  assert '\n' not in said
+  assert rows == []
+
+
+@pytest.mark.parametrize(
+  ('given', 'message'),
+  [
+    ({'rule': 'token', 'drafter': 'ngram'}, 'rule and drafter are given'),
+    ({'rule': 'token', 'policy': 'heuristic'}, 'rule and policy are given'),
+    ({'rule': 'token', 'dtype': 'float16'}, 'dtype=float16 is of the whole'),
+    ({'policy': 'heuristic', 'boost': 1.2}, 'boost=1.2 is of the whole'),
+  ],
+)
+def test_fields_in_conflict(given, message):
+  with pytest.raises(UserError, match=re.escape(message)):
+    certify.main(Certificate(**given))
+
+
+def test_without_the_search_nothing_begins(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'hypothesis', None)
+  monkeypatch.setattr(
+    counterexamples.importlib.util, 'find_spec', lambda name: None
+  )
+  with pytest.raises(UserError, match=r"pip install -e '.\[certify\]'"):
+    on_trial.find(Certificate(rule='token'))
+
+
+def test_the_whole_certificate_is_called_as_ever():
+  plain = results.settings_of(Certificate())
+  assert not {'rule', 'drafter', 'policy'} & plain.keys()
+  assert results.default_folder(Certificate()).endswith('certify-34cd72')
+  one = results.default_folder(Certificate(rule='specjax.verify.token'))
+  assert one != results.default_folder(Certificate())
+
+
+def test_a_page_says_what_says_nothing():
+  rows = [
+    {'part': 'law', 'law': 1, 'says': 'x', 'holds': None, 'detail': 'chosen'},
+    {
+      'part': 'planted',
+      'bug': 'b',
+      'applies': False,
+      'caught': False,
+      'detail': 'changes nothing here',
+    },
+    {
+      'part': 'verdict',
+      'kind': 'drafter',
+      'name': 'mine',
+      'exact': True,
+      'verdict': 'exact',
+      'counterexample': None,
+      'notes': ['A note.'],
+      'seconds': 3.0,
+      'device': 'an abacus',
+      'versions': {},
+    },
+  ]
+  page = certify_one.page(rows)
+  assert 'Verdict: exact.' in page
+  assert 'says nothing here' in page
+  assert '- A note.' in page
+  assert certify_one.last_line(rows)['verdict'] == 'exact'

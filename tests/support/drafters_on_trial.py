@@ -1,0 +1,246 @@
+"""Drafters as a researcher might write them: wrong ones, and two right ones.
+
+All draft a chain from a table of logits after the last token. Each is a load
+function that is named on the command line of `experiments.certify`.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax import sampling, trees
+from specjax.types import Draft, Drafter, LoadedDrafter
+
+
+def _last(ctx):
+  return jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)[:, 0]
+
+
+def _one_coin_each(key, depth):
+  return jax.vmap(lambda k: sampling.coins(k, depth))(key)
+
+
+def _same_coin(key, depth):
+  """One coin for all tokens of a draft."""
+  one = jax.vmap(lambda k: sampling.coins(k, 1))(key)
+  return jnp.repeat(one, depth, 1)
+
+
+def _drawn(q):
+  return q
+
+
+def _top_two(q):
+  """Probabilities of the two likeliest tokens, where all were drawn from."""
+  kept = jnp.where(q >= jnp.sort(q)[-2], q, 0)
+  return kept / kept.sum()
+
+
+@functools.cache
+def _drafter(depth, report=_drawn, coins=_one_coin_each, begin=_last):
+  """A chain from a table.
+
+  Args:
+    depth: K.
+    report: q -> what `probs` says.
+    coins: (keys, depth) -> coins [B, K, 2].
+    begin: ctx -> the token [B] that a draft begins behind.
+  """
+
+  def init(params, ctx, hidden):
+    del params, ctx, hidden  # Unused.
+    return ()
+
+  def row(table, token, tossed):
+    tokens, probs = [], []
+    for coin in tossed:
+      q = jax.nn.softmax(table[token])
+      token = sampling.draw(coin, q)
+      tokens.append(token)
+      probs.append(report(q))
+    return jnp.stack(tokens), jnp.stack(probs)
+
+  def propose(params, memory, ctx, key):
+    batch = len(ctx.length)
+    table = functools.partial(row, params.drafter)
+    tokens, probs = jax.vmap(table)(begin(ctx), coins(key, depth))
+    size = jnp.full(batch, depth, jnp.int32)
+    return Draft(tokens, trees.chain(batch, depth), size, probs), memory
+
+  def commit(params, memory, ctx, verdict, hidden):
+    del params, ctx, verdict, hidden  # Unused.
+    return memory
+
+  return Drafter(depth, depth, init, propose, commit)
+
+
+def _table(target) -> Any:
+  vocab = target.model.config.vocab_size
+  return 1.5 * jax.random.normal(jax.random.key(5), (vocab, vocab))
+
+
+def _load(make):
+  """A load function; make(depth) -> Drafter."""
+
+  def load(target, path=''):
+    del path  # Unused.
+    return LoadedDrafter(target.model, make, _table(target))
+
+  return load
+
+
+def _changed(change, **parts):
+  """A load function of the right drafter whose drafts are changed."""
+
+  @functools.cache
+  def make(depth):
+    right = _drafter(depth)
+
+    def propose(params, memory, ctx, key):
+      draft, memory = right.propose(params, memory, ctx, key)
+      return change(draft), memory
+
+    return right._replace(propose=propose, **parts)
+
+  return _load(make)
+
+
+def _drops_unlikely(draft):
+  """A draft whose first token is unlikely is thrown away."""
+  q = jnp.take_along_axis(draft.probs[:, 0], draft.tokens[:, :1], 1)[:, 0]
+  return draft._replace(size=jnp.where(q < 0.3, 0, draft.size))
+
+
+def _asks_before_keeping(draft):
+  """A policy is asked of the drawn token before it is kept."""
+  q = jnp.take_along_axis(draft.probs, draft.tokens[..., None], 2)[..., 0]
+  kept = jnp.cumprod(q > 0.25, 1).sum(1)
+  return draft._replace(size=kept.astype(jnp.int32))
+
+
+@functools.cache
+def _remembering(depth, states, draws_from, says=None):
+  """A drafter that remembers the token to begin behind.
+
+  Args:
+    depth: K.
+    states: (memory, draft's last token, ctx, verdict) -> memory.
+    draws_from: (memory, ctx) -> token [B] that a draft begins behind.
+    says: likewise that its probabilities begin behind; None: the same.
+  """
+  right = _drafter(depth)
+
+  def init(params, ctx, hidden):
+    del params, hidden  # Unused.
+    return _last(ctx), _last(ctx)
+
+  def propose(params, memory, ctx, key):
+    behind = ctx._replace(
+      tokens=draws_from(memory[0], ctx)[:, None],
+      length=jnp.ones_like(ctx.length),
+    )
+    draft, _ = right.propose(params, (), behind, key)
+    if says is not None:
+      q = jax.nn.softmax(params.drafter[says(memory[0], ctx)])
+      draft = draft._replace(probs=draft.probs.at[:, 0].set(q))
+    return draft, (memory[0], draft.tokens[:, 0])
+
+  def commit(params, memory, ctx, verdict, hidden):
+    del params, hidden  # Unused.
+    return states(memory[0], memory[1], ctx, verdict), memory[1]
+
+  return right._replace(init=init, propose=propose, commit=commit)
+
+
+def _committed(memory, drafted, ctx, verdict):
+  del memory, drafted, verdict  # Unused.
+  return _last(ctx)
+
+
+def _keeps_rejected(memory, drafted, ctx, verdict):
+  """Where the first token was rejected, the memory holds it all the same."""
+  del memory  # Unused.
+  return jnp.where(verdict.num_accepted == 0, drafted, _last(ctx))
+
+
+def _not_told_of_rejections(memory, drafted, ctx, verdict):
+  del drafted  # Unused.
+  return jnp.where(verdict.num_accepted == 0, memory, _last(ctx))
+
+
+def _own_seed(depth):
+  """Its coins come from a seed of its own and a count of steps."""
+  right = _drafter(depth)
+
+  def init(params, ctx, hidden):
+    del params, hidden  # Unused.
+    return jnp.zeros_like(ctx.length)
+
+  def propose(params, memory, ctx, key):
+    rows = jnp.arange(len(ctx.length))
+    fold = jax.vmap(
+      lambda row, step: jax.random.fold_in(
+        jax.random.fold_in(jax.random.key(3), row), step
+      )
+    )
+    draft, _ = right.propose(params, (), ctx, fold(rows, memory))
+    return draft, memory + 1
+
+  return right._replace(init=init, propose=propose)
+
+
+reports_top_two = _load(lambda depth: _drafter(depth, report=_top_two))
+one_coin = _load(lambda depth: _drafter(depth, coins=_same_coin))
+drops_unlikely = _changed(_drops_unlikely)
+asks_before_keeping = _changed(_asks_before_keeping)
+own_seed = _load(functools.cache(_own_seed))
+keeps_rejected = _load(
+  lambda depth: _remembering(depth, _keeps_rejected, lambda memory, ctx: memory)
+)
+stale_after_rejection = _load(
+  lambda depth: _remembering(
+    depth,
+    _not_told_of_rejections,
+    lambda memory, ctx: _last(ctx),
+    lambda memory, ctx: memory,
+  )
+)
+
+# Right.
+bigrams = _load(_drafter)
+remembers = _load(
+  lambda depth: _remembering(depth, _committed, lambda memory, ctx: memory)
+)
+
+
+def unnormalised(target, path=''):
+  """Probabilities that add up to 2."""
+  twice = _changed(lambda draft: draft._replace(probs=2 * draft.probs))
+  return twice(target, path)
+
+
+# Bad input.
+
+
+def _grows(depth):
+  """Every call makes a tree of another shape."""
+  made = _drafter(depth)
+  calls: list[int] = []
+
+  def propose(params, memory, ctx, key):
+    calls.append(1)
+    draft, memory = made.propose(params, memory, ctx, key)
+    if len(calls) % 2 == 0:
+      draft = draft._replace(parents=jnp.zeros_like(draft.parents))
+    return draft, memory
+
+  return made._replace(propose=propose)
+
+
+changes_its_tree = _load(_grows)
+
+
+def broken(target, path=''):
+  raise RuntimeError('no such weights')

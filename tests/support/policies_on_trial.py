@@ -1,0 +1,51 @@
+"""Policies as a researcher might write them: two right ones, and bad input."""
+
+import jax
+import jax.numpy as jnp
+
+from specjax.drafting.policies import Policy
+
+
+def patient(more: float = 1) -> Policy:
+  """Right: as many tokens as the step before accepted, and some more."""
+
+  def goes_on(memory, drafted, confidence, reach):
+    del confidence, reach  # Unused.
+    return drafted < memory
+
+  def learn(memory, drafted, accepted):
+    del memory, drafted  # Unused.
+    return jnp.int32(accepted + int(more))
+
+  return Policy(goes_on, lambda: jnp.int32(2), learn)
+
+
+unlikely = Policy(lambda memory, drafted, confidence, reach: reach > 0.2)
+
+# Bad input.
+chance = Policy(lambda memory, drafted, confidence, reach: confidence)
+grows = Policy(
+  lambda memory, drafted, confidence, reach: drafted < 2,
+  lambda: jnp.int32(1),
+  lambda memory, drafted, accepted: (memory, accepted),
+)
+many = Policy(
+  lambda memory, drafted, confidence, reach: drafted < 2,
+  lambda: jnp.zeros(3),
+)
+
+
+def _ask(number):
+  return number % 2 == 0
+
+
+asks_the_host = Policy(
+  lambda memory, drafted, confidence, reach: jax.pure_callback(
+    _ask, jax.ShapeDtypeStruct((), jnp.bool_), drafted, vmap_method='sequential'
+  )
+)
+divides = Policy(
+  lambda memory, drafted, confidence, reach: reach > memory,
+  lambda: jnp.float32(0.5),
+  lambda memory, drafted, accepted: memory / accepted,
+)
