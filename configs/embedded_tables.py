@@ -1,7 +1,7 @@
 """The published tables at the scale of the embedded pair: acceptance only.
 
   for part in drafters gammas distillation divergences lenience candidates \\
-      lookup; do
+      lookup online; do
     python -m experiments.run --config configs/embedded_tables.py:$part \\
       --config.results=results/embedded/$part
   done
@@ -22,12 +22,15 @@ stopped, and its bar says how long it will take.
                 (Yang et al., Table 8; Chen et al., Sequoia)
   lookup        prompt lookup, places that vote, several candidates, and the
                 training text of the pair as a reference (He et al., REST)
+  online        a draft before and after it learned from what it drafted for, on
+                other prompts of the same domain (Liu et al., 2023)
 
 `distillation` needs runs/embedded_pair, which is where `experiments.train
---config configs/embedded_pair.py` puts the drafts of both stages, and
-`divergences` runs/distill, likewise by configs/distill.py. The rest needs
-nothing but the package. What the rows say about the papers' claims is in
-results/findings.md, which `python -m experiments.tables results` makes.
+--config configs/embedded_pair.py` puts the drafts of both stages;
+`divergences` runs/distill and `online` runs/online, likewise by the configs of
+these names. The rest needs nothing but the package. What the rows say about the
+papers' claims is in results/findings.md, which `python -m experiments.tables
+results` makes.
 """
 
 from experiments.errors import UserError
@@ -44,6 +47,7 @@ PARTS = (
   'lenience',
   'candidates',
   'lookup',
+  'online',
 )
 
 
@@ -112,6 +116,18 @@ def _divergences() -> Experiment:
   return _experiment(
     'divergences',
     {n: Candidate('lm', _GAMMA, f'{folder}/{p}') for n, p in names.items()},
+  )
+
+
+def _online() -> Experiment:
+  return _experiment(
+    'online',
+    {
+      'before': Candidate('lm', _GAMMA, pair.path('undistilled')),
+      'after': Candidate('lm', _GAMMA, 'runs/online/weights'),
+    },
+    prompts=Prompts(domains=('structured',), count=40),
+    seed=1,  # Windows that were drawn for its training have seed 0.
   )
 
 
@@ -185,6 +201,7 @@ def get_config(part: str = 'drafters') -> Experiment:
     'lenience': _lenience,
     'candidates': _candidates,
     'lookup': _lookup,
+    'online': _online,
   }
   if part not in makers:
     raise UserError(f'the parts are {", ".join(PARTS)}, got {part!r}')

@@ -6,105 +6,13 @@ Plain mutable dataclasses, as those of `experiments.settings`.
 import dataclasses
 from typing import Any
 
+from experiments.prompt_settings import Prompts
+from experiments.recipe_parts import Examples as Examples
+from experiments.recipe_parts import HeldOut as HeldOut
+from experiments.recipe_parts import Mixture as Mixture
+from experiments.recipe_parts import Optimization as Optimization
+from experiments.recipe_parts import Texts as Texts
 from experiments.settings import Size
-
-
-@dataclasses.dataclass
-class Mixture:
-  """Shares of the training windows that come from each stream.
-
-  Attributes:
-    code: of modules.
-    tests: of their tests.
-    documentation: of manuals.
-    structured: of data and settings.
-    packages: of code of installed packages.
-    package_documentation: of their documentation.
-  """
-
-  code: float = 0.5
-  tests: float = 0.12
-  documentation: float = 0.2
-  structured: float = 0.18
-  packages: float = 0.0
-  package_documentation: float = 0.0
-
-
-@dataclasses.dataclass
-class Optimization:
-  """AdamW or Muon with a piecewise linear learning rate.
-
-  Attributes:
-    schedule: (step, learning rate) corners after (0, 0); the last step ends
-      the training.
-    batch: windows of a step.
-    length: tokens of a window.
-    weight_decay: of weights, per unit of learning rate.
-    clip: largest norm of a gradient.
-    checkpoint_every: steps between checkpoints.
-    muon: whether weights between layers follow Muon; the others, AdamW.
-  """
-
-  schedule: tuple[tuple[int, float], ...]
-  batch: int
-  length: int = 256
-  weight_decay: float = 0.1
-  clip: float = 1.0
-  checkpoint_every: int = 200
-  muon: bool = False
-
-  @property
-  def steps(self) -> int:
-    return self.schedule[-1][0]
-
-  def shrink(self, steps: int, length: int) -> None:
-    """Leaves a few small steps."""
-    self.schedule = ((2, 1e-3), (steps, 0.0))
-    self.batch, self.length, self.checkpoint_every = 4, length, 5
-
-
-@dataclasses.dataclass
-class Texts:
-  """Texts that a model writes to be trained on.
-
-  Attributes:
-    count: of them.
-    prompt_length: tokens of the corpus that each of them starts from.
-    greedy_share: share of the texts written at temperature 0; the rest at 1.
-    batch: written at once.
-    length: tokens of each beyond the first, as in a window.
-  """
-
-  count: int = 1536
-  prompt_length: int = 32
-  greedy_share: float = 0.3
-  batch: int = 64
-  length: int = 256
-
-
-@dataclasses.dataclass
-class HeldOut:
-  """What a drafter is tried on while it is trained.
-
-  Attributes:
-    prompts: of each domain of the corpus, held out.
-    prompt_length: tokens of each.
-    new_tokens: added to each, at every temperature.
-    temperatures: all in one batch.
-    depth: K, drafted tokens at most.
-    seed: of prompts and sampling.
-  """
-
-  prompts: int = 4
-  prompt_length: int = 96
-  new_tokens: int = 48
-  temperatures: tuple[float, ...] = (0.0, 1.0)
-  depth: int = 4
-  seed: int = 17
-
-  def shrink(self) -> None:
-    """Leaves a short prompt of each domain."""
-    self.prompts, self.prompt_length, self.new_tokens = 1, 16, 8
 
 
 @dataclasses.dataclass
@@ -231,18 +139,24 @@ class Heads:
     folder: where checkpoints, records and the finished head go.
     target: its checkpoint; its tokenizer reads the corpus.
     dtype: of its weights, as in `Experiment`; heads are trained in float32.
-    trainable: function `(target, **options) -> drafting.heads.Trainable`, by
-      its full name; `medusa` is short for `specjax.drafters.medusa.trainable`.
+    trainable: function `(target, **options)` that returns a
+      `specjax.drafting.trainable.Trainable`, by its full name; `medusa` is
+      short for `specjax.drafters.medusa.trainable`.
     optimization: windows are of `length` tokens.
     data: folder of the corpus' tokens and the target's texts, which are made
       where they are missing.
     options: further arguments of `trainable`.
+    divergence: of target and drafter, that is minimised: a function of
+      `experiments.training.divergences`, or another by its full name.
+    examples: what is learned instead of the corpus and the target's texts,
+      where they name a file.
     share: of the windows that are the target's own text; the rest are the
       corpus'.
     texts: of the target.
     mixture: shares of the corpus.
     held_out: what the drafter is tried on at every checkpoint.
     every: of the training documents only each so many-th is used.
+    devices: that the windows of a batch are split over.
     seed: of weights and batches.
     compilation_cache: folder of compiled programs; auto: the user's; off: none.
     quick: a toy version in seconds, in a folder of its own.
@@ -252,14 +166,65 @@ class Heads:
   target: str
   trainable: str
   optimization: Optimization
-  data: str
+  data: str = ''
   options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  divergence: str = 'cross_entropy'
+  examples: Examples = dataclasses.field(default_factory=Examples)
   share: float = 0.5
   texts: Texts = dataclasses.field(default_factory=Texts)
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
   held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
   dtype: str = 'auto'
   every: int = 1
+  devices: int = 1
+  seed: int = 0
+  compilation_cache: str = 'auto'
+  quick: bool = False
+
+
+@dataclasses.dataclass
+class Online:
+  """A drafter that learns while it drafts, from the texts it drafts for.
+
+  Attributes:
+    folder: where rounds, checkpoints and the finished drafter go.
+    target: its checkpoint.
+    dtype: of its weights, as in `Experiment`; drafters are trained in float32.
+    trainable: as that of `Heads`.
+    optimization: `updates` steps for each of the rounds; constant rates suit
+      texts that never end.
+    start: directory of a trained head that drafts first; of `lm` the `path`
+      among the options; empty: fresh weights.
+    options: further arguments of `trainable`.
+    divergence: as that of `Heads`.
+    prompts: what texts go on from; `count` of each domain in every round, of
+      several domains one after the other.
+    new_tokens: of every text, at most.
+    temperature: of the texts.
+    depth: K, drafted tokens at most.
+    rounds: of decoding, each followed by training.
+    updates: steps of training after each round.
+    memory: rounds whose texts are learned from, the last ones.
+    seed: of prompts, texts, weights and batches.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
+    quick: a toy version in seconds, in a folder of its own.
+  """
+
+  folder: str
+  target: str
+  trainable: str
+  optimization: Optimization
+  start: str = ''
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  divergence: str = 'cross_entropy'
+  prompts: Prompts = dataclasses.field(default_factory=Prompts)
+  new_tokens: int = 64
+  temperature: float = 1.0
+  depth: int = 4
+  rounds: int = 30
+  updates: int = 10
+  memory: int = 8
+  dtype: str = 'auto'
   seed: int = 0
   compilation_cache: str = 'auto'
   quick: bool = False

@@ -7,11 +7,12 @@ it is there; a stage that was stopped resumes from its last checkpoint, with
 bit-identical parameters in the end.
 """
 
-from experiments.recipes import Counts, Distillation, Heads, Recipe
+from experiments.recipes import Counts, Distillation, Heads, Online, Recipe
 from experiments.setup import command
 from experiments.training import (
   count_tokens,
   distill,
+  online,
   train_heads,
   train_pair,
 )
@@ -20,6 +21,7 @@ PROGRAMS = {
   Recipe: train_pair.main,
   Distillation: distill.main,
   Heads: train_heads.main,
+  Online: online.main,
   Counts: count_tokens.main,
 }
 

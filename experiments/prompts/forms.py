@@ -122,7 +122,7 @@ def _listed(record: Record) -> str:
   return ', '.join(record.fields) or 'none'
 
 
-def _lookup(record: Record, name: str, setting: str) -> Any:
+def lookup(record: Record, name: str, setting: str) -> Any:
   """The value of a field, with the brackets of `str.format`."""
   try:
     return string.Formatter().get_field(name, (), record.fields)[0]
@@ -139,14 +139,14 @@ def _fill(record: Record, part: str) -> str:
   for text, name, _, _ in string.Formatter().parse(part):
     filled.append(text)
     if name is not None:
-      value = _lookup(record, name, 'prompts.form')
+      value = lookup(record, name, 'prompts.form')
       if isinstance(value, list):
         value = '\n'.join(map(str, value))
       filled.append(str(value))
   return ''.join(filled)
 
 
-def _recognise(record: Record) -> Format | None:
+def recognise(record: Record) -> Format | None:
   for known in FORMATS:
     if set(known.fields) <= record.fields.keys():
       return known
@@ -181,7 +181,7 @@ def choose(first: Record, field: str, form: str, name: str) -> Form:
   Raises:
     UserError: the form has no such field, or the field cannot be guessed.
   """
-  known, optional = _recognise(first), {}
+  known, optional = recognise(first), {}
   if not form and not field:
     field = known.text if known else _sole_text(first)
     form = known.form if known else ''
@@ -265,7 +265,7 @@ def apply(form: Form, record: Record, turns: int = 1) -> Item:
   """
   said = turns != 1 or form.field == _FIRST_TURN
   later = turns_of(record, turns)[1:] if said else ()
-  text = _lookup(record, form.field, 'prompts.field')
+  text = lookup(record, form.field, 'prompts.field')
   if not isinstance(text, str):
     raise UserError(
       f'prompts.field: {form.field!r} of {record.place} is of type '

@@ -6,17 +6,24 @@ and gradients are finite wherever p or q vanishes.
 
 The chance that the first drafted token is accepted is alpha = sum(min(p, q)),
 which is 1 - total variation (Leviathan et al., arXiv:2211.17192). DistillSpec
-(Zhou et al., arXiv:2310.08461) compares the first four as losses.
+(Zhou et al., arXiv:2310.08461) compares the four after the first as losses.
 """
 
 import jax
 import jax.numpy as jnp
+
+from specjax.drafting import trainable
 
 FLOOR = -80.0  # its exponential is still a normal float32
 
 
 def _bound(*logs: jax.Array) -> tuple[jax.Array, ...]:
   return tuple(jnp.maximum(x, FLOOR) for x in logs)
+
+
+def cross_entropy(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
+  """Forward KL and the entropy of p, which no draft changes."""
+  return trainable.cross_entropy(*_bound(log_p, log_q))
 
 
 def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
@@ -50,3 +57,17 @@ def minus_log_alpha(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
   it does not fade.
   """
   return -jax.nn.logsumexp(jnp.minimum(*_bound(log_p, log_q)), -1)
+
+
+def acceptance_hybrid(
+  log_p: jax.Array, log_q: jax.Array, eta: float = 3.0
+) -> jax.Array:
+  """Forward KL where little is accepted, total variation where much is.
+
+  The hybrid LK loss (Samarin et al., arXiv:2602.23881): the weight of KL is
+  exp(-eta alpha) of each place, through which no gradient flows, and eta is 3
+  as there. Total variation alone has no gradient where p and q hardly meet.
+  """
+  variation = total_variation(log_p, log_q)
+  weight = jnp.exp(-eta * jax.lax.stop_gradient(1 - variation))
+  return weight * forward_kl(log_p, log_q) + (1 - weight) * variation

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from experiments.errors import need, writing
-from experiments.recipes import Optimization
+from experiments.recipes import Heads, Optimization
 from specjax.checkpoints import precision
 
 
@@ -24,6 +24,7 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
   del fields['folder'], fields['compilation_cache']  # They may be moved.
   if fields.get('dtype') == precision.AUTO:
     del fields['dtype']  # As ever.
+  _leave_defaults(fields, recipe)
   text = (json.dumps(fields, indent=2) + '\n').encode()
   with writing('folder', folder):
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,6 +34,44 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
       'another folder, or remove it',
     )
     file.write_bytes(text)
+
+
+def claim_examples(folder: pathlib.Path, fingerprint: str) -> None:
+  """Makes a folder that of some examples.
+
+  Raises:
+    UserError: its checkpoints have learned from others.
+  """
+  file = folder / 'examples.sha256'
+  with writing('folder', folder):
+    need(
+      not file.exists() or file.read_text().strip() == fingerprint,
+      f'examples.prompts.path: the training in {folder} began with other '
+      f'examples ({file}); give it those, or name another folder',
+    )
+    file.write_text(f'{fingerprint}\n')
+
+
+# Fields that recipes did not always have: at their defaults, a folder of before
+# is one of now.
+_LATER = {
+  Optimization: ('curve', 'accumulate', 'patience', 'dtype'),
+  Heads: ('divergence', 'examples', 'devices'),
+}
+
+
+def _leave_defaults(fields: dict[str, Any], recipe: Any) -> None:
+  """Removes later fields with their defaults, here and in what is inside."""
+  for field in dataclasses.fields(recipe):
+    value = getattr(recipe, field.name)
+    if field.name in _LATER.get(type(recipe), ()):
+      make = field.default_factory
+      known = make is not dataclasses.MISSING
+      if value == (make() if known else field.default):
+        del fields[field.name]
+        continue
+    if dataclasses.is_dataclass(value):
+      _leave_defaults(fields[field.name], value)
 
 
 def cost(
@@ -55,8 +94,8 @@ def cost(
     last = json.loads(lines[-1])
     for key in ('seconds', 'cpu_seconds'):
       totals[key] = round(totals[key] + last[key], 1)
-    totals['steps'] += o.steps
-    totals['tokens'] += o.steps * o.batch * o.length
+    totals['steps'] += last['step']
+    totals['tokens'] += last['step'] * o.accumulate * o.batch * o.length
   together = max(count for *_, count in runs)
   return totals | {'together': together, 'machine': machine()}
 

@@ -7,8 +7,9 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.errors import UserError, blame, need, writing
-from experiments.recipes import Distillation, Heads, Mixture, Texts
+from experiments.recipes import Distillation, Heads, Mixture, Online, Texts
 from experiments.training import data, recipe_checks
+from experiments.training.examples import Reader, Split, split
 from specjax import checkpoints, generate, sampling, verify
 from specjax.drafters import plain
 from specjax.models.transformer import Model
@@ -16,17 +17,25 @@ from specjax.types import Params, Spec
 
 
 class Material(NamedTuple):
-  """A target, and the text that its drafters are trained on."""
+  """A target, and the text that its drafters are trained on.
 
-  recipe: Distillation | Heads
+  Either `streams` of the corpus, or `examples`.
+  """
+
+  recipe: Any
   target: Model
   weights: Any
   tokenizer: Any
   streams: dict[str, np.ndarray]
+  examples: Split | None = None
 
 
-def check(x: Distillation | Heads) -> None:
-  """Checks the target without its weights, and makes the folder of the data.
+def check_target(x: Distillation | Heads | Online, asked: dict) -> None:
+  """Checks the target without its weights.
+
+  Args:
+    x: the recipe.
+    asked: positions that it asks of the target, by field.
 
   Raises:
     UserError: the target cannot be used, or has too few positions.
@@ -40,10 +49,27 @@ def check(x: Distillation | Heads) -> None:
     f'target: {x.target} is an encoder-decoder, which has no text of its own '
     'to learn from: drafters are trained for decoders alone',
   )
-  asked = recipe_checks.lengths(x)
   recipe_checks.positions(config.max_positions, 'the target has', asked)
+
+
+def check(x: Distillation | Heads) -> None:
+  """Checks the target without its weights, and makes the folder of the data.
+
+  Raises:
+    UserError: the target cannot be used, or has too few positions.
+  """
+  check_target(x, recipe_checks.lengths(x))
+  if recipe_checks.has_examples(x):
+    return
   with writing('data', x.data):
     pathlib.Path(x.data).mkdir(parents=True, exist_ok=True)
+
+
+def read_target(x: Distillation | Heads | Online) -> Material:
+  """The target and its tokenizer, and nothing yet that is learned."""
+  tokenizer = checkpoints.load_tokenizer(x.target)
+  target, weights = checkpoints.load(x.target, x.dtype)
+  return Material(x, target, weights, tokenizer, {})
 
 
 def gather(x: Distillation | Heads) -> Material:
@@ -54,18 +80,22 @@ def gather(x: Distillation | Heads) -> Material:
       made with another tokenizer.
   """
   check(x)
-  tokenizer = checkpoints.load_tokenizer(x.target)
-  target, weights = checkpoints.load(x.target, x.dtype)
+  if isinstance(x, Heads) and recipe_checks.has_examples(x):
+    tokenizer = checkpoints.load_tokenizer(x.target)
+    size = checkpoints.describe(x.target).model.config.vocab_size
+    sides = split(Reader(x.examples, tokenizer, size))  # Before weights.
+    return read_target(x)._replace(examples=sides)
+  m = read_target(x)
   folder = pathlib.Path(x.data)
-  streams = data.token_streams(tokenizer, folder, x.every)
+  streams = data.token_streams(m.tokenizer, folder, x.every)
   largest = max(int(stream.max()) for stream in streams.values())
-  if largest >= target.config.vocab_size:
+  if largest >= m.target.config.vocab_size:
     raise UserError(
       f'data: {folder} holds token {largest}, but the target has only '
-      f'{target.config.vocab_size}: it was made with another tokenizer; name '
+      f'{m.target.config.vocab_size}: it was made with another tokenizer; name '
       'another folder'
     )
-  return Material(x, target, weights, tokenizer, streams)
+  return m._replace(streams=streams)
 
 
 def draw_windows(

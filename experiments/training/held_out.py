@@ -14,7 +14,12 @@ import numpy as np
 from experiments import prompts
 from experiments.corpus import DOMAINS
 from experiments.recipes import Distillation, Heads, HeldOut
-from experiments.training import folders, generated
+from experiments.training import (
+  example_windows,
+  examples,
+  folders,
+  generated,
+)
 from experiments.training.generated import Material
 from specjax import generate, sampling, verify
 from specjax.models.transformer import Model
@@ -40,8 +45,16 @@ class Trial:
   texts: dict[str, list[list[int]]]
   x: HeldOut
 
-  def decode(self, drafter: Drafter, params: Any) -> SpecState:
-    """The state at the end; its rows are the prompts, for each temperature."""
+  def decode(
+    self, drafter: Drafter, params: Any, slots: int | None = None
+  ) -> SpecState:
+    """The state at the end; its rows are the prompts, for each temperature.
+
+    Args:
+      drafter: what drafts.
+      params: its weights.
+      slots: size of the buffer; by default what the longest text needs.
+    """
     x = self.x
     texts = [text for texts in self.texts.values() for text in texts]
     times = len(x.temperatures)
@@ -57,6 +70,7 @@ class Trial:
         len(texts) * times,
         np.repeat(np.asarray(x.temperatures, np.float32), len(texts)),
       ),
+      slots=slots,
     )
     return generate.generate(weights, state, x.new_tokens, spec=spec)
 
@@ -88,11 +102,17 @@ class Trial:
     At the lowest temperature. The rule is exact, so that is the target's text
     whoever drafts; with the drafter of the reports nothing is compiled anew.
     """
-    count = sum(len(texts) for texts in self.texts.values())
-    begin = count * int(np.argmin(self.x.temperatures))
-    length = self.x.prompt_length + self.x.new_tokens
+    starts = [len(text) for texts in self.texts.values() for text in texts]
+    first = len(starts) * int(np.argmin(self.x.temperatures))
     state = self.decode(drafter, params)
-    tokens = np.asarray(state.tokens[begin : begin + count, :length])
+    # Of longer prompts the last tokens: all begin at the same place.
+    length = min(starts) + self.x.new_tokens
+    tokens = np.stack(
+      [
+        np.asarray(state.tokens[first + i, start - min(starts) :][:length])
+        for i, start in enumerate(starts)
+      ]
+    )
     ends = np.cumsum([len(texts) for texts in self.texts.values()])
     return dict(zip(self.texts, np.split(tokens, ends[:-1]), strict=True))
 
@@ -126,4 +146,11 @@ def begin(x: Distillation | Heads) -> tuple[pathlib.Path, Material, Trial]:
   folder = pathlib.Path(x.folder)
   folders.claim(folder, x)
   m = generated.gather(x)
-  return folder, m, prepare(x.held_out, m.target, m.weights, m.tokenizer)
+  if m.examples is None:
+    return folder, m, prepare(x.held_out, m.target, m.weights, m.tokenizer)
+  folders.claim_examples(folder, examples.fingerprint(m.examples))
+  h = x.held_out
+  texts = example_windows.prompts_of(
+    m.examples.held_out, h.prompts, h.prompt_length, h.seed
+  )
+  return folder, m, Trial(m.target, m.weights, {examples.DOMAIN: texts}, h)

@@ -1,6 +1,5 @@
 """The training loop: deterministic batches, checkpoints, exact resume."""
 
-import itertools
 import json
 import pathlib
 import time
@@ -8,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
@@ -15,6 +15,9 @@ from optax import contrib
 from tqdm import tqdm
 
 from experiments.recipes import Optimization
+from experiments.setup.names import Names, resolve
+
+CURVES = Names('experiments.training.schedules.{}', 'linear')
 
 
 def name_matrices(params: Any) -> Any:
@@ -43,12 +46,7 @@ def make_optimizer(o: Optimization) -> optax.GradientTransformation:
   Muon's steps are as large as AdamW's (Liu et al., 2025, arXiv:2502.16982), so
   both follow one schedule.
   """
-  corners = [(0, 0.0), *o.schedule]
-  pieces = [
-    optax.linear_schedule(low, high, end - begin)
-    for (begin, low), (end, high) in itertools.pairwise(corners)
-  ]
-  schedule = optax.join_schedules(pieces, [end for end, _ in o.schedule[:-1]])
+  schedule = resolve('curve', o.curve, CURVES)(o.schedule)
 
   def decayed(params):
     return jax.tree.map(lambda x: x.ndim > 1, params)
@@ -66,7 +64,11 @@ def make_optimizer(o: Optimization) -> optax.GradientTransformation:
     rule = optax.adamw(
       schedule, b2=0.95, weight_decay=o.weight_decay, mask=decayed
     )
-  return optax.chain(optax.clip_by_global_norm(o.clip), rule)
+  rule = optax.chain(optax.clip_by_global_norm(o.clip), rule)
+  if o.accumulate == 1:
+    return rule
+  every = optax.MultiSteps(rule, o.accumulate)
+  return every.gradient_transformation()
 
 
 def apart(
@@ -134,6 +136,62 @@ class TrainingLog:
     return self.lines[-1]
 
 
+class Best:
+  """The weights of the checkpoint that scored highest, if any does.
+
+  Args:
+    folder: that keeps them.
+    record: its lines have scores.
+    patience: checkpoints without a higher one that end a training; 0: none.
+  """
+
+  def __init__(self, folder: pathlib.Path, record: TrainingLog, patience: int):
+    self.record, self.patience = record, patience
+    self.options = ocp.CheckpointManagerOptions(max_to_keep=1)
+    self.folder = folder.absolute()
+
+  def _scores(self) -> list[tuple[float, int]]:
+    lines = map(json.loads, self.record.lines)
+    return [(line['score'], line['step']) for line in lines]
+
+  @property
+  def step(self) -> int:
+    """The first of those with the highest score."""
+    return max(self._scores(), key=lambda x: (x[0], -x[1]))[1]
+
+  def ended(self) -> bool:
+    """Whether patience is spent."""
+    if not self.patience or not self.record.lines:
+      return False
+    steps = [step for _, step in self._scores()]
+    return len(steps) - 1 - steps.index(self.step) >= self.patience
+
+  def keep(self, step: int, params: Any) -> None:
+    """Keeps the weights of the last line, where they are the best."""
+    if not self.patience or self.step != step:
+      return
+    with ocp.CheckpointManager(self.folder, options=self.options) as manager:
+      if step not in manager.all_steps():  # A killed run may have been here.
+        manager.save(step, args=ocp.args.StandardSave(params))
+        manager.wait_until_finished()
+
+  def choose(self, params: Any) -> Any:
+    """The best weights; those of the end where nobody is patient."""
+    if not self.patience:
+      return params
+    with ocp.CheckpointManager(self.folder, options=self.options) as manager:
+      return manager.restore(self.step, args=ocp.args.StandardRestore(params))
+
+
+def in_dtype(tree: Any, dtype: str) -> Any:
+  """Its floating-point arrays in a type."""
+
+  def one(x):
+    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+  return jax.tree.map(one, tree)
+
+
 def train(
   name: str,
   folder: pathlib.Path,
@@ -144,6 +202,7 @@ def train(
   batch: Callable[[int, Any], Any],
   report: Callable[[Any], dict[str, Any]] | None = None,
   optimizer: optax.GradientTransformation | None = None,
+  place: Callable[[Any], Any] = jax.device_put,
 ) -> Any:
   """Minimises a loss; resumes from the last checkpoint under `folder`.
 
@@ -157,11 +216,13 @@ def train(
     loss: (params, frozen, batch) -> scalar, or a dict of scalars whose sum
       is minimised.
     frozen: arrays the loss needs and does not train.
-    batch: (step, parameters) -> arrays. It must give the same for the same
-      step, so that a resumed run sees the same batches: what it makes of the
-      parameters it keeps under the step.
-    report: parameters -> facts about held-out text, at every checkpoint.
+    batch: (number, parameters) -> arrays; there are `o.accumulate` in a step.
+      It must give the same for the same number, so that a resumed run sees the
+      same batches: what it makes of the parameters it keeps under the number.
+    report: parameters -> facts about held-out text, at every checkpoint; with
+      `o.patience` their `score` says which is the best.
     optimizer: `make_optimizer(o)` by default.
+    place: puts what is trained and what is frozen on the devices.
 
   Returns:
     The trained parameters.
@@ -169,7 +230,7 @@ def train(
   optimizer = optimizer or make_optimizer(o)
 
   def total(params, frozen, tokens):
-    parts = loss(params, frozen, tokens)
+    parts = loss(in_dtype(params, o.dtype), frozen, tokens)
     return sum(jax.tree.leaves(parts)), parts
 
   @jax.jit(donate_argnums=0)
@@ -181,7 +242,8 @@ def train(
 
   # Copied, since the loop donates its carry.
   carry = jax.tree.map(np.array, params)
-  carry = (jax.device_put(carry), optimizer.init(carry))
+  carry = place((carry, optimizer.init(carry)))
+  frozen = place(frozen)
   options = ocp.CheckpointManagerOptions(max_to_keep=1)
   with ocp.CheckpointManager(
     (folder / name).absolute(), options=options
@@ -190,9 +252,13 @@ def train(
     if first:
       carry = manager.restore(first, args=ocp.args.StandardRestore(carry))
     record = TrainingLog(folder / f'{name}.jsonl', first)
+    best = Best(folder / f'{name}-best', record, o.patience)
     bar = tqdm(range(first, o.steps), name, initial=first, total=o.steps)
     for i in bar:
-      carry, parts = step(carry, frozen, batch(i, carry[0]))
+      if best.ended():
+        break
+      for j in range(i * o.accumulate, (i + 1) * o.accumulate):
+        carry, parts = step(carry, frozen, batch(j, carry[0]))
       if i % 10 == 0:
         values = jax.tree.map(lambda x: round(float(x), 4), parts)
         bar.set_postfix_str(str(values))
@@ -200,9 +266,10 @@ def train(
         parts = jax.device_get(parts)
         record.stop()
         line = record.write(i + 1, parts, report(carry[0]) if report else {})
+        best.keep(i + 1, carry[0])
         # After the line: a checkpoint always has one.
         manager.save(i + 1, args=ocp.args.StandardSave(carry))
         tqdm.write(f'{time.strftime("%H:%M:%S")} {name} {line}')
         record.go()
     manager.wait_until_finished()
-  return carry[0]
+  return best.choose(carry[0])

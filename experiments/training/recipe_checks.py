@@ -8,24 +8,48 @@ import itertools
 import math
 
 from experiments.errors import blame
+from experiments.prompts import conversations, files
 from experiments.recipes import (
   Distillation,
   Drafts,
+  Examples,
   Heads,
   HeldOut,
   Mixture,
+  Online,
   Optimization,
   Recipe,
   Texts,
 )
 from experiments.settings import Size
 from experiments.setup.checks import check_dtype, need, need_least, need_seed
+from experiments.setup.names import resolve_function
+from experiments.training.optimize import CURVES
 from specjax import checkpoints
 
 
-def optimization(field: str, o: Optimization) -> None:
-  """Refuses an optimization that cannot be run."""
-  need_least(o, 1, 'batch', 'length', 'checkpoint_every', where=f'{field}.')
+def optimization(field: str, o: Optimization, scored: bool = False) -> None:
+  """Refuses an optimization that cannot be run.
+
+  Args:
+    field: that has it.
+    o: it.
+    scored: whether drafters are tried on held-out prompts at its checkpoints.
+  """
+  numbers = 'batch', 'length', 'checkpoint_every', 'accumulate'
+  need_least(o, 1, *numbers, where=f'{field}.')
+  need_least(o, 0, 'patience', where=f'{field}.')
+  resolve_function(f'{field}.curve', o.curve, CURVES)
+  o.curve = CURVES.full(o.curve).removeprefix(CURVES.template.format(''))
+  need(
+    scored or not o.patience,
+    f'{field}.patience is {o.patience}, but nothing is tried on held-out '
+    'prompts there: leave it at 0',
+  )
+  need(
+    o.dtype in ('float32', 'bfloat16'),
+    f'{field}.dtype must be float32 or bfloat16, got {o.dtype!r}',
+  )
   need(o.schedule, f'{field}.schedule is empty: give a step and its rate')
   steps = [0, *(step for step, _ in o.schedule)]
   need(
@@ -128,9 +152,43 @@ def positions(available: int, whose: str, lengths: dict[str, int]) -> None:
     )
 
 
+def has_examples(x: Distillation | Heads) -> bool:
+  """Whether it learns from examples of one's own."""
+  return isinstance(x, Heads) and bool(x.examples.prompts.path)
+
+
+def examples(x: Examples) -> None:
+  """Refuses examples that cannot be learned from, before they are read."""
+  if not x.prompts.path:
+    for name, default in (('answer', ''), ('evaluation', '')):
+      need(
+        getattr(x, name) == default,
+        f'examples.{name} is given, but examples.prompts.path names no file: '
+        'give one, or leave it out',
+      )
+    return
+  files.check(x.prompts.path, 'examples.prompts.path')
+  if x.evaluation:
+    files.check(x.evaluation, 'examples.evaluation')
+  need(
+    0 < x.held_out < 1,
+    f'examples.held_out must be in (0, 1), got {x.held_out}: some are learned, '
+    'and drafters are tried on others',
+  )
+  need(
+    not x.prompts.dataset,
+    'examples.prompts.dataset is not read: name a file with '
+    'examples.prompts.path',
+  )
+  with blame('examples.'):
+    conversations.check(x.prompts)
+
+
 def lengths(x: Distillation | Heads) -> dict[str, int]:
   """Positions that a recipe asks of its models, by field."""
-  positions = {'texts.length': x.texts.length + 1}
+  positions = {}
+  if not has_examples(x):
+    positions['texts.length'] = x.texts.length + 1
   held = {'held_out': x.held_out}
   if isinstance(x, Heads):
     positions['optimization.length'] = x.optimization.length
@@ -146,21 +204,32 @@ def lengths(x: Distillation | Heads) -> dict[str, int]:
   return positions
 
 
-def _common(x: Recipe | Distillation | Heads) -> None:
+def common(x: Recipe | Distillation | Heads | Online) -> None:
+  """Refuses what no recipe may have."""
   need(x.folder, 'folder is empty: name where the training is kept')
-  need_least(x, 1, 'every')
   check_dtype('dtype', x.dtype)
   need_seed(x.seed)
+
+
+def _of_corpus(x: Recipe | Distillation | Heads) -> None:
+  common(x)
+  need_least(x, 1, 'every')
   mixture(x.mixture)
+
+
+def known_target(x: Distillation | Heads | Online) -> None:
+  """Refuses a target that is not there."""
+  with blame('target: '):
+    checkpoints.locate(x.target)
 
 
 def trained(x: Distillation | Heads) -> None:
   """Refuses what drafters of a given target share."""
-  _common(x)
-  with blame('target: '):
-    checkpoints.locate(x.target)
-  need(x.data, 'data is empty: name the folder of the corpus and the texts')
-  texts('texts', x.texts)
+  _of_corpus(x)
+  known_target(x)
+  if not has_examples(x):
+    need(x.data, 'data is empty: name the folder of the corpus and the texts')
+    texts('texts', x.texts)
   held_out('held_out', x.held_out)
 
 
@@ -170,7 +239,7 @@ def pair(x: Recipe) -> None:
   Raises:
     UserError: names the field and the remedy.
   """
-  _common(x)
+  _of_corpus(x)
   need_least(x, 1, 'tokenizer_sample', 'max_positions')
   need(
     x.vocab_size >= 257,

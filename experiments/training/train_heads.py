@@ -1,21 +1,27 @@
 """Trains a drafter that reads the features of a frozen target.
 
 The target reads every batch anew: its features on a disk would be a thousand
-times as large as the text. A method brings its own `drafting.heads.Trainable`;
-nothing here knows of any.
+times as large as the text. A method brings its own `Trainable` (see
+`specjax.drafting.trainable`); nothing here knows of any.
 """
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from experiments.errors import UserError, need
-from experiments.recipes import Heads, Texts
+from experiments.recipes import Heads, Online, Texts
 from experiments.setup.names import Names, resolve, resolve_function
-from experiments.training import folders, held_out, recipe_checks
+from experiments.training import (
+  example_windows,
+  examples,
+  folders,
+  held_out,
+  recipe_checks,
+)
 from experiments.training.generated import (
   Material,
   draw_texts,
@@ -23,16 +29,33 @@ from experiments.training.generated import (
   write_target_texts,
 )
 from experiments.training.held_out import Trial
-from experiments.training.optimize import train
+from experiments.training.optimize import in_dtype, train
 from experiments.training.train_pair import wide
 from specjax import checkpoints
 from specjax.drafting import heads
-from specjax.drafting.heads import Seen, Trainable
+from specjax.drafting.trainable import (
+  Divergence,
+  Seen,
+  Trainable,
+  cross_entropy,
+)
 from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.types import Drafter, Params
 
 _TRAINABLE = Names('specjax.drafters.{}.trainable', 'medusa')
+DIVERGENCE = Names('experiments.training.divergences.{}', 'cross_entropy')
+
+
+def check_names(x: Heads | Online) -> None:
+  """Finds what a recipe names, and names it in full, as its folder does.
+
+  Raises:
+    UserError: there is no such function.
+  """
+  resolve_function('trainable', x.trainable, _TRAINABLE)
+  x.trainable = _TRAINABLE.full(x.trainable)
+  resolve_function('divergence', x.divergence, DIVERGENCE)
 
 
 def check(x: Heads) -> None:
@@ -42,13 +65,23 @@ def check(x: Heads) -> None:
     UserError: names the field and the remedy.
   """
   o = x.optimization
-  resolve_function('trainable', x.trainable, _TRAINABLE)
-  x.trainable = _TRAINABLE.full(x.trainable)  # As the folder has it.
+  check_names(x)
   recipe_checks.trained(x)
-  recipe_checks.optimization('optimization', o)
+  recipe_checks.examples(x.examples)
+  recipe_checks.optimization('optimization', o, scored=True)
   need(0 <= x.share <= 1, f'share must be in [0, 1], got {x.share}')
-  if x.share:
+  if x.share and not recipe_checks.has_examples(x):
     recipe_checks.fill('texts', x.texts, o)
+  need(
+    1 <= x.devices <= jax.device_count(),
+    f'devices must be from 1 to the {jax.device_count()} that there are, got '
+    f'{x.devices}',
+  )
+  need(
+    o.batch % x.devices == 0,
+    f'optimization.batch is {o.batch}, which devices = {x.devices} does not '
+    f'divide: choose a multiple of {x.devices}',
+  )
 
 
 def shrink(x: Heads) -> None:
@@ -61,7 +94,7 @@ def shrink(x: Heads) -> None:
   x.held_out.shrink()
 
 
-def make(x: Heads, target: Model) -> Trainable:
+def make(x: Heads | Online, target: Model) -> Trainable:
   """The head of a recipe.
 
   Raises:
@@ -75,6 +108,16 @@ def make(x: Heads, target: Model) -> Trainable:
     ) from error
 
 
+def check_positions(drafter: Drafter, lengths: dict[str, int]) -> None:
+  """Refuses texts that a drafter cannot read.
+
+  Raises:
+    UserError: it was made for shorter ones.
+  """
+  if drafter.positions is not None:
+    recipe_checks.positions(drafter.positions, 'the drafter has', lengths)
+
+
 def see(target: Model, weights: Any, tokens: jax.Array, taps) -> Seen:
   """A target on whole windows [B, T]."""
   mask, positions = transformer.causal(*tokens.shape)
@@ -84,7 +127,13 @@ def see(target: Model, weights: Any, tokens: jax.Array, taps) -> Seen:
   return Seen(tokens, out.taps, wide(target.head(weights, out.hidden)))
 
 
-def loss_of(head: Trainable, target: Model, seed: int):
+def loss_of(
+  head: Trainable,
+  target: Model,
+  seed: int,
+  divergence: Divergence = cross_entropy,
+  dtype: str = 'float32',
+):
   """(drafter's parameters, the target's, a batch) -> the head's losses.
 
   Each step has a key of its own, in whichever process it is made.
@@ -92,15 +141,61 @@ def loss_of(head: Trainable, target: Model, seed: int):
   root = jax.random.key(seed)
 
   def loss(params, frozen, batch):
-    seen = see(target, frozen, batch['tokens'], head.taps)
+    seen = see(target, frozen, batch['tokens'], head.taps).replace(
+      counts=batch.get('counts'), divergence=divergence
+    )
+    seen = seen.replace(hidden=in_dtype(seen.hidden, dtype))
     key = jax.random.fold_in(root, batch['step'])
     return head.loss(Params(frozen, params), seen, key)
 
   return loss
 
 
+class Placed(NamedTuple):
+  """Where a training has its arrays: batches split by rows, the rest whole."""
+
+  devices: int
+
+  def _put(self, x: Any, *axes: str) -> Any:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[: self.devices]), ('data',))
+    spec = jax.sharding.PartitionSpec(*axes)
+    return jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+
+  def whole(self, tree: Any) -> Any:
+    if self.devices == 1:
+      return jax.device_put(tree)
+    return self._put(tree)
+
+  def split(self, batch: Callable[..., dict]) -> Callable[..., dict]:
+    """The same batches, each split over the rows."""
+    if self.devices == 1:
+      return batch
+
+    def place(x):
+      return self._put(x, *(['data'] if np.ndim(x) else []))
+
+    return lambda number, params: jax.tree.map(place, batch(number, params))
+
+
+def from_examples(m: Material) -> Callable[[int, Any], dict[str, Any]]:
+  """(number, parameters) -> windows of examples, what counts, the number."""
+  x, o = m.recipe, m.recipe.optimization
+  learned = m.examples.learned
+
+  def batch(number, params):
+    del params  # Unused.
+    tokens, counts = example_windows.draw(
+      learned, o.batch, o.length, x.seed + 3, number
+    )
+    return {'tokens': tokens, 'counts': counts, 'step': np.int32(number)}
+
+  return batch
+
+
 def batches(m: Material) -> Callable[[int, Any], dict[str, Any]]:
   """(step, parameters) -> windows of both kinds of text, and the step."""
+  if m.examples is not None:
+    return from_examples(m)
   x, o = m.recipe, m.recipe.optimization
   written = round(x.share * o.batch)
   texts = write_target_texts(m) if written else None
@@ -130,7 +225,7 @@ def measure(
   """
   if head.measure is None:
     return {}
-  begin = trial.x.prompt_length
+  begin = min(len(text) for texts in trial.texts.values() for text in texts)
 
   @jax.jit
   def sums(weights, tokens):
@@ -145,22 +240,50 @@ def measure(
   return jax.tree.map(np.ndarray.tolist, whole | {'domains': by_domain})
 
 
+def save(head: Trainable, path, config, params, tokenizer) -> None:
+  """Writes a finished drafter, as its kind is kept."""
+  if head.save is not None:
+    head.save(path, config, params, tokenizer)
+  else:
+    heads.save(path, config, params)
+
+
+def score(report: dict[str, Any], patience: int) -> dict[str, Any]:
+  """A report with what the best checkpoint is chosen by, where one is."""
+  if not patience:
+    return report
+  taus = [one['tau'] for one in report.values()]
+  return report | {'score': round(float(np.mean(taus)), 5)}
+
+
 def main(x: Heads) -> None:
   if x.quick:
     shrink(x)
   check(x)
   folder, m, trial = held_out.begin(x)
+  if m.examples is not None:
+    print(examples.describe(m.examples))
   head = make(x, m.target)
   drafter = head.drafter(x.held_out.depth)
+  check_positions(drafter, recipe_checks.lengths(x))
+  o = x.optimization
+  placed = Placed(x.devices)
   params = train(
     'head',
     folder,
-    x.optimization,
+    o,
     head.init(jax.random.key(x.seed + 4), m.weights),
-    loss_of(head, m.target, x.seed + 6),
+    loss_of(
+      head,
+      m.target,
+      x.seed + 6,
+      resolve('divergence', x.divergence, DIVERGENCE),
+      o.dtype,
+    ),
     m.weights,
-    batches(m),
-    lambda params: trial.report(drafter, params),
+    placed.split(batches(m)),
+    lambda params: score(trial.report(drafter, params), o.patience),
+    place=placed.whole,
   )
   path = folder / 'weights'
   if not path.exists():
@@ -168,8 +291,8 @@ def main(x: Heads) -> None:
       **head.config,
       **measure(head, trial, drafter, params),
       'target': checkpoints.fingerprint(x.target),
-      'training': folders.cost(folder, ('head', x.optimization, 1)),
+      'training': folders.cost(folder, ('head', o, 1)),
     }
-    heads.save(path, config, params)
-  stored = heads.read(path, head.config['kind'])[1]
-  print(json.dumps({'head': str(path)} | trial.report(drafter, stored)))
+    save(head, path, config, params, m.tokenizer)
+  read = head.read or (lambda path: heads.read(path, head.config['kind'])[1])
+  print(json.dumps({'head': str(path)} | trial.report(drafter, read(path))))

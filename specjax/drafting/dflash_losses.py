@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 
 from specjax.drafting import parallel
-from specjax.drafting.heads import soft_cross_entropy
 from specjax.models.dflash import Head
 
 
 def _judge(head: Head, params, seen, first):
-  """Of each place of blocks: logits [B, A, V], and the target's there."""
+  """Of each place of blocks: logits [B, A, V], the target's, and weights."""
   said = head.say_many(params, seen.tokens, seen.hidden, first)
   rows = jnp.arange(len(first))[:, None]
   for k in range(said.shape[2]):
-    yield said[:, :, k], seen.logits[rows, first + k]
+    at = rows, first + k
+    yield said[:, :, k], seen.logits[at], seen.weights[at]
 
 
 def loss(head: Head, anchors: int, decay: float, params, seen, key):
@@ -32,10 +32,9 @@ def loss(head: Head, anchors: int, decay: float, params, seen, key):
   first = jax.vmap(choose)(jax.random.split(key, batch))[:, :anchors]
   weights = jnp.exp(-jnp.arange(head.sizes.block - 1) / decay)
   places = _judge(head, params, seen, first)
-  one = jnp.ones(first.shape)
   return {
-    f'place{k}': weight * soft_cross_entropy(goal, said, one)
-    for k, weight, (said, goal) in zip(
+    f'place{k}': weight * seen.judge(goal, said, counts)
+    for k, weight, (said, goal, counts) in zip(
       itertools.count(1), weights / weights.sum(), places, strict=False
     )
   }
@@ -45,4 +44,5 @@ def measure(head: Head, params, seen, begin: int):
   """How often the i-th guess of a place is the target's greedy token."""
   first = jnp.arange(begin, seen.tokens.shape[1] - head.sizes.block + 1)
   first = jnp.broadcast_to(first, (len(seen.tokens), len(first)))
-  return parallel.count_hits(_judge(head, params, seen, first))
+  places = _judge(head, params, seen, first)
+  return parallel.count_hits((said, goal) for said, goal, _ in places)

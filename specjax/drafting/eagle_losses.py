@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from specjax.drafting.heads import soft_cross_entropy
+from specjax.drafting.trainable import mean
 from specjax.models import transformer
 from specjax.models.eagle import Head
 
@@ -22,9 +22,9 @@ def features(head: Head, params, seen, key):
     params, seen.tokens[:, 1:], f[:, :-1] + noise, at, None, None, mask, None, 0
   )
   off = jnp.abs(made - f[:, 1:])
-  smooth = jnp.where(off < 1, off**2 / 2, off - 0.5).mean()
-  logits, one = head.logits(params, made), jnp.ones(at.shape)
-  tokens = soft_cross_entropy(seen.logits[:, 1:], logits, one)
+  weight = seen.weights[:, 1:]
+  smooth = mean(jnp.where(off < 1, off**2 / 2, off - 0.5).mean(-1), weight)
+  tokens = seen.judge(seen.logits[:, 1:], head.logits(params, made), weight)
   return {'feature': smooth, 'token': _TOKENS * tokens}
 
 
@@ -37,7 +37,7 @@ def tokens(head: Head, params, seen, key):
   for j, features in enumerate(
     head.unroll(params, seen.tokens, seen.hidden, _STEPS)
   ):
-    counts = jnp.where(place >= j, 1.0, 0.0)
+    weight = jnp.where(place >= j, seen.weights[:, 1:], 0.0)
     logits = head.logits(params, features)
-    losses[f'step{j}'] = _DECAY**j * soft_cross_entropy(goal, logits, counts)
+    losses[f'step{j}'] = _DECAY**j * seen.judge(goal, logits, weight)
   return losses

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import checkpoints
 from specjax.drafting import heads, readings
 from specjax.drafting.heads import Loaded
 from specjax.models import linear, small_head
@@ -99,10 +100,15 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
       'vocabulary: the target caps or scales its logits, which a smaller '
       'output layer of the head would not; leave it out'
     )
-  elif config.tied_embeddings:
-    whole = jax.tree.map(jnp.transpose, target.params['embedding'])
   else:
-    whole = target.params['unembedding']
+    # Where weights are read later they are read here, too, for this layer.
+    of_target = target.params
+    if of_target is None:
+      _, of_target = checkpoints.load(target.path, target.dtype)
+    if config.tied_embeddings:
+      whole = jax.tree.map(jnp.transpose, of_target['embedding'])
+    else:
+      whole = of_target['unembedding']
   smaller = dataclasses.replace(
     sizes, own_unembedding=True, draft_vocab=len(kept)
   )

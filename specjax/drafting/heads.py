@@ -1,4 +1,4 @@
-"""Heads that were trained for a target: their training, and their files.
+"""Heads that were trained for a target, and their files.
 
 A head is a directory: `config.json` with its sizes, kind and the target's
 fingerprint, and `model.safetensors`; or one of others, see `published`.
@@ -25,54 +25,7 @@ from specjax.arguments import check_path
 from specjax.checkpoints import precision
 from specjax.checkpoints.files import CONFIG, WEIGHTS
 from specjax.drafting import readings
-from specjax.types import Drafter, Target
-
-
-class Seen(NamedTuple):
-  """A frozen target on whole texts: position t has seen tokens 0 to t."""
-
-  tokens: jax.Array  # [B, T]
-  hidden: jax.Array  # [B, T, len(taps), E] features of the layers asked for
-  logits: jax.Array  # [B, T, V]
-
-
-class Trainable(NamedTuple):
-  """What a program needs to train a head.
-
-  config: sizes, with which the head is made again; as JSON.
-  taps: layers of the target whose features it reads.
-  init(key, target_params) -> params: fresh weights.
-  loss(params, seen, key) -> dict of scalars, whose sum is to be minimised;
-    `params` is `Params`, and only those of the drafter are trained.
-  drafter(depth) -> Drafter: a chain, to see what is accepted.
-  measure(params, seen, begin) -> dict of arrays, sums over texts, from place
-    `begin` on, that are kept in the config: what a tree is chosen by.
-  """
-
-  config: dict[str, Any]
-  taps: tuple[int, ...]
-  init: Callable[..., Any]
-  loss: Callable[..., dict[str, jax.Array]]
-  drafter: Callable[[int], Drafter]
-  measure: Callable[..., dict[str, jax.Array]] | None = None
-
-
-def soft_cross_entropy(
-  goal: jax.Array, logits: jax.Array, weight: jax.Array
-) -> jax.Array:
-  """Mean cross-entropy against the target's own distribution.
-
-  The token that the text goes on with is one draw from that distribution: the
-  expectation is the same and the noise less (Hinton et al., arXiv:1503.02531).
-
-  Args:
-    goal: [..., V] logits of the target.
-    logits: [..., V] of the head.
-    weight: [...] 0 where a place does not count.
-  """
-  p = jax.nn.softmax(goal)
-  nats = -(p * jax.nn.log_softmax(logits)).sum(-1)
-  return (nats * weight).sum() / jnp.maximum(weight.sum(), 1)
+from specjax.types import Target
 
 
 def check_taps(layers: int, taps: tuple[int, ...]) -> None:

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from experiments import launch
+from experiments.measuring import roofline
 from tests.experiments.test_run import CONFIG
 from tests.support import processes, tiny
 from tests.support.many_devices import SIZES
@@ -98,6 +99,10 @@ def test_a_step_exchanges_what_it_must(found):
     'all-reduce': sums | none,
     'all-gather': logits | none,
   }
+  # As it is calculated of devices that are not here.
+  model = tiny.model(16, 2, 32, **SIZES).config
+  paper = roofline.exchange(model, roofline.split_over(8), 8 * 3, 'float64')
+  assert paper == (sums['count'], sums['bytes'], logits['bytes'])
   # Both models split: five sums and one for all rows; the draft three, twice.
   both = found['lm 2x4 True']['collectives']
   assert both.keys() == {'all-reduce', 'all-gather'}

@@ -345,12 +345,12 @@ def test_a_target_in_16_bits_teaches_a_head_in_32(root, monkeypatch):
   """What is frozen has the type, what is learned and its losses have not."""
   seen = {}
 
-  def watched(*args):
+  def watched(*args, **kwargs):
     seen['frozen'], seen['learned'] = args[5], args[3]
     batch = args[6](0, None)
     losses = jax.eval_shape(args[4], args[3], args[5], batch)
     seen['losses'] = jax.tree.leaves(losses)
-    return train(*args)
+    return train(*args, **kwargs)
 
   train = train_heads.train
   monkeypatch.setattr(train_heads, 'train', watched)

@@ -12,6 +12,7 @@ import pytest
 from specjax import generate, sampling, trees, verify
 from specjax.drafters import dflash, eagle, early_exit, lm, medusa
 from specjax.drafting import heads, shape
+from specjax.drafting.trainable import Seen
 from specjax.models import prefill, transformer, variants
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Params, Spec, Target
@@ -87,7 +88,7 @@ def test_an_adapter_of_zeros_changes_nothing():
 def seen_by(target, tokens, taps):
   mask, at = transformer.causal(*tokens.shape)
   out = TARGET.forward(target, tokens, at, None, None, mask, taps=taps)
-  return heads.Seen(tokens, out.taps, TARGET.head(target, out.hidden))
+  return Seen(tokens, out.taps, TARGET.head(target, out.hidden))
 
 
 @pytest.mark.slow
@@ -385,7 +386,9 @@ def test_a_broken_config_is_refused(tmp_path):
 # Weights in blocks
 
 
-@pytest.mark.parametrize('name', ['medusa', 'eagle'])
+@pytest.mark.parametrize(
+  'name', ['medusa', pytest.param('eagle', marks=pytest.mark.slow)]
+)
 def test_blocks_change_nothing(name, tmp_path):
   wide = models.tiny(128, 2, width=64, num_heads=2, head_dim=32, mlp_width=64)
   weights = jax.jit(wide.init)(jax.random.key(0))

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from specjax.drafters import early_exit, medusa
-from specjax.drafting import eagle_losses, heads
+from specjax.drafting import eagle_losses
+from specjax.drafting.trainable import Seen
 from specjax.types import Params
 from tests.support import models
 
 GOAL = (0.5, 0.25, 0.75, 0.125)  # of the target, after tokens 0 to 3
-SEEN = heads.Seen(
+SEEN = Seen(
   jnp.array([[0, 1, 1, 0]]),
   jnp.zeros((1, 4, 1, 2)),
   jnp.log(jnp.array([[[p, 1 - p] for p in GOAL]])),
@@ -44,7 +45,7 @@ def test_cross_entropy_counts_places_by_their_weight():
     ((0, 0), 0),
     ((3, 1), (3 * terms[0] + terms[1]) / 4),
   ):
-    found = heads.soft_cross_entropy(goal, said, jnp.array([weight], float))
+    found = SEEN.judge(goal, said, jnp.array([weight], float))
     assert found == pytest.approx(expected, rel=1e-5)
 
 
@@ -132,7 +133,7 @@ def test_the_loss_of_medusa():
   fresh = trained.init(None, None)['residual']
   blocks = [0.25, -0.5, 0.125]
   own = {'residual': fresh + jnp.repeat(jnp.array(blocks), 8)}
-  found = trained.loss(Params(weights, own), SEEN._replace(hidden=HIDDEN), None)
+  found = trained.loss(Params(weights, own), SEEN.replace(hidden=HIDDEN), None)
   assert list(found) == ['head1', 'head2', 'head3']
   for k, block in enumerate(blocks, 1):
     said = said_by_the_target(block)
@@ -148,6 +149,6 @@ def test_the_loss_of_an_exit():
   own = trained.init(jax.random.key(0), weights)
   own['scale'] = weights['norm']['scale']
   params = Params(weights, own)
-  found = trained.loss(params, SEEN._replace(hidden=HIDDEN), None)
+  found = trained.loss(params, SEEN.replace(hidden=HIDDEN), None)
   terms = [soft(a, b) for a, b in zip(GOAL, said_by_the_target(), strict=True)]
   assert found == {'token': pytest.approx(sum(terms) / 4, rel=1e-4)}

@@ -1,0 +1,127 @@
+"""Answers of a target: written, resumed, and learned from."""
+
+import json
+
+import pytest
+
+import specjax
+from experiments import answers
+from experiments.errors import UserError
+from experiments.measuring import pairs
+from experiments.recipes import Examples, Heads, HeldOut, Optimization
+from experiments.settings import Candidate, Prompts
+from experiments.training import train_heads
+from specjax.drafters import lm
+from tests.support import tiny
+
+
+class Killed(Exception):
+  pass
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('answers')
+  tiny.write_pair(folder)
+  records = [{'question': f'{i} and?', 'answer': 'x'} for i in range(9)]
+  (folder / 'asked.jsonl').write_text('\n'.join(map(json.dumps, records)))
+  return folder
+
+
+def config(root, name, **changes):
+  fields = {
+    'prompts': Prompts(str(root / 'asked.jsonl')),
+    'temperatures': (0.0, 1.0),
+    'drafters': ('draft',),
+    'batch': 4,
+    'results': str(root / name),
+  }
+  return tiny.experiment(root, **fields | changes)
+
+
+def lines(root, name):
+  file = root / name / answers.FILE
+  return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def sort(found):
+  return sorted(found, key=lambda x: (x['temperature'], x['prompt']))
+
+
+def test_answers_are_those_of_the_target_and_go_on_where_they_stopped(
+  root, monkeypatch, capsys
+):
+  answers.main(config(root, 'whole'))
+  said = json.loads(capsys.readouterr().out.splitlines()[-1])
+  whole = lines(root, 'whole')
+  assert said['written'] == len(whole) == 18
+  assert said['tokens'] == sum(len(x['answer_ids']) for x in whole)
+  assert said['tau'] == pytest.approx(
+    said['tokens'] / sum(x['target_calls'] for x in whole)
+  )
+  target = specjax.load(str(root / 'target'))
+  drafter = lm.load(target, str(root / 'draft'))
+  greedy = sort(x for x in whole if x['temperature'] == 0)
+  alone = specjax.decode(
+    target, drafter, [x['prompt_ids'] for x in greedy], gamma=2, new_tokens=12
+  )
+  assert [x['answer_ids'] for x in greedy] == alone.tokens
+  assert greedy[0]['asked'].startswith('Q: ')
+  assert [x['ended'] for x in greedy] == alone.ended
+
+  written = answers.written
+
+  def cut(*args):
+    for i, one in enumerate(written(*args)):
+      if i == 5:
+        raise Killed
+      yield one
+
+  with monkeypatch.context() as patched:
+    patched.setattr(answers, 'written', cut)
+    with pytest.raises(Killed):
+      answers.main(config(root, 'cut'))
+  assert len(lines(root, 'cut')) == 5
+  with open(root / 'cut' / answers.FILE, 'a') as file:
+    file.write('{"domain": "gsm')
+  answers.main(config(root, 'cut'))
+  assert sort(lines(root, 'cut')) == sort(whole)
+
+
+@pytest.mark.slow
+def test_two_commands_lead_from_questions_to_a_head(root, capsys):
+  answers.main(config(root, 'first', temperatures=(1.0,)))
+  file = json.loads(capsys.readouterr().out.splitlines()[-1])['answers']
+  train_heads.main(
+    Heads(
+      folder=str(root / 'head'),
+      target=str(root / 'target'),
+      trainable='medusa',
+      optimization=Optimization(((1, 1e-2), (4, 0.0)), 2, 16),
+      options={'count': 2},
+      examples=Examples(Prompts(file), held_out=0.4),
+      held_out=HeldOut(3, 16, 8, depth=2),
+    )
+  )
+  assert (root / 'head/weights/config.json').exists()
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'prompt': 'x'}, 'prompt is given, but'),
+    ({'verifiers': ('lenience:0.5',)}, 'lenience.* is lossy'),
+    ({'prompts': Prompts('/none.jsonl')}, 'none.jsonl does not exist'),
+    ({'prompts': Prompts('x.jsonl', turns=0)}, r'prompts\.turns is 0'),
+  ],
+)
+def test_what_cannot_be_answered_is_named(root, changes, message):
+  with pytest.raises(UserError, match=message):
+    answers.main(config(root, 'none', **changes))
+
+
+def test_one_drafter_is_left_of_many(root):
+  x = config(root, 'none', drafters=())
+  x.candidates = {'a': Candidate('ngram', 2), 'b': Candidate('ngram', 3)}
+  pairs.choose_one(x, 'answering')
+  assert x.drafters == ('a',)

@@ -1,0 +1,175 @@
+"""Drafters that learn while they draft."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from experiments.errors import UserError
+from experiments.recipes import Online, Optimization
+from experiments.settings import Prompts
+from experiments.training import generated, online
+from specjax import checkpoints, metrics
+from tests.support import tiny
+
+
+class Killed(Exception):
+  pass
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('online')
+  tiny.write_pair(folder)
+  online.main(recipe(folder, 'whole'))
+  return folder
+
+
+def recipe(root, name, **changes):
+  fields = {
+    'folder': str(root / name),
+    'target': str(root / 'target'),
+    'trainable': 'lm',
+    'options': {'path': str(root / 'draft')},
+    'optimization': Optimization(
+      ((1, 1e-2), (6, 1e-2)), batch=4, length=16, checkpoint_every=2
+    ),
+    'prompts': Prompts(domains=('code',), count=5, length=8),
+    'new_tokens': 8,
+    'depth': 2,
+    'rounds': 3,
+    'updates': 2,
+    'memory': 2,
+  }
+  return Online(**fields | changes)
+
+
+def rounds(root, name):
+  text = (root / name / 'rounds.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def test_each_round_is_told_beside_the_drafter_that_never_learned(root):
+  told = rounds(root, 'whole')
+  assert [one['round'] for one in told] == [0, 1, 2]
+  assert told[0]['alpha'] == told[0]['alpha_first']
+  assert told[0]['alpha_gained'] == 0
+  assert told[2]['alpha'] != told[2]['alpha_first']
+  with np.load(root / 'whole/rounds/000002.npz') as file:
+    found = dict(file)
+  assert told[2]['alpha'] == pytest.approx(
+    found['overlap'].sum() / found['steps'].sum()
+  )
+  expected = metrics.ratio(found['emitted'], found['calls'])
+  assert told[2]['tau'] == pytest.approx(expected.value)
+  assert told[2]['tau_ci'] == expected.interval
+  assert (found['length'] - found['start']).tolist() == (
+    found['emitted'].tolist()
+  )
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_bit_for_bit(root, monkeypatch):
+  batch = online.Rounds.batch
+
+  def cut(self, step, weights):
+    if step == 3:
+      raise Killed
+    return batch(self, step, weights)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(online.Rounds, 'batch', cut)
+    with pytest.raises(Killed):
+      online.main(recipe(root, 'cut'))
+  online.main(recipe(root, 'cut'))
+  assert rounds(root, 'whole') == rounds(root, 'cut')
+  one, other = (
+    safetensors.numpy.load_file(root / name / 'weights/model.safetensors')
+    for name in ('whole', 'cut')
+  )
+  for name, x in one.items():
+    np.testing.assert_array_equal(x, other[name])
+
+
+def test_windows_hold_the_texts_of_the_last_rounds(root):
+  x = recipe(root, 'whole')
+  online.check(x)
+  m = generated.read_target(x)
+  head = online.train_heads.make(x, m.target)
+  first = online.begin(x, head, m)
+  made = online.Rounds(m, head.drafter(2), first, root / 'whole/rounds')
+  texts = {}
+  for number in range(3):
+    with np.load(root / f'whole/rounds/{number:06d}.npz') as file:
+      for row, end in zip(file['tokens'], file['length'], strict=True):
+        texts[number, tuple(row[:end].tolist())] = 8  # The prompt's length.
+  for step, known in ((0, {0}), (3, {0, 1}), (5, {1, 2})):
+    batch = made.batch(step, first)
+    for row, counts in zip(batch['tokens'], batch['counts'], strict=True):
+      judged = np.flatnonzero(counts)
+      length = judged[-1] + 2
+      window = tuple(row[:length].tolist())
+      places = [
+        (number, i)
+        for number, text in texts
+        for i in range(len(text) - length + 1)
+        if text[i : i + length] == window
+      ]
+      assert {number for number, _ in places} & known
+      # Places from the prompt's last token on, and no others.
+      assert any(judged[0] + i >= 7 for _, i in places)
+      assert judged.tolist() == list(range(judged[0], length - 1))
+  again = made.batch(5, first)
+  np.testing.assert_array_equal(again['tokens'], made.batch(5, None)['tokens'])
+
+
+@pytest.mark.slow
+def test_a_draft_comes_to_agree_with_its_target(root):
+  """On one round's prompts over and over, alpha must rise."""
+  x = recipe(
+    root,
+    'long',
+    optimization=Optimization(((1, 1e-2), (60, 1e-2)), 8, 16),
+    rounds=6,
+    updates=10,
+  )
+  online.main(x)
+  told = rounds(root, 'long')
+  assert told[-1]['alpha_gained'] > 0
+  assert told[-1]['alpha_gained_ci'][0] > 0
+
+
+def test_the_finished_draft_is_that_of_the_last_step(root):
+  params = checkpoints.load(root / 'whole/weights')[1]
+  start = checkpoints.load(root / 'draft')[1]
+  moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), params, start)
+  assert max(jax.tree.leaves(moved)) > 1e-3
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'rounds': 4}, r'schedule ends at step 6, but rounds x updates are 4 x 2'),
+    ({'memory': 0}, 'memory must be at least 1'),
+    ({'target': '/none'}, 'target: '),
+    ({'trainable': 'none'}, "trainable: 'none' is unknown"),
+    ({'prompts': Prompts(domains=('law',))}, r'prompts\.domains'),
+  ],
+)
+def test_fields_are_checked(root, changes, message):
+  with pytest.raises(UserError, match=message):
+    online.main(recipe(root, 'none', **changes))
+
+
+def test_a_start_of_other_sizes_is_refused(root):
+  sizes = {
+    'width': 16, 'num_layers': 1, 'num_heads': 1, 'num_kv_heads': 1,
+    'head_dim': 16, 'mlp_width': 32,
+  }  # fmt: skip
+  x = recipe(root, 'wrong', options=sizes, start=str(root / 'draft'))
+  with pytest.raises(
+    UserError, match=r'start: .* has other sizes than options'
+  ):
+    online.main(x)

@@ -1,0 +1,390 @@
+"""Drafters that are trained on conversations of one's own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import safetensors.numpy
+
+import specjax
+from experiments.errors import UserError
+from experiments.recipes import Examples, Heads, HeldOut, Optimization
+from experiments.settings import Prompts
+from experiments.training import (
+  example_windows,
+  generated,
+  optimize,
+  schedules,
+  train_heads,
+)
+from specjax import checkpoints
+from specjax.drafters import lm, medusa
+from specjax.drafting import lm_training
+from tests.support import tiny
+
+WEIGHTS = 'model.safetensors'
+
+
+class Killed(Exception):
+  pass
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('own')
+  tiny.write_pair(folder)
+  records = [
+    {'question': f'What is {i} and {j}?', 'answer': f'It is {i + j}.'}
+    for i in range(6)
+    for j in range(6)
+  ]
+  (folder / 'math.jsonl').write_text('\n'.join(map(json.dumps, records)))
+  return folder
+
+
+def recipe(root, name, trainable='medusa', options=None, **changes):
+  o = {'schedule': ((2, 1e-2), (6, 0.0)), 'batch': 4, 'length': 16}
+  o |= {'checkpoint_every': 2} | changes.pop('o', {})
+  x = Heads(
+    folder=str(root / name),
+    target=str(root / 'target'),
+    trainable=trainable,
+    optimization=Optimization(**o),
+    options={'count': 2} if options is None else options,
+    examples=Examples(Prompts(str(root / 'math.jsonl')), held_out=0.3),
+    held_out=HeldOut(3, 16, 8, depth=2),
+  )
+  for field, value in changes.items():
+    setattr(x, field, value)
+  return x
+
+
+def lines(file):
+  return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def weights_of(folder):
+  return safetensors.numpy.load_file(folder / 'weights' / WEIGHTS)
+
+
+def assert_equal(one, other):
+  assert one.keys() == other.keys()
+  for name, x in one.items():
+    np.testing.assert_array_equal(x, other[name])
+
+
+def parts_of(x):
+  """The head of a recipe, its material, and its loss on a batch."""
+  train_heads.check(x)
+  m = generated.gather(x)
+  head = train_heads.make(x, m.target)
+  return head, m, train_heads.batches(m)
+
+
+@pytest.mark.slow
+def test_a_head_is_trained_on_answers_and_resumes_bit_for_bit(
+  root, monkeypatch, capsys
+):
+  train_heads.main(recipe(root, 'whole'))
+  said = json.loads(capsys.readouterr().out.splitlines()[0])
+  assert said['learned']['examples'] + said['held out']['examples'] == 36
+  draw = example_windows.draw
+
+  def cut(*args):
+    if args[-1] == 3:
+      raise Killed
+    return draw(*args)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(example_windows, 'draw', cut)
+    with pytest.raises(Killed):
+      train_heads.main(recipe(root, 'cut'))
+  train_heads.main(recipe(root, 'cut'))
+  assert_equal(weights_of(root / 'whole'), weights_of(root / 'cut'))
+  whole, again = (lines(root / n / 'head.jsonl') for n in ('whole', 'cut'))
+  assert [x['loss'] for x in whole] == [x['loss'] for x in again]
+  assert set(whole[-1]['T=0']) == {'alpha', 'tau', 'examples'}
+  target = specjax.load(str(root / 'target'))
+  drafter = medusa.load(target, str(root / 'whole/weights'))
+  prompts = ['What is 1']
+  found = specjax.decode(target, drafter, prompts, new_tokens=8, gamma=2)
+  plain = specjax.decode(target, None, prompts, new_tokens=8)
+  assert found.tokens == plain.tokens
+
+
+def test_what_is_asked_is_not_learned(root):
+  """The mean runs over places of answers; the target sees the questions."""
+  head, m, batch = parts_of(recipe(root, 'none'))
+  first = batch(0, None)
+  params = head.init(jax.random.key(0), m.weights)
+  loss = jax.jit(train_heads.loss_of(head, m.target, 0))
+  seen = train_heads.see(m.target, m.weights, first['tokens'], head.taps)
+
+  def by_hand(k):
+    """Head k is judged where the token k + 1 places on is of an answer."""
+    goal = jax.nn.log_softmax(seen.logits[:, k:])
+    said = jax.nn.log_softmax(seen.logits[:, :-k])  # Fresh heads say this.
+    nats = -(jnp.exp(goal) * said).sum(-1)
+    counts = first['counts'][:, k:]
+    return 0.8**k * (nats * counts).sum() / counts.sum()
+
+  found = loss(params, m.weights, first)
+  for k in (1, 2):
+    assert found[f'head{k}'] == pytest.approx(float(by_hand(k)), rel=1e-4)
+
+
+@pytest.mark.parametrize('name', ['total_variation', 'acceptance_hybrid'])
+def test_a_recipe_names_what_is_minimised(root, name):
+  x = recipe(root, 'none', 'lm', {'path': str(root / 'draft')}, divergence=name)
+  head, m, batch = parts_of(x)
+  one = batch(0, None)
+  params = head.init(jax.random.key(0), m.weights)
+  made = train_heads.resolve('', x.divergence, train_heads.DIVERGENCE)
+  found = train_heads.loss_of(head, m.target, 0, made)(params, m.weights, one)
+  score = train_heads.transformer.score
+  draft = checkpoints.load(root / 'draft')[0]
+  p = jax.nn.softmax(score(m.target, m.weights, one['tokens']))
+  q = jax.nn.softmax(score(draft, params, one['tokens']))
+  alpha = jnp.minimum(p, q).sum(-1)
+  expected = 1 - alpha
+  if name == 'acceptance_hybrid':
+    share = jnp.exp(-3 * alpha)
+    kl = (p * jnp.log(p / q)).sum(-1)
+    expected = share * kl + (1 - share) * expected
+  counts = one['counts']
+  mean = (expected * counts).sum() / counts.sum()
+  assert found['token'] == pytest.approx(float(mean), rel=1e-4)
+
+
+def test_a_draft_goes_on_from_a_checkpoint_and_is_one_again(root):
+  x = recipe(root, 'lm', 'lm', {'path': str(root / 'draft')})
+  train_heads.main(x)
+  before = lines(root / 'lm/head.jsonl')
+  model, params = checkpoints.load(root / 'lm/weights')
+  start = checkpoints.load(root / 'draft')[1]
+  moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), params, start)
+  assert max(jax.tree.leaves(moved)) > 1e-3
+  facts = json.loads((root / 'lm/weights' / lm_training.TRAINING).read_text())
+  assert facts['steps'] == 6
+  assert facts['seconds'] > 0
+  assert before[-1]['loss']['token'] < before[0]['loss']['token'] + 1
+  target = specjax.load(str(root / 'target'))
+  drafter = lm.load(target, str(root / 'lm/weights'))
+  assert drafter.draft[0].config == model.config
+
+
+def test_a_new_draft_has_the_sizes_that_are_given(root):
+  sizes = dict(
+    width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16,
+    mlp_width=32,
+  )  # fmt: skip
+  head, m, batch = parts_of(recipe(root, 'none', 'lm', sizes))
+  params = head.init(jax.random.key(0), m.weights)
+  assert params['embedding'].shape == (2048, 16)
+  loss = train_heads.loss_of(head, m.target, 0)(params, m.weights, batch(0, 0))
+  assert 0 < loss['token'] < 2 * np.log(2048)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({}, 'give path'),
+    ({'path': 'x', 'width': 3}, 'give path'),
+    ({'path': '{}/none'}, 'none'),
+    ({'width': 16}, 'options'),
+  ],
+)
+def test_drafts_that_cannot_be_trained_are_refused(root, options, message):
+  options = {
+    k: v.format(root) if isinstance(v, str) else v for k, v in options.items()
+  }
+  with pytest.raises(ValueError, match=message):
+    parts_of(recipe(root, 'none', 'lm', options))
+
+
+def test_accumulating_is_a_larger_batch(tmp_path):
+  """Gradients of equal batches average: two of two windows are one of four."""
+  weights = {'w': np.array([[1.0, -2.0], [0.5, 3.0]])}
+  data = np.random.default_rng(0).normal(size=(8, 4, 2))
+
+  def run(batch, accumulate, draw):
+    o = Optimization(((1, 1e-2), (4, 0.0)), batch, clip=0.1)
+    o.accumulate, o.checkpoint_every = accumulate, 2
+
+    def loss(params, frozen, x):
+      return ((x @ params['w']) ** 2).mean()
+
+    folder = tmp_path / str(accumulate)
+    return optimize.train('x', folder, o, weights, loss, None, draw)
+
+  whole = run(4, 1, lambda i, params: data[i])
+  parts = run(2, 2, lambda i, params: data[i // 2, 2 * (i % 2) :][:2])
+  np.testing.assert_allclose(parts['w'], whole['w'], rtol=1e-5)
+  assert abs(parts['w'] - weights['w']).max() > 1e-3
+
+
+@pytest.mark.parametrize('cut', [0, 3, 5])
+def test_patience_ends_a_training_with_its_best_weights(tmp_path, cut):
+  """Scores 1 3 2 2 ...: after two worse checkpoints it ends with the second."""
+  scores = dict(enumerate([1, 3, 2, 2, 9, 9], 1))
+  o = Optimization(((1, 1e-2),), 1, patience=2, checkpoint_every=1)
+  o.schedule = ((1, 1e-2), (6, 1e-2))
+  seen = []
+
+  def batch(i, params):
+    if cut and i == cut and not seen.count(('cut', i)):
+      seen.append(('cut', i))
+      raise Killed
+    return np.float32(i)
+
+  def report(params):
+    step = round(float(params['n'][0]))
+    seen.append(step)
+    return {'score': scores[step]}
+
+  def init(params):
+    return ()
+
+  def update(grads, state, params):
+    return jax.tree.map(jnp.ones_like, grads), state
+
+  count = optax.GradientTransformation(init, update)
+
+  def run():
+    return optimize.train(
+      'x', tmp_path, o, {'n': np.zeros(1)},
+      lambda params, frozen, x: (params['n'] * x).sum(), None, batch, report,
+      optimizer=count,
+    )  # fmt: skip
+
+  if cut and cut < 4:
+    with pytest.raises(Killed):
+      run()
+  best = run()
+  assert best['n'].tolist() == [2]
+  assert 5 not in seen
+  assert run()['n'].tolist() == [2]  # Nothing is trained again.
+  assert seen.count(4) == 1
+
+
+@pytest.mark.parametrize(
+  ('curve', 'expected'),
+  [
+    ('linear', [0, 5, 10, 7.5, 5, 2.5, 0]),
+    ('cosine', [0, 5, 10, 5 + 5 * 0.5**0.5, 5, 5 - 5 * 0.5**0.5, 0]),
+    ('hold', [0, 5, 10, 10, 10, 10, 10]),
+  ],
+)
+def test_rates_go_from_corner_to_corner(curve, expected):
+  schedule = getattr(schedules, curve)(((2, 10.0), (6, 0.0)))
+  found = [float(schedule(step)) for step in range(7)]
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_losses_in_bfloat16_train_float32_weights(root):
+  o = {'dtype': 'bfloat16'}
+  x = recipe(root, 'half', 'lm', {'path': str(root / 'draft')}, o=o)
+  train_heads.main(x)
+  trained = checkpoints.load(root / 'half/weights', 'float32')[1]
+  assert all(np.isfinite(v).all() for v in jax.tree.leaves(trained))
+  head, m, batch = parts_of(x)
+  params = head.init(jax.random.key(0), m.weights)
+  loss = train_heads.loss_of(head, m.target, 0, dtype='bfloat16')
+  params = optimize.in_dtype(params, 'bfloat16')
+  program = jax.jit(loss).lower(params, m.weights, batch(0, 0)).as_text()
+  products = [x for x in program.splitlines() if 'dot_general' in x]
+  assert any('bf16' in line for line in products)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'o': {'curve': 'wave'}}, r"curve: 'wave' is unknown.*cosine"),
+    ({'o': {'accumulate': 0}}, r'optimization\.accumulate must be at least 1'),
+    ({'o': {'patience': -1}}, r'optimization\.patience must be at least 0'),
+    ({'o': {'dtype': 'int8'}}, r'optimization\.dtype must be float32 or'),
+    ({'divergence': 'far'}, r"divergence: 'far' is unknown.*forward_kl"),
+    ({'devices': 9}, 'devices must be from 1 to'),
+    ({'examples': Examples(answer='x')}, r'examples\.answer is given, but'),
+    (
+      {'examples': Examples(Prompts('/none.jsonl'))},
+      r'examples\.prompts\.path: /none\.jsonl does not exist',
+    ),
+  ],
+)
+def test_fields_of_a_recipe_are_checked(root, changes, message):
+  x = recipe(root, 'none', **changes)
+  x.data = x.data or 'somewhere'
+  with pytest.raises(UserError, match=message):
+    train_heads.check(x)
+
+
+def test_a_training_that_goes_on_has_the_examples_that_it_began_with(
+  root, tmp_path
+):
+  file = tmp_path / 'math.jsonl'
+  file.write_text((root / 'math.jsonl').read_text())
+  x = recipe(root, tmp_path / 'a', examples=Examples(Prompts(str(file))))
+  train_heads.held_out.begin(x)
+  train_heads.held_out.begin(x)
+  file.write_text(file.read_text().replace('It is 3', 'It is not 4'))
+  with pytest.raises(UserError, match='began with other examples'):
+    train_heads.held_out.begin(x)
+
+
+def test_windows_are_no_longer_than_a_draft_reads(root):
+  sizes = dict(
+    width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16,
+    mlp_width=32, max_positions=20,
+  )  # fmt: skip
+  o = {'length': 24}
+  with pytest.raises(UserError, match='24 positions, but the drafter has 20'):
+    train_heads.main(recipe(root, 'short', 'lm', sizes, o=o))
+
+
+def test_patience_needs_prompts_to_be_patient_with(root):
+  o = Optimization(((1, 1.0),), 1, patience=1)
+  with pytest.raises(UserError, match=r'x\.patience is 1, but nothing is'):
+    train_heads.recipe_checks.optimization('x', o)
+
+
+def test_a_folder_of_before_is_one_of_now(root, tmp_path):
+  """What recipes have learned since leaves their file as it was."""
+  x = recipe(root, tmp_path / 'new', examples=Examples(), data='somewhere')
+  train_heads.folders.claim(tmp_path / 'new', x)
+  fields = json.loads((tmp_path / 'new/recipe.json').read_text())
+  assert not {'divergence', 'examples', 'devices'} & fields.keys()
+  assert not {'curve', 'accumulate', 'patience', 'dtype'} & (
+    fields['optimization'].keys()
+  )
+  shutil.rmtree(tmp_path / 'new')
+  x.optimization.curve, x.devices = 'cosine', 2
+  train_heads.folders.claim(tmp_path / 'new', x)
+  fields = json.loads((tmp_path / 'new/recipe.json').read_text())
+  assert fields['optimization']['curve'] == 'cosine'
+  assert fields['devices'] == 2
+
+
+@pytest.mark.slow
+def test_windows_are_split_over_devices(root):
+  flags = '--xla_force_host_platform_device_count=4'
+  done = subprocess.run(
+    [sys.executable, '-m', 'tests.support.train_on_devices', root],
+    env=os.environ | {'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu'},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  found = json.loads(done.stdout.splitlines()[-1])
+  assert found['rows'] == [1, 1, 1, 1]
+  assert found['moved'] > 1e-2
+  assert found['resumed'] == 0
+  assert found['apart'] < 0.01 * found['moved']
