@@ -1,0 +1,206 @@
+"""Two runs beside each other: cells, pairs, verdicts, and refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import compare
+from experiments.errors import UserError
+from experiments.measuring import results
+from experiments.reports import comparing
+from specjax import goodness
+from tests.support import rows as made
+
+ALPHA, TAU, SPEED = comparing.STATISTICS
+CALLS = [4, 5, 6, 4, 5, 6, 4, 6]
+
+
+def _cell(one: dict, other: dict) -> comparing.Cell:
+  return comparing.Cell(('code',), made.row(**one), made.row(**other))
+
+
+def _store(path, rows, **settings) -> str:
+  folder = results.Folder(str(path), settings)
+  for row in rows:
+    folder.add(row)
+  return str(path)
+
+
+def test_the_ratio_is_that_of_the_sums():
+  cell = _cell(
+    {'unit_target_calls': CALLS},
+    {'unit_tokens': list(range(8, 16)), 'unit_target_calls': CALLS},
+  )
+  found = comparing.compare_cell(cell, TAU)
+  assert found.ratio.value == pytest.approx(sum(range(8, 16)) / 64)
+  assert found.shared == 8
+
+
+def test_a_speed_up_is_over_the_plain_decoding_of_its_own_run():
+  times = {'unit_baseline_seconds': [2.0] * 8, 'unit_baseline_tokens': [8] * 8}
+  one = times | {'unit_seconds': [1.0] * 8}
+  other = {name: [4 * x for x in times[name]] for name in times}
+  other |= {'unit_seconds': [0.25] * 7 + [0.5]}
+  found = comparing.compare_cell(_cell(one, other), SPEED)
+  # 2 and 2 / (2.25 / 8): the slower and longer baseline takes no part.
+  assert found.ratio.value == pytest.approx(8 / 2.25)
+
+
+def test_pairing_removes_what_prompts_do_to_both_runs():
+  calls = [4, 8, 16, 32, 4, 8, 16, 32]
+  tokens = [8 * c for c in calls]
+  fewer = [7.2 * c * (1 + 0.01 * (i % 3)) for i, c in enumerate(calls)]
+  one = {'unit_tokens': tokens, 'unit_target_calls': [10] * 8}
+  other = {'unit_tokens': fewer, 'unit_target_calls': [10] * 8}
+  pair = comparing.compare_cell(_cell(one, other), TAU)
+  apart = comparing.compare_cell(
+    _cell(one, other | {'prompts_hash': 'other'}), TAU
+  )
+  assert (pair.shared, apart.shared) == (8, 0)
+  assert pair.ratio.value == apart.ratio.value
+  assert pair.chance < 1e-6
+  assert apart.chance > 0.5
+
+
+def test_prompts_that_both_runs_saw_are_paired_by_name():
+  names = [f'prompt {i}' for i in range(8)]
+  one = {'unit_prompts': names, 'unit_target_calls': [9, 9, *CALLS[2:]]}
+  other = {
+    'prompts': 6,
+    'prompts_hash': 'of six',
+    'unit_prompts': names[:1:-1],
+    'unit_target_calls': [2 * c for c in CALLS[:1:-1]],
+  }
+  found = comparing.compare_cell(_cell(one, other), TAU)
+  assert found.shared == 6
+  assert found.ratio.value == pytest.approx(0.5)
+  assert found.ratio.error == 0  # Each prompt took twice the calls.
+
+
+def test_a_prompt_that_stands_twice_is_paired_twice():
+  names = ['a', 'a', 'b', 'c', 'd', 'e', 'f', 'g']
+  one = {'unit_prompts': names}
+  other = {'unit_prompts': ['a', *names[1:]], 'prompts_hash': 'other'}
+  assert comparing.compare_cell(_cell(one, other), TAU).shared == 8
+
+
+def test_few_shared_prompts_make_no_pairs():
+  one = {'unit_prompts': list('abcdefgh')}
+  other = {'unit_prompts': list('abcdstuv'), 'prompts_hash': 'other'}
+  assert comparing.compare_cell(_cell(one, other), TAU).shared == 0
+
+
+def test_what_the_runs_differ_in_does_not_tell_cells_apart():
+  a = [made.row(temperature=t) for t in (0.0, 1.0)]
+  b = [made.row(temperature=t, drafter='eagle1') for t in (0.0, 1.0, 2.0)]
+  keys, cells = comparing.matched(a, b)
+  assert 'drafter' not in keys
+  assert [c.other['temperature'] for c in cells] == [0.0, 1.0]
+  assert [c.one['drafter'] for c in cells] == ['draft', 'draft']
+
+
+def test_drafters_that_both_runs_have_stay_apart():
+  a = [made.row(drafter=d) for d in ('one', 'two')]
+  b = [made.row(drafter=d) for d in ('two', 'three')]
+  keys, cells = comparing.matched(a, b)
+  assert 'drafter' in keys
+  assert [c.one['drafter'] for c in cells] == ['two']
+
+
+def _simulated(rng, cells: int, prompts: int, effect: float, same: bool):
+  """Cells of two runs: calls of prompts, and a change of one cell."""
+  made_up = []
+  for i in range(cells):
+    hard = rng.gamma(8.0, 1.0, (2, prompts))
+    if same:
+      hard[1] = hard[0]
+    factor = effect if i == 0 else 1.0
+    calls = rng.poisson(hard * np.array([[5.0], [5.0 * factor]])) + 1
+    one, other = (
+      {'prompts': prompts, 'unit_tokens': [128] * prompts,
+       'unit_target_calls': c.tolist()}
+      for c in calls
+    )  # fmt: skip
+    made_up.append(_cell(one, other | {'prompts_hash': 'abc' if same else 'b'}))
+  return made_up
+
+
+@pytest.mark.parametrize('same', [True, False])
+def test_chance_makes_a_cell_differ_in_one_of_twenty_comparisons(same):
+  rng = np.random.default_rng(0)
+  alarms = 0
+  for _ in range(400):
+    found = comparing.compare(_simulated(rng, 12, 16, 1.0, same), TAU)
+    alarms += any(one.differs for one in found)
+  # Of 400 at 5%, up to 30 in 99 of 100 cases; as good as none is too careful.
+  assert 8 <= alarms <= 30
+
+
+def test_a_real_change_of_one_cell_is_found_and_named():
+  rng = np.random.default_rng(1)
+  found = [
+    comparing.compare(_simulated(rng, 12, 16, 1.3, True), TAU)
+    for _ in range(50)
+  ]
+  assert np.mean([one[0].differs for one in found]) > 0.9
+  assert np.mean([any(x.differs for x in one[1:]) for one in found]) < 0.1
+
+
+def test_holm_rejects_by_rank():
+  nan = float('nan')
+  assert goodness.holm([0.04, 0.01, nan, 0.02], 0.05) == [
+    True, True, False, True,
+  ]  # fmt: skip
+  assert goodness.holm([0.04, 0.02, 0.03], 0.05) == [False] * 3
+  assert goodness.holm([], 0.05) == []
+
+
+def test_runs_that_say_the_same_do_not_differ():
+  found = comparing.compare([_cell({}, {})], TAU)
+  assert (found[0].chance, found[0].differs) == (1.0, False)
+
+
+def test_the_program_prints_tables_and_counts(tmp_path, capsys):
+  better = [2, 3, 3, 2, 3, 3, 2, 3]
+  a = [made.row(unit_target_calls=CALLS, temperature=t) for t in (0.0, 1.0)]
+  b = [made.row(unit_target_calls=better), made.row(temperature=2.0)]
+  one = _store(tmp_path / 'one', a, name='x', seed=0, lists=[1])
+  other = _store(tmp_path / 'other', b, name='x', seed=1, more={'a': 1})
+  compare.main((one, other))
+  *text, last = capsys.readouterr().out.splitlines()
+  found = json.loads(last)
+  assert found == {
+    'cells': 1,
+    'unmatched': [1, 1],
+    'alpha': {'cells': 1, 'paired': 1, 'higher': 0, 'lower': 0},
+    'tau': {'cells': 1, 'paired': 1, 'higher': 1, 'lower': 0},
+    'speedup': {'cells': 0, 'paired': 0, 'higher': 0, 'lower': 0},
+  }
+  page = ' '.join(text)
+  assert '`seed`: 0 | 1' in page
+  assert 'only one: lists | only other: more' in page
+  assert 'Cells without a partner: 1 of one and 1 of other.' in page
+  (line,) = (x for x in text if x.startswith('| draft ') and '+90.5%' in x)
+  cells = [c.strip() for c in line.split('|')]
+  assert (cells[-4], cells[-2]) == ('8 paired', 'yes')
+  compare.main((one, other), 'latex')
+  printed = capsys.readouterr().out
+  assert r'\begin{tabular}' in printed
+  assert r'+90.5\%' in printed
+
+
+def test_folders_that_cannot_be_compared_are_named(tmp_path):
+  run = _store(tmp_path / 'run', [made.row()])
+  with pytest.raises(UserError, match='given twice'):
+    compare.main((run, run))
+  with pytest.raises(UserError, match=r'no config\.json'):
+    compare.main((run, str(tmp_path / 'nothing')))
+  probe = _store(tmp_path / 'probe', [made.row(program='probe')])
+  with pytest.raises(UserError, match='rows of probe'):
+    compare.main((run, probe))
+  far = [made.row(domain=d) for d in ('law', 'poetry')]
+  other = _store(tmp_path / 'other', far)
+  two = _store(tmp_path / 'two', [made.row(domain=d) for d in ('a', 'b')])
+  with pytest.raises(UserError, match='no cell in common'):
+    compare.main((two, other))
