@@ -17,6 +17,8 @@ from experiments.measuring.measure import Decoding
 from experiments.settings import ManyPrompts, SamplingValues
 from experiments.setup.checks import values
 from specjax import continuous, generate
+from specjax.goodput import Goodput
+from specjax.types import LoadedDrafter
 
 _STEPS, _TURNS = 24, 5  # of a measurement of a full step
 
@@ -30,13 +32,16 @@ class Pass(NamedTuple):
   seconds: np.ndarray  # [units] of decoding
   reading: np.ndarray  # [units] of reading prompts
   shares: dict  # of a continuous pass, see `Clock.shares`
+  # Row-steps by draft length, where it is chosen by load.
+  by_length: dict[int, int] | None = None
 
 
 class Clock:
   """The parts of a continuous run, and the seconds that each takes."""
 
-  def __init__(self, rows: int):
-    self.rows = rows
+  def __init__(self, rows: int, policy: Goodput | None = None):
+    self.rows, self.policy = rows, policy
+    self.by_length: dict[int, int] = {}
     self.seconds = {'read': 0.0, 'place': 0.0, 'advance': 0.0}
     self.chunks: list[tuple[int, int]] = []  # row-steps taken, and possible
     self.filled = 0  # chunks before the last prompt was placed
@@ -60,9 +65,15 @@ class Clock:
 
   def advance(self, params, state, steps, *, spec):
     before = np.array(state.counts.target_calls)
-    run = functools.partial(generate.generate, spec=spec)
+    advance = generate.generate
+    if self.policy is not None:
+      advance = self.policy.parts().advance
+    run = functools.partial(advance, spec=spec)
     state = self.time('advance', run, params, state, steps)
     taken = np.array(state.counts.target_calls) - before
+    if self.policy is not None:
+      length = self.policy.choices[-1]
+      self.by_length[length] = self.by_length.get(length, 0) + int(taken.sum())
     # As many steps as the row took that was live for longest.
     self.chunks.append((int(taken.sum()), int(taken.max()) * self.rows))
     return state
@@ -92,6 +103,17 @@ class Clock:
     }
 
 
+def _policy(ways: dict[int, Decoding]) -> Goodput:
+  """A policy over some draft lengths of one drafter."""
+  longest = ways[max(ways)]
+  loaded = LoadedDrafter(
+    longest.spec.target,
+    lambda length: ways[length].spec.drafter,
+    longest.params.drafter,
+  )
+  return Goodput(loaded, tuple(ways))
+
+
 class Side:
   """Plain decoding or one drafter, with its prompts and their lengths."""
 
@@ -103,8 +125,21 @@ class Side:
     one: Decoding,
     texts,
     slots,
+    by_load: dict[int, Decoding] | None = None,
   ):
-    self.stages = stages
+    """Takes what runs.
+
+    Args:
+      x: the settings.
+      stages: of the sampling pipeline.
+      many: rows together; of the longest length, where it is chosen by load.
+      one: a single row.
+      texts: the prompts.
+      slots: of the buffers of tokens and sources.
+      by_load: the ways of all lengths to choose from.
+    """
+    self.stages, self.by_load = stages, by_load
+    self.policy = None if by_load is None else _policy(by_load)
     self.x, self.many, self.one = x, many, one
     self.texts, self.slots = texts, slots
     random = np.random.default_rng(x.seed)
@@ -156,7 +191,7 @@ class Side:
   def continuous(self, chunk: int, step: float) -> Pass:
     """With rows that are refilled; a unit is `batch` texts as they finish."""
     rows, count = self.x.batch, len(self.texts)
-    clock, texts = Clock(rows), [[] for _ in self.texts]
+    clock, texts = Clock(rows, self.policy), [[] for _ in self.texts]
     marks, sums = [(0, 0, 0.0, 0.0)], np.zeros(2)
     begin = time.perf_counter()
     outputs = self.refilled(chunk, count, parts=clock.parts())
@@ -169,17 +204,23 @@ class Side:
         read = clock.seconds['read']
         marks.append((*sums, time.perf_counter() - begin - read, read))
     units = np.diff(np.array(marks), axis=0)
-    return Pass(texts, *units.T, clock.shares(units[:, 2].sum(), step))
+    shares = clock.shares(units[:, 2].sum(), step)
+    return Pass(texts, *units.T, shares, clock.by_length or None)
 
-  def full_step(self) -> float:
+  def full_steps(self) -> dict[int, float]:
+    """Seconds of a full step of each length that is chosen from."""
+    return {n: self.full_step(way) for n, way in (self.by_load or {}).items()}
+
+  def full_step(self, way: Decoding | None = None) -> float:
     """Seconds of a step in which every row is live: the median of turns."""
     x, times = self.x, []
-    depth = self.many.spec.drafter.depth
+    way = way or self.many
+    depth = way.spec.drafter.depth
     steps = max(1, min(_STEPS, x.max_new_tokens // (depth + 1)))
     rows = np.arange(x.batch) % len(self.texts)
     job = self.job(rows, x.max_new_tokens)
     for _ in range(_TURNS):
-      run = measure.decode(self.many, job, steps)
+      run = measure.decode(way, job, steps)
       times.append(run.seconds / run.counts.target_calls.max())
     return float(np.median(times))
 
@@ -189,6 +230,7 @@ class Side:
       measure.decode(way, self.batch(0, rows), 1, timed=False)
     size = 1
     while size <= min(self.x.group, self.x.batch, len(self.texts)):
-      for _ in self.refilled(1, size):
+      parts = self.policy.parts() if self.policy else continuous.PARTS
+      for _ in self.refilled(1, size, parts=parts):
         pass
       size *= 2

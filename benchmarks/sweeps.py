@@ -28,7 +28,7 @@ from specjax.models import cache_attention, variants
 from specjax.models.attention import CacheAttention
 from specjax.types import Rule, Spec
 
-_POSITIONS = 1 << 20  # more than any cache here has slots
+POSITIONS = 1 << 20  # more than any cache here has slots
 
 
 class Bench:
@@ -41,8 +41,8 @@ class Bench:
   def models(self, vocab: int) -> Models:
     x = self.x
     return Models(
-      model_of(x.target, vocab, _POSITIONS),
-      model_of(x.draft, vocab, _POSITIONS),
+      model_of(x.target, vocab, POSITIONS),
+      model_of(x.draft, vocab, POSITIONS),
       x.seed,
       x.dtype,
     )

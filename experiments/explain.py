@@ -16,7 +16,13 @@ from tqdm import tqdm
 
 from experiments import reports
 from experiments.errors import need
-from experiments.measuring import costs, impossible, measure, results
+from experiments.measuring import (
+  costs,
+  impossible,
+  measure,
+  results,
+  step_bytes,
+)
 from experiments.measuring.runner import Runner
 from experiments.reports import explain as explain_report
 from experiments.reports import intervals
@@ -68,7 +74,7 @@ class Explainer(Runner):
   def row(self, method, cell, base, runs):
     return super().row(method, cell, base, runs) | {'asked_gamma': self.asked}
 
-  def measure_costs(self, jobs, bar):
+  def measure_costs(self, units, bar):
     """Nothing before the first prompt."""
 
   def group(self, domain, temperature, bar):
@@ -101,6 +107,23 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   return timer.times
 
 
+def read_bytes(runner: Runner, gamma: int, domain: str) -> dict:
+  """Bytes of weights and cache that a plain step and a drafted token read.
+
+  Behind the longest text of the prompts; None of a draft that has no passes.
+  """
+  built, jobs = runner.built, runner.units(domain, 0.0)
+  (method, *_) = (m for m in built.methods if m.gamma == gamma)
+  longest = max(len(prompt) for job in jobs for prompt in job.prompts)
+  used = longest + runner.plan.max_new_tokens
+  plain = built.plain.target, built.plain_params.target
+  ways = {'plain': plain, 'drafted': method.one_pass}
+  return {'tokens': used} | {
+    name: way and list(step_bytes.bytes_per_token(*way, used))
+    for name, way in ways.items()
+  }
+
+
 def add_phases(runner: Explainer) -> None:
   """Measures the phases at the best gamma, where the folder has them not."""
   rows = runner.folder.rows
@@ -118,6 +141,7 @@ def add_phases(runner: Explainer) -> None:
       'temperature': None,
       'asked_gamma': runner.asked,
       'loops': measure_phases(runner, best['gamma'], best['domain']),
+      'reads': read_bytes(runner, best['gamma'], best['domain']),
       **runner.conditions,
     }
   )
@@ -140,7 +164,9 @@ def report(folder: results.Folder) -> dict:
   return {
     **last,
     **{name: best[name] for name in names},
-    'ratio_ci': intervals.stored(best, 'measured_over_predicted'),
+    'ratio_ci': intervals.stored(
+      best, explain_report.told(best, 'measured_over_predicted')
+    ),
     'best_gamma': best['gamma'],
     'remedy': decision.remedy,
     'verdict': decision.sentence,

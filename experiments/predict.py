@@ -40,7 +40,7 @@ def shrink(x: Experiment) -> None:
   """The quick version: two drafters, two lengths, few and short texts."""
   x.drafters = x.drafters or tuple(x.known)[:2]
   x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2]
-  x.prompts.count = min(x.prompts.count, metrics.FEWEST)
+  x.prompts.count = min(x.prompts.count, max(metrics.FEWEST, x.batch))
   x.max_new_tokens = min(x.max_new_tokens, 48)
 
 
@@ -50,10 +50,6 @@ def prepare(x: Experiment) -> Plan:
   Raises:
     UserError: names the field and the remedy.
   """
-  need(
-    x.batch == 1,
-    f'batch is {x.batch}, but rows are replayed one by one: choose 1',
-  )
   need(
     x.mesh.data * x.mesh.model == 1,
     f'mesh is {x.mesh.data} x {x.mesh.model}, but texts are replayed on one '
@@ -110,6 +106,7 @@ class Predictor:
         'program': 'predict',
         'part': part,
         **dict.fromkeys(results.KEY),
+        'batch': self.plan.batch,
         'config': self.plan.name,
         **self.built.models(method),
         'drafter': method.drafter,

@@ -13,7 +13,7 @@ import sys
 from experiments import prompts
 from experiments.measuring import impossible, probing, results, samples
 from experiments.measuring.runner import Runner
-from experiments.reports import page, pairing
+from experiments.reports import batches, page, pairing
 from experiments.reports import run as run_report
 from experiments.settings import Experiment
 from experiments.setup import checks, command, hosts
@@ -27,7 +27,7 @@ def main(x: Experiment) -> None:
     x.shrink()
   checks.check_mesh(x)  # Before other processes are waited for.
   hosts.join(x.mesh)
-  runner = Runner(plan(x))
+  runner = Runner(plan(x, sweeps=True))
   if hosts.leads():
     announce(runner)
   if x.probe:
@@ -45,7 +45,7 @@ def announce(runner: Runner) -> None:
     print(f'{domain}: {sentence}', flush=True)
   if runner.folder.warning:
     print(runner.folder.warning, file=sys.stderr)
-  if not runner.groups:
+  if runner.complete():
     path = runner.folder.path
     print(f'{path} is complete; --config.results measures elsewhere')
 
@@ -62,7 +62,7 @@ def probe(runner: Runner) -> None:
     for m in runner.built.methods
     if m.brings.get('pairing')
   }
-  if not runner.groups or loaded is None or loaded.target.model.placement:
+  if runner.complete() or loaded is None or loaded.target.model.placement:
     return
   for name, one in heads.items():
     if not probing.has_alternatives(one):
@@ -71,7 +71,7 @@ def probe(runner: Runner) -> None:
       runner.job, runner.built.prompts, _PROBED, _PROBED_TOKENS
     )
     found = probing.short(one, loaded, jobs)
-    runner.readings[name] = results.plain(found)
+    runner.readings[name] = {'reading': results.plain(found)}
     if found and found['best'] != probing.CONFIGURED and hosts.leads():
       print(f'warning: {pairing.reading(name, found)}', file=sys.stderr)
 
@@ -95,13 +95,15 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
 
 def last_line(folder: results.Folder) -> dict:
   """Where the results are, and the best of them."""
-  usage = resource.getrusage(resource.RUSAGE_SELF)
+  usage, rows = resource.getrusage(resource.RUSAGE_SELF), folder.rows
+  swept = batches.swept(rows)
   return {
     'results': str(folder.path),
     'report': str(folder.path / 'report.html'),
     'cells': len(folder.rows),
     'impossible': len(impossible.of(folder.rows)),
     'best': brief(run_report.best(folder.rows)),
+    **({'batches': batches.last_line(rows)} if swept else {}),
     'peak_memory_bytes': 1024 * usage.ru_maxrss,
   }
 

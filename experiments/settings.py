@@ -9,7 +9,12 @@ from typing import Any
 
 from experiments.prompt_settings import Prompts as Prompts
 from experiments.prompt_settings import SamplingValues as SamplingValues
+from experiments.step_settings import Accelerator as Accelerator
+from experiments.step_settings import Deployment as Deployment
+from experiments.step_settings import LongContexts as LongContexts
 from experiments.step_settings import Narrow as Narrow
+from experiments.step_settings import PaperCosts as PaperCosts
+from experiments.step_settings import PaperModel as PaperModel
 from experiments.step_settings import Size as Size
 from experiments.step_settings import Speed as Speed
 from experiments.step_settings import TargetSize as TargetSize
@@ -114,6 +119,7 @@ class Experiment:
     prompt: the one text that is continued instead.
     max_new_tokens: tokens added to every prompt.
     batch: prompts decoded together.
+    batches: several such numbers, each in its turn; empty: `batch` alone.
     seed: of prompts and sampling.
     mesh: devices to run on.
     timed: whether time is taken. Without, nothing is said about speed, batches
@@ -139,6 +145,7 @@ class Experiment:
   prompt: str = ''
   max_new_tokens: int = 128
   batch: int = 1
+  batches: tuple[int, ...] = ()
   seed: int = 0
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
   timed: bool = True
@@ -158,9 +165,14 @@ class Experiment:
     return {'lm': lm} | self.candidates
 
   def shrink(self) -> None:
-    """Leaves the quick version: two drafters, few and short texts."""
+    """Leaves the quick version: two drafters, few and short texts.
+
+    Of several batches it leaves two, and two draft lengths with them.
+    """
     self.drafters = self.drafters or tuple(self.known)[:2]
-    self.prompts.count = min(self.prompts.count, 2)
+    if self.batches:
+      self.batches, self.gammas = self.batches[:2], self.gammas[:2]
+    self.prompts.count = min(self.prompts.count, max(2, *self.batches, 0))
     self.max_new_tokens = min(self.max_new_tokens, 32)
 
 
@@ -194,10 +206,13 @@ class ManyPrompts(Experiment):
     chunks: steps between two looks at what has finished, each tried.
     group: prompts read at once, at most.
     repeats: passes over all prompts; one prompt at a time takes a single one.
+    by_load: whether each drafter also runs with a draft length that
+      `specjax.goodput` chooses, from `gammas` and 0.
   """
 
   batch: int = 16
   shortest: int = 16
+  by_load: bool = False
   chunks: tuple[int, ...] = (4,)
   group: int = 4
   repeats: int = 3
@@ -266,6 +281,11 @@ class Certificate:
     results: folder for rows and summary.
     compilation_cache: as that of an experiment.
     quick: fewer loops; every enumeration but those of trained heads.
+    rule: the one thing that is certified instead, a `types.Rule` by its full
+      name; numbers may stand behind a colon.
+    drafter: likewise a load function, with the path that it reads behind a
+      colon.
+    policy: likewise a `policies.Policy`.
   """
 
   name: str = 'certify'
@@ -278,3 +298,6 @@ class Certificate:
   results: str = ''
   compilation_cache: str = 'auto'
   quick: bool = False
+  rule: str = ''
+  drafter: str = ''
+  policy: str = ''

@@ -219,10 +219,11 @@ def build(plan: Plan) -> Built:
   texts = read_prompts(plan, tokenizer, described)
   vocabulary.tell(described, {n: chosen.texts for n, chosen in texts.items()})
   for domain, chosen in texts.items():
+    field = 'batch' if len(plan.batches) == 1 else 'batches:'
     need(
       plan.batch <= len(chosen.texts),
-      f'batch {plan.batch} is more than the {len(chosen.texts)} prompts of '
-      f'{domain}: raise prompts.count, or lower batch',
+      f'{field} {plan.batch} is more than the {len(chosen.texts)} prompts of '
+      f'{domain}: raise prompts.count, or lower {field.rstrip(":")}',
     )
   prompt = max(chosen.longest for chosen in texts.values())
   count = max(len(chosen.texts) for chosen in texts.values())
@@ -262,6 +263,6 @@ def build(plan: Plan) -> Built:
   user_drafters.check_shapes(model, own, text, begun + plan.max_new_tokens)
   whole = checkpoints.load(plan.target, target.dtype, longest, mesh)
   user_drafters.check_numbers(whole, own, text)
-  forms = layouts.arrange(*whole, plan.batch)
+  forms = layouts.arrange(*whole, min(plan.batch, *plan.batches))
   loaded = Loaded(plan, target, texts, drafts, forms)
   return assemble(loaded, Guess())

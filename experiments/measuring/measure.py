@@ -234,22 +234,27 @@ def side_by_side(
     yield from pool.map(work, items)
 
 
-def make_room(most: int = 30_000) -> None:
-  """Forgets all compiled programs where they take many maps of memory.
+def crowded(share: float = 0.5) -> bool:
+  """Whether the process has this share of the maps of memory it may have.
 
-  A loop takes some hundred maps, and Linux allows a process 65,530.
-
-  Args:
-    most: maps that are left alone.
+  A loop takes some hundred, and Linux allows 65,530 where nobody raised it.
   """
   maps = pathlib.Path('/proc/self/maps')
-  if maps.exists() and maps.read_bytes().count(b'\n') > most:
+  limit = pathlib.Path('/proc/sys/vm/max_map_count')
+  if not (maps.exists() and limit.exists()):
+    return False
+  return maps.read_bytes().count(b'\n') > share * int(limit.read_text())
+
+
+def make_room(share: float = 0.5) -> None:
+  """Forgets all compiled programs where they crowd the process."""
+  if crowded(share):
     jax.clear_caches()
 
 
 def compile_all(
   ways: list[tuple[Decoding, Job]], done: Callable[[], Any]
-) -> float:
+) -> int:
   """Takes one step of each: compiles everything that will be timed.
 
   Args:
@@ -257,7 +262,7 @@ def compile_all(
     done: called after each.
 
   Returns:
-    How many programs of the loop a way compiled on average.
+    How many programs of the loop were compiled.
   """
   before = generate.loop._cache_size()
   for placed in (False, True):
@@ -277,4 +282,4 @@ def compile_all(
     # first, though nothing is compiled for it.
     if way.spec.target.placement is not None:
       decode(way, job, steps=1, timed=False)
-  return programs / len(ways)
+  return programs

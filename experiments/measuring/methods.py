@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from experiments.measuring import drafter_facts, measure
-from experiments.measuring.layouts import Chooser, Race
+from experiments.measuring.layouts import Chooser, Guess, Race
 from experiments.prompts import Chosen
 from experiments.setup import drafter_loading
 from experiments.setup.checks import values
@@ -47,6 +47,8 @@ class Method:
   # Fields of a row, see `drafter_facts.describe`.
   brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   draft_dtype: str | None = None  # of its weights; None without any
+  # Of a draft that goes from token to token: the model of a token's pass.
+  one_pass: tuple[Model, Any] | None = None
 
   @property
   def way(self) -> measure.Decoding:
@@ -150,6 +152,13 @@ class Built:
       *self.slots(plan.max_new_tokens),
     )
 
+  def of_batch(self, batch: int) -> 'Built':
+    """The same for another batch size, before layouts were measured."""
+    if self.loaded is None or self.loaded.plan.batch == batch:
+      return self
+    plan = dataclasses.replace(self.loaded.plan, batch=batch)
+    return assemble(dataclasses.replace(self.loaded, plan=plan), Guess())
+
   def race(self, tell: Callable[[str], Any] = lambda what: None) -> 'Built':
     """The same in the layouts that are the fastest, where none was measured.
 
@@ -188,7 +197,9 @@ class _Layouts:
 
   def __init__(self, loaded: Loaded, choose: Chooser):
     self.loaded, self.choose = loaded, choose
-    self.batch, self.forms = loaded.plan.batch, loaded.forms
+    self.batch = loaded.plan.batch
+    names = layouts.allowed(loaded.forms, self.batch)
+    self.forms = {name: loaded.forms[name] for name in names}
     self._scoring: dict[int, LayoutChoice] = {}
     self._drafting: dict[str, LayoutChoice] = {}
 
@@ -284,6 +295,7 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
         draft_dtype=drafter_facts.dtype_of(own),
         verification=scoring,
         drafting=drafting,
+        one_pass=own.draft or (own.passes and (own.passes, parameters)),
       )
 
 
@@ -313,3 +325,16 @@ def assemble(loaded: Loaded, choose: Chooser) -> Built:
     loaded=loaded,
     dtype=loaded.target.dtype,
   )
+
+
+def singles(methods) -> dict:
+  """The ways to measure alpha, each with a method that it is for.
+
+  Drafters that differ in their parameters alone share a program, so it is
+  the name that tells them apart.
+  """
+  ways: dict = {}
+  for m in methods:
+    for parts in (generate.PARTS, m.chance):
+      ways.setdefault((m.drafter, parts), m)
+  return ways

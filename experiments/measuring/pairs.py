@@ -42,8 +42,8 @@ class Pair:
     return next(iter(self.planned.rules.values()))
 
 
-def choose(x: Experiment, what: str) -> None:
-  """Leaves one drafter of an experiment, and no prompts to collect.
+def choose_one(x: Experiment, what: str) -> None:
+  """Leaves one drafter of an experiment.
 
   Args:
     x: is changed.
@@ -58,8 +58,13 @@ def choose(x: Experiment, what: str) -> None:
     f'mesh is {mesh.data} x {mesh.model} in {mesh.processes} processes, but '
     f'{what} runs on one device: leave mesh as it is',
   )
-  x.prompts.count = 1
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
+
+
+def choose(x: Experiment, what: str) -> None:
+  """The same, and no prompts to collect."""
+  choose_one(x, what)
+  x.prompts.count = 1
   x.prompt = x.prompt or '...'
 
 

@@ -23,7 +23,13 @@ import numpy as np
 
 from experiments import prompts
 from experiments.errors import UserError
-from experiments.measuring import costs, measure, turns
+from experiments.measuring import (
+  batch_fields,
+  costs,
+  measure,
+  row_fields,
+  turns,
+)
 from experiments.measuring.build import Built, Method
 from experiments.measuring.measure import Decoding, Run
 from experiments.prompts.conversations import Conversation
@@ -240,33 +246,63 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     runs: the loop on every prompt.
 
   Returns:
-    The fields of a row of `checks`. Differences are paired on prompts.
+    The fields of a row of `checks`. Differences are paired on prompts. Rows of
+    a batch that have ended wait, which the prediction knows nothing of: it is
+    compared with the speed-up of rows that are at work.
   """
   gamma = cost['gamma']
   place = seen['gammas'].index(gamma)
   expected = seen['unit_target_calls'][place]
-  written = seen['unit_tokens'], expected
   seconds, base_seconds = ([r.seconds for r in x] for x in (runs, base))
-  tokens, base_tokens = (
-    [int(r.counts.tokens.sum()) for r in x] for x in (runs, base)
+  tokens, base_tokens, calls = (
+    [int(n) for r in x for n in getattr(r.counts, name)]
+    for x, name in ((runs, 'tokens'), (base, 'tokens'), (runs, 'target_calls'))
   )
-  calls = [int(r.counts.target_calls.sum()) for r in runs]
-  times = base_seconds, base_tokens, seconds, tokens
-  tau, speedup = metrics.ratio(tokens, calls), metrics.speedup(*times)
+  found = {
+    'unit_tokens': tokens,
+    'unit_target_calls': calls,
+    'unit_seconds': seconds,
+    'unit_baseline_tokens': base_tokens,
+    'unit_baseline_seconds': base_seconds,
+  }
+  # Only the last one may be smaller.
+  batches = found | {'batch': len(runs[0].texts)}
+  tau = metrics.ratio(tokens, calls)
+  speedup = metrics.speedup(*row_fields.times_of(batches))
   difference = metrics.estimate(
-    lambda t, n, s, m: t / n - s / m, tokens, calls, *written
+    lambda t, n, s, m: t / n - s / m,
+    tokens,
+    calls,
+    seen['unit_tokens'],
+    expected,
+  )
+  ours, plain = (batch_fields.batches_of(x) for x in (runs, base))
+  steps = plain.seconds, plain.places, ours.seconds, ours.places
+  written = (
+    row_fields.by_batch(batches | {'seen': column}, 'seen')
+    for column in (seen['unit_tokens'], expected)
+  )
+
+  def at_work(bs, bp, s, p, t, n):
+    return bs / bp / (s / p) * (t / n)
+
+  working = metrics.estimate(
+    at_work, *steps, ours.tokens, ours.calls, positive=True
   )
   agreement = metrics.combine(
-    lambda s, m, bs, bt, sec, t, c, v: (
-      metrics.predicted_speedup(s / m, c, v, gamma) / (bs / bt / (sec / t))
+    lambda s, m, bs, bp, sec, p, t, n, c, v: (
+      metrics.predicted_speedup(s / m, c, v, gamma)
+      / at_work(bs, bp, sec, p, t, n)
     ),
-    metrics.Sums(*written, *times),
+    metrics.Sums(*written, *steps, ours.tokens, ours.calls),
     _costs(cost),
     positive=True,
   )
   same = [
-    digest == prompts.digest(r.texts)
-    for digest, r in zip(seen['digests'], runs, strict=True)
+    digest == prompts.digest([text])
+    for digest, text in zip(
+      seen['digests'], (text for r in runs for text in r.texts), strict=True
+    )
   ]
   equal = [
     alike and abs(e - n) < 1e-9
@@ -284,11 +320,7 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     'difference_ci': difference.interval,
     'same_text': sum(same),
     'equal_calls': sum(equal),
-    'unit_tokens': tokens,
-    'unit_target_calls': calls,
-    'unit_seconds': seconds,
-    'unit_baseline_tokens': base_tokens,
-    'unit_baseline_seconds': base_seconds,
+    **found,
     'c': cost['c'],
     'v': cost['v'],
     'predicted_speedup': metrics.predicted_speedup(
@@ -296,6 +328,8 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     ),
     'speedup': speedup.value,
     'speedup_ci': speedup.interval,
+    'speedup_at_work': working.value,
+    'speedup_at_work_ci': working.interval,
     'predicted_over_measured': agreement.value,
     'predicted_over_measured_ci': agreement.interval,
   }

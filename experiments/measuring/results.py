@@ -26,7 +26,7 @@ from experiments.setup.result_folders import settings_of as settings_of
 from specjax import checkpoints
 
 # What identifies a row.
-KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')
+KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature', 'batch')
 # The layout of a row. A program reads rows of its own layout and sets others
 # aside; they stay in the file.
 SCHEMA = 1

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments import prompts
+from experiments.measuring import batch_fields
 from experiments.measuring.costs import Costs
 from experiments.measuring.measure import Log, Run
 from specjax import metrics
@@ -17,7 +19,7 @@ _SPEED = (
   'speedup_of_rates', 'speedup_of_rates_ci',
   'c', 'v', 'seconds_per_step', 'predicted_speedup', 'predicted_speedup_ci',
   'measured_over_predicted', 'measured_over_predicted_ci', 'unit_seconds',
-  'unit_baseline_seconds', 'unit_baseline_tokens',
+  'unit_baseline_seconds', 'unit_baseline_tokens', *batch_fields.FIELDS,
 )  # fmt: skip
 NO_SPEED = dict.fromkeys(_SPEED)  # Of a run without times.
 
@@ -84,6 +86,12 @@ def _join_logs(logs: list[Log]) -> Log:
     )
 
   return Log(column('accepted', -1), column('drafted', 0), column('length', 0))
+
+
+def which(said: list) -> dict[str, Any]:
+  """Which prompts a row is of: all together, and each as a unit."""
+  units = [prompts.digest([one]) for one in said]
+  return {'prompts_hash': prompts.digest(said), 'unit_prompts': units}
 
 
 def language(automaton: Automaton | None, runs: list[Run], eos) -> dict:
@@ -246,15 +254,19 @@ def by_batch(row: dict, name: str, joined: np.ufunc = np.add) -> np.ndarray:
   return joined.reduceat(per_prompt, begins)
 
 
-def units_of(row: dict) -> Units:
-  """The batches of a row that has times."""
-  return Units(
+def times_of(row: dict) -> tuple[np.ndarray, ...]:
+  """Seconds and tokens of plain decoding and of a row's, by batch."""
+  return (
     np.asarray(row['unit_baseline_seconds'], float),
     by_batch(row, 'unit_baseline_tokens'),
     np.asarray(row['unit_seconds'], float),
     by_batch(row, 'unit_tokens'),
-    by_batch(row, 'unit_target_calls'),
   )
+
+
+def units_of(row: dict) -> Units:
+  """The batches of a row that has times."""
+  return Units(*times_of(row), by_batch(row, 'unit_target_calls'))
 
 
 def speeds(units: Units, cost: Costs) -> dict:
@@ -304,5 +316,6 @@ def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
     'v': cost.v,
     'seconds_per_step': cost.seconds(),
     **speeds(sums, cost),
+    **batch_fields.fields(runs, base, cost),
     **units,
   }

@@ -3,42 +3,32 @@
 `experiments.run` is its program; others measure between its prompts.
 """
 
+import dataclasses
 import functools
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
-from experiments import prompts
 from experiments.measuring import (
+  compiling,
   costs,
   impossible,
+  jobs,
   measure,
   results,
   row_fields,
+  same_texts,
   ties,
   turns,
 )
 from experiments.measuring.build import Built, Method, build
+from experiments.measuring.methods import singles
 from experiments.setup import hosts, meshes
-from experiments.setup.checks import values
 from experiments.setup.plan import Plan
 from specjax import generate, metrics
-
-
-def singles(methods) -> dict:
-  """The ways to measure alpha, each with a method that it is for.
-
-  Drafters that differ in their parameters alone share a program, so it is
-  the name that tells them apart.
-  """
-  ways: dict = {}
-  for m in methods:
-    for parts in (generate.PARTS, m.chance):
-      ways.setdefault((m.drafter, parts), m)
-  return ways
 
 
 class Runner:
@@ -58,6 +48,8 @@ class Runner:
     self.plan = plan
     results.check_folder(plan)
     self.built: Built = build(plan)
+    # All layouts, where another batch may take others.
+    self.loaded = self.built if len(plan.batches) > 1 else None
     if refuse is not None:
       refuse(plan, self.built)
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
@@ -65,52 +57,61 @@ class Runner:
     self.folder = results.open_folder(plan, said)
     self.conditions = results.conditions()
     self.slots, self.source_slots = self.built.slots(plan.max_new_tokens)
-    self.groups = [
-      (d, t)
-      for d in self.prompts
-      for t in plan.temperatures
-      if not all(self.done(m, d, t) for m in self.built.methods)
-    ]
     self.alphas: dict = {}
     self.exchanged: dict = {}
-    self.readings: dict[str, dict] = {}  # of heads that were probed, by name
+    self.readings: dict[str, dict] = {}  # fields of heads that were probed
     self.compilations = 0.0
+    self.turn = slice(None)  # of the methods; see `part`
 
-  def done(self, method: Method, domain: str, temperature: float) -> bool:
-    return self.folder.has(**method.cell(domain, temperature))
+  @property
+  def part(self) -> Sequence[Method]:
+    """The methods that are decoded in turns now: as many as fit at once."""
+    return self.built.methods[self.turn]
+
+  def left(self, batch: int) -> list[tuple[str, float]]:
+    """Domains and temperatures of which methods of now lack rows of a batch."""
+    return [
+      where
+      for where in itertools.product(self.prompts, self.plan.temperatures)
+      if not all(
+        self.folder.has(**m.cell(*where), batch=batch) for m in self.part
+      )
+    ]
+
+  @property
+  def groups(self) -> list[tuple[str, float]]:
+    """The same of the batch that is decoded now."""
+    return self.left(self.plan.batch)
+
+  def complete(self) -> bool:
+    """Whether the folder has all rows."""
+    return not any(map(self.left, self.plan.batches))
+
+  def take(self, batch: int) -> None:
+    """Makes a batch the one that is decoded; its layouts are not measured."""
+    if batch != self.plan.batch and self.loaded:
+      self.plan = dataclasses.replace(self.plan, batch=batch)
+      self.built = self.loaded.of_batch(batch)
+
+  def cell(self, method: Method, domain: str, temperature: float) -> dict:
+    """What identifies a row."""
+    return method.cell(domain, temperature) | {'batch': self.plan.batch}
 
   def todo(self, domain, temperature) -> dict[Method, dict]:
-    """The methods that a group needs, with their cells.
+    """The methods of this part that a group needs, with their cells.
 
     Where time is taken it needs all: they are compared with one another.
     """
-    return {
-      m: m.cell(domain, temperature)
-      for m in self.built.methods
-      if self.plan.timed or not self.done(m, domain, temperature)
-    }
+    cells = {m: self.cell(m, domain, temperature) for m in self.part}
+    if self.plan.timed:
+      return cells
+    return {m: c for m, c in cells.items() if not self.folder.has(**c)}
 
   def job(self, texts, indices, temperature, rows=0) -> measure.Job:
-    """Prompts with one temperature, or one [B] for each.
-
-    Up to so many rows the batch is filled with prompts that get no new tokens:
-    another number of rows would be another program.
-    """
-    plan, live = self.plan, len(texts)
-    place = np.arange(max(rows, live)) % live
-    new_tokens: int | np.ndarray = plan.max_new_tokens
-    if live < len(place):
-      new_tokens = np.where(np.arange(len(place)) < live, new_tokens, 0)
-    return measure.Job(
-      [texts[i] for i in place],
-      np.asarray(indices)[place],
-      values(plan.sampling, self.built.plain, len(place), temperature),
-      new_tokens,
-      plan.seed,
-      self.slots,
-      self.source_slots,
-      live,
-    )
+    """Prompts of this run; see `jobs.make`."""
+    plan, spec = self.plan, self.built.plain
+    slots = self.slots, self.source_slots
+    return jobs.make(plan, spec, slots, texts, indices, temperature, rows)
 
   def units(self, domain: str, temperature: float) -> list[measure.Job]:
     """Batches of the domain's prompts; the last one is filled up."""
@@ -139,46 +140,40 @@ class Runner:
 
   def warm_up(self, bar) -> None:
     """Chooses layouts, compiles every program, and measures the costs."""
-    jobs = self.units(self.groups[0][0], 0.0)
+    units = self.units(self.groups[0][0], 0.0)
     try:
       self.settle(bar)
-      timed = self.compile(jobs[0], bar)
+      bar.set_description('compiling')
+      timed = self.compile(units[0], bar)
     except measure.NotFinite as error:
       cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
       raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
     self.timer = costs.Timer(self.built.base, timed)
-    self.measure_costs(jobs, bar)
+    self.measure_costs(units, bar)
     for method, (way, _) in timed.items():
-      self.exchanged[method] = measure.exchanged(way, jobs[0])
+      self.exchanged[method] = measure.exchanged(way, units[0])
 
-  def compile(self, job: measure.Job, bar) -> dict:
-    """Compiles every program; returns each method with its replay."""
-    built, wide = self.built, self.whole(*self.groups[0])
-    ways: dict = {}
-    if built.baseline.seconds is None:  # It was not decoded with yet.
-      ways[built.plain, ''] = built.base, job
-    # Drafters that differ in their parameters alone share a program, but on a
-    # mesh it is remembered for each.
-    timed = {}
-    for m in built.methods:
-      timed[m] = m.way, costs.replay(m.way, job)
-      for pair in costs.to_compile(*timed[m], job, ('whole', 'scored')):
-        ways[pair[0].spec, m.drafter] = pair
-    for (drafter, parts), m in singles(built.methods).items():
-      single = measure.Decoding(m.single, m.single_params, parts)
-      ways[(m.single, parts), drafter] = single, wide
-    bar.set_description('compiling')
-    bar.total += len(ways)
-    self.compilations = measure.compile_all(list(ways.values()), bar.update)
+  def compile(self, job: measure.Job, bar) -> compiling.Timed:
+    """Compiles what fits at once; returns each method with its replay."""
+    begin, wide = self.turn.start, self.whole(*self.groups[0])
+
+    def known(way):  # By another batch, or in the race of layouts.
+      if way == compiling.PLAIN:
+        return not begin and self.built.baseline.seconds is not None
+      return all((*way, group) in self.alphas for group in self.groups)
+
+    loops = functools.partial(compiling.loops, self.built, job, wide, known)
+    timed, self.compilations = compiling.fill(self.part, job, loops, bar)
+    self.turn = slice(begin, begin + len(timed))
     return timed
 
-  def measure_costs(self, jobs: list[measure.Job], bar) -> None:
+  def measure_costs(self, units: list[measure.Job], bar) -> None:
     """Takes the turns that costs are medians of, on greedy jobs."""
     bar.set_description('costs')
     turns = 3 if self.plan.quick else 7
     bar.total += turns
     for i in range(turns):
-      self.timer.turn(jobs[i % len(jobs)])
+      self.timer.turn(units[i % len(units)])
       bar.update()
 
   def between(self) -> None:
@@ -191,18 +186,22 @@ class Runner:
   def measure_alpha(self, methods, domain, temperature, base, bar) -> None:
     """The mean of beta at every prefix of the target's own text.
 
-    Later turns of conversations hold the answers of plain decoding.
+    It is that of any batch, so it is measured once. Later turns of
+    conversations hold the answers of plain decoding.
     """
-    jobs, leads = self.units(domain, temperature), [[run] for run in base]
+    units, leads = self.units(domain, temperature), [[run] for run in base]
     if self.plan.timed:  # Nothing else runs in large batches then.
-      jobs, leads = [self.whole(domain, temperature)], [base]
+      units, leads = [self.whole(domain, temperature)], [base]
+    where = domain, temperature
     for (drafter, parts), m in singles(methods).items():
+      if (drafter, parts, where) in self.alphas:
+        bar.update(len(units))
+        continue
       runs, way = [], measure.Decoding(m.single, m.single_params, parts)
       decode = functools.partial(measure.decode, way, timed=False)
-      for job, lead in zip(jobs, leads, strict=True):
+      for job, lead in zip(units, leads, strict=True):
         runs.append(self.play(decode, domain, job, lead))
         bar.update()
-      where = domain, temperature
       # The rows beyond are there to fill up the mesh.
       alpha = row_fields.alpha_of(runs, len(self.prompts[domain]))
       self.alphas[drafter, parts, where] = alpha
@@ -213,8 +212,7 @@ class Runner:
     """One batch with a method; what is not finite names the cell.
 
     At temperature 0 later turns hold the answers of plain decoding: they are
-    the method's own, up to ties. Above it each method holds a conversation of
-    its own.
+    the method's own, up to ties. Above it each method holds its conversation.
     """
     way = measure.decode if self.plan.timed else measure.record
     lead = () if cell['temperature'] else [base]
@@ -230,14 +228,15 @@ class Runner:
 
     Where time is taken, methods take turns on each batch.
     """
-    jobs = self.units(domain, temperature)
+    units = self.units(domain, temperature)
     todo = self.todo(domain, temperature)
-    bar.set_description(f'{domain}, temperature {temperature:g}')
+    several = f', batch {self.plan.batch}' * (len(self.plan.batches) > 1)
+    bar.set_description(f'{domain}, temperature {temperature:g}{several}')
     plain = functools.partial(
       measure.decode, self.built.base, timed=self.plan.timed
     )
     base, runs = [], {method: [] for method in todo}
-    for job in jobs:
+    for job in units:
       run = self.play(plain, domain, job)
       base.append(run)
       bar.update()
@@ -248,11 +247,13 @@ class Runner:
         self.between()
     self.measure_alpha(todo, domain, temperature, base, bar)
     for method, cell in todo.items():
-      left = list(zip(jobs, base, strict=True))[len(runs[method]) :]
+      if not self.plan.timed:  # Else they are all compiled.
+        measure.make_room()
+      left = list(zip(units, base, strict=True))[len(runs[method]) :]
       for job, run in left:
         runs[method].append(self.decode(method, cell, job, run))
         bar.update()
-      if not self.done(method, domain, temperature):
+      if not self.folder.has(**cell):
         self.folder.add(self.row(method, cell, base, runs[method]))
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
@@ -272,15 +273,14 @@ class Runner:
         **self.built.models(method),
         **cell,
         **method.brings,
-        **self.reading(method),
+        **self.readings.get(method.drafter, {}),
         **row_fields.language(
           getattr(plan.sampling, 'constraint', None), runs, self.built.plain.eos
         ),
         'lossless': method.spec.rule.lossless,
         'timed': plan.timed,
-        'batch': plan.batch,
         'prompts': sum(len(r.texts) for r in runs),
-        'prompts_hash': prompts.digest(self.built.prompts[domain].said),
+        **row_fields.which(self.built.prompts[domain].said),
         'prompts_from': self.built.prompts[domain].facts(),
         'new_tokens': plan.max_new_tokens,
         **row_fields.acceptance(runs, alpha, under_rule),
@@ -298,48 +298,53 @@ class Runner:
     )
     return row | {'impossible': impossible.find(row)}
 
-  def reading(self, method: Method) -> dict:
-    """The field of a row that says how its head was read, if it was probed."""
-    found = self.readings.get(method.drafter)
-    return {'reading': found} if found else {}
-
   def compare(self, method: Method, cell: dict, base, runs) -> dict:
     """At temperature 0, whether the texts are those of plain decoding.
 
-    A difference is listed as `ties.Difference` says: a tie or a bug. A lossy
-    rule's text is another one.
+    A lossy rule's text is another one.
     """
     if cell['temperature'] or not method.spec.rule.lossless:
       return {'identical_to_plain': None, 'differences': []}
-    differences, same = [], 0
-    units = self.units(cell['domain'], 0.0)
-    talks = self.built.prompts[cell['domain']].talks
     ways = [
       ties.way(way, self.plan.batch, self.slots, self.source_slots)
       for way in (self.built.base, method.way)
     ]
-    for first, plain_run, run in zip(units, base, runs, strict=True):
-      for text in turns.pairs(first, talks, plain_run, run):
-        if text.plain == text.other:
-          same += 1
-          continue
-        values = self.job([text.prompt], [0], 0.0).values
-        found = ties.explain(ways, text.prompt, values, text.plain, text.other)
-        differences.append(text.where | found._asdict())
-    return {'identical_to_plain': same, 'differences': differences}
+    return same_texts.compare(
+      ways,
+      lambda prompt: self.job([prompt], [0], 0.0).values,
+      self.units(cell['domain'], 0.0),
+      self.built.prompts[cell['domain']].talks,
+      base,
+      runs,
+    )
 
   def run(self) -> None:
-    """Makes the rows that are missing."""
-    if not self.groups:
-      return
-    total = 0
+    """Makes the rows that are missing, batch by batch."""
+    for batch in self.plan.batches:
+      if self.left(batch):
+        self.take(batch)
+        self.run_batch()
+    self.take(self.plan.batches[0])
+
+  def run_batch(self) -> None:
+    """The same of one batch: as many methods at a time as programs fit."""
+    self.turn, count = slice(0, 1), len(self.built.methods)
+    with tqdm(total=0, file=sys.stderr, disable=not hosts.leads()) as bar:
+      while self.part:
+        if self.groups:  # The methods before have their rows.
+          self.turn = slice(self.turn.start, count)
+          self.run_part(bar)
+        self.turn = slice(self.turn.stop, self.turn.stop + 1)
+    self.turn = slice(None)
+
+  def run_part(self, bar) -> None:
+    """The same of the methods of one turn."""
+    measure.make_room()
+    if self.plan.timed:
+      self.warm_up(bar)
     for group in self.groups:
       todo, units = self.todo(*group), len(self.units(*group))
       alphas = len(singles(todo)) * (1 if self.plan.timed else units)
-      total += alphas + units * (1 + len(todo))
-    quiet = not hosts.leads()
-    with tqdm(total=total, file=sys.stderr, disable=quiet) as bar:
-      if self.plan.timed:
-        self.warm_up(bar)
-      for domain, temperature in self.groups:
-        self.group(domain, temperature, bar)
+      bar.total += alphas + units * (1 + len(todo))
+    for domain, temperature in self.groups:
+      self.group(domain, temperature, bar)

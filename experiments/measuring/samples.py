@@ -15,11 +15,12 @@ from tqdm import tqdm
 
 from experiments.errors import UserError
 from experiments.measuring import measure, trace
-from experiments.measuring.results import KEY, Folder
+from experiments.measuring.results import Folder
 from experiments.setup import hosts
 from specjax.models import prefill
 
 FILE = 'samples.jsonl'
+KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')  # of a text
 METHODS = 2  # so many are shown: each compiles a program that records
 CELLS = 4  # a text of so many domains and temperatures, of each of them
 TOKENS = 64  # of each text

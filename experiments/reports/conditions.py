@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from experiments.reports.markdown import span
+
 _OVER_BLOCKS = (
   'Measured over plain decoding with weights in blocks, which is not the '
   'fastest everywhere.'
@@ -65,6 +67,9 @@ def conditions(rows: list[dict]) -> str:
     ('{}', 'dtype'),
   )
   facts = [(form, values(rows, name)) for form, name in forms]
+  sizes = [row['batch'] for row in rows if row.get('batch') is not None]
+  if len({*sizes}) > 1:
+    facts[0] = forms[0][0], span(sizes, 'd')
   text = machine(rows, [form.format(known) for form, known in facts if known])
   parts = [text, baseline(rows), _language(rows)]
   return '; '.join(part for part in parts if part)

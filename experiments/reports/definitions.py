@@ -20,6 +20,27 @@ _NUMBERS = (
 )
 
 
+COUNTING = """
+How it is counted: **alpha** is the mean of sum(min(p, q)) over prefixes that
+the target generated, **tau** tokens per target call with the bonus or corrected
+token, **no bonus** the mean accepted length of the whole steps: those that
+began with room for gamma + 1 tokens. Any other step counts in tokens and target
+calls alone, whatever it accepted; one in which the text ends counts with the
+verdict on its whole draft, and a row that has finished counts nowhere. Where
+nothing was proposed, beta is 0. Intervals are 95% over prompts (of speeds: over
+batches); docs/measuring.md says how they are made. A number alone has none: its
+units are too few, or its row does not hold them. The best of several is chosen
+on the same prompts, so its number is on the high side.
+"""
+# Rows of programs that did not look for impossible values counted so.
+BY_OUTCOME = """
+These rows are of an older program, which left out a step that the limit cut
+short, where it did: **no bonus**, acceptance by position and alpha_mle are
+too low, by a tenth in texts of 12 tokens and less in longer ones. alpha and tau
+are as they would be now.
+"""
+
+
 def _column(name: str):
   title = name.replace('_', ' ').replace('speedup', 'speed-up')
   return title, lambda row: intervals.shown(row, name)

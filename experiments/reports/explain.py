@@ -32,7 +32,8 @@ LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
 
 def fields(row: dict) -> dict[str, Any]:
   if 'loops' in row:
-    return {'gamma': int, 'loops': dict[str, Any], 'asked_gamma': int}
+    known = {'gamma': int, 'loops': dict[str, Any], 'asked_gamma': int}
+    return known | {'reads?': dict[str, Any]}
   ends = tuple[float | None, ...] | None
   names = ('c', 'v', 'predicted_speedup', 'speedup', 'measured_over_predicted')
   names += ('baseline_tokens_per_second', 'seconds')
@@ -54,6 +55,20 @@ def examined(rows: list[dict]) -> list[dict]:
   return pick(rows, domain=domain, temperature=coldest)
 
 
+def told(row: dict, name: str) -> str:
+  """The field that is told of: rows of a batch wait for the last of them."""
+  static = {
+    'predicted_speedup': 'predicted_static_speedup',
+    'measured_over_predicted': 'measured_over_predicted_static',
+  }[name]
+  waits = row.get('batch', 1) > 1 and row.get(static) is not None
+  return static if waits else name
+
+
+def predicted(row: dict) -> float:
+  return row[told(row, 'predicted_speedup')]
+
+
 def choose(cells: list[dict]) -> dict:
   """The cell of the best gamma: that of the largest predicted speed-up.
 
@@ -62,7 +77,7 @@ def choose(cells: list[dict]) -> dict:
   that were taken in turns, and it is what the verdict is made from.
   """
   cells = sorted(cells, key=lambda r: r['gamma'])
-  return max(cells, key=lambda r: r['predicted_speedup'])
+  return max(cells, key=predicted)
 
 
 def phases(rows: list[dict]) -> dict | None:
@@ -143,11 +158,14 @@ _COLUMNS: Columns = (
   ('tau', lambda r: intervals.shown(r, 'tau')),
   ('c', lambda r: f'{r["c"]:.3f}'),
   ('v', lambda r: f'{r["v"]:.2f}'),
-  ('predicted', lambda r: intervals.shown(r, 'predicted_speedup')),
+  (
+    'predicted',
+    lambda r: intervals.shown(r, told(r, 'predicted_speedup')),
+  ),
   ('measured', lambda r: intervals.shown(r, 'speedup')),
   (
     'measured / predicted',
-    lambda r: intervals.shown(r, 'measured_over_predicted'),
+    lambda r: intervals.shown(r, told(r, 'measured_over_predicted')),
   ),
   ('break-even alpha', _break_even),
 )
@@ -198,10 +216,10 @@ def speedup(rows: list[dict]) -> Figure:
   for place, ((domain, temperature), cells) in enumerate(groups.items()):
     axes = figure.add_subplot(1, len(groups), place + 1)
     gammas = [r['gamma'] for r in cells]
-    model = [r['predicted_speedup'] for r in cells]
+    model = [predicted(r) for r in cells]
     band, ends = (
       np.transpose([_ends(r, name) for r in cells])
-      for name in ('predicted_speedup', 'speedup')
+      for name in (told(cells[0], 'predicted_speedup'), 'speedup')
     )
     measured = np.array([r['speedup'] for r in cells])
     axes.fill_between(gammas, *band, alpha=0.2)
@@ -234,7 +252,7 @@ def best_of(rows: list[dict]) -> dict | None:
 
 def _agreement(rows: list[dict]) -> str:
   """How well the model of costs meets what was measured."""
-  name = 'measured_over_predicted'
+  name = told(rows[0], 'measured_over_predicted')
   text = f'Measured over predicted is {span(r[name] for r in rows)}'
   known = [r for r in rows if intervals.stored(r, name)]
   if known:
@@ -262,9 +280,11 @@ def _near(rows: list[dict], best: dict) -> str:
     for r in possible(rows)
     if abs(r['gamma'] - best['gamma']) <= 1
   )
+  many = best.get('batch', 1)
+  where = f' at batch {many}' if many > 1 else ''
   return (
-    f'Best gamma: {best["gamma"]}, the largest predicted speed-up. Measured '
-    f'there and beside it: {near}.'
+    f'Best gamma{where}: {best["gamma"]}, the largest predicted speed-up. '
+    f'Measured there and beside it: {near}.'
   )
 
 
@@ -285,6 +305,22 @@ def headline(rows: list[dict]) -> str:
   return blocks(*map(paragraph, parts))
 
 
+def _reads(row: dict) -> str:
+  """What a plain step and a drafted token read; '' in rows of before."""
+  reads = row.get('reads')
+  if not reads:
+    return ''
+
+  def both(name):
+    weights, cache = (size / 1e6 for size in reads[name])
+    return f'{weights:.3g} MB of weights and {cache:.3g} MB of cache'
+
+  text = f'Behind {reads["tokens"]:,} tokens a row reads {both("plain")}'
+  if reads.get('drafted'):
+    text += f'; for a drafted token {both("drafted")}'
+  return paragraph(f'{text}.')
+
+
 def summary(rows: list[dict]) -> str:
   """The verdict, model against measurement, and where a step goes."""
   phase_row, best = phases(rows), best_of(rows)
@@ -294,6 +330,7 @@ def summary(rows: list[dict]) -> str:
     parts.append(
       f'### Where a step goes, {best["domain"]}, temperature 0\n\n{table}'
     )
+    parts.append(_reads(phase_row))
   return blocks(*parts)
 
 

@@ -108,6 +108,10 @@ def look(row: dict, rows: list[dict]) -> dict:
   return {'color': _COLOURS[place], 'marker': _MARKERS[turn % len(_MARKERS)]}
 
 
+def colour(place: int) -> str:
+  return _COLOURS[place % len(_COLOURS)]
+
+
 def dashes(row: dict, rows: list[dict]) -> str:
   """A line style for each draft length of a drafter."""
   own = [r for r in rows if r['drafter'] == row['drafter']]

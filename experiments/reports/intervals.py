@@ -9,6 +9,12 @@ _TIMED = (
   'speedup_of_rates',
   'predicted_speedup',
   'measured_over_predicted',
+  'predicted_static_speedup',
+  'measured_over_predicted_static',
+  'row_seconds_per_token',
+  'speedup_at_work',
+  'predicted_over_measured',
+  'baseline_row_seconds_per_token',
 )
 
 

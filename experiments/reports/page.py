@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from experiments.errors import UserError
 from experiments.measuring import samples
 from experiments.measuring.selecting import by_place
+from experiments.reports import batches, run_headline, wrong
 from experiments.reports import run as run_report
-from experiments.reports import run_headline, wrong
+from experiments.reports.markdown import span
 
 FILE = 'report.html'
 # A page shows these, too.
@@ -92,13 +93,15 @@ def render(rows: list[dict], texts: list[dict]) -> str:
   """
   check(rows)
   figures = [
-    (make.__doc__.split('\n')[0], make(rows)) for make in run_report.FIGURES
+    (make.__doc__.split('\n')[0], make(rows))
+    for make in run_report.figures(rows)
   ]
   return _page(
     'report.html',
     texts,
     first=rows[0],
-    found=run_headline.headline(rows),
+    found=batches.verdict(rows),
+    sizes=span(batches.sizes(rows), 'd'),
     more=run_headline.MORE,
     tables=run_report.groups(rows),
     figures=[(title, picture(figure)) for title, figure in figures],

@@ -3,6 +3,9 @@
 import itertools
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from experiments.measuring import row_fields
 from experiments.measuring.selecting import pick
 from experiments.reports import intervals
 from experiments.reports import run as run_report
@@ -46,6 +49,13 @@ COLUMNS: Columns = (
 )
 
 
+# Of batches, whose rows wait for the last one.
+_AT_WORK: Columns = (
+  ('speed-up at work', lambda r: intervals.shown(r, 'speedup_at_work')),
+)
+_WAITING = ' in batches that wait for their last row'
+
+
 class Board:
   """What is predicted of every candidate, from rows of all three parts."""
 
@@ -63,6 +73,7 @@ class Board:
       (r['drafter'], r['gamma']) for r in rows if r.get('impossible')
     }
     self.drafters = list(dict.fromkeys(d for d, *_ in self.seen))
+    self.batch = next((r['batch'] for r in rows if r.get('batch')), 1)
     self.domains = list(dict.fromkeys(d for _, d, _ in self.seen))
     self.temperatures = list(dict.fromkeys(t for *_, t in self.seen))
 
@@ -127,6 +138,8 @@ class Board:
     """One sentence for one temperature."""
     choice = self.winner(temperature)
     lead = f'At temperature {temperature:g} '
+    if self.batch > 1:
+      lead = f'At temperature {temperature:g}, {self.batch} rows at a time, '
     if choice is None:
       return f'{lead}nothing is recommended: no candidate can be believed.'
     if choice.speed <= 1:
@@ -139,8 +152,10 @@ class Board:
     checks = pick(self.checks, **cell, temperature=temperature)
     measured = 'not measured'
     if checks:
-      columns = ([x for r in checks for x in r[name]] for name in TIMES)
+      units = zip(*(row_fields.times_of(r) for r in checks), strict=True)
+      columns = map(np.concatenate, units)
       measured = f'measured {metrics.speedup(*columns).value:.2f}'
+      measured += _WAITING * (self.batch > 1)
     return (
       f'{lead}use {choice.drafter} and draft {choice.gamma}: predicted '
       f'{choice.speed:.2f} times plain decoding over {len(self.domains)} '
@@ -196,7 +211,8 @@ class Board:
         f'{domain}, temperature {temperature:g}: {seen["prompts"]} '
         f'prompts, {seen["tokens"]} tokens of the target'
       )
-      made = Table.of(title, '', COLUMNS, cell)
+      columns = COLUMNS + _AT_WORK * (self.batch > 1)
+      made = Table.of(title, '', columns, cell)
       parts.append(made.markdown() if cell else f'### {title}')
       parts.append(self.lengths(domain, temperature))
     return parts
@@ -266,6 +282,8 @@ _FIELDS: dict[str, dict[str, Any]] = {
       float,
     ),
     **dict.fromkeys(TIMES, _NUMBERS),
+    'batch?': int | None,
+    'speedup_at_work?': float | None,
     **{
       f'{name}_ci': _NUMBERS | None
       for name in ('alpha', 'tau', 'speedup', 'difference',

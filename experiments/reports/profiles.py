@@ -168,13 +168,17 @@ def profile(rows: list[dict]) -> dict[str, Any]:
 def profiles(rows: list[dict]) -> dict[str, dict]:
   """Every drafter, rule and temperature whose rows count their steps, by name.
 
-  Rows without a whole step say nothing and are left out.
+  Rows without a whole step say nothing and are left out. Of several batch sizes
+  the smallest one is told: drafts are accepted alike in all of them.
   """
+  least = min((row.get('batch', 1) for row in rows), default=1)
   columns = ('histogram', 'unit_tokens', 'unit_target_calls')
   counted = [
     row
     for row in rows
-    if all(row.get(name) for name in columns) and any(row['histogram'])
+    if all(row.get(name) for name in columns)
+    and any(row['histogram'])
+    and row.get('batch', 1) == least
   ]
   by_method: dict[str, list[dict]] = {}
   for row in counted:

@@ -5,11 +5,15 @@ from typing import Any
 
 from experiments import prompts
 from experiments.measuring import collectives
-from experiments.measuring.selecting import by_place
+from experiments.measuring.selecting import by_place, pick
 from experiments.reports import (
   Draw,
+  batch_plots,
+  batch_tables,
+  batches,
   best_drafters,
   definitions,
+  draft_vocabularies,
   intervals,
   paired,
   pairing,
@@ -25,6 +29,7 @@ from experiments.reports.markdown import (
   paragraph,
   with_interval,
 )
+from experiments.reports.run_fields import FIELDS as FIELDS
 
 FIGURES = (
   plots.speedup_against_gamma,
@@ -33,84 +38,9 @@ FIGURES = (
   plots.predicted_against_measured,
   plots.tau_against_cost,
 )
-_NUMBER, _NUMBERS = float | None, tuple[float | None, ...] | None
-_OBJECT, _OBJECTS = dict[str, Any] | None, tuple[dict[str, Any], ...] | None
-FIELDS: dict[str, Any] = {
-  **{name: str for name in ('drafter', 'verifier')},
-  **{name: int for name in ('gamma', 'batch', 'prompts')},
-  **{name: str for name in ('domain', 'config')},
-  'temperature': float,
-  'lossless': bool,
-  **{
-    name: _NUMBER
-    for name in (
-      'alpha', 'tau', 'tokens_per_second', 'baseline_tokens_per_second',
-      'speedup', 'predicted_speedup', 'c', 'v', 'repetition?',
-      'tau_without_bonus?', 'tau_per_request?', 'tau_per_step?',
-      'speedup_of_rates?', 'parameters?', 'bytes?', 'ended?',
-    )
-  },
-  **{
-    f'{name}_ci?': _NUMBERS
-    for name in (
-      'alpha', 'tau', 'tau_per_request', 'tau_per_step', 'speedup',
-      'speedup_of_rates',
-    )
-  },
-  'acceptance_by_position': _NUMBERS,
-  'acceptance_by_context?': _OBJECTS,
-  'by_turn?': _OBJECTS,
-  'texts?': int | None,
-  'autocorrelation?': tuple[_NUMBERS, ...] | None,
-  'identical_to_plain': int | None,
-  'differences': _OBJECTS,
-  'impossible?': tuple[str, ...] | None,
-  **{
-    f'{name}?': str | None
-    for name in (
-      'target', 'target_revision', 'draft', 'draft_revision', 'load', 'device',
-      'pairing',
-    )
-  },
-  **{
-    f'{name}?': _OBJECT
-    for name in ('options', 'training', 'versions', 'baseline', 'prompts_from',
-                 'collectives', 'reading', 'constraint')
-  },
-  'drafted?': int | None,
-  'histogram?': tuple[int, ...] | None,
-  **{
-    f'unit_{name}?': _NUMBERS
-    for name in (
-      'tokens', 'target_calls', 'accepted', 'steps', 'overlap',
-      'overlap_of_rule', 'prefixes', 'seconds', 'baseline_seconds',
-      'baseline_tokens',
-    )
-  },
-  'unit_histogram?': tuple[tuple[int, ...], ...] | None,
-}  # fmt: skip
 _MANY = 30  # lines of tables; more are folded, and not printed
 _WHERE = 'What was accepted where'
 _MARK = ' (!)'  # of a row that cannot be believed
-COUNTING = """
-How it is counted: **alpha** is the mean of sum(min(p, q)) over prefixes that
-the target generated, **tau** tokens per target call with the bonus or corrected
-token, **no bonus** the mean accepted length of the whole steps: those that
-began with room for gamma + 1 tokens. Any other step counts in tokens and target
-calls alone, whatever it accepted; one in which the text ends counts with the
-verdict on its whole draft, and a row that has finished counts nowhere. Where
-nothing was proposed, beta is 0. Intervals are 95% over prompts (of speeds: over
-batches); docs/measuring.md says how they are made. A number alone has none: its
-units are too few, or its row does not hold them. The best of several is chosen
-on the same prompts, so its number is on the high side.
-"""
-# Rows of programs that did not look for impossible values counted so.
-_BY_OUTCOME = """
-These rows are of an older program, which left out a step that the limit cut
-short, where it did: **no bonus**, acceptance by position and alpha_mle are
-too low, by a tenth in texts of 12 tokens and less in longer ones. alpha and tau
-are as they would be now.
-"""
 _ALONG = """
 Accepted over drafted tokens, from so many committed tokens on; and the
 correlation of the accepted lengths of steps one and two apart, over all prompts
@@ -253,10 +183,27 @@ def _accepted_where(rows: list[dict]) -> list[Table]:
 
 
 def groups(rows: list[dict]) -> list[Group]:
-  """All tables of a run, the best of each drafter first."""
+  """All tables of a run: what compares batches, then those of each batch."""
+  if not batches.swept(rows):
+    return _of_one_batch(rows)
+  across = Group('By batch', batch_tables.tables(rows), False)
+  made = [across] if across.tables else []
+  for batch in batches.sizes(rows):
+    for one in _of_one_batch(pick(rows, batch=batch)):
+      tables = [
+        dataclasses.replace(t, title=f'Batch {batch}: {t.title}')
+        for t in one.tables
+      ]
+      made.append(Group(f'{one.name}, batch {batch}', tables, True))
+  return made
+
+
+def _of_one_batch(rows: list[dict]) -> list[Group]:
+  """The best of each drafter first."""
   best_of_each = best_drafters.tables(run_headline.sound(rows))
   made = (
     ('The best of each drafter', best_of_each),
+    ('Fewer tokens', draft_vocabularies.tables(run_headline.sound(rows))),
     ('All cells', cells(rows)),
     (_WHERE, _accepted_where(rows)),
     ('Differences on the same prompts', paired.tables(rows)),
@@ -296,7 +243,7 @@ def doubts(rows: list[dict]) -> list[str]:
 
 def headline(rows: list[dict]) -> str:
   """The verdict, the conditions, and each domain and temperature."""
-  verdict = run_headline.headline(rows).markdown()
+  verdict = batches.verdict(rows).markdown()
   return blocks(verdict, paragraph(_over_blocks(rows)))
 
 
@@ -326,12 +273,16 @@ def summary(rows: list[dict]) -> str:
   if not rows:
     return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
-  parts = [COUNTING, older * _BY_OUTCOME, pairing.note(rows)]
+  counting = definitions.COUNTING + older * definitions.BY_OUTCOME
+  parts = [counting, pairing.note(rows)]
   parts.append(collectives.table(rows))
   return _text(rows, groups(rows)) + ''.join(parts)
 
 
 def figures(rows: list[dict]) -> tuple[Draw, ...]:
   """What these rows can show; without times, where drafts were accepted."""
-  timed = any(row['speedup'] is not None for row in rows)
-  return FIGURES if timed else (plots.acceptance_by_position,)
+  if all(row['speedup'] is None for row in rows):
+    return (plots.acceptance_by_position,)
+  if batches.swept(rows):
+    return batch_plots.speedup_by_batch, plots.predicted_against_measured
+  return FIGURES

@@ -92,7 +92,7 @@ def leading(rows: list[dict]) -> dict:
   return min(rows, key=lambda r: (_ORDER.index(state(r)), -r['speedup']))
 
 
-def _named(row: dict, rows: list[dict]) -> str:
+def named(row: dict, rows: list[dict]) -> str:
   """A drafter with its draft, its rule where there are several, its length."""
   name, draft = row['drafter'], row.get('draft')
   if draft and draft not in name:
@@ -119,7 +119,7 @@ def _subject(row: dict, rows: list[dict]) -> str:
   parts = [f'the best of {len(rows)}'] if len(rows) > 1 else []
   parts += ['without weights of its own'] if weightless(row) else []
   which = ' and '.join(parts)
-  return _named(row, rows) + (f', {which},' if which else '')
+  return named(row, rows) + (f', {which},' if which else '')
 
 
 def _without_weights(rows: list[dict], best: dict, name: str, pick) -> str:
@@ -128,7 +128,7 @@ def _without_weights(rows: list[dict], best: dict, name: str, pick) -> str:
   if not free or weightless(best):
     return ''
   other = pick(free)
-  text = f'; without weights, {_named(other, rows)} reaches '
+  text = f'; without weights, {named(other, rows)} reaches '
   # Few prompts are said once in a sentence.
   known = intervals.stored(best, name)
   text += _number(other, name) if known else intervals.shown(other, name)
@@ -147,7 +147,7 @@ def _speed(rows: list[dict]) -> str:
   fastest = max(rows, key=lambda r: r['speedup'])
   if fastest is not best:  # It is one of which less can be said.
     other = _number(fastest, 'speedup')
-    text += f' ({_named(fastest, rows)}, undecided, reaches {other})'
+    text += f' ({named(fastest, rows)}, undecided, reaches {other})'
   text += _without_weights(rows, best, 'speedup', leading)
   return text if state(best) == WINS else f'undecided: {text}'
 
@@ -171,7 +171,7 @@ def _overall(rows: dict[tuple, list[dict]]) -> str:
   total = f'{len(best)} domains and temperatures'
   top = max(best, key=lambda place: best[place]['speedup'])
   fastest = (
-    f'the best, {_named(best[top], rows[top])} on {_where(top)}, is '
+    f'the best, {named(best[top], rows[top])} on {_where(top)}, is '
     f'{_number(best[top], "speedup", _TIMES)}'
   )
   if count[LOSES] == len(best):
@@ -205,7 +205,7 @@ def _warnings(rows: list[dict]) -> list[str]:
   if not faulty:
     return []
   examples = [
-    f'{_named(row, rows)} ({_where((row["domain"], row["temperature"]))}): '
+    f'{named(row, rows)} ({_where((row["domain"], row["temperature"]))}): '
     + ', '.join(reason.rstrip('.') for reason in faults(row))
     for row in faulty[:_SHOWN]
   ]
@@ -248,7 +248,8 @@ def _greedy(rows: list[dict]) -> str:
   )
 
 
-def _command(row: dict) -> str:
+def command_of(row: dict) -> str:
+  """What tells more of a row."""
   names = str((row['drafter'],))
   # Between double quotes a shell leaves all but these as they are.
   quoted = shlex.quote(names) if set(names) & set('"$`\\!') else f'"{names}"'
@@ -278,7 +279,7 @@ def headline(rows: list[dict]) -> Headline:
   sentences = [f'{_where(place)}: {say(here)}' for place, here in cells.items()]
   best = map(leading, cells.values()) if timed else ()
   slow = [row for row in best if state(row) in (LOSES, UNDECIDED)]
-  command = _command(slow[0]) if slow else ''
+  command = command_of(slow[0]) if slow else ''
   untimed = '' if timed else f'; {_UNTIMED}'
   if len(sentences) == 1:
     return made(verdict=f'{sentences[0]}{untimed}.', places=[], command=command)

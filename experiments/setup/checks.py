@@ -144,11 +144,13 @@ def check_mesh(x: Experiment) -> None:
       f'mesh.coordinator must be the host and port of process 0, such as '
       f'10.0.0.1:8476, got {mesh.coordinator!r}',
     )
-  need(
-    x.batch % mesh.data == 0,
-    f'batch is {x.batch}, which mesh.data = {mesh.data} does not divide: '
-    f'choose a multiple of {mesh.data}, or less for mesh.data',
-  )
+  field = 'batches has' if x.batches else 'batch is'
+  for batch in x.batches or (x.batch,):
+    need(
+      batch % mesh.data == 0,
+      f'{field} {batch}, which mesh.data = {mesh.data} does not divide: '
+      f'choose a multiple of {mesh.data}, or less for mesh.data',
+    )
 
 
 def check(x: Experiment) -> None:
@@ -184,6 +186,10 @@ def check(x: Experiment) -> None:
   conversations.check(x.prompts)
   need_least(x.prompts, 1, 'count', 'length', where='prompts.')
   need_least(x, 1, 'max_new_tokens', 'batch')
+  need(
+    min(x.batches, default=1) >= 1,
+    f'batches must be of at least 1, got {x.batches}',
+  )
   least = x.sampling.min_new_tokens
   need(
     least is None or least <= x.max_new_tokens,

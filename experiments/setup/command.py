@@ -40,7 +40,8 @@ _TAKES = {
   'Parity': 'experiments.parity',
   'Certificate': 'experiments.certify',
   **dict.fromkeys(
-    ('Recipe', 'Distillation', 'Heads', 'Counts'), 'experiments.train'
+    ('Recipe', 'Distillation', 'Heads', 'Online', 'Counts'),
+    'experiments.train',
   ),
 }
 

@@ -7,7 +7,7 @@ import traceback
 
 from absl import flags
 
-from experiments import recipes, service_settings, settings
+from experiments import recipe_parts, recipes, service_settings, settings
 from experiments.errors import UserError
 
 
@@ -26,7 +26,7 @@ def explain(error: Exception) -> str:
       'what there is'
     )
   name = field[1] or field[2]
-  places = (settings, recipes, service_settings)
+  places = (settings, recipe_parts, recipes, service_settings)
   kind = next(
     (getattr(x, owner[1]) for x in places if hasattr(x, owner[1])), None
   )

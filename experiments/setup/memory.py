@@ -38,7 +38,7 @@ class Load:
   Attributes:
     parameters: of the target.
     cache: of the target for the widest batch, with what constrains its texts.
-    drafts: parameters of all drafts, and the largest of their caches.
+    drafts: parameters of all drafts, and the most that one of them remembers.
     layouts: further copies of all these parameters, in blocks; on a CPU those
       of all its cores.
     activations: what computing takes beside these, at its widest; None where
@@ -294,9 +294,10 @@ def predict(
     weights += sum(
       _of_file(level) for name, level in levels.items() if name not in described
     )
-    memories.append(sum(one.cache for one in models))
+    beside = w.rows * drafter.remembered(target.config)
+    memories.append(beside + sum(one.cache for one in models))
     drafts.append(models)
-  arrangements, copied = _forms(plan, described['target'], target.dtype, w), 0
+  arrangements, copied = _forms(plan, described['target'], target.dtype), 0
   if len(arrangements) > 1:
     copied = _copied(arrangements) + weights * _copies(arrangements)
   held = target.cache + constrained.bytes_of(plan, w.rows)
@@ -324,8 +325,8 @@ def predict(
   return dataclasses.replace(known, activations=max(0, *peaks))
 
 
-def _forms(plan: Plan, target: Description, dtype: str, w: Widths):
-  """The target in every layout that it has for a batch, without weights."""
+def _forms(plan: Plan, target: Description, dtype: str):
+  """The target in every layout that it has for any batch, without weights."""
   model = target.model
   size = plan.mesh.data * plan.mesh.model
   if 1 < size <= jax.device_count():
@@ -333,7 +334,7 @@ def _forms(plan: Plan, target: Description, dtype: str, w: Widths):
     model = transformer.place(model, placement)
   elif size > 1:
     return {layouts.WHOLE: (model, _shapes(model, dtype))}
-  return _arrangements(model, dtype, w.batch)
+  return _arrangements(model, dtype, min(plan.batch, *plan.batches))
 
 
 def _reads(draft: _Model, w: Widths) -> int:

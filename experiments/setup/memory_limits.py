@@ -62,7 +62,8 @@ def _proposals(
   def with_batch(groups: int) -> tuple[Plan, int]:
     batch = groups * mesh.data
     fewer = min(count, batch) if plan.timed else count
-    return dataclasses.replace(plan, batch=batch), fewer
+    less = tuple(b for b in plan.batches if b <= batch) or (batch,)
+    return dataclasses.replace(plan, batch=batch, batches=less), fewer
 
   if plan.timed:
     less = _largest(lambda n: fits(plan, n), plan.batch, count - 1)
@@ -73,7 +74,10 @@ def _proposals(
   )
   if groups is not None:
     changed, fewer = with_batch(groups)
-    yield f'batch={changed.batch}' + f' prompts.count={fewer}' * plan.timed
+    field = f'batch={changed.batch}'
+    if len(plan.batches) > 1:
+      field = 'batches=({},)'.format(','.join(map(str, changed.batches)))
+    yield field + f' prompts.count={fewer}' * plan.timed
   tokens = plan.max_new_tokens // 2
   while tokens:
     if fits(dataclasses.replace(plan, max_new_tokens=tokens), count):

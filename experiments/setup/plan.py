@@ -116,6 +116,7 @@ def plan_drafter(
     load=candidate.load,
     read=read,
     describe=getattr(module, 'describe', None),
+    remembers=getattr(module, 'remembers', None),
     path=candidate.path,
     options=options,
     stored=result_folders.portable(dataclasses.asdict(candidate)['options']),
@@ -232,25 +233,37 @@ def _check_levels(planned: Plan) -> None:
 def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
   """The plan of a config whose drafters are known; its values as they are."""
   same = {f.name for f in dataclasses.fields(Plan)} & set(vars(x))
+  batches = tuple(sorted({*x.batches})) or (x.batch,)
   return Plan(
     **{name: copy.deepcopy(getattr(x, name)) for name in same}
     | {
       'target': x.target.path,
       'dtype': x.target.dtype or x.dtype,
       'drafters': drafters,
+      'batch': batches[-1],
+      'batches': batches,
       'results': x.results or result_folders.default_folder(x),
       'settings': result_folders.settings_of(x),
     }
   )
 
 
-def plan(x: Experiment) -> Plan:
+def plan(x: Experiment, sweeps: bool = False) -> Plan:
   """Checks every value that can be checked without weights.
+
+  Args:
+    x: the config.
+    sweeps: whether the program takes several batch sizes.
 
   Raises:
     UserError: names the field, its value and the remedy.
   """
   checks.check(x)
+  need(
+    sweeps or not x.batches,
+    f'batches is {x.batches}, but this program takes one batch size: leave '
+    'batches empty, as in --config.batches="()", and choose batch',
+  )
   drafters = {}
   for name, (field, candidate) in choose(x).items():
     own = name == 'lm' and x.draft.path

@@ -7,6 +7,7 @@ from typing import Any
 from experiments.settings import Mesh, Prompts, SamplingValues
 from specjax import checkpoints
 from specjax.checkpoints import Description
+from specjax.models.config import TransformerConfig
 from specjax.types import LoadedDrafter, Rule
 
 
@@ -20,7 +21,9 @@ class PlannedDrafter:
     path_field: that its path comes from.
     load: full name of its load function, and
     read: that function.
-    describe: what the same module tells of it without reading weights.
+    describe: what the same module tells of it without reading weights, and
+    remembers: bytes a row that it keeps beside the cache of a model of its own,
+      for the target's sizes; None where nothing.
     path: of its weights, likewise; empty where it has none.
     options: further arguments: one that drafts for this one is planned, too.
     stored: the options as rows have them.
@@ -34,6 +37,7 @@ class PlannedDrafter:
   load: str
   read: Callable[..., LoadedDrafter]
   describe: Callable[..., Description | None] | None
+  remembers: Callable[..., int] | None
   path: str
   options: Mapping[str, Any]
   stored: Mapping[str, Any]
@@ -44,6 +48,14 @@ class PlannedDrafter:
     """This one and those that draft for it in turn."""
     inner = (v for v in self.options.values() if isinstance(v, PlannedDrafter))
     return [self, *(level for one in inner for level in one.levels())]
+
+  def remembered(self, target: TransformerConfig) -> int:
+    """Bytes a row that all these keep beside caches, for a target's sizes."""
+    return sum(
+      one.remembers(target, **one.options)
+      for one in self.levels()
+      if one.remembers is not None
+    )
 
   @property
   def draft(self) -> str | None:
@@ -68,6 +80,8 @@ class Plan:
     dtype: of it, as it was asked for.
     drafters: by name.
     gammas: asked of every drafter; empty where each has its own.
+    batch: of `batches`, the one that is decoded now; the largest at first.
+    batches: prompts decoded together, each in its turn.
     results: folder of rows and summary.
     settings: that the folder belongs to.
   """
@@ -83,6 +97,7 @@ class Plan:
   prompt: str
   max_new_tokens: int
   batch: int
+  batches: tuple[int, ...]
   seed: int
   mesh: Mesh
   timed: bool

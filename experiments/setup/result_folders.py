@@ -34,6 +34,8 @@ def settings_of(x: Any) -> dict:
     settings['mesh'] = x.mesh.facts()
     if settings['mesh'] == Mesh().facts():
       del settings['mesh']  # One device, as ever.
+  if not settings.get('batches', True):
+    del settings['batches']  # That of `batch`, as ever.
   if isinstance(x, Experiment):
     constrained.shorten(settings['sampling'])
     for name in _CONVERSATION:
@@ -43,8 +45,13 @@ def settings_of(x: Any) -> dict:
       for field in ('dtype', 'vocabulary', 'frequencies'):
         if not settings[name].get(field, True):
           del settings[name][field]  # That of the experiment; all tokens.
+  for name in ('rule', 'drafter', 'policy'):
+    if not settings.get(name, True):
+      del settings[name]  # The whole certificate, as ever.
   if settings.get('dtype') == precision.AUTO:
     del settings['dtype']  # As ever.
+  if not settings.get('by_load', True):
+    del settings['by_load']  # Constant lengths, as ever.
   for candidate in settings.get('candidates', {}).values():
     if not candidate['verifiers']:
       del candidate['verifiers']  # Those of the experiment, as ever.

@@ -143,8 +143,8 @@ def compare(
     where it is another one.
 
   Raises:
-    UserError: they differ, and the drafter needs the target's; or there is
-      nothing that it could draft.
+    UserError: they differ, and the drafter needs the target's or is to have
+      fewer tokens; or there is nothing that it could draft.
   """
   own = size if draft is None else draft.model.config.vocab_size
   translates = draft is not None and one.read in TRANSLATING
@@ -156,6 +156,11 @@ def compare(
     other = vocabularies.compare(
       tokenizer, theirs, size, own, eos, checkpoints.eos_ids(one.path)
     )
+  need(
+    other is None or not one.options.get('vocabulary'),
+    f'{one.field}: {one.path} has a tokenizer of its own, and proposes the '
+    'tokens of both alone: leave vocabulary out',
+  )
   return True, other
 
 

@@ -315,6 +315,21 @@ def test_memory_is_charged_once_for_all_draft_lengths(folder):
   assert loads[0].drafts > 0
 
 
+def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
+  """A table of k tokens for each of the target's, in every row."""
+  loads = []
+  for candidates in (1, 3):
+    recycling = Candidate('recycling', 2, options={'candidates': candidates})
+    x = tiny.experiment(folder, candidates={'recycling': recycling})
+    planned = plan(x)
+    _, described = build.survey(planned)
+    loads.append(memory.predict(planned, described, 16, 2, compiles=False))
+  vocab = described['target'].model.config.vocab_size
+  rows = memory.widths_of(planned, described['target'].model.config, 16, 2).rows
+  assert loads[0].drafts == 4 * vocab * rows
+  assert loads[1].drafts == 3 * loads[0].drafts
+
+
 @pytest.mark.slow
 def test_a_draft_is_read_once_in_each_layout(folder, monkeypatch):
   reads = []

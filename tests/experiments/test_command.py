@@ -49,7 +49,9 @@ def test_help_says_what_a_program_is_for_and_takes(
   assert '--version' in shown
   assert f'  python -m {program} ' in purpose  # An example.
   assert f'usage: python -m {program} ' in shown
-  assert ('--config.seed: int = 0\n' in shown) == ('--config FILE' in shown)
+  # What is calculated draws nothing.
+  draws = '--config FILE' in shown and program != 'benchmarks.paper_costs'
+  assert ('--config.seed: int = 0\n' in shown) == draws
   version = run_here(monkeypatch, capsys, program, '--version')
   assert version == f'specjax {specjax.__version__}\n'
 

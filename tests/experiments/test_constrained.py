@@ -18,7 +18,7 @@ from experiments.reports import constrained as report
 from experiments.settings import Experiment, Languages, Parity, SamplingValues
 from experiments.setup import memory, result_folders
 from experiments.setup.plan import plan
-from specjax import pair
+from specjax import checkpoints, pair
 from tests.support import tiny
 
 PATTERN = '[ab]{2,5}[;#]'
@@ -64,9 +64,12 @@ def test_a_run_says_what_constrained_its_texts(folder, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_shown_text_is_whole_or_said_to_be_cut(folder, schema, capsys):
+  (end,) = checkpoints.eos_ids(str(folder / 'target'))
+  # Its end is as good as forbidden.
+  endless = SamplingValues(regex='[ab]{3,}', logit_bias=((end, -50.0),))
   for stages, new, ended in (
     (SamplingValues(json_schema=schema), 24, True),
-    (SamplingValues(regex='[ab]{3,}', min_new_tokens=8), 8, False),
+    (endless, 8, False),
   ):
     x = experiment(
       folder,

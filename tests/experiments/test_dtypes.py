@@ -175,7 +175,13 @@ def lower(spec, weights, own):
   yield generate.loop.lower(params, state, steps, spec=spec)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+@pytest.mark.parametrize(
+  'dtype',
+  [
+    'bfloat16',
+    *(pytest.param(x, marks=pytest.mark.slow) for x in ('float32', 'float16')),
+  ],
+)
 def test_no_program_has_weights_in_float32(dtype):
   """Before XLA: its CPU backend multiplies narrow numbers as float32.
 

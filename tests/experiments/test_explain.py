@@ -57,7 +57,8 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
     'plain': [2e-3]
   }
   phases = {'plain': loops, 'speculative': loops}
-  folder.add({'gamma': 2, 'loops': phases})
+  reads = {'tokens': 1200, 'plain': [46.2e6, 3e6], 'drafted': [2.9e6, 4e5]}
+  folder.add({'gamma': 2, 'loops': phases, 'reads': reads})
   last = explain.report(folder)
   # That of the prediction, whatever came out first: in the text, in the
   # verdict and in the last line.
@@ -79,12 +80,36 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
   # Of 2.5 ms the phases explain 2, of which the draft takes one.
   assert '1.000 | 40.0%' in ' '.join(lines['draft'].split())
   assert lines['unexplained'].count('20.0%') == 1
+  assert (
+    'Behind 1,200 tokens a row reads 46.2 MB of weights and 3 MB of cache; for '
+    'a drafted token 2.9 MB of weights and 0.4 MB of cache.'
+  ) in said
   assert lines['2'].split()[-2] == '0.24'  # 1 + a + a^2 = 1.3
   assert (folder.path / 'speedup.png').stat().st_size > 5000
 
 
+def test_batches_are_judged_by_what_their_rows_wait(tmp_path):
+  """At batch 4 the best length is that of rows that wait for the last one."""
+  cells = [
+    ROW | {'gamma': 1, 'predicted_speedup': 1.3, 'speedup': 1.2},
+    ROW | {'gamma': 4, 'predicted_speedup': 1.4, 'speedup': 0.9},
+  ]
+  static = {'measured_over_predicted_static': 1.0}
+  for cell, value in zip(cells, (1.25, 0.95), strict=True):
+    cell |= static | {'batch': 4, 'prompts': 32}
+    cell['predicted_static_speedup'] = value
+    cell['predicted_static_speedup_ci'] = [value - 0.125, value + 0.125]
+  assert explain_report.choose(cells)['gamma'] == 1
+  text = ' '.join(explain_report.summary(cells).split())
+  assert 'Best gamma at batch 4: 1, the largest predicted speed-up.' in text
+  assert '1.25 [1.12, 1.38]' in text
+  alone = [cell | {'batch': 1} for cell in cells]
+  assert explain_report.choose(alone)['gamma'] == 4
+
+
 def test_the_row_of_phases_says_the_types_of_its_cell(tmp_path, monkeypatch):
   monkeypatch.setattr(explain, 'measure_phases', lambda *_: {'plain': {}})
+  monkeypatch.setattr(explain, 'read_bytes', lambda *_: {})
   folder = results.Folder(tmp_path / 'a', {})
   named = {'verifier': 'token', 'prompts_hash': '', 'config': 'a', 'gamma': 2}
   types_of_cell = {'dtype': 'bfloat16', 'draft_dtype': 'float32'}

@@ -1,5 +1,6 @@
 """The predictor on a tiny pair, and its board on rows made up by hand."""
 
+import dataclasses
 import json
 import pathlib
 import types
@@ -84,6 +85,41 @@ def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
   assert {'predicted_tau', 'tau', 'predicted_speedup', 'speedup'} <= set(found)
   assert found['alpha_ci'] is None  # Two prompts are too few.
   assert found['recommendation'].startswith('At temperature 0 ')
+
+
+@pytest.mark.slow
+def test_a_prediction_of_a_batch_has_costs_of_that_batch(folder, tmp_path):
+  """Three prompts in batches of two: the last row of the last one is empty."""
+  x = experiment(folder, batch=2, results=str(tmp_path / 'a'))
+  x.prompts = dataclasses.replace(x.prompts, count=3)
+  predictor = predict.Predictor(predict.prepare(x))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(methods, 'Race', lambda *_: layouts.Guess())
+    patch.setattr(impossible, 'find', lambda row: [])
+    predictor.run()
+  rows = predictor.folder.rows
+  assert {row['batch'] for row in rows} == {2}
+  greedy, sampled = part(rows, 'check')
+  assert greedy['same_text'] == greedy['equal_calls'] == 3
+  for row in (greedy, sampled):
+    sizes = [len(row[f'unit_{n}']) for n in ('tokens', 'seconds')]
+    assert sizes == [3, 2]
+    # A batch takes as many steps as its slowest row, plainly and speculatively.
+    steps, plain = (
+      sum(max(row[name][i : i + 2]) * n for i, n in ((0, 2), (2, 1)))
+      for name in ('unit_target_calls', 'unit_baseline_tokens')
+    )
+    waiting = sum(row['unit_target_calls']) / steps
+    assert row['speedup_at_work'] * waiting == pytest.approx(
+      row['speedup'] * sum(row['unit_baseline_tokens']) / plain
+    )
+    assert row['predicted_over_measured'] == pytest.approx(
+      row['predicted_speedup'] / row['speedup_at_work']
+    )
+  board = predict_report.Board(rows)
+  said = board.recommendation()
+  assert said.startswith('At temperature 0, 2 rows at a time, ')
+  assert 'speed-up at work' in predict_report.summary(rows)
 
 
 def test_few_prompts_have_no_interval(rows):

@@ -205,6 +205,7 @@ def test_a_reading_that_overflows_accepts_nothing(
     probing.look(head, loaded, {}, jobs)
 
 
+@pytest.mark.slow
 def test_drafts_are_no_longer_than_the_texts(folder, tmp_path):
   one = probed(folder, tmp_path, max_new_tokens=2)
   head, loaded = one.plan.drafters['head'], one.built.loaded
@@ -213,6 +214,7 @@ def test_drafts_are_no_longer_than_the_texts(folder, tmp_path):
   assert seen.places.tolist() == [1] * 8
 
 
+@pytest.mark.slow
 def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
   one = probed(folder, tmp_path)
   none = Look(np.zeros(8, int), np.zeros((8, 3)))
@@ -318,7 +320,7 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
   own = types.SimpleNamespace(drafter='own', brings={})
   runner = types.SimpleNamespace(
     readings={},
-    groups=['one'],
+    complete=lambda: False,
     plan=types.SimpleNamespace(drafters={'head': 'planned'}),
     job='job',
     built=types.SimpleNamespace(
@@ -342,7 +344,7 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
     patch.setattr(probing, 'jobs', lambda *_: ['jobs'])
     patch.setattr(probing, 'short', lambda one, loaded, jobs: found)
     run.probe(runner)
-  assert runner.readings == {'head': results.plain(found)}
+  assert runner.readings == {'head': {'reading': results.plain(found)}}
   told = capsys.readouterr().err
   assert 'head is read wrongly: taps (1,) accepts 1.50 of 3' in told
   rows = [{'drafter': 'head', 'pairing': 'unverified', 'reading': found}]

@@ -1,6 +1,7 @@
 """The main job on a tiny pair: rows, resume after a kill, bad logits."""
 
 import json
+import pathlib
 import signal
 import time
 import types
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.measuring import measure, results
+from experiments.measuring import compiling, measure, results
 from experiments.measuring.runner import Runner, singles
 from experiments.settings import Prompts
 from experiments.setup.plan import plan
@@ -71,6 +72,39 @@ def rows(folder, tmp_path_factory):
   runner = Runner(plan(tiny.experiment(folder, results=out)))
   runner.run()
   return runner.folder.rows
+
+
+def test_methods_that_do_not_fit_at_once_take_turns(
+  folder, tmp_path, monkeypatch, rows
+):
+  """Programs are forgotten between parts of a run, and rows are the same."""
+  monkeypatch.setattr(measure, 'crowded', lambda share=0.5: True)
+  monkeypatch.setattr(compiling, '_AT_ONCE', 1)
+  parts = []
+
+  class Watched(Runner):
+    def run_part(self, bar):
+      super().run_part(bar)
+      parts.append([m.drafter for m in self.part])
+
+  x = tiny.experiment(folder, results=str(tmp_path / 'a'))
+  runner = Watched(plan(x))
+  runner.run()
+  assert parts == [['draft'], ['ngram']]
+  assert runner.complete()
+  made = {(r['drafter'], r['temperature']): r for r in runner.folder.rows}
+  assert len(made) == len(rows) == 4
+  for row in rows:
+    again = made[row['drafter'], row['temperature']]
+    for field in ('tau', 'alpha', 'histogram', 'compilations'):
+      assert again[field] == row[field]
+
+  # What is there is not compiled again where a run goes on.
+  file = pathlib.Path(x.results) / 'rows.jsonl'
+  lines = file.read_text().splitlines(keepends=True)
+  file.write_text(''.join(lines[:-1]))
+  Watched(plan(x)).run()
+  assert parts == [['draft'], ['ngram'], ['ngram']]
 
 
 def test_rows_say_where_their_prompts_come_from(rows):

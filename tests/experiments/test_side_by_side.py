@@ -64,5 +64,5 @@ def test_programs_are_forgotten_before_they_are_too_many():
   double(3)
   measure.make_room()
   assert double._cache_size() == 1
-  measure.make_room(most=0)
+  measure.make_room(share=0.0)
   assert double._cache_size() == 0

@@ -13,6 +13,7 @@ from benchmarks import (
   accelerator,
   judging,
   limits,
+  other_vocabularies,
   passes,
   step_costs,
   stepping,
@@ -105,6 +106,32 @@ def test_passes_in_every_layout_over_the_fastest_of_one_token(monkeypatch):
   said = step_costs_report.headline(rows)
   assert '1: 1.00 (whole)' in ' '.join(said.split())
   assert '4: 2.25 (blocked, 16 columns)' in ' '.join(said.split())
+
+
+def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
+  """Made-up times of real steps: the pieces of a token are fed, too."""
+  x = quick(vocabularies=(256,), batches=(2,), gamma=3, used=20, steps=2)
+  bench = sweeps.Bench(x, tqdm.tqdm(disable=True))
+  kinds = other_vocabularies.ways(bench, 256, 2)
+  for (kind, texts), way in kinds.items():
+    ends = 0 * way.ctx.tokens if kind == 'same' else way.memory.state.ends
+    one_each = (np.diff(np.asarray(ends)[:, :20]) <= 1).all()
+    assert one_each == (texts == 'shared')
+    assert way().tokens == 3  # Two of three accepted.
+  clock = {('same', 'shared'): 2.0, ('half', 'spelled'): 3.0}
+
+  def take_turns(ways, repeats, bar):
+    del repeats, bar  # Unused.
+    timed = (stepping.Timed(clock.get(name, 2.5), 3) for name in ways)
+    return {name: [one, one] for name, one in zip(ways, timed, strict=True)}
+
+  monkeypatch.setattr(other_vocabularies, 'take_turns', take_turns)
+  monkeypatch.setattr(other_vocabularies, 'ways', lambda *_: kinds)
+  rows = other_vocabularies.draft_step(bench)
+  ratios = {(r['way'], r['texts']): r['ratio'] for r in rows}
+  assert ratios['same', 'shared'] == 1
+  assert ratios['half', 'spelled'] == 1.5
+  assert len(ratios) == 5
 
 
 def test_a_fit_has_an_interval():

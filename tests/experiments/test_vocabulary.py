@@ -160,6 +160,18 @@ def test_a_draft_with_other_tokens_drafts_through_tables(
   assert method.brings['vocabulary'] == {'shared': TOKENS, 'of': TOKENS}
 
 
+def test_fewer_tokens_of_another_vocabulary_are_one_line(
+  folder, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(checkpoints, 'load', None)
+  options = {'vocabulary': 64, 'frequencies': pair.path('unigram')}
+  candidate = Candidate('lm', 2, swapped(tmp_path), options)
+  x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
+  with pytest.raises(UserError, match='leave vocabulary out') as caught:
+    build.build(plan(x))
+  assert '\n' not in str(caught.value)
+
+
 def small_tokens(path, vocab):
   """The directory of a draft whose tokenizer has few tokens."""
   made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, []))

@@ -1,0 +1,371 @@
+"""Several batch sizes in one run: its rows, its report, its refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import run as program
+from experiments import tables as tables_program
+from experiments.certificate import expected_row, scripted_run
+from experiments.certificate.measuring_checks import apart
+from experiments.errors import UserError
+from experiments.measuring import impossible, layouts, methods, results
+from experiments.measuring.runner import Runner
+from experiments.reports import (
+  batch_plots,
+  batch_tables,
+  batches,
+  exports,
+  page,
+  run_headline,
+)
+from experiments.reports import run as run_report
+from experiments.settings import Experiment, Prompts
+from experiments.setup.plan import plan
+from tests.support import rows as made
+from tests.support import tiny
+
+# Speed-up by batch; intervals reach 0.1 to either side.
+SPEEDS = {
+  2: {1: 1.3, 2: 1.25, 4: 1.15, 8: 0.8},
+  1: {1: 1.2, 2: 1.18, 4: 1.05, 8: 0.88},
+}
+
+
+def row(batch: int, gamma: int, speedup: float, **changes) -> dict:
+  """A row of 40 prompts: v grows with the batch, c is 0.1."""
+  v = 1 + 0.2 * gamma * np.log2(2 * batch)
+  found = made.row(
+    batch=batch,
+    gamma=gamma,
+    prompts=40,
+    timed=True,
+    tau=1.9,
+    v=float(v),
+    c=0.1,
+    speedup=speedup,
+    speedup_ci=[speedup - 0.1, speedup + 0.1],
+    predicted_speedup=1.9 / float(v + gamma * 0.1),
+    predicted_static_speedup=0.8 * 1.9 / float(v + gamma * 0.1),
+    predicted_static_speedup_ci=None,
+    measured_over_predicted_static=1.0,
+    measured_over_predicted_static_ci=[0.9, 1.1],
+    at_work=0.8,
+    baseline_at_work=1.0,
+    tokens_per_second=100.0 * batch * speedup,
+    baseline_tokens_per_second=100.0 * batch,
+    row_seconds_per_token=0.01 / speedup,
+    row_seconds_per_token_ci=[0.009 / speedup, 0.011 / speedup],
+    baseline_row_seconds_per_token=0.01,
+    baseline_row_seconds_per_token_ci=None,
+    baseline={'layout': 'whole', 'seconds_per_step': None},
+    impossible=[],
+    drafted=80,
+    histogram=[10, 20, 10],
+    identical_to_plain=40,
+    target='big',
+    seed=0,
+  )
+  return found | changes
+
+
+def run(**changes) -> list[dict]:
+  return [
+    row(batch, gamma, speedup, **changes)
+    for gamma, by_batch in SPEEDS.items()
+    for batch, speedup in by_batch.items()
+  ]
+
+
+def cells_of(table) -> list[dict]:
+  return [dict(zip(table.head, line, strict=True)) for line in table.lines]
+
+
+def test_every_field_of_both_rows_is_known():
+  """One run of two batch sizes gives the rows that two runs give."""
+  machine = scripted_run.Machine()
+  rows = scripted_run.run((1, 2), True, scripted_run.PROMPTS, machine)
+  assert [r['batch'] for r in rows] == [1, 2]
+  assert machine.strays == 0
+  for found in rows:
+    batch = found['batch']
+    right = expected_row.row(batch, True)
+    assert found.keys() == right.keys()
+    assert {n for n in right if apart(found, [n], batch, True) > 1e-9} == set()
+
+
+def test_the_best_length_of_each_batch_and_where_it_ends():
+  rows = run()
+  assert [r['gamma'] for r in batches.best(rows)] == [2, 2, 2, 1]
+  assert batches.paying(rows) == [1, 2, 4]
+  assert batches.up_to(rows) == 4
+  assert batches.sentence(rows) == (
+    'pays up to batch 4 (draft at draft length 2, 1.15 [1.05, 1.25]), not '
+    'beyond: at batch 8 the best is undecided (draft at draft length 1, 0.88 '
+    '[0.78, 0.98]), because v(2) = 1.80 (1.20 at batch 1): a step costs 1.90 '
+    'plain steps and gives a row 1.90 tokens, and rows are at work in 80% of '
+    'the steps; break-even at batch 5.7 [4.5, 7.6], between 4 and 8, predicted '
+    'with rows refilled at batch 8.0, between 4 and 8'
+  ).replace('is undecided', 'loses')
+
+
+def test_break_even_lies_between_two_batches():
+  """On logarithms: halfway from 4 to 8 where 2 falls to a half."""
+  found = batches.find([(2, 4.0, None), (4, 2.0, None), (8, 0.5, None)])
+  assert found.value == pytest.approx(4 * 2**0.5)
+  assert (found.ends, found.between, found.last) == (None, (4, 8), 8)
+  assert found.text() == 'at batch 5.7, between 4 and 8'
+  ends = [(1, 2.0, [1.5, 3.0]), (2, 1.5, [0.9, 2.0]), (4, 0.5, [0.4, 1.2])]
+  found = batches.find(ends)
+  # The lower curve falls to 1 before batch 2, the upper one never does.
+  low = 2 ** (np.log(1.5) / np.log(1.5 / 0.9))
+  assert found.ends == (pytest.approx(low), np.inf)
+  assert '[1.7, beyond 4], between 2 and 4' in found.text()
+  assert batches.find([(1, 1.2, None), (2, 1.1, None)]).text() == (
+    'beyond the largest batch'
+  )
+  none = batches.find([(1, 0.9, [0.8, 0.95]), (2, 0.8, [0.7, 0.9])])
+  assert none.text() == 'at no batch tried'
+
+
+def test_a_gain_that_comes_back_with_the_batch_is_found():
+  found = batches.find([(1, 0.5, [0.4, 0.6]), (2, 2.0, [1.5, 2.5])])
+  assert found.value == pytest.approx(2**0.5)
+  # It rises: the upper curve reaches 1 first.
+  assert found.ends[0] < found.value < found.ends[1] < 2
+
+
+@pytest.mark.parametrize(
+  ('speeds', 'said'),
+  [
+    ((1.3, 1.4), 'pays at every batch tried, 1 to 2 (draft at draft length 2'),
+    ((0.8, 0.7), 'pays at no batch: the best of batches 1 to 2, at 1, is'),
+    ((1.05, 0.7), 'undecided: the best of batches 1 to 2, at 1, is'),
+    ((0.7, 1.4), 'pays at batch 2 of those tried, 1 to 2'),
+  ],
+)
+def test_what_is_said_follows_from_the_intervals(speeds, said):
+  rows = [row(1, 2, speeds[0]), row(2, 2, speeds[1])]
+  assert batches.sentence(rows).startswith(said)
+  few = [r | {'prompts': 4} for r in rows]
+  assert 'too few prompts for intervals' in batches.sentence(few)
+
+
+def test_a_batch_that_pays_again_is_named():
+  speeds = {1: 1.3, 2: 1.0, 4: 1.3}
+  rows = [row(batch, 2, speedup) for batch, speedup in speeds.items()]
+  assert batches.up_to(rows) == 1
+  assert 'it pays again at batch 4' in batches.sentence(rows)
+
+
+def test_no_row_that_cannot_be_believed_decides():
+  rows = [*run(), row(8, 3, 9.0, impossible=['v is 0.4'])]
+  assert batches.up_to(batches.timed(rows)) == 4
+  lossy = [*run(), row(8, 3, 9.0, lossless=False)]
+  assert batches.up_to(batches.timed(lossy)) == 4
+
+
+def test_the_verdict_of_one_place_and_of_several():
+  one = batches.verdict(run())
+  assert one.verdict.startswith('code, temperature 0: pays up to batch 4 (')
+  assert one.where.startswith('On a machine: batch 1 to 8, 40 prompts')
+  assert one.places == []
+  assert one.command.endswith('--config.batches="()" --config.batch=8')
+  several = batches.verdict([*run(), *run(domain='prose')])
+  assert several.verdict == (
+    'Of batches of 1 to 8 speculation pays, by domain and temperature: code, '
+    'temperature 0: up to batch 4; prose, temperature 0: up to batch 4.'
+  )
+  assert len(several.places) == 2
+  single = [r for r in run() if r['batch'] == 1]
+  assert batches.verdict(single) == run_headline.headline(single)
+  untimed = [made.row(batch=batch, prompts=8) for batch in (1, 2)]
+  assert batches.verdict(untimed) == run_headline.headline(untimed)
+
+
+def test_tables_have_plain_decoding_beside_every_length():
+  best, every = batch_tables.tables(run())
+  first, *_, last = cells_of(best)
+  assert first == {
+    'batch': '1',
+    'best': 'draft at draft length 2',
+    'speed-up': '1.30 [1.20, 1.40]',
+    'tokens/s': '100 / 130',
+    'ms per token of a row': '10.00 / 7.69 [6.92, 8.46]',
+    'v': '1.40',
+    'verdict': 'wins',
+  }
+  assert (last['batch'], last['verdict']) == ('8', 'loses')
+  lines = cells_of(every)
+  assert [(x['batch'], x['gamma']) for x in lines[:4]] == [
+    *(('1', '0'), ('1', '1'), ('1', '2'), ('2', '0')),
+  ]
+  assert lines[0] == {
+    'batch': '1', 'drafter': 'plain', 'gamma': '0', 'tokens/s': '100',
+    'ms per token': '10.00', 'tau': '1.00', 'c': '-', 'v': '1.00',
+    'at work': '100%', 'speed-up': '1.00', 'predicted': '-',
+    'measured / predicted': '-', 'rows refilled': '-',
+  }  # fmt: skip
+  assert lines[5] == {
+    'batch': '2', 'drafter': 'draft', 'gamma': '2', 'tokens/s': '250',
+    'ms per token': '8.00 [7.20, 8.80]', 'tau': '1.90', 'c': '0.100',
+    'v': '1.80', 'at work': '80%', 'speed-up': '1.25 [1.15, 1.35]',
+    'predicted': '0.76', 'measured / predicted': '1.00 [0.90, 1.10]',
+    'rows refilled': '0.95',
+  }  # fmt: skip
+
+
+def test_the_other_tables_are_those_of_each_batch():
+  names = [one.name for one in run_report.groups(run())]
+  assert names[0] == 'By batch'
+  assert {'All cells, batch 1', 'All cells, batch 8'} <= {*names}
+  text = run_report.summary(run())
+  assert '### Batch 2: code, temperature 0: plain decoding 200 tokens/s' in text
+  brief = run_report.brief(run())
+  assert '### By batch: code, temperature 0' in brief
+  assert 'Batch 2' not in brief
+
+
+def drawn(axes) -> list[list[list[float]]]:
+  return [line.get_xydata().tolist() for line in axes.lines]
+
+
+def test_the_figure_has_a_line_and_a_band_for_each_length():
+  figure = batch_plots.speedup_by_batch(run())
+  (axes,) = figure.axes
+  for gamma, by_batch in SPEEDS.items():
+    assert [[b, s] for b, s in by_batch.items()] in drawn(axes), gamma
+  assert len(axes.collections) == 2
+  (path,) = axes.collections[0].get_paths()
+  assert [1.0, pytest.approx(1.2)] in path.vertices.tolist()
+  assert axes.get_xscale() == 'log'
+  labels = [x.get_text() for x in figure.legends[0].get_texts()]
+  assert labels == ['draft, gamma 2', 'draft, gamma 1']
+  untimed = batch_plots.speedup_by_batch([made.row(), made.row(batch=2)])
+  assert 'Nothing is left to show' in untimed.get_supxlabel()
+
+
+def test_figures_page_and_exports_take_such_rows():
+  rows = run()
+  names = [draw.__name__ for draw in run_report.figures(rows)]
+  assert names == ['speedup_by_batch', 'predicted_against_measured']
+  source = page.render(rows, [])
+  assert 'in batches of 1 to 8' in source
+  assert 'Best draft length by batch' in source
+  csv = exports.as_csv(rows)['rows.csv'].splitlines()
+  assert len(csv) == 9
+  for name in ('batch', 'at_work', 'row_seconds_per_token_ci_low'):
+    assert name in csv[0].split(',')
+  latex = exports.as_latex(rows)['tables.tex']
+  assert 'Best draft length by batch: code, temperature 0' in latex
+  (profile,) = map(json.loads, exports.as_profiles(rows).values())
+  # Prompts count once, whatever batches they were in.
+  conditions = profile['measurement_conditions']
+  assert (conditions['num_samples'], conditions['concurrency']) == (40, 1)
+
+
+def test_the_last_line_says_what_pays_where(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {})
+  for one in run():
+    folder.add(one)
+  line = json.loads(json.dumps(program.last_line(folder)))
+  (found,) = line['batches']
+  assert (found['domain'], found['temperature']) == ('code', 0.0)
+  assert found['pays_up_to'] == 4
+  assert found['break_even'] == pytest.approx(5.75, abs=0.01)
+  assert found['break_even_ci'] == pytest.approx([4.48, 7.55], abs=0.01)
+  assert found['break_even_between'] == [4, 8]
+  assert found['best'][-1] == {
+    'batch': 8, 'drafter': 'draft', 'gamma': 1, 'speedup': 0.88,
+    'speedup_ci': [0.78, 0.98],
+  }  # fmt: skip
+  assert line['best']['batch'] == 1
+  assert 'batches' not in program.last_line(_single(tmp_path))
+
+
+def _single(tmp_path) -> results.Folder:
+  folder = results.Folder(tmp_path / 'b', {})
+  folder.add(row(1, 1, 1.2))
+  return folder
+
+
+def test_tables_are_written_from_such_rows(tmp_path, monkeypatch):
+  folder = results.Folder(tmp_path / 'runs' / 'a', {})
+  for one in run():
+    folder.add(one)
+  monkeypatch.setattr(tables_program, 'papers', lambda: '')
+  tables_program.regenerate([str(tmp_path / 'runs')])
+  written = {file.name for file in folder.path.iterdir()}
+  assert {'summary.md', 'speedup_by_batch.png'} <= written
+
+
+# Settings, plan and runner.
+
+
+def test_folders_of_other_experiments_are_called_as_before(folder):
+  x = tiny.experiment(folder)
+  assert 'batches' not in results.settings_of(x)
+  x.batches = (1, 2)
+  assert results.settings_of(x)['batches'] == [1, 2]
+
+
+def test_the_plan_has_every_batch_once_the_largest_first_in_work(folder):
+  planned = plan(tiny.experiment(folder, batches=(2, 1, 2)), sweeps=True)
+  assert (planned.batches, planned.batch) == ((1, 2), 2)
+  planned = plan(tiny.experiment(folder, batch=2))
+  assert (planned.batches, planned.batch) == ((2,), 2)
+
+
+def test_a_program_of_one_batch_says_so(folder):
+  with pytest.raises(UserError, match=r'batches is \(1, 2\).*choose batch'):
+    plan(tiny.experiment(folder, batches=(1, 2)))
+
+
+def test_more_rows_than_prompts_are_refused_with_the_remedy(folder):
+  x = tiny.experiment(folder, batches=(1, 3))
+  with pytest.raises(
+    UserError,
+    match='batches: 3 is more than the 2 prompts of code: raise prompts',
+  ):
+    Runner(plan(x, sweeps=True))
+
+
+def test_the_quick_version_keeps_two_batches_and_their_prompts():
+  x = Experiment('a', None, {}, batches=(1, 4, 8), gammas=(1, 2, 3))
+  x.prompts = Prompts(count=40)
+  x.drafters = ('a',)
+  x.shrink()
+  assert (x.batches, x.gammas, x.prompts.count) == ((1, 4), (1, 2), 4)
+
+
+@pytest.mark.slow
+def test_a_run_makes_every_batch_and_goes_on(folder, tmp_path, monkeypatch):
+  monkeypatch.setattr(methods, 'Race', lambda *_: layouts.Guess())
+  monkeypatch.setattr(impossible, 'find', lambda row: [])
+  x = tiny.experiment(
+    folder,
+    drafters=('ngram',),
+    batches=(1, 2),
+    temperatures=(1.0,),
+    results=str(tmp_path / 'a'),
+  )
+  runner = Runner(plan(x, sweeps=True))
+  assert not runner.complete()
+  runner.run()
+  one, two = runner.folder.rows
+  assert [one['batch'], two['batch']] == [1, 2]
+  # The same prompts with the same keys: the same texts in any batch.
+  for name in ('tokens', 'unit_target_calls', 'alpha', 'prompts_hash'):
+    assert one[name] == two[name]
+  assert len(one['unit_seconds']) == 2
+  assert len(two['unit_seconds']) == 1
+  assert len(two['seconds_per_step']['plain']) == 3
+  calls = two['unit_target_calls']
+  assert two['at_work'] == pytest.approx(sum(calls) / (2 * max(calls)))
+  assert runner.complete()
+  kept = (tmp_path / 'a' / 'rows.jsonl').read_text()
+  # A row that is lost is made again, and no other.
+  (tmp_path / 'a' / 'rows.jsonl').write_text(kept.splitlines()[0] + '\n')
+  again = Runner(plan(x, sweeps=True))
+  assert [again.left(batch) for batch in (1, 2)] == [[], [('code', 1.0)]]
