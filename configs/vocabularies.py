@@ -8,6 +8,8 @@ head that uses the layer of the target, propose the 2,048 tokens of the embedded
 pair or the most frequent of them, as `specjax/pair/unigram` counts them in the
 corpus. tau and c are by domain: rare tokens are not equally rare everywhere.
 On larger vocabularies more is saved; the embedded one shows what is lost.
+Beside them a draft with a tokenizer of its own, of 1,024 tokens, that learned
+from the corpus alone: configs/own_vocabulary.py.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
@@ -25,6 +27,8 @@ def get_config() -> Experiment:
     for size in SIZES:
       options = {'vocabulary': size, 'frequencies': pair.path('unigram')}
       candidates[f'{name} {size}'] = Candidate(load, 3, path, options)
+  own = pair.path('own-vocabulary')
+  candidates['own vocabulary'] = Candidate('lm', 3, own)
   return Experiment(
     name='vocabularies',
     target=Checkpoint(pair.path('target')),

@@ -12,6 +12,7 @@ These names are the door; `specjax.types` is the contract page behind it.
 
 from specjax import constraints as constraints
 from specjax import drafters as drafters
+from specjax import goodput as goodput
 from specjax import pair as pair
 from specjax import sampling as sampling
 from specjax import verify as verify

@@ -188,30 +188,52 @@ def token_ids(target: Target, prompts: Any) -> list[list[int]]:
       'prompts must be a text, or a list of texts or of lists of token ids, '
       f'got {named(prompts)}'
     )
-  return [_ids_of(target, i, prompt) for i, prompt in enumerate(prompts)]
+  return [
+    _ids_of(target, f'prompt {i}', prompt) for i, prompt in enumerate(prompts)
+  ]
 
 
-def _ids_of(target: Target, i: int, prompt: Any) -> list[int]:
-  if isinstance(prompt, str):
+def predictions(target: Target, prediction: Any, count: int) -> list[list[int]]:
+  """The token ids that each of so many texts may go on with; empty: none."""
+  rows = prediction
+  if isinstance(prediction, str):
+    rows = [prediction] * count
+  if not isinstance(rows, list | tuple) or len(rows) != count:
+    raise ValueError(
+      f'prediction must be a text, or a list of {count}, one a prompt, each a '
+      f'text, token ids or None, got {named(prediction)}'
+    )
+  return [
+    [] if row is None else _ids_of(target, f'prediction {i}', row, False)
+    for i, row in enumerate(rows)
+  ]
+
+
+def _ids_of(
+  target: Target, name: str, given: Any, special: bool = True
+) -> list[int]:
+  """Token ids of a text; `special`: with those that it begins with."""
+  if isinstance(given, str):
     if target.tokenizer is None:
       raise ValueError(
-        f'prompt {i} is a text, but {target.path or "the target"} has no '
+        f'{name} is a text, but {target.path or "the target"} has no '
         'tokenizer: give token ids'
       )
     try:
-      prompt.encode()
+      given.encode()
     except UnicodeEncodeError as error:
       raise ValueError(
-        f'prompt {i} is no text: character {error.start} is half of a '
+        f'{name} is no text: character {error.start} is half of a '
         'surrogate pair, remove it'
       ) from error
-    return [int(token) for token in target.tokenizer.encode(prompt)]
-  ids = np.asarray(prompt)
+    more = {} if special else {'add_special_tokens': False}
+    return [int(token) for token in target.tokenizer.encode(given, **more)]
+  ids = np.asarray(given)
   if ids.ndim != 1 or not (
     ids.size == 0 or np.issubdtype(ids.dtype, np.integer)
   ):
     raise ValueError(
-      f'prompt {i} must be a text or a list of token ids, got {named(prompt)}'
+      f'{name} must be a text or a list of token ids, got {named(given)}'
     )
   return [int(token) for token in ids]
 

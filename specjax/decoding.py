@@ -105,6 +105,7 @@ def decode(
   rule: Rule | None = None,
   regex: Any = None,
   json_schema: Any = None,
+  prediction: Any = None,
   logprobs: int | None = None,
   **stages: Any,
 ) -> Decoded:
@@ -135,6 +136,10 @@ def decode(
       which some may be None; see `specjax.constraints`.
     json_schema: likewise; a dict or JSON. A text that was cut at its length
       (`ended` is false) does not match.
+    prediction: a text that the new one may repeat in part, such as a file that
+      is to be edited, or a list of one a prompt: a text, token ids or None. A
+      drafter that copies, `specjax.drafters.ngram`, drafts from it; it changes
+      no distribution, so that a wrong one costs drafts alone.
     logprobs: whether each token's log-probability is told, and those of so many
       of the most probable tokens of its place, 0 to 20: those of the target
       before temperature, penalties, cuts and constraints (`told`).
@@ -157,6 +162,7 @@ def decode(
     rule=rule,
     regex=regex,
     json_schema=json_schema,
+    prediction=prediction,
     stages=stages,
     telling=Telling(logprobs=logprobs),
   )

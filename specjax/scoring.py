@@ -15,6 +15,7 @@ from specjax import cache as caches
 from specjax import sampling, trees, verify
 from specjax.models.transformer import Model, Output
 from specjax.types import (
+  KV,
   Cache,
   Context,
   Draft,
@@ -177,7 +178,12 @@ def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
 
 
 def feed(
-  model: Model, weights, ctx: Context, draft: Draft, taps=()
+  model: Model,
+  weights,
+  ctx: Context,
+  draft: Draft,
+  taps=(),
+  beside: tuple[Cache, jax.Array] | None = None,
 ) -> tuple[Output, jax.Array]:
   """One pass over the last committed token and a draft on top of it.
 
@@ -187,21 +193,39 @@ def feed(
     ctx: the text.
     draft: N nodes.
     taps: layers whose features to return.
+    beside: where the cache lacks the end of the text: a block whose first rows
+      that is, and the tokens [B] in the cache.
 
   Returns:
     The output of the pass, and logits [B, N+1, V] after every row.
   """
   root = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
   depth, mask = jax.vmap(trees.ancestors)(draft.parents)
+  flight, at, used = None, 0, ctx.length - 1
+  if beside is not None:
+    # New rows come behind the whole block, whatever is in use of it:
+    #
+    #   block  a b . .    new  r x1 x2    flight  a b . . r x1 x2
+    block, cached = beside
+    at, (batch, new, _) = block[0].v.shape[2], mask.shape
+    flight = caches.grow(block, at + new)
+    known = jnp.arange(at) < (used - cached)[:, None]
+    known = jnp.broadcast_to(known[:, None], (batch, new, at))
+    mask, used = jnp.concatenate([known, mask], 2), cached
   out = model.forward(
     weights,
     jnp.concatenate([root, draft.tokens], 1),
     ctx.length[:, None] - 1 + depth,
     ctx.cache,
-    ctx.length - 1,
+    used,
     mask,
-    taps=taps,
+    flight,
+    at,
+    taps,
   )
+  if beside is not None:
+    rows = tuple(KV(kv.k[..., at:], kv.v[:, :, at:]) for kv in out.flight)
+    out = out._replace(flight=rows)
   return out, model.head(weights, out.hidden)
 
 

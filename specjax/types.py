@@ -72,10 +72,19 @@ class Constraint(NamedTuple):
   least: jax.Array  # [B] tokens of the shortest text, with that which ends it
 
 
+class Prediction(NamedTuple):
+  """What a text may go on with, a row: drafts are copied from it."""
+
+  tokens: jax.Array  # [B, R]
+  length: jax.Array  # [B] of these; 0: nothing is predicted
+  start: jax.Array  # [B] of these in the text, if nothing of them is changed
+
+
 class Sampling(NamedTuple):
   """Values of the pipeline's stages, one a row; None leaves a stage out.
 
-  Which stages exist is part of the compiled program; their values are not.
+  Which stages exist is part of the compiled program; their values are not. A
+  prediction is no stage: no distribution depends on it.
   """
 
   temperature: jax.Array  # [B] 0 is greedy
@@ -90,6 +99,7 @@ class Sampling(NamedTuple):
   min_new_tokens: jax.Array | None = None  # [B] before a text may end
   ends: jax.Array | None = None  # [B, number of them] tokens that end it
   constraint: Constraint | None = None
+  prediction: Prediction | None = None
 
 
 class History(NamedTuple):
@@ -178,6 +188,7 @@ class Drafter(NamedTuple):
   independent: bool = False  # siblings are independent draws
   beyond: int = 0  # slots its memory writes behind those of its draft
   learns: bool = False  # drafts depend on earlier verdicts, not on text alone
+  predicts: bool = False  # drafts are copied from a row's `Prediction`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -232,6 +243,8 @@ class LoadedDrafter:
       and its weights.
     pairing: `unverified` where nothing says that it was trained for this
       target, as of published heads.
+    passes: where it drafts with weights of the target, token by token, what of
+      the target each token takes.
   """
 
   model: 'Model'
@@ -239,6 +252,7 @@ class LoadedDrafter:
   params: Weights = None
   draft: 'tuple[Model, Weights] | None' = None
   pairing: str = ''
+  passes: 'Model | None' = None
 
   def __post_init__(self):
     object.__setattr__(self, 'make', functools.cache(self.make))

@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config, items):
       item.add_marker(skip)
 
 
-_MAPS, _PAGES = 30_000, 3 * 2**30 // os.sysconf('SC_PAGE_SIZE')
+_MAPS, _PAGES = 40_000, 4 * 2**30 // os.sysconf('SC_PAGE_SIZE')
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -6,6 +6,7 @@ hours. It prefers what comes first (`a|ab` would be `a` alone), so each regex is
 followed by a character that stands for the end of the text.
 """
 
+import atexit
 import importlib.util
 import json
 import re
@@ -130,6 +131,25 @@ def _said(what: str, error: str) -> str:
   )
 
 
+def _run(job: dict, seconds: float) -> subprocess.CompletedProcess:
+  """What `_PROGRAM` makes of a job, in a process that ends with this one.
+
+  Raises:
+    subprocess.TimeoutExpired: it takes longer.
+  """
+  command = [sys.executable, '-P', '-c', _PROGRAM]
+  pipe = subprocess.PIPE
+  with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as child:
+    # A thread that waits here may be left alone at the end of the program.
+    atexit.register(child.kill)
+    try:
+      told = child.communicate(json.dumps(job).encode(), seconds)
+    finally:
+      atexit.unregister(child.kill)
+      child.kill()  # Where it has ended, nothing happens.
+  return subprocess.CompletedProcess(command, child.returncode, *told)
+
+
 def build(
   what: str, pattern: str, memory: int = MEMORY, seconds: float = SECONDS
 ) -> np.ndarray:
@@ -156,13 +176,7 @@ def build(
   job = {'path': sys.path, 'memory': memory, 'regex': regex}
   remedy = 'bound its repeats lower, or use fewer alternatives'
   try:
-    done = subprocess.run(
-      [sys.executable, '-P', '-c', _PROGRAM],
-      input=json.dumps(job).encode(),
-      capture_output=True,
-      timeout=seconds,
-      check=False,
-    )
+    done = _run(job, seconds)
   except subprocess.TimeoutExpired:
     raise ValueError(
       f'{what} takes more than {seconds:g} s to compile: {remedy}'

@@ -12,6 +12,8 @@ a token for which there is none the last pieces are read, so that no write is
 ever beyond the cache, whatever is in the text:
 
   ends[i] = min(ends[i-1] + pieces of token i, ratio * (i + 1) + slack)
+
+A ratio is one at least, in quarters, and its products are rounded down.
 """
 
 import dataclasses
@@ -105,12 +107,13 @@ class Sizes:
 
   Attributes:
     longest: P, pieces of a token at most.
-    ratio: pieces a token that there is room for, all along a text.
+    ratio: pieces a token that there is room for, all along a text; a multiple
+      of 1/4.
     slack: pieces beyond these.
   """
 
   longest: int
-  ratio: int
+  ratio: float
   slack: int = SLACK
 
   @property
@@ -120,7 +123,7 @@ class Sizes:
 
   def longest_text(self, tokens: int) -> int:
     """Tokens of the draft that a text of the target's has at most."""
-    return min(self.longest, self.ratio) * tokens + self.slack
+    return int(min(self.longest, self.ratio) * tokens) + self.slack
 
   def slots(self, slots: int) -> int:
     """Of the draft's cache, beside one of the target's of so many."""
@@ -128,12 +131,12 @@ class Sizes:
 
 
 def sizes_of(tables: Tables) -> Sizes:
-  """Room for what the target's tokens have on average, rounded up."""
+  """Room for what the target's tokens have on average, and up to 1/4 more."""
   counts = np.diff(np.asarray(tables.starts))
   longest = int(counts.max())
   if longest == 1:
-    return Sizes(1, 1, 0)
-  return Sizes(longest, int(np.ceil(counts.mean())))
+    return Sizes(1, 1.0, 0)
+  return Sizes(longest, float(np.ceil(4 * counts.mean()) / 4))
 
 
 def length_of(tables: Tables, text: Sequence[int]) -> int:
@@ -147,7 +150,7 @@ def _counts(tables: Tables, tokens):
 
 
 def _room(sizes: Sizes, index):
-  return sizes.ratio * (index + 1) + sizes.slack
+  return int(4 * sizes.ratio) * (index + 1) // 4 + sizes.slack
 
 
 def ends_of(sizes: Sizes, tables: Tables, tokens: jax.Array) -> jax.Array:

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import continuous, generate, sampling, trees, verify
+from specjax import continuous, generate, inputs, sampling, trees, verify
 from specjax.drafters import cascade, forced, lm, ngram, plain
 from specjax.models import table
+from specjax.sampling import constrained
 from specjax.types import Context, Params, Spec
 from tests.support import automata, models
 
@@ -176,6 +177,7 @@ def test_greedy_texts_are_those_of_plain_decoding(name, float64):
   assert decode(name, temperature=0.0)[0] == decode('plain', temperature=0.0)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', ['chain', pytest.param('tree', marks=pytest.mark.slow)]
 )
@@ -335,6 +337,48 @@ def test_other_stages_leave_every_text_a_way_to_its_end(
     return
   with pytest.raises(ValueError, match=f'way to its end: .*{reason}'):
     values_of([None, automaton], **stages)
+
+
+def can_end(automaton, count):
+  """Whether some text has so many tokens before its end."""
+  here = {0}
+  for _ in range(count):
+    moves = automaton.next[[*here]][:, automaton.classes[: ENDS[0]]]
+    here = {*moves.ravel().tolist()} - {-1}
+  kind = automaton.classes[ENDS[0]]
+  return any(automaton.next[state, kind] >= 0 for state in here)
+
+
+@pytest.mark.parametrize(
+  ('automaton', 'least', 'count'),
+  [
+    (chain_of([1, 2]), 0, 3),
+    (chain_of([1, 2]), 2, 3),
+    (chain_of([1], [(1, 3)]), 30, 31),
+    (chain_of([1, 2], [(1, 3)]), 2, 3),
+    (chain_of([1, 2], [(1, 3)]), 2**31 - 1, 2**31),
+    (FIRST, 7, 1 + min(n for n in range(7, 99) if can_end(FIRST, n))),
+  ],
+)
+def test_the_shortest_text_has_as_many_tokens_as_are_asked_for(
+  automaton, least, count
+):
+  assert constrained.shortest(automaton, least) == count
+
+
+def test_a_text_has_room_for_the_tokens_that_are_asked_for():
+  spec, key = SPECS['forced'], generate.row_keys(0, range(2))
+
+  def fit(new_tokens, constraint):
+    values = values_of([constraint, None], min_new_tokens=4)
+    inputs.fit(spec, [[1], [2]], new_tokens, key, values)
+
+  loop = chain_of([1], [(1, 3)])
+  fit([5, 4], loop)
+  with pytest.raises(ValueError, match='is 4 for prompt 0, but the shortest'):
+    fit([4, 4], loop)
+  with pytest.raises(ValueError, match='1, but min_new_tokens asks for 4'):
+    fit([5, 3], loop)
 
 
 @pytest.mark.parametrize(

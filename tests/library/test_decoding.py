@@ -55,6 +55,7 @@ def test_it_draws_what_the_loop_draws(target, draft):
   )
 
 
+@pytest.mark.slow
 def test_counts_are_told_without_the_state(target, draft):
   out = decode(target, draft)
   counts = out.counts

@@ -10,6 +10,7 @@ import pytest
 
 from specjax.drafters import dflash
 from specjax.drafting import heads
+from specjax.drafting.trainable import Seen
 from specjax.models import linear, prefill, transformer, variants
 from specjax.models.dflash import Head
 from specjax.models.dflash_sizes import Sizes
@@ -232,7 +233,7 @@ def test_the_loss_weighs_near_places_more(monkeypatch):
   def law(chance):
     return jnp.log(jnp.array([chance, 1 - chance]))
 
-  seen = heads.Seen(
+  seen = Seen(
     jnp.array([[0, 1, 1, 0, 1]]),
     jnp.zeros((1, 5, 2, WIDTH)),
     jnp.stack([law(p) for p in chances])[None],
@@ -269,7 +270,7 @@ def test_the_loss_weighs_near_places_more(monkeypatch):
 
 
 def test_windows_that_hold_no_block_are_refused():
-  seen = heads.Seen(jnp.zeros((1, 4), int), jnp.zeros((1, 4, 2, 8)), None)
+  seen = Seen(jnp.zeros((1, 4), int), jnp.zeros((1, 4, 2, 8)), None)
   with pytest.raises(
     ValueError, match='windows of 4 tokens hold no block of 5'
   ):
@@ -281,7 +282,7 @@ def test_guesses_are_counted_behind_the_prompt():
   params = Params(models.target_weights(), OWN())
   logits = models.score(TARGET, params.target, tokens)
   hidden = np.stack([features_of(row) for row in tokens])
-  seen = heads.Seen(tokens, hidden, logits)
+  seen = Seen(tokens, hidden, logits)
   found = jax.jit(models.DFLASH.measure, static_argnums=2)(params, seen, 6)
   first = jnp.broadcast_to(jnp.arange(6, 12), (3, 6))
   said = jax.jit(HEAD.say_many)(params, tokens, hidden, first)

@@ -67,7 +67,11 @@ def distribution(name, size):
 
 @pytest.mark.parametrize(
   ('name', 'size'),
-  [('flat', 151_936), ('usual', 151_936), ('one of 0.999', 262_144)],
+  [
+    pytest.param('flat', 151_936, marks=pytest.mark.slow),
+    ('usual', 151_936),
+    ('one of 0.999', 262_144),
+  ],
 )
 def test_a_large_vocabulary_is_drawn_from_exactly(name, size):
   weights = distribution(name, size)

@@ -1,5 +1,7 @@
 """Drafts that propose some of the target's tokens."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,6 +105,16 @@ def test_greedy_texts_are_those_of_the_target(load, name):
   before = specjax.decode(target, whole, texts, gamma=2, new_tokens=24)
   assert made.texts == plain.texts == before.texts
   assert 1 < made.tau <= before.tau + 0.5
+
+
+def test_a_head_may_be_read_before_the_weights_of_its_target():
+  target = specjax.load(pair.path('target'))
+  options = {'vocabulary': 256, 'frequencies': COUNTS}
+  made, before = (
+    eagle.load(one, pair.path('eagle1'), **options).params
+    for one in (target, dataclasses.replace(target, params=None))
+  )
+  jax.tree.map(np.testing.assert_array_equal, made, before)
 
 
 def test_heads_without_an_output_layer_get_the_rows_of_the_targets():

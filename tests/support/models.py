@@ -4,6 +4,7 @@ Equal arguments give the same object, so that two tests that run the same thing
 run one compiled program.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -23,11 +24,16 @@ from specjax.drafters import (
   medusa,
   ngram,
   plain,
+  recycling,
+  skip,
+  suffix,
+  windowed,
 )
 from specjax.drafters.ngram import retrieval
 from specjax.drafting import chain, dynamic_tree, policies, static_tree
 from specjax.models import dflash as dflash_models
 from specjax.models import dflash_sizes, quantize, transformer, variants
+from specjax.models.config import Narrowed
 from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
@@ -241,9 +247,10 @@ DFLASH = dflash.trainable(TARGET, **DFLASH_SIZES)
 DFLASH_HEAD = dflash_models.Head(
   TARGET, dflash_sizes.Sizes(DFLASH.taps, **DFLASH_SIZES)
 )
-EAGLE_3_WALKER = eagle.walk(
-  Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
-)
+EAGLE_3_HEAD = Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
+EAGLE_3_WALKER = eagle.walk(EAGLE_3_HEAD)
+NARROWED = Narrowed(window=6, sinks=2)
+WINDOWED = windowed.walk(TARGET, 6, 2)
 
 # Heads in the layouts of others, whose logits are of some tokens or of all.
 PUBLISHED = {
@@ -284,6 +291,14 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     ngram.make(2, candidates=2, places=4, reference=True),
     lambda: reference_text(VOCAB),
   ),
+  'suffix': (suffix.make(3, factor=2.0), lambda: None),
+  'suffix, tree': (
+    suffix.make(2, factor=2.0, candidates=2, places=4),
+    lambda: None,
+  ),
+  'recycling': (recycling.make(TARGET, 3, 3, 3), lambda: None),
+  'recycling, tree': (recycling.make(TARGET, 3, 3, 7), lambda: None),
+  'skip': (chain.make(skip.walk(TARGET, (1,), (0,)), DEPTH), lambda: None),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
   'lm, two more or one less': (
     lm.make(DRAFT, DEPTH, policies.heuristic(2)),
@@ -298,6 +313,15 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     draft_weights,
   ),
   'early exit': (EXIT.drafter(DEPTH), head_of(EXIT, 0.1)),
+  'windowed': (chain.make(WINDOWED, DEPTH), lambda: None),
+  'windowed, tree': (
+    static_tree.make(WINDOWED, (0, 0, 0, 1, 1, 2, 5)),
+    lambda: None,
+  ),
+  'lm, windowed': (
+    lm.make(variants.narrow(DRAFT, 6, 2), DEPTH),
+    draft_weights,
+  ),
   'medusa, tree': (
     static_tree.make(medusa.walk(TARGET), (0, 0, 1, 1, 2, 3)),
     head_of(MEDUSA, 0.3),
@@ -310,6 +334,12 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'eagle 1': (EAGLE_1.drafter(DEPTH), head_of(EAGLE_1, 0.3)),
   'eagle 3, tree': (
     static_tree.make(EAGLE_3_WALKER, (0, 0, 0, 1, 1, 2, 5)),
+    head_of(EAGLE_3, 0.3),
+  ),
+  'eagle 3, windowed': (
+    chain.make(
+      eagle.walk(dataclasses.replace(EAGLE_3_HEAD, narrowed=NARROWED)), DEPTH
+    ),
     head_of(EAGLE_3, 0.3),
   ),
   'eagle 3, dynamic tree': (
@@ -338,11 +368,22 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     cascade_of_two_vocabularies,
   ),
   'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
+  'cascade over a window': (
+    cascade.make(
+      variants.narrow(TARGET, 6, 2), lm.make(DRAFT, 2), 3, shares=True
+    ),
+    draft_weights,
+  ),
 }
 
 # The loop sees the shape of a draft and what is read of the target. Of drafters
 # that are alike in that one is run in every test of the loop.
 _LIKE_OTHERS = (
+  'suffix',
+  'suffix, tree',
+  'recycling',
+  'recycling, tree',
+  'skip',
   'some tokens',
   'dflash',
   'another vocabulary',
@@ -350,7 +391,11 @@ _LIKE_OTHERS = (
   'lm, two more or one less',
   'lm, expected gain',
   'lm, dynamic tree',
+  'lm, windowed',
   'early exit',
+  'windowed',
+  'windowed, tree',
+  'eagle 3, windowed',
   'medusa, tree',
   'dflash, tree',
   'eagle 1',
@@ -360,6 +405,7 @@ _LIKE_OTHERS = (
   'chains in eight bits',
   'another vocabulary, tree',
   'cascade over another vocabulary',
+  'cascade over a window',
 )
 IN_LOOPS = [
   pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
@@ -368,12 +414,23 @@ IN_LOOPS = [
 # Promises are tested of the drafts themselves, which these share with drafters
 # beside them: a policy that stops, a tree of the same walker, or its layout.
 _DRAFT_LIKE_OTHERS = (
+  'suffix',
+  'suffix, tree',
+  'recycling, tree',
+  'eagle 3, tree',
+  'recycling',
+  'skip',
+  'cascade over a window',
+  'dflash',
   'some tokens',
   'eagle 3, published',
   'lm with a stop',
   'lm, two more or one less',
   'lm, expected gain',
   'lm, dynamic tree',
+  'lm, windowed',
+  'windowed, tree',
+  'eagle 3, windowed',
   'lookup tree',
   'medusa, tree',
   'dflash, tree',

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import checkpoints, pair
 from specjax.drafters import medusa
-from specjax.drafting.heads import Trainable
+from specjax.drafting.trainable import Trainable
 from specjax.models import transformer
 
 
@@ -74,6 +74,6 @@ def noisy_head(target: transformer.Model, **options) -> Trainable:
 
   def loss(params, seen, key):
     noise = jax.random.normal(key, seen.hidden.shape)
-    return head.loss(params, seen._replace(hidden=seen.hidden + noise), key)
+    return head.loss(params, seen.replace(hidden=seen.hidden + noise), key)
 
   return head._replace(loss=loss)
