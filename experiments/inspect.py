@@ -244,7 +244,7 @@ class Report:
 
 
 def main(x: Experiment) -> None:
-  report = Report(plan(x))
+  report = Report(plan(x, sweeps=True))
   report.show()
   if report.refused:
     first, *others = report.refused
