@@ -111,7 +111,8 @@ def _policy(ways: dict[int, Decoding]) -> Goodput:
     lambda length: ways[length].spec.drafter,
     longest.params.drafter,
   )
-  return Goodput(loaded, tuple(ways))
+  own = {n: (way.spec, way.params) for n, way in ways.items()}
+  return Goodput(loaded, tuple(ways), ways=own)
 
 
 class Side:

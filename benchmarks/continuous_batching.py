@@ -35,7 +35,8 @@ from benchmarks.batches import Pass, Side
 from experiments import prompts
 from experiments.errors import need
 from experiments.measuring import results
-from experiments.measuring.build import build
+from experiments.measuring.build import Built, build
+from experiments.measuring.measure import Decoding
 from experiments.reports import (
   continuous_batching as continuous_batching_report,
 )
@@ -43,8 +44,7 @@ from experiments.settings import ManyPrompts
 from experiments.setup import command
 from experiments.setup.checks import need_least, need_one_turn
 from experiments.setup.plan import Plan, plan
-from specjax import metrics
-from specjax.models import linear
+from specjax import layouts, metrics
 
 _ALONE, _STATIC, _CONTINUOUS = 'alone', 'static', 'continuous'
 
@@ -206,13 +206,6 @@ def sides(
   built = {
     rows: build(dataclasses.replace(plan, batch=rows)) for rows in {x.batch, 1}
   }
-  loaded = built[x.batch].loaded
-  need(
-    not x.by_load or loaded is None or len(loaded.forms) == 1,
-    f'batch is {x.batch}: with so few rows each draft length is fastest with a '
-    'layout of weights of its own, and by_load has one; give at least '
-    f'{linear.FEW_ROWS + 1} rows',
-  )
   many, one = (built[rows].race() for rows in (x.batch, 1))
   texts = [t for chosen in many.prompts.values() for t in chosen.texts]
   slots = many.slots(x.max_new_tokens)
@@ -246,15 +239,43 @@ def sides(
     for name, own in _by_drafter(many.methods).items():
       m = max(own, key=lambda m: m.gamma)
       single = next(o for o in one.methods if o.cell('', 0) == m.cell('', 0))
-      ways = {o.gamma: o.way for o in own}
-      if not m.spec.drafter.taps:  # Plain steps would lose what it reads.
-        ways = {0: many.base} | ways
+      ways = _together(own, m, many, built[x.batch])
       label = f'{name}, by load'
       cell, make = prepare(
         label, m.gamma, m.draft, m.draft_dtype, m.way, single.way
       )
       by_name[label] = cell, functools.partial(make, by_load=ways)
   return by_name
+
+
+def _together(own, longest, many: Built, before: Built) -> dict[int, Decoding]:
+  """Lengths, each in its layout of weights, that may take turns on one state.
+
+  It lies on one device or on several, and where the longest draft has it.
+
+  Args:
+    own: methods of a drafter.
+    longest: of these, the one with the longest draft.
+    many: what was built, with layouts that were raced.
+    before: the same before the race, in all layouts.
+  """
+
+  def on_cores(way) -> bool:
+    return way.spec.target.placement is not None
+
+  cores = on_cores(longest)
+  ways = {o.gamma: o.way for o in own if on_cores(o) == cores}
+  if longest.spec.drafter.taps:  # Plain steps would lose what it reads.
+    return ways
+  plain = many.base
+  if on_cores(plain) != cores:
+    seconds = many.baseline.measured
+    names = [n for n in seconds if (n == layouts.CORES) == cores]
+    assert before.loaded is not None
+    model, params = before.loaded.forms[min(names, key=seconds.__getitem__)]
+    spec = dataclasses.replace(plain.spec, target=model)
+    plain = Decoding(spec, plain.params._replace(target=params))
+  return {0: plain} | ways
 
 
 def _by_drafter(methods) -> dict[str, list]:

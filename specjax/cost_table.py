@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specjax import varying
+from specjax import sharding, varying
 from specjax.types import Params, Spec, SpecState
 
 _STEPS, _TURNS = 6, 12  # of a measurement
@@ -94,42 +94,44 @@ def typical(took: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
 
 
 def measure(
-  params: Params,
+  ways: Mapping[int, tuple[Params, Spec]],
   state: SpecState,
-  specs: Mapping[int, Spec],
   conditions: Mapping[str, Any],
 ) -> Table:
   """Times steps of every draft length, on rows of a state; it stays as it is.
 
   Args:
-    params: of target and drafter.
+    ways: parameters and spec by draft length; the state is laid out for the
+      longest.
     state: of rows; what they hold does not matter.
-    specs: by draft length; the state is laid out for the longest.
     conditions: kept in the table.
   """
-  longest = max(specs)
+  longest = max(ways)
   room = (_STEPS + 2) * (longest + 1)
   last = max(2, state.tokens.shape[1] - room)
   reach = tuple(sorted({max(2, last // 4), max(2, last // 2), last}))
-  found: dict[int, list[float]] = {n: [] for n in specs}
+  found: dict[int, list[float]] = {n: [] for n in ways}
   reading = []
   for length in reach:
-    took: dict[int | None, list[float]] = {n: [] for n in [*specs, None]}
+    took: dict[int | None, list[float]] = {n: [] for n in [*ways, None]}
     for turn in range(_TURNS + 1):
       for draft, seconds in took.items():
-        filled = jax.block_until_ready(varying.filled(state, length))
+        params, spec = ways[longest if draft is None else draft]
+        placement = spec.target.placement
+        filled = sharding.laid(placement, varying.filled(state, length))
+        jax.block_until_ready(filled)
         before = jax.device_get(varying.calls(filled))
         begin = time.perf_counter()
         if draft is not None:
           filled, _ = varying.run(
             params,
             filled,
-            np.int32(_STEPS),
-            spec=specs[draft],
+            sharding.number(placement, _STEPS),
+            spec=spec,
             telling=varying.telling_of(state),
           )
-        elif 0 in specs:  # Only then texts are read again.
-          filled = varying.read_again(params, filled, spec=specs[longest])
+        elif 0 in ways:  # Only then texts are read again.
+          filled = varying.read_again(params, filled, spec=spec)
         jax.block_until_ready(filled)
         end = time.perf_counter()
         # Fewer steps where all texts ended.
@@ -137,7 +139,7 @@ def measure(
         if turn:  # The first compiles.
           seconds.append((end - begin) / max(taken, 1))
     medians = typical(took)
-    for draft in specs:
+    for draft in ways:
       found[draft].append(medians[draft])
     reading.append(medians[None])
   costs = {n: tuple(v) for n, v in found.items()}

@@ -32,7 +32,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specjax import cost_table, told, varying
+from specjax import cost_table, sharding, told, varying
 from specjax.cost_table import Table as Table
 from specjax.refilling import PARTS, LoopParts
 from specjax.told import Telling
@@ -64,6 +64,7 @@ class Goodput:
     *,
     table: Table | None = None,
     replay: Sequence[int] = (),
+    ways: Mapping[int, tuple[Spec, Params]] | None = None,
   ):
     """Opens a policy; nothing is measured yet.
 
@@ -72,6 +73,9 @@ class Goodput:
       lengths: draft lengths to choose from; 0 is plain decoding.
       table: of costs, see `measure`; None: measured before the first step.
       replay: lengths of the first chunks, `choices` of an earlier run.
+      ways: of lengths whose steps have a target and a drafter of their own, as
+        with few rows, where each is fastest with weights laid out for it: its
+        spec and parameters. The drafter of 0 is not asked.
 
     Raises:
       ValueError: lengths that the drafter cannot draft, or that are not in the
@@ -83,9 +87,13 @@ class Goodput:
         f'lengths must be numbers from 0 on, one of them at least 1, got '
         f'{tuple(lengths)}'
       )
-    self.drafters = {}
+    self.drafters, self._ways = {}, dict(ways or {})
     for length in self.lengths:
-      made = drafter.make(length or self.lengths[-1])
+      longest = length or self.lengths[-1]
+      if longest in self._ways:
+        made = self._ways[longest][0].drafter
+      else:
+        made = drafter.make(longest)
       if length == 0 and made.taps:
         raise ValueError(
           'lengths: 0 is for drafters that read the text alone, and this one '
@@ -217,16 +225,24 @@ class Goodput:
         f'drafter.make({self.lengths[-1]})'
       )
 
-  def _spec(self, spec: Spec, length: int) -> Spec:
-    return dataclasses.replace(spec, drafter=self.drafters[length])
+  def _way(
+    self, params: Params, spec: Spec, length: int
+  ) -> tuple[Params, Spec]:
+    """What steps of a length are of, where a pool has these."""
+    if length in self._ways:
+      own, params = self._ways[length]
+      spec = dataclasses.replace(spec, target=own.target)
+    return params, dataclasses.replace(spec, drafter=self.drafters[length])
 
   def _steps(self, telling, params, state, steps, spec, length):
     """Steps of one length, whatever it was before."""
     if length and self._lags:
       state = varying.read_again(params, state, spec=spec)
+      state = sharding.laid(spec.target.placement, state)
     self._lags = not length
-    run = self._spec(spec, length)
-    return varying.run(params, state, steps, spec=run, telling=telling)
+    params, run = self._way(params, spec, length)
+    state, sums = varying.run(params, state, steps, spec=run, telling=telling)
+    return sharding.laid(spec.target.placement, state), sums
 
   def _advance(self, telling, params, state, steps, *, spec: Spec):
     if self.table is None:
@@ -250,12 +266,13 @@ class Goodput:
     """
     if self.table is None:
       self.table = self.measure(params, state, spec=spec)
+    none = sharding.number(spec.target.placement, 0)
     for length in self.lengths:
-      state, _ = self._steps(telling, params, state, np.int32(0), spec, length)
-    if self._lags or 0 in self.lengths:
+      state, _ = self._steps(telling, params, state, none, spec, length)
+    if 0 in self.lengths:
       state = varying.read_again(params, state, spec=spec)
     self._lags = False
-    return state
+    return sharding.laid(spec.target.placement, state)
 
   def measure(
     self,
@@ -273,5 +290,5 @@ class Goodput:
       spec: of the longest length.
       conditions: kept in the table.
     """
-    specs = {n: self._spec(spec, n) for n in self.lengths}
-    return cost_table.measure(params, state, specs, conditions or {})
+    ways = {n: self._way(params, spec, n) for n in self.lengths}
+    return cost_table.measure(ways, state, conditions or {})

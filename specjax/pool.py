@@ -265,15 +265,10 @@ class Pool:
 
   def _laid(self, state: SpecState) -> SpecState:
     """The state as a step leaves it: then each program is compiled once."""
-    placement = self.spec.target.placement
-    if placement is None:
-      return state
-    return jax.device_put(state, placement.of_state(state))
+    return sharding.laid(self.spec.target.placement, state)
 
   def _advance(self, steps: int) -> None:
-    count, placement = np.int32(steps), self.spec.target.placement
-    if placement is not None:
-      count = placement.put_whole(count)
+    count = sharding.number(self.spec.target.placement, steps)
     assert self._state is not None
     state = self._laid(self._state)
     self._state = self.parts.advance(self.params, state, count, spec=self.spec)

@@ -174,6 +174,23 @@ def _put(x, sharding: NamedSharding) -> jax.Array:
   )
 
 
+def laid(placement: Placement | None, state: SpecState) -> SpecState:
+  """A state as it lies between two steps.
+
+  A program may return it elsewhere on a mesh, and each program is compiled once
+  for every place that its state comes from.
+  """
+  if placement is None:
+    return state
+  return jax.device_put(state, placement.of_state(state))
+
+
+def number(placement: Placement | None, value: int) -> Any:
+  """An int32, on every device of a mesh."""
+  one = np.int32(value)
+  return one if placement is None else placement.put_whole(one)
+
+
 def fetch(tree: Any) -> Any:
   """Arrays as numpy, whole, in every process."""
   leaves = jax.tree.leaves(tree)

@@ -21,6 +21,7 @@ from specjax.types import Counts, Drafter, Params, Spec
 SILENT = Telling()
 
 
+@functools.lru_cache(maxsize=64)
 def lagging(drafter: Drafter) -> Drafter:
   """Plain decoding that leaves the memory of a drafter as it is."""
   alone = plain.make()

@@ -1,5 +1,6 @@
 """Draft lengths by load: the choice, the loop, and what it keeps."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -23,6 +24,7 @@ from specjax import (
 from specjax.drafters import lm, ngram
 from specjax.drafters import plain as alone
 from specjax.goodput import Goodput, Table
+from specjax.models import variants
 from specjax.told import Telling
 from specjax.types import LoadedDrafter, Params, Spec
 from tests.support import models
@@ -148,10 +150,15 @@ def test_choices_are_replayed():
 
 def opened(policy, rows=3, parts=None, **changes):
   values = stages.of(SPEC).values()
-  options = dict(spec=SPEC, values=values, rows=rows, slots=SLOTS)
-  return pool.Pool(
-    params(), **options | {'parts': parts or policy.parts()} | changes
+  options = dict(
+    params=params(),
+    spec=SPEC,
+    values=values,
+    rows=rows,
+    slots=SLOTS,
+    parts=parts or policy.parts(),
   )
+  return pool.Pool(**options | changes)
 
 
 def request(number, temperature=0.0):
@@ -196,6 +203,35 @@ def test_greedy_texts_are_plain_whatever_is_chosen():
   texts = finish(held)
   assert [texts[n] for n in range(8)] == [plain(n) for n in range(8)]
   assert {*policy.choices} == {0, 1, 2, 4}
+
+
+def in_layouts():
+  """Steps of every length, each with weights in a layout of its own."""
+  weights = params()
+  ways = {0: (dataclasses.replace(SPEC, drafter=alone.make()), weights)}
+  for length, width in ((1, 2), (2, 4), (4, 8)):
+    target = variants.block(TARGET, weights.target, width)
+    draft = variants.block(DRAFT, weights.drafter, width)
+    drafter = lm.make(draft[0], length)
+    spec = dataclasses.replace(SPEC, target=target[0], drafter=drafter)
+    ways[length] = spec, Params(target[1], draft[1])
+  return ways
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('float64')
+def test_each_length_has_its_layout_of_weights():
+  """They differ in layout, and texts are those of one layout."""
+  ways = in_layouts()
+  policy = Goodput(LOADED, LENGTHS, replay=SWITCHING, ways=ways)
+  spec, weights = ways[4]
+  held = opened(policy, spec=spec, params=weights)
+  for number in range(6):
+    held.submit(request(number))
+  texts = finish(held)
+  assert [texts[n] for n in range(6)] == [plain(n) for n in range(6)]
+  assert {*policy.choices} == {*LENGTHS}
+  assert {*policy.table.seconds} == {*LENGTHS}
 
 
 @pytest.mark.slow

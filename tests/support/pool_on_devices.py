@@ -6,6 +6,7 @@ The last line is one JSON object: what requests were told on each mesh, and
 which programs were compiled after the warm-up.
 """
 
+import functools
 import json
 import logging
 import pathlib
@@ -19,10 +20,14 @@ from experiments.settings import Mesh
 from experiments.setup import meshes
 from specjax import checkpoints, generate, pool, stages, verify
 from specjax.drafters import lm
-from specjax.types import Params, Spec
+from specjax.goodput import Goodput
+from specjax.told import Telling
+from specjax.types import LoadedDrafter, Params, Spec
 from tests.support import many_devices
 
-PROGRAMS = 'loop', '_prefill', '_begin', 'empty', 'place', 'stop'
+PROGRAMS = (
+  'loop', '_prefill', '_begin', 'empty', 'place', 'stop', 'run', 'read_again'
+)  # fmt: skip
 
 
 class Compiled(logging.Handler):
@@ -38,8 +43,14 @@ class Compiled(logging.Handler):
       self.names.append(found[1])
 
 
-def run(folder: pathlib.Path, mesh: Mesh) -> dict:
-  """Tokens and log-probabilities of requests that come and go."""
+def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
+  """Tokens and log-probabilities of requests that come and go.
+
+  Args:
+    folder: of target and draft.
+    mesh: that they lie on.
+    by_load: whether drafts change their length, in one order on every mesh.
+  """
   placement = meshes.make_placement(mesh)
   target, weights = checkpoints.load(
     folder / 'target', 'float64', placement=placement
@@ -51,6 +62,12 @@ def run(folder: pathlib.Path, mesh: Mesh) -> dict:
   )
   spec = Spec(target, lm.make(draft, 2), verify.token, many_devices.ENDS)
   kinds, told = stages.of(spec, 'top_p'), {}
+  parts = pool.telling(logprobs=2)
+  if by_load:
+    loaded = LoadedDrafter(target, functools.partial(lm.make, draft), own)
+    order = [0, 2, 1, 1, 0, 0, 2] * 9
+    policy = Goodput(loaded, (0, 1, 2), replay=order)
+    parts = policy.parts(Telling(logprobs=2))
   held = pool.Pool(
     Params(weights, own),
     spec=spec,
@@ -59,7 +76,7 @@ def run(folder: pathlib.Path, mesh: Mesh) -> dict:
     slots=128,
     reads=(32, 128),
     group=2,
-    parts=pool.telling(logprobs=2),
+    parts=parts,
   )
   held.warm_up()
   compiled = Compiled()
@@ -93,8 +110,12 @@ def main(folder: pathlib.Path) -> None:
   many_devices.write(folder)
   jax.config.update('jax_enable_x64', True)
   jax.config.update('jax_log_compiles', True)
-  made = Mesh(1, 1), Mesh(2, 1), Mesh(1, 2)
-  print(json.dumps({f'{x.data}x{x.model}': run(folder, x) for x in made}))
+  made = {
+    f'{kind} {x.data}x{x.model}': run(folder, x, by_load)
+    for kind, by_load in (('constant', False), ('by load', True))
+    for x in (Mesh(1, 1), Mesh(2, 1), Mesh(1, 2))
+  }
+  print(json.dumps(made))
 
 
 if __name__ == '__main__':
