@@ -74,6 +74,7 @@ def rows(folder, tmp_path_factory):
   return runner.folder.rows
 
 
+@pytest.mark.slow
 def test_methods_that_do_not_fit_at_once_take_turns(
   folder, tmp_path, monkeypatch, rows
 ):
