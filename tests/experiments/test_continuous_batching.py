@@ -1,6 +1,16 @@
 """Many prompts through few rows: what is said of draft lengths by load."""
 
+import types
+
+import pytest
+
+from benchmarks import continuous_batching as benchmark
+from experiments.measuring.measure import Decoding
 from experiments.reports import continuous_batching
+from specjax import layouts, verify
+from specjax.drafters import ngram, plain
+from specjax.layouts import LayoutChoice
+from specjax.types import Params, Spec
 
 
 def row(drafter, gamma, seconds, way='continuous', chunk=4):
@@ -40,3 +50,45 @@ def test_passes_that_took_no_turns_are_not_compared():
     )
   ]
   assert continuous_batching._by_load(rows) == []
+
+
+@pytest.mark.parametrize('longest', ['one', 'cores'])
+@pytest.mark.parametrize('base', ['one', 'cores'])
+def test_lengths_that_take_turns_lie_on_the_same_devices(longest, base):
+  """A state lies on one device or over all cores, and so do its steps."""
+  places = {'one': None, 'cores': 'a mesh'}
+
+  def way(gamma, place):
+    target = types.SimpleNamespace(placement=places[place])
+    drafter = ngram.make(gamma) if gamma else plain.make()
+    return Decoding(Spec(target, drafter, verify.token), Params(place, None))
+
+  def method(gamma, place):
+    made = way(gamma, place)
+    return types.SimpleNamespace(gamma=gamma, spec=made.spec, way=made)
+
+  forms = {
+    layouts.WHOLE: ('one', 3.0),
+    layouts.BLOCKED: ('one', 2.0),
+    layouts.CORES: ('cores', 1.0),
+  }
+  many = types.SimpleNamespace(
+    base=way(0, base),
+    baseline=LayoutChoice('', {name: s for name, (_, s) in forms.items()}),
+  )
+  before = types.SimpleNamespace(
+    loaded=types.SimpleNamespace(
+      forms={n: (way(0, p).spec.target, n) for n, (p, _) in forms.items()}
+    )
+  )
+  other = 'one' if longest == 'cores' else 'cores'
+  own = [method(1, other), method(2, longest), method(4, longest)]
+  ways = benchmark._together(own, own[-1], many, before)
+  assert [*ways] == [0, 2, 4]
+  for one in ways.values():
+    assert one.spec.target.placement == places[longest]
+  if base == longest:
+    assert ways[0] is many.base
+  else:  # The fastest that lies there.
+    fastest = {'one': layouts.BLOCKED, 'cores': layouts.CORES}[longest]
+    assert ways[0].params.target == fastest
