@@ -39,11 +39,10 @@ def multiply(x, w):
     return x @ w
   shape = *x.shape[:-1], *w.shape[:-3], -1
   rows = x.reshape(-1, w.shape[-2])
-  # For one row, a sum over blocks whose first axis is 1 is compiled to code up
-  # to two hundred times slower: no such axis, and a single block is a matrix.
-  if w.ndim > 3 and len(w) == 1:
-    w = w[0]
-  if len(rows) > FEW_ROWS or math.prod(w.shape[:-2]) == 1:
+  # A sum over blocks with an axis of 1 is compiled to code up to two hundred
+  # times slower: there is none, and a single block is a matrix.
+  w = w.reshape([*(n for n in w.shape[:-2] if n > 1), *w.shape[-2:]])
+  if len(rows) > FEW_ROWS or w.ndim == 2:
     y = jnp.tensordot(rows, w, ((1,), (w.ndim - 2,)))
   elif len(rows) == 1:
     y = (rows[0][:, None] * w).sum(-2)

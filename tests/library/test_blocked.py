@@ -13,6 +13,8 @@ from specjax import generate, sampling, verify
 from specjax.drafters import lm
 from specjax.models import linear, variants
 from specjax.models.config import Experts
+from specjax.models.dflash import Head
+from specjax.models.dflash_sizes import Sizes
 from specjax.types import Params, Spec
 from tests.support import models
 
@@ -84,6 +86,30 @@ def test_the_compiler_makes_fast_kernels_of_products_in_blocks(rows):
   for shape in set(weights):
     size = math.prod(shape)
     assert taken.count(size) >= weights.count(shape), shape
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='of the CPU alone')
+def test_two_products_of_one_input_and_shape_stay_fast_kernels():
+  """As the queries and the keys and values of a block that DFlash fills.
+
+  Where two products share the rows repeated for all weights, XLA writes these
+  to memory and reads them twice, which is many times slower.
+  """
+  sizes = dict(mlp_width=256, head_dim=64, num_heads=4, num_kv_heads=2)
+  target, rows = models.tiny(512, 1, width=128, **sizes), 5
+  fast, blocked = variants.block(target, models.weights(target, 0))
+  head = Head(fast, Sizes((0,), **sizes))
+  own = head.init(jax.random.key(0))
+  weights = [x.shape for x in jax.tree.leaves(own) if x.ndim > 2]
+  one = own['layer0']['q']['w'].shape
+  assert weights.count(one) > 1 and one == own['layer0']['kv']['w'].shape
+  zero, used = jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.int32)
+  cache = head.read(Params(blocked, own), jnp.zeros((1, 8, 1, 128)), zero[None])
+  say = jax.jit(lambda params: head.say(params, zero, used, cache, used, rows))
+  program = say.lower(Params(blocked, own)).compile().as_text()
+  taken = fused_operands(program, '__ynn_fusion')
+  assert taken.count(math.prod(one)) >= weights.count(one)
+  assert rows * math.prod(one) not in taken
 
 
 def fused_operands(program: str, kind: str) -> list[int]:
