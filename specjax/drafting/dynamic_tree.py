@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling
-from specjax.drafting.walker import Memory, Walker
+from specjax.drafting.walker import Memory, Walker, apart
 from specjax.types import Draft, Drafter
 
 
@@ -141,8 +141,9 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
       above = _take(above, from_).at[:, :, level - 1].set(tokens)
       own = rows[:, None] == np.arange(fed)
       sees = _take(sees, from_) | own
+      weights, tokens = apart(params, tokens)
       step = walker.feed(
-        params,
+        weights,
         memory.state,
         step.block,
         ctx,

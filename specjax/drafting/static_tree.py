@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling, trees
-from specjax.drafting.walker import Memory, Walker
+from specjax.drafting.walker import Memory, Walker, apart
 from specjax.types import Draft, Drafter
 
 
@@ -161,14 +161,15 @@ def make(
     for depth_above, level in enumerate(levels):
       if depth_above:
         rows = np.arange(first, level.begin + 1)  # Of the level above.
+        own, fed_tokens = apart(params, tokens[:, rows - 1])
         step = walker.feed(
-          params,
+          own,
           memory.state,
           step.block,
           ctx,
           first,
           depth_above,
-          tokens[:, rows - 1],
+          fed_tokens,
           features,
           jnp.broadcast_to(mask[rows, :fed], (batch, len(rows), fed)),
         )

@@ -11,6 +11,7 @@ import pytest
 
 from specjax import generate, sampling, verify
 from specjax.drafters import lm
+from specjax.drafting import language_model, shape
 from specjax.models import linear, variants
 from specjax.models.config import Experts
 from specjax.models.dflash import Head
@@ -83,9 +84,9 @@ def test_the_compiler_makes_fast_kernels_of_products_in_blocks(rows):
   taken = fused_operands(program, '__ynn_fusion')
   weights = [x.shape for x in jax.tree.leaves(blocked) if x.ndim > 2]
   assert len(weights) == 9  # Four of each layer, and the head.
-  for shape in set(weights):
-    size = math.prod(shape)
-    assert taken.count(size) >= weights.count(shape), shape
+  for one in set(weights):
+    size = math.prod(one)
+    assert taken.count(size) >= weights.count(one), one
 
 
 @pytest.mark.skipif(jax.default_backend() != 'cpu', reason='of the CPU alone')
@@ -102,7 +103,8 @@ def test_two_products_of_one_input_and_shape_stay_fast_kernels():
   own = head.init(jax.random.key(0))
   weights = [x.shape for x in jax.tree.leaves(own) if x.ndim > 2]
   one = own['layer0']['q']['w'].shape
-  assert weights.count(one) > 1 and one == own['layer0']['kv']['w'].shape
+  assert weights.count(one) > 1
+  assert one == own['layer0']['kv']['w'].shape
   zero, used = jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.int32)
   cache = head.read(Params(blocked, own), jnp.zeros((1, 8, 1, 128)), zero[None])
   say = jax.jit(lambda params: head.say(params, zero, used, cache, used, rows))
@@ -110,6 +112,31 @@ def test_two_products_of_one_input_and_shape_stay_fast_kernels():
   taken = fused_operands(program, '__ynn_fusion')
   assert taken.count(math.prod(one)) >= weights.count(one)
   assert rows * math.prod(one) not in taken
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='of the CPU alone')
+@pytest.mark.parametrize(
+  'tree', [{'parents': (0, 0, 1, 2, 3, 4)}, {'beam': 2, 'nodes': 6}]
+)
+def test_levels_of_a_tree_stay_fast_kernels(tree):
+  """Two levels of as many nodes would share their weights through memory."""
+  sizes = dict(width=128, mlp_width=256, head_dim=64)
+  model = models.tiny(512, 1, **sizes)
+  fast, blocked = variants.block(model, models.weights(model, 0))
+  drafter = shape.build(language_model.walk(fast), 3, tree)
+  spec = Spec(fast, drafter, verify.recursive)
+  params = Params(blocked, blocked)
+  state = models.run(spec, params, [[1, 2, 3]], sampling.make(1))
+
+  def propose(params, state):
+    ctx = generate.context(state)
+    return drafter.propose(params, state.drafter, ctx, state.key)[0]
+
+  program = jax.jit(propose).lower(params, state).compile().as_text()
+  taken = fused_operands(program, '__ynn_fusion')
+  weights = {math.prod(x.shape) for x in jax.tree.leaves(blocked) if x.ndim > 2}
+  assert weights <= {*taken}
+  assert max(taken) == max(weights)
 
 
 def fused_operands(program: str, kind: str) -> list[int]:
