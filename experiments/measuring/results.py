@@ -19,7 +19,7 @@ import numpy as np
 from experiments import prompts
 from experiments.errors import UserError, writing
 from experiments.measuring.stored import check_place, read_object, read_text
-from experiments.setup import hosts
+from experiments.setup import cpu, hosts
 from experiments.setup.plan import Plan
 from experiments.setup.result_folders import default_folder as default_folder
 from experiments.setup.result_folders import settings_of as settings_of
@@ -276,10 +276,6 @@ def existing(path: str) -> Folder:
   return folder
 
 
-# Flags of Linux for instructions, the widest first.
-_VECTORS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX', 'asimd': 'NEON'}
-
-
 def conditions() -> dict:
   """Versions, device and commit: what a number depends on."""
   packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
@@ -288,22 +284,8 @@ def conditions() -> dict:
   device = jax.devices()[0]
   name = device.device_kind
   if device.platform == 'cpu':
-    name = f'{_cpu()}, {len(os.sched_getaffinity(0))} cores'
+    name = f'{cpu.name()}, {len(os.sched_getaffinity(0))} cores'
   return {'versions': versions, 'device': name, 'commit': _commit()}
-
-
-def _cpu() -> str:
-  """The CPU's name, and the widest instructions that it has for vectors."""
-  try:
-    with open('/proc/cpuinfo') as file:
-      pairs = [line.partition(':')[::2] for line in file if ':' in line]
-  except OSError:
-    return platform.processor() or platform.machine()
-  facts = {name.strip(): value.strip() for name, value in reversed(pairs)}
-  flags = (facts.get('flags') or facts.get('Features') or '').split()
-  widest = [name for flag, name in _VECTORS.items() if flag in flags]
-  name = facts.get('model name') or platform.processor() or platform.machine()
-  return ', '.join([name, *widest[:1]])
 
 
 def _commit() -> str | None:

@@ -20,6 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.errors import need
 from experiments.settings import Mesh
+from experiments.setup import cpu
 
 AUTO, OFF = 'auto', 'off'
 _BYTES = 512 * 2**20  # of all programs together, at most
@@ -28,16 +29,13 @@ _SECONDS = 0.1  # What compiles faster is not kept: jax looks at every file.
 
 def processor() -> str:
   """A name for this kind of processor and its instructions."""
-  try:
-    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-  except OSError:
-    lines = []
-  facts = {platform.system(), platform.processor()}
-  facts |= {
-    ' '.join(line.split())
-    for line in lines
-    if line.lower().startswith(('model name', 'cpu part', 'flags', 'features'))
+  known = ('model name', 'cpu part', 'flags', 'features')
+  facts = {
+    f'{name}: {value}'
+    for name, value in cpu.facts().items()
+    if name.lower().startswith(known)
   }
+  facts |= {platform.system(), platform.processor(), cpu.vectors()}
   code = hashlib.sha256('\n'.join(sorted(facts)).encode()).hexdigest()[:8]
   return f'{platform.machine()}-{code}'
 
