@@ -2,14 +2,17 @@
 
 A batch takes as long as its longest text. Here a row that has finished gets
 the next prompt while the others go on (Yu et al. 2022, "Orca", OSDI, whose
-unit is a step; here it is a chunk of a few, which is one dispatch):
+unit is a step; here it is a chunk of a few, which is one dispatch, and ends
+where a row has finished for which a prompt waits):
 
-  row 0   a a a a a . | d d d d d d | d f f ...      . idle: a had finished
-  row 1   b b b b b b | b b b b b b | b b . ...      | between two chunks
-  row 2   c c c . . . | e e e e e . | g g g ...
+  row 0   a a a a a a | d d d d | f f f | f f f f     | between two chunks
+  row 1   b b b b b b | b b b b | b b b | . . . .     . idle: no prompt is left
+  row 2   c c c c c c | c c c c | c c c | g g g g
 
 A prompt keeps its own key, values and limit, and its row's whole state is
-written anew, so its text is the one it has alone.
+written anew, so its text is the one it has alone. Those that may grow longest
+begin first, so that few rows are idle when no prompt is left (Graham 1969,
+"Bounds on multiprocessing timing anomalies").
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,8 +73,8 @@ def decode(
     key: [P] keys, see `generate.row_keys`.
     values: sampling values of P rows, see `sampling.make`.
     rows: B, texts that are decoded at a time.
-    chunk: steps between two looks at what has finished. A row that finishes
-      waits for half of them on average; each look costs one dispatch.
+    chunk: most steps between two looks at what has come. While prompts wait, a
+      chunk ends where a row has finished; each costs one dispatch.
     group: prompts that are read at once, at most, while the others wait. It
       is memory for so many rows more.
     slots: size of the buffer; by default what the longest prompt needs.
@@ -111,13 +114,15 @@ def decode(
       group=group,
       parts=parts,
     )
-    for i in range(len(prompts)):
+    order = np.argsort(-limits, kind='stable').tolist()
+    for i in order:
       pool.submit(request(i))
     texts: list[list[int]] = [[] for _ in prompts]
     while pool.waiting or pool.live:
       for one in pool.turn(chunk, partial=partial):
-        texts[one.id] += one.tokens
-        yield _result(one, texts[one.id])
+        i = order[one.id]
+        texts[i] += one.tokens
+        yield _result(i, one, texts[i])
 
   return turns()
 
@@ -126,5 +131,5 @@ def _row(values: sampling.Sampling, i: int) -> sampling.Sampling:
   return jax.tree.map(lambda x: x[i : i + 1], values)
 
 
-def _result(one: Progress, tokens: list[int]) -> Result:
-  return Result(one.id, [*tokens], one.counts, one.finite, one.done)
+def _result(prompt: int, one: Progress, tokens: list[int]) -> Result:
+  return Result(prompt, [*tokens], one.counts, one.finite, one.done)

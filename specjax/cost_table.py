@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from specjax import sharding, varying
+from specjax import generate, sharding, varying
 from specjax.types import Params, Spec, SpecState
 
-_STEPS, _TURNS = 6, 12  # of a measurement
+_FEW, _MANY, _TURNS = 2, 8, 10  # steps, and turns, of a measurement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +23,16 @@ class Table:
   Attributes:
     conditions: what it holds for: machine, models, rows, versions.
     reach: lengths of the longest text that were measured, rising.
-    seconds: of a step, for each of them, by draft length.
+    seconds: of a step more, for each of them, by draft length.
     reading: of the draft that reads all texts again, for each of them.
+    begin: of what a chunk takes besides its steps, for each of them.
   """
 
   conditions: Mapping[str, Any]
   reach: tuple[int, ...]
   seconds: Mapping[int, tuple[float, ...]]
   reading: tuple[float, ...]
+  begin: tuple[float, ...]
 
   def place(self, longest: int) -> int:
     """Which of `reach` a text of this length belongs to."""
@@ -60,6 +62,7 @@ class Table:
         tuple(fields['reach']),
         seconds,
         tuple(fields['reading']),
+        tuple(fields['begin']),
       )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
       raise ValueError(
@@ -106,27 +109,29 @@ def measure(
     state: of rows; what they hold does not matter.
     conditions: kept in the table.
   """
-  longest = max(ways)
-  room = (_STEPS + 2) * (longest + 1)
+  longest, rows = max(ways), len(state.done)
+  room = (_MANY + 2) * (longest + 1)
   last = max(2, state.tokens.shape[1] - room)
   reach = tuple(sorted({max(2, last // 4), max(2, last // 2), last}))
   found: dict[int, list[float]] = {n: [] for n in ways}
-  reading = []
+  reading, begin = [], []
   for length in reach:
-    took: dict[int | None, list[float]] = {n: [] for n in [*ways, None]}
+    asked = [(draft, steps) for draft in ways for steps in (_FEW, _MANY)]
+    took: dict[tuple | None, list[float]] = {n: [] for n in [*asked, None]}
     for turn in range(_TURNS + 1):
-      for draft, seconds in took.items():
-        params, spec = ways[longest if draft is None else draft]
+      for what, seconds in took.items():
+        draft, steps = what or (longest, 0)
+        params, spec = ways[draft]
         placement = spec.target.placement
         filled = sharding.laid(placement, varying.filled(state, length))
         jax.block_until_ready(filled)
         before = jax.device_get(varying.calls(filled))
-        begin = time.perf_counter()
-        if draft is not None:
+        began = time.perf_counter()
+        if steps:
           filled, _ = varying.run(
             params,
             filled,
-            sharding.number(placement, _STEPS),
+            sharding.numbers(placement, generate.until(steps, rows)),
             spec=spec,
             telling=varying.telling_of(state),
           )
@@ -137,10 +142,16 @@ def measure(
         # Fewer steps where all texts ended.
         taken = int((jax.device_get(varying.calls(filled)) - before).max())
         if turn:  # The first compiles.
-          seconds.append((end - begin) / max(taken, 1))
+          seconds.append((end - began) * max(steps, 1) / max(taken, 1))
     medians = typical(took)
+    besides = []
     for draft in ways:
-      found[draft].append(medians[draft])
+      few, many = (medians[draft, steps] for steps in (_FEW, _MANY))
+      # Where few steps took as long, that was chance.
+      each = (many - few) / (_MANY - _FEW) if few < many else many / _MANY
+      found[draft].append(each)
+      besides.append(max(0.0, few - _FEW * each))
     reading.append(medians[None])
+    begin.append(float(np.median(besides)))
   costs = {n: tuple(v) for n, v in found.items()}
-  return Table(dict(conditions), reach, costs, tuple(reading))
+  return Table(dict(conditions), reach, costs, tuple(reading), tuple(begin))

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 
 from specjax import arguments, counting, sampling, scoring, verify
 from specjax import cache as caches
+from specjax.inputs import Until as Until
 from specjax.inputs import fit
 from specjax.inputs import slots_for as slots_for
+from specjax.inputs import until as until
 from specjax.models import prefill, transformer
 from specjax.types import (
   Context,
@@ -304,9 +306,11 @@ def loop(
 ) -> SpecState:
   """The compiled program of `generate`, which checks what this is given."""
 
+  end = until(steps, len(state.done))
+
   def more(carry):
     i, state = carry
-    return (i < steps) & ~state.done.all()
+    return (i < end.steps) & (state.done.sum() < end.finished)
 
   def turn(carry):
     i, state = carry
@@ -333,7 +337,7 @@ def generate(
     params: of target and drafter.
     state: from `start`, or what the call before returned. It is donated: its
       buffers are taken over, and only the state that is returned goes on.
-    steps: a number.
+    steps: a number, or `Until`.
     spec: what to run.
     parts: of a step.
 

@@ -32,7 +32,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specjax import cost_table, sharding, told, varying
+from specjax import cost_table, generate, sharding, told, varying
 from specjax.cost_table import Table as Table
 from specjax.refilling import PARTS, LoopParts
 from specjax.told import Telling
@@ -149,9 +149,10 @@ class Goodput:
     """Tokens a second and row that are expected of a length."""
     assert self.table is not None
     at = self.table.place(longest)
-    seconds = self.table.seconds[length][at]
+    steps = max(steps, 1)
+    seconds = self.table.seconds[length][at] + self.table.begin[at] / steps
     if length and self._lags:
-      seconds += self.table.reading[at] / (HORIZON * max(steps, 1))
+      seconds += self.table.reading[at] / (HORIZON * steps)
     return self.tau(length) / seconds
 
   def choose(self, longest: int, steps: int = 4) -> int:
@@ -253,7 +254,8 @@ class Goodput:
     if before is not None:
       self.learn(before, *sums)
     longest = int(length[~done].max()) if (~done).any() else int(length.max())
-    chosen = self.choose(longest, int(steps))
+    steps = generate.until(steps, len(done))
+    chosen = self.choose(longest, int(steps.steps))
     state, sums = self._steps(telling, params, state, steps, spec, chosen)
     self._open = chosen, sums
     return state
@@ -266,7 +268,8 @@ class Goodput:
     """
     if self.table is None:
       self.table = self.measure(params, state, spec=spec)
-    none = sharding.number(spec.target.placement, 0)
+    none = generate.until(0, len(state.done))
+    none = sharding.numbers(spec.target.placement, none)
     for length in self.lengths:
       state, _ = self._steps(telling, params, state, none, spec, length)
     if 0 in self.lengths:

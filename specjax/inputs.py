@@ -1,7 +1,7 @@
 """Prompts are checked, and buffers sized, before anything is read."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,3 +109,15 @@ def fit(
   needed = slots_for(spec, int(limit[longest]))
   slots = caches.fit_slots('slots', slots, needed, f'prompt {longest}')
   return Fitted(texts, sources, limit, slots, source_slots)
+
+
+class Until(NamedTuple):
+  """The end of a chunk of steps, whichever comes first."""
+
+  steps: Any  # a number of them
+  finished: Any  # rows that have
+
+
+def until(steps, rows: int) -> Until:
+  """The end of so many steps of a state, or of all its rows."""
+  return steps if isinstance(steps, Until) else Until(steps, np.int32(rows))

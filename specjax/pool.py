@@ -195,8 +195,8 @@ class Pool:
     """Fills free rows, takes some steps, and says what has come.
 
     Args:
-      steps: at most, and fewer where all rows finish. A row that finishes
-        waits for the others; each turn costs a dispatch.
+      steps: at most. While requests wait, a turn ends with the first row that
+        finishes, otherwise with the last; each turn costs a dispatch.
       partial: also of requests that go on; otherwise their tokens are told
         with the last ones.
 
@@ -268,10 +268,12 @@ class Pool:
     return sharding.laid(self.spec.target.placement, state)
 
   def _advance(self, steps: int) -> None:
-    count = sharding.number(self.spec.target.placement, steps)
+    placement = self.spec.target.placement
+    end = generate.Until(steps, 1 if self._waiting else self.rows)
+    end = sharding.numbers(placement, end)
     assert self._state is not None
     state = self._laid(self._state)
-    self._state = self.parts.advance(self.params, state, count, spec=self.spec)
+    self._state = self.parts.advance(self.params, state, end, spec=self.spec)
 
   def _read(self, chosen: Sequence[_Waiting]) -> SpecState:
     requests = [one.request for one in chosen]

@@ -185,10 +185,10 @@ def laid(placement: Placement | None, state: SpecState) -> SpecState:
   return jax.device_put(state, placement.of_state(state))
 
 
-def number(placement: Placement | None, value: int) -> Any:
-  """An int32, on every device of a mesh."""
-  one = np.int32(value)
-  return one if placement is None else placement.put_whole(one)
+def numbers(placement: Placement | None, values: Any) -> Any:
+  """A tree of numbers as int32, on every device of a mesh."""
+  made = jax.tree.map(np.int32, values)
+  return made if placement is None else jax.tree.map(placement.put_whole, made)
 
 
 def fetch(tree: Any) -> Any:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import types
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from specjax import (
   continuous,
+  cost_table,
   generate,
   goodness,
   goodput,
@@ -35,11 +37,11 @@ LOADED = LoadedDrafter(TARGET, functools.partial(lm.make, DRAFT))
 SPEC = Spec(TARGET, LOADED.make(4), verify.token, (10,))
 
 
-def table(seconds, reach=(64, 256), reading=0.0):
+def table(seconds, reach=(64, 256), reading=0.0, begin=0.0):
   """Costs of lengths, the same for short and for long texts."""
   return Table(
     {}, reach, {n: (s,) * len(reach) for n, s in seconds.items()},
-    (reading,) * len(reach),
+    (reading,) * len(reach), (begin,) * len(reach),
   )  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def test_it_follows_a_change_of_acceptance_and_of_length():
     1: (1.1, 2.5),
     4: (1.4, 8.0),
   }
-  costs = Table({}, (64, 256), seconds, (0.0, 0.0))
+  costs = Table({}, (64, 256), seconds, (0.0, 0.0), (0.0, 0.0))
   policy = Goodput(LOADED, (0, 1, 4), table=costs)
   rng = np.random.default_rng(2)
   simulate(policy, 0.9, 60, rng)
@@ -119,6 +121,46 @@ def test_it_follows_a_change_of_acceptance_and_of_length():
   assert policy.choices[-1] == 4
   simulate(policy, 0.9, 20, rng, longest=200)  # Long texts cost more.
   assert policy.choices[-1] == 0
+
+
+def test_what_a_chunk_takes_besides_is_shared_by_its_steps():
+  """It is worth as many steps more to those that tell more tokens."""
+  seconds = {0: 1.0, 4: 4.0}
+  free = Goodput(LOADED, (0, 4), table=table(seconds))
+  dear = Goodput(LOADED, (0, 4), table=table(seconds, begin=8.0))
+  assert dear.worth(0, 10, 4) == pytest.approx(1 / (1.0 + 8.0 / 4))
+  assert dear.worth(4, 10, 2) == pytest.approx(dear.tau(4) / (4.0 + 8.0 / 2))
+  assert free.choose(10) == 0
+  assert dear.choose(10) == 4
+
+
+def test_the_table_tells_a_chunk_from_its_steps(monkeypatch):
+  clock = [0.0]
+
+  def run(params, state, end, *, spec, telling):
+    clock[0] += 0.5 + end.steps * (1 + spec.drafter.depth)
+    calls = state.counts.target_calls + end.steps
+    return state._replace(counts=state.counts._replace(target_calls=calls)), ()
+
+  def read_again(params, state, *, spec):
+    clock[0] += 7
+    return state
+
+  ticks = types.SimpleNamespace(perf_counter=lambda: clock[0])
+  monkeypatch.setattr(cost_table, 'time', ticks)
+  monkeypatch.setattr(varying, 'run', run)
+  monkeypatch.setattr(varying, 'read_again', read_again)
+  state = generate.start(
+    params(), [[1, 2]] * 2, spec=SPEC, new_tokens=20,
+    key=generate.row_keys(7, range(2)), values=sampling.make(2), slots=SLOTS,
+  )  # fmt: skip
+  made = Goodput(LOADED, LENGTHS).measure(params(), state, spec=SPEC)
+  places = len(made.reach)
+  assert made.seconds == {
+    n: pytest.approx((1.0 + n,) * places) for n in LENGTHS
+  }
+  assert made.begin == pytest.approx((0.5,) * places)
+  assert made.reading == pytest.approx((7.0,) * places)
 
 
 def test_a_phase_in_which_no_draft_was_accepted_ends():
@@ -489,7 +531,8 @@ def test_a_spec_of_another_length_is_refused():
 
 def test_tables_are_of_one_machine_and_target(tmp_path):
   here = {'device': 'a machine', 'target': 'abc', 'rows': 4}
-  made = Table(here, (8, 16), {0: (1.0, 2.0), 4: (1.5, 3.0)}, (0.5, 1.0))
+  seconds = {0: (1.0, 2.0), 4: (1.5, 3.0)}
+  made = Table(here, (8, 16), seconds, (0.5, 1.0), (0.1, 0.2))
   file = tmp_path / 'costs.json'
   made.save(file)
   assert Table.load(file, here) == made

@@ -13,7 +13,7 @@ import pytest
 from experiments.certificate import constrained
 from experiments.measuring import trace
 from specjax import generate, pool, refilling, sampling, stages, verify
-from specjax.drafters import lm
+from specjax.drafters import lm, plain
 from specjax.models import table
 from specjax.told import Telling, read
 from specjax.told import generate as advance
@@ -142,6 +142,26 @@ def test_a_text_depends_on_nothing_that_comes_or_goes_beside_it(name):
     assert [one.done for one in mine] == [False] * (len(mine) - 1) + [True]
     for a, b in zip(mine[-1].counts, counts, strict=True):
       np.testing.assert_array_equal(a, b)
+
+
+def test_a_turn_ends_where_a_row_is_free_for_another():
+  """And goes on with the others where none waits."""
+  spec = Spec(TABLE, plain.make(), verify.token)
+  given = {'spec': spec, 'values': sampling.make(1), 'slots': 128}
+  held = pool.Pool(params_of('tree'), rows=2, **given)
+
+  def submit(new_tokens):
+    key = generate.row_keys(0, [new_tokens])
+    return held.submit(pool.Request([1], new_tokens, key, sampling.make(1)))
+
+  def turn():
+    return {one.id: (len(one.tokens), one.done) for one in held.turn(8)}
+
+  first, second, third, last = (submit(n) for n in (3, 20, 5, 6))
+  assert turn() == {first: (3, True), second: (3, False)}
+  assert turn() == {second: (5, False), third: (5, True)}
+  assert turn() == {second: (8, False), last: (6, True)}
+  assert turn() == {second: (4, True)}
 
 
 @pytest.mark.slow
