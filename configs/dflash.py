@@ -8,6 +8,13 @@ embedding and output layer. Blocks are of eight tokens, the last committed one
 and seven masks; 32 of them are learned from in every window. How often their
 guesses are right is counted in texts that the target writes after held-out
 prompts, and stored in config.json for the static tree.
+
+The head that ships is of this recipe. Two cores of an Intel Xeon (AVX-512),
+Python 3.11.7, beside other work: 36 minutes by the clock, 60 of processor time.
+At the end, on 12 held-out prompts of three domains, a chain of seven, token
+verification, 48 new tokens: alpha 0.73 at T = 0 and 0.67 at T = 1, tau 2.23 and
+1.98; after 1,000 steps of a shorter schedule 0.66 and 0.64, 2.01 and 1.88.
+
 The head is runs/dflash/weights, and what it accepted at each checkpoint is
 runs/dflash/head.jsonl. Half of the windows are the target's own text,
 taken from runs/embedded_pair if `configs/embedded_pair.py` left it there, and
@@ -25,7 +32,7 @@ def get_config() -> Heads:
     trainable='dflash',
     options={'block': 8, 'layers': 1},
     optimization=Optimization(
-      schedule=((50, 4e-3), (1000, 0.0)),
+      schedule=((50, 4e-3), (3000, 0.0)),
       batch=8,
       checkpoint_every=250,
       muon=True,

@@ -17,6 +17,8 @@ to six tokens are those of draft-128: constant, and by the policies of
 `specjax.drafting.policies`.
 
   draft-64, -128, -256    independent models: configs/embedded_pair.py
+  own vocabulary          a draft with a tokenizer of its own:
+                          configs/own_vocabulary.py
   undistilled, control    the draft that others are distilled from, and the
                           same after more of its own training; `distilled` is
                           the best of the others: configs/distill.py
@@ -67,6 +69,7 @@ def _independent() -> dict[str, Candidate]:
     'control': _lm('control'),
     'distilled': _lm('distilled'),
     'bigram': Candidate('counts', 2, _path('bigram')),
+    'own vocabulary': _lm('own-vocabulary'),
   }
 
 
@@ -96,14 +99,6 @@ def _heads() -> dict[str, Candidate]:
     'eagle3 dynamic tree': _head(
       'eagle', 'eagle3', *_TREE_RULE, beam=3, nodes=_NODES
     ),
-  }
-
-
-def _blocks() -> dict[str, Candidate]:
-  """None where the pair has no such head, as that of the committed rows."""
-  if not pathlib.Path(_path('dflash')).is_dir():
-    return {}
-  return {
     'dflash': _head('dflash', 'dflash'),
     'dflash tree': _head('dflash', 'dflash', *_TREE_RULE, tree=_NODES),
   }
@@ -145,14 +140,9 @@ def get_config(part: str = 'timed') -> Experiment:
   x = Experiment(
     name='drafters',
     target=Checkpoint(_path('target')),
-    candidates=_first()
-    | _independent()
-    | _lengths()
-    | _heads()
-    | _blocks()
-    | _others(),
+    candidates=_first() | _independent() | _lengths() | _heads() | _others(),
     temperatures=(0.0, 0.5, 1.0),
-    prompts=Prompts(count=6),
+    prompts=Prompts(count=12),
     max_new_tokens=64,
   )
   if part == 'acceptance':

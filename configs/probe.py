@@ -18,6 +18,7 @@ def get_config() -> Experiment:
       'eagle1': Candidate('eagle', 3, pair.path('eagle1')),
       'eagle3': Candidate('eagle', 3, pair.path('eagle3')),
       'medusa': Candidate('medusa', 3, pair.path('medusa')),
+      'dflash': Candidate('dflash', 3, pair.path('dflash')),
     },
     prompts=Prompts(count=11),
     max_new_tokens=32,

@@ -15,6 +15,7 @@ from experiments.reports import probe as report
 from experiments.settings import Candidate, Checkpoint, Experiment
 from specjax import pair
 from specjax.drafting import heads
+from specjax.models import dflash_sizes
 from specjax.models.eagle_sizes import sizes_of
 from specjax.models.medusa import reading_of
 from tests.support import tiny
@@ -262,7 +263,9 @@ def test_what_cannot_be_mistaken_is_refused(folder):
 def read(name, read_as):
   """A shipped head, read as these values say."""
   kind = name.rstrip('13')
-  return Candidate(kind, 3, pair.path(name), {'read_as': read_as})
+  # Blocks as long as those it was trained with.
+  more = {'block': 8} if kind == 'dflash' else {}
+  return Candidate(kind, 3, pair.path(name), {'read_as': read_as} | more)
 
 
 # One mistake each, and of a head that is trained for the embedded target.
@@ -280,18 +283,23 @@ MISTAKES = {
   ),
   'positions that turn too slowly': ('eagle3', {'rope_theta': 1e6}),
   'heads that are one place off': ('medusa', {'skip': 1}),
+  'a block that turns too slowly': ('dflash', {'rope_theta': 1e6}),
 }
 
 
 def meaning(head, fields):
   """What a head's configuration says, with other values of some fields."""
   kind = head.rstrip('13')
-  read = {'eagle': sizes_of, 'medusa': reading_of}[kind]
+  read = {
+    'eagle': sizes_of,
+    'medusa': reading_of,
+    'dflash': dflash_sizes.sizes_of,
+  }[kind]
   return read(heads.read_config(pair.path(head), kind) | fields)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head', ['eagle1', 'eagle3', 'medusa'])
+@pytest.mark.parametrize('head', ['eagle1', 'eagle3', 'medusa', 'dflash'])
 def test_planted_mistakes_are_found_and_the_right_reading_is_right(
   head, tmp_path
 ):
