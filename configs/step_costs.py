@@ -26,7 +26,7 @@ def get_config(part: str = 'all') -> Speed:
     x.name, x.repeats, x.steps = part, 31, 16
     x.sweeps = ('benchmarks.other_vocabularies.draft_step',)
     x.vocabularies, x.batches = (2048, 32_000, 128_000), (1, 4)
-    x.used = 900
+    x.used, x.maxima = 900, (1024, 8192)
   return x
 
 

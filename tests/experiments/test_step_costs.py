@@ -21,6 +21,7 @@ from benchmarks import (
 )
 from configs import accelerator as config
 from configs import layouts as layouts_config
+from configs import step_costs as costs_config
 from experiments.errors import UserError
 from experiments.reports import step_costs as step_costs_report
 from experiments.training.train_pair import model_of
@@ -33,6 +34,12 @@ def quick(**changes):
   x = config.get_config()
   step_costs.shrink(x)
   return dataclasses.replace(x, **changes)
+
+
+@pytest.mark.parametrize('part', ['all', 'own_vocabulary'])
+def test_the_parts_of_the_config_are_fit_to_run(part):
+  x = costs_config.get_config(part)
+  assert len(step_costs.check(x)) == len(x.sweeps)
 
 
 class Costs(sweeps.Bench):
