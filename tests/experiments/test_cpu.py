@@ -66,8 +66,10 @@ def test_a_program_can_be_run_without_avx512(tmp_path):
       env=os.environ | environment,
       capture_output=True,
       text=True,
-      check=True,
     )
+    if 'cannot be made to fault' in done.stderr:
+      pytest.skip('the system does not let CPUID fault')
+    assert not done.returncode, done.stderr
     return done.stdout.split()
 
   vectors, total, processor = run()
