@@ -306,11 +306,12 @@ def loop(
 ) -> SpecState:
   """The compiled program of `generate`, which checks what this is given."""
 
-  end = until(steps, len(state.done))
-
   def more(carry):
     i, state = carry
-    return (i < end.steps) & (state.done.sum() < end.finished)
+    if not isinstance(steps, Until):
+      return (i < steps) & ~state.done.all()
+    finished = state.done.sum(dtype=jnp.int32)
+    return (i < steps.steps) & (finished < steps.finished)
 
   def turn(carry):
     i, state = carry
