@@ -14,6 +14,7 @@ from specjax import generate, sharding, varying
 from specjax.types import Params, Spec, SpecState
 
 _FEW, _MANY, _TURNS = 2, 8, 10  # steps, and turns, of a measurement
+_MOST = 0.75  # of many steps: what a chunk may take besides them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +59,13 @@ class Table:
       fields = json.loads(pathlib.Path(path).read_text())
       seconds = {int(k): tuple(v) for k, v in fields['seconds'].items()}
       made = cls(
-        fields['conditions'],
+        dict(fields['conditions']),
         tuple(fields['reach']),
         seconds,
         tuple(fields['reading']),
         tuple(fields['begin']),
       )
+      _check(made)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
       raise ValueError(
         f'{path} holds no table of costs ({error}): remove it, and it is '
@@ -81,6 +83,20 @@ class Table:
         'measured again'
       )
     return made
+
+
+def _check(table: Table) -> None:
+  """Raises a ValueError where a table has no costs, or other than seconds."""
+  reach, seconds = table.reach, [*table.seconds.values()]
+  if not reach or not seconds or any(np.diff(reach) <= 0):
+    raise ValueError(f'no costs by rising lengths, but {reach}')
+  besides = table.reading, table.begin
+  if any(len(one) != len(reach) for one in (*seconds, *besides)):
+    raise ValueError(f'not {len(reach)} numbers everywhere')
+  if not np.isfinite([*seconds, *besides]).all():
+    raise ValueError('seconds that are no finite numbers')
+  if np.min(seconds) <= 0 or np.min(besides) < 0:
+    raise ValueError('a step takes no time, or less')
 
 
 def typical(took: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
@@ -144,14 +160,15 @@ def measure(
         if turn:  # The first compiles.
           seconds.append((end - began) * max(steps, 1) / max(taken, 1))
     medians = typical(took)
-    besides = []
-    for draft in ways:
-      few, many = (medians[draft, steps] for steps in (_FEW, _MANY))
-      # Where few steps took as long, that was chance.
-      each = (many - few) / (_MANY - _FEW) if few < many else many / _MANY
-      found[draft].append(each)
-      besides.append(max(0.0, few - _FEW * each))
+    few, many = (
+      np.array([medians[draft, steps] for draft in ways])
+      for steps in (_FEW, _MANY)
+    )
+    # What a chunk takes besides is alike for all lengths, and found by all.
+    besides = few - _FEW * (many - few) / (_MANY - _FEW)
+    begin.append(float(np.clip(np.median(besides), 0.0, _MOST * many.min())))
+    for draft, seconds_of in zip(ways, many.tolist(), strict=True):
+      found[draft].append((seconds_of - begin[-1]) / _MANY)
     reading.append(medians[None])
-    begin.append(float(np.median(besides)))
   costs = {n: tuple(v) for n, v in found.items()}
   return Table(dict(conditions), reach, costs, tuple(reading), tuple(begin))

@@ -17,12 +17,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from specjax import checkpoints, layouts, prepared, sharding
+from specjax import checkpoints, layouts, native, prepared, sharding
 from specjax.arguments import check_number, named
 from specjax.decoded import Decoded as Decoded
 from specjax.models import transformer
 from specjax.told import Telling, read
 from specjax.types import LoadedDrafter, Rule, Target
+
+_NO_CORES = (
+  "layout is 'cores', but the target cannot be split over the number of CPU "
+  'devices, {}: make the cores devices first, with '
+  "jax.config.update('jax_num_cpu_devices', 2), or choose layout='auto'"
+)
 
 
 def load(
@@ -42,10 +48,12 @@ def load(
       such as 'bfloat16'; 'auto': the file's own, float32 on a CPU.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
-    layout: of the weights on a CPU: 'whole'; 'blocked', in blocks of columns,
-      where the model has them, which drafters loaded for it take too; 'cores',
+    layout: of the weights on a CPU: 'whole'; 'native', in blocks of columns
+      for a kernel of their own, where the model has them, which drafters loaded
+      for it take too; 'blocked', such blocks without the kernel; 'cores',
       these blocks split over the CPU devices that there are, see `layouts`; or
-      'auto', by which `decode` takes the faster of the first two for its
+      'auto', by which `decode` takes the faster of the first two (without a
+      compiler, of whole and blocked weights) for its
       shapes, see `layouts.choose`. It changes logits by float rounding alone,
       so that texts may differ where two tokens are tied; fix it for the same
       bits on every machine and in every call.
@@ -60,22 +68,24 @@ def load(
     )
   if max_length is not None:
     check_number('max_length', max_length, 1)
-  directory = str(checkpoints.locate(path))
   if layout not in layouts.LAYOUTS:
     raise ValueError(
       f'layout is {layout!r}: choose one of {", ".join(layouts.LAYOUTS)}'
     )
+  if layout == layouts.CORES and jax.local_device_count('cpu') == 1:
+    raise ValueError(_NO_CORES.format(1))
+  if layout == layouts.NATIVE and not native.available():
+    raise ValueError(
+      f"layout is 'native', but there is no kernel: {native.reason()}; choose "
+      "layout='auto'"
+    )
   dtype = checkpoints.precision.check(dtype)
+  directory = str(checkpoints.locate(path))
   model, params = checkpoints.load(directory, dtype, max_length)
-  if layout in (layouts.BLOCKED, layouts.CORES):
+  if layout not in (layouts.AUTO, layouts.WHOLE):
     arranged = layouts.make(layout, model, params)
     if arranged is None and layout == layouts.CORES:
-      raise ValueError(
-        "layout is 'cores', but the target cannot be split over the "
-        f'{jax.local_device_count("cpu")} CPU devices: make the cores devices '
-        "first, with jax.config.update('jax_num_cpu_devices', 2), or choose "
-        "layout='auto'"
-      )
+      raise ValueError(_NO_CORES.format(jax.local_device_count('cpu')))
     model, params = arranged or (model, params)
   tokenizer = None
   if checkpoints.has_tokenizer(directory):

@@ -20,6 +20,7 @@ from scipy import special
 LEVEL = 0.95
 RESAMPLES = 2000  # of medians
 FEWEST = 5  # units that an interval is made from
+_ROUNDING = 1e-9  # that a value may lie beyond what is possible
 _FARTHEST = 2.0  # times Student's: no end of Hall's lies beyond
 
 
@@ -61,6 +62,16 @@ class Estimate:
       self.freedom,
       tuple(factor * i for i in self.influences),
     )
+
+  def clipped(self, least: float, most: float) -> 'Estimate':
+    """The estimate, of what lies between two numbers, and so its ends.
+
+    A value beyond stays what it is, with ends that reach as far: of rounding,
+    or of counts that are wrong.
+    """
+    within = min(least, self.value), max(most, self.value)
+    low, high = np.clip([self.low, self.high], *within)
+    return dataclasses.replace(self, low=float(low), high=float(high))
 
 
 def enough(units: float, fewest: int = FEWEST) -> bool:
@@ -184,6 +195,17 @@ def _variants(statistic, samples: Sequence[Sample], place: int) -> np.ndarray:
   return np.broadcast_to(values, (len(samples[place].variants[0]),))
 
 
+def _possible(value: float, least: float, most: float) -> float:
+  """A value without the rounding that it lies beyond its range by."""
+  inside = min(max(value, least), most)
+  if abs(value - inside) > _ROUNDING * max(1.0, abs(inside)):
+    raise ValueError(
+      f'the value is {value:g}, which must be from {least:g} to {most:g}: '
+      'check the numbers that it is made of'
+    )
+  return inside
+
+
 def combine(
   statistic: Callable[..., Any],
   *samples: Sample,
@@ -202,18 +224,22 @@ def combine(
       array of variants.
     *samples: `Sums` or `Draws`.
     positive: of a statistic that is: it is treated on the log scale.
-    within: values that are possible.
+    within: values that are possible, but for rounding.
     fewest: units of each sample that an interval is made from.
 
   Returns:
     The estimate; NaN where the statistic is not defined, and no interval
     where the units of a sample are not `enough` for one, or all say the same:
     units without spread do not tell how large it is.
+
+  Raises:
+    ValueError: the value is not possible.
   """
   with np.errstate(divide='ignore', invalid='ignore'):
     value = float(statistic(*(x for s in samples for x in s.values)))
     if not np.isfinite(value):
       return Estimate(np.nan)
+    value = _possible(value, *within)
     if not all(enough(s.size, fewest) for s in samples):
       return Estimate(value)
     variants = [_variants(statistic, samples, i) for i in range(len(samples))]
@@ -259,7 +285,11 @@ def estimate(statistic: Callable[..., Any], *columns, **more) -> Estimate:
 
 
 def ratio(numerator, denominator, most: float = np.inf) -> Estimate:
-  """Ratio of sums over units of what is not negative; at most `most`."""
+  """Ratio of sums over units of what is not negative; at most `most`.
+
+  Raises:
+    ValueError: it is more, or negative.
+  """
   return estimate(
     lambda a, b: a / b,
     numerator,

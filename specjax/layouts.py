@@ -1,14 +1,17 @@
 """The layouts that weights have for few rows, and which is the fastest.
 
 whole     weights as they are; a library's product uses all cores
-blocked   in blocks of columns (`variants.block`), on one core
-cores     these blocks, with the cores as devices of a mesh that splits them
+native    in blocks of columns (`variants.block`), which a kernel multiplies on
+          all cores, see `specjax.native`
+blocked   in such blocks, multiplied by JAX, on one core
+cores     these, with the cores as devices of a mesh that splits them
 
 Which takes less time depends on the machine, the model and the rows, so it is
 measured, with a loop of nothing but passes of the model: it compiles in a
-fraction of the time that a decoding loop takes. How many columns a block has
-is measured once a process, on a single product: as many as its instructions
-hold well, 64 with AVX-512 and 16 with AVX2.
+fraction of the time that a decoding loop takes. Where there is the kernel, it
+races with whole weights alone. Otherwise blocks and cores do, and how many
+columns a block has is measured once a process, on a single product: as many as
+its instructions hold well, 64 with AVX-512 and 16 with AVX2.
 
 There are `cores` where JAX has several CPU devices, which has to be said before
 the first of them is used: `jax.config.update('jax_num_cpu_devices', 2)`.
@@ -30,21 +33,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import cache as caches
+from specjax import native
+from specjax.block_width import COLUMNS as COLUMNS
+from specjax.block_width import columns as columns
 from specjax.models import linear, transformer, variants
 from specjax.models.transformer import Model
 from specjax.sharding import Placement, make_mesh
 from specjax.types import Source, Target, Weights
 
 AUTO, WHOLE, BLOCKED, CORES = 'auto', 'whole', 'blocked', 'cores'
-LAYOUTS = (AUTO, WHOLE, BLOCKED, CORES)
+NATIVE = 'native'
+LAYOUTS = (AUTO, WHOLE, NATIVE, BLOCKED, CORES)
+# Rows at once, batch times tokens, up to which a layout is tried.
+_MOST_ROWS = {
+  NATIVE: native.MOST_ROWS,
+  BLOCKED: linear.FEW_ROWS,
+  CORES: linear.FEW_ROWS,
+}
 TURNS = 5
 FEWEST_TOKENS = 64  # new ones of a text, below which `choose` takes no time
 _SECONDS = 0.1  # of a timed loop of passes, at least
 _PASSES = 8  # likewise
 _QUICK = 3, 0.05, 2  # turns, seconds and passes of `choose`
-COLUMNS = (16, 32, 64)  # of a block, tried
-_TRIAL = 4, 512, 2048  # rows, inputs and outputs of a product to try them on
-_TRIALS = 12, 10  # turns of each, and products of a turn
 
 
 class Arranged(NamedTuple):
@@ -72,40 +82,13 @@ class LayoutChoice:
   def fields(self) -> dict:
     """As a row has it."""
     seconds = None if self.seconds is None else dict(self.seconds)
-    blocks = {} if self.layout == WHOLE else {'columns': columns()}
+    blocks = {} if self.layout == WHOLE else {'columns': width_in(self.layout)}
     return {'layout': self.layout, 'seconds_per_step': seconds} | blocks
 
 
-def _products(w: jax.Array, x: jax.Array, count: jax.Array) -> jax.Array:
-  """So many products of rows with a weight, each with what the last gave."""
-
-  def turn(_, x):
-    y = linear.multiply(x, w)
-    return x + y.mean(-1, keepdims=True)
-
-  return jax.lax.fori_loop(0, count, turn, x)
-
-
-@functools.cache
-def columns() -> int:
-  """Columns of a block: of the fastest product on this machine.
-
-  The least time of each counts, which other work on the machine hardly moves.
-  """
-  rows, inputs, outputs = _TRIAL
-  turns, products = _TRIALS
-  x, run = jnp.zeros((rows, inputs)), jax.jit(_products)
-
-  def seconds(w: jax.Array) -> float:
-    begin = time.perf_counter()
-    jax.block_until_ready(run(w, x, products))
-    return time.perf_counter() - begin
-
-  whole = jnp.zeros((inputs, outputs))
-  weights = {count: linear.to_blocks(whole, count) for count in COLUMNS}
-  # The first turn compiles.
-  times = [{n: seconds(w) for n, w in weights.items()} for _ in range(turns)]
-  return min(weights, key=lambda count: min(turn[count] for turn in times[1:]))
+def width_in(layout: str) -> int:
+  """Columns of a block in a layout that has blocks."""
+  return native.COLUMNS if layout == NATIVE else columns()
 
 
 def make(
@@ -114,18 +97,24 @@ def make(
   """A model on a single device in another layout; None where it has none.
 
   Args:
-    layout: WHOLE, BLOCKED or CORES.
+    layout: WHOLE, NATIVE, BLOCKED or CORES.
     model: with whole weights.
     params: its weights.
-    width: of a block, by default `columns()`.
+    width: of a block, by default `width_in` the layout.
   """
   if layout == WHOLE:
     return Arranged(model, params)
-  blocked = Arranged(*variants.block(model, params, width or columns()))
+  for_kernel = layout == NATIVE
+  if for_kernel and not (
+    native.available() and transformer.dtype_of(params).name in native.DTYPES
+  ):
+    return None
+  width = width or width_in(layout)
+  blocked = Arranged(*variants.block(model, params, width, for_kernel))
   before, after = (jax.tree.leaves(x) for x in (params, blocked.params))
   if [x.shape for x in before] == [x.shape for x in after]:
     return None
-  return blocked if layout == BLOCKED else _over_cores(blocked)
+  return _over_cores(blocked) if layout == CORES else blocked
 
 
 def _over_cores(blocked: Arranged) -> Arranged | None:
@@ -143,20 +132,39 @@ def _over_cores(blocked: Arranged) -> Arranged | None:
 
 
 def arrange(model: Model, params: Weights, rows: int) -> dict[str, Arranged]:
-  """A model in every layout that it has on this machine for so many rows."""
+  """A model in every layout that is tried on this machine for so many rows."""
   arranged = {WHOLE: Arranged(model, params)}
-  few = jax.default_backend() == 'cpu' and rows <= linear.FEW_ROWS
-  if few and model.placement is None:
-    for layout in (BLOCKED, CORES):
-      made = make(layout, model, params)
-      if made is not None:
-        arranged[layout] = made
+  if jax.default_backend() != 'cpu' or model.placement is not None:
+    return arranged
+  for layout in tried():
+    made = make(layout, model, params) if fits(layout, rows) else None
+    if made is not None:
+      arranged[layout] = made
   return arranged
+
+
+def tried() -> tuple[str, ...]:
+  """Layouts besides whole weights that are tried: the kernel, or the others."""
+  return (NATIVE,) if native.available() else (BLOCKED, CORES)
+
+
+def fits(layout: str, rows: int) -> bool:
+  """Whether a layout is for so many rows at once, batch times tokens."""
+  return layout == WHOLE or rows <= _MOST_ROWS[layout]
+
+
+def for_few(model: Model, params: Weights, rows: int) -> Arranged:
+  """A model in the first layout that is tried; nothing is measured."""
+  layout = tried()[0]
+  made = None
+  if jax.default_backend() == 'cpu' and fits(layout, rows):
+    made = make(layout, model, params)
+  return made or Arranged(model, params)
 
 
 def allowed(layouts: Mapping[str, Arranged], rows: int) -> list[str]:
   """Of these layouts, those that so many rows at once may take."""
-  return [n for n in layouts if n == WHOLE or rows <= linear.FEW_ROWS]
+  return [layout for layout in layouts if fits(layout, rows)]
 
 
 def fastest(
@@ -277,7 +285,7 @@ def choose(
   """The target in the layout that scores so many tokens of a batch fastest.
 
   Only a target of `layout='auto'`, with float weights on a single CPU device,
-  has a choice, between `whole` and `blocked`.
+  has a choice, between `whole` and `native`, or `blocked` without the kernel.
   It is made once for a batch size and a number of tokens, by a race of about a
   second, and kept with the target, as the weights in blocks are once they have
   won: they take as much memory again. A call that adds fewer than
@@ -292,10 +300,11 @@ def choose(
   """
   whole = Arranged(target.model, target.params)
   rows = buffer.batch * tokens
+  other = tried()[0]
   if (
     target.layout != AUTO
     or new_tokens < FEWEST_TOKENS
-    or rows > linear.FEW_ROWS
+    or not fits(other, rows)
     or jax.default_backend() != 'cpu'
     or target.model.placement is not None
     or not all(
@@ -306,15 +315,15 @@ def choose(
   memory, key = target.remembered, (buffer.batch, tokens)
   if key not in memory:
     layouts = {WHOLE: whole}
-    blocked = memory.get(BLOCKED) or make(BLOCKED, *whole)
+    blocked = memory.get(other) or make(other, *whole)
     if blocked is not None:
-      layouts[BLOCKED] = blocked
+      layouts[other] = blocked
     # A single layer and the head: they compile quickly, and layers are alike.
     short = {
       name: Arranged(variants.first_layers(x.model, 1), x.params)
       for name, x in layouts.items()
     }
     memory[key] = race(short, buffer, tokens, *_QUICK).layout
-    if memory[key] == BLOCKED:
-      memory[BLOCKED] = layouts[BLOCKED]
-  return memory[BLOCKED] if memory[key] == BLOCKED else whole
+    if memory[key] == other:
+      memory[other] = layouts[other]
+  return memory[other] if memory[key] == other else whole

@@ -18,7 +18,7 @@ PROGRAMS = sorted(
 # Every module imports only from earlier layers or from its own, and nothing
 # imports a program.
 LAYERS = (
-  {'specjax.types', 'specjax.pair'},
+  {'specjax.types', 'specjax.pair', 'specjax.native'},
   {
     'specjax.arguments',
     'specjax.trees',
@@ -29,7 +29,8 @@ LAYERS = (
     'specjax.text',
   },
   {'specjax.models', 'specjax.verify'},
-  {'specjax.families', 'specjax.layouts'},
+  {'specjax.families', 'specjax.block_width'},
+  {'specjax.layouts'},
   {'specjax.checkpoints'},
   {'specjax.published'},
   {'specjax.scoring'},

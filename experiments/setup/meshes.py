@@ -14,7 +14,7 @@ import jax
 
 from experiments.errors import need
 from experiments.settings import Experiment, Mesh, Speed
-from specjax import sharding
+from specjax import layouts, sharding
 from specjax.checkpoints import Description
 from specjax.sharding import Placement
 
@@ -26,7 +26,7 @@ def use_cores(x: Any) -> None:
   """Makes the CPU's cores devices, for `layouts.CORES`; before any is used.
 
   Nothing is done where something else was said about devices, by a mesh or to
-  JAX, and where no time is taken.
+  JAX, where no time is taken, and where a kernel uses all cores of one device.
 
   Args:
     x: the config of a program.
@@ -34,6 +34,7 @@ def use_cores(x: Any) -> None:
   alone = isinstance(x, Speed)
   if isinstance(x, Experiment):
     alone = x.timed and x.mesh.data * x.mesh.model * x.mesh.processes == 1
+    alone = alone and layouts.CORES in layouts.tried()
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )

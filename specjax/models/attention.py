@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specjax import native
 from specjax.types import KV
 
 
@@ -31,7 +32,25 @@ class Partial(NamedTuple):
   value: jax.Array  # [B, G, M, D] values weighted by exp(score - top)
 
 
-def attend_some(q, k, v, keep, cap, bias=None, part=None):
+def _products(rows, matrices, dtype, for_kernel):
+  """rows [B, G, M, I] times matrices [B, G, I, O], in a type."""
+  types = matrices.dtype.name, jnp.dtype(dtype).name
+  if (
+    for_kernel
+    and rows.shape[2] <= native.MOST_ROWS
+    and matrices.shape[3] % native.COLUMNS == 0
+    and types[0] in native.DTYPES
+    and types[1] == 'float32'
+  ):
+    flat = rows.reshape(-1, *rows.shape[2:]).astype(dtype)
+    made = native.products(flat, matrices.reshape(-1, *matrices.shape[2:]))
+    return made.reshape(*rows.shape[:3], -1)
+  return jnp.einsum(
+    'bgmi,bgio->bgmo', rows, matrices, preferred_element_type=dtype
+  )
+
+
+def attend_some(q, k, v, keep, cap, bias=None, part=None, for_kernel=False):
   """q [B, G, M, D] on k [B, G, D, N], v [B, G, N, D].
 
   Args:
@@ -43,9 +62,10 @@ def attend_some(q, k, v, keep, cap, bias=None, part=None):
     bias: [B, H, T, N], which has the heads of a group and the queries that M
       holds.
     part: attention to other keys, which the result includes.
+    for_kernel: whether `specjax.native` multiplies.
   """
   dtype = jnp.promote_types(q.dtype, jnp.float32)
-  score = jnp.einsum('bgmd,bgdn->bgmn', q, k, preferred_element_type=dtype)
+  score = _products(q, k, dtype, for_kernel)
   if cap is not None:
     score = soften(score, cap)
   if bias is not None:
@@ -56,9 +76,7 @@ def attend_some(q, k, v, keep, cap, bias=None, part=None):
   top = jnp.maximum(score.max(-1), lowest / 4 if part is None else part.top)
   weight = jnp.exp(score - top[..., None])
   total = weight.sum(-1)
-  value = jnp.einsum(
-    'bgmn,bgnd->bgmd', weight.astype(v.dtype), v, preferred_element_type=dtype
-  )
+  value = _products(weight.astype(v.dtype), v, dtype, for_kernel)
   if part is not None:
     scale = jnp.exp(part.top - top)
     total += part.total * scale
@@ -85,6 +103,7 @@ class View(NamedTuple):
   sinks: int = 0  # slots before it that every query sees, the first ones
   lift: Callable[[jax.Array], jax.Array] | None = None  # slots -> their bias
   cap: float | None = None  # of the scores
+  for_kernel: bool = False  # whether `specjax.native` multiplies
 
   def keep(self, slot: jax.Array, queries: int) -> jax.Array:
     """Which slots [N] or [B, N] are seen, [B, 1, M or 1, N] of M queries."""
@@ -160,6 +179,7 @@ def attend(
   bias=None,
   over_cache: CacheAttention | None = None,
   sinks=0,
+  for_kernel=False,
 ):
   """Attention of T queries over the cache and the in-flight block.
 
@@ -178,6 +198,7 @@ def attend(
     over_cache: attention to the cache, one of `models.cache_attention`; needed
       where there is a cache.
     sinks: first slots that a query sees beside its window.
+    for_kernel: whether `specjax.native` multiplies what lies in the cache.
 
   Returns:
     [B, T, G, H/G, D].
@@ -199,7 +220,8 @@ def attend(
       slot = jnp.atleast_2d(slot)[:, None]
       return look_up(bias.curve, positions[..., None] - slot)
 
-    view = View(length, first, sinks, None if bias is None else lift, cap)
+    lifts = None if bias is None else lift
+    view = View(length, first, sinks, lifts, cap, for_kernel)
     part = over_cache(q, cache, view, part)
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]

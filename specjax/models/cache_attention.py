@@ -53,7 +53,7 @@ def _read(q, cache, view, part, start, size):
   keep = view.keep(slot, q.shape[2])
   if own:
     keep &= (slot >= start[:, None])[:, None, None]
-  return attend_some(q, k, v, keep, view.cap, bias, part)
+  return attend_some(q, k, v, keep, view.cap, bias, part, view.for_kernel)
 
 
 def padded(q: jax.Array, cache: KV, view: View, part: Partial) -> Partial:
@@ -62,24 +62,26 @@ def padded(q: jax.Array, cache: KV, view: View, part: Partial) -> Partial:
 
 
 @functools.cache
-def walk(whole: int = 512, rest: int = 128) -> CacheAttention:
+def walk(whole: int = 512, rest: int = 128, at_once: int = 0) -> CacheAttention:
   """Returns a walk over the blocks in use, in each row from its window on.
 
     used 1100, whole 512, rest 128    0 .. 511 | 512 .. 1023 | 1024 .. 1151
     window 600, sinks 4               0 .. 127 | 384 ..  895 |  896 .. 1151
 
   A turn copies its block, whatever part of it is used, and has a price of its
-  own: large blocks first, then small ones. A cache of at most one large block
-  is read at once. Where there is a window, rows begin at places of their own:
-  what is read does not depend on how different their lengths are.
+  own: large blocks first, then small ones. A cache of at most one large block,
+  or of `at_once` slots, is read at once. Where there is a window, rows begin at
+  places of their own: what is read does not depend on how different their
+  lengths are.
 
   Args:
     whole: slots of a large block.
     rest: slots of a small block, which divide those of a large one.
+    at_once: slots of a cache that is not worth walking over.
 
   Raises:
-    ValueError: they do not; or, when it is used, large blocks do not divide
-      the slots of a cache.
+    ValueError: they do not; or, when it is used, they do not divide the slots
+      of a cache.
   """
   if not 1 <= rest <= whole or whole % rest:
     raise ValueError(
@@ -88,10 +90,10 @@ def walk(whole: int = 512, rest: int = 128) -> CacheAttention:
 
   def attend(q, cache, view, part):
     slots = cache.v.shape[2]
-    if slots <= whole:
+    if slots <= max(whole, at_once):
       return padded(q, cache, view, part)
-    if slots % whole:
-      raise ValueError(f'a cache of {slots} slots is no multiple of {whole}')
+    if slots % rest:
+      raise ValueError(f'a cache of {slots} slots is no multiple of {rest}')
     begin, span = 0, view.length.max()
     if view.first is not None:
       begin = jnp.maximum(view.first.min(1), 0).astype(span.dtype)

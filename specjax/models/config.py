@@ -149,6 +149,7 @@ class TransformerConfig:
     experts: a mixture of experts, or None.
     kept: tokens that have a logit of their own, see `small_head`; 0: all.
     columns: of a block of weights, see `variants.block`; 0: they are whole.
+    for_kernel: whether `specjax.native` multiplies these blocks.
     attention: how the cache is read, see `models.cache_attention`.
     without_attention: layers whose attention is left out, from 0.
     without_mlp: layers whose MLP is.
@@ -191,6 +192,7 @@ class TransformerConfig:
   tied_embeddings: bool = False
   kept: int = 0
   columns: int = 0
+  for_kernel: bool = False
   attention: CacheAttention = cache_attention.blocked
   without_attention: tuple[int, ...] = ()
   without_mlp: tuple[int, ...] = ()

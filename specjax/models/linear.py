@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from specjax import native
 
 COLUMNS = 64  # of a block of weights, unless another number was chosen
 FEW_ROWS = 12  # up to which blocks pay
@@ -15,8 +17,18 @@ FEW_ROWS = 12  # up to which blocks pay
 class Int8(NamedTuple):
   """A matrix in eight bits, values * scale: see `models.quantize`."""
 
-  values: jax.Array  # int8
+  values: Any  # int8, an array or `Native`
   scale: jax.Array  # float32 at least, 1 where the values have inputs
+
+
+class Native(NamedTuple):
+  """Blocks [..., C, in, c] that `specjax.native` multiplies."""
+
+  blocks: jax.Array
+
+
+def is_native(w) -> bool:
+  return isinstance(w, Native)
 
 
 def multiply(x, w):
@@ -32,9 +44,12 @@ def multiply(x, w):
     [..., out], or [..., *leading axes of the blocks, C * c].
   """
   if isinstance(w, Int8):  # Sums are scaled, which are fewer than weights.
-    y = multiply(x, w.values.astype(x.dtype))
-    scale = w.scale.squeeze(-2) if w.values.ndim > 2 else w.scale
+    floats = w.values if is_native(w.values) else w.values.astype(x.dtype)
+    y = multiply(x, floats)
+    scale = w.scale.squeeze(-2) if w.scale.ndim > 2 else w.scale
     return y * scale.reshape(y.shape[x.ndim - 1 :]).astype(y.dtype)
+  if is_native(w):
+    return _multiply_native(x, w.blocks)
   if w.ndim == 2:
     return x @ w
   shape = *x.shape[:-1], *w.shape[:-3], -1
@@ -50,6 +65,16 @@ def multiply(x, w):
     y = (rows[:, :, None] * w[..., None, :, :]).sum(-2)
     y = jnp.moveaxis(y, -2, 0)
   return y.reshape(shape)
+
+
+def _multiply_native(x, blocks):
+  """The same by the kernel, or as any blocks where it has no such product."""
+  rows = x.reshape(-1, blocks.shape[-2])
+  if len(rows) > native.MOST_ROWS:
+    return multiply(x, blocks.astype(x.dtype))
+  flat = blocks.reshape(-1, *blocks.shape[-2:])
+  y = native.product(rows.astype(jnp.float32), flat).astype(x.dtype)
+  return y.reshape(*x.shape[:-1], *blocks.shape[:-3], -1)
 
 
 def leading_axes(columns: int, outputs: Sequence[int]) -> tuple[int, ...]:
@@ -84,35 +109,40 @@ def keep_outputs(w, kept, columns: int = 0):
   """The weight of some of its outputs.
 
   Args:
-    w: [in, out], or in blocks [C, in, c], floats or `Int8`.
+    w: [in, out], or in blocks [C, in, c], floats, `Int8` or `Native`.
     kept: [n] outputs.
     columns: of a block of the result.
   """
 
   def keep(x):
+    if is_native(x):
+      made = keep(x.blocks)
+      return Native(made) if made.ndim > 2 else made
     if x.ndim > 2:
       x = jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
     return to_blocks(x[:, kept], columns)
 
-  return jax.tree.map(keep, w)
+  return jax.tree.map(keep, w, is_leaf=is_native)
 
 
-def arrange(params, shapes, columns: int):
+def arrange(params, shapes, columns: int, for_kernel: bool = False):
   """Parameters whose weights become blocks where their shapes say so.
 
   Args:
     params: of a model with whole weights.
     shapes: of the same model with weights in blocks.
     columns: of a block.
+    for_kernel: whether blocks become `Native`, of types that it multiplies.
   """
 
-  return jax.tree.map(
-    lambda weight, goal: (
-      weight if weight.shape == goal.shape else to_blocks(weight, columns)
-    ),
-    params,
-    shapes,
-  )
+  def one(weight, goal):
+    if weight.shape == goal.shape:
+      return weight
+    blocks = to_blocks(weight, columns)
+    fits = for_kernel and weight.dtype.name in native.DTYPES
+    return Native(blocks) if fits else blocks
+
+  return jax.tree.map(one, params, shapes)
 
 
 def declare_weight(module, name, columns, inputs, outputs, axes, scale):
@@ -120,9 +150,10 @@ def declare_weight(module, name, columns, inputs, outputs, axes, scale):
 
   Where blocks are asked for and come out even it is [*leading_axes, inputs,
   columns], otherwise [inputs, *outputs]. One that was quantised is an `Int8`
-  of these.
+  of these, one for the kernel a `Native`.
   """
-  if isinstance(stored := module.get_variable('params', name), Int8):
+  stored = module.get_variable('params', name)
+  if isinstance(stored, Int8 | Native):
     return stored
   shape = (inputs, *outputs)
   if leading := leading_axes(columns, outputs):

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 
 from specjax.models import transformer
 from specjax.models.config import TransformerConfig
-from specjax.models.linear import Int8
+from specjax.models.linear import Int8, Native, is_native
 from specjax.models.transformer import Model
 
 LARGEST = 127
@@ -78,7 +78,8 @@ def _widen(x: Any, dtype=None) -> Any:
   """A matrix as floats again; anything else stays as it is."""
   if not is_int8(x):
     return x
-  wide = x.values.astype(x.scale.dtype) * x.scale
+  values = x.values.blocks if is_native(x.values) else x.values
+  wide = values.astype(x.scale.dtype) * x.scale
   return wide if dtype is None else wide.astype(dtype)
 
 
@@ -130,10 +131,13 @@ def quantize_params(config: TransformerConfig, params: Any) -> Any:
   """Parameters whose matrices are `Int8`."""
 
   def one(path, w):
+    if is_native(w):
+      made = one(path, w.blocks)
+      return made._replace(values=Native(made.values))
     axis = _input_axis(config, path, w)
     return w if axis is None else quantize_matrix(w, axis)
 
-  return jax.tree_util.tree_map_with_path(one, params)
+  return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_native)
 
 
 def quantize(model: Model, params: Any) -> tuple[Model, Any]:

@@ -153,7 +153,10 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
 
 
 def block(
-  model: Model, params, columns: int = linear.COLUMNS
+  model: Model,
+  params,
+  columns: int = linear.COLUMNS,
+  for_kernel: bool = False,
 ) -> tuple[Model, Any]:
   """The same model with its weights in blocks of columns, for decoding.
 
@@ -161,10 +164,18 @@ def block(
   where it makes scoring five tokens cost little more than one. A block is
   [in, columns]; weights whose columns do not come out even stay as they are.
   A model on a mesh stays there.
+
+  Args:
+    model: the model.
+    params: its parameters, whole.
+    columns: of a block.
+    for_kernel: whether `specjax.native` multiplies the blocks.
   """
-  config = dataclasses.replace(model.config, columns=columns)
+  config = dataclasses.replace(
+    model.config, columns=columns, for_kernel=for_kernel
+  )
   shapes = jax.eval_shape(transformer.build(config).init, jax.random.key(0))
-  params = linear.arrange(params, shapes, columns)
+  params = linear.arrange(params, shapes, columns, for_kernel)
   if model.placement is not None:
     places = transformer.shardings(config, model.placement)
     params = jax.device_put(params, places)

@@ -7,14 +7,25 @@ from experiments.measuring import build, costs, measure
 from experiments.measuring.layouts import Race
 from experiments.settings import Candidate
 from experiments.setup.plan import plan
-from specjax.layouts import BLOCKED, WHOLE
+from specjax import layouts, native
+from specjax.layouts import BLOCKED, CORES, NATIVE, WHOLE
 from specjax.layouts import LayoutChoice as Choice
+from specjax.models import linear
 from tests.support import tiny
 
 
 @pytest.fixture(scope='module')
 def built(folder):
-  """A draft that is a model, heads of the target itself, and a lookup."""
+  """A draft that is a model, heads of the target itself, and a lookup.
+
+  On a machine without the kernel.
+  """
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(layouts, 'tried', lambda: (BLOCKED, CORES))
+    return build_all(folder)
+
+
+def build_all(folder):
   x = tiny.experiment(folder, gammas=(2, 12))
   exit_ = Candidate('early_exit', 2)
   exit_.options = {'layers': 1}
@@ -90,6 +101,30 @@ def test_a_layout_that_nobody_takes_is_not_kept(built):
   assert {id(x) for x in leaves} == {id(x) for x in whole}
   assert found.loaded is None
   assert found.race() is found  # Once for all.
+
+
+@pytest.mark.skipif(not native.available(), reason=native.reason())
+def test_the_kernel_serves_target_and_drafts_at_any_length(folder):
+  """It is for more rows than blocks are, so all lengths have a choice."""
+
+  class Native:
+    def plain(self, ways):
+      assert [*ways] == [WHOLE, NATIVE]
+      return Choice(WHOLE, {WHOLE: 1.0, NATIVE: 2.0})
+
+    def tokens(self, names, make, rows):
+      assert [*names] == [WHOLE, NATIVE]
+      return Choice(NATIVE, {WHOLE: 2.0, NATIVE: 1.0})
+
+  found = build_all(folder).settle(Native())
+  assert not found.plain.target.config.columns
+  for method in found.methods:
+    config = method.spec.target.config
+    assert (config.columns, config.for_kernel) == (native.COLUMNS, True)
+    assert linear.is_native(method.params.target['unembedding'])
+    assert method.verification.fields()['columns'] == native.COLUMNS
+  draft = next(m for m in found.methods if m.drafter == 'draft')
+  assert linear.is_native(draft.params.drafter['unembedding'])
 
 
 def test_where_there_is_one_layout_nothing_is_measured():

@@ -7,7 +7,11 @@ import pytest
 from tests.support import processes
 
 # One of two devices does not see what XLA_FLAGS of other tests simulate.
-QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1', 'JAX_PLATFORMS': 'cpu'}
+QUICK = {
+  'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',
+  'JAX_PLATFORMS': 'cpu',
+  'SPECJAX_NATIVE': 'off',  # Else they are not tried.
+}
 
 
 def measure(folder, *programs) -> dict:

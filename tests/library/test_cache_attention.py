@@ -156,11 +156,26 @@ def test_the_walk_reads_what_is_seen_alone(data, lengths, window, sinks, read):
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize('window', [None, 11, 40])
+def test_large_blocks_need_not_divide_a_cache(data, window):
+  walk = cache_attention.walk(64, 8)
+  found = attend(data, LENGTH, way=walk, window=window)
+  expected = attend(data, LENGTH, way=cache_attention.padded, window=window)
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_small_cache_is_not_walked_over(data):
+  at_once = cache_attention.walk(32, 8, at_once=SLOTS)
+  found = attend(data, LENGTH, way=at_once, window=11)
+  expected = attend(data, LENGTH, way=cache_attention.padded, window=11)
+  np.testing.assert_array_equal(found, expected)
+
+
 def test_blocks_that_do_not_fit_are_refused(data):
   with pytest.raises(ValueError, match='rest is 24: it must divide the 32'):
     cache_attention.walk(32, 24)
   with pytest.raises(ValueError, match='96 slots is no multiple of 64'):
-    attend(data, LENGTH, way=cache_attention.walk(64, 8))
+    attend(data, LENGTH, way=cache_attention.walk(64, 64))
 
 
 def test_another_way_is_the_same_model(tmp_path):

@@ -7,12 +7,25 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import generate, layouts
-from specjax.layouts import BLOCKED, WHOLE, LayoutChoice
-from specjax.models import transformer
+from specjax import generate, layouts, native
+from specjax.layouts import BLOCKED, CORES, NATIVE, WHOLE, LayoutChoice
+from specjax.models import linear, transformer
 from tests.support import tiny
 
 BUFFER = layouts.Buffer(batch=1, slots=128, used=4)
+
+
+@pytest.fixture(autouse=True)
+def without_kernel(monkeypatch):
+  """A machine without a C compiler; see `with_kernel`."""
+  monkeypatch.setattr(layouts, 'tried', lambda: (BLOCKED, CORES))
+
+
+@pytest.fixture
+def with_kernel(without_kernel, monkeypatch):
+  if not native.available():
+    pytest.skip(native.reason())
+  monkeypatch.setattr(layouts, 'tried', lambda: (NATIVE,))
 
 
 @pytest.fixture
@@ -52,6 +65,27 @@ def test_blocks_are_for_few_rows_of_one_device(arranged):
   assert [*layouts.arrange(narrow, params, 1)] == [WHOLE]
 
 
+@pytest.mark.usefixtures('with_kernel')
+def test_the_kernel_is_for_more_rows_and_races_with_whole_weights(
+  folder, target, races
+):
+  most = native.MOST_ROWS
+  arranged = layouts.arrange(target.model, target.params, most)
+  assert [*arranged] == [WHOLE, NATIVE]
+  assert layouts.allowed(arranged, most + 1) == [WHOLE]
+  assert arranged[NATIVE].model.config.columns == native.COLUMNS
+  made = layouts.for_few(*arranged[WHOLE], rows=most)
+  assert made.model == arranged[NATIVE].model
+  assert layouts.for_few(*arranged[WHOLE], rows=most + 1) == arranged[WHOLE]
+  buffer = layouts.Buffer(most, 128, 4)
+  chosen = layouts.choose(target, buffer, 1, 64)
+  assert chosen.model.config.for_kernel
+  assert races == [([WHOLE, NATIVE], most, 1)]
+  fixed = specjax.load(folder / 'target', max_length=96, layout=NATIVE)
+  assert fixed.model.config.for_kernel
+  assert linear.is_native(fixed.params['unembedding'])
+
+
 def test_columns_are_those_of_the_fastest_product(
   measured_columns, monkeypatch
 ):
@@ -71,6 +105,19 @@ def test_cores_need_several_devices(folder):
   assert jax.local_device_count() == 1
   with pytest.raises(ValueError, match=r"layout is 'cores'.*jax_num_cpu"):
     specjax.load(folder / 'target', layout='cores')
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'layout': 'fast'}, "layout is 'fast': choose one of auto"),
+    ({'layout': 'cores'}, r"layout is 'cores'.* devices, 1: make the cores"),
+    ({'dtype': 'int8'}, "dtype is 'int8': choose one of"),
+  ],
+)
+def test_options_are_checked_before_the_checkpoint_is_found(options, message):
+  with pytest.raises(ValueError, match=message):
+    specjax.load('/nowhere', **options)
 
 
 def test_the_least_median_of_turns_that_take_turns():

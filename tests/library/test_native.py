@@ -1,0 +1,284 @@
+"""The kernel's products, against those of JAX and of numpy."""
+
+import concurrent.futures
+import ctypes
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax import layouts, native
+from specjax.models import linear, prefill, quantize, transformer, variants
+from tests.support import models
+
+pytestmark = pytest.mark.skipif(
+  not native.available(), reason=native.reason() or 'there is a kernel'
+)
+ROWS = 1, 2, 3, 5, 6, 7, 8, 12, 13, native.MOST_ROWS
+
+
+def pair(rows, inputs, outputs, dtype='float32', seed=0):
+  """Rows, and a weight whole in float64 and in blocks of a type."""
+  draw = np.random.default_rng(seed)
+  x = draw.standard_normal((rows, inputs)).astype(np.float32)
+  w = draw.standard_normal((inputs, outputs))
+  w = np.rint(20 * w).clip(-127, 127) if dtype == 'int8' else w
+  w = jnp.asarray(w, dtype)
+  blocks = linear.to_blocks(w, native.COLUMNS)
+  return jnp.asarray(x), np.asarray(w.astype(jnp.float32), np.float64), blocks
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int8'])
+@pytest.mark.parametrize('rows', ROWS)
+@pytest.mark.parametrize('sizes', [(16, 16), (70, 48), (512, 256), (1, 32)])
+def test_products_are_those_of_numpy(rows, sizes, dtype):
+  x, w, blocks = pair(rows, *sizes, dtype)
+  exact = np.asarray(x, np.float64) @ w
+  scale = np.abs(np.asarray(x, np.float64)) @ np.abs(w)
+  found = np.asarray(native.product(x, blocks))
+  assert found.dtype == np.float32
+  # One rounding an input, of the sum so far.
+  assert (np.abs(found - exact) <= sizes[0] * 2.0**-24 * scale).all()
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int8'])
+def test_a_row_has_the_same_bits_beside_others(dtype):
+  """Whatever their number, and whoever computes which part."""
+  x, _, blocks = pair(native.MOST_ROWS, 512, 1024, dtype)
+  alone = [np.asarray(native.product(row[None], blocks))[0] for row in x]
+  for rows in ROWS:
+    found = np.asarray(native.product(x[:rows], blocks))
+    np.testing.assert_array_equal(found, alone[:rows])
+
+
+def test_products_at_the_same_time_do_not_disturb_each_other():
+  """Of several threads, each of which calls again and again."""
+  cases = [pair(rows, 512, 2048, seed=rows) for rows in (1, 4, 8)]
+  run = jax.jit(native.product)
+  once = [np.asarray(run(x, blocks)) for x, _, blocks in cases]
+
+  def again(case):
+    (x, _, blocks), expected = case
+    return all(
+      np.array_equal(np.asarray(run(x, blocks)), expected) for _ in range(60)
+    )
+
+  with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
+    assert all(pool.map(again, zip(cases, once, strict=True)))
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int8'])
+@pytest.mark.parametrize('rows', [1, 4, 6, 7, 18])
+@pytest.mark.parametrize('sizes', [(3, 64, 512), (1, 130, 48), (5, 512, 64)])
+def test_a_matrix_for_each_batch(sizes, rows, dtype):
+  cases = [pair(rows, *sizes[1:], dtype, seed) for seed in range(sizes[0])]
+  x = jnp.stack([x for x, _, _ in cases])
+  whole = np.stack([w for _, w, _ in cases])
+  weights = jnp.asarray(whole, dtype)
+  found = np.asarray(native.products(x, weights))
+  exact = np.asarray(x, np.float64) @ whole
+  scale = np.abs(np.asarray(x, np.float64)) @ np.abs(whole)
+  assert (np.abs(found - exact) <= sizes[1] * 2.0**-24 * scale).all()
+  for (alone, _, blocks), together in zip(cases, found, strict=True):
+    np.testing.assert_array_equal(native.product(alone, blocks), together)
+  again = jax.vmap(native.products, (0, None))(x[:, None], weights[:1])
+  for (alone, _, _), one in zip(cases, again, strict=True):
+    np.testing.assert_array_equal(
+      one, native.products(alone[None], weights[:1])
+    )
+
+
+def test_batches_are_rows():
+  x, _, blocks = pair(12, 64, 48)
+  together = native.product(x, blocks)
+  batches = x.reshape(2, 3, 2, 64)
+  of_batches = jax.vmap(jax.vmap(native.product, (0, None)), (0, None))
+  found = of_batches(batches, blocks)
+  np.testing.assert_array_equal(found.reshape(12, -1), together)
+  many = jnp.stack([blocks, 2 * blocks])
+  for rows in (x, jnp.stack([x, x])):
+    own = 0 if rows.ndim == 3 else None
+    found = jax.vmap(native.product, (own, 0))(rows, many)
+    np.testing.assert_array_equal(found[0], together)
+    np.testing.assert_array_equal(found[1], 2 * together)
+
+
+@pytest.mark.parametrize(
+  ('x', 'w'),
+  [((2, 8), (3, 9, 16)), ((2, 8), (3, 8, 32)), ((2, 8), (3, 8, 8))],
+)
+def test_what_it_does_not_multiply_is_refused(x, w):
+  with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[R, in\]'):
+    jax.block_until_ready(native.product(jnp.zeros(x), jnp.zeros(w)))
+
+
+@pytest.mark.parametrize(
+  ('x', 'w'),
+  [((3, 2, 8), (2, 8, 16)), ((3, 2, 8), (3, 9, 16)), ((3, 2, 8), (3, 8, 24))],
+)
+def test_nor_are_batches_that_do_not_fit(x, w):
+  with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[B, R, in'):
+    jax.block_until_ready(native.products(jnp.zeros(x), jnp.zeros(w)))
+
+
+def test_a_weight_with_axes_of_its_own():
+  """Heads and their parts, as one product over all of them."""
+  x, w, _ = pair(5, 24, 96)
+  weight = jnp.asarray(w, jnp.float32).reshape(24, 3, 2, 16)
+  blocks = linear.to_blocks(weight, native.COLUMNS)
+  found = linear.multiply(x.reshape(5, 1, 24), linear.Native(blocks))
+  np.testing.assert_allclose(found.reshape(5, 96), x @ w, atol=1e-4)
+
+
+def test_many_rows_are_multiplied_by_jax():
+  x, w, blocks = pair(native.MOST_ROWS + 1, 32, 64)
+  run = jax.jit(linear.multiply)
+  found = run(x, linear.Native(blocks))
+  np.testing.assert_allclose(found, x @ w, atol=1e-4)
+  text = run.lower(x, linear.Native(blocks)).as_text()
+  few = run.lower(x[:2], linear.Native(blocks)).as_text()
+  assert ('specjax_few_rows' in text, 'specjax_few_rows' in few) == (0, 1)
+
+
+def weights(model):
+  return jax.jit(model.init)(jax.random.key(0))
+
+
+TOKENS = jnp.arange(7)[None]
+
+
+def begun(model, params):
+  """A cache that holds the first three tokens."""
+  cache = transformer.open_cache(model, params, 1, 128)
+  length = jnp.full(1, 3, jnp.int32)
+  return prefill.prefill(model, params, TOKENS[:, :3], length, cache)[0]
+
+
+def fed(model, params, cache):
+  """Logits of the others."""
+  tokens = TOKENS[:, 3:]
+  mask, offset = transformer.causal(*tokens.shape)
+  length = jnp.full(1, 3, jnp.int32)
+  out = model.forward(params, tokens, 3 + offset, cache, length, mask)
+  return model.head(params, out.hidden)
+
+
+def logits(model, params):
+  return fed(model, params, begun(model, params))
+
+
+@pytest.mark.parametrize('tied', [False, True])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_a_model_has_the_same_logits(tied, dtype):
+  model = models.tiny(64, 2, width=32, head_dim=16, tied_embeddings=tied)
+  params = jax.tree.map(lambda x: x.astype(dtype), weights(model))
+  made = layouts.make(layouts.NATIVE, model, params)
+  want, found = logits(model, params), logits(*made)
+  assert found.dtype == want.dtype == dtype
+  atol = 1e-5 if dtype == 'float32' else 0.1
+  np.testing.assert_allclose(found.astype(float), want.astype(float), atol=atol)
+  run = jax.jit(functools.partial(fed, made.model))
+  text = run.lower(made.params, begun(*made)).compile().as_text()
+  # Queries with keys and values, out, up and down of two layers, and the head;
+  # queries with keys of the cache, weights with its values.
+  calls = text.count('custom_call_target="specjax_few_rows"')
+  of_cache = text.count('custom_call_target="specjax_few_rows_of_batches"')
+  assert (calls, of_cache) == (8 + (not tied), 4)
+
+
+def test_eight_bits_in_blocks_are_those_of_the_whole_weights():
+  model = models.tiny(64, 2, width=32)
+  params = weights(model)
+  made = layouts.make(layouts.NATIVE, model, params)
+  narrow = [quantize.quantize(*one) for one in ((model, params), made)]
+  assert linear.is_native(narrow[1][1]['unembedding'].values)
+  want, found = (logits(*one) for one in narrow)
+  np.testing.assert_allclose(found, want, atol=1e-5)
+  back = [quantize.dequantize(params) for _, params in narrow]
+  np.testing.assert_array_equal(
+    linear.to_blocks(back[0]['unembedding'], native.COLUMNS),
+    back[1]['unembedding'],
+  )
+
+
+def test_some_of_the_outputs():
+  x, w, blocks = pair(3, 16, 64)
+  kept = np.array([5, 60, *range(20, 34)])
+  found = linear.keep_outputs(linear.Native(blocks), kept, native.COLUMNS)
+  np.testing.assert_allclose(
+    linear.multiply(x, found), x @ w[:, kept], atol=1e-5
+  )
+  odd = linear.keep_outputs(linear.Native(blocks), kept[:3], native.COLUMNS)
+  np.testing.assert_allclose(
+    linear.multiply(x, odd), x @ w[:, kept[:3]], atol=1e-5
+  )
+
+
+def test_types_it_does_not_know_keep_their_layout():
+  model = models.tiny(64, 2, width=32)
+  params = weights(model)
+  halves = jax.tree.map(lambda x: x.astype(jnp.float16), params)
+  assert layouts.make(layouts.NATIVE, model, halves) is None
+  _, drafts = variants.block(model, halves, native.COLUMNS, for_kernel=True)
+  assert not any(map(linear.is_native, drafts.values()))
+
+
+def test_texts_are_those_of_whole_weights():
+  """The pair that ships, its weights in blocks for target and draft."""
+  texts = []
+  for layout in (layouts.WHOLE, layouts.NATIVE):
+    target = specjax.load(specjax.pair.path('target'), layout=layout)
+    draft = specjax.drafters.lm.load(target, specjax.pair.path('draft-64'))
+    for drafter in (None, draft):
+      out = specjax.decode(
+        target, drafter, ['def fib(n):', 'import os\n'], new_tokens=24
+      )
+      texts.append(out.texts)
+  assert all(text == texts[0] for text in texts)
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+  """A machine on which nothing was compiled yet."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  # A process tells JAX once.
+  monkeypatch.setattr(native, '_register', ctypes.CDLL)
+  native.reason.cache_clear()
+  yield tmp_path
+  monkeypatch.undo()
+  native.reason.cache_clear()
+  assert native.available()
+
+
+def test_it_is_compiled_once_and_kept(fresh, monkeypatch):
+  assert native.available()
+  (kept,) = (fresh / 'specjax' / 'native').iterdir()
+  assert kept.suffix == '.so'
+  native.reason.cache_clear()
+  monkeypatch.setattr(native, '_compile', lambda *_: pytest.fail('again'))
+  assert native.available()
+
+
+@pytest.mark.parametrize(
+  ('variables', 'why'),
+  [
+    ({'SPECJAX_NATIVE': 'off'}, 'SPECJAX_NATIVE is off'),
+    ({'CC': 'false'}, 'false does not compile the kernel: it failed'),
+    ({'CC': '/nowhere/cc'}, 'FileNotFoundError: '),
+    ({'PATH': ''}, r'there is no C compiler \(cc, gcc or clang\)'),
+  ],
+)
+def test_without_it_there_are_the_other_layouts(
+  fresh, monkeypatch, variables, why
+):
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  assert re.match(why, native.reason())
+  assert layouts.tried() == (layouts.BLOCKED, layouts.CORES)
+  model = models.tiny(64, 2, width=32)
+  made = layouts.make(layouts.NATIVE, model, weights(model))
+  assert made is None
