@@ -26,6 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import decoders as sides
+from benchmarks import peers
 from benchmarks.bandwidth import read_bandwidth
 from benchmarks.decoders import Decoded, Decoder
 from experiments import prompts
@@ -119,7 +120,7 @@ class Comparison:
       self.prompts += [(domain, text) for text in chosen.texts[:measured]]
       self.pilot += [(domain, text) for text in chosen.texts[-pilot:]]
     self.conditions = results.conditions() | {
-      'threads': sides.cores(),
+      'threads': peers.cores(),
       # Of other programs: two runtimes that share cores suffer unequally.
       'load_before': os.getloadavg()[0],
       'baseline': self.built.baseline.fields(),
@@ -325,7 +326,7 @@ def main(x: Experiment) -> None:
   if x.quick:
     shrink(x)
   planned = prepare(x)
-  sides.import_peer()
+  peers.libraries()
   results.check_folder(planned)
   path = pathlib.Path(planned.results)
   if (path / _RESULT).exists():

@@ -6,7 +6,7 @@ does between two dispatches counts as decoding.
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -34,6 +34,8 @@ class Pass(NamedTuple):
   shares: dict  # of a continuous pass, see `Clock.shares`
   # Row-steps by draft length, where it is chosen by load.
   by_length: dict[int, int] | None = None
+  # Seconds of a full step, of the lengths that it had.
+  step: float | None = None
 
 
 class Clock:
@@ -77,6 +79,14 @@ class Clock:
     # As many steps as the row took that was live for longest.
     self.chunks.append((int(taken.sum()), int(taken.max()) * self.rows))
     return state
+
+  def mean_step(self, full: Mapping[int, float]) -> float:
+    """Seconds of a full step, of the lengths that were taken."""
+    if self.policy is None:
+      (step,) = full.values()
+      return step
+    taken = self.by_length
+    return sum(full[n] * k for n, k in taken.items()) / sum(taken.values())
 
   def shares(self, seconds: float, step: float) -> dict:
     """What the efficiency is the product of, and why rows were idle.
@@ -146,6 +156,7 @@ class Side:
     random = np.random.default_rng(x.seed)
     size = len(texts)
     self.new = random.integers(x.shortest, x.max_new_tokens + 1, size)
+    self.order = np.argsort(-self.new, kind='stable')
 
   def job(self, indices, new) -> measure.Job:
     x, texts = self.x, [self.texts[i] for i in indices]
@@ -153,22 +164,27 @@ class Side:
     indices = np.asarray(indices)
     return measure.Job(texts, indices, own, new, x.seed, *self.slots)
 
-  def batch(self, first: int, rows: int) -> measure.Job:
-    """Prompts from `first` on; rows beyond the last are given no tokens."""
-    indices = np.arange(first, first + rows)
-    inside = indices < len(self.texts)
-    indices = np.where(inside, indices, 0)
+  def batch(self, chosen, rows: int) -> measure.Job:
+    """Some prompts; rows beyond the last of them are given no tokens."""
+    indices = np.resize(chosen, rows)
+    inside = np.arange(rows) < len(chosen)
     return self.job(indices, np.where(inside, self.new[indices], 0))
 
   def batches(self, way: Decoding, rows: int) -> Pass:
-    """In batches of so many rows; a unit is a batch."""
-    texts, units = [], []
+    """In batches of so many rows; a unit is a batch.
+
+    Those that may grow longest come first, as where rows are refilled: batches
+    are then of texts that are nearly as long.
+    """
+    texts, units = [[] for _ in self.texts], []
     for first in range(0, len(self.texts), rows):
-      run = measure.decode(way, self.batch(first, rows))
-      texts += run.texts
+      own = self.order[first : first + rows]
+      run = measure.decode(way, self.batch(own, rows))
+      for i, text in zip(own, run.texts, strict=False):
+        texts[i] = text
       counts = run.counts.tokens.sum(), run.counts.target_calls.sum()
       units.append((*counts, run.seconds, run.prefill_seconds))
-    return Pass(texts[: len(self.texts)], *np.array(units).T, {})
+    return Pass(texts, *np.array(units).T, {})
 
   def refilled(self, chunk: int, count: int, **options):
     """Results of the first prompts, with rows that are refilled."""
@@ -189,8 +205,13 @@ class Side:
       **options,
     )
 
-  def continuous(self, chunk: int, step: float) -> Pass:
-    """With rows that are refilled; a unit is `batch` texts as they finish."""
+  def continuous(self, chunk: int, full: Mapping[int, float]) -> Pass:
+    """With rows that are refilled; a unit is `batch` texts as they finish.
+
+    Args:
+      chunk: steps of a turn, at most.
+      full: seconds of a full step, of each draft length.
+    """
     rows, count = self.x.batch, len(self.texts)
     clock, texts = Clock(rows, self.policy), [[] for _ in self.texts]
     marks, sums = [(0, 0, 0.0, 0.0)], np.zeros(2)
@@ -205,17 +226,18 @@ class Side:
         read = clock.seconds['read']
         marks.append((*sums, time.perf_counter() - begin - read, read))
     units = np.diff(np.array(marks), axis=0)
+    step = clock.mean_step(full)
     shares = clock.shares(units[:, 2].sum(), step)
-    return Pass(texts, *units.T, shares, clock.by_length or None)
+    return Pass(texts, *units.T, shares, clock.by_length or None, step)
 
   def full_steps(self) -> dict[int, float]:
-    """Seconds of a full step of each length that is chosen from."""
-    return {n: self.full_step(way) for n, way in (self.by_load or {}).items()}
+    """Seconds of a full step of each draft length that there is."""
+    ways = self.by_load or {self.many.spec.drafter.depth: self.many}
+    return {n: self.full_step(way) for n, way in ways.items()}
 
-  def full_step(self, way: Decoding | None = None) -> float:
+  def full_step(self, way: Decoding) -> float:
     """Seconds of a step in which every row is live: the median of turns."""
     x, times = self.x, []
-    way = way or self.many
     depth = way.spec.drafter.depth
     steps = max(1, min(_STEPS, x.max_new_tokens // (depth + 1)))
     rows = np.arange(x.batch) % len(self.texts)
@@ -227,8 +249,9 @@ class Side:
 
   def warm_up(self) -> None:
     """Compiles everything that will be timed."""
-    for way, rows in ((self.one, 1), (self.many, self.x.batch)):
-      measure.decode(way, self.batch(0, rows), 1, timed=False)
+    many = [self.many, *(self.by_load or {}).values()]
+    for way, rows in ((self.one, 1), *((way, self.x.batch) for way in many)):
+      measure.decode(way, self.batch(self.order[:rows], rows), 1, timed=False)
     size = 1
     while size <= min(self.x.group, self.x.batch, len(self.texts)):
       parts = self.policy.parts() if self.policy else continuous.PARTS

@@ -34,7 +34,7 @@ from experiments.reports import constrained as constrained_report
 from experiments.settings import Languages, SamplingValues
 from experiments.setup import command, constrained
 from experiments.setup.checks import need_one_turn, values
-from experiments.setup.plan import Plan, plan
+from experiments.setup.plan import Plan, plan, whole_steps
 from specjax import metrics
 from specjax.sampling import Automaton
 from specjax.types import Drafter, Spec
@@ -157,7 +157,7 @@ def prepare(x: Languages) -> tuple[Plan, dict[str, SamplingValues]]:
   )
   need(x.batch == 1, f'batch is {x.batch}, but single prompts are timed here')
   need_one_turn(x.prompts)
-  planned = plan(x)
+  planned = whole_steps(plan(x))
   need(
     len(planned.rules) == 1,
     f'verifiers must be a single one here, got {planned.rules}',
@@ -178,8 +178,9 @@ def row(setting: Setting, way: Way, base, runs, alpha: measure.Run) -> dict:
   tau = metrics.ratio(counts.tokens, counts.target_calls)
   overlap, prefixes = alpha.counts.overlap, alpha.counts.histogram.sum(1)
   forced = setting.forced(alpha.texts)
-  mean = metrics.ratio(overlap, prefixes, most=1.0)
-  free = metrics.ratio(overlap - forced, prefixes - forced, most=1.0)
+  mean = metrics.ratio(overlap, prefixes).clipped(0.0, 1.0)
+  own = np.maximum(overlap - forced, 0)  # But for rounding it is not less.
+  free = metrics.ratio(own, prefixes - forced).clipped(0.0, 1.0)
   # Only a distribution that is masked is one-hot where one token is allowed.
   certain = way.masked and way.method.draft is not None
   speed = metrics.speedup(

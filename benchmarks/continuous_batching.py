@@ -31,12 +31,12 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks import lengths
 from benchmarks.batches import Pass, Side
 from experiments import prompts
 from experiments.errors import need
 from experiments.measuring import results
-from experiments.measuring.build import Built, build
-from experiments.measuring.measure import Decoding
+from experiments.measuring.build import Method, build
 from experiments.reports import (
   continuous_batching as continuous_batching_report,
 )
@@ -44,8 +44,9 @@ from experiments.settings import ManyPrompts
 from experiments.setup import command
 from experiments.setup.checks import need_least, need_one_turn
 from experiments.setup.plan import Plan, plan
-from specjax import layouts, metrics
+from specjax import metrics
 
+BY_LOAD = continuous_batching_report.BY_LOAD
 _ALONE, _STATIC, _CONTINUOUS = 'alone', 'static', 'continuous'
 
 
@@ -84,13 +85,11 @@ def prepare(x: ManyPrompts) -> Plan:
 
 
 class Measured(NamedTuple):
-  """The passes of one way to decode, and the full steps before them."""
+  """The passes of one way to decode."""
 
   way: str
   chunk: int | None
   passes: list[Pass]
-  steps: list[float]
-  by_length: list[dict[int, float]]  # full steps of each length, by load
 
   def totals(self) -> list[float]:
     """Seconds of each pass, reading included."""
@@ -98,55 +97,45 @@ class Measured(NamedTuple):
 
 
 def begin(side: Side, bar) -> list[Measured]:
-  """All ways of a side; prompts one at a time are decoded only once."""
+  """All ways of a side; prompts one at a time are decoded only once.
+
+  Draft lengths by load are for rows that are refilled.
+  """
   side.warm_up()
   bar.update()
+  refilled = [Measured(_CONTINUOUS, chunk, []) for chunk in side.x.chunks]
+  if side.by_load is not None:
+    return refilled
   alone = side.batches(side.one, 1)
   bar.update()
-  ways = [Measured(_ALONE, None, [alone], [], [])]
-  ways.append(Measured(_STATIC, None, [], [], []))
-  chunks = side.x.chunks
-  return ways + [Measured(_CONTINUOUS, chunk, [], [], []) for chunk in chunks]
+  ways = [Measured(_ALONE, None, [alone]), Measured(_STATIC, None, [])]
+  return ways + refilled
 
 
 def take_turn(side: Side, ways: list[Measured], bar) -> None:
   """One more pass of each way of a side, but one at a time."""
-  for measured in ways[1:]:
-    step = side.full_step()
+  for measured in ways:
+    if measured.way == _ALONE:
+      continue
     if measured.chunk is None:
       made = side.batches(side.many, side.x.batch)
     else:
-      made = side.continuous(measured.chunk, step)
+      made = side.continuous(measured.chunk, side.full_steps())
     measured.passes.append(made)
-    measured.steps.append(step)
-    measured.by_length.append(side.full_steps())
     bar.update()
 
 
-def _mean_step(made: Pass, step: float, by_length: dict[int, float]) -> float:
-  """Seconds of a full step, of the lengths that a pass had."""
-  if made.by_length is None:
-    return step
-  rows = sum(made.by_length.values())
-  return sum(by_length[n] * k for n, k in made.by_length.items()) / rows
-
-
-def _ideal(x: ManyPrompts, measured: Measured) -> dict:
-  """How far a way is from full steps; see the head of this file."""
-  if not measured.steps:
+def _ideal(x: ManyPrompts, passes: list[Pass]) -> dict:
+  """How far refilled rows are from full steps; see the head of this file."""
+  pairs = [(p, p.step) for p in passes if p.step is not None]
+  if not pairs:
     return dict.fromkeys(('step_seconds', 'efficiency', 'efficiency_ci'))
-  pairs = [
-    (p, _mean_step(p, step, steps))
-    for p, step, steps in zip(
-      measured.passes, measured.steps, measured.by_length, strict=True
-    )
-  ]
   ideal = np.concatenate([p.calls * step / x.batch for p, step in pairs])
   seconds = np.concatenate([p.seconds for p, _ in pairs])
   reading = np.concatenate([p.reading for p, _ in pairs])
   efficiency = metrics.ratio(ideal, seconds)
   return {
-    'step_seconds': measured.steps,
+    'step_seconds': [step for _, step in pairs],
     'ideal_seconds': ideal.sum() / len(pairs),
     'efficiency': efficiency.value,
     'efficiency_ci': efficiency.interval,
@@ -155,6 +144,31 @@ def _ideal(x: ManyPrompts, measured: Measured) -> dict:
     ],
     'ideal_over_all_seconds': ideal.sum() / (seconds + reading).sum(),
   }
+
+
+def _beside(measured: Measured, others: dict[str, Measured]) -> dict:
+  """Fields of a comparison with texts of the same draft length."""
+  names = (_ALONE, _STATIC)
+  if not others:
+    same = None
+  else:
+    alone = others[_ALONE].passes[0].texts
+    same = float(
+      np.mean(
+        [
+          a == b
+          for p in measured.passes
+          for a, b in zip(alone, p.texts, strict=True)
+        ]
+      )
+    )
+  times = {
+    f'times_{name}': np.mean(others[name].totals()) / np.mean(measured.totals())
+    if others
+    else None
+    for name in names
+  }
+  return times | {'same_text_as_alone': same}
 
 
 def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
@@ -166,8 +180,6 @@ def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
   )
   speed = metrics.ratio(tokens, seconds)
   whole = metrics.ratio(tokens, seconds + reading)
-  alone = others[_ALONE].passes[0].texts
-  same = [a == b for p in passes for a, b in zip(alone, p.texts, strict=True)]
   return {
     **cell,
     'way': measured.way,
@@ -180,23 +192,24 @@ def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
     'reading_seconds': reading.sum() / len(passes),
     'all_seconds_by_pass': measured.totals(),
     'seconds_by_pass': [p.seconds.sum() for p in passes],
+    'tokens_by_pass': [p.tokens.sum() for p in passes],
     'tokens_per_second': speed.value,
     'tokens_per_second_ci': speed.interval,
     'tokens_per_second_with_reading': whole.value,
     'tokens_per_second_with_reading_ci': whole.interval,
-    **{
-      f'times_{name}': np.mean(other.totals()) / np.mean(measured.totals())
-      for name, other in others.items()
-    },
-    **_ideal(x, measured),
+    **_beside(measured, others),
+    **_ideal(x, passes),
     'shares': [p.shares for p in passes if p.shares],
     **(
       {'lengths': [p.by_length for p in passes if p.by_length]}
       if any(p.by_length for p in passes)
       else {}
     ),
-    'same_text_as_alone': float(np.mean(same)),
   }
+
+
+def _gamma(method: Method) -> int:
+  return method.gamma
 
 
 def sides(
@@ -236,61 +249,28 @@ def sides(
     ways = m.way, other.way
     by_name[name] = prepare(m.drafter, m.gamma, m.draft, m.draft_dtype, *ways)
   if x.by_load:
-    for name, own in _by_drafter(many.methods).items():
-      m = max(own, key=lambda m: m.gamma)
-      single = next(o for o in one.methods if o.cell('', 0) == m.cell('', 0))
-      ways = _together(own, m, many, built[x.batch])
-      label = f'{name}, by load'
-      cell, make = prepare(
-        label, m.gamma, m.draft, m.draft_dtype, m.way, single.way
-      )
-      by_name[label] = cell, functools.partial(make, by_load=ways)
+    for m in {m.drafter: m for m in sorted(many.methods, key=_gamma)}.values():
+      label = m.drafter + BY_LOAD
+      cell, _ = prepare(label, m.gamma, m.draft, m.draft_dtype)
+
+      def by_load(drafter=m.drafter):
+        before = built[x.batch]
+        found = lengths.together(before, drafter, before.job(plan))
+        own = found.longest
+        alike = (o for o in one.methods if o.cell('', 0) == own.cell('', 0))
+        both = own.way, next(alike).way
+        return Side(x, plan.sampling, *both, texts, slots, by_load=found.ways)
+
+      by_name[label] = cell, by_load
   return by_name
-
-
-def _together(own, longest, many: Built, before: Built) -> dict[int, Decoding]:
-  """Lengths, each in its layout of weights, that may take turns on one state.
-
-  It lies on one device or on several, and where the longest draft has it.
-
-  Args:
-    own: methods of a drafter.
-    longest: of these, the one with the longest draft.
-    many: what was built, with layouts that were raced.
-    before: the same before the race, in all layouts.
-  """
-
-  def on_cores(way) -> bool:
-    return way.spec.target.placement is not None
-
-  cores = on_cores(longest)
-  ways = {o.gamma: o.way for o in own if on_cores(o) == cores}
-  if longest.spec.drafter.taps:  # Plain steps would lose what it reads.
-    return ways
-  plain = many.base
-  if on_cores(plain) != cores:
-    seconds = many.baseline.measured
-    names = [n for n in seconds if (n == layouts.CORES) == cores]
-    assert before.loaded is not None
-    model, params = before.loaded.forms[min(names, key=seconds.__getitem__)]
-    spec = dataclasses.replace(plain.spec, target=model)
-    plain = Decoding(spec, plain.params._replace(target=params))
-  return {0: plain} | ways
-
-
-def _by_drafter(methods) -> dict[str, list]:
-  """The lengths of each drafter."""
-  found: dict[str, list] = {}
-  for method in methods:
-    found.setdefault(method.drafter, []).append(method)
-  return found
 
 
 def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
   """Makes the rows that are missing, one side after another.
 
   With draft lengths by load the sides take turns, pass by pass: what is asked
-  there are a few percent, and a machine is slower or faster for minutes.
+  there are a few percent, and a machine is slower or faster for minutes. Each
+  turn has an order of its own: what ran before leaves its traces.
   """
   missing = {
     name: side
@@ -298,19 +278,21 @@ def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
     if not folder.has(drafter=side[0]['drafter'], gamma=side[0]['gamma'])
   }
   each = 2 + x.repeats * (1 + len(x.chunks))
-  with tqdm(total=each * len(missing), file=sys.stderr) as bar:
+  less = (1 + x.repeats) * sum(name.endswith(BY_LOAD) for name in missing)
+  with tqdm(total=each * len(missing) - less, file=sys.stderr) as bar:
     for group in [[*missing]] if x.by_load else [[name] for name in missing]:
       made = {name: missing[name][1]() for name in group}
       ways = {}
       for name, side in made.items():
         bar.set_description(name)
         ways[name] = begin(side, bar)
+      random = np.random.default_rng(x.seed)
       for _ in range(x.repeats):
-        for name, side in made.items():
+        for name in random.permutation([*made]).tolist():
           bar.set_description(name)
-          take_turn(side, ways[name], bar)
+          take_turn(made[name], ways[name], bar)
       for name, own in ways.items():
-        others = {m.way: m for m in own[:2]}
+        others = {m.way: m for m in own if m.way != _CONTINUOUS}
         for measured in own:
           one = row(x, missing[name][0], measured, others)
           folder.add(results.plain(one))

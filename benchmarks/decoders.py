@@ -7,13 +7,13 @@ exactly as many new tokens as were asked for, or it is an error.
 """
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks import peers
 from experiments.errors import UserError
 from experiments.measuring import measure
 from experiments.measuring.build import Built, Method
@@ -143,53 +143,6 @@ def ours(plan: Plan, built: Built) -> list[Decoder]:
   return decoders
 
 
-def import_peer() -> tuple[Any, Any]:
-  """torch and transformers.
-
-  Raises:
-    UserError: they are not installed.
-  """
-  try:
-    import torch
-    import transformers
-  except ImportError as error:
-    raise UserError(
-      f'{error.name} is not installed; install the extra: '
-      'pip install -e .[parity]'
-    ) from error
-  return torch, transformers
-
-
-def cores() -> int:
-  return len(os.sched_getaffinity(0))
-
-
-def load_peer(
-  path: str,
-  dtype: str = 'float32',
-  generation: dict | None = None,
-  **options,
-):
-  """A model whose `generate` has the library's defaults and knows no eos.
-
-  Args:
-    path: a Hugging Face directory.
-    dtype: of its weights.
-    generation: values other than the defaults.
-    **options: of `from_pretrained`.
-  """
-  torch, transformers = import_peer()
-  torch.set_num_threads(cores())
-  transformers.logging.set_verbosity_error()
-  transformers.logging.disable_progress_bar()
-  model = transformers.AutoModelForCausalLM.from_pretrained(
-    path, dtype=getattr(torch, dtype), **options
-  )
-  # One from the directory would bring the end-of-text token with it.
-  model.generation_config = transformers.GenerationConfig(**generation or {})
-  return model
-
-
 class Peer:
   """The same checkpoints in the same types, under `generate` of transformers.
 
@@ -200,9 +153,9 @@ class Peer:
 
   def __init__(self, plan: Plan, dtype: str = 'float32'):
     self.plan = plan
-    self.torch, self.transformers = import_peer()
-    self.target = load_peer(plan.target, dtype)
-    self.eager = load_peer(plan.target, dtype, attn_implementation='eager')
+    self.torch, self.transformers = peers.libraries()
+    self.target = peers.load(plan.target, dtype)
+    self.eager = peers.load(plan.target, dtype, attn_implementation='eager')
 
   def options(self, temperature: float) -> dict:
     """Arguments of `generate`; unless told, it would sample with top-k 50."""
@@ -228,7 +181,7 @@ class Peer:
 
     def call(prompt, index, temperature):
       torch.manual_seed(self.plan.seed * 1_000_003 + index)
-      ids = torch.tensor([prompt])
+      ids = torch.tensor([prompt], device=model.device)
       out = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -281,7 +234,7 @@ class Peer:
       speaks = self.tokenizers(planned.path)
       if planned.path not in paths:  # The defaults know no gamma of ours.
         paths.add(planned.path)
-        draft = load_peer(planned.path, dtype)
+        draft = peers.load(planned.path, dtype)
         made.append(
           self.make(
             PEER_DEFAULTS, self.target, name, assistant_model=draft, **speaks
@@ -292,7 +245,7 @@ class Peer:
         'num_assistant_tokens_schedule': 'constant',
         'assistant_confidence_threshold': 0.0,
       }
-      draft = load_peer(planned.path, dtype, constant)
+      draft = peers.load(planned.path, dtype, constant)
       made.append(
         self.make(
           PEER_CONSTANT,
@@ -313,6 +266,7 @@ class Peer:
     defaults = defaults._get_default_generation_params()
     return {
       'torch': self.torch.__version__,
+      'torch_device': self.target.device.type,
       'torch_threads': self.torch.get_num_threads(),
       'attention': self.target.config._attn_implementation,
       # With scikit-learn the confidence threshold adapts to the text.
@@ -335,7 +289,8 @@ class Peer:
     """
     pairs = zip(mine, other, strict=True)
     at = next(i for i, (a, b) in enumerate(pairs) if a != b)
-    ids = self.torch.tensor([[*prompt, *mine[:at]]])
+    text = [[*prompt, *mine[:at]]]
+    ids = self.torch.tensor(text, device=self.target.device)
     with self.torch.inference_mode():
       logits = self.target(ids).logits[0, -1]
     gap = float(logits.max() - logits[[mine[at], other[at]]].min())

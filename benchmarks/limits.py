@@ -14,16 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import decoders
+from benchmarks import peers
 from benchmarks.bandwidth import Reader
 from benchmarks.stepping import Loop, Timed, milliseconds, take_turns
 from benchmarks.sweeps import Bench, seconds
 from experiments.errors import UserError
 from experiments.measuring.step_bytes import bytes_per_token
 from specjax import cache as caches
-from specjax import checkpoints, verify
+from specjax import checkpoints, layouts, verify
 from specjax.drafters import plain as no_draft
-from specjax.models import variants
 from specjax.models.transformer import Model
 from specjax.types import Params, Spec
 
@@ -36,7 +35,7 @@ def _targets(bench: Bench) -> dict[str, tuple[Model, Any]]:
   if x.path:
     made = checkpoints.load(x.path, x.dtype)
     if model.config.columns:
-      made = variants.block(*made)
+      made = layouts.for_few(*made, rows=1)
     targets['checkpoint'] = made
   return targets
 
@@ -88,18 +87,19 @@ def _peer(path: str, used: int, count: int):
 
   The difference of two calls, so that reading the prompt is not in it.
   """
-  torch, _ = decoders.import_peer()
-  model = decoders.load_peer(path)
-  ids = torch.ones((1, used), dtype=torch.long)
+  torch, _ = peers.libraries()
+  model = peers.load(path)
+  ids = torch.ones((1, used), dtype=torch.long, device=model.device)
 
   def take(new: int) -> float:
     begin = time.perf_counter()
-    model.generate(
+    out = model.generate(
       ids,
       attention_mask=torch.ones_like(ids),
       max_new_tokens=new,
       do_sample=False,
     )
+    out.tolist()  # A GPU may be still at work.
     return time.perf_counter() - begin
 
   take(2)
@@ -118,7 +118,7 @@ def transformers(bench: Bench) -> list[dict]:
   x = bench.x
   if x.dtype != 'float32':
     raise UserError(f'dtype must be float32 for this, got {x.dtype}')
-  decoders.import_peer()
+  peers.libraries()
   models = bench.models(x.target.vocab_size)
   with tempfile.TemporaryDirectory() as folder:
     bench.bar.set_description('saving for transformers')

@@ -25,10 +25,9 @@ from benchmarks.stepping import Timed, milliseconds, random_weights, take_turns
 from benchmarks.sweeps import POSITIONS, Bench
 from experiments.training.train_pair import model_of
 from specjax import cache as caches
-from specjax import generate, sampling
+from specjax import generate, layouts, sampling
 from specjax.drafters import lm
 from specjax.drafting import chain
-from specjax.models import linear, variants
 from specjax.models.transformer import Model
 from specjax.types import Context, Drafter, History, Params, Verdict
 from specjax.vocabularies import Tables, reading
@@ -138,9 +137,7 @@ class Steps:
 def _laid_out(model: Model, seed: int, dtype: str, rows: int):
   """A model with random weights, in the layout that so many rows take."""
   weights = random_weights(model, seed, jnp.dtype(dtype))
-  if jax.default_backend() != 'cpu' or rows > linear.FEW_ROWS:
-    return model, weights
-  return variants.block(model, weights)
+  return layouts.for_few(model, weights, rows)
 
 
 def ways(bench: Bench, vocab: int, batch: int) -> dict[tuple, Steps]:

@@ -12,8 +12,15 @@ from benchmarks.stepping import random_weights, take_turns
 from benchmarks.sweeps import Bench
 from experiments.training.train_pair import model_of
 from specjax import cache as caches
-from specjax import layouts
-from specjax.layouts import BLOCKED, COLUMNS, CORES, WHOLE, Arranged
+from specjax import layouts, native
+from specjax.layouts import (
+  BLOCKED,
+  COLUMNS,
+  CORES,
+  NATIVE,
+  WHOLE,
+  Arranged,
+)
 from specjax.models.linear import FEW_ROWS
 
 _ROWS = 1, 2, 4, 5, 8, 9, FEW_ROWS
@@ -23,8 +30,9 @@ _SECONDS = 0.1  # of a turn, at least
 def _forms(whole: Arranged) -> dict[tuple[str, int], Arranged]:
   """A model in every layout that it has here, by its name and columns."""
   forms = {(WHOLE, 0): whole}
-  for layout in (BLOCKED, CORES):
-    for columns in COLUMNS:
+  widths = {NATIVE: (native.COLUMNS,), BLOCKED: COLUMNS, CORES: COLUMNS}
+  for layout, tried in widths.items():
+    for columns in tried:
       made = layouts.make(layout, *whole, columns)
       if made is not None:
         forms[layout, columns] = made

@@ -109,6 +109,10 @@ def _pairs(rows: Rows) -> Iterator[tuple[dict, dict]]:
     yield from ((base, r) for r in pick(some, **place) if r is not base)
 
 
+def _share(overlap, prefixes) -> Estimate:
+  return metrics.ratio(overlap, prefixes).clipped(0.0, 1.0)
+
+
 def _third_place(row: dict) -> Estimate:
   """Acceptance of the third place: few steps of a prompt come to it."""
   return metrics.ratio(*metrics.at_place(row['unit_histogram'], 2), 1.0)
@@ -291,7 +295,7 @@ def pooled(rows: Rows) -> Iterator[Case]:
 # What is printed with an interval, and where its kind is tried.
 KINDS: dict[str, Kind] = {
   'tau': _each(_single, lambda r: metrics.ratio(*(r[k] for k in TAU))),
-  'alpha': _each(_single, lambda r: metrics.ratio(*(r[k] for k in ALPHA), 1.0)),
+  'alpha': _each(_single, lambda r: _share(*(r[k] for k in ALPHA))),
   'acceptance of a place': _each(
     lambda rows: _single(rows, 'bigram', gamma=3), _third_place
   ),

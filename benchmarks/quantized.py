@@ -20,9 +20,9 @@ from experiments.measuring import build
 from experiments.settings import Narrow
 from experiments.setup import checks, command
 from specjax import cache as caches
-from specjax import checkpoints, generate, verify
+from specjax import checkpoints, generate, layouts, verify
 from specjax.drafters import plain
-from specjax.models import quantize, variants
+from specjax.models import quantize
 from specjax.types import Params, Spec
 
 
@@ -43,8 +43,7 @@ def steps(bench: Bench) -> list[dict]:
     name = os.path.basename(path.rstrip('/'))
     bench.bar.set_description(f'compiling {name}')
     made = checkpoints.load(path, jnp.dtype(x.dtype))
-    if jax.default_backend() == 'cpu':
-      made = variants.block(*made)
+    made = layouts.for_few(*made, rows=1)
     for way, (model, params) in {
       x.dtype: made,
       'int8': quantize.quantize(*made),

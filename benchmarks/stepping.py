@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.errors import UserError
-from specjax import generate, sampling, trees
+from specjax import generate, layouts, sampling, trees
 from specjax.drafters import plain
-from specjax.models import linear, variants
 from specjax.models.transformer import Model
 from specjax.types import Draft, Drafter, Params, Spec, SpecState
 
@@ -46,7 +45,7 @@ def random_weights(model: Model, seed: int, dtype) -> Any:
 
 
 class Models:
-  """Target and draft of a vocabulary, each in both layouts of its weights."""
+  """Target and draft of a vocabulary, whole and in the layout of few rows."""
 
   def __init__(self, target: Model, draft: Model, seed: int, dtype: str):
     self.target, self.draft = target, draft
@@ -57,12 +56,14 @@ class Models:
   def fit(self, rows: int) -> tuple[Model, Params, Model]:
     """Target, parameters and draft in the layout that so many rows take."""
     params = Params(self.weights, self.draft_weights)
-    if jax.default_backend() != 'cpu' or rows > linear.FEW_ROWS:
+    layout = layouts.tried()[0]
+    if jax.default_backend() != 'cpu' or not layouts.fits(layout, rows):
       return self.target, params, self.draft
     if self._blocked is None:
-      target, weights = variants.block(self.target, self.weights)
-      draft, small = variants.block(self.draft, self.draft_weights)
-      self._blocked = target, Params(weights, small), draft
+      target = layouts.for_few(self.target, self.weights, rows)
+      draft = layouts.for_few(self.draft, self.draft_weights, rows)
+      both = Params(target.params, draft.params)
+      self._blocked = target.model, both, draft.model
     return self._blocked
 
 
@@ -144,14 +145,12 @@ class Loop:
     self.used = jnp.full(batch, used, jnp.int32)
     self.end = jnp.full(batch, slots, jnp.int32)
     self.count = jnp.asarray(self.steps, jnp.int32)
+    begin = time.perf_counter()
     self.run(timed=False)
+    self.first = time.perf_counter() - begin  # tracing and compiling, too
 
-  def run(self, timed: bool = True) -> Timed:
-    """Takes the steps.
-
-    Raises:
-      RuntimeError: something was compiled inside the time, or a row ended.
-    """
+  def set_back(self) -> None:
+    """Makes the texts as long as they were at first."""
     self.state = self.state._replace(
       length=self.used + 0,
       limit=self.end + 0,
@@ -159,6 +158,14 @@ class Loop:
       counts=jax.tree.map(jnp.zeros_like, self.state.counts),
     )
     jax.block_until_ready(self.state)
+
+  def run(self, timed: bool = True) -> Timed:
+    """Takes the steps.
+
+    Raises:
+      RuntimeError: something was compiled inside the time, or a row ended.
+    """
+    self.set_back()
     before = generate.loop._cache_size()
     with jax.transfer_guard('disallow' if timed else 'allow'):
       begin = time.perf_counter()

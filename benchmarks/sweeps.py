@@ -139,6 +139,30 @@ def gamma(bench: Bench) -> list[dict]:
   return [row | fitted | {'exponent_of': 'scoring_ms'} for row in rows]
 
 
+def scoring(bench: Bench) -> list[dict]:
+  """The target's part v of a step, by drafted tokens and rows of a batch."""
+  x = bench.x
+  slots = caches.round_slots(x.used + (x.steps + 1) * (max(x.gammas) + 1))
+  loops = {
+    (rows, g): bench.loop(g, batch=rows, slots=slots)
+    for rows in x.batches
+    for g in (0, *x.gammas)
+  }
+  timings = bench.time(loops)
+  return [
+    {
+      'sweep': 'scoring',
+      'batch': rows,
+      'size': g,
+      **milliseconds(timings[rows, g]),
+      'plain_ms': 1e3 * seconds(timings[rows, 0]),
+      'v': seconds(timings[rows, g]) / seconds(timings[rows, 0]),
+    }
+    for rows in x.batches
+    for g in x.gammas
+  ]
+
+
 def _sweep(bench, name, sizes, options) -> list[dict]:
   """Plain and full steps of every size; options(size) are those of a loop."""
   loops = {}

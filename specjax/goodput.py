@@ -14,11 +14,12 @@ compiled (`measure`). A step of a pool costs the same however many of its rows
 are live, so a table is of one number of rows. K = 0 is plain decoding: the
 draft reads nothing meanwhile, and reads the texts again when it is asked.
 
-A length depends on verdicts of steps before, on lengths of texts and on the
-table: on nothing that its own steps draw, and on no clock. So every row keeps
-its distribution, and at temperature 0 its tokens. Which coins it meets depends
-on its neighbours: a sampled text is not the one that it would be alone, unless
-`choices` of a run are given to another as `replay`.
+A length depends on verdicts of chunks before the last one, on lengths of texts
+and on the table: on nothing that its own steps draw, and on no clock. So every
+row keeps its distribution, and at temperature 0 its tokens. Which coins it
+meets depends on its neighbours: a sampled text is not the one that it would be
+alone, unless `choices` of a run are given to another as `replay`. It is decided
+while the chunk before is at work, so that the device does not wait for it.
 
 The goodput of Liu et al. (arXiv:2406.14066), without a confidence of single
 tokens.
@@ -26,13 +27,15 @@ tokens.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from specjax import cost_table, generate, sharding, told, varying
+from specjax.arguments import named
 from specjax.cost_table import Table as Table
 from specjax.refilling import PARTS, LoopParts
 from specjax.told import Telling
@@ -42,10 +45,23 @@ LENGTHS = (0, 1, 2, 4, 8)
 GAIN = 0.03  # that a change must promise
 REST = 4  # chunks between two changes, at least
 PROBE = 64  # chunks after which the longest draft is tried again
+VERDICTS = 16  # that are asked of it then: steps times live rows, at least
 HORIZON = 32  # chunks that reading the texts again is spread over
 _FADE = 0.95  # weight of a chunk after the next one
 _FORGET = 0.995  # the same of places that are not tried
 _PRIOR = (0.7, 4.0)  # acceptance before anything was seen, and its weight
+
+
+def _rising(lengths: Any) -> tuple[int, ...]:
+  """Draft lengths, each once; a ValueError where they are none."""
+  given = tuple(lengths) if isinstance(lengths, Iterable) else ()
+  whole = all(isinstance(x, numbers.Integral) for x in given)
+  if not given or not whole or min(given) < 0 or max(given) < 1:
+    raise ValueError(
+      'lengths must be whole numbers from 0 on, one of them at least 1, such '
+      f'as {LENGTHS}, got {named(lengths)}'
+    )
+  return tuple(sorted({*map(int, given)}))
 
 
 class Goodput:
@@ -78,15 +94,16 @@ class Goodput:
         spec and parameters. The drafter of 0 is not asked.
 
     Raises:
-      ValueError: lengths that the drafter cannot draft, or that are not in the
-        table; 0 where it reads the target's features, which are then lost.
+      ValueError: a drafter of one length; lengths that the drafter cannot
+        draft, or that are not in the table; 0 where it reads the target's
+        features, which are then lost.
     """
-    self.lengths = tuple(sorted({*map(int, lengths)}))
-    if not self.lengths or self.lengths[0] < 0 or self.lengths[-1] < 1:
+    if not isinstance(drafter, LoadedDrafter):
       raise ValueError(
-        f'lengths must be numbers from 0 on, one of them at least 1, got '
-        f'{tuple(lengths)}'
+        'drafter must be what a loader returns, such as '
+        f'specjax.drafters.lm.load(target, path), got {named(drafter)}'
       )
+    self.lengths = _rising(lengths)
     self.drafters, self._ways = {}, dict(ways or {})
     for length in self.lengths:
       longest = length or self.lengths[-1]
@@ -126,8 +143,12 @@ class Goodput:
     self._current: int | None = None
     self._rested = self._unprobed = 0
     self._lags = False
-    # The chunk that is under way: its length, and what it will have judged.
-    self._open: tuple[int, Any] | None = None
+    # Parameters and spec of a pool, and those of the lengths for it.
+    self._of: tuple[Params | None, Spec | None] = (None, None)
+    self._made: dict[int, tuple[Params, Spec]] = {}
+    self._trial = False  # the next chunk is to see what its length gives
+    self._planned: int | None = None  # length of the next chunk
+    self._open: Any = None  # what the chunk under way will have judged
 
   # The choice.
 
@@ -162,8 +183,17 @@ class Goodput:
       longest: tokens of the longest live text.
       steps: of the chunk.
     """
+    self.choices.append(self._decide(longest, steps))
+    return self.choices[-1]
+
+  def _decide(self, longest: int, steps: int) -> int:
     length = self._best(longest, steps)
-    self.choices.append(length)
+    self._trial = self._is_due() and length == self.lengths[-1]
+    if self._trial or length == self._current:
+      self._rested += 1
+    else:
+      self._current, self._rested = length, 1
+    self._unprobed = 0 if length == self.lengths[-1] else self._unprobed + 1
     return length
 
   def _best(self, longest: int, steps: int) -> int:
@@ -174,34 +204,40 @@ class Goodput:
     current = self._current
     if current is None:
       return best
-    if self._unprobed >= PROBE and current != self.lengths[-1]:
+    if self._is_due():
       return self.lengths[-1]  # For one chunk; the choice stays.
     if self._rested < REST or worth[best] < (1 + GAIN) * worth[current]:
       return current
     return best
 
-  def learn(self, length: int, tried, accepted) -> None:
+  def _is_due(self) -> bool:
+    """Whether it is time to see what the longest draft gives."""
+    away = self._current not in (None, self.lengths[-1])
+    return away and self._unprobed >= PROBE
+
+  def learn(self, tried, accepted) -> None:
     """What a chunk taught.
 
     Args:
-      length: that it had.
       tried: [K] drafts whose k-th token was judged.
       accepted: [K] of these, accepted.
+
+    Raises:
+      ValueError: more were accepted than tried, or these are no counts.
     """
-    probe = self._current is not None and (
-      self._unprobed >= PROBE and length == self.lengths[-1] != self._current
-    )
+    counts = np.asarray(tried, float), np.asarray(accepted, float)
+    possible = (counts[1] >= 0) & (counts[1] <= counts[0])
+    if not possible.all() or not np.isfinite(counts[0]).all():
+      raise ValueError(
+        'accepted must be counts of at least 0 and at most those tried, got '
+        f'{accepted} of {tried}'
+      )
     # What is not tried is forgotten, too, but slowly.
     fade = np.where(np.asarray(tried) > 0, _FADE, _FORGET)
     share, weight = _PRIOR
     self._tried = weight + fade * (self._tried - weight) + tried
     before = share * weight
     self._accepted = before + fade * (self._accepted - before) + accepted
-    self._unprobed = 0 if length == self.lengths[-1] else self._unprobed + 1
-    if probe or length == self._current:
-      self._rested += 1
-    else:
-      self._current, self._rested = length, 1
 
   # The loop.
 
@@ -229,11 +265,18 @@ class Goodput:
   def _way(
     self, params: Params, spec: Spec, length: int
   ) -> tuple[Params, Spec]:
-    """What steps of a length are of, where a pool has these."""
-    if length in self._ways:
-      own, params = self._ways[length]
-      spec = dataclasses.replace(spec, target=own.target)
-    return params, dataclasses.replace(spec, drafter=self.drafters[length])
+    """What steps of a length are of, where a pool has these.
+
+    Made once: a program is found faster by a spec that it was called with.
+    """
+    if self._of[0] is not params or self._of[1] is not spec:
+      self._of, self._made = (params, spec), {}
+    if length not in self._made:
+      own, weights = self._ways.get(length, (spec, params))
+      drafter = self.drafters[length]
+      made = dataclasses.replace(spec, target=own.target, drafter=drafter)
+      self._made[length] = weights, made
+    return self._made[length]
 
   def _steps(self, telling, params, state, steps, spec, length):
     """Steps of one length, whatever it was before."""
@@ -248,16 +291,24 @@ class Goodput:
   def _advance(self, telling, params, state, steps, *, spec: Spec):
     if self.table is None:
       state = self._warm_up(telling, params, state, spec=spec)
-    before, sums = self._open or (None, None)
     # One look at the device, when the chunk before has ended.
-    length, done, sums = jax.device_get((state.length, state.done, sums))
-    if before is not None:
-      self.learn(before, *sums)
+    length, done, sums = jax.device_get((state.length, state.done, self._open))
     longest = int(length[~done].max()) if (~done).any() else int(length.max())
     steps = generate.until(steps, len(done))
-    chosen = self.choose(longest, int(steps.steps))
-    state, sums = self._steps(telling, params, state, steps, spec, chosen)
-    self._open = chosen, sums
+    most = int(steps.steps)
+    chosen = self._planned
+    if chosen is None:
+      chosen = self._decide(longest, most)
+    self.choices.append(chosen)
+    if self._trial:  # It may be slow, and few steps of many rows do.
+      few = min(most, -(-VERDICTS // max(1, int((~done).sum()))))
+      steps = generate.Until(few, int(steps.finished))
+      steps = sharding.numbers(spec.target.placement, steps)
+    state, self._open = self._steps(telling, params, state, steps, spec, chosen)
+    # While the device is at work: the host would keep it waiting.
+    if sums is not None:
+      self.learn(*sums)
+    self._planned = self._decide(longest, most)
     return state
 
   def _warm_up(self, telling, params, state, *, spec: Spec):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from experiments.measuring.selecting import pick
 from experiments.reports import intervals
 from experiments.reports.conditions import machine, over_blocks, values
@@ -19,7 +21,7 @@ from specjax import metrics
 def fields(row: dict) -> dict[str, Any]:
   del row  # Unused: all rows have the same.
   numbers = ('tokens_per_second', 'tokens_per_second_with_reading', 'tau')
-  numbers += ('times_alone', 'times_static', 'same_text_as_alone')
+  beside = ('times_alone', 'times_static', 'same_text_as_alone')
   return {
     'drafter': str,
     'way': str,
@@ -27,19 +29,25 @@ def fields(row: dict) -> dict[str, Any]:
     'chunk': int | None,
     'temperature': float,
     **dict.fromkeys(numbers, float),
+    **dict.fromkeys(beside, float | None),
     'efficiency': float | None,
     'tokens_per_second_ci?': tuple[float | None, ...] | None,
     'efficiency_ci?': tuple[float | None, ...] | None,
-    'seconds_by_pass?': tuple[float, ...],
+    **dict.fromkeys(('seconds_by_pass?', 'tokens_by_pass?'), tuple[float, ...]),
   }
 
 
-_BY_LOAD = ', by load'
+BY_LOAD = ', by load'
+
+
+def _pace(row: dict) -> np.ndarray:
+  """Seconds of a token, by pass: sampled texts are not of one length."""
+  return np.divide(row['seconds_by_pass'], row['tokens_by_pass'])
 
 
 def _over(one: dict, other: dict) -> str:
   """How many times as fast one way was, of passes that took turns."""
-  times = metrics.ratio(other['seconds_by_pass'], one['seconds_by_pass'])
+  times = metrics.ratio(_pace(other), _pace(one))
   return with_interval(times.value, times.interval)
 
 
@@ -47,16 +55,16 @@ def _by_load(rows: list[dict]) -> list[str]:
   """A draft length by load beside each constant one."""
   lines = []
   timed = [
-    r for r in pick(rows, way='continuous') if len(r.get('seconds_by_pass', ()))
+    r for r in pick(rows, way='continuous') if len(r.get('tokens_by_pass', ()))
   ]
   for one in timed:
-    drafter, by_load, _ = one['drafter'].partition(_BY_LOAD)
+    drafter, by_load, _ = one['drafter'].partition(BY_LOAD)
     same = pick(timed, chunk=one['chunk'])
     constant = pick(same, drafter=drafter)
     plain = pick(same, drafter='plain')
     if not by_load or not constant or not plain:
       continue
-    best = min(constant + plain, key=lambda r: sum(r['seconds_by_pass']))
+    best = min(constant + plain, key=lambda r: _pace(r).sum())
     lines.append(
       f'{one["drafter"]}, chunks of {one["chunk"]}: {_over(one, best)} times '
       f'as fast as the best constant length ({best["gamma"]}), '
@@ -70,7 +78,8 @@ def headline(rows: list[dict]) -> str:
   """How much faster each drafter is where rows get the next prompt at once."""
   clauses = []
   for drafter in dict.fromkeys(r['drafter'] for r in rows):
-    if mine := pick(rows, drafter=drafter, way='continuous'):
+    mine = pick(rows, drafter=drafter, way='continuous')
+    if mine and mine[0]['times_static'] is not None:
       best = max(mine, key=lambda r: r['tokens_per_second'])
       clauses.append(
         f'{drafter}: {best["times_static"]:.2f} times batches that wait and '
@@ -94,18 +103,27 @@ def headline(rows: list[dict]) -> str:
   )
 
 
+def _gamma(row: dict) -> str:
+  """The draft length; '-' where it is none, or not a constant one."""
+  return '-' if BY_LOAD in row['drafter'] else str(row['gamma'] or '-')
+
+
+def _shown(value: float | None, form: str) -> str:
+  return '-' if value is None else f'{value:{form}}'
+
+
 _COLUMNS: Columns = (
   ('drafter', lambda r: r['drafter']),
-  ('gamma', lambda r: str(r['gamma'] or '-')),
+  ('gamma', _gamma),
   ('way', lambda r: r['way']),
   ('chunk', lambda r: str(r['chunk'] or '-')),
   ('tokens/s', lambda r: intervals.shown(r, 'tokens_per_second', '.0f')),
   ('with reading', lambda r: f'{r["tokens_per_second_with_reading"]:.0f}'),
-  ('x alone', lambda r: f'{r["times_alone"]:.2f}'),
-  ('x static', lambda r: f'{r["times_static"]:.2f}'),
+  ('x alone', lambda r: _shown(r['times_alone'], '.2f')),
+  ('x static', lambda r: _shown(r['times_static'], '.2f')),
   ('efficiency', lambda r: intervals.shown(r, 'efficiency')),
   ('tau', lambda r: f'{r["tau"]:.2f}'),
-  ('same text as alone', lambda r: f'{r["same_text_as_alone"]:.1%}'),
+  ('same text as alone', lambda r: _shown(r['same_text_as_alone'], '.1%')),
 )
 
 

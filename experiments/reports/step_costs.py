@@ -13,6 +13,7 @@ from experiments.reports.markdown import (
   Table,
   blocks,
   bullets,
+  counted,
   paragraph,
   span,
   with_interval,
@@ -34,6 +35,9 @@ _READ = {
   'judge': ('share',),
   'simulated': ('speedup', 'predicted_speedup'),
   'layouts': ('v', 'size'),
+  'scoring': ('v', 'size', 'batch'),
+  'own vocabulary': ('ratio', 'size'),
+  'dispatch': ('returned_ms', 'empty_ms', 'first_s'),
 }
 
 
@@ -52,8 +56,12 @@ def fields(row: dict) -> dict[str, Any]:
   return types
 
 
+def _size(row: dict) -> float:
+  return row['size']
+
+
 def _by_size(rows: list[dict]) -> dict[tuple, list[dict]]:
-  return group(sorted(rows, key=lambda r: r['size']), 'size')
+  return group(sorted(rows, key=_size), 'size')
 
 
 def _growth(rows: list[dict]) -> list[str]:
@@ -154,7 +162,52 @@ def _simulated(rows: list[dict]) -> list[str]:
   ]
 
 
+def _own_vocabulary(rows: list[dict]) -> list[str]:
+  """Draft steps in tokens of the draft's own over those in the target's."""
+  clauses = []
+  for (size,), mine in _by_size(rows).items():
+    parts = [
+      f'{span((r["ratio"] for r in own), ".2f")} with {way} of them'
+      for way in ('as many', 'half')
+      if (own := pick(mine, way=way))
+    ]
+    if parts:
+      clauses.append(
+        f'{size:,} tokens of the target: a draft step in tokens of its own '
+        f"over one in the target's {', '.join(parts)}"
+      )
+  return clauses
+
+
+def _scoring(rows: list[dict]) -> list[str]:
+  """The target's part of a step, by rows of a batch."""
+  clauses = []
+  for (batch,), mine in group(rows, 'batch').items():
+    parts = ', '.join(
+      f'{r["v"]:.2f} ({r["size"]})' for r in sorted(mine, key=_size)
+    )
+    clauses.append(
+      f'scoring a draft, over a plain step, batch {batch}, by drafted tokens: '
+      f'{parts}'
+    )
+  return clauses
+
+
+def _dispatch(rows: list[dict]) -> list[str]:
+  """What a program costs before its first step."""
+  return [
+    f'gamma {row["gamma"]}: a dispatch returns to the host after '
+    f'{row["returned_ms"]:.2f} ms and takes {row["empty_ms"]:.2f} ms without '
+    f'a step, a step {row["step_ms"]:.2f} ms; the first one, which is '
+    f'compiled, {row["first_s"]:.1f} s'
+    for row in rows
+  ]
+
+
 _SAID = {
+  'own vocabulary': _own_vocabulary,
+  'scoring': _scoring,
+  'dispatch': _dispatch,
   'limit': _limit,
   'transformers': _transformers,
   'eight bits': _eight_bits,
@@ -165,14 +218,19 @@ _SAID = {
 
 
 def _shape(rows: list[dict]) -> str:
-  """The size of the random target, where one is measured."""
+  """The size of the random model, where one is measured."""
+  draft = rows[0].get('draft')
+  if draft and pick(rows, sweep='own vocabulary') == rows:
+    layers = counted(draft['num_layers'], 'layer')
+    return f'random weights, {layers} x {draft["width"]}'
   target = rows[0].get('target') or {}
   names = ('num_layers', 'width', 'vocab_size')
   random = any(row.get('model', 'random') == 'random' for row in rows)
   if not random or any(name not in target for name in names):
     return ''
   layers, width, vocabulary = (target[name] for name in names)
-  return f'random weights, {layers} layers x {width} for {vocabulary:,} tokens'
+  shape = f'{counted(layers, "layer")} x {width}'
+  return f'random weights, {shape} for {vocabulary:,} tokens'
 
 
 def headline(rows: list[dict]) -> str:

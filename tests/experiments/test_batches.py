@@ -339,6 +339,14 @@ def test_the_quick_version_keeps_two_batches_and_their_prompts():
   assert (x.batches, x.gammas, x.prompts.count) == ((1, 4), (1, 2), 4)
 
 
+@pytest.mark.parametrize(('batch', 'count'), [(1, 2), (4, 4), (64, 40)])
+def test_the_quick_version_fills_a_batch(batch, count):
+  x = Experiment('a', None, {}, batch=batch, drafters=('a',))
+  x.prompts = Prompts(count=40)
+  x.shrink()
+  assert x.prompts.count == count
+
+
 @pytest.mark.slow
 def test_a_run_makes_every_batch_and_goes_on(folder, tmp_path, monkeypatch):
   monkeypatch.setattr(methods, 'Race', lambda *_: layouts.Guess())

@@ -1,25 +1,32 @@
 """Many prompts through few rows: what is said of draft lengths by load."""
 
+import dataclasses
+import json
 import types
 
 import pytest
 
 from benchmarks import continuous_batching as benchmark
+from benchmarks import lengths
 from experiments.measuring.measure import Decoding
 from experiments.reports import continuous_batching
+from experiments.settings import ManyPrompts, Prompts
 from specjax import layouts, verify
 from specjax.drafters import ngram, plain
-from specjax.layouts import LayoutChoice
 from specjax.types import Params, Spec
+from tests.support import tiny
+
+BY_LOAD = 'draft, by load'
 
 
-def row(drafter, gamma, seconds, way='continuous', chunk=4):
+def row(drafter, gamma, seconds, way='continuous', chunk=4, tokens=()):
   return {
     'drafter': drafter,
     'gamma': gamma,
     'way': way,
     'chunk': chunk,
     'seconds_by_pass': seconds,
+    'tokens_by_pass': tokens or [100] * len(seconds),
   }
 
 
@@ -29,7 +36,13 @@ def test_lengths_by_load_are_compared_pass_by_pass():
     row('plain', 0, [3.0, 6.0, 3.0, 3.0, 3.0]),
     row('draft', 1, [2.0, 4.0, 2.0, 2.0, 2.0]),
     row('draft', 2, [2.2, 4.4, 2.2, 2.2, 2.2]),
-    row('draft, by load', 2, [2.5, 5.0, 2.5, 2.5, 2.6]),
+    # Sampled texts may end earlier: what counts are tokens.
+    row(
+      'draft, by load',
+      2,
+      [2.5, 5.0, 2.5, 1.25, 2.6],
+      tokens=[100] * 3 + [50, 100],
+    ),
     row('draft', 1, [0.1, 0.1, 0.1], 'static', None),
   ]
   (line,) = continuous_batching._by_load(rows)
@@ -42,7 +55,7 @@ def test_lengths_by_load_are_compared_pass_by_pass():
 
 def test_passes_that_took_no_turns_are_not_compared():
   rows = [
-    {k: v for k, v in row(*one).items() if k != 'seconds_by_pass'}
+    {k: v for k, v in row(*one).items() if k != 'tokens_by_pass'}
     for one in (
       ('plain', 0, []),
       ('draft', 1, []),
@@ -52,43 +65,133 @@ def test_passes_that_took_no_turns_are_not_compared():
   assert continuous_batching._by_load(rows) == []
 
 
-@pytest.mark.parametrize('longest', ['one', 'cores'])
-@pytest.mark.parametrize('base', ['one', 'cores'])
-def test_lengths_that_take_turns_lie_on_the_same_devices(longest, base):
-  """A state lies on one device or over all cores, and so do its steps."""
-  places = {'one': None, 'cores': 'a mesh'}
+def built_with(lengths, place):
+  """Methods of a drafter and plain decoding, all in one place."""
+  target = types.SimpleNamespace(placement=place)
 
-  def way(gamma, place):
-    target = types.SimpleNamespace(placement=places[place])
+  def way(gamma):
     drafter = ngram.make(gamma) if gamma else plain.make()
     return Decoding(Spec(target, drafter, verify.token), Params(place, None))
 
-  def method(gamma, place):
-    made = way(gamma, place)
-    return types.SimpleNamespace(gamma=gamma, spec=made.spec, way=made)
-
-  forms = {
-    layouts.WHOLE: ('one', 3.0),
-    layouts.BLOCKED: ('one', 2.0),
-    layouts.CORES: ('cores', 1.0),
-  }
-  many = types.SimpleNamespace(
-    base=way(0, base),
-    baseline=LayoutChoice('', {name: s for name, (_, s) in forms.items()}),
-  )
-  before = types.SimpleNamespace(
-    loaded=types.SimpleNamespace(
-      forms={n: (way(0, p).spec.target, n) for n, (p, _) in forms.items()}
+  def method(gamma):
+    made = way(gamma)
+    return types.SimpleNamespace(
+      drafter='draft', gamma=gamma, spec=made.spec, way=made
     )
+
+  return types.SimpleNamespace(
+    base=way(0), methods=tuple(method(n) for n in lengths)
   )
-  other = 'one' if longest == 'cores' else 'cores'
-  own = [method(1, other), method(2, longest), method(4, longest)]
-  ways = benchmark._together(own, own[-1], many, before)
-  assert [*ways] == [0, 2, 4]
-  for one in ways.values():
-    assert one.spec.target.placement == places[longest]
-  if base == longest:
-    assert ways[0] is many.base
-  else:  # The fastest that lies there.
-    fastest = {'one': layouts.BLOCKED, 'cores': layouts.CORES}[longest]
-    assert ways[0].params.target == fastest
+
+
+@pytest.mark.parametrize('faster', ['one', 'cores'])
+def test_lengths_that_take_turns_lie_where_they_are_the_fastest(faster):
+  """There are fewer over the cores, of which the best may still be faster."""
+  sides = {
+    False: built_with((1, 2, 8), 'one'),
+    True: built_with((1, 2), 'cores'),
+  }
+  forms = {layouts.WHOLE: None, layouts.CORES: None}
+  before = types.SimpleNamespace(
+    loaded=types.SimpleNamespace(forms=forms),
+    race=lambda over_cores: sides[over_cores],
+  )
+  job = types.SimpleNamespace(prompts=[[1]] * 4)
+
+  def take(found, job):
+    del job  # Unused.
+    cost = 1.0 if found.longest.spec.target.placement == faster else 1.5
+    return {n: cost * (1 + n) for n in found.ways}
+
+  found = lengths.together(before, 'draft', job, take)
+  expected = {'one': [0, 1, 2, 8], 'cores': [0, 1, 2]}
+  assert [*found.ways] == expected[faster]
+  assert found.longest.gamma == expected[faster][-1]
+  for way in found.ways.values():
+    assert way.params.target == faster
+  # So many rows have no blocks.
+  many = types.SimpleNamespace(prompts=[[1]] * 16)
+  assert [*lengths.together(before, 'draft', many, None).ways] == [0, 1, 2, 8]
+
+
+def test_plain_steps_are_no_length_of_a_drafter_of_features():
+  built = built_with((1, 2), 'one')
+  spec = types.SimpleNamespace(drafter=types.SimpleNamespace(taps=(1,)))
+  built.methods[-1].spec = spec
+  assert [*lengths.of(built, 'draft').ways] == [1, 2]
+  assert lengths.of(built, 'another') is None
+
+
+def own(spec):
+  """A spec like another, but not equal to it."""
+  propose = spec.drafter.propose
+  drafter = spec.drafter._replace(propose=lambda *args: propose(*args))
+  return dataclasses.replace(spec, drafter=drafter)
+
+
+def of_their_own(together):
+  """As `lengths.together`, with programs that no other side compiles.
+
+  So it is where lengths that take turns are the fastest in another layout.
+  """
+
+  def wrapped(*args):
+    found = together(*args)
+    ways = {
+      n: way._replace(spec=own(way.spec)) for n, way in found.ways.items()
+    }
+    longest = found.longest
+    spec = ways[longest.gamma].spec
+    return lengths.Lengths(ways, dataclasses.replace(longest, spec=spec))
+
+  return wrapped
+
+
+@pytest.mark.slow
+def test_every_way_decodes_every_prompt(tmp_path, monkeypatch):
+  """The program on tiny models: rows of all ways, and of lengths by load."""
+  monkeypatch.setattr(lengths, 'together', of_their_own(lengths.together))
+  tiny.write_pair(tmp_path)
+  given = vars(tiny.experiment(tmp_path, quick=True))
+  given['candidates'].pop('ngram')
+  given |= {'prompts': Prompts(domains=('code',), count=6, length=16)}
+  x = ManyPrompts(
+    **given
+    | {
+      'name': 'many',
+      'batch': 2,
+      'gammas': (1, 2),
+      'by_load': True,
+      'temperatures': (1.0,),
+      'results': str(tmp_path / 'results'),
+    }
+  )
+  benchmark.main(x)
+  text = (tmp_path / 'results' / 'rows.jsonl').read_text()
+  rows = [json.loads(line) for line in text.splitlines()]
+  sides = {(r['drafter'], r['gamma']) for r in rows}
+  assert sides == {('plain', 0), ('draft', 1), ('draft', 2), (BY_LOAD, 2)}
+  assert len(rows) == 3 * (len(sides) - 1) + 1
+  limits = rows[0]['new_tokens']
+  for row in rows:
+    assert row['prompts'] == 6
+    assert 6 * limits[0] <= row['tokens'] <= 6 * limits[1]
+    assert row['tokens_by_pass'] == [row['tokens']] * row['passes']
+    assert len(row['seconds_by_pass']) == row['passes']
+    assert 1 <= row['tau'] <= row['gamma'] + 1
+    if row['drafter'] != BY_LOAD:
+      assert row['same_text_as_alone'] == 1
+    else:
+      assert row['same_text_as_alone'] is None
+    if row['way'] == 'continuous':
+      assert row['efficiency'] > 0
+      (shares,) = row['shares']
+      assert 0 < shares['occupancy'] <= 1
+      product = shares['occupancy'] * shares['full_step_over_step']
+      product *= shares['share_of_steps']
+      assert product == pytest.approx(row['efficiency'])
+  (chosen,) = [r['lengths'] for r in rows if r.get('lengths')]
+  (of_load,) = chosen
+  assert {*of_load} <= {'0', '1', '2'}
+  calls = next(r['target_calls'] for r in rows if r.get('lengths'))
+  assert sum(of_load.values()) == calls

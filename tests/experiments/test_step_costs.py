@@ -8,13 +8,16 @@ import jax
 import numpy as np
 import pytest
 import tqdm
+from jax.experimental.compilation_cache import compilation_cache
 
 from benchmarks import (
   accelerator,
+  dispatching,
   judging,
   limits,
   other_vocabularies,
   passes,
+  peers,
   step_costs,
   stepping,
   sweeps,
@@ -24,8 +27,9 @@ from configs import layouts as layouts_config
 from configs import step_costs as costs_config
 from experiments.errors import UserError
 from experiments.reports import step_costs as step_costs_report
+from experiments.setup import kept_programs
 from experiments.training.train_pair import model_of
-from specjax import verify
+from specjax import native, verify
 
 RATE = 0.8
 
@@ -50,7 +54,7 @@ class Costs(sweeps.Bench):
     cost = options.get('used', 1) ** 0.5 * options.get('batch', 1)
     cost *= 1 + 0.25 * gamma + (0.5 * gamma if drafts else 0)
     timed = stepping.Timed(cost, 1.0 + drafts)
-    return types.SimpleNamespace(run=lambda: timed)
+    return types.SimpleNamespace(run=lambda: timed, first=5.0)
 
 
 @pytest.fixture
@@ -79,6 +83,88 @@ def test_exponents_are_those_of_the_costs(bench, sweep, power):
   np.testing.assert_allclose([r['exponent'] for r in rows], power)
 
 
+def test_scoring_is_compared_with_plain_steps_of_as_many_rows(bench):
+  rows = sweeps.scoring(bench)
+  assert [(r['batch'], r['size']) for r in rows] == [
+    *((1, 1), (1, 3), (2, 1), (2, 3))
+  ]
+  np.testing.assert_allclose([r['v'] for r in rows], [1.25, 1.75] * 2)
+  np.testing.assert_allclose(
+    [r['plain_ms'] for r in rows], [1e3] * 2 + [2e3] * 2
+  )
+  said = ' '.join(step_costs_report.headline(rows).split())
+  assert 'batch 2, by drafted tokens: 1.25 (1), 1.75 (3)' in said
+
+
+def test_what_comes_before_a_step(bench, monkeypatch):
+  """The host is free after 1 ms, the state there after 3; compiling 5 s."""
+  monkeypatch.setattr(
+    dispatching, 'empty', lambda loop: dispatching.Empty(1e-3, 3e-3)
+  )
+  monkeypatch.setattr(bench, 'models', lambda vocab: None)
+  plain, drafted = dispatching.dispatch(bench)
+  assert (plain['gamma'], drafted['gamma']) == (0, 2)
+  np.testing.assert_allclose(
+    (plain['step_ms'], drafted['step_ms']), (1e3, 2.5e3)
+  )
+  for row in (plain, drafted):
+    assert (row['returned_ms'], row['empty_ms']) == (1.0, 3.0)
+    assert row['first_s'] == 5.0
+  said = ' '.join(step_costs_report.headline([plain]).split())
+  assert (
+    'gamma 0: a dispatch returns to the host after 1.00 ms and takes 3.00 ms '
+    'without a step, a step 1000.00 ms; the first one, which is compiled, 5.0 s'
+  ) in said
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+  """A folder of programs; jax is as it was before, afterwards."""
+  monkeypatch.setattr(kept_programs, '_SECONDS', 0.0)
+  names = ('enable_compilation_cache', 'compilation_cache_dir')
+  before = {f'jax_{n}': getattr(jax.config, f'jax_{n}') for n in names}
+  jax.config.update('jax_enable_compilation_cache', True)
+  kept_programs.keep(tmp_path)
+  yield tmp_path
+  for name, value in before.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+
+
+def programs_of(folder):
+  return [path for path in folder.rglob('*') if 'loop' in path.name]
+
+
+def test_a_dispatch_without_steps_and_a_program_that_is_compiled_anew(kept):
+  """The folder is not asked: it would have the program again."""
+  x = quick(used=20, steps=2)
+  loop = sweeps.Bench(x, tqdm.tqdm(disable=True)).loop()
+  made = dispatching.empty(loop)
+  assert 0 < made.returned <= made.ready
+  assert int(loop.state.counts.target_calls.max()) == 0
+  assert programs_of(kept)
+  for path in programs_of(kept):
+    path.unlink()
+  jax.clear_caches()
+  with dispatching.nothing_kept():
+    loop = sweeps.Bench(x, tqdm.tqdm(disable=True)).loop()
+  assert loop.first > 0.05
+  assert not programs_of(kept)
+  assert jax.config.jax_enable_compilation_cache
+
+
+def test_the_other_side_decodes_on_the_same_device(monkeypatch):
+  def torch(available):
+    cuda = types.SimpleNamespace(is_available=lambda: available)
+    return types.SimpleNamespace(cuda=cuda)
+
+  assert peers.device(torch(True)) == 'cpu'  # As jax does here.
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  assert peers.device(torch(True)) == 'cuda'
+  with pytest.raises(UserError, match='install torch with CUDA, or set JAX_PL'):
+    peers.device(torch(False))
+
+
 def test_simulated_speedup_beside_the_predicted_one(bench):
   (row,) = sweeps.simulated(bench)  # gamma 1 tells nothing of the draft
   assert (row['size'], row['gamma']) == (RATE, 3)
@@ -99,12 +185,14 @@ def test_passes_in_every_layout_over_the_fastest_of_one_token(monkeypatch):
     columns = form.model.config.columns
     assert (buffer.batch, buffer.used) == (1, x.used)
     each = 3.0 + tokens / 3 + columns / 100 if columns else 2.0 * tokens
+    each += 9.0 * form.model.config.for_kernel
     return lambda passes: each
 
   monkeypatch.setattr(passes.layouts, 'clock', clock)
   rows = passes.rows(sweeps.Bench(x, tqdm.tqdm(disable=True)))
   seconds = {(r['way'], r['columns'], r['size']): r['step_ms'] for r in rows}
-  assert len(rows) == 7 * 4  # A single device has no cores to split over.
+  # A single device has no cores to split over.
+  assert len(rows) == 7 * (4 + native.available())
   assert seconds['whole', '-', 8] == 16e3
   np.testing.assert_allclose(seconds['blocked', 16, 8], 3e3 + 8e3 / 3 + 160)
   v = {(r['way'], r['columns'], r['size']): r['v'] for r in rows}
@@ -139,6 +227,12 @@ def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
   assert ratios['same', 'shared'] == 1
   assert ratios['half', 'spelled'] == 1.5
   assert len(ratios) == 5
+  draft = {'draft': vars(x.draft), 'target': vars(x.target)}
+  said = step_costs_report.headline([r | draft for r in rows])
+  said = ' '.join(said.split())
+  assert '256 tokens of the target: a draft step in tokens of its own' in said
+  assert '1.25 with as many of them, 1.25 to 1.50 with half of them' in said
+  assert 'random weights, 1 layer x 32' in said
 
 
 def test_a_fit_has_an_interval():

@@ -66,7 +66,7 @@ def simulate(policy, alpha, chunks, rng, rows=4, steps=4, longest=50):
       many = int(np.argmin([*taken, False]))
       tried[: min(many + 1, length)] += 1
       accepted[:many] += 1
-    policy.learn(length, tried, accepted)
+    policy.learn(tried, accepted)
 
 
 SMALL = {0: 1.0, 1: 1.15, 2: 1.3, 4: 1.6}  # of a small batch
@@ -278,9 +278,14 @@ def test_each_length_has_its_layout_of_weights():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('float64')
-def test_a_run_is_replayed_bit_for_bit():
+@pytest.mark.parametrize('costs', [SMALL, LARGE])
+def test_a_run_is_replayed_bit_for_bit(costs, monkeypatch):
+  """With tries, whose chunks are shorter."""
+  monkeypatch.setattr(goodput, 'PROBE', 3)
+  monkeypatch.setattr(goodput, 'VERDICTS', 3)
+
   def run(**more):
-    policy = Goodput(LOADED, LENGTHS, table=table(SMALL), **more)
+    policy = Goodput(LOADED, LENGTHS, table=table(costs), **more)
     held = opened(policy)
     for number in range(6):
       held.submit(request(number, 1.0))
@@ -292,19 +297,40 @@ def test_a_run_is_replayed_bit_for_bit():
   assert choices == same
 
 
+def three_rows():
+  return generate.start(
+    params(), [request(n).prompt for n in range(3)], spec=SPEC, new_tokens=40,
+    key=generate.row_keys(7, range(3)),
+    values=sampling.make(3, 0.0, eos=(10,), vocab_size=models.VOCAB),
+    slots=SLOTS,
+  )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('float64')
+@pytest.mark.parametrize(('finished', 'steps'), [(0, 2), (2, 4)])
+def test_a_try_takes_few_steps(finished, steps, monkeypatch):
+  """As many as judge enough, of all rows together that are not done."""
+  monkeypatch.setattr(goodput, 'PROBE', 2)
+  monkeypatch.setattr(goodput, 'VERDICTS', 4)
+  costly = table({0: 1.0, 1: 9.0, 2: 9.0, 4: 9.0})
+  policy = Goodput(LOADED, LENGTHS, table=costly)
+  state, advance = three_rows(), policy.parts().advance
+  state = state._replace(done=np.arange(3) >= 3 - finished)
+  taken = [0]
+  for _ in range(4):
+    state = advance(params(), state, np.int32(6), spec=SPEC)
+    taken.append(int(varying.calls(state).max()))
+  assert policy.choices == [0, 0, 4, 0]
+  assert np.diff(taken).tolist() == [6, 6, steps, 6]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures('float64')
 def test_a_draft_that_returns_has_read_the_texts():
   """It drafts what it would, had it never been away."""
   policy = Goodput(LOADED, LENGTHS, table=FREE, replay=[0, 0, 4, 1, 2])
-  asked = [request(n) for n in range(3)]
-  state = generate.start(
-    params(), [a.prompt for a in asked], spec=SPEC, new_tokens=40,
-    key=generate.row_keys(7, range(3)),
-    values=sampling.make(3, 0.0, eos=(10,), vocab_size=models.VOCAB),
-    slots=SLOTS,
-  )  # fmt: skip
-  parts = policy.parts()
+  state, parts = three_rows(), policy.parts()
   for _ in range(5):
     state = parts.advance(params(), state, np.int32(2), spec=SPEC)
   ctx = generate.context(state)
@@ -503,11 +529,42 @@ def test_the_test_of_the_law_sees_coins_that_are_used_twice(monkeypatch):
 
 @pytest.mark.parametrize(
   ('lengths', 'message'),
-  [((), 'numbers from 0 on'), ((0,), 'at least 1'), ((-1, 2), 'from 0 on')],
+  [
+    ((), 'numbers from 0 on'),
+    ((0,), 'at least 1'),
+    ((-1, 2), 'from 0 on'),
+    ((1.9, 2.5), 'lengths must be whole numbers'),
+    ('124', 'lengths must be whole numbers'),
+    (4, 'lengths must be whole numbers'),
+    (None, 'lengths must be whole numbers'),
+  ],
 )
 def test_lengths_that_cannot_be_chosen_are_refused(lengths, message):
   with pytest.raises(ValueError, match=message):
     Goodput(LOADED, lengths)
+
+
+def test_a_drafter_of_one_length_is_refused():
+  with pytest.raises(ValueError, match='drafter must be what a loader returns'):
+    Goodput(LOADED.make(2), LENGTHS)
+
+
+@pytest.mark.parametrize(
+  ('tried', 'accepted'),
+  [
+    ([1, 1, 0, 0], [2, 0, 0, 0]),
+    ([1, 1, 0, 0], [-1, 0, 0, 0]),
+    ([1, 1, 0, 0], [np.nan, 0, 0, 0]),
+    ([np.nan, 1, 0, 0], [0, 0, 0, 0]),
+    ([np.inf, 1, 0, 0], [0, 0, 0, 0]),
+  ],
+)
+def test_counts_that_cannot_be_teach_nothing(tried, accepted):
+  policy = Goodput(LOADED, LENGTHS, table=FREE)
+  before = policy.rates()
+  with pytest.raises(ValueError, match='accepted must be counts of at least 0'):
+    policy.learn(tried, accepted)
+  np.testing.assert_array_equal(policy.rates(), before)
 
 
 def test_plain_steps_are_refused_where_features_would_be_lost():
@@ -546,3 +603,29 @@ def test_tables_are_of_one_machine_and_target(tmp_path):
     Goodput(LOADED, (0, 2, 4), table=made)
   with pytest.raises(ValueError, match='replay has the lengths'):
     Goodput(LOADED, (0, 4), table=made, replay=[3])
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'reach': []},
+    {'reach': [16, 8]},
+    {'reach': ['a', 'b']},
+    {'seconds': {}},
+    {'seconds': {'0': [1.0, 0.0]}},
+    {'seconds': {'0': [1.0, -1.0]}},
+    {'seconds': {'0': [1.0, float('nan')]}},
+    {'seconds': {'0': [1.0]}},
+    {'seconds': {'0': [1.0, 2.0, 3.0]}},
+    {'reading': [0.5]},
+    {'reading': [0.5, float('inf')]},
+    {'begin': [0.1, -0.2]},
+    {'conditions': 3},
+  ],
+)
+def test_a_table_has_seconds_of_every_length(tmp_path, changes):
+  made = table({0: 1.0, 4: 1.5}, (8, 16))
+  file = tmp_path / 'costs.json'
+  file.write_text(json.dumps(dataclasses.asdict(made) | changes))
+  with pytest.raises(ValueError, match=r'holds no table of costs .* remove it'):
+    Table.load(file, {})
