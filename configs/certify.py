@@ -2,12 +2,13 @@
 
   python -m experiments.certify --config configs/certify.py
 
-Nothing is downloaded or read. 260 seconds on two idle cores of an AMD EPYC.
-Expect errors below 1e-15, no alarm and no survivor. `--config.quick` runs every
-enumeration, but fewer compiled loops (of token, block and recursive
-verification), in less than 90 seconds. `--config.rule=module.fn`,
-`--config.drafter=module.load` or `--config.policy=module.fn` certifies that
-thing alone, in about 30 seconds of one core with `--config.quick`.
+Nothing is downloaded or read. 260 seconds on two idle cores of an AMD EPYC, and
+more than eight minutes where programs are not kept yet. Expect errors below
+1e-15, no alarm and no survivor. `--config.quick` runs every enumeration, but
+fewer compiled loops (of token, block and recursive verification), in less than
+90 seconds. `--config.rule=module.fn`, `--config.drafter=module.load` or
+`--config.policy=module.fn` certifies that thing alone, in about 30 seconds of
+one core with `--config.quick`.
 """
 
 from experiments.settings import Certificate

@@ -14,10 +14,12 @@ has not risen for four checkpoints, and keeps the best. Then:
     --config.target.path=TARGET --config.draft.path=runs/own_head/weights
 
 `--config.trainable` chooses eagle, medusa, early_exit, dflash or lm (an
-independent draft that learns on: `--config.options="{'path': 'DRAFT'}"`), and
-`--config.divergence` what is minimised. `--config.optimization.accumulate` and
-`--config.devices` make batches larger; without a file the embedded corpus is
-learned.
+independent draft that learns on: `--config.options="{'path': 'DRAFT'}"`). The
+options here are eagle's: medusa, early_exit and dflash refuse them, so give
+`--config.options="{}"` with these, or options of their own.
+`--config.divergence` chooses what is minimised.
+`--config.optimization.accumulate` and `--config.devices` make batches larger;
+without a file the embedded corpus is learned.
 """
 
 from experiments.recipes import Heads, HeldOut, Optimization

@@ -2,10 +2,9 @@
 
   python -m experiments.run --config configs/quickstart.py
 
-Three to five minutes on two idle cores of an AMD EPYC, one of them for
+Four to five minutes on two idle cores of an AMD EPYC, one of them for
 compiling; `--config.quick` takes about one. On code with draft-128 expect
-tau 2.4 at both temperatures, and 1.2 times plain decoding where that takes 1 ms
-a token, 1.8 times where memory is half as fast and it takes 2 ms.
+tau 2.4 at both temperatures, and 1.3 times plain decoding with AVX2.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts

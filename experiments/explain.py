@@ -28,7 +28,7 @@ from experiments.reports import explain as explain_report
 from experiments.reports import intervals
 from experiments.settings import Experiment
 from experiments.setup import command
-from experiments.setup.plan import Plan, plan
+from experiments.setup.plan import Plan, plan, whole_steps
 from experiments.setup.plan import choose as choose_drafters
 
 
@@ -177,7 +177,7 @@ def main(x: Experiment) -> None:
   asked = narrow(x)
   if x.quick:
     x.shrink()
-  runner = Explainer(plan(x), asked)
+  runner = Explainer(whole_steps(plan(x)), asked)
   runner.run()
   add_phases(runner)
   last = report(runner.folder)

@@ -25,9 +25,11 @@ def write(head: str, folder: str, target: str, verifier: str, tokens: int):
   """Writes the head of a target; returns the config.json of what is written.
 
   Raises:
-    UserError: there is no such head or target, they do not belong together, or
-      the form does not have the head's options; in one line.
+    UserError: there is no such head or target, they do not belong together,
+      the form does not have the head's options, or `tokens` are none; in one
+      line.
   """
+  need(tokens >= 1, f'--tokens must be at least 1, got {tokens}')
   with blame('--target: '):
     place = checkpoints.resolve(target)
     described = checkpoints.describe(place)

@@ -6,7 +6,8 @@ Any config of `experiments.run` will do. The target writes text by plain
 decoding while every candidate looks on (`replay`): that gives alpha and the
 target calls of the speculative loop for every draft length, before it ever
 runs. With measured costs this is a speed-up, a best length, and a ranking. Last
-the loop runs at the best lengths, and stands beside its prediction.
+the loop runs with the best candidates of each domain and temperature, at their
+best lengths, and stands beside its prediction.
 
 Rows are kept as they are made, of three parts (replay, cost and check); the
 same command goes on where it was stopped.
@@ -33,7 +34,8 @@ from experiments.setup import command
 from experiments.setup.plan import Plan, plan
 from specjax import metrics, theory
 
-GAMMAS = (1, 2, 3, 4, 6)
+GAMMAS = (1, 2, 3, 5)
+CHECKED = 3  # candidates of a domain and temperature, the fastest as predicted
 
 
 def shrink(x: Experiment) -> None:
@@ -139,7 +141,7 @@ class Predictor:
     every = [w for turns in seen for w in turns]
     tokens = np.array([sum(len(w.text) for w in turns) for turns in seen])
     beta = [sum(w.beta.sum() for w in turns) for turns in seen]
-    alpha = metrics.ratio(beta, tokens, most=1.0)
+    alpha = metrics.ratio(beta, tokens).clipped(0.0, 1.0)
     gammas = self.plan.gammas
     calls = [[sum(w.calls(g) for w in turns) for turns in seen] for g in gammas]
     taus = [metrics.ratio(tokens, each) for each in calls]
@@ -259,14 +261,15 @@ class Predictor:
           )
 
   def choices(self) -> dict[tuple[str, float], list[tuple[str, int]]]:
-    """What is checked in every cell: each candidate's best length there.
+    """What is checked in every cell: the fastest there, at their best lengths.
 
     And, of all domains together, the best candidate with its best length.
     """
     board = predict_report.Board(self.folder.rows)
     chosen = {}
     for domain, temperature in self.groups:
-      pairs = [(d, board.best(d, [domain], temperature)) for d in self.drafters]
+      fastest = board.ranked(self.drafters, [domain], temperature)[:CHECKED]
+      pairs = [(choice.drafter, choice.gamma) for choice in fastest]
       if winner := board.winner(temperature):
         pairs.append((winner.drafter, winner.gamma))
       chosen[domain, temperature] = [*dict.fromkeys(pairs)]

@@ -17,7 +17,7 @@ from experiments.reports import batches, page, pairing
 from experiments.reports import run as run_report
 from experiments.settings import Experiment
 from experiments.setup import checks, command, hosts
-from experiments.setup.plan import plan
+from experiments.setup.plan import plan, whole_steps
 
 _PROBED, _PROBED_TOKENS = 8, 24  # prompts of a short probe, and of each
 
@@ -27,7 +27,7 @@ def main(x: Experiment) -> None:
     x.shrink()
   checks.check_mesh(x)  # Before other processes are waited for.
   hosts.join(x.mesh)
-  runner = Runner(plan(x, sweeps=True))
+  runner = Runner(whole_steps(plan(x, sweeps=True)))
   if hosts.leads():
     announce(runner)
   if x.probe:

@@ -41,6 +41,16 @@ def check(x: Serving) -> str:
   checks.need_least(x, 1, *least)
   checks.need_least(x, 2, 'length')
   checks.need_least(x, 0, 'queue', 'predictions')
+  need(
+    not x.predictions or x.prediction_gamma < x.length,
+    f'prediction_gamma is {x.prediction_gamma}, but must be below length, '
+    f'which is {x.length}: copy less at a time',
+  )
+  need(
+    not x.predictions or x.prediction_tokens <= x.body,
+    f'prediction_tokens is {x.prediction_tokens}, but a request has at most '
+    f'the {x.body} bytes of body: choose less, or allow more bytes',
+  )
   lengths = x.draft_lengths
   need(
     not lengths or (min(lengths) >= 0 and max(lengths) >= 1),
@@ -53,6 +63,11 @@ def check(x: Serving) -> str:
   )
   with blame():
     Stages(tuple(x.stages), 1, constraint=tuple(x.constraint))
+  need(
+    x.host.strip(),
+    'host is empty, which opens every address of this machine: name one, such '
+    'as 127.0.0.1, or 0.0.0.0 for all',
+  )
   need(0 <= x.port < 2**16, f'port is {x.port}: choose one from 0 to 65535')
   need(0 <= x.grace <= 3600, f'grace is {x.grace}: choose 0 to 3600 seconds')
   need(

@@ -167,12 +167,14 @@ class Experiment:
   def shrink(self) -> None:
     """Leaves the quick version: two drafters, few and short texts.
 
+    No fewer than are decoded together.
     Of several batches it leaves two, and two draft lengths with them.
     """
     self.drafters = self.drafters or tuple(self.known)[:2]
     if self.batches:
       self.batches, self.gammas = self.batches[:2], self.gammas[:2]
-    self.prompts.count = min(self.prompts.count, max(2, *self.batches, 0))
+    rows = self.batches or (self.batch,)
+    self.prompts.count = min(self.prompts.count, max(2, *rows))
     self.max_new_tokens = min(self.max_new_tokens, 32)
 
 
@@ -290,8 +292,8 @@ class Certificate:
 
   name: str = 'certify'
   dtype: str = 'auto'
-  rows: int = 512
-  rounds: int = 16
+  rows: int = 64
+  rounds: int = 128
   level: float = 1e-3
   boost: float = 1.1
   seed: int = 0

@@ -21,6 +21,9 @@ from specjax.types import (
   Target,
 )
 
+BOUND = 2**31  # of what a device counts
+SEEDS = 2**32  # Larger ones would give the keys of smaller ones.
+
 
 def named(value: Any) -> str:
   """A value as messages show it: what it is, and its beginning."""
@@ -151,6 +154,19 @@ def check_keys(key: Any) -> None:
     )
 
 
+def rows_of(seed: Any, indices: Any) -> np.ndarray:
+  """Indices of rows as an array; refuses others, and a seed without keys."""
+  check_number('seed', seed, 0, SEEDS)
+  rows = np.asarray(indices)
+  whole = rows.size == 0 or np.issubdtype(rows.dtype, np.integer)
+  if rows.ndim != 1 or not whole or (rows < 0).any() or (rows >= SEEDS).any():
+    raise ValueError(
+      'indices must be one whole number a row, from 0 on, such as range(rows), '
+      f'got {named(indices)}'
+    )
+  return rows.astype(np.uint32)
+
+
 def check_state(state: Any, spec: Spec) -> None:
   """Refuses a state of another draft length, or one that was used up.
 
@@ -177,6 +193,16 @@ def check_state(state: Any, spec: Spec) -> None:
       'is given; go on with the state that it returned, or make a new one with '
       'specjax.generate.start'
     )
+
+
+def check_steps(steps: Any) -> None:
+  """Refuses a number of steps that a device does not count, and what is none.
+
+  One that a device holds is let pass: to look at it would be to wait for it.
+  """
+  for value in steps if isinstance(steps, tuple) else (steps,):
+    if not isinstance(value, jax.Array):
+      check_number('steps', value, 0, BOUND)
 
 
 def token_ids(target: Target, prompts: Any) -> list[list[int]]:
@@ -241,7 +267,7 @@ def _ids_of(
 def lengths(new_tokens: Any, count: int) -> np.ndarray:
   """Tokens to add to each of so many prompts, [B]."""
   if not isinstance(new_tokens, list | tuple | np.ndarray):
-    check_number('new_tokens', new_tokens, 1)
+    check_number('new_tokens', new_tokens, 1, BOUND)
     return np.full(count, new_tokens)
   if len(new_tokens) != count:
     raise ValueError(
@@ -249,5 +275,5 @@ def lengths(new_tokens: Any, count: int) -> np.ndarray:
       'number, or one for each'
     )
   for number in new_tokens:
-    check_number('new_tokens', number, 1)
+    check_number('new_tokens', number, 1, BOUND)
   return np.asarray(new_tokens)

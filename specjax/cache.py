@@ -13,13 +13,13 @@ import jax.numpy as jnp
 from specjax.types import KV, Cache, CrossKV
 
 
-def round_slots(slots: int) -> int:
+def round_slots(slots: int, fine: int = 512) -> int:
   """Smallest allowed number of slots that is at least `slots`.
 
-  Multiples of 128 up to 512, then of 512: few shapes, hence few programs,
-  and whole blocks for prefill and for the attention walk.
+  Multiples of 128 up to 512, or `fine`, then of 512: few shapes, hence few
+  programs, and whole blocks for prefill and for the attention walk.
   """
-  step = 128 if slots <= 512 else 512
+  step = 128 if slots <= fine else 512
   return -(-slots // step) * step
 
 

@@ -39,8 +39,8 @@ def _fold_in(root, indices):
 
 def row_keys(seed: int, indices) -> jax.Array:
   """Keys [B] of rows: they depend on the prompt's index, not on its slot."""
-  root = jax.random.key(seed, impl='threefry2x32')
-  return _fold_in(root, jnp.asarray(indices, jnp.uint32))
+  rows = arguments.rows_of(seed, indices)
+  return _fold_in(jax.random.key(seed, impl='threefry2x32'), rows)
 
 
 @functools.partial(jax.jit, static_argnames=('target', 'taps', 'read_slots'))
@@ -343,8 +343,8 @@ def generate(
     parts: of a step.
 
   Raises:
-    ValueError: the state was used up by an earlier call, or is of another
-      spec.
+    ValueError: the state was used up or is of another spec; negative steps.
   """
   arguments.check_state(state, spec)
+  arguments.check_steps(steps)
   return loop(params, state, steps, spec=spec, parts=parts)

@@ -34,6 +34,14 @@ def _check_rows(count: int, new_tokens, key, values) -> None:
       f'new_tokens must be one number or {count}, one a prompt, got '
       f'{np.shape(new_tokens)}'
     )
+  asked = np.asarray(new_tokens)
+  whole = np.issubdtype(asked.dtype, np.integer)
+  if not whole or (asked < 0).any() or (asked >= arguments.BOUND).any():
+    raise ValueError(
+      'new_tokens must be whole numbers of at least 0 (rows that only fill up '
+      f'a batch get none) and below {arguments.BOUND}, got '
+      f'{arguments.named(new_tokens)}'
+    )
   for name, rows in (('key', len(key)), ('values', len(values.temperature))):
     if rows != count:
       raise ValueError(
@@ -94,8 +102,9 @@ def fit(
     source_slots = caches.fit_slots(
       'source_slots', source_slots, needed, f'prompt {widest}'
     )
-  limit = np.array([len(text) for text in texts], np.int32)
-  limit = limit + np.asarray(new_tokens, np.int32)
+  # Wide, until it is compared: the sum may be more than a device counts.
+  limit = np.array([len(text) for text in texts], np.int64)
+  limit = limit + np.asarray(new_tokens, np.int64)
   longest = int(np.argmax(limit))
   for who, positions in (
     ('target', config.max_positions),
@@ -108,7 +117,7 @@ def fit(
       )
   needed = slots_for(spec, int(limit[longest]))
   slots = caches.fit_slots('slots', slots, needed, f'prompt {longest}')
-  return Fitted(texts, sources, limit, slots, source_slots)
+  return Fitted(texts, sources, limit.astype(np.int32), slots, source_slots)
 
 
 class Until(NamedTuple):

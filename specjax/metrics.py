@@ -175,7 +175,13 @@ def autocorrelation(accepted, lags: int = LAGS) -> list[Estimate]:
 
 
 def repetition(texts, n: int = 4) -> float:
-  """Share of n-grams that occurred before in the same text, over all texts."""
+  """Share of n-grams that occurred before in the same text, over all texts.
+
+  Raises:
+    ValueError: n is below 1.
+  """
+  if n < 1:
+    raise ValueError(f'n must be at least 1, got {n}')
   repeated = total = 0
   for text in texts:
     grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
@@ -192,5 +198,14 @@ def predicted_speedup(tau: float, c: float, v: float, gamma: float) -> float:
     c: cost of one drafted token, in plain steps.
     v: cost of scoring, judging and committing gamma + 1 tokens, likewise.
     gamma: drafted tokens.
+
+  Raises:
+    ValueError: a step costs nothing, or less.
   """
-  return tau / (v + gamma * c)
+  cost = v + gamma * c
+  if np.any(cost <= 0):
+    raise ValueError(
+      'v + gamma c, the cost of a step, must be above 0, got '
+      f'{np.nanmin(cost):g}'
+    )
+  return tau / cost

@@ -24,7 +24,7 @@ import numpy as np
 
 from specjax import arguments, generate, sampling, sharding
 from specjax import cache as caches
-from specjax.arguments import check_number
+from specjax.arguments import BOUND, check_number
 from specjax.inputs import Fitted, fit
 from specjax.refilling import PARTS as PARTS
 from specjax.refilling import WITH_ORIGINS as WITH_ORIGINS
@@ -107,7 +107,7 @@ class Pool:
 
     Raises:
       ValueError: rows, slots, group or limit below 1; reads that do not fit
-        the slots; more log-probabilities than tokens.
+        the slots, or are no whole blocks; more log-probabilities than tokens.
     """
     for name, number in (('rows', rows), ('slots', slots), ('group', group)):
       check_number(name, number, 1)
@@ -122,6 +122,11 @@ class Pool:
       raise ValueError(
         f'reads must be from 1 to the {self.slots} slots, got {tuple(reads)}'
       )
+    for size in self.reads:
+      if size % (block := caches.block_of(size)):
+        raise ValueError(
+          f'reads has {size}, which is no multiple of a block of {block} tokens'
+        )
     self.group, self.limit, self.parts = group, limit, parts
     self._values, self._layout = values, _layout(values)
     self._waiting: collections.deque[_Waiting] = collections.deque()
@@ -202,7 +207,11 @@ class Pool:
 
     Returns:
       Of every live request, in the order in which they were given rows.
+
+    Raises:
+      ValueError: steps below 1, or more than a device counts.
     """
+    check_number('steps', steps, 1, BOUND)
     self._fill()
     if not self._held:
       return []

@@ -27,8 +27,6 @@ from specjax.types import (
   Target,
 )
 
-_SEEDS = 2**32
-
 
 class Prepared(NamedTuple):
   """Prompts and all that they are continued with."""
@@ -158,7 +156,7 @@ def prepare(
   """
   _check(target, drafter, rule)
   check_number('gamma', gamma, 1, target.model.config.max_positions)
-  check_number('seed', seed, 0, _SEEDS)
+  check_number('seed', seed, 0, arguments.SEEDS)
   _check_stages(caller, stages)
   ids = arguments.token_ids(target, prompts)
   lengths = arguments.lengths(new_tokens, len(ids))

@@ -11,6 +11,7 @@ The compiler derives the communication from that.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -90,7 +91,8 @@ class Placement:
     """Where an array lies.
 
     An axis that the mesh does not divide stays whole, and so does a second
-    one that the table gives to the same mesh axis.
+    one that the table gives to the same mesh axis. It is said in as few words
+    as a compiled program says it of what it returns, so that the two are equal.
 
     Args:
       axes: logical names, one for each axis of the array, or None.
@@ -101,14 +103,17 @@ class Placement:
       name = None if axis is None else TABLE[axis]
       if name == 'model' and not self.split:
         name = None
-      if name in names or (name and size % self.mesh.shape[name]):
+      devices = self.mesh.shape[name] if name else 1
+      if name in names or devices == 1 or size % devices:
         name = None
       names.append(name)
+    while names and names[-1] is None:
+      names.pop()
     return NamedSharding(self.mesh, P(*names))
 
   def keeps_whole(self, axis: str, size: int) -> bool:
     """Whether an axis of a size is split over no devices."""
-    return self.place((axis,), (size,)).spec[0] is None
+    return not self.place((axis,), (size,)).spec
 
   def of_rows(self, tree: Any) -> Any:
     """Shardings of arrays whose first axis is the batch; caches by heads."""
@@ -174,6 +179,21 @@ def _put(x, sharding: NamedSharding) -> jax.Array:
   )
 
 
+@functools.lru_cache(maxsize=64)
+def _places(placement: Placement, structure, shapes) -> list[NamedSharding]:
+  """Where the arrays of a state lie between two steps."""
+  leaves = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
+  state = placement.of_state(jax.tree.unflatten(structure, leaves))
+  return jax.tree.leaves(state)
+
+
+def _lies(x: jax.Array, where: NamedSharding) -> bool:
+  """Whether an array lies where it should, said in the same words."""
+  if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # Has words of its own.
+    return x.sharding.is_equivalent_to(where, x.ndim)
+  return x.sharding == where
+
+
 def laid(placement: Placement | None, state: SpecState) -> SpecState:
   """A state as it lies between two steps.
 
@@ -182,13 +202,28 @@ def laid(placement: Placement | None, state: SpecState) -> SpecState:
   """
   if placement is None:
     return state
-  return jax.device_put(state, placement.of_state(state))
+  leaves, structure = jax.tree.flatten(state)
+  places = _places(placement, structure, tuple(x.shape for x in leaves))
+  pairs = zip(leaves, places, strict=True)
+  # What lies there already is not looked at again: that takes the host longer
+  # than a step of a small model.
+  return jax.tree.unflatten(
+    structure,
+    [x if _lies(x, own) else jax.device_put(x, own) for x, own in pairs],
+  )
+
+
+@functools.lru_cache(maxsize=256)
+def _whole(placement: Placement, number: int) -> jax.Array:
+  """An int32 on every device of a mesh."""
+  return placement.put_whole(np.int32(number))
 
 
 def numbers(placement: Placement | None, values: Any) -> Any:
   """A tree of numbers as int32, on every device of a mesh."""
-  made = jax.tree.map(np.int32, values)
-  return made if placement is None else jax.tree.map(placement.put_whole, made)
+  if placement is None:
+    return jax.tree.map(np.int32, values)
+  return jax.tree.map(lambda x: _whole(placement, int(x)), values)
 
 
 def fetch(tree: Any) -> Any:

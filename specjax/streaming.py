@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from specjax import arguments, prepared, sharding
-from specjax.arguments import check_number, named
+from specjax.arguments import BOUND, check_number, named
 from specjax.decoded import Decoded
 from specjax.text import Detokenizer, Stops
 from specjax.told import Logprob, OfTokens, Telling, read
@@ -127,9 +127,9 @@ def stream(
       logits.
   """
   _check_prompt(target, prompt)
-  check_number('new_tokens', new_tokens, 1)
+  check_number('new_tokens', new_tokens, 1, BOUND)
   if slots is not None:
-    check_number('slots', slots, 1)
+    check_number('slots', slots, 1, BOUND)
   stops = Stops(_check_stop(stop))
   made = prepared.prepare(
     stream,

@@ -21,8 +21,13 @@ def tokens_per_call(alpha: float, gamma):
 
   Leviathan et al., Equation 1: every token is accepted with the same chance,
   whatever came before. `gamma` may be an array.
+
+  Raises:
+    ValueError: alpha is no chance, or gamma negative.
   """
   _in_unit('alpha', alpha)
+  if np.any(np.asarray(gamma) < 0):
+    raise ValueError(f'gamma must be at least 0, got {gamma}')
   if alpha == 1:
     return np.asarray(gamma) + 1.0
   with np.errstate(divide='ignore'):
@@ -79,7 +84,14 @@ def break_even_c(tokens: float, gamma: int, v: float = 1.0) -> float:
     tokens: of a call.
     gamma: drafted tokens.
     v: cost of scoring.
+
+  Raises:
+    ValueError: nothing is drafted, or scoring costs nothing.
   """
+  if gamma < 1:
+    raise ValueError(f'gamma must be at least 1, got {gamma}')
+  if v <= 0:
+    raise ValueError(f'v must be above 0, got {v}')
   return (tokens - v) / gamma if tokens > v else float('nan')
 
 

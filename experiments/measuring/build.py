@@ -11,9 +11,10 @@ from typing import Any
 from experiments import prompts
 from experiments.errors import UserError, blame, need
 from experiments.measuring.layouts import Guess
+from experiments.measuring.loaded import Loaded
 from experiments.measuring.methods import Built as Built
-from experiments.measuring.methods import Loaded, assemble, has_encoder
 from experiments.measuring.methods import Method as Method
+from experiments.measuring.methods import assemble, has_encoder
 from experiments.prompts import Chosen, conversations
 from experiments.setup import (
   drafter_loading,

@@ -6,14 +6,14 @@ nothing takes is not kept.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from experiments.measuring import drafter_facts, measure
-from experiments.measuring.layouts import Chooser, Guess, Race
+from experiments.measuring.layouts import Chooser, Guess, Layouts, Race
+from experiments.measuring.loaded import Loaded
 from experiments.prompts import Chosen
 from experiments.setup import drafter_loading
 from experiments.setup.checks import values
@@ -21,9 +21,9 @@ from experiments.setup.plan import Plan
 from specjax import cache as caches
 from specjax import checkpoints, generate, layouts, verify
 from specjax.drafters import plain
-from specjax.layouts import Arranged, LayoutChoice
+from specjax.layouts import LayoutChoice
 from specjax.models.transformer import Model
-from specjax.types import Drafter, LoadedDrafter, Params, Rule, Spec, Target
+from specjax.types import Drafter, Params, Rule, Spec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,33 +70,6 @@ class Method:
       'verification': self.verification.fields(),
       'drafting': self.drafting and self.drafting.fields(),
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-  """What was checked and read, before a layout is chosen.
-
-  `drafts` are for the target with whole weights, which has none itself;
-  `forms` are that target in every layout, with weights.
-  """
-
-  plan: Plan
-  target: Target
-  prompts: dict[str, Chosen]
-  drafts: Mapping[str, LoadedDrafter]
-  forms: Mapping[str, Arranged]
-  # Drafts for the target in other layouts, by name and layout, read when asked.
-  others: dict[tuple[str, str], LoadedDrafter] = dataclasses.field(
-    default_factory=dict
-  )
-
-  def gammas(self, name: str) -> tuple[int, ...]:
-    """Draft lengths of a drafter, each depth once: a tree has its own."""
-    planned, by_depth = self.plan.drafters[name], {}
-    for gamma in planned.gammas:
-      drafter = drafter_loading.make(planned, self.drafts[name], gamma)
-      by_depth.setdefault(drafter.depth, gamma)
-    return tuple(by_depth.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,17 +132,25 @@ class Built:
     plan = dataclasses.replace(self.loaded.plan, batch=batch)
     return assemble(dataclasses.replace(self.loaded, plan=plan), Guess())
 
-  def race(self, tell: Callable[[str], Any] = lambda what: None) -> 'Built':
+  def race(
+    self,
+    tell: Callable[[str], Any] = lambda what: None,
+    over_cores: bool | None = None,
+  ) -> 'Built':
     """The same in the layouts that are the fastest, where none was measured.
 
     Args:
       tell: is told what is measured.
+      over_cores: only layouts over the cores, or only those on one device; a
+        method that has none of these is left out.
     """
     if self.loaded is None:
       return self
     plan = self.loaded.plan
     turns = 3 if plan.quick else layouts.TURNS
-    return self.settle(Race(self.job(plan), turns, tell))
+    loaded = dataclasses.replace(self.loaded, over_cores=over_cores)
+    among = dataclasses.replace(self, loaded=loaded)
+    return among.settle(Race(self.job(plan), turns, tell))
 
   def settle(self, choose: Chooser) -> 'Built':
     """The same in the layouts that are chosen now, once for all."""
@@ -192,90 +173,19 @@ def _chance(rule: Rule, single: Drafter) -> generate.StepParts:
   return generate.PARTS._replace(overlap=verify.chance(rule))
 
 
-class _Layouts:
-  """The choices for the parts of methods, each made once."""
-
-  def __init__(self, loaded: Loaded, choose: Chooser):
-    self.loaded, self.choose = loaded, choose
-    self.batch = loaded.plan.batch
-    names = layouts.allowed(loaded.forms, self.batch)
-    self.forms = {name: loaded.forms[name] for name in names}
-    self._scoring: dict[int, LayoutChoice] = {}
-    self._drafting: dict[str, LayoutChoice] = {}
-
-  def scoring(self, drafter: Drafter) -> LayoutChoice:
-    """Of the target that scores what a drafter proposes."""
-    rows = drafter.nodes + 1
-    if rows not in self._scoring:
-      names = layouts.allowed(self.forms, self.batch * rows)
-      made = self.choose.tokens(names, self.forms.__getitem__, rows)
-      self._scoring[rows] = made
-    return self._scoring[rows]
-
-  def draft(self, name: str, layout: str) -> LoadedDrafter:
-    """A drafter for the target in a layout, which its weights take, too."""
-    loaded = self.loaded
-    if layout == layouts.WHOLE:
-      return loaded.drafts[name]
-    if (name, layout) not in loaded.others:
-      target = dataclasses.replace(
-        loaded.target, model=self.forms[layout].model
-      )
-      read = drafter_loading.load(loaded.plan.drafters[name], target)
-      loaded.others[name, layout] = read
-    return loaded.others[name, layout]
-
-  def pair(
-    self, name: str, drafter: Drafter
-  ) -> tuple[LayoutChoice, LayoutChoice | None]:
-    """Of the target and of a draft: together they make the shortest step.
-
-    One program runs on one device or on the devices of one mesh, so both lie
-    over the cores, or neither does.
-    """
-    scoring, drafting = self.scoring(drafter), self.drafting(name)
-    if drafting is None:
-      return scoring, None
-    target, draft = scoring.measured, drafting.measured
-
-    def seconds(pair: tuple[str, str]) -> float:
-      return target[pair[0]] + drafter.depth * draft[pair[1]]
-
-    pairs = [
-      (one, other)
-      for one, other in itertools.product(target, draft)
-      if (one == layouts.CORES) == (other == layouts.CORES)
-    ]
-    best, fitting = min(pairs, key=seconds)
-    return (
-      dataclasses.replace(scoring, layout=best),
-      dataclasses.replace(drafting, layout=fitting),
-    )
-
-  def drafting(self, name: str) -> LayoutChoice | None:
-    """Of a draft that is a model of its own, which reads token by token."""
-    if self.loaded.drafts[name].draft is None:
-      return None
-
-    def make(layout: str) -> Arranged:
-      draft = self.draft(name, layout).draft
-      assert draft is not None
-      return Arranged(*draft)
-
-    if name not in self._drafting:
-      names = layouts.allowed(self.forms, self.batch)
-      self._drafting[name] = self.choose.tokens(names, make, 1)
-    return self._drafting[name]
-
-
-def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
+def _methods(loaded: Loaded, chosen: Layouts, name: str) -> Iterator[Method]:
   """All lengths and rules of a drafter."""
-  planned, whole = loaded.plan.drafters[name], loaded.forms[layouts.WHOLE]
-  eos, one = loaded.target.eos, loaded.drafts[name]
-  single = drafter_loading.make(planned, one, 1)
+  planned, eos = loaded.plan.drafters[name], loaded.target.eos
+  one, watched = loaded.drafts[name], chosen.watching()
+  looking_on = chosen.draft(name, watched)
+  single = drafter_loading.make(planned, looking_on, 1)
+  watched_model, watched_parameters = loaded.forms[watched]
   for gamma in loaded.gammas(name):
     drafter = drafter_loading.make(planned, one, gamma)
-    scoring, drafting = chosen.pair(name, drafter)
+    pair = chosen.pair(name, drafter)
+    if pair is None:
+      continue
+    scoring, drafting = pair
     # What computes with the target's weights takes them as they are.
     own = chosen.draft(name, (drafting or scoring).layout)
     drafter = drafter_loading.make(planned, own, gamma)
@@ -288,8 +198,8 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
         gamma=drafter.depth,
         spec=Spec(model, drafter, rule, eos),
         params=Params(parameters, own.params),
-        single=Spec(whole.model, single, verify.observe, eos),
-        single_params=Params(whole.params, one.params),
+        single=Spec(watched_model, single, verify.observe, eos),
+        single_params=Params(watched_parameters, looking_on.params),
         chance=_chance(rule, single),
         brings=drafter_facts.describe(planned, own.params, own.pairing),
         draft_dtype=drafter_facts.dtype_of(own),
@@ -301,7 +211,7 @@ def _methods(loaded: Loaded, chosen: _Layouts, name: str) -> Iterator[Method]:
 
 def assemble(loaded: Loaded, choose: Chooser) -> Built:
   """Plain decoding and all methods, in the layouts that are chosen."""
-  chosen = _Layouts(loaded, choose)
+  chosen = Layouts(loaded, choose)
   ways = {
     name: measure.Decoding(
       Spec(model, plain.make(), verify.token, loaded.target.eos),

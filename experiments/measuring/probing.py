@@ -21,7 +21,7 @@ from scipy import special
 
 from experiments.errors import UserError
 from experiments.measuring import measure, replay
-from experiments.measuring.methods import Loaded
+from experiments.measuring.loaded import Loaded
 from experiments.prompts import Chosen
 from experiments.setup import drafter_loading
 from experiments.setup.plan import PlannedDrafter

@@ -39,7 +39,7 @@ class Alpha(NamedTuple):
 
   @property
   def estimate(self) -> metrics.Estimate:
-    return metrics.ratio(self.overlap, self.prefixes, most=1.0)
+    return metrics.ratio(self.overlap, self.prefixes).clipped(0.0, 1.0)
 
 
 def alpha_of(runs: list[Run], prompts: int) -> Alpha:
@@ -146,23 +146,25 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
     under_rule: mean of the chance that the rule accepts a first token.
   """
   counts = join(runs)
-  tau = metrics.ratio(counts.tokens, counts.target_calls)
+  depth = counts.histogram.shape[1] - 1
+  most = depth + 1
+  tau = metrics.ratio(counts.tokens, counts.target_calls).clipped(1, most)
   per_request = metrics.tau_per_request(counts.tokens, counts.target_calls)
   unconditional, conditional = metrics.by_position(counts)
-  lengths = np.arange(counts.histogram.shape[1])
+  lengths = np.arange(most)
   unit_accepted = (counts.histogram * lengths).sum(1)
   unit_steps = counts.histogram.sum(1)
-  without_bonus = metrics.ratio(unit_accepted, unit_steps)
-  per_step = metrics.tau_per_step(unit_accepted, unit_steps)
+  without_bonus = metrics.ratio(unit_accepted, unit_steps).clipped(0, depth)
+  per_step = metrics.tau_per_step(unit_accepted, unit_steps).clipped(1, most)
   tried, drafted = int(counts.tried.sum()), int(counts.drafted.sum())
-  accepted = int(counts.accepted.sum())
+  accepted, steps = int(counts.accepted.sum()), int(unit_steps.sum())
   return {
     'tokens': int(counts.tokens.sum()),
     'target_calls': int(counts.target_calls.sum()),
     'steps': sum(r.steps for r in runs),
     'drafted': drafted,
     'accepted': accepted,
-    'coverage': 1 - counts.misses.sum() / max(counts.histogram.sum(), 1),
+    'coverage': 1 - counts.misses.sum() / steps if steps else None,
     'alpha': alpha.estimate.value,
     'alpha_ci': alpha.estimate.interval,
     'alpha_of_rule': under_rule.estimate.value,
@@ -212,6 +214,7 @@ def by_turn(runs: list[Run], alpha: Alpha, base: list[Run] | None) -> dict:
     counts, mean = join(here), alpha.turns[turn].played.estimate
     played = counts.tokens > 0
     tau = metrics.ratio(counts.tokens[played], counts.target_calls[played])
+    tau = tau.clipped(1, counts.histogram.shape[1])
     entry = {
       'turn': turn + 1,
       'texts': int(played.sum()),

@@ -10,6 +10,7 @@ _OVER_BLOCKS = (
 )
 _LAYOUTS = {
   'whole': 'whole weights',
+  'native': 'the C kernel',
   'blocked': 'blocked weights',
   'cores': 'weights split over the cores',
 }

@@ -14,6 +14,7 @@ from experiments.reports.markdown import (
   Table,
   blocks,
   bullets,
+  counted,
   number,
   paragraph,
   span,
@@ -136,7 +137,8 @@ def headline(rows: list[dict]) -> str:
   target = rows[0].get('target') or {}
   shape = ''
   if {'num_layers', 'width'} <= target.keys():
-    shape = f'random weights, {target["num_layers"]} layers x {target["width"]}'
+    layers = counted(target['num_layers'], 'layer')
+    shape = f'random weights, {layers} x {target["width"]}'
   facts = [values(rows, 'dtype'), shape]
   where = f'{machine(rows, facts)}; medians.'
   return blocks(bullets(clauses), paragraph(where))

@@ -50,6 +50,11 @@ def number(value: float | None, form: str = '.2f') -> str:
   return '-' if value is None else f'{value:{form}}'
 
 
+def counted(count: int, noun: str) -> str:
+  """So many of something: 1 tie, 2 ties, 1,200 ties."""
+  return f'{count:,} {noun}' + ('' if count == 1 else 's')
+
+
 def with_interval(
   value: float | None,
   interval: Iterable[float] | None,

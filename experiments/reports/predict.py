@@ -102,14 +102,19 @@ class Board:
       gammas, key=lambda g: self.speed(drafter, g, domains, temperature)
     )
 
+  def ranked(self, drafters, domains, temperature: float) -> list[Choice]:
+    """Candidates at their best lengths, the fastest first."""
+    choices = []
+    for drafter in drafters:
+      gamma = self.best(drafter, domains, temperature)
+      speed = self.speed(drafter, gamma, domains, temperature)
+      choices.append(Choice(drafter, gamma, speed))
+    return sorted(choices, key=lambda choice: -choice.speed)
+
   def winner(self, temperature: float) -> Choice | None:
     """The best candidate of all domains together; None without any."""
-    choices = []
-    for drafter in filter(self.possible, self.drafters):
-      gamma = self.best(drafter, self.domains, temperature)
-      speed = self.speed(drafter, gamma, self.domains, temperature)
-      choices.append(Choice(drafter, gamma, speed))
-    return max(choices, key=lambda choice: choice.speed, default=None)
+    believed = [d for d in self.drafters if self.possible(d)]
+    return next(iter(self.ranked(believed, self.domains, temperature)), None)
 
   def cell(self, domain: str, temperature: float) -> list[dict]:
     """The checks of one cell, the largest predicted speed-up first."""

@@ -13,7 +13,13 @@ import shlex
 from experiments.measuring.selecting import by_place
 from experiments.reports import break_even, intervals
 from experiments.reports.conditions import conditions
-from experiments.reports.markdown import blocks, bullets, paragraph, span
+from experiments.reports.markdown import (
+  blocks,
+  bullets,
+  counted,
+  paragraph,
+  span,
+)
 from specjax import metrics
 
 WINS, UNDECIDED, UNKNOWN, LOSES = 'wins', 'undecided', 'unknown', 'loses'
@@ -233,7 +239,8 @@ def greedy_texts(rows: list[dict]) -> tuple[int, int, str] | None:
   # Those of conversations are several each.
   texts = sum(r.get('texts') or r['prompts'] for r in compared)
   verdicts = [d['verdict'] for r in compared for d in r['differences'] or ()]
-  note = f', {verdicts.count("tie")} ties, {verdicts.count("bug")} bugs'
+  ties, bugs = (counted(verdicts.count(kind), kind) for kind in ('tie', 'bug'))
+  note = f', {ties}, {bugs}'
   return same, texts, note if verdicts else ''
 
 

@@ -102,12 +102,12 @@ class Worker:
     self._obey()
 
   def _turn(self) -> None:
+    # Who waits is given a row as soon as one is free: then a turn ends.
     watched = any(x.watched for x in self._texts.values())
-    hurry = watched or any(held.waiting for held in self.pools)
     if self._texts:
       self.turns += 1
     for place, held in enumerate(self.pools):
-      for one in held.turn(1 if hurry else self._steps):
+      for one in held.turn(1 if watched else self._steps):
         self._tell((place, one.id), one)
     self._show()
 

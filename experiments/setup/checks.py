@@ -3,6 +3,7 @@
 Every error names the field and what would be right.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,25 @@ def need_least(x: Any, least: int, *names: str, where: str = '') -> None:
     need(
       value is None or value >= least,
       f'{where}{name} must be at least {least}, got {value}',
+    )
+
+
+def need_temperatures(field: str, temperatures: Sequence[float]) -> None:
+  """Raises a UserError where there is no temperature, a wrong one or one twice.
+
+  Args:
+    field: that has them.
+    temperatures: of the texts.
+  """
+  need(temperatures, f'{field} is empty: give at least one, such as 0')
+  for place, temperature in enumerate(temperatures):
+    need(
+      np.isfinite(temperature) and temperature >= 0,
+      f'{field} must be finite and at least 0, got {temperature}',
+    )
+    need(
+      temperature not in temperatures[:place],
+      f'{field} has {temperature} twice; leave it out',
     )
 
 
@@ -170,12 +190,7 @@ def check(x: Experiment) -> None:
     'target.path is empty: give the directory of a model with '
     '--config.target.path=...',
   )
-  need(x.temperatures, 'temperatures is empty: give at least one, such as 0')
-  for temperature in x.temperatures:
-    need(
-      np.isfinite(temperature) and temperature >= 0,
-      f'temperatures must be finite and at least 0, got {temperature}',
-    )
+  need_temperatures('temperatures', x.temperatures)
   stages = {k: v for k, v in x.sampling.stages.items() if k not in _TOKENS}
   with blame('sampling.'):
     sampling.make(1, 1.0, **stages)

@@ -154,7 +154,8 @@ def _arrangements(model: Model, dtype: str, rows: int) -> dict[str, tuple]:
     return {name: one.params for name, one in arranged.items()}
 
   if jax.default_backend() == 'cpu':
-    layouts.columns()  # Measured where nothing is traced.
+    for layout in layouts.tried():
+      layouts.width_in(layout)  # Measured where nothing is traced.
   shapes = jax.eval_shape(arrange, _shapes(model, dtype))
   return {name: (models[name], shapes[name]) for name in models}
 
@@ -166,8 +167,7 @@ def _copied(arrangements: Mapping[str, tuple]) -> int:
     x.size * x.dtype.itemsize
     for name, (_, params) in arrangements.items()
     for x, before in zip(jax.tree.leaves(params), whole, strict=True)
-    if name == layouts.CORES
-    or (name == layouts.BLOCKED and x.shape != before.shape)
+    if name == layouts.CORES or x.shape != before.shape
   )
 
 
@@ -175,7 +175,7 @@ def _copies(arrangements: Mapping[str, tuple]) -> int:
   """How often drafts are read again, for the target in other layouts."""
   cores = arrangements.get(layouts.CORES)
   split = 0 if cores is None else cores[0].placement.mesh.size
-  return split + (layouts.BLOCKED in arrangements)
+  return split + (layouts.tried()[0] in arrangements)
 
 
 def _reading(model: Model, params, rows: int, slots: int, sources: int) -> int:
@@ -305,8 +305,8 @@ def predict(
   size = plan.mesh.data * plan.mesh.model
   if not compiles or size > jax.device_count():
     return known
-  blocked = arrangements.get(layouts.BLOCKED, arrangements[layouts.WHOLE])
-  read = first = _reading(*blocked, w.batch, w.slots, w.sources)
+  name = layouts.tried()[0] if len(arrangements) > 1 else layouts.WHOLE
+  read = first = _reading(*arrangements[name], w.batch, w.slots, w.sources)
   first -= target.cache * (w.rows - w.batch) // w.rows
   if w.rows > w.batch:
     whole = arrangements[layouts.WHOLE]

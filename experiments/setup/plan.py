@@ -141,6 +141,23 @@ def _check_drafters(planned: Plan) -> None:
     )
 
 
+def whole_steps(planned: Plan) -> Plan:
+  """A plan whose acceptance is to be counted, which whole steps alone are.
+
+  Raises:
+    UserError: no text has room for one; names the field.
+  """
+  for one in planned.drafters.values():
+    field = 'gammas' if planned.gammas else f'gamma of the drafter {one.name}'
+    for gamma in one.gammas:
+      need(
+        gamma < planned.max_new_tokens,
+        f'{field} is {gamma}, but must be below max_new_tokens, which is '
+        f'{planned.max_new_tokens}: draft less, or decode more',
+      )
+  return planned
+
+
 def _locate(field: str, path: str) -> str:
   """A path that exists: that of a snapshot, where a model of the Hub is named.
 

@@ -20,6 +20,7 @@ from experiments.corpus.names import is_test
 from experiments.errors import UserError
 
 END = '<|endoftext|>'
+TOKENS = 'tokens.npz'  # in a folder of data
 
 
 def train_tokenizer(vocab_size: int, sample: int, seed: int):
@@ -90,7 +91,7 @@ def token_streams(
     every: of the documents only each so many-th is used.
     with_packages: adds the streams of `corpus.packages`.
   """
-  path = folder / 'tokens.npz'
+  path = folder / TOKENS
   if not path.exists():
     if with_packages:
       print(*packages.describe_packages(), sep='\n')

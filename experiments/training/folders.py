@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
-from experiments.errors import need, writing
+from experiments.errors import UserError, need, writing
 from experiments.recipes import Heads, Optimization
+from experiments.training.data import TOKENS
 from specjax.checkpoints import precision
 
 
@@ -34,6 +35,40 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
       'another folder, or remove it',
     )
     file.write_bytes(text)
+
+
+def claim_data(folder: pathlib.Path, made_for: dict[str, Any]) -> None:
+  """Makes a folder that of what some tokens and texts are made for.
+
+  One that has them already, and does not say of what they are, is taken as it
+  is.
+
+  Args:
+    folder: which is there.
+    made_for: what they depend on, by name.
+
+  Raises:
+    UserError: it holds those of another target or of other settings.
+  """
+  file = folder / 'data.json'
+  with writing('data', folder):
+    if not any((folder / name).exists() for name in (TOKENS, 'samples')):
+      file.write_text(json.dumps(made_for, indent=2) + '\n')
+    if not file.exists():
+      return
+    text = file.read_text()
+  try:
+    found = dict(json.loads(text))
+  except (ValueError, TypeError) as error:
+    raise UserError(
+      f'data: {file} is damaged ({error}); name another folder'
+    ) from error
+  for name, value in made_for.items():
+    need(
+      found.get(name) == value,
+      f'data: {folder} holds texts of another target or other settings ({name} '
+      'differs); name another folder',
+    )
 
 
 def claim_examples(folder: pathlib.Path, fingerprint: str) -> None:

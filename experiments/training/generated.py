@@ -1,5 +1,7 @@
 """What drafts learn from: windows of the corpus, and texts of a model."""
 
+import hashlib
+import json
 import pathlib
 from typing import Any, NamedTuple
 
@@ -8,7 +10,8 @@ from tqdm import tqdm
 
 from experiments.errors import UserError, blame, need, writing
 from experiments.recipes import Distillation, Heads, Mixture, Online, Texts
-from experiments.training import data, recipe_checks
+from experiments.setup.checks import SEEDS
+from experiments.training import data, folders, recipe_checks
 from experiments.training.examples import Reader, Split, split
 from specjax import checkpoints, generate, sampling, verify
 from specjax.drafters import plain
@@ -56,13 +59,43 @@ def check(x: Distillation | Heads) -> None:
   """Checks the target without its weights, and makes the folder of the data.
 
   Raises:
-    UserError: the target cannot be used, or has too few positions.
+    UserError: the target cannot be used, or has too few positions; the data is
+      that of another.
   """
   check_target(x, recipe_checks.lengths(x))
   if recipe_checks.has_examples(x):
     return
-  with writing('data', x.data):
-    pathlib.Path(x.data).mkdir(parents=True, exist_ok=True)
+  folder = pathlib.Path(x.data)
+  with writing('data', folder):
+    folder.mkdir(parents=True, exist_ok=True)
+  folders.claim_data(folder, _made_for(x))
+  if not (folder / data.TOKENS).exists():
+    recipe_checks.no_packages(
+      x.mixture, f'none are read for {folder}: leave it at 0'
+    )
+
+
+def _made_for(x: Distillation | Heads) -> dict[str, Any]:
+  """What the tokens and texts of a recipe depend on, by name."""
+  with blame('target: '):
+    target = checkpoints.fingerprint(x.target)
+    tokenizer = checkpoints.load_tokenizer(x.target)
+  vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
+  known = json.dumps([vocabulary, tokenizer.eos_token_id]).encode()
+  named = {'mixture': x.mixture, 'texts': x.texts}
+  settings = {
+    f'{field}.{name}': value
+    for field, values in named.items()
+    for name, value in vars(values).items()
+    if name != 'count'  # More of them may be written beside these.
+  }
+  return {
+    'target': target,
+    'tokenizer': hashlib.sha256(known).hexdigest(),
+    'every': x.every,
+    'seed': x.seed,
+    **settings,
+  }
 
 
 def read_target(x: Distillation | Heads | Online) -> Material:
@@ -77,7 +110,7 @@ def gather(x: Distillation | Heads) -> Material:
 
   Raises:
     UserError: the checkpoint cannot be used, or the folder of the data was
-      made with another tokenizer.
+      made with another tokenizer, or lacks a share of the mixture.
   """
   check(x)
   if isinstance(x, Heads) and recipe_checks.has_examples(x):
@@ -88,6 +121,12 @@ def gather(x: Distillation | Heads) -> Material:
   m = read_target(x)
   folder = pathlib.Path(x.data)
   streams = data.token_streams(m.tokenizer, folder, x.every)
+  for name, share in vars(x.mixture).items():
+    need(
+      not share or name in streams,
+      f'mixture.{name} is {share}, but {folder} has no such tokens: leave it '
+      'at 0, or name another folder',
+    )
   largest = max(int(stream.max()) for stream in streams.values())
   if largest >= m.target.config.vocab_size:
     raise UserError(
@@ -135,7 +174,7 @@ def write_texts(
         prompts.tolist(),
         spec=spec,
         new_tokens=length - x.prompt_length,
-        key=generate.row_keys(seed, i + np.arange(x.batch)),
+        key=generate.row_keys(seed % SEEDS, i + np.arange(x.batch)),
         values=sampling.make(x.batch, warm.astype(np.float32)),
       )
       state = generate.generate(Params(params, None), state, length, spec=spec)

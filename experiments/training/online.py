@@ -9,6 +9,7 @@ time, paired on prompts.
 """
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -19,7 +20,7 @@ from experiments import prompts
 from experiments.errors import need, writing
 from experiments.prompts import conversations
 from experiments.recipes import HeldOut, Online
-from experiments.setup.checks import need_least
+from experiments.setup.checks import SEEDS, need_least, need_seed
 from experiments.setup.names import resolve
 from experiments.training import (
   folders,
@@ -45,7 +46,22 @@ def check(x: Online) -> None:
     UserError: names the field and the remedy.
   """
   need_least(x, 1, 'rounds', 'updates', 'memory', 'new_tokens', 'depth')
-  need_least(x.prompts, 1, 'count', where='prompts.')
+  need(
+    x.depth < x.new_tokens,
+    f'depth is {x.depth}, but must be below new_tokens, which is '
+    f'{x.new_tokens}: draft less, or decode more',
+  )
+  need(
+    math.isfinite(x.temperature) and x.temperature >= 0,
+    f'temperature must be finite and at least 0, got {x.temperature}',
+  )
+  need_seed(x.seed)
+  need(
+    x.seed + x.rounds < SEEDS,
+    f'seed is {x.seed}, but each of the {x.rounds} rounds has the next one: '
+    f'choose one below {SEEDS - x.rounds}',
+  )
+  need_least(x.prompts, 1, 'count', 'length', where='prompts.')
   prompts.check(x.prompts)
   conversations.check(x.prompts)
   need(
@@ -67,7 +83,7 @@ def shrink(x: Online) -> None:
   """A toy version of a recipe that shows that every stage runs."""
   x.folder += '-quick'
   x.rounds, x.updates, x.prompts.count, x.new_tokens = 3, 2, 4, 8
-  x.prompts.length = 16
+  x.prompts.length, x.depth = 16, min(x.depth, 4)
   x.optimization.shrink(6, 16)
 
 
@@ -216,8 +232,8 @@ def line_of(number: int, found: dict[str, np.ndarray]) -> dict[str, Any]:
     told = {}
     for field, before in ((name, ''), (f'{name}_first', 'first_')):
       one = metrics.ratio(
-        found[before + numerator], found[before + denominator], most
-      )
+        found[before + numerator], found[before + denominator]
+      ).clipped(0.0, most)
       told |= {field: one.value, f'{field}_ci': one.interval}
     return told
 

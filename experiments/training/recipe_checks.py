@@ -22,7 +22,13 @@ from experiments.recipes import (
   Texts,
 )
 from experiments.settings import Size
-from experiments.setup.checks import check_dtype, need, need_least, need_seed
+from experiments.setup.checks import (
+  check_dtype,
+  need,
+  need_least,
+  need_seed,
+  need_temperatures,
+)
 from experiments.setup.names import resolve_function
 from experiments.training.optimize import CURVES
 from specjax import checkpoints
@@ -95,11 +101,12 @@ def held_out(field: str, x: HeldOut) -> None:
   """Refuses prompts that no drafter can be tried on."""
   names = 'prompts', 'prompt_length', 'new_tokens', 'depth'
   need_least(x, 1, *names, where=f'{field}.')
-  need(x.temperatures, f'{field}.temperatures is empty: give one, such as 0')
   need(
-    all(math.isfinite(t) and t >= 0 for t in x.temperatures),
-    f'{field}.temperatures must be finite and at least 0, got {x.temperatures}',
+    x.depth < x.new_tokens,
+    f'{field}.depth is {x.depth}, but must be below {field}.new_tokens, which '
+    f'is {x.new_tokens}: draft less, or decode more',
   )
+  need_temperatures(f'{field}.temperatures', x.temperatures)
   need_seed(x.seed, f'{field}.seed')
 
 
@@ -111,6 +118,18 @@ def mixture(x: Mixture) -> None:
       f'mixture.{name} must be finite and at least 0, got {share}',
     )
   need(sum(vars(x).values()) > 0, 'mixture: all shares are 0; raise one')
+
+
+def no_packages(x: Mixture, reason: str) -> None:
+  """Refuses shares of installed packages, of which nothing is read.
+
+  Args:
+    x: the shares.
+    reason: why there are none, and what helps.
+  """
+  for name in ('packages', 'package_documentation'):
+    share = getattr(x, name)
+    need(not share, f'mixture.{name} is {share}, but {reason}')
 
 
 def size(field: str, x: Size) -> None:
@@ -200,7 +219,6 @@ def lengths(x: Distillation | Heads) -> dict[str, int]:
   for field, one in held.items():
     both = f'{field}.prompt_length + {field}.new_tokens'
     positions[both] = one.prompt_length + one.new_tokens
-    positions[f'{field}.depth'] = one.depth + 1
   return positions
 
 
@@ -241,6 +259,8 @@ def pair(x: Recipe) -> None:
   """
   _of_corpus(x)
   need_least(x, 1, 'tokenizer_sample', 'max_positions')
+  if not x.packages:
+    no_packages(x.mixture, 'packages is False: set it, or leave the share at 0')
   need(
     x.vocab_size >= 257,
     f'vocab_size must be at least 257, one for each byte and the end of text, '

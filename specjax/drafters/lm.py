@@ -139,7 +139,9 @@ def read(
   model = variants.with_cache_attention(model, host.config.attention)
   model = variants.narrow(model, window, sinks)
   if columns := host.config.columns:
-    model, params = variants.block(model, params, columns)
+    model, params = variants.block(
+      model, params, columns, host.config.for_kernel
+    )
   if other is not None:
     return model, params
   return variants.resize_head(model, host.config.vocab_size), params

@@ -178,9 +178,9 @@ def load(
   model, loaded = target.model, _read(target, path, read_as, dtype)
   config, params = loaded.config, loaded.params
   if columns := model.config.columns:
-    params = linear.arrange(
-      params, medusa.shapes(config, model, columns), columns
-    )
+    shapes = medusa.shapes(config, model, columns)
+    for_kernel = model.config.for_kernel
+    params = linear.arrange(params, shapes, columns, for_kernel)
   loaded, reading = (
     loaded._replace(params=params),
     medusa.reading_of(loaded.read_as),

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax.arguments import check_number, check_numbers, check_target
 from specjax.drafters import early_exit
@@ -114,6 +115,26 @@ def _says(model: Model, params, tokens, attention, mlp):
   return transformer.score(model, gated, tokens).argmax(-1)
 
 
+def _texts(target: Target, tokens: Any) -> np.ndarray:
+  """Texts [B, T] as an array.
+
+  Raises:
+    ValueError: they are none, or of other lengths or tokens.
+  """
+  vocab = target.model.config.vocab_size
+  try:
+    ids = np.asarray(tokens)
+  except ValueError:  # Of texts of several lengths.
+    ids = np.zeros(0)
+  whole = ids.ndim == 2 and ids.size and np.issubdtype(ids.dtype, np.integer)
+  if not whole or ids.min() < 0 or ids.max() >= vocab:
+    raise ValueError(
+      'tokens must be texts of one length, integers [B, T] from 0 to '
+      f'{vocab - 1}, got {type(tokens).__name__} {np.shape(ids)}'
+    )
+  return ids
+
+
 def matches(
   target: Target, tokens, attention: tuple[int, ...], mlp: tuple[int, ...]
 ) -> float:
@@ -127,7 +148,13 @@ def matches(
 
   Returns:
     The share of positions where the greedy tokens are the same.
+
+  Raises:
+    ValueError: there is no such layer, or the texts are none.
   """
+  for name, layers in (('attention', attention), ('mlp', mlp)):
+    _check(target.model, name, layers)
+  tokens = _texts(target, tokens)
   every = jnp.ones(target.model.config.num_layers)
   said = functools.partial(_says, target.model, target.params, tokens)
   gates = (every.at[jnp.array(x, int)].set(0) for x in (attention, mlp))
@@ -150,7 +177,8 @@ def search(
     `skip_attention` and `skip_mlp` as `load` takes them.
 
   Raises:
-    ValueError: the target has no more sub-layers than are to be left out.
+    ValueError: the target has no more sub-layers than are to be left out, or
+      the texts are none.
   """
   check_target(target)
   check_number('count', count, 1)
@@ -160,6 +188,7 @@ def search(
       f'count is {count}, but the target has {2 * layers} sub-layers: choose '
       'fewer'
     )
+  tokens = _texts(target, tokens)
   chosen: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
   for _ in range(count):
     attention, mlp = chosen

@@ -67,7 +67,9 @@ def read(
   loaded = heads.load(path, kind, target, shapes, dtype, read_as)
   stored = make(loaded.config)
   if columns := config.columns:
-    arranged = linear.arrange(loaded.params, stored.shapes(columns), columns)
+    arranged = linear.arrange(
+      loaded.params, stored.shapes(columns), columns, config.for_kernel
+    )
     loaded = loaded._replace(params=arranged)
   return Read(loaded, stored, make(loaded.read_as))
 

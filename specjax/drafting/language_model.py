@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from specjax import cache as caches
 from specjax.drafting.walker import Step, Walker
-from specjax.models import prefill, transformer
+from specjax.models import cache_attention, prefill, transformer, variants
 from specjax.models.transformer import Model
 from specjax.types import Cache
 from specjax.vocabularies import reading
@@ -32,6 +32,9 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     read: how it reads the text.
   """
   width = read.width
+  if read.at_once and model.config.attention is cache_attention.blocked:
+    at_once = cache_attention.walk(at_once=read.at_once)
+    model = variants.with_cache_attention(model, at_once)
 
   def init(params, ctx, hidden, rows):
     del hidden  # Unused.

@@ -7,6 +7,7 @@ tree follows from how often each guess of each place is right (Cai et al.,
 arXiv:2401.10774, section 2.3.3).
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import trees
+from specjax.arguments import check_number
 from specjax.drafting import shape
 from specjax.drafting.heads import Loaded
 from specjax.drafting.walker import Step, Walker
@@ -83,9 +85,12 @@ def accuracies(config: Mapping[str, Any]) -> list[list[float]]:
 
 
 def check_tree(tree: int, options: Mapping[str, Any]) -> None:
-  """Refuses two trees at once, before anything is read."""
-  if tree and options.get('parents'):
-    raise ValueError('tree and parents are both given: choose one of them')
+  """Refuses two shapes at once, before anything is read."""
+  check_number('tree', tree, 0)
+  shapes = [field.name for field in dataclasses.fields(shape.Shape)]
+  given = ' and '.join(name for name in shapes if options.get(name))
+  if tree and given:
+    raise ValueError(f'tree and {given} are both given: choose one of them')
 
 
 def load(

@@ -8,11 +8,14 @@ drafts have one too.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from specjax.arguments import BOUND
 
 
 class Policy(NamedTuple):
@@ -61,10 +64,10 @@ def heuristic(first: int = 5) -> Policy:
     first: tokens of the first draft.
 
   Raises:
-    ValueError: `first` is below 1.
+    ValueError: `first` is no whole number of at least 1.
   """
-  if first < 1:
-    raise ValueError(f'first must be at least 1, got {first}')
+  if not 1 <= first < BOUND or first != int(first):
+    raise ValueError(f'first must be a whole number of at least 1, got {first}')
 
   def goes_on(memory, drafted, confidence, reach):
     del confidence, reach  # Unused.
@@ -106,12 +109,13 @@ def expected(
     fade: weight of a step after the next one.
 
   Raises:
-    ValueError: a cost is negative or both are 0, or `fade` outside [0, 1).
+    ValueError: a cost is no finite number of at least 0, or both are 0, or
+      `fade` is outside [0, 1).
   """
-  if min(cost, scoring) < 0 or cost + scoring == 0:
+  if not (cost >= 0 and scoring >= 0 and 0 < cost + scoring < math.inf):
     raise ValueError(
-      f'cost and scoring must not be negative, nor both 0, got {cost} and '
-      f'{scoring}'
+      'cost and scoring must be finite and not negative, nor both 0, got '
+      f'{cost} and {scoring}'
     )
   if not 0 <= fade < 1:
     raise ValueError(f'fade must be in [0, 1), got {fade}')

@@ -14,6 +14,7 @@ import flax.traverse_util
 import numpy as np
 import safetensors.numpy
 
+from specjax.arguments import check_number
 from specjax.families import rope
 from specjax.models.config import TransformerConfig
 from specjax.models.eagle_sizes import PAIR, Sizes
@@ -96,8 +97,10 @@ def attributes(
     dtype: of the weights.
 
   Raises:
-    ValueError: the form does not have an option of the head.
+    ValueError: the form does not have an option of the head, or `tokens` is no
+      number of tokens.
   """
+  check_number('tokens', tokens, 1)
   _refuse(sizes, target)
   method = {'proposal_type': 'greedy', 'speculative_tokens': tokens}
   return {

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from specjax.sampling.automaton import Automaton
@@ -148,11 +149,15 @@ def check_ways(
     ValueError: some text cannot go on, and may not end.
   """
   seen: set[Any] = set()
+  # One look at the device, and not one for each row.
+  least, forbidden = jax.device_get((least, forbidden))
   for row, one in enumerate(rows):
+    if one is None:
+      continue
     closed = () if forbidden is None else np.flatnonzero(forbidden[row])
     wait = 0 if least is None else int(least[row])
     key = one, tuple(closed), wait
-    if one is None or key in seen or not (wait or len(closed)):
+    if key in seen or not (wait or len(closed)):
       continue
     seen.add(key)
     if reason := stuck(one, closed, wait):

@@ -1,10 +1,12 @@
 """What rows are predicted to go on with: drafts are copied from it."""
 
+import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from specjax.arguments import named
 from specjax.types import Prediction
 
 BEFORE = 6  # tokens of the prompt that stand before what is predicted
@@ -48,9 +50,16 @@ def of_rows(
     most: R, that all rows have room for; by default the next power of two.
 
   Raises:
-    ValueError: there are not B, a token is not of the vocabulary, or one has
-      no room.
+    ValueError: there are not B, or they are no predictions; a token is not of
+      the vocabulary, or one has no room.
   """
+  if not isinstance(rows, list | tuple) or not all(
+    isinstance(row, Predicted) for row in rows
+  ):
+    raise ValueError(
+      f'prediction must be a list of what specjax.sampling.behind returns, one '
+      f'a row, got {named(rows)}'
+    )
   if len(rows) != batch:
     raise ValueError(f'prediction has {len(rows)} rows instead of {batch}')
   if vocab_size is None:
@@ -67,9 +76,11 @@ def of_rows(
   tokens = np.zeros((batch, most), np.int32)
   for place, row in zip(tokens, rows, strict=True):
     for token in row.tokens:
-      if not 0 <= token < vocab_size:
+      whole = isinstance(token, numbers.Integral)
+      if not whole or not 0 <= int(token) < vocab_size:
         raise ValueError(
-          f'prediction must name tokens from 0 to {vocab_size - 1}, got {token}'
+          f'prediction must name tokens from 0 to {vocab_size - 1}, got '
+          f'{token!r}'
         )
     place[: len(row.tokens)] = row.tokens
   starts = np.array([row.start for row in rows], np.int32)

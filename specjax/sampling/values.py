@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.arguments import check_number
 from specjax.sampling import constrained, predictions
 from specjax.types import Sampling
 
@@ -87,6 +88,7 @@ def _bias(batch, value, vocab_size):
   if value is None:
     return None
   try:
+    value = value if isinstance(value, Mapping) else list(value)
     each = value and all(isinstance(x, Mapping) for x in value)
     rows = value if each else [dict(value)] * batch
   except (TypeError, ValueError) as error:
@@ -107,6 +109,7 @@ def _forbid(batch, value, vocab_size):
     return None
   if not isinstance(value, Iterable):
     raise ValueError(f'forbidden must be a tuple of tokens, got {value}')
+  value = list(value)
   once = all(np.ndim(x) == 0 for x in value)
   rows = [dict.fromkeys(x, True) for x in ([value] * batch if once else value)]
   forbidden = _table(batch, 'forbidden', rows, vocab_size, bool)
@@ -164,7 +167,7 @@ def make(
   Each is given once for all rows, or as a list of B.
 
   Args:
-    batch: B.
+    batch: B, at least 1.
     temperature: the logits are divided by it; 0 is greedy, as is what float32
       rounds to 0 or to less than its smallest normal number, 1.2e-38.
     top_k: so many tokens are kept.
@@ -190,6 +193,7 @@ def make(
   Raises:
     ValueError: names the value that is out of range, or what it contradicts.
   """
+  check_number('batch', batch, 1)
 
   def spread(name, value):
     return _spread(batch, name, value)

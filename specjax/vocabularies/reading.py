@@ -31,6 +31,10 @@ from specjax.types import Cache, Context, Weights
 from specjax.vocabularies.tables import Tables
 
 SLACK = 64
+# A text of 512 slots may need a few more in a draft's own tokens: a cache that
+# is no larger than this is still read at once, and not walked over.
+AT_ONCE = 640
+_FINE = 1024  # slots up to which there are multiples of 128
 
 
 class Spelled(NamedTuple):
@@ -66,6 +70,7 @@ class Reading(NamedTuple):
   translate(own, tokens) -> the draft's tokens, of those that it drafts.
   logits(own, logits) -> those of the target's tokens.
   pack(cache, ends) -> state, and unpack(state) -> (cache, ends).
+  at_once: slots of a cache that is not walked over, at most; 0: as any cache.
   """
 
   width: int
@@ -77,6 +82,7 @@ class Reading(NamedTuple):
   logits: Callable[..., jax.Array]
   pack: Callable[..., Any]
   unpack: Callable[..., tuple[Cache, Any]]
+  at_once: int = 0
 
 
 def _last_two(own, ends, ctx: Context) -> Last:
@@ -127,7 +133,8 @@ class Sizes:
 
   def slots(self, slots: int) -> int:
     """Of the draft's cache, beside one of the target's of so many."""
-    return caches.round_slots(self.longest_text(slots) + self.width - 2)
+    needed = self.longest_text(slots) + self.width - 2
+    return caches.round_slots(needed, _FINE)
 
 
 def sizes_of(tables: Tables) -> Sizes:
@@ -248,4 +255,5 @@ def other(sizes: Sizes) -> Reading:
     lambda own, logits: small_head.spread(logits, own.tables.places),
     Text,
     lambda state: state,
+    AT_ONCE,
   )

@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 def rows(folder):
   """Rows of a run that may fail: the tests below say whether it did."""
   certifier = certify.Certifier(
-    Certificate(results=str(folder), rounds=8, quick=True)
+    Certificate(results=str(folder), rounds=64, quick=True)
   )
   certifier.certify()
   return certifier.folder.rows
@@ -71,7 +71,7 @@ def test_the_compiled_loops_have_the_distribution(rows):
 def test_loops_of_logits_in_16_bits_have_their_distribution(tmp_path, dtype):
   name = 'table in bfloat16' if dtype == 'auto' else 'table'
   case = rule_cases.find('token', rule_cases.CHAIN, name)
-  x = Certificate(results=str(tmp_path / 'a'), rounds=8, dtype=dtype)
+  x = Certificate(results=str(tmp_path / 'a'), rounds=64, dtype=dtype)
   certifier = certify.Certifier(x)
   tiny, wide = certifier.models[name], rule_cases.MODELS['table']()
   assert tiny.params.target.dtype.itemsize == 2
@@ -174,7 +174,7 @@ def test_a_survivor_of_the_measuring_code_fails_the_program(
   rows, tmp_path, capsys
 ):
   """A finished folder in which one planted bug was not found."""
-  x = Certificate(results=str(tmp_path / 'a'), rounds=8, quick=True)
+  x = Certificate(results=str(tmp_path / 'a'), rounds=64, quick=True)
   there = results.Folder(x.results, results.settings_of(x))
   first = next(r for r in rows if r.get('test') == 'numbers')
   for row in rows:

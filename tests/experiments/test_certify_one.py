@@ -256,7 +256,7 @@ def test_without_the_search_nothing_begins(monkeypatch):
 def test_the_whole_certificate_is_called_as_ever():
   plain = results.settings_of(Certificate())
   assert not {'rule', 'drafter', 'policy'} & plain.keys()
-  assert results.default_folder(Certificate()).endswith('certify-34cd72')
+  assert results.default_folder(Certificate()).endswith('certify-00104b')
   one = results.default_folder(Certificate(rule='specjax.verify.token'))
   assert one != results.default_folder(Certificate())
 

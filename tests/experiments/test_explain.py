@@ -13,7 +13,7 @@ from experiments.errors import UserError
 from experiments.measuring import build, costs, impossible, measure, results
 from experiments.reports import explain as explain_report
 from experiments.setup.plan import plan
-from specjax import generate, sampling, verify
+from specjax import generate, layouts, sampling, verify
 from specjax.drafters import ngram, plain
 from specjax.types import Params, Spec
 from tests.support import models, tiny
@@ -149,6 +149,7 @@ def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(explain, 'Explainer', lambda x, asked: runner)
   monkeypatch.setattr(explain, 'narrow', lambda x: 2)
   monkeypatch.setattr(explain, 'plan', lambda x: x)
+  monkeypatch.setattr(explain, 'whole_steps', lambda planned: planned)
   capsys.readouterr()
   explain.main(types.SimpleNamespace(quick=False, timed=True))
   out, said = capsys.readouterr()
@@ -223,8 +224,13 @@ def test_one_drafter_and_gammas_around_its_own(folder):
   assert explain.narrow(settings(folder, gammas=(5, 7))) == 5
 
 
-def test_blocks_are_chosen_for_each_method(folder):
-  """12 rows are few, 13 are many; plain decoding and a draft have few here."""
+def test_blocks_are_chosen_for_each_method(folder, monkeypatch):
+  """12 rows are few, 13 are many; plain decoding and a draft have few here.
+
+  Without the kernel, for which more are few.
+  """
+  others = layouts.BLOCKED, layouts.CORES
+  monkeypatch.setattr(layouts, 'tried', lambda: others)
   x = tiny.experiment(folder, drafters=('draft',), gammas=(11, 12))
   built = build.build(plan(x))
   assert built.plain.target.config.columns

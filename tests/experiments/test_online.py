@@ -1,6 +1,7 @@
 """Drafters that learn while they draft."""
 
 import json
+import math
 
 import jax
 import numpy as np
@@ -153,6 +154,14 @@ def test_the_finished_draft_is_that_of_the_last_step(root):
   [
     ({'rounds': 4}, r'schedule ends at step 6, but rounds x updates are 4 x 2'),
     ({'memory': 0}, 'memory must be at least 1'),
+    ({'depth': 8}, 'depth is 8, but must be below new_tokens, which is 8: dr'),
+    ({'temperature': -1.0}, 'temperature must be finite and at least 0'),
+    ({'temperature': math.nan}, 'temperature must be finite and at least 0'),
+    ({'temperature': math.inf}, 'temperature must be finite and at least 0'),
+    ({'seed': -1}, 'seed must be from 0 to 4294967295'),
+    ({'seed': 2**32 - 3}, 'choose one below 4294967293'),
+    ({'prompts': Prompts(length=0)}, r'prompts\.length must be at least 1'),
+    ({'prompts': Prompts(length=-4)}, r'prompts\.length must be at least 1'),
     ({'target': '/none'}, 'target: '),
     ({'trainable': 'none'}, "trainable: 'none' is unknown"),
     ({'prompts': Prompts(domains=('law',))}, r'prompts\.domains'),
@@ -161,6 +170,7 @@ def test_the_finished_draft_is_that_of_the_last_step(root):
 def test_fields_are_checked(root, changes, message):
   with pytest.raises(UserError, match=message):
     online.main(recipe(root, 'none', **changes))
+  assert not (root / 'none').exists()
 
 
 def test_a_start_of_other_sizes_is_refused(root):

@@ -108,6 +108,16 @@ def test_domains_count_together():
   assert found.winner(0.0).speed == pytest.approx(both)
 
 
+def test_candidates_are_ranked_where_they_are_asked_for():
+  """Tokens over target calls and plain steps a step, at the best length."""
+  found = board()
+  code = found.ranked(('b', 'a'), ['code'], 0.0)
+  assert [(one.drafter, one.gamma) for one in code] == [('b', 2), ('a', 1)]
+  speeds = [100 / 40 / 1.3, 100 / 60 / 1.2]
+  assert [one.speed for one in code] == pytest.approx(speeds)
+  assert found.ranked(('a',), ['code'], 0.0) == code[1:]
+
+
 def test_cells_are_in_the_order_of_the_prediction():
   low, high = check(), check(drafter='b', predicted_speedup=1.4)
   assert board(low, high).cell('code', 0.0) == [high, low]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.measuring import costs, replay, row_fields
+from experiments.measuring import costs, impossible, replay, row_fields
 from experiments.measuring.measure import Run
 from specjax import metrics
 from specjax.types import Counts
@@ -120,3 +120,30 @@ def test_a_check_of_a_prediction_knows_how_sure_costs_are():
   old = replay.compare(seen, row, base, runs)
   assert old[name] == pytest.approx(sure[name])
   assert old[f'{name}_ci'] is None
+
+
+def test_without_a_whole_step_nothing_is_known_of_coverage():
+  runs = [run([[0, 0], [0, 0]], [0.0, 0.0], tokens=[2, 1])]
+  alpha = row_fields.alpha_of(runs, 2)
+  row = row_fields.acceptance(runs, alpha, alpha)
+  assert row['coverage'] is None
+  assert row['tokens'] == 3
+  assert not any('coverage' in x for x in impossible.find(row | {'gamma': 1}))
+
+
+def test_intervals_of_acceptance_lengths_end_where_these_do():
+  few, many = ([4, 0, 0], [3, 1, 0]), ([0, 0, 4], [0, 1, 3])
+  for usual, other in (few, many):
+    runs = [run([*[usual] * 7, other], np.zeros(8))]
+    alpha = row_fields.alpha_of(runs, 8)
+    row = row_fields.acceptance(runs, alpha, alpha)
+    for name, least, most in (
+      ('tau', 1, 3), ('tau_per_step', 1, 3), ('tau_without_bonus', 0, 2),
+    ):  # fmt: skip
+      low, high = row[f'{name}_ci']
+      assert least <= low <= row[name] <= high <= most
+
+
+def test_an_alpha_beyond_what_is_possible_is_told_and_not_hidden():
+  found = row_fields.Alpha(np.full(6, 3.0), np.array([2, 1, 2, 3, 2, 2]))
+  assert found.estimate.value == found.estimate.high == 1.5

@@ -95,7 +95,8 @@ def test_the_first_token_comes_with_the_turn_in_which_a_row_is_free(made):
   assert waits.pieces[0].tokens > 0
 
 
-def test_turns_are_of_one_step_while_somebody_waits_or_reads_along(made):
+def test_turns_are_of_one_step_while_somebody_reads_along(made):
+  """Whoever waits is served by the pool: a turn ends where a row has."""
   seen, steps = [], made.pools[0].turn
 
   def record(count):
@@ -112,10 +113,10 @@ def test_turns_are_of_one_step_while_somebody_waits_or_reads_along(made):
   turn(made)
   submit(made, [waits.text])
   turn(made)
-  made.cancel([reads.text, waits.text])
+  made.cancel([reads.text])
   turn(made)
-  assert seen == [1, 3, 1, 1, 3]
-  made.cancel([quiet.text])
+  assert seen == [3, 3, 1, 1, 3]
+  made.cancel([quiet.text, waits.text])
   turn(made)
   assert made.idle
 
@@ -203,6 +204,10 @@ def test_numbers_that_are_none_are_an_error(made):
     ({'queue': -1}, 'queue must be at least 0'),
     ({'length': 1}, 'length must be at least 2'),
     ({'port': 65536}, 'port is 65536: choose one'),
+    ({'prediction_gamma': 96}, 'prediction_gamma is 96, .* below length'),
+    ({'prediction_tokens': 2**20 + 1}, 'at most the 1048576 bytes of body'),
+    ({'host': ''}, 'host is empty, which opens every address'),
+    ({'host': ' '}, 'host is empty, which opens every address'),
     ({'grace': -1.0}, 'grace is -1.0'),
     ({'stages': ('foo',)}, "stages has no 'foo'"),
     ({'constraint': (0, 64)}, 'constraint must be integers of at least 1'),

@@ -1,5 +1,6 @@
 """Heads and drafts in training: resume, reports, and what is kept."""
 
+import dataclasses
 import json
 import shutil
 
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from experiments.errors import UserError
 from experiments.recipes import (
   Distillation,
   Heads,
   HeldOut,
+  Mixture,
   Optimization,
   Texts,
 )
@@ -148,6 +151,48 @@ def test_config_of_a_head_says_what_it_is_worth_and_cost(root):
 def test_a_folder_is_of_one_recipe(root):
   with pytest.raises(ValueError, match='another recipe'):
     train_heads.main(recipe(root, 'whole', share=0.25))
+
+
+@pytest.mark.parametrize(
+  ('field', 'changes'),
+  [
+    ('target', {'target': 'draft'}),
+    ('every', {'every': 2}),
+    ('seed', {'seed': 1}),
+    ('mixture.code', {'mixture': Mixture(code=1.0)}),
+    ('texts.length', {'texts': dataclasses.replace(TEXTS, length=64)}),
+  ],
+)
+def test_data_is_of_one_target_and_its_settings(root, tmp_path, field, changes):
+  if 'target' in changes:
+    changes = {'target': str(root / changes['target'])}
+  generated.check(recipe(root, 'new', data=str(tmp_path), seed=2))
+  x = recipe(root, 'new', data=str(tmp_path))
+  generated.check(x)  # Nothing was made for the other one.
+  (tmp_path / 'tokens.npz').touch()
+  generated.check(x)
+  with pytest.raises(UserError, match=rf'\({field} differs\); name another f'):
+    generated.check(dataclasses.replace(x, **changes))
+  more = dataclasses.replace(TEXTS, count=2 * TEXTS.count)
+  generated.check(dataclasses.replace(x, texts=more))
+
+
+def test_data_that_does_not_say_of_what_it_is_is_taken(root):
+  generated.check(recipe(root, 'new', seed=3))
+  assert not (root / 'data/data.json').exists()
+
+
+def test_tokens_have_every_share_of_the_mixture(root):
+  x = recipe(root, 'new', mixture=Mixture(packages=0.1))
+  with pytest.raises(UserError, match=r'mixture\.packages is 0\.1, but .* no '):
+    generated.gather(x)
+
+
+def test_data_of_a_damaged_claim_is_refused(root, tmp_path):
+  (tmp_path / 'samples').mkdir()
+  (tmp_path / 'data.json').write_text('{')
+  with pytest.raises(UserError, match=r'data\.json is damaged'):
+    generated.check(recipe(root, 'new', data=str(tmp_path)))
 
 
 def test_options_that_a_head_does_not_take_are_refused(root, tmp_path):

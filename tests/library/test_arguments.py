@@ -1,6 +1,8 @@
 """Wrong use gets one sentence: what is wrong, and what to do instead."""
 
 import dataclasses
+import functools
+import sys
 
 import pytest
 
@@ -43,6 +45,20 @@ def spec(**changes):
       lambda: start(key=0),
       r'key must be one random key a row, such as .*, got',
     ),
+    *(
+      (
+        functools.partial(generate.row_keys, seed, [0]),
+        'seed must be a whole number of at least 0 and below 4294967296, got',
+      )
+      for seed in (-1, 2**32, 1.5, '0', None)
+    ),
+    *(
+      (
+        functools.partial(generate.row_keys, 0, indices),
+        'indices must be one whole number a row, from 0 on, such as range',
+      )
+      for indices in (3, [[0]], [0.5], [-1], [2**32], 'ab', None)
+    ),
     (lambda: start(values=0.7), r'values must be .*sampling\.make'),
     (lambda: start(params={}), r'params must be .*Params.*, got dict'),
     (lambda: start(spec='x'), "spec must be .*, got str 'x'"),
@@ -65,6 +81,36 @@ def spec(**changes):
         spec=dataclasses.replace(SPEC, drafter=ngram.make(2)),
       ),
       r'state has a draft length of 0, but spec\.drafter drafts 2: give the',
+    ),
+    (
+      lambda: start(new_tokens=-1),
+      'new_tokens must be whole numbers of at least 0 .*, got int -1',
+    ),
+    *(
+      (
+        functools.partial(start, new_tokens=number),
+        'new_tokens must be whole numbers .* and below 2147483648',
+      )
+      for number in (2**31, sys.maxsize, 2**70, [2**63])
+    ),
+    (
+      lambda: start(new_tokens=2**31 - 1),
+      'prompt 0 and its new tokens make 2147483649 tokens, but the target',
+    ),
+    (lambda: start(new_tokens=1.5), 'new_tokens must be whole .* float 1.5'),
+    (
+      lambda: generate.generate(PARAMS, start(), -1, spec=SPEC),
+      r'steps must be a whole number of at least 0 and .*, got int -1',
+    ),
+    (
+      lambda: generate.generate(
+        PARAMS, start(), generate.until(-2, 1), spec=SPEC
+      ),
+      r'steps must be a whole number of at least 0 and .*, got int -2',
+    ),
+    (
+      lambda: generate.generate(PARAMS, start(), 2**31, spec=SPEC),
+      'steps must be a whole number .* below 2147483648, got int 2147483648',
     ),
     (lambda: specjax.load(''), "path must be a directory or .*, got str ''"),
     (lambda: specjax.load(3), 'path must be a directory or .*, got int 3'),

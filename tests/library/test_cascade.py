@@ -15,7 +15,7 @@ from specjax import exact, generate, sampling, verify
 from specjax.drafters import cascade, early_exit, lm, ngram, plain
 from specjax.drafting import policies
 from specjax.models import cache_attention, table, variants
-from specjax.types import Params, Spec, Target
+from specjax.types import LoadedDrafter, Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import keys, models
 
@@ -311,6 +311,20 @@ def test_what_reads_a_cache_cannot_draft_for_a_target_in_the_middle():
     (
       lambda: cascade.load(Target(TABLE), '', inner=CHAIN),
       'must be a function of',
+    ),
+    *(
+      (
+        functools.partial(
+          loaded, lambda target, made=made: made, path='', window=4
+        ),
+        'inner must return a drafter of some length and its parameters',
+      )
+      for made in (
+        LoadedDrafter(TABLE, lambda depth: CHAIN),
+        CHAIN,
+        (None, CHAIN),
+        None,
+      )
     ),
     (
       lambda: loaded(lambda target: (CHAIN, None), path=''),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -172,6 +173,9 @@ def test_a_policy_is_no_name(folder, target):
     ({'new_tokens': 0}, 'new_tokens must be a whole number of at least 1'),
     ({'new_tokens': [4, 4]}, 'new_tokens has 2 entries for 3 prompts'),
     ({'new_tokens': [4, -1, 4]}, 'new_tokens must be a whole number'),
+    ({'new_tokens': sys.maxsize}, 'new_tokens must be .* below 2147483648'),
+    ({'new_tokens': [4, 2**31, 4]}, 'new_tokens must be .* below 2147483648'),
+    ({'new_tokens': 2**31 - 1}, 'the target has 128 positions: shorten one'),
     ({'new_tokens': 500}, 'the target has 128 positions: shorten one'),
     ({'seed': -1}, 'seed must be a whole number of at least 0 and below'),
     ({'seed': 2**32}, 'seed must be a whole number of at least 0 and below'),

@@ -219,6 +219,12 @@ def test_impossible_lookups_are_refused(options, message):
     ngram.make(**{'depth': 2} | options)
 
 
+@pytest.mark.parametrize('places', [0, -1, 1.5, 'x'])
+def test_places_of_a_loader_are_whole_numbers(places):
+  with pytest.raises(ValueError, match='places must be a whole number of at l'):
+    ngram.load(HOST, places=places)
+
+
 def test_the_embedded_corpus_is_looked_up_in_without_what_is_held_out(
   monkeypatch,
 ):

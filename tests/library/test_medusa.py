@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters import medusa
-from specjax.drafting import heads
+from specjax.drafting import heads, policies
 from specjax.models import linear
 from specjax.models import medusa as medusa_model
 from specjax.types import Params, Target
@@ -112,3 +112,20 @@ def test_heads_can_be_read_one_place_further(tmp_path):
     assert [values for values in near if 'skip' in values] == skips
   with pytest.raises(ValueError, match="'taps' is none of a head"):
     medusa.load(target, tmp_path / 'head', read_as={'taps': (1,)})
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'parents': (0,)}, 'tree and parents are both given: choose one of them'),
+    ({'widths': (2,)}, 'tree and widths are both given'),
+    ({'policy': policies.heuristic()}, 'tree and policy are both given'),
+    ({'beam': 2, 'nodes': 4}, 'tree and beam and nodes are both given'),
+    ({'replacement': True}, 'tree and replacement are both given'),
+    ({'tree': 2.5}, 'tree must be a whole number of at least 0, got float 2.5'),
+    ({'tree': -1}, 'tree must be a whole number of at least 0, got int -1'),
+  ],
+)
+def test_a_draft_has_one_shape(options, message):
+  with pytest.raises(ValueError, match=message):
+    medusa.load(Target(TARGET), 'nowhere', **{'tree': 4} | options)

@@ -74,6 +74,46 @@ def test_columns_must_match():
     metrics.ratio([], [])
 
 
+def test_what_is_not_possible_is_no_ratio():
+  with pytest.raises(ValueError, match=r'the value is 1\.5, which must be'):
+    metrics.ratio([3, 3, 3, 3, 3], [2, 1, 3, 2, 2], most=1.0)
+  with pytest.raises(ValueError, match='the value is -1, which must be from 0'):
+    metrics.ratio([-1], [1])
+  rounded = metrics.ratio([1 + 1e-12], [1], most=1.0)
+  assert rounded.value == 1.0
+
+
+def test_intervals_end_where_values_do():
+  wide = metrics.ratio([1, 9, 2, 9, 1], [10, 10, 3, 9, 8])
+  clipped = wide.clipped(0.3, 0.7)
+  assert wide.low < 0.3 < wide.value < 0.7 < wide.high
+  assert clipped.interval == [0.3, 0.7]
+  assert (clipped.value, clipped.error) == (wide.value, wide.error)
+  beyond = wide.clipped(0.0, 0.1)
+  assert beyond.high == beyond.value == wide.value
+  assert metrics.ratio([1, 2], [1, 2]).clipped(0.0, 1.0).interval is None
+  assert np.isnan(metrics.ratio([0], [0]).clipped(0.0, 1.0).value)
+
+
+@pytest.mark.parametrize(
+  ('use', 'message'),
+  [
+    (lambda: metrics.repetition([[1, 2]], 0), 'n must be at least 1, got 0'),
+    (
+      lambda: metrics.predicted_speedup(2.0, 0.0, 0.0, 3),
+      'the cost of a step, must be above 0',
+    ),
+    (
+      lambda: metrics.predicted_speedup(2.0, -1.0, 1.0, 3),
+      'the cost of a step, must be above 0',
+    ),
+  ],
+)
+def test_numbers_that_mean_nothing_are_refused(use, message):
+  with pytest.raises(ValueError, match=message):
+    use()
+
+
 def test_acceptance_by_position():
   """Four steps of depth 2 that accepted 0, 1, 2, 2; one proposed nothing."""
   counts = Counts(

@@ -480,6 +480,27 @@ def test_wrong_values_are_named(changes, message):
     sampling.make(2, 1.0, **(known | changes))
 
 
+@pytest.mark.parametrize('batch', [0, -1, 1.5, '2', None, True])
+def test_there_is_a_row_at_least(batch):
+  with pytest.raises(ValueError, match='batch must be a whole number of at l'):
+    sampling.make(batch)
+
+
+def test_stages_may_be_iterators():
+  made, known = (
+    sampling.make(2, vocab_size=VOCAB, forbidden=f, logit_bias=b)
+    for f, b in (
+      (map(int, (1, 2)), zip((0, 3), (1.5, -2.0), strict=True)),
+      ((1, 2), {0: 1.5, 3: -2.0}),
+    )
+  )
+  assert known.forbidden.sum() == 4
+  np.testing.assert_array_equal(made.forbidden, known.forbidden)
+  np.testing.assert_array_equal(made.logit_bias, known.logit_bias)
+  each = sampling.make(2, vocab_size=VOCAB, forbidden=iter([(1, 2), (1, 2)]))
+  np.testing.assert_array_equal(each.forbidden, known.forbidden)
+
+
 def whole(x):
   return 0 <= x < 2**31 and x == int(x)
 

@@ -4,6 +4,9 @@ The first part asks the functions themselves. The second lets a chain ask them,
 on a table of logits whose confidences are typed out.
 """
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,9 +114,28 @@ def test_what_expected_costs_by_itself():
   [
     (lambda: policies.confidence(-0.1), r'threshold must be in \[0, 1\]'),
     (lambda: policies.confidence(1.5), r'threshold must be in \[0, 1\]'),
-    (lambda: policies.heuristic(0), 'first must be at least 1, got 0'),
-    (lambda: policies.expected(0, 0), 'must not be negative, nor both 0'),
-    (lambda: policies.expected(-0.1, 1), 'must not be negative'),
+    *(
+      (
+        functools.partial(policies.heuristic, first),
+        f'first must be a whole number of at least 1, got {first}',
+      )
+      for first in (0, 2.5, math.nan, math.inf, 2**31)
+    ),
+    *(
+      (
+        functools.partial(policies.expected, *costs),
+        'must be finite and not negative, nor both 0',
+      )
+      for costs in (
+        (0, 0),
+        (-0.1, 1),
+        (math.nan,),
+        (0.1, math.nan),
+        (math.inf,),
+      )
+    ),
+    (lambda: policies.expected(fade=math.nan), r'fade must be in \[0, 1\)'),
+    (lambda: policies.confidence(math.nan), r'threshold must be in \[0, 1\]'),
     (lambda: policies.expected(fade=1.0), r'fade must be in \[0, 1\)'),
   ],
 )

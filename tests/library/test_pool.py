@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -462,6 +463,7 @@ def test_a_queue_that_is_full_says_so():
     {'prompt': []},
     {'prompt': [99]},
     {'new_tokens': SLOTS},
+    {'new_tokens': sys.maxsize},
     {'prompt': [1] * 500, 'new_tokens': 40},
     {'values': sampling.make(2)},
     {'key': generate.row_keys(0, [1, 2])},
@@ -493,6 +495,12 @@ def test_mistakes_of_whoever_opens_a_pool_are_named():
     opened(limit=0)
   with pytest.raises(ValueError, match='reads must be from 1 to the 256 slots'):
     opened(reads=(512,))
+  with pytest.raises(ValueError, match=r'reads has 200, .* a block of 128 tok'):
+    opened(reads=(32, 200))
+  with pytest.raises(ValueError, match='steps must be a whole number'):
+    opened().turn(0)
+  with pytest.raises(ValueError, match=r'steps must be .* below 2147483648'):
+    opened().turn(2**31)
   with pytest.raises(ValueError, match="stages has no 'topp'"):
     stages.of(SPECS['chain'], 'topp')
   kinds = stages.of(SPECS['chain'], 'top_p')

@@ -100,3 +100,9 @@ def test_what_the_form_does_not_have_is_refused(tmp_path, sizes, message):
 def test_nothing_is_overwritten(tmp_path):
   with pytest.raises(ValueError, match='exists; remove it'):
     write(tmp_path, *make())
+
+
+@pytest.mark.parametrize('tokens', [0, -5, 2.5])
+def test_engines_draft_one_token_at_least(tmp_path, tokens):
+  with pytest.raises(ValueError, match='tokens must be a whole number of at l'):
+    write(tmp_path / 'head', *make(), tokens=tokens)

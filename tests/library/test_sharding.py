@@ -55,14 +55,15 @@ def test_what_a_mesh_does_not_divide_stays_whole():
   def spec(axes, *shape):
     return tuple(placement.place(axes, shape).spec)
 
-  assert spec(('batch', 'kv_heads', None), 4, 8, 3) == ('data', 'model', None)
-  assert spec(('batch', 'kv_heads', None), 3, 6, 3) == (None, None, None)
+  assert spec(('batch', 'kv_heads', None), 4, 8, 3) == ('data', 'model')
+  assert spec(('batch', 'kv_heads', None), 3, 6, 3) == ()
   # One mesh axis splits one axis of an array.
-  assert spec(('mlp', 'vocab'), 8, 8) == ('model', None)
-  assert tuple(placement.for_draft.place(('vocab', 'width'), (8, 8)).spec) == (
-    None,
-    None,
-  )
+  assert spec(('mlp', 'vocab'), 8, 8) == ('model',)
+  assert not placement.for_draft.place(('vocab', 'width'), (8, 8)).spec
+  # Nothing is split over a single device.
+  assert spec(('width', 'heads'), 8, 8) == (None, 'model')
+  single = sharding.Placement(sharding.plan_mesh(2, 1))
+  assert not single.place(('width', 'heads'), (8, 8)).spec
 
 
 def test_a_state_lies_as_its_models_do():
@@ -81,15 +82,15 @@ def test_a_state_lies_as_its_models_do():
     drafter=Memory(cache(8), Fed(cache(8), rows(), rows())),
     source=None,
   )
-  whole, split = ('data', None, None, None), ('data', 'model', None, None)
+  whole, split = ('data',), ('data', 'model')
   for split_draft, of_draft in ((False, whole), (True, split)):
     placement = sharding.Placement(sharding.plan_mesh(2, 4), True, split_draft)
     found = jax.tree.map(lambda x: tuple(x.spec), placement.of_state(state))
     assert found.cache == (KV(split, split),)
     own = (KV(of_draft, of_draft),)
     assert found.drafter == Memory(own, Fed(own, ('data',), ('data',)))
-    assert found.tokens == ('data', None)
-    assert found.key == found.length == found.counts == ('data',)
+    assert found.tokens == found.key == found.length == ('data',)
+    assert found.counts == ('data',)
 
 
 @pytest.fixture(scope='module')

@@ -1,5 +1,7 @@
 """The target without some of its sub-layers."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from tests.library import test_drafter_promises as promises
 from tests.support import models
 
 TARGET = models.TARGET
+TEXTS = [[1, 2, 3]]
 HOST = Target(TARGET)
 
 
@@ -113,6 +116,21 @@ def test_the_search_leaves_out_what_is_missed_least():
     (lambda: skip.load(HOST, skip=(0, 1)), 'all 2 layers are left out; keep'),
     (lambda: skip.load(HOST, skip=(0,), depth=3), "'depth' is no option of"),
     (lambda: skip.search(HOST, None, 4), 'count is 4, .* choose fewer'),
+    *(
+      (
+        functools.partial(skip.matches, HOST, TEXTS, *layers),
+        r'must be integers of|but the layers of the target are 0 to 1',
+      )
+      for layers in (((2,), ()), ((), (2, 3)), ((-1,), ()), ((), 'x'))
+    ),
+    *(
+      (
+        functools.partial(use, HOST, texts, *more),
+        r'tokens must be texts of one length, integers \[B, T\] from 0 to 10',
+      )
+      for use, more in ((skip.matches, ((0,), ())), (skip.search, (1,)))
+      for texts in ([1, 2], [[1], [2, 3]], [[0.5]], [[11]], [[-1]], [[]], None)
+    ),
     (lambda: skip.search(HOST, None, 0), 'count must be a whole number of at'),
   ],
 )

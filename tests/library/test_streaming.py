@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import sys
 
 import jax
 import numpy as np
@@ -172,6 +173,7 @@ def test_numbers_that_are_none_are_said(target):
     ({'prompt': [2048]}, 'outside the vocabulary'),
     ({'prompt': [1] * 200}, 'has 128 positions'),
     ({'new_tokens': 0}, 'new_tokens must be a whole number of at least 1'),
+    ({'new_tokens': sys.maxsize}, 'new_tokens must be .* below 2147483648'),
     ({'new_tokens': [3]}, 'new_tokens must be a whole number of at least 1'),
     ({'gamma': 0}, 'gamma must be a whole number of at least 1'),
     ({'seed': -1}, 'seed must be a whole number'),
@@ -182,6 +184,7 @@ def test_numbers_that_are_none_are_said(target):
     ({'logprobs': 21}, 'logprobs must be a whole number of at least 0 and'),
     ({'logprobs': True}, 'logprobs must be a whole number of at least 0'),
     ({'slots': 0}, 'slots must be a whole number of at least 1'),
+    ({'slots': sys.maxsize}, 'slots must be .* below 2147483648'),
     ({'regex': '('}, "regex '.'"),
     ({'temperature': -1}, 'temperature must be a number from 0'),
     ({'temperature': [1.0, 2.0]}, 'temperature must be one value or 1'),

@@ -4,6 +4,7 @@ Tables are compared with ones typed out. A draft that is the target in other
 tokens must say what the target says, to the last digit.
 """
 
+import dataclasses
 import itertools
 import math
 
@@ -207,7 +208,7 @@ def test_a_text_has_the_same_length_read_at_once_and_by_steps(sizes):
     )
 
 
-def permuted(order):
+def permuted(order, slack=0):
   """A walker whose draft is the target with its tokens in another order."""
   vocab = models.VOCAB
   made = vocabularies.Tables(
@@ -223,13 +224,17 @@ def permuted(order):
   }
   sizes = reading.sizes_of(made)
   assert sizes == reading.Sizes(1, 1, 0)
+  sizes = dataclasses.replace(sizes, slack=slack)
   walker = lm.walk(models.TARGET, reading.other(sizes))
   return walker, reading.Spelled(params | moved, made)
 
 
-def test_the_target_in_another_order_is_always_accepted(float64):
+@pytest.mark.parametrize(('slack', 'slots'), [(0, 128), (500, 640), (600, 768)])
+def test_the_target_in_another_order_is_always_accepted(slack, slots, float64):
+  """Also with more than 512 slots, read at once or walked over."""
   order = np.random.default_rng(0).permutation(models.VOCAB)
-  walker, own = permuted(order)
+  walker, own = permuted(order, slack)
+  assert reading.Sizes(1, 1, slack).slots(128) == slots
   drafter = chain.make(walker, 3)
   spec = Spec(models.TARGET, drafter, verify.token)
   params = Params(models.double(models.target_weights()), own)

@@ -481,7 +481,7 @@ def begin(
   name, temperature=TEMPERATURES, prompts=PROMPTS, eos=(10,), **options
 ):
   """The usual rows, read by the usual pair."""
-  values = sampling.make(len(prompts), np.asarray(temperature))
+  values = sampling.make(max(1, len(prompts)), np.asarray(temperature))
   spec = spec_of(name, eos)
   return run(spec, params_of(name), prompts, values, **options)
 

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import against_huggingface as program
 from benchmarks import decoders as sides
+from benchmarks import peers
 from experiments.measuring import results
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import checkpoints
@@ -208,4 +209,4 @@ def test_what_both_sides_cannot_do_is_refused(experiment):
 def test_without_torch_the_extra_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, 'torch', None)
   with pytest.raises(ValueError, match=r'pip install -e \.\[parity\]'):
-    sides.import_peer()
+    peers.libraries()

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import checkpoints, trees
-from specjax.arguments import check_path, check_target
+from specjax.arguments import check_path, check_target, named
 from specjax.drafters import lm
 from specjax.drafters.cascade.speculation import Speculation, rule_for
 from specjax.models import prefill, transformer, variants
@@ -206,13 +206,29 @@ def load(
     fingerprint=target.fingerprint
     and functools.partial(checkpoints.fingerprint, path),
   )
-  drafter, params = inner(middle)
+  drafter, params = _made(inner, middle)
   return LoadedDrafter(
     target.model,
     lambda depth: make(model, drafter, depth),
     Params(weights, params),
     (model, weights),
   )
+
+
+def _made(inner: Callable, middle: Target) -> tuple[Drafter, Any]:
+  """What drafts for a model, and its parameters.
+
+  Raises:
+    ValueError: `inner` returned something else.
+  """
+  made = inner(middle)
+  pair = isinstance(made, tuple) and len(made) == 2
+  if not pair or not isinstance(made[0], Drafter):
+    raise ValueError(
+      'inner must return a drafter of some length and its parameters, such as '
+      f'(loaded.make(4), loaded.params), got {named(made)}'
+    )
+  return made
 
 
 def _of_target(target: Target, inner, dtype: str, window: int, sinks: int):
@@ -223,7 +239,7 @@ def _of_target(target: Target, inner, dtype: str, window: int, sinks: int):
       f'target, in {target.dtype}: leave it out'
     )
   model = variants.narrow(target.model, window, sinks)
-  drafter, params = inner(dataclasses.replace(target, model=model))
+  drafter, params = _made(inner, dataclasses.replace(target, model=model))
   return LoadedDrafter(
     target.model,
     lambda depth: make(model, drafter, depth, shares=True),

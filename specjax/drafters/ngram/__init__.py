@@ -224,6 +224,8 @@ def load(
   check_target(target)
   for name, value in (('longest', longest), ('candidates', candidates)):
     check_number(name, value, 1)
+  if places is not None:
+    check_number('places', places, 1)
   model, text = target.model, None
   if corpus:
     text = retrieval.read(corpus, model.config.vocab_size)
