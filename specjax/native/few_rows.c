@@ -4,7 +4,7 @@
 //   a matrix for each of B batches  x [B, R, in]  w [B, in, out]   y [B, R, out]
 //
 // x and y are float32, w is float32, bfloat16 or int8. Sixteen columns are read
-// once, from front to back, and serve up to six rows while they are in
+// once, from front to back, and serve up to six or eight rows while they are in
 // registers; for more rows a part of them is read again from the innermost
 // cache. Every sum adds its inputs in their order, whatever the number of rows,
 // so a row has the same bits alone and beside others.
@@ -29,7 +29,7 @@
 enum {
   COLUMNS = 16,  // that are read together: a block
   PARTS = COLUMNS / LANES,
-  MOST = 6,              // rows that a block in registers serves
+  MOST = LANES < 16 ? 6 : 8,  // rows that a block in registers serves
   SHARE = 64,            // inputs of a block that more rows take in turns
   AHEAD = 64,            // inputs that a block is fetched before it is needed
   GRAB = 64 * 1024,      // bytes of w that a thread takes at once
@@ -135,8 +135,11 @@ static inline Floats from_int8(const int8_t *w) {
   ROWS(4, type, load)                                                   \
   ROWS(5, type, load)                                                   \
   ROWS(6, type, load)                                                   \
-  static Rows *const load##_rows[MOST] = {load##_1, load##_2, load##_3, \
-                                          load##_4, load##_5, load##_6};
+  ROWS(7, type, load)                                                   \
+  ROWS(8, type, load)                                                   \
+  static Rows *const load##_rows[] = {load##_1, load##_2, load##_3,     \
+                                      load##_4, load##_5, load##_6,     \
+                                      load##_7, load##_8};
 
 ALL_ROWS(float, from_float)
 ALL_ROWS(uint16_t, from_bfloat16)
