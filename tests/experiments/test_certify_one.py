@@ -57,7 +57,6 @@ RIGHT = [
   pytest.param('rule', 'drawn_only', marks=slow),
   pytest.param('drafter', 'bigrams', marks=slow),
   pytest.param('drafter', 'remembers', marks=slow),
-  pytest.param('policy', 'patient', marks=slow),
   pytest.param('policy', 'patient:2', marks=slow),
   pytest.param('policy', 'unlikely', marks=slow),
 ]

@@ -178,7 +178,8 @@ def test_where_they_lie_decides_no_result(folder):
 def test_a_program_starts_from_them(folder, tmp_path):
   """The second start compiles no loop.
 
-  So many rows have one layout of weights alone: none is chosen by its time.
+  Without the kernel so many rows have one layout of weights alone: none is
+  chosen by its time.
   """
   (tmp_path / 'config.py').write_text(
     'import pathlib\n'
@@ -198,6 +199,7 @@ def test_a_program_starts_from_them(folder, tmp_path):
       f'--config.results={tmp_path}/{name}',
       JAX_ENABLE_COMPILATION_CACHE='true',
       XDG_CACHE_HOME=str(tmp_path),
+      SPECJAX_NATIVE='off',
     )
     assert done.returncode == 0, done.stderr
     files = programs(tmp_path)

@@ -252,6 +252,7 @@ def test_two_processes_make_the_same_rows(folder, tmp_path):
     '--config.mesh.data=2',
     '--config.mesh.model=4',
     '--config.batch=2',
+    "--config.drafters=('draft',)",
   ]
   rows = []
   for name, start, devices in (

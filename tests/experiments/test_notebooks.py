@@ -75,7 +75,12 @@ def test_a_pair_of_the_hub_has_its_verdict(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_without_the_hub_the_embedded_pair_has_a_verdict(monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  shown = notebooks.run_cells(PAYS, skip_tags=('install',), timeout=600)
+  shown = notebooks.run_cells(
+    PAYS,
+    skip_tags=('install',),
+    after={'pair': 'GAMMAS, NEW_TOKENS = (1, 2), 24'},
+    timeout=600,
+  )
   assert 'draft-128\n' in shown
   assert '; the best draft length is ' in shown
   assert '\nsame text           ' in shown

@@ -17,6 +17,7 @@ from experiments.setup.plan import plan
 from specjax import generate, layouts
 from tests.support import processes, tiny
 
+QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
 THREE = Prompts(domains=('code',), count=3, length=16)
 CONFIG = """
 import pathlib
@@ -32,7 +33,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   (tmp_path / 'config.py').write_text(CONFIG.format(folder=str(folder)))
   out = tmp_path / 'rows'
   flags = [f'--config={tmp_path}/config.py', f'--config.results={out}']
-  process = processes.start('-m', 'experiments.run', *flags)
+  process = processes.start('-m', 'experiments.run', *flags, **QUICK)
   file = out / 'rows.jsonl'
   deadline = time.monotonic() + 300
   while not (file.exists() and file.read_text().count('\n') >= 2):
@@ -43,7 +44,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   process.wait()
   kept = file.read_text().splitlines()[:2]
 
-  done = processes.run('experiments.run', *flags)
+  done = processes.run('experiments.run', *flags, **QUICK)
   rows = file.read_text().splitlines()
   assert rows[:2] == kept
   assert len(rows) == 4
@@ -55,11 +56,11 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   speeds = [r['speedup'] for r in found if not r['impossible']]
   assert last['best'] is None or last['best']['speedup'] == max(speeds)
 
-  again = processes.run('experiments.run', *flags)
+  again = processes.run('experiments.run', *flags, **QUICK)
   assert 'complete' in again.stdout
   assert file.read_text().splitlines() == rows
 
-  other = processes.run('experiments.run', *flags, '--config.seed=1')
+  other = processes.run('experiments.run', *flags, '--config.seed=1', **QUICK)
   assert other.returncode != 0
   assert 'another config (different: seed)' in other.stderr
   assert file.read_text().splitlines() == rows

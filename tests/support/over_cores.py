@@ -2,7 +2,8 @@
 
   python -m tests.support.over_cores FOLDER PROGRAM...
 
-The last line is one JSON object: the rows of each program, and texts.
+The last line is one JSON object: the rows of each program, or texts where none
+is named.
 """
 
 import json
@@ -59,7 +60,7 @@ def main(folder: pathlib.Path, programs: list[str]) -> None:
     PROGRAMS[name].main(x)
     found[name] = rows(folder / name)
   found['texts'] = texts = []
-  for layout in (WHOLE, CORES):
+  for layout in () if programs else (WHOLE, CORES):
     target = specjax.load(folder / 'target', layout=layout)
     draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
     for drafter in (None, draft):
