@@ -2,8 +2,8 @@
 
   python -m experiments.certify --config configs/certify.py
 
-Nothing is downloaded or read. 260 seconds on two idle cores of an AMD EPYC, and
-more than eight minutes where programs are not kept yet. Expect errors below
+Nothing is downloaded or read. Seven to ten minutes on two idle cores where
+programs are not kept yet, four and a half where they are. Expect errors below
 1e-15, no alarm and no survivor. `--config.quick` runs every enumeration, but
 fewer compiled loops (of token, block and recursive verification), in less than
 90 seconds. `--config.rule=module.fn`, `--config.drafter=module.load` or

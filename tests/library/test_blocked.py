@@ -89,6 +89,7 @@ def test_the_compiler_makes_fast_kernels_of_products_in_blocks(rows):
     assert taken.count(size) >= weights.count(one), one
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != 'cpu', reason='of the CPU alone')
 def test_two_products_of_one_input_and_shape_stay_fast_kernels():
   """As the queries and the keys and values of a block that DFlash fills.
