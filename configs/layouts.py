@@ -2,8 +2,8 @@
 
   python -m benchmarks.step_costs --config configs/layouts.py
 
-Random weights in the embedded target's sizes, float32, 300 tokens in use; two to
-four minutes on two idle cores. Expect the kernel (`native`) to be the fastest
+Random weights in the embedded target's sizes, float32, 300 tokens in use; two
+to four minutes on two idle cores. Expect the kernel (`native`) to be fastest
 where there is a C compiler. Without one it depends on the CPU: with AVX2 expect
 16 columns and weights split over the cores, with AVX-512 64 columns and little
 between one core and two.

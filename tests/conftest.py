@@ -21,11 +21,10 @@ hypothesis.settings.load_profile('repeatable')
 # Compiling takes a third less without these emitters, and a sixth less in one
 # part; a version of XLA that does not know a flag ends at its first look, hence
 # a process of its own.
-_FLAGS = ' '.join((
-  os.environ.get('XLA_FLAGS', ''),
-  '--xla_cpu_use_fusion_emitters=false',
-  '--xla_cpu_parallel_codegen_split_count=1',
-))
+_FLAGS = (
+  f'{os.environ.get("XLA_FLAGS", "")} --xla_cpu_use_fusion_emitters=false'
+  ' --xla_cpu_parallel_codegen_split_count=1'
+)
 if not subprocess.run(
   [sys.executable, '-c', 'import jax; jax.devices()'],
   env=os.environ | {'XLA_FLAGS': _FLAGS},
