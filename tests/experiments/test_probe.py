@@ -276,7 +276,6 @@ MISTAKES = {
     'eagle3',
     {'norms': ('feature', 'layer', 'last')},
   ),
-  'positions that turn too slowly': ('eagle3', {'rope_theta': 1e6}),
   'heads that are one place off': ('medusa', {'skip': 1}),
   'a block that turns too slowly': ('dflash', {'rope_theta': 1e6}),
 }
