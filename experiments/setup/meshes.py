@@ -14,7 +14,7 @@ import jax
 
 from experiments.errors import need
 from experiments.settings import Experiment, Mesh, Speed
-from specjax import layouts, sharding
+from specjax import native, sharding
 from specjax.checkpoints import Description
 from specjax.sharding import Placement
 
@@ -23,10 +23,12 @@ _MOST_CORES = 8  # that exchange sums at every layer
 
 
 def use_cores(x: Any) -> None:
-  """Makes the CPU's cores devices, for `layouts.CORES`; before any is used.
+  """Gives the CPU's cores to what uses them; before JAX does.
 
-  Nothing is done where something else was said about devices, by a mesh or to
-  JAX, where no time is taken, and where a kernel uses all cores of one device.
+  Where an experiment is on one device, that is the kernel. Where there is none,
+  or it is compared with what else there is, cores are devices, for
+  `layouts.CORES`. Nothing is done where something else was said about devices,
+  by a mesh or to JAX, or no time is taken.
 
   Args:
     x: the config of a program.
@@ -34,7 +36,9 @@ def use_cores(x: Any) -> None:
   alone = isinstance(x, Speed)
   if isinstance(x, Experiment):
     alone = x.timed and x.mesh.data * x.mesh.model * x.mesh.processes == 1
-    alone = alone and layouts.CORES in layouts.tried()
+    if alone and native.available():
+      native.claim_cores()
+      return
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )

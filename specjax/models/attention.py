@@ -4,6 +4,7 @@ The cache is never concatenated with the block, which would copy it. How it is
 read is an option of the model, see `models.cache_attention`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -32,25 +33,7 @@ class Partial(NamedTuple):
   value: jax.Array  # [B, G, M, D] values weighted by exp(score - top)
 
 
-def _products(rows, matrices, dtype, for_kernel):
-  """rows [B, G, M, I] times matrices [B, G, I, O], in a type."""
-  types = matrices.dtype.name, jnp.dtype(dtype).name
-  if (
-    for_kernel
-    and rows.shape[2] <= native.MOST_ROWS
-    and matrices.shape[3] % native.COLUMNS == 0
-    and types[0] in native.DTYPES
-    and types[1] == 'float32'
-  ):
-    flat = rows.reshape(-1, *rows.shape[2:]).astype(dtype)
-    made = native.products(flat, matrices.reshape(-1, *matrices.shape[2:]))
-    return made.reshape(*rows.shape[:3], -1)
-  return jnp.einsum(
-    'bgmi,bgio->bgmo', rows, matrices, preferred_element_type=dtype
-  )
-
-
-def attend_some(q, k, v, keep, cap, bias=None, part=None, for_kernel=False):
+def attend_some(q, k, v, keep, cap, bias=None, part=None):
   """q [B, G, M, D] on k [B, G, D, N], v [B, G, N, D].
 
   Args:
@@ -62,10 +45,10 @@ def attend_some(q, k, v, keep, cap, bias=None, part=None, for_kernel=False):
     bias: [B, H, T, N], which has the heads of a group and the queries that M
       holds.
     part: attention to other keys, which the result includes.
-    for_kernel: whether `specjax.native` multiplies.
   """
   dtype = jnp.promote_types(q.dtype, jnp.float32)
-  score = _products(q, k, dtype, for_kernel)
+  multiply = functools.partial(jnp.einsum, preferred_element_type=dtype)
+  score = multiply('bgmd,bgdn->bgmn', q, k)
   if cap is not None:
     score = soften(score, cap)
   if bias is not None:
@@ -76,7 +59,7 @@ def attend_some(q, k, v, keep, cap, bias=None, part=None, for_kernel=False):
   top = jnp.maximum(score.max(-1), lowest / 4 if part is None else part.top)
   weight = jnp.exp(score - top[..., None])
   total = weight.sum(-1)
-  value = _products(weight.astype(v.dtype), v, dtype, for_kernel)
+  value = multiply('bgmn,bgnd->bgmd', weight.astype(v.dtype), v)
   if part is not None:
     scale = jnp.exp(part.top - top)
     total += part.total * scale
@@ -103,7 +86,6 @@ class View(NamedTuple):
   sinks: int = 0  # slots before it that every query sees, the first ones
   lift: Callable[[jax.Array], jax.Array] | None = None  # slots -> their bias
   cap: float | None = None  # of the scores
-  for_kernel: bool = False  # whether `specjax.native` multiplies
 
   def keep(self, slot: jax.Array, queries: int) -> jax.Array:
     """Which slots [N] or [B, N] are seen, [B, 1, M or 1, N] of M queries."""
@@ -167,6 +149,13 @@ def look_up(curve, index):
   return jnp.moveaxis(curve.T[:, index], 0, 1)
 
 
+def _fits_kernel(q, cache, flight):
+  """Whether the kernel attends to such a cache and block."""
+  types = {x.dtype.name for x in (*cache[:2], *flight)}
+  fits = native.attends(q.shape[-1], cache.v.shape[2])
+  return fits and types <= {*native.DTYPES}
+
+
 def attend(
   q,
   cache,
@@ -198,12 +187,32 @@ def attend(
     over_cache: attention to the cache, one of `models.cache_attention`; needed
       where there is a cache.
     sinks: first slots that a query sees beside its window.
-    for_kernel: whether `specjax.native` multiplies what lies in the cache.
+    for_kernel: whether `specjax.native` attends where it can, whatever
+      `over_cache` says.
 
   Returns:
     [B, T, G, H/G, D].
   """
   b, t, g, r, d = q.shape
+  first = None if window is None else positions - (window - 1)
+
+  def lift(slot):
+    slot = jnp.atleast_2d(slot)[:, None]
+    return look_up(bias.curve, positions[..., None] - slot)
+
+  if for_kernel and cache is not None and _fits_kernel(q, cache, flight):
+    lifts = bias and (lift(jnp.arange(cache.v.shape[2])), bias.block)
+    return native.attend(
+      q,
+      (cache.k, cache.v),
+      length,
+      (flight.k, flight.v),
+      mask,
+      first=first,
+      sinks=sinks,
+      cap=cap,
+      bias=lifts,
+    ).astype(q.dtype)
   q = q.transpose(0, 2, 3, 1, 4).reshape(b, g, r * t, d)
   keep = jnp.tile(mask[:, None], (1, 1, r, 1))
   block = None if bias is None else bias.block
@@ -214,14 +223,7 @@ def attend(
         'over_cache is None, but there is a cache to read: give one of '
         'specjax.models.cache_attention'
       )
-    first = None if window is None else positions - (window - 1)
-
-    def lift(slot):
-      slot = jnp.atleast_2d(slot)[:, None]
-      return look_up(bias.curve, positions[..., None] - slot)
-
-    lifts = None if bias is None else lift
-    view = View(length, first, sinks, lifts, cap, for_kernel)
+    view = View(length, first, sinks, None if bias is None else lift, cap)
     part = over_cache(q, cache, view, part)
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]

@@ -53,7 +53,7 @@ def _read(q, cache, view, part, start, size):
   keep = view.keep(slot, q.shape[2])
   if own:
     keep &= (slot >= start[:, None])[:, None, None]
-  return attend_some(q, k, v, keep, view.cap, bias, part, view.for_kernel)
+  return attend_some(q, k, v, keep, view.cap, bias, part)
 
 
 def padded(q: jax.Array, cache: KV, view: View, part: Partial) -> Partial:

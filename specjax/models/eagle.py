@@ -183,6 +183,7 @@ class Head:
       mlp_width=s.mlp_width,
       max_positions=t.max_positions,
       columns=t.columns,
+      for_kernel=t.for_kernel,
       attention=t.attention,
       narrowed=self.narrowed,
       activation=ACTIVATIONS[s.activation],

@@ -5,11 +5,13 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as caches
+from specjax import native
 from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
 from specjax.models.experts import Experts
 from specjax.models.linear import Linear
+from specjax.types import KV
 
 
 class Norm(nn.Module):
@@ -38,11 +40,15 @@ class Norm(nn.Module):
     return y
 
 
+def query_scale(config: TransformerConfig) -> float:
+  """Of queries whose products with keys are scores."""
+  scale = config.query_scale
+  return config.head_dim**-0.5 if scale is None else scale
+
+
 def scale_queries(config: TransformerConfig, q):
   """Queries whose products with keys are scores."""
-  scale = config.query_scale
-  if scale is None:
-    scale = config.head_dim**-0.5
+  scale = query_scale(config)
   return q if scale == 1 else q * scale
 
 
@@ -125,17 +131,20 @@ class Layer(nn.Module):
     if c.qk_norm:
       q = Norm(c, c.head_dim, name='q_norm')(q)
       k = Norm(c, c.head_dim, name='k_norm')(k)
-    if c.rope_theta is not None:
-      turn = self._rotation()
-      q, k = (
-        rotary.rotate(q, positions, *turn),
-        rotary.rotate(k, positions, *turn),
-      )
-    new = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
+      qkv = jnp.concatenate([q, k, v], -2)
+    if c.for_kernel:
+      q, new = self._heads_of_kernel(qkv, positions)
+    else:
+      if c.rope_theta is not None:
+        turn = self._rotation()
+        q = rotary.rotate(q, positions, *turn)
+        k = rotary.rotate(k, positions, *turn)
+      q = scale_queries(c, q)
+      new = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
     if flight is not None:
       new = caches.put(flight, new, at)
     y = attend(
-      scale_queries(c, q),
+      q,
       cache,
       length,
       new,
@@ -150,8 +159,16 @@ class Layer(nn.Module):
     )
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
-    )(y.reshape(b, t, -1))
+    )(y.reshape(b, t, -1).astype(x.dtype))
     return y, new
+
+  def _heads_of_kernel(self, qkv, positions):
+    """Queries, scaled, and the block of keys and values, by the kernel."""
+    c, turns = self.config, None
+    if c.rope_theta is not None:
+      turns = rotary.turns(positions.astype(jnp.float32), *self._rotation())
+    q, keys, values = native.heads(qkv, turns, query_scale(c))
+    return q, KV(keys.astype(qkv.dtype), values.astype(qkv.dtype))
 
   def _read_source(self, x, cache):
     """Attention to the source, whose keys and values are in the cache."""

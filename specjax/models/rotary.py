@@ -24,6 +24,19 @@ def frequencies(theta: float, dim: int) -> np.ndarray:
   return theta ** (-np.arange(0, dim, 2) / dim)
 
 
+def turns(positions, frequency, amplitude=1.0):
+  """Sine and cosine [B, T, F] of positions [B, T].
+
+  Args:
+    positions: [B, T].
+    frequency: [F] radians per token.
+    amplitude: of both.
+  """
+  angle = positions[..., None] * jnp.asarray(frequency, positions.dtype)
+  sin, cos = jnp.sin(angle), jnp.cos(angle)
+  return (sin, cos) if amplitude == 1 else (sin * amplitude, cos * amplitude)
+
+
 def rotate(x, positions, frequency, amplitude=1.0):
   """Rotary positions (Su et al., arXiv:2104.09864), halves as in Llama.
 
@@ -35,11 +48,11 @@ def rotate(x, positions, frequency, amplitude=1.0):
   """
   half = len(frequency)
   dtype = jnp.promote_types(x.dtype, jnp.float32)
-  angle = positions.astype(dtype)[..., None] * jnp.asarray(frequency, dtype)
-  angle = angle.reshape(*positions.shape, *(1,) * (x.ndim - 3), half)
-  sin, cos = jnp.sin(angle), jnp.cos(angle)
-  if amplitude != 1:
-    sin, cos = sin * amplitude, cos * amplitude
+  shape = *positions.shape, *(1,) * (x.ndim - 3), half
+  sin, cos = (
+    turn.reshape(shape)
+    for turn in turns(positions.astype(dtype), frequency, amplitude)
+  )
   a, b, rest = jnp.split(x, (half, 2 * half), -1)
   a, b = a.astype(dtype), b.astype(dtype)
   turned = [a * cos - b * sin, b * cos + a * sin]

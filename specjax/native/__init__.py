@@ -1,11 +1,13 @@
-"""Products of few rows with a weight, by a kernel of our own on a CPU.
+"""Products of few rows, and attention, by a kernel of our own on a CPU.
 
 XLA has no product that serves a few rows at the price of reading a weight once
 with all cores: a library's repacks the weight, and a sum over blocks runs on
-one core. `few_rows.c` does it. The first process that needs it compiles it with
-the C compiler of the machine, for the instructions of its processor, and keeps
-it in the user's cache folder. Where that cannot be done (`reason` says why)
-nothing is lost but time: the same blocks are multiplied in JAX.
+one core. `few_rows.c` does it. `attention.c` attends to a cache and a block in
+one operation, and `heads.c` turns and lays out what is attended, where XLA
+takes forty small ones. The first process that needs them compiles them with the
+C compiler of the machine, for the instructions of its processor, and keeps them
+in the user's cache folder. Where that cannot be done (`reason` says why)
+nothing is lost but time: JAX computes the same.
 
 `SPECJAX_NATIVE=off` in the environment does without.
 """
@@ -28,16 +30,20 @@ import jaxlib
 import numpy as np
 
 COLUMNS = 16  # of a block
-MOST_ROWS = 64  # up to which a product was seen to be the fastest
-DTYPES = 'float32', 'bfloat16'  # of weights, besides int8
-_SOURCE = pathlib.Path(__file__).with_name('few_rows.c')
+MOST_ROWS = 512  # up to which a product takes at most 1.1 times XLA's
+DTYPES = 'float32', 'bfloat16'  # of weights, besides int8, and of caches
+_WIDEST = 256  # a head
+_FOLDER = pathlib.Path(__file__).parent
+_SOURCES = sorted(_FOLDER.glob('*.[ch]'))
 _FLAGS = '-O3', '-std=gnu11', '-shared', '-fPIC', '-pthread'
 _TARGETS = ('-march=native',), ('-mcpu=native',), ()  # the first that works
 _SWITCH = 'SPECJAX_NATIVE'
+_THREADS = 'NPROC'  # of XLA, for a CPU
 _MOST_CORES = 8  # that read one weight together
 _SECONDS = 60.0  # that compiling may take
-_NAME = 'specjax_few_rows'
-_OF_BATCHES = 'specjax_few_rows_of_batches'
+_PRODUCT = 'specjax_few_rows'
+_HEADS = 'specjax_heads'
+_ATTEND = 'specjax_attend'
 
 
 class _Missing(Exception):
@@ -73,7 +79,7 @@ def _key(compiler: list[str]) -> str:
   """What another compiled kernel would be needed for."""
   told = np.show_config(mode='dicts').get('SIMD Extensions', {})
   facts = [
-    _SOURCE.read_text(),
+    *(source.read_text() for source in _SOURCES),
     *compiler,
     platform.machine(),
     platform.processor(),
@@ -97,9 +103,10 @@ def _compile(compiler: list[str], path: pathlib.Path) -> None:
     made = pathlib.Path(folder, path.name)
     for target in _TARGETS:
       include = f'-I{jax.ffi.include_dir()}'
-      command = [*compiler, *_FLAGS, *target, include, str(_SOURCE)]
+      sources = [str(source) for source in _SOURCES if source.suffix == '.c']
+      command = [*compiler, *_FLAGS, *target, include, *sources]
       run = subprocess.run(
-        [*command, '-o', str(made)],
+        [*command, '-lm', '-o', str(made)],
         capture_output=True,
         text=True,
         timeout=_SECONDS,
@@ -116,7 +123,7 @@ def _register(path: pathlib.Path) -> None:
   """Tells JAX of a compiled kernel."""
   library = ctypes.CDLL(str(path))
   library.use_helpers(min(_cores(), _MOST_CORES) - 1)
-  for name in (_NAME, _OF_BATCHES):
+  for name in (_PRODUCT, _HEADS, _ATTEND):
     capsule = jax.ffi.pycapsule(library[name.removeprefix('specjax_')])
     jax.ffi.register_ffi_target(name, capsule, platform='cpu')
 
@@ -147,6 +154,23 @@ def available() -> bool:
   return not reason()
 
 
+def claim_cores() -> bool:
+  """Leaves the cores to the kernel, if JAX has computed nothing yet.
+
+  XLA shares small operations among threads of its own. To wake one takes a
+  virtual machine as long as thirty of them, and the one that is awake takes its
+  turns with the kernel's. So XLA is told to have none, by `NPROC` in the
+  environment, which is left alone where it is set. What the kernel does not do,
+  such as training, then takes one core.
+
+  Returns:
+    Whether it is so: there is a kernel, and it uses all cores.
+  """
+  if not available() or _cores() > _MOST_CORES:
+    return False
+  return os.environ.setdefault(_THREADS, '1') == '1'
+
+
 @jax.custom_batching.custom_vmap
 def product(x: jax.Array, w: jax.Array) -> jax.Array:
   """x [R, in] float32 times w [C, in, COLUMNS]; [R, C * COLUMNS] float32.
@@ -158,7 +182,7 @@ def product(x: jax.Array, w: jax.Array) -> jax.Array:
     w: blocks, of `DTYPES` or int8.
   """
   shape = len(x), len(w) * COLUMNS
-  call = jax.ffi.ffi_call(_NAME, jax.ShapeDtypeStruct(shape, jnp.float32))
+  call = jax.ffi.ffi_call(_PRODUCT, jax.ShapeDtypeStruct(shape, jnp.float32))
   return call(x, w)
 
 
@@ -172,26 +196,85 @@ def _product_of_batches(size, batched, x, w):
   return y.reshape(size, -1, y.shape[-1]), True
 
 
-@jax.custom_batching.custom_vmap
-def products(x: jax.Array, w: jax.Array) -> jax.Array:
-  """x [B, R, in] float32 times w [B, in, out]; [B, R, out] float32.
+@jax.custom_batching.sequential_vmap
+def _heads(qkv, sine, cosine, scale):
+  b, t, g, parts, d = qkv.shape
+  shapes = (b, t, g, parts - 2, d), (b, g, d, t), (b, g, t, d)
+  made = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  return tuple(jax.ffi.ffi_call(_HEADS, made)(qkv, sine, cosine, scale))
 
-  Each row has the same bits alone and beside others.
+
+def heads(
+  qkv: jax.Array,
+  turns: tuple[jax.Array, jax.Array] | None,
+  scale: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Queries, keys and values of a product, as `attend` takes them, float32.
 
   Args:
-    x: rows of each batch.
-    w: a matrix for each, of `DTYPES` or int8; out is a multiple of COLUMNS.
+    qkv: [B, T, G, H/G + 2, D], the queries of a group, its key and its value.
+    turns: sine and cosine [B, T, F] by which the first 2 F entries of queries
+      and keys are turned, see `models.rotary`; None: positions turn nothing.
+    scale: of queries.
+
+  Returns:
+    Queries [B, T, G, H/G, D], keys [B, G, D, T] and values [B, G, T, D].
   """
-  shape = *x.shape[:2], w.shape[-1]
-  call = jax.ffi.ffi_call(_OF_BATCHES, jax.ShapeDtypeStruct(shape, jnp.float32))
-  return call(x, w)
+  float32 = functools.partial(jnp.asarray, dtype=jnp.float32)
+  if turns is None:
+    turns = jnp.zeros((*qkv.shape[:2], 0)), jnp.zeros((*qkv.shape[:2], 0))
+  return _heads(float32(qkv), *map(float32, turns), float32(scale))
 
 
-@products.def_vmap
-def _products_of_batches(size, batched, x, w):
-  x, w = (
-    each if own else jnp.broadcast_to(each, (size, *each.shape))
-    for each, own in zip((x, w), batched, strict=True)
+def attends(width: int, slots: int) -> bool:
+  """Whether there is attention with heads of a width to a cache of slots."""
+  return width % COLUMNS == slots % COLUMNS == 0 and width <= _WIDEST
+
+
+def attend(
+  q: jax.Array,
+  cache: tuple[jax.Array, jax.Array],
+  length: jax.Array,
+  block: tuple[jax.Array, jax.Array],
+  mask: jax.Array,
+  *,
+  first: jax.Array | None = None,
+  sinks: int = 0,
+  cap: float | None = None,
+  bias: tuple[jax.Array, jax.Array] | None = None,
+) -> jax.Array:
+  """Attention of queries to a cache and a block; [B, T, G, H/G, D] float32.
+
+  Each query has the same bits alone and beside others; one that sees nothing
+  has 0. See `attends` for the sizes.
+
+  Args:
+    q: [B, T, G, H/G, D], already scaled.
+    cache: keys [B, G, D, S] and values [B, G, S, D], of `DTYPES`.
+    length: [B] slots of it in use.
+    block: the same of N slots, likewise.
+    mask: [B, T, N] which of these a query sees.
+    first: [B, T] slot of the cache from which on a query sees; None: all.
+    sinks: first slots that it sees besides.
+    cap: soft cap of the scores.
+    bias: of the scores, [B, H, T, S] and [B, H, T, N].
+  """
+  none = jnp.zeros(0, jnp.float32)
+  float32 = functools.partial(jnp.asarray, dtype=jnp.float32)
+  return _attend(
+    float32(q),
+    *cache,
+    length.astype(jnp.int32),
+    *block,
+    mask,
+    jnp.zeros(0, jnp.int32) if first is None else first.astype(jnp.int32),
+    *((none, none) if bias is None else map(float32, bias)),
+    jnp.array([cap or 0, sinks], jnp.float32),
   )
-  y = products(x.reshape(-1, *x.shape[2:]), w.reshape(-1, *w.shape[2:]))
-  return y.reshape(*x.shape[:3], -1), True
+
+
+@jax.custom_batching.sequential_vmap
+def _attend(q, *rest):
+  return jax.ffi.ffi_call(_ATTEND, jax.ShapeDtypeStruct(q.shape, q.dtype))(
+    q, *rest
+  )

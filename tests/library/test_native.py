@@ -1,8 +1,9 @@
-"""The kernel's products, against those of JAX and of numpy."""
+"""The kernel's products, against those of JAX and of numpy, and its models."""
 
 import concurrent.futures
 import ctypes
 import functools
+import os
 import re
 
 import jax
@@ -18,7 +19,7 @@ from tests.support import models
 pytestmark = pytest.mark.skipif(
   not native.available(), reason=native.reason() or 'there is a kernel'
 )
-ROWS = 1, 2, 3, 5, 6, 7, 8, 12, 13, native.MOST_ROWS
+ROWS = 1, 2, 3, 5, 6, 7, 8, 12, 13, 64
 
 
 def pair(rows, inputs, outputs, dtype='float32', seed=0):
@@ -48,7 +49,7 @@ def test_products_are_those_of_numpy(rows, sizes, dtype):
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int8'])
 def test_a_row_has_the_same_bits_beside_others(dtype):
   """Whatever their number, and whoever computes which part."""
-  x, _, blocks = pair(native.MOST_ROWS, 512, 1024, dtype)
+  x, _, blocks = pair(max(ROWS), 512, 1024, dtype)
   alone = [np.asarray(native.product(row[None], blocks))[0] for row in x]
   for rows in ROWS:
     found = np.asarray(native.product(x[:rows], blocks))
@@ -69,27 +70,6 @@ def test_products_at_the_same_time_do_not_disturb_each_other():
 
   with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
     assert all(pool.map(again, zip(cases, once, strict=True)))
-
-
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int8'])
-@pytest.mark.parametrize('rows', [1, 4, 6, 7, 18])
-@pytest.mark.parametrize('sizes', [(3, 64, 512), (1, 130, 48), (5, 512, 64)])
-def test_a_matrix_for_each_batch(sizes, rows, dtype):
-  cases = [pair(rows, *sizes[1:], dtype, seed) for seed in range(sizes[0])]
-  x = jnp.stack([x for x, _, _ in cases])
-  whole = np.stack([w for _, w, _ in cases])
-  weights = jnp.asarray(whole, dtype)
-  found = np.asarray(native.products(x, weights))
-  exact = np.asarray(x, np.float64) @ whole
-  scale = np.abs(np.asarray(x, np.float64)) @ np.abs(whole)
-  assert (np.abs(found - exact) <= sizes[1] * 2.0**-24 * scale).all()
-  for (alone, _, blocks), together in zip(cases, found, strict=True):
-    np.testing.assert_array_equal(native.product(alone, blocks), together)
-  again = jax.vmap(native.products, (0, None))(x[:, None], weights[:1])
-  for (alone, _, _), one in zip(cases, again, strict=True):
-    np.testing.assert_array_equal(
-      one, native.products(alone[None], weights[:1])
-    )
 
 
 def test_batches_are_rows():
@@ -114,15 +94,6 @@ def test_batches_are_rows():
 def test_what_it_does_not_multiply_is_refused(x, w):
   with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[R, in\]'):
     jax.block_until_ready(native.product(jnp.zeros(x), jnp.zeros(w)))
-
-
-@pytest.mark.parametrize(
-  ('x', 'w'),
-  [((3, 2, 8), (2, 8, 16)), ((3, 2, 8), (3, 9, 16)), ((3, 2, 8), (3, 8, 24))],
-)
-def test_nor_are_batches_that_do_not_fit(x, w):
-  with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[B, R, in'):
-    jax.block_until_ready(native.products(jnp.zeros(x), jnp.zeros(w)))
 
 
 def test_a_weight_with_axes_of_its_own():
@@ -183,11 +154,10 @@ def test_a_model_has_the_same_logits(tied, dtype):
   np.testing.assert_allclose(found.astype(float), want.astype(float), atol=atol)
   run = jax.jit(functools.partial(fed, made.model))
   text = run.lower(made.params, begun(*made)).compile().as_text()
-  # Queries with keys and values, out, up and down of two layers, and the head;
-  # queries with keys of the cache, weights with its values.
+  # Queries with keys and values, out, up and down of two layers, and the head.
   calls = text.count('custom_call_target="specjax_few_rows"')
-  of_cache = text.count('custom_call_target="specjax_few_rows_of_batches"')
-  assert (calls, of_cache) == (8 + (not tied), 4)
+  attends = text.count('custom_call_target="specjax_attend"')
+  assert (calls, attends) == (8 + (not tied), 2)
 
 
 def test_eight_bits_in_blocks_are_those_of_the_whole_weights():
@@ -282,3 +252,31 @@ def test_without_it_there_are_the_other_layouts(
   model = models.tiny(64, 2, width=32)
   made = layouts.make(layouts.NATIVE, model, weights(model))
   assert made is None
+
+
+@pytest.mark.parametrize(
+  ('set_before', 'cores', 'claimed', 'threads'),
+  [
+    (None, 2, True, '1'),
+    ('1', 2, True, '1'),
+    ('4', 2, False, '4'),
+    (None, 16, False, None),
+  ],
+)
+def test_the_cores_are_left_to_it(
+  monkeypatch, set_before, cores, claimed, threads
+):
+  """Where nobody said otherwise, and it uses all of them."""
+  monkeypatch.setenv('NPROC', set_before or '')
+  if set_before is None:
+    monkeypatch.delenv('NPROC')
+  monkeypatch.setattr(native, '_cores', lambda: cores)
+  assert native.claim_cores() == claimed
+  assert os.environ.get('NPROC') == threads
+
+
+def test_they_are_not_where_there_is_none(fresh, monkeypatch):
+  monkeypatch.delenv('NPROC', raising=False)
+  monkeypatch.setenv('SPECJAX_NATIVE', 'off')
+  assert not native.claim_cores()
+  assert 'NPROC' not in os.environ

@@ -1,0 +1,329 @@
+// Attention to a cache and to the block in flight, in one pass over both.
+//
+//   q [B, T, G, R, D]   keys [B, G, D, S]   values [B, G, S, D]   y as q
+//
+// q, y and biases are float32, keys and values float32 or bfloat16. Slots are
+// taken in chunks, whose softmax statistics are merged as they come (Dao et al.,
+// arXiv:2205.14135). A chunk begins at a multiple of its size, whatever is seen
+// of it, so a query has the same bits alone and beside others.
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "rows.h"
+#include "team.h"
+
+enum {
+  CHUNK = 128,        // slots at once
+  WIDEST = 256,       // a head, at most
+  ALONE = 64 * 1024,  // products that one thread is faster with
+};
+
+// What is not seen lies so far below any largest score that its weight is 0.
+static const float UNSEEN = -FLT_MAX / 2, LOWEST = -FLT_MAX / 4;
+static const float LEAST = -87;  // of which the exponential is not 0
+
+ALL_ROWS(float, from_float)
+ALL_ROWS(uint16_t, from_bfloat16)
+
+typedef struct {
+  const char *keys, *values;
+  Rows *const *rows;  // of their type
+  int64_t slots, size;
+  const float *bias;  // [B, G, R, T, slots], or none
+} Memory;
+
+typedef struct {
+  const float *q;
+  float *y;
+  Memory cache, block;
+  const int32_t *length;  // [B] of the cache
+  const int32_t *first;   // [B, T] slots that are seen from there on, or none
+  const bool *mask;       // [B, T, slots of the block]
+  float cap;              // of the scores; 0: none
+  int64_t sinks;          // first slots, which are seen as well
+  int64_t tokens, groups, heads, width;  // T, G, R, D
+  int64_t shares;                        // of the R * T rows of a group
+} Attention;
+
+// Some rows of a group: row m is token m % T of head m / T.
+typedef struct {
+  const Attention *a;
+  int64_t batch, group, from, count;
+  float q[MOST * WIDEST], value[MOST * WIDEST];
+  float weights[MOST * CHUNK];  // of slots: first their scores
+  float top[MOST], total[MOST];
+} Share;
+
+static inline Floats pick(Ints where, Floats x, Floats otherwise) {
+  return (Floats)((where & (Ints)x) | (~where & (Ints)otherwise));
+}
+
+static inline Floats all(float x) { return x - (Floats){0}; }
+
+// exp(x) of x <= 0: 2^n exp(r), where the rest of the series of exp(r) is below
+// 2^-27 of it.
+static inline Floats exponential(Floats x) {
+  const Floats rounder = all(12582912);  // 3 * 2^22: behind it are whole numbers
+  Floats shifted = x * 1.44269504f + rounder, n = shifted - rounder;
+  Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
+  Floats sum = all(1.f / 5040);
+  sum = sum * r + 1.f / 720;
+  sum = sum * r + 1.f / 120;
+  sum = sum * r + 1.f / 24;
+  sum = sum * r + 1.f / 6;
+  sum = sum * r + 0.5f;
+  sum = sum * r + 1;
+  sum = sum * r + 1;
+  Floats whole = (Floats)((Ints)sum + ((Ints)shifted << 23));
+  return pick(x < all(LEAST), all(0), whole);
+}
+
+static float largest(const float *x, int64_t count) {
+  Floats top = all(UNSEEN);
+  for (int64_t i = 0; i < count; i += LANES) {
+    Floats next = *(const Floats *)(x + i);
+    top = pick(next > top, next, top);
+  }
+  float found = top[0];
+  for (int lane = 1; lane < LANES; lane++)
+    if (top[lane] > found) found = top[lane];
+  return found;
+}
+
+static int64_t whole_columns(int64_t slots) {
+  return (slots + COLUMNS - 1) / COLUMNS * COLUMNS;
+}
+
+static const float *bias_of(const Share *s, const Memory *memory, int64_t row) {
+  const Attention *a = s->a;
+  int64_t rows = a->heads * a->tokens;
+  int64_t place = (s->batch * a->groups + s->group) * rows + s->from + row;
+  return memory->bias + place * memory->slots;
+}
+
+// What is added to scores, and their cap.
+static void finish_scores(Share *s, const Memory *memory, int64_t begin,
+                          int64_t count) {
+  for (int64_t row = 0; row < s->count; row++) {
+    float *scores = s->weights + row * CHUNK;
+    if (s->a->cap)
+      for (int64_t i = 0; i < count; i++)
+        scores[i] = s->a->cap * tanhf(scores[i] / s->a->cap);
+    if (memory->bias) {
+      const float *bias = bias_of(s, memory, row) + begin;
+      for (int64_t i = 0; i < count; i++) scores[i] += bias[i];
+    }
+    for (int64_t i = count; i < whole_columns(count); i++) scores[i] = UNSEEN;
+  }
+}
+
+// Adds so many values, whose scores are known, from `begin` on.
+static void add_values(Share *s, const Memory *memory, int64_t begin,
+                       int64_t count) {
+  int64_t width = s->a->width;
+  for (int64_t row = 0; row < s->count; row++) {
+    float *weights = s->weights + row * CHUNK;
+    float top = largest(weights, whole_columns(count));
+    if (top > s->top[row]) {
+      float scale = exponential(all(s->top[row] - top))[0];
+      s->top[row] = top;
+      s->total[row] *= scale;
+      for (int64_t i = 0; i < width; i++) s->value[row * WIDEST + i] *= scale;
+    }
+    Floats sums = {0};
+    for (int64_t i = 0; i < count; i += LANES) {
+      Floats *next = (Floats *)(weights + i);
+      *next = exponential(*next - s->top[row]);
+      sums += *next;
+    }
+    for (int lane = 0; lane < LANES; lane++) s->total[row] += sums[lane];
+  }
+  Strides strides = {CHUNK, width, WIDEST, COLUMNS};
+  const char *values = memory->values +
+                       ((s->batch * s->a->groups + s->group) * memory->slots +
+                        begin) * width * memory->size;
+  for (int64_t column = 0; column < width; column += COLUMNS)
+    memory->rows[s->count - 1](&strides, s->weights,
+                               values + column * memory->size,
+                               s->value + column, 0, count, true);
+}
+
+// Scores of the keys of a group, [D, slots], in whole columns.
+static void score(Share *s, Rows *const *rows, const char *keys, int64_t slots,
+                  int64_t size, int64_t count) {
+  Strides strides = {WIDEST, slots, CHUNK, COLUMNS};
+  for (int64_t slot = 0; slot < count; slot += COLUMNS)
+    rows[s->count - 1](&strides, s->q, keys + slot * size, s->weights + slot, 0,
+                       s->a->width, false);
+}
+
+// Keys [D, slots] of the block from `begin` on, as floats in whole columns.
+static void copy_keys(const Share *s, float *keys, int64_t begin,
+                      int64_t count) {
+  const Memory *block = &s->a->block;
+  int64_t group = s->batch * s->a->groups + s->group, width = s->a->width;
+  for (int64_t d = 0; d < width; d++, keys += whole_columns(count)) {
+    int64_t at = (group * width + d) * block->slots + begin;
+    memset(keys, 0, whole_columns(count) * sizeof *keys);
+    if (block->size == 4)
+      memcpy(keys, (const float *)block->keys + at, count * sizeof *keys);
+    else
+      for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = ((const uint16_t *)block->keys)[at + i];
+        bits <<= 16;
+        memcpy(keys + i, &bits, sizeof bits);
+      }
+  }
+}
+
+static void attend_to_block(Share *s) {
+  const Attention *a = s->a;
+  const Memory *block = &a->block;
+  int64_t group = s->batch * a->groups + s->group;
+  const char *whole = block->keys + group * a->width * block->slots * block->size;
+  for (int64_t from = 0; from < block->slots; from += CHUNK) {
+    float keys[WIDEST * CHUNK];
+    int64_t left = block->slots - from, count = left < CHUNK ? left : CHUNK;
+    if (block->slots % COLUMNS == 0) {
+      score(s, block->rows, whole + from * block->size, block->slots,
+            block->size, count);
+    } else {
+      copy_keys(s, keys, from, count);
+      score(s, from_float_rows, (const char *)keys, whole_columns(count),
+            sizeof *keys, count);
+    }
+    finish_scores(s, block, from, count);
+    for (int64_t row = 0; row < s->count; row++) {
+      int64_t token = (s->from + row) % a->tokens;
+      const bool *sees =
+          a->mask + (s->batch * a->tokens + token) * block->slots + from;
+      for (int64_t i = 0; i < count; i++)
+        if (!sees[i]) s->weights[row * CHUNK + i] = UNSEEN;
+    }
+    add_values(s, block, from, count);
+  }
+}
+
+static int64_t first_of(const Share *s, int64_t row) {
+  const Attention *a = s->a;
+  int64_t token = (s->from + row) % a->tokens;
+  return a->first ? a->first[s->batch * a->tokens + token] : 0;
+}
+
+static void attend_to_cache(Share *s) {
+  const Attention *a = s->a;
+  const Memory *cache = &a->cache;
+  int64_t begin = INT64_MAX, used = a->length[s->batch];
+  for (int64_t row = 0; row < s->count; row++)
+    if (first_of(s, row) < begin) begin = first_of(s, row);
+  const char *keys =
+      cache->keys + (s->batch * a->groups + s->group) * a->width *
+                        cache->slots * cache->size;
+  for (int64_t from = 0; from < used; from += CHUNK) {
+    int64_t count = used - from < CHUNK ? used - from : CHUNK;
+    if (from + count <= begin && from >= a->sinks) continue;
+    score(s, cache->rows, keys + from * cache->size, cache->slots, cache->size,
+          count);
+    finish_scores(s, cache, from, count);
+    for (int64_t row = 0; row < s->count; row++) {
+      int64_t hidden = first_of(s, row) - from;
+      for (int64_t i = a->sinks > from ? a->sinks - from : 0;
+           i < hidden && i < count; i++)
+        s->weights[row * CHUNK + i] = UNSEEN;
+    }
+    add_values(s, cache, from, count);
+  }
+}
+
+static float *row_of(const Share *s, const float *x, int64_t row) {
+  const Attention *a = s->a;
+  int64_t token = (s->from + row) % a->tokens, head = (s->from + row) / a->tokens;
+  int64_t place = (s->batch * a->tokens + token) * a->groups + s->group;
+  return (float *)x + (place * a->heads + head) * a->width;
+}
+
+static void attend_shares(const void *job, int64_t from, int64_t to) {
+  const Attention *a = job;
+  for (int64_t i = from; i < to; i++) {
+    int64_t rows = a->heads * a->tokens, share = i % a->shares;
+    int64_t group = i / a->shares;
+    Share s;
+    s.a = a;
+    s.batch = group / a->groups;
+    s.group = group % a->groups;
+    s.from = share * rows / a->shares;
+    s.count = (share + 1) * rows / a->shares - s.from;
+    for (int64_t row = 0; row < s.count; row++) {
+      s.top[row] = LOWEST;
+      s.total[row] = 0;
+      memset(s.value + row * WIDEST, 0, a->width * sizeof(float));
+      memcpy(s.q + row * WIDEST, row_of(&s, a->q, row),
+             a->width * sizeof(float));
+    }
+    attend_to_block(&s);
+    attend_to_cache(&s);
+    for (int64_t row = 0; row < s.count; row++) {
+      float *y = row_of(&s, a->y, row);
+      // A row that sees nothing has 0.
+      float total = s.total[row] < 1e-30f ? 1e-30f : s.total[row];
+      for (int64_t d = 0; d < a->width; d++)
+        y[d] = s.value[row * WIDEST + d] / total;
+    }
+  }
+}
+
+static bool has(const XLA_FFI_Buffer *x, int64_t a, int64_t b, int64_t c,
+                int64_t d) {
+  return x->rank == 4 && x->dims[0] == a && x->dims[1] == b &&
+         x->dims[2] == c && x->dims[3] == d;
+}
+
+static Memory memory_of(const XLA_FFI_Buffer *keys, const XLA_FFI_Buffer *values,
+                        const XLA_FFI_Buffer *bias) {
+  bool half = keys->dtype == XLA_FFI_DataType_BF16;
+  return (Memory){.keys = keys->data,
+                  .values = values->data,
+                  .rows = half ? from_bfloat16_rows : from_float_rows,
+                  .slots = values->dims[2],
+                  .size = half ? 2 : 4,
+                  .bias = bias->rank == 4 ? bias->data : NULL};
+}
+
+XLA_FFI_Error *attend(XLA_FFI_CallFrame *frame) {
+  if (told(frame)) return NULL;
+  XLA_FFI_Buffer **x = (XLA_FFI_Buffer **)frame->args.args;
+  const XLA_FFI_Buffer *q = x[0], *length = x[3], *mask = x[6], *first = x[7];
+  const XLA_FFI_Buffer *y = frame->rets.rets[0];
+  const float *numbers = x[10]->data;
+  if (q->rank != 5 || q->dtype != XLA_FFI_DataType_F32 || mask->rank != 3)
+    return refuse(frame, "q must be [B, T, G, R, D] float32");
+  int64_t b = q->dims[0], t = q->dims[1], g = q->dims[2], d = q->dims[4];
+  int64_t slots = x[2]->dims[2], block = mask->dims[2];
+  if (!has(x[1], b, g, d, slots) || !has(x[2], b, g, slots, d) ||
+      !has(x[4], b, g, d, block) || !has(x[5], b, g, block, d) ||
+      d % COLUMNS || d > WIDEST || slots % COLUMNS)
+    return refuse(frame,
+                  "keys must be [B, G, D, S], values [B, G, S, D], heads of at "
+                  "most 256, and heads and slots multiples of 16");
+  Attention a = {.q = q->data,
+                 .y = y->data,
+                 .cache = memory_of(x[1], x[2], x[8]),
+                 .block = memory_of(x[4], x[5], x[9]),
+                 .length = length->data,
+                 .first = first->rank == 2 ? first->data : NULL,
+                 .mask = mask->data,
+                 .cap = numbers[0],
+                 .sinks = (int64_t)numbers[1],
+                 .tokens = t,
+                 .groups = g,
+                 .heads = q->dims[3],
+                 .width = d};
+  int64_t rows = a.heads * t, used = 0;
+  a.shares = (rows + MOST - 1) / MOST;
+  for (int64_t i = 0; i < b; i++) used += a.length[i] + block;
+  int64_t parts = b * g * a.shares;
+  share(attend_shares, &a, parts, 2 * g * rows * used * d <= ALONE ? parts : 1);
+  return NULL;
+}

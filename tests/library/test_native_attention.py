@@ -1,0 +1,294 @@
+"""The kernel's attention, against a softmax of one query at a time in numpy."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import cache as caches
+from specjax import native
+from specjax.models import rotary
+
+pytestmark = pytest.mark.skipif(
+  not native.available(), reason=native.reason() or 'there is a kernel'
+)
+B, G, R, SLOTS = 3, 2, 2, 288  # two chunks of 128 slots, and a part of one
+LENGTH = np.array([0, 131, 288], np.int32)
+CASES = {
+  'all': {},
+  'window': {'window': 40},
+  'long window': {'window': 200},
+  'sinks': {'window': 40, 'sinks': 3},
+  'many sinks': {'window': 100, 'sinks': 130},
+  'cap': {'cap': 2.0},
+  'bias': {'bias': True},
+  'everything': {'window': 70, 'sinks': 5, 'cap': 2.0, 'bias': True},
+}
+
+
+@functools.cache
+def make(tokens, width, block, dtype='float32', seed=0):
+  """Queries, a cache and a block, and what else there may be."""
+  draw = np.random.default_rng(seed)
+
+  def normal(*shape):
+    return draw.normal(size=shape).astype(np.float32)
+
+  def memory(slots):
+    rows = normal(B, slots, G, width), normal(B, slots, G, width)
+    rows = [jnp.asarray(x, dtype) for x in rows]
+    return tuple(caches.block_of_rows(*rows))
+
+  mask = draw.random((B, tokens, block)) < 0.6
+  mask[..., 0] = True
+  bias = normal(B, G * R, tokens, SLOTS), normal(B, G * R, tokens, block)
+  q = normal(B, tokens, G, R, width) * width**-0.5 * 3
+  return q, memory(SLOTS), memory(block), mask, bias
+
+
+def options_of(tokens, biases, window=None, sinks=0, cap=None, bias=False):
+  first = None
+  if window is not None:
+    first = LENGTH[:, None] + np.arange(tokens) - (window - 1)
+    first = jnp.asarray(first)
+  own = biases if bias else None
+  return {'first': first, 'sinks': sinks, 'cap': cap, 'bias': own}
+
+
+@functools.partial(jax.jit, static_argnames=('sinks', 'cap'))
+def attend(q, cache, length, block, mask, first, bias, sinks=0, cap=None):
+  return native.attend(
+    q,
+    cache,
+    length,
+    block,
+    mask,
+    first=first,
+    sinks=sinks,
+    cap=cap,
+    bias=bias,
+  )
+
+
+def expected(data, first=None, sinks=0, cap=None, bias=None, length=LENGTH):
+  """In float64; and how large a sum of the values' magnitudes is."""
+  q, cache, block, mask, _ = data
+  cache, block = (
+    [np.asarray(x.astype(jnp.float32), np.float64) for x in memory]
+    for memory in (cache, block)
+  )
+  made, scale = np.zeros(q.shape), np.zeros(q.shape)
+  for b, t, g, r in np.ndindex(*q.shape[:-1]):
+    seen = np.arange(SLOTS) < length[b]
+    if first is not None:
+      seen &= (np.arange(SLOTS) >= first[b, t]) | (np.arange(SLOTS) < sinks)
+    keys = np.concatenate([cache[0][b, g], block[0][b, g]], 1)
+    values = np.concatenate([cache[1][b, g], block[1][b, g]])
+    scores = q[b, t, g, r].astype(np.float64) @ keys
+    if cap:
+      scores = cap * np.tanh(scores / cap)
+    if bias is not None:
+      scores += np.concatenate([x[b, g * R + r, t] for x in bias])
+    scores[~np.concatenate([seen, mask[b, t]])] = -np.inf
+    weights = np.exp(scores - scores.max())
+    weights /= weights.sum()
+    made[b, t, g, r] = weights @ values
+    scale[b, t, g, r] = weights @ abs(values)
+  return made, scale
+
+
+@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize(
+  ('tokens', 'width', 'block'), [(1, 64, 1), (4, 32, 9), (7, 16, 16)]
+)
+def test_it_is_the_softmax_over_all_that_is_seen(tokens, width, block, case):
+  data = make(tokens, width, block)
+  options = options_of(tokens, data[-1], **CASES[case])
+  found = attend(data[0], data[1], LENGTH, *data[2:4], **options)
+  want, scale = expected(data, **options)
+  assert found.dtype == np.float32
+  assert (np.abs(found - want) <= 4e-6 * scale).all()
+
+
+@pytest.mark.parametrize('case', ['all', 'everything'])
+def test_keys_and_values_in_bfloat16(case):
+  data = make(3, 32, 5, 'bfloat16')
+  options = options_of(3, data[-1], **CASES[case])
+  found = attend(data[0], data[1], LENGTH, *data[2:4], **options)
+  want, scale = expected(data, **options)
+  assert (np.abs(found - want) <= 4e-6 * scale).all()
+
+
+@pytest.mark.parametrize('block', [130, 256])
+def test_a_block_of_several_chunks(block):
+  """As one that reads a prompt."""
+  data = make(block, 16, block)
+  found = attend(data[0], data[1], LENGTH, *data[2:4], None, None)
+  want, scale = expected(data)
+  assert (np.abs(found - want) <= 4e-6 * scale).all()
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_a_query_has_the_same_bits_beside_others(case):
+  """Of other sequences, and of its own, whatever share of rows it is in."""
+  data = make(7, 32, 7)
+  q, cache, block, mask, bias = data
+  options = options_of(7, bias, **CASES[case])
+  together = np.asarray(attend(q, cache, LENGTH, block, mask, **options))
+  for b in range(B):
+    for t in (0, 3, 6):
+      row, token = slice(b, b + 1), slice(t, t + 1)
+      own = dict(options)
+      if own['first'] is not None:
+        own['first'] = own['first'][row, token]
+      if own['bias'] is not None:
+        own['bias'] = tuple(x[row, :, token] for x in own['bias'])
+      memories = ([x[row] for x in memory] for memory in (cache, block))
+      cached, flight = memories
+      alone = attend(
+        q[row, token], cached, LENGTH[row], flight, mask[row, token], **own
+      )
+      np.testing.assert_array_equal(alone[0, 0], together[b, t])
+
+
+def test_what_is_in_no_use_does_not_matter():
+  q, cache, block, mask, _ = make(4, 16, 5)
+  want = attend(q, cache, LENGTH, block, mask, None, None)
+  unused = np.arange(SLOTS) >= LENGTH[:, None]
+  broken = (
+    jnp.where(unused[:, None, None], 1e30, cache[0]),
+    jnp.where(unused[:, None, :, None], jnp.nan, cache[1]),
+  )
+  found = attend(q, broken, LENGTH, block, mask, None, None)
+  np.testing.assert_array_equal(found, want)
+
+
+def test_a_query_that_sees_nothing_has_zeros():
+  q, cache, block, mask, _ = make(2, 16, 3)
+  found = attend(q, cache, LENGTH, block, np.zeros_like(mask), None, None)
+  assert not np.asarray(found[0]).any()
+  assert np.asarray(found[1]).any()
+
+
+def test_scores_far_apart_and_equal_ones():
+  """The largest alone, and the mean of all."""
+  _, cache, block, mask, _ = make(1, 16, 1)
+  length = np.full(B, SLOTS, np.int32)
+  keys = np.zeros((B, G, 16, SLOTS), np.float32)
+  q = np.zeros((B, 1, G, R, 16), np.float32)
+  q[..., 0] = 1
+  nothing = np.zeros_like(mask)
+  mean = attend(q, (keys, cache[1]), length, block, nothing, None, None)
+  want = np.asarray(cache[1]).mean(2)[:, None, :, None]
+  np.testing.assert_allclose(mean, np.broadcast_to(want, q.shape), atol=1e-6)
+  for place, score in ((5, 1e30), (200, 100.0), (287, 3e38)):
+    keys[..., 0, :] = -score if score < 1e38 else 0
+    keys[..., 0, place] = score
+    one = attend(q, (keys, cache[1]), length, block, nothing, None, None)
+    want = np.asarray(cache[1])[:, :, place][:, None, :, None]
+    np.testing.assert_array_equal(one, np.broadcast_to(want, q.shape))
+
+
+@pytest.mark.parametrize('where', ['query', 'key', 'value', 'infinite key'])
+def test_what_is_no_number_stays_so(where):
+  """The loop ends a text by it."""
+  q, cache, block, mask, _ = make(2, 16, 3)
+  q, keys, values = q.copy(), np.array(cache[0]), np.array(cache[1])
+  array, value = {
+    'query': (q[1, 0], np.nan),
+    'key': (keys[1], np.nan),
+    'value': (values[1], np.nan),
+    'infinite key': (keys[1], np.inf),
+  }[where]
+  array[..., 0] = value
+  found = np.asarray(attend(q, (keys, values), LENGTH, block, mask, None, None))
+  assert np.isnan(found[1, 0]).any(-1).all()
+  assert np.isfinite(found[2]).all()
+
+
+def test_weights_are_exponentials():
+  """Within three units of the last place, from 0 on."""
+  slots = 16 * 1024
+  scores = -np.linspace(0, 80, slots, dtype=np.float32)
+  scores[0] = 0
+  q = np.zeros((1, 1, 1, 1, 16), np.float32)
+  q[..., 0] = 1
+  keys = np.zeros((1, 1, 16, slots), np.float32)
+  keys[0, 0, 0] = scores
+  mask, none = np.zeros((1, 1, 1), bool), np.zeros((1, 1, 1, 16), np.float32)
+  exact = np.exp(scores.astype(np.float64))
+  places = np.arange(0, slots, 97)
+  for start in range(0, len(places), 16):
+    some = places[start : start + 16]
+    values = np.zeros((1, 1, slots, 16), np.float32)
+    values[0, 0, some, np.arange(len(some))] = 1
+    found = native.attend(
+      jnp.asarray(q),
+      (jnp.asarray(keys), jnp.asarray(values)),
+      jnp.full(1, slots),
+      (none.swapaxes(2, 3), none),
+      mask,
+    )[0, 0, 0, 0, : len(some)]
+    ratio = np.asarray(found, np.float64) * exact.sum() / exact[some]
+    assert np.abs(ratio - 1).max() < 2e-6
+
+
+def test_sequences_under_vmap_are_sequences():
+  q, cache, block, mask, _ = make(2, 16, 3)
+  want = native.attend(q, cache, jnp.asarray(LENGTH), block, mask)
+  each = jax.vmap(lambda *x: native.attend(*jax.tree.map(lambda y: y[None], x)))
+  found = each(q, cache, jnp.asarray(LENGTH), block, jnp.asarray(mask))
+  np.testing.assert_array_equal(found[:, 0], want)
+
+
+@pytest.mark.parametrize(
+  ('width', 'slots'), [(24, 128), (272, 128), (16, 120), (16, 128)]
+)
+def test_sizes_that_it_has(width, slots):
+  fits = native.attends(width, slots)
+  q = jnp.zeros((1, 1, 1, 1, width))
+  memory = jnp.zeros((1, 1, width, slots)), jnp.zeros((1, 1, slots, width))
+  block = jnp.zeros((1, 1, width, 1)), jnp.zeros((1, 1, 1, width))
+  run = functools.partial(
+    native.attend, q, memory, jnp.ones(1), block, jnp.ones((1, 1, 1), bool)
+  )
+  if fits:
+    assert not np.asarray(run()).any()
+    return
+  with pytest.raises(jax.errors.JaxRuntimeError, match='multiples of 16'):
+    jax.block_until_ready(run())
+
+
+@pytest.mark.parametrize('group', [1, 3])
+@pytest.mark.parametrize('turned', [0, 8, 20])
+def test_heads_are_turned_and_laid_out(turned, group):
+  """As by `rotary.rotate`; some of the entries, all or none."""
+  b, t, g, d = 2, 5, 3, 20
+  draw = np.random.default_rng(0)
+  qkv = draw.normal(size=(b, t, g, group + 2, d)).astype(np.float32)
+  positions = jnp.asarray(draw.integers(0, 3000, (b, t)), jnp.float32)
+  turning = rotary.frequencies(10_000.0, turned), 1.1
+  turns = rotary.turns(positions, *turning) if turned else None
+  found = jax.jit(native.heads)(qkv, turns, 0.25)
+  q, k, v = np.split(qkv, (group, group + 1), 3)
+  if turned:
+    q, k = (rotary.rotate(x, positions, *turning) for x in (q, k))
+  want = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
+  np.testing.assert_allclose(found[0], q * 0.25, atol=1e-6)
+  np.testing.assert_allclose(found[1], want.k, atol=4e-6)
+  np.testing.assert_array_equal(found[2], want.v)
+  alone = jax.vmap(
+    lambda x, *turn: native.heads(
+      x[None], tuple(y[None] for y in turn) or None, 0.25
+    )
+  )(qkv, *(turns or ()))
+  for one, together in zip(alone, found, strict=True):
+    np.testing.assert_array_equal(one[:, 0], together)
+
+
+def test_heads_that_do_not_fit_are_refused():
+  qkv, turns = jnp.zeros((1, 2, 1, 3, 4)), jnp.zeros((1, 2, 3))
+  with pytest.raises(jax.errors.JaxRuntimeError, match=r'qkv must be \[B'):
+    jax.block_until_ready(native.heads(qkv, (turns, turns), 1.0))
