@@ -17,6 +17,8 @@
 enum {
   CHUNK = 128,        // slots at once
   WIDEST = 256,       // a head, at most
+  PAGE = 4096,        // bytes; keys this far apart share few places of a cache
+  TOGETHER = 4,       // shares of rows, at most, that a chunk is read for once
   ALONE = 64 * 1024,  // products that one thread is faster with
 };
 
@@ -44,7 +46,8 @@ typedef struct {
   float cap;              // of the scores; 0: none
   int64_t sinks;          // first slots, which are seen as well
   int64_t tokens, groups, heads, width;  // T, G, R, D
-  int64_t shares;                        // of the R * T rows of a group
+  int64_t shares;    // of the R * T rows of a group
+  int64_t together;  // of these, that one thread takes
 } Attention;
 
 // Some rows of a group: row m is token m % T of head m / T.
@@ -55,6 +58,16 @@ typedef struct {
   float weights[MOST * CHUNK];  // of slots: first their scores
   float top[MOST], total[MOST];
 } Share;
+
+// A chunk of slots, and its keys [D, slots] for all shares.
+typedef struct {
+  const Memory *memory;
+  int64_t from, count;
+  Rows *const *rows;
+  const char *keys;
+  int64_t row_of_keys, size;  // of these, in elements, and bytes of one
+  float copied[WIDEST * CHUNK];
+} Chunk;
 
 static inline Floats pick(Ints where, Floats x, Floats otherwise) {
   return (Floats)((where & (Ints)x) | (~where & (Ints)otherwise));
@@ -96,36 +109,85 @@ static int64_t whole_columns(int64_t slots) {
   return (slots + COLUMNS - 1) / COLUMNS * COLUMNS;
 }
 
-static const float *bias_of(const Share *s, const Memory *memory, int64_t row) {
-  const Attention *a = s->a;
-  int64_t rows = a->heads * a->tokens;
-  int64_t place = (s->batch * a->groups + s->group) * rows + s->from + row;
-  return memory->bias + place * memory->slots;
+static int64_t group_of(const Share *s) {
+  return s->batch * s->a->groups + s->group;
 }
 
-// What is added to scores, and their cap.
-static void finish_scores(Share *s, const Memory *memory, int64_t begin,
-                          int64_t count) {
-  for (int64_t row = 0; row < s->count; row++) {
-    float *scores = s->weights + row * CHUNK;
-    if (s->a->cap)
-      for (int64_t i = 0; i < count; i++)
-        scores[i] = s->a->cap * tanhf(scores[i] / s->a->cap);
-    if (memory->bias) {
-      const float *bias = bias_of(s, memory, row) + begin;
-      for (int64_t i = 0; i < count; i++) scores[i] += bias[i];
-    }
-    for (int64_t i = count; i < whole_columns(count); i++) scores[i] = UNSEEN;
+static int64_t token_of(const Share *s, int64_t row) {
+  return (s->from + row) % s->a->tokens;
+}
+
+static int64_t first_of(const Share *s, int64_t row) {
+  const Attention *a = s->a;
+  return a->first ? a->first[s->batch * a->tokens + token_of(s, row)] : 0;
+}
+
+// Keys of a group as floats, in whole columns.
+static void copy_keys(Chunk *c, const char *keys, int64_t width) {
+  float *to = c->copied;
+  for (int64_t d = 0; d < width; d++, to += whole_columns(c->count)) {
+    int64_t at = d * c->memory->slots + c->from;
+    memset(to, 0, whole_columns(c->count) * sizeof *to);
+    if (c->memory->size == 4)
+      memcpy(to, (const float *)keys + at, c->count * sizeof *to);
+    else
+      for (int64_t i = 0; i < c->count; i++) {
+        uint32_t bits = ((const uint16_t *)keys)[at + i];
+        bits <<= 16;
+        memcpy(to + i, &bits, sizeof bits);
+      }
   }
 }
 
-// Adds so many values, whose scores are known, from `begin` on.
-static void add_values(Share *s, const Memory *memory, int64_t begin,
-                       int64_t count) {
-  int64_t width = s->a->width;
+static void open_chunk(Chunk *c, const Share *s, const Memory *memory,
+                       int64_t from, int64_t slots) {
+  int64_t left = slots - from, width = s->a->width;
+  c->memory = memory;
+  c->from = from;
+  c->count = left < CHUNK ? left : CHUNK;
+  const char *keys =
+      memory->keys + group_of(s) * width * memory->slots * memory->size;
+  if (memory->slots % COLUMNS || memory->slots * memory->size >= PAGE) {
+    copy_keys(c, keys, width);
+    c->rows = from_float_rows;
+    c->keys = (const char *)c->copied;
+    c->row_of_keys = whole_columns(c->count);
+    c->size = sizeof *c->copied;
+  } else {
+    c->rows = memory->rows;
+    c->keys = keys + from * memory->size;
+    c->row_of_keys = memory->slots;
+    c->size = memory->size;
+  }
+}
+
+static void score(Share *s, const Chunk *c) {
+  const Attention *a = s->a;
+  Strides strides = {WIDEST, c->row_of_keys, CHUNK, COLUMNS};
+  for (int64_t slot = 0; slot < c->count; slot += COLUMNS)
+    c->rows[s->count - 1](&strides, s->q, c->keys + slot * c->size,
+                          s->weights + slot, 0, a->width, false);
+  for (int64_t row = 0; row < s->count; row++) {
+    float *scores = s->weights + row * CHUNK;
+    if (a->cap)
+      for (int64_t i = 0; i < c->count; i++)
+        scores[i] = a->cap * tanhf(scores[i] / a->cap);
+    if (c->memory->bias) {
+      int64_t place = group_of(s) * a->heads * a->tokens + s->from + row;
+      const float *bias = c->memory->bias + place * c->memory->slots + c->from;
+      for (int64_t i = 0; i < c->count; i++) scores[i] += bias[i];
+    }
+    for (int64_t i = c->count; i < whole_columns(c->count); i++)
+      scores[i] = UNSEEN;
+  }
+}
+
+// Makes weights of the scores, and adds the values that they belong to.
+static void add_values(Share *s, const Chunk *c) {
+  int64_t width = s->a->width, size = c->memory->size;
   for (int64_t row = 0; row < s->count; row++) {
     float *weights = s->weights + row * CHUNK;
-    float top = largest(weights, whole_columns(count));
+    float top = largest(weights, whole_columns(c->count));
     if (top > s->top[row]) {
       float scale = exponential(all(s->top[row] - top))[0];
       s->top[row] = top;
@@ -133,7 +195,7 @@ static void add_values(Share *s, const Memory *memory, int64_t begin,
       for (int64_t i = 0; i < width; i++) s->value[row * WIDEST + i] *= scale;
     }
     Floats sums = {0};
-    for (int64_t i = 0; i < count; i += LANES) {
+    for (int64_t i = 0; i < c->count; i += LANES) {
       Floats *next = (Floats *)(weights + i);
       *next = exponential(*next - s->top[row]);
       sums += *next;
@@ -141,137 +203,99 @@ static void add_values(Share *s, const Memory *memory, int64_t begin,
     for (int lane = 0; lane < LANES; lane++) s->total[row] += sums[lane];
   }
   Strides strides = {CHUNK, width, WIDEST, COLUMNS};
-  const char *values = memory->values +
-                       ((s->batch * s->a->groups + s->group) * memory->slots +
-                        begin) * width * memory->size;
+  int64_t slot = group_of(s) * c->memory->slots + c->from;
+  const char *values = c->memory->values + slot * width * size;
   for (int64_t column = 0; column < width; column += COLUMNS)
-    memory->rows[s->count - 1](&strides, s->weights,
-                               values + column * memory->size,
-                               s->value + column, 0, count, true);
+    c->memory->rows[s->count - 1](&strides, s->weights, values + column * size,
+                                  s->value + column, 0, c->count, true);
 }
 
-// Scores of the keys of a group, [D, slots], in whole columns.
-static void score(Share *s, Rows *const *rows, const char *keys, int64_t slots,
-                  int64_t size, int64_t count) {
-  Strides strides = {WIDEST, slots, CHUNK, COLUMNS};
-  for (int64_t slot = 0; slot < count; slot += COLUMNS)
-    rows[s->count - 1](&strides, s->q, keys + slot * size, s->weights + slot, 0,
-                       s->a->width, false);
-}
-
-// Keys [D, slots] of the block from `begin` on, as floats in whole columns.
-static void copy_keys(const Share *s, float *keys, int64_t begin,
-                      int64_t count) {
-  const Memory *block = &s->a->block;
-  int64_t group = s->batch * s->a->groups + s->group, width = s->a->width;
-  for (int64_t d = 0; d < width; d++, keys += whole_columns(count)) {
-    int64_t at = (group * width + d) * block->slots + begin;
-    memset(keys, 0, whole_columns(count) * sizeof *keys);
-    if (block->size == 4)
-      memcpy(keys, (const float *)block->keys + at, count * sizeof *keys);
-    else
-      for (int64_t i = 0; i < count; i++) {
-        uint32_t bits = ((const uint16_t *)block->keys)[at + i];
-        bits <<= 16;
-        memcpy(keys + i, &bits, sizeof bits);
-      }
-  }
-}
-
-static void attend_to_block(Share *s) {
+static void attend_to_block(Share *s, const Chunk *c) {
   const Attention *a = s->a;
-  const Memory *block = &a->block;
-  int64_t group = s->batch * a->groups + s->group;
-  const char *whole = block->keys + group * a->width * block->slots * block->size;
-  for (int64_t from = 0; from < block->slots; from += CHUNK) {
-    float keys[WIDEST * CHUNK];
-    int64_t left = block->slots - from, count = left < CHUNK ? left : CHUNK;
-    if (block->slots % COLUMNS == 0) {
-      score(s, block->rows, whole + from * block->size, block->slots,
-            block->size, count);
-    } else {
-      copy_keys(s, keys, from, count);
-      score(s, from_float_rows, (const char *)keys, whole_columns(count),
-            sizeof *keys, count);
-    }
-    finish_scores(s, block, from, count);
-    for (int64_t row = 0; row < s->count; row++) {
-      int64_t token = (s->from + row) % a->tokens;
-      const bool *sees =
-          a->mask + (s->batch * a->tokens + token) * block->slots + from;
-      for (int64_t i = 0; i < count; i++)
-        if (!sees[i]) s->weights[row * CHUNK + i] = UNSEEN;
-    }
-    add_values(s, block, from, count);
+  score(s, c);
+  for (int64_t row = 0; row < s->count; row++) {
+    int64_t token = s->batch * a->tokens + token_of(s, row);
+    const bool *sees = a->mask + token * c->memory->slots + c->from;
+    for (int64_t i = 0; i < c->count; i++)
+      if (!sees[i]) s->weights[row * CHUNK + i] = UNSEEN;
   }
+  add_values(s, c);
 }
 
-static int64_t first_of(const Share *s, int64_t row) {
-  const Attention *a = s->a;
-  int64_t token = (s->from + row) % a->tokens;
-  return a->first ? a->first[s->batch * a->tokens + token] : 0;
-}
-
-static void attend_to_cache(Share *s) {
-  const Attention *a = s->a;
-  const Memory *cache = &a->cache;
-  int64_t begin = INT64_MAX, used = a->length[s->batch];
-  for (int64_t row = 0; row < s->count; row++)
-    if (first_of(s, row) < begin) begin = first_of(s, row);
-  const char *keys =
-      cache->keys + (s->batch * a->groups + s->group) * a->width *
-                        cache->slots * cache->size;
-  for (int64_t from = 0; from < used; from += CHUNK) {
-    int64_t count = used - from < CHUNK ? used - from : CHUNK;
-    if (from + count <= begin && from >= a->sinks) continue;
-    score(s, cache->rows, keys + from * cache->size, cache->slots, cache->size,
-          count);
-    finish_scores(s, cache, from, count);
-    for (int64_t row = 0; row < s->count; row++) {
-      int64_t hidden = first_of(s, row) - from;
-      for (int64_t i = a->sinks > from ? a->sinks - from : 0;
-           i < hidden && i < count; i++)
-        s->weights[row * CHUNK + i] = UNSEEN;
-    }
-    add_values(s, cache, from, count);
+// Slots from `first` on are seen, and those before `sinks`.
+static void attend_to_cache(Share *s, const Chunk *c) {
+  int64_t sinks = s->a->sinks > c->from ? s->a->sinks - c->from : 0;
+  score(s, c);
+  for (int64_t row = 0; row < s->count; row++) {
+    int64_t hidden = first_of(s, row) - c->from;
+    for (int64_t i = sinks; i < hidden && i < c->count; i++)
+      s->weights[row * CHUNK + i] = UNSEEN;
   }
+  add_values(s, c);
 }
 
 static float *row_of(const Share *s, const float *x, int64_t row) {
   const Attention *a = s->a;
-  int64_t token = (s->from + row) % a->tokens, head = (s->from + row) / a->tokens;
-  int64_t place = (s->batch * a->tokens + token) * a->groups + s->group;
+  int64_t head = (s->from + row) / a->tokens;
+  int64_t token = s->batch * a->tokens + token_of(s, row);
+  int64_t place = token * a->groups + s->group;
   return (float *)x + (place * a->heads + head) * a->width;
 }
 
-static void attend_shares(const void *job, int64_t from, int64_t to) {
-  const Attention *a = job;
-  for (int64_t i = from; i < to; i++) {
-    int64_t rows = a->heads * a->tokens, share = i % a->shares;
-    int64_t group = i / a->shares;
-    Share s;
-    s.a = a;
-    s.batch = group / a->groups;
-    s.group = group % a->groups;
-    s.from = share * rows / a->shares;
-    s.count = (share + 1) * rows / a->shares - s.from;
-    for (int64_t row = 0; row < s.count; row++) {
-      s.top[row] = LOWEST;
-      s.total[row] = 0;
-      memset(s.value + row * WIDEST, 0, a->width * sizeof(float));
-      memcpy(s.q + row * WIDEST, row_of(&s, a->q, row),
-             a->width * sizeof(float));
-    }
-    attend_to_block(&s);
-    attend_to_cache(&s);
-    for (int64_t row = 0; row < s.count; row++) {
-      float *y = row_of(&s, a->y, row);
-      // A row that sees nothing has 0.
-      float total = s.total[row] < 1e-30f ? 1e-30f : s.total[row];
-      for (int64_t d = 0; d < a->width; d++)
-        y[d] = s.value[row * WIDEST + d] / total;
-    }
+static void begin(Share *s, const Attention *a, int64_t group, int64_t share) {
+  int64_t rows = a->heads * a->tokens;
+  s->a = a;
+  s->batch = group / a->groups;
+  s->group = group % a->groups;
+  s->from = share * rows / a->shares;
+  s->count = (share + 1) * rows / a->shares - s->from;
+  for (int64_t row = 0; row < s->count; row++) {
+    s->top[row] = LOWEST;
+    s->total[row] = 0;
+    memset(s->value + row * WIDEST, 0, a->width * sizeof(float));
+    memcpy(s->q + row * WIDEST, row_of(s, a->q, row), a->width * sizeof(float));
   }
+}
+
+static void end(const Share *s) {
+  for (int64_t row = 0; row < s->count; row++) {
+    float *y = row_of(s, s->a->y, row);
+    // A row that sees nothing has 0.
+    float total = s->total[row] < 1e-30f ? 1e-30f : s->total[row];
+    for (int64_t d = 0; d < s->a->width; d++)
+      y[d] = s->value[row * WIDEST + d] / total;
+  }
+}
+
+// Some of the shares of a group.
+static void attend_together(const Attention *a, int64_t group, int64_t share) {
+  Share s[TOGETHER];
+  Chunk c;
+  int64_t left = a->shares - share, seen = INT64_MAX;
+  int64_t count = left < a->together ? left : a->together;
+  for (int64_t i = 0; i < count; i++) {
+    begin(s + i, a, group, share + i);
+    for (int64_t row = 0; row < s[i].count; row++)
+      if (first_of(s + i, row) < seen) seen = first_of(s + i, row);
+  }
+  for (int64_t from = 0; from < a->block.slots; from += CHUNK) {
+    open_chunk(&c, s, &a->block, from, a->block.slots);
+    for (int64_t i = 0; i < count; i++) attend_to_block(s + i, &c);
+  }
+  int64_t used = a->length[s->batch];
+  for (int64_t from = 0; from < used; from += CHUNK) {
+    if (from + CHUNK <= seen && from >= a->sinks) continue;
+    open_chunk(&c, s, &a->cache, from, used);
+    for (int64_t i = 0; i < count; i++) attend_to_cache(s + i, &c);
+  }
+  for (int64_t i = 0; i < count; i++) end(s + i);
+}
+
+static void attend_parts(const void *job, int64_t from, int64_t to) {
+  const Attention *a = job;
+  int64_t parts = (a->shares + a->together - 1) / a->together;
+  for (int64_t i = from; i < to; i++)
+    attend_together(a, i / parts, i % parts * a->together);
 }
 
 static bool has(const XLA_FFI_Buffer *x, int64_t a, int64_t b, int64_t c,
@@ -320,10 +344,13 @@ XLA_FFI_Error *attend(XLA_FFI_CallFrame *frame) {
                  .groups = g,
                  .heads = q->dims[3],
                  .width = d};
-  int64_t rows = a.heads * t, used = 0;
-  a.shares = (rows + MOST - 1) / MOST;
+  int64_t rows = a.heads * t, groups = b * g, used = 0;
   for (int64_t i = 0; i < b; i++) used += a.length[i] + block;
-  int64_t parts = b * g * a.shares;
-  share(attend_shares, &a, parts, 2 * g * rows * used * d <= ALONE ? parts : 1);
+  a.shares = (rows + MOST - 1) / MOST;
+  a.together = groups * a.shares / (2 * workers());  // so that all have some
+  if (a.together > TOGETHER) a.together = TOGETHER;
+  if (a.together < 1) a.together = 1;
+  int64_t parts = groups * ((a.shares + a.together - 1) / a.together);
+  share(attend_parts, &a, parts, 2 * g * rows * used * d <= ALONE ? parts : 1);
   return NULL;
 }

@@ -126,3 +126,5 @@ void share(Part *part, const void *job, int64_t parts, int64_t at_once) {
 }
 
 void use_helpers(int count) { team.wanted = count; }
+
+int workers(void) { return team.wanted + 1; }

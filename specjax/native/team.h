@@ -14,4 +14,7 @@ void share(Part *part, const void *job, int64_t parts, int64_t at_once);
 // Threads that work is shared with, besides the one that asks.
 void use_helpers(int count);
 
+// These, and the one that asks.
+int workers(void);
+
 #endif
