@@ -9,11 +9,11 @@ where there is a C compiler. Without one it depends on the CPU: with AVX2 expect
 between one core and two.
 """
 
-from experiments.settings import Size, Speed, TargetSize
+from experiments.settings import Layouts, Size, TargetSize
 
 
-def get_config() -> Speed:
-  return Speed(
+def get_config() -> Layouts:
+  return Layouts(
     name='layouts',
     target=TargetSize(512, 3, 8, 4, 64, 1536, vocab_size=2048),
     draft=Size(128, 1, 4, 2, 32, 384),

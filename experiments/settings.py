@@ -11,6 +11,7 @@ from experiments.prompt_settings import Prompts as Prompts
 from experiments.prompt_settings import SamplingValues as SamplingValues
 from experiments.step_settings import Accelerator as Accelerator
 from experiments.step_settings import Deployment as Deployment
+from experiments.step_settings import Layouts as Layouts
 from experiments.step_settings import LongContexts as LongContexts
 from experiments.step_settings import Narrow as Narrow
 from experiments.step_settings import PaperCosts as PaperCosts

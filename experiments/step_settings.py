@@ -87,6 +87,15 @@ class Speed:
 
 
 @dataclasses.dataclass
+class Layouts(Speed):
+  """Layouts of weights beside each other.
+
+  The CPU's cores are devices and XLA's threads, too: elsewhere they are the
+  kernel's alone.
+  """
+
+
+@dataclasses.dataclass
 class Narrow(Speed):
   """Steps with weights in eight bits.
 

@@ -277,15 +277,22 @@ def existing(path: str) -> Folder:
 
 
 def conditions() -> dict:
-  """Versions, device and commit: what a number depends on."""
+  """Versions, device, threads and commit: what a number depends on."""
   packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
   versions = {p: importlib.metadata.version(p) for p in packages}
   versions['python'] = platform.python_version()
   device = jax.devices()[0]
-  name = device.device_kind
+  name, threads = device.device_kind, None
   if device.platform == 'cpu':
-    name = f'{cpu.name()}, {len(os.sched_getaffinity(0))} cores'
-  return {'versions': versions, 'device': name, 'commit': _commit()}
+    cores = len(os.sched_getaffinity(0))
+    name = f'{cpu.name()}, {cores} cores'
+    threads = int(os.environ.get('NPROC') or cores)
+  return {
+    'versions': versions,
+    'device': name,
+    'xla_threads': threads,
+    'commit': _commit(),
+  }
 
 
 def _commit() -> str | None:

@@ -53,6 +53,7 @@ FIELDS: dict[str, Any] = {
                  'collectives', 'reading', 'constraint')
   },
   'drafted?': int | None,
+  'xla_threads?': int | None,
   'histogram?': tuple[int, ...] | None,
   **{
     f'unit_{name}?': _NUMBERS

@@ -22,7 +22,8 @@ from experiments.reports.markdown import (
 _HIDDEN = {
   # Where and how rows were measured.
   'schema', 'program', 'by', 'config', 'target', 'draft', 'dtype', 'used',
-  'repeats', 'steps', 'load_before', 'versions', 'device', 'commit',
+  'repeats', 'steps', 'load_before', 'versions', 'device', 'xla_threads',
+  'commit',
   # What the headline says.
   'sweep', 'exponent_of', 'weight_bytes', 'cache_bytes_in_use',
   'step_ms_quartiles', 'exponent', 'exponent_ci',

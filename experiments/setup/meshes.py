@@ -13,7 +13,13 @@ from typing import Any
 import jax
 
 from experiments.errors import need
-from experiments.settings import Experiment, Mesh, Speed
+from experiments.settings import (
+  Experiment,
+  Layouts,
+  LongContexts,
+  Mesh,
+  Speed,
+)
 from specjax import native, sharding
 from specjax.checkpoints import Description
 from specjax.sharding import Placement
@@ -25,24 +31,26 @@ _MOST_CORES = 8  # that exchange sums at every layer
 def use_cores(x: Any) -> None:
   """Gives the CPU's cores to what uses them; before JAX does.
 
-  Where an experiment is on one device, that is the kernel. Where there is none,
-  or it is compared with what else there is, cores are devices, for
-  `layouts.CORES`. Nothing is done where something else was said about devices,
-  by a mesh or to JAX, or no time is taken.
+  On one device that is the kernel. Where there is none, or it is compared with
+  what else there is, cores are devices, for `layouts.CORES`. Nothing is done
+  where something else was said about devices, by a mesh or to JAX, where an
+  experiment takes no time, and for training.
 
   Args:
     x: the config of a program.
   """
-  alone = isinstance(x, Speed)
+  alone = isinstance(x, Speed | LongContexts)
   if isinstance(x, Experiment):
     alone = x.timed and x.mesh.data * x.mesh.model * x.mesh.processes == 1
-    if alone and native.available():
-      native.claim_cores()
-      return
+  if not alone:
+    return
+  if native.available() and not isinstance(x, Layouts):
+    native.claim_cores()
+    return
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )
-  if alone and not said:
+  if not said:
     count = min(len(os.sched_getaffinity(0)), _MOST_CORES)
     with contextlib.suppress(RuntimeError):  # JAX has begun: it stays as it is.
       jax.config.update('jax_num_cpu_devices', count)

@@ -4,6 +4,7 @@ The cache is never concatenated with the block, which would copy it. How it is
 read is an option of the model, see `models.cache_attention`.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +12,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax import native
 from specjax.types import KV
 
 
@@ -106,6 +106,25 @@ class View(NamedTuple):
 CacheAttention = Callable[[jax.Array, KV, View, Partial], Partial]
 
 
+@dataclasses.dataclass(frozen=True)
+class AtOnce:
+  """Attention to a cache and a block in one operation, a `CacheAttention`, too.
+
+  Attributes:
+    fits: (q [B, T, G, H/G, D], cache, block) -> whether there is one for these.
+    attend: (q, cache, what q sees of it, block, mask [B, T, N], biases
+      [B, H, T, S] and [B, H, T, N] or None) -> [B, T, G, H/G, D].
+    otherwise: attention to the cache alone, where there is none.
+  """
+
+  fits: Callable[..., bool]
+  attend: Callable[..., jax.Array]
+  otherwise: CacheAttention
+
+  def __call__(self, q: jax.Array, cache: KV, view: View, part: Partial):
+    return self.otherwise(q, cache, view, part)
+
+
 def soften(x, cap):
   """Soft cap: near x where x is small, never beyond the cap."""
   return cap * jnp.tanh(x / cap)
@@ -149,13 +168,6 @@ def look_up(curve, index):
   return jnp.moveaxis(curve.T[:, index], 0, 1)
 
 
-def _fits_kernel(q, cache, flight):
-  """Whether the kernel attends to such a cache and block."""
-  types = {x.dtype.name for x in (*cache[:2], *flight)}
-  fits = native.attends(q.shape[-1], cache.v.shape[2])
-  return fits and types <= {*native.DTYPES}
-
-
 def attend(
   q,
   cache,
@@ -168,7 +180,6 @@ def attend(
   bias=None,
   over_cache: CacheAttention | None = None,
   sinks=0,
-  for_kernel=False,
 ):
   """Attention of T queries over the cache and the in-flight block.
 
@@ -187,8 +198,6 @@ def attend(
     over_cache: attention to the cache, one of `models.cache_attention`; needed
       where there is a cache.
     sinks: first slots that a query sees beside its window.
-    for_kernel: whether `specjax.native` attends where it can, whatever
-      `over_cache` says.
 
   Returns:
     [B, T, G, H/G, D].
@@ -200,19 +209,14 @@ def attend(
     slot = jnp.atleast_2d(slot)[:, None]
     return look_up(bias.curve, positions[..., None] - slot)
 
-  if for_kernel and cache is not None and _fits_kernel(q, cache, flight):
+  if (
+    cache is not None
+    and isinstance(over_cache, AtOnce)
+    and over_cache.fits(q, cache, flight)
+  ):
     lifts = bias and (lift(jnp.arange(cache.v.shape[2])), bias.block)
-    return native.attend(
-      q,
-      (cache.k, cache.v),
-      length,
-      (flight.k, flight.v),
-      mask,
-      first=first,
-      sinks=sinks,
-      cap=cap,
-      bias=lifts,
-    ).astype(q.dtype)
+    view = View(length, first, sinks, cap=cap)
+    return over_cache.attend(q, cache, view, flight, mask, lifts)
   q = q.transpose(0, 2, 3, 1, 4).reshape(b, g, r * t, d)
   keep = jnp.tile(mask[:, None], (1, 1, r, 1))
   block = None if bias is None else bias.block

@@ -3,12 +3,14 @@
   blocked   walks over the blocks in use, a turn of a loop each
   padded    reads all slots, in use or not, in one product
   fused()   hands all slots to the attention of `jax.nn`
+  kernel    hands cache and block to `specjax.native`, which walks, too
 
 `TransformerConfig.attention` chooses one. Reading a cache costs what is read of
 it and copied for it:
 
   CPU        blocked, the default: a step costs what is in use, and hardly
-             depends on the maximum (results/limit).
+             depends on the maximum (results/limit). With weights in blocks for
+             the kernel (`variants.block`), kernel.
   GPU, TPU   not measured; also blocked, since it alone does not pay for slots
              that nobody uses. `benchmarks.accelerator` compares the three on
              the device at hand.
@@ -19,7 +21,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from specjax import native
 from specjax.models.attention import (
+  AtOnce,
   CacheAttention,
   Partial,
   View,
@@ -194,3 +198,27 @@ def fused(implementation: str | None = None) -> CacheAttention:
     return merge(part, cached)
 
   return attend
+
+
+def _kernel_fits(q, cache, flight):
+  types = {x.dtype.name for x in (*cache[:2], *flight)}
+  slots, width = cache.v.shape[2], q.shape[-1]
+  return types <= {*native.DTYPES} and native.attends(width, slots)
+
+
+def _kernel_attend(q, cache, view, flight, mask, bias):
+  made = native.attend(
+    q,
+    (cache.k, cache.v),
+    view.length,
+    (flight.k, flight.v),
+    mask,
+    first=view.first,
+    sinks=view.sinks,
+    cap=view.cap,
+    bias=bias,
+  )
+  return made.astype(q.dtype)
+
+
+kernel = AtOnce(_kernel_fits, _kernel_attend, otherwise=blocked)

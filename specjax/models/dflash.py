@@ -81,7 +81,6 @@ class BlockLayer(Layer):
       mask,
       bias=bias,
       over_cache=c.attention,
-      for_kernel=c.for_kernel,
     )
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
@@ -187,7 +186,6 @@ class Head:
       qkv_bias=s.bias,
       out_bias=s.bias,
       columns=t.columns,
-      for_kernel=t.for_kernel,
       attention=t.attention,
     )
 

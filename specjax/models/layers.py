@@ -155,7 +155,6 @@ class Layer(nn.Module):
       bias,
       c.attention,
       c.sinks(self.index),
-      c.for_kernel,
     )
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.models import linear, small_head, transformer
+from specjax.models import cache_attention, linear, small_head, transformer
 from specjax.models.attention import CacheAttention
 from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.transformer import Model
@@ -169,11 +169,14 @@ def block(
     model: the model.
     params: its parameters, whole.
     columns: of a block.
-    for_kernel: whether `specjax.native` multiplies the blocks.
+    for_kernel: whether `specjax.native` multiplies the blocks, and attends
+      unless an attention over the cache was chosen.
   """
   config = dataclasses.replace(
     model.config, columns=columns, for_kernel=for_kernel
   )
+  if for_kernel and config.attention is cache_attention.blocked:
+    config = dataclasses.replace(config, attention=cache_attention.kernel)
   shapes = jax.eval_shape(transformer.build(config).init, jax.random.key(0))
   params = linear.arrange(params, shapes, columns, for_kernel)
   if model.placement is not None:

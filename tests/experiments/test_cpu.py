@@ -1,16 +1,21 @@
 """What is said of the processor that figures were made on."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
+from configs import embedded_pair, layouts, quickstart, step_costs
 from experiments.measuring import results
-from experiments.setup import cpu
+from experiments.settings import Mesh
+from experiments.setup import cpu, meshes
+from specjax import native
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,54 @@ def test_the_widest_vectors_are_those_that_programs_may_use(
   name = f'Fast, {widest}' if widest else 'Fast'
   assert (cpu.vectors(), cpu.name()) == (widest, name)
   assert results.conditions()['device'].startswith(name)
+
+
+@pytest.mark.parametrize(
+  ('said', 'threads'), [('', 3), ('1', 1), ('6', 6), (None, 3)]
+)
+def test_rows_say_how_many_threads_xla_has(monkeypatch, said, threads):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda process: {0, 1, 2})
+  monkeypatch.setenv('NPROC', said or '')
+  if said is None:
+    monkeypatch.delenv('NPROC')
+  assert results.conditions()['xla_threads'] == threads
+
+
+@pytest.mark.parametrize('there', [True, False])
+@pytest.mark.parametrize(
+  ('config', 'kernel', 'devices'),
+  [
+    ('experiment', True, True),
+    ('untimed', False, False),
+    ('mesh', False, False),
+    ('speed', True, True),
+    ('layouts', False, True),
+    ('recipe', False, False),
+  ],
+)
+def test_whom_the_cores_are_given_to(
+  monkeypatch, config, kernel, devices, there
+):
+  """The kernel, where there is one; otherwise they become devices."""
+  x = {
+    'experiment': quickstart.get_config(),
+    'untimed': dataclasses.replace(quickstart.get_config(), timed=False),
+    'mesh': dataclasses.replace(quickstart.get_config(), mesh=Mesh(model=2)),
+    'speed': step_costs.get_config(),
+    'layouts': layouts.get_config(),
+    'recipe': embedded_pair.get_config(),
+  }[config]
+  given, options = [], []
+  monkeypatch.setattr(native, 'available', lambda: there)
+  monkeypatch.setattr(native, 'claim_cores', lambda: given.append(x))
+  monkeypatch.setattr(
+    jax.config, 'update', lambda name, value: options.append(name)
+  )
+  monkeypatch.delenv('XLA_FLAGS', raising=False)
+  meshes.use_cores(x)
+  assert bool(given) == (kernel and there)
+  wanted = devices and not (kernel and there)
+  assert options == ['jax_num_cpu_devices'] * wanted
 
 
 def test_a_system_that_says_nothing_has_a_name(monkeypatch):

@@ -193,3 +193,15 @@ def test_another_way_is_the_same_model(tmp_path):
   )
   found = checkpoints.describe(str(tmp_path / 'saved')).model.config
   assert found.attention is model.config.attention
+
+
+def test_the_kernel_attends_unless_another_attention_was_chosen():
+  model = models.tiny(64, 2, width=32)
+  params = jax.jit(model.init)(jax.random.key(0))
+  chosen = variants.with_cache_attention(model, cache_attention.padded)
+  for given, want in (
+    (model, cache_attention.kernel),
+    (chosen, cache_attention.padded),
+  ):
+    blocked, _ = variants.block(given, params, 16, for_kernel=True)
+    assert blocked.config.attention is want
