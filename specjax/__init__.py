@@ -19,6 +19,7 @@ from specjax import verify as verify
 from specjax.decoding import Decoded as Decoded
 from specjax.decoding import decode as decode
 from specjax.decoding import load as load
+from specjax.native import claim_cores as claim_cores
 from specjax.streaming import Piece as Piece
 from specjax.streaming import stream as stream
 from specjax.types import Draft as Draft
