@@ -15,6 +15,8 @@ nothing is lost but time: JAX computes the same.
 import ctypes
 import functools
 import hashlib
+import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import platform
@@ -154,6 +156,14 @@ def available() -> bool:
   return not reason()
 
 
+def _on_cpu() -> bool:
+  """Whether JAX is to compute on the CPU, as far as is known before it does."""
+  if platforms := jax.config.jax_platforms:
+    return platforms.split(',')[0] == 'cpu'
+  others = importlib.metadata.entry_points(group='jax_plugins')
+  return not others and importlib.util.find_spec('libtpu') is None
+
+
 def claim_cores() -> bool:
   """Leaves the cores to the kernel, if JAX has computed nothing yet.
 
@@ -164,9 +174,10 @@ def claim_cores() -> bool:
   such as training, then takes one core.
 
   Returns:
-    Whether it is so: there is a kernel, and it uses all cores.
+    Whether it is so: JAX computes on the CPU, and there is a kernel that uses
+    all of its cores.
   """
-  if not available() or _cores() > _MOST_CORES:
+  if not _on_cpu() or _cores() > _MOST_CORES or not available():
     return False
   return os.environ.setdefault(_THREADS, '1') == '1'
 

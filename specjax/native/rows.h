@@ -14,11 +14,14 @@
 #include "xla/ffi/api/c_api.h"
 
 #if defined(__AVX512F__)
-#define LANES 16
+#define NATIVE_LANES 16
 #elif defined(__AVX__)
-#define LANES 8
+#define NATIVE_LANES 8
 #else
-#define LANES 4
+#define NATIVE_LANES 4
+#endif
+#ifndef LANES  // Tests compile other widths, too.
+#define LANES NATIVE_LANES
 #endif
 
 enum {
@@ -28,7 +31,9 @@ enum {
 };
 
 // Keeps a vector in its register: compilers would read it again for every row.
-#if defined(__AVX512F__)
+#if LANES > NATIVE_LANES
+#define HOLD(vector)
+#elif defined(__AVX512F__)
 #define HOLD(vector) __asm__("" : "+v"(vector))
 #elif defined(__x86_64__)
 #define HOLD(vector) __asm__("" : "+x"(vector))

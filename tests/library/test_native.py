@@ -3,8 +3,13 @@
 import concurrent.futures
 import ctypes
 import functools
+import importlib.metadata
 import os
+import pathlib
 import re
+import subprocess
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -211,6 +216,31 @@ def test_texts_are_those_of_whole_weights():
   assert all(text == texts[0] for text in texts)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('lanes', [4, 8, 16])
+def test_vectors_of_other_widths(lanes, tmp_path):
+  """What processors with other instructions compute, on this one."""
+  compiler = os.environ.get('CC') or 'cc'
+  environment = os.environ | {
+    'CC': f'{compiler} -DLANES={lanes}',
+    'XDG_CACHE_HOME': str(tmp_path),
+  }
+  here = pathlib.Path(__file__).parent
+  files = [str(here / f'test_native{x}.py') for x in ('', '_attention')]
+  command = [sys.executable, '-m', 'pytest', '-q', '-n', '0', *files]
+  run = subprocess.run(
+    [*command, '-k', 'not compiled_once and not without_it and not are_not'],
+    cwd=here.parents[1],
+    env=environment,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert run.returncode == 0, run.stdout
+  assert ' passed' in run.stdout
+  assert len([*tmp_path.rglob('*.so')]) == 1
+
+
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
   """A machine on which nothing was compiled yet."""
@@ -267,7 +297,7 @@ def test_the_cores_are_left_to_it(
   monkeypatch, set_before, cores, claimed, threads
 ):
   """Where nobody said otherwise, and it uses all of them."""
-  monkeypatch.setenv('NPROC', set_before or '')
+  monkeypatch.setenv('NPROC', set_before or '')  # So that it is put back.
   if set_before is None:
     monkeypatch.delenv('NPROC')
   monkeypatch.setattr(native, '_cores', lambda: cores)
@@ -275,8 +305,33 @@ def test_the_cores_are_left_to_it(
   assert os.environ.get('NPROC') == threads
 
 
+@pytest.mark.parametrize(
+  ('platforms', 'plugins', 'claimed'),
+  [
+    ('cpu', ['cuda'], True),
+    ('cuda,cpu', [], False),
+    (None, ['cuda'], False),
+    (None, [], True),
+  ],
+)
+def test_nor_where_jax_computes_elsewhere(
+  monkeypatch, platforms, plugins, claimed
+):
+  monkeypatch.setenv('NPROC', '')  # So that it is put back.
+  monkeypatch.delenv('NPROC')
+  monkeypatch.setattr(native, '_cores', lambda: 2)
+  monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group: plugins)
+  with monkeypatch.context() as patch:
+    patch.setattr(
+      native.jax, 'config', types.SimpleNamespace(jax_platforms=platforms)
+    )
+    assert native.claim_cores() == claimed
+  assert ('NPROC' in os.environ) == claimed
+
+
 def test_they_are_not_where_there_is_none(fresh, monkeypatch):
-  monkeypatch.delenv('NPROC', raising=False)
+  monkeypatch.setenv('NPROC', '')  # So that it is put back.
+  monkeypatch.delenv('NPROC')
   monkeypatch.setenv('SPECJAX_NATIVE', 'off')
   assert not native.claim_cores()
   assert 'NPROC' not in os.environ
