@@ -57,15 +57,19 @@ class Bench:
     used: int | None = None,
     slots: int | None = None,
     vocab: int | None = None,
-    over_cache: CacheAttention = cache_attention.blocked,
+    over_cache: CacheAttention | None = None,
   ) -> Loop:
-    """Steps of gamma drafted tokens, from the draft or at no cost."""
+    """Steps of gamma drafted tokens, from the draft or at no cost.
+
+    They attend as their layout does, unless an attention is given.
+    """
     x = self.x
     vocab = vocab or x.target.vocab_size
     used = used or x.used
     target, params, draft = self.models(vocab).fit(batch * (gamma + 1))
-    target = variants.with_cache_attention(target, over_cache)
-    draft = variants.with_cache_attention(draft, over_cache)
+    if over_cache is not None:
+      target = variants.with_cache_attention(target, over_cache)
+      draft = variants.with_cache_attention(draft, over_cache)
     drafter = plain.make() if not gamma else idle(gamma, vocab)
     if drafts:
       drafter = lm.make(draft, gamma)
@@ -214,6 +218,7 @@ def attention(bench: Bench) -> list[dict]:
   """
   x = bench.x
   ways = {
+    'of the layout': None,
     'blocked': cache_attention.blocked,
     'blocked, one size': cache_attention.walk(512, 512),
     'padded': cache_attention.padded,

@@ -286,7 +286,8 @@ def conditions() -> dict:
   if device.platform == 'cpu':
     cores = len(os.sched_getaffinity(0))
     name = f'{cpu.name()}, {cores} cores'
-    threads = int(os.environ.get('NPROC') or cores)
+    said = os.environ.get('NPROC') or str(cores)
+    threads = int(said) if said.isdecimal() else None
   return {
     'versions': versions,
     'device': name,

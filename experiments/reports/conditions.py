@@ -33,7 +33,7 @@ def machine(rows: list[dict], facts: Iterable[str] = ()) -> str:
   versions = rows[0].get('versions') or {}
   details = [fact for fact in facts if fact]
   if all(row.get('xla_threads') == 1 for row in rows):
-    details.append('cores left to the kernel')
+    details.append('XLA on one thread')
   details += [
     f'{word} {versions[key]}' for key, word in _VERSIONS if key in versions
   ]

@@ -36,6 +36,8 @@ def processor() -> str:
     if name.lower().startswith(known)
   }
   facts |= {platform.system(), platform.processor(), cpu.vectors()}
+  # Loops are compiled for so many threads.
+  facts |= {f'threads: {os.environ.get("NPROC", "")}'}
   code = hashlib.sha256('\n'.join(sorted(facts)).encode()).hexdigest()[:8]
   return f'{platform.machine()}-{code}'
 

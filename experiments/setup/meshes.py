@@ -14,14 +14,16 @@ import jax
 
 from experiments.errors import need
 from experiments.settings import (
+  Certificate,
   Experiment,
   Layouts,
   LongContexts,
   Mesh,
   Speed,
 )
+from experiments.setup import compiling
 from specjax import native, sharding
-from specjax.checkpoints import Description
+from specjax.checkpoints import Description, precision
 from specjax.sharding import Placement
 
 _SIMULATED = 'xla_force_host_platform_device_count'
@@ -36,21 +38,27 @@ def use_cores(x: Any) -> None:
   where something else was said about devices, by a mesh or to JAX, where an
   experiment takes no time, and for training.
 
+  A certificate compiles and runs two tiny programs side by side, a core each.
+
   Args:
     x: the config of a program.
   """
+  if isinstance(x, Certificate):
+    native.claim_cores()
+    compiling.add(compiling.FAST)
+    return
   alone = isinstance(x, Speed | LongContexts)
   if isinstance(x, Experiment):
     alone = x.timed and x.mesh.data * x.mesh.model * x.mesh.processes == 1
-  if not alone:
-    return
-  if native.available() and not isinstance(x, Layouts):
-    native.claim_cores()
-    return
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )
-  if not said:
+  if not alone or said:
+    return
+  if native.available() and not isinstance(x, Layouts):
+    if x.dtype in (precision.AUTO, *native.DTYPES):
+      native.claim_cores()
+  else:
     count = min(len(os.sched_getaffinity(0)), _MOST_CORES)
     with contextlib.suppress(RuntimeError):  # JAX has begun: it stays as it is.
       jax.config.update('jax_num_cpu_devices', count)

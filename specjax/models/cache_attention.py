@@ -176,7 +176,7 @@ def fused(implementation: str | None = None) -> CacheAttention:
       mask = view.keep(jnp.arange(slots), m)
       mask = jnp.repeat(mask, g, 0)
     value, total = jax.nn.dot_product_attention(
-      alone(q)[:, :, None],
+      alone(q.astype(cache.k.dtype))[:, :, None],
       alone(cache.k.swapaxes(2, 3))[:, :, None],
       alone(cache.v)[:, :, None],
       bias,
@@ -203,7 +203,8 @@ def fused(implementation: str | None = None) -> CacheAttention:
 def _kernel_fits(q, cache, flight):
   types = {x.dtype.name for x in (*cache[:2], *flight)}
   slots, width = cache.v.shape[2], q.shape[-1]
-  return types <= {*native.DTYPES} and native.attends(width, slots)
+  fits = types <= {*native.DTYPES} and native.attends(width, slots)
+  return fits and native.available()
 
 
 def _kernel_attend(q, cache, view, flight, mask, bias):

@@ -132,7 +132,7 @@ class Layer(nn.Module):
       q = Norm(c, c.head_dim, name='q_norm')(q)
       k = Norm(c, c.head_dim, name='k_norm')(k)
       qkv = jnp.concatenate([q, k, v], -2)
-    if c.for_kernel:
+    if c.for_kernel and qkv.dtype.name in native.DTYPES:
       q, new = self._heads_of_kernel(qkv, positions)
     else:
       if c.rope_theta is not None:

@@ -37,10 +37,14 @@ DTYPES = 'float32', 'bfloat16'  # of weights, besides int8, and of caches
 _WIDEST = 256  # a head
 _FOLDER = pathlib.Path(__file__).parent
 _SOURCES = sorted(_FOLDER.glob('*.[ch]'))
-_FLAGS = '-O3', '-std=gnu11', '-shared', '-fPIC', '-pthread'
+_FLAGS = (
+  *('-O3', '-std=gnu11', '-shared', '-fPIC', '-pthread'),
+  '-fvisibility=hidden',
+)
 _TARGETS = ('-march=native',), ('-mcpu=native',), ()  # the first that works
 _SWITCH = 'SPECJAX_NATIVE'
 _THREADS = 'NPROC'  # of XLA, for a CPU
+_DEVICES = 'jax_num_cpu_devices'
 _MOST_CORES = 8  # that read one weight together
 _SECONDS = 60.0  # that compiling may take
 _PRODUCT = 'specjax_few_rows'
@@ -83,6 +87,8 @@ def _key(compiler: list[str]) -> str:
   facts = [
     *(source.read_text() for source in _SOURCES),
     *compiler,
+    *_FLAGS,
+    *map(str, _TARGETS),
     platform.machine(),
     platform.processor(),
     jaxlib.__version__,
@@ -158,10 +164,21 @@ def available() -> bool:
 
 def _on_cpu() -> bool:
   """Whether JAX is to compute on the CPU, as far as is known before it does."""
-  if platforms := jax.config.jax_platforms:
+  if platforms := getattr(jax.config, 'jax_platforms', None):
     return platforms.split(',')[0] == 'cpu'
   others = importlib.metadata.entry_points(group='jax_plugins')
   return not others and importlib.util.find_spec('libtpu') is None
+
+
+def _begun() -> bool:
+  """Whether JAX has computed something: then it takes no number of devices."""
+  count = getattr(jax.config, _DEVICES)
+  try:
+    jax.config.update(_DEVICES, max(count, 0) + 1)
+  except RuntimeError:
+    return True
+  jax.config.update(_DEVICES, count)
+  return False
 
 
 def claim_cores() -> bool:
@@ -179,7 +196,9 @@ def claim_cores() -> bool:
   """
   if not _on_cpu() or _cores() > _MOST_CORES or not available():
     return False
-  return os.environ.setdefault(_THREADS, '1') == '1'
+  if not _begun():
+    os.environ.setdefault(_THREADS, '1')
+  return os.environ.get(_THREADS) == '1'
 
 
 @jax.custom_batching.custom_vmap
@@ -277,7 +296,7 @@ def attend(
     *cache,
     length.astype(jnp.int32),
     *block,
-    mask,
+    mask.astype(bool),
     jnp.zeros(0, jnp.int32) if first is None else first.astype(jnp.int32),
     *((none, none) if bias is None else map(float32, bias)),
     jnp.array([cap or 0, sinks], jnp.float32),

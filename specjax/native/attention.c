@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "rows.h"
-#include "team.h"
 
 enum {
   CHUNK = 128,        // slots at once
@@ -90,7 +89,8 @@ static inline Floats exponential(Floats x) {
   sum = sum * r + 1;
   sum = sum * r + 1;
   Floats whole = (Floats)((Ints)sum + ((Ints)shifted << 23));
-  return pick(x < all(LEAST), all(0), whole);
+  // What is no number stays so, whatever its bits.
+  return pick(x < all(LEAST), all(0), pick(x == x, whole, x));
 }
 
 static float largest(const float *x, int64_t count) {
@@ -282,7 +282,8 @@ static void attend_together(const Attention *a, int64_t group, int64_t share) {
     open_chunk(&c, s, &a->block, from, a->block.slots);
     for (int64_t i = 0; i < count; i++) attend_to_block(s + i, &c);
   }
-  int64_t used = a->length[s->batch];
+  int64_t slots = a->cache.slots, used = a->length[s->batch];
+  if (used > slots) used = slots;
   for (int64_t from = 0; from < used; from += CHUNK) {
     if (from + CHUNK <= seen && from >= a->sinks) continue;
     open_chunk(&c, s, &a->cache, from, used);
@@ -298,10 +299,29 @@ static void attend_parts(const void *job, int64_t from, int64_t to) {
     attend_together(a, i / parts, i % parts * a->together);
 }
 
-static bool has(const XLA_FFI_Buffer *x, int64_t a, int64_t b, int64_t c,
-                int64_t d) {
-  return x->rank == 4 && x->dims[0] == a && x->dims[1] == b &&
-         x->dims[2] == c && x->dims[3] == d;
+static bool has(const XLA_FFI_Buffer *x, XLA_FFI_DataType type, int64_t rank,
+                const int64_t *dims) {
+  if (x->dtype != type || x->rank != rank) return false;
+  for (int64_t i = 0; i < rank; i++)
+    if (x->dims[i] != dims[i]) return false;
+  return true;
+}
+
+#define HAS(x, type, ...)                                    \
+  has(x, XLA_FFI_DataType_##type,                            \
+      sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t),    \
+      (const int64_t[]){__VA_ARGS__})
+
+// Whether keys and values of a cache or a block are, and their biases.
+static bool are_memory(const XLA_FFI_Buffer *keys, const XLA_FFI_Buffer *values,
+                       const XLA_FFI_Buffer *bias, const int64_t *q,
+                       int64_t slots) {
+  int64_t b = q[0], t = q[1], g = q[2], r = q[3], d = q[4];
+  bool floats = HAS(keys, F32, b, g, d, slots) && HAS(values, F32, b, g, slots, d);
+  bool halves =
+      HAS(keys, BF16, b, g, d, slots) && HAS(values, BF16, b, g, slots, d);
+  return (floats || halves) &&
+         (bias->rank == 1 || HAS(bias, F32, b, g * r, t, slots));
 }
 
 static Memory memory_of(const XLA_FFI_Buffer *keys, const XLA_FFI_Buffer *values,
@@ -315,22 +335,26 @@ static Memory memory_of(const XLA_FFI_Buffer *keys, const XLA_FFI_Buffer *values
                   .bias = bias->rank == 4 ? bias->data : NULL};
 }
 
-XLA_FFI_Error *attend(XLA_FFI_CallFrame *frame) {
+EXPORTED XLA_FFI_Error *attend(XLA_FFI_CallFrame *frame) {
   if (told(frame)) return NULL;
   XLA_FFI_Buffer **x = (XLA_FFI_Buffer **)frame->args.args;
   const XLA_FFI_Buffer *q = x[0], *length = x[3], *mask = x[6], *first = x[7];
   const XLA_FFI_Buffer *y = frame->rets.rets[0];
   const float *numbers = x[10]->data;
-  if (q->rank != 5 || q->dtype != XLA_FFI_DataType_F32 || mask->rank != 3)
+  if (q->rank != 5 || q->dtype != XLA_FFI_DataType_F32)
     return refuse(frame, "q must be [B, T, G, R, D] float32");
   int64_t b = q->dims[0], t = q->dims[1], g = q->dims[2], d = q->dims[4];
-  int64_t slots = x[2]->dims[2], block = mask->dims[2];
-  if (!has(x[1], b, g, d, slots) || !has(x[2], b, g, slots, d) ||
-      !has(x[4], b, g, d, block) || !has(x[5], b, g, block, d) ||
-      d % COLUMNS || d > WIDEST || slots % COLUMNS)
+  int64_t slots = x[2]->rank == 4 ? x[2]->dims[2] : 0;
+  int64_t block = mask->rank == 3 ? mask->dims[2] : 0;
+  if (d % COLUMNS || d > WIDEST || slots % COLUMNS ||
+      !are_memory(x[1], x[2], x[8], q->dims, slots) ||
+      !are_memory(x[4], x[5], x[9], q->dims, block))
     return refuse(frame,
                   "keys must be [B, G, D, S], values [B, G, S, D], heads of at "
                   "most 256, and heads and slots multiples of 16");
+  if (!HAS(length, S32, b) || !HAS(mask, PRED, b, t, block) ||
+      (first->rank == 2 && !HAS(first, S32, b, t)))
+    return refuse(frame, "length must be [B], mask [B, T, N], first [B, T]");
   Attention a = {.q = q->data,
                  .y = y->data,
                  .cache = memory_of(x[1], x[2], x[8]),

@@ -6,7 +6,6 @@
 // read again from the innermost cache.
 
 #include "rows.h"
-#include "team.h"
 
 enum {
   SHARE = 64,        // inputs of a block that more rows take in turns
@@ -47,7 +46,7 @@ static void multiply_blocks(const void *job, int64_t from, int64_t to) {
     }
 }
 
-XLA_FFI_Error *few_rows(XLA_FFI_CallFrame *frame) {
+EXPORTED XLA_FFI_Error *few_rows(XLA_FFI_CallFrame *frame) {
   if (told(frame)) return NULL;
   const XLA_FFI_Buffer *x = frame->args.args[0], *w = frame->args.args[1];
   const XLA_FFI_Buffer *y = frame->rets.rets[0];
@@ -69,6 +68,8 @@ XLA_FFI_Error *few_rows(XLA_FFI_CallFrame *frame) {
   } else if (w->dtype == XLA_FFI_DataType_S8) {
     size = 1;
     product.rows = from_int8_rows;
+  } else if (w->dtype != XLA_FFI_DataType_F32) {
+    return refuse(frame, "w must be float32, bfloat16 or int8");
   }
   product.bytes = inputs * COLUMNS * size;
   int64_t products = product.count * inputs * blocks * COLUMNS;

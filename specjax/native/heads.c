@@ -10,11 +10,12 @@
 
 #include "rows.h"
 
-XLA_FFI_Error *heads(XLA_FFI_CallFrame *frame) {
+EXPORTED XLA_FFI_Error *heads(XLA_FFI_CallFrame *frame) {
   if (told(frame)) return NULL;
   const XLA_FFI_Buffer *qkv = frame->args.args[0], *sine = frame->args.args[1];
   const XLA_FFI_Buffer *cosine = frame->args.args[2], *k = frame->rets.rets[1];
-  if (qkv->rank != 5 || qkv->dims[3] < 3 || sine->rank != 3 ||
+  if (qkv->dtype != XLA_FFI_DataType_F32 || sine->dtype != qkv->dtype ||
+      cosine->dtype != qkv->dtype || qkv->rank != 5 || qkv->dims[3] < 3 || sine->rank != 3 ||
       sine->dims[0] != qkv->dims[0] || sine->dims[1] != qkv->dims[1] ||
       2 * sine->dims[2] > qkv->dims[4] || k->rank != 4)
     return refuse(frame, "qkv must be [B, T, G, R + 2, D], sine [B, T, F]");

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "team.h"
 #include "xla/ffi/api/c_api.h"
 
 #if defined(__AVX512F__)

@@ -125,6 +125,6 @@ void share(Part *part, const void *job, int64_t parts, int64_t at_once) {
   pthread_mutex_unlock(&team.busy);
 }
 
-void use_helpers(int count) { team.wanted = count; }
+EXPORTED void use_helpers(int count) { team.wanted = count; }
 
 int workers(void) { return team.wanted + 1; }

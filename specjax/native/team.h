@@ -5,6 +5,9 @@
 
 #include <stdint.h>
 
+// What Python calls; nothing else is seen from outside.
+#define EXPORTED __attribute__((visibility("default")))
+
 typedef void Part(const void *job, int64_t from, int64_t to);
 
 // Has parts 0 to `parts` of a job done, so many at once by one thread, and

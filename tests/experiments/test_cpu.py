@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from configs import embedded_pair, layouts, quickstart, step_costs
+from configs import certify, embedded_pair, layouts, quickstart, step_costs
 from experiments.measuring import results
 from experiments.settings import Mesh
-from experiments.setup import cpu, meshes
+from experiments.setup import compiling, cpu, meshes
 from specjax import native
 
 
@@ -63,6 +63,7 @@ def test_rows_say_how_many_threads_xla_has(monkeypatch, said, threads):
     ('mesh', False, False),
     ('speed', True, True),
     ('layouts', False, True),
+    ('certificate', True, False),
     ('recipe', False, False),
   ],
 )
@@ -76,6 +77,7 @@ def test_whom_the_cores_are_given_to(
     'mesh': dataclasses.replace(quickstart.get_config(), mesh=Mesh(model=2)),
     'speed': step_costs.get_config(),
     'layouts': layouts.get_config(),
+    'certificate': certify.get_config(),
     'recipe': embedded_pair.get_config(),
   }[config]
   given, options = [], []
@@ -85,10 +87,22 @@ def test_whom_the_cores_are_given_to(
     jax.config, 'update', lambda name, value: options.append(name)
   )
   monkeypatch.delenv('XLA_FLAGS', raising=False)
+  monkeypatch.setattr(compiling, 'add', given.append)
   meshes.use_cores(x)
-  assert bool(given) == (kernel and there)
+  asks = config == 'certificate'  # Whether or not there is one.
+  assert bool(given) == (kernel and (there or asks))
   wanted = devices and not (kernel and there)
   assert options == ['jax_num_cpu_devices'] * wanted
+
+
+def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_cpu_enable_fast_math=false')
+  assert not compiling.add('--xla_cpu_no_such_flag=1')
+  assert os.environ['XLA_FLAGS'] == '--xla_cpu_enable_fast_math=false'
+  assert compiling.add(compiling.FAST)
+  assert os.environ['XLA_FLAGS'] == (
+    f'--xla_cpu_enable_fast_math=false {compiling.FAST}'
+  )
 
 
 def test_a_system_that_says_nothing_has_a_name(monkeypatch):

@@ -191,7 +191,9 @@ def test_scores_far_apart_and_equal_ones():
     np.testing.assert_array_equal(one, np.broadcast_to(want, q.shape))
 
 
-@pytest.mark.parametrize('where', ['query', 'key', 'value', 'infinite key'])
+@pytest.mark.parametrize(
+  'where', ['query', 'key', 'value', 'infinite key', 'key of other bits']
+)
 def test_what_is_no_number_stays_so(where):
   """The loop ends a text by it."""
   q, cache, block, mask, _ = make(2, 16, 3)
@@ -201,6 +203,7 @@ def test_what_is_no_number_stays_so(where):
     'key': (keys[1], np.nan),
     'value': (values[1], np.nan),
     'infinite key': (keys[1], np.inf),
+    'key of other bits': (keys[1], np.uint32(0x7FFFFFFF).view(np.float32)),
   }[where]
   array[..., 0] = value
   found = np.asarray(attend(q, (keys, values), LENGTH, block, mask, None, None))
@@ -259,6 +262,55 @@ def test_sizes_that_it_has(width, slots):
     return
   with pytest.raises(jax.errors.JaxRuntimeError, match='multiples of 16'):
     jax.block_until_ready(run())
+
+
+def test_more_than_there_is_in_use_is_all():
+  q, cache, block, mask, _ = make(2, 16, 3)
+  full = np.full(B, SLOTS, np.int32)
+  found = attend(q, cache, 2 * full, block, mask, None, None)
+  want = attend(q, cache, full, block, mask, None, None)
+  np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize('kind', ['mask', 'length', 'first', 'bias', 'values'])
+def test_what_does_not_fit_is_refused(kind):
+  """Rows that were left to be broadcast, and a type of its own for values."""
+  q, cache, block, mask, bias = make(2, 16, 3)
+  length, first = jnp.asarray(LENGTH), jnp.zeros((B, 2), jnp.int32)
+  if kind == 'mask':
+    mask = mask[:1]
+  elif kind == 'length':
+    length = length[:1]
+  elif kind == 'first':
+    first = first[:1]
+  elif kind == 'bias':
+    bias = bias[0][:1], bias[1]
+  else:
+    cache = cache[0], cache[1].astype(jnp.bfloat16)
+  run = functools.partial(native.attend, first=first, bias=bias)
+  with pytest.raises(jax.errors.JaxRuntimeError, match='must be'):
+    jax.block_until_ready(run(q, cache, length, block, mask))
+
+
+def test_a_mask_of_numbers_is_one():
+  q, cache, block, mask, _ = make(2, 16, 3)
+  length = jnp.asarray(LENGTH)
+  found = native.attend(q, cache, length, block, mask.astype(np.float32))
+  want = native.attend(q, cache, length, block, mask)
+  np.testing.assert_array_equal(found, want)
+
+
+def test_keys_of_a_cache_far_apart_are_copied():
+  """Whatever is read where it lies, and whatever beside others, is the same."""
+  q, cache, block, mask, _ = make(3, 32, 5)
+  room = 2048 - SLOTS
+  wide = (
+    jnp.pad(cache[0], ((0, 0), (0, 0), (0, 0), (0, room))),
+    jnp.pad(cache[1], ((0, 0), (0, 0), (0, room), (0, 0))),
+  )
+  found = attend(q, wide, LENGTH, block, mask, None, None)
+  want = attend(q, cache, LENGTH, block, mask, None, None)
+  np.testing.assert_array_equal(found, want)
 
 
 @pytest.mark.parametrize('group', [1, 3])
