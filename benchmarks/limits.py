@@ -1,7 +1,7 @@
 """Plain decoding against what reading its bytes takes, and transformers.
 
 The limit is the bytes of the weights and of the cache in use over the
-bandwidth that the fastest of three readers has in the same minutes (medians
+bandwidth that the fastest of some readers has in the same minutes (medians
 of turns, see `bandwidth.Reader`). A small model's weights may stay in a
 processor's caches, and its limit is then below that of the memory.
 """

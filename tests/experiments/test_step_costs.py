@@ -12,6 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from benchmarks import (
   accelerator,
+  bandwidth,
   dispatching,
   judging,
   limits,
@@ -327,3 +328,15 @@ def test_tables_show_what_was_measured():
   assert '| size | step_ms |' in text
   assert 'grows with the power 1.00 [0.90, 1.10] of the batch' in text
   assert 'config' not in text
+
+
+def test_memory_is_read_by_every_program_that_there_is():
+  """The kernel's has all cores, where XLA may have one."""
+  reader = bandwidth.Reader(1 << 22)
+  rates = reader.read()
+  assert len(rates) == 3 + native.available()
+  assert (rates > 0).all()
+  if native.available():
+    made = reader.programs[-1](reader.x, reader.vector)
+    assert (np.asarray(made) == 512).all()
+    assert made.size * 512 == reader.x.size
