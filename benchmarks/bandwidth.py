@@ -18,7 +18,7 @@ def _by_the_kernel(x, v):
 class Reader:
   """Programs that read an array once: the fastest one counts.
 
-  Sums of its blocks, a matrix-vector product, one in blocks as `linear.multiply`
+  Sums of blocks, a matrix-vector product, one in blocks as `linear.multiply`
   does it, and one by the kernel, which has all cores where XLA has one.
   """
 
