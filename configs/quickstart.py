@@ -2,9 +2,9 @@
 
   python -m experiments.run --config configs/quickstart.py
 
-Three and a half to five minutes on two idle cores of an AMD EPYC, one of them
+Three and a half to four minutes on two idle cores of an AMD EPYC, one of them
 for compiling; `--config.quick` takes about one. On code with draft-128 expect
-tau 2.4 at both temperatures, and 1.3 to 1.4 times plain decoding.
+tau 2.4 at both temperatures, and 1.6 to 1.7 times plain decoding.
 """
 
 from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
