@@ -3,7 +3,7 @@
   python -m experiments.explain --config configs/explain.py
 
 About four minutes on two cores, a minute of them for compiling, which a second
-start does not repeat. To expect: gamma 3 to 6, 1.3 to 1.8 times plain decoding
+start does not repeat. To expect: gamma 2 to 6, 1.3 to 1.8 times plain decoding
 (the slower the memory, the more), and measured / predicted near 1 everywhere.
 """
 
