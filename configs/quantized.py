@@ -3,8 +3,8 @@
   python -m benchmarks.quantized --config configs/quantized.py
 
 Float32 against int8, batch 1, 300 tokens in use; one minute on two cores. To
-expect: a third of the target's bytes, a step 1.3 times as long; drafts, which
-lie in the caches anyway, half the bytes and up to twice the time.
+expect: a third of the target's bytes and 0.8 of its step; drafts, which lie in
+the caches anyway, half the bytes and 1.2 to 1.4 times the time.
 """
 
 from experiments.settings import Narrow, Size, TargetSize

@@ -6,13 +6,13 @@ reads them. Activations and caches stay as they were, and any model can be
 quantised, the target as its own draft included: the rule then says by how much
 q is off.
 
-It saves memory, and no time on a CPU: the embedded target has 14.8 MB instead
-of 46.2 and its step takes 1.3 times that of float32, drafts that lie in the
-caches 1.2 to 2 times (results/quantized, from `python -m benchmarks.quantized
---config configs/quantized.py`; AMD EPYC, 2 cores, beside other work). Only
-where other processes took the memory's bandwidth was the target's step shorter,
-0.8 times. Weights that are not in blocks are made floats as a whole before a
-library's product, at every step. No accelerator was measured.
+It saves memory, and time where weights come from memory and the kernel
+multiplies them (`specjax.native`): the embedded target has 14.8 MB instead of
+46.2 and its step takes 0.78 of that of float32; drafts that lie in the caches
+take 1.2 to 1.4 times as long (results/quantized, from `python -m
+benchmarks.quantized --config configs/quantized.py`; AMD EPYC, AVX2, 2 cores).
+Weights that are not in blocks are made floats as a whole before a library's
+product, at every step. No accelerator was measured.
 
 Why not a library: qwix 0.1.8 installs with flax alone and replaces products
 (`dot_general`, `einsum`) inside a Linen module. It quantises our weights
