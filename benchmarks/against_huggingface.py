@@ -307,7 +307,6 @@ def report(comparison: Comparison, folder: results.Folder) -> None:
     folder.add(row)
   first, *_ = plan.temperatures
   result = {
-    'results': str(folder.path),
     'temperature': first,
     **comparison.ratios(first),
     **comparison.limit(_LARGE[plan.quick]),
@@ -342,7 +341,8 @@ def main(x: Experiment) -> None:
     comparison.run()
     report(comparison, folder)
   print((path / 'summary.md').read_text())
-  print((path / _RESULT).read_text().strip())
+  result = json.loads((path / _RESULT).read_text())
+  print(json.dumps({'results': str(path), **result}))
 
 
 if __name__ == '__main__':

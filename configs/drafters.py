@@ -5,9 +5,9 @@
   python -m experiments.run --config configs/drafters.py:acceptance \\
     --config.results=results/drafters/acceptance
 
-The first measures times and runs 12 minutes on two idle cores of an AMD EPYC
-(Zen 4). The second measures none, so the machine may be busy, and runs about 20
-minutes; it has more prompts, on which differences between drafters are paired.
+The first measures times and runs 12 to 18 minutes on two cores of an AMD EPYC.
+The second measures none, so the machine may be busy, and runs about 20 minutes;
+it has more prompts, on which differences between drafters are paired.
 `--config.quick` runs the first two drafters, and
 `--config.drafters="('medusa', 'ngram')"` others.
 
