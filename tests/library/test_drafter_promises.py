@@ -180,9 +180,10 @@ def gaps_of_a_run(name, eos):
 
 
 @pytest.mark.parametrize('name', models.in_promises(models.DRAFTERS))
-def test_memory_equals_reading_again(name):
+def test_memory_equals_reading_again(name, float64):
+  # In double precision, as a head of random weights makes single digits many.
   gaps, accepted = gaps_of_a_run(name, eos=(10,))
-  assert max(gaps) < 1e-5
+  assert max(gaps) < 1e-12
   # Not by never having had anything to remember or to forget.
   assert 0 in accepted
   assert len(accepted) > 1 or name == 'plain'
@@ -191,9 +192,9 @@ def test_memory_equals_reading_again(name):
 
 
 @pytest.mark.slow
-def test_memory_equals_reading_again_to_the_last_digit(float64):
+def test_memory_equals_reading_again_in_single_precision():
   gaps, accepted = gaps_of_a_run('lm with a stop', eos=())
-  assert max(gaps) < 1e-12
+  assert max(gaps) < 1e-5
   assert accepted == {0, 1, 2, 3, 4}
 
 
