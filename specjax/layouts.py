@@ -45,11 +45,7 @@ AUTO, WHOLE, BLOCKED, CORES = 'auto', 'whole', 'blocked', 'cores'
 NATIVE = 'native'
 LAYOUTS = (AUTO, WHOLE, NATIVE, BLOCKED, CORES)
 # Rows at once, batch times tokens, up to which a layout is tried.
-_MOST_ROWS = {
-  NATIVE: native.MOST_ROWS,
-  BLOCKED: linear.FEW_ROWS,
-  CORES: linear.FEW_ROWS,
-}
+_MOST_ROWS = {BLOCKED: linear.FEW_ROWS, CORES: linear.FEW_ROWS}
 TURNS = 5
 FEWEST_TOKENS = 64  # new ones of a text, below which `choose` takes no time
 _DIGITS = 1024  # of a logit that say what a pass is fed next
@@ -151,7 +147,7 @@ def tried() -> tuple[str, ...]:
 
 def fits(layout: str, rows: int) -> bool:
   """Whether a layout is for so many rows at once, batch times tokens."""
-  return layout == WHOLE or rows <= _MOST_ROWS[layout]
+  return rows <= _MOST_ROWS.get(layout, rows)
 
 
 def for_few(model: Model, params: Weights, rows: int) -> Arranged:

@@ -114,10 +114,8 @@ class Layouts:
 
   def watching(self) -> str:
     """Of the target while drafters look on, in one batch of all prompts."""
-    most = max(len(each.texts) for each in self.loaded.prompts.values())
     there = layouts.NATIVE in self.forms
-    few = layouts.fits(layouts.NATIVE, 2 * most)
-    return layouts.NATIVE if there and few else layouts.WHOLE
+    return layouts.NATIVE if there else layouts.WHOLE
 
   def draft(self, name: str, layout: str) -> LoadedDrafter:
     """A drafter for the target in a layout, which its weights take, too."""

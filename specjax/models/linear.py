@@ -68,10 +68,8 @@ def multiply(x, w):
 
 
 def _multiply_native(x, blocks):
-  """The same by the kernel, or as any blocks where it has no such product."""
+  """The same by the kernel."""
   rows = x.reshape(-1, blocks.shape[-2])
-  if len(rows) > native.MOST_ROWS:
-    return multiply(x, blocks.astype(x.dtype))
   flat = blocks.reshape(-1, *blocks.shape[-2:])
   y = native.product(rows.astype(jnp.float32), flat).astype(x.dtype)
   return y.reshape(*x.shape[:-1], *blocks.shape[:-3], -1)

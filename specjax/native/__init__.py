@@ -1,13 +1,14 @@
-"""Products of few rows, and attention, by a kernel of our own on a CPU.
+"""Products of rows, and attention, by a kernel of our own on a CPU.
 
 XLA has no product that serves a few rows at the price of reading a weight once
 with all cores: a library's repacks the weight, and a sum over blocks runs on
-one core. `few_rows.c` does it. `attention.c` attends to a cache and a block in
-one operation, and `heads.c` turns and lays out what is attended, where XLA
-takes forty small ones. The first process that needs them compiles them with the
-C compiler of the machine, for the instructions of its processor, and keeps them
-in the user's cache folder. Where that cannot be done (`reason` says why)
-nothing is lost but time: JAX computes the same.
+one core. `few_rows.c` does it, and is no slower with many. `attention.c`
+attends to a cache and a block in one operation, and `heads.c` turns and lays
+out what is attended, where XLA takes forty small ones. The first process that
+needs them compiles them with the C compiler of the machine, for the
+instructions of its processor, and keeps them in the user's cache folder. Where
+that cannot be done (`reason` says why) nothing is lost but time: JAX computes
+the same.
 
 `SPECJAX_NATIVE=off` in the environment does without.
 """
@@ -32,7 +33,6 @@ import jaxlib
 import numpy as np
 
 COLUMNS = 16  # of a block
-MOST_ROWS = 512  # up to which a product takes at most 1.1 times XLA's
 DTYPES = 'float32', 'bfloat16'  # of weights, besides int8, and of caches
 _WIDEST = 256  # a head
 _FOLDER = pathlib.Path(__file__).parent

@@ -1,13 +1,14 @@
-// Few rows times a weight in blocks of sixteen columns, on all cores of a CPU.
+// Rows times a weight in blocks of sixteen columns, on all cores of a CPU.
 //
 //   x [R, in] float32   w [C, in, 16] float32, bfloat16 or int8   y [R, C * 16]
 //
 // Each block is read once; for more rows than registers hold, a part of it is
-// read again from the innermost cache.
+// read again from the innermost cache, and for more than a chunk the weight is.
 
 #include "rows.h"
 
 enum {
+  CHUNK = 256,       // rows whose x stays in a cache
   SHARE = 64,        // inputs of a block that more rows take in turns
   AHEAD = 64,        // inputs that a block is fetched before it is needed
   GRAB = 64 * 1024,  // bytes of w that a thread takes at once
@@ -54,13 +55,10 @@ EXPORTED XLA_FFI_Error *few_rows(XLA_FFI_CallFrame *frame) {
       w->dims[2] != COLUMNS || x->dtype != XLA_FFI_DataType_F32)
     return refuse(frame, "x must be [R, in] float32 and w [C, in, 16]");
   int64_t inputs = x->dims[1], blocks = w->dims[0], size = 4;
-  Product product = {.x = x->data,
-                     .w = w->data,
-                     .y = y->data,
+  Product product = {.w = w->data,
                      .rows = from_float_rows,
                      .strides = {inputs, COLUMNS, blocks * COLUMNS,
                                  AHEAD * COLUMNS},
-                     .count = x->dims[0],
                      .inputs = inputs};
   if (w->dtype == XLA_FFI_DataType_BF16) {
     size = 2;
@@ -72,8 +70,14 @@ EXPORTED XLA_FFI_Error *few_rows(XLA_FFI_CallFrame *frame) {
     return refuse(frame, "w must be float32, bfloat16 or int8");
   }
   product.bytes = inputs * COLUMNS * size;
-  int64_t products = product.count * inputs * blocks * COLUMNS;
+  int64_t rows = x->dims[0], products = rows * inputs * blocks * COLUMNS;
   int64_t grab = products <= ALONE ? blocks : 1 + GRAB / (product.bytes + 1);
-  share(multiply_blocks, &product, blocks, grab);
+  for (int64_t row = 0; row < rows; row += product.count) {
+    int64_t left = rows - row, chunks = (left + CHUNK - 1) / CHUNK;
+    product.x = (const float *)x->data + row * inputs;
+    product.y = (float *)y->data + row * product.strides.row_of_y;
+    product.count = (left + chunks - 1) / chunks;
+    share(multiply_blocks, &product, blocks, grab);
+  }
   return NULL;
 }

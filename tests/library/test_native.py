@@ -110,14 +110,14 @@ def test_a_weight_with_axes_of_its_own():
   np.testing.assert_allclose(found.reshape(5, 96), x @ w, atol=1e-4)
 
 
-def test_many_rows_are_multiplied_by_jax():
-  x, w, blocks = pair(native.MOST_ROWS + 1, 32, 64)
-  run = jax.jit(linear.multiply)
-  found = run(x, linear.Native(blocks))
+def test_rows_beyond_a_chunk_have_the_bits_of_a_few():
+  """Of chunks of 256 rows at most, in equal parts."""
+  x, w, blocks = pair(515, 130, 64)
+  found = native.product(x, blocks)
   np.testing.assert_allclose(found, x @ w, atol=1e-4)
-  text = run.lower(x, linear.Native(blocks)).as_text()
-  few = run.lower(x[:2], linear.Native(blocks)).as_text()
-  assert ('specjax_few_rows' in text, 'specjax_few_rows' in few) == (0, 1)
+  for first in (0, 169, 340, 510):
+    few = native.product(x[first : first + 5], blocks)
+    np.testing.assert_array_equal(found[first : first + 5], few)
 
 
 def weights(model):
