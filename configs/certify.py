@@ -2,7 +2,7 @@
 
   python -m experiments.certify --config configs/certify.py
 
-Nothing is downloaded or read. Seven to nine minutes on two idle cores where
+Nothing is downloaded or read. Seven to ten minutes on two idle cores where
 programs are not kept yet, four and a half where they are. Expect errors below
 1e-15, no alarm and no survivor. `--config.quick` runs every enumeration, but
 fewer compiled loops (of token, block and recursive verification), in less than

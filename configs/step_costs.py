@@ -4,8 +4,8 @@
 
 A Llama of 4 layers x 1024 with random weights and a draft of one layer x 256,
 float32. Seven minutes on two idle cores. On a CPU expect
-exponents near 0.2 for context and vocabulary, 0.45 for gamma + 1, and a batch
-that costs little up to 4 rows and then linearly.
+exponents near 0.2 for context and vocabulary, 0.25 to 0.45 for gamma + 1, and a
+batch that costs little up to 4 rows and then linearly.
 
   python -m benchmarks.step_costs \\
     --config configs/step_costs.py:own_vocabulary

@@ -232,9 +232,12 @@ class TinyModels:
     which = np.repeat(np.arange(len(self.settings)), rows)
     for turn in range(rounds):
       key = generate.row_keys(seed, turn * batch + np.arange(batch))
-      state = jax.tree.map(jnp.copy, begin)._replace(key=key)
       state = generate.generate(
-        self.params, state, jnp.int32(2 * self.new), spec=spec, parts=parts
+        self.params,
+        _copy(begin)._replace(key=key),
+        jnp.int32(2 * self.new),
+        spec=spec,
+        parts=parts,
       )
       number, calls = self._outcomes(state)
       np.add.at(seen, (which, number, np.minimum(calls, self.new + 1)), 1)
@@ -251,6 +254,12 @@ class TinyModels:
       longer = self.texts.after(number, token)
       number = np.where(i < length - start, longer, number)
     return number, calls
+
+
+@jax.jit
+def _copy(state):
+  """Of a state that is used up, made at once and not array by array."""
+  return jax.tree.map(jnp.copy, state)
 
 
 def tokenizer() -> transformers_library.PreTrainedTokenizerFast:
