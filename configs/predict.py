@@ -2,8 +2,8 @@
 
   python -m experiments.predict --config configs/predict.py
 
-The candidates are those of the main job. Expect draft-128 at gamma 3, and at
-temperature 0 exactly the target calls of the loop.
+The candidates are those of the main job. Expect draft-128 at gamma 4 or so, and
+at temperature 0 exactly the target calls of the loop.
 """
 
 from configs import quickstart
