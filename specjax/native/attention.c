@@ -62,7 +62,7 @@ typedef struct {
 // A chunk of slots, and its keys [D, slots] for all shares.
 typedef struct {
   const Memory *memory;
-  int64_t from, count;
+  int64_t from, count, next;  // slots, and those of the chunk behind it
   Rows *const *rows;
   const char *keys;
   int64_t row_of_keys, size;  // of these, in elements, and bytes of one
@@ -134,11 +134,11 @@ static inline void fetch(const char *piece, int64_t bytes) {
 // asked for at once, most are not.
 static void copy_keys(Chunk *c, const char *keys, const char *values,
                       int64_t width) {
-  int64_t piece = CHUNK * c->memory->size;
+  int64_t piece = c->count * c->memory->size;
   float *to = c->copied;
   for (int64_t d = 0; d < width; d++, to += whole_columns(c->count)) {
     int64_t at = d * c->memory->slots + c->from;
-    fetch(keys + (at + c->count) * c->memory->size, piece);
+    fetch(keys + (at + c->count) * c->memory->size, c->next * c->memory->size);
     fetch(values + d * piece, piece);
     memset(to, 0, whole_columns(c->count) * sizeof *to);
     if (c->memory->size == 4)
@@ -158,6 +158,7 @@ static void open_chunk(Chunk *c, const Share *s, const Memory *memory,
   c->memory = memory;
   c->from = from;
   c->count = left < CHUNK ? left : CHUNK;
+  c->next = left - c->count < CHUNK ? left - c->count : CHUNK;
   int64_t group = group_of(s) * width * memory->slots;
   const char *keys = memory->keys + group * memory->size;
   const char *values = memory->values + (group + from * width) * memory->size;
