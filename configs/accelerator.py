@@ -1,8 +1,8 @@
 """Llama 3 8B with random weights in bfloat16, for a GPU or TPU of 80 GB.
 
-  python -m benchmarks.accelerator --config configs/accelerator.py:decoding
-  python -m benchmarks.accelerator --config configs/accelerator.py:scoring
-  python -m benchmarks.accelerator --config configs/accelerator.py:attention
+  python -m experiments.accelerator --config configs/accelerator.py:decoding
+  python -m experiments.accelerator --config configs/accelerator.py:scoring
+  python -m experiments.accelerator --config configs/accelerator.py:attention
 
 The draft has the sizes of Llama 3.2 1B. Each part is a run of its own, and goes
 on where it was cut off:
@@ -15,17 +15,17 @@ on where it was cut off:
              steps by context
 """
 
-from experiments.errors import UserError
-from experiments.settings import Size, Speed, TargetSize
+from specjax.bench.config import Size, Speed, TargetSize
+from specjax.errors import UserError
 
 _SWEEPS = {
   'decoding': (
-    'benchmarks.limits.plain',
+    'experiments.limits.plain',
     'gamma',
     'simulated',
-    'benchmarks.dispatching.dispatch',
+    'experiments.dispatching.dispatch',
   ),
-  'scoring': ('scoring', 'benchmarks.judging.judge'),
+  'scoring': ('scoring', 'experiments.judging.judge'),
   'attention': ('attention', 'context'),
 }
 

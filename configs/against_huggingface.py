@@ -1,6 +1,6 @@
 """The embedded pair here and under `generate` of transformers.
 
-  python -m benchmarks.against_huggingface \\
+  python -m experiments.against_huggingface \\
     --config configs/against_huggingface.py
 
 With `--config.prompts.count=5`, as in results/against_huggingface, four and a
@@ -9,8 +9,8 @@ listed with several gammas: each method, theirs too, is compared with the draft
 that was fastest for it.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment
 
 
 def get_config() -> Experiment:

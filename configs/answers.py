@@ -13,8 +13,8 @@ answer go to runs/answers-<hash>/answers.jsonl, and from there into a head:
     --config.target=TARGET --config.examples.prompts.path=.../answers.jsonl
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 
 def get_config() -> Experiment:

@@ -1,13 +1,13 @@
 """Requests at random times to a pool of sixteen rows, at four rates.
 
-  python -m benchmarks.arrivals --config configs/arrivals.py
+  python -m experiments.arrivals --config configs/arrivals.py
 
 Plain decoding and draft-128, 16 to 128 new tokens a text. It takes some four
 minutes on two idle cores, and with `--config.quick` less than one.
 """
 
-from experiments.settings import Arrivals, Candidate, Checkpoint, Prompts
 from specjax import pair
+from specjax.bench.config import Arrivals, Candidate, Checkpoint, Prompts
 
 
 def get_config() -> Arrivals:

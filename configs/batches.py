@@ -14,8 +14,8 @@ of speed-ups are over batches, of which five are the fewest: the largest batch
 needs five times as many prompts.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 
 def get_config() -> Experiment:

@@ -1,18 +1,6 @@
 """Exactness of every rule, drafter kind and pipeline setting, as a table.
 
-  python -m experiments.certify --config configs/certify.py
-
-Nothing is downloaded or read. Seven to ten minutes on two idle cores where
-programs are not kept yet, four and a half where they are. Expect errors below
-1e-15, no alarm and no survivor. `--config.quick` runs every enumeration, but
-fewer compiled loops (of token, block and recursive verification), in less than
-90 seconds. `--config.rule=module.fn`, `--config.drafter=module.load` or
-`--config.policy=module.fn` certifies that thing alone, in about 30 seconds of
-one core with `--config.quick`.
+The installed `specjax/configs/certify.py`.
 """
 
-from experiments.settings import Certificate
-
-
-def get_config() -> Certificate:
-  return Certificate()
+from specjax.configs.certify import get_config as get_config

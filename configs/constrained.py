@@ -1,6 +1,6 @@
 """The embedded pair within five JSON schemas, from a loose one to a tight one.
 
-  python -m benchmarks.constrained --config configs/constrained.py
+  python -m experiments.constrained --config configs/constrained.py
 
 Their automata are stored beside the weights, so that nothing is compiled to
 them here. A schema of your own, with `pip install 'specjax[constraints]'`:
@@ -9,8 +9,8 @@ them here. A schema of your own, with `pip install 'specjax[constraints]'`:
     --config.sampling.json_schema=FILE
 """
 
-from experiments.settings import Candidate, Checkpoint, Languages, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Languages, Prompts
 
 # A string; up to eight records of two fields; one of five fields; choices
 # alone; texts that are all but given.

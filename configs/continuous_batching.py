@@ -1,13 +1,13 @@
 """Two hundred prompts through sixteen rows, which are refilled or wait.
 
-  python -m benchmarks.continuous_batching \\
+  python -m experiments.continuous_batching \\
     --config configs/continuous_batching.py
 
 Plain decoding and draft-128, 16 to 128 new tokens a prompt.
 """
 
-from experiments.settings import Candidate, Checkpoint, ManyPrompts, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, ManyPrompts, Prompts
 
 
 def get_config() -> ManyPrompts:

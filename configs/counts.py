@@ -14,8 +14,8 @@ Texts that the target wrote are the best to count, since these are what is
 drafted. Without a file the embedded corpus is counted but its held-out part.
 """
 
-from experiments.recipes import Counts
 from specjax import pair
+from specjax.training.recipes import Counts
 
 
 def get_config() -> Counts:

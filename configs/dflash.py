@@ -21,8 +21,8 @@ taken from runs/embedded_pair if `configs/embedded_pair.py` left it there, and
 written otherwise. `--config.quick` shows that it runs.
 """
 
-from experiments.recipes import Heads, Optimization
 from specjax import pair
+from specjax.training.recipes import Heads, Optimization
 
 
 def get_config() -> Heads:

@@ -31,8 +31,8 @@ helps least here. Every number is of one training and has no interval;
 prompts.
 """
 
-from experiments.recipes import Distillation, Optimization
 from specjax import pair
+from specjax.training.recipes import Distillation, Optimization
 
 
 def get_config() -> Distillation:

@@ -14,7 +14,7 @@ it has more prompts, on which differences between drafters are paired.
 All draft four tokens deep, and trees have eight nodes; a drafter is judged by
 the plain exact rule for its drafts, and some by another one, too. Drafts of up
 to six tokens are those of draft-128: constant, and by the policies of
-`specjax.drafting.policies`.
+`specjax.drafters.shapes.policies`.
 
   draft-64, -128, -256    independent models: configs/embedded_pair.py
   own vocabulary          a draft with a tokenizer of its own:
@@ -36,9 +36,9 @@ the same held-out documents; no weights were trained on these documents.
 
 import pathlib
 
-from experiments.errors import UserError
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
+from specjax.errors import UserError
 
 PARTS = ('timed', 'acceptance')
 _TREE_RULE = ('recursive',)
@@ -112,7 +112,7 @@ def _others() -> dict[str, Candidate]:
       'ngram', _GAMMA, options={'candidates': 2}, verifiers=_TREE_RULE
     ),
     'ngram corpus': Candidate(
-      'experiments.training.corpus_lookup.load', _GAMMA, _path('target'), every
+      'specjax.training.corpus_lookup.load', _GAMMA, _path('target'), every
     ),
     'cascade': Candidate(
       'cascade',

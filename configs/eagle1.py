@@ -15,8 +15,8 @@ three domains, K = 4, token verification, 48 new tokens: tau 2.68
 at T = 0 and 2.58 at T = 1.
 """
 
-from experiments.recipes import Heads, Optimization
 from specjax import pair
+from specjax.training.recipes import Heads, Optimization
 
 
 def get_config() -> Heads:

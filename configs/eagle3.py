@@ -5,7 +5,7 @@
 Li et al., arXiv:2503.01840: one layer over features of three layers of the
 target, trained on tokens alone, five steps on its own features.
 It begins with the target's own logits, on the 256 directions that these depend
-on most (`specjax/models/eagle_start.py`): after 160 small steps (4 windows of
+on most (`specjax/drafters/eagle/start.py`): after 160 small steps (4 windows of
 128 tokens) alpha was 0.53 and 0.59 at T = 0 and 1, and 0.49 and 0.56 where it
 began with random weights.
 
@@ -22,8 +22,8 @@ At the end, on 12 held-out prompts of three domains, K = 4, token verification,
 500 steps from random weights, had tau 2.76 and 2.67.
 """
 
-from experiments.recipes import Heads, Optimization
 from specjax import pair
+from specjax.training.recipes import Heads, Optimization
 
 
 def get_config() -> Heads:

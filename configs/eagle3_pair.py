@@ -11,8 +11,8 @@ in the form that vLLM and SGLang serve. The head is runs/eagle3_pair/weights.
 """
 
 from configs import eagle3
-from experiments.recipes import Heads
-from specjax.models.eagle_sizes import PAIR
+from specjax.drafters.eagle.sizes import PAIR
+from specjax.training.recipes import Heads
 
 
 def get_config() -> Heads:

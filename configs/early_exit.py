@@ -18,9 +18,9 @@ verification, 48 new tokens: tau 1.77 at T = 0 and 2.13 at T = 1 after one
 layer, 2.22 and 2.36 after two.
 """
 
-from experiments.errors import UserError
-from experiments.recipes import Heads, Optimization
 from specjax import pair
+from specjax.errors import UserError
+from specjax.training.recipes import Heads, Optimization
 
 
 def get_config(layers: str = '1') -> Heads:

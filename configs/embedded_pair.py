@@ -27,8 +27,8 @@ sense.
 `--config.quick` shows in a minute that every stage runs.
 """
 
-from experiments.recipes import Drafts, Mixture, Optimization, Recipe
-from experiments.settings import Size
+from specjax.bench.config import Size
+from specjax.training.recipes import Drafts, Mixture, Optimization, Recipe
 
 
 def get_config() -> Recipe:

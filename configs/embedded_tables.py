@@ -33,9 +33,9 @@ papers' claims is in results/findings.md, which `python -m experiments.tables
 results` makes.
 """
 
-from experiments.errors import UserError
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
+from specjax.errors import UserError
 
 _GAMMA = 4
 
@@ -174,7 +174,7 @@ def _lookup() -> Experiment:
   def reference(candidates):
     path, options = pair.path('target'), {'candidates': candidates}
     return Candidate(
-      'experiments.training.corpus_lookup.load', _GAMMA, path, options
+      'specjax.training.corpus_lookup.load', _GAMMA, path, options
     )
 
   return _experiment(

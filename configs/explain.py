@@ -1,22 +1,6 @@
 """Why the embedded pair is as fast as it is: draft-128 at gamma 1 to 8.
 
-  python -m experiments.explain --config configs/explain.py
-
-About four minutes on two cores, a minute of them for compiling, which a second
-start does not repeat. To expect: gamma 2 to 6, 1.3 to 1.8 times plain decoding
-(the slower the memory, the more), and measured / predicted near 1 everywhere.
+The installed `specjax/configs/explain.py`.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
-from specjax import pair
-
-
-def get_config() -> Experiment:
-  return Experiment(
-    name='pair',
-    target=Checkpoint(pair.path('target')),
-    candidates={
-      'draft-128': Candidate('lm', 3, pair.path('draft-128')),
-    },
-    prompts=Prompts(domains=('code',), count=16),
-  )
+from specjax.configs.explain import get_config as get_config

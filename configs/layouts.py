@@ -1,6 +1,6 @@
 """Layouts of the weights: passes over 1 to 12 tokens in each that there is.
 
-  python -m benchmarks.step_costs --config configs/layouts.py
+  python -m experiments.step_costs --config configs/layouts.py
 
 Random weights in the embedded target's sizes, float32, 300 tokens in use; two
 to four minutes on two idle cores. Expect the kernel (`native`) to be fastest
@@ -9,7 +9,7 @@ where there is a C compiler. Without one it depends on the CPU: with AVX2 expect
 between one core and two.
 """
 
-from experiments.settings import Layouts, Size, TargetSize
+from specjax.bench.config import Layouts, Size, TargetSize
 
 
 def get_config() -> Layouts:
@@ -17,6 +17,6 @@ def get_config() -> Layouts:
     name='layouts',
     target=TargetSize(512, 3, 8, 4, 64, 1536, vocab_size=2048),
     draft=Size(128, 1, 4, 2, 32, 384),
-    sweeps=('benchmarks.passes.rows',),
+    sweeps=('experiments.passes.rows',),
     repeats=9,
   )

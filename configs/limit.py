@@ -1,14 +1,14 @@
 """Plain steps against the limit of the memory, and against transformers.
 
-  python -m benchmarks.step_costs --config configs/limit.py
+  python -m experiments.step_costs --config configs/limit.py
 
 The embedded target, and a Llama of 12 layers x 768 with random weights, each
 with 300 tokens in use of 512 and of 8,192 slots. Float32, batch 1; two minutes
 on two idle cores. Needs the extra `parity`, for transformers.
 """
 
-from experiments.settings import Size, Speed, TargetSize
 from specjax import pair
+from specjax.bench.config import Size, Speed, TargetSize
 
 
 def get_config() -> Speed:
@@ -17,8 +17,8 @@ def get_config() -> Speed:
     target=TargetSize(768, 12, 12, 12, 64, 2048, vocab_size=32_000),
     draft=Size(256, 1, 4, 4, 64, 768),
     sweeps=(
-      'benchmarks.limits.plain',
-      'benchmarks.limits.transformers',
+      'experiments.limits.plain',
+      'experiments.limits.transformers',
     ),
     path=pair.path('target'),
     steps=40,

@@ -1,6 +1,6 @@
 """Steps at 512 to 32,768 tokens of context, plain and with drafts.
 
-  python -m benchmarks.long_contexts --config configs/long_contexts.py
+  python -m experiments.long_contexts --config configs/long_contexts.py
 
 A Llama of 4 layers x 512 with random weights, 58 MB a step and 8 KB of cache a
 token, whose cache outweighs its weights from some 7,000 tokens on at batch 1
@@ -10,7 +10,7 @@ cache; beside it a draft of one layer x 128 that reads the whole text. Float32;
 attends, eight without it.
 """
 
-from experiments.settings import LongContexts, Size, TargetSize
+from specjax.bench.config import LongContexts, Size, TargetSize
 
 
 def get_config() -> LongContexts:

@@ -11,8 +11,8 @@ that was stopped resumes with the same command. Nothing of it is shipped.
 minute that it runs.
 """
 
-from experiments.recipes import Optimization, Recipe
-from experiments.settings import Size
+from specjax.bench.config import Size
+from specjax.training.recipes import Optimization, Recipe
 
 
 def get_config() -> Recipe:

@@ -9,7 +9,7 @@ sees all and is always accepted. Only counts are taken, in batches: no time, so
 the machine may do other things; some minutes on two cores.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 WINDOWS = (64, 128, 256, 512, 1024)
 SINKS = (0, 4)

@@ -16,8 +16,8 @@ three domains, K = 4, token verification, 48 new tokens: tau 1.59
 at T = 0 and 1.54 at T = 1.
 """
 
-from experiments.recipes import Heads, Optimization
 from specjax import pair
+from specjax.training.recipes import Heads, Optimization
 
 
 def get_config() -> Heads:

@@ -23,8 +23,8 @@ the target that continue other windows of the held-out documents.
 
 import pathlib
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 _GAMMA, _LONG, _NODES = 4, 8, 8
 _TREE = (0, 0, 0, 1, 1, 2, 4, 7)  # That of configs/drafters.py.

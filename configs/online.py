@@ -12,9 +12,9 @@ prompts of your own the stream, and any head can learn so:
   --config.trainable=medusa --config.start=HEAD --config.options="{'count': 4}"
 """
 
-from experiments.recipes import Online, Optimization
-from experiments.settings import Prompts
 from specjax import pair
+from specjax.bench.config import Prompts
+from specjax.training.recipes import Online, Optimization
 
 
 def get_config() -> Online:

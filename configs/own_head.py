@@ -22,8 +22,8 @@ options here are eagle's: medusa, early_exit and dflash refuse them, so give
 without a file the embedded corpus is learned.
 """
 
-from experiments.recipes import Heads, HeldOut, Optimization
 from specjax import pair
+from specjax.training.recipes import Heads, HeldOut, Optimization
 
 
 def get_config() -> Heads:

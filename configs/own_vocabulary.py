@@ -11,8 +11,8 @@ with its tokenizer, and drafts like any other:
     --config.draft.path=runs/own_vocabulary/pair/target
 """
 
-from experiments.recipes import Optimization, Recipe
-from experiments.settings import Size
+from specjax.bench.config import Size
+from specjax.training.recipes import Optimization, Recipe
 
 
 def get_config() -> Recipe:

@@ -1,6 +1,6 @@
 """Where speculation pays on accelerators, calculated: Llama 3 8B and 70B.
 
-  python -m benchmarks.paper_costs --config configs/paper_costs.py
+  python -m experiments.paper_costs --config configs/paper_costs.py
 
 Nothing is timed and no accelerator is needed; it takes seconds. Drafts are
 Llama 3.2 1B and a head of one layer. Expect short contexts to pay up to some
@@ -21,12 +21,7 @@ is printed for both):
                ICI 800 GB/s, 32 GB
 """
 
-from experiments.settings import (
-  Accelerator,
-  Deployment,
-  PaperCosts,
-  PaperModel,
-)
+from specjax.bench.config import Accelerator, Deployment, PaperCosts, PaperModel
 
 _WORDS = 128_256
 

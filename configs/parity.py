@@ -1,36 +1,6 @@
 """Whether greedy texts of the embedded pair are those of plain decoding.
 
-  python -m experiments.parity --config configs/parity.py
-
-This compares 201 prompts at gamma 3 and at gamma 4. Expect no bugs, exit status
-0, and with `--config.dtype=float64` no difference at all. Other
-comparisons:
-
-  --config.against=batch --config.batch=8
-  --config.against=dtype \\
-    --config.other_dtype=bfloat16
-  --config.against=text --config.text=FILE
-
-Each line of FILE is a JSON object. `prompt` holds the token ids of a prompt, or
-its number: the lines of prompts.jsonl, which every run leaves with its results,
-counted from 0. `tokens` holds the ids that another program added to it, or
-`text` what they say. Each line has one prompt; every prompt of the config is
-needed.
+The installed `specjax/configs/parity.py`.
 """
 
-from experiments.settings import Candidate, Checkpoint, Parity, Prompts
-from specjax import pair
-
-
-def get_config() -> Parity:
-  return Parity(
-    name='parity',
-    target=Checkpoint(pair.path('target')),
-    candidates={
-      'draft-128': Candidate('lm', 3, pair.path('draft-128')),
-      'ngram': Candidate('ngram', 4),
-    },
-    drafters=('draft-128',),
-    gammas=(3, 4),
-    prompts=Prompts(count=67),
-  )
+from specjax.configs.parity import get_config as get_config

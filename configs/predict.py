@@ -1,18 +1,6 @@
 """Which draft of the embedded pair, and how long it should draft.
 
-  python -m experiments.predict --config configs/predict.py
-
-The candidates are those of the main job. Expect draft-128 at gamma 4 or so, and
-at temperature 0 exactly the target calls of the loop.
+The installed `specjax/configs/predict.py`.
 """
 
-from configs import quickstart
-from experiments.settings import Experiment, Prompts
-
-
-def get_config() -> Experiment:
-  x = quickstart.get_config()
-  x.name = 'predict'
-  x.gammas = (1, 2, 3, 4, 6)
-  x.prompts = Prompts(count=27)
-  return x
+from specjax.configs.predict import get_config as get_config

@@ -1,25 +1,6 @@
 """Are the shipped heads read as they were trained?
 
-  python -m experiments.probe --config configs/probe.py
-
-Two minutes on two idle cores; results/probe has the rows. `configs/pair.py`
-takes a head of your own.
+The installed `specjax/configs/probe.py`.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
-from specjax import pair
-
-
-def get_config() -> Experiment:
-  return Experiment(
-    name='probe',
-    target=Checkpoint(pair.path('target')),
-    candidates={
-      'eagle1': Candidate('eagle', 3, pair.path('eagle1')),
-      'eagle3': Candidate('eagle', 3, pair.path('eagle3')),
-      'medusa': Candidate('medusa', 3, pair.path('medusa')),
-      'dflash': Candidate('dflash', 3, pair.path('dflash')),
-    },
-    prompts=Prompts(count=11),
-    max_new_tokens=32,
-  )
+from specjax.configs.probe import get_config as get_config

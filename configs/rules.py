@@ -7,8 +7,8 @@ on prompts; Sun et al. (arXiv:2403.10444, Table 1) report +3.5, +6.2 and +8.5%
 at gamma 4, 6 and 8, for other models.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 
 def get_config() -> Experiment:

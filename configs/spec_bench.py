@@ -21,7 +21,7 @@ With a target of 3M parameters without a template, 16 new tokens, a batch of 10
 and no times it takes two minutes of two cores (1 GB of memory).
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 
 def get_config() -> Experiment:

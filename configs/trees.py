@@ -12,8 +12,8 @@ On a CPU a step that scores a tree costs more than the tree gains: v says so.
 A few minutes on two idle cores.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 
 def get_config() -> Experiment:

@@ -12,8 +12,8 @@ Beside them a draft with a tokenizer of its own, of 1,024 tokens, that learned
 from the corpus alone: configs/own_vocabulary.py.
 """
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 SIZES = (1024, 512, 256, 128)
 _DRAFTS = {'draft-128': 'lm', 'eagle1': 'eagle'}

@@ -18,8 +18,8 @@ import subprocess
 import sys
 import time
 
-from experiments.errors import need
-from experiments.setup import command
+from specjax.cli import command
+from specjax.errors import need
 
 _GRACE = 15  # seconds for the others once one has failed
 

@@ -1,30 +1,9 @@
 """Makes the page of a run's results again.
 
-  python -m experiments.report --folder runs/quickstart-012345
-
-writes report.html from the rows and the recorded texts of a folder; no weights
-are read. `experiments.run` writes it at its end.
+The same as `specjax report`.
 """
 
-import json
-
-from experiments.measuring import results, samples
-from experiments.reports import page
-from experiments.setup import command
-
-
-def main(path: str) -> None:
-  folder = results.existing(path)
-  page.check(folder.rows)
-  folder.write(page.FILE, page.render(folder.rows, samples.read(folder)))
-  print(json.dumps({'report': str(folder.path / page.FILE)}))
-
-
-def _from_command_line() -> None:
-  parser = command.Parser(__doc__)
-  parser.add_argument('--folder', required=True, help='of the results')
-  main(parser.parse_args().folder)
-
+from specjax.cli import main
 
 if __name__ == '__main__':
-  command.guard(_from_command_line)
+  main('report')

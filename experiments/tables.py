@@ -27,15 +27,15 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from experiments import reports
-from experiments.errors import UserError, need, writing
-from experiments.measuring import results
-from experiments.measuring.results import Rows
+from experiments import exports, fill_docs
 from experiments.papers import findings, published
 from experiments.papers.published import Calculated, Published
-from experiments.reports import documents, exports
-from experiments.reports.markdown import markdown
-from experiments.setup import command
+from specjax import reports
+from specjax.bench import results
+from specjax.bench.results import Rows
+from specjax.cli import command
+from specjax.errors import UserError, need, writing
+from specjax.reports.markdown import markdown
 
 MARKDOWN = 'markdown'
 CHOICES = tuple(sorted([MARKDOWN, *exports.FORMATS]))
@@ -203,8 +203,8 @@ def regenerate_markdown(root: pathlib.Path, rows: Rows) -> list[str]:
   (root / 'findings.md').write_text(findings.text(rows))
   (root / 'papers.md').write_text(papers())
   if root.resolve().name == 'results':  # The one that documents quote.
-    for document in documents.documents(root.resolve().parent):
-      warnings += documents.fill_file(document, summaries)
+    for document in fill_docs.documents(root.resolve().parent):
+      warnings += fill_docs.fill_file(document, summaries)
   return warnings
 
 

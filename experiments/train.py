@@ -1,34 +1,9 @@
 """Trains what a recipe describes.
 
-  python -m experiments.train --config configs/embedded_pair.py
-
-Every stage leaves its result under the recipe's folder and is skipped when
-it is there; a stage that was stopped resumes from its last checkpoint, with
-bit-identical parameters in the end.
+The same as `specjax train`.
 """
 
-from experiments.recipes import Counts, Distillation, Heads, Online, Recipe
-from experiments.setup import command
-from experiments.training import (
-  count_tokens,
-  distill,
-  online,
-  train_heads,
-  train_pair,
-)
-
-PROGRAMS = {
-  Recipe: train_pair.main,
-  Distillation: distill.main,
-  Heads: train_heads.main,
-  Online: online.main,
-  Counts: count_tokens.main,
-}
-
-
-def main(recipe) -> None:
-  PROGRAMS[type(recipe)](recipe)
-
+from specjax.cli import main
 
 if __name__ == '__main__':
-  command.run(main, tuple(PROGRAMS), resumes=True)
+  main('train')

@@ -10,21 +10,59 @@
 These names are the door; `specjax.types` is the contract page behind it.
 """
 
-from specjax import constraints as constraints
-from specjax import drafters as drafters
-from specjax import goodput as goodput
-from specjax import pair as pair
-from specjax import sampling as sampling
-from specjax import verify as verify
-from specjax.decoding import Decoded as Decoded
-from specjax.decoding import decode as decode
-from specjax.decoding import load as load
-from specjax.native import claim_cores as claim_cores
-from specjax.streaming import Piece as Piece
-from specjax.streaming import stream as stream
-from specjax.types import Draft as Draft
-from specjax.types import Drafter as Drafter
-from specjax.types import LoadedDrafter as LoadedDrafter
-from specjax.types import Target as Target
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from specjax import constraints as constraints
+  from specjax import drafters as drafters
+  from specjax import pair as pair
+  from specjax import sampling as sampling
+  from specjax import types as types
+  from specjax import verify as verify
+  from specjax.api.decoding import Decoded as Decoded
+  from specjax.api.decoding import decode as decode
+  from specjax.api.decoding import load as load
+  from specjax.api.streaming import Piece as Piece
+  from specjax.api.streaming import stream as stream
+  from specjax.native import claim_cores as claim_cores
+  from specjax.requests import goodput as goodput
+  from specjax.types import Draft as Draft
+  from specjax.types import Drafter as Drafter
+  from specjax.types import LoadedDrafter as LoadedDrafter
+  from specjax.types import Target as Target
 
 __version__ = '0.1.0'
+
+# The module of each name: `import specjax` imports none, nor JAX.
+_MODULES = {
+  'Decoded': 'api.decoding',
+  'decode': 'api.decoding',
+  'load': 'api.decoding',
+  'Piece': 'api.streaming',
+  'stream': 'api.streaming',
+  'claim_cores': 'native',
+  'Draft': 'types',
+  'Drafter': 'types',
+  'LoadedDrafter': 'types',
+  'Target': 'types',
+}
+_PACKAGES = {
+  **{n: n for n in ('constraints', 'drafters', 'pair', 'sampling', 'verify')},
+  'types': 'types',
+  'goodput': 'requests.goodput',
+}
+
+
+def __getattr__(name: str) -> Any:
+  if name in _PACKAGES:
+    return importlib.import_module(f'{__name__}.{_PACKAGES[name]}')
+  if name in _MODULES:
+    module = importlib.import_module(f'{__name__}.{_MODULES[name]}')
+    globals()[name] = value = getattr(module, name)
+    return value
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+  return [*globals(), *_MODULES, *_PACKAGES]

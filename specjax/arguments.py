@@ -145,12 +145,12 @@ def check_keys(key: Any) -> None:
   if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
     raise ValueError(
       'key must be one random key a row, such as '
-      f'specjax.generate.row_keys(seed, range(rows)), got {named(key)}'
+      f'specjax.loop.generate.row_keys(seed, range(rows)), got {named(key)}'
     )
   if key.ndim != 1:
     raise ValueError(
       f'key must have one axis, a key a row, got shape {key.shape}: make them '
-      'with specjax.generate.row_keys(seed, range(rows))'
+      'with specjax.loop.generate.row_keys(seed, range(rows))'
     )
 
 
@@ -174,14 +174,14 @@ def check_state(state: Any, spec: Spec) -> None:
   """
   if not isinstance(state, SpecState):
     raise ValueError(
-      f'state must be what specjax.generate.start returns, got {named(state)}'
+      f'state must be what generate.start returns, got {named(state)}'
     )
   depth = spec.drafter.depth
   # A loop that records keeps other counts.
   if isinstance(state.counts, Counts) and state.counts.tried.shape[1] != depth:
     raise ValueError(
       f'state has a draft length of {state.counts.tried.shape[1]}, but '
-      f'spec.drafter drafts {depth}: give the spec that specjax.generate.start '
+      f'spec.drafter drafts {depth}: give the spec that generate.start '
       'had'
     )
   tokens = state.tokens
@@ -191,7 +191,7 @@ def check_state(state: Any, spec: Spec) -> None:
     raise ValueError(
       'state was used up: generate takes over the buffers of the state that it '
       'is given; go on with the state that it returned, or make a new one with '
-      'specjax.generate.start'
+      'generate.start'
     )
 
 

@@ -10,7 +10,7 @@ import hypothesis
 import jax
 import pytest
 
-from experiments.setup import compiling
+from specjax.cli import xla_flags
 
 # The same examples every time: a failure here is a failure everywhere.
 hypothesis.settings.register_profile(
@@ -20,7 +20,7 @@ hypothesis.settings.load_profile('repeatable')
 
 # Compiling takes a third less without some emitters, and a sixth less in one
 # part.
-compiling.add(f'{compiling.FAST} --xla_cpu_parallel_codegen_split_count=1')
+xla_flags.add(f'{xla_flags.FAST} --xla_cpu_parallel_codegen_split_count=1')
 
 # Nothing is left in the folder of programs of whoever runs the tests, neither
 # by this process nor by those that it starts.
@@ -73,7 +73,7 @@ def _few_programs():
 @pytest.fixture(autouse=True, scope='session')
 def measured_columns():
   """Blocks have 64 columns on every machine; yields what measures them."""
-  from specjax import layouts
+  from specjax.models import layouts
 
   measure = layouts.columns
   with pytest.MonkeyPatch.context() as patch:

@@ -19,9 +19,9 @@ need the extra `datasets`; `--config.prompts.path=FILE` with
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from experiments.errors import need
 from experiments.papers.published import Calculated, Published
-from experiments.settings import Candidate, Checkpoint, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Prompts
+from specjax.errors import need
 
 TASKS = {
   'wmt': Prompts(dataset='wmt/wmt14:de-en', count=100),

@@ -13,7 +13,7 @@ K, at the scale of the embedded pair: results/findings.md.
 
 from configs.papers import TASKS, Paper
 from experiments.papers.published import Metric, Published
-from experiments.settings import SamplingValues
+from specjax.bench.config import SamplingValues
 
 # Data, what the paper calls the sampling, temperature, top-p, new tokens.
 _SAMPLED = {

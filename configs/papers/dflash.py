@@ -13,7 +13,7 @@ and LiveCodeBench have no part here.
 
 from configs.papers import Paper
 from experiments.papers.published import Metric, Published
-from experiments.settings import Candidate, Checkpoint, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Prompts
 
 _REASON = (
   '\nPlease reason step by step, and put your final answer within \\boxed{{}}.'

@@ -16,7 +16,7 @@ of the figure.
 
 from configs.papers import TASKS, Paper, lm
 from experiments.papers.published import Metric, Published
-from experiments.settings import Checkpoint, Prompts
+from specjax.bench.config import Checkpoint, Prompts
 
 _DATASETS = {
   'xsum': 'XSum',

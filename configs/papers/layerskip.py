@@ -9,7 +9,7 @@ and are published. The paper's acceptance is accepted over drafted tokens.
 
 from configs.papers import TASKS, Paper, head
 from experiments.papers.published import Metric, Published
-from experiments.settings import Checkpoint
+from specjax.bench.config import Checkpoint
 
 _DATASETS = {'cnn': 'CNN/DM', 'xsum': 'XSum', 'humaneval': 'HumanEval'}
 # Exit layer and draft length.

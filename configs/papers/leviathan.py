@@ -30,8 +30,8 @@ appendix does not print gamma, so its speeds cannot be calculated.
 
 from configs.papers import TASKS, Paper, lm
 from experiments.papers.published import Calculated, Metric, Published
-from experiments.settings import Candidate, Checkpoint, Prompts
-from specjax import theory
+from specjax.bench.config import Candidate, Checkpoint, Prompts
+from specjax.stats import theory
 
 _T5 = {
   'T5-small 77M': 'small',

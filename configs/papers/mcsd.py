@@ -13,7 +13,7 @@ and `part` changed. 55 GB of float32 weights; not measured.
 
 from configs.papers import LLAMA_68M, TASKS, Paper, tree
 from experiments.papers.published import Metric, Published
-from experiments.settings import Checkpoint, Prompts
+from specjax.bench.config import Checkpoint, Prompts
 
 _COLUMNS = {'alpaca': 'Alpaca', 'wmt': 'WMT'}
 

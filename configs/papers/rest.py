@@ -11,7 +11,7 @@ all matches; here eight of them are merged.
 
 from configs.papers import Paper
 from experiments.papers.published import Metric, Published
-from experiments.settings import Candidate, Checkpoint, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Prompts
 
 _TARGETS = {
   'codellama-7b': ('CodeLlama-7B', 'codellama/CodeLlama-7b-Instruct-hf'),

@@ -10,7 +10,7 @@ only the columns of SpecInfer (five chains of eight) can be filled.
 
 from configs.papers import LLAMA_68M, TASKS, Paper, tree
 from experiments.papers.published import Metric, Published
-from experiments.settings import Checkpoint, Prompts
+from specjax.bench.config import Checkpoint, Prompts
 
 _DATASETS = {
   'cnn': 'CNN Daily',

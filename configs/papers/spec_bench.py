@@ -14,7 +14,7 @@ a mean over steps. `configs/spec_bench.py` is for other targets.
 
 from configs.papers import HEADS, Paper, beside_eagle
 from experiments.papers.published import Metric, Published
-from experiments.settings import Checkpoint, Prompts
+from specjax.bench.config import Checkpoint, Prompts
 
 # Vicuna v1.1 and later, as FastChat writes it; its tokenizer has none.
 _VICUNA = (

@@ -3,7 +3,8 @@
   python -m experiments.tables --config configs/papers/specdecpp.py
 
 A head on the draft, trained for it, says when a rejection is likely. Policies
-here look at the draft's probabilities alone: `specjax.drafting.policies`.
+here look at the probabilities of the draft alone: see
+`specjax.drafters.shapes.policies`.
 """
 
 from configs.papers import Paper

@@ -15,7 +15,7 @@ weights; not measured.
 
 from configs.papers import LLAMA_68M, Paper, tree
 from experiments.papers.published import Metric, Published
-from experiments.settings import Checkpoint, Prompts
+from specjax.bench.config import Checkpoint, Prompts
 
 
 def _llama(data: str, widths: dict[str, int], **fields) -> Published:

@@ -9,7 +9,7 @@ The draft is looked for in spectr/draft.
 
 from configs.papers import Paper, tree
 from experiments.papers.published import Metric, Published
-from experiments.settings import Prompts
+from specjax.bench.config import Prompts
 
 
 def main_table() -> Published:

@@ -13,11 +13,11 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
-from experiments.measuring.results import Rows
-from experiments.measuring.selecting import group, pick
-from experiments.reports import paired
-from experiments.reports.paired import SPEED, TAU, Statistic, show
-from specjax import metrics
+from specjax.bench.results import Rows
+from specjax.bench.selecting import group, pick
+from specjax.reports import paired
+from specjax.reports.paired import SPEED, TAU, Statistic, show
+from specjax.stats import metrics
 
 HOLDS, FAILS, UNDECIDED = 'holds', 'does not hold', 'undecided'
 # How near is equal, where a claim says that two numbers are.

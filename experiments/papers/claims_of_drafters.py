@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from experiments.measuring.results import Rows
-from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   ACCEPTANCE,
   MARGIN,
@@ -26,9 +24,12 @@ from experiments.papers.claims import (
   matched,
   rises,
 )
-from experiments.reports.paired import ALPHA, SPEED, TAU
-from specjax import metrics, theory, trees
-from specjax.drafting import parallel
+from specjax import trees
+from specjax.bench.results import Rows
+from specjax.bench.selecting import pick
+from specjax.drafters.shapes import parallel
+from specjax.reports.paired import ALPHA, SPEED, TAU
+from specjax.stats import metrics, theory
 
 TRAINED = ('draft-64', 'draft-128', 'draft-256')
 INDEPENDENT = (*TRAINED, 'distilled')

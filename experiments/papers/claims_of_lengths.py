@@ -3,8 +3,6 @@
 import itertools
 from collections.abc import Iterator
 
-from experiments.measuring.results import Rows
-from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   MARGIN,
   PLACE,
@@ -16,8 +14,10 @@ from experiments.papers.claims import (
   matched,
   rises,
 )
-from experiments.reports.paired import ALPHA, SPEED, TAU
-from specjax import metrics
+from specjax.bench.results import Rows
+from specjax.bench.selecting import pick
+from specjax.reports.paired import ALPHA, SPEED, TAU
+from specjax.stats import metrics
 
 
 def over_equation_one(row: dict) -> metrics.Estimate:

@@ -5,9 +5,9 @@ Their rows have no times; `configs/methods.py` makes them.
 
 from collections.abc import Iterator
 
-from experiments.measuring.results import Rows
 from experiments.papers.claims import PLACE, Finding, claim, exact_rules, rises
-from experiments.reports.paired import ALPHA
+from specjax.bench.results import Rows
+from specjax.reports.paired import ALPHA
 
 _FOLDER = 'methods'
 

@@ -3,8 +3,6 @@
 import itertools
 from collections.abc import Iterator
 
-from experiments.measuring.results import Rows
-from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   PLACE,
   Claim,
@@ -17,8 +15,10 @@ from experiments.papers.claims import (
   places,
   rises,
 )
-from experiments.reports.paired import TAU, UNDER_RULE
-from specjax import metrics
+from specjax.bench.results import Rows
+from specjax.bench.selecting import pick
+from specjax.reports.paired import TAU, UNDER_RULE
+from specjax.stats import metrics
 
 _BLOCK_FOLDERS = ('embedded/gammas', 'rules')
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-from experiments.measuring.results import Rows
-from experiments.measuring.selecting import pick
 from experiments.papers.claims import (
   PLACE,
   Finding,
@@ -13,7 +11,9 @@ from experiments.papers.claims import (
   places,
   rises,
 )
-from experiments.reports.paired import ALPHA
+from specjax.bench.results import Rows
+from specjax.bench.selecting import pick
+from specjax.reports.paired import ALPHA
 
 DIVERGENCES = 'embedded/divergences'
 

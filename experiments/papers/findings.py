@@ -9,7 +9,6 @@ in forty that errs on either side.
 
 import numpy as np
 
-from experiments.measuring.results import Rows
 from experiments.papers import (
   claims_of_drafters,
   claims_of_lengths,
@@ -19,8 +18,9 @@ from experiments.papers import (
   pooling,
 )
 from experiments.papers.claims import FAILS, HOLDS, UNDECIDED, Claim, Finding
-from experiments.reports.markdown import markdown, paragraph, with_interval
-from specjax.metrics import Estimate
+from specjax.bench.results import Rows
+from specjax.reports.markdown import markdown, paragraph, with_interval
+from specjax.stats.metrics import Estimate
 
 _OUTCOMES = (HOLDS, FAILS, UNDECIDED)
 _SUBJECTS = (

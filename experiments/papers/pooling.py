@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from experiments.papers.claims import Finding
-from specjax import goodness, metrics
+from specjax.stats import fit_tests, metrics
 
 _ONE_SIDE = (1 - metrics.LEVEL) / 2
 
@@ -93,4 +93,4 @@ def contradictions(findings: Sequence[Finding]) -> int:
   any does is that of one side of one interval (Holm 1979).
   """
   known = [one for one in findings if one.estimate.interval is not None]
-  return sum(goodness.holm(list(map(_chance, known)), _ONE_SIDE))
+  return sum(fit_tests.holm(list(map(_chance, known)), _ONE_SIDE))

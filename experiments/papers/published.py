@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.errors import UserError
-from experiments.measuring import row_fields
-from experiments.measuring.selecting import pick
-from experiments.reports import intervals
-from experiments.reports.markdown import markdown, with_interval
-from experiments.reports.paired import show
-from experiments.settings import Checkpoint, Experiment
-from specjax import metrics
+from specjax.bench import row_fields
+from specjax.bench.config import Checkpoint, Experiment
+from specjax.bench.selecting import pick
+from specjax.errors import UserError
+from specjax.reports import intervals
+from specjax.reports.markdown import markdown, with_interval
+from specjax.reports.paired import show
+from specjax.stats import metrics
 
 _PAPERS = pathlib.Path(__file__).parent
 # Metrics that may be taken over several rows together, from their units.

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from specjax.checkpoints.families.table import Tensors
 from specjax.checkpoints.files import CONFIG, CheckpointError, Tensor
 from specjax.checkpoints.precision import STORED
-from specjax.families.table import Tensors
 
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 

@@ -11,6 +11,8 @@ import flax.traverse_util
 import jax
 
 from specjax.checkpoints import parameters
+from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families.table import Family, Tensors
 from specjax.checkpoints.files import (
   CONFIG,
   QUANTIZED,
@@ -23,14 +25,12 @@ from specjax.checkpoints.files import (
 )
 from specjax.checkpoints.hub import headers, lacks_weights, locate
 from specjax.checkpoints.precision import STORED, resolve
-from specjax.families import FAMILIES, conversion
-from specjax.families.table import Family, Tensors
 from specjax.models import transformer
+from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
-from specjax.sharding import Placement
 
 if TYPE_CHECKING:
-  from specjax.vocabularies import Other
+  from specjax.checkpoints.vocabularies import Other
 
 _ROWS = 4096  # of a tensor that are compared at once
 

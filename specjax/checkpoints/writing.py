@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
+from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families.table import Family
 from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
@@ -22,8 +24,6 @@ from specjax.checkpoints.files import (
   CheckpointError,
   shorten,
 )
-from specjax.families import FAMILIES, conversion
-from specjax.families.table import Family
 from specjax.models.linear import Int8
 from specjax.models.transformer import Model
 

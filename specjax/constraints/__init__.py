@@ -34,11 +34,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specjax.arguments import check_eos, named
+from specjax.checkpoints.vocabularies import tokens
 from specjax.constraints import bytewise, compiling, schemas
 from specjax.constraints.compiling import vocabulary as vocabulary
 from specjax.sampling.automaton import Automaton as Automaton
 from specjax.sampling.automaton import load as load
-from specjax.vocabularies import tokens
 
 
 def regex(

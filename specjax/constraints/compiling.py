@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from specjax.checkpoints.vocabularies import tokens as vocabularies
+from specjax.checkpoints.vocabularies.tokens import Tokens
 from specjax.constraints import bytewise, states
 from specjax.sampling.automaton import Automaton
-from specjax.vocabularies import tokens as vocabularies
-from specjax.vocabularies.tokens import Tokens
 
 # Entries of a table are int16, and it lies in the memory of every device.
 MOST_STATES, MOST_BYTES = 2**15 - 1, 16_000_000

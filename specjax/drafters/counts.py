@@ -13,12 +13,12 @@ import jax.numpy as jnp
 
 from specjax import sampling, trees
 from specjax.arguments import check_path, check_target
-from specjax.drafting import frequencies
-from specjax.drafting.frequencies import SUCCESSORS as SUCCESSORS
-from specjax.drafting.frequencies import Tables
-from specjax.drafting.frequencies import count as count
-from specjax.drafting.frequencies import read as read
-from specjax.drafting.frequencies import save as save
+from specjax.drafters.heads import frequencies
+from specjax.drafters.heads.frequencies import SUCCESSORS as SUCCESSORS
+from specjax.drafters.heads.frequencies import Tables
+from specjax.drafters.heads.frequencies import count as count
+from specjax.drafters.heads.frequencies import read as read
+from specjax.drafters.heads.frequencies import save as save
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
 
 

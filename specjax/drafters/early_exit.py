@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax import cache as caches
 from specjax.arguments import check_number
-from specjax.drafting import chain, heads, shape
-from specjax.drafting.trainable import Trainable
-from specjax.drafting.walker import Step, Walker
+from specjax.drafters.heads import files
+from specjax.drafters.heads.trainable import Trainable
+from specjax.drafters.shapes import chain, shape
+from specjax.drafters.shapes.step_model import Step, Walker
+from specjax.models import cache as caches
 from specjax.models import variants
 from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target
@@ -167,7 +168,7 @@ def load(
   shape.check(target, options)
   model, params = target.model, None
   if path:
-    config, params = heads.read(path, KIND, target.fingerprint, target.dtype)
+    config, params = files.read(path, KIND, target.fingerprint, target.dtype)
     if layers not in (0, config['layers']):
       raise ValueError(
         f'layers is {layers}, but {path} was trained for an exit after '
@@ -181,7 +182,7 @@ def load(
     width, rank = model.config.width, config['rank']
     sizes = {'scale': (width,), 'down': (width, rank), 'up': (rank, width)}
     need = {name: jnp.empty(size) for name, size in sizes.items()}
-    params = heads.fit(params, need, path)
+    params = files.fit(params, need, path)
   loaded = shape.load(target, walker, options, params)
   passes = part_of(model, layers, window, sinks)
   return dataclasses.replace(loaded, passes=passes)

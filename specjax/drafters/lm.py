@@ -3,7 +3,7 @@
 Speculative decoding as Leviathan et al. (arXiv:2211.17192) and Chen et al.
 (arXiv:2302.01318) describe it: the draft prefills the prompt into a cache of
 its own. One with another tokenizer reads and drafts through tables of the
-tokens that both have, see `specjax.vocabularies`.
+tokens that both have, see `specjax.checkpoints.vocabularies`.
 """
 
 import dataclasses
@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from specjax import checkpoints, vocabularies
+from specjax import checkpoints
 from specjax.arguments import check_path
-from specjax.checkpoints import precision
-from specjax.drafting import chain, heads, shape, static_tree
-from specjax.drafting.frequencies import Reduction
-from specjax.drafting.language_model import walk as walk
-from specjax.drafting.lm_training import trainable as trainable
-from specjax.drafting.policies import Policy
+from specjax.checkpoints import precision, vocabularies
+from specjax.checkpoints.vocabularies import reading
+from specjax.drafters.heads import files
+from specjax.drafters.heads.frequencies import Reduction
+from specjax.drafters.heads.lm_training import trainable as trainable
+from specjax.drafters.shapes import chain, shape, static_tree
+from specjax.drafters.shapes.language_model import walk as walk
+from specjax.drafters.shapes.policies import Policy
 from specjax.models import variants
 from specjax.models.config import narrowed_to
 from specjax.models.transformer import Model
 from specjax.types import Drafter, LoadedDrafter, Target
-from specjax.vocabularies import reading
 
 
 def make(model: Model, depth: int, policy: Policy | None = None) -> Drafter:
@@ -125,7 +126,7 @@ def read(
   host = target.model
   placement = host.placement and host.placement.for_draft
   path = str(checkpoints.locate(path))
-  heads.refuse(path)
+  files.refuse(path)
   model, params = checkpoints.load(
     path,
     precision.check(dtype or target.dtype),
@@ -182,7 +183,7 @@ def load(
   """The drafter of a checkpoint, for a target; see `read`.
 
   Where its tokenizer is not the target's it proposes the tokens of both; see
-  `specjax.vocabularies`.
+  `specjax.checkpoints.vocabularies`.
 
   Args:
     target: what is drafted for.

@@ -9,8 +9,8 @@ from typing import Any
 
 from specjax import checkpoints
 from specjax.drafters import lm
-from specjax.drafting import shape
-from specjax.drafting.frequencies import Reduction
+from specjax.drafters.heads.frequencies import Reduction
+from specjax.drafters.shapes import shape
 from specjax.models import quantize
 from specjax.types import LoadedDrafter, Target
 

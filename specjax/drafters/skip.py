@@ -20,8 +20,8 @@ import numpy as np
 
 from specjax.arguments import check_number, check_numbers, check_target
 from specjax.drafters import early_exit
-from specjax.drafting import shape
-from specjax.drafting.walker import Walker
+from specjax.drafters.shapes import shape
+from specjax.drafters.shapes.step_model import Walker
 from specjax.models import transformer, variants
 from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target

@@ -14,8 +14,8 @@ from typing import Any
 
 from specjax.arguments import check_number
 from specjax.drafters import early_exit
-from specjax.drafting import shape
-from specjax.drafting.walker import Walker
+from specjax.drafters.shapes import shape
+from specjax.drafters.shapes.step_model import Walker
 from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target
 

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import cache as caches
+from specjax.models import cache as caches
 from specjax.models.attention import Bias, look_up
 from specjax.models.config import Relative, TransformerConfig
 from specjax.models.layers import Layer, Norm

@@ -4,8 +4,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specjax import cache as caches
 from specjax import native
+from specjax.models import cache as caches
 from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig

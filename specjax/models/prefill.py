@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import cache as caches
+from specjax.models import cache as caches
 from specjax.models import transformer
 from specjax.models.config import TransformerConfig
 

@@ -9,7 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from specjax import cache as caches
+from specjax.models import cache as caches
 from specjax.models.transformer import Model, Output, TransformerConfig
 
 

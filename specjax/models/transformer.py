@@ -18,8 +18,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specjax import cache as caches
-from specjax.models import small_head
+from specjax.models import cache as caches
+from specjax.models import reduced_vocab_head
 from specjax.models.attention import (
   Bias,
   distance,
@@ -31,7 +31,7 @@ from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Int8, declare_weight, multiply
-from specjax.sharding import Placement
+from specjax.models.sharding import Placement
 from specjax.types import KV, Cache, Source
 
 
@@ -93,7 +93,9 @@ class Transformer(nn.Module):
         c.width**-0.5,
       )
     if c.kept:
-      self.places = small_head.declare_places(self, c.kept, c.vocab_size)
+      self.places = reduced_vocab_head.declare_places(
+        self, c.kept, c.vocab_size
+      )
 
   def __call__(
     self,
@@ -171,7 +173,7 @@ class Transformer(nn.Module):
       logits = multiply(hidden, self.unembedding)
     if c.logit_cap is not None:
       logits = soften(logits, c.logit_cap)
-    return small_head.spread(logits, self.places) if c.kept else logits
+    return reduced_vocab_head.spread(logits, self.places) if c.kept else logits
 
 
 def _init_boxed(config: TransformerConfig, key):

@@ -17,7 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.models import cache_attention, linear, small_head, transformer
+from specjax.models import (
+  cache_attention,
+  linear,
+  reduced_vocab_head,
+  transformer,
+)
 from specjax.models.attention import CacheAttention
 from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.transformer import Model
@@ -141,7 +146,7 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
   )
   tied = model.config.tied_embeddings
   whole = params['embedding'].T if tied else params['unembedding']
-  places = small_head.places(kept, config.vocab_size)
+  places = reduced_vocab_head.places(kept, config.vocab_size)
   params = params | {
     'unembedding': linear.keep_outputs(whole, kept, config.columns),
     'places': jnp.asarray(places),

@@ -5,13 +5,13 @@ import json
 import pytest
 
 import specjax
-from experiments import answers
-from experiments.errors import UserError
-from experiments.measuring import pairs
-from experiments.recipes import Examples, Heads, HeldOut, Optimization
-from experiments.settings import Candidate, Prompts
-from experiments.training import train_heads
+from specjax.bench import single_model
+from specjax.bench.config import Candidate, Prompts
 from specjax.drafters import lm
+from specjax.errors import UserError
+from specjax.programs import answers
+from specjax.training import train_heads
+from specjax.training.recipes import Examples, Heads, HeldOut, Optimization
 from tests.support import tiny
 
 
@@ -123,5 +123,5 @@ def test_what_cannot_be_answered_is_named(root, changes, message):
 def test_one_drafter_is_left_of_many(root):
   x = config(root, 'none', drafters=())
   x.candidates = {'a': Candidate('ngram', 2), 'b': Candidate('ngram', 3)}
-  pairs.choose_one(x, 'answering')
+  single_model.choose_one(x, 'answering')
   assert x.drafters == ('a',)

@@ -6,12 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import arrivals, open_loop
-from experiments import reports
-from experiments.errors import UserError
-from experiments.reports import arrivals as report
-from experiments.settings import Arrivals
-from specjax import counting, pool
+from experiments import arrivals, open_loop
+from experiments import arrivals_report as report
+from specjax import reports
+from specjax.bench.config import Arrivals
+from specjax.errors import UserError
+from specjax.loop import counting
+from specjax.requests import pool
 from tests.support.tiny import experiment
 
 

@@ -24,7 +24,7 @@ def get_config():
 """,
   'parity.py': """
 import pathlib
-from experiments.settings import Parity
+from specjax.bench.config import Parity
 from tests.support import tiny
 def get_config():
   x = tiny.experiment(pathlib.Path('{}'), quick=False, temperatures=(0.0,))
@@ -32,7 +32,7 @@ def get_config():
 """,
   'types.py': """
 import pathlib
-from experiments.settings import Candidate
+from specjax.bench.config import Candidate
 from tests.support import tiny
 def get_config():
   x = tiny.experiment(pathlib.Path('{}'))
@@ -40,12 +40,12 @@ def get_config():
   return x
 """,
   'certificate.py': """
-from experiments.settings import Certificate
+from specjax.bench.config import Certificate
 def get_config():
   return Certificate(rows=True)
 """,
   'heads.py': """
-from experiments.recipes import *
+from specjax.training.recipes import *
 def get_config():
   return Heads(
     '{}/heads', '{}/target', 'specjax.drafters.medusa.trainable',
@@ -54,15 +54,15 @@ def get_config():
   )
 """,
   'distill.py': """
-from experiments.recipes import *
+from specjax.training.recipes import *
 def get_config():
   first, other = (Optimization(((2, 1e-3), (4, 0.0)), 4, 32) for _ in range(2))
   texts, own = (Texts(8, 8, batch=8, length=32) for _ in range(2))
   held, final = (HeldOut(1, 16, 8) for _ in range(2))
   return Distillation(
     '{}/distill', '{}/target', '{}/data', 64, first, other,
-    ('experiments.training.divergences.forward_kl',),
-    ('experiments.training.draft_data.corpus',),
+    ('specjax.training.divergences.forward_kl',),
+    ('specjax.training.draft_data.corpus',),
     texts, own, held_out=held, final=final,
   )
 """,

@@ -5,24 +5,25 @@ import json
 import numpy as np
 import pytest
 
-from experiments import run as program
+from experiments import exports
 from experiments import tables as tables_program
-from experiments.certificate import expected_row, scripted_run
-from experiments.certificate.measuring_checks import apart
-from experiments.errors import UserError
-from experiments.measuring import impossible, layouts, methods, results
-from experiments.measuring.runner import Runner
-from experiments.reports import (
+from specjax.bench import results, sanity_checks
+from specjax.bench.config import Experiment, Prompts
+from specjax.bench.loading import layouts, methods
+from specjax.bench.loading.plan import plan
+from specjax.bench.runner import Runner
+from specjax.certify import expected_row, scripted_run
+from specjax.certify.measuring_checks import apart
+from specjax.errors import UserError
+from specjax.programs import run as program
+from specjax.reports import (
   batch_plots,
   batch_tables,
   batches,
-  exports,
   page,
   run_headline,
 )
-from experiments.reports import run as run_report
-from experiments.settings import Experiment, Prompts
-from experiments.setup.plan import plan
+from specjax.reports import run as run_report
 from tests.support import rows as made
 from tests.support import tiny
 
@@ -350,7 +351,7 @@ def test_the_quick_version_fills_a_batch(batch, count):
 @pytest.mark.slow
 def test_a_run_makes_every_batch_and_goes_on(folder, tmp_path, monkeypatch):
   monkeypatch.setattr(methods, 'Race', lambda *_: layouts.Guess())
-  monkeypatch.setattr(impossible, 'find', lambda row: [])
+  monkeypatch.setattr(sanity_checks, 'find', lambda row: [])
   x = tiny.experiment(
     folder,
     drafters=('ngram',),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.reports import best_drafters, plots
-from experiments.reports import run as run_report
+from specjax.reports import best_drafters, plots
+from specjax.reports import run as run_report
 from tests.support import rows as made
 
 COST = {'seconds': 90.0, 'tokens': 1_500_000, 'steps': 9, 'machine': 'abacus'}
@@ -83,7 +83,7 @@ def test_without_times_tau_decides():
 
 
 def test_policies_stand_beside_the_oracle():
-  policy = {'policy': 'specjax.drafting.policies.confidence:0.4'}
+  policy = {'policy': 'specjax.drafters.shapes.policies.confidence:0.4'}
   rows = [
     timed('constant', 1.2),
     timed('confident', 1.4, options=policy, drafted=6),

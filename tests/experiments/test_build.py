@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from configs import drafters, embedded_tables, quickstart
-from experiments.measuring import build, drafter_facts, results
-from experiments.settings import Candidate
-from experiments.setup import memory
-from experiments.setup.plan import plan, plan_drafter
+from specjax.bench import drafter_facts, results
+from specjax.bench.config import Candidate
+from specjax.bench.loading import build, memory
+from specjax.bench.loading.plan import plan, plan_drafter
 from specjax.drafters import lm
-from specjax.drafting import policies
+from specjax.drafters.shapes import policies
 from specjax.types import Target
 from tests.support import tiny
 
@@ -51,7 +51,7 @@ def test_short_names_have_the_folder_of_full_ones(folder):
   full = experiment(
     'specjax.drafters.{}.load'.format,
     'specjax.verify.{}'.format,
-    'specjax.drafting.policies.{}'.format,
+    'specjax.drafters.shapes.policies.{}'.format,
   )
   short = experiment(str, str, str)
   assert results.settings_of(short) == results.settings_of(full)
@@ -177,8 +177,8 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
   [
     ('heuristc', r"'heuristc' is unknown; .*did you mean 'heuristic'\?"),
     ('specjax.verify.token', 'is no policy'),
-    ('specjax.drafting.policies.confidence:2', 'threshold must be in'),
-    ('specjax.drafting.policies.expected:1,1,1,1', 'takes from 0 to 3'),
+    ('specjax.drafters.shapes.policies.confidence:2', 'threshold must be in'),
+    ('specjax.drafters.shapes.policies.expected:1,1,1,1', 'takes from 0 to 3'),
   ],
 )
 def test_bad_policies(folder, policy, message):
@@ -190,7 +190,7 @@ def test_bad_policies(folder, policy, message):
 
 
 def test_a_policy_by_its_name(folder):
-  policy = 'specjax.drafting.policies.confidence:0.4'
+  policy = 'specjax.drafters.shapes.policies.confidence:0.4'
   path = str(folder / 'draft')
   draft = Candidate('specjax.drafters.lm.load', 2, path, {'policy': policy})
   (method,) = build.build(

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import tqdm
 
-from experiments import certify
-from experiments.certificate import (
+from specjax.bench import results
+from specjax.bench.config import Certificate
+from specjax.certify import (
   drafter_memory,
   measuring_checks,
   rule_cases,
   tiny_models,
   wrong_numbers,
 )
-from experiments.errors import UserError
-from experiments.measuring import results
-from experiments.reports import certify as certify_report
-from experiments.settings import Certificate
-from specjax import metrics
+from specjax.errors import UserError
+from specjax.programs import certify
+from specjax.reports import certify as certify_report
+from specjax.stats import metrics
 
 PLANTED = 11 + 2 + 3 + len(wrong_numbers.WRONG_NUMBERS)
 

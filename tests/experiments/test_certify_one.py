@@ -12,18 +12,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from experiments import certify
-from experiments.certificate import (
-  counterexamples,
-  on_trial,
-  one_step,
-  rule_trial,
-)
-from experiments.errors import UserError
-from experiments.measuring import results
-from experiments.reports import certify_one
-from experiments.settings import Certificate
 from specjax import checkpoints, pair, verify
+from specjax.bench import results
+from specjax.bench.config import Certificate
+from specjax.certify import counterexamples, on_trial, one_step, rule_trial
+from specjax.errors import UserError
+from specjax.programs import certify
+from specjax.reports import certify_one
 from tests.support import rules_on_trial, tiny
 
 _PLACE = {

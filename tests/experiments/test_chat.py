@@ -7,10 +7,10 @@ import sys
 import pytest
 
 import specjax
-from experiments import chat
-from experiments.errors import UserError
-from experiments.settings import Candidate, Prompts
-from experiments.setup import terminal
+from specjax.bench.config import Candidate, Prompts
+from specjax.cli import terminal
+from specjax.errors import UserError
+from specjax.programs import chat
 from tests.support import tiny
 
 NEW = 10

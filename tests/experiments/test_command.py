@@ -8,12 +8,14 @@ import sys
 import pytest
 
 import specjax
-from experiments import recipes, service_settings, settings
-from experiments.errors import UserError
 from experiments.papers.published import Calculated, Published
-from experiments.service_settings import Serving
-from experiments.setup import command, fields, names
-from experiments.setup.result_folders import settings_of
+from specjax.bench import config as settings
+from specjax.bench.loading.result_folders import settings_of
+from specjax.cli import command, fields, names
+from specjax.errors import UserError
+from specjax.serving import config as service_settings
+from specjax.serving.config import Serving
+from specjax.training import recipes
 from tests.support import processes
 from tests.support.processes import ROOT
 
@@ -50,7 +52,7 @@ def test_help_says_what_a_program_is_for_and_takes(
   assert f'  python -m {program} ' in purpose  # An example.
   assert f'usage: python -m {program} ' in shown
   # What is calculated draws nothing.
-  draws = '--config FILE' in shown and program != 'benchmarks.paper_costs'
+  draws = '--config FILE' in shown and program != 'experiments.paper_costs'
   assert ('--config.seed: int = 0\n' in shown) == draws
   version = run_here(monkeypatch, capsys, program, '--version')
   assert version == f'specjax {specjax.__version__}\n'

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from experiments import compare
-from experiments.errors import UserError
-from experiments.measuring import results
-from experiments.reports import comparing
-from specjax import goodness
+from specjax.bench import results
+from specjax.errors import UserError
+from specjax.programs import compare
+from specjax.reports import comparing
+from specjax.stats import fit_tests
 from tests.support import rows as made
 
 ALPHA, TAU, SPEED = comparing.STATISTICS
@@ -149,11 +149,11 @@ def test_a_real_change_of_one_cell_is_found_and_named():
 
 def test_holm_rejects_by_rank():
   nan = float('nan')
-  assert goodness.holm([0.04, 0.01, nan, 0.02], 0.05) == [
+  assert fit_tests.holm([0.04, 0.01, nan, 0.02], 0.05) == [
     True, True, False, True,
   ]  # fmt: skip
-  assert goodness.holm([0.04, 0.02, 0.03], 0.05) == [False] * 3
-  assert goodness.holm([], 0.05) == []
+  assert fit_tests.holm([0.04, 0.02, 0.03], 0.05) == [False] * 3
+  assert fit_tests.holm([], 0.05) == []
 
 
 def test_runs_that_say_the_same_do_not_differ():

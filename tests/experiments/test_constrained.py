@@ -8,17 +8,17 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks import constrained as benchmark
-from experiments import generate, parity, predict, run
-from experiments.errors import UserError
-from experiments.measuring import row_fields
-from experiments.measuring.build import build
-from experiments.reports import conditions
-from experiments.reports import constrained as report
-from experiments.settings import Experiment, Languages, Parity, SamplingValues
-from experiments.setup import memory, result_folders
-from experiments.setup.plan import plan
+from experiments import constrained as benchmark
+from experiments import constrained_report as report
 from specjax import checkpoints, pair
+from specjax.bench import row_fields
+from specjax.bench.config import Experiment, Languages, Parity, SamplingValues
+from specjax.bench.loading import memory, result_folders
+from specjax.bench.loading.build import build
+from specjax.bench.loading.plan import plan
+from specjax.errors import UserError
+from specjax.programs import generate, parity, predict, run
+from specjax.reports import conditions
 from tests.support import tiny
 
 PATTERN = '[ab]{2,5}[;#]'
@@ -185,7 +185,7 @@ def test_memory_counts_the_tables_of_every_row(folder):
 
 
 def build_described(planned):
-  from experiments.measuring.build import describe
+  from specjax.bench.loading.build import describe
 
   return describe('target.path', planned.target)
 

@@ -6,13 +6,13 @@ import types
 
 import pytest
 
-from benchmarks import continuous_batching as benchmark
-from benchmarks import lengths
-from experiments.measuring.measure import Decoding
-from experiments.reports import continuous_batching
-from experiments.settings import ManyPrompts, Prompts
-from specjax import layouts, verify
+from experiments import continuous_batching as benchmark
+from experiments import continuous_batching_report, lengths
+from specjax import verify
+from specjax.bench.config import ManyPrompts, Prompts
+from specjax.bench.measure import Decoding
 from specjax.drafters import ngram, plain
+from specjax.models import layouts
 from specjax.types import Params, Spec
 from tests.support import tiny
 
@@ -45,7 +45,7 @@ def test_lengths_by_load_are_compared_pass_by_pass():
     ),
     row('draft', 1, [0.1, 0.1, 0.1], 'static', None),
   ]
-  (line,) = continuous_batching._by_load(rows)
+  (line,) = continuous_batching_report._by_load(rows)
   assert line == (
     'draft, by load, chunks of 4: 0.79 [0.76, 0.81] times as fast as the best '
     'constant length (1), 1.19 [1.15, 1.21] times as fast as plain decoding, '
@@ -62,7 +62,7 @@ def test_passes_that_took_no_turns_are_not_compared():
       ('draft, by load', 1, []),
     )
   ]
-  assert continuous_batching._by_load(rows) == []
+  assert continuous_batching_report._by_load(rows) == []
 
 
 def built_with(lengths, place):

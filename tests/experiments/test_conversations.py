@@ -8,11 +8,10 @@ import types
 import pytest
 from tokenizers import processors
 
-from experiments import prompts
-from experiments.prompts import conversations
-from experiments.settings import Prompts
-from experiments.setup import result_folders
-from specjax import checkpoints, pair
+from specjax import checkpoints, pair, prompts
+from specjax.bench.config import Prompts
+from specjax.bench.loading import result_folders
+from specjax.prompts import conversations
 from tests.support import tiny
 
 TEMPLATE = (

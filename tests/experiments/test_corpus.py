@@ -9,9 +9,9 @@ import tomllib
 
 import pytest
 
-from experiments import corpus
-from experiments.corpus import packages
-from experiments.training import data
+from specjax import corpus
+from specjax.corpus import packages
+from specjax.training import data
 
 # Lines that many files share without having been copied from one another.
 _COMMON = re.compile(

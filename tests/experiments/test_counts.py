@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from experiments.errors import UserError
-from experiments.recipes import Counts
-from experiments.training import count_tokens
 from specjax import checkpoints, pair
-from specjax.drafting import frequencies
+from specjax.drafters.heads import frequencies
+from specjax.errors import UserError
+from specjax.training import count_tokens
+from specjax.training.recipes import Counts
 
 
 def test_every_text_of_a_record_is_counted(tmp_path, capsys):

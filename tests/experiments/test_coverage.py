@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from benchmarks import coverage
-from benchmarks.populations import Case
-from experiments.reports import coverage as coverage_report
-from experiments.reports.paired import TAU, difference
-from specjax import estimates, metrics
+from experiments import coverage, coverage_report
+from experiments.populations import Case
+from specjax.reports.paired import TAU, difference
+from specjax.stats import estimates, metrics
 
 
 def _kinds():

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from configs import certify, embedded_pair, layouts, quickstart, step_costs
-from experiments.measuring import results
-from experiments.settings import Mesh
-from experiments.setup import compiling, cpu, meshes
 from specjax import native
+from specjax.bench import results
+from specjax.bench.config import Mesh
+from specjax.bench.loading import meshes
+from specjax.cli import cpu, xla_flags
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_whom_the_cores_are_given_to(
     jax.config, 'update', lambda name, value: options.append(name)
   )
   monkeypatch.delenv('XLA_FLAGS', raising=False)
-  monkeypatch.setattr(compiling, 'add', given.append)
+  monkeypatch.setattr(xla_flags, 'add', given.append)
   meshes.use_cores(x)
   asks = config == 'certificate'  # Whether or not there is one.
   assert bool(given) == (kernel and (there or asks))
@@ -97,11 +98,11 @@ def test_whom_the_cores_are_given_to(
 
 def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', '--xla_cpu_enable_fast_math=false')
-  assert not compiling.add('--xla_cpu_no_such_flag=1')
+  assert not xla_flags.add('--xla_cpu_no_such_flag=1')
   assert os.environ['XLA_FLAGS'] == '--xla_cpu_enable_fast_math=false'
-  assert compiling.add(compiling.FAST)
+  assert xla_flags.add(xla_flags.FAST)
   assert os.environ['XLA_FLAGS'] == (
-    f'--xla_cpu_enable_fast_math=false {compiling.FAST}'
+    f'--xla_cpu_enable_fast_math=false {xla_flags.FAST}'
   )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.training import divergences
+from specjax.training import divergences
 
 VOCAB = 5
 ALL = (

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from experiments import reports
-from experiments.measuring import results
+from experiments import fill_docs
 from experiments.papers import findings
-from experiments.reports import documents
-from specjax import generate, sampling, verify
+from specjax import reports, sampling, verify
+from specjax.bench import results
 from specjax.drafters import plain
+from specjax.loop import generate
 from specjax.types import Params, Spec, Target
 from tests.support import models
 
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
 DRAFTERS = (ROOT / 'docs' / 'drafters.md').read_text()
 DOCUMENTS = [
-  pytest.param(path, id=path.name) for path in documents.documents(ROOT)
+  pytest.param(path, id=path.name) for path in fill_docs.documents(ROOT)
 ]
 
 
@@ -99,7 +99,7 @@ def summaries():
 
 
 def test_pages_are_documents():
-  texts = {path.name: path.read_text() for path in documents.documents(ROOT)}
+  texts = {path.name: path.read_text() for path in fill_docs.documents(ROOT)}
   assert {'README.md', 'measuring.md'} < texts.keys()
   assert sum(x.count('<!-- end -->') for x in texts.values()) >= 10
 
@@ -108,7 +108,7 @@ def test_pages_are_documents():
 def test_what_is_marked_is_what_committed_rows_give(path):
   """`python -m experiments.tables results` would change nothing."""
   text = path.read_text()
-  made, warnings = documents.fill(text, summaries(), documents.root_of(path))
+  made, warnings = fill_docs.fill(text, summaries(), fill_docs.root_of(path))
   assert warnings == []
   assert made == text
 
@@ -148,14 +148,14 @@ def test_a_part_that_cannot_be_made_is_kept_and_named():
     'Good: [all](results/made).\n\nOn an abacus.\n\n## empty\n\nnote\n\n'
     f'### code, temperature 0\n\nnote\n\n{table}\n\nmore\n'
   )
-  made, warnings = documents.fill(text, {'made': summary}, '../')
+  made, warnings = fill_docs.fill(text, {'made': summary}, '../')
   assert 'no rows in results/nowhere' in warnings[0]
   said = "no heading begins with 'nothing'; there are 'empty', 'code, temp"
   assert said in warnings[1]
   assert 'a part is a headline, a section or a table' in warnings[2]
   assert 'no table below that heading' in warnings[3]
   open_ended = '<!-- headline: made -->\nold\n' + text
-  assert 'has no end' in documents.fill(open_ended, {})[1][0]
+  assert 'has no end' in fill_docs.fill(open_ended, {})[1][0]
   assert made.count('\nold\n') == 4
   *_, section, only_table, headline = re.findall(
     r'-->\n\n(.*?)\n\n<!-- end', made, re.DOTALL

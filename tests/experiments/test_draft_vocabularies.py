@@ -1,6 +1,6 @@
 """Drafts of fewer tokens beside the same draft with all of them."""
 
-from experiments.reports import draft_vocabularies
+from specjax.reports import draft_vocabularies
 
 
 def row(size, domain, tokens, **more):

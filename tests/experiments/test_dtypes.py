@@ -11,15 +11,17 @@ import jax.numpy as jnp
 import pytest
 
 from configs import parity as parity_config
-from experiments.errors import UserError
-from experiments.measuring import build, results
-from experiments.measuring.runner import Runner
-from experiments.settings import Candidate, Checkpoint, Prompts
-from experiments.setup import dtypes, memory, memory_limits
-from experiments.setup.plan import plan
-from specjax import generate, layouts, pair, sampling, verify
+from specjax import pair, sampling, verify
+from specjax.bench import results
+from specjax.bench.config import Candidate, Checkpoint, Prompts
+from specjax.bench.loading import build, dtypes, memory, memory_limits
+from specjax.bench.loading.plan import plan
+from specjax.bench.runner import Runner
 from specjax.checkpoints import precision
 from specjax.drafters import lm, plain
+from specjax.errors import UserError
+from specjax.loop import generate
+from specjax.models import layouts
 from specjax.types import Params, Spec
 from tests.support import device_memory, tiny
 

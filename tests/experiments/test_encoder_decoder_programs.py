@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from configs import pair as config
-from experiments import generate as show
-from experiments import inspect
-from experiments.measuring import build, measure
-from experiments.measuring.runner import Runner
-from experiments.setup.plan import plan
 from specjax import checkpoints, pair
+from specjax.bench import measure
+from specjax.bench.loading import build
+from specjax.bench.loading.plan import plan
+from specjax.bench.runner import Runner
 from specjax.drafters import lm
 from specjax.models.config import Encoder
+from specjax.programs import generate as show
+from specjax.programs import inspect
 from specjax.types import Target
 from tests.library.test_encoder_decoder import OPTIONS, without_a_layer
 from tests.support import family_outputs, models

@@ -6,10 +6,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments.errors import UserError
-from experiments.measuring import results
-from experiments.setup import command
-from experiments.training import generated
+from specjax.bench import results
+from specjax.cli import command
+from specjax.errors import UserError
+from specjax.training import generated
 from tests.support.rows import row
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from experiments.errors import UserError
-from experiments.recipes import Examples
-from experiments.settings import Prompts
-from experiments.training import example_windows, examples
-from experiments.training.examples import Example, Reader
 from specjax import checkpoints, pair
+from specjax.bench.config import Prompts
+from specjax.errors import UserError
+from specjax.training import example_windows, examples
+from specjax.training.examples import Example, Reader
+from specjax.training.recipes import Examples
 
 TOKENIZER = checkpoints.load_tokenizer(pair.path('target'))
 END = TOKENIZER.eos_token_id

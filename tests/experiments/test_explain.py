@@ -8,13 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import explain
-from experiments.errors import UserError
-from experiments.measuring import build, costs, impossible, measure, results
-from experiments.reports import explain as explain_report
-from experiments.setup.plan import plan
-from specjax import generate, layouts, sampling, verify
+from specjax import sampling, verify
+from specjax.bench import costs, measure, results, sanity_checks
+from specjax.bench.loading import build
+from specjax.bench.loading.plan import plan
 from specjax.drafters import ngram, plain
+from specjax.errors import UserError
+from specjax.loop import generate
+from specjax.models import layouts
+from specjax.programs import explain
+from specjax.reports import explain as explain_report
 from specjax.types import Params, Spec
 from tests.support import models, tiny
 
@@ -166,7 +169,7 @@ def explained(folder, tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr('builtins.print', lambda text, **_: printed.append(text))
     # Times of so tiny a pair may be anything.
-    patch.setattr(impossible, 'find', lambda row: [])
+    patch.setattr(sanity_checks, 'find', lambda row: [])
     explain.main(settings(folder, results=str(out)))
   return printed, out
 

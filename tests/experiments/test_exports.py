@@ -9,10 +9,10 @@ import re
 import numpy as np
 import pytest
 
-from experiments import tables
-from experiments.measuring import results
-from experiments.reports import exports, latex, profiles, run
-from specjax import metrics
+from experiments import exports, tables
+from specjax.bench import results
+from specjax.reports import latex, profiles, run
+from specjax.stats import metrics
 from tests.support import processes
 from tests.support import rows as made
 

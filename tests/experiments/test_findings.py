@@ -18,10 +18,10 @@ from experiments.papers.claims import (
   apart,
   exactly,
 )
-from experiments.reports import paired
-from experiments.reports import run as run_report
-from specjax import metrics
-from specjax.metrics import Estimate
+from specjax.reports import paired
+from specjax.reports import run as run_report
+from specjax.stats import metrics
+from specjax.stats.metrics import Estimate
 from tests.support import rows as made
 
 

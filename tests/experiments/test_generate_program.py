@@ -1,9 +1,10 @@
 """The program that shows where tokens came from."""
 
-from experiments import generate
-from experiments.measuring import build, trace
-from experiments.settings import SamplingValues
-from experiments.setup.plan import plan
+from specjax.bench import trace
+from specjax.bench.config import SamplingValues
+from specjax.bench.loading import build
+from specjax.bench.loading.plan import plan
+from specjax.programs import generate
 from tests.support import tiny
 
 

@@ -4,9 +4,9 @@ import shlex
 
 import pytest
 
-from experiments.reports import break_even, plots, run_headline
-from experiments.reports import page as report_page
-from experiments.reports import run as run_report
+from specjax.reports import break_even, plots, run_headline
+from specjax.reports import page as report_page
+from specjax.reports import run as run_report
 from tests.support import rows as made
 
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from experiments import inspect
-from experiments.errors import UserError
-from experiments.measuring.build import build
-from experiments.measuring.runner import Runner
-from experiments.settings import Candidate, Checkpoint, Prompts
-from experiments.setup.plan import plan
+from specjax.bench.config import Candidate, Checkpoint, Prompts
+from specjax.bench.loading.build import build
+from specjax.bench.loading.plan import plan
+from specjax.bench.runner import Runner
+from specjax.errors import UserError
+from specjax.programs import inspect
 from tests.support import hub, processes, tiny
 
 ONE, TWO = hub.COMMITS

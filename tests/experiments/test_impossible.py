@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments.measuring import impossible
+from specjax.bench import sanity_checks
 from tests.support import rows as made
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -42,10 +42,10 @@ def noisy(seconds, count=8, seed=0):
 
 
 def test_what_can_be_is_let_pass():
-  assert impossible.find(timed()) == []
-  assert impossible.find(made.row()) == []  # Not timed.
+  assert sanity_checks.find(timed()) == []
+  assert sanity_checks.find(made.row()) == []  # Not timed.
   nothing = {'alpha': None, 'unit_prefixes': [0] * 8, 'alpha_mle': None}
-  assert impossible.find(timed(**nothing)) == []
+  assert sanity_checks.find(timed(**nothing)) == []
 
 
 def test_committed_rows_can_be():
@@ -54,7 +54,7 @@ def test_committed_rows_can_be():
   for folder in folders:
     file = ROOT / 'results' / folder / 'rows.jsonl'
     for row in map(json.loads, file.read_text().splitlines()):
-      assert impossible.find(row) == []
+      assert sanity_checks.find(row) == []
 
 
 CASES = {
@@ -83,7 +83,7 @@ CASES = {
 
 @pytest.mark.parametrize(('changes', 'words'), CASES.values(), ids=CASES.keys())
 def test_what_cannot_be_is_found(changes, words):
-  (found,) = impossible.find(timed(**changes))
+  (found,) = sanity_checks.find(timed(**changes))
   assert re.search(words, found)
 
 
@@ -99,7 +99,7 @@ def slower_baseline(factor):
 
 
 def test_a_slow_baseline_is_seen_in_the_speedup_and_in_v():
-  speedup, v = impossible.find(slower_baseline(1.5))
+  speedup, v = sanity_checks.find(slower_baseline(1.5))
   assert speedup.startswith('the speed-up 2.40 is more than tau 2.00 allows')
   assert v.startswith('v is 0.77, below 1: scoring 3 tokens took less time')
   for sentence in (speedup, v):
@@ -111,7 +111,7 @@ def test_noise_is_not_called_impossible():
   row = slower_baseline(1.15)
   row |= {'unit_seconds': noisy(4.6, seed=3), 'v': 0.99, 'speedup': 2.01}
   row['seconds_per_step']['whole'] = noisy(1.14, 7, seed=5)
-  assert impossible.find(row | {'c': -0.005}) == []
+  assert sanity_checks.find(row | {'c': -0.005}) == []
 
 
 def test_without_an_interval_it_takes_more():
@@ -119,16 +119,16 @@ def test_without_an_interval_it_takes_more():
   few = {'unit_baseline_seconds': None, 'seconds_per_step': None}
   few |= {'speedup_ci': None, 'c': 0.05}
   row = timed(**few)
-  assert impossible.find(row | {'speedup': 2.4, 'v': 0.85}) == []
-  assert len(impossible.find(row | {'speedup': 2.6, 'v': 0.75})) == 2
-  assert impossible.find(row | {'c': -0.1}) == []
-  assert len(impossible.find(row | {'c': -0.15})) == 1
+  assert sanity_checks.find(row | {'speedup': 2.4, 'v': 0.85}) == []
+  assert len(sanity_checks.find(row | {'speedup': 2.6, 'v': 0.75})) == 2
+  assert sanity_checks.find(row | {'c': -0.1}) == []
+  assert len(sanity_checks.find(row | {'c': -0.15})) == 1
 
 
 def test_a_draft_that_takes_no_time_or_less():
   row = timed(c=-0.25)
   row['seconds_per_step']['whole'] = noisy(0.65, 7)
-  (found,) = impossible.find(row)
+  (found,) = sanity_checks.find(row)
   assert found.startswith('c is -0.250, below 0')
 
 
@@ -149,19 +149,19 @@ def test_a_batch_steps_as_often_as_its_slowest_row():
     speedup=1.99,
   )
   assert row['speedup'] > row['tau']
-  assert impossible.find(row) == []
-  (found,) = impossible.find(row | {'unit_seconds': noisy(6.0, seed=1)})
+  assert sanity_checks.find(row) == []
+  (found,) = sanity_checks.find(row | {'unit_seconds': noisy(6.0, seed=1)})
   assert 'a step took less time than a plain one' in found
 
 
 def test_warnings_name_the_cell():
   good, bad = timed(), timed(gamma=4)
   rows = [
-    row | {'impossible': impossible.find(row)}
+    row | {'impossible': sanity_checks.find(row)}
     for row in (good, bad | {'tau': 6})
   ]
-  (found,) = impossible.of([*rows, made.row()])
+  (found,) = sanity_checks.of([*rows, made.row()])
   assert found.startswith(
     'domain code, temperature 0.0, drafter draft, verifier token, gamma 4: tau '
   )
-  assert impossible.without(rows) == rows[:1]
+  assert sanity_checks.without(rows) == rows[:1]

@@ -7,13 +7,13 @@ import jax
 import pytest
 
 from configs import pair as config
-from experiments import inspect
-from experiments.errors import UserError
-from experiments.measuring import build
-from experiments.measuring.step_bytes import bytes_per_token
-from experiments.settings import Candidate
-from experiments.setup.plan import plan
 from specjax import checkpoints
+from specjax.bench.config import Candidate
+from specjax.bench.loading import build
+from specjax.bench.loading.plan import plan
+from specjax.bench.step_bytes import bytes_per_token
+from specjax.errors import UserError
+from specjax.programs import inspect
 from tests.support import tiny
 
 

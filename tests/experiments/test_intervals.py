@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.reports import intervals
+from specjax.reports import intervals
 from tests.support import rows as made
 
 

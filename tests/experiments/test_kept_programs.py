@@ -9,11 +9,11 @@ import pytest
 from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments.errors import UserError
-from experiments.measuring import results
-from experiments.recipes import Distillation, Heads, Recipe
-from experiments.settings import Certificate, Experiment, Mesh, Speed
-from experiments.setup import kept_programs
+from specjax.bench import results
+from specjax.bench.config import Certificate, Experiment, Mesh, Speed
+from specjax.cli import compilation_cache as kept_programs
+from specjax.errors import UserError
+from specjax.training.recipes import Distillation, Heads, Recipe
 from tests.support import processes, tiny
 
 _OPTIONS = (
@@ -183,7 +183,7 @@ def test_a_program_starts_from_them(folder, tmp_path):
   """
   (tmp_path / 'config.py').write_text(
     'import pathlib\n'
-    'from experiments.settings import Prompts\n'
+    'from specjax.bench.config import Prompts\n'
     'from tests.support import tiny\n'
     'def get_config():\n'
     "  prompts = Prompts(domains=('code',), count=16, length=16)\n"

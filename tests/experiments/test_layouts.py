@@ -3,14 +3,15 @@
 import jax
 import pytest
 
-from experiments.measuring import build, costs, measure
-from experiments.measuring.layouts import Race
-from experiments.settings import Candidate
-from experiments.setup.plan import plan
-from specjax import layouts, native
-from specjax.layouts import BLOCKED, CORES, NATIVE, WHOLE
-from specjax.layouts import LayoutChoice as Choice
-from specjax.models import linear
+from specjax import native
+from specjax.bench import costs, measure
+from specjax.bench.config import Candidate
+from specjax.bench.loading import build
+from specjax.bench.loading.layouts import Race
+from specjax.bench.loading.plan import plan
+from specjax.models import layouts, linear
+from specjax.models.layouts import BLOCKED, CORES, NATIVE, WHOLE
+from specjax.models.layouts import LayoutChoice as Choice
 from tests.support import tiny
 
 

@@ -9,16 +9,16 @@ import types
 
 import pytest
 
-from experiments import prompts
-from experiments.measuring import build
-from experiments.prompts import forms
-from experiments.settings import Prompts
-from experiments.setup.plan import freeze, plan_drafter
-from specjax import generate, inputs, sampling, verify
+from specjax import prompts, sampling, verify
+from specjax.bench.config import Prompts
+from specjax.bench.loading import build
+from specjax.bench.loading.plan import freeze, plan_drafter
+from specjax.checkpoints.families import conversion
 from specjax.drafters import cascade, lm, ngram, plain
-from specjax.families import conversion
+from specjax.loop import buffers, generate
 from specjax.models import prefill, table
 from specjax.models.config import Encoder
+from specjax.prompts import forms
 from specjax.types import Spec
 from tests.support import tiny
 
@@ -35,7 +35,7 @@ OF_DRAFTERS = {
 
 def fit(spec, lengths, new, **options):
   count = len(lengths)
-  return inputs.fit(
+  return buffers.fit(
     spec,
     [[1] * length for length in lengths],
     new,

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tqdm
 
-from benchmarks import long_contexts as program
-from benchmarks import stepping, sweeps
 from configs import long_contexts as config
-from experiments import reports
-from experiments.errors import UserError
-from experiments.measuring.step_bytes import bytes_per_token
-from experiments.reports import long_contexts as report
+from experiments import long_contexts as program
+from experiments import long_contexts_report as report
+from experiments import stepping, sweeps
+from specjax import reports
+from specjax.bench.step_bytes import bytes_per_token
 from specjax.drafters import early_exit, windowed
+from specjax.errors import UserError
 from specjax.models import variants
 from specjax.types import Target
 from tests.support import models

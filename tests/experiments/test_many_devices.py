@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from experiments import launch
-from experiments.measuring import roofline
+from specjax.bench import roofline
 from tests.experiments.test_run import CONFIG
 from tests.support import processes, tiny
 from tests.support.many_devices import SIZES
@@ -112,7 +112,7 @@ def test_a_step_exchanges_what_it_must(found):
 
 JOINS = """
 import os, signal, sys, time
-from experiments.settings import Mesh
+from specjax.bench.config import Mesh
 from experiments.setup import command, hosts
 
 coordinator, process, timeout, what = sys.argv[1:]

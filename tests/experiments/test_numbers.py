@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.certificate import expected_row, scripted_run
-from experiments.certificate.measuring_checks import CHECKS, apart, off
-from experiments.certificate.wrong_numbers import WRONG_NUMBERS
-from experiments.measuring import measure, row_fields
-from experiments.reports import best_drafters
-from experiments.reports import run as run_report
 from specjax import sampling, trees
+from specjax.bench import measure, row_fields
+from specjax.certify import expected_row, scripted_run
+from specjax.certify.measuring_checks import CHECKS, apart, off
+from specjax.certify.wrong_numbers import WRONG_NUMBERS
+from specjax.reports import best_drafters
+from specjax.reports import run as run_report
 from specjax.types import Draft, Params
 
 RUNS = [(1, True), (1, False), (2, True), (2, False)]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from experiments.errors import UserError
-from experiments.recipes import Online, Optimization
-from experiments.settings import Prompts
-from experiments.training import generated, online
-from specjax import checkpoints, metrics
+from specjax import checkpoints
+from specjax.bench.config import Prompts
+from specjax.errors import UserError
+from specjax.stats import metrics
+from specjax.training import generated, online
+from specjax.training.recipes import Online, Optimization
 from tests.support import tiny
 
 

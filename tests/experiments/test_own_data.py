@@ -14,19 +14,19 @@ import pytest
 import safetensors.numpy
 
 import specjax
-from experiments.errors import UserError
-from experiments.recipes import Examples, Heads, HeldOut, Optimization
-from experiments.settings import Prompts
-from experiments.training import (
+from specjax import checkpoints
+from specjax.bench.config import Prompts
+from specjax.drafters import lm, medusa
+from specjax.drafters.heads import lm_training
+from specjax.errors import UserError
+from specjax.training import (
   example_windows,
   generated,
   optimize,
   schedules,
   train_heads,
 )
-from specjax import checkpoints
-from specjax.drafters import lm, medusa
-from specjax.drafting import lm_training
+from specjax.training.recipes import Examples, Heads, HeldOut, Optimization
 from tests.support import tiny
 
 WEIGHTS = 'model.safetensors'

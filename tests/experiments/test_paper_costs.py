@@ -4,14 +4,14 @@ import pathlib
 
 import pytest
 
-from benchmarks import paper_costs
-from benchmarks.paper_costs import Calculation, last
 from configs import paper_costs as config
-from experiments.errors import UserError
-from experiments.measuring import results, roofline
-from experiments.reports import paper_costs as report
-from experiments.settings import Accelerator, Deployment
-from specjax import theory
+from experiments import paper_costs
+from experiments import paper_costs_report as report
+from experiments.paper_costs import Calculation, last
+from specjax.bench import results, roofline
+from specjax.bench.config import Accelerator, Deployment
+from specjax.errors import UserError
+from specjax.stats import theory
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from configs.papers import leviathan
 from experiments import tables
 from experiments.papers import published
 from experiments.papers.published import Calculated, Metric, Published
-from experiments.setup import checks
+from specjax.bench.loading import checks
 from tests.support import rows as made
 
 CONFIGS = dict(tables.configs())

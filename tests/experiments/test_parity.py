@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from configs import pair as pair_config
-from experiments import parity
-from experiments.errors import UserError
-from experiments.measuring import greedy_texts, measure, ties
-from experiments.settings import Checkpoint, Parity, Prompts
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
+from specjax.bench import greedy_texts, measure, ties
+from specjax.bench.config import Checkpoint, Parity, Prompts
 from specjax.drafters import lm, plain
+from specjax.errors import UserError
+from specjax.loop import generate
+from specjax.programs import parity
 from specjax.types import Params, Spec
 from tests.support import models, tiny
 

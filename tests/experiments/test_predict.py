@@ -8,17 +8,11 @@ import types
 import numpy as np
 import pytest
 
-from experiments import predict
-from experiments.measuring import (
-  costs,
-  impossible,
-  layouts,
-  measure,
-  methods,
-  replay,
-)
-from experiments.measuring import results as outputs
-from experiments.reports import predict as predict_report
+from specjax.bench import costs, measure, replay, sanity_checks
+from specjax.bench import results as outputs
+from specjax.bench.loading import layouts, methods
+from specjax.programs import predict
+from specjax.reports import predict as predict_report
 from tests.support import rows as rows_by_hand
 from tests.support import tiny
 
@@ -41,7 +35,7 @@ def rows(folder, results):
   with pytest.MonkeyPatch.context() as patch:  # What is fastest costs time.
     patch.setattr(methods, 'Race', lambda *_: layouts.Guess())
     # Times of so tiny a pair may be anything.
-    patch.setattr(impossible, 'find', lambda row: [])
+    patch.setattr(sanity_checks, 'find', lambda row: [])
     predictor.run()
   return predictor.folder.rows
 
@@ -95,7 +89,7 @@ def test_a_prediction_of_a_batch_has_costs_of_that_batch(folder, tmp_path):
   predictor = predict.Predictor(predict.prepare(x))
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(methods, 'Race', lambda *_: layouts.Guess())
-    patch.setattr(impossible, 'find', lambda row: [])
+    patch.setattr(sanity_checks, 'find', lambda row: [])
     predictor.run()
   rows = predictor.folder.rows
   assert {row['batch'] for row in rows} == {2}

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from experiments import prompts
-from experiments.measuring import replay
-from experiments.measuring.measure import Run
-from experiments.reports import paired
-from experiments.reports import predict as predict_report
+from specjax import prompts
+from specjax.bench import replay
+from specjax.bench.measure import Run
+from specjax.reports import paired
+from specjax.reports import predict as predict_report
 from specjax.types import Counts
 from tests.support import rows as made
 

@@ -6,18 +6,18 @@ import types
 import numpy as np
 import pytest
 
-from experiments import probe, run
-from experiments.errors import UserError
-from experiments.measuring import measure, probing, replay, results
-from experiments.measuring.probing import CONFIGURED, Look
-from experiments.reports import pairing
-from experiments.reports import probe as report
-from experiments.settings import Candidate, Checkpoint, Experiment
 from specjax import pair
-from specjax.drafting import heads
-from specjax.models import dflash_sizes
-from specjax.models.eagle_sizes import sizes_of
-from specjax.models.medusa import reading_of
+from specjax.bench import measure, probing, replay, results
+from specjax.bench.config import Candidate, Checkpoint, Experiment
+from specjax.bench.probing import CONFIGURED, Look
+from specjax.drafters.dflash import sizes
+from specjax.drafters.eagle.sizes import sizes_of
+from specjax.drafters.heads import files
+from specjax.drafters.medusa.module import reading_of
+from specjax.errors import UserError
+from specjax.programs import probe, run
+from specjax.reports import pairing
+from specjax.reports import probe as report
 from tests.support import tiny
 
 
@@ -287,9 +287,9 @@ def meaning(head, fields):
   read = {
     'eagle': sizes_of,
     'medusa': reading_of,
-    'dflash': dflash_sizes.sizes_of,
+    'dflash': sizes.sizes_of,
   }[kind]
-  return read(heads.read_config(pair.path(head), kind) | fields)
+  return read(files.read_config(pair.path(head), kind) | fields)
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ import types
 
 import pytest
 
-from experiments import corpus, prompts
-from experiments.prompts import forms
-from experiments.settings import Prompts
-from specjax import checkpoints, pair
+from specjax import checkpoints, corpus, pair, prompts
+from specjax.bench.config import Prompts
+from specjax.prompts import forms
 
 HUMANEVAL = [
   {

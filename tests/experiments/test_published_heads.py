@@ -6,15 +6,15 @@ import json
 import jax
 import pytest
 
-from experiments import export, inspect
-from experiments.errors import UserError
-from experiments.measuring import build
-from experiments.reports import pairing
-from experiments.settings import Candidate, Draft
-from experiments.setup.plan import plan
 from specjax import checkpoints
+from specjax.bench.config import Candidate, Draft
+from specjax.bench.loading import build
+from specjax.bench.loading.plan import plan
 from specjax.drafters import eagle
-from specjax.drafting import heads
+from specjax.drafters.heads import files
+from specjax.errors import UserError
+from specjax.programs import export, inspect
+from specjax.reports import pairing
 from specjax.types import Target
 from tests.support import models, tiny
 
@@ -29,7 +29,7 @@ def written(folder, tmp_path_factory):
   trained = eagle.trainable(model, join='pair', **SIZES)
   params = models.head_weights(trained.init, 0.3)
   own = {'target': checkpoints.fingerprint(folder / 'target')}
-  heads.save(place / 'own', trained.config | own, params)
+  files.save(place / 'own', trained.config | own, params)
   target = str(folder / 'target')
   export.write(str(place / 'own'), str(place / 'theirs'), target, 'a/b', 3)
   return place
@@ -125,7 +125,7 @@ def test_what_cannot_be_exported_is_refused(folder, written, tmp_path):
   trained = eagle.trainable(model, **SIZES)
   own = {'target': checkpoints.fingerprint(target)}
   params = trained.init(jax.random.key(0), None)
-  heads.save(tmp_path / 'linear', trained.config | own, params)
+  files.save(tmp_path / 'linear', trained.config | own, params)
   with pytest.raises(UserError, match="join of the head is 'linear'"):
     export.write(str(tmp_path / 'linear'), str(tmp_path / 'to'), target, '', 3)
   other = str(folder / 'draft')

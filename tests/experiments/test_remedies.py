@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.reports import explain as explain_report
-from experiments.reports import remedies
-from specjax import theory
+from specjax.reports import explain as explain_report
+from specjax.reports import remedies
+from specjax.stats import theory
 
 GAMMAS = range(1, 9)
 

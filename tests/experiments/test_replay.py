@@ -5,9 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.measuring import measure, replay
-from specjax import exact, generate, sampling, theory, verify
+from specjax import sampling, verify
+from specjax.bench import measure, replay
+from specjax.certify import exact
 from specjax.drafters import lm
+from specjax.loop import generate
+from specjax.stats import theory
 from tests.support import models
 
 LIMIT, EOS = 4, (2,)

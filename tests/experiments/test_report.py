@@ -6,11 +6,11 @@ import pathlib
 
 import pytest
 
-from experiments import report
-from experiments.errors import UserError
-from experiments.measuring import results, samples
-from experiments.reports import page as report_page
-from experiments.reports import plots
+from specjax.bench import results, samples
+from specjax.errors import UserError
+from specjax.programs import report
+from specjax.reports import page as report_page
+from specjax.reports import plots
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOSTILE = (

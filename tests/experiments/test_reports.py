@@ -7,20 +7,17 @@ import re
 
 import pytest
 
-from experiments import reports, tables
-from experiments.measuring import results
-from experiments.reports import (
-  against_huggingface,
-  certify,
-  continuous_batching,
-  coverage,
-  explain,
-  parity,
-  predict,
-  run,
-  step_costs,
+from experiments import (
+  against_huggingface_report,
+  continuous_batching_report,
+  coverage_report,
+  step_costs_report,
+  tables,
 )
-from experiments.setup import names
+from specjax import reports
+from specjax.bench import results
+from specjax.cli import names
+from specjax.reports import certify, explain, parity, predict, run
 from tests.support import rows as made
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -96,14 +93,14 @@ def test_every_stored_name_imports():
   found = stored_names(list(committed().values()))
   for file in (ROOT / 'results').rglob('config.json'):
     found |= stored_names(json.loads(file.read_text()))
-  assert {'specjax.verify.token', 'benchmarks.sweeps.batch'} < found
+  assert {'specjax.verify.token', 'experiments.sweeps.batch'} < found
   for name in found:
     names.resolve('results', name)
 
 
 def test_rows_of_no_known_program_are_refused():
   for program in ('nobody', 'markdown', 'run_headline', '../run', 'a.b', ''):
-    with pytest.raises(ValueError, match='no report in experiments/reports'):
+    with pytest.raises(ValueError, match='no report in specjax/reports'):
       reports.summary([made.row(program=program)])
   with pytest.raises(ValueError, match='parity and run'):
     reports.of([made.row(), made.row(program='parity')])
@@ -256,13 +253,13 @@ def test_the_fastest_of_two_libraries_whichever_it_is():
     peer('transformers plain', 1.0, speedup_ci=None),
     peer('specjax plain', 9.0, domain='code'),
   ]
-  found = said(against_huggingface.headline(rows))
+  found = said(against_huggingface_report.headline(rows))
   assert (
     '- all, temperature 0: specjax draft (small) 0.70 [0.60, 0.80], '
     'transformers plain 1.00' in found
   )
   assert 'code' not in found  # It is a part of all.
-  assert 'code, temperature 0' in against_huggingface.headline(rows[3:])
+  assert 'code, temperature 0' in against_huggingface_report.headline(rows[3:])
 
 
 def many(way, **changes):
@@ -276,14 +273,14 @@ def many(way, **changes):
 
 def test_many_prompts_may_be_slower():
   rows = [many('static'), many('continuous', times_static=0.9)]
-  found = said(continuous_batching.headline(rows))
+  found = said(continuous_batching_report.headline(rows))
   assert (
     '- small: 0.90 times batches that wait and 0.50 times single prompts, '
     'efficiency 0.80 [0.70, 0.90]' in found
   )
   assert '20 prompts, 4 rows, temperature 1, 8 to 16 new tokens' in found
   assert 'weights in blocks, which is not the fastest' in found
-  few = continuous_batching.headline(rows[:1])
+  few = continuous_batching_report.headline(rows[:1])
   assert 'small' not in few
   assert 'nothing was measured.' in few
 
@@ -298,14 +295,14 @@ def held(units, share, **changes):
 
 def test_coverage_is_what_it_is():
   rows = [held(5, 0.9), held(8, 0.4)]
-  found = said(coverage.headline(rows))
+  found = said(coverage_report.headline(rows))
   assert 'hold the truth in 40.0 to 90.0 percent of the draws' in found
   assert '(from 5 to 8)' in found
   assert 'those of the percentile bootstrap in 70.' in found
-  assert '40: far, 8 units' in coverage.summary(rows)
+  assert '40: far, 8 units' in coverage_report.summary(rows)
   none = held(5, None, percentile_coverage=None)
-  assert 'No interval was made' in coverage.headline([none])
-  assert '| - ' in coverage.summary([none])
+  assert 'No interval was made' in coverage_report.headline([none])
+  assert '| - ' in coverage_report.summary([none])
 
 
 def step(sweep, **changes):
@@ -319,35 +316,39 @@ def test_a_sweep_says_what_its_rows_say():
     step('limit', model='random', size=n, step_ms=ms, **sizes)
     for n, ms in ((512, 2.0), (2048, 3.0), (128, 1.5))
   ]
-  found = said(step_costs.headline(limit))
+  found = said(step_costs_report.headline(limit))
   assert '2M parameters: a plain step takes 1.5 ms, 1.20 times' in found
   assert 'with 2,048 slots instead of 128 2.00 times as long' in found
-  alone = said(step_costs.headline(limit[:1]))
+  alone = said(step_costs_report.headline(limit[:1]))
   assert 'with' not in alone.partition('minutes')[2]
   judged = [
     step('judge', size=64, gamma=g, stages=name, share=share)
     for g, name, share in ((0, 'greedy', 0.02), (4, 'top-p', 0.2))
   ]
-  found = said(step_costs.headline(judged))
+  found = said(step_costs_report.headline(judged))
   assert '2% to 20% of a step with one stage, the most with top-p at' in found
   assert 'with all' not in found
   grown = step('batch', size=1, exponent=0.4, exponent_of='plain_ms')
   grown['exponent_ci'] = None
   assert 'a plain step grows with the power 0.40 of the batch' in said(
-    step_costs.headline([grown, grown | {'size': 8}])
+    step_costs_report.headline([grown, grown | {'size': 8}])
   )
   rated = [
     step('simulated', size=0.5, gamma=g, speedup=s, predicted_speedup=1.0)
     for g, s in ((2, 0.7), (4, 0.6))
   ]
-  found = said(step_costs.headline(rated))
+  found = said(step_costs_report.headline(rated))
   assert 'the best is 0.70 times plain decoding, at gamma 2' in found
   # A sweep that nobody wrote a sentence for has conditions and a table.
   new = [step('moonlight', size=3)]
-  assert said(step_costs.headline(new)) == 'On an abacus: float32; medians.'
-  assert '### moonlight' in step_costs.summary(new)
+  assert (
+    said(step_costs_report.headline(new)) == 'On an abacus: float32; medians.'
+  )
+  assert '### moonlight' in step_costs_report.summary(new)
   narrow = [step('eight bits', model='small', way='int8', ratio=1.5)]
-  assert 'takes 1.50 (small) times as long' in step_costs.headline(narrow)
+  assert 'takes 1.50 (small) times as long' in step_costs_report.headline(
+    narrow
+  )
 
 
 def replayed(**changes):

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from experiments import new
-from experiments.errors import UserError
-from experiments.measuring import results
-from experiments.setup import names
-from experiments.setup.plan import plan
+from specjax.bench import results
+from specjax.bench.loading.plan import plan
+from specjax.cli import names
+from specjax.errors import UserError
+from specjax.programs import new
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / 'docs/research.md'

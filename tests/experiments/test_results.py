@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.measuring import results
-from experiments.reports import run as run_report
+from specjax.bench import results
+from specjax.reports import run as run_report
 from tests.support import rows as made
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments.measuring import costs, impossible, replay, row_fields
-from experiments.measuring.measure import Run
-from specjax import metrics
+from specjax.bench import costs, replay, row_fields, sanity_checks
+from specjax.bench.measure import Run
+from specjax.stats import metrics
 from specjax.types import Counts
 
 
@@ -128,7 +128,9 @@ def test_without_a_whole_step_nothing_is_known_of_coverage():
   row = row_fields.acceptance(runs, alpha, alpha)
   assert row['coverage'] is None
   assert row['tokens'] == 3
-  assert not any('coverage' in x for x in impossible.find(row | {'gamma': 1}))
+  assert not any(
+    'coverage' in x for x in sanity_checks.find(row | {'gamma': 1})
+  )
 
 
 def test_intervals_of_acceptance_lengths_end_where_these_do():

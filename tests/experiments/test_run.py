@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.measuring import compiling, measure, results
-from experiments.measuring.runner import Runner, singles
-from experiments.settings import Prompts
-from experiments.setup.plan import plan
-from specjax import generate, layouts
+from specjax.bench import compiling, measure, results
+from specjax.bench.config import Prompts
+from specjax.bench.loading.plan import plan
+from specjax.bench.runner import Runner, singles
+from specjax.loop import generate
+from specjax.models import layouts
 from tests.support import processes, tiny
 
 QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}

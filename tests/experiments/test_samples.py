@@ -5,10 +5,10 @@ import itertools
 import jax.numpy as jnp
 import pytest
 
-from experiments.measuring import measure, samples, trace
-from experiments.measuring.runner import Runner
-from experiments.settings import Candidate, SamplingValues
-from experiments.setup.plan import plan
+from specjax.bench import measure, samples, trace
+from specjax.bench.config import Candidate, SamplingValues
+from specjax.bench.loading.plan import plan
+from specjax.bench.runner import Runner
 from specjax.drafters import plain
 from specjax.types import Draft, Drafter, LoadedDrafter
 from tests.support import tiny

@@ -13,8 +13,8 @@ import jax
 import openai
 import pytest
 
-from experiments.errors import UserError
-from experiments.serving import running
+from specjax.errors import UserError
+from specjax.serving import running
 from tests.support import processes, serving
 
 PROMPT, NEW = 'def fib(n):', 12

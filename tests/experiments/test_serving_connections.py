@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from experiments.serving import running
+from specjax.serving import running
 from tests.support import processes
 
 PATIENCE = 0.4

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from experiments.errors import UserError
-from experiments.prompts import conversations
-from experiments.serving import fields, rendering, schemas, spelling
-from experiments.serving.refusals import Refused
-from experiments.settings import Prompts
 from specjax import checkpoints, pair
-from specjax.told import Logprob
+from specjax.bench.config import Prompts
+from specjax.errors import UserError
+from specjax.loop.token_records import Logprob
+from specjax.prompts import conversations
+from specjax.serving import fields, rendering, schemas, spelling
+from specjax.serving.refusals import Refused
 
 STAGES = 'top_p', 'top_k', 'constraint'
 LIMITS = fields.Limits('tiny', 2048, 128, False, 3, 9, 16, STAGES, 5)

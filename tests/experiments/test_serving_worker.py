@@ -7,19 +7,21 @@ import numpy as np
 import pytest
 
 import specjax
-from experiments import serve
-from experiments.errors import UserError
-from experiments.serving import opening, running, texts, worker
-from experiments.serving.counters import Counters
-from specjax import generate, pool, stages, verify
+from specjax import verify
 from specjax.drafters import lm
+from specjax.errors import UserError
+from specjax.loop import generate
 from specjax.models import table
+from specjax.programs import serve
+from specjax.requests import pool, request_sampling
+from specjax.serving import opening, running, texts, worker
+from specjax.serving.counters import Counters
 from specjax.types import Params, Spec
 from tests.support import models, serving, tiny
 
 MODEL = table.build(models.VOCAB)
 SPEC = Spec(MODEL, lm.make(MODEL, 2), verify.token, ())
-VALUES = stages.of(SPEC).values(1.0)
+VALUES = request_sampling.of(SPEC).values(1.0)
 
 
 class Digits:

@@ -6,7 +6,7 @@ import types
 import jax
 import pytest
 
-from experiments.measuring import measure
+from specjax.bench import measure
 
 
 @pytest.fixture(autouse=True)

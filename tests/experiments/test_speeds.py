@@ -9,10 +9,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments import run
-from experiments.measuring import costs, measure, results, row_fields
-from experiments.reports import run as run_report
-from specjax import metrics
+from specjax.bench import costs, measure, results, row_fields
+from specjax.programs import run
+from specjax.reports import run as run_report
+from specjax.stats import metrics
 from specjax.types import Counts
 from tests.support import rows as made
 

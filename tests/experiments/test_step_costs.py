@@ -10,7 +10,10 @@ import pytest
 import tqdm
 from jax.experimental.compilation_cache import compilation_cache
 
-from benchmarks import (
+from configs import accelerator as config
+from configs import layouts as layouts_config
+from configs import step_costs as costs_config
+from experiments import (
   accelerator,
   bandwidth,
   dispatching,
@@ -20,17 +23,14 @@ from benchmarks import (
   passes,
   peers,
   step_costs,
+  step_costs_report,
   stepping,
   sweeps,
 )
-from configs import accelerator as config
-from configs import layouts as layouts_config
-from configs import step_costs as costs_config
-from experiments.errors import UserError
-from experiments.reports import step_costs as step_costs_report
-from experiments.setup import kept_programs
-from experiments.training.train_pair import model_of
 from specjax import native, verify
+from specjax.cli import compilation_cache as kept_programs
+from specjax.errors import UserError
+from specjax.training.train_pair import model_of
 
 RATE = 0.8
 
@@ -249,7 +249,7 @@ def test_the_accelerator_program_runs(tmp_path, capsys, monkeypatch):
   """Toy sizes on this device, in bfloat16; and again: nothing is left."""
   x = dataclasses.replace(
     config.get_config(),
-    sweeps=('benchmarks.sweeps.simulated',),
+    sweeps=('experiments.sweeps.simulated',),
     results=str(tmp_path / 'results'),
     quick=True,
   )
@@ -309,7 +309,7 @@ def test_no_room_for_a_step_is_refused(bench):
 
 def test_stages_are_all_there_are():
   """A stage that is added to the pipeline is measured too."""
-  from experiments.settings import SamplingValues
+  from specjax.bench.config import SamplingValues
 
   known = {f.name for f in dataclasses.fields(SamplingValues)}
   known -= {'logit_bias', 'forbidden', 'min_new_tokens'}  # one pass each

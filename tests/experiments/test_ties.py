@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments.measuring import ties
+from specjax.bench import ties
 from specjax.types import Source
 
 FIRST = (8.0, 7.75, 7.5, 1.0, -4.0)

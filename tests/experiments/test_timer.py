@@ -4,8 +4,8 @@ import types
 
 import numpy as np
 
-from experiments.measuring import costs
-from experiments.measuring.measure import Decoding
+from specjax.bench import costs
+from specjax.bench.measure import Decoding
 from specjax.types import Params
 
 

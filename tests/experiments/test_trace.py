@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from experiments.measuring import samples, trace
-from experiments.measuring.trace import Other, Token
+from specjax.bench import samples, trace
+from specjax.bench.trace import Other, Token
 from specjax.types import Draft
 
 

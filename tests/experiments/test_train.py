@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from optax.contrib import MuonDimensionNumbers
 
-from experiments.recipes import Optimization
-from experiments.training.optimize import make_optimizer, name_matrices
-from experiments.training.train_pair import window_shape
+from specjax.training.optimize import make_optimizer, name_matrices
+from specjax.training.recipes import Optimization
+from specjax.training.train_pair import window_shape
 from tests.support import processes, tiny
 
 SCRIPT = """
 import pathlib, sys, time
 import jax, jax.numpy as jnp, numpy as np
-from experiments.training.optimize import train
-from experiments.recipes import Optimization
+from specjax.training.optimize import train
+from specjax.training.recipes import Optimization
 
 folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 o = Optimization(

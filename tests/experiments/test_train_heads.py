@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from experiments.errors import UserError
-from experiments.recipes import (
-  Distillation,
-  Heads,
-  HeldOut,
-  Mixture,
-  Optimization,
-  Texts,
-)
-from experiments.training import (
+from specjax import checkpoints
+from specjax.checkpoints import fingerprint
+from specjax.drafters.heads import files
+from specjax.errors import UserError
+from specjax.training import (
   distill,
   divergences,
   draft_data,
@@ -27,10 +22,15 @@ from experiments.training import (
   held_out,
   train_heads,
 )
-from experiments.training.optimize import TrainingLog
-from specjax import checkpoints
-from specjax.checkpoints import fingerprint
-from specjax.drafting import heads
+from specjax.training.optimize import TrainingLog
+from specjax.training.recipes import (
+  Distillation,
+  Heads,
+  HeldOut,
+  Mixture,
+  Optimization,
+  Texts,
+)
 from tests.support import tiny
 
 TEXTS = Texts(count=8, batch=8, length=32, prompt_length=8)
@@ -121,7 +121,7 @@ def test_the_loss_of_a_head_falls(root):
   x = recipe(root, 'whole')
   m = generated.gather(x)
   head = train_heads.make(x, m.target)
-  trained = heads.read(root / 'whole/weights', 'medusa')[1]
+  trained = files.read(root / 'whole/weights', 'medusa')[1]
   batch = train_heads.batches(m)(0, None)
 
   parts = jax.jit(train_heads.loss_of(head, m.target, 0))
@@ -134,7 +134,7 @@ def test_the_loss_of_a_head_falls(root):
 
 
 def test_config_of_a_head_says_what_it_is_worth_and_cost(root):
-  config = heads.read_config(root / 'whole/weights', 'medusa')
+  config = files.read_config(root / 'whole/weights', 'medusa')
   assert config['training']['steps'] == 8
   assert config['training']['tokens'] == 8 * 4 * 16
   last = lines(root / 'whole/head.jsonl')[-1]
@@ -204,9 +204,9 @@ def test_fingerprints_tell_targets_apart(root, tmp_path):
   target = fingerprint(root / 'target')
   assert fingerprint(root / 'draft') != target
   path = root / 'whole/weights'
-  heads.read(path, 'medusa', lambda: target)
+  files.read(path, 'medusa', lambda: target)
   with pytest.raises(ValueError, match='another target'):
-    heads.read(path, 'medusa', lambda: fingerprint(root / 'draft'))
+    files.read(path, 'medusa', lambda: fingerprint(root / 'draft'))
   # One weight in the middle of a matrix.
   shutil.copytree(root / 'target', tmp_path / 'changed')
   file = tmp_path / 'changed' / WEIGHTS
@@ -240,7 +240,7 @@ def test_reports_are_the_counts_of_the_loop(root):
   m = generated.gather(recipe(root, 'whole'))
   head = train_heads.make(m.recipe, m.target)
   drafter = head.drafter(HELD_OUT.depth)
-  params = heads.read(root / 'whole/weights', 'medusa')[1]
+  params = files.read(root / 'whole/weights', 'medusa')[1]
   trial = held_out.prepare(HELD_OUT, m.target, m.weights, m.tokenizer)
   found = trial.report(drafter, params)
   state = jax.device_get(trial.decode(drafter, params))
@@ -272,10 +272,10 @@ def distillation(root, name):
     undistilled=optimization(schedule=((2, 1e-2),)),
     distillation=optimization(schedule=((2, 1e-2), (6, 0.0))),
     divergences=(
-      'experiments.training.divergences.forward_kl',
-      'experiments.training.divergences.total_variation',
+      'specjax.training.divergences.forward_kl',
+      'specjax.training.divergences.total_variation',
     ),
-    kinds=('experiments.training.draft_data.own_text',),
+    kinds=('specjax.training.draft_data.own_text',),
     texts=TEXTS,
     own_texts=TEXTS,
     refresh=2,

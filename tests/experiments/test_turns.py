@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import tqdm
 
-from experiments import explain, generate, parity, predict
-from experiments.measuring import measure, row_fields, turns
-from experiments.measuring import runner as runner_module
-from experiments.measuring.runner import Runner
-from experiments.reports import run as run_report
-from experiments.settings import Parity, Prompts
-from experiments.setup.plan import plan
-from specjax import metrics
+from specjax.bench import measure, row_fields, turns
+from specjax.bench import runner as runner_module
+from specjax.bench.config import Parity, Prompts
+from specjax.bench.loading.plan import plan
+from specjax.bench.runner import Runner
+from specjax.programs import explain, generate, parity, predict
+from specjax.reports import run as run_report
+from specjax.stats import metrics
 from specjax.types import Counts
 from tests.support import tiny
 

@@ -5,7 +5,7 @@ import types
 import jax.numpy as jnp
 import pytest
 
-from specjax import scoring
+from specjax.loop import scoring
 from specjax.types import Draft
 
 

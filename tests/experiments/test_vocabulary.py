@@ -9,13 +9,13 @@ import pytest
 import tokenizers
 import transformers
 
-from experiments.errors import UserError
-from experiments.measuring import build
-from experiments.settings import Candidate, Checkpoint, Draft
-from experiments.setup import vocabulary
-from experiments.setup.plan import plan
-from specjax import checkpoints, generate, pair, sampling, verify
+from specjax import checkpoints, pair, sampling, verify
+from specjax.bench.config import Candidate, Checkpoint, Draft
+from specjax.bench.loading import build, vocabulary
+from specjax.bench.loading.plan import plan
 from specjax.drafters import plain
+from specjax.errors import UserError
+from specjax.loop import generate
 from specjax.models import variants
 from specjax.types import Params, Spec
 from tests.support import models, tiny

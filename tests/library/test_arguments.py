@@ -7,8 +7,9 @@ import sys
 import pytest
 
 import specjax
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
 from specjax.drafters import counts, eagle, early_exit, lm, medusa, ngram, plain
+from specjax.loop import generate
 from specjax.types import LoadedDrafter, Params, Spec, Target
 from tests.support import models
 

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
 from specjax.drafters import lm
-from specjax.drafting import language_model, shape
+from specjax.drafters.dflash.module import Head
+from specjax.drafters.dflash.sizes import Sizes
+from specjax.drafters.shapes import language_model, shape
+from specjax.loop import generate
 from specjax.models import linear, variants
 from specjax.models.config import Experts
-from specjax.models.dflash import Head
-from specjax.models.dflash_sizes import Sizes
 from specjax.types import Params, Spec
 from tests.support import models
 

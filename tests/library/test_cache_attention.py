@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import cache as caches
 from specjax import checkpoints
 from specjax.models import attention, cache_attention, transformer, variants
+from specjax.models import cache as caches
 from specjax.types import KV
 from tests.support import models
 

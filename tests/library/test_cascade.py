@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.certificate import draft_sources
-from specjax import exact, generate, sampling, verify
+from specjax import sampling, verify
+from specjax.certify import draft_sources, exact
 from specjax.drafters import cascade, early_exit, lm, ngram, plain
-from specjax.drafting import policies
+from specjax.drafters.shapes import policies
+from specjax.loop import generate
 from specjax.models import cache_attention, table, variants
 from specjax.types import LoadedDrafter, Params, Spec, Target
 from tests.library import test_drafter_promises as promises

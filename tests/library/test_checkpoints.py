@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError
-from specjax.families import FAMILIES, conversion, llama, values
+from specjax.checkpoints.families import FAMILIES, conversion, llama, values
 from specjax.models import transformer
 
 CONFIG = transformer.TransformerConfig(

@@ -24,9 +24,9 @@ import pytest
 
 import specjax
 from specjax import checkpoints, constraints
+from specjax.checkpoints.vocabularies import tokens
+from specjax.checkpoints.vocabularies.tokens import Tokens
 from specjax.constraints import bytewise, compiling, leaves, schemas
-from specjax.vocabularies import tokens
-from specjax.vocabularies.tokens import Tokens
 
 EOS = (0,)
 

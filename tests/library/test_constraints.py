@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import continuous, generate, inputs, sampling, trees, verify
+from specjax import sampling, trees, verify
 from specjax.drafters import cascade, forced, lm, ngram, plain
+from specjax.loop import buffers, generate
 from specjax.models import table
+from specjax.requests import continuous
 from specjax.sampling import constrained
 from specjax.types import Context, Params, Spec
 from tests.support import automata, models
@@ -371,7 +373,7 @@ def test_a_text_has_room_for_the_tokens_that_are_asked_for():
 
   def fit(new_tokens, constraint):
     values = values_of([constraint, None], min_new_tokens=4)
-    inputs.fit(spec, [[1], [2]], new_tokens, key, values)
+    buffers.fit(spec, [[1], [2]], new_tokens, key, values)
 
   loop = chain_of([1], [(1, 3)])
   fit([5, 4], loop)

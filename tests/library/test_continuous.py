@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import continuous, generate, sampling, verify
+from specjax import sampling, verify
 from specjax.drafters import lm, ngram, plain, windowed
-from specjax.drafting import chain
+from specjax.drafters.shapes import chain
+from specjax.loop import generate
 from specjax.models import cache_attention, table, variants
 from specjax.models.config import Encoder
+from specjax.requests import continuous
 from specjax.types import Params, Spec
 from tests.support import models
 

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.measuring import measure
-from specjax import counting, generate, sampling, verify
+from specjax import sampling, verify
+from specjax.bench import measure
 from specjax.drafters import lm
+from specjax.loop import counting, generate
 from specjax.models import table
 from specjax.types import Draft, Params, Spec, Verdict
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
+from specjax.loop import generate
 from specjax.types import Params, Spec
 from tests.support import models, tiny
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from specjax.drafters import dflash
-from specjax.drafting import heads
-from specjax.drafting.trainable import Seen
+from specjax.drafters.dflash.module import Head
+from specjax.drafters.dflash.sizes import Sizes
+from specjax.drafters.heads import files
+from specjax.drafters.heads.trainable import Seen
 from specjax.models import linear, prefill, transformer, variants
-from specjax.models.dflash import Head
-from specjax.models.dflash_sizes import Sizes
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
 from tests.support import heads_in_numpy, models
@@ -310,7 +310,7 @@ def test_impossible_heads_are_refused(options, message):
 
 
 def test_drafts_longer_than_the_block_are_refused(tmp_path):
-  heads.save(tmp_path / 'head', models.DFLASH.config, OWN())
+  files.save(tmp_path / 'head', models.DFLASH.config, OWN())
   loaded = dflash.load(Target(TARGET), tmp_path / 'head')
   assert loaded.make(4).depth == 4
   with pytest.raises(ValueError, match='choose a gamma of at most 4'):

@@ -20,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.certificate import drafter_laws
-from specjax import cache as caches
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
+from specjax.certify import drafter_laws
 from specjax.drafters import counts, lm, ngram
-from specjax.drafting import chain, language_model
+from specjax.drafters.shapes import chain, language_model
+from specjax.loop import generate
+from specjax.models import cache as caches
 from specjax.types import Draft, Drafter, Params, Spec, Verdict
 from tests.support import models
 

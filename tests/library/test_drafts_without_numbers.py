@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import exact, sampling, scoring, verify
+from specjax import sampling, verify
+from specjax.certify import exact
+from specjax.loop import scoring
 from specjax.types import Draft, Scores
 from tests.library import test_verify as rules
 

@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.measuring import ties
-from experiments.measuring.measure import Decoding
-from specjax import cache as caches
-from specjax import generate, pool, sampling, stages, verify
+from specjax import sampling, verify
+from specjax.bench import ties
+from specjax.bench.measure import Decoding
 from specjax.drafters import lm, plain
+from specjax.loop import generate
+from specjax.models import cache as caches
 from specjax.models import encoder_decoder, prefill, transformer
 from specjax.models.config import Encoder, Relative
+from specjax.requests import pool, request_sampling
 from specjax.types import Params, Source, Spec
 from tests.library import test_drafter_promises
 from tests.support import models
@@ -74,7 +76,7 @@ def test_requests_of_a_pool_are_the_rows_of_a_batch(float64):
   """Each has its own source; two rows are refilled."""
   expected = texts_of(CHAIN, draft_weights(), TEMPERATURES)
   params = models.double(Params(models.weights(TARGET, SEED), draft_weights()))
-  kinds = stages.of(CHAIN)
+  kinds = request_sampling.of(CHAIN)
   held = pool.Pool(
     params,
     spec=CHAIN,

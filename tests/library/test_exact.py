@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import exact, verify
+from specjax import verify
+from specjax.certify import exact
 from tests.support import papers_in_numpy
 
 TEXTS = exact.Texts(3, 4)

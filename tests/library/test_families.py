@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from specjax import cache as caches
-from specjax import checkpoints, generate, sampling, verify
+from specjax import checkpoints, sampling, verify
+from specjax.checkpoints.families import FAMILIES
 from specjax.drafters import lm
-from specjax.families import FAMILIES
+from specjax.loop import generate
+from specjax.models import cache as caches
 from specjax.models import prefill, transformer
 from specjax.types import Params, Source, Spec
 from tests.support import family_outputs, models

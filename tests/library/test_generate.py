@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
 from specjax.drafters import lm
+from specjax.loop import generate
 from specjax.models import table
 from specjax.types import Params, Spec
 from tests.support import models

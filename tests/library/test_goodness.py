@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specjax import goodness
+from specjax.stats import fit_tests
 
 EXPECTED = np.array([0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.005, 0.0])
 OTHER = np.array([0.37, 0.33, 0.2, 0.05, 0.03, 0.015, 0.005, 0.0])
@@ -14,7 +14,7 @@ def rejected(truth, level, repeats=4000):
   """Share of samples of a distribution that do not pass for EXPECTED."""
   random = np.random.default_rng(0)
   counts = random.multinomial(SAMPLES, truth, size=repeats)
-  return np.mean([goodness.fit(c, EXPECTED).p_value < level for c in counts])
+  return np.mean([fit_tests.fit(c, EXPECTED).p_value < level for c in counts])
 
 
 def test_false_alarms_are_as_rare_as_the_level_says():
@@ -23,24 +23,24 @@ def test_false_alarms_are_as_rare_as_the_level_says():
 
 
 def test_power_is_how_often_another_law_is_seen():
-  stated = goodness.power(SAMPLES, [(EXPECTED, OTHER)], 0.05)
+  stated = fit_tests.power(SAMPLES, [(EXPECTED, OTHER)], 0.05)
   assert 0.5 < stated < 0.95
   assert abs(rejected(OTHER, 0.05) - stated) < 0.03
   # Of the same distribution nothing but the false alarms are seen.
-  assert goodness.power(SAMPLES, [(EXPECTED, EXPECTED)], 0.05) == 0.05
+  assert fit_tests.power(SAMPLES, [(EXPECTED, EXPECTED)], 0.05) == 0.05
 
 
 def test_the_impossible_is_seen_at_once():
   counts = np.zeros(8, int)
   counts[[0, 7]] = 1000, 1
-  assert goodness.fit(counts, EXPECTED).p_value == 0
+  assert fit_tests.fit(counts, EXPECTED).p_value == 0
   never = OTHER.copy()
   never[[0, 7]] = OTHER[0] - 0.1, 0.1
-  assert goodness.power(SAMPLES, [(EXPECTED, never)], 1e-6) == 1
+  assert fit_tests.power(SAMPLES, [(EXPECTED, never)], 1e-6) == 1
 
 
 def test_rare_outcomes_share_a_group():
-  group = goodness.groups(EXPECTED, 200)
+  group = fit_tests.groups(EXPECTED, 200)
   assert group[7] == -1
   expected = np.bincount(group[:7], 200 * EXPECTED[:7])
   assert (expected >= 10).all()
@@ -48,7 +48,7 @@ def test_rare_outcomes_share_a_group():
 
 
 def test_samples_are_put_together():
-  a = goodness.Fit(3.0, 2)
-  b = goodness.Fit(5.0, 4)
-  assert goodness.together([a, b]) == (8.0, 6)
-  assert goodness.Fit().p_value == 1  # Nothing was tested.
+  a = fit_tests.Fit(3.0, 2)
+  b = fit_tests.Fit(5.0, 4)
+  assert fit_tests.together([a, b]) == (8.0, 6)
+  assert fit_tests.Fit().p_value == 1  # Nothing was tested.

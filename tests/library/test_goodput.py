@@ -10,24 +10,22 @@ import jax
 import numpy as np
 import pytest
 
-from specjax import (
-  continuous,
-  cost_table,
-  generate,
-  goodness,
-  goodput,
-  pool,
-  sampling,
-  scoring,
-  stages,
-  varying,
-  verify,
-)
+from specjax import sampling, verify
 from specjax.drafters import lm, ngram
 from specjax.drafters import plain as alone
-from specjax.goodput import Goodput, Table
+from specjax.loop import generate, scoring
+from specjax.loop.token_records import Telling
 from specjax.models import variants
-from specjax.told import Telling
+from specjax.requests import (
+  continuous,
+  cost_table,
+  goodput,
+  mixed_lengths,
+  pool,
+  request_sampling,
+)
+from specjax.requests.goodput import Goodput, Table
+from specjax.stats import fit_tests
 from specjax.types import LoadedDrafter, Params, Spec
 from tests.support import models
 
@@ -148,8 +146,8 @@ def test_the_table_tells_a_chunk_from_its_steps(monkeypatch):
 
   ticks = types.SimpleNamespace(perf_counter=lambda: clock[0])
   monkeypatch.setattr(cost_table, 'time', ticks)
-  monkeypatch.setattr(varying, 'run', run)
-  monkeypatch.setattr(varying, 'read_again', read_again)
+  monkeypatch.setattr(mixed_lengths, 'run', run)
+  monkeypatch.setattr(mixed_lengths, 'read_again', read_again)
   state = generate.start(
     params(), [[1, 2]] * 2, spec=SPEC, new_tokens=20,
     key=generate.row_keys(7, range(2)), values=sampling.make(2), slots=SLOTS,
@@ -191,7 +189,7 @@ def test_choices_are_replayed():
 
 
 def opened(policy, rows=3, parts=None, **changes):
-  values = stages.of(SPEC).values()
+  values = request_sampling.of(SPEC).values()
   options = dict(
     params=params(),
     spec=SPEC,
@@ -209,7 +207,7 @@ def request(number, temperature=0.0):
     rng.integers(0, 10, int(rng.integers(1, 40))).tolist(),
     int(rng.integers(5, 40)),
     generate.row_keys(7, [number]),
-    stages.of(SPEC).values(temperature=temperature),
+    request_sampling.of(SPEC).values(temperature=temperature),
   )
 
 
@@ -320,7 +318,7 @@ def test_a_try_takes_few_steps(finished, steps, monkeypatch):
   taken = [0]
   for _ in range(4):
     state = advance(params(), state, np.int32(6), spec=SPEC)
-    taken.append(int(varying.calls(state).max()))
+    taken.append(int(mixed_lengths.calls(state).max()))
   assert policy.choices == [0, 0, 4, 0]
   assert np.diff(taken).tolist() == [6, 6, steps, 6]
 
@@ -334,7 +332,7 @@ def test_a_draft_that_returns_has_read_the_texts():
   for _ in range(5):
     state = parts.advance(params(), state, np.int32(2), spec=SPEC)
   ctx = generate.context(state)
-  hidden = varying.features(params(), state, SPEC)
+  hidden = mixed_lengths.features(params(), state, SPEC)
   fresh = SPEC.drafter.init(params(), ctx, hidden)
   keys = scoring.split(state.key)[1]
   drafted, _ = SPEC.drafter.propose(params(), state.drafter, ctx, keys)
@@ -375,13 +373,16 @@ def test_nothing_is_compiled_after_the_warm_up():
   held.warm_up()
   assert policy.table.seconds.keys() == {*LENGTHS}
   assert all(s > 0 for v in policy.table.seconds.values() for s in v)
-  programs = varying.run._cache_size(), varying.read_again._cache_size()
+  programs = (
+    mixed_lengths.run._cache_size(),
+    mixed_lengths.read_again._cache_size(),
+  )
   for number in range(5):
     held.submit(request(number))
   finish(held)
   assert {*policy.choices} == {*LENGTHS}
   assert programs == (
-    varying.run._cache_size(), varying.read_again._cache_size()
+    mixed_lengths.run._cache_size(), mixed_lengths.read_again._cache_size()
   )  # fmt: skip
 
 
@@ -433,8 +434,8 @@ def test_heads_draft_by_load_too():
   spec = Spec(TARGET, drafters[3], verify.token, (10,))
   weights = Params(params().target, models.DRAFTERS['eagle 1'][1]())
   held = pool.Pool(
-    weights, spec=spec, values=stages.of(spec).values(), rows=2, slots=SLOTS,
-    parts=policy.parts(),
+    weights, spec=spec, values=request_sampling.of(spec).values(), rows=2,
+    slots=SLOTS, parts=policy.parts(),
   )  # fmt: skip
   for number in range(4):
     held.submit(request(number))
@@ -496,7 +497,7 @@ def law():
 
 
 def fits(counts):
-  return goodness.fit(counts, law() / law().sum()).p_value
+  return fit_tests.fit(counts, law() / law().sum()).p_value
 
 
 @pytest.mark.slow
@@ -515,13 +516,13 @@ def test_the_test_of_the_law_sees_coins_that_are_used_twice(monkeypatch):
     return key, *others
 
   parts = generate.PARTS._replace(split=again)
-  monkeypatch.setattr(varying.told.loops, 'PARTS', parts)
-  varying.run.clear_cache()
-  monkeypatch.setattr(varying.told, '_parts', lambda telling: parts)
+  monkeypatch.setattr(mixed_lengths.told.loops, 'PARTS', parts)
+  mixed_lengths.run.clear_cache()
+  monkeypatch.setattr(mixed_lengths.told, '_parts', lambda telling: parts)
   try:
     assert fits(frequencies(0)) < 1e-6
   finally:
-    varying.run.clear_cache()
+    mixed_lengths.run.clear_cache()
 
 
 # What is refused.

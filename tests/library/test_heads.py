@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, trees, verify
+from specjax import sampling, trees, verify
 from specjax.drafters import dflash, eagle, early_exit, lm, medusa
-from specjax.drafting import heads, shape
-from specjax.drafting.trainable import Seen
+from specjax.drafters.eagle.module import Head, Sizes
+from specjax.drafters.heads import files
+from specjax.drafters.heads.trainable import Seen
+from specjax.drafters.shapes import shape
+from specjax.loop import generate
 from specjax.models import prefill, transformer, variants
-from specjax.models.eagle import Head, Sizes
 from specjax.types import Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -233,7 +235,7 @@ def folder(tmp_path_factory):
     config = trained.config | {'target': 'right'}
     config |= guesses if name == 'medusa' else {}
     weights = models.head_of(trained, 0.1)()
-    heads.save(place / name, config, weights)
+    files.save(place / name, config, weights)
   return place
 
 
@@ -352,8 +354,8 @@ def test_an_exit_knows_its_layer(folder):
 
 def change(folder, place, **changes):
   """A copy of the EAGLE head whose config.json says something else."""
-  config, weights = heads.read(folder / 'eagle', 'eagle')
-  heads.save(place / 'changed', config | changes, weights)
+  config, weights = files.read(folder / 'eagle', 'eagle')
+  files.save(place / 'changed', config | changes, weights)
   return place / 'changed'
 
 
@@ -371,16 +373,16 @@ def test_weights_of_other_sizes_are_refused(folder, tmp_path):
 
 def test_nothing_is_overwritten(folder):
   with pytest.raises(ValueError, match='exists; remove it'):
-    heads.save(folder / 'exit', {}, {})
+    files.save(folder / 'exit', {}, {})
 
 
 def test_a_broken_config_is_refused(tmp_path):
   (tmp_path / 'config.json').write_text('{')
   with pytest.raises(ValueError, match='is no JSON'):
-    heads.read_config(tmp_path, 'eagle')
+    files.read_config(tmp_path, 'eagle')
   (tmp_path / 'config.json').write_text(json.dumps({'kind': 'eagle'}))
   with pytest.raises(ValueError, match='the head has no weights'):
-    heads.read(tmp_path, 'eagle')
+    files.read(tmp_path, 'eagle')
 
 
 # Weights in blocks
@@ -400,7 +402,7 @@ def test_blocks_change_nothing(name, tmp_path):
     trained = eagle.trainable(wide, **small)
   own = trained.init(jax.random.key(1), weights)
   own = jax.tree.map(lambda x: x + 0.1, own)
-  heads.save(tmp_path / name, trained.config, own)
+  files.save(tmp_path / name, trained.config, own)
   drafts = [
     propose(
       head.make(DEPTH), Params(params, head.params), *texts(4, 128), target

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import generate, layouts, native
-from specjax.layouts import BLOCKED, CORES, NATIVE, WHOLE, LayoutChoice
-from specjax.models import linear, transformer
+from specjax import native
+from specjax.loop import generate
+from specjax.models import layouts, linear, transformer
+from specjax.models.layouts import BLOCKED, CORES, NATIVE, WHOLE, LayoutChoice
 from tests.support import tiny
 
 BUFFER = layouts.Buffer(batch=1, slots=128, used=4)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from benchmarks import loading_memory
+from experiments import loading_memory
 from specjax import checkpoints, sampling, verify
 from specjax.checkpoints import CheckpointError
+from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.drafters import plain
-from specjax.families import FAMILIES, conversion
 from specjax.models import rotary
 from specjax.types import Params, Spec
 from tests.support import family_outputs, models, processes
@@ -329,7 +329,7 @@ def test_loading_allocates_one_tensor_beside_the_parameters(dtype, tmp_path):
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 def test_loading_holds_one_tensor_beside_the_parameters():
-  out = processes.run('benchmarks.loading_memory', '--megabytes', 40)
+  out = processes.run('experiments.loading_memory', '--megabytes', 40)
   sizes = json.loads(out.stdout.splitlines()[-1])
   # Less would mean that something else was measured.
   assert 0.95 * sizes['parameters'] < sizes['growth'] < sizes['bound']

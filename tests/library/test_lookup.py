@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import corpus
-from experiments.training import corpus_lookup
-from specjax import checkpoints, pair
+from specjax import checkpoints, corpus, pair
 from specjax.drafters import ngram
 from specjax.drafters.ngram import retrieval
+from specjax.training import corpus_lookup
 from specjax.types import Target
 from tests.support import models
 

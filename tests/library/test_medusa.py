@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from specjax.drafters import medusa
-from specjax.drafting import heads, policies
+from specjax.drafters.heads import files
+from specjax.drafters.medusa import module as medusa_model
+from specjax.drafters.shapes import policies
 from specjax.models import linear
-from specjax.models import medusa as medusa_model
 from specjax.types import Params, Target
 from tests.support import heads_in_numpy, models
 
@@ -61,7 +62,7 @@ def test_heads_without_options_have_no_further_weights():
 
 
 def test_their_files_say_which_options_they_have(tmp_path):
-  heads.save(tmp_path / 'head', FULL.config, OWN())
+  files.save(tmp_path / 'head', FULL.config, OWN())
   loaded = medusa.load(Target(TARGET), tmp_path / 'head')
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3),
@@ -69,7 +70,7 @@ def test_their_files_say_which_options_they_have(tmp_path):
     OWN(),
   )
   config = {k: v for k, v in FULL.config.items() if k != 'bias'}
-  heads.save(tmp_path / 'none', config, OWN())
+  files.save(tmp_path / 'none', config, OWN())
   with pytest.raises(ValueError, match=r'do not fit its config\.json'):
     medusa.load(Target(TARGET), tmp_path / 'none')
 
@@ -90,7 +91,7 @@ def test_output_layers_in_blocks_say_the_same():
 
 
 def test_heads_can_be_read_one_place_further(tmp_path):
-  heads.save(tmp_path / 'head', {**FULL.config, 'target': ''}, OWN())
+  files.save(tmp_path / 'head', {**FULL.config, 'target': ''}, OWN())
   target = Target(TARGET)
   usual = medusa.load(target, tmp_path / 'head')
   later = medusa.load(target, tmp_path / 'head', read_as={'skip': 1})

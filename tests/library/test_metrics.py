@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specjax import metrics
+from specjax.stats import metrics
 from specjax.types import Counts
 
 

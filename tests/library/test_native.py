@@ -17,8 +17,15 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import layouts, native
-from specjax.models import linear, prefill, quantize, transformer, variants
+from specjax import native
+from specjax.models import (
+  layouts,
+  linear,
+  prefill,
+  quantize,
+  transformer,
+  variants,
+)
 from tests.support import models
 
 pytestmark = pytest.mark.skipif(

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import cache as caches
 from specjax import native
+from specjax.models import cache as caches
 from specjax.models import rotary
 
 pytestmark = pytest.mark.skipif(

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from experiments import corpus, prompts
-from experiments.measuring import measure, ties
-from experiments.measuring.measure import Decoding
-from specjax import checkpoints, generate, pair, sampling, verify
+from specjax import checkpoints, corpus, pair, prompts, sampling, verify
+from specjax.bench import measure, ties
+from specjax.bench.measure import Decoding
 from specjax.drafters import counts, lm, ngram, plain
+from specjax.loop import generate
 from specjax.types import Params, Spec
 
 pytestmark = pytest.mark.usefixtures('optimized')

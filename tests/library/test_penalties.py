@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, trees, verify
+from specjax import sampling, trees, verify
 from specjax.drafters import counts, lm, plain
+from specjax.loop import generate
 from specjax.models import table
 from specjax.types import Params, Spec
 from tests.support import models, papers_in_numpy, processors

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling
+from specjax import sampling
 from specjax.drafters import lm
-from specjax.drafting import policies
+from specjax.drafters.shapes import policies
+from specjax.loop import generate
 from specjax.models import table
 from specjax.types import Params, Verdict
 from tests.library import test_drafter_promises as promises

@@ -11,14 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.certificate import constrained
-from experiments.measuring import trace
-from specjax import generate, pool, refilling, sampling, stages, verify
+from specjax import sampling, verify
+from specjax.bench import trace
+from specjax.certify import constrained
 from specjax.drafters import lm, plain
+from specjax.loop import generate
+from specjax.loop.token_records import Telling, read
+from specjax.loop.token_records import generate as advance
+from specjax.loop.token_records import start as begin
 from specjax.models import table
-from specjax.told import Telling, read
-from specjax.told import generate as advance
-from specjax.told import start as begin
+from specjax.requests import pool, refilling, request_sampling
 from specjax.types import Params, Spec
 from tests.support import models, processes
 
@@ -60,7 +62,7 @@ def request(number, name='chain', **changes):
     'prompt': random.integers(0, 10, size).tolist(),
     'new_tokens': max(new, least) if new else 0,
     'key': generate.row_keys(7, [number]),
-    'values': stages.of(SPECS[name], *NAMES).values(
+    'values': request_sampling.of(SPECS[name], *NAMES).values(
       **ASKED[number % len(ASKED)]
     ),
   }
@@ -70,7 +72,7 @@ def request(number, name='chain', **changes):
 def opened(name='chain', **changes):
   options = {
     'spec': SPECS[name],
-    'values': stages.of(SPECS[name], *NAMES).values(),
+    'values': request_sampling.of(SPECS[name], *NAMES).values(),
     'rows': ROWS,
     'slots': SLOTS,
     'reads': pool.read_sizes(SLOTS),
@@ -169,8 +171,8 @@ def test_a_turn_ends_where_a_row_is_free_for_another():
 def test_stages_that_a_request_does_not_ask_for_change_nothing():
   """Neutral values draw what the pipeline without these stages draws."""
   spec = Spec(TABLE, lm.make(TABLE, 2), verify.token, (10,))
-  names = set(stages.NEUTRAL) - {'temperature'}
-  kinds = stages.of(spec, *names, prediction=8)
+  names = set(request_sampling.NEUTRAL) - {'temperature'}
+  kinds = request_sampling.of(spec, *names, prediction=8)
   prompts = [[number, 3] for number in range(8)]
 
   def texts(values):
@@ -196,7 +198,7 @@ def test_a_constrained_request_is_beside_free_ones():
   model = table.build(4)
   params = Params(models.weights(model, 1), models.weights(model, 2))
   spec = Spec(model, lm.make(model, 2), verify.token, (3,))
-  kinds = stages.of(spec, 'constraint')
+  kinds = request_sampling.of(spec, 'constraint')
   held = pool.Pool(params, spec=spec, values=kinds.values(), rows=2, slots=128)
   for number in range(12):
     constraint = language if number % 2 else None
@@ -210,12 +212,14 @@ def test_a_constrained_request_is_beside_free_ones():
 
 
 def test_tables_of_a_constraint_have_the_size_of_the_pool():
-  kinds = stages.Stages(('constraint',), 4, (3,), constraint=(128, 32))
+  kinds = request_sampling.Stages(
+    ('constraint',), 4, (3,), constraint=(128, 32)
+  )
   made = kinds.values(constraint=constrained.LANGUAGE).constraint
   free = kinds.values().constraint
   assert [x.shape for x in made] == [x.shape for x in free]
   assert made.next.shape == (1, 128, 32)
-  tight = stages.Stages(('constraint',), 4, (3,), constraint=(32, 32))
+  tight = request_sampling.Stages(('constraint',), 4, (3,), constraint=(32, 32))
   with pytest.raises(ValueError, match='64 states and 32 classes, but'):
     tight.values(constraint=constrained.LANGUAGE)
 
@@ -502,8 +506,8 @@ def test_mistakes_of_whoever_opens_a_pool_are_named():
   with pytest.raises(ValueError, match=r'steps must be .* below 2147483648'):
     opened().turn(2**31)
   with pytest.raises(ValueError, match="stages has no 'topp'"):
-    stages.of(SPECS['chain'], 'topp')
-  kinds = stages.of(SPECS['chain'], 'top_p')
+    request_sampling.of(SPECS['chain'], 'topp')
+  kinds = request_sampling.of(SPECS['chain'], 'top_p')
   with pytest.raises(ValueError, match='min_p is no stage here'):
     kinds.values(min_p=0.1)
   with pytest.raises(ValueError, match='top_p must be in'):

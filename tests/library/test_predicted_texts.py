@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import generate, pool, sampling, stages, verify
+from specjax import sampling, verify
 from specjax.drafters import cascade, lm, ngram
 from specjax.drafters.ngram import predicted
+from specjax.loop import generate
+from specjax.requests import pool, request_sampling
 from specjax.sampling import Predicted
 from specjax.types import Params, Prediction, Spec, Target
 from tests.support import models
@@ -116,7 +118,7 @@ def test_trees_and_cascades_copy_from_it_too():
 def test_rows_of_a_pool_are_those_that_each_is_alone():
   spec = Spec(models.TARGET, ngram.make(DEPTH), verify.token, (10,))
   params = Params(models.target_weights(), None)
-  kinds = stages.of(spec, 'top_p', prediction=64)
+  kinds = request_sampling.of(spec, 'top_p', prediction=64)
   prompts = [[1], [4, 5, 6], [2, 3], [7]] * 2
   source = decode(prompts[:4]).tokens
 
@@ -173,14 +175,14 @@ def test_a_drafter_that_does_not_copy_is_refused():
 
 
 def test_predictions_have_the_room_that_the_pool_was_opened_with():
-  kinds = stages.Stages((), VOCAB, prediction=4)
+  kinds = request_sampling.Stages((), VOCAB, prediction=4)
   made = kinds.values(prediction=Predicted([1, 2], 3)).prediction
   assert made.tokens.shape == (1, 4)
   assert made.length.tolist() == [2]
   with pytest.raises(ValueError, match='has 5 tokens, but there is room for 4'):
     kinds.values(prediction=Predicted([0] * 5))
   with pytest.raises(ValueError, match='there is room for 0'):
-    stages.Stages((), VOCAB).values(prediction=Predicted([0]))
+    request_sampling.Stages((), VOCAB).values(prediction=Predicted([0]))
   with pytest.raises(ValueError, match='prediction has 1 rows instead of 2'):
     sampling.make(2, vocab_size=VOCAB, prediction=[Predicted([0])])
   for rows in ([[0]], 3, 'a', [None]):

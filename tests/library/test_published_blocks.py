@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from specjax import published
 from specjax.drafters import dflash, eagle, medusa
-from specjax.models.dflash import Head
-from specjax.models.dflash_sizes import sizes_of
+from specjax.drafters.dflash.module import Head
+from specjax.drafters.dflash.sizes import sizes_of
+from specjax.drafters.heads import published
 from specjax.types import Target
 from tests.library.test_dflash import check_along_a_text, features_of
 from tests.support import heads_in_numpy, models, torch_files

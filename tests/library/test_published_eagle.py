@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from huggingface_hub import errors
 
-from specjax import checkpoints, published, sampling
+from specjax import checkpoints, sampling
 from specjax.drafters import eagle, lm, medusa
-from specjax.drafting import heads
+from specjax.drafters.heads import files as heads
+from specjax.drafters.heads import published
 from specjax.models import transformer
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises

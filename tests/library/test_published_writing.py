@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import published
 from specjax.drafters import eagle
-from specjax.models import rotary, small_head
-from specjax.models.eagle import Head, Sizes, sizes_of
+from specjax.drafters.eagle import writing
+from specjax.drafters.eagle.module import Head, Sizes, sizes_of
+from specjax.drafters.heads import published
+from specjax.models import reduced_vocab_head, rotary
 from specjax.types import Target
 from tests.support import published_eagle as written
 
@@ -35,12 +36,12 @@ def make(**options):
   params = Head(TARGET, sizes).init(jax.random.key(0))
   if sizes.draft_vocab:
     ids = np.array([0, 3, 4, 9, 17, 22])
-    params['places'] = jnp.asarray(small_head.places(ids, written.V))
+    params['places'] = jnp.asarray(reduced_vocab_head.places(ids, written.V))
   return sizes, params
 
 
 def write(path, sizes, params, **options):
-  published.write_speculators(
+  writing.write_speculators(
     path, sizes, params, TARGET.config, 'owner/name', **options
   )
 

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.measuring import build
-from experiments.settings import Candidate
-from experiments.setup import drafter_loading
-from experiments.setup.plan import plan_drafter
 from specjax import checkpoints
+from specjax.bench.config import Candidate
+from specjax.bench.loading import build, drafter_loading
+from specjax.bench.loading.plan import plan_drafter
 from specjax.drafters import lm, quantized
 from specjax.models import linear, quantize, transformer, variants
 from specjax.models.config import Experts

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
 from specjax.drafters import recycling
+from specjax.loop import generate
 from specjax.types import Params, Spec, Target
 from tests.support import models
 

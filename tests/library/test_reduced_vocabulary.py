@@ -10,9 +10,10 @@ import pytest
 import specjax
 from specjax import pair
 from specjax.drafters import dflash, eagle, lm, quantized
-from specjax.drafting import frequencies, head_modules
-from specjax.models import dflash as dflash_models
-from specjax.models import dflash_sizes, linear, quantize, transformer, variants
+from specjax.drafters.dflash import module as dflash_models
+from specjax.drafters.dflash import sizes as dflash_sizes
+from specjax.drafters.heads import frequencies, modules
+from specjax.models import linear, quantize, transformer, variants
 from tests.support.models import TARGET, VOCAB, target_weights, tiny
 
 KEPT = np.array([1, 2, 5, 8])
@@ -124,10 +125,8 @@ def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
   head = dflash_models.Head(TARGET, sizes)
   params = head.init(jax.random.key(0))
   target = specjax.types.Target(TARGET, target_weights(), eos=())
-  loaded = head_modules.Loaded({}, params, '', {})
-  read = head_modules.keep_tokens(
-    head_modules.Read(loaded, head, head), target, KEPT
-  )
+  loaded = modules.Loaded({}, params, '', {})
+  read = modules.keep_tokens(modules.Read(loaded, head, head), target, KEPT)
   both = specjax.types.Params(target.params, read.loaded.params)
   made = jax.random.normal(jax.random.key(1), (2, 8))
   logits = np.asarray(read.head.logits(both, made))

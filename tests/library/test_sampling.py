@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling, scoring, trees
+from specjax import sampling, trees
 from specjax.drafters import plain
+from specjax.loop import scoring
 from specjax.types import Draft, Scores
 from tests.support import papers_in_numpy
 

@@ -5,15 +5,14 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.measuring import build, collectives
-from experiments.settings import Mesh
-from experiments.setup import memory_limits, meshes
-from experiments.setup.plan import plan
-from specjax import sharding
-from specjax.drafting.language_model import Fed
-from specjax.drafting.walker import Memory
-from specjax.families import FAMILIES, conversion
-from specjax.models import transformer
+from specjax.bench import collectives
+from specjax.bench.config import Mesh
+from specjax.bench.loading import build, memory_limits, meshes
+from specjax.bench.loading.plan import plan
+from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.drafters.shapes.language_model import Fed
+from specjax.drafters.shapes.step_model import Memory
+from specjax.models import sharding, transformer
 from specjax.types import KV, SpecState
 from tests.support import family_outputs, tiny
 

@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from specjax.models import small_head
+from specjax.models import reduced_vocab_head
 
 
 def test_every_token_has_its_logit_and_the_others_none():
-  places = small_head.places(np.array([1, 3]), 5)
+  places = reduced_vocab_head.places(np.array([1, 3]), 5)
   assert places.tolist() == [2, 0, 2, 1, 2]
   logits = np.array([[0.5, -1.0], [2.0, 0.0]], np.float32)
-  wide = np.asarray(small_head.spread(logits, places))
+  wide = np.asarray(reduced_vocab_head.spread(logits, places))
   none = -np.inf
   expected = [[none, 0.5, none, -1, none], [none, 2, none, 0, none]]
   np.testing.assert_array_equal(wide, expected)
@@ -27,4 +27,4 @@ def test_every_token_has_its_logit_and_the_others_none():
 )
 def test_impossible_vocabularies_are_refused(ids, message):
   with pytest.raises(ValueError, match=message):
-    small_head.places(np.array(ids), 5)
+    reduced_vocab_head.places(np.array(ids), 5)

@@ -9,7 +9,8 @@ import transformers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specjax import checkpoints, pair, text
+from specjax import checkpoints, pair
+from specjax.api import text
 
 STOPS = ['stop', 'é', 'ab', 'b', 'abc', ' \n', '日本', '\ufffd!']
 

@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
 from specjax.drafters import cascade, counts, lm, ngram, plain
-from specjax.drafting import policies
+from specjax.drafters.shapes import policies
+from specjax.loop import generate
 from specjax.models import table
 from specjax.types import Params, Rule, Spec
 from tests.support import models, papers_in_numpy

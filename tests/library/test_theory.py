@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from specjax import theory
+from specjax.stats import theory
 
 # Leviathan et al., Table 1: alpha, gamma, operations, speed; c = 0.
 TABLE_1 = (

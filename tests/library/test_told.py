@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import specjax
-from experiments.certificate import constrained
-from specjax import generate, pool, sampling, scoring, stages, told, verify
+from specjax import sampling, verify
+from specjax.certify import constrained
 from specjax.drafters import lm, plain
+from specjax.loop import generate, scoring, token_records
 from specjax.models import table
+from specjax.requests import pool, request_sampling
 from specjax.types import Params, Spec
 from tests.support import models
 
@@ -44,8 +46,8 @@ def params_of(wide=True):
 def decoded(name, count, wide=True):
   """Tokens of each row, and what was told of them."""
   spec, params = SPECS[name], params_of(wide)
-  what = told.Telling(logprobs=count)
-  state = told.start(
+  what = token_records.Telling(logprobs=count)
+  state = token_records.start(
     what,
     params,
     PROMPTS,
@@ -54,10 +56,10 @@ def decoded(name, count, wide=True):
     key=generate.row_keys(3, range(4)),
     values=sampling.make(4, vocab_size=models.VOCAB, **ASKED),
   )
-  state = told.generate(what, params, state, 99, spec=spec)
+  state = token_records.generate(what, params, state, 99, spec=spec)
   texts, counts = models.new_tokens(state), jax.device_get(state.counts)
-  assert told.read(counts, 0, 0, 1).origins == []
-  rows = [told.read(counts, i, 0, len(x)) for i, x in enumerate(texts)]
+  assert token_records.read(counts, 0, 0, 1).origins == []
+  rows = [token_records.read(counts, i, 0, len(x)) for i, x in enumerate(texts)]
   return texts, [row.logprobs for row in rows]
 
 
@@ -123,16 +125,16 @@ def test_any_number_of_alternatives_is_told(float64, count):
 @pytest.mark.parametrize('place', [-1, 1])
 def test_the_logits_of_a_neighbour_would_be_seen(float64, monkeypatch, place):
   """Those of the place before, or of the place behind."""
-  judge = told._judge
+  judge = token_records._judge
 
   def shifted(*args, **options):
     verdict = judge(*args, **options)
     return verdict._replace(raw=jnp.roll(verdict.raw, place, 0))
 
-  monkeypatch.setattr(told, '_judge', shifted)
-  told._parts.cache_clear()
+  monkeypatch.setattr(token_records, '_judge', shifted)
+  token_records._parts.cache_clear()
   texts, rows = decoded('chain', 2)
-  told._parts.cache_clear()
+  token_records._parts.cache_clear()
   with pytest.raises(AssertionError):
     check_all(texts, rows, 2, 1e-6)
 
@@ -141,12 +143,12 @@ def test_the_logits_of_a_neighbour_would_be_seen(float64, monkeypatch, place):
 def test_processed_logits_would_be_seen(float64, monkeypatch):
   def after(logits, *rest):
     scores = sampling.distributions(logits, *rest)
-    return told._Scores(*scores, scores.logits)
+    return token_records._Scores(*scores, scores.logits)
 
-  monkeypatch.setattr(told, '_distributions', after)
-  told._parts.cache_clear()
+  monkeypatch.setattr(token_records, '_distributions', after)
+  token_records._parts.cache_clear()
   texts, rows = decoded('chain', 2)
-  told._parts.cache_clear()
+  token_records._parts.cache_clear()
   with pytest.raises(AssertionError):
     check_all(texts, rows, 2, 1e-6)
 
@@ -155,13 +157,13 @@ def test_of_equal_tokens_the_first_ids_are_told():
   """An end of the vocabulary that is never said is told last."""
   logits = np.array([2.0, 5.0, 5.0, 2.0, 5.0, -np.inf, 2.0, -np.inf])
   draft = scoring.Draft(*(jnp.zeros((1, n), int) for n in (0, 0)), None, None)
-  verdict = told._Verdict(
+  verdict = token_records._Verdict(
     jnp.zeros((1, 1), int),
     jnp.zeros(1, int),
     jnp.array([3]),
     jnp.asarray(logits, jnp.bfloat16)[None, None],
   )
-  found = told._logprobs(draft, verdict, 8)
+  found = token_records._logprobs(draft, verdict, 8)
   assert found.ids[0, 0].tolist() == [1, 2, 4, 0, 3, 6, 5, 7]
   rest = np.log(np.exp(logits).sum())
   assert {x.dtype.name for x in (found.own, found.top)} == {'float32'}
@@ -178,12 +180,12 @@ def test_they_change_no_text(float64):
 
 
 def test_nothing_is_recorded_that_is_not_asked_for():
-  assert told._parts(told.Telling()) is generate.PARTS
-  origins = told._parts(told.Telling(origins=True))
+  assert token_records._parts(token_records.Telling()) is generate.PARTS
+  origins = token_records._parts(token_records.Telling(origins=True))
   assert origins._replace(tally=generate.PARTS.tally) == generate.PARTS
-  assert told._parts(told.Telling(True, np.int64(3))) is told._parts(
-    told.Telling(True, 3)
-  )
+  assert token_records._parts(
+    token_records.Telling(True, np.int64(3))
+  ) is token_records._parts(token_records.Telling(True, 3))
 
 
 # Requests
@@ -193,7 +195,7 @@ def test_nothing_is_recorded_that_is_not_asked_for():
 def test_requests_that_come_and_go_have_their_own(float64, name):
   """Rows are refilled, one request is cancelled, and steps are uneven."""
   spec, random = SPECS[name], np.random.default_rng(0)
-  kinds = stages.of(spec, 'top_k')
+  kinds = request_sampling.of(spec, 'top_k')
   held = pool.Pool(
     params_of(),
     spec=spec,
@@ -231,7 +233,7 @@ def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
     Params(models.weights(model, 1), models.weights(model, 2))
   )
   spec = Spec(model, lm.make(model, 2), verify.token, (3,))
-  kinds = stages.of(spec, 'constraint')
+  kinds = request_sampling.of(spec, 'constraint')
   held = pool.Pool(
     params,
     spec=spec,
@@ -305,7 +307,7 @@ def test_more_alternatives_than_tokens_are_refused():
     pool.Pool(
       params_of(),
       spec=spec,
-      values=stages.of(spec).values(),
+      values=request_sampling.of(spec).values(),
       rows=1,
       slots=128,
       parts=pool.telling(logprobs=12),

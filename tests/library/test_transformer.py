@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import cache as caches
 from specjax import trees
 from specjax.models import (
   attention,
@@ -22,6 +21,7 @@ from specjax.models import (
   rotary,
   transformer,
 )
+from specjax.models import cache as caches
 from specjax.models.config import Experts, Narrowed
 from specjax.types import KV
 from tests.support import models

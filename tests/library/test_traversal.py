@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import exact, verify
+from specjax import verify
+from specjax.certify import exact
 from specjax.types import Draft, Scores
 from tests.library import test_verify as rules
 from tests.support import papers_in_numpy

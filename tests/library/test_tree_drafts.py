@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, scoring, verify
+from specjax import sampling, verify
 from specjax.drafters import lm
-from specjax.drafting import dynamic_tree, static_tree
+from specjax.drafters.shapes import dynamic_tree, static_tree
+from specjax.loop import generate, scoring
 from specjax.types import Params
 from tests.library import test_drafter_promises as promises
 from tests.support import models, papers_in_numpy

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import cache, trees
+from specjax import trees
+from specjax.models import cache
 from tests.support import models
 
 

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import exact, sampling, verify
+from specjax import sampling, verify
+from specjax.certify import exact
 from specjax.drafters import lm, plain
 from specjax.types import Draft, Scores
 from specjax.verify import chains

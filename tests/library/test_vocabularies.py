@@ -17,12 +17,14 @@ import transformers
 from tokenizers import decoders, pre_tokenizers
 from tokenizers.models import BPE, WordPiece
 
-from specjax import generate, sampling, verify, vocabularies
+from specjax import sampling, verify
+from specjax.checkpoints import vocabularies
+from specjax.checkpoints.vocabularies import reading, tables, tokens
+from specjax.checkpoints.vocabularies.tokens import Tokens
 from specjax.drafters import lm
-from specjax.drafting import chain
+from specjax.drafters.shapes import chain
+from specjax.loop import generate
 from specjax.types import Context, History, Params, Spec
-from specjax.vocabularies import reading, tables, tokens
-from specjax.vocabularies.tokens import Tokens
 from tests.support import models
 
 

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling
+from specjax import sampling
 from specjax.drafters import medusa
-from specjax.drafting import chain, dynamic_tree, shape, static_tree
-from specjax.drafting.walker import Step, Walker
+from specjax.drafters.shapes import chain, dynamic_tree, shape, static_tree
+from specjax.drafters.shapes.step_model import Step, Walker
+from specjax.loop import generate
 from specjax.types import Context, Params, Verdict
 from tests.support import models, papers_in_numpy
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import generate, sampling, verify
+from specjax import sampling, verify
 from specjax.drafters import cascade, early_exit, lm, ngram, plain, windowed
-from specjax.drafting import chain, static_tree
+from specjax.drafters.shapes import chain, static_tree
+from specjax.loop import generate
 from specjax.models import cache_attention, variants
 from specjax.models.config import Encoder, Relative
 from specjax.types import KV, Params, Spec, Target

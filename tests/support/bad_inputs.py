@@ -202,7 +202,7 @@ EXPERIMENT = (
 )
 
 _PARITY = 'experiments.parity', 'parity.py'
-_AGAINST = 'experiments.measuring.comparisons'
+_AGAINST = 'specjax.bench.comparisons'
 # Program, config, overrides, field, remedy. No weights are read.
 PROGRAMS = (
   (RUN, 'types.py', '', 'candidates.draft.options.inner.gamma', 'whole number'),
@@ -271,17 +271,17 @@ PROGRAMS = (
   ('experiments.certify', 'configs/certify.py', 'name=a/b', 'name', 'another'),
 )
 
-_COSTS = 'benchmarks.step_costs', 'configs/step_costs.py'
-_ROWS = 'benchmarks.continuous_batching', 'configs/continuous_batching.py'
-_PEER = 'benchmarks.against_huggingface', 'configs/against_huggingface.py'
-_NARROW = 'benchmarks.quantized', 'configs/quantized.py'
+_COSTS = 'experiments.step_costs', 'configs/step_costs.py'
+_ROWS = 'experiments.continuous_batching', 'configs/continuous_batching.py'
+_PEER = 'experiments.against_huggingface', 'configs/against_huggingface.py'
+_NARROW = 'experiments.quantized', 'configs/quantized.py'
 BENCHMARKS = (
   (*_COSTS, 'dtype=int8', 'dtype', 'must be one of'),
   (*_COSTS, 'gamma=0', 'gamma', LEAST),
   (*_COSTS, 'gammas=(1,)', 'gammas', 'two different sizes'),
-  (*_COSTS, 'sweeps=x', 'sweeps', 'benchmarks.sweeps.batch'),
+  (*_COSTS, 'sweeps=x', 'sweeps', 'experiments.sweeps.batch'),
   (*_COSTS, 'sweeps=()', 'sweeps is empty', 'name one'),
-  (*_COSTS, 'sweeps=benchmarks.sweeps.nothing', 'sweeps', 'nothing'),
+  (*_COSTS, 'sweeps=experiments.sweeps.nothing', 'sweeps', 'nothing'),
   (*_COSTS, 'repeats=0', 'repeats', LEAST),
   (*_COSTS, 'maxima=(128,10)', 'maxima', 'above the 300 tokens'),
   (*_COSTS, 'rates=(1.0,)', 'rates', 'in [0, 1), got (1.0,)'),
@@ -300,7 +300,7 @@ BENCHMARKS = (
   (*_PEER, 'drafters=x', 'drafters', 'not among the candidates'),
   (*_NARROW, 'paths=()', 'paths is empty', 'name checkpoints'),
   (*_NARROW, 'paths=/nowhere', 'paths', 'pass a local one'),
-  ('benchmarks.accelerator', 'configs/accelerator.py', '', 'no GPU', 'quick'),
+  ('experiments.accelerator', 'configs/accelerator.py', '', 'no GPU', 'quick'),
 )
 
 _PAIR, _HEADS, _DISTILL = 'configs/embedded_pair.py', 'heads.py', 'distill.py'
@@ -383,7 +383,7 @@ RECIPES = (
   (_DISTILL, 'divergences=x', 'divergences', 'divergences.forward_kl'),
   (
     _DISTILL,
-    'kinds=experiments.training.draft_data.x',
+    'kinds=specjax.training.draft_data.x',
     'kinds',
     'draft_data.target_text',
   ),
@@ -438,8 +438,8 @@ ARGUMENTS = (
     '--tokens must be at least 1',
     'got 0',
   ),
-  ('benchmarks.loading_memory', '--megabytes 0', '--megabytes', 'at least 1'),
-  ('benchmarks.loading_memory', '--dtype int9', '--dtype', 'choose from'),
+  ('experiments.loading_memory', '--megabytes 0', '--megabytes', 'at least 1'),
+  ('experiments.loading_memory', '--dtype int9', '--dtype', 'choose from'),
 )
 
 # Loads of `own_drafters`, and what they break; no weights of the target.

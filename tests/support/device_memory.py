@@ -9,7 +9,7 @@ import functools
 
 import jax
 
-from specjax import generate
+from specjax.loop import generate
 
 _PROGRAMS = '_prefill', '_begin', 'loop'
 

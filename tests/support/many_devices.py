@@ -12,12 +12,13 @@ import sys
 import jax
 import jax.numpy as jnp
 
-from experiments.measuring import collectives
-from experiments.settings import Mesh
-from experiments.setup import memory, meshes
-from specjax import checkpoints, generate, sampling, sharding, verify
+from specjax import checkpoints, sampling, verify
+from specjax.bench import collectives
+from specjax.bench.config import Mesh
+from specjax.bench.loading import memory, meshes
 from specjax.drafters import lm, ngram
-from specjax.models import transformer
+from specjax.loop import generate
+from specjax.models import sharding, transformer
 from specjax.types import Params, Spec
 from tests.support import automata, models, tiny
 

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import generate, sampling, verify, vocabularies
+from specjax import sampling, verify
+from specjax.checkpoints import vocabularies
+from specjax.checkpoints.vocabularies import reading
 from specjax.drafters import (
   cascade,
   counts,
@@ -29,15 +31,16 @@ from specjax.drafters import (
   suffix,
   windowed,
 )
+from specjax.drafters.dflash import module as dflash_models
+from specjax.drafters.dflash import sizes as dflash_sizes
+from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.ngram import retrieval
-from specjax.drafting import chain, dynamic_tree, policies, static_tree
-from specjax.models import dflash as dflash_models
-from specjax.models import dflash_sizes, quantize, transformer, variants
+from specjax.drafters.shapes import chain, dynamic_tree, policies, static_tree
+from specjax.loop import generate
+from specjax.models import quantize, transformer, variants
 from specjax.models.config import Narrowed
-from specjax.models.eagle import Head, Sizes
 from specjax.types import Drafter, Params, Rule, Spec
 from specjax.verify import chains
-from specjax.vocabularies import reading
 
 
 @functools.cache

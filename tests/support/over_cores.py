@@ -13,11 +13,10 @@ import sys
 import jax
 
 import specjax
-from experiments import explain, predict, run
-from experiments.measuring import methods
-from experiments.settings import Candidate
-from experiments.setup import meshes
-from specjax.layouts import BLOCKED, CORES, WHOLE, LayoutChoice
+from specjax.bench.config import Candidate
+from specjax.bench.loading import meshes, methods
+from specjax.models.layouts import BLOCKED, CORES, WHOLE, LayoutChoice
+from specjax.programs import explain, predict, run
 from tests.support import tiny
 
 PROGRAMS = {'run': run, 'explain': explain, 'predict': predict}

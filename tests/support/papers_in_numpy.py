@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 
-from specjax import goodness
+from specjax.stats import fit_tests
 
 
 def normalize(weights):
@@ -261,12 +261,12 @@ class Misfit:
 
   def add(self, counts, chances):
     """Adds a sample: counts and probabilities of outcomes."""
-    fit = goodness.fit(*outcomes(counts, chances))
+    fit = fit_tests.fit(*outcomes(counts, chances))
     self.statistic += fit.statistic
     self.freedom += fit.freedom
 
   def p_value(self):
-    return goodness.Fit(self.statistic, self.freedom).p_value
+    return fit_tests.Fit(self.statistic, self.freedom).p_value
 
 
 def power(samples, pairs, level):
@@ -277,4 +277,4 @@ def power(samples, pairs, level):
     pairs: (distribution that is tested, that of the samples).
     level: false-alarm rate.
   """
-  return goodness.power(samples, [outcomes(*pair) for pair in pairs], level)
+  return fit_tests.power(samples, [outcomes(*pair) for pair in pairs], level)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from specjax.drafting.policies import Policy
+from specjax.drafters.shapes.policies import Policy
 
 
 def patient(more: float = 1) -> Policy:

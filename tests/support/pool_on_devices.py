@@ -16,12 +16,14 @@ import sys
 import jax
 import numpy as np
 
-from experiments.settings import Mesh
-from experiments.setup import meshes
-from specjax import checkpoints, generate, pool, stages, verify
+from specjax import checkpoints, verify
+from specjax.bench.config import Mesh
+from specjax.bench.loading import meshes
 from specjax.drafters import lm
-from specjax.goodput import Goodput
-from specjax.told import Telling
+from specjax.loop import generate
+from specjax.loop.token_records import Telling
+from specjax.requests import pool, request_sampling
+from specjax.requests.goodput import Goodput
 from specjax.types import LoadedDrafter, Params, Spec
 from tests.support import many_devices
 
@@ -61,7 +63,7 @@ def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
     placement=placement and placement.for_draft,
   )
   spec = Spec(target, lm.make(draft, 2), verify.token, many_devices.ENDS)
-  kinds, told = stages.of(spec, 'top_p'), {}
+  kinds, told = request_sampling.of(spec, 'top_p'), {}
   parts = pool.telling(logprobs=2)
   if by_load:
     loaded = LoadedDrafter(target, functools.partial(lm.make, draft), own)

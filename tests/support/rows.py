@@ -1,6 +1,6 @@
 """Rows of a results folder, made up for tests."""
 
-from experiments.measuring import results
+from specjax.bench import results
 
 
 def around(value: float, count: int = 8, by: float = 0.02) -> list[float]:

@@ -11,12 +11,13 @@ import jax
 import openai
 
 import specjax
-from experiments.measuring import pairs
-from experiments.service_settings import STAGES, Serving
-from experiments.serving import app, opening, running, service
-from experiments.setup.plan import plan
-from specjax import generate, pool
-from specjax.stages import NEUTRAL
+from specjax.bench import single_model
+from specjax.bench.loading.plan import plan
+from specjax.loop import generate
+from specjax.requests import pool
+from specjax.requests.request_sampling import NEUTRAL
+from specjax.serving import app, opening, running, service
+from specjax.serving.config import STAGES, Serving
 from tests.support import models, tiny
 
 KEY, GAMMA, ROWS = 'a-secret', 2, 6
@@ -31,11 +32,11 @@ def settings(folder, **changes) -> Serving:
   return Serving(**fields | mine | changes)
 
 
-def load(folder, **changes) -> tuple[Serving, pairs.Pair]:
+def load(folder, **changes) -> tuple[Serving, single_model.Pair]:
   """Settings, and the pair in float64: rounding decides no ties."""
   x = settings(folder, **changes)
-  pairs.choose(x, 'a service')
-  pair = pairs.load(plan(x))
+  single_model.choose(x, 'a service')
+  pair = single_model.load(plan(x))
   for name in ('target', 'drafter'):
     one = getattr(pair, name)
     double = dataclasses.replace(one, params=models.double(one.params))
@@ -49,7 +50,7 @@ class Served:
 
   url: str
   service: service.Service
-  pair: pairs.Pair
+  pair: single_model.Pair
   plain: httpx.Client
 
   @property

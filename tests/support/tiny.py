@@ -9,10 +9,10 @@ import pathlib
 import jax
 import numpy as np
 
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
 from specjax import checkpoints, pair
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.drafters import medusa
-from specjax.drafting.trainable import Trainable
+from specjax.drafters.heads.trainable import Trainable
 from specjax.models import transformer
 
 

@@ -13,7 +13,7 @@ from unittest import mock
 
 import safetensors.numpy
 
-from experiments.training import generated, optimize, train_heads
+from specjax.training import generated, optimize, train_heads
 from tests.experiments import test_own_data
 
 

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import checkpoints, generate, sampling, verify
+from specjax import checkpoints, sampling, verify
 from specjax.drafters import lm
+from specjax.loop import generate
 from specjax.types import Params, Spec
 from tests.support import family_outputs, models
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import against_huggingface as program
-from benchmarks import decoders as sides
-from benchmarks import peers
-from experiments.measuring import results
-from experiments.settings import Candidate, Checkpoint, Experiment, Prompts
+from experiments import against_huggingface as program
+from experiments import decoders as sides
+from experiments import peers
 from specjax import checkpoints
+from specjax.bench import results
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.models import transformer
 
 pytestmark = pytest.mark.parity

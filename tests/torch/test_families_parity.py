@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
-from specjax.families import FAMILIES
+from specjax.checkpoints.families import FAMILIES
 from specjax.models import rotary, transformer
 from tests.library import test_families
 
@@ -85,7 +85,7 @@ SCALINGS = {
 def test_frequencies_are_those_of_transformers(kind, length):
   from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-  from specjax.families import rope
+  from specjax.checkpoints.families import rope
 
   scaling, parameters = SCALINGS[kind]
   inner = {'rope_type': kind, 'rope_theta': 500.0} | parameters

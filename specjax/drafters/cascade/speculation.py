@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax import cache as caches
-from specjax import sampling, scoring, verify
+from specjax import sampling, verify
+from specjax.loop import scoring
+from specjax.models import cache as caches
 from specjax.models.transformer import Model
 from specjax.types import Cache, Context, Drafter, Rule, Verdict
 
@@ -50,7 +51,7 @@ def wrong(inner: Drafter, depth: int, rule: Rule) -> str:
     return (
       'the inner drafter learns from its verdicts, which depend on the batch '
       'around a row here: choose a policy that does not, such as '
-      'specjax.drafting.policies.confidence'
+      'specjax.drafters.shapes.policies.confidence'
     )
   if not rule.lossless:
     return 'the inner rule is lossy: choose an exact one, which keeps q'

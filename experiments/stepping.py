@@ -1,0 +1,232 @@
+"""Steps of the loop, timed on random weights and caches of zeros.
+
+What a step costs does not depend on what the numbers are: no text is read,
+and a state is set back to the same length before each measurement. Ways to
+step take turns, so that a drift of the machine's speed meets them alike.
+"""
+
+import functools
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import sampling, trees
+from specjax.drafters import plain
+from specjax.errors import UserError
+from specjax.loop import generate
+from specjax.models import layouts
+from specjax.models.transformer import Model
+from specjax.types import Draft, Drafter, Params, Spec, SpecState
+
+
+@functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
+def _leaf(key, shape, dtype):
+  return 0.02 * jax.random.normal(key, shape, dtype)
+
+
+def random_weights(model: Model, seed: int, dtype) -> Any:
+  """Normal weights, scales of one, made on the device one by one.
+
+  So no more than the weights and one of them is held at once, and nothing of
+  it by the host.
+  """
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  leaves, tree = jax.tree.flatten(shapes)
+  keys = jax.random.split(jax.random.key(seed), len(leaves))
+  return jax.tree.unflatten(
+    tree,
+    [
+      _leaf(key, x.shape, dtype) if x.ndim > 1 else jnp.ones(x.shape, dtype)
+      for key, x in zip(keys, leaves, strict=True)
+    ],
+  )
+
+
+class Models:
+  """Target and draft of a vocabulary, whole and in the layout of few rows."""
+
+  def __init__(self, target: Model, draft: Model, seed: int, dtype: str):
+    self.target, self.draft = target, draft
+    self.weights = random_weights(target, seed, jnp.dtype(dtype))
+    self.draft_weights = random_weights(draft, seed + 1, jnp.dtype(dtype))
+    self._blocked: tuple | None = None
+
+  def fit(self, rows: int) -> tuple[Model, Params, Model]:
+    """Target, parameters and draft in the layout that so many rows take."""
+    params = Params(self.weights, self.draft_weights)
+    layout = layouts.tried()[0]
+    if jax.default_backend() != 'cpu' or not layouts.fits(layout, rows):
+      return self.target, params, self.draft
+    if self._blocked is None:
+      target = layouts.for_few(self.target, self.weights, rows)
+      draft = layouts.for_few(self.draft, self.draft_weights, rows)
+      both = Params(target.params, draft.params)
+      self._blocked = target.model, both, draft.model
+    return self._blocked
+
+
+class Timed(NamedTuple):
+  """A few steps, once."""
+
+  seconds: float  # per step
+  tokens: float  # per step and row
+
+
+def _blank(spec, params, batch, slots, values, seed) -> SpecState:
+  """A state of zeros as `generate.start` would return it; reads nothing."""
+  if values is None:
+    values = sampling.make(batch, 0.0)
+  key = generate.row_keys(seed, range(batch))
+
+  def start(params):
+    return generate.start(
+      params,
+      [[0]] * batch,
+      spec=spec,
+      new_tokens=1,
+      key=key,
+      values=values,
+      slots=slots,
+    )
+
+  shapes = jax.eval_shape(start, params)
+  rest = jax.tree.map(
+    lambda x: jnp.zeros(x.shape, x.dtype),
+    shapes._replace(key=(), sampling=()),
+  )
+  return rest._replace(
+    key=key,
+    sampling=jax.tree.map(jnp.array, values),
+    finite=jnp.ones(batch, bool),
+  )
+
+
+class Loop:
+  """A spec with a state that is stepped and set back."""
+
+  def __init__(
+    self,
+    spec: Spec,
+    params: Params,
+    *,
+    used: int,
+    slots: int,
+    steps: int,
+    batch: int = 1,
+    values: sampling.Sampling | None = None,
+    seed: int = 0,
+  ):
+    """Compiles, and takes a step.
+
+    Args:
+      spec: what runs.
+      params: its parameters.
+      used: tokens in use when the time begins.
+      slots: of the cache.
+      steps: timed at once, at most.
+      batch: rows.
+      values: sampling values, by default greedy.
+      seed: of the rows' keys.
+
+    Raises:
+      ValueError: there is no room for a step.
+    """
+    room = (slots - used) // (spec.drafter.depth + 1) - 1
+    if room < 1:
+      raise UserError(
+        f'{used} tokens in use leave no room for a step in {slots} slots: '
+        'choose more slots or fewer tokens'
+      )
+    self.spec, self.params, self.batch = spec, params, batch
+    self.steps = min(steps, room)
+    self.state = _blank(spec, params, batch, slots, values, seed)
+    self.used = jnp.full(batch, used, jnp.int32)
+    self.end = jnp.full(batch, slots, jnp.int32)
+    self.count = jnp.asarray(self.steps, jnp.int32)
+    begin = time.perf_counter()
+    self.run(timed=False)
+    self.first = time.perf_counter() - begin  # tracing and compiling, too
+
+  def set_back(self) -> None:
+    """Makes the texts as long as they were at first."""
+    self.state = self.state._replace(
+      length=self.used + 0,
+      limit=self.end + 0,
+      done=jnp.zeros(self.batch, bool),
+      counts=jax.tree.map(jnp.zeros_like, self.state.counts),
+    )
+    jax.block_until_ready(self.state)
+
+  def run(self, timed: bool = True) -> Timed:
+    """Takes the steps.
+
+    Raises:
+      RuntimeError: something was compiled inside the time, or a row ended.
+    """
+    self.set_back()
+    before = generate.loop._cache_size()
+    with jax.transfer_guard('disallow' if timed else 'allow'):
+      begin = time.perf_counter()
+      self.state = generate.generate(
+        self.params, self.state, self.count, spec=self.spec
+      )
+      jax.block_until_ready(self.state)
+      seconds = time.perf_counter() - begin
+    if timed and generate.loop._cache_size() != before:
+      raise RuntimeError('a program was compiled inside the timed region')
+    counts = jax.device_get(self.state.counts)
+    if (counts.target_calls != self.steps).any():
+      raise RuntimeError('a row ended, or its logits were not finite')
+    return Timed(seconds / self.steps, counts.tokens.mean() / self.steps)
+
+
+@functools.cache
+def idle(gamma: int, vocab: int) -> Drafter:
+  """Draws nothing and calls it a draft: a step with it is the target's part.
+
+  Scoring, judging and committing of gamma + 1 tokens, with a q for each.
+  """
+
+  def propose(params, state, ctx, key):
+    del params, key  # Unused.
+    batch = ctx.length.shape[0]
+    return Draft(
+      jnp.zeros((batch, gamma), jnp.int32),
+      trees.chain(batch, gamma),
+      jnp.full(batch, gamma, jnp.int32),
+      jnp.full((batch, gamma, vocab), 1 / vocab, jnp.float32),
+    ), state
+
+  return plain.make()._replace(depth=gamma, nodes=gamma, propose=propose)
+
+
+def take_turns(ways: Mapping[Any, Any], repeats: int, bar) -> dict[Any, list]:
+  """Calls every way so many times, one after the other.
+
+  Args:
+    ways: functions without arguments, by name.
+    repeats: of each.
+    bar: a progress bar.
+
+  Returns:
+    What each returned.
+  """
+  returned: dict[Any, list] = {name: [] for name in ways}
+  bar.reset(total=repeats * len(ways))
+  for _ in range(repeats):
+    for name, way in ways.items():
+      returned[name].append(way())
+      bar.update()
+  return returned
+
+
+def milliseconds(runs: list[Timed]) -> dict:
+  """The median of a step and the range of its middle half."""
+  low, middle, high = 1e3 * np.percentile(
+    [r.seconds for r in runs], (25, 50, 75)
+  )
+  return {'step_ms': middle, 'step_ms_quartiles': [low, high]}

@@ -1,0 +1,210 @@
+"""Text as it comes: the same as that of `decode`, piece by piece.
+
+for piece in specjax.stream(target, draft, 'def fib(n):', gamma=3):
+  print(piece.text, end='', flush=True)
+print(piece.finish, piece.whole.tau)
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from specjax import arguments
+from specjax.api import request
+from specjax.api.decoded import Decoded
+from specjax.api.text import Detokenizer, Stops
+from specjax.arguments import BOUND, check_number, named
+from specjax.loop.token_records import Logprob, OfTokens, Telling, read
+from specjax.models import sharding
+from specjax.types import LoadedDrafter, Rule, Target
+
+STOP, LENGTH = 'stop', 'length'
+
+
+class Piece(NamedTuple):
+  """What one step added to a text.
+
+  Text is told when no later token can change it: a token may add nothing, and
+  the next one what was kept. `texts` says which token brought what.
+  """
+
+  tokens: list[int]
+  origins: list[str]  # of these: 'accepted', 'corrected' or 'bonus'
+  texts: list[str]
+  logprobs: list[Logprob]  # empty where they were not asked for
+  finish: str = ''  # of the last piece: 'stop', or 'length' where it was cut
+  whole: Decoded | None = None  # of the last piece: the text and its counts
+
+  @property
+  def text(self) -> str:
+    """What is certain now, and was not before."""
+    return ''.join(self.texts)
+
+
+def _check_stop(stop: Any) -> tuple[str, ...]:
+  strings = (stop,) if isinstance(stop, str) else stop
+  if not isinstance(strings, Sequence) or not all(
+    isinstance(x, str) and x for x in strings
+  ):
+    raise ValueError(
+      f'stop must be a text, or a list of texts that are not empty, got '
+      f'{named(stop)}'
+    )
+  return tuple(strings)
+
+
+def _check_prompt(target: Any, prompt: Any) -> None:
+  arguments.check_target(target)
+  if target.tokenizer is None:
+    raise ValueError(
+      f'target: {target.path or "it"} has no tokenizer, which makes text of '
+      'tokens: add one, or use specjax.decode'
+    )
+  one = isinstance(prompt, str)
+  if not one and isinstance(prompt, Sequence | np.ndarray):
+    one = not any(isinstance(x, str) or np.ndim(x) for x in prompt)
+  if not one:
+    raise ValueError(
+      'prompt must be one text, or the token ids of one, got '
+      f'{named(prompt)}: specjax.decode takes several'
+    )
+
+
+def stream(
+  target: Target,
+  drafter: LoadedDrafter | None,
+  prompt: str | Sequence[int],
+  *,
+  gamma: int = 4,
+  new_tokens: int = 64,
+  temperature: float = 0.0,
+  seed: int = 0,
+  stop: str | Sequence[str] = (),
+  rule: Rule | None = None,
+  regex: Any = None,
+  json_schema: Any = None,
+  prediction: Any = None,
+  slots: int | None = None,
+  logprobs: int | None = None,
+  **stages: Any,
+) -> Iterator[Piece]:
+  """Continues one prompt, and tells its text as it is committed.
+
+  The tokens are those of `decode` of this prompt with the same arguments. The
+  texts of all pieces together are the text that it returns, up to the first
+  string of `stop`, which is not shown; neither is what ended the text.
+
+  All is checked at the call; decoding begins with the first piece that is asked
+  for, and goes no further than the last one.
+
+  Args:
+    target: from `load`, with a tokenizer.
+    drafter: from a loader; None: plain decoding.
+    prompt: a text, or token ids.
+    gamma: draft length K.
+    new_tokens: tokens to add at most.
+    temperature: 0 is greedy.
+    seed: of all draws.
+    stop: strings that end the text. Tokens behind the one that completes a
+      string are dropped; counts are of all that were decoded.
+    rule: how drafts are verified; by default the exact one for the drafter.
+    regex: that the whole text must match, see `decode`.
+    json_schema: likewise.
+    prediction: a text that the new one may repeat in part, see `decode`.
+    slots: size of the buffer; by default what the prompt needs. Prompts of any
+      length share the programs of one size.
+    logprobs: whether each token's log-probability is told, and those of so many
+      of the most probable tokens of its place, see `decode`.
+    **stages: further stages of the sampling pipeline, as for `decode`.
+
+  Returns:
+    A piece for each step, of at least one token. The last one has `finish`,
+    and all that `decode` returns as `whole`.
+
+  Raises:
+    ValueError: one of these is wrong or does not fit the others; names it.
+    FloatingPointError: of the iterator, where the target gives NaN or infinite
+      logits.
+  """
+  _check_prompt(target, prompt)
+  check_number('new_tokens', new_tokens, 1, BOUND)
+  if slots is not None:
+    check_number('slots', slots, 1, BOUND)
+  stops = Stops(_check_stop(stop))
+  made = request.prepare(
+    stream,
+    target,
+    drafter,
+    [prompt],  # type: ignore[arg-type]
+    gamma=gamma,
+    new_tokens=new_tokens,
+    temperature=temperature,
+    seed=seed,
+    rule=rule,
+    regex=regex,
+    json_schema=json_schema,
+    prediction=prediction,
+    stages=stages,
+    slots=slots,
+    telling=Telling(origins=True, logprobs=logprobs),
+  )
+  return _pieces(target, made, stops)
+
+
+def _steps(made: request.Prepared) -> Iterator[tuple[list, OfTokens, bool]]:
+  """New tokens of each step, what is told of them, whether it is the last."""
+  state = made.begin()
+  done, told = False, 0
+  while not done:
+    state = made.advance(state, 1)
+    tokens, start, length, end, finite, counts = sharding.fetch(
+      (
+        state.tokens,
+        state.start,
+        state.length,
+        state.done,
+        state.finite,
+        state.counts,
+      )
+    )
+    request.check_finite(finite)
+    before, told, done = told, int(length[0] - start[0]), bool(end[0])
+    new = tokens[0, start[0] + before : length[0]].tolist()
+    yield new, read(counts, 0, before, told), done
+
+
+def _pieces(
+  target: Target, made: request.Prepared, stops: Stops
+) -> Iterator[Piece]:
+  told, shown = Detokenizer(target.tokenizer), ''
+  all_tokens: list[int] = []
+  logprobs: list[Logprob] = []
+  for new, said, done in _steps(made):
+    texts: list[str] = []
+    for token in new:
+      known = '' if token in target.eos else told.push(token)
+      texts.append(stops.push(known))
+      if stops.found is not None:
+        break
+    if done and stops.found is None:
+      texts[-1] += stops.push(told.finish())
+      texts[-1] += stops.finish()
+    count = len(texts)
+    tokens, values = new[:count], said.logprobs[:count]
+    all_tokens += tokens
+    logprobs += values
+    piece = Piece(tokens, said.origins[:count], texts, values)
+    shown += piece.text
+    if not done and stops.found is None:
+      yield piece
+      continue
+    ended = stops.found is not None or tokens[-1] in target.eos
+    rows = jax.tree.map(lambda x: x[None], said.counts)
+    asked = made.telling.logprobs is not None
+    whole = Decoded(
+      [shown], [all_tokens], [ended], rows, [logprobs] if asked else None
+    )
+    yield piece._replace(finish=STOP if ended else LENGTH, whole=whole)
+    return

@@ -1,0 +1,306 @@
+"""Every configuration a program takes: plain mutable dataclasses.
+
+`ml_collections.config_flags` overrides any field from the command line and
+refuses unknown ones; the programs check values before any work.
+"""
+
+import dataclasses
+from typing import Any
+
+from specjax.bench.step_settings import Accelerator as Accelerator
+from specjax.bench.step_settings import Deployment as Deployment
+from specjax.bench.step_settings import Layouts as Layouts
+from specjax.bench.step_settings import LongContexts as LongContexts
+from specjax.bench.step_settings import Narrow as Narrow
+from specjax.bench.step_settings import PaperCosts as PaperCosts
+from specjax.bench.step_settings import PaperModel as PaperModel
+from specjax.bench.step_settings import Size as Size
+from specjax.bench.step_settings import Speed as Speed
+from specjax.bench.step_settings import TargetSize as TargetSize
+from specjax.prompts.config import Prompts as Prompts
+from specjax.prompts.config import SamplingValues as SamplingValues
+
+
+@dataclasses.dataclass
+class Checkpoint:
+  """A Hugging Face directory.
+
+  Attributes:
+    path: of the directory, or owner/name or owner/name@revision of the Hub.
+    dtype: of weights and cache, as `Experiment.dtype`; empty: of the target
+      that of the experiment, of a draft the target's.
+  """
+
+  path: str = ''
+  dtype: str = ''
+
+
+@dataclasses.dataclass
+class Draft(Checkpoint):
+  """A Hugging Face directory, or a trained head.
+
+  Attributes:
+    vocabulary: tokens that it may propose, the most frequent ones; 0: all.
+    frequencies: tables that say how frequent they are, as
+      `configs/counts.py` makes them.
+  """
+
+  vocabulary: int = 0
+  frequencies: str = ''
+
+
+@dataclasses.dataclass
+class Candidate:
+  """A drafter to compare.
+
+  Attributes:
+    load: full name of a function `(target, path, **options)` that returns a
+      `LoadedDrafter`; `lm` is short for `specjax.drafters.lm.load`.
+    gamma: drafted tokens K, unless `Experiment.gammas` says otherwise.
+    path: of its weights, where it has any.
+    options: further arguments of `load`; a candidate among them (`inner`)
+      drafts for this one, and a `policy` is a name, such as confidence:0.4.
+    verifiers: its rules; those of the experiment when empty.
+  """
+
+  load: str
+  gamma: int
+  path: str = ''
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  verifiers: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class Mesh:
+  """Devices, and the processes that work on them together.
+
+  Attributes:
+    data: groups of devices that the rows of a batch are split over.
+    model: devices of a group, which split the target's weights and cache.
+    split_draft: split drafts over these too; else each device has them whole.
+    processes: how many work together; 0: what the cluster says (Cloud TPU,
+      Slurm), which then gives the next two as well.
+    process: number of this one, from 0 on. Number 0 writes and prints.
+    coordinator: host and port of process 0.
+    timeout: seconds to wait for others to join, for signs of life, at the end.
+  """
+
+  data: int = 1
+  model: int = 1
+  split_draft: bool = False
+  processes: int = 1
+  process: int = 0
+  coordinator: str = ''
+  timeout: int = 300
+
+  def facts(self) -> dict:
+    """What of it decides the results."""
+    return {n: getattr(self, n) for n in ('data', 'model', 'split_draft')}
+
+
+@dataclasses.dataclass
+class Experiment:
+  """Drafters x rules x draft lengths x domains x temperatures.
+
+  Attributes:
+    name: results go to runs/<name>-<hash of the settings>, or to `results`.
+    target: the target's checkpoint.
+    draft: checkpoint of a draft; where given, a candidate `lm` loads it.
+    dtype: of weights and cache: auto, float32, bfloat16 or float16. auto is
+      the checkpoint's own, and on a CPU float32.
+    candidates: drafters by name.
+    drafters: which of them to run; all when empty. What is no candidate is a
+      `load` function, named as theirs, with `:path` behind it.
+    verifiers: rules of `specjax.verify`, such as token or lenience:0.5, or
+      others by full name; a candidate may have its own.
+    gammas: draft lengths tried with every drafter; empty for each one's own.
+    temperatures: 0 is greedy.
+    sampling: the other stages of the pipeline.
+    prompts: what is continued.
+    prompt: the one text that is continued instead.
+    max_new_tokens: tokens added to every prompt.
+    batch: prompts decoded together.
+    batches: several such numbers, each in its turn; empty: `batch` alone.
+    seed: of prompts and sampling.
+    mesh: devices to run on.
+    timed: whether time is taken. Without, nothing is said about speed, batches
+      may be large and the machine busy; every step is recorded.
+    probe: whether `experiments.run` looks first if heads of others are read as
+      they were trained.
+    results: folder for rows and summary.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
+    quick: a small version of the same experiment.
+  """
+
+  name: str
+  target: Checkpoint
+  candidates: dict[str, Candidate]
+  draft: Draft = dataclasses.field(default_factory=Draft)
+  dtype: str = 'auto'
+  drafters: tuple[str, ...] = ()
+  verifiers: tuple[str, ...] = ('token',)
+  gammas: tuple[int, ...] = ()
+  temperatures: tuple[float, ...] = (0.0, 1.0)
+  sampling: SamplingValues = dataclasses.field(default_factory=SamplingValues)
+  prompts: Prompts = dataclasses.field(default_factory=Prompts)
+  prompt: str = ''
+  max_new_tokens: int = 128
+  batch: int = 1
+  batches: tuple[int, ...] = ()
+  seed: int = 0
+  mesh: Mesh = dataclasses.field(default_factory=Mesh)
+  timed: bool = True
+  probe: bool = True
+  results: str = ''
+  compilation_cache: str = 'auto'
+  quick: bool = False
+
+  @property
+  def known(self) -> dict[str, Candidate]:
+    """Drafters by name; that of `draft` comes first."""
+    if not self.draft.path:
+      return self.candidates
+    given = vars(self.draft).items()
+    own = {name: x for name, x in given if x and name != 'path'}
+    lm = Candidate('lm', 4, self.draft.path, own)
+    return {'lm': lm} | self.candidates
+
+  def shrink(self) -> None:
+    """Leaves the quick version: two drafters, few and short texts.
+
+    No fewer than are decoded together.
+    Of several batches it leaves two, and two draft lengths with them.
+    """
+    self.drafters = self.drafters or tuple(self.known)[:2]
+    if self.batches:
+      self.batches, self.gammas = self.batches[:2], self.gammas[:2]
+    rows = self.batches or (self.batch,)
+    self.prompts.count = min(self.prompts.count, max(2, *rows))
+    self.max_new_tokens = min(self.max_new_tokens, 32)
+
+
+@dataclasses.dataclass
+class Parity(Experiment):
+  """Greedy texts of every drafter against those of another way to decode.
+
+  Attributes:
+    against: the comparison: `plain`, `batch`, `dtype` or `text` of
+      `specjax.bench.comparisons`, or one like them by its full name.
+    dtype: as that of `Experiment`; also float64.
+    other_dtype: of the other side of `comparisons.dtype`.
+    text: file of the other side of `comparisons.text`.
+  """
+
+  against: str = 'plain'
+  dtype: str = 'float32'
+  other_dtype: str = 'bfloat16'
+  text: str = ''
+  temperatures: tuple[float, ...] = (0.0,)
+  max_new_tokens: int = 64
+
+
+@dataclasses.dataclass
+class ManyPrompts(Experiment):
+  """Many prompts through the rows of a batch, in three ways.
+
+  Attributes:
+    batch: rows.
+    shortest: fewest new tokens; drawn evenly from here to `max_new_tokens`.
+    chunks: steps between two looks at what has finished, each tried.
+    group: prompts read at once, at most.
+    repeats: passes over all prompts; one prompt at a time takes a single one.
+    by_load: whether each drafter also runs with a draft length that
+      `specjax.requests.goodput` chooses, from `gammas` and 0.
+  """
+
+  batch: int = 16
+  shortest: int = 16
+  by_load: bool = False
+  chunks: tuple[int, ...] = (4,)
+  group: int = 4
+  repeats: int = 3
+  temperatures: tuple[float, ...] = (1.0,)
+
+
+@dataclasses.dataclass
+class Arrivals(Experiment):
+  """Requests that come at random times to the rows of a pool.
+
+  Attributes:
+    batch: rows.
+    shortest: as that of `ManyPrompts`.
+    fractions: rates, over that at which plain decoding is saturated.
+    requests: of every rate.
+    skipped: the first of them, which are not counted.
+    chunk: steps of a turn.
+    group: prompts read at once, at most.
+    repeats: passes of saturated rows.
+  """
+
+  batch: int = 16
+  shortest: int = 16
+  fractions: tuple[float, ...] = (0.3, 0.6, 0.9, 1.2)
+  requests: int = 200
+  skipped: int = 40
+  chunk: int = 2
+  group: int = 4
+  repeats: int = 2
+  temperatures: tuple[float, ...] = (1.0,)
+
+  def shrink(self) -> None:
+    """Leaves the quick version: few and short texts, at two rates."""
+    self.batch, self.group = min(self.batch, 4), 1
+    self.prompts.count = min(self.prompts.count, 4)
+    self.max_new_tokens = min(self.max_new_tokens, 16)
+    self.shortest = min(self.shortest, 4)
+    self.fractions = self.fractions[:2]
+    self.requests, self.skipped = min(self.requests, 24), 4
+    self.repeats = 1
+
+
+@dataclasses.dataclass
+class Languages(Experiment):
+  """Texts within languages, one after the other.
+
+  Attributes:
+    languages: files of JSON schemas, or of what was saved of them, by name.
+  """
+
+  languages: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Certificate:
+  """What is certified, and how surely.
+
+  Attributes:
+    name: results go to runs/<name>-<hash of the settings>.
+    dtype: of the tables that are models, and so of logits; auto is float32.
+    rows: texts of each of ten settings that the loop makes at once.
+    rounds: how many times it does.
+    level: chance that any of the tests of the table is a false alarm.
+    boost: the power is stated for chances of acceptance times this factor.
+    seed: of the loops' keys.
+    results: folder for rows and summary.
+    compilation_cache: as that of an experiment.
+    quick: fewer loops; every enumeration but those of trained heads.
+    rule: the one thing that is certified instead, a `types.Rule` by its full
+      name; numbers may stand behind a colon.
+    drafter: likewise a load function, with the path that it reads behind a
+      colon.
+    policy: likewise a `policies.Policy`.
+  """
+
+  name: str = 'certify'
+  dtype: str = 'auto'
+  rows: int = 64
+  rounds: int = 128
+  level: float = 1e-3
+  boost: float = 1.1
+  seed: int = 0
+  results: str = ''
+  compilation_cache: str = 'auto'
+  quick: bool = False
+  rule: str = ''
+  drafter: str = ''
+  policy: str = ''

@@ -1,0 +1,123 @@
+"""The mesh of an experiment, and what is refused.
+
+Everything here is known before weights are read. Refused is a mesh that does
+not divide the batch or the query heads; key-value heads (with all attention),
+vocabularies and widths that it does not divide stay whole on every device.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from specjax import native
+from specjax.bench.config import (
+  Certificate,
+  Experiment,
+  Layouts,
+  LongContexts,
+  Mesh,
+  Speed,
+)
+from specjax.checkpoints import Description, precision
+from specjax.cli import xla_flags
+from specjax.errors import need
+from specjax.models import sharding
+from specjax.models.sharding import Placement
+
+_SIMULATED = 'xla_force_host_platform_device_count'
+_MOST_CORES = 8  # that exchange sums at every layer
+
+
+def use_cores(x: Any) -> None:
+  """Gives the CPU's cores to what uses them; before JAX does.
+
+  On one device that is the kernel. Where there is none, or it is compared with
+  what else there is, cores are devices, for `layouts.CORES`. Nothing is done
+  where something else was said about devices, by a mesh or to JAX, where an
+  experiment takes no time, and for training.
+
+  A certificate compiles and runs two tiny programs side by side, a core each.
+
+  Args:
+    x: the config of a program.
+  """
+  if isinstance(x, Certificate):
+    native.claim_cores()
+    xla_flags.add(xla_flags.FAST)
+    return
+  alone = isinstance(x, Speed | LongContexts)
+  if isinstance(x, Experiment):
+    alone = x.timed and x.mesh.data * x.mesh.model * x.mesh.processes == 1
+  said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
+    'XLA_FLAGS', ''
+  )
+  if not alone or said:
+    return
+  if native.available() and not isinstance(x, Layouts):
+    if x.dtype in (precision.AUTO, *native.DTYPES):
+      native.claim_cores()
+  else:
+    count = min(len(os.sched_getaffinity(0)), _MOST_CORES)
+    with contextlib.suppress(RuntimeError):  # JAX has begun: it stays as it is.
+      jax.config.update('jax_num_cpu_devices', count)
+
+
+def make_placement(mesh: Mesh) -> Placement | None:
+  """The placement of a target; None on a single device.
+
+  Raises:
+    UserError: there are not enough devices, or processes without any.
+  """
+  size, devices = mesh.data * mesh.model, jax.device_count()
+  need(
+    mesh.processes in (0, jax.process_count()),
+    f'mesh.processes is {mesh.processes}, but this program works in '
+    f'{jax.process_count()}: leave it at 1, or use experiments.run',
+  )
+  need(
+    size <= devices,
+    f'mesh.data x mesh.model = {mesh.data} x {mesh.model} needs {size} '
+    f'devices, but there are {devices}: choose less, or simulate CPU devices '
+    f'with XLA_FLAGS=--{_SIMULATED}={size}',
+  )
+  need(
+    jax.process_count() == 1 or size == devices,
+    f'mesh.data x mesh.model = {mesh.data} x {mesh.model} leaves some of the '
+    f'{devices} devices of {jax.process_count()} processes out: use all of '
+    'them',
+  )
+  if size == 1:
+    return None
+  made = sharding.make_mesh(mesh.data, mesh.model)
+  return Placement(made, split_draft=mesh.split_draft)
+
+
+def plan_placement(mesh: Mesh) -> Placement:
+  """The same without devices, to predict with."""
+  made = sharding.plan_mesh(mesh.data, mesh.model)
+  return Placement(made, split_draft=mesh.split_draft)
+
+
+def check_heads(mesh: Mesh, described: Mapping[str, Description]) -> None:
+  """Refuses a split that leaves attention whole on every device.
+
+  Raises:
+    UserError: names the model.
+  """
+  for name, description in described.items():
+    heads = description.model.config.num_heads
+    split = name == 'target' or mesh.split_draft
+    need(
+      not split or heads % mesh.model == 0,
+      f'mesh.model is {mesh.model}, which does not divide the {heads} heads of '
+      f'the {name}: choose a divisor of {heads}'
+      + ('' if name == 'target' else ', or mesh.split_draft=False'),
+    )
+
+
+def round_rows(rows: int, mesh: Mesh) -> int:
+  """So many rows, or a few more that the mesh divides."""
+  return -(-rows // mesh.data) * mesh.data

@@ -1,0 +1,160 @@
+"""Drafters that are not of the library: checked before they run.
+
+The types and shapes of a draft are seen when it is traced, before the target's
+weights are read; its numbers only in a first draft behind one prompt. The loop
+looks at neither.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax import sampling
+from specjax.bench.loading.plan import PlannedDrafter
+from specjax.errors import UserError, need
+from specjax.loop import generate, scoring
+from specjax.loop.scoring import DraftError
+from specjax.models import cache as caches
+from specjax.models import prefill, transformer
+from specjax.models.transformer import Model
+from specjax.types import Context, Drafter, Params, Source, Verdict
+
+OURS = 'specjax', 'experiments'  # whose drafters the tests prove
+
+
+# Drafters with their parameters, by how errors call them.
+Named = dict[str, tuple[Drafter, Any]]
+
+
+def choose(
+  planned: Mapping[str, PlannedDrafter],
+  drafts: Mapping[tuple[str, int], tuple[Drafter, Any]],
+) -> Named:
+  """Those drafters that are not of the library.
+
+  Args:
+    planned: drafters by name.
+    drafts: what was loaded, by name and draft length.
+  """
+  own = {}
+  for (name, gamma), made in drafts.items():
+    one = planned[name]
+    if any(x.load.partition('.')[0] not in OURS for x in one.levels()):
+      own[f'{one.field}: {name} ({one.load}) with gamma {gamma}'] = made
+  return own
+
+
+def _first(target: Model, drafter: Drafter, prompt: Sequence[int]):
+  """(parameters, key [1]) -> the first draft behind a prompt.
+
+  Beside it what the drafter remembers: after init, propose and commit.
+  """
+  (text,), sources = prefill.split(target.config, [prompt])
+  longest = len(text) + drafter.depth + 1 + drafter.beyond
+  tokens, length = prefill.pad([text], caches.round_slots(longest))
+  source = None
+  if sources is not None:
+    slots = caches.round_slots(len(prompt))
+    source = Source(*prefill.pad(sources, slots))
+  values = sampling.make(1, 1.0)
+
+  def first(params, key):
+    cache = transformer.open_cache(target, params.target, *tokens.shape, source)
+    cache, hidden = prefill.prefill(
+      target, params.target, tokens, length, cache, drafter.taps
+    )
+    history = sampling.history(values, tokens, length, target.config.vocab_size)
+    ctx = Context(tokens, length, cache, values, history, source)
+    begun = drafter.init(params, ctx, hidden)
+    draft, after = scoring.propose(drafter, params, begun, ctx, key)
+    out, logits = scoring.feed(target, params.target, ctx, draft, drafter.taps)
+    scoring.check_entries(draft, logits)
+    verdict = Verdict(
+      jnp.zeros((1, drafter.depth + 1), jnp.int32),
+      jnp.zeros(1, jnp.int32),
+      jnp.zeros(1, jnp.int32),
+    )
+    features = scoring.along(out.taps, verdict.path)
+    ctx = ctx._replace(length=length + 1)
+    committed = drafter.commit(params, after, ctx, verdict, features)
+    return draft, (begun, after, committed)
+
+  return first
+
+
+def _check_memory(begun: Any, after: Any, committed: Any) -> None:
+  """Refuses a memory that changes: one program serves all steps."""
+
+  def shapes(tree):
+    return jax.tree.map(jnp.shape, tree)
+
+  for state, where in ((after, 'propose'), (committed, 'commit')):
+    same = jax.tree.structure(state) == jax.tree.structure(begun)
+    if not same or shapes(state) != shapes(begun):
+      raise DraftError(
+        f'{where} must return a state of the shapes that init gave, '
+        f'{shapes(begun)}, got {shapes(state)}'
+      )
+
+
+def check_shapes(
+  target: Model, drafts: Named, prompt: Sequence[int], longest: int
+) -> None:
+  """Checks sizes, types and shapes, without weights of the target.
+
+  Args:
+    target: the target model.
+    drafts: that are checked.
+    prompt: of the run.
+    longest: tokens of its longest text.
+
+  Raises:
+    UserError: names the drafter and what it broke.
+  """
+  for name, (drafter, params) in drafts.items():
+    need(
+      drafter.depth >= 1 and drafter.nodes >= drafter.depth,
+      f'{name}: depth must be at least 1 and nodes as many, got '
+      f'{drafter.depth} and {drafter.nodes}',
+    )
+    need(
+      drafter.positions is None or longest <= drafter.positions,
+      f'{name}: it has {drafter.positions} positions, but a prompt '
+      f'and max_new_tokens make {longest} tokens: shorten one of them',
+    )
+    with _naming(name):
+      weights = jax.eval_shape(target.init, jax.random.key(0))
+      first = _first(target, drafter, prompt)
+      _, memory = jax.eval_shape(first, Params(weights, params), _key())
+      _check_memory(*memory)
+
+
+def check_numbers(
+  made: tuple[Model, Any], drafts: Named, prompt: Sequence[int]
+) -> None:
+  """Checks the sizes and tokens of a first draft behind a prompt.
+
+  Raises:
+    UserError: names the drafter and what it broke.
+  """
+  target, weights = made
+  for name, (drafter, params) in drafts.items():
+    first = jax.jit(_first(target, drafter, prompt))
+    draft, _ = jax.device_get(first(Params(weights, params), _key()))
+    with _naming(name):
+      scoring.check_numbers(drafter, draft, target.config.vocab_size)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+  try:
+    yield
+  except DraftError as error:
+    raise UserError(f'{name}: {error}; see specjax.types.Drafter') from error
+
+
+def _key() -> jax.Array:
+  return generate.row_keys(0, [0])

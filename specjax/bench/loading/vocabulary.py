@@ -1,0 +1,252 @@
+"""Whether token ids mean the same to tokenizer, target and drafts.
+
+Heads are often padded to a round size: what counts is which entries have
+tokens. JAX reads beyond the end of an embedding without a word, so every
+mismatch is refused here. Language models draft with a vocabulary of their own:
+it is compared here, too.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from specjax import checkpoints
+from specjax.bench.loading.planned import PlannedDrafter
+from specjax.checkpoints import Description, vocabularies
+from specjax.checkpoints.vocabularies import reading
+from specjax.cli import hosts
+from specjax.drafters import lm, quantized
+from specjax.errors import UserError, blame, need
+
+# Loaders of drafts that may have a vocabulary of their own.
+TRANSLATING = (lm.load, quantized.load)
+_LEAST, _USEFUL = 0.01, 0.5  # of the prompts' tokens, that a draft can draft
+
+
+def read(field: str, path: str):
+  """The tokenizer of a checkpoint.
+
+  Raises:
+    UserError: there is none, or it is damaged; names the field.
+  """
+  with blame(f'{field}: '):
+    return checkpoints.load_tokenizer(path)
+
+
+def check_tokenizer(field: str, tokenizer, size: int) -> None:
+  """Whether the vocabulary fits into an embedding.
+
+  Tokens that were added later may lie beyond it, as padding tokens often do:
+  they matter where a prompt has them, see `check_prompt`.
+
+  Args:
+    field: of the config, for the message.
+    tokenizer: of the checkpoint.
+    size: rows of the embedding.
+
+  Raises:
+    UserError: it does not; names both sizes.
+  """
+  added = tokenizer.get_added_vocab()
+  ids = [i for token, i in tokenizer.get_vocab().items() if token not in added]
+  largest = max(ids, default=0)
+  need(
+    largest < size,
+    f'{field}: the tokenizer has token ids up to {largest} and the embedding '
+    f'{size} rows: they are of different models, copy the right tokenizer '
+    'there',
+  )
+
+
+def check_prompt(ids: Iterable[int], size: int) -> None:
+  """Whether every token of a prompt has a row of the embedding.
+
+  Raises:
+    UserError: one has none; names both sizes.
+  """
+  largest = max(ids, default=0)
+  need(
+    largest < size,
+    f'target.path: a prompt has the token id {largest} and the embedding '
+    f'{size} rows: the tokenizer is of another model, or the token was added '
+    'to it without a row of its own',
+  )
+
+
+def check_draft(tokenizer, size: int, path: str, draft_size: int) -> bool:
+  """Whether a draft's tokens are the target's.
+
+  Every id that the draft can propose must be the same token to the target.
+  It may have fewer; where its head is larger, the rest must be padding.
+
+  Args:
+    tokenizer: of the target.
+    size: entries of the target's head.
+    path: of the draft.
+    draft_size: entries of its head.
+
+  Returns:
+    Whether the tokens were compared: False where the draft has no tokenizer
+    and a head of the same size, which may be of another vocabulary.
+
+  Raises:
+    UserError: says how they differ.
+  """
+  if not checkpoints.has_tokenizer(path):
+    if size == draft_size:
+      return False
+    raise UserError(
+      f'draft {path} has {draft_size} logits and the target {size}, and no '
+      'tokenizer shows that the difference is padding: copy its tokenizer '
+      'there'
+    )
+  other = checkpoints.load_tokenizer(path)
+  check_tokenizer(f'draft {path}', other, draft_size)
+  theirs = {t: i for t, i in other.get_vocab().items() if i < draft_size}
+  beyond = [token for token, i in theirs.items() if i >= size]
+  if beyond:
+    raise UserError(
+      f'draft {path} has {draft_size} logits and the target {size}; '
+      f'{len(beyond)} of those beyond are tokens, such as {beyond[0]!r}, not '
+      'padding: they must share one vocabulary'
+    )
+  mine = tokenizer.get_vocab()
+  different = [token for token, i in theirs.items() if mine.get(token) != i]
+  if different:
+    token = different[0]
+    raise UserError(
+      f'draft {path} and target have different vocabularies: {len(different)} '
+      f'of {len(theirs)} tokens differ, such as {token!r}, {theirs[token]} '
+      f'there and {mine.get(token, "nothing")} here: they must share one'
+    )
+  return True
+
+
+def compare(
+  one: PlannedDrafter,
+  tokenizer: Any,
+  size: int,
+  eos: tuple[int, ...],
+  draft: Description | None,
+) -> tuple[bool, vocabularies.Other | None]:
+  """A draft's vocabulary beside the target's.
+
+  Args:
+    one: the drafter, which has a path.
+    tokenizer: of the target.
+    size: entries of the target's head.
+    eos: ids that end a text of the target.
+    draft: its model; None where it has the target's head.
+
+  Returns:
+    Whether the tokens were compared, see `check_draft`, and the vocabulary,
+    where it is another one.
+
+  Raises:
+    UserError: they differ, and the drafter needs the target's or is to have
+      fewer tokens; or there is nothing that it could draft.
+  """
+  own = size if draft is None else draft.model.config.vocab_size
+  translates = draft is not None and one.read in TRANSLATING
+  if not translates or not checkpoints.has_tokenizer(one.path):
+    return check_draft(tokenizer, size, one.path, own), None
+  theirs = read(f'draft {one.path}', one.path)
+  check_tokenizer(f'draft {one.path}', theirs, own)
+  with blame(f'{one.path_field}: '):
+    other = vocabularies.compare(
+      tokenizer, theirs, size, own, eos, checkpoints.eos_ids(one.path)
+    )
+  need(
+    other is None or not one.options.get('vocabulary'),
+    f'{one.field}: {one.path} has a tokenizer of its own, and proposes the '
+    'tokens of both alone: leave vocabulary out',
+  )
+  return True, other
+
+
+Texts = Mapping[str, Sequence[Sequence[int]]]
+
+
+def _of_prompts(other: vocabularies.Other, texts: Texts) -> dict[str, float]:
+  return {name: other.overlap.of_tokens(ids) for name, ids in texts.items()}
+
+
+def overlaps(
+  described: Mapping[str, Description], texts: Texts
+) -> dict[str, dict[str, float]]:
+  """Share of the prompts' tokens that each draft can draft, by domain.
+
+  Of drafts that have another vocabulary; about the target's probability mass
+  there, and so about the most that alpha can be.
+  """
+  return {
+    who: _of_prompts(one.other, texts)
+    for who, one in described.items()
+    if one.other is not None
+  }
+
+
+def check_overlaps(
+  described: Mapping[str, Description], texts: Texts, new_tokens: int
+) -> None:
+  """Refuses drafts that have no use for these prompts.
+
+  Args:
+    described: the models, by name.
+    texts: prompts, by domain.
+    new_tokens: of every text.
+
+  Raises:
+    UserError: a draft can draft nearly nothing, or a prompt is longer in its
+      tokens than it has positions.
+  """
+  for who, shares in overlaps(described, texts).items():
+    other = described[who].other
+    assert other is not None
+    best = max(shares.values())
+    need(
+      best >= _LEAST,
+      f"{who} can draft {best:.1%} of the prompts' tokens, and nothing else: "
+      'their vocabularies hardly overlap, use another draft',
+    )
+    positions = described[who].model.config.max_positions
+    longest = max(
+      reading.length_of(other.tables, text)
+      for ids in texts.values()
+      for text in ids
+    )
+    need(
+      longest + new_tokens <= positions,
+      f'prompts.length + max_new_tokens is {longest} + {new_tokens} or more in '
+      f'the tokens of {who}, but it has {positions} positions: shorten one of '
+      'them',
+    )
+
+
+def tell(described: Mapping[str, Description], texts: Texts) -> None:
+  """Prints what drafts of another vocabulary can draft, and whether it pays."""
+  for who, shares in overlaps(described, texts).items():
+    other = described[who].other
+    assert other is not None
+    if not hosts.leads():
+      continue
+    print(f'{who}: {sentence(other, shares)}', file=sys.stderr)
+    if min(shares.values()) < _USEFUL:
+      low = min(shares, key=lambda name: shares[name])
+      print(
+        f'warning: {who} cannot draft {1 - shares[low]:.0%} of the tokens of '
+        f'{low}: so many drafts are rejected; a draft with '
+        "the target's tokenizer would not have that bound",
+        file=sys.stderr,
+      )
+
+
+def sentence(other: vocabularies.Other, shares: Mapping[str, float]) -> str:
+  """What a draft has in common with its target."""
+  overlap = other.overlap
+  parts = ', '.join(f'{share:.0%} of {name}' for name, share in shares.items())
+  return (
+    f"another vocabulary: it can draft {overlap.shared:,} of the target's "
+    f'{overlap.target:,} tokens ({overlap.share:.0%}), by occurrence '
+    f'{parts or "not known"}'
+  )

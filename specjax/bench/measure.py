@@ -1,0 +1,287 @@
+"""Measurements: what was accepted, what it cost, how long it took.
+
+Times are taken around one dispatch, with nothing compiled and nothing
+transferred inside. Methods take turns on the same prompts, so a drift of the
+machine's speed meets them alike.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import monitoring
+
+from specjax import sampling
+from specjax.bench import collectives
+from specjax.errors import UserError
+from specjax.loop import generate
+from specjax.models import sharding
+from specjax.types import Counts, Params, Spec, SpecState
+
+
+class NotFinite(UserError):
+  """Logits of the target or the draft were not finite."""
+
+
+class Log(NamedTuple):
+  """What every step did; n is the most steps of a row."""
+
+  accepted: np.ndarray  # [B, n] -1 where there was no whole step
+  drafted: np.ndarray  # [B, n]
+  length: np.ndarray  # [B, n] committed tokens when the step began
+
+
+@dataclasses.dataclass
+class Run:
+  """One batch of prompts, decoded once; of conversations all turns together.
+
+  `turns` has one run for each turn, in which a row that had ended counts
+  nothing; it is empty where prompts have no turns.
+  """
+
+  texts: list[list[int]]  # new tokens of each row
+  counts: Counts  # numpy, rows first
+  seconds: float  # of decoding
+  prefill_seconds: float
+  compilations: int
+  log: Log | None = None
+  turns: list['Run'] = dataclasses.field(default_factory=list)
+  shortened: int = 0  # prompts in which an answer lost its end
+
+  @property
+  def steps(self) -> int:
+    """Of the loop: rows take them together."""
+    return sum(
+      int(run.counts.target_calls.max()) for run in self.turns or [self]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What is decoded: prompts with their keys and sampling values."""
+
+  prompts: list[list[int]]
+  indices: np.ndarray  # of the prompts in the experiment: they seed the keys
+  values: sampling.Sampling
+  new_tokens: int | np.ndarray  # of all, or [B]
+  seed: int
+  slots: int
+  source_slots: int | None = None  # of prompts that an encoder reads
+  live: int | None = None  # rows; any beyond these only fill up the batch
+
+
+class Decoding(NamedTuple):
+  """What decodes: a spec with its parameters and the parts of its step."""
+
+  spec: Spec
+  params: Params
+  parts: generate.StepParts = generate.PARTS
+
+
+def start(way: Decoding, job: Job) -> SpecState:
+  """The state of a job before its first step."""
+  return generate.start(
+    way.params,
+    job.prompts,
+    spec=way.spec,
+    new_tokens=job.new_tokens,
+    key=generate.row_keys(job.seed, job.indices),
+    values=job.values,
+    slots=job.slots,
+    source_slots=job.source_slots,
+  )
+
+
+def whole(spec: Spec, tree: Any) -> Any:
+  """Arrays on every device of the target's mesh, if it has one."""
+  placement = spec.target.placement
+  return tree if placement is None else placement.put_whole(tree)
+
+
+@contextlib.contextmanager
+def _compiled():
+  """A list that gets an entry for each program that is compiled meanwhile."""
+  programs: list[str] = []
+
+  def listen(event, seconds, **facts):
+    del seconds, facts  # Unused.
+    if event.endswith('/backend_compile_duration'):
+      programs.append(event)
+
+  monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield programs
+  finally:
+    monitoring.unregister_event_duration_listener(listen)
+
+
+def decode(
+  way: Decoding, job: Job, steps: int | None = None, timed: bool = True
+) -> Run:
+  """Decodes a job and takes the time.
+
+  Args:
+    way: what decodes.
+    job: what is decoded.
+    steps: at most so many; by default as many as there are new tokens.
+    timed: whether the time counts: then the program must be compiled, and
+      nothing may be transferred while it runs.
+
+  Raises:
+    NotFinite: logits of the target or the draft are NaN or infinite.
+  """
+  spec, params, parts = way
+  begin = time.perf_counter()
+  state = start(way, job)
+  jax.block_until_ready(state)
+  prefilled = time.perf_counter()
+  bound = np.max(job.new_tokens) if steps is None else steps
+  bound = whole(spec, jnp.asarray(bound, jnp.int32))
+  jax.block_until_ready(bound)
+  before = generate.loop._cache_size()
+  guard = jax.transfer_guard('disallow' if timed else 'allow')
+  with _compiled() as programs, guard:
+    ready = time.perf_counter()
+    state = generate.generate(params, state, bound, spec=spec, parts=parts)
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - ready
+  compilations = generate.loop._cache_size() - before
+  if timed and programs:
+    raise RuntimeError('a program was compiled inside the timed region')
+  return _run(state, job, seconds, prefilled - begin, compilations)
+
+
+def _run(state: SpecState, job: Job, seconds, prefill, compilations) -> Run:
+  """What is kept of the final state of a job."""
+  state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
+  if not state.finite.all():
+    raise NotFinite('logits of the target or the draft are NaN or infinite')
+  texts = [
+    row[a:b].tolist()
+    for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
+  ]
+  counts = Counts(*(x[: job.live] for x in state.counts))
+  return Run(texts[: job.live], counts, seconds, prefill, compilations)
+
+
+def record(way: Decoding, job: Job) -> Run:
+  """Decodes a job one step at a time and keeps a log; its time means nothing.
+
+  The program is that of `decode`, so the texts are, too.
+
+  Raises:
+    NotFinite: logits of the target or the draft are NaN or infinite.
+  """
+
+  def look(state):
+    counts = state.counts
+    return sharding.fetch(
+      (counts.histogram, counts.drafted, state.length, state.done)
+    )
+
+  before = generate.loop._cache_size()
+  spec, params, parts = way
+  state = start(way, job)
+  one = whole(spec, jnp.ones((), jnp.int32))
+  seen = [look(state)]
+  while not seen[-1][-1].all():
+    state = generate.generate(params, state, one, spec=spec, parts=parts)
+    seen.append(look(state))
+  histogram, drafted, length, _ = (np.stack(x) for x in zip(*seen, strict=True))
+  # A whole step adds one to one place of the histogram, any other none.
+  added = np.diff(histogram, axis=0)  # [n, B, K+1]
+  accepted = np.where(added.any(-1), added.argmax(-1), -1)
+  columns = accepted, np.diff(drafted, axis=0), length[:-1]
+  log = Log(*(x.T[: job.live] for x in columns))
+  compilations = generate.loop._cache_size() - before
+  return dataclasses.replace(_run(state, job, 0.0, 0.0, compilations), log=log)
+
+
+def exchanged(way: Decoding, job: Job) -> dict:
+  """What devices exchange at a step; see `collectives.count`."""
+  if way.spec.target.placement is None:
+    return {}
+  state = start(way, job)
+  steps = whole(way.spec, jnp.ones((), jnp.int32))
+  lowered = generate.loop.lower(way.params, state, steps, spec=way.spec)
+  return collectives.count(lowered.compile().as_text())
+
+
+def side_by_side(
+  work: Callable[[Any], Any], items: Iterable[Any], specs: Iterable[Spec] = ()
+) -> Iterator[Any]:
+  """What `work` makes of each item, in their order.
+
+  On a CPU two are in work at a time: what they compile is compiled by XLA
+  without Python's lock. Programs for a mesh must reach all of its devices in
+  one order, and an accelerator times kernels while it compiles.
+
+  Args:
+    work: takes no time that counts.
+    items: of it.
+    specs: of all that runs.
+  """
+  one_device = all(spec.target.placement is None for spec in specs)
+  if jax.default_backend() != 'cpu' or not one_device:
+    yield from map(work, items)
+    return
+  with futures.ThreadPoolExecutor(2) as pool:
+    yield from pool.map(work, items)
+
+
+def crowded(share: float = 0.5) -> bool:
+  """Whether the process has this share of the maps of memory it may have.
+
+  A loop takes some hundred, and Linux allows 65,530 where nobody raised it.
+  """
+  maps = pathlib.Path('/proc/self/maps')
+  limit = pathlib.Path('/proc/sys/vm/max_map_count')
+  if not (maps.exists() and limit.exists()):
+    return False
+  return maps.read_bytes().count(b'\n') > share * int(limit.read_text())
+
+
+def make_room(share: float = 0.5) -> None:
+  """Forgets all compiled programs where they crowd the process."""
+  if crowded(share):
+    jax.clear_caches()
+
+
+def compile_all(
+  ways: list[tuple[Decoding, Job]], done: Callable[[], Any]
+) -> int:
+  """Takes one step of each: compiles everything that will be timed.
+
+  Args:
+    ways: with the job whose shapes are meant, each once.
+    done: called after each.
+
+  Returns:
+    How many programs of the loop were compiled.
+  """
+  before = generate.loop._cache_size()
+  for placed in (False, True):
+    alike = [
+      (way, job)
+      for way, job in ways
+      if (way.spec.target.placement is not None) == placed
+    ]
+    specs = [way.spec for way, _ in alike]
+    for _ in side_by_side(
+      lambda pair: decode(*pair, steps=1, timed=False), alike, specs
+    ):
+      done()
+  programs = generate.loop._cache_size() - before
+  for way, job in ways:
+    # On a mesh the second call of a program is remembered apart from the
+    # first, though nothing is compiled for it.
+    if way.spec.target.placement is not None:
+      decode(way, job, steps=1, timed=False)
+  return programs

@@ -1,0 +1,351 @@
+"""One experiment in one process: what is measured, and in which turns.
+
+`experiments.run` is its program; others measure between its prompts.
+"""
+
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+
+import jax
+from tqdm import tqdm
+
+from specjax.bench import (
+  compiling,
+  costs,
+  measure,
+  results,
+  row_fields,
+  same_texts,
+  sanity_checks,
+  ties,
+  turns,
+)
+from specjax.bench.loading import jobs, meshes
+from specjax.bench.loading.build import Built, Method, build
+from specjax.bench.loading.methods import singles
+from specjax.bench.loading.plan import Plan
+from specjax.cli import hosts
+from specjax.loop import generate
+from specjax.stats import metrics
+
+
+class Runner:
+  """One experiment in one process."""
+
+  program = 'run'  # that its rows are of
+
+  def __init__(
+    self, plan: Plan, refuse: Callable[[Plan, Built], None] | None = None
+  ):
+    """Checks and loads everything, and only then opens the folder.
+
+    Args:
+      plan: of the experiment.
+      refuse: raises where it cannot do with what was loaded.
+    """
+    self.plan = plan
+    results.check_folder(plan)
+    self.built: Built = build(plan)
+    # All layouts, where another batch may take others.
+    self.loaded = self.built if len(plan.batches) > 1 else None
+    if refuse is not None:
+      refuse(plan, self.built)
+    self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
+    said = {d: c.said for d, c in self.built.prompts.items()}
+    self.folder = results.open_folder(plan, said)
+    self.conditions = results.conditions()
+    self.slots, self.source_slots = self.built.slots(plan.max_new_tokens)
+    self.alphas: dict = {}
+    self.exchanged: dict = {}
+    self.readings: dict[str, dict] = {}  # fields of heads that were probed
+    self.compilations = 0.0
+    self.turn = slice(None)  # of the methods; see `part`
+
+  @property
+  def part(self) -> Sequence[Method]:
+    """The methods that are decoded in turns now: as many as fit at once."""
+    return self.built.methods[self.turn]
+
+  def left(self, batch: int) -> list[tuple[str, float]]:
+    """Domains and temperatures of which methods of now lack rows of a batch."""
+    return [
+      where
+      for where in itertools.product(self.prompts, self.plan.temperatures)
+      if not all(
+        self.folder.has(**m.cell(*where), batch=batch) for m in self.part
+      )
+    ]
+
+  @property
+  def groups(self) -> list[tuple[str, float]]:
+    """The same of the batch that is decoded now."""
+    return self.left(self.plan.batch)
+
+  def complete(self) -> bool:
+    """Whether the folder has all rows."""
+    return not any(map(self.left, self.plan.batches))
+
+  def take(self, batch: int) -> None:
+    """Makes a batch the one that is decoded; its layouts are not measured."""
+    if batch != self.plan.batch and self.loaded:
+      self.plan = dataclasses.replace(self.plan, batch=batch)
+      self.built = self.loaded.of_batch(batch)
+
+  def cell(self, method: Method, domain: str, temperature: float) -> dict:
+    """What identifies a row."""
+    return method.cell(domain, temperature) | {'batch': self.plan.batch}
+
+  def todo(self, domain, temperature) -> dict[Method, dict]:
+    """The methods of this part that a group needs, with their cells.
+
+    Where time is taken it needs all: they are compared with one another.
+    """
+    cells = {m: self.cell(m, domain, temperature) for m in self.part}
+    if self.plan.timed:
+      return cells
+    return {m: c for m, c in cells.items() if not self.folder.has(**c)}
+
+  def job(self, texts, indices, temperature, rows=0) -> measure.Job:
+    """Prompts of this run; see `jobs.make`."""
+    plan, spec = self.plan, self.built.plain
+    slots = self.slots, self.source_slots
+    return jobs.make(plan, spec, slots, texts, indices, temperature, rows)
+
+  def units(self, domain: str, temperature: float) -> list[measure.Job]:
+    """Batches of the domain's prompts; the last one is filled up."""
+    texts, batch = self.prompts[domain], self.plan.batch
+    return [
+      self.job(
+        texts[i : i + batch],
+        range(len(texts))[i : i + batch],
+        temperature,
+        rows=batch,
+      )
+      for i in range(0, len(texts), batch)
+    ]
+
+  def whole(self, domain: str, temperature: float) -> measure.Job:
+    """All prompts of a domain in one batch, filled up for the mesh."""
+    texts = self.prompts[domain]
+    rows = meshes.round_rows(len(texts), self.plan.mesh)
+    return self.job(texts, range(len(texts)), temperature, rows=rows)
+
+  def settle(self, bar) -> None:
+    """Measures which layout of weights is fastest, where it was not yet."""
+    self.built = self.built.race(
+      lambda what: bar.set_description(f'layouts: {what}')
+    )
+
+  def warm_up(self, bar) -> None:
+    """Chooses layouts, compiles every program, and measures the costs."""
+    units = self.units(self.groups[0][0], 0.0)
+    try:
+      self.settle(bar)
+      bar.set_description('compiling')
+      timed = self.compile(units[0], bar)
+    except measure.NotFinite as error:
+      cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
+      raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
+    self.timer = costs.Timer(self.built.base, timed)
+    self.measure_costs(units, bar)
+    for method, (way, _) in timed.items():
+      self.exchanged[method] = measure.exchanged(way, units[0])
+
+  def compile(self, job: measure.Job, bar) -> compiling.Timed:
+    """Compiles what fits at once; returns each method with its replay."""
+    begin, wide = self.turn.start, self.whole(*self.groups[0])
+
+    def known(way):  # By another batch, or in the race of layouts.
+      if way == compiling.PLAIN:
+        return not begin and self.built.baseline.seconds is not None
+      return all((*way, group) in self.alphas for group in self.groups)
+
+    loops = functools.partial(compiling.loops, self.built, job, wide, known)
+    timed, self.compilations = compiling.fill(self.part, job, loops, bar)
+    self.turn = slice(begin, begin + len(timed))
+    return timed
+
+  def measure_costs(self, units: list[measure.Job], bar) -> None:
+    """Takes the turns that costs are medians of, on greedy jobs."""
+    bar.set_description('costs')
+    turns = 3 if self.plan.quick else 7
+    bar.total += turns
+    for i in range(turns):
+      self.timer.turn(units[i % len(units)])
+      bar.update()
+
+  def between(self) -> None:
+    """Whatever else is to be measured between two batches of prompts."""
+
+  def play(self, decode, domain: str, job: measure.Job, lead=()) -> measure.Run:
+    """A batch of prompts with all turns; see `turns.play`."""
+    return turns.play(decode, job, self.built.prompts[domain].talks, lead)
+
+  def measure_alpha(self, methods, domain, temperature, base, bar) -> None:
+    """The mean of beta at every prefix of the target's own text.
+
+    It is that of any batch, so it is measured once. Later turns of
+    conversations hold the answers of plain decoding.
+    """
+    units, leads = self.units(domain, temperature), [[run] for run in base]
+    if self.plan.timed:  # Nothing else runs in large batches then.
+      units, leads = [self.whole(domain, temperature)], [base]
+    where = domain, temperature
+    for (drafter, parts), m in singles(methods).items():
+      if (drafter, parts, where) in self.alphas:
+        bar.update(len(units))
+        continue
+      runs, way = [], measure.Decoding(m.single, m.single_params, parts)
+      decode = functools.partial(measure.decode, way, timed=False)
+      for job, lead in zip(units, leads, strict=True):
+        runs.append(self.play(decode, domain, job, lead))
+        bar.update()
+      # The rows beyond are there to fill up the mesh.
+      alpha = row_fields.alpha_of(runs, len(self.prompts[domain]))
+      self.alphas[drafter, parts, where] = alpha
+
+  def decode(
+    self, method: Method, cell: dict, job: measure.Job, base: measure.Run
+  ) -> measure.Run:
+    """One batch with a method; what is not finite names the cell.
+
+    At temperature 0 later turns hold the answers of plain decoding: they are
+    the method's own, up to ties. Above it each method holds its conversation.
+    """
+    way = measure.decode if self.plan.timed else measure.record
+    lead = () if cell['temperature'] else [base]
+    try:
+      return self.play(
+        functools.partial(way, method.way), cell['domain'], job, lead
+      )
+    except measure.NotFinite as error:
+      raise measure.NotFinite(f'{error} in the cell {cell}') from error
+
+  def group(self, domain: str, temperature: float, bar) -> None:
+    """Decodes one domain at one temperature with everything.
+
+    Where time is taken, methods take turns on each batch.
+    """
+    units = self.units(domain, temperature)
+    todo = self.todo(domain, temperature)
+    several = f', batch {self.plan.batch}' * (len(self.plan.batches) > 1)
+    bar.set_description(f'{domain}, temperature {temperature:g}{several}')
+    plain = functools.partial(
+      measure.decode, self.built.base, timed=self.plan.timed
+    )
+    base, runs = [], {method: [] for method in todo}
+    for job in units:
+      run = self.play(plain, domain, job)
+      base.append(run)
+      bar.update()
+      if self.plan.timed:
+        for method, cell in todo.items():
+          runs[method].append(self.decode(method, cell, job, run))
+          bar.update()
+        self.between()
+    self.measure_alpha(todo, domain, temperature, base, bar)
+    for method, cell in todo.items():
+      if not self.plan.timed:  # Else they are all compiled.
+        measure.make_room()
+      left = list(zip(units, base, strict=True))[len(runs[method]) :]
+      for job, run in left:
+        runs[method].append(self.decode(method, cell, job, run))
+        bar.update()
+      if not self.folder.has(**cell):
+        self.folder.add(self.row(method, cell, base, runs[method]))
+
+  def row(self, method: Method, cell: dict, base, runs) -> dict:
+    """The row of one cell; see docs/measuring.md."""
+    plan, domain = self.plan, cell['domain']
+    where = domain, cell['temperature']
+    alpha = self.alphas[method.drafter, generate.PARTS, where]
+    under_rule = self.alphas[method.drafter, method.chance, where]
+    times = row_fields.NO_SPEED
+    if plan.timed:
+      times = row_fields.speed(runs, base, self.timer.costs(method))
+      times |= {'baseline': self.built.baseline.fields(), **method.layouts()}
+    row = results.plain(
+      {
+        'program': self.program,
+        'config': plan.name,
+        **self.built.models(method),
+        **cell,
+        **method.brings,
+        **self.readings.get(method.drafter, {}),
+        **row_fields.language(
+          getattr(plan.sampling, 'constraint', None), runs, self.built.plain.eos
+        ),
+        'lossless': method.spec.rule.lossless,
+        'timed': plan.timed,
+        'prompts': sum(len(r.texts) for r in runs),
+        **row_fields.which(self.built.prompts[domain].said),
+        'prompts_from': self.built.prompts[domain].facts(),
+        'new_tokens': plan.max_new_tokens,
+        **row_fields.acceptance(runs, alpha, under_rule),
+        **row_fields.by_turn(runs, alpha, base if plan.timed else []),
+        **times,
+        **self.compare(method, cell, base, runs),
+        'repetition': metrics.repetition(t for r in base for t in r.texts),
+        'compilations': self.compilations + sum(r.compilations for r in runs),
+        'paper': None,
+        'seed': plan.seed,
+        'mesh': plan.mesh.facts() | {'processes': jax.process_count()},
+        'collectives': self.exchanged.get(method, {}),
+        **self.conditions,
+      }
+    )
+    return row | {'impossible': sanity_checks.find(row)}
+
+  def compare(self, method: Method, cell: dict, base, runs) -> dict:
+    """At temperature 0, whether the texts are those of plain decoding.
+
+    A lossy rule's text is another one.
+    """
+    if cell['temperature'] or not method.spec.rule.lossless:
+      return {'identical_to_plain': None, 'differences': []}
+    ways = [
+      ties.way(way, self.plan.batch, self.slots, self.source_slots)
+      for way in (self.built.base, method.way)
+    ]
+    return same_texts.compare(
+      ways,
+      lambda prompt: self.job([prompt], [0], 0.0).values,
+      self.units(cell['domain'], 0.0),
+      self.built.prompts[cell['domain']].talks,
+      base,
+      runs,
+    )
+
+  def run(self) -> None:
+    """Makes the rows that are missing, batch by batch."""
+    for batch in self.plan.batches:
+      if self.left(batch):
+        self.take(batch)
+        self.run_batch()
+    self.take(self.plan.batches[0])
+
+  def run_batch(self) -> None:
+    """The same of one batch: as many methods at a time as programs fit."""
+    self.turn, count = slice(0, 1), len(self.built.methods)
+    with tqdm(total=0, file=sys.stderr, disable=not hosts.leads()) as bar:
+      while self.part:
+        if self.groups:  # The methods before have their rows.
+          self.turn = slice(self.turn.start, count)
+          self.run_part(bar)
+        self.turn = slice(self.turn.stop, self.turn.stop + 1)
+    self.turn = slice(None)
+
+  def run_part(self, bar) -> None:
+    """The same of the methods of one turn."""
+    measure.make_room()
+    if self.plan.timed:
+      self.warm_up(bar)
+    for group in self.groups:
+      todo, units = self.todo(*group), len(self.units(*group))
+      alphas = len(singles(todo)) * (1 if self.plan.timed else units)
+      bar.total += alphas + units * (1 + len(todo))
+    for domain, temperature in self.groups:
+      self.group(domain, temperature, bar)

@@ -1,0 +1,117 @@
+"""The one pair of an experiment that answers whoever talks to it."""
+
+import dataclasses
+from typing import Any
+
+import specjax
+from specjax.bench.config import Experiment, Prompts
+from specjax.bench.loading import build, drafter_loading, dtypes, memory_limits
+from specjax.bench.loading.plan import Plan, PlannedDrafter
+from specjax.errors import UserError, blame, need
+from specjax.prompts import conversations
+from specjax.types import Drafter, LoadedDrafter, Rule, Target
+
+
+@dataclasses.dataclass
+class Pair:
+  """A target and the drafter that drafts for it.
+
+  Attributes:
+    plan: of the experiment.
+    target: that answers.
+    drafter: that drafts for it.
+    made: the same at the draft length.
+    form: how a conversation is written.
+    room: tokens that a prompt may have.
+  """
+
+  plan: Plan
+  target: Target
+  drafter: LoadedDrafter
+  made: Drafter
+  form: Prompts
+  room: int
+
+  @property
+  def planned(self) -> PlannedDrafter:
+    return next(iter(self.plan.drafters.values()))
+
+  @property
+  def rule(self) -> Rule:
+    return next(iter(self.planned.rules.values()))
+
+
+def choose_one(x: Experiment, what: str) -> None:
+  """Leaves one drafter of an experiment.
+
+  Args:
+    x: is changed.
+    what: runs, for the message.
+
+  Raises:
+    UserError: it wants several devices.
+  """
+  mesh = x.mesh
+  need(
+    mesh.data == mesh.model == mesh.processes == 1,
+    f'mesh is {mesh.data} x {mesh.model} in {mesh.processes} processes, but '
+    f'{what} runs on one device: leave mesh as it is',
+  )
+  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
+
+
+def choose(x: Experiment, what: str) -> None:
+  """The same, and no prompts to collect."""
+  choose_one(x, what)
+  x.prompts.count = 1
+  x.prompt = x.prompt or '...'
+
+
+def form_of(x: Prompts, tokenizer: Any) -> Prompts:
+  """The chat template where there is one, or a text that goes on.
+
+  Raises:
+    UserError: the template does not take what it is told, or is missing.
+  """
+  try:
+    conversations.template_of(tokenizer, x)
+    chat = True
+  except UserError:
+    chat = x.chat  # Which says so below.
+  form = dataclasses.replace(x, chat=chat, turns=0)
+  if chat:
+    conversations.check_template(tokenizer, form)
+  return form
+
+
+def load(plan: Plan, longest: int = 0) -> Pair:
+  """Checks what files say, and reads weights.
+
+  Args:
+    plan: of the experiment.
+    longest: tokens of a prompt whose rows have to fit into memory, as far as
+      there is room for so many; 0: that is not looked at.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  tokenizer, described = build.survey(plan)
+  dtypes.check_device(plan, described)
+  form = form_of(plan.prompts, tokenizer)
+  room = build.room(plan, described)
+  if longest:
+    most = min(longest, room)
+    memory_limits.refuse(plan, described, most, plan.batch)
+  build.fetch_weights(plan)
+  (planned,) = plan.drafters.values()
+  with blame('target.path: '):
+    target = specjax.load(plan.target, dtype=dtypes.of_target(plan, described))
+  drafter = drafter_loading.load(planned, target)
+  drafter_loading.tell_pairing(planned, drafter)
+  made = drafter_loading.make(planned, drafter, planned.gammas[0])
+  name, rule = next(iter(planned.rules.items()))
+  reason = rule.refuses(made)
+  need(not reason, f'verifiers: {name} does not take the drafter: {reason}')
+  if made.positions is not None:
+    room = min(room, made.positions - plan.max_new_tokens)
+  return Pair(plan, target, drafter, made, form, room)

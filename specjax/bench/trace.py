@@ -1,0 +1,185 @@
+"""Where each token came from, recorded step by step.
+
+The loop is the one that is measured, with the same keys: only the judge and
+the tally of a step are wrapped, so that the state carries what was drafted,
+with which chance it was accepted, and the verdict.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import verify
+from specjax.errors import UserError
+from specjax.loop import counting, generate
+from specjax.loop.token_records import ORIGINS as ORIGINS
+from specjax.models import sharding
+from specjax.types import Counts, Draft, Params, Spec, SpecState
+
+
+class Judged(NamedTuple):
+  """A verdict that also tells the chances it came from."""
+
+  path: jax.Array  # [B, K+1]
+  num_accepted: jax.Array  # [B]
+  next_token: jax.Array  # [B]
+  chance: jax.Array  # [B, N] that the node is accepted, once it is judged
+
+
+class Recording(NamedTuple):
+  """One step; it takes the place of the counts in a state."""
+
+  counts: Counts
+  draft: Draft  # without its probabilities
+  verdict: Judged
+  added: jax.Array  # [B] tokens of the step that stayed
+
+
+class Other(NamedTuple):
+  """What was drafted for a place where another token stands."""
+
+  tokens: list[int]  # the node's own, then the first ones drafted behind it
+  chance: float
+  fate: str  # rejected, not judged, or unknown: beside twins of the token
+
+
+class Token(NamedTuple):
+  """One new token of a text."""
+
+  token: int
+  origin: str  # one of ORIGINS
+  chance: float | None  # that it was accepted; None where it was not drafted
+  others: list[Other]
+
+
+def _judge(key, draft, scores, rule, depth):
+  verdict = verify.judge(key, draft, scores, rule, depth)
+  return Judged(*verdict, rule.accept(draft, scores))
+
+
+def _tally(recording, draft, verdict, added, *rest):
+  counts = counting.add(recording.counts, draft, verdict, added, *rest)
+  return Recording(counts, draft._replace(probs=None), verdict, added)
+
+
+_PARTS = generate.PARTS._replace(judge=_judge, tally=_tally)
+_step = jax.jit(
+  generate.step, static_argnames=('spec', 'parts'), donate_argnames='state'
+)
+
+
+def _blank(state: SpecState, spec: Spec) -> SpecState:
+  """The state with an empty recording around its counts."""
+  batch = len(state.length)
+  depth, nodes = spec.drafter.depth, spec.drafter.nodes
+
+  def zeros(*shape, dtype=jnp.int32):
+    return jnp.zeros((batch, *shape), dtype)
+
+  chance = zeros(nodes, dtype=jnp.float32)
+  draft = Draft(zeros(nodes), zeros(nodes), zeros(), None)
+  verdict = Judged(zeros(depth + 1), zeros(), zeros(), chance)
+  recording = Recording(state.counts, draft, verdict, zeros())
+  return state._replace(counts=recording)
+
+
+def steps(
+  params: Params, state: SpecState, *, spec: Spec, row: int = 0
+) -> Iterator[Recording]:
+  """Decodes one step at a time, until a row has finished.
+
+  Args:
+    params: of target and drafter.
+    state: as `generate.start` made it; it is donated.
+    spec: what runs.
+    row: whose steps are recorded.
+
+  Yields:
+    What happened in each step to that row, as numpy without the axis B.
+
+  Raises:
+    UserError: logits of the target or the draft are NaN or infinite.
+  """
+  state = _blank(state, spec)
+  done = sharding.fetch(state.done)[row]
+  while not done:
+    state = _step(params, state, spec=spec, parts=_PARTS)
+    seen = sharding.fetch((state.done, state.finite, state.counts))
+    done, finite, recording = jax.tree.map(lambda x: x[row], seen)
+    if not finite:
+      raise UserError('logits of the target or the draft are NaN or infinite')
+    yield recording
+
+
+def _continued(step: Recording, node: int) -> list[int]:
+  """A drafted token and, down the tree, the first drafted behind it."""
+  tokens = []
+  while node is not None:
+    tokens.append(int(step.draft.tokens[node]))
+    node = next(iter(_children(step, node + 1)), None)
+  return tokens
+
+
+def _children(step: Recording, row: int) -> list[int]:
+  draft = step.draft
+  return [n for n in range(int(draft.size)) if draft.parents[n] == row]
+
+
+def _others(step: Recording, row: int, accepted: int | None) -> list[Other]:
+  """Everything drafted below a row but the token that was kept there.
+
+  The same token may hang there twice, and which of the two was accepted the
+  path does not tell: what lies between them may have been judged or not.
+  """
+  below, tokens = _children(step, row), step.draft.tokens
+  twins = [
+    n for n in below if accepted is not None and tokens[n] == tokens[accepted]
+  ]
+
+  def fate(node):
+    if accepted is None or node < accepted:
+      return 'rejected'
+    return 'unknown' if node < max(twins) else 'not judged'
+
+  return [
+    Other(_continued(step, n), float(step.verdict.chance[n]), fate(n))
+    for n in below
+    if n not in twins
+  ]
+
+
+def tokens(step: Recording) -> list[Token]:
+  """The new tokens of one step of one row, with where they came from.
+
+  The token after the accepted ones is corrected where something was drafted
+  for its place, and otherwise a bonus.
+  """
+  made = []
+  for place in range(int(step.added)):
+    row = int(step.verdict.path[place])
+    if place < step.verdict.num_accepted:
+      accepted = int(step.verdict.path[place + 1]) - 1
+      made.append(
+        Token(
+          int(step.draft.tokens[accepted]),
+          'accepted',
+          float(step.verdict.chance[accepted]),
+          _others(step, row, accepted),
+        )
+      )
+    else:
+      others = _others(step, row, None)
+      origin = 'corrected' if others else 'bonus'
+      made.append(Token(int(step.verdict.next_token), origin, None, others))
+  return made
+
+
+def piece(tokenizer, ids: list[int], shown: int) -> str:
+  """The text that the last token adds to the characters shown so far.
+
+  A token alone may be half a character, or lack the space before it.
+  """
+  text = tokenizer.decode(ids)
+  return '' if text.endswith('\ufffd') else text[shown:]

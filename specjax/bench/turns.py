@@ -1,0 +1,168 @@
+"""Conversations: a batch of them is decoded turn by turn, and counts as one.
+
+The unit of everything that is counted is the conversation: tokens, calls and
+seconds of its turns are added up, so intervals never take two turns of one
+question for two questions.
+
+  indices    first turn           second turn
+  0          0: prompt, answer    0 + 3: the same, with the next question
+  1          1: prompt, answer    1 + 3: no such turn, no new tokens
+  2          2: prompt, answer    2 + 3
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from specjax.bench.measure import Job, Log, Run
+from specjax.prompts.conversations import Conversation
+from specjax.types import Counts
+
+_APART = 2  # steps that nobody took, between the logs of two turns
+
+
+def live(job: Job) -> int:
+  """Rows of a job that do not only fill it up."""
+  return len(job.prompts) if job.live is None else job.live
+
+
+def following(
+  job: Job, talks: Sequence[Conversation], answers: Sequence[list[list[int]]]
+) -> tuple[Job, int] | None:
+  """The next turn of a batch of conversations.
+
+  Args:
+    job: their first turn.
+    talks: all of the domain; the job's indices count them.
+    answers: token ids of each turn so far, of each row.
+
+  Returns:
+    The job, and in how many prompts an answer lost its end; None where all
+    turns were played.
+  """
+  texts, shortened = list(job.prompts), 0
+  goes_on = np.zeros(len(texts), bool)
+  for row in range(live(job)):
+    said = [turn[row] for turn in answers]
+    found = talks[job.indices[row]].prompt(said)
+    if found is not None:
+      texts[row], goes_on[row] = found[0], True
+      shortened += found[1]
+  if not goes_on.any():
+    return None
+  new_tokens = job.new_tokens
+  if not goes_on.all():
+    new_tokens = np.where(goes_on, new_tokens, 0)
+  # Every turn has keys of its own, the same for every method.
+  indices = job.indices + len(answers) * len(talks)
+  made = dataclasses.replace(
+    job, prompts=texts, indices=indices, new_tokens=new_tokens
+  )
+  return made, shortened
+
+
+class Pair(NamedTuple):
+  """Two answers to one prompt."""
+
+  where: dict  # the number of the prompt and, of a conversation, of the turn
+  prompt: list[int]
+  plain: list[int]
+  other: list[int]
+
+
+def pairs(
+  job: Job, talks: Sequence[Conversation], base: Run, run: Run
+) -> Iterator[Pair]:
+  """The texts of two runs whose later turns hold the answers of the first.
+
+  Args:
+    job: the first turn of both.
+    talks: the conversations of the domain; none where prompts have no turns.
+    base: one run.
+    run: the other.
+  """
+  both = [base.turns or [base], run.turns or [run]]
+  for turn, (one, other) in enumerate(zip(*both, strict=True)):
+    here, played = job, one.counts.tokens > 0
+    if turn:
+      here, _ = following(job, talks, [r.texts for r in base.turns[:turn]])
+    for row in np.flatnonzero(played):
+      where = {'prompt': int(job.indices[row])}
+      if talks:
+        where['turn'] = turn + 1
+      yield Pair(where, here.prompts[row], one.texts[row], other.texts[row])
+
+
+def answers_of(runs: Sequence[Run]) -> list[list[list[int]]]:
+  """Token ids of every turn, of the rows of all batches."""
+  most = max(len(run.turns) for run in runs)
+
+  def texts(run, turn):
+    if turn < len(run.turns):
+      return run.turns[turn].texts
+    return [[] for _ in run.texts]
+
+  return [
+    [text for run in runs for text in texts(run, turn)] for turn in range(most)
+  ]
+
+
+def play(
+  decode: Callable[[Job], Run],
+  job: Job,
+  talks: Sequence[Conversation],
+  lead: Sequence[Run] = (),
+) -> Run:
+  """Decodes a batch of prompts; of conversations, every turn.
+
+  Args:
+    decode: makes a run of a job.
+    job: the first turn.
+    talks: the conversations of the domain; none where prompts have no turns.
+    lead: runs of the same rows, whose answers later turns hold; by default
+      they hold this run's own.
+  """
+  runs = [decode(job)]
+  if not talks:
+    return runs[0]
+  given = answers_of(lead) if lead else None
+  while True:
+    answers = given[: len(runs)] if given else [run.texts for run in runs]
+    found = following(job, talks, answers)
+    if found is None:
+      return join(runs)
+    later, shortened = found
+    runs.append(dataclasses.replace(decode(later), shortened=shortened))
+
+
+def join(runs: list[Run]) -> Run:
+  """The turns of a batch as one run."""
+  rows = zip(*(r.texts for r in runs), strict=True)
+  columns = zip(*(r.counts for r in runs), strict=True)
+  return Run(
+    [[token for text in texts for token in text] for texts in rows],
+    Counts(*(np.sum(column, axis=0) for column in columns)),
+    sum(r.seconds for r in runs),
+    sum(r.prefill_seconds for r in runs),
+    sum(r.compilations for r in runs),
+    _join_logs([r.log for r in runs if r.log is not None]),
+    runs,
+    sum(r.shortened for r in runs),
+  )
+
+
+def _join_logs(logs: list[Log]) -> Log | None:
+  """Logs beside one another; no two turns are next to each other."""
+  if not logs:
+    return None
+
+  def column(name, fill):
+    parts = [
+      np.pad(getattr(log, name), ((0, 0), (0, _APART)), constant_values=fill)
+      for log in logs
+    ]
+    return np.concatenate(parts, 1)
+
+  return Log(column('accepted', -1), column('drafted', 0), column('length', 0))

@@ -1,0 +1,349 @@
+"""Exact distributions of whole texts, by enumeration over a tiny vocabulary.
+
+A rule's own two functions are multiplied out over every draft, every outcome
+of its coins and every step, in the precision of the distributions that are
+passed in (float64 where that is enabled). Nothing is sampled. The distribution
+of the text comes with that of the number of target calls, so what is counted is
+certified, too.
+
+  texts over {a, b}    ''  a  b  aa  ab  ba  bb  aaa ...
+  number                0  1  2   3   4   5   6    7
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import trees
+from specjax.drafters import ngram
+from specjax.drafters.shapes import static_tree
+from specjax.types import Draft, Rule, Scores
+
+
+class Texts:
+  """The numbered texts of up to `longest` tokens of a vocabulary."""
+
+  def __init__(self, vocab: int, longest: int):
+    self.vocab = vocab
+    self.longest = longest
+    # offset[n]: number of the first text of n tokens.
+    self.offset = np.cumsum([0, *(vocab**n for n in range(longest + 1))])
+
+  def __len__(self) -> int:
+    return int(self.offset[-1])
+
+  def length(self, number):
+    return np.searchsorted(self.offset, number, 'right') - 1
+
+  def after(self, number, token):
+    """Number of a text with one more token."""
+    length = self.length(number)
+    code = (number - self.offset[length]) * self.vocab + token
+    return self.offset[length + 1] + code
+
+  def tokens(self, number: int) -> tuple[int, ...]:
+    length = int(self.length(number))
+    code = int(number - self.offset[length])
+    return tuple(
+      code // self.vocab**i % self.vocab for i in range(length - 1, -1, -1)
+    )
+
+  def cut(self, limit: int, eos: tuple[int, ...]):
+    """Number of every text after it was cut, and whether that ended it.
+
+    A text is cut after its first end-of-text token, or to `limit` tokens.
+    """
+    numbers, ended = np.arange(len(self)), np.zeros(len(self), bool)
+    for length in range(self.longest):
+      above = np.arange(self.offset[length], self.offset[length + 1])
+      for token in range(self.vocab):
+        here = self.after(above, token)
+        numbers[here] = np.where(ended[above], numbers[above], here)
+        ended[here] = ended[above] | (token in eos) | (length + 1 >= limit)
+    return numbers, ended
+
+
+class Distributions(NamedTuple):
+  """The distribution of the token after every text, as numpy arrays."""
+
+  probs: np.ndarray  # [texts, V] after the sampling pipeline
+  logits: np.ndarray  # [texts, V] before temperature and cuts
+  temperature: float = 1.0
+
+
+class Drafts(NamedTuple):
+  """Every draft that may be made after the texts of interest; M of them."""
+
+  draft: Draft  # [M, ...]
+  weight: np.ndarray  # [M] probability of the draft, given its text
+  context: np.ndarray  # [M] which of the texts it comes after
+  rows: np.ndarray  # [M, N+1] number of the text that ends at each row
+
+
+_remaining = jax.jit(jax.vmap(static_tree.remaining, in_axes=(0, 0, 0, None)))
+
+# (texts, q, contexts) -> Drafts
+DraftSource = Callable[[Texts, Distributions, np.ndarray], Drafts]
+# (text a draft began after [M], text of its row [M]) -> probs, logits [M, V]
+After = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def _anywhere(q: Distributions) -> After:
+  return lambda context, above: (q.probs[above], q.logits[above])
+
+
+def tree(
+  parents: tuple[int, ...],
+  replacement: bool = False,
+  size: Callable[[np.ndarray], np.ndarray] | None = None,
+  after: Callable[[Texts, Distributions, np.ndarray], After] | None = None,
+) -> DraftSource:
+  """The drafts of `drafting.chain` and `drafting.static_tree`.
+
+  Args:
+    parents: of the static tree, by level.
+    replacement: siblings are independent, and equal texts merged.
+    size: confidence [M, N] in the drawn tokens, see `drafting.policies`, ->
+      nodes that exist [M].
+    after: distributions of a draft that depend on where it began; by default q.
+  """
+  nodes = len(parents)
+  levels = static_tree.levels_of(parents)
+  merge = jax.jit(
+    jax.vmap(functools.partial(static_tree.merge, parents, levels))
+  )
+
+  def source(texts, q, contexts):
+    drawn = np.indices((texts.vocab,) * nodes).reshape(nodes, -1).T
+    tokens = np.tile(drawn, (len(contexts), 1))
+    context = np.repeat(np.arange(len(contexts)), len(drawn))
+    rows = np.zeros((len(tokens), nodes + 1), int)
+    rows[:, 0] = contexts[context]
+    distributions, sure = [], []
+    find = after(texts, q, contexts) if after else _anywhere(q)
+    for node, parent in enumerate(parents):
+      above = rows[:, parent]
+      chance, logits = find(rows[:, 0], above)
+      certain = np.asarray(jax.nn.softmax(logits))
+      sure.append(np.take_along_axis(certain, tokens[:, [node]], 1)[:, 0])
+      earlier = [i for i in range(node) if parents[i] == parent]
+      if earlier and not replacement:
+        drawn = np.zeros(chance.shape, bool)
+        np.put_along_axis(drawn, tokens[:, earlier], True, 1)
+        chance = np.asarray(_remaining(chance, drawn, logits, q.temperature))
+      distributions.append(chance)
+      rows[:, node + 1] = texts.after(above, tokens[:, node])
+    probs = np.stack(distributions, 1)
+    wide = probs.astype(np.float64)
+    chances = np.take_along_axis(wide, tokens[..., None], 2)[..., 0]
+    # Low precision does not add up to 1, and is drawn from as if it did.
+    chances = chances / wide.sum(-1)
+    exist = (
+      np.full(len(tokens), nodes) if size is None else size(np.stack(sure, 1))
+    )
+    hung = np.broadcast_to(parents, tokens.shape)
+    if replacement:
+      hung = merge(tokens)
+    draft = Draft(tokens, hung, exist, probs)
+    return Drafts(draft, chances.prod(1), context, rows)
+
+  return source
+
+
+def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
+  """Sizes of `policies.confidence`: an unlikely token is the last one."""
+
+  def size(confidence):
+    unlikely = confidence < threshold
+    unlikely[:, -1] = True
+    return unlikely.argmax(1) + 1
+
+  return size
+
+
+def lookup(prompt: tuple[int, ...], depth: int, **options) -> DraftSource:
+  """The drafts of `drafters.ngram` after a prompt: one each, chosen.
+
+  Args:
+    prompt: that every text continues.
+    depth: K.
+    **options: of `ngram.make`; there is no reference text.
+  """
+  row = functools.partial(ngram.draft_row, None, depth=depth, **options)
+  draft_rows = jax.jit(jax.vmap(row))
+
+  def source(texts, q, contexts):
+    del q  # Unused.
+    slots = len(prompt) + texts.longest
+    padded = np.zeros((len(contexts), slots), np.int32)
+    whole = [(*prompt, *texts.tokens(number)) for number in contexts]
+    for row, text in zip(padded, whole, strict=True):
+      row[: len(text)] = text
+    length = np.array([len(text) for text in whole], np.int32)
+    draft = Draft(*map(np.asarray, draft_rows(padded, length)), None)
+    every = np.arange(len(contexts))
+    rows = np.zeros((len(contexts), draft.tokens.shape[1] + 1), int)
+    rows[:, 0] = contexts
+    for node, token in enumerate(draft.tokens.T):
+      above = rows[every, draft.parents[:, node]]
+      rows[:, node + 1] = texts.after(above, token)
+    return Drafts(draft, np.ones(len(contexts)), every, rows)
+
+  return source
+
+
+@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.vmap, in_axes=(None, 0, 0))
+def judged(rule, draft, scores):
+  """accept [M, N], rest [M, N+1, V], and where a walk stands at each node."""
+  nodes = draft.tokens.shape[0]
+  rest = jax.vmap(lambda row: rule.rest(draft, scores, row))
+  accept = rule.accept(draft, scores)
+  stand = trees.first(draft.parents, draft.tokens) + 1
+  return accept, rest(jnp.arange(nodes + 1)), stand
+
+
+def ends_of(parents, exists, accept, stand):
+  """[M, N+1]: chance that the walk through a draft ends at each row."""
+  every = np.arange(len(parents))
+  ends = np.zeros((len(parents), parents.shape[1] + 1))
+  ends[:, 0] = 1
+  for node in range(parents.shape[1]):
+    above = parents[:, node]
+    moves = ends[every, above] * accept[:, node] * exists[:, node]
+    ends[every, above] -= moves
+    ends[every, stand[:, node]] += moves
+  return ends
+
+
+def step(
+  rule: Rule,
+  source: DraftSource,
+  texts: Texts,
+  p: Distributions,
+  q: Distributions,
+  contexts,
+) -> np.ndarray:
+  """What one step makes of some texts: chance [len(contexts), texts] of each.
+
+  Args:
+    rule: how drafts are judged; its functions are what is evaluated.
+    source: all drafts.
+    texts: numbers of texts.
+    p: distributions of the target.
+    q: distributions of the draft.
+    contexts: numbers of the texts that the step starts from.
+  """
+  made = source(texts, q, np.asarray(contexts))
+  scores = Scores(p.probs[made.rows], p.logits[made.rows])
+  accept, rest, stand = (
+    np.asarray(x, np.float64 if x.dtype.kind != 'i' else int)
+    for x in judged(rule, made.draft, scores)
+  )
+  parents = np.asarray(made.draft.parents)
+  exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
+  ends = made.weight[:, None] * ends_of(parents, exists, accept, stand)
+  # What is drawn from need not add up to 1 in low precision, and where no walk
+  # ends nothing is drawn.
+  rest = np.where(ends[..., None] > 0, rest, 1)
+  rest = rest / rest.sum(-1, keepdims=True)
+  chance = np.zeros((len(contexts), len(texts)))
+  for token in range(texts.vocab):
+    emitted = texts.after(made.rows, token)
+    np.add.at(
+      chance, (made.context[:, None], emitted), ends * rest[:, :, token]
+    )
+  return chance
+
+
+def plain(texts: Texts, p: Distributions, contexts) -> np.ndarray:
+  """The same for a step of plain decoding."""
+  chance = np.zeros((len(contexts), len(texts)))
+  probs = np.asarray(p.probs, np.float64)[contexts]
+  probs = probs / probs.sum(-1, keepdims=True)
+  for token in range(texts.vocab):
+    emitted = texts.after(np.asarray(contexts), token)
+    chance[np.arange(len(contexts)), emitted] = probs[:, token]
+  return chance
+
+
+def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:
+  """Numbers of the texts that a step may start from, shorter ones first."""
+  return np.array(
+    [
+      number
+      for number in range(int(texts.offset[limit]))
+      if not set(texts.tokens(number)) & set(eos)
+    ]
+  )
+
+
+def sequence(
+  chance: np.ndarray,
+  texts: Texts,
+  contexts,
+  limit: int,
+  eos: tuple[int, ...],
+) -> np.ndarray:
+  """Chance [texts, limit + 1] of every finished text and number of steps.
+
+  Args:
+    chance: of one step after each of the texts that `unfinished` lists.
+    texts: numbers of texts.
+    contexts: those texts.
+    limit: tokens at which a text ends.
+    eos: tokens that end it before.
+  """
+  cut, ended = texts.cut(limit, eos)
+  reached = np.zeros((len(texts), limit + 1))
+  reached[0, 0] = 1
+  for context, after in zip(contexts, chance, strict=True):
+    new = np.flatnonzero(after)
+    weight = reached[context]
+    longer = after[new, None] * np.roll(weight, 1)
+    np.add.at(reached, cut[new], longer)
+  return np.where(ended[:, None], reached, 0)
+
+
+def tokens_per_step(chance: np.ndarray, texts: Texts) -> float:
+  """tau of a step from the empty text, without limit or end of text.
+
+  Args:
+    chance: [texts] of what the step makes of the empty text.
+    texts: numbers of texts.
+  """
+  return float(chance @ texts.length(np.arange(len(texts))))
+
+
+def constant(p, texts: Texts) -> Distributions:
+  """The distribution p [V] after every text."""
+  probs = np.broadcast_to(np.asarray(p, float), (len(texts), len(p)))
+  with np.errstate(divide='ignore'):
+    return Distributions(probs, np.log(probs))
+
+
+def efficiency(
+  rule: Rule,
+  source: DraftSource,
+  texts: Texts,
+  p: Distributions,
+  q: Distributions,
+) -> float:
+  """tau of a rule: what `tokens_per_step` says of its step.
+
+  Args:
+    rule: how drafts are judged.
+    source: all drafts.
+    texts: numbers of texts, one token longer than the drafts at least.
+    p: distributions of the target.
+    q: distributions of the draft.
+  """
+  return tokens_per_step(step(rule, source, texts, p, q, [0])[0], texts)
+
+
+def total_variation(a: np.ndarray, b: np.ndarray) -> float:
+  return float(np.abs(a - b).sum() / 2)

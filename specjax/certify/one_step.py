@@ -1,0 +1,327 @@
+"""One step of a rule over small distributions, multiplied out.
+
+A rule is exact where its step, continued by the target itself, gives every text
+the target's probability, whatever p and q are. So p and q are simple fractions
+here, and every draft of a few tokens and every outcome of the coins is looked
+at. Distributions hang on the last token alone: enough to tell a row from
+another.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from specjax.certify import exact
+from specjax.types import Draft, Drafter, Rule, Scores
+
+TOLERANCE = 1e-9  # of a probability, in float64
+_REACHED = 1e-12  # a chance below it is rounding
+_CHUNK = 16  # examples of one call, so that every call is one program
+
+
+class Shape(NamedTuple):
+  """How a draft is made and how its nodes hang."""
+
+  name: str
+  parents: tuple[int, ...]
+  replacement: bool = False
+  chosen: bool = False  # the most likely tokens of q, without probabilities
+  size: int | None = None  # nodes that exist; None: all of them
+  stops: float = 0.0  # an unlikelier token is the last
+
+  @property
+  def depth(self) -> int:
+    level = [0]
+    for parent in self.parents:
+      level.append(level[parent] + 1)
+    return max(level)
+
+  @property
+  def drafter(self) -> Drafter:
+    """What a rule is asked whether it takes; it drafts nothing."""
+    nodes = len(self.parents)
+    none = functools.partial
+    return Drafter(
+      self.depth, nodes, none, none, none, independent=self.replacement
+    )
+
+
+SHAPES = (
+  Shape('one token', (0,)),
+  Shape('two tokens', (0, 1)),
+  Shape('two tokens, one where the first is unlikely', (0, 1), stops=0.5),
+  Shape('two siblings, drawn without replacement', (0, 0)),
+  Shape('two siblings, drawn independently', (0, 0), replacement=True),
+  Shape('two siblings, and a child of the first', (0, 0, 1)),
+  Shape('one chosen token', (0,), chosen=True),
+  Shape('nothing where there was room for a token', (0,), chosen=True, size=0),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """Distributions of a step, as whole weights.
+
+  Attributes:
+    shape: of the draft.
+    p: [V+1][V] weights of the target: at first, and after each token.
+    q: likewise of the draft.
+    temperature: logits are the logarithms times this.
+  """
+
+  shape: Shape
+  p: tuple[tuple[int, ...], ...]
+  q: tuple[tuple[int, ...], ...]
+  temperature: float = 1.0
+
+  @property
+  def vocab(self) -> int:
+    return len(self.p[0])
+
+  @property
+  def simple(self) -> tuple:
+    """The order of examples, those that are read most easily first."""
+    fractions = [Fraction(w, sum(row)) for row in self.p + self.q for w in row]
+    different = len({*self.p}) + len({*self.q})
+    size = sum(x.denominator + x.numerator for x in fractions)
+    return self.vocab, self.temperature != 1, different, size
+
+
+class Family:
+  """Copies of the numbered texts, one behind the other; see `exact.Texts`."""
+
+  def __init__(self, texts: exact.Texts, count: int):
+    self.texts, self.count = texts, count
+    self.vocab, self.each = texts.vocab, len(texts)
+
+  def __len__(self) -> int:
+    return self.count * self.each
+
+  def after(self, number, token):
+    return (
+      number - number % self.each + self.texts.after(number % self.each, token)
+    )
+
+
+class Outcome(NamedTuple):
+  """What a rule makes of E examples of one shape and vocabulary.
+
+  Beside the chances the draft's own: M rows of all examples, one behind the
+  other.
+  """
+
+  made: exact.Drafts
+  accept: np.ndarray  # [M, N]
+  rest: np.ndarray  # [M, N+1, V]
+  ends: np.ndarray  # [M, N+1] chance that the walk of a draft ends there
+  first: np.ndarray  # [E, V] of the first token
+  first_wanted: np.ndarray  # [E, V] that of the target
+  text: np.ndarray  # [E, texts] of K + 1 tokens
+  wanted: np.ndarray  # [E, texts] that of the target
+
+  @property
+  def distance(self) -> np.ndarray:
+    """Total variation [E]; infinite where it is no number."""
+    far = np.abs(self.text - self.wanted).sum(1) / 2
+    return np.where(np.isfinite(far), far, np.inf)
+
+
+def _probs(weights: list) -> np.ndarray:
+  """[E, V+1, V] distributions of weights."""
+  wide = np.asarray(weights, float)
+  return wide / wide.sum(-1, keepdims=True)
+
+
+def _distributions(
+  probs: np.ndarray, texts: exact.Texts, temperature: np.ndarray
+) -> exact.Distributions:
+  """Of every text of every copy, from those after each token."""
+  last = [(texts.tokens(i) or (-1,))[-1] + 1 for i in range(len(texts))]
+  rows = probs[:, last]
+  with np.errstate(divide='ignore'):
+    logits = np.log(rows) * temperature[:, None, None]
+  return exact.Distributions(
+    rows.reshape(-1, texts.vocab), logits.reshape(-1, texts.vocab)
+  )
+
+
+def _choose(shape: Shape) -> exact.DraftSource:
+  """The one draft of each text that takes the most likely tokens."""
+
+  def source(texts, q, contexts):
+    every = np.arange(len(contexts))
+    rows, tokens = [np.asarray(contexts)], []
+    for _ in shape.parents:
+      tokens.append(q.probs[rows[-1]].argmax(1))
+      rows.append(texts.after(rows[-1], tokens[-1]))
+    hung = np.broadcast_to(shape.parents, (len(every), len(tokens)))
+    size = len(tokens) if shape.size is None else shape.size
+    size = np.full(len(every), size)
+    draft = Draft(np.stack(tokens, 1), hung, size, None)
+    weight = np.ones(len(every))
+    return exact.Drafts(draft, weight, every, np.stack(rows, 1))
+
+  return source
+
+
+def _source(shape: Shape) -> exact.DraftSource:
+  if shape.chosen:
+    return _choose(shape)
+  stop = exact.stopping(shape.stops) if shape.stops else None
+  return exact.tree(shape.parents, shape.replacement, stop)
+
+
+def _onwards(chance: np.ndarray, p: np.ndarray, texts: exact.Texts, to: int):
+  """Chances [E, texts of `to` tokens] where the target goes on from texts.
+
+  Args:
+    chance: [E, texts] of where it starts.
+    p: [E, texts, V] of the target.
+    texts: numbers of them.
+    to: tokens of the longest.
+  """
+  reached = chance.copy()
+  for number in range(int(texts.offset[to])):
+    after = texts.after(np.full(texts.vocab, number), np.arange(texts.vocab))
+    reached[:, after] += reached[:, [number]] * p[:, number]
+  return reached[:, texts.offset[to] : texts.offset[to + 1]]
+
+
+def evaluate(rule: Rule, examples: list[Example]) -> Outcome:
+  """Multiplies a rule out.
+
+  Args:
+    rule: its own two functions are evaluated.
+    examples: E of one shape and vocabulary.
+  """
+  shape, vocab = examples[0].shape, examples[0].vocab
+  texts = exact.Texts(vocab, shape.depth + 1)
+  family = Family(texts, len(examples))
+  temperature = np.array([x.temperature for x in examples])
+  p, q = (
+    _distributions(_probs(w), texts, temperature)
+    for w in ([x.p for x in examples], [x.q for x in examples])
+  )
+  contexts = np.arange(len(examples)) * family.each
+  made = _source(shape)(family, q, contexts)
+  scores = Scores(p.probs[made.rows], p.logits[made.rows])
+  with jax.enable_x64(True):
+    accept, rest, stand = map(
+      np.asarray, exact.judged(rule, made.draft, scores)
+    )
+  parents = np.asarray(made.draft.parents)
+  exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
+  ends = exact.ends_of(parents, exists, np.clip(accept, 0, 1), stand)
+  drawn = np.where(ends[..., None] > _REACHED, rest, 1).astype(float)
+  with np.errstate(all='ignore'):
+    drawn = drawn / drawn.sum(-1, keepdims=True)
+  chance = np.zeros((len(examples), family.each))
+  for token in range(vocab):
+    emitted = family.after(made.rows, token) % family.each
+    weight = made.weight[:, None] * ends * drawn[:, :, token]
+    np.add.at(chance, (made.context[:, None], emitted), weight)
+  wide = p.probs.reshape(len(examples), family.each, vocab)
+  begin = np.zeros_like(chance)
+  begin[:, 0] = 1
+  goes_on = functools.partial(_onwards, p=wide, texts=texts, to=shape.depth + 1)
+  text = goes_on(chance)
+  return Outcome(
+    made,
+    accept,
+    rest,
+    ends * made.weight[:, None],
+    text.reshape(len(examples), vocab, -1).sum(2),
+    wide[:, 0],
+    text,
+    goes_on(begin),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+  """A law that a rule breaks, and the example that shows it."""
+
+  law: int  # of `laws.LAWS`
+  what: str
+  example: Example
+  distance: float  # total variation of the texts
+
+
+def faults(examples: list[Example], found: Outcome) -> Iterator[Fault]:
+  """What is wrong with each of some examples, if anything.
+
+  Args:
+    examples: the first ones of those that were multiplied out.
+    found: of all of them.
+  """
+  reached = found.made.weight > _REACHED
+  draft = found.made.draft
+  exists = np.arange(draft.tokens.shape[1]) < np.asarray(draft.size)[:, None]
+  at = found.ends > _REACHED
+  for i, (example, far) in enumerate(
+    zip(examples, found.distance, strict=False)
+  ):
+    here = reached & (found.made.context == i)
+    accept = found.accept[here][exists[here]]
+    rest = found.rest[here][at[here]]
+    off = np.abs(rest.sum(-1) - 1)
+    bad_accept = ~((accept >= -TOLERANCE) & (accept <= 1 + TOLERANCE))
+    if np.isnan(accept).any() or np.isnan(rest).any():
+      which = 'accept' if np.isnan(accept).any() else 'rest'
+      yield Fault(8, f'{which} is NaN', example, far)
+    elif bad_accept.any():
+      worst = accept[bad_accept][0]
+      yield Fault(7, f'a chance to accept is {worst:.6g}', example, far)
+    elif (rest < -TOLERANCE).any():
+      what = f'rest has the probability {rest.min():.6g}'
+      yield Fault(8, what, example, far)
+    elif (off > 1e-6).any():
+      total = rest.sum(-1)[off.argmax()]
+      yield Fault(8, f'rest adds up to {total:.6g}', example, far)
+    elif far > TOLERANCE:
+      yield Fault(0, f'total variation {far:.6g}', example, far)
+
+
+def _simple(vocab: int) -> list[tuple[int, ...]]:
+  """Distributions of small denominators, the smallest ones first."""
+  most = 4 if vocab == 2 else 3
+  return [
+    weights
+    for total in range(1, most + 1)
+    for weights in itertools.product(range(total + 1), repeat=vocab)
+    if sum(weights) == total and np.gcd.reduce(weights) == 1
+  ]
+
+
+def grid(shape: Shape, vocab: int) -> list[Example]:
+  """Every pair of simple p and q at the first place.
+
+  Once with the same ones behind every token and once with others, where logits
+  are not the logarithms of probabilities either.
+  """
+  known = _simple(vocab)
+  random = np.random.default_rng(0)
+  examples = []
+  for p, q in itertools.product(known, known):
+    same = (p,) * (vocab + 1), (q,) * (vocab + 1)
+    examples.append(Example(shape, *same))
+    behind = random.integers(len(known), size=(2, vocab))
+    others = [tuple(known[i] for i in row) for row in behind]
+    examples.append(Example(shape, (p, *others[0]), (q, *others[1]), 2.0))
+  return sorted(examples, key=lambda x: x.simple)
+
+
+def examine(rule: Rule, examples: list[Example]) -> list[Fault]:
+  """The faults of a rule on examples of one shape and vocabulary."""
+  found: list[Fault] = []
+  for first in range(0, len(examples), _CHUNK):
+    chunk = examples[first : first + _CHUNK]
+    full = chunk + chunk[-1:] * (_CHUNK - len(chunk))
+    found += faults(chunk, evaluate(rule, full))
+  return found

@@ -1,0 +1,41 @@
+"""Checkpoint families: how the models of others become ours, and back.
+
+A family is one table. Its rows say which attributes of a Hugging Face
+`config.json` set which fields of `TransformerConfig`, and its sources which
+tensors each of our parameters is made of. Both are read in both directions, so
+a model that can be loaded can be saved. To add a family is to add its table.
+
+An attribute that no row handles and that is not known to be harmless is
+rejected: to ignore it would be to run another model under the same name.
+"""
+
+from specjax.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3
+from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX
+from specjax.checkpoints.families.llama import LLAMA, MISTRAL
+from specjax.checkpoints.families.mixtral import MIXTRAL
+from specjax.checkpoints.families.opt import OPT
+from specjax.checkpoints.families.phi import PHI3
+from specjax.checkpoints.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from specjax.checkpoints.families.t5 import T5
+
+# By model type. Saving takes the first one that covers a model.
+FAMILIES = {
+  family.model_type: family
+  for family in (
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    GPT2,
+    GPT_NEOX,
+    OPT,
+    MISTRAL,
+    PHI3,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GPT_NEO,
+    MIXTRAL,
+    QWEN3_MOE,
+    T5,
+  )
+}

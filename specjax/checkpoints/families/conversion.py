@@ -1,0 +1,175 @@
+"""From `config.json` to a configuration and back, by the tables."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import flax.traverse_util
+import jax
+
+from specjax.checkpoints.families.table import HARMLESS, ONLY, Family, Tensors
+from specjax.models import cache_attention, rotary, transformer
+from specjax.models.config import TransformerConfig
+
+# A part of a path that is counted, and its number.
+_LAYER = re.compile(r'\b(layer|source)(\d+)/')
+
+
+def read_attributes(
+  families: Mapping[str, Family],
+  attributes: Mapping[str, Any],
+  max_length: int | None = None,
+) -> tuple[Family, TransformerConfig]:
+  """Returns the family and the configuration that a `config.json` describes.
+
+  Args:
+    families: the tables, by model type.
+    attributes: the file's content. What is missing takes the defaults of the
+      family, as transformers has them.
+    max_length: longest sequence of the run, see `limit_length`.
+
+  Raises:
+    ValueError: an attribute is unknown, missing or has an unsupported value;
+      the message names it.
+  """
+  kind = attributes.get('model_type')
+  if not isinstance(kind, str) or kind not in families:
+    raise ValueError(
+      f'model_type {kind!r} is unknown; known are {", ".join(families)}'
+    )
+  family = families[kind]
+  rest = dict(attributes)
+  _take_architecture(rest, family)
+  fields = dict(family.fixed)
+  for row in family.rows:
+    fields |= row.read(rest, fields)
+  for name, value in (ONLY | dict(family.only)).items():
+    given = rest.pop(name, value)
+    # null is how some files write the default.
+    if given is not None and given != value:
+      raise ValueError(
+        f'unsupported config attribute {name} = {given!r}; only {value!r} is'
+      )
+  unknown = sorted(rest.keys() - family.harmless - HARMLESS)
+  if unknown:
+    listed = ', '.join(f'{name} = {rest[name]!r}' for name in unknown)
+    raise ValueError(
+      f'unsupported config attribute {listed}; remove it if it does not '
+      'change the logits'
+    )
+  return family, limit_length(TransformerConfig(**fields), max_length)
+
+
+def _take_architecture(rest, family):
+  given = rest.pop('architectures', None)
+  if given is not None and given != [family.architecture]:
+    raise ValueError(
+      f'architectures = {given!r}; only [{family.architecture!r}] has the '
+      'head of a language model'
+    )
+
+
+def limit_length(
+  config: TransformerConfig, max_length: int | None
+) -> TransformerConfig:
+  """Fixes the longest sequence of a run.
+
+  Rotary scalings that depend on the length are computed for `max_length`
+  tokens instead of the checkpoint's maximum. Nothing else depends on it.
+
+  Raises:
+    ValueError: the model has fewer positions.
+  """
+  if max_length is None:
+    return config
+  if max_length < 1:
+    raise ValueError(f'max_length = {max_length} must be at least 1')
+  scaling = config.rope_scaling
+  dynamic = isinstance(scaling, rotary.Dynamic)
+  relative = config.relative is not None  # These never end.
+  if max_length > config.max_positions and not dynamic and not relative:
+    raise ValueError(
+      f'max_length = {max_length} is more than the {config.max_positions} '
+      'positions of the model'
+    )
+  if dynamic or relative or isinstance(scaling, rotary.LongRope):
+    return dataclasses.replace(config, max_positions=max_length)
+  return config
+
+
+def write_attributes(
+  families: Iterable[Family], config: TransformerConfig
+) -> tuple[Family, dict[str, Any]]:
+  """Returns the first family that covers a configuration, and its attributes.
+
+  Raises:
+    ValueError: no family has all of the configuration's options; the message
+      names those that are missing.
+  """
+  if config.width % config.num_heads and config.encoder is None:
+    # Nothing here needs that, but transformers refuses the file.
+    raise ValueError(
+      f'width = {config.width} must be a multiple of num_heads = '
+      f'{config.num_heads}'
+    )
+  # How a cache is read is nothing that a file says.
+  config = dataclasses.replace(config, attention=cache_attention.blocked)
+  obstacles = []
+  for family in families:
+    try:
+      attributes = _write_family(family, config)
+      _, reread = read_attributes(
+        {family.model_type: family}, attributes, config.max_positions
+      )
+    except ValueError as error:
+      obstacles.append(f'{family.model_type}: {error}')
+      continue
+    # What the rows cannot say comes back as something else.
+    lost = [
+      f'{field.name} = {getattr(config, field.name)}'
+      for field in dataclasses.fields(config)
+      if getattr(config, field.name) != getattr(reread, field.name)
+    ]
+    if not lost:
+      return family, attributes
+    obstacles.append(f'{family.model_type} has no {", ".join(lost)}')
+  raise ValueError(f'no family covers the model: {"; ".join(obstacles)}')
+
+
+def _write_family(family: Family, config: TransformerConfig) -> dict[str, Any]:
+  attributes: dict[str, Any] = {}
+  for row in family.rows:
+    attributes |= row.write(config)
+  return attributes | {
+    'model_type': family.model_type,
+    'architectures': [family.architecture],
+  }
+
+
+def shape_params(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shapes of a model's parameters, '/' between the keys."""
+  model = transformer.build(config)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  return flax.traverse_util.flatten_dict(shapes, sep='/')
+
+
+def list_sources(
+  family: Family, config: TransformerConfig, shapes: Mapping[str, Any]
+) -> dict[str, Tensors]:
+  """Returns the sources of parameters, layers and experts filled in."""
+  table = {**family.sources, **family.varying(config)}
+  sources = {}
+  for path, x in shapes.items():
+    layer = _LAYER.search(path)
+    split, names = table[_LAYER.sub(r'\1{}/', path)]
+    if any('{expert}' in name for name in names):
+      names = tuple(
+        name.replace('{expert}', str(i))
+        for i in range(x.shape[0])
+        for name in names
+      )
+    if layer:
+      names = tuple(name.format(layer[2]) for name in names)
+    sources[path] = Tensors(split, names)
+  return sources

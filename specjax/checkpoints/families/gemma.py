@@ -1,0 +1,190 @@
+"""Gemma 1, 2 and 3 (text)."""
+
+import dataclasses
+import math
+
+from specjax.checkpoints.families import rope, values, windows
+from specjax.checkpoints.families.llama import (
+  IGNORED,
+  SOURCES,
+  attention_bias_row,
+  size_rows,
+  tied_row,
+)
+from specjax.checkpoints.families.table import KEEP, Family, Row, Tensors
+from specjax.checkpoints.families.values import attribute, derive, take
+
+_LAYER = 'model.layers.{}.'
+# Norms before and after attention and MLP have names of their own.
+_NORMS = {
+  f'layer{{}}/{key}/scale': Tensors(
+    KEEP, (_LAYER + f'{name}_layernorm.weight',)
+  )
+  for key, name in (
+    ('post1', 'post_attention'),
+    ('norm2', 'pre_feedforward'),
+    ('post2', 'post_feedforward'),
+  )
+}
+_ONLY = {'use_bidirectional_attention': False}
+# Embeddings grow with the width, though no attribute says so.
+_EMBEDDING_ROW = derive(
+  'embedding_scale', lambda known: math.sqrt(known['width'])
+)
+_EPSILON_ROW = attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6)
+
+
+def _read_activation(rest, known):
+  # The first files name the wrong function as `hidden_act`.
+  del known  # Unused.
+  tanh = 'gelu_pytorch_tanh'
+  given = [rest.pop(name, None) for name in ('hidden_activation', 'hidden_act')]
+  named = given[0] or given[1] or tanh
+  if given[0] is None and named == 'gelu':
+    named = tanh
+  return {
+    'activation': take({'hidden_act': named}, 'hidden_act', values.activation)
+  }
+
+
+GEMMA = Family(
+  model_type='gemma',
+  architecture='GemmaForCausalLM',
+  rows=(
+    *size_rows(8192, kv_heads=16, head_dim=256),
+    rope.rope_row(),
+    Row(
+      _read_activation,
+      lambda config: {'hidden_act': values.name_of(config.activation)},
+    ),
+    _EPSILON_ROW,
+    _EMBEDDING_ROW,
+    attention_bias_row(False),
+    tied_row(True),
+  ),
+  fixed={'norm_plus_one': True},
+  sources=SOURCES,
+  only=_ONLY,
+  ignored=IGNORED,
+)
+
+
+def _cap_row(name: str, field: str, default: float | None) -> Row:
+  return attribute(name, field, values.number, default, null=None)
+
+
+def _read_scale(rest, known):
+  value = take(rest, 'query_pre_attn_scalar', values.number, 256.0)
+  # Of the scores; the attribute is one over its square.
+  return {'query_scale': None if value == known['head_dim'] else value**-0.5}
+
+
+def _write_scale(config):
+  if config.query_scale is None:
+    return {'query_pre_attn_scalar': config.head_dim}
+  value = config.query_scale**-2
+  # Readers want a whole number where it is one.
+  whole = round(value) or 1
+  exact = whole**-0.5 == config.query_scale
+  return {'query_pre_attn_scalar': whole if exact else value}
+
+
+_GEMMA_2_AND_3 = (
+  Row(
+    _read_activation,
+    lambda config: {'hidden_activation': values.name_of(config.activation)},
+  ),
+  _EPSILON_ROW,
+  _EMBEDDING_ROW,
+  attention_bias_row(False),
+  Row(_read_scale, _write_scale),
+  tied_row(True),
+)
+
+GEMMA2 = dataclasses.replace(
+  GEMMA,
+  model_type='gemma2',
+  architecture='Gemma2ForCausalLM',
+  rows=(
+    *size_rows(8192, kv_heads=4, head_dim=256),
+    rope.rope_row(),
+    windows.by_layer(4096, lambda layer, _: layer % 2 == 0),
+    *_GEMMA_2_AND_3,
+    _cap_row('attn_logit_softcapping', 'attention_cap', 50.0),
+    _cap_row('final_logit_softcapping', 'logit_cap', 30.0),
+  ),
+  fixed={'norm_plus_one': True, 'post_norms': True},
+  sources=SOURCES | _NORMS,
+  # Readers look at `sliding_window` alone.
+  harmless=frozenset({'sliding_window_size'}),
+)
+
+
+def _read_two_bases(rest, known):
+  nested = rest.pop('rope_parameters', None) or {}
+  if not isinstance(nested, dict):
+    raise ValueError(f'rope_parameters = {nested!r} must be an object or null')
+  outer = {
+    'rope_theta': rest.pop('rope_theta', None),
+    'rope_scaling': rest.pop('rope_scaling', None),
+    'rope_parameters': nested.get('full_attention'),
+  }
+  local = {
+    'rope_theta': rest.pop('rope_local_base_freq', None),
+    'rope_parameters': nested.get('sliding_attention'),
+  }
+  wide, near = (rope.merge(x, ('rope_theta',)) for x in (outer, local))
+  theta = take(wide, 'rope_theta', values.number, 1e6)
+  local_theta = take(near, 'rope_theta', values.number, 1e4)
+  longest, dim = known['max_positions'], known['head_dim']
+  types = tuple(rope.SCALINGS)
+  fields = {
+    'rope_theta': theta,
+    'local_rope_theta': local_theta,
+    'rope_scaling': rope.read_scaling(wide, longest, types, theta, dim),
+  }
+  rope.read_scaling(near, longest, ('default',), local_theta, dim)
+  others = {'full_attention', 'sliding_attention'}
+  rope.refuse(wide | near | {k: nested[k] for k in nested.keys() - others})
+  return fields
+
+
+def _write_two_bases(config):
+  if config.rope_theta is None or config.local_rope_theta is None:
+    raise ValueError('the rotary positions have no two bases')
+  scaling = rope.write_scaling(config.rope_scaling)
+  outer = {} if config.rope_scaling is None else {'rope_scaling': scaling}
+  return outer | {
+    'rope_theta': config.rope_theta,
+    'rope_local_base_freq': config.local_rope_theta,
+    'rope_parameters': {
+      'full_attention': {'rope_theta': config.rope_theta} | scaling,
+      'sliding_attention': {
+        'rope_theta': config.local_rope_theta,
+        'rope_type': 'default',
+      },
+    },
+  }
+
+
+GEMMA3 = dataclasses.replace(
+  GEMMA,
+  model_type='gemma3_text',
+  architecture='Gemma3ForCausalLM',
+  rows=(
+    *size_rows(131072, kv_heads=4, head_dim=256),
+    Row(_read_two_bases, _write_two_bases),
+    windows.by_layer(
+      4096,
+      lambda layer, sizes: bool((layer + 1) % sizes['sliding_window_pattern']),
+      sizes=(('sliding_window_pattern', 6),),
+    ),
+    *_GEMMA_2_AND_3,
+    _cap_row('final_logit_softcapping', 'logit_cap', None),
+  ),
+  fixed={'norm_plus_one': True, 'post_norms': True, 'qk_norm': True},
+  sources=SOURCES | _NORMS,
+  only=_ONLY | {'attn_logit_softcapping': None},
+  # Written beside the types of the layers, which say more.
+  harmless=frozenset({'_sliding_window_pattern'}),
+)

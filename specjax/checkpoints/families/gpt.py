@@ -1,0 +1,244 @@
+"""GPT-2, GPT-Neo (which TinyStories models are) and GPT-NeoX (Pythia)."""
+
+from specjax.checkpoints.families import rope, values
+from specjax.checkpoints.families.llama import attention_bias_row, tied_row
+from specjax.checkpoints.families.table import (
+  GROUPS,
+  KEEP,
+  LINEAR,
+  WAYS,
+  Family,
+  Row,
+  Tensors,
+  TensorSplit,
+  untransposed,
+)
+from specjax.checkpoints.families.values import attribute, derive, take
+
+# Queries, keys and values of one head side by side.
+HEADS = TensorSplit(lambda x: (x,), 3)
+_NORMS = {'layer_norm': True, 'gated': False}
+_MASKS = ('.attn.bias', '.attn.masked_bias')
+_SUMMARY = frozenset(
+  {
+    'summary_activation',
+    'summary_first_dropout',
+    'summary_proj_to_labels',
+    'summary_type',
+    'summary_use_proj',
+  }
+)
+
+
+def norm(name: str, key: str) -> dict[str, Tensors]:
+  return {
+    f'{key}/scale': Tensors(KEEP, (f'{name}.weight',)),
+    f'{key}/bias': Tensors(KEEP, (f'{name}.bias',)),
+  }
+
+
+def linear(name: str, key: str, split: TensorSplit) -> dict[str, Tensors]:
+  return {
+    f'{key}/w': Tensors(split, (f'{name}.weight',)),
+    f'{key}/b': Tensors(split, (f'{name}.bias',)),
+  }
+
+
+def mlp_width_row(name: str) -> Row:
+  """Four times the model's width where nothing else is said."""
+  return attribute(
+    name, 'mlp_width', values.size, lambda known: 4 * known['width']
+  )
+
+
+# One head of keys and values for each of queries.
+HEAD_ROWS = (
+  derive('num_kv_heads', lambda known: known['num_heads']),
+  derive('head_dim', lambda known: known['width'] // known['num_heads']),
+)
+
+
+def _read_scaled(rest, known):
+  del known  # Unused.
+  scaled = take(rest, 'scale_attn_weights', values.flag, True)
+  return {'query_scale': None if scaled else 1.0}
+
+
+GPT2 = Family(
+  model_type='gpt2',
+  architecture='GPT2LMHeadModel',
+  rows=(
+    attribute('vocab_size', 'vocab_size', values.size),
+    attribute('n_embd', 'width', values.size),
+    attribute('n_layer', 'num_layers', values.size),
+    attribute('n_head', 'num_heads', values.size),
+    attribute('n_positions', 'max_positions', values.size, 1024),
+    *HEAD_ROWS,
+    mlp_width_row('n_inner'),
+    values.activation_row('activation_function', 'gelu_new'),
+    attribute('layer_norm_epsilon', 'norm_eps', values.number, 1e-5),
+    Row(
+      _read_scaled,
+      lambda config: {'scale_attn_weights': not config.query_scale},
+    ),
+    tied_row(True),
+  ),
+  fixed=_NORMS
+  | {
+    'rope_theta': None,
+    'qkv_bias': True,
+    'out_bias': True,
+    'mlp_bias': True,
+  },
+  sources={
+    'embedding': Tensors(KEEP, ('transformer.wte.weight',)),
+    'position': Tensors(KEEP, ('transformer.wpe.weight',)),
+    'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
+  }
+  | norm('transformer.ln_f', 'norm')
+  | norm('transformer.h.{}.ln_1', 'layer{}/norm1')
+  | norm('transformer.h.{}.ln_2', 'layer{}/norm2')
+  | linear('transformer.h.{}.attn.c_attn', 'layer{}/qkv', untransposed(GROUPS))
+  | linear('transformer.h.{}.attn.c_proj', 'layer{}/out', untransposed(LINEAR))
+  | linear('transformer.h.{}.mlp.c_fc', 'layer{}/up', untransposed(WAYS))
+  | linear('transformer.h.{}.mlp.c_proj', 'layer{}/down', untransposed(LINEAR)),
+  only={
+    'scale_attn_by_inverse_layer_idx': False,
+  },
+  # The order of operations, and another name for the positions.
+  harmless=_SUMMARY | {'attn_pdrop', 'n_ctx', 'reorder_and_upcast_attn'},
+  prefix='transformer.',
+  ignored=_MASKS,
+)
+
+_ATTENTION = 'transformer.h.{}.attn.attention.'
+
+
+def _read_layers(rest, known):
+  layers = known['num_layers']
+  window = take(rest, 'window_size', values.size, 256)
+  if rest.get('attention_types') is None:
+    rest['attention_types'] = [[['global', 'local'], 12]]
+  types = take(rest, 'attention_types', _decode_types(layers))
+  # The same again, layer by layer.
+  listed = rest.pop('attention_layers', None)
+  if listed is not None and listed != types:
+    raise ValueError(
+      f'attention_layers = {listed!r} is not what attention_types says'
+    )
+  local = [window if kind == 'local' else None for kind in types]
+  return {'windows': tuple(local) if any(local) else ()}
+
+
+def _decode_types(layers):
+  def decode(value):
+    types = []
+    try:
+      for kinds, times in value:
+        types += min(values.size(times), layers + 1) * list(kinds)
+    except (TypeError, ValueError):
+      types = []
+    known = all(kind in ('global', 'local') for kind in types)
+    if len(types) != layers or not known:
+      raise ValueError(
+        f"lists of 'global' and 'local' with their repeats, {layers} in all"
+      )
+    return types
+
+  return decode
+
+
+def _write_layers(config):
+  kinds = [
+    'local' if config.window(i) else 'global' for i in range(config.num_layers)
+  ]
+  sizes = {w for w in config.windows if w is not None} or {256}
+  return {
+    'attention_types': [[kinds, 1]],
+    'window_size': sizes.pop() if len(sizes) == 1 else None,
+  }
+
+
+GPT_NEO = Family(
+  model_type='gpt_neo',
+  architecture='GPTNeoForCausalLM',
+  rows=(
+    attribute('vocab_size', 'vocab_size', values.size),
+    attribute('hidden_size', 'width', values.size),
+    attribute('num_layers', 'num_layers', values.size),
+    attribute('num_heads', 'num_heads', values.size),
+    attribute('max_position_embeddings', 'max_positions', values.size, 2048),
+    *HEAD_ROWS,
+    mlp_width_row('intermediate_size'),
+    values.activation_row('activation_function', 'gelu_new'),
+    attribute('layer_norm_epsilon', 'norm_eps', values.number, 1e-5),
+    Row(_read_layers, _write_layers),
+    tied_row(True),
+  ),
+  # Scores are not scaled, and queries, keys and values have no bias.
+  fixed=_NORMS
+  | {
+    'rope_theta': None,
+    'query_scale': 1.0,
+    'out_bias': True,
+    'mlp_bias': True,
+  },
+  sources={
+    'embedding': Tensors(KEEP, ('transformer.wte.weight',)),
+    'position': Tensors(KEEP, ('transformer.wpe.weight',)),
+    'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
+    'layer{}/qkv/w': Tensors(
+      GROUPS, tuple(_ATTENTION + f'{x}_proj.weight' for x in 'qkv')
+    ),
+  }
+  | norm('transformer.ln_f', 'norm')
+  | norm('transformer.h.{}.ln_1', 'layer{}/norm1')
+  | norm('transformer.h.{}.ln_2', 'layer{}/norm2')
+  | linear(_ATTENTION + 'out_proj', 'layer{}/out', LINEAR)
+  | linear('transformer.h.{}.mlp.c_fc', 'layer{}/up', WAYS)
+  | linear('transformer.h.{}.mlp.c_proj', 'layer{}/down', LINEAR),
+  harmless=_SUMMARY | {'embed_dropout', 'resid_dropout'},
+  prefix='transformer.',
+  ignored=('.attention.bias', '.attention.masked_bias'),
+)
+
+_LAYER = 'gpt_neox.layers.{}.'
+
+GPT_NEOX = Family(
+  model_type='gpt_neox',
+  architecture='GPTNeoXForCausalLM',
+  rows=(
+    attribute('vocab_size', 'vocab_size', values.size),
+    attribute('hidden_size', 'width', values.size),
+    attribute('num_hidden_layers', 'num_layers', values.size),
+    attribute('num_attention_heads', 'num_heads', values.size),
+    attribute('intermediate_size', 'mlp_width', values.size),
+    *HEAD_ROWS,
+    rope.positions_row(2048),
+    rope.rope_row(part=0.25, old_names=('rotary_emb_base', 'rotary_pct')),
+    values.activation_row('hidden_act', 'gelu'),
+    attribute('layer_norm_eps', 'norm_eps', values.number, 1e-5),
+    attribute('use_parallel_residual', 'parallel', values.flag, True),
+    attention_bias_row(True),
+    tied_row(False),
+  ),
+  fixed=_NORMS | {'mlp_bias': True},
+  sources={
+    'embedding': Tensors(KEEP, ('gpt_neox.embed_in.weight',)),
+    'unembedding': Tensors(LINEAR, ('embed_out.weight',)),
+  }
+  | norm('gpt_neox.final_layer_norm', 'norm')
+  | norm(_LAYER + 'input_layernorm', 'layer{}/norm1')
+  | norm(_LAYER + 'post_attention_layernorm', 'layer{}/norm2')
+  | linear(_LAYER + 'attention.query_key_value', 'layer{}/qkv', HEADS)
+  | linear(_LAYER + 'attention.dense', 'layer{}/out', LINEAR)
+  | linear(_LAYER + 'mlp.dense_h_to_4h', 'layer{}/up', WAYS)
+  | linear(_LAYER + 'mlp.dense_4h_to_h', 'layer{}/down', LINEAR),
+  harmless=frozenset({'hidden_dropout'}),
+  prefix='gpt_neox.',
+  ignored=(
+    '.attention.bias',
+    '.attention.masked_bias',
+    '.rotary_emb.inv_freq',
+  ),
+)

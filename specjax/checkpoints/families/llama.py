@@ -1,0 +1,130 @@
+"""Llama 2 and 3, and Mistral, which is Llama with a sliding window."""
+
+import dataclasses
+
+from specjax.checkpoints.families import rope, values, windows
+from specjax.checkpoints.families.table import (
+  GROUPS,
+  KEEP,
+  LINEAR,
+  WAYS,
+  Family,
+  Row,
+  Tensors,
+)
+from specjax.checkpoints.families.values import attribute
+
+# Where most families keep their tensors. Rows of biases and head norms are
+# used by those that have them.
+_LAYER = 'model.layers.{}.'
+_ATTENTION = _LAYER + 'self_attn.'
+SOURCES = {
+  'embedding': Tensors(KEEP, ('model.embed_tokens.weight',)),
+  'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
+  'norm/scale': Tensors(KEEP, ('model.norm.weight',)),
+  'layer{}/norm1/scale': Tensors(KEEP, (_LAYER + 'input_layernorm.weight',)),
+  'layer{}/qkv/w': Tensors(
+    GROUPS, tuple(_ATTENTION + f'{x}_proj.weight' for x in 'qkv')
+  ),
+  'layer{}/qkv/b': Tensors(
+    GROUPS, tuple(_ATTENTION + f'{x}_proj.bias' for x in 'qkv')
+  ),
+  'layer{}/q_norm/scale': Tensors(KEEP, (_ATTENTION + 'q_norm.weight',)),
+  'layer{}/k_norm/scale': Tensors(KEEP, (_ATTENTION + 'k_norm.weight',)),
+  'layer{}/out/w': Tensors(LINEAR, (_ATTENTION + 'o_proj.weight',)),
+  'layer{}/out/b': Tensors(KEEP, (_ATTENTION + 'o_proj.bias',)),
+  'layer{}/norm2/scale': Tensors(
+    KEEP, (_LAYER + 'post_attention_layernorm.weight',)
+  ),
+  'layer{}/up/w': Tensors(
+    WAYS, tuple(_LAYER + f'mlp.{x}_proj.weight' for x in ('gate', 'up'))
+  ),
+  'layer{}/up/b': Tensors(
+    WAYS, tuple(_LAYER + f'mlp.{x}_proj.bias' for x in ('gate', 'up'))
+  ),
+  'layer{}/down/w': Tensors(LINEAR, (_LAYER + 'mlp.down_proj.weight',)),
+  'layer{}/down/b': Tensors(KEEP, (_LAYER + 'mlp.down_proj.bias',)),
+}
+
+# Old files store the rotary frequencies, which follow from the base.
+IGNORED = ('.rotary_emb.inv_freq',)
+
+
+def size_rows(
+  max_positions: int, kv_heads: int | None = None, head_dim: int | None = None
+) -> tuple[Row, ...]:
+  """Rows of the sizes.
+
+  Args:
+    max_positions: default of the longest sequence.
+    kv_heads: default of the key-value heads; None: as many as heads.
+    head_dim: default of their width; None: the model's over the heads.
+  """
+  return (
+    attribute('vocab_size', 'vocab_size', values.size),
+    attribute('hidden_size', 'width', values.size),
+    attribute('num_hidden_layers', 'num_layers', values.size),
+    attribute('num_attention_heads', 'num_heads', values.size),
+    attribute(
+      'num_key_value_heads',
+      'num_kv_heads',
+      values.size,
+      lambda known: kv_heads or known['num_heads'],
+      null=lambda known: known['num_heads'],
+    ),
+    attribute(
+      'head_dim',
+      'head_dim',
+      values.size,
+      lambda known: head_dim or known['width'] // known['num_heads'],
+    ),
+    attribute('intermediate_size', 'mlp_width', values.size),
+    rope.positions_row(max_positions),
+  )
+
+
+def tied_row(default: bool) -> Row:
+  return attribute(
+    'tie_word_embeddings', 'tied_embeddings', values.flag, default
+  )
+
+
+def attention_bias_row(default: bool) -> Row:
+  return attribute(
+    'attention_bias', ('qkv_bias', 'out_bias'), values.flag, default
+  )
+
+
+LLAMA = Family(
+  model_type='llama',
+  architecture='LlamaForCausalLM',
+  rows=(
+    *size_rows(2048),
+    rope.rope_row(),
+    values.activation_row('hidden_act', 'silu'),
+    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
+    attention_bias_row(False),
+    attribute('mlp_bias', 'mlp_bias', values.flag, False),
+    tied_row(False),
+  ),
+  fixed={},
+  only={'rope_interleaved': False},
+  harmless=frozenset({'is_llama_config'}),
+  sources=SOURCES,
+  ignored=IGNORED,
+)
+
+MISTRAL = dataclasses.replace(
+  LLAMA,
+  model_type='mistral',
+  architecture='MistralForCausalLM',
+  rows=(
+    *size_rows(131072, kv_heads=8),
+    rope.rope_row(),
+    windows.everywhere(4096),
+    values.activation_row('hidden_act', 'silu'),
+    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
+    tied_row(False),
+  ),
+  only={},
+)

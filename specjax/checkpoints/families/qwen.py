@@ -1,0 +1,125 @@
+"""Qwen2 and 2.5, Qwen3, and Qwen3 with a mixture of experts."""
+
+import dataclasses
+
+from specjax.checkpoints.families import rope, values, windows
+from specjax.checkpoints.families.llama import (
+  IGNORED,
+  SOURCES,
+  attention_bias_row,
+  size_rows,
+  tied_row,
+)
+from specjax.checkpoints.families.table import (
+  EXPERT_WAYS,
+  EXPERTS,
+  LINEAR,
+  Family,
+  Row,
+  Tensors,
+)
+from specjax.checkpoints.families.values import attribute, take
+from specjax.models.config import Experts
+
+_WINDOWS = windows.by_layer(
+  4096,
+  lambda layer, sizes: layer >= sizes['max_window_layers'],
+  switch=True,
+  sizes=(('max_window_layers', 28),),
+)
+_REST = (
+  values.activation_row('hidden_act', 'silu'),
+  attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
+  tied_row(False),
+)
+
+QWEN2 = Family(
+  model_type='qwen2',
+  architecture='Qwen2ForCausalLM',
+  rows=(*size_rows(32768, kv_heads=32), rope.rope_row(), _WINDOWS, *_REST),
+  fixed={'qkv_bias': True},
+  sources=SOURCES,
+  only={'use_mrope': False},
+  ignored=IGNORED,
+)
+
+QWEN3 = dataclasses.replace(
+  QWEN2,
+  model_type='qwen3',
+  architecture='Qwen3ForCausalLM',
+  rows=(
+    *size_rows(32768, kv_heads=32, head_dim=128),
+    rope.rope_row(),
+    _WINDOWS,
+    *_REST,
+    attention_bias_row(False),
+  ),
+  fixed={'qk_norm': True},
+)
+
+
+def _read_experts(rest, known):
+  every = take(rest, 'decoder_sparse_step', values.size, 1)
+  listed = take(rest, 'mlp_only_layers', values.layers, ())
+  layers = range(known['num_layers'])
+  dense = tuple(i for i in layers if i in listed or (i + 1) % every)
+  # Two names of the same, by the version that wrote it.
+  count = take(rest, 'num_experts', values.size, None)
+  usual = 128 if count is None else count
+  other = take(rest, 'num_local_experts', values.size, usual)
+  if count not in (None, other):
+    raise ValueError(f'num_experts = {count} but num_local_experts = {other}')
+  experts = Experts(
+    other,
+    take(rest, 'num_experts_per_tok', values.size, 8),
+    take(rest, 'moe_intermediate_size', values.size, 768),
+    take(rest, 'norm_topk_prob', values.flag, False),
+    dense,
+  )
+  return {'experts': experts}
+
+
+def _write_experts(config):
+  experts = config.experts
+  if experts is None:
+    raise ValueError('experts = None')
+  return {
+    'decoder_sparse_step': 1,
+    'mlp_only_layers': list(experts.dense),
+    'num_experts': experts.count,
+    'num_experts_per_tok': experts.chosen,
+    'moe_intermediate_size': experts.width,
+    'norm_topk_prob': experts.normalize,
+  }
+
+
+_MLP = 'model.layers.{}.mlp.'
+
+QWEN3_MOE = dataclasses.replace(
+  QWEN3,
+  model_type='qwen3_moe',
+  architecture='Qwen3MoeForCausalLM',
+  rows=(
+    *size_rows(32768, kv_heads=4),
+    rope.rope_row(),
+    windows.everywhere(4096, switch=True),
+    *_REST,
+    attention_bias_row(False),
+    Row(_read_experts, _write_experts),
+  ),
+  sources=SOURCES
+  | {
+    'layer{}/experts/router': Tensors(LINEAR, (_MLP + 'gate.weight',)),
+    'layer{}/experts/up': Tensors(
+      EXPERT_WAYS,
+      tuple(
+        _MLP + 'experts.{expert}.' + f'{x}_proj.weight' for x in ('gate', 'up')
+      ),
+    ),
+    'layer{}/experts/down': Tensors(
+      EXPERTS, (_MLP + 'experts.{expert}.down_proj.weight',)
+    ),
+  },
+  # Of another kind of window, which these models do not have.
+  harmless=frozenset({'max_window_layers'}),
+)

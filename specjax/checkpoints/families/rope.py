@@ -1,0 +1,274 @@
+"""Rows of the rotary positions, whose attributes moved between versions.
+
+transformers 4 wrote the base beside `rope_scaling`; 5 writes all of it inside
+`rope_parameters`. Readers know one place or the other, and fall back silently
+to a default where they find nothing: so both are written.
+"""
+
+import math
+from typing import Any
+
+from specjax.checkpoints.families.table import Row
+from specjax.checkpoints.families.values import (
+  flag,
+  number,
+  numbers,
+  size,
+  take,
+)
+from specjax.models import rotary
+
+
+def _read_yarn(inner, longest):
+  original = take(inner, 'original_max_position_embeddings', size, longest)
+  factor = take(inner, 'factor', number, longest / original)
+  scales = [
+    take(inner, name, number, 0.0) for name in ('mscale', 'mscale_all_dim')
+  ]
+
+  def grow(scale):
+    return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+  usual = grow(scales[0]) / grow(scales[1]) if all(scales) else grow(1.0)
+  return rotary.Yarn(
+    factor,
+    original,
+    take(inner, 'beta_fast', number, 32.0),
+    take(inner, 'beta_slow', number, 1.0),
+    take(inner, 'attention_factor', number, usual),
+    take(inner, 'truncate', flag, True),
+  )
+
+
+def _read_long(inner, longest):
+  original = take(inner, 'original_max_position_embeddings', size, longest)
+  factor = take(inner, 'factor', number, longest / original)
+  usual = 1.0
+  if factor > 1:
+    usual = math.sqrt(1 + math.log(factor) / math.log(original))
+  return rotary.LongRope(
+    take(inner, 'short_factor', numbers),
+    take(inner, 'long_factor', numbers),
+    original,
+    longest,
+    take(inner, 'attention_factor', number, usual),
+  )
+
+
+def _read_llama3(inner, longest):
+  return rotary.Llama3(
+    take(inner, 'factor', number),
+    take(inner, 'low_freq_factor', number),
+    take(inner, 'high_freq_factor', number),
+    take(inner, 'original_max_position_embeddings', size, longest),
+  )
+
+
+# From the parameters and the longest sequence of the checkpoint.
+SCALINGS = {
+  'default': lambda inner, longest: None,
+  'linear': lambda inner, _: rotary.Linear(take(inner, 'factor', number)),
+  'dynamic': lambda inner, longest: rotary.Dynamic(
+    take(inner, 'factor', number), longest
+  ),
+  'llama3': _read_llama3,
+  'yarn': _read_yarn,
+  'longrope': _read_long,
+  'su': _read_long,  # Its name in the first files of Phi-3.
+}
+
+
+def write_scaling(scaling: rotary.Scaling | None) -> dict[str, Any]:
+  """Parameters of a scaling, its type among them."""
+  match scaling:
+    case None:
+      return {'rope_type': 'default'}
+    case rotary.Linear(factor):
+      return {'rope_type': 'linear', 'factor': factor}
+    case rotary.Dynamic(factor):
+      return {'rope_type': 'dynamic', 'factor': factor}
+    case rotary.Llama3(factor, low, high, original):
+      return {
+        'rope_type': 'llama3',
+        'factor': factor,
+        'low_freq_factor': low,
+        'high_freq_factor': high,
+        'original_max_position_embeddings': original,
+      }
+    case rotary.Yarn(factor, original, fast, slow, amplitude, truncate):
+      return {
+        'rope_type': 'yarn',
+        'factor': factor,
+        'original_max_position_embeddings': original,
+        'beta_fast': fast,
+        'beta_slow': slow,
+        'attention_factor': amplitude,
+        'truncate': truncate,
+      }
+    case rotary.LongRope(short, long, original, _, amplitude):
+      return {
+        'rope_type': 'longrope',
+        'short_factor': list(short),
+        'long_factor': list(long),
+        'original_max_position_embeddings': original,
+        'attention_factor': amplitude,
+      }
+  raise ValueError(f'rope_scaling {scaling} has no name in a checkpoint')
+
+
+def read_scaling(
+  inner: dict[str, Any],
+  longest: int,
+  allowed: tuple[str, ...],
+  theta: float,
+  dim: int,
+) -> rotary.Scaling | None:
+  """Takes a scaling out of its parameters.
+
+  Args:
+    inner: what is left of them.
+    longest: sequence of the checkpoint.
+    allowed: types.
+    theta: the base.
+    dim: entries of a head that are turned.
+
+  Raises:
+    ValueError: the type is not allowed, or there are no such frequencies.
+  """
+  given = [inner.pop(name, None) for name in ('rope_type', 'type')]
+  kinds = sorted({str(x) for x in given if x is not None}) or ['default']
+  if len(kinds) > 1 or kinds[0] not in allowed:
+    listed = ' and '.join(map(repr, kinds))
+    raise ValueError(
+      f'unsupported config attribute rope_type = {listed}; expected one of '
+      f'{", ".join(allowed)}'
+    )
+  (kind,) = kinds
+  try:
+    scaling = SCALINGS[kind](inner, longest)
+    if scaling is not None:
+      scaling(theta, dim, longest)
+  except (ValueError, ArithmeticError) as error:
+    raise ValueError(f'rope_type = {kind!r}: {error}') from None
+  return scaling
+
+
+def merge(rest: dict[str, Any], outer: tuple[str, ...]) -> dict[str, Any]:
+  """Takes all rotary attributes out of `rest`, as one dictionary.
+
+  Args:
+    rest: attributes that are left.
+    outer: those that may also stand beside the inner ones.
+
+  Raises:
+    ValueError: two places say different things.
+  """
+  merged: dict[str, Any] = {}
+  for place in (None, 'rope_scaling', 'rope_parameters'):
+    if place is None:
+      attributes = {name: rest.pop(name, None) for name in outer}
+    else:
+      attributes = rest.pop(place, None)
+      if attributes is None:
+        continue
+    if not isinstance(attributes, dict):
+      raise ValueError(f'{place} = {attributes!r} must be an object or null')
+    for name, value in attributes.items():
+      known = merged.get(name)
+      if known is not None and value is not None and known != value:
+        raise ValueError(f'{name} = {known!r} but {place}.{name} = {value!r}')
+      merged[name] = known if value is None else value
+  return {name: value for name, value in merged.items() if value is not None}
+
+
+def refuse(inner: dict[str, Any]) -> None:
+  """What is left of the rotary attributes is unknown."""
+  if inner:
+    listed = ', '.join(f'{name} = {inner[name]!r}' for name in sorted(inner))
+    raise ValueError(f'unsupported config attribute rope_parameters: {listed}')
+
+
+def positions_row(default: int) -> Row:
+  """Row of the longest sequence; before the rotary row."""
+
+  def read(rest, known):
+    del known  # Unused.
+    name = 'max_position_embeddings'
+    return {'max_positions': take(rest, name, size, default)}
+
+  def write(config):
+    # The run may have changed it for a scaling that depends on the length.
+    longest = getattr(config.rope_scaling, 'trained', config.max_positions)
+    return {'max_position_embeddings': longest}
+
+  return Row(read, write)
+
+
+def _write_part(config):
+  part = config.turned / config.head_dim
+  # Readers round down.
+  return part if int(config.head_dim * part) == config.turned else part + 1e-9
+
+
+def rope_row(
+  base: float = 1e4,
+  allowed: tuple[str, ...] = tuple(SCALINGS),
+  part: float | None = None,
+  original: int | None = None,
+  old_names: tuple[str, str] = ('rope_theta', 'partial_rotary_factor'),
+) -> Row:
+  """Row of the rotary positions.
+
+  Args:
+    base: its default.
+    allowed: types of scaling.
+    part: default of the share of a head that is turned; None: it is all, and
+      no attribute.
+    original: default of `original_max_position_embeddings` where the family
+      has it beside `max_position_embeddings`.
+    old_names: of the base and the share outside of `rope_parameters`.
+  """
+  beside = ('original_max_position_embeddings',) if original else ()
+
+  def read(rest, known):
+    names = 'rope_theta', 'partial_rotary_factor'
+    renamed = dict(zip(old_names, names, strict=True))
+    for old, name in renamed.items():
+      if old != name and old in rest:
+        rest[name] = rest.pop(old)
+    inner = merge(rest, (*renamed.values(), *beside))
+    longest = known['max_positions']
+    theta = take(inner, 'rope_theta', number, base)
+    share = take(inner, 'partial_rotary_factor', number, part or 1.0)
+    turned = int(known['head_dim'] * share)
+    if share > 1 or turned < 1 or (part is None and share != 1):
+      raise ValueError(
+        f'unsupported config attribute partial_rotary_factor = {share!r}; '
+        f'expected {"1" if part is None else "a number up to 1"}'
+      )
+    if original:
+      inner.setdefault('original_max_position_embeddings', original)
+    scaling = read_scaling(inner, longest, allowed, theta, turned)
+    if scaling is None and original:
+      inner.pop('original_max_position_embeddings')
+    refuse(inner)
+    return {
+      'rope_theta': theta,
+      'rope_scaling': scaling,
+      'rotary_dim': None if share == 1 else turned,
+    }
+
+  def write(config):
+    if config.rope_theta is None:
+      return {}  # Comes back as something else, which is then named.
+    scaling = write_scaling(config.rope_scaling)
+    outer = {old_names[0]: config.rope_theta}
+    inner = {'rope_theta': config.rope_theta}
+    if part is not None:
+      outer[old_names[1]] = inner['partial_rotary_factor'] = _write_part(config)
+    outer |= {name: scaling[name] for name in beside if name in scaling}
+    if config.rope_scaling is not None:
+      outer['rope_scaling'] = scaling
+    return outer | {'rope_parameters': inner | scaling}
+
+  return Row(read, write)

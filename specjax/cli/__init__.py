@@ -1,0 +1,67 @@
+"""The console command `specjax`: one program for each word behind it."""
+
+import difflib
+import importlib
+import sys
+
+# What each program is for, in the order of `specjax --help`.
+COMMANDS = {
+  'run': 'measure acceptance and speed of drafters',
+  'predict': 'name the best drafter and its draft length',
+  'explain': 'say where the time of a step goes, and what would help',
+  'certify': "prove that texts have the target's distribution",
+  'generate': 'show one text and where each token came from',
+  'chat': 'talk to a target in the terminal',
+  'serve': 'serve OpenAI clients',
+  'train': 'train a draft model or a head',
+  'answers': 'let the target answer prompts, as data to train on',
+  'export': 'write a trained head in the format of other engines',
+  'probe': 'check that a head is read as it was trained',
+  'parity': 'explain where greedy texts part',
+  'inspect': 'describe a pair of models without reading weights',
+  'compare': 'compare the results of two runs',
+  'report': 'make the page of a run again',
+  'new': 'begin a drafter, a rule or a policy of your own',
+}
+
+
+def usage() -> str:
+  """Returns the text of `specjax --help`."""
+  lines = [f'  {name:<9} {purpose}' for name, purpose in COMMANDS.items()]
+  return '\n'.join(
+    [
+      'usage: specjax COMMAND [CONFIG] [--FIELD=VALUE ...]',
+      '',
+      *lines,
+      '',
+      'CONFIG is a file, or the name of a shipped one, such as quickstart or',
+      'pair. specjax COMMAND --help lists the fields.',
+    ]
+  )
+
+
+def main(name: str | None = None) -> None:
+  """Runs a program on `sys.argv`.
+
+  Args:
+    name: of the program; None reads it from the command line.
+  """
+  if name is None:
+    _, *words = sys.argv
+    if not words or words[0] in ('--help', '-h', 'help'):
+      print(usage())
+      raise SystemExit(0 if words else 1)
+    name, *rest = words
+    if name == '--version':
+      from specjax import __version__
+
+      print(f'specjax {__version__}')
+      return
+    if name not in COMMANDS:
+      close = difflib.get_close_matches(name, COMMANDS)
+      guess = f' (did you mean {close[0]}?)' if close else ''
+      known = ', '.join(COMMANDS)
+      print(f'error: no command {name!r}{guess}: {known}', file=sys.stderr)
+      raise SystemExit(1)
+    sys.argv = [f'specjax {name}', *rest]
+  importlib.import_module(f'specjax.programs.{name}').start()

@@ -1,0 +1,164 @@
+"""What a config names: functions, rules and policies, by full or short name.
+
+A Python import is the registry. A full name is that of a module and of what is
+in it; a short one stands for a full one of its field: `token` is
+specjax.verify.token, and `lm` is specjax.drafters.lm.load. Numbers may stand
+behind a colon.
+"""
+
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from typing import Any
+
+from specjax.bench.config import Candidate, Experiment
+from specjax.errors import UserError, need
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+  """What a field may name.
+
+  Attributes:
+    template: the full name of a short one, which takes the place of {}.
+    short: one of them, for examples. Where a function of a file is named,
+      every file of the package that has one may be chosen; else what is like
+      it: of the same type, or a function that returns the same.
+  """
+
+  template: str
+  short: str
+
+  @property
+  def example(self) -> str:
+    return self.template.format(self.short)
+
+  def choices(self) -> list[str]:
+    """The short names, in the order of their module."""
+    place, _, inside = self.template.partition('.{}')
+    package = importlib.import_module(place)
+    if inside:  # Every file of the package that has such a function.
+      files = (file.name for file in pkgutil.iter_modules(package.__path__))
+      modules = {n: importlib.import_module(f'{place}.{n}') for n in files}
+      return sorted(n for n, m in modules.items() if hasattr(m, inside[1:]))
+    values = vars(package)
+    wanted = _kind(values[self.short])
+    names = (n for n, value in values.items() if _kind(value) == wanted)
+    return sorted(name for name in names if not name.startswith('_'))
+
+  def full(self, name: str) -> str:
+    """The full name of a short one; any other name as it is."""
+    short, colon, numbers = name.partition(':')
+    if short not in self.choices():
+      return name
+    return self.template.format(short) + colon + numbers
+
+  def remedy(self, name: str, *others: str) -> str:
+    """What may be named instead, which `others` come before."""
+    before, after = self.template.split('{}')
+    choices = [*others, *self.choices()]
+    close = difflib.get_close_matches(
+      name.partition(':')[0].removeprefix(before).removesuffix(after), choices
+    )
+    guess = f' (did you mean {close[0]!r}?)' if close else ''
+    return (
+      f'choose from {", ".join(dict.fromkeys(choices))}{guess}, or give a full '
+      f'name, such as {self.example!r}'
+    )
+
+
+LOAD = Names('specjax.drafters.{}.load', 'ngram')
+RULE = Names('specjax.verify.{}', 'token')
+POLICY = Names('specjax.drafters.shapes.policies.{}', 'heuristic')
+
+
+def _kind(value: Any) -> Any:
+  """What a function returns, as it declares; of anything else its type."""
+  declared = getattr(value, '__annotations__', {})
+  return declared['return'] if 'return' in declared else type(value)
+
+
+def resolve(field: str, name: str, names: Names = LOAD) -> Any:
+  """The object of a name.
+
+  Args:
+    field: of the config.
+    name: full or short, such as 'token'.
+    names: what the field may name.
+
+  Raises:
+    UserError: there is no such thing.
+  """
+  path = names.full(name)
+  module, _, attribute = path.rpartition('.')
+  known = module and all(map(str.isidentifier, path.split('.')))
+  need(known, f'{field}: {name!r} is unknown; {names.remedy(name)}')
+  try:
+    return getattr(importlib.import_module(module), attribute)
+  except (ImportError, AttributeError) as error:
+    raise UserError(
+      f'{field}: {name!r} cannot be imported ({error}); {names.remedy(name)}'
+    ) from error
+
+
+def resolve_function(field: str, name: str, names: Names = LOAD) -> Any:
+  """The function of a name, likewise."""
+  function = resolve(field, name, names)
+  need(
+    callable(function),
+    f'{field}: {name!r} is no function; give one such as {names.example!r}',
+  )
+  return function
+
+
+def resolve_made(field: str, name: str, names: Names) -> Any:
+  """A value by name, or what its function makes of numbers behind a colon."""
+  path, _, text = name.partition(':')
+  made, wrong = resolve(field, path, names), None
+  kind = _kind(resolve(field, names.short, names))
+  try:
+    if not isinstance(made, kind):
+      made = made(*(float(x) for x in text.split(',') if x))
+    elif text:
+      wrong = 'it takes no arguments'
+  except ValueError as error:
+    raise UserError(f'{field}: {name!r}: {error}') from error
+  except TypeError as error:
+    more = '' if text else ': give them behind a colon, as in name:0.5'
+    wrong = f'{error}{more}'
+  if wrong or not isinstance(made, kind):
+    raise UserError(
+      f'{field}: {name!r} is no {kind.__name__.lower()} '
+      f'({wrong or type(made).__name__}); use one such as {names.short}'
+    )
+  return made
+
+
+def _complete_option(name: str, value: Any) -> Any:
+  if isinstance(value, Candidate):
+    return complete_candidate(value)
+  if name == 'policy' and isinstance(value, str):
+    return POLICY.full(value)
+  return value
+
+
+def complete_candidate(candidate: Candidate) -> Candidate:
+  """A candidate with full names, and those that draft for it."""
+  return dataclasses.replace(
+    candidate,
+    load=LOAD.full(candidate.load),
+    options={n: _complete_option(n, v) for n, v in candidate.options.items()},
+    verifiers=tuple(map(RULE.full, candidate.verifiers)),
+  )
+
+
+def complete(x: Experiment) -> Experiment:
+  """An experiment with full names: as its results store them."""
+  candidates = {n: complete_candidate(c) for n, c in x.candidates.items()}
+  return dataclasses.replace(
+    x,
+    candidates=candidates,
+    drafters=tuple(n if n in x.known else LOAD.full(n) for n in x.drafters),
+    verifiers=tuple(map(RULE.full, x.verifiers)),
+  )

@@ -1,0 +1,1 @@
+"""Configurations that users start from, found by name: `specjax run pair`."""

@@ -1,0 +1,193 @@
+"""DFlash: a block of masked places, drafted in one pass.
+
+Chen et al., arXiv:2602.06036; the module is `models.dflash`. The target's
+features of the text are remembered as keys and values, and those of a block are
+forgotten with it. No place knows what is drawn at another, so that the whole
+draft costs one pass, and a draft of any shape has its true probabilities, see
+`drafting.parallel`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax.arguments import check_number
+from specjax.drafters.dflash import losses
+from specjax.drafters.dflash.module import Head
+from specjax.drafters.dflash.sizes import Sizes, near, sizes_of
+from specjax.drafters.heads import files, modules, overrides
+from specjax.drafters.heads.frequencies import Reduction
+from specjax.drafters.heads.modules import Read
+from specjax.drafters.heads.trainable import Trainable
+from specjax.drafters.shapes import chain, parallel, shape
+from specjax.drafters.shapes.step_model import Walker
+from specjax.models import cache as caches
+from specjax.models.transformer import Model
+from specjax.types import Cache, LoadedDrafter, Target
+
+KIND = 'dflash'
+
+
+class State(NamedTuple):
+  """Slot i of the cache is of the target's features of token i."""
+
+  cache: Cache
+  length: jax.Array  # [B] tokens of the text then
+
+
+@functools.cache
+def walk(head: Head, rows: int) -> Walker:
+  """The walker of a head that drafts blocks of so many rows.
+
+  The first row is the last committed token; the others say what follows it.
+  """
+
+  def say(params, state, ctx):
+    last = ctx.length - 1
+    tokens = jnp.take_along_axis(ctx.tokens, last[:, None], 1)[:, 0]
+    return head.say(params, tokens, last, state.cache, last, rows)
+
+  def read(params, hidden, positions):
+    made = head.read(params, hidden, positions)
+    return jax.tree.map(lambda x: x.astype(hidden.dtype), made)
+
+  def init(params, ctx, hidden, fed):
+    del fed  # No drafted token is.
+    at = jnp.broadcast_to(jnp.arange(ctx.tokens.shape[1]), ctx.tokens.shape)
+    state = State(read(params, hidden, at), ctx.length + 0)
+    return state, parallel.empty(say, params, state, ctx)
+
+  def start(params, state, block, ctx):
+    del block  # Of the draft before.
+    return parallel.begin(say(params, state, ctx))
+
+  def commit(params, state, block, ctx, verdict, hidden):
+    del block  # Its keys and values were forgotten.
+    begin = state.length - 1
+    path = jnp.zeros_like(verdict.path) + jnp.arange(verdict.path.shape[1])
+    new = read(params, hidden, begin[:, None] + path)
+    cache = caches.commit(state.cache, new, path, begin)
+    return State(cache, ctx.length + 0)
+
+  return Walker(init, start, parallel.feed, commit, taps=head.sizes.taps)
+
+
+def _rows(head: Head, depth: int, block: int = 0) -> int:
+  """Rows of the block of a draft; a ValueError where they are too many."""
+  rows = max(block, depth + 1)
+  if rows > head.sizes.block:
+    raise ValueError(
+      f'a draft of depth {depth} needs a block of {rows}, but the head was '
+      f'trained with blocks of {head.sizes.block}: choose a gamma of at most '
+      f'{head.sizes.block - 1}'
+    )
+  return rows
+
+
+def trainable(
+  target: Model,
+  taps: tuple[int, ...] = (),
+  anchors: int = 32,
+  decay: float = 0.0,
+  **sizes: Any,
+) -> Trainable:
+  """A head to train.
+
+  Args:
+    target: the target model.
+    taps: layers that it reads; by default the first, the middle and the last.
+    anchors: blocks of each window of a step, at random places.
+    decay: the loss of place k is weighted by exp(-(k - 1) / decay); 0: half a
+      block, as in the paper for blocks of 8.
+    **sizes: of `models.dflash_sizes.Sizes`.
+  """
+  layers = target.config.num_layers
+  taps = tuple(taps) or tuple(sorted({0, layers // 2, layers - 1}))
+  files.check_taps(layers, taps)
+  check_number('anchors', anchors, 1)
+  head = Head(target, Sizes(taps, **sizes))
+  decay = decay or head.sizes.block / 2
+
+  def init(key, target_params):
+    """The last norm begins as that of the target, whose head reads it."""
+    own, norm = head.init(key), target_params['norm']['scale']
+    plus = 1.0 if target.config.norm_plus_one else 0.0
+    return own | {'norm': {'scale': plus + norm.astype(jnp.float32)}}
+
+  return Trainable(
+    {'kind': KIND, **dataclasses.asdict(head.sizes)},
+    taps,
+    init,
+    functools.partial(
+      losses.loss, head, anchors, decay or head.sizes.block / 2
+    ),
+    lambda depth: chain.make(walk(head, _rows(head, depth)), depth),
+    functools.partial(losses.measure, head),
+  )
+
+
+def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
+  known = [field.name for field in dataclasses.fields(Sizes)]
+
+  def make(config):
+    return Head(target.model, sizes_of(config))
+
+  return modules.read(path, KIND, target, make, known, read_as, dtype)
+
+
+def load(
+  target: Target,
+  path: str,
+  dtype: str = '',
+  tree: int = 0,
+  block: int = 0,
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  vocabulary: int = 0,
+  frequencies: str = '',
+  **options: Any,
+) -> LoadedDrafter:
+  """The drafter of a trained or published head, for a target.
+
+  Args:
+    target: what is drafted for.
+    path: directory of the head, or its name on the Hub.
+    dtype: of its weights; by default the target's.
+    tree: nodes of the static tree with the most accepted tokens, by the
+      measured accuracies of the places; 0: none.
+    block: rows of the block, where they are more than gamma + 1.
+    read_as: values of `Sizes` that replace those of its files, where these are
+      wrong: `experiments.probe` finds out.
+    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
+    frequencies: how frequent they are, likewise.
+    **options: of `drafting.shape.Shape`.
+  """
+  parallel.check_tree(tree, options)
+  shape.check(target, options)
+  check_number('block', block, 0)
+  kept = Reduction(vocabulary, frequencies).choose(target)
+  read = _read(target, path, read_as, dtype)
+  loaded, _, head = modules.keep_tokens(read, target, kept)
+
+  def walk_to(depth: int) -> Walker:
+    return walk(head, _rows(head, depth, block))
+
+  return parallel.load(target, walk_to, loaded, tree, options)
+
+
+def alternatives(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  block: int = 0,
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change."""
+  del options  # Unused: they are of the shape.
+  head = _read(target, path, read_as).head
+  found = overrides.options(near(head.sizes, target.model.config), read_as)
+  rows = head.sizes.block
+  return found | ({} if block == rows else {'whole block': {'block': rows}})

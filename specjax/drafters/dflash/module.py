@@ -1,0 +1,300 @@
+"""The module of DFlash: a few layers that fill a block of masks at once.
+
+Chen et al., arXiv:2602.06036. A block is the last committed token and masks
+behind it. Every layer reads keys and values of two kinds, by the same weights:
+of the context, which is the target's features of all tokens before the block,
+and of the block itself, in both directions. Only the block asks. The target's
+embedding and head stand at either end, unless there are others of its own.
+
+  slots    c0 c1 c2 c3 | x4  m5  m6  m7      x4 sees c0 to c3 and x4 to m7,
+  says                       5   6   7       and so does every mask
+"""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specjax.drafters.dflash.sizes import Sizes
+from specjax.models import cache as caches
+from specjax.models import rotary
+from specjax.models.attention import attend
+from specjax.models.config import TransformerConfig
+from specjax.models.layers import Layer, Norm, scale_queries
+from specjax.models.linear import Linear, declare_weight, multiply
+from specjax.models.reduced_vocab_head import declare_places, spread
+from specjax.models.transformer import Model
+from specjax.types import KV, Cache
+
+
+class BlockLayer(Layer):
+  """A decoder layer whose keys and values are also made of a context."""
+
+  def setup(self):
+    c = self.config
+    self.kv = Linear(
+      c.columns,
+      c.width,
+      (c.num_kv_heads, 2, c.head_dim),
+      ('width', 'kv_heads', None, 'head'),
+      c.qkv_bias,
+      c.width**-0.5,
+    )
+    if c.qk_norm:
+      self.k_norm = Norm(c, c.head_dim)
+
+  def read(self, x, positions) -> KV:
+    """Keys and values of features [B, T, E] at positions [B, T]."""
+    k, v = jnp.split(self.kv(x), 2, -2)
+    if self.config.qk_norm:
+      k = self.k_norm(k)
+    k = rotary.rotate(k, positions, *self._rotation())
+    return caches.block_of_rows(k[..., 0, :], v[..., 0, :])
+
+  def _attention(self, x, positions, cache, length, mask, flight, at, bias):
+    c = self.config
+    b, t = x.shape[:2]
+    q = Linear(
+      c.columns,
+      c.width,
+      (c.num_kv_heads, c.group, c.head_dim),
+      ('width', 'kv_heads', None, 'head'),
+      c.qkv_bias,
+      c.width**-0.5,
+      name='q',
+    )(x)
+    if c.qk_norm:
+      q = Norm(c, c.head_dim, name='q_norm')(q)
+    q = rotary.rotate(q, positions, *self._rotation())
+    # The compiler would write the rows of both products, repeated for all
+    # blocks of weights, to memory: they are to be others.
+    new = self.read(jax.lax.optimization_barrier(x), positions)
+    if flight is not None:
+      new = caches.put(flight, new, at)
+    y = attend(
+      scale_queries(c, q),
+      cache,
+      length,
+      new,
+      mask,
+      bias=bias,
+      over_cache=c.attention,
+    )
+    y = self._out(
+      'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
+    )(y.reshape(b, t, -1))
+    return y, new
+
+
+class DFlash(nn.Module):
+  """The head's own weights; see `Sizes`."""
+
+  sizes: Sizes
+  config: TransformerConfig  # of its layers
+
+  def setup(self):
+    c = self.config
+    inputs = len(self.sizes.taps) * c.width
+    self.fuse = Linear(
+      c.columns, inputs, (c.width,), (None, None), False, inputs**-0.5
+    )
+    self.norm_context = Norm(c)
+    self.layers = [
+      BlockLayer(c, i, name=f'layer{i}') for i in range(c.num_layers)
+    ]
+    self.norm = Norm(c)
+    s, draw = self.sizes, nn.initializers.normal(c.width**-0.5)
+    if s.mask_token is None:
+      self.mask = self.param('mask', draw, (c.width,))
+    if s.own_embedding:
+      shape = (c.vocab_size, c.width)
+      self.embedding = self.param('embedding', draw, shape)
+    if s.own_unembedding:
+      self.unembedding = declare_weight(
+        self,
+        'unembedding',
+        c.columns,
+        c.width,
+        (s.draft_vocab or c.vocab_size,),
+        (None, None),
+        c.width**-0.5,
+      )
+    if s.draft_vocab:
+      self.places = declare_places(self, s.draft_vocab, c.vocab_size)
+
+  def read(self, hidden, positions) -> Cache:
+    """Keys and values of the target's features [B, T, len(taps), E]."""
+    x = self.norm_context(self.fuse(hidden.reshape(*hidden.shape[:-2], -1)))
+    return tuple(layer.read(x, positions) for layer in self.layers)
+
+  def __call__(self, x, positions, cache, length, mask, flight=None, at=0):
+    """What the target's head reads [B, T, E], of embedded blocks [B, T, E].
+
+    Args:
+      x: embeddings of tokens and masks.
+      positions: [B, T].
+      cache: one KV a layer, of the context, or None.
+      length: [B] slots of it that are seen.
+      mask: [B, T, N] which rows in flight each of them sees.
+      flight: the rows in flight without these, one KV a layer; None: these
+        are all.
+      at: row in flight where these go.
+    """
+    for i, layer in enumerate(self.layers):
+      own = None if cache is None else cache[i]
+      block = None if flight is None else flight[i]
+      x, _ = layer(x, positions, own, length, mask, block, at)
+    return self.norm(x)
+
+  def head(self, x):
+    """Logits of its own."""
+    logits = multiply(x, self.unembedding)
+    return spread(logits, self.places) if self.sizes.draft_vocab else logits
+
+  def everything(self, hidden, x, positions, mask):
+    """Touches all parameters."""
+    self.read(hidden, positions)
+    made = self(x, positions, None, None, mask)
+    return self.head(made) if self.sizes.own_unembedding else made
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+  """A head for a target, as pure functions of `Params`."""
+
+  target: Model
+  sizes: Sizes
+
+  @functools.cached_property
+  def config(self) -> TransformerConfig:
+    s, t = self.sizes, self.target.config
+    return TransformerConfig(
+      vocab_size=t.vocab_size,
+      width=t.width,
+      num_layers=s.layers,
+      num_heads=s.num_heads,
+      num_kv_heads=s.num_kv_heads,
+      head_dim=s.head_dim,
+      mlp_width=s.mlp_width,
+      max_positions=t.max_positions,
+      norm_eps=s.norm_eps,
+      qk_norm=s.qk_norm,
+      rope_theta=s.rope_theta,
+      rope_scaling=s.rope_scaling,
+      qkv_bias=s.bias,
+      out_bias=s.bias,
+      columns=t.columns,
+      attention=t.attention,
+    )
+
+  @functools.cached_property
+  def module(self) -> DFlash:
+    return DFlash(self.sizes, self.config)
+
+  def init(self, key):
+    """Fresh weights."""
+    e = self.config.width
+    made = self.module.init(
+      key,
+      jnp.zeros((1, 1, len(self.sizes.taps), e)),
+      jnp.zeros((1, 1, e)),
+      jnp.zeros((1, 1), jnp.int32),
+      jnp.ones((1, 1, 1), bool),
+      method=DFlash.everything,
+    )
+    return nn.meta.unbox(made['params'])
+
+  def embed(self, params, tokens, rows: int):
+    """Blocks [..., rows, E]: each of the tokens [...] and masks behind it."""
+    own = self.sizes.own_embedding
+    table = (params.drafter if own else params.target)['embedding']
+    first = table[tokens][..., None, :]
+    if self.sizes.mask_token is None:
+      mask = params.drafter['mask'].astype(table.dtype)
+    else:
+      mask = table[self.sizes.mask_token]
+    masks = jnp.broadcast_to(mask, (*tokens.shape, rows - 1, mask.shape[-1]))
+    return jnp.concatenate([first, masks], -2)
+
+  def read(self, params, hidden, positions) -> Cache:
+    """Keys and values of the target's features [B, T, len(taps), E]."""
+    own = {'params': params.drafter}
+    made = self.module.apply(own, hidden, positions, method=DFlash.read)
+    return tuple(made)
+
+  def forward(self, params, x, *attention):
+    """What the output layer reads, see `DFlash.__call__`."""
+    return self.module.apply({'params': params.drafter}, x, *attention)
+
+  def logits(self, params, made):
+    """Logits [..., V] of what `forward` made."""
+    if not self.sizes.own_unembedding:
+      return self.target.head(params.target, made)
+    own = {'params': params.drafter}
+    return self.module.apply(own, made, method=DFlash.head)
+
+  def say(self, params, tokens, positions, cache, used, rows: int):
+    """Logits [B, rows - 1, V] of the places behind tokens [B].
+
+    Args:
+      params: `Params`.
+      tokens: the last committed ones.
+      positions: [B] of these.
+      cache: of the context, see `read`.
+      used: [B] slots of it.
+      rows: of the block.
+    """
+    x = self.embed(params, tokens, rows)
+    at = positions[:, None] + jnp.arange(rows)
+    sees = jnp.ones((len(tokens), rows, rows), bool)
+    if self.sizes.causal:
+      sees = jnp.tril(sees)
+    made = self.forward(params, x, at, cache, used, sees)
+    return self.logits(params, made[:, 1:])
+
+  def say_many(self, params, tokens, hidden, first):
+    """Logits [B, A, b - 1, V] of blocks at many places of a text, in one pass.
+
+    Args:
+      params: `Params`.
+      tokens: [B, T].
+      hidden: [B, T, len(taps), E] of the target.
+      first: [B, A] places of the tokens that the blocks begin with. A block
+        sees the context before that place, and itself.
+    """
+    batch, length = tokens.shape
+    count, rows = first.shape[1], self.sizes.block
+    text = jnp.broadcast_to(jnp.arange(length), (batch, length))
+    more = (0, count * rows)
+    flight = tuple(
+      KV(
+        jnp.pad(kv.k, ((0, 0), (0, 0), (0, 0), more)),
+        jnp.pad(kv.v, ((0, 0), (0, 0), more, (0, 0))),
+      )
+      for kv in self.read(params, hidden, text)
+    )
+    x = self.embed(params, jnp.take_along_axis(tokens, first, 1), rows)
+    at = first[..., None] + jnp.arange(rows)
+    before = jnp.repeat(jnp.arange(length) < first[..., None], rows, 1)
+    own = jnp.repeat(jnp.repeat(jnp.eye(count, dtype=bool), rows, 0), rows, 1)
+    own = jnp.broadcast_to(own, (batch, *own.shape))
+    made = self.forward(
+      params,
+      x.reshape(batch, count * rows, -1),
+      at.reshape(batch, -1),
+      None,
+      None,
+      jnp.concatenate([before, own], -1),
+      flight,
+      length,
+    )
+    made = made.reshape(batch, count, rows, -1)[:, :, 1:]
+    return self.logits(params, made)
+
+  def shapes(self, columns: int):
+    """Shapes of the weights, in blocks of so many columns, or whole for 0."""
+    config = dataclasses.replace(self.target.config, columns=columns)
+    alike = Head(self.target._replace(config=config), self.sizes)
+    return jax.eval_shape(alike.init, jax.random.key(0))

@@ -1,0 +1,215 @@
+"""DFlash heads: of its authors (z-lab), and of the speculators library.
+
+Layers are those of Qwen3, and fc joins what is read of the target's layers
+(Chen et al., arXiv:2602.06036). config.json is flat, with `dflash_config`, or,
+in speculators' form, has the layers' sizes apart. Neither the embedding nor the
+output layer is among the tensors, where they are the target's.
+
+Layers of the target are counted in two ways: `target_layer_ids` of the authors
+are of outputs, which are our taps, and `aux_hidden_state_layer_ids` of
+speculators are of inputs, one more.
+"""
+
+from typing import Any
+
+from specjax.checkpoints.families import rope, values
+from specjax.checkpoints.families.llama import size_rows
+from specjax.checkpoints.families.table import (
+  KEEP,
+  LINEAR,
+  WAYS,
+  Tensors,
+  TensorSplit,
+)
+from specjax.checkpoints.families.values import attribute
+from specjax.checkpoints.files import CheckpointError
+from specjax.drafters.dflash import sizes as dflash_sizes
+from specjax.drafters.heads.published import vocabulary
+from specjax.drafters.heads.published.formats import (
+  UNUSED,
+  Files,
+  Format,
+  Found,
+)
+
+_AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
+_ATTENTION = 'layers.0.self_attn.'
+# Of heads that do more, with the values at which they do not.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+  'projector_type': (None, 'dflash'),
+  'sample_from_anchor': (None, False),
+  'shift_label': (None, False),
+  'is_causal': (None, False),
+  'input_embedding_scale': (None, 1, 1.0),
+  'output_multiplier': (None, 1, 1.0),
+  'final_logit_softcapping': (None, 0, 0.0),
+}
+# [E, G, H/G, D], and keys and values in [E, G, 2, D].
+_QUERIES = TensorSplit(lambda x: (x,), 3)
+_BOTH = TensorSplit(lambda x: (x[..., :1, :], x[..., 1:, :]), 3)
+
+
+def _holds(names: frozenset[str]) -> bool:
+  own = {'fc.weight', 'hidden_norm.weight', 'norm.weight'}
+  return own <= names and f'{_ATTENTION}q_proj.weight' in names
+
+
+def _attribute(files: Files, name: str) -> Any:
+  """Of config.json; the authors have some of them apart."""
+  apart = files.take(name, lambda value: value, None, 'dflash_config')
+  return files.attributes.get(name) if apart is None else apart
+
+
+def _check_plain(files: Files) -> None:
+  """Refuses heads that only begin as these."""
+  more = [name for name in files.tensors if 'candidate_selector' in name]
+  if more:
+    raise CheckpointError(
+      f'{files.directory}: {more[0]} is of DFlash2, whose drafts choose among '
+      'candidates; only heads of the first version are read'
+    )
+  for name, plain in _PLAIN.items():
+    value = _attribute(files, name)
+    if value not in plain:
+      raise CheckpointError(
+        f'{files.directory}: config.json has {name} = {value!r}, which no '
+        'DFlash head here has'
+      )
+
+
+def _read_layers(files: Files) -> dict[str, Any]:
+  """Fields of `TransformerConfig` that config.json says of the layers."""
+  rest = files.layer
+  if 'sliding_attention' in (rest.get('layer_types') or ()):
+    raise CheckpointError(
+      f'{files.directory}: config.json has layers with sliding attention, '
+      'which no DFlash head here has'
+    )
+  rows = (
+    *size_rows(32768, 32, 128),
+    rope.rope_row(),
+    values.activation_row('hidden_act', 'silu'),
+    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
+    attribute('attention_bias', 'bias', values.flag, False),
+  )
+  fields: dict[str, Any] = {}
+  try:
+    for row in rows:
+      fields |= row.read(rest, fields)
+  except ValueError as error:
+    raise CheckpointError(f'{files.directory}: config.json: {error}') from None
+  if values.name_of(fields['activation']) != 'silu':
+    raise CheckpointError(f'{files.directory}: config.json: hidden_act: silu')
+  return fields
+
+
+def _taps(files: Files, inputs: int, width: int) -> tuple[int, ...]:
+  """Layers of the target that are read."""
+  name, first = _SPECULATORS, 1
+  ids = _attribute(files, name)
+  if ids is None:
+    name, first = _AUTHORS, 0
+    ids = _attribute(files, name)
+  told = f'{files.directory}: config.json: {name} {ids}'
+  if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+    raise CheckpointError(f'{told}: a list of layers of the target is needed')
+  if len(ids) * width != inputs:
+    raise CheckpointError(
+      f'{told} are {len(ids)} layers of the target, and fc reads {inputs} '
+      f'numbers, which are {inputs / width:g} of width {width}'
+    )
+  layers = files.target and files.target.num_layers
+  taps = tuple(i - first for i in ids)
+  if min(taps) < 0 or (layers and max(taps) >= layers):
+    raise CheckpointError(
+      f'{told} name layers that do not exist: the target has {layers}'
+    )
+  return taps
+
+
+def _number(files: Files, name: str, least: int, bound: int | None = None):
+  value = _attribute(files, name)
+  good = type(value) is int and value >= least
+  if not good or (bound is not None and value >= bound):
+    more = '' if bound is None else f' and below {bound}'
+    raise CheckpointError(
+      f'{files.directory}: config.json: {name} must be a whole number of at '
+      f'least {least}{more}, got {value!r}'
+    )
+  return value
+
+
+def _sources(sizes: dflash_sizes.Sizes) -> dict[str, Tensors]:
+  """Of every parameter but those of the vocabulary."""
+  found: dict[str, tuple[TensorSplit, tuple[str, ...]]] = {
+    'fuse/w': (LINEAR, ('fc.weight',)),
+    'norm_context/scale': (KEEP, ('hidden_norm.weight',)),
+    'norm/scale': (KEEP, ('norm.weight',)),
+  }
+  for i in range(sizes.layers):
+    ours, theirs = f'layer{i}', f'layers.{i}'
+    q, k, v, o = (f'{theirs}.self_attn.{x}_proj' for x in 'qkvo')
+    for kind, end in (('weight', 'w'), *([('bias', 'b')] * sizes.bias)):
+      found |= {
+        f'{ours}/q/{end}': (_QUERIES, (f'{q}.{kind}',)),
+        f'{ours}/kv/{end}': (_BOTH, (f'{k}.{kind}', f'{v}.{kind}')),
+        f'{ours}/out/{end}': (LINEAR, (f'{o}.{kind}',)),
+      }
+    up = tuple(f'{theirs}.mlp.{x}_proj.weight' for x in ('gate', 'up'))
+    norms = {'norm1': 'input_layernorm', 'norm2': 'post_attention_layernorm'}
+    if sizes.qk_norm:
+      norms |= {f'{x}_norm': f'self_attn.{x}_norm' for x in 'qk'}
+    found |= {
+      f'{ours}/up/w': (WAYS, up),
+      f'{ours}/down/w': (LINEAR, (f'{theirs}.mlp.down_proj.weight',)),
+      **{
+        f'{ours}/{norm}/scale': (KEEP, (f'{theirs}.{name}.weight',))
+        for norm, name in norms.items()
+      },
+    }
+  return {key: Tensors(*source) for key, source in found.items()}
+
+
+def _describe(files: Files, name: str) -> Found:
+  _check_plain(files)
+  tensors, fields = files.tensors, _read_layers(files)
+  width, inputs = files.shape('fc.weight', 2)
+  if fields['width'] != width:
+    raise CheckpointError(
+      f'{files.directory}: config.json has layers of width {fields["width"]}, '
+      f'and its tensors of width {width}'
+    )
+  vocab = fields['vocab_size']
+  config = {
+    'kind': 'dflash',
+    'taps': _taps(files, inputs, width),
+    'block': _number(files, 'block_size', 2),
+    'layers': fields['num_layers'],
+    'mask_token': _number(files, 'mask_token_id', 0, vocab),
+    'qk_norm': f'{_ATTENTION}q_norm.weight' in tensors,
+    'own_embedding': 'embed_tokens.weight' in tensors,
+    **{
+      key: fields[key]
+      for key in (
+        'num_heads', 'num_kv_heads', 'head_dim', 'mlp_width', 'rope_theta',
+        'rope_scaling', 'norm_eps', 'bias',
+      )
+    },
+    **vocabulary.options(files, vocab),
+  }  # fmt: skip
+  sizes = dflash_sizes.sizes_of(config)
+  sources = _sources(sizes) | vocabulary.sources(tensors, sizes, vocab)
+  return Found(
+    name,
+    'dflash',
+    config,
+    sources,
+    width,
+    vocab,
+    files.verifier,
+    fields['max_positions'],
+    UNUSED if sizes.draft_vocab else (*UNUSED, 'd2t'),
+  )
+
+
+FORMATS = (Format('DFlash', _holds, _describe),)

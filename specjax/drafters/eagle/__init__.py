@@ -1,0 +1,237 @@
+"""EAGLE: one decoder layer that goes on from the target's features.
+
+Li et al., arXiv:2401.15077 (version 1) and arXiv:2503.01840 (version 3); the
+module is `models.eagle`. While it drafts, its own features stand in for the
+target's; once tokens were accepted, the target's are read instead. Any shape
+of draft is possible: chain, static tree, EAGLE-2's dynamic tree
+(arXiv:2406.16858).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax.drafters.eagle import losses
+from specjax.drafters.eagle import start as eagle_start
+from specjax.drafters.eagle.module import Head, Sizes, sizes_of
+from specjax.drafters.eagle.sizes import near
+from specjax.drafters.heads import files, modules, overrides
+from specjax.drafters.heads.frequencies import Reduction
+from specjax.drafters.heads.modules import Read
+from specjax.drafters.heads.trainable import Trainable
+from specjax.drafters.shapes import chain, shape
+from specjax.drafters.shapes.step_model import Step, Walker
+from specjax.models import cache as caches
+from specjax.models import prefill, transformer
+from specjax.models.config import narrowed_to
+from specjax.models.transformer import Model, Output
+from specjax.types import Cache, LoadedDrafter, Target
+
+KIND = 'eagle'
+
+
+class State(NamedTuple):
+  """Pair i, of feature i and token i + 1, is slot i of the cache."""
+
+  cache: Cache
+  feature: jax.Array  # [B, F] after the last pair
+  length: jax.Array  # [B] tokens of the text then
+
+
+@functools.cache
+def walk(head: Head) -> Walker:
+  """The walker of a head. Pair i, of feature i and token i + 1, is slot i."""
+
+  def init(params, ctx, hidden, rows):
+    batch, slots = ctx.tokens.shape
+    dtype = hidden.dtype
+    features = head.read(params, hidden)
+
+    def forward(params, tokens, positions, cache, used, mask, taps):
+      del tokens, taps  # Unused: what is read is found by position.
+      at = jnp.broadcast_to(positions, (batch, mask.shape[1]))
+      after = jnp.minimum(at + 1, slots - 1)
+      read = jnp.take_along_axis(features, at[..., None], 1)
+      following = jnp.take_along_axis(ctx.tokens, after, 1)
+      attention = at, cache[0], used, mask, None, 0
+      new, flight = head.forward(params, following, read, *attention)
+      return Output(new, new[:, :, None], (flight,))
+
+    config = dataclasses.replace(head.config, width=features.shape[-1])
+    model = Model(config, head.init, forward, head.logits)
+    cache = caches.empty(head.config, batch, slots, dtype)
+    cache, made = prefill.prefill(
+      model, params, ctx.tokens, ctx.length, cache, (0,)
+    )
+    last = jnp.maximum(ctx.length - 2, 0)
+    flight = caches.empty(head.config, batch, rows, dtype)
+    feature = made[jnp.arange(batch), last, 0]
+    return State(cache, feature, ctx.length + 0), flight
+
+  def start(params, state, block, ctx):
+    del ctx  # Unused.
+    features = state.feature[:, None]
+    return Step(head.logits(params, features), features, block)
+
+  def feed(params, state, block, ctx, row, depth, tokens, features, sees):
+    used = ctx.length - 1
+    at = used[:, None] + jnp.full(tokens.shape[1], depth - 1)
+    # Row 0, the last committed token, is in the cache already.
+    sees = sees & (jnp.arange(sees.shape[-1]) > 0)
+    features, flight = head.forward(
+      params, tokens, features, at, state.cache[0], used, sees, block[0], row
+    )
+    features = features.astype(state.feature.dtype)
+    return Step(head.logits(params, features), features, (flight,))
+
+  def commit(params, state, block, ctx, verdict, hidden):
+    del block  # Its features were the head's own.
+    batch, rows = verdict.path.shape
+    begin = state.length - 1
+    at = begin[:, None] + jnp.arange(rows)
+    tokens = jnp.take_along_axis(ctx.tokens, at + 1, 1)
+    mask, path = transformer.causal(batch, rows)
+    features = head.read(params, hidden)
+    features, flight = head.forward(
+      params, tokens, features, at, state.cache[0], begin, mask, None, 0
+    )
+    cache = caches.commit(state.cache, (flight,), path, begin)
+    # Fewer than were accepted where the text ended; none in a finished row.
+    new = ctx.length - state.length
+    last = features[jnp.arange(batch), jnp.maximum(new - 1, 0)]
+    last = last.astype(state.feature.dtype)
+    feature = jnp.where(new[:, None] > 0, last, state.feature)
+    return State(cache, feature, ctx.length + 0)
+
+  return Walker(init, start, feed, commit, taps=head.sizes.taps)
+
+
+def trainable(
+  target: Model,
+  version: int = 3,
+  taps: tuple[int, ...] = (),
+  start: str = '',
+  **sizes: Any,
+) -> Trainable:
+  """A head to train.
+
+  Args:
+    target: the target model.
+    version: 1 or 3.
+    taps: layers that it reads; by default the last for version 1, and the
+      first, the middle and the last for version 3.
+    start: `target` begins version 3 with the target's own logits, on as many of
+      their directions as it is wide (`models.eagle_start`); by default its
+      weights are random.
+    **sizes: of `models.eagle.Sizes`; with the join `pair` and the width of the
+      target, `writing.write_speculators` can write the head for others.
+
+  Raises:
+    ValueError: taps that the target has not, a reduced vocabulary, which is
+      only read, or a start that there is not.
+  """
+  if sizes.get('draft_vocab'):
+    raise ValueError(
+      'draft_vocab: heads are trained with logits of all tokens; leave it out'
+    )
+  layers = target.config.num_layers
+  spread = tuple(sorted({0, layers // 2, layers - 1}))
+  taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
+  files.check_taps(layers, taps)
+  if version == 1 and taps != (layers - 1,):
+    raise ValueError(
+      f'taps {taps}: version 1 reads one layer, the last ({layers - 1}); leave '
+      'them out, or use version 3'
+    )
+  head = Head(target, Sizes(version, taps, **sizes))
+  if start not in ('', 'target'):
+    raise ValueError(f"start must be 'target' or empty, got {start!r}")
+  if start:
+    eagle_start.check(head)
+
+  def init(key, target_params):
+    fresh = head.init(key)
+    if not start:
+      return fresh
+    return eagle_start.from_target(head, fresh, target_params)
+
+  loss = losses.tokens if version == 3 else losses.features
+  return Trainable(
+    {'kind': KIND, **dataclasses.asdict(head.sizes)},
+    taps,
+    init,
+    functools.partial(loss, head),
+    lambda depth: chain.make(walk(head), depth),
+  )
+
+
+def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
+  known = [field.name for field in dataclasses.fields(Sizes)]
+  model = target.model
+  return modules.read(
+    path,
+    KIND,
+    target,
+    lambda c: Head(model, sizes_of(c)),
+    known,
+    read_as,
+    dtype,
+  )
+
+
+def load(
+  target: Target,
+  path: str,
+  dtype: str = '',
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  vocabulary: int = 0,
+  frequencies: str = '',
+  window: int = 0,
+  sinks: int = 0,
+  **options: Any,
+) -> LoadedDrafter:
+  """The drafter of a trained or published head, for a target.
+
+  Args:
+    target: what is drafted for.
+    path: directory of the head, or its name on the Hub.
+    dtype: of its weights; by default the target's.
+    read_as: values of `Sizes` that replace those of its files, where these are
+      wrong: `experiments.probe` finds out.
+    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
+    frequencies: how frequent they are, likewise.
+    window: pairs that it sees of a text at most; 0: all. See
+      `models.config.Narrowed`.
+    sinks: first pairs that it sees besides.
+    **options: of `drafting.shape.Shape`.
+
+  Raises:
+    ValueError: no such head, one for another target, taps that the target
+      has not, or no such window.
+  """
+  shape.check(target, options)
+  narrowed = narrowed_to(window, sinks)
+  kept = Reduction(vocabulary, frequencies).choose(target)
+  read = _read(target, path, read_as, dtype)
+  loaded, _, head = modules.keep_tokens(read, target, kept)
+  head = dataclasses.replace(head, narrowed=narrowed)
+  return shape.load(
+    target, walk(head), options, loaded.params, pairing=loaded.pairing
+  )
+
+
+def alternatives(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change."""
+  del options  # Unused: they are of the shape.
+  _, stored, head = _read(target, path, read_as)
+  found = near(head.sizes, stored.sizes, target.model.config)
+  return overrides.options(found, read_as)

@@ -1,0 +1,294 @@
+"""The module of EAGLE heads: one decoder layer over features and tokens.
+
+At place i it reads the target's feature of token i and token i + 1, and says
+what the feature of token i + 1 will be, hence what token i + 2 is.
+
+  version 1  predicts the target's last feature, and the target's head reads
+             it (Li et al., arXiv:2401.15077)
+  version 3  fuses features of several layers and predicts tokens alone,
+             through a head of its own (arXiv:2503.01840)
+
+Where published heads differ from each other and from those that are trained
+here, it is an option of `eagle_sizes.Sizes`; the defaults are of the latter.
+"""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specjax.drafters.eagle.sizes import ACTIVATIONS, LINEAR, PAIR
+from specjax.drafters.eagle.sizes import Sizes as Sizes
+from specjax.drafters.eagle.sizes import sizes_of as sizes_of
+from specjax.models import cache as caches
+from specjax.models.attention import narrow
+from specjax.models.config import Narrowed, TransformerConfig
+from specjax.models.layers import Layer, Norm
+from specjax.models.linear import Linear, declare_weight, multiply
+from specjax.models.reduced_vocab_head import declare_places, spread
+from specjax.models.transformer import Model
+from specjax.types import KV
+
+
+class Eagle(nn.Module):
+  """The head's own weights; see `Sizes`."""
+
+  sizes: Sizes
+  target: TransformerConfig
+  config: TransformerConfig  # of its one layer
+
+  def setup(self):
+    s, c, e = self.sizes, self.config, self.target.width
+    first = s.version == 1
+    token = c.width if s.own_embedding else e
+    carried = e if first else c.width
+    self.layer = Layer(c, 0)
+    if s.join == LINEAR:
+      self.join = self._linear(token + carried, c.width, s.join_bias)
+    if 'token' in s.norms:
+      self.norm_token = Norm(c, token)
+    if 'feature' in s.norms:
+      self.norm_feature = Norm(c, carried)
+    if first and s.projects:
+      self.out = self._linear(c.width, e)
+    if not first:
+      self.fuse = self._linear(len(s.taps) * e, c.width)
+    if 'taps' in s.norms:
+      self.norm_taps = [Norm(c, e) for _ in s.taps]
+    if 'fused' in s.norms:
+      self.norm_fused = Norm(c, len(s.taps) * e)
+    if 'last' in s.norms:
+      self.norm = Norm(c)
+    if s.own_embedding:
+      self.embedding = self.param(
+        'embedding',
+        nn.initializers.normal(c.width**-0.5),
+        (c.vocab_size, c.width),
+      )
+    if s.own_unembedding:
+      self.unembedding = declare_weight(
+        self,
+        'unembedding',
+        c.columns,
+        carried,
+        (s.draft_vocab or c.vocab_size,),
+        (None, None),
+        carried**-0.5,
+      )
+    if s.draft_vocab:
+      self.places = declare_places(self, s.draft_vocab, c.vocab_size)
+
+  def _linear(self, inputs, outputs, bias=False):
+    columns = self.config.columns
+    return Linear(columns, inputs, (outputs,), (None, None), bias, inputs**-0.5)
+
+  def read(self, hidden):
+    """Features [..., F] of those of the target [..., len(taps), E]."""
+    if self.sizes.version == 1:
+      return hidden[..., 0, :]
+    if 'taps' in self.sizes.norms:
+      normed = [n(hidden[..., i, :]) for i, n in enumerate(self.norm_taps)]
+      hidden = jnp.stack(normed, -2)
+    hidden = hidden.reshape(*hidden.shape[:-2], -1)
+    if 'fused' in self.sizes.norms:
+      hidden = self.norm_fused(hidden)
+    return self.fuse(hidden)
+
+  def embed(self, tokens):
+    return self.embedding[tokens]
+
+  def __call__(self, tokens, features, *attention):
+    """Features [B, T, F] after embedded tokens [B, T, E], and the flight.
+
+    Args:
+      tokens: their embeddings.
+      features: [B, T, F] of the tokens before them.
+      *attention: as of `models.layers.Layer`, from the positions on.
+    """
+    s = self.sizes
+    x = self.norm_token(tokens) if 'token' in s.norms else tokens
+    y = self.norm_feature(features) if 'feature' in s.norms else features
+    both = jnp.concatenate([y, x] if s.feature_first else [x, y], -1)
+    if s.join == PAIR:
+      stream = y if 'residual' in s.norms else features
+      x, flight = self.layer(stream, *attention, reads=both)
+    else:
+      both = self.join(both)
+      reads = None if 'layer' in s.norms else both
+      x, flight = self.layer(both, *attention, reads=reads)
+    if 'carried' in s.norms:
+      x = self.norm(x)
+    return self.out(x) if s.version == 1 and s.projects else x, flight
+
+  def last(self, features):
+    """What the unembedding reads of features that are carried."""
+    normed = 'last' in self.sizes.norms and 'carried' not in self.sizes.norms
+    return self.norm(features) if normed else features
+
+  def head(self, features):
+    logits = multiply(self.last(features), self.unembedding)
+    return spread(logits, self.places) if self.sizes.draft_vocab else logits
+
+  def everything(self, tokens, hidden, *attention):
+    """Touches all parameters, of tokens and the target's features."""
+    s = self.sizes
+    embedded = jnp.zeros((*tokens.shape, self.target.width), hidden.dtype)
+    if s.own_embedding:
+      embedded = self.embed(tokens)
+    features = self(embedded, self.read(hidden), *attention)[0]
+    return self.head(features) if s.own_unembedding else self.last(features)
+
+
+# Options that are its layer's, under the same name.
+_LAYER = (
+  'rope_theta',
+  'rope_scaling',
+  'norm_eps',
+  'qk_norm',
+  'qkv_bias',
+  'out_bias',
+  'mlp_bias',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+  """A head for a target, as pure functions of `Params`."""
+
+  target: Model
+  sizes: Sizes
+  narrowed: Narrowed | None = None  # pairs that it sees of a text; None: all
+
+  def __post_init__(self):
+    s, e = self.sizes, self.target.config.width
+    as_wide = s.version == 1 and (s.join == PAIR or not s.projects)
+    if as_wide and s.width != e:
+      raise ValueError(
+        f'width is {s.width}, but such a head of version 1 is as wide as its '
+        f'target, {e}'
+      )
+
+  @functools.cached_property
+  def config(self) -> TransformerConfig:
+    s, t = self.sizes, self.target.config
+    return TransformerConfig(
+      vocab_size=t.vocab_size,
+      width=s.width,
+      num_layers=1,
+      num_heads=s.num_heads,
+      num_kv_heads=s.num_kv_heads,
+      head_dim=s.head_dim,
+      mlp_width=s.mlp_width,
+      max_positions=t.max_positions,
+      columns=t.columns,
+      for_kernel=t.for_kernel,
+      attention=t.attention,
+      narrowed=self.narrowed,
+      activation=ACTIVATIONS[s.activation],
+      **{name: getattr(s, name) for name in _LAYER},
+    )
+
+  @functools.cached_property
+  def module(self) -> Eagle:
+    return Eagle(self.sizes, self.target.config, self.config)
+
+  def init(self, key):
+    """Fresh weights."""
+    e = self.target.config.width
+    none = jnp.zeros(1, jnp.int32)
+    made = self.module.init(
+      key,
+      none[None],
+      jnp.zeros((1, 1, len(self.sizes.taps), e)),
+      none[None],
+      None,
+      none,
+      jnp.ones((1, 1, 1), bool),
+      None,
+      0,
+      method=Eagle.everything,
+    )
+    return nn.meta.unbox(made['params'])
+
+  def _own(self, params, *args, method):
+    return self.module.apply({'params': params.drafter}, *args, method=method)
+
+  def embed(self, params, tokens):
+    if self.sizes.own_embedding:
+      return self._own(params, tokens, method=Eagle.embed)
+    return params.target['embedding'][tokens]
+
+  def read(self, params, hidden):
+    """Features [..., F] from those of the target's layers."""
+    if self.sizes.version == 1:
+      last = hidden[..., 0, :]
+      norm = self.sizes.final_norm
+      return self.target.norm(params.target, last) if norm else last
+    return self._own(params, hidden, method=Eagle.read)
+
+  def forward(self, params, tokens, features, *attention):
+    """Features [B, T, F] one place further, and the flight.
+
+    Args:
+      params: `Params`.
+      tokens: [B, T].
+      features: [B, T, F] of the tokens before them.
+      *attention: as of `models.layers.Layer`, from the positions on.
+    """
+    tokens = self.embed(params, tokens)
+    positions, cache, used, mask, *block = attention
+    if window := self.config.reach(0):
+      mask = narrow(mask, window, self.config.sinks(0), positions)
+    attention = positions, cache, used, mask, *block
+    return self._own(params, tokens, features, *attention, method=None)
+
+  def logits(self, params, features):
+    if self.sizes.own_unembedding:
+      return self._own(params, features, method=Eagle.head)
+    features = self._own(params, features, method=Eagle.last)
+    return self.target.head(params.target, features)
+
+  def unroll(self, params, tokens, hidden, steps: int) -> list[jax.Array]:
+    """Features [B, T-1, F] of each step of the training-time test.
+
+    In step j pair i reads what step j - 1 made of pair i - 1. Of the text it
+    sees the pairs up to i - j with the target's features, and from there on its
+    own, one of each step: as when drafting began j tokens before. Pairs i < j
+    are not to be used.
+
+    Args:
+      params: `Params`.
+      tokens: [B, T].
+      hidden: [B, T, len(taps), E] of the target.
+      steps: 5 in version 3.
+    """
+    features = self.read(params, hidden[:, :-1])
+    tokens = tokens[:, 1:]
+    batch, count = tokens.shape
+    row, column = jnp.arange(count)[:, None], jnp.arange(count)
+    at = jnp.broadcast_to(column, (batch, count))
+    flight = caches.empty(self.config, batch, 0, features.dtype)[0]
+    rest, more = ((0, 0), (0, 0)), (0, count)
+    made = []
+    for j in range(steps):
+      own = [column == row - j + k for k in range(1, j + 1)]
+      sees = jnp.concatenate([column <= row - j, *own], 1)
+      sees = jnp.broadcast_to(sees, (batch, *sees.shape))
+      flight = KV(
+        jnp.pad(flight.k, (*rest, (0, 0), more)),
+        jnp.pad(flight.v, (*rest, more, (0, 0))),
+      )
+      features, flight = self.forward(
+        params, tokens, features, at, None, None, sees, flight, j * count
+      )
+      made.append(features)
+      features = jnp.roll(features, 1, 1)
+    return made
+
+  def shapes(self, columns: int):
+    """Shapes of the weights, in blocks of so many columns, or whole for 0."""
+    config = dataclasses.replace(self.target.config, columns=columns)
+    alike = Head(self.target._replace(config=config), self.sizes)
+    return jax.eval_shape(alike.init, jax.random.key(0))

@@ -1,0 +1,78 @@
+"""An EAGLE head of version 3 whose logits begin as the target's.
+
+A head with logits of its own has to learn what each token looks like from few
+texts, which the target has learnt from many. The target's last feature, on the
+directions that its logits depend on most, and its output layer for these are a
+start that already says what the target itself would say of its feature.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from specjax.drafters.eagle.module import Head
+
+
+def check(head: Head) -> None:
+  """Whether a head can begin so.
+
+  Raises:
+    ValueError: it has no logits or no last norm of its own, it is wider than
+      the target, or its taps leave out the last layer.
+  """
+  sizes, layers = head.sizes, head.target.config.num_layers
+  own = sizes.own_unembedding and not sizes.draft_vocab
+  if sizes.version != 3 or not own or 'last' not in sizes.norms:
+    raise ValueError(
+      "start 'target' is of version 3, with a last norm and logits of all "
+      'tokens of its own'
+    )
+  if sizes.width > head.target.config.width:
+    raise ValueError(
+      f"start 'target' has {head.target.config.width} directions, as many as "
+      f'the target is wide: choose a width of at most that, got {sizes.width}'
+    )
+  if sizes.taps[-1] != layers - 1:
+    raise ValueError(
+      f"start 'target' reads the target's last layer: end taps with "
+      f'{layers - 1}, got {sizes.taps}'
+    )
+
+
+def from_target(head: Head, params: Any, target_params: Any) -> Any:
+  """Fresh weights of a head, of which two matrices and a norm are replaced.
+
+  With h the target's last feature, norm(h) = h / rms(h) * g and logits
+  norm(h) W, and U the largest directions of W (its left singular vectors, as
+  many as the head is wide): features are h diag(g) U, and logits U^T W of them.
+  Both sides norm their features, so that only the size of a feature differs.
+
+  Args:
+    head: of version 3.
+    params: of the head, with whole weights.
+    target_params: of its target, likewise.
+  """
+  check(head)
+  target, width = head.target, head.target.config.width
+  scale = _scale(head, target_params)
+  logits = target.head(target_params, jnp.eye(width))
+  # Eigenvectors come in the order of their values, the smallest first.
+  directions = jnp.linalg.eigh(logits @ logits.T)[1][:, ::-1]
+  directions = directions[:, : head.sizes.width]
+  read = scale[:, None] * directions
+  fuse = jnp.zeros_like(params['fuse']['w'])
+  # Of an entry of a feature, where those that are read were noise of size 1.
+  size = jnp.linalg.norm(read) / head.sizes.width**0.5
+  return params | {
+    'fuse': params['fuse'] | {'w': fuse.at[-width:].set(read)},
+    'norm': params['norm'] | {'scale': jnp.full(head.sizes.width, size)},
+    'unembedding': directions.T @ logits,
+  }
+
+
+def _scale(head: Head, target_params: Any):
+  """What the target's last norm multiplies a normed feature by, [E]."""
+  # Without a mean, so that a LayerNorm does the same.
+  ones = jnp.where(jnp.arange(head.target.config.width) % 2, 1.0, -1.0)
+  there, back = (head.target.norm(target_params, x) for x in (ones, -ones))
+  return ones * (there - back) / 2

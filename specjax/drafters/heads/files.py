@@ -1,0 +1,302 @@
+"""Heads that were trained for a target, and their files.
+
+A head is a directory: `config.json` with its sizes, kind and the target's
+fingerprint, and `model.safetensors`; or one of others, see `published`.
+"""
+
+import contextlib
+import json
+import math
+import pathlib
+import shutil
+import uuid
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from flax import traverse_util
+
+from specjax import checkpoints
+from specjax.arguments import check_path
+from specjax.checkpoints import precision
+from specjax.checkpoints.files import CONFIG, WEIGHTS
+from specjax.drafters.heads import overrides, published
+from specjax.types import Target
+
+
+def check_taps(layers: int, taps: tuple[int, ...]) -> None:
+  """Raises a ValueError where a target has no such layers."""
+  if not taps or not all(0 <= tap < layers for tap in taps):
+    raise ValueError(
+      f'taps {tuple(taps)} name layers that do not exist: the target has '
+      f'{layers}, 0 to {layers - 1}'
+    )
+  if sorted({*taps}) != list(taps):
+    raise ValueError(
+      f'taps {tuple(taps)} must be in the order of the layers, each once'
+    )
+
+
+def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
+  """Writes a head into a new directory, its weights in 16 bits.
+
+  The directory appears at once or not at all.
+
+  Args:
+    path: the directory; it must not exist.
+    config: as JSON, with `kind` and `target` (the fingerprint of its
+      checkpoint, see `checkpoints.fingerprint`).
+    params: nested dictionaries of arrays.
+
+  Raises:
+    ValueError: the place is taken.
+  """
+  folder = pathlib.Path(path).absolute()
+  if folder.exists():
+    raise ValueError(f'{folder} exists; remove it or save elsewhere')
+  flat = traverse_util.flatten_dict(jax.device_get(params), sep='.')
+  arrays = {name: _in(np.float16, np.asarray(x)) for name, x in flat.items()}
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  partial = folder.with_name(f'.{folder.name}.{uuid.uuid4().hex}')
+  partial.mkdir()
+  try:
+    text = json.dumps(dict(config), indent=1)
+    (partial / CONFIG).write_text(text + '\n')
+    safetensors.numpy.save_file(arrays, partial / WEIGHTS)
+    partial.rename(folder)
+  except BaseException:
+    shutil.rmtree(partial, ignore_errors=True)
+    raise
+
+
+def _in(dtype, x):
+  """The same numbers in a type; whole numbers stay what they are."""
+  return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+class Description(NamedTuple):
+  """A head without its weights.
+
+  kind: the module of `drafters` that loads it.
+  format: who wrote it so: specjax, or the name of a published format.
+  parameters: numbers in its tensors.
+  dtype: that they are stored in.
+  taps: layers of the target that it reads; () where the kind decides it.
+  verifier: the target that a published one names; empty where it names none.
+  pairing: as that of `Loaded`.
+  notes: what is doubtful about it for the target.
+  """
+
+  kind: str
+  format: str
+  parameters: int
+  dtype: str
+  taps: tuple[int, ...]
+  verifier: str = ''
+  pairing: str = ''
+  notes: tuple[str, ...] = ()
+
+
+def kind_of(path: str | pathlib.Path) -> str:
+  """The module of `drafters` that loads a directory; `lm` where it is no head.
+
+  Raises:
+    CheckpointError: it is a head, and damaged.
+  """
+  if kind := _own_kind(path):
+    return kind
+  found = published.find(path)
+  return found.kind if found else 'lm'
+
+
+def _own_kind(path: str | pathlib.Path) -> str | None:
+  """That of a head that was trained here."""
+  try:
+    config = json.loads((pathlib.Path(path) / CONFIG).read_text())
+    return config.get('kind')
+  except (OSError, ValueError, AttributeError):
+    return None  # Whoever reads it says so.
+
+
+def describe(path: str | pathlib.Path, target: Target) -> Description | None:
+  """The head of a directory, for a target; None where it holds none.
+
+  Raises:
+    ValueError: it is damaged, or cannot be for this target.
+  """
+  if kind := _own_kind(path):
+    config = read_config(path, kind)
+    with contextlib.ExitStack() as stack:
+      tensors = published.look(pathlib.Path(path), stack).values()
+    count = sum(math.prod(x.shape) for x in tensors)
+    taps = tuple(config.get('taps', ()))
+    return Description(kind, 'specjax', count, 'float16', taps)
+  found = published.find(path, target.model.config)
+  if found is None:
+    return None
+  if taps := tuple(found.config.get('taps', ())):
+    check_taps(target.model.config.num_layers, taps)
+  return Description(
+    found.kind,
+    found.format,
+    found.parameters,
+    found.dtype,
+    taps,
+    found.verifier,
+    published.UNVERIFIED,
+    published.check(found, target),
+  )
+
+
+def refuse(path: str | pathlib.Path) -> None:
+  """Refuses the directory of a head where that of a model is wanted."""
+  if (kind := kind_of(path)) != 'lm':
+    raise ValueError(
+      f'{path} is a trained head, no language model: load it with '
+      f'specjax.drafters.{kind}.load'
+    )
+
+
+def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
+  """The configuration of a head.
+
+  Raises:
+    ValueError: there is none, or it is of another kind.
+  """
+  file = pathlib.Path(path) / CONFIG
+  if not file.is_file():
+    raise ValueError(
+      f'{file} is missing: give the directory of a trained {kind} head'
+    )
+  try:
+    config = json.loads(file.read_text())
+  except json.JSONDecodeError as error:
+    raise ValueError(f'{file} is no JSON: {error}') from error
+  stored_kind = config.get('kind') or kind_of(path)
+  if stored_kind != kind:
+    raise ValueError(
+      f'{path} holds no {kind} head: load it with '
+      f'specjax.drafters.{stored_kind}.load, or give the directory of one'
+    )
+  return config
+
+
+def read(
+  path: str | pathlib.Path,
+  kind: str,
+  fingerprint: Callable[[], str] | None = None,
+  dtype: str = 'float32',
+) -> tuple[dict[str, Any], Any]:
+  """Configuration and weights of a head.
+
+  Args:
+    path: its directory, or the name of its model on the Hugging Face Hub.
+    kind: of head that is wanted.
+    fingerprint: () -> that of the target it is to draft for; None: any.
+    dtype: of the weights.
+
+  Raises:
+    ValueError: there is none, it is of another kind, or it was trained for
+      another target.
+  """
+  check_path(path, f'a trained {kind} head')
+  path = checkpoints.resolve(path)
+  config = read_config(path, kind)
+  own = None if fingerprint is None else fingerprint()
+  if own is not None and config.get('target') != own:
+    raise ValueError(
+      f'{path} was trained for another target (fingerprint '
+      f'{str(config.get("target"))[:12]}, this one has {own[:12]}): '
+      'train it for this one with experiments.train, or choose its own'
+    )
+  file = pathlib.Path(path) / WEIGHTS
+  if not file.is_file():
+    raise ValueError(f'{file} is missing: the head has no weights')
+  flat = safetensors.numpy.load_file(file)
+  weights = {name: _in(dtype, jnp.asarray(x)) for name, x in flat.items()}
+  return config, traverse_util.unflatten_dict(weights, sep='.')
+
+
+class Loaded(NamedTuple):
+  """A head that is read.
+
+  config: as its config.json has it, or would have, had it been trained here.
+  params: its weights, whole.
+  pairing: how sure it is that the head is for the target: empty where its
+    fingerprint says so, `published.UNVERIFIED` where it has none.
+  read_as: the configuration that it is to be read with.
+  """
+
+  config: dict[str, Any]
+  params: Any
+  pairing: str
+  read_as: dict[str, Any]
+
+
+def load(
+  path: str | pathlib.Path,
+  kind: str,
+  target: Target,
+  shapes: Callable[[dict[str, Any]], Any],
+  dtype: str = '',
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+) -> Loaded:
+  """A head for a target: one that was trained here, or a published one.
+
+  Args:
+    path: its directory, or the name of its model on the Hugging Face Hub.
+    kind: of head that is wanted.
+    target: what it is to draft for.
+    shapes: (config) -> shapes of its weights, nested as they are.
+    dtype: of the weights; by default the target's.
+    read_as: values that replace those of its configuration.
+
+  Raises:
+    ValueError: there is none, or it is of another kind, for another target, or
+      damaged, or cannot be read so. What is doubtful about a published one is
+      warned of.
+  """
+  check_path(path, f'a trained {kind} head')
+  place = checkpoints.resolve(path, of_head=True)
+  dtype = precision.check(dtype or target.dtype)
+  found = published.find(place, target.model.config)
+  if found is None:
+    config, params = read(path, kind, target.fingerprint, dtype)
+    params = fit(params, shapes(config), path)
+    changed = overrides.change(config, read_as, shapes, params)
+    return Loaded(config, params, '', changed)
+  if found.kind != kind:
+    raise ValueError(
+      f'{path} holds no {kind} head, but {found.format}: load it with '
+      f'specjax.drafters.{found.kind}.load'
+    )
+  for note in published.check(found, target):
+    warnings.warn(note, published.PairingWarning, stacklevel=3)
+  params = published.read(found, shapes(found.config), dtype)
+  changed = overrides.change(found.config, read_as, shapes, params)
+  return Loaded(found.config, params, published.UNVERIFIED, changed)
+
+
+def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:
+  """The same weights, once their shapes were checked.
+
+  Args:
+    params: as read.
+    shapes: that the head's module has for its configuration.
+    path: of the head, for the message.
+
+  Raises:
+    ValueError: they are not those of the configuration.
+  """
+  ours = jax.tree.map(lambda x: x.shape, params)
+  theirs = jax.tree.map(lambda x: x.shape, shapes)
+  if ours != theirs:
+    raise ValueError(
+      f'{path}: weights do not fit its config.json: shapes are {ours}, but '
+      f'{theirs} are needed'
+    )
+  return params

@@ -1,0 +1,124 @@
+"""Heads that are a module with sizes: read from files, and read otherwise."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import checkpoints
+from specjax.drafters.heads import files, overrides
+from specjax.drafters.heads.files import Loaded
+from specjax.models import linear, reduced_vocab_head
+from specjax.types import Target
+
+
+class Read(NamedTuple):
+  """A head that was read.
+
+  loaded: its configuration, and its weights as the target's are arranged.
+  stored: the head that its files name.
+  head: the one that it is to be read as.
+  """
+
+  loaded: Loaded
+  stored: Any
+  head: Any
+
+
+def read(
+  path: str,
+  kind: str,
+  target: Target,
+  head_of: Callable[[Mapping[str, Any]], Any],
+  known: Iterable[str],
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  dtype: str = '',
+) -> Read:
+  """A head for a target.
+
+  Args:
+    path: directory of the head, or its name on the Hub.
+    kind: of head that is wanted.
+    target: what it is to draft for.
+    head_of: (config) -> the head, which has `sizes` with `taps`, and
+      shapes(columns) of its weights.
+    known: names of values that may be read otherwise.
+    read_as: those that are.
+    dtype: of its weights; by default the target's.
+
+  Raises:
+    ValueError: no such head, one for another target, or taps that the target
+      has not.
+  """
+  overrides.check(read_as, known)
+  config = target.model.config
+
+  def make(values: Mapping[str, Any]) -> Any:
+    head = head_of(values)
+    files.check_taps(config.num_layers, head.sizes.taps)
+    return head
+
+  def shapes(values: Mapping[str, Any]) -> Any:
+    return make(values).shapes(columns=0)
+
+  loaded = files.load(path, kind, target, shapes, dtype, read_as)
+  stored = make(loaded.config)
+  if columns := config.columns:
+    arranged = linear.arrange(
+      loaded.params, stored.shapes(columns), columns, config.for_kernel
+    )
+    loaded = loaded._replace(params=arranged)
+  return Read(loaded, stored, make(loaded.read_as))
+
+
+def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
+  """A head with logits of some tokens alone, by an output layer of its own.
+
+  Args:
+    read: the head, whose output layer may be the target's.
+    target: what it drafts for.
+    kept: [n] ids of these tokens; None: all.
+
+  Raises:
+    ValueError: it has fewer logits already, or the target's are no plain
+      product with what the head makes.
+  """
+  if kept is None:
+    return read
+  sizes, config = read.head.sizes, target.model.config
+  if sizes.draft_vocab:
+    raise ValueError(
+      f'vocabulary: the head has logits of {sizes.draft_vocab} tokens already; '
+      'leave it out'
+    )
+  params = read.loaded.params
+  if sizes.own_unembedding:
+    whole = params['unembedding']
+  elif config.logit_cap is not None or config.head_scale is not None:
+    raise ValueError(
+      'vocabulary: the target caps or scales its logits, which a smaller '
+      'output layer of the head would not; leave it out'
+    )
+  else:
+    # Where weights are read later they are read here, too, for this layer.
+    of_target = target.params
+    if of_target is None:
+      _, of_target = checkpoints.load(target.path, target.dtype)
+    if config.tied_embeddings:
+      whole = jax.tree.map(jnp.transpose, of_target['embedding'])
+    else:
+      whole = of_target['unembedding']
+  smaller = dataclasses.replace(
+    sizes, own_unembedding=True, draft_vocab=len(kept)
+  )
+  params = params | {
+    'unembedding': linear.keep_outputs(whole, kept, config.columns),
+    'places': jnp.asarray(reduced_vocab_head.places(kept, config.vocab_size)),
+  }
+  return read._replace(
+    loaded=read.loaded._replace(params=params),
+    head=dataclasses.replace(read.head, sizes=smaller),
+  )

@@ -1,0 +1,103 @@
+"""The heads of Medusa, as functions of their weights.
+
+Cai et al., arXiv:2401.10774. Head k is a residual block before an output layer,
+the language model's or its own: softmax(head(h + SiLU(h W_k + b_k))).
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax.models import linear
+from specjax.models.linear import multiply
+from specjax.models.overrides import Readings
+from specjax.models.transformer import Model
+
+
+class Reading(NamedTuple):
+  """How the weights of heads are read, beside their configuration.
+
+  skip: heads that are left out: the next one says the first place.
+  final_norm: whether they read features behind the target's last norm.
+  """
+
+  skip: int = 0
+  final_norm: bool = True
+
+
+USUAL = Reading()
+
+
+def apply(target: Model, params, feature, reading: Reading = USUAL):
+  """Logits [..., K, V] of all heads after features [..., E]."""
+  own, h = params.drafter, feature
+  if reading.final_norm:
+    h = target.norm(params.target, feature)
+  y = multiply(h, own['residual'])
+  if 'bias' in own:
+    y += own['bias']
+  y = y.reshape(*h.shape[:-1], -1, h.shape[-1])
+  y = (h[..., None, :] + jax.nn.silu(y))[..., reading.skip :, :]
+  if 'unembedding' not in own:
+    return target.head(params.target, y)
+  count = range(y.shape[-2])
+  said = [
+    multiply(y[..., k, :], own['unembedding'][_name(k + reading.skip)])
+    for k in count
+  ]
+  return jnp.stack(said, -2)
+
+
+def _name(index: int) -> str:
+  """Of a head, from 0."""
+  return f'head{index + 1}'
+
+
+def shapes(
+  config: Mapping[str, Any], target: Model, columns: int = 0
+) -> dict[str, Any]:
+  """Shapes of the weights, in blocks of so many columns, or whole for 0.
+
+  Args:
+    config: of the heads: their `count`, and whether they have a `bias` and an
+      `unembedding` of their own, each.
+    target: the target model.
+    columns: of a block.
+  """
+  count, width = config['count'], target.config.width
+
+  def weight(outputs):
+    make = functools.partial(linear.to_blocks, columns=columns)
+    whole = jax.ShapeDtypeStruct((width, outputs), jnp.float32)
+    return jax.eval_shape(make, whole)
+
+  made = {'residual': weight(count * width)}
+  if config.get('bias'):
+    made['bias'] = jax.ShapeDtypeStruct((count * width,), jnp.float32)
+  if config.get('unembedding'):
+    one = weight(target.config.vocab_size)
+    made['unembedding'] = {_name(k): one for k in range(count)}
+  return made
+
+
+def reading_of(config: Mapping[str, Any]) -> Reading:
+  """How a configuration says that heads are read."""
+  own = {name: config[name] for name in Reading._fields if name in config}
+  return Reading(**own)
+
+
+def near(reading: Reading, count: int) -> Readings:
+  """Other readings of the weights of `count` heads, one mistake away."""
+  side = 'before' if reading.final_norm else 'behind'
+  found: Readings = {
+    f"features {side} the target's last norm": {
+      'final_norm': not reading.final_norm
+    }
+  }
+  for skip in (reading.skip - 1, reading.skip + 1):
+    if skip in (0, 1) and skip < count:
+      found[f'{skip} heads left out'] = {'skip': skip}
+  return found

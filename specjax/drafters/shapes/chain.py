@@ -1,0 +1,155 @@
+"""A chain: one token after the other, as long as a policy wants."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import sampling, trees
+from specjax.drafters.shapes.policies import Policy
+from specjax.drafters.shapes.step_model import Memory, Walker
+from specjax.types import Draft, Drafter
+
+
+class Controlled(NamedTuple):
+  """A policy's memory, and what it learns from after the verdict."""
+
+  memory: Any  # [B, ...]
+  drafted: jax.Array  # [B]
+
+
+class _Drawn(NamedTuple):
+  """A chain as far as it was drawn."""
+
+  token: jax.Array  # [B] the last one
+  tokens: jax.Array  # [B, K]
+  probs: jax.Array  # [B, K, V]
+  size: jax.Array  # [B]
+  reach: jax.Array  # [B] product of the confidences
+  going: jax.Array  # [B] whether a row drafts on
+
+
+def _confidence(logits, token):
+  """Probability [B] of tokens [B] under processed logits [B, V]."""
+  wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  probs = jax.nn.softmax(wide)
+  return jnp.take_along_axis(probs, token[:, None], 1)[:, 0]
+
+
+@functools.cache
+def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
+  """Returns the drafter.
+
+  Args:
+    walker: what goes from token to token.
+    depth: K, tokens drafted at most.
+    policy: draws no further where it says so, see `policies`; None always
+      draws K.
+
+  Raises:
+    ValueError: the depth is below 1.
+  """
+  if depth < 1:
+    raise ValueError(f'depth must be at least 1, got {depth}')
+  rows = jnp.arange(depth)  # The last token is drawn and never fed.
+
+  def init(params, ctx, hidden):
+    batch = len(ctx.length)
+    state, block = walker.init(params, ctx, hidden, depth)
+    if policy is None:
+      return Memory(state, block)
+    memory = jax.tree.map(lambda x: jnp.full(batch, x), policy.start())
+    return Memory(state, block, Controlled(memory, jnp.zeros(batch, jnp.int32)))
+
+  def propose(params, memory, ctx, key):
+    batch = len(ctx.length)
+    coins = jax.vmap(lambda k: sampling.coins(k, depth))(key)
+    distributions = jax.vmap(sampling.next_distribution)
+
+    def draw(i, logits, drawn):
+      above = jnp.where(jnp.arange(depth) < i, drawn.tokens, -1)
+      q, logits = distributions(logits, ctx.sampling, ctx.history, above)
+      token = jax.vmap(sampling.draw)(coins[:, i], q)
+      size, reach, going = drawn.size + drawn.going, drawn.reach, drawn.going
+      if policy is not None:
+        sure = _confidence(logits, token).astype(reach.dtype)
+        reach = reach * sure
+        goes_on = jax.vmap(policy.goes_on, in_axes=(0, None, 0, 0))
+        going &= goes_on(memory.policy.memory, i + 1, sure, reach)
+      return _Drawn(
+        token,
+        drawn.tokens.at[:, i].set(token),
+        drawn.probs.at[:, i].set(q),
+        size,
+        reach,
+        going,
+      )
+
+    def more(carry):
+      i, _, drawn = carry
+      return (i < depth) & drawn.going.any()
+
+    def turn(carry):
+      i, (features, block), drawn = carry
+      sees = jnp.broadcast_to(rows <= i, (batch, 1, depth))
+      step = walker.feed(
+        params,
+        memory.state,
+        block,
+        ctx,
+        i,
+        i,
+        drawn.token[:, None],
+        features,
+        sees,
+      )
+      drawn = draw(i, step.logits[:, 0], drawn)
+      return i + 1, (step.features, step.block), drawn
+
+    step = walker.start(params, memory.state, memory.block, ctx)
+    none = jnp.zeros((batch, depth), jnp.int32)
+    wide = jnp.promote_types(step.logits.dtype, jnp.float32)
+    drawn = _Drawn(
+      none[:, 0],
+      none,
+      jnp.zeros((batch, depth, step.logits.shape[-1]), wide),
+      none[:, 0],
+      jnp.ones(batch),
+      jnp.ones(batch, bool),
+    )
+    drawn = draw(0, step.logits[:, 0], drawn)
+    one = jnp.ones((), jnp.int32)
+    _, (_, block), drawn = jax.lax.while_loop(
+      more, turn, (one, (step.features, step.block), drawn)
+    )
+    draft = Draft(
+      drawn.tokens, trees.chain(batch, depth), drawn.size, drawn.probs
+    )
+    controlled = memory.policy
+    if policy is not None:
+      controlled = controlled._replace(drafted=drawn.size)
+    return draft, Memory(memory.state, block, controlled)
+
+  def commit(params, memory, ctx, verdict, hidden):
+    state = walker.commit(
+      params, memory.state, memory.block, ctx, verdict, hidden
+    )
+    memory = memory._replace(state=state)
+    if policy is None:
+      return memory
+    learned, drafted = memory.policy
+    learned = jax.vmap(policy.learn)(learned, drafted, verdict.num_accepted)
+    return memory._replace(policy=Controlled(learned, drafted))
+
+  return Drafter(
+    depth,
+    depth,
+    init,
+    propose,
+    commit,
+    init_params=walker.init_params,
+    taps=walker.taps,
+    positions=walker.positions,
+    learns=policy is not None and bool(jax.tree.leaves(policy.start())),
+  )

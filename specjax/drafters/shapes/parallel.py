@@ -1,0 +1,133 @@
+"""Drafts whose places are all said at once, at the last committed token.
+
+Given the text, the tokens of such a draft are independent: what a place says
+depends on its depth alone. So a chain that is drawn place by place has its true
+probabilities, every tree is a product of the same distributions, and the best
+tree follows from how often each guess of each place is right (Cai et al.,
+arXiv:2401.10774, section 2.3.3).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import trees
+from specjax.arguments import check_number
+from specjax.drafters.heads.files import Loaded
+from specjax.drafters.shapes import shape
+from specjax.drafters.shapes.step_model import Step, Walker
+from specjax.types import Drafter, LoadedDrafter, Target
+
+_GUESSES = 10  # of each place that are counted
+
+
+class Block(NamedTuple):
+  """What is said of all places behind the last committed token."""
+
+  logits: jax.Array  # [B, K, V]
+
+
+def empty(say: Callable[..., jax.Array], *args: Any) -> Block:
+  """A block of zeros, as say(*args) will fill it."""
+  shapes = jax.eval_shape(say, *args)
+  return Block(jnp.zeros(shapes.shape, shapes.dtype))
+
+
+def begin(logits: jax.Array) -> Step:
+  """The first step of a walker that says all places [B, K, V]."""
+  return Step(logits[:, :1], (), Block(logits))
+
+
+def feed(params, state, block, ctx, row, depth, tokens, features, sees) -> Step:
+  """`Walker.feed`: whatever was drafted, its depth says what follows."""
+  del params, state, ctx, row, features, sees  # Unused.
+  logits = jax.lax.dynamic_index_in_dim(block.logits, depth, 1)
+  rows = tokens.shape[1]
+  logits = jnp.broadcast_to(logits, (len(logits), rows, logits.shape[-1]))
+  return Step(logits, (), block)
+
+
+def count_hits(
+  places: Iterable[tuple[jax.Array, jax.Array]],
+) -> dict[str, jax.Array]:
+  """How often the i-th guess of a place is the target's greedy token.
+
+  Args:
+    places: logits [..., V] of each of them, and the target's [..., V] there.
+
+  Returns:
+    `hits` [K, R] of the first guesses in `counted` [K] places.
+  """
+  hits, counted = [], []
+  for logits, goal in places:
+    guesses = jax.lax.top_k(logits, min(_GUESSES, logits.shape[-1]))[1]
+    right = guesses == goal.argmax(-1)[..., None]
+    hits.append(right.reshape(-1, right.shape[-1]).sum(0))
+    counted.append(goal[..., 0].size)
+  return {'hits': jnp.stack(hits), 'counted': jnp.array(counted)}
+
+
+def accuracies(config: Mapping[str, Any]) -> list[list[float]]:
+  """Share [K, R] of held-out places that the i-th guess of a head got right.
+
+  No guess has more than a better one of its head: where more were counted,
+  that is chance.
+  """
+  rows = zip(config['hits'], config['counted'], strict=True)
+  return [
+    [hit / counted for hit in itertools.accumulate(hits, min)]
+    for hits, counted in rows
+  ]
+
+
+def check_tree(tree: int, options: Mapping[str, Any]) -> None:
+  """Refuses two shapes at once, before anything is read."""
+  check_number('tree', tree, 0)
+  shapes = [field.name for field in dataclasses.fields(shape.Shape)]
+  given = ' and '.join(name for name in shapes if options.get(name))
+  if tree and given:
+    raise ValueError(f'tree and {given} are both given: choose one of them')
+
+
+def load(
+  target: Target,
+  walk: Callable[[int], Walker],
+  loaded: Loaded,
+  tree: int,
+  options: Mapping[str, Any],
+) -> LoadedDrafter:
+  """The drafters of walkers that say everything at once.
+
+  Args:
+    target: what is drafted for.
+    walk: (depth) -> the walker; a ValueError where it says fewer places.
+    loaded: the head, whose configuration has its `hits` and how many were
+      `counted`, unless it is a published one.
+    tree: nodes of the static tree with the most accepted tokens, by the
+      measured accuracies of the places; 0: none.
+    options: of `drafting.shape.Shape`.
+
+  Raises:
+    ValueError: a tree by accuracies that nobody measured.
+  """
+  config = loaded.config
+  if tree and 'hits' not in config:
+    raise ValueError(
+      'tree: nobody counted how often the guesses of this head are right; '
+      'give widths or parents instead'
+    )
+
+  def make(depth: int) -> Drafter:
+    walker, best = walk(depth), {}
+    if tree:
+      ahead = accuracies(config)[:depth]
+      best = {'parents': trees.most_accepted(ahead, tree)}
+    return shape.build(walker, depth, {**options, **best})
+
+  return LoadedDrafter(
+    target.model, make, loaded.params, pairing=loaded.pairing
+  )

@@ -1,0 +1,186 @@
+"""Why is it fast, or slow? Where a step's time goes, and what would help.
+
+  python -m experiments.explain --config configs/explain.py
+
+Takes any config that `experiments.run` takes: its first drafter and rule are
+measured at gamma 1 to 8 (or `gammas`), like a run of them, in a folder like
+that of a run. Then the loop is timed without its parts (`costs`), and the
+numbers give the verdict (`verdict`).
+"""
+
+import itertools
+import json
+import sys
+
+from tqdm import tqdm
+
+from specjax import reports
+from specjax.bench import costs, measure, results, sanity_checks, step_bytes
+from specjax.bench.config import Experiment
+from specjax.bench.loading.plan import Plan, plan, whole_steps
+from specjax.bench.loading.plan import choose as choose_drafters
+from specjax.bench.runner import Runner
+from specjax.cli import command
+from specjax.errors import need
+from specjax.reports import explain as explain_report
+from specjax.reports import intervals
+
+
+def narrow(x: Experiment) -> int:
+  """Leaves one drafter, one rule and every draft length of interest.
+
+  Returns:
+    The draft length that the experiment asks for.
+
+  Raises:
+    UserError: the drafter is unknown, or there is none; or time is not taken.
+  """
+  need(x.timed, 'timed is False, but speed is explained: leave it True')
+  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
+  need(x.drafters, 'candidates is empty: there is no drafter to explain')
+  ((_, candidate),) = choose_drafters(x).values()
+  x.verifiers = (candidate.verifiers or x.verifiers)[:1]
+  candidate.verifiers = ()
+  own = candidate.gamma
+  if not x.gammas:
+    x.gammas = (1, own) if x.quick else (*range(1, 9), own)
+    x.gammas = tuple(sorted(set(x.gammas)))
+  x.name = f'explain-{x.name}'
+  return own if own in x.gammas else x.gammas[0]
+
+
+class Explainer(Runner):
+  """A run whose costs are measured between its prompts, for each cell.
+
+  What else the machine does meets the prediction as it meets what is
+  predicted; no time is used for both.
+  """
+
+  program = 'explain'
+
+  def __init__(self, plan: Plan, asked: int):
+    """Takes the plan, and the draft length that the experiment asked for."""
+    super().__init__(plan)
+    depths = [m.gamma for m in self.built.methods]
+    # A tree may be less deep than was asked for.
+    self.asked = min(depths, key=lambda depth: abs(depth - asked))
+
+  def row(self, method, cell, base, runs):
+    return super().row(method, cell, base, runs) | {'asked_gamma': self.asked}
+
+  def measure_costs(self, units, bar):
+    """Nothing before the first prompt."""
+
+  def group(self, domain, temperature, bar):
+    greedy = self.units(domain, 0.0)
+    self.jobs = itertools.cycle(greedy[1:] + greedy[:1])
+    self.timer.clear()
+    super().group(domain, temperature, bar)
+
+  def between(self):
+    self.timer.turn(next(self.jobs))
+
+
+def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
+  """Seconds of a step of every loop of `costs`, plain and speculative."""
+  with tqdm(file=sys.stderr) as bar:  # Where all rows were there already.
+    runner.settle(bar)
+  built, jobs = runner.built, runner.units(domain, 0.0)
+  (method,) = (m for m in built.methods if m.gamma == gamma)
+  methods = {
+    'plain': (built.base, built.plain),
+    'speculative': (method.way, costs.replay(method.way, jobs[0])),
+  }
+  timer = costs.Timer(built.base, methods, explain_report.LOOPS)
+  for full, spec in methods.values():
+    loops = costs.to_compile(full, spec, jobs[0], explain_report.LOOPS)
+    measure.compile_all(loops, lambda: None)
+  turns = 3 if runner.plan.quick else 15
+  for i in tqdm(range(turns), file=sys.stderr, desc='phases'):
+    timer.turn(jobs[i % len(jobs)])
+  return timer.times
+
+
+def read_bytes(runner: Runner, gamma: int, domain: str) -> dict:
+  """Bytes of weights and cache that a plain step and a drafted token read.
+
+  Behind the longest text of the prompts; None of a draft that has no passes.
+  """
+  built, jobs = runner.built, runner.units(domain, 0.0)
+  (method, *_) = (m for m in built.methods if m.gamma == gamma)
+  longest = max(len(prompt) for job in jobs for prompt in job.prompts)
+  used = longest + runner.plan.max_new_tokens
+  plain = built.plain.target, built.plain_params.target
+  ways = {'plain': plain, 'drafted': method.one_pass}
+  return {'tokens': used} | {
+    name: way and list(step_bytes.bytes_per_token(*way, used))
+    for name, way in ways.items()
+  }
+
+
+def add_phases(runner: Explainer) -> None:
+  """Measures the phases at the best gamma, where the folder has them not."""
+  rows = runner.folder.rows
+  best, phases = explain_report.best_of(rows), explain_report.phases(rows)
+  if best is None:
+    return
+  if phases and phases['gamma'] == best['gamma']:
+    return
+  copied = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
+  copied += tuple(n for n in ('dtype', 'draft_dtype') if n in best)
+  runner.folder.add(
+    {
+      'program': runner.program,
+      **{name: best[name] for name in copied},
+      'temperature': None,
+      'asked_gamma': runner.asked,
+      'loops': measure_phases(runner, best['gamma'], best['domain']),
+      'reads': read_bytes(runner, best['gamma'], best['domain']),
+      **runner.conditions,
+    }
+  )
+
+
+def report(folder: results.Folder) -> dict:
+  """Writes and prints what was found; returns the last line."""
+  rows = folder.rows
+  text = explain_report.summary(rows)
+  folder.write('summary.md', text)
+  for draw in explain_report.figures(rows):
+    reports.save(draw, rows, folder.path)
+  print(text)
+  names = ('c', 'v', 'tau', 'predicted_speedup', 'speedup', 'speedup_ci')
+  last = {
+    'results': str(folder.path),
+    'impossible': len(sanity_checks.of(rows)),
+  }
+  best = explain_report.best_of(rows)
+  if best is None:
+    return last | dict.fromkeys((*names, 'best_gamma', 'remedy', 'verdict'))
+  decision = explain_report.decide(rows)
+  return {
+    **last,
+    **{name: best[name] for name in names},
+    'ratio_ci': intervals.stored(
+      best, explain_report.told(best, 'measured_over_predicted')
+    ),
+    'best_gamma': best['gamma'],
+    'remedy': decision.remedy,
+    'verdict': decision.sentence,
+  }
+
+
+def main(x: Experiment) -> None:
+  asked = narrow(x)
+  if x.quick:
+    x.shrink()
+  runner = Explainer(whole_steps(plan(x)), asked)
+  runner.run()
+  add_phases(runner)
+  last = report(runner.folder)
+  sanity_checks.warn(runner.folder.rows)
+  print(json.dumps(last))
+
+
+def start() -> None:
+  command.run(main, Experiment, resumes=True)

@@ -1,0 +1,112 @@
+"""Continues a prompt and shows where every token came from.
+
+  python -m experiments.generate --config configs/quickstart.py \\
+    --config.prompt="def fib(n):"
+
+Drafted and accepted tokens are green, corrected ones red and bonus tokens
+yellow; without a terminal the text is plain. The first drafter, rule and
+temperature of the experiment are used, and without a prompt the first one drawn
+of `prompts.path`: of a conversation, with `prompts.turns=0`, every turn.
+"""
+
+import contextlib
+import json
+import sys
+
+from specjax.bench import trace
+from specjax.bench.config import Experiment
+from specjax.bench.loading import checks
+from specjax.bench.loading.build import Built, build
+from specjax.bench.loading.plan import Plan, plan
+from specjax.cli import command, hosts
+from specjax.cli.terminal import legend, paint
+from specjax.errors import need
+from specjax.loop import generate
+from specjax.models import prefill
+
+
+def steps(built: Built, plan: Plan, ids: list[int], turn: int = 0):
+  """Decodes one step at a time; yields what `trace.steps` does."""
+  method = built.methods[0]
+  state = generate.start(
+    method.params,
+    [ids],
+    spec=method.spec,
+    new_tokens=plan.max_new_tokens,
+    key=generate.row_keys(plan.seed, [turn]),
+    values=checks.values(plan.sampling, method.spec, 1, plan.temperatures[0]),
+  )
+  return trace.steps(method.params, state, spec=method.spec)
+
+
+def main(x: Experiment) -> None:
+  need(
+    x.mesh.data == 1,
+    f'mesh.data is {x.mesh.data}, but one text is continued: leave it at 1, '
+    'and split the models with mesh.model',
+  )
+  need(
+    x.prompt or x.prompts.path or x.prompts.dataset,
+    'prompt is empty: give --config.prompt="some text", or prompts.path',
+  )
+  x.batch = x.prompts.count = 1
+  x.drafters = x.drafters[:1] or tuple(x.known)[:1]
+  checks.check_mesh(x)  # Before other processes are waited for.
+  hosts.join(x.mesh)
+  with contextlib.redirect_stdout(hosts.voice()):
+    show(plan(x))
+
+
+def show(plan: Plan) -> None:
+  """Prints the text as it is made; the last line is one JSON object."""
+  colour = sys.stdout.isatty()
+  built = build(plan)
+  chosen = next(iter(built.prompts.values()))
+  said = plan.prompt or built.tokenizer.decode(chosen.texts[0])
+  made = [speak(built, plan, chosen.texts[0], said, colour)]
+  for talk in chosen.talks:
+    while found := talk.prompt([one['tokens'] for one in made]):
+      said = f'\n{talk.says[len(made)]}\n'
+      made.append(speak(built, plan, found[0], said, colour, len(made)))
+  if colour:
+    print(legend())
+  print(json.dumps({'turns': made} if chosen.talks else made[0]))
+
+
+def speak(
+  built: Built, plan: Plan, prompt: list[int], said: str, colour, turn=0
+) -> dict:
+  """Prints what is said, and the answer as it is made."""
+  new: list[int] = []
+  # The text of an encoder-decoder does not continue its prompt.
+  (begun,), sources = prefill.split(built.plain.target.config, [prompt])
+  print(said, end='' if sources is None else '\n')
+  ids = list(begun)
+  shown = len(built.tokenizer.decode(ids))
+  for step in steps(built, plan, prompt, turn):
+    last = step.counts
+    for token in trace.tokens(step):
+      new.append(token.token)
+      text = trace.piece(built.tokenizer, ids + new, shown)
+      shown += len(text)
+      print(paint(text, token.origin, colour), end='', flush=True)
+  print()
+  drafted = int(last.drafted.sum())
+  ended = bool(new) and new[-1] in built.plain.eos
+  language = getattr(plan.sampling, 'constraint', None)
+  if language is not None and not ended:
+    print(
+      f'(cut at max_new_tokens = {plan.max_new_tokens}: the beginning of a '
+      f'text of {language.what}, and no whole one)'
+    )
+  return {
+    'text': built.tokenizer.decode(new),
+    'tokens': new,
+    'ended': ended,
+    'tau': len(new) / int(last.target_calls),
+    'acceptance': int(last.accepted.sum()) / drafted if drafted else None,
+  }
+
+
+def start() -> None:
+  command.run(main, Experiment)

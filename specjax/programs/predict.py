@@ -1,0 +1,347 @@
+"""Which draft should I use, and how long should it draft?
+
+  python -m experiments.predict --config configs/predict.py
+
+Any config of `experiments.run` will do. The target writes text by plain
+decoding while every candidate looks on (`replay`): that gives alpha and the
+target calls of the speculative loop for every draft length, before it ever
+runs. With measured costs this is a speed-up, a best length, and a ranking. Last
+the loop runs with the best candidates of each domain and temperature, at their
+best lengths, and stands beside its prediction.
+
+Rows are kept as they are made, of three parts (replay, cost and check); the
+same command goes on where it was stopped.
+"""
+
+import functools
+import itertools
+import json
+import sys
+
+import numpy as np
+from tqdm import tqdm
+
+from specjax import prompts as reading
+from specjax.bench import costs, measure, replay, results, sanity_checks
+from specjax.bench.config import Experiment
+from specjax.bench.loading.build import Built, Method
+from specjax.bench.loading.plan import Plan, plan
+from specjax.bench.replay import Watched
+from specjax.bench.runner import Runner
+from specjax.bench.selecting import pick
+from specjax.cli import command
+from specjax.errors import need
+from specjax.reports import predict as predict_report
+from specjax.stats import metrics, theory
+
+GAMMAS = (1, 2, 3, 5)
+CHECKED = 3  # candidates of a domain and temperature, the fastest as predicted
+
+
+def shrink(x: Experiment) -> None:
+  """The quick version: two drafters, two lengths, few and short texts."""
+  x.drafters = x.drafters or tuple(x.known)[:2]
+  x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2]
+  x.prompts.count = min(x.prompts.count, max(metrics.FEWEST, x.batch))
+  x.max_new_tokens = min(x.max_new_tokens, 48)
+
+
+def prepare(x: Experiment) -> Plan:
+  """The plan of what can be replayed, in a folder of its own.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  need(
+    x.mesh.data * x.mesh.model == 1,
+    f'mesh is {x.mesh.data} x {x.mesh.model}, but texts are replayed on one '
+    'device: leave mesh.data and mesh.model at 1',
+  )
+  x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
+  need(
+    x.gammas[-1] < x.max_new_tokens,
+    f'gammas: {x.gammas[-1]} is not less than the {x.max_new_tokens} of '
+    'max_new_tokens: draft less, or decode more',
+  )
+  x.results = x.results or f'{results.default_folder(x)}-predict'
+  planned = plan(x)
+  need(
+    planned.rules == ('specjax.verify.token',),
+    f'verifiers: only token is replayed, got {", ".join(planned.rules)}; '
+    'measure other rules with experiments.run',
+  )
+  return planned
+
+
+class Predictor:
+  """One prediction in one process."""
+
+  def __init__(self, plan: Plan):
+    """Checks and loads everything, and only then opens the folder."""
+    self.plan = plan
+    self.runner = Runner(plan, replay.refuse_features)
+    self.folder = self.runner.folder
+    self.groups = [
+      (domain, t) for domain in self.runner.prompts for t in plan.temperatures
+    ]
+    self.drafters = tuple(dict.fromkeys(m.drafter for m in self.built.methods))
+
+  @property
+  def built(self) -> Built:
+    """What runs: in other layouts once these were measured."""
+    return self.runner.built
+
+  @property
+  def methods(self) -> dict[tuple[str, int], Method]:
+    return {(m.drafter, m.gamma): m for m in self.built.methods}
+
+  def layouts(self, method: Method) -> dict:
+    """Fields of rows with times: the layouts that were timed."""
+    return {'baseline': self.built.baseline.fields(), **method.layouts()}
+
+  def rows(self, part: str, **cell) -> list[dict]:
+    return pick(self.folder.rows, part=part, **cell)
+
+  def add(self, part: str, method: Method, **row) -> None:
+    full_row = results.plain(
+      {
+        'program': 'predict',
+        'part': part,
+        **dict.fromkeys(results.KEY),
+        'batch': self.plan.batch,
+        'config': self.plan.name,
+        **self.built.models(method),
+        'drafter': method.drafter,
+        'verifier': method.verifier,
+        **row,
+        'seed': self.plan.seed,
+        **self.runner.conditions,
+      }
+    )
+    self.folder.add(full_row | {'impossible': sanity_checks.find(full_row)})
+
+  def where(self, domain: str, temperature: float) -> dict:
+    """What rows say of the prompts of one cell."""
+    texts = self.runner.prompts[domain]
+    return {
+      'domain': domain,
+      'temperature': temperature,
+      'prompts': len(texts),
+      'prompts_hash': reading.digest(self.built.prompts[domain].said),
+    }
+
+  def replay(
+    self,
+    drafter: str,
+    domain: str,
+    temperature: float,
+    seen: list[list[Watched]],
+  ) -> None:
+    """The row of what was seen, the turns of each prompt together."""
+    every = [w for turns in seen for w in turns]
+    tokens = np.array([sum(len(w.text) for w in turns) for turns in seen])
+    beta = [sum(w.beta.sum() for w in turns) for turns in seen]
+    alpha = metrics.ratio(beta, tokens).clipped(0.0, 1.0)
+    gammas = self.plan.gammas
+    calls = [[sum(w.calls(g) for w in turns) for turns in seen] for g in gammas]
+    taus = [metrics.ratio(tokens, each) for each in calls]
+    by_beta = [sum(w.calls_by_beta(g) for w in every) for g in gammas]
+    shared = float(np.clip(alpha.value, 0, 1))
+    self.add(
+      'replay',
+      self.deepest(drafter),
+      **self.where(domain, temperature),
+      tokens=int(tokens.sum()),
+      unit_tokens=tokens.tolist(),
+      digests=[
+        reading.digest([np.concatenate([w.text for w in turns])])
+        for turns in seen
+      ],
+      coverage=float(np.concatenate([w.size > 0 for w in every]).mean()),
+      alpha=alpha.value,
+      alpha_ci=alpha.interval,
+      gammas=list(gammas),
+      unit_target_calls=calls,
+      tau=[tau.value for tau in taus],
+      tau_ci=[tau.interval for tau in taus],
+      tau_by_beta=[tokens.sum() / each for each in by_beta],
+      tau_iid=[float(theory.tokens_per_call(shared, g)) for g in gammas],
+    )
+
+  def deepest(self, drafter: str) -> Method:
+    """The method of a drafter's longest drafts."""
+    return self.methods[drafter, max(self.plan.gammas)]
+
+  def look(self) -> None:
+    """Part 1: every candidate looks on, everywhere."""
+    missing = [
+      (drafter, *group)
+      for group in self.groups
+      for drafter in self.drafters
+      if not self.rows(
+        'replay', drafter=drafter, domain=group[0], temperature=group[1]
+      )
+    ]
+    if not missing:
+      return
+    job = self.runner.units(*self.groups[0])[0]
+
+    def draws(drafter: str) -> bool:
+      method = self.deepest(drafter)
+      drawn = costs.is_drawn(method.way, job)
+      if drawn:
+        replay.refuse_stops(self.plan, method, job)
+      return drawn
+
+    def watch(cell: tuple[str, str, float]) -> list[list[Watched]]:
+      drafter, *group = cell
+      wide, talks = self.runner.whole(*group), self.built.prompts[cell[1]].talks
+      method = self.deepest(drafter)
+      return replay.watch_turns(method, wide, drawn[drafter], talks)
+
+    with tqdm(total=len(missing), file=sys.stderr) as bar:
+      bar.set_description('drafters look on')
+      names = [*dict.fromkeys(drafter for drafter, *_ in missing)]
+      found = measure.side_by_side(draws, names)
+      drawn = dict(zip(names, found, strict=True))
+      made = measure.side_by_side(watch, missing)
+      for cell, seen in zip(missing, made, strict=True):
+        self.replay(*cell, seen)
+        bar.update()
+
+  def warm_up(
+    self, ways: list[tuple[measure.Decoding, measure.Job]], bar
+  ) -> None:
+    """Compiles loops."""
+    bar.total += len(ways)
+    bar.set_description('compiling')
+    measure.compile_all(ways, bar.update)
+
+  def price(self) -> None:
+    """Part 2: what a step of every method costs, one drafter at a time."""
+    missing = [
+      cell
+      for cell in self.methods
+      if not self.rows('cost', drafter=cell[0], gamma=cell[1])
+    ]
+    if not missing:
+      return
+    jobs = self.runner.units(self.groups[0][0], 0.0)
+    turns = 3 if self.plan.quick else 7
+    names = dict.fromkeys(name for name, _ in missing)
+    with tqdm(total=turns * len(names), file=sys.stderr) as bar:
+      self.runner.settle(bar)
+      for name in names:
+        measure.make_room()
+        methods = [self.methods[cell] for cell in missing if cell[0] == name]
+        timed = {m: (m.way, costs.replay(m.way, jobs[0])) for m in methods}
+        ways = [
+          loop
+          for pair in timed.values()
+          for loop in costs.to_compile(*pair, jobs[0], ('whole', 'scored'))
+        ]
+        self.warm_up([(self.built.base, jobs[0]), *ways], bar)
+        bar.set_description(f'costs of {name}')
+        timer = costs.Timer(self.built.base, timed)
+        for i in range(turns):
+          timer.turn(jobs[i % len(jobs)])
+          bar.update()
+        for m in methods:
+          cost = timer.costs(m)
+          self.add(
+            'cost',
+            m,
+            domain=None,
+            gamma=m.gamma,
+            plain_seconds=np.median(cost.plain),
+            v=cost.v,
+            c=cost.c,
+            seconds_per_step=cost.seconds(),
+            **self.layouts(m),
+          )
+
+  def choices(self) -> dict[tuple[str, float], list[tuple[str, int]]]:
+    """What is checked in every cell: the fastest there, at their best lengths.
+
+    And, of all domains together, the best candidate with its best length.
+    """
+    board = predict_report.Board(self.folder.rows)
+    chosen = {}
+    for domain, temperature in self.groups:
+      fastest = board.ranked(self.drafters, [domain], temperature)[:CHECKED]
+      pairs = [(choice.drafter, choice.gamma) for choice in fastest]
+      if winner := board.winner(temperature):
+        pairs.append((winner.drafter, winner.gamma))
+      chosen[domain, temperature] = [*dict.fromkeys(pairs)]
+    return chosen
+
+  def compare(self) -> None:
+    """Part 3: the loop itself, beside what was predicted."""
+    missing: dict[tuple[str, float], list[tuple[str, int]]] = {}
+    for (domain, temperature), pairs in self.choices().items():
+      where = {'domain': domain, 'temperature': temperature}
+      for name, gamma in pairs:
+        if not self.rows('check', drafter=name, gamma=gamma, **where):
+          missing.setdefault((domain, temperature), []).append((name, gamma))
+    if not missing:
+      return
+    with tqdm(total=len(missing), file=sys.stderr) as bar:
+      self.runner.settle(bar)
+      every = dict.fromkeys(itertools.chain.from_iterable(missing.values()))
+      job = self.runner.units(*self.groups[0])[0]
+      ways = [self.built.base, *(self.methods[pair].way for pair in every)]
+      self.warm_up([(way, job) for way in ways], bar)
+      for (domain, temperature), pairs in missing.items():
+        bar.set_description(f'{domain}, temperature {temperature:g}')
+        methods = [self.methods[pair] for pair in pairs]
+        base, runs = [], {m: [] for m in methods}
+        for job in self.runner.units(domain, temperature):
+          plain = functools.partial(measure.decode, self.built.base)
+          run = self.runner.play(plain, domain, job)
+          base.append(run)
+          lead = () if temperature else [run]
+          for m in methods:
+            way = functools.partial(measure.decode, m.way)
+            runs[m].append(self.runner.play(way, domain, job, lead))
+        for m in methods:
+          self.checked(m, domain, temperature, base, runs[m])
+        bar.update()
+
+  def checked(self, method: Method, domain, temperature, base, runs) -> None:
+    """The row of one check."""
+    name, gamma = method.drafter, method.gamma
+    (seen,) = self.rows(
+      'replay', drafter=name, domain=domain, temperature=temperature
+    )
+    (cost,) = self.rows('cost', drafter=name, gamma=gamma)
+    compared = replay.compare(seen, cost, base, runs)
+    where = self.where(domain, temperature)
+    compared |= self.layouts(method)
+    self.add('check', method, **where, gamma=gamma, **compared)
+
+  def run(self) -> None:
+    """Makes the rows that are missing."""
+    self.look()
+    self.price()
+    self.compare()
+
+
+def main(x: Experiment) -> None:
+  if x.quick:
+    shrink(x)
+  predictor = Predictor(prepare(x))
+  if predictor.folder.warning:
+    print(predictor.folder.warning, file=sys.stderr)
+  predictor.run()
+  folder = predictor.folder
+  board = predict_report.Board(folder.rows)
+  text = predict_report.summary(folder.rows)
+  folder.write('summary.md', text)
+  print(text)
+  sanity_checks.warn(folder.rows)
+  last = {'impossible': len(sanity_checks.of(folder.rows)), **board.last_line()}
+  print(json.dumps({'results': str(folder.path), **last}))
+
+
+def start() -> None:
+  command.run(main, Experiment, resumes=True)

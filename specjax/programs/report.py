@@ -1,0 +1,30 @@
+"""Makes the page of a run's results again.
+
+  python -m experiments.report --folder runs/quickstart-012345
+
+writes report.html from the rows and the recorded texts of a folder; no weights
+are read. `experiments.run` writes it at its end.
+"""
+
+import json
+
+from specjax.bench import results, samples
+from specjax.cli import command
+from specjax.reports import page
+
+
+def main(path: str) -> None:
+  folder = results.existing(path)
+  page.check(folder.rows)
+  folder.write(page.FILE, page.render(folder.rows, samples.read(folder)))
+  print(json.dumps({'report': str(folder.path / page.FILE)}))
+
+
+def _from_command_line() -> None:
+  parser = command.Parser(__doc__)
+  parser.add_argument('--folder', required=True, help='of the results')
+  main(parser.parse_args().folder)
+
+
+def start() -> None:
+  command.guard(_from_command_line)

@@ -1,0 +1,113 @@
+"""The main job: acceptance and speed of drafters, as a table.
+
+  python -m experiments.run --config configs/quickstart.py
+
+Every drafter and plain decoding take turns on the same prompts. Rows are kept
+as they are made; the same command goes on where it was stopped.
+"""
+
+import json
+import resource
+import sys
+
+from specjax import prompts
+from specjax.bench import probing, results, samples, sanity_checks
+from specjax.bench.config import Experiment
+from specjax.bench.loading import checks
+from specjax.bench.loading.plan import plan, whole_steps
+from specjax.bench.runner import Runner
+from specjax.cli import command, hosts
+from specjax.reports import batches, page, pairing
+from specjax.reports import run as run_report
+
+_PROBED, _PROBED_TOKENS = 8, 24  # prompts of a short probe, and of each
+
+
+def main(x: Experiment) -> None:
+  if x.quick:
+    x.shrink()
+  checks.check_mesh(x)  # Before other processes are waited for.
+  hosts.join(x.mesh)
+  runner = Runner(whole_steps(plan(x, sweeps=True)))
+  if hosts.leads():
+    announce(runner)
+  if x.probe:
+    probe(runner)
+  runner.run()
+  texts = samples.add(runner)
+  if hosts.leads():
+    finish(runner.folder, texts)
+
+
+def announce(runner: Runner) -> None:
+  """Prints what is continued."""
+  for domain, chosen in runner.built.prompts.items():
+    sentence = prompts.describe(len(chosen.texts), chosen.facts())
+    print(f'{domain}: {sentence}', flush=True)
+  if runner.folder.warning:
+    print(runner.folder.warning, file=sys.stderr)
+  if runner.complete():
+    path = runner.folder.path
+    print(f'{path} is complete; --config.results measures elsewhere')
+
+
+def probe(runner: Runner) -> None:
+  """Looks whether heads of others are read as they were trained.
+
+  What is found is in their rows; where another reading is clearly better, a
+  line says so at once.
+  """
+  loaded = runner.built.loaded
+  heads = {
+    m.drafter: runner.plan.drafters[m.drafter]
+    for m in runner.built.methods
+    if m.brings.get('pairing')
+  }
+  if runner.complete() or loaded is None or loaded.target.model.placement:
+    return
+  for name, one in heads.items():
+    if not probing.has_alternatives(one):
+      continue
+    jobs = probing.jobs(
+      runner.job, runner.built.prompts, _PROBED, _PROBED_TOKENS
+    )
+    found = probing.short(one, loaded, jobs)
+    runner.readings[name] = {'reading': results.plain(found)}
+    if found and found['best'] != probing.CONFIGURED and hosts.leads():
+      print(f'warning: {pairing.reading(name, found)}', file=sys.stderr)
+
+
+def brief(row: dict | None) -> dict | None:
+  """What identifies a row, and its main numbers."""
+  names = ('alpha', 'tau', 'speedup')
+  names = (*results.KEY, *names, *(f'{name}_ci' for name in names))
+  return row and {name: row[name] for name in names}
+
+
+def finish(folder: results.Folder, texts: list[dict]) -> None:
+  """Writes and prints the tables; the last line is one JSON object."""
+  folder.write('summary.md', run_report.summary(folder.rows))
+  folder.write('report.html', page.render(folder.rows, texts))
+  print(run_report.brief(folder.rows))
+  print(f'{folder.path / "report.html"} has the same and a few texts')
+  sanity_checks.warn(folder.rows)
+  print(json.dumps(last_line(folder)))
+
+
+def last_line(folder: results.Folder) -> dict:
+  """Where the results are, and the best of them."""
+  usage, rows = resource.getrusage(resource.RUSAGE_SELF), folder.rows
+  swept = batches.swept(rows)
+  return {
+    'results': str(folder.path),
+    'report': str(folder.path / 'report.html'),
+    'cells': len(folder.rows),
+    'impossible': len(sanity_checks.of(folder.rows)),
+    'best': brief(run_report.best(folder.rows)),
+    **({'batches': batches.last_line(rows)} if swept else {}),
+    'peak_memory_bytes': 1024 * usage.ru_maxrss,
+  }
+
+
+def start() -> None:
+  command.run(main, Experiment, resumes=True)

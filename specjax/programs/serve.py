@@ -1,0 +1,121 @@
+"""A service for clients of the OpenAI API: chats and completions.
+
+  python -m experiments.serve --config configs/quickstart.py --config.port=8000
+
+  curl http://127.0.0.1:8000/v1/completions \\
+    -d '{"prompt": "def fib(n):", "max_tokens": 30}'
+
+It takes any config of `experiments.run`, such as configs/pair.py, and answers
+with its first drafter and rule. Needs starlette, uvicorn and prometheus-client:
+pip install -e '.[serve]'. For experiments and editors of one's own, not for the
+open internet: docs/serving.md. Ctrl-C and SIGTERM end it.
+"""
+
+import importlib.util
+import os
+
+from specjax.bench import single_model
+from specjax.bench.loading import checks
+from specjax.bench.loading.plan import plan
+from specjax.cli import command
+from specjax.errors import blame, need
+from specjax.loop.token_records import MOST
+from specjax.requests.request_sampling import Stages
+from specjax.serving.config import Serving
+
+_NEEDED = 'starlette', 'uvicorn', 'prometheus_client'
+
+
+def check(x: Serving) -> str:
+  """Checks what needs no files; the key of the clients, or nothing.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  missing = [x for x in _NEEDED if importlib.util.find_spec(x) is None]
+  need(
+    not missing,
+    f'a service needs {" and ".join(missing)}, which the extra brings: pip '
+    "install -e '.[serve]'",
+  )
+  least = 'rows', 'body', 'steps', 'prediction_tokens', 'prediction_gamma'
+  checks.need_least(x, 1, *least)
+  checks.need_least(x, 2, 'length')
+  checks.need_least(x, 0, 'queue', 'predictions')
+  need(
+    not x.predictions or x.prediction_gamma < x.length,
+    f'prediction_gamma is {x.prediction_gamma}, but must be below length, '
+    f'which is {x.length}: copy less at a time',
+  )
+  need(
+    not x.predictions or x.prediction_tokens <= x.body,
+    f'prediction_tokens is {x.prediction_tokens}, but a request has at most '
+    f'the {x.body} bytes of body: choose less, or allow more bytes',
+  )
+  lengths = x.draft_lengths
+  need(
+    not lengths or (min(lengths) >= 0 and max(lengths) >= 1),
+    f'draft_lengths must be numbers from 0 on, one of them at least 1, got '
+    f'{lengths}',
+  )
+  need(
+    x.logprobs is None or 0 <= x.logprobs <= MOST,
+    f'logprobs is {x.logprobs}: choose 0 to {MOST}, or None',
+  )
+  with blame():
+    Stages(tuple(x.stages), 1, constraint=tuple(x.constraint))
+  need(
+    x.host.strip(),
+    'host is empty, which opens every address of this machine: name one, such '
+    'as 127.0.0.1, or 0.0.0.0 for all',
+  )
+  need(0 <= x.port < 2**16, f'port is {x.port}: choose one from 0 to 65535')
+  need(0 <= x.grace <= 3600, f'grace is {x.grace}: choose 0 to 3600 seconds')
+  need(
+    1 <= x.patience <= 3600,
+    f'patience is {x.patience}: choose 1 to 3600 seconds',
+  )
+  key = os.environ.get(x.key, '') if x.key else ''
+  need(
+    bool(key) == bool(x.key),
+    'key has to be the name of an environment variable that holds the key of '
+    'the clients, and there is none of that name: set it, or leave key out',
+  )
+  return key
+
+
+def main(x: Serving) -> None:
+  key = check(x)
+  from specjax.serving import app, opening, running, service
+
+  socket = running.listen(x.host, x.port)
+  single_model.choose(x, 'a service')
+  x.batch = x.rows + x.predictions
+  planned = plan(x)
+  pair = single_model.load(planned, max(1, x.length - x.max_new_tokens))
+  name = x.model or planned.target.rstrip('/').rpartition('/')[2]
+  opened = opening.open_pools(x, pair, name)
+  made = service.Service(opened, x.steps)
+  print(f'compiling for {x.rows} rows of {opened.limits.length} tokens')
+  made.start()
+
+  def ready():
+    where = running.address(socket)
+    print(f'{name} answers at {where}, drafts of {pair.planned.name}')
+    print('Ctrl-C ends it', flush=True)
+
+  answers = app.make(made, key, x.body)
+  server = running.server(answers, made, x.grace, ready, x.patience)
+  made.worker.failed = lambda: setattr(server, 'should_exit', True)
+  try:
+    with running.quiet_signals():
+      server.run([socket])
+  finally:
+    made.close()
+  if made.worker.failure is not None:
+    raise made.worker.failure
+  print('stopped')
+
+
+def start() -> None:
+  command.run(main, Serving, extends=True)

@@ -1,0 +1,282 @@
+"""Rows of `experiments.certify`: the certificate's verdict and its tables."""
+
+from typing import Any
+
+from specjax.bench.selecting import group, pick
+from specjax.reports.conditions import machine
+from specjax.reports.markdown import (
+  Columns,
+  Table,
+  blocks,
+  bullets,
+  number,
+  paragraph,
+)
+
+EXACT = 1e-12  # largest error of a probability that counts as none
+_FIELDS: dict[str, dict[str, Any]] = {
+  'distribution': {
+    **dict.fromkeys(('rule', 'drafter', 'model', 'setting'), str),
+    'lossless': bool,
+    **dict.fromkeys(('max_error', 'total_variation', 'calls'), float),
+  },
+  'loop': {
+    **dict.fromkeys(('rule', 'drafter', 'model', 'setting'), str),
+    'samples': int,
+    **dict.fromkeys(('p_value', 'level'), float),
+    'power': float | None,
+  },
+  'published': {
+    **dict.fromkeys(('rule', 'source'), str),
+    **dict.fromkeys(('published', 'accepted'), float),
+  },
+  'block': {
+    **dict.fromkeys(('gamma', 'pairs'), int),
+    **dict.fromkeys(('temperature', 'least', 'mean'), float),
+  },
+  'numbers': {
+    'check': str,
+    **dict.fromkeys(('deviation', 'bound'), float),
+  },
+  'mutant': {
+    **dict.fromkeys(('mutant', 'test', 'setting'), str),
+    'evidence': float,
+    'caught': bool,
+  },
+  'arithmetic': {
+    **dict.fromkeys(('rule', 'drafter', 'dtype'), str),
+    **dict.fromkeys(('total_variation', 'of_plain'), float),
+  },
+  'end': dict.fromkeys(('seconds', 'boost'), float),
+}
+
+
+def fields(row: dict) -> dict[str, Any]:
+  return {'part': str, **_FIELDS.get(str(row.get('part')), {})}
+
+
+def _loop_cells(loops: list[dict]) -> list[str]:
+  """Least p-value of a setting, that of all together, texts, and power."""
+  if not loops:
+    return ['not run', '-', '-', '-']
+  single = [r for r in loops if r['setting'] != 'all']
+  together = next(iter(pick(loops, setting='all')), {})
+  return [
+    number(min((r['p_value'] for r in single), default=None), '.2g'),
+    number(together.get('p_value'), '.2g'),
+    f'{sum(r["samples"] for r in single):,}',
+    number(together.get('power'), '.3f'),
+  ]
+
+
+def distributions(rows: list[dict]) -> Table:
+  """One line for every rule and drafter, the worst of its settings."""
+  case = 'rule', 'drafter', 'model'
+  loops = group(pick(rows, part='loop'), *case)
+  lines = []
+  for key, cells in group(pick(rows, part='distribution'), *case).items():
+    rule, drafter, model = key
+    lossless = cells[0]['lossless']
+    error = max(c['max_error'] for c in cells)
+    far = max(c['total_variation'] for c in cells)
+    calls = [c['calls'] for c in pick(cells, setting='T 1')]
+    lines.append(
+      [
+        rule if lossless else f'{rule} (lossy)',
+        drafter if model == 'table' else f'{drafter}, {model}',
+        str(len(cells)),
+        f'{error:.0e}' if lossless else '-',
+        f'{far:.0e}' if lossless else f'{far:.3f}',
+        number(calls[0] if calls else None, '.3f'),
+        *_loop_cells(loops.get(key, [])),
+      ]
+    )
+  head = ['rule', 'draft', 'settings', 'largest error', 'total variation']
+  head += ['calls at T 1', 'loop: least p-value', 'of all', 'texts', 'power']
+  return Table('Distribution of whole texts', '', head, lines)
+
+
+def settings(rows: list[dict]) -> Table:
+  """One line for every setting, the worst of the exact rules."""
+  lines = []
+  loops = group(pick(rows, part='loop'), 'setting')
+  for setting, every in group(
+    pick(rows, part='distribution'), 'setting'
+  ).items():
+    cells, ran = pick(every, lossless=True), loops.get(setting, [])
+    error = max((c['max_error'] for c in cells), default=None)
+    least = min((r['p_value'] for r in ran), default=None)
+    exact = [str(len(cells)), number(error, '.0e')]
+    lines.append([*setting, *exact, str(len(ran)), number(least, '.2g')])
+  head = ['setting', 'exact cases', 'largest error', 'loops', 'least p-value']
+  return Table('By setting', '', head, lines)
+
+
+def _is_off(row: dict) -> bool:
+  # A deviation that is no number is none within the bound.
+  return not row['deviation'] <= row['bound']
+
+
+def _evidence(row: dict) -> str:
+  """What a test says against a planted bug."""
+  value = row['evidence']
+  if row['test'] == 'loop':
+    return 'p < 1e-300' if value >= 300 else f'p = 1e-{value:.0f}'
+  units = {
+    'distribution': 'error',
+    'memory': 'q off by',
+    'numbers': 'off by',
+  }
+  return f'{units[row["test"]]} {value:.2g}'
+
+
+# The tables that have a line for each row of a part.
+_BY_ROW: dict[str, tuple[str, Columns]] = {
+  'numbers': (
+    'Measuring code',
+    (
+      ('check', lambda r: r['check']),
+      ('off by', lambda r: f'{r["deviation"]:.2g}'),
+      ('at most', lambda r: f'{r["bound"]:.2g}'),
+      ('holds', lambda r: 'OFF' if _is_off(r) else 'yes'),
+    ),
+  ),
+  'mutant': (
+    'Planted bugs',
+    (
+      ('planted bug', lambda r: r['mutant']),
+      ('seen in', lambda r: r['test']),
+      ('setting', lambda r: r['setting']),
+      ('evidence', _evidence),
+      ('caught', lambda r: 'yes' if r['caught'] else 'SURVIVED'),
+    ),
+  ),
+  'published': (
+    'Tokens accepted by a step: published examples',
+    (
+      ('rule', lambda r: r['rule']),
+      ('example', lambda r: r['source']),
+      ('accepted (paper)', lambda r: f'{r["published"]:.4f}'),
+      ('accepted (here)', lambda r: f'{r["accepted"]:.4f}'),
+    ),
+  ),
+  'block': (
+    'Block minus token verification, tokens per step',
+    (
+      ('temperature', lambda r: f'{r["temperature"]:g}'),
+      ('gamma', lambda r: str(r['gamma'])),
+      ('random pairs', lambda r: str(r['pairs'])),
+      ('least', lambda r: f'{r["least"]:.1e}'),
+      ('mean', lambda r: f'{r["mean"]:.4f}'),
+    ),
+  ),
+  'arithmetic': (
+    'Precision: total variation of whole texts at T 1',
+    (
+      ('precision', lambda r: r['dtype']),
+      ('rule', lambda r: r['rule']),
+      ('draft', lambda r: r['drafter']),
+      ('from plain decoding in it', lambda r: f'{r["total_variation"]:.1e}'),
+      ('plain decoding in it from float64', lambda r: f'{r["of_plain"]:.1e}'),
+    ),
+  ),
+}
+
+
+def _parts(rows: list[dict]) -> list[str]:
+  """What was certified, part by part; parts that were not run are left out."""
+  facts = verdict(rows)
+  clauses = []
+  if facts['max_error'] is not None:
+    clauses.append(
+      'with exact rules a whole text has the probability that the target gives '
+      f'it, up to {facts["max_error"]:.0e}'
+    )
+  if facts['tests']:
+    level = pick(rows, part='loop')[0]['level']
+    clauses.append(
+      f'{facts["alarms"]} of {facts["tests"]} tests of compiled loops give an '
+      f'alarm, which is a p-value below {level:.1e}: all share one false-alarm '
+      'rate'
+    )
+  if checks := pick(rows, part='numbers'):
+    off = sum(map(_is_off, checks))
+    clauses.append(
+      f'{off} of {len(checks)} checks of the measuring code are off'
+    )
+  if facts['mutants']:
+    caught = facts['mutants'] - facts['survivors']
+    clauses.append(f'{caught} of {facts["mutants"]} planted bugs are found')
+    missed = [r['mutant'] for r in pick(rows, part='mutant') if not r['caught']]
+    clauses += [f'not found: {name}' for name in missed]
+  precise = [
+    f'{max(row["total_variation"] for row in same):.0e} in {dtype}'
+    for (dtype,), same in group(pick(rows, part='arithmetic'), 'dtype').items()
+  ]
+  if precise:
+    clauses.append(
+      'from plain decoding in the same precision the distribution of a text '
+      f'moves by at most {", ".join(precise)}'
+    )
+  return clauses
+
+
+def headline(rows: list[dict]) -> str:
+  """Whether the certificate holds, what of it, and where it was made."""
+  failures = verdict(rows)['failures']
+  ends = pick(rows, part='end')
+  if failures:
+    holds = f'The certificate does not hold: {failures} of its checks fail.'
+  elif ends:
+    holds = 'The certificate holds: nothing that should hold fails.'
+  else:
+    holds = 'The certificate is not finished; so far nothing fails.'
+  where = [
+    f'Power is that of all settings together against acceptance '
+    f'{end["boost"]:g} times as likely. Took {end["seconds"]:.0f} s. '
+    f'{machine([end])}.'
+    for end in ends
+  ]
+  return blocks(paragraph(holds), bullets(_parts(rows)), *map(paragraph, where))
+
+
+def summary(rows: list[dict]) -> str:
+  """The certificate."""
+  tables = [distributions(rows), settings(rows)]
+  for part, (title, columns) in _BY_ROW.items():
+    part_rows = pick(rows, part=part)
+    if part == 'arithmetic':
+      part_rows = [
+        row for same in group(part_rows, 'dtype').values() for row in same
+      ]
+    tables.append(Table.of(title, '', columns, part_rows))
+  return blocks(headline(rows), *(t.markdown() for t in tables if t.lines))
+
+
+def verdict(rows: list[dict]) -> dict:
+  """What the last line of the program says."""
+  exact = pick(rows, part='distribution', lossless=True)
+  planted = pick(rows, part='mutant')
+  survivors = [r['mutant'] for r in planted if not r['caught']]
+  errors = [r for r in exact if r['max_error'] > EXACT]
+  alarms = [r for r in pick(rows, part='loop') if r['p_value'] < r['level']]
+  toys = [
+    r
+    for r in pick(rows, part='published')
+    if abs(r['accepted'] - r['published']) > EXACT
+  ]
+  worse = [
+    r
+    for r in pick(rows, part='block')
+    if r['least'] < -EXACT
+    or ((r['gamma'] == 1 or r['temperature'] == 0) and abs(r['mean']) > EXACT)
+  ]
+  off = [r for r in pick(rows, part='numbers') if _is_off(r)]
+  return {
+    'max_error': max((r['max_error'] for r in exact), default=None),
+    'tests': len(pick(rows, part='loop')),
+    'alarms': len(alarms),
+    'mutants': len(planted),
+    'survivors': len(survivors),
+    'failures': len(errors + alarms + toys + worse + off) + len(survivors),
+  }

@@ -1,0 +1,310 @@
+"""Two runs beside each other: which cells differ beyond chance.
+
+Cells are paired prompt by prompt where both runs saw the same prompts, and are
+independent samples elsewhere. Many cells are looked at, so the chance that any
+of them is called different though none is stays that of one interval (Holm
+1979), for each statistic.
+"""
+
+import collections
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from specjax.bench.results import KEY
+from specjax.reports import intervals, paired
+from specjax.reports.markdown import (
+  Table,
+  blocks,
+  bullets,
+  paragraph,
+  with_interval,
+)
+from specjax.stats import fit_tests, metrics
+
+SPEED_NOTE = (
+  'Speed-ups are over the plain decoding of the same run. Whatever slowed the '
+  'one run and not the other for as long as it took is no noise between '
+  'prompts, so an interval here is too narrow where the machines or their '
+  'load differ.'
+)
+
+
+class Statistic(NamedTuple):
+  """A positive number of a row, by the columns that its sums are made of.
+
+  The number is the product of the first over the second, the third over the
+  fourth and so on.
+  """
+
+  name: str
+  columns: tuple[str, ...]
+  form: str = '.3f'
+
+  def of(self, *sums) -> Any:
+    quotients = zip(sums[::2], sums[1::2], strict=True)
+    return math.prod(a / b for a, b in quotients)
+
+
+STATISTICS = (
+  Statistic('alpha', paired.ALPHA),
+  Statistic('tau', paired.TAU),
+  Statistic(
+    'speedup',
+    (
+      'unit_baseline_seconds',
+      'unit_baseline_tokens',
+      'unit_tokens',
+      'unit_seconds',
+    ),
+    '.2f',
+  ),
+)
+
+
+class Cell(NamedTuple):
+  """The same cell of two runs."""
+
+  name: tuple  # values of the fields that both runs have in common
+  one: dict
+  other: dict
+
+
+class Compared(NamedTuple):
+  """A statistic of a cell in both runs.
+
+  Attributes:
+    cell: which one.
+    ratio: that of the second run over that of the first.
+    shared: prompts (of speeds: batches) that both saw, 0 where the samples
+      are treated as independent.
+    chance: of so large a difference where there is none.
+    differs: whether it is beyond chance, all cells considered.
+  """
+
+  cell: Cell
+  ratio: metrics.Estimate
+  shared: int
+  chance: float
+  differs: bool = False
+
+
+def matched(
+  a: Sequence[dict], b: Sequence[dict]
+) -> tuple[tuple[str, ...], list[Cell]]:
+  """Cells that both runs have.
+
+  A field of which each run has one value, and not the same, is what they
+  differ in: it does not tell cells apart.
+
+  Returns:
+    The fields that tell cells apart, and the cells, in the order of the first.
+  """
+
+  def values(rows, key):
+    return {row.get(key) for row in rows}
+
+  def apart(key):
+    one, other = values(a, key), values(b, key)
+    return len(one) == len(other) == 1 and one != other
+
+  keys = tuple(k for k in KEY if not apart(k))
+  there = {tuple(row.get(k) for k in keys): row for row in b}
+  named = ((tuple(row.get(k) for k in keys), row) for row in a)
+  return keys, [
+    Cell(name, row, there[name]) for name, row in named if name in there
+  ]
+
+
+def _columns(row: dict, statistic: Statistic) -> np.ndarray | None:
+  columns = [row.get(name) for name in statistic.columns]
+  if any(c is None for c in columns) or len({*map(len, columns)}) != 1:
+    return None
+  return np.array(columns, float)
+
+
+def _common(cell: Cell, sizes: tuple[int, int]) -> tuple[list, list] | None:
+  """Places of the units that both runs saw; None where they share too few.
+
+  A run names its prompts. Of batches, or of rows that do not name them, only
+  all can be the same.
+  """
+  one, other = cell.one, cell.other
+  names = one.get('unit_prompts') or [], other.get('unit_prompts') or []
+  if tuple(map(len, names)) == sizes:
+    places = collections.defaultdict(list)
+    for place, name in enumerate(names[1]):
+      places[name].append(place)
+    first, second = [], []
+    for place, name in enumerate(names[0]):
+      if places[name]:
+        first.append(place)
+        second.append(places[name].pop(0))
+    return (first, second) if metrics.enough(len(first)) else None
+  if paired.same_prompts(one, other) and sizes[0] == sizes[1]:
+    return list(range(sizes[0])), list(range(sizes[0]))
+  return None
+
+
+def chance(ratio: metrics.Estimate) -> float:
+  """The chance of a ratio so far from 1, two-sided; NaN where none is known."""
+  if ratio.error == 0:
+    return float(ratio.value == 1)
+  if ratio.interval is None:
+    return np.nan
+  # The error of a positive estimate is that of its logarithm, times it.
+  distance = abs(np.log(ratio.value)) / (ratio.error / ratio.value)
+  return 2 * float(special.stdtr(ratio.freedom, -distance))
+
+
+def compare_cell(cell: Cell, statistic: Statistic) -> Compared | None:
+  """One statistic of a cell; None where a run does not have it."""
+  a, b = (_columns(row, statistic) for row in (cell.one, cell.other))
+  if a is None or b is None:
+    return None
+  common = _common(cell, (a.shape[1], b.shape[1]))
+  if common:
+    a, b = a[:, common[0]], b[:, common[1]]
+    samples = [metrics.Sums(*a, *b)]
+  else:
+    samples = [metrics.Sums(*a), metrics.Sums(*b)]
+  n = len(statistic.columns)
+  ratio = metrics.combine(
+    lambda *sums: statistic.of(*sums[n:]) / statistic.of(*sums[:n]),
+    *samples,
+    positive=True,
+  )
+  shared = len(common[0]) if common else 0
+  return Compared(cell, ratio, shared, chance(ratio))
+
+
+def compare(cells: Sequence[Cell], statistic: Statistic) -> list[Compared]:
+  """A statistic of all cells, judged together; only where both runs have it."""
+  made = [compare_cell(cell, statistic) for cell in cells]
+  known = [one for one in made if one is not None]
+  judged = fit_tests.holm([one.chance for one in known], 1 - metrics.LEVEL)
+  return [
+    one._replace(differs=differs)
+    for one, differs in zip(known, judged, strict=True)
+  ]
+
+
+def _shown(row: dict, statistic: Statistic) -> str:
+  return intervals.shown(row, statistic.name, statistic.form)
+
+
+def table(
+  keys: Sequence[str],
+  compared: Sequence[Compared],
+  statistic: Statistic,
+  names: tuple[str, str],
+) -> Table:
+  """A statistic of every cell in both runs, and its change."""
+  head = [*keys, *names, 'change', 'prompts', 'p', 'beyond chance']
+  lines = []
+  for one in compared:
+    change = one.ratio.scaled(100, -100)
+    line = [paired.show(value) for value in one.cell.name]
+    line += [_shown(row, statistic) for row in (one.cell.one, one.cell.other)]
+    line.append(with_interval(change.value, change.interval, '+.1f', '%'))
+    line.append(f'{one.shared} paired' if one.shared else 'independent')
+    line.append('-' if np.isnan(one.chance) else f'{one.chance:.2g}')
+    line.append('yes' if one.differs else 'no')
+    lines.append(line)
+  found = sum(one.differs for one in compared)
+  note = (
+    f'{found} of {len(compared)} cells differ beyond chance (false alarms in '
+    f'at most {1 - metrics.LEVEL:.0%} of such tables).'
+  )
+  if statistic.name == 'speedup':
+    note = f'{note} {SPEED_NOTE}'
+  return Table(statistic.name, paragraph(note), head, lines)
+
+
+def differences(
+  names: tuple[str, str], a: Any, b: Any, field: str = ''
+) -> list[str]:
+  """Fields of two objects that differ, each with both values."""
+  if not isinstance(a, dict) or not isinstance(b, dict):
+    return [] if a == b else [f'`{field}`: {a} | {b}']
+  found = []
+  alone = [
+    f'only {n}: {", ".join(sorted(one.keys() - other.keys()))}'
+    for n, one, other in ((names[0], a, b), (names[1], b, a))
+    if one.keys() - other.keys()
+  ]
+  if alone:
+    found.append(f'`{field or "fields"}`: {" | ".join(alone)}')
+  for name in sorted(a.keys() & b.keys()):
+    inner = f'{field}.{name}' if field else name
+    found += differences(names, a[name], b[name], inner)
+  return found
+
+
+def conditions(rows: Sequence[dict]) -> dict:
+  """What the rows of a run were made with; a list where they do not agree."""
+  names = ('target', 'draft', 'dtype', 'device', 'versions', 'commit', 'batch')
+  found = {}
+  for name in names:
+    values = [row.get(name) for row in rows]
+    distinct = [v for i, v in enumerate(values) if v not in values[:i]]
+    found[name] = distinct[0] if len(distinct) == 1 else distinct
+  return found
+
+
+def page(
+  names: tuple[str, str],
+  settings: tuple[dict, dict],
+  rows: tuple[list[dict], list[dict]],
+) -> tuple[str, dict]:
+  """Both runs as a page.
+
+  Args:
+    names: of the runs.
+    settings: of each.
+    rows: of each, all of `experiments.run`.
+
+  Returns:
+    The page in markdown, and what the last line of the program says.
+  """
+  keys, cells = matched(*rows)
+  told = differences(names, *settings)
+  told += differences(names, *map(conditions, rows))
+  apart = [k for k in KEY if k not in keys and k != 'batch']  # Told above.
+  told += [f'`{k}`: {rows[0][0][k]} | {rows[1][0][k]}' for k in apart]
+  found: dict[str, Any] = {'cells': len(cells)}
+  found['unmatched'] = [len(r) - len(cells) for r in rows]
+  tables, said = [], []
+  for statistic in STATISTICS:
+    compared = compare(cells, statistic)
+    found[statistic.name] = {
+      'cells': len(compared),
+      'paired': sum(one.shared > 0 for one in compared),
+      'higher': sum(one.differs and one.ratio.value > 1 for one in compared),
+      'lower': sum(one.differs and one.ratio.value < 1 for one in compared),
+    }
+    if compared:
+      higher, lower = (found[statistic.name][k] for k in ('higher', 'lower'))
+      said.append(
+        f'{statistic.name}: higher in {higher} and lower in {lower} of '
+        f'{len(compared)} cells'
+      )
+      tables.append(table(keys, compared, statistic, names).markdown())
+  verdict = f'Of {names[1]} over {names[0]}, beyond chance: {"; ".join(said)}.'
+  left = [
+    f'{n} of {name}'
+    for n, name in zip(found['unmatched'], names, strict=True)
+    if n
+  ]
+  if left:
+    verdict += f' Cells without a partner: {" and ".join(left)}.'
+  return blocks(
+    f'## {names[0]} and {names[1]}',
+    paragraph(verdict),
+    'What differs in how they were made:' if told else 'Made alike.',
+    bullets(told),
+    *tables,
+  ), found

@@ -1,0 +1,120 @@
+"""One page with everything a run found: tables, figures and coloured texts.
+
+The page is one file without scripts: it needs no network, and can be printed.
+"""
+
+import base64
+import functools
+import io
+import pathlib
+
+import jinja2
+import matplotlib
+from matplotlib.figure import Figure
+
+from specjax.bench import samples
+from specjax.bench.selecting import by_place
+from specjax.errors import UserError
+from specjax.reports import batches, run_headline, wrong
+from specjax.reports import run as run_report
+from specjax.reports.markdown import span
+
+FILE = 'report.html'
+# A page shows these, too.
+_MORE = ('target', 'drafted', 'histogram', 'repetition')
+FIELDS = run_report.FIELDS | {
+  name: run_report.FIELDS[f'{name}?'] for name in _MORE
+}
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+  """Templates that escape whatever is put into them."""
+  folder = pathlib.Path(__file__).parent / 'templates'
+  return jinja2.Environment(
+    loader=jinja2.FileSystemLoader(folder),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+  )
+
+
+def check(rows: list[dict]) -> None:
+  """Whether these are rows of `experiments.run`.
+
+  Raises:
+    UserError: there are none, or one lacks a field that is shown, or has a
+      value of another type in it.
+  """
+  if not rows:
+    raise UserError('rows: there are none, so there is nothing to report')
+  for number, row in enumerate(rows, 1):
+    if problem := wrong(row, FIELDS):
+      raise UserError(
+        f'rows: row {number} {problem}: it was made by another program or an '
+        'older version; measure again in another folder with experiments.run'
+      )
+
+
+def picture(figure: Figure) -> str:
+  """A figure as data that a page can hold: the same figure, the same bytes."""
+  file = io.BytesIO()
+  with matplotlib.rc_context({'svg.hashsalt': 'report'}):
+    figure.savefig(
+      file, format='svg', metadata={'Date': None}, transparent=True
+    )
+  data = base64.b64encode(file.getvalue()).decode()
+  return f'data:image/svg+xml;base64,{data}'
+
+
+def _count(text: dict) -> dict[str, int]:
+  """How many tokens of a text have each origin."""
+  origins = [token['origin'] for token in text['tokens']]
+  return {o: origins.count(o) for o in ('accepted', 'corrected', 'bonus')}
+
+
+def _page(name: str, texts: list[dict], **more) -> str:
+  template = _templates().get_template(name)
+  # By what was continued, and how: those can be compared.
+  groups = by_place(texts).items()
+  return template.render(groups=groups, count=_count, **more)
+
+
+def render(rows: list[dict], texts: list[dict]) -> str:
+  """The page.
+
+  Args:
+    rows: of `experiments.run`.
+    texts: of `samples`; may be empty, and the page says so.
+
+  Raises:
+    UserError: the rows are not of `experiments.run`.
+  """
+  check(rows)
+  figures = [
+    (make.__doc__.split('\n')[0], make(rows))
+    for make in run_report.figures(rows)
+  ]
+  return _page(
+    'report.html',
+    texts,
+    first=rows[0],
+    found=batches.verdict(rows),
+    sizes=span(batches.sizes(rows), 'd'),
+    more=run_headline.MORE,
+    tables=run_report.groups(rows),
+    figures=[(title, picture(figure)) for title, figure in figures],
+  )
+
+
+class Coloured:
+  """Texts as a notebook shows them."""
+
+  def __init__(self, texts: list[dict]):
+    for text in texts:
+      samples.check(text)
+    self.texts = texts
+
+  def _repr_html_(self) -> str:
+    return _page('texts.html', self.texts)

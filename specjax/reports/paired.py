@@ -1,0 +1,128 @@
+"""Paired differences between methods, rules and temperatures.
+
+Two rows are compared prompt by prompt, so what a prompt does to both is no
+noise.
+"""
+
+from typing import Any, NamedTuple
+
+from specjax.bench.results import KEY
+from specjax.bench.selecting import group
+from specjax.reports import intervals
+from specjax.reports.markdown import Table, number, with_interval
+from specjax.stats import metrics
+
+# What is compared, what the table calls it, and its heading.
+AXES = (
+  ('verifier', 'rule', 'Rules on the same prompts'),
+  ('drafter', 'drafter', 'Drafters on the same prompts'),
+  ('temperature', 'temperature', 'Temperatures on the same prompts'),
+)
+
+
+class Statistic(NamedTuple):
+  """A ratio of sums over prompts, by the names of its columns."""
+
+  numerator: str
+  denominator: str
+
+
+ALPHA = Statistic('unit_overlap', 'unit_prefixes')
+UNDER_RULE = Statistic('unit_overlap_of_rule', 'unit_prefixes')
+TAU = Statistic('unit_tokens', 'unit_target_calls')
+SPEED = Statistic('unit_tokens', 'unit_seconds')
+# Of a speed-up, as `metrics.speedup` takes them.
+TIMES = ('unit_baseline_seconds', 'unit_baseline_tokens')
+TIMES += ('unit_seconds', 'unit_tokens')
+
+
+def _columns(row: dict, statistic: Statistic) -> list | None:
+  columns = [row.get(name) for name in statistic]
+  return None if any(c is None for c in columns) else columns
+
+
+def same_prompts(one: dict, other: dict) -> bool:
+  hashes = one.get('prompts_hash'), other.get('prompts_hash')
+  same = None not in hashes and hashes[0] == hashes[1]
+  return same and one['prompts'] == other['prompts']
+
+
+def difference(one: dict, other: dict, statistic: Statistic, relative=False):
+  """`other` less `one`, or its change in percent, on the same prompts.
+
+  Returns:
+    A `metrics.Estimate`; None where the prompts or the columns do not allow it.
+  """
+  a, b = _columns(one, statistic), _columns(other, statistic)
+  if a is None or b is None or not same_prompts(one, other):
+    return None
+  if len(a[0]) != len(b[0]):
+    return None
+
+  if relative:
+    change = metrics.estimate(
+      lambda n, d, m, e: m / e / (n / d), *a, *b, positive=True
+    )
+    return change.scaled(100, -100)
+  return metrics.estimate(lambda n, d, m, e: m / e - n / d, *a, *b)
+
+
+def show(value: Any) -> str:
+  return f'{value:g}' if isinstance(value, float) else str(value)
+
+
+def _signed(
+  estimate: metrics.Estimate | None, form: str, unit: str = ''
+) -> str:
+  if estimate is None:
+    return '-'
+  return with_interval(estimate.value, estimate.interval, form, unit)
+
+
+def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
+  """Every row beside the one with the first value of an axis."""
+  others = [k for k in KEY if k != axis]
+  if axis == 'drafter':
+    # Each may have its own length; where all have several, the same one.
+    lengths = group(rows, 'drafter', 'gamma')
+    if len(lengths) == len(group(rows, 'drafter')):
+      others.remove('gamma')
+  first = group([r for r in rows if r[axis] == rows[0][axis]], *others)
+  bases = ((first.get(tuple(row[k] for k in others)), row) for row in rows)
+  return [
+    (base[-1], row) for base, row in bases if base and base[-1] is not row
+  ]
+
+
+def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
+  """The pairs of one axis as a table; None where there are none."""
+  comparable = [p for p in pairs(rows, axis) if _columns(p[0], TAU)]
+  if not comparable:
+    return None
+  rest = [k for k in ('domain', 'temperature', 'drafter', 'gamma') if k != axis]
+  by_alpha = axis != 'verifier' and all(
+    _columns(row, ALPHA) for pair in comparable for row in pair
+  )
+  head = [*rest, name, *(['alpha', 'difference'] if by_alpha else [])]
+  head += [f'tau, {show(comparable[0][0][axis])}', 'tau']
+  head.append('change, paired on prompts')
+  lines = []
+  for base, row in comparable:
+    value = show(row[axis])
+    if axis == 'verifier' and not row['lossless']:
+      value += ' (lossy)'
+    line = [show(row[k]) for k in rest] + [value]
+    if by_alpha:
+      line.append(number(row['alpha'], '.3f'))
+      line.append(_signed(difference(base, row, ALPHA), '+.3f'))
+    line += [intervals.shown(r, 'tau', '.3f') for r in (base, row)]
+    change = difference(base, row, TAU, relative=True)
+    line.append(_signed(change, '+.1f', '%'))
+    lines.append(line)
+  return Table(title, '', head, lines)
+
+
+def tables(rows: list[dict]) -> list[Table]:
+  """A table for each axis that has several values."""
+  made = [table(rows, *axis) for axis in AXES]
+  return [one for one in made if one]

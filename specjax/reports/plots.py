@@ -1,0 +1,216 @@
+"""Figures from the rows of `experiments.run`.
+
+Each function takes rows and returns a matplotlib Figure: in print on one page,
+with its conditions underneath. A row that has not the numbers a figure shows is
+left out, and the figure says so.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from specjax.reports import best_drafters, break_even, figure_style, intervals
+from specjax.stats import theory
+
+_MANY = 16  # methods; the marks of more are drawn thinner
+_LETTERS = 60  # under the axes, side by side
+_FILLS = ('none', 'full', 'left', 'bottom')
+
+
+@figure_style.in_style
+def acceptance_by_position(rows: list[dict]) -> Figure:
+  """Share of all steps in which position 1, 2, ... of a draft was accepted."""
+  figure, panels = figure_style.panels(
+    rows, 'position in the draft', 'accepted,\nshare of steps'
+  )
+  for axes, cells in panels:
+    for row in cells:
+      values = [
+        np.nan if v is None else v for v in row['acceptance_by_position'] or ()
+      ]
+      axes.plot(
+        range(1, len(values) + 1),
+        values,
+        label=figure_style.name(row, rows, gamma=True),
+        linestyle=figure_style.dashes(row, rows),
+        **figure_style.look(row, rows),
+      )
+    axes.set_ylim(0, 1)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+  return figure_style.finish(
+    figure,
+    rows,
+    'Share of all whole steps in which the drafted token at a position was '
+    'accepted, that is, it and all before it.',
+  )
+
+
+def _theory(cells: list[dict], gammas: np.ndarray) -> np.ndarray:
+  """Speed-up of a drafter at draft lengths that were not measured, too.
+
+  tau is that of Equation 1 for the measured alpha; v is interpolated between
+  1, what a plain step costs, and what was measured, and goes on as straight;
+  c is interpolated.
+  """
+  cells = sorted(cells, key=lambda r: r['gamma'])
+  known = np.array([0, *(r['gamma'] for r in cells)], float)
+  v = np.array([1, *(r['v'] for r in cells)], float)
+  slope = (v[-1] - v[-2]) / (known[-1] - known[-2])
+  scored = np.interp(gammas, known, v)
+  scored += slope * np.maximum(gammas - known[-1], 0)
+  c = np.interp(gammas, known[1:], [r['c'] for r in cells])
+  # Sums of probabilities may pass 1 by their rounding.
+  tau = theory.tokens_per_call(min(cells[0]['alpha'], 1.0), gammas)
+  return tau / (scored + gammas * c)
+
+
+def _many(rows: list[dict]) -> bool:
+  """Whether there are too many methods for caps of error bars to be seen."""
+  return len({(r['drafter'], r['verifier']) for r in rows}) > _MANY
+
+
+def _bars(many: bool) -> dict:
+  return {'elinewidth': 0.4, 'capsize': 0} if many else {'capsize': 2}
+
+
+@figure_style.in_style
+def speedup_against_gamma(rows: list[dict]) -> Figure:
+  """Measured speed-up at each draft length, and the speed model's line."""
+  shown, note = figure_style.having(rows, 'speedup', 'alpha', 'c', 'v')
+  if not shown:
+    return figure_style.empty(rows, note)
+  figure, panels = figure_style.panels(
+    shown, r'drafted tokens $\gamma$', 'speed-up over\nplain decoding'
+  )
+  gammas = np.arange(max(r['gamma'] for r in shown) + 3)
+  many = _many(shown)
+  for axes, cells in panels:
+    axes.axhline(1, color='black', linewidth=0.8)
+    keys = list(dict.fromkeys((r['drafter'], r['verifier']) for r in cells))
+    for place, key in enumerate(keys):
+      own = [r for r in cells if (r['drafter'], r['verifier']) == key]
+      shift = min(0.12, 0.8 / len(keys)) * (place - (len(keys) - 1) / 2)
+      for row in own:
+        label, x = figure_style.name(row, rows), row['gamma'] + shift
+        figure_style.point(axes, x, row, 'speedup', rows, label, **_bars(many))
+      if own[0]['lossless'] and not any(map(break_even.is_tree, own)):
+        axes.plot(
+          gammas,
+          _theory(own, gammas),
+          color=figure_style.look(own[0], rows)['color'],
+          linewidth=0.4 if many else 0.9,
+        )
+    axes.xaxis.get_major_locator().set_params(integer=True)
+  panels[0][0].set_ylim(bottom=0)
+  return figure_style.finish(
+    figure,
+    rows,
+    note + 'Points: ratio of decoding times on the same prompts, prefill '
+    'excluded, with 95% intervals over prompts; set apart sideways. Lines: '
+    'tau / (v + gamma c), tau = (1 - alpha^(gamma + 1)) / (1 - alpha), '
+    'Leviathan et al. 2023, Eq. 1, which is of chains under token '
+    'verification, accepted i.i.d.; alpha, c and v measured, v a straight line '
+    'between the lengths that were, from 1 at 0, and beyond them.',
+  )
+
+
+@figure_style.in_style
+def alpha_by_domain(rows: list[dict]) -> Figure:
+  """alpha of every drafter by domain and temperature, with intervals."""
+  shown, note = figure_style.having(rows, 'alpha')
+  if not shown:
+    return figure_style.empty(rows, note)
+  temperatures = figure_style.distinct(shown, 'temperature')
+  domains, drafters = (
+    figure_style.distinct(shown, n) for n in ('domain', 'drafter')
+  )
+  figure = figure_style.blank(2.4)
+  grid = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
+  step = 0.7 / max(len(drafters), 1)
+  crowded = len(temperatures) * sum(map(len, domains)) > _LETTERS
+  for axes, temperature in zip(grid, temperatures, strict=True):
+    cells = [r for r in shown if r['temperature'] == temperature]
+    # alpha is a drafter's: its rows of other rules and lengths say the same.
+    unique = {(r['domain'], r['drafter']): r for r in reversed(cells)}
+    for (domain, drafter), row in reversed(unique.items()):
+      shift = step * (drafters.index(drafter) - (len(drafters) - 1) / 2)
+      x, label = domains.index(domain) + shift, figure_style.plain(drafter)
+      bars = _bars(_many(shown))
+      figure_style.point(axes, x, row, 'alpha', rows, label, **bars)
+    axes.set_title(f'temperature {temperature:g}')
+    axes.set_xticks(
+      range(len(domains)),
+      [figure_style.plain(d) for d in domains],
+      **({'rotation': 20, 'ha': 'right'} if crowded else {}),
+    )
+    axes.set_xlim(-0.5, len(domains) - 0.5)
+    axes.set_ylim(-0.02, 1.04)
+    axes.grid(visible=False, axis='x')
+  grid[0].set_ylabel(r'$\alpha$ = mean of $\Sigma\,\min(p, q)$')
+  return figure_style.finish(
+    figure,
+    rows,
+    note + 'alpha: mean of sum(min(p, q)) over prefixes that the target '
+    'generated; 95% intervals over prompts.',
+  )
+
+
+@figure_style.in_style
+def predicted_against_measured(rows: list[dict]) -> Figure:
+  """Measured speed-up of every cell over the predicted one."""
+  shown, note = figure_style.having(rows, 'speedup', 'predicted_speedup')
+  if not shown:
+    return figure_style.empty(rows, note)
+  temperatures = figure_style.distinct(shown, 'temperature')
+  many = _many(shown)
+  figure = figure_style.blank(4.2)
+  axes = figure.subplots()
+  ends = [r[n] for r in shown for n in ('speedup', 'predicted_speedup')]
+  ends += [end for r in shown for end in intervals.stored(r, 'speedup') or ()]
+  low, high = 0.95 * min(ends), 1.05 * max(ends)
+  axes.plot([low, high], [low, high], color='black', linewidth=0.8)
+  fills = ', '.join(
+    f'{t:g} {_FILLS[i % len(_FILLS)]}' for i, t in enumerate(temperatures)
+  )
+  for row in shown:
+    place = temperatures.index(row['temperature'])
+    bars = {**_bars(many), 'fillstyle': _FILLS[place % len(_FILLS)]}
+    x, label = row['predicted_speedup'], figure_style.name(row, rows)
+    figure_style.point(axes, x, row, 'speedup', rows, label, **bars)
+  axes.set_aspect('equal')
+  axes.set_xlabel(r'predicted speed-up $\tau / (v + \gamma c)$')
+  axes.set_ylabel('measured speed-up over plain decoding')
+  return figure_style.finish(
+    figure,
+    rows,
+    note + 'One point for every domain; on the line the prediction holds. tau, '
+    'c and v were measured in the same run; intervals (95%, over prompts) are '
+    'those of the measured speed-up. ' + f'Filled by temperature ({fills}).',
+  )
+
+
+@figure_style.in_style
+def tau_against_cost(rows: list[dict]) -> Figure:
+  """Tokens per target call of every drafter against the cost of its drafts."""
+  greedy = [r for r in rows if not r['temperature']] or rows
+  shown, note = figure_style.having(greedy, 'c', 'speedup')
+  if not shown:
+    return figure_style.empty(rows, note)
+  shown = best_drafters.best(shown)
+  figure, panels = figure_style.panels(
+    shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.4
+  )
+  for axes, cells in panels:
+    for row in cells:
+      x, label = row['gamma'] * row['c'], figure_style.name(row, rows)
+      figure_style.point(axes, x, row, 'tau', rows, label, elinewidth=0.6)
+    axes.set_ylim(bottom=1)
+    # Costs next to nothing may come out negative.
+    axes.set_xscale('symlog', linthresh=0.1)
+  return figure_style.finish(
+    figure,
+    rows,
+    note + 'Temperature 0 where it was run. One marker for the rule and the '
+    'draft length of a drafter that were fastest, lossy rules apart; tau with '
+    '95% intervals over prompts. Up and to the left is better, but scoring has '
+    'a cost of its own, v: more nodes cost a CPU more.',
+  )

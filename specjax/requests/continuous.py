@@ -1,0 +1,135 @@
+"""Many prompts through a few rows: continuous batching.
+
+A batch takes as long as its longest text. Here a row that has finished gets
+the next prompt while the others go on (Yu et al. 2022, "Orca", OSDI, whose
+unit is a step; here it is a chunk of a few, which is one dispatch, and ends
+where a row has finished for which a prompt waits):
+
+  row 0   a a a a a a | d d d d | f f f | f f f f     | between two chunks
+  row 1   b b b b b b | b b b b | b b b | . . . .     . idle: no prompt is left
+  row 2   c c c c c c | c c c c | c c c | g g g g
+
+A prompt keeps its own key, values and limit, and its row's whole state is
+written anew, so its text is the one it has alone. Those that may grow longest
+begin first, so that few rows are idle when no prompt is left (Graham 1969,
+"Bounds on multiprocessing timing anomalies").
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import sampling
+from specjax.loop.buffers import fit
+from specjax.requests.pool import Pool, Progress, Request
+from specjax.requests.refilling import PARTS as PARTS
+from specjax.requests.refilling import LoopParts as LoopParts
+from specjax.requests.refilling import empty as empty
+from specjax.requests.refilling import place as place
+from specjax.requests.refilling import split as split
+from specjax.types import Counts, Params, Spec
+
+
+class Result(NamedTuple):
+  """What became of one prompt, on the host."""
+
+  prompt: int  # its index
+  tokens: list[int]  # the new ones
+  counts: Counts  # numpy, without the axis B
+  finite: bool  # false: p or q was no number, and the text ended there
+  done: bool  # false: this is the beginning of the text
+
+
+def decode(
+  params: Params,
+  prompts: Sequence[Sequence[int]],
+  *,
+  spec: Spec,
+  new_tokens,
+  key: jax.Array,
+  values: sampling.Sampling,
+  rows: int,
+  chunk: int = 4,
+  group: int = 4,
+  slots: int | None = None,
+  source_slots: int | None = None,
+  partial: bool = False,
+  parts: LoopParts = PARTS,
+) -> Iterator[Result]:
+  """Decodes prompts as rows become free, and yields each when it is done.
+
+  Everything is checked at the call; decoding begins with the first result
+  that is asked for. What is compiled does not depend on the number of
+  prompts: the loop once, and reading for each size of a group.
+
+  Args:
+    params: of target and drafter.
+    prompts: P lists of token ids, as for `generate.start`.
+    spec: what to run.
+    new_tokens: tokens to add to each prompt, a number or [P].
+    key: [P] keys, see `generate.row_keys`.
+    values: sampling values of P rows, see `sampling.make`.
+    rows: B, texts that are decoded at a time.
+    chunk: most steps between two looks at what has come. While prompts wait, a
+      chunk ends where a row has finished; each costs one dispatch.
+    group: prompts that are read at once, at most, while the others wait. It
+      is memory for so many rows more.
+    slots: size of the buffer; by default what the longest prompt needs.
+    source_slots: likewise of what an encoder reads.
+    partial: also yield, after each chunk, how far every other row has come.
+    parts: what the loop is made of.
+
+  Returns:
+    Results in the order in which they finish; `prompt` restores that of the
+    prompts.
+
+  Raises:
+    ValueError: as `generate.start`, naming the prompt; rows, chunk or group
+      below 1.
+  """
+  for name, number in (('rows', rows), ('chunk', chunk), ('group', group)):
+    if number < 1:
+      raise ValueError(f'{name} must be at least 1, got {number}')
+  fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
+  limits = np.broadcast_to(np.asarray(new_tokens), len(prompts))
+  # Taken apart on the host: no program depends on the number of prompts.
+  bits, impl = np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
+  given = jax.device_get(values)
+
+  def request(i: int) -> Request:
+    own = jax.random.wrap_key_data(jnp.asarray(bits[i : i + 1]), impl=impl)
+    return Request(prompts[i], limits[i], own, _row(given, i))
+
+  def turns() -> Iterator[Result]:
+    pool = Pool(
+      params,
+      spec=spec,
+      values=_row(given, 0),
+      rows=rows,
+      slots=fitted.slots,
+      source_slots=fitted.source_slots,
+      group=group,
+      parts=parts,
+    )
+    order = np.argsort(-limits, kind='stable').tolist()
+    for i in order:
+      pool.submit(request(i))
+    texts: list[list[int]] = [[] for _ in prompts]
+    while pool.waiting or pool.live:
+      for one in pool.turn(chunk, partial=partial):
+        i = order[one.id]
+        texts[i] += one.tokens
+        yield _result(i, one, texts[i])
+
+  return turns()
+
+
+def _row(values: sampling.Sampling, i: int) -> sampling.Sampling:
+  return jax.tree.map(lambda x: x[i : i + 1], values)
+
+
+def _result(prompt: int, one: Progress, tokens: list[int]) -> Result:
+  return Result(prompt, [*tokens], one.counts, one.finite, one.done)

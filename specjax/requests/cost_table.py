@@ -1,0 +1,178 @@
+"""What a step of each draft length costs: a table that is measured once."""
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from specjax.loop import generate
+from specjax.models import sharding
+from specjax.requests import mixed_lengths
+from specjax.types import Params, Spec, SpecState
+
+_FEW, _MANY, _TURNS = 2, 8, 10  # steps, and turns, of a measurement
+_MOST = 0.75  # of many steps: what a chunk may take besides them
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Seconds of a step, measured once.
+
+  Attributes:
+    conditions: what it holds for: machine, models, rows, versions.
+    reach: lengths of the longest text that were measured, rising.
+    seconds: of a step more, for each of them, by draft length.
+    reading: of the draft that reads all texts again, for each of them.
+    begin: of what a chunk takes besides its steps, for each of them.
+  """
+
+  conditions: Mapping[str, Any]
+  reach: tuple[int, ...]
+  seconds: Mapping[int, tuple[float, ...]]
+  reading: tuple[float, ...]
+  begin: tuple[float, ...]
+
+  def place(self, longest: int) -> int:
+    """Which of `reach` a text of this length belongs to."""
+    place = int(np.searchsorted(self.reach, longest))
+    return min(place, len(self.reach) - 1)
+
+  def save(self, path: str | pathlib.Path) -> None:
+    """Writes it as JSON."""
+    fields = dataclasses.asdict(self)
+    pathlib.Path(path).write_text(json.dumps(fields, indent=1) + '\n')
+
+  @classmethod
+  def load(
+    cls, path: str | pathlib.Path, conditions: Mapping[str, Any]
+  ) -> 'Table':
+    """Reads one that was measured under the same conditions.
+
+    Raises:
+      ValueError: it is damaged, or of another machine, target or number of
+        rows; names what differs.
+    """
+    try:
+      fields = json.loads(pathlib.Path(path).read_text())
+      seconds = {int(k): tuple(v) for k, v in fields['seconds'].items()}
+      made = cls(
+        dict(fields['conditions']),
+        tuple(fields['reach']),
+        seconds,
+        tuple(fields['reading']),
+        tuple(fields['begin']),
+      )
+      _check(made)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+      raise ValueError(
+        f'{path} holds no table of costs ({error}): remove it, and it is '
+        'measured again'
+      ) from error
+    asked = json.loads(json.dumps(dict(conditions)))
+    other = [
+      f'{name} {made.conditions.get(name)!r} and not {value!r}'
+      for name, value in asked.items()
+      if made.conditions.get(name) != value
+    ]
+    if other:
+      raise ValueError(
+        f'{path} was measured with {", ".join(other)}: remove it, and it is '
+        'measured again'
+      )
+    return made
+
+
+def _check(table: Table) -> None:
+  """Raises a ValueError where a table has no costs, or other than seconds."""
+  reach, seconds = table.reach, [*table.seconds.values()]
+  if not reach or not seconds or any(np.diff(reach) <= 0):
+    raise ValueError(f'no costs by rising lengths, but {reach}')
+  besides = table.reading, table.begin
+  if any(len(one) != len(reach) for one in (*seconds, *besides)):
+    raise ValueError(f'not {len(reach)} numbers everywhere')
+  if not np.isfinite([*seconds, *besides]).all():
+    raise ValueError('seconds that are no finite numbers')
+  if np.min(seconds) <= 0 or np.min(besides) < 0:
+    raise ValueError('a step takes no time, or less')
+
+
+def typical(took: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
+  """Seconds of each of several things that took turns.
+
+  A machine that is slower for a while is so for a whole turn: each is compared
+  with all others of its turn, and the median of that is multiplied by the
+  median turn.
+  """
+  seconds = np.array([*took.values()])  # [things, turns]
+  turns = np.exp(np.log(np.maximum(seconds, 1e-9)).mean(0))
+  shares = np.median(seconds / turns, axis=1)
+  return dict(zip(took, (shares * np.median(turns)).tolist(), strict=True))
+
+
+def measure(
+  ways: Mapping[int, tuple[Params, Spec]],
+  state: SpecState,
+  conditions: Mapping[str, Any],
+) -> Table:
+  """Times steps of every draft length, on rows of a state; it stays as it is.
+
+  Args:
+    ways: parameters and spec by draft length; the state is laid out for the
+      longest.
+    state: of rows; what they hold does not matter.
+    conditions: kept in the table.
+  """
+  longest, rows = max(ways), len(state.done)
+  room = (_MANY + 2) * (longest + 1)
+  last = max(2, state.tokens.shape[1] - room)
+  reach = tuple(sorted({max(2, last // 4), max(2, last // 2), last}))
+  found: dict[int, list[float]] = {n: [] for n in ways}
+  reading, begin = [], []
+  for length in reach:
+    asked = [(draft, steps) for draft in ways for steps in (_FEW, _MANY)]
+    took: dict[tuple | None, list[float]] = {n: [] for n in [*asked, None]}
+    for turn in range(_TURNS + 1):
+      for what, seconds in took.items():
+        draft, steps = what or (longest, 0)
+        params, spec = ways[draft]
+        placement = spec.target.placement
+        filled = sharding.laid(placement, mixed_lengths.filled(state, length))
+        jax.block_until_ready(filled)
+        before = jax.device_get(mixed_lengths.calls(filled))
+        began = time.perf_counter()
+        if steps:
+          filled, _ = mixed_lengths.run(
+            params,
+            filled,
+            sharding.numbers(placement, generate.until(steps, rows)),
+            spec=spec,
+            telling=mixed_lengths.telling_of(state),
+          )
+        elif 0 in ways:  # Only then texts are read again.
+          filled = mixed_lengths.read_again(params, filled, spec=spec)
+        jax.block_until_ready(filled)
+        end = time.perf_counter()
+        # Fewer steps where all texts ended.
+        taken = int(
+          (jax.device_get(mixed_lengths.calls(filled)) - before).max()
+        )
+        if turn:  # The first compiles.
+          seconds.append((end - began) * max(steps, 1) / max(taken, 1))
+    medians = typical(took)
+    few, many = (
+      np.array([medians[draft, steps] for draft in ways])
+      for steps in (_FEW, _MANY)
+    )
+    # What a chunk takes besides is alike for all lengths, and found by all.
+    besides = few - _FEW * (many - few) / (_MANY - _FEW)
+    begin.append(float(np.clip(np.median(besides), 0.0, _MOST * many.min())))
+    for draft, seconds_of in zip(ways, many.tolist(), strict=True):
+      found[draft].append((seconds_of - begin[-1]) / _MANY)
+    reading.append(medians[None])
+  costs = {n: tuple(v) for n, v in found.items()}
+  return Table(dict(conditions), reach, costs, tuple(reading), tuple(begin))

@@ -1,0 +1,352 @@
+"""A draft length for the load: constant for a few steps, chosen between them.
+
+How long a draft should be depends on what is accepted and on what a step costs:
+with more rows or longer texts scoring a draft costs more, and no draft may pay
+at all. Between two chunks of steps a `Goodput` takes the length K with the most
+tokens a second,
+
+  tau(K) / T(K, L),   tau(K) = 1 + sum over k <= K of a_1 ... a_k
+
+a_k is the share of drafts whose k-th token was accepted where those before it
+were, of all rows together, in sums that fade; T is a fixed table of seconds a
+step by length of the longest text, measured once where the programs are
+compiled (`measure`). A step of a pool costs the same however many of its rows
+are live, so a table is of one number of rows. K = 0 is plain decoding: the
+draft reads nothing meanwhile, and reads the texts again when it is asked.
+
+A length depends on verdicts of chunks before the last one, on lengths of texts
+and on the table: on nothing that its own steps draw, and on no clock. So every
+row keeps its distribution, and at temperature 0 its tokens. Which coins it
+meets depends on its neighbours: a sampled text is not the one that it would be
+alone, unless `choices` of a run are given to another as `replay`. It is decided
+while the chunk before is at work, so that the device does not wait for it.
+
+The goodput of Liu et al. (arXiv:2406.14066), without a confidence of single
+tokens.
+"""
+
+import dataclasses
+import functools
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from specjax.arguments import named
+from specjax.loop import generate, token_records
+from specjax.loop.token_records import Telling
+from specjax.models import sharding
+from specjax.requests import cost_table, mixed_lengths
+from specjax.requests.cost_table import Table as Table
+from specjax.requests.refilling import PARTS, LoopParts
+from specjax.types import LoadedDrafter, Params, Spec
+
+LENGTHS = (0, 1, 2, 4, 8)
+GAIN = 0.03  # that a change must promise
+REST = 4  # chunks between two changes, at least
+PROBE = 64  # chunks after which the longest draft is tried again
+VERDICTS = 16  # that are asked of it then: steps times live rows, at least
+HORIZON = 32  # chunks that reading the texts again is spread over
+_FADE = 0.95  # weight of a chunk after the next one
+_FORGET = 0.995  # the same of places that are not tried
+_PRIOR = (0.7, 4.0)  # acceptance before anything was seen, and its weight
+
+
+def _rising(lengths: Any) -> tuple[int, ...]:
+  """Draft lengths, each once; a ValueError where they are none."""
+  given = tuple(lengths) if isinstance(lengths, Iterable) else ()
+  whole = all(isinstance(x, numbers.Integral) for x in given)
+  if not given or not whole or min(given) < 0 or max(given) < 1:
+    raise ValueError(
+      'lengths must be whole numbers from 0 on, one of them at least 1, such '
+      f'as {LENGTHS}, got {named(lengths)}'
+    )
+  return tuple(sorted({*map(int, given)}))
+
+
+class Goodput:
+  """Chooses draft lengths, for one pool of rows.
+
+  Attributes:
+    lengths: that may be chosen, rising.
+    choices: the lengths of all chunks so far, to be replayed.
+    table: of costs; None until it is measured.
+  """
+
+  def __init__(
+    self,
+    drafter: LoadedDrafter,
+    lengths: Sequence[int] = LENGTHS,
+    *,
+    table: Table | None = None,
+    replay: Sequence[int] = (),
+    ways: Mapping[int, tuple[Spec, Params]] | None = None,
+  ):
+    """Opens a policy; nothing is measured yet.
+
+    Args:
+      drafter: what drafts.
+      lengths: draft lengths to choose from; 0 is plain decoding.
+      table: of costs, see `measure`; None: measured before the first step.
+      replay: lengths of the first chunks, `choices` of an earlier run.
+      ways: of lengths whose steps have a target and a drafter of their own, as
+        with few rows, where each is fastest with weights laid out for it: its
+        spec and parameters. The drafter of 0 is not asked.
+
+    Raises:
+      ValueError: a drafter of one length; lengths that the drafter cannot
+        draft, or that are not in the table; 0 where it reads the target's
+        features, which are then lost.
+    """
+    if not isinstance(drafter, LoadedDrafter):
+      raise ValueError(
+        'drafter must be what a loader returns, such as '
+        f'specjax.drafters.lm.load(target, path), got {named(drafter)}'
+      )
+    self.lengths = _rising(lengths)
+    self.drafters, self._ways = {}, dict(ways or {})
+    for length in self.lengths:
+      longest = length or self.lengths[-1]
+      if longest in self._ways:
+        made = self._ways[longest][0].drafter
+      else:
+        made = drafter.make(longest)
+      if length == 0 and made.taps:
+        raise ValueError(
+          'lengths: 0 is for drafters that read the text alone, and this one '
+          "reads the target's features: leave 0 out"
+        )
+      if length and made.depth != length:
+        raise ValueError(
+          f'lengths: the drafter drafts {made.depth} tokens where {length} are '
+          'asked for: leave that length out'
+        )
+      self.drafters[length] = made if length else mixed_lengths.lagging(made)
+    for length in self.lengths if table else ():
+      if table is not None and length not in table.seconds:
+        raise ValueError(
+          f'table has no costs of length {length}: measure it with the same '
+          'lengths'
+        )
+    self.table, self._replay = table, list(replay)
+    unknown = {*self._replay} - {*self.lengths}
+    if unknown:
+      raise ValueError(
+        f'replay has the lengths {sorted(unknown)}, which are none of '
+        f'{self.lengths}'
+      )
+    longest = self.lengths[-1]
+    share, weight = _PRIOR
+    self._tried = np.full(longest, weight)
+    self._accepted = np.full(longest, share * weight)
+    self.choices: list[int] = []
+    self._current: int | None = None
+    self._rested = self._unprobed = 0
+    self._lags = False
+    # Parameters and spec of a pool, and those of the lengths for it.
+    self._of: tuple[Params | None, Spec | None] = (None, None)
+    self._made: dict[int, tuple[Params, Spec]] = {}
+    self._trial = False  # the next chunk is to see what its length gives
+    self._planned: int | None = None  # length of the next chunk
+    self._open: Any = None  # what the chunk under way will have judged
+
+  # The choice.
+
+  def rates(self) -> np.ndarray:
+    """Acceptance [K] of each place, of those that were judged."""
+    weight = _PRIOR[1]
+    rates = self._accepted / self._tried
+    # A place that was hardly seen is like the one before it.
+    for k in range(1, len(rates)):
+      seen = min(1.0, max(0.0, self._tried[k] / weight - 1))
+      rates[k] = seen * rates[k] + (1 - seen) * rates[k - 1]
+    return rates
+
+  def tau(self, length: int) -> float:
+    """Tokens of a step that are expected."""
+    return 1.0 + float(np.cumprod(self.rates()[:length]).sum())
+
+  def worth(self, length: int, longest: int, steps: int) -> float:
+    """Tokens a second and row that are expected of a length."""
+    assert self.table is not None
+    at = self.table.place(longest)
+    steps = max(steps, 1)
+    seconds = self.table.seconds[length][at] + self.table.begin[at] / steps
+    if length and self._lags:
+      seconds += self.table.reading[at] / (HORIZON * steps)
+    return self.tau(length) / seconds
+
+  def choose(self, longest: int, steps: int = 4) -> int:
+    """The length of the next chunk.
+
+    Args:
+      longest: tokens of the longest live text.
+      steps: of the chunk.
+    """
+    self.choices.append(self._decide(longest, steps))
+    return self.choices[-1]
+
+  def _decide(self, longest: int, steps: int) -> int:
+    length = self._best(longest, steps)
+    self._trial = self._is_due() and length == self.lengths[-1]
+    if self._trial or length == self._current:
+      self._rested += 1
+    else:
+      self._current, self._rested = length, 1
+    self._unprobed = 0 if length == self.lengths[-1] else self._unprobed + 1
+    return length
+
+  def _best(self, longest: int, steps: int) -> int:
+    if len(self.choices) < len(self._replay):
+      return self._replay[len(self.choices)]
+    worth = {n: self.worth(n, longest, steps) for n in self.lengths}
+    best = max(worth, key=worth.__getitem__)
+    current = self._current
+    if current is None:
+      return best
+    if self._is_due():
+      return self.lengths[-1]  # For one chunk; the choice stays.
+    if self._rested < REST or worth[best] < (1 + GAIN) * worth[current]:
+      return current
+    return best
+
+  def _is_due(self) -> bool:
+    """Whether it is time to see what the longest draft gives."""
+    away = self._current not in (None, self.lengths[-1])
+    return away and self._unprobed >= PROBE
+
+  def learn(self, tried, accepted) -> None:
+    """What a chunk taught.
+
+    Args:
+      tried: [K] drafts whose k-th token was judged.
+      accepted: [K] of these, accepted.
+
+    Raises:
+      ValueError: more were accepted than tried, or these are no counts.
+    """
+    counts = np.asarray(tried, float), np.asarray(accepted, float)
+    possible = (counts[1] >= 0) & (counts[1] <= counts[0])
+    if not possible.all() or not np.isfinite(counts[0]).all():
+      raise ValueError(
+        'accepted must be counts of at least 0 and at most those tried, got '
+        f'{accepted} of {tried}'
+      )
+    # What is not tried is forgotten, too, but slowly.
+    fade = np.where(np.asarray(tried) > 0, _FADE, _FORGET)
+    share, weight = _PRIOR
+    self._tried = weight + fade * (self._tried - weight) + tried
+    before = share * weight
+    self._accepted = before + fade * (self._accepted - before) + accepted
+
+  # The loop.
+
+  def parts(self, telling: Telling = mixed_lengths.SILENT) -> LoopParts:
+    """Parts of a pool or of `continuous.decode` that follow the policy.
+
+    Their `spec` must draft the longest of the lengths.
+    """
+    read = functools.partial(token_records.start, telling)
+    return PARTS._replace(
+      read=read if telling != mixed_lengths.SILENT else PARTS.read,
+      advance=functools.partial(self._advance, telling),
+      check=functools.partial(self._check, telling),
+      warm_up=functools.partial(self._warm_up, telling),
+    )
+
+  def _check(self, telling: Telling, spec: Spec) -> None:
+    telling.check(spec)
+    if spec.drafter != self.drafters[self.lengths[-1]]:
+      raise ValueError(
+        f'spec must have the drafter of the longest length, '
+        f'drafter.make({self.lengths[-1]})'
+      )
+
+  def _way(
+    self, params: Params, spec: Spec, length: int
+  ) -> tuple[Params, Spec]:
+    """What steps of a length are of, where a pool has these.
+
+    Made once: a program is found faster by a spec that it was called with.
+    """
+    if self._of[0] is not params or self._of[1] is not spec:
+      self._of, self._made = (params, spec), {}
+    if length not in self._made:
+      own, weights = self._ways.get(length, (spec, params))
+      drafter = self.drafters[length]
+      made = dataclasses.replace(spec, target=own.target, drafter=drafter)
+      self._made[length] = weights, made
+    return self._made[length]
+
+  def _steps(self, telling, params, state, steps, spec, length):
+    """Steps of one length, whatever it was before."""
+    if length and self._lags:
+      state = mixed_lengths.read_again(params, state, spec=spec)
+      state = sharding.laid(spec.target.placement, state)
+    self._lags = not length
+    params, run = self._way(params, spec, length)
+    state, sums = mixed_lengths.run(
+      params, state, steps, spec=run, telling=telling
+    )
+    return sharding.laid(spec.target.placement, state), sums
+
+  def _advance(self, telling, params, state, steps, *, spec: Spec):
+    if self.table is None:
+      state = self._warm_up(telling, params, state, spec=spec)
+    # One look at the device, when the chunk before has ended.
+    length, done, sums = jax.device_get((state.length, state.done, self._open))
+    longest = int(length[~done].max()) if (~done).any() else int(length.max())
+    steps = generate.until(steps, len(done))
+    most = int(steps.steps)
+    chosen = self._planned
+    if chosen is None:
+      chosen = self._decide(longest, most)
+    self.choices.append(chosen)
+    if self._trial:  # It may be slow, and few steps of many rows do.
+      few = min(most, -(-VERDICTS // max(1, int((~done).sum()))))
+      steps = generate.Until(few, int(steps.finished))
+      steps = sharding.numbers(spec.target.placement, steps)
+    state, self._open = self._steps(telling, params, state, steps, spec, chosen)
+    # While the device is at work: the host would keep it waiting.
+    if sums is not None:
+      self.learn(*sums)
+    self._planned = self._decide(longest, most)
+    return state
+
+  def _warm_up(self, telling, params, state, *, spec: Spec):
+    """Compiles all programs, and measures what is not known.
+
+    Raises:
+      ValueError: as `_check`.
+    """
+    if self.table is None:
+      self.table = self.measure(params, state, spec=spec)
+    none = generate.until(0, len(state.done))
+    none = sharding.numbers(spec.target.placement, none)
+    for length in self.lengths:
+      state, _ = self._steps(telling, params, state, none, spec, length)
+    if 0 in self.lengths:
+      state = mixed_lengths.read_again(params, state, spec=spec)
+    self._lags = False
+    return sharding.laid(spec.target.placement, state)
+
+  def measure(
+    self,
+    params: Params,
+    state: Any,
+    *,
+    spec: Spec,
+    conditions: Mapping[str, Any] | None = None,
+  ) -> Table:
+    """Times steps of every length, on rows of a state; it stays as it is.
+
+    Args:
+      params: of target and drafter.
+      state: of a pool; what its rows hold does not matter.
+      spec: of the longest length.
+      conditions: kept in the table.
+    """
+    ways = {n: self._way(params, spec, n) for n in self.lengths}
+    return cost_table.measure(ways, state, conditions or {})

@@ -1,0 +1,67 @@
+"""The configuration of a service: an experiment's pair behind an address."""
+
+import dataclasses
+
+from specjax.bench.config import Experiment
+
+STAGES = (
+  'top_p',
+  'top_k',
+  'min_p',
+  'frequency_penalty',
+  'presence_penalty',
+  'repetition_penalty',
+  'logit_bias',
+  'constraint',
+)
+
+
+@dataclasses.dataclass
+class Serving(Experiment):
+  """One pair behind an address, for clients of the OpenAI API.
+
+  Attributes:
+    host: address to listen at; 0.0.0.0: all that this machine has.
+    port: to listen at; 0: any that is free.
+    key: name of the environment variable that holds the key of the clients.
+    model: what clients call the target; by default its path or directory.
+    rows: texts decoded at a time.
+    length: tokens of a prompt and its answer, as far as the positions go.
+    queue: texts that may wait for a row.
+    draft_lengths: to choose from by load, such as (0, 1, 2, 4), see
+      `specjax.requests.goodput`; empty: the drafter's own.
+    stages: of the pipeline that requests may use besides the temperature;
+      constraint is what JSON needs. Each makes a step a little dearer.
+    logprobs: of the most probable tokens that requests may ask for, 0 to 20;
+      None: without any.
+    constraint: states and classes of the largest table of a JSON schema.
+    predictions: texts decoded at a time that have a `prediction`, in rows of
+      their own; 0: it is refused.
+    prediction_tokens: of a prediction, at most.
+    prediction_gamma: tokens copied out of a prediction at a time.
+    patience: seconds that a request may take to come, and that an answer may
+      lie unread.
+    body: bytes that a request may have.
+    steps: of a turn, where nobody waits or reads along.
+    grace: seconds that answers may go on after SIGTERM.
+    max_new_tokens: tokens of an answer, where a request does not say.
+  """
+
+  host: str = '127.0.0.1'
+  port: int = 8000
+  key: str = ''
+  model: str = ''
+  rows: int = 4
+  length: int = 2048
+  queue: int = 64
+  draft_lengths: tuple[int, ...] = ()
+  stages: tuple[str, ...] = STAGES
+  logprobs: int | None = 5
+  constraint: tuple[int, int] = (1024, 256)
+  predictions: int = 1
+  prediction_tokens: int = 1024
+  prediction_gamma: int = 8
+  patience: float = 60.0
+  body: int = 2**20
+  steps: int = 4
+  grace: float = 3.0

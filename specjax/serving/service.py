@@ -1,0 +1,283 @@
+"""From a request to texts in the rows of a pool, and back."""
+
+import asyncio
+import concurrent.futures
+import copy
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+
+from specjax import sampling
+from specjax.loop import buffers, generate
+from specjax.requests import pool
+from specjax.sampling import Automaton
+from specjax.serving import rendering
+from specjax.serving.counters import Counters
+from specjax.serving.fields import Asked
+from specjax.serving.opening import Opened
+from specjax.serving.refusals import Refused
+from specjax.serving.schemas import Compiled
+from specjax.serving.spelling import Spelled
+from specjax.serving.texts import Piece, Text
+from specjax.serving.worker import Worker
+
+_SEEDS = 2**32
+# What a message of the library begins with: the field of the request.
+_FIELDS = {
+  'min_new_tokens': 'min_tokens',
+  'forbidden': 'response_format',
+  'constraint': 'response_format',
+  'new_tokens': 'max_tokens',
+}
+
+
+def _refusal(error: ValueError) -> Refused:
+  """What a check of the library says, by the name of the field."""
+  message = str(error)
+  name = re.split(r'\W', message)[0]
+  field = _FIELDS.get(name, name)
+  if field != name:
+    message = f'{field}: {message}'
+  return Refused(message, field)
+
+
+def _any_text(vocab_size: int, eos: Sequence[int]) -> Automaton:
+  """The automaton that allows all texts."""
+  classes = np.zeros(vocab_size, np.int16)
+  classes[[*eos]] = 1
+  after = np.array([[0, 1], [-1, 1]], np.int16)
+  return Automaton('any text', classes, after, tuple(eos), '')
+
+
+class Run:
+  """A request that is answered: what comes of each of its texts.
+
+  Attributes:
+    asked: what was asked.
+    texts: one for each answer, those to one prompt beside each other.
+    prompt_tokens: of all prompts.
+    seed: that makes the same answers again.
+    created: seconds since 1970.
+  """
+
+  def __init__(self, service: 'Service', asked: Asked, count: int):
+    self._service, self._count = service, count
+    self._came: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
+    self._loop = asyncio.get_running_loop()
+    self._open = True
+    self.asked, self.created = asked, int(time.time())
+    self.texts: list[Text] = []
+    self.prompt_tokens = self.seed = 0
+
+  def tell(self, place: int, piece: Piece) -> None:
+    """Passes on what came; in the thread of the worker."""
+    try:
+      self._loop.call_soon_threadsafe(self._came.put_nowait, (place, piece))
+    except RuntimeError:
+      if not self._loop.is_closed():  # Then nobody listens any more.
+        raise
+
+  async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+    """What comes of each text, by its place, until all have ended.
+
+    Raises:
+      Refused: one cannot go on.
+    """
+    left = len(self.texts)
+    while left:
+      place, piece = await self._came.get()
+      if piece.error is not None:
+        raise piece.error
+      left -= bool(piece.finish)
+      yield place, piece
+
+  def close(self) -> None:
+    """Frees the rows, if any are still in use; may be called twice."""
+    if self._open:
+      self._open = False
+      self._service.release(self._count)
+      if self.texts:
+        self._service.worker.cancel(self.texts)
+
+  @property
+  def depth(self) -> int:
+    """Most tokens of a draft."""
+    return self._service.pool_for(self.asked).spec.drafter.depth
+
+
+class Service:
+  """Answers requests; it belongs to one event loop."""
+
+  def __init__(self, opened: Opened, steps: int = 4, failed=lambda: None):
+    """Takes pools, steps of a turn, and what is called if a turn fails."""
+    self._opened, self.limits = opened, opened.limits
+    pools, target = opened.pools, opened.pair.target
+    # Each thread has a tokenizer of its own, the worker's the target's.
+    self._tokenizer, shown, compiling = (
+      copy.deepcopy(target.tokenizer) for _ in range(3)
+    )
+    depth = max(held.spec.drafter.depth for held in pools)
+    self.counters = Counters(self.limits.model, depth)
+    self.worker = Worker(pools, self.counters, steps, failed)
+    self.spelled = Spelled(shown, self.limits.vocab_size)
+    self._schemas = Compiled(compiling, self.limits.vocab_size, target.eos)
+    self._compiling: set[asyncio.Task] = set()
+    self._thread = concurrent.futures.ThreadPoolExecutor(1, 'prepare')
+    self._taken = 0
+    self.draining = False
+
+  def start(self) -> None:
+    """Compiles all that requests will run, and begins to take them."""
+    for held in self._opened.pools:
+      held.warm_up()
+    # What the host makes of values compiles, too.
+    names = self.limits.stages
+    values = {'logit_bias': {0: 1.0}} if 'logit_bias' in names else {}
+    eos, free = self._opened.held.spec.eos, None
+    if 'constraint' in names and eos:
+      free = _any_text(self.limits.vocab_size, eos)
+    asked = Asked(False, [[0]], values | {'temperature': 1.0}, new_tokens=1)
+    self._prepare(asked, free, 0)
+    self.worker.start()
+
+  def pool_for(self, asked: Asked) -> pool.Pool:
+    """The pool whose rows a request gets."""
+    copying = self._opened.copying
+    return copying if copying and asked.prediction else self._opened.held
+
+  def close(self) -> None:
+    """Ends whatever goes on with an error, and the threads."""
+    self.draining = True
+    self.worker.close()
+    self._thread.shutdown(wait=False, cancel_futures=True)
+
+  def abort(self) -> None:
+    """Ends whatever goes on with an error."""
+    self.worker.abort()
+    for task in self._compiling:
+      task.cancel()
+
+  def check(self) -> None:
+    """Refuses where no request is taken any more.
+
+    Raises:
+      Refused: says why.
+    """
+    if self.worker.failure is not None:
+      raise Refused('the service has failed: start it again', status=503)
+    if self.draining:
+      raise Refused('the service is stopping', status=503)
+
+  def release(self, count: int) -> None:
+    self._taken -= count
+
+  async def open(self, asked: Asked) -> Run:
+    """Takes a request; whoever has it closes it.
+
+    Raises:
+      Refused: too many wait, or a field of it is wrong.
+    """
+    self.check()
+    count = asked.n * len(asked.prompts)
+    if self._taken + count > self.limits.texts:
+      raise Refused(
+        f'{self._taken} texts are prepared, decoded or wait, and {count} more '
+        f'are too many: there is room for {self.limits.texts}',
+        status=429,
+        code='queue_full',
+      )
+    self._taken += count
+    run = Run(self, asked, count)
+    try:
+      await self._fill(run)
+    except BaseException:
+      run.close()
+      raise
+    return run
+
+  async def _fill(self, run: Run) -> None:
+    asked, constraint = run.asked, None
+    if asked.schema is not None:
+      constraint = await self._compile(asked.schema)
+    seed = secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed
+    requests = await run._loop.run_in_executor(
+      self._thread, self._prepare, asked, constraint, seed % _SEEDS
+    )
+    self.check()
+    run.seed = seed
+    run.prompt_tokens = sum(len(one.prompt) for one in requests[:: asked.n])
+    target = self._opened.pair.target
+    texts = [
+      Text(
+        request,
+        lambda piece, place=place: run.tell(place, piece),
+        tokenizer=target.tokenizer,
+        eos=target.eos,
+        stop=asked.stop,
+        streams=asked.stream,
+        logprobs=asked.logprobs is not None,
+      )
+      for place, request in enumerate(requests)
+    ]
+    run.texts = texts
+    self.worker.submit(texts, self.pool_for(asked))
+
+  async def _compile(self, schema: str) -> Automaton:
+    task = asyncio.create_task(self._schemas.of(schema))
+    self._compiling.add(task)
+    try:
+      return await task
+    except asyncio.CancelledError:
+      task.cancel()
+      if self.draining:
+        self.check()
+      raise
+    finally:
+      self._compiling.discard(task)
+
+  def _prepare(
+    self, asked: Asked, constraint: Automaton | None, seed: int
+  ) -> Sequence[pool.Request]:
+    """The requests of the pool: n for each prompt.
+
+    Raises:
+      Refused: names the field that is wrong.
+    """
+    prompts = rendering.encode(
+      self._tokenizer, self._opened.pair.form, asked, self.limits
+    )
+    given = self._opened.defaults | asked.values
+    predicts = bool(asked.prediction)
+    kinds = self._opened.predicting if predicts else self._opened.kinds
+    source = rendering.predict(self._tokenizer, asked, self.limits)
+    if constraint is not None:
+      given['constraint'] = constraint
+    held, requests = self.pool_for(asked), []
+    try:
+      values = kinds.values(**given)
+      for ids in prompts:
+        if predicts:
+          begun = [] if self.limits.apart else ids
+          row = kinds.predicted(sampling.behind(begun, source))
+          values = values._replace(prediction=row)
+        most = self.limits.length - (0 if self.limits.apart else len(ids))
+        new = asked.new_tokens or min(self.limits.new_tokens, most)
+        least = given.get('min_new_tokens') or 0
+        if least > new:
+          raise Refused(
+            f'min_tokens is {least}, but the answer has at most {new} tokens',
+            'min_tokens',
+          )
+        for _ in range(asked.n):
+          key = generate.row_keys(seed, [len(requests)])
+          request = pool.Request(ids, new, key, values)
+          requests.append(request)
+        buffers.fit(
+          held.spec, [ids], new, key, values, held.slots, held.source_slots
+        )
+    except ValueError as error:
+      raise _refusal(error) from error
+    return requests

@@ -1,0 +1,84 @@
+"""Counts the tokens of texts, and pairs of them."""
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from specjax import checkpoints, corpus
+from specjax.bench.loading.checks import need_least
+from specjax.drafters.heads import frequencies
+from specjax.errors import blame, need, writing
+from specjax.prompts import files
+from specjax.training.recipes import Counts
+
+
+def texts_in(content: Any) -> Iterator[str]:
+  """All texts in the values of a record."""
+  if isinstance(content, str):
+    yield content
+  elif isinstance(content, dict):
+    for value in content.values():
+      yield from texts_in(value)
+  elif isinstance(content, list):
+    for value in content:
+      yield from texts_in(value)
+
+
+def read(x: Counts) -> list[str]:
+  """The texts that are counted.
+
+  Raises:
+    UserError: the file cannot be read, or has no text in it.
+  """
+  if not x.texts:
+    documents = [
+      document.text
+      for domain in corpus.DOMAINS
+      for document in corpus.training_documents(domain)
+    ]
+    return documents[:: x.every]
+  if files.kind_of(x.texts) == 'text':
+    return [files.read_text(x.texts, 'texts')]
+  records = files.read_records(x.texts, 'texts')
+  found = [text for record in records for text in texts_in(record.fields)]
+  need(any(found), f'texts: no record of {x.texts} has a text')
+  return found
+
+
+def main(x: Counts) -> None:
+  """Writes the tables.
+
+  Raises:
+    UserError: a field is wrong, or the folder is taken.
+  """
+  need_least(x, 1, 'every')
+  need_least(x, 0, 'successors')
+  path = pathlib.Path(x.folder)
+  need(not path.exists(), f'folder: {path} exists; name another, or remove it')
+  with blame('target: '):
+    size = checkpoints.describe(x.target).model.config.vocab_size
+    tokenizer = checkpoints.load_tokenizer(x.target)
+  need_least_of_vocabulary(x, size)
+  streams = [
+    np.asarray(tokenizer.encode(text), np.int64)
+    for text in tqdm(read(x), 'texts')
+  ]
+  tables = frequencies.count(streams, size, x.successors)
+  with writing('folder', path):
+    frequencies.save(path, tables)
+  total = sum(len(stream) for stream in streams)
+  share = np.sort(np.asarray(tables.unigram))[::-1].cumsum()
+  for part in (0.5, 0.9, 0.99):
+    print(f'{np.searchsorted(share, part) + 1} tokens are {part:.0%} of all')
+  print(f'{total} tokens of {size} kinds are counted in {path}')
+
+
+def need_least_of_vocabulary(x: Counts, size: int) -> None:
+  """Refuses more successors than there are tokens."""
+  need(
+    x.successors <= size,
+    f'successors is {x.successors}, but the target has {size} tokens',
+  )

@@ -1,0 +1,320 @@
+"""Texts and conversations of one's own: read and split.
+
+An example is a prompt and its answer, as token ids. A drafter that is asked
+while a model answers learns from answers alone; what a question says is read,
+and never judged. Which examples are held out is decided by a hash of the
+prompt: the same question asked twice is on one side, whatever else the file
+holds.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from specjax.errors import UserError, need
+from specjax.prompts import conversations, files, forms
+from specjax.prompts.files import Record
+from specjax.training.asked import Questions
+from specjax.training.recipes import Examples
+
+FIELD = 'examples.prompts.path'
+DOMAIN = 'examples'
+# Fields of answers, in formats that `forms` knows.
+_ANSWERS = {
+  'gsm8k': 'answer',
+  'alpaca': 'output',
+  'math500': 'solution',
+  'mbpp': 'code',
+  'humaneval': 'canonical_solution',
+  'xsum': 'summary',
+  'cnn_dailymail': 'highlights',
+  'wmt_en_de': 'translation[de]',
+}
+_ROLES = {'human': 'user', 'gpt': 'assistant'}  # as ShareGPT calls them
+_PARTS = 'prompt_ids', 'answer_ids'  # as `experiments.answers` writes them
+
+
+class Example(NamedTuple):
+  """A prompt and what follows it.
+
+  place: where it stands, for messages.
+  tokens: ids of both.
+  begin: the first of the answer; of a text 0.
+  key: a hash of the prompt that opens the conversation; of a text, of it all.
+  """
+
+  place: str
+  tokens: list[int]
+  begin: int
+  key: str
+
+
+def digest(ids: Sequence[int]) -> str:
+  """A hash of token ids."""
+  text = ' '.join(map(str, ids))
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_held_out(key: str, share: float) -> bool:
+  """Whether a prompt is on the side that is never trained on."""
+  return int(key[:13], 16) < share * 16**13
+
+
+def _messages(record: Record) -> list[tuple[str, str]]:
+  """Who says what in a conversation.
+
+  Raises:
+    UserError: it is none that can be learned from.
+  """
+  said = []
+  listed = record.fields.get('messages', record.fields.get('conversations'))
+  need(
+    isinstance(listed, list) and listed,
+    f'{FIELD}: {record.place} has no list of messages; mend or remove it',
+  )
+  for message in listed:
+    role = text = None
+    if isinstance(message, dict):
+      role = message.get('role', message.get('from'))
+      text = message.get('content', message.get('value'))
+    role = _ROLES.get(str(role), role)
+    need(
+      role in ('system', 'user', 'assistant') and isinstance(text, str),
+      f'{FIELD}: {record.place} has a message of {role!r} whose text is of '
+      f'type {type(text).__name__}; system, user and assistant say texts: mend '
+      'or remove it',
+    )
+    said.append((str(role), str(text)))
+  return said
+
+
+class Reader:
+  """Makes examples of records.
+
+  Args:
+    x: the settings.
+    tokenizer: of the target.
+    vocab_size: of the target.
+  """
+
+  def __init__(self, x: Examples, tokenizer: Any, vocab_size: int):
+    self.x, self.tokenizer, self.vocab_size = x, tokenizer, vocab_size
+
+  def read(self) -> list[Example]:
+    """All examples of the file.
+
+    Raises:
+      UserError: names the line, what is wrong and the remedy.
+    """
+    path = self.x.prompts.path
+    need(
+      files.kind_of(path) != 'text',
+      f'{FIELD}: {path} is plain text; give records, such as a .jsonl file of '
+      '{"text": ...}',
+    )
+    made = [
+      example
+      for record in files.read_records(path, FIELD)
+      for example in self.of(record)
+    ]
+    need(made, f'{FIELD}: {path} holds no example')
+    return made
+
+  def of(self, record: Record) -> Iterator[Example]:
+    """The examples of a record: one for each answer in it."""
+    if any(name in record.fields for name in _PARTS):
+      yield self._written(record)
+    elif 'messages' in record.fields or 'conversations' in record.fields:
+      yield from self._conversation(record)
+    elif set(record.fields) == {'text'} and not self.x.answer:
+      text = record.fields['text']
+      need(
+        isinstance(text, str) and text.strip(),
+        f'{FIELD}: {record.place} is without text; mend or remove it',
+      )
+      ids = self.tokenizer.encode(text, verbose=False)
+      yield Example(record.place, [*ids, *self._end()], 0, digest(ids))
+    else:
+      ids = self.question(record)
+      answer = self._answer(record)
+      if not self.x.prompts.chat and not self._text(ids).endswith((' ', '\n')):
+        answer = f' {answer}'
+      yield self._example(record.place, ids, self._encode(answer), digest(ids))
+
+  def _item(self, record: Record) -> forms.Item:
+    x = self.x.prompts
+    return forms.apply(forms.choose(record, x.field, x.form, DOMAIN), record)
+
+  def question(self, record: Record) -> list[int]:
+    """The prompt of a record, as a run asks it."""
+    item = self._item(record)
+    text = item.before + item.text + item.after
+    return conversations.encode(self.tokenizer, self.x.prompts, [text])
+
+  def asked(self, path: str) -> tuple[dict[str, str], Questions]:
+    """What a file for evaluation asks, by hashes of prompts and by words."""
+    keys, texts = {}, {}
+    for record in files.read_records(path, 'examples.evaluation'):
+      record = forms.with_turns(record)
+      try:
+        keys[digest(self.question(record))] = record.place
+        texts[self._item(record).text] = record.place
+      except UserError as error:
+        raise UserError(f'examples.evaluation: {error}') from error
+    return keys, Questions(texts)
+
+  def words(self, one: Example) -> str:
+    """The text of an example."""
+    return self._text(one.tokens)
+
+  def _end(self) -> list[int]:
+    end = self.tokenizer.eos_token_id
+    return [] if end is None else [end]
+
+  def _encode(self, answer: str) -> list[int]:
+    ids = self.tokenizer.encode(answer, add_special_tokens=False, verbose=False)
+    return [*ids, *self._end()]
+
+  def _text(self, ids: Sequence[int]) -> str:
+    return self.tokenizer.decode(ids)
+
+  def _example(self, place, prompt, answer, key) -> Example:
+    need(
+      len(answer) > len(self._end()),
+      f'{FIELD}: {place} has an empty answer; mend or remove it',
+    )
+    return Example(place, [*prompt, *answer], len(prompt), key)
+
+  def _answer(self, record: Record) -> str:
+    known = forms.recognise(record)
+    name = self.x.answer or (known and _ANSWERS.get(known.name)) or ''
+    need(
+      name,
+      f'{FIELD}: {record.place} has the fields {", ".join(record.fields)}, and '
+      'none is known to hold an answer; name it with examples.answer, or give '
+      'conversations as messages',
+    )
+    text = forms.lookup(record, name, 'examples.answer')
+    need(
+      isinstance(text, str) and text.strip(),
+      f'{FIELD}: {record.place} has no answer in {name!r}; mend or remove it',
+    )
+    return text.strip()
+
+  def _written(self, record: Record) -> Example:
+    """An answer with its tokens, as the target wrote it."""
+    both = [record.fields.get(name) for name in _PARTS]
+    for name, ids in zip(_PARTS, both, strict=True):
+      whole = isinstance(ids, list) and ids and all(type(i) is int for i in ids)
+      need(
+        whole and 0 <= min(ids) <= max(ids) < self.vocab_size,
+        f'{FIELD}: {name} of {record.place} is no list of tokens of the target '
+        f'(0 to {self.vocab_size - 1}): it was written by another one, have it '
+        'answered again',
+      )
+    prompt, answer = both
+    return Example(
+      record.place, [*prompt, *answer], len(prompt), digest(prompt)
+    )
+
+  def _conversation(self, record: Record) -> Iterator[Example]:
+    """An example for each answer; what was said before is its prompt."""
+    said = _messages(record)
+    x, says, answers = self.x.prompts, [], []
+    if said[0][0] == 'system':
+      need(
+        x.chat,
+        f'{FIELD}: {record.place} begins with a system prompt, which needs a '
+        'chat template: give --config.examples.prompts.chat, or remove it',
+      )
+      x = dataclasses.replace(x, system=said[0][1])
+      said = said[1:]
+    turns = itertools.cycle(('user', 'assistant'))
+    for who, (role, text) in zip(turns, said, strict=False):
+      need(
+        role == who,
+        f'{FIELD}: in {record.place} {role} speaks where it is the turn of '
+        f'{who}: mend or remove it',
+      )
+      (says if role == 'user' else answers).append(text)
+    need(
+      answers,
+      f'{FIELD}: {record.place} is a conversation without an answer: remove '
+      'it, or have it answered with experiments.answers',
+    )
+    encoded: list[list[int]] = []
+    key = ''
+    for turn, text in enumerate(answers):
+      need(
+        text.strip(),
+        f'{FIELD}: answer {turn + 1} of {record.place} is empty; mend or '
+        'remove it',
+      )
+      ids = conversations.encode(self.tokenizer, x, says[: turn + 1], encoded)
+      key = key or digest(ids)
+      blank = '' if x.chat or self._text(ids).endswith((' ', '\n')) else ' '
+      encoded.append(self._encode(blank + text.strip()))
+      yield self._example(record.place, ids, encoded[-1], key)
+
+
+class Split(NamedTuple):
+  """Examples to learn from, and those that drafters are tried on."""
+
+  learned: list[Example]
+  held_out: list[Example]
+
+
+def split(reader: Reader) -> Split:
+  """The two sides of a file.
+
+  Raises:
+    UserError: one of them is empty, or an example asks what an evaluation asks.
+  """
+  x, made = reader.x, reader.read()
+  if x.evaluation:
+    keys, questions = reader.asked(x.evaluation)
+    for one in made:
+      place = keys.get(one.key) or questions.find(reader.words(one))
+      need(
+        place is None,
+        f'{FIELD}: {one.place} asks what {place} of '
+        f'examples.evaluation ({x.evaluation}) asks: remove it from one of '
+        'them, or what is measured there was learned by heart',
+      )
+  sides = collections.defaultdict(list)
+  for one in made:
+    sides[is_held_out(one.key, x.held_out)].append(one)
+  for side, name, remedy in (
+    (False, 'learned', 'lower'),
+    (True, 'held out', 'raise'),
+  ):
+    need(
+      sides[side],
+      f'examples.held_out is {x.held_out}, and of {len(made)} examples none is '
+      f'{name}: {remedy} it, or give more',
+    )
+  return Split(sides[False], sides[True])
+
+
+def fingerprint(sides: Split) -> str:
+  """A hash of all examples, in their order."""
+  found = hashlib.sha256()
+  for one in (*sides.learned, *sides.held_out):
+    found.update(f'{one.begin} {digest(one.tokens)} '.encode())
+  return found.hexdigest()
+
+
+def describe(sides: Split) -> str:
+  """The sizes of both sides as JSON."""
+
+  def size(side):
+    answers = sum(len(one.tokens) - one.begin for one in side)
+    return {'examples': len(side), 'tokens of answers': answers}
+
+  return json.dumps(
+    {'learned': size(sides.learned), 'held out': size(sides.held_out)}
+  )

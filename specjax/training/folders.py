@@ -1,0 +1,141 @@
+"""The folder of a training: whose it is, and what was spent in it."""
+
+import dataclasses
+import json
+import pathlib
+import platform
+from typing import Any
+
+import jax
+
+from specjax.checkpoints import precision
+from specjax.errors import UserError, need, writing
+from specjax.training.data import TOKENS
+from specjax.training.recipes import Heads, Optimization
+
+
+def claim(folder: pathlib.Path, recipe: Any) -> None:
+  """Makes a folder that of a recipe.
+
+  Raises:
+    UserError: it is that of another, whose checkpoints would be continued.
+  """
+  file = folder / 'recipe.json'
+  fields = dataclasses.asdict(recipe)
+  del fields['folder'], fields['compilation_cache']  # They may be moved.
+  if fields.get('dtype') == precision.AUTO:
+    del fields['dtype']  # As ever.
+  _leave_defaults(fields, recipe)
+  text = (json.dumps(fields, indent=2) + '\n').encode()
+  with writing('folder', folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    need(
+      not file.exists() or file.read_bytes() == text,
+      f'folder: {folder} holds the training of another recipe ({file}); name '
+      'another folder, or remove it',
+    )
+    file.write_bytes(text)
+
+
+def claim_data(folder: pathlib.Path, made_for: dict[str, Any]) -> None:
+  """Makes a folder that of what some tokens and texts are made for.
+
+  One that has them already, and does not say of what they are, is taken as it
+  is.
+
+  Args:
+    folder: which is there.
+    made_for: what they depend on, by name.
+
+  Raises:
+    UserError: it holds those of another target or of other settings.
+  """
+  file = folder / 'data.json'
+  with writing('data', folder):
+    if not any((folder / name).exists() for name in (TOKENS, 'samples')):
+      file.write_text(json.dumps(made_for, indent=2) + '\n')
+    if not file.exists():
+      return
+    text = file.read_text()
+  try:
+    found = dict(json.loads(text))
+  except (ValueError, TypeError) as error:
+    raise UserError(
+      f'data: {file} is damaged ({error}); name another folder'
+    ) from error
+  for name, value in made_for.items():
+    need(
+      found.get(name) == value,
+      f'data: {folder} holds texts of another target or other settings ({name} '
+      'differs); name another folder',
+    )
+
+
+def claim_examples(folder: pathlib.Path, fingerprint: str) -> None:
+  """Makes a folder that of some examples.
+
+  Raises:
+    UserError: its checkpoints have learned from others.
+  """
+  file = folder / 'examples.sha256'
+  with writing('folder', folder):
+    need(
+      not file.exists() or file.read_text().strip() == fingerprint,
+      f'examples.prompts.path: the training in {folder} began with other '
+      f'examples ({file}); give it those, or name another folder',
+    )
+    file.write_text(f'{fingerprint}\n')
+
+
+# Fields that recipes did not always have: at their defaults, a folder of before
+# is one of now.
+_LATER = {
+  Optimization: ('curve', 'accumulate', 'patience', 'dtype'),
+  Heads: ('divergence', 'examples', 'devices'),
+}
+
+
+def _leave_defaults(fields: dict[str, Any], recipe: Any) -> None:
+  """Removes later fields with their defaults, here and in what is inside."""
+  for field in dataclasses.fields(recipe):
+    value = getattr(recipe, field.name)
+    if field.name in _LATER.get(type(recipe), ()):
+      make = field.default_factory
+      known = make is not dataclasses.MISSING
+      if value == (make() if known else field.default):
+        del fields[field.name]
+        continue
+    if dataclasses.is_dataclass(value):
+      _leave_defaults(fields[field.name], value)
+
+
+def cost(
+  folder: pathlib.Path, *runs: tuple[str, Optimization, int]
+) -> dict[str, Any]:
+  """What trained weights cost, all runs of `optimize.train` together.
+
+  Args:
+    folder: of the runs.
+    *runs: name, optimization, and how many models were trained at once, whose
+      cost is not told apart.
+
+  Returns:
+    seconds by the clock, cpu_seconds of all cores, steps, tokens, the largest
+    number of models at once, and the machine in words.
+  """
+  totals = {'seconds': 0.0, 'cpu_seconds': 0.0, 'steps': 0, 'tokens': 0}
+  for name, o, _ in runs:
+    lines = (folder / f'{name}.jsonl').read_text().splitlines()
+    last = json.loads(lines[-1])
+    for key in ('seconds', 'cpu_seconds'):
+      totals[key] = round(totals[key] + last[key], 1)
+    totals['steps'] += last['step']
+    totals['tokens'] += last['step'] * o.accumulate * o.batch * o.length
+  together = max(count for *_, count in runs)
+  return totals | {'together': together, 'machine': machine()}
+
+
+def machine() -> str:
+  """The devices that a training ran on, in words."""
+  devices = jax.devices()
+  return f'{len(devices)} x {devices[0].device_kind} ({platform.machine()})'

@@ -1,0 +1,298 @@
+"""Trains a drafter that reads the features of a frozen target.
+
+The target reads every batch anew: its features on a disk would be a thousand
+times as large as the text. A method brings its own `Trainable` (see
+`specjax.drafters.heads.trainable`); nothing here knows of any.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from specjax import checkpoints
+from specjax.cli.names import Names, resolve, resolve_function
+from specjax.drafters.heads import files
+from specjax.drafters.heads.trainable import (
+  Divergence,
+  Seen,
+  Trainable,
+  cross_entropy,
+)
+from specjax.errors import UserError, need
+from specjax.models import transformer
+from specjax.models.transformer import Model
+from specjax.training import (
+  example_windows,
+  examples,
+  folders,
+  held_out,
+  recipe_checks,
+)
+from specjax.training.generated import (
+  Material,
+  draw_texts,
+  draw_windows,
+  write_target_texts,
+)
+from specjax.training.held_out import Trial
+from specjax.training.optimize import in_dtype, train
+from specjax.training.recipes import Heads, Online, Texts
+from specjax.training.train_pair import wide
+from specjax.types import Drafter, Params
+
+_TRAINABLE = Names('specjax.drafters.{}.trainable', 'medusa')
+DIVERGENCE = Names('specjax.training.divergences.{}', 'cross_entropy')
+
+
+def check_names(x: Heads | Online) -> None:
+  """Finds what a recipe names, and names it in full, as its folder does.
+
+  Raises:
+    UserError: there is no such function.
+  """
+  resolve_function('trainable', x.trainable, _TRAINABLE)
+  x.trainable = _TRAINABLE.full(x.trainable)
+  resolve_function('divergence', x.divergence, DIVERGENCE)
+
+
+def check(x: Heads) -> None:
+  """Checks what needs no weights.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  o = x.optimization
+  check_names(x)
+  recipe_checks.trained(x)
+  recipe_checks.examples(x.examples)
+  recipe_checks.optimization('optimization', o, scored=True)
+  need(0 <= x.share <= 1, f'share must be in [0, 1], got {x.share}')
+  if x.share and not recipe_checks.has_examples(x):
+    recipe_checks.fill('texts', x.texts, o)
+  need(
+    1 <= x.devices <= jax.device_count(),
+    f'devices must be from 1 to the {jax.device_count()} that there are, got '
+    f'{x.devices}',
+  )
+  need(
+    o.batch % x.devices == 0,
+    f'optimization.batch is {o.batch}, which devices = {x.devices} does not '
+    f'divide: choose a multiple of {x.devices}',
+  )
+
+
+def shrink(x: Heads) -> None:
+  """A toy version of a recipe that shows that every stage runs."""
+  x.folder += '-quick'
+  x.data = x.folder
+  x.every = 40
+  x.texts = Texts(count=8, batch=8, length=32)
+  x.optimization.shrink(8, 32)
+  x.held_out.shrink()
+
+
+def make(x: Heads | Online, target: Model) -> Trainable:
+  """The head of a recipe.
+
+  Raises:
+    UserError: its function does not take these options, or refuses them.
+  """
+  try:
+    return resolve('trainable', x.trainable)(target, **x.options)
+  except (TypeError, ValueError) as error:
+    raise UserError(
+      f'options: {x.trainable} does not take {dict(x.options)}: {error}'
+    ) from error
+
+
+def check_positions(drafter: Drafter, lengths: dict[str, int]) -> None:
+  """Refuses texts that a drafter cannot read.
+
+  Raises:
+    UserError: it was made for shorter ones.
+  """
+  if drafter.positions is not None:
+    recipe_checks.positions(drafter.positions, 'the drafter has', lengths)
+
+
+def see(target: Model, weights: Any, tokens: jax.Array, taps) -> Seen:
+  """A target on whole windows [B, T]."""
+  mask, positions = transformer.causal(*tokens.shape)
+  out = target.forward(
+    weights, tokens, positions, None, None, mask, taps=tuple(taps)
+  )
+  return Seen(tokens, out.taps, wide(target.head(weights, out.hidden)))
+
+
+def loss_of(
+  head: Trainable,
+  target: Model,
+  seed: int,
+  divergence: Divergence = cross_entropy,
+  dtype: str = 'float32',
+):
+  """(drafter's parameters, the target's, a batch) -> the head's losses.
+
+  Each step has a key of its own, in whichever process it is made.
+  """
+  root = jax.random.key(seed)
+
+  def loss(params, frozen, batch):
+    seen = see(target, frozen, batch['tokens'], head.taps).replace(
+      counts=batch.get('counts'), divergence=divergence
+    )
+    seen = seen.replace(hidden=in_dtype(seen.hidden, dtype))
+    key = jax.random.fold_in(root, batch['step'])
+    return head.loss(Params(frozen, params), seen, key)
+
+  return loss
+
+
+class Placed(NamedTuple):
+  """Where a training has its arrays: batches split by rows, the rest whole."""
+
+  devices: int
+
+  def _put(self, x: Any, *axes: str) -> Any:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[: self.devices]), ('data',))
+    spec = jax.sharding.PartitionSpec(*axes)
+    return jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+
+  def whole(self, tree: Any) -> Any:
+    if self.devices == 1:
+      return jax.device_put(tree)
+    return self._put(tree)
+
+  def split(self, batch: Callable[..., dict]) -> Callable[..., dict]:
+    """The same batches, each split over the rows."""
+    if self.devices == 1:
+      return batch
+
+    def place(x):
+      return self._put(x, *(['data'] if np.ndim(x) else []))
+
+    return lambda number, params: jax.tree.map(place, batch(number, params))
+
+
+def from_examples(m: Material) -> Callable[[int, Any], dict[str, Any]]:
+  """(number, parameters) -> windows of examples, what counts, the number."""
+  x, o = m.recipe, m.recipe.optimization
+  learned = m.examples.learned
+
+  def batch(number, params):
+    del params  # Unused.
+    tokens, counts = example_windows.draw(
+      learned, o.batch, o.length, x.seed + 3, number
+    )
+    return {'tokens': tokens, 'counts': counts, 'step': np.int32(number)}
+
+  return batch
+
+
+def batches(m: Material) -> Callable[[int, Any], dict[str, Any]]:
+  """(step, parameters) -> windows of both kinds of text, and the step."""
+  if m.examples is not None:
+    return from_examples(m)
+  x, o = m.recipe, m.recipe.optimization
+  written = round(x.share * o.batch)
+  texts = write_target_texts(m) if written else None
+
+  def batch(step, params):
+    del params  # Unused.
+    parts = []
+    if texts is not None:
+      parts.append(draw_texts(texts, written, o.length, x.seed + 2, step))
+    if written < o.batch:
+      left = o.batch - written
+      parts.append(draw_windows(m, left, o.length, x.seed + 3, step))
+    return {'tokens': np.concatenate(parts), 'step': np.int32(step)}
+
+  return batch
+
+
+def measure(
+  head: Trainable, trial: Trial, drafter: Drafter, params: Any
+) -> dict[str, Any]:
+  """What a head measures of itself, in the target's text of held-out prompts.
+
+  Only places behind the prompts count: what a head is asked while drafting.
+
+  Returns:
+    Its sums over all texts, and under `domains` those of each domain.
+  """
+  if head.measure is None:
+    return {}
+  begin = min(len(text) for texts in trial.texts.values() for text in texts)
+
+  @jax.jit
+  def sums(weights, tokens):
+    seen = see(trial.target, weights.target, tokens, head.taps)
+    return head.measure(weights, seen, begin)
+
+  by_domain = {}
+  for domain, texts in trial.write(drafter, params).items():
+    made = sums(Params(trial.weights, params), texts)
+    by_domain[domain] = jax.tree.map(np.asarray, jax.device_get(made))
+  whole = jax.tree.map(lambda *parts: sum(parts), *by_domain.values())
+  return jax.tree.map(np.ndarray.tolist, whole | {'domains': by_domain})
+
+
+def save(head: Trainable, path, config, params, tokenizer) -> None:
+  """Writes a finished drafter, as its kind is kept."""
+  if head.save is not None:
+    head.save(path, config, params, tokenizer)
+  else:
+    files.save(path, config, params)
+
+
+def score(report: dict[str, Any], patience: int) -> dict[str, Any]:
+  """A report with what the best checkpoint is chosen by, where one is."""
+  if not patience:
+    return report
+  taus = [one['tau'] for one in report.values()]
+  return report | {'score': round(float(np.mean(taus)), 5)}
+
+
+def main(x: Heads) -> None:
+  if x.quick:
+    shrink(x)
+  check(x)
+  folder, m, trial = held_out.begin(x)
+  if m.examples is not None:
+    print(examples.describe(m.examples))
+  head = make(x, m.target)
+  drafter = head.drafter(x.held_out.depth)
+  check_positions(drafter, recipe_checks.lengths(x))
+  o = x.optimization
+  placed = Placed(x.devices)
+  params = train(
+    'head',
+    folder,
+    o,
+    head.init(jax.random.key(x.seed + 4), m.weights),
+    loss_of(
+      head,
+      m.target,
+      x.seed + 6,
+      resolve('divergence', x.divergence, DIVERGENCE),
+      o.dtype,
+    ),
+    m.weights,
+    placed.split(batches(m)),
+    lambda params: score(trial.report(drafter, params), o.patience),
+    place=placed.whole,
+  )
+  path = folder / 'weights'
+  if not path.exists():
+    config = {
+      **head.config,
+      **measure(head, trial, drafter, params),
+      'target': checkpoints.fingerprint(x.target),
+      'training': folders.cost(folder, ('head', o, 1)),
+    }
+    save(head, path, config, params, m.tokenizer)
+  read = head.read or (lambda path: files.read(path, head.config['kind'])[1])
+  print(json.dumps({'head': str(path)} | trial.report(drafter, read(path))))
