@@ -11,7 +11,7 @@ in the form that vLLM and SGLang serve. The head is runs/eagle3_pair/weights.
 """
 
 from configs import eagle3
-from specjax.drafters.eagle.sizes import PAIR
+from specjax.drafters.eagle.module import PAIR
 from specjax.training.recipes import Heads
 
 

@@ -102,12 +102,12 @@ def tree(
   size: Callable[[np.ndarray], np.ndarray] | None = None,
   after: Callable[[Texts, Distributions, np.ndarray], After] | None = None,
 ) -> DraftSource:
-  """The drafts of `drafting.chain` and `drafting.static_tree`.
+  """The drafts of `shapes.chain` and `shapes.static_tree`.
 
   Args:
     parents: of the static tree, by level.
     replacement: siblings are independent, and equal texts merged.
-    size: confidence [M, N] in the drawn tokens, see `drafting.policies`, ->
+    size: confidence [M, N] in the drawn tokens, see `shapes.policies`, ->
       nodes that exist [M].
     after: distributions of a draft that depend on where it began; by default q.
   """

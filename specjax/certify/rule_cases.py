@@ -23,8 +23,8 @@ from specjax.drafters import (
   suffix,
   windowed,
 )
+from specjax.drafters.dflash import module
 from specjax.drafters.dflash import module as dflash_models
-from specjax.drafters.dflash import sizes as dflash_sizes
 from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.shapes import chain, policies, static_tree
 from specjax.types import Drafter, Params, Rule
@@ -163,7 +163,7 @@ def _dflash(name, depth, make, parents) -> Kind:
   sizes |= {'block': depth + 1, 'layers': 1, 'mlp_width': 16}
 
   def walk(tiny: TinyModels):
-    known = dflash_sizes.Sizes((0, 1), **sizes)
+    known = module.Sizes((0, 1), **sizes)
     return dflash.walk(dflash_models.Head(tiny.target, known), depth + 1)
 
   return _head(

@@ -10,7 +10,8 @@ from absl import flags
 from specjax.bench import config as settings
 from specjax.errors import UserError
 from specjax.serving import config
-from specjax.training import recipe_parts, recipes
+from specjax.training import recipes
+from specjax.training import recipes as recipe_parts
 
 
 def explain(error: Exception) -> str:

@@ -160,7 +160,7 @@ def load(
     layers: E, before an untrained exit; a trained one knows its own.
     window: see `variants.narrow`, also for `sinks`.
     sinks: see there.
-    **options: of `drafting.shape.Shape`.
+    **options: of `shapes.shape.Shape`.
 
   Raises:
     ValueError: exit out of range, no such exit, or no such window.

@@ -38,7 +38,7 @@ def load(
     dtype: of what stays floats, and of its cache; by default the target's.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
     frequencies: how frequent they are, likewise.
-    **options: of `drafting.shape.Shape`; chains without any.
+    **options: of `shapes.shape.Shape`; chains without any.
 
   Raises:
     ValueError: there is no path, or as `lm.read`.

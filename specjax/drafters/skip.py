@@ -66,7 +66,7 @@ def load(
     skip: layers that are left out as a whole, from 0.
     skip_attention: layers whose attention is left out.
     skip_mlp: layers whose MLP is.
-    **options: of `drafting.shape.Shape`.
+    **options: of `shapes.shape.Shape`.
 
   Raises:
     ValueError: there is no such layer, or nothing is left out, or all.

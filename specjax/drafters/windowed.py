@@ -40,7 +40,7 @@ def load(
     window: tokens that a draft token sees, itself included, at least 1. In
       layers with a smaller window of their own it sees no more than there.
     sinks: first tokens of the text that it sees besides, fewer than positions.
-    **options: of `drafting.shape.Shape`; chains without any.
+    **options: of `shapes.shape.Shape`; chains without any.
 
   Raises:
     ValueError: there is no such window, or the target is an encoder-decoder.

@@ -16,7 +16,7 @@ import pathlib
 from specjax import checkpoints
 from specjax.checkpoints.files import CONFIG, read_json
 from specjax.cli import command
-from specjax.drafters.eagle import writing
+from specjax.drafters.eagle import published
 from specjax.drafters.eagle.module import sizes_of
 from specjax.drafters.heads import files
 from specjax.errors import blame, need
@@ -44,7 +44,7 @@ def write(head: str, folder: str, target: str, verifier: str, tokens: int):
       'the directory of a head that was trained here',
     )
     config, params = files.read(head, 'eagle', own)
-    writing.write_speculators(
+    published.write_speculators(
       folder,
       sizes_of(config),
       params,

@@ -9,17 +9,54 @@ holds.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from specjax.errors import UserError, need
 from specjax.prompts import conversations, files, forms
 from specjax.prompts.files import Record
-from specjax.training.asked import Questions
 from specjax.training.recipes import Examples
+
+_SHORTEST, _BEGIN = 16, 40  # characters of a question
+
+
+def _words(text: str) -> str:
+  return ' '.join(text.split())
+
+
+class Questions:
+  """Questions by their words.
+
+  Args:
+    places: where each question stands, by its text. Those of few characters
+      are left out: they are in many texts by chance.
+  """
+
+  def __init__(self, places: Mapping[str, str]):
+    self._begins: dict[int, dict[str, list[tuple[str, str]]]] = {}
+    for text, place in places.items():
+      words = _words(text)
+      if len(words) >= _SHORTEST:
+        begin = words[:_BEGIN]
+        found = self._begins.setdefault(len(begin), {})
+        found.setdefault(begin, []).append((words, place))
+
+  def find(self, text: str) -> str | None:
+    """Where a question stands that a text has in it, or None."""
+    words = _words(text)
+    for length, begins in self._begins.items():
+      for at in range(len(words) - length + 1):
+        for question, place in begins.get(words[at : at + length], ()):
+          if words.startswith(question, at):
+            return place
+    return None
+
 
 FIELD = 'examples.prompts.path'
 DOMAIN = 'examples'
@@ -318,3 +355,56 @@ def describe(sides: Split) -> str:
   return json.dumps(
     {'learned': size(sides.learned), 'held out': size(sides.held_out)}
   )
+
+
+@functools.lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, count: int) -> np.ndarray:
+  return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+def draw(
+  examples: Sequence[Example], count: int, length: int, seed: int, number: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """A batch: tokens and what counts, [count, length] each.
+
+  Examples come in an order that is drawn anew for each time that all were
+  seen; a batch depends on the seed and its number alone. One that is longer
+  than the window loses its begin or its end, and keeps some of its answer.
+  """
+  tokens = np.zeros((count, length), np.int32)
+  counts = np.zeros((count, length), np.float32)
+  for row in range(count):
+    epoch, place = divmod(number * count + row, len(examples))
+    one = examples[_order(seed, epoch, len(examples))[place]]
+    first = 0
+    if len(one.tokens) > length:
+      # At least one place of the answer is in it, with what it follows.
+      rng = np.random.default_rng((seed, epoch, place))
+      low = max(0, one.begin - length + 1)
+      first = int(rng.integers(low, len(one.tokens) - length + 1))
+    ids = one.tokens[first : first + length]
+    tokens[row, : len(ids)] = ids
+    # Place t is judged by what follows it: token t + 1.
+    answer = max(one.begin - first - 1, 0)
+    counts[row, answer : len(ids) - 1] = 1
+  return tokens, counts
+
+
+def prompts_of(
+  examples: Sequence[Example], count: int, length: int, seed: int
+) -> list[list[int]]:
+  """Prompts of examples, each once, the last `length` tokens of each.
+
+  A text is its own prompt up to its half at most: the rest is the answer.
+  """
+  different = list({one.key: one for one in examples}.values())
+  order = np.random.default_rng(seed).permutation(len(different))
+  chosen = [different[i] for i in order[:count]]
+  return [
+    (
+      one.tokens[: one.begin][-length:]
+      if one.begin
+      else one.tokens[: min(length, max(1, len(one.tokens) // 2))]
+    )
+    for one in chosen
+  ]

@@ -15,7 +15,8 @@ from specjax import prompts, sampling, verify
 from specjax.corpus import DOMAINS
 from specjax.loop import generate
 from specjax.models.transformer import Model
-from specjax.training import example_windows, examples, folders, generated
+from specjax.training import examples, folders, generated
+from specjax.training import examples as example_windows
 from specjax.training.generated import Material
 from specjax.training.recipes import Distillation, Heads, HeldOut
 from specjax.types import Drafter, Params, Spec, SpecState

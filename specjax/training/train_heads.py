@@ -24,13 +24,8 @@ from specjax.drafters.heads.trainable import (
 from specjax.errors import UserError, need
 from specjax.models import transformer
 from specjax.models.transformer import Model
-from specjax.training import (
-  example_windows,
-  examples,
-  folders,
-  held_out,
-  recipe_checks,
-)
+from specjax.training import examples, folders, held_out, recipe_checks
+from specjax.training import examples as example_windows
 from specjax.training.generated import (
   Material,
   draw_texts,

@@ -8,7 +8,8 @@ import pytest
 from specjax import checkpoints, pair
 from specjax.bench.config import Prompts
 from specjax.errors import UserError
-from specjax.training import example_windows, examples
+from specjax.training import examples
+from specjax.training import examples as example_windows
 from specjax.training.examples import Example, Reader
 from specjax.training.recipes import Examples
 

@@ -17,10 +17,9 @@ import specjax
 from specjax import checkpoints
 from specjax.bench.config import Prompts
 from specjax.drafters import lm, medusa
-from specjax.drafters.heads import lm_training
 from specjax.errors import UserError
 from specjax.training import (
-  example_windows,
+  examples,
   generated,
   optimize,
   schedules,
@@ -95,7 +94,7 @@ def test_a_head_is_trained_on_answers_and_resumes_bit_for_bit(
   train_heads.main(recipe(root, 'whole'))
   said = json.loads(capsys.readouterr().out.splitlines()[0])
   assert said['learned']['examples'] + said['held out']['examples'] == 36
-  draw = example_windows.draw
+  draw = examples.draw
 
   def cut(*args):
     if args[-1] == 3:
@@ -103,7 +102,7 @@ def test_a_head_is_trained_on_answers_and_resumes_bit_for_bit(
     return draw(*args)
 
   with monkeypatch.context() as patched:
-    patched.setattr(example_windows, 'draw', cut)
+    patched.setattr(examples, 'draw', cut)
     with pytest.raises(Killed):
       train_heads.main(recipe(root, 'cut'))
   train_heads.main(recipe(root, 'cut'))
@@ -171,7 +170,7 @@ def test_a_draft_goes_on_from_a_checkpoint_and_is_one_again(root):
   start = checkpoints.load(root / 'draft')[1]
   moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), params, start)
   assert max(jax.tree.leaves(moved)) > 1e-3
-  facts = json.loads((root / 'lm/weights' / lm_training.TRAINING).read_text())
+  facts = json.loads((root / 'lm/weights' / lm.TRAINING).read_text())
   assert facts['steps'] == 6
   assert facts['seconds'] > 0
   assert before[-1]['loss']['token'] < before[0]['loss']['token'] + 1

@@ -10,8 +10,8 @@ from specjax import pair
 from specjax.bench import measure, probing, replay, results
 from specjax.bench.config import Candidate, Checkpoint, Experiment
 from specjax.bench.probing import CONFIGURED, Look
-from specjax.drafters.dflash import sizes
-from specjax.drafters.eagle.sizes import sizes_of
+from specjax.drafters.dflash import module
+from specjax.drafters.eagle.module import sizes_of
 from specjax.drafters.heads import files
 from specjax.drafters.medusa.module import reading_of
 from specjax.errors import UserError
@@ -287,7 +287,7 @@ def meaning(head, fields):
   read = {
     'eagle': sizes_of,
     'medusa': reading_of,
-    'dflash': sizes.sizes_of,
+    'dflash': module.sizes_of,
   }[kind]
   return read(files.read_config(pair.path(head), kind) | fields)
 

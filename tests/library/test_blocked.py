@@ -11,8 +11,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.drafters import lm
-from specjax.drafters.dflash.module import Head
-from specjax.drafters.dflash.sizes import Sizes
+from specjax.drafters.dflash.module import Head, Sizes
 from specjax.drafters.shapes import language_model, shape
 from specjax.loop import generate
 from specjax.models import linear, variants

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters import dflash
-from specjax.drafters.dflash.module import Head
-from specjax.drafters.dflash.sizes import Sizes
+from specjax.drafters.dflash.module import Head, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
 from specjax.models import linear, prefill, transformer, variants

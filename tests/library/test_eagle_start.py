@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters import eagle
-from specjax.drafters.eagle import start
+from specjax.drafters.eagle import training
 from specjax.drafters.eagle.module import Head, Sizes
 from specjax.models import transformer
 from specjax.types import Params
@@ -27,7 +27,7 @@ def begun(model, params, width):
   """A head and its logits of the target's features, before any training."""
   head = Head(model, Sizes(3, (0, 1), width=width, num_heads=2, num_kv_heads=1))
   fresh = head.init(jax.random.key(1))
-  own = Params(params, start.from_target(head, fresh, params))
+  own = Params(params, training.from_target(head, fresh, params))
   hidden, goal = seen(model, params)
   features = head.read(own, hidden)
   return head.logits(own, features), goal

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters import early_exit, medusa
-from specjax.drafters.eagle import losses
+from specjax.drafters.eagle import training
 from specjax.drafters.heads.trainable import Seen
 from specjax.types import Params
 from tests.support import models
@@ -68,7 +68,7 @@ def test_the_loss_of_version_3():
     return [logits(*step) for step in steps]
 
   head = types.SimpleNamespace(unroll=unroll, logits=lambda params, x: x)
-  found = losses.tokens(head, None, SEEN, None)
+  found = training.tokens(head, None, SEEN, None)
   mean = [
     (soft(0.25, 0.5) + soft(0.75, 0.5) + soft(0.125, 0.5)) / 3,
     (soft(0.75, 0.25) + soft(0.125, 0.75)) / 2,
@@ -102,7 +102,7 @@ def test_the_loss_of_version_1():
     forward=forward,
     logits=lambda params, x: logits(0.5, 0.25, 0.75),
   )
-  found = losses.features(head, None, SEEN, jax.random.key(0))
+  found = training.features(head, None, SEEN, jax.random.key(0))
   smooth = (0.5**2 / 2 + 0.25**2 / 2 + (3 - 0.5)) / 3
   said = (soft(0.25, 0.5) + soft(0.75, 0.25) + soft(0.125, 0.75)) / 3
   assert found['feature'] == pytest.approx(smooth, rel=1e-5)

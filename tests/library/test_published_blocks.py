@@ -7,8 +7,7 @@ import pytest
 import safetensors.numpy
 
 from specjax.drafters import dflash, eagle, medusa
-from specjax.drafters.dflash.module import Head
-from specjax.drafters.dflash.sizes import sizes_of
+from specjax.drafters.dflash.module import Head, sizes_of
 from specjax.drafters.heads import published
 from specjax.types import Target
 from tests.library.test_dflash import check_along_a_text, features_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters import eagle
-from specjax.drafters.eagle import writing
+from specjax.drafters.eagle import published as writing
 from specjax.drafters.eagle.module import Head, Sizes, sizes_of
 from specjax.drafters.heads import published
 from specjax.models import reduced_vocab_head, rotary

@@ -10,8 +10,8 @@ import pytest
 import specjax
 from specjax import pair
 from specjax.drafters import dflash, eagle, lm, quantized
+from specjax.drafters.dflash import module
 from specjax.drafters.dflash import module as dflash_models
-from specjax.drafters.dflash import sizes as dflash_sizes
 from specjax.drafters.heads import frequencies, modules
 from specjax.models import linear, quantize, transformer, variants
 from tests.support.models import TARGET, VOCAB, target_weights, tiny
@@ -119,7 +119,7 @@ def test_a_head_may_be_read_before_the_weights_of_its_target():
 
 
 def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
-  sizes = dflash_sizes.Sizes(
+  sizes = module.Sizes(
     (0, 1), 3, 1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=16
   )
   head = dflash_models.Head(TARGET, sizes)

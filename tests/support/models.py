@@ -31,8 +31,8 @@ from specjax.drafters import (
   suffix,
   windowed,
 )
+from specjax.drafters.dflash import module
 from specjax.drafters.dflash import module as dflash_models
-from specjax.drafters.dflash import sizes as dflash_sizes
 from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.ngram import retrieval
 from specjax.drafters.shapes import chain, dynamic_tree, policies, static_tree
@@ -248,7 +248,7 @@ DFLASH_SIZES = {k: v for k, v in SMALL.items() if k != 'width'}
 DFLASH_SIZES |= {'block': 5, 'mlp_width': 16}
 DFLASH = dflash.trainable(TARGET, **DFLASH_SIZES)
 DFLASH_HEAD = dflash_models.Head(
-  TARGET, dflash_sizes.Sizes(DFLASH.taps, **DFLASH_SIZES)
+  TARGET, module.Sizes(DFLASH.taps, **DFLASH_SIZES)
 )
 EAGLE_3_HEAD = Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
 EAGLE_3_WALKER = eagle.walk(EAGLE_3_HEAD)

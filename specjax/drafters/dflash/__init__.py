@@ -1,10 +1,10 @@
 """DFlash: a block of masked places, drafted in one pass.
 
-Chen et al., arXiv:2602.06036; the module is `models.dflash`. The target's
+Chen et al., arXiv:2602.06036; the module is `dflash.module`. The target's
 features of the text are remembered as keys and values, and those of a block are
 forgotten with it. No place knows what is drawn at another, so that the whole
 draft costs one pass, and a draft of any shape has its true probabilities, see
-`drafting.parallel`.
+`shapes.parallel`.
 """
 
 import dataclasses
@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax.arguments import check_number
-from specjax.drafters.dflash import losses
-from specjax.drafters.dflash.module import Head
-from specjax.drafters.dflash.sizes import Sizes, near, sizes_of
+from specjax.drafters.dflash import training
+from specjax.drafters.dflash.module import Head, Sizes, near, sizes_of
 from specjax.drafters.heads import files, modules, overrides
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.modules import Read
@@ -103,7 +102,7 @@ def trainable(
     anchors: blocks of each window of a step, at random places.
     decay: the loss of place k is weighted by exp(-(k - 1) / decay); 0: half a
       block, as in the paper for blocks of 8.
-    **sizes: of `models.dflash_sizes.Sizes`.
+    **sizes: of `dflash.module.Sizes`.
   """
   layers = target.config.num_layers
   taps = tuple(taps) or tuple(sorted({0, layers // 2, layers - 1}))
@@ -123,10 +122,10 @@ def trainable(
     taps,
     init,
     functools.partial(
-      losses.loss, head, anchors, decay or head.sizes.block / 2
+      training.loss, head, anchors, decay or head.sizes.block / 2
     ),
     lambda depth: chain.make(walk(head, _rows(head, depth)), depth),
-    functools.partial(losses.measure, head),
+    functools.partial(training.measure, head),
   )
 
 
@@ -163,7 +162,7 @@ def load(
       wrong: `experiments.probe` finds out.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
     frequencies: how frequent they are, likewise.
-    **options: of `drafting.shape.Shape`.
+    **options: of `shapes.shape.Shape`.
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)

@@ -23,9 +23,9 @@ from specjax.checkpoints.families.table import (
 )
 from specjax.checkpoints.families.values import attribute
 from specjax.checkpoints.files import CheckpointError
-from specjax.drafters.dflash import sizes as dflash_sizes
-from specjax.drafters.heads.published import vocabulary
-from specjax.drafters.heads.published.formats import (
+from specjax.drafters.dflash import module
+from specjax.drafters.heads import formats
+from specjax.drafters.heads.formats import (
   UNUSED,
   Files,
   Format,
@@ -139,7 +139,7 @@ def _number(files: Files, name: str, least: int, bound: int | None = None):
   return value
 
 
-def _sources(sizes: dflash_sizes.Sizes) -> dict[str, Tensors]:
+def _sources(sizes: module.Sizes) -> dict[str, Tensors]:
   """Of every parameter but those of the vocabulary."""
   found: dict[str, tuple[TensorSplit, tuple[str, ...]]] = {
     'fuse/w': (LINEAR, ('fc.weight',)),
@@ -195,10 +195,10 @@ def _describe(files: Files, name: str) -> Found:
         'rope_scaling', 'norm_eps', 'bias',
       )
     },
-    **vocabulary.options(files, vocab),
+    **formats.options(files, vocab),
   }  # fmt: skip
-  sizes = dflash_sizes.sizes_of(config)
-  sources = _sources(sizes) | vocabulary.sources(tensors, sizes, vocab)
+  sizes = module.sizes_of(config)
+  sources = _sources(sizes) | formats.sources(tensors, sizes, vocab)
   return Found(
     name,
     'dflash',

@@ -1,7 +1,7 @@
 """EAGLE: one decoder layer that goes on from the target's features.
 
 Li et al., arXiv:2401.15077 (version 1) and arXiv:2503.01840 (version 3); the
-module is `models.eagle`. While it drafts, its own features stand in for the
+module is `eagle.module`. While it drafts, its own features stand in for the
 target's; once tokens were accepted, the target's are read instead. Any shape
 of draft is possible: chain, static tree, EAGLE-2's dynamic tree
 (arXiv:2406.16858).
@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax.drafters.eagle import losses
-from specjax.drafters.eagle import start as eagle_start
-from specjax.drafters.eagle.module import Head, Sizes, sizes_of
-from specjax.drafters.eagle.sizes import near
+from specjax.drafters.eagle import training
+from specjax.drafters.eagle.module import Head, Sizes, near, sizes_of
 from specjax.drafters.heads import files, modules, overrides
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.modules import Read
@@ -125,10 +123,10 @@ def trainable(
     taps: layers that it reads; by default the last for version 1, and the
       first, the middle and the last for version 3.
     start: `target` begins version 3 with the target's own logits, on as many of
-      their directions as it is wide (`models.eagle_start`); by default its
+      their directions as it is wide (`eagle.training`); by default its
       weights are random.
-    **sizes: of `models.eagle.Sizes`; with the join `pair` and the width of the
-      target, `writing.write_speculators` can write the head for others.
+    **sizes: of `eagle.module.Sizes`; with the join `pair` and the width of the
+      target, `eagle.published.write_speculators` can write the head for others.
 
   Raises:
     ValueError: taps that the target has not, a reduced vocabulary, which is
@@ -151,15 +149,15 @@ def trainable(
   if start not in ('', 'target'):
     raise ValueError(f"start must be 'target' or empty, got {start!r}")
   if start:
-    eagle_start.check(head)
+    training.check(head)
 
   def init(key, target_params):
     fresh = head.init(key)
     if not start:
       return fresh
-    return eagle_start.from_target(head, fresh, target_params)
+    return training.from_target(head, fresh, target_params)
 
-  loss = losses.tokens if version == 3 else losses.features
+  loss = training.tokens if version == 3 else training.features
   return Trainable(
     {'kind': KIND, **dataclasses.asdict(head.sizes)},
     taps,
@@ -207,7 +205,7 @@ def load(
     window: pairs that it sees of a text at most; 0: all. See
       `models.config.Narrowed`.
     sinks: first pairs that it sees besides.
-    **options: of `drafting.shape.Shape`.
+    **options: of `shapes.shape.Shape`.
 
   Raises:
     ValueError: no such head, one for another target, taps that the target

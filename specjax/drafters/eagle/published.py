@@ -15,22 +15,98 @@ Layers of the target are counted in two ways. speculators' ids, and the default
 which is our tap id - 1. Ids inside `eagle_config` are of outputs: our taps.
 """
 
+import json
+import pathlib
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import flax.traverse_util
+import numpy as np
+import safetensors.numpy
+
+from specjax.arguments import check_number
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import size_rows
+from specjax.checkpoints.families.table import (
+  GROUPS,
+  KEEP,
+  LINEAR,
+  WAYS,
+  Tensors,
+)
 from specjax.checkpoints.families.values import attribute
 from specjax.checkpoints.files import CheckpointError
-from specjax.drafters.eagle import sizes
-from specjax.drafters.eagle import tensors as eagle_tensors
-from specjax.drafters.eagle.tensors import FC_NORM
-from specjax.drafters.heads.published import vocabulary
-from specjax.drafters.heads.published.formats import (
+from specjax.drafters.eagle import module
+from specjax.drafters.eagle.module import PAIR, Sizes
+from specjax.drafters.heads import formats
+from specjax.drafters.heads.formats import (
   UNUSED,
   Files,
   Format,
   Found,
+  Made,
 )
+from specjax.models.config import TransformerConfig
+
+FC_NORM = 'fc_norm.'  # before the numbers of norms of the target's layers
+
+
+def sources(
+  sizes: Sizes,
+  vocab: int,
+  names: Collection[str],
+  layer: str,
+  fused: str = 'fc',
+) -> dict[str, Tensors | Made]:
+  """Of every parameter that a head has.
+
+  Args:
+    sizes: of the head.
+    vocab: tokens of the target.
+    names: of all tensors.
+    layer: before the names of the layer's.
+    fused: before that of the map of the joined or fused features.
+  """
+  attention = f'{layer}self_attn.'
+  qkv = [f'{attention}{x}_proj.' for x in 'qkv']
+  up = [f'{layer}mlp.{x}_proj.' for x in ('gate', 'up')]
+  found: dict[str, tuple[Any, tuple[str, ...]]] = {
+    'layer/qkv/w': (GROUPS, tuple(x + 'weight' for x in qkv)),
+    'layer/out/w': (LINEAR, (f'{attention}o_proj.weight',)),
+    'layer/norm2/scale': (KEEP, (f'{layer}post_attention_layernorm.weight',)),
+    'layer/up/w': (WAYS, tuple(x + 'weight' for x in up)),
+    'layer/down/w': (LINEAR, (f'{layer}mlp.down_proj.weight',)),
+  }
+  third = sizes.version == 3
+  found[f'{"fuse" if third else "join"}/w'] = LINEAR, (f'{fused}.weight',)
+  options = {
+    'join/b': (sizes.join_bias, KEEP, f'{fused}.bias'),
+    'layer/q_norm/scale': (sizes.qk_norm, KEEP, f'{attention}q_norm.weight'),
+    'layer/k_norm/scale': (sizes.qk_norm, KEEP, f'{attention}k_norm.weight'),
+    'layer/out/b': (sizes.out_bias, KEEP, f'{attention}o_proj.bias'),
+    'layer/down/b': (sizes.mlp_bias, KEEP, f'{layer}mlp.down_proj.bias'),
+  }
+  norms = {
+    'token': ('norm_token', f'{layer}input_layernorm'),
+    'feature': ('norm_feature', f'{layer}hidden_norm'),
+    'fused': ('norm_fused', 'input_norm'),
+    'last': ('norm', 'norm'),
+  }
+  for name, (key, tensor) in norms.items():
+    here = name in sizes.norms
+    options[f'{key}/scale'] = here, KEEP, f'{tensor}.weight'
+  for i in range(sum(FC_NORM in name for name in names)):
+    options[f'norm_taps_{i}/scale'] = True, KEEP, f'{FC_NORM}{i}.weight'
+  for key, (here, split, name) in options.items():
+    if here:
+      found[key] = split, (name,)
+  if sizes.qkv_bias:
+    found['layer/qkv/b'] = GROUPS, tuple(x + 'bias' for x in qkv)
+  if sizes.mlp_bias:
+    found['layer/up/b'] = WAYS, tuple(x + 'bias' for x in up)
+  made: dict[str, Tensors | Made] = {k: Tensors(*v) for k, v in found.items()}
+  return made | formats.sources(names, sizes, vocab)
+
 
 _IDS = 'eagle_aux_hidden_state_layer_ids'
 _LAYERS = ('midlayer.', 'layers.0.', 'transformer.')
@@ -132,12 +208,12 @@ def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
 
 
 def _activation(files: Files, function) -> str:
-  for name, known in sizes.ACTIVATIONS.items():
+  for name, known in module.ACTIVATIONS.items():
     if known is function:
       return name
   raise CheckpointError(
     f'{files.directory}: config.json: hidden_act must be one of '
-    f'{", ".join(sizes.ACTIVATIONS)}'
+    f'{", ".join(module.ACTIVATIONS)}'
   )
 
 
@@ -226,18 +302,16 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     'qkv_bias': f'{attention}q_proj.bias' in tensors,
     'out_bias': f'{attention}o_proj.bias' in tensors,
     'mlp_bias': f'{layer}mlp.down_proj.bias' in tensors,
-    **vocabulary.options(files, vocab),
+    **formats.options(files, vocab),
     **options,
   }  # fmt: skip
-  sources = eagle_tensors.sources(
-    sizes.sizes_of(config), vocab, tensors, layer, fused
-  )
+  found = sources(module.sizes_of(config), vocab, tensors, layer, fused)
   whole = () if config.get('draft_vocab') else ('d2t',)
   return Found(
     name,
     'eagle',
     config,
-    sources,
+    found,
     features,
     vocab,
     files.verifier,
@@ -259,7 +333,7 @@ def _norms(files: Files) -> tuple[str, ...]:
 
 
 def _third(files: Files, name: str) -> Found:
-  return _describe(files, name, 3, join=sizes.PAIR)
+  return _describe(files, name, 3, join=module.PAIR)
 
 
 def _first(files: Files, name: str) -> Found:
@@ -275,3 +349,184 @@ FORMATS = (
   Format('EAGLE-3', _is_third, _third),
   Format('EAGLE-1', _is_first, _first),
 )
+
+
+_LAYER = 'layers.0.'
+_SWITCHES = {
+  'norm_before_residual': 'residual',
+  'norm_before_fc': 'fused',
+  'fc_norm': 'taps',
+  'norm_output': 'carried',
+}
+
+
+def _refuse(sizes: Sizes, target: TransformerConfig) -> None:
+  """Refuses what the form cannot say.
+
+  Raises:
+    ValueError: names the option, and what to train instead.
+  """
+  wrong = {
+    'version': sizes.version != 3,
+    'join': sizes.join != PAIR,
+    'norms': not {'token', 'feature', 'last'} <= {*sizes.norms},
+    'own_unembedding': not sizes.own_unembedding,
+    'qkv_bias': sizes.qkv_bias != sizes.out_bias,
+    'mlp_bias': sizes.mlp_bias and sizes.qk_norm,
+    'width': not sizes.own_embedding and sizes.width != target.width,
+  }
+  for name, refused in wrong.items():
+    if refused:
+      raise ValueError(
+        f'{name} of the head is {getattr(sizes, name)!r}, which the form of '
+        f"speculators does not have: train one with join = '{PAIR}', version 3 "
+        f'and the width of its target, {target.width}'
+      )
+
+
+def _layer_config(sizes: Sizes, target: TransformerConfig) -> dict[str, Any]:
+  """What config.json says of the layer."""
+  rotary = rope.write_scaling(sizes.rope_scaling)
+  return {
+    'model_type': 'qwen3' if sizes.qk_norm else 'llama',
+    'vocab_size': target.vocab_size,
+    'hidden_size': sizes.width,
+    'intermediate_size': sizes.mlp_width,
+    'num_hidden_layers': 1,
+    'num_attention_heads': sizes.num_heads,
+    'num_key_value_heads': sizes.num_kv_heads,
+    'head_dim': sizes.head_dim,
+    'hidden_act': sizes.activation,
+    'rms_norm_eps': sizes.norm_eps,
+    'attention_bias': sizes.qkv_bias,
+    'mlp_bias': sizes.mlp_bias,
+    'max_position_embeddings': target.max_positions,
+    'tie_word_embeddings': False,
+    'rope_theta': sizes.rope_theta,
+    'rope_scaling': None if sizes.rope_scaling is None else rotary,
+    'rope_parameters': {'rope_theta': sizes.rope_theta} | rotary,
+  }
+
+
+def attributes(
+  sizes: Sizes,
+  target: TransformerConfig,
+  verifier: str,
+  architectures: tuple[str, ...] = (),
+  tokens: int = 4,
+  dtype: str = 'float16',
+) -> dict[str, Any]:
+  """The config.json of a head.
+
+  Args:
+    sizes: of the head.
+    target: of its target.
+    verifier: the name or the path by which an engine knows the target.
+    architectures: of the target's config.json.
+    tokens: that an engine drafts, unless it is told another number.
+    dtype: of the weights.
+
+  Raises:
+    ValueError: the form does not have an option of the head, or `tokens` is no
+      number of tokens.
+  """
+  check_number('tokens', tokens, 1)
+  _refuse(sizes, target)
+  method = {'proposal_type': 'greedy', 'speculative_tokens': tokens}
+  return {
+    'architectures': ['Eagle3Speculator'],
+    'speculators_model_type': 'eagle3',
+    'speculators_config': {
+      'algorithm': 'eagle3',
+      'default_proposal_method': 'greedy',
+      'proposal_methods': [
+        method | {'verifier_accept_k': 1, 'accept_tolerance': 0.0}
+      ],
+      'verifier': {
+        'name_or_path': verifier,
+        'architectures': list(architectures),
+      },
+    },
+    'transformer_layer_config': _layer_config(sizes, target),
+    'draft_vocab_size': sizes.draft_vocab or target.vocab_size,
+    'target_hidden_size': target.width,
+    # Of what a layer reads; ours are of what it returns.
+    'eagle_aux_hidden_state_layer_ids': [tap + 1 for tap in sizes.taps],
+    **{switch: name in sizes.norms for switch, name in _SWITCHES.items()},
+    'tie_word_embeddings': False,
+    'torch_dtype': dtype,
+  }
+
+
+def tensors(
+  sizes: Sizes, vocab: int, params: Any, dtype: str = 'float16'
+) -> dict[str, np.ndarray]:
+  """The tensors of a head by their names.
+
+  Args:
+    sizes: of the head.
+    vocab: tokens of its target.
+    params: whole weights.
+    dtype: of floats.
+  """
+  flat: Mapping[str, Any] = flax.traverse_util.flatten_dict(params, sep='/')
+  names = [f'{FC_NORM}{i}.weight' for i in range(len(sizes.taps))]
+  names = [*(names if 'taps' in sizes.norms else ()), 'd2t', 't2d']
+  parts_of = sources(sizes, vocab, names, _LAYER)
+  found: dict[str, np.ndarray] = {}
+  for key, source in parts_of.items():
+    value = np.asarray(flat[key])
+    if isinstance(source, Made):
+      found |= _vocabulary(value, sizes.draft_vocab)
+      continue
+    split, own = source
+    parts = split.cut(value.astype(dtype), len(own))
+    for name, part in zip(own, parts, strict=True):
+      found[name] = np.ascontiguousarray(part)
+  return found
+
+
+def _vocabulary(places: np.ndarray, count: int) -> dict[str, np.ndarray]:
+  """Which tokens of the target have a logit."""
+  here = places < count
+  ids = np.empty(count, np.int64)
+  ids[places[here]] = np.flatnonzero(here)
+  return {'d2t': ids - np.arange(count), 't2d': here}
+
+
+def write_speculators(
+  path: str | pathlib.Path,
+  sizes: Sizes,
+  params: Any,
+  target: TransformerConfig,
+  verifier: str,
+  architectures: tuple[str, ...] = (),
+  tokens: int = 4,
+  dtype: str = 'float16',
+) -> None:
+  """Writes a head into a new directory, as vLLM and SGLang read it.
+
+  Args:
+    path: the directory; it must not exist.
+    sizes: see `attributes`, likewise the others.
+    params: whole weights.
+    target: see there.
+    verifier: see there.
+    architectures: see there.
+    tokens: see there.
+    dtype: see there.
+
+  Raises:
+    ValueError: the form does not have an option of the head, or the place is
+      taken.
+  """
+  config = attributes(sizes, target, verifier, architectures, tokens, dtype)
+  folder = pathlib.Path(path)
+  if folder.exists():
+    raise ValueError(f'{folder} exists; remove it or write elsewhere')
+  arrays = tensors(sizes, target.vocab_size, params, dtype)
+  folder.mkdir(parents=True)
+  (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+  safetensors.numpy.save_file(
+    arrays, folder / 'model.safetensors', {'format': 'pt'}
+  )

@@ -170,7 +170,7 @@ def load(
       measured accuracies of the heads; 0: none.
     read_as: values of `Reading`, where heads are others than usual:
       `experiments.probe` finds out.
-    **options: of `drafting.shape.Shape`.
+    **options: of `shapes.shape.Shape`.
 
   Raises:
     ValueError: no such heads; and of a depth, that they are fewer.

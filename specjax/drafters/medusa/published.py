@@ -11,7 +11,7 @@ from typing import Any
 
 from specjax.checkpoints.families.table import LINEAR, Tensors, TensorSplit
 from specjax.checkpoints.files import CheckpointError
-from specjax.drafters.heads.published.formats import Files, Format, Found, text
+from specjax.drafters.heads.formats import Files, Format, Found, text
 
 # Of head i: the linear map, and the output layer.
 _AUTHORS = '{}.0.linear', '{}.1.weight'

@@ -109,7 +109,7 @@ def load(
       `counted`, unless it is a published one.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
-    options: of `drafting.shape.Shape`.
+    options: of `shapes.shape.Shape`.
 
   Raises:
     ValueError: a tree by accuracies that nobody measured.

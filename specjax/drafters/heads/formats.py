@@ -4,7 +4,7 @@ import collections
 import contextlib
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import flax.traverse_util
@@ -13,7 +13,7 @@ import numpy as np
 
 from specjax.checkpoints import parameters
 from specjax.checkpoints.families import values
-from specjax.checkpoints.families.table import Tensors
+from specjax.checkpoints.families.table import KEEP, LINEAR, Tensors
 from specjax.checkpoints.files import (
   CONFIG,
   CheckpointError,
@@ -22,6 +22,7 @@ from specjax.checkpoints.files import (
   shorten,
 )
 from specjax.checkpoints.precision import STORED
+from specjax.models import reduced_vocab_head
 from specjax.models.config import TransformerConfig
 
 # Tensors of which no kind of head makes a parameter.
@@ -121,7 +122,7 @@ class Found(NamedTuple):
   """A published head, of which no numbers have been read.
 
   format: its name, for people.
-  kind: of head, as `drafting.heads` calls it; also the module that drafts.
+  kind: of head, as `heads.files` calls it; also the module that drafts.
   config: as one of our own has it in config.json, but with Python's values.
   sources: of each parameter, '/' between the keys.
   width: of the target's features.
@@ -262,3 +263,60 @@ def read(found: Found, shapes: Any, dtype: Any) -> Any:
     params = parameters.read(plain, flat, tensors, dtype)
     params |= {k: jnp.asarray(x) for k, x in calculate(found, tensors).items()}
   return flax.traverse_util.unflatten_dict(params, sep='/')
+
+
+def options(files: Files, vocab: int) -> dict[str, Any]:
+  """Which tokens a head has logits of, as options of its sizes."""
+  tensors = files.tensors
+  if 'lm_head.weight' not in tensors:
+    return {'own_unembedding': False}
+  count = files.shape('lm_head.weight', 2)[0]
+  if count == vocab:
+    return {'own_unembedding': True}
+  if 'd2t' not in tensors:
+    raise CheckpointError(
+      f'{files.directory}: lm_head has {count} of {vocab} tokens, and d2t, '
+      'which says of which, is missing'
+    )
+  for name, size in (('d2t', count), ('t2d', vocab)):
+    if name in tensors and tensors[name].shape != (size,):
+      raise CheckpointError(
+        f'{files.directory}: {name} has shape {tensors[name].shape}, and '
+        f'lm_head {count} of {vocab} tokens: they are of different heads'
+      )
+  return {'own_unembedding': True, 'draft_vocab': count}
+
+
+def _places(d2t: np.ndarray, t2d: np.ndarray | None, vocab: int) -> np.ndarray:
+  """Places of the target's tokens, from offsets of the head's."""
+  ids = np.arange(len(d2t)) + d2t.astype(np.int64)
+  where = reduced_vocab_head.places(ids, vocab)
+  if t2d is not None and not np.array_equal(where < len(d2t), t2d.astype(bool)):
+    raise ValueError(
+      'd2t and t2d disagree: they name different tokens of the target, so that '
+      'one of them is damaged or of another head'
+    )
+  return where
+
+
+def sources(
+  names: Collection[str], sizes: Any, vocab: int
+) -> dict[str, Tensors | Made]:
+  """Of the parameters that sizes say a head has of its own.
+
+  Args:
+    names: of all tensors.
+    sizes: of the head, of either kind.
+    vocab: tokens of the target.
+  """
+  made: dict[str, Tensors | Made] = {}
+  if sizes.own_embedding:
+    made['embedding'] = Tensors(KEEP, ('embed_tokens.weight',))
+  if sizes.own_unembedding:
+    made['unembedding'] = Tensors(LINEAR, ('lm_head.weight',))
+  if sizes.draft_vocab:
+    made['places'] = Made(
+      lambda d2t, t2d=None: _places(d2t, t2d, vocab),
+      tuple(name for name in ('d2t', 't2d') if name in names),
+    )
+  return made

@@ -1,27 +1,34 @@
-"""The formats of published heads, and which of them a directory is in."""
+"""Heads as others publish them: read by what a directory holds.
+
+`find` recognises a directory by the names of its tensors, and says what of our
+own heads it is: the configuration that such a head would have in its own
+config.json, and the tensors that each parameter is made of. `read` makes the
+parameters. The formats of a head lie in its folder; `formats` lists them all.
+
+Nothing in a published head tells which weights it was trained for: `check`
+warns.
+"""
 
 import contextlib
 import os
 import pathlib
 
-from specjax.checkpoints.files import (
-  CONFIG,
-  CheckpointError,
-  Tensor,
-  read_json,
-)
+from specjax import checkpoints
+from specjax.checkpoints.files import CONFIG, CheckpointError, Tensor, read_json
 from specjax.checkpoints.hub import headers, lacks_weights, resolve
-from specjax.drafters.heads.published.formats import (
+from specjax.drafters.heads.formats import (
   Files,
   Format,
-  Found,
   calculate,
   check_names,
   measure,
   open_head,
   without_prefix,
 )
+from specjax.drafters.heads.formats import Found as Found
+from specjax.drafters.heads.formats import read as read
 from specjax.models.config import TransformerConfig
+from specjax.types import Target
 
 
 def formats() -> tuple[Format, ...]:
@@ -88,3 +95,46 @@ def find(
         calculate(found, tensors)  # They are few, and may be damaged.
         return measure(found, tensors)
   return None
+
+
+UNVERIFIED = 'unverified'
+
+
+class PairingWarning(UserWarning):
+  """What is doubtful about a published head for a target."""
+
+
+def check(found: Found, target: Target) -> tuple[str, ...]:
+  """What is doubtful about a head for a target, one sentence each.
+
+  Raises:
+    CheckpointError: it cannot be for this target.
+  """
+  config = target.model.config
+  if found.width != config.width:
+    raise CheckpointError(
+      f'{found.directory} reads features of width {found.width}, and the '
+      f'target has {config.width}: it is the head of another target'
+    )
+  if found.vocab_size != config.vocab_size:
+    raise CheckpointError(
+      f'{found.directory} is for a vocabulary of {found.vocab_size} tokens, '
+      f'and the target has {config.vocab_size}: it is the head of another '
+      'target'
+    )
+  notes = []
+  named = checkpoints.title_of(found.verifier) if found.verifier else ''
+  own = checkpoints.title_of(target.path) if target.path else ''
+  if named and own and named.lower() != own.lower():
+    notes.append(
+      f'{found.directory} names {found.verifier} as its target, and this one '
+      f'is called {own}: where they are not the same weights, drafts are '
+      'rejected'
+    )
+  longest = target.max_length
+  if found.positions and longest and longest > found.positions:
+    notes.append(
+      f'{found.directory} was trained on texts of at most {found.positions} '
+      f'tokens, and this run has up to {longest}: acceptance may fall there'
+    )
+  return tuple(notes)
