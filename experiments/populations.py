@@ -13,18 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.papers import (
-  claims_of_drafters,
-  claims_of_lengths,
-  claims_of_training,
-  pooling,
-)
+from experiments.papers import findings
 from experiments.papers.claims import (
   ACCEPTANCE,
+  CLAIMS,
   PLACE,
   Claim,
   apart,
   matched,
+  over_equation_one,
 )
 from specjax.bench import costs
 from specjax.bench.results import Rows
@@ -270,26 +267,26 @@ def _claim(
       if key not in chosen:
         chosen[key] = rng.integers(row['prompts'], size=n)
       drawn.append(again(row, chosen[key]))
-    findings = claim({folder: drawn})
-    away = width * rng.normal(size=len(findings)) - truth
+    found = claim({folder: drawn})
+    away = width * rng.normal(size=len(found)) - truth
     moved = [
       dataclasses.replace(one, estimate=one.estimate.scaled(1, far))
-      for one, far in zip(findings, away, strict=True)
+      for one, far in zip(found, away, strict=True)
     ]
-    return [pooling.pool(moved).estimate]
+    return [findings.pool(moved).estimate]
 
   return Case(f'{name}, cells spread {width:.2f}', draw, [0.0])
 
 
 def pooled(rows: Rows) -> Iterator[Case]:
   claims = (
-    ('by_temperature', claims_of_drafters.by_temperature, 'embedded/drafters'),
-    ('distilled', claims_of_training.distilled, ACCEPTANCE),
-    ('over_eagle1', claims_of_drafters.over_eagle1, ACCEPTANCE),
+    ('by_temperature', 'embedded/drafters'),
+    ('distilled', ACCEPTANCE),
+    ('over_eagle1', ACCEPTANCE),
   )
   for spread in (0.0, 1.0):
-    for name, claim, folder in claims:
-      yield _claim(name, claim, rows, folder, spread)
+    for name, folder in claims:
+      yield _claim(name, CLAIMS[name], rows, folder, spread)
 
 
 # What is printed with an interval, and where its kind is tried.
@@ -324,7 +321,7 @@ KINDS: dict[str, Kind] = {
   ),
   'tau over Equation 1': _each(
     lambda rows: _single(rows, 'target int8', gamma=2),
-    claims_of_lengths.over_equation_one,
+    over_equation_one,
   ),
   'pooled effect of a claim': pooled,
   'ratio, lognormal units': lognormal,

@@ -3,40 +3,114 @@
 A claim is looked at in every cell where committed rows speak to it. It *holds*
 in a cell where the 95% interval lies on its side of the boundary, *does not
 hold* where it lies on the other, and is *undecided* where it includes it. A
-claim is judged by the mean of its cells, see `pooling`, and not by the one cell
-in forty that errs on either side.
+claim is judged by the mean of its cells, and not by the one cell in forty that
+errs on either side.
+
+Cells are taken as a sample of those that a claim speaks of (random effects),
+each with the same weight. The interval is that of Hartung and Knapp (2001,
+Statistics in Medicine 20) for equal weights, Student's of the mean of cells,
+and never narrower than if the cells did not differ (Roever, Knapp and Friede
+2015, BMC Medical Research Methodology 15). Cells on common prompts err
+together, which a spread between them does not show: their mean covariance,
+from what each prompt adds to each cell, is added.
 """
 
-import numpy as np
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from experiments.papers import (
-  claims_of_drafters,
-  claims_of_lengths,
-  claims_of_methods,
-  claims_of_rules,
-  claims_of_training,
-  pooling,
+import numpy as np
+from scipy import special
+
+from experiments.papers.claims import (
+  CLAIMS,
+  FAILS,
+  HOLDS,
+  UNDECIDED,
+  Claim,
+  Finding,
 )
-from experiments.papers.claims import FAILS, HOLDS, UNDECIDED, Claim, Finding
 from specjax.bench.results import Rows
 from specjax.reports.markdown import markdown, paragraph, with_interval
+from specjax.stats import fit_tests, metrics
 from specjax.stats.metrics import Estimate
 
 _OUTCOMES = (HOLDS, FAILS, UNDECIDED)
-_SUBJECTS = (
-  claims_of_rules,
-  claims_of_drafters,
-  claims_of_lengths,
-  claims_of_training,
-  claims_of_methods,
-)
-# In the order in which they are declared.
-CLAIMS = tuple(
-  value
-  for subject in _SUBJECTS
-  for value in vars(subject).values()
-  if isinstance(value, Claim)
-)
+_ONE_SIDE = (1 - metrics.LEVEL) / 2
+
+
+class Pooled(NamedTuple):
+  """What the cells of a claim amount to."""
+
+  estimate: metrics.Estimate
+  spread: float  # standard deviation between cells, beyond chance
+  cells: int  # whose error is known
+
+
+def _shared(one: Finding, other: Finding) -> float:
+  """Covariance of two cells: what they have in common are prompts."""
+  pairs = itertools.product(
+    zip(one.prompts, one.estimate.influences, strict=False),
+    zip(other.prompts, other.estimate.influences, strict=False),
+  )
+  return sum(
+    float(a @ b)
+    for (name, a), (other_name, b) in pairs
+    if name == other_name and len(a) == len(b)
+  )
+
+
+def pool(findings: Sequence[Finding]) -> Pooled:
+  """The mean of the effects of some cells, those whose error is known.
+
+  It is 0 where all prompts say the same: they have no interval, but an effect.
+  """
+  known = [one for one in findings if np.isfinite(one.estimate.error)]
+  count = len(known)
+  if not count:
+    mean = float(np.mean([one.estimate.value for one in findings]))
+    return Pooled(metrics.Estimate(mean), np.nan, 0)
+  if count == 1:
+    return Pooled(known[0].estimate, np.nan, 1)
+  estimates = [one.estimate for one in known]
+  values = np.array([estimate.value for estimate in estimates])
+  own = float(np.mean([estimate.error**2 for estimate in estimates]))
+  pairs = itertools.combinations(known, 2)
+  common = max(float(np.mean([_shared(a, b) for a, b in pairs])), 0.0)
+  apart = max(float(values.var(ddof=1)), own - common)
+  parts = np.array([apart / count, common])
+  freedom = min((e.freedom for e in estimates if e.error), default=np.inf)
+  shares = parts**2 / (count - 1, freedom)
+  variance, middle = parts.sum(), float(values.mean())
+  error = float(np.sqrt(variance))
+  freedom = variance**2 / shares.sum() if variance else np.inf
+  reach = error * metrics.student(freedom)
+  pooled = metrics.Estimate(
+    middle, middle - reach, middle + reach, error, freedom
+  )
+  spread = np.sqrt(max(values.var(ddof=1) - (own - common), 0.0))
+  return Pooled(pooled, float(spread), count)
+
+
+def _chance(finding: Finding) -> float:
+  """The chance of so much against a claim in a cell where it just holds."""
+  estimate = finding.estimate
+  far = -estimate.value
+  if finding.within is not None:
+    far = abs(far) - finding.within
+  if not estimate.error:
+    return float(far <= 0)
+  return float(special.stdtr(estimate.freedom, -far / estimate.error))
+
+
+def contradictions(findings: Sequence[Finding]) -> int:
+  """Cells that speak against their claim beyond what chance explains.
+
+  With so many cells one that does so by chance is likely. Here the chance that
+  any does is that of one side of one interval (Holm 1979).
+  """
+  known = [one for one in findings if one.estimate.interval is not None]
+  return sum(fit_tests.holm(list(map(_chance, known)), _ONE_SIDE))
 
 
 def by_kind(findings: list[Finding]) -> dict[str, list[Finding]]:
@@ -55,7 +129,7 @@ def overall(findings: list[Finding]) -> str:
   """
   outcomes = {finding.outcome for finding in findings if finding.exact}
   for same_kind in by_kind(findings).values():
-    outcomes.add(same_kind[0].judge(pooling.pool(same_kind).estimate))
+    outcomes.add(same_kind[0].judge(pool(same_kind).estimate))
   if FAILS in outcomes:
     return FAILS
   return HOLDS if outcomes == {HOLDS} else UNDECIDED
@@ -75,13 +149,13 @@ def pooled(findings: list[Finding]) -> list[str]:
   """Sentences on all cells of a claim together; none where nothing is."""
   sentences = []
   for kind, same_kind in by_kind(findings).items():
-    estimate, spread, count = pooling.pool(same_kind)
+    estimate, spread, count = pool(same_kind)
     name = f'Pooled, {kind}' if kind else 'Pooled'
     line = f'{name}: {_signed(estimate)} ({same_kind[0].judge(estimate)}'
     line += f'; {count} cells'
     if np.isfinite(spread):
       line += f', spread between cells {spread:.3f}'
-    against = pooling.contradictions(same_kind)
+    against = contradictions(same_kind)
     sentences.append(f'{line}; {against} contradict the claim).')
   return sentences
 
@@ -94,7 +168,7 @@ does not where it lies on the other, and is undecided where it includes the
 boundary. A claim is judged by the *pooled effect*: the mean of its cells, each
 of the same weight, with a 95% interval that has the spread between cells and
 the prompts that cells have in common in it (random effects; the method is in
-`experiments/papers/pooling.py`). It speaks of cells like these; read those
+`experiments/papers/findings.py`). It speaks of cells like these; read those
 below. A cell *contradicts* a claim where it does so beyond what chance explains
 among so many cells (Holm's method, at the level of one cell's interval). The
 claims are many too, and nothing is corrected for that. The pair is small (11.5M
@@ -123,8 +197,8 @@ def _line(claim: Claim, findings: list[Finding]) -> list[str]:
     return [claim.text, claim.source, why, *['-'] * 5]
   outcomes = [finding.outcome for finding in findings]
   estimated = by_kind(findings).values()
-  effects = [_signed(pooling.pool(one).estimate) for one in estimated]
-  against = sum(map(pooling.contradictions, estimated))
+  effects = [_signed(pool(one).estimate) for one in estimated]
+  against = sum(map(contradictions, estimated))
   return [
     claim.text,
     claim.source,
@@ -147,8 +221,8 @@ def _section(claim: Claim, findings: list[Finding]) -> str:
 
 def text(rows: Rows) -> str:
   """The findings as one page."""
-  by_claim = [claim(rows) for claim in CLAIMS]
-  pairs = list(zip(CLAIMS, by_claim, strict=True))
+  by_claim = [claim(rows) for claim in CLAIMS.values()]
+  pairs = list(zip(CLAIMS.values(), by_claim, strict=True))
   head = ['claim', 'source', 'here', 'pooled effect', 'cells: hold', 'do not']
   head += ['undecided', 'contradict']
   table = markdown(head, [_line(*pair) for pair in pairs])
