@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from experiments import fill_docs
+from experiments import tables
 from experiments.papers import findings
 from specjax import reports, sampling, verify
 from specjax.bench import results
@@ -19,9 +19,8 @@ from tests.support import models
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
 DRAFTERS = (ROOT / 'docs' / 'drafters.md').read_text()
-DOCUMENTS = [
-  pytest.param(path, id=path.name) for path in fill_docs.documents(ROOT)
-]
+WAYS = tables.documents(ROOT)
+DOCUMENTS = [pytest.param(path, id=path.name) for path in WAYS]
 
 
 def decode(drafter, prompts):
@@ -99,7 +98,7 @@ def summaries():
 
 
 def test_pages_are_documents():
-  texts = {path.name: path.read_text() for path in fill_docs.documents(ROOT)}
+  texts = {path.name: path.read_text() for path in WAYS}
   assert {'README.md', 'measuring.md'} < texts.keys()
   assert sum(x.count('<!-- end -->') for x in texts.values()) >= 10
 
@@ -108,7 +107,7 @@ def test_pages_are_documents():
 def test_what_is_marked_is_what_committed_rows_give(path):
   """`python -m experiments.tables results` would change nothing."""
   text = path.read_text()
-  made, warnings = fill_docs.fill(text, summaries(), fill_docs.root_of(path))
+  made, warnings = tables.fill(text, summaries(), WAYS[path])
   assert warnings == []
   assert made == text
 
@@ -131,38 +130,6 @@ def test_pages_are_what_committed_rows_give():
   assert (ROOT / 'results/findings.md').read_text() == findings.text(
     committed()
   )
-
-
-def test_a_part_that_cannot_be_made_is_kept_and_named():
-  text = (
-    'a\n<!-- table: nowhere / x -->\nold\n<!-- end -->\n'
-    '<!-- section: made / nothing -->\nold\n<!-- end -->\n'
-    '<!-- poem: made -->\nold\n<!-- end -->\n'
-    '<!-- table: made / empty -->\nold\n<!-- end -->\n'
-    '<!-- section: made / code -->\nold\n<!-- end -->\n'
-    '<!-- table: made / code -->\nold\n<!-- end -->\n'
-    '<!-- headline: made -->\nold\n<!-- end -->\n'
-  )
-  table = '| a |\n| - |\n| 1 |'
-  summary = (
-    'Good: [all](results/made).\n\nOn an abacus.\n\n## empty\n\nnote\n\n'
-    f'### code, temperature 0\n\nnote\n\n{table}\n\nmore\n'
-  )
-  made, warnings = fill_docs.fill(text, {'made': summary}, '../')
-  assert 'no rows in results/nowhere' in warnings[0]
-  said = "no heading begins with 'nothing'; there are 'empty', 'code, temp"
-  assert said in warnings[1]
-  assert 'a part is a headline, a section or a table' in warnings[2]
-  assert 'no table below that heading' in warnings[3]
-  open_ended = '<!-- headline: made -->\nold\n' + text
-  assert 'has no end' in fill_docs.fill(open_ended, {})[1][0]
-  assert made.count('\nold\n') == 4
-  *_, section, only_table, headline = re.findall(
-    r'-->\n\n(.*?)\n\n<!-- end', made, re.DOTALL
-  )
-  assert section == (f'#### code, temperature 0\n\nnote\n\n{table}\n\nmore')
-  assert only_table == table
-  assert headline == 'Good: [all](../results/made).\n\nOn an abacus.'
 
 
 def test_every_summary_begins_with_its_headline():

@@ -1,0 +1,160 @@
+"""Rows in the formats of others: CSV and LaTeX."""
+
+import csv
+import io
+import json
+import pathlib
+import re
+
+from experiments import tables
+from specjax.reports import latex, run
+from tests.support import rows as made
+
+ROOT = pathlib.Path(__file__).parents[2]
+SUMMARIES = sorted((ROOT / 'results').rglob('summary.md'))
+
+
+def test_every_value_of_a_row_is_in_the_csv():
+  rows = [
+    made.row(drafter='a, "b"', unit_tokens=[1, 2]),
+    made.row(alpha=0.25, alpha_ci=None, added={'c': {'d': 7}}, missing=None),
+  ]
+  text = tables.as_csv(rows)
+  first, second = csv.DictReader(io.StringIO(text))
+  assert (first['drafter'], first['prompts']) == ('a, "b"', '8')
+  assert (first['tau_ci_low'], first['tau_ci_high']) == ('1.9', '2.1')
+  assert json.loads(first['unit_tokens']) == [1, 2]
+  assert first['versions.jax'] == '0'
+  assert (second['alpha'], second['alpha_ci_low']) == ('0.25', '')
+  assert (first['added.c.d'], second['added.c.d']) == ('', '7')
+  assert second['missing'] == ''
+
+
+UNESCAPED = {
+  **{escaped: c for c, escaped in latex._ESCAPES.items()},
+  r'\textbf': '',
+  r'\texttt': '',
+}
+TOKEN = re.compile(r'\\text[a-z]+(?:\{\})?|\\[&%$#_{}]|[^\\]')
+
+
+def read_cell(text: str) -> str:
+  """The characters that LaTeX prints for a cell; no command is unknown."""
+  tokens = TOKEN.findall(text)
+  assert ''.join(tokens) == text
+  depth = 0
+  printed = []
+  for token in tokens:
+    depth += (token == '{') - (token == '}')
+    assert depth >= 0
+    assert token not in '&%$#_~^'
+    assert not token.startswith('\\') or token in UNESCAPED
+    if token not in '{}':
+      printed.append(UNESCAPED.get(token, token))
+  assert depth == 0
+  return ''.join(printed)
+
+
+def read_latex(text: str) -> list[latex.Found]:
+  """Tables of a LaTeX text, of which every line is understood."""
+  lines = [line for line in text.splitlines() if line and line[0] != '%']
+  read = []
+  while lines:
+    begin, centering, small, caption, tabular, top, *lines = lines
+    assert begin == r'\begin{table}[htbp]'
+    assert (centering, small, top) == (r'\centering', r'\small', r'\toprule')
+    (title,) = re.fullmatch(r'\\caption\{(.*)\}', caption).groups()
+    (places,) = re.fullmatch(r'\\begin\{tabular\}\{([lr]+)\}', tabular).groups()
+    end = lines.index(r'\bottomrule')
+    rows = []
+    for line in lines[:end]:
+      if line == r'\midrule':
+        assert len(rows) == 1
+        continue
+      assert line.endswith(r' \\')
+      assert line[0] not in '[*'
+      cells = re.split(r'(?<!\\)&', line.removesuffix(r' \\'))
+      assert len(cells) == len(places)
+      rows.append([read_cell(cell.strip()) for cell in cells])
+    read.append(latex.Found(read_cell(title), rows[0], rows[1:]))
+    assert lines[end + 1 : end + 3] == [r'\end{tabular}', r'\end{table}']
+    lines = lines[end + 3 :]
+  return read
+
+
+def unmarked(cell: str) -> str:
+  return re.sub(r'\*\*|`', '', cell)
+
+
+def test_latex_has_the_tables_of_every_summary():
+  for file in SUMMARIES:
+    text = file.read_text()
+    found = list(latex.find(text))
+    assert len(found) == len(re.findall(r'^\| *-', text, re.MULTILINE)) > 0
+    for wrote, read in zip(found, read_latex(latex.tables(text)), strict=True):
+      assert read.title == unmarked(wrote.title)
+      cells = [map(unmarked, line) for line in (wrote.head, *wrote.lines)]
+      assert [read.head, *read.lines] == [*map(list, cells)]
+
+
+def test_latex_prints_every_character():
+  cells = [r'50% of a_b & {c} #1 $2 ~ ^ \x', '[1, 2]', '<d|e>', '*']
+  text = latex.table(latex.Found('**bold** and `a_b`', cells, [cells[::-1]]))
+  (read,) = read_latex(text)
+  assert read == ('bold and a_b', cells, [cells[::-1]])
+  assert r'\textbf{bold} and \texttt{a\_b}' in text
+
+
+def test_columns_of_numbers_are_flush_right():
+  lines = [['a', '1.2 [0.9, 1.3]', '-', '3%'], ['b', '0.5', '-1,000', 'x']]
+  text = latex.table(latex.Found('t', list('wxyz'), lines))
+  assert r'\begin{tabular}{lrrl}' in text
+
+
+def test_files_are_written_beside_the_rows(tmp_path, capsys):
+  for name, row in (('one', made.row()), ('two', made.row())):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'rows.jsonl').write_text(json.dumps(row) + '\n')
+  for form, files in (
+    ('csv', {'one/rows.csv', 'two/rows.csv'}),
+    ('latex', {'one/tables.tex', 'two/tables.tex'}),
+  ):
+    tables.regenerate([str(tmp_path)], format=form)
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last['folders'], last['rows'], last['left_out']) == (2, 2, 0)
+    assert {*last['files']} == {str(tmp_path / file) for file in files}
+    assert all(pathlib.Path(file).stat().st_size for file in last['files'])
+  assert not list(tmp_path.rglob('summary.md'))
+  text = (tmp_path / 'one/tables.tex').read_text()
+  assert len(read_latex(text)) == len(list(latex.find(run.summary([row]))))
+
+
+def test_a_part_that_cannot_be_made_is_kept_and_named():
+  text = (
+    'a\n<!-- table: nowhere / x -->\nold\n<!-- end -->\n'
+    '<!-- section: made / nothing -->\nold\n<!-- end -->\n'
+    '<!-- poem: made -->\nold\n<!-- end -->\n'
+    '<!-- table: made / empty -->\nold\n<!-- end -->\n'
+    '<!-- section: made / code -->\nold\n<!-- end -->\n'
+    '<!-- table: made / code -->\nold\n<!-- end -->\n'
+    '<!-- headline: made -->\nold\n<!-- end -->\n'
+  )
+  table = '| a |\n| - |\n| 1 |'
+  summary = (
+    'Good: [all](results/made).\n\nOn an abacus.\n\n## empty\n\nnote\n\n'
+    f'### code, temperature 0\n\nnote\n\n{table}\n\nmore\n'
+  )
+  made, warnings = tables.fill(text, {'made': summary}, '../')
+  assert 'no rows in results/nowhere' in warnings[0]
+  assert "no heading begins with 'nothing'" in warnings[1]
+  assert '<!-- poem: made -->' in warnings[2]
+  assert 'no table below' in warnings[3]
+  open_ended = '<!-- headline: made -->\nold\n' + text
+  assert 'has no end' in tables.fill(open_ended, {})[1][0]
+  assert made.count('\nold\n') == 4
+  *_, section, only_table, headline = re.findall(
+    r'-->\n\n(.*?)\n\n<!-- end', made, re.DOTALL
+  )
+  assert section == (f'#### code, temperature 0\n\nnote\n\n{table}\n\nmore')
+  assert only_table == table
+  assert headline == 'Good: [all](../results/made).\n\nOn an abacus.'
