@@ -223,42 +223,6 @@ class ManyPrompts(Experiment):
 
 
 @dataclasses.dataclass
-class Arrivals(Experiment):
-  """Requests that come at random times to the rows of a pool.
-
-  Attributes:
-    batch: rows.
-    shortest: as that of `ManyPrompts`.
-    fractions: rates, over that at which plain decoding is saturated.
-    requests: of every rate.
-    skipped: the first of them, which are not counted.
-    chunk: steps of a turn.
-    group: prompts read at once, at most.
-    repeats: passes of saturated rows.
-  """
-
-  batch: int = 16
-  shortest: int = 16
-  fractions: tuple[float, ...] = (0.3, 0.6, 0.9, 1.2)
-  requests: int = 200
-  skipped: int = 40
-  chunk: int = 2
-  group: int = 4
-  repeats: int = 2
-  temperatures: tuple[float, ...] = (1.0,)
-
-  def shrink(self) -> None:
-    """Leaves the quick version: few and short texts, at two rates."""
-    self.batch, self.group = min(self.batch, 4), 1
-    self.prompts.count = min(self.prompts.count, 4)
-    self.max_new_tokens = min(self.max_new_tokens, 16)
-    self.shortest = min(self.shortest, 4)
-    self.fractions = self.fractions[:2]
-    self.requests, self.skipped = min(self.requests, 24), 4
-    self.repeats = 1
-
-
-@dataclasses.dataclass
 class Languages(Experiment):
   """Texts within languages, one after the other.
 

@@ -84,6 +84,7 @@ class Speed:
   results: str = ''
   compilation_cache: str = 'auto'
   quick: bool = False
+  timed = True  # No field: steps are always timed.
 
 
 @dataclasses.dataclass

@@ -176,6 +176,17 @@ class Given(NamedTuple):
   options: dict[str, str]
 
 
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+  """Splits off --config=FILE from the other arguments, which come first."""
+  rest, file = [], []
+  for place, one in enumerate(argv):
+    if re.match(r'--?config(=|$)', one):
+      file.append(one if '=' in one else f'--config={argv[place + 1]}')
+    elif place == 0 or not re.match(r'--?config$', argv[place - 1]):
+      rest.append(one)
+  return rest, file
+
+
 def _as_kind(argv: list[str], kind: type) -> tuple[Any, list[str]]:
   """An experiment with the fields that a program adds, and the other flags.
 
@@ -186,12 +197,7 @@ def _as_kind(argv: list[str], kind: type) -> tuple[Any, list[str]]:
   Returns:
     None instead of a config where no file is named or gives something else.
   """
-  rest, file = [], []
-  for place, one in enumerate(argv):
-    if re.match(r'--?config(=|$)', one):
-      file.append(one if '=' in one else f'--config={argv[place + 1]}')
-    elif place == 0 or not re.match(r'--?config$', argv[place - 1]):
-      rest.append(one)
+  rest, file = _split(argv)
   found = parse([argv[0], *file[:1]]).config if file else None
   if not isinstance(found, settings.Experiment) or isinstance(found, kind):
     return None, argv
@@ -199,10 +205,27 @@ def _as_kind(argv: list[str], kind: type) -> tuple[Any, list[str]]:
   return kind(**{name: getattr(found, name) for name in names}), rest
 
 
+def _own_config(
+  argv: list[str], get_config: Callable[[], Any]
+) -> tuple[Any, list[str]]:
+  """A study's own config where --config names no file, or the study's.
+
+  Returns:
+    The config, or None where another file is named, and the other flags.
+  """
+  rest, file = _split(argv)
+  study = sys.modules[get_config.__module__].__file__ or ''
+  named = file[0].partition('=')[2].partition(':')[0] if file else study
+  if not os.path.samefile(named, study):
+    return None, argv
+  return get_config(), rest
+
+
 def parse(
   argv: list[str],
   options: Mapping[str, str] | None = None,
   kind: type | None = None,
+  get_config: Callable[[], Any] | None = None,
 ) -> Given:
   """Reads a command line.
 
@@ -210,6 +233,7 @@ def parse(
     argv: it, the program first.
     options: flags besides --config, and their values by default.
     kind: what an experiment is made, with defaults in the fields it lacks.
+    get_config: returns the config where no file is named.
 
   Raises:
     UserError: a flag, or the file that it names, is wrong.
@@ -218,7 +242,11 @@ def parse(
   known = flags.FlagValues()
   for name, value in (options or {}).items():
     flags.DEFINE_string(name, value, '', flag_values=known)
-  made, argv = (None, argv) if kind is None else _as_kind(argv, kind)
+  made = None
+  if kind is not None:
+    made, argv = _as_kind(argv, kind)
+  elif get_config is not None:
+    made, argv = _own_config(argv, get_config)
   here: Any = {'flag_values': known, 'sys_argv': argv}
   try:
     if made is not None:
@@ -274,12 +302,27 @@ usage: {name_of_program()} --config FILE [--config.FIELD=VALUE ...]{other}
   return '\n\n'.join(parts)
 
 
+def study(main: Callable[[Any], Any], get_config: Callable[[], Any]) -> None:
+  """Runs a study, whose file has its config, and ends the process.
+
+  Args:
+    main: is handed the config; the same command goes on where it was stopped.
+    get_config: returns the config that is changed by --config.FIELD=VALUE.
+  """
+  # One module under both of its names: a config of another file imports it.
+  here = sys.modules['__main__']
+  if here.__spec__:
+    sys.modules[here.__spec__.name] = here
+  run(main, type(get_config()), resumes=True, get_config=get_config)
+
+
 def run(
   main: Callable[[Any], Any],
   kind: type | tuple[type, ...],
   alone: Alone | None = None,
   resumes: bool = False,
   extends: bool = False,
+  get_config: Callable[[], Any] | None = None,
 ) -> None:
   """Runs a program, and ends the process.
 
@@ -289,6 +332,7 @@ def run(
     alone: what runs without a config, if anything does.
     resumes: whether the same command goes on where it was stopped.
     extends: whether any experiment is made the one kind, see `parse`.
+    get_config: returns the config where no file is named.
   """
   kinds = kind if isinstance(kind, tuple) else (kind,)
   logging.set_verbosity(logging.WARNING)
@@ -299,7 +343,10 @@ def run(
     argv = [a for a in sys.argv if a not in _HELP]
     asked = argv != sys.argv
     config, rest, options = parse(
-      argv, alone.options if alone else None, kinds[0] if extends else None
+      argv,
+      alone.options if alone else None,
+      kinds[0] if extends else None,
+      get_config,
     )
     if config is None and asked:
       return print(_help(main, kinds, None, alone))

@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from experiments import arrivals, open_loop
-from experiments import arrivals_report as report
+from experiments import arrivals
+from experiments.arrivals import Arrivals
 from specjax import reports
-from specjax.bench.config import Arrivals
+from specjax.bench.measure import NotFinite
+from specjax.cli import command
 from specjax.errors import UserError
 from specjax.loop import counting
 from specjax.requests import pool
@@ -67,23 +68,22 @@ class Script:
 
 def played(turns, times, new):
   time = Time()
-  watch = open_loop.Watch(lambda: time.now, time.pass_by)
   requests = [pool.Request([1], n, None, None) for n in new]
-  texts = open_loop.play(Script(time, turns), requests, times, 3, watch)
-  return texts, requests
+  held, clock = Script(time, turns), (lambda: time.now, time.pass_by)
+  return arrivals.play(held, requests, times, 3, *clock), requests
 
 
 def test_times_begin_when_a_request_was_scheduled():
   """The second one comes while the first turn keeps the loop busy."""
   turns = [(2.0, 2), (1.0, 1), (0.5, 4), (1.5, 1)]
   texts, requests = played(turns, [1.0, 1.25, 9.0], [3, 4, 1])
-  open_loop.check(texts, requests, ())
+  arrivals.check_texts(texts, requests, ())
   assert texts == [
-    open_loop.Text(1.0, 1.0, [(3.0, 2), (4.0, 1)], [7] * 3, True),
+    arrivals.Text(1.0, 1.0, [(3.0, 2), (4.0, 1)], [7] * 3, True),
     # Noticed at 3.0, when the turn was over.
-    open_loop.Text(1.25, 3.0, [(4.5, 4)], [7] * 4, True),
+    arrivals.Text(1.25, 3.0, [(4.5, 4)], [7] * 4, True),
     # The loop had nothing to do from 4.5 to 9.
-    open_loop.Text(9.0, 9.0, [(10.5, 1)], [7], True),
+    arrivals.Text(9.0, 9.0, [(10.5, 1)], [7], True),
   ]
   assert (texts[0].first, texts[0].last) == (3.0, 4.0)
 
@@ -91,7 +91,7 @@ def test_times_begin_when_a_request_was_scheduled():
 def made(count=20):
   """Texts a second apart: the first tokens after i / 100, 2 more a second."""
   return [
-    open_loop.Text(
+    arrivals.Text(
       float(i), i + 0.001 * i, [(i + i / 100, 1), (i + i / 100 + 1, 2)],
       [5, 5, 5], True
     )
@@ -101,7 +101,7 @@ def made(count=20):
 
 def test_every_number_of_a_row_by_hand():
   """A hundred texts from 4 on."""
-  found = open_loop.numbers(made(104), 4)
+  found = arrivals.numbers(made(104), 4)
   wait = np.arange(4, 104) / 100
   intervals = {name: found.pop(name) for name in [*found] if 'ci' in name}
   tokens = 0
@@ -132,85 +132,63 @@ def test_every_number_of_a_row_by_hand():
   }
   low, high = intervals['first_token_ms_ci']
   assert 200 < low < 535 < high < 900
-  open_loop.check_numbers(found)
 
 
 def test_few_texts_have_no_tail():
-  found = open_loop.numbers(made(24), 4)
+  found = arrivals.numbers(made(24), 4)
   assert found['latency_p95_ms'] == pytest.approx(1000 + 10 * (4 + 0.95 * 19))
   assert found['latency_p99_ms'] is None
-  open_loop.check_numbers(found)
-  assert open_loop.numbers(made(23), 4)['latency_p95_ms'] is None
+  assert arrivals.numbers(made(23), 4)['latency_p95_ms'] is None
 
 
 def test_tokens_that_are_told_together_have_no_time_between_them():
   """Three at once and one a second later; and texts that are told at once."""
   later = [
-    open_loop.Text(i, i, [(i + 0.5, 3), (i + 1.5, 1)], [5] * 4, True)
+    arrivals.Text(i, i, [(i + 0.5, 3), (i + 1.5, 1)], [5] * 4, True)
     for i in map(float, range(12))
   ]
   at_once = [
-    open_loop.Text(i, i, [(i + 0.5, 8)], [5] * 8, True)
+    arrivals.Text(i, i, [(i + 0.5, 8)], [5] * 8, True)
     for i in map(float, range(12, 20))
   ]
-  found = open_loop.numbers(later + at_once, 0)
+  found = arrivals.numbers(later + at_once, 0)
   assert found['between_tokens_ms'] == pytest.approx(1000)
   assert (found['told_at_once'], found['counted']) == (8, 20)
-  with pytest.raises(UserError, match='max_new_tokens: every text is told at'):
-    open_loop.numbers(at_once, 0)
+  with pytest.raises(UserError, match='max_new_tokens: every text is given at'):
+    arrivals.numbers(at_once, 0)
 
 
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'finite': False}, 'not finite'),
-    ({'told': []}, 'told nothing'),
+    ({'given': []}, 'given nothing'),
     ({'submitted': -1.0}, 'submitted before it came'),
-    ({'told': [(2.0, 1), (1.0, 2)]}, 'in no order'),
-    ({'told': [(2.0, 1), (2.0, 2)]}, 'in no order'),
+    ({'given': [(2.0, 1), (2.0, 2)]}, 'in no order'),
     ({'submitted': 1.6}, 'answered before it came'),
-    ({'told': [(2.0, 3), (3.0, 0)]}, 'told no tokens'),
-    ({'told': [(2.0, 2)]}, 'told tokens that it has not'),
-    ({'tokens': [5, 5], 'told': [(2.0, 2)]}, 'another length'),
-    ({'tokens': [5] * 4, 'told': [(2.0, 4)]}, 'another length'),
-    ({'tokens': [5, 5, 9, 9], 'told': [(2.0, 4)]}, 'another length'),
+    ({'given': [(2.0, 3), (3.0, 0)]}, 'given no tokens'),
+    ({'given': [(2.0, 2)]}, 'given tokens that it has not'),
+    ({'tokens': [5, 5], 'given': [(2.0, 2)]}, 'another length'),
+    ({'tokens': [5] * 4, 'given': [(2.0, 4)]}, 'another length'),
+    ({'tokens': [5, 5, 9, 9], 'given': [(2.0, 4)]}, 'another length'),
   ],
 )
 def test_what_cannot_have_happened_ends_the_program(changes, message):
-  right = open_loop.Text(1.0, 1.1, [(1.5, 1), (2.0, 2)], [5, 5, 5], True)
+  right = arrivals.Text(1.0, 1.1, [(1.5, 1), (2.0, 2)], [5, 5, 5], True)
   requests = [pool.Request([1], 3, None, None)]
-  open_loop.check([right], requests, (9,))
-  ended = right._replace(tokens=[5, 9], told=[(2.0, 2)])
-  open_loop.check([ended], requests, (9,))
+  arrivals.check_texts([right], requests, (9,))
+  ended = right._replace(tokens=[5, 9], given=[(2.0, 2)])
+  arrivals.check_texts([ended], requests, (9,))
   with pytest.raises(RuntimeError, match=message):
-    open_loop.check([right._replace(**changes)], requests, (9,))
+    arrivals.check_texts([right._replace(**changes)], requests, (9,))
+  with pytest.raises(NotFinite):
+    arrivals.check_texts([right._replace(finite=False)], requests, (9,))
   with pytest.raises(RuntimeError, match='0 texts of 1 requests'):
-    open_loop.check([], requests, (9,))
-
-
-@pytest.mark.parametrize(
-  ('name', 'value', 'message'),
-  [
-    ('first_token_p50_ms', -1.0, 'first_token has the percentiles'),
-    ('between_tokens_p50_ms', 0.0, 'between_tokens has the percentiles'),
-    ('latency_p99_ms', 1.0, 'latency has the percentiles'),
-    ('between_tokens_p99_ms', np.nan, 'between_tokens has the percentiles'),
-    ('tokens_per_second', 0.0, 'tokens_per_second is 0'),
-    ('tokens_per_second', np.inf, 'tokens_per_second is inf'),
-  ],
-)
-def test_numbers_that_cannot_be_end_the_program(name, value, message):
-  found = open_loop.numbers(made(104), 4)
-  with pytest.raises(RuntimeError, match=message):
-    open_loop.check_numbers(found | {name: value})
-  late = {f'first_token_p{p}_ms': 5e3 for p in (50, 95, 99)}
-  with pytest.raises(RuntimeError, match='later than last ones'):
-    open_loop.check_numbers(found | late)
+    arrivals.check_texts([], requests, (9,))
 
 
 def test_few_texts_have_no_numbers():
   with pytest.raises(UserError, match='7 texts are fewer than 8 blocks'):
-    open_loop.numbers(made(11), 4)
+    arrivals.numbers(made(11), 4)
 
 
 def test_arrivals_are_drawn_once_and_scaled(folder, tmp_path):
@@ -247,7 +225,7 @@ def settings(folder, tmp_path, **changes):
 @pytest.mark.slow
 def test_rates_are_measured_and_rendered(folder, tmp_path, capsys):
   x = settings(folder, tmp_path, quick=False)
-  arrivals.main(x)
+  arrivals.run(x)
   rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
   assert {*map(reports.fault, rows)} == {''}
   assert [(r['drafter'], r['fraction']) for r in rows] == [
@@ -261,10 +239,20 @@ def test_rates_are_measured_and_rendered(folder, tmp_path, capsys):
     ratio = row['tokens_per_second'] / row['continuous_tokens_per_second']
     assert row['of_continuous'] == pytest.approx(ratio)
   assert (tmp_path / 'rows/latency_by_rate.png').exists()
-  assert report.summary(rows) in capsys.readouterr().out
-  arrivals.main(dataclasses.replace(x))
+  assert reports.summary(rows) in capsys.readouterr().out
+  arrivals.run(dataclasses.replace(x))
   again = (tmp_path / 'rows/rows.jsonl').read_text().splitlines()
   assert len(again) == len(rows)
+
+
+@pytest.mark.parametrize('file', [[], ['--config', arrivals.__file__]])
+def test_a_study_has_its_own_config(file):
+  argv = ['program', *file, '--config.requests=20', '--config.prompts.count=9']
+  x = command.parse(argv, get_config=arrivals.get_config).config
+  assert (type(x), x.requests, x.prompts.count) == (Arrivals, 20, 9)
+  other = ['program', '--config=configs/quickstart.py']
+  x = command.parse(other, get_config=arrivals.get_config).config
+  assert x.name == 'quickstart'
 
 
 @pytest.mark.parametrize(
@@ -281,7 +269,7 @@ def test_rates_are_measured_and_rendered(folder, tmp_path, capsys):
 )
 def test_bad_settings_are_named(folder, tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
-    arrivals.prepare(settings(folder, tmp_path, **changes))
+    arrivals.check(settings(folder, tmp_path, **changes))
 
 
 def row(fraction, **changes):
@@ -295,31 +283,28 @@ def row(fraction, **changes):
   if fraction is None:
     made_up |= {'continuous_tokens_per_second': 1000.0, 'of_continuous': 0.9}
   else:
-    made_up |= open_loop.numbers(made(), 4)
+    made_up |= arrivals.numbers(made(), 4)
   return made_up | changes
 
 
-def test_a_report_says_what_rows_have():
+def test_tables_say_what_rows_have():
   quick = {'drafter': 'draft', 'gamma': 3, 'latency_p95_ms': 1100.0}
   slow = {'first_token_p95_ms': 180.0, 'latency_p95_ms': 1200.0}
   rows = [row(None), row(0.5, **slow), row(0.5, **slow | quick)]
   assert {*map(reports.fault, rows)} == {''}
-  found = ' '.join(report.headline(rows).split())
-  assert (
-    '- plain saturates at 900 tokens a second, 10.0 requests; that is 0.90 of '
-    '`continuous.decode`' in found
-  )
-  assert (
-    'at 0.5 of it, 10.0 requests a second (p50 and p95): first token 115 and '
-    '180 ms plain, 115 and 180 ms with draft, 3; latency 1115 and 1200 ms '
-    'plain, 1115 and 1100 ms with draft, 3' in found
-  )
-  assert '16 texts of each rate' in found
-  assert '| 500.0' in report.summary(rows)
-  assert 'draft, 3' in report.summary(rows)
+  assert '16\ntexts of each rate' in reports.of(rows).headline(rows)
+  lines = [
+    [cell.strip() for cell in line.strip('|').split('|')]
+    for line in reports.summary(rows).splitlines()
+    if line.startswith(('| plain', '| draft,'))
+  ]
+  once, plain, draft = lines
+  assert once == ['plain', '900', '10.0', '1000', '0.90']
+  assert plain[:3] == ['plain', '0.5', '10.0']
+  assert plain[5] == '115 / 180 / -'
+  assert (plain[9], draft[9]) == ('1115 / 1200 / -', '1115 / 1100 / -')
   # What is not there is not said.
-  assert 'with draft' not in report.headline([rows[0], rows[2]])
-  assert 'Requests by rate' not in report.summary(rows[:1])
-  assert report.figures(rows[:1]) == ()
-  (figure,) = report.figures(rows)
+  assert 'Requests by rate' not in reports.summary(rows[:1])
+  assert reports.figures(rows[:1]) == ()
+  (figure,) = reports.figures(rows)
   assert len(figure(rows).axes) == 3

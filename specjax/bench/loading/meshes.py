@@ -13,14 +13,7 @@ from typing import Any
 import jax
 
 from specjax import native
-from specjax.bench.config import (
-  Certificate,
-  Experiment,
-  Layouts,
-  LongContexts,
-  Mesh,
-  Speed,
-)
+from specjax.bench.config import Certificate, Layouts, Mesh
 from specjax.checkpoints import Description, precision
 from specjax.cli import xla_flags
 from specjax.errors import need
@@ -48,9 +41,9 @@ def use_cores(x: Any) -> None:
     native.claim_cores()
     xla_flags.add(xla_flags.FAST)
     return
-  alone = isinstance(x, Speed | LongContexts)
-  if isinstance(x, Experiment):
-    alone = x.timed and x.mesh.data * x.mesh.model * x.mesh.processes == 1
+  mesh = getattr(x, 'mesh', Mesh())
+  alone = mesh.data * mesh.model * mesh.processes == 1
+  alone = alone and getattr(x, 'timed', False)
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )

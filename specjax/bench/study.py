@@ -1,0 +1,198 @@
+"""What studies share: their checks, the fields of their rows, their ends."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from specjax import prompts, reports
+from specjax.bench import measure, results
+from specjax.bench.config import Experiment
+from specjax.bench.loading import checks
+from specjax.bench.loading.methods import Built
+from specjax.bench.loading.plan import Plan, plan
+from specjax.errors import need
+from specjax.loop import generate
+from specjax.reports import conditions
+from specjax.reports.markdown import Columns, paragraph, with_interval
+from specjax.requests import continuous
+from specjax.types import Spec
+
+
+def plan_one(x: Experiment, *single: str) -> Plan:
+  """Returns the plan of a study that decodes single prompts.
+
+  Args:
+    x: its config.
+    *single: fields that may have one value only.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  checks.need_one_turn(x.prompts)
+  planned = plan(x)
+  found = {'temperatures': planned.temperatures, 'verifiers': planned.rules}
+  for name in single:
+    several = found[name]
+    need(len(several) == 1, f'{name} must be a single one here, got {several}')
+  return planned
+
+
+def facts(
+  program: str, x: Experiment, built: Built, texts: list[list[int]]
+) -> dict:
+  """Returns the fields that all rows of a study have."""
+  return {
+    'program': program,
+    'config': x.name,
+    'domain': ' and '.join(built.prompts),
+    'target': built.target,
+    'dtype': built.dtype,
+    'batch': x.batch,
+    'prompts': len(texts),
+    'prompts_hash': prompts.digest(texts),
+    'seed': x.seed,
+    'baseline': built.baseline.fields(),
+    **results.conditions(),
+  }
+
+
+def texts(built: Built) -> list[list[int]]:
+  """Returns the prompts of all domains."""
+  return [text for chosen in built.prompts.values() for text in chosen.texts]
+
+
+def job(
+  x: Experiment, built: Built, spec: Spec, given: list[list[int]], new_tokens
+) -> measure.Job:
+  """Returns a job of all prompts, at the temperature of the study."""
+  (temperature,) = x.temperatures
+  return measure.Job(
+    given,
+    np.arange(len(given)),
+    checks.values(x.sampling, spec, len(given), temperature),
+    new_tokens,
+    x.seed,
+    *built.slots(x.max_new_tokens),
+  )
+
+
+def first(job: measure.Job, count: int) -> measure.Job:
+  """Returns a job of the first prompts of another one."""
+  return dataclasses.replace(
+    job,
+    prompts=job.prompts[:count],
+    indices=job.indices[:count],
+    values=jax.tree.map(lambda x: x[:count], job.values),
+    new_tokens=np.broadcast_to(job.new_tokens, len(job.prompts))[:count],
+  )
+
+
+def refill(
+  x: Any, way: measure.Decoding, job: measure.Job, chunk: int, **options
+) -> Iterator[continuous.Result]:
+  """Decodes a job in rows that are refilled.
+
+  Args:
+    x: has the number of rows as `batch`, and `group`.
+    way: what decodes.
+    job: has all prompts.
+    chunk: steps of a turn, at most.
+    **options: of `continuous.decode`.
+  """
+  return continuous.decode(
+    way.params,
+    job.prompts,
+    spec=way.spec,
+    new_tokens=job.new_tokens,
+    key=generate.row_keys(job.seed, job.indices),
+    values=job.values,
+    rows=x.batch,
+    chunk=chunk,
+    group=x.group,
+    slots=job.slots,
+    source_slots=job.source_slots,
+    **options,
+  )
+
+
+def compile_refilling(
+  x: Any, way: measure.Decoding, job: measure.Job, **options
+) -> None:
+  """Compiles what `refill` runs: the loop, and reading for each group."""
+  for size in (2**i for i in range(x.group.bit_length())):
+    count = min(size, x.batch, len(job.prompts))
+    for _ in refill(x, way, first(job, count), 1, **options):
+      pass
+
+
+_KINDS: dict[str, Any] = {
+  'text': str,
+  'flag': bool,
+  'count': int,
+  'number': float,
+  'maybe': float | None,
+  'ends': tuple[float | None, ...] | None,
+  'numbers': tuple[float, ...],
+}
+
+
+def fields(**names: str) -> dict[str, Any]:
+  """Returns the types of a row's fields: number='tau alpha', count='gamma'.
+
+  Args:
+    **names: fields by kind, with spaces between them. `maybe` is a number or
+      None, `ends` an interval, `numbers` a list.
+  """
+  return {n: _KINDS[kind] for kind, all in names.items() for n in all.split()}
+
+
+def shown(name: str, form: str = '.2f') -> Callable[[dict], str]:
+  """Returns a function that shows a field of a row, with its interval if any.
+
+  Args:
+    name: of the field.
+    form: of numbers; empty: as Python writes them. A value that is None or
+      missing, and with an empty form also 0, is shown as `-`.
+  """
+
+  def show(row: dict) -> str:
+    value, ends = row.get(name), row.get(f'{name}_ci')
+    if not form:
+      return str(value or '-')
+    known = None if not ends or None in ends else ends
+    return with_interval(value, known, form)
+
+  return show
+
+
+def columns(*titles: tuple) -> Columns:
+  """Returns columns of a table: (title, function), or (title, field, form)."""
+  return tuple(
+    (title, what[0] if callable(what[0]) else shown(*what))
+    for title, *what in titles
+  )
+
+
+def headline(what: str, rows: list[dict], *facts: str) -> str:
+  """Returns a sentence, and where and how rows were measured."""
+  where, how = conditions.machine(rows, facts), conditions.baseline(rows)
+  text = f'{what}. {where}; {how}.' if how else f'{what}. {where}.'
+  return f'{paragraph(text)}\n'
+
+
+def publish(folder: results.Folder) -> None:
+  """Writes and prints what the rows of a study show.
+
+  The summary and the figures are written to the folder of the rows. The last
+  line on stdout is one JSON document.
+  """
+  text = reports.summary(folder.rows)
+  folder.write('summary.md', text)
+  for draw in reports.figures(folder.rows):
+    reports.save(draw, folder.rows, folder.path)
+  print(text)
+  print(json.dumps({'results': str(folder.path), 'rows': len(folder.rows)}))
