@@ -2,12 +2,10 @@
 
   python -m experiments.certify --config configs/certify.py
 
-Six parts: the distribution of whole texts by enumeration, for every rule; the
-compiled float32 loop beside that distribution; tokens per step; the code that
-turns counts and times into numbers, beside a run worked out by hand; planted
-bugs, each of which one of the tests must find; and what low precision does to
-each rule. The exit status
-is 1 when anything that should hold does not.
+Five parts: the distribution of whole texts by enumeration, for every rule; the
+compiled float32 loop beside that distribution; tokens per step; planted bugs,
+each of which one of the tests must find; and what low precision does to each
+rule. The exit status is 1 when anything that should hold does not.
 
   python -m experiments.certify --config configs/certify.py \\
     --config.rule=my_rules.eager
@@ -39,10 +37,8 @@ from specjax.bench.loading.checks import (
 from specjax.certify import exact, on_trial, tokens_per_step
 from specjax.certify.case_rows import CaseRows, Row, names_of, room, row_of
 from specjax.certify.drafter_memory import WRONG_MEMORIES, WrongMemory, gap
-from specjax.certify.measuring_checks import CHECKS
 from specjax.certify.rule_cases import CASES, CHAIN, Case
 from specjax.certify.wrong_loops import WRONG_LOOPS, WrongLoop
-from specjax.certify.wrong_numbers import WRONG_NUMBERS
 from specjax.certify.wrong_rules import WRONG_RULES, WrongRule
 from specjax.cli import command
 from specjax.reports import certify as certify_report
@@ -87,26 +83,14 @@ class Certifier(CaseRows):
       for row in tokens_per_step.block_against_token(pairs, depth):
         self.folder.add(row_of('block', **row))
 
-  def measure(self) -> None:
-    """Part 4: the measuring code, check by check."""
-    for name, check in CHECKS.items():
-      deviation, bound = float(check.deviation()), float(check.bound)
-      self.folder.add(
-        row_of('numbers', check=name, deviation=deviation, bound=bound)
-      )
-
   def mutate(self, bar) -> None:
-    """Part 5: planted bugs, and the test that finds each."""
+    """Part 4: planted bugs, and the test that finds each."""
     for work, bugs in (
       (self.error, WRONG_RULES),
       (self.misfit, self.wrong_loops),
       (self.forgotten, WRONG_MEMORIES),
     ):
       self.add(work, bugs, bar)
-    for bug in WRONG_NUMBERS:  # They replace what all modules share.
-      bound = CHECKS[bug.check].bound
-      self.folder.add(_bug(bug, 'numbers', bug.check, bug.deviation(), bound))
-      bar.update()
 
   def error(self, bug: WrongRule) -> Iterator[Row]:
     """Of the distribution of texts, in the worst of some settings."""
@@ -142,7 +126,7 @@ class Certifier(CaseRows):
     yield _bug(bug, 'loop', setting, evidence, -np.log10(self.level))
 
   def round(self, case: Case) -> Iterator[Row]:
-    """Part 6: p, q and the rule in low precision."""
+    """Part 5: p, q and the rule in low precision."""
     tiny = self.models[case.model]
     source, setting = self.source(case), 'T 1'
     for dtype in DTYPES:
@@ -187,15 +171,12 @@ class Certifier(CaseRows):
       rows = [c for c in CASES if not (c.full and self.x.quick)]
       stages = [(self.enumerate, rows), (self.run, self.cases)]
       stages += [(self.round, exact_tables)]
-      bugs = WRONG_RULES, self.wrong_loops, WRONG_MEMORIES, WRONG_NUMBERS
-      total = sum(len(cases) for _, cases in stages) + 2 + sum(map(len, bugs))
+      bugs = WRONG_RULES, self.wrong_loops, WRONG_MEMORIES
+      total = sum(len(cases) for _, cases in stages) + 1 + sum(map(len, bugs))
       with tqdm(total=total, mininterval=1) as bar:
         for work, cases in stages:
           self.add(work, cases, bar)
         self.expect()
-        bar.update()
-        bar.set_description('measuring code')
-        self.measure()
         bar.update()
         bar.set_description('planted bugs')
         self.mutate(bar)

@@ -11,8 +11,6 @@ from specjax.bench.config import Experiment, Prompts
 from specjax.bench.loading import layouts, methods
 from specjax.bench.loading.plan import plan
 from specjax.bench.runner import Runner
-from specjax.certify import expected_row, scripted_run
-from specjax.certify.measuring_checks import apart
 from specjax.errors import UserError
 from specjax.programs import run as program
 from specjax.reports import (
@@ -23,8 +21,9 @@ from specjax.reports import (
   run_headline,
 )
 from specjax.reports import run as run_report
+from tests.support import expected_row, scripted_run, tiny
 from tests.support import rows as made
-from tests.support import tiny
+from tests.support.measuring_checks import apart
 
 # Speed-up by batch; intervals reach 0.1 to either side.
 SPEEDS = {

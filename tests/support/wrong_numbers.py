@@ -8,10 +8,10 @@ import numpy as np
 
 from specjax.bench import row_fields
 from specjax.bench.costs import Costs
-from specjax.certify.measuring_checks import MANY
-from specjax.certify.wrong_counts import WRONG_COUNTS, WrongNumber, turned
 from specjax.reports import paired
 from specjax.stats import metrics
+from tests.support.measuring_checks import MANY
+from tests.support.wrong_counts import WRONG_COUNTS, WrongNumber, turned
 
 _alpha_of, _acceptance, _speed = (
   row_fields.alpha_of,

@@ -13,10 +13,10 @@ import numpy as np
 
 from specjax.bench import row_fields
 from specjax.bench.costs import Costs
-from specjax.certify import expected_row, scripted_run
 from specjax.reports import paired
 from specjax.stats import metrics
 from specjax.types import Counts
+from tests.support import expected_row, scripted_run
 
 EXACT = 1e-9  # what rounding may add to a number
 RUNS = 4000  # simulated experiments

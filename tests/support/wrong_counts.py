@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.bench import costs, measure, runner
-from specjax.certify import scripted_run
-from specjax.certify.measuring_checks import CHECKS
 from specjax.loop import generate
+from tests.support import scripted_run
+from tests.support.measuring_checks import CHECKS
 
 
 @dataclasses.dataclass(frozen=True)
