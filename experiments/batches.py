@@ -4,10 +4,9 @@ Nothing is compiled while time is taken (`Side.warm_up`), and what the host
 does between two dispatches counts as decoding.
 """
 
-import functools
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -48,38 +47,28 @@ class Clock:
     self.seconds = {'read': 0.0, 'place': 0.0, 'advance': 0.0}
     self.chunks: list[tuple[int, int]] = []  # row-steps taken, and possible
     self.filled = 0  # chunks before the last prompt was placed
+    self.calls = np.zeros(rows, int)  # of the target, so far
 
-  def parts(self) -> continuous.LoopParts:
-    return continuous.LoopParts(
-      functools.partial(self.time, 'read', generate.start),
-      self.place,
-      self.advance,
-    )
-
-  def time(self, name: str, function: Callable, *args, **kwargs):
+  def __call__(self, part: str, work: Callable[[], Any]) -> Any:
+    """Does one part of the loop, see `pool.Pool`, and takes its time."""
     begin = time.perf_counter()
-    out = jax.block_until_ready(function(*args, **kwargs))
-    self.seconds[name] += time.perf_counter() - begin
-    return out
+    state = jax.block_until_ready(work())
+    self.seconds[part] += time.perf_counter() - begin
+    if part == 'place':
+      self.filled = len(self.chunks)
+    if part == 'advance':
+      self.count(np.array(state.counts.target_calls) - self.calls)
+    if part != 'read':
+      self.calls = np.array(state.counts.target_calls)
+    return state
 
-  def place(self, *args):
-    self.filled = len(self.chunks)
-    return self.time('place', continuous.place, *args)
-
-  def advance(self, params, state, steps, *, spec):
-    before = np.array(state.counts.target_calls)
-    advance = generate.generate
-    if self.policy is not None:
-      advance = self.policy.parts().advance
-    run = functools.partial(advance, spec=spec)
-    state = self.time('advance', run, params, state, steps)
-    taken = np.array(state.counts.target_calls) - before
+  def count(self, taken: np.ndarray) -> None:
+    """Counts the steps [B] that rows took in a chunk."""
     if self.policy is not None:
       length = self.policy.choices[-1]
       self.by_length[length] = self.by_length.get(length, 0) + int(taken.sum())
     # As many steps as the row took that was live for longest.
     self.chunks.append((int(taken.sum()), int(taken.max()) * self.rows))
-    return state
 
   def mean_step(self, full: Mapping[int, float]) -> float:
     """Seconds of a full step, of the lengths that were taken."""
@@ -203,6 +192,7 @@ class Side:
       group=x.group,
       slots=slots,
       source_slots=source_slots,
+      policy=self.policy,
       **options,
     )
 
@@ -217,7 +207,7 @@ class Side:
     clock, texts = Clock(rows, self.policy), [[] for _ in self.texts]
     marks, sums = [(0, 0, 0.0, 0.0)], np.zeros(2)
     begin = time.perf_counter()
-    outputs = self.refilled(chunk, count, parts=clock.parts())
+    outputs = self.refilled(chunk, count, clock=clock)
     for i, result in enumerate(outputs, 1):
       if not result.finite:
         raise measure.NotFinite('the target gave logits that are not finite')
@@ -255,7 +245,6 @@ class Side:
       measure.decode(way, self.batch(self.order[:rows], rows), 1, timed=False)
     size = 1
     while size <= min(self.x.group, self.x.batch, len(self.texts)):
-      parts = self.policy.parts() if self.policy else continuous.PARTS
-      for _ in self.refilled(1, size, parts=parts):
+      for _ in self.refilled(1, size):
         pass
       size *= 2

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
   from specjax.api.decoding import Decoded as Decoded
   from specjax.api.decoding import decode as decode
   from specjax.api.decoding import load as load
+  from specjax.api.request import Request as Request
   from specjax.api.streaming import Piece as Piece
   from specjax.api.streaming import stream as stream
   from specjax.native import claim_cores as claim_cores
@@ -39,6 +40,7 @@ _MODULES = {
   'Decoded': 'api.decoding',
   'decode': 'api.decoding',
   'load': 'api.decoding',
+  'Request': 'api.request',
   'Piece': 'api.streaming',
   'stream': 'api.streaming',
   'claim_cores': 'native',

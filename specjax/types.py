@@ -296,6 +296,21 @@ class Counts(NamedTuple):
   misses: jax.Array  # [B] steps without any proposal
 
 
+class Logprobs(NamedTuple):
+  """Log-probabilities of new tokens and of the n most probable ones."""
+
+  own: jax.Array  # [B, S]
+  ids: jax.Array  # [B, S, n]
+  top: jax.Array  # [B, S, n]
+
+
+class Records(NamedTuple):
+  """Records of new tokens, the first one first; None: not recorded."""
+
+  origins: jax.Array | None  # [B, S] see `token_records.ORIGINS`
+  logprobs: Logprobs | None
+
+
 class SpecState(NamedTuple):
   """Everything that moves. `generate.start` is its one constructor."""
 
@@ -312,6 +327,7 @@ class SpecState(NamedTuple):
   history: History
   counts: Counts
   source: Source | None = None  # of an encoder-decoder target
+  records: Records | None = None  # see `token_records.Recording`
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ A thin layer over `generate`, for those who want texts. Whoever writes loops
 of their own goes on with `generate.start` and `generate.generate`.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Sequence
@@ -19,17 +20,79 @@ import numpy as np
 
 from specjax import checkpoints, native
 from specjax.api import request
-from specjax.api.decoded import Decoded as Decoded
 from specjax.arguments import check_number, named
-from specjax.loop.token_records import Telling, read
-from specjax.models import layouts, sharding, transformer
-from specjax.types import LoadedDrafter, Rule, Target
+from specjax.loop.token_records import Logprob, read
+from specjax.models import layouts, transformer
+from specjax.types import Counts, LoadedDrafter, Target
 
 _NO_CORES = (
   "layout is 'cores', but the target cannot be split over the number of CPU "
   'devices, {}: make the cores devices first, with '
   "jax.config.update('jax_num_cpu_devices', 2), or choose layout='auto'"
 )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decoded:
+  """What became of some prompts.
+
+  Attributes:
+    texts: the new text of each prompt, without what was continued and without
+      the token that ended it; None where the target has no tokenizer.
+    tokens: the new tokens of each, with that token.
+    ended: [B] whether a text ended by itself; otherwise it reached its length
+      and was cut: then it is no whole text of what constrained it.
+    counts: statistics of each row, see `types.Counts`, on the host.
+    logprobs: of the tokens, see `told`; None where they were not asked for.
+  """
+
+  texts: list[str] | None
+  tokens: list[list[int]]
+  ended: list[bool]
+  counts: Counts
+  logprobs: list[list[Logprob]] | None = None
+
+  @property
+  def target_calls(self) -> int:
+    """Passes of the target over all rows."""
+    return int(self.counts.target_calls.sum())
+
+  @property
+  def tau(self) -> float:
+    """Tokens per target call, the bonus or corrected one included."""
+    return float(self.counts.tokens.sum() / max(self.target_calls, 1))
+
+  @property
+  def tau_by_row(self) -> list[float]:
+    """The same of each row."""
+    calls = np.maximum(self.counts.target_calls, 1)
+    return (self.counts.tokens / calls).tolist()
+
+  @property
+  def acceptance_rate(self) -> float:
+    """Accepted over drafted tokens; NaN where none were drafted."""
+    return _over(self.counts.accepted.sum(), self.counts.drafted.sum())
+
+  @property
+  def acceptance_by_position(self) -> list[float]:
+    """Share of the steps that accepted the first, second, ... drafted token."""
+    steps = self.counts.histogram.sum()
+    return [_over(x, steps) for x in self.counts.accepted.sum(0)]
+
+  @property
+  def accepted_lengths(self) -> list[int]:
+    """How many steps accepted 0, 1, 2, ... drafted tokens."""
+    return self.counts.histogram.sum(0).tolist()
+
+  def __repr__(self) -> str:
+    return (
+      f'<{len(self.tokens)} texts, {int(self.counts.tokens.sum())} tokens, '
+      f'{self.target_calls} target calls, tau {self.tau:.2f}>'
+    )
+
+
+def _over(count: Any, of: Any) -> float:
+  return float(count / of) if of else float('nan')
 
 
 def load(
@@ -108,17 +171,7 @@ def decode(
   target: Target,
   drafter: LoadedDrafter | None,
   prompts: str | Sequence[str] | Sequence[Sequence[int]],
-  *,
-  gamma: int = 4,
-  new_tokens: int | Sequence[int] = 64,
-  temperature: Any = 0.0,
-  seed: int = 0,
-  rule: Rule | None = None,
-  regex: Any = None,
-  json_schema: Any = None,
-  prediction: Any = None,
-  logprobs: int | None = None,
-  **stages: Any,
+  **options: Any,
 ) -> Decoded:
   """Continues prompts, all at once, by speculative decoding.
 
@@ -137,61 +190,20 @@ def decode(
     drafter: from a loader, such as `specjax.drafters.lm.load(target, path)`;
       None: plain decoding.
     prompts: a text, or a list of texts or of lists of token ids.
-    gamma: draft length K, tokens drafted in each step.
-    new_tokens: tokens to add at most, a number or one a prompt.
-    temperature: a number or one a prompt; 0 is greedy.
-    seed: of all draws.
-    rule: how drafts are verified; by default the exact one for the drafter:
-      `specjax.verify.token` for chains, `specjax.verify.recursive` for trees.
-    regex: that every text must match as a whole, or a list of one a prompt, of
-      which some may be None; see `specjax.constraints`.
-    json_schema: likewise; a dict or JSON. A text that was cut at its length
-      (`ended` is false) does not match.
-    prediction: a text that the new one may repeat in part, such as a file that
-      is to be edited, or a list of one a prompt: a text, token ids or None. A
-      drafter that copies, `specjax.drafters.ngram`, drafts from it; it changes
-      no distribution, so that a wrong one costs drafts alone.
-    logprobs: whether each token's log-probability is told, and those of so many
-      of the most probable tokens of its place, 0 to 20: those of the target
-      before temperature, penalties, cuts and constraints (`told`).
-    **stages: further stages of the sampling pipeline, such as `top_p=0.9` or
-      `repetition_penalty=[1.1, 1.3]`; see `specjax.sampling.make`.
+    **options: fields of `specjax.Request`, such as `gamma=4`, `new_tokens=64`,
+      `temperature=0.0`, `seed=0`, `rule` and `logprobs`, and stages of the
+      sampling pipeline, such as `top_p=0.9`, see `specjax.sampling.make`.
 
   Raises:
     ValueError: one of these is wrong or does not fit the others; names it.
     FloatingPointError: the target gave NaN or infinite logits.
   """
-  made = request.prepare(
-    decode,
-    target,
-    drafter,
-    prompts,
-    gamma=gamma,
-    new_tokens=new_tokens,
-    temperature=temperature,
-    seed=seed,
-    rule=rule,
-    regex=regex,
-    json_schema=json_schema,
-    prediction=prediction,
-    stages=stages,
-    telling=Telling(logprobs=logprobs),
-  )
+  asked = request.read_options(decode, options)
+  made = request.prepare(target, drafter, prompts, asked)
   state = made.advance(made.begin(), int(made.lengths.max()))
-  return _decoded(target, state, made.telling)
-
-
-def _decoded(target: Target, state, telling: Telling) -> Decoded:
-  """Texts and counts of a final state, on the host."""
-  # The rest of it, caches above all, stays where it is.
-  state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
-  request.check_finite(state.finite)
-  tokens = [
-    row[begin:end].tolist()
-    for row, begin, end in zip(
-      state.tokens, state.start, state.length, strict=True
-    )
-  ]
+  rows = read(state)
+  request.check_finite(rows)
+  tokens = [row.tokens for row in rows]
   ended = [bool(new) and new[-1] in target.eos for new in tokens]
   texts = None
   if target.tokenizer is not None:
@@ -199,11 +211,8 @@ def _decoded(target: Target, state, telling: Telling) -> Decoded:
       new[:-1] if end else new for new, end in zip(tokens, ended, strict=True)
     ]
     texts = [target.tokenizer.decode(new) for new in shown]
-  counts, logprobs = state.counts, None
-  if telling.logprobs is not None:
-    logprobs = [
-      read(counts, row, 0, len(new)).logprobs for row, new in enumerate(tokens)
-    ]
-    counts = counts.counts
-  counts = jax.tree.map(np.asarray, counts)
+  counts = jax.tree.map(lambda *x: np.stack(x), *(row.counts for row in rows))
+  logprobs = None
+  if asked.logprobs is not None:
+    logprobs = [row.logprobs for row in rows]
   return Decoded(texts, tokens, ended, counts, logprobs)

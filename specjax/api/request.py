@@ -1,9 +1,9 @@
-"""What `decode` and `stream` are given, checked and made ready to run."""
+"""The arguments of `decode` and `stream`, checked and made ready to run."""
 
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import arguments, sampling
-from specjax.arguments import check_number, named
+from specjax.arguments import BOUND, check_number, named
 from specjax.constraints import targets
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
-from specjax.loop import generate, token_records
-from specjax.loop.buffers import fit
-from specjax.loop.token_records import Telling
+from specjax.loop import generate
+from specjax.loop.buffers import plan_buffers
+from specjax.loop.token_records import NewTokens, Recording
 from specjax.models import layouts
 from specjax.types import (
   Drafter,
@@ -28,6 +28,79 @@ from specjax.types import (
   SpecState,
   Target,
 )
+
+_STAGES = {*inspect.signature(sampling.make).parameters} - {
+  'batch',
+  'vocab_size',
+  'eos',
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+  """How prompts are continued: the options of `decode` and `stream`.
+
+  Attributes:
+    gamma: draft length K, tokens drafted in each step.
+    new_tokens: tokens to add at most, a number or one a prompt.
+    temperature: a number or one a prompt; 0 is greedy.
+    seed: of all draws.
+    rule: how drafts are verified; by default the exact one for the drafter:
+      `specjax.verify.token` for chains, `specjax.verify.recursive` for trees.
+    regex: that every text must match as a whole, or a list of one a prompt, of
+      which some may be None; see `specjax.constraints`.
+    json_schema: a schema that every text must fulfil, a dict or JSON, or a
+      list of one a prompt. A text that was cut at its length does not.
+    prediction: a text that the new one may repeat in part, such as a file that
+      is to be edited, or a list of one a prompt: a text, token ids or None. A
+      drafter that copies, `specjax.drafters.ngram`, drafts from it; it changes
+      no distribution, so that a wrong one costs drafts alone.
+    logprobs: record the log-probability of each token, and of so many of the
+      most probable tokens of its place, 0 to 20: those of the target before
+      temperature, penalties, cuts and constraints, see `token_records`.
+    slots: size of the buffer; by default what the longest prompt needs.
+      Prompts of any length share the programs of one size.
+    stages: further stages of the sampling pipeline, such as `top_p=0.9` or
+      `repetition_penalty=[1.1, 1.3]`; see `specjax.sampling.make`.
+  """
+
+  gamma: int = 4
+  new_tokens: int | Sequence[int] = 64
+  temperature: Any = 0.0
+  seed: int = 0
+  rule: Rule | None = None
+  regex: Any = None
+  json_schema: Any = None
+  prediction: Any = None
+  logprobs: int | None = None
+  slots: int | None = None
+  stages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def read_options(caller: Callable, options: Mapping[str, Any]) -> Request:
+  """The request that keyword arguments ask for.
+
+  Args:
+    caller: the function that was given them; messages call it by its name.
+    options: fields of `Request`, and stages of the sampling pipeline.
+
+  Raises:
+    ValueError: one is neither.
+  """
+  fields = {field.name for field in dataclasses.fields(Request)} - {'stages'}
+  own = {*inspect.signature(caller).parameters} - {'options'}
+  known = fields | own | _STAGES
+  for name in options:
+    if name not in known:
+      close = difflib.get_close_matches(name, known, 1)
+      guess = f' (did you mean {close[0]!r}?)' if close else ''
+      raise ValueError(
+        f'{caller.__name__} has no argument {name!r}{guess}; it takes '
+        f'{", ".join(sorted(known))}'
+      )
+  stages = {name: x for name, x in options.items() if name not in fields}
+  given = {name: x for name, x in options.items() if name in fields}
+  return Request(**given, stages=stages)
 
 
 class Prepared(NamedTuple):
@@ -40,12 +113,11 @@ class Prepared(NamedTuple):
   key: jax.Array  # [B]
   values: sampling.Sampling
   slots: int
-  telling: Telling
+  recording: Recording
 
   def begin(self) -> SpecState:
     """The state before the first step."""
-    return token_records.start(
-      self.telling,
+    return generate.start(
       self.params,
       self.ids,
       spec=self.spec,
@@ -53,6 +125,7 @@ class Prepared(NamedTuple):
       key=self.key,
       values=self.values,
       slots=self.slots,
+      recording=self.recording,
     )
 
   def advance(self, state: SpecState, steps: int) -> SpecState:
@@ -61,13 +134,11 @@ class Prepared(NamedTuple):
     placement = self.spec.target.placement
     if placement is not None:
       count = placement.put_whole(count)
-    return token_records.generate(
-      self.telling, self.params, state, count, spec=self.spec
-    )
+    return generate.generate(self.params, state, count, spec=self.spec)
 
 
 def _check(target: Any, drafter: Any, rule: Any) -> None:
-  """Refuses what is not the kind of thing that is wanted."""
+  """Raises a ValueError unless all three are of the right kind."""
   arguments.check_target(target)
   if target.params is None:
     raise ValueError('target has no weights: load it with specjax.load')
@@ -86,25 +157,10 @@ def _check(target: Any, drafter: Any, rule: Any) -> None:
     arguments.check_rule(rule)
 
 
-def _check_stages(caller: Callable, stages: dict[str, Any]) -> None:
-  """Refuses what is no argument of the caller and no stage of the pipeline."""
-  arguments = inspect.signature(caller).parameters
-  known = [*arguments, *inspect.signature(sampling.make).parameters]
-  stage = {*known} - {'batch', 'vocab_size', 'eos', 'stages'}
-  for name in stages:
-    if name not in stage:
-      close = difflib.get_close_matches(name, stage, 1)
-      guess = f' (did you mean {close[0]!r}?)' if close else ''
-      raise ValueError(
-        f'{caller.__name__} has no argument {name!r}{guess}; it takes '
-        f'{", ".join(sorted(stage))}'
-      )
-
-
 def _predictions(
   target: Target, method: Drafter, prompts: list[list[int]], given: Any
 ) -> list[sampling.Predicted]:
-  """What drafts are copied from, for each prompt."""
+  """The text that drafts are copied from, for each prompt."""
   if not method.predicts:
     raise ValueError(
       'prediction: the drafter copies from none: give '
@@ -117,77 +173,59 @@ def _predictions(
 
 
 def prepare(
-  caller: Callable,
   target: Target,
   drafter: LoadedDrafter | None,
   prompts: str | Sequence[str] | Sequence[Sequence[int]],
-  *,
-  gamma: int,
-  new_tokens: int | Sequence[int],
-  temperature: Any,
-  seed: int,
-  rule: Rule | None,
-  regex: Any,
-  json_schema: Any,
-  prediction: Any,
-  stages: dict[str, Any],
-  telling: Telling,
-  slots: int | None = None,
+  request: Request,
+  origins: bool = False,
 ) -> Prepared:
-  """Checks arguments, as `decode` describes them, and chooses a layout.
+  """Checks what `decode` and `stream` are given, and chooses a layout.
 
   Args:
-    caller: that has these arguments; messages call it by its name.
-    target: as for `decode`, and so all others.
-    drafter: likewise.
-    prompts: likewise.
-    gamma: likewise.
-    new_tokens: likewise.
-    temperature: likewise.
-    seed: likewise.
-    rule: likewise.
-    regex: likewise.
-    json_schema: likewise.
-    prediction: likewise.
-    stages: what was given besides.
-    telling: what is told of each token.
-    slots: size of the buffer; by default what the longest prompt needs.
+    target: from `specjax.load`.
+    drafter: from a loader; None: plain decoding.
+    prompts: a text, or a list of texts or of lists of token ids.
+    request: how they are continued.
+    origins: record the origin of each token.
 
   Raises:
     ValueError: one of these is wrong or does not fit the others; names it.
   """
-  _check(target, drafter, rule)
-  check_number('gamma', gamma, 1, target.model.config.max_positions)
-  check_number('seed', seed, 0, arguments.SEEDS)
-  _check_stages(caller, stages)
+  x = request
+  _check(target, drafter, x.rule)
+  check_number('gamma', x.gamma, 1, target.model.config.max_positions)
+  check_number('seed', x.seed, 0, arguments.SEEDS)
+  if x.slots is not None:
+    check_number('slots', x.slots, 1, BOUND)
+  recording = Recording(origins, x.logprobs)
   ids = arguments.token_ids(target, prompts)
-  lengths = arguments.lengths(new_tokens, len(ids))
-  method = plain.make() if drafter is None else drafter.make(gamma)
-  spec = Spec(target.model, method, rule or rule_for(method), target.eos)
+  lengths = arguments.lengths(x.new_tokens, len(ids))
+  method = plain.make() if drafter is None else drafter.make(x.gamma)
+  spec = Spec(target.model, method, x.rule or rule_for(method), target.eos)
+  recording.check(spec)
   automata = targets.for_prompts(
-    target, len(ids), regex, json_schema, stages.get('constraint')
+    target, len(ids), x.regex, x.json_schema, x.stages.get('constraint')
   )
-  stages = stages | {'constraint': automata}
-  if prediction is not None:
-    stages['prediction'] = _predictions(target, method, ids, prediction)
-  key = generate.row_keys(seed, range(len(ids)))
+  stages = {**x.stages, 'constraint': automata}
+  if x.prediction is not None:
+    stages['prediction'] = _predictions(target, method, ids, x.prediction)
+  key = generate.row_keys(x.seed, range(len(ids)))
   values = sampling.make(
     len(ids),
-    temperature,
+    x.temperature,
     vocab_size=target.model.config.vocab_size,
     eos=target.eos,
     **stages,
   )
   longest = int(lengths.max())
-  telling.check(spec)
-  fitted = fit(spec, ids, lengths, key, values, slots)
+  planned = plan_buffers(spec, ids, lengths, key, values, x.slots)
   arranged = layouts.choose(
     target,
     layouts.Buffer(
       len(ids),
-      fitted.slots,
-      int(fitted.limit.max()) - longest // 2,
-      fitted.source_slots,
+      planned.slots,
+      int(planned.limit.max()) - longest // 2,
+      planned.source_slots,
     ),
     method.nodes + 1,
     longest,
@@ -201,7 +239,7 @@ def prepare(
     spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
     params = Params(arranged.params, params)
   return Prepared(
-    params, spec, ids, lengths, key, values, fitted.slots, telling
+    params, spec, ids, lengths, key, values, planned.slots, recording
   )
 
 
@@ -230,18 +268,11 @@ def with_loaded_target(target: Target, drafter: Drafter) -> Drafter:
   return target.remembered[drafter]
 
 
-def check_finite(finite: np.ndarray) -> None:
-  """Refuses texts that ended because logits were no numbers.
-
-  Args:
-    finite: [B] of a state, on the host.
-
-  Raises:
-    FloatingPointError: names the first row.
-  """
-  if not finite.all():
-    (rows,) = np.nonzero(~finite)
-    raise FloatingPointError(
-      f'the target gave NaN or infinite logits in row {rows[0]}: its weights '
-      'are damaged, or too large for their dtype'
-    )
+def check_finite(rows: Sequence[NewTokens]) -> None:
+  """Raises a FloatingPointError if a text ended as logits were no numbers."""
+  for row, new in enumerate(rows):
+    if not new.finite:
+      raise FloatingPointError(
+        f'the target gave NaN or infinite logits in row {row}: its weights '
+        'are damaged, or too large for their dtype'
+      )

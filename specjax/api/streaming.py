@@ -13,12 +13,11 @@ import numpy as np
 
 from specjax import arguments
 from specjax.api import request
-from specjax.api.decoded import Decoded
+from specjax.api.decoding import Decoded
 from specjax.api.text import Detokenizer, Stops
 from specjax.arguments import BOUND, check_number, named
-from specjax.loop.token_records import Logprob, OfTokens, Telling, read
-from specjax.models import sharding
-from specjax.types import LoadedDrafter, Rule, Target
+from specjax.loop.token_records import Logprob, NewTokens, read
+from specjax.types import LoadedDrafter, Target
 
 STOP, LENGTH = 'stop', 'length'
 
@@ -77,20 +76,10 @@ def stream(
   drafter: LoadedDrafter | None,
   prompt: str | Sequence[int],
   *,
-  gamma: int = 4,
-  new_tokens: int = 64,
-  temperature: float = 0.0,
-  seed: int = 0,
   stop: str | Sequence[str] = (),
-  rule: Rule | None = None,
-  regex: Any = None,
-  json_schema: Any = None,
-  prediction: Any = None,
-  slots: int | None = None,
-  logprobs: int | None = None,
-  **stages: Any,
+  **options: Any,
 ) -> Iterator[Piece]:
-  """Continues one prompt, and tells its text as it is committed.
+  """Continues one prompt, and gives its text as it is committed.
 
   The tokens are those of `decode` of this prompt with the same arguments. The
   texts of all pieces together are the text that it returns, up to the first
@@ -103,21 +92,9 @@ def stream(
     target: from `load`, with a tokenizer.
     drafter: from a loader; None: plain decoding.
     prompt: a text, or token ids.
-    gamma: draft length K.
-    new_tokens: tokens to add at most.
-    temperature: 0 is greedy.
-    seed: of all draws.
     stop: strings that end the text. Tokens behind the one that completes a
       string are dropped; counts are of all that were decoded.
-    rule: how drafts are verified; by default the exact one for the drafter.
-    regex: that the whole text must match, see `decode`.
-    json_schema: likewise.
-    prediction: a text that the new one may repeat in part, see `decode`.
-    slots: size of the buffer; by default what the prompt needs. Prompts of any
-      length share the programs of one size.
-    logprobs: whether each token's log-probability is told, and those of so many
-      of the most probable tokens of its place, see `decode`.
-    **stages: further stages of the sampling pipeline, as for `decode`.
+    **options: as for `decode`; `new_tokens` is one number.
 
   Returns:
     A piece for each step, of at least one token. The last one has `finish`,
@@ -129,82 +106,55 @@ def stream(
       logits.
   """
   _check_prompt(target, prompt)
-  check_number('new_tokens', new_tokens, 1, BOUND)
-  if slots is not None:
-    check_number('slots', slots, 1, BOUND)
+  asked = request.read_options(stream, options)
+  check_number('new_tokens', asked.new_tokens, 1, BOUND)
   stops = Stops(_check_stop(stop))
-  made = request.prepare(
-    stream,
-    target,
-    drafter,
-    [prompt],  # type: ignore[arg-type]
-    gamma=gamma,
-    new_tokens=new_tokens,
-    temperature=temperature,
-    seed=seed,
-    rule=rule,
-    regex=regex,
-    json_schema=json_schema,
-    prediction=prediction,
-    stages=stages,
-    slots=slots,
-    telling=Telling(origins=True, logprobs=logprobs),
-  )
+  prompts: Any = [prompt]
+  made = request.prepare(target, drafter, prompts, asked, origins=True)
   return _pieces(target, made, stops)
 
 
-def _steps(made: request.Prepared) -> Iterator[tuple[list, OfTokens, bool]]:
-  """New tokens of each step, what is told of them, whether it is the last."""
-  state = made.begin()
-  done, told = False, 0
+def _steps(made: request.Prepared) -> Iterator[NewTokens]:
+  """New tokens of each step."""
+  state, begin, done = made.begin(), 0, False
   while not done:
     state = made.advance(state, 1)
-    tokens, start, length, end, finite, counts = sharding.fetch(
-      (
-        state.tokens,
-        state.start,
-        state.length,
-        state.done,
-        state.finite,
-        state.counts,
-      )
-    )
-    request.check_finite(finite)
-    before, told, done = told, int(length[0] - start[0]), bool(end[0])
-    new = tokens[0, start[0] + before : length[0]].tolist()
-    yield new, read(counts, 0, before, told), done
+    rows = read(state, {0: begin})
+    request.check_finite(rows)
+    begin, done = rows[0].end, rows[0].done
+    yield rows[0]
 
 
 def _pieces(
   target: Target, made: request.Prepared, stops: Stops
 ) -> Iterator[Piece]:
-  told, shown = Detokenizer(target.tokenizer), ''
+  made_text, shown = Detokenizer(target.tokenizer), ''
   all_tokens: list[int] = []
   logprobs: list[Logprob] = []
-  for new, said, done in _steps(made):
+  for new in _steps(made):
     texts: list[str] = []
-    for token in new:
-      known = '' if token in target.eos else told.push(token)
+    for token in new.tokens:
+      known = '' if token in target.eos else made_text.push(token)
       texts.append(stops.push(known))
       if stops.found is not None:
         break
-    if done and stops.found is None:
-      texts[-1] += stops.push(told.finish())
+    if new.done and stops.found is None:
+      texts[-1] += stops.push(made_text.finish())
       texts[-1] += stops.finish()
     count = len(texts)
-    tokens, values = new[:count], said.logprobs[:count]
+    tokens, values = new.tokens[:count], new.logprobs[:count]
     all_tokens += tokens
     logprobs += values
-    piece = Piece(tokens, said.origins[:count], texts, values)
+    piece = Piece(tokens, new.origins[:count], texts, values)
     shown += piece.text
-    if not done and stops.found is None:
+    if not new.done and stops.found is None:
       yield piece
       continue
     ended = stops.found is not None or tokens[-1] in target.eos
-    rows = jax.tree.map(lambda x: x[None], said.counts)
-    asked = made.telling.logprobs is not None
+    counts = jax.tree.map(lambda x: x[None], new.counts)
+    recorded = made.recording.logprobs is not None
     whole = Decoded(
-      [shown], [all_tokens], [ended], rows, [logprobs] if asked else None
+      [shown], [all_tokens], [ended], counts, [logprobs] if recorded else None
     )
     yield piece._replace(finish=STOP if ended else LENGTH, whole=whole)
     return

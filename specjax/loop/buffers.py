@@ -11,7 +11,7 @@ from specjax.models import prefill
 from specjax.types import Spec
 
 
-class Fitted(NamedTuple):
+class BufferPlan(NamedTuple):
   """Prompts that fit, and the sizes of the buffers that hold them."""
 
   texts: Sequence[Sequence[int]]  # what the decoder starts from
@@ -70,7 +70,7 @@ def _check_room(new_tokens, values: sampling.Sampling) -> None:
       )
 
 
-def fit(
+def plan_buffers(
   spec: Spec,
   prompts: Sequence[Sequence[int]],
   new_tokens,
@@ -78,7 +78,7 @@ def fit(
   values: sampling.Sampling,
   slots: int | None = None,
   source_slots: int | None = None,
-) -> Fitted:
+) -> BufferPlan:
   """Checks prompts and all that goes with them; see `generate.start`.
 
   Raises:
@@ -117,7 +117,7 @@ def fit(
       )
   needed = slots_for(spec, int(limit[longest]))
   slots = caches.fit_slots('slots', slots, needed, f'prompt {longest}')
-  return Fitted(texts, sources, limit.astype(np.int32), slots, source_slots)
+  return BufferPlan(texts, sources, limit.astype(np.int32), slots, source_slots)
 
 
 class Until(NamedTuple):

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from specjax import arguments, sampling, verify
-from specjax.loop import counting, scoring
+from specjax.loop import counting, scoring, token_records
 from specjax.loop.buffers import Until as Until
-from specjax.loop.buffers import fit
+from specjax.loop.buffers import plan_buffers
 from specjax.loop.buffers import slots_for as slots_for
 from specjax.loop.buffers import until as until
 from specjax.models import cache as caches
@@ -60,7 +60,7 @@ def _prefill(weights, tokens, length, source, *, target, taps, read_slots=None):
 
 @functools.partial(
   jax.jit,
-  static_argnames=('drafter', 'target', 'read_slots'),
+  static_argnames=('drafter', 'target', 'read_slots', 'recording'),
   donate_argnames=('tokens', 'cache'),
 )
 def _begin(
@@ -77,6 +77,7 @@ def _begin(
   drafter,
   target,
   read_slots=None,
+  recording=token_records.NOTHING,
 ):
   """The state of rows after prefill."""
   batch = len(length)
@@ -96,6 +97,7 @@ def _begin(
     history=history,
     counts=counting.none(batch, drafter.depth),
     source=source,
+    records=recording.blank(tokens.shape),
   )
   placement = target.placement
   return state if placement is None else placement.constrain_state(state)
@@ -112,6 +114,7 @@ def start(
   slots: int | None = None,
   source_slots: int | None = None,
   read_slots: int | None = None,
+  recording: token_records.Recording = token_records.NOTHING,
 ) -> SpecState:
   """Prefills prompts and returns the state before the first step.
 
@@ -128,21 +131,26 @@ def start(
     read_slots: of the caches that the prompts are read into, which then grow
       to the whole buffer; by default that. All tokens must fit. Fewer than a
       block (`cache.block_of`) are read at the price of as many tokens.
+    recording: records to be kept of each new token, see `token_records`.
 
   Raises:
     ValueError: an empty prompt, a token outside the vocabulary, more tokens
       than the target has positions or the buffer slots, values for another
-      vocabulary, another end of the text or another number of rows.
+      vocabulary, another end of the text or another number of rows, more
+      log-probabilities than tokens.
   """
-  fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
+  recording.check(spec)
+  planned = plan_buffers(
+    spec, prompts, new_tokens, key, values, slots, source_slots
+  )
   arguments.check_params(params)
   if read_slots is not None:
-    prefill.check_slots(read_slots, fitted.texts, fitted.slots)
+    prefill.check_slots(read_slots, planned.texts, planned.slots)
   source = None
-  if fitted.sources is not None and fitted.source_slots is not None:
-    source = Source(*prefill.pad(fitted.sources, fitted.source_slots))
-  tokens, lengths = prefill.pad(fitted.texts, fitted.slots)
-  limits = jnp.asarray(fitted.limit)
+  if planned.sources is not None and planned.source_slots is not None:
+    source = Source(*prefill.pad(planned.sources, planned.source_slots))
+  tokens, lengths = prefill.pad(planned.texts, planned.slots)
+  limits = jnp.asarray(planned.limit)
   if (placement := spec.target.placement) is not None:
     rows = tokens, lengths, limits, key, values, source
     tokens, lengths, limits, key, values, source = placement.put_rows(rows)
@@ -168,6 +176,7 @@ def start(
     drafter=spec.drafter,
     target=spec.target,
     read_slots=read_slots,
+    recording=recording,
   )
 
 
@@ -266,6 +275,12 @@ def step(
     )
     length = state.length + count
     counts = parts.tally(state.counts, draft, verdict, count, room, live, beta)
+    records = state.records
+    if records is not None:
+      before = state.length - state.start
+      records = token_records.add(
+        records, draft, verdict, logits, count, before
+      )
   with jax.named_scope('tell'):
     history = parts.remember(state.history, state.sampling, emitted, count)
     ctx = ctx._replace(
@@ -288,6 +303,7 @@ def step(
     key=keep,
     history=history,
     counts=counts,
+    records=records,
   )
   new = scoring.same_types(new, state)
   placement = spec.target.placement

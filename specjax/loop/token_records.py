@@ -1,34 +1,32 @@
-"""What is told of each new token, kept beside the counts of a state.
+"""New tokens of a state on the host, with the records that were kept of them.
 
-Where it came from:
+`SpecState.records` holds what a `Recording` asks for; it is None where nothing
+is recorded, and the step is then the very program without records.
+
+The origin of a token:
 
   accepted    drafted, and accepted
   corrected   drawn where what was drafted for its place was rejected
   bonus       drawn where nothing was drafted
 
-And its log-probability, with the most probable tokens of its place and theirs:
-those of the target's own softmax, over its logits as they are, before the
-penalties, masks, temperature and cuts of the sampling pipeline. They are made
-of the rows of the pass that verified the draft, along the accepted path, so
-the target takes no pass for them.
-
-The loop is the same with the same keys: its tally only writes more. Where
-nothing is to be told, it is the very program without this module.
+The log-probabilities of a token and of the most probable tokens of its place
+are those of the target's softmax over its raw logits: before the penalties,
+masks, temperature and cuts of the sampling pipeline. They are read from the
+pass that verified the draft, so the target takes no further pass for them.
 """
 
 import dataclasses
-import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import sampling, verify
 from specjax.arguments import check_number
-from specjax.loop import counting, scoring
-from specjax.loop import generate as loops
-from specjax.types import Counts, Params, Scores, Spec, SpecState
+from specjax.loop import scoring
+from specjax.models import sharding
+from specjax.types import Counts, Logprobs, Records, Spec, SpecState
 
 ORIGINS = ('accepted', 'corrected', 'bonus')
 _ACCEPTED, _CORRECTED, _BONUS = range(3)
@@ -36,13 +34,13 @@ MOST = 20  # alternatives of a token
 
 
 @dataclasses.dataclass(frozen=True)
-class Telling:
-  """What is to be told; by default nothing.
+class Recording:
+  """The records that a loop keeps of its tokens; by default none.
 
   Attributes:
-    origins: where each token came from.
-    logprobs: its log-probability and those of so many of the most probable
-      tokens of its place, from 0 to 20; None: none.
+    origins: the origin of each token.
+    logprobs: the log-probability of each token, and of so many of the most
+      probable tokens of its place, from 0 to 20; None: none.
 
   Raises:
     ValueError: `logprobs` is no such number.
@@ -58,82 +56,51 @@ class Telling:
       object.__setattr__(self, 'logprobs', int(self.logprobs))
 
   def check(self, spec: Spec) -> None:
-    """Refuses more alternatives than there are tokens.
-
-    Raises:
-      ValueError: so many.
-    """
-    if self.logprobs is None:
-      return
+    """Raises a ValueError if it asks for more tokens than the target has."""
     vocab = spec.target.config.vocab_size
-    if self.logprobs > vocab:
+    if self.logprobs is not None and self.logprobs > vocab:
       raise ValueError(
         f'logprobs is {self.logprobs}, but the target has {vocab} tokens: ask '
         'for at most as many'
       )
 
-
-class Logprob(NamedTuple):
-  """What the target says of one token of a text, on the host."""
-
-  value: float  # the token's own log-probability
-  # Ids and log-probabilities of the most probable tokens of its place, the
-  # largest first, and of equal ones that with the smaller id.
-  top: list[tuple[int, float]]
-
-
-class Logprobs(NamedTuple):
-  """The same of all new tokens of rows, with n alternatives; float32."""
-
-  own: jax.Array  # [B, S]
-  ids: jax.Array  # [B, S, n]
-  top: jax.Array  # [B, S, n]
+  def blank(self, shape: tuple[int, ...]) -> Records | None:
+    """Records of texts [B, S] without new tokens; None if none are kept."""
+    if self == NOTHING:
+      return None
+    origins = jnp.zeros(shape, jnp.int8) if self.origins else None
+    if self.logprobs is None:
+      return Records(origins, None)
+    top = jnp.zeros((*shape, self.logprobs), jnp.float32)
+    own, ids = jnp.zeros(shape, jnp.float32), top.astype(jnp.int32)
+    return Records(origins, Logprobs(own, ids, top))
 
 
-class Told(NamedTuple):
-  """It takes the place of the counts in a state.
+NOTHING = Recording()
 
-  Records are of the new tokens, the first one first; None: not told.
+
+def add(records: Records, draft, verdict, logits, count, at) -> Records:
+  """Adds the tokens of one step.
+
+  Args:
+    records: so far.
+    draft: what was proposed.
+    verdict: what was accepted.
+    logits: [B, N+1, V] of the target, after every row of the scored block.
+    count: [B] tokens that the step added.
+    at: [B] new tokens before the step.
   """
 
-  counts: Counts
-  origins: jax.Array | None  # [B, S]
-  logprobs: Logprobs | None
+  def write(old, new):
+    return scoring.append(old, new, count, at)
 
-
-class OfTokens(NamedTuple):
-  """What was told of some tokens of a row, on the host."""
-
-  counts: Counts  # of the row since it began; numpy, without the axis B
-  origins: list[str]  # empty where they are not told
-  logprobs: list[Logprob]  # likewise
-
-
-class _Scores(NamedTuple):
-  """Scores with the logits that they were made of."""
-
-  probs: jax.Array
-  logits: jax.Array
-  raw: jax.Array  # [N+1, V] before the pipeline
-
-
-class _Verdict(NamedTuple):
-  """A verdict with the logits that its tokens were read from."""
-
-  path: jax.Array
-  num_accepted: jax.Array
-  next_token: jax.Array
-  raw: jax.Array  # [K+1, V] along the path
-
-
-def _distributions(logits, *rest) -> Any:
-  return _Scores(*sampling.distributions(logits, *rest), logits)
-
-
-def _judge(key, draft, scores, rule, depth) -> Any:
-  judged = Scores(scores.probs, scores.logits)
-  verdict = verify.judge(key, draft, judged, rule, depth)
-  return _Verdict(*verdict, scores.raw[verdict.path])
+  origins, logprobs = records
+  if origins is not None:
+    origins = write(origins, _origins(draft, verdict))
+  if logprobs is not None:
+    made = _logprobs(draft, verdict, logits, logprobs.ids.shape[-1])
+    logprobs = jax.tree.map(write, logprobs, made)
+  return Records(origins, logprobs)
 
 
 def _origins(draft, verdict) -> jax.Array:
@@ -147,15 +114,15 @@ def _origins(draft, verdict) -> jax.Array:
   return jnp.where(place < last, _ACCEPTED, drawn).astype(jnp.int8)
 
 
-def _logprobs(draft, verdict, count: int) -> Logprobs:
-  """Log-probabilities [B, K+1] of the tokens of a step, likewise.
+def _logprobs(draft, verdict, logits, count: int) -> Logprobs:
+  """Log-probabilities [B, K+1] of the tokens of a step, up to the drawn one.
 
   The token at a place was read from the row of the path at that place:
 
     path    root   x0   x1        row i of the logits is what the target says
     token   x0     x1   y         after row i of the path
   """
-  logits = verdict.raw
+  logits = scoring.along(logits, verdict.path)
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   # Of logits: those that differ may round to equal log-probabilities.
   ids = jax.lax.top_k(logits, count)[1]
@@ -168,97 +135,80 @@ def _logprobs(draft, verdict, count: int) -> Logprobs:
   )
 
 
-@functools.cache
-def _parts(telling: Telling) -> loops.StepParts:
-  """The parts of a step that tells, the same ones for equal arguments."""
-  origins, count = telling.origins, telling.logprobs
+class Logprob(NamedTuple):
+  """The target's log-probabilities at one token of a text, on the host."""
 
-  def tally(told: Told, draft, verdict, added, *rest) -> Any:
-    made: dict[str, Any] = {}
-    if origins:
-      made['origins'] = _origins(draft, verdict)
-    if count is not None:
-      made['logprobs'] = _logprobs(draft, verdict, count)
-    at = told.counts.tokens
-    written = {
-      name: jax.tree.map(
-        lambda old, new: scoring.append(old, new, added, at),
-        getattr(told, name),
-        new,
-      )
-      for name, new in made.items()
-    }
-    counts = counting.add(told.counts, draft, verdict, added, *rest)
-    return told._replace(counts=counts, **written)
-
-  if telling == Telling():
-    return loops.PARTS
-  parts = loops.PARTS._replace(tally=tally)
-  if count is None:
-    return parts
-  return parts._replace(distributions=_distributions, judge=_judge)
+  value: float  # the token's own
+  # Ids and log-probabilities of the most probable tokens of its place, the
+  # largest first, and of equal ones that with the smaller id.
+  top: list[tuple[int, float]]
 
 
-def _blank(telling: Telling, shape: tuple[int, ...]) -> tuple[Any, Any]:
-  """Origins and log-probabilities of texts [B, S], on the host."""
-  origins = np.zeros(shape, np.int8) if telling.origins else None
-  if telling.logprobs is None:
-    return origins, None
-  own, top = (
-    np.zeros((*shape, *more), np.float32) for more in ((), (telling.logprobs,))
-  )
-  made: Any = own, top.astype(np.int32), top
-  return origins, Logprobs(*made)
+class NewTokens(NamedTuple):
+  """New tokens of one row, on the host."""
+
+  tokens: list[int]
+  origins: list[str]  # one a token; empty where they are not recorded
+  logprobs: list[Logprob]  # one a token; empty where they are not recorded
+  counts: Counts  # of the row since it began; numpy, without the axis B
+  done: bool
+  finite: bool  # false: p or q was no number, and the text ended there
+  end: int  # new tokens of the row since it began
 
 
-def start(
-  telling: Telling, params: Params, prompts: Any, *, spec: Spec, **options: Any
-) -> SpecState:
-  """As `generate.start`, with what is told beside the counts.
-
-  Raises:
-    ValueError: as there; more alternatives than tokens.
-  """
-  telling.check(spec)
-  state = loops.start(params, prompts, spec=spec, **options)
-  if telling == Telling():
-    return state
-  blank = _blank(telling, state.tokens.shape)
-  placement = spec.target.placement
-  if placement is not None:
-    blank = placement.put_rows(blank)
-  told: Any = Told(state.counts, *jax.tree.map(jnp.asarray, blank))
-  return state._replace(counts=told)
-
-
-def generate(
-  telling: Telling, params: Params, state: SpecState, steps, *, spec: Spec
-) -> SpecState:
-  """As `generate.generate`, of a state that `start` made with this telling."""
-  return loops.generate(params, state, steps, spec=spec, parts=_parts(telling))
-
-
-def read(counts: Counts | Told, row: int, begin: int, end: int) -> OfTokens:
-  """What was told of some new tokens of a row.
+def read(
+  state: SpecState, begin: Mapping[int, int] | None = None
+) -> list[NewTokens]:
+  """New tokens of rows of a state, with what was recorded of them.
 
   Args:
-    counts: of a state, on the host.
-    row: of it.
-    begin: first new token.
-    end: behind the last one.
+    state: of a loop.
+    begin: the rows to read, each with the number of its new tokens to leave
+      out; by default all new tokens of all rows.
   """
-  names: list[str] = []
-  values: list[Logprob] = []
-  if isinstance(counts, Told):
-    if counts.origins is not None:
-      names = [ORIGINS[code] for code in counts.origins[row, begin:end]]
-    if counts.logprobs is not None:
-      own, ids, top = (x[row, begin:end].tolist() for x in counts.logprobs)
-      values = [
-        Logprob(value, [*zip(places, others, strict=True)])
-        for value, places, others in zip(own, ids, top, strict=True)
-      ]
-    counts = counts.counts
-  return OfTokens(
-    jax.tree.map(lambda x: np.array(x[row]), counts), names, values
+  # Caches above all stay where they are.
+  moved = state._replace(
+    limit=(),
+    cache=(),
+    drafter=(),
+    key=(),
+    sampling=(),
+    history=(),
+    source=None,
   )
+  host: Any = sharding.fetch(moved)
+  if begin is None:
+    begin = dict.fromkeys(range(len(host.length)), 0)
+  found = []
+  for row, first in begin.items():
+    start, end = int(host.start[row]), int(host.length[row] - host.start[row])
+    origins, logprobs = _at(host.records, row, slice(first, end))
+    found.append(
+      NewTokens(
+        host.tokens[row, start + first : start + end].tolist(),
+        origins,
+        logprobs,
+        jax.tree.map(lambda x, row=row: np.array(x[row]), host.counts),
+        bool(host.done[row]),
+        bool(host.finite[row]),
+        end,
+      )
+    )
+  return found
+
+
+def _at(
+  records: Records | None, row: int, places: slice
+) -> tuple[list[str], list[Logprob]]:
+  """Origins and log-probabilities of some new tokens of a row."""
+  origins: list[str] = []
+  values: list[Logprob] = []
+  if records is not None and records.origins is not None:
+    origins = [ORIGINS[code] for code in records.origins[row, places]]
+  if records is not None and records.logprobs is not None:
+    own, ids, top = (x[row, places].tolist() for x in records.logprobs)
+    values = [
+      Logprob(value, [*zip(tokens, others, strict=True)])
+      for value, tokens, others in zip(own, ids, top, strict=True)
+    ]
+  return origins, values

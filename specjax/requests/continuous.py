@@ -16,20 +16,15 @@ begin first, so that few rows are idle when no prompt is left (Graham 1969,
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling
-from specjax.loop.buffers import fit
-from specjax.requests.pool import Pool, Progress, Request
-from specjax.requests.refilling import PARTS as PARTS
-from specjax.requests.refilling import LoopParts as LoopParts
-from specjax.requests.refilling import empty as empty
-from specjax.requests.refilling import place as place
-from specjax.requests.refilling import split as split
+from specjax.loop.buffers import plan_buffers
+from specjax.requests.pool import Pool, Request
 from specjax.types import Counts, Params, Spec
 
 
@@ -57,7 +52,7 @@ def decode(
   slots: int | None = None,
   source_slots: int | None = None,
   partial: bool = False,
-  parts: LoopParts = PARTS,
+  **options: Any,
 ) -> Iterator[Result]:
   """Decodes prompts as rows become free, and yields each when it is done.
 
@@ -80,7 +75,7 @@ def decode(
     slots: size of the buffer; by default what the longest prompt needs.
     source_slots: likewise of what an encoder reads.
     partial: also yield, after each chunk, how far every other row has come.
-    parts: what the loop is made of.
+    **options: `policy` and `clock` of the pool, see `pool.Pool`.
 
   Returns:
     Results in the order in which they finish; `prompt` restores that of the
@@ -93,7 +88,9 @@ def decode(
   for name, number in (('rows', rows), ('chunk', chunk), ('group', group)):
     if number < 1:
       raise ValueError(f'{name} must be at least 1, got {number}')
-  fitted = fit(spec, prompts, new_tokens, key, values, slots, source_slots)
+  planned = plan_buffers(
+    spec, prompts, new_tokens, key, values, slots, source_slots
+  )
   limits = np.broadcast_to(np.asarray(new_tokens), len(prompts))
   # Taken apart on the host: no program depends on the number of prompts.
   bits, impl = np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
@@ -109,10 +106,10 @@ def decode(
       spec=spec,
       values=_row(given, 0),
       rows=rows,
-      slots=fitted.slots,
-      source_slots=fitted.source_slots,
+      slots=planned.slots,
+      source_slots=planned.source_slots,
       group=group,
-      parts=parts,
+      **options,
     )
     order = np.argsort(-limits, kind='stable').tolist()
     for i in order:
@@ -122,14 +119,10 @@ def decode(
       for one in pool.turn(chunk, partial=partial):
         i = order[one.id]
         texts[i] += one.tokens
-        yield _result(i, one, texts[i])
+        yield Result(i, [*texts[i]], one.counts, one.finite, one.done)
 
   return turns()
 
 
 def _row(values: sampling.Sampling, i: int) -> sampling.Sampling:
   return jax.tree.map(lambda x: x[i : i + 1], values)
-
-
-def _result(prompt: int, one: Progress, tokens: list[int]) -> Result:
-  return Result(prompt, [*tokens], one.counts, one.finite, one.done)

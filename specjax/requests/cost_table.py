@@ -143,7 +143,7 @@ def measure(
         placement = spec.target.placement
         filled = sharding.laid(placement, mixed_lengths.filled(state, length))
         jax.block_until_ready(filled)
-        before = jax.device_get(mixed_lengths.calls(filled))
+        before = jax.device_get(filled.counts.target_calls)
         began = time.perf_counter()
         if steps:
           filled, _ = mixed_lengths.run(
@@ -151,16 +151,14 @@ def measure(
             filled,
             sharding.numbers(placement, generate.until(steps, rows)),
             spec=spec,
-            telling=mixed_lengths.telling_of(state),
           )
         elif 0 in ways:  # Only then texts are read again.
           filled = mixed_lengths.read_again(params, filled, spec=spec)
         jax.block_until_ready(filled)
         end = time.perf_counter()
         # Fewer steps where all texts ended.
-        taken = int(
-          (jax.device_get(mixed_lengths.calls(filled)) - before).max()
-        )
+        calls = jax.device_get(filled.counts.target_calls)
+        taken = int((calls - before).max())
         if turn:  # The first compiles.
           seconds.append((end - began) * max(steps, 1) / max(taken, 1))
     medians = typical(took)

@@ -26,7 +26,6 @@ tokens.
 """
 
 import dataclasses
-import functools
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -35,13 +34,11 @@ import jax
 import numpy as np
 
 from specjax.arguments import named
-from specjax.loop import generate, token_records
-from specjax.loop.token_records import Telling
+from specjax.loop import generate
 from specjax.models import sharding
 from specjax.requests import cost_table, mixed_lengths
 from specjax.requests.cost_table import Table as Table
-from specjax.requests.refilling import PARTS, LoopParts
-from specjax.types import LoadedDrafter, Params, Spec
+from specjax.types import LoadedDrafter, Params, Spec, SpecState
 
 LENGTHS = (0, 1, 2, 4, 8)
 GAIN = 0.03  # that a change must promise
@@ -243,21 +240,8 @@ class Goodput:
 
   # The loop.
 
-  def parts(self, telling: Telling = mixed_lengths.SILENT) -> LoopParts:
-    """Parts of a pool or of `continuous.decode` that follow the policy.
-
-    Their `spec` must draft the longest of the lengths.
-    """
-    read = functools.partial(token_records.start, telling)
-    return PARTS._replace(
-      read=read if telling != mixed_lengths.SILENT else PARTS.read,
-      advance=functools.partial(self._advance, telling),
-      check=functools.partial(self._check, telling),
-      warm_up=functools.partial(self._warm_up, telling),
-    )
-
-  def _check(self, telling: Telling, spec: Spec) -> None:
-    telling.check(spec)
+  def check(self, spec: Spec) -> None:
+    """Raises a ValueError unless a spec drafts the longest of the lengths."""
     if spec.drafter != self.drafters[self.lengths[-1]]:
       raise ValueError(
         f'spec must have the drafter of the longest length, '
@@ -280,21 +264,22 @@ class Goodput:
       self._made[length] = weights, made
     return self._made[length]
 
-  def _steps(self, telling, params, state, steps, spec, length):
+  def _steps(self, params, state, steps, spec, length):
     """Steps of one length, whatever it was before."""
     if length and self._lags:
       state = mixed_lengths.read_again(params, state, spec=spec)
       state = sharding.laid(spec.target.placement, state)
     self._lags = not length
     params, run = self._way(params, spec, length)
-    state, sums = mixed_lengths.run(
-      params, state, steps, spec=run, telling=telling
-    )
+    state, sums = mixed_lengths.run(params, state, steps, spec=run)
     return sharding.laid(spec.target.placement, state), sums
 
-  def _advance(self, telling, params, state, steps, *, spec: Spec):
+  def advance(
+    self, params: Params, state: SpecState, steps: Any, *, spec: Spec
+  ) -> SpecState:
+    """As `generate.generate`, with the length that is chosen."""
     if self.table is None:
-      state = self._warm_up(telling, params, state, spec=spec)
+      state = self.warm_up(params, state, spec=spec)
     # One look at the device, when the chunk before has ended.
     length, done, sums = jax.device_get((state.length, state.done, self._open))
     longest = int(length[~done].max()) if (~done).any() else int(length.max())
@@ -308,25 +293,23 @@ class Goodput:
       few = min(most, -(-VERDICTS // max(1, int((~done).sum()))))
       steps = generate.Until(few, int(steps.finished))
       steps = sharding.numbers(spec.target.placement, steps)
-    state, self._open = self._steps(telling, params, state, steps, spec, chosen)
+    state, self._open = self._steps(params, state, steps, spec, chosen)
     # While the device is at work: the host would keep it waiting.
     if sums is not None:
       self.learn(*sums)
     self._planned = self._decide(longest, most)
     return state
 
-  def _warm_up(self, telling, params, state, *, spec: Spec):
-    """Compiles all programs, and measures what is not known.
-
-    Raises:
-      ValueError: as `_check`.
-    """
+  def warm_up(
+    self, params: Params, state: SpecState, *, spec: Spec
+  ) -> SpecState:
+    """Compiles the programs of all lengths; measures the table if needed."""
     if self.table is None:
       self.table = self.measure(params, state, spec=spec)
     none = generate.until(0, len(state.done))
     none = sharding.numbers(spec.target.placement, none)
     for length in self.lengths:
-      state, _ = self._steps(telling, params, state, none, spec, length)
+      state, _ = self._steps(params, state, none, spec, length)
     if 0 in self.lengths:
       state = mixed_lengths.read_again(params, state, spec=spec)
     self._lags = False

@@ -14,11 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax.drafters import plain
-from specjax.loop import generate, token_records
-from specjax.loop.token_records import Telling, Told
+from specjax.loop import generate
 from specjax.types import Counts, Drafter, Params, Spec
-
-SILENT = Telling()
 
 
 @functools.lru_cache(maxsize=64)
@@ -71,13 +68,6 @@ def _put_back(whole: Counts, part: Counts) -> Counts:
   )
 
 
-def _within(counts: Any, change: Any) -> Any:
-  """Counts that were changed, with what is told beside them."""
-  if isinstance(counts, Told):
-    return counts._replace(counts=change(counts.counts))
-  return change(counts)
-
-
 def features(params: Params, state, spec: Spec) -> jax.Array:
   """Features in shape; those who read their values are never asked."""
   taps = len(spec.drafter.taps)
@@ -85,10 +75,8 @@ def features(params: Params, state, spec: Spec) -> jax.Array:
   return jnp.zeros(shape, jax.tree.leaves(params.target)[0].dtype)
 
 
-@functools.partial(
-  jax.jit, static_argnames=('spec', 'telling'), donate_argnames='state'
-)
-def run(params, state, steps, *, spec: Spec, telling: Telling):
+@functools.partial(jax.jit, static_argnames='spec', donate_argnames='state')
+def run(params, state, steps, *, spec: Spec):
   """Steps of another draft length; the state keeps its layout.
 
   Returns:
@@ -104,14 +92,11 @@ def run(params, state, steps, *, spec: Spec, telling: Telling):
       )
     )
     memory = _alike(memory, like)
-  inner = state._replace(
-    drafter=memory, counts=_within(state.counts, lambda c: _cut(c, depth))
-  )
-  out = token_records.generate(telling, params, inner, steps, spec=spec)
-  whole = state.counts.counts if telling != SILENT else state.counts
+  inner = state._replace(drafter=memory, counts=_cut(state.counts, depth))
+  out = generate.generate(params, inner, steps, spec=spec)
   out = out._replace(
     drafter=_alike(out.drafter, state.drafter),
-    counts=_within(out.counts, lambda c: _put_back(whole, c)),
+    counts=_put_back(state.counts, out.counts),
   )
   return out, jax.tree.map(jnp.subtract, judged(out), before)
 
@@ -125,27 +110,9 @@ def read_again(params, state, *, spec: Spec):
   return state._replace(drafter=memory)
 
 
-def calls(state) -> jax.Array:
-  counts = state.counts
-  return (counts.counts if isinstance(counts, Told) else counts).target_calls
-
-
 def judged(state) -> tuple[jax.Array, jax.Array]:
   """Drafted tokens [K] that were judged, and accepted, of all rows so far."""
-  counts = state.counts
-  counts = counts.counts if isinstance(counts, Told) else counts
-  return counts.tried.sum(0), counts.accepted.sum(0)
-
-
-def telling_of(state) -> Telling:
-  """What a state tells."""
-  if not isinstance(state.counts, Told):
-    return SILENT
-  probable = state.counts.logprobs
-  return Telling(
-    state.counts.origins is not None,
-    None if probable is None else probable.ids.shape[-1],
-  )
+  return state.counts.tried.sum(0), state.counts.accepted.sum(0)
 
 
 @jax.jit

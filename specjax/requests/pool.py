@@ -15,7 +15,8 @@ of a group and each number of slots that prompts are read into.
 """
 
 import collections
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,17 +25,81 @@ import numpy as np
 
 from specjax import arguments, sampling
 from specjax.arguments import BOUND, check_number
-from specjax.loop import generate
-from specjax.loop.buffers import Fitted, fit
-from specjax.loop.token_records import Logprob, read
+from specjax.loop import generate, token_records
+from specjax.loop.buffers import BufferPlan, plan_buffers
+from specjax.loop.token_records import NOTHING, Logprob, Recording
 from specjax.models import cache as caches
 from specjax.models import sharding
-from specjax.requests.refilling import PARTS as PARTS
-from specjax.requests.refilling import WITH_ORIGINS as WITH_ORIGINS
-from specjax.requests.refilling import LoopParts, empty, split, stop
-from specjax.requests.refilling import read_sizes as read_sizes
-from specjax.requests.refilling import telling as telling
+from specjax.requests.goodput import Goodput
 from specjax.types import Counts, Params, Spec, SpecState
+
+_SMALLEST_READ, _LARGEST_READ = 32, 512
+
+
+@functools.partial(jax.jit, static_argnames='rows')
+def empty(fresh: SpecState, rows: int) -> SpecState:
+  """A state of finished rows, laid out as those of another state are.
+
+  They hold what its first row holds: whatever a step computes of a finished
+  row, it computes of a valid one.
+  """
+  state = jax.tree.map(
+    lambda x: jnp.broadcast_to(x[:1], (rows, *x.shape[1:])), fresh
+  )
+  return state._replace(done=jnp.ones(rows, bool))
+
+
+@functools.partial(jax.jit, donate_argnames='state')
+def place(state: SpecState, fresh: SpecState, rows: jax.Array) -> SpecState:
+  """The state with row i of `fresh` in place of its row `rows[i]`.
+
+  All of the row is replaced, also the slots beyond the prompt: they may hold
+  logits that were not finite, and a masked NaN is still one. The state is
+  donated.
+  """
+  return jax.tree.map(
+    lambda old, new: old.at[rows].set(new, unique_indices=True), state, fresh
+  )
+
+
+@functools.partial(jax.jit, donate_argnames='state')
+def stop(state: SpecState, rows: jax.Array) -> SpecState:
+  """The state with some rows [B] finished where they are; it is donated."""
+  return state._replace(done=state.done | rows)
+
+
+def split(count: int, group: int) -> list[int]:
+  """Powers of two up to `group` that add up to a count, the largest first.
+
+    count 13, group 4    ->    4 4 4 1
+
+  So few programs read any number of prompts, and none reads padding.
+  """
+  sizes = []
+  while count:
+    sizes.append(1 << (min(count, group).bit_length() - 1))
+    count -= sizes[-1]
+  return sizes
+
+
+def read_sizes(slots: int) -> tuple[int, ...]:
+  """Slots that prompts are read into, for a buffer of so many.
+
+    128   ->   32 64 128        4096   ->   32 64 128 256 512 4096
+
+  A prompt of 20 tokens is then read at the price of 32, and not of a block of
+  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`). Larger
+  ones are read in such blocks, of which only those in use count.
+  """
+  sizes = [_SMALLEST_READ]
+  while 2 * sizes[-1] < min(slots, 2 * _LARGEST_READ):
+    sizes.append(2 * sizes[-1])
+  return *sizes, slots
+
+
+def _at_once(part: str, work: Callable[[], SpecState]) -> SpecState:
+  del part  # Unused.
+  return work()
 
 
 class Full(Exception):
@@ -55,8 +120,8 @@ class Progress(NamedTuple):
 
   id: int
   tokens: list[int]  # the new ones since the last turn
-  origins: list[str]  # of these, see `told`; empty where not asked for
-  logprobs: list[Logprob]  # likewise
+  origins: list[str]  # one a token; empty where they are not recorded
+  logprobs: list[Logprob]  # one a token; empty where they are not recorded
   counts: Counts  # since it began; numpy, without the axis B
   done: bool
   finite: bool  # false: p or q was no number, and the text ended there
@@ -87,7 +152,9 @@ class Pool:
     reads: Sequence[int] = (),
     group: int = 1,
     limit: int | None = None,
-    parts: LoopParts = PARTS,
+    recording: Recording = NOTHING,
+    policy: Goodput | None = None,
+    clock: Callable[[str, Callable[[], SpecState]], SpecState] = _at_once,
   ):
     """Opens a pool; nothing is computed before the first turn.
 
@@ -104,19 +171,24 @@ class Pool:
       group: prompts that are read at once, at most, while the others wait. It
         is memory for so many rows more.
       limit: requests that may wait; None: any number.
-      parts: what the loop is made of; `telling(logprobs=5)` also tells where
-        each token came from, and log-probabilities.
+      recording: records that are kept of each token, see `token_records`.
+      policy: chooses the draft length by load; None: that of the spec.
+      clock: does the parts of the loop, `clock(part, work)` with part 'read',
+        'place' or 'advance'; for programs that take their time.
 
     Raises:
       ValueError: rows, slots, group or limit below 1; reads that do not fit
-        the slots, or are no whole blocks; more log-probabilities than tokens.
+        the slots, or are no whole blocks; more log-probabilities than tokens;
+        another spec than the policy needs.
     """
     for name, number in (('rows', rows), ('slots', slots), ('group', group)):
       check_number(name, number, 1)
     if limit is not None:
       check_number('limit', limit, 1)
     arguments.check_values(values)
-    parts.check(spec)
+    recording.check(spec)
+    if policy is not None:
+      policy.check(spec)
     self.params, self.spec, self.rows = params, spec, rows
     self.slots, self.source_slots = caches.round_slots(slots), source_slots
     self.reads = sorted({*reads, self.slots})
@@ -129,7 +201,8 @@ class Pool:
         raise ValueError(
           f'reads has {size}, which is no multiple of a block of {block} tokens'
         )
-    self.group, self.limit, self.parts = group, limit, parts
+    self.group, self.limit = group, limit
+    self._recording, self._policy, self._clock = recording, policy, clock
     self._values, self._layout = values, _layout(values)
     self._waiting: collections.deque[_Waiting] = collections.deque()
     self._held: dict[int, int] = {}  # row -> id, in the order of placing
@@ -155,7 +228,7 @@ class Pool:
       ValueError: it cannot be decoded here; as `generate.start`.
       Full: too many wait.
     """
-    fitted = fit(
+    planned = plan_buffers(
       self.spec,
       [request.prompt],
       request.new_tokens,
@@ -171,10 +244,10 @@ class Pool:
       )
     if self.limit is not None and self.waiting >= self.limit:
       raise Full(f'{self.waiting} requests wait, which is the limit')
-    return self._enqueue(request, fitted)
+    return self._enqueue(request, planned)
 
-  def _enqueue(self, request: Request, fitted: Fitted) -> int:
-    needed = len(fitted.texts[0])
+  def _enqueue(self, request: Request, planned: BufferPlan) -> int:
+    needed = len(planned.texts[0])
     slots = next(size for size in self.reads if size >= needed)
     bits = np.asarray(jax.random.key_data(request.key))
     number, self._next = self._next, self._next + 1
@@ -240,9 +313,9 @@ class Pool:
         self._place([_Waiting(-1, blank, bits, slots)] * size, range(size))
     assert self._state is not None
     self._state = stop(self._state, np.ones(self.rows, bool))
-    if self.parts.warm_up is not None:
+    if self._policy is not None:
       state = self._laid(self._state)
-      self._state = self.parts.warm_up(self.params, state, spec=self.spec)
+      self._state = self._policy.warm_up(self.params, state, spec=self.spec)
     else:
       self._advance(0)
 
@@ -271,7 +344,8 @@ class Pool:
     fresh = self._read(chosen)
     if self._state is None:
       self._state = self._laid(empty(fresh, self.rows))
-    state = self.parts.place(self._state, fresh, np.array(rows))
+    state, at = self._state, np.array(rows)
+    state = self._clock('place', lambda: place(state, fresh, at))
     self._state = self._laid(state)
 
   def _laid(self, state: SpecState) -> SpecState:
@@ -284,7 +358,10 @@ class Pool:
     end = sharding.numbers(placement, end)
     assert self._state is not None
     state = self._laid(self._state)
-    self._state = self.parts.advance(self.params, state, end, spec=self.spec)
+    advance = self._policy.advance if self._policy else generate.generate
+    self._state = self._clock(
+      'advance', lambda: advance(self.params, state, end, spec=self.spec)
+    )
 
   def _read(self, chosen: Sequence[_Waiting]) -> SpecState:
     requests = [one.request for one in chosen]
@@ -295,7 +372,8 @@ class Pool:
     )
     impl = jax.random.key_impl(requests[0].key)
     slots = chosen[0].slots
-    return self.parts.read(
+    read = functools.partial(
+      generate.start,
       self.params,
       [request.prompt for request in requests],
       spec=self.spec,
@@ -305,7 +383,9 @@ class Pool:
       slots=self.slots,
       source_slots=self.source_slots,
       read_slots=None if slots == self.slots else slots,
+      recording=self._recording,
     )
+    return self._clock('read', read)
 
   def _collect(self, partial: bool) -> list[Progress]:
     state = self._state
@@ -314,27 +394,13 @@ class Pool:
     rows = [row for row in self._held if partial or done[row]]
     if not rows:
       return []
-    tokens, start, length, finite, counts = sharding.fetch(
-      (state.tokens, state.start, state.length, state.finite, state.counts)
-    )
+    told = {row: self._told[self._held[row]] for row in rows}
     found = []
-    for row in rows:
-      number, new = self._held[row], int(length[row] - start[row])
-      told, self._told[number] = self._told[number], new
-      begin, end = start[row] + told, length[row]
-      own = read(counts, row, told, new)
-      found.append(
-        Progress(
-          number,
-          tokens[row, begin:end].tolist(),
-          own.origins,
-          own.logprobs,
-          own.counts,
-          bool(done[row]),
-          bool(finite[row]),
-        )
-      )
-      if done[row]:
+    for row, new in zip(rows, token_records.read(state, told), strict=True):
+      number = self._held[row]
+      found.append(Progress(number, *new[:-1]))
+      self._told[number] = new.end
+      if new.done:
         del self._held[row], self._told[number]
     return found
 

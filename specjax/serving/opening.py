@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-import specjax
 from specjax import verify
 from specjax.api import request
 from specjax.bench.single_model import Pair
 from specjax.drafters import ngram
 from specjax.errors import blame
-from specjax.loop import buffers, token_records
+from specjax.loop import buffers
+from specjax.loop.token_records import Recording
 from specjax.models import cache as caches
 from specjax.requests import pool, request_sampling
 from specjax.requests.goodput import Goodput
@@ -71,27 +71,20 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
   slots = length + 1 + longest.depth + 1 + longest.beyond
   with blame():
     made = request.prepare(
-      specjax.decode,
       pair.target,
       pair.drafter,
       [[0]] * x.rows,
-      gamma=gamma,
-      new_tokens=min(plan.max_new_tokens, length - 1),
-      temperature=1.0,
-      seed=0,
-      rule=pair.rule,
-      regex=None,
-      json_schema=None,
-      prediction=None,
-      stages={},
-      telling=token_records.Telling(),
-      slots=caches.round_slots(slots),
+      request.Request(
+        gamma=gamma,
+        new_tokens=min(plan.max_new_tokens, length - 1),
+        temperature=1.0,
+        rule=pair.rule,
+        slots=caches.round_slots(slots),
+      ),
     )
-    telling = token_records.Telling(logprobs=x.logprobs)
-    parts = constant = pool.telling(origins=False, logprobs=x.logprobs)
-    if x.draft_lengths:
-      parts = _by_load(x, pair, made.spec).parts(telling)
-    parts.check(made.spec)
+    recording = Recording(logprobs=x.logprobs)
+    recording.check(made.spec)
+    policy = _by_load(x, pair, made.spec) if x.draft_lengths else None
   given = {k: v for k, v in plan.sampling.stages.items() if v is not None}
   names = tuple(dict.fromkeys((*x.stages, *given)))
   with blame():
@@ -107,7 +100,8 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     slots=made.slots,
     source_slots=caches.round_slots(length) if apart else None,
     reads=() if apart else pool.read_sizes(made.slots),
-    parts=parts,
+    recording=recording,
+    policy=policy,
   )
   limits = Limits(
     model,
@@ -124,7 +118,7 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
   opened = Opened(pair, held, kinds, given, limits)
   if not x.predictions:
     return opened
-  return opened._replace(copying=_copying(x, opened, constant))
+  return opened._replace(copying=_copying(x, opened, recording))
 
 
 def _by_load(x: Serving, pair: Pair, spec: Spec) -> Goodput:
@@ -140,7 +134,7 @@ def _by_load(x: Serving, pair: Pair, spec: Spec) -> Goodput:
   return Goodput(loaded, x.draft_lengths)
 
 
-def _copying(x: Serving, opened: Opened, parts: pool.LoopParts) -> pool.Pool:
+def _copying(x: Serving, opened: Opened, recording: Recording) -> pool.Pool:
   """A pool beside another one, with the same weights of the target."""
   held, drafter = opened.held, ngram.make(x.prediction_gamma)
   spec = dataclasses.replace(held.spec, drafter=drafter, rule=verify.token)
@@ -154,5 +148,5 @@ def _copying(x: Serving, opened: Opened, parts: pool.LoopParts) -> pool.Pool:
     slots=slots,
     source_slots=held.source_slots,
     reads=() if opened.limits.apart else pool.read_sizes(slots),
-    parts=parts,
+    recording=recording,
   )

@@ -17,7 +17,7 @@ from specjax.drafters.shapes import chain
 from specjax.loop import generate
 from specjax.models import cache_attention, table, variants
 from specjax.models.config import Encoder
-from specjax.requests import continuous
+from specjax.requests import continuous, pool
 from specjax.types import Params, Spec
 from tests.support import models
 
@@ -221,7 +221,7 @@ class _Read(Exception):
   """Ends a decoding with what its first group was read into."""
 
 
-def test_every_group_is_read_into_buffers_that_hold_any():
+def test_every_group_is_read_into_buffers_that_hold_any(monkeypatch):
   """Also into those of sources: one program serves all rows."""
   model = table.build(5, 512)
   config = dataclasses.replace(model.config, encoder=Encoder(1, start=2))
@@ -230,6 +230,7 @@ def test_every_group_is_read_into_buffers_that_hold_any():
     del given, options  # Unused.
     raise _Read(slots, source_slots)
 
+  monkeypatch.setattr(generate, 'start', read)
   found = continuous.decode(
     None,
     [[1] * 3, [1] * 200, [1] * 3],
@@ -238,7 +239,6 @@ def test_every_group_is_read_into_buffers_that_hold_any():
     key=generate.row_keys(0, range(3)),
     values=sampling.make(3),
     rows=1,
-    parts=continuous.PARTS._replace(read=read),
   )
   with pytest.raises(_Read) as stopped:
     next(found)
@@ -249,10 +249,10 @@ def test_every_group_is_read_into_buffers_that_hold_any():
 
 
 def test_groups_are_powers_of_two():
-  assert continuous.split(13, 4) == [4, 4, 4, 1]
-  assert continuous.split(7, 7) == [4, 2, 1]
-  assert continuous.split(3, 1) == [1, 1, 1]
-  assert continuous.split(0, 4) == []
+  assert pool.split(13, 4) == [4, 4, 4, 1]
+  assert pool.split(7, 7) == [4, 2, 1]
+  assert pool.split(3, 1) == [1, 1, 1]
+  assert pool.split(0, 4) == []
 
 
 def test_refills_compile_nothing_new(caplog):
@@ -265,7 +265,7 @@ def test_refills_compile_nothing_new(caplog):
     assert len(list(found)) == 5
     assert 'Compiling' not in caplog.text
     # And what does compile is seen: another number of rows.
-    continuous.empty(generate.start(params, **options('lm', [0])), ROWS + 1)
+    pool.empty(generate.start(params, **options('lm', [0])), ROWS + 1)
     assert 'Compiling jit(empty)' in caplog.text
 
 
@@ -273,10 +273,10 @@ def test_a_refill_copies_no_cache():
   """What is placed goes into the very buffers of the state."""
   params, lm = params_of('lm'), options('lm', [0, 3])
   fresh = generate.start(params, **lm)
-  state = continuous.empty(fresh, ROWS + 1)
+  state = pool.empty(fresh, ROWS + 1)
   assert state.done.all()
   before = state.cache[0].k.unsafe_buffer_pointer()
-  placed = continuous.place(state, fresh, np.array([2, 0]))
+  placed = pool.place(state, fresh, np.array([2, 0]))
   assert placed.cache[0].k.unsafe_buffer_pointer() == before
   assert all(x.is_deleted() for x in jax.tree.leaves(state))
   assert not any(x.is_deleted() for x in jax.tree.leaves(fresh))

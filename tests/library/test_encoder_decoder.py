@@ -13,6 +13,7 @@ from specjax.bench import ties
 from specjax.bench.measure import Decoding
 from specjax.drafters import lm, plain
 from specjax.loop import generate
+from specjax.loop.token_records import Recording
 from specjax.models import cache as caches
 from specjax.models import encoder_decoder, prefill, transformer
 from specjax.models.config import Encoder, Relative
@@ -86,7 +87,7 @@ def test_requests_of_a_pool_are_the_rows_of_a_batch(float64):
     source_slots=128,
     reads=pool.read_sizes(128),
     group=2,
-    parts=pool.telling(logprobs=0),
+    recording=Recording(logprobs=0),
   )
   for i, prompt in enumerate(PROMPTS):
     key = generate.row_keys(0, [i])

@@ -14,7 +14,7 @@ from specjax import sampling, verify
 from specjax.drafters import lm, ngram
 from specjax.drafters import plain as alone
 from specjax.loop import generate, scoring
-from specjax.loop.token_records import Telling
+from specjax.loop.token_records import Recording
 from specjax.models import variants
 from specjax.requests import (
   continuous,
@@ -135,7 +135,7 @@ def test_what_a_chunk_takes_besides_is_shared_by_its_steps():
 def test_the_table_tells_a_chunk_from_its_steps(monkeypatch):
   clock = [0.0]
 
-  def run(params, state, end, *, spec, telling):
+  def run(params, state, end, *, spec):
     clock[0] += 0.5 + end.steps * (1 + spec.drafter.depth)
     calls = state.counts.target_calls + end.steps
     return state._replace(counts=state.counts._replace(target_calls=calls)), ()
@@ -188,7 +188,7 @@ def test_choices_are_replayed():
 # The loop.
 
 
-def opened(policy, rows=3, parts=None, **changes):
+def opened(policy, rows=3, **changes):
   values = request_sampling.of(SPEC).values()
   options = dict(
     params=params(),
@@ -196,7 +196,7 @@ def opened(policy, rows=3, parts=None, **changes):
     values=values,
     rows=rows,
     slots=SLOTS,
-    parts=parts or policy.parts(),
+    policy=policy,
   )
   return pool.Pool(**options | changes)
 
@@ -313,12 +313,12 @@ def test_a_try_takes_few_steps(finished, steps, monkeypatch):
   monkeypatch.setattr(goodput, 'VERDICTS', 4)
   costly = table({0: 1.0, 1: 9.0, 2: 9.0, 4: 9.0})
   policy = Goodput(LOADED, LENGTHS, table=costly)
-  state, advance = three_rows(), policy.parts().advance
+  state = three_rows()
   state = state._replace(done=np.arange(3) >= 3 - finished)
   taken = [0]
   for _ in range(4):
-    state = advance(params(), state, np.int32(6), spec=SPEC)
-    taken.append(int(mixed_lengths.calls(state).max()))
+    state = policy.advance(params(), state, np.int32(6), spec=SPEC)
+    taken.append(int(state.counts.target_calls.max()))
   assert policy.choices == [0, 0, 4, 0]
   assert np.diff(taken).tolist() == [6, 6, steps, 6]
 
@@ -328,9 +328,9 @@ def test_a_try_takes_few_steps(finished, steps, monkeypatch):
 def test_a_draft_that_returns_has_read_the_texts():
   """It drafts what it would, had it never been away."""
   policy = Goodput(LOADED, LENGTHS, table=FREE, replay=[0, 0, 4, 1, 2])
-  state, parts = three_rows(), policy.parts()
+  state = three_rows()
   for _ in range(5):
-    state = parts.advance(params(), state, np.int32(2), spec=SPEC)
+    state = policy.advance(params(), state, np.int32(2), spec=SPEC)
   ctx = generate.context(state)
   hidden = mixed_lengths.features(params(), state, SPEC)
   fresh = SPEC.drafter.init(params(), ctx, hidden)
@@ -389,8 +389,8 @@ def test_nothing_is_compiled_after_the_warm_up():
 @pytest.mark.slow
 def test_what_is_told_of_tokens_is_told_with_every_length():
   policy = Goodput(LOADED, LENGTHS, table=FREE, replay=SWITCHING)
-  telling = Telling(origins=True, logprobs=1)
-  held = opened(policy, rows=2, parts=policy.parts(telling))
+  recording = Recording(origins=True, logprobs=1)
+  held = opened(policy, rows=2, recording=recording)
   held.submit(request(3))
   origins, tokens, logprobs = [], [], []
   while held.live or held.waiting:
@@ -416,7 +416,7 @@ def test_continuous_decoding_follows_it():
     key=generate.row_keys(7, range(5)),
     values=sampling.make(5, 0.0, eos=(10,), vocab_size=models.VOCAB),
     rows=2,
-    parts=policy.parts(),
+    policy=policy,
     slots=SLOTS,
   )
   texts = {one.prompt: one.tokens for one in made}
@@ -435,7 +435,7 @@ def test_heads_draft_by_load_too():
   weights = Params(params().target, models.DRAFTERS['eagle 1'][1]())
   held = pool.Pool(
     weights, spec=spec, values=request_sampling.of(spec).values(), rows=2,
-    slots=SLOTS, parts=policy.parts(),
+    slots=SLOTS, policy=policy,
   )  # fmt: skip
   for number in range(4):
     held.submit(request(number))
@@ -471,9 +471,8 @@ def frequencies(seed, lengths=(1, 0, 2, 4, 1, 2)):
     key=generate.row_keys(seed, range(rows)),
     values=sampling.make(rows, np.tile([1.0, 0.0], _TEXTS)),
   )  # fmt: skip
-  parts = policy.parts()
   for _ in range(3):
-    state = parts.advance(params(), state, np.int32(1), spec=NO_END)
+    state = policy.advance(params(), state, np.int32(1), spec=NO_END)
   assert policy.choices == list(lengths[:3])
   texts = np.asarray(state.tokens[::2, 2:5])
   counts = np.zeros((models.VOCAB,) * 3, int)
@@ -516,9 +515,9 @@ def test_the_test_of_the_law_sees_coins_that_are_used_twice(monkeypatch):
     return key, *others
 
   parts = generate.PARTS._replace(split=again)
-  monkeypatch.setattr(mixed_lengths.told.loops, 'PARTS', parts)
+  wrong = functools.partial(generate.generate, parts=parts)
+  monkeypatch.setattr(generate, 'generate', wrong)
   mixed_lengths.run.clear_cache()
-  monkeypatch.setattr(mixed_lengths.told, '_parts', lambda telling: parts)
   try:
     assert fits(frequencies(0)) < 1e-6
   finally:

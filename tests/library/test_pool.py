@@ -16,11 +16,9 @@ from specjax.bench import trace
 from specjax.certify import constrained
 from specjax.drafters import lm, plain
 from specjax.loop import generate
-from specjax.loop.token_records import Telling, read
-from specjax.loop.token_records import generate as advance
-from specjax.loop.token_records import start as begin
+from specjax.loop.token_records import Recording, read
 from specjax.models import table
-from specjax.requests import pool, refilling, request_sampling
+from specjax.requests import pool, request_sampling
 from specjax.types import Params, Spec
 from tests.support import models, processes
 
@@ -76,7 +74,7 @@ def opened(name='chain', **changes):
     'rows': ROWS,
     'slots': SLOTS,
     'reads': pool.read_sizes(SLOTS),
-    'parts': pool.WITH_ORIGINS,
+    'recording': Recording(origins=True),
   }
   return pool.Pool(params_of(name), **options | changes)
 
@@ -84,9 +82,7 @@ def opened(name='chain', **changes):
 def alone(name, asked):
   """Tokens, counts and origins of a request in a state of its own."""
   spec, found = SPECS[name], request(asked, name)
-  telling = Telling(origins=True)
-  state = begin(
-    telling,
+  state = generate.start(
     params_of(name),
     [found.prompt],
     spec=spec,
@@ -94,11 +90,11 @@ def alone(name, asked):
     key=found.key,
     values=found.values,
     slots=SLOTS,
+    recording=Recording(origins=True),
   )
-  state = advance(telling, params_of(name), state, 99, spec=spec)
-  (tokens,) = models.new_tokens(state)
-  said = read(jax.device_get(state.counts), 0, 0, len(tokens))
-  return [*tokens], said.counts, said.origins
+  state = generate.generate(params_of(name), state, 99, spec=spec)
+  (new,) = read(state)
+  return new.tokens, new.counts, new.origins
 
 
 def finish(held, told, **options):
@@ -287,8 +283,8 @@ def test_a_hundred_requests_compile_nothing(caplog):
     generate._prefill,
     generate._begin,
     generate.loop,
-    refilling.place,
-    refilling.empty,
+    pool.place,
+    pool.empty,
   )
   before = [program._cache_size() for program in programs]
   request(0)  # What the host makes of values compiles, too.
@@ -309,18 +305,19 @@ def test_a_hundred_requests_compile_nothing(caplog):
   assert 'Compiling' not in caplog.text
 
 
-def test_prompts_are_read_at_the_price_of_their_size():
+def test_prompts_are_read_at_the_price_of_their_size(monkeypatch):
   assert pool.read_sizes(128) == (32, 64, 128)
   assert pool.read_sizes(384) == (32, 64, 128, 256, 384)
   assert pool.read_sizes(512) == (32, 64, 128, 256, 512)
   assert pool.read_sizes(4096) == (32, 64, 128, 256, 512, 4096)
-  seen = []
+  seen, start = [], generate.start
 
   def read(*args, read_slots, **options):
     seen.append((len(args[1]), read_slots))
-    return generate.start(*args, read_slots=read_slots, **options)
+    return start(*args, read_slots=read_slots, **options)
 
-  held = opened(reads=(32, 128), group=2, parts=pool.PARTS._replace(read=read))
+  monkeypatch.setattr(generate, 'start', read)
+  held = opened(reads=(32, 128), group=2)
   for size in (32, 5, 33, 128, 129):
     held.submit(request(0, prompt=[1] * size, new_tokens=1))
   finish(held, {})
@@ -448,7 +445,7 @@ def test_a_cancelled_row_computes_no_more():
   (one,) = held.turn()
   assert one.id == other
   assert held._state.done.tolist() == [True, False]
-  assert held._state.counts.counts.target_calls.tolist() == [1, 2]
+  assert held._state.counts.target_calls.tolist() == [1, 2]
 
 
 def test_a_queue_that_is_full_says_so():

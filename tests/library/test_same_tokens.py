@@ -15,6 +15,7 @@ import specjax
 from specjax import sampling, verify
 from specjax.drafters import lm, ngram, plain
 from specjax.loop import generate
+from specjax.loop.token_records import Recording
 from specjax.models import table
 from specjax.requests import continuous, pool, request_sampling
 from specjax.types import LoadedDrafter, Params, Spec, Target
@@ -150,7 +151,7 @@ def test_refilled_rows_give_the_texts_of_before(name):
 
 
 def test_a_pool_gives_the_texts_and_the_records_of_before():
-  found = by_pool('chain', parts=pool.telling(origins=True, logprobs=2))
+  found = by_pool('chain', recording=Recording(True, 2))
   assert words(joined(found, 'tokens')) == TEXTS['chain']
   origins = joined(found, 'origins')
   assert [''.join(x[0] for x in row) for row in origins] == ORIGINS

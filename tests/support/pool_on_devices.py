@@ -21,7 +21,7 @@ from specjax.bench.config import Mesh
 from specjax.bench.loading import meshes
 from specjax.drafters import lm
 from specjax.loop import generate
-from specjax.loop.token_records import Telling
+from specjax.loop.token_records import Recording
 from specjax.requests import pool, request_sampling
 from specjax.requests.goodput import Goodput
 from specjax.types import LoadedDrafter, Params, Spec
@@ -64,12 +64,11 @@ def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
   )
   spec = Spec(target, lm.make(draft, 2), verify.token, many_devices.ENDS)
   kinds, told = request_sampling.of(spec, 'top_p'), {}
-  parts = pool.telling(logprobs=2)
+  policy = None
   if by_load:
     loaded = LoadedDrafter(target, functools.partial(lm.make, draft), own)
     order = [0, 2, 1, 1, 0, 0, 2] * 9
     policy = Goodput(loaded, (0, 1, 2), replay=order)
-    parts = policy.parts(Telling(logprobs=2))
   held = pool.Pool(
     Params(weights, own),
     spec=spec,
@@ -78,7 +77,8 @@ def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
     slots=128,
     reads=(32, 128),
     group=2,
-    parts=parts,
+    recording=Recording(logprobs=2),
+    policy=policy,
   )
   held.warm_up()
   compiled = Compiled()

@@ -12,9 +12,10 @@ from specjax import sampling, verify
 from specjax.certify import constrained
 from specjax.drafters import lm, plain
 from specjax.loop import generate, scoring, token_records
+from specjax.loop.token_records import Recording
 from specjax.models import table
 from specjax.requests import pool, request_sampling
-from specjax.types import Params, Spec
+from specjax.types import Params, Spec, Verdict
 from tests.support import models
 
 SMALL, END = models.DRAFT, 10
@@ -46,21 +47,19 @@ def params_of(wide=True):
 def decoded(name, count, wide=True):
   """Tokens of each row, and what was told of them."""
   spec, params = SPECS[name], params_of(wide)
-  what = token_records.Telling(logprobs=count)
-  state = token_records.start(
-    what,
+  state = generate.start(
     params,
     PROMPTS,
     spec=spec,
     new_tokens=NEW,
     key=generate.row_keys(3, range(4)),
     values=sampling.make(4, vocab_size=models.VOCAB, **ASKED),
+    recording=Recording(logprobs=count),
   )
-  state = token_records.generate(what, params, state, 99, spec=spec)
-  texts, counts = models.new_tokens(state), jax.device_get(state.counts)
-  assert token_records.read(counts, 0, 0, 1).origins == []
-  rows = [token_records.read(counts, i, 0, len(x)) for i, x in enumerate(texts)]
-  return texts, [row.logprobs for row in rows]
+  state = generate.generate(params, state, 99, spec=spec)
+  rows = token_records.read(state)
+  assert rows[0].origins == []
+  return [row.tokens for row in rows], [row.logprobs for row in rows]
 
 
 def of_a_full_pass(prompt, text, model=SMALL, params=None):
@@ -121,55 +120,52 @@ def test_any_number_of_alternatives_is_told(float64, count):
   check_all(texts, rows, count, 1e-6)
 
 
+def planted(monkeypatch, logprobs):
+  """Puts a bug in the place of what computes log-probabilities."""
+  monkeypatch.setattr(token_records, '_logprobs', logprobs)
+  generate.loop.clear_cache()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('place', [-1, 1])
 def test_the_logits_of_a_neighbour_would_be_seen(float64, monkeypatch, place):
   """Those of the place before, or of the place behind."""
-  judge = token_records._judge
+  logprobs = token_records._logprobs
 
-  def shifted(*args, **options):
-    verdict = judge(*args, **options)
-    return verdict._replace(raw=jnp.roll(verdict.raw, place, 0))
+  def shifted(draft, verdict, logits, count):
+    path = jnp.roll(verdict.path, place, 1)
+    return logprobs(draft, verdict._replace(path=path), logits, count)
 
-  monkeypatch.setattr(token_records, '_judge', shifted)
-  token_records._parts.cache_clear()
+  planted(monkeypatch, shifted)
   texts, rows = decoded('chain', 2)
-  token_records._parts.cache_clear()
+  generate.loop.clear_cache()
   with pytest.raises(AssertionError):
     check_all(texts, rows, 2, 1e-6)
 
 
 @pytest.mark.slow
 def test_processed_logits_would_be_seen(float64, monkeypatch):
-  def after(logits, *rest):
-    scores = sampling.distributions(logits, *rest)
-    return token_records._Scores(*scores, scores.logits)
-
-  monkeypatch.setattr(token_records, '_distributions', after)
-  token_records._parts.cache_clear()
+  logprobs = token_records._logprobs
+  planted(monkeypatch, lambda d, v, logits, n: logprobs(d, v, logits / 0.7, n))
   texts, rows = decoded('chain', 2)
-  token_records._parts.cache_clear()
+  generate.loop.clear_cache()
   with pytest.raises(AssertionError):
     check_all(texts, rows, 2, 1e-6)
 
 
 def test_of_equal_tokens_the_first_ids_are_told():
   """An end of the vocabulary that is never said is told last."""
-  logits = np.array([2.0, 5.0, 5.0, 2.0, 5.0, -np.inf, 2.0, -np.inf])
+  given = np.array([2.0, 5.0, 5.0, 2.0, 5.0, -np.inf, 2.0, -np.inf])
   draft = scoring.Draft(*(jnp.zeros((1, n), int) for n in (0, 0)), None, None)
-  verdict = token_records._Verdict(
-    jnp.zeros((1, 1), int),
-    jnp.zeros(1, int),
-    jnp.array([3]),
-    jnp.asarray(logits, jnp.bfloat16)[None, None],
-  )
-  found = token_records._logprobs(draft, verdict, 8)
+  verdict = Verdict(jnp.zeros((1, 1), int), jnp.zeros(1, int), jnp.array([3]))
+  logits = jnp.asarray(given, jnp.bfloat16)[None, None]
+  found = token_records._logprobs(draft, verdict, logits, 8)
   assert found.ids[0, 0].tolist() == [1, 2, 4, 0, 3, 6, 5, 7]
-  rest = np.log(np.exp(logits).sum())
+  rest = np.log(np.exp(given).sum())
   assert {x.dtype.name for x in (found.own, found.top)} == {'float32'}
   np.testing.assert_allclose(found.own[0, 0], 2 - rest, atol=1e-6)
   np.testing.assert_allclose(
-    found.top[0, 0], -np.sort(-logits) - rest, atol=1e-6
+    found.top[0, 0], -np.sort(-given) - rest, atol=1e-6
   )
 
 
@@ -180,12 +176,10 @@ def test_they_change_no_text(float64):
 
 
 def test_nothing_is_recorded_that_is_not_asked_for():
-  assert token_records._parts(token_records.Telling()) is generate.PARTS
-  origins = token_records._parts(token_records.Telling(origins=True))
-  assert origins._replace(tally=generate.PARTS.tally) == generate.PARTS
-  assert token_records._parts(
-    token_records.Telling(True, np.int64(3))
-  ) is token_records._parts(token_records.Telling(True, 3))
+  assert Recording().blank((2, 8)) is None
+  assert Recording(origins=True).blank((2, 8)).logprobs is None
+  # One program for equal numbers.
+  assert hash(Recording(True, np.int64(3))) == hash(Recording(True, 3))
 
 
 # Requests
@@ -202,7 +196,7 @@ def test_requests_that_come_and_go_have_their_own(float64, name):
     values=kinds.values(),
     rows=2,
     slots=128,
-    parts=pool.telling(origins=False, logprobs=3),
+    recording=Recording(logprobs=3),
   )
   asked, found = {}, {}
   for number in range(7):
@@ -240,7 +234,7 @@ def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
     values=kinds.values(),
     rows=1,
     slots=128,
-    parts=pool.telling(logprobs=1),
+    recording=Recording(logprobs=1),
   )
   values = kinds.values(temperature=1.0, constraint=language)
   key = generate.row_keys(0, [1])
@@ -298,7 +292,7 @@ def test_a_stream_and_decode_tell_the_same(folder):
 @pytest.mark.parametrize('logprobs', [-1, 21, 1.0, True, '3', [2]])
 def test_numbers_that_are_none_are_refused(logprobs):
   with pytest.raises(ValueError, match='logprobs must be a whole number'):
-    pool.telling(logprobs=logprobs)
+    Recording(logprobs=logprobs)
 
 
 def test_more_alternatives_than_tokens_are_refused():
@@ -310,5 +304,5 @@ def test_more_alternatives_than_tokens_are_refused():
       values=request_sampling.of(spec).values(),
       rows=1,
       slots=128,
-      parts=pool.telling(logprobs=12),
+      recording=Recording(logprobs=12),
     )
