@@ -139,10 +139,10 @@ def start(
       vocabulary, another end of the text or another number of rows, more
       log-probabilities than tokens.
   """
-  recording.check(spec)
   planned = plan_buffers(
     spec, prompts, new_tokens, key, values, slots, source_slots
   )
+  recording.check(spec)
   arguments.check_params(params)
   if read_slots is not None:
     prefill.check_slots(read_slots, planned.texts, planned.slots)
