@@ -5,11 +5,9 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
 import pytest
 
-from experiments import launch
 from specjax.bench import roofline
 from tests.experiments.test_run import CONFIG
 from tests.support import processes, tiny
@@ -17,7 +15,10 @@ from tests.support.many_devices import SIZES
 
 QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1', 'JAX_PLATFORMS': 'cpu'}
 FLAGS = os.environ.get('XLA_FLAGS', '')
-EIGHT = {'XLA_FLAGS': f'{FLAGS} --xla_force_host_platform_device_count=8'}
+EIGHT, FOUR = (
+  {'XLA_FLAGS': f'{FLAGS} --xla_force_host_platform_device_count={n}'}
+  for n in (8, 4)
+)
 
 
 @pytest.fixture(scope='module')
@@ -152,7 +153,7 @@ def end(process: subprocess.Popen) -> tuple[int, list[str]]:
 
 def test_a_process_that_is_not_joined_says_what_it_waited_for():
   """The other one never comes, or the address is not its own."""
-  place = f'127.0.0.1:{launch.free_port()}'
+  place = f'127.0.0.1:{processes.free_port()}'
   one, other = join('127.0.0.1:1', 1, 3), join(place, 0, 3)
   status, (line,) = end(one)
   assert status == 1
@@ -185,7 +186,7 @@ def test_a_port_in_use_is_named():
 )
 def test_where_a_process_dies_the_other_one_says_so(what):
   """By jax's heartbeat, or by the connection that breaks."""
-  place = f'127.0.0.1:{launch.free_port()}'
+  place = f'127.0.0.1:{processes.free_port()}'
   one, other = (join(place, process, 10, what) for process in (0, 1))
   status, lines = end(other)
   if what == 'bug':
@@ -205,18 +206,6 @@ def test_where_a_process_dies_the_other_one_says_so(what):
   assert 'see what the others said, and start all of them again' in lines[-1]
 
 
-def test_a_launch_says_which_process_failed_and_ends_the_others(
-  monkeypatch, capsys
-):
-  monkeypatch.setattr(launch, '_GRACE', 0.1)
-  program = "import sys, time; time.sleep(100 * (sys.argv[-1][-1] == '0'))"
-  crash = f'{program}; sys.exit(3)'
-  assert launch.launch([sys.executable, '-c', crash], 2, 1) == 3
-  assert capsys.readouterr().err == (
-    'error: process 1 (of 0 to 1) ended with status 3; the others end too\n'
-  )
-
-
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp('pair')
@@ -234,15 +223,14 @@ def test_two_processes_make_the_same_text(folder):
   ]
   one = python('experiments.generate', *flags)
   assert one.returncode == 0, one.stderr
-  launch = ['experiments.launch', '--processes', 2, '--devices', 4, '--']
-  command = [sys.executable, '-m', 'experiments.generate', *flags]
-  two = python(*launch, *command, '--config.mesh.model=8')
-  assert two.returncode == 0, two.stderr
+  flags.append('--config.mesh.model=8')
+  first, second = processes.two('experiments.generate', *flags, **FOUR)
+  assert first.returncode == second.returncode == 0, first.stderr
   expected = one.stdout.splitlines()[-1]
   assert len(json.loads(expected)['tokens']) == 12
   # Only the first of them prints.
-  assert two.stdout.splitlines()[-1] == expected
-  assert two.stdout.count(expected) == 1
+  assert first.stdout.splitlines()[-1] == expected
+  assert not second.stdout
 
 
 @pytest.mark.slow
@@ -255,13 +243,13 @@ def test_two_processes_make_the_same_rows(folder, tmp_path):
     "--config.drafters=('draft',)",
   ]
   rows = []
-  for name, start, devices in (
-    ('one', (), EIGHT),
-    ('two', ('experiments.launch', '--', sys.executable, '-m'), {}),
-  ):
-    out = f'--config.results={tmp_path / name}'
-    done = python(*start, 'experiments.run', *flags, out, **devices)
-    assert done.returncode == 0, done.stderr
+  for name in ('one', 'two'):
+    command = 'experiments.run', *flags, f'--config.results={tmp_path / name}'
+    if name == 'one':
+      ended = [python(*command, **EIGHT)]
+    else:
+      ended = processes.two(*command, **FOUR)
+    assert not any(done.returncode for done in ended), ended[0].stderr
     lines = (tmp_path / name / 'rows.jsonl').read_text().splitlines()
     rows.append([json.loads(line) for line in lines])
   for row, other in zip(*rows, strict=True):

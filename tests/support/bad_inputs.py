@@ -423,9 +423,6 @@ ARGUMENTS = (
   ('experiments.compare', '{}/a', 'folder', '--help lists'),
   ('experiments.compare', '{}/a {}/b', 'no config.json', 'experiments.run'),
   ('experiments.compare', '{}/a {}/a', 'given twice', 'give two runs'),
-  ('experiments.launch', '', 'command', '--help lists'),
-  ('experiments.launch', '--processes 0 -- true', '--processes', 'at least 1'),
-  ('experiments.launch', '-- /no/program', "'/no/program'", 'behind --'),
   (
     'experiments.export',
     '{}/a {}/b --target {}/target --tokens 0',
