@@ -30,12 +30,11 @@ from experiments import decoders as sides
 from experiments.bandwidth import read_bandwidth
 from experiments.decoders import Decoded, Decoder
 from specjax import prompts
-from specjax.bench import results
+from specjax.bench import load, results
 from specjax.bench.config import Experiment
-from specjax.bench.loading import build
 from specjax.bench.loading.checks import need_one_turn
-from specjax.bench.loading.plan import Plan, plan
-from specjax.bench.step_bytes import bytes_per_token
+from specjax.bench.memory import bytes_per_token
+from specjax.bench.plan import Plan, plan
 from specjax.cli import command
 from specjax.errors import UserError
 from specjax.stats import metrics
@@ -74,7 +73,7 @@ def prepare(x: Experiment) -> Plan:
     )
   if not any(one.load == sides.LM for one in planned.drafters.values()):
     raise UserError(f'candidates: at least one must load {sides.LM}')
-  if build.has_encoder(build.describe('target.path', x.target.path).model):
+  if load.has_encoder(load.describe('target.path', x.target.path)):
     raise UserError(
       f'target.path: {x.target.path} is an encoder-decoder; this comparison is '
       'of models without an encoder, use experiments.run'
@@ -103,8 +102,10 @@ class Comparison:
     pilot = 1 if plan.quick else _PILOT
     count = plan.prompts.count + pilot
     more = dataclasses.replace(plan.prompts, count=count)
-    self.built = build.build(dataclasses.replace(plan, prompts=more)).race()
-    self.peer = sides.Peer(plan, self.built.dtype)
+    self.built = load.load_experiment(
+      dataclasses.replace(plan, prompts=more)
+    ).race()
+    self.peer = sides.Peer(plan, self.built.target.dtype)
     self.decoders = sides.ours(plan, self.built) + self.peer.decoders(
       [
         (m.drafter, plan.drafters[m.drafter], m.gamma, m.draft_dtype)
@@ -218,8 +219,8 @@ class Comparison:
     return {
       'program': 'against_huggingface',
       'config': plan.name,
-      'target': self.built.target,
-      'dtype': self.built.dtype,
+      'target': self.built.target_name,
+      'dtype': self.built.target.dtype,
       **_named(decoder),
       'domain': domain,
       'temperature': temperature,
@@ -281,7 +282,7 @@ class Comparison:
     """
     plan, built = self.plan, self.built
     runs = self.runs[sides.PLAIN, plan.temperatures[0]]
-    target, params = built.plain.target, built.plain_params.target
+    target, params = built.plain.target, built.base.params.target
     slots, _ = built.slots(plan.max_new_tokens)
     weights, kv = bytes_per_token(target, params, slots)
     bandwidth = read_bandwidth(megabytes * 2**20)

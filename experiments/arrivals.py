@@ -40,10 +40,10 @@ from tqdm import tqdm
 from specjax import pair
 from specjax.bench import measure, results, study
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
+from specjax.bench.load import load_experiment
 from specjax.bench.loading import checks
-from specjax.bench.loading.build import build
-from specjax.bench.loading.methods import Built
-from specjax.bench.loading.plan import Plan
+from specjax.bench.methods import Loaded
+from specjax.bench.plan import Plan
 from specjax.bench.selecting import group, pick
 from specjax.cli import command
 from specjax.errors import UserError, need
@@ -314,7 +314,7 @@ def numbers(texts: Sequence[Text], skipped: int) -> dict[str, Any]:
 class Side:
   """Plain decoding or one drafter, with the requests that it gets."""
 
-  def __init__(self, x: Arrivals, built: Built, way, load: Load):
+  def __init__(self, x: Arrivals, built: Loaded, way, load: Load):
     self.x, self.way, self.load = x, way, load
     self.eos = built.plain.eos
     self.job = study.job(x, built, way.spec, load.prompts, load.new)
@@ -385,7 +385,7 @@ def run(x: Arrivals) -> None:
     x.shrink()
   planned = check(x)
   folder = results.Folder(planned.results, planned.settings)
-  built = build(planned).race()
+  built = load_experiment(planned).race()
   texts = study.texts(built)
   common = study.facts('arrivals', x, built, texts) | {
     'temperature': planned.temperatures[0],

@@ -28,12 +28,12 @@ from experiments import constrained_report
 from specjax import prompts
 from specjax.bench import measure, results, row_fields
 from specjax.bench.config import Languages, SamplingValues
+from specjax.bench.load import load_experiment
 from specjax.bench.loading import constrained
-from specjax.bench.loading.build import build
 from specjax.bench.loading.checks import need_one_turn, values
-from specjax.bench.loading.methods import Built, Method
-from specjax.bench.loading.plan import Plan, plan, whole_steps
 from specjax.bench.measure import Decoding
+from specjax.bench.methods import Loaded, Method
+from specjax.bench.plan import Plan, plan, whole_steps
 from specjax.cli import command
 from specjax.errors import need
 from specjax.sampling import Automaton
@@ -59,10 +59,8 @@ class Way(NamedTuple):
 
   @property
   def single(self) -> Decoding:
-    spec = self.method.single
-    return Decoding(
-      spec if self.masked else blind(spec), self.method.single_params
-    )
+    way = self.method.single
+    return way if self.masked else way._replace(spec=blind(way.spec))
 
 
 @functools.cache
@@ -97,7 +95,7 @@ class Setting(NamedTuple):
   language: str
   stages: SamplingValues
   temperature: float
-  built: Built
+  built: Loaded
   plan: Plan
   texts: list[list[int]]
 
@@ -268,7 +266,7 @@ def run(
   x: Languages, planned: Plan, stages: dict, folder: results.Folder
 ) -> None:
   """Makes the rows that are missing."""
-  built = build(planned).race()
+  built = load_experiment(planned).race()
   (domain, chosen), *others = built.prompts.items()
   need(
     not others,

@@ -36,9 +36,10 @@ from experiments.batches import Pass, Side
 from specjax import prompts
 from specjax.bench import results
 from specjax.bench.config import ManyPrompts
-from specjax.bench.loading.build import Method, build
+from specjax.bench.load import load_experiment
 from specjax.bench.loading.checks import need_least, need_one_turn
-from specjax.bench.loading.plan import Plan, plan
+from specjax.bench.methods import Method
+from specjax.bench.plan import Plan, plan
 from specjax.cli import command
 from specjax.errors import need
 from specjax.stats import metrics
@@ -214,7 +215,8 @@ def sides(
 ) -> dict[str, tuple[dict, Callable[[], Side]]]:
   """What identifies each side's rows, and what makes it ready."""
   built = {
-    rows: build(dataclasses.replace(plan, batch=rows)) for rows in {x.batch, 1}
+    rows: load_experiment(dataclasses.replace(plan, batch=rows))
+    for rows in {x.batch, 1}
   }
   many, one = (built[rows].race() for rows in (x.batch, 1))
   texts = [t for chosen in many.prompts.values() for t in chosen.texts]
@@ -222,8 +224,8 @@ def sides(
   common = {
     'program': 'continuous_batching',
     'config': x.name,
-    'target': many.target,
-    'dtype': many.dtype,
+    'target': many.target_name,
+    'dtype': many.target.dtype,
     'temperature': x.temperatures[0],
     'batch': x.batch,
     'group': x.group,
@@ -251,8 +253,7 @@ def sides(
       cell, _ = prepare(label, m.gamma, m.draft, m.draft_dtype)
 
       def by_load(drafter=m.drafter):
-        before = built[x.batch]
-        found = lengths.together(before, drafter, before.job(plan))
+        found = lengths.of(many, drafter)
         own = found.longest
         alike = (o for o in one.methods if o.cell('', 0) == own.cell('', 0))
         both = own.way, next(alike).way

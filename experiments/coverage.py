@@ -25,7 +25,7 @@ from experiments import coverage_report
 from experiments.populations import KINDS, Case
 from specjax import reports
 from specjax.bench import results
-from specjax.bench.loading.result_folders import portable
+from specjax.bench.plan import portable
 from specjax.cli import command
 from specjax.errors import UserError
 from specjax.stats import estimates, metrics

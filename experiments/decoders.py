@@ -16,8 +16,8 @@ import numpy as np
 from experiments import peers
 from specjax import sampling
 from specjax.bench import measure
-from specjax.bench.loading.build import Built, Method
-from specjax.bench.loading.plan import Plan, PlannedDrafter
+from specjax.bench.methods import Loaded, Method
+from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.errors import UserError
 
 PLAIN = 'specjax plain'
@@ -110,7 +110,7 @@ class Decoder:
       ) from error
 
 
-def ours(plan: Plan, built: Built) -> list[Decoder]:
+def ours(plan: Plan, built: Loaded) -> list[Decoder]:
   """Plain decoding and one decoder for each candidate and draft length."""
   slots, _ = built.slots(plan.max_new_tokens)
 

@@ -19,7 +19,7 @@ from experiments.bandwidth import Reader
 from experiments.stepping import Loop, Timed, milliseconds, take_turns
 from experiments.sweeps import Bench, seconds
 from specjax import checkpoints, verify
-from specjax.bench.step_bytes import bytes_per_token
+from specjax.bench.memory import bytes_per_token
 from specjax.drafters import plain as no_draft
 from specjax.errors import UserError
 from specjax.models import cache as caches

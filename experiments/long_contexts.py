@@ -32,8 +32,8 @@ from experiments.sweeps import Bench, seconds
 from specjax import reports, verify
 from specjax.bench import results
 from specjax.bench.config import LongContexts
-from specjax.bench.loading import checks, memory_limits
-from specjax.bench.step_bytes import bytes_per_token
+from specjax.bench.loading import checks
+from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
 from specjax.drafters import lm, plain, windowed
 from specjax.drafters.shapes import chain
@@ -83,7 +83,7 @@ def check(x: LongContexts) -> None:
   checks.need(
     x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}'
   )
-  needed, memory = _state_bytes(x), memory_limits.available(1)
+  needed, memory = _state_bytes(x), available(1)
   checks.need(
     memory is None or needed < memory,
     f'contexts and batches need {needed / 1e9:.1f} GB for caches alone, more '

@@ -17,8 +17,9 @@ from experiments import step_costs
 from experiments.stepping import Loop, milliseconds
 from experiments.sweeps import Bench, seconds
 from specjax import checkpoints, verify
+from specjax.bench import load
 from specjax.bench.config import Narrow
-from specjax.bench.loading import build, checks
+from specjax.bench.loading import checks
 from specjax.cli import command
 from specjax.drafters import plain
 from specjax.loop import generate
@@ -75,7 +76,7 @@ def steps(bench: Bench) -> list[dict]:
 def main(x: Narrow) -> None:
   checks.need(x.paths, 'paths is empty: name checkpoints to quantise')
   for path in x.paths:
-    build.describe('paths', path)
+    load.describe('paths', path)
   if x.quick:
     x.paths = x.paths[:1]
   step_costs.run(x)

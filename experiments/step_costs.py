@@ -22,9 +22,10 @@ from tqdm import tqdm
 
 from experiments import step_costs_report
 from experiments.sweeps import Bench
-from specjax.bench import results
+from specjax.bench import load, results
 from specjax.bench.config import Speed
-from specjax.bench.loading import build, checks, memory_limits
+from specjax.bench.loading import checks
+from specjax.bench.memory import available
 from specjax.cli import command
 from specjax.cli.names import Names, resolve_function
 from specjax.training import recipe_checks
@@ -55,14 +56,14 @@ def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
   checks.need_seed(x.seed)
   recipe_checks.size('target', x.target)
   recipe_checks.size('draft', x.draft)
-  memory = memory_limits.available(1)
+  memory = available(1)
   checks.need(
     memory is None or x.megabytes * 2**20 < memory,
     f'megabytes is {x.megabytes}, more than the memory of {memory} bytes: '
     'choose less',
   )
   if x.path:
-    build.describe('path', x.path)
+    load.describe('path', x.path)
   for name in ('gammas', 'batches', 'contexts', 'vocabularies', 'maxima'):
     values = getattr(x, name)
     checks.need(

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from specjax.bench import greedy_texts
 from specjax.bench.config import Parity
 from specjax.bench.loading import checks
-from specjax.bench.loading.build import Built, Method
-from specjax.bench.loading.plan import Plan
 from specjax.bench.measure import Decoding
+from specjax.bench.methods import Loaded, Method
+from specjax.bench.plan import Plan
 from specjax.checkpoints import precision
 from specjax.errors import need
 
@@ -34,7 +34,7 @@ class Setup(NamedTuple):
   """What a comparison may look at: the plan, the models, the prompts."""
 
   plan: Plan
-  built: Built
+  built: Loaded
   prompts: list[list[int]]  # of all domains, in their order
 
 
@@ -88,7 +88,7 @@ def dtype(x: Parity) -> Other:
     differ(precision.resolve(asked, 'float32'))
 
   def other(setup, method):
-    differ(setup.built.dtype)  # On an accelerator auto may be any.
+    differ(setup.built.target.dtype)  # On an accelerator auto may be any.
     way = Decoding(method.spec, cast(method.params, name))
     return Side(name, way, setup.plan.batch)
 
@@ -105,7 +105,7 @@ def text(x: Parity) -> Other:
     texts = greedy_texts.match(
       entries,
       setup.prompts,
-      built.tokenizer,
+      built.target.tokenizer,
       built.plain,
       setup.plan.max_new_tokens,
     )

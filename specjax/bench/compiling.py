@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from specjax.bench import costs, measure
-from specjax.bench.loading.methods import Built, Method, singles
+from specjax.bench.methods import Loaded, Method, singles
 from specjax.types import Spec
 
 _AT_ONCE = 4  # methods that are compiled before programs are counted
@@ -23,7 +23,7 @@ class Compiled(NamedTuple):
 
 
 def loops(
-  built: Built,
+  built: Loaded,
   job: measure.Job,
   wide: measure.Job,
   known: Callable[[tuple], bool],
@@ -50,8 +50,8 @@ def loops(
       ways[way.spec, m.drafter] = way, its
   for (drafter, parts), m in singles(timed).items():
     if not known((drafter, parts)):
-      single = measure.Decoding(m.single, m.single_params, parts)
-      ways[(m.single, parts), drafter] = single, wide
+      single = m.single._replace(parts=parts)
+      ways[(single.spec, parts), drafter] = single, wide
   return ways
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specjax.bench.loading.plan import PlannedDrafter
+from specjax.bench.plan import PlannedDrafter
 from specjax.checkpoints.vocabularies.reading import Spelled
 from specjax.models import transformer
 from specjax.types import LoadedDrafter

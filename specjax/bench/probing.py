@@ -21,9 +21,9 @@ from scipy import special
 
 from specjax import verify
 from specjax.bench import measure, replay
-from specjax.bench.loading import drafter_loading
-from specjax.bench.loading.loaded import Loaded
-from specjax.bench.loading.plan import PlannedDrafter
+from specjax.bench.load import doubts, load_drafter
+from specjax.bench.methods import Loaded, make_drafter
+from specjax.bench.plan import PlannedDrafter
 from specjax.drafters.shapes.shape import Shape
 from specjax.errors import UserError
 from specjax.models import layouts
@@ -53,7 +53,7 @@ def alternatives(one: PlannedDrafter, loaded: Loaded) -> dict[str, Mapping]:
     What to load with instead, by name; what was asked for comes first.
   """
   module = sys.modules[one.read.__module__]
-  with drafter_loading.doubts(one, tell=False):
+  with doubts(one, tell=False):
     found = module.alternatives(loaded.target, one.path, **one.options)
   return {CONFIGURED: {}} | found
 
@@ -97,8 +97,8 @@ def _deepest(one: PlannedDrafter, head: LoadedDrafter, depth: int) -> Drafter:
   """The drafter of a reading, which may draft fewer tokens than others."""
   for fewer in range(depth, 1, -1):
     with contextlib.suppress(UserError):
-      return drafter_loading.make(one, head, fewer)
-  return drafter_loading.make(one, head, 1)
+      return make_drafter(one, head, fewer)
+  return make_drafter(one, head, 1)
 
 
 def look(
@@ -123,7 +123,7 @@ def look(
   own = dataclasses.replace(
     one, options={n: v for n, v in options.items() if n not in _SHAPES}
   )
-  head = drafter_loading.load(own, loaded.target, tell=False)
+  head = load_drafter(own, loaded.target, tell=False)
   longest = max(int(np.max(job.new_tokens)) for job in jobs)
   drafter = _deepest(own, head, min(DEPTH, longest, *one.gammas))
   target = loaded.forms[layouts.WHOLE]

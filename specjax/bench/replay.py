@@ -23,9 +23,9 @@ import numpy as np
 
 from specjax import prompts, verify
 from specjax.bench import batch_fields, costs, measure, row_fields, turns
-from specjax.bench.loading.build import Built, Method
-from specjax.bench.loading.plan import Plan
 from specjax.bench.measure import Decoding, Run
+from specjax.bench.methods import Loaded, Method
+from specjax.bench.plan import Plan
 from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.prompts.conversations import Conversation
@@ -166,7 +166,7 @@ def watch_method(
   """
   if not drawn:
     return watch(method.way, job, False)
-  return watch(Decoding(method.single, method.single_params), job, True)
+  return watch(method.single, job, True)
 
 
 def watch_turns(
@@ -190,7 +190,7 @@ def watch_turns(
   return [[w for w in row if len(w.text)] for row in zip(*seen, strict=True)]
 
 
-def refuse_features(plan: Plan, built: Built) -> None:
+def refuse_features(plan: Plan, built: Loaded) -> None:
   """Refuses drafters whose distributions depend on where their draft began.
 
   Raises:

@@ -17,11 +17,9 @@ import jax
 import numpy as np
 
 from specjax import checkpoints, prompts
-from specjax.bench.loading.plan import Plan
-from specjax.bench.loading.result_folders import (
-  default_folder as default_folder,
-)
-from specjax.bench.loading.result_folders import settings_of as settings_of
+from specjax.bench.plan import Plan
+from specjax.bench.plan import default_folder as default_folder
+from specjax.bench.plan import settings_of as settings_of
 from specjax.bench.stored import check_place, read_object, read_text
 from specjax.cli import cpu, hosts
 from specjax.errors import UserError, writing

@@ -6,7 +6,7 @@ from below (Williams et al. 2009, the roofline): latencies, what does not
 overlap and kernels below their peak come on top.
 
 Weights, caches and where they lie are those that runs here take, so the bytes
-are the ones that `step_bytes` and `setup.memory` predict of them; the exchange
+are the ones that `specjax.bench.memory` predicts; the exchange
 is checked against the operations of a compiled program (`collectives`).
 """
 
@@ -16,9 +16,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax.bench import step_bytes
+from specjax.bench import memory
 from specjax.bench.config import Accelerator, PaperModel
-from specjax.bench.loading import memory
 from specjax.models import sharding, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.sharding import Placement
@@ -76,7 +75,7 @@ def held(
     shapes,
     places,
   )
-  read, _ = step_bytes.bytes_per_token(model, parts, _SLOTS)
+  read, _ = memory.bytes_per_token(model, parts, _SLOTS)
   cache = memory.of_cache(config, placement, 1, _SLOTS, 0, dtype)
   whole = memory.of_parameters(config, placement, dtype)
   return whole, read, cache // _SLOTS

@@ -16,6 +16,7 @@ from specjax.bench import (
   compiling,
   costs,
   measure,
+  meshes,
   results,
   row_fields,
   same_texts,
@@ -23,10 +24,9 @@ from specjax.bench import (
   ties,
   turns,
 )
-from specjax.bench.loading import jobs, meshes
-from specjax.bench.loading.build import Built, Method, build
-from specjax.bench.loading.methods import singles
-from specjax.bench.loading.plan import Plan
+from specjax.bench.load import load_experiment
+from specjax.bench.methods import Loaded, Method, singles
+from specjax.bench.plan import Plan
 from specjax.cli import hosts
 from specjax.loop import generate
 from specjax.stats import metrics
@@ -38,7 +38,7 @@ class Runner:
   program = 'run'  # that its rows are of
 
   def __init__(
-    self, plan: Plan, refuse: Callable[[Plan, Built], None] | None = None
+    self, plan: Plan, refuse: Callable[[Plan, Loaded], None] | None = None
   ):
     """Checks and loads everything, and only then opens the folder.
 
@@ -48,9 +48,9 @@ class Runner:
     """
     self.plan = plan
     results.check_folder(plan)
-    self.built: Built = build(plan)
+    self.built: Loaded = load_experiment(plan)
     # All layouts, where another batch may take others.
-    self.loaded = self.built if len(plan.batches) > 1 else None
+    self.before_races = self.built if len(plan.batches) > 1 else None
     if refuse is not None:
       refuse(plan, self.built)
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
@@ -90,9 +90,9 @@ class Runner:
 
   def take(self, batch: int) -> None:
     """Makes a batch the one that is decoded; its layouts are not measured."""
-    if batch != self.plan.batch and self.loaded:
+    if batch != self.plan.batch and self.before_races:
       self.plan = dataclasses.replace(self.plan, batch=batch)
-      self.built = self.loaded.of_batch(batch)
+      self.built = dataclasses.replace(self.before_races, plan=self.plan)
 
   def cell(self, method: Method, domain: str, temperature: float) -> dict:
     """What identifies a row."""
@@ -109,10 +109,9 @@ class Runner:
     return {m: c for m, c in cells.items() if not self.folder.has(**c)}
 
   def job(self, texts, indices, temperature, rows=0) -> measure.Job:
-    """Prompts of this run; see `jobs.make`."""
-    plan, spec = self.plan, self.built.plain
+    """Prompts of this run; see `Loaded.job`."""
     slots = self.slots, self.source_slots
-    return jobs.make(plan, spec, slots, texts, indices, temperature, rows)
+    return self.built.job(texts, indices, temperature, rows, slots)
 
   def units(self, domain: str, temperature: float) -> list[measure.Job]:
     """Batches of the domain's prompts; the last one is filled up."""
@@ -198,7 +197,7 @@ class Runner:
       if (drafter, parts, where) in self.alphas:
         bar.update(len(units))
         continue
-      runs, way = [], measure.Decoding(m.single, m.single_params, parts)
+      runs, way = [], m.single._replace(parts=parts)
       decode = functools.partial(measure.decode, way, timed=False)
       for job, lead in zip(units, leads, strict=True):
         runs.append(self.play(decode, domain, job, lead))

@@ -146,7 +146,7 @@ def add(runner) -> list[dict]:
 
   def sample(one):
     method, place, cell = one
-    text = record(method, runner.units(*place)[0], built.tokenizer)
+    text = record(method, runner.units(*place)[0], built.target.tokenizer)
     return cell | {'lossless': method.spec.rule.lossless} | text
 
   specs = [method.spec for method, *_ in missing]

@@ -4,9 +4,19 @@ import dataclasses
 from typing import Any
 
 import specjax
+from specjax.bench import memory
 from specjax.bench.config import Experiment, Prompts
-from specjax.bench.loading import build, drafter_loading, dtypes, memory_limits
-from specjax.bench.loading.plan import Plan, PlannedDrafter
+from specjax.bench.load import (
+  check_dtypes,
+  check_rule,
+  fetch_weights,
+  load_drafter,
+  room,
+  survey,
+  tell_pairing,
+)
+from specjax.bench.methods import make_drafter
+from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.errors import UserError, blame, need
 from specjax.prompts import conversations
 from specjax.types import Drafter, LoadedDrafter, Rule, Target
@@ -95,23 +105,21 @@ def load(plan: Plan, longest: int = 0) -> Pair:
   Raises:
     UserError: names the field and the remedy.
   """
-  tokenizer, described = build.survey(plan)
-  dtypes.check_device(plan, described)
+  tokenizer, described = survey(plan)
+  check_dtypes(plan, described)
   form = form_of(plan.prompts, tokenizer)
-  room = build.room(plan, described)
+  left = room(plan, described)
   if longest:
-    most = min(longest, room)
-    memory_limits.refuse(plan, described, most, plan.batch)
-  build.fetch_weights(plan)
+    memory.refuse(plan, described, min(longest, left), plan.batch)
+  fetch_weights(plan)
   (planned,) = plan.drafters.values()
   with blame('target.path: '):
-    target = specjax.load(plan.target, dtype=dtypes.of_target(plan, described))
-  drafter = drafter_loading.load(planned, target)
-  drafter_loading.tell_pairing(planned, drafter)
-  made = drafter_loading.make(planned, drafter, planned.gammas[0])
+    target = specjax.load(plan.target, dtype=plan.dtypes(described)['target'])
+  drafter = load_drafter(planned, target)
+  tell_pairing(planned, drafter)
+  made = make_drafter(planned, drafter, planned.gammas[0])
   name, rule = next(iter(planned.rules.items()))
-  reason = rule.refuses(made)
-  need(not reason, f'verifiers: {name} does not take the drafter: {reason}')
+  check_rule(name, rule, made, 'the drafter')
   if made.positions is not None:
-    room = min(room, made.positions - plan.max_new_tokens)
-  return Pair(plan, target, drafter, made, form, room)
+    left = min(left, made.positions - plan.max_new_tokens)
+  return Pair(plan, target, drafter, made, form, left)

@@ -12,8 +12,8 @@ from specjax import prompts, reports
 from specjax.bench import measure, results
 from specjax.bench.config import Experiment
 from specjax.bench.loading import checks
-from specjax.bench.loading.methods import Built
-from specjax.bench.loading.plan import Plan, plan
+from specjax.bench.methods import Loaded
+from specjax.bench.plan import Plan, plan
 from specjax.errors import need
 from specjax.loop import generate
 from specjax.reports import conditions
@@ -42,15 +42,15 @@ def plan_one(x: Experiment, *single: str) -> Plan:
 
 
 def facts(
-  program: str, x: Experiment, built: Built, texts: list[list[int]]
+  program: str, x: Experiment, built: Loaded, texts: list[list[int]]
 ) -> dict:
   """Returns the fields that all rows of a study have."""
   return {
     'program': program,
     'config': x.name,
     'domain': ' and '.join(built.prompts),
-    'target': built.target,
-    'dtype': built.dtype,
+    'target': built.target_name,
+    'dtype': built.target.dtype,
     'batch': x.batch,
     'prompts': len(texts),
     'prompts_hash': prompts.digest(texts),
@@ -60,13 +60,13 @@ def facts(
   }
 
 
-def texts(built: Built) -> list[list[int]]:
+def texts(built: Loaded) -> list[list[int]]:
   """Returns the prompts of all domains."""
   return [text for chosen in built.prompts.values() for text in chosen.texts]
 
 
 def job(
-  x: Experiment, built: Built, spec: Spec, given: list[list[int]], new_tokens
+  x: Experiment, built: Loaded, spec: Spec, given: list[list[int]], new_tokens
 ) -> measure.Job:
   """Returns a job of all prompts, at the temperature of the study."""
   (temperature,) = x.temperatures

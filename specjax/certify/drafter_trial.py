@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from specjax.bench import user_drafters
 from specjax.bench.config import Certificate
-from specjax.bench.loading import user_drafters
 from specjax.certify import counterexamples, drafter_laws, exact
 from specjax.certify.case_rows import Row, row_of
 from specjax.certify.tiny_models import TinyModels

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from specjax.bench.config import Candidate, Certificate
-from specjax.bench.loading import drafter_loading
-from specjax.bench.loading.plan import plan_drafter
+from specjax.bench.load import load_drafter
+from specjax.bench.methods import make_drafter
+from specjax.bench.plan import plan_drafter
 from specjax.certify import counterexamples, rule_cases, tiny_models
 from specjax.certify.case_rows import Row
 from specjax.certify.drafter_trial import try_drafter
@@ -76,8 +77,8 @@ def load(name: str) -> tuple[Drafter, Any]:
     eos=tiny.eos,
   )
   with Refusing(who, 'it'):
-    loaded = drafter_loading.load(planned, target)
-    drafter = drafter_loading.make(planned, loaded, _DEPTH)
+    loaded = load_drafter(planned, target)
+    drafter = make_drafter(planned, loaded, _DEPTH)
   need(
     drafter.depth >= 1,
     f'{who}: make({_DEPTH}) has depth {drafter.depth}: it drafts nothing',

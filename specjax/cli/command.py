@@ -22,7 +22,7 @@ from ml_collections import config_flags
 
 import specjax
 from specjax.bench import config as settings
-from specjax.bench.loading import meshes
+from specjax.bench import meshes
 from specjax.checkpoints import CheckpointError
 from specjax.cli import command_errors, compilation_cache, fields, hosts
 from specjax.errors import UserError, need, remedy

@@ -25,7 +25,7 @@ from specjax import checkpoints, prompts
 from specjax.bench import results, single_model, stored
 from specjax.bench.config import Experiment
 from specjax.bench.loading import checks
-from specjax.bench.loading.plan import Plan, plan
+from specjax.bench.plan import Plan, plan
 from specjax.cli import command
 from specjax.errors import need, writing
 from specjax.loop import generate

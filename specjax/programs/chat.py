@@ -26,7 +26,7 @@ from specjax import prompts
 from specjax.bench import single_model
 from specjax.bench.config import Experiment
 from specjax.bench.loading import checks
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.cli import command, terminal
 from specjax.errors import UserError, blame, need
 

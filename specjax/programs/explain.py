@@ -15,10 +15,10 @@ import sys
 from tqdm import tqdm
 
 from specjax import reports
-from specjax.bench import costs, measure, results, sanity_checks, step_bytes
+from specjax.bench import costs, measure, memory, results, sanity_checks
 from specjax.bench.config import Experiment
-from specjax.bench.loading.plan import Plan, plan, whole_steps
-from specjax.bench.loading.plan import choose as choose_drafters
+from specjax.bench.plan import Plan, plan, whole_steps
+from specjax.bench.plan import choose as choose_drafters
 from specjax.bench.runner import Runner
 from specjax.cli import command
 from specjax.errors import need
@@ -110,10 +110,10 @@ def read_bytes(runner: Runner, gamma: int, domain: str) -> dict:
   (method, *_) = (m for m in built.methods if m.gamma == gamma)
   longest = max(len(prompt) for job in jobs for prompt in job.prompts)
   used = longest + runner.plan.max_new_tokens
-  plain = built.plain.target, built.plain_params.target
+  plain = built.plain.target, built.base.params.target
   ways = {'plain': plain, 'drafted': method.one_pass}
   return {'tokens': used} | {
-    name: way and list(step_bytes.bytes_per_token(*way, used))
+    name: way and list(memory.bytes_per_token(*way, used))
     for name, way in ways.items()
   }
 

@@ -15,9 +15,10 @@ import sys
 
 from specjax.bench import trace
 from specjax.bench.config import Experiment
+from specjax.bench.load import load_experiment
 from specjax.bench.loading import checks
-from specjax.bench.loading.build import Built, build
-from specjax.bench.loading.plan import Plan, plan
+from specjax.bench.methods import Loaded
+from specjax.bench.plan import Plan, plan
 from specjax.cli import command, hosts
 from specjax.cli.terminal import legend, paint
 from specjax.errors import need
@@ -25,7 +26,7 @@ from specjax.loop import generate
 from specjax.models import prefill
 
 
-def steps(built: Built, plan: Plan, ids: list[int], turn: int = 0):
+def steps(built: Loaded, plan: Plan, ids: list[int], turn: int = 0):
   """Decodes one step at a time; yields what `trace.steps` does."""
   method = built.methods[0]
   state = generate.start(
@@ -60,9 +61,9 @@ def main(x: Experiment) -> None:
 def show(plan: Plan) -> None:
   """Prints the text as it is made; the last line is one JSON object."""
   colour = sys.stdout.isatty()
-  built = build(plan)
+  built = load_experiment(plan)
   chosen = next(iter(built.prompts.values()))
-  said = plan.prompt or built.tokenizer.decode(chosen.texts[0])
+  said = plan.prompt or built.target.tokenizer.decode(chosen.texts[0])
   made = [speak(built, plan, chosen.texts[0], said, colour)]
   for talk in chosen.talks:
     while found := talk.prompt([one['tokens'] for one in made]):
@@ -74,7 +75,7 @@ def show(plan: Plan) -> None:
 
 
 def speak(
-  built: Built, plan: Plan, prompt: list[int], said: str, colour, turn=0
+  built: Loaded, plan: Plan, prompt: list[int], said: str, colour, turn=0
 ) -> dict:
   """Prints what is said, and the answer as it is made."""
   new: list[int] = []
@@ -82,12 +83,12 @@ def speak(
   (begun,), sources = prefill.split(built.plain.target.config, [prompt])
   print(said, end='' if sources is None else '\n')
   ids = list(begun)
-  shown = len(built.tokenizer.decode(ids))
+  shown = len(built.target.tokenizer.decode(ids))
   for step in steps(built, plan, prompt, turn):
     last = step.counts
     for token in trace.tokens(step):
       new.append(token.token)
-      text = trace.piece(built.tokenizer, ids + new, shown)
+      text = trace.piece(built.target.tokenizer, ids + new, shown)
       shown += len(text)
       print(paint(text, token.origin, colour), end='', flush=True)
   print()
@@ -100,7 +101,7 @@ def speak(
       f'text of {language.what}, and no whole one)'
     )
   return {
-    'text': built.tokenizer.decode(new),
+    'text': built.target.tokenizer.decode(new),
     'tokens': new,
     'ended': ended,
     'tau': len(new) / int(last.target_calls),

@@ -17,19 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from specjax import checkpoints, prompts
-from specjax.bench import step_bytes
+from specjax.bench import load, memory, meshes, vocabulary
 from specjax.bench.config import Experiment
-from specjax.bench.loading import (
-  build,
-  checks,
-  drafter_loading,
-  dtypes,
-  memory,
-  memory_limits,
-  meshes,
-  vocabulary,
-)
-from specjax.bench.loading.plan import Plan, PlannedDrafter, plan
+from specjax.bench.loading import checks
+from specjax.bench.plan import Plan, PlannedDrafter, plan
 from specjax.checkpoints import CheckpointError, Description
 from specjax.cli import command
 from specjax.drafters import lm
@@ -49,7 +40,7 @@ def facts(description: Description, placement: Placement, dtype: str) -> dict:
   shapes = jax.eval_shape(description.model.init, jax.random.key(0))
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
   weights = jax.tree.leaves(shapes)
-  step, cache = step_bytes.bytes_per_token(description.model, shapes, 1)
+  step, cache = memory.bytes_per_token(description.model, shapes, 1)
   return {
     'family': description.family,
     'parameters': sum(math.prod(w.shape) for w in weights),
@@ -77,11 +68,11 @@ class Report:
     self.overlaps: dict[str, dict[str, float]] = {}
     self.described: dict[str, Description] = {}
     self.tokenizer = self.allow(vocabulary.read, 'target.path', plan.target)
-    self.look('target', build.describe, 'target.path', plan.target)
+    self.look('target', load.describe, 'target.path', plan.target)
     if 'target' in self.described:
       self.allow(self.name_tokens)
     for one in plan.levels():
-      self.look(f'draft {one.name}', build.describe_draft, one)
+      self.look(f'draft {one.name}', load.describe_draft, one)
       if 'target' in self.described:
         self.look_at_head(one)
       self.allow(self.compare, f'draft {one.name}', one)
@@ -104,13 +95,13 @@ class Report:
       placement = meshes.plan_placement(self.plan.mesh)
       split = placement if who == 'target' else placement.for_draft
       # A draft whose target is refused is shown in the type that it has alone.
-      names = dtypes.all_of(self.plan, {'target': description} | self.described)
+      names = self.plan.dtypes({'target': description} | self.described)
       self.models[who] = facts(description, split, names[who])
 
   def look_at_head(self, one: PlannedDrafter) -> None:
     """Shows a head on the target's features, which is no model of its own."""
-    target = build.target_of(self.plan, self.described['target'])
-    head = self.allow(drafter_loading.describe_head, one, target)
+    target = self.described['target']
+    head = self.allow(load.describe_head, one, self.plan, target)
     if head is None:
       return
     values = head._asdict()
@@ -164,7 +155,7 @@ class Report:
       return {}
     size = self.models['target']['vocabulary']
     vocabulary.check_tokenizer('target.path', self.tokenizer, size)
-    by_domain = build.read_prompts(self.plan, self.tokenizer, self.described)
+    by_domain = load.read_prompts(self.plan, self.tokenizer, self.described)
     texts = {domain: chosen.texts for domain, chosen in by_domain.items()}
     self.overlaps = vocabulary.overlaps(self.described, texts)
     return {
@@ -182,9 +173,7 @@ class Report:
     for compiles in (False, True):
       self.load = memory.predict(self.plan, self.described, *size, compiles)
       refused = len(self.refused)
-      self.allow(
-        memory_limits.check, self.plan, self.described, *size, self.load
-      )
+      self.allow(memory.check, self.plan, self.described, *size, self.load)
       if len(self.refused) > refused:
         return
 
@@ -194,7 +183,7 @@ class Report:
     if self.plan.mesh.processes == 1:  # Others are not asked for theirs.
       self.allow(meshes.make_placement, self.plan.mesh)
     if 'target' in self.described:
-      self.allow(dtypes.check_device, self.plan, self.described)
+      self.allow(load.check_dtypes, self.plan, self.described)
     if self.prompts:
       self.fit_memory()
 
@@ -216,12 +205,12 @@ class Report:
       other = self.described[who].other
       if other is not None:
         print(f'{who}: {vocabulary.sentence(other, shares)}')
-    load = None
+    held = None
     if self.load:
-      load = dataclasses.asdict(self.load) | {'total': self.load.total}
+      held = dataclasses.asdict(self.load) | {'total': self.load.total}
       mesh = self.plan.mesh
       print(f'each device of a mesh of {mesh.data} x {mesh.model}')
-      for name, value in load.items():
+      for name, value in held.items():
         told = (
           'not known without devices' if value is None else f'{value:,} bytes'
         )
@@ -236,7 +225,7 @@ class Report:
           'share_of_prompts': self.overlaps,
           'devices': len(jax.devices()),
           'mesh': self.plan.mesh.facts(),
-          'bytes_per_device': load,
+          'bytes_per_device': held,
           'refused': self.refused,
         }
       )

@@ -20,9 +20,10 @@ from specjax import prompts, sampling
 from specjax.bench import measure, results, ties, turns
 from specjax.bench.comparisons import Other, Setup, Side
 from specjax.bench.config import Parity
-from specjax.bench.loading.build import Method, build
+from specjax.bench.load import load_experiment
 from specjax.bench.loading.checks import values
-from specjax.bench.loading.plan import Plan, plan
+from specjax.bench.methods import Method
+from specjax.bench.plan import Plan, plan
 from specjax.cli import command, names
 from specjax.errors import need
 from specjax.prompts import Chosen
@@ -72,7 +73,7 @@ class Comparison:
     """
     results.check_folder(plan)
     self.plan = plan
-    built = build(plan)
+    built = load_experiment(plan)
     self.slots, self.source_slots = built.slots(plan.max_new_tokens)
     self.plain = built.plain
     self.domains = {

@@ -24,8 +24,8 @@ from tqdm import tqdm
 from specjax import prompts as reading
 from specjax.bench import costs, measure, replay, results, sanity_checks
 from specjax.bench.config import Experiment
-from specjax.bench.loading.build import Built, Method
-from specjax.bench.loading.plan import Plan, plan
+from specjax.bench.methods import Loaded, Method
+from specjax.bench.plan import Plan, plan
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
 from specjax.bench.selecting import pick
@@ -87,7 +87,7 @@ class Predictor:
     self.drafters = tuple(dict.fromkeys(m.drafter for m in self.built.methods))
 
   @property
-  def built(self) -> Built:
+  def built(self) -> Loaded:
     """What runs: in other layouts once these were measured."""
     return self.runner.built
 

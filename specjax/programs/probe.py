@@ -20,10 +20,9 @@ from typing import Any
 from tqdm import tqdm
 
 from specjax import prompts
-from specjax.bench import measure, probing, results
+from specjax.bench import load, measure, probing, results
 from specjax.bench.config import Experiment
-from specjax.bench.loading import build
-from specjax.bench.loading.plan import Plan, PlannedDrafter, plan
+from specjax.bench.plan import Plan, PlannedDrafter, plan
 from specjax.bench.probing import CONFIGURED, Look
 from specjax.bench.runner import Runner
 from specjax.cli import command
@@ -98,8 +97,8 @@ class Probe:
     """The same with other system prompts, by what they change."""
     found = {}
     for name, other in self.others.items():
-      tokenizer, described = build.survey(other)
-      texts = build.read_prompts(other, tokenizer, described)
+      tokenizer, described = load.survey(other)
+      texts = load.read_prompts(other, tokenizer, described)
       longer = dataclasses.replace(self.built, prompts=texts)
       slots, _ = longer.slots(self.plan.max_new_tokens)
       found[name] = [
@@ -137,8 +136,7 @@ class Probe:
 
   def run(self) -> None:
     """Makes the rows that are missing."""
-    loaded = self.built.loaded
-    assert loaded is not None  # Nothing was timed.
+    loaded = self.built
     self.jobs |= self.other_jobs()
     todo = [
       (one, name, changes)

@@ -14,7 +14,7 @@ from specjax import prompts
 from specjax.bench import probing, results, samples, sanity_checks
 from specjax.bench.config import Experiment
 from specjax.bench.loading import checks
-from specjax.bench.loading.plan import plan, whole_steps
+from specjax.bench.plan import plan, whole_steps
 from specjax.bench.runner import Runner
 from specjax.cli import command, hosts
 from specjax.reports import batches, page, pairing
@@ -57,13 +57,13 @@ def probe(runner: Runner) -> None:
   What is found is in their rows; where another reading is clearly better, a
   line says so at once.
   """
-  loaded = runner.built.loaded
+  loaded = runner.built
   heads = {
     m.drafter: runner.plan.drafters[m.drafter]
     for m in runner.built.methods
     if m.brings.get('pairing')
   }
-  if runner.complete() or loaded is None or loaded.target.model.placement:
+  if runner.complete() or loaded.target.model.placement:
     return
   for name, one in heads.items():
     if not probing.has_alternatives(one):

@@ -16,7 +16,7 @@ import os
 
 from specjax.bench import single_model
 from specjax.bench.loading import checks
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.cli import command
 from specjax.errors import blame, need
 from specjax.loop.token_records import MOST

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from experiments import tables as tables_program
-from specjax.bench import results, sanity_checks
+from specjax.bench import methods, results, sanity_checks
 from specjax.bench.config import Experiment, Prompts
-from specjax.bench.loading import layouts, methods
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.errors import UserError
 from specjax.programs import run as program
@@ -344,7 +343,7 @@ def test_the_quick_version_fills_a_batch(batch, count):
 
 @pytest.mark.slow
 def test_a_run_makes_every_batch_and_goes_on(folder, tmp_path, monkeypatch):
-  monkeypatch.setattr(methods, 'Race', lambda *_: layouts.Guess())
+  monkeypatch.setattr(methods, 'Race', tiny.NoRace)
   monkeypatch.setattr(sanity_checks, 'find', lambda row: [])
   x = tiny.experiment(
     folder,

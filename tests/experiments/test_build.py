@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from configs import drafters, embedded_tables, quickstart
-from specjax.bench import drafter_facts, results
+from specjax.bench import drafter_facts, load, memory, results
 from specjax.bench.config import Candidate
-from specjax.bench.loading import build, memory
-from specjax.bench.loading.plan import plan, plan_drafter
+from specjax.bench.plan import plan, plan_drafter
 from specjax.drafters import lm
 from specjax.drafters.shapes import policies
 from specjax.types import Target
@@ -23,7 +22,7 @@ from tests.support import tiny
 @pytest.mark.parametrize('name', ['specjax.drafters.ngram.load', 'ngram'])
 def test_a_drafter_by_its_name(folder, name):
   x = tiny.experiment(folder, candidates={}, drafters=(name,), gammas=(3,))
-  (method,) = build.build(plan(x)).methods
+  (method,) = load.load_experiment(plan(x)).methods
   assert (method.drafter, method.gamma) == ('ngram', 3)
   assert method.brings['load'] == 'specjax.drafters.ngram.load'
 
@@ -63,7 +62,7 @@ def test_short_names_have_the_folder_of_full_ones(folder):
 def test_what_a_drafters_loader_must_return_names_the_field(folder):
   x = tiny.experiment(folder, drafters=('tests.support.user_drafters.nothing',))
   with pytest.raises(ValueError, match=r'drafters: tests\..*must return'):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
 
 
 def test_nothing_changes_a_plan(folder):
@@ -88,15 +87,15 @@ def test_a_candidate_may_draft_for_a_candidate(folder, tmp_path):
   shutil.copytree(folder / 'draft', small)
   staged = levels(str(folder / 'draft'), str(small))
   x = tiny.experiment(folder, candidates={'staged': staged}, batch=2)
-  (method,) = build.build(plan(x)).methods
+  (method,) = load.load_experiment(plan(x)).methods
   assert (method.drafter, method.draft) == ('staged', 'draft + small')
   # Each level adds the slots of what drafts for it.
   assert (method.spec.drafter.depth, method.spec.drafter.beyond) == (4, 3 + 2)
   top, (middle, lowest) = method.params.drafter
   assert lowest is None
   assert outline(top) == outline(middle)
-  assert method.single.drafter.depth == 1
-  _, described = build.survey(plan(x))
+  assert method.single.spec.drafter.depth == 1
+  _, described = load.survey(plan(x))
   assert list(described) == ['target', 'draft staged', 'draft staged.inner']
 
 
@@ -134,7 +133,7 @@ def test_levels_that_make_no_sense_are_refused(
   paths = [str(folder / name) if name else '' for name in (top, middle)]
   x = tiny.experiment(folder, candidates={'staged': levels(*paths, **options)})
   with pytest.raises(ValueError, match=message):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
 
 
 def test_an_unknown_option_of_an_inner_drafter(folder):
@@ -144,7 +143,7 @@ def test_an_unknown_option_of_an_inner_drafter(folder):
   )
   x = tiny.experiment(folder, candidates={'staged': staged})
   with pytest.raises(ValueError, match=r'ngram\.load: .*depht'):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
 
 
 def test_a_drafter_may_have_rules_of_its_own(folder):
@@ -156,7 +155,7 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
   )
   ngram = Candidate('specjax.drafters.ngram.load', 2)
   x = tiny.experiment(folder, candidates={'draft': draft, 'ngram': ngram})
-  built = build.build(plan(x))
+  built = load.load_experiment(plan(x))
   assert [(m.drafter, m.verifier) for m in built.methods] == [
     ('draft', 'block'),
     ('draft', 'typical:0.1,0.2'),
@@ -186,14 +185,16 @@ def test_bad_policies(folder, policy, message):
     'specjax.drafters.lm.load', 2, str(folder / 'draft'), {'policy': policy}
   )
   with pytest.raises(ValueError, match=rf'candidates\.draft: .*{message}'):
-    build.build(plan(tiny.experiment(folder, candidates={'draft': draft})))
+    load.load_experiment(
+      plan(tiny.experiment(folder, candidates={'draft': draft}))
+    )
 
 
 def test_a_policy_by_its_name(folder):
   policy = 'specjax.drafters.shapes.policies.confidence:0.4'
   path = str(folder / 'draft')
   draft = Candidate('specjax.drafters.lm.load', 2, path, {'policy': policy})
-  (method,) = build.build(
+  (method,) = load.load_experiment(
     plan(tiny.experiment(folder, candidates={'draft': draft}))
   ).methods
   model, _ = lm.read(Target(method.spec.target, max_length=16 + 12), path)
@@ -212,7 +213,7 @@ def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
   )
   x = tiny.experiment(folder, candidates={'tree': tree})
   with pytest.raises(ValueError, match=r'block does not take .* \'tree\''):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
 
 
 def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
@@ -225,7 +226,7 @@ def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
     ('specjax.verify.recursive',),
   )
   x = tiny.experiment(folder, candidates={'tree': draft}, gammas=(4, 2, 1))
-  methods = build.build(plan(x)).methods
+  methods = load.load_experiment(plan(x)).methods
   assert [m.gamma for m in methods] == [2, 1]
   assert [m.spec.drafter.depth for m in methods] == [2, 1]
 
@@ -302,14 +303,14 @@ def test_a_drafter_that_cannot_be_made_is_named(folder):
   )
   message = r'load: layers: an exit after layer 9'
   with pytest.raises(ValueError, match=message):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
 
 
 def test_memory_is_charged_once_for_all_draft_lengths(folder):
   loads = []
   for gammas in ((3,), (1, 2, 3)):
     planned = plan(tiny.experiment(folder, gammas=gammas))
-    _, described = build.survey(planned)
+    _, described = load.survey(planned)
     loads.append(memory.predict(planned, described, 16, 2))
   assert loads[0] == loads[1]
   assert loads[0].drafts > 0
@@ -322,7 +323,7 @@ def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
     recycling = Candidate('recycling', 2, options={'candidates': candidates})
     x = tiny.experiment(folder, candidates={'recycling': recycling})
     planned = plan(x)
-    _, described = build.survey(planned)
+    _, described = load.survey(planned)
     loads.append(memory.predict(planned, described, 16, 2, compiles=False))
   vocab = described['target'].model.config.vocab_size
   rows = memory.widths_of(planned, described['target'].model.config, 16, 2).rows
@@ -333,15 +334,15 @@ def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
 @pytest.mark.slow
 def test_a_draft_is_read_once_in_each_layout(folder, monkeypatch):
   reads = []
-  load = build.drafter_loading.load
+  read = load.load_drafter
 
   def count(drafter, target):
     reads.append(drafter.name)
-    return load(drafter, target)
+    return read(drafter, target)
 
-  monkeypatch.setattr(build.drafter_loading, 'load', count)
+  monkeypatch.setattr(load, 'load_drafter', count)
   x = tiny.experiment(folder, drafters=('draft',), gammas=(1, 2, 3), quick=True)
-  built = build.build(plan(x))
-  layouts = len(built.loaded.forms)
+  built = load.load_experiment(plan(x))
+  layouts = len(built.forms)
   built.race()
   assert reads == ['draft'] * layouts

@@ -10,7 +10,7 @@ import pytest
 import specjax
 from experiments.papers.published import Calculated, Published
 from specjax.bench import config as settings
-from specjax.bench.loading.result_folders import settings_of
+from specjax.bench.plan import settings_of
 from specjax.cli import command, fields, names
 from specjax.errors import UserError
 from specjax.serving import config as service_settings

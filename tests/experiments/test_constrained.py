@@ -11,11 +11,10 @@ import pytest
 from experiments import constrained as benchmark
 from experiments import constrained_report as report
 from specjax import checkpoints, pair
-from specjax.bench import row_fields
+from specjax.bench import memory, results, row_fields
 from specjax.bench.config import Experiment, Languages, Parity, SamplingValues
-from specjax.bench.loading import memory, result_folders
-from specjax.bench.loading.build import build
-from specjax.bench.loading.plan import plan
+from specjax.bench.load import load_experiment
+from specjax.bench.plan import plan
 from specjax.errors import UserError
 from specjax.programs import generate, parity, predict, run
 from specjax.reports import conditions
@@ -118,13 +117,13 @@ def test_a_prediction_is_of_constrained_texts(folder, tmp_path):
 
 def test_settings_know_a_schema_by_its_content(folder, schema):
   x = experiment(folder, sampling=SamplingValues(json_schema=schema))
-  first = result_folders.settings_of(x)['sampling']
+  first = results.settings_of(x)['sampling']
   assert first['json_schema'][0] == 'schema.json'
   assert 'regex' not in first
   with open(schema, 'a') as file:
     file.write(' ')
-  assert result_folders.settings_of(x)['sampling'] != first
-  none = result_folders.settings_of(experiment(folder))['sampling']
+  assert results.settings_of(x)['sampling'] != first
+  none = results.settings_of(experiment(folder))['sampling']
   assert {'json_schema', 'regex'}.isdisjoint(none)
 
 
@@ -147,7 +146,7 @@ def test_a_wrong_constraint_is_named_before_weights_are_read(
 ):
   x = experiment(folder, sampling=SamplingValues(**stages))
   with pytest.raises(UserError, match=f'^{re.escape(field)}.*{reason}'):
-    build(plan(x))
+    load_experiment(plan(x))
 
 
 def test_a_schema_that_cannot_be_kept_is_refused_by_its_path(folder, tmp_path):
@@ -185,7 +184,7 @@ def test_memory_counts_the_tables_of_every_row(folder):
 
 
 def build_described(planned):
-  from specjax.bench.loading.build import describe
+  from specjax.bench.load import describe
 
   return describe('target.path', planned.target)
 

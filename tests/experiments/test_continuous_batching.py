@@ -12,7 +12,6 @@ from specjax import verify
 from specjax.bench.config import ManyPrompts, Prompts
 from specjax.bench.measure import Decoding
 from specjax.drafters import ngram, plain
-from specjax.models import layouts
 from specjax.types import Params, Spec
 from tests.support import tiny
 
@@ -84,42 +83,11 @@ def built_with(lengths, place):
   )
 
 
-@pytest.mark.parametrize('faster', ['one', 'cores'])
-def test_lengths_that_take_turns_lie_where_they_are_the_fastest(faster):
-  """There are fewer over the cores, of which the best may still be faster."""
-  sides = {
-    False: built_with((1, 2, 8), 'one'),
-    True: built_with((1, 2), 'cores'),
-  }
-  forms = {layouts.WHOLE: None, layouts.CORES: None}
-  before = types.SimpleNamespace(
-    loaded=types.SimpleNamespace(forms=forms),
-    race=lambda over_cores: sides[over_cores],
-  )
-  job = types.SimpleNamespace(prompts=[[1]] * 4)
-
-  def take(found, job):
-    del job  # Unused.
-    cost = 1.0 if found.longest.spec.target.placement == faster else 1.5
-    return {n: cost * (1 + n) for n in found.ways}
-
-  found = lengths.together(before, 'draft', job, take)
-  expected = {'one': [0, 1, 2, 8], 'cores': [0, 1, 2]}
-  assert [*found.ways] == expected[faster]
-  assert found.longest.gamma == expected[faster][-1]
-  for way in found.ways.values():
-    assert way.params.target == faster
-  # So many rows have no blocks.
-  many = types.SimpleNamespace(prompts=[[1]] * 16)
-  assert [*lengths.together(before, 'draft', many, None).ways] == [0, 1, 2, 8]
-
-
 def test_plain_steps_are_no_length_of_a_drafter_of_features():
   built = built_with((1, 2), 'one')
   spec = types.SimpleNamespace(drafter=types.SimpleNamespace(taps=(1,)))
   built.methods[-1].spec = spec
   assert [*lengths.of(built, 'draft').ways] == [1, 2]
-  assert lengths.of(built, 'another') is None
 
 
 def own(spec):
@@ -129,14 +97,14 @@ def own(spec):
   return dataclasses.replace(spec, drafter=drafter)
 
 
-def of_their_own(together):
-  """As `lengths.together`, with programs that no other side compiles.
+def of_their_own(lengths_of):
+  """As `lengths.of`, with programs that no other side compiles.
 
   So it is where lengths that take turns are the fastest in another layout.
   """
 
   def wrapped(*args):
-    found = together(*args)
+    found = lengths_of(*args)
     ways = {
       n: way._replace(spec=own(way.spec)) for n, way in found.ways.items()
     }
@@ -150,7 +118,7 @@ def of_their_own(together):
 @pytest.mark.slow
 def test_every_way_decodes_every_prompt(tmp_path, monkeypatch):
   """The program on tiny models: rows of all ways, and of lengths by load."""
-  monkeypatch.setattr(lengths, 'together', of_their_own(lengths.together))
+  monkeypatch.setattr(lengths, 'of', of_their_own(lengths.of))
   tiny.write_pair(tmp_path)
   given = vars(tiny.experiment(tmp_path, quick=True))
   given['candidates'].pop('ngram')

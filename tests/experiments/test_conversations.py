@@ -9,8 +9,8 @@ import pytest
 from tokenizers import processors
 
 from specjax import checkpoints, pair, prompts
+from specjax.bench import results
 from specjax.bench.config import Prompts
-from specjax.bench.loading import result_folders
 from specjax.prompts import conversations
 from tests.support import tiny
 
@@ -303,8 +303,8 @@ def test_parquet_needs_its_package(tokenizer, tmp_path, monkeypatch):
 def test_the_first_turn_alone_belongs_to_the_folders_of_old(tmp_path):
   x = tiny.experiment(tmp_path)
   names = {'system', 'template_kwargs', 'turns'}
-  assert not names & result_folders.settings_of(x)['prompts'].keys()
-  folder = result_folders.default_folder(x)
+  assert not names & results.settings_of(x)['prompts'].keys()
+  folder = results.default_folder(x)
   x.prompts.turns = 0
-  assert result_folders.settings_of(x)['prompts']['turns'] == 0
-  assert result_folders.default_folder(x) != folder
+  assert results.settings_of(x)['prompts']['turns'] == 0
+  assert results.default_folder(x) != folder

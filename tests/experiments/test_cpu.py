@@ -7,15 +7,13 @@ import shutil
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 
 from configs import certify, embedded_pair, layouts, quickstart, step_costs
 from specjax import native
-from specjax.bench import results
+from specjax.bench import meshes, results
 from specjax.bench.config import Mesh
-from specjax.bench.loading import meshes
 from specjax.cli import cpu, xla_flags
 
 
@@ -57,21 +55,19 @@ def test_rows_say_how_many_threads_xla_has(monkeypatch, said, threads):
 
 @pytest.mark.parametrize('there', [True, False])
 @pytest.mark.parametrize(
-  ('config', 'kernel', 'devices'),
+  ('config', 'kernel'),
   [
-    ('experiment', True, True),
-    ('untimed', False, False),
-    ('mesh', False, False),
-    ('speed', True, True),
-    ('layouts', False, True),
-    ('certificate', True, False),
-    ('recipe', False, False),
+    ('experiment', True),
+    ('untimed', False),
+    ('mesh', False),
+    ('speed', True),
+    ('layouts', False),
+    ('certificate', True),
+    ('recipe', False),
   ],
 )
-def test_whom_the_cores_are_given_to(
-  monkeypatch, config, kernel, devices, there
-):
-  """The kernel, where there is one; otherwise they become devices."""
+def test_whom_the_cores_are_given_to(monkeypatch, config, kernel, there):
+  """The kernel, where there is one."""
   x = {
     'experiment': quickstart.get_config(),
     'untimed': dataclasses.replace(quickstart.get_config(), timed=False),
@@ -81,19 +77,14 @@ def test_whom_the_cores_are_given_to(
     'certificate': certify.get_config(),
     'recipe': embedded_pair.get_config(),
   }[config]
-  given, options = [], []
+  given = []
   monkeypatch.setattr(native, 'available', lambda: there)
   monkeypatch.setattr(native, 'claim_cores', lambda: given.append(x))
-  monkeypatch.setattr(
-    jax.config, 'update', lambda name, value: options.append(name)
-  )
   monkeypatch.delenv('XLA_FLAGS', raising=False)
   monkeypatch.setattr(xla_flags, 'add', given.append)
   meshes.use_cores(x)
   asks = config == 'certificate'  # Whether or not there is one.
   assert bool(given) == (kernel and (there or asks))
-  wanted = devices and not (kernel and there)
-  assert options == ['jax_num_cpu_devices'] * wanted
 
 
 def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):

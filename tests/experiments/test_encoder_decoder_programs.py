@@ -9,9 +9,8 @@ import pytest
 
 from configs import pair as config
 from specjax import checkpoints, pair
-from specjax.bench import measure
-from specjax.bench.loading import build
-from specjax.bench.loading.plan import plan
+from specjax.bench import load, measure
+from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.drafters import lm
 from specjax.models.config import Encoder
@@ -161,7 +160,7 @@ def test_a_draft_with_an_encoder_needs_a_target_with_one(folder, capsys):
   x = experiment(folder)
   x.target.path = str(pair.path('target'))
   with pytest.raises(ValueError, match=r'draft\.path is an encoder-decoder'):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
   with pytest.raises(ValueError, match='is an encoder-decoder'):
     inspect.main(x)
   found = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -174,7 +173,7 @@ def test_long_prompts_and_texts_are_told_apart(folder):
   x = experiment(folder)
   x.prompt, x.max_new_tokens = 'a b ' * 400, 500
   with pytest.raises(ValueError, match='an encoder has 512 of the positions'):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
   x.max_new_tokens = 512
   with pytest.raises(ValueError, match=r'max_new_tokens \+ 1 is 513'):
-    build.build(plan(x))
+    load.load_experiment(plan(x))

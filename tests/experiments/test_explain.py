@@ -10,12 +10,9 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.bench import costs, measure, results, sanity_checks
-from specjax.bench.loading import build
-from specjax.bench.loading.plan import plan
 from specjax.drafters import ngram, plain
 from specjax.errors import UserError
 from specjax.loop import generate
-from specjax.models import layouts
 from specjax.programs import explain
 from specjax.reports import explain as explain_report
 from specjax.types import Params, Spec
@@ -225,25 +222,6 @@ def test_one_drafter_and_gammas_around_its_own(folder):
   assert x.drafters == ('draft',)
   assert x.gammas == tuple(range(1, 9))
   assert explain.narrow(settings(folder, gammas=(5, 7))) == 5
-
-
-def test_blocks_are_chosen_for_each_method(folder, monkeypatch):
-  """12 rows are few, 13 are many; plain decoding and a draft have few here.
-
-  Without the kernel, for which more are few.
-  """
-  others = layouts.BLOCKED, layouts.CORES
-  monkeypatch.setattr(layouts, 'tried', lambda: others)
-  x = tiny.experiment(folder, drafters=('draft',), gammas=(11, 12))
-  built = build.build(plan(x))
-  assert built.plain.target.config.columns
-  few, many = built.methods
-  assert few.spec.target.config.columns
-  assert not many.spec.target.config.columns
-  assert few.params.drafter is many.params.drafter
-  both = build.build(plan(tiny.experiment(folder, gammas=(1, 2))))
-  first, second = (m for m in both.methods if m.drafter == 'draft')
-  assert first.params.drafter is second.params.drafter
 
 
 @pytest.fixture(scope='module')

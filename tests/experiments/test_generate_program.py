@@ -1,9 +1,8 @@
 """The program that shows where tokens came from."""
 
-from specjax.bench import trace
+from specjax.bench import load, trace
 from specjax.bench.config import SamplingValues
-from specjax.bench.loading import build
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.programs import generate
 from tests.support import tiny
 
@@ -21,7 +20,9 @@ def test_the_stages_of_a_config_reach_the_text(folder):
     folder, drafters=('ngram',), max_new_tokens=20, sampling=stages
   )
   planned = plan(x)
-  done = list(generate.steps(build.build(planned), planned, [5, 6, 7, 5, 6]))
+  done = list(
+    generate.steps(load.load_experiment(planned), planned, [5, 6, 7, 5, 6])
+  )
   tokens = [t.token for step in done for t in trace.tokens(step)]
   assert len(tokens) == 20
   assert 7 not in tokens

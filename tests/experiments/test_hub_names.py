@@ -5,8 +5,8 @@ import json
 import pytest
 
 from specjax.bench.config import Candidate, Checkpoint, Prompts
-from specjax.bench.loading.build import build
-from specjax.bench.loading.plan import plan
+from specjax.bench.load import load_experiment
+from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.errors import UserError
 from specjax.programs import inspect
@@ -93,16 +93,16 @@ def test_weights_are_fetched_after_all_checks_and_before_any_is_read(
   hub.store(cache, 'owner/draft', folder / 'draft', DESCRIBED, 'v1')
   prompts = Prompts(domains=('code',), count=2, length=1000)
   with pytest.raises(UserError, match=r'prompts.length'):
-    build(plan(experiment(folder, prompts=prompts)))
+    load_experiment(plan(experiment(folder, prompts=prompts)))
   with pytest.raises(
     UserError, match=r'^target.path: model.safetensors of owner/target@aaa'
   ):
-    build(plan(experiment(folder)))
+    load_experiment(plan(experiment(folder)))
   hub.store(cache, 'owner/target', folder / 'target')
   with pytest.raises(
     UserError, match=r'^path of the drafter draft: model.safetensors of owner/d'
   ):
-    build(plan(experiment(folder)))
+    load_experiment(plan(experiment(folder)))
 
 
 def test_a_config_is_enough_to_inspect_a_model(folder, cache, capsys):

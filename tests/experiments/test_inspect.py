@@ -8,10 +8,10 @@ import pytest
 
 from configs import pair as config
 from specjax import checkpoints
+from specjax.bench import load
 from specjax.bench.config import Candidate
-from specjax.bench.loading import build
-from specjax.bench.loading.plan import plan
-from specjax.bench.step_bytes import bytes_per_token
+from specjax.bench.memory import bytes_per_token
+from specjax.bench.plan import plan
 from specjax.errors import UserError
 from specjax.programs import inspect
 from tests.support import tiny
@@ -97,7 +97,7 @@ def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
   assert missing.startswith('prompts.path: nowhere.jsonl does not exist')
   # `build` stops at the first of them, before any weights.
   with pytest.raises(ValueError, match='sliding_window = 64'):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
 
 
 def test_one_prompt_of_the_command_line(folder, capsys):

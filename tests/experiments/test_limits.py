@@ -10,9 +10,9 @@ import types
 import pytest
 
 from specjax import prompts, sampling, verify
+from specjax.bench import load
 from specjax.bench.config import Prompts
-from specjax.bench.loading import build
-from specjax.bench.loading.plan import freeze, plan_drafter
+from specjax.bench.plan import freeze, plan_drafter
 from specjax.checkpoints.families import conversion
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.loop import buffers, generate
@@ -149,30 +149,30 @@ def settings(new, **fields):
 )
 def test_windows_and_new_tokens(models, who):
   windows = Prompts(length=15)
-  assert build.room(settings(5, prompts=windows), models) == 15
-  assert build.room(settings(4, prompts=windows), models) == 16
+  assert load.room(settings(5, prompts=windows), models) == 15
+  assert load.room(settings(4, prompts=windows), models) == 16
   message = r'prompts\.length \+ max_new_tokens is 21, but the ' + who
   with pytest.raises(ValueError, match=f'{message} has 20 positions'):
-    build.room(settings(6, prompts=windows), models)
+    load.room(settings(6, prompts=windows), models)
 
 
 @pytest.mark.parametrize(
   'fields', [{'prompt': 'a'}, {'prompts': Prompts(path='a.jsonl')}]
 )
 def test_other_prompts_have_at_least_one_token(fields):
-  assert build.room(settings(19, **fields), described()) == 1
+  assert load.room(settings(19, **fields), described()) == 1
   with pytest.raises(ValueError, match='is 21, but the target has 20'):
-    build.room(settings(20, **fields), described())
+    load.room(settings(20, **fields), described())
 
 
 def test_the_room_of_an_encoder():
   """It is not that of the text; a draft without one reads no prompt."""
   models = described(20, 18, Encoder(1, start=2))
-  assert build.room(settings(17, prompts=Prompts(length=20)), models) == 20
+  assert load.room(settings(17, prompts=Prompts(length=20)), models) == 20
   with pytest.raises(ValueError, match=r'max_new_tokens \+ 1 is 19, but the d'):
-    build.room(settings(18, prompts=Prompts(length=20)), models)
+    load.room(settings(18, prompts=Prompts(length=20)), models)
   with pytest.raises(ValueError, match='is 21, but an encoder has 20 pos'):
-    build.room(settings(2, prompts=Prompts(length=21)), models)
+    load.room(settings(2, prompts=Prompts(length=21)), models)
 
 
 class Letters:
@@ -189,11 +189,11 @@ def test_a_prompt_of_the_command_line(encoder):
   models = described(encoder=encoder)
   for count in (1, left):
     x = settings(5, prompt='a' * count)
-    found = build.read_prompts(x, Letters(), models)
+    found = load.read_prompts(x, Letters(), models)
     assert found['prompt'].texts == [[1] * count]
   whose = 'an encoder has 20' if encoder else 'max_new_tokens leaves 15'
   with pytest.raises(ValueError, match=f'{left + 1} tokens; .* {whose} of the'):
-    build.read_prompts(settings(5, prompt='a' * (left + 1)), Letters(), models)
+    load.read_prompts(settings(5, prompt='a' * (left + 1)), Letters(), models)
 
 
 # text, limit, how much of it is written, whether it was cut

@@ -14,7 +14,7 @@ from experiments import long_contexts as program
 from experiments import long_contexts_report as report
 from experiments import stepping, sweeps
 from specjax import reports
-from specjax.bench.step_bytes import bytes_per_token
+from specjax.bench.memory import bytes_per_token
 from specjax.drafters import early_exit, windowed
 from specjax.errors import UserError
 from specjax.models import variants

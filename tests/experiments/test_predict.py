@@ -8,9 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from specjax.bench import costs, measure, replay, sanity_checks
+from specjax.bench import costs, measure, methods, replay, sanity_checks
 from specjax.bench import results as outputs
-from specjax.bench.loading import layouts, methods
 from specjax.programs import predict
 from specjax.reports import predict as predict_report
 from tests.support import rows as rows_by_hand
@@ -33,7 +32,7 @@ def rows(folder, results):
     predict.prepare(experiment(folder, results=results))
   )
   with pytest.MonkeyPatch.context() as patch:  # What is fastest costs time.
-    patch.setattr(methods, 'Race', lambda *_: layouts.Guess())
+    patch.setattr(methods, 'Race', tiny.NoRace)
     # Times of so tiny a pair may be anything.
     patch.setattr(sanity_checks, 'find', lambda row: [])
     predictor.run()
@@ -88,7 +87,7 @@ def test_a_prediction_of_a_batch_has_costs_of_that_batch(folder, tmp_path):
   x.prompts = dataclasses.replace(x.prompts, count=3)
   predictor = predict.Predictor(predict.prepare(x))
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(methods, 'Race', lambda *_: layouts.Guess())
+    patch.setattr(methods, 'Race', tiny.NoRace)
     patch.setattr(sanity_checks, 'find', lambda row: [])
     predictor.run()
   rows = predictor.folder.rows

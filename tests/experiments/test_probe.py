@@ -150,7 +150,7 @@ def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
   x.candidates['head'].options['widths'] = (2, 1, 1)
   x.verifiers = ('recursive',)
   probed = probe.Probe(probe.prepare(x))
-  one, loaded = probed.plan.drafters['head'], probed.built.loaded
+  one, loaded = probed.plan.drafters['head'], probed.built
   seen = probing.look(one, loaded, {}, probed.jobs[CONFIGURED][:1])
   assert seen.accepted.shape[1] == 3
   assert seen.mean == 3
@@ -176,7 +176,7 @@ def test_a_reading_with_fewer_places_is_drafted_as_deep_as_it_goes(
     return make(planned, head, depth)
 
   monkeypatch.setattr(probing.drafter_loading, 'make', at_most_two)
-  head, loaded = one.plan.drafters['head'], one.built.loaded
+  head, loaded = one.plan.drafters['head'], one.built
   found = probing.short(head, loaded, one.jobs[CONFIGURED])
   assert found['best'] == 'the weights of the target'
   assert found['gamma'] == found['best_accepted'] == 2
@@ -187,7 +187,7 @@ def test_a_reading_that_overflows_accepts_nothing(
   folder, tmp_path, monkeypatch
 ):
   one = probed(folder, tmp_path)
-  head, loaded = one.plan.drafters['head'], one.built.loaded
+  head, loaded = one.plan.drafters['head'], one.built
   watch, calls = replay.watch, []
 
   def overflows(*args):
@@ -209,7 +209,7 @@ def test_a_reading_that_overflows_accepts_nothing(
 @pytest.mark.slow
 def test_drafts_are_no_longer_than_the_texts(folder, tmp_path):
   one = probed(folder, tmp_path, max_new_tokens=2)
-  head, loaded = one.plan.drafters['head'], one.built.loaded
+  head, loaded = one.plan.drafters['head'], one.built
   seen = probing.look(head, loaded, {}, one.jobs[CONFIGURED])
   assert seen.accepted.shape[1] == 2
   assert seen.places.tolist() == [1] * 8
@@ -220,7 +220,7 @@ def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
   one = probed(folder, tmp_path)
   none = Look(np.zeros(8, int), np.zeros((8, 3)))
   monkeypatch.setattr(probing, 'look', lambda *_: none)
-  head, loaded = one.plan.drafters['head'], one.built.loaded
+  head, loaded = one.plan.drafters['head'], one.built
   assert probing.short(head, loaded, one.jobs[CONFIGURED]) == {}
   with pytest.raises(UserError, match='all texts of the target end within 3'):
     one.run()
@@ -329,7 +329,7 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
       methods=[unverified, own], loaded=types.SimpleNamespace(), prompts={}
     ),
   )
-  runner.built.loaded.target = types.SimpleNamespace(
+  runner.built.target = types.SimpleNamespace(
     model=types.SimpleNamespace(placement=None)
   )
   found = {
@@ -360,7 +360,7 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
 def test_the_short_probe_finds_the_right_reading(folder, tmp_path):
   x = experiment(folder, tmp_path / 'a', 'draft')
   probed = probe.Probe(probe.prepare(x))
-  one, loaded = probed.plan.drafters['head'], probed.built.loaded
+  one, loaded = probed.plan.drafters['head'], probed.built
   jobs = probing.jobs(probed.runner.job, probed.built.prompts, 6, 5)
   assert sum(job.live for job in jobs) == 6
   found = probing.short(one, loaded, jobs)

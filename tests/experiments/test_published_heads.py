@@ -7,9 +7,9 @@ import jax
 import pytest
 
 from specjax import checkpoints
+from specjax.bench import load
 from specjax.bench.config import Candidate, Draft
-from specjax.bench.loading import build
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.drafters import eagle
 from specjax.drafters.heads import files
 from specjax.errors import UserError
@@ -75,7 +75,7 @@ def test_a_candidate_is_recognised_too(folder, written):
 
 def test_a_run_says_that_the_pairing_is_unverified(folder, written, capsys):
   x = experiment(folder, draft=Draft(str(written / 'theirs')))
-  built = build.build(plan(x))
+  built = load.load_experiment(plan(x))
   (method,) = built.methods
   assert method.brings['pairing'] == 'unverified'
   told = capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_the_head_of_another_target_is_refused_before_weights(
   path = str(written / 'theirs')
   x = experiment(tmp_path, draft=Draft(path))
   with pytest.raises(UserError, match=r'^draft\.path: .* of 2048 tokens, and'):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
   (tmp_path / 'bad').mkdir()
   (tmp_path / 'bad/config.json').write_text('{}')
   (tmp_path / 'bad/pytorch_model.bin').write_bytes(b'PK')

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from specjax.bench import results
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.cli import names
 from specjax.errors import UserError
 from specjax.programs import new

@@ -12,7 +12,7 @@ import pytest
 
 from specjax.bench import compiling, measure, results
 from specjax.bench.config import Prompts
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.bench.runner import Runner, singles
 from specjax.loop import generate
 from specjax.models import layouts
@@ -191,7 +191,7 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
   runner = Runner(plan(x))
   kept = dict.fromkeys(results.KEY) | {'kept': True}
   runner.folder.add(kept)
-  for form in runner.built.loaded.forms.values():
+  for form in runner.built.forms.values():
     norm = form.params['norm']
     norm['scale'] = np.full_like(norm['scale'], np.nan)
   with pytest.raises(measure.NotFinite, match='code at temperature 0'):

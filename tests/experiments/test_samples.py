@@ -7,7 +7,7 @@ import pytest
 
 from specjax.bench import measure, samples, trace
 from specjax.bench.config import Candidate, SamplingValues
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.drafters import plain
 from specjax.types import Draft, Drafter, LoadedDrafter

@@ -14,7 +14,7 @@ import tqdm
 from specjax.bench import measure, row_fields, turns
 from specjax.bench import runner as runner_module
 from specjax.bench.config import Parity, Prompts
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.programs import explain, generate, parity, predict
 from specjax.reports import run as run_report

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
+from specjax.bench import load
 from specjax.bench.config import Candidate
-from specjax.bench.loading import build, drafter_loading
-from specjax.bench.loading.plan import plan_drafter
+from specjax.bench.plan import plan_drafter
 from specjax.drafters import lm, quantized
 from specjax.models import linear, quantize, transformer, variants
 from specjax.models.config import Experts
@@ -188,11 +188,11 @@ def test_files_in_eight_bits_hold_what_was_quantised(folder):
 
 
 def test_files_in_eight_bits_are_not_read_as_floats(folder):
-  for load in (checkpoints.load, checkpoints.describe):
+  for read in (checkpoints.load, checkpoints.describe):
     with pytest.raises(
       checkpoints.CheckpointError, match=r'specjax\.drafters\.quantized\.load'
     ):
-      load(folder / 'eight')
+      read(folder / 'eight')
   target = Target(checkpoints.describe(folder / 'target').model)
   with pytest.raises(ValueError, match='eight bits'):
     lm.load(target, str(folder / 'eight'))
@@ -212,7 +212,7 @@ def test_the_target_drafts_for_itself_where_no_path_is_given(folder):
   name = 'specjax.drafters.quantized.load'
   target = Target(model, path=str(folder / 'target'), max_length=64)
   own = plan_drafter('own', Candidate(name, 2))
-  loaded = drafter_loading.load(own, target)
+  loaded = load.load_drafter(own, target)
   same(loaded.params, quantized.load(target, str(folder / 'target')).params)
   assert loaded.make(2).positions == 512
   with pytest.raises(ValueError, match='path is empty, and the target has'):
@@ -220,5 +220,5 @@ def test_the_target_drafts_for_itself_where_no_path_is_given(folder):
   with pytest.raises(ValueError, match="'width' is no option"):
     quantized.load(target, str(folder / 'target'), width=3)
   other = plan_drafter('other', Candidate(name, 2, str(folder / 'eight')))
-  assert build.describe_draft(other).model == model
-  assert build.describe_draft(own) is None
+  assert load.describe_draft(other).model == model
+  assert load.describe_draft(own) is None

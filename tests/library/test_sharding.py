@@ -5,10 +5,9 @@ import jax
 import numpy as np
 import pytest
 
-from specjax.bench import collectives
+from specjax.bench import collectives, load, memory, meshes
 from specjax.bench.config import Mesh
-from specjax.bench.loading import build, memory_limits, meshes
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.drafters.shapes.language_model import Fed
 from specjax.drafters.shapes.step_model import Memory
@@ -102,12 +101,12 @@ def folder(tmp_path_factory):
 def test_processes_that_were_not_joined_are_refused(folder):
   mesh = Mesh(processes=2, coordinator='a:1')
   with pytest.raises(ValueError, match='this program works in 1: leave it at'):
-    build.build(plan(tiny.experiment(folder, mesh=mesh)))
+    load.load_experiment(plan(tiny.experiment(folder, mesh=mesh)))
 
 
 def test_heads_that_are_not_divided_are_refused(folder):
   """But not key-value heads, which stay whole."""
-  described = {'target': build.describe('target.path', folder / 'target')}
+  described = {'target': load.describe('target.path', folder / 'target')}
   meshes.check_heads(Mesh(model=4), described)
   with pytest.raises(
     ValueError, match=r'mesh\.model is 3, .* the 4 heads of the'
@@ -121,10 +120,10 @@ def test_heads_that_are_not_divided_are_refused(folder):
 
 def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):
   x = tiny.experiment(folder)
-  monkeypatch.setattr(memory_limits, 'available', lambda count: 10**6)
-  monkeypatch.setattr(build.drafter_loading, 'load', None)
+  monkeypatch.setattr(memory, 'available', lambda count: 10**6)
+  monkeypatch.setattr(load, 'load_drafter', None)
   with pytest.raises(ValueError, match=r'1 x 1: each device would hold .* but'):
-    build.build(plan(x))
+    load.load_experiment(plan(x))
 
 
 PROGRAM = """HloModule jit_generate

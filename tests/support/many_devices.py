@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax import checkpoints, sampling, verify
-from specjax.bench import collectives
+from specjax.bench import collectives, memory, meshes
 from specjax.bench.config import Mesh
-from specjax.bench.loading import memory, meshes
 from specjax.drafters import lm, ngram
 from specjax.loop import generate
 from specjax.models import sharding, transformer

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from specjax import checkpoints, verify
+from specjax.bench import meshes
 from specjax.bench.config import Mesh
-from specjax.bench.loading import meshes
 from specjax.drafters import lm
 from specjax.loop import generate
 from specjax.loop.token_records import Recording

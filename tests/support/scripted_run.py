@@ -6,6 +6,7 @@ into counts, and counts and times into a row, is what measures a real run.
 """
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,17 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import verify
-from specjax.bench import measure, results, runner, ties
+from specjax.bench import measure, meshes, results, runner, ties
 from specjax.bench.config import Checkpoint, Experiment
-from specjax.bench.loading import meshes
-from specjax.bench.loading.methods import Built, Method
-from specjax.bench.loading.plan import freeze
+from specjax.bench.methods import Loaded, Method
+from specjax.bench.plan import Plan, freeze
 from specjax.drafters import plain
 from specjax.loop import counting, generate
 from specjax.models import table
 from specjax.models.layouts import LayoutChoice
 from specjax.prompts import Chosen
-from specjax.types import Draft, Params, Spec, SpecState, Verdict
+from specjax.types import Draft, Params, Spec, SpecState, Target, Verdict
 
 DEPTH, NEW, EOS = 3, 12, 128
 VOCAB = 129
@@ -84,8 +84,8 @@ def successors() -> np.ndarray:
 
 
 @functools.cache
-def built() -> Built:
-  """What `build.build` would return."""
+def built() -> Loaded:
+  """What `load_experiment` would return, but for the plan."""
   target = table.build(VOCAB)
 
   def spec(depth, rule):
@@ -100,8 +100,7 @@ def built() -> Built:
     gamma=DEPTH,
     spec=spec(DEPTH, verify.token),
     params=nothing,
-    single=spec(1, verify.observe),
-    single_params=nothing,
+    single=measure.Decoding(spec(1, verify.observe), nothing),
     verification=LayoutChoice('whole'),
     drafting=None,
     # As if the rule were one whose chance is counted apart.
@@ -109,15 +108,20 @@ def built() -> Built:
     brings={'parameters': 0},
   )
   chosen = Chosen(prompts(), 'a script', PROMPTS)
-  return Built(
-    target='by hand',
-    tokenizer=None,
+  return Loaded(
+    plan=None,
+    target=Target(target),
     prompts={'code': chosen},
-    plain=spec(0, verify.token),
-    plain_params=nothing,
-    methods=(method,),
+    forms={},
+    drafts={},
+    base=measure.Decoding(spec(0, verify.token), nothing),
     baseline=LayoutChoice('whole'),
+    methods=(method,),
   )
+
+
+def load_experiment(plan: Plan) -> Loaded:
+  return dataclasses.replace(built(), plan=plan)
 
 
 _SEEN: dict = {}  # steps that were counted: every run has the same ones
@@ -269,7 +273,7 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
       (measure, 'start', machine.start),
       (generate, 'generate', machine),
       (generate, 'loop', machine),
-      (runner, 'build', lambda plan: built()),
+      (runner, 'load_experiment', load_experiment),
       (runner, 'tqdm', mock.MagicMock()),
       (ties, 'explain', _bug),
       (meshes, 'round_rows', lambda *_: rows),

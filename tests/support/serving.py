@@ -12,7 +12,7 @@ import openai
 
 import specjax
 from specjax.bench import single_model
-from specjax.bench.loading.plan import plan
+from specjax.bench.plan import plan
 from specjax.loop import generate
 from specjax.requests import pool
 from specjax.requests.request_sampling import NEUTRAL

@@ -14,6 +14,7 @@ from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.drafters import medusa
 from specjax.drafters.heads.trainable import Trainable
 from specjax.models import transformer
+from specjax.models.layouts import LayoutChoice
 
 
 def model(
@@ -77,3 +78,17 @@ def noisy_head(target: transformer.Model, **options) -> Trainable:
     return head.loss(params, seen.replace(hidden=seen.hidden + noise), key)
 
   return head._replace(loss=loss)
+
+
+class NoRace:
+  """Takes the last layout that there is: what is fastest costs time."""
+
+  def __init__(self, *_):
+    pass
+
+  def plain(self, ways):
+    return LayoutChoice([*ways][-1])
+
+  def passes(self, forms, count):
+    del count  # Unused.
+    return LayoutChoice([*forms][-1])

@@ -161,7 +161,7 @@ def test_both_sides_have_the_dtype_that_was_asked_for(experiment):
     experiment, dtype='bfloat16', results=f'{experiment.results}-bfloat16'
   )
   comparison = program.Comparison(program.prepare(narrow))
-  assert comparison.built.dtype == 'bfloat16'
+  assert comparison.built.target.dtype == 'bfloat16'
   for model in (comparison.peer.target, comparison.peer.eager):
     assert {str(x.dtype) for x in model.parameters()} == {'torch.bfloat16'}
   best, *_, worst = (
@@ -195,7 +195,7 @@ def test_bytes_leave_out_the_table_of_tokens(compared):
   kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * 128
   built = comparison.built
   assert program.bytes_per_token(
-    built.plain.target, built.plain_params.target, 128
+    built.plain.target, built.base.params.target, 128
   ) == (4 * weights, 4 * kv)
 
 

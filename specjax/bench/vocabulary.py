@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specjax import checkpoints
-from specjax.bench.loading.planned import PlannedDrafter
+from specjax.bench.plan import PlannedDrafter
 from specjax.checkpoints import Description, vocabularies
 from specjax.checkpoints.vocabularies import reading
 from specjax.cli import hosts

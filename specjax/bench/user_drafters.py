@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import sampling
-from specjax.bench.loading.plan import PlannedDrafter
+from specjax.bench.plan import PlannedDrafter
 from specjax.errors import UserError, need
 from specjax.loop import generate, scoring
 from specjax.loop.scoring import DraftError

@@ -5,7 +5,6 @@ not divide the batch or the query heads; key-value heads (with all attention),
 vocabularies and widths that it does not divide stay whole on every device.
 """
 
-import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -21,16 +20,14 @@ from specjax.models import sharding
 from specjax.models.sharding import Placement
 
 _SIMULATED = 'xla_force_host_platform_device_count'
-_MOST_CORES = 8  # that exchange sums at every layer
 
 
 def use_cores(x: Any) -> None:
-  """Gives the CPU's cores to what uses them; before JAX does.
+  """Gives the CPU's cores to the kernel. Call this before JAX computes.
 
-  On one device that is the kernel. Where there is none, or it is compared with
-  what else there is, cores are devices, for `layouts.CORES`. Nothing is done
-  where something else was said about devices, by a mesh or to JAX, where an
-  experiment takes no time, and for training.
+  Nothing is done where there is no kernel, where something else was said about
+  devices, by a mesh or to JAX, where an experiment takes no time, and for
+  training. Where layouts are compared, XLA keeps its threads.
 
   A certificate compiles and runs two tiny programs side by side, a core each.
 
@@ -43,19 +40,14 @@ def use_cores(x: Any) -> None:
     return
   mesh = getattr(x, 'mesh', Mesh())
   alone = mesh.data * mesh.model * mesh.processes == 1
-  alone = alone and getattr(x, 'timed', False)
+  alone = alone and getattr(x, 'timed', False) and not isinstance(x, Layouts)
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )
-  if not alone or said:
+  if not alone or said or not native.available():
     return
-  if native.available() and not isinstance(x, Layouts):
-    if x.dtype in (precision.AUTO, *native.DTYPES):
-      native.claim_cores()
-  else:
-    count = min(len(os.sched_getaffinity(0)), _MOST_CORES)
-    with contextlib.suppress(RuntimeError):  # JAX has begun: it stays as it is.
-      jax.config.update('jax_num_cpu_devices', count)
+  if x.dtype in (precision.AUTO, *native.DTYPES):
+    native.claim_cores()
 
 
 def make_placement(mesh: Mesh) -> Placement | None:

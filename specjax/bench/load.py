@@ -1,0 +1,377 @@
+"""From a plan to what runs: what files say is checked here, once.
+
+First what they say without their weights, then the prompts, and only then
+weights are read.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from specjax import checkpoints, prompts
+from specjax.bench import memory, meshes, user_drafters, vocabulary
+from specjax.bench.loading.checks import values_for
+from specjax.bench.methods import Loaded, assemble, make_drafter
+from specjax.bench.plan import Plan, PlannedDrafter
+from specjax.checkpoints import CheckpointError, Description, precision
+from specjax.cli import hosts
+from specjax.drafters import lm
+from specjax.drafters.heads import files, published
+from specjax.errors import UserError, blame, need
+from specjax.models import layouts, transformer
+from specjax.prompts import Chosen, conversations
+from specjax.types import Drafter, LoadedDrafter, Target
+
+
+def describe(field: str, path: str) -> Description:
+  """Describes a checkpoint without its weights.
+
+  Raises:
+    UserError: it cannot be loaded; names the field.
+  """
+  try:
+    return checkpoints.describe(path)
+  except CheckpointError as error:
+    raise UserError(f'{field}: {error}') from error
+
+
+def describe_draft(planned: PlannedDrafter) -> Description | None:
+  """Describes the model of a drafter; None if it has no model of its own.
+
+  Raises:
+    UserError: it cannot be loaded; names the field.
+  """
+  if planned.describe is None:
+    return None
+  try:
+    return planned.describe(planned.path, **planned.options)
+  except (CheckpointError, ValueError) as error:
+    raise UserError(f'{planned.path_field}: {error}') from error
+
+
+def describe_head(
+  planned: PlannedDrafter, plan: Plan, target: Description
+) -> files.Description | None:
+  """Describes the head of a drafter; None if it is no head.
+
+  Raises:
+    UserError: it is damaged, or cannot be for this target; names the field.
+  """
+  if not planned.path:
+    return None
+  with blame(f'{planned.path_field}: '):
+    return files.describe(planned.path, Target(target.model, path=plan.target))
+
+
+def has_encoder(described: Description) -> bool:
+  """Whether prompts are read by an encoder, and the text begins anew."""
+  return described.model.config.encoder is not None
+
+
+def room(plan: Plan, described: dict[str, Description]) -> int:
+  """Returns how many tokens a prompt may have.
+
+  They come before the new ones. Those of an encoder-decoder come before
+  nothing, and its new tokens after the one that begins every text.
+
+  Args:
+    plan: of the experiment.
+    described: the models that read it, by name.
+
+  Raises:
+    UserError: there is no place for any.
+  """
+  positions = {n: d.model.config.max_positions for n, d in described.items()}
+  for field, gamma in plan.draft_lengths():
+    need(
+      gamma < positions['target'],
+      f'{field} is {gamma}, but the target has {positions["target"]} '
+      'positions: draft less',
+    )
+  name = min(positions, key=positions.__getitem__)
+  length = 1 if plan.prompt else prompts.length_of_windows(plan.prompts) or 1
+  apart = has_encoder(described['target'])
+  fields = 'max_new_tokens + 1' if apart else 'prompts.length + max_new_tokens'
+  total = (1 if apart else length) + plan.max_new_tokens
+  need(
+    total <= positions[name],
+    f'{fields} is {total}, but the {name} has {positions[name]} positions: '
+    'shorten one of them',
+  )
+  if not apart:
+    return positions[name] - plan.max_new_tokens
+  left = min(positions[n] for n, d in described.items() if has_encoder(d))
+  need(
+    length <= left,
+    f'prompts.length is {length}, but an encoder has {left} positions: choose '
+    'less',
+  )
+  return left
+
+
+def survey(plan: Plan) -> tuple[Any, dict[str, Description]]:
+  """Returns the target's tokenizer and the models without their weights.
+
+  Raises:
+    UserError: a model cannot be loaded, or a draft has other tokens.
+  """
+  target = describe('target.path', plan.target)
+  described, size = {'target': target}, target.model.config.vocab_size
+  eos = checkpoints.eos_ids(plan.target)
+  values_for(plan.sampling, size, eos)
+  tokenizer = vocabulary.read('target.path', plan.target)
+  vocabulary.check_tokenizer('target.path', tokenizer, size)
+  for one in plan.levels():
+    draft = describe_draft(one)
+    describe_head(one, plan, target)
+    if draft:
+      with blame():
+        lm.check_encoder(target.model, draft.model, one.path_field)
+      described[f'draft {one.name}'] = draft
+    if one.path:
+      _, other = vocabulary.compare(one, tokenizer, size, eos, draft)
+      if draft and other:
+        described[f'draft {one.name}'] = draft._replace(other=other)
+  return tokenizer, described
+
+
+def check_dtypes(plan: Plan, described: dict[str, Description]) -> None:
+  """Refuses types that the device does not compute in.
+
+  Prints one line where the device computes in them slowly.
+
+  Raises:
+    UserError: names the field.
+  """
+  narrow = []
+  for who, name in plan.dtypes(described).items():
+    field = 'dtype' if who == 'target' else f'dtype of the {who}'
+    if reason := precision.refusal(name):
+      raise UserError(f'{field} is {name}: {reason}')
+    if name in precision.NARROW:
+      narrow.append(name)
+  if narrow and jax.default_backend() == 'cpu' and hosts.leads():
+    print(
+      f'dtype: a CPU computes {" and ".join(dict.fromkeys(narrow))} as '
+      'float32, with copies of the weights: more memory than float32 takes, '
+      'and no less time; this shows what such a model says, not how fast it is',
+      file=sys.stderr,
+    )
+
+
+def read_prompts(
+  plan: Plan, tokenizer, described: dict[str, Description]
+) -> dict[str, Chosen]:
+  """Returns the prompts by domain: those of `prompts`, or the one of `prompt`.
+
+  Args:
+    plan: of the experiment.
+    tokenizer: of the target.
+    described: the models that read them, by name.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  left = room(plan, described)
+  length = prompts.length_of_windows(plan.prompts)
+  if length is not None and not plan.prompt:
+    # Before so many are looked for.
+    size = length, plan.prompts.count
+    load = memory.predict(plan, described, *size, compiles=False)
+    memory.check(plan, described, *size, load)
+  if plan.prompt:
+    if plan.prompts.chat:
+      conversations.check_template(tokenizer, plan.prompts)
+    ids = prompts.encode(tokenizer, plan.prompts, [plan.prompt])
+    whose = 'max_new_tokens leaves'
+    if has_encoder(described['target']):
+      whose = 'an encoder has'
+    need(
+      1 <= len(ids) <= left,
+      f'prompt has {len(ids)} tokens; at least 1 is needed, and {whose} {left} '
+      'of the positions: change one of them',
+    )
+    by_domain = {'prompt': Chosen([ids], 'the command line', 1)}
+  else:
+    by_domain = prompts.collect(
+      plan.prompts, tokenizer, left, plan.seed, plan.max_new_tokens
+    )
+  size = described['target'].model.config.vocab_size
+  for text in (t for chosen in by_domain.values() for t in chosen.said):
+    vocabulary.check_prompt(text, size)
+  texts = {name: chosen.texts for name, chosen in by_domain.items()}
+  vocabulary.check_overlaps(described, texts, plan.max_new_tokens)
+  return by_domain
+
+
+def fetch_weights(plan: Plan) -> None:
+  """Fetches what is missing of models of the Hub.
+
+  Raises:
+    UserError: it cannot be fetched; names the field.
+  """
+  with blame('target.path: '):
+    checkpoints.resolve(plan.target)
+  for one in plan.levels():
+    if one.path:
+      with blame(f'{one.path_field}: '):
+        # What describes no model is a head, whose weights may be pickled.
+        checkpoints.resolve(one.path, of_head=one.describe is None)
+
+
+@contextlib.contextmanager
+def doubts(planned: PlannedDrafter, tell: bool = True) -> Iterator[None]:
+  """Prints what is doubtful about a published head in one line each.
+
+  Args:
+    planned: the head, which is read meanwhile.
+    tell: false where it was read, and all was said, before.
+  """
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always', published.PairingWarning)
+    yield
+  for each in caught:
+    if not issubclass(each.category, published.PairingWarning):
+      warnings.warn_explicit(
+        each.message, each.category, each.filename, each.lineno
+      )
+    elif tell and hosts.leads():
+      print(f'warning: {planned.name}: {each.message}', file=sys.stderr)
+
+
+def _option(value: Any) -> Any | Callable[[Target], tuple[Drafter, Any]]:
+  """An option as a loader takes it: what drafts for it, given its model."""
+  if not isinstance(value, PlannedDrafter):
+    return value
+
+  def inner(target: Target):
+    loaded = load_drafter(value, target)
+    return make_drafter(value, loaded, value.gammas[0]), loaded.params
+
+  return inner
+
+
+def load_drafter(
+  planned: PlannedDrafter, target: Target, tell: bool = True
+) -> LoadedDrafter:
+  """Loads a drafter with its weights, for every draft length.
+
+  Args:
+    planned: what to load.
+    target: what it drafts for.
+    tell: whether doubts about its weights are printed.
+
+  Raises:
+    UserError: it cannot be loaded; names the function.
+  """
+  options = {name: _option(value) for name, value in planned.options.items()}
+  with doubts(planned, tell), blame(f'{planned.field}: {planned.load}: '):
+    loaded = planned.read(target, planned.path, **options)
+  need(
+    isinstance(loaded, LoadedDrafter),
+    f'{planned.field}: {planned.load} must return a specjax.LoadedDrafter, got '
+    f'{type(loaded).__name__}',
+  )
+  placement = target.model.placement
+  if placement is None:
+    return loaded
+  # Weights that are not on the mesh yet.
+  placed = placement.put_whole(loaded.params)
+  return dataclasses.replace(loaded, params=placed)
+
+
+def tell_pairing(planned: PlannedDrafter, loaded: LoadedDrafter) -> None:
+  """Prints that nothing says which weights a drafter was trained for."""
+  if loaded.pairing and hosts.leads():
+    print(
+      f'{planned.name}: {loaded.pairing} pairing: no fingerprint says which '
+      'weights it was trained for; of another target, its drafts are rejected',
+      file=sys.stderr,
+    )
+
+
+def check_rule(name: str, rule, drafter: Drafter, whose: str) -> None:
+  """Refuses a rule that cannot take a drafter's kind of draft."""
+  reason = rule.refuses(drafter)
+  need(not reason, f'verifiers: {name} does not take {whose}: {reason}')
+
+
+def load_experiment(plan: Plan) -> Loaded:
+  """Checks what the files of a plan say, loads weights, returns what runs.
+
+  Layouts of weights are guessed: call `race` on what is returned before times
+  are taken.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  mesh = meshes.make_placement(plan.mesh)
+  tokenizer, described = survey(plan)
+  check_dtypes(plan, described)
+  meshes.check_heads(plan.mesh, described)
+  texts = read_prompts(plan, tokenizer, described)
+  vocabulary.tell(described, {n: chosen.texts for n, chosen in texts.items()})
+  for domain, chosen in texts.items():
+    field = 'batch' if len(plan.batches) == 1 else 'batches:'
+    need(
+      plan.batch <= len(chosen.texts),
+      f'{field} {plan.batch} is more than the {len(chosen.texts)} prompts of '
+      f'{domain}: raise prompts.count, or lower {field.rstrip(":")}',
+    )
+  prompt = max(chosen.longest for chosen in texts.values())
+  count = max(len(chosen.texts) for chosen in texts.values())
+  longest = prompt + plan.max_new_tokens
+  # With rotary positions as this run has them: its programs are compiled here.
+  exact = checkpoints.describe(plan.target, max_length=longest)
+  described['target'] = exact
+  memory.refuse(plan, described, prompt, count)
+  fetch_weights(plan)
+  # Drafts first: a rule may refuse one, and they are the smaller weights.
+  model = exact.model
+  if mesh is not None:
+    model = transformer.place(model, mesh)
+  target = Target(
+    model,
+    path=plan.target,
+    fingerprint=functools.partial(checkpoints.fingerprint, plan.target),
+    max_length=longest,
+    tokenizer=tokenizer,
+    eos=checkpoints.eos_ids(plan.target),
+    dtype=plan.dtypes(described)['target'],
+  )
+  planned = plan.drafters
+  drafts = {n: load_drafter(p, target) for n, p in planned.items()}
+  for name, one in drafts.items():
+    tell_pairing(planned[name], one)
+  made = {
+    (n, gamma): (make_drafter(p, drafts[n], gamma), drafts[n].params)
+    for n, p in planned.items()
+    for gamma in sorted({1, *p.gammas})
+  }
+  for name, one in planned.items():
+    for gamma, rule in itertools.product(one.gammas, one.rules):
+      drafter, _ = made[name, gamma]
+      check_rule(rule, one.rules[rule], drafter, f'the drafter {name!r}')
+  # On a mesh they are seen where the loop is traced.
+  own = user_drafters.choose(planned, made) if mesh is None else {}
+  text = next(iter(texts.values())).texts[0]
+  begun = 1 if has_encoder(exact) else prompt
+  user_drafters.check_shapes(model, own, text, begun + plan.max_new_tokens)
+  whole = checkpoints.load(plan.target, target.dtype, longest, mesh)
+  user_drafters.check_numbers(whole, own, text)
+  forms = layouts.arrange(*whole, plan.batch)
+  in_layouts = {layouts.WHOLE: drafts}
+  for layout, form in forms.items():
+    if layout not in in_layouts:
+      laid = dataclasses.replace(target, model=form.model)
+      in_layouts[layout] = {
+        n: load_drafter(p, laid) for n, p in planned.items()
+      }
+  return assemble(plan, target, texts, forms, in_layouts)

@@ -1,0 +1,499 @@
+"""What each device will hold, whether it has so much, and what would fit.
+
+Known before weights are read: weights in every layout that is tried, caches,
+and what computing takes at its widest, where the compiler says it of the
+program that reads the prompts, which the run then has in memory.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from specjax.bench import meshes
+from specjax.bench.loading import constrained
+from specjax.bench.plan import Plan, PlannedDrafter
+from specjax.checkpoints import CheckpointError, Description, precision
+from specjax.checkpoints.files import open_tensors
+from specjax.checkpoints.vocabularies import reading
+from specjax.errors import UserError
+from specjax.loop import generate
+from specjax.models import cache as caches
+from specjax.models import layouts, sharding, transformer
+from specjax.models.config import TransformerConfig
+from specjax.models.sharding import Placement
+from specjax.models.transformer import Model
+from specjax.types import Source
+
+_LOGITS = 5  # arrays of the size of a step's logits in float32 that it makes
+_MOST_DEVICES = 64  # of a mesh that is proposed
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+  """Bytes that each device will hold.
+
+  Attributes:
+    parameters: of the target.
+    cache: of the target for the widest batch, with what constrains its texts.
+    drafts: parameters of all drafts, and the most that one of them remembers.
+    layouts: copies of all these parameters in the kernel's layout.
+    activations: what computing takes beside these, at its widest; None where
+      there are no devices to compile for.
+  """
+
+  parameters: int
+  cache: int
+  drafts: int
+  layouts: int = 0
+  activations: int | None = None
+
+  @property
+  def total(self) -> int:
+    return sum(value or 0 for value in dataclasses.asdict(self).values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Widths:
+  """How much is decoded at once.
+
+  Attributes:
+    batch: prompts decoded together.
+    rows: rows of the widest batch: where time is taken, alpha is measured on
+      all prompts of a domain at once.
+    slots: of a cache.
+    sources: slots of what an encoder reads.
+    nodes: tokens of the largest draft, at least.
+  """
+
+  batch: int
+  rows: int
+  slots: int
+  sources: int
+  nodes: int
+
+
+def widths_of(
+  plan: Plan, target: TransformerConfig, longest: int, count: int
+) -> Widths:
+  """Returns the widths of an experiment.
+
+  Args:
+    plan: of the experiment.
+    target: configuration of the target.
+    longest: tokens of the longest prompt.
+    count: prompts of the largest domain.
+  """
+  nodes = max(gamma for d in plan.drafters.values() for gamma in d.gammas)
+  begun = longest if target.encoder is None else 1
+  return Widths(
+    meshes.round_rows(plan.batch, plan.mesh),
+    meshes.round_rows(max(count * plan.timed, plan.batch), plan.mesh),
+    caches.round_slots(begun + plan.max_new_tokens + nodes + 1),
+    caches.round_slots(longest),
+    nodes,
+  )
+
+
+def _shapes(model: Model, dtype: str):
+  """Shapes of parameters as they are loaded."""
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
+
+
+def of_parameters(
+  config: TransformerConfig, placement: Placement, dtype: str = 'float32'
+) -> int:
+  """Bytes of a model's parameters on each device."""
+  shapes = _shapes(transformer.build(config), dtype)
+  places = transformer.shardings(config, placement)
+  return sharding.bytes_per_device(shapes, places)
+
+
+def of_cache(
+  config: TransformerConfig,
+  placement: Placement,
+  rows: int,
+  slots: int,
+  sources: int,
+  dtype: str = 'float32',
+) -> int:
+  """Bytes of a cache on each device; `sources` are slots of what is read."""
+
+  def make():
+    cache = caches.empty(config, rows, slots, dtype)
+    if config.encoder is None:
+      return cache
+    read = caches.empty(config, rows, sources, dtype)
+    return caches.with_source(cache, read, jnp.ones(rows, jnp.int32))
+
+  shapes = jax.eval_shape(make)
+  return sharding.bytes_per_device(shapes, placement.of_rows(shapes))
+
+
+def _of_file(one: PlannedDrafter) -> int:
+  """Bytes of weights that no description tells of, in four bytes each."""
+  if not os.path.isdir(one.path):
+    return 0
+  with contextlib.ExitStack() as stack, contextlib.suppress(CheckpointError):
+    tensors = open_tensors(pathlib.Path(one.path), stack, of_head=True)
+    return 4 * sum(math.prod(x.shape) for x in tensors.values())
+  return 0
+
+
+def _forms(plan: Plan, model: Model, dtype: str) -> dict[str, tuple]:
+  """The target in every layout that it has, with shapes of its weights."""
+  shapes, size = _shapes(model, dtype), plan.mesh.data * plan.mesh.model
+  if size > 1:
+    if size <= jax.device_count():
+      model = transformer.place(model, meshes.make_placement(plan.mesh))
+    return {layouts.WHOLE: (model, shapes)}
+  models: dict[str, Model] = {}
+
+  def arrange(params):
+    arranged = layouts.arrange(model, params, plan.batch)
+    models.update({name: one.model for name, one in arranged.items()})
+    return {name: one.params for name, one in arranged.items()}
+
+  arranged = jax.eval_shape(arrange, shapes)
+  return {name: (models[name], arranged[name]) for name in models}
+
+
+def _copied(forms: Mapping[str, tuple]) -> int:
+  """Bytes of the layouts but the whole one, which share what is equal."""
+  whole = jax.tree.leaves(forms[layouts.WHOLE][1])
+  return sum(
+    x.size * x.dtype.itemsize
+    for _, params in forms.values()
+    for x, before in zip(jax.tree.leaves(params), whole, strict=True)
+    if x.shape != before.shape
+  )
+
+
+def _reading(model: Model, params, rows: int, slots: int, sources: int) -> int:
+  """Temporary bytes of the program that reads prompts."""
+
+  def put(shapes, places):
+    return jax.tree.map(
+      lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+      shapes,
+      places,
+    )
+
+  number = jax.ShapeDtypeStruct((rows,), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((rows, slots), jnp.int32)
+  source = None
+  if model.encode is not None:
+    read = jax.ShapeDtypeStruct((rows, sources), jnp.int32)
+    source = Source(read, number)
+  inputs = tokens, number, source
+  if model.placement is not None:
+    places = transformer.shardings(model.config, model.placement)
+    params = put(params, places)
+    inputs = put(inputs, model.placement.of_rows(inputs))
+  program = generate._prefill.lower(params, *inputs, target=model, taps=())
+  found = program.compile().memory_analysis()
+  return 0 if found is None else found.temp_size_in_bytes
+
+
+def _width(c: TransformerConfig, dtype: str, slots: int) -> int:
+  """Bytes of a token's activations, about: scores of a layer, MLP, keys."""
+  entries = 2 * c.mlp_width + 6 * c.width
+  entries += 2 * c.num_layers * c.num_kv_heads * c.head_dim
+  return 12 * c.num_heads * slots + entries * jnp.dtype(dtype).itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+  """Bytes of a model on each device, for the widest batch."""
+
+  config: TransformerConfig
+  dtype: str
+  parameters: int
+  cache: int
+  slots: int  # of the cache
+  widened: int  # float32 copies that a CPU computes with in 16 bits
+
+  def reads(self, rows: int) -> int:
+    """Bytes of activations where it reads the prompts, about."""
+    tokens = caches.block_of(self.slots) * rows
+    return tokens * _width(self.config, self.dtype, self.slots)
+
+
+def predict(
+  plan: Plan,
+  described: Mapping[str, Description],
+  longest: int,
+  count: int,
+  compiles: bool = True,
+) -> Load:
+  """Predicts what each device will hold.
+
+  Args:
+    plan: of the experiment.
+    described: its models, by name; drafts as 'draft <name>'.
+    longest: tokens of the longest prompt.
+    count: prompts of the largest domain.
+    compiles: whether the compiler is asked what the widest step takes, where
+      there are devices to compile for.
+  """
+  placement = meshes.plan_placement(plan.mesh)
+  dtypes = plan.dtypes(described)
+  w = widths_of(plan, described['target'].model.config, longest, count)
+
+  forms = _forms(plan, described['target'].model, dtypes['target'])
+  # The kernel makes fewer of these copies.
+  widens = jax.default_backend() == 'cpu'
+
+  def measure(name: str) -> _Model:
+    one, dtype, slots = described[name], dtypes[name], w.slots
+    config = one.model.config
+    place = placement if name == 'target' else placement.for_draft
+    if one.other is not None:
+      slots = reading.sizes_of(one.other.tables).slots(slots)
+    held = of_parameters(config, place, dtype)
+    return _Model(
+      config,
+      dtype,
+      held,
+      of_cache(config, place, w.rows, slots, w.sources, dtype),
+      slots,
+      4 * held // 2 * (widens and dtype in precision.NARROW),
+    )
+
+  target, weights, memories = measure('target'), 0, [0]
+  drafts: list[list[_Model]] = []
+  for drafter in plan.drafters.values():
+    # One copy serves every draft length.
+    levels = {f'draft {level.name}': level for level in drafter.levels()}
+    models = [measure(name) for name in levels if name in described]
+    weights += sum(one.parameters for one in models)
+    weights += sum(
+      _of_file(level) for name, level in levels.items() if name not in described
+    )
+    beside = w.rows * drafter.remembered(target.config)
+    memories.append(beside + sum(one.cache for one in models))
+    drafts.append(models)
+  # Drafts are read again for the target in the kernel's layout.
+  copied = _copied(forms) + weights * (len(forms) - 1)
+  held = target.cache + constrained.bytes_of(plan, w.rows)
+  known = Load(target.parameters, held, weights + max(memories), copied)
+  size = plan.mesh.data * plan.mesh.model
+  if not compiles or size > jax.device_count():
+    return known
+  read = first = _reading(*[*forms.values()][-1], w.batch, w.slots, w.sources)
+  first -= target.cache * (w.rows - w.batch) // w.rows
+  if w.rows > w.batch:
+    read = _reading(*forms[layouts.WHOLE], w.rows, w.slots, w.sources)
+    first = max(first, read)
+  # A step: its logits, and weights that are widened.
+  scored = max(w.batch * (w.nodes + 1), 2 * w.rows)
+  step = 4 * _LOGITS * scored * target.config.vocab_size + target.widened
+  peaks = [first - max(memories), step]
+  # A draft takes as much of its estimate as the target of its own.
+  share = 1.0
+  if size == 1:
+    share = max(read - target.widened, 0) / target.reads(w.rows)
+  for models in drafts:
+    wide = sum(x.widened for x in models)
+    peaks.append(step + wide)
+    here = sum(x.cache for x in models) - max(memories)
+    peaks += [here + int(share * x.reads(w.rows)) + wide for x in models]
+  return dataclasses.replace(known, activations=max(0, *peaks))
+
+
+def available(count: int) -> int | None:
+  """Bytes that each of `count` devices has; None where nobody says.
+
+  CPU devices share the memory of their host.
+  """
+  device = jax.local_devices()[0]
+  stats = device.memory_stats() or {}
+  if 'bytes_limit' in stats:
+    return stats['bytes_limit']
+  if device.platform != 'cpu':
+    return None
+  whole = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  return whole // min(count, jax.local_device_count())
+
+
+def _largest(fits: Callable[[int], bool], least: int, most: int) -> int | None:
+  """The largest number in a range that fits; whatever is less fits as well."""
+  if least > most or not fits(least):
+    return None
+  while least < most:
+    middle = (least + most + 1) // 2
+    least, most = (middle, most) if fits(middle) else (least, middle - 1)
+  return least
+
+
+def _proposals(
+  plan: Plan,
+  dtype: str,
+  heads: int,
+  count: int,
+  fits: Callable[[Plan, int], bool],
+) -> Iterator[str]:
+  """The least change of each field that fits, alone.
+
+  Args:
+    plan: of the experiment.
+    dtype: of the target.
+    heads: query heads of the target, which a mesh divides.
+    count: prompts of the largest domain.
+    fits: whether a plan with so many prompts fits.
+  """
+  mesh, change = plan.mesh, dataclasses.replace
+
+  def with_batch(groups: int) -> tuple[Plan, int]:
+    batch = groups * mesh.data
+    fewer = min(count, batch) if plan.timed else count
+    less = tuple(b for b in plan.batches if b <= batch) or (batch,)
+    return change(plan, batch=batch, batches=less), fewer
+
+  if plan.timed:
+    less = _largest(lambda n: fits(plan, n), plan.batch, count - 1)
+    if less is not None:
+      yield f'prompts.count={less}'
+  groups = _largest(
+    lambda n: fits(*with_batch(n)), 1, plan.batch // mesh.data - 1
+  )
+  if groups is not None:
+    changed, fewer = with_batch(groups)
+    field = f'batch={changed.batch}'
+    if len(plan.batches) > 1:
+      field = 'batches=({},)'.format(','.join(map(str, changed.batches)))
+    yield field + f' prompts.count={fewer}' * plan.timed
+  tokens = _largest(
+    lambda n: fits(change(plan, max_new_tokens=n), count),
+    1,
+    plan.max_new_tokens - 1,
+  )
+  if tokens is not None:
+    yield f'max_new_tokens={tokens}'
+  wide = dtype not in precision.NARROW and jax.default_backend() != 'cpu'
+  if wide and fits(change(plan, dtype='bfloat16'), count):
+    yield 'dtype=bfloat16'
+  split = change(plan, mesh=change(mesh, split_draft=True))
+  if not mesh.split_draft and mesh.model > 1 and fits(split, count):
+    yield 'mesh.split_draft=True'
+  for devices in range(mesh.model + 1, _MOST_DEVICES + 1):
+    wider = change(plan, mesh=change(mesh, model=devices))
+    if heads % devices == 0 and fits(wider, count):
+      yield f'mesh.model={devices}'
+      break
+
+
+def check(
+  plan: Plan,
+  described: Mapping[str, Description],
+  longest: int,
+  count: int,
+  load: Load,
+) -> None:
+  """Refuses what does not fit.
+
+  Raises:
+    UserError: says what needs how much, and what would fit.
+  """
+  mesh = plan.mesh
+  limit = available(mesh.data * mesh.model)
+  if limit is None or load.total <= limit:
+    return
+  target = described['target'].model.config
+  rows = widths_of(plan, target, longest, count).rows
+
+  def fits(changed: Plan, prompts: int) -> bool:
+    after = widths_of(changed, target, longest, prompts).rows
+    made = predict(changed, described, longest, prompts, compiles=False)
+    # What computing takes goes with the rows.
+    return made.total + (load.activations or 0) * after // rows <= limit
+
+  dtype = plan.dtypes(described)['target']
+  proposed = _proposals(plan, dtype, target.num_heads, count, fits)
+  choice = ' or '.join(proposed) or 'a smaller model'
+  more = f', computing {load.activations:,}' if load.activations else ''
+  raise UserError(
+    f'mesh.data x mesh.model = {mesh.data} x {mesh.model}: each device '
+    f'would hold {load.total:,} bytes (target {load.parameters:,}, its cache '
+    f'{load.cache:,}, drafts {load.drafts:,}, other layouts {load.layouts:,}'
+    f'{more}), but has {limit:,}: choose {choice}'
+  )
+
+
+def refuse(
+  plan: Plan, described: Mapping[str, Description], longest: int, count: int
+) -> None:
+  """Refuses what does not fit; compiles only where that may decide it.
+
+  Eight times the activations of all models for every slot of the widest batch
+  are more than any run takes: where there is so much memory, nothing is
+  compiled.
+
+  Args:
+    plan: of the experiment.
+    described: its models, by name.
+    longest: tokens of the longest prompt.
+    count: prompts of the largest domain.
+
+  Raises:
+    UserError: says what needs how much, and what would fit.
+  """
+  size = longest, count
+  load = predict(plan, described, *size, compiles=False)
+  check(plan, described, *size, load)
+  limit = available(plan.mesh.data * plan.mesh.model)
+  w = widths_of(plan, described['target'].model.config, *size)
+  models = [one.model.config for one in described.values()]
+  each = sum(_width(c, 'float32', w.slots) + 4 * c.vocab_size for c in models)
+  most = load.total + 8 * w.rows * (w.slots + w.sources) * each
+  most += 2 * (load.parameters + load.drafts)  # Float32 for 16 bits.
+  if limit is not None and most > limit:
+    check(plan, described, *size, predict(plan, described, *size))
+
+
+def slots_seen(config: TransformerConfig, layer: int, used: int) -> int:
+  """Slots of a cache that one query of a layer sees behind so many tokens."""
+  window = config.reach(layer)
+  if window is None:
+    return used
+  # The query itself, which is one of the window, is in no cache yet.
+  return min(used, window - 1 + config.sinks(layer))
+
+
+def bytes_per_token(model: Model, params, used: int) -> tuple[int, int]:
+  """Bytes of weights and of the cache that one plain step must read.
+
+  The time of a step is held against them.
+
+  Args:
+    model: the model; layers with a window see no more of the cache.
+    params: its parameters, or their shapes.
+    used: slots of the cache in use.
+  """
+
+  def size(tree):
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+  config = model.config
+  # Of a target that is left early only the first layers are.
+  beyond = {
+    name
+    for name in params
+    if name.startswith('layer') and int(name[5:]) >= config.num_layers
+  }
+  weights = size({n: x for n, x in params.items() if n not in beyond})
+  # Of a table only one row is read, unless it is the unembedding too.
+  if not config.tied_embeddings:
+    weights -= size(params['embedding'])
+  weights -= size(params.get('position'))
+  # An encoder reads once, before the first step.
+  weights -= size(params.get('encoder'))
+  width = jax.tree.leaves(params)[0].dtype.itemsize
+  slots = sum(slots_seen(config, i, used) for i in range(config.num_layers))
+  return weights, 2 * config.num_kv_heads * config.head_dim * slots * width
