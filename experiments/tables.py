@@ -224,24 +224,14 @@ def regenerate_markdown(root: pathlib.Path, rows: Rows) -> list[str]:
   return warnings
 
 
-def regenerate(arguments: list[str], **options: str) -> None:
+def regenerate(folder: str, form: str) -> None:
   """Writes everything that follows from the rows below a folder.
 
   Args:
-    arguments: the folder.
-    **options: `format`, if not the markdown of this project.
+    folder: of results.
+    form: of `FORMATS`, or markdown of this project.
   """
-  need(
-    len(arguments) < 2,
-    f'{" ".join(arguments)}: give one folder of results, or --config',
-  )
-  form = options.get('format', MARKDOWN)
-  choices = (*FORMATS, MARKDOWN)
-  need(
-    form in choices,
-    f'--format: {form!r} is unknown; choose from {", ".join(choices)}',
-  )
-  root = pathlib.Path(arguments[0] if arguments else 'results')
+  root = pathlib.Path(folder)
   rows, warnings = results.read_folders(root, reports.fault)
   last_line = {'folders': len(rows), 'rows': sum(map(len, rows.values()))}
   if form == MARKDOWN:
@@ -257,10 +247,17 @@ def regenerate(arguments: list[str], **options: str) -> None:
   print(json.dumps(last_line | {'left_out': len(warnings)}))
 
 
-if __name__ == '__main__':
-  without_config = command.Alone(
-    regenerate,
-    f'[FOLDER] [--format={"|".join((*FORMATS, MARKDOWN))}]',
-    {'format': MARKDOWN},
+def _from_command_line() -> None:
+  parser = command.Parser(__doc__)
+  parser.add_argument('folder', nargs='?', default='results', help='of results')
+  parser.add_argument(
+    '--format', choices=(*FORMATS, MARKDOWN), default=MARKDOWN
   )
-  command.run(compare, (Published, Calculated), without_config)
+  given = parser.parse_args()
+  regenerate(given.folder, given.format)
+
+
+if __name__ == '__main__':
+  if any(word.startswith('--config') for word in sys.argv):
+    command.run(compare, (Published, Calculated))
+  command.guard(_from_command_line)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 from collections.abc import Iterator
 
 
@@ -62,3 +63,10 @@ def remedy(error: OSError) -> str:
     case PermissionError():
       return 'allow it for this user'
   return 'see that the disk has room and can be written'
+
+
+def install(extra: str) -> str:
+  """Returns the command that installs an extra: of a checkout or a wheel."""
+  is_checkout = (pathlib.Path(__file__).parents[1] / 'setup.cfg').exists()
+  what = f"-e '.[{extra}]'" if is_checkout else f"'specjax[{extra}]'"
+  return f'pip install {what}'

@@ -1,4 +1,4 @@
-"""Comparisons that `experiments.parity` can make; the config names one.
+"""Comparisons that `specjax parity` can make; the config names one.
 
 Each is a function of the config, of which it checks its own fields before
 anything is loaded. It returns what makes the other side of a method:
@@ -61,7 +61,7 @@ def batch(x: Parity) -> Other:
   need(
     x.batch > 1,
     'batch is 1: a comparison with single prompts needs more, such as '
-    '--config.batch=8',
+    '--batch=8',
   )
 
   def other(setup, method):

@@ -1,7 +1,7 @@
 """Every configuration a program takes: plain mutable dataclasses.
 
-`ml_collections.config_flags` overrides any field from the command line and
-refuses unknown ones; the programs check values before any work.
+Each field declares what it takes; `specjax.cli.fields` reads values from the
+command line and refuses others before any work.
 """
 
 import dataclasses
@@ -125,7 +125,7 @@ class Experiment:
     mesh: devices to run on.
     timed: whether time is taken. Without, nothing is said about speed, batches
       may be large and the machine busy; every step is recorded.
-    probe: whether `experiments.run` looks first if heads of others are read as
+    probe: whether `specjax run` looks first if heads of others are read as
       they were trained.
     results: folder for rows and summary.
     compilation_cache: folder of compiled programs; auto: the user's; off: none.

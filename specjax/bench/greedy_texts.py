@@ -38,7 +38,7 @@ def read(path: str) -> list[dict]:
     UserError: names the line and what it lacks.
   """
   if not path:
-    raise UserError('text is empty: name a file with --config.text=FILE')
+    raise UserError('text is empty: name a file with --text=FILE')
   try:
     with open(path) as file:
       lines = file.read().splitlines()

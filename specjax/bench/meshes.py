@@ -60,7 +60,7 @@ def make_placement(mesh: Mesh) -> Placement | None:
   need(
     mesh.processes in (0, jax.process_count()),
     f'mesh.processes is {mesh.processes}, but this program works in '
-    f'{jax.process_count()}: leave it at 1, or use experiments.run',
+    f'{jax.process_count()}: leave it at 1, or use specjax run',
   )
   need(
     size <= devices,

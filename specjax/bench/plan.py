@@ -398,7 +398,7 @@ def plan(x: Experiment, sweeps: bool = False) -> Plan:
   need(
     sweeps or not x.batches,
     f'batches is {x.batches}, but this program takes one batch size: leave '
-    'batches empty, as in --config.batches="()", and choose batch',
+    'batches empty, as in --batches="()", and choose batch',
   )
   drafters = {}
   for name, (field, candidate) in choose(x).items():

@@ -203,7 +203,7 @@ def refuse_features(plan: Plan, built: Loaded) -> None:
       raise UserError(
         f'{field}: {method.drafter!r} reads features of the target, so what it '
         'says of a place depends on where its draft began, and cannot be '
-        'replayed: leave it out, or use experiments.run'
+        'replayed: leave it out, or use specjax run'
       )
 
 
@@ -219,7 +219,7 @@ def refuse_stops(plan: Plan, method: Method, job: measure.Job) -> None:
     raise UserError(
       f'{field}: drafts of {method.drafter!r} end early by what was drawn, '
       'which cannot be replayed: leave its threshold out, or use '
-      'experiments.run'
+      'specjax run'
     )
 
 

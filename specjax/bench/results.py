@@ -178,7 +178,7 @@ class Folder:
         raise UserError(
           f'results: {self.path} holds rows of other prompts of '
           f'{row["domain"]}: what they are read from has changed; choose '
-          'another folder with --config.results'
+          'another folder with --results'
         )
 
   def check_revisions(self, plan: Plan) -> None:
@@ -199,7 +199,7 @@ class Folder:
           raise UserError(
             f'results: {self.path} holds rows of the commit {before[:12]} of '
             f'the {who} {row[who]}, and {now[:12]} is here now: name a commit '
-            'behind @, or choose another folder with --config.results'
+            'behind @, or choose another folder with --results'
           )
 
   def add(self, row: dict) -> None:
@@ -263,13 +263,13 @@ def existing(path: str) -> Folder:
   if not config.is_file():
     raise UserError(
       f'folder: {path} has no config.json, so it is no results folder: give '
-      'the one that experiments.run printed'
+      'the one that specjax run printed'
     )
   settings = read_object(read_text(config), str(config), 'remove the folder')
   folder = Folder(path, settings)
   if not folder.rows:
     raise UserError(
-      f'folder: {path} has no rows yet: experiments.run with the same settings '
+      f'folder: {path} has no rows yet: specjax run with the same settings '
       'makes them'
     )
   return folder

@@ -1,6 +1,6 @@
 """One experiment in one process: what is measured, and in which turns.
 
-`experiments.run` is its program; others measure between its prompts.
+`specjax run` is its program; others measure between its prompts.
 """
 
 import dataclasses

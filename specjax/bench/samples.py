@@ -44,7 +44,7 @@ def read(folder: Folder) -> list[dict]:
   except (ValueError, TypeError, KeyError) as error:
     raise UserError(
       f'{file} cannot be read ({type(error).__name__}: {error}): remove it, '
-      'and experiments.run records the texts again'
+      'and specjax run records the texts again'
     ) from error
   return samples
 
@@ -125,7 +125,7 @@ def choose(methods) -> list:
 
 
 def add(runner) -> list[dict]:
-  """Records the texts that the folder of an `experiments.run` lacks.
+  """Records the texts that the folder of a `specjax run` lacks.
 
   Returns:
     All of them.

@@ -30,10 +30,10 @@ _SUMS = ('unit_overlap', 'unit_overlap_of_rule')
 _SPEEDS = ('tokens_per_second', 'baseline_tokens_per_second', 'speedup')
 _CHECK = (
   'check that the drafter and the rule return distributions and what they '
-  'drafted (experiments.certify)'
+  'drafted (specjax certify)'
 )
 _AGAIN = (
-  'measure again in another folder (--config.results), with nothing else on '
+  'measure again in another folder (--results), with nothing else on '
   'the machine'
 )
 

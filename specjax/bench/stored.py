@@ -72,13 +72,13 @@ def check_place(path: pathlib.Path, settings: Mapping) -> None:
       need(
         not names,
         f'results: {path} holds results of another config (different: '
-        f'{", ".join(names)}); choose another folder with --config.results',
+        f'{", ".join(names)}); choose another folder with --results',
       )
     else:
       need(
         not path.exists() or not any(path.iterdir()),
         f'results: {path} is not empty and holds no config.json; choose '
-        'another folder with --config.results',
+        'another folder with --results',
       )
     nearest = next(one for one in (path, *path.parents) if one.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):

@@ -5,31 +5,21 @@ is told in fractions that a person can check.
 """
 
 import dataclasses
-import importlib.util
 import random
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+import hypothesis
 import numpy as np
+from hypothesis import strategies as st
 
 from specjax.certify import exact, one_step
 from specjax.certify.one_step import TOLERANCE, Example, Fault, Shape
-from specjax.errors import need
 from specjax.types import Rule
 
-_EXTRA = 'certify'
 _MOST = 6  # weight of a token that is searched
 _DRAFTS = 12  # that are told of an example
-
-
-def check_installed() -> None:
-  """Raises a UserError where the search is not installed."""
-  need(
-    importlib.util.find_spec('hypothesis'),
-    'rule needs hypothesis, which searches for a counterexample: '
-    f"pip install -e '.[{_EXTRA}]'",
-  )
 
 
 def find(strategy: Any, condition: Any, examples: int) -> Any:
@@ -40,8 +30,6 @@ def find(strategy: Any, condition: Any, examples: int) -> Any:
     condition: of a value.
     examples: that are tried at most before any is found.
   """
-  import hypothesis
-
   settings = hypothesis.settings(
     max_examples=examples,
     database=None,
@@ -59,7 +47,6 @@ def find(strategy: Any, condition: Any, examples: int) -> Any:
 
 def _examples(shapes: Iterable[Shape]) -> Any:
   """A strategy of examples, the simple ones first."""
-  from hypothesis import strategies as st
 
   def tables(vocab: int):
     weights = st.tuples(*[st.integers(0, _MOST)] * vocab).filter(any)

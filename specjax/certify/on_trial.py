@@ -8,7 +8,7 @@ from specjax.bench.config import Candidate, Certificate
 from specjax.bench.load import load_drafter
 from specjax.bench.methods import make_drafter
 from specjax.bench.plan import plan_drafter
-from specjax.certify import counterexamples, rule_cases, tiny_models
+from specjax.certify import rule_cases, tiny_models
 from specjax.certify.case_rows import Row
 from specjax.certify.drafter_trial import try_drafter
 from specjax.certify.policy_trial import try_policy
@@ -90,12 +90,9 @@ def find(x: Certificate) -> Trial:
   """What is on trial; nothing of it has run yet.
 
   Raises:
-    UserError: there is no such thing, or it cannot be loaded, or what searches
-      for counterexamples is not installed.
+    UserError: there is no such thing, or it cannot be loaded.
   """
   kind = given(x)
-  if kind == 'rule':
-    counterexamples.check_installed()
   table = {'rule': names.RULE, 'drafter': names.LOAD, 'policy': names.POLICY}
   name = table[kind].full(getattr(x, kind))
   if kind == 'drafter':

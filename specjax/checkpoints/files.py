@@ -9,6 +9,7 @@ import numpy as np
 import safetensors
 
 from specjax.checkpoints import pickled
+from specjax.errors import UserError
 
 CONFIG = 'config.json'
 GENERATION = 'generation_config.json'
@@ -23,7 +24,7 @@ PICKLED = 'pytorch_model.bin'
 PICKLED_INDEX = 'pytorch_model.bin.index.json'
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
   """A checkpoint cannot be used; the message names the file and a remedy."""
 
 

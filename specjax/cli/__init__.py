@@ -64,4 +64,6 @@ def main(name: str | None = None) -> None:
       print(f'error: no command {name!r}{guess}: {known}', file=sys.stderr)
       raise SystemExit(1)
     sys.argv = [f'specjax {name}', *rest]
+    if '' not in sys.path:
+      sys.path.insert(0, '')  # Modules of the user lie where it is started.
   importlib.import_module(f'specjax.programs.{name}').start()

@@ -1,52 +1,79 @@
-"""The fields of configs: what --help says of them, and whether they fit.
+"""Fields of configurations: their types, checks, values from texts, and help.
 
-A command line can only give values of the right type to most fields; files of
-configs, and tuples, can hold anything.
+A dataclass declares what a field takes. `Annotated[int, Between(1)]` is a whole
+number of at least 1, and `Literal['a', 'b']` one of two texts.
 """
 
-import builtins
+import ast
 import dataclasses
+import difflib
 import inspect
+import math
 import numbers
+import os
 import re
 import reprlib
 import textwrap
 import types
 import typing
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from specjax.errors import need
+from specjax.errors import UserError, need
 
-_NONE = dataclasses.MISSING
-# What a field declares: what it may be, and that in words.
+SEEDS = 2**32  # Larger ones give the keys of smaller ones.
+_MISSING = dataclasses.MISSING
+# The declared type, the types of its values, and its name for users.
 _PLAIN = {
   int: (numbers.Integral, 'a whole number'),
   float: (numbers.Real, 'a number'),
   bool: (bool, 'True or False'),
   str: (str, 'a text'),
+  dict: (dict, 'a dictionary'),
+  types.NoneType: (types.NoneType, 'None'),
 }
+_BOOLEANS = {'true': True, 'false': False, '1': True, '0': False}
+# A name in a path: of a field, or in brackets of an entry of a dictionary.
+_NAME = re.compile(r"""\.?([^.\[\]]+)|\[(['"])(.+?)\2\]""")
+
+
+class Between(NamedTuple):
+  """The finite numbers that a field takes, from `least` to `most`."""
+
+  least: float
+  most: float = math.inf
+
+  def words(self) -> str:
+    if self.most == math.inf:
+      return f'at least {self.least}'
+    return f'from {self.least} to {self.most}'
+
+
+Count = Annotated[int, Between(1)]
+Seed = Annotated[int, Between(0, SEEDS - 1)]
 
 
 def check(config: Any, where: str = '') -> None:
-  """Checks a config, and the configs that it holds.
+  """Checks the fields of a dataclass, and of those that it holds.
 
   Args:
     config: a dataclass.
-    where: what the names of its fields follow.
+    where: precedes the names of the fields in an error.
 
   Raises:
-    UserError: names the first field that has another type.
+    UserError: names the first field whose value is not of its declared type.
   """
-  kinds = typing.get_type_hints(type(config))
-  for field in dataclasses.fields(config):
-    _check(
-      f'{where}{field.name}', getattr(config, field.name), kinds[field.name]
-    )
+  for name, kind in hints(type(config)).items():
+    _check(f'{where}{name}', getattr(config, name), kind)
+
+
+def hints(kind: type) -> dict[str, Any]:
+  """Returns the declared type of each field of a dataclass."""
+  declared = typing.get_type_hints(kind, include_extras=True)
+  return {f.name: declared[f.name] for f in dataclasses.fields(kind)}
 
 
 def _check(name: str, value: Any, kind: Any) -> None:
-  """Checks one value, and all that it holds."""
   need(
     fits(value, kind), f'{name} must be {in_words(kind)}, got {shown(value)}'
   )
@@ -54,135 +81,228 @@ def _check(name: str, value: Any, kind: Any) -> None:
     check(value, f'{name}.')
   elif isinstance(value, dict):
     for key, held in value.items():
-      _check(f'{name}.{key}', held, _held(kind))
+      _check(f'{name}.{key}', held, _entry_type(kind))
 
 
-def _held(kind: Any) -> Any:
-  """What a dictionary of a type holds."""
+def _entry_type(kind: Any) -> Any:
+  """Returns the declared type of the values of a dictionary."""
   return (typing.get_args(kind) or (Any, Any))[1]
 
 
 def fits(value: Any, kind: Any) -> bool:
-  """Whether a value is of a type; what dictionaries hold is not looked at."""
-  held = typing.get_args(kind)
+  """Returns whether a value has a type; entries of dictionaries are skipped."""
+  parts = typing.get_args(kind)
   match typing.get_origin(kind):
-    case types.UnionType:
-      return any(fits(value, one) for one in held)
-    case builtins.tuple:
+    case typing.Annotated:
+      low, high = parts[1]
+      return fits(value, parts[0]) and low <= value <= high and value < math.inf
+    case typing.Literal:
+      return value in parts
+    case types.UnionType | typing.Union:
+      return any(fits(value, part) for part in parts)
+    case origin if origin is tuple:
       if not isinstance(value, tuple | list):
         return False
-      if held[-1] is not ...:
-        return len(value) == len(held) and all(map(fits, value, held))
-      return all(fits(one, held[0]) for one in value)
-    case builtins.dict:
+      if parts[-1] is ...:
+        return all(fits(part, parts[0]) for part in value)
+      return len(value) == len(parts) and all(map(fits, value, parts))
+    case origin if origin is dict:
       return isinstance(value, dict) and all(isinstance(k, str) for k in value)
   if kind is Any:
     return True
   if kind in _PLAIN:
-    number = isinstance(value, bool) and kind is not bool
-    return isinstance(value, _PLAIN[kind][0]) and not number
+    mixed_up = isinstance(value, bool) and kind is not bool
+    return isinstance(value, _PLAIN[kind][0]) and not mixed_up
   return isinstance(value, kind)
 
 
 def in_words(kind: Any) -> str:
-  """A type in words."""
-  held = typing.get_args(kind)
+  """Returns a type in words, for an error."""
+  parts = typing.get_args(kind)
   match typing.get_origin(kind):
-    case types.UnionType:
-      return ' or '.join(map(in_words, held))
-    case builtins.tuple if held[-1] is ...:
-      return f'a tuple, each of it {in_words(held[0])}'
-    case builtins.tuple:
-      return f'({", ".join(map(in_words, held))})'
-    case builtins.dict:
+    case typing.Annotated:
+      return f'{in_words(parts[0])}, {parts[1].words()}'
+    case typing.Literal:
+      return f'one of {", ".join(part or "nothing" for part in parts)}'
+    case types.UnionType | typing.Union:
+      return ' or '.join(map(in_words, parts))
+    case origin if origin is tuple and parts[-1] is ...:
+      return f'a tuple, each of it {in_words(parts[0])}'
+    case origin if origin is tuple:
+      return f'({", ".join(map(in_words, parts))})'
+    case origin if origin is dict:
       return 'a dictionary by name'
-  if kind is types.NoneType:
-    return 'None'
   return _PLAIN[kind][1] if kind in _PLAIN else f'a {kind.__name__}'
 
 
 def shown(value: Any) -> str:
-  """A value for a message, shortened where it is long."""
+  """Returns a value for a message, shortened where it is long."""
   return reprlib.repr(value)
 
 
+def assign(config: Any, path: str, text: str | None) -> None:
+  """Sets a field to the value that a text means.
+
+  Args:
+    config: a dataclass.
+    path: of the field, such as `prompts.count` or `candidates['lm'].gamma`.
+    text: the value as it was typed; None where there was none.
+
+  Raises:
+    UserError: there is no such field, or it takes no such value.
+  """
+  names = [bare or quoted for bare, _, quoted in _NAME.findall(path)]
+  need(names, f'--{path} names no field; --help lists them')
+  *parents, last = names
+  owner, done = config, ''
+  for name in parents:
+    _member_type(owner, name, done)
+    owner = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+    done += f'{name}.'
+  value = _parse(text, _member_type(owner, last, done), done + last)
+  if isinstance(owner, dict):
+    owner[last] = value
+  else:
+    setattr(owner, last, value)
+
+
+def _member_type(owner: Any, name: str, where: str) -> Any:
+  """Returns the declared type of a member of a dataclass or a dictionary."""
+  if isinstance(owner, dict):
+    held = {type(value) for value in owner.values()}
+    if not any(map(dataclasses.is_dataclass, held)):
+      return Any  # Options of a drafter: whatever it takes.
+    declared: dict[str, Any] = {key: type(owner[key]) for key in owner}
+    kind = 'entry'
+  else:
+    is_config = dataclasses.is_dataclass(owner)
+    declared = hints(type(owner)) if is_config else {}
+    kind = 'field'
+  if name not in declared:
+    close = difflib.get_close_matches(name, declared, 1)
+    guess = f' (did you mean {close[0]!r}?)' if close else ''
+    there = f'it has {", ".join(declared)}' if declared else 'it has none'
+    whose = where.rstrip('.') or type(owner).__name__
+    raise UserError(
+      f'{where}{name}: {whose} has no {kind} {name!r}{guess}; {there}'
+    )
+  return declared[name]
+
+
+def _parse(text: str | None, kind: Any, name: str) -> Any:
+  """Returns the value of a declared type that a text means."""
+  need(
+    text is not None or kind is bool,
+    f'{name} needs a value: give it as --{name}=VALUE',
+  )
+  if text is None:
+    return True
+  need(
+    not dataclasses.is_dataclass(kind),
+    f'{name} holds fields: set them one by one; --help lists them',
+  )
+  value = _value(text, kind, name)
+  need(
+    fits(value, kind), f'{name} must be {in_words(kind)}, got {shown(value)}'
+  )
+  return value
+
+
+def _value(text: str, kind: Any, name: str) -> Any:
+  """Returns what a text means where a type is wanted; it may be of another."""
+  origin, parts = typing.get_origin(kind), typing.get_args(kind)
+  if origin is typing.Annotated:
+    return _value(text, parts[0], name)
+  if origin in (types.UnionType, typing.Union):
+    wanted = [part for part in parts if part is not types.NoneType]
+    return None if text == 'None' else _value(text, wanted[0], name)
+  if kind is str or origin is typing.Literal:
+    # A shell expands ~ only where a word begins with it.
+    is_path = text.startswith('~/') and name != 'prompt'
+    return os.path.expanduser(text) if is_path else text
+  if kind is bool:
+    return _BOOLEANS.get(text.lower(), text)
+  try:
+    value = float(text) if kind is float else ast.literal_eval(text)
+  except (SyntaxError, ValueError, MemoryError, RecursionError):
+    value = text
+  if origin is tuple and not isinstance(value, tuple | list):
+    return (value,)
+  return value
+
+
 def sentences(kind: type) -> dict[str, str]:
-  """What the docstrings of a dataclass and its bases say of each field."""
+  """Returns what the docstrings of a dataclass say about each field."""
   by_name = {}
   for base in reversed(kind.__mro__):
-    _, _, section = inspect.cleandoc(base.__doc__ or '').partition(
-      'Attributes:\n'
-    )
-    for name, sentence in re.findall(
-      r'^  (\w+): (.+(?:\n    .+)*)', section, re.M
-    ):
-      by_name[name] = ' '.join(sentence.split())
+    text = inspect.cleandoc(base.__doc__ or '').partition('Attributes:\n')[2]
+    for name, found in re.findall(r'^  (\w+): (.+(?:\n    .+)*)', text, re.M):
+      by_name[name] = ' '.join(found.split())
   return by_name
 
 
 def describe(kind: type, config: Any = None) -> str:
-  """Every field that a command line can set: type, value and sentence.
+  """Lists every field that a command line can set: type, value, sentence.
 
   Args:
     kind: a dataclass.
-    config: one of this kind, whose values are shown; without it those that
-      the class declares.
+    config: one of this kind, whose values are shown; None: the defaults.
   """
-  return '\n'.join(_lines(kind, config, '--config', set()))
+  return '\n'.join(_lines(kind, config, '--', set()))
 
 
-def _lines(
-  kind: type, config: Any, name: str, described: set[type]
-) -> Iterator[str]:
-  """The lines of `describe`; sentences of a class are given once."""
-  hints = typing.get_type_hints(kind)
-  about = {} if kind in described else sentences(kind)
-  described.add(kind)
+def _lines(kind: type, config: Any, where: str, seen: set) -> Iterator[str]:
+  """Yields the lines of `describe`; sentences of a class come once."""
+  about = {} if kind in seen else sentences(kind)
+  seen.add(kind)
+  declared = hints(kind)
   for field in dataclasses.fields(kind):
-    path, hint = f'{name}.{field.name}', hints[field.name]
+    name, hint = where + field.name, declared[field.name]
     value = getattr(config, field.name, _default(field))
-    entries = _entries(hint, value)
-    shown = '' if entries or value is _NONE else f' = {value!r}'
-    yield from textwrap.wrap(
-      f'{path}: {_annotation(hint)}{shown}',
-      80,
-      initial_indent='  ',
-      subsequent_indent=' ' * 8,
-      break_on_hyphens=False,
-    )
-    yield from textwrap.wrap(
-      about.get(field.name, ''),
-      80,
-      initial_indent=' ' * 6,
-      subsequent_indent=' ' * 6,
-    )
-    for key, (held, one) in entries.items():
-      yield from _lines(held, one, path + key, described)
+    inner = _inner(hint, value)
+    shows = '' if inner or value is _MISSING else f' = {value!r}'
+    for text, indent in (
+      (f'{name}: {_annotation(hint)}{shows}', '  '),
+      (about.get(field.name, ''), ' ' * 6),
+    ):
+      yield from textwrap.wrap(
+        text,
+        80,
+        initial_indent=indent,
+        subsequent_indent=' ' * 8,
+        break_on_hyphens=False,
+      )
+    for key, (held, one) in inner.items():
+      yield from _lines(held, one, f'{name}{key}.', seen)
 
 
-def _entries(hint: Any, value: Any) -> dict[str, tuple[type, Any]]:
-  """Dataclasses that a field holds: what follows its name, class and value."""
+def _inner(hint: Any, value: Any) -> dict[str, tuple[Any, Any]]:
+  """Returns dataclasses inside a field: what follows its name, class, value."""
   if dataclasses.is_dataclass(hint):
-    return {'': (hint, None if value is _NONE else value)}
-  values = value.items() if isinstance(value, dict) else ()
-  entries = {
-    f'.{k}' if k.isidentifier() else f'[{k!r}]': (type(v), v)
-    for k, v in values
+    return {'': (hint, None if value is _MISSING else value)}
+  values = value if isinstance(value, dict) else {}
+  inner: dict[str, tuple[Any, Any]] = {
+    f'.{k}' if '.' not in k else f'[{k!r}]': (type(v), v)
+    for k, v in values.items()
     if dataclasses.is_dataclass(v)
   }
-  if not entries and dataclasses.is_dataclass(_held(hint)):
-    return {'.NAME': (_held(hint), None)}
-  return entries
+  held = _entry_type(hint)
+  return inner or (
+    {'.NAME': (held, None)} if dataclasses.is_dataclass(held) else {}
+  )
 
 
 def _default(field: dataclasses.Field) -> Any:
-  if field.default_factory is not _NONE:
+  if field.default_factory is not _MISSING:
     return field.default_factory()
   return field.default
 
 
-def _annotation(hint: Any) -> str:
-  """A type as it is written, without modules."""
-  if isinstance(hint, type) and typing.get_origin(hint) is None:
-    return hint.__name__
-  return re.sub(r'(\w+\.)+(?=\w)', '', str(hint))
+def _annotation(kind: Any) -> str:
+  """Returns a type as it is written, without modules and ranges."""
+  if typing.get_origin(kind) is typing.Annotated:
+    kind = typing.get_args(kind)[0]
+  if isinstance(kind, type) and typing.get_origin(kind) is None:
+    return kind.__name__
+  text = re.sub(r'Annotated\[(\w+), Between\([^)]*\)\]', r'\1', str(kind))
+  return re.sub(r'(\w+\.)+(?=\w)', '', text)

@@ -1,14 +1,14 @@
 """Exactness of every rule, drafter kind and pipeline setting, as a table.
 
-  python -m experiments.certify --config configs/certify.py
+  specjax certify
 
 Nothing is downloaded or read. Seven to ten minutes on two idle cores where
 programs are not kept yet, four and a half where they are. Expect errors below
-1e-15, no alarm and no survivor. `--config.quick` runs every enumeration, but
+1e-15, no alarm and no survivor. `--quick` runs every enumeration, but
 fewer compiled loops (of token, block and recursive verification), in less than
-90 seconds. `--config.rule=module.fn`, `--config.drafter=module.load` or
-`--config.policy=module.fn` certifies that thing alone, in about 30 seconds of
-one core with `--config.quick`.
+90 seconds. `--rule=module.fn`, `--drafter=module.load` or
+`--policy=module.fn` certifies that thing alone, in about 30 seconds of
+one core with `--quick`.
 """
 
 from specjax.bench.config import Certificate

@@ -1,6 +1,6 @@
 """Why the embedded pair is as fast as it is: draft-128 at gamma 1 to 8.
 
-  python -m experiments.explain --config configs/explain.py
+  specjax explain
 
 About four minutes on two cores, a minute of them for compiling, which a second
 start does not repeat. To expect: gamma 2 to 6, 1.3 to 1.8 times plain decoding

@@ -1,35 +1,35 @@
 """Your own target, with your own draft or none.
 
-  python -m experiments.run --config configs/pair.py \\
-    --config.target.path=TARGET --config.draft.path=DRAFT \\
-    --config.prompts.path=HumanEval.jsonl.gz
+  specjax run pair \\
+    --target.path=TARGET --draft.path=DRAFT \\
+    --prompts.path=HumanEval.jsonl.gz
 
 TARGET and DRAFT are Hugging Face directories, or names of models on the Hub
 (owner/name); without a draft the n-gram lookup drafts alone. Without a file the
 embedded corpus gives the prompts. This says what would be refused, before
 anything heavy is loaded, and guesses the cost:
 
-  python -m experiments.inspect --config configs/pair.py \\
-    --config.target.path=TARGET --config.draft.path=DRAFT
+  specjax inspect pair \\
+    --target.path=TARGET --draft.path=DRAFT
 
 Prompts of benchmarks are recognised by their fields, which
 `specjax/prompts/forms.py` lists. To translate the lines of a text, and to
 chat:
 
-  --config.prompts.path=source.en \\
-    --config.prompts.form='translate English to German: {line}'
-  --config.prompts.path=question.jsonl --config.prompts.chat \\
-    --config.prompts.turns=0
+  --prompts.path=source.en \\
+    --prompts.form='translate English to German: {line}'
+  --prompts.path=question.jsonl --prompts.chat \\
+    --prompts.turns=0
 
 Where greedy texts of this pair part from those of plain decoding, and why:
 
-  python -m experiments.parity --config configs/pair.py:parity \\
-    --config.target.path=TARGET --config.draft.path=DRAFT \\
-    --config.dtype=bfloat16
+  specjax parity pair:parity \\
+    --target.path=TARGET --draft.path=DRAFT \\
+    --dtype=bfloat16
 
 On several devices, for example eight of a TPU slice (see docs/devices.md):
 
-  --config.mesh.data=2 --config.mesh.model=4 --config.batch=2
+  --mesh.data=2 --mesh.model=4 --batch=2
 
 An encoder-decoder target (T5, Flan-T5) reads the prompt with its encoder, and
 its text begins anew. Drafts of the same family read it too: give the target's

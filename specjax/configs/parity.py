@@ -1,15 +1,15 @@
 """Whether greedy texts of the embedded pair are those of plain decoding.
 
-  python -m experiments.parity --config configs/parity.py
+  specjax parity
 
 This compares 201 prompts at gamma 3 and at gamma 4. Expect no bugs, exit status
-0, and with `--config.dtype=float64` no difference at all. Other
+0, and with `--dtype=float64` no difference at all. Other
 comparisons:
 
-  --config.against=batch --config.batch=8
-  --config.against=dtype \\
-    --config.other_dtype=bfloat16
-  --config.against=text --config.text=FILE
+  --against=batch --batch=8
+  --against=dtype \\
+    --other_dtype=bfloat16
+  --against=text --text=FILE
 
 Each line of FILE is a JSON object. `prompt` holds the token ids of a prompt, or
 its number: the lines of prompts.jsonl, which every run leaves with its results,

@@ -1,6 +1,6 @@
 """Which draft of the embedded pair, and how long it should draft.
 
-  python -m experiments.predict --config configs/predict.py
+  specjax predict
 
 The candidates are those of the main job. Expect draft-128 at gamma 4 or so, and
 at temperature 0 exactly the target calls of the loop.

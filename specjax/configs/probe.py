@@ -1,6 +1,6 @@
 """Are the shipped heads read as they were trained?
 
-  python -m experiments.probe --config configs/probe.py
+  specjax probe
 
 Two minutes on two idle cores; results/probe has the rows. `configs/pair.py`
 takes a head of your own.

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from specjax.constraints import states
+from specjax.errors import install
 
 MEMORY, SECONDS = 2 << 30, 60.0
 
@@ -168,7 +169,7 @@ def build(
   if importlib.util.find_spec('outlines_core') is None:
     raise ValueError(
       'constraints need outlines-core, which is not installed: '
-      "pip install 'specjax[constraints]'"
+      f'{install("constraints")}'
     )
   _refuse_syntax(what, pattern)
   # Behind a literal alone repeats of a class take exponential time.

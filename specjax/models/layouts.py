@@ -18,7 +18,7 @@ the first of them is used: `jax.config.update('jax_num_cpu_devices', 2)`.
 
 Layouts add in different orders, so their logits differ by float rounding. A
 greedy text may differ where two tokens are tied within that rounding, as it
-may between batch sizes and draft lengths; `experiments.parity` tells such ties
+may between batch sizes and draft lengths; `specjax parity` tells such ties
 from bugs.
 """
 

@@ -1,12 +1,12 @@
 """Lets the target answer prompts: what a drafter of its own is trained on.
 
-  python -m experiments.answers --config configs/answers.py \\
-    --config.target.path=TARGET --config.prompts.path=questions.jsonl
+  specjax answers configs/answers.py \\
+    --target.path=TARGET --prompts.path=questions.jsonl
 
 Any experiment's config will do. Its first drafter drafts, under an exact rule,
 so the answers are the target's own whoever it is; `batch` rows are decoded at a
 time and refilled. Every prompt is answered once at each temperature. The last
-line names answers.jsonl, which `experiments.train` reads as
+line names answers.jsonl, which `specjax train` reads as
 `examples.prompts.path`: prompts and answers as text and as token ids, the
 temperature, the seed, and whether the answer ended by itself. A program that
 was stopped goes on with the same command, and an answer does not depend on
@@ -89,7 +89,7 @@ def written(
     need(
       one.finite,
       f'target.path: {x.target} gave logits that are no numbers after prompt '
-      f'{places[one.prompt]} of {domain}: load it with --config.dtype=float32',
+      f'{places[one.prompt]} of {domain}: load it with --dtype=float32',
     )
     ids = texts[one.prompt]
     ended = bool(one.tokens) and one.tokens[-1] in target.eos

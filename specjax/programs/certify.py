@@ -1,17 +1,17 @@
 """Proves or refutes that the output has the target's distribution.
 
-  python -m experiments.certify --config configs/certify.py
+  specjax certify
 
 Five parts: the distribution of whole texts by enumeration, for every rule; the
 compiled float32 loop beside that distribution; tokens per step; planted bugs,
 each of which one of the tests must find; and what low precision does to each
 rule. The exit status is 1 when anything that should hold does not.
 
-  python -m experiments.certify --config configs/certify.py \\
-    --config.rule=my_rules.eager
+  specjax certify \\
+    --rule=my_rules.eager
 
-certifies one rule alone; --config.drafter=my_drafter.load and
---config.policy=my_policies.patient likewise a load function of drafters and a
+certifies one rule alone; --drafter=my_drafter.load and
+--policy=my_policies.patient likewise a load function of drafters and a
 policy. The verdict comes with the smallest counterexample that was found, and
 the exit status is 1 unless it is `exact`.
 """

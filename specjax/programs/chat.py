@@ -1,7 +1,7 @@
 """A conversation in the terminal, with where every token came from.
 
-  python -m experiments.chat --config configs/pair.py \\
-    --config.target.path=TARGET --config.draft.path=DRAFT
+  specjax chat pair \\
+    --target.path=TARGET --draft.path=DRAFT
 
 What you say is put into the tokenizer's chat template; a target without one
 goes on with the text, as that of configs/quickstart.py. The first drafter, rule

@@ -1,13 +1,13 @@
 """Compares two runs: which cells differ beyond chance.
 
-  python -m experiments.compare runs/before-012345 runs/after-678901
+  specjax compare runs/before-012345 runs/after-678901
 
 prints, for alpha, tau and speed-up, the second folder over the first: paired
 prompt by prompt where both saw the same prompts, with intervals and a verdict
 for each cell that allows for how many cells there are. A field of which each
 folder has one value (such as drafter: draft-128 and eagle1) may differ.
 
-  python -m experiments.compare A B --format=latex
+  specjax compare A B --format=latex
 
 prints the tables for booktabs instead. Nothing is measured and nothing written.
 """
@@ -33,7 +33,7 @@ def _run(path: str) -> results.Folder:
   need(
     not programs,
     f'folder: {path} holds rows of {", ".join(programs)}, and only those of '
-    'experiments.run have the columns of each prompt: give such a folder',
+    'specjax run have the columns of each prompt: give such a folder',
   )
   return folder
 

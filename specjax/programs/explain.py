@@ -1,8 +1,8 @@
 """Why is it fast, or slow? Where a step's time goes, and what would help.
 
-  python -m experiments.explain --config configs/explain.py
+  specjax explain
 
-Takes any config that `experiments.run` takes: its first drafter and rule are
+Takes any config that `specjax run` takes: its first drafter and rule are
 measured at gamma 1 to 8 (or `gammas`), like a run of them, in a folder like
 that of a run. Then the loop is timed without its parts (`costs`), and the
 numbers give the verdict (`verdict`).

@@ -1,6 +1,6 @@
 """Writes a trained EAGLE-3 head in the form that vLLM and SGLang serve.
 
-  python -m experiments.export runs/eagle3-pair/weights exported \\
+  specjax export runs/eagle3-pair/weights exported \\
     --target specjax/pair/target
 
 The form is that of the speculators library. It has heads whose attention reads

@@ -1,7 +1,7 @@
 """Continues a prompt and shows where every token came from.
 
-  python -m experiments.generate --config configs/quickstart.py \\
-    --config.prompt="def fib(n):"
+  specjax generate quickstart \\
+    --prompt="def fib(n):"
 
 Drafted and accepted tokens are green, corrected ones red and bonus tokens
 yellow; without a terminal the text is plain. The first drafter, rule and
@@ -48,7 +48,7 @@ def main(x: Experiment) -> None:
   )
   need(
     x.prompt or x.prompts.path or x.prompts.dataset,
-    'prompt is empty: give --config.prompt="some text", or prompts.path',
+    'prompt is empty: give --prompt="some text", or prompts.path',
   )
   x.batch = x.prompts.count = 1
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]

@@ -1,7 +1,7 @@
 """What a pair of models is, and what would be refused, before it is loaded.
 
-  python -m experiments.inspect --config configs/pair.py \\
-    --config.target.path=TARGET --config.draft.path=DRAFT
+  specjax inspect pair \\
+    --target.path=TARGET --draft.path=DRAFT
 
 Only `config.json`, the headers of the weights, the tokenizers and the prompts
 are read. c, the cost of drafting a token in plain steps, is predicted as the

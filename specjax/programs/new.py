@@ -1,9 +1,9 @@
 """Begins a drafter, a rule or a policy of your own.
 
-  python -m experiments.new drafter echo
+  specjax new drafter echo
 
 writes echo.py, which runs as it is and is yours to change; test_echo.py, which
-certifies it; and compare_echo.py, a config of `experiments.run` that compares
+certifies it; and compare_echo.py, a config of `specjax run` that compares
 it with what is there on the embedded pair. What to do with them is printed,
 and told at length in docs/research.md.
 """
@@ -100,12 +100,9 @@ def main(kind: str, name: str, folder: str) -> None:
   full = f'{_module_of(code)}.{ATTRIBUTES[kind]}'
   print(f'{code} is yours to change. Is it exact?\n')
   print(f'  python -m pytest -n 0 {test}')
-  print(
-    '  python -m experiments.certify --config configs/certify.py '
-    f'--config.quick --config.{kind}={full}\n'
-  )
+  print(f'  specjax certify --quick --{kind}={full}\n')
   print('And what is it worth?\n')
-  print(f'  python -m experiments.run --config {table} --config.timed=False')
+  print(f'  specjax run {table} --timed=False')
   print(json.dumps({'module': full, 'files': [str(file) for file in made]}))
 
 

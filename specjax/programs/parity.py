@@ -1,6 +1,6 @@
 """Explains where greedy texts part: at a tie of the logits, or by a bug.
 
-  python -m experiments.parity --config configs/parity.py
+  specjax parity
 
 Every drafter's text is compared with that of another way to decode the same
 prompts: the config names a function of `against`. `ties` says what is measured

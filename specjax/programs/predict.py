@@ -1,8 +1,8 @@
 """Which draft should I use, and how long should it draft?
 
-  python -m experiments.predict --config configs/predict.py
+  specjax predict
 
-Any config of `experiments.run` will do. The target writes text by plain
+Any config of `specjax run` will do. The target writes text by plain
 decoding while every candidate looks on (`replay`): that gives alpha and the
 target calls of the speculative loop for every draft length, before it ever
 runs. With measured costs this is a speed-up, a best length, and a ranking. Last
@@ -68,7 +68,7 @@ def prepare(x: Experiment) -> Plan:
   need(
     planned.rules == ('specjax.verify.token',),
     f'verifiers: only token is replayed, got {", ".join(planned.rules)}; '
-    'measure other rules with experiments.run',
+    'measure other rules with specjax run',
   )
   return planned
 

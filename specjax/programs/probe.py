@@ -1,7 +1,7 @@
 """Is this head loaded as it was trained? Its near alternatives say so.
 
-  python -m experiments.probe --config configs/pair.py \\
-    --config.target.path=TARGET --config.draft.path=HEAD
+  specjax probe pair \\
+    --target.path=TARGET --draft.path=HEAD
 
 A head that is fed the wrong layers, normed in the wrong place or given other
 rotary positions keeps the output exact and accepts little, and nothing else

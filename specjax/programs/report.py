@@ -1,9 +1,9 @@
 """Makes the page of a run's results again.
 
-  python -m experiments.report --folder runs/quickstart-012345
+  specjax report --folder runs/quickstart-012345
 
 writes report.html from the rows and the recorded texts of a folder; no weights
-are read. `experiments.run` writes it at its end.
+are read. `specjax run` writes it at its end.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The main job: acceptance and speed of drafters, as a table.
 
-  python -m experiments.run --config configs/quickstart.py
+  specjax run quickstart
 
 Every drafter and plain decoding take turns on the same prompts. Rows are kept
 as they are made; the same command goes on where it was stopped.
@@ -48,7 +48,7 @@ def announce(runner: Runner) -> None:
     print(runner.folder.warning, file=sys.stderr)
   if runner.complete():
     path = runner.folder.path
-    print(f'{path} is complete; --config.results measures elsewhere')
+    print(f'{path} is complete; --results measures elsewhere')
 
 
 def probe(runner: Runner) -> None:

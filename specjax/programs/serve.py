@@ -1,14 +1,14 @@
 """A service for clients of the OpenAI API: chats and completions.
 
-  python -m experiments.serve --config configs/quickstart.py --config.port=8000
+  specjax serve quickstart --port=8000
 
   curl http://127.0.0.1:8000/v1/completions \\
     -d '{"prompt": "def fib(n):", "max_tokens": 30}'
 
-It takes any config of `experiments.run`, such as configs/pair.py, and answers
-with its first drafter and rule. Needs starlette, uvicorn and prometheus-client:
-pip install -e '.[serve]'. For experiments and editors of one's own, not for the
-open internet: docs/serving.md. Ctrl-C and SIGTERM end it.
+It takes any config of `specjax run`, such as configs/pair.py, and answers
+with its first drafter and rule. Needs starlette, uvicorn and prometheus-client,
+which the extra `serve` brings. For experiments and editors of one's own, not
+for the open internet: docs/serving.md. Ctrl-C and SIGTERM end it.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ from specjax.bench import single_model
 from specjax.bench.loading import checks
 from specjax.bench.plan import plan
 from specjax.cli import command
-from specjax.errors import blame, need
+from specjax.errors import blame, install, need
 from specjax.loop.token_records import MOST
 from specjax.requests.request_sampling import Stages
 from specjax.serving.config import Serving
@@ -35,8 +35,7 @@ def check(x: Serving) -> str:
   missing = [x for x in _NEEDED if importlib.util.find_spec(x) is None]
   need(
     not missing,
-    f'a service needs {" and ".join(missing)}, which the extra brings: pip '
-    "install -e '.[serve]'",
+    f'a service needs {" and ".join(missing)}: {install("serve")}',
   )
   least = 'rows', 'body', 'steps', 'prediction_tokens', 'prediction_gamma'
   checks.need_least(x, 1, *least)

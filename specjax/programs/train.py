@@ -1,6 +1,6 @@
 """Trains what a recipe describes.
 
-  python -m experiments.train --config configs/embedded_pair.py
+  specjax train configs/embedded_pair.py
 
 Every stage leaves its result under the recipe's folder and is skipped when
 it is there; a stage that was stopped resumes from its last checkpoint, with

@@ -40,7 +40,7 @@ def check(x: Prompts) -> None:
     need(
       x.chat or not getattr(x, name),
       f'prompts.{name} is for a chat template, but prompts.chat is False: give '
-      '--config.prompts.chat, or leave it out',
+      '--prompts.chat, or leave it out',
     )
   need(
     isinstance(x.template_kwargs, dict)

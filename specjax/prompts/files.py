@@ -6,7 +6,7 @@ import pathlib
 import zlib
 from typing import Any, NamedTuple
 
-from specjax.errors import UserError, need
+from specjax.errors import UserError, install, need
 
 PATH = 'prompts.path'  # the field that names a file, unless another does
 
@@ -110,8 +110,8 @@ def _parquet(path: str, field: str) -> list[dict]:
     import pyarrow.parquet
   except ImportError as error:
     raise UserError(
-      f"{field}: {path} needs pyarrow, which the extra 'datasets' brings: "
-      "pip install -e '.[datasets]', or make a .jsonl file of it"
+      f'{field}: {path} needs pyarrow: {install("datasets")}, or make a .jsonl '
+      'file of it'
     ) from error
   check(path, field)
   try:
@@ -182,8 +182,8 @@ def load_dataset(name: str, split: str) -> list[Record]:
     import datasets
   except ImportError as error:
     raise UserError(
-      "prompts.dataset needs the extra 'datasets': pip install -e "
-      "'.[datasets]', or give a file with prompts.path"
+      f'prompts.dataset needs datasets: {install("datasets")}, or give a file '
+      'with prompts.path'
     ) from error
   path, _, configuration = name.partition(':')
   path, _, revision = path.partition('@')

@@ -250,7 +250,7 @@ def verdict(rows: list[dict]) -> Headline:
   ]
   command = ''
   if slow:
-    one = f'--config.batches="()" --config.batch={slow[0]["batch"]}'
+    one = f'--batches="()" --batch={slow[0]["batch"]}'
     command = f'{run_headline.command_of(slow[0])} {one}'
   if len(sentences) == 1:
     return dataclasses.replace(

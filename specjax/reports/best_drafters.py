@@ -1,6 +1,6 @@
 """Drafters of a run beside one another: the best of each, and its length.
 
-Everything is made from the rows of `experiments.run`.
+Everything is made from the rows of `specjax run`.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Rows of `experiments.certify`: the certificate's verdict and its tables."""
+"""Rows of `specjax certify`: the certificate's verdict and its tables."""
 
 from typing import Any
 

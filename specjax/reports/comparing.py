@@ -265,7 +265,7 @@ def page(
   Args:
     names: of the runs.
     settings: of each.
-    rows: of each, all of `experiments.run`.
+    rows: of each, all of `specjax run`.
 
   Returns:
     The page in markdown, and what the last line of the program says.

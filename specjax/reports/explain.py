@@ -1,6 +1,6 @@
-"""Rows of `experiments.explain`: the verdict, tables and a figure.
+"""Rows of `specjax explain`: the verdict, tables and a figure.
 
-The cells are rows as `experiments.run` makes them, one for each draft length;
+The cells are rows as `specjax run` makes them, one for each draft length;
 one more row has the loops without their parts.
 """
 

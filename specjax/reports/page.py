@@ -41,7 +41,7 @@ def _templates() -> jinja2.Environment:
 
 
 def check(rows: list[dict]) -> None:
-  """Whether these are rows of `experiments.run`.
+  """Whether these are rows of `specjax run`.
 
   Raises:
     UserError: there are none, or one lacks a field that is shown, or has a
@@ -53,7 +53,7 @@ def check(rows: list[dict]) -> None:
     if problem := wrong(row, FIELDS):
       raise UserError(
         f'rows: row {number} {problem}: it was made by another program or an '
-        'older version; measure again in another folder with experiments.run'
+        'older version; measure again in another folder with specjax run'
       )
 
 
@@ -85,11 +85,11 @@ def render(rows: list[dict], texts: list[dict]) -> str:
   """The page.
 
   Args:
-    rows: of `experiments.run`.
+    rows: of `specjax run`.
     texts: of `samples`; may be empty, and the page says so.
 
   Raises:
-    UserError: the rows are not of `experiments.run`.
+    UserError: the rows are not of `specjax run`.
   """
   check(rows)
   figures = [

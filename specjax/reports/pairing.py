@@ -22,7 +22,7 @@ def reading(name: str, found: dict) -> str:
     f'{name} is read wrongly: {found["best"]} accepts '
     f'{found["best_accepted"]:.2f} of {found["gamma"]} drafted tokens, and as '
     f'it is configured {own} are. Load it with the options '
-    f'{found["changes"]}; experiments.probe has all alternatives'
+    f'{found["changes"]}; specjax probe has all alternatives'
   )
 
 

@@ -1,4 +1,4 @@
-"""Rows of `experiments.parity`: which texts are identical, how others part."""
+"""Rows of `specjax parity`: which texts are identical, how others part."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Figures from the rows of `experiments.run`.
+"""Figures from the rows of `specjax run`.
 
 Each function takes rows and returns a matplotlib Figure: in print on one page,
 with its conditions underneath. A row that has not the numbers a figure shows is

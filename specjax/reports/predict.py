@@ -1,4 +1,4 @@
-"""Rows of `experiments.predict`: candidates in order, and what to use."""
+"""Rows of `specjax predict`: candidates in order, and what to use."""
 
 import itertools
 from typing import Any, NamedTuple

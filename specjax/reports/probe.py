@@ -1,4 +1,4 @@
-"""Rows of `experiments.probe`: whether a head is loaded as it was trained."""
+"""Rows of `specjax probe`: whether a head is loaded as it was trained."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Rows of `experiments.run`: the verdict, all tables, and the figures."""
+"""Rows of `specjax run`: the verdict, all tables, and the figures."""
 
 import dataclasses
 from typing import Any

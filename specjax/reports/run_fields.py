@@ -1,4 +1,4 @@
-"""Fields that a row of `experiments.run` must have, and their types."""
+"""Fields that a row of `specjax run` must have, and their types."""
 
 from typing import Any
 

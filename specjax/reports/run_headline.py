@@ -1,6 +1,6 @@
 """The verdict on a run: sentences that come before its tables.
 
-They are made from the rows of `experiments.run` and hold for any of them: a
+They are made from the rows of `specjax run` and hold for any of them: a
 drafter wins only where the whole interval of its speed-up lies above 1, and
 only with a rule that keeps the target's distribution.
 """
@@ -254,9 +254,7 @@ def command_of(row: dict) -> str:
   names = str((row['drafter'],))
   # Between double quotes a shell leaves all but these as they are.
   quoted = shlex.quote(names) if set(names) & set('"$`\\!') else f'"{names}"'
-  return (
-    f'python -m experiments.explain --config FILE --config.drafters={quoted}'
-  )
+  return f'specjax explain FILE --drafters={quoted}'
 
 
 def headline(rows: list[dict]) -> Headline:

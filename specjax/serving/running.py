@@ -33,7 +33,7 @@ def listen(host: str, port: int) -> socket.socket:
     raise UserError(
       f'port {port} of host {host} cannot be opened '
       f'({getattr(error, "strerror", None) or error}): choose another one with '
-      '--config.port, or 0 for any that is free'
+      '--port, or 0 for any that is free'
     ) from error
   return made
 

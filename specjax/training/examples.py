@@ -72,7 +72,7 @@ _ANSWERS = {
   'wmt_en_de': 'translation[de]',
 }
 _ROLES = {'human': 'user', 'gpt': 'assistant'}  # as ShareGPT calls them
-_PARTS = 'prompt_ids', 'answer_ids'  # as `experiments.answers` writes them
+_PARTS = 'prompt_ids', 'answer_ids'  # as `specjax answers` writes them
 
 
 class Example(NamedTuple):
@@ -266,7 +266,7 @@ class Reader:
       need(
         x.chat,
         f'{FIELD}: {record.place} begins with a system prompt, which needs a '
-        'chat template: give --config.examples.prompts.chat, or remove it',
+        'chat template: give --examples.prompts.chat, or remove it',
       )
       x = dataclasses.replace(x, system=said[0][1])
       said = said[1:]
@@ -281,7 +281,7 @@ class Reader:
     need(
       answers,
       f'{FIELD}: {record.place} is a conversation without an answer: remove '
-      'it, or have it answered with experiments.answers',
+      'it, or have it answered with specjax answers',
     )
     encoded: list[list[int]] = []
     key = ''

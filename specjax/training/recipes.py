@@ -1,4 +1,4 @@
-"""What is trained, and how: the configurations of `experiments.train`.
+"""What is trained, and how: the configurations of `specjax train`.
 
 Plain mutable dataclasses, as those of `specjax.bench.config`.
 """
@@ -100,7 +100,7 @@ class Examples:
 
   A record is a conversation (`messages`, or `conversations`), a question with
   its answer (a format that `Prompts` knows, or any with `answer`), an answer
-  that `experiments.answers` wrote, or a `text`. Of all but texts the answers
+  that `specjax answers` wrote, or a `text`. Of all but texts the answers
   alone are learned.
 
   Attributes:

@@ -1,7 +1,7 @@
 """Verification rules, and the one walk that turns coins into a verdict.
 
 A rule is two deterministic functions (`types.Rule`). The loop draws from them
-and `experiments.certify` multiplies them out, so what is enumerated is what
+and `specjax certify` multiplies them out, so what is enumerated is what
 runs.
 
   rule        draft                      output   source

@@ -78,7 +78,7 @@ _TEXTS = {
   'half.jsonl': b'{"text": "ab \\ud800 c"}\n',
   'two.jsonl': b'{"a": "x", "b": "y"}\n',
   'talk.jsonl': b'{"turns": ["a"]}\n{"turns": []}\n',
-  'talks.jsonl': b'{"turns": ["a", "b"]}\n{"turns": ["c"]}\n',
+  'talks.jsonl': b'{"turns": ["a", "b"], "category": "code"}\n',
   'masked.jsonl': b'{"question_id": 7, "turns": ["FULL BENCHMARK DATA SHOULD BE'
   b' FETCHED FROM THE SOURCE USING SPECDEC_BENCH"]}\n',
   'one.json': b'{"text": "a"}',
@@ -99,11 +99,8 @@ _RESULTS = {
 }
 
 
-# Programs are imported already, and files of configs are loaded as of old.
-pytestmark = [
-  pytest.mark.filterwarnings('ignore::RuntimeWarning'),
-  pytest.mark.filterwarnings('ignore::DeprecationWarning'),
-]
+# Programs are imported already.
+pytestmark = pytest.mark.filterwarnings('ignore::RuntimeWarning')
 
 
 @pytest.fixture(scope='module')
@@ -143,8 +140,6 @@ class Runner:
   def run(self, program: str, arguments: list[str]):
     """Exit status, stdout and stderr."""
     self.patch.setattr(sys, 'argv', [program, *arguments])
-    # The config of an earlier program, into which the next would be read.
-    self.patch.delitem(sys.modules, 'config_config', raising=False)
     with pytest.raises(SystemExit) as stop:
       runpy.run_module(program, run_name='__main__')
     return stop.value.code, *self.capsys.readouterr()
@@ -152,14 +147,9 @@ class Runner:
   def arguments(self, text: str) -> list[str]:
     return text.replace('{}', str(self.place)).split()
 
-  def config(self, file: str, overrides: str) -> list[str]:
-    file = file if file.startswith('configs/') else f'{self.place}/{file}'
-    found = [f'--config={file}']
-    return found + [f'--config.{one}' for one in self.arguments(overrides)]
-
   def refuses(self, program: str, arguments: list[str], *words: str) -> None:
-    """Whether a program ends in one line, which has some words."""
-    status, _, err = self.run(program, arguments)
+    """Checks that a program ends in one line, which has some words."""
+    status, _, err = self.run(f'experiments.{program}', arguments)
     assert status == 1
     # Where there is no torch, transformers says so in a line of its own.
     (line,) = (x for x in err.splitlines() if not x.startswith('[transf'))
@@ -167,6 +157,8 @@ class Runner:
     for word in words:
       assert word in line
     assert not (self.place / 'never').exists()
+    # So the right recipe may have the folder.
+    assert not list(self.place.glob('**/recipe.json'))
 
 
 @pytest.fixture
@@ -175,46 +167,32 @@ def runner(place, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-  ('overrides', 'field', 'remedy'), bad_inputs.EXPERIMENT
+  ('program', 'config', 'overrides', 'words'), bad_inputs.fields()
 )
-def test_a_field_of_an_experiment(runner, overrides, field, remedy):
-  arguments = runner.config('tiny.py', overrides)
-  runner.refuses('experiments.run', arguments, field, remedy)
+def test_a_field(runner, program, config, overrides, words):
+  file = config if config.startswith('configs/') else '{}/' + config
+  flags = [f'--{one}' for one in overrides.split()]
+  runner.refuses(program, runner.arguments(' '.join([file, *flags])), words)
 
 
-@pytest.mark.parametrize(
-  ('program', 'config', 'overrides', 'field', 'remedy'),
-  [*bad_inputs.PROGRAMS, *bad_inputs.BENCHMARKS],
-)
-def test_what_a_program_refuses(
-  runner, program, config, overrides, field, remedy
-):
-  arguments = runner.config(config, overrides)
-  runner.refuses(program, arguments, field, remedy)
+@pytest.mark.parametrize('case', bad_inputs.ARGUMENTS.strip().splitlines())
+def test_an_argument(runner, case):
+  arguments, _, words = case.partition(' => ')
+  program, *arguments = runner.arguments(arguments)
+  runner.refuses(program, arguments, words)
 
 
-@pytest.mark.parametrize(
-  ('config', 'overrides', 'field', 'remedy'), bad_inputs.RECIPES
-)
-def test_a_field_of_a_recipe(runner, config, overrides, field, remedy):
-  arguments = runner.config(config, overrides)
-  runner.refuses('experiments.train', arguments, field, remedy)
-  # So the right recipe may have the folder.
-  assert not list(runner.place.glob('**/recipe.json'))
-
-
-@pytest.mark.parametrize(
-  ('program', 'arguments', 'field', 'remedy'), bad_inputs.ARGUMENTS
-)
-def test_an_argument(runner, program, arguments, field, remedy):
-  runner.refuses(program, runner.arguments(arguments), field, remedy)
+def test_a_prompt_that_is_no_text_or_too_long(runner):
+  for prompt in ('\udcff', 200 * 'x+'):
+    arguments = runner.arguments(f'{{}}/tiny.py --prompt={prompt}')
+    runner.refuses('run', arguments, 'prompt')
 
 
 @pytest.mark.parametrize(('name', 'message'), bad_inputs.OWN)
 def test_a_drafter_of_ones_own(runner, name, message):
   load = f'tests.support.user_drafters.{name}'
-  arguments = runner.config('tiny.py', f'drafters={load}')
-  runner.refuses('experiments.run', arguments, 'drafters: ', load, message)
+  arguments = runner.arguments(f'{{}}/tiny.py --drafters={load}')
+  runner.refuses('run', arguments, 'drafters: ', load, message)
 
 
 def test_the_version_is_that_of_the_package():
@@ -223,20 +201,13 @@ def test_the_version_is_that_of_the_package():
   )
 
 
-def test_a_bug_of_a_config_keeps_its_traceback(runner):
-  runner.patch.setattr(sys, 'argv', ['', *runner.config('bug.py', '')])
-  with pytest.raises(KeyError, match='1'):
-    runpy.run_module('experiments.run', run_name='__main__')
-
-
 def test_the_first_draft_of_ones_own_drafter_is_looked_at(runner, monkeypatch):
   """Unknown tokens ran silently: JAX reads some row for any index."""
   monkeypatch.undo()
-  arguments = runner.config(
-    'tiny.py', 'drafters=tests.support.user_drafters.unknown_tokens'
-  )
+  load = 'tests.support.user_drafters.unknown_tokens'
+  arguments = runner.arguments(f'{{}}/tiny.py --drafters={load}')
   runner.refuses(
-    'experiments.run',
+    'run',
     arguments,
     'user_drafters (tests.support.user_drafters.unknown_tokens) with gamma 1',
     'tokens must be from 0 to 2047, got 5007',

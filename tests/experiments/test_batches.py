@@ -169,7 +169,7 @@ def test_the_verdict_of_one_place_and_of_several():
   assert one.verdict.startswith('code, temperature 0: pays up to batch 4 (')
   assert one.where.startswith('On a machine: batch 1 to 8, 40 prompts')
   assert one.places == []
-  assert one.command.endswith('--config.batches="()" --config.batch=8')
+  assert one.command.endswith('--batches="()" --batch=8')
   several = batches.verdict([*run(), *run(domain='prose')])
   assert several.verdict == (
     'Of batches of 1 to 8 speculation pays, by domain and temperature: code, '

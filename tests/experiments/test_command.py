@@ -1,8 +1,8 @@
 """The command line: whatever is wrong with it is one line that says so."""
 
-import ast
 import dataclasses
 import runpy
+import subprocess
 import sys
 
 import pytest
@@ -10,8 +10,9 @@ import pytest
 import specjax
 from experiments.papers.published import Calculated, Published
 from specjax.bench import config as settings
+from specjax.bench.config import Experiment, Parity
 from specjax.bench.plan import settings_of
-from specjax.cli import command, fields, names
+from specjax.cli import COMMANDS, command, fields, names
 from specjax.errors import UserError
 from specjax.serving import config as service_settings
 from specjax.serving.config import Serving
@@ -19,43 +20,56 @@ from specjax.training import recipes
 from tests.support import processes
 from tests.support.processes import ROOT
 
-PROGRAMS = [
-  f'{folder}.{file.stem}'
-  for folder in ('experiments', 'benchmarks')
-  for file in sorted((ROOT / folder).glob('*.py'))
-  if '__main__' in file.read_text()
+STUDIES = [
+  f'experiments.{file.stem}'
+  for file in sorted((ROOT / 'experiments').glob('*.py'))
+  if '__main__' in file.read_text() and file.stem not in COMMANDS
 ]
 
 
-def run_here(monkeypatch, capsys, program, *flags) -> str:
-  """What a program prints that ends well, run in this process."""
-  monkeypatch.setattr(sys, 'argv', [program, *flags])
+def run_here(monkeypatch, capsys, module, *arguments) -> tuple[int, str, str]:
+  """Status, stdout and stderr of a program that runs in this process."""
+  monkeypatch.setattr(sys, 'argv', [module, *arguments])
   with pytest.raises(SystemExit) as end:
-    runpy.run_module(program, run_name='__main__', alter_sys=True)
-  shown = capsys.readouterr()
-  assert not end.value.code
-  assert not shown.err
-  return shown.out
+    runpy.run_module(module, run_name='__main__', alter_sys=True)
+  return end.value.code or 0, *capsys.readouterr()
 
 
 @pytest.mark.filterwarnings('ignore:.*found in sys.modules')
-@pytest.mark.parametrize('program', PROGRAMS)
+@pytest.mark.parametrize('program', [*COMMANDS, *STUDIES])
 def test_help_says_what_a_program_is_for_and_takes(
   program, monkeypatch, capsys
 ):
-  shown = run_here(monkeypatch, capsys, program, '--help')
-  purpose = ast.get_docstring(
-    ast.parse((ROOT / program.replace('.', '/')).with_suffix('.py').read_text())
-  )
-  assert purpose in shown
-  assert '--version' in shown
-  assert f'  python -m {program} ' in purpose  # An example.
-  assert f'usage: python -m {program} ' in shown
+  words = [program] if program in STUDIES else ['specjax', program]
+  status, shown, err = run_here(monkeypatch, capsys, *words, '--help')
+  assert (status, err) == (0, '')
+  started = f'python -m {" ".join(words)}'
+  assert f'  {started}' in shown  # An example.
+  assert f'usage: {started} ' in shown
   # What is calculated draws nothing.
-  draws = '--config FILE' in shown and program != 'experiments.paper_costs'
-  assert ('--config.seed: int = 0\n' in shown) == draws
-  version = run_here(monkeypatch, capsys, program, '--version')
-  assert version == f'specjax {specjax.__version__}\n'
+  draws = ' CONFIG [' in shown and program != 'experiments.paper_costs'
+  assert ('--seed: int = 0\n' in shown) == draws
+  found = run_here(monkeypatch, capsys, *words, '--version')
+  assert found == (0, f'specjax {specjax.__version__}\n', '')
+
+
+def test_the_console_lists_its_commands(monkeypatch, capsys):
+  status, shown, _ = run_here(monkeypatch, capsys, 'specjax', '--help')
+  assert status == 0
+  assert all(f'  {name} ' in shown for name in COMMANDS)
+  status, _, err = run_here(monkeypatch, capsys, 'specjax', 'rum')
+  assert status == 1
+  assert 'did you mean run?' in err
+
+
+def test_the_spelling_is_the_users():
+  for module, spelling in (
+    ('specjax', 'python -m specjax run'),
+    ('experiments.train', 'python -m experiments.run'),
+  ):
+    words = ['train'] * (module == 'specjax') + ['quickstart']
+    done = processes.run(module, *words)
+    assert f'give it to {spelling}\n' in done.stderr
 
 
 def test_help_shows_the_values_of_a_config_and_uses_no_device():
@@ -63,12 +77,63 @@ def test_help_shows_the_values_of_a_config_and_uses_no_device():
   done = processes.run('experiments.run', *flags, JAX_PLATFORMS='nowhere')
   assert (done.returncode, done.stderr) == (0, '')
   for text in (
-    '  --config.batch: int = 4\n      prompts decoded together.\n',
-    "  --config.candidates['draft-128'].gamma: int = 3\n",
-    '  --config.prompts.count: int = 16\n',
-    "  --config.verifiers: tuple[str, ...] = ('token',)\n",
+    '  --batch: int = 4\n      prompts decoded together.\n',
+    '  --candidates.draft-128.gamma: int = 3\n',
+    '  --prompts.count: int = 16\n',
+    "  --verifiers: tuple[str, ...] = ('token',)\n",
   ):
     assert text in done.stdout
+
+
+def test_commands_without_models_are_started_without_jax():
+  code = """
+import sys
+from specjax import cli
+sys.argv = ['specjax', 'new', '--help']
+try:
+  cli.main()
+except SystemExit:
+  assert 'jax' not in sys.modules
+"""
+  subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT)
+
+
+def parsed(*argv, kinds=(Experiment,), extends=False):
+  return command.parse(argv, kinds, extends)
+
+
+@pytest.mark.parametrize(
+  'argv',
+  [
+    ('quickstart', '--batch=4', '--quick', "--gammas=(1, 2)"),
+    ('--config', 'quickstart', '--config.batch=4', '--config.quick=True',
+     '--config.gammas=1,2'),
+    ('configs/quickstart.py', '--batch=4', '--quick', '--gammas=[1,2]'),
+  ],
+)  # fmt: skip
+def test_one_command_in_several_spellings(argv):
+  x = parsed(*argv)
+  assert (x.name, x.batch, x.quick) == ('quickstart', 4, True)
+  assert tuple(x.gammas) == (1, 2)
+
+
+def test_values_have_the_declared_type(monkeypatch):
+  monkeypatch.setenv('HOME', '/home/me')
+  x = parsed(
+    'pair:parity',
+    '--target.path=~/models/a',
+    '--temperatures=0',
+    '--verifiers=token',
+    '--prompt=~/ is home',
+    '--prompts.length=None',
+    '--sampling.top_p=1',
+    kinds=(Parity,),
+  )
+  assert x.target.path == '/home/me/models/a'
+  assert x.prompt == '~/ is home'
+  assert (x.temperatures, x.verifiers) == ((0,), ('token',))
+  assert x.prompts.length is None
+  assert isinstance(x.sampling.top_p, float)
 
 
 def test_every_field_has_a_sentence():
@@ -84,35 +149,28 @@ def test_every_field_has_a_sentence():
 
 
 def test_a_program_may_add_fields_to_any_experiment():
-  argv = ['serve', '--config', 'configs/quickstart.py', '--config.port=81']
-  flag = "--config.candidates['draft-128'].gamma"
-  made = command.parse([*argv, f'{flag}=2'], None, Serving)
-  assert type(made.config) is Serving
-  assert (made.config.port, made.config.rows, made.rest) == (81, 4, [])
-  assert made.config.candidates['draft-128'].gamma == 2
-  plain = command.parse(argv[:-1]).config
-  plain.candidates['draft-128'].gamma = 2
-  assert settings_of(made.config).items() >= settings_of(plain).items()
+  argv = ['configs/quickstart.py', '--candidates.draft-128.gamma=2']
+  made = parsed(*argv, '--port=81', kinds=(Serving,), extends=True)
+  assert type(made) is Serving
+  assert (made.port, made.rows) == (81, 4)
+  assert made.candidates['draft-128'].gamma == 2
+  assert settings_of(made).items() >= settings_of(parsed(*argv)).items()
   with pytest.raises(UserError, match=r"no field 'prot' .did you"):
-    command.parse([*argv, '--config.prot=1'], None, Serving)
+    parsed(*argv, '--prot=1', kinds=(Serving,), extends=True)
   with pytest.raises(UserError, match="Experiment has no field 'port'"):
-    command.parse(argv)
-  other = ['serve', '--config=configs/certify.py']
-  assert not isinstance(command.parse(other, None, Serving).config, Serving)
+    parsed(*argv, '--port=81')
+  with pytest.raises(UserError, match='gives Certificate'):
+    parsed('certify', kinds=(Serving,), extends=True)
 
 
 def test_options_of_a_drafter_are_a_dictionary():
-  argv = ['run', '--config=configs/quickstart.py']
-  flag = "--config.candidates['draft-128'].options"
-  config, *_ = command.parse([*argv, f'{flag}={{"policy": "a:1"}}'])
-  assert config.candidates['draft-128'].options == {'policy': 'a:1'}
-  flag = '--config.candidates.ngram.options'
-  config, *_ = command.parse([*argv, f'{flag}={{"longest": 3}}'])
-  assert config.candidates['ngram'].options == {'longest': 3}
-  with pytest.raises(UserError, match='options=3: give a dictionary as Python'):
-    command.parse([*argv, f'{flag}=3'])
-  with pytest.raises(UserError, match='cannot be overridden so'):
-    command.parse([*argv, '--config.candidates[draft-128].gamma=3'])
+  flag = "--candidates['draft-128'].options"
+  x = parsed('quickstart', f'{flag}={{"policy": "a:1"}}')
+  assert x.candidates['draft-128'].options == {'policy': 'a:1'}
+  x = parsed('quickstart', '--candidates.ngram.options.longest=3')
+  assert x.candidates['ngram'].options == {'longest': 3}
+  with pytest.raises(UserError, match='options must be a dictionary'):
+    parsed('quickstart', '--candidates.ngram.options=3')
 
 
 def test_a_file_among_the_drafters_has_a_short_name(tmp_path, monkeypatch):

@@ -76,7 +76,7 @@ def test_an_interval_with_1_in_it_is_undecided(speedup):
   found = run_headline.headline([cell(speedup)])
   assert found.verdict.startswith('code, temperature 0: undecided: small')
   assert 'and the interval includes 1' in found.verdict
-  assert 'experiments.explain' in found.command
+  assert 'specjax explain' in found.command
   free = said(cell(1.5), cell(speedup, **LOOKUP))
   assert free.endswith(
     f'[{speedup - 0.1:.2f}, {speedup + 0.1:.2f}], undecided.'
@@ -123,12 +123,12 @@ def test_a_loss_has_its_reason_and_a_command():
   assert break_even.reason(cell(v=2.5)) in found.verdict
   assert shlex.split(found.command) == [
     *('python', '-m', 'experiments.explain', '--config', 'FILE'),
-    f'--config.drafters={(name,)!r}',
+    f'--drafters={(name,)!r}',
   ]
   hostile = run_headline.headline([cell(0.8, drafter='`a` "$b"')]).command
-  assert shlex.split(hostile)[-1] == '--config.drafters=(\'`a` "$b"\',)'
+  assert shlex.split(hostile)[-1] == '--drafters=(\'`a` "$b"\',)'
   usual = run_headline.headline([cell(0.8)]).command
-  assert usual.endswith("""--config.drafters="('small',)\"""")
+  assert usual.endswith("""--drafters="('small',)\"""")
   assert run_headline.headline([cell()]).command == ''
 
 
@@ -244,7 +244,7 @@ def test_the_verdict_comes_first_in_every_place():
   start = run_headline.headline(rows).verdict
   for text in (run_report.summary(rows), run_report.brief(rows)):
     assert ' '.join(text.split()).startswith(start)
-    assert 'python -m experiments.explain' in text
+    assert 'specjax explain' in text
   page = report_page.render(rows, [])
   body = page[page.index('<h1>') :]
   assert body.index('nothing pays') < body.index('<dl>') < body.index('<table>')

@@ -1,437 +1,267 @@
-"""Bad inputs: what is given, the field that is named, and the remedy.
+"""Bad inputs: what is given, and the words that the one line of error has.
 
-Overrides are separated by a blank, and {} is the folder of `place` in
-`test_bad_input`. A config of that folder comes first.
+{} is the folder of `place` in `test_bad_input`. Nothing here reads weights.
 """
 
-RUN, TRAIN = 'experiments.run', 'experiments.train'
-FULL = 'or give a full name, such as '
-LEAST = 'must be at least 1'
-WHOLE = 'must be a tuple, each of it a whole number'
 
-# Fields of an experiment. No weights are read.
-EXPERIMENT = (
-  ('name= results=', 'name is ', 'choose another'),
-  ('target.path=', 'target.path is empty', 'give the directory'),
-  ('target.path=/nowhere', 'target.path', 'pass a local one'),
-  ('target.path={}/one.json', 'target.path', 'pass a local one'),
-  ('target.path={}/full', 'target.path', 'must be a complete checkpoint'),
-  ('draft.path=/nowhere', 'draft.path', 'pass a local one'),
-  ('draft.path={}/full', 'draft.path', 'must be a complete checkpoint'),
-  ('candidates=3', 'config.candidates', '--help lists'),
-  ('candidates.draft.gamma=0 drafters=draft', 'gamma of the drafter', 'least'),
-  ('candidates.draft.load=nope', 'candidates', FULL),
-  ('candidates.draft.load=specjax.verify.token', 'candidates', 'give one such'),
-  ('candidates.draft.load=builtins.int', 'candidates', 'give one such as'),
-  ('candidates.draft.path=/nowhere', 'path of the drafter draft', 'directory'),
-  (
-    'candidates.ngram.options={"depht":1}',
-    'candidates.ngram: specjax',
-    'depht',
-  ),
-  ('candidates.ngram.verifiers=("x.y",)', 'of the drafter ngram', "'x.y' can"),
-  ('drafters=nope', 'drafters', 'choose from draft, ngram'),
-  ('drafters=no.such.load', 'drafters', FULL),
-  ('drafters=ngrm', 'drafters', "did you mean 'ngram'?"),
-  ('drafters=("ngram","ngram")', 'drafters', 'leave one out'),
-  ('drafters=lm:/nowhere', 'drafters: /nowhere', 'is no directory'),
-  ('drafters=lm', 'drafters names no directory', 'behind a colon'),
-  ('drafters=cascade', 'drafters', 'inner must be a function of a target'),
-  (
-    "candidates.ngram.options={'longst':4}",
-    'candidates.ngram: specjax.drafters.ngram.load',
-    "'longst'; behind target and path, which are given, its options are long",
-  ),
-  ("candidates['nope'].gamma=1", "'nope'", '--help behind it lists'),
-  ('drafters=5', 'drafters', 'must be a tuple, each of it a text'),
-  ('verifiers=()', 'verifiers is empty', 'such as token'),
-  ('verifiers=tokn', 'verifiers', "did you mean 'token'?"),
-  ('verifiers=specjax.verify.tokn', 'verifiers', "'specjax.verify.token'"),
-  ('verifiers=specjax.verify', 'verifiers', 'one such as token'),
-  ('verifiers=specjax.verify.walk', 'verifiers', 'is no rule'),
-  ('verifiers=specjax.verify.simulated:2', 'verifiers', 'must be in [0, 1]'),
-  ('verifiers=specjax.verify.token:1', 'verifiers', 'takes no arguments'),
-  ('verifiers=specjax.verify.lenience:2', 'verifiers', 'must be in (0, 1]'),
-  ('verifiers=specjax.verify.lenience:x', 'verifiers', 'could not convert'),
-  ('verifiers=lenience', 'verifiers', 'behind a colon, as in name:0.5'),
-  ('verifiers=', 'verifiers', FULL),
-  ('gammas=0', 'gammas', 'of at least 1, got 0'),
-  ('gammas=0 target.path=/nowhere', 'gammas', 'of at least 1, got 0'),
-  ('gammas=(1,-2)', 'gammas', 'of at least 1, got -2'),
-  ('gammas=2.5', 'gammas', WHOLE),
-  ('gammas=two', 'gammas', WHOLE),
-  ('gammas=12', 'gammas is 12, but must be below max_new_tokens', 'draft less'),
-  ('max_new_tokens=2', 'gamma of the drafter draft is 2', 'or decode more'),
-  ('gammas=1000000', 'gammas is 1000000', 'draft less'),
-  ('temperatures=nan', 'temperatures', 'each of it a number'),
-  ('temperatures=hot', 'temperatures', 'each of it a number'),
-  ('temperatures=1e999', 'temperatures', 'must be finite'),
-  ('temperatures=-1', 'temperatures', 'at least 0'),
-  ('temperatures=(0.7,0.7)', 'temperatures has 0.7 twice', 'leave it out'),
-  ('temperatures=(0,0.0)', 'temperatures has 0', 'leave it out'),
-  ('temperatures=()', 'temperatures is empty', 'give at least one'),
-  ('batch=0', 'batch', LEAST),
-  ('batch=3', 'batch 3 is more than the 2 prompts', 'lower'),
-  ('batch=abc', 'config.batch', '--help lists'),
-  ('batch=1.5', 'config.batch', '--help lists'),
-  ('batch=3 mesh.data=2', 'batch is 3', 'choose a multiple of 2'),
-  ('batches=0', 'batches must be of at least 1', 'got (0,)'),
-  ('batches=(1,3)', 'batches: 3 is more than the 2 prompts', 'lower batches'),
-  ('batches=(2,3) mesh.data=2', 'batches has 3', 'choose a multiple of 2'),
-  ('batches=two', 'batches', WHOLE),
-  ('max_new_tokens=0', 'max_new_tokens', LEAST),
-  ('max_new_tokens=10000000000', 'max_new_tokens', 'shorten one'),
-  ('dtype=half', 'dtype', 'auto, float32, bfloat16, float16'),
-  ('dtype=float64', 'dtype', 'must be one of auto, float32'),
-  ('target.dtype=int8', 'target.dtype', 'must be one of'),
-  ('draft.dtype=int8', 'draft.dtype', 'must be one of'),
-  ('seed=-1', 'seed', 'from 0 to 4294967295'),
-  ('seed=4294967296', 'seed', 'from 0 to 4294967295'),
-  ('seed=1180591620717411303424', 'seed', 'from 0 to 4294967295'),
-  ('quick=maybe', 'config.quick', '--help lists'),
-  ('results={}/one.json', 'results', 'move the file that is in the way'),
-  ('results={}/one.json/deeper', 'results', 'choose another folder'),
-  ('results={}/full', 'results', 'choose another folder'),
-  ('results={}/other/rows', 'results', '--config.results'),
-  ('results={}/config/rows', 'results', 'remove the folder'),
-  ('compilation_cache={}/one.json', 'compilation_cache', 'name a folder'),
-  ('prompt=\udcff', "prompt: '\\udcff'", 'mend or remove it'),
-  ('prompt=' + 200 * 'x+', 'prompt has', 'change one of them'),
-  ('foo=1', "no field 'foo'", 'its fields are name, target, '),
-  ('gama=1', "Experiment has no field 'gama'", "did you mean 'gammas'"),
-  ('promts.count=1', "no field 'promts'", "did you mean 'prompts'"),
-  ('seed.first=1', 'a value of type int', "has no field 'first'"),
-  ('candidates.lmx.gamma=1', "there is no 'lmx'", 'in the config'),
-  ('prompts.cuont=1', "no field 'cuont'", "did you mean 'count'"),
-  ('gammas[3]=4', '--config', 'cannot be overridden'),
-  # Sampling.
-  ('sampling.top_k=-1', 'sampling.top_k', 'from 0 to 2'),
-  ('sampling.top_k=1099511627776', 'sampling.top_k', 'must be a whole number'),
-  ('sampling.top_p=0', 'sampling.top_p', 'must be in (0, 1]'),
-  ('sampling.top_p=1.5', 'sampling.top_p', 'must be in (0, 1]'),
-  ('sampling.top_p=nan', 'sampling.top_p', 'must be in (0, 1]'),
-  ('sampling.min_p=1', 'sampling.min_p', 'must be in [0, 1)'),
-  ('sampling.repetition_penalty=0', 'sampling.repetition_penalty', 'above 0'),
-  ('sampling.presence_penalty=3', 'sampling.presence_penalty', 'in [-2, 2]'),
-  ('sampling.frequency_penalty=inf', 'sampling.frequency', 'in [-2, 2]'),
-  ('sampling.logit_bias=3', 'sampling.logit_bias', '(a whole number, a'),
-  ('sampling.logit_bias=((1,"a"),)', 'sampling.logit_bias', 'a number)'),
-  ('sampling.logit_bias=((99999,1.0),)', 'sampling.logit_bias', '0 to 2047'),
-  ('sampling.forbidden=a', 'sampling.forbidden', 'a whole number'),
-  ('sampling.forbidden=99999', 'sampling.forbidden', 'from 0 to 2047'),
-  ('sampling.forbidden=(-1,)', 'sampling.forbidden', 'to 2047, got -1'),
-  ('sampling.min_new_tokens=-1', 'sampling.min_new_tokens', 'from 0 to 2'),
-  ('sampling.min_new_tokens=13', 'sampling.min_new_tokens is 13', 'lower one'),
-  # Prompts.
-  ('prompts=3', 'prompts', '--help lists'),
-  ('prompts.path=/nowhere', 'prompts.path', 'name a file of prompts'),
-  ('prompts.path={}', 'prompts.path', 'name a file of prompts'),
-  ('prompts.path={}/pipe', 'prompts.path', 'name a file of prompts'),
-  ('prompts.path=/dev/zero', 'prompts.path', 'name a file of prompts'),
-  ('prompts.path={}/empty.jsonl', 'prompts.path', 'name a file of prompts'),
-  ('prompts.path={}/cut.jsonl', 'prompts.path: line 1', 'mend or remove it'),
-  ('prompts.path={}/number.jsonl', 'prompts.path: line 2', 'must be an object'),
-  ('prompts.path={}/half.jsonl', 'prompts.path: line 1', 'mend or remove it'),
-  ('prompts.path={}/one.json', 'prompts.path', 'must hold a list'),
-  ('prompts.path={}/text.txt.gz prompts.domains=()', 'prompts.path', 'again'),
-  ('prompts.path={}/latin.txt prompts.domains=()', 'prompts.path', 'convert'),
-  ('prompts.path={}/short.txt prompts.domains=()', 'prompts.length', 'less'),
-  ('prompts.path={}/two.jsonl', 'prompts.field', 'say which of them'),
-  ('prompts.path={}/two.jsonl prompts.field=c', 'prompts.field', 'it has a, b'),
-  ('prompts.path={}/two.jsonl prompts.form={', 'prompts.form', 'in braces'),
-  ('prompts.path={}/two.jsonl prompts.form=c', 'prompts.form', 'must hold'),
-  ('prompts.path={}/two.jsonl prompts.field=a', 'prompts.domains', 'choose'),
-  ('prompts.path={}/two.jsonl prompts.dataset=x', 'prompts.path', 'leave one'),
-  ('prompts.path={}/two.jsonl prompts.chat=True', 'prompts.chat', 'leave it'),
-  ('prompts.domains=prose', 'prompts.domains', 'must be some of code'),
-  ('prompts.domains=(1,)', 'prompts.domains', 'each of it a text'),
-  ('prompts.field=x', 'prompts.field', 'leave it out'),
-  ('prompts.form=x', 'prompts.form', 'leave it out'),
-  ('prompts.chat=True', 'prompts.chat', 'leave it out'),
-  ('prompts.turns=-1', 'prompts.turns', 'must be at least 0'),
-  ('prompts.turns=0', 'prompts.turns', 'leave it out'),
-  ('prompts.path={}/two.jsonl prompts.turns=0', 'prompts.turns', 'at 1, or'),
-  ('prompts.path={}/number.jsonl prompts.turns=0', 'prompts.path', 'an object'),
-  ('prompts.path={}/talk.jsonl prompts.turns=0', 'prompts.turns', 'of turns'),
-  (
-    'prompts.path={}/two.jsonl prompts.turns=0 prompts.field=a',
-    'prompts.turns is 0, but prompts.field',
-    'leave one of them out',
-  ),
-  ('prompts.path={}/two.jsonl prompts.system=x', 'prompts.system', 'or leave'),
-  (
-    'prompts.path={}/two.jsonl prompts.template_kwargs={"a":1}',
-    'prompts.template_kwargs',
-    'give --config.prompts.chat',
-  ),
-  ('prompts.template_kwargs=3', 'prompts.template_kwargs', 'a dictionary'),
-  ('prompts.template_kwargs=[1]', 'prompts.template_kwargs', 'a dictionary'),
-  (
-    'prompts.path={}/masked.jsonl prompts.domains=()',
-    'prompts.path: line 1 (7)',
-    'prepare_data.py',
-  ),
-  (
-    'prompts.path={}/talks.jsonl prompts.domains=() prompts.turns=0 '
-    'prompts.chat=True',
-    'prompts.chat',
-    'has no chat template',
-  ),
-  (
-    'prompts.path={}/talks.jsonl prompts.domains=() prompts.turns=0 '
-    'max_new_tokens=64',
-    'max_new_tokens is 64',
-    'prompts.turns=1',
-  ),
-  ('prompts.path={}/a.parquet prompts.domains=()', 'prompts.path', 'file of'),
-  ('prompts.count=0', 'prompts.count', LEAST),
-  ('prompts.count=1000000000', 'prompts.count', 'choose'),
-  ('prompts.length=0', 'prompts.length', LEAST),
-  ('prompts.length=-4', 'prompts.length', LEAST),
-  ('prompts.length=x', 'prompts.length', '--help lists'),
-  ('prompts.length=1000000', 'prompts.length', 'shorten one'),
-  # The mesh.
-  ('mesh.data=0', 'mesh.data', LEAST),
-  ('mesh.model=0', 'mesh.model', LEAST),
-  ('mesh.model=2', 'mesh.data x mesh.model', 'simulate CPU devices'),
-  ('mesh.processes=-1', 'mesh.processes', 'at least 0'),
-  ('mesh.processes=2', 'mesh.coordinator', 'such as 10.0.0.1:8476'),
-  ('mesh.processes=2 mesh.coordinator=a:99999', 'mesh.coordinator', 'such as'),
-  ('mesh.processes=2 mesh.process=2', 'mesh.process', 'from 0 to 1'),
-  ('mesh.timeout=0', 'mesh.timeout', LEAST),
-)
+def fields() -> list[tuple[str, str, str, str]]:
+  """Returns program, config, overrides and words of each case of `_FIELDS`."""
+  found, program, config = [], '', ''
+  for line in _FIELDS.splitlines():
+    if line.endswith(':'):
+      program, config = line[:-1].split()
+      continue
+    overrides, arrow, words = line.strip().partition(' => ')
+    if arrow:
+      found.append((program, config, overrides, words))
+    else:
+      field, *values = overrides.split()
+      found += [(program, config, f'{field}={x}', field) for x in values]
+  return found
 
-_PARITY = 'experiments.parity', 'parity.py'
-_AGAINST = 'specjax.bench.comparisons'
-# Program, config, overrides, field, remedy. No weights are read.
-PROGRAMS = (
-  (RUN, 'types.py', '', 'candidates.draft.options.inner.gamma', 'whole number'),
-  (RUN, 'syntax.py', '', '--config', 'is no Python'),
-  (RUN, 'function.py', '', 'get_config', 'name a file of configs/'),
-  (RUN, 'nothing.py', '', '--config gives nothing', 'name a file'),
-  (RUN, 'missing.py', '', '--config cannot be read', 'name one of configs/'),
-  (RUN, 'tiny.py:part', '', '--config', 'get_config() takes 0'),
-  (RUN, 'configs/drafters.py:x', '', '--config', 'the parts are timed'),
-  (RUN, 'configs/embedded_pair.py', '', 'gives Recipe', 'experiments.train'),
-  (RUN, 'configs/papers.py:chen/x', '', '--config', 'chen takes chen/'),
-  (RUN, 'configs/papers.py:specdecpp', '', 'cannot run', 'tables'),
-  ('experiments.certify', 'certificate.py', '', 'rows', 'a whole number'),
-  ('experiments.explain', 'tiny.py', 'drafters=x', 'drafters', 'choose from'),
-  ('experiments.explain', 'tiny.py', 'gammas=12', 'gammas is 12', 'draft less'),
-  ('experiments.explain', 'tiny.py', 'timed=False', 'timed', 'leave it True'),
-  (
-    'experiments.predict',
-    'tiny.py',
-    'batches=(1,2)',
-    'batches is (1, 2)',
-    'choose batch',
-  ),
-  ('experiments.predict', 'tiny.py', 'mesh.model=2', 'mesh is 1 x 2', 'on one'),
-  ('experiments.predict', 'tiny.py', 'gammas=12', 'gammas', 'draft less'),
-  (
-    'experiments.predict',
-    'tiny.py',
-    'verifiers=specjax.verify.block',
-    'verifiers',
-    'experiments.run',
-  ),
-  ('experiments.generate', 'tiny.py', '', 'prompt is empty', 'give --config'),
-  ('experiments.generate', 'tiny.py', 'mesh.data=2', 'mesh.data', 'leave it'),
-  ('experiments.chat', 'tiny.py', 'mesh.model=2', 'mesh is 1 x 2', 'leave'),
-  ('experiments.chat', 'tiny.py', 'prompts.system=x', 'prompts.system', 'chat'),
-  ('experiments.inspect', 'tiny.py', 'seed=-1', 'seed', 'must be from 0'),
-  ('experiments.inspect', 'configs/pair.py', '', 'target.path', 'is empty'),
-  (
-    'experiments.inspect',
-    'tiny.py',
-    'prompts.path=/nowhere sampling.forbidden=9999',
-    'sampling.forbidden',
-    '(and 1 more, see above)',
-  ),
-  (*_PARITY, 'temperatures=1', 'temperatures', '(0.0'),
-  (*_PARITY, 'dtype=int8', 'dtype', 'float16, float64'),
-  (*_PARITY, 'batch=3', 'batch 3 is more than the 2 prompts', 'lower'),
-  (*_PARITY, 'against=batches', 'plain, text (did', "you mean 'batch'?"),
-  (*_PARITY, f'against={_AGAINST}.plane', 'against', 'cannot be import'),
-  (*_PARITY, f'against={_AGAINST}.precision', 'against', 'is no function'),
-  (*_PARITY, 'against=batch', 'batch is 1', 'needs more'),
-  (*_PARITY, 'against=dtype other_dtype=float32', 'other_dtype', 'must differ'),
-  (*_PARITY, 'against=dtype other_dtype=half', 'other_dtype', 'must be one of'),
-  (*_PARITY, 'against=dtype other_dtype=auto', 'other_dtype', 'name a type'),
-  (*_PARITY, 'against=text', 'text is empty', 'name'),
-  (*_PARITY, 'against=text text=/no/such', 'text: /no/such', 'cannot be read'),
-  (*_PARITY, f'against={_AGAINST}.text text={{}}/latin.txt', 'text', 'name a '),
-  ('experiments.certify', 'configs/certify.py', 'rows=0', 'rows', LEAST),
-  ('experiments.certify', 'configs/certify.py', 'rounds=0', 'rounds', LEAST),
-  ('experiments.certify', 'configs/certify.py', 'level=nan', 'level', '0.1)'),
-  ('experiments.certify', 'configs/certify.py', 'level=0.5', 'level', 'got 0'),
-  ('experiments.certify', 'configs/certify.py', 'boost=inf', 'boost', 'above'),
-  ('experiments.certify', 'configs/certify.py', 'boost=1', 'boost', 'above 1'),
-  ('experiments.certify', 'configs/certify.py', 'seed=-1', 'seed', 'from 0'),
-  ('experiments.certify', 'configs/certify.py', 'name=a/b', 'name', 'another'),
-)
 
-_COSTS = 'experiments.step_costs', 'configs/step_costs.py'
-_ROWS = 'experiments.continuous_batching', 'configs/continuous_batching.py'
-_PEER = 'experiments.against_huggingface', 'configs/against_huggingface.py'
-_NARROW = 'experiments.quantized', 'configs/quantized.py'
-BENCHMARKS = (
-  (*_COSTS, 'dtype=int8', 'dtype', 'must be one of'),
-  (*_COSTS, 'gamma=0', 'gamma', LEAST),
-  (*_COSTS, 'gammas=(1,)', 'gammas', 'two different sizes'),
-  (*_COSTS, 'sweeps=x', 'sweeps', 'experiments.sweeps.batch'),
-  (*_COSTS, 'sweeps=()', 'sweeps is empty', 'name one'),
-  (*_COSTS, 'sweeps=experiments.sweeps.nothing', 'sweeps', 'nothing'),
-  (*_COSTS, 'repeats=0', 'repeats', LEAST),
-  (*_COSTS, 'maxima=(128,10)', 'maxima', 'above the 300 tokens'),
-  (*_COSTS, 'rates=(1.0,)', 'rates', 'in [0, 1), got (1.0,)'),
-  (*_COSTS, 'rates=nan', 'rates', 'each of it a number'),
-  (*_COSTS, 'seed=-1', 'seed', 'from 0'),
-  (*_COSTS, 'target.width=0', 'target.width', LEAST),
-  (*_COSTS, 'target.num_kv_heads=3', 'target.num_kv_heads', 'choose a divisor'),
-  (*_COSTS, 'path=/nowhere', 'path', 'pass a local one'),
-  (*_COSTS, 'megabytes=100000000', 'megabytes', 'choose less'),
-  (*_ROWS, 'shortest=0', 'shortest', LEAST),
-  (*_ROWS, 'prompts.turns=0', 'prompts.turns', 'leave it at 1'),
-  (*_ROWS, 'shortest=999', 'shortest', 'lower one'),
-  (*_ROWS, 'chunks=()', 'chunks', 'such as 4'),
-  (*_PEER, 'batch=2', 'batch', 'must be 1'),
-  (*_PEER, 'prompts.turns=2', 'prompts.turns is 2', 'leave it at 1'),
-  (*_PEER, 'drafters=x', 'drafters', 'not among the candidates'),
-  (*_NARROW, 'paths=()', 'paths is empty', 'name checkpoints'),
-  (*_NARROW, 'paths=/nowhere', 'paths', 'pass a local one'),
-  ('experiments.accelerator', 'configs/accelerator.py', '', 'no GPU', 'quick'),
-)
+# Below a program and its config: a field and bad values of it, which the error
+# names; or overrides, and words of the error.
+_FIELDS = r"""run tiny.py:
+  target.path /nowhere {}/one.json {}/full
+  draft.path /nowhere {}/full
+  drafters nope no.such.load ngrm ("ngram","ngram") lm:/nowhere lm cascade 5
+  verifiers () tokn specjax.verify.tokn specjax.verify specjax.verify.walk
+  verifiers specjax.verify.simulated:2 specjax.verify.token:1
+  verifiers specjax.verify.lenience:2 specjax.verify.lenience:x lenience
+  gammas 0 (1,-2) 2.5 two 12 1000000
+  temperatures nan hot 1e999 -1 (0.7,0.7) (0,0.0) ()
+  batch 0 3 abc 1.5
+  batches 0 (1,3) two
+  max_new_tokens 0 10000000000
+  dtype half float64
+  target.dtype int8
+  draft.dtype int8
+  seed -1 4294967296 1180591620717411303424
+  results {}/one.json {}/one.json/deeper {}/full {}/other/rows {}/config/rows
+  compilation_cache {}/one.json
+  sampling.top_k -1 1099511627776
+  sampling.top_p 0 1.5 nan
+  sampling.min_p 1
+  sampling.repetition_penalty 0
+  sampling.presence_penalty 3
+  sampling.logit_bias 3 ((1,"a"),) ((99999,1.0),)
+  sampling.forbidden a 99999 (-1,)
+  sampling.min_new_tokens -1 13
+  prompts 3
+  prompts.path /nowhere {} {}/pipe /dev/zero {}/empty.jsonl {}/cut.jsonl
+  prompts.path {}/number.jsonl {}/half.jsonl {}/one.json
+  prompts.domains prose (1,)
+  prompts.field x
+  prompts.form x
+  prompts.chat True
+  prompts.turns -1 0
+  prompts.template_kwargs 3 [1]
+  prompts.count 0 1000000000
+  prompts.length 0 -4 x 1000000
+  mesh.data 0
+  mesh.model 0
+  mesh.processes -1
+  mesh.timeout 0
+  name= results= => name is
+  target.path= => target.path is empty
+  candidates 3
+  candidates.draft.gamma=0 drafters=draft => gamma of the drafter
+  candidates.draft.load=nope => candidates
+  candidates.draft.load=specjax.verify.token => candidates
+  candidates.draft.load=builtins.int => candidates
+  candidates.draft.path=/nowhere => path of the drafter draft
+  candidates.ngram.options={"depht":1} => candidates.ngram: specjax
+  candidates.ngram.verifiers=("x.y",) => of the drafter ngram
+  candidates.ngram.options={'longst':4} => candidates.ngram: specjax
+  verifiers= => verifiers
+  gammas=0 target.path=/nowhere => gammas
+  max_new_tokens=2 => gamma of the drafter draft is 2
+  batch=3 mesh.data=2 => batch is 3
+  batches=(2,3) mesh.data=2 => batches has 3
+  quick maybe
+  gama=1 => did you mean 'gammas'?
+  seed.first 1
+  candidates.lmx.gamma=1 => no entry 'lmx'; it has draft, ngram
+  prompts.cuont=1 => did you mean 'count'?
+  gammas[3]=4 => gammas
+  sampling.frequency_penalty inf
+  prompts.path={}/text.txt.gz prompts.domains=() => prompts.path
+  prompts.path={}/latin.txt prompts.domains=() => prompts.path
+  prompts.path={}/short.txt prompts.domains=() => prompts.length
+  prompts.path={}/two.jsonl => prompts.field
+  prompts.path={}/two.jsonl prompts.field=c => prompts.field
+  prompts.path={}/two.jsonl prompts.form={ => prompts.form
+  prompts.path={}/two.jsonl prompts.form=c => prompts.form
+  prompts.path={}/two.jsonl prompts.field=a => prompts.domains
+  prompts.path={}/two.jsonl prompts.dataset=x => prompts.path
+  prompts.path={}/two.jsonl prompts.chat=True => prompts.chat
+  prompts.path={}/two.jsonl prompts.turns=0 => prompts.turns
+  prompts.path={}/number.jsonl prompts.turns=0 => prompts.path
+  prompts.path={}/talk.jsonl prompts.turns=0 => prompts.turns
+  prompts.path={}/two.jsonl prompts.turns=0 prompts.field=a => prompts.turns
+  prompts.path={}/two.jsonl prompts.system=x => prompts.system
+  prompts.path={}/two.jsonl prompts.template_kwargs={"a":1} => template_kwargs
+  prompts.path={}/masked.jsonl prompts.domains=() => prompts.path: line 1 (7)
+  prompts.path={}/talks.jsonl prompts.turns=0 prompts.chat=True => prompts.chat
+  prompts.path={}/talks.jsonl prompts.turns=0 max_new_tokens=64 => max
+  prompts.path={}/a.parquet prompts.domains=() => prompts.path
+  mesh.model=2 => mesh.data x mesh.model
+  mesh.processes=2 => mesh.coordinator
+  mesh.processes=2 mesh.coordinator=a:99999 => mesh.coordinator
+  mesh.processes=2 mesh.process=2 => mesh.process
+explain tiny.py:
+  drafters x
+  gammas 12
+  timed False
+predict tiny.py:
+  batches (1,2)
+  gammas 12
+  verifiers specjax.verify.block
+  mesh.model=2 => mesh is 1 x 2
+generate tiny.py:
+  mesh.data 2
+chat tiny.py:
+  prompts.system x
+  mesh.model=2 => mesh is 1 x 2
+inspect tiny.py:
+  seed -1
+  prompts.path=/nowhere sampling.forbidden=9999 => sampling.forbidden
+parity parity.py:
+  temperatures 1
+  dtype int8
+  batch 3
+  against specjax.bench.comparisons.plane specjax.bench.comparisons.precision
+  against=batches => plain, text (did
+  against=batch => batch is 1
+  against=dtype other_dtype=float32 => other_dtype
+  against=dtype other_dtype=half => other_dtype
+  against=dtype other_dtype=auto => other_dtype
+  against=text => text is empty
+  against=text text=/no/such => text: /no/such
+  against=specjax.bench.comparisons.text text={}/latin.txt => text
+certify configs/certify.py:
+  rows 0
+  rounds 0
+  level nan 0.5
+  boost inf 1
+  seed -1
+  name a/b
+step_costs configs/step_costs.py:
+  dtype int8
+  gamma 0
+  gammas (1,)
+  sweeps x () experiments.sweeps.nothing
+  repeats 0
+  maxima (128,10)
+  rates (1.0,) nan
+  seed -1
+  target.width 0
+  target.num_kv_heads 3
+  path /nowhere
+  megabytes 100000000
+continuous_batching configs/continuous_batching.py:
+  shortest 0 999
+  prompts.turns 0
+  chunks ()
+against_huggingface configs/against_huggingface.py:
+  batch 2
+  prompts.turns 2
+  drafters x
+quantized configs/quantized.py:
+  paths () /nowhere
+train configs/embedded_pair.py:
+  folder {}/one.json /proc/nowhere
+  vocab_size 10
+  tokenizer_sample 0
+  every 0
+  seed 4294967296
+  target.width 0
+  target.num_kv_heads 3
+  target.head_dim 31
+  target_training.batch 0
+  target_training.length -4
+  target_training.schedule () 3 ((5,1.0),(5,0.0)) ((5,1e999),)
+  target_training.clip 0
+  target_training.weight_decay nan
+  drafts.widths () 48 (64,64)
+  mixture.code -1
+  folder= => folder is empty
+  max_positions=16 => target_training.length
+  drafts.texts.prompt_length 300
+  drafts.texts.greedy_share 2
+  drafts.texts.count=1 => drafts.texts
+  packages=False => mixture.packages is 0.15
+  packages=False mixture.packages=0 => mixture.package_documentation is 0.08
+train heads.py:
+  target /nowhere {}/one.json {}/full
+  trainable x specjax.verify.token
+  folder {}/one.json
+  data {}/one.json
+  optimization.batch 0
+  mixture.packages 0.1
+  share 1.5 nan
+  dtype int8
+  texts.length 500
+  held_out.depth 0 8
+  held_out.temperatures hot -1 () (1,1.0)
+  held_out.seed -1
+  folder= => folder is empty
+  texts.count=2 => texts
+train distill.py:
+  width 33
+  divergences () x
+  kinds specjax.training.draft_data.x
+  refresh 0
+  own_texts.prompt_length 50
+  final.new_tokens 0
+  undistilled.batch 0
+  max_positions=20 => texts.length
+  final.new_tokens=4 => final.depth is 4"""
 
-_PAIR, _HEADS, _DISTILL = 'configs/embedded_pair.py', 'heads.py', 'distill.py'
-# Config, overrides, field, remedy: of experiments.train.
-RECIPES = (
-  (_PAIR, 'folder=', 'folder is empty', 'name where'),
-  (_PAIR, 'folder={}/one.json', 'folder', 'in the way'),
-  (_PAIR, 'folder=/proc/nowhere', 'folder', 'choose another folder'),
-  (_PAIR, 'foldr=x', "Recipe has no field 'foldr'", "did you mean 'folder'"),
-  (_PAIR, 'vocab_size=10', 'vocab_size', 'at least 257'),
-  (_PAIR, 'tokenizer_sample=0', 'tokenizer_sample', LEAST),
-  (_PAIR, 'max_positions=16', 'target_training.length', 'choose less'),
-  (_PAIR, 'every=0', 'every', LEAST),
-  (_PAIR, 'seed=4294967296', 'seed', 'from 0'),
-  (_PAIR, 'target.width=0', 'target.width', LEAST),
-  (_PAIR, 'target.num_kv_heads=3', 'target.num_kv_heads', 'divisor'),
-  (_PAIR, 'target.head_dim=31', 'target.head_dim', 'must be even'),
-  (_PAIR, 'target_training.batch=0', 'target_training.batch', LEAST),
-  (_PAIR, 'target_training.length=-4', 'target_training.length', LEAST),
-  (_PAIR, 'target_training.schedule=()', 'target_training.schedule', 'give a'),
-  (_PAIR, 'target_training.schedule=3', 'target_training.schedule', 'each'),
-  (
-    _PAIR,
-    'target_training.schedule=((5,1.0),(5,0.0))',
-    'target_training.schedule',
-    'that rise',
-  ),
-  (
-    _PAIR,
-    'target_training.schedule=((5,1e999),)',
-    'target_training.schedule',
-    'must have finite rates',
-  ),
-  (_PAIR, 'target_training.clip=0', 'target_training.clip', 'above 0'),
-  (
-    _PAIR,
-    'target_training.weight_decay=nan',
-    'target_training.weight_decay',
-    'must be finite',
-  ),
-  (_PAIR, 'drafts.widths=()', 'drafts.widths', 'give at least one'),
-  (_PAIR, 'drafts.widths=48', 'drafts.widths', 'a multiple of 64'),
-  (_PAIR, 'drafts.widths=(64,64)', 'drafts.widths', 'leave it out'),
-  (_PAIR, 'drafts.texts.prompt_length=300', 'drafts.texts.prompt_', 'raise'),
-  (_PAIR, 'drafts.texts.greedy_share=2', 'drafts.texts.greedy', 'in [0, 1]'),
-  (_PAIR, 'drafts.texts.count=1', 'drafts.texts', 'write more'),
-  (_PAIR, 'packages=False', 'mixture.packages is 0.15', 'leave the share at 0'),
-  (
-    _PAIR,
-    'packages=False mixture.packages=0',
-    'mixture.package_documentation is 0.08',
-    'set it, or',
-  ),
-  (_PAIR, 'mixture.code=-1', 'mixture.code', 'at least 0'),
-  (_HEADS, 'target=/nowhere', 'target', 'pass a local one'),
-  (_HEADS, 'target={}/one.json', 'target', 'pass a local one'),
-  (_HEADS, 'target={}/full', 'target', 'must be a complete checkpoint'),
-  (_HEADS, 'trainable=x', 'trainable', f"{FULL}'specjax.drafters.medusa"),
-  (_HEADS, 'trainable=specjax.verify.token', 'trainable', 'medusa.trainable'),
-  (_HEADS, 'folder=', 'folder is empty', 'name where'),
-  (_HEADS, 'folder={}/one.json', 'folder', 'in the way'),
-  (_HEADS, 'data={}/one.json', 'data', 'in the way'),
-  (_HEADS, 'optimization.batch=0', 'optimization.batch', LEAST),
-  (_HEADS, 'mixture.packages=0.1', 'mixture.packages is 0.1', 'leave it at 0'),
-  (_HEADS, 'share=1.5', 'share', 'in [0, 1]'),
-  (_HEADS, 'dtype=int8', 'dtype', 'must be one of'),
-  (_HEADS, 'share=nan', 'share', 'in [0, 1]'),
-  (_HEADS, 'texts.count=2', 'texts', 'write more'),
-  (_HEADS, 'texts.length=500', 'texts.length', 'choose less'),
-  (_HEADS, 'held_out.depth=0', 'held_out.depth', LEAST),
-  (_HEADS, 'held_out.depth=8', 'held_out.depth is 8', 'draft less'),
-  (_HEADS, 'held_out.temperatures=hot', 'held_out.temperatures', 'a number'),
-  (_HEADS, 'held_out.temperatures=-1', 'held_out.temperatures', 'at least 0'),
-  (_HEADS, 'held_out.temperatures=()', 'held_out.temperatures', 'at least one'),
-  (_HEADS, 'held_out.temperatures=(1,1.0)', 'held_out.temperatures', 'twice'),
-  (_HEADS, 'held_out.seed=-1', 'held_out.seed', 'from 0'),
-  (_DISTILL, 'width=33', 'width', 'a multiple of 64'),
-  (_DISTILL, 'max_positions=20', 'texts.length', 'choose less'),
-  (_DISTILL, 'divergences=()', 'divergences is empty', 'name at least one'),
-  (_DISTILL, 'divergences=x', 'divergences', 'divergences.forward_kl'),
-  (
-    _DISTILL,
-    'kinds=specjax.training.draft_data.x',
-    'kinds',
-    'draft_data.target_text',
-  ),
-  (_DISTILL, 'refresh=0', 'refresh', LEAST),
-  (_DISTILL, 'own_texts.prompt_length=50', 'own_texts.prompt_length', 'raise'),
-  (_DISTILL, 'final.new_tokens=4', 'final.depth is 4', 'or decode more'),
-  (_DISTILL, 'final.new_tokens=0', 'final.new_tokens', LEAST),
-  (_DISTILL, 'undistilled.batch=0', 'undistilled.batch', LEAST),
-)
-
-# Program and arguments without a config, field, remedy.
-ARGUMENTS = (
-  (RUN, '', '--config gives nothing', 'name a file of configs/'),
-  (RUN, '--config', '--config names no file', 'give one of configs/'),
-  (RUN, '--config=nowhere.py --help', '--config', 'cannot be read: '),
-  (RUN, '--config={}/tiny.py more', 'more: arguments', '--config.FIELD=VALUE'),
-  (RUN, '--config={}/tiny.py --foo=1', "flag 'foo'", '--help lists'),
-  (TRAIN, '--config={}/tiny.py', 'gives Experiment', 'it to experiments.run'),
-  ('experiments.tables', '/nowhere', '/nowhere', 'name one, such as results'),
-  ('experiments.tables', 'a b', 'a b', 'give one folder'),
-  ('experiments.tables', 'results --format=xml', "'xml'", 'choose from csv, l'),
-  (
-    'experiments.tables',
-    '--config=configs/papers.py:chen --format=csv',
-    '--format goes with [FOLDER]',
-    'leave one out',
-  ),
-  ('experiments.tables', '--config={}/tiny.py', 'gives Experiment', 'name a'),
-  ('experiments.tables', '{}/cut', 'rows.jsonl: line 2', 'remove the line'),
-  ('experiments.tables', '{}/listed', 'rows.jsonl: line 1', 'remove the line'),
-  ('experiments.tables', '{}/binary', 'rows.jsonl is no text', 'remove it'),
-  ('experiments.report', '', '--folder', '--help lists'),
-  ('experiments.report', '--folder {}', 'folder', 'experiments.run'),
-  ('experiments.report', '--folder {}/cut/rows', 'line 2', 'remove the line'),
-  ('experiments.report', '--folder {}/config/rows', 'config.json', 'remove'),
-  ('experiments.report', '--folder {}/lacking/rows', 'row 1', 'measure again'),
-  ('experiments.compare', '{}/a', 'folder', '--help lists'),
-  ('experiments.compare', '{}/a {}/b', 'no config.json', 'experiments.run'),
-  ('experiments.compare', '{}/a {}/a', 'given twice', 'give two runs'),
-  (
-    'experiments.export',
-    '{}/a {}/b --target {}/target --tokens 0',
-    '--tokens must be at least 1',
-    'got 0',
-  ),
-  ('experiments.loading_memory', '--megabytes 0', '--megabytes', 'at least 1'),
-  ('experiments.loading_memory', '--dtype int9', '--dtype', 'choose from'),
-)
+# A program and its arguments, and words of the error.
+ARGUMENTS = r"""
+run => no config is given
+run --config => --config names no file
+run --config=nowhere.py --help => --config
+run quikstart => did you mean quickstart?
+run {}/tiny.py more => more: arguments
+run {}/tiny.py --foo=1 => no field 'foo'
+run {}/tiny.py --batch => --batch=VALUE
+run {}/types.py => candidates.draft.options.inner.gamma
+run {}/syntax.py => syntax.py, line 1
+run {}/bug.py => bug.py, line 2: KeyError
+run {}/function.py => has no function get_config
+run {}/nothing.py => --config gives nothing
+run {}/tiny.py:part => has no parts
+run configs/drafters.py:x => --config
+run configs/embedded_pair.py => gives Recipe
+run configs/papers.py:chen/x => --config
+run configs/papers.py:specdecpp => cannot run
+certify {}/certificate.py => rows
+generate {}/tiny.py => prompt is empty
+inspect pair => target.path
+accelerator configs/accelerator.py => no GPU
+train {}/tiny.py => or give it to specjax run
+tables /nowhere => /nowhere
+tables a b => unrecognized arguments: b
+tables results --format=xml => 'xml'
+tables --config={}/tiny.py => gives Experiment
+tables {}/cut => rows.jsonl: line 2
+tables {}/listed => rows.jsonl: line 1
+tables {}/binary => rows.jsonl is no text
+report => --folder
+report --folder {} => folder
+report --folder {}/cut/rows => line 2
+report --folder {}/config/rows => config.json
+report --folder {}/lacking/rows => row 1
+compare {}/a => folder
+compare {}/a {}/b => no config.json
+compare {}/a {}/a => given twice
+export {}/a {}/b --target {}/target --tokens 0 => --tokens
+loading_memory --megabytes 0 => --megabytes
+loading_memory --dtype int9 => --dtype
+"""
 
 # Loads of `own_drafters`, and what they break; no weights of the target.
 OWN = (

@@ -187,7 +187,7 @@ def check(x: Experiment) -> None:
   need(
     x.target.path,
     'target.path is empty: give the directory of a model with '
-    '--config.target.path=...',
+    '--target.path=...',
   )
   need_temperatures('temperatures', x.temperatures)
   stages = {k: v for k, v in x.sampling.stages.items() if k not in _TOKENS}

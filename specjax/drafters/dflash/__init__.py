@@ -159,7 +159,7 @@ def load(
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
     read_as: values of `Sizes` that replace those of its files, where these are
-      wrong: `experiments.probe` finds out.
+      wrong: `specjax probe` finds out.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
     frequencies: how frequent they are, likewise.
     **options: of `shapes.shape.Shape`.

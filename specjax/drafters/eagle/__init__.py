@@ -199,7 +199,7 @@ def load(
     path: directory of the head, or its name on the Hub.
     dtype: of its weights; by default the target's.
     read_as: values of `Sizes` that replace those of its files, where these are
-      wrong: `experiments.probe` finds out.
+      wrong: `specjax probe` finds out.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
     frequencies: how frequent they are, likewise.
     window: pairs that it sees of a text at most; 0: all. See

@@ -211,7 +211,7 @@ def read(
     raise ValueError(
       f'{path} was trained for another target (fingerprint '
       f'{str(config.get("target"))[:12]}, this one has {own[:12]}): '
-      'train it for this one with experiments.train, or choose its own'
+      'train it for this one with specjax train, or choose its own'
     )
   file = pathlib.Path(path) / WEIGHTS
   if not file.is_file():

@@ -1,7 +1,7 @@
 """Heads that are read otherwise than their files say.
 
 The same weights mean something else where other layers are tapped, another norm
-is left out or positions turn at another pace. `experiments.probe` compares such
+is left out or positions turn at another pace. `specjax probe` compares such
 readings; who knows that files are wrong names the right one.
 """
 

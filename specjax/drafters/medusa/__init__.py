@@ -169,7 +169,7 @@ def load(
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the heads; 0: none.
     read_as: values of `Reading`, where heads are others than usual:
-      `experiments.probe` finds out.
+      `specjax probe` finds out.
     **options: of `shapes.shape.Shape`.
 
   Raises:
