@@ -205,7 +205,7 @@ def test_log_probabilities_are_those_of_the_tokens(served, client):
 
 def test_the_example_of_the_page_runs(served, capsys):
   page = (processes.ROOT / 'docs' / 'serving.md').read_text()
-  (source,) = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+  _, source = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
   source = source.replace('http://127.0.0.1:8000/v1', served.url)
   exec(source.replace("api_key='none'", f"api_key='{serving.KEY}'"), {})
   assert len(capsys.readouterr().out) > 20
