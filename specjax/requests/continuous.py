@@ -35,7 +35,6 @@ class Result(NamedTuple):
   tokens: list[int]  # the new ones
   counts: Counts  # numpy, without the axis B
   finite: bool  # false: p or q was no number, and the text ended there
-  done: bool  # false: this is the beginning of the text
 
 
 def decode(
@@ -51,7 +50,6 @@ def decode(
   group: int = 4,
   slots: int | None = None,
   source_slots: int | None = None,
-  partial: bool = False,
   **options: Any,
 ) -> Iterator[Result]:
   """Decodes prompts as rows become free, and yields each when it is done.
@@ -74,7 +72,6 @@ def decode(
       is memory for so many rows more.
     slots: size of the buffer; by default what the longest prompt needs.
     source_slots: likewise of what an encoder reads.
-    partial: also yield, after each chunk, how far every other row has come.
     **options: `policy` and `clock` of the pool, see `pool.Pool`.
 
   Returns:
@@ -114,12 +111,9 @@ def decode(
     order = np.argsort(-limits, kind='stable').tolist()
     for i in order:
       pool.submit(request(i))
-    texts: list[list[int]] = [[] for _ in prompts]
     while pool.waiting or pool.live:
-      for one in pool.turn(chunk, partial=partial):
-        i = order[one.id]
-        texts[i] += one.tokens
-        yield Result(i, [*texts[i]], one.counts, one.finite, one.done)
+      for one in pool.turn(chunk, partial=False):
+        yield Result(order[one.id], one.tokens, one.counts, one.finite)
 
   return turns()
 

@@ -1,8 +1,6 @@
 """What a step of each draft length costs: a table that is measured once."""
 
 import dataclasses
-import json
-import pathlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,14 +22,12 @@ class Table:
   """Seconds of a step, measured once.
 
   Attributes:
-    conditions: what it holds for: machine, models, rows, versions.
     reach: lengths of the longest text that were measured, rising.
     seconds: of a step more, for each of them, by draft length.
     reading: of the draft that reads all texts again, for each of them.
     begin: of what a chunk takes besides its steps, for each of them.
   """
 
-  conditions: Mapping[str, Any]
   reach: tuple[int, ...]
   seconds: Mapping[int, tuple[float, ...]]
   reading: tuple[float, ...]
@@ -41,64 +37,6 @@ class Table:
     """Which of `reach` a text of this length belongs to."""
     place = int(np.searchsorted(self.reach, longest))
     return min(place, len(self.reach) - 1)
-
-  def save(self, path: str | pathlib.Path) -> None:
-    """Writes it as JSON."""
-    fields = dataclasses.asdict(self)
-    pathlib.Path(path).write_text(json.dumps(fields, indent=1) + '\n')
-
-  @classmethod
-  def load(
-    cls, path: str | pathlib.Path, conditions: Mapping[str, Any]
-  ) -> 'Table':
-    """Reads one that was measured under the same conditions.
-
-    Raises:
-      ValueError: it is damaged, or of another machine, target or number of
-        rows; names what differs.
-    """
-    try:
-      fields = json.loads(pathlib.Path(path).read_text())
-      seconds = {int(k): tuple(v) for k, v in fields['seconds'].items()}
-      made = cls(
-        dict(fields['conditions']),
-        tuple(fields['reach']),
-        seconds,
-        tuple(fields['reading']),
-        tuple(fields['begin']),
-      )
-      _check(made)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-      raise ValueError(
-        f'{path} holds no table of costs ({error}): remove it, and it is '
-        'measured again'
-      ) from error
-    asked = json.loads(json.dumps(dict(conditions)))
-    other = [
-      f'{name} {made.conditions.get(name)!r} and not {value!r}'
-      for name, value in asked.items()
-      if made.conditions.get(name) != value
-    ]
-    if other:
-      raise ValueError(
-        f'{path} was measured with {", ".join(other)}: remove it, and it is '
-        'measured again'
-      )
-    return made
-
-
-def _check(table: Table) -> None:
-  """Raises a ValueError where a table has no costs, or other than seconds."""
-  reach, seconds = table.reach, [*table.seconds.values()]
-  if not reach or not seconds or any(np.diff(reach) <= 0):
-    raise ValueError(f'no costs by rising lengths, but {reach}')
-  besides = table.reading, table.begin
-  if any(len(one) != len(reach) for one in (*seconds, *besides)):
-    raise ValueError(f'not {len(reach)} numbers everywhere')
-  if not np.isfinite([*seconds, *besides]).all():
-    raise ValueError('seconds that are no finite numbers')
-  if np.min(seconds) <= 0 or np.min(besides) < 0:
-    raise ValueError('a step takes no time, or less')
 
 
 def typical(took: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
@@ -114,18 +52,13 @@ def typical(took: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
   return dict(zip(took, (shares * np.median(turns)).tolist(), strict=True))
 
 
-def measure(
-  ways: Mapping[int, tuple[Params, Spec]],
-  state: SpecState,
-  conditions: Mapping[str, Any],
-) -> Table:
+def measure(ways: Mapping[int, tuple[Params, Spec]], state: SpecState) -> Table:
   """Times steps of every draft length, on rows of a state; it stays as it is.
 
   Args:
     ways: parameters and spec by draft length; the state is laid out for the
       longest.
     state: of rows; what they hold does not matter.
-    conditions: kept in the table.
   """
   longest, rows = max(ways), len(state.done)
   room = (_MANY + 2) * (longest + 1)
@@ -173,4 +106,4 @@ def measure(
       found[draft].append((seconds_of - begin[-1]) / _MANY)
     reading.append(medians[None])
   costs = {n: tuple(v) for n, v in found.items()}
-  return Table(dict(conditions), reach, costs, tuple(reading), tuple(begin))
+  return Table(reach, costs, tuple(reading), tuple(begin))

@@ -315,21 +315,13 @@ class Goodput:
     self._lags = False
     return sharding.laid(spec.target.placement, state)
 
-  def measure(
-    self,
-    params: Params,
-    state: Any,
-    *,
-    spec: Spec,
-    conditions: Mapping[str, Any] | None = None,
-  ) -> Table:
+  def measure(self, params: Params, state: SpecState, *, spec: Spec) -> Table:
     """Times steps of every length, on rows of a state; it stays as it is.
 
     Args:
       params: of target and drafter.
       state: of a pool; what its rows hold does not matter.
       spec: of the longest length.
-      conditions: kept in the table.
     """
     ways = {n: self._way(params, spec, n) for n in self.lengths}
-    return cost_table.measure(ways, state, conditions or {})
+    return cost_table.measure(ways, state)

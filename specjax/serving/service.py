@@ -275,7 +275,7 @@ class Service:
           key = generate.row_keys(seed, [len(requests)])
           request = pool.Request(ids, new, key, values)
           requests.append(request)
-        buffers.fit(
+        buffers.plan_buffers(
           held.spec, [ids], new, key, values, held.slots, held.source_slots
         )
     except ValueError as error:

@@ -101,7 +101,7 @@ def alone(name, index):
 
 def assert_equal(one, other):
   assert one.tokens == other.tokens
-  assert (one.finite, one.done) == (other.finite, other.done)
+  assert one.finite == other.finite
   for a, b in zip(one.counts, other.counts, strict=True):
     np.testing.assert_array_equal(a, b)
 
@@ -124,7 +124,6 @@ def test_a_text_is_the_one_its_prompt_has_alone(name):
     state = alone(name, i)
     assert tuple(result.tokens) == models.new_tokens(state)[0]
     assert result.finite
-    assert result.done
     for mine, own in zip(result.counts, state.counts, strict=True):
       np.testing.assert_array_equal(mine, own[0])
 
@@ -173,18 +172,6 @@ def test_a_text_depends_on_no_row_and_no_neighbour(indices, more):
     assert_equal(result, expected[i])
 
 
-def test_a_text_can_be_followed():
-  """Every chunk says how far each text has come."""
-  expected, so_far = dict(together('lm')), {}
-  for i, result in decode('lm', partial=True):
-    before = so_far.get(i, [])
-    assert result.tokens[: len(before)] == before
-    so_far[i] = result.tokens
-    if result.done:
-      assert_equal(result, expected.pop(i))
-  assert not expected
-
-
 def test_a_row_without_finite_logits_harms_nobody():
   """Nor does it harm the next text in its row, where it left its cache."""
   params = params_of('lm')
@@ -211,7 +198,6 @@ def test_a_row_without_finite_logits_harms_nobody():
   found = texts(range(len(prompts)))
   for i, result in found.items():
     assert_equal(result, texts([i])[i])
-  assert found[0].done
   assert not found[0].finite
   assert found[0].tokens == []
   assert sum(result.finite for result in found.values()) > ROWS
