@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from specjax.bench.selecting import by_place, pick
 from specjax.reports import intervals
 from specjax.reports.conditions import machine, over_blocks, values
 from specjax.reports.markdown import (
@@ -13,6 +12,7 @@ from specjax.reports.markdown import (
   number,
   paragraph,
 )
+from specjax.stats.row import by_place, pick
 
 _COLUMNS: Columns = (
   ('method', lambda r: r['method']),

@@ -44,7 +44,6 @@ from specjax.bench.load import load_experiment
 from specjax.bench.loading import checks
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan
-from specjax.bench.selecting import group, pick
 from specjax.cli import command
 from specjax.errors import UserError, need
 from specjax.loop import generate
@@ -53,6 +52,7 @@ from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, number
 from specjax.requests import pool
 from specjax.stats import metrics
+from specjax.stats.row import group, pick
 
 PERCENTILES = (50, 95, 99)
 BLOCKS = 8  # units of intervals: neighbours in a queue wait for each other

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from specjax.bench.selecting import pick
 from specjax.reports import intervals, paired
 from specjax.reports.conditions import baseline, machine, values
 from specjax.reports.markdown import (
@@ -13,6 +12,7 @@ from specjax.reports.markdown import (
   paragraph,
   with_interval,
 )
+from specjax.stats.row import pick
 
 _NONE = 'none'
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from specjax.bench.selecting import pick
 from specjax.reports import intervals
 from specjax.reports.conditions import machine, over_blocks, values
 from specjax.reports.markdown import (
@@ -16,6 +15,7 @@ from specjax.reports.markdown import (
   with_interval,
 )
 from specjax.stats import metrics
+from specjax.stats.row import pick
 
 
 def fields(row: dict) -> dict[str, Any]:

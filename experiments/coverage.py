@@ -28,7 +28,7 @@ from specjax.bench import results
 from specjax.bench.plan import portable
 from specjax.cli import command
 from specjax.errors import UserError
-from specjax.stats import estimates, metrics
+from specjax.stats import estimates, folders, metrics
 
 SIZES = (5, 6, 8, 16, 30, 100)
 # Of all populations of a kind together; fewer where one takes long.
@@ -145,7 +145,7 @@ def simulate(root: pathlib.Path) -> None:
   Raises:
     UserError: it is none, or lacks rows that are drawn from.
   """
-  rows, _ = results.read_folders(root, reports.fault)
+  rows, _ = folders.read_folders(root, reports.fault)
   try:
     cases = {kind: list(make(rows)) for kind, make in KINDS.items()}
   except KeyError as error:

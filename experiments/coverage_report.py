@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from specjax.bench.selecting import group
 from specjax.reports.markdown import Table, blocks, paragraph, span
+from specjax.stats.row import group
 
 _NOTE = """
 How often a 95% interval held the truth, in percent, and the same of the

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from specjax.bench.selecting import group, pick
 from specjax.reports import figure_style
 from specjax.reports.conditions import machine, values
 from specjax.reports.markdown import (
@@ -19,6 +18,7 @@ from specjax.reports.markdown import (
   paragraph,
   span,
 )
+from specjax.stats.row import group, pick
 
 PLAIN = 'plain'
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from specjax.bench.selecting import group, pick
 from specjax.reports import Draw, figure_style
 from specjax.reports.markdown import Table, blocks, bullets, paragraph, span
+from specjax.stats.row import group, pick
 
 _LEAD = (
   '*Calculated*, not measured: a pass takes the longest of reading its bytes, '

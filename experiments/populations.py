@@ -24,12 +24,12 @@ from experiments.papers.claims import (
   over_equation_one,
 )
 from specjax.bench import costs
-from specjax.bench.results import Rows
-from specjax.bench.selecting import pick
 from specjax.reports import explain
 from specjax.reports.paired import ALPHA, TAU, TIMES, difference
 from specjax.stats import metrics
+from specjax.stats.folders import Rows
 from specjax.stats.metrics import Estimate
+from specjax.stats.row import pick
 
 Draw = Callable[[np.random.Generator, int], list[Estimate]]
 _DRAFTERS = ('draft-128', 'ngram', 'bigram', 'eagle3', 'target int8')

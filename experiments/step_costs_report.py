@@ -7,7 +7,6 @@ is written below; a new sweep needs neither.
 
 from typing import Any
 
-from specjax.bench.selecting import group, pick
 from specjax.reports.conditions import machine, values
 from specjax.reports.markdown import (
   Table,
@@ -18,6 +17,7 @@ from specjax.reports.markdown import (
   span,
   with_interval,
 )
+from specjax.stats.row import group, pick
 
 _HIDDEN = {
   # Where and how rows were measured.

@@ -36,11 +36,11 @@ from typing import Any
 from experiments.papers import findings, published
 from experiments.papers.published import Calculated, Published
 from specjax import reports
-from specjax.bench import results
-from specjax.bench.results import Rows
 from specjax.cli import command
 from specjax.errors import UserError, need, writing
 from specjax.reports import latex
+from specjax.stats import folders
+from specjax.stats.folders import Rows
 
 MARKDOWN = 'markdown'
 # What a row may do to a table that its types do not show.
@@ -232,7 +232,7 @@ def regenerate(folder: str, form: str) -> None:
     form: of `FORMATS`, or markdown of this project.
   """
   root = pathlib.Path(folder)
-  rows, warnings = results.read_folders(root, reports.fault)
+  rows, warnings = folders.read_folders(root, reports.fault)
   last_line = {'folders': len(rows), 'rows': sum(map(len, rows.values()))}
   if form == MARKDOWN:
     warnings += regenerate_markdown(root, rows)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from specjax import trees
-from specjax.bench.results import Rows
-from specjax.bench.selecting import group, pick
 from specjax.drafters.shapes import parallel
 from specjax.reports import paired
 from specjax.reports.paired import (
@@ -30,6 +28,8 @@ from specjax.reports.paired import (
   show,
 )
 from specjax.stats import metrics, theory
+from specjax.stats.folders import Rows
+from specjax.stats.row import group, pick
 
 HOLDS, FAILS, UNDECIDED = 'holds', 'does not hold', 'undecided'
 # Two numbers are equal for a claim where they differ by less than this.

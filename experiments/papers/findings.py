@@ -30,9 +30,9 @@ from experiments.papers.claims import (
   Claim,
   Finding,
 )
-from specjax.bench.results import Rows
 from specjax.reports.markdown import markdown, paragraph, with_interval
 from specjax.stats import fit_tests, metrics
+from specjax.stats.folders import Rows
 from specjax.stats.metrics import Estimate
 
 _OUTCOMES = (HOLDS, FAILS, UNDECIDED)

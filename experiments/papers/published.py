@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from specjax.bench import results, row_fields
+from specjax.bench import results
 from specjax.bench.config import Candidate, Checkpoint, Experiment
-from specjax.bench.selecting import pick
 from specjax.errors import UserError, need
 from specjax.prompts.config import Prompts, SamplingValues
 from specjax.reports import intervals
 from specjax.reports.markdown import markdown, with_interval
 from specjax.reports.paired import show
 from specjax.stats import metrics, theory
+from specjax.stats.row import pick, times_of
 
 _PAPERS = pathlib.Path(__file__).parent
 # Metrics that may be taken over several rows together, from their units.
@@ -306,7 +306,7 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
   if metric.ours in _SPEEDS:
     if any(r.get('unit_baseline_seconds') is None for r in ours):
       return '-'
-    times = zip(*(row_fields.units_of(r)[:4] for r in ours), strict=True)
+    times = zip(*(times_of(r) for r in ours), strict=True)
     pooled = _SPEEDS[metric.ours](*map(np.concatenate, times))
     return with_interval(pooled.value, pooled.interval, scale=metric.scale)
   if metric.place is not None:

@@ -41,7 +41,6 @@ from specjax.types import (
   Verdict,
 )
 
-PHASES = ('draft', 'score', 'judge', 'commit', 'loop')
 _NEAR = 3  # methods that are compared with the same seconds of plain decoding
 
 

@@ -11,13 +11,11 @@ counted that would have been.
 import contextlib
 import dataclasses
 import itertools
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy import special
 
 from specjax import verify
 from specjax.bench import measure, replay
@@ -28,15 +26,11 @@ from specjax.drafters.shapes.shape import Shape
 from specjax.errors import UserError
 from specjax.models import layouts
 from specjax.prompts import Chosen
-from specjax.stats import metrics
+from specjax.stats.readings import CONFIGURED, Look, best_of, compare
 from specjax.types import Drafter, LoadedDrafter, Params, Spec
 
-CONFIGURED = 'as configured'
 BATCH = 8  # prompts at once, at most
 DEPTH = 3  # tokens of a draft, where a reading can draft so many
-CHANCE = 0.05  # that any alternative which is no better is called better
-CLEAR = 0.05  # share of the accepted tokens that a clear difference has
-LEAST = 0.02  # accepted tokens a draft that it has at least
 # Options that make trees of the same tokens, or end drafts early.
 _SHAPES = {'tree', *(field.name for field in dataclasses.fields(Shape))}
 
@@ -56,34 +50,6 @@ def alternatives(one: PlannedDrafter, loaded: Loaded) -> dict[str, Mapping]:
   with doubts(one, tell=False):
     found = module.alternatives(loaded.target, one.path, **one.options)
   return {CONFIGURED: {}} | found
-
-
-class Look(NamedTuple):
-  """What one reading of a head drafted, along texts of the target."""
-
-  places: np.ndarray  # [N] of each prompt
-  accepted: np.ndarray  # [N, K] of them where the first k + 1 tokens agree
-
-  def cut(self, depth: int) -> 'Look':
-    """The same of drafts of at most so many tokens."""
-    return Look(self.places, self.accepted[:, :depth])
-
-  @property
-  def tokens(self) -> np.ndarray:
-    """Accepted tokens [N] of all drafts of a prompt."""
-    return self.accepted.sum(1)
-
-  @property
-  def mean(self) -> float:
-    """Accepted tokens a draft."""
-    return float(self.tokens.sum() / self.places.sum())
-
-  @property
-  def alphas(self) -> list[float]:
-    """Chance [K] that a token agrees where those before it do."""
-    reached = np.concatenate([[self.places.sum()], self.accepted.sum(0)])
-    pairs = zip(reached[1:], reached, strict=False)
-    return [float(a / b) if b else math.nan for a, b in pairs]
 
 
 def _count(seen: replay.Watched, depth: int) -> tuple[int, np.ndarray]:
@@ -142,50 +108,6 @@ def look(
   return Look(np.array(places), np.stack(accepted))
 
 
-class Difference(NamedTuple):
-  """Accepted tokens of an alternative a draft, less those as configured."""
-
-  value: float
-  low: float  # of the interval that holds for all alternatives together
-  high: float
-  better: bool  # clearly
-
-
-def compare(configured: Look, other: Look, alternatives: int) -> Difference:
-  """An alternative beside what is configured, paired on prompts.
-
-  Drafts of both are cut to as many tokens as either has.
-
-  Args:
-    configured: of the same prompts.
-    other: of the alternative.
-    alternatives: that are compared; intervals hold for all of them together.
-  """
-  depth = min(x.accepted.shape[1] for x in (configured, other))
-  configured, other = configured.cut(depth), other.cut(depth)
-  found = metrics.estimate(
-    lambda a, n, b, m: a / n - b / m,
-    other.tokens,
-    other.places,
-    configured.tokens,
-    configured.places,
-  )
-  reach = math.nan
-  if found.error == 0 and metrics.enough(len(other.places)):
-    reach = 0.0  # Every prompt says the same.
-  elif metrics.enough(found.freedom + 1):
-    chance = 1 - CHANCE / max(alternatives, 1) / 2
-    reach = float(special.stdtrit(found.freedom, chance)) * found.error
-  clear = max(CLEAR * configured.mean, LEAST)
-  low = found.value - reach
-  return Difference(
-    float(found.value),
-    float(low),
-    float(found.value + reach),
-    bool(low > 0 and found.value >= clear),
-  )
-
-
 def jobs(
   job: Callable[..., measure.Job],
   chosen: Mapping[str, Chosen],
@@ -211,12 +133,6 @@ def jobs(
     dataclasses.replace(one, new_tokens=np.minimum(one.new_tokens, new_tokens))
     for one in made
   ]
-
-
-def best_of(differences: Mapping[str, Difference]) -> str:
-  """The alternative that is clearly the best, or what is configured."""
-  better = {name: d.value for name, d in differences.items() if d.better}
-  return max(better, key=better.__getitem__, default=CONFIGURED)
 
 
 def short(

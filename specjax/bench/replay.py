@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import prompts, verify
-from specjax.bench import batch_fields, costs, measure, row_fields, turns
+from specjax.bench import costs, measure, row_fields, turns
 from specjax.bench.measure import Decoding, Run
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan
@@ -30,6 +30,7 @@ from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.prompts.conversations import Conversation
 from specjax.stats import metrics, theory
+from specjax.stats.row import by_batch, times_of
 
 
 class _Seen(NamedTuple):
@@ -263,7 +264,7 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
   # Only the last one may be smaller.
   batches = found | {'batch': len(runs[0].texts)}
   tau = metrics.ratio(tokens, calls)
-  speedup = metrics.speedup(*row_fields.times_of(batches))
+  speedup = metrics.speedup(*times_of(batches))
   difference = metrics.estimate(
     lambda t, n, s, m: t / n - s / m,
     tokens,
@@ -271,10 +272,10 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     seen['unit_tokens'],
     expected,
   )
-  ours, plain = (batch_fields.batches_of(x) for x in (runs, base))
+  ours, plain = (row_fields.batches_of(x) for x in (runs, base))
   steps = plain.seconds, plain.places, ours.seconds, ours.places
   written = (
-    row_fields.by_batch(batches | {'seen': column}, 'seen')
+    by_batch(batches | {'seen': column}, 'seen')
     for column in (seen['unit_tokens'], expected)
   )
 

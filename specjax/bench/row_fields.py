@@ -5,23 +5,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specjax import prompts
-from specjax.bench import batch_fields
 from specjax.bench.costs import Costs
 from specjax.bench.measure import Log, Run
 from specjax.sampling import Automaton
 from specjax.stats import metrics
+from specjax.stats.row import TIMES, by_batch, names, times_of
 from specjax.types import Counts
 
 _BINS = 4
-_SPEED = (
-  'baseline', 'verification', 'drafting', 'seconds', 'prefill_seconds',
-  'tokens_per_second', 'baseline_tokens_per_second', 'speedup', 'speedup_ci',
-  'speedup_of_rates', 'speedup_of_rates_ci',
-  'c', 'v', 'seconds_per_step', 'predicted_speedup', 'predicted_speedup_ci',
-  'measured_over_predicted', 'measured_over_predicted_ci', 'unit_seconds',
-  'unit_baseline_seconds', 'unit_baseline_tokens', *batch_fields.FIELDS,
-)  # fmt: skip
-NO_SPEED = dict.fromkeys(_SPEED)  # Of a run without times.
+NO_SPEED = dict.fromkeys(names(TIMES))  # of a run without times
 
 
 class Alpha(NamedTuple):
@@ -250,23 +242,6 @@ class Units(NamedTuple):
   calls: np.ndarray
 
 
-def by_batch(row: dict, name: str, joined: np.ufunc = np.add) -> np.ndarray:
-  """A field that has a number for each prompt, joined for every batch."""
-  per_prompt = np.asarray(row[name], float)
-  begins = range(0, len(per_prompt), row.get('batch') or 1)
-  return joined.reduceat(per_prompt, begins)
-
-
-def times_of(row: dict) -> tuple[np.ndarray, ...]:
-  """Seconds and tokens of plain decoding and of a row's, by batch."""
-  return (
-    np.asarray(row['unit_baseline_seconds'], float),
-    by_batch(row, 'unit_baseline_tokens'),
-    np.asarray(row['unit_seconds'], float),
-    by_batch(row, 'unit_tokens'),
-  )
-
-
 def units_of(row: dict) -> Units:
   """The batches of a row that has times."""
   return Units(*times_of(row), by_batch(row, 'unit_target_calls'))
@@ -319,6 +294,102 @@ def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
     'v': cost.v,
     'seconds_per_step': cost.seconds(),
     **speeds(sums, cost),
-    **batch_fields.fields(runs, base, cost),
+    **waiting(runs, base, cost),
     **units,
+  }
+
+
+class Batches(NamedTuple):
+  """Sums over the rows of every batch, [n] each.
+
+  The rows of a batch take the steps of the loop together, and the batch ends
+  with its last row. A row that has ended waits; nothing takes its place.
+
+    steps of the loop   1 2 3 4 5
+    row 0               x x x x x    at work in 5 of 5
+    row 1               x x x . .    at work in 3 of 5: in 8 of 10 together
+  """
+
+  seconds: np.ndarray
+  tokens: np.ndarray
+  calls: np.ndarray
+  steps: np.ndarray  # of the loop
+  rows: np.ndarray  # that have a prompt
+
+  @property
+  def places(self) -> np.ndarray:
+    """Steps of every row, at work or not."""
+    return self.steps * self.rows
+
+  @property
+  def at_work(self) -> float:
+    """Share of the places in which a row was at work."""
+    return float(self.calls.sum() / self.places.sum())
+
+  @property
+  def latency(self) -> metrics.Estimate:
+    """Seconds per token of a row, until it ends.
+
+    All steps of a batch take alike, so a row's time is that of as many steps.
+    """
+    return metrics.ratio(self.seconds * self.calls / self.steps, self.tokens)
+
+
+def batches_of(runs: list[Run]) -> Batches:
+  """The sums of some batches."""
+  columns = [
+    (
+      run.seconds,
+      run.counts.tokens.sum(),
+      run.counts.target_calls.sum(),
+      run.steps,
+      len(run.texts),
+    )
+    for run in runs
+  ]
+  return Batches(*np.array(columns, float).T)
+
+
+def _predict(cost: Costs, base: Batches, ours: Batches) -> metrics.Estimate:
+  """The speed-up of batches that wait for their last row."""
+
+  def speed(base_tokens, base_places, tokens, places, c, v):
+    plain = base_tokens / base_places
+    return metrics.predicted_speedup(tokens / places / plain, c, v, cost.depth)
+
+  sums = metrics.Sums(base.tokens, base.places, ours.tokens, ours.places)
+  return metrics.combine(speed, sums, cost.draws, positive=True)
+
+
+def _agree(cost: Costs, base: Batches, ours: Batches) -> metrics.Estimate:
+  """The measured speed-up over that; tokens cancel."""
+
+  def over(base_seconds, base_places, seconds, places, c, v):
+    step = base_seconds / base_places / (seconds / places)
+    return step / metrics.predicted_speedup(1, c, v, cost.depth)
+
+  sums = metrics.Sums(base.seconds, base.places, ours.seconds, ours.places)
+  return metrics.combine(over, sums, cost.draws, positive=True)
+
+
+def waiting(runs: list[Run], base: list[Run], cost: Costs) -> dict:
+  """Returns what a batch does to its rows: how long each waits for the last.
+
+  Args:
+    runs: of the method, a batch each.
+    base: plain decoding of the same.
+    cost: of the method's step, in batches of this size.
+  """
+  ours, plain = batches_of(runs), batches_of(base)
+  found = {
+    'row_seconds_per_token': ours.latency,
+    'baseline_row_seconds_per_token': plain.latency,
+    'predicted_static_speedup': _predict(cost, plain, ours),
+    'measured_over_predicted_static': _agree(cost, plain, ours),
+  }
+  return {
+    'at_work': ours.at_work,
+    'baseline_at_work': plain.at_work,
+    **{name: one.value for name, one in found.items()},
+    **{f'{name}_ci': one.interval for name, one in found.items()},
   }

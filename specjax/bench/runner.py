@@ -20,7 +20,6 @@ from specjax.bench import (
   results,
   row_fields,
   same_texts,
-  sanity_checks,
   ties,
   turns,
 )
@@ -29,7 +28,7 @@ from specjax.bench.methods import Loaded, Method, singles
 from specjax.bench.plan import Plan
 from specjax.cli import hosts
 from specjax.loop import generate
-from specjax.stats import metrics
+from specjax.stats import metrics, sanity_checks
 
 
 class Runner:

@@ -14,50 +14,15 @@ import sys
 from tqdm import tqdm
 
 from specjax.bench import measure, trace
-from specjax.bench.results import Folder
 from specjax.cli import hosts
-from specjax.errors import UserError
 from specjax.models import prefill
+from specjax.stats.folders import SAMPLE_KEY, SAMPLES, read_samples
 
-FILE = 'samples.jsonl'
-KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature')  # of a text
 METHODS = 2  # so many are shown: each compiles a program that records
 CELLS = 4  # a text of so many domains and temperatures, of each of them
 TOKENS = 64  # of each text
 PROMPT = 32  # tokens of the end of a prompt that are shown
 CONTEXT = 16  # tokens before a token that decide how it is written
-
-
-def read(folder: Folder) -> list[dict]:
-  """The texts that were recorded; none where there is no such file.
-
-  Raises:
-    UserError: the file is not one of these.
-  """
-  file = folder.path / FILE
-  if not file.exists():
-    return []
-  try:
-    samples = [json.loads(line) for line in file.read_text().splitlines()]
-    for sample in samples:
-      check(sample)
-  except (ValueError, TypeError, KeyError) as error:
-    raise UserError(
-      f'{file} cannot be read ({type(error).__name__}: {error}): remove it, '
-      'and specjax run records the texts again'
-    ) from error
-  return samples
-
-
-def check(sample: dict) -> None:
-  """Raises a KeyError, TypeError or ValueError for what is no sample."""
-  for name in (*KEY, 'lossless', 'prompt', 'continues', 'target_calls'):
-    _ = sample[name]
-  for token in sample['tokens']:
-    if token['origin'] not in trace.ORIGINS:
-      raise UserError(f'no origin of a token: {token["origin"]!r}')
-    for part in (token, *token['others']):
-      _ = part['text'], float(part['chance'] or 0)
 
 
 def written(tokenizer, before: list[int], tokens: list[trace.Token]):
@@ -131,15 +96,17 @@ def add(runner) -> list[dict]:
     All of them.
   """
   built, folder = runner.built, runner.folder
-  recorded = hosts.share(hosts.alone(lambda: read(folder)))
-  have = {tuple(sample[k] for k in KEY) for sample in recorded}
+  recorded = hosts.share(hosts.alone(lambda: read_samples(folder)))
+  have = {tuple(sample[k] for k in SAMPLE_KEY) for sample in recorded}
   where = itertools.product(runner.prompts, runner.plan.temperatures)
   wanted = [
     (method, place, method.cell(*place))
     for place in itertools.islice(where, CELLS)
     for method in choose(built.methods)
   ]
-  missing = [w for w in wanted if tuple(w[2][k] for k in KEY) not in have]
+  missing = [
+    w for w in wanted if tuple(w[2][k] for k in SAMPLE_KEY) not in have
+  ]
   if not missing:
     return recorded
   quiet = not hosts.leads()
@@ -155,5 +122,5 @@ def add(runner) -> list[dict]:
     made, 'sample texts', len(missing), file=sys.stderr, disable=quiet
   ) as bar:
     recorded += bar
-  folder.write(FILE, ''.join(json.dumps(s) + '\n' for s in recorded))
+  folder.write(SAMPLES, ''.join(json.dumps(s) + '\n' for s in recorded))
   return recorded

@@ -22,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from specjax import checkpoints, prompts
-from specjax.bench import results, single_model, stored
+from specjax.bench import results, single_model
 from specjax.bench.config import Experiment
 from specjax.bench.loading import checks
 from specjax.bench.plan import Plan, plan
@@ -31,6 +31,7 @@ from specjax.errors import need, writing
 from specjax.loop import generate
 from specjax.prompts import Chosen
 from specjax.requests import continuous
+from specjax.stats import folders
 from specjax.types import Params, Spec
 
 FILE = 'answers.jsonl'
@@ -45,14 +46,14 @@ def read(file: pathlib.Path) -> list[dict]:
   """
   if not file.exists():
     return []
-  text = stored.read_text(file)
+  text = folders.read_text(file)
   whole = text[: text.rfind('\n') + 1]
   if whole != text:
     part = file.with_suffix('.part')
     part.write_text(whole)
     part.rename(file)
   return [
-    stored.read_object(line, f'{file}: line {number}', 'remove the line')
+    folders.read_object(line, f'{file}: line {number}', 'remove the line')
     for number, line in enumerate(whole.splitlines(), 1)
   ]
 

@@ -16,19 +16,19 @@ import json
 import pathlib
 import sys
 
-from specjax.bench import results
 from specjax.cli import command
 from specjax.errors import need
 from specjax.reports import comparing, latex
+from specjax.stats import folders
 
 
-def _run(path: str) -> results.Folder:
+def _run(path: str) -> folders.Folder:
   """The folder of a run.
 
   Raises:
     UserError: it is none, or of another program.
   """
-  folder = results.existing(path)
+  folder = folders.existing(path)
   programs = sorted({str(row.get('program')) for row in folder.rows} - {'run'})
   need(
     not programs,
@@ -71,7 +71,7 @@ def main(paths: tuple[str, str], form: str = 'text') -> None:
     _names(paths), (settings[0], settings[1]), (one.rows, other.rows)
   )
   print(latex.tables(text) if form == 'latex' else text)
-  print(json.dumps(results.plain(found)))
+  print(json.dumps(folders.plain(found)))
 
 
 def _from_command_line() -> None:

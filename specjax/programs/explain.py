@@ -15,7 +15,7 @@ import sys
 from tqdm import tqdm
 
 from specjax import reports
-from specjax.bench import costs, measure, memory, results, sanity_checks
+from specjax.bench import costs, measure, memory, results
 from specjax.bench.config import Experiment
 from specjax.bench.plan import Plan, plan, whole_steps
 from specjax.bench.plan import choose as choose_drafters
@@ -24,6 +24,7 @@ from specjax.cli import command
 from specjax.errors import need
 from specjax.reports import explain as explain_report
 from specjax.reports import intervals
+from specjax.stats import sanity_checks
 
 
 def narrow(x: Experiment) -> int:

@@ -88,7 +88,7 @@ class Comparison:
     self.known: dict = {}
     self.conditions = results.conditions()
     self.folder = results.Folder(plan.results, plan.settings)
-    self.folder.check_prompts(self.domains)
+    results.check_prompts(self.folder, self.domains)
     lines = [json.dumps({'prompt': p}) + '\n' for p in self.prompts]
     self.folder.write('prompts.jsonl', ''.join(lines))
 

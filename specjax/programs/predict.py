@@ -22,17 +22,17 @@ import numpy as np
 from tqdm import tqdm
 
 from specjax import prompts as reading
-from specjax.bench import costs, measure, replay, results, sanity_checks
+from specjax.bench import costs, measure, replay, results
 from specjax.bench.config import Experiment
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, plan
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
-from specjax.bench.selecting import pick
 from specjax.cli import command
 from specjax.errors import need
 from specjax.reports import predict as predict_report
-from specjax.stats import metrics, theory
+from specjax.stats import metrics, sanity_checks, theory
+from specjax.stats.row import pick
 
 GAMMAS = (1, 2, 3, 5)
 CHECKED = 3  # candidates of a domain and temperature, the fastest as predicted

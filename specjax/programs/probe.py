@@ -23,12 +23,12 @@ from specjax import prompts
 from specjax.bench import load, measure, probing, results
 from specjax.bench.config import Experiment
 from specjax.bench.plan import Plan, PlannedDrafter, plan
-from specjax.bench.probing import CONFIGURED, Look
 from specjax.bench.runner import Runner
 from specjax.cli import command
 from specjax.errors import need
 from specjax.prompts import Chosen
 from specjax.reports import probe as probe_report
+from specjax.stats.readings import CONFIGURED, Look
 
 _PROMPTS = 32  # of all domains together
 _NEW_TOKENS = 32

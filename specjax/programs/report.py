@@ -8,15 +8,17 @@ are read. `specjax run` writes it at its end.
 
 import json
 
-from specjax.bench import results, samples
 from specjax.cli import command
 from specjax.reports import page
+from specjax.stats import folders
 
 
 def main(path: str) -> None:
-  folder = results.existing(path)
+  folder = folders.existing(path)
   page.check(folder.rows)
-  folder.write(page.FILE, page.render(folder.rows, samples.read(folder)))
+  folder.write(
+    page.FILE, page.render(folder.rows, folders.read_samples(folder))
+  )
   print(json.dumps({'report': str(folder.path / page.FILE)}))
 
 

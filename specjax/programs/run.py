@@ -11,7 +11,7 @@ import resource
 import sys
 
 from specjax import prompts
-from specjax.bench import probing, results, samples, sanity_checks
+from specjax.bench import probing, results, samples
 from specjax.bench.config import Experiment
 from specjax.bench.loading import checks
 from specjax.bench.plan import plan, whole_steps
@@ -19,6 +19,8 @@ from specjax.bench.runner import Runner
 from specjax.cli import command, hosts
 from specjax.reports import batches, page, pairing
 from specjax.reports import run as run_report
+from specjax.stats import sanity_checks
+from specjax.stats.readings import CONFIGURED
 
 _PROBED, _PROBED_TOKENS = 8, 24  # prompts of a short probe, and of each
 
@@ -73,7 +75,7 @@ def probe(runner: Runner) -> None:
     )
     found = probing.short(one, loaded, jobs)
     runner.readings[name] = {'reading': results.plain(found)}
-    if found and found['best'] != probing.CONFIGURED and hosts.leads():
+    if found and found['best'] != CONFIGURED and hosts.leads():
       print(f'warning: {pairing.reading(name, found)}', file=sys.stderr)
 
 

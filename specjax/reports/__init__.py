@@ -4,13 +4,15 @@ A row names the program that made it. The module of that name has
 
   headline(rows) -> str    where and how, and a verdict, as markdown
   summary(rows) -> str     the headline, and below it the tables
-  fields(row) -> dict      the fields that the row must have, and their types;
-                           one that may be missing has ? behind its name
-  figures(rows) -> tuple   functions rows -> figure, named as its file;
+  figures(rows) -> tuple   functions rows -> figure, named as their files;
                            a module without figures does not have it
 
-and all of it is true for any rows of the program: few, lost or undecided. A new
-kind of row is a program and the module of its name, and nothing else.
+and all of it is true for any rows of the program: few, lost or undecided. The
+fields of a row are declared in `specjax.stats.row`. A study of a checkout
+declares those of its own rows in its report:
+
+  fields(row) -> dict      types by name; ? behind the name of one that may be
+                           missing
 """
 
 import importlib
@@ -18,22 +20,24 @@ import importlib.util
 import pathlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
-
-from specjax.cli import fields as types
 from specjax.errors import need
+from specjax.stats import row as declared
 
-Draw = Callable[[list[dict]], Figure]
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+Draw = Callable[[list[dict]], 'Figure']
+_PROGRAMS = ('run', 'predict', 'explain', 'certify', 'parity', 'probe')
 
 
 def _module(program: str) -> ModuleType | None:
-  """The report of a program; None where it has none."""
-  places = __name__, 'experiments'  # Studies lie in a checkout alone.
-  names = [f'{p}.{program}' for p in places if importlib.util.find_spec(p)]
-  if program.isidentifier():
-    for name in [*names, f'experiments.{program}_report']:
+  """Returns the report of a program; None where it has none."""
+  if program in _PROGRAMS:
+    return importlib.import_module(f'{__name__}.{program}')
+  if program.isidentifier() and importlib.util.find_spec('experiments'):
+    for name in (f'experiments.{program}', f'experiments.{program}_report'):
       if importlib.util.find_spec(name) is not None:
         module = importlib.import_module(name)
         if hasattr(module, 'fields'):
@@ -42,7 +46,7 @@ def _module(program: str) -> ModuleType | None:
 
 
 def of(rows: list[dict]) -> ModuleType:
-  """The report of the program that made rows.
+  """Returns the report of the program that made rows.
 
   Raises:
     UserError: they do not name one and the same program that has a report.
@@ -59,12 +63,12 @@ def of(rows: list[dict]) -> ModuleType:
 
 
 def summary(rows: list[dict]) -> str:
-  """The headline of rows and their tables, as their program writes them."""
+  """Returns the headline of rows and their tables, as markdown."""
   return of(rows).summary(rows)
 
 
 def figures(rows: list[dict]) -> tuple[Draw, ...]:
-  """Functions that draw what rows show, named as the figure's file."""
+  """Returns functions that draw what rows show, named as their files."""
   draw = getattr(of(rows), 'figures', None)
   return draw(rows) if draw else ()
 
@@ -74,29 +78,15 @@ def save(draw: Draw, rows: list[dict], folder: pathlib.Path) -> None:
   draw(rows).savefig(folder / f'{draw.__name__}.png', dpi=100)
 
 
-def wrong(row: dict, declared: dict[str, Any]) -> str:
-  """What a row lacks, or has of another type; '' if nothing.
-
-  Args:
-    row: of any program.
-    declared: see `fields` above.
-  """
-  missing = [name for name in declared if name[-1] != '?' and name not in row]
-  if missing:
-    return f'has no {", ".join(missing)}'
-  for name, kind in ((n.rstrip('?'), kind) for n, kind in declared.items()):
-    if name in row and not types.fits(row[name], kind):
-      value = types.shown(row[name])
-      return f'has the {name} {value}, which must be {types.in_words(kind)}'
-  return ''
-
-
 def fault(row: dict) -> str:
-  """The same by what its program declares, with the remedy.
+  """Says which field of a row is wrong, and the remedy; '' if none.
 
   Rows of a program without a report are not looked at.
   """
-  module = _module(str(row.get('program')))
-  problem = wrong(row, module.fields(row)) if module else ''
+  fields = declared.of(row)
+  if fields is None:
+    module = _module(str(row.get('program')))
+    fields = declared.declared(module.fields(row)) if module else {}
+  problem = declared.fault(row, fields)
   again = 'remove it, and the command that made it measures it again'
   return problem and f'{problem}: {again}'

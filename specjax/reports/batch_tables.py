@@ -1,9 +1,9 @@
 """Tables of a run of several batch sizes; see `batches` for their verdict."""
 
-from specjax.bench.selecting import by_place, group
 from specjax.reports import intervals, run_headline
 from specjax.reports.batches import best, timed
 from specjax.reports.markdown import Columns, Table, number
+from specjax.stats.row import by_place, group
 
 _NOTE = """
 A batch takes as long as its last row; gamma 0 is plain decoding. **ms per

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specjax.bench.selecting import by_place, group, pick
 from specjax.reports import break_even, intervals, run_headline
 from specjax.reports.markdown import span
 from specjax.reports.run_headline import LOSES, UNDECIDED, WINS, Headline
+from specjax.stats.row import by_place, group, pick
 
 _WAITS = 0.95  # at work in a smaller share of the steps is told
 

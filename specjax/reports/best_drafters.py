@@ -6,10 +6,10 @@ Everything is made from the rows of `specjax run`.
 import itertools
 from collections.abc import Callable, Iterator
 
-from specjax.bench.selecting import by_place, group
 from specjax.reports import intervals
 from specjax.reports.markdown import Columns, Table, number
 from specjax.stats import metrics, theory
+from specjax.stats.row import by_place, group
 
 CONSTANT = 'constant'
 _NOTE = """

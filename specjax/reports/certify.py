@@ -1,8 +1,5 @@
 """Rows of `specjax certify`: the certificate's verdict and its tables."""
 
-from typing import Any
-
-from specjax.bench.selecting import group, pick
 from specjax.reports.conditions import machine
 from specjax.reports.markdown import (
   Columns,
@@ -12,47 +9,9 @@ from specjax.reports.markdown import (
   number,
   paragraph,
 )
+from specjax.stats.row import group, pick
 
 EXACT = 1e-12  # largest error of a probability that counts as none
-_FIELDS: dict[str, dict[str, Any]] = {
-  'distribution': {
-    **dict.fromkeys(('rule', 'drafter', 'model', 'setting'), str),
-    'lossless': bool,
-    **dict.fromkeys(('max_error', 'total_variation', 'calls'), float),
-  },
-  'loop': {
-    **dict.fromkeys(('rule', 'drafter', 'model', 'setting'), str),
-    'samples': int,
-    **dict.fromkeys(('p_value', 'level'), float),
-    'power': float | None,
-  },
-  'published': {
-    **dict.fromkeys(('rule', 'source'), str),
-    **dict.fromkeys(('published', 'accepted'), float),
-  },
-  'block': {
-    **dict.fromkeys(('gamma', 'pairs'), int),
-    **dict.fromkeys(('temperature', 'least', 'mean'), float),
-  },
-  'numbers': {
-    'check': str,
-    **dict.fromkeys(('deviation', 'bound'), float),
-  },
-  'mutant': {
-    **dict.fromkeys(('mutant', 'test', 'setting'), str),
-    'evidence': float,
-    'caught': bool,
-  },
-  'arithmetic': {
-    **dict.fromkeys(('rule', 'drafter', 'dtype'), str),
-    **dict.fromkeys(('total_variation', 'of_plain'), float),
-  },
-  'end': dict.fromkeys(('seconds', 'boost'), float),
-}
-
-
-def fields(row: dict) -> dict[str, Any]:
-  return {'part': str, **_FIELDS.get(str(row.get('part')), {})}
 
 
 def _loop_cells(loops: list[dict]) -> list[str]:

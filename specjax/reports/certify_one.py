@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from specjax.bench.selecting import pick
 from specjax.reports.certify import distributions
 from specjax.reports.conditions import machine
 from specjax.reports.markdown import (
@@ -14,6 +13,7 @@ from specjax.reports.markdown import (
   number,
   paragraph,
 )
+from specjax.stats.row import pick
 
 _HOLDS = {True: 'yes', False: 'BROKEN', None: 'says nothing here'}
 _TABLES: dict[str, tuple[str, Columns]] = {

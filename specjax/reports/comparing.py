@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from specjax.bench.results import KEY
 from specjax.reports import intervals, paired
 from specjax.reports.markdown import (
   Table,
@@ -24,6 +23,7 @@ from specjax.reports.markdown import (
   with_interval,
 )
 from specjax.stats import fit_tests, metrics
+from specjax.stats.row import KEY
 
 SPEED_NOTE = (
   'Speed-ups are over the plain decoding of the same run. Whatever slowed the '

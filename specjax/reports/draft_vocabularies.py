@@ -1,8 +1,8 @@
 """What drafts with fewer tokens than the target lose, by their size."""
 
-from specjax.bench.selecting import group
 from specjax.reports import intervals, paired
 from specjax.reports.markdown import Table, number, with_interval
+from specjax.stats.row import group
 
 _NOTE = """
 tau with the tokens that got a logit, and what it changed against all of them,

@@ -5,13 +5,10 @@ one more row has the loops without their parts.
 """
 
 import functools
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from specjax.bench import costs, sanity_checks
-from specjax.bench.selecting import by_place, pick
 from specjax.reports import Draw, intervals, remedies
 from specjax.reports import run as run_report
 from specjax.reports.conditions import conditions
@@ -25,26 +22,11 @@ from specjax.reports.markdown import (
   span,
   with_interval,
 )
-from specjax.stats import metrics, theory
+from specjax.stats import metrics, sanity_checks, theory
+from specjax.stats.row import by_place, pick
 
+PHASES = ('draft', 'score', 'judge', 'commit', 'loop')
 LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
-
-
-def fields(row: dict) -> dict[str, Any]:
-  if 'loops' in row:
-    known = {'gamma': int, 'loops': dict[str, Any], 'asked_gamma': int}
-    return known | {'reads?': dict[str, Any]}
-  ends = tuple[float | None, ...] | None
-  names = ('c', 'v', 'predicted_speedup', 'speedup', 'measured_over_predicted')
-  names += ('baseline_tokens_per_second', 'seconds')
-  return {
-    **run_report.FIELDS,
-    **dict.fromkeys(names, float),
-    **{f'{name}_ci?': ends for name in names[2:5]},
-    'steps': int,
-    'asked_gamma': int,
-    'seconds_per_step?': dict[str, Any] | None,
-  }
 
 
 def examined(rows: list[dict]) -> list[dict]:
@@ -116,7 +98,7 @@ def split(
 
   return {
     name: metrics.combine(functools.partial(phase, i), medians)
-    for i, name in enumerate(costs.PHASES)
+    for i, name in enumerate(PHASES)
   }
 
 
@@ -200,7 +182,7 @@ def phase_table(loops: dict, row: dict) -> str:
     rest = step - sum(p.value for p in parts.values())
     column += [(f'{rest:.3f}', rest), (f'{step:.3f}', step)]
     columns.append([(text, f'{value / step:.1%}') for text, value in column])
-  names = [*costs.PHASES, 'unexplained', 'step of the run']
+  names = [*PHASES, 'unexplained', 'step of the run']
   head = ['phase', 'plain, ms', 'share', f'gamma {row["gamma"]}, ms', 'share']
   lines = [
     [name, *one, *other]

@@ -11,9 +11,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from specjax.bench.selecting import by_place
 from specjax.reports import best_drafters, intervals
 from specjax.reports.conditions import conditions
+from specjax.stats.row import by_place
 
 _COLOURS = (
   '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000',

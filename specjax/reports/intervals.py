@@ -2,25 +2,14 @@
 
 from specjax.reports.markdown import with_interval
 from specjax.stats import metrics
-
-# Their units are batches of prompts, as they were timed.
-_TIMED = (
-  'speedup',
-  'speedup_of_rates',
-  'predicted_speedup',
-  'measured_over_predicted',
-  'predicted_static_speedup',
-  'measured_over_predicted_static',
-  'row_seconds_per_token',
-  'speedup_at_work',
-  'predicted_over_measured',
-  'baseline_row_seconds_per_token',
-)
+from specjax.stats.row import BATCHES, CHECK, RUN
 
 
 def units(row: dict, name: str = '') -> int:
-  """How many units the interval of a field was made from."""
-  return row['prompts'] // (row.get('batch', 1) if name in _TIMED else 1)
+  """Returns how many units the interval of a field was made from."""
+  field = RUN.get(name, CHECK.get(name))
+  timed = field is not None and field.over == BATCHES
+  return row['prompts'] // (row.get('batch', 1) if timed else 1)
 
 
 def trusted(row: dict, ends: list | None, name: str = '') -> list[float] | None:

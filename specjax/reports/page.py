@@ -4,6 +4,7 @@ The page is one file without scripts: it needs no network, and can be printed.
 """
 
 import base64
+import dataclasses
 import functools
 import io
 import pathlib
@@ -12,18 +13,19 @@ import jinja2
 import matplotlib
 from matplotlib.figure import Figure
 
-from specjax.bench import samples
-from specjax.bench.selecting import by_place
 from specjax.errors import UserError
-from specjax.reports import batches, run_headline, wrong
+from specjax.reports import batches, run_headline
 from specjax.reports import run as run_report
 from specjax.reports.markdown import span
+from specjax.stats.folders import check_sample
+from specjax.stats.row import RUN, by_place, fault
 
 FILE = 'report.html'
-# A page shows these, too.
+# A page shows these fields, too.
 _MORE = ('target', 'drafted', 'histogram', 'repetition')
-FIELDS = run_report.FIELDS | {
-  name: run_report.FIELDS[f'{name}?'] for name in _MORE
+FIELDS = {
+  name: dataclasses.replace(field, needed=field.needed or name in _MORE)
+  for name, field in RUN.items()
 }
 
 
@@ -50,7 +52,7 @@ def check(rows: list[dict]) -> None:
   if not rows:
     raise UserError('rows: there are none, so there is nothing to report')
   for number, row in enumerate(rows, 1):
-    if problem := wrong(row, FIELDS):
+    if problem := fault(row, FIELDS):
       raise UserError(
         f'rows: row {number} {problem}: it was made by another program or an '
         'older version; measure again in another folder with specjax run'
@@ -113,7 +115,7 @@ class Coloured:
 
   def __init__(self, texts: list[dict]):
     for text in texts:
-      samples.check(text)
+      check_sample(text)
     self.texts = texts
 
   def _repr_html_(self) -> str:

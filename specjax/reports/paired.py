@@ -6,11 +6,10 @@ noise.
 
 from typing import Any, NamedTuple
 
-from specjax.bench.results import KEY
-from specjax.bench.selecting import group
 from specjax.reports import intervals
 from specjax.reports.markdown import Table, number, with_interval
 from specjax.stats import metrics
+from specjax.stats.row import KEY, group
 
 # What is compared, what the table calls it, and its heading.
 AXES = (

@@ -1,7 +1,7 @@
 """Heads of others in a run: are they for the target, and read rightly?"""
 
-from specjax.bench.probing import CONFIGURED
 from specjax.reports.markdown import blocks, paragraph
+from specjax.stats.readings import CONFIGURED
 
 
 def reading(name: str, found: dict) -> str:

@@ -1,7 +1,5 @@
 """Rows of `specjax parity`: which texts are identical, how others part."""
 
-from typing import Any
-
 from specjax.reports.conditions import machine, values
 from specjax.reports.markdown import blocks, markdown, number, paragraph
 
@@ -15,15 +13,6 @@ unit in their last place. rounding: the largest change, once, when every weight
 moves by its last place. A tie has a margin within the noise and within 16 times
 the rounding.
 """
-
-
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  return {
-    **dict.fromkeys(('drafter', 'verifier', 'domain', 'against', 'dtype'), str),
-    **dict.fromkeys(('gamma', 'batch', 'compared', 'ties', 'bugs'), int),
-    'differences': tuple[dict[str, Any], ...],
-  }
 
 
 def headline(rows: list[dict]) -> str:

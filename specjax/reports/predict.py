@@ -1,12 +1,10 @@
 """Rows of `specjax predict`: candidates in order, and what to use."""
 
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from specjax.bench import row_fields
-from specjax.bench.selecting import pick
 from specjax.reports import intervals
 from specjax.reports import run as run_report
 from specjax.reports.conditions import conditions
@@ -18,8 +16,8 @@ from specjax.reports.markdown import (
   paragraph,
   span,
 )
-from specjax.reports.paired import TIMES
 from specjax.stats import metrics
+from specjax.stats.row import pick, times_of
 
 
 class Choice(NamedTuple):
@@ -157,7 +155,7 @@ class Board:
     checks = pick(self.checks, **cell, temperature=temperature)
     measured = 'not measured'
     if checks:
-      units = zip(*(row_fields.times_of(r) for r in checks), strict=True)
+      units = zip(*(times_of(r) for r in checks), strict=True)
       columns = map(np.concatenate, units)
       measured = f'measured {metrics.speedup(*columns).value:.2f}'
       measured += _WAITING * (self.batch > 1)
@@ -267,39 +265,3 @@ def headline(rows: list[dict]) -> str:
 def summary(rows: list[dict]) -> str:
   """The headline, and all tables."""
   return blocks(headline(rows), *Board(rows).tables())
-
-
-_NUMBERS = tuple[float | None, ...]
-_FIELDS: dict[str, dict[str, Any]] = {
-  'replay': {
-    **dict.fromkeys(('prompts', 'tokens'), int),
-    **dict.fromkeys(('gammas', 'tau'), _NUMBERS),
-    'unit_target_calls': tuple[_NUMBERS, ...],
-  },
-  'cost': {'gamma': int, **dict.fromkeys(('c', 'v', 'plain_seconds'), float)},
-  'check': {
-    **dict.fromkeys(('gamma', 'prompts', 'same_text', 'equal_calls'), int),
-    **dict.fromkeys(
-      (
-        'alpha', 'predicted_tau', 'tau_by_beta', 'tau_iid', 'tau', 'c', 'v',
-        'predicted_speedup', 'speedup', 'predicted_over_measured',
-      ),
-      float,
-    ),
-    **dict.fromkeys(TIMES, _NUMBERS),
-    'batch?': int | None,
-    'speedup_at_work?': float | None,
-    **{
-      f'{name}_ci': _NUMBERS | None
-      for name in ('alpha', 'tau', 'speedup', 'difference',
-                   'predicted_over_measured')
-    },
-  },
-}  # fmt: skip
-
-
-def fields(row: dict) -> dict[str, Any]:
-  cell = {'drafter': str, 'domain': str, 'temperature': float}
-  if row.get('part') == 'cost':  # For all domains and temperatures.
-    cell = {'drafter': str}
-  return {'part': str, **cell, **_FIELDS.get(str(row.get('part')), {})}

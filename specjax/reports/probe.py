@@ -4,9 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specjax.bench import probing
-from specjax.bench.probing import CONFIGURED, Difference, Look
-from specjax.bench.selecting import group
 from specjax.reports.conditions import machine, values
 from specjax.reports.markdown import (
   blocks,
@@ -15,6 +12,9 @@ from specjax.reports.markdown import (
   paragraph,
   with_interval,
 )
+from specjax.stats import readings
+from specjax.stats.readings import CONFIGURED, Difference, Look
+from specjax.stats.row import group
 
 _POOR = 0.1  # share of first tokens below which no reading can be the right one
 _LEGEND = """
@@ -23,17 +23,6 @@ greedy texts. Differences are paired on prompts, and their intervals hold for
 all alternatives of a head together, with 95%. One is clearly better where its
 interval lies above 0 and it accepts a twentieth more.
 """
-
-
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  return {
-    **dict.fromkeys(('drafter', 'alternative'), str),
-    **dict.fromkeys(('gamma', 'prompts', 'new_tokens'), int),
-    'changes': dict[str, Any],
-    'unit_places': tuple[int, ...],
-    'unit_accepted': tuple[tuple[float, ...], ...],
-  }
 
 
 class Finding(NamedTuple):
@@ -57,10 +46,10 @@ def find(rows: list[dict]) -> dict[str, Finding]:
       continue
     base = looks.pop(CONFIGURED)
     differences = {
-      name: probing.compare(base, look, len(looks))
+      name: readings.compare(base, look, len(looks))
       for name, look in looks.items()
     }
-    best = probing.best_of(differences)
+    best = readings.best_of(differences)
     found[drafter] = Finding({CONFIGURED: base} | looks, differences, best)
   return found
 

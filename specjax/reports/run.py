@@ -1,11 +1,9 @@
 """Rows of `specjax run`: the verdict, all tables, and the figures."""
 
 import dataclasses
-from typing import Any
 
 from specjax import prompts
 from specjax.bench import collectives
-from specjax.bench.selecting import by_place, pick
 from specjax.reports import (
   Draw,
   batch_plots,
@@ -29,7 +27,7 @@ from specjax.reports.markdown import (
   paragraph,
   with_interval,
 )
-from specjax.reports.run_fields import FIELDS as FIELDS
+from specjax.stats.row import by_place, pick
 
 FIGURES = (
   plots.speedup_against_gamma,
@@ -96,11 +94,6 @@ _POSITIONS = (
   ('no bonus', lambda r: number(r.get('tau_without_bonus'))),
   ('accepted at 1, 2, ...', _accepted),
 )
-
-
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  return FIELDS
 
 
 def _prompts(row: dict) -> str:

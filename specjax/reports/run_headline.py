@@ -10,11 +10,11 @@ import dataclasses
 import functools
 import shlex
 
-from specjax.bench.selecting import by_place
 from specjax.reports import break_even, intervals
 from specjax.reports.conditions import conditions
 from specjax.reports.markdown import blocks, bullets, counted, paragraph, span
 from specjax.stats import metrics
+from specjax.stats.row import by_place
 
 WINS, UNDECIDED, UNKNOWN, LOSES = 'wins', 'undecided', 'unknown', 'loses'
 _ORDER = (WINS, UNDECIDED, UNKNOWN, LOSES)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import tables as tables_program
-from specjax.bench import methods, results, sanity_checks
+from specjax.bench import methods, results
 from specjax.bench.config import Experiment, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
@@ -20,6 +20,7 @@ from specjax.reports import (
   run_headline,
 )
 from specjax.reports import run as run_report
+from specjax.stats import sanity_checks
 from tests.support import expected_row, scripted_run, tiny
 from tests.support import rows as made
 from tests.support.measuring_checks import apart

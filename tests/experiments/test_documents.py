@@ -10,9 +10,9 @@ import pytest
 from experiments import tables
 from experiments.papers import findings
 from specjax import reports, sampling, verify
-from specjax.bench import results
 from specjax.drafters import plain
 from specjax.loop import generate
+from specjax.stats import folders
 from specjax.types import Params, Spec, Target
 from tests.support import models
 
@@ -89,7 +89,7 @@ def test_what_a_page_names_exists(path):
 
 @functools.cache
 def committed():
-  rows, warnings = results.read_folders(ROOT / 'results', reports.fault)
+  rows, warnings = folders.read_folders(ROOT / 'results', reports.fault)
   assert warnings == []
   return rows
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from specjax import sampling, verify
-from specjax.bench import costs, measure, results, sanity_checks
+from specjax.bench import costs, measure, results
 from specjax.drafters import ngram, plain
 from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.programs import explain
 from specjax.reports import explain as explain_report
+from specjax.stats import sanity_checks
 from specjax.types import Params, Spec
 from tests.support import models, tiny
 

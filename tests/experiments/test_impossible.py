@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from specjax.bench import sanity_checks
+from specjax.stats import sanity_checks
 from tests.support import rows as made
 
 ROOT = pathlib.Path(__file__).parents[2]

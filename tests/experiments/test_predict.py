@@ -8,10 +8,11 @@ import types
 import numpy as np
 import pytest
 
-from specjax.bench import costs, measure, methods, replay, sanity_checks
+from specjax.bench import costs, measure, methods, replay
 from specjax.bench import results as outputs
 from specjax.programs import predict
 from specjax.reports import predict as predict_report
+from specjax.stats import sanity_checks
 from tests.support import rows as rows_by_hand
 from tests.support import tiny
 

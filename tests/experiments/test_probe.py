@@ -9,7 +9,6 @@ import pytest
 from specjax import pair
 from specjax.bench import measure, probing, replay, results
 from specjax.bench.config import Candidate, Checkpoint, Experiment
-from specjax.bench.probing import CONFIGURED, Look
 from specjax.drafters.dflash import module
 from specjax.drafters.eagle.module import sizes_of
 from specjax.drafters.heads import files
@@ -18,6 +17,8 @@ from specjax.errors import UserError
 from specjax.programs import probe, run
 from specjax.reports import pairing
 from specjax.reports import probe as report
+from specjax.stats import readings
+from specjax.stats.readings import CONFIGURED, Look
 from tests.support import tiny
 
 
@@ -54,31 +55,31 @@ def test_equal_readings_are_seldom_called_better():
   rng, wrong, runs = np.random.default_rng(0), 0, 400
   for _ in range(runs):
     base, *others = draw(rng, [0.5] * 9)
-    wrong += any(probing.compare(base, o, len(others)).better for o in others)
+    wrong += any(readings.compare(base, o, len(others)).better for o in others)
   # One side of the intervals that hold together: half of `CHANCE`.
-  assert wrong / runs < 2 * probing.CHANCE / 2
+  assert wrong / runs < 2 * readings.CHANCE / 2
 
 
 def test_the_intervals_hold_together():
   rng, missed, runs = np.random.default_rng(1), 0, 400
   for _ in range(runs):
     base, *others = draw(rng, [0.5] * 7)
-    found = [probing.compare(base, o, len(others)) for o in others]
+    found = [readings.compare(base, o, len(others)) for o in others]
     missed += any(not f.low <= 0 <= f.high for f in found)
-  assert 0.2 * probing.CHANCE < missed / runs < 2 * probing.CHANCE
+  assert 0.2 * readings.CHANCE < missed / runs < 2 * readings.CHANCE
 
 
 def test_a_better_reading_is_found_and_a_worse_one_is_not():
   base, better, worse = draw(np.random.default_rng(2), [0.4, 0.5, 0.3])
-  assert probing.compare(base, better, 2).better
-  assert not probing.compare(base, worse, 2).better
+  assert readings.compare(base, better, 2).better
+  assert not readings.compare(base, worse, 2).better
 
 
 def test_a_difference_that_is_sure_but_slight_is_not_clear():
   places, accepted = np.full(32, 1000), np.full((32, 1), 500)
   base = Look(places, accepted + np.arange(32)[:, None] % 2)
   slight = Look(places, base.accepted + 5)
-  found = probing.compare(base, slight, 1)
+  found = readings.compare(base, slight, 1)
   assert found.low > 0
   assert not found.better
 
@@ -86,7 +87,7 @@ def test_a_difference_that_is_sure_but_slight_is_not_clear():
 def test_a_reading_that_drafts_fewer_tokens_is_compared_over_these():
   base = Look(np.full(8, 4), np.tile([3, 2, 1], (8, 1)))
   fewer = Look(np.full(8, 5), np.tile([5, 5], (8, 1)))
-  found = probing.compare(base, fewer, 1)
+  found = readings.compare(base, fewer, 1)
   assert found.value == pytest.approx(10 / 5 - 5 / 4)
   assert found.better
   rows = [

@@ -6,11 +6,12 @@ import pathlib
 
 import pytest
 
-from specjax.bench import results, samples
+from specjax.bench import results
 from specjax.errors import UserError
 from specjax.programs import report
 from specjax.reports import page as report_page
 from specjax.reports import plots
+from specjax.stats.folders import SAMPLES
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOSTILE = (
@@ -227,7 +228,7 @@ def folder(tmp_path):
 
 
 def test_a_report_is_made_again_without_weights(folder, capsys):
-  (folder.path / samples.FILE).write_text(json.dumps(text(prompt='twice')))
+  (folder.path / SAMPLES).write_text(json.dumps(text(prompt='twice')))
   report.main(str(folder.path))
   made = (folder.path / report_page.FILE).read_text()
   assert json.loads(capsys.readouterr().out) == {
@@ -245,20 +246,20 @@ def test_a_report_is_made_again_without_weights(folder, capsys):
       lambda path: (path / 'rows.jsonl').write_text(
         '{"schema": 1, "drafter": "a"}\n'
       ),
-      'row 1 has no verifier, gamma, .*another program or an older version',
+      'row 1 has no .*verifier.*another program or an older version',
     ),
     (
       lambda path: (path / 'rows.jsonl').write_text(
         json.dumps({'schema': 1} | row(tau='much')) + '\n'
       ),
-      "row 1 has the tau 'much', which must be a number or None",
+      "row 1 has the tau 'much'",
     ),
     (
-      lambda path: (path / samples.FILE).write_text('{"drafter": "a"}\n'),
+      lambda path: (path / SAMPLES).write_text('{"drafter": "a"}\n'),
       "samples.jsonl cannot be read .*'verifier'.*remove it",
     ),
     (
-      lambda path: (path / samples.FILE).write_text('[1, 2'),
+      lambda path: (path / SAMPLES).write_text('[1, 2'),
       'samples.jsonl cannot be read .*remove it',
     ),
   ],

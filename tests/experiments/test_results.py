@@ -2,8 +2,9 @@
 
 import pytest
 
-from specjax.bench import results
 from specjax.reports import run as run_report
+from specjax.stats import folders as results
+from specjax.stats.row import SCHEMA
 from tests.support import rows as made
 
 
@@ -16,7 +17,7 @@ def test_rows_come_back(tmp_path):
   folder = results.Folder(tmp_path / 'a', {'seed': 0})
   folder.add(row())
   again = results.Folder(tmp_path / 'a', {'seed': 0})
-  assert again.rows == [{'schema': results.SCHEMA} | row()]
+  assert again.rows == [{'schema': SCHEMA} | row()]
   assert again.has(**row())
   assert not again.has(**row(gamma=3))
 
@@ -27,7 +28,7 @@ def test_truncated_last_line_is_dropped_and_the_rest_kept(tmp_path):
   file = tmp_path / 'a' / 'rows.jsonl'
   file.write_text(file.read_text() + '{"drafter": "ng')
   again = results.Folder(tmp_path / 'a', {'seed': 0})
-  assert again.rows == [{'schema': results.SCHEMA} | row()]
+  assert again.rows == [{'schema': SCHEMA} | row()]
   again.add(row(gamma=3))
   assert len(results.Folder(tmp_path / 'a', {'seed': 0}).rows) == 2
 
@@ -69,7 +70,7 @@ def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):
   folder.add(row())
   folder.add(row(gamma=3))
   file = tmp_path / 'a' / 'rows.jsonl'
-  mine = f'{{"schema": {results.SCHEMA}, '
+  mine = f'{{"schema": {SCHEMA}, '
   lines = file.read_text().splitlines()
   changed = [lines[0].replace(mine, '{"schema": 99, '), lines[1]]
   changed.append(lines[1].replace(mine, '{'))
@@ -77,7 +78,7 @@ def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):
   again = results.Folder(tmp_path / 'a', {'seed': 0})
   assert [r['gamma'] for r in again.rows] == [3]
   assert not again.has(**row())  # So the cell is measured again.
-  for word in ('2 of 3 rows', '99, none', f'reads {results.SCHEMA}', 'again'):
+  for word in ('2 of 3 rows', '99, none', f'reads {SCHEMA}', 'again'):
     assert word in again.warning
   assert len(file.read_text().splitlines()) == 3
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from specjax.bench import costs, replay, row_fields, sanity_checks
+from specjax.bench import costs, replay, row_fields
 from specjax.bench.measure import Run
-from specjax.stats import metrics
+from specjax.stats import metrics, sanity_checks
 from specjax.types import Counts
 
 

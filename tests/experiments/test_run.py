@@ -16,6 +16,7 @@ from specjax.bench.plan import plan
 from specjax.bench.runner import Runner, singles
 from specjax.loop import generate
 from specjax.models import layouts
+from specjax.stats.row import SCHEMA
 from tests.support import processes, tiny
 
 QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
@@ -197,7 +198,7 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
   with pytest.raises(measure.NotFinite, match='code at temperature 0'):
     runner.run()
   again = results.Folder(tmp_path / 'a', results.settings_of(x))
-  assert again.rows == [{'schema': results.SCHEMA} | kept]
+  assert again.rows == [{'schema': SCHEMA} | kept]
 
 
 @pytest.mark.slow

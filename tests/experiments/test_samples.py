@@ -10,6 +10,7 @@ from specjax.bench.config import Candidate, SamplingValues
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.drafters import plain
+from specjax.stats import folders
 from specjax.types import Draft, Drafter, LoadedDrafter
 from tests.support import tiny
 
@@ -86,7 +87,7 @@ def test_steps_make_the_text_that_is_measured(runner, texts, temperature):
 def test_every_cell_has_a_text_with_chances(texts):
   assert [t['temperature'] for t in texts] == [0.0, 8.0]
   for text in texts:
-    samples.check(text)
+    folders.check_sample(text)
     assert len(text['tokens']) == 12
     for token in text['tokens']:
       drafted = token['origin'] == 'accepted'
@@ -105,7 +106,7 @@ def test_every_cell_has_a_text_with_chances(texts):
 
 
 def test_texts_are_recorded_once(runner, texts, monkeypatch):
-  assert samples.read(runner.folder) == texts
+  assert folders.read_samples(runner.folder) == texts
   monkeypatch.setattr(samples, 'record', None)
   assert samples.add(runner) == texts
 

@@ -1,6 +1,6 @@
 """Rows of a results folder, made up for tests."""
 
-from specjax.bench import results
+from specjax.stats.row import SCHEMA
 
 
 def around(value: float, count: int = 8, by: float = 0.02) -> list[float]:
@@ -33,7 +33,7 @@ def row(**changes) -> dict:
   """A row of an acceptance-only run: eight prompts, alpha 1/2, tau 2."""
   prompts = changes.get('prompts', 8)
   found = {
-    'schema': results.SCHEMA,
+    'schema': SCHEMA,
     'program': 'run',
     'config': 'made up',
     'drafter': 'draft',

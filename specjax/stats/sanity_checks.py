@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from specjax.bench import row_fields
 from specjax.stats import metrics
+from specjax.stats.row import by_batch
 
 _ROUNDING = 1e-3  # of sums of probabilities in single precision
 _SLACK, _MARGIN = 0.05, 0.25  # with an interval, and without
@@ -136,7 +136,7 @@ def _over_a_step(row: dict) -> list[float] | None:
     return ends and [end / row['tau'] for end in ends]
 
   def steps(name):
-    return row_fields.by_batch(row, name, np.maximum)
+    return by_batch(row, name, np.maximum)
 
   return metrics.speedup(
     row['unit_baseline_seconds'],
