@@ -173,7 +173,7 @@ def folder(tmp_path, monkeypatch):
       if name == 'old':
         del row['program']
       there.add(row)
-  monkeypatch.setattr(tables, 'papers', lambda: '')
+  monkeypatch.setattr(tables.published, 'page', lambda: '')
   return root
 
 

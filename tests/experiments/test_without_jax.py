@@ -14,7 +14,6 @@ QUICK = ROOT / 'results' / 'quickstart'
   'work',
   [
     'import specjax.stats.row, specjax.stats.sanity_checks',
-    'from specjax.programs import compare, report',
     'import pathlib\n'
     'from specjax import reports\n'
     'from specjax.stats import folders\n'
