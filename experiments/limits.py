@@ -31,12 +31,12 @@ from specjax.types import Params, Spec
 def _targets(bench: Bench) -> dict[str, tuple[Model, Any]]:
   """The random target and the checkpoint's, as one row is decoded."""
   x = bench.x
-  model, params, _ = bench.models(x.target.vocab_size).fit(1)
+  model, params, _ = bench.models(x.target.vocab_size).fastest
   targets = {'random': (model, params.target)}
   if x.path:
     made = checkpoints.load(x.path, x.dtype)
-    if model.config.columns:
-      made = layouts.for_few(*made, rows=1)
+    if model.config.native:
+      made = layouts.to_native(*made) or made
     targets['checkpoint'] = made
   return targets
 

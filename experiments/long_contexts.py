@@ -113,7 +113,7 @@ class Ways:
     self.bench, self.batch = bench, batch
     x = bench.x
     models = bench.models(x.target.vocab_size)
-    self.target, self.params, self.draft = models.fit(batch * (x.gamma + 1))
+    self.target, self.params, self.draft = models.fastest
 
   def loops(self, context: int) -> dict[str, Loop]:
     """Plain steps, those of each draft, and those of a draft for nothing."""

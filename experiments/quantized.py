@@ -45,7 +45,7 @@ def steps(bench: Bench) -> list[dict]:
     name = os.path.basename(path.rstrip('/'))
     bench.bar.set_description(f'compiling {name}')
     made = checkpoints.load(path, jnp.dtype(x.dtype))
-    made = layouts.for_few(*made, rows=1)
+    made = layouts.to_native(*made) or made
     for way, (model, params) in {
       x.dtype: made,
       'int8': quantize.quantize(*made),

@@ -112,7 +112,8 @@ def _layouts(rows: list[dict]) -> list[str]:
   clauses = []
   for (size,), mine in _by_size(rows).items():
     best = min(mine, key=lambda r: r['v'])
-    columns = '' if best['columns'] == '-' else f', {best["columns"]} columns'
+    width = best.get('columns', '-')  # Of blocks, in older rows.
+    columns = '' if width == '-' else f', {width} columns'
     clauses.append(f'{size:g}: {best["v"]:.2f} ({best["way"]}{columns})')
   return [
     'passes in the fastest layout, over that of a single token, by tokens: '

@@ -47,26 +47,21 @@ def random_weights(model: Model, seed: int, dtype) -> Any:
 
 
 class Models:
-  """Target and draft of a vocabulary, whole and in the layout of few rows."""
+  """Target and draft of a vocabulary, for the kernel where there is one."""
 
   def __init__(self, target: Model, draft: Model, seed: int, dtype: str):
     self.target, self.draft = target, draft
     self.weights = random_weights(target, seed, jnp.dtype(dtype))
     self.draft_weights = random_weights(draft, seed + 1, jnp.dtype(dtype))
-    self._blocked: tuple | None = None
 
-  def fit(self, rows: int) -> tuple[Model, Params, Model]:
-    """Target, parameters and draft in the layout that so many rows take."""
-    params = Params(self.weights, self.draft_weights)
-    layout = layouts.tried()[0]
-    if jax.default_backend() != 'cpu' or not layouts.fits(layout, rows):
-      return self.target, params, self.draft
-    if self._blocked is None:
-      target = layouts.for_few(self.target, self.weights, rows)
-      draft = layouts.for_few(self.draft, self.draft_weights, rows)
-      both = Params(target.params, draft.params)
-      self._blocked = target.model, both, draft.model
-    return self._blocked
+  @functools.cached_property
+  def fastest(self) -> tuple[Model, Params, Model]:
+    """Target, parameters and draft, for the kernel where there is one."""
+    target, weights = self.target, self.weights
+    target, weights = layouts.to_native(target, weights) or (target, weights)
+    draft, own = self.draft, self.draft_weights
+    draft, own = layouts.to_native(draft, own) or (draft, own)
+    return target, Params(weights, own), draft
 
 
 class Timed(NamedTuple):

@@ -66,7 +66,7 @@ class Bench:
     x = self.x
     vocab = vocab or x.target.vocab_size
     used = used or x.used
-    target, params, draft = self.models(vocab).fit(batch * (gamma + 1))
+    target, params, draft = self.models(vocab).fastest
     if over_cache is not None:
       target = variants.with_cache_attention(target, over_cache)
       draft = variants.with_cache_attention(draft, over_cache)

@@ -70,17 +70,6 @@ def _few_programs():
       ctypes.CDLL(None).malloc_trim(0)  # The C library gives them back, too.
 
 
-@pytest.fixture(autouse=True, scope='session')
-def measured_columns():
-  """Blocks have 64 columns on every machine; yields what measures them."""
-  from specjax.models import layouts
-
-  measure = layouts.columns
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(layouts, 'columns', lambda: 64)
-    yield measure
-
-
 @pytest.fixture(scope='session')
 def folder(tmp_path_factory):
   """`target` and `draft` of a tiny pair: to be read, not to be written to."""

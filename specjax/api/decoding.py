@@ -25,12 +25,6 @@ from specjax.loop.token_records import Logprob, read
 from specjax.models import layouts, transformer
 from specjax.types import Counts, LoadedDrafter, Target
 
-_NO_CORES = (
-  "layout is 'cores', but the target cannot be split over the number of CPU "
-  'devices, {}: make the cores devices first, with '
-  "jax.config.update('jax_num_cpu_devices', 2), or choose layout='auto'"
-)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decoded:
@@ -113,14 +107,11 @@ def load(
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
     layout: of the weights on a CPU: 'whole'; 'native', in blocks of columns
-      for a kernel of their own, where the model has them, which drafters loaded
-      for it take too; 'blocked', such blocks without the kernel; 'cores',
-      these blocks split over the CPU devices that there are, see `layouts`; or
-      'auto', by which `decode` takes the faster of the first two (without a
-      compiler, of whole and blocked weights) for its
-      shapes, see `layouts.choose`. It changes logits by float rounding alone,
-      so that texts may differ where two tokens are tied; fix it for the same
-      bits on every machine and in every call.
+      for the kernel of `specjax.native`, which drafters loaded for the target
+      take, too; or 'auto': `decode` takes the faster of the two for its shapes,
+      see `layouts.choose`. Logits change by float rounding alone, so texts may
+      differ where two tokens are tied; fix the layout for the same bits on
+      every machine and in every call.
 
   Raises:
     ValueError: there is no such checkpoint or dtype here, or one that is not
@@ -136,8 +127,6 @@ def load(
     raise ValueError(
       f'layout is {layout!r}: choose one of {", ".join(layouts.LAYOUTS)}'
     )
-  if layout == layouts.CORES and jax.local_device_count('cpu') == 1:
-    raise ValueError(_NO_CORES.format(1))
   if layout == layouts.NATIVE and not native.available():
     raise ValueError(
       f"layout is 'native', but there is no kernel: {native.reason()}; choose "
@@ -146,11 +135,8 @@ def load(
   dtype = checkpoints.precision.check(dtype)
   directory = str(checkpoints.locate(path))
   model, params = checkpoints.load(directory, dtype, max_length)
-  if layout not in (layouts.AUTO, layouts.WHOLE):
-    arranged = layouts.make(layout, model, params)
-    if arranged is None and layout == layouts.CORES:
-      raise ValueError(_NO_CORES.format(jax.local_device_count('cpu')))
-    model, params = arranged or (model, params)
+  if layout == layouts.NATIVE:
+    model, params = layouts.to_native(model, params) or (model, params)
   tokenizer = None
   if checkpoints.has_tokenizer(directory):
     tokenizer = checkpoints.load_tokenizer(directory)

@@ -91,8 +91,7 @@ class Speed:
 class Layouts(Speed):
   """Layouts of weights beside each other.
 
-  The CPU's cores are devices and XLA's threads, too: elsewhere they are the
-  kernel's alone.
+  XLA has all cores, too: elsewhere they are the kernel's alone.
   """
 
 

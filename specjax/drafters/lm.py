@@ -141,10 +141,8 @@ def read(
     model, params = variants.keep_tokens(model, params, kept)
   model = variants.with_cache_attention(model, host.config.attention)
   model = variants.narrow(model, window, sinks)
-  if columns := host.config.columns:
-    model, params = variants.block(
-      model, params, columns, host.config.for_kernel
-    )
+  if host.config.native:
+    model, params = variants.to_native(model, params)
   if other is not None:
     return model, params
   return variants.resize_head(model, host.config.vocab_size), params

@@ -10,7 +10,7 @@ it and copied for it:
 
   CPU        blocked, the default: a step costs what is in use, and hardly
              depends on the maximum (results/limit). With weights in blocks for
-             the kernel (`variants.block`), kernel.
+             the kernel (`variants.to_native`), kernel.
   GPU, TPU   not measured; also blocked, since it alone does not pay for slots
              that nobody uses. `experiments.accelerator` compares the three on
              the device at hand.

@@ -147,9 +147,10 @@ class TransformerConfig:
     head_scale: what the head's input is multiplied by.
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
-    kept: tokens that have a logit of their own, see `small_head`; 0: all.
-    columns: of a block of weights, see `variants.block`; 0: they are whole.
-    for_kernel: whether `specjax.native` multiplies these blocks.
+    kept: tokens that have a logit of their own, see `reduced_vocab_head`;
+      0: all.
+    native: weights are for the kernel, see `variants.to_native`. The kernel
+      also turns queries and keys.
     attention: how the cache is read, see `models.cache_attention`.
     without_attention: layers whose attention is left out, from 0.
     without_mlp: layers whose MLP is.
@@ -191,8 +192,7 @@ class TransformerConfig:
   mlp_bias: bool = False
   tied_embeddings: bool = False
   kept: int = 0
-  columns: int = 0
-  for_kernel: bool = False
+  native: bool = False
   attention: CacheAttention = cache_attention.blocked
   without_attention: tuple[int, ...] = ()
   without_mlp: tuple[int, ...] = ()

@@ -97,7 +97,6 @@ class Encoder(nn.Module):
   def _keys(self, x, layer):
     c = self.config
     both = Linear(
-      c.columns,
       c.width,
       (c.num_kv_heads, 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),

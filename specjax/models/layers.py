@@ -119,7 +119,6 @@ class Layer(nn.Module):
     c = self.config
     b, t = x.shape[:2]
     qkv = Linear(
-      c.columns,
       x.shape[-1],
       (c.num_kv_heads, c.group + 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
@@ -132,7 +131,7 @@ class Layer(nn.Module):
       q = Norm(c, c.head_dim, name='q_norm')(q)
       k = Norm(c, c.head_dim, name='k_norm')(k)
       qkv = jnp.concatenate([q, k, v], -2)
-    if c.for_kernel and qkv.dtype.name in native.DTYPES:
+    if c.native and qkv.dtype.name in native.DTYPES:
       q, new = self._heads_of_kernel(qkv, positions)
     else:
       if c.rope_theta is not None:
@@ -174,7 +173,6 @@ class Layer(nn.Module):
     c = self.config
     b, t = x.shape[:2]
     q = Linear(
-      c.columns,
       c.width,
       (c.num_kv_heads, c.group, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
@@ -205,7 +203,6 @@ class Layer(nn.Module):
       return Experts(c, name='experts')(x)
     ways = 2 if c.gated else 1
     y = Linear(
-      c.columns,
       c.width,
       (ways, c.mlp_width),
       ('width', None, 'mlp'),
@@ -220,4 +217,4 @@ class Layer(nn.Module):
     """The linear map back to the residual stream."""
     c = self.config
     scale = (2 * c.num_layers * c.width) ** -0.5
-    return Linear(c.columns, inputs, (c.width,), axes, bias, scale, name=name)
+    return Linear(inputs, (c.width,), axes, bias, scale, name=name)

@@ -1,7 +1,11 @@
-"""Linear maps, and weights in blocks of columns for a CPU that decodes."""
+"""Linear maps, and weights in the layouts that their products take.
+
+A matrix is whole, in blocks of columns for the kernel (`Native`), or in eight
+bits (`Int8`), whole or in such blocks. A module declares whole matrices; its
+parameters say which layout a matrix has.
+"""
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -10,8 +14,8 @@ import jax.numpy as jnp
 
 from specjax import native
 
-COLUMNS = 64  # of a block of weights, unless another number was chosen
-FEW_ROWS = 12  # up to which blocks pay
+# Names of the parameters that `multiply` takes in any layout.
+NAMES = 'w', 'unembedding', 'residual'
 
 
 class Int8(NamedTuple):
@@ -22,7 +26,7 @@ class Int8(NamedTuple):
 
 
 class Native(NamedTuple):
-  """Blocks [..., C, in, c] that `specjax.native` multiplies."""
+  """Blocks [C, in, c] that `specjax.native` multiplies."""
 
   blocks: jax.Array
 
@@ -32,152 +36,84 @@ def is_native(w) -> bool:
 
 
 def multiply(x, w):
-  """x [..., in] times w, which is [in, out], or in blocks [..., C, in, c].
-
-  A library's matrix product repacks the weights even for two rows, and costs
-  a CPU twice a single row. One pass over a block that fits the innermost
-  cache serves several rows at the price of reading it once. Up to six
-  rows were seen to add in one order, so that one token and five give the same
-  bits; nothing relies on it.
+  """Multiplies x [..., in] by a weight [in, *outputs] in any layout.
 
   Returns:
-    [..., out], or [..., *leading axes of the blocks, C * c].
+    [..., *outputs]; of blocks [..., C * c].
   """
-  if isinstance(w, Int8):  # Sums are scaled, which are fewer than weights.
+  if isinstance(w, Int8):  # Scales the sums, which are fewer than the weights.
     floats = w.values if is_native(w.values) else w.values.astype(x.dtype)
     y = multiply(x, floats)
-    scale = w.scale.squeeze(-2) if w.scale.ndim > 2 else w.scale
-    return y * scale.reshape(y.shape[x.ndim - 1 :]).astype(y.dtype)
+    return y * w.scale.reshape(y.shape[x.ndim - 1 :]).astype(y.dtype)
   if is_native(w):
-    return _multiply_native(x, w.blocks)
-  if w.ndim == 2:
-    return x @ w
-  shape = *x.shape[:-1], *w.shape[:-3], -1
-  rows = x.reshape(-1, w.shape[-2])
-  # A sum over blocks with an axis of 1 is compiled to code up to two hundred
-  # times slower: there is none, and a single block is a matrix.
-  w = w.reshape([*(n for n in w.shape[:-2] if n > 1), *w.shape[-2:]])
-  if len(rows) > FEW_ROWS or w.ndim == 2:
-    y = jnp.tensordot(rows, w, ((1,), (w.ndim - 2,)))
-  elif len(rows) == 1:
-    y = (rows[0][:, None] * w).sum(-2)
-  else:
-    y = (rows[:, :, None] * w[..., None, :, :]).sum(-2)
-    y = jnp.moveaxis(y, -2, 0)
-  return y.reshape(shape)
+    rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    y = native.product(rows, w.blocks).astype(x.dtype)
+    return y.reshape(*x.shape[:-1], -1)
+  return jnp.tensordot(x, w, 1)
 
 
-def _multiply_native(x, blocks):
-  """The same by the kernel."""
-  rows = x.reshape(-1, blocks.shape[-2])
-  flat = blocks.reshape(-1, *blocks.shape[-2:])
-  y = native.product(rows.astype(jnp.float32), flat).astype(x.dtype)
-  return y.reshape(*x.shape[:-1], *blocks.shape[:-3], -1)
+def to_blocks(w) -> jax.Array:
+  """A weight [in, *outputs] as blocks [C, in, c] of the kernel's columns."""
+  return jnp.moveaxis(w.reshape(len(w), -1, native.COLUMNS), 0, 1)
 
 
-def leading_axes(columns: int, outputs: Sequence[int]) -> tuple[int, ...]:
-  """Axes of the blocks of a weight with such outputs; () where it stays whole.
+def to_native(params):
+  """Parameters with matrices in blocks for the kernel.
 
-  The first of several axes stays one, so that devices can split it, or the
-  columns behind it.
-
-  Args:
-    columns: of a block; 0: weights are whole.
-    outputs: axes of the weight behind its inputs.
+  Other parameters stay as they are, and so do matrices that cannot be blocks:
+  the kernel does not multiply their type, or their columns do not come out
+  even.
   """
-  if not columns:
-    return ()
-  first, rest = outputs[0], math.prod(outputs[1:])
-  if len(outputs) > 1 and rest % columns == 0:
-    return first, rest // columns
-  if first * rest % columns == 0:
-    return (first * rest // columns,)
-  return ()
+
+  def one(path, w):
+    if (
+      is_native(w)
+      or isinstance(w, Int8)
+      or not any(key.key in NAMES for key in path)
+      or w.dtype.name not in native.DTYPES
+      or math.prod(w.shape[1:]) % native.COLUMNS
+    ):
+      return w
+    return Native(to_blocks(w))
+
+  return jax.tree_util.tree_map_with_path(
+    one, params, is_leaf=lambda x: isinstance(x, Native | Int8)
+  )
 
 
-def to_blocks(w, columns: int = COLUMNS):
-  """A weight [in, ...] in blocks of columns, where these come out even."""
-  leading = leading_axes(columns, w.shape[1:])
-  if not leading:
-    return w
-  return jnp.moveaxis(w.reshape(len(w), *leading, columns), 0, -2)
-
-
-def keep_outputs(w, kept, columns: int = 0):
+def keep_outputs(w, kept):
   """The weight of some of its outputs.
 
   Args:
-    w: [in, out], or in blocks [C, in, c], floats, `Int8` or `Native`.
+    w: [in, out] in any layout, which the result has if its columns come out
+      even; otherwise it is whole.
     kept: [n] outputs.
-    columns: of a block of the result.
   """
 
   def keep(x):
     if is_native(x):
       made = keep(x.blocks)
       return Native(made) if made.ndim > 2 else made
-    if x.ndim > 2:
-      x = jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
-    return to_blocks(x[:, kept], columns)
+    if x.ndim == 2:
+      return x[:, kept]
+    whole = jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, kept]
+    return whole if len(kept) % native.COLUMNS else to_blocks(whole)
 
   return jax.tree.map(keep, w, is_leaf=is_native)
 
 
-def arrange(params, shapes, columns: int, for_kernel: bool = False):
-  """Parameters whose weights become blocks where their shapes say so.
-
-  Args:
-    params: of a model with whole weights.
-    shapes: of the same model with weights in blocks.
-    columns: of a block.
-    for_kernel: whether blocks become `Native`, of types that it multiplies.
-  """
-
-  def one(weight, goal):
-    if weight.shape == goal.shape:
-      return weight
-    blocks = to_blocks(weight, columns)
-    fits = for_kernel and weight.dtype.name in native.DTYPES
-    return Native(blocks) if fits else blocks
-
-  return jax.tree.map(one, params, shapes)
-
-
-def declare_weight(module, name, columns, inputs, outputs, axes, scale):
-  """A weight [inputs, *outputs], as its product takes it.
-
-  Where blocks are asked for and come out even it is [*leading_axes, inputs,
-  columns], otherwise [inputs, *outputs]. One that was quantised is an `Int8`
-  of these, one for the kernel a `Native`.
-  """
+def declare_weight(module, name, inputs, outputs, axes, scale):
+  """A weight [inputs, *outputs], in the layout that the parameters have."""
   stored = module.get_variable('params', name)
   if isinstance(stored, Int8 | Native):
     return stored
-  shape = (inputs, *outputs)
-  if leading := leading_axes(columns, outputs):
-    shape = (*leading, inputs, columns)
-    # Axes that were merged are split over no devices.
-    whole = len(leading) < len(outputs) and len(leading) == 1
-    kept = (None,) if whole else axes[1 : 1 + len(leading)]
-    axes = (*kept, axes[0], None)
-  initializer = nn.initializers.normal(scale)
-  return module.param(
-    name, nn.with_logical_partitioning(initializer, axes), shape
-  )
-
-
-def apply_whole(x, w):
-  """x [..., in] times w [in, *outputs]."""
-  if isinstance(w, Int8):
-    y = jnp.tensordot(x, w.values.astype(x.dtype), 1)
-    return y * w.scale[0].astype(y.dtype)
-  return jnp.tensordot(x, w, 1)
+  start = nn.with_logical_partitioning(nn.initializers.normal(scale), axes)
+  return module.param(name, start, (inputs, *outputs))
 
 
 class Linear(nn.Module):
   """x [..., inputs] -> [..., *outputs]."""
 
-  columns: int  # of a block of weights; 0: they are whole
   inputs: int
   outputs: tuple[int, ...]
   axes: tuple[str | None, ...]  # logical names of (inputs, *outputs)
@@ -187,12 +123,9 @@ class Linear(nn.Module):
   @nn.compact
   def __call__(self, x):
     w = declare_weight(
-      self, 'w', self.columns, self.inputs, self.outputs, self.axes, self.scale
+      self, 'w', self.inputs, self.outputs, self.axes, self.scale
     )
-    if leading_axes(self.columns, self.outputs):
-      y = multiply(x, w).reshape(*x.shape[:-1], *self.outputs)
-    else:  # Outputs in one axis could not be split over devices by the last.
-      y = apply_whole(x, w)
+    y = multiply(x, w).reshape(*x.shape[:-1], *self.outputs)
     if self.bias:
       zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:])
       y += self.param('b', zeros, self.outputs)

@@ -29,7 +29,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax.models import transformer
+from specjax.models import linear, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.linear import Int8, Native, is_native
 from specjax.models.transformer import Model
@@ -39,7 +39,6 @@ LARGEST = 127
 # The axis of the inputs, by the last name of a parameter. Tables that only
 # rows are taken of stay floats (that costs no step anything), and so do norms,
 # biases and routers, whose choices a rounding error could turn over.
-_LINEAR = 'w', 'unembedding'  # which linear maps take as `Int8`
 _INPUTS = {'w': 0, 'unembedding': 0, 'up': 1, 'down': 1}
 
 
@@ -68,9 +67,6 @@ def _input_axis(config: TransformerConfig, path, w) -> int | None:
     return 1
   if w.ndim < 2 or names[-1] not in _INPUTS:
     return None
-  in_blocks = names[-1] in _LINEAR and w.ndim > 2
-  if in_blocks and w.shape[-1] == config.columns:
-    return w.ndim - 2  # [..., in, columns]
   return _INPUTS[names[-1]]
 
 
@@ -78,8 +74,9 @@ def _widen(x: Any, dtype=None) -> Any:
   """A matrix as floats again; anything else stays as it is."""
   if not is_int8(x):
     return x
-  values = x.values.blocks if is_native(x.values) else x.values
-  wide = values.astype(x.scale.dtype) * x.scale
+  if is_native(x.values):
+    return Native(_widen(Int8(x.values.blocks, x.scale), dtype))
+  wide = x.values.astype(x.scale.dtype) * x.scale
   return wide if dtype is None else wide.astype(dtype)
 
 
@@ -93,7 +90,7 @@ def _usable(params: Any) -> Any:
   dtype = transformer.dtype_of(params)
 
   def one(path, x):
-    return x if path[-1].key in _LINEAR else _widen(x, dtype)
+    return x if path[-1].key in linear.NAMES else _widen(x, dtype)
 
   return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_int8)
 
@@ -132,7 +129,7 @@ def quantize_params(config: TransformerConfig, params: Any) -> Any:
 
   def one(path, w):
     if is_native(w):
-      made = one(path, w.blocks)
+      made = quantize_matrix(w.blocks, 1)
       return made._replace(values=Native(made.values))
     axis = _input_axis(config, path, w)
     return w if axis is None else quantize_matrix(w, axis)
@@ -144,7 +141,7 @@ def quantize(model: Model, params: Any) -> tuple[Model, Any]:
   """The model and its parameters in eight bits.
 
   Quantise last: what makes another model of a configuration, such as
-  `variants.block`, makes one of floats.
+  `variants.to_native`, makes one of floats.
 
   Args:
     model: of floats.

@@ -86,7 +86,6 @@ class Transformer(nn.Module):
       self.unembedding = declare_weight(
         self,
         'unembedding',
-        c.columns,
         c.width,
         (c.kept or c.vocab_size,),
         ('width', 'vocab'),

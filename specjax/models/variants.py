@@ -6,7 +6,7 @@ first_layers          fewer layers                        the same parameters
 without               no attention or MLP in some layers  the same parameters
 resize_head           logits of another vocabulary        the same parameters
 keep_tokens           logits of some tokens               a smaller head
-block                 weights in blocks of columns        rearranged ones
+to_native             weights in blocks for the kernel    rearranged ones
 """
 
 import dataclasses
@@ -135,7 +135,7 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
 
   Args:
     model: the model, on a mesh or not.
-    params: its parameters, floats, in blocks or whole.
+    params: its parameters, floats, whole or in blocks.
     kept: [n] ids of these tokens, each once.
 
   Raises:
@@ -148,7 +148,7 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
   whole = params['embedding'].T if tied else params['unembedding']
   places = reduced_vocab_head.places(kept, config.vocab_size)
   params = params | {
-    'unembedding': linear.keep_outputs(whole, kept, config.columns),
+    'unembedding': linear.keep_outputs(whole, kept),
     'places': jnp.asarray(places),
   }
   if model.placement is not None:
@@ -157,34 +157,17 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
   return _alike(model, config), params
 
 
-def block(
-  model: Model,
-  params,
-  columns: int = linear.COLUMNS,
-  for_kernel: bool = False,
-) -> tuple[Model, Any]:
-  """The same model with its weights in blocks of columns, for decoding.
+def to_native(model: Model, params) -> tuple[Model, Any]:
+  """The same model with its weights in blocks, which the kernel multiplies.
 
-  For a CPU and few rows at once (batch times tokens of a step up to twelve),
-  where it makes scoring five tokens cost little more than one. A block is
-  [in, columns]; weights whose columns do not come out even stay as they are.
-  A model on a mesh stays there.
+  The kernel attends, too, unless an attention over the cache was chosen.
 
   Args:
-    model: the model.
+    model: the model, on a single device.
     params: its parameters, whole.
-    columns: of a block.
-    for_kernel: whether `specjax.native` multiplies the blocks, and attends
-      unless an attention over the cache was chosen.
   """
-  config = dataclasses.replace(
-    model.config, columns=columns, for_kernel=for_kernel
-  )
-  if for_kernel and config.attention is cache_attention.blocked:
-    config = dataclasses.replace(config, attention=cache_attention.kernel)
-  shapes = jax.eval_shape(transformer.build(config).init, jax.random.key(0))
-  params = linear.arrange(params, shapes, columns, for_kernel)
-  if model.placement is not None:
-    places = transformer.shardings(config, model.placement)
-    params = jax.device_put(params, places)
-  return _alike(model, config), params
+  attention = model.config.attention
+  if attention is cache_attention.blocked:
+    attention = cache_attention.kernel
+  config = dataclasses.replace(model.config, native=True, attention=attention)
+  return _alike(model, config), linear.to_native(params)

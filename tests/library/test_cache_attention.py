@@ -203,5 +203,5 @@ def test_the_kernel_attends_unless_another_attention_was_chosen():
     (model, cache_attention.kernel),
     (chosen, cache_attention.padded),
   ):
-    blocked, _ = variants.block(given, params, 16, for_kernel=True)
+    blocked, _ = variants.to_native(given, params)
     assert blocked.config.attention is want

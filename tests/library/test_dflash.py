@@ -175,7 +175,7 @@ def test_a_mask_may_be_a_token_of_the_target():
   own = {name: x for name, x in OWN().items() if name != 'mask'}
   weights = models.target_weights()
   params = Params(weights, own)
-  assert {*Head(TARGET, sizes).shapes(0)} == {*own}
+  assert {*Head(TARGET, sizes).shapes()} == {*own}
   ours = Head(TARGET, sizes).embed(params, jnp.array([5]), 3)
   np.testing.assert_array_equal(
     ours[0], weights['embedding'][jnp.array([5, 3, 3])]
@@ -193,14 +193,13 @@ def test_weights_in_blocks_say_the_same():
   trained = dflash.trainable(model, **sizes, block=4)
   weights = models.weights(model, 0)
   own = trained.init(jax.random.key(0), weights)
-  blocked, laid = variants.block(model, weights)
-  columns = blocked.config.columns
+  blocked, laid = variants.to_native(model, weights)
   one, other = (
     Head(m, Sizes(trained.taps, **sizes, block=4)) for m in (model, blocked)
   )
-  arranged = linear.arrange(own, other.shapes(columns), columns)
-  changed = jax.tree.map(lambda a, b: a.shape != b.shape, own, arranged)
-  assert sum(jax.tree.leaves(changed)) > 8
+  arranged = linear.to_native(own)
+  leaves = jax.tree.leaves(arranged, is_leaf=linear.is_native)
+  assert sum(map(linear.is_native, leaves)) > 8
   random = np.random.default_rng(0)
   hidden = jnp.asarray(random.normal(size=(2, 6, 2, 64)), jnp.float32)
   at = jnp.broadcast_to(jnp.arange(6), (2, 6))

@@ -245,12 +245,13 @@ def test_greedy_texts_are_plain_whatever_is_chosen():
 
 
 def in_layouts():
-  """Steps of every length, each with weights in a layout of its own."""
+  """Steps of every length, short ones with whole weights."""
   weights = params()
   ways = {0: (dataclasses.replace(SPEC, drafter=alone.make()), weights)}
-  for length, width in ((1, 2), (2, 4), (4, 8)):
-    target = variants.block(TARGET, weights.target, width)
-    draft = variants.block(DRAFT, weights.drafter, width)
+  for length in (1, 2, 4):
+    target, draft = (TARGET, weights.target), (DRAFT, weights.drafter)
+    if length > 1:
+      target, draft = variants.to_native(*target), variants.to_native(*draft)
     drafter = lm.make(draft[0], length)
     spec = dataclasses.replace(SPEC, target=target[0], drafter=drafter)
     ways[length] = spec, Params(target[1], draft[1])

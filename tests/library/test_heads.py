@@ -394,7 +394,7 @@ def test_a_broken_config_is_refused(tmp_path):
 def test_blocks_change_nothing(name, tmp_path):
   wide = models.tiny(128, 2, width=64, num_heads=2, head_dim=32, mlp_width=64)
   weights = jax.jit(wide.init)(jax.random.key(0))
-  blocked = variants.block(wide, weights)
+  blocked = variants.to_native(wide, weights)
   if name == 'medusa':
     trained = medusa.trainable(wide, DEPTH)
   else:

@@ -10,23 +10,15 @@ import specjax
 from specjax import native
 from specjax.loop import generate
 from specjax.models import layouts, linear, transformer
-from specjax.models.layouts import BLOCKED, CORES, NATIVE, WHOLE, LayoutChoice
+from specjax.models.layouts import NATIVE, WHOLE, LayoutChoice
 from tests.support import tiny
 
 BUFFER = layouts.Buffer(batch=1, slots=128, used=4)
 
 
-@pytest.fixture(autouse=True)
-def without_kernel(monkeypatch):
-  """A machine without a C compiler; see `with_kernel`."""
-  monkeypatch.setattr(layouts, 'tried', lambda: (BLOCKED, CORES))
-
-
-@pytest.fixture
-def with_kernel(without_kernel, monkeypatch):
-  if not native.available():
-    pytest.skip(native.reason())
-  monkeypatch.setattr(layouts, 'tried', lambda: (NATIVE,))
+pytestmark = pytest.mark.skipif(
+  not native.available(), reason=native.reason() or 'there is a kernel'
+)
 
 
 @pytest.fixture
@@ -36,12 +28,12 @@ def target(folder):
 
 @pytest.fixture
 def arranged(target):
-  return layouts.arrange(target.model, target.params, 12)
+  return layouts.arrange(target.model, target.params)
 
 
 @pytest.fixture
 def races(monkeypatch):
-  """What was raced; blocks win."""
+  """What was raced; the kernel wins where there is one."""
   found = []
 
   def race(choices, buffer, tokens, *_):
@@ -52,66 +44,27 @@ def races(monkeypatch):
   return found
 
 
-def test_blocks_are_for_few_rows_of_one_device(arranged):
+def test_the_kernel_is_for_one_cpu_and_weights_that_come_out_even(
+  arranged, monkeypatch
+):
   whole = arranged[WHOLE]
-  assert [*arranged] == [WHOLE, BLOCKED]
-  assert layouts.allowed(arranged, 13) == [WHOLE]
-  assert [*layouts.arrange(*whole, 13)] == [WHOLE]
+  assert [*arranged] == [WHOLE, NATIVE]
+  assert arranged[NATIVE].model.config.native
   split = whole.model._replace(placement='a mesh')
-  assert [*layouts.arrange(split, whole.params, 1)] == [WHOLE]
+  assert [*layouts.arrange(split, whole.params)] == [WHOLE]
   # Where no weight comes out in blocks there is nothing to choose.
-  narrow = tiny.model(32, 1, vocab=100, mlp_width=48, head_dim=12)
+  narrow = tiny.model(24, 1, vocab=100, mlp_width=28, head_dim=6)
   shapes = jax.eval_shape(narrow.init, jax.random.key(0))
   params = jax.tree.map(lambda x: np.zeros(x.shape), shapes)
-  assert [*layouts.arrange(narrow, params, 1)] == [WHOLE]
-
-
-@pytest.mark.usefixtures('with_kernel')
-def test_the_kernel_is_for_any_rows_and_races_with_whole_weights(
-  folder, target, races
-):
-  many = 100 * linear.FEW_ROWS
-  arranged = layouts.arrange(target.model, target.params, many)
-  assert [*arranged] == [WHOLE, NATIVE]
-  assert layouts.allowed(arranged, many) == [WHOLE, NATIVE]
-  assert arranged[NATIVE].model.config.columns == native.COLUMNS
-  made = layouts.for_few(*arranged[WHOLE], rows=many)
-  assert made.model == arranged[NATIVE].model
-  buffer = layouts.Buffer(many, 128, 4)
-  chosen = layouts.choose(target, buffer, 1, 64)
-  assert chosen.model.config.for_kernel
-  assert races == [([WHOLE, NATIVE], many, 1)]
-  fixed = specjax.load(folder / 'target', max_length=96, layout=NATIVE)
-  assert fixed.model.config.for_kernel
-  assert linear.is_native(fixed.params['unembedding'])
-
-
-def test_columns_are_those_of_the_fastest_product(
-  measured_columns, monkeypatch
-):
-  """By the least time of each, whatever a first turn or a busy one takes."""
-  assert measured_columns() in (16, 32, 64)
-  # Two looks at the clock for each of three products, turn by turn.
-  first, busy, quiet = (9.0, 9.0, 0.1), (3.0, 1.0, 2.0), (1.5, 2.0, 1.2)
-  seconds = iter([*first, *busy, *quiet, *busy * 9])
-  looks = (x for s in seconds for x in (0.0, s))
-  monkeypatch.setattr(layouts.time, 'perf_counter', lambda: next(looks))
-  assert measured_columns.__wrapped__() == 32
-
-
-def test_cores_need_several_devices(folder):
-  made = specjax.load(folder / 'target', layout=BLOCKED)
-  assert made.model.config.columns == 64
-  assert jax.local_device_count() == 1
-  with pytest.raises(ValueError, match=r"layout is 'cores'.*jax_num_cpu"):
-    specjax.load(folder / 'target', layout='cores')
+  assert [*layouts.arrange(narrow, params)] == [WHOLE]
+  monkeypatch.setattr(native, 'available', lambda: False)
+  assert [*layouts.arrange(*whole)] == [WHOLE]
 
 
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
     ({'layout': 'fast'}, "layout is 'fast': choose one of auto"),
-    ({'layout': 'cores'}, r"layout is 'cores'.* devices, 1: make the cores"),
     ({'dtype': 'int8'}, "dtype is 'int8': choose one of"),
   ],
 )
@@ -136,12 +89,12 @@ def test_the_least_median_of_turns_that_take_turns():
   found = layouts.fastest(
     {
       WHOLE: clock(WHOLE, [2.0, 9.0, 3.0]),
-      BLOCKED: clock(BLOCKED, [2.5, 3.5, 4.5]),
+      NATIVE: clock(NATIVE, [2.5, 3.5, 4.5]),
     },
     turns=3,
   )
-  assert found == LayoutChoice(WHOLE, {WHOLE: 3.0, BLOCKED: 3.5})
-  assert calls == [WHOLE, BLOCKED, BLOCKED, WHOLE, WHOLE, BLOCKED]
+  assert found == LayoutChoice(WHOLE, {WHOLE: 3.0, NATIVE: 3.5})
+  assert calls == [WHOLE, NATIVE, NATIVE, WHOLE, WHOLE, NATIVE]
 
 
 def test_passes_race_for_a_while(arranged, monkeypatch):
@@ -150,7 +103,7 @@ def test_passes_race_for_a_while(arranged, monkeypatch):
 
   def clock(form, buffer, tokens):
     del buffer, tokens  # Unused.
-    each = 1e-3 if form.model.config.columns else 2e-3
+    each = 1e-3 if form.model.config.native else 2e-3
 
     def run(count):
       passes.append(count)
@@ -159,7 +112,7 @@ def test_passes_race_for_a_while(arranged, monkeypatch):
     return run
 
   monkeypatch.setattr(layouts, 'clock', clock)
-  assert layouts.race(arranged, BUFFER, 3).layout == BLOCKED
+  assert layouts.race(arranged, BUFFER, 3).layout == NATIVE
   assert set(passes[2:]) == {100}
 
 
@@ -181,7 +134,7 @@ def test_a_pass_is_the_model_s_own(arranged):
 
 def test_a_race_measures_both(arranged):
   found = layouts.race(arranged, BUFFER, 2, turns=1, seconds=0.0, passes=1)
-  assert found.seconds.keys() == {WHOLE, BLOCKED}
+  assert found.seconds.keys() == {WHOLE, NATIVE}
   assert min(found.seconds.values()) > 0
 
 
@@ -196,14 +149,14 @@ def test_a_choice_is_made_once_and_compiles_once(folder, target, races):
   fixed = specjax.load(folder / 'target', max_length=96, layout=WHOLE)
   expected = decode(fixed, draft).tokens
   assert decode(target, draft).tokens == expected
-  assert races == [([WHOLE, BLOCKED], 1, 3)]
+  assert races == [([WHOLE, NATIVE], 1, 3)]
   compiled = generate.loop._cache_size()
   assert decode(target, draft, seed=2).tokens == expected
   assert generate.loop._cache_size() == compiled
   assert len(races) == 1
   # Another number of tokens is another choice, of the same weights in blocks.
   decode(target, draft, gamma=3)
-  assert races[1:] == [([WHOLE, BLOCKED], 1, 4)]
+  assert races[1:] == [([WHOLE, NATIVE], 1, 4)]
   assert fixed.remembered == {}
 
 
@@ -215,9 +168,8 @@ def test_who_computes_with_the_target_s_weights_keeps_them(target, races):
   assert [tokens for _, _, tokens in races] == [3, 1]
 
 
-def test_little_work_and_many_rows_are_not_worth_a_race(target, races):
+def test_little_work_is_not_worth_a_race(target, races):
   decode(target, None, tokens=12)
-  specjax.decode(target, None, [[1]] * 13, new_tokens=64)
   half = jax.tree.map(lambda x: x.astype('int8'), target.params)
   whole = dataclasses.replace(target, params=half)
   assert layouts.choose(whole, BUFFER, 1, 64).model is target.model
@@ -233,12 +185,11 @@ def test_other_weights_have_choices_of_their_own(target, races):
 
 @pytest.mark.slow
 def test_a_layout_may_be_fixed(folder, races):
-  target = specjax.load(folder / 'target', max_length=96, layout=BLOCKED)
+  target = specjax.load(folder / 'target', max_length=96, layout=NATIVE)
   draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
-  assert target.model.config.columns
-  assert draft.draft[0].config.columns
+  assert target.model.config.native
+  assert draft.draft[0].config.native
+  assert linear.is_native(target.params['unembedding'])
   whole = specjax.load(folder / 'target', max_length=96, layout=WHOLE)
   assert decode(target, draft).tokens == decode(whole, None).tokens
   assert races == []
-  with pytest.raises(ValueError, match="layout is 'fast': choose one of auto"):
-    specjax.load(folder / 'target', layout='fast')

@@ -80,9 +80,8 @@ def test_output_layers_in_blocks_say_the_same():
   weights = models.weights(target, 0)
   trained = medusa.trainable(target, 2, **OPTIONS)
   own = models.head_weights(lambda key, _: trained.init(key, weights), 0.1)
-  shapes = medusa_model.shapes(trained.config, target, 32)
-  arranged = linear.arrange(own, shapes, 32)
-  assert arranged['unembedding']['head1'].shape == (2, 64, 32)
+  arranged = linear.to_native(own)
+  assert arranged['unembedding']['head1'].blocks.shape == (4, 64, 16)
   features = jnp.asarray(np.random.default_rng(0).normal(size=(2, 64)))
   one, other = (
     say(target, Params(weights, params), features) for params in (own, arranged)

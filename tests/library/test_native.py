@@ -41,7 +41,7 @@ def pair(rows, inputs, outputs, dtype='float32', seed=0):
   w = draw.standard_normal((inputs, outputs))
   w = np.rint(20 * w).clip(-127, 127) if dtype == 'int8' else w
   w = jnp.asarray(w, dtype)
-  blocks = linear.to_blocks(w, native.COLUMNS)
+  blocks = linear.to_blocks(w)
   return jnp.asarray(x), np.asarray(w.astype(jnp.float32), np.float64), blocks
 
 
@@ -112,7 +112,7 @@ def test_a_weight_with_axes_of_its_own():
   """Heads and their parts, as one product over all of them."""
   x, w, _ = pair(5, 24, 96)
   weight = jnp.asarray(w, jnp.float32).reshape(24, 3, 2, 16)
-  blocks = linear.to_blocks(weight, native.COLUMNS)
+  blocks = linear.to_blocks(weight)
   found = linear.multiply(x.reshape(5, 1, 24), linear.Native(blocks))
   np.testing.assert_allclose(found.reshape(5, 96), x @ w, atol=1e-4)
 
@@ -159,7 +159,7 @@ def logits(model, params):
 def test_a_model_has_the_same_logits(tied, dtype):
   model = models.tiny(64, 2, width=32, head_dim=16, tied_embeddings=tied)
   params = jax.tree.map(lambda x: x.astype(dtype), weights(model))
-  made = layouts.make(layouts.NATIVE, model, params)
+  made = layouts.to_native(model, params)
   want, found = logits(model, params), logits(*made)
   assert found.dtype == want.dtype == dtype
   atol = 1e-5 if dtype == 'float32' else 0.1
@@ -175,26 +175,26 @@ def test_a_model_has_the_same_logits(tied, dtype):
 def test_eight_bits_in_blocks_are_those_of_the_whole_weights():
   model = models.tiny(64, 2, width=32)
   params = weights(model)
-  made = layouts.make(layouts.NATIVE, model, params)
+  made = layouts.to_native(model, params)
   narrow = [quantize.quantize(*one) for one in ((model, params), made)]
   assert linear.is_native(narrow[1][1]['unembedding'].values)
   want, found = (logits(*one) for one in narrow)
   np.testing.assert_allclose(found, want, atol=1e-5)
   back = [quantize.dequantize(params) for _, params in narrow]
   np.testing.assert_array_equal(
-    linear.to_blocks(back[0]['unembedding'], native.COLUMNS),
-    back[1]['unembedding'],
+    linear.to_blocks(back[0]['unembedding']),
+    back[1]['unembedding'].blocks,
   )
 
 
 def test_some_of_the_outputs():
   x, w, blocks = pair(3, 16, 64)
   kept = np.array([5, 60, *range(20, 34)])
-  found = linear.keep_outputs(linear.Native(blocks), kept, native.COLUMNS)
+  found = linear.keep_outputs(linear.Native(blocks), kept)
   np.testing.assert_allclose(
     linear.multiply(x, found), x @ w[:, kept], atol=1e-5
   )
-  odd = linear.keep_outputs(linear.Native(blocks), kept[:3], native.COLUMNS)
+  odd = linear.keep_outputs(linear.Native(blocks), kept[:3])
   np.testing.assert_allclose(
     linear.multiply(x, odd), x @ w[:, kept[:3]], atol=1e-5
   )
@@ -204,8 +204,8 @@ def test_types_it_does_not_know_keep_their_layout():
   model = models.tiny(64, 2, width=32)
   params = weights(model)
   halves = jax.tree.map(lambda x: x.astype(jnp.float16), params)
-  assert layouts.make(layouts.NATIVE, model, halves) is None
-  _, drafts = variants.block(model, halves, native.COLUMNS, for_kernel=True)
+  assert layouts.to_native(model, halves) is None
+  _, drafts = variants.to_native(model, halves)
   assert not any(map(linear.is_native, drafts.values()))
 
 
@@ -279,16 +279,12 @@ def test_it_is_compiled_once_and_kept(fresh, monkeypatch):
     ({'PATH': ''}, r'there is no C compiler \(cc, gcc or clang\)'),
   ],
 )
-def test_without_it_there_are_the_other_layouts(
-  fresh, monkeypatch, variables, why
-):
+def test_without_it_there_are_whole_weights(fresh, monkeypatch, variables, why):
   for name, value in variables.items():
     monkeypatch.setenv(name, value)
   assert re.match(why, native.reason())
-  assert layouts.tried() == (layouts.BLOCKED, layouts.CORES)
   model = models.tiny(64, 2, width=32)
-  made = layouts.make(layouts.NATIVE, model, weights(model))
-  assert made is None
+  assert [*layouts.arrange(model, weights(model))] == [layouts.WHOLE]
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def test_a_model_in_eight_bits_is_that_of_the_rounded_weights(
   assert matrices(rounded) == (narrow, whole)
   expected = logits_of(model, quantize.dequantize(rounded))
   np.testing.assert_allclose(logits_of(eight, rounded), expected, atol=1e-5)
-  in_blocks = quantize.quantize(*variants.block(model, params))
-  assert in_blocks[1]['layer0']['out']['w'].values.shape[2] == linear.COLUMNS
+  in_blocks = quantize.quantize(*variants.to_native(model, params))
+  assert linear.is_native(in_blocks[1]['layer0']['out']['w'].values)
   np.testing.assert_allclose(logits_of(*in_blocks), expected, atol=1e-5)
   # These differ from the weights, or nothing was tested.
   assert np.abs(logits_of(model, params) - expected).max() > 1e-3
@@ -131,13 +131,10 @@ def temporaries(model, params):
 
 
 def test_floats_are_not_kept_beside_the_integers():
-  """As they would be, made once for all turns of a loop.
-
-  A matrix of a single block is: here all have several.
-  """
-  blocked, params = variants.block(*even(mlp_width=512), columns=16)
+  """As they would be, made once for all turns of a loop."""
+  blocked, params = variants.to_native(*even(mlp_width=512))
   eight, rounded = quantize.quantize(blocked, params)
-  matrix = params['layer0']['up']['w'].nbytes
+  matrix = params['layer0']['up']['w'].blocks.nbytes
   assert temporaries(eight, rounded) < matrix / 2
   wrong = eight._replace(
     forward=lambda p, *args, **named: blocked.forward(

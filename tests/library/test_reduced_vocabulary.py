@@ -21,14 +21,14 @@ COUNTS = pair.path('unigram')
 
 
 @pytest.mark.parametrize('tied', [False, True])
-@pytest.mark.parametrize('columns', [0, 4])
-def test_kept_tokens_have_the_logits_they_had(tied, columns):
+@pytest.mark.parametrize('in_blocks', [False, True])
+def test_kept_tokens_have_the_logits_they_had(tied, in_blocks):
   model = tiny(VOCAB, 1, tied_embeddings=tied, logit_cap=3.0)
   params = model.init(jax.random.key(1))
   hidden = jax.random.normal(jax.random.key(2), (2, 3, 8))
   whole = np.asarray(model.head(params, hidden))
-  if columns:
-    model, params = variants.block(model, params, columns)
+  if in_blocks:
+    model, params = variants.to_native(model, params)
   smaller, small = variants.keep_tokens(model, params, KEPT)
   logits = np.asarray(smaller.head(small, hidden))
   assert logits.shape == whole.shape
@@ -37,18 +37,19 @@ def test_kept_tokens_have_the_logits_they_had(tied, columns):
   assert small['unembedding'].size == 8 * len(KEPT)
 
 
-def test_eight_bits_and_blocks_keep_their_outputs():
-  w = jax.random.normal(jax.random.key(0), (6, 16))
+@pytest.mark.parametrize('count', [4, 32])
+def test_eight_bits_and_blocks_keep_their_outputs(count):
+  w = jax.random.normal(jax.random.key(0), (6, 48))
   x = jax.random.normal(jax.random.key(1), (3, 6))
-  kept = np.array([0, 3, 4, 9])
-  blocks = linear.to_blocks(w, 4)
-  for weight in (w, blocks):
-    made = linear.keep_outputs(weight, kept, 2)
-    assert made.shape == (2, 6, 2)
+  kept = np.arange(3, 3 + count)
+  whole = {'w': w}
+  for weight in (whole, linear.to_native(whole)):
+    made = linear.keep_outputs(weight['w'], kept)
+    assert linear.is_native(made) == (weight is not whole and count == 32)
     expected = (x @ w)[:, kept]
     np.testing.assert_allclose(linear.multiply(x, made), expected, atol=1e-5)
-    axis = 0 if weight is w else 1
-    small = linear.keep_outputs(quantize.quantize_matrix(weight, axis), kept, 2)
+    eight = quantize.quantize_params(TARGET.config, weight)['w']
+    small = linear.keep_outputs(eight, kept)
     np.testing.assert_allclose(linear.multiply(x, small), expected, atol=0.1)
 
 

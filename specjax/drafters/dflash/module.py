@@ -106,7 +106,6 @@ class BlockLayer(Layer):
   def setup(self):
     c = self.config
     self.kv = Linear(
-      c.columns,
       c.width,
       (c.num_kv_heads, 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
@@ -128,7 +127,6 @@ class BlockLayer(Layer):
     c = self.config
     b, t = x.shape[:2]
     q = Linear(
-      c.columns,
       c.width,
       (c.num_kv_heads, c.group, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
@@ -168,9 +166,7 @@ class DFlash(nn.Module):
   def setup(self):
     c = self.config
     inputs = len(self.sizes.taps) * c.width
-    self.fuse = Linear(
-      c.columns, inputs, (c.width,), (None, None), False, inputs**-0.5
-    )
+    self.fuse = Linear(inputs, (c.width,), (None, None), False, inputs**-0.5)
     self.norm_context = Norm(c)
     self.layers = [
       BlockLayer(c, i, name=f'layer{i}') for i in range(c.num_layers)
@@ -186,7 +182,6 @@ class DFlash(nn.Module):
       self.unembedding = declare_weight(
         self,
         'unembedding',
-        c.columns,
         c.width,
         (s.draft_vocab or c.vocab_size,),
         (None, None),
@@ -256,7 +251,6 @@ class Head:
       rope_scaling=s.rope_scaling,
       qkv_bias=s.bias,
       out_bias=s.bias,
-      columns=t.columns,
       attention=t.attention,
     )
 
@@ -364,8 +358,6 @@ class Head:
     made = made.reshape(batch, count, rows, -1)[:, :, 1:]
     return self.logits(params, made)
 
-  def shapes(self, columns: int):
-    """Shapes of the weights, in blocks of so many columns, or whole for 0."""
-    config = dataclasses.replace(self.target.config, columns=columns)
-    alike = Head(self.target._replace(config=config), self.sizes)
-    return jax.eval_shape(alike.init, jax.random.key(0))
+  def shapes(self):
+    """Shapes of the weights."""
+    return jax.eval_shape(self.init, jax.random.key(0))

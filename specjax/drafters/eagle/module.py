@@ -250,7 +250,6 @@ class Eagle(nn.Module):
       self.unembedding = declare_weight(
         self,
         'unembedding',
-        c.columns,
         carried,
         (s.draft_vocab or c.vocab_size,),
         (None, None),
@@ -260,8 +259,7 @@ class Eagle(nn.Module):
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
 
   def _linear(self, inputs, outputs, bias=False):
-    columns = self.config.columns
-    return Linear(columns, inputs, (outputs,), (None, None), bias, inputs**-0.5)
+    return Linear(inputs, (outputs,), (None, None), bias, inputs**-0.5)
 
   def read(self, hidden):
     """Features [..., F] of those of the target [..., len(taps), E]."""
@@ -361,8 +359,7 @@ class Head:
       head_dim=s.head_dim,
       mlp_width=s.mlp_width,
       max_positions=t.max_positions,
-      columns=t.columns,
-      for_kernel=t.for_kernel,
+      native=t.native,
       attention=t.attention,
       narrowed=self.narrowed,
       activation=ACTIVATIONS[s.activation],
@@ -466,8 +463,6 @@ class Head:
       features = jnp.roll(features, 1, 1)
     return made
 
-  def shapes(self, columns: int):
-    """Shapes of the weights, in blocks of so many columns, or whole for 0."""
-    config = dataclasses.replace(self.target.config, columns=columns)
-    alike = Head(self.target._replace(config=config), self.sizes)
-    return jax.eval_shape(alike.init, jax.random.key(0))
+  def shapes(self):
+    """Shapes of the weights."""
+    return jax.eval_shape(self.init, jax.random.key(0))

@@ -44,7 +44,7 @@ def read(
     kind: of head that is wanted.
     target: what it is to draft for.
     head_of: (config) -> the head, which has `sizes` with `taps`, and
-      shapes(columns) of its weights.
+      shapes() of its weights.
     known: names of values that may be read otherwise.
     read_as: those that are.
     dtype: of its weights; by default the target's.
@@ -62,15 +62,12 @@ def read(
     return head
 
   def shapes(values: Mapping[str, Any]) -> Any:
-    return make(values).shapes(columns=0)
+    return make(values).shapes()
 
   loaded = files.load(path, kind, target, shapes, dtype, read_as)
   stored = make(loaded.config)
-  if columns := config.columns:
-    arranged = linear.arrange(
-      loaded.params, stored.shapes(columns), columns, config.for_kernel
-    )
-    loaded = loaded._replace(params=arranged)
+  if config.native:
+    loaded = loaded._replace(params=linear.to_native(loaded.params))
   return Read(loaded, stored, make(loaded.read_as))
 
 
@@ -115,9 +112,11 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
     sizes, own_unembedding=True, draft_vocab=len(kept)
   )
   params = params | {
-    'unembedding': linear.keep_outputs(whole, kept, config.columns),
+    'unembedding': linear.keep_outputs(whole, kept),
     'places': jnp.asarray(reduced_vocab_head.places(kept, config.vocab_size)),
   }
+  if config.native:
+    params = linear.to_native(params)
   return read._replace(
     loaded=read.loaded._replace(params=params),
     head=dataclasses.replace(read.head, sizes=smaller),

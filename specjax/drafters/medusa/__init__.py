@@ -179,10 +179,8 @@ def load(
   shape.check(target, options)
   model, loaded = target.model, _read(target, path, read_as, dtype)
   config, params = loaded.config, loaded.params
-  if columns := model.config.columns:
-    shapes = module.shapes(config, model, columns)
-    for_kernel = model.config.for_kernel
-    params = linear.arrange(params, shapes, columns, for_kernel)
+  if model.config.native:
+    params = linear.to_native(params)
   loaded, reading = (
     loaded._replace(params=params),
     module.reading_of(loaded.read_as),

@@ -4,14 +4,12 @@ Cai et al., arXiv:2401.10774. Head k is a residual block before an output layer,
 the language model's or its own: softmax(head(h + SiLU(h W_k + b_k))).
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from specjax.models import linear
 from specjax.models.linear import multiply
 from specjax.models.overrides import Readings
 from specjax.models.transformer import Model
@@ -56,29 +54,24 @@ def _name(index: int) -> str:
   return f'head{index + 1}'
 
 
-def shapes(
-  config: Mapping[str, Any], target: Model, columns: int = 0
-) -> dict[str, Any]:
-  """Shapes of the weights, in blocks of so many columns, or whole for 0.
+def shapes(config: Mapping[str, Any], target: Model) -> dict[str, Any]:
+  """Shapes of the weights.
 
   Args:
     config: of the heads: their `count`, and whether they have a `bias` and an
       `unembedding` of their own, each.
     target: the target model.
-    columns: of a block.
   """
   count, width = config['count'], target.config.width
 
-  def weight(outputs):
-    make = functools.partial(linear.to_blocks, columns=columns)
-    whole = jax.ShapeDtypeStruct((width, outputs), jnp.float32)
-    return jax.eval_shape(make, whole)
+  def array(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
-  made = {'residual': weight(count * width)}
+  made = {'residual': array(width, count * width)}
   if config.get('bias'):
-    made['bias'] = jax.ShapeDtypeStruct((count * width,), jnp.float32)
+    made['bias'] = array(count * width)
   if config.get('unembedding'):
-    one = weight(target.config.vocab_size)
+    one = array(width, target.config.vocab_size)
     made['unembedding'] = {_name(k): one for k in range(count)}
   return made
 
