@@ -80,6 +80,15 @@ def folder(tmp_path_factory):
   return path
 
 
+@pytest.fixture(scope='session')
+def kernel():
+  """Needs the kernel of `specjax.native`, which is compiled."""
+  from specjax import native
+
+  if not native.available():
+    pytest.skip(native.reason())
+
+
 @pytest.fixture
 def float64():
   """Everything inside the test is computed in double precision."""

@@ -183,6 +183,7 @@ def test_a_mask_may_be_a_token_of_the_target():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('kernel')
 def test_weights_in_blocks_say_the_same():
   """In the layout of a CPU that decodes, and with a target in it."""
   options = dict(

@@ -259,7 +259,7 @@ def in_layouts():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures('float64')
+@pytest.mark.usefixtures('float64', 'kernel')
 def test_each_length_has_its_layout_of_weights():
   """They differ in layout, and texts are those of one layout."""
   ways = in_layouts()

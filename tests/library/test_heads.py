@@ -388,6 +388,7 @@ def test_a_broken_config_is_refused(tmp_path):
 # Weights in blocks
 
 
+@pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(
   'name', ['medusa', pytest.param('eagle', marks=pytest.mark.slow)]
 )

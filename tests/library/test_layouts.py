@@ -16,9 +16,7 @@ from tests.support import tiny
 BUFFER = layouts.Buffer(batch=1, slots=128, used=4)
 
 
-pytestmark = pytest.mark.skipif(
-  not native.available(), reason=native.reason() or 'there is a kernel'
-)
+pytestmark = pytest.mark.usefixtures('kernel')
 
 
 @pytest.fixture

@@ -75,6 +75,7 @@ def test_their_files_say_which_options_they_have(tmp_path):
     medusa.load(Target(TARGET), tmp_path / 'none')
 
 
+@pytest.mark.usefixtures('kernel')
 def test_output_layers_in_blocks_say_the_same():
   target = models.tiny(64, 1, width=64, num_heads=4, head_dim=16)
   weights = models.weights(target, 0)

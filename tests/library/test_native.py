@@ -28,9 +28,7 @@ from specjax.models import (
 )
 from tests.support import models
 
-pytestmark = pytest.mark.skipif(
-  not native.available(), reason=native.reason() or 'there is a kernel'
-)
+pytestmark = pytest.mark.usefixtures('kernel')
 ROWS = 1, 2, 3, 5, 6, 7, 8, 12, 13, 64
 
 

@@ -74,6 +74,7 @@ def matrices(params):
   return names[True], names[False]
 
 
+@pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(
   ('options', 'narrow', 'whole'),
   [
@@ -130,6 +131,7 @@ def temporaries(model, params):
   return made.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.usefixtures('kernel')
 def test_floats_are_not_kept_beside_the_integers():
   """As they would be, made once for all turns of a loop."""
   blocked, params = variants.to_native(*even(mlp_width=512))

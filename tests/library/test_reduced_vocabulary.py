@@ -20,6 +20,7 @@ KEPT = np.array([1, 2, 5, 8])
 COUNTS = pair.path('unigram')
 
 
+@pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('tied', [False, True])
 @pytest.mark.parametrize('in_blocks', [False, True])
 def test_kept_tokens_have_the_logits_they_had(tied, in_blocks):
@@ -37,6 +38,7 @@ def test_kept_tokens_have_the_logits_they_had(tied, in_blocks):
   assert small['unembedding'].size == 8 * len(KEPT)
 
 
+@pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('count', [4, 32])
 def test_eight_bits_and_blocks_keep_their_outputs(count):
   w = jax.random.normal(jax.random.key(0), (6, 48))
