@@ -366,7 +366,7 @@ def load_experiment(plan: Plan) -> Loaded:
   user_drafters.check_shapes(model, own, text, begun + plan.max_new_tokens)
   whole = checkpoints.load(plan.target, target.dtype, longest, mesh)
   user_drafters.check_numbers(whole, own, text)
-  forms = layouts.arrange(*whole, plan.batch)
+  forms = layouts.arrange(*whole)
   in_layouts = {layouts.WHOLE: drafts}
   for layout, form in forms.items():
     if layout not in in_layouts:

@@ -156,7 +156,7 @@ def _forms(plan: Plan, model: Model, dtype: str) -> dict[str, tuple]:
   models: dict[str, Model] = {}
 
   def arrange(params):
-    arranged = layouts.arrange(model, params, plan.batch)
+    arranged = layouts.arrange(model, params)
     models.update({name: one.model for name, one in arranged.items()})
     return {name: one.params for name, one in arranged.items()}
 

@@ -35,13 +35,13 @@ class Script:
   def plain(self, ways):
     assert [*ways] == [WHOLE, NATIVE]
     for name, way in ways.items():
-      assert way.spec.target.config.for_kernel == (name == NATIVE)
+      assert way.spec.target.config.native == (name == NATIVE)
     return Choice(self.says['plain'], {WHOLE: 1.0, NATIVE: 2.0})
 
   def passes(self, forms, count):
     assert [*forms] == [WHOLE, NATIVE]
     for name, form in forms.items():
-      assert form.model.config.for_kernel == (name == NATIVE)
+      assert form.model.config.native == (name == NATIVE)
     one_layer = forms[WHOLE].model.config.num_layers == 1
     self.asked.append('draft' if one_layer else count)
     best = self.says[self.asked[-1]]
@@ -52,7 +52,7 @@ def test_every_part_takes_what_was_chosen_for_it(loaded):
   script = Script(WHOLE, {3: NATIVE, 13: WHOLE}, WHOLE)
   found = loaded.settle(script)
   assert script.asked == [3, 'draft', 13]  # A choice is made once.
-  assert not found.plain.target.config.for_kernel
+  assert not found.plain.target.config.native
   assert found.baseline.fields() == {
     'layout': WHOLE,
     'seconds_per_step': {WHOLE: 1.0, NATIVE: 2.0},
@@ -60,11 +60,10 @@ def test_every_part_takes_what_was_chosen_for_it(loaded):
   few = {m.drafter: m for m in found.methods if m.gamma == 2}
   many = {m.drafter: m for m in found.methods if m.gamma == 12}
   for name in ('draft', 'ngram', 'exit'):
-    assert few[name].spec.target.config.for_kernel
+    assert few[name].spec.target.config.native
     assert linear.is_native(few[name].params.target['unembedding'])
-    assert not many[name].spec.target.config.for_kernel
+    assert not many[name].spec.target.config.native
     assert many[name].params.target is found.base.params.target
-    assert few[name].verification.fields()['columns'] == native.COLUMNS
   # The draft is whole at either length, beside a target of the kernel.
   assert few['draft'].params.drafter is many['draft'].params.drafter
   assert few['draft'].drafting.layout == WHOLE
