@@ -51,7 +51,7 @@ def _first(target: Model, drafter: Drafter, prompt: Sequence[int]):
   Beside the draft it returns what the drafter remembers after init, propose
   and commit.
   """
-  spec = Spec(target, drafter, verify.token, ())
+  spec = Spec(target, drafter, verify.observe, ())
 
   def first(params):
     state = generate.start(
