@@ -3,10 +3,8 @@
   python -m experiments.step_costs --config configs/layouts.py
 
 Random weights in the embedded target's sizes, float32, 300 tokens in use; two
-to four minutes on two idle cores. Expect the kernel (`native`) to be fastest
-where there is a C compiler. Without one it depends on the CPU: with AVX2 expect
-16 columns and weights split over the cores, with AVX-512 64 columns and little
-between one core and two.
+to four minutes on two idle cores. Expect the kernel (`native`) to be fastest.
+It needs a C compiler; without one there are whole weights alone.
 """
 
 from specjax.bench.config import Layouts, Size, TargetSize

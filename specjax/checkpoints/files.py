@@ -5,10 +5,10 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import safetensors
 
-from specjax.checkpoints import pickled
 from specjax.errors import UserError
 
 CONFIG = 'config.json'
@@ -22,6 +22,18 @@ INDEX = 'model.safetensors.index.json'
 # The same as torch.save pickles them; read of heads alone.
 PICKLED = 'pytorch_model.bin'
 PICKLED_INDEX = 'pytorch_model.bin.index.json'
+# Types of torch, as headers of safetensors files call them.
+_TORCH = {
+  'torch.float64': 'F64',
+  'torch.float32': 'F32',
+  'torch.float16': 'F16',
+  'torch.bfloat16': 'BF16',
+  'torch.uint8': 'U8',
+  'torch.int8': 'I8',
+  'torch.int32': 'I32',
+  'torch.int64': 'I64',
+  'torch.bool': 'BOOL',
+}
 
 
 class CheckpointError(UserError):
@@ -31,8 +43,7 @@ class CheckpointError(UserError):
 class Tensor(NamedTuple):
   """A tensor that has not been read yet."""
 
-  file: Any  # an open `safetensors.safe_open` or `pickled.File`; None where it
-  # is not here
+  file: Any  # an open `safetensors.safe_open` or `Pickled`; None: not here
   path: pathlib.Path
   name: str  # in the file
   shape: tuple[int, ...]
@@ -179,7 +190,7 @@ def open_tensors(
 def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Any:
   try:
     if path.suffix != '.safetensors':
-      return pickled.File(path)
+      return Pickled(path)
     return stack.enter_context(safetensors.safe_open(path, 'numpy'))
   except OSError as error:
     raise CheckpointError(
@@ -189,8 +200,79 @@ def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Any:
     raise CheckpointError(
       f'{path} is truncated or damaged ({error}); copy it again'
     ) from None
-  except ValueError as error:
-    raise CheckpointError(f'{path} {error}') from None
+
+
+class Pickled:
+  """An open file of torch.save, used as an open safetensors file is.
+
+  torch reads it, which restores tensors and plain containers and refuses any
+  other code (`weights_only`). Numbers are mapped, and copied where a tensor is
+  indexed.
+
+  Args:
+    path: of the file.
+
+  Raises:
+    CheckpointError: torch is not installed or does not read the file, or it
+      holds anything but tensors by name.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    try:
+      import torch
+    except ImportError:
+      raise CheckpointError(
+        f'{path} was written by torch.save, and torch, which reads it, is not '
+        "installed: pip install 'specjax[parity]', or write safetensors"
+      ) from None
+    try:
+      content = torch.load(
+        path, map_location='cpu', weights_only=True, mmap=True
+      )
+    except OSError:
+      raise
+    except Exception as error:  # Damaged files raise whatever they mean.
+      reason = (str(error) or repr(error)).splitlines()[0]
+      raise CheckpointError(
+        f'torch does not read {path} ({reason}): copy it again, or, where you '
+        'trust it, load it with torch and write safetensors'
+      ) from None
+    self._tensors = content if isinstance(content, dict) else {}
+    if not self._tensors or not all(
+      isinstance(x, torch.Tensor)
+      and x.layout is torch.strided
+      and str(x.dtype) in _TORCH
+      for x in self._tensors.values()
+    ):
+      raise CheckpointError(
+        f'{path} holds more than tensors by name: write those alone with '
+        'torch.save, or as safetensors'
+      )
+
+  def keys(self) -> list[str]:
+    return list(self._tensors)
+
+  def get_slice(self, name: str) -> '_PickledTensor':
+    return _PickledTensor(self._tensors[name].detach())
+
+
+class _PickledTensor(NamedTuple):
+  """A tensor of torch that has not been read yet."""
+
+  tensor: Any
+
+  def get_shape(self) -> list[int]:
+    return list(self.tensor.shape)
+
+  def get_dtype(self) -> str:
+    return _TORCH[str(self.tensor.dtype)]
+
+  def __getitem__(self, index) -> np.ndarray:
+    part = self.tensor[index]
+    if self.get_dtype() != 'BF16':
+      return np.array(part.numpy())
+    # numpy has no such type of its own; its bits are those of float32.
+    return part.float().numpy().astype(ml_dtypes.bfloat16)
 
 
 def _scale(values: Tensor, scale: Tensor) -> Scaled:

@@ -11,7 +11,7 @@ from specjax.drafters.dflash.module import Head, sizes_of
 from specjax.drafters.heads import published
 from specjax.types import Target
 from tests.library.test_dflash import check_along_a_text, features_of
-from tests.support import heads_in_numpy, models, torch_files
+from tests.support import heads_in_numpy, models
 
 TARGET, V = models.TARGET, models.VOCAB
 E, D, HEADS, KV, MLP, LAYERS, MASK = 8, 4, 4, 2, 12, 2, 9
@@ -278,7 +278,7 @@ def write_authors(path, tensors):
     'base_model_name_or_path': 'lmsys/vicuna-7b-v1.3',
   }
   (path / 'config.json').write_text(json.dumps(config))
-  torch_files.save(path / 'medusa_lm_head.pt', tensors)
+  safetensors.numpy.save_file(tensors, path / 'medusa_lm_head.safetensors')
   return path
 
 

@@ -1,6 +1,5 @@
 """Published EAGLE heads say what their own modules say."""
 
-import dataclasses
 import fnmatch
 import functools
 import types
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors
 from huggingface_hub import errors
 
 from specjax import checkpoints, sampling
@@ -125,10 +125,9 @@ def refused(path, message, host=HOST):
 
 
 THIRD, FIRST = written.LAYOUTS['EAGLE-3'], written.LAYOUTS['EAGLE-1']
-PLAIN = dataclasses.replace(THIRD, pickled=False)
 
 
-def without(name, layout=PLAIN, **more):
+def without(name, layout=THIRD, **more):
   weights = written.tensors(layout) | more
   return {n: x for n, x in weights.items() if n != name}
 
@@ -164,7 +163,7 @@ def without(name, layout=PLAIN, **more):
   ],
 )
 def test_a_config_that_does_not_fit_is_refused(tmp_path, changes, message):
-  path = written.write(tmp_path / 'head', PLAIN, **changes)
+  path = written.write(tmp_path / 'head', THIRD, **changes)
   if message is None:
     eagle.load(HOST, path)
   else:
@@ -176,7 +175,7 @@ def test_a_head_of_version_1_called_3_is_refused(tmp_path):
   refused(path, 'calls it version 3 .* those of version 1')
 
 
-D2T = written.tensors(PLAIN)['d2t']
+D2T = written.tensors(THIRD)['d2t']
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ D2T = written.tensors(PLAIN)['d2t']
     (without('', d2t=D2T + 30), 'the target 23'),
     (without('', d2t=-np.arange(7)), 'has a token twice'),
     (
-      without('', t2d=~written.tensors(PLAIN)['t2d']),
+      without('', t2d=~written.tensors(THIRD)['t2d']),
       'd2t and t2d disagree',
     ),
     (without('', **{'norm.weight': np.zeros(8, np.int8)}), 'is I8'),
@@ -199,21 +198,21 @@ D2T = written.tensors(PLAIN)['d2t']
   ],
 )
 def test_tensors_that_do_not_fit_are_refused(tmp_path, weights, message):
-  refused(written.write(tmp_path, PLAIN, weights), message)
+  refused(written.write(tmp_path, THIRD, weights), message)
 
 
 @pytest.mark.parametrize(
   ('changes', 'weights', 'message'),
   [
     ({}, {'d2t': D2T + 30}, 'the target 23'),
-    ({}, {'t2d': ~written.tensors(PLAIN)['t2d']}, 'd2t and t2d disagree'),
+    ({}, {'t2d': ~written.tensors(THIRD)['t2d']}, 'd2t and t2d disagree'),
     ({written.IDS: [5, 3, 1]}, {}, 'in the order of the layers'),
   ],
 )
 def test_a_description_refuses_what_would_not_load(
   tmp_path, changes, weights, message
 ):
-  path = written.write(tmp_path, PLAIN, without('', **weights), **changes)
+  path = written.write(tmp_path, THIRD, without('', **weights), **changes)
   with pytest.raises(ValueError, match=message):
     heads.describe(path, HOST)
 
@@ -227,18 +226,18 @@ def test_a_description_refuses_what_would_not_load(
   ],
 )
 def test_the_head_of_another_target_is_refused(tmp_path, host, message):
-  refused(written.write(tmp_path, PLAIN), message, Target(host))
+  refused(written.write(tmp_path, THIRD), message, Target(host))
 
 
 def test_damaged_weights_are_refused_by_name(tmp_path):
   path = written.write(tmp_path, THIRD)
-  file = path / 'pytorch_model.bin'
+  file = path / 'model.safetensors'
   file.write_bytes(file.read_bytes()[:-100])
-  refused(path, r'pytorch_model\.bin is truncated or damaged')
+  refused(path, r'model\.safetensors is truncated or damaged')
 
 
 def test_other_loaders_say_what_a_published_head_is(tmp_path):
-  path = written.write(tmp_path, PLAIN)
+  path = written.write(tmp_path, THIRD)
   with pytest.raises(ValueError, match=r'no medusa head.*drafters\.eagle'):
     medusa.load(HOST, path)
   with pytest.raises(ValueError, match=r'load it with specjax\.drafters\.eag'):
@@ -280,13 +279,21 @@ def test_a_head_is_read_in_the_type_that_is_asked_for(tmp_path):
   assert params['places'].dtype == jnp.int32
 
 
-@pytest.mark.parametrize('name', ['EAGLE-3', 'SpecForge'])
+@pytest.mark.parametrize('pickled', [False, True])
 def test_a_head_of_the_hub_is_fetched_and_recognised(
-  tmp_path, monkeypatch, name
+  tmp_path, monkeypatch, pickled
 ):
   """By its headers where it has safetensors, else by its pickled weights."""
-  layout = written.LAYOUTS[name]
+  layout = written.LAYOUTS['SpecForge']
   source = written.write(tmp_path / 'source', layout)
+  if pickled:
+    (source / 'model.safetensors').rename(source / 'pytorch_model.bin')
+    # torch, which reads such a file, need not be installed.
+    monkeypatch.setattr(
+      checkpoints.files,
+      'Pickled',
+      functools.partial(safetensors.safe_open, framework='numpy'),
+    )
   cache = tmp_path / 'cache'
   hub.use(cache, monkeypatch)
   asked = []
@@ -302,7 +309,7 @@ def test_a_head_of_the_hub_is_fetched_and_recognised(
     return hub.store(cache, model, source, wanted or ['config.json'])
 
   def metadata(model, revision):
-    if layout.pickled:
+    if pickled:
       raise errors.NotASafetensorsRepoError('none')
     header = {
       n: types.SimpleNamespace(shape=list(x.shape), dtype='F32')
@@ -316,7 +323,7 @@ def test_a_head_of_the_hub_is_fetched_and_recognised(
   place = checkpoints.locate('owner/head')
   assert asked == ['config.json']
   assert heads.kind_of(place) == 'eagle'
-  assert ('pytorch_model.bin' in asked) == layout.pickled
+  assert ('pytorch_model.bin' in asked) == pickled
   loaded = eagle.load(HOST, 'owner/head')
   same = eagle.load(HOST, source)
   jax.tree.map(np.testing.assert_array_equal, loaded.params, same.params)

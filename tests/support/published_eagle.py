@@ -14,7 +14,6 @@ import numpy as np
 import safetensors.numpy
 
 from specjax.models import transformer
-from tests.support import torch_files
 
 V, E, LAYERS = 23, 8, 9
 HEADS, KV, D, MLP = 2, 1, 4, 12
@@ -59,7 +58,6 @@ class Layout:
     parts: optional tensors that it has: embed_tokens, bias, qk_norm,
       qkv_bias, input_norm, fc_norm.
     taps: layers that it reads.
-    pickled: whether its weights are.
   """
 
   version: int
@@ -71,7 +69,6 @@ class Layout:
   width: int = E
   parts: tuple[str, ...] = ()
   taps: tuple[int, ...] = (1, 3, 5)  # 2, L / 2 and L - 3, each less one.
-  pickled: bool = False
 
   def config(self) -> dict[str, Any]:
     layer = LAYER | {'hidden_size': self.width} | self.layer
@@ -92,7 +89,6 @@ _SPECULATORS = {'prefix': 'layers.0.', 'nested': True}
 LAYOUTS = {
   'EAGLE-1': Layout(
     1, 'layers.0.', {'bias': True}, parts=('bias', 'embed_tokens'), taps=(8,),
-    pickled=True,
   ),
   'EAGLE-1 without bias': Layout(
     1, 'layers.0.', {'bias': False}, {'rope_theta': 5e5}, taps=(8,)
@@ -102,7 +98,7 @@ LAYOUTS = {
     parts=('bias',), taps=(8,),
   ),
   'EAGLE-3': Layout(
-    3, attributes={'draft_vocab_size': 7}, draft_vocab=7, pickled=True
+    3, attributes={'draft_vocab_size': 7}, draft_vocab=7
   ),
   'EAGLE-3, all tokens': Layout(
     3, attributes={'draft_vocab_size': V}, parts=('embed_tokens',)
@@ -216,10 +212,7 @@ def write(
   config = layout.config() | changes
   (folder / 'config.json').write_text(json.dumps(config))
   weights = tensors(layout) if weights is None else weights
-  if layout.pickled:
-    torch_files.save(folder / 'pytorch_model.bin', weights)
-  else:
-    safetensors.numpy.save_file(weights, folder / 'model.safetensors')
+  safetensors.numpy.save_file(weights, folder / 'model.safetensors')
   return folder
 
 

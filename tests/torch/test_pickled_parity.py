@@ -1,6 +1,8 @@
 """Files that torch.save wrote, against what torch reads of them."""
 
 import contextlib
+import json
+import os
 
 import numpy as np
 import pytest
@@ -39,17 +41,73 @@ def test_a_module_is_read_as_torch_reads_it(tmp_path):
   for name, tensor in content.items():
     expected = tensor.detach().to(torch.float64).numpy()
     np.testing.assert_array_equal(found[name].astype(np.float64), expected)
+    kind = str(tensor.dtype).removeprefix('torch.')
+    assert found[name].dtype.name == kind
 
 
-@pytest.mark.parametrize('content', ['module', 'legacy'])
-def test_other_content_is_refused(tmp_path, content):
+def test_a_part_is_read_alone(tmp_path):
+  whole = torch.randn(6, 4).bfloat16()
+  torch.save({'x': whole}, tmp_path / 'head.pt')
+  with contextlib.ExitStack() as stack:
+    tensor = open_tensors(tmp_path, stack, of_head=True)['x']
+    assert (tensor.shape, tensor.dtype) == ((6, 4), 'BF16')
+    part = tensor.read((slice(1, 3), slice(None)))
+  np.testing.assert_array_equal(part.astype(float), whole[1:3].double())
+  assert part.base is None  # Not a view of the file.
+
+
+def test_shards_are_read_by_their_index(tmp_path):
+  torch.save({'a': torch.zeros(2)}, tmp_path / 'one.bin')
+  torch.save({'b': torch.ones(3)}, tmp_path / 'two.bin')
+  index = {'weight_map': {'a': 'one.bin', 'b': 'two.bin'}}
+  place = tmp_path / 'pytorch_model.bin.index.json'
+  place.write_text(json.dumps(index))
+  np.testing.assert_array_equal(read(tmp_path)['b'], np.ones(3))
+
+
+class Call:
+  """Unpickling it calls a function."""
+
+  def __reduce__(self):
+    return os.mkdir, ('called',)
+
+
+@pytest.mark.parametrize(
+  'content',
+  [
+    torch.nn.Linear(2, 2),
+    {'x': torch.zeros(2), 'y': Call()},
+    {'steps': 3},
+    {'state_dict': {'x': torch.zeros(2)}},
+    {'x': torch.zeros(2).to_sparse()},
+    [torch.zeros(2)],
+    {},
+  ],
+  ids=['module', 'code', 'number', 'nested', 'sparse', 'list', 'empty'],
+)
+def test_other_content_is_refused_and_no_code_is_run(
+  tmp_path, monkeypatch, content
+):
+  monkeypatch.chdir(tmp_path)
+  torch.save(content, tmp_path / 'head.pt')
+  with pytest.raises(CheckpointError, match=r'head\.pt') as error:
+    read(tmp_path)
+  assert '\n' not in str(error.value)
+  assert not (tmp_path / 'called').exists()
+
+
+@pytest.mark.parametrize('keep', [0, 1, 20, 300, -30])
+def test_truncated_files_are_refused(tmp_path, keep):
   path = tmp_path / 'head.pt'
-  if content == 'module':
-    torch.save(torch.nn.Linear(2, 2), path)
-    message = r'names torch\.nn\.modules\.linear\.Linear'
-  else:
-    x = {'x': torch.zeros(2)}
-    torch.save(x, path, _use_new_zipfile_serialization=False)
-    message = 'is no zip as torch.save has written since torch 1.6'
-  with pytest.raises(CheckpointError, match=message):
+  torch.save({'x': torch.zeros(40, 4)}, path)
+  path.write_bytes(path.read_bytes()[:keep])
+  with pytest.raises(CheckpointError, match='torch does not read'):
+    read(tmp_path)
+
+
+def test_older_formats_are_refused(tmp_path):
+  x = {'x': torch.zeros(2)}
+  path = tmp_path / 'head.pt'
+  torch.save(x, path, _use_new_zipfile_serialization=False)
+  with pytest.raises(CheckpointError, match='torch does not read'):
     read(tmp_path)
