@@ -14,7 +14,7 @@ import numpy as np
 from specjax import arguments
 from specjax.api import request
 from specjax.api.decoding import Decoded
-from specjax.api.text import Detokenizer, Stops
+from specjax.api.text import Shown
 from specjax.arguments import BOUND, check_number, named
 from specjax.loop.token_records import Logprob, NewTokens, read
 from specjax.types import LoadedDrafter, Target
@@ -108,7 +108,7 @@ def stream(
   _check_prompt(target, prompt)
   asked = request.read_options(stream, options)
   check_number('new_tokens', asked.new_tokens, 1, BOUND)
-  stops = Stops(_check_stop(stop))
+  stops = _check_stop(stop)
   prompts: Any = [prompt]
   made = request.prepare(target, drafter, prompts, asked, origins=True)
   return _pieces(target, made, stops)
@@ -126,35 +126,30 @@ def _steps(made: request.Prepared) -> Iterator[NewTokens]:
 
 
 def _pieces(
-  target: Target, made: request.Prepared, stops: Stops
+  target: Target, made: request.Prepared, stop: Sequence[str]
 ) -> Iterator[Piece]:
-  made_text, shown = Detokenizer(target.tokenizer), ''
+  row, shown = Shown(target.tokenizer, target.eos, stop), ''
   all_tokens: list[int] = []
   logprobs: list[Logprob] = []
   for new in _steps(made):
-    texts: list[str] = []
-    for token in new.tokens:
-      known = '' if token in target.eos else made_text.push(token)
-      texts.append(stops.push(known))
-      if stops.found is not None:
-        break
-    if new.done and stops.found is None:
-      texts[-1] += stops.push(made_text.finish())
-      texts[-1] += stops.finish()
+    texts = row.push(new.tokens, new.done)
     count = len(texts)
     tokens, values = new.tokens[:count], new.logprobs[:count]
     all_tokens += tokens
     logprobs += values
     piece = Piece(tokens, new.origins[:count], texts, values)
     shown += piece.text
-    if not new.done and stops.found is None:
+    if not new.done and not row.ended:
       yield piece
       continue
-    ended = stops.found is not None or tokens[-1] in target.eos
     counts = jax.tree.map(lambda x: x[None], new.counts)
     recorded = made.recording.logprobs is not None
     whole = Decoded(
-      [shown], [all_tokens], [ended], counts, [logprobs] if recorded else None
+      [shown],
+      [all_tokens],
+      [row.ended],
+      counts,
+      [logprobs] if recorded else None,
     )
-    yield piece._replace(finish=STOP if ended else LENGTH, whole=whole)
+    yield piece._replace(finish=STOP if row.ended else LENGTH, whole=whole)
     return

@@ -122,3 +122,34 @@ class Stops:
   def _release(self, size: int) -> str:
     piece, self._held = self._held[:size], self._held[size:]
     return piece
+
+
+class Shown:
+  """The text of a row as its tokens come, up to what ends it.
+
+  Attributes:
+    ended: the text ended by itself, at a token or at a string.
+  """
+
+  def __init__(self, tokenizer: Any, eos: Sequence[int], stop: Sequence[str]):
+    self._made, self._stops = Detokenizer(tokenizer), Stops(stop)
+    self._eos, self.ended = eos, False
+
+  def push(self, tokens: Sequence[int], done: bool) -> list[str]:
+    """The text that each token made certain.
+
+    Args:
+      tokens: new ones; those behind a stop string are left out.
+      done: no token follows.
+    """
+    texts: list[str] = []
+    for token in tokens:
+      is_end = token in self._eos
+      texts.append(self._stops.push('' if is_end else self._made.push(token)))
+      self.ended = is_end or self._stops.found is not None
+      if self._stops.found is not None:
+        return texts
+    if done and texts:
+      texts[-1] += self._stops.push(self._made.finish()) + self._stops.finish()
+      self.ended |= self._stops.found is not None
+    return texts

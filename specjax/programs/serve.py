@@ -85,29 +85,29 @@ def check(x: Serving) -> str:
 
 def main(x: Serving) -> None:
   key = check(x)
-  from specjax.serving import app, opening, running, service
+  from specjax.serving import app, service
 
-  socket = running.listen(x.host, x.port)
+  socket = app.listen(x.host, x.port)
   single_model.choose(x, 'a service')
   x.batch = x.rows + x.predictions
   planned = plan(x)
   pair = single_model.load(planned, max(1, x.length - x.max_new_tokens))
   name = x.model or planned.target.rstrip('/').rpartition('/')[2]
-  opened = opening.open_pools(x, pair, name)
+  opened = service.open_pools(x, pair, name)
   made = service.Service(opened, x.steps)
   print(f'compiling for {x.rows} rows of {opened.limits.length} tokens')
   made.start()
 
   def ready():
-    where = running.address(socket)
+    where = app.address(socket)
     print(f'{name} answers at {where}, drafts of {pair.planned.name}')
     print('Ctrl-C ends it', flush=True)
 
   answers = app.make(made, key, x.body)
-  server = running.server(answers, made, x.grace, ready, x.patience)
+  server = app.server(answers, made, x.grace, ready, x.patience)
   made.worker.failed = lambda: setattr(server, 'should_exit', True)
   try:
-    with running.quiet_signals():
+    with app.quiet_signals():
       server.run([socket])
   finally:
     made.close()

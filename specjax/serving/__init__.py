@@ -2,19 +2,10 @@
 
 Read a request in this order:
 
-  refusals   what a client did wrong, as the API says it
-  kinds      what a value of a request is
-  contents   its messages, prompts and prediction
-  fields     what a request may say
-  rendering  prompts and conversations as token ids
+  requests   read or refused, and its prompts as token ids
   schemas    JSON schemas, compiled beside the event loop and kept
-  texts      one text of an answer: its tokens become text, up to a stop string
-  worker     the thread that owns the pools
-  opening    the pools of a pair, one of them for predictions
-  service    from a request to texts in the pool
-  spelling   log-probabilities of tokens
-  replies    what is sent
-  counters   what Prometheus reads
-  app        addresses
-  running    listening, and ending in time
+  service    the pools of a pair; from a request to texts in a pool
+  worker     the thread that owns the pools; tokens become text
+  replies    answers: whole, or parts of a stream
+  app        addresses, listening, and ending in time
 """

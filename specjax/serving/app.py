@@ -1,25 +1,32 @@
-"""The addresses of a service, as a Starlette application."""
+"""The addresses of a service, listening at a socket, and ending in time."""
 
 import asyncio
 import contextlib
 import hmac
+import signal
+import socket
 import time
 import urllib.parse
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
+import h11
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specjax.serving import fields, replies
-from specjax.serving.refusals import Refused
+from specjax.errors import UserError
+from specjax.serving import replies, requests
+from specjax.serving.requests import Refused
 from specjax.serving.service import Run, Service
 
 _GONE = 499  # as nginx writes of a client that closed the connection
+_LATER = 2.0  # seconds that errors may take to be sent
 
 
 class _Stream(StreamingResponse):
@@ -55,15 +62,14 @@ async def _body(request: Request, most: int) -> bytes:
   return b''.join(parts)
 
 
-async def _gone(request: Request) -> None:
-  """Returns when the client closes the connection."""
-  while (await request.receive())['type'] != 'http.disconnect':
-    pass
-
-
 async def _unless_gone(request: Request, work: Coroutine) -> Any:
-  """What work gives; None where the client closed the connection before."""
-  made, gone = (asyncio.create_task(x) for x in (work, _gone(request)))
+  """What work gives; None if the client closes the connection before."""
+
+  async def leave() -> None:
+    while (await request.receive())['type'] != 'http.disconnect':
+      pass
+
+  made, gone = (asyncio.create_task(x) for x in (work, leave()))
   try:
     await asyncio.wait({made, gone}, return_when=asyncio.FIRST_COMPLETED)
     return await made if made.done() else None
@@ -93,13 +99,10 @@ async def _whole(
   async def collect():
     async for place, piece in run.pieces():
       answer.add(place, piece)
-
-    return True
+    return JSONResponse(answer.whole())
 
   try:
-    if await _unless_gone(request, collect()) is None:
-      return Response(status_code=_GONE)
-    return JSONResponse(answer.whole())
+    return await _unless_gone(request, collect()) or Response(status_code=_GONE)
   finally:
     run.close()
 
@@ -135,13 +138,12 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
       check_key(request)
       check_origin(request)
       service.check()
-      read = await _body(request, body)
-      asked = fields.read(read, chat, service.limits)
+      sent = await _body(request, body)
+      asked = requests.read(sent, chat, service.limits)
       run = await _unless_gone(request, service.open(asked))
       if run is None:
         return Response(status_code=_GONE)
-      name = uuid.uuid4().hex
-      answer = replies.Answer(run, name, service)
+      answer = replies.Answer(run, uuid.uuid4().hex, service)
       if run.asked.stream:
         return _Stream(run, _events(run, answer))
       return await _whole(request, run, answer)
@@ -179,7 +181,7 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
 
   async def refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    service.counters.refuse(error.status)
+    service.counters.add('specjax:request_refused', 1, error.status)
     headers = {'Retry-After': '1'} if error.status == 429 else None
     # Whatever is left of a body that nobody read would be the next request.
     if error.status == 413:
@@ -218,3 +220,138 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
     },
     lifespan=lifespan,
   )
+
+
+def listen(host: str, port: int) -> socket.socket:
+  """A socket at an address: who connects waits until he is answered.
+
+  Raises:
+    UserError: it is in use, or is none of this machine.
+  """
+  family = socket.AF_INET6 if ':' in host else socket.AF_INET
+  made = socket.socket(family)
+  try:
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind((host, port))
+    made.listen()  # Before, another one could be bound to it, too.
+  except (OSError, OverflowError) as error:
+    made.close()
+    raise UserError(
+      f'port {port} of host {host} cannot be opened '
+      f'({getattr(error, "strerror", None) or error}): choose another one with '
+      '--port, or 0 for any that is free'
+    ) from error
+  return made
+
+
+def address(made: socket.socket) -> str:
+  """Of the API at a socket."""
+  host, port = made.getsockname()[:2]
+  return (
+    f'http://[{host}]:{port}/v1' if ':' in host else f'http://{host}:{port}/v1'
+  )
+
+
+class Server(uvicorn.Server):
+  """Ends answers that take too long after it was told to stop."""
+
+  def __init__(
+    self,
+    config: uvicorn.Config,
+    service: Service,
+    grace: float,
+    ready: Callable,
+  ):
+    super().__init__(config)
+    self._service, self._grace, self._ready = service, grace, ready
+
+  async def startup(self, sockets=None) -> None:
+    await super().startup(sockets)
+    if self.started:
+      self._ready()
+
+  async def shutdown(self, sockets=None) -> None:
+    self._service.draining = True
+    loop = asyncio.get_running_loop()
+    loop.call_later(self._grace, self._service.abort)
+    await super().shutdown(sockets)
+
+
+class _Impatient(H11Protocol):
+  """Drops whoever sends half a request, or leaves an answer unread."""
+
+  patience = 60.0
+  _coming: asyncio.TimerHandle | None = None
+  _unread: asyncio.TimerHandle | None = None
+
+  def connection_made(self, transport) -> None:  # type: ignore[override]
+    super().connection_made(transport)
+    self._coming = self._drop_later()
+
+  def data_received(self, data: bytes) -> None:
+    super().data_received(data)
+    whole = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+    if whole and self._coming is not None:
+      self._coming.cancel()
+      self._coming = None
+    if not whole and self._coming is None:
+      self._coming = self._drop_later()
+
+  def pause_writing(self) -> None:
+    super().pause_writing()
+    self._unread = self._drop_later()
+
+  def resume_writing(self) -> None:
+    super().resume_writing()
+    if self._unread is not None:
+      self._unread.cancel()
+
+  def connection_lost(self, exc: Exception | None) -> None:
+    super().connection_lost(exc)
+    for timer in (self._coming, self._unread):
+      if timer is not None:
+        timer.cancel()
+
+  def _drop_later(self) -> asyncio.TimerHandle:
+    return self.loop.call_later(self.patience, self.transport.abort)
+
+
+def server(
+  app: Starlette,
+  service: Service,
+  grace: float,
+  ready: Callable[[], None],
+  patience: float = 60.0,
+) -> Server:
+  """The server of an application of `make`.
+
+  Args:
+    app: that answers.
+    service: behind it.
+    grace: seconds that answers may go on after the signal to end.
+    ready: is called when requests are taken.
+    patience: seconds that a request may take to come, and that an answer may
+      lie unread.
+  """
+  impatient = type('Impatient', (_Impatient,), {'patience': patience})
+  config = uvicorn.Config(
+    app,
+    log_level='warning',
+    access_log=False,
+    lifespan='on',
+    http=impatient,
+    timeout_graceful_shutdown=int(grace + _LATER),
+  )
+  return Server(config, service, grace, ready)
+
+
+@contextlib.contextmanager
+def quiet_signals() -> Iterator[None]:
+  """Signals that uvicorn ends with, and raises again, end nothing else."""
+  kinds = signal.SIGINT, signal.SIGTERM
+  before = [signal.signal(kind, lambda *_: None) for kind in kinds]
+  try:
+    yield
+  finally:
+    for kind, handler in zip(kinds, before, strict=True):
+      signal.signal(kind, handler)

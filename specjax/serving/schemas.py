@@ -10,8 +10,7 @@ from typing import Any
 from specjax import constraints
 from specjax.constraints import leaves, schemas
 from specjax.sampling import Automaton
-from specjax.serving.fields import OBJECT
-from specjax.serving.refusals import Refused
+from specjax.serving.requests import OBJECT, Refused
 
 _KEPT = 64  # schemas, those that were refused too
 MOST = 8  # of them that are waited for

@@ -1,31 +1,37 @@
-"""From a request to texts in the rows of a pool, and back."""
+"""A service: the pools of a pair, and requests on their way through them."""
 
 import asyncio
 import concurrent.futures
 import copy
+import dataclasses
 import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from specjax import sampling
+from specjax import sampling, verify
+from specjax.api import request as api
+from specjax.bench.single_model import Pair
+from specjax.drafters import ngram
+from specjax.errors import blame
 from specjax.loop import buffers, generate
-from specjax.requests import pool
-from specjax.sampling import Automaton
-from specjax.serving import rendering
-from specjax.serving.counters import Counters
-from specjax.serving.fields import Asked
-from specjax.serving.opening import Opened
-from specjax.serving.refusals import Refused
+from specjax.models import cache as caches
+from specjax.requests import pool, request_sampling
+from specjax.requests.goodput import Goodput
+from specjax.sampling import Automaton, predictions
+from specjax.serving import requests
+from specjax.serving.config import Serving
+from specjax.serving.replies import Spelled
+from specjax.serving.requests import Asked, Limits, Refused
 from specjax.serving.schemas import Compiled
-from specjax.serving.spelling import Spelled
-from specjax.serving.texts import Piece, Text
-from specjax.serving.worker import Worker
+from specjax.serving.worker import Counters, Piece, Text, Worker
+from specjax.types import LoadedDrafter, Params, Spec
 
 _SEEDS = 2**32
-# What a message of the library begins with: the field of the request.
+# First word of a message of the library: the field of the request.
 _FIELDS = {
   'min_new_tokens': 'min_tokens',
   'forbidden': 'response_format',
@@ -34,8 +40,132 @@ _FIELDS = {
 }
 
 
+class Opened(NamedTuple):
+  """The pools of a pair, whose programs are still to be compiled.
+
+  The attributes:
+    pair: that answers.
+    held: the pool.
+    kinds: stages of its requests.
+    defaults: values of stages that requests need not give.
+    limits: of requests.
+    copying: a pool for requests with a prediction, which drafts out of that;
+      None where they are refused.
+  """
+
+  pair: Pair
+  held: pool.Pool
+  kinds: request_sampling.Stages
+  defaults: dict[str, Any]
+  limits: Limits
+  copying: pool.Pool | None = None
+
+  @property
+  def pools(self) -> tuple[pool.Pool, ...]:
+    return (self.held,) if self.copying is None else (self.held, self.copying)
+
+  @property
+  def predicting(self) -> request_sampling.Stages:
+    """The stages of requests with a prediction: behind the prompt's end."""
+    room = self.limits.predicted + predictions.BEFORE
+    return dataclasses.replace(self.kinds, prediction=room)
+
+
+def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
+  """The pools of a pair.
+
+  Args:
+    x: the settings, checked.
+    pair: that answers.
+    model: what clients call it.
+
+  Raises:
+    UserError: stages or the sizes of the tables do not fit.
+  """
+  plan, config = pair.plan, pair.target.model.config
+  apart = config.encoder is not None
+  whole = pair.room + (0 if apart else plan.max_new_tokens)
+  length = min(x.length, whole, config.max_positions)
+  gamma = max(x.draft_lengths, default=pair.planned.gammas[0])
+  with blame('draft_lengths: '):
+    longest = pair.drafter.make(gamma)
+  given = {k: v for k, v in plan.sampling.stages.items() if v is not None}
+  names = tuple(dict.fromkeys((*x.stages, *given)))
+  slots = length + 1 + longest.depth + 1 + longest.beyond
+  with blame():
+    made = api.prepare(
+      pair.target,
+      pair.drafter,
+      [[0]] * x.rows,
+      api.Request(
+        gamma=gamma,
+        new_tokens=min(plan.max_new_tokens, length - 1),
+        temperature=1.0,
+        rule=pair.rule,
+        logprobs=x.logprobs,
+        slots=caches.round_slots(slots),
+      ),
+    )
+    policy = _by_load(x, pair, made.spec) if x.draft_lengths else None
+    kinds = request_sampling.of(
+      made.spec, *names, constraint=tuple(x.constraint)
+    )
+    values = kinds.values(1.0, **given)
+  limits = Limits(
+    model,
+    config.vocab_size,
+    length,
+    apart,
+    x.rows,
+    x.rows + x.queue,
+    plan.max_new_tokens,
+    names,
+    x.logprobs,
+    x.prediction_tokens if x.predictions else 0,
+  )
+
+  def open_one(params: Params, spec: Spec, rows: int, slots: int, **options):
+    return pool.Pool(
+      params,
+      spec=spec,
+      rows=rows,
+      slots=slots,
+      source_slots=caches.round_slots(length) if apart else None,
+      reads=() if apart else pool.read_sizes(slots),
+      recording=made.recording,
+      **options,
+    )
+
+  held = open_one(
+    made.params, made.spec, x.rows, made.slots, values=values, policy=policy
+  )
+  opened = Opened(pair, held, kinds, given, limits)
+  if not x.predictions:
+    return opened
+  drafter = ngram.make(x.prediction_gamma)
+  spec = dataclasses.replace(made.spec, drafter=drafter, rule=verify.token)
+  slots = buffers.slots_for(spec, length + 1)
+  params = Params(made.params.target, None)
+  values = opened.predicting.values(1.0, **given)
+  copying = open_one(params, spec, x.predictions, slots, values=values)
+  return opened._replace(copying=copying)
+
+
+def _by_load(x: Serving, pair: Pair, spec: Spec) -> Goodput:
+  """The policy of draft lengths, for a target in its layout."""
+
+  def make(length):
+    drafter = pair.drafter.make(length)
+    if spec.target == pair.target.model:
+      return drafter
+    return api.with_loaded_target(pair.target, drafter)
+
+  loaded = LoadedDrafter(spec.target, make, pair.drafter.params)
+  return Goodput(loaded, x.draft_lengths)
+
+
 def _refusal(error: ValueError) -> Refused:
-  """What a check of the library says, by the name of the field."""
+  """An error of the library, by the name of the field of the request."""
   message = str(error)
   name = re.split(r'\W', message)[0]
   field = _FIELDS.get(name, name)
@@ -98,7 +228,7 @@ class Run:
     """Frees the rows, if any are still in use; may be called twice."""
     if self._open:
       self._open = False
-      self._service.release(self._count)
+      self._service.taken -= self._count
       if self.texts:
         self._service.worker.cancel(self.texts)
 
@@ -111,8 +241,8 @@ class Run:
 class Service:
   """Answers requests; it belongs to one event loop."""
 
-  def __init__(self, opened: Opened, steps: int = 4, failed=lambda: None):
-    """Takes pools, steps of a turn, and what is called if a turn fails."""
+  def __init__(self, opened: Opened, steps: int = 4):
+    """Takes pools, and the steps of a turn."""
     self._opened, self.limits = opened, opened.limits
     pools, target = opened.pools, opened.pair.target
     # Each thread has a tokenizer of its own, the worker's the target's.
@@ -121,12 +251,12 @@ class Service:
     )
     depth = max(held.spec.drafter.depth for held in pools)
     self.counters = Counters(self.limits.model, depth)
-    self.worker = Worker(pools, self.counters, steps, failed)
+    self.worker = Worker(pools, self.counters, steps)
     self.spelled = Spelled(shown, self.limits.vocab_size)
     self._schemas = Compiled(compiling, self.limits.vocab_size, target.eos)
     self._compiling: set[asyncio.Task] = set()
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'prepare')
-    self._taken = 0
+    self.taken = 0
     self.draining = False
 
   def start(self) -> None:
@@ -171,9 +301,6 @@ class Service:
     if self.draining:
       raise Refused('the service is stopping', status=503)
 
-  def release(self, count: int) -> None:
-    self._taken -= count
-
   async def open(self, asked: Asked) -> Run:
     """Takes a request; whoever has it closes it.
 
@@ -182,14 +309,14 @@ class Service:
     """
     self.check()
     count = asked.n * len(asked.prompts)
-    if self._taken + count > self.limits.texts:
+    if self.taken + count > self.limits.texts:
       raise Refused(
-        f'{self._taken} texts are prepared, decoded or wait, and {count} more '
+        f'{self.taken} texts are prepared, decoded or wait, and {count} more '
         f'are too many: there is room for {self.limits.texts}',
         status=429,
         code='queue_full',
       )
-    self._taken += count
+    self.taken += count
     run = Run(self, asked, count)
     try:
       await self._fill(run)
@@ -246,25 +373,24 @@ class Service:
     Raises:
       Refused: names the field that is wrong.
     """
-    prompts = rendering.encode(
-      self._tokenizer, self._opened.pair.form, asked, self.limits
-    )
-    given = self._opened.defaults | asked.values
+    x, limits, tokenizer = self._opened, self.limits, self._tokenizer
+    prompts = requests.encode(tokenizer, x.pair.form, asked, limits)
+    given = x.defaults | asked.values
     predicts = bool(asked.prediction)
-    kinds = self._opened.predicting if predicts else self._opened.kinds
-    source = rendering.predict(self._tokenizer, asked, self.limits)
+    kinds = x.predicting if predicts else x.kinds
+    source = requests.encode_prediction(tokenizer, asked, limits)
     if constraint is not None:
       given['constraint'] = constraint
-    held, requests = self.pool_for(asked), []
+    held, found = self.pool_for(asked), []
     try:
       values = kinds.values(**given)
       for ids in prompts:
         if predicts:
-          begun = [] if self.limits.apart else ids
+          begun = [] if limits.apart else ids
           row = kinds.predicted(sampling.behind(begun, source))
           values = values._replace(prediction=row)
-        most = self.limits.length - (0 if self.limits.apart else len(ids))
-        new = asked.new_tokens or min(self.limits.new_tokens, most)
+        most = limits.length - (0 if limits.apart else len(ids))
+        new = asked.new_tokens or min(limits.new_tokens, most)
         least = given.get('min_new_tokens') or 0
         if least > new:
           raise Refused(
@@ -272,12 +398,11 @@ class Service:
             'min_tokens',
           )
         for _ in range(asked.n):
-          key = generate.row_keys(seed, [len(requests)])
-          request = pool.Request(ids, new, key, values)
-          requests.append(request)
+          key = generate.row_keys(seed, [len(found)])
+          found.append(pool.Request(ids, new, key, values))
         buffers.plan_buffers(
           held.spec, [ids], new, key, values, held.slots, held.source_slots
         )
     except ValueError as error:
       raise _refusal(error) from error
-    return requests
+    return found

@@ -1,18 +1,160 @@
-"""The thread that owns the pools: it takes texts and tells what has come."""
+"""The thread that owns the pools, its texts, and the numbers it counts."""
 
 import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from specjax.requests.pool import Pool, Progress
-from specjax.serving.counters import Counters
-from specjax.serving.refusals import Refused
-from specjax.serving.texts import Piece, Text
+from specjax.api.text import Shown
+from specjax.loop.token_records import Logprob
+from specjax.requests.pool import Pool, Progress, Request
+from specjax.serving.requests import Refused
 from specjax.types import Counts
 
-_Key = tuple[int, int]  # place of a pool, and what that knows a text by
+STOP, LENGTH = 'stop', 'length'
+_Key = tuple[int, int]  # place of a pool, and the number of a request in it
 _GONE = 'the service stopped before the answer was complete: ask again'
+_NOT_FINITE = (
+  'the target gave NaN or infinite logits: its weights are damaged, or too '
+  'large for their dtype'
+)
+
+# Metrics of Prometheus, with the names of vLLM; it has no `specjax:` ones.
+_SPEC = 'spec_decode_num'
+_METRICS = (
+  ('Gauge', 'num_requests_running', 'Texts that have a row.', ''),
+  ('Gauge', 'num_requests_waiting', 'Texts that wait for a row.', ''),
+  ('Counter', 'request_success', 'Texts that ended.', 'finished_reason'),
+  ('Counter', 'specjax:request_refused', 'Requests refused.', 'status'),
+  ('Counter', 'specjax:request_cancelled', 'Texts whose reader left.', ''),
+  ('Counter', 'prompt_tokens', 'Tokens read, for each answer.', ''),
+  ('Counter', 'generation_tokens', 'Tokens generated.', ''),
+  ('Counter', f'{_SPEC}_drafts', 'Steps whose draft was verified.', ''),
+  ('Counter', f'{_SPEC}_draft_tokens', 'Tokens that were drafted.', ''),
+  ('Counter', f'{_SPEC}_accepted_tokens', 'Drafted tokens accepted.', ''),
+  (
+    'Counter',
+    f'{_SPEC}_accepted_tokens_per_pos',
+    'Drafted tokens accepted, by their place in the draft.',
+    'position',
+  ),
+)
+
+
+class Counters:
+  """The numbers of one service, for Prometheus; any thread may write them."""
+
+  def __init__(self, model: str, depth: int):
+    """Takes the name of the model, and the most tokens of a draft."""
+    import prometheus_client
+
+    self._prometheus, self._model = prometheus_client, model
+    self._registry = prometheus_client.CollectorRegistry()
+    self._metrics: dict[str, Any] = {}
+    for kind, name, about, label in _METRICS:
+      full = name if ':' in name else f'vllm:{name}'
+      labels = ['model_name', label] if label else ['model_name']
+      make = getattr(prometheus_client, kind)
+      self._metrics[name] = make(full, about, labels, registry=self._registry)
+    for _, name, _, label in _METRICS:
+      if not label:
+        self._metric(name)  # Shown from the beginning on.
+    for place in range(depth):
+      self._metric(f'{_SPEC}_accepted_tokens_per_pos', place)
+    for reason in (STOP, LENGTH, 'error'):
+      self._metric('request_success', reason)
+
+  def _metric(self, name: str, *label: Any) -> Any:
+    return self._metrics[name].labels(self._model, *map(str, label))
+
+  def add(self, name: str, number: int = 1, *label: Any) -> None:
+    self._metric(name, *label).inc(number)
+
+  def show(self, running: int, waiting: int) -> None:
+    self._metric('num_requests_running').set(running)
+    self._metric('num_requests_waiting').set(waiting)
+
+  def speculate(self, counts: Counts, before: Counts | None) -> None:
+    """Adds what a turn did to a text, in its whole steps."""
+    accepted = counts.accepted - (before.accepted if before else 0)
+    drafted = counts.drafted - (before.drafted if before else 0)
+    steps = counts.histogram.sum() - (before.histogram.sum() if before else 0)
+    self.add(f'{_SPEC}_drafts', int(steps))
+    self.add(f'{_SPEC}_draft_tokens', int(drafted))
+    self.add(f'{_SPEC}_accepted_tokens', int(accepted.sum()))
+    for place, number in enumerate(accepted.tolist()):
+      self.add(f'{_SPEC}_accepted_tokens_per_pos', number, place)
+
+  def page(self) -> tuple[bytes, str]:
+    """The page that Prometheus reads, and its media type."""
+    made = self._prometheus.generate_latest(self._registry)
+    return made, self._prometheus.CONTENT_TYPE_LATEST
+
+
+class Piece(NamedTuple):
+  """The part of a text that came in a turn, or why nothing will come."""
+
+  text: str = ''
+  tokens: int = 0
+  finish: str = ''  # of the last one: 'stop' or 'length'
+  counts: Counts | None = None  # of the last one
+  error: Refused | None = None
+  said: tuple[tuple[int, Logprob], ...] = ()  # tokens of the text, if asked for
+
+
+class Text:
+  """A request of the pool, and the text that is made of its tokens.
+
+  It belongs to the thread of the worker.
+  """
+
+  def __init__(
+    self,
+    request: Request,
+    tell: Callable[[Piece], None],
+    *,
+    tokenizer: Any,
+    eos: tuple[int, ...],
+    stop: tuple[str, ...] = (),
+    streams: bool = False,
+    logprobs: bool = False,
+  ):
+    """Takes a request and its surroundings.
+
+    Args:
+      request: of the pool.
+      tell: is called in the thread of the worker.
+      tokenizer: of the target.
+      eos: tokens that end a text.
+      stop: strings that do.
+      streams: whether somebody reads along; otherwise all is told at the end.
+      logprobs: whether those of tokens are told.
+    """
+    self.request, self.tell, self.streams = request, tell, streams
+    # What is decoded behind a stop string is in nobody's text.
+    self.watched = streams or bool(stop)
+    self._eos, self._logprobs = eos, logprobs
+    self._shown = Shown(tokenizer, eos, stop)
+    self._kept = Piece()
+
+  def push(self, one: Progress) -> Piece:
+    """What a turn brought; `finish` or `error` where it is the last."""
+    if not one.finite:
+      return Piece(error=Refused(_NOT_FINITE, status=500))
+    texts = self._shown.push(one.tokens, one.done)
+    said, used = (), len(texts)
+    if self._logprobs:
+      pairs = zip(one.tokens[:used], one.logprobs[:used], strict=True)
+      said = tuple(x for x in pairs if x[0] not in self._eos)
+    kept = self._kept
+    text, tokens = kept.text + ''.join(texts), kept.tokens + used
+    piece = Piece(text, tokens, said=kept.said + said)
+    if one.done or self._shown.ended:
+      finish = STOP if self._shown.ended else LENGTH
+      return piece._replace(finish=finish, counts=one.counts)
+    self._kept = Piece() if self.streams else piece
+    return piece if self.streams else Piece()
 
 
 class Worker:
@@ -116,16 +258,16 @@ class Worker:
     self._counters.speculate(one.counts, before)
     self._counted[key] = one.counts
     piece = text.push(one)
-    self._counters.generated.inc(piece.tokens)
+    self._counters.add('generation_tokens', piece.tokens)
     if piece.finish or piece.error:
-      self._counters.finish(piece.finish or 'error')
+      self._counters.add('request_success', 1, piece.finish or 'error')
       self._drop(key)
     if piece != Piece():
       text.tell(piece)
 
   def _show(self) -> None:
-    self._counters.running.set(sum(held.live for held in self.pools))
-    self._counters.waiting.set(sum(held.waiting for held in self.pools))
+    live = sum(held.live for held in self.pools)
+    self._counters.show(live, sum(held.waiting for held in self.pools))
 
   def _submit(self, texts: Sequence[Text], place: int) -> None:
     held = self.pools[place]
@@ -135,13 +277,13 @@ class Worker:
         continue
       try:
         self._texts[place, held.submit(text.request)] = text
-        self._counters.prompts.inc(len(text.request.prompt))
+        self._counters.add('prompt_tokens', len(text.request.prompt))
       except ValueError as error:
         text.tell(Piece(error=Refused(str(error))))
 
   def _cancel(self, texts: Sequence[Text]) -> None:
     for key in [key for key, x in self._texts.items() if x in texts]:
-      self._counters.cancelled.inc()
+      self._counters.add('specjax:request_cancelled')
       self._drop(key)
 
   def _drop(self, key: _Key) -> None:
@@ -152,7 +294,7 @@ class Worker:
 
   def _abort(self) -> None:
     for key, text in [*self._texts.items()]:
-      self._counters.finish('error')
+      self._counters.add('request_success', 1, 'error')
       self._drop(key)
       text.tell(Piece(error=Refused(_GONE, status=503)))
 

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from specjax.errors import UserError
-from specjax.serving import running
+from specjax.serving import app
 from tests.support import processes, serving
 
 PROMPT, NEW = 'def fib(n):', 12
@@ -235,7 +235,7 @@ def test_refusals_are_errors_of_the_client(served, client):
 
 
 def test_a_full_queue_says_so(served, client, monkeypatch):
-  monkeypatch.setattr(served.service, '_taken', 12)
+  monkeypatch.setattr(served.service, 'taken', 12)
   with pytest.raises(openai.RateLimitError, match='12 texts are prepared') as e:
     complete(client)
   assert e.value.code == 'queue_full'
@@ -355,17 +355,17 @@ def test_pages_of_others_may_not_ask(served):
 
 
 def test_a_port_is_taken_before_anybody_is_answered():
-  first = running.listen('127.0.0.1', 0)
+  first = app.listen('127.0.0.1', 0)
   with first, pytest.raises(UserError, match='choose another one'):
-    running.listen('127.0.0.1', first.getsockname()[1])
+    app.listen('127.0.0.1', first.getsockname()[1])
 
 
 def test_a_port_in_use_is_refused(served):
   port = int(served.url.removesuffix('/v1').rpartition(':')[2])
   with pytest.raises(UserError, match=rf'port {port} of host .* cannot be'):
-    running.listen('127.0.0.1', port)
+    app.listen('127.0.0.1', port)
   with pytest.raises(UserError, match=r'port 80 of host .* cannot be'):
-    running.listen('203.0.113.1', 80)
+    app.listen('203.0.113.1', 80)
 
 
 # Predictions

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from specjax.serving import running
+from specjax.serving import app as serving_app
 from tests.support import processes
 
 PATIENCE = 0.4
@@ -60,8 +60,8 @@ class Answers:
 @contextlib.contextmanager
 def listens(app, patience=PATIENCE):
   service = types.SimpleNamespace(draining=False, abort=lambda: None)
-  made, ready = running.listen('127.0.0.1', 0), threading.Event()
-  server = running.server(app.app, service, 0.0, ready.set, patience)
+  made, ready = serving_app.listen('127.0.0.1', 0), threading.Event()
+  server = serving_app.server(app.app, service, 0.0, ready.set, patience)
   thread = threading.Thread(target=server.run, args=([made],))
   thread.start()
   assert ready.wait(30)

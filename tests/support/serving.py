@@ -16,7 +16,7 @@ from specjax.bench.plan import plan
 from specjax.loop import generate
 from specjax.requests import pool
 from specjax.requests.request_sampling import NEUTRAL
-from specjax.serving import app, opening, running, service
+from specjax.serving import app, service
 from specjax.serving.config import STAGES, Serving
 from tests.support import models, tiny
 
@@ -81,10 +81,11 @@ class Served:
   def _alone(self, prompts, new_tokens, **given) -> list[pool.Progress]:
     opened = self.service._opened
     held, found = opened.held, []
-    same = ('spec', 'rows', 'slots', 'reads', 'parts')
+    same = ('spec', 'rows', 'slots', 'reads')
     other = pool.Pool(
       held.params,
       values=held._values,
+      recording=held._recording,
       **{name: getattr(held, name) for name in same},
     )
     given = {'temperature': 0.9, 'seed': 3} | given
@@ -110,7 +111,7 @@ class Served:
     """Whether nothing is left to do, now or soon."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-      if self.worker.idle and not self.service._taken:
+      if self.worker.idle and not self.service.taken:
         return True
       time.sleep(0.01)
     return False
@@ -122,18 +123,18 @@ def serve(folder, **changes):
   jax.config.update('jax_enable_x64', True)
   try:
     x, pair = load(folder, **changes)
-    made = service.Service(opening.open_pools(x, pair, 'tiny'), x.steps)
+    made = service.Service(service.open_pools(x, pair, 'tiny'), x.steps)
     made.start()
-    socket, ready = running.listen(x.host, 0), threading.Event()
+    socket, ready = app.listen(x.host, 0), threading.Event()
     listens = app.make(made, KEY, x.body)
-    server = running.server(listens, made, x.grace, ready.set)
+    server = app.server(listens, made, x.grace, ready.set)
     thread = threading.Thread(target=server.run, args=([socket],))
     thread.start()
     assert ready.wait(30)
     try:
       headers = {'Authorization': f'Bearer {KEY}'}
       with httpx.Client(headers=headers, timeout=60, verify=False) as plain:
-        yield Served(running.address(socket), made, pair, plain)
+        yield Served(app.address(socket), made, pair, plain)
     finally:
       server.should_exit = True
       thread.join(30)

@@ -12,11 +12,11 @@ from specjax.bench.config import Prompts
 from specjax.errors import UserError
 from specjax.loop.token_records import Logprob
 from specjax.prompts import conversations
-from specjax.serving import fields, rendering, schemas, spelling
-from specjax.serving.refusals import Refused
+from specjax.serving import replies, requests, schemas
+from specjax.serving.requests import Refused
 
 STAGES = 'top_p', 'top_k', 'constraint'
-LIMITS = fields.Limits('tiny', 2048, 128, False, 3, 9, 16, STAGES, 5)
+LIMITS = requests.Limits('tiny', 2048, 128, False, 3, 9, 16, STAGES, 5)
 SCHEMA = {'type': 'boolean'}
 FORMAT = {'type': 'json_schema', 'json_schema': {'name': 'a', 'schema': SCHEMA}}
 
@@ -34,7 +34,7 @@ def talk(*said, **given):
 
 
 def test_a_completion_with_all_that_it_may_have():
-  asked = fields.read(
+  asked = requests.read(
     body(
       model='tiny',
       n=2,
@@ -53,7 +53,7 @@ def test_a_completion_with_all_that_it_may_have():
     False,
     LIMITS,
   )
-  assert asked == fields.Asked(
+  assert asked == requests.Asked(
     chat=False,
     prompts=['a'],
     values={'temperature': 0.5, 'top_p': 0.9, 'top_k': 40},
@@ -68,10 +68,12 @@ def test_a_completion_with_all_that_it_may_have():
 
 
 def test_what_is_left_out_is_as_clients_expect_it():
-  asked = fields.read(body(), False, LIMITS)
-  assert asked == fields.Asked(False, ['a'], {'temperature': 1.0})
-  nothing = {name: None for name in (*fields._WITHOUT, *fields._STAGES, 'n')}
-  assert fields.read(body(**nothing), False, LIMITS) == asked
+  asked = requests.read(body(), False, LIMITS)
+  assert asked == requests.Asked(False, ['a'], {'temperature': 1.0})
+  nothing = {
+    name: None for name in (*requests._WITHOUT, *requests._STAGES, 'n')
+  }
+  assert requests.read(body(**nothing), False, LIMITS) == asked
 
 
 def test_values_that_ask_for_nothing_are_taken():
@@ -90,8 +92,8 @@ def test_values_that_ask_for_nothing_are_taken():
     'suffix': '',
     'response_format': {'type': 'text'},
   }
-  asked = fields.read(body(**neutral), False, LIMITS)
-  assert asked == fields.Asked(False, ['a'], {'temperature': 1.0})
+  asked = requests.read(body(**neutral), False, LIMITS)
+  assert asked == requests.Asked(False, ['a'], {'temperature': 1.0})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_values_that_ask_for_nothing_are_taken():
   ],
 )
 def test_a_prompt_is_text_or_token_ids_or_a_list_of_these(prompt, read):
-  assert fields.read(body(prompt=prompt), False, LIMITS).prompts == read
+  assert requests.read(body(prompt=prompt), False, LIMITS).prompts == read
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_a_prompt_is_text_or_token_ids_or_a_list_of_these(prompt, read):
 )
 def test_fields_are_refused_by_their_name(given, param, says):
   with pytest.raises(Refused) as error:
-    fields.read(body(**given), False, LIMITS)
+    requests.read(body(**given), False, LIMITS)
   assert error.value.param == param
   assert says in str(error.value)
   assert error.value.status == (404 if given.get('model') == 'gpt' else 400)
@@ -208,7 +210,7 @@ def test_fields_are_refused_by_their_name(given, param, says):
 )
 def test_bodies_that_are_no_request(raw, says):
   with pytest.raises(Refused, match=says):
-    fields.read(raw, False, LIMITS)
+    requests.read(raw, False, LIMITS)
 
 
 def test_a_conversation_is_read():
@@ -218,7 +220,7 @@ def test_a_conversation_is_read():
     {'role': 'user', 'content': parts, 'name': None},
   ]
   given = {'messages': messages, 'max_completion_tokens': 7}
-  asked = fields.read(json.dumps(given).encode(), True, LIMITS)
+  asked = requests.read(json.dumps(given).encode(), True, LIMITS)
   assert asked.chat
   assert asked.new_tokens == 7
   assert asked.prompts == [
@@ -252,34 +254,34 @@ def test_a_conversation_is_read():
 )
 def test_messages_are_refused_by_their_place(messages, param, says):
   with pytest.raises(Refused) as error:
-    fields.read(json.dumps({'messages': messages}).encode(), True, LIMITS)
+    requests.read(json.dumps({'messages': messages}).encode(), True, LIMITS)
   assert error.value.param == param
   assert says in str(error.value)
 
 
 def test_two_limits_of_an_answer_must_agree():
   given = {'max_tokens': 3, 'max_completion_tokens': 3}
-  assert fields.read(talk('a', **given), True, LIMITS).new_tokens == 3
+  assert requests.read(talk('a', **given), True, LIMITS).new_tokens == 3
   with pytest.raises(Refused, match='max_tokens and max_completion_tokens dif'):
-    fields.read(talk('a', **given | {'max_tokens': 4}), True, LIMITS)
+    requests.read(talk('a', **given | {'max_tokens': 4}), True, LIMITS)
 
 
 def test_log_probabilities_are_asked_for_in_two_ways():
-  assert fields.read(body(logprobs=0), False, LIMITS).logprobs == 0
-  assert fields.read(body(logprobs=5), False, LIMITS).logprobs == 5
+  assert requests.read(body(logprobs=0), False, LIMITS).logprobs == 0
+  assert requests.read(body(logprobs=5), False, LIMITS).logprobs == 5
   given = {'logprobs': True}
-  assert fields.read(talk('a', **given), True, LIMITS).logprobs == 0
+  assert requests.read(talk('a', **given), True, LIMITS).logprobs == 0
   given['top_logprobs'] = 2
-  assert fields.read(talk('a', **given), True, LIMITS).logprobs == 2
+  assert requests.read(talk('a', **given), True, LIMITS).logprobs == 2
   for wrong, says in (
     ({'top_logprobs': 2}, 'needs logprobs to be true'),
     ({'logprobs': 2}, 'must be true or false'),
     ({'logprobs': True, 'top_logprobs': 6}, 'from 0 to 5'),
   ):
     with pytest.raises(Refused, match=says):
-      fields.read(talk('a', **wrong), True, LIMITS)
+      requests.read(talk('a', **wrong), True, LIMITS)
   with pytest.raises(Refused, match='logprobs are not told'):
-    fields.read(body(logprobs=0), False, LIMITS._replace(logprobs=None))
+    requests.read(body(logprobs=0), False, LIMITS._replace(logprobs=None))
 
 
 # Prompts as token ids
@@ -291,8 +293,8 @@ def tokenizer():
 
 
 def test_a_conversation_goes_on_plainly_without_a_template(tokenizer):
-  asked = fields.read(talk('one', ' two', 'three'), True, LIMITS)
-  (ids,) = rendering.encode(tokenizer, Prompts(), asked, LIMITS)
+  asked = requests.read(talk('one', ' two', 'three'), True, LIMITS)
+  (ids,) = requests.encode(tokenizer, Prompts(), asked, LIMITS)
   assert tokenizer.decode(ids) == 'one two\n\nthree'
 
 
@@ -304,12 +306,12 @@ def test_a_chat_template_is_used_where_there_is_one(tokenizer):
   form = Prompts(
     chat=True, system='Be.', template_kwargs={'chat_template': template}
   )
-  asked = fields.read(talk('one'), True, LIMITS)
-  (ids,) = rendering.encode(tokenizer, form, asked, LIMITS)
+  asked = requests.read(talk('one'), True, LIMITS)
+  (ids,) = requests.encode(tokenizer, form, asked, LIMITS)
   assert tokenizer.decode(ids) == '<system>Be.<user>one>'
-  asked = fields.read(talk('one', 'two', 'three'), True, LIMITS)
+  asked = requests.read(talk('one', 'two', 'three'), True, LIMITS)
   with pytest.raises(Refused, match='messages: the chat template refuses') as e:
-    rendering.encode(tokenizer, form, asked, LIMITS)
+    requests.encode(tokenizer, form, asked, LIMITS)
   assert e.value.param == 'messages'
   with pytest.raises(UserError, match='too many'):
     conversations.write(tokenizer, form, [{'role': 'user', 'content': ''}] * 3)
@@ -324,9 +326,9 @@ def test_a_chat_template_is_used_where_there_is_one(tokenizer):
   ],
 )
 def test_prompts_must_leave_room(tokenizer, given, param, says):
-  asked = fields.read(body(**given), False, LIMITS)
+  asked = requests.read(body(**given), False, LIMITS)
   with pytest.raises(Refused, match=says) as error:
-    rendering.encode(tokenizer, Prompts(), asked, LIMITS)
+    requests.encode(tokenizer, Prompts(), asked, LIMITS)
   assert error.value.param == param
 
 
@@ -344,16 +346,16 @@ def test_any_object_nests_so_deep():
 
 def spelled():
   """Four tokens: two letters, and the halves of a third."""
-  made = spelling.Spelled(checkpoints.load_tokenizer(pair.path('target')), 0)
+  made = replies.Spelled(checkpoints.load_tokenizer(pair.path('target')), 0)
   made._texts = dict(enumerate([b'a', b'\xc3', b'\xa9', b'b']))
   return made
 
 
 def test_tokens_begin_where_their_characters_do():
-  offsets = spelling.Offsets(spelled())
+  offsets = replies.Offsets(spelled())
   assert [offsets.push(token) for token in (0, 1, 2, 3, 0)] == [0, 1, 1, 2, 3]
   said = [(token, Logprob(-1.0, [(1, -0.5), (2, -0.75)])) for token in (0, 1)]
-  made = spelling.of_completion(said, 2, spelled(), spelling.Offsets(spelled()))
+  made = replies.of_completion(said, 2, spelled(), replies.Offsets(spelled()))
   assert made['tokens'] == ['a', r'bytes:\xc3']
   assert made['top_logprobs'][0] == {r'bytes:\xc3': -0.5, r'bytes:\xa9': -0.75}
   assert made['text_offset'] == [0, 1]
@@ -397,11 +399,11 @@ def test_schemas_that_nobody_waits_for_are_not_compiled(monkeypatch):
 
 def test_more_tokens_than_there_are_is_all_of_them():
   for given in (2**31, 10**30, 2048):
-    asked = fields.read(body(top_k=given), False, LIMITS)
+    asked = requests.read(body(top_k=given), False, LIMITS)
     assert asked.values['top_k'] == 2048
   limits = LIMITS._replace(stages=('min_new_tokens',))
   with pytest.raises(Refused, match='min_tokens must be a whole number from 0'):
-    fields.read(body(min_tokens=2**31), False, limits)
+    requests.read(body(min_tokens=2**31), False, limits)
 
 
 def test_a_prediction_is_a_text_or_parts_of_one():
@@ -409,5 +411,5 @@ def test_a_prediction_is_a_text_or_parts_of_one():
   parts = [{'type': 'text', 'text': x} for x in ('def ', 'f')]
   for content in ('def f', parts):
     given = {'prediction': {'type': 'content', 'content': content}}
-    assert fields.read(talk('a', **given), True, limits).prediction == 'def f'
-    assert fields.read(body(**given), False, limits).prediction == 'def f'
+    assert requests.read(talk('a', **given), True, limits).prediction == 'def f'
+    assert requests.read(body(**given), False, limits).prediction == 'def f'
