@@ -1,6 +1,6 @@
 """Your own target, with your own draft or none.
 
-The shipped config `pair`, which `specjax` finds by name.
+The installed `specjax/configs/pair.py`.
 """
 
 from specjax.configs.pair import get_config as get_config

@@ -1,6 +1,6 @@
 """Are the shipped heads read as they were trained?
 
-The shipped config `probe`, which `specjax` finds by name.
+The installed `specjax/configs/probe.py`.
 """
 
 from specjax.configs.probe import get_config as get_config

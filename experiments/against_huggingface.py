@@ -27,8 +27,8 @@ from tqdm import tqdm
 
 from experiments import against_huggingface_report, peers
 from experiments import decoders as sides
-from experiments.bandwidth import read_bandwidth
 from experiments.decoders import Decoded, Decoder
+from experiments.step_timing import read_bandwidth
 from specjax import prompts
 from specjax.bench import load, results
 from specjax.bench.config import Experiment

@@ -2,10 +2,11 @@
 
   python -m experiments.long_contexts --config configs/long_contexts.py
 
-Random weights, caches of zeros (`experiments.stepping`). At every context and
-batch plain decoding, drafts and steps whose draft costs nothing take turns with
-reading memory, so that a step stands beside what its bytes predict: weights and
-cache in use, once for scoring, and for every drafted token those of the draft.
+Random weights, caches of zeros (`experiments.step_timing`). At every context
+and batch plain decoding, drafts and steps whose draft costs nothing take turns
+with reading memory, so that a step stands beside what its bytes predict:
+weights and cache in use, once for scoring, and for every drafted token those of
+the draft.
 A draft from a window of the target's cache costs its weights and the window; a
 small one has few weights and a cache of its own, which grows with the text.
 
@@ -26,9 +27,15 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import long_contexts_report as report
-from experiments.bandwidth import Reader
-from experiments.stepping import Loop, idle, milliseconds, take_turns
-from experiments.sweeps import Bench, seconds
+from experiments.step_timing import (
+  Bench,
+  Loop,
+  Reader,
+  idle,
+  milliseconds,
+  seconds,
+  take_turns,
+)
 from specjax import reports, verify
 from specjax.bench import results
 from specjax.bench.config import LongContexts

@@ -21,16 +21,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.stepping import Timed, milliseconds, random_weights, take_turns
-from experiments.sweeps import POSITIONS, Bench
+from experiments.step_timing import (
+  POSITIONS,
+  Bench,
+  Timed,
+  for_kernel,
+  milliseconds,
+  random_weights,
+  take_turns,
+)
 from specjax import sampling
 from specjax.checkpoints.vocabularies import Tables, reading
 from specjax.drafters import lm
 from specjax.drafters.shapes import chain
 from specjax.loop import generate
 from specjax.models import cache as caches
-from specjax.models import layouts
-from specjax.models.transformer import Model
 from specjax.training.train_pair import model_of
 from specjax.types import Context, Drafter, History, Params, Verdict
 
@@ -136,12 +141,6 @@ class Steps:
     return Timed(taken / self.count, accepted_of(self.drafter.depth) + 1)
 
 
-def _laid_out(model: Model, seed: int, dtype: str):
-  """A model with random weights, for the kernel where there is one."""
-  weights = random_weights(model, seed, jnp.dtype(dtype))
-  return layouts.to_native(model, weights) or (model, weights)
-
-
 def ways(bench: Bench, vocab: int, batch: int) -> dict[tuple, Steps]:
   """Draft steps of every kind, by kind and by texts."""
   x, gamma = bench.x, bench.x.gamma
@@ -153,7 +152,8 @@ def ways(bench: Bench, vocab: int, batch: int) -> dict[tuple, Steps]:
   made = {}
   for name, own in (('same', vocab), ('as many', vocab), ('half', vocab // 2)):
     model = model_of(x.draft, own, POSITIONS)
-    model, weights = _laid_out(model, x.seed, x.dtype)
+    weights = random_weights(model, x.seed, jnp.dtype(x.dtype))
+    model, weights = for_kernel(model, weights)
     walker, known = lm.walk(model), np.ones(vocab, bool)
     if name != 'same':
       found = tables(vocab, own, x.seed)

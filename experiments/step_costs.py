@@ -1,117 +1,314 @@
-"""What a step costs, on models with random weights of any shape.
+"""What does a step cost, by draft length, batch, context and vocabulary?
 
-  python -m experiments.step_costs --config configs/step_costs.py
-  python -m experiments.step_costs --config configs/limit.py
+  python -m experiments.step_costs
+  python -m experiments.step_costs :limit
 
-A config names its sweeps (`experiments.sweeps`, `experiments.judging`,
-`experiments.limits`). Within a sweep everything is measured in turns; its rows
-are kept when it is done, so that a run that was cut off goes on with the next
-one. Nothing is compiled or transferred while time is taken.
+Models have random weights of any shape; nothing here looks at a text. Behind
+the colon stands a part:
 
-The last line is one JSON document: the folder, the rows, the exponents of the
-sweeps that have one, and the ratios to the limit.
+  all             a Llama of 4 layers x 1024, float32, with a draft of one layer
+                  x 256: one size after another, simulated drafts, sampling and
+                  verification, ways to attend. Seven minutes on two idle cores.
+                  On a CPU expect exponents near 0.2 for context and vocabulary,
+                  0.25 to 0.45 for gamma + 1, and a batch that costs little up
+                  to 4 rows and then linearly
+  limit           plain steps of the embedded target, and of a Llama of 12
+                  layers x 768, against the limit of the memory and against
+                  transformers (extra `parity`). Two minutes
+  layouts         passes of the embedded target's sizes over 1 to 12 tokens,
+                  with whole weights and by the kernel. Two minutes; expect the
+                  kernel to be fastest
+  quantized       steps of the embedded pair in float32 and with weights in
+                  eight bits. One minute; expect a third of the target's bytes
+                  and 0.8 of its step, for drafts half the bytes and 1.2 to 1.4
+                  times the time
+  own_vocabulary  draft steps in tokens of the draft's own beside those in the
+                  target's (`experiments.other_vocabularies`)
+  decoding        Llama 3 8B in bfloat16 with a draft of the sizes of Llama 3.2
+  scoring         1B, for a GPU or TPU of 80 GB, in three runs: steps over the
+  attention       limit, simulated acceptance and what the host takes; scoring
+                  by drafted tokens and rows, sampling and verification; ways
+                  to attend, and steps by context
+
+A sweep is a function of a `Bench` that returns rows. Within a sweep everything
+is measured in turns; its rows are kept when it is done, so that a run that was
+cut off goes on with the next one. Nothing is compiled or transferred while time
+is taken. The last line is one JSON document: the folder, the rows, the
+exponents of the sweeps that have one, and the ratios to the limit.
 """
 
+import contextlib
+import dataclasses
+import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jax.experimental.compilation_cache import compilation_cache
 from tqdm import tqdm
 
-from experiments import step_costs_report
-from experiments.sweeps import Bench
+from experiments import peers
+from experiments.step_timing import (
+  POSITIONS,
+  Bench,
+  Loop,
+  Reader,
+  Timed,
+  for_kernel,
+  milliseconds,
+  random_weights,
+  seconds,
+  take_turns,
+)
+from specjax import checkpoints, pair, sampling, trees, verify
 from specjax.bench import load, results
-from specjax.bench.config import Speed
+from specjax.bench.config import Size, TargetSize
 from specjax.bench.loading import checks
-from specjax.bench.memory import available
+from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
 from specjax.cli.names import Names, resolve_function
+from specjax.drafters import plain
+from specjax.errors import UserError, need
+from specjax.loop import generate
+from specjax.models import cache as caches
+from specjax.models import cache_attention, layouts, quantize
+from specjax.reports.conditions import machine, values
+from specjax.reports.markdown import (
+  Table,
+  blocks,
+  bullets,
+  counted,
+  paragraph,
+  span,
+  with_interval,
+)
+from specjax.stats.row import group, pick
 from specjax.training import recipe_checks
+from specjax.training.train_pair import model_of
+from specjax.types import Draft, Params, Spec
 
-_SWEEPS = Names('experiments.sweeps.{}', 'batch')
-
-
-def shrink(x: Speed) -> None:
-  """The quick version: toy sizes."""
-  for size in (x.target, x.draft):
-    size.width, size.mlp_width, size.head_dim = 32, 64, 8
-    size.num_layers, size.num_heads, size.num_kv_heads = 1, 2, 1
-  x.target.vocab_size = 256
-  x.path = ''
-  x.used, x.steps, x.repeats, x.megabytes = 20, 2, 2, 1
-  x.gamma, x.gammas, x.batches = 2, (1, 2), (1, 2)
-  x.contexts, x.vocabularies, x.rates = (20, 40), (256, 512), (0.5, 0.9)
-  x.maxima = (128, 256)
+_SWEEPS = Names('experiments.step_costs.{}', 'batch')
+_FLOATS = ('float32', 'bfloat16', 'float16')
 
 
-def check(x: Speed) -> list[Callable[[Bench], list[dict]]]:
-  """Checks the values and returns the sweeps.
+@dataclasses.dataclass
+class StepCosts:
+  """What a step costs, on random weights.
 
-  Raises:
-    ValueError: names the field, the value and the remedy.
+  Attributes:
+    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
+    target: sizes of the target.
+    draft: sizes of the draft, over the same vocabulary.
+    sweeps: functions of `experiments.step_costs`, or others by full names.
+    path: a checkpoint; `limit` measures its plain step too.
+    paths: checkpoints that `eight_bits` measures in floats and in eight bits.
+    dtype: of weights and cache.
+    used: tokens in use, where they are not swept.
+    gamma: drafted tokens, where they are not swept.
+    gammas: draft lengths swept.
+    batches: rows swept.
+    contexts: tokens in use swept.
+    vocabularies: entries of the logits swept.
+    rates: simulated acceptance swept.
+    maxima: cache slots that are compared at the same tokens in use.
+    megabytes: of the array that bandwidth is measured with.
+    steps: timed at once, fewer where the cache has no room for them.
+    repeats: of each measurement, in turns; medians are taken.
+    seed: of weights and sampling.
+    accelerator: whether a CPU is refused.
+    results: folder for rows and summary.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
+    quick: toy sizes, to see that it runs.
   """
-  checks.need_least(x, 1, 'used', 'gamma', 'steps', 'repeats', 'megabytes')
-  checks.need_seed(x.seed)
-  recipe_checks.size('target', x.target)
-  recipe_checks.size('draft', x.draft)
-  memory = available(1)
-  checks.need(
-    memory is None or x.megabytes * 2**20 < memory,
-    f'megabytes is {x.megabytes}, more than the memory of {memory} bytes: '
-    'choose less',
-  )
-  if x.path:
-    load.describe('path', x.path)
-  for name in ('gammas', 'batches', 'contexts', 'vocabularies', 'maxima'):
-    values = getattr(x, name)
-    checks.need(
-      len(set(values)) > 1 and min(values) >= 1,
-      f'{name} must have two different sizes of at least 1, got {values}',
+
+  name: str
+  target: TargetSize
+  draft: Size
+  sweeps: tuple[str, ...]
+  path: str = ''
+  paths: tuple[str, ...] = ()
+  dtype: str = 'float32'
+  used: int = 300
+  gamma: int = 4
+  gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
+  batches: tuple[int, ...] = (1, 4, 16, 64)
+  contexts: tuple[int, ...] = (128, 512, 2048, 8192)
+  vocabularies: tuple[int, ...] = (2048, 8192, 32768, 131072)
+  rates: tuple[float, ...] = (0.5, 0.7, 0.9)
+  maxima: tuple[int, ...] = (512, 8192)
+  megabytes: int = 256
+  steps: int = 16
+  repeats: int = 9
+  seed: int = 0
+  accelerator: bool = False
+  results: str = ''
+  compilation_cache: str = 'auto'
+  quick: bool = False
+
+  @property
+  def timed(self) -> bool:
+    """Whether the kernel gets all cores; layouts leave XLA its threads."""
+    return not any(name.endswith('layout') for name in self.sweeps)
+
+  def shrink(self) -> None:
+    """Leaves the quick version: toy sizes."""
+    for size in (self.target, self.draft):
+      size.width, size.mlp_width, size.head_dim = 32, 64, 8
+      size.num_layers, size.num_heads, size.num_kv_heads = 1, 2, 1
+    self.target.vocab_size = 256
+    self.path, self.paths, self.accelerator = '', self.paths[:1], False
+    self.used, self.steps, self.repeats, self.megabytes = 20, 2, 2, 1
+    self.gamma, self.gammas, self.batches = 2, (1, 2), (1, 2)
+    self.contexts, self.vocabularies = (20, 40), (256, 512)
+    self.rates, self.maxima = (0.5, 0.9), (128, 256)
+
+  def check(self) -> list[Callable[[Bench], list[dict]]]:
+    """Checks the values and returns the sweeps.
+
+    Raises:
+      UserError: names the field, the value and the remedy.
+    """
+    need(
+      jax.default_backend() != 'cpu' or not self.accelerator,
+      'accelerator: jax sees no GPU or TPU, only a CPU; install the extra gpu '
+      'or tpu, or see that it runs with --config.quick',
     )
-  checks.need(
-    x.rates and all(0 <= rate < 1 for rate in x.rates),
-    f'rates must be in [0, 1), got {x.rates}',
-  )
-  checks.need(
-    min(x.maxima) > x.used,
-    f'maxima must be above the {x.used} tokens in use, got {x.maxima}',
-  )
-  floats = ('float32', 'bfloat16', 'float16')
-  checks.need(
-    x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}'
-  )
-  checks.need(x.sweeps, 'sweeps is empty: name one of experiments.sweeps')
-  x.sweeps = tuple(map(_SWEEPS.full, x.sweeps))  # As the folder has them.
-  return [resolve_function('sweeps', name, _SWEEPS) for name in x.sweeps]
+    least = 'used', 'gamma', 'steps', 'repeats', 'megabytes'
+    checks.need_least(self, 1, *least)
+    checks.need_seed(self.seed)
+    recipe_checks.size('target', self.target)
+    recipe_checks.size('draft', self.draft)
+    memory = available(1)
+    need(
+      memory is None or self.megabytes * 2**20 < memory,
+      f'megabytes is {self.megabytes}, more than the memory of {memory} bytes: '
+      'choose less',
+    )
+    for name in ('gammas', 'batches', 'contexts', 'vocabularies', 'maxima'):
+      sizes = getattr(self, name)
+      need(
+        len(set(sizes)) > 1 and min(sizes) >= 1,
+        f'{name} must have two different sizes of at least 1, got {sizes}',
+      )
+    need(
+      self.rates and all(0 <= rate < 1 for rate in self.rates),
+      f'rates must be in [0, 1), got {self.rates}',
+    )
+    need(
+      min(self.maxima) > self.used,
+      f'maxima must be above the {self.used} tokens in use, got {self.maxima}',
+    )
+    need(
+      self.dtype in _FLOATS,
+      f'dtype must be one of {_FLOATS}, got {self.dtype!r}',
+    )
+    need(self.sweeps, f'sweeps is empty: name one, such as {_SWEEPS.example}')
+    self.sweeps = tuple(map(_SWEEPS.full, self.sweeps))
+    need(
+      self.paths or _SWEEPS.full('eight_bits') not in self.sweeps,
+      'paths is empty: name checkpoints to quantise',
+    )
+    for name, path in (
+      *([('path', self.path)] if self.path else []),
+      *(('paths', path) for path in self.paths),
+    ):
+      load.describe(name, path)
+    return [resolve_function('sweeps', n, _SWEEPS) for n in self.sweeps]
 
 
-def conditions(x: Speed) -> dict:
-  """What a row's numbers depend on, beside its own fields."""
-  return {
+_LARGE = {
+  'decoding': ('limit', 'gamma', 'simulated', 'dispatch'),
+  'scoring': ('scoring', 'judge'),
+  'attention': ('attention', 'context'),
+}
+_PAIR = ('draft-64', 'draft-128', 'draft-256', 'target')
+
+
+def get_config(part: str = 'all') -> StepCosts:
+  """Returns the config of a part; see the docstring of this file."""
+  embedded = TargetSize(512, 3, 8, 4, 64, 1536, vocab_size=2048)
+  small = Size(128, 1, 4, 2, 32, 384)
+  target = TargetSize(1024, 4, 16, 8, 64, 2816, vocab_size=16_384)
+  draft = Size(256, 1, 4, 2, 64, 768)
+  if part == 'all':
+    each = 'gamma', 'batch', 'context', 'vocabulary'
+    sweeps = *each, 'simulated', 'judge', 'attention'
+    return StepCosts('step_costs', target, draft, sweeps, steps=6, repeats=5)
+  if part == 'own_vocabulary':
+    return StepCosts(
+      part,
+      target,
+      draft,
+      ('experiments.other_vocabularies.draft_step',),
+      vocabularies=(2048, 32_000, 128_000),
+      batches=(1, 4),
+      used=900,
+      maxima=(1024, 8192),
+      repeats=31,
+    )
+  if part == 'limit':
+    return StepCosts(
+      part,
+      TargetSize(768, 12, 12, 12, 64, 2048),
+      Size(256, 1, 4, 4, 64, 768),
+      ('limit', 'transformers'),
+      path=pair.path('target'),
+      steps=40,
+    )
+  if part == 'layouts':
+    return StepCosts(part, embedded, small, ('layout',))
+  if part == 'quantized':
+    paths = tuple(map(pair.path, _PAIR))
+    sweeps = ('eight_bits',)
+    return StepCosts(
+      part, embedded, small, sweeps, paths=paths, steps=100, repeats=15
+    )
+  parts = 'all', 'limit', 'layouts', 'quantized', 'own_vocabulary', *_LARGE
+  need(part in _LARGE, f'the parts are {", ".join(parts)}, got {part!r}')
+  return StepCosts(
+    f'accelerator_{part}',
+    TargetSize(4096, 32, 32, 8, 128, 14_336, vocab_size=128_256),
+    Size(2048, 16, 32, 8, 64, 8192),
+    _LARGE[part],
+    dtype='bfloat16',
+    gammas=(1, 4, 8, 16, 31) if part == 'scoring' else (1, 2, 4, 8, 16),
+    contexts=(512, 2048, 8192, 32_000),
+    maxima=(8192, 32_768),
+    vocabularies=(32_000, 128_256),
+    rates=(0.6, 0.8, 0.9),
+    megabytes=2048,
+    steps=32,
+    accelerator=True,
+  )
+
+
+def run(x: StepCosts) -> None:
+  """Measures what is missing, and prints the tables and a line of JSON."""
+  if x.quick:
+    x.shrink()
+  sweeps = dict(zip(x.sweeps, x.check(), strict=True))
+  folder = results.Folder(
+    x.results or results.default_folder(x), results.settings_of(x)
+  )
+  facts = {
     'program': 'step_costs',
     'config': x.name,
     'target': vars(x.target).copy(),
     'draft': vars(x.draft).copy(),
-    'dtype': x.dtype,
-    'used': x.used,
-    'repeats': x.repeats,
-    'steps': x.steps,
+    **{
+      name: getattr(x, name) for name in ('dtype', 'used', 'repeats', 'steps')
+    },
     'load_before': os.getloadavg()[0],
     **results.conditions(),
   }
-
-
-def run(x: Speed) -> None:
-  """Measures what is missing, and prints the tables and a line of JSON."""
-  if x.quick:
-    shrink(x)
-  sweeps = dict(zip(x.sweeps, check(x), strict=True))
-  folder = results.Folder(
-    x.results or results.default_folder(x), results.settings_of(x)
-  )
-  facts = conditions(x)
   with tqdm(file=sys.stderr) as bar:
     bench = Bench(x, bar)
     for name, sweep in sweeps.items():
@@ -120,25 +317,780 @@ def run(x: Speed) -> None:
       for row in sweep(bench):
         folder.add(row | {'by': name} | facts)
       jax.clear_caches()
-      folder.write('summary.md', step_costs_report.summary(folder.rows))
+      folder.write('summary.md', summary(folder.rows))
   print((folder.path / 'summary.md').read_text())
-  fitted = {r['sweep']: r['exponent'] for r in folder.rows if 'exponent' in r}
-  limits = {
-    f'{r["model"]}, {r["size"]} slots': r['limit_ratio']
-    for r in folder.rows
-    if r['sweep'] == 'limit'
+  last_line = {
+    'results': str(folder.path),
+    'rows': len(folder.rows),
+    'exponents': {
+      r['sweep']: r['exponent'] for r in folder.rows if 'exponent' in r
+    },
+    'limit_ratios': {
+      f'{r["model"]}, {r["size"]} slots': r['limit_ratio']
+      for r in pick(folder.rows, sweep='limit')
+    },
   }
-  print(
-    json.dumps(
+  print(json.dumps(last_line))
+
+
+def fit(sizes: Sequence[float], costs: Sequence[float]) -> dict:
+  """Returns the exponent b of cost = a size^b, by least squares on logarithms.
+
+  Args:
+    sizes: at least two different ones.
+    costs: of each.
+
+  Returns:
+    `exponent` and its 95% interval, None where there are only two points.
+  """
+  line = scipy.stats.linregress(np.log(sizes), np.log(costs))
+  interval = None
+  if len(sizes) > 2:
+    half = scipy.stats.t.ppf(0.975, len(sizes) - 2) * line.stderr
+    interval = [float(line.slope - half), float(line.slope + half)]
+  return {'exponent': float(line.slope), 'exponent_ci': interval}
+
+
+def _room(x: StepCosts, longest: int) -> int:
+  """Returns slots for drafts of this length and all shorter ones."""
+  return caches.round_slots(x.used + (x.steps + 1) * (longest + 1))
+
+
+def gamma(bench: Bench) -> list[dict]:
+  """Drafted tokens: the target's part v and the draft's part c of a step."""
+  x = bench.x
+  slots = _room(x, max(x.gammas))
+  loops = {'plain': bench.loop()}
+  for g in x.gammas:
+    loops['idle', g] = bench.loop(g, slots=slots)
+    loops['full', g] = bench.loop(g, drafts=True, slots=slots)
+  timings = bench.time(loops)
+  one = seconds(timings['plain'])
+  rows = []
+  for g in x.gammas:
+    scored, whole = (seconds(timings[kind, g]) for kind in ('idle', 'full'))
+    rows.append(
       {
-        'results': str(folder.path),
-        'rows': len(folder.rows),
-        'exponents': fitted,
-        'limit_ratios': limits,
+        'sweep': 'gamma',
+        'size': g,
+        **milliseconds(timings['full', g]),
+        'scoring_ms': 1e3 * scored,
+        'plain_ms': 1e3 * one,
+        'v': scored / one,
+        'c': (whole - scored) / one / g,
       }
     )
+  fitted = fit([g + 1 for g in x.gammas], [r['scoring_ms'] for r in rows])
+  return [row | fitted | {'exponent_of': 'scoring_ms'} for row in rows]
+
+
+def scoring(bench: Bench) -> list[dict]:
+  """The target's part v of a step, by drafted tokens and rows of a batch."""
+  x = bench.x
+  slots = _room(x, max(x.gammas))
+  loops = {
+    (rows, g): bench.loop(g, batch=rows, slots=slots)
+    for rows in x.batches
+    for g in (0, *x.gammas)
+  }
+  timings = bench.time(loops)
+  return [
+    {
+      'sweep': 'scoring',
+      'batch': rows,
+      'size': g,
+      **milliseconds(timings[rows, g]),
+      'plain_ms': 1e3 * seconds(timings[rows, 0]),
+      'v': seconds(timings[rows, g]) / seconds(timings[rows, 0]),
+    }
+    for rows in x.batches
+    for g in x.gammas
+  ]
+
+
+def _by_option(bench: Bench, name: str, option: str, sizes) -> list[dict]:
+  """Plain and full steps of every size of an option of `Bench.loop`."""
+  loops = {}
+  for size in sizes:
+    loops['plain', size] = bench.loop(**{option: size})
+    loops['full', size] = bench.loop(
+      bench.x.gamma, drafts=True, **{option: size}
+    )
+  timings = bench.time(loops)
+  rows = [
+    {
+      'sweep': name,
+      'size': size,
+      **milliseconds(timings['full', size]),
+      'plain_ms': 1e3 * seconds(timings['plain', size]),
+    }
+    for size in sizes
+  ]
+  fitted = fit(sizes, [r['plain_ms'] for r in rows])
+  return [row | fitted | {'exponent_of': 'plain_ms'} for row in rows]
+
+
+def batch(bench: Bench) -> list[dict]:
+  """Rows of a batch."""
+  return _by_option(bench, 'batch', 'batch', bench.x.batches)
+
+
+def context(bench: Bench) -> list[dict]:
+  """Tokens in use."""
+  return _by_option(bench, 'context', 'used', bench.x.contexts)
+
+
+def vocabulary(bench: Bench) -> list[dict]:
+  """Entries of the logits; target and draft have a head of this size."""
+  return _by_option(bench, 'vocabulary', 'vocab', bench.x.vocabularies)
+
+
+def maximum(bench: Bench) -> list[dict]:
+  """Cache slots, at the same tokens in use: nothing should depend on them."""
+  return _by_option(bench, 'maximum', 'slots', bench.x.maxima)
+
+
+def attention(bench: Bench) -> list[dict]:
+  """Ways to attend over the cache, plain and with a draft.
+
+  On a GPU in half precision `fused` runs by cuDNN as well.
+  """
+  x = bench.x
+  ways = {
+    'of the layout': None,
+    'blocked': cache_attention.blocked,
+    'blocked, one size': cache_attention.walk(512, 512),
+    'padded': cache_attention.padded,
+    'fused': cache_attention.fused(),
+  }
+  if jax.default_backend() == 'gpu' and x.dtype in ('bfloat16', 'float16'):
+    ways['fused, cudnn'] = cache_attention.fused('cudnn')
+  loops = {
+    (name, slots, g): bench.loop(g, slots=slots, over_cache=way)
+    for slots in x.maxima
+    for name, way in ways.items()
+    for g in (0, x.gamma)
+  }
+  timings = bench.time(loops)
+  return [
+    {
+      'sweep': 'attention',
+      'way': name,
+      'size': slots,
+      'gamma': g,
+      **milliseconds(timings[name, slots, g]),
+    }
+    for name, slots, g in loops
+  ]
+
+
+def simulated(bench: Bench) -> list[dict]:
+  """Speed-up at an acceptance that no draft here has, against predicted.
+
+  Every drafted token is accepted at a given rate, whatever it is. Predicted
+  is tau / (v + gamma c) with tau = (1 - rate^(gamma + 1)) / (1 - rate)
+  (Leviathan et al., arXiv:2211.17192, Theorem 3.8, there with v = 1).
+  """
+  x = bench.x
+  gammas = [g for g in x.gammas if 1 < g <= 8]
+  slots = _room(x, max(gammas))
+  loops = {'plain': bench.loop(slots=slots)}
+  for g in gammas:
+    loops['idle', g] = bench.loop(g, slots=slots)
+    for rate in x.rates:
+      rule = verify.simulated(rate)
+      loops[rate, g] = bench.loop(g, drafts=True, rule=rule, slots=slots)
+  timings = bench.time(loops)
+  one = seconds(timings['plain'])
+  rows = []
+  for rate in x.rates:
+    for g in gammas:
+      runs = timings[rate, g]
+      scored = seconds(timings['idle', g]) / one
+      c = (seconds(runs) / one - scored) / g
+      tau = (1 - rate ** (g + 1)) / (1 - rate)
+      emitted = float(np.mean([r.tokens for r in runs]))
+      rows.append(
+        {
+          'sweep': 'simulated',
+          'size': rate,
+          'gamma': g,
+          **milliseconds(runs),
+          'plain_ms': 1e3 * one,
+          'v': scored,
+          'c': c,
+          'tau': emitted,
+          'tau_expected': tau,
+          'speedup': emitted * one / seconds(runs),
+          'predicted_speedup': tau / (scored + g * c),
+        }
+      )
+  return rows
+
+
+def limit(bench: Bench) -> list[dict]:
+  """A plain step at each maximum over the time to read its bytes.
+
+  The bytes are those of the weights and of the cache in use, and the bandwidth
+  is that of the fastest of some readers in the same minutes (medians of turns,
+  see `Reader`). A small model's weights may stay in a processor's caches, and
+  its limit is then below that of the memory.
+  """
+  x = bench.x
+  bench.bar.set_description('compiling plain steps')
+  model, params, _ = bench.models(x.target.vocab_size).fastest
+  targets = {'random': (model, params.target)}
+  if x.path:
+    made = checkpoints.load(x.path, x.dtype)
+    targets['checkpoint'] = for_kernel(*made) if model.config.native else made
+  loops = {
+    (name, slots): Loop(
+      Spec(model, plain.make(), verify.token),
+      Params(params, None),
+      used=x.used,
+      slots=slots,
+      steps=x.steps,
+    )
+    for name, (model, params) in targets.items()
+    for slots in map(caches.round_slots, x.maxima)
+  }
+  reader = Reader(x.megabytes << 20, jnp.dtype(x.dtype))
+  ways: dict[Any, Any] = {key: loop.run for key, loop in loops.items()}
+  bench.bar.set_description('measuring plain steps')
+  turns = take_turns(ways | {'read': reader.read}, x.repeats, bench.bar)
+  bandwidth = np.median(turns['read'], 0).max()
+  rows = []
+  for name, slots in loops:
+    model, params = targets[name]
+    weights, kv = bytes_per_token(model, params, x.used)
+    step = seconds(turns[name, slots])
+    rows.append(
+      {
+        'sweep': 'limit',
+        'model': name,
+        'parameters': sum(p.size for p in jax.tree.leaves(params)),
+        'size': slots,
+        **milliseconds(turns[name, slots]),
+        'weight_bytes': weights,
+        'cache_bytes_in_use': kv,
+        'bandwidth_gb_per_second': bandwidth / 1e9,
+        'limit_ratio': step * bandwidth / (weights + kv),
+      }
+    )
+  return rows
+
+
+def _peer(path: str, used: int, count: int) -> Callable[[], Timed]:
+  """Returns a clock of `count` tokens of transformers but the first.
+
+  It takes the difference of two calls, so that reading the prompt is not in it.
+  """
+  torch, _ = peers.libraries()
+  model = peers.load(path)
+  ids = torch.ones((1, used), dtype=torch.long, device=model.device)
+
+  def take(new: int) -> float:
+    begin = time.perf_counter()
+    out = model.generate(
+      ids,
+      attention_mask=torch.ones_like(ids),
+      max_new_tokens=new,
+      do_sample=False,
+    )
+    out.tolist()  # A GPU may be still at work.
+    return time.perf_counter() - begin
+
+  take(2)
+  return lambda: Timed((take(count + 1) - take(1)) / count, 1)
+
+
+def transformers(bench: Bench) -> list[dict]:
+  """Our plain step and that of transformers' `generate`, on one checkpoint.
+
+  The random target is saved in float32 and loaded by torch; greedy, eager
+  caches as the library has them by default, all cores for either side.
+
+  Raises:
+    UserError: torch is missing, or weights are not in float32.
+  """
+  x = bench.x
+  if x.dtype != 'float32':
+    raise UserError(f'dtype must be float32 for this, got {x.dtype}')
+  peers.libraries()
+  models = bench.models(x.target.vocab_size)
+  with tempfile.TemporaryDirectory() as folder:
+    bench.bar.set_description('saving for transformers')
+    path = f'{folder}/target'
+    checkpoints.save(path, models.target, models.weights, dtype=jnp.float32)
+    ways = {'transformers': _peer(path, x.used, x.steps)}
+    ways['specjax'] = bench.loop().run
+    bench.bar.set_description('measuring transformers')
+    turns = take_turns(ways, x.repeats, bench.bar)
+  ratio = seconds(turns['transformers']) / seconds(turns['specjax'])
+  return [
+    {
+      'sweep': 'transformers',
+      'way': name,
+      'size': x.used,
+      **milliseconds(turns[name]),
+      'ratio': ratio,
+    }
+    for name in ways
+  ]
+
+
+def layout(bench: Bench) -> list[dict]:
+  """Passes over 1 to 12 tokens; v is over the fastest one of a single token.
+
+  It decides whether speculation can pay on a CPU: how much more a pass over
+  gamma + 1 tokens takes than the fastest pass over one.
+  """
+  x = bench.x
+  model = model_of(x.target, x.target.vocab_size, POSITIONS)
+  forms = layouts.arrange(model, random_weights(model, x.seed, x.dtype))
+  buffer = layouts.Buffer(1, caches.round_slots(x.used + 12), x.used)
+  runs: dict[tuple, list[Timed]] = {}
+  for count in (1, 2, 4, 5, 8, 9, 12):
+    bench.bar.set_description(f'compiling passes over {count} tokens')
+    clocks = {
+      name: layouts.clock(form, buffer, count) for name, form in forms.items()
+    }
+    # A turn takes a tenth of a second or more.
+    passes = max(1, int(0.1 / min(clock(1) for clock in clocks.values())))
+    ways = {n: functools.partial(clock, passes) for n, clock in clocks.items()}
+    bench.bar.set_description('measuring')
+    for name, times in take_turns(ways, x.repeats, bench.bar).items():
+      runs[name, count] = [Timed(each, count) for each in times]
+  fastest = min(seconds(one) for (_, count), one in runs.items() if count == 1)
+  return [
+    {
+      'sweep': 'layouts',
+      'way': name,
+      'size': count,
+      **milliseconds(one),
+      'v': seconds(one) / fastest,
+    }
+    for (name, count), one in runs.items()
+  ]
+
+
+def eight_bits(bench: Bench) -> list[dict]:
+  """Every checkpoint in floats and with weights in eight bits, batch 1.
+
+  A step is one of plain decoding: the token is fed, the head read, the next one
+  judged. With a draft's weights it is what drafting a token costs. `held_mb` is
+  what the compiled loop holds beside its state: weights, and floats made of
+  them if there are any.
+  """
+  x = bench.x
+  loops: dict[tuple[str, str], Loop] = {}
+  for path in x.paths:
+    name = os.path.basename(path.rstrip('/'))
+    bench.bar.set_description(f'compiling {name}')
+    made = for_kernel(*checkpoints.load(path, jnp.dtype(x.dtype)))
+    ways = {x.dtype: made, 'int8': quantize.quantize(*made)}
+    for way, (model, params) in ways.items():
+      loops[name, way] = Loop(
+        Spec(model, plain.make(), verify.token),
+        Params(params, None),
+        used=x.used,
+        slots=caches.round_slots(x.used + x.steps + 2),
+        steps=x.steps,
+      )
+  timings = bench.time(loops)
+  rows = []
+  for (name, way), loop in loops.items():
+    leaves = jax.tree.leaves(loop.params.target)
+    weights = sum(leaf.nbytes for leaf in leaves)
+    program = generate.loop.lower(
+      loop.params, loop.state, loop.count, spec=loop.spec
+    ).compile()
+    beside = program.memory_analysis().temp_size_in_bytes
+    ratio = seconds(timings[name, way]) / seconds(timings[name, x.dtype])
+    rows.append(
+      {
+        'sweep': 'eight bits',
+        'model': name,
+        'way': way,
+        'weights_mb': weights / 1e6,
+        'held_mb': (weights + beside) / 1e6,
+        **milliseconds(timings[name, way]),
+        'ratio': ratio,
+      }
+    )
+  return rows
+
+
+class Empty(NamedTuple):
+  """A dispatch that takes no step, once."""
+
+  returned: float  # seconds until the host may go on
+  ready: float  # seconds until the state is there
+
+
+def empty(loop: Loop) -> Empty:
+  """Dispatches a loop of no steps: the program is that of any number."""
+  loop.set_back()
+  none = jnp.zeros_like(loop.count)
+  begin = time.perf_counter()
+  loop.state = generate.generate(loop.params, loop.state, none, spec=loop.spec)
+  returned = time.perf_counter()
+  jax.block_until_ready(loop.state)
+  return Empty(returned - begin, time.perf_counter() - begin)
+
+
+@contextlib.contextmanager
+def nothing_kept():
+  """Compiles all programs, whatever a folder holds."""
+  before = jax.config.jax_enable_compilation_cache
+  jax.config.update('jax_enable_compilation_cache', False)
+  compilation_cache.reset_cache()  # It looks at the setting only once.
+  try:
+    yield
+  finally:
+    jax.config.update('jax_enable_compilation_cache', before)
+    compilation_cache.reset_cache()
+
+
+def dispatch(bench: Bench) -> list[dict]:
+  """Compiling, and a dispatch without steps, plain and with a draft.
+
+  A step that takes a millisecond on an accelerator may wait longer for the
+  host.
+  """
+  x = bench.x
+  bench.models(x.target.vocab_size)  # Which are no part of a loop.
+  jax.clear_caches()
+  with nothing_kept():
+    loops = {g: bench.loop(g, drafts=bool(g)) for g in (0, x.gamma)}
+  ways: dict[Any, Callable] = {}
+  for g, loop in loops.items():
+    ways['run', g] = loop.run
+    ways['empty', g] = functools.partial(empty, loop)
+  bench.bar.set_description('dispatching')
+  turns = take_turns(ways, x.repeats, bench.bar)
+  rows = []
+  for g, loop in loops.items():
+    returned, ready = np.median(turns['empty', g], 0)
+    rows.append(
+      {
+        'sweep': 'dispatch',
+        'gamma': g,
+        **milliseconds(turns['run', g]),
+        'returned_ms': 1e3 * returned,
+        'empty_ms': 1e3 * ready,
+        'first_s': loop.first,
+      }
+    )
+  return rows
+
+
+# A constraint with so many states and classes of tokens.
+_STATES, _CLASSES = 1000, 1000
+_PENALTIES = {
+  'repetition_penalty': 1.1,
+  'presence_penalty': 0.5,
+  'frequency_penalty': 0.5,
+}
+# What may be in the pipeline, by name.
+STAGES: dict[str, dict] = {
+  'greedy': {'temperature': 0.0},
+  'temperature': {'temperature': 1.0},
+  'top-k 50': {'top_k': 50},
+  'top-p 0.9': {'top_p': 0.9},
+  'min-p 0.05': {'min_p': 0.05},
+  'penalties': _PENALTIES,
+  'constraint, 1,000 states': {'eos': (0,)},
+  'all': {'temperature': 0.8, 'top_k': 50, 'top_p': 0.9, 'min_p': 0.05}
+  | _PENALTIES,
+}
+
+
+def _language(vocab: int, random: np.random.Generator) -> sampling.Automaton:
+  """A random automaton, in which a quarter of all tokens may come."""
+  classes = random.integers(0, min(vocab, _CLASSES), vocab, np.int16)
+  size = _STATES, int(classes.max()) + 1
+  moves = random.integers(0, _STATES, size, np.int16)
+  moves = np.where(random.random(size) < 0.25, moves, np.int16(-1))
+  moves[:, classes[0]] = np.arange(_STATES)
+  return sampling.Automaton('a random one', classes, moves, (0,), '')
+
+
+def _judging(stages: dict, gamma: int, vocab: int, seed: int):
+  """Returns a clock of judging a drawn chain; it is compiled."""
+  random = np.random.default_rng(seed)
+  if 'eos' in stages:
+    stages = stages | {'constraint': _language(vocab, random)}
+  values = sampling.make(1, vocab_size=vocab, **stages)
+  text = jnp.asarray(random.integers(0, vocab, (1, 128)), jnp.int32)
+  history = sampling.history(values, text, jnp.full(1, 128), vocab)
+  logits = 2 * jax.random.normal(jax.random.key(seed), (1, gamma + 1, vocab))
+  tokens = jnp.asarray(random.integers(0, vocab, (1, gamma)), jnp.int32)
+  draft = Draft(
+    tokens,
+    trees.chain(1, gamma),
+    jnp.full(1, gamma, jnp.int32),
+    jax.nn.softmax(logits[:, 1:]) if gamma else None,
   )
+
+  @jax.jit
+  def judge(key, logits, draft, values, history):
+    tokens_above = functools.partial(trees.above, depth=gamma)
+    above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
+    scores = sampling.distributions(logits, values, history, above)
+    rule = functools.partial(verify.judge, rule=verify.token, depth=gamma)
+    verdict = jax.vmap(rule)(key, draft, scores)
+    count = verdict.num_accepted + 1
+    emitted = jnp.broadcast_to(verdict.next_token[:, None], (1, gamma + 1))
+    history = sampling.remember(history, values, emitted, count)
+    return verdict, jax.vmap(verify.overlap)(draft, scores), history
+
+  keys = generate.row_keys(seed, range(1))
+  arguments = keys, logits, draft, values, history
+  jax.block_until_ready(judge(*arguments))
+
+  def run() -> Timed:
+    begin = time.perf_counter()
+    jax.block_until_ready(judge(*arguments))
+    return Timed(time.perf_counter() - begin, 0)
+
+  return run
+
+
+def judge(bench: Bench) -> list[dict]:
+  """Stages of the pipeline, at every vocabulary, plain and with a draft.
+
+  The step is a greedy one; its judge phase is compiled alone: the pipeline for
+  gamma + 1 rows, the rule, the overlap of p and q, and counting the new token.
+  """
+  x = bench.x
+  rows = []
+  for vocab in x.vocabularies:
+    gammas = (0, x.gamma)
+    ways = {g: bench.loop(g, vocab=vocab).run for g in gammas}
+    for name, stages in STAGES.items():
+      for g in gammas:
+        ways[name, g] = _judging(stages, g, vocab, x.seed)
+    bench.bar.set_description(f'judging {vocab} entries')
+    turns = take_turns(ways, x.repeats, bench.bar)
+    rows += [
+      {
+        'sweep': 'judge',
+        'size': vocab,
+        'stages': name,
+        'gamma': g,
+        **milliseconds(turns[g]),
+        'judge_ms': 1e3 * seconds(turns[name, g]),
+        'share': seconds(turns[name, g]) / seconds(turns[g]),
+      }
+      for name in STAGES
+      for g in gammas
+    ]
+  return rows
+
+
+# Fields that a table of a sweep leaves out: where and how rows were measured,
+# and what the headline says.
+_HIDDEN = {
+  *('schema', 'program', 'by', 'config', 'target', 'draft', 'dtype', 'used'),
+  *('repeats', 'steps', 'load_before', 'versions', 'device', 'xla_threads'),
+  *('commit', 'sweep', 'exponent_of', 'weight_bytes', 'cache_bytes_in_use'),
+  *('step_ms_quartiles', 'exponent', 'exponent_ci'),
+}
+
+
+def _growth(rows: list[dict]) -> list[str]:
+  """Says with which power of a size a step grows."""
+  first, last = rows[0], rows[-1]
+  names = {'scoring_ms': 'scoring', 'plain_ms': 'a plain step'}
+  what = names.get(first['exponent_of'], first['exponent_of'])
+  size = 'gamma + 1' if first['sweep'] == 'gamma' else f'the {first["sweep"]}'
+  power = with_interval(first['exponent'], first['exponent_ci'])
+  return [
+    f'{what} grows with the power {power} of {size}, {first["sweep"]} '
+    f'{first["size"]:,} to {last["size"]:,}'
+  ]
+
+
+def _limits(rows: list[dict]) -> list[str]:
+  """Says how near a step is to its bytes, and what a larger cache costs."""
+  clauses = []
+  for model in group(rows, 'model').values():
+    small, large = (f(model, key=lambda r: r['size']) for f in (min, max))
+    clauses.append(
+      f'{small["parameters"] / 1e6:.0f}M parameters: a plain step takes '
+      f'{small["step_ms"]:.1f} ms, {small["limit_ratio"]:.2f} times what '
+      'reading its weights and the cache in use takes at '
+      f'{small["bandwidth_gb_per_second"]:.0f} GB/s, as measured in the same '
+      'minutes'
+    )
+    if large is not small:
+      clauses[-1] += (
+        f'; with {large["size"]:,} slots instead of {small["size"]:,} '
+        f'{large["step_ms"] / small["step_ms"]:.2f} times as long'
+      )
+  return clauses
+
+
+def _transformers(rows: list[dict]) -> list[str]:
+  return [
+    f'transformers takes {row["ratio"]:.2f} times as long for a token on the '
+    'same weights'
+    for row in pick(rows, way='transformers')
+  ]
+
+
+def _by_size(rows: list[dict]) -> dict[tuple, list[dict]]:
+  return group(sorted(rows, key=lambda r: r['size']), 'size')
+
+
+def _layouts(rows: list[dict]) -> list[str]:
+  """Says in which layout a pass over some tokens is the fastest."""
+  clauses = []
+  for (size,), mine in _by_size(rows).items():
+    best = min(mine, key=lambda r: r['v'])
+    width = best.get('columns', '-')  # Of blocks, in older rows.
+    columns = '' if width == '-' else f', {width} columns'
+    clauses.append(f'{size:g}: {best["v"]:.2f} ({best["way"]}{columns})')
+  return [
+    'passes in the fastest layout, over that of a single token, by tokens: '
+    + ', '.join(clauses)
+  ]
+
+
+def _eight_bits(rows: list[dict]) -> list[str]:
+  steps = pick(rows, way='int8')
+  ratios = ', '.join(f'{r["ratio"]:.2f} ({r["model"]})' for r in steps)
+  return [f'a step with weights in eight bits takes {ratios} times as long']
+
+
+def _judged(rows: list[dict]) -> list[str]:
+  """Says which share of a step sampling and verification take."""
+  clauses = []
+  for (size,), mine in _by_size(rows).items():
+    single = [r for r in mine if r['stages'] != 'all']
+    every = [r['share'] for r in pick(mine, stages='all')]
+    parts = []
+    if single:
+      worst = max(single, key=lambda r: r['share'])
+      shares = span((r['share'] for r in single), '.0%')
+      parts.append(
+        f'{shares} of a step with one stage, the most with {worst["stages"]} '
+        f'at gamma {worst["gamma"]}'
+      )
+    if every:
+      parts.append(f'{max(every):.0%} with all of them')
+    vocabulary = f'a vocabulary of {size:,}'
+    clauses.append(
+      f'sampling and verification, {vocabulary}: {"; ".join(parts)}'
+    )
+  return clauses
+
+
+def _simulated(rows: list[dict]) -> list[str]:
+  best = (
+    max(mine, key=lambda r: r['speedup']) for mine in _by_size(rows).values()
+  )
+  return [
+    f'where a token is accepted with probability {row["size"]:g}, the best is '
+    f'{row["speedup"]:.2f} times plain decoding, at gamma {row["gamma"]} '
+    f'(predicted {row["predicted_speedup"]:.2f})'
+    for row in best
+  ]
+
+
+def _own_vocabulary(rows: list[dict]) -> list[str]:
+  """Says what a draft step in other tokens takes over one in the target's."""
+  clauses = []
+  for (size,), mine in _by_size(rows).items():
+    parts = [
+      f'{span((r["ratio"] for r in own), ".2f")} with {way} of them'
+      for way in ('as many', 'half')
+      if (own := pick(mine, way=way))
+    ]
+    if parts:
+      clauses.append(
+        f'{size:,} tokens of the target: a draft step in tokens of its own '
+        f"over one in the target's {', '.join(parts)}"
+      )
+  return clauses
+
+
+# What the headline says of a sweep, and the numbers that it reads. Any other
+# sweep has a table alone.
+_SAID: dict[str, tuple[Callable[[list[dict]], list[str]], tuple[str, ...]]] = {
+  'limit': (_limits, ('limit_ratio', 'bandwidth_gb_per_second', 'parameters')),
+  'transformers': (_transformers, ('ratio',)),
+  'eight bits': (_eight_bits, ('ratio',)),
+  'judge': (_judged, ('share',)),
+  'simulated': (_simulated, ('speedup', 'predicted_speedup')),
+  'layouts': (_layouts, ('v', 'size')),
+  'own vocabulary': (_own_vocabulary, ('ratio', 'size')),
+}
+
+
+def fields(row: dict) -> dict[str, Any]:
+  _, read = _SAID.get(str(row.get('sweep')), (None, ()))
+  types: dict[str, Any] = {
+    'sweep': str,
+    'step_ms': float,
+    **dict.fromkeys(read, float),
+    **{f'{name}?': str for name in ('model', 'way', 'stages', 'exponent_of')},
+    **{f'{name}?': float | None for name in ('size', 'gamma', 'exponent')},
+    'exponent_ci?': tuple[float, ...] | None,
+  }
+  if 'exponent' in row:
+    types |= {'exponent_of': str, 'exponent_ci': types['exponent_ci?']}
+    types |= {'size': float}
+  return types
+
+
+def _shape(rows: list[dict]) -> str:
+  """Returns the size of the random model, where one is measured."""
+  draft = rows[0].get('draft')
+  if draft and pick(rows, sweep='own vocabulary') == rows:
+    layers = counted(draft['num_layers'], 'layer')
+    return f'random weights, {layers} x {draft["width"]}'
+  target = rows[0].get('target') or {}
+  names = ('num_layers', 'width', 'vocab_size')
+  random = any(row.get('model', 'random') == 'random' for row in rows)
+  if not random or any(name not in target for name in names):
+    return ''
+  layers, width, vocabulary = (target[name] for name in names)
+  shape = f'{counted(layers, "layer")} x {width}'
+  return f'random weights, {shape} for {vocabulary:,} tokens'
+
+
+def headline(rows: list[dict]) -> str:
+  """Says what each sweep shows, and where it was measured."""
+  clauses: list[str] = []
+  for (name,), mine in group(rows, 'sweep').items():
+    if mine[0].get('exponent') is not None:
+      clauses += _growth(mine)
+    elif name in _SAID:
+      clauses += _SAID[name][0](mine)
+  facts = [values(rows, 'dtype'), _shape(rows)]
+  if values(rows, 'used'):
+    facts.append(f'{values(rows, "used")} tokens in use')
+  where = f'{machine(rows, facts)}; medians.'
+  return blocks(bullets(clauses), paragraph(where))
+
+
+def _show(value: Any) -> str:
+  if isinstance(value, float):
+    return f'{value:.3g}' if value < 100 else f'{value:.0f}'
+  return str(value)
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, and a table for each sweep."""
+  tables = []
+  for (name,), mine in group(rows, 'sweep').items():
+    head = [key for key in mine[0] if key not in _HIDDEN]
+    lines = [[_show(row.get(key, '-')) for key in head] for row in mine]
+    tables.append(Table(name, '', head, lines).markdown())
+  return blocks(headline(rows), *tables)
 
 
 if __name__ == '__main__':
-  command.run(run, Speed, resumes=True)
+  command.study(run, get_config)

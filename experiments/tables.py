@@ -224,7 +224,7 @@ def regenerate_markdown(root: pathlib.Path, rows: Rows) -> list[str]:
   return warnings
 
 
-def regenerate(folder: str, form: str) -> None:
+def regenerate(folder: str, form: str = MARKDOWN) -> None:
   """Writes everything that follows from the rows below a folder.
 
   Args:

@@ -9,13 +9,10 @@ from typing import Any
 
 from specjax.bench.step_settings import Accelerator as Accelerator
 from specjax.bench.step_settings import Deployment as Deployment
-from specjax.bench.step_settings import Layouts as Layouts
 from specjax.bench.step_settings import LongContexts as LongContexts
-from specjax.bench.step_settings import Narrow as Narrow
 from specjax.bench.step_settings import PaperCosts as PaperCosts
 from specjax.bench.step_settings import PaperModel as PaperModel
 from specjax.bench.step_settings import Size as Size
-from specjax.bench.step_settings import Speed as Speed
 from specjax.bench.step_settings import TargetSize as TargetSize
 from specjax.prompts.config import Prompts as Prompts
 from specjax.prompts.config import SamplingValues as SamplingValues
@@ -197,6 +194,29 @@ class Parity(Experiment):
   text: str = ''
   temperatures: tuple[float, ...] = (0.0,)
   max_new_tokens: int = 64
+
+
+@dataclasses.dataclass
+class ManyPrompts(Experiment):
+  """Many prompts through the rows of a batch, in three ways.
+
+  Attributes:
+    batch: rows.
+    shortest: fewest new tokens; drawn evenly from here to `max_new_tokens`.
+    chunks: steps between two looks at what has finished, each tried.
+    group: prompts read at once, at most.
+    repeats: passes over all prompts; one prompt at a time takes a single one.
+    by_load: whether each drafter also runs with a draft length that
+      `specjax.requests.goodput` chooses, from `gammas` and 0.
+  """
+
+  batch: int = 16
+  shortest: int = 16
+  by_load: bool = False
+  chunks: tuple[int, ...] = (4,)
+  group: int = 4
+  repeats: int = 3
+  temperatures: tuple[float, ...] = (1.0,)
 
 
 @dataclasses.dataclass

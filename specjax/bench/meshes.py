@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from specjax import native
-from specjax.bench.config import Certificate, Layouts, Mesh
+from specjax.bench.config import Certificate, Mesh
 from specjax.checkpoints import Description, precision
 from specjax.cli import xla_flags
 from specjax.errors import need
@@ -27,7 +27,7 @@ def use_cores(x: Any) -> None:
 
   Nothing is done where there is no kernel, where something else was said about
   devices, by a mesh or to JAX, where an experiment takes no time, and for
-  training. Where layouts are compared, XLA keeps its threads.
+  training.
 
   A certificate compiles and runs two tiny programs side by side, a core each.
 
@@ -40,7 +40,7 @@ def use_cores(x: Any) -> None:
     return
   mesh = getattr(x, 'mesh', Mesh())
   alone = mesh.data * mesh.model * mesh.processes == 1
-  alone = alone and getattr(x, 'timed', False) and not isinstance(x, Layouts)
+  alone = alone and getattr(x, 'timed', False)
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )

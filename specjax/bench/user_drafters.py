@@ -12,13 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax import sampling, verify
+from specjax import sampling
 from specjax.bench.plan import PlannedDrafter
 from specjax.errors import UserError, need
 from specjax.loop import generate, scoring
 from specjax.loop.scoring import DraftError
+from specjax.models import cache as caches
+from specjax.models import prefill, transformer
 from specjax.models.transformer import Model
-from specjax.types import Drafter, Params, Spec, Verdict
+from specjax.types import Context, Drafter, Params, Source, Verdict
 
 OURS = 'specjax', 'experiments'  # whose drafters the tests prove
 
@@ -31,7 +33,7 @@ def choose(
   planned: Mapping[str, PlannedDrafter],
   drafts: Mapping[tuple[str, int], tuple[Drafter, Any]],
 ) -> Named:
-  """Returns the drafters that are not of the library.
+  """Those drafters that are not of the library.
 
   Args:
     planned: drafters by name.
@@ -46,34 +48,39 @@ def choose(
 
 
 def _first(target: Model, drafter: Drafter, prompt: Sequence[int]):
-  """Returns a function of parameters that makes the first draft of a prompt.
+  """(parameters, key [1]) -> the first draft behind a prompt.
 
-  Beside the draft it returns what the drafter remembers after init, propose
-  and commit.
+  Beside it what the drafter remembers: after init, propose and commit.
   """
-  spec = Spec(target, drafter, verify.observe, ())
+  (text,), sources = prefill.split(target.config, [prompt])
+  longest = len(text) + drafter.depth + 1 + drafter.beyond
+  tokens, length = prefill.pad([text], caches.round_slots(longest))
+  source = None
+  if sources is not None:
+    slots = caches.round_slots(len(prompt))
+    source = Source(*prefill.pad(sources, slots))
+  values = sampling.make(1, 1.0)
 
-  def first(params):
-    state = generate.start(
-      params,
-      [prompt],
-      spec=spec,
-      new_tokens=1,
-      key=generate.row_keys(0, [0]),
-      values=sampling.make(1, 1.0),
+  def first(params, key):
+    cache = transformer.open_cache(target, params.target, *tokens.shape, source)
+    cache, hidden = prefill.prefill(
+      target, params.target, tokens, length, cache, drafter.taps
     )
-    ctx = generate.context(state)
-    draft, after = scoring.propose(
-      drafter, params, state.drafter, ctx, state.key
-    )
+    history = sampling.history(values, tokens, length, target.config.vocab_size)
+    ctx = Context(tokens, length, cache, values, history, source)
+    begun = drafter.init(params, ctx, hidden)
+    draft, after = scoring.propose(drafter, params, begun, ctx, key)
     out, logits = scoring.feed(target, params.target, ctx, draft, drafter.taps)
     scoring.check_entries(draft, logits)
-    none = jnp.zeros(1, jnp.int32)
-    verdict = Verdict(jnp.zeros((1, drafter.depth + 1), jnp.int32), none, none)
+    verdict = Verdict(
+      jnp.zeros((1, drafter.depth + 1), jnp.int32),
+      jnp.zeros(1, jnp.int32),
+      jnp.zeros(1, jnp.int32),
+    )
     features = scoring.along(out.taps, verdict.path)
-    ctx = ctx._replace(length=ctx.length + 1)
+    ctx = ctx._replace(length=length + 1)
     committed = drafter.commit(params, after, ctx, verdict, features)
-    return draft, (state.drafter, after, committed)
+    return draft, (begun, after, committed)
 
   return first
 
@@ -100,7 +107,7 @@ def check_shapes(
 
   Args:
     target: the target model.
-    drafts: the drafters.
+    drafts: that are checked.
     prompt: of the run.
     longest: tokens of its longest text.
 
@@ -121,7 +128,7 @@ def check_shapes(
     with _naming(name):
       weights = jax.eval_shape(target.init, jax.random.key(0))
       first = _first(target, drafter, prompt)
-      _, memory = jax.eval_shape(first, Params(weights, params))
+      _, memory = jax.eval_shape(first, Params(weights, params), _key())
       _check_memory(*memory)
 
 
@@ -136,7 +143,7 @@ def check_numbers(
   target, weights = made
   for name, (drafter, params) in drafts.items():
     first = jax.jit(_first(target, drafter, prompt))
-    draft, _ = jax.device_get(first(Params(weights, params)))
+    draft, _ = jax.device_get(first(Params(weights, params), _key()))
     with _naming(name):
       scoring.check_numbers(drafter, draft, target.config.vocab_size)
 
@@ -147,3 +154,7 @@ def _naming(name: str) -> Iterator[None]:
     yield
   except DraftError as error:
     raise UserError(f'{name}: {error}; see specjax.types.Drafter') from error
+
+
+def _key() -> jax.Array:
+  return generate.row_keys(0, [0])

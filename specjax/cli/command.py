@@ -140,9 +140,7 @@ def load_config(given: str) -> Any:
   try:
     make: Any = runpy.run_path(str(file)).get('get_config')
     need(make, f'{file} has no function get_config; name another file')
-    takes_part = inspect.signature(make).parameters
-    need(takes_part or not part, f'{name} has no parts: leave :{part} out')
-    return make(part) if part else make()
+    return _from_part(make, name, part)
   except UserError as error:
     raise UserError(f'--config: {error}') from error
   except Exception as error:
@@ -153,6 +151,13 @@ def load_config(given: str) -> Any:
     raise UserError(
       f'--config: {file}, line {line}: {type(error).__name__}: {error}'
     ) from error
+
+
+def _from_part(get_config: Callable, name: str, part: str) -> Any:
+  """Returns the config of a part; '' is none."""
+  takes_part = inspect.signature(get_config).parameters
+  need(takes_part or not part, f'{name} has no parts: leave :{part} out')
+  return get_config(part) if part else get_config()
 
 
 def _unknown(name: str) -> str:
@@ -178,7 +183,8 @@ def parse(
     kinds: classes of configs that the program takes.
     extends: whether an experiment becomes one of the first kind, with defaults
       in the fields that it lacks.
-    get_config: returns the config where no file is named.
+    get_config: returns the config where no file is named; a part of it may
+      stand behind a colon.
 
   Raises:
     UserError: no config is named, or the file or one of its fields is wrong.
@@ -205,8 +211,9 @@ def parse(
   )
   # A program with a shipped config of its own name needs no other.
   own = re.split(r'[ .]', program())[-1]
-  if get_config is not None and (not given or _holds(given, get_config)):
-    config = get_config()
+  file, _, part = (given or '').partition(':')
+  if get_config is not None and (not file or _holds(file, get_config)):
+    config = _from_part(get_config, file or own, part)
   else:
     given = given or (own if own in shipped() else '')
     need(given, f'no config is given: {_choices()}')

@@ -12,7 +12,7 @@ it and copied for it:
              depends on the maximum (results/limit). With weights in blocks for
              the kernel (`variants.to_native`), kernel.
   GPU, TPU   not measured; also blocked, since it alone does not pay for slots
-             that nobody uses. `experiments.accelerator` compares the three on
+             that nobody uses. `experiments.step_costs` compares the three on
              the device at hand.
 """
 

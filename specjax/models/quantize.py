@@ -10,7 +10,7 @@ It saves memory, and time where weights come from memory and the kernel
 multiplies them (`specjax.native`): the embedded target has 14.8 MB instead of
 46.2 and its step takes 0.78 of that of float32; drafts that lie in the caches
 take 1.2 to 1.4 times as long (results/quantized, from `python -m
-experiments.quantized --config configs/quantized.py`; AMD EPYC, AVX2, 2 cores).
+experiments.step_costs :quantized`; AMD EPYC, AVX2, 2 cores).
 Weights that are not in blocks are made floats as a whole before a library's
 product, at every step. No accelerator was measured.
 

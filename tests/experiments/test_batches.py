@@ -290,7 +290,7 @@ def test_tables_are_written_from_such_rows(tmp_path, monkeypatch):
   for one in run():
     folder.add(one)
   monkeypatch.setattr(tables_program.published, 'page', lambda: '')
-  tables_program.regenerate([str(tmp_path / 'runs')])
+  tables_program.regenerate(str(tmp_path / 'runs'))
   written = {file.name for file in folder.path.iterdir()}
   assert {'summary.md', 'speedup_by_batch.png'} <= written
 

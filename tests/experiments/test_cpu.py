@@ -10,7 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from configs import certify, embedded_pair, layouts, quickstart, step_costs
+from configs import certify, embedded_pair, quickstart
+from experiments import step_costs
 from specjax import native
 from specjax.bench import meshes, results
 from specjax.bench.config import Mesh
@@ -73,7 +74,7 @@ def test_whom_the_cores_are_given_to(monkeypatch, config, kernel, there):
     'untimed': dataclasses.replace(quickstart.get_config(), timed=False),
     'mesh': dataclasses.replace(quickstart.get_config(), mesh=Mesh(model=2)),
     'speed': step_costs.get_config(),
-    'layouts': layouts.get_config(),
+    'layouts': step_costs.get_config('layouts'),
     'certificate': certify.get_config(),
     'recipe': embedded_pair.get_config(),
   }[config]

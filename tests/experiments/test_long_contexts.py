@@ -12,7 +12,7 @@ import tqdm
 from configs import long_contexts as config
 from experiments import long_contexts as program
 from experiments import long_contexts_report as report
-from experiments import stepping, sweeps
+from experiments import step_timing
 from specjax import reports
 from specjax.bench.memory import bytes_per_token
 from specjax.drafters import early_exit, windowed
@@ -67,7 +67,7 @@ class Clock:
     costs = self.cost(context, ways.batch)
     return {
       name: types.SimpleNamespace(
-        run=lambda value=value: stepping.Timed(value, 1.0)
+        run=lambda value=value: step_timing.Timed(value, 1.0)
       )
       for name, value in costs.items()
     }
@@ -89,7 +89,7 @@ def rows(monkeypatch):
   )
   reader = types.SimpleNamespace(read=lambda: np.array([1e9, 2e9]))
   with tqdm.tqdm(disable=True) as bar:
-    bench = sweeps.Bench(x, bar)
+    bench = step_timing.Bench(x, bar)
     for batch in x.batches:
       ways = program.Ways(bench, batch)
       for context in x.contexts:

@@ -9,8 +9,9 @@ import pytest
 
 from experiments import (
   against_huggingface_report,
+  continuous_batching_report,
   coverage_report,
-  step_costs_report,
+  step_costs,
   tables,
 )
 from specjax import reports
@@ -106,13 +107,15 @@ def stored_names(value) -> set[str]:
   return {name} if _NAME.fullmatch(name) else set()
 
 
-def test_every_stored_name_imports():
+def test_every_stored_drafter_and_rule_imports():
+  """Names of studies are those of their time."""
   found = stored_names(list(committed().values()))
   for file in (ROOT / 'results').rglob('config.json'):
     found |= stored_names(json.loads(file.read_text()))
-  assert {'specjax.verify.token', 'experiments.sweeps.batch'} < found
+  assert {'specjax.verify.token', 'benchmarks.sweeps.batch'} < found
   for name in found:
-    names.resolve('results', name)
+    if re.match(r'specjax\.(drafters|verify)\.', name):
+      names.resolve('results', name)
 
 
 def test_rows_of_no_known_program_are_refused():
@@ -177,7 +180,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_damaged_rows_are_named_and_the_rest_is_written(folder, capsys):
-  tables.regenerate([str(folder)])
+  tables.regenerate(str(folder))
   out, err = capsys.readouterr()
   deep, foreign, old, wrong = sorted(err.splitlines())
   assert old.startswith(f'{folder}/old/rows.jsonl: 1 of 1 rows do not say')
@@ -201,9 +204,9 @@ def test_documents_quote_the_folder_results_alone(folder):
   readme = folder.parent / 'README.md'
   readme.write_text('<!-- headline: right -->\nold\n<!-- end -->\n')
   other = folder.rename(folder.parent / 'runs')
-  tables.regenerate([str(other)])
+  tables.regenerate(str(other))
   assert 'old' in readme.read_text()
-  tables.regenerate([str(other.rename(folder))])
+  tables.regenerate(str(other.rename(folder)))
   assert 'old' not in readme.read_text()
 
 
@@ -279,6 +282,29 @@ def test_the_fastest_of_two_libraries_whichever_it_is():
   assert 'code, temperature 0' in against_huggingface_report.headline(rows[3:])
 
 
+def many(way, **changes):
+  row = {'program': 'continuous_batching', 'drafter': 'small', 'way': way}
+  row |= {'gamma': 3, 'prompts': 20, 'batch': 4, 'chunk': 4, 'tau': 2.0}
+  row |= {'temperature': 1.0, 'efficiency': 0.8, 'efficiency_ci': [0.7, 0.9]}
+  row |= dict.fromkeys(('times_alone', 'times_static'), 0.5)
+  row |= {'tokens_per_second': 9.0, 'tokens_per_second_with_reading': 8.0}
+  return row | {'same_text_as_alone': 1.0, 'new_tokens': [8, 16]} | changes
+
+
+def test_many_prompts_may_be_slower():
+  rows = [many('static'), many('continuous', times_static=0.9)]
+  found = said(continuous_batching_report.headline(rows))
+  assert (
+    '- small: 0.90 times batches that wait and 0.50 times single prompts, '
+    'efficiency 0.80 [0.70, 0.90]' in found
+  )
+  assert '20 prompts, 4 rows, temperature 1, 8 to 16 new tokens' in found
+  assert 'weights in blocks, which is not the fastest' in found
+  few = continuous_batching_report.headline(rows[:1])
+  assert 'small' not in few
+  assert 'nothing was measured.' in few
+
+
 def held(units, share, **changes):
   row = {'program': 'coverage', 'kind': 'tau', 'units': units}
   row |= {'populations': 3, 'coverage': share, 'coverage_error': 0.01}
@@ -310,39 +336,35 @@ def test_a_sweep_says_what_its_rows_say():
     step('limit', model='random', size=n, step_ms=ms, **sizes)
     for n, ms in ((512, 2.0), (2048, 3.0), (128, 1.5))
   ]
-  found = said(step_costs_report.headline(limit))
+  found = said(step_costs.headline(limit))
   assert '2M parameters: a plain step takes 1.5 ms, 1.20 times' in found
   assert 'with 2,048 slots instead of 128 2.00 times as long' in found
-  alone = said(step_costs_report.headline(limit[:1]))
+  alone = said(step_costs.headline(limit[:1]))
   assert 'with' not in alone.partition('minutes')[2]
   judged = [
     step('judge', size=64, gamma=g, stages=name, share=share)
     for g, name, share in ((0, 'greedy', 0.02), (4, 'top-p', 0.2))
   ]
-  found = said(step_costs_report.headline(judged))
+  found = said(step_costs.headline(judged))
   assert '2% to 20% of a step with one stage, the most with top-p at' in found
   assert 'with all' not in found
   grown = step('batch', size=1, exponent=0.4, exponent_of='plain_ms')
   grown['exponent_ci'] = None
   assert 'a plain step grows with the power 0.40 of the batch' in said(
-    step_costs_report.headline([grown, grown | {'size': 8}])
+    step_costs.headline([grown, grown | {'size': 8}])
   )
   rated = [
     step('simulated', size=0.5, gamma=g, speedup=s, predicted_speedup=1.0)
     for g, s in ((2, 0.7), (4, 0.6))
   ]
-  found = said(step_costs_report.headline(rated))
+  found = said(step_costs.headline(rated))
   assert 'the best is 0.70 times plain decoding, at gamma 2' in found
   # A sweep that nobody wrote a sentence for has conditions and a table.
   new = [step('moonlight', size=3)]
-  assert (
-    said(step_costs_report.headline(new)) == 'On an abacus: float32; medians.'
-  )
-  assert '### moonlight' in step_costs_report.summary(new)
+  assert said(step_costs.headline(new)) == 'On an abacus: float32; medians.'
+  assert '### moonlight' in step_costs.summary(new)
   narrow = [step('eight bits', model='small', way='int8', ratio=1.5)]
-  assert 'takes 1.50 (small) times as long' in step_costs_report.headline(
-    narrow
-  )
+  assert 'takes 1.50 (small) times as long' in step_costs.headline(narrow)
 
 
 def replayed(**changes):

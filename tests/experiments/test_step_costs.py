@@ -10,51 +10,44 @@ import pytest
 import tqdm
 from jax.experimental.compilation_cache import compilation_cache
 
-from configs import accelerator as config
-from configs import layouts as layouts_config
-from configs import step_costs as costs_config
-from experiments import (
-  accelerator,
-  bandwidth,
-  dispatching,
-  judging,
-  limits,
-  other_vocabularies,
-  passes,
-  peers,
-  step_costs,
-  step_costs_report,
-  stepping,
-  sweeps,
-)
+from experiments import other_vocabularies, peers, step_costs, step_timing
 from specjax import native, verify
+from specjax.bench.config import SamplingValues
 from specjax.cli import compilation_cache as kept_programs
 from specjax.errors import UserError
+from specjax.models import layouts
 from specjax.training.train_pair import model_of
 
 RATE = 0.8
 
 
 def quick(**changes):
-  x = config.get_config()
-  step_costs.shrink(x)
+  x = step_costs.get_config('decoding')
+  x.shrink()
   return dataclasses.replace(x, **changes)
 
 
-@pytest.mark.parametrize('part', ['all', 'own_vocabulary'])
-def test_the_parts_of_the_config_are_fit_to_run(part):
-  x = costs_config.get_config(part)
-  assert len(step_costs.check(x)) == len(x.sweeps)
+def test_the_parts_of_the_config_are_fit_to_run():
+  with pytest.raises(UserError, match='the parts are all') as error:
+    step_costs.get_config('x')
+  parts = str(error.value).partition('are ')[2].partition(', got')[0]
+  for part in parts.split(', '):
+    x = step_costs.get_config(part)
+    if x.accelerator:  # Real sizes need an accelerator.
+      with pytest.raises(UserError, match='jax sees no GPU or TPU'):
+        x.check()
+      x.shrink()
+    assert len(x.check()) == len(x.sweeps)
 
 
-class Costs(sweeps.Bench):
+class Costs(step_timing.Bench):
   """A bench whose steps take what a formula says."""
 
   def loop(self, gamma=0, *, drafts=False, rule=verify.token, **options):
     del rule  # Unused.
     cost = options.get('used', 1) ** 0.5 * options.get('batch', 1)
     cost *= 1 + 0.25 * gamma + (0.5 * gamma if drafts else 0)
-    timed = stepping.Timed(cost, 1.0 + drafts)
+    timed = step_timing.Timed(cost, 1.0 + drafts)
     return types.SimpleNamespace(run=lambda: timed, first=5.0)
 
 
@@ -65,7 +58,7 @@ def bench():
 
 
 def test_gamma_is_split_into_the_targets_part_and_the_drafts(bench):
-  one, three = sweeps.gamma(bench)
+  one, three = step_costs.gamma(bench)
   assert (one['size'], three['size']) == (1, 3)
   np.testing.assert_allclose([one['v'], three['v']], [1.25, 1.75])
   np.testing.assert_allclose([one['c'], three['c']], 0.5)
@@ -77,7 +70,7 @@ def test_gamma_is_split_into_the_targets_part_and_the_drafts(bench):
 
 
 @pytest.mark.parametrize(
-  ('sweep', 'power'), [(sweeps.context, 0.5), (sweeps.batch, 1)]
+  ('sweep', 'power'), [(step_costs.context, 0.5), (step_costs.batch, 1)]
 )
 def test_exponents_are_those_of_the_costs(bench, sweep, power):
   rows = sweep(bench)
@@ -85,7 +78,7 @@ def test_exponents_are_those_of_the_costs(bench, sweep, power):
 
 
 def test_scoring_is_compared_with_plain_steps_of_as_many_rows(bench):
-  rows = sweeps.scoring(bench)
+  rows = step_costs.scoring(bench)
   assert [(r['batch'], r['size']) for r in rows] == [
     *((1, 1), (1, 3), (2, 1), (2, 3))
   ]
@@ -93,17 +86,15 @@ def test_scoring_is_compared_with_plain_steps_of_as_many_rows(bench):
   np.testing.assert_allclose(
     [r['plain_ms'] for r in rows], [1e3] * 2 + [2e3] * 2
   )
-  said = ' '.join(step_costs_report.headline(rows).split())
-  assert 'batch 2, by drafted tokens: 1.25 (1), 1.75 (3)' in said
 
 
 def test_what_comes_before_a_step(bench, monkeypatch):
   """The host is free after 1 ms, the state there after 3; compiling 5 s."""
   monkeypatch.setattr(
-    dispatching, 'empty', lambda loop: dispatching.Empty(1e-3, 3e-3)
+    step_costs, 'empty', lambda loop: step_costs.Empty(1e-3, 3e-3)
   )
   monkeypatch.setattr(bench, 'models', lambda vocab: None)
-  plain, drafted = dispatching.dispatch(bench)
+  plain, drafted = step_costs.dispatch(bench)
   assert (plain['gamma'], drafted['gamma']) == (0, 2)
   np.testing.assert_allclose(
     (plain['step_ms'], drafted['step_ms']), (1e3, 2.5e3)
@@ -111,11 +102,6 @@ def test_what_comes_before_a_step(bench, monkeypatch):
   for row in (plain, drafted):
     assert (row['returned_ms'], row['empty_ms']) == (1.0, 3.0)
     assert row['first_s'] == 5.0
-  said = ' '.join(step_costs_report.headline([plain]).split())
-  assert (
-    'gamma 0: a dispatch returns to the host after 1.00 ms and takes 3.00 ms '
-    'without a step, a step 1000.00 ms; the first one, which is compiled, 5.0 s'
-  ) in said
 
 
 @pytest.fixture
@@ -139,16 +125,16 @@ def programs_of(folder):
 def test_a_dispatch_without_steps_and_a_program_that_is_compiled_anew(kept):
   """The folder is not asked: it would have the program again."""
   x = quick(used=20, steps=2)
-  loop = sweeps.Bench(x, tqdm.tqdm(disable=True)).loop()
-  made = dispatching.empty(loop)
+  loop = step_timing.Bench(x, tqdm.tqdm(disable=True)).loop()
+  made = step_costs.empty(loop)
   assert 0 < made.returned <= made.ready
   assert int(loop.state.counts.target_calls.max()) == 0
   assert programs_of(kept)
   for path in programs_of(kept):
     path.unlink()
   jax.clear_caches()
-  with dispatching.nothing_kept():
-    loop = sweeps.Bench(x, tqdm.tqdm(disable=True)).loop()
+  with step_costs.nothing_kept():
+    loop = step_timing.Bench(x, tqdm.tqdm(disable=True)).loop()
   assert loop.first > 0.05
   assert not programs_of(kept)
   assert jax.config.jax_enable_compilation_cache
@@ -167,7 +153,7 @@ def test_the_other_side_decodes_on_the_same_device(monkeypatch):
 
 
 def test_simulated_speedup_beside_the_predicted_one(bench):
-  (row,) = sweeps.simulated(bench)  # gamma 1 tells nothing of the draft
+  (row,) = step_costs.simulated(bench)  # gamma 1 tells nothing of the draft
   assert (row['size'], row['gamma']) == (RATE, 3)
   # Two tokens a step, which costs 3.25 plain steps.
   np.testing.assert_allclose(row['speedup'], 2 / 3.25)
@@ -178,36 +164,31 @@ def test_simulated_speedup_beside_the_predicted_one(bench):
 
 def test_passes_in_every_layout_over_the_fastest_of_one_token(monkeypatch):
   """Whole weights take 2 s a token, the kernel 3 s and a third for each."""
-  x = layouts_config.get_config()
-  step_costs.shrink(x)
-  x.repeats = 2
+  x = step_costs.get_config('layouts')
+  x.shrink()
 
   def clock(form, buffer, tokens):
     assert (buffer.batch, buffer.used) == (1, x.used)
-    in_blocks = form.model.config.native
-    each = 3.0 + tokens / 3 if in_blocks else 2.0 * tokens
-    return lambda passes: each
+    kernel = form.model.config.native
+    return lambda passes: 3.0 + tokens / 3 if kernel else 2.0 * tokens
 
-  monkeypatch.setattr(passes.layouts, 'clock', clock)
-  rows = passes.rows(sweeps.Bench(x, tqdm.tqdm(disable=True)))
-  seconds = {(r['way'], r['size']): r['step_ms'] for r in rows}
+  monkeypatch.setattr(layouts, 'clock', clock)
+  rows = step_costs.layout(step_timing.Bench(x, tqdm.tqdm(disable=True)))
   assert len(rows) == 7 * (1 + native.available())
-  assert seconds['whole', 8] == 16e3
-  v = {(r['way'], r['size']): r['v'] for r in rows}
-  assert v['whole', 1] == 1.0
+  rows = {(r['way'], r['size']): r for r in rows}
+  assert rows['whole', 8]['step_ms'] == 16e3
+  assert rows['whole', 1]['v'] == 1.0
+  said = ' '.join(step_costs.headline([*rows.values()]).split())
+  assert '1: 1.00 (whole)' in said
   if native.available():
-    np.testing.assert_allclose(seconds['native', 8], 3e3 + 8e3 / 3)
-    np.testing.assert_allclose(v['native', 4], (3 + 4 / 3) / 2)
-  older = [r | {'way': 'blocked', 'columns': 16} for r in rows]
-  for found, way in ((rows, 'whole'), (older, 'blocked, 16 columns')):
-    said = ' '.join(step_costs_report.headline(found).split())
-    assert f'1: 1.00 ({way})' in said
+    np.testing.assert_allclose(rows['native', 4]['v'], (3 + 4 / 3) / 2)
+    assert '4: 2.17 (native)' in said
 
 
 def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
   """Made-up times of real steps: the pieces of a token are fed, too."""
   x = quick(vocabularies=(256,), batches=(2,), gamma=3, used=20, steps=2)
-  bench = sweeps.Bench(x, tqdm.tqdm(disable=True))
+  bench = step_timing.Bench(x, tqdm.tqdm(disable=True))
   kinds = other_vocabularies.ways(bench, 256, 2)
   for (kind, texts), way in kinds.items():
     ends = 0 * way.ctx.tokens if kind == 'same' else way.memory.state.ends
@@ -218,7 +199,7 @@ def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
 
   def take_turns(ways, repeats, bar):
     del repeats, bar  # Unused.
-    timed = (stepping.Timed(clock.get(name, 2.5), 3) for name in ways)
+    timed = (step_timing.Timed(clock.get(name, 2.5), 3) for name in ways)
     return {name: [one, one] for name, one in zip(ways, timed, strict=True)}
 
   monkeypatch.setattr(other_vocabularies, 'take_turns', take_turns)
@@ -229,7 +210,7 @@ def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
   assert ratios['half', 'spelled'] == 1.5
   assert len(ratios) == 5
   draft = {'draft': vars(x.draft), 'target': vars(x.target)}
-  said = step_costs_report.headline([r | draft for r in rows])
+  said = step_costs.headline([r | draft for r in rows])
   said = ' '.join(said.split())
   assert '256 tokens of the target: a draft step in tokens of its own' in said
   assert '1.25 with as many of them, 1.25 to 1.50 with half of them' in said
@@ -238,37 +219,36 @@ def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
 
 def test_a_fit_has_an_interval():
   sizes = np.array([1, 2, 4, 8.0])
-  found = sweeps.fit(sizes, 3 * sizes**0.7 * [1.1, 1, 1, 1.1])
+  found = step_costs.fit(sizes, 3 * sizes**0.7 * [1.1, 1, 1, 1.1])
   low, high = found['exponent_ci']
   assert low < 0.7 < high
   assert 0.05 < high - low < 0.5
 
 
 @pytest.mark.slow
-def test_the_accelerator_program_runs(tmp_path, capsys, monkeypatch):
+def test_the_study_runs_for_an_accelerator(tmp_path, capsys, monkeypatch):
   """Toy sizes on this device, in bfloat16; and again: nothing is left."""
   x = dataclasses.replace(
-    config.get_config(),
-    sweeps=('experiments.sweeps.simulated',),
+    step_costs.get_config('decoding'),
+    sweeps=('simulated',),
     results=str(tmp_path / 'results'),
     quick=True,
   )
+  shrink = step_costs.StepCosts.shrink
 
-  def shrink(x, shrink=step_costs.shrink):
+  def fewer(x):
     shrink(x)
     x.rates = (0.5,)  # Programs are what this test costs.
 
-  monkeypatch.setattr(step_costs, 'shrink', shrink)
-  accelerator.main(x)
+  monkeypatch.setattr(step_costs.StepCosts, 'shrink', fewer)
+  step_costs.run(x)
   rows = (tmp_path / 'results/rows.jsonl').read_text()
-  accelerator.main(x)
+  step_costs.run(x)
   assert (tmp_path / 'results/rows.jsonl').read_text() == rows
   (row,) = map(json.loads, rows.splitlines())
-  assert (row['sweep'], row['gamma'], row['dtype']) == (
-    'simulated',
-    2,
-    'bfloat16',
-  )
+  assert (row['sweep'], row['gamma']) == ('simulated', 2)
+  assert row['by'] == 'experiments.step_costs.simulated'
+  assert row['dtype'] == 'bfloat16'
   assert 1 <= row['tau'] <= 3
   for name in ('v', 'speedup', 'predicted_speedup', 'plain_ms'):
     assert row[name] > 0
@@ -279,11 +259,11 @@ def test_the_accelerator_program_runs(tmp_path, capsys, monkeypatch):
 
 def test_the_limit_is_the_bytes_over_the_bandwidth(bench, monkeypatch):
   """Steps of 2 s, and readers of 3 and 5 bytes a second."""
-  step = types.SimpleNamespace(run=lambda: stepping.Timed(2.0, 1.0))
+  step = types.SimpleNamespace(run=lambda: step_timing.Timed(2.0, 1.0))
   read = types.SimpleNamespace(read=lambda: np.array([3.0, 5.0]))
-  monkeypatch.setattr(limits, 'Loop', lambda *_, **options: step)
-  monkeypatch.setattr(limits, 'Reader', lambda *_: read)
-  rows = limits.plain(bench)
+  monkeypatch.setattr(step_costs, 'Loop', lambda *_, **options: step)
+  monkeypatch.setattr(step_costs, 'Reader', lambda *_: read)
+  rows = step_costs.limit(bench)
   assert [row['size'] for row in rows] == [128, 256]
   row, _ = rows
   # Keys and values of one head of 8 entries, 20 tokens in use, 2 bytes.
@@ -294,28 +274,20 @@ def test_the_limit_is_the_bytes_over_the_bandwidth(bench, monkeypatch):
   np.testing.assert_allclose(row['limit_ratio'], 2 / least)
 
 
-def test_real_sizes_need_an_accelerator():
-  assert jax.default_backend() == 'cpu'
-  with pytest.raises(UserError, match='jax sees no GPU or TPU'):
-    accelerator.main(config.get_config())
-
-
 def test_no_room_for_a_step_is_refused(bench):
   model = model_of(bench.x.target, 256, 1024)
-  spec = types.SimpleNamespace(drafter=stepping.idle(4, 256), target=model)
+  spec = types.SimpleNamespace(drafter=step_timing.idle(4, 256), target=model)
   with pytest.raises(ValueError, match='125 tokens in use leave no room'):
-    stepping.Loop(spec, None, used=125, slots=128, steps=4)
+    step_timing.Loop(spec, None, used=125, slots=128, steps=4)
 
 
 def test_stages_are_all_there_are():
   """A stage that is added to the pipeline is measured too."""
-  from specjax.bench.config import SamplingValues
-
   known = {f.name for f in dataclasses.fields(SamplingValues)}
   known -= {'logit_bias', 'forbidden', 'min_new_tokens'}  # one pass each
   known -= {'regex', 'json_schema'}  # a stage of its own
-  assert set(judging.STAGES['all']) - {'temperature'} == known
-  assert any('eos' in stages for stages in judging.STAGES.values())
+  assert set(step_costs.STAGES['all']) - {'temperature'} == known
+  assert any('eos' in stages for stages in step_costs.STAGES.values())
 
 
 def test_tables_show_what_was_measured():
@@ -324,7 +296,7 @@ def test_tables_show_what_was_measured():
     | {'exponent': 1.0, 'exponent_ci': [0.9, 1.1], 'exponent_of': 'step_ms'}
     for n in (1, 2)
   ]
-  text = step_costs_report.summary(rows)
+  text = step_costs.summary(rows)
   assert '| size | step_ms |' in text
   assert 'grows with the power 1.00 [0.90, 1.10] of the batch' in text
   assert 'config' not in text
@@ -332,7 +304,7 @@ def test_tables_show_what_was_measured():
 
 def test_memory_is_read_by_every_program_that_there_is():
   """The kernel's has all cores, where XLA may have one."""
-  reader = bandwidth.Reader(1 << 22)
+  reader = step_timing.Reader(1 << 22)
   rates = reader.read()
   assert len(rates) == 3 + native.available()
   assert (rates > 0).all()

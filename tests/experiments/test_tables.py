@@ -119,7 +119,7 @@ def test_files_are_written_beside_the_rows(tmp_path, capsys):
     ('csv', {'one/rows.csv', 'two/rows.csv'}),
     ('latex', {'one/tables.tex', 'two/tables.tex'}),
   ):
-    tables.regenerate([str(tmp_path)], format=form)
+    tables.regenerate(str(tmp_path), form)
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (last['folders'], last['rows'], last['left_out']) == (2, 2, 0)
     assert {*last['files']} == {str(tmp_path / file) for file in files}

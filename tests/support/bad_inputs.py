@@ -147,11 +147,11 @@ certify configs/certify.py:
   boost inf 1
   seed -1
   name a/b
-step_costs configs/step_costs.py:
+step_costs experiments/step_costs.py:
   dtype int8
   gamma 0
   gammas (1,)
-  sweeps x () experiments.sweeps.nothing
+  sweeps x () experiments.step_costs.nothing
   repeats 0
   maxima (128,10)
   rates (1.0,) nan
@@ -160,7 +160,7 @@ step_costs configs/step_costs.py:
   target.num_kv_heads 3
   path /nowhere
   megabytes 100000000
-continuous_batching experiments/continuous_batching.py:
+continuous_batching configs/continuous_batching.py:
   shortest 0 999
   prompts.turns 0
   chunks ()
@@ -168,7 +168,7 @@ against_huggingface configs/against_huggingface.py:
   batch 2
   prompts.turns 2
   drafters x
-quantized configs/quantized.py:
+step_costs experiments/step_costs.py:quantized:
   paths () /nowhere
 train configs/embedded_pair.py:
   folder {}/one.json /proc/nowhere
@@ -241,7 +241,7 @@ run configs/papers.py:specdecpp => cannot run
 certify {}/certificate.py => rows
 generate {}/tiny.py => prompt is empty
 inspect pair => target.path
-accelerator configs/accelerator.py => no GPU
+step_costs :decoding => no GPU
 train {}/tiny.py => or give it to specjax run
 tables /nowhere => /nowhere
 tables a b => unrecognized arguments: b

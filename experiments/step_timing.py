@@ -1,8 +1,9 @@
 """Steps of the loop, timed on random weights and caches of zeros.
 
-What a step costs does not depend on what the numbers are: no text is read,
-and a state is set back to the same length before each measurement. Ways to
-step take turns, so that a drift of the machine's speed meets them alike.
+What a step costs does not depend on the numbers: no text is read, and a state
+is set back to the same length before each measurement. Ways to step take turns,
+so that a drift of the machine's speed meets them alike, and reading memory may
+take a turn as well.
 """
 
 import functools
@@ -14,13 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import sampling, trees
-from specjax.drafters import plain
+from specjax import native, sampling, trees, verify
+from specjax.drafters import lm, plain
 from specjax.errors import UserError
 from specjax.loop import generate
-from specjax.models import layouts
+from specjax.models import cache as caches
+from specjax.models import layouts, variants
+from specjax.models.attention import CacheAttention
 from specjax.models.transformer import Model
-from specjax.types import Draft, Drafter, Params, Spec, SpecState
+from specjax.training.train_pair import model_of
+from specjax.types import Draft, Drafter, Params, Rule, Spec, SpecState
+
+POSITIONS = 1 << 20  # More than any cache here has slots.
 
 
 @functools.partial(jax.jit, static_argnames=('shape', 'dtype'))
@@ -47,7 +53,7 @@ def random_weights(model: Model, seed: int, dtype) -> Any:
 
 
 class Models:
-  """Target and draft of a vocabulary, for the kernel where there is one."""
+  """Target and draft of a vocabulary, with random weights."""
 
   def __init__(self, target: Model, draft: Model, seed: int, dtype: str):
     self.target, self.draft = target, draft
@@ -57,11 +63,14 @@ class Models:
   @functools.cached_property
   def fastest(self) -> tuple[Model, Params, Model]:
     """Target, parameters and draft, for the kernel where there is one."""
-    target, weights = self.target, self.weights
-    target, weights = layouts.to_native(target, weights) or (target, weights)
-    draft, own = self.draft, self.draft_weights
-    draft, own = layouts.to_native(draft, own) or (draft, own)
+    target, weights = for_kernel(self.target, self.weights)
+    draft, own = for_kernel(self.draft, self.draft_weights)
     return target, Params(weights, own), draft
+
+
+def for_kernel(model: Model, weights: Any) -> tuple[Model, Any]:
+  """Returns a model in the kernel's layout where there is a kernel."""
+  return layouts.to_native(model, weights) or (model, weights)
 
 
 class Timed(NamedTuple):
@@ -225,3 +234,128 @@ def milliseconds(runs: list[Timed]) -> dict:
     [r.seconds for r in runs], (25, 50, 75)
   )
   return {'step_ms': middle, 'step_ms_quartiles': [low, high]}
+
+
+class Bench:
+  """Models of a configuration, and loops over them.
+
+  Args:
+    x: has sizes of a `target` and a `draft`, their `dtype` and `seed`, the
+      tokens in use (`used`), and `steps` and `repeats` of a measurement.
+    bar: a progress bar.
+  """
+
+  def __init__(self, x, bar):
+    self.x, self.bar = x, bar
+
+  @functools.lru_cache(maxsize=1)  # noqa: B019  One vocabulary at a time.
+  def models(self, vocab: int) -> Models:
+    x = self.x
+    return Models(
+      model_of(x.target, vocab, POSITIONS),
+      model_of(x.draft, vocab, POSITIONS),
+      x.seed,
+      x.dtype,
+    )
+
+  def loop(
+    self,
+    gamma: int = 0,
+    *,
+    drafts: bool = False,
+    rule: Rule = verify.token,
+    batch: int = 1,
+    used: int | None = None,
+    slots: int | None = None,
+    vocab: int | None = None,
+    over_cache: CacheAttention | None = None,
+  ) -> Loop:
+    """Steps of gamma drafted tokens, from the draft or at no cost.
+
+    They attend as their layout does, unless an attention is given.
+    """
+    x = self.x
+    vocab = vocab or x.target.vocab_size
+    used = used or x.used
+    target, params, draft = self.models(vocab).fastest
+    if over_cache is not None:
+      target = variants.with_cache_attention(target, over_cache)
+      draft = variants.with_cache_attention(draft, over_cache)
+    drafter = plain.make() if not gamma else idle(gamma, vocab)
+    if drafts:
+      drafter = lm.make(draft, gamma)
+    room = x.steps * (gamma + 1) + gamma + 1
+    self.bar.set_description(f'compiling: gamma {gamma}, batch {batch}')
+    return Loop(
+      Spec(target, drafter, rule),
+      params,
+      used=used,
+      slots=slots or caches.round_slots(used + room),
+      steps=x.steps,
+      batch=batch,
+      seed=x.seed,
+    )
+
+  def time(self, loops: dict) -> dict:
+    """Runs of each loop, in turns."""
+    self.bar.set_description('measuring')
+    ways = {name: loop.run for name, loop in loops.items()}
+    return take_turns(ways, self.x.repeats, self.bar)
+
+
+def seconds(runs: list[Timed]) -> float:
+  """The median of a step."""
+  return float(np.median([r.seconds for r in runs]))
+
+
+def _by_the_kernel(x, v):
+  columns = x.reshape(-1, 512, native.COLUMNS)
+  return native.product(v[None, :512].astype(jnp.float32), columns)
+
+
+class Reader:
+  """Programs that read an array once: the fastest one counts.
+
+  Sums of blocks, a matrix-vector product, a product in blocks, and one by the
+  kernel, which has all cores where XLA has one.
+  """
+
+  def __init__(self, size: int, dtype=jnp.float32):
+    """Makes and compiles.
+
+    Args:
+      size: bytes of the array; beyond the caches unless these are meant.
+      dtype: of its entries.
+    """
+    width = jnp.dtype(dtype).itemsize
+    blocks = max(1, size // (width * 512 * 64))
+    self.x = jnp.ones((blocks, 512, 64), dtype)
+    self.vector = jnp.ones(512 * 64, dtype)
+    programs = [
+      lambda x, v: x.sum((1, 2)),
+      lambda x, v: x.reshape(blocks, -1) @ v,
+      lambda x, v: (v[:512, None] * x).sum(-2),
+    ]
+    if (
+      jax.default_backend() == 'cpu'
+      and native.available()
+      and self.x.dtype.name in native.DTYPES
+    ):
+      programs.append(_by_the_kernel)
+    self.programs = [jax.jit(program) for program in programs]
+    self.read()
+
+  def read(self) -> np.ndarray:
+    """Bytes a second of each program, once."""
+    rates = []
+    for program in self.programs:
+      begin = time.perf_counter()
+      jax.block_until_ready(program(self.x, self.vector))
+      rates.append(self.x.nbytes / (time.perf_counter() - begin))
+    return np.array(rates)
+
+
+def read_bandwidth(size: int, repeats: int = 5) -> float:
+  """Bytes a second, the best of so many repetitions; see `Reader`."""
+  reader = Reader(size)
+  return max(reader.read().max() for _ in range(repeats))
