@@ -11,7 +11,7 @@ import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -116,30 +116,72 @@ def room(plan: Plan, described: dict[str, Description]) -> int:
   return left
 
 
-def survey(plan: Plan) -> tuple[Any, dict[str, Description]]:
-  """Returns the target's tokenizer and the models without their weights.
+class Survey(NamedTuple):
+  """What the files of a plan say without the weights.
+
+  Attributes:
+    tokenizer: of the target.
+    described: the models, by name; drafts as 'draft <name>'.
+    heads: the heads on the target's features, likewise.
+    shares: whether a draft has the target's vocabulary; None where the draft
+      has no tokenizer that says so.
+  """
+
+  tokenizer: Any
+  described: dict[str, Description]
+  heads: dict[str, files.Description]
+  shares: dict[str, bool | None]
+
+
+def survey(
+  plan: Plan, allow: Callable[..., Any] = lambda call, *args: call(*args)
+) -> Survey:
+  """Looks at the target's tokenizer and the models, without their weights.
+
+  Args:
+    plan: of the experiment.
+    allow: makes every call that may be refused; it returns None for one that
+      was, if it does not raise.
 
   Raises:
     UserError: a model cannot be loaded, or a draft has other tokens.
   """
-  target = describe('target.path', plan.target)
-  described, size = {'target': target}, target.model.config.vocab_size
-  eos = checkpoints.eos_ids(plan.target)
-  values_for(plan.sampling, size, eos)
-  tokenizer = vocabulary.read('target.path', plan.target)
-  vocabulary.check_tokenizer('target.path', tokenizer, size)
-  for one in plan.levels():
-    draft = describe_draft(one)
-    describe_head(one, plan, target)
-    if draft:
+  found = Survey(None, {}, {}, {})
+  target = allow(describe, 'target.path', plan.target)
+  if target is not None:
+    found.described['target'] = target
+    size = target.model.config.vocab_size
+    eos = checkpoints.eos_ids(plan.target)
+    allow(values_for, plan.sampling, size, eos)
+  tokenizer = allow(vocabulary.read, 'target.path', plan.target)
+  if target is not None and tokenizer:
+    allow(vocabulary.check_tokenizer, 'target.path', tokenizer, size)
+
+  def compare(one: PlannedDrafter, draft: Description | None) -> None:
+    name = f'draft {one.name}'
+    if draft is not None:
       with blame():
         lm.check_encoder(target.model, draft.model, one.path_field)
-      described[f'draft {one.name}'] = draft
-    if one.path:
-      _, other = vocabulary.compare(one, tokenizer, size, eos, draft)
-      if draft and other:
-        described[f'draft {one.name}'] = draft._replace(other=other)
-  return tokenizer, described
+    if not one.path or not tokenizer:
+      return
+    found.shares[name] = False
+    known, other = vocabulary.compare(one, tokenizer, size, eos, draft)
+    found.shares[name] = (known and other is None) or None
+    if draft is not None and other is not None:
+      found.shares[name] = False
+      found.described[name] = draft._replace(other=other)
+
+  for one in plan.levels():
+    draft = allow(describe_draft, one)
+    if draft is not None:
+      found.described[f'draft {one.name}'] = draft
+    if target is None:
+      continue
+    head = allow(describe_head, one, plan, target)
+    if head is not None:
+      found.heads[f'draft {one.name}'] = head
+    allow(compare, one, draft)
+  return found._replace(tokenizer=tokenizer)
 
 
 def check_dtypes(plan: Plan, described: dict[str, Description]) -> None:
@@ -313,7 +355,8 @@ def load_experiment(plan: Plan) -> Loaded:
     UserError: names the field and the remedy.
   """
   mesh = meshes.make_placement(plan.mesh)
-  tokenizer, described = survey(plan)
+  found = survey(plan)
+  tokenizer, described = found.tokenizer, found.described
   check_dtypes(plan, described)
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)

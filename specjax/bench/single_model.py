@@ -105,9 +105,10 @@ def load(plan: Plan, longest: int = 0) -> Pair:
   Raises:
     UserError: names the field and the remedy.
   """
-  tokenizer, described = survey(plan)
+  found = survey(plan)
+  described = found.described
   check_dtypes(plan, described)
-  form = form_of(plan.prompts, tokenizer)
+  form = form_of(plan.prompts, found.tokenizer)
   left = room(plan, described)
   if longest:
     memory.refuse(plan, described, min(longest, left), plan.batch)

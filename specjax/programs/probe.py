@@ -97,8 +97,8 @@ class Probe:
     """The same with other system prompts, by what they change."""
     found = {}
     for name, other in self.others.items():
-      tokenizer, described = load.survey(other)
-      texts = load.read_prompts(other, tokenizer, described)
+      seen = load.survey(other)
+      texts = load.read_prompts(other, seen.tokenizer, seen.described)
       longer = dataclasses.replace(self.built, prompts=texts)
       slots, _ = longer.slots(self.plan.max_new_tokens)
       found[name] = [

@@ -95,7 +95,7 @@ def test_a_candidate_may_draft_for_a_candidate(folder, tmp_path):
   assert lowest is None
   assert outline(top) == outline(middle)
   assert method.single.spec.drafter.depth == 1
-  _, described = load.survey(plan(x))
+  described = load.survey(plan(x)).described
   assert list(described) == ['target', 'draft staged', 'draft staged.inner']
 
 
@@ -310,7 +310,7 @@ def test_memory_is_charged_once_for_all_draft_lengths(folder):
   loads = []
   for gammas in ((3,), (1, 2, 3)):
     planned = plan(tiny.experiment(folder, gammas=gammas))
-    _, described = load.survey(planned)
+    described = load.survey(planned).described
     loads.append(memory.predict(planned, described, 16, 2))
   assert loads[0] == loads[1]
   assert loads[0].drafts > 0
@@ -323,7 +323,7 @@ def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
     recycling = Candidate('recycling', 2, options={'candidates': candidates})
     x = tiny.experiment(folder, candidates={'recycling': recycling})
     planned = plan(x)
-    _, described = load.survey(planned)
+    described = load.survey(planned).described
     loads.append(memory.predict(planned, described, 16, 2, compiles=False))
   vocab = described['target'].model.config.vocab_size
   rows = memory.widths_of(planned, described['target'].model.config, 16, 2).rows

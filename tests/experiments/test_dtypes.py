@@ -64,7 +64,7 @@ def test_what_drafts_for_a_draft_has_its_type(folder, tmp_path):
   staged = Candidate('cascade', 2, str(folder / 'draft'), options)
   x = tiny.experiment(folder, candidates={'staged': staged}, dtype='bfloat16')
   planned = plan(x)
-  _, described = load.survey(planned)
+  described = load.survey(planned).described
   assert planned.dtypes(described) == {
     'target': 'bfloat16',
     'draft staged': 'float16',
@@ -133,7 +133,7 @@ def test_a_type_that_the_device_lacks_is_refused_before_weights(
 def test_a_cpu_says_once_that_16_bits_are_slow(folder, capsys):
   for dtype, lines in (('auto', 0), ('bfloat16', 1)):
     planned = plan(with_draft(folder, dtype=dtype))
-    load.check_dtypes(planned, load.survey(planned)[1])
+    load.check_dtypes(planned, load.survey(planned).described)
     found = capsys.readouterr().err
     assert found.count('\n') == lines
     assert ('bfloat16 as float32' in found) == bool(lines)
@@ -223,7 +223,7 @@ def peak(x, monkeypatch):
     planned, texts = runner.plan, runner.built.prompts.values()
     held = memory.predict(
       planned,
-      load.survey(planned)[1],
+      load.survey(planned).described,
       max(len(t) for chosen in texts for t in chosen.texts),
       max(len(chosen.texts) for chosen in texts),
     )
@@ -321,7 +321,7 @@ def test_16_bits_accept_as_often_as_float32(tmp_path):
 def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
   x = with_draft(folder, prompts=Prompts(domains=('code',), count=9, length=16))
   planned = plan(x)
-  _, described = load.survey(planned)
+  described = load.survey(planned).described
   held = memory.predict(planned, described, 16, 9)
   limit = held.total - held.cache // 2
   monkeypatch.setattr(memory, 'available', lambda count: limit)
@@ -339,7 +339,7 @@ def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
 
 def test_what_fits_nowhere_needs_a_smaller_model(folder, monkeypatch):
   planned = plan(with_draft(folder))
-  _, described = load.survey(planned)
+  described = load.survey(planned).described
   held = memory.predict(planned, described, 16, 2, compiles=False)
   assert held.activations is None
   monkeypatch.setattr(memory, 'available', lambda count: 10)
