@@ -1,6 +1,6 @@
 """Exactness of every rule, drafter kind and pipeline setting, as a table.
 
-The installed `specjax/configs/certify.py`.
+The shipped config `certify`, which `specjax` finds by name.
 """
 
 from specjax.configs.certify import get_config as get_config

@@ -1,22 +1,6 @@
 """How often tokens occur: a drafter by itself, and what a small head keeps.
 
-  python -m experiments.train --config configs/counts.py \\
-    --config.target=TARGET --config.texts=ANSWERS.jsonl
-
-The tables are for the tokens of the target, in runs/counts. They draft by
-themselves (`counts`), and `vocabulary` of a draft is chosen by them:
-
-  python -m experiments.run --config configs/pair.py \\
-    --config.target.path=TARGET --config.draft.path=DRAFT \\
-    --config.draft.vocabulary=8192 --config.draft.frequencies=runs/counts
-
-Texts that the target wrote are the best to count, since these are what is
-drafted. Without a file the embedded corpus is counted but its held-out part.
+The shipped config `counts`, which `specjax` finds by name.
 """
 
-from specjax import pair
-from specjax.training.recipes import Counts
-
-
-def get_config() -> Counts:
-  return Counts(folder='runs/counts', target=pair.path('target'))
+from specjax.configs.counts import get_config as get_config

@@ -1,44 +1,6 @@
 """A head for a target of your own, trained on conversations of your own.
 
-  python -m experiments.train --config configs/own_head.py \\
-    --config.target=TARGET --config.examples.prompts.path=chats.jsonl
-
-Every line of chats.jsonl is a conversation (`messages`), a question with its
-answer, or what `experiments.answers` wrote: best are answers of the target
-itself, since that is what the head will be asked to draft. Where the target has
-a chat template, `--config.examples.prompts.chat` puts it around them. A tenth
-of the questions is held out, chosen by a hash; training ends when tau on those
-has not risen for four checkpoints, and keeps the best. Then:
-
-  python -m experiments.run --config configs/pair.py \\
-    --config.target.path=TARGET --config.draft.path=runs/own_head/weights
-
-`--config.trainable` chooses eagle, medusa, early_exit, dflash or lm (an
-independent draft that learns on: `--config.options="{'path': 'DRAFT'}"`). The
-options here are eagle's: medusa, early_exit and dflash refuse them, so give
-`--config.options="{}"` with these, or options of their own.
-`--config.divergence` chooses what is minimised.
-`--config.optimization.accumulate` and `--config.devices` make batches larger;
-without a file the embedded corpus is learned.
+The shipped config `own_head`, which `specjax` finds by name.
 """
 
-from specjax import pair
-from specjax.training.recipes import Heads, HeldOut, Optimization
-
-
-def get_config() -> Heads:
-  return Heads(
-    folder='runs/own_head',
-    target=pair.path('target'),
-    trainable='eagle',
-    options={'version': 3, 'start': 'target'},
-    optimization=Optimization(
-      schedule=((50, 2e-3), (4000, 0.0)),
-      batch=8,
-      curve='cosine',
-      checkpoint_every=200,
-      patience=4,
-    ),
-    data='runs/own_head-data',
-    held_out=HeldOut(prompts=24, prompt_length=256, new_tokens=64),
-  )
+from specjax.configs.own_head import get_config as get_config

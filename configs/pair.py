@@ -1,6 +1,6 @@
 """Your own target, with your own draft or none.
 
-The installed `specjax/configs/pair.py`.
+The shipped config `pair`, which `specjax` finds by name.
 """
 
 from specjax.configs.pair import get_config as get_config

@@ -1,6 +1,6 @@
 """Whether greedy texts of the embedded pair are those of plain decoding.
 
-The installed `specjax/configs/parity.py`.
+The shipped config `parity`, which `specjax` finds by name.
 """
 
 from specjax.configs.parity import get_config as get_config

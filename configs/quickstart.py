@@ -1,6 +1,6 @@
 """The main job: the embedded pair on held-out text, every drafter.
 
-The installed `specjax/configs/quickstart.py`.
+The shipped config `quickstart`, which `specjax` finds by name.
 """
 
 from specjax.configs.quickstart import get_config as get_config

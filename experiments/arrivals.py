@@ -317,9 +317,10 @@ class Side:
   def __init__(self, x: Arrivals, built: Loaded, way, load: Load):
     self.x, self.way, self.load = x, way, load
     self.eos = built.plain.eos
-    self.job = study.job(x, built, way.spec, load.prompts, load.new)
-    (temperature,) = x.temperatures
-    own = checks.values(x.sampling, way.spec, 1, temperature)
+    (temperature,) = built.plan.temperatures
+    job = built.job(load.prompts, range(x.requests), temperature)
+    self.job = dataclasses.replace(job, new_tokens=load.new)
+    own = checks.values(built.plan.sampling, way.spec, 1, temperature)
     self.values = jax.device_get(own)
     self.requests = [
       pool.Request(text, int(n), generate.row_keys(x.seed, [i]), self.values)

@@ -1,63 +1,110 @@
-"""Many prompts through the rows of a batch: refilled, waiting, or one by one.
+"""How fast do many prompts go through the rows of a batch?
 
-  python -m experiments.continuous_batching \\
-    --config configs/continuous_batching.py
+  python -m experiments.continuous_batching
+  python -m experiments.continuous_batching --config.by_load \\
+    --config.gammas="(1, 2, 4, 8)" --config.repeats=5 \\
+    --config.loads="((16, 100), (4, 16), (1, 8))"
 
-The texts end at lengths drawn with the seed, so that rows finish at different
-times. The same prompts, keys and lengths are decoded
+Texts end at lengths drawn from the seed, so rows finish at different times. The
+same prompts, keys and lengths are decoded
 
-  alone       one at a time, in the layout of weights that is the fastest
+  alone       one at a time, in the fastest layout of weights for one row
   static      in batches that wait for their longest text
-  continuous  with rows that are refilled (`specjax.requests.continuous`)
+  continuous  in rows that are refilled (`specjax.requests.continuous`)
 
-and with `--config.by_load`, where rows are refilled, with a draft length that
-`specjax.requests.goodput` chooses among `gammas` and 0.
+The second command adds rows that are refilled with a draft length chosen among
+`gammas` and 0 (`specjax.requests.goodput`), at several loads. Plain decoding
+and the drafters take turns, pass by pass, in an order drawn anew each time: a
+machine is slower or faster for minutes. Nothing is compiled while time is
+taken, and what the host does between two dispatches counts as decoding.
 
 ideal       seconds if every step were full: target calls of all texts over the
             rows, times the seconds of a step in which every row is live
-efficiency  ideal over the seconds of decoding: all but reading the prompts,
-            with what the host does between two chunks
-The seconds of a full step are measured before every pass. Each drafter has its
-rows, and so has plain decoding; a run that was stopped goes on with the next.
+efficiency  ideal over the seconds of decoding, without reading prompts
+
+The seconds of a full step are measured before every pass.
 """
 
 import dataclasses
-import functools
-import json
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import continuous_batching_report, lengths
-from experiments.batches import Pass, Side
-from specjax import prompts
-from specjax.bench import results
-from specjax.bench.config import ManyPrompts
+from specjax import pair
+from specjax.bench import measure, results, study
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.bench.load import load_experiment
-from specjax.bench.loading.checks import need_least, need_one_turn
-from specjax.bench.methods import Method
-from specjax.bench.plan import Plan, plan
+from specjax.bench.loading.checks import need_least
+from specjax.bench.measure import Decoding
+from specjax.bench.methods import Loaded
+from specjax.bench.plan import Plan
 from specjax.cli import command
 from specjax.errors import need
+from specjax.reports.conditions import over_blocks, values
+from specjax.reports.markdown import Table, blocks, with_interval
+from specjax.requests.goodput import Goodput
 from specjax.stats import metrics
+from specjax.stats.row import group, pick
+from specjax.types import LoadedDrafter
 
-BY_LOAD = continuous_batching_report.BY_LOAD
-_ALONE, _STATIC, _CONTINUOUS = 'alone', 'static', 'continuous'
-
-
-def shrink(x: ManyPrompts) -> None:
-  """The quick version: few and short texts."""
-  x.prompts.count = min(x.prompts.count, 12)
-  x.max_new_tokens = min(x.max_new_tokens, 32)
-  x.shortest = min(x.shortest, 4)
-  x.repeats = 1
+ALONE, STATIC, CONTINUOUS = 'alone', 'static', 'continuous'
+BY_LOAD = ', by load'
+_STEPS, _TURNS = 24, 5  # of a measurement of a full step
 
 
-def prepare(x: ManyPrompts) -> Plan:
-  """The plan; fields that only this program has are checked, too.
+@dataclasses.dataclass
+class ManyPrompts(Experiment):
+  """Many prompts through the rows of a batch, in three ways.
+
+  Attributes:
+    batch: rows.
+    loads: pairs of rows and prompts of each domain, each in its turn; empty:
+      `batch` and `prompts.count`.
+    shortest: fewest new tokens; drawn evenly from here to `max_new_tokens`.
+    chunks: steps between two looks at what has finished, each tried.
+    group: prompts read at once, at most.
+    repeats: passes over all prompts; one prompt at a time takes a single one.
+    by_load: also run each drafter with a draft length that follows the load.
+  """
+
+  batch: int = 16
+  loads: tuple[tuple[int, int], ...] = ()
+  shortest: int = 16
+  by_load: bool = False
+  chunks: tuple[int, ...] = (4,)
+  group: int = 4
+  repeats: int = 3
+  temperatures: tuple[float, ...] = (1.0,)
+
+  def shrink(self) -> None:
+    """Leaves the quick version: few and short texts."""
+    self.prompts.count = min(self.prompts.count, 12)
+    self.max_new_tokens = min(self.max_new_tokens, 32)
+    self.shortest, self.repeats = min(self.shortest, 4), 1
+    self.loads = self.loads[-1:]
+
+  def at(self, rows: int, count: int) -> 'ManyPrompts':
+    """Returns the same at one load."""
+    chosen = dataclasses.replace(self.prompts, count=count)
+    return dataclasses.replace(self, batch=rows, prompts=chosen, loads=())
+
+
+def get_config() -> ManyPrompts:
+  return ManyPrompts(
+    name='continuous_batching',
+    target=Checkpoint(pair.path('target')),
+    candidates={'draft-128': Candidate('lm', 3, pair.path('draft-128'))},
+    prompts=Prompts(domains=('code', 'documentation'), count=100),
+  )
+
+
+def check(x: ManyPrompts) -> Plan:
+  """Checks the values and returns the plan.
 
   Raises:
     UserError: names the field and the remedy.
@@ -72,253 +119,469 @@ def prepare(x: ManyPrompts) -> Plan:
     x.chunks and min(x.chunks) >= 1,
     f'chunks must be integers of at least 1, such as 4, got {x.chunks}',
   )
-  need_one_turn(x.prompts)
-  planned = plan(x)
-  for name, several in (
-    ('temperatures', planned.temperatures),
-    ('verifiers', planned.rules),
-  ):
-    need(len(several) == 1, f'{name} must be a single one here, got {several}')
-  return planned
-
-
-class Measured(NamedTuple):
-  """The passes of one way to decode."""
-
-  way: str
-  chunk: int | None
-  passes: list[Pass]
-
-  def totals(self) -> list[float]:
-    """Seconds of each pass, reading included."""
-    return [(p.seconds + p.reading).sum() for p in self.passes]
-
-
-def begin(side: Side, bar) -> list[Measured]:
-  """All ways of a side; prompts one at a time are decoded only once.
-
-  Draft lengths by load are for rows that are refilled.
-  """
-  side.warm_up()
-  bar.update()
-  refilled = [Measured(_CONTINUOUS, chunk, []) for chunk in side.x.chunks]
-  if side.by_load is not None:
-    return refilled
-  alone = side.batches(side.one, 1)
-  bar.update()
-  ways = [Measured(_ALONE, None, [alone]), Measured(_STATIC, None, [])]
-  return ways + refilled
-
-
-def take_turn(side: Side, ways: list[Measured], bar) -> None:
-  """One more pass of each way of a side, but one at a time."""
-  for measured in ways:
-    if measured.way == _ALONE:
-      continue
-    if measured.chunk is None:
-      made = side.batches(side.many, side.x.batch)
-    else:
-      made = side.continuous(measured.chunk, side.full_steps())
-    measured.passes.append(made)
-    bar.update()
-
-
-def _ideal(x: ManyPrompts, passes: list[Pass]) -> dict:
-  """How far refilled rows are from full steps; see the head of this file."""
-  pairs = [(p, p.step) for p in passes if p.step is not None]
-  if not pairs:
-    return dict.fromkeys(('step_seconds', 'efficiency', 'efficiency_ci'))
-  ideal = np.concatenate([p.calls * step / x.batch for p, step in pairs])
-  seconds = np.concatenate([p.seconds for p, _ in pairs])
-  reading = np.concatenate([p.reading for p, _ in pairs])
-  efficiency = metrics.ratio(ideal, seconds)
-  return {
-    'step_seconds': [step for _, step in pairs],
-    'ideal_seconds': ideal.sum() / len(pairs),
-    'efficiency': efficiency.value,
-    'efficiency_ci': efficiency.interval,
-    'efficiency_by_pass': [
-      p.calls.sum() * step / x.batch / p.seconds.sum() for p, step in pairs
-    ],
-    'ideal_over_all_seconds': ideal.sum() / (seconds + reading).sum(),
-  }
-
-
-def _beside(measured: Measured, others: dict[str, Measured]) -> dict:
-  """Fields of a comparison with texts of the same draft length."""
-  names = (_ALONE, _STATIC)
-  if not others:
-    same = None
-  else:
-    alone = others[_ALONE].passes[0].texts
-    same = float(
-      np.mean(
-        [
-          a == b
-          for p in measured.passes
-          for a, b in zip(alone, p.texts, strict=True)
-        ]
-      )
-    )
-  times = {
-    f'times_{name}': np.mean(others[name].totals()) / np.mean(measured.totals())
-    if others
-    else None
-    for name in names
-  }
-  return times | {'same_text_as_alone': same}
-
-
-def row(x: ManyPrompts, cell: dict, measured: Measured, others) -> dict:
-  """The row of one way; `others` are those it is compared with, by name."""
-  passes = measured.passes
-  tokens, calls, seconds, reading = (
-    np.concatenate([getattr(p, name) for p in passes])
-    for name in ('tokens', 'calls', 'seconds', 'reading')
+  need(
+    all(len(one) == 2 and min(one) >= 1 for one in x.loads),
+    'loads must be pairs of rows and prompts, such as (16, 100), got '
+    f'{x.loads}',
   )
-  speed = metrics.ratio(tokens, seconds)
-  whole = metrics.ratio(tokens, seconds + reading)
-  return {
-    **cell,
-    'way': measured.way,
-    'chunk': measured.chunk,
-    'passes': len(passes),
-    'tokens': int(passes[0].tokens.sum()),
-    'target_calls': int(passes[0].calls.sum()),
-    'tau': tokens.sum() / calls.sum(),
-    'seconds': seconds.sum() / len(passes),
-    'reading_seconds': reading.sum() / len(passes),
-    'all_seconds_by_pass': measured.totals(),
-    'seconds_by_pass': [p.seconds.sum() for p in passes],
-    'tokens_by_pass': [p.tokens.sum() for p in passes],
-    'tokens_per_second': speed.value,
-    'tokens_per_second_ci': speed.interval,
-    'tokens_per_second_with_reading': whole.value,
-    'tokens_per_second_with_reading_ci': whole.interval,
-    **_beside(measured, others),
-    **_ideal(x, passes),
-    'shares': [p.shares for p in passes if p.shares],
-    **(
-      {'lengths': [p.by_length for p in passes if p.by_length]}
-      if any(p.by_length for p in passes)
-      else {}
-    ),
-  }
+  return study.plan_one(x, 'temperatures', 'verifiers')
 
 
-def _gamma(method: Method) -> int:
-  return method.gamma
+class Pass(NamedTuple):
+  """All prompts, decoded once. A unit is a prompt, a batch, or so many."""
+
+  texts: list[list[int]]
+  tokens: np.ndarray  # [units]
+  calls: np.ndarray  # [units] target calls of all rows
+  seconds: np.ndarray  # [units] of decoding
+  reading: np.ndarray  # [units] of reading prompts
+  shares: dict  # of a continuous pass, see `Clock.shares`
+  # Row-steps by draft length, where it is chosen by load.
+  by_length: dict[int, int] | None = None
+  # Seconds of a full step, averaged over the draft lengths that were taken.
+  step: float | None = None
 
 
-def sides(
-  x: ManyPrompts, plan: Plan
-) -> dict[str, tuple[dict, Callable[[], Side]]]:
-  """What identifies each side's rows, and what makes it ready."""
+class Clock:
+  """Takes the time of each part of a continuous run."""
+
+  def __init__(self, rows: int, policy: Goodput | None):
+    self.rows, self.policy = rows, policy
+    self.by_length: dict[int, int] = {}
+    self.seconds = {'read': 0.0, 'place': 0.0, 'advance': 0.0}
+    self.chunks: list[tuple[int, int]] = []  # row-steps taken, and possible
+    self.filled = 0  # chunks before the last prompt was placed
+    self.calls = np.zeros(rows, int)  # of the target, so far
+
+  def __call__(self, part: str, work: Callable[[], Any]) -> Any:
+    """Does one part of the loop, see `pool.Pool`, and takes its time."""
+    begin = time.perf_counter()
+    state = jax.block_until_ready(work())
+    self.seconds[part] += time.perf_counter() - begin
+    if part == 'place':
+      self.filled = len(self.chunks)
+    if part == 'advance':
+      self._count(np.array(state.counts.target_calls) - self.calls)
+    if part != 'read':
+      self.calls = np.array(state.counts.target_calls)
+    return state
+
+  def _count(self, taken: np.ndarray) -> None:
+    """Counts the steps [B] that rows took in a chunk."""
+    if self.policy is not None:
+      length = self.policy.choices[-1]
+      self.by_length[length] = self.by_length.get(length, 0) + int(taken.sum())
+    # As many steps as the row took that was live for longest.
+    self.chunks.append((int(taken.sum()), int(taken.max()) * self.rows))
+
+  def mean_step(self, full: Mapping[int, float]) -> float:
+    """Seconds of a full step, averaged over the lengths that were taken."""
+    if self.policy is None:
+      (step,) = full.values()
+      return step
+    taken = self.by_length
+    return sum(full[n] * k for n, k in taken.items()) / sum(taken.values())
+
+  def shares(self, seconds: float, step: float) -> dict:
+    """The factors of the efficiency, and the reasons why rows were idle.
+
+    Args:
+      seconds: of decoding, altogether.
+      step: seconds of a full step.
+    """
+    taken, possible = np.array(self.chunks).T
+    idle, total = possible - taken, possible.sum()
+    advance, placing = self.seconds['advance'], self.seconds['place']
+    return {
+      'occupancy': taken.sum() / total,
+      'full_step_over_step': step * total / self.rows / advance,
+      'share_of_steps': advance / seconds,
+      'idle_until_the_chunk_ended': idle[: self.filled].sum() / total,
+      'idle_without_a_prompt': idle[self.filled :].sum() / total,
+      'place_seconds': placing,
+      'host_seconds': seconds - advance - placing,
+    }
+
+
+def lengths(built: Loaded, drafter: str) -> dict[int, Decoding]:
+  """The ways to decode with a drafter, by draft length; plain decoding is 0."""
+  own = {m.gamma: m.way for m in built.methods if m.drafter == drafter}
+  # Plain steps would lose the features that a drafter of features reads.
+  plain = {} if own[max(own)].spec.drafter.taps else {0: built.base}
+  return plain | dict(sorted(own.items()))
+
+
+def _policy(ways: dict[int, Decoding]) -> Goodput:
+  longest = ways[max(ways)]
+  loaded = LoadedDrafter(
+    longest.spec.target,
+    lambda length: ways[length].spec.drafter,
+    longest.params.drafter,
+  )
+  own = {n: (way.spec, way.params) for n, way in ways.items()}
+  return Goodput(loaded, tuple(ways), ways=own)
+
+
+class Side:
+  """Plain decoding or one drafter, with its prompts and their lengths."""
+
+  def __init__(
+    self,
+    x: ManyPrompts,
+    built: Loaded,
+    cell: dict,
+    many: Decoding,
+    one: Decoding | None,
+    by_load: dict[int, Decoding] | None = None,
+  ):
+    """Opens a side; nothing is compiled yet.
+
+    Args:
+      x: the settings.
+      built: has the prompts and the plan.
+      cell: fields that identify the rows.
+      many: decodes rows together; with the longest draft length, where the
+        length is chosen by load.
+      one: decodes a single row; None where the length is chosen by load.
+      by_load: all draft lengths to choose from.
+    """
+    self.x, self.built, self.cell = x, built, cell
+    self.many, self.one, self.by_load = many, one, by_load
+    self.policy = _policy(by_load) if by_load else None
+    self.texts = study.texts(built)
+    random, size = np.random.default_rng(x.seed), len(self.texts)
+    self.new = random.integers(x.shortest, x.max_new_tokens + 1, size)
+    # The longest texts begin first, also in batches that wait: these are then
+    # of texts that are nearly as long.
+    self.order = np.argsort(-self.new, kind='stable')
+    ways = [] if one is None else [(ALONE, None), (STATIC, None)]
+    ways += [(CONTINUOUS, chunk) for chunk in x.chunks]
+    self.passes: dict[tuple, list[Pass]] = {way: [] for way in ways}
+
+  def job(self, chosen, rows: int = 0) -> measure.Job:
+    """Some prompts; rows beyond the last of them are given no tokens."""
+    (temperature,) = self.built.plan.temperatures
+    texts = [self.texts[i] for i in chosen]
+    made = self.built.job(texts, chosen, temperature, rows)
+    limits = np.minimum(made.new_tokens, self.new[made.indices])
+    return dataclasses.replace(made, new_tokens=limits)
+
+  def warm_up(self) -> None:
+    """Compiles everything that will be timed, and decodes prompts alone."""
+    many = {'': self.many} | (self.by_load or {})
+    for way in many.values():
+      first = self.job(self.order[: self.x.batch], self.x.batch)
+      measure.decode(way, first, 1, timed=False)
+    study.compile_refilling(
+      self.x, self.many, self.job(range(len(self.texts))), policy=self.policy
+    )
+    if self.one is not None:
+      measure.decode(self.one, self.job(self.order[:1]), 1, timed=False)
+      self.passes[ALONE, None].append(self.batches(self.one, 1))
+
+  def turn(self) -> None:
+    """Makes one more pass of each way, but not of prompts alone."""
+    for way, chunk in self.passes:
+      if way == STATIC:
+        made = self.batches(self.many, self.x.batch)
+      elif way == CONTINUOUS:
+        made = self.continuous(chunk, self.full_steps())
+      else:
+        continue
+      self.passes[way, chunk].append(made)
+
+  def batches(self, way: Decoding, rows: int) -> Pass:
+    """Decodes in batches of so many rows; a unit is a batch."""
+    texts, units = [[] for _ in self.texts], []
+    for first in range(0, len(self.texts), rows):
+      own = self.order[first : first + rows]
+      run = measure.decode(way, self.job(own, rows))
+      for i, text in zip(own, run.texts, strict=True):
+        texts[i] = text
+      counts = run.counts.tokens.sum(), run.counts.target_calls.sum()
+      units.append((*counts, run.seconds, run.prefill_seconds))
+    return Pass(texts, *np.array(units).T, {})
+
+  def continuous(self, chunk: int, full: Mapping[int, float]) -> Pass:
+    """Decodes in refilled rows; a unit is `batch` texts as they finish.
+
+    Args:
+      chunk: steps of a turn, at most.
+      full: seconds of a full step, of each draft length.
+    """
+    rows, count = self.x.batch, len(self.texts)
+    clock, texts = Clock(rows, self.policy), [[] for _ in self.texts]
+    job = self.job(range(count))
+    marks, sums = [(0, 0, 0.0, 0.0)], np.zeros(2)
+    begin = time.perf_counter()
+    outputs = study.refill(
+      self.x, self.many, job, chunk, policy=self.policy, clock=clock
+    )
+    for i, result in enumerate(outputs, 1):
+      if not result.finite:
+        raise measure.NotFinite('the target gave logits that are not finite')
+      texts[result.prompt] = result.tokens
+      sums += result.counts.tokens, result.counts.target_calls
+      if i % rows == 0 or i == count:
+        read = clock.seconds['read']
+        marks.append((*sums, time.perf_counter() - begin - read, read))
+    units = np.diff(np.array(marks), axis=0)
+    step = clock.mean_step(full)
+    shares = clock.shares(units[:, 2].sum(), step)
+    return Pass(texts, *units.T, shares, clock.by_length or None, step)
+
+  def full_steps(self) -> dict[int, float]:
+    """Seconds of a full step of each draft length: the median of turns."""
+    rows = np.arange(self.x.batch) % len(self.texts)
+    job = dataclasses.replace(self.job(rows), new_tokens=self.x.max_new_tokens)
+    found = {}
+    for way in (self.by_load or {0: self.many}).values():
+      depth, times = way.spec.drafter.depth, []
+      steps = max(1, min(_STEPS, self.x.max_new_tokens // (depth + 1)))
+      for _ in range(_TURNS):
+        run = measure.decode(way, job, steps)
+        times.append(run.seconds / run.counts.target_calls.max())
+      found[depth] = float(np.median(times))
+    return found
+
+  def rows(self) -> list[dict]:
+    """A row for each way."""
+    return [self._row(*way) for way in self.passes]
+
+  def _row(self, way: str, chunk: int | None) -> dict:
+    passes = self.passes[way, chunk]
+    tokens, calls, seconds, reading = (
+      np.concatenate([getattr(p, name) for p in passes])
+      for name in ('tokens', 'calls', 'seconds', 'reading')
+    )
+    speed = metrics.ratio(tokens, seconds)
+    whole = metrics.ratio(tokens, seconds + reading)
+    return self.cell | {
+      'way': way,
+      'chunk': chunk,
+      'passes': len(passes),
+      'tokens': int(passes[0].tokens.sum()),
+      'target_calls': int(passes[0].calls.sum()),
+      'tau': tokens.sum() / calls.sum(),
+      'seconds': seconds.sum() / len(passes),
+      'reading_seconds': reading.sum() / len(passes),
+      'all_seconds_by_pass': _totals(passes),
+      'seconds_by_pass': [p.seconds.sum() for p in passes],
+      'tokens_by_pass': [p.tokens.sum() for p in passes],
+      'tokens_per_second': speed.value,
+      'tokens_per_second_ci': speed.interval,
+      'tokens_per_second_with_reading': whole.value,
+      'tokens_per_second_with_reading_ci': whole.interval,
+      **self._beside(passes),
+      **self._ideal(passes),
+      'shares': [p.shares for p in passes if p.shares],
+      **({'lengths': [p.by_length for p in passes]} if self.policy else {}),
+    }
+
+  def _beside(self, passes: list[Pass]) -> dict:
+    """Fields that compare with the other ways of the same draft length."""
+    if self.one is None:
+      names = ('times_alone', 'times_static', 'same_text_as_alone')
+      return dict.fromkeys(names)
+    alone, mean = self.passes[ALONE, None], np.mean(_totals(passes))
+    same = [
+      a == b
+      for p in passes
+      for a, b in zip(alone[0].texts, p.texts, strict=True)
+    ]
+    static = self.passes[STATIC, None]
+    return {
+      'times_alone': np.mean(_totals(alone)) / mean,
+      'times_static': np.mean(_totals(static)) / mean,
+      'same_text_as_alone': float(np.mean(same)),
+    }
+
+  def _ideal(self, passes: list[Pass]) -> dict:
+    """How far refilled rows are from full steps; see the head of this file."""
+    steps = [p.step for p in passes if p.step is not None]
+    if not steps:
+      return dict.fromkeys(('step_seconds', 'efficiency', 'efficiency_ci'))
+    ideal = [
+      p.calls * step / self.x.batch
+      for p, step in zip(passes, steps, strict=True)
+    ]
+    efficiency = metrics.ratio(
+      np.concatenate(ideal), np.concatenate([p.seconds for p in passes])
+    )
+    return {
+      'step_seconds': steps,
+      'efficiency': efficiency.value,
+      'efficiency_ci': efficiency.interval,
+      'efficiency_by_pass': [
+        one.sum() / p.seconds.sum()
+        for one, p in zip(ideal, passes, strict=True)
+      ],
+    }
+
+
+def _totals(passes: list[Pass]) -> list[float]:
+  """Seconds of each pass, reading included."""
+  return [(p.seconds + p.reading).sum() for p in passes]
+
+
+def make_sides(x: ManyPrompts, plan: Plan, done: results.Folder) -> list[Side]:
+  """The sides of a load that have no rows yet."""
   built = {
-    rows: load_experiment(dataclasses.replace(plan, batch=rows))
+    rows: load_experiment(dataclasses.replace(plan, batch=rows)).race()
     for rows in {x.batch, 1}
   }
-  many, one = (built[rows].race() for rows in (x.batch, 1))
-  texts = [t for chosen in many.prompts.values() for t in chosen.texts]
-  slots = many.slots(x.max_new_tokens)
-  common = {
-    'program': 'continuous_batching',
-    'config': x.name,
-    'target': many.target_name,
-    'dtype': many.target.dtype,
-    'temperature': x.temperatures[0],
-    'batch': x.batch,
+  many, one = built[x.batch], built[1]
+  common = study.facts('continuous_batching', x, many, study.texts(many)) | {
+    'temperature': plan.temperatures[0],
     'group': x.group,
-    'prompts': len(texts),
-    'prompts_hash': prompts.digest(texts),
     'new_tokens': [x.shortest, x.max_new_tokens],
-    'seed': x.seed,
     'baseline': one.baseline.fields(),
-    **results.conditions(),
   }
+  sides: list[Side] = []
 
-  def prepare(name, gamma, draft, dtype, *ways):
-    cell = common | {'drafter': name, 'gamma': gamma, 'draft': draft}
-    cell['draft_dtype'] = dtype
-    return cell, functools.partial(Side, x, plan.sampling, *ways, texts, slots)
+  def add(drafter, method, *ways):
+    own = {'drafter': drafter, 'gamma': method.gamma if method else 0}
+    if not done.has(**own, batch=x.batch):
+      own['draft'] = method and method.draft
+      own['draft_dtype'] = method and method.draft_dtype
+      sides.append(Side(x, many, common | own, *ways))
 
-  by_name = {'plain': prepare('plain', 0, None, None, many.base, one.base)}
-  for m, other in zip(many.methods, one.methods, strict=True):
-    name = f'{m.drafter}, gamma {m.gamma}'
-    ways = m.way, other.way
-    by_name[name] = prepare(m.drafter, m.gamma, m.draft, m.draft_dtype, *ways)
-  if x.by_load:
-    for m in {m.drafter: m for m in sorted(many.methods, key=_gamma)}.values():
-      label = m.drafter + BY_LOAD
-      cell, _ = prepare(label, m.gamma, m.draft, m.draft_dtype)
-
-      def by_load(drafter=m.drafter):
-        found = lengths.of(many, drafter)
-        own = found.longest
-        alike = (o for o in one.methods if o.cell('', 0) == own.cell('', 0))
-        both = own.way, next(alike).way
-        return Side(x, plan.sampling, *both, texts, slots, by_load=found.ways)
-
-      by_name[label] = cell, by_load
-  return by_name
+  add('plain', None, many.base, one.base)
+  for m, alone in zip(many.methods, one.methods, strict=True):
+    add(m.drafter, m, m.way, alone.way)
+  ordered = sorted(many.methods, key=lambda m: m.gamma)
+  longest = {m.drafter: m for m in ordered} if x.by_load else {}
+  for name, m in longest.items():
+    ways = lengths(many, name)
+    add(name + BY_LOAD, m, ways[m.gamma], None, ways)
+  return sides
 
 
-def run(x: ManyPrompts, plan: Plan, folder: results.Folder) -> None:
-  """Makes the rows that are missing, one side after another.
-
-  With draft lengths by load the sides take turns, pass by pass: what is asked
-  there are a few percent, and a machine is slower or faster for minutes. Each
-  turn has an order of its own: what ran before leaves its traces.
-  """
-  missing = {
-    name: side
-    for name, side in sides(x, plan).items()
-    if not folder.has(drafter=side[0]['drafter'], gamma=side[0]['gamma'])
-  }
-  each = 2 + x.repeats * (1 + len(x.chunks))
-  less = (1 + x.repeats) * sum(name.endswith(BY_LOAD) for name in missing)
-  with tqdm(total=each * len(missing) - less, file=sys.stderr) as bar:
-    for group in [[*missing]] if x.by_load else [[name] for name in missing]:
-      made = {name: missing[name][1]() for name in group}
-      ways = {}
-      for name, side in made.items():
-        bar.set_description(name)
-        ways[name] = begin(side, bar)
-      random = np.random.default_rng(x.seed)
-      for _ in range(x.repeats):
-        for name in random.permutation([*made]).tolist():
-          bar.set_description(name)
-          take_turn(made[name], ways[name], bar)
-      for name, own in ways.items():
-        others = {m.way: m for m in own if m.way != _CONTINUOUS}
-        for measured in own:
-          one = row(x, missing[name][0], measured, others)
-          folder.add(results.plain(one))
-
-
-def summary(rows: list[dict]) -> dict:
-  """The numbers that matter, for scripts."""
-  return {
-    f'{r["drafter"]} {r["way"]} {r["chunk"] or ""}'.strip(): {
-      'tokens_per_second': r['tokens_per_second'],
-      'efficiency': r['efficiency'],
-    }
-    for r in rows
-  }
-
-
-def main(x: ManyPrompts) -> None:
+def run(x: ManyPrompts) -> None:
+  """Makes the rows that are missing, one load after another."""
   if x.quick:
-    shrink(x)
-  planned = prepare(x)
-  folder = results.Folder(planned.results, planned.settings)
-  run(x, planned, folder)
-  text = continuous_batching_report.summary(folder.rows)
-  folder.write('summary.md', text)
-  print(text)
-  outcome = {'results': str(folder.path), **summary(folder.rows)}
-  print(json.dumps(outcome))
+    x.shrink()
+  whole = check(x)
+  folder = results.Folder(whole.results, whole.settings)
+  for load in x.loads or ((x.batch, x.prompts.count),):
+    here = x.at(*load)
+    sides = make_sides(here, check(here), folder)
+    random = np.random.default_rng(x.seed)
+    with tqdm(total=len(sides) * (1 + x.repeats), file=sys.stderr) as bar:
+      bar.set_description(f'{here.batch} rows')
+      for side in sides:
+        side.warm_up()
+        bar.update()
+      for _ in range(x.repeats):
+        for i in random.permutation(len(sides)):
+          sides[i].turn()
+          bar.update()
+    for side in sides:
+      for row in side.rows():
+        folder.add(results.plain(row))
+  study.publish(folder)
+
+
+# The rows as tables.
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  more = study.fields(
+    ends='tokens_per_second_ci efficiency_ci',
+    numbers='seconds_by_pass tokens_by_pass',
+  )
+  return {f'{name}?': kind for name, kind in more.items()} | study.fields(
+    text='drafter way',
+    count='gamma prompts batch',
+    number='temperature tau tokens_per_second tokens_per_second_with_reading',
+    maybe='chunk times_alone times_static same_text_as_alone efficiency',
+  )
+
+
+def headline(rows: list[dict]) -> str:
+  """Where and how prompts were decoded."""
+  shortest, *_, longest = rows[0].get('new_tokens') or ['?']
+  text = study.headline(
+    'Many prompts through the rows of a batch',
+    rows,
+    f'{values(rows, "prompts")} prompts',
+    f'{values(rows, "batch")} rows',
+    f'temperature {rows[0]["temperature"]:g}',
+    f'{shortest} to {longest} new tokens',
+  )
+  return blocks(text, over_blocks(rows))
+
+
+def _pace(row: dict) -> np.ndarray:
+  """Seconds of a token, by pass: sampled texts are not of one length."""
+  return np.divide(row['seconds_by_pass'], row['tokens_by_pass'])
+
+
+def _by_load(rows: list[dict]) -> list[dict]:
+  """Each draft length by load beside the best constant one."""
+  timed = [r for r in pick(rows, way=CONTINUOUS) if r.get('tokens_by_pass')]
+  lines = []
+  for one in timed:
+    drafter, by_load, _ = one['drafter'].partition(BY_LOAD)
+    same = pick(timed, chunk=one['chunk'], batch=one['batch'])
+    constant, plain = pick(same, drafter=drafter), pick(same, drafter='plain')
+    if not by_load or not constant or not plain:
+      continue
+    best = min(constant + plain, key=lambda r: _pace(r).sum())
+    lines.append(one | {'best': best, 'plain': plain[0]})
+  return lines
+
+
+def _times(name: str) -> Callable[[dict], str]:
+  """How many times as fast as another way, of passes that took turns."""
+
+  def shown(row):
+    times = metrics.ratio(_pace(row[name]), _pace(row))
+    return with_interval(times.value, times.interval)
+
+  return shown
+
+
+def _gamma(row: dict) -> str:
+  return '-' if BY_LOAD in row['drafter'] else str(row['gamma'] or '-')
+
+
+_BY_LOAD = study.columns(
+  ('rows', 'batch', ''),
+  ('drafter', 'drafter', ''),
+  ('chunk', 'chunk', ''),
+  ('best constant length', lambda r: str(r['best']['gamma'])),
+  ('x best constant', _times('best')),
+  ('x plain', _times('plain')),
+  ('passes', lambda r: str(len(r['seconds_by_pass']))),
+)
+_COLUMNS = study.columns(
+  ('drafter', 'drafter', ''),
+  ('gamma', _gamma),
+  ('way', 'way', ''),
+  ('chunk', 'chunk', ''),
+  ('tokens/s', 'tokens_per_second', '.0f'),
+  ('with reading', lambda r: f'{r["tokens_per_second_with_reading"]:.0f}'),
+  ('x alone', 'times_alone'),
+  ('x static', 'times_static'),
+  ('efficiency', 'efficiency'),
+  ('tau', 'tau'),
+  ('same text as alone', 'same_text_as_alone', '.1%'),
+)
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, draft lengths by load, and each load in all ways."""
+  tables = []
+  if lines := _by_load(rows):
+    note = 'Refilled rows, over passes that took turns; reading is left out.'
+    tables.append(Table.of('Draft lengths by load', note, _BY_LOAD, lines))
+  for (batch,), mine in group(rows, 'batch').items():
+    note = f'{values(mine, "prompts")} prompts.'
+    tables.append(Table.of(f'Batch of {batch}', note, _COLUMNS, mine))
+  return blocks(headline(rows), *(table.markdown() for table in tables))
 
 
 if __name__ == '__main__':
-  command.run(main, ManyPrompts, resumes=True)
+  command.study(run, get_config)

@@ -2,23 +2,23 @@
 
 Each is a function of the config, of which it checks its own fields before
 anything is loaded. It returns what makes the other side of a method:
-(setup, method) -> Side.
+(loaded experiment, prompts of all domains, method) -> Side.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from specjax.bench import greedy_texts
 from specjax.bench.config import Parity
 from specjax.bench.loading import checks
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded, Method
-from specjax.bench.plan import Plan
 from specjax.checkpoints import precision
-from specjax.errors import need
+from specjax.errors import UserError, need
+from specjax.types import Spec
 
 
 class Side(NamedTuple):
@@ -30,49 +30,37 @@ class Side(NamedTuple):
   texts: list[list[int]] | None = None  # of every prompt
 
 
-class Setup(NamedTuple):
-  """What a comparison may look at: the plan, the models, the prompts."""
-
-  plan: Plan
-  built: Loaded
-  prompts: list[list[int]]  # of all domains, in their order
-
-
-Other = Callable[[Setup, Method], Side]
+Other = Callable[[Loaded, list[list[int]], Method], Side]
 
 
 def plain(x: Parity) -> Other:
-  """Plain decoding, in the same batches and the same dtype."""
+  """Compares with plain decoding, in the same batches and the same dtype."""
   del x  # Unused.
 
-  def other(setup, method):
+  def other(loaded, prompts, method):
+    del prompts  # Unused.
     need(
       method.spec.rule.lossless,
       f'verifiers: {method.verifier} is lossy, its text is not that of plain '
       'decoding: leave it out',
     )
-    return Side('plain', setup.built.base, setup.plan.batch)
+    return Side('plain', loaded.base, loaded.plan.batch)
 
   return other
 
 
 def batch(x: Parity) -> Other:
-  """The same method, one prompt at a time."""
+  """Compares with the same method, one prompt at a time."""
   need(
     x.batch > 1,
     'batch is 1: a comparison with single prompts needs more, such as '
-    '--batch=8',
+    '--config.batch=8',
   )
-
-  def other(setup, method):
-    del setup  # Unused.
-    return Side('batch 1', method.way, 1)
-
-  return other
+  return lambda loaded, prompts, method: Side('batch 1', method.way, 1)
 
 
 def dtype(x: Parity) -> Other:
-  """The same method with its weights in `other_dtype`."""
+  """Compares with the same method with its weights in `other_dtype`."""
   name = x.other_dtype
   checks.check_dtype('other_dtype', name, 'float64')
   need(
@@ -83,41 +71,142 @@ def dtype(x: Parity) -> Other:
   def differ(dtype):
     need(dtype != name, f'other_dtype must differ from dtype, got {name} twice')
 
+  def cast(w):
+    return w.astype(name) if jnp.issubdtype(w.dtype, jnp.floating) else w
+
   asked = x.target.dtype or x.dtype
   if asked != precision.AUTO or jax.default_backend() == 'cpu':
     differ(precision.resolve(asked, 'float32'))
 
-  def other(setup, method):
-    differ(setup.built.target.dtype)  # On an accelerator auto may be any.
-    way = Decoding(method.spec, cast(method.params, name))
-    return Side(name, way, setup.plan.batch)
+  def other(loaded, prompts, method):
+    del prompts  # Unused.
+    differ(loaded.target.dtype)  # On an accelerator auto may be any.
+    way = Decoding(method.spec, jax.tree.map(cast, method.params))
+    return Side(name, way, loaded.plan.batch)
 
   return other
 
 
 def text(x: Parity) -> Other:
-  """Texts that another program wrote, from the file `text`."""
-  entries = greedy_texts.read(x.text)
+  """Compares with texts that another program wrote, in the file `text`."""
+  entries = read_texts(x.text)
 
-  def other(setup, method):
+  def other(loaded, prompts, method):
     del method  # Unused.
-    built = setup.built
-    texts = greedy_texts.match(
-      entries,
-      setup.prompts,
-      built.target.tokenizer,
-      built.plain,
-      setup.plan.max_new_tokens,
-    )
+    new, tokenizer = loaded.plan.max_new_tokens, loaded.target.tokenizer
+    texts = match_texts(entries, prompts, tokenizer, loaded.plain, new)
     return Side('text', texts=texts)
 
   return other
 
 
-def cast(params: Any, name: str) -> Any:
-  """Parameters in another floating-point type."""
+def _ids(value: Any) -> bool:
+  return isinstance(value, list) and all(type(x) is int for x in value)
 
-  def one(w):
-    return w.astype(name) if jnp.issubdtype(w.dtype, jnp.floating) else w
 
-  return jax.tree.map(one, params)
+def read_texts(path: str) -> list[dict]:
+  """Reads a file of greedy texts: a JSON object a line.
+
+  Raises:
+    UserError: names the line and what it lacks.
+  """
+  need(path, 'text is empty: name a file with --config.text=FILE')
+  try:
+    with open(path) as file:
+      lines = file.read().splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(
+      f'text: {path} cannot be read: {error}; name a file of texts'
+    ) from error
+  entries = []
+  for number, line in enumerate(lines, 1):
+    if not line.strip():
+      continue
+    where = f'text: line {number} of {path}'
+    try:
+      entry = json.loads(line)
+    except ValueError as error:
+      raise UserError(f'{where} is no JSON: {error}') from error
+    need(
+      isinstance(entry, dict) and 'prompt' in entry,
+      f'{where} is no object with a prompt: give its token ids',
+    )
+    need(
+      len({'text', 'tokens'} & entry.keys()) == 1,
+      f'{where} needs either text or tokens',
+    )
+    need(
+      isinstance(entry.get('text', ''), str) and _ids(entry.get('tokens', [])),
+      f'{where}: text must be a string and tokens a list of ids',
+    )
+    entries.append(entry)
+  return entries
+
+
+def _cut(ids: list[int], spec: Spec, new_tokens: int, whose: str) -> list[int]:
+  """Token ids up to the end of the text or the limit."""
+  end = next((i + 1 for i, t in enumerate(ids) if t in spec.eos), len(ids))
+  ids = ids[: min(end, new_tokens)]
+  vocab = spec.target.config.vocab_size
+  need(
+    all(0 <= t < vocab for t in ids),
+    f'text: that of {whose} has a token outside the vocabulary of {vocab} '
+    'tokens',
+  )
+  need(
+    len(ids) == new_tokens or (ids and ids[-1] in spec.eos),
+    f'text: that of {whose} has {len(ids)} tokens and no end of text, but '
+    f'max_new_tokens is {new_tokens}: lower it',
+  )
+  return ids
+
+
+def match_texts(
+  entries: list[dict],
+  prompts: list[list[int]],
+  tokenizer,
+  spec: Spec,
+  new_tokens: int,
+) -> list[list[int]]:
+  """Returns the new tokens of every prompt, in the order of the prompts.
+
+  Args:
+    entries: objects from `read_texts`; each says its prompt by token ids or by
+      number.
+    prompts: token ids.
+    tokenizer: makes tokens of a text.
+    spec: knows the vocabulary and the ends of a text; what follows an end is
+      cut off.
+    new_tokens: of each text; what is beyond is cut off.
+
+  Raises:
+    UserError: a prompt without a text or with two, or a text too short.
+  """
+  texts: dict[int, list[int]] = {}
+  for entry in entries:
+    number = entry['prompt']
+    if _ids(number) and number in prompts:
+      number = prompts.index(number)
+    need(
+      type(number) is int and 0 <= number < len(prompts),
+      f'text: {number!r} is none of the {len(prompts)} prompts: give the token '
+      f'ids of one, or its number from 0 to {len(prompts) - 1}',
+    )
+    number = prompts.index(prompts[number])  # The same prompt may come twice.
+    ids = entry.get('tokens')
+    if ids is None:
+      ids = tokenizer.encode(entry['text'], add_special_tokens=False)
+    whose = f'prompt {number}'
+    ids = _cut(ids, spec, new_tokens, whose)
+    need(
+      texts.setdefault(number, ids) == ids,
+      f'text: {whose} has two texts: leave one out',
+    )
+  places = [prompts.index(p) for p in prompts]
+  missing = [i for i, place in enumerate(places) if place not in texts]
+  if missing:
+    raise UserError(
+      f'text: {len(missing)} of {len(prompts)} prompts have no text, such as '
+      f'prompt {missing[0]}: add a line for each'
+    )
+  return [texts[place] for place in places]

@@ -197,29 +197,6 @@ class Parity(Experiment):
 
 
 @dataclasses.dataclass
-class ManyPrompts(Experiment):
-  """Many prompts through the rows of a batch, in three ways.
-
-  Attributes:
-    batch: rows.
-    shortest: fewest new tokens; drawn evenly from here to `max_new_tokens`.
-    chunks: steps between two looks at what has finished, each tried.
-    group: prompts read at once, at most.
-    repeats: passes over all prompts; one prompt at a time takes a single one.
-    by_load: whether each drafter also runs with a draft length that
-      `specjax.requests.goodput` chooses, from `gammas` and 0.
-  """
-
-  batch: int = 16
-  shortest: int = 16
-  by_load: bool = False
-  chunks: tuple[int, ...] = (4,)
-  group: int = 4
-  repeats: int = 3
-  temperatures: tuple[float, ...] = (1.0,)
-
-
-@dataclasses.dataclass
 class Languages(Experiment):
   """Texts within languages, one after the other.
 

@@ -459,7 +459,7 @@ def settings_of(x: Any) -> dict:
       for field in ('dtype', 'vocabulary', 'frequencies'):
         if not settings[name].get(field, True):
           del settings[name][field]
-  for name in ('batches', 'rule', 'drafter', 'policy', 'by_load'):
+  for name in ('batches', 'rule', 'drafter', 'policy'):
     if not settings.get(name, True):
       del settings[name]
   if settings.get('dtype') == precision.AUTO:

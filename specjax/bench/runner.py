@@ -13,13 +13,11 @@ import jax
 from tqdm import tqdm
 
 from specjax.bench import (
-  compiling,
   costs,
   measure,
   meshes,
   results,
   row_fields,
-  same_texts,
   ties,
   turns,
 )
@@ -29,12 +27,18 @@ from specjax.bench.plan import Plan
 from specjax.cli import hosts
 from specjax.loop import generate
 from specjax.stats import metrics, sanity_checks
+from specjax.types import Spec
+
+_AT_ONCE = 4  # methods that are compiled before programs are counted
+
+# Methods with their loops and the replays of them.
+Timed = dict[Method, tuple[measure.Decoding, Spec]]
 
 
 class Runner:
   """One experiment in one process."""
 
-  program = 'run'  # that its rows are of
+  program = 'run'  # of its rows
 
   def __init__(
     self, plan: Plan, refuse: Callable[[Plan, Loaded], None] | None = None
@@ -47,7 +51,7 @@ class Runner:
     """
     self.plan = plan
     results.check_folder(plan)
-    self.built: Loaded = load_experiment(plan)
+    self.built = load_experiment(plan)
     # All layouts, where another batch may take others.
     self.before_races = self.built if len(plan.batches) > 1 else None
     if refuse is not None:
@@ -56,7 +60,7 @@ class Runner:
     said = {d: c.said for d, c in self.built.prompts.items()}
     self.folder = results.open_folder(plan, said)
     self.conditions = results.conditions()
-    self.slots, self.source_slots = self.built.slots(plan.max_new_tokens)
+    self.slots = self.built.slots(plan.max_new_tokens)
     self.alphas: dict = {}
     self.exchanged: dict = {}
     self.readings: dict[str, dict] = {}  # fields of heads that were probed
@@ -69,7 +73,7 @@ class Runner:
     return self.built.methods[self.turn]
 
   def left(self, batch: int) -> list[tuple[str, float]]:
-    """Domains and temperatures of which methods of now lack rows of a batch."""
+    """Domains and temperatures in which methods of now lack rows of a batch."""
     return [
       where
       for where in itertools.product(self.prompts, self.plan.temperatures)
@@ -80,37 +84,32 @@ class Runner:
 
   @property
   def groups(self) -> list[tuple[str, float]]:
-    """The same of the batch that is decoded now."""
+    """Domains and temperatures that lack rows of the batch of now."""
     return self.left(self.plan.batch)
 
   def complete(self) -> bool:
-    """Whether the folder has all rows."""
     return not any(map(self.left, self.plan.batches))
 
   def take(self, batch: int) -> None:
-    """Makes a batch the one that is decoded; its layouts are not measured."""
+    """Decodes another batch from now on; its layouts are not measured yet."""
     if batch != self.plan.batch and self.before_races:
       self.plan = dataclasses.replace(self.plan, batch=batch)
       self.built = dataclasses.replace(self.before_races, plan=self.plan)
-
-  def cell(self, method: Method, domain: str, temperature: float) -> dict:
-    """What identifies a row."""
-    return method.cell(domain, temperature) | {'batch': self.plan.batch}
 
   def todo(self, domain, temperature) -> dict[Method, dict]:
     """The methods of this part that a group needs, with their cells.
 
     Where time is taken it needs all: they are compared with one another.
     """
-    cells = {m: self.cell(m, domain, temperature) for m in self.part}
+    batch = {'batch': self.plan.batch}
+    cells = {m: m.cell(domain, temperature) | batch for m in self.part}
     if self.plan.timed:
       return cells
     return {m: c for m, c in cells.items() if not self.folder.has(**c)}
 
   def job(self, texts, indices, temperature, rows=0) -> measure.Job:
     """Prompts of this run; see `Loaded.job`."""
-    slots = self.slots, self.source_slots
-    return self.built.job(texts, indices, temperature, rows, slots)
+    return self.built.job(texts, indices, temperature, rows, self.slots)
 
   def units(self, domain: str, temperature: float) -> list[measure.Job]:
     """Batches of the domain's prompts; the last one is filled up."""
@@ -152,19 +151,54 @@ class Runner:
     for method, (way, _) in timed.items():
       self.exchanged[method] = measure.exchanged(way, units[0])
 
-  def compile(self, job: measure.Job, bar) -> compiling.Timed:
-    """Compiles what fits at once; returns each method with its replay."""
-    begin, wide = self.turn.start, self.whole(*self.groups[0])
+  def compile(self, job: measure.Job, bar) -> Timed:
+    """Compiles methods until there are no more, or programs crowd the process.
 
-    def known(way):  # By another batch, or in the race of layouts.
-      if way == compiling.PLAIN:
-        return not begin and self.built.baseline.seconds is not None
-      return all((*way, group) in self.alphas for group in self.groups)
-
-    loops = functools.partial(compiling.loops, self.built, job, wide, known)
-    timed, self.compilations = compiling.fill(self.part, job, loops, bar)
+    Only these methods are decoded in this turn. Returns each with its replay.
+    """
+    begin, methods, wide = (
+      self.turn.start,
+      self.part,
+      self.whole(*self.groups[0]),
+    )
+    programs, timed, done = 0, {}, set()
+    while len(timed) < len(methods) and not (timed and measure.crowded()):
+      some = methods[len(timed) : len(timed) + _AT_ONCE]
+      begun = {m: (m.way, costs.replay(m.way, job)) for m in some}
+      new = {
+        n: w for n, w in self.loops(begun, job, wide).items() if n not in done
+      }
+      bar.total += len(new)
+      programs += measure.compile_all(list(new.values()), bar.update)
+      timed |= begun
+      done |= new.keys()
+    self.compilations = programs / len(done)
     self.turn = slice(begin, begin + len(timed))
     return timed
+
+  def loops(self, timed: Timed, job: measure.Job, wide: measure.Job) -> dict:
+    """Whatever some methods run, with its job, by what tells programs apart.
+
+    Drafters that differ in their parameters alone share a program, but on a
+    mesh it is remembered for each. What another batch or the race of layouts
+    compiled is left out.
+
+    Args:
+      timed: the methods.
+      job: one batch of prompts.
+      wide: all prompts of a domain, on which alpha is measured.
+    """
+    ways: dict = {}
+    if self.turn.start or self.built.baseline.seconds is None:
+      ways['plain'] = self.built.base, job
+    for m, pair in timed.items():
+      for way, its in costs.to_compile(*pair, job, ('whole', 'scored')):
+        ways[way.spec, m.drafter] = way, its
+    for (drafter, parts), m in singles(timed).items():
+      if any((drafter, parts, g) not in self.alphas for g in self.groups):
+        single = m.single._replace(parts=parts)
+        ways[(single.spec, parts), drafter] = single, wide
+    return ways
 
   def measure_costs(self, units: list[measure.Job], bar) -> None:
     """Takes the turns that costs are medians of, on greedy jobs."""
@@ -176,14 +210,14 @@ class Runner:
       bar.update()
 
   def between(self) -> None:
-    """Whatever else is to be measured between two batches of prompts."""
+    """Measures whatever else is wanted between two batches of prompts."""
 
   def play(self, decode, domain: str, job: measure.Job, lead=()) -> measure.Run:
-    """A batch of prompts with all turns; see `turns.play`."""
+    """Decodes a batch of prompts with all turns; see `turns.play`."""
     return turns.play(decode, job, self.built.prompts[domain].talks, lead)
 
   def measure_alpha(self, methods, domain, temperature, base, bar) -> None:
-    """The mean of beta at every prefix of the target's own text.
+    """Measures the mean of beta at every prefix of the target's own text.
 
     It is that of any batch, so it is measured once. Later turns of
     conversations hold the answers of plain decoding.
@@ -208,7 +242,7 @@ class Runner:
   def decode(
     self, method: Method, cell: dict, job: measure.Job, base: measure.Run
   ) -> measure.Run:
-    """One batch with a method; what is not finite names the cell.
+    """Decodes one batch with a method; what is not finite names the cell.
 
     At temperature 0 later turns hold the answers of plain decoding: they are
     the method's own, up to ties. Above it each method holds its conversation.
@@ -246,17 +280,16 @@ class Runner:
         self.between()
     self.measure_alpha(todo, domain, temperature, base, bar)
     for method, cell in todo.items():
-      if not self.plan.timed:  # Else they are all compiled.
+      if not self.plan.timed:  # Else they are all compiled and decoded.
         measure.make_room()
-      left = list(zip(units, base, strict=True))[len(runs[method]) :]
-      for job, run in left:
-        runs[method].append(self.decode(method, cell, job, run))
-        bar.update()
+        for job, run in zip(units, base, strict=True):
+          runs[method].append(self.decode(method, cell, job, run))
+          bar.update()
       if not self.folder.has(**cell):
         self.folder.add(self.row(method, cell, base, runs[method]))
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
-    """The row of one cell; see docs/measuring.md."""
+    """Returns the row of one cell; see docs/measuring.md."""
     plan, domain = self.plan, cell['domain']
     where = domain, cell['temperature']
     alpha = self.alphas[method.drafter, generate.PARTS, where]
@@ -298,24 +331,29 @@ class Runner:
     return row | {'impossible': sanity_checks.find(row)}
 
   def compare(self, method: Method, cell: dict, base, runs) -> dict:
-    """At temperature 0, whether the texts are those of plain decoding.
+    """Compares greedy texts with those of plain decoding, for a row.
 
-    A lossy rule's text is another one.
+    Each difference is explained: a tie or a bug. A lossy rule's text is
+    another one.
     """
     if cell['temperature'] or not method.spec.rule.lossless:
       return {'identical_to_plain': None, 'differences': []}
     ways = [
-      ties.way(way, self.plan.batch, self.slots, self.source_slots)
+      ties.way(way, self.plan.batch, *self.slots)
       for way in (self.built.base, method.way)
     ]
-    return same_texts.compare(
-      ways,
-      lambda prompt: self.job([prompt], [0], 0.0).values,
-      self.units(cell['domain'], 0.0),
-      self.built.prompts[cell['domain']].talks,
-      base,
-      runs,
-    )
+    talks = self.built.prompts[cell['domain']].talks
+    differences, same = [], 0
+    units = self.units(cell['domain'], 0.0)
+    for first, plain, run in zip(units, base, runs, strict=True):
+      for text in turns.pairs(first, talks, plain, run):
+        if text.plain == text.other:
+          same += 1
+          continue
+        values = self.job([text.prompt], [0], 0.0).values
+        found = ties.explain(ways, text.prompt, values, text.plain, text.other)
+        differences.append(text.where | found._asdict())
+    return {'identical_to_plain': same, 'differences': differences}
 
   def run(self) -> None:
     """Makes the rows that are missing, batch by batch."""
@@ -326,7 +364,7 @@ class Runner:
     self.take(self.plan.batches[0])
 
   def run_batch(self) -> None:
-    """The same of one batch: as many methods at a time as programs fit."""
+    """Makes the rows of a batch: as many methods at a time as programs fit."""
     self.turn, count = slice(0, 1), len(self.built.methods)
     with tqdm(total=0, file=sys.stderr, disable=not hosts.leads()) as bar:
       while self.part:
@@ -337,7 +375,7 @@ class Runner:
     self.turn = slice(None)
 
   def run_part(self, bar) -> None:
-    """The same of the methods of one turn."""
+    """Makes the rows of the methods of one turn."""
     measure.make_room()
     if self.plan.timed:
       self.warm_up(bar)

@@ -19,7 +19,6 @@ from specjax.loop import generate
 from specjax.reports import conditions
 from specjax.reports.markdown import Columns, paragraph, with_interval
 from specjax.requests import continuous
-from specjax.types import Spec
 
 
 def plan_one(x: Experiment, *single: str) -> Plan:
@@ -65,32 +64,6 @@ def texts(built: Loaded) -> list[list[int]]:
   return [text for chosen in built.prompts.values() for text in chosen.texts]
 
 
-def job(
-  x: Experiment, built: Loaded, spec: Spec, given: list[list[int]], new_tokens
-) -> measure.Job:
-  """Returns a job of all prompts, at the temperature of the study."""
-  (temperature,) = x.temperatures
-  return measure.Job(
-    given,
-    np.arange(len(given)),
-    checks.values(x.sampling, spec, len(given), temperature),
-    new_tokens,
-    x.seed,
-    *built.slots(x.max_new_tokens),
-  )
-
-
-def first(job: measure.Job, count: int) -> measure.Job:
-  """Returns a job of the first prompts of another one."""
-  return dataclasses.replace(
-    job,
-    prompts=job.prompts[:count],
-    indices=job.indices[:count],
-    values=jax.tree.map(lambda x: x[:count], job.values),
-    new_tokens=np.broadcast_to(job.new_tokens, len(job.prompts))[:count],
-  )
-
-
 def refill(
   x: Any, way: measure.Decoding, job: measure.Job, chunk: int, **options
 ) -> Iterator[continuous.Result]:
@@ -123,9 +96,17 @@ def compile_refilling(
   x: Any, way: measure.Decoding, job: measure.Job, **options
 ) -> None:
   """Compiles what `refill` runs: the loop, and reading for each group."""
+  limits = np.broadcast_to(job.new_tokens, len(job.prompts))
   for size in (2**i for i in range(x.group.bit_length())):
-    count = min(size, x.batch, len(job.prompts))
-    for _ in refill(x, way, first(job, count), 1, **options):
+    n = min(size, x.batch, len(job.prompts))
+    first = dataclasses.replace(
+      job,
+      prompts=job.prompts[:n],
+      indices=job.indices[:n],
+      values=jax.tree.map(lambda x, n=n: x[:n], job.values),
+      new_tokens=limits[:n],
+    )
+    for _ in refill(x, way, first, 1, **options):
       pass
 
 

@@ -12,15 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax import sampling
+from specjax import sampling, verify
 from specjax.bench.plan import PlannedDrafter
 from specjax.errors import UserError, need
 from specjax.loop import generate, scoring
 from specjax.loop.scoring import DraftError
-from specjax.models import cache as caches
-from specjax.models import prefill, transformer
 from specjax.models.transformer import Model
-from specjax.types import Context, Drafter, Params, Source, Verdict
+from specjax.types import Drafter, Params, Spec, Verdict
 
 OURS = 'specjax', 'experiments'  # whose drafters the tests prove
 
@@ -33,7 +31,7 @@ def choose(
   planned: Mapping[str, PlannedDrafter],
   drafts: Mapping[tuple[str, int], tuple[Drafter, Any]],
 ) -> Named:
-  """Those drafters that are not of the library.
+  """Returns the drafters that are not of the library.
 
   Args:
     planned: drafters by name.
@@ -48,39 +46,34 @@ def choose(
 
 
 def _first(target: Model, drafter: Drafter, prompt: Sequence[int]):
-  """(parameters, key [1]) -> the first draft behind a prompt.
+  """Returns a function of parameters that makes the first draft of a prompt.
 
-  Beside it what the drafter remembers: after init, propose and commit.
+  Beside the draft it returns what the drafter remembers after init, propose
+  and commit.
   """
-  (text,), sources = prefill.split(target.config, [prompt])
-  longest = len(text) + drafter.depth + 1 + drafter.beyond
-  tokens, length = prefill.pad([text], caches.round_slots(longest))
-  source = None
-  if sources is not None:
-    slots = caches.round_slots(len(prompt))
-    source = Source(*prefill.pad(sources, slots))
-  values = sampling.make(1, 1.0)
+  spec = Spec(target, drafter, verify.observe, ())
 
-  def first(params, key):
-    cache = transformer.open_cache(target, params.target, *tokens.shape, source)
-    cache, hidden = prefill.prefill(
-      target, params.target, tokens, length, cache, drafter.taps
+  def first(params):
+    state = generate.start(
+      params,
+      [prompt],
+      spec=spec,
+      new_tokens=1,
+      key=generate.row_keys(0, [0]),
+      values=sampling.make(1, 1.0),
     )
-    history = sampling.history(values, tokens, length, target.config.vocab_size)
-    ctx = Context(tokens, length, cache, values, history, source)
-    begun = drafter.init(params, ctx, hidden)
-    draft, after = scoring.propose(drafter, params, begun, ctx, key)
+    ctx = generate.context(state)
+    draft, after = scoring.propose(
+      drafter, params, state.drafter, ctx, state.key
+    )
     out, logits = scoring.feed(target, params.target, ctx, draft, drafter.taps)
     scoring.check_entries(draft, logits)
-    verdict = Verdict(
-      jnp.zeros((1, drafter.depth + 1), jnp.int32),
-      jnp.zeros(1, jnp.int32),
-      jnp.zeros(1, jnp.int32),
-    )
+    none = jnp.zeros(1, jnp.int32)
+    verdict = Verdict(jnp.zeros((1, drafter.depth + 1), jnp.int32), none, none)
     features = scoring.along(out.taps, verdict.path)
-    ctx = ctx._replace(length=length + 1)
+    ctx = ctx._replace(length=ctx.length + 1)
     committed = drafter.commit(params, after, ctx, verdict, features)
-    return draft, (begun, after, committed)
+    return draft, (state.drafter, after, committed)
 
   return first
 
@@ -107,7 +100,7 @@ def check_shapes(
 
   Args:
     target: the target model.
-    drafts: that are checked.
+    drafts: the drafters.
     prompt: of the run.
     longest: tokens of its longest text.
 
@@ -128,7 +121,7 @@ def check_shapes(
     with _naming(name):
       weights = jax.eval_shape(target.init, jax.random.key(0))
       first = _first(target, drafter, prompt)
-      _, memory = jax.eval_shape(first, Params(weights, params), _key())
+      _, memory = jax.eval_shape(first, Params(weights, params))
       _check_memory(*memory)
 
 
@@ -143,7 +136,7 @@ def check_numbers(
   target, weights = made
   for name, (drafter, params) in drafts.items():
     first = jax.jit(_first(target, drafter, prompt))
-    draft, _ = jax.device_get(first(Params(weights, params), _key()))
+    draft, _ = jax.device_get(first(Params(weights, params)))
     with _naming(name):
       scoring.check_numbers(drafter, draft, target.config.vocab_size)
 
@@ -154,7 +147,3 @@ def _naming(name: str) -> Iterator[None]:
     yield
   except DraftError as error:
     raise UserError(f'{name}: {error}; see specjax.types.Drafter') from error
-
-
-def _key() -> jax.Array:
-  return generate.row_keys(0, [0])

@@ -5,8 +5,8 @@
 
 The form is that of the speculators library. It has heads whose attention reads
 token and feature side by side: train one with the option join 'pair' and the
-width of its target, as in configs/eagle3_pair.py. The last line of the output
-is one JSON object.
+width of its target, as in configs/heads.py:eagle3_pair. The last line of the
+output is one JSON object.
 """
 
 import functools

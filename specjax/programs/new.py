@@ -13,6 +13,7 @@ import json
 import keyword
 import pathlib
 import string
+from typing import Any
 
 from specjax.cli import command
 from specjax.errors import need, writing
@@ -22,8 +23,8 @@ ATTRIBUTES = {'drafter': 'load', 'rule': 'rule', 'policy': 'policy'}
 _STARTERS = pathlib.Path(__file__).parent / 'starters'
 
 
-def _module(name: str, folder: pathlib.Path) -> str:
-  """The full name that the file is imported by, from here.
+def module_name(name: str, folder: pathlib.Path) -> str:
+  """Returns the full name that a file of the folder is imported by, from here.
 
   Raises:
     UserError: it could not be imported, or is taken.
@@ -33,8 +34,7 @@ def _module(name: str, folder: pathlib.Path) -> str:
     f'name: {name!r} is no name of a module: use small letters, digits and _',
   )
   need(folder.is_dir(), f'folder: {folder} is no folder: make it first')
-  inside = folder.resolve()
-  here = pathlib.Path.cwd()
+  inside, here = folder.resolve(), pathlib.Path.cwd()
   need(
     inside.is_relative_to(here),
     f'folder: {folder} is outside of {here}, from where modules are imported: '
@@ -48,7 +48,7 @@ def _module(name: str, folder: pathlib.Path) -> str:
   module = '.'.join(parts)
   try:
     known = importlib.util.find_spec(module)
-  except ImportError:  # What it would be in is no package.
+  except ImportError:  # A folder on the way is no package.
     known = None
   need(
     known is None,
@@ -57,8 +57,8 @@ def _module(name: str, folder: pathlib.Path) -> str:
   return module
 
 
-def write(kind: str, name: str, folder: pathlib.Path) -> list[pathlib.Path]:
-  """Writes the files of a new thing.
+def write(kind: str, name: str, folder: pathlib.Path) -> dict[str, Any]:
+  """Writes the files of a new drafter, rule or policy.
 
   Args:
     kind: one of `ATTRIBUTES`.
@@ -66,12 +66,12 @@ def write(kind: str, name: str, folder: pathlib.Path) -> list[pathlib.Path]:
     folder: where it goes, below the one that programs are started from.
 
   Returns:
-    The module, its test and its config.
+    The name that a config gives it, and the files: module, test and config.
 
   Raises:
     UserError: the name or the folder cannot be used, or a file is there.
   """
-  module = _module(name, folder)
+  module = module_name(name, folder)
   files = {
     f'{kind}.py.txt': folder / f'{name}.py',
     'test.py.txt': folder / f'test_{name}.py',
@@ -79,36 +79,33 @@ def write(kind: str, name: str, folder: pathlib.Path) -> list[pathlib.Path]:
   }
   for file in files.values():
     need(not file.exists(), f'name: {file} exists: choose another name')
-  values = {
-    'kind': kind,
-    'name': name,
-    'module': module,
-    'attribute': ATTRIBUTES[kind],
-    'test': files['test.py.txt'],
-    'config': files[f'{kind}_table.py.txt'],
-  }
+  _, test, config = files.values()
+  values = {'kind': kind, 'name': name, 'module': module, 'test': test}
+  values |= {'attribute': ATTRIBUTES[kind], 'config': config}
   for starter, file in files.items():
     text = string.Template((_STARTERS / starter).read_text())
     with writing('folder', file):
-      file.write_text(text.substitute(values))
-  return [*files.values()]
+      file.write_text(command.spelled(text.substitute(values)))
+  return {
+    'module': f'{module}.{ATTRIBUTES[kind]}',
+    'files': [str(file) for file in files.values()],
+  }
 
 
 def main(kind: str, name: str, folder: str) -> None:
   made = write(kind, name, pathlib.Path(folder))
-  code, test, table = made
-  full = f'{_module_of(code)}.{ATTRIBUTES[kind]}'
-  print(f'{code} is yours to change. Is it exact?\n')
-  print(f'  python -m pytest -n 0 {test}')
-  print(f'  specjax certify --quick --{kind}={full}\n')
-  print('And what is it worth?\n')
-  print(f'  specjax run {table} --timed=False')
-  print(json.dumps({'module': full, 'files': [str(file) for file in made]}))
+  code, test, config = made['files']
+  text = f"""\
+{code} is yours to change. Is it exact?
 
+  python -m pytest {test}
+  specjax certify --quick --{kind}={made['module']}
 
-def _module_of(file: pathlib.Path) -> str:
-  inside = file.resolve().relative_to(pathlib.Path.cwd())
-  return '.'.join(inside.with_suffix('').parts)
+And what is it worth?
+
+  specjax run {config} --timed=False"""
+  print(command.spelled(text))
+  print(json.dumps(made))
 
 
 def _from_command_line() -> None:

@@ -13,15 +13,13 @@ import sys
 from collections.abc import Iterator
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
-from specjax import prompts, sampling
+from specjax import prompts
 from specjax.bench import measure, results, ties, turns
-from specjax.bench.comparisons import Other, Setup, Side
+from specjax.bench.comparisons import Other, Side
 from specjax.bench.config import Parity
 from specjax.bench.load import load_experiment
-from specjax.bench.loading.checks import values
 from specjax.bench.methods import Method
 from specjax.bench.plan import Plan, plan
 from specjax.cli import command, names
@@ -33,7 +31,7 @@ _AGAINST = names.Names('specjax.bench.comparisons.{}', 'plain')
 
 
 def prepare(x: Parity) -> tuple[Plan, Other]:
-  """The plan, and what makes the other side of a method.
+  """Returns the plan, and what makes the other side of a method.
 
   Raises:
     UserError: names the field, its value and the remedy.
@@ -72,48 +70,37 @@ class Comparison:
       other: makes the other side of a method.
     """
     results.check_folder(plan)
-    self.plan = plan
-    built = load_experiment(plan)
-    self.slots, self.source_slots = built.slots(plan.max_new_tokens)
-    self.plain = built.plain
-    self.domains = {
-      d: self.every_turn(built.base, c) for d, c in built.prompts.items()
-    }
-    self.prompts = [ids for texts in self.domains.values() for ids in texts]
-    self.setup = Setup(plan, built, self.prompts)
+    self.plan, self.built = plan, load_experiment(plan)
+    self.slots = self.built.slots(plan.max_new_tokens)
+    # Prompts of each domain, and their places among all.
+    domains = {d: self.every_turn(c) for d, c in self.built.prompts.items()}
+    self.prompts = [ids for texts in domains.values() for ids in texts]
+    self.places, begin = {}, 0
+    for domain, texts in domains.items():
+      self.places[domain] = range(begin, begin + len(texts))
+      begin += len(texts)
     self.pairs = []
-    for method in self.setup.built.methods:
+    for method in self.built.methods:
       mine = Side(method.drafter, method.way, plan.batch)
-      self.pairs.append((method, mine, other(self.setup, method)))
+      theirs = other(self.built, self.prompts, method)
+      self.pairs.append((method, mine, theirs))
     self.known: dict = {}
     self.conditions = results.conditions()
     self.folder = results.Folder(plan.results, plan.settings)
-    results.check_prompts(self.folder, self.domains)
+    results.check_prompts(self.folder, domains)
     lines = [json.dumps({'prompt': p}) + '\n' for p in self.prompts]
     self.folder.write('prompts.jsonl', ''.join(lines))
 
-  def values(self, count: int) -> sampling.Sampling:
-    return values(self.plan.sampling, self.plain, count, 0.0)
-
   def job(self, texts: list[list[int]], numbers: range) -> measure.Job:
     """Some of the texts in one batch; `numbers` say which."""
-    return measure.Job(
-      [texts[i] for i in numbers],
-      np.asarray(numbers),
-      self.values(len(numbers)),
-      self.plan.max_new_tokens,
-      self.plan.seed,
-      self.slots,
-      self.source_slots,
-    )
+    given = [texts[i] for i in numbers]
+    return self.built.job(given, numbers, 0.0, slots=self.slots)
 
-  def every_turn(
-    self, plain: measure.Decoding, chosen: Chosen
-  ) -> list[list[int]]:
+  def every_turn(self, chosen: Chosen) -> list[list[int]]:
     """Prompts of all turns; later ones hold the answers of plain decoding."""
     if not chosen.talks:
       return chosen.texts
-    decode = functools.partial(measure.decode, plain, timed=False)
+    decode = functools.partial(measure.decode, self.built.base, timed=False)
     later: dict[tuple[int, int], list[int]] = {}
     for numbers in _batches(range(len(chosen.texts)), self.plan.batch):
       first = self.job(chosen.texts, numbers)
@@ -123,16 +110,9 @@ class Comparison:
           later[pair.where['turn'], pair.where['prompt']] = pair.prompt
     return chosen.texts + [later[place] for place in sorted(later)]
 
-  def range_of(self, domain: str) -> range:
-    """Numbers of a domain's prompts."""
-    lengths = [len(texts) for texts in self.domains.values()]
-    place = list(self.domains).index(domain)
-    begin = sum(lengths[:place])
-    return range(begin, begin + lengths[place])
-
   def decode(self, side: Side, domain: str) -> list[list[int]]:
     """A side's texts of a domain."""
-    rows = self.range_of(domain)
+    rows = self.places[domain]
     if side.texts is not None:
       return [side.texts[i] for i in rows]
     key = side.name, side.way.spec, side.batch, domain
@@ -145,27 +125,17 @@ class Comparison:
       self.known[key] = [texts[i] for i in rows]
     return self.known[key]
 
-  def ways(self, mine: Side, other: Side) -> list[ties.Scoring]:
-    """How both sides compute; plain decoding too, where one is only a text."""
-    if other.way is None:
-      other = Side('plain', self.setup.built.base, mine.batch)
-    return [
-      ties.way(side.way, side.batch, self.slots, self.source_slots)
-      for side in (mine, other)
-    ]
-
   def differences(self, mine: Side, other: Side, domain: str) -> list[dict]:
     """What differs in a domain, explained."""
+    mines, others = self.decode(mine, domain), self.decode(other, domain)
+    if other.way is None:  # A text alone: as plain decoding computes it.
+      other = Side('plain', self.built.base, mine.batch)
+    ways = [ties.way(x.way, x.batch, *self.slots) for x in (mine, other)]
     explained = []
-    for i, a, b in zip(
-      self.range_of(domain),
-      self.decode(mine, domain),
-      self.decode(other, domain),
-      strict=True,
-    ):
+    for i, a, b in zip(self.places[domain], mines, others, strict=True):
       if a != b:
-        ways = self.ways(mine, other)
-        difference = ties.explain(ways, self.prompts[i], self.values(1), a, b)
+        values = self.job(self.prompts, range(i, i + 1)).values
+        difference = ties.explain(ways, self.prompts[i], values, a, b)
         explained.append({'prompt': i, **difference._asdict()})
     return explained
 
@@ -173,18 +143,18 @@ class Comparison:
     """The row of one cell."""
     plan = self.plan
     verdicts = [d['verdict'] for d in differences]
-    compared = self.domains[domain]
+    compared = [self.prompts[i] for i in self.places[domain]]
     return {
       'program': 'parity',
       'config': plan.name,
-      **self.setup.built.models(method),
+      **self.built.models(method),
       **method.cell(domain, 0.0),
       'against': other,
       'batch': plan.batch,
       'new_tokens': plan.max_new_tokens,
       'compared': len(compared),
       'prompts_hash': prompts.digest(compared),
-      'prompts_from': self.setup.built.prompts[domain].facts(),
+      'prompts_from': self.built.prompts[domain].facts(),
       'ties': verdicts.count('tie'),
       'bugs': verdicts.count('bug'),
       'differences': differences,
@@ -196,16 +166,13 @@ class Comparison:
     """Makes the rows that are missing."""
     cells = [
       (*pair, domain)
-      for domain in self.domains
+      for domain in self.places
       for pair in self.pairs
       if not self.folder.has(**pair[0].cell(domain, 0.0))
     ]
     for method, mine, other, domain in tqdm(cells, file=sys.stderr):
       differences = self.differences(mine, other, domain)
       self.folder.add(self.row(method, other.name, domain, differences))
-
-
-_COUNTS = 'compared', 'ties', 'bugs'
 
 
 def main(x: Parity) -> None:
@@ -219,7 +186,8 @@ def main(x: Parity) -> None:
   summary = parity_report.summary(folder.rows)
   folder.write('summary.md', summary)
   print(summary)
-  total = {name: sum(r[name] for r in folder.rows) for name in _COUNTS}
+  counts = 'compared', 'ties', 'bugs'
+  total = {name: sum(r[name] for r in folder.rows) for name in counts}
   total['differences'] = total['ties'] + total['bugs']
   print(json.dumps({'results': str(folder.path), **total}))
   if total['bugs']:

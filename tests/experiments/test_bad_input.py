@@ -170,8 +170,7 @@ def runner(place, monkeypatch, capsys):
   ('program', 'config', 'overrides', 'words'), bad_inputs.fields()
 )
 def test_a_field(runner, program, config, overrides, words):
-  ours = config.startswith(('configs/', 'experiments/'))
-  file = config if ours else '{}/' + config
+  file = config if '/' in config else '{}/' + config
   flags = [f'--{one}' for one in overrides.split()]
   runner.refuses(program, runner.arguments(' '.join([file, *flags])), words)
 

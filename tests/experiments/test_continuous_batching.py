@@ -1,32 +1,39 @@
-"""Many prompts through few rows: what is said of draft lengths by load."""
+"""Many prompts through few rows: its tables, and a run of it."""
 
 import dataclasses
 import json
 import types
 
+import numpy as np
 import pytest
 
-from experiments import continuous_batching as benchmark
-from experiments import continuous_batching_report, lengths
-from specjax import verify
-from specjax.bench.config import ManyPrompts, Prompts
-from specjax.bench.measure import Decoding
-from specjax.drafters import ngram, plain
-from specjax.types import Params, Spec
+from experiments import continuous_batching as study
+from specjax import reports
+from specjax.bench.config import Prompts
+from specjax.errors import UserError
 from tests.support import tiny
 
 BY_LOAD = 'draft, by load'
 
 
-def row(drafter, gamma, seconds, way='continuous', chunk=4, tokens=()):
-  return {
-    'drafter': drafter,
-    'gamma': gamma,
-    'way': way,
-    'chunk': chunk,
-    'seconds_by_pass': seconds,
-    'tokens_by_pass': tokens or [100] * len(seconds),
-  }
+def row(drafter, gamma, seconds, way='continuous', **changes):
+  made_up = {
+    'program': 'continuous_batching', 'drafter': drafter, 'gamma': gamma,
+    'way': way, 'chunk': 4, 'batch': 4, 'prompts': 20, 'temperature': 1.0,
+    'tau': 2.0, 'tokens_per_second': 9.0, 'new_tokens': [8, 16],
+    'tokens_per_second_with_reading': 8.0, 'times_alone': 0.5,
+    'times_static': 0.9, 'same_text_as_alone': 1.0, 'efficiency': 0.8,
+    'efficiency_ci': [0.7, 0.9], 'seconds_by_pass': seconds,
+    'tokens_by_pass': [100] * len(seconds),
+  }  # fmt: skip
+  return made_up | changes
+
+
+def cells(text, heading):
+  """The lines of the table below a heading, as lists."""
+  part = text.partition(f'### {heading}\n')[2].partition('###')[0]
+  table = [line for line in part.splitlines() if line.startswith('|')]
+  return [[c.strip() for c in line.strip('|').split('|')] for line in table[2:]]
 
 
 def test_lengths_by_load_are_compared_pass_by_pass():
@@ -37,57 +44,72 @@ def test_lengths_by_load_are_compared_pass_by_pass():
     row('draft', 2, [2.2, 4.4, 2.2, 2.2, 2.2]),
     # Sampled texts may end earlier: what counts are tokens.
     row(
-      'draft, by load',
+      BY_LOAD,
       2,
       [2.5, 5.0, 2.5, 1.25, 2.6],
-      tokens=[100] * 3 + [50, 100],
+      tokens_by_pass=[100] * 3 + [50, 100],
+      efficiency=None,
     ),
-    row('draft', 1, [0.1, 0.1, 0.1], 'static', None),
+    row('draft', 1, [0.1, 0.1, 0.1], 'static', chunk=None),
+    row('draft', 1, [1.0] * 5, batch=1),
   ]
-  (line,) = continuous_batching_report._by_load(rows)
-  assert line == (
-    'draft, by load, chunks of 4: 0.79 [0.76, 0.81] times as fast as the best '
-    'constant length (1), 1.19 [1.15, 1.21] times as fast as plain decoding, '
-    'of 5 passes that took turns'
-  )
-
-
-def test_passes_that_took_no_turns_are_not_compared():
-  rows = [
-    {k: v for k, v in row(*one).items() if k != 'tokens_by_pass'}
-    for one in (
-      ('plain', 0, []),
-      ('draft', 1, []),
-      ('draft, by load', 1, []),
-    )
-  ]
-  assert continuous_batching_report._by_load(rows) == []
-
-
-def built_with(lengths, place):
-  """Methods of a drafter and plain decoding, all in one place."""
-  target = types.SimpleNamespace(placement=place)
-
-  def way(gamma):
-    drafter = ngram.make(gamma) if gamma else plain.make()
-    return Decoding(Spec(target, drafter, verify.token), Params(place, None))
-
-  def method(gamma):
-    made = way(gamma)
-    return types.SimpleNamespace(
-      drafter='draft', gamma=gamma, spec=made.spec, way=made
-    )
-
-  return types.SimpleNamespace(
-    base=way(0), methods=tuple(method(n) for n in lengths)
-  )
+  assert {*map(reports.fault, rows)} == {''}
+  text = reports.summary(rows)
+  (line,) = cells(text, 'Draft lengths by load')
+  assert line == [
+    '4', BY_LOAD, '4', '1', '0.79 [0.76, 0.81]', '1.19 [1.15, 1.21]', '5',
+  ]  # fmt: skip
+  assert len(cells(text, 'Batch of 4')) == 5
+  (only,) = cells(text, 'Batch of 1')
+  assert only[4:] == [
+    '9', '8', '0.50', '0.90', '0.80 [0.70, 0.90]', '2.00', '100.0%',
+  ]  # fmt: skip
+  # Passes that took no turns are not compared.
+  old = [r | {'tokens_by_pass': []} for r in rows]
+  assert 'by load\n\n' not in reports.summary(old)
 
 
 def test_plain_steps_are_no_length_of_a_drafter_of_features():
-  built = built_with((1, 2), 'one')
-  spec = types.SimpleNamespace(drafter=types.SimpleNamespace(taps=(1,)))
-  built.methods[-1].spec = spec
-  assert [*lengths.of(built, 'draft').ways] == [1, 2]
+  def built(*taps):
+    drafter = types.SimpleNamespace(taps=taps)
+    way = types.SimpleNamespace(spec=types.SimpleNamespace(drafter=drafter))
+    methods = [
+      types.SimpleNamespace(drafter='draft', gamma=n, way=way) for n in (2, 1)
+    ]
+    return types.SimpleNamespace(base='plain', methods=methods)
+
+  assert [*study.lengths(built(), 'draft')] == [0, 1, 2]
+  assert [*study.lengths(built(1), 'draft')] == [1, 2]
+
+
+def test_a_clock_counts_steps_of_live_rows():
+  clock = study.Clock(2, None)
+  state = types.SimpleNamespace
+  for part, calls in (
+    ('place', [0, 0]), ('advance', [4, 4]), ('place', [0, 4]),
+    ('advance', [3, 5]), ('advance', [5, 5]),
+  ):  # fmt: skip
+    made = state(counts=state(target_calls=np.array(calls)))
+    clock(part, lambda made=made: made)
+  assert clock.chunks == [(8, 8), (4, 6), (2, 4)]
+  shares = clock.shares(10.0, 0.1)
+  assert shares['occupancy'] == 14 / 18
+  assert shares['idle_until_the_chunk_ended'] == 0
+  assert shares['idle_without_a_prompt'] == 4 / 18
+
+
+@pytest.mark.parametrize(
+  ('change', 'field'),
+  [
+    ({'shortest': 999}, 'shortest'),
+    ({'chunks': ()}, 'chunks'),
+    ({'loads': ((4, 0),)}, 'loads'),
+    ({'temperatures': (0.0, 1.0)}, 'temperatures'),
+  ],
+)
+def test_bad_settings_are_named(change, field):
+  with pytest.raises(UserError, match=f'^{field}'):
+    study.check(dataclasses.replace(study.get_config(), **change))
 
 
 def own(spec):
@@ -97,20 +119,15 @@ def own(spec):
   return dataclasses.replace(spec, drafter=drafter)
 
 
-def of_their_own(lengths_of):
-  """As `lengths.of`, with programs that no other side compiles.
+def of_their_own(lengths):
+  """As `study.lengths`, with programs that no other side compiles.
 
   So it is where lengths that take turns are the fastest in another layout.
   """
 
   def wrapped(*args):
-    found = lengths_of(*args)
-    ways = {
-      n: way._replace(spec=own(way.spec)) for n, way in found.ways.items()
-    }
-    longest = found.longest
-    spec = ways[longest.gamma].spec
-    return lengths.Lengths(ways, dataclasses.replace(longest, spec=spec))
+    found = lengths(*args).items()
+    return {n: way._replace(spec=own(way.spec)) for n, way in found}
 
   return wrapped
 
@@ -118,23 +135,23 @@ def of_their_own(lengths_of):
 @pytest.mark.slow
 def test_every_way_decodes_every_prompt(tmp_path, monkeypatch):
   """The program on tiny models: rows of all ways, and of lengths by load."""
-  monkeypatch.setattr(lengths, 'of', of_their_own(lengths.of))
+  monkeypatch.setattr(study, 'lengths', of_their_own(study.lengths))
   tiny.write_pair(tmp_path)
   given = vars(tiny.experiment(tmp_path, quick=True))
   given['candidates'].pop('ngram')
   given |= {'prompts': Prompts(domains=('code',), count=6, length=16)}
-  x = ManyPrompts(
+  x = study.ManyPrompts(
     **given
     | {
       'name': 'many',
-      'batch': 2,
+      'loads': ((2, 6),),
       'gammas': (1, 2),
       'by_load': True,
       'temperatures': (1.0,),
       'results': str(tmp_path / 'results'),
     }
   )
-  benchmark.main(x)
+  study.run(x)
   text = (tmp_path / 'results' / 'rows.jsonl').read_text()
   rows = [json.loads(line) for line in text.splitlines()]
   sides = {(r['drafter'], r['gamma']) for r in rows}

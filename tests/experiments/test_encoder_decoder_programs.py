@@ -117,7 +117,7 @@ def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
   x.results = str(tmp_path / 'a')
   runner = Runner(plan(x))
   # Texts of 13 tokens; prompts of 20 and more lie with the encoder.
-  assert (runner.slots, runner.source_slots) == (128, 128)
+  assert runner.slots == (128, 128)
   (method,) = runner.built.methods
   (domain,) = runner.prompts
   assert max(map(len, runner.prompts[domain])) > 13
@@ -125,7 +125,7 @@ def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
   made = measure.decode(method.way, job, timed=False)
   assert made.counts.tokens.tolist() == [12]
 
-  x.prompt = runner.built.tokenizer.decode(job.prompts[0])
+  x.prompt = runner.built.target.tokenizer.decode(job.prompts[0])
   show.main(x)
   shown, last = capsys.readouterr().out.split('\n', 1)
   assert shown == x.prompt

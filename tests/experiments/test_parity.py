@@ -10,7 +10,7 @@ import pytest
 
 from configs import pair as pair_config
 from specjax import sampling, verify
-from specjax.bench import greedy_texts, measure, ties
+from specjax.bench import comparisons, measure, ties
 from specjax.bench.config import Checkpoint, Parity, Prompts
 from specjax.drafters import lm, plain
 from specjax.errors import UserError
@@ -232,8 +232,8 @@ def test_double_precision_differs_nowhere(folder, tmp_path, capsys):
   assert (status, found['compared'], found['differences']) == (0, 2, 0)
   assert {r['dtype'] for r in rows} == {'float64'}
   with jax.enable_x64(True):
-    built = parity.Comparison(*parity.prepare(x)).setup.built
-  for params in (built.plain_params, built.methods[0].params):
+    built = parity.Comparison(*parity.prepare(x)).built
+  for params in (built.base.params, built.methods[0].params):
     assert {w.dtype for w in jax.tree.leaves(params)} == {np.dtype('float64')}
 
 
@@ -243,7 +243,7 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
   comparison = parity.Comparison(*parity.prepare(x))
   (_, mine, _), *_ = comparison.pairs
   wrote = comparison.decode(mine, 'code')
-  text = comparison.setup.built.tokenizer.decode([7, 8])
+  text = comparison.built.target.tokenizer.decode([7, 8])
   other = [*wrote[1][:5], wrote[1][5] + 1, *wrote[1][6:], 3]
   file = tmp_path / 'texts.jsonl'
 
@@ -302,10 +302,12 @@ def test_bad_texts_are_refused(tmp_path, line, message):
   spec = dataclasses.replace(PLAIN, eos=(10,))
   prompts = [[5, 6], [7]]
   file.write_text(good)
-  found = greedy_texts.match(
-    greedy_texts.read(str(file)), prompts, None, spec, 2
-  )
-  assert found == [[10], [1, 2]]
+
+  def read():
+    entries = comparisons.read_texts(str(file))
+    return comparisons.match_texts(entries, prompts, None, spec, 2)
+
+  assert read() == [[10], [1, 2]]
   file.write_text(f'{line}\n{good}')
-  with pytest.raises(ValueError, match=message):
-    greedy_texts.match(greedy_texts.read(str(file)), prompts, None, spec, 2)
+  with pytest.raises(UserError, match=message):
+    read()

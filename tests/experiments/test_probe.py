@@ -169,14 +169,14 @@ def test_a_reading_with_fewer_places_is_drafted_as_deep_as_it_goes(
   folder, tmp_path, monkeypatch
 ):
   one = probed(folder, tmp_path)
-  make = probing.drafter_loading.make
+  make = probing.make_drafter
 
   def at_most_two(planned, head, depth):
     if planned.options['member'] == 'target' and depth > 2:
       raise UserError('too deep')
     return make(planned, head, depth)
 
-  monkeypatch.setattr(probing.drafter_loading, 'make', at_most_two)
+  monkeypatch.setattr(probing, 'make_drafter', at_most_two)
   head, loaded = one.plan.drafters['head'], one.built
   found = probing.short(head, loaded, one.jobs[CONFIGURED])
   assert found['best'] == 'the weights of the target'

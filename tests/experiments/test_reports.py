@@ -9,7 +9,6 @@ import pytest
 
 from experiments import (
   against_huggingface_report,
-  continuous_batching_report,
   coverage_report,
   step_costs,
   tables,
@@ -280,29 +279,6 @@ def test_the_fastest_of_two_libraries_whichever_it_is():
   )
   assert 'code' not in found  # It is a part of all.
   assert 'code, temperature 0' in against_huggingface_report.headline(rows[3:])
-
-
-def many(way, **changes):
-  row = {'program': 'continuous_batching', 'drafter': 'small', 'way': way}
-  row |= {'gamma': 3, 'prompts': 20, 'batch': 4, 'chunk': 4, 'tau': 2.0}
-  row |= {'temperature': 1.0, 'efficiency': 0.8, 'efficiency_ci': [0.7, 0.9]}
-  row |= dict.fromkeys(('times_alone', 'times_static'), 0.5)
-  row |= {'tokens_per_second': 9.0, 'tokens_per_second_with_reading': 8.0}
-  return row | {'same_text_as_alone': 1.0, 'new_tokens': [8, 16]} | changes
-
-
-def test_many_prompts_may_be_slower():
-  rows = [many('static'), many('continuous', times_static=0.9)]
-  found = said(continuous_batching_report.headline(rows))
-  assert (
-    '- small: 0.90 times batches that wait and 0.50 times single prompts, '
-    'efficiency 0.80 [0.70, 0.90]' in found
-  )
-  assert '20 prompts, 4 rows, temperature 1, 8 to 16 new tokens' in found
-  assert 'weights in blocks, which is not the fastest' in found
-  few = continuous_batching_report.headline(rows[:1])
-  assert 'small' not in few
-  assert 'nothing was measured.' in few
 
 
 def held(units, share, **changes):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from specjax import native
-from specjax.bench import compiling, measure, results
+from specjax.bench import measure, results
+from specjax.bench import runner as runner_module
 from specjax.bench.config import Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner, singles
@@ -83,7 +84,7 @@ def test_methods_that_do_not_fit_at_once_take_turns(
 ):
   """Programs are forgotten between parts of a run, and rows are the same."""
   monkeypatch.setattr(measure, 'crowded', lambda share=0.5: True)
-  monkeypatch.setattr(compiling, '_AT_ONCE', 1)
+  monkeypatch.setattr(runner_module, '_AT_ONCE', 1)
   parts = []
 
   class Watched(Runner):

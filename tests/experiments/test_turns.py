@@ -168,7 +168,7 @@ def later(runner, temperature):
 
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 def test_later_turns_hold_the_right_answers(untimed, temperature):
-  tokenizer, talks = untimed.built.tokenizer, said(untimed)
+  tokenizer, talks = untimed.built.target.tokenizer, said(untimed)
   ways = later(untimed, temperature)
   plain, single, method = ways
   assert len(plain) == len(single) == len(method) == 6
@@ -218,9 +218,9 @@ def test_turns_have_keys_of_their_own_and_one_shape(untimed):
     for row in range(turns.live(job)):
       seen.setdefault(int(job.indices[row]), job.prompts[row])
   assert set(seen) <= set(range(3 * len(talks)))
-  assert {job.slots for _, job, _ in untimed.seen} == {untimed.slots}
+  assert {job.slots for _, job, _ in untimed.seen} == {untimed.slots[0]}
   longest = untimed.built.prompts['chat'].longest
-  assert longest + 12 <= untimed.slots
+  assert longest + 12 <= untimed.slots[0]
   for _, job, _ in untimed.seen:
     assert max(map(len, job.prompts)) <= longest
 

@@ -10,8 +10,9 @@ import tokenizers
 import transformers
 
 from specjax import checkpoints, pair, sampling, verify
-from specjax.bench import load, vocabulary
+from specjax.bench import vocabulary
 from specjax.bench.config import Candidate, Checkpoint, Draft
+from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
 from specjax.drafters import plain
 from specjax.errors import UserError
@@ -52,9 +53,7 @@ def experiment(folder, target: str, draft: str):
 )
 def test_a_padded_head_drafts_for_another(folder, target, draft):
   """q covers the target's vocabulary, and is 0 where the draft has nothing."""
-  (method,) = load.load_experiment(
-    plan(experiment(folder, target, draft))
-  ).methods
+  (method,) = load_experiment(plan(experiment(folder, target, draft))).methods
   assert method.drafter == 'lm'
   vocab = method.spec.target.config.vocab_size
 
@@ -83,9 +82,9 @@ def test_a_padded_head_drafts_for_another(folder, target, draft):
 
 def test_a_smaller_draft_keeps_the_targets_text(folder):
   """The target is never cut: it writes tokens that the draft does not have."""
-  built = load.load_experiment(plan(experiment(folder, 'padded', 'same')))
+  built = load_experiment(plan(experiment(folder, 'padded', 'same')))
   (method,) = built.methods
-  weights = built.plain_params.target
+  weights = built.base.params.target
   # Padding that is likely: the distribution of a text must not lose it.
   weights['embedding'] = weights['embedding'].at[TOKENS:].multiply(3)
 
@@ -143,7 +142,7 @@ def test_other_tokens_are_refused_before_weights_are_read(
   monkeypatch.setattr(checkpoints, 'load', None)
   x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
   with pytest.raises(ValueError, match=r'2 of 2048 tokens differ, such as'):
-    load.load_experiment(plan(x))
+    load_experiment(plan(x))
 
 
 @pytest.mark.parametrize('load', ['lm', 'quantized'])
@@ -154,7 +153,7 @@ def test_a_draft_with_other_tokens_drafts_through_tables(
   path = swapped(tmp_path)
   candidate = Candidate(load, 2, path)
   x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
-  (method,) = load.load_experiment(plan(x)).methods
+  (method,) = load_experiment(plan(x)).methods
   assert 'another vocabulary: it can draft 2,048' in capsys.readouterr().err
   places = np.asarray(method.params.drafter.tables.places)
   assert sorted(places) == [*range(TOKENS)]
@@ -170,7 +169,7 @@ def test_fewer_tokens_of_another_vocabulary_are_one_line(
   candidate = Candidate('lm', 2, swapped(tmp_path), options)
   x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
   with pytest.raises(UserError, match='leave vocabulary out') as caught:
-    load.load_experiment(plan(x))
+    load_experiment(plan(x))
   assert '\n' not in str(caught.value)
 
 
@@ -195,7 +194,7 @@ def test_a_draft_that_can_draft_nearly_nothing_is_one_line(
   )
   reason = r"can draft 0\.\d% of the prompts' tokens"
   with pytest.raises(UserError, match=reason) as caught:
-    load.load_experiment(plan(x))
+    load_experiment(plan(x))
   assert '\n' not in str(caught.value)
 
 
@@ -213,7 +212,7 @@ def test_a_prompt_that_is_long_in_the_drafts_tokens_is_one_line(
   with pytest.raises(
     UserError, match=r'more in the tokens of draft draft, but'
   ):
-    load.load_experiment(plan(x))
+    load_experiment(plan(x))
 
 
 def test_token_ids_beyond_the_embedding_name_both_sizes(tokenizer):
@@ -237,7 +236,7 @@ def test_weights_with_the_tokenizer_of_a_larger_model(tmp_path, monkeypatch):
   with pytest.raises(
     ValueError, match=r'target\.path: .* up to 2047 .* 1024 rows'
   ):
-    load.load_experiment(plan(x))
+    load_experiment(plan(x))
 
 
 def test_every_end_of_text_ends_a_row(folder, tmp_path):
@@ -249,5 +248,5 @@ def test_every_end_of_text_ends_a_row(folder, tmp_path):
   )
   x = experiment(folder, 'same', 'same')
   x.target.path = str(target)
-  built = load.load_experiment(plan(x))
+  built = load_experiment(plan(x))
   assert built.plain.eos == built.methods[0].spec.eos == (7, 9)

@@ -160,7 +160,7 @@ step_costs experiments/step_costs.py:
   target.num_kv_heads 3
   path /nowhere
   megabytes 100000000
-continuous_batching configs/continuous_batching.py:
+continuous_batching experiments/continuous_batching.py:
   shortest 0 999
   prompts.turns 0
   chunks ()

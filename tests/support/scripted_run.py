@@ -312,7 +312,7 @@ def run(
   """The rows of a run of some batch sizes on a machine; see `make`."""
   x = Experiment(
     'by hand',
-    Checkpoint(''),
+    Checkpoint('by hand'),
     {},
     temperatures=(0.0,),
     max_new_tokens=NEW,
