@@ -1,4 +1,4 @@
-"""Prompts: windows of documents, and records of files or of the hub.
+"""Draws prompts: windows of documents, and records of files or of the hub.
 
 A prompt that is too long for `prompts.length`, or for the positions that the
 new tokens leave, loses the end of its text; what its form or the chat template
@@ -11,26 +11,30 @@ import dataclasses
 import hashlib
 import os
 import re
+import zlib
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from specjax import corpus
 from specjax.errors import UserError, need
-from specjax.prompts import conversations, files, forms, windows
+from specjax.prompts import conversations, files, forms
 from specjax.prompts.config import Prompts
 from specjax.prompts.conversations import Conversation
 from specjax.prompts.conversations import encode as encode
-from specjax.prompts.windows import choose as choose
 
 Writer = Callable[[Sequence[str], Sequence[Sequence[int]]], list[int]]
+
+WINDOW = 96  # tokens of a window where the experiment names none
 
 
 @dataclasses.dataclass
 class Chosen:
-  """Prompts of one domain, and where they come from.
+  """The prompts of one domain.
 
   Attributes:
     texts: token ids; of conversations those of the first turns.
-    source: what they were taken from.
+    source: where they were taken from, in words.
     available: records of the domain there; None for windows.
     cut: how many lost the end of their text.
     skipped: how many were passed over on the way, by reason.
@@ -48,18 +52,18 @@ class Chosen:
 
   @property
   def longest(self) -> int:
-    """Tokens that a prompt of any turn may have."""
+    """The tokens that a prompt of any turn may have."""
     lengths = [len(text) for text in self.texts]
     return max(*lengths, *(n for talk in self.talks for n in talk.limits), 0)
 
   @property
   def said(self) -> list[list[int]]:
-    """What tells these prompts from others: all that is no answer."""
+    """Everything but answers, which tells these prompts from others."""
     later = [ids for talk in self.talks for ids in talk.bare()[1:]]
     return self.texts + later
 
   def facts(self) -> dict:
-    """What a row of results says of its prompts."""
+    """Returns what a row of results says about its prompts."""
     lengths = [len(text) for text in self.texts]
     more: dict = {'template': self.template} if self.template else {}
     if self.talks:
@@ -77,7 +81,7 @@ class Chosen:
 
 
 def describe(count: int, facts: dict) -> str:
-  """One sentence on prompts, from `Chosen.facts`."""
+  """Returns one sentence on prompts, from `Chosen.facts`."""
   low, high = facts['shortest'], facts['longest']
   tokens = f'{low} tokens' if low == high else f'{low} to {high} tokens'
   if facts['available'] is None:
@@ -99,11 +103,11 @@ def check(x: Prompts) -> None:
   Raises:
     UserError: names the field and the remedy.
   """
-  if x.path and x.dataset:
-    raise UserError(
-      f'prompts.path {x.path!r} and prompts.dataset {x.dataset!r} are both '
-      'given: leave one out'
-    )
+  need(
+    not (x.path and x.dataset),
+    f'prompts.path {x.path!r} and prompts.dataset {x.dataset!r} are both '
+    'given: leave one out',
+  )
   if x.turns != 1:
     for name in ('field', 'form'):
       need(
@@ -111,32 +115,104 @@ def check(x: Prompts) -> None:
         f'prompts.turns is {x.turns}, but prompts.{name} makes one prompt of a '
         'record: leave one of them out',
       )
-  if x.path or x.dataset:
-    return
-  unknown = set(x.domains) - set(corpus.DOMAINS)
-  if unknown:
-    raise UserError(
-      f'prompts.domains must be some of {", ".join(corpus.DOMAINS)}, got '
-      f'{tuple(x.domains)}'
+  if not x.path and not x.dataset:
+    _check_domains(x, corpus.DOMAINS, 'the embedded corpus')
+    _refuse_forms(x, 'the embedded corpus')
+
+
+def _check_domains(x: Prompts, known: Sequence[str], source: str) -> None:
+  need(
+    set(x.domains) <= set(known),
+    f'prompts.domains must be some of {", ".join(known)}, which {source} has, '
+    f'got {tuple(x.domains)}; leave it empty for all',
+  )
+
+
+def _refuse_forms(x: Prompts, source: str) -> None:
+  for name in ('field', 'form', 'system', 'template_kwargs', 'chat', 'turns'):
+    need(
+      getattr(x, name) == getattr(Prompts(), name),
+      f'prompts.{name} = {getattr(x, name)!r} does not apply to windows of '
+      f'{source}; leave it out, or name a file of prompts with prompts.path '
+      '(of plain text, its lines are prompts with prompts.field=line)',
     )
-  _no_forms(x, 'the embedded corpus')
 
 
-def _no_forms(x: Prompts, source: str) -> None:
-  names = ['field', 'form', 'system', 'template_kwargs', 'chat', 'turns']
-  for name in names:
-    if getattr(x, name) != getattr(Prompts(), name):
-      raise UserError(
-        f'prompts.{name} = {getattr(x, name)!r} does not apply to windows of '
-        f'{source}; leave it out, or name a file of prompts with prompts.path '
-        '(of plain text, its lines are prompts with prompts.field=line)'
-      )
+def generator(seed: int, name: str) -> np.random.Generator:
+  """Returns the random numbers of a domain, whichever others there are."""
+  return np.random.default_rng((seed, zlib.crc32(name.encode())))
+
+
+def cut_windows(
+  tokenizer,
+  documents: Sequence[str],
+  count: int,
+  length: int,
+  rng: np.random.Generator,
+) -> list[list[int]]:
+  """Returns windows of `length` tokens that begin at a line of a document.
+
+  Args:
+    tokenizer: of the target.
+    documents: used again, elsewhere, once all were.
+    count: windows.
+    length: tokens of each.
+    rng: draws documents and places.
+
+  Returns:
+    Lists of token ids; fewer than `count` where documents are too short.
+  """
+  order = rng.permutation(len(documents))
+  lines: dict[int, np.ndarray] = {}  # where the lines of a document begin
+  windows: list[list[int]] = []
+  for turn in range(100 * count):
+    which = order[turn % len(order)]
+    text = documents[which]
+    if which not in lines:
+      ends = [match.end() for match in re.finditer('\n', text)]
+      lines[which] = np.array([0, *ends])
+    places = lines[which]
+    start = int(rng.choice(places[: max(1, len(places) * 3 // 4)]))
+    part = text[start : start + 40 * length]
+    ids = tokenizer.encode(part, truncation=True, max_length=length)
+    if len(ids) == length:
+      windows.append(ids)
+    if len(windows) == count:
+      break
+  return windows
+
+
+def choose(tokenizer, domain: str, count: int, length: int, seed: int):
+  """Returns windows of held-out documents of the embedded corpus.
+
+  Args:
+    tokenizer: of the target.
+    domain: of the corpus.
+    count: windows.
+    length: tokens of each.
+    seed: of documents and places.
+
+  Returns:
+    A list of `count` lists of token ids.
+
+  Raises:
+    UserError: no document is long enough.
+  """
+  documents = [d.text for d in corpus.evaluation_documents(domain)]
+  rng = generator(seed, domain)
+  windows = cut_windows(tokenizer, documents, count, length, rng)
+  need(
+    len(windows) == count,
+    f'prompts.length {length} is longer than the held-out documents of '
+    f'{domain}: choose less',
+  )
+  return windows
 
 
 def _fit(
   write: Writer, item: forms.Item, limit: int, room: int, answer: int
 ) -> tuple[tuple[str, ...], bool] | None:
-  """What is said, with as much of the first text as fits.
+  """Returns what is said, with as much of the first text as fits.
 
   Args:
     write: makes token ids of it.
@@ -164,17 +240,20 @@ def _fit(
   return (of(most), most < whole) if most and fits(most) else None
 
 
-def _take(x: Prompts, write, items, domain, room, answer, seed, source):
+def _draw(
+  x: Prompts, write: Writer, items, rng, source: str, room: int, answer: int
+) -> Chosen:
   """Draws prompts of one domain until there are enough."""
   chosen = Chosen([], source, len(items))
   limit = min(x.length or room, room)
   skipped: collections.Counter[str] = collections.Counter()
-  for i in windows.generator(seed, domain).permutation(len(items)):
-    item, fitted = items[i], None
-    if item.text.strip():
-      fitted = _fit(write, item, limit, room, answer)
+  for i in rng.permutation(len(items)):
+    if not items[i].text.strip():
+      skipped['without text'] += 1
+      continue
+    fitted = _fit(write, items[i], limit, room, answer)
     if fitted is None:
-      skipped['too long' if item.text.strip() else 'without text'] += 1
+      skipped['too long'] += 1
       continue
     says, cut = fitted
     prompts = conversations.bare(write, says)
@@ -186,15 +265,20 @@ def _take(x: Prompts, write, items, domain, room, answer, seed, source):
     if len(chosen.texts) == x.count:
       break
   chosen.skipped = dict(skipped)
-  if not chosen.texts:
-    raise UserError(
-      f'prompts.length: none of the {len(items)} prompts of {domain} in '
-      f'{source} can be used with at most {limit} tokens ({dict(skipped)})'
-    )
-  return chosen
+  if chosen.texts:
+    return chosen
+  field, remedy = 'prompts.path', 'the texts are empty: name another file'
+  if 'too long' in skipped:
+    field, remedy = 'prompts.length', f'{limit} tokens are too few: allow more'
+  raise UserError(
+    f'{field}: none of the {len(items)} prompts of {items[0].domain} in '
+    f'{source} can be used ({dict(skipped)}); {remedy}'
+  )
 
 
-def _from_records(x, records, tokenizer, room, answer, seed, source, name):
+def _from_records(
+  x: Prompts, records, tokenizer, room, seed, answer, source, name
+) -> dict[str, Chosen]:
   if not (x.field or x.form):
     records = [forms.with_turns(record) for record in records]
   if x.turns != 1:
@@ -206,12 +290,7 @@ def _from_records(x, records, tokenizer, room, answer, seed, source, name):
     if not x.domains or item.domain in x.domains:
       forms.check_complete(record, item)
     domains.setdefault(item.domain, []).append(item)
-  unknown = set(x.domains) - domains.keys()
-  if unknown:
-    raise UserError(
-      f'prompts.domains: {source} has {", ".join(domains)}, got '
-      f'{tuple(x.domains)}; choose from these, or leave it empty for all'
-    )
+  _check_domains(x, list(domains), source)
   wanted = {domain: domains[domain] for domain in x.domains or domains}
   need(
     answer < room
@@ -224,53 +303,30 @@ def _from_records(x, records, tokenizer, room, answer, seed, source, name):
   def write(says, answers):
     return encode(tokenizer, x, says, answers)
 
-  template = ''
-  if x.chat:
-    template = conversations.template_of(tokenizer, x)
-    template = conversations.digest(template)
   chosen = {
-    domain: _take(x, write, items, domain, room, answer, seed, source)
+    domain: _draw(
+      x, write, items, generator(seed, domain), source, room, answer
+    )
     for domain, items in wanted.items()
   }
-  for one in chosen.values():
-    one.template = template
+  if x.chat:
+    template = conversations.template_of(tokenizer, x)
+    for one in chosen.values():
+      one.template = conversations.digest(template)
   return chosen
 
 
-def _from_text(x, tokenizer, length, seed, source, name):
-  """Windows of one plain text, whose name is the only domain."""
-  _no_forms(x, f'the plain text {source}')
-  if set(x.domains) - {name}:
-    raise UserError(
-      f'prompts.domains: {source} has {name}, got {tuple(x.domains)}; leave it '
-      'empty'
-    )
-  text, rng = files.read_text(x.path), windows.generator(seed, name)
-  texts = windows.cut(tokenizer, [text], x.count, length, rng)
-  if not texts:
-    raise UserError(
-      f'prompts.length {length} is longer than {x.path}: choose less'
-    )
-  return {name: Chosen(texts, source)}
-
-
-def _is_text(x: Prompts) -> bool:
-  """Whether the prompts are windows of documents."""
-  by_line = x.field == 'line' or '{line}' in x.form
-  return not x.dataset and (
-    not x.path or (files.kind_of(x.path) == 'text' and not by_line)
-  )
-
-
 def length_of_windows(x: Prompts) -> int | None:
-  """Tokens that every prompt has; None where each has its own."""
-  return (x.length or windows.LENGTH) if _is_text(x) else None
+  """Returns the tokens of every window; None if prompts are no windows."""
+  by_line = x.field == 'line' or '{line}' in x.form
+  is_text = not x.path or (files.kind_of(x.path) == 'text' and not by_line)
+  return (x.length or WINDOW) if is_text and not x.dataset else None
 
 
 def collect(
   x: Prompts, tokenizer, room: int, seed: int, answer: int = 0
 ) -> dict[str, Chosen]:
-  """The prompts of an experiment, by domain.
+  """Returns the prompts of an experiment, by domain.
 
   Args:
     x: the settings.
@@ -288,31 +344,37 @@ def collect(
     files.check(x.path)
   if x.chat:  # Before a large file is read.
     conversations.check_template(tokenizer, x)
-  source, name = os.path.basename(x.path), files.stem_of(x.path)
   if x.dataset:
-    records = files.load_dataset(x.dataset, x.split)
-    name = re.split('[:@]', x.dataset)[0].rpartition('/')[2]
     source = f'{x.dataset} ({x.split})'
-    return _from_records(
-      x, records, tokenizer, room, answer, seed, source, name
-    )
+    name = re.split('[:@]', x.dataset)[0].rpartition('/')[2]
+  else:
+    source, name = os.path.basename(x.path), files.stem_of(x.path)
   length = length_of_windows(x)
   if length is None:
-    records = files.read_records(x.path)
+    records = (
+      files.load_dataset(x.dataset, x.split)
+      if x.dataset
+      else files.read_records(x.path)
+    )
     return _from_records(
-      x, records, tokenizer, room, answer, seed, source, name
+      x, records, tokenizer, room, seed, answer, source, name
     )
-  if x.path:
-    return _from_text(x, tokenizer, length, seed, source, name)
-  return {
-    domain: Chosen(
-      choose(tokenizer, domain, x.count, length, seed), 'the embedded corpus'
-    )
-    for domain in x.domains or corpus.DOMAINS
-  }
+  if not x.path:
+    return {
+      domain: Chosen(
+        choose(tokenizer, domain, x.count, length, seed), 'the embedded corpus'
+      )
+      for domain in x.domains or corpus.DOMAINS
+    }
+  _refuse_forms(x, f'the plain text {source}')
+  _check_domains(x, [name], source)
+  text, rng = files.read_text(x.path), generator(seed, name)
+  texts = cut_windows(tokenizer, [text], x.count, length, rng)
+  need(texts, f'prompts.length {length} is longer than {x.path}: choose less')
+  return {name: Chosen(texts, source)}
 
 
 def digest(prompts) -> str:
-  """A short hash of token ids: the same prompts have the same."""
+  """Returns a short hash of token ids: the same prompts have the same."""
   text = repr([list(map(int, p)) for p in prompts])
   return hashlib.sha256(text.encode()).hexdigest()[:12]

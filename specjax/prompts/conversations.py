@@ -1,4 +1,4 @@
-"""What users and models say in turns, as token ids.
+"""Writes conversations of users and models as token ids.
 
 A chat template writes a conversation with the answers as text. Without one a
 conversation goes on plainly: the tokens so far and those of the answer, then an
@@ -8,9 +8,11 @@ empty line and what is said next.
   turn 2   Name a colour. Blue.\n\nAnd another?
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +33,7 @@ _OWN = (
 
 
 def check(x: Prompts) -> None:
-  """Checks what can be checked without a tokenizer.
+  """Checks the fields of a conversation that need no tokenizer.
 
   Raises:
     UserError: names the field and the remedy.
@@ -42,12 +44,6 @@ def check(x: Prompts) -> None:
       f'prompts.{name} is for a chat template, but prompts.chat is False: give '
       '--prompts.chat, or leave it out',
     )
-  need(
-    isinstance(x.template_kwargs, dict)
-    and all(isinstance(name, str) for name in x.template_kwargs),
-    f'prompts.template_kwargs must be a dictionary by name, such as '
-    f'{{"enable_thinking": False}}, got {x.template_kwargs!r}',
-  )
   for name in _OWN:
     need(
       name not in x.template_kwargs,
@@ -56,32 +52,30 @@ def check(x: Prompts) -> None:
 
 
 def template_of(tokenizer, x: Prompts) -> str:
-  """The chat template that writes the prompts.
+  """Returns the chat template that writes the prompts.
 
   Raises:
     UserError: there is none.
   """
-  own = x.template_kwargs.get(_TEMPLATE)
-  try:
-    template = tokenizer.get_chat_template(own)
-  except ValueError:
-    template = None
-  if not template:
-    raise UserError(
-      'prompts.chat: the tokenizer has no chat template; leave it out, use a '
-      'target that was tuned on chats, or give a template as chat_template '
-      'with prompts.template_kwargs'
-    )
+  template = None
+  with contextlib.suppress(ValueError):
+    template = tokenizer.get_chat_template(x.template_kwargs.get(_TEMPLATE))
+  need(
+    template,
+    'prompts.chat: the tokenizer has no chat template; leave it out, use a '
+    'target that was tuned on chats, or give a template as chat_template with '
+    'prompts.template_kwargs',
+  )
   return template
 
 
 def digest(template: str) -> str:
-  """A short hash of a chat template."""
+  """Returns a short hash of a chat template."""
   return hashlib.sha256(template.encode()).hexdigest()[:12]
 
 
 def check_template(tokenizer, x: Prompts) -> None:
-  """Whether the chat template takes all that it will be given.
+  """Checks that the chat template takes all that it will be given.
 
   Raises:
     UserError: names the field and the remedy.
@@ -93,28 +87,34 @@ def check_template(tokenizer, x: Prompts) -> None:
       f'prompts.template_kwargs: the chat template knows no {name!r}; leave it '
       'out, or check how the template calls it',
     )
-  one, two = ['A question.'], ['A question.', 'Another question.']
+  one, two, answer = ['A question.'], ['A question.', 'Another.'], 'An answer.'
   if x.system:
-    text = _try(tokenizer, x, one, [], 'system', _NO_SYSTEM)
+    other = dataclasses.replace(x, system='')
+    text = _try(tokenizer, x, other, _messages(x, one), 'system', _NO_SYSTEM)
     need(
       x.system.strip() in text,
       f'prompts.system: the chat template drops it; {_NO_SYSTEM}',
     )
   if x.turns != 1:
-    text = _try(tokenizer, x, two, ['Some answer.'], 'turns', _NO_TURNS)
+    text = _try(
+      tokenizer, x, x, _messages(x, two, [answer]), 'turns', _NO_TURNS
+    )
     need(
-      'Some answer.' in text,
+      answer in text,
       f'prompts.turns: the chat template drops answers; {_NO_TURNS}',
     )
 
 
-def _try(tokenizer, x: Prompts, says, answers, field: str, rest: str) -> str:
-  """What the template writes; blames a field if without it all is well."""
+def _try(tokenizer, x, without: Prompts, messages, field: str, rest: str):
+  """Returns what the template writes.
+
+  Raises:
+    UserError: the template fails; names `field` if without it it does not.
+  """
   try:
-    return _render(tokenizer, x, says, answers, tokenize=False)
+    return _apply(tokenizer, x, messages, tokenize=False)
   except Exception as error:  # A template is a program of its own.
-    without = dataclasses.replace(x, system='') if field == 'system' else x
-    _write(tokenizer, without, says[:1], [])
+    _write(tokenizer, without, _messages(without, ['A question.']))
     raise UserError(
       f'prompts.{field}: the chat template refuses it ({_reason(error)}); '
       f'{rest}'
@@ -125,14 +125,13 @@ def _reason(error: Exception) -> str:
   return ' '.join(str(error).split()) or type(error).__name__
 
 
-def _render(tokenizer, x: Prompts, says, answers, **options) -> Any:
+def _messages(x: Prompts, says, answers=()) -> list[dict[str, str]]:
   messages = [{'role': 'system', 'content': x.system}] if x.system else []
-  for place, text in enumerate(says):
+  for text, answer in itertools.zip_longest(says, answers):
     messages.append({'role': 'user', 'content': text})
-    if place < len(answers):
-      answer = answers[place].strip()
-      messages.append({'role': 'assistant', 'content': answer})
-  return _apply(tokenizer, x, messages, **options)
+    if answer is not None:
+      messages.append({'role': 'assistant', 'content': answer.strip()})
+  return messages
 
 
 def _apply(tokenizer, x: Prompts, messages, **options) -> Any:
@@ -144,7 +143,7 @@ def _apply(tokenizer, x: Prompts, messages, **options) -> Any:
 def write(
   tokenizer, x: Prompts, messages: Sequence[Mapping[str, str]]
 ) -> list[int]:
-  """The token ids of messages in the chat template, the answer to come.
+  """Returns the token ids of messages in the chat template, without an answer.
 
   Args:
     tokenizer: of the target.
@@ -163,29 +162,23 @@ def write(
     raise UserError(
       f'the chat template refuses them: {_reason(error)}'
     ) from error
-  return _once_begun(tokenizer, ids)
+  return _with_one_start(tokenizer, ids)
 
 
-def _once_begun(tokenizer, ids: list[int]) -> list[int]:
-  """Without the second of two start tokens."""
-  begin = getattr(tokenizer, 'bos_token_id', None)
-  return ids[begin is not None and ids[:2] == [begin, begin] :]
-
-
-def _write(tokenizer, x: Prompts, says, answers) -> list[int]:
+def _write(tokenizer, x: Prompts, messages) -> list[int]:
   try:
-    return _render(tokenizer, x, says, answers, return_dict=False)
-  except Exception as error:
+    return write(tokenizer, x, messages)
+  except UserError as error:
     raise UserError(
-      f'prompts.chat: the chat template of the tokenizer fails '
-      f'({_reason(error)}); leave prompts.chat out and write the form with '
+      f'prompts.chat: {error}; leave prompts.chat out and write the form with '
       'prompts.form'
     ) from error
 
 
-def read(tokenizer, answer: Sequence[int]) -> str:
-  """The text of an answer, without what ends it."""
-  return tokenizer.decode(list(answer), skip_special_tokens=True)
+def _with_one_start(tokenizer, ids: list[int]) -> list[int]:
+  """Returns a prompt without the second of two start tokens."""
+  begin = getattr(tokenizer, 'bos_token_id', None)
+  return ids[begin is not None and ids[:2] == [begin, begin] :]
 
 
 def encode(
@@ -194,7 +187,7 @@ def encode(
   says: Sequence[str],
   answers: Sequence[Sequence[int]] = (),
 ) -> list[int]:
-  """The token ids of one prompt; they begin with one start token at most.
+  """Returns the token ids of one prompt, with one start token at most.
 
   Args:
     tokenizer: of the target.
@@ -210,16 +203,19 @@ def encode(
     forms.check_text('prompt', text)
   if x.chat:
     template_of(tokenizer, x)
-    ids = _write(tokenizer, x, says, [read(tokenizer, a) for a in answers])
-  else:
-    ids = tokenizer.encode(says[0], verbose=False)
-    if answers:
-      ids = _go_on(tokenizer, ids, says, answers)
-  return _once_begun(tokenizer, ids)
+    texts = [
+      tokenizer.decode(list(answer), skip_special_tokens=True)
+      for answer in answers
+    ]
+    return _write(tokenizer, x, _messages(x, says, texts))
+  ids = tokenizer.encode(says[0], verbose=False)
+  if answers:
+    ids = _go_on(tokenizer, ids, says, answers)
+  return _with_one_start(tokenizer, ids)
 
 
 def _go_on(tokenizer, ids: list[int], says, answers) -> list[int]:
-  """A prompt with what followed it; the end of a text stays at the end."""
+  """Returns a prompt with its answers and turns; an end token stays last."""
   encode = functools.partial(
     tokenizer.encode, add_special_tokens=False, verbose=False
   )
@@ -233,7 +229,7 @@ def _go_on(tokenizer, ids: list[int], says, answers) -> list[int]:
 
 
 def longest(size: int, fits: Callable[[int], bool]) -> int:
-  """The most of `size` that fits, by halves; 0 is not asked for."""
+  """Returns the most of `size` that fits, found by halves; 0 is not tried."""
   if fits(size):
     return size
   low, high = 0, size  # `low` fits, `high` does not.
@@ -245,7 +241,7 @@ def longest(size: int, fits: Callable[[int], bool]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
-  """What a user says in turns; the answers are still to be made.
+  """Turns of a user, whose answers are still to be made.
 
   Attributes:
     says: of each turn.
@@ -258,16 +254,16 @@ class Conversation:
   limits: tuple[int, ...]
 
   def bare(self) -> list[list[int]]:
-    """The prompts of all turns, as if every answer were empty."""
+    """Returns the prompts of all turns, with empty answers."""
     return bare(self.write, self.says)
 
   def prompt(
     self, answers: Sequence[Sequence[int]]
   ) -> tuple[list[int], bool] | None:
-    """The prompt of a turn, and whether answers lost their end in it.
+    """Returns the prompt of a turn, and whether answers were shortened in it.
 
-    They do where they are read as many more tokens than they were written
-    with, as halves of characters are.
+    An answer is shortened where it is read as many more tokens than it was
+    written with, as halves of characters are.
 
     Args:
       answers: token ids, to all turns before.
@@ -288,14 +284,14 @@ class Conversation:
 
 
 def bare(write, says: Sequence[str]) -> list[list[int]]:
-  """The prompts of all turns, as if every answer were empty."""
+  """Returns the prompts of all turns, with empty answers."""
   return [write(says[: i + 1], [[]] * i) for i in range(len(says))]
 
 
 def limits(
   prompts: Sequence[Sequence[int]], answer: int, room: int
 ) -> tuple[int, ...]:
-  """Tokens that the prompt of each turn may have.
+  """Returns how many tokens the prompt of each turn may have.
 
   Args:
     prompts: of all turns, with empty answers.

@@ -1,4 +1,4 @@
-"""Records of files and of data sets of the hub."""
+"""Reads records of files and of data sets of the hub."""
 
 import gzip
 import json
@@ -12,48 +12,37 @@ PATH = 'prompts.path'  # the field that names a file, unless another does
 
 
 class Record(NamedTuple):
-  """One object of a file.
-
-  place: where it stands, for messages.
-  fields: its content by name.
-  """
+  """One object of a file: where it stands, for messages, and its fields."""
 
   place: str
   fields: dict[str, Any]
 
 
 def stem_of(path: str) -> str:
-  """The name of a file without its endings."""
-  file = pathlib.Path(path.removesuffix('.gz'))
-  return file.stem
+  """Returns the name of a file without its endings."""
+  return pathlib.Path(path.removesuffix('.gz')).stem
 
 
 def kind_of(path: str) -> str:
-  """'lines' or 'list' of JSON, 'parquet', or 'text'."""
+  """Returns 'lines' or 'list' (of JSON), 'parquet', or 'text'."""
   ending = pathlib.Path(path.removesuffix('.gz')).suffix
   kinds = {'.jsonl': 'lines', '.json': 'list', '.parquet': 'parquet'}
   return kinds.get(ending, 'text')
 
 
 def check(path: str, field: str = PATH) -> None:
-  """Refuses what is no file: nothing ever comes out of a pipe.
-
-  Raises:
-    UserError: it is missing, a folder, or something else.
-  """
+  """Raises a UserError unless a path names a file: no pipe ever ends."""
   file = pathlib.Path(path)
-  need(
-    file.exists(),
-    f'{field}: {path} does not exist; name a file of {field.split(".")[0]}',
-  )
-  need(
-    file.is_file(),
-    f'{field}: {path} is no regular file; name a file of {field.split(".")[0]}',
-  )
+  problem = 'is no regular file' if file.exists() else 'does not exist'
+  need(file.is_file(), f'{field}: {path} {problem}; {_other(field)}')
+
+
+def _other(field: str) -> str:
+  return f'name a file of {field.split(".")[0]}'
 
 
 def read_text(path: str, field: str = PATH) -> str:
-  """The content of a file, decompressed where it ends in .gz.
+  """Returns the content of a file, decompressed where it ends in .gz.
 
   Raises:
     UserError: it is missing, damaged, no UTF-8 or empty.
@@ -64,30 +53,14 @@ def read_text(path: str, field: str = PATH) -> str:
     if path.endswith('.gz'):
       content = gzip.decompress(content)
     text = content.decode('utf-8')
-  except (OSError, EOFError, zlib.error) as error:
+  except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    damaged = not isinstance(error, UnicodeDecodeError)
+    remedy = 'copy it again' if damaged else 'convert it to UTF-8'
     raise UserError(
-      f'{field}: {path} cannot be read ({error}); copy it again'
+      f'{field}: {path} cannot be read ({error}); {remedy}'
     ) from None
-  except UnicodeDecodeError as error:
-    raise UserError(
-      f'{field}: {path} is no UTF-8 text ({error}); convert it first'
-    ) from None
-  if not text.strip():
-    raise UserError(
-      f'{field}: {path} is empty; name a file of {field.split(".")[0]}'
-    )
+  need(text.strip(), f'{field}: {path} is empty; {_other(field)}')
   return text
-
-
-def _record(field: str, path: str, place: str, content: Any) -> Record:
-  if isinstance(content, str):
-    content = {'text': content}
-  if not isinstance(content, dict):
-    raise UserError(
-      f'{field}: {place} of {path} holds a {type(content).__name__}; it '
-      'must be an object or a string'
-    )
-  return Record(place, content)
 
 
 def _parse(field: str, path: str, place: str, text: str) -> Any:
@@ -95,17 +68,13 @@ def _parse(field: str, path: str, place: str, text: str) -> Any:
     return json.loads(text)
   except ValueError as error:
     raise UserError(
-      f'{field}: {place} of {path} is no valid JSON ({error}); mend or '
-      'remove it'
+      f'{field}: {place} of {path} is no valid JSON ({error}); mend or remove '
+      'it'
     ) from None
 
 
 def _parquet(path: str, field: str) -> list[dict]:
-  """Rows of a file of Parquet.
-
-  Raises:
-    UserError: it cannot be read, or the package that reads it is not there.
-  """
+  """Returns the rows of a file of Parquet."""
   try:
     import pyarrow.parquet
   except ImportError as error:
@@ -115,61 +84,59 @@ def _parquet(path: str, field: str) -> list[dict]:
     ) from error
   check(path, field)
   try:
-    rows = pyarrow.parquet.read_table(path).to_pylist()
+    return pyarrow.parquet.read_table(path).to_pylist()
   except (OSError, ValueError) as error:  # All of pyarrow's are these.
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise UserError(
       f'{field}: {path} cannot be read ({reason}); copy it again'
     ) from error
-  need(rows, f'{field}: {path} is empty; name a file of {field.split(".")[0]}')
-  return rows
 
 
 def read_records(path: str, field: str = PATH) -> list[Record]:
-  """Records of a file: JSON lines, a JSON list, Parquet, or lines of text.
-
-  A string in JSON is a record with the field `text`, a line of text one with
-  the field `line`. Blank lines are passed over.
+  """Returns the records of JSON lines, a JSON list, Parquet, or lines of text.
 
   Args:
     path: of the file.
-    field: of the config that names it.
+    field: that named it, for messages.
 
   Raises:
-    UserError: names the file and, where it can, the line.
+    UserError: names the field, the file and the line.
   """
   kind = kind_of(path)
+  found: list[tuple[str, Any]]
   if kind == 'parquet':
-    return [
-      Record(f'row {i}', row) for i, row in enumerate(_parquet(path, field))
-    ]
-  text = read_text(path, field)
-  if kind == 'list':
-    contents = _parse(field, path, 'the text', text)
-    if not isinstance(contents, list) or not contents:
-      raise UserError(
-        f'{field}: {path} must hold a list of prompts; objects one a '
-        'line belong into a .jsonl file'
-      )
-    return [
-      _record(field, path, f'entry {i}', content)
-      for i, content in enumerate(contents, 1)
-    ]
-  records = []
-  # Not splitlines: JSON strings may hold separators that it would cut at.
-  for number, line in enumerate(text.split('\n'), 1):
-    place, line = f'line {number}', line.strip()
-    if not line:
-      continue
-    content = (
-      _parse(field, path, place, line) if kind == 'lines' else {'line': line}
+    found = [(f'row {i}', row) for i, row in enumerate(_parquet(path, field))]
+  elif kind == 'list':
+    contents = _parse(field, path, 'the text', read_text(path, field))
+    need(
+      isinstance(contents, list),
+      f'{field}: {path} must hold a list of prompts; objects one a line belong '
+      'into a .jsonl file',
     )
-    records.append(_record(field, path, place, content))
+    found = [(f'entry {i}', one) for i, one in enumerate(contents, 1)]
+  else:
+    # Not splitlines: JSON strings may hold separators that it would cut at.
+    lines = enumerate(read_text(path, field).split('\n'), 1)
+    found = [(f'line {i}', line.strip()) for i, line in lines if line.strip()]
+    if kind == 'lines':
+      found = [(i, _parse(field, path, i, line)) for i, line in found]
+    else:
+      found = [(i, {'line': line}) for i, line in found]
+  need(found, f'{field}: {path} is empty; {_other(field)}')
+  records = []
+  for place, content in found:
+    fields = {'text': content} if isinstance(content, str) else content
+    need(
+      isinstance(fields, dict),
+      f'{field}: {place} of {path} holds a {type(content).__name__}; it must '
+      'be an object or a string',
+    )
+    records.append(Record(place, fields))
   return records
 
 
 def load_dataset(name: str, split: str) -> list[Record]:
-  """Records of a data set of the hub.
+  """Returns the records of a data set of the hub.
 
   Args:
     name: `name` or `name:configuration`; behind the name may stand @revision.

@@ -12,19 +12,19 @@ always stays whole.
 import string
 from typing import Any, NamedTuple
 
-from specjax.errors import UserError
+from specjax.errors import UserError, need
 from specjax.prompts.files import Record
 
 
-class Format(NamedTuple):
-  """A published set of prompts, known by its fields.
+class Form(NamedTuple):
+  """How the records of a set of prompts are written.
 
   name: the domain of records that name no category of their own.
-  fields: that every record has.
-  text: what is shortened where a prompt is too long.
-  form: the prompt.
-  optional: a field, without which, or where it is empty, the prompt is
-  short: another form.
+  fields: by which a record of a published set is known.
+  text: the field that is shortened where a prompt is too long.
+  form: the prompt; '' is the text alone.
+  optional: a field that a record may lack, or leave empty; then `short` is its
+    form.
   """
 
   name: str
@@ -46,18 +46,18 @@ _MBPP = (
 )
 _FIRST_TURN = 'turns[0]'
 FORMATS = (
-  Format('humaneval', ('task_id', 'prompt', 'entry_point'), 'prompt', ''),
-  Format('mbpp', ('text', 'code', 'test_list'), 'text', _MBPP % 'text'),
+  Form('humaneval', ('task_id', 'prompt', 'entry_point'), 'prompt', ''),
+  Form('mbpp', ('text', 'code', 'test_list'), 'text', _MBPP % 'text'),
   # The sanitized questions.
-  Format('mbpp', ('prompt', 'code', 'test_list'), 'prompt', _MBPP % 'prompt'),
-  Format('gsm8k', ('question', 'answer'), 'question', 'Q: {question}\nA:'),
-  Format(
+  Form('mbpp', ('prompt', 'code', 'test_list'), 'prompt', _MBPP % 'prompt'),
+  Form('gsm8k', ('question', 'answer'), 'question', 'Q: {question}\nA:'),
+  Form(
     'math500',
     ('problem', 'solution', 'answer'),
     'problem',
     'Problem:\n{problem}\n\nSolution:\n',
   ),
-  Format(
+  Form(
     'alpaca',
     ('instruction', 'output'),
     'instruction',
@@ -70,15 +70,15 @@ FORMATS = (
     'appropriately completes the request.\n\n### Instruction:\n'
     '{instruction}\n\n### Response:\n',
   ),
-  Format('turns', ('turns',), _FIRST_TURN, ''),
-  Format('xsum', ('document', 'summary'), 'document', 'summarize: {document}'),
-  Format(
+  Form('turns', ('turns',), _FIRST_TURN, ''),
+  Form('xsum', ('document', 'summary'), 'document', 'summarize: {document}'),
+  Form(
     'cnn_dailymail',
     ('article', 'highlights'),
     'article',
     'summarize: {article}',
   ),
-  Format(
+  Form(
     'wmt_en_de',
     ('translation',),
     'translation[en]',
@@ -87,14 +87,15 @@ FORMATS = (
 )
 
 
-# What the published files of SPEED-Bench have in place of many texts.
+# The published files of SPEED-Bench have this in place of many texts.
 PLACEHOLDER = 'FULL BENCHMARK DATA SHOULD BE FETCHED'
 
 
 class Item(NamedTuple):
-  """A prompt in three parts, of which only the text may be shortened.
+  """A prompt in three parts; only the text may be shortened.
 
-  `later` is said in the turns that follow.
+  domain: the category that the record names, or the name of its form.
+  later: what the user says in the turns that follow.
   """
 
   domain: str
@@ -104,26 +105,12 @@ class Item(NamedTuple):
   later: tuple[str, ...] = ()
 
 
-class Form(NamedTuple):
-  """Which field is the text, and what stands around it.
-
-  Where the field `optional` is empty, `short` is the form.
-  """
-
-  domain: str
-  field: str
-  before: str
-  after: str
-  optional: str = ''
-  short: tuple[str, str] = ('', '')
-
-
 def _listed(record: Record) -> str:
   return ', '.join(record.fields) or 'none'
 
 
 def lookup(record: Record, name: str, setting: str) -> Any:
-  """The value of a field, with the brackets of `str.format`."""
+  """Returns the value of a field, named with the brackets of `str.format`."""
   try:
     return string.Formatter().get_field(name, (), record.fields)[0]
   except (KeyError, IndexError, TypeError, AttributeError, ValueError):
@@ -134,61 +121,58 @@ def lookup(record: Record, name: str, setting: str) -> Any:
 
 
 def _fill(record: Record, part: str) -> str:
-  """A part of a form with its fields; a list is joined, one entry a line."""
+  """Fills in the fields of a part of a form; a list becomes lines."""
   filled = []
   for text, name, _, _ in string.Formatter().parse(part):
     filled.append(text)
     if name is not None:
       value = lookup(record, name, 'prompts.form')
-      if isinstance(value, list):
-        value = '\n'.join(map(str, value))
-      filled.append(str(value))
+      lines = value if isinstance(value, list) else [value]
+      filled.append('\n'.join(map(str, lines)))
   return ''.join(filled)
 
 
-def recognise(record: Record) -> Format | None:
-  for known in FORMATS:
-    if set(known.fields) <= record.fields.keys():
-      return known
-  return None
+def recognise(record: Record) -> Form | None:
+  """Returns the form of the published set that a record is of, if any."""
+  known = (f for f in FORMATS if set(f.fields) <= record.fields.keys())
+  return next(known, None)
 
 
 def _sole_text(record: Record) -> str:
-  """The one field that holds text."""
+  """Returns the one field that holds text."""
   names = [k for k, v in record.fields.items() if isinstance(v, str)]
-  if len(names) != 1:
-    known = ', '.join(dict.fromkeys(f.name for f in FORMATS))
-    raise UserError(
-      f'prompts.field: the fields {_listed(record)} are of no known format '
-      f'({known}); say which of them holds the prompt'
-    )
+  known = ', '.join(dict.fromkeys(f.name for f in FORMATS))
+  need(
+    len(names) == 1,
+    f'prompts.field: the fields {_listed(record)} are of no known format '
+    f'({known}); say which of them holds the prompt',
+  )
   return names[0]
 
 
 def choose(first: Record, field: str, form: str, name: str) -> Form:
-  """What is written of every record.
+  """Returns how every record is written.
 
-  A form of one's own comes first, then the field alone, then the form of the
-  known format.
+  A form of the user's comes first, then the field alone, then a known form.
 
   Args:
     first: a record.
-    field: `prompts.field`: the text, which is shortened where it is too long;
-      by default the first field of the form.
+    field: `prompts.field`, the text that is shortened where it is too long; by
+      default the first field of the form.
     form: `prompts.form`.
     name: the domain of records of no known format.
 
   Raises:
     UserError: the form has no such field, or the field cannot be guessed.
   """
-  known, optional = recognise(first), {}
-  if not form and not field:
-    field = known.text if known else _sole_text(first)
-    form = known.form if known else ''
-    if known and known.optional:
-      before, _, after = known.short.partition('{' + field + '}')
-      optional = {'optional': known.optional, 'short': (before, after)}
-  form = form.replace('\\n', '\n') or '{' + field + '}'
+  known = recognise(first)
+  if known and not form and not field:
+    return known
+  domain = known.name if known else name
+  if not form:
+    field = field or _sole_text(first)
+    return Form(domain, (), field, '')
+  form = form.replace('\\n', '\n')
   try:
     names = [n for _, n, _, _ in string.Formatter().parse(form) if n]
   except ValueError as error:
@@ -197,17 +181,16 @@ def choose(first: Record, field: str, form: str, name: str) -> Form:
       "such as 'summarize: {document}'"
     ) from None
   field = field or (names[0] if names else '')
-  before, matched, after = form.partition('{' + field + '}')
-  if not field or not matched:
-    raise UserError(
-      f'prompts.form: {form!r} must hold {{{field or "a field"}}}, which is to '
-      f'be continued; the fields are {_listed(first)}'
-    )
-  return Form(known.name if known else name, field, before, after, **optional)
+  need(
+    field and f'{{{field}}}' in form,
+    f'prompts.form: {form!r} must hold {{{field or "a field"}}}, which is to '
+    f'be continued; the fields are {_listed(first)}',
+  )
+  return Form(domain, (), field, form)
 
 
 def with_turns(record: Record) -> Record:
-  """A record whose turns are given as messages of a user, with `turns`.
+  """Returns a record whose `messages` of a user are given as `turns`.
 
   Raises:
     UserError: somebody else speaks, too.
@@ -218,65 +201,69 @@ def with_turns(record: Record) -> Record:
   says = []
   for message in messages:
     role = message.get('role') if isinstance(message, dict) else message
-    if role != 'user':
-      raise UserError(
-        f'prompts.path: {record.place} has messages of {role!r}; only those of '
-        'a user can be played: leave the others out, and give a system prompt '
-        'with prompts.system'
-      )
+    need(
+      role == 'user',
+      f'prompts.path: {record.place} has messages of {role!r}; only those of '
+      'a user can be played: leave the others out, and give a system prompt '
+      'with prompts.system',
+    )
     says.append(message.get('content'))
   return record._replace(fields=record.fields | {'turns': says})
 
 
 def turns_of(record: Record, most: int) -> tuple[str, ...]:
-  """What is said in each turn of a record.
+  """Returns what is said in each turn of a record.
 
   Args:
     record: with `turns`.
-    most: turns; 0 where there is no limit.
+    most: turns; 0 is no limit.
 
   Raises:
     UserError: it has no turns, or one is no text.
   """
   turns = record.fields.get('turns')
-  if not isinstance(turns, list) or not turns:
-    alone = '' if 'turns' in record.fields else 'leave prompts.turns at 1, or '
-    raise UserError(
-      f'prompts.turns: {record.place} has no list of turns, its fields are '
-      f'{_listed(record)}; {alone}mend or remove it'
-    )
+  alone = '' if 'turns' in record.fields else 'leave prompts.turns at 1, or '
+  need(
+    isinstance(turns, list) and turns,
+    f'prompts.turns: {record.place} has no list of turns, its fields are '
+    f'{_listed(record)}; {alone}mend or remove it',
+  )
+  assert turns is not None
   for place, text in enumerate(turns, 1):
-    if not isinstance(text, str) or not text.strip():
-      raise UserError(
-        f'prompts.turns: turn {place} of {record.place} is '
-        f'{f"of type {type(text).__name__}" if text else "without"} text; mend '
-        'or remove it'
-      )
+    need(
+      isinstance(text, str) and text.strip(),
+      f'prompts.turns: turn {place} of {record.place} is '
+      f'{f"of type {type(text).__name__}" if text else "without"} text; mend '
+      'or remove it',
+    )
   return tuple(turns[: most or None])
 
 
 def apply(form: Form, record: Record, turns: int = 1) -> Item:
-  """A record in a form; its category, where it names one, is the domain.
+  """Returns a record in a form.
 
   Args:
     form: of its first turn.
     record: what it is filled with.
     turns: that are played, at most; 0: all.
+
+  Raises:
+    UserError: a field is missing or no text.
   """
-  said = turns != 1 or form.field == _FIRST_TURN
+  said = turns != 1 or form.text == _FIRST_TURN
   later = turns_of(record, turns)[1:] if said else ()
-  text = lookup(record, form.field, 'prompts.field')
-  if not isinstance(text, str):
-    raise UserError(
-      f'prompts.field: {form.field!r} of {record.place} is of type '
-      f'{type(text).__name__} and no text; the fields are {_listed(record)}'
-    )
-  before, after = form.before, form.after
-  if form.optional and not record.fields.get(form.optional):
-    before, after = form.short
+  text = lookup(record, form.text, 'prompts.field')
+  need(
+    isinstance(text, str),
+    f'prompts.field: {form.text!r} of {record.place} is of type '
+    f'{type(text).__name__} and no text; the fields are {_listed(record)}',
+  )
+  lacks = form.optional and not record.fields.get(form.optional)
+  whole = form.short if lacks else form.form
+  before, _, after = whole.partition(f'{{{form.text}}}')
   category = record.fields.get('category')
   item = Item(
-    category if isinstance(category, str) and category else form.domain,
+    category if isinstance(category, str) and category else form.name,
     _fill(record, before),
     text,
     _fill(record, after),
@@ -288,23 +275,19 @@ def apply(form: Form, record: Record, turns: int = 1) -> Item:
 
 
 def check_complete(record: Record, item: Item) -> None:
-  """Refuses a record whose text is still to be fetched.
-
-  Raises:
-    UserError: names it.
-  """
+  """Raises a UserError if the text of a record is still to be fetched."""
   number = record.fields.get('question_id')
   name = record.place if number is None else f'{record.place} ({number})'
-  if any(PLACEHOLDER in text for text in (item.text, *item.later)):
-    raise UserError(
-      f'prompts.path: {name} says "{PLACEHOLDER}...": it is a placeholder of '
-      'SPEED-Bench; fetch the texts with its own script, prepare_data.py of '
-      'specdec_bench, and name the file that it writes'
-    )
+  need(
+    not any(PLACEHOLDER in text for text in (item.text, *item.later)),
+    f'prompts.path: {name} says "{PLACEHOLDER}...": it is a placeholder of '
+    'SPEED-Bench; fetch the texts with its own script, prepare_data.py of '
+    'specdec_bench, and name the file that it writes',
+  )
 
 
 def check_text(whose: str, text: str) -> None:
-  """Refuses halves of characters, which JSON can write and UTF-8 cannot."""
+  """Raises a UserError at half a character, which JSON can write."""
   try:
     text.encode()
   except UnicodeEncodeError as error:

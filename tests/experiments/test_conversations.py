@@ -11,6 +11,7 @@ from tokenizers import processors
 from specjax import checkpoints, pair, prompts
 from specjax.bench import results
 from specjax.bench.config import Prompts
+from specjax.errors import UserError
 from specjax.prompts import conversations
 from tests.support import tiny
 
@@ -194,24 +195,19 @@ def test_records_of_messages_are_turns(tokenizer, tmp_path):
 
 
 BAD_TURNS = [
-  ([{'turns': []}], r'prompts\.turns: line 1 has no list of turns'),
-  ([TALKS[0], {'turns': []}], r'prompts\.turns: line 2 has no list of turns'),
-  ([TALKS[0], {'turns': 'x'}], r'prompts\.turns: line 2 has no list of turns'),
-  ([TALKS[0], {'a': 'x'}], r'prompts\.turns: line 2 .* its fields are a;'),
-  ([{'turns': ['a', 3]}], r'prompts\.turns: turn 2 of line 1 is of type int'),
-  ([{'turns': ['a', ' ']}], r'prompts\.turns: turn 2 of line 1 is '),
-  ([{'text': 'a'}], r'prompts\.turns: line 1 has no list of turns'),
-  ([{'a': 'x', 'b': 'y'}], r'line 1 has no list of turns.*at 1, or mend'),
+  ([{'turns': []}], 'line 1'),
+  ([TALKS[0], {'turns': 'x'}], 'line 2'),
+  ([TALKS[0], {'a': 'x'}], 'line 2'),
+  ([{'turns': ['a', 3]}], 'turn 2 of line 1'),
+  ([{'turns': ['a', ' ']}], 'turn 2 of line 1'),
+  ([{'a': 'x', 'b': 'y'}], 'line 1'),
 ]
 
 
-@pytest.mark.parametrize(('records', 'message'), BAD_TURNS)
-def test_records_without_turns_are_refused(
-  tokenizer, tmp_path, records, message
-):
-  with pytest.raises(ValueError, match=message) as error:
+@pytest.mark.parametrize(('records', 'place'), BAD_TURNS)
+def test_records_without_turns_are_refused(tokenizer, tmp_path, records, place):
+  with pytest.raises(UserError, match=rf'^prompts\.turns: {place}'):
     collect(tokenizer, tmp_path, records)
-  assert '\n' not in str(error.value)
 
 
 def test_a_first_turn_that_is_missing_is_called_so(tokenizer, tmp_path):
@@ -233,28 +229,28 @@ BAD_TEMPLATES = [
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}"
     '{% endif %}x',
     {'system': 'Be brief.'},
-    r'prompts\.system: the chat template refuses it \(no system\); leave it',
+    r'prompts\.system: .*no system',
   ),
   (
     "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}",
     {'system': 'Be brief.'},
-    r'prompts\.system: the chat template drops it; leave it out',
+    r'prompts\.system',
   ),
   (
     '{% if messages|length > 1 %}{{ raise_exception("once") }}{% endif %}x',
     {},
-    r'prompts\.turns: the chat template refuses it \(once\); leave it at 1',
+    r'prompts\.turns: .*once',
   ),
   (
     '{{ messages[-1].content }}',
     {},
-    r'prompts\.turns: the chat template drops answers; leave it at 1',
+    r'prompts\.turns',
   ),
   ("{{ raise_exception('never') }}", {}, r'prompts\.chat: .*never'),
   (
     TEMPLATE,
     {'template_kwargs': {'enable_thinkin_': False}},
-    r"template_kwargs: the chat template knows no 'enable_thinkin_'",
+    r'prompts\.template_kwargs: .*enable_thinkin_',
   ),
 ]
 
@@ -270,10 +266,9 @@ def test_what_a_template_does_not_take_is_refused(
   assert '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize('given', [3, [1], {1: 2}, {'tokenize': False}])
-def test_template_kwargs_are_checked(given):
-  with pytest.raises(ValueError, match=r'^prompts\.template_kwargs'):
-    conversations.check(Prompts(chat=True, template_kwargs=given))
+def test_what_the_harness_tells_a_template_is_its_own():
+  with pytest.raises(UserError, match=r'^prompts\.template_kwargs'):
+    conversations.check(Prompts(chat=True, template_kwargs={'tokenize': False}))
 
 
 def test_parquet_needs_its_package(tokenizer, tmp_path, monkeypatch):

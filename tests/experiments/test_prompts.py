@@ -9,6 +9,7 @@ import pytest
 
 from specjax import checkpoints, corpus, pair, prompts
 from specjax.bench.config import Prompts
+from specjax.errors import UserError
 from specjax.prompts import forms
 
 HUMANEVAL = [
@@ -242,7 +243,7 @@ def test_a_form_that_leaves_no_room_is_passed_over(tokenizer, tmp_path):
   found = collect(tokenizer, path=path, form='{a} {b}', room=20)['a']
   assert (len(found.texts), found.skipped) == (1, {'too long': 1})
   write(tmp_path / 'a.jsonl', records[:1])
-  with pytest.raises(ValueError, match=r'none of the 1 prompts .*at most 20'):
+  with pytest.raises(ValueError, match=r'prompts\.length'):
     collect(tokenizer, path=path, form='{a} {b}', room=20)
 
 
@@ -298,53 +299,43 @@ def test_chat_templates(tokenizer, tmp_path):
 
 
 BAD_FILES = [
-  ('a.jsonl', None, {}, 'does not exist'),
-  ('a.jsonl', '', {}, 'is empty'),
-  ('a.jsonl', '\n \n', {}, 'is empty'),
-  ('a.jsonl', '{"text": "x"}\n{"text": \n', {}, 'line 2 of .* is no valid'),
-  ('a.jsonl', '{"text": "x"}\n\n[1]\n', {}, 'line 3 of .* holds a list'),
-  ('a.json', '{"text": "x"}', {}, 'must hold a list'),
-  ('a.jsonl.gz', 'no gzip', {}, 'cannot be read'),
-  ('a.jsonl', b'\xff\xfe', {}, 'is no UTF-8'),
+  ('a.jsonl', None, {}, 'path'),
+  ('a.jsonl', '\n \n', {}, 'path'),
+  ('a.jsonl', '{"text": "x"}\n{"text": \n', {}, 'path: line 2'),
+  ('a.jsonl', '{"text": "x"}\n\n[1]\n', {}, 'path: line 3'),
+  ('a.jsonl', '{"text": " "}\n{"text": ""}', {}, 'path'),
+  ('a.json', '{"text": "x"}', {}, 'path'),
+  ('a.jsonl.gz', 'no gzip', {}, 'path'),
+  ('a.jsonl', b'\xff\xfe', {}, 'path'),
+  ('a.jsonl', '{"a": "x", "b": "y", "c": 1}', {}, 'field: the fields a, b, c'),
+  ('a.jsonl', '{"a": "x"}\n{"b": "y"}', {'field': 'a'}, 'field: line 2'),
+  ('a.jsonl', '{"a": 3}', {'field': 'a'}, "field: 'a' of line 1"),
   (
     'a.jsonl',
-    '{"a": "x", "b": "y", "c": 1}',
-    {},
-    r'prompts\.field: the fields a, b, c are of no known format \(humaneval',
+    '{"a": "x"}',
+    {'form': 'x {b}'},
+    "field: line 1 has no field 'b'",
   ),
-  (
-    'a.jsonl',
-    '{"a": "x", "b": "y"}\n{"b": "y"}',
-    {'field': 'a'},
-    r"prompts\.field: line 2 has no field 'a'; it has b",
-  ),
-  ('a.jsonl', '{"a": 3}', {'field': 'a'}, "'a' of line 1 is of type int"),
-  ('a.jsonl', '{"a": "x"}', {'form': 'x {b}'}, "no field 'b'; it has a"),
-  ('a.jsonl', '{"a": "x"}', {'form': 'x {a'}, r'prompts\.form: .* is no form'),
-  ('a.jsonl', '{"a": "x"}', {'form': 'x'}, r'prompts\.form: .* must hold'),
-  (
-    'a.jsonl',
-    '{"a": "x", "category": "qa"}',
-    {'field': 'a', 'domains': ('poetry',)},
-    r'prompts\.domains: a\.jsonl has qa, got',
-  ),
-  ('a.txt', 'Some text.', {'length': 50}, r'prompts\.length 50 is longer'),
-  ('a.txt', 'Some text.', {'domains': ('b',)}, r'prompts\.domains: .* has a'),
-  ('a.txt', 'Some text.', {'form': '{text}'}, 'does not apply to windows'),
-  ('a.txt', 'Some text.', {'dataset': 'x'}, 'are both given'),
+  ('a.jsonl', '{"a": "x"}', {'form': 'x {a'}, 'form'),
+  ('a.jsonl', '{"a": "x"}', {'form': 'x'}, 'form'),
+  ('a.jsonl', '{"a": "x"}', {'field': 'a', 'domains': ('poetry',)}, 'domains'),
+  ('a.txt', 'Some text.', {'length': 50}, 'length'),
+  ('a.txt', 'Some text.', {'domains': ('b',)}, 'domains'),
+  ('a.txt', 'Some text.', {'form': '{text}'}, 'form'),
+  ('a.txt', 'Some text.', {'dataset': 'x'}, 'path'),
 ]
 
 
-@pytest.mark.parametrize(('name', 'content', 'fields', 'message'), BAD_FILES)
-def test_bad_file_is_one_clear_error(
-  tokenizer, tmp_path, name, content, fields, message
+@pytest.mark.parametrize(('name', 'content', 'fields', 'where'), BAD_FILES)
+def test_bad_file_names_the_field(
+  tokenizer, tmp_path, name, content, fields, where
 ):
   path = tmp_path / name
   if content is not None:
     path.write_bytes(content if type(content) is bytes else content.encode())
-  with pytest.raises(ValueError, match=message) as error:
+  with pytest.raises(UserError) as error:
     collect(tokenizer, path=str(path), **fields)
-  assert str(error.value).startswith('prompts.')
+  assert str(error.value).startswith(f'prompts.{where}')
 
 
 def test_truncated_gzip_is_refused(tokenizer, tmp_path):
@@ -377,7 +368,7 @@ def test_data_sets_of_the_hub(tokenizer, monkeypatch):
   with pytest.raises(ValueError, match='is empty'):
     collect(tokenizer, dataset='me/empty')
   monkeypatch.setitem(sys.modules, 'datasets', None)
-  with pytest.raises(ValueError, match=r"pip install -e '\.\[datasets\]'"):
+  with pytest.raises(ValueError, match='pip install'):
     collect(tokenizer, dataset='openai/gsm8k:main')
 
 
