@@ -1,4 +1,4 @@
-"""What a caller may get wrong, each with a sentence that says what to do."""
+"""Checks of arguments: each error names the argument and the remedy."""
 
 import numbers
 import os
@@ -26,18 +26,26 @@ SEEDS = 2**32  # Larger ones would give the keys of smaller ones.
 
 
 def named(value: Any) -> str:
-  """A value as messages show it: what it is, and its beginning."""
+  """Returns a value as messages show it: its type, and its beginning."""
   text = repr(value)
   shown = text if len(text) < 60 else f'{text[:57]}...'
   return f'{type(value).__name__} {shown}'
 
 
+def is_whole(value: Any) -> bool:
+  """Returns whether a value is an integer, and not a truth value."""
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def check_number(
   name: str, value: Any, least: int, bound: int | None = None
 ) -> None:
-  """Refuses what is no whole number in [least, bound)."""
-  fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  if not fits or value < least or (bound is not None and value >= bound):
+  """Raises a ValueError unless a value is an integer in [least, bound)."""
+  if (
+    not is_whole(value)
+    or value < least
+    or (bound is not None and value >= bound)
+  ):
     more = '' if bound is None else f' and below {bound}'
     raise ValueError(
       f'{name} must be a whole number of at least {least}{more}, got '
@@ -46,45 +54,44 @@ def check_number(
 
 
 def check_numbers(name: str, values: Any, least: int) -> None:
-  """Refuses what is no tuple or list of whole numbers of at least `least`."""
-  whole = isinstance(values, tuple | list) and all(
-    isinstance(x, numbers.Integral) and not isinstance(x, bool) for x in values
-  )
-  if not whole or min(values, default=least) < least:
+  """Raises a ValueError unless values are integers of at least `least`."""
+  if not isinstance(values, tuple | list) or not all(
+    is_whole(x) and x >= least for x in values
+  ):
     raise ValueError(
       f'{name} must be integers of at least {least}, such as (2, 1), got '
       f'{named(values)}'
     )
 
 
+def _check_type(name: str, value: Any, kind: type, wanted: str) -> None:
+  if not isinstance(value, kind):
+    raise ValueError(f'{name} must be {wanted}, got {named(value)}')
+
+
+def check_target(target: Any) -> None:
+  """Raises a ValueError unless drafters can be loaded for a target."""
+  _check_type('target', target, Target, 'what specjax.load returns')
+
+
+def check_path(path: Any, what: str) -> None:
+  """Raises a ValueError unless a path can name a directory."""
+  if not path or not isinstance(path, str | os.PathLike):
+    raise ValueError(f'path must be the directory of {what}, got {named(path)}')
+
+
 def check_eos(vocab_size: int, eos: Any) -> None:
-  """Refuses ends of a text that are no tokens of a vocabulary, or none."""
+  """Raises a ValueError unless a text can end with tokens of a vocabulary."""
   ids = list(eos) if isinstance(eos, list | tuple | np.ndarray) else None
-  if not ids or not all(
-    isinstance(x, numbers.Integral) and 0 <= int(x) < vocab_size for x in ids
-  ):
+  if not ids or not all(is_whole(x) and 0 <= x < vocab_size for x in ids):
     raise ValueError(
       'eos must be the tokens that end a text, at least one from 0 to '
       f'{vocab_size - 1}, got {named(eos)}'
     )
 
 
-def check_target(target: Any) -> None:
-  """Refuses what a loader of drafters cannot draft for."""
-  if not isinstance(target, Target):
-    raise ValueError(
-      f'target must be what specjax.load returns, got {named(target)}'
-    )
-
-
-def check_path(path: Any, what: str) -> None:
-  """Refuses what names no directory."""
-  if not path or not isinstance(path, str | os.PathLike):
-    raise ValueError(f'path must be the directory of {what}, got {named(path)}')
-
-
 def check_rule(rule: Any) -> None:
-  """Refuses the name of a rule, and what is none."""
+  """Raises a ValueError for a rule's name, or a rule without its numbers."""
   if not isinstance(rule, Rule):
     call = ' (call it first, with its numbers)' if callable(rule) else ''
     raise ValueError(
@@ -94,9 +101,8 @@ def check_rule(rule: Any) -> None:
 
 
 def check_spec(spec: Any) -> None:
-  """Refuses what cannot run, before it is traced."""
-  if not isinstance(spec, Spec):
-    raise ValueError(f'spec must be a specjax.types.Spec, got {named(spec)}')
+  """Raises a ValueError for a spec that cannot run, before it is traced."""
+  _check_type('spec', spec, Spec, 'a specjax.types.Spec')
   if not hasattr(spec.target, 'forward'):
     raise ValueError(
       'spec.target must be a model, such as specjax.load(path).model, got '
@@ -107,23 +113,18 @@ def check_spec(spec: Any) -> None:
       'spec.drafter has no draft length yet: give loaded.make(gamma), not what '
       'its loader returned'
     )
-  if not isinstance(spec.drafter, Drafter):
-    raise ValueError(
-      'spec.drafter must be a specjax.Drafter, such as loaded.make(gamma), got '
-      f'{named(spec.drafter)}'
-    )
+  drafter = 'a specjax.Drafter, such as loaded.make(gamma)'
+  _check_type('spec.drafter', spec.drafter, Drafter, drafter)
   check_rule(spec.rule)
-  if not isinstance(spec.eos, tuple) or not all(
-    isinstance(x, numbers.Integral) for x in spec.eos
-  ):
+  if not isinstance(spec.eos, tuple) or not all(map(is_whole, spec.eos)):
     raise ValueError(
       f'spec.eos must be a tuple of token ids, got {named(spec.eos)}'
     )
 
 
 def check_params(params: Any) -> None:
-  """Refuses the weights of one model alone."""
-  if not isinstance(params, Params):
+  """Raises a ValueError for the weights of one model alone."""
+  if not isinstance(params, Params):  # Their repr would be long.
     raise ValueError(
       'params must be specjax.types.Params(target.params, drafter.params), got '
       f'{type(params).__name__}'
@@ -131,31 +132,29 @@ def check_params(params: Any) -> None:
 
 
 def check_values(values: Any) -> None:
-  """Refuses a temperature in place of sampling values."""
-  if not isinstance(values, Sampling):
-    raise ValueError(
-      'values must be what specjax.sampling.make returns, such as '
-      f'specjax.sampling.make(rows, temperature), got {named(values)}'
-    )
+  """Raises a ValueError for a temperature in place of sampling values."""
+  made = 'specjax.sampling.make'
+  wanted = f'what {made} returns, such as {made}(rows, temperature)'
+  _check_type('values', values, Sampling, wanted)
 
 
 def check_keys(key: Any) -> None:
-  """Refuses what is no array of random keys, one a row."""
+  """Raises a ValueError unless there is an array of random keys, one a row."""
   dtype = getattr(key, 'dtype', None)
   if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
-    raise ValueError(
-      'key must be one random key a row, such as '
-      f'specjax.loop.generate.row_keys(seed, range(rows)), got {named(key)}'
-    )
-  if key.ndim != 1:
-    raise ValueError(
-      f'key must have one axis, a key a row, got shape {key.shape}: make them '
-      'with specjax.loop.generate.row_keys(seed, range(rows))'
-    )
+    shown = named(key)
+  elif key.ndim != 1:
+    shown = f'an array of shape {key.shape}'
+  else:
+    return
+  raise ValueError(
+    'key must be one random key a row, such as '
+    f'specjax.loop.generate.row_keys(seed, range(rows)), got {shown}'
+  )
 
 
 def rows_of(seed: Any, indices: Any) -> np.ndarray:
-  """Indices of rows as an array; refuses others, and a seed without keys."""
+  """Returns indices of rows as an array; checks them and the seed."""
   check_number('seed', seed, 0, SEEDS)
   rows = np.asarray(indices)
   whole = rows.size == 0 or np.issubdtype(rows.dtype, np.integer)
@@ -168,21 +167,17 @@ def rows_of(seed: Any, indices: Any) -> np.ndarray:
 
 
 def check_state(state: Any, spec: Spec) -> None:
-  """Refuses a state of another draft length, or one that was used up.
+  """Raises a ValueError for a state of another spec, or one used up.
 
-  Its buffers have then been taken over by an earlier call.
+  The buffers of a state that was used up belong to an earlier call.
   """
-  if not isinstance(state, SpecState):
-    raise ValueError(
-      f'state must be what generate.start returns, got {named(state)}'
-    )
+  _check_type('state', state, SpecState, 'what generate.start returns')
   depth = spec.drafter.depth
-  # A loop that records keeps other counts.
+  # A loop that measures may keep other counts.
   if isinstance(state.counts, Counts) and state.counts.tried.shape[1] != depth:
     raise ValueError(
       f'state has a draft length of {state.counts.tried.shape[1]}, but '
-      f'spec.drafter drafts {depth}: give the spec that generate.start '
-      'had'
+      f'spec.drafter drafts {depth}: give the spec that generate.start had'
     )
   tokens = state.tokens
   if isinstance(tokens, jax.core.Tracer) or not isinstance(tokens, jax.Array):
@@ -196,9 +191,9 @@ def check_state(state: Any, spec: Spec) -> None:
 
 
 def check_steps(steps: Any) -> None:
-  """Refuses a number of steps that a device does not count, and what is none.
+  """Raises unless a number of steps is an integer that fits in int32.
 
-  One that a device holds is let pass: to look at it would be to wait for it.
+  A number on a device is not looked at: that would be to wait for it.
   """
   for value in steps if isinstance(steps, tuple) else (steps,):
     if not isinstance(value, jax.Array):
@@ -206,7 +201,7 @@ def check_steps(steps: Any) -> None:
 
 
 def token_ids(target: Target, prompts: Any) -> list[list[int]]:
-  """Prompts as lists of token ids: one text, texts, or ids already."""
+  """Returns prompts as lists of token ids; they may be texts."""
   if isinstance(prompts, str):
     prompts = [prompts]
   if not isinstance(prompts, Sequence) or not len(prompts):
@@ -220,7 +215,7 @@ def token_ids(target: Target, prompts: Any) -> list[list[int]]:
 
 
 def predictions(target: Target, prediction: Any, count: int) -> list[list[int]]:
-  """The token ids that each of so many texts may go on with; empty: none."""
+  """Returns the predicted token ids of each prompt, which may be none."""
   rows = prediction
   if isinstance(prediction, str):
     rows = [prediction] * count
@@ -238,7 +233,7 @@ def predictions(target: Target, prediction: Any, count: int) -> list[list[int]]:
 def _ids_of(
   target: Target, name: str, given: Any, special: bool = True
 ) -> list[int]:
-  """Token ids of a text; `special`: with those that it begins with."""
+  """Returns token ids of a text, with its special tokens or without."""
   if isinstance(given, str):
     if target.tokenizer is None:
       raise ValueError(
@@ -265,7 +260,7 @@ def _ids_of(
 
 
 def lengths(new_tokens: Any, count: int) -> np.ndarray:
-  """Tokens to add to each of so many prompts, [B]."""
+  """Returns the tokens to add to each prompt, [B]."""
   if not isinstance(new_tokens, list | tuple | np.ndarray):
     check_number('new_tokens', new_tokens, 1, BOUND)
     return np.full(count, new_tokens)

@@ -41,7 +41,10 @@ class KV(NamedTuple):
 
 
 class CrossKV(NamedTuple):
-  """The same for one layer of an encoder-decoder: its source is read only."""
+  """Keys and values of one layer of an encoder-decoder.
+
+  Those of the source are read only.
+  """
 
   k: jax.Array  # [B, G, D, S]
   v: jax.Array  # [B, G, S, D]
@@ -53,14 +56,14 @@ Cache = tuple[KV | CrossKV, ...]
 
 
 class Source(NamedTuple):
-  """What the encoder of an encoder-decoder reads."""
+  """The tokens that the encoder of an encoder-decoder reads."""
 
   tokens: jax.Array  # [B, R]
   length: jax.Array  # [B] at least 1
 
 
 class Constraint(NamedTuple):
-  """Which texts may come, a row; see `constraints.Automaton`.
+  """The texts that may come, a row; see `constraints.Automaton`.
 
   Every row has its own tables, like all that is said of rows: so rows of one
   batch have different ones, and are split over devices with them.
@@ -73,7 +76,7 @@ class Constraint(NamedTuple):
 
 
 class Prediction(NamedTuple):
-  """What a text may go on with, a row: drafts are copied from it."""
+  """The predicted continuation of a row: drafts are copied from it."""
 
   tokens: jax.Array  # [B, R]
   length: jax.Array  # [B] of these; 0: nothing is predicted
@@ -103,7 +106,7 @@ class Sampling(NamedTuple):
 
 
 class History(NamedTuple):
-  """What the stages look at of the committed text; None where none does."""
+  """The parts of the committed text that stages look at; None: none does."""
 
   new: jax.Array | None = None  # [B] tokens after the prompt
   counts: jax.Array | None = None  # [B, V] how often each is among those
@@ -112,14 +115,14 @@ class History(NamedTuple):
 
 
 class Params(NamedTuple):
-  """What every drafter may compute with: the target's weights and its own."""
+  """The weights that a drafter may compute with: the target's and its own."""
 
   target: Weights
   drafter: Weights
 
 
 class Context(NamedTuple):
-  """What every drafter may look at; read only.
+  """The part of a state that a drafter may look at; read only.
 
   The last committed token is in no cache yet: cache slot i holds token i for
   i < length - 1, and `tokens[length - 1]` is the next token to be fed.
@@ -152,7 +155,7 @@ class Draft(NamedTuple):
 
 
 class Verdict(NamedTuple):
-  """What a verification rule decided: `path` holds rows, root first."""
+  """The decision of a verification rule: `path` holds rows, root first."""
 
   path: jax.Array  # [B, K+1]
   num_accepted: jax.Array  # [B]
@@ -193,7 +196,7 @@ class Drafter(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Target:
-  """A target with what belongs to it; what a loader of drafters gets.
+  """A target and what belongs to it; the argument of drafters' loaders.
 
   Attributes:
     model: the target.
@@ -206,7 +209,7 @@ class Target:
     eos: token ids that end a text.
     layout: of its weights, see `layouts`: 'auto' lets `decode` choose.
     dtype: of its weights and its cache; drafts are read in it, too, where
-      their loader is told nothing else.
+      their loader is given no other.
     remembered: what was chosen for it; see `layouts.choose`.
   """
 
@@ -277,7 +280,7 @@ class Rule(NamedTuple):
 
 
 class Scores(NamedTuple):
-  """What a rule judges a draft by, rows as in `Draft`."""
+  """Scores that a rule judges a draft by, rows as in `Draft`."""
 
   probs: jax.Array  # [N+1, V] after the sampling pipeline
   logits: jax.Array  # [N+1, V] in it, before the temperature

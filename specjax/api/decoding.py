@@ -5,8 +5,8 @@
   out = specjax.decode(target, draft, ['def fib(n):'], gamma=4)
   out.texts[0], out.tau
 
-A thin layer over `generate`, for those who want texts. Whoever writes loops
-of their own goes on with `generate.start` and `generate.generate`.
+A thin layer over `generate`, for texts. To write a loop of your own, use
+`generate.start` and `generate.generate`.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from specjax.types import Counts, LoadedDrafter, Target
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decoded:
-  """What became of some prompts.
+  """The texts of some prompts, and how they were made.
 
   Attributes:
     texts: the new text of each prompt, without what was continued and without
@@ -37,7 +37,7 @@ class Decoded:
     ended: [B] whether a text ended by itself; otherwise it reached its length
       and was cut: then it is no whole text of what constrained it.
     counts: statistics of each row, see `types.Counts`, on the host.
-    logprobs: of the tokens, see `told`; None where they were not asked for.
+    logprobs: of the tokens, see `token_records`; None where none were asked.
   """
 
   texts: list[str] | None
@@ -58,7 +58,7 @@ class Decoded:
 
   @property
   def tau_by_row(self) -> list[float]:
-    """The same of each row."""
+    """Tokens per target call of each row."""
     calls = np.maximum(self.counts.target_calls, 1)
     return (self.counts.tokens / calls).tolist()
 
@@ -102,8 +102,8 @@ def load(
     path: a Hugging Face directory, or the name of a model on the Hub, such as
       'Qwen/Qwen3-4B', with a branch, tag or commit behind an @ where it is to
       be one; `specjax.pair.path('target')` is the embedded one.
-    dtype: of weights and cache, and of drafts, unless they are told another,
-      such as 'bfloat16'; 'auto': the file's own, float32 on a CPU.
+    dtype: of weights and cache, and of drafts whose loader is given none, such
+      as 'bfloat16'; 'auto': the file's own, float32 on a CPU.
     max_length: longest text to come, by default the checkpoint's maximum.
       Only rotary scalings that depend on it look at it.
     layout: of the weights on a CPU: 'whole'; 'native', in blocks of columns

@@ -1,4 +1,4 @@
-"""Text as it comes: the same as that of `decode`, piece by piece.
+"""Gives the text of `decode` piece by piece, as it is committed.
 
 for piece in specjax.stream(target, draft, 'def fib(n):', gamma=3):
   print(piece.text, end='', flush=True)
@@ -23,10 +23,10 @@ STOP, LENGTH = 'stop', 'length'
 
 
 class Piece(NamedTuple):
-  """What one step added to a text.
+  """The part of a text that one step added.
 
-  Text is told when no later token can change it: a token may add nothing, and
-  the next one what was kept. `texts` says which token brought what.
+  Text comes when no later token can change it: a token may add nothing, and
+  the next one what was kept. `texts` has one entry for each token.
   """
 
   tokens: list[int]
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
   @property
   def text(self) -> str:
-    """What is certain now, and was not before."""
+    """The text that became certain in this step."""
     return ''.join(self.texts)
 
 

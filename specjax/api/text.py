@@ -78,7 +78,7 @@ class Detokenizer:
 
 
 def _cleans_up(tokenizer: Any) -> bool:
-  """Whether decoding removes spaces, as before a full stop."""
+  """Returns whether decoding removes spaces, as before a full stop."""
   if not getattr(tokenizer, 'clean_up_tokenization_spaces', False):
     return False
   backend = getattr(tokenizer, 'backend_tokenizer', None)

@@ -1,4 +1,4 @@
-"""Prompts are checked, and buffers sized, before anything is read."""
+"""Checks prompts and sizes buffers, before anything is read."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ def slots_for(spec: Spec, limit: int) -> int:
 
 
 def _check_rows(count: int, new_tokens, key, values) -> None:
-  """Whether there is one of everything for each prompt."""
+  """Raises a ValueError unless each prompt has its own of everything."""
   if np.shape(new_tokens) not in ((), (count,)):
     raise ValueError(
       f'new_tokens must be one number or {count}, one a prompt, got '
@@ -50,7 +50,7 @@ def _check_rows(count: int, new_tokens, key, values) -> None:
 
 
 def _check_room(new_tokens, values: sampling.Sampling) -> None:
-  """Whether each row may become as long as the shortest text that it may be."""
+  """Raises a ValueError if the shortest allowed text of a row is too long."""
   asked = []
   if values.constraint is not None:
     what = 'the shortest text of its constraint has'
@@ -120,13 +120,15 @@ def plan_buffers(
   return BufferPlan(texts, sources, limit.astype(np.int32), slots, source_slots)
 
 
-class Until(NamedTuple):
-  """The end of a chunk of steps, whichever comes first."""
+class StopWhen(NamedTuple):
+  """Ends a chunk of steps, at whichever comes first."""
 
-  steps: Any  # a number of them
-  finished: Any  # rows that have
+  steps: Any  # number of steps
+  finished: Any  # number of rows that have finished
 
 
-def until(steps, rows: int) -> Until:
-  """The end of so many steps of a state, or of all its rows."""
-  return steps if isinstance(steps, Until) else Until(steps, np.int32(rows))
+def stop_when(steps, rows: int) -> StopWhen:
+  """Ends after a number of steps, or when all of so many rows have finished."""
+  if isinstance(steps, StopWhen):
+    return steps
+  return StopWhen(steps, np.int32(rows))

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from specjax import arguments, sampling, verify
 from specjax.loop import counting, scoring, token_records
-from specjax.loop.buffers import Until as Until
+from specjax.loop.buffers import StopWhen as StopWhen
 from specjax.loop.buffers import plan_buffers
 from specjax.loop.buffers import slots_for as slots_for
-from specjax.loop.buffers import until as until
+from specjax.loop.buffers import stop_when as stop_when
 from specjax.models import cache as caches
 from specjax.models import prefill, transformer
 from specjax.types import (
@@ -127,7 +127,7 @@ def start(
     key: [B] keys, see `row_keys`.
     values: sampling values, see `sampling.make`.
     slots: size of the buffer; by default what the longest row needs.
-    source_slots: likewise of what an encoder reads.
+    source_slots: size of the buffer of what an encoder reads.
     read_slots: of the caches that the prompts are read into, which then grow
       to the whole buffer; by default that. All tokens must fit. Fewer than a
       block (`cache.block_of`) are read at the price of as many tokens.
@@ -181,7 +181,7 @@ def start(
 
 
 def context(state: SpecState) -> Context:
-  """What a drafter sees of a state."""
+  """The part of a state that a drafter sees."""
   return Context(
     state.tokens,
     state.length,
@@ -216,7 +216,7 @@ def _emit(state, draft, verdict, eos):
 
 
 class StepParts(NamedTuple):
-  """What a step is made of; programs that measure replace some of it."""
+  """The parts of a step; programs that measure replace some of them."""
 
   split: Callable[..., Any] = scoring.split
   distributions: Callable[..., Scores] = sampling.distributions
@@ -325,7 +325,7 @@ def loop(
 
   def more(carry):
     i, state = carry
-    if not isinstance(steps, Until):
+    if not isinstance(steps, StopWhen):
       return (i < steps) & ~state.done.all()
     finished = state.done.sum(dtype=jnp.int32)
     return (i < steps.steps) & (finished < steps.finished)
@@ -355,7 +355,7 @@ def generate(
     params: of target and drafter.
     state: from `start`, or what the call before returned. It is donated: its
       buffers are taken over, and only the state that is returned goes on.
-    steps: a number, or `Until`.
+    steps: a number, or `StopWhen`.
     spec: what to run.
     parts: of a step.
 

@@ -60,7 +60,7 @@ class DraftError(ValueError):
 
 
 def _check(drafter: Drafter, made: Any, batch: int) -> None:
-  """Whether `propose` returned what it must; seen when it is traced.
+  """Checks what `propose` returned, when it is traced.
 
   Raises:
     DraftError: names what is wrong.
@@ -93,7 +93,7 @@ def _check(drafter: Drafter, made: Any, batch: int) -> None:
 
 
 def _kind(value: Any) -> str:
-  """What a value is, for a message."""
+  """The type and shape of a value, for a message."""
   if hasattr(value, 'dtype'):
     return f'{value.dtype}{list(value.shape)}'
   if isinstance(value, tuple):
@@ -102,7 +102,7 @@ def _kind(value: Any) -> str:
 
 
 def check_entries(draft: Draft, logits: jax.Array) -> None:
-  """Whether a draft's distributions are over the target's vocabulary.
+  """Checks that a draft's distributions are over the target's vocabulary.
 
   Raises:
     DraftError: they are over another.
@@ -115,7 +115,7 @@ def check_entries(draft: Draft, logits: jax.Array) -> None:
 
 
 def check_numbers(drafter: Drafter, draft: Draft, vocab_size: int) -> None:
-  """Whether a draft that was made keeps the contract.
+  """Checks that the numbers of a draft keep the contract.
 
   Its numbers are not known when it is traced, and nothing looks at them in the
   loop: programs check the first draft of a drafter that they do not know.
@@ -157,8 +157,8 @@ def check_numbers(drafter: Drafter, draft: Draft, vocab_size: int) -> None:
 def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   """A draft with indices as the loop has them, and the drafter's state.
 
-  Probabilities of which one is not finite become 0: then no rule accepts the
-  token, and p stays as it is.
+  A distribution with a number that is not finite becomes 0 everywhere. Then no
+  rule accepts the token, and p stays as it is.
 
   Raises:
     DraftError: the drafter returns other shapes or types than it must.
@@ -240,7 +240,7 @@ def decide(
   distributions=sampling.distributions,
   judge=verify.judge,
 ) -> tuple[Scores, Verdict]:
-  """What a draft is judged by, and the verdict; keys [B] are consumed.
+  """Returns the scores of a draft and its verdict; keys [B] are consumed.
 
   Args:
     key: one a row.
@@ -261,7 +261,7 @@ def decide(
 
 
 def finite(draft: Draft, scores: Scores) -> jax.Array:
-  """Whether rows [B] of a step were drafted and judged by distributions.
+  """Returns the rows [B] whose p and q are distributions.
 
   Probabilities that are no numbers, or all 0, are none. At temperature 0 they
   are numbers even where a logit is infinite, so logits are looked at, too.

@@ -29,7 +29,7 @@ from specjax.types import Counts, Params, Spec
 
 
 class Result(NamedTuple):
-  """What became of one prompt, on the host."""
+  """The text of one prompt, on the host."""
 
   prompt: int  # its index
   tokens: list[int]  # the new ones
@@ -71,7 +71,7 @@ def decode(
     group: prompts that are read at once, at most, while the others wait. It
       is memory for so many rows more.
     slots: size of the buffer; by default what the longest prompt needs.
-    source_slots: likewise of what an encoder reads.
+    source_slots: size of the buffer of what an encoder reads.
     **options: `policy` and `clock` of the pool, see `pool.Pool`.
 
   Returns:

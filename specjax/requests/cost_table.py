@@ -1,4 +1,4 @@
-"""What a step of each draft length costs: a table that is measured once."""
+"""Measures the seconds of a step of each draft length, once."""
 
 import dataclasses
 import time
@@ -82,7 +82,7 @@ def measure(ways: Mapping[int, tuple[Params, Spec]], state: SpecState) -> Table:
           filled, _ = mixed_lengths.run(
             params,
             filled,
-            sharding.numbers(placement, generate.until(steps, rows)),
+            sharding.numbers(placement, generate.stop_when(steps, rows)),
             spec=spec,
           )
         elif 0 in ways:  # Only then texts are read again.

@@ -120,7 +120,9 @@ class Goodput:
           f'lengths: the drafter drafts {made.depth} tokens where {length} are '
           'asked for: leave that length out'
         )
-      self.drafters[length] = made if length else mixed_lengths.lagging(made)
+      self.drafters[length] = (
+        made if length else mixed_lengths.without_drafts(made)
+      )
     for length in self.lengths if table else ():
       if table is not None and length not in table.seconds:
         raise ValueError(
@@ -141,7 +143,7 @@ class Goodput:
     self.choices: list[int] = []
     self._current: int | None = None
     self._rested = self._unprobed = 0
-    self._lags = False
+    self._behind = False
     # Parameters and spec of a pool, and those of the lengths for it.
     self._of: tuple[Params | None, Spec | None] = (None, None)
     self._made: dict[int, tuple[Params, Spec]] = {}
@@ -171,7 +173,7 @@ class Goodput:
     at = self.table.place(longest)
     steps = max(steps, 1)
     seconds = self.table.seconds[length][at] + self.table.begin[at] / steps
-    if length and self._lags:
+    if length and self._behind:
       seconds += self.table.reading[at] / (HORIZON * steps)
     return self.tau(length) / seconds
 
@@ -210,12 +212,12 @@ class Goodput:
     return best
 
   def _is_due(self) -> bool:
-    """Whether it is time to see what the longest draft gives."""
+    """Returns whether it is time to try the longest draft again."""
     away = self._current not in (None, self.lengths[-1])
     return away and self._unprobed >= PROBE
 
   def learn(self, tried, accepted) -> None:
-    """What a chunk taught.
+    """Learns from the verdicts of a chunk.
 
     Args:
       tried: [K] drafts whose k-th token was judged.
@@ -251,7 +253,7 @@ class Goodput:
   def _way(
     self, params: Params, spec: Spec, length: int
   ) -> tuple[Params, Spec]:
-    """What steps of a length are of, where a pool has these.
+    """Parameters and spec of the steps of a length.
 
     Made once: a program is found faster by a spec that it was called with.
     """
@@ -266,10 +268,10 @@ class Goodput:
 
   def _steps(self, params, state, steps, spec, length):
     """Steps of one length, whatever it was before."""
-    if length and self._lags:
+    if length and self._behind:
       state = mixed_lengths.read_again(params, state, spec=spec)
       state = sharding.laid(spec.target.placement, state)
-    self._lags = not length
+    self._behind = not length
     params, run = self._way(params, spec, length)
     state, sums = mixed_lengths.run(params, state, steps, spec=run)
     return sharding.laid(spec.target.placement, state), sums
@@ -283,7 +285,7 @@ class Goodput:
     # One look at the device, when the chunk before has ended.
     length, done, sums = jax.device_get((state.length, state.done, self._open))
     longest = int(length[~done].max()) if (~done).any() else int(length.max())
-    steps = generate.until(steps, len(done))
+    steps = generate.stop_when(steps, len(done))
     most = int(steps.steps)
     chosen = self._planned
     if chosen is None:
@@ -291,7 +293,7 @@ class Goodput:
     self.choices.append(chosen)
     if self._trial:  # It may be slow, and few steps of many rows do.
       few = min(most, -(-VERDICTS // max(1, int((~done).sum()))))
-      steps = generate.Until(few, int(steps.finished))
+      steps = generate.StopWhen(few, int(steps.finished))
       steps = sharding.numbers(spec.target.placement, steps)
     state, self._open = self._steps(params, state, steps, spec, chosen)
     # While the device is at work: the host would keep it waiting.
@@ -306,13 +308,13 @@ class Goodput:
     """Compiles the programs of all lengths; measures the table if needed."""
     if self.table is None:
       self.table = self.measure(params, state, spec=spec)
-    none = generate.until(0, len(state.done))
+    none = generate.stop_when(0, len(state.done))
     none = sharding.numbers(spec.target.placement, none)
     for length in self.lengths:
       state, _ = self._steps(params, state, none, spec, length)
     if 0 in self.lengths:
       state = mixed_lengths.read_again(params, state, spec=spec)
-    self._lags = False
+    self._behind = False
     return sharding.laid(spec.target.placement, state)
 
   def measure(self, params: Params, state: SpecState, *, spec: Spec) -> Table:

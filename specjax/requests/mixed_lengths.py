@@ -19,8 +19,8 @@ from specjax.types import Counts, Drafter, Params, Spec
 
 
 @functools.lru_cache(maxsize=64)
-def lagging(drafter: Drafter) -> Drafter:
-  """Plain decoding that leaves the memory of a drafter as it is."""
+def without_drafts(drafter: Drafter) -> Drafter:
+  """Plain decoding that leaves the memory of a drafter unchanged."""
   alone = plain.make()
 
   def propose(params, memory, ctx, key):
@@ -69,7 +69,7 @@ def _put_back(whole: Counts, part: Counts) -> Counts:
 
 
 def features(params: Params, state, spec: Spec) -> jax.Array:
-  """Features in shape; those who read their values are never asked."""
+  """Zeros in the shape of features, for drafters that read the text alone."""
   taps = len(spec.drafter.taps)
   shape = (*state.tokens.shape, taps, spec.target.config.width)
   return jnp.zeros(shape, jax.tree.leaves(params.target)[0].dtype)

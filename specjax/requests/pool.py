@@ -6,9 +6,9 @@
   waiting a b               c             c          c
 
 A turn fills the rows that are free, takes a few steps, which is one dispatch,
-and says what has come. A row's whole state is written anew, with the key and
-the values of its request, so a text is the one it has alone, whatever is beside
-it (Yu et al. 2022, "Orca", OSDI, refills rows likewise).
+and returns the new tokens. The whole state of a row is written anew, with the
+key and the values of its request. So a text is the one it has alone, whatever
+is beside it (Yu et al. 2022, "Orca", OSDI, refills rows like this).
 
 What is compiled depends on no request: the loop once, and reading for each size
 of a group and each number of slots that prompts are read into.
@@ -88,8 +88,8 @@ def read_sizes(slots: int) -> tuple[int, ...]:
     128   ->   32 64 128        4096   ->   32 64 128 256 512 4096
 
   A prompt of 20 tokens is then read at the price of 32, and not of a block of
-  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`). Larger
-  ones are read in such blocks, of which only those in use count.
+  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`). A
+  larger one is read in such blocks, and only the blocks in use cost time.
   """
   sizes = [_SMALLEST_READ]
   while 2 * sizes[-1] < min(slots, 2 * _LARGEST_READ):
@@ -112,7 +112,7 @@ class Request(NamedTuple):
 
 
 class Progress(NamedTuple):
-  """What became of one request in a turn, on the host."""
+  """The progress of one request in a turn, on the host."""
 
   id: int
   tokens: list[int]  # the new ones since the last turn
@@ -160,7 +160,7 @@ class Pool:
         `stages.Stages.values`.
       rows: B, texts that are decoded at a time.
       slots: of the buffer of each, see `cache.round_slots`.
-      source_slots: likewise of what an encoder reads.
+      source_slots: size of the buffer of what an encoder reads, for each row.
       reads: slots that prompts are read into, see `read_sizes`; by default the
         whole buffer.
       group: prompts that are read at once, at most, while the others wait. It
@@ -198,7 +198,7 @@ class Pool:
     self._values, self._layout = values, _layout(values)
     self._waiting: collections.deque[_Waiting] = collections.deque()
     self._held: dict[int, int] = {}  # row -> id, in the order of placing
-    self._told: dict[int, int] = {}  # id -> tokens that were told
+    self._given: dict[int, int] = {}  # id -> tokens that were given out
     self._stopped: set[int] = set()  # rows to be stopped before the next step
     self._state: SpecState | None = None
     self._next = 0
@@ -252,18 +252,18 @@ class Pool:
         return True
     for row, held in self._held.items():
       if held == number:
-        del self._held[row], self._told[number]
+        del self._held[row], self._given[number]
         self._stopped.add(row)
         return True
     return False
 
   def turn(self, steps: int = 1, *, partial: bool = True) -> list[Progress]:
-    """Fills free rows, takes some steps, and says what has come.
+    """Fills free rows, takes some steps, and returns the progress.
 
     Args:
       steps: at most. While requests wait, a turn ends with the first row that
         finishes, otherwise with the last; each turn costs a dispatch.
-      partial: also of requests that go on; otherwise their tokens are told
+      partial: also of requests that go on; otherwise their tokens come
         with the last ones.
 
     Returns:
@@ -324,7 +324,7 @@ class Pool:
       self._stopped -= {*here}
       numbers = [one.id for one in chosen]
       self._held |= zip(here, numbers, strict=True)
-      self._told |= dict.fromkeys(numbers, 0)
+      self._given |= dict.fromkeys(numbers, 0)
 
   def _place(self, chosen: Sequence[_Waiting], rows: Sequence[int]) -> None:
     fresh = self._read(chosen)
@@ -340,7 +340,7 @@ class Pool:
 
   def _advance(self, steps: int) -> None:
     placement = self.spec.target.placement
-    end = generate.Until(steps, 1 if self._waiting else self.rows)
+    end = generate.StopWhen(steps, 1 if self._waiting else self.rows)
     end = sharding.numbers(placement, end)
     assert self._state is not None
     state = self._laid(self._state)
@@ -380,18 +380,18 @@ class Pool:
     rows = [row for row in self._held if partial or done[row]]
     if not rows:
       return []
-    told = {row: self._told[self._held[row]] for row in rows}
+    begin = {row: self._given[self._held[row]] for row in rows}
     found = []
-    for row, new in zip(rows, token_records.read(state, told), strict=True):
+    for row, new in zip(rows, token_records.read(state, begin), strict=True):
       number = self._held[row]
       found.append(Progress(number, *new[:-1]))
-      self._told[number] = new.end
+      self._given[number] = new.end
       if new.done:
-        del self._held[row], self._told[number]
+        del self._held[row], self._given[number]
     return found
 
 
 def _layout(values: sampling.Sampling) -> Any:
-  """What of values is compiled: which there are, their shapes and types."""
+  """The part of values that is compiled: their structure, shapes and types."""
   leaves, structure = jax.tree.flatten(values)
   return structure, [(np.shape(x)[1:], np.dtype(x.dtype)) for x in leaves]

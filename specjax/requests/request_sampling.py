@@ -1,4 +1,4 @@
-"""The stages of a pool: which there are, and each request's values of them.
+"""The sampling stages of a pool, and the values of each request.
 
 Which stages exist is part of the compiled program. So they are chosen once, and
 a request that does not ask for one gets it at the value that changes nothing.
@@ -99,7 +99,7 @@ class Stages:
     return jax.device_get(made)
 
   def predicted(self, prediction: Predicted) -> Prediction:
-    """That of one request; see `values`."""
+    """The prediction of one request; see `values`."""
     given = [prediction], self.vocab_size, self.prediction
     return predictions.of_rows(1, *given)
 

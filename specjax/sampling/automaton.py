@@ -80,7 +80,7 @@ class Automaton:
     return state
 
   def allowed(self, state: int) -> np.ndarray:
-    """Whether each token [V] may come in a state."""
+    """Returns which tokens [V] may come in a state."""
     return self.next[state, self.classes] >= 0
 
   @functools.cached_property
@@ -154,7 +154,7 @@ class Automaton:
 
 
 def _wrong(read: dict[str, np.ndarray]) -> str | None:
-  """What is wrong in the arrays of a file."""
+  """Describes what is wrong in the arrays of a file."""
   table, classes, eos = read['next'], read['classes'], read['eos']
   kinds = [read[name].dtype.kind for name in ('what', 'vocabulary')]
   if kinds != ['U', 'U'] or read['what'].shape or read['vocabulary'].shape:

@@ -99,7 +99,7 @@ def of_rows(
 
   Args:
     batch: B.
-    value: one of all rows, or B, of which some are None.
+    value: one for all rows, or B, some of them None.
     vocab_size: V.
     eos: tokens that end a text.
 
@@ -138,7 +138,7 @@ def of_rows(
 def check_ways(
   rows: Sequence[Automaton | None], least: Any, forbidden: Any
 ) -> None:
-  """Whether other stages leave every text a way to its end.
+  """Checks that other stages leave every text a way to its end.
 
   Args:
     rows: the automaton of each.

@@ -18,7 +18,7 @@ def _penalizes(values):
 def history(
   values: Sampling, tokens: jax.Array, length: jax.Array, vocab_size: int
 ) -> History:
-  """What the stages that exist look at, before the first new token.
+  """The history that the stages look at, before the first new token.
 
   Args:
     values: of the rows.
@@ -44,7 +44,7 @@ def history(
 def follow(
   constraint: Constraint, state: jax.Array, tokens: jax.Array
 ) -> jax.Array:
-  """The state after tokens [P], of which those below 0 are none; one sequence.
+  """The state after tokens [P], negative ones left out; one sequence.
 
   It is negative where the text is not allowed, and stays so.
   """

@@ -1,4 +1,4 @@
-"""What rows are predicted to go on with: drafts are copied from it."""
+"""Predicted texts, one a row: drafts are copied from them."""
 
 import numbers
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _FEWEST = 128  # tokens that there is room for
 
 
 class Predicted(NamedTuple):
-  """What one text may go on with, on the host; by default nothing."""
+  """The predicted tokens of one text, on the host; by default none."""
 
   tokens: Sequence[int] = ()
   start: int = 0  # of these in the text, if nothing of them is changed
@@ -24,7 +24,7 @@ NOTHING = Predicted()
 
 
 def behind(prompt: Sequence[int], tokens: Sequence[int]) -> Predicted:
-  """What a prompt is predicted to go on with.
+  """The prediction of what follows a prompt.
 
   The prompt's end stands before it, so that its begin is found like any other
   place of it. Of an encoder-decoder the text has no prompt: give an empty one.

@@ -125,7 +125,7 @@ def next_distribution(
 def distributions(
   logits: jax.Array, values: Sampling, history: History, above: jax.Array
 ) -> Scores:
-  """What a target says after every row of a scored block.
+  """The target's distributions after every row of a scored block.
 
   Where none of the tokens that may come has a chance, it is no distribution.
 

@@ -225,7 +225,7 @@ def make(
 
 
 def check(values: Sampling, vocab_size: int, eos: Sequence[int]) -> None:
-  """Whether values were made for this vocabulary and these ends of a text.
+  """Checks that values were made for this vocabulary and these ends of a text.
 
   Raises:
     ValueError: names the field that was made for others.

@@ -63,7 +63,7 @@ async def _body(request: Request, most: int) -> bytes:
 
 
 async def _unless_gone(request: Request, work: Coroutine) -> Any:
-  """What work gives; None if the client closes the connection before."""
+  """The result of work; None if the client closes the connection before."""
 
   async def leave() -> None:
     while (await request.receive())['type'] != 'http.disconnect':
@@ -253,7 +253,7 @@ def address(made: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-  """Ends answers that take too long after it was told to stop."""
+  """A server that ends answers which take too long after a signal."""
 
   def __init__(
     self,
@@ -278,7 +278,7 @@ class Server(uvicorn.Server):
 
 
 class _Impatient(H11Protocol):
-  """Drops whoever sends half a request, or leaves an answer unread."""
+  """Drops clients that send half a request, or leave an answer unread."""
 
   patience = 60.0
   _coming: asyncio.TimerHandle | None = None

@@ -67,7 +67,7 @@ def _number(logprob: float) -> float:
 def of_chat(
   said: Sequence[tuple[int, Logprob]], count: int, spelled: Spelled
 ) -> dict[str, Any]:
-  """What a chat has of some tokens, with so many alternatives of each."""
+  """Log-probabilities of tokens as a chat has them, with alternatives."""
 
   def one(token: int, value: float) -> dict[str, Any]:
     return {
@@ -89,10 +89,10 @@ def of_completion(
   spelled: Spelled,
   offsets: Offsets,
 ) -> dict[str, Any]:
-  """What a completion has of them.
+  """Log-probabilities of tokens as a completion has them.
 
   Args:
-    said: tokens with what was told of them.
+    said: tokens with their log-probabilities.
     count: alternatives of each.
     spelled: the tokens.
     offsets: of the text, up to these tokens.
@@ -113,7 +113,7 @@ def _share(count: float, of: float) -> float | None:
 
 
 def speculation(counts: Sequence[Counts], depth: int) -> dict[str, Any]:
-  """What drafting did for some texts, in their whole steps.
+  """Statistics of drafting for some texts, in their whole steps.
 
   Args:
     counts: of each.
@@ -183,7 +183,7 @@ class Answer:
     }
 
   def _about(self) -> dict[str, Any]:
-    """What an answer ends with."""
+    """Usage and metrics, at the end of an answer."""
     return {
       'usage': self._usage(),
       'metrics': speculation(self._counts, self._depth),

@@ -279,7 +279,7 @@ def _schema(value: Any) -> str | None:
 
 
 def _usage(value: Any, stream: bool) -> bool:
-  """Whether the options of a stream ask for its usage."""
+  """Returns whether the options of a stream ask for its usage."""
   name, what = 'stream_options', 'must be an object'
   if isinstance(value, dict) and not stream:
     raise _wrong(name, 'is for stream alone')

@@ -30,7 +30,7 @@ def any_object(depth: int = _DEEPEST) -> str:
 
 
 class Compiled:
-  """What schemas were compiled to, for one target; it is of one event loop."""
+  """The automata of schemas, for one target; it belongs to one event loop."""
 
   def __init__(self, tokenizer: Any, vocab_size: int, eos: tuple[int, ...]):
     self._of = tokenizer, vocab_size, eos
@@ -63,7 +63,7 @@ class Compiled:
       self._jobs.put((schema, self._kept[schema]))
     self._kept.move_to_end(schema)
     while len(self._kept) > _KEPT:
-      self._kept.popitem(last=False)  # Whoever waits for it has it.
+      self._kept.popitem(last=False)  # Those who wait for it have it.
     made = self._kept[schema]
     self._waiting[schema] += 1
     waited = asyncio.wrap_future(made)

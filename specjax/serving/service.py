@@ -183,7 +183,7 @@ def _any_text(vocab_size: int, eos: Sequence[int]) -> Automaton:
 
 
 class Run:
-  """A request that is answered: what comes of each of its texts.
+  """A request that is answered, and the pieces of its texts.
 
   Attributes:
     asked: what was asked.
@@ -211,7 +211,7 @@ class Run:
         raise
 
   async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
-    """What comes of each text, by its place, until all have ended.
+    """The pieces of each text, with its place, until all have ended.
 
     Raises:
       Refused: one cannot go on.
@@ -302,7 +302,7 @@ class Service:
       raise Refused('the service is stopping', status=503)
 
   async def open(self, asked: Asked) -> Run:
-    """Takes a request; whoever has it closes it.
+    """Takes a request; the caller closes it.
 
     Raises:
       Refused: too many wait, or a field of it is wrong.

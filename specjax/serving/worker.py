@@ -128,8 +128,8 @@ class Text:
       tokenizer: of the target.
       eos: tokens that end a text.
       stop: strings that do.
-      streams: whether somebody reads along; otherwise all is told at the end.
-      logprobs: whether those of tokens are told.
+      streams: the client reads along; otherwise all comes at the end.
+      logprobs: the client asks for log-probabilities.
     """
     self.request, self.tell, self.streams = request, tell, streams
     # What is decoded behind a stop string is in nobody's text.
@@ -139,7 +139,7 @@ class Text:
     self._kept = Piece()
 
   def push(self, one: Progress) -> Piece:
-    """What a turn brought; `finish` or `error` where it is the last."""
+    """The piece of a turn; the last one has `finish` or `error`."""
     if not one.finite:
       return Piece(error=Refused(_NOT_FINITE, status=500))
     texts = self._shown.push(one.tokens, one.done)
@@ -187,7 +187,7 @@ class Worker:
 
   @property
   def idle(self) -> bool:
-    """Whether nothing is decoded and nothing is kept."""
+    """Returns whether nothing is decoded and nothing is kept."""
     kept = self._texts or self._counted or not self._calls.empty()
     return not (kept or any(x.live or x.waiting for x in self.pools))
 
@@ -195,7 +195,7 @@ class Worker:
     self._thread.start()
 
   def submit(self, texts: Sequence[Text], held: Pool) -> None:
-    """Takes texts for a pool; what becomes of each is told to it."""
+    """Takes texts for a pool; each is told of its pieces."""
     place = self.pools.index(held)
     self._ask(lambda: self._submit(texts, place))
 

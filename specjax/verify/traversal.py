@@ -108,7 +108,7 @@ def _accept(draft: Draft, scores: Scores) -> jax.Array:
 
 
 def _rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
-  """What children have left of p where they were judged, p where not."""
+  """The rest of p after the children that were judged; p if none was."""
   if draft.tokens.shape[0] == 0:
     return scores.probs[row]
   own, again, left = (x[row] for x in _end(draft, scores))

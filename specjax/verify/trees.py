@@ -53,7 +53,7 @@ def recursive_accept(draft: Draft, scores: Scores) -> jax.Array:
 
 
 def recursive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
-  """What the rejected children of a row have left of p."""
+  """The rest of p after the rejected children of a row."""
   if draft.tokens.shape[0] == 0:
     return scores.probs[row]
   return _residuals(draft, scores)[1][row]
@@ -124,7 +124,7 @@ def k_seq_accept(draft: Draft, scores: Scores) -> jax.Array:
 
 
 def k_seq_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
-  """What the candidates of a row, all rejected, have left of p."""
+  """The rest of p after the candidates of a row, all rejected."""
   rho, beta, chance, q = (x[row] for x in _transport(draft, scores))
   p = scores.probs[row]
   # beta is 0 where p and q have nothing in common: nothing was accepted.

@@ -105,7 +105,7 @@ def spec(**changes):
     ),
     (
       lambda: generate.generate(
-        PARAMS, start(), generate.until(-2, 1), spec=SPEC
+        PARAMS, start(), generate.stop_when(-2, 1), spec=SPEC
       ),
       r'steps must be a whole number of at least 0 and .*, got int -2',
     ),

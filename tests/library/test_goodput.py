@@ -172,9 +172,9 @@ def test_a_phase_in_which_no_draft_was_accepted_ends():
 def test_reading_again_counts_before_a_draft_returns():
   costs = table({0: 1.0, 4: 1.0}, reading=1e6)
   policy = Goodput(LOADED, (0, 4), table=costs)
-  policy._current, policy._rested, policy._lags = 0, 99, True
+  policy._current, policy._rested, policy._behind = 0, 99, True
   assert policy.choose(50) == 0
-  policy._lags = False
+  policy._behind = False
   assert policy.choose(50) == 4
 
 
