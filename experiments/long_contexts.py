@@ -48,7 +48,7 @@ from specjax.models import cache as caches
 from specjax.models import variants
 from specjax.models.transformer import Model
 from specjax.stats import theory
-from specjax.training import recipe_checks
+from specjax.training.recipes import check_size
 from specjax.types import Drafter, Params, Spec
 
 PLAIN, WINDOWED, LM = 'plain', 'windowed', 'lm'
@@ -74,8 +74,8 @@ def check(x: LongContexts) -> None:
   checks.need_least(x, 1, *least)
   checks.need_least(x, 0, 'sinks')
   checks.need_seed(x.seed)
-  recipe_checks.size('target', x.target)
-  recipe_checks.size('draft', x.draft)
+  check_size('target', x.target)
+  check_size('draft', x.draft)
   for name in ('contexts', 'batches'):
     values = getattr(x, name)
     checks.need(

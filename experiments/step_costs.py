@@ -91,7 +91,7 @@ from specjax.reports.markdown import (
   with_interval,
 )
 from specjax.stats.row import group, pick
-from specjax.training import recipe_checks
+from specjax.training.recipes import check_size
 from specjax.training.train_pair import model_of
 from specjax.types import Draft, Params, Spec
 
@@ -184,8 +184,8 @@ class StepCosts:
     least = 'used', 'gamma', 'steps', 'repeats', 'megabytes'
     checks.need_least(self, 1, *least)
     checks.need_seed(self.seed)
-    recipe_checks.size('target', self.target)
-    recipe_checks.size('draft', self.draft)
+    check_size('target', self.target)
+    check_size('draft', self.draft)
     memory = available(1)
     need(
       memory is None or self.megabytes * 2**20 < memory,

@@ -8,7 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from specjax import checkpoints, corpus
-from specjax.bench.loading.checks import need_least
+from specjax.cli import fields
 from specjax.drafters.heads import frequencies
 from specjax.errors import blame, need, writing
 from specjax.prompts import files
@@ -54,14 +54,16 @@ def main(x: Counts) -> None:
   Raises:
     UserError: a field is wrong, or the folder is taken.
   """
-  need_least(x, 1, 'every')
-  need_least(x, 0, 'successors')
+  fields.check(x)
   path = pathlib.Path(x.folder)
   need(not path.exists(), f'folder: {path} exists; name another, or remove it')
   with blame('target: '):
     size = checkpoints.describe(x.target).model.config.vocab_size
     tokenizer = checkpoints.load_tokenizer(x.target)
-  need_least_of_vocabulary(x, size)
+  need(
+    x.successors <= size,
+    f'successors is {x.successors}, but the target has {size} tokens',
+  )
   streams = [
     np.asarray(tokenizer.encode(text), np.int64)
     for text in tqdm(read(x), 'texts')
@@ -74,11 +76,3 @@ def main(x: Counts) -> None:
   for part in (0.5, 0.9, 0.99):
     print(f'{np.searchsorted(share, part) + 1} tokens are {part:.0%} of all')
   print(f'{total} tokens of {size} kinds are counted in {path}')
-
-
-def need_least_of_vocabulary(x: Counts, size: int) -> None:
-  """Refuses more successors than there are tokens."""
-  need(
-    x.successors <= size,
-    f'successors is {x.successors}, but the target has {size} tokens',
-  )

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 
 from specjax import checkpoints
-from specjax.bench.loading.checks import need, need_least
 from specjax.cli.names import Names, resolve, resolve_function
 from specjax.drafters import lm
+from specjax.errors import need
 from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.training import (
@@ -26,7 +26,6 @@ from specjax.training import (
   folders,
   generated,
   held_out,
-  recipe_checks,
 )
 from specjax.training.optimize import apart, make_optimizer, train
 from specjax.training.recipes import Distillation, Optimization, Texts
@@ -62,17 +61,7 @@ def check(x: Distillation) -> None:
       len({*short}) == len(short),
       f'{field}: {", ".join(names)} end in the same name; leave one out',
     )
-  recipe_checks.trained(x)
-  recipe_checks.optimization('undistilled', x.undistilled)
-  recipe_checks.optimization('distillation', x.distillation)
-  recipe_checks.texts('own_texts', x.own_texts)
-  recipe_checks.held_out('final', x.final)
-  for field in ('texts', 'own_texts'):
-    recipe_checks.fill(field, getattr(x, field), x.distillation)
-  recipe_checks.width('width', x.width)
-  need_least(x, 1, 'refresh', 'max_positions')
-  asked = recipe_checks.lengths(x)
-  recipe_checks.positions(x.max_positions, 'max_positions is', asked)
+  x.check()
 
 
 def short_name(name: str) -> str:

@@ -26,15 +26,15 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
   if fields.get('dtype') == precision.AUTO:
     del fields['dtype']  # As ever.
   _leave_defaults(fields, recipe)
-  text = (json.dumps(fields, indent=2) + '\n').encode()
+  fields = json.loads(json.dumps(fields))  # Tuples become lists.
   with writing('folder', folder):
     folder.mkdir(parents=True, exist_ok=True)
     need(
-      not file.exists() or file.read_bytes() == text,
+      not file.exists() or json.loads(file.read_text()) == fields,
       f'folder: {folder} holds the training of another recipe ({file}); name '
       'another folder, or remove it',
     )
-    file.write_bytes(text)
+    file.write_text(json.dumps(fields, indent=2) + '\n')
 
 
 def claim_data(folder: pathlib.Path, made_for: dict[str, Any]) -> None:

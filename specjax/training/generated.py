@@ -14,9 +14,16 @@ from specjax.drafters import plain
 from specjax.errors import UserError, blame, need, writing
 from specjax.loop import generate
 from specjax.models.transformer import Model
-from specjax.training import data, folders, recipe_checks
+from specjax.training import data, folders
 from specjax.training.examples import Reader, Split, split
-from specjax.training.recipes import Distillation, Heads, Mixture, Online, Texts
+from specjax.training.recipes import (
+  Distillation,
+  Heads,
+  Mixture,
+  Online,
+  Texts,
+  need_positions,
+)
 from specjax.types import Params, Spec
 
 
@@ -53,7 +60,7 @@ def check_target(x: Distillation | Heads | Online, asked: dict) -> None:
     f'target: {x.target} is an encoder-decoder, which has no text of its own '
     'to learn from: drafters are trained for decoders alone',
   )
-  recipe_checks.positions(config.max_positions, 'the target has', asked)
+  need_positions(config.max_positions, 'the target has', asked)
 
 
 def check(x: Distillation | Heads) -> None:
@@ -63,17 +70,15 @@ def check(x: Distillation | Heads) -> None:
     UserError: the target cannot be used, or has too few positions; the data is
       that of another.
   """
-  check_target(x, recipe_checks.lengths(x))
-  if recipe_checks.has_examples(x):
+  check_target(x, x.positions())
+  if x.has_examples:
     return
   folder = pathlib.Path(x.data)
   with writing('data', folder):
     folder.mkdir(parents=True, exist_ok=True)
   folders.claim_data(folder, _made_for(x))
   if not (folder / data.TOKENS).exists():
-    recipe_checks.no_packages(
-      x.mixture, f'none are read for {folder}: leave it at 0'
-    )
+    x.mixture.need_no_packages(f'none are read for {folder}: leave it at 0')
 
 
 def _made_for(x: Distillation | Heads) -> dict[str, Any]:
@@ -114,7 +119,7 @@ def gather(x: Distillation | Heads) -> Material:
       made with another tokenizer, or lacks a share of the mixture.
   """
   check(x)
-  if isinstance(x, Heads) and recipe_checks.has_examples(x):
+  if isinstance(x, Heads) and x.has_examples:
     tokenizer = checkpoints.load_tokenizer(x.target)
     size = checkpoints.describe(x.target).model.config.vocab_size
     sides = split(Reader(x.examples, tokenizer, size))  # Before weights.

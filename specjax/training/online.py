@@ -9,7 +9,6 @@ time, paired on prompts.
 """
 
 import json
-import math
 import pathlib
 from typing import Any
 
@@ -17,7 +16,6 @@ import jax
 import numpy as np
 
 from specjax import checkpoints, prompts
-from specjax.bench.loading.checks import SEEDS, need_least, need_seed
 from specjax.cli.names import resolve
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Trainable
@@ -29,11 +27,10 @@ from specjax.training import (
   folders,
   generated,
   held_out,
-  recipe_checks,
   train_heads,
 )
 from specjax.training.optimize import train
-from specjax.training.recipes import HeldOut, Online
+from specjax.training.recipes import HeldOut, Online, need_positions
 from specjax.types import Drafter
 
 ROUNDS = 'rounds'
@@ -45,38 +42,10 @@ def check(x: Online) -> None:
   Raises:
     UserError: names the field and the remedy.
   """
-  need_least(x, 1, 'rounds', 'updates', 'memory', 'new_tokens', 'depth')
-  need(
-    x.depth < x.new_tokens,
-    f'depth is {x.depth}, but must be below new_tokens, which is '
-    f'{x.new_tokens}: draft less, or decode more',
-  )
-  need(
-    math.isfinite(x.temperature) and x.temperature >= 0,
-    f'temperature must be finite and at least 0, got {x.temperature}',
-  )
-  need_seed(x.seed)
-  need(
-    x.seed + x.rounds < SEEDS,
-    f'seed is {x.seed}, but each of the {x.rounds} rounds has the next one: '
-    f'choose one below {SEEDS - x.rounds}',
-  )
-  need_least(x.prompts, 1, 'count', 'length', where='prompts.')
+  x.check()
   prompts.check(x.prompts)
   conversations.check(x.prompts)
-  need(
-    x.optimization.steps == x.rounds * x.updates,
-    f'optimization.schedule ends at step {x.optimization.steps}, but rounds x '
-    f'updates are {x.rounds} x {x.updates}: let it end there',
-  )
-  need(
-    x.optimization.accumulate == 1,
-    'optimization.accumulate is for batches of a file; leave it at 1',
-  )
-  recipe_checks.optimization('optimization', x.optimization)
   train_heads.check_names(x)
-  recipe_checks.common(x)
-  recipe_checks.known_target(x)
 
 
 def shrink(x: Online) -> None:
@@ -253,15 +222,15 @@ def main(x: Online) -> None:
   if x.quick:
     shrink(x)
   check(x)
-  generated.check_target(x, {'optimization.length': x.optimization.length})
+  asked = {'optimization.length': x.optimization.length}
+  generated.check_target(x, asked)
   folder = pathlib.Path(x.folder)
   folders.claim(folder, x)
   m = generated.read_target(x)
   head = train_heads.make(x, m.target)
   drafter = head.drafter(x.depth)
-  train_heads.check_positions(
-    drafter, {'optimization.length': x.optimization.length}
-  )
+  if drafter.positions is not None:
+    need_positions(drafter.positions, 'the drafter has', asked)
   first = begin(x, head, m)
   rounds = Rounds(m, drafter, first, folder / ROUNDS)
   o = x.optimization

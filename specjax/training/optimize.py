@@ -14,10 +14,8 @@ import orbax.checkpoint as ocp
 from optax import contrib
 from tqdm import tqdm
 
-from specjax.cli.names import Names, resolve
-from specjax.training.recipes import Optimization
-
-CURVES = Names('specjax.training.schedules.{}', 'linear')
+from specjax.cli.names import resolve
+from specjax.training.recipes import CURVES, Optimization
 
 
 def name_matrices(params: Any) -> Any:

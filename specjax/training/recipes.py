@@ -1,13 +1,27 @@
-"""What is trained, and how: the configurations of `specjax train`.
+"""Recipes: what `experiments.train` trains, and how.
 
-Plain mutable dataclasses, as those of `specjax.bench.config`.
+Each field declares what it takes (`specjax.cli.fields`); the method `check` of
+a class checks the rest. A training takes minutes to hours, so what would go
+wrong at its last stage is refused at the first.
 """
 
 import dataclasses
-from typing import Any
+import itertools
+from typing import Annotated, Any, Literal
 
+from specjax import checkpoints
 from specjax.bench.config import Size
+from specjax.bench.loading.checks import check_dtype, need_temperatures
+from specjax.cli import fields
+from specjax.cli.fields import Between, Count, Seed
+from specjax.cli.names import Names, resolve_function
+from specjax.errors import blame, need
+from specjax.prompts import conversations, files
 from specjax.prompts.config import Prompts
+
+CURVES = Names('specjax.training.schedules.{}', 'linear')
+Share = Annotated[float, Between(0, 1)]
+Weight = Annotated[float, Between(0)]
 
 
 @dataclasses.dataclass
@@ -23,17 +37,30 @@ class Mixture:
     package_documentation: of their documentation.
   """
 
-  code: float = 0.5
-  tests: float = 0.12
-  documentation: float = 0.2
-  structured: float = 0.18
-  packages: float = 0.0
-  package_documentation: float = 0.0
+  code: Weight = 0.5
+  tests: Weight = 0.12
+  documentation: Weight = 0.2
+  structured: Weight = 0.18
+  packages: Weight = 0.0
+  package_documentation: Weight = 0.0
+
+  def check(self) -> None:
+    need(sum(vars(self).values()) > 0, 'mixture: all shares are 0; raise one')
+
+  def need_no_packages(self, reason: str) -> None:
+    """Raises unless the shares of installed packages are 0.
+
+    Args:
+      reason: why no packages are read, and the remedy.
+    """
+    for name in ('packages', 'package_documentation'):
+      share = getattr(self, name)
+      need(not share, f'mixture.{name} is {share}, but {reason}')
 
 
 @dataclasses.dataclass
 class Optimization:
-  """AdamW or Muon with a piecewise linear learning rate.
+  """AdamW or Muon with a piecewise learning rate.
 
   Attributes:
     schedule: (step, learning rate) corners after (0, 0); the last step ends
@@ -43,27 +70,27 @@ class Optimization:
     weight_decay: of weights, per unit of learning rate.
     clip: largest norm of a gradient.
     checkpoint_every: steps between checkpoints.
-    muon: whether weights between layers follow Muon; the others, AdamW.
+    muon: weights between layers follow Muon; the others follow AdamW.
     curve: of the rate between two corners: linear, cosine or hold, or another
       function of `specjax.training.schedules` by its full name.
     accumulate: batches whose gradients are averaged for a step.
     patience: checkpoints without a higher held-out tau after which training
       ends, with the weights of the highest; 0: it goes on to its last step.
-    dtype: that losses are computed in; what is trained stays float32. Heads
+    dtype: that losses are computed in. Trained weights stay float32. Heads
       compute with the target's weights too: give these the same.
   """
 
   schedule: tuple[tuple[int, float], ...]
-  batch: int
-  length: int = 256
-  weight_decay: float = 0.1
+  batch: Count
+  length: Count = 256
+  weight_decay: Weight = 0.1
   clip: float = 1.0
-  checkpoint_every: int = 200
+  checkpoint_every: Count = 200
   muon: bool = False
   curve: str = 'linear'
-  accumulate: int = 1
-  patience: int = 0
-  dtype: str = 'float32'
+  accumulate: Count = 1
+  patience: Annotated[int, Between(0)] = 0
+  dtype: Literal['float32', 'bfloat16'] = 'float32'
 
   @property
   def steps(self) -> int:
@@ -74,24 +101,72 @@ class Optimization:
     self.schedule = ((2, 1e-3), (steps, 0.0))
     self.batch, self.length, self.checkpoint_every = 4, length, 5
 
+  def check(self, field: str, scored: bool = False) -> None:
+    """Raises where the optimization cannot be run.
+
+    Args:
+      field: that holds the optimization.
+      scored: drafters are tried on held-out prompts at its checkpoints.
+    """
+    fields.check(self, f'{field}.')
+    resolve_function(f'{field}.curve', self.curve, CURVES)
+    self.curve = CURVES.full(self.curve).removeprefix(
+      CURVES.template.format('')
+    )
+    need(
+      scored or not self.patience,
+      f'{field}.patience is {self.patience}, but nothing is tried on held-out '
+      'prompts there: leave it at 0',
+    )
+    need(self.schedule, f'{field}.schedule is empty: give a step and its rate')
+    steps = [0, *(step for step, _ in self.schedule)]
+    need(
+      all(a < b for a, b in itertools.pairwise(steps)),
+      f'{field}.schedule must have steps above 0 that rise, got '
+      f'{self.schedule}',
+    )
+    need(
+      all(0 <= rate < float('inf') for _, rate in self.schedule),
+      f'{field}.schedule must have finite rates of at least 0, got '
+      f'{self.schedule}',
+    )
+    need(self.clip > 0, f'{field}.clip must be above 0, got {self.clip}')
+
 
 @dataclasses.dataclass
 class Texts:
   """Texts that a model writes to be trained on.
 
   Attributes:
-    count: of them.
-    prompt_length: tokens of the corpus that each of them starts from.
+    count: of the texts.
+    prompt_length: tokens of the corpus that each text starts from.
     greedy_share: share of the texts written at temperature 0; the rest at 1.
-    batch: written at once.
-    length: tokens of each beyond the first, as in a window.
+    batch: texts written at once.
+    length: tokens of each text beyond the first, as in a window.
   """
 
-  count: int = 1536
-  prompt_length: int = 32
-  greedy_share: float = 0.3
-  batch: int = 64
-  length: int = 256
+  count: Count = 1536
+  prompt_length: Count = 32
+  greedy_share: Share = 0.3
+  batch: Count = 64
+  length: Count = 256
+
+  def check(self, field: str) -> None:
+    fields.check(self, f'{field}.')
+    need(
+      self.prompt_length <= self.length,
+      f'{field}.prompt_length is {self.prompt_length}, but {field}.length is '
+      f'{self.length}: nothing is left to be written, lower one or raise the '
+      'other',
+    )
+
+  def need_full(self, field: str, o: Optimization) -> None:
+    """Raises where the texts do not fill the windows of a batch."""
+    need(
+      self.length >= o.length and self.count >= o.batch,
+      f'{field}: {self.count} of {self.length} tokens do not fill a batch of '
+      f'{o.batch} windows of {o.length}: write more, or longer ones',
+    )
 
 
 @dataclasses.dataclass
@@ -100,8 +175,8 @@ class Examples:
 
   A record is a conversation (`messages`, or `conversations`), a question with
   its answer (a format that `Prompts` knows, or any with `answer`), an answer
-  that `specjax answers` wrote, or a `text`. Of all but texts the answers
-  alone are learned.
+  that `experiments.answers` wrote, or a `text`. Answers alone are learned,
+  except of a `text`.
 
   Attributes:
     prompts: file of the records, and how a question is written.
@@ -117,10 +192,36 @@ class Examples:
   held_out: float = 0.1
   evaluation: str = ''
 
+  def check(self) -> None:
+    """Raises where the examples cannot be learned from; reads no record."""
+    if not self.prompts.path:
+      for name in ('answer', 'evaluation'):
+        need(
+          not getattr(self, name),
+          f'examples.{name} is given, but examples.prompts.path names no file: '
+          'give one, or leave it out',
+        )
+      return
+    files.check(self.prompts.path, 'examples.prompts.path')
+    if self.evaluation:
+      files.check(self.evaluation, 'examples.evaluation')
+    need(
+      0 < self.held_out < 1,
+      f'examples.held_out must be in (0, 1), got {self.held_out}: some are '
+      'learned, and drafters are tried on others',
+    )
+    need(
+      not self.prompts.dataset,
+      'examples.prompts.dataset is not read: name a file with '
+      'examples.prompts.path',
+    )
+    with blame('examples.'):
+      conversations.check(self.prompts)
+
 
 @dataclasses.dataclass
 class HeldOut:
-  """What a drafter is tried on while it is trained.
+  """Prompts that a drafter is tried on while it is trained.
 
   Attributes:
     prompts: of each domain of the corpus, held out; of examples so many.
@@ -131,17 +232,71 @@ class HeldOut:
     seed: of prompts and sampling.
   """
 
-  prompts: int = 4
-  prompt_length: int = 96
-  new_tokens: int = 48
+  prompts: Count = 4
+  prompt_length: Count = 96
+  new_tokens: Count = 48
   temperatures: tuple[float, ...] = (0.0, 1.0)
-  depth: int = 4
-  seed: int = 17
+  depth: Count = 4
+  seed: Seed = 17
 
   def shrink(self) -> None:
     """Leaves a short prompt of each domain, and whole steps behind it."""
     self.prompts, self.prompt_length, self.new_tokens = 1, 16, 8
     self.depth = min(self.depth, 4)
+
+  def check(self, field: str) -> None:
+    fields.check(self, f'{field}.')
+    need_whole_steps(self, f'{field}.')
+    need_temperatures(f'{field}.temperatures', self.temperatures)
+
+
+def need_whole_steps(x: 'HeldOut | Online', where: str = '') -> None:
+  """Raises where no text has room for a whole step."""
+  need(
+    x.depth < x.new_tokens,
+    f'{where}depth is {x.depth}, but must be below {where}new_tokens, which is '
+    f'{x.new_tokens}: draft less, or decode more',
+  )
+
+
+def check_size(field: str, x: Size) -> None:
+  """Raises where no model has these sizes."""
+  for name, value in vars(x).items():
+    need(value >= 1, f'{field}.{name} must be at least 1, got {value}')
+  need(
+    x.num_heads % x.num_kv_heads == 0,
+    f'{field}.num_kv_heads is {x.num_kv_heads}, which does not divide the '
+    f'{x.num_heads} of {field}.num_heads: choose a divisor',
+  )
+  need(
+    x.head_dim % 2 == 0,
+    f'{field}.head_dim must be even for rotary positions, got {x.head_dim}',
+  )
+
+
+def check_width(field: str, value: int) -> None:
+  """Raises where a draft has no whole heads; see `train_pair.draft_size`."""
+  heads = value // 32
+  need(
+    value > 0 and value % 32 == 0 and heads % max(1, value // 64) == 0,
+    f'{field} must be 32, 96 or a multiple of 64, got {value}',
+  )
+
+
+def need_positions(available: int, whose: str, lengths: dict[str, int]) -> None:
+  """Raises where texts are longer than a model reads.
+
+  Args:
+    available: positions of the model.
+    whose: the model, and where to get more positions.
+    lengths: positions that are asked for, by field.
+  """
+  for field, longest in lengths.items():
+    need(
+      longest <= available,
+      f'{field} asks for {longest} positions, but {whose} {available}: choose '
+      'less',
+    )
 
 
 @dataclasses.dataclass
@@ -161,164 +316,260 @@ class Drafts:
   on_corpus: Optimization
   on_samples: Optimization
   texts: Texts = dataclasses.field(default_factory=Texts)
-  layers: int = 1
+  layers: Count = 1
+
+  def check(self) -> None:
+    self.on_corpus.check('drafts.on_corpus')
+    self.on_samples.check('drafts.on_samples')
+    self.texts.check('drafts.texts')
+    self.texts.need_full('drafts.texts', self.on_samples)
+    need(self.widths, 'drafts.widths is empty: give at least one, such as 128')
+    need(
+      len({*self.widths}) == len(self.widths),
+      f'drafts.widths: {self.widths} has one twice; leave it out',
+    )
+    for value in self.widths:
+      check_width('drafts.widths', value)
 
 
-@dataclasses.dataclass
-class Recipe:
+@dataclasses.dataclass(kw_only=True)
+class Training:
+  """Fields of every recipe that trains.
+
+  Attributes:
+    folder: where checkpoints, records and the finished weights go.
+    dtype: of the weights of the target, as in `Experiment`. Trained weights are
+      float32.
+    seed: of weights and batches.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
+    quick: a toy version in seconds, in a folder of its own.
+  """
+
+  folder: str
+  dtype: str = 'auto'
+  seed: Seed = 0
+  compilation_cache: str = 'auto'
+  quick: bool = False
+
+  def check(self) -> None:
+    fields.check(self)
+    need(self.folder, 'folder is empty: name where the training is kept')
+    check_dtype('dtype', self.dtype)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Recipe(Training):
   """A target and its drafts, trained on the embedded corpus.
 
   Attributes:
-    folder: where checkpoints and the finished models go.
     vocab_size: of the tokenizer that is trained first.
     target: its sizes.
     target_training: on the corpus, before the drafts.
     drafts: which there are, and how they are trained; None: only the target.
     mixture: shares of the corpus.
     max_positions: of the target and the drafts.
-    dtype: that the trained target writes texts and teaches drafts in; auto is
-      float32. What is trained is float32 always.
-    seed: of weights and batches.
     tokenizer_sample: characters of each domain the tokenizer learns from.
     every: of the training documents only each so many-th is used.
-    packages: whether to read installed packages too, for training alone; the
-      shares of `mixture` say how much of them.
-    compilation_cache: folder of compiled programs; auto: the user's; off: none.
-    quick: a toy version in seconds, in a folder of its own.
+    packages: read installed packages too, for training alone; the shares of
+      `mixture` say how much of them.
   """
 
-  folder: str
   vocab_size: int
   target: Size
   target_training: Optimization
   drafts: Drafts | None
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
-  tokenizer_sample: int = 3_000_000
-  max_positions: int = 512
-  dtype: str = 'auto'
-  every: int = 1
+  tokenizer_sample: Count = 3_000_000
+  max_positions: Count = 512
+  every: Count = 1
   packages: bool = False
-  seed: int = 0
-  compilation_cache: str = 'auto'
-  quick: bool = False
+
+  def check(self) -> None:
+    super().check()
+    self.mixture.check()
+    if not self.packages:
+      self.mixture.need_no_packages(
+        'packages is False: set it, or leave the share at 0'
+      )
+    need(
+      257 <= self.vocab_size < 2**31,
+      'vocab_size must be at least 257, one for each byte and the end of text, '
+      f'and fit into 32 bits, got {self.vocab_size}',
+    )
+    check_size('target', self.target)
+    self.target_training.check('target_training')
+    # Every fourth window of the target is twice as long.
+    asked = {'target_training.length': 2 * self.target_training.length}
+    if self.drafts is not None:
+      self.drafts.check()
+      asked['drafts.on_corpus.length'] = self.drafts.on_corpus.length
+      asked['drafts.texts.length'] = self.drafts.texts.length + 1
+    need_positions(self.max_positions, 'max_positions is', asked)
 
 
-@dataclasses.dataclass
-class Distillation:
+@dataclasses.dataclass(kw_only=True)
+class OfTarget(Training):
+  """Fields of every recipe that trains for a given target.
+
+  Attributes:
+    target: its checkpoint; its tokenizer reads the corpus.
+    data: folder of the corpus' tokens and the target's texts, which are made
+      where they are missing.
+    texts: of the target.
+    mixture: shares of the corpus.
+    held_out: prompts that drafters are tried on at every checkpoint.
+    every: of the training documents only each so many-th is used.
+  """
+
+  target: str
+  data: str = ''
+  texts: Texts = dataclasses.field(default_factory=Texts)
+  mixture: Mixture = dataclasses.field(default_factory=Mixture)
+  held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
+  every: Count = 1
+
+  @property
+  def has_examples(self) -> bool:
+    """The recipe learns from examples of the user's."""
+    return False
+
+  def positions(self) -> dict[str, int]:
+    """Returns the positions that the recipe asks of its models, by field."""
+    asked = {}
+    if not self.has_examples:
+      asked['texts.length'] = self.texts.length + 1
+    for field, one in vars(self).items():
+      if isinstance(one, HeldOut):
+        both = f'{field}.prompt_length + {field}.new_tokens'
+        asked[both] = one.prompt_length + one.new_tokens
+    return asked
+
+  def check(self) -> None:
+    super().check()
+    self.mixture.check()
+    need_target(self.target)
+    if not self.has_examples:
+      need(
+        self.data, 'data is empty: name the folder of the corpus and the texts'
+      )
+      self.texts.check('texts')
+    self.held_out.check('held_out')
+
+
+def need_target(path: str) -> None:
+  """Raises where a target is not there."""
+  with blame('target: '):
+    checkpoints.locate(path)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Distillation(OfTarget):
   """One draft, distilled by every divergence on every kind of data.
 
   Attributes:
-    folder: where checkpoints, records and the finished drafts go.
-    target: its checkpoint; its tokenizer reads the corpus.
-    dtype: of its weights, as in `Experiment`; drafts are trained in float32.
-    data: folder of the corpus' tokens and the target's texts, which are made
-      where they are missing.
     width: of the draft, see `train_pair.draft_size`.
     undistilled: next-token training on the corpus, which every draft of the
       grid starts from.
-    distillation: of each of them, and of the control, which goes on with
-      next-token training instead.
+    distillation: of each draft. The control goes on with next-token training
+      instead.
     divergences: functions of `specjax.training.divergences`, or others by
       their full names.
     kinds: of data: functions of `specjax.training.draft_data`, or others by
       their full names.
-    texts: of the target.
     own_texts: of each draft, where it learns from its own; they are written
       anew every `refresh` steps.
-    refresh: see there.
-    mixture: shares of the corpus.
-    held_out: what they are tried on at every checkpoint.
-    final: and in the end, with other prompts.
+    refresh: steps between own texts.
+    final: held-out prompts that drafts are tried on in the end.
     max_positions: of the draft.
-    every: of the training documents only each so many-th is used.
-    seed: of weights and batches.
-    compilation_cache: folder of compiled programs; auto: the user's; off: none.
-    quick: a toy version in seconds, in a folder of its own.
   """
 
-  folder: str
-  target: str
-  data: str
   width: int
   undistilled: Optimization
   distillation: Optimization
   divergences: tuple[str, ...]
   kinds: tuple[str, ...]
-  texts: Texts = dataclasses.field(default_factory=Texts)
   own_texts: Texts = dataclasses.field(default_factory=lambda: Texts(64))
-  refresh: int = 25
-  mixture: Mixture = dataclasses.field(default_factory=Mixture)
-  held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
+  refresh: Count = 25
   final: HeldOut = dataclasses.field(
     default_factory=lambda: HeldOut(prompts=20, new_tokens=64, seed=18)
   )
-  max_positions: int = 512
-  dtype: str = 'auto'
-  every: int = 1
-  seed: int = 0
-  compilation_cache: str = 'auto'
-  quick: bool = False
+  max_positions: Count = 512
+
+  def positions(self) -> dict[str, int]:
+    return super().positions() | {
+      'own_texts.length': self.own_texts.length + 1,
+      'undistilled.length': self.undistilled.length,
+      'distillation.length': self.distillation.length,
+    }
+
+  def check(self) -> None:
+    super().check()
+    self.undistilled.check('undistilled')
+    self.distillation.check('distillation')
+    self.own_texts.check('own_texts')
+    self.final.check('final')
+    for field in ('texts', 'own_texts'):
+      getattr(self, field).need_full(field, self.distillation)
+    check_width('width', self.width)
+    need_positions(self.max_positions, 'max_positions is', self.positions())
 
 
-@dataclasses.dataclass
-class Heads:
+@dataclasses.dataclass(kw_only=True)
+class Heads(OfTarget):
   """A drafter that is trained on the features of a frozen target.
 
   Attributes:
-    folder: where checkpoints, records and the finished head go.
-    target: its checkpoint; its tokenizer reads the corpus.
-    dtype: of its weights, as in `Experiment`; heads are trained in float32.
     trainable: function `(target, **options)` that returns a
-      `heads.trainable.Trainable`, by its full name; `medusa` is
-      short for `specjax.drafters.medusa.trainable`.
+      `heads.trainable.Trainable`, by its full name; `medusa` is short for
+      `specjax.drafters.medusa.trainable`.
     optimization: windows are of `length` tokens.
-    data: folder of the corpus' tokens and the target's texts, which are made
-      where they are missing.
     options: further arguments of `trainable`.
     divergence: of target and drafter, that is minimised: a function of
       `specjax.training.divergences`, or another by its full name.
-    examples: what is learned instead of the corpus and the target's texts,
-      where they name a file.
+    examples: learned instead of the corpus and the target's texts, where they
+      name a file.
     share: of the windows that are the target's own text; the rest are the
       corpus'.
-    texts: of the target.
-    mixture: shares of the corpus.
-    held_out: what the drafter is tried on at every checkpoint.
-    every: of the training documents only each so many-th is used.
     devices: that the windows of a batch are split over.
-    seed: of weights and batches.
-    compilation_cache: folder of compiled programs; auto: the user's; off: none.
-    quick: a toy version in seconds, in a folder of its own.
   """
 
-  folder: str
-  target: str
   trainable: str
   optimization: Optimization
-  data: str = ''
   options: dict[str, Any] = dataclasses.field(default_factory=dict)
   divergence: str = 'cross_entropy'
   examples: Examples = dataclasses.field(default_factory=Examples)
-  share: float = 0.5
-  texts: Texts = dataclasses.field(default_factory=Texts)
-  mixture: Mixture = dataclasses.field(default_factory=Mixture)
-  held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
-  dtype: str = 'auto'
-  every: int = 1
-  devices: int = 1
-  seed: int = 0
-  compilation_cache: str = 'auto'
-  quick: bool = False
+  share: Share = 0.5
+  devices: Count = 1
+
+  @property
+  def has_examples(self) -> bool:
+    return bool(self.examples.prompts.path)
+
+  def positions(self) -> dict[str, int]:
+    return super().positions() | {
+      'optimization.length': self.optimization.length
+    }
+
+  def check(self) -> None:
+    super().check()
+    self.examples.check()
+    o = self.optimization
+    o.check('optimization', scored=True)
+    if self.share and not self.has_examples:
+      self.texts.need_full('texts', o)
+    need(
+      o.batch % self.devices == 0,
+      f'optimization.batch is {o.batch}, which devices = {self.devices} does '
+      f'not divide: choose a multiple of {self.devices}',
+    )
 
 
-@dataclasses.dataclass
-class Online:
+@dataclasses.dataclass(kw_only=True)
+class Online(Training):
   """A drafter that learns while it drafts, from the texts it drafts for.
 
   Attributes:
-    folder: where rounds, checkpoints and the finished drafter go.
     target: its checkpoint.
-    dtype: of its weights, as in `Experiment`; drafters are trained in float32.
     trainable: as that of `Heads`.
     optimization: `updates` steps for each of the rounds; constant rates suit
       texts that never end.
@@ -334,12 +585,8 @@ class Online:
     rounds: of decoding, each followed by training.
     updates: steps of training after each round.
     memory: rounds whose texts are learned from, the last ones.
-    seed: of prompts, texts, weights and batches.
-    compilation_cache: folder of compiled programs; auto: the user's; off: none.
-    quick: a toy version in seconds, in a folder of its own.
   """
 
-  folder: str
   target: str
   trainable: str
   optimization: Optimization
@@ -347,21 +594,44 @@ class Online:
   options: dict[str, Any] = dataclasses.field(default_factory=dict)
   divergence: str = 'cross_entropy'
   prompts: Prompts = dataclasses.field(default_factory=Prompts)
-  new_tokens: int = 64
-  temperature: float = 1.0
-  depth: int = 4
-  rounds: int = 30
-  updates: int = 10
-  memory: int = 8
-  dtype: str = 'auto'
-  seed: int = 0
-  compilation_cache: str = 'auto'
-  quick: bool = False
+  new_tokens: Count = 64
+  temperature: Weight = 1.0
+  depth: Count = 4
+  rounds: Count = 30
+  updates: Count = 10
+  memory: Count = 8
+
+  def check(self) -> None:
+    super().check()
+    need_target(self.target)
+    need_whole_steps(self)
+    need(
+      self.seed + self.rounds < fields.SEEDS,
+      f'seed is {self.seed}, but each of the {self.rounds} rounds has the next '
+      f'one: choose one below {fields.SEEDS - self.rounds}',
+    )
+    for name in ('count', 'length'):
+      value = getattr(self.prompts, name)
+      need(
+        value is None or value >= 1,
+        f'prompts.{name} must be at least 1, got {value}',
+      )
+    o = self.optimization
+    o.check('optimization')
+    need(
+      o.steps == self.rounds * self.updates,
+      f'optimization.schedule ends at step {o.steps}, but rounds x updates are '
+      f'{self.rounds} x {self.updates}: let it end there',
+    )
+    need(
+      o.accumulate == 1,
+      'optimization.accumulate is for batches of a file; leave it at 1',
+    )
 
 
 @dataclasses.dataclass
 class Counts:
-  """How often tokens and pairs of them occur: nothing is trained.
+  """Counts of tokens and of pairs of them: nothing is trained.
 
   The tables draft by themselves (`specjax.drafters.counts`), and say which
   tokens a smaller output layer keeps (`specjax.drafters.heads.frequencies`).
@@ -379,6 +649,6 @@ class Counts:
   folder: str
   target: str
   texts: str = ''
-  successors: int = 32
-  every: int = 1
+  successors: Annotated[int, Between(0)] = 32
+  every: Count = 1
   compilation_cache: str = 'auto'

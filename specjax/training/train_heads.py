@@ -24,7 +24,7 @@ from specjax.drafters.heads.trainable import (
 from specjax.errors import UserError, need
 from specjax.models import transformer
 from specjax.models.transformer import Model
-from specjax.training import examples, folders, held_out, recipe_checks
+from specjax.training import examples, folders, held_out
 from specjax.training import examples as example_windows
 from specjax.training.generated import (
   Material,
@@ -34,7 +34,7 @@ from specjax.training.generated import (
 )
 from specjax.training.held_out import Trial
 from specjax.training.optimize import in_dtype, train
-from specjax.training.recipes import Heads, Online, Texts
+from specjax.training.recipes import Heads, Online, Texts, need_positions
 from specjax.training.train_pair import wide
 from specjax.types import Drafter, Params
 
@@ -59,24 +59,13 @@ def check(x: Heads) -> None:
   Raises:
     UserError: names the field and the remedy.
   """
-  o = x.optimization
   check_names(x)
-  recipe_checks.trained(x)
-  recipe_checks.examples(x.examples)
-  recipe_checks.optimization('optimization', o, scored=True)
-  need(0 <= x.share <= 1, f'share must be in [0, 1], got {x.share}')
-  if x.share and not recipe_checks.has_examples(x):
-    recipe_checks.fill('texts', x.texts, o)
   need(
-    1 <= x.devices <= jax.device_count(),
+    x.devices <= jax.device_count(),
     f'devices must be from 1 to the {jax.device_count()} that there are, got '
     f'{x.devices}',
   )
-  need(
-    o.batch % x.devices == 0,
-    f'optimization.batch is {o.batch}, which devices = {x.devices} does not '
-    f'divide: choose a multiple of {x.devices}',
-  )
+  x.check()
 
 
 def shrink(x: Heads) -> None:
@@ -101,16 +90,6 @@ def make(x: Heads | Online, target: Model) -> Trainable:
     raise UserError(
       f'options: {x.trainable} does not take {dict(x.options)}: {error}'
     ) from error
-
-
-def check_positions(drafter: Drafter, lengths: dict[str, int]) -> None:
-  """Refuses texts that a drafter cannot read.
-
-  Raises:
-    UserError: it was made for shorter ones.
-  """
-  if drafter.positions is not None:
-    recipe_checks.positions(drafter.positions, 'the drafter has', lengths)
 
 
 def see(target: Model, weights: Any, tokens: jax.Array, taps) -> Seen:
@@ -260,7 +239,8 @@ def main(x: Heads) -> None:
     print(examples.describe(m.examples))
   head = make(x, m.target)
   drafter = head.drafter(x.held_out.depth)
-  check_positions(drafter, recipe_checks.lengths(x))
+  if drafter.positions is not None:
+    need_positions(drafter.positions, 'the drafter has', x.positions())
   o = x.optimization
   placed = Placed(x.devices)
   params = train(

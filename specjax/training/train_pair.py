@@ -18,9 +18,8 @@ from specjax.bench.config import Size
 from specjax.checkpoints import precision
 from specjax.corpus import DOMAINS
 from specjax.drafters import counts
-from specjax.errors import blame
 from specjax.models import transformer
-from specjax.training import data, folders, recipe_checks
+from specjax.training import data, folders
 from specjax.training.generated import draw_texts, write_texts
 from specjax.training.optimize import train
 from specjax.training.recipes import Drafts, Optimization, Recipe, Texts
@@ -236,9 +235,7 @@ def shrink(recipe: Recipe) -> None:
 def main(recipe: Recipe) -> None:
   if recipe.quick:
     shrink(recipe)
-  recipe_checks.pair(recipe)
-  with blame():
-    precision.check(recipe.dtype)
+  recipe.check()
   folder = pathlib.Path(recipe.folder)
   folders.claim(folder, recipe)
   tokenizer = load_tokenizer(recipe, folder)

@@ -48,8 +48,9 @@ def get_config():
 from specjax.training.recipes import *
 def get_config():
   return Heads(
-    '{}/heads', '{}/target', 'specjax.drafters.medusa.trainable',
-    Optimization(((2, 1e-3), (4, 0.0)), 4, 32), '{}/data',
+    folder='{}/heads', target='{}/target', data='{}/data',
+    trainable='specjax.drafters.medusa.trainable',
+    optimization=Optimization(((2, 1e-3), (4, 0.0)), 4, 32),
     texts=Texts(8, 8, batch=8, length=32), held_out=HeldOut(1, 16, 8),
   )
 """,
@@ -60,10 +61,11 @@ def get_config():
   texts, own = (Texts(8, 8, batch=8, length=32) for _ in range(2))
   held, final = (HeldOut(1, 16, 8) for _ in range(2))
   return Distillation(
-    '{}/distill', '{}/target', '{}/data', 64, first, other,
-    ('specjax.training.divergences.forward_kl',),
-    ('specjax.training.draft_data.corpus',),
-    texts, own, held_out=held, final=final,
+    folder='{}/distill', target='{}/target', data='{}/data', width=64,
+    undistilled=first, distillation=other,
+    divergences=('specjax.training.divergences.forward_kl',),
+    kinds=('specjax.training.draft_data.corpus',),
+    texts=texts, own_texts=own, held_out=held, final=final,
   )
 """,
   'syntax.py': 'def get_config(:\n',

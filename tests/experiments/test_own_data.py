@@ -307,9 +307,9 @@ def test_losses_in_bfloat16_train_float32_weights(root):
   ('changes', 'message'),
   [
     ({'o': {'curve': 'wave'}}, r"curve: 'wave' is unknown.*cosine"),
-    ({'o': {'accumulate': 0}}, r'optimization\.accumulate must be at least 1'),
-    ({'o': {'patience': -1}}, r'optimization\.patience must be at least 0'),
-    ({'o': {'dtype': 'int8'}}, r'optimization\.dtype must be float32 or'),
+    ({'o': {'accumulate': 0}}, r'optimization\.accumulate must be'),
+    ({'o': {'patience': -1}}, r'optimization\.patience must be'),
+    ({'o': {'dtype': 'int8'}}, r'optimization\.dtype must be'),
     ({'divergence': 'far'}, r"divergence: 'far' is unknown.*forward_kl"),
     ({'devices': 9}, 'devices must be from 1 to'),
     ({'examples': Examples(answer='x')}, r'examples\.answer is given, but'),
@@ -352,7 +352,7 @@ def test_windows_are_no_longer_than_a_draft_reads(root):
 def test_patience_needs_prompts_to_be_patient_with(root):
   o = Optimization(((1, 1.0),), 1, patience=1)
   with pytest.raises(UserError, match=r'x\.patience is 1, but nothing is'):
-    train_heads.recipe_checks.optimization('x', o)
+    o.check('x')
 
 
 def test_a_folder_of_before_is_one_of_now(root, tmp_path):
