@@ -17,7 +17,7 @@ from specjax.bench.loading import checks
 from specjax.bench.plan import plan, whole_steps
 from specjax.bench.runner import Runner
 from specjax.cli import command, hosts
-from specjax.reports import batches, page, pairing
+from specjax.reports import batches, page
 from specjax.reports import run as run_report
 from specjax.stats import sanity_checks
 from specjax.stats.readings import CONFIGURED
@@ -76,7 +76,7 @@ def probe(runner: Runner) -> None:
     found = probing.short(one, loaded, jobs)
     runner.readings[name] = {'reading': results.plain(found)}
     if found and found['best'] != CONFIGURED and hosts.leads():
-      print(f'warning: {pairing.reading(name, found)}', file=sys.stderr)
+      print(f'warning: {run_report.reading(name, found)}', file=sys.stderr)
 
 
 def brief(row: dict | None) -> dict | None:

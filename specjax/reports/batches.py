@@ -5,32 +5,38 @@ for all of them, so what a row gains from scoring several tokens in one pass
 shrinks as the batch grows: v rises, and at some batch the speed-up is 1.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from specjax.reports import break_even, intervals, run_headline
-from specjax.reports.markdown import span
-from specjax.reports.run_headline import LOSES, UNDECIDED, WINS, Headline
-from specjax.stats.row import by_place, group, pick
+from specjax.reports import intervals, verdicts
+from specjax.reports.intervals import column, columns
+from specjax.reports.markdown import Columns, Table, number, span
+from specjax.reports.verdicts import LOSES, UNDECIDED, WINS, timed
+from specjax.stats.row import by_place, group
 
-_WAITS = 0.95  # at work in a smaller share of the steps is told
+_NOTE = """
+A batch takes as long as its last row; gamma 0 is plain decoding. **ms per
+token** is what a row waits for one until it ends, **at work** the share of the
+steps in which rows had not ended. **predicted** is tau / (v + gamma c), times
+at work over that of plain decoding, with c and v of this batch size; **rows
+refilled** is tau / (v + gamma c) alone, what is expected where another prompt
+takes the place of a row that ends.
+""".strip()
+_BEST = """
+The draft length of the largest speed-up at each batch, among those with the
+best verdict; plain and speculative on either side of a slash. A step costs
+v + gamma c plain steps and gives tau tokens.
+""".strip()
 
 
 def sizes(rows: list[dict]) -> list[int]:
-  """The batch sizes of rows, the smallest first."""
+  """Returns the batch sizes of rows, the smallest first."""
   return sorted({row['batch'] for row in rows})
 
 
 def swept(rows: list[dict]) -> bool:
   return len(sizes(rows)) > 1
-
-
-def timed(rows: list[dict]) -> list[dict]:
-  """Rows of exact rules that have times and can be believed."""
-  sound = run_headline.sound(rows)
-  return [r for r in sound if r['lossless'] and r['speedup'] is not None]
 
 
 class BreakEven(NamedTuple):
@@ -51,7 +57,7 @@ class BreakEven(NamedTuple):
   falls: bool
 
   def text(self) -> str:
-    """As a clause: 'at batch 5.7 [4.2, 9.0], between 4 and 8'."""
+    """Returns it as a cell: '5.7 [4.2, 9.0], between 4 and 8'."""
 
     def shown(batch: float) -> str:
       if batch == 0:
@@ -62,14 +68,14 @@ class BreakEven(NamedTuple):
     if self.ends and not np.isinf(min(self.ends)):
       ends = f' [{shown(self.ends[0])}, {shown(self.ends[1])}]'
     if self.between is None:
-      where = 'beyond the largest batch' if self.falls else 'at no batch tried'
-      return f'{where}{ends}'
-    around = 'between {} and {}'.format(*self.between)
-    return f'at batch {self.value:.1f}{ends}, {around}'
+      return f'{f"beyond {self.last}" if self.falls else "at none"}{ends}'
+    return f'{self.value:.1f}{ends}, between {{}} and {{}}'.format(
+      *self.between
+    )
 
 
 def _cross(batches, values, down: bool) -> tuple[float, int]:
-  """Where values first reach 1, and the place of the batch behind it."""
+  """Returns where values first reach 1, and the place of the next batch."""
   reached = [x <= 1 if down else x >= 1 for x in values]
   if not any(reached):
     return np.inf, len(values)
@@ -83,7 +89,7 @@ def _cross(batches, values, down: bool) -> tuple[float, int]:
 
 
 def find(points: list[tuple[int, float, list[float] | None]]) -> BreakEven:
-  """Where a speed-up falls to 1, or rises to it if it begins below.
+  """Finds where a speed-up falls to 1, or rises to it if it begins below.
 
   Args:
     points: batch, speed-up and its interval, the smallest batch first.
@@ -104,182 +110,95 @@ def find(points: list[tuple[int, float, list[float] | None]]) -> BreakEven:
 
 
 def best(rows: list[dict]) -> list[dict]:
-  """The row of each batch that is best, of one place."""
+  """Returns the best row of each batch, of one place."""
   by_batch = group(sorted(rows, key=lambda r: r['batch']), 'batch')
-  return [run_headline.leading(here) for here in by_batch.values()]
+  return [verdicts.leading(here) for here in by_batch.values()]
 
 
 def measured(rows: list[dict]) -> BreakEven:
-  """Of the best draft length of each batch, of one place."""
-  return find(
-    [
-      (r['batch'], r['speedup'], intervals.stored(r, 'speedup'))
-      for r in best(rows)
-    ]
-  )
+  """Finds where the best draft length of each batch breaks even."""
+  points = [
+    (r['batch'], r['speedup'], intervals.stored(r, 'speedup'))
+    for r in best(rows)
+  ]
+  return find(points)
 
 
 def refilled(rows: list[dict]) -> BreakEven | None:
-  """The same as it is predicted where rows are refilled; no interval."""
+  """Predicts where it breaks even if rows are refilled, without interval."""
   known = [r for r in rows if r.get('predicted_speedup') is not None]
   if not known:
     return None
   by_batch = group(sorted(known, key=lambda r: r['batch']), 'batch')
-  return find(
-    [
-      (batch, max(r['predicted_speedup'] for r in here), None)
-      for (batch,), here in by_batch.items()
-    ]
+  most = (
+    (batch, max(r['predicted_speedup'] for r in here), None)
+    for (batch,), here in by_batch.items()
   )
+  return find(list(most))
 
 
 def paying(rows: list[dict]) -> list[int]:
-  """Batches at which speculation wins, of one place."""
-  return [r['batch'] for r in best(rows) if run_headline.state(r) == WINS]
+  """Returns the batches at which speculation wins, of one place."""
+  return [r['batch'] for r in best(rows) if verdicts.state(r) == WINS]
 
 
 def up_to(rows: list[dict]) -> int | None:
-  """The batch up to which it wins at every one; None if not at the first."""
+  """Returns the batch up to which every one wins; None if not the first."""
   last = None
   for row in best(rows):
-    if run_headline.state(row) != WINS:
+    if verdicts.state(row) != WINS:
       break
     last = row['batch']
   return last
 
 
-def _said(row: dict, rows: list[dict]) -> str:
-  name = run_headline.named(row, rows)
-  return f'{name}, {intervals.shown(row, "speedup")}'
+def verdict(rows: list[dict]) -> tuple[str, Table, dict | None]:
+  """Says up to which batch speculation pays.
 
+  Args:
+    rows: of exact rules, with times, of several batch sizes.
 
-def _because(row: dict, rows: list[dict]) -> str:
-  """Why a row is no faster than this, from its costs and those of batch 1."""
-  if row.get('v') is None:
-    return 'its costs were not measured'
-  same = {n: row[n] for n in ('drafter', 'verifier', 'gamma')}
-  first = min(pick(rows, **same), key=lambda r: r['batch'])
-  scored = row['gamma'] + 1
-  text = f'v({scored}) = {row["v"]:.2f}'
-  if first is not row and first.get('v') is not None:
-    text += f' ({first["v"]:.2f} at batch {first["batch"]})'
-  cost = break_even.cost_of(row)
-  text += (
-    f': a step costs {cost:.2f} plain steps and gives a row '
-    f'{row["tau"]:.2f} tokens'
-  )
-  busy = row.get('at_work')
-  if busy is not None and busy < _WAITS:
-    text += f', and rows are at work in {busy:.0%} of the steps'
-  return f'because {text}' if row['speedup'] < 1 else text
-
-
-def _tried(rows: list[dict]) -> str:
-  return span(sizes(rows), 'd')
-
-
-def _not(chosen: list[dict]) -> str:
-  """What is said of the best of each batch where none of them wins."""
-  states = {*map(run_headline.state, chosen)}
-  if states == {LOSES}:
-    return 'pays at no batch'
-  few = '' if UNDECIDED in states else ', with too few prompts for intervals'
-  return f'undecided{few}'
-
-
-def sentence(rows: list[dict]) -> str:
-  """What is said of one place, without a full stop."""
-  chosen, won = best(rows), paying(rows)
-  last = up_to(rows)
-  beyond = [r for r in chosen if last is None or r['batch'] > last]
-  if last is not None and not beyond:
-    text = (
-      f'pays at every batch tried, {_tried(rows)} '
-      f'({_said(chosen[-1], rows)} at {last})'
+  Returns:
+    A sentence, a line for each place, and a row that loses, if any.
+  """
+  cells = by_place(rows)
+  lines, lasts = [], []
+  for (domain, temperature), here in cells.items():
+    last, expected = up_to(here), refilled(here)
+    lasts.append(last or 0)
+    lines.append(
+      [
+        domain,
+        f'{temperature:g}',
+        str(last or '-'),
+        ', '.join(map(str, paying(here))) or '-',
+        measured(here).text(),
+        expected.text() if expected else '-',
+      ]
     )
-  elif last is not None:
-    reached = next(r for r in chosen if r['batch'] == last)
-    after = beyond[0]
-    state = {LOSES: 'loses', UNDECIDED: 'is undecided'}
-    verdict = state.get(run_headline.state(after), 'is not known')
-    text = (
-      f'pays up to batch {last} ({_said(reached, rows)}), not beyond: at batch '
-      f'{after["batch"]} the best {verdict} ({_said(after, rows)}), '
-      f'{_because(after, rows)}'
-    )
-  elif won:
-    some = ', '.join(map(str, won))
-    top = max(pick(chosen, batch=tuple(won)), key=lambda r: r['speedup'])
-    text = (
-      f'pays at batch {some} of those tried, {_tried(rows)} '
-      f'({_said(top, rows)} at {top["batch"]})'
-    )
-  else:
-    top = max(chosen, key=lambda r: r['speedup'])
-    text = (
-      f'{_not(chosen)}: the best of batches {_tried(rows)}, at '
-      f'{top["batch"]}, is {_said(top, rows)}, {_because(top, rows)}'
-    )
-  later = [b for b in won if last is not None and b > last]
-  if later:
-    text += f'; it pays again at batch {", ".join(map(str, later))}'
-  text += f'; break-even {measured(rows).text()}'
-  expected = refilled(rows)
-  if expected:
-    text += f', predicted with rows refilled {expected.text()}'
-  return text
-
-
-def verdict(rows: list[dict]) -> Headline:
-  """The verdict on rows of several batches."""
-  usual = run_headline.headline(rows)
-  shown = timed(rows)
-  if not shown or not swept(shown):
-    return usual
-  cells = by_place(shown)
-  said = {
-    f'{domain}, temperature {temperature:g}': here
-    for (domain, temperature), here in cells.items()
-  }
-  sentences = [f'{where}: {sentence(here)}' for where, here in said.items()]
-  slow = [
+  head = ['domain', 'temperature', 'pays up to batch', 'batches that pay']
+  head += ['break-even batch', 'predicted with rows refilled']
+  tried = span(sizes(rows), 'd')
+  text = f'Of batches of {tried}, speculation pays up to batch '
+  text += span((last for last in lasts if last), 'd') if any(lasts) else '-'
+  if not all(lasts):
+    text += f'; in {lasts.count(0)} of {len(lasts)} places not at the first'
+  slow = (
     r
     for here in cells.values()
     for r in best(here)
-    if run_headline.state(r) in (LOSES, UNDECIDED)
-  ]
-  command = ''
-  if slow:
-    one = f'--batches="()" --batch={slow[0]["batch"]}'
-    command = f'{run_headline.command_of(slow[0])} {one}'
-  if len(sentences) == 1:
-    return dataclasses.replace(
-      usual, verdict=f'{sentences[0]}.', places=[], command=command
-    )
-  lasts = {where: up_to(here) for where, here in said.items()}
-  parts = [
-    f'{where}: ' + (f'up to batch {last}' if last else _not(best(said[where])))
-    for where, last in lasts.items()
-  ]
-  verdict = (
-    f'Of batches of {_tried(shown)} speculation pays, by domain and '
-    f'temperature: {"; ".join(parts)}'
+    if verdicts.state(r) in (LOSES, UNDECIDED)
   )
-  return dataclasses.replace(
-    usual,
-    verdict=f'{verdict}.',
-    places=[f'{one}.' for one in sentences],
-    command=command,
-  )
+  return f'{text}.', Table('', '', head, lines), next(slow, None)
 
 
 def _finite(ends: tuple[float, float] | None) -> list[float | None] | None:
-  """Ends as JSON has them: null where one lies outside of all batches."""
+  """Returns ends as JSON has them: null if one lies outside all batches."""
   return ends and [x if 0 < x < np.inf else None for x in ends]
 
 
 def last_line(rows: list[dict]) -> list[dict]:
-  """For the last line of a run: what pays where, in every place."""
+  """Returns what pays at each place, for the last line of a run."""
   found = []
   for (domain, temperature), here in by_place(timed(rows)).items():
     even = measured(here)
@@ -292,15 +211,76 @@ def last_line(rows: list[dict]) -> list[dict]:
       'break_even_ci': _finite(even.ends) if inside else None,
       'break_even_between': even.between,
       'best': [
-        {
-          'batch': r['batch'],
-          'drafter': r['drafter'],
-          'gamma': r['gamma'],
-          'speedup': r['speedup'],
-          'speedup_ci': intervals.stored(r, 'speedup'),
-        }
+        {name: r[name] for name in ('batch', 'drafter', 'gamma', 'speedup')}
+        | {'speedup_ci': intervals.stored(r, 'speedup')}
         for r in best(here)
       ],
     }
     found.append(entry)
   return found
+
+
+def _milliseconds(row: dict, name: str = 'row_seconds_per_token') -> str:
+  return intervals.shown(row, name, '.2f', 1e3)
+
+
+_ROWS: Columns = (
+  *columns('batch', 'drafter', 'gamma', 'tokens_per_second'),
+  ('ms per token', _milliseconds),
+  column('tau', alone=True),
+  *columns('c', 'v', 'at_work', 'speedup'),
+  column('predicted_static_speedup', alone=True),
+  column('measured_over_predicted_static'),
+  column('predicted_speedup', 'rows refilled', alone=True),
+)
+_OF_BATCHES: Columns = (
+  column('batch'),
+  ('best', verdicts.named),
+  *columns('gamma', 'speedup'),
+  (
+    'tokens/s',
+    lambda r: (
+      f'{r["baseline_tokens_per_second"]:.0f} / {r["tokens_per_second"]:.0f}'
+    ),
+  ),
+  (
+    'ms per token of a row',
+    lambda r: (
+      f'{_milliseconds(r, "baseline_row_seconds_per_token")} / '
+      f'{_milliseconds(r)}'
+    ),
+  ),
+  column('v'),
+  ('a step', lambda r: number(verdicts.step_cost(r))),
+  column('tau', alone=True),
+  ('verdict', verdicts.state),
+)
+
+
+def plain(row: dict) -> dict:
+  """Returns plain decoding beside a row, as a row at draft length 0."""
+  was = {
+    name.removeprefix('baseline_'): value
+    for name, value in row.items()
+    if name.startswith('baseline_')
+  }
+  own = {'drafter': 'plain', 'gamma': 0, 'tau': 1.0, 'v': 1.0, 'speedup': 1.0}
+  return {name: row[name] for name in ('batch', 'prompts')} | own | was
+
+
+def tables(rows: list[dict]) -> list[Table]:
+  """Shows what is best at each batch, and every length at every batch."""
+  chosen, every = [], []
+  for (domain, temperature), here in by_place(timed(rows)).items():
+    where = f'{domain}, temperature {temperature:g}'
+    title = f'Best draft length by batch: {where}'
+    chosen.append(
+      Table.of(title, '' if chosen else _BEST, _OF_BATCHES, best(here))
+    )
+    lines = []
+    here = sorted(here, key=lambda r: (r['batch'], r['drafter'], r['gamma']))
+    for same in group(here, 'batch').values():
+      lines += [plain(same[0]), *same]
+    note = '' if every else _NOTE
+    every.append(Table.of(f'By batch: {where}', note, _ROWS, lines))
+  return chosen + every

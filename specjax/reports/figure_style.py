@@ -1,4 +1,4 @@
-"""What the figures of `plots` share: colours, panels, legends, captions.
+"""What figures share: colours, panels, legends, captions.
 
 Colours are those of Okabe and Ito (2008), which all common kinds of colour
 vision keep apart; markers differ as well.
@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from specjax.reports import best_drafters, intervals
+from specjax.reports import intervals, verdicts
 from specjax.reports.conditions import conditions
 from specjax.stats.row import by_place
 
@@ -85,7 +85,7 @@ def name(row: dict, rows: list[dict], gamma: bool = False) -> str:
   """What a row is called among others: as much as tells them apart."""
   parts = [row['drafter']]
   if len(distinct(rows, 'verifier')) > 1:
-    parts.append(best_drafters.rule(row))
+    parts.append(verdicts.rule(row))
   own = [r for r in rows if r['drafter'] == row['drafter']]
   if gamma and len(distinct(own, 'gamma')) > 1:
     parts.append(f'gamma {row["gamma"]}')

@@ -1,19 +1,23 @@
-"""Intervals that rows store: whether they are known, and where they lie."""
+"""Numbers of rows with their intervals, and columns that show them."""
 
-from specjax.reports.markdown import with_interval
+import typing
+from collections.abc import Callable
+
+from specjax.reports.markdown import Columns, number, with_interval
 from specjax.stats import metrics
-from specjax.stats.row import BATCHES, CHECK, RUN
+from specjax.stats.row import BATCHES, CHECK, RUN, Fields
+
+FIELDS: Fields = {**CHECK, **RUN}
 
 
 def units(row: dict, name: str = '') -> int:
   """Returns how many units the interval of a field was made from."""
-  field = RUN.get(name, CHECK.get(name))
-  timed = field is not None and field.over == BATCHES
+  timed = name in FIELDS and FIELDS[name].over == BATCHES
   return row['prompts'] // (row.get('batch', 1) if timed else 1)
 
 
 def trusted(row: dict, ends: list | None, name: str = '') -> list[float] | None:
-  """Ends that a row stores; None where there are none, or too few units.
+  """Returns ends that a row stores; None if its units are too few.
 
   Rows of older programs store an interval of few units, too.
   """
@@ -23,16 +27,45 @@ def trusted(row: dict, ends: list | None, name: str = '') -> list[float] | None:
 
 
 def stored(row: dict, name: str) -> list[float] | None:
-  """The interval of a field of a row, or None."""
+  """Returns the interval of a field of a row, or None."""
   return trusted(row, row.get(f'{name}_ci'), name)
 
 
 def shown(row: dict, name: str, form: str = '.2f', scale: float = 1.0) -> str:
-  """A field of a row with its interval; '-' where there is no value."""
-  return with_interval(row[name], stored(row, name), form, scale=scale)
+  """Returns a field of a row with its interval; '-' if it has no value."""
+  return with_interval(row.get(name), stored(row, name), form, scale=scale)
 
 
 def meets(row: dict, name: str, low: float, high: float) -> bool:
-  """Whether the interval of a field has a value of some others."""
+  """Returns whether the interval of a field overlaps another one."""
   ends = stored(row, name)
   return ends is not None and ends[0] <= high and ends[1] >= low
+
+
+def column(
+  name: str, title: str = '', form: str = '', alone: bool = False
+) -> tuple[str, Callable[[dict], str]]:
+  """Returns the column of a field: its heading, and what it shows of a row.
+
+  Args:
+    name: of the field.
+    title: its heading, if not that of its declaration.
+    form: of its number, if not that of its declaration.
+    alone: leaves out the interval.
+  """
+  field = FIELDS[name]
+  form = form or field.form
+  is_number = float in (field.kind, *typing.get_args(field.kind))
+
+  def show(row: dict) -> str:
+    value = row.get(name)
+    if value is None or not is_number:
+      return '-' if value is None else str(value)
+    return number(value, form) if alone else shown(row, name, form)
+
+  return title or field.title or name.replace('_', ' '), show
+
+
+def columns(*names: str) -> Columns:
+  """Returns the columns of some fields."""
+  return tuple(map(column, names))

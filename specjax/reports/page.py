@@ -14,7 +14,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from specjax.errors import UserError
-from specjax.reports import batches, run_headline
+from specjax.reports import batches
 from specjax.reports import run as run_report
 from specjax.reports.markdown import span
 from specjax.stats.folders import check_sample
@@ -102,9 +102,9 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     'report.html',
     texts,
     first=rows[0],
-    found=batches.verdict(rows),
+    found=run_report.headline_of(rows),
     sizes=span(batches.sizes(rows), 'd'),
-    more=run_headline.MORE,
+    more=run_report.MORE,
     tables=run_report.groups(rows),
     figures=[(title, picture(figure)) for title, figure in figures],
   )

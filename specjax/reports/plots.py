@@ -1,4 +1,4 @@
-"""Figures from the rows of `specjax run`.
+"""Figures of the rows of `specjax run`.
 
 Each function takes rows and returns a matplotlib Figure: in print on one page,
 with its conditions underneath. A row that has not the numbers a figure shows is
@@ -8,7 +8,7 @@ left out, and the figure says so.
 import numpy as np
 from matplotlib.figure import Figure
 
-from specjax.reports import best_drafters, break_even, figure_style, intervals
+from specjax.reports import figure_style, intervals, verdicts
 from specjax.stats import theory
 
 _MANY = 16  # methods; the marks of more are drawn thinner
@@ -45,7 +45,7 @@ def acceptance_by_position(rows: list[dict]) -> Figure:
 
 
 def _theory(cells: list[dict], gammas: np.ndarray) -> np.ndarray:
-  """Speed-up of a drafter at draft lengths that were not measured, too.
+  """Returns the predicted speed-up at lengths that were not measured, too.
 
   tau is that of Equation 1 for the measured alpha; v is interpolated between
   1, what a plain step costs, and what was measured, and goes on as straight;
@@ -64,7 +64,7 @@ def _theory(cells: list[dict], gammas: np.ndarray) -> np.ndarray:
 
 
 def _many(rows: list[dict]) -> bool:
-  """Whether there are too many methods for caps of error bars to be seen."""
+  """Returns whether methods are too many to see caps of error bars."""
   return len({(r['drafter'], r['verifier']) for r in rows}) > _MANY
 
 
@@ -92,7 +92,7 @@ def speedup_against_gamma(rows: list[dict]) -> Figure:
       for row in own:
         label, x = figure_style.name(row, rows), row['gamma'] + shift
         figure_style.point(axes, x, row, 'speedup', rows, label, **_bars(many))
-      if own[0]['lossless'] and not any(map(break_even.is_tree, own)):
+      if own[0]['lossless'] and not any(map(verdicts.is_tree, own)):
         axes.plot(
           gammas,
           _theory(own, gammas),
@@ -195,7 +195,7 @@ def tau_against_cost(rows: list[dict]) -> Figure:
   shown, note = figure_style.having(greedy, 'c', 'speedup')
   if not shown:
     return figure_style.empty(rows, note)
-  shown = best_drafters.best(shown)
+  shown = verdicts.best(shown)
   figure, panels = figure_style.panels(
     shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.4
   )
@@ -213,4 +213,59 @@ def tau_against_cost(rows: list[dict]) -> Figure:
     'draft length of a drafter that were fastest, lossy rules apart; tau with '
     '95% intervals over prompts. Up and to the left is better, but scoring has '
     'a cost of its own, v: more nodes cost a CPU more.',
+  )
+
+
+def _curve(axes, own: list[dict], label: str, **look) -> None:
+  """Draws a line with its interval band, and dotted the prediction."""
+  own = sorted(own, key=lambda r: r['batch'])
+  batches = [r['batch'] for r in own]
+  nowhere = [np.nan, np.nan]
+  ends = np.array([intervals.stored(r, 'speedup') or nowhere for r in own])
+  axes.plot(batches, [r['speedup'] for r in own], label=label, **look)
+  axes.fill_between(
+    batches, *ends.T, color=look['color'], alpha=0.12, linewidth=0
+  )
+  predicted = [r.get('predicted_static_speedup') for r in own]
+  if all(x is not None for x in predicted):
+    axes.plot(
+      batches, predicted, color=look['color'], linewidth=0.7, linestyle=':'
+    )
+
+
+@figure_style.in_style
+def speedup_by_batch(rows: list[dict]) -> Figure:
+  """Speed-up over plain decoding by batch, a line for each draft length."""
+  shown, note = figure_style.having(rows, 'speedup')
+  if not shown:
+    return figure_style.empty(rows, note)
+  figure, panels = figure_style.panels(
+    shown, 'prompts decoded together', 'speed-up over\nplain decoding', 2.6
+  )
+  names = ('drafter', 'verifier', 'gamma')
+  curves = dict.fromkeys(tuple(r[n] for n in names) for r in shown)
+  gammas = sorted(figure_style.distinct(shown, 'gamma'))
+  for axes, cells in panels:
+    axes.axhline(1, color='black', linewidth=0.8)
+    for curve in curves:
+      own = [r for r in cells if tuple(r[n] for n in names) == curve]
+      if own:
+        look = figure_style.look(own[0], rows)
+        look['color'] = figure_style.colour(gammas.index(curve[-1]))
+        label = figure_style.name(own[0], rows, gamma=True)
+        _curve(axes, own, label, **look)
+    sizes = sorted(figure_style.distinct(shown, 'batch'))
+    axes.set_xscale('log', base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+  panels[0][0].set_ylim(bottom=0)
+  return figure_style.finish(
+    figure,
+    rows,
+    note + 'Ratio of decoding times on the same prompts, prefill excluded, '
+    'over plain decoding in batches of the same size; bands: 95% intervals '
+    'over batches, where there are enough of them. A batch takes as long as '
+    'its last row. Dotted: tau / (v + gamma c), with v and c of that batch '
+    'size, times the share of the steps in which rows were at work, over that '
+    'of plain decoding.',
   )

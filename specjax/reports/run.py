@@ -1,49 +1,107 @@
 """Rows of `specjax run`: the verdict, all tables, and the figures."""
 
+import collections
 import dataclasses
+import functools
+import shlex
 
 from specjax import prompts
 from specjax.bench import collectives
 from specjax.reports import (
   Draw,
-  batch_plots,
-  batch_tables,
   batches,
-  best_drafters,
-  definitions,
-  draft_vocabularies,
+  drafters,
   intervals,
   paired,
-  pairing,
-  plots,
-  run_headline,
-  turns,
+  verdicts,
 )
 from specjax.reports.conditions import conditions, over_blocks
+from specjax.reports.intervals import column, columns
 from specjax.reports.markdown import (
+  Columns,
   Table,
   blocks,
-  number,
+  markdown,
   paragraph,
+  span,
   with_interval,
 )
+from specjax.reports.verdicts import LOSES, UNDECIDED, UNKNOWN, WINS
+from specjax.stats.readings import CONFIGURED
 from specjax.stats.row import by_place, pick
 
-FIGURES = (
-  plots.speedup_against_gamma,
-  plots.acceptance_by_position,
-  plots.alpha_by_domain,
-  plots.predicted_against_measured,
-  plots.tau_against_cost,
+MORE = (
+  'Where its time goes, and what would help; FILE is the config of this run:'
 )
 _MANY = 30  # lines of tables; more are folded, and not printed
 _WHERE = 'What was accepted where'
 _MARK = ' (!)'  # of a row that cannot be believed
+_DEFINITIONS = """
+A published number is one of these. **tau** is over all calls together (vLLM,
+aiperf), **tau per request** the mean of the prompts' own (specdec_bench),
+**tau per step** the mean of accepted + 1 over the whole steps (mean accepted
+tokens of Spec-Bench). **speed-up** is the ratio of the times per token of all
+prompts together, **speed-up of rates** the ratio of the means of the prompts'
+tokens per second (Spec-Bench).
+""".strip()
+_TURNS = """
+The turns of conversations apart. Everywhere else a conversation counts as one
+prompt, with the tokens and calls of all its turns.
+""".strip()
 _ALONG = """
 Accepted over drafted tokens, from so many committed tokens on; and the
 correlation of the accepted lengths of steps one and two apart, over all prompts
 together.
 """.strip()
+_COUNTING = """
+How it is counted: **alpha** is the mean of sum(min(p, q)) over prefixes that
+the target generated, **tau** tokens per target call with the bonus or corrected
+token, **no bonus** the mean accepted length of the whole steps: those that
+began with room for gamma + 1 tokens. Any other step counts in tokens and target
+calls alone, whatever it accepted; one in which the text ends counts with the
+verdict on its whole draft, and a row that has finished counts nowhere. Where
+nothing was proposed, beta is 0. Intervals are 95% over prompts (of speeds: over
+batches); docs/measuring.md says how they are made. A number alone has none: its
+units are too few, or its row does not hold them. The best of several is chosen
+on the same prompts, so its number is on the high side.
+"""
+# Rows of programs that did not look for impossible values counted so.
+_BY_OUTCOME = """
+These rows are of an older program, which left out a step that the limit cut
+short, where it did: **no bonus**, acceptance by position and alpha_mle are
+too low, by a tenth in texts of 12 tokens and less in longer ones. alpha and tau
+are as they would be now.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Headline:
+  """What is read first.
+
+  Attributes:
+    warnings: what was left out, and why.
+    verdict: one sentence on everything.
+    greedy: one on texts at temperature 0; '' if none was compared.
+    where: the conditions.
+    places: a line for each domain and temperature; None without a verdict.
+    command: what tells more on a loss; '' if there is none.
+  """
+
+  warnings: list[str]
+  verdict: str
+  greedy: str
+  where: str
+  places: Table | None
+  command: str
+
+  def markdown(self) -> str:
+    verdict = ' '.join(filter(None, [self.verdict, self.greedy]))
+    places = self.places
+    return blocks(
+      *map(paragraph, [*self.warnings, verdict, self.where]),
+      markdown(places.head, places.lines) if places else '',
+      self.command and f'{MORE}\n\n```sh\n{self.command}\n```',
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,57 +123,32 @@ class Group:
     return sum(len(one.lines) for one in self.tables)
 
 
-def _drafter(row) -> str:
-  return row['drafter'] + (_MARK if run_headline.faults(row) else '')
+PLACE: Columns = columns('domain', 'temperature')
+METHOD: Columns = (
+  (
+    'drafter',
+    lambda r: r['drafter'] + (_MARK if verdicts.faults(r) else ''),
+  ),
+  ('rule', verdicts.rule),
+  column('gamma'),
+)
+COLUMNS: Columns = (
+  METHOD[0],
+  column('draft'),
+  *METHOD[1:],
+  column('speedup'),
+  column('predicted_speedup', alone=True),
+  *columns('tau', 'alpha', 'c', 'v', 'tokens_per_second'),
+)
 
 
-def _accepted(row) -> str:
+def _accepted(row: dict) -> str:
   shares = row['acceptance_by_position'] or ()
   return ' '.join('-' if a is None else f'{a:.2f}' for a in shares)
 
 
-COLUMNS = (
-  ('drafter', _drafter),
-  ('draft', lambda r: r.get('draft') or '-'),
-  ('rule', best_drafters.rule),
-  ('gamma', lambda r: str(r['gamma'])),
-  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
-  ('predicted', lambda r: number(r.get('predicted_speedup'))),
-  ('tau', lambda r: intervals.shown(r, 'tau')),
-  ('alpha', lambda r: intervals.shown(r, 'alpha')),
-  ('c', lambda r: number(r.get('c'), '.3f')),
-  ('v', lambda r: number(r.get('v'))),
-  ('tokens/s', lambda r: number(r.get('tokens_per_second'), '.0f')),
-)
-_POSITIONS = (
-  ('drafter', _drafter),
-  ('rule', best_drafters.rule),
-  ('gamma', lambda r: str(r['gamma'])),
-  ('no bonus', lambda r: number(r.get('tau_without_bonus'))),
-  ('accepted at 1, 2, ...', _accepted),
-)
-
-
-def _prompts(row: dict) -> str:
-  """What was continued; rows of older programs do not say."""
-  if not row.get('prompts_from'):
-    return ''
-  return prompts.describe(row['prompts'], row['prompts_from'])
-
-
-def _note(cells: list[dict]) -> str:
-  """What was continued, and which rows cannot be believed."""
-  marked = [
-    f'{r["drafter"]} (!), {r["verifier"]}, gamma {r["gamma"]}: '
-    + ' '.join(run_headline.faults(r))
-    for r in cells
-    if run_headline.faults(r)
-  ]
-  return '\n\n'.join(filter(None, [_prompts(cells[0]), *marked]))
-
-
 def cells(rows: list[dict]) -> list[Table]:
-  """A table for each domain and temperature."""
+  """Makes a table of all rows for each domain and temperature."""
   made = []
   for place, here in by_place(rows).items():
     first = here[0]
@@ -124,62 +157,105 @@ def cells(rows: list[dict]) -> list[Table]:
     title = f'{place[0]}, temperature {place[1]:g}: plain decoding {timed}'
     if first.get('repetition') is not None:
       title += f', {first["repetition"]:.0%} of its 4-grams repeated'
-    if greedy := run_headline.greedy_texts(here):
+    if greedy := verdicts.greedy_texts(here):
       same, texts, note = greedy
       title += f'; {same} of {texts} texts identical to it{note}'
-    made.append(Table.of(title, _note(here), COLUMNS, here))
+    notes = [
+      f'{r["drafter"]} (!), {r["verifier"]}, gamma {r["gamma"]}: '
+      + ' '.join(verdicts.faults(r))
+      for r in here
+      if verdicts.faults(r)
+    ]
+    if first.get('prompts_from'):  # Rows of older programs do not say.
+      notes.insert(0, prompts.describe(first['prompts'], first['prompts_from']))
+    made.append(Table.of(title, '\n\n'.join(notes), COLUMNS, here))
   return made
 
 
 def positions(rows: list[dict]) -> list[Table]:
-  """What was accepted at each position: a table for each of those cells."""
+  """Makes a table of acceptance by position for each of these places."""
+  shown = (
+    *METHOD,
+    column('tau_without_bonus', 'no bonus', alone=True),
+    ('accepted at 1, 2, ...', _accepted),
+  )
   return [
     Table.of(
       f'Accepted by position: {domain}, temperature {temperature:g}',
       '',
-      _POSITIONS,
+      shown,
       here,
     )
     for (domain, temperature), here in by_place(rows).items()
   ]
 
 
+def by_definition(rows: list[dict]) -> list[Table]:
+  """Compares all definitions; makes no table of rows of older programs."""
+  rows = [row for row in rows if row.get('tau_per_request') is not None]
+  names = 'tau', 'tau_per_request', 'tau_per_step', 'speedup'
+  shown = (*PLACE, *METHOD, *columns(*names, 'speedup_of_rates'))
+  return [Table.of('By definition', _DEFINITIONS, shown, rows)] if rows else []
+
+
+def by_turn(rows: list[dict]) -> list[Table]:
+  """Says what each turn adds; makes no table where prompts have one turn."""
+  lines = [
+    row | dict.fromkeys(('speedup', 'speedup_ci')) | turn
+    for row in rows
+    if len(row.get('by_turn') or ()) > 1
+    for turn in row['by_turn']
+  ]
+
+  def number(name, title):
+    return title, lambda r: with_interval(r.get(name), r.get(f'{name}_ci'))
+
+  shown: Columns = (
+    *PLACE,
+    *METHOD,
+    ('turn', lambda row: str(row['turn'])),
+    ('texts', lambda row: str(row['texts'])),
+    number('speedup', 'speed-up'),
+    number('tau', 'tau'),
+    number('alpha', 'alpha'),
+  )
+  return [Table.of('Turn by turn', _TURNS, shown, lines)] if lines else []
+
+
+def _bins(row: dict) -> str:
+  return ', '.join(
+    f'{b["from"]}: {b["acceptance"]:.2f}'
+    for b in row['acceptance_by_context']
+    if b['acceptance'] is not None
+  )
+
+
+def _lag(row: dict, lag: int) -> str:
+  correlations = row.get('autocorrelation') or []
+  if lag >= len(correlations):
+    return '-'
+  value, *ends = correlations[lag]
+  return with_interval(value, intervals.trusted(row, ends))
+
+
 def along_the_text(rows: list[dict]) -> list[Table]:
-  """Acceptance by context and its memory; none where steps were not kept."""
+  """Shows acceptance by context and its memory, where steps were kept."""
   rows = [r for r in rows if r.get('acceptance_by_context')]
-  if not rows:
-    return []
-  lines = []
-  for row in rows:
-    bins = [
-      f'{b["from"]}: {b["acceptance"]:.2f}'
-      for b in row['acceptance_by_context']
-      if b['acceptance'] is not None
-    ]
-    lags = [
-      with_interval(correlation[0], intervals.trusted(row, correlation[1:]))
-      for correlation in (row.get('autocorrelation') or [])[:2]
-    ]
-    lags += ['-'] * (2 - len(lags))
-    where = [row['domain'], f'{row["temperature"]:g}', row['drafter']]
-    where += [row['verifier'], str(row['gamma'])]
-    lines.append([*where, ', '.join(bins), *lags])
-  head = ['domain', 'temperature', 'drafter', 'rule', 'gamma']
-  head += ['accepted / drafted from context', 'lag 1', 'lag 2']
-  return [Table('Along the text', _ALONG, head, lines)]
-
-
-def _accepted_where(rows: list[dict]) -> list[Table]:
-  method = _POSITIONS[:3]
-  apart = definitions.tables(rows, method) + turns.tables(rows, method)
-  return positions(rows) + apart + along_the_text(rows)
+  shown: Columns = (
+    *PLACE,
+    *columns('drafter', 'verifier', 'gamma'),
+    ('accepted / drafted from context', _bins),
+    ('lag 1', lambda row: _lag(row, 0)),
+    ('lag 2', lambda row: _lag(row, 1)),
+  )
+  return [Table.of('Along the text', _ALONG, shown, rows)] if rows else []
 
 
 def groups(rows: list[dict]) -> list[Group]:
-  """All tables of a run: what compares batches, then those of each batch."""
+  """Makes all tables of a run: those that compare batches come first."""
   if not batches.swept(rows):
     return _of_one_batch(rows)
-  across = Group('By batch', batch_tables.tables(rows), False)
+  across = Group('By batch', batches.tables(rows), False)
   made = [across] if across.tables else []
   for batch in batches.sizes(rows):
     for one in _of_one_batch(pick(rows, batch=batch)):
@@ -192,13 +268,17 @@ def groups(rows: list[dict]) -> list[Group]:
 
 
 def _of_one_batch(rows: list[dict]) -> list[Group]:
-  """The best of each drafter first."""
-  best_of_each = best_drafters.tables(run_headline.sound(rows))
+  """Makes the tables of one batch size; the best of each drafter comes first.
+
+  A group of many lines is folded, but never the first one.
+  """
+  sound = verdicts.sound(rows)
+  where = positions(rows) + by_definition(rows) + by_turn(rows)
   made = (
-    ('The best of each drafter', best_of_each),
-    ('Fewer tokens', draft_vocabularies.tables(run_headline.sound(rows))),
+    ('The best of each drafter', drafters.tables(sound)),
+    ('Fewer tokens', drafters.vocabularies(sound)),
     ('All cells', cells(rows)),
-    (_WHERE, _accepted_where(rows)),
+    (_WHERE, where + along_the_text(rows)),
     ('Differences on the same prompts', paired.tables(rows)),
   )
   filled = [
@@ -211,20 +291,15 @@ def _of_one_batch(rows: list[dict]) -> list[Group]:
 
 
 def best(rows: list[dict]) -> dict | None:
-  """The lossless row with the largest speed-up, of those to be believed."""
-  lossless = [r for r in rows if r['lossless'] and r['speedup']]
-  sound = run_headline.sound(lossless)
-  return max(sound, key=lambda r: r['speedup'], default=None)
-
-
-def _over_blocks(rows: list[dict]) -> str:
-  timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
-  return over_blocks(timed)
+  """Returns the believable lossless row with the largest speed-up, if any."""
+  timed = [r for r in verdicts.timed(rows) if r['speedup']]
+  return max(timed, key=lambda r: r['speedup'], default=None)
 
 
 def doubts(rows: list[dict]) -> list[str]:
-  """Sentences on what a reader of times must know of them."""
-  sentences = list(filter(None, [_over_blocks(rows)]))
+  """Says what a reader of times must know of them, in sentences."""
+  timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
+  sentences = list(filter(None, [over_blocks(timed)]))
   impossible = sum(bool(r.get('impossible')) for r in rows)
   if impossible:
     sentences.append(
@@ -234,10 +309,112 @@ def doubts(rows: list[dict]) -> list[str]:
   return sentences
 
 
+def _free(here: list[dict], name: str) -> str:
+  """Returns the best drafter without weights at a place, and its number."""
+  free = [row for row in here if verdicts.weightless(row)]
+  if not free:
+    return '-'
+  row = verdicts.leading(free)
+  return f'{row["drafter"]} {row["gamma"]}: {intervals.shown(row, name)}'
+
+
+def _places(cells: dict[tuple, list[dict]], timed: bool) -> Table:
+  """Makes the table of the best row at each place."""
+  name = 'speedup' if timed else 'tau'
+  every = [row for here in cells.values() for row in here]
+  several = len({row['verifier'] for row in every}) > 1
+  lead = {place: verdicts.leading(here) for place, here in cells.items()}
+  slow = timed and any(verdicts.state(r) == LOSES for r in lead.values())
+  shown: Columns = (
+    *PLACE,
+    *([('speculation', verdicts.state)] if timed else []),
+    ('best', verdicts.named),
+    *([column('verifier')] if several else []),
+    *columns('gamma', name),
+  )
+  if slow:
+    shown += (('to break even', verdicts.to_break_even),)
+  table = Table.of('', '', shown, lead.values())
+  table.head.append('without weights')
+  for line, here in zip(table.lines, cells.values(), strict=True):
+    line.append(_free(here, name))
+  return table
+
+
+def _verdict(cells: dict[tuple, list[dict]]) -> str:
+  """Says in how many places speculation pays, and how much."""
+  best = [verdicts.leading(here) for here in cells.values()]
+  if best[0]['speedup'] is None:
+    taus = span(row['tau'] for row in best)
+    return (
+      f'The best gives {taus} tokens per target call; no time was taken, so '
+      'nothing is said about speed.'
+    )
+  count = collections.Counter(map(verdicts.state, best))
+  text = f'Speculation pays in {count[WINS]} of {len(best)} '
+  text += 'domains and temperatures'
+  for kind, words in (
+    (UNDECIDED, 'is undecided in'),
+    (UNKNOWN, 'has too few prompts for an interval in'),
+    (LOSES, 'loses in'),
+  ):
+    text += f', {words} {count[kind]}' if count[kind] else ''
+  gains = [r['speedup'] for r in best if verdicts.state(r) == WINS]
+  if gains:
+    text += f'; where it pays, the best is {span(gains)} times plain decoding'
+  return f'{text}.'
+
+
+def command_of(row: dict) -> str:
+  """Returns the command that tells more of a row."""
+  names = str((row['drafter'],))
+  # Between double quotes a shell leaves all but these as they are.
+  quoted = shlex.quote(names) if set(names) & set('"$`\\!') else f'"{names}"'
+  return f'specjax explain FILE --drafters={quoted}'
+
+
+def headline_of(rows: list[dict]) -> Headline:
+  """Returns the verdict on the rows of a run."""
+  faulty = len(rows) - len(verdicts.sound(rows))
+  warning = (
+    f'{faulty} of {len(rows)} rows cannot be believed; they decide nothing and '
+    'are marked in the tables, which say why.'
+  )
+  counts, greedy = verdicts.greedy_texts(rows), ''
+  if counts:
+    same, texts, note = counts
+    greedy = (
+      f'At temperature 0, {same} of {texts} texts are those of plain decoding, '
+      f'token for token{note}.'
+    )
+  made = functools.partial(
+    Headline,
+    warnings=[warning] if faulty else [],
+    greedy=greedy,
+    where=f'{conditions(rows)}.',
+  )
+  timed = verdicts.timed(rows)
+  if timed and batches.swept(timed):
+    verdict, places, slow = batches.verdict(timed)
+    one = f' --batches="()" --batch={slow["batch"]}' if slow else ''
+    command = command_of(slow) + one if slow else ''
+    return made(verdict=verdict, places=places, command=command)
+  shown = timed or [r for r in verdicts.sound(rows) if r['lossless']]
+  if not shown:
+    why = "No verdict: no row is left that keeps the target's distribution."
+    return made(verdict=why, places=None, command='')
+  cells = by_place(shown)
+  best = map(verdicts.leading, cells.values()) if timed else ()
+  slow = [r for r in best if verdicts.state(r) in (LOSES, UNDECIDED)]
+  command = command_of(slow[0]) if slow else ''
+  places = _places(cells, bool(timed))
+  return made(verdict=_verdict(cells), places=places, command=command)
+
+
 def headline(rows: list[dict]) -> str:
-  """The verdict, the conditions, and each domain and temperature."""
-  verdict = batches.verdict(rows).markdown()
-  return blocks(verdict, paragraph(_over_blocks(rows)))
+  """Returns the verdict, the conditions, and the best of each place."""
+  timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
+  return blocks(headline_of(rows).markdown(), paragraph(over_blocks(timed)))
 
 
 def _text(rows: list[dict], shown: list[Group]) -> str:
@@ -250,32 +427,74 @@ def _text(rows: list[dict], shown: list[Group]) -> str:
 
 
 def brief(rows: list[dict]) -> str:
-  """What a run prints: the verdict and the first tables, where they are few."""
+  """Returns what a run prints: the verdict and the first tables, if few."""
   if not rows:
     return 'No rows.\n'
   made = groups(rows)
   shown = [one for one in made if not one.folded and one.size <= _MANY]
   rest = '; '.join(one.name for one in made if one not in shown)
-  return _text(rows, shown) + (
-    f'\nsummary.md has more: {rest}\n' if rest else ''
+  more = f'\nsummary.md has more: {rest}\n' if rest else ''
+  return _text(rows, shown) + more
+
+
+def reading(name: str, found: dict) -> str:
+  """Says what a short probe found of a head, as a clause.
+
+  Args:
+    name: of the drafter.
+    found: the field `reading` of its rows.
+  """
+  if found['best'] == CONFIGURED:
+    return (
+      f'{name} is read as it is configured ({found["configured"]:.2f} of '
+      f'{found["gamma"]} drafted tokens accepted on {found["prompts"]} '
+      f'prompts), and none of {found["alternatives"]} near '
+      'alternatives accepts clearly more'
+    )
+  return (
+    f'{name} is read wrongly: {found["best"]} accepts '
+    f'{found["best_accepted"]:.2f} of {found["gamma"]} drafted tokens, and '
+    f'{found["configured"]:.2f} as it is configured. Load it '
+    f'with the options {found["changes"]}; specjax probe has all alternatives'
   )
 
 
+def pairing(rows: list[dict]) -> str:
+  """Says which heads may be of another target, and what probes found."""
+  names = sorted({row['drafter'] for row in rows if row.get('pairing')})
+  if not names:
+    return ''
+  found = {r['drafter']: r['reading'] for r in rows if r.get('reading')}
+  doubt = (
+    f'Unverified pairing: {", ".join(names)}. No fingerprint says which '
+    'weights such a head was trained for: of another target, its drafts are '
+    'rejected, and the texts stay the same.'
+  )
+  probes = [f'{reading(name, found[name])}.' for name in names if name in found]
+  return '\n' + blocks(paragraph(doubt), *map(paragraph, probes))
+
+
 def summary(rows: list[dict]) -> str:
-  """What a run found: verdict, tables, differences, and how it was counted."""
+  """Returns the verdict, all tables, and how numbers are counted."""
   if not rows:
     return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
-  counting = definitions.COUNTING + older * definitions.BY_OUTCOME
-  parts = [counting, pairing.note(rows)]
-  parts.append(collectives.table(rows))
-  return _text(rows, groups(rows)) + ''.join(parts)
+  parts = [_text(rows, groups(rows)), _COUNTING, older * _BY_OUTCOME]
+  return ''.join([*parts, pairing(rows), collectives.table(rows)])
 
 
 def figures(rows: list[dict]) -> tuple[Draw, ...]:
-  """What these rows can show; without times, where drafts were accepted."""
+  """Returns what these rows can show; without times, where drafts survive."""
+  from specjax.reports import plots  # matplotlib takes a second
+
   if all(row['speedup'] is None for row in rows):
     return (plots.acceptance_by_position,)
   if batches.swept(rows):
-    return batch_plots.speedup_by_batch, plots.predicted_against_measured
-  return FIGURES
+    return plots.speedup_by_batch, plots.predicted_against_measured
+  return (
+    plots.speedup_against_gamma,
+    plots.acceptance_by_position,
+    plots.alpha_by_domain,
+    plots.predicted_against_measured,
+    plots.tau_against_cost,
+  )

@@ -12,13 +12,7 @@ from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.errors import UserError
 from specjax.programs import run as program
-from specjax.reports import (
-  batch_plots,
-  batch_tables,
-  batches,
-  page,
-  run_headline,
-)
+from specjax.reports import batches, page, plots, verdicts
 from specjax.reports import run as run_report
 from specjax.stats import sanity_checks
 from tests.support import expected_row, scripted_run, tiny
@@ -99,14 +93,15 @@ def test_the_best_length_of_each_batch_and_where_it_ends():
   assert [r['gamma'] for r in batches.best(rows)] == [2, 2, 2, 1]
   assert batches.paying(rows) == [1, 2, 4]
   assert batches.up_to(rows) == 4
-  assert batches.sentence(rows) == (
-    'pays up to batch 4 (draft at draft length 2, 1.15 [1.05, 1.25]), not '
-    'beyond: at batch 8 the best is undecided (draft at draft length 1, 0.88 '
-    '[0.78, 0.98]), because v(2) = 1.80 (1.20 at batch 1): a step costs 1.90 '
-    'plain steps and gives a row 1.90 tokens, and rows are at work in 80% of '
-    'the steps; break-even at batch 5.7 [4.5, 7.6], between 4 and 8, predicted '
-    'with rows refilled at batch 8.0, between 4 and 8'
-  ).replace('is undecided', 'loses')
+  text, table, slow = batches.verdict(rows)
+  assert 'up to batch 4' in text
+  assert (slow['batch'], slow['gamma']) == (8, 1)
+  assert table.lines == [
+    [
+      *('code', '0', '4', '1, 2, 4', '5.7 [4.5, 7.6], between 4 and 8'),
+      '8.0, between 4 and 8',
+    ]
+  ]
 
 
 def test_break_even_lies_between_two_batches():
@@ -114,18 +109,16 @@ def test_break_even_lies_between_two_batches():
   found = batches.find([(2, 4.0, None), (4, 2.0, None), (8, 0.5, None)])
   assert found.value == pytest.approx(4 * 2**0.5)
   assert (found.ends, found.between, found.last) == (None, (4, 8), 8)
-  assert found.text() == 'at batch 5.7, between 4 and 8'
+  assert found.text() == '5.7, between 4 and 8'
   ends = [(1, 2.0, [1.5, 3.0]), (2, 1.5, [0.9, 2.0]), (4, 0.5, [0.4, 1.2])]
   found = batches.find(ends)
   # The lower curve falls to 1 before batch 2, the upper one never does.
   low = 2 ** (np.log(1.5) / np.log(1.5 / 0.9))
   assert found.ends == (pytest.approx(low), np.inf)
   assert '[1.7, beyond 4], between 2 and 4' in found.text()
-  assert batches.find([(1, 1.2, None), (2, 1.1, None)]).text() == (
-    'beyond the largest batch'
-  )
+  assert batches.find([(1, 1.2, None), (2, 1.1, None)]).text() == ('beyond 2')
   none = batches.find([(1, 0.9, [0.8, 0.95]), (2, 0.8, [0.7, 0.9])])
-  assert none.text() == 'at no batch tried'
+  assert none.text() == 'at none'
 
 
 def test_a_gain_that_comes_back_with_the_batch_is_found():
@@ -136,63 +129,54 @@ def test_a_gain_that_comes_back_with_the_batch_is_found():
 
 
 @pytest.mark.parametrize(
-  ('speeds', 'said'),
+  ('speeds', 'up_to', 'paying'),
   [
-    ((1.3, 1.4), 'pays at every batch tried, 1 to 2 (draft at draft length 2'),
-    ((0.8, 0.7), 'pays at no batch: the best of batches 1 to 2, at 1, is'),
-    ((1.05, 0.7), 'undecided: the best of batches 1 to 2, at 1, is'),
-    ((0.7, 1.4), 'pays at batch 2 of those tried, 1 to 2'),
+    ((1.3, 1.4, 1.3), '4', '1, 2, 4'),
+    ((0.8, 0.7, 0.7), '-', '-'),
+    ((1.05, 0.7, 0.7), '-', '-'),
+    ((0.7, 1.4, 0.7), '-', '2'),
+    ((1.3, 1.0, 1.3), '1', '1, 4'),
   ],
 )
-def test_what_is_said_follows_from_the_intervals(speeds, said):
-  rows = [row(1, 2, speeds[0]), row(2, 2, speeds[1])]
-  assert batches.sentence(rows).startswith(said)
+def test_what_pays_follows_from_the_intervals(speeds, up_to, paying):
+  rows = [row(2**i, 2, speed) for i, speed in enumerate(speeds)]
+  _, table, _ = batches.verdict(rows)
+  assert table.lines[0][2:4] == [up_to, paying]
   few = [r | {'prompts': 4} for r in rows]
-  assert 'too few prompts for intervals' in batches.sentence(few)
-
-
-def test_a_batch_that_pays_again_is_named():
-  speeds = {1: 1.3, 2: 1.0, 4: 1.3}
-  rows = [row(batch, 2, speedup) for batch, speedup in speeds.items()]
-  assert batches.up_to(rows) == 1
-  assert 'it pays again at batch 4' in batches.sentence(rows)
+  assert batches.verdict(few)[1].lines[0][2:4] == ['-', '-']
 
 
 def test_no_row_that_cannot_be_believed_decides():
   rows = [*run(), row(8, 3, 9.0, impossible=['v is 0.4'])]
-  assert batches.up_to(batches.timed(rows)) == 4
+  assert batches.up_to(verdicts.timed(rows)) == 4
   lossy = [*run(), row(8, 3, 9.0, lossless=False)]
-  assert batches.up_to(batches.timed(lossy)) == 4
+  assert batches.up_to(verdicts.timed(lossy)) == 4
 
 
-def test_the_verdict_of_one_place_and_of_several():
-  one = batches.verdict(run())
-  assert one.verdict.startswith('code, temperature 0: pays up to batch 4 (')
-  assert one.where.startswith('On a machine: batch 1 to 8, 40 prompts')
-  assert one.places == []
-  assert one.command.endswith('--batches="()" --batch=8')
-  several = batches.verdict([*run(), *run(domain='prose')])
-  assert several.verdict == (
-    'Of batches of 1 to 8 speculation pays, by domain and temperature: code, '
-    'temperature 0: up to batch 4; prose, temperature 0: up to batch 4.'
-  )
-  assert len(several.places) == 2
+def test_the_headline_is_on_batches_where_there_are_several():
+  found = run_report.headline_of([*run(), *run(domain='prose')])
+  assert 'Of batches of 1 to 8' in found.verdict
+  assert len(found.places.lines) == 2
+  assert found.command.endswith('--batches="()" --batch=8')
   single = [r for r in run() if r['batch'] == 1]
-  assert batches.verdict(single) == run_headline.headline(single)
+  assert 'speculation' in run_report.headline_of(single).places.head
   untimed = [made.row(batch=batch, prompts=8) for batch in (1, 2)]
-  assert batches.verdict(untimed) == run_headline.headline(untimed)
+  assert 'tau' in run_report.headline_of(untimed).places.head
 
 
 def test_tables_have_plain_decoding_beside_every_length():
-  best, every = batch_tables.tables(run())
+  best, every = batches.tables(run())
   first, *_, last = cells_of(best)
   assert first == {
     'batch': '1',
-    'best': 'draft at draft length 2',
+    'best': 'draft',
+    'gamma': '2',
     'speed-up': '1.30 [1.20, 1.40]',
     'tokens/s': '100 / 130',
     'ms per token of a row': '10.00 / 7.69 [6.92, 8.46]',
     'v': '1.40',
+    'a step': '1.60',
+    'tau': '1.90',
     'verdict': 'wins',
   }
   assert (last['batch'], last['verdict']) == ('8', 'loses')
@@ -231,7 +215,7 @@ def drawn(axes) -> list[list[list[float]]]:
 
 
 def test_the_figure_has_a_line_and_a_band_for_each_length():
-  figure = batch_plots.speedup_by_batch(run())
+  figure = plots.speedup_by_batch(run())
   (axes,) = figure.axes
   for gamma, by_batch in SPEEDS.items():
     assert [[b, s] for b, s in by_batch.items()] in drawn(axes), gamma
@@ -241,7 +225,7 @@ def test_the_figure_has_a_line_and_a_band_for_each_length():
   assert axes.get_xscale() == 'log'
   labels = [x.get_text() for x in figure.legends[0].get_texts()]
   assert labels == ['draft, gamma 2', 'draft, gamma 1']
-  untimed = batch_plots.speedup_by_batch([made.row(), made.row(batch=2)])
+  untimed = plots.speedup_by_batch([made.row(), made.row(batch=2)])
   assert 'Nothing is left to show' in untimed.get_supxlabel()
 
 

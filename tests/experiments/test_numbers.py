@@ -12,8 +12,8 @@ from specjax.bench import measure, row_fields
 from specjax.certify.drafter_memory import WRONG_MEMORIES
 from specjax.certify.wrong_loops import WRONG_LOOPS
 from specjax.certify.wrong_rules import WRONG_RULES
-from specjax.reports import best_drafters
 from specjax.reports import run as run_report
+from specjax.reports import verdicts
 from specjax.types import Draft, Params
 from tests.support import expected_row, scripted_run
 from tests.support.measuring_checks import CHECKS, apart, off
@@ -149,7 +149,7 @@ def test_tables_show_the_numbers_of_the_row():
     '1.40',
   ):
     assert any(text in line for line in lines), text
-  assert best_drafters.best([row]) == [row]
+  assert verdicts.best([row]) == [row]
 
 
 def test_every_check_passes():

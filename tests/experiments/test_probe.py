@@ -15,8 +15,8 @@ from specjax.drafters.heads import files
 from specjax.drafters.medusa.module import reading_of
 from specjax.errors import UserError
 from specjax.programs import probe, run
-from specjax.reports import pairing
 from specjax.reports import probe as report
+from specjax.reports import run as run_report
 from specjax.stats import readings
 from specjax.stats.readings import CONFIGURED, Look
 from tests.support import tiny
@@ -351,9 +351,11 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
   told = capsys.readouterr().err
   assert 'head is read wrongly: taps (1,) accepts 1.50 of 3' in told
   rows = [{'drafter': 'head', 'pairing': 'unverified', 'reading': found}]
-  assert "{'read_as': {'taps': (1,)}}" in ' '.join(pairing.note(rows).split())
+  assert "{'read_as': {'taps': (1,)}}" in ' '.join(
+    run_report.pairing(rows).split()
+  )
   right = found | {'best': CONFIGURED}
-  said = ' '.join(pairing.note([rows[0] | {'reading': right}]).split())
+  said = ' '.join(run_report.pairing([rows[0] | {'reading': right}]).split())
   assert 'read as it is configured (0.02 of 3 drafted tokens' in said
 
 

@@ -14,7 +14,7 @@ from specjax.drafters import eagle
 from specjax.drafters.heads import files
 from specjax.errors import UserError
 from specjax.programs import export, inspect
-from specjax.reports import pairing
+from specjax.reports import run as run_report
 from specjax.types import Target
 from tests.support import models, tiny
 
@@ -86,8 +86,8 @@ def test_a_run_says_that_the_pairing_is_unverified(folder, written, capsys):
 
 def test_a_summary_names_drafters_of_unverified_pairing():
   rows = [{'drafter': 'b', 'pairing': 'unverified'}, {'drafter': 'a'}]
-  assert 'Unverified pairing: b. No' in pairing.note(rows)
-  assert pairing.note(rows[1:]) == ''
+  assert 'Unverified pairing: b. No' in run_report.pairing(rows)
+  assert run_report.pairing(rows[1:]) == ''
 
 
 def test_inspect_describes_a_head(folder, written, capsys):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specjax.reports import best_drafters, plots
+from specjax.reports import drafters, plots
 from specjax.reports import run as run_report
 from tests.support import rows as made
 
@@ -51,7 +51,7 @@ def test_the_best_rule_of_each_drafter():
     timed('c', 1.1, training=None),
     timed('a', 1.0, temperature=1.0),
   ]
-  cold, warm = best_drafters.drafters(rows)
+  cold, warm = drafters.of_each(rows)
   assert 'code, temperature 0' in cold.title
   assert [[line[0], *line[2:4]] for line in cold.lines] == [
     ['a', 'typical (lossy)', '2'],
@@ -77,7 +77,7 @@ def test_without_times_tau_decides():
     | dict.fromkeys(('speedup', 'speedup_ci', 'c', 'v', 'predicted_speedup'))
     for tau, rule in ((2.0, 'token'), (2.5, 'block'))
   ]
-  (table,) = best_drafters.drafters(rows)
+  (table,) = drafters.of_each(rows)
   assert cells(table)['a']['rule'] == 'block'
   assert cells(table)['a']['speed-up'] == '-'
 
@@ -90,7 +90,7 @@ def test_policies_stand_beside_the_oracle():
     timed('a tree', 1.1, options={'widths': [2]}),
     timed('another', 1.1, draft='large'),
   ]
-  table = best_drafters.policies(rows)
+  (table,) = drafters.policies(rows)
   found = cells(table)
   assert set(found) == {'constant', 'confident'}
   assert found['confident']['policy'] == 'confidence:0.4'
@@ -98,7 +98,7 @@ def test_policies_stand_beside_the_oracle():
   assert found['confident']['oracle'] == '-'
   # 9 tokens for 5.5 plain steps, or for 4 * 1.4 + 0.1 * 5.
   assert found['constant']['oracle'] == f'{9 / 5.5:.2f} ({9 / 6.1:.2f})'
-  assert best_drafters.policies(rows[:1] + rows[2:]) is None
+  assert drafters.policies(rows[:1] + rows[2:]) == []
 
 
 def test_rows_of_older_programs_are_summed_up_without_it():
@@ -106,7 +106,7 @@ def test_rows_of_older_programs_are_summed_up_without_it():
   assert 'Best of each drafter' not in run_report.summary([old])
   assert 'Best of each drafter' in run_report.summary([timed('a', 1.2)])
   # Beside a row that says it, an old one has no numbers.
-  table, *_ = best_drafters.drafters([old, timed('a', 1.2)])
+  table, *_ = drafters.of_each([old, timed('a', 1.2)])
   assert cells(table)['draft']['parameters'] == '-'
   assert cells(table)['draft']['training'] == '-'
 
@@ -136,7 +136,8 @@ def test_which_drafter_when():
     timed('ngram', 1.7, domain='structured', parameters=0),
     timed('draft', 1.0, domain='structured', tau=3.0, v=2.0),
   ]
-  code, structured = best_drafters.choices(rows).lines
+  (table,) = drafters.choices(rows)
+  code, structured = table.lines
   assert code == [
     'code',
     '0',
@@ -148,6 +149,62 @@ def test_which_drafter_when():
   ]
   assert structured[2:5] == ['ngram 1.70', 'ngram 0', 'ngram 1.70']
   alone = [row for row in rows if row['drafter'] == 'ngram']
-  assert best_drafters.choices(alone) is None
+  assert drafters.choices(alone) == []
   untimed = [row | dict.fromkeys(('speedup', 'c', 'v')) for row in rows]
-  assert best_drafters.choices(untimed) is None
+  assert drafters.choices(untimed) == []
+
+
+def sized(size, domain, tokens, **more):
+  options = {'vocabulary': size, 'frequencies': 'x'} if size else {}
+  return {
+    'load': 'lm',
+    'draft': 'd',
+    'drafter': f'd {size}',
+    'verifier': 'token',
+    'gamma': 3,
+    'temperature': 0.0,
+    'batch': 1,
+    'domain': domain,
+    'options': options,
+    'parameters': 1_000_000 + 1000 * size,
+    'c': 0.1 + 0.1 * (domain == 'b'),
+    'prompts': 6,
+    'prompts_hash': domain,
+    'tau': sum(tokens) / 60,
+    'unit_tokens': tokens,
+    'unit_target_calls': [10] * 6,
+  } | more
+
+
+def test_sizes_are_compared_prompt_by_prompt():
+  """Half of the tokens: 10% less on every prompt, however they differ."""
+  whole, half = [20, 30, 10, 20, 30, 10], [18, 27, 9, 18, 27, 9]
+  rows = [
+    sized(512, 'a', half),
+    sized(0, 'a', whole),
+    sized(1024, 'a', whole),
+    sized(0, 'b', whole),
+    sized(512, 'b', [*half[:5], 10]),
+  ]
+  (table,) = drafters.vocabularies(rows)
+  assert table.head == ['tokens', 'parameters', 'c', 'tau, a', 'tau, b']
+  assert [line[0] for line in table.lines] == ['all', '1024', '512']
+  assert table.lines[0][1:4] == ['1.00M', '0.150', '2.00']
+  assert table.lines[1][2:] == ['0.100', '2.00, +0.0', '-']
+  assert table.lines[2][3] == '1.80, -10.0'
+  change, interval = table.lines[2][4].split(', ', 1)[1].split(' ', 1)
+  assert change == '-9.2'
+  low, high = (float(x) for x in interval.strip('[]').split(', '))
+  assert -12 < low < -9.2 < high < 0
+
+
+def test_other_drafts_and_options_are_not_mixed():
+  tokens = [20, 30, 10, 20, 30, 10]
+  rows = [
+    sized(0, 'a', tokens),
+    sized(512, 'a', tokens, draft='other'),
+    sized(512, 'a', tokens, options={'vocabulary': 512, 'window': 8}),
+    sized(512, 'a', tokens, gamma=2),
+    sized(512, 'a', tokens, options=None),
+  ]
+  assert drafters.vocabularies(rows) == []

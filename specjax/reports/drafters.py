@@ -1,13 +1,12 @@
-"""Drafters of a run beside one another: the best of each, and its length.
-
-Everything is made from the rows of `specjax run`.
-"""
+"""Drafters of a run beside one another: the best of each, and its length."""
 
 import itertools
 from collections.abc import Callable, Iterator
 
-from specjax.reports import intervals
-from specjax.reports.markdown import Columns, Table, number
+from specjax.reports import intervals, paired
+from specjax.reports.intervals import column, columns
+from specjax.reports.markdown import Columns, Table, number, with_interval
+from specjax.reports.verdicts import best, rule, worth
 from specjax.stats import metrics, theory
 from specjax.stats.row import by_place, group
 
@@ -15,9 +14,8 @@ CONSTANT = 'constant'
 _NOTE = """
 The rule and the draft length of each drafter that are fastest here (by tau
 where no time was taken); a lossy rule has a line of its own. Parameters and
-bytes are what a drafter has beside the target, as it is run; training is the
-time and the tokens of all that its weights went through, where their files say
-it.
+bytes are what a drafter has beside the target, as it is run. Training is the
+time and the tokens of all its weights, where their files say it.
 """.strip()
 _LENGTHS = """
 Drafts of several lengths from the same weights; drafted is the mean number of
@@ -33,25 +31,14 @@ Exact rules alone. Near the fastest is a speed-up of {_NEAR:.0%} of it; a cheap
 draft takes less than a plain step; where scoring is free, as where weights are
 read from slow memory, gamma + 1 tokens are scored in the time of one (v = 1).
 """.strip()
-
-
-def worth(row: dict) -> float:
-  """What the best row has most of: speed, or tau where there are no times."""
-  return row['tau'] if row['speedup'] is None else row['speedup']
-
-
-def best(rows: list[dict]) -> list[dict]:
-  """The best row of every drafter at every place, lossy ones apart."""
-  names = ('drafter', 'lossless', 'domain', 'temperature')
-  return [max(same, key=worth) for same in group(rows, *names).values()]
-
-
-def rule(row: dict) -> str:
-  return row['verifier'] + ('' if row['lossless'] else ' (lossy)')
+_SIZES = """
+tau with the tokens that got a logit, and what it changed against all of them,
+in percent, paired on prompts; c is the mean over domains.
+""".strip()
 
 
 def parameters(row: dict) -> str:
-  """Millions of them; rows of older programs do not say."""
+  """Returns millions of parameters; rows of older programs do not say."""
   count = row.get('parameters')
   return '-' if count is None else f'{count / 1e6:.2f}M' if count else '0'
 
@@ -62,7 +49,7 @@ def size(row: dict) -> str:
 
 
 def training(row: dict) -> str:
-  """Minutes and tokens; nothing to train is no cost, and not unknown."""
+  """Returns minutes and tokens; nothing to train costs 0."""
   cost = row.get('training')
   if cost is None:
     return '0' if row.get('parameters') == 0 else '-'
@@ -72,24 +59,20 @@ def training(row: dict) -> str:
 
 
 _COLUMNS: Columns = (
-  ('drafter', lambda r: r['drafter']),
-  ('draft', lambda r: r.get('draft') or '-'),
+  *columns('drafter', 'draft'),
   ('rule', rule),
-  ('gamma', lambda r: str(r['gamma'])),
-  ('alpha', lambda r: number(r['alpha'])),
-  ('tau', lambda r: intervals.shown(r, 'tau')),
-  ('c', lambda r: number(r['c'], '.3f')),
-  ('v', lambda r: number(r['v'])),
-  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
-  ('predicted', lambda r: number(r['predicted_speedup'])),
+  column('gamma'),
+  column('alpha', alone=True),
+  *columns('tau', 'c', 'v', 'speedup'),
+  column('predicted_speedup', alone=True),
   ('parameters', parameters),
   ('bytes', size),
   ('training', training),
 )
 
 
-def drafters(rows: list[dict]) -> list[Table]:
-  """The best of each drafter: a table for each domain and temperature."""
+def of_each(rows: list[dict]) -> list[Table]:
+  """Ranks the best of each drafter at each domain and temperature."""
   made = []
   for (domain, temperature), here in by_place(rows).items():
     ranked = sorted(best(here), key=worth, reverse=True)
@@ -99,14 +82,14 @@ def drafters(rows: list[dict]) -> list[Table]:
 
 
 def policy(row: dict) -> str:
-  """The policy of a row's draft lengths, by its short name."""
+  """Returns the policy of a row's draft lengths, by its short name."""
   name = (row.get('options') or {}).get('policy') or CONSTANT
   path, colon, values = name.partition(':')
   return path.rpartition('.')[2] + colon + values
 
 
 def families(rows: list[dict]) -> Iterator[list[dict]]:
-  """Rows of one place that differ in policy and draft length alone."""
+  """Groups rows that differ in policy and draft length alone."""
   groups: dict = {}
   for row in rows:
     if row.get('options') is not None:
@@ -118,10 +101,9 @@ def families(rows: list[dict]) -> Iterator[list[dict]]:
 
 
 def oracle(row: dict) -> tuple[float, float] | None:
-  """Speed-ups of the oracle of a constant length, scoring few or all tokens.
+  """Returns speed-ups of the oracle that scores few, or all, tokens.
 
-  Args:
-    row: None is returned where it took no times, or has another policy.
+  None of a row without times, or with another policy than a constant length.
   """
   if row['v'] is None or policy(row) != CONSTANT:
     return None
@@ -141,47 +123,42 @@ def _bound(row: dict) -> str:
 
 
 _POLICIES: Columns = (
-  ('domain', lambda r: r['domain']),
-  ('temperature', lambda r: f'{r["temperature"]:g}'),
-  ('drafter', lambda r: r['drafter']),
+  *columns('domain', 'temperature', 'drafter'),
   ('policy', policy),
-  ('gamma', lambda r: str(r['gamma'])),
+  column('gamma'),
   ('drafted', _drafted),
-  ('tau', lambda r: intervals.shown(r, 'tau')),
-  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
-  ('predicted', lambda r: number(r['predicted_speedup'])),
+  *columns('tau', 'speedup'),
+  column('predicted_speedup', alone=True),
   ('oracle', _bound),
 )
 
 
-def policies(rows: list[dict]) -> Table | None:
-  """Draft-length policies beside the oracle; None where there are none."""
-  policy_rows = list(itertools.chain.from_iterable(families(rows)))
+def policies(rows: list[dict]) -> list[Table]:
+  """Shows draft-length policies beside the oracle, if there are several."""
+  several = list(itertools.chain.from_iterable(families(rows)))
   return (
-    Table.of('Draft lengths', _LENGTHS, _POLICIES, policy_rows)
-    if policy_rows
-    else None
+    [Table.of('Draft lengths', _LENGTHS, _POLICIES, several)] if several else []
   )
 
 
 def _at_no_cost_of_scoring(row: dict) -> float:
-  """The speed-up for the tau and c measured, at v = 1."""
+  """Returns the speed-up for the tau and c measured, at v = 1."""
   return metrics.predicted_speedup(row['tau'], row['c'], 1.0, row['gamma'])
 
 
 def _first(rows: list[dict], key: Callable[[dict], float]) -> str:
-  """The drafter with the largest value, and the value; '-' without rows."""
+  """Returns the drafter with the largest value, and the value."""
   if not rows:
     return '-'
   row = max(rows, key=key)
   return f'{row["drafter"]} {key(row):.2f}'
 
 
-def choices(rows: list[dict]) -> Table | None:
-  """Which drafter comes first by what counts; None without times."""
+def choices(rows: list[dict]) -> list[Table]:
+  """Says which drafter comes first by what counts, if times are known."""
   rows = best([r for r in rows if r['lossless'] and r['speedup']])
   if len({row['drafter'] for row in rows}) < 2:
-    return None
+    return []
   lines = []
   for (domain, temperature), here in by_place(rows).items():
     near = _NEAR * max(row['speedup'] for row in here)
@@ -207,12 +184,84 @@ def choices(rows: list[dict]) -> Table | None:
   head = ['domain', 'temperature', 'fastest', 'fewest parameters near it']
   head += ['fastest without weights', 'most tau of cheap drafts']
   head += ['fastest where scoring is free']
-  return Table('Which drafter when', _CHOICES, head, lines)
+  return [Table('Which drafter when', _CHOICES, head, lines)]
 
 
 def tables(rows: list[dict]) -> list[Table]:
-  """What compares drafters; rows of older programs have nothing of it."""
+  """Compares drafters; rows of older programs lack what is compared."""
   if not all('parameters' in row for row in rows):
     return []
-  made = [choices(rows), *drafters(rows), policies(rows)]
-  return [one for one in made if one]
+  return [*choices(rows), *of_each(rows), *policies(rows)]
+
+
+def _size(row: dict) -> int:
+  """Returns how many tokens get a logit; 0 are all."""
+  return row['options'].get('vocabulary', 0)
+
+
+def _same_but_size(row: dict) -> tuple:
+  """Returns what rows share that differ in the size alone."""
+  names = 'load', 'draft', 'verifier', 'gamma', 'temperature', 'batch'
+  rest = {
+    k: v
+    for k, v in row['options'].items()
+    if k not in ('vocabulary', 'frequencies')
+  }
+  return *(row.get(name) for name in names), str(rest)
+
+
+def _tau(row: dict, whole: dict) -> str:
+  shown = intervals.shown(row, 'tau')
+  if row is whole:
+    return shown
+  change = paired.difference(whole, row, paired.TAU, relative=True)
+  if change is None:
+    return shown
+  changed = with_interval(change.value, change.interval, '+.1f')
+  return f'{row["tau"]:.2f}, {changed}'
+
+
+def vocabularies(rows: list[dict]) -> list[Table]:
+  """Compares sizes of the vocabulary of each draft at each temperature."""
+  alike: dict[tuple, list[dict]] = {}
+  for row in rows:
+    if row.get('options') is not None:
+      alike.setdefault(_same_but_size(row), []).append(row)
+  made = []
+  for own in alike.values():
+    by_size = {_size(row): {} for row in sorted(own, key=_by_size)}
+    for row in own:
+      by_size[_size(row)][row['domain']] = row
+    if len(by_size) < 2 or 0 not in by_size:
+      continue
+    domains = [domain for (domain,) in group(own, 'domain')]
+    lines = []
+    for size, here in by_size.items():
+      costs = [r['c'] for r in here.values() if r.get('c') is not None]
+      one = next(iter(here.values()))
+      lines.append(
+        [
+          str(size or 'all'),
+          f'{one["parameters"] / 1e6:.2f}M',
+          number(sum(costs) / len(costs) if costs else None, '.3f'),
+          *(
+            _tau(here[d], by_size[0][d])
+            if d in here and d in by_size[0]
+            else '-'
+            for d in domains
+          ),
+        ]
+      )
+    first = own[0]
+    title = (
+      f'By size of the vocabulary: {first["draft"]}, temperature '
+      f'{first["temperature"]:g}'
+    )
+    head = ['tokens', 'parameters', 'c', *(f'tau, {d}' for d in domains)]
+    made.append(Table(title, _SIZES, head, lines))
+  return made
+
+
+def _by_size(row: dict) -> tuple[bool, int]:
+  """Sorts all tokens first, then the largest size."""
+  return _size(row) > 0, -_size(row)

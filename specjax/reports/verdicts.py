@@ -1,0 +1,136 @@
+"""What rows of a run decide: which of them win, and what others lack.
+
+A drafter wins only where the whole interval of its speed-up lies above 1, and
+only with a rule that keeps the distribution of the target.
+"""
+
+import math
+
+from specjax.reports import intervals
+from specjax.reports.markdown import counted
+from specjax.stats import theory
+from specjax.stats.row import group
+
+WINS, UNDECIDED, UNKNOWN, LOSES = 'wins', 'undecided', 'unknown', 'loses'
+_ORDER = (WINS, UNDECIDED, UNKNOWN, LOSES)
+
+
+def faults(row: dict) -> list[str]:
+  """Says why a row decides nothing: impossible values, or wrong texts."""
+  reasons = list(row.get('impossible') or ())
+  bugs = [d for d in row.get('differences') or () if d['verdict'] == 'bug']
+  if bugs and row['lossless']:
+    reasons.append(
+      f'{len(bugs)} of its texts at temperature 0 differ from plain decoding '
+      'by more than a tie'
+    )
+  return reasons
+
+
+def sound(rows: list[dict]) -> list[dict]:
+  return [row for row in rows if not faults(row)]
+
+
+def timed(rows: list[dict]) -> list[dict]:
+  """Returns rows of exact rules that have times and can be believed."""
+  return [r for r in sound(rows) if r['lossless'] and r['speedup'] is not None]
+
+
+def state(row: dict) -> str:
+  """Says whether a row with times is faster than plain decoding."""
+  ends = intervals.stored(row, 'speedup')
+  if ends is None:
+    return UNKNOWN
+  low, high = ends
+  return WINS if low > 1 else LOSES if high < 1 else UNDECIDED
+
+
+def weightless(row: dict) -> bool:
+  """Returns whether a drafter has no weights beside those of the target."""
+  if row.get('parameters') is not None:
+    return row['parameters'] == 0
+  return row.get('draft') is None
+
+
+def worth(row: dict) -> float:
+  """Returns the speed-up of a row, or tau where no time was taken."""
+  return row['tau'] if row['speedup'] is None else row['speedup']
+
+
+def leading(rows: list[dict]) -> dict:
+  """Returns the fastest row among those with the best verdict.
+
+  Of rows without times it is the row with the largest tau.
+  """
+  if any(row['speedup'] is None for row in rows):
+    return max(rows, key=worth)
+  return min(rows, key=lambda r: (_ORDER.index(state(r)), -r['speedup']))
+
+
+def best(rows: list[dict]) -> list[dict]:
+  """Returns the best row of every drafter at every place, lossy ones apart."""
+  names = ('drafter', 'lossless', 'domain', 'temperature')
+  return [max(same, key=worth) for same in group(rows, *names).values()]
+
+
+def rule(row: dict) -> str:
+  return row['verifier'] + ('' if row['lossless'] else ' (lossy)')
+
+
+def named(row: dict) -> str:
+  """Returns a drafter with its draft, if that has another name."""
+  name, draft = row['drafter'], row.get('draft')
+  return f'{name} (draft {draft})' if draft and draft not in name else name
+
+
+def is_tree(row: dict) -> bool:
+  return row['drafted'] > row['gamma'] * sum(row['histogram'])
+
+
+def step_cost(row: dict) -> float | None:
+  """Returns the cost of a speculative step in plain steps, v + gamma c."""
+  if row.get('c') is None or row.get('v') is None:
+    return None
+  return row['v'] + row['gamma'] * row['c']
+
+
+def to_break_even(row: dict) -> str:
+  """Says what v, c, or alpha alone would have to be to break even.
+
+  A step costs v + gamma c plain steps and gives tau tokens; speculation breaks
+  even where these are equal. The result is '-' where the costs are unknown, or
+  promise a gain that was not measured.
+  """
+  cost, gamma, alpha = step_cost(row), row['gamma'], row['alpha']
+  if cost is None or row['tau'] >= cost:
+    return '-'
+  v = theory.break_even_v(row['tau'], gamma, row['c'])
+  c = theory.break_even_c(row['tau'], gamma, row['v'])
+  parts = [] if math.isnan(v) else [f'v < {v:.2f}']
+  parts += [] if math.isnan(c) else [f'c < {c:.3f}']
+  if cost < gamma + 1:
+    even = theory.break_even_alpha(gamma, row['c'], row['v'])
+    # The formula is of chains accepted i.i.d.; the row may be of others.
+    chain = alpha is not None and not is_tree(row) and alpha < even
+    parts.append(f'alpha > {even:.2f}' if chain else f'tau > {cost:.2f}')
+  return ', '.join(parts) or 'nothing alone'
+
+
+def greedy_texts(rows: list[dict]) -> tuple[int, int, str] | None:
+  """Counts greedy texts of exact rules that are those of plain decoding.
+
+  Returns:
+    Their number, the number of compared texts, and how the others differ, as a
+    clause; None where no text was compared.
+  """
+  compared = [
+    r for r in rows if r['lossless'] and r['identical_to_plain'] is not None
+  ]
+  if not compared:
+    return None
+  same = sum(r['identical_to_plain'] for r in compared)
+  # A conversation has several texts.
+  texts = sum(r.get('texts') or r['prompts'] for r in compared)
+  verdicts = [d['verdict'] for r in compared for d in r['differences'] or ()]
+  ties, bugs = (counted(verdicts.count(kind), kind) for kind in ('tie', 'bug'))
+  return same, texts, f', {ties}, {bugs}' if verdicts else ''
