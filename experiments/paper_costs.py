@@ -1,79 +1,336 @@
-"""Where speculation pays on accelerators that nobody here has: calculated.
+"""Where does speculation pay on accelerators that nobody here has? Calculated.
 
-  python -m experiments.paper_costs --config configs/paper_costs.py
+  python -m experiments.paper_costs
 
-A pass takes as long as the slowest of three limits (`measuring.roofline`), of
-published peaks. From that follow v and c at every batch and context, and with a
-rate of acceptance the speed-up, as from measured ones. Nothing is timed.
+Nothing is timed and no accelerator is needed; it takes seconds. A pass reads
+the weights and the cache of every row, multiplies, and exchanges with the
+devices that the model is split over. The longest of the three, at published
+peaks, is a bound from below (Williams et al. 2009, the roofline): latencies,
+what does not overlap and kernels below their peak come on top. From it follow v
+and c at every batch and context, and with a rate of acceptance the speed-up, as
+from measured ones.
 
-The last line is one JSON document: the folder, and up to which batch
-speculation pays in each deployment, at the longest and the shortest context.
+The targets are Llama 3 8B and 70B, the drafts Llama 3.2 1B and a head of one
+layer. Expect short contexts to pay up to some batch, where arithmetic becomes
+the limit, and long ones at every batch that fits: there the cache, which all
+tokens of a row share, outweighs the weights. The last line is one JSON
+document: the folder, and up to which batch speculation pays in each deployment,
+by context.
+
+Published peaks, of one device, the interconnect in one direction (half of what
+is printed for both):
+
+  H100, H200   SXM; NVIDIA's data sheets: 3.35 and 4.8 TB/s, 1,979 TFLOPS of
+               bfloat16 with sparsity, so half without; NVLink 900 GB/s;
+               80 and 141 GB
+  v5e          docs.cloud.google.com/tpu/docs/v5e: 819 GB/s, 197 TFLOPS,
+               ICI 400 GB/s, 16 GB
+  v5p          docs.cloud.google.com/tpu/docs/v5p: 2,765 GB/s, 459 TFLOPS,
+               ICI 1,200 GB/s, 95 GB
+  v6e          docs.cloud.google.com/tpu/docs/v6e: 1,638 GB/s, 918 TFLOPS,
+               ICI 800 GB/s, 32 GB
 """
 
 import dataclasses
+import functools
+import itertools
 import json
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from experiments import paper_costs_report
+import jax
+import jax.numpy as jnp
+from matplotlib.figure import Figure
+
 from specjax import reports
-from specjax.bench import results, roofline
-from specjax.bench.config import Deployment, PaperCosts, PaperModel
+from specjax.bench import memory, results
+from specjax.bench.config import TargetSize
 from specjax.bench.loading import checks
-from specjax.bench.roofline import Work
 from specjax.cli import command
 from specjax.errors import need
+from specjax.models import sharding, transformer
 from specjax.models.config import TransformerConfig
+from specjax.models.sharding import Placement
+from specjax.reports import Draw, figure_style
+from specjax.reports.markdown import Table, blocks, bullets, paragraph, span
 from specjax.stats import theory
+from specjax.stats.row import group, pick
 
 HEAD = 'head'
+_SLOTS = 128  # of a cache whose bytes are counted
+_WORDS = 128_256
 
 
-def shrink(x: PaperCosts) -> None:
-  """The quick version."""
-  x.deployments, x.contexts = x.deployments[:2], x.contexts[:2]
-  x.batches = x.batches[:2]
+@dataclasses.dataclass
+class PaperModel(TargetSize):
+  """Sizes of a model that is calculated with.
 
-
-def check(x: PaperCosts) -> None:
-  """Checks the values.
-
-  Raises:
-    UserError: names the field, its value and the remedy.
+  Attributes:
+    tied: whether its embeddings are its output layer, too.
   """
-  for name in ('deployments', 'drafts', 'contexts', 'batches', 'gammas'):
-    need(getattr(x, name), f'{name} is empty: give at least one')
-  for name in ('contexts', 'batches', 'gammas'):
-    values = getattr(x, name)
-    need(min(values) >= 1, f'{name} must be of at least 1, got {values}')
-  need(
-    x.rates and all(0 <= rate <= 1 for rate in x.rates),
-    f'rates must be in [0, 1], got {x.rates}',
-  )
-  checks.check_dtype('dtype', x.dtype)
-  need(x.dtype != 'auto', 'dtype is auto, but there are no weights: name one')
-  for name in x.drafts:
-    need(
-      name == HEAD or name in x.models,
-      f'drafts: {name!r} is unknown; choose {HEAD} or one of '
-      f'{", ".join(x.models)}',
+
+  tied: bool = False
+
+  @property
+  def config(self) -> TransformerConfig:
+    sizes = vars(self).copy()
+    return TransformerConfig(
+      tied_embeddings=sizes.pop('tied'), max_positions=1, **sizes
     )
-  for one in x.deployments:
-    for field, known in (
-      ('target', x.models),
-      ('accelerator', x.accelerators),
-    ):
-      value = getattr(one, field)
+
+
+@dataclasses.dataclass
+class Accelerator:
+  """What is published of a device; peaks, which no program reaches.
+
+  Attributes:
+    bandwidth: bytes a second of its memory.
+    operations: products and sums a second, in bfloat16 without sparsity.
+    exchange: bytes a second to the other devices, in one direction.
+    memory: bytes.
+  """
+
+  bandwidth: float
+  operations: float
+  exchange: float
+  memory: float
+
+
+@dataclasses.dataclass
+class Deployment:
+  """A target on so many devices, over which everything is split.
+
+  Attributes:
+    target: its name among the models.
+    accelerator: its name among them.
+    devices: how many; a divisor of the heads.
+  """
+
+  target: str
+  accelerator: str
+  devices: int = 1
+
+
+@dataclasses.dataclass
+class PaperCosts:
+  """What speculation costs on devices that nobody here has: calculated.
+
+  Attributes:
+    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
+    models: sizes by name.
+    accelerators: by name.
+    deployments: that are calculated.
+    drafts: names of models, or `head`: one layer of the target, as EAGLE's.
+    head_vocabulary: tokens that a head has logits of.
+    dtype: of weights and caches.
+    contexts: tokens in the cache of every row.
+    batches: rows; those that do not fit are left out.
+    gammas: draft lengths.
+    rates: chances that a drafted token is accepted.
+    results: folder for rows and summary.
+    quick: two deployments, contexts and batches.
+  """
+
+  name: str
+  models: dict[str, PaperModel]
+  accelerators: dict[str, Accelerator]
+  deployments: tuple[Deployment, ...]
+  drafts: tuple[str, ...]
+  head_vocabulary: int = 32_000
+  dtype: str = 'bfloat16'
+  contexts: tuple[int, ...] = (512, 4096, 32_768, 131_072)
+  batches: tuple[int, ...] = tuple(2**i for i in range(10))
+  gammas: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
+  rates: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9)
+  results: str = ''
+  quick: bool = False
+
+  def shrink(self) -> None:
+    """Leaves the quick version."""
+    self.deployments, self.contexts = self.deployments[:2], self.contexts[:2]
+    self.batches = self.batches[:2]
+
+  def check(self) -> None:
+    """Checks the values.
+
+    Raises:
+      UserError: names the field, its value and the remedy.
+    """
+    for name in ('deployments', 'drafts', 'contexts', 'batches', 'gammas'):
+      need(getattr(self, name), f'{name} is empty: give at least one')
+    for name in ('contexts', 'batches', 'gammas'):
+      values = getattr(self, name)
+      need(min(values) >= 1, f'{name} must be of at least 1, got {values}')
+    need(
+      self.rates and all(0 <= rate <= 1 for rate in self.rates),
+      f'rates must be in [0, 1], got {self.rates}',
+    )
+    checks.check_dtype('dtype', self.dtype)
+    need(
+      self.dtype != 'auto', 'dtype is auto, but there are no weights: name one'
+    )
+    for name in self.drafts:
       need(
-        value in known,
-        f'deployments: {field} {value!r} is unknown; choose from '
-        f'{", ".join(known)}',
+        name == HEAD or name in self.models,
+        f'drafts: {name!r} is unknown; choose {HEAD} or one of '
+        f'{", ".join(self.models)}',
       )
-    heads = x.models[one.target].num_heads
-    need(
-      one.devices >= 1 and heads % one.devices == 0,
-      f'deployments: devices is {one.devices}, which does not divide the '
-      f'{heads} heads of {one.target}',
-    )
+    for one in self.deployments:
+      for field, known in (
+        ('target', self.models),
+        ('accelerator', self.accelerators),
+      ):
+        value = getattr(one, field)
+        need(
+          value in known,
+          f'deployments: {field} {value!r} is unknown; choose from '
+          f'{", ".join(known)}',
+        )
+      heads = self.models[one.target].num_heads
+      need(
+        one.devices >= 1 and heads % one.devices == 0,
+        f'deployments: devices is {one.devices}, which does not divide the '
+        f'{heads} heads of {one.target}',
+      )
+
+
+def get_config() -> PaperCosts:
+  return PaperCosts(
+    name='paper_costs',
+    models={
+      '8B': PaperModel(4096, 32, 32, 8, 128, 14_336, _WORDS),
+      '70B': PaperModel(8192, 80, 64, 8, 128, 28_672, _WORDS),
+      '1B': PaperModel(2048, 16, 32, 8, 64, 8192, _WORDS, tied=True),
+    },
+    accelerators={
+      'H100': Accelerator(3.35e12, 989e12, 450e9, 80e9),
+      'H200': Accelerator(4.8e12, 989e12, 450e9, 141e9),
+      'v5e': Accelerator(819e9, 197e12, 200e9, 16e9),
+      'v5p': Accelerator(2765e9, 459e12, 600e9, 95e9),
+      'v6e': Accelerator(1638e9, 918e12, 400e9, 32e9),
+    },
+    deployments=(
+      Deployment('8B', 'H100'),
+      Deployment('8B', 'H200'),
+      Deployment('8B', 'v5e', 4),
+      Deployment('8B', 'v5p'),
+      Deployment('8B', 'v6e', 4),
+      Deployment('70B', 'H100', 8),
+      Deployment('70B', 'H200', 8),
+      Deployment('70B', 'v5p', 8),
+      Deployment('70B', 'v6e', 8),
+    ),
+    drafts=('1B', 'head'),
+  )
+
+
+class Exchange(NamedTuple):
+  """What a pass exchanges: bytes of the results on one device."""
+
+  sums: int  # how many
+  sum_bytes: int
+  gather_bytes: int  # of the logits, which come together once
+
+
+class Work(NamedTuple):
+  """What each device does in a pass."""
+
+  bytes: float
+  operations: float  # a product and a sum are two
+  exchange: Exchange
+
+
+def split_over(devices: int) -> Placement:
+  """Everything split over so many devices that are not there."""
+  return Placement(sharding.plan_mesh(1, devices))
+
+
+@functools.cache
+def held(
+  config: TransformerConfig, placement: Placement, dtype: str
+) -> tuple[int, int, int]:
+  """Bytes on each device: all weights, those a pass reads, a token's cache."""
+  model = transformer.build(config)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  places = transformer.shardings(config, placement)
+  parts = jax.tree.map(
+    lambda x, place: jax.ShapeDtypeStruct(place.shard_shape(x.shape), dtype),
+    shapes,
+    places,
+  )
+  read, _ = memory.bytes_per_token(model, parts, _SLOTS)
+  cache = memory.of_cache(config, placement, 1, _SLOTS, 0, dtype)
+  whole = memory.of_parameters(config, placement, dtype)
+  return whole, read, cache // _SLOTS
+
+
+def exchange(
+  config: TransformerConfig, placement: Placement, tokens: int, dtype: str
+) -> Exchange:
+  """What devices exchange in a pass over so many tokens of all rows.
+
+  The embedding, attention and the MLP end in a sum over the devices wherever
+  the mesh divides their sizes; the logits are put together.
+  """
+  if placement.mesh.shape['model'] == 1:
+    return Exchange(0, 0, 0)
+  layers = config.num_layers
+  sums = int(not placement.keeps_whole('vocab', config.vocab_size))
+  gathered = sums
+  sums += layers * (not placement.keeps_whole('kv_heads', config.num_kv_heads))
+  sums += layers * (not placement.keeps_whole('mlp', config.mlp_width))
+  size = jnp.dtype(dtype).itemsize
+  return Exchange(
+    sums,
+    sums * tokens * config.width * size,
+    gathered * tokens * config.vocab_size * size,
+  )
+
+
+def work(
+  config: TransformerConfig,
+  placement: Placement,
+  rows: int,
+  tokens: int,
+  context: int,
+  dtype: str,
+) -> Work:
+  """One pass.
+
+  Args:
+    config: of the model.
+    placement: of it.
+    rows: of the batch.
+    tokens: of each row that are scored together.
+    context: tokens in the cache of each row.
+    dtype: of weights and cache.
+  """
+  _, weights, cache = held(config, placement, dtype)
+  whole = placement.keeps_whole('kv_heads', config.num_kv_heads)
+  devices = 1 if whole else placement.mesh.shape['model']
+  heads = config.num_layers * config.num_heads * config.head_dim // devices
+  # Every weight once, and for each key and value as many as a head has.
+  products = weights // jnp.dtype(dtype).itemsize + 2 * context * heads
+  return Work(
+    weights + rows * context * cache,
+    2 * products * rows * tokens,
+    exchange(config, placement, rows * tokens, dtype),
+  )
+
+
+def seconds(work: Work, device: Accelerator, devices: int) -> dict[str, float]:
+  """What each limit asks of a pass.
+
+  A sum over n devices in a ring sends its bytes 2 (n - 1) / n times, putting
+  together (n - 1) / n times.
+  """
+  ring = (devices - 1) / devices
+  sent = ring * (2 * work.exchange.sum_bytes + work.exchange.gather_bytes)
+  return {
+    'memory': work.bytes / device.bandwidth,
+    'arithmetic': work.operations / device.operations,
+    'exchange': sent / device.exchange,
+  }
 
 
 class Calculation:
@@ -82,22 +339,21 @@ class Calculation:
   def __init__(self, x: PaperCosts, one: Deployment, draft: str, context: int):
     self.x, self.one, self.context = x, one, context
     self.device = x.accelerators[one.accelerator]
-    self.place = roofline.split_over(one.devices)
+    self.place = split_over(one.devices)
     target = x.models[one.target]
-    self.target = roofline.config_of(target)
-    self.draft = roofline.config_of(
-      head_of(target, x.head_vocabulary) if draft == HEAD else x.models[draft]
-    )
+    self.target = target.config
+    if draft == HEAD:
+      self.draft = head_of(target, x.head_vocabulary).config
+    else:
+      self.draft = x.models[draft].config
 
   def work(self, config: TransformerConfig, rows: int, tokens: int) -> Work:
-    return roofline.work(
-      config, self.place, rows, tokens, self.context, self.x.dtype
-    )
+    return work(config, self.place, rows, tokens, self.context, self.x.dtype)
 
   def limits(self, config, rows: int, tokens: int) -> dict[str, float]:
     """Seconds by limit."""
     work = self.work(config, rows, tokens)
-    return roofline.seconds(work, self.device, self.one.devices)
+    return seconds(work, self.device, self.one.devices)
 
   def seconds(self, config, rows: int, tokens: int) -> float:
     return max(self.limits(config, rows, tokens).values())
@@ -122,12 +378,13 @@ class Calculation:
 
   def fits(self) -> int:
     """Rows whose caches fit beside the weights; 0 where these do not."""
-    held = [
-      roofline.held(config, self.place, self.x.dtype)
+    both = (
+      held(config, self.place, self.x.dtype)
       for config in (self.target, self.draft)
-    ]
-    left = self.device.memory - sum(whole for whole, *_ in held)
-    return max(0, int(left // (self.context * sum(x for *_, x in held))))
+    )
+    whole, _, caches = map(sum, zip(*both, strict=True))
+    left = self.device.memory - whole
+    return max(0, int(left // (self.context * caches)))
 
   def pays_up_to(self, rate: float) -> int | None:
     """The batch up to which every one pays; None where all that fit do."""
@@ -205,10 +462,10 @@ def row(x: PaperCosts, one: Deployment, draft: str, context: int) -> dict:
   )
 
 
-def main(x: PaperCosts) -> None:
+def run(x: PaperCosts) -> None:
   if x.quick:
-    shrink(x)
-  check(x)
+    x.shrink()
+  x.check()
   folder = results.Folder(
     x.results or results.default_folder(x), results.settings_of(x)
   )
@@ -217,19 +474,235 @@ def main(x: PaperCosts) -> None:
     for draft in x.drafts:
       for context in x.contexts:
         folder.add(row(x, one, draft, context))
-  text = paper_costs_report.summary(folder.rows)
+  text = summary(folder.rows)
   folder.write('summary.md', text)
-  for draw in paper_costs_report.figures(folder.rows):
+  for draw in figures(folder.rows):
     reports.save(draw, folder.rows, folder.path)
   print(text)
   last_line = {
     'results': str(folder.path),
     'rows': len(folder.rows),
     'calculated': True,
-    'pays_up_to': paper_costs_report.pays(folder.rows),
+    'pays_up_to': pays(folder.rows),
   }
   print(json.dumps(last_line))
 
 
+_LEAD = (
+  '*Calculated*, not measured: a pass takes the longest of reading its bytes, '
+  'its operations and what devices exchange, at published peaks and without '
+  'latencies. Real passes take longer, most of all small ones.'
+)
+_NOTE = """
+*calculated*. **fits** is the batch whose caches fit beside the weights, **v**
+and **c** are of that batch, **limit** is that of a plain step. A cell of
+acceptance is the batch up to which every one pays with the best draft length,
+*all* where all that fit do, and in brackets the speed-up at batch 1 and at the
+largest batch of the table.
+""".strip()
+_SHOWN = '0.8'  # acceptance that the headline and the figure are of
+_EVERY = 'at every batch that fits'
+_OBJECT = dict[str, Any]
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  numbers = tuple[float, ...]
+  return {
+    **dict.fromkeys(('target', 'draft', 'accelerator', 'dtype'), str),
+    **dict.fromkeys(('devices', 'context', 'fits'), int),
+    'batches': tuple[int, ...],
+    'calculated': bool,
+    'c': numbers,
+    'plain_seconds': numbers,
+    'plain_limit': tuple[str, ...],
+    **dict.fromkeys(('v', 'best_gamma', 'speedup', 'pays_up_to'), _OBJECT),
+  }
+
+
+def device(row: dict) -> str:
+  many = f'{row["devices"]} x ' if row['devices'] > 1 else ''
+  return f'{many}{row["accelerator"]}'
+
+
+def _rates(rows: list[dict]) -> list[str]:
+  return list(rows[0]['speedup'])
+
+
+def _rate(rows: list[dict]) -> str:
+  """The acceptance that is told of; the largest where there is not 0.8."""
+  rates = _rates(rows)
+  return _SHOWN if _SHOWN in rates else rates[-1]
+
+
+def _up_to(row: dict, rate: str) -> str:
+  if not row['batches']:
+    return 'nothing fits'
+  value = row['pays_up_to'][rate]
+  return f'all ({row["fits"]})' if value is None else str(value)
+
+
+def pays(rows: list[dict]) -> dict[str, dict[str, str]]:
+  """Up to which batch it pays, by deployment and draft, and by context."""
+  rate = _rate(rows)
+  names = ('target', 'accelerator', 'devices', 'draft')
+  return {
+    f'{here[0]["target"]} on {device(here[0])}, draft {here[0]["draft"]}': {
+      str(row['context']): _up_to(row, rate) for row in here
+    }
+    for here in group(rows, *names).values()
+  }
+
+
+def _at(context: int, here: list[dict], rate: str) -> str:
+  """Up to which batch it pays at a context."""
+  fitting = [r for r in here if r['batches']]
+  ends = [r for r in fitting if r['pays_up_to'][rate] is not None]
+  limited = ', '.join(f'{r["pays_up_to"][rate]} on {device(r)}' for r in ends)
+  if not fitting:
+    return f'at {context:,} tokens at no batch, for nothing fits'
+  if not ends:
+    return f'at {context:,} tokens {_EVERY}'
+  more = ', elsewhere at every one that fits' * (len(ends) < len(fitting))
+  return f'at {context:,} tokens up to batch {limited}{more}'
+
+
+def _returns(here: list[dict], rate: str) -> str:
+  """How much more a longer context gains at the same batch, in one place."""
+  for same in group(here, 'accelerator', 'devices').values():
+    for short, long in itertools.pairwise(same):
+      both = {*short['batches']} & {*long['batches']}
+      if both and short['pays_up_to'][rate] is not None:
+        batch = max(both)
+        speeds = (
+          f'{r["speedup"][rate][r["batches"].index(batch)]:.2f} at '
+          f'{r["context"]:,}'
+          for r in (short, long)
+        )
+        where = f'at batch {batch} on {device(short)}'
+        return f'; {where} it is {" and ".join(speeds)} tokens'
+  return ''
+
+
+def headline(rows: list[dict]) -> str:
+  """For every target and draft, up to which batch it pays by context."""
+  rate, clauses = _rate(rows), []
+  for (target, draft), here in group(rows, 'target', 'draft').items():
+    parts = [
+      _at(context, same, rate)
+      for (context,), same in group(here, 'context').items()
+    ]
+    while len(parts) > 1 and all(p.endswith(_EVERY) for p in parts[-2:]):
+      joined = parts[-2].replace(' tokens at', ' tokens and more at')
+      parts = [*parts[:-2], joined]
+    alone = [r['speedup'][rate][0] for r in here if r['batches']]
+    gain = f' {span(alone)} times plain decoding at batch 1;' if alone else ''
+    clauses.append(
+      f'{target} with draft {draft}, acceptance {rate}:{gain} it pays '
+      + '; '.join(parts)
+      + _returns(here, rate)
+    )
+  where = f'In {rows[0]["dtype"]}.'
+  return blocks(paragraph(_LEAD), bullets(clauses), paragraph(where))
+
+
+def _cell(row: dict, rate: str) -> str:
+  speeds = row['speedup'][rate]
+  if not speeds:
+    return '-'
+  return f'{_up_to(row, rate)} [{speeds[0]:.2f}, {speeds[-1]:.2f}]'
+
+
+def _ends(values: list[float], form: str, scale: float = 1.0) -> str:
+  """The first and the last: of batch 1, and of the largest."""
+  return f'{scale * values[0]:{form}}, {scale * values[-1]:{form}}'
+
+
+def _line(row: dict, gamma: str) -> list[str]:
+  size = device(row), f'{row["context"]:,}', str(row['fits'])
+  if not row['batches']:
+    return [*size, *'-' * 5, *('-' for _ in row['speedup'])]
+  return [
+    *size,
+    str(row['batches'][-1]),
+    _ends(row['plain_seconds'], '.2f', 1e3),
+    f'{row["plain_limit"][0]}, {row["plain_limit"][-1]}',
+    _ends(row['v'][gamma], '.2f'),
+    _ends(row['c'], '.3f'),
+    *(_cell(row, rate) for rate in row['speedup']),
+  ]
+
+
+def tables(rows: list[dict]) -> list[Table]:
+  """A table for each target and draft."""
+  made = []
+  for (target, draft), here in group(rows, 'target', 'draft').items():
+    gammas = list(here[0]['v'])
+    gamma = '4' if '4' in gammas else gammas[-1]
+    head = ['on', 'context', 'fits', 'to batch', 'plain ms', 'limit']
+    head += [f'v({int(gamma) + 1})', 'c']
+    head += [f'pays, acceptance {rate}' for rate in _rates(rows)]
+    title = f'{target} with draft {draft} (calculated)'
+    lines = [_line(row, gamma) for row in here]
+    made.append(Table(title, '' if made else _NOTE, head, lines))
+  return made
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, and all tables."""
+  return blocks(headline(rows), *(one.markdown() for one in tables(rows)))
+
+
+def speedup_by_batch(rows: list[dict]) -> Figure:
+  """Calculated speed-up by batch, a line for each context."""
+  rate = _rate(rows)
+  drafts = list(dict.fromkeys(r['draft'] for r in rows))
+  names = ('target', 'accelerator', 'devices')
+  places = list(group(pick(rows, draft=drafts[0]), *names).items())
+  across = min(5, len(places))
+  down = -(-len(places) // across)
+  figure = figure_style.blank(0.6 + 1.9 * down)
+  grid = figure.subplots(
+    down, across, sharex=True, sharey=True, squeeze=False
+  ).ravel()
+  for axes in grid[len(places) :]:
+    axes.set_axis_off()
+  contexts = sorted({r['context'] for r in rows})
+  ticks = sorted({b for r in rows for b in r['batches']})[::3]
+  for axes, (_, here) in zip(grid, places, strict=False):
+    axes.axhline(1, color='black', linewidth=0.8)
+    for row in here:
+      axes.plot(
+        row['batches'],
+        row['speedup'][rate],
+        color=figure_style.colour(contexts.index(row['context'])),
+        label=f'{row["context"]:,} tokens',
+        linewidth=1.2,
+      )
+    axes.set_title(f'{here[0]["target"]}, {device(here[0])}', size=8)
+    axes.set_xscale('log', base=2)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.tick_params(labelsize=7)
+    axes.grid(alpha=0.3, linewidth=0.5)
+  grid[0].set_ylim(bottom=0)
+  figure.supxlabel(
+    f'batch; lines end where caches no longer fit. Calculated: draft '
+    f'{drafts[0]}, acceptance {rate}, best draft length',
+    size=8,
+  )
+  figure.supylabel('times plain decoding, calculated', size=8)
+  handles, labels = grid[0].get_legend_handles_labels()
+  figure.legend(
+    handles, labels, loc='outside upper left', ncols=len(labels), fontsize=8,
+    frameon=False,
+  )  # fmt: skip
+  return figure
+
+
+def figures(rows: list[dict]) -> tuple[Draw, ...]:
+  return (speedup_by_batch,) if any(r['batches'] for r in rows) else ()
+
+
 if __name__ == '__main__':
-  command.run(main, PaperCosts)
+  command.study(run, get_config)

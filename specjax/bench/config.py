@@ -7,11 +7,7 @@ command line and refuses others before any work.
 import dataclasses
 from typing import Any
 
-from specjax.bench.step_settings import Accelerator as Accelerator
-from specjax.bench.step_settings import Deployment as Deployment
 from specjax.bench.step_settings import LongContexts as LongContexts
-from specjax.bench.step_settings import PaperCosts as PaperCosts
-from specjax.bench.step_settings import PaperModel as PaperModel
 from specjax.bench.step_settings import Size as Size
 from specjax.bench.step_settings import TargetSize as TargetSize
 from specjax.prompts.config import Prompts as Prompts

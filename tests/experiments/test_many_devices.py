@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from specjax.bench import roofline
+from experiments import paper_costs
 from tests.experiments.test_run import CONFIG
 from tests.support import processes, tiny
 from tests.support.many_devices import SIZES
@@ -102,7 +102,9 @@ def test_a_step_exchanges_what_it_must(found):
   }
   # As it is calculated of devices that are not here.
   model = tiny.model(16, 2, 32, **SIZES).config
-  paper = roofline.exchange(model, roofline.split_over(8), 8 * 3, 'float64')
+  paper = paper_costs.exchange(
+    model, paper_costs.split_over(8), 8 * 3, 'float64'
+  )
   assert paper == (sums['count'], sums['bytes'], logits['bytes'])
   # Both models split: five sums and one for all rows; the draft three, twice.
   both = found['lm 2x4 True']['collectives']

