@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from specjax.errors import UserError
+from specjax.errors import UserError, install
 
 CONFIG = 'config.json'
 GENERATION = 'generation_config.json'
@@ -223,7 +223,7 @@ class Pickled:
     except ImportError:
       raise CheckpointError(
         f'{path} was written by torch.save, and torch, which reads it, is not '
-        "installed: pip install 'specjax[parity]', or write safetensors"
+        f'installed: {install("parity")}, or write safetensors'
       ) from None
     try:
       content = torch.load(

@@ -19,8 +19,6 @@ The whole text matches: `ab` is no text of the regex `a`. Languages are regular:
 JSON may nest as deep as its schema, which does not refer to itself.
 
   schemas    JSON schema -> regex, and which schemas are refused
-  keywords   of schemas, and how others are refused
-  leaves     regexes of strings and integers
   bytewise   regex -> states over bytes, by outlines-core
   compiling  states over bytes -> states over tokens
   states     what is reached in a table of states, and what is the same

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from specjax import constraints
-from specjax.constraints import leaves, schemas
+from specjax.constraints import schemas
 from specjax.sampling import Automaton
 from specjax.serving.requests import OBJECT, Refused
 
@@ -19,8 +19,8 @@ _DEEPEST = 3  # objects and lists within each other, where nothing says which
 
 def any_object(depth: int = _DEEPEST) -> str:
   """Regex of JSON objects that nest so deep at most."""
-  space, key = schemas.SPACE, f'"{leaves.CHARACTER}*"'
-  value = leaf = f'{key}|{leaves.NUMBER}|true|false|null'
+  space, key = schemas.SPACE, f'"{schemas.CHARACTER}*"'
+  value = leaf = f'{key}|{schemas.NUMBER}|true|false|null'
   for _ in range(depth):
     whole, pair = f'(?:{value})', f'{key}{space}:{space}(?:{value})'
     some, more = ('(?:{0}(?:' + space + ',' + space + '{0})*)?',) * 2
