@@ -166,6 +166,15 @@ class Plan:
     return found
 
 
+def need_one_device(mesh: Mesh, what: str) -> None:
+  """Raises a UserError unless the mesh is one device in one process."""
+  need(
+    mesh.data == mesh.model == mesh.processes == 1,
+    f'mesh is {mesh.data} x {mesh.model} in {mesh.processes} processes, but '
+    f'{what} on one device: leave mesh as it is',
+  )
+
+
 def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
   """Returns the drafters to run by name, each with the field that named it.
 

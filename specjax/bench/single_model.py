@@ -16,8 +16,8 @@ from specjax.bench.load import (
   tell_pairing,
 )
 from specjax.bench.methods import make_drafter
-from specjax.bench.plan import Plan, PlannedDrafter
-from specjax.errors import UserError, blame, need
+from specjax.bench.plan import Plan, PlannedDrafter, need_one_device
+from specjax.errors import UserError, blame
 from specjax.prompts import conversations
 from specjax.types import Drafter, LoadedDrafter, Rule, Target
 
@@ -61,12 +61,7 @@ def choose_one(x: Experiment, what: str) -> None:
   Raises:
     UserError: it wants several devices.
   """
-  mesh = x.mesh
-  need(
-    mesh.data == mesh.model == mesh.processes == 1,
-    f'mesh is {mesh.data} x {mesh.model} in {mesh.processes} processes, but '
-    f'{what} runs on one device: leave mesh as it is',
-  )
+  need_one_device(x.mesh, f'{what} runs')
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
 
 

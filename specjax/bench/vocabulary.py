@@ -24,7 +24,7 @@ _LEAST, _USEFUL = 0.01, 0.5  # of the prompts' tokens, that a draft can draft
 
 
 def read(field: str, path: str):
-  """The tokenizer of a checkpoint.
+  """Reads the tokenizer of a checkpoint.
 
   Raises:
     UserError: there is none, or it is damaged; names the field.
@@ -34,18 +34,10 @@ def read(field: str, path: str):
 
 
 def check_tokenizer(field: str, tokenizer, size: int) -> None:
-  """Whether the vocabulary fits into an embedding.
+  """Raises a UserError unless a vocabulary fits into `size` embedding rows.
 
   Tokens that were added later may lie beyond it, as padding tokens often do:
-  they matter where a prompt has them, see `check_prompt`.
-
-  Args:
-    field: of the config, for the message.
-    tokenizer: of the checkpoint.
-    size: rows of the embedding.
-
-  Raises:
-    UserError: it does not; names both sizes.
+  they matter where a prompt has them.
   """
   added = tokenizer.get_added_vocab()
   ids = [i for token, i in tokenizer.get_vocab().items() if token not in added]
@@ -59,11 +51,7 @@ def check_tokenizer(field: str, tokenizer, size: int) -> None:
 
 
 def check_prompt(ids: Iterable[int], size: int) -> None:
-  """Whether every token of a prompt has a row of the embedding.
-
-  Raises:
-    UserError: one has none; names both sizes.
-  """
+  """Raises a UserError unless every token has one of `size` embedding rows."""
   largest = max(ids, default=0)
   need(
     largest < size,
@@ -74,7 +62,7 @@ def check_prompt(ids: Iterable[int], size: int) -> None:
 
 
 def check_draft(tokenizer, size: int, path: str, draft_size: int) -> bool:
-  """Whether a draft's tokens are the target's.
+  """Checks that a draft's tokens are the target's.
 
   Every id that the draft can propose must be the same token to the target.
   It may have fewer; where its head is larger, the rest must be padding.
@@ -92,23 +80,22 @@ def check_draft(tokenizer, size: int, path: str, draft_size: int) -> bool:
   Raises:
     UserError: says how they differ.
   """
+  sizes = f'draft {path} has {draft_size} logits and the target {size}'
   if not checkpoints.has_tokenizer(path):
-    if size == draft_size:
-      return False
-    raise UserError(
-      f'draft {path} has {draft_size} logits and the target {size}, and no '
-      'tokenizer shows that the difference is padding: copy its tokenizer '
-      'there'
+    need(
+      size == draft_size,
+      f'{sizes}, and no tokenizer shows that the difference is padding: copy '
+      'its tokenizer there',
     )
+    return False
   other = checkpoints.load_tokenizer(path)
   check_tokenizer(f'draft {path}', other, draft_size)
   theirs = {t: i for t, i in other.get_vocab().items() if i < draft_size}
   beyond = [token for token, i in theirs.items() if i >= size]
   if beyond:
     raise UserError(
-      f'draft {path} has {draft_size} logits and the target {size}; '
-      f'{len(beyond)} of those beyond are tokens, such as {beyond[0]!r}, not '
-      'padding: they must share one vocabulary'
+      f'{sizes}; {len(beyond)} of those beyond are tokens, such as '
+      f'{beyond[0]!r}, not padding: they must share one vocabulary'
     )
   mine = tokenizer.get_vocab()
   different = [token for token, i in theirs.items() if mine.get(token) != i]
@@ -129,7 +116,7 @@ def compare(
   eos: tuple[int, ...],
   draft: Description | None,
 ) -> tuple[bool, vocabularies.Other | None]:
-  """A draft's vocabulary beside the target's.
+  """Compares a draft's vocabulary with the target's.
 
   Args:
     one: the drafter, which has a path.
@@ -139,8 +126,8 @@ def compare(
     draft: its model; None where it has the target's head.
 
   Returns:
-    Whether the tokens were compared, see `check_draft`, and the vocabulary,
-    where it is another one.
+    Whether the tokens were compared, see `check_draft`, and the draft's
+    vocabulary, where it is another one.
 
   Raises:
     UserError: they differ, and the drafter needs the target's or is to have
@@ -164,23 +151,20 @@ def compare(
   return True, other
 
 
+# Prompts by domain.
 Texts = Mapping[str, Sequence[Sequence[int]]]
-
-
-def _of_prompts(other: vocabularies.Other, texts: Texts) -> dict[str, float]:
-  return {name: other.overlap.of_tokens(ids) for name, ids in texts.items()}
 
 
 def overlaps(
   described: Mapping[str, Description], texts: Texts
 ) -> dict[str, dict[str, float]]:
-  """Share of the prompts' tokens that each draft can draft, by domain.
+  """Returns the share of the prompts' tokens that each draft can draft.
 
-  Of drafts that have another vocabulary; about the target's probability mass
-  there, and so about the most that alpha can be.
+  For drafts that have another vocabulary, by domain. The share is about the
+  target's probability mass there, and so about the most that alpha can be.
   """
   return {
-    who: _of_prompts(one.other, texts)
+    who: {n: one.other.overlap.of_tokens(ids) for n, ids in texts.items()}
     for who, one in described.items()
     if one.other is not None
   }
@@ -191,30 +175,20 @@ def check_overlaps(
 ) -> None:
   """Refuses drafts that have no use for these prompts.
 
-  Args:
-    described: the models, by name.
-    texts: prompts, by domain.
-    new_tokens: of every text.
-
   Raises:
-    UserError: a draft can draft nearly nothing, or a prompt is longer in its
-      tokens than it has positions.
+    UserError: a draft can draft nearly nothing, or a prompt with so many new
+      tokens is longer in its tokens than it has positions.
   """
   for who, shares in overlaps(described, texts).items():
-    other = described[who].other
-    assert other is not None
-    best = max(shares.values())
+    best, one = max(shares.values()), described[who]
     need(
       best >= _LEAST,
       f"{who} can draft {best:.1%} of the prompts' tokens, and nothing else: "
       'their vocabularies hardly overlap, use another draft',
     )
-    positions = described[who].model.config.max_positions
-    longest = max(
-      reading.length_of(other.tables, text)
-      for ids in texts.values()
-      for text in ids
-    )
+    positions, tables = one.model.config.max_positions, one.other.tables
+    every = (text for ids in texts.values() for text in ids)
+    longest = max(reading.length_of(tables, text) for text in every)
     need(
       longest + new_tokens <= positions,
       f'prompts.length + max_new_tokens is {longest} + {new_tokens} or more in '
@@ -226,13 +200,11 @@ def check_overlaps(
 def tell(described: Mapping[str, Description], texts: Texts) -> None:
   """Prints what drafts of another vocabulary can draft, and whether it pays."""
   for who, shares in overlaps(described, texts).items():
-    other = described[who].other
-    assert other is not None
     if not hosts.leads():
       continue
-    print(f'{who}: {sentence(other, shares)}', file=sys.stderr)
-    if min(shares.values()) < _USEFUL:
-      low = min(shares, key=lambda name: shares[name])
+    print(f'{who}: {sentence(described[who].other, shares)}', file=sys.stderr)
+    low = min(shares, key=lambda name: shares[name])
+    if shares[low] < _USEFUL:
       print(
         f'warning: {who} cannot draft {1 - shares[low]:.0%} of the tokens of '
         f'{low}: so many drafts are rejected; a draft with '
@@ -242,7 +214,7 @@ def tell(described: Mapping[str, Description], texts: Texts) -> None:
 
 
 def sentence(other: vocabularies.Other, shares: Mapping[str, float]) -> str:
-  """What a draft has in common with its target."""
+  """Says what a draft has in common with its target."""
   overlap = other.overlap
   parts = ', '.join(f'{share:.0%} of {name}' for name, share in shares.items())
   return (

@@ -25,7 +25,7 @@ from specjax import prompts as reading
 from specjax.bench import costs, measure, replay, results
 from specjax.bench.config import Experiment
 from specjax.bench.methods import Loaded, Method
-from specjax.bench.plan import Plan, plan
+from specjax.bench.plan import Plan, need_one_device, plan
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
 from specjax.cli import command
@@ -39,7 +39,7 @@ CHECKED = 3  # candidates of a domain and temperature, the fastest as predicted
 
 
 def shrink(x: Experiment) -> None:
-  """The quick version: two drafters, two lengths, few and short texts."""
+  """Leaves the quick version: two drafters, two lengths, few short texts."""
   x.drafters = x.drafters or tuple(x.known)[:2]
   x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2]
   x.prompts.count = min(x.prompts.count, max(metrics.FEWEST, x.batch))
@@ -47,16 +47,12 @@ def shrink(x: Experiment) -> None:
 
 
 def prepare(x: Experiment) -> Plan:
-  """The plan of what can be replayed, in a folder of its own.
+  """Returns the plan of what can be replayed, in a folder of its own.
 
   Raises:
     UserError: names the field and the remedy.
   """
-  need(
-    x.mesh.data * x.mesh.model == 1,
-    f'mesh is {x.mesh.data} x {x.mesh.model}, but texts are replayed on one '
-    'device: leave mesh.data and mesh.model at 1',
-  )
+  need_one_device(x.mesh, 'texts are replayed')
   x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
   need(
     x.gammas[-1] < x.max_new_tokens,
@@ -81,9 +77,7 @@ class Predictor:
     self.plan = plan
     self.runner = Runner(plan, replay.refuse_features)
     self.folder = self.runner.folder
-    self.groups = [
-      (domain, t) for domain in self.runner.prompts for t in plan.temperatures
-    ]
+    self.groups = [*itertools.product(self.runner.prompts, plan.temperatures)]
     self.drafters = tuple(dict.fromkeys(m.drafter for m in self.built.methods))
 
   @property
@@ -95,40 +89,37 @@ class Predictor:
   def methods(self) -> dict[tuple[str, int], Method]:
     return {(m.drafter, m.gamma): m for m in self.built.methods}
 
-  def layouts(self, method: Method) -> dict:
-    """Fields of rows with times: the layouts that were timed."""
-    return {'baseline': self.built.baseline.fields(), **method.layouts()}
-
   def rows(self, part: str, **cell) -> list[dict]:
     return pick(self.folder.rows, part=part, **cell)
 
-  def add(self, part: str, method: Method, **row) -> None:
-    full_row = results.plain(
-      {
-        'program': 'predict',
-        'part': part,
-        **dict.fromkeys(results.KEY),
-        'batch': self.plan.batch,
-        'config': self.plan.name,
-        **self.built.models(method),
-        'drafter': method.drafter,
-        'verifier': method.verifier,
-        **row,
-        'seed': self.plan.seed,
-        **self.runner.conditions,
-      }
-    )
-    self.folder.add(full_row | {'impossible': sanity_checks.find(full_row)})
-
-  def where(self, domain: str, temperature: float) -> dict:
-    """What rows say of the prompts of one cell."""
-    texts = self.runner.prompts[domain]
-    return {
+  def add(self, part: str, method: Method, domain, temperature, **row) -> None:
+    """Adds a row; what has times says the layouts that were timed."""
+    full_row = {
+      'program': 'predict',
+      'part': part,
+      **dict.fromkeys(results.KEY),
+      'batch': self.plan.batch,
+      'config': self.plan.name,
+      **self.built.models(method),
+      'drafter': method.drafter,
+      'verifier': method.verifier,
       'domain': domain,
       'temperature': temperature,
-      'prompts': len(texts),
-      'prompts_hash': reading.digest(self.built.prompts[domain].said),
     }
+    if part != 'cost':
+      full_row['prompts'] = len(self.runner.prompts[domain])
+      said = self.built.prompts[domain].said
+      full_row['prompts_hash'] = reading.digest(said)
+    full_row |= row
+    if part != 'replay':
+      full_row |= {'baseline': self.built.baseline.fields()} | method.layouts()
+    full_row |= {'seed': self.plan.seed, **self.runner.conditions}
+    full_row = results.plain(full_row)
+    self.folder.add(full_row | {'impossible': sanity_checks.find(full_row)})
+
+  def deepest(self, drafter: str) -> Method:
+    """The method of a drafter's longest drafts."""
+    return self.methods[drafter, max(self.plan.gammas)]
 
   def replay(
     self,
@@ -137,7 +128,7 @@ class Predictor:
     temperature: float,
     seen: list[list[Watched]],
   ) -> None:
-    """The row of what was seen, the turns of each prompt together."""
+    """Adds the row of what was seen, the turns of each prompt together."""
     every = [w for turns in seen for w in turns]
     tokens = np.array([sum(len(w.text) for w in turns) for turns in seen])
     beta = [sum(w.beta.sum() for w in turns) for turns in seen]
@@ -147,16 +138,15 @@ class Predictor:
     taus = [metrics.ratio(tokens, each) for each in calls]
     by_beta = [sum(w.calls_by_beta(g) for w in every) for g in gammas]
     shared = float(np.clip(alpha.value, 0, 1))
+    texts = [np.concatenate([w.text for w in turns]) for turns in seen]
     self.add(
       'replay',
       self.deepest(drafter),
-      **self.where(domain, temperature),
+      domain,
+      temperature,
       tokens=int(tokens.sum()),
       unit_tokens=tokens.tolist(),
-      digests=[
-        reading.digest([np.concatenate([w.text for w in turns])])
-        for turns in seen
-      ],
+      digests=[reading.digest([text]) for text in texts],
       coverage=float(np.concatenate([w.size > 0 for w in every]).mean()),
       alpha=alpha.value,
       alpha_ci=alpha.interval,
@@ -167,10 +157,6 @@ class Predictor:
       tau_by_beta=[tokens.sum() / each for each in by_beta],
       tau_iid=[float(theory.tokens_per_call(shared, g)) for g in gammas],
     )
-
-  def deepest(self, drafter: str) -> Method:
-    """The method of a drafter's longest drafts."""
-    return self.methods[drafter, max(self.plan.gammas)]
 
   def look(self) -> None:
     """Part 1: every candidate looks on, everywhere."""
@@ -251,13 +237,13 @@ class Predictor:
           self.add(
             'cost',
             m,
-            domain=None,
+            None,
+            None,
             gamma=m.gamma,
             plain_seconds=np.median(cost.plain),
             v=cost.v,
             c=cost.c,
             seconds_per_step=cost.seconds(),
-            **self.layouts(m),
           )
 
   def choices(self) -> dict[tuple[str, float], list[tuple[str, int]]]:
@@ -293,31 +279,26 @@ class Predictor:
       self.warm_up([(way, job) for way in ways], bar)
       for (domain, temperature), pairs in missing.items():
         bar.set_description(f'{domain}, temperature {temperature:g}')
-        methods = [self.methods[pair] for pair in pairs]
-        base, runs = [], {m: [] for m in methods}
-        for job in self.runner.units(domain, temperature):
-          plain = functools.partial(measure.decode, self.built.base)
-          run = self.runner.play(plain, domain, job)
-          base.append(run)
-          lead = () if temperature else [run]
-          for m in methods:
-            way = functools.partial(measure.decode, m.way)
-            runs[m].append(self.runner.play(way, domain, job, lead))
-        for m in methods:
-          self.checked(m, domain, temperature, base, runs[m])
+        self.check(domain, temperature, [self.methods[pair] for pair in pairs])
         bar.update()
 
-  def checked(self, method: Method, domain, temperature, base, runs) -> None:
-    """The row of one check."""
-    name, gamma = method.drafter, method.gamma
-    (seen,) = self.rows(
-      'replay', drafter=name, domain=domain, temperature=temperature
-    )
-    (cost,) = self.rows('cost', drafter=name, gamma=gamma)
-    compared = replay.compare(seen, cost, base, runs)
-    where = self.where(domain, temperature)
-    compared |= self.layouts(method)
-    self.add('check', method, **where, gamma=gamma, **compared)
+  def check(self, domain: str, temperature: float, methods: list[Method]):
+    """Decodes a cell with plain decoding and methods in turns; adds rows."""
+    base, runs = [], {m: [] for m in methods}
+    for job in self.runner.units(domain, temperature):
+      plain = functools.partial(measure.decode, self.built.base)
+      run = self.runner.play(plain, domain, job)
+      base.append(run)
+      lead = () if temperature else [run]
+      for m in methods:
+        way = functools.partial(measure.decode, m.way)
+        runs[m].append(self.runner.play(way, domain, job, lead))
+    for m in methods:
+      where = {'domain': domain, 'temperature': temperature}
+      (seen,) = self.rows('replay', drafter=m.drafter, **where)
+      (cost,) = self.rows('cost', drafter=m.drafter, gamma=m.gamma)
+      compared = replay.compare(seen, cost, base, runs[m])
+      self.add('check', m, domain, temperature, gamma=m.gamma, **compared)
 
   def run(self) -> None:
     """Makes the rows that are missing."""

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from specjax import prompts
 from specjax.bench import load, measure, probing, results
 from specjax.bench.config import Experiment
-from specjax.bench.plan import Plan, PlannedDrafter, plan
+from specjax.bench.plan import Plan, PlannedDrafter, need_one_device, plan
 from specjax.bench.runner import Runner
 from specjax.cli import command
 from specjax.errors import need
@@ -41,11 +41,7 @@ def prepare(x: Experiment) -> Plan:
   Raises:
     UserError: names the field and the remedy.
   """
-  need(
-    x.mesh.data * x.mesh.model == 1,
-    f'mesh is {x.mesh.data} x {x.mesh.model}, but a head is probed on one '
-    'device: leave mesh.data and mesh.model at 1',
-  )
+  need_one_device(x.mesh, 'a head is probed')
   x.temperatures, x.timed = (0.0,), False
   x.prompts.count = min(x.prompts.count, _PROMPTS)
   x.prompts.turns = 1
