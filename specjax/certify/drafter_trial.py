@@ -1,195 +1,360 @@
-"""The trial of one drafter: its laws, and the texts of its compiled loop."""
+"""The trial of one drafter: its laws, and the texts of its compiled loop.
 
+Drafts are looked at behind texts that the drafter has just read, and along a
+real run in which every drafted token is accepted with a chance of one half.
+"""
+
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from specjax import sampling, verify
 from specjax.bench import user_drafters
 from specjax.bench.config import Certificate
-from specjax.certify import counterexamples, drafter_laws, exact
-from specjax.certify.case_rows import Row, row_of
-from specjax.certify.tiny_models import TinyModels
-from specjax.certify.verdicts import (
-  Refusing,
+from specjax.certify import exact, laws, planted
+from specjax.certify.laws import (
+  Row,
   Verdict,
   law_row,
-  need_seen,
   planted_row,
+  row_of,
+  running,
+  text_in_words,
 )
-from specjax.certify.watched_drafts import (
-  Moment,
-  Watched,
-  broken,
-  smallest,
-  text_of,
-)
+from specjax.certify.tiny_models import TinyModels
 from specjax.drafters.shapes.step_model import Memory
 from specjax.errors import UserError, need
-from specjax.loop import scoring
+from specjax.loop import generate, scoring
 from specjax.stats import fit_tests
-from specjax.types import Draft, Drafter, Spec
+from specjax.types import Context, Draft, Drafter, Spec
 
 _STEPS = 3  # of the run along which drafts are looked at
 _APART = 1e-4  # difference of q that rounding does not make
 _DRAWN = (5, 6, 2, 1)  # laws of tokens that are drawn, the plainest first
+_TEMPERATURES = (0.0, 0.5, 1.0, 1.5)
+_DRAWS = 2048  # behind one text
+_TRIES = 60  # texts among which a counterexample is sought
 
 
-def check(who: str, tiny: TinyModels, drafter: Drafter) -> None:
-  """Checks shapes, programs and numbers, before anything is sampled.
+@dataclasses.dataclass(eq=False)
+class Moment:
+  """Rows of texts, and what a drafter remembers of them.
+
+  Attributes:
+    watched: the drafter.
+    label: when.
+    ctx: B texts.
+    memory: what is remembered of them.
+    key: [B] keys of the drafts by which memories are compared.
+    first: number of the first key of the other drafts.
+    accepted: [B] drafted tokens that the last step accepted; -1: no step.
+  """
+
+  watched: 'Watched'
+  label: str
+  ctx: Context
+  memory: Any
+  key: jax.Array
+  first: int
+  accepted: np.ndarray
+
+  @functools.cached_property
+  def drafts(self) -> Draft:
+    """Drafts of all rows, under one key after the other."""
+    watched = self.watched
+    return watched.draw(self.ctx, self.memory, self.first, watched.turns)
+
+  @functools.cached_property
+  def reread(self) -> tuple[Draft, Draft]:
+    """Drafts by the memory, and by having read the text anew."""
+    w = self.watched
+    return laws.reread(
+      w.tiny.target, w.drafter, w.tiny.params, self.memory, self.ctx, self.key
+    )
+
+  @property
+  def gaps(self) -> np.ndarray:
+    return laws.rows_apart(*self.reread)
+
+
+class Watched:
+  """A drafter whose parameters are those of the tiny models' draft."""
+
+  def __init__(self, tiny: TinyModels, drafter: Drafter, quick: bool):
+    self.tiny, self.drafter = tiny, drafter
+    self.rows = 64 if quick else 256
+    self.turns = 24 if quick else 64
+    self.propose = jax.jit(drafter.propose)
+    self.values = sampling.make(self.rows, np.resize(_TEMPERATURES, self.rows))
+    self.texts = laws.random_texts(self.rows, tiny.vocab)
+
+  def draw(self, ctx: Context, memory: Any, first: int, turns: int) -> Draft:
+    every = np.arange(self.rows)
+    keys = (generate.row_keys(first + turn, every) for turn in range(turns))
+    params = self.tiny.params
+    return laws.join([self.propose(params, memory, ctx, k)[0] for k in keys])
+
+  def fresh(self) -> Moment:
+    """Behind texts that were just read."""
+    target, params = self.tiny.target, self.tiny.params
+    ctx, memory = laws.read(
+      self.drafter, params, *self.texts, self.values, target=target
+    )
+    key, none = generate.row_keys(0, range(self.rows)), np.full(self.rows, -1)
+    return Moment(self, 'a text that was read', ctx, memory, key, 100, none)
+
+  def along(self, steps: int) -> list[Moment]:
+    """Behind the first steps of a run that rejects half of all tokens."""
+    prompts = [row[:n].tolist() for row, n in zip(*self.texts, strict=True)]
+    spec = Spec(self.tiny.target, self.drafter, verify.simulated(0.5))
+    state = generate.start(
+      self.tiny.params,
+      prompts,
+      spec=spec,
+      new_tokens=24,
+      key=generate.row_keys(1, range(self.rows)),
+      values=self.values,
+    )
+    moments = []
+    for step in range(1, steps + 1):
+      before = np.asarray(state.length)
+      state = generate.generate(
+        self.tiny.params, state, jnp.int32(1), spec=spec
+      )
+      accepted = np.asarray(state.length) - before - 1
+      ctx, memory, key = jax.tree.map(
+        jnp.copy, (generate.context(state), state.drafter, state.key)
+      )
+      label, first = f'step {step} of a run', 100 * (step + 1)
+      moments.append(Moment(self, label, ctx, memory, key, first, accepted))
+    return moments
+
+
+def memory_gap(tiny: TinyModels, drafter: Drafter) -> float:
+  """Largest difference of q between remembering a run and reading it again."""
+  moments = Watched(tiny, drafter, quick=True).along(_STEPS)
+  return float(max(moment.gaps.max() for moment in moments))
+
+
+def _ignores_keys(draft: Draft, rows: int) -> bool:
+  """Whether drafts under many keys are the same, where q leaves a choice."""
+  tokens = draft.tokens[:, 0].reshape(-1, rows)
+  sure = draft.probs[:, 0].max(1).reshape(-1, rows)
+  unsure = sure.max(0) < 0.9
+  return bool(unsure.any() and (tokens == tokens[0])[:, unsure].all())
+
+
+def broken(draft: Draft, rows: int, level: float) -> int:
+  """The law that drawn drafts break; 0 where they break none.
 
   Args:
-    who: the field and the name of the drafter.
-    tiny: the models, with the drafter's parameters.
-    drafter: of one draft length.
-
-  Raises:
-    UserError: it does not keep the contract of `types.Drafter`.
+    draft: drafts of `rows` texts under many keys.
+    rows: B.
+    level: false-alarm rate of each test.
   """
+  if laws.no_distribution(draft):
+    return 5
+  if _ignores_keys(draft, rows):
+    return 6
+  found = laws.fits(draft)
+  if found.least >= level:
+    return 0
+  marginal = min(found.token.p_value, found.rank.p_value)
+  if (draft.size < draft.tokens.shape[1]).any():
+    total = np.asarray(draft.probs).sum(2)
+    drawn = np.abs(total - 1).max() < 1e-4
+    if drawn and laws.fits(draft, whole=True).least >= level:
+      return 2
+  return 1 if marginal < level else 6
+
+
+# Counterexamples
+
+
+def _text(moment: Moment, row: int) -> dict[str, Any]:
+  length, accepted = int(moment.ctx.length[row]), int(moment.accepted[row])
+  found: dict[str, Any] = {
+    'text': text_in_words(moment.ctx.tokens[row, :length]),
+    'temperature': float(moment.ctx.sampling.temperature[row]),
+    'when': moment.label,
+  }
+  return found | ({'accepted_before': accepted} if accepted >= 0 else {})
+
+
+def _worst_node(draft: Draft) -> tuple[int, np.ndarray]:
+  """The first node that is off, and which drafts [M] have it.
+
+  They have the same tokens before that node.
+  """
+  exists, worst = laws.existing(draft), []
+  off = exists & ~(np.abs(draft.probs.sum(2) - 1) <= 1e-4)
+  if off.any():  # No distribution that could be drawn from.
+    node = int(off.any(0).argmax())
+    return node, off[:, node]
+  for node in range(draft.tokens.shape[1]):
+    _, group = np.unique(draft.tokens[:, :node], axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    for number in range(group.max() + 1):
+      here = (group == number) & exists[:, node]
+      one = draft._replace(
+        tokens=draft.tokens[here, node : node + 1],
+        probs=draft.probs[here, node : node + 1],
+        size=np.ones(here.sum(), int),
+      )
+      if here.any():
+        worst.append((laws.fits(one).least, node, here))
+    if worst and min(p for p, *_ in worst) < 1e-6:
+      break
+  if not worst:
+    return 0, np.ones(len(exists), bool)
+  _, node, here = min(worst, key=lambda cell: cell[0])
+  return node, here
+
+
+def _counted(draft: Draft, vocab: int) -> dict[str, Any]:
+  """Tokens of a node in many drafts, beside its probabilities."""
+  node, here = _worst_node(draft)
+  drawn = np.bincount(draft.tokens[here, node], minlength=vocab)
+  expected = draft.probs[here, node].sum(0)
+  before = draft.tokens[here][0, :node] if here.any() else ()
+  return {
+    'node': node + 1,
+    'behind': text_in_words(before),
+    'q': [f'{x:.4g}' for x in draft.probs[here, node].mean(0)],
+    'different_drafts': len(np.unique(draft.tokens, axis=0)),
+    'drafts_by_size': np.bincount(draft.size).tolist(),
+    'what': f'how often each token is drafted, in {here.sum()} drafts',
+    'expected': {str(i): f'{x:.1f}' for i, x in enumerate(expected)},
+    'obtained': {str(i): str(x) for i, x in enumerate(drawn)},
+  }
+
+
+def smallest(moments: list[Moment], law: int, level: float) -> dict[str, Any]:
+  """The shortest text that shows a law of drawn tokens broken, as numbers."""
+  watched = moments[0].watched
+
+  def simple(place: tuple[Moment, int]) -> tuple:
+    moment, row = place
+    warm = float(moment.ctx.sampling.temperature[row])
+    return int(moment.ctx.length[row]), warm != 1, warm
+
+  places = [(m, row) for m in moments for row in range(watched.rows)]
+  for moment, row in sorted(places, key=simple)[:_TRIES]:
+    pick = np.full(watched.rows, row)
+    ctx, memory = jax.tree.map(
+      lambda x, pick=pick: x[pick] if x.ndim and len(x) == len(pick) else x,
+      (moment.ctx, moment.memory),
+    )
+    draft = watched.draw(ctx, memory, 7000, _DRAWS // watched.rows)
+    here = broken(draft, 1, level) == law
+    if law == 6:  # Each row may have the same coins under every key.
+      here = _ignores_keys(draft, watched.rows) or here
+    if here:
+      return _text(moment, row) | _counted(draft, watched.tiny.vocab)
+  # Nowhere alone, but in all texts together.
+  found = _counted(moments[0].drafts, watched.tiny.vocab)
+  return {'when': moments[0].label, **found}
+
+
+def _forgotten(moments: list[Moment]) -> dict[str, Any] | None:
+  """The smallest text after which the memory is wrong, if there is one."""
+  places = [
+    (int(moment.ctx.length[row]), i, int(row))
+    for i, moment in enumerate(moments)
+    for row in np.flatnonzero(moment.gaps > _APART)
+  ]
+  if not places:
+    return None
+  _, i, row = min(places)
+  found = _text(moments[i], row)
+  found['what'] = 'what is drafted, by its memory and by reading the text again'
+  ours, theirs = (
+    jax.tree.map(lambda x: x[row], part) for part in moments[i].reread
+  )
+  if ours.probs is None:
+    found['expected'], found['obtained'] = (
+      {'drafted': text_in_words(x.tokens[: x.size])} for x in (theirs, ours)
+    )
+    return found
+  node = int(np.argmax(np.abs(ours.probs - theirs.probs).max(1) > _APART))
+  found['node'] = node + 1
+  found['behind'] = text_in_words(ours.tokens[:node])
+  found['expected'], found['obtained'] = (
+    {str(i): f'{q:.4f}' for i, q in enumerate(x.probs[node])}
+    for x in (theirs, ours)
+  )
+  far = exact.total_variation(ours.probs[node], theirs.probs[node])
+  return found | {'total_variation': f'{far:.4f}'}
+
+
+# The trial
+
+
+def _check(who: str, tiny: TinyModels, drafter: Drafter) -> None:
+  """Checks shapes, programs and numbers, before anything is sampled."""
   named = {who: (drafter, tiny.params.drafter)}
   longest = len(tiny.prompt) + tiny.new
-  with Refusing(who, 'a draft'):
+  with running(who, 'a draft'):
     user_drafters.check_shapes(tiny.target, named, tiny.prompt, longest)
-    fault = drafter_laws.not_fixed(tiny.target, drafter, tiny.params)
+    fault = laws.not_fixed(tiny.target, drafter, tiny.params)
     need(not fault, f'{who}: {fault}; see specjax.types.Drafter')
     user_drafters.check_numbers(
       (tiny.target, tiny.params.target), named, tiny.prompt
     )
 
 
-def _check_drafts(who: str, watched: Watched, moments: list[Moment]) -> None:
-  """Checks the numbers of every draft; raises a UserError likewise."""
-  for moment in moments:
-    try:
-      scoring.check_numbers(watched.drafter, moment.drafts, watched.tiny.vocab)
-    except scoring.DraftError as error:
-      raise UserError(f'{who}: {error}, behind {moment.label}') from error
-
-
-def _level(x: Certificate, moments: list[Moment]) -> float:
-  """Of each test: three of the drafts of every moment, and of every text."""
-  return x.level / (6 * len(moments) + 20)
-
-
-def _memory(watched: Watched, moments: list[Moment]) -> tuple[bool, Any]:
-  """Whether law 3 holds, and otherwise the smallest text that shows it."""
-  worst = None
-  for moment in moments[1:]:
-    found = watched.reread(moment)
-    apart = drafter_laws.rows_apart(*found)
-    for row in np.flatnonzero(apart > _APART):
-      place = int(moment.ctx.length[row]), row, moment, found
-      worst = min(worst or place, place, key=lambda x: x[:1])
-  if worst is None:
-    return True, None
-  _, row, moment, found = worst
-  told = text_of(moment, row)
-  ours, theirs = (jax.tree.map(lambda x: x[row], part) for part in found)
-  told['what'] = 'what is drafted, by its memory and by reading the text again'
-  if ours.probs is None:
-    told['expected'], told['obtained'] = (
-      {'drafted': counterexamples.text_in_words(x.tokens[: x.size])}
-      for x in (theirs, ours)
-    )
-    return False, told
-  apart = np.abs(ours.probs - theirs.probs).max(1)
-  node = int(np.argmax(apart > _APART))
-  told['node'] = node + 1
-  told['behind'] = counterexamples.text_in_words(ours.tokens[:node])
-  told['expected'], told['obtained'] = (
-    {str(i): f'{q:.4f}' for i, q in enumerate(x.probs[node])}
-    for x in (theirs, ours)
-  )
-  far = exact.total_variation(ours.probs[node], theirs.probs[node])
-  told['total_variation'] = f'{far:.4f}'
-  return False, told
-
-
 def _texts(x: Certificate, watched: Watched, level: float) -> list[Row]:
   """The texts of the compiled loop beside the target's, by setting."""
-  tiny = watched.tiny
-  spec = Spec(tiny.target, watched.drafter, watched.rule, tiny.eos)
+  tiny, drafter = watched.tiny, watched.drafter
+  chain = drafter.nodes == drafter.depth
+  rule = verify.token if chain else verify.recursive
+  spec = Spec(tiny.target, drafter, rule, tiny.eos)
   seen = tiny.sample(spec, x.rows, x.rounds, x.seed)
   rows = []
   with jax.enable_x64(True):
     plain = tiny.plain
   for setting, counts in seen.items():
     texts = counts.sum(1)
-    fit = fit_tests.fit(texts, plain[setting])
+    far = exact.total_variation(texts / texts.sum(), plain[setting])
     rows.append(
       row_of(
         'texts',
         setting=setting,
         samples=int(texts.sum()),
-        p_value=fit.p_value,
+        p_value=fit_tests.fit(texts, plain[setting]).p_value,
         level=level,
-        total_variation=exact.total_variation(
-          texts / texts.sum(), plain[setting]
-        ),
+        total_variation=far,
       )
     )
   return rows
 
 
-def _changed(draft: Draft, rows: int) -> dict[str, Draft]:
-  """Drafts with planted bugs."""
-  q = np.take_along_axis(draft.probs, draft.tokens[..., None], 2)[..., 0]
-  kept = np.cumprod(q > 0.4, 1).sum(1)
-  first = np.tile(np.arange(rows), len(draft.tokens) // rows)
-  return {
-    'a drawn token is dropped for being unlikely': draft._replace(
-      size=np.minimum(draft.size, kept).astype(draft.size.dtype)
-    ),
-    'the likeliest token is drafted, q is reported': draft._replace(
-      tokens=draft.probs.argmax(2).astype(draft.tokens.dtype)
-    ),
-    # Temperatures come in turns of four.
-    'the probabilities are those of another text': draft._replace(
-      probs=np.roll(draft.probs, 4, 0)
-    ),
-    'every draft has the same coins': jax.tree.map(lambda x: x[first], draft),
-  }
-
-
-def _planted(
-  watched: Watched, moments: list[Moment], level: float, remembers: bool
-) -> list[Row]:
-  """Whether bugs in this very drafter are seen, where they change anything."""
-  rows, right = [], moments[0].drafts
-  wrong = _changed(right, watched.rows) if right.probs is not None else {}
+def _planted(moments: list[Moment], level: float, remembers: bool):
+  """Rows of bugs in this very drafter."""
+  right, rows = moments[0].drafts, moments[0].watched.rows
+  wrong = planted.in_drafts(right, rows) if right.probs is not None else {}
   for name, draft in wrong.items():
     changes = any(
       (a != b).any()
       for a, b in zip(draft[:4], right[:4], strict=True)
       if a is not None
     )
-    law = broken(draft, watched.rows, level) if changes else 0
+    law = broken(draft, rows, level) if changes else 0
     detail = f'breaks law {law}' if law else ''
-    rows.append(
-      planted_row(
-        name, changes, bool(law), detail if changes else 'changes nothing here'
-      )
-    )
+    yield planted_row(name, changes, bool(law), detail)
   if remembers:
     old, new = moments[1:3]
-    stale = Moment('', new.ctx, old.memory, new.key, new.drafts, new.accepted)
-    same = all(
-      np.array_equal(*pair)
-      for pair in zip(
-        jax.tree.leaves(old.memory), jax.tree.leaves(new.memory), strict=True
-      )
-    )
-    apart = 0.0 if same else float(watched.gaps(stale).max())
-    rows.append(
-      planted_row(
-        'the memory is not told of a step',
-        not same,
-        apart > _APART,
-        'changes nothing here' if same else f'q off by {apart:.2g}',
-      )
-    )
-  return rows
+    stale = dataclasses.replace(new, memory=old.memory)
+    leaves = (jax.tree.leaves(m.memory) for m in (old, new))
+    changes = not all(map(np.array_equal, *leaves))
+    apart = float(stale.gaps.max()) if changes else 0.0
+    name = 'the memory is not told of a step'
+    yield planted_row(name, changes, apart > _APART, f'q off by {apart:.2g}')
 
 
 def try_drafter(
@@ -199,26 +364,31 @@ def try_drafter(
   drafter: Drafter,
   add: Callable[[Row], None],
 ) -> Verdict:
-  """The trial; hands over every row as soon as it is made.
+  """Tries a drafter of one draft length.
 
   Args:
     x: the settings.
     who: the field and the name of what is on trial.
     tiny: the models, with the drafter's parameters.
-    drafter: of one draft length.
-    add: takes rows.
+    drafter: the drafter.
+    add: takes every row as soon as it is made.
 
   Raises:
-    UserError: it does not keep the contract of `types.Drafter`.
+    UserError: the drafter does not keep the contract of `types.Drafter`.
   """
   verdict = Verdict()
-  check(who, tiny, drafter)
+  _check(who, tiny, drafter)
   add(law_row(4, True))
   watched = Watched(tiny, drafter, x.quick)
-  with Refusing(who, 'a draft'):
+  with running(who, 'a draft'):
     moments = [watched.fresh(), *watched.along(_STEPS)]
-  _check_drafts(who, watched, moments)
-  level = _level(x, moments)
+    for moment in moments:
+      try:
+        scoring.check_numbers(drafter, moment.drafts, tiny.vocab)
+      except scoring.DraftError as error:
+        raise UserError(f'{who}: {error}, behind {moment.label}') from error
+  # Of each test: three of the drafts of every moment, and of every text.
+  level = x.level / (6 * len(moments) + 20)
   drawn = moments[0].drafts.probs is not None
   where: dict[int, list[Moment]] = {law: [] for law in _DRAWN}
   for moment in moments if drawn else ():
@@ -229,32 +399,32 @@ def try_drafter(
     held = not where[law] if drawn else None
     add(law_row(law, held, detail if drawn else 'its tokens are chosen'))
   learns = drafter.learns and not isinstance(moments[0].memory, Memory)
-  remembers, told = (True, None) if learns else _memory(watched, moments)
+  forgotten = None if learns else _forgotten(moments[1:])
   why = 'it learns from verdicts' if learns else ''
-  add(law_row(3, None if learns else remembers, why))
+  add(law_row(3, None if learns else forgotten is None, why))
   texts = _texts(x, watched, level)
   for row in texts:
     add(row)
-  worst = min(texts, key=lambda r: r['p_value'])
-  off = [r['setting'] for r in texts if r['p_value'] < level]
+  off = [r for r in texts if r['p_value'] < level]
   lost = f'its texts differ in {len(off)} of {len(texts)} settings'
-  kept = 'its texts keep their distribution, but are drafted worse'
   for law in _DRAWN:
     if where[law] and verdict.exact:
       begin = f'behind {where[law][0].label}'
       verdict.breaks(law, f'{begin}; {lost}' if off else begin)
-      verdict.counterexample = smallest(watched, where[law], law, level)
-  if verdict.exact and not remembers:
+      verdict.counterexample = smallest(where[law], law, level)
+  if verdict.exact and forgotten:
+    kept = 'its texts keep their distribution, but are drafted worse'
     verdict.breaks(3, lost if off else kept)
-    verdict.counterexample = told
+    verdict.counterexample = forgotten
   elif verdict.exact and off:
+    worst = min(off, key=lambda r: r['p_value'])
     verdict.lossy(
       worst['total_variation'],
       f'at these settings: {worst["setting"]}, p = {worst["p_value"]:.1g}',
     )
   if verdict.exact:
-    planted = _planted(watched, moments, level, not learns)
-    for row in planted:
+    bugs = list(_planted(moments, level, not learns))
+    for row in bugs:
       add(row)
-    need_seen(verdict, planted)
+    verdict.require_found(bugs)
   return verdict

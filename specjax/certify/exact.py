@@ -96,6 +96,13 @@ def _anywhere(q: Distributions) -> After:
   return lambda context, above: (q.probs[above], q.logits[above])
 
 
+def depth_of(parents: tuple[int, ...]) -> int:
+  level = [0]
+  for parent in parents:
+    level.append(level[parent] + 1)
+  return max(level)
+
+
 def tree(
   parents: tuple[int, ...],
   replacement: bool = False,
@@ -165,6 +172,17 @@ def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
   return size
 
 
+def chosen(texts: Texts, contexts, draft: Draft) -> Drafts:
+  """One draft after each text, whose tokens were chosen and not drawn."""
+  every = np.arange(len(contexts))
+  rows = np.zeros((len(contexts), draft.tokens.shape[1] + 1), int)
+  rows[:, 0] = contexts
+  for node, token in enumerate(draft.tokens.T):
+    above = rows[every, draft.parents[:, node]]
+    rows[:, node + 1] = texts.after(above, token)
+  return Drafts(draft, np.ones(len(contexts)), every, rows)
+
+
 def lookup(prompt: tuple[int, ...], depth: int, **options) -> DraftSource:
   """The drafts of `drafters.ngram` after a prompt: one each, chosen.
 
@@ -185,13 +203,7 @@ def lookup(prompt: tuple[int, ...], depth: int, **options) -> DraftSource:
       row[: len(text)] = text
     length = np.array([len(text) for text in whole], np.int32)
     draft = Draft(*map(np.asarray, draft_rows(padded, length)), None)
-    every = np.arange(len(contexts))
-    rows = np.zeros((len(contexts), draft.tokens.shape[1] + 1), int)
-    rows[:, 0] = contexts
-    for node, token in enumerate(draft.tokens.T):
-      above = rows[every, draft.parents[:, node]]
-      rows[:, node + 1] = texts.after(above, token)
-    return Drafts(draft, np.ones(len(contexts)), every, rows)
+    return chosen(texts, contexts, draft)
 
   return source
 

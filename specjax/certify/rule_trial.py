@@ -1,45 +1,44 @@
 """The trial of one rule: small steps first, then whole texts and the loop."""
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specjax.bench.config import Certificate
-from specjax.certify import counterexamples, one_step, rule_cases
-from specjax.certify.case_rows import CaseRows, Row, boosted, row_of
-from specjax.certify.one_step import SHAPES, Example, Fault, Shape
-from specjax.certify.rule_cases import Case, Kind
-from specjax.certify.verdicts import (
-  Refusing,
+from specjax.certify import cases, planted, small_steps
+from specjax.certify.cases import Case
+from specjax.certify.certificate import Cases
+from specjax.certify.laws import (
+  Row,
   Verdict,
   failed,
   law_row,
-  need_seen,
   planted_row,
+  row_of,
+  running,
+  text_in_words,
 )
+from specjax.certify.small_steps import SHAPES, Example, Fault, Shape
 from specjax.errors import UserError, need
 from specjax.types import Draft, Rule, Scores
 
 _KINDS = (
-  rule_cases.CHAIN,
-  rule_cases.TREE_WITH,
-  rule_cases.STOPPED,
-  rule_cases.LOOKUP,
-  rule_cases.TREE,
-  rule_cases.CHAINS,
-  rule_cases.LOOKUPS,
+  cases.CHAIN,
+  cases.TREE_WITH,
+  cases.STOPPED,
+  cases.LOOKUP,
+  cases.TREE,
+  cases.CHAINS,
+  cases.LOOKUPS,
 )
 _QUICK = 2  # of these, and of those that a rule takes
-_CHOOSING = (rule_cases.LOOKUP, rule_cases.LOOKUPS)
-# A step that no rule has trouble with: of two tokens the draft prefers one.
-_EASY = Example(SHAPES[0], ((1, 1),) * 3, ((1, 2),) * 3)
+_CHOOSING = (cases.LOOKUP, cases.LOOKUPS)
 
 
 def _traced(rule: Rule, shape: Shape) -> tuple[jax.ShapeDtypeStruct, ...]:
-  """What `accept` and `rest` return for a draft of a shape."""
+  """Traces `accept` and `rest` for a draft of a shape."""
   nodes, vocab = len(shape.parents), 3
   rows = jnp.zeros((nodes + 1, vocab))
   probs = None if shape.chosen else rows[1:]
@@ -55,19 +54,19 @@ def _traced(rule: Rule, shape: Shape) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def taken(who: str, rule: Rule, notes: list[str]) -> list[Shape]:
-  """The shapes of drafts that a rule takes; it is checked on each.
+  """Finds the shapes of drafts that a rule takes, and checks it on each.
 
   Args:
     who: the field and the name of the rule.
-    rule: of which nothing is computed.
-    notes: says of which drafts the rule is not certified.
+    rule: the rule, of which nothing is computed.
+    notes: takes a line where the rule is not certified for some drafts.
 
   Raises:
-    UserError: it returns other shapes than it must, or raises.
+    UserError: the rule returns other shapes than it must, or raises.
   """
   shapes = []
   for shape in SHAPES:
-    with Refusing(who, 'refuses'):
+    with running(who, 'refuses'):
       if rule.refuses(shape.drafter):
         continue
     try:
@@ -103,29 +102,25 @@ def _outline(value) -> str:
   return type(value).__name__
 
 
-def check_easy(who: str, rule: Rule, shapes: list[Shape]) -> None:
-  """Refuses a rule that gives no numbers at all.
-
-  Raises:
-    UserError: it is NaN where p and q are nowhere 0.
-  """
-  example = Example(shapes[0], _EASY.p, _EASY.q)
-  with Refusing(who, 'a step'):
-    found = one_step.examine(rule, [example])
+def _check_numbers(who: str, rule: Rule, shape: Shape) -> None:
+  """Refuses a rule that is NaN where p and q are nowhere 0."""
+  example = Example(shape, ((1, 1),) * 3, ((1, 2),) * 3)
+  with running(who, 'a step'):
+    found = list(small_steps.examine(rule, [example]))
   for fault in found:
     need(
       'NaN' not in fault.what,
-      f'{who}: {fault.what} for {fault.example.shape.name}, p = (1/2, 1/2) and '
+      f'{who}: {fault.what} for {shape.name}, p = (1/2, 1/2) and '
       'q = (1/3, 2/3)',
     )
 
 
 def steps(rule: Rule, shapes: list[Shape]) -> Iterator[tuple[Row, list[Fault]]]:
-  """Every small step, a row for each shape and vocabulary."""
+  """Evaluates every small step: a row and faults by shape and vocabulary."""
   for shape in shapes:
     for vocab in (2, 3):
-      examples = one_step.grid(shape, vocab)
-      found = one_step.examine(rule, examples)
+      examples = small_steps.grid(shape, vocab)
+      found = list(small_steps.examine(rule, examples))
       worst = max((f.distance for f in found), default=0.0)
       row = row_of(
         'step',
@@ -141,28 +136,18 @@ def steps(rule: Rule, shapes: list[Shape]) -> Iterator[tuple[Row, list[Fault]]]:
 def smallest(
   rule: Rule, found: list[Fault], shapes: list[Shape], examples: int
 ) -> Fault | None:
-  """The smallest fault: of those known, and of a search.
-
-  Args:
-    rule: that is searched.
-    found: of the grid.
-    shapes: that the rule takes.
-    examples: searched where the grid has no fault.
-  """
-  wrong = list(dict.fromkeys(f.example.shape for f in found))
-  more = counterexamples.search(
-    rule, wrong[:1] or shapes, 200 if found else examples
-  )
-  known = [*found, more] if more else found
-  found = sorted(known, key=lambda fault: fault.example.simple)
-  simpler = [counterexamples.simplify(rule, fault) for fault in found[:8]]
+  """Returns the smallest fault; searches examples where there is none yet."""
+  known = sorted(found, key=lambda fault: fault.example.simple)[:4]
+  if not known and (more := small_steps.search(rule, shapes, examples)):
+    known = [more]
+  simpler = [small_steps.simplify(rule, fault) for fault in known]
   return min(simpler, key=lambda fault: fault.example.simple, default=None)
 
 
-def cases_of(name: str, rule: Rule, quick: bool, chosen: bool) -> list[Case]:
-  """Drafters of the certificate that a rule takes."""
-  tiny = rule_cases.MODELS['table']()
-  kinds: list[Kind] = [
+def _cases(name: str, rule: Rule, quick: bool, chosen: bool) -> list[Case]:
+  """The drafters of the certificate that a rule takes."""
+  tiny = cases.MODELS['table']()
+  kinds = [
     kind
     for kind in _KINDS
     if not rule.refuses(kind.drafter(tiny))
@@ -171,96 +156,49 @@ def cases_of(name: str, rule: Rule, quick: bool, chosen: bool) -> list[Case]:
   return [Case(name, rule, kind) for kind in kinds[: _QUICK if quick else None]]
 
 
-def _rest_of_p(rule: Rule) -> Rule:
-  def rest(draft, scores, row):
-    del draft  # Unused.
-    return scores.probs[row]
-
-  return rule._replace(rest=rest)
-
-
-def _accepts_all(rule: Rule) -> Rule:
-  def accept(draft, scores):
-    return jnp.ones_like(rule.accept(draft, scores))
-
-  return rule._replace(accept=accept)
-
-
-def _one_row_off(rule: Rule) -> Rule:
-  def rest(draft, scores, row):
-    return rule.rest(draft, scores, jnp.maximum(row - 1, 0))
-
-  return rule._replace(rest=rest)
-
-
-def _bonus_is_likeliest(rule: Rule) -> Rule:
-  def rest(draft, scores, row):
-    right = rule.rest(draft, scores, row)
-    sure = (jnp.arange(right.shape[-1]) == right.argmax()).astype(right.dtype)
-    return jnp.where(row < draft.size, right, sure)
-
-  return rule._replace(rest=rest)
-
-
-BUGS: dict[str, Callable[[Rule], Rule]] = {
-  'a token is accepted a tenth too readily': functools.partial(
-    boosted, factor=1.1
-  ),
-  'every token is accepted': _accepts_all,
-  'after a rejection a token comes from p': _rest_of_p,
-  'rest is that of the row above': _one_row_off,
-  'the bonus token is the likeliest': _bonus_is_likeliest,
-}
-
-
-def planted(rule: Rule, shapes: list[Shape]) -> Iterator[Row]:
-  """Whether bugs in this very rule are seen, where they change anything."""
-  examples = [x for shape in shapes[:2] for x in one_step.grid(shape, 2)[::2]]
-  groups = [[x for x in examples if x.shape is s] for s in shapes[:2]]
-  for name, plant in BUGS.items():
+def _planted(rule: Rule, shapes: list[Shape]) -> Iterator[Row]:
+  """Rows of bugs in this very rule."""
+  groups = []
+  for shape in shapes[:2]:
+    group = small_steps.grid(shape, 2)[::2]
+    groups += [group[:16], group[16:32], group[32:48]]
+  for name, plant in planted.IN_RULES.items():
     wrong = plant(rule)
     changes, found = False, []
-    for group in groups:
-      for one in (group[:16], group[16:32], group[32:48]):
-        if len(one) == 16:
-          before, after = (one_step.evaluate(r, one) for r in (rule, wrong))
-          apart = np.abs(before.text - after.text)
-          changes |= not (apart <= one_step.TOLERANCE).all()
-          found += one_step.faults(one, after)
+    for one in groups:
+      if len(one) == 16:
+        before, after = (small_steps.evaluate(r, one) for r in (rule, wrong))
+        apart = np.abs(before.text - after.text)
+        changes |= not (apart <= small_steps.TOLERANCE).all()
+        found += small_steps.faults(one, after)
     worst = max((f.distance for f in found), default=0.0)
     detail = f'total variation {worst:.3g}' if found else ''
-    yield planted_row(
-      name, changes, bool(found), detail if changes else 'changes nothing here'
-    )
+    yield planted_row(name, changes, bool(found), detail)
 
 
-def _off_text(rows: CaseRows, case: Case, setting: str) -> dict:
-  """The texts whose probabilities are furthest off."""
+def _off_text(rows: Cases, case: Case, setting: str) -> dict:
+  """Returns the texts whose probabilities are furthest off."""
   tiny = rows.models[case.model]
   text = rows.distribution(case)[setting].sum(1)
   wanted = tiny.plain[setting]
   worst = np.argsort(-np.abs(text - wanted))[:4]
-  names = [
-    counterexamples.text_in_words(tiny.texts.tokens(int(i))) for i in worst
-  ]
+  names = [text_in_words(tiny.texts.tokens(int(i))) for i in worst]
   return {
     'draft': case.kind.name,
     'setting': setting,
     'what': 'probabilities of whole texts of the tiny models',
-    'expected': dict(
-      zip(names, (f'{wanted[i]:.6g}' for i in worst), strict=True)
-    ),
-    'obtained': dict(
-      zip(names, (f'{text[i]:.6g}' for i in worst), strict=True)
-    ),
+    **{
+      title: {n: f'{x[i]:.6g}' for n, i in zip(names, worst, strict=True)}
+      for title, x in (('expected', wanted), ('obtained', text))
+    },
   }
 
 
-def _judge_texts(rows: CaseRows, made: list[Row], verdict: Verdict) -> None:
-  """Whether whole texts have their distribution, enumerated and compiled."""
+def _judge_texts(rows: Cases, made: list[Row], verdict: Verdict) -> None:
+  """Judges whole texts, enumerated and of the compiled loop."""
   off = [r for r in made if r['part'] == 'distribution']
   worst = max(off, key=lambda r: r['total_variation'])
-  if worst['total_variation'] > one_step.TOLERANCE:
+  if worst['total_variation'] > small_steps.TOLERANCE:
     verdict.lossy(
       worst['total_variation'],
       f'at these settings: {worst["drafter"]}, {worst["setting"]}',
@@ -280,20 +218,20 @@ def _judge_texts(rows: CaseRows, made: list[Row], verdict: Verdict) -> None:
 def try_rule(
   x: Certificate, name: str, rule: Rule, add: Callable[[Row], None]
 ) -> Verdict:
-  """The trial; hands over every row as soon as it is made.
+  """Tries a rule.
 
   Args:
     x: the settings.
-    name: of the rule, as the settings give it.
-    rule: on trial.
-    add: takes rows.
+    name: the rule's name in the settings.
+    rule: the rule.
+    add: takes every row as soon as it is made.
 
   Raises:
-    UserError: it does not keep the contract of `types.Rule`.
+    UserError: the rule does not keep the contract of `types.Rule`.
   """
   who, verdict = f'rule: {name}', Verdict()
   shapes = taken(who, rule, verdict.notes)
-  check_easy(who, rule, shapes)
+  _check_numbers(who, rule, shapes[0])
   found: list[Fault] = []
   for row, faults in steps(rule, shapes):
     add(row)
@@ -302,32 +240,28 @@ def try_rule(
   laws = {f.law for f in [*found, *([fault] if fault else [])]}
   for law in (7, 8):
     add(law_row(law, law not in laws))
-  chosen = any(shape.chosen for shape in shapes)
-  rows = CaseRows(x, cases_of(name, rule, x.quick, chosen))
-  made: list[Row] = []
-
-  def work(parts: Iterable[Callable[[Case], Iterator[Row]]]) -> None:
-    for part in parts:
-      for case in rows.cases:
-        for row in part(case):
-          made.append(row)
-          add(row)
-
   if fault and fault.law:
     verdict.breaks(fault.law, fault.what)
   else:
+    chosen = any(shape.chosen for shape in shapes)
+    rows = Cases(x, _cases(name, rule, x.quick, chosen))
+    made: list[Row] = []
     with np.errstate(all='ignore'):
-      work([rows.enumerate] if fault else [rows.enumerate, rows.run])
+      for part in (rows.enumerate, rows.run)[: 1 if fault else 2]:
+        for case in rows.cases:
+          for row in part(case):
+            made.append(row)
+            add(row)
     _judge_texts(rows, made, verdict)
     if fault and verdict.exact:
       verdict.lossy(
         fault.distance, f'of a small step: {fault.example.shape.name}'
       )
   if fault:
-    verdict.counterexample = counterexamples.describe(rule, fault)
+    verdict.counterexample = small_steps.describe(rule, fault)
   if verdict.exact:
-    bugs = list(planted(rule, shapes))
+    bugs = list(_planted(rule, shapes))
     for row in bugs:
       add(row)
-    need_seen(verdict, bugs)
+    verdict.require_found(bugs)
   return verdict

@@ -3,6 +3,12 @@
 Target and draft are tables of logits after the last token, or transformers
 small enough for all their texts to be scored. Rows with different settings of
 the pipeline share one batch, so one compiled loop serves all settings.
+
+A draft with another vocabulary lacks one token of the target, which it reads as
+two, and has one that the target lacks:
+
+  target   a  b  ab  end          draft   b  zz  end  a
+  id       0  1   2    3          id      0   1    2  3
 """
 
 import dataclasses
@@ -18,12 +24,29 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from specjax import sampling
-from specjax.certify import constrained, exact
+from specjax.certify import exact
+from specjax.checkpoints import vocabularies
+from specjax.checkpoints.vocabularies import reading
+from specjax.checkpoints.vocabularies.tokens import Tokens
+from specjax.drafters import lm
+from specjax.drafters.shapes import chain
 from specjax.loop import generate
 from specjax.models import table, transformer
 from specjax.models.transformer import Model
 from specjax.requests.request_sampling import NEUTRAL
-from specjax.types import Params, Spec
+from specjax.types import Drafter, Params, Spec
+
+# A constraint. The columns are tokens 0, 1, 2 and the end of a text. In state 2
+# one token is allowed, and only in state 1 may a text end.
+LANGUAGE = sampling.Automaton(
+  'a language of the tiny models',
+  np.arange(4, dtype=np.int16),
+  np.array(
+    [[1, 0, 2, -1], [-1, 0, 1, 3], [1, -1, -1, -1], [-1, -1, -1, 3]], np.int16
+  ),
+  (3,),
+  '',
+)
 
 SETTINGS: dict[str, dict[str, Any]] = {
   'greedy': {'temperature': 0.0},
@@ -46,7 +69,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   'constrained, T 1.2, top-k 2': {
     'temperature': 1.2,
     'top_k': 2,
-    'constraint': constrained.LANGUAGE,
+    'constraint': LANGUAGE,
   },
 }
 
@@ -58,34 +81,24 @@ _distributions = jax.jit(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TinyModels:
-  """A pair of models, a prompt and settings.
-
-  Attributes:
-    target: and its draft, over the same vocabulary.
-    params: of both; float32, tables also narrower.
-    prompt: that every text continues.
-    eos: tokens that end a text.
-    new: tokens of a text that is not ended before.
-    reach: further tokens that a draft may look ahead.
-    settings: by name, each a part of the pipeline's values.
-  """
+  """A pair of models over one vocabulary, a prompt and settings."""
 
   target: Model
   draft: Model
-  params: Params
-  prompt: tuple[int, ...] = (0, 1, 0)
+  params: Params  # float32; tables also narrower
+  prompt: tuple[int, ...] = (0, 1, 0)  # of every text
   eos: tuple[int, ...] = (3,)
-  new: int = 4
-  reach: int = 3
+  new: int = 4  # tokens of a text that does not end before
+  reach: int = 3  # further tokens that a draft may look ahead
   settings: dict[str, dict[str, Any]] = dataclasses.field(
     default_factory=lambda: SETTINGS
   )
 
   def cast(self, dtype: str) -> 'TinyModels':
-    """The same with tables in a type; transformers stay as they are.
+    """Returns models whose tables have a type.
 
-    How a transformer rounds hangs on the order of its sums, which is not
-    enumerated.
+    Transformers stay as they are: how they round depends on the order of their
+    sums, which is not enumerated.
     """
     if isinstance(self.params.target, dict):
       return self
@@ -106,7 +119,7 @@ class TinyModels:
 
   @functools.cached_property
   def _scored(self) -> np.ndarray:
-    """Tokens of every text that is judged, behind the prompt and padded."""
+    """Prompt and tokens of every text that is judged, padded."""
     count = int(self.texts.offset[self.new + self.reach])
     longest = len(self.prompt) + self.new + self.reach
     tokens = np.zeros((count, longest), np.int32)
@@ -116,7 +129,7 @@ class TinyModels:
     return tokens
 
   def logits(self, draft: bool, dtype=np.float64) -> np.ndarray:
-    """Raw logits [texts, V], in float64 and without a cache."""
+    """Returns raw logits [texts, V], computed without a cache."""
     model = self.draft if draft else self.target
     params = self.params.drafter if draft else self.params.target
     tokens = self._scored
@@ -128,7 +141,7 @@ class TinyModels:
     return np.asarray(scored)[np.arange(len(tokens)), last]
 
   def values(self, rows: int) -> sampling.Sampling:
-    """Values of `rows` rows of each setting, one setting after the other."""
+    """Returns values of `rows` rows of each setting, setting by setting."""
     merged = [NEUTRAL | setting for setting in self.settings.values()]
     columns = {
       name: [setting[name] for setting in merged for _ in range(rows)]
@@ -139,12 +152,7 @@ class TinyModels:
     )
 
   def process(self, logits, numbers) -> dict[str, exact.Distributions]:
-    """Distributions of the next token from logits [M, V], by setting.
-
-    Args:
-      logits: raw; float64 where that is enabled.
-      numbers: [M] of the texts.
-    """
+    """Returns distributions after texts [M] with logits [M, V], by setting."""
     new = self.texts.length(numbers)
     inside = np.arange(self.new + self.reach) < new[:, None]
     tokens = self._scored[numbers, len(self.prompt) :]
@@ -152,7 +160,7 @@ class TinyModels:
     counts = (text[:, :, None] == np.arange(self.vocab)).sum(1)
     prompt = np.zeros((len(numbers), self.vocab), bool)
     prompt[:, list(self.prompt)] = True
-    follow = constrained.LANGUAGE.follow
+    follow = LANGUAGE.follow
     states = [follow(self.texts.tokens(number)) for number in numbers]
     history = sampling.History(
       jnp.asarray(new),
@@ -175,7 +183,7 @@ class TinyModels:
   def distributions(
     self, draft: bool = False
   ) -> dict[str, exact.Distributions]:
-    """Of the token after every text, by setting; float64 if enabled."""
+    """Returns those of the token after every text, by setting."""
     return self.process(self.logits(draft), np.arange(len(self._scored)))
 
   @functools.cached_property
@@ -187,11 +195,11 @@ class TinyModels:
     return self.distributions(draft=True)
 
   def sequence(self, step: np.ndarray) -> np.ndarray:
-    """Distribution [texts, calls] of finished texts, given that of a step."""
+    """Returns the chance [texts, calls] of finished texts, from one step's."""
     return exact.sequence(step, self.texts, self.contexts, self.new, self.eos)
 
   def speculative(self, rule, source, setting: str) -> np.ndarray:
-    """Exact distribution [texts, calls] of speculative decoding."""
+    """Returns the distribution [texts, calls] of speculative decoding."""
     p, q = self.p[setting], self.q[setting]
     return self.sequence(
       exact.step(rule, source, self.texts, p, q, self.contexts)
@@ -199,7 +207,7 @@ class TinyModels:
 
   @functools.cached_property
   def plain(self) -> dict[str, np.ndarray]:
-    """Exact distribution [texts] of plain decoding, by setting."""
+    """The distribution [texts] of plain decoding, by setting."""
     return {
       name: self.sequence(exact.plain(self.texts, p, self.contexts)).sum(1)
       for name, p in self.p.items()
@@ -208,15 +216,18 @@ class TinyModels:
   def sample(
     self, spec: Spec, rows: int, rounds: int, seed: int, parts=generate.PARTS
   ) -> dict[str, np.ndarray]:
-    """Counts [texts, calls] of what the compiled loop does, by setting.
+    """Counts the texts and calls of the compiled loop.
 
     Args:
       spec: what runs.
-      rows: of a setting in a batch, if there are all of `SETTINGS`; where
-        there are fewer, each has more.
-      rounds: batches.
-      seed: of the keys.
-      parts: of the step.
+      rows: rows of each setting in a batch. Fewer settings than `SETTINGS`
+        have more rows each.
+      rounds: number of batches.
+      seed: seed of the keys.
+      parts: what a step is made of.
+
+    Returns:
+      Counts [texts, calls] by setting.
     """
     rows = rows * len(SETTINGS) // len(self.settings)
     batch = rows * len(self.settings)
@@ -245,7 +256,7 @@ class TinyModels:
     return dict(zip(self.settings, seen, strict=True))
 
   def _outcomes(self, state):
-    """Number of the text of each row, and its target calls."""
+    """Returns the number of each row's text, and its target calls."""
     tokens, start, length, calls = jax.device_get(
       (state.tokens, state.start, state.length, state.counts.target_calls)
     )
@@ -259,12 +270,12 @@ class TinyModels:
 
 @jax.jit
 def _copy(state):
-  """Of a state that is used up, made at once and not array by array."""
+  """Copies a state that will be donated, in one program."""
   return jax.tree.map(jnp.copy, state)
 
 
 def tokenizer() -> transformers_library.PreTrainedTokenizerFast:
-  """One for the tokens of the tiny models: a, b, ab and an end of text."""
+  """Returns one with the tokens a, b, ab and an end of text."""
   words = {'a': 0, 'b': 1, 'ab': 2, 'end': 3}
   made = tokenizers.Tokenizer(BPE(words, [('a', 'b')]))
   made.pre_tokenizer = ByteLevel(add_prefix_space=False)
@@ -276,7 +287,7 @@ def tokenizer() -> transformers_library.PreTrainedTokenizerFast:
 def tables(
   vocab: int = 4, seed: int = 0, mix: float = 0.5, **options
 ) -> TinyModels:
-  """Two tables of logits; the draft's is part the target's, part its own."""
+  """Returns two tables of logits, of which the draft's is a mixture."""
   random = np.random.default_rng(seed)
   p, other = 1.3 * random.normal(size=(2, vocab, vocab))
   model = table.build(vocab)
@@ -288,7 +299,7 @@ def tables(
 
 
 def transformers(seed: int = 0, **options) -> TinyModels:
-  """Two transformers of width 8 whose caches matter."""
+  """Returns two transformers of width 8, whose caches matter."""
   sizes = dict(
     vocab_size=4,
     width=8,
@@ -306,3 +317,49 @@ def transformers(seed: int = 0, **options) -> TinyModels:
   params['unembedding'] = 2 * params['unembedding']
   part = {name: params[name] for name in params if name != 'layer1'}
   return TinyModels(target, draft, Params(params, part), **options)
+
+
+# The draft with a vocabulary of its own
+
+TARGET_TOKENS = Tokens(
+  4, {0: b'a', 1: b'b', 2: b'ab'}, special={3: 'end'}, ends=(3,)
+)
+DRAFT_TOKENS = Tokens(
+  4, {0: b'b', 1: b'zz', 3: b'a'}, special={2: '</s>'}, ends=(2,)
+)
+_ROWS = np.array([1, 2, 3, 0])  # of the draft's tokens in the target's
+
+
+def spelled(tiny: TinyModels) -> reading.Spelled:
+  """Returns weights of a draft that says about the same in its own tokens."""
+  weights: Any = dict(tiny.params.drafter)
+  weights['embedding'] = weights['embedding'][_ROWS]
+  weights['unembedding'] = weights['unembedding'][:, _ROWS]
+  made, _ = vocabularies.tables.build(TARGET_TOKENS, DRAFT_TOKENS)
+  return reading.Spelled(weights, made)
+
+
+def other_reading() -> reading.Reading:
+  made, _ = vocabularies.tables.build(TARGET_TOKENS, DRAFT_TOKENS)
+  return reading.other(reading.sizes_of(made))
+
+
+def holding(drafter: Drafter, params: Any) -> Drafter:
+  """Returns a drafter that has its parameters, whatever it is given."""
+
+  def bind(function):
+    return lambda given, *rest: function(given._replace(drafter=params), *rest)
+
+  return drafter._replace(
+    init=bind(drafter.init),
+    propose=bind(drafter.propose),
+    commit=bind(drafter.commit),
+  )
+
+
+def other_drafter(
+  tiny: TinyModels, params=spelled, how: reading.Reading | None = None
+) -> Drafter:
+  """Returns the chain of three of the draft with another vocabulary."""
+  walker = lm.walk(tiny.draft, how or other_reading())
+  return holding(chain.make(walker, 3), params(tiny))

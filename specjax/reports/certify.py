@@ -1,4 +1,10 @@
-"""Rows of `specjax certify`: the certificate's verdict and its tables."""
+"""The page of the certificate, and that of one thing on trial.
+
+Older certificates also have rows of the measuring code: parts `numbers`, and
+`mutant` with the test `numbers`.
+"""
+
+from typing import Any
 
 from specjax.reports.conditions import machine
 from specjax.reports.markdown import (
@@ -6,6 +12,7 @@ from specjax.reports.markdown import (
   Table,
   blocks,
   bullets,
+  markdown,
   number,
   paragraph,
 )
@@ -89,7 +96,8 @@ def _evidence(row: dict) -> str:
   return f'{units[row["test"]]} {value:.2g}'
 
 
-# The tables that have a line for each row of a part.
+_HOLDS = {True: 'yes', False: 'BROKEN', None: 'says nothing here'}
+# Tables that have a line for each row of a part.
 _BY_ROW: dict[str, tuple[str, Columns]] = {
   'numbers': (
     'Measuring code',
@@ -139,7 +147,59 @@ _BY_ROW: dict[str, tuple[str, Columns]] = {
       ('plain decoding in it from float64', lambda r: f'{r["of_plain"]:.1e}'),
     ),
   ),
+  # Of one thing on trial.
+  'law': (
+    'Laws',
+    (
+      ('law', lambda r: str(r['law'])),
+      ('what must hold', lambda r: r['says']),
+      ('holds', lambda r: _HOLDS[r['holds']]),
+      ('', lambda r: r['detail']),
+    ),
+  ),
+  'step': (
+    'Small steps: simple p and q, every draft, every coin',
+    (
+      ('draft', lambda r: r['draft']),
+      ('vocabulary', lambda r: str(r['vocabulary'])),
+      ('pairs of p and q', lambda r: str(r['examples'])),
+      ('wrong', lambda r: str(r['faults'])),
+      ('worst total variation', lambda r: number(r['worst'], '.3g')),
+    ),
+  ),
+  'texts': (
+    'Texts of the compiled loop beside those of the target',
+    (
+      ('setting', lambda r: r['setting']),
+      ('texts', lambda r: f'{r["samples"]:,}'),
+      ('p-value', lambda r: f'{r["p_value"]:.2g}'),
+      ('below is an alarm', lambda r: f'{r["level"]:.1e}'),
+    ),
+  ),
+  'planted': (
+    'Bugs planted in it',
+    (
+      ('planted bug', lambda r: r['bug']),
+      (
+        'seen',
+        lambda r: '-' if not r['applies'] else 'yes' if r['caught'] else 'NO',
+      ),
+      ('', lambda r: r['detail']),
+    ),
+  ),
 }
+
+
+def _by_row(rows: list[dict]) -> list[Table]:
+  tables = []
+  for part, (title, columns) in _BY_ROW.items():
+    part_rows = pick(rows, part=part)
+    if part == 'arithmetic':  # One precision after the other.
+      part_rows = [
+        row for same in group(part_rows, 'dtype').values() for row in same
+      ]
+    tables.append(Table.of(title, '', columns, part_rows))
+  return tables
 
 
 def _parts(rows: list[dict]) -> list[str]:
@@ -201,14 +261,7 @@ def headline(rows: list[dict]) -> str:
 
 def summary(rows: list[dict]) -> str:
   """The certificate."""
-  tables = [distributions(rows), settings(rows)]
-  for part, (title, columns) in _BY_ROW.items():
-    part_rows = pick(rows, part=part)
-    if part == 'arithmetic':
-      part_rows = [
-        row for same in group(part_rows, 'dtype').values() for row in same
-      ]
-    tables.append(Table.of(title, '', columns, part_rows))
+  tables = [distributions(rows), settings(rows), *_by_row(rows)]
   return blocks(headline(rows), *(t.markdown() for t in tables if t.lines))
 
 
@@ -239,3 +292,57 @@ def verdict(rows: list[dict]) -> dict:
     'survivors': len(survivors),
     'failures': len(errors + alarms + toys + worse + off) + len(survivors),
   }
+
+
+# One thing on trial
+
+
+def _words(value: Any) -> str:
+  if isinstance(value, dict):
+    return '; '.join(f'{k}: {_words(v)}' for k, v in value.items())
+  if isinstance(value, list):
+    return f'({", ".join(map(str, value))})'
+  return str(value)
+
+
+def _counterexample(found: dict) -> str:
+  expected, obtained, drafts = (
+    found.get(name) for name in ('expected', 'obtained', 'drafts')
+  )
+  apart = 'expected', 'obtained', 'drafts'
+  head = ['drafted', 'with chance', 'accepted with', 'then drawn from']
+  columns = 'drafted', 'chance', 'accepts', 'then_draws_from'
+  lines = [[_words(d[name]) for name in columns] for d in drafts or ()]
+  compared = [[n, str(expected[n]), str(obtained[n])] for n in expected]
+  return blocks(
+    '### Counterexample\n',
+    bullets(
+      f'{name.replace("_", " ")}: {_words(value)}'
+      for name, value in found.items()
+      if name not in apart and value not in (0, False)
+    ),
+    markdown(head, lines) if lines else '',
+    markdown(['', 'expected', 'obtained'], compared),
+  )
+
+
+def page(rows: list[dict]) -> str:
+  """The verdict on one thing in one page."""
+  (end,) = pick(rows, part='verdict')
+  tables = [*_by_row(rows), distributions(rows)]
+  found = end['counterexample']
+  return blocks(
+    f'## {end["kind"]} {end["name"]}\n',
+    paragraph(f'Verdict: {end["verdict"]}.'),
+    _counterexample(found) if found else '',
+    bullets(end['notes']),
+    *(t.markdown() for t in tables if t.lines),
+    paragraph(f'Took {end["seconds"]:.0f} s. {machine([end])}.'),
+  )
+
+
+def last_line(rows: list[dict]) -> dict:
+  """The last line of the program for one thing."""
+  (end,) = pick(rows, part='verdict')
+  fields = 'kind', 'name', 'exact', 'verdict', 'counterexample'
+  return {name: end[name] for name in fields}

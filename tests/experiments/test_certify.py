@@ -4,22 +4,21 @@ import json
 
 import numpy as np
 import pytest
-import tqdm
 
 from specjax import verify
 from specjax.bench import results
 from specjax.bench.config import Certificate
-from specjax.certify import (
-  drafter_memory,
-  rule_cases,
-  tiny_models,
-  wrong_rules,
-)
+from specjax.certify import cases, drafter_trial, planted, tiny_models
+from specjax.certify.certificate import Cases
 from specjax.errors import UserError
 from specjax.programs import certify
-from specjax.reports import certify as certify_report
+from specjax.reports import certify as report
 
 PLANTED = 11 + 2 + 3
+
+
+def settings(folder, **more) -> Certificate:
+  return Certificate(results=str(folder), rounds=64, quick=True, **more)
 
 
 @pytest.fixture(scope='module')
@@ -30,11 +29,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope='module')
 def rows(folder):
   """Rows of a run that may fail: the tests below say whether it did."""
-  certifier = certify.Certifier(
-    Certificate(results=str(folder), rounds=64, quick=True)
-  )
-  certifier.certify()
-  return certifier.folder.rows
+  certify.certify(settings(folder))
+  return results.existing(str(folder)).rows
 
 
 def part(rows, name):
@@ -42,39 +38,42 @@ def part(rows, name):
 
 
 def test_exact_rules_are_exact(rows):
-  cases = part(rows, 'distribution')
-  exact = [r for r in cases if r['lossless']]
-  quick = [case.verify for case in rule_cases.CASES if not case.full]
+  made = part(rows, 'distribution')
+  exact = [r for r in made if r['lossless']]
+  quick = [case.verify for case in cases.CASES if not case.full]
   lossless = sum(rule.lossless for rule in quick)
   assert len({(r['rule'], r['drafter'], r['model']) for r in exact}) == lossless
   assert len({r['setting'] for r in exact}) == len(tiny_models.SETTINGS)
   assert max(r['max_error'] for r in exact) <= 1e-12
   # The lossy ones are not, and say by how much.
-  lossy = [r for r in cases if not r['lossless'] and r['setting'] == 'T 1']
+  lossy = [r for r in made if not r['lossless'] and r['setting'] == 'T 1']
   assert len(lossy) == len(quick) - lossless
   assert min(r['total_variation'] for r in lossy) > 0.01
 
 
 def test_the_compiled_loops_have_the_distribution(rows):
   loops = part(rows, 'loop')
-  cases = [case for case in rule_cases.CASES if case.quick]
-  assert len(loops) == len(cases) * (len(tiny_models.SETTINGS) + 1)
+  quick = [case for case in cases.CASES if case.quick]
+  assert len(loops) == len(quick) * (len(tiny_models.SETTINGS) + 1)
   assert all(r['p_value'] >= r['level'] for r in loops)
   assert all(r['level'] == pytest.approx(1e-3 / len(loops)) for r in loops)
   # They would hardly miss a rule that accepts a tenth too readily.
   assert all(r['power'] > 0.9 for r in loops if r['setting'] == 'all')
 
 
+def every_case(**more) -> Cases:
+  return Cases(Certificate(**more), list(cases.CASES))
+
+
 @pytest.mark.parametrize('dtype', ['auto', 'float16'])
 @pytest.mark.slow
-def test_loops_of_logits_in_16_bits_have_their_distribution(tmp_path, dtype):
+def test_loops_of_logits_in_16_bits_have_their_distribution(dtype):
   name = 'table in bfloat16' if dtype == 'auto' else 'table'
-  case = rule_cases.find('token', rule_cases.CHAIN, name)
-  x = Certificate(results=str(tmp_path / 'a'), rounds=64, dtype=dtype)
-  certifier = certify.Certifier(x)
-  tiny, wide = certifier.models[name], rule_cases.MODELS['table']()
+  case = cases.find('token', cases.CHAIN, name)
+  made = every_case(rounds=64, dtype=dtype)
+  tiny, wide = made.models[name], cases.MODELS['table']()
   assert tiny.params.target.dtype.itemsize == 2
-  found = [*certifier.enumerate(case), *certifier.run(case)]
+  found = [*made.enumerate(case), *made.run(case)]
   assert max(r['max_error'] for r in part(found, 'distribution')) <= 1e-12
   assert all(r['p_value'] >= r['level'] for r in part(found, 'loop'))
   assert [r['power'] > 0.9 for r in found if r['setting'] == 'all'] == [True]
@@ -84,22 +83,16 @@ def test_loops_of_logits_in_16_bits_have_their_distribution(tmp_path, dtype):
 
 
 def test_every_planted_bug_is_caught(rows):
-  planted = part(rows, 'mutant')
-  tests = {'distribution', 'loop', 'memory'}
-  assert {r['test'] for r in planted} == tests
-  assert len(planted) == PLANTED
-  assert [r['mutant'] for r in planted if not r['caught']] == []
+  found = part(rows, 'mutant')
+  assert {r['test'] for r in found} == {'distribution', 'loop', 'memory'}
+  assert len(found) == PLANTED
+  assert [r['mutant'] for r in found if not r['caught']] == []
 
 
-def test_a_bug_that_nothing_finds_survives(tmp_path, monkeypatch):
-  """Planted at what is right already, and counted in the verdict."""
-  harmless = wrong_rules.WrongRule('nothing', verify.token)
-  monkeypatch.setattr(certify, 'WRONG_RULES', (harmless,))
-  monkeypatch.setattr(certify, 'WRONG_MEMORIES', ())
-  certifier = certify.Certifier(Certificate(results=str(tmp_path / 'a')))
-  certifier.wrong_loops = []
-  certifier.mutate(tqdm.tqdm(disable=True))
-  (row,) = certifier.folder.rows
+def test_a_bug_that_nothing_finds_survives():
+  """Planted at what is right already."""
+  harmless = planted.WrongRule('nothing', verify.token)
+  (row,) = every_case().error(harmless)
   assert (row['mutant'], row['caught']) == ('nothing', False)
 
 
@@ -131,23 +124,27 @@ def test_precision_matters_as_much_as_its_rounding(rows):
     assert 0 < row['total_variation'] < 2 * unit
 
 
+def changed(rows, name, **fields):
+  """Rows whose first one of a part has other fields."""
+  first = part(rows, name)[0]
+  return [row | fields if row is first else row for row in rows]
+
+
 def test_the_verdict_counts_what_fails(rows):
-  verdict = certify_report.verdict(rows)
+  verdict = report.verdict(rows)
   assert verdict['failures'] == 0
   assert verdict['mutants'] == PLANTED
   assert verdict['max_error'] <= 1e-12
-  spoiled = [
-    row | {'max_error': 1e-9}
-    if row['part'] == 'distribution' and not i
-    else row
-    for i, row in enumerate(rows)
-  ]
-  assert certify_report.verdict(spoiled)['failures'] == 1
-  survived = [
-    row | {'caught': False} if row['part'] == 'mutant' else row for row in rows
-  ]
-  verdict = certify_report.verdict(survived)
-  assert verdict['survivors'] == verdict['failures'] == PLANTED
+  for name, fields in (
+    ('distribution', {'max_error': 1e-9}),
+    ('mutant', {'caught': False}),
+    ('loop', {'p_value': 0.0}),
+    ('published', {'accepted': 0.0}),
+    ('block', {'least': -1.0}),
+  ):
+    spoiled = report.verdict(changed(rows, name, **fields))
+    assert spoiled['failures'] == 1, name
+    assert spoiled['survivors'] == (name == 'mutant')
 
 
 def test_rows_of_the_measuring_code_are_still_read(rows):
@@ -156,17 +153,16 @@ def test_rows_of_the_measuring_code_are_still_read(rows):
     'program': 'certify', 'part': 'numbers', 'check': 'tau',
     'deviation': float('nan'), 'bound': 1e-9,
   }  # fmt: skip
-  assert certify_report.verdict([*rows, off])['failures'] == 1
-  assert certify_report.summary([*rows, off]).count('OFF') == 1
+  assert report.verdict([*rows, off])['failures'] == 1
+  assert report.summary([*rows, off]).count('OFF') == 1
 
 
 def test_a_survivor_fails_the_program(rows, tmp_path, capsys):
   """A finished folder in which one planted bug was not found."""
-  x = Certificate(results=str(tmp_path / 'a'), rounds=64, quick=True)
+  x = settings(tmp_path / 'a')
   there = results.Folder(x.results, results.settings_of(x))
-  first = next(r for r in rows if r['part'] == 'mutant')
-  for row in rows:
-    there.add(row | {'caught': False} if row is first else row)
+  for row in changed(rows, 'mutant', caught=False):
+    there.add(row)
   with pytest.raises(SystemExit) as ended:
     certify.main(x)
   assert ended.value.code == 1
@@ -177,7 +173,7 @@ def test_a_survivor_fails_the_program(rows, tmp_path, capsys):
 
 def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
   before = (folder / 'rows.jsonl').read_text()
-  certify.main(Certificate(results=str(folder), quick=True))
+  certify.main(settings(folder))
   out = capsys.readouterr().out
   assert '| planted bug' in out
   assert json.loads(out.splitlines()[-1])['survivors'] == 0
@@ -190,36 +186,33 @@ def test_another_certificate_is_not_overwritten(rows, folder):
 
 
 @pytest.mark.slow
-def test_a_draft_with_another_vocabulary_is_certified(tmp_path):
+def test_a_draft_with_another_vocabulary_is_certified():
   """Its loop, and what is planted there."""
-  certifier = certify.Certifier(Certificate(results=str(tmp_path / 'a')))
-  name = rule_cases.OTHER.name
-  case = rule_cases.find('token', rule_cases.OTHER, 'other transformer')
-  loops = part(certifier.run(case), 'loop')
-  assert all(r['p_value'] >= r['level'] for r in loops)
-  assert {r['drafter'] for r in loops} == {name}
-  planted = [bug for bug in certifier.wrong_loops if bug.case is case]
-  assert len(planted) == 2
-  for bug in planted:
-    (row,) = certifier.misfit(bug)
+  made = every_case()
+  case = cases.find('token', cases.OTHER, 'other transformer')
+  assert all(r['p_value'] >= r['level'] for r in made.run(case))
+  bugs = [bug for bug in planted.WRONG_LOOPS if bug.case is case]
+  assert len(bugs) == 2
+  for bug in bugs:
+    (row,) = made.misfit(bug)
     assert row['caught'], row['mutant']
 
 
 def test_a_right_memory_has_no_gap():
   """So what the planted bugs are seen by is the bug."""
   tiny = tiny_models.transformers()
-  for bug in drafter_memory.WRONG_MEMORIES:
-    assert drafter_memory.gap(tiny, bug.right(tiny)) < 1e-5
+  for bug in planted.WRONG_MEMORIES:
+    assert drafter_trial.memory_gap(tiny, bug.right(tiny)) < 1e-5
 
 
 @pytest.mark.parametrize(
   'kind',
-  {case.kind.name: case.kind for case in rule_cases.CASES}.values(),
+  {case.kind.name: case.kind for case in cases.CASES}.values(),
   ids=lambda kind: kind.name,
 )
 def test_every_kind_of_draft_can_be_made(kind):
   """Those of the whole certificate, too, which the quick one leaves out."""
-  (case, *_) = (c for c in rule_cases.CASES if c.kind == kind)
-  tiny = rule_cases.MODELS[case.model]()
+  (case, *_) = (c for c in cases.CASES if c.kind == kind)
+  tiny = cases.MODELS[case.model]()
   assert kind.drafter(tiny).nodes >= 1
   assert callable(kind.source(tiny))

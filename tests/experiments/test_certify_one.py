@@ -6,19 +6,18 @@ with a counterexample; three right ones are acquitted.
 
 import json
 import re
-import sys
 from fractions import Fraction
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specjax import checkpoints, pair, verify
 from specjax.bench import results
 from specjax.bench.config import Certificate
-from specjax.certify import counterexamples, on_trial, one_step, rule_trial
+from specjax.certify import rule_trial, small_steps, trial
 from specjax.errors import UserError
 from specjax.programs import certify
-from specjax.reports import certify_one
 from tests.support import rules_on_trial, tiny
 
 _PLACE = {
@@ -107,7 +106,7 @@ def test_what_is_right_is_acquitted(tmp_path, capsys, kind, name):
 def test_a_draft_with_another_tokenizer_is_tried_through_tables(tmp_path):
   """It reads and drafts letters, of which it has other ids than the target."""
   tiny.write_pair(tmp_path)
-  drafter, own = on_trial.load(f'lm:{tmp_path / "draft"}')
+  drafter, own = trial.load(f'lm:{tmp_path / "draft"}')
   assert drafter.depth == 3
   # a, b, ab and the end of text are tokens of both.
   words = checkpoints.load_tokenizer(pair.path('target')).get_vocab()
@@ -133,12 +132,12 @@ def obtained_by_hand(found) -> dict[str, Fraction]:
 )
 def test_a_counterexample_can_be_checked_by_hand(name):
   rule = getattr(rules_on_trial, name)
-  shapes = one_step.SHAPES[:1]
+  shapes = small_steps.SHAPES[:1]
   found = [
     fault for _, each in rule_trial.steps(rule, shapes) for fault in each
   ]
   fault = rule_trial.smallest(rule, found, shapes, 50)
-  told = counterexamples.describe(rule, fault)
+  told = small_steps.describe(rule, fault)
   by_hand = obtained_by_hand(told)
   assert {k: str(v) for k, v in by_hand.items()} == told['obtained']
   target = dict(
@@ -172,14 +171,14 @@ def test_the_search_finds_what_the_grid_has_not():
   def accept(draft, scores):
     right = verify.token.accept(draft, scores)
     fifth = abs(scores.probs[0, 0] - 0.2) < 1e-9
-    return one_step.jax.numpy.where(fifth, 1.0, right)
+    return jnp.where(fifth, 1.0, right)
 
   rule = verify.token._replace(accept=accept)
-  shapes = one_step.SHAPES[:1]
+  shapes = small_steps.SHAPES[:1]
   found = [f for _, each in rule_trial.steps(rule, shapes) for f in each]
   assert found == []
   fault = rule_trial.smallest(rule, found, shapes, 500)
-  told = counterexamples.describe(rule, fault)
+  told = small_steps.describe(rule, fault)
   assert next(iter(told['p'].values()))[0] == '1/5'
 
 
@@ -216,7 +215,7 @@ def test_bad_input_ends_in_one_line_before_anything_runs(kind, name, message):
     x = settings(kind, name)
   rows: list[dict] = []
   with pytest.raises(UserError) as raised:
-    on_trial.find(x).run(rows.append)
+    trial.find(x).run(rows.append)
   said = str(raised.value)
   assert message in said
   assert said.startswith(kind)
@@ -238,48 +237,9 @@ def test_fields_in_conflict(given, message):
     certify.main(Certificate(**given))
 
 
-def test_without_the_search_nothing_begins(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'hypothesis', None)
-  monkeypatch.setattr(
-    counterexamples.importlib.util, 'find_spec', lambda name: None
-  )
-  with pytest.raises(UserError, match=r"pip install -e '.\[certify\]'"):
-    on_trial.find(Certificate(rule='token'))
-
-
 def test_the_whole_certificate_is_called_as_ever():
   plain = results.settings_of(Certificate())
   assert not {'rule', 'drafter', 'policy'} & plain.keys()
   assert results.default_folder(Certificate()).endswith('certify-00104b')
   one = results.default_folder(Certificate(rule='specjax.verify.token'))
   assert one != results.default_folder(Certificate())
-
-
-def test_a_page_says_what_says_nothing():
-  rows = [
-    {'part': 'law', 'law': 1, 'says': 'x', 'holds': None, 'detail': 'chosen'},
-    {
-      'part': 'planted',
-      'bug': 'b',
-      'applies': False,
-      'caught': False,
-      'detail': 'changes nothing here',
-    },
-    {
-      'part': 'verdict',
-      'kind': 'drafter',
-      'name': 'mine',
-      'exact': True,
-      'verdict': 'exact',
-      'counterexample': None,
-      'notes': ['A note.'],
-      'seconds': 3.0,
-      'device': 'an abacus',
-      'versions': {},
-    },
-  ]
-  page = certify_one.page(rows)
-  assert 'Verdict: exact.' in page
-  assert 'says nothing here' in page
-  assert '- A note.' in page
-  assert certify_one.last_line(rows)['verdict'] == 'exact'

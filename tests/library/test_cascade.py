@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, verify
-from specjax.certify import draft_sources, exact
+from specjax.certify import cases, exact
 from specjax.drafters import cascade, early_exit, lm, ngram, plain
 from specjax.drafters.shapes import policies
 from specjax.loop import generate
@@ -88,7 +88,7 @@ def test_every_exact_rule_leaves_the_law_of_the_small_model(
     exact.Distributions(q, np.log(q)),
   )
   contexts = np.array([0, 2])
-  source = draft_sources.of_cascade(rule, exact.tree(parents), 3, inner)
+  source = cases.of_cascade(rule, exact.tree(parents), 3, inner)
   found = source(texts, small, contexts)
   expected = exact.tree((0, 1, 2))(texts, small, contexts)
   np.testing.assert_array_equal(found.rows, expected.rows)

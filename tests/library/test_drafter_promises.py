@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, verify
-from specjax.certify import drafter_laws
+from specjax.certify import laws
 from specjax.drafters import counts, lm, ngram
 from specjax.drafters.shapes import chain, language_model
 from specjax.loop import generate
@@ -55,14 +55,14 @@ SHAPES = [
 
 def texts(rows, slots=128):
   """Random texts of 1 to 12 tokens."""
-  return drafter_laws.random_texts(rows, models.VOCAB, slots)
+  return laws.random_texts(rows, models.VOCAB, slots)
 
 
 def fresh(
   drafter, params, tokens, length, values, source=None, target=models.TARGET
 ):
   """A context of the texts, and the memory of having read them."""
-  return drafter_laws.read(
+  return laws.read(
     drafter, params, tokens, length, values, source, target=target
   )
 
@@ -84,12 +84,12 @@ def drafts(name: str) -> Draft:
   """All of them, of a drafter."""
   keys = [generate.row_keys(0, turn * ROWS + EVERY) for turn in range(ROUNDS)]
   found = proposals(models.DRAFTERS[name][0], models.params_of(name), keys)
-  return drafter_laws.join(found)
+  return laws.join(found)
 
 
 def p_values(draft: Draft):
   """Whether each node that exists was drawn from its probabilities."""
-  found = drafter_laws.fits(draft)
+  found = laws.fits(draft)
   return found.token.p_value, found.rank.p_value
 
 
@@ -98,14 +98,14 @@ def p_values(draft: Draft):
 
 @pytest.mark.parametrize('name', SHAPES)
 def test_tokens_were_drawn_from_their_probabilities(name):
-  assert drafter_laws.fits(drafts(name)).least > LEVEL
+  assert laws.fits(drafts(name)).least > LEVEL
 
 
 @pytest.mark.parametrize('name', SHAPES)
 def test_probabilities_add_up_to_one(name):
   probs = drafts(name).probs
-  exists = drafter_laws.existing(drafts(name))
-  assert drafter_laws.no_distribution(drafts(name)) == ''
+  exists = laws.existing(drafts(name))
+  assert laws.no_distribution(drafts(name)) == ''
   np.testing.assert_allclose(probs[exists].sum(1), 1, atol=1e-5)
   # Rows at temperature 0 have one possible token.
   greedy = np.resize([True, False, False, False], len(probs))
@@ -160,9 +160,9 @@ def test_the_law_of_another_row_is_seen():
 
 def gap(drafter, params, memory, ctx, key, target=models.TARGET) -> float:
   """Largest difference of q between a memory and reading the text anew."""
-  found = drafter_laws.reread(target, drafter, params, memory, ctx, key)
-  assert found.ours.probs is None or (found.ours.size > 0).all()
-  return float(drafter_laws.rows_apart(*found).max())
+  ours, theirs = laws.reread(target, drafter, params, memory, ctx, key)
+  assert ours.probs is None or (ours.size > 0).all()
+  return float(laws.rows_apart(ours, theirs).max())
 
 
 def gaps_of_a_run(name, eos):
@@ -265,7 +265,7 @@ def test_a_cache_that_is_off_is_seen(commit, right, monkeypatch):
 def test_shapes_are_fixed_and_the_host_is_not_asked(name, double):
   with jax.enable_x64(double):
     drafter, params = models.DRAFTERS[name][0], models.params_of(name)
-    assert drafter_laws.not_fixed(models.TARGET, drafter, params) == ''
+    assert laws.not_fixed(models.TARGET, drafter, params) == ''
 
 
 # The ceiling

@@ -13,7 +13,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.bench import trace
-from specjax.certify import constrained
+from specjax.certify import tiny_models
 from specjax.drafters import lm, plain
 from specjax.loop import generate
 from specjax.loop.token_records import Recording, read
@@ -190,7 +190,7 @@ def test_stages_that_a_request_does_not_ask_for_change_nothing():
 
 
 def test_a_constrained_request_is_beside_free_ones():
-  language = constrained.LANGUAGE
+  language = tiny_models.LANGUAGE
   model = table.build(4)
   params = Params(models.weights(model, 1), models.weights(model, 2))
   spec = Spec(model, lm.make(model, 2), verify.token, (3,))
@@ -211,13 +211,13 @@ def test_tables_of_a_constraint_have_the_size_of_the_pool():
   kinds = request_sampling.Stages(
     ('constraint',), 4, (3,), constraint=(128, 32)
   )
-  made = kinds.values(constraint=constrained.LANGUAGE).constraint
+  made = kinds.values(constraint=tiny_models.LANGUAGE).constraint
   free = kinds.values().constraint
   assert [x.shape for x in made] == [x.shape for x in free]
   assert made.next.shape == (1, 128, 32)
   tight = request_sampling.Stages(('constraint',), 4, (3,), constraint=(32, 32))
   with pytest.raises(ValueError, match='64 states and 32 classes, but'):
-    tight.values(constraint=constrained.LANGUAGE)
+    tight.values(constraint=tiny_models.LANGUAGE)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 import specjax
 from specjax import sampling, verify
-from specjax.certify import constrained
+from specjax.certify import tiny_models
 from specjax.drafters import lm, plain
 from specjax.loop import generate, scoring, token_records
 from specjax.loop.token_records import Recording
@@ -222,7 +222,7 @@ def test_requests_that_come_and_go_have_their_own(float64, name):
 @pytest.mark.slow
 def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
   """The target's own: not that of the only token that may come."""
-  language, model = constrained.LANGUAGE, table.build(4)
+  language, model = tiny_models.LANGUAGE, table.build(4)
   params = models.double(
     Params(models.weights(model, 1), models.weights(model, 2))
   )

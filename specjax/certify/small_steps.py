@@ -3,26 +3,32 @@
 A rule is exact where its step, continued by the target itself, gives every text
 the target's probability, whatever p and q are. So p and q are simple fractions
 here, and every draft of a few tokens and every outcome of the coins is looked
-at. Distributions hang on the last token alone: enough to tell a row from
-another.
+at. Distributions depend on the last token alone, which is enough to tell one
+row from another.
+
+Every pair of simple p and q is tried, then random ones. What shows a fault is
+made as simple as it can be, and told in fractions that a person can check.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from specjax.certify import exact
+from specjax.certify.laws import text_in_words
 from specjax.types import Draft, Drafter, Rule, Scores
 
 TOLERANCE = 1e-9  # of a probability, in float64
 _REACHED = 1e-12  # a chance below it is rounding
 _CHUNK = 16  # examples of one call, so that every call is one program
+_MOST = 6  # largest weight of a token in a random example
+_DRAFTS = 12  # drafts that are told of an example
 
 
 class Shape(NamedTuple):
@@ -37,14 +43,11 @@ class Shape(NamedTuple):
 
   @property
   def depth(self) -> int:
-    level = [0]
-    for parent in self.parents:
-      level.append(level[parent] + 1)
-    return max(level)
+    return exact.depth_of(self.parents)
 
   @property
   def drafter(self) -> Drafter:
-    """What a rule is asked whether it takes; it drafts nothing."""
+    """A drafter of this shape, which a rule takes or refuses."""
     nodes = len(self.parents)
     none = functools.partial
     return Drafter(
@@ -64,21 +67,20 @@ SHAPES = (
 )
 
 
+Table = tuple[tuple[int, ...], ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """Distributions of a step, as whole weights.
+  """Distributions of a step, as whole weights [V+1][V].
 
-  Attributes:
-    shape: of the draft.
-    p: [V+1][V] weights of the target: at first, and after each token.
-    q: likewise of the draft.
-    temperature: logits are the logarithms times this.
+  The first row is that of the first token, the others come after each token.
   """
 
   shape: Shape
-  p: tuple[tuple[int, ...], ...]
-  q: tuple[tuple[int, ...], ...]
-  temperature: float = 1.0
+  p: Table
+  q: Table
+  temperature: float = 1.0  # logits are the logarithms times this
 
   @property
   def vocab(self) -> int:
@@ -110,10 +112,9 @@ class Family:
 
 
 class Outcome(NamedTuple):
-  """What a rule makes of E examples of one shape and vocabulary.
+  """The result of a rule on E examples of one shape and vocabulary.
 
-  Beside the chances the draft's own: M rows of all examples, one behind the
-  other.
+  The M drafts of all examples stand one behind the other.
   """
 
   made: exact.Drafts
@@ -178,14 +179,7 @@ def _source(shape: Shape) -> exact.DraftSource:
 
 
 def _onwards(chance: np.ndarray, p: np.ndarray, texts: exact.Texts, to: int):
-  """Chances [E, texts of `to` tokens] where the target goes on from texts.
-
-  Args:
-    chance: [E, texts] of where it starts.
-    p: [E, texts, V] of the target.
-    texts: numbers of them.
-    to: tokens of the longest.
-  """
+  """Chances [E, texts of `to` tokens] where the target goes on from texts."""
   reached = chance.copy()
   for number in range(int(texts.offset[to])):
     after = texts.after(np.full(texts.vocab, number), np.arange(texts.vocab))
@@ -194,12 +188,7 @@ def _onwards(chance: np.ndarray, p: np.ndarray, texts: exact.Texts, to: int):
 
 
 def evaluate(rule: Rule, examples: list[Example]) -> Outcome:
-  """Multiplies a rule out.
-
-  Args:
-    rule: its own two functions are evaluated.
-    examples: E of one shape and vocabulary.
-  """
+  """Multiplies a rule out on E examples of one shape and vocabulary."""
   shape, vocab = examples[0].shape, examples[0].vocab
   texts = exact.Texts(vocab, shape.depth + 1)
   family = Family(texts, len(examples))
@@ -245,21 +234,16 @@ def evaluate(rule: Rule, examples: list[Example]) -> Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """A law that a rule breaks, and the example that shows it."""
+  """An example on which a rule breaks a law, or is lossy."""
 
-  law: int  # of `laws.LAWS`
+  law: int  # of `laws.LAWS`; 0: its texts are not the target's
   what: str
   example: Example
   distance: float  # total variation of the texts
 
 
 def faults(examples: list[Example], found: Outcome) -> Iterator[Fault]:
-  """What is wrong with each of some examples, if anything.
-
-  Args:
-    examples: the first ones of those that were multiplied out.
-    found: of all of them.
-  """
+  """Finds what is wrong with the first of the examples that were evaluated."""
   reached = found.made.weight > _REACHED
   draft = found.made.draft
   exists = np.arange(draft.tokens.shape[1]) < np.asarray(draft.size)[:, None]
@@ -317,11 +301,147 @@ def grid(shape: Shape, vocab: int) -> list[Example]:
   return sorted(examples, key=lambda x: x.simple)
 
 
-def examine(rule: Rule, examples: list[Example]) -> list[Fault]:
-  """The faults of a rule on examples of one shape and vocabulary."""
-  found: list[Fault] = []
+def _random(shape: Shape, vocab: int, random) -> Iterator[Example]:
+  """Random examples without end, half of them the same after every text."""
+
+  def table() -> Table:
+    rows = random.integers(_MOST + 1, size=(vocab + 1, vocab))
+    rows[rows.sum(1) == 0] = 1
+    rows[:] = rows[:1] if random.random() < 0.5 else rows
+    return tuple(map(tuple, rows.tolist()))
+
+  while True:
+    p, q = table(), table()
+    yield Example(shape, p, q, float(random.choice([1.0, 2.0])))
+
+
+def examine(rule: Rule, examples: list[Example]) -> Iterator[Fault]:
+  """Finds the faults of a rule on examples of one shape and vocabulary."""
   for first in range(0, len(examples), _CHUNK):
     chunk = examples[first : first + _CHUNK]
     full = chunk + chunk[-1:] * (_CHUNK - len(chunk))
-    found += faults(chunk, evaluate(rule, full))
-  return found
+    yield from faults(chunk, evaluate(rule, full))
+
+
+def search(rule: Rule, shapes: list[Shape], examples: int) -> Fault | None:
+  """The first fault among so many random examples; None if there is none."""
+  random = np.random.default_rng(0)
+  groups = [
+    _random(shape, vocab, random) for vocab in (2, 3) for shape in shapes
+  ]
+  for turn in range(-(-examples // _CHUNK)):
+    group = groups[turn % len(groups)]
+    found = examine(rule, list(itertools.islice(group, _CHUNK)))
+    if fault := next(found, None):
+      return fault
+  return None
+
+
+def _reduced(example: Example) -> Example:
+  """The same example with the smallest whole weights."""
+  p, q = (
+    tuple(tuple(w // int(np.gcd.reduce(row)) for w in row) for row in table)
+    for table in (example.p, example.q)
+  )
+  return dataclasses.replace(example, p=p, q=q)
+
+
+def _neighbours(one: Example) -> Iterator[Example]:
+  """Examples with one thing simpler, perhaps."""
+  yield dataclasses.replace(one, temperature=1.0)
+  for name in ('p', 'q'):
+    table = getattr(one, name)
+    yield dataclasses.replace(one, **{name: table[:1] * len(table)})
+    for row, i in itertools.product(dict.fromkeys(table), range(one.vocab)):
+      for less in range(row[i]):
+        new = (*row[:i], less, *row[i + 1 :])
+        if any(new):
+          changed = tuple(new if old == row else old for old in table)
+          yield dataclasses.replace(one, **{name: changed})
+
+
+def simplify(rule: Rule, fault: Fault) -> Fault:
+  """Shows the same fault by as simple an example as can be found."""
+  while True:
+    near = {_reduced(example) for example in _neighbours(fault.example)}
+    near = [x for x in near if x.simple < fault.example.simple]
+    found = examine(rule, sorted(near, key=lambda x: x.simple))
+    simpler = next((f for f in found if f.law == fault.law), None)
+    if simpler is None:
+      return fault
+    fault = simpler
+
+
+def in_words(value: float) -> str:
+  """A number as a simple fraction where it is one."""
+  if not np.isfinite(value):
+    return str(float(value))
+  near = Fraction(float(value)).limit_denominator(1000)
+  return str(near) if abs(near - float(value)) < TOLERANCE else f'{value:.6g}'
+
+
+def _list(values: Iterable[float]) -> list[str]:
+  return [in_words(x) for x in values]
+
+
+def _told(table: Table) -> dict[str, list[str]]:
+  """Distributions by the token before them."""
+  rows = [_list(np.array(row) / sum(row)) for row in table]
+  if all(row == rows[0] for row in rows):
+    return {'after every text': rows[0]}
+  behind = {f'after {token}': row for token, row in enumerate(rows[1:])}
+  return {'at first': rows[0]} | behind
+
+
+def describe(rule: Rule, fault: Fault) -> dict[str, Any]:
+  """Returns an example in numbers.
+
+  They say what is drafted, what the rule does with it, and which texts come of
+  it beside those that should.
+  """
+  example = fault.example
+  found = evaluate(rule, [example] * 2)
+  draft, rows = found.made.draft, []
+  for i in np.flatnonzero(found.made.weight * (found.made.context == 0)):
+    size = int(np.asarray(draft.size)[i])
+    at = np.flatnonzero(found.ends[i] > TOLERANCE)
+    tokens = np.asarray(draft.tokens[i])
+    labels = ['nothing', *(f'token {n + 1}' for n in range(len(tokens)))]
+    rows.append(
+      {
+        'drafted': text_in_words(tokens[:size]),
+        'chance': in_words(found.made.weight[i]),
+        'accepts': _list(found.accept[i, :size]),
+        'then_draws_from': {
+          f'{labels[row]} accepted': _list(found.rest[i, row]) for row in at
+        },
+      }
+    )
+  off = ~(np.abs(found.text - found.wanted)[0] <= TOLERANCE)
+  ahead = np.abs(found.first - found.first_wanted)[0]
+  first = not off.any() or not (ahead <= TOLERANCE).all()
+  length = 1 if first else example.shape.depth + 1
+  got, wanted = (
+    (found.first[0], found.first_wanted[0])
+    if first
+    else (found.text[0], found.wanted[0])
+  )
+  texts = exact.Texts(example.vocab, length)
+  begin = int(texts.offset[length])
+  names = [text_in_words(texts.tokens(begin + i)) for i in range(len(got))]
+  shown = range(len(got)) if first else np.flatnonzero(off)
+  scale = '' if example.temperature == 1 else f'{example.temperature:g} '
+  return {
+    'draft': example.shape.name,
+    'chosen': example.shape.chosen,
+    'vocabulary': example.vocab,
+    'p': _told(example.p),
+    'q': _told(example.q),
+    'logits': f'{scale}log p',
+    'drafts': rows[:_DRAFTS],
+    'drafts_left_out': max(len(rows) - _DRAFTS, 0),
+    'what': fault.what,
+    'expected': {names[i]: in_words(wanted[i]) for i in shown},
+    'obtained': {names[i]: in_words(got[i]) for i in shown},
+    'total_variation': in_words(found.distance[0]),
+  }

@@ -1,13 +1,16 @@
-"""What every drafter promises, as measures of its drafts.
+"""The laws of rules and drafters, measures of drafts, and the verdict.
 
-An exact rule hides every bug of a drafter but that of its probabilities: the
-text stays right and only the acceptance falls, and acceptance is what is
-reported. So drafts themselves are looked at, by the certificate of a drafter
-and by the tests of those of the library.
+An exact rule hides every bug of a drafter but wrong probabilities: the text
+stays right and only the acceptance falls, and acceptance is what is reported.
+So drafts themselves are measured, by the trial of a drafter and by the tests of
+the library's drafters.
 """
 
+import contextlib
+import dataclasses
 import functools
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -16,14 +19,113 @@ import numpy as np
 
 from specjax import sampling
 from specjax.drafters.shapes.step_model import Memory
+from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import prefill
 from specjax.stats import fit_tests
 from specjax.stats.fit_tests import Fit
-from specjax.types import Context, Draft, Drafter, Params, Verdict
+from specjax.types import Context, Draft, Drafter, Params
+from specjax.types import Verdict as Judged
 
+Row = dict[str, Any]
+
+LAWS = {
+  1: 'tokens are drawn from the probabilities that a draft states',
+  2: 'a drawn token stays',
+  3: 'the memory is what reading the text again would make',
+  4: 'shapes and programs are fixed, and the host is not asked',
+  5: 'the probabilities of a draft are a distribution',
+  6: 'every draft has coins of its own',
+  7: 'accept gives chances from 0 to 1',
+  8: 'rest gives a distribution',
+}
 _GROUPS = 4  # of an earlier token, by the rank of its probability
+
+
+def row_of(part: str, **row) -> Row:
+  return {'program': 'certify', 'part': part, **row}
+
+
+def law_row(law: int, holds: bool | None, detail: str = '') -> Row:
+  """A row of a law; `holds` is None where the law does not apply."""
+  return row_of('law', law=law, says=LAWS[law], holds=holds, detail=detail)
+
+
+def planted_row(bug: str, applies: bool, caught: bool, detail: str) -> Row:
+  """A row of a bug in the thing on trial; some bugs change nothing there."""
+  return row_of(
+    'planted',
+    bug=bug,
+    applies=applies,
+    caught=caught,
+    detail=detail if applies else 'changes nothing here',
+  )
+
+
+@dataclasses.dataclass
+class Verdict:
+  """The result of a trial.
+
+  Attributes:
+    text: 'exact', or what is wrong.
+    counterexample: the smallest one, as numbers.
+    notes: what was not looked at, and why.
+  """
+
+  text: str = 'exact'
+  counterexample: dict[str, Any] | None = None
+  notes: list[str] = dataclasses.field(default_factory=list)
+
+  @property
+  def exact(self) -> bool:
+    return self.text == 'exact'
+
+  def breaks(self, law: int, what: str) -> None:
+    self.text = f'breaks law {law}, that {LAWS[law]} ({what})'
+
+  def lossy(self, distance: float, where: str) -> None:
+    self.text = f'lossy: total variation {distance:.3g} {where}'
+
+  def require_found(self, planted: list[Row]) -> None:
+    """Leaves the verdict open where a planted bug was not found."""
+    missed = [r['bug'] for r in planted if r['applies'] and not r['caught']]
+    if self.exact and missed:
+      self.text = f'undecided: a planted bug was not seen: {missed[0]}'
+    if not any(row['applies'] for row in planted):
+      self.notes.append(
+        'No planted bug changes anything here, so nothing shows what its tests '
+        'would see.'
+      )
+
+
+def failed(error: Exception) -> str:
+  """Returns what a user's function raised, in one short line."""
+  line = re.sub(r' at 0x[0-9a-f]+', '', str(error).strip().split('\n')[0])
+  return f'{type(error).__name__}: {line[:200]}'
+
+
+@contextlib.contextmanager
+def running(who: str, what: str) -> Iterator[None]:
+  """Makes a UserError of whatever a user's own function raises.
+
+  Args:
+    who: the field and the name of the function.
+    what: the part of it that is called.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as error:
+    raise UserError(f'{who}: {what} raised {failed(error)}') from error
+
+
+def text_in_words(tokens: Iterable[int]) -> str:
+  return ' '.join(str(int(token)) for token in tokens) or '(nothing)'
+
+
+# Measures of drafts
 
 
 def random_texts(rows: int, vocab: int, slots: int = 128):
@@ -35,16 +137,16 @@ def random_texts(rows: int, vocab: int, slots: int = 128):
   return np.where(np.arange(slots) < length[:, None], tokens, 0), length
 
 
-def precision():
+def _precision():
   return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
 
 
 @functools.partial(jax.jit, static_argnames=('drafter', 'target'))
 def read(drafter, params, tokens, length, values, source=None, *, target):
-  """A context of texts, and the memory of having read them."""
+  """Returns a context of texts, and the memory of having read them."""
   cache = hidden = None
   if params.target is not None:
-    cache = caches.empty(target.config, *tokens.shape, precision())
+    cache = caches.empty(target.config, *tokens.shape, _precision())
     cache, hidden = prefill.prefill(
       target, params.target, tokens, length, cache, drafter.taps
     )
@@ -53,8 +155,7 @@ def read(drafter, params, tokens, length, values, source=None, *, target):
 
 
 def join(drafts: list[Draft]) -> Draft:
-  """Drafts as one of numpy arrays."""
-  return jax.tree.map(lambda *x: np.concatenate(x), *drafts)
+  return jax.tree.map(lambda *x: np.concatenate(x), *jax.device_get(drafts))
 
 
 def existing(draft: Draft) -> np.ndarray:
@@ -63,11 +164,10 @@ def existing(draft: Draft) -> np.ndarray:
 
 
 class Fits(NamedTuple):
-  """Whether nodes were drawn from their probabilities.
+  """Tests of whether nodes were drawn from their probabilities.
 
-  By the rank of its probability a token shows rows that were given one
-  another's distribution; behind every rank of the node before, coins that were
-  used twice.
+  Ranks of probabilities show rows that were given one another's distribution.
+  Ranks behind every rank of the node before show coins that were used twice.
   """
 
   token: Fit
@@ -80,17 +180,11 @@ class Fits(NamedTuple):
 
 
 def fits(draft: Draft, whole: bool = False) -> Fits:
-  """Tests the nodes of drafts.
-
-  Args:
-    draft: of numpy arrays.
-    whole: nodes that do not exist, too.
-  """
+  """Tests the nodes of drafts; where `whole`, also those beyond the size."""
   tests: list[list[Fit]] = [[], [], []]
   before = None
   for i in range(draft.tokens.shape[1]):
-    every = np.ones(len(draft.tokens), bool)
-    exists = every if whole else np.asarray(draft.size) > i
+    exists = np.asarray(draft.size) > (-1 if whole else i)
     q = np.asarray(draft.probs)[:, i].astype(np.float64)
     total = q.sum(1, keepdims=True)
     q = q / np.where(total > 0, total, 1)
@@ -108,7 +202,7 @@ def fits(draft: Draft, whole: bool = False) -> Fits:
 
 
 def no_distribution(draft: Draft) -> str:
-  """Why probabilities of nodes that exist are none; '' where they are."""
+  """Says why the probabilities of a node are no distribution; '' if all are."""
   probs = np.asarray(draft.probs)[existing(draft)]
   if not np.isfinite(probs).all():
     return 'a probability is no number'
@@ -139,62 +233,43 @@ def rows_apart(ours: Draft, theirs: Draft) -> np.ndarray:
   return np.where(sizes, np.inf, apart)
 
 
-class Reread(NamedTuple):
-  """Drafts by a memory and by having read the text anew, of equal coins."""
-
-  ours: Draft
-  theirs: Draft
-
-
 def reread(
   target, drafter: Drafter, params: Params, memory, ctx: Context, key
-) -> Reread:
-  """Drafts with what is remembered of a text, and without.
+) -> tuple[Draft, Draft]:
+  """Returns drafts by a memory, and by having read the text anew.
 
   Args:
     target: the target model.
-    drafter: that remembers.
-    params: of both.
-    memory: what is tested.
+    drafter: the drafter.
+    params: parameters of both.
+    memory: what the drafter remembers of the text.
     ctx: the text.
-    key: [B] keys, the same for both.
+    key: [B] keys, the same for both drafts.
   """
   tokens = np.where(
     np.arange(ctx.tokens.shape[1]) < ctx.length[:, None], ctx.tokens, 0
   )
-  anew, again = read(
-    drafter,
-    params,
-    tokens,
-    ctx.length,
-    ctx.sampling,
-    ctx.source,
-    target=target,
-  )
+  given = tokens, ctx.length, ctx.sampling, ctx.source
+  anew, again = read(drafter, params, *given, target=target)
   anew = anew._replace(history=ctx.history)
   # What a policy learned from verdicts is no reading of the text.
   if isinstance(memory, Memory):
     again = again._replace(policy=memory.policy)
   propose = jax.jit(drafter.propose)
-  return Reread(
-    *(
-      jax.device_get(propose(params, state, seen, key)[0])
-      for state, seen in ((memory, ctx), (again, anew))
-    )
+  ours, theirs = (
+    jax.device_get(propose(params, state, seen, key)[0])
+    for state, seen in ((memory, ctx), (again, anew))
   )
+  return ours, theirs
 
 
-def outline(tree: Any):
-  """Structure, shapes and types."""
+def _outline(tree: Any):
   leaves, structure = jax.tree.flatten(tree)
   return structure, [(x.shape, x.dtype) for x in leaves]
 
 
 def _program(function, *args) -> tuple[str, Any]:
-  """The program of a function, traced anew, and what it returns.
-
-  Addresses in memory are left out.
-  """
+  """The program of a function without addresses, and what it returns."""
   # A function of its own: a trace that was kept would say nothing.
   traced = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)
   made, shapes = traced(*args)
@@ -202,7 +277,7 @@ def _program(function, *args) -> tuple[str, Any]:
 
 
 def not_fixed(target, drafter: Drafter, params: Params) -> str:
-  """What of a drafter's shapes and programs is not fixed; '' where all is.
+  """Says which shape or program of a drafter is not fixed; '' if all are.
 
   Nothing is computed: its functions are traced three times, one after the other
   as a step calls them.
@@ -214,20 +289,20 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
   begin = functools.partial(read.__wrapped__, drafter, target=target)
   given = params, tokens, length, sampling.make(rows)
   path = jnp.zeros((rows, depth + 1), jnp.int32)
-  verdict = Verdict(path, path[:, 0], path[:, 0])
+  verdict = Judged(path, path[:, 0], path[:, 0])
   seen = []
   for _ in range(3):
     read_program, (ctx, state) = _program(begin, *given)
-    like = ctx.cache[0].k.dtype if ctx.cache else precision()
+    like = ctx.cache[0].k.dtype if ctx.cache else _precision()
     hidden = jnp.zeros((rows, depth + 1, len(drafter.taps), width), like)
     program, (draft, proposed) = _program(
       drafter.propose, params, state, ctx, key
     )
-    tell, told = _program(
+    learn, committed = _program(
       drafter.commit, params, proposed, ctx, verdict, hidden
     )
-    for name, one in (('propose', proposed), ('commit', told)):
-      if outline(one) != outline(state):
+    for name, one in (('propose', proposed), ('commit', committed)):
+      if _outline(one) != _outline(state):
         return f'{name} returns a memory of other shapes than init'
     wanted = {'tokens': (rows, nodes), 'parents': (rows, nodes)}
     for field, shape in (wanted | {'size': (rows,)}).items():
@@ -245,7 +320,7 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
         f'probs of a draft must be floats{[rows, nodes, vocab]}, got '
         f'{draft.probs.dtype}{list(draft.probs.shape)}'
       )
-    programs = read_program, program, tell
+    programs = read_program, program, learn
     if any('callback' in one for one in programs):
       return 'a draft asks the host, which no compiled loop can wait for'
     if seen and seen != [programs]:

@@ -1,30 +1,40 @@
-"""The trial of one policy: what it remembers, and the lengths it chooses."""
+"""One thing on trial, as the settings name it: a rule, a drafter or a policy.
 
+A policy is tried in a chain of the tiny draft model, as a drafter. Then whole
+texts are enumerated with every memory that a few verdicts lead to.
+"""
+
+import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specjax import verify
-from specjax.bench.config import Certificate
-from specjax.certify import exact, rule_cases
-from specjax.certify.case_rows import Row, row_of
+from specjax.bench.config import Candidate, Certificate
+from specjax.bench.load import load_drafter
+from specjax.bench.methods import make_drafter
+from specjax.bench.plan import plan_drafter
+from specjax.certify import cases, exact, tiny_models
 from specjax.certify.drafter_trial import try_drafter
-from specjax.certify.verdicts import Refusing, Verdict
+from specjax.certify.laws import Row, Verdict, row_of, running
+from specjax.certify.rule_trial import try_rule
+from specjax.cli import names
 from specjax.drafters import lm
 from specjax.drafters.shapes.policies import Policy
 from specjax.errors import need
+from specjax.types import Drafter, Params, Target
 
-_DEPTH = 3
-_SETTINGS = ('T 1', 'T 1.5, top-k 2', 'penalties')
+_FIELDS = {'rule': names.RULE, 'drafter': names.LOAD, 'policy': names.POLICY}
+_DEPTH = 3  # drafted tokens
+_SETTINGS = ('T 1', 'T 1.5, top-k 2', 'penalties')  # of a policy's texts
 
 
 def _start(who: str, policy: Policy) -> Any:
-  """The first memory, as the loop has it."""
-  with Refusing(who, 'start'):
+  with running(who, 'start'):
     memory = jax.tree.map(jnp.asarray, policy.start())
   for leaf in jax.tree.leaves(memory):
     need(
@@ -35,15 +45,11 @@ def _start(who: str, policy: Policy) -> Any:
   return memory
 
 
-def check(who: str, policy: Policy) -> None:
-  """Checks the types and shapes of a policy; nothing is computed.
-
-  Raises:
-    UserError: it does not keep the contract of `policies.Policy`.
-  """
+def _check(who: str, policy: Policy) -> None:
+  """Checks the types and shapes of a policy; nothing is computed."""
   memory = _start(who, policy)
   number, chance = jnp.int32(1), jnp.float32(0.5)
-  with Refusing(who, 'goes_on'):
+  with running(who, 'goes_on'):
     goes = jax.eval_shape(
       lambda *a: policy.goes_on(*a), memory, number, chance, chance
     )
@@ -52,7 +58,7 @@ def check(who: str, policy: Policy) -> None:
     shape == () and kind == jnp.bool_,
     f'{who}: goes_on must give one bool, got {kind}{list(shape or ())}',
   )
-  with Refusing(who, 'learn'):
+  with running(who, 'learn'):
     after = jax.eval_shape(lambda *a: policy.learn(*a), memory, number, number)
   same = jax.tree.structure(after) == jax.tree.structure(memory)
   old, new = (
@@ -69,12 +75,8 @@ def _words(leaves: list) -> str:
   return ', '.join(f'{d}{list(s)}' for s, d in leaves) or 'nothing'
 
 
-def memories(who: str, policy: Policy, most: int) -> list[Any]:
-  """Memories that verdicts may lead to, the first ones first.
-
-  Raises:
-    UserError: one is no number.
-  """
+def _memories(who: str, policy: Policy, most: int) -> list[Any]:
+  """Returns memories that verdicts may lead to, the first ones first."""
   found = {(): _start(who, policy)}
   known, queue = {_key(found[()])}, [()]
   learn = jax.jit(policy.learn)
@@ -82,7 +84,7 @@ def memories(who: str, policy: Policy, most: int) -> list[Any]:
     path = queue.pop(0)
     for drafted in range(1, _DEPTH + 1):
       for accepted in range(drafted + 1):
-        with Refusing(who, 'learn'):
+        with running(who, 'learn'):
           after = learn(found[path], jnp.int32(drafted), jnp.int32(accepted))
         for leaf in jax.tree.leaves(after):
           need(
@@ -123,27 +125,24 @@ def _size(policy: Policy, memory: Any):
 def try_policy(
   x: Certificate, name: str, policy: Policy, add: Callable[[Row], None]
 ) -> Verdict:
-  """The trial; hands over every row as soon as it is made.
-
-  Whole texts are enumerated with every memory that a few verdicts lead to; then
-  a chain with the policy is a drafter like any other.
+  """Tries a policy.
 
   Args:
     x: the settings.
-    name: of the policy, as the settings give it.
-    policy: on trial.
-    add: takes rows.
+    name: the policy's name in the settings.
+    policy: the policy.
+    add: takes every row as soon as it is made.
 
   Raises:
-    UserError: it does not keep the contract of `policies.Policy`.
+    UserError: the policy does not keep the contract of `policies.Policy`.
   """
   who = f'policy: {name}'
-  check(who, policy)
-  seen = memories(who, policy, 4 if x.quick else 16)
-  tiny = rule_cases.MODELS['transformer']()
+  _check(who, policy)
+  seen = _memories(who, policy, 4 if x.quick else 16)
+  tiny = cases.MODELS['transformer']()
   chain = lm.make(tiny.draft, _DEPTH, policy)
   verdict = try_drafter(x, who, tiny, chain, add)
-  table, worst = rule_cases.MODELS['table'](), ('', 0.0)
+  table, worst = cases.MODELS['table'](), ('', 0.0)
   rows = tuple(range(_DEPTH))
   for number, setting in itertools.product(range(len(seen)), _SETTINGS):
     source = exact.tree(rows, size=_size(policy, seen[number]))
@@ -169,3 +168,82 @@ def try_policy(
   if verdict.exact and worst[1] > 1e-9:
     verdict.lossy(worst[1], f'at these settings: {worst[0]}')
   return verdict
+
+
+class Trial(NamedTuple):
+  kind: str  # the field that names the thing
+  name: str  # its full name
+  run: Callable[[Callable[[Row], None]], Verdict]  # takes what takes rows
+
+
+def given(x: Certificate) -> str:
+  """Returns the field that names one thing; '' for the whole certificate.
+
+  Raises:
+    UserError: several fields do, or one stands beside a field of the whole.
+  """
+  fields = [name for name in _FIELDS if getattr(x, name)]
+  if not fields:
+    return ''
+  need(
+    len(fields) == 1,
+    f'{" and ".join(fields)} are given together: one thing is certified at a '
+    'time, leave one out',
+  )
+  for name in ('dtype', 'boost'):
+    value, usual = getattr(x, name), getattr(Certificate(), name)
+    need(
+      value == usual,
+      f'{fields[0]} is given, and {name}={value} is of the whole certificate: '
+      'leave one of them out',
+    )
+  return fields[0]
+
+
+def load(name: str) -> tuple[Drafter, Any]:
+  """Loads a drafter for the tiny target; returns it and its parameters."""
+  who = f'drafter: {name}'
+  function, _, path = name.partition(':')
+  with running(who, 'its module'):
+    planned = plan_drafter(
+      'drafter', Candidate(function, _DEPTH, path), 'drafter', 'drafter'
+    )
+  tiny = cases.MODELS['transformer']()
+  # With a tokenizer a draft that has another is tried as it will be used.
+  target = Target(
+    tiny.target,
+    tiny.params.target,
+    tokenizer=tiny_models.tokenizer(),
+    eos=tiny.eos,
+  )
+  with running(who, 'it'):
+    loaded = load_drafter(planned, target)
+    drafter = make_drafter(planned, loaded, _DEPTH)
+  need(
+    drafter.depth >= 1,
+    f'{who}: make({_DEPTH}) has depth {drafter.depth}: it drafts nothing',
+  )
+  return drafter, loaded.params
+
+
+def find(x: Certificate) -> Trial:
+  """Finds what is on trial, and runs nothing of it.
+
+  Raises:
+    UserError: there is no such thing, or it cannot be loaded.
+  """
+  kind = given(x)
+  name = _FIELDS[kind].full(getattr(x, kind))
+  if kind == 'drafter':
+    drafter, own = load(name)
+    tiny = cases.MODELS['transformer']()
+    tiny = dataclasses.replace(tiny, params=Params(tiny.params.target, own))
+    return Trial(
+      kind,
+      name,
+      lambda add: try_drafter(x, f'drafter: {name}', tiny, drafter, add),
+    )
+  with running(f'{kind}: {name}', 'its module'):
+    made = names.resolve_made(kind, name, _FIELDS[kind])
+  work = try_rule if kind == 'rule' else try_policy
+  return Trial(kind, name, lambda add: work(x, name, made, add))
