@@ -1,67 +1,125 @@
-"""What a step costs at long contexts, plain and with drafts.
+"""Do drafts gain at long contexts?
 
-  python -m experiments.long_contexts --config configs/long_contexts.py
+  python -m experiments.long_contexts
 
-Random weights, caches of zeros (`experiments.step_timing`). At every context
-and batch plain decoding, drafts and steps whose draft costs nothing take turns
-with reading memory, so that a step stands beside what its bytes predict:
-weights and cache in use, once for scoring, and for every drafted token those of
-the draft.
-A draft from a window of the target's cache costs its weights and the window; a
-small one has few weights and a cache of its own, which grows with the text.
+At 512 to 32,768 tokens of context, and in batches of 1 and 4, plain steps,
+drafts and steps whose draft costs nothing take turns with reading memory. So a
+step stands beside the time that its bytes predict: weights and cache in use,
+once for scoring, and for every drafted token those of the draft. A windowed
+draft costs the target's weights and the window of its cache. A small draft has
+few weights and a cache of its own, which grows with the text.
 
-All contexts run in caches of one size, which a step does not pay for: a program
-for each batch and way. Rows of a context and batch are kept when they are
-measured. The last line is one JSON document: the folder, the rows, and the
-acceptance at which each draft gains.
+The target is a Llama of 4 layers x 512 with random weights and caches of zeros:
+58 MB a step and 8 KB of cache a token. Float32; 5 GB of memory, and less than
+two minutes on two idle cores with the kernel, eight without it. Expect the
+cache to outweigh the weights from 7,000 tokens on at batch 1. All contexts run
+in caches of one size, which a step does not pay for: one program for each batch
+and way. Rows of a context and batch are kept when they are measured.
 """
 
-import json
+import dataclasses
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from experiments import long_contexts_report as report
 from experiments.step_timing import (
-  Bench,
+  POSITIONS,
   Loop,
+  Models,
   Reader,
   idle,
   milliseconds,
   seconds,
   take_turns,
 )
-from specjax import reports, verify
-from specjax.bench import results
-from specjax.bench.config import LongContexts
+from specjax import verify
+from specjax.bench import results, study
+from specjax.bench.config import Size, TargetSize
 from specjax.bench.loading import checks
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
 from specjax.drafters import lm, plain, windowed
 from specjax.drafters.shapes import chain
+from specjax.errors import need
 from specjax.models import cache as caches
 from specjax.models import variants
-from specjax.models.transformer import Model
+from specjax.reports.conditions import values
+from specjax.reports.markdown import Table, blocks, counted, number, span
 from specjax.stats import theory
+from specjax.stats.row import group, pick
 from specjax.training.recipes import check_size
-from specjax.types import Drafter, Params, Spec
+from specjax.training.train_pair import model_of
+from specjax.types import Params, Spec
 
 PLAIN, WINDOWED, LM = 'plain', 'windowed', 'lm'
 
 
-def shrink(x: LongContexts) -> None:
-  """The quick version: toy sizes."""
-  for size in (x.target, x.draft):
-    size.width, size.mlp_width, size.head_dim = 32, 64, 8
-    size.num_layers, size.num_heads, size.num_kv_heads = 1, 2, 1
-  x.target.vocab_size = 256
-  x.window, x.gamma, x.contexts, x.batches = 128, 2, (256, 1024), (1, 2)
-  x.steps, x.repeats, x.megabytes = 2, 2, 1
+@dataclasses.dataclass
+class LongContexts:
+  """Steps at long contexts, plain and with drafts.
+
+  Attributes:
+    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
+    target: its sizes.
+    draft: sizes of a small draft over the same vocabulary, which reads the
+      whole text.
+    window: tokens of its own cache that the target drafts from.
+    sinks: first tokens that it sees besides.
+    gamma: drafted tokens.
+    contexts: tokens in use swept.
+    batches: rows swept.
+    rates: acceptance at which speed-ups are calculated.
+    dtype: of weights and caches.
+    megabytes: of the array that bandwidth is measured with.
+    steps: timed at once.
+    repeats: of each measurement, in turns; medians are taken.
+    seed: of weights and sampling.
+    results: folder for rows and summary.
+    compilation_cache: as in an experiment.
+    quick: toy sizes, to see that it runs.
+  """
+
+  name: str
+  target: TargetSize
+  draft: Size
+  window: int = 512
+  sinks: int = 4
+  gamma: int = 3
+  contexts: tuple[int, ...] = (512, 2048, 8192, 16_384, 32_768)
+  batches: tuple[int, ...] = (1, 4)
+  rates: tuple[float, ...] = (0.8, 0.95)
+  dtype: str = 'float32'
+  megabytes: int = 256
+  steps: int = 4
+  repeats: int = 5
+  seed: int = 0
+  results: str = ''
+  compilation_cache: str = 'auto'
+  quick: bool = False
+  timed = True  # No field: steps are always timed.
+
+  def shrink(self) -> None:
+    """Leaves the quick version: toy sizes."""
+    for size in (self.target, self.draft):
+      size.width, size.mlp_width, size.head_dim = 32, 64, 8
+      size.num_layers, size.num_heads, size.num_kv_heads = 1, 2, 1
+    self.target.vocab_size, self.window, self.gamma = 256, 128, 2
+    self.contexts, self.batches = (256, 1024), (1, 2)
+    self.steps, self.repeats, self.megabytes = 2, 2, 1
+
+
+def get_config() -> LongContexts:
+  return LongContexts(
+    name='long_contexts',
+    target=TargetSize(512, 4, 8, 4, 64, 1536, vocab_size=4096),
+    draft=Size(128, 1, 2, 1, 64, 384),
+  )
 
 
 def check(x: LongContexts) -> None:
@@ -77,21 +135,19 @@ def check(x: LongContexts) -> None:
   check_size('target', x.target)
   check_size('draft', x.draft)
   for name in ('contexts', 'batches'):
-    values = getattr(x, name)
-    checks.need(
-      values and len({*values}) == len(values) and min(values) >= 1,
-      f'{name} must have different sizes of at least 1, got {values}',
+    sizes = getattr(x, name)
+    need(
+      sizes and len({*sizes}) == len(sizes) and min(sizes) >= 1,
+      f'{name} must have different sizes of at least 1, got {sizes}',
     )
-  checks.need(
+  need(
     x.rates and all(0 <= rate <= 1 for rate in x.rates),
     f'rates must be in [0, 1], got {x.rates}',
   )
   floats = ('float32', 'bfloat16', 'float16')
-  checks.need(
-    x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}'
-  )
+  need(x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}')
   needed, memory = _state_bytes(x), available(1)
-  checks.need(
+  need(
     memory is None or needed < memory,
     f'contexts and batches need {needed / 1e9:.1f} GB for caches alone, more '
     f'than the memory of {(memory or 0) / 1e9:.1f} GB: choose fewer',
@@ -104,7 +160,7 @@ def _slots(x: LongContexts) -> int:
 
 
 def _state_bytes(x: LongContexts) -> int:
-  """Of the caches that are held at once: four ways, and the small draft's."""
+  """Bytes of caches held at once: those of four ways, and the small draft's."""
   width = jnp.dtype(x.dtype).itemsize
   each = [
     2 * size.num_layers * size.num_kv_heads * size.head_dim * width
@@ -113,86 +169,89 @@ def _state_bytes(x: LongContexts) -> int:
   return (4 * each[0] + each[1]) * _slots(x) * max(x.batches)
 
 
-class Ways:
-  """The ways to decode of a batch, and what a step of each must read."""
-
-  def __init__(self, bench: Bench, batch: int):
-    self.bench, self.batch = bench, batch
-    x = bench.x
-    models = bench.models(x.target.vocab_size)
-    self.target, self.params, self.draft = models.fastest
-
-  def loops(self, context: int) -> dict[str, Loop]:
-    """Plain steps, those of each draft, and those of a draft for nothing."""
-    x, target = self.bench.x, self.target
-    own, params = self.params.drafter, self.params.target
-    window = windowed.walk(target, x.window, x.sinks)
-    ways: dict[str, tuple[Drafter, object]] = {
-      PLAIN: (plain.make(), None),
-      'idle': (idle(x.gamma, x.target.vocab_size), None),
-      WINDOWED: (chain.make(window, x.gamma), None),
-      LM: (lm.make(self.draft, x.gamma), own),
-    }
-    made = {}
-    for name, (drafter, weights) in ways.items():
-      self.bench.bar.set_description(f'batch {self.batch}, {context}: {name}')
-      made[name] = Loop(
-        Spec(target, drafter, verify.token),
-        Params(params, weights),
-        used=context,
-        slots=_slots(x),
-        steps=x.steps,
-        batch=self.batch,
-        seed=x.seed,
-      )
-    return made
-
-  def _read(self, model: Model, params, context: int) -> np.ndarray:
-    """Bytes of weights and of caches that a pass must read."""
-    weights, cache = bytes_per_token(model, params, context)
-    return np.array([weights, self.batch * cache])
-
-  def reads(self, context: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The same by scoring and by the whole draft, of each way."""
-    x, params = self.bench.x, self.params
-    scored = self._read(self.target, params.target, context)
-    narrow = variants.narrow(self.target, x.window, x.sinks)
-    window = self._read(narrow, params.target, context)
-    small = self._read(self.draft, params.drafter, context)
-    return {
-      PLAIN: (scored, 0 * scored),
-      WINDOWED: (scored, x.gamma * window),
-      LM: (scored, x.gamma * small),
-    }
+def make_models(x: LongContexts) -> Models:
+  """The target and the small draft, with random weights."""
+  vocab = x.target.vocab_size
+  sizes = (model_of(size, vocab, POSITIONS) for size in (x.target, x.draft))
+  return Models(*sizes, x.seed, x.dtype)
 
 
-def measure(ways: Ways, context: int, reader: Reader) -> Iterator[dict]:
-  """Rows of a context: one for each way."""
-  x = ways.bench.x
-  loops = ways.loops(context)
-  turns = {name: loop.run for name, loop in loops.items()}
-  timed = take_turns(turns | {'read': reader.read}, x.repeats, ways.bench.bar)
+def loops(
+  x: LongContexts, models: Models, context: int, batch: int
+) -> dict[str, Loop]:
+  """Plain steps, steps of each draft, and steps of a draft for nothing."""
+  target, params, draft = models.fastest
+  window = windowed.walk(target, x.window, x.sinks)
+  ways = {
+    PLAIN: (plain.make(), None),
+    'idle': (idle(x.gamma, x.target.vocab_size), None),
+    WINDOWED: (chain.make(window, x.gamma), None),
+    LM: (lm.make(draft, x.gamma), params.drafter),
+  }
+  return {
+    name: Loop(
+      Spec(target, drafter, verify.token),
+      Params(params.target, weights),
+      used=context,
+      slots=_slots(x),
+      steps=x.steps,
+      batch=batch,
+      seed=x.seed,
+    )
+    for name, (drafter, weights) in ways.items()
+  }
+
+
+def read_bytes(
+  x: LongContexts, models: Models, context: int, batch: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Bytes that each way must read for scoring, and for the whole draft.
+
+  Both are bytes of weights and bytes of caches.
+  """
+  target, params, draft = models.fastest
+
+  def read(model, own):
+    weights, cache = bytes_per_token(model, own, context)
+    return np.array([weights, batch * cache])
+
+  scored = read(target, params.target)
+  narrow = variants.narrow(target, x.window, x.sinks)
+  return {
+    PLAIN: (scored, 0 * scored),
+    WINDOWED: (scored, x.gamma * read(narrow, params.target)),
+    LM: (scored, x.gamma * read(draft, params.drafter)),
+  }
+
+
+def measure(
+  x: LongContexts, models: Models, context: int, batch: int, reader: Reader, bar
+) -> Iterator[dict]:
+  """Rows of a context and batch: one for each way."""
+  bar.set_description(f'batch {batch}, {context} tokens')
+  made = loops(x, models, context, batch)
+  turns = {name: loop.run for name, loop in made.items()}
+  timed = take_turns(turns | {'read': reader.read}, x.repeats, bar)
   bandwidth = float(np.median(timed['read'], 0).max())
   one, scored = seconds(timed[PLAIN]), seconds(timed['idle'])
-  for name, (scoring, drafting) in ways.reads(context).items():
-    weights, cache = scoring + drafting
-    step = seconds(timed[name])
+  for name, both in read_bytes(x, models, context, batch).items():
+    weights, cache = sum(both)
     row = {
       'context': context,
-      'batch': ways.batch,
+      'batch': batch,
       'drafter': name,
       'gamma': 0 if name == PLAIN else x.gamma,
       'weight_bytes': int(weights),
       'cache_bytes': int(cache),
-      'draft_bytes': int(drafting.sum()),
+      'draft_bytes': int(both[1].sum()),
       'bandwidth_gb_per_second': bandwidth / 1e9,
       'predicted_ms': 1e3 * float(weights + cache) / bandwidth,
       **milliseconds(timed[name]),
     }
     if name != PLAIN:
-      c, v = (step - scored) / one / x.gamma, scored / one
-      row |= {'plain_ms': 1e3 * one, 'c': c, 'v': v}
+      c, v = (seconds(timed[name]) - scored) / one / x.gamma, scored / one
       gains = theory.break_even_alpha(x.gamma, c, v)
+      row |= {'plain_ms': 1e3 * one, 'c': c, 'v': v}
       row['break_even_alpha'] = None if np.isnan(gains) else float(gains)
       row['speedups'] = [
         [rate, float(theory.speedup(rate, x.gamma, c, v))] for rate in x.rates
@@ -200,51 +259,195 @@ def measure(ways: Ways, context: int, reader: Reader) -> Iterator[dict]:
     yield row
 
 
-def conditions(x: LongContexts) -> dict:
-  """What a row's numbers depend on, beside its own fields."""
+def facts(x: LongContexts) -> dict:
+  """Fields that all rows have."""
+  same = ('window', 'sinks', 'dtype', 'steps', 'repeats')
   return {
     'program': 'long_contexts',
     'config': x.name,
     'target': vars(x.target).copy(),
     'draft': vars(x.draft).copy(),
-    'window': x.window,
-    'sinks': x.sinks,
-    'dtype': x.dtype,
-    'steps': x.steps,
-    'repeats': x.repeats,
+    **{name: getattr(x, name) for name in same},
     'load_before': os.getloadavg()[0],
     **results.conditions(),
   }
 
 
-def main(x: LongContexts) -> None:
+def run(x: LongContexts) -> None:
+  """Makes the rows that are missing, batch by batch."""
   if x.quick:
-    shrink(x)
+    x.shrink()
   check(x)
   folder = results.Folder(
     x.results or results.default_folder(x), results.settings_of(x)
   )
-  facts = conditions(x)
+  common, models = facts(x), make_models(x)
   with tqdm(file=sys.stderr) as bar:
-    bench = Bench(x, bar)
     for batch in x.batches:
-      ways, reader = Ways(bench, batch), None
+      reader = None
       for context in x.contexts:
-        done = {'context': context, 'batch': batch, 'drafter': LM}.items()
-        if any(done <= row.items() for row in folder.rows):
-          continue
-        reader = reader or Reader(x.megabytes << 20, jnp.dtype(x.dtype))
-        for row in list(measure(ways, context, reader)):
-          folder.add(row | facts)
+        if not folder.has(context=context, batch=batch, drafter=LM):
+          reader = reader or Reader(x.megabytes << 20, jnp.dtype(x.dtype))
+          for row in [*measure(x, models, context, batch, reader, bar)]:
+            folder.add(row | common)
       jax.clear_caches()
-  text = report.summary(folder.rows)
-  folder.write('summary.md', text)
-  for draw in reports.figures(folder.rows):
-    reports.save(draw, folder.rows, folder.path)
-  print(text)
-  last = {'results': str(folder.path), 'rows': len(folder.rows)}
-  print(json.dumps(last | report.outcome(folder.rows)))
+  study.publish(folder)
+
+
+# The rows as tables.
+
+
+def fields(row: dict) -> dict[str, Any]:
+  types = study.fields(
+    text='drafter',
+    count='context batch gamma weight_bytes cache_bytes draft_bytes',
+    number='predicted_ms step_ms',
+  )
+  if row.get('drafter') != PLAIN:
+    types |= study.fields(number='plain_ms c v', maybe='break_even_alpha')
+    types['speedups'] = tuple[tuple[float, ...], ...]
+  return types
+
+
+def _drafts(rows: list[dict]) -> list[dict]:
+  return [r for r in rows if r['drafter'] != PLAIN]
+
+
+def _name(row: dict) -> str:
+  wide = row['drafter'] == WINDOWED and row.get('window')
+  return f'windowed {wide}' if wide else row['drafter']
+
+
+def _speedup(rate: float) -> Callable[[dict], str]:
+  return lambda r: number(dict(r.get('speedups', ())).get(rate))
+
+
+def headline(rows: list[dict]) -> str:
+  """Where and how steps were measured."""
+  target, shape = rows[0].get('target') or {}, ''
+  if {'num_layers', 'width'} <= target.keys():
+    layers = counted(target['num_layers'], 'layer')
+    shape = f'random weights, {layers} x {target["width"]}'
+  return study.headline(
+    'Steps at long contexts', rows, values(rows, 'dtype'), shape, 'medians'
+  )
+
+
+def _outweighs(mine: list[dict]) -> str:
+  """The context from which on a plain step reads more cache than weights."""
+  row = max(mine, key=lambda r: r['context'])
+  return f'{row["weight_bytes"] / (row["cache_bytes"] / row["context"]):,.0f}'
+
+
+def crossing(points: list[tuple[float, float]], level: float) -> float | None:
+  """Where a curve falls to a level for good, between two of its points.
+
+  Args:
+    points: (context, value), at least one; between them a line over the
+      logarithm of the context.
+    level: of the value.
+
+  Returns:
+    The first context if all points are at most at the level; None if the last
+    one is above it.
+  """
+  points = sorted(points)
+  above = [i for i, (_, value) in enumerate(points) if value > level]
+  if not above:
+    return points[0][0]
+  if above[-1] == len(points) - 1:
+    return None
+  (a, high), (b, low) = points[above[-1] : above[-1] + 2]
+  part = (high - level) / (high - low)
+  return float(np.exp(np.log(a) + part * np.log(b / a)))
+
+
+def _gains(rows: list[dict]) -> Table:
+  """The acceptance that each draft needs, and how it moves with the context."""
+  rates = sorted({rate for r in rows for rate, _ in r['speedups']})
+  lines = []
+  for (drafter, batch), mine in group(rows, 'drafter', 'batch').items():
+    del drafter  # Its name may have a window.
+    mine = sorted(mine, key=lambda r: r['context'])
+    line = [_name(mine[0]), str(batch), str(mine[0]['gamma'])]
+    for row in (mine[0], mine[-1]):
+      needed = number(row['break_even_alpha'])
+      line.append(f'{needed} at {row["context"]:,}')
+    for rate in rates:
+      points = [(r['context'], -dict(r['speedups'])[rate]) for r in mine]
+      found = crossing(points, -1.0)
+      line.append('-' if found is None else f'{found:,.0f}')
+    lines.append(line)
+  return Table(
+    'Where drafts gain',
+    'The alpha above which a draft gains at the shortest and at the longest '
+    'context, and the context from which on it gains at a rate of acceptance. '
+    '`-`: it gains at none.',
+    ['drafter', 'batch', 'gamma', 'alpha needed', 'alpha needed',
+     *(f'alpha {rate:g}: from' for rate in rates)],
+    lines,
+  )  # fmt: skip
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, where drafts gain, and each context, batch and way."""
+  tables, drafts, plain_rows = [], _drafts(rows), pick(rows, drafter=PLAIN)
+  if drafts:
+    tables.append(_gains(drafts))
+  if plain_rows:
+    tables.append(
+      Table(
+        'Plain steps',
+        'The context from which on a step reads more cache than weights, and '
+        'its time over the time of reading its bytes in the same minutes.',
+        ['batch', 'cache outweighs weights from', 'measured over predicted'],
+        [
+          [str(batch), _outweighs(mine),
+           span(r['step_ms'] / r['predicted_ms'] for r in mine)]
+          for (batch,), mine in group(plain_rows, 'batch').items()
+        ],
+      )
+    )  # fmt: skip
+
+  def by_bytes(row):
+    place = {name: row[name] for name in ('context', 'batch')}
+    own = pick(plain_rows, **place)
+    return number(row['predicted_ms'] / own[0]['predicted_ms'] if own else None)
+
+  def both(row):
+    return row['weight_bytes'] + row['cache_bytes']
+
+  def over_plain(row):
+    own = row.get('plain_ms')
+    return number(own and row['step_ms'] / own)
+
+  rates = sorted({rate for r in drafts for rate, _ in r['speedups']})
+  columns = study.columns(
+    ('batch', 'batch', ''),
+    ('context', 'context', ',.0f'),
+    ('drafter', _name),
+    ('MB', lambda r: f'{both(r) / 1e6:.3g}'),
+    ('of the draft', lambda r: f'{r["draft_bytes"] / 1e6:.3g}'),
+    ('cache', lambda r: f'{r["cache_bytes"] / both(r):.0%}'),
+    ('step ms', 'step_ms', '.1f'),
+    ('predicted', 'predicted_ms', '.1f'),
+    ('x plain', over_plain),
+    ('by bytes', by_bytes),
+    ('v', 'v'),
+    ('c', 'c'),
+    ('alpha needed', 'break_even_alpha'),
+    *((f'at {rate:g}', _speedup(rate)) for rate in rates),
+  )
+  note = (
+    'Bytes that a step must read, its draft included, and the share of caches '
+    'in them; a step in milliseconds and as its bytes predict, and both over '
+    'plain decoding. alpha needed: the acceptance above which the draft gains; '
+    'behind it speed-ups at rates of acceptance.'
+  )
+  order = sorted(rows, key=lambda r: (r['batch'], r['context']))
+  tables.append(Table.of('Steps by context', note, columns, order))
+  return blocks(headline(rows), *(table.markdown() for table in tables))
 
 
 if __name__ == '__main__':
-  command.run(main, LongContexts, resumes=True)
+  command.study(run, get_config)

@@ -7,9 +7,6 @@ command line and refuses others before any work.
 import dataclasses
 from typing import Any
 
-from specjax.bench.step_settings import LongContexts as LongContexts
-from specjax.bench.step_settings import Size as Size
-from specjax.bench.step_settings import TargetSize as TargetSize
 from specjax.prompts.config import Prompts as Prompts
 from specjax.prompts.config import SamplingValues as SamplingValues
 
@@ -190,6 +187,38 @@ class Parity(Experiment):
   text: str = ''
   temperatures: tuple[float, ...] = (0.0,)
   max_new_tokens: int = 64
+
+
+@dataclasses.dataclass
+class Size:
+  """Sizes of one model of the embedded pair.
+
+  Attributes:
+    width: of the residual stream.
+    num_layers: of the transformer.
+    num_heads: of the queries.
+    num_kv_heads: of keys and values; divides `num_heads`.
+    head_dim: entries of a head.
+    mlp_width: entries between the two products of an MLP.
+  """
+
+  width: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  mlp_width: int
+
+
+@dataclasses.dataclass
+class TargetSize(Size):
+  """Sizes of a target with random weights.
+
+  Attributes:
+    vocab_size: entries of its logits.
+  """
+
+  vocab_size: int = 32_000
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""Steps at long contexts: bytes, crossings and sentences from made-up times."""
+"""Steps at long contexts: bytes, crossings and tables from made-up times."""
 
 import dataclasses
 import json
@@ -9,22 +9,21 @@ import numpy as np
 import pytest
 import tqdm
 
-from configs import long_contexts as config
-from experiments import long_contexts as program
-from experiments import long_contexts_report as report
+from experiments import long_contexts as study
 from experiments import step_timing
 from specjax import reports
 from specjax.bench.memory import bytes_per_token
 from specjax.drafters import early_exit, windowed
 from specjax.errors import UserError
 from specjax.models import variants
+from specjax.reports.markdown import number
 from specjax.types import Target
 from tests.support import models
 
 
 def quick(**changes):
-  x = config.get_config()
-  program.shrink(x)
+  x = study.get_config()
+  x.shrink()
   return dataclasses.replace(x, **changes)
 
 
@@ -57,44 +56,32 @@ def test_bytes_of_a_draft_are_those_of_its_layers_and_its_window():
   assert (less, window) == (whole - layer, cache / 2 * 9 / 100)
 
 
-class Clock:
-  """Loops that take what a formula of the context says, in seconds."""
-
-  def __init__(self, cost):
-    self.cost = cost
-
-  def loops(self, ways, context):
-    costs = self.cost(context, ways.batch)
-    return {
-      name: types.SimpleNamespace(
-        run=lambda value=value: step_timing.Timed(value, 1.0)
-      )
-      for name, value in costs.items()
-    }
-
-
 @pytest.fixture
 def rows(monkeypatch):
   """Plain steps take 1 and 3, scoring as much, drafts 1.5 and 0.5 more."""
 
-  def cost(context, batch):
+  def loops(x, models, context, batch):
+    del x, models  # Unused.
     one = batch * (1.0 if context == 256 else 3.0)
-    return {'plain': one, 'idle': one, 'windowed': one + 1.5, 'lm': one + 0.5}
+    costs = {'plain': one, 'idle': one, 'windowed': one + 1.5, 'lm': one + 0.5}
+    return {
+      name: types.SimpleNamespace(
+        run=lambda cost=cost: step_timing.Timed(cost, 1.0)
+      )
+      for name, cost in costs.items()
+    }
 
-  x, found = quick(gamma=2, rates=(0.5, 0.9)), []
-  monkeypatch.setattr(
-    program.Ways,
-    'loops',
-    lambda ways, context: Clock(cost).loops(ways, context),
-  )
+  x = quick(gamma=2, rates=(0.5, 0.9))
+  monkeypatch.setattr(study, 'loops', loops)
   reader = types.SimpleNamespace(read=lambda: np.array([1e9, 2e9]))
+  made = study.make_models(x)
   with tqdm.tqdm(disable=True) as bar:
-    bench = step_timing.Bench(x, bar)
-    for batch in x.batches:
-      ways = program.Ways(bench, batch)
-      for context in x.contexts:
-        found += program.measure(ways, context, reader)
-  return [row | program.conditions(x) for row in found]
+    return [
+      row | study.facts(x)
+      for batch in x.batches
+      for context in x.contexts
+      for row in study.measure(x, made, context, batch, reader, bar)
+    ]
 
 
 def test_rows_have_what_bytes_and_times_say(rows):
@@ -112,26 +99,32 @@ def test_rows_have_what_bytes_and_times_say(rows):
   assert plain['predicted_ms'] == pytest.approx(1e3 * read / 2e9)
   assert (draft['c'], draft['v']) == (0.75, 1.0)
   # tau at 0.9 is 2.71, a step costs 2.5.
-  assert report.dict_of(draft)[0.9] == pytest.approx(2.71 / 2.5)
+  assert dict(draft['speedups'])[0.9] == pytest.approx(2.71 / 2.5)
   assert draft['break_even_alpha'] == pytest.approx((7**0.5 - 1) / 2, abs=1e-2)
   assert {*map(reports.fault, rows)} == {''}
 
 
-def test_the_headline_says_where_a_draft_gains(rows):
-  said = ' '.join(report.headline(rows).split())
-  each = 2 * 8 * 4
-  plain = rows[0]['weight_bytes']
-  assert f'{plain / each:,.0f} tokens at batch 1' in said
-  assert f'{plain / each / 2:,.0f} tokens at batch 2' in said
-  assert 'windowed 128, gamma 2, batch 1: gains at 256 tokens where' in said
-  assert 'at alpha 0.9 it gains at all contexts' in said
-  table = report.summary(rows)
-  assert '| 1     | 256     | windowed 128 |' in table
-  (figure,) = reports.figures(rows)
-  assert len(figure(rows).axes) == 2
+def test_tables_say_where_a_draft_gains(rows):
+  text = reports.summary(rows)
+  lines = [
+    [cell.strip() for cell in line.strip('|').split('|')]
+    for line in text.splitlines()
+    if line.startswith('|')
+  ]
+  name = 'windowed 128'
+  needed = [number(rows[i]['break_even_alpha']) for i in (1, 4)]
+  ends = [f'{needed[0]} at 256', f'{needed[1]} at 1,024']
+  assert [name, '1', '2', *ends, '624', '256'] in lines
+  cache = rows[0]['cache_bytes'] / 256
+  outweighs = rows[0]['weight_bytes'] / cache
+  for batch in (1, 2):
+    (line,) = (
+      x for x in lines if x[:2] == [str(batch), f'{outweighs / batch:,.0f}']
+    )
+    assert 'to' in line[2]
+  assert ['1', '256', name] in [line[:3] for line in lines]
   for count in range(1, len(rows)):  # Any part of a run can be summed up.
-    assert report.summary(rows[:count])
-    assert report.outcome(rows[:count])
+    assert reports.summary(rows[:count])
 
 
 @pytest.mark.parametrize(
@@ -146,7 +139,7 @@ def test_the_headline_says_where_a_draft_gains(rows):
 def test_a_crossing_is_where_a_curve_stays_below(values, found):
   points = list(zip((100, 1000, 10_000), values, strict=True))
   level = {100.0: 3.5}.get(found, 2.0 if values[1] == 3 else 4.0)
-  crossed = report.crossing(points[::-1], level)
+  crossed = study.crossing(points[::-1], level)
   assert crossed == (None if found is None else pytest.approx(found))
 
 
@@ -164,16 +157,15 @@ def test_a_crossing_is_where_a_curve_stays_below(values, found):
 )
 def test_what_cannot_be_measured_is_refused(change, message):
   with pytest.raises(UserError, match=message):
-    program.check(quick(**change))
+    study.check(quick(**change))
 
 
 @pytest.mark.slow
 def test_the_program_runs_and_measures_nothing_twice(tmp_path, capsys):
   x = quick(batches=(2,), results=str(tmp_path / 'rows'))
-  program.main(x)
+  study.run(x)
   rows = (tmp_path / 'rows/rows.jsonl').read_text()
-  program.main(x)
+  study.run(x)
   assert (tmp_path / 'rows/rows.jsonl').read_text() == rows
   last = json.loads(capsys.readouterr().out.splitlines()[-1])
   assert last['rows'] == len(rows.splitlines()) == 2 * 3
-  assert (tmp_path / 'rows/steps_by_context.png').exists()
