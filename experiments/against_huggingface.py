@@ -31,8 +31,8 @@ from experiments.decoders import Decoded, Decoder
 from experiments.step_timing import read_bandwidth
 from specjax import prompts
 from specjax.bench import load, results
+from specjax.bench.checks import need_one_turn
 from specjax.bench.config import Experiment
-from specjax.bench.loading.checks import need_one_turn
 from specjax.bench.memory import bytes_per_token
 from specjax.bench.plan import Plan, plan
 from specjax.cli import command

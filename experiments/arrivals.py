@@ -38,10 +38,9 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from specjax import pair
-from specjax.bench import measure, results, study
+from specjax.bench import checks, measure, results, sampling_stages, study
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.bench.load import load_experiment
-from specjax.bench.loading import checks
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan
 from specjax.cli import command
@@ -320,7 +319,7 @@ class Side:
     (temperature,) = built.plan.temperatures
     job = built.job(load.prompts, range(x.requests), temperature)
     self.job = dataclasses.replace(job, new_tokens=load.new)
-    own = checks.values(built.plan.sampling, way.spec, 1, temperature)
+    own = sampling_stages.values(built.plan.sampling, way.spec, 1, temperature)
     self.values = jax.device_get(own)
     self.requests = [
       pool.Request(text, int(n), generate.row_keys(x.seed, [i]), self.values)

@@ -26,11 +26,10 @@ from tqdm import tqdm
 
 from experiments import constrained_report
 from specjax import prompts
-from specjax.bench import measure, results, row_fields
+from specjax.bench import measure, results, row_fields, sampling_stages
+from specjax.bench.checks import need_one_turn
 from specjax.bench.config import Languages, SamplingValues
 from specjax.bench.load import load_experiment
-from specjax.bench.loading import constrained
-from specjax.bench.loading.checks import need_one_turn, values
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, plan, whole_steps
@@ -104,7 +103,9 @@ class Setting(NamedTuple):
     return getattr(self.stages, 'constraint', None)
 
   def job(self, indices) -> measure.Job:
-    own = values(self.stages, self.built.plain, len(indices), self.temperature)
+    own = sampling_stages.values(
+      self.stages, self.built.plain, len(indices), self.temperature
+    )
     return measure.Job(
       [self.texts[i] for i in indices],
       np.asarray(indices),
@@ -164,8 +165,8 @@ def prepare(x: Languages) -> tuple[Plan, dict[str, SamplingValues]]:
   stages = {NONE: x.sampling}
   for name, path in x.languages.items():
     own = dataclasses.replace(x.sampling, json_schema=path)
-    constrained.check(own)
-    stages[name] = constrained.compile_for(
+    sampling_stages.check_stages(own)
+    stages[name] = sampling_stages.compile_for(
       own, planned.target, planned.max_new_tokens
     )
   return planned, stages

@@ -37,9 +37,9 @@ from tqdm import tqdm
 
 from specjax import pair
 from specjax.bench import measure, results, study
+from specjax.bench.checks import need_least
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.bench.load import load_experiment
-from specjax.bench.loading.checks import need_least
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan

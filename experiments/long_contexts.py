@@ -39,9 +39,8 @@ from experiments.step_timing import (
   take_turns,
 )
 from specjax import verify
-from specjax.bench import results, study
+from specjax.bench import checks, results, study
 from specjax.bench.config import Size, TargetSize
-from specjax.bench.loading import checks
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
 from specjax.drafters import lm, plain, windowed

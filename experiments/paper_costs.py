@@ -43,9 +43,8 @@ import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from specjax import reports
-from specjax.bench import memory, results
+from specjax.bench import checks, memory, results
 from specjax.bench.config import TargetSize
-from specjax.bench.loading import checks
 from specjax.cli import command
 from specjax.errors import need
 from specjax.models import sharding, transformer

@@ -69,9 +69,8 @@ from experiments.step_timing import (
   take_turns,
 )
 from specjax import checkpoints, pair, sampling, trees, verify
-from specjax.bench import load, results
+from specjax.bench import checks, load, results
 from specjax.bench.config import Size, TargetSize
-from specjax.bench.loading import checks
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
 from specjax.cli.names import Names, resolve_function

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specjax.bench import checks
 from specjax.bench.config import Parity
-from specjax.bench.loading import checks
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded, Method
 from specjax.checkpoints import precision

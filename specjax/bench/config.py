@@ -5,10 +5,15 @@ command line and refuses others before any work.
 """
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from specjax.cli.fields import Between, Count, Seed
 from specjax.prompts.config import Prompts as Prompts
 from specjax.prompts.config import SamplingValues as SamplingValues
+
+Dtype = Literal['auto', 'float32', 'bfloat16', 'float16']
+AnyDtype = Literal['auto', 'float32', 'bfloat16', 'float16', 'float64']
+Temperatures = tuple[Annotated[float, Between(0)], ...]
 
 
 @dataclasses.dataclass
@@ -22,7 +27,7 @@ class Checkpoint:
   """
 
   path: str = ''
-  dtype: str = ''
+  dtype: Literal['', AnyDtype] = ''
 
 
 @dataclasses.dataclass
@@ -32,10 +37,10 @@ class Draft(Checkpoint):
   Attributes:
     vocabulary: tokens that it may propose, the most frequent ones; 0: all.
     frequencies: tables that say how frequent they are, as
-      `configs/counts.py` makes them.
+      `specjax train counts` makes them.
   """
 
-  vocabulary: int = 0
+  vocabulary: Annotated[int, Between(0)] = 0
   frequencies: str = ''
 
 
@@ -75,13 +80,13 @@ class Mesh:
     timeout: seconds to wait for others to join, for signs of life, at the end.
   """
 
-  data: int = 1
-  model: int = 1
+  data: Count = 1
+  model: Count = 1
   split_draft: bool = False
-  processes: int = 1
+  processes: Annotated[int, Between(0)] = 1
   process: int = 0
   coordinator: str = ''
-  timeout: int = 300
+  timeout: Count = 300
 
   def facts(self) -> dict:
     """What of it decides the results."""
@@ -126,18 +131,18 @@ class Experiment:
   target: Checkpoint
   candidates: dict[str, Candidate]
   draft: Draft = dataclasses.field(default_factory=Draft)
-  dtype: str = 'auto'
+  dtype: Dtype = 'auto'
   drafters: tuple[str, ...] = ()
   verifiers: tuple[str, ...] = ('token',)
-  gammas: tuple[int, ...] = ()
-  temperatures: tuple[float, ...] = (0.0, 1.0)
+  gammas: tuple[Count, ...] = ()
+  temperatures: Temperatures = (0.0, 1.0)
   sampling: SamplingValues = dataclasses.field(default_factory=SamplingValues)
   prompts: Prompts = dataclasses.field(default_factory=Prompts)
   prompt: str = ''
-  max_new_tokens: int = 128
-  batch: int = 1
-  batches: tuple[int, ...] = ()
-  seed: int = 0
+  max_new_tokens: Count = 128
+  batch: Count = 1
+  batches: tuple[Count, ...] = ()
+  seed: Seed = 0
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
   timed: bool = True
   probe: bool = True
@@ -182,11 +187,11 @@ class Parity(Experiment):
   """
 
   against: str = 'plain'
-  dtype: str = 'float32'
-  other_dtype: str = 'bfloat16'
+  dtype: AnyDtype = 'float32'
+  other_dtype: AnyDtype = 'bfloat16'
   text: str = ''
-  temperatures: tuple[float, ...] = (0.0,)
-  max_new_tokens: int = 64
+  temperatures: Temperatures = (0.0,)
+  max_new_tokens: Count = 64
 
 
 @dataclasses.dataclass
@@ -234,7 +239,7 @@ class Languages(Experiment):
 
 @dataclasses.dataclass
 class Certificate:
-  """What is certified, and how surely.
+  """A certificate: its subject, and how sure it is.
 
   Attributes:
     name: results go to runs/<name>-<hash of the settings>.
@@ -255,12 +260,12 @@ class Certificate:
   """
 
   name: str = 'certify'
-  dtype: str = 'auto'
-  rows: int = 64
-  rounds: int = 128
+  dtype: Dtype = 'auto'
+  rows: Count = 64
+  rounds: Count = 128
   level: float = 1e-3
   boost: float = 1.1
-  seed: int = 0
+  seed: Seed = 0
   results: str = ''
   compilation_cache: str = 'auto'
   quick: bool = False

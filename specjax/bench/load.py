@@ -17,9 +17,9 @@ import jax
 
 from specjax import checkpoints, prompts
 from specjax.bench import memory, meshes, user_drafters, vocabulary
-from specjax.bench.loading.checks import values_for
 from specjax.bench.methods import Loaded, assemble, make_drafter
 from specjax.bench.plan import Plan, PlannedDrafter
+from specjax.bench.sampling_stages import values_for
 from specjax.checkpoints import CheckpointError, Description, precision
 from specjax.cli import hosts
 from specjax.drafters import lm

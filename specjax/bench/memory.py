@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 import jax
 import jax.numpy as jnp
 
-from specjax.bench import meshes
-from specjax.bench.loading import constrained
+from specjax.bench import meshes, sampling_stages
 from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.checkpoints import CheckpointError, Description, precision
 from specjax.checkpoints.files import open_tensors
@@ -281,7 +280,7 @@ def predict(
     drafts.append(models)
   # Drafts are read again for the target in the kernel's layout.
   copied = _copied(forms) + weights * (len(forms) - 1)
-  held = target.cache + constrained.bytes_of(plan, w.rows)
+  held = target.cache + sampling_stages.bytes_of(plan, w.rows)
   known = Load(target.parameters, held, weights + max(memories), copied)
   size = plan.mesh.data * plan.mesh.model
   if not compiles or size > jax.device_count():

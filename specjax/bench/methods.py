@@ -16,9 +16,9 @@ import numpy as np
 
 from specjax import checkpoints, verify
 from specjax.bench import costs, drafter_facts, measure
-from specjax.bench.loading.checks import values
 from specjax.bench.measure import Decoding, Job
 from specjax.bench.plan import Plan, PlannedDrafter
+from specjax.bench.sampling_stages import values
 from specjax.drafters import plain
 from specjax.errors import blame, need
 from specjax.loop import generate

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from specjax import checkpoints
+from specjax.bench import checks, sampling_stages
 from specjax.bench.config import (
   Candidate,
   Experiment,
@@ -23,7 +24,6 @@ from specjax.bench.config import (
   Prompts,
   SamplingValues,
 )
-from specjax.bench.loading import checks, constrained
 from specjax.checkpoints import Description, precision
 from specjax.cli import names
 from specjax.drafters.heads import files
@@ -430,10 +430,10 @@ def plan(x: Experiment, sweeps: bool = False) -> Plan:
     planned,
     target=target,
     drafters=_find_drafters(planned),
-    sampling=constrained.compile_for(x.sampling, target, x.max_new_tokens),
+    sampling=sampling_stages.compile_for(x.sampling, target, x.max_new_tokens),
   )
   _check_levels(located)
-  constrained.check_rules(located)
+  sampling_stages.check_rules(located)
   return located
 
 
@@ -460,7 +460,7 @@ def settings_of(x: Any) -> dict:
     if settings['mesh'] == Mesh().facts():
       del settings['mesh']
   if isinstance(x, Experiment):
-    constrained.shorten(settings['sampling'])
+    sampling_stages.shorten(settings['sampling'])
     for name in ('system', 'template_kwargs', 'turns'):
       if settings['prompts'][name] == getattr(Prompts(), name):
         del settings['prompts'][name]

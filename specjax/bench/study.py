@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from specjax import prompts, reports
-from specjax.bench import measure, results
+from specjax.bench import checks, measure, results
 from specjax.bench.config import Experiment
-from specjax.bench.loading import checks
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
 from specjax.errors import need

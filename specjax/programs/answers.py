@@ -22,9 +22,8 @@ import numpy as np
 from tqdm import tqdm
 
 from specjax import checkpoints, prompts
-from specjax.bench import results, single_model
+from specjax.bench import checks, results, sampling_stages, single_model
 from specjax.bench.config import Experiment
-from specjax.bench.loading import checks
 from specjax.bench.plan import Plan, plan
 from specjax.cli import command
 from specjax.errors import need, writing
@@ -83,7 +82,7 @@ def written(
     spec=spec,
     new_tokens=x.max_new_tokens,
     key=generate.row_keys(x.seed, np.array(places)),
-    values=checks.values(x.sampling, spec, len(texts), temperature),
+    values=sampling_stages.values(x.sampling, spec, len(texts), temperature),
     rows=x.batch,
   )
   for one in begun:

@@ -23,29 +23,18 @@ from tqdm import tqdm
 
 from specjax.bench import results
 from specjax.bench.config import Certificate
-from specjax.bench.loading.checks import (
-  check_dtype,
-  need,
-  need_least,
-  need_seed,
-)
 from specjax.certify import certificate, trial
 from specjax.certify.laws import row_of
-from specjax.cli import command
+from specjax.cli import command, fields
+from specjax.errors import need
 from specjax.reports import certify as report
 
 
 def check(x: Certificate) -> None:
-  """Refuses settings that make no sense.
-
-  Raises:
-    UserError: names the field and the remedy.
-  """
-  need_least(x, 1, 'rows', 'rounds')
-  check_dtype('dtype', x.dtype)
+  """Raises a UserError that names a field whose value makes no sense."""
+  fields.check(x)
   need(0 < x.level < 0.1, f'level must be in (0, 0.1), got {x.level}')
   need(1 < x.boost < np.inf, f'boost must be above 1, got {x.boost}')
-  need_seed(x.seed)
 
 
 def _folder(x: Certificate) -> results.Folder:

@@ -25,9 +25,9 @@ import specjax
 from specjax import prompts
 from specjax.bench import single_model
 from specjax.bench.config import Experiment
-from specjax.bench.loading import checks
 from specjax.bench.plan import plan
 from specjax.cli import command, terminal
+from specjax.cli.fields import SEEDS
 from specjax.errors import UserError, blame, need
 
 _SMALLEST = 512  # slots of a buffer; larger ones are powers of two
@@ -87,7 +87,7 @@ class Talker(single_model.Pair):
         gamma=self.planned.gammas[0],
         new_tokens=new,
         temperature=self.plan.temperatures[0],
-        seed=(self.plan.seed + self.spoken - 1) % checks.SEEDS,
+        seed=(self.plan.seed + self.spoken - 1) % SEEDS,
         rule=self.rule if self.speculates else None,
         slots=max(_SMALLEST, 1 << (needed - 1).bit_length()),
         **self.plan.sampling.stages,

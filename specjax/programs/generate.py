@@ -13,10 +13,9 @@ import contextlib
 import json
 import sys
 
-from specjax.bench import trace
+from specjax.bench import checks, sampling_stages, trace
 from specjax.bench.config import Experiment
 from specjax.bench.load import load_experiment
-from specjax.bench.loading import checks
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
 from specjax.cli import command, hosts
@@ -35,7 +34,9 @@ def steps(built: Loaded, plan: Plan, ids: list[int], turn: int = 0):
     spec=method.spec,
     new_tokens=plan.max_new_tokens,
     key=generate.row_keys(plan.seed, [turn]),
-    values=checks.values(plan.sampling, method.spec, 1, plan.temperatures[0]),
+    values=sampling_stages.values(
+      plan.sampling, method.spec, 1, plan.temperatures[0]
+    ),
   )
   return trace.steps(method.params, state, spec=method.spec)
 

@@ -11,9 +11,8 @@ import resource
 import sys
 
 from specjax import prompts
-from specjax.bench import probing, results, samples
+from specjax.bench import checks, probing, results, samples
 from specjax.bench.config import Experiment
-from specjax.bench.loading import checks
 from specjax.bench.plan import plan, whole_steps
 from specjax.bench.runner import Runner
 from specjax.cli import command, hosts

@@ -14,8 +14,7 @@ for the open internet: docs/serving.md. Ctrl-C and SIGTERM end it.
 import importlib.util
 import os
 
-from specjax.bench import single_model
-from specjax.bench.loading import checks
+from specjax.bench import checks, single_model
 from specjax.bench.plan import plan
 from specjax.cli import command
 from specjax.errors import blame, install, need

@@ -1,7 +1,9 @@
 """What texts go on from, and how their tokens are drawn."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
+
+from specjax.cli.fields import Between, Count
 
 
 @dataclasses.dataclass
@@ -84,6 +86,6 @@ class Prompts:
   chat: bool = False
   system: str = ''
   template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
-  turns: int = 1
-  count: int = 20
-  length: int | None = None
+  turns: Annotated[int, Between(0)] = 1
+  count: Count = 20
+  length: Count | None = None

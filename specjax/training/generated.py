@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from specjax import checkpoints, sampling, verify
-from specjax.bench.loading.checks import SEEDS
+from specjax.cli.fields import SEEDS
 from specjax.drafters import plain
 from specjax.errors import UserError, blame, need, writing
 from specjax.loop import generate

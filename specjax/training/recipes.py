@@ -10,8 +10,8 @@ import itertools
 from typing import Annotated, Any, Literal
 
 from specjax import checkpoints
+from specjax.bench.checks import check_dtype, need_temperatures
 from specjax.bench.config import Size
-from specjax.bench.loading.checks import check_dtype, need_temperatures
 from specjax.cli import fields
 from specjax.cli.fields import Between, Count, Seed
 from specjax.cli.names import Names, resolve_function

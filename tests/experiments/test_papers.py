@@ -6,8 +6,8 @@ import pytest
 
 from experiments.papers import published
 from experiments.papers.published import Calculated, Metric, Published
+from specjax.bench import checks
 from specjax.bench.config import Candidate
-from specjax.bench.loading import checks
 from tests.support import rows as made
 
 CONFIGS = dict(published.configs())

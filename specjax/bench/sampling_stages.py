@@ -1,4 +1,4 @@
-"""What constrains the texts of an experiment."""
+"""The sampling pipeline of an experiment, and its compiled constraint."""
 
 import dataclasses
 import hashlib
@@ -6,35 +6,78 @@ import os
 import pathlib
 from typing import Any
 
-from specjax import checkpoints, constraints
+from specjax import checkpoints, constraints, sampling
 from specjax.bench.config import SamplingValues
 from specjax.cli import names
 from specjax.errors import UserError, blame, need, remedy
 from specjax.sampling import Automaton
 from specjax.sampling.constrained import tables
+from specjax.types import Spec
 
 _SAVED = '.npz'
 
 
+# Stages that name tokens: their values are checked with the target.
+_TOKENS = 'logit_bias', 'forbidden', 'min_new_tokens'
+
+
 @dataclasses.dataclass
 class Constrained(SamplingValues):
-  """The same with what `regex` or `json_schema` was compiled to."""
+  """Stages with the automaton that `regex` or `json_schema` is compiled to."""
 
   constraint: Automaton | None = None
 
 
-def check(x: SamplingValues) -> None:
-  """Checks what needs no target.
+def check_stages(x: SamplingValues) -> None:
+  """Checks the stages that need no target.
 
   Raises:
     UserError: names the field and the remedy.
   """
+  stages = {k: v for k, v in x.stages.items() if k not in _TOKENS}
+  with blame('sampling.'):
+    sampling.make(1, 1.0, **stages)
   need(
     x.regex is None or x.json_schema is None,
     'sampling.regex and sampling.json_schema are both given: choose one',
   )
   if x.json_schema is not None:
     _read(x.json_schema)
+
+
+def values(
+  stages: SamplingValues, spec: Spec, batch: int, temperature
+) -> sampling.Sampling:
+  """Returns the pipeline of an experiment for rows of a spec.
+
+  Args:
+    stages: besides the temperature.
+    spec: whose vocabulary and ends of a text count.
+    batch: rows.
+    temperature: of all rows, or [B].
+
+  Raises:
+    UserError: names the field that is out of range or contradicts another.
+  """
+  return values_for(
+    stages, spec.target.config.vocab_size, spec.eos, batch, temperature
+  )
+
+
+def values_for(
+  stages: SamplingValues,
+  vocab_size: int,
+  eos: tuple[int, ...],
+  batch: int = 1,
+  temperature=1.0,
+) -> sampling.Sampling:
+  """Returns the pipeline for a vocabulary and the tokens that end a text."""
+  if stages.constrains and 'constraint' not in stages.stages:
+    raise RuntimeError('the constraint was not compiled: use a plan')
+  with blame('sampling.'):
+    return sampling.make(
+      batch, temperature, **stages.stages, vocab_size=vocab_size, eos=eos
+    )
 
 
 def _read(path: str) -> bytes:
@@ -48,10 +91,10 @@ def _read(path: str) -> bytes:
 
 
 def shorten(sampling: dict[str, Any]) -> None:
-  """Leaves of settings what decides the results: a file's name and content."""
+  """Leaves in settings a constraint's name and content, or nothing if none."""
   for name in ('regex', 'json_schema'):
     if sampling[name] is None:
-      del sampling[name]  # No constraint, as ever.
+      del sampling[name]
   if path := sampling.get('json_schema'):
     digest = hashlib.sha256(_read(path)).hexdigest()
     sampling['json_schema'] = [os.path.basename(path), digest[:12]]
@@ -60,7 +103,7 @@ def shorten(sampling: dict[str, Any]) -> None:
 def compile_for(
   x: SamplingValues, target: str, max_new_tokens: int
 ) -> SamplingValues:
-  """Compiles what constrains the texts of a target.
+  """Compiles the constraint on the texts of a target.
 
   Args:
     x: the stages.
@@ -97,7 +140,7 @@ def compile_for(
 
 
 def bytes_of(plan: Any, rows: int) -> int:
-  """Bytes on each device of the tables of so many rows, of all devices."""
+  """Returns the bytes that the constraint's tables take on each device."""
   made = getattr(plan.sampling, 'constraint', None)
   if made is None:
     return 0
@@ -105,11 +148,7 @@ def bytes_of(plan: Any, rows: int) -> int:
 
 
 def check_rules(plan: Any) -> None:
-  """Refuses a rule that accepts what a constraint does not allow.
-
-  Raises:
-    UserError: names the field.
-  """
+  """Raises a UserError if a rule accepts what a constraint does not allow."""
   rules = {rule.partition(':')[0] for rule in plan.rules}
   need(
     not plan.sampling.constrains or names.RULE.full('simulated') not in rules,

@@ -1,27 +1,26 @@
 """The values of a configuration: checked before anything is read.
 
-Every error names the field and what would be right.
+A field's type and range stand where it is declared; what follows here is about
+several fields. Every error names the field and what would be right.
 """
 
+import typing
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from specjax import prompts, sampling
-from specjax.bench.config import Experiment, Parity, Prompts, SamplingValues
-from specjax.bench.loading import constrained
-from specjax.checkpoints import precision
-from specjax.errors import blame
+from specjax import prompts
+from specjax.bench import sampling_stages
+from specjax.bench.config import AnyDtype, Experiment, Parity, Prompts
+from specjax.cli import fields
+from specjax.cli.fields import SEEDS
 from specjax.errors import need as need
 from specjax.prompts import conversations
-from specjax.types import Spec
-
-SEEDS = 2**32  # Larger ones give the keys of smaller ones.
 
 
 def need_seed(value: int, field: str = 'seed') -> None:
-  """Raises a UserError where a seed has no keys of its own."""
+  """Raises a UserError unless a seed has keys of its own."""
   need(
     0 <= value < SEEDS, f'{field} must be from 0 to {SEEDS - 1}, got {value}'
   )
@@ -32,9 +31,9 @@ def need_least(x: Any, least: int, *names: str, where: str = '') -> None:
 
   Args:
     x: the config.
-    least: of a value; None is no value.
-    *names: its fields.
-    where: what their names follow.
+    least: the smallest value; None is allowed, too.
+    *names: of fields.
+    where: precedes their names in the error.
   """
   for name in names:
     value = getattr(x, name)
@@ -45,12 +44,7 @@ def need_least(x: Any, least: int, *names: str, where: str = '') -> None:
 
 
 def need_temperatures(field: str, temperatures: Sequence[float]) -> None:
-  """Raises a UserError where there is no temperature, a wrong one or one twice.
-
-  Args:
-    field: that has them.
-    temperatures: of the texts.
-  """
+  """Raises a UserError if temperatures are missing, wrong or the same."""
   need(temperatures, f'{field} is empty: give at least one, such as 0')
   for place, temperature in enumerate(temperatures):
     need(
@@ -64,7 +58,7 @@ def need_temperatures(field: str, temperatures: Sequence[float]) -> None:
 
 
 def need_one_turn(x: Prompts) -> None:
-  """Raises a UserError where a program decodes single prompts alone."""
+  """Raises a UserError in a program that decodes single prompts alone."""
   need(
     x.turns == 1,
     f'prompts.turns is {x.turns}, but this program continues single prompts: '
@@ -72,85 +66,38 @@ def need_one_turn(x: Prompts) -> None:
   )
 
 
-# Stages that name tokens: what they may name is known with the target.
-_TOKENS = ('logit_bias', 'forbidden', 'min_new_tokens')
-
-
-def values(
-  stages: SamplingValues, spec: Spec, batch: int, temperature
-) -> sampling.Sampling:
-  """The pipeline of an experiment, for rows of a spec.
-
-  Args:
-    stages: besides the temperature.
-    spec: whose vocabulary and ends of a text count.
-    batch: rows.
-    temperature: of all rows, or [B].
-
-  Raises:
-    UserError: names the field that is out of range or contradicts another.
-  """
-  return values_for(
-    stages, spec.target.config.vocab_size, spec.eos, batch, temperature
-  )
-
-
-def values_for(
-  stages: SamplingValues,
-  vocab_size: int,
-  eos: tuple[int, ...],
-  batch: int = 1,
-  temperature=1.0,
-) -> sampling.Sampling:
-  """The same for a vocabulary and the ends of a text."""
-  if stages.constrains and 'constraint' not in stages.stages:
-    raise RuntimeError('what constrains the texts was not compiled: use a plan')
-  with blame('sampling.'):
-    return sampling.make(
-      batch, temperature, **stages.stages, vocab_size=vocab_size, eos=eos
-    )
-
-
 def check_dtype(field: str, name: Any, *more: str) -> None:
-  """Raises a UserError where there is no such type.
+  """Raises a UserError unless a type exists.
 
   Args:
     field: that names it.
     name: of it.
-    *more: names that may be given besides those of every experiment.
+    *more: names that are allowed besides those of every experiment.
   """
-  choices = (precision.AUTO, 'float32', *precision.NARROW, *more)
+  known = [x for x in typing.get_args(AnyDtype) if x != 'float64'] + [*more]
   need(
-    name in choices,
-    f'{field} must be one of {", ".join(choices)}, got {name!r}',
+    name in known, f'{field} must be one of {", ".join(known)}, got {name!r}'
   )
 
 
 def check_dtypes(x: Experiment) -> None:
-  """The same of all fields of an experiment but options of drafters."""
-  more = ('float64',) if isinstance(x, Parity) else ()
-  check_dtype('dtype', x.dtype, *more)
-  for field, value in (
-    ('target.dtype', x.target.dtype),
-    ('draft.dtype', x.draft.dtype),
-  ):
-    if value:
-      check_dtype(field, value, *more)
+  """Raises a UserError if float64 is asked for where it is not switched on."""
+  if not isinstance(x, Parity):
+    for field, dtype in (
+      ('dtype', x.dtype),
+      ('target.dtype', x.target.dtype or 'auto'),
+      ('draft.dtype', x.draft.dtype or 'auto'),
+    ):
+      check_dtype(field, dtype)
 
 
 def check_mesh(x: Experiment) -> None:
-  """Checks what needs neither devices nor models.
+  """Checks the fields of a mesh that need neither devices nor models.
 
   Raises:
     UserError: names the field and the remedy.
   """
   mesh = x.mesh
-  need_least(mesh, 1, 'data', 'model', 'timeout', where='mesh.')
-  need(
-    mesh.processes >= 0,
-    f'mesh.processes must be at least 0 (0: what the cluster says), got '
-    f'{mesh.processes}',
-  )
   if mesh.processes > 1:
     need(
       0 <= mesh.process < mesh.processes,
@@ -178,6 +125,7 @@ def check(x: Experiment) -> None:
   Raises:
     UserError: names the field, its value and the remedy.
   """
+  fields.check(x)
   missing = getattr(x, 'missing', '')
   need(
     not missing,
@@ -190,19 +138,13 @@ def check(x: Experiment) -> None:
     '--target.path=...',
   )
   need_temperatures('temperatures', x.temperatures)
-  stages = {k: v for k, v in x.sampling.stages.items() if k not in _TOKENS}
-  with blame('sampling.'):
-    sampling.make(1, 1.0, **stages)
-  constrained.check(x.sampling)
-  need_least(x.prompts, 0, 'turns', where='prompts.')
+  sampling_stages.check_stages(x.sampling)
   if not x.prompt:
     prompts.check(x.prompts)
   conversations.check(x.prompts)
-  need_least(x.prompts, 1, 'count', 'length', where='prompts.')
-  need_least(x, 1, 'max_new_tokens', 'batch')
   need(
-    min(x.batches, default=1) >= 1,
-    f'batches must be of at least 1, got {x.batches}',
+    not x.batches or x.batch == 1,
+    f'batches is {x.batches} and batch is {x.batch}: give one of them',
   )
   least = x.sampling.min_new_tokens
   need(
@@ -210,6 +152,5 @@ def check(x: Experiment) -> None:
     f'sampling.min_new_tokens is {least}, but max_new_tokens is '
     f'{x.max_new_tokens}: lower one or raise the other',
   )
-  need_seed(x.seed)
   check_dtypes(x)
   check_mesh(x)
