@@ -158,16 +158,16 @@ def report(folder: results.Folder) -> dict:
   best = explain_report.best_of(rows)
   if best is None:
     return last | dict.fromkeys((*names, 'best_gamma', 'remedy', 'verdict'))
-  decision = explain_report.decide(rows)
+  found = explain_report.decide(rows)
   return {
     **last,
     **{name: best[name] for name in names},
     'ratio_ci': intervals.stored(
-      best, explain_report.told(best, 'measured_over_predicted')
+      best, explain_report.field_of(best, 'measured_over_predicted')
     ),
     'best_gamma': best['gamma'],
-    'remedy': decision.remedy,
-    'verdict': decision.sentence,
+    'remedy': found[0].name if found else None,
+    'verdict': explain_report.sentence(best, found),
   }
 
 

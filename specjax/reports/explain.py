@@ -1,17 +1,25 @@
-"""Rows of `specjax explain`: the verdict, tables and a figure.
+"""Rows of `specjax explain`: where a step's time goes, and what would help.
 
-The cells are rows as `specjax run` makes them, one for each draft length;
-one more row has the loops without their parts.
+The cells are rows as `specjax run` makes them, one for each draft length; one
+more row has the loops without their parts.
+
+One call of the target yields tau tokens and takes v + gamma c plain steps.
+Four things can be made better: drafting, agreement, scoring and what else a
+step does. Each is asked what the speed-up would be if half of its trouble were
+gone, at the draft length that is best then. The fifth is the draft length
+itself, which costs nothing to change.
 """
 
+import dataclasses
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from specjax.reports import Draw, intervals, remedies
+from specjax.reports import Draw, intervals
 from specjax.reports import run as run_report
 from specjax.reports.conditions import conditions
+from specjax.reports.intervals import column, columns
 from specjax.reports.markdown import (
   Columns,
   Table,
@@ -25,20 +33,146 @@ from specjax.reports.markdown import (
 from specjax.stats import metrics, sanity_checks, theory
 from specjax.stats.row import by_place, pick
 
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
 PHASES = ('draft', 'score', 'judge', 'commit', 'loop')
 LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
 
 
+@dataclasses.dataclass(frozen=True)
+class Facts:
+  """What was measured of a draft; dictionaries are by draft length.
+
+  Attributes:
+    gamma: the draft length that was asked for.
+    alpha: mean acceptance; None where nothing was drafted.
+    tau: tokens per target call.
+    c: cost of drafting a token, in plain steps.
+    v: cost of scoring, judging and committing gamma + 1 tokens.
+    overhead: what a speculative step spends on neither drafting nor scoring,
+      in plain steps.
+    plain_overhead: the same part of a plain step.
+  """
+
+  gamma: int
+  alpha: float | None
+  tau: dict[int, float]
+  c: dict[int, float]
+  v: dict[int, float]
+  overhead: float
+  plain_overhead: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+  """Factors of what is wrong: 1 leaves it as it is."""
+
+  drafting: float = 1.0
+  disagreement: float = 1.0
+  scoring: float = 1.0
+  overhead: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+  """What a change would give.
+
+  Attributes:
+    name: draft, agreement, scoring, overhead or gamma.
+    gain: factor on the predicted speed-up.
+    speedup: predicted after the change, at the draft length `gamma`.
+    gamma: the best draft length after the change.
+    trouble: what is wrong, in numbers.
+    change: what to do.
+  """
+
+  name: str
+  gain: float
+  speedup: float
+  gamma: int
+  trouble: str
+  change: str
+
+
+_CHANGES = {
+  'draft': (Change(drafting=0.5), 'a draft at half the cost'),
+  'agreement': (
+    Change(disagreement=0.5),
+    'half the disagreement: distil the draft, or enlarge it',
+  ),
+  'scoring': (
+    Change(scoring=0.5),
+    'half the extra cost of scoring: fewer rows at once, or hardware with '
+    'arithmetic to spare',
+  ),
+  'overhead': (
+    Change(overhead=0.5),
+    'half of what a step does besides: or a larger target',
+  ),
+}
+
+
+def predict(facts: Facts, gamma: int, change: Change = Change()) -> float:
+  """Returns the speed-up that the costs promise after a change."""
+  plain, step = facts.plain_overhead, facts.overhead
+  scoring = facts.v[gamma] - step  # Of gamma + 1 tokens, 1 - plain of one.
+  scoring = 1 - plain + change.scoring * (scoring - (1 - plain))
+  total = scoring + change.overhead * step
+  total += change.drafting * gamma * facts.c[gamma]
+  tau = facts.tau[gamma]
+  if change.disagreement != 1 and facts.alpha is not None:
+    alpha = 1 - change.disagreement * (1 - facts.alpha)
+    tau *= theory.tokens_per_call(alpha, gamma)
+    tau /= theory.tokens_per_call(facts.alpha, gamma)
+  return tau * (1 - plain + change.overhead * plain) / total
+
+
+def best_gamma(facts: Facts, change: Change = Change()) -> int:
+  """Returns the measured draft length with the largest predicted speed-up."""
+  return max(facts.tau, key=lambda gamma: predict(facts, gamma, change))
+
+
+def _troubles(facts: Facts, gamma: int) -> dict[str, str]:
+  """Says what is wrong at a draft length, by remedy."""
+  c, v = facts.c[gamma], facts.v[gamma]
+  even = theory.break_even_alpha(gamma, c, v)
+  alpha = number(facts.alpha)
+  return {
+    'draft': f'{gamma * c / (v + gamma * c):.0%} of a step, c {c:.3f}',
+    'agreement': f'alpha {alpha}, break-even {even:.2f}',
+    'scoring': f'{gamma + 1} tokens cost v {v:.2f}',
+    'overhead': f'{facts.plain_overhead:.0%} of a plain step',
+  }
+
+
+def remedies(facts: Facts) -> list[Remedy]:
+  """Returns what would help, the largest gain first."""
+  here = best_gamma(facts)
+  now, asked = predict(facts, here), predict(facts, facts.gamma)
+  # A change of gamma is judged from the one asked for, others from the best.
+  trouble, advice = f'gamma {facts.gamma}', f'gamma {here}'
+  found = [Remedy('gamma', now / asked, now, here, trouble, advice)]
+  troubles = _troubles(facts, here)
+  for name, (change, advice) in _CHANGES.items():
+    gamma = best_gamma(facts, change)
+    after = predict(facts, gamma, change)
+    found.append(
+      Remedy(name, after / now, after, gamma, troubles[name], advice)
+    )
+  return sorted(found, key=lambda one: -one.gain)
+
+
 def examined(rows: list[dict]) -> list[dict]:
-  """The cells that the verdict is about: greedy code where there is any."""
+  """Returns the cells of the verdict: greedy code where there is any."""
   domains = [r['domain'] for r in rows]
   domain = 'code' if 'code' in domains else domains[0]
   coldest = min(r['temperature'] for r in pick(rows, domain=domain))
   return pick(rows, domain=domain, temperature=coldest)
 
 
-def told(row: dict, name: str) -> str:
-  """The field that is told of: rows of a batch wait for the last of them."""
+def field_of(row: dict, name: str) -> str:
+  """Returns the field of a prediction: rows of a batch wait for the last."""
   static = {
     'predicted_speedup': 'predicted_static_speedup',
     'measured_over_predicted': 'measured_over_predicted_static',
@@ -48,11 +182,11 @@ def told(row: dict, name: str) -> str:
 
 
 def predicted(row: dict) -> float:
-  return row[told(row, 'predicted_speedup')]
+  return row[field_of(row, 'predicted_speedup')]
 
 
 def choose(cells: list[dict]) -> dict:
-  """The cell of the best gamma: that of the largest predicted speed-up.
+  """Returns the cell with the largest predicted speed-up.
 
   Lengths next to each other are measured to be about equally fast, so which of
   them comes out first is chance. A prediction rests on counts and on costs
@@ -63,13 +197,13 @@ def choose(cells: list[dict]) -> dict:
 
 
 def phases(rows: list[dict]) -> dict | None:
-  """The row of the phases; None before they were measured."""
+  """Returns the row of the phases; None before they were measured."""
   measured = [r for r in rows if 'loops' in r]
   return measured[-1] if measured else None
 
 
 def cells_of(rows: list[dict]) -> list[dict]:
-  """The rows of the cells, by domain, temperature and gamma."""
+  """Sorts the rows of the cells by domain, temperature and gamma."""
   cells = [r for r in rows if 'loops' not in r]
   return sorted(
     cells, key=lambda r: (r['domain'], r['temperature'], r['gamma'])
@@ -79,7 +213,7 @@ def cells_of(rows: list[dict]) -> list[dict]:
 def split(
   loops: dict[str, list[float]], step: float
 ) -> dict[str, metrics.Estimate]:
-  """What each phase takes, with intervals over the turns.
+  """Returns what each phase takes, with intervals over the turns.
 
   Differences of medians, so that the phases add up to the median of a step.
   Each turn counts in its own plain steps: a machine that is slower for a while
@@ -102,32 +236,40 @@ def split(
   }
 
 
-def _ends(row: dict, name: str) -> list[float]:
-  """The interval of a field; NaN where there is none, and nothing is drawn."""
-  return intervals.stored(row, name) or [np.nan, np.nan]
+def possible(rows: list[dict]) -> list[dict]:
+  """Returns cells of the verdict whose numbers can be true."""
+  cells = sanity_checks.without(cells_of(rows))
+  return examined(cells) if cells else []
 
 
-def facts(cells: list[dict], loops: dict, asked: int) -> remedies.Facts:
-  """What the verdict is made from."""
+def best_of(rows: list[dict]) -> dict | None:
+  """Returns the cell of the best gamma; None if no cell can be believed."""
+  cells = possible(rows)
+  return choose(cells) if cells else None
+
+
+def decide(rows: list[dict]) -> list[Remedy]:
+  """Returns what would help, the largest gain first; [] without phases."""
+  cells, phase_row, best = possible(rows), phases(rows), best_of(rows)
+  if not (phase_row and best and phase_row['gamma'] == best['gamma']):
+    return []
+  loops = phase_row['loops']
 
   def outside(name):
     judged = np.array(loops[name]['judged'])
     return float(np.median(judged / np.array(loops[name]['plain'])))
 
-  gammas = [r['gamma'] for r in cells]
-  alpha = cells[0]['alpha']  # Its sums may pass 1 by their rounding.
-  return remedies.Facts(
-    gamma=asked if asked in gammas else choose(cells)['gamma'],
+  by_gamma = {r['gamma']: r for r in cells}
+  asked, alpha = cells[0]['asked_gamma'], cells[0]['alpha']
+  facts = Facts(
+    gamma=asked if asked in by_gamma else best['gamma'],
+    # The sums of alpha may pass 1 by their rounding.
     alpha=None if alpha is None else min(alpha, 1.0),
-    tau={r['gamma']: r['tau'] for r in cells},
-    c={r['gamma']: r['c'] for r in cells},
-    v={r['gamma']: r['v'] for r in cells},
-    speedup={
-      r['gamma']: (r['speedup'], intervals.stored(r, 'speedup')) for r in cells
-    },
+    **{n: {g: r[n] for g, r in by_gamma.items()} for n in ('tau', 'c', 'v')},
     overhead=outside('speculative'),
     plain_overhead=outside('plain'),
   )
+  return remedies(facts)
 
 
 def _break_even(row: dict) -> str:
@@ -136,63 +278,62 @@ def _break_even(row: dict) -> str:
 
 
 _COLUMNS: Columns = (
-  ('gamma', lambda r: str(r['gamma'])),
-  ('tau', lambda r: intervals.shown(r, 'tau')),
-  ('c', lambda r: f'{r["c"]:.3f}'),
-  ('v', lambda r: f'{r["v"]:.2f}'),
+  *columns('gamma', 'tau', 'c', 'v'),
   (
     'predicted',
-    lambda r: intervals.shown(r, told(r, 'predicted_speedup')),
+    lambda r: intervals.shown(r, field_of(r, 'predicted_speedup')),
   ),
-  ('measured', lambda r: intervals.shown(r, 'speedup')),
+  column('speedup', 'measured'),
   (
     'measured / predicted',
-    lambda r: intervals.shown(r, told(r, 'measured_over_predicted')),
+    lambda r: intervals.shown(r, field_of(r, 'measured_over_predicted')),
   ),
   ('break-even alpha', _break_even),
 )
 
 
-def speed_table(rows: list[dict]) -> str:
-  """Model and measurement at every draft length, by domain and temperature."""
-  return '\n'.join(
+def speed_tables(rows: list[dict]) -> list[Table]:
+  """Compares model and measurement at every draft length."""
+  return [
     Table.of(
       f'{rows[0]["drafter"]}, {domain}, temperature {temperature:g}',
       '',
       _COLUMNS,
       cells,
-    ).markdown()
+    )
     for (domain, temperature), cells in by_place(rows).items()
-  )
+  ]
 
 
-def phase_table(loops: dict, row: dict) -> str:
-  """Where the time of a step goes, plain and speculative."""
+def phase_table(loops: dict, row: dict) -> Table:
+  """Shows where the time of a step goes, plain and speculative."""
   steps = {
     'plain': 1e3 * row['batch'] / row['baseline_tokens_per_second'],
     'speculative': 1e3 * row['seconds'] / row['steps'],
   }
-  columns = []
+  shown = []
   for name, step in steps.items():
     parts = split(loops[name], steps['plain'])
-    column = [
+    cells = [
       (with_interval(p.value, p.interval, '.3f'), p.value)
       for p in parts.values()
     ]
     rest = step - sum(p.value for p in parts.values())
-    column += [(f'{rest:.3f}', rest), (f'{step:.3f}', step)]
-    columns.append([(text, f'{value / step:.1%}') for text, value in column])
+    cells += [(f'{rest:.3f}', rest), (f'{step:.3f}', step)]
+    shown.append([(text, f'{value / step:.1%}') for text, value in cells])
   names = [*PHASES, 'unexplained', 'step of the run']
   head = ['phase', 'plain, ms', 'share', f'gamma {row["gamma"]}, ms', 'share']
   lines = [
-    [name, *one, *other]
-    for name, one, other in zip(names, *columns, strict=True)
+    [name, *one, *other] for name, one, other in zip(names, *shown, strict=True)
   ]
-  return markdown(head, lines)
+  title = f'Where a step goes, {row["domain"]}, temperature 0'
+  return Table(title, '', head, lines)
 
 
-def speedup(rows: list[dict]) -> Figure:
-  """Speed-up against gamma: model and measurement, with intervals."""
+def speedup(rows: list[dict]) -> 'Figure':
+  """Draws speed-up against gamma: model and measurement, with intervals."""
+  from matplotlib.figure import Figure
+
   groups = by_place(cells_of(rows))
   figure = Figure(figsize=(4 * len(groups), 3.2), layout='constrained')
   for place, ((domain, temperature), cells) in enumerate(groups.items()):
@@ -200,8 +341,10 @@ def speedup(rows: list[dict]) -> Figure:
     gammas = [r['gamma'] for r in cells]
     model = [predicted(r) for r in cells]
     band, ends = (
-      np.transpose([_ends(r, name) for r in cells])
-      for name in (told(cells[0], 'predicted_speedup'), 'speedup')
+      np.transpose(
+        [intervals.stored(r, name) or [np.nan, np.nan] for r in cells]
+      )
+      for name in (field_of(cells[0], 'predicted_speedup'), 'speedup')
     )
     measured = np.array([r['speedup'] for r in cells])
     axes.fill_between(gammas, *band, alpha=0.2)
@@ -220,21 +363,9 @@ def figures(rows: list[dict]) -> tuple[Draw, ...]:
   return (speedup,) if cells_of(rows) else ()
 
 
-def possible(rows: list[dict]) -> list[dict]:
-  """The cells that the verdict is about, those whose numbers can be true."""
-  cells = sanity_checks.without(cells_of(rows))
-  return examined(cells) if cells else []
-
-
-def best_of(rows: list[dict]) -> dict | None:
-  """The cell of the best gamma; None where no cell can be believed."""
-  cells = possible(rows)
-  return choose(cells) if cells else None
-
-
 def _agreement(rows: list[dict]) -> str:
-  """How well the model of costs meets what was measured."""
-  name = told(rows[0], 'measured_over_predicted')
+  """Says how well the model of costs meets what was measured."""
+  name = field_of(rows[0], 'measured_over_predicted')
   text = f'Measured over predicted is {span(r[name] for r in rows)}'
   known = [r for r in rows if intervals.stored(r, name)]
   if known:
@@ -245,7 +376,7 @@ def _agreement(rows: list[dict]) -> str:
 
 
 def _where(rows: list[dict]) -> str:
-  """The conditions, and how steady the machine was."""
+  """Says the conditions, and how steady the machine was."""
   plain = [
     1e3 * t
     for r in rows
@@ -255,40 +386,40 @@ def _where(rows: list[dict]) -> str:
   return f'{conditions(rows)}{steady}.'
 
 
-def _near(rows: list[dict], best: dict) -> str:
-  """The best draft length, and how fast it and its neighbours were."""
-  near = ', '.join(
-    f'{intervals.shown(r, "speedup")} at {r["gamma"]}'
-    for r in possible(rows)
-    if abs(r['gamma'] - best['gamma']) <= 1
-  )
+def sentence(best: dict, found: list[Remedy]) -> str:
+  """Returns the verdict: what would help most."""
   many = best.get('batch', 1)
   where = f' at batch {many}' if many > 1 else ''
+  text = (
+    f'Best gamma{where}: {best["gamma"]}, {intervals.shown(best, "speedup")}'
+  )
+  text += ' times plain decoding. '
+  if not found:
+    return f'{text}Where a step goes has not been measured yet.'
+  first = found[0]
   return (
-    f'Best gamma{where}: {best["gamma"]}, the largest predicted speed-up. '
-    f'Measured there and beside it: {near}.'
+    f'{text}What would help most: {first.change}, which would give about '
+    f'{first.speedup:.2f} at gamma {first.gamma}.'
   )
 
 
 def headline(rows: list[dict]) -> str:
-  """What would help most, how far the costs explain it, and where."""
-  cells = cells_of(rows)
-  phase_row, best = phases(rows), best_of(rows)
-  verdict = ''
-  if cells and not best:
-    verdict = 'No draft length has numbers that can be true.'
-  elif phase_row and best and phase_row['gamma'] == best['gamma']:
-    verdict = decide(rows).sentence
-  elif best:
-    verdict = 'No verdict: where a step goes has not been measured yet.'
-  parts = [verdict, *run_report.doubts(rows)]
-  parts += [_near(rows, best)] if best else []
-  parts += [_agreement(cells), _where(cells)] if cells else []
-  return blocks(*map(paragraph, parts))
+  """Says what would help most, how far the costs explain it, and where."""
+  cells, best, found = cells_of(rows), best_of(rows), decide(rows)
+  if not cells:
+    return 'No draft length has been measured yet.\n'
+  verdict = 'No draft length has numbers that can be true.'
+  parts = [sentence(best, found) if best else verdict]
+  parts += [*run_report.doubts(rows), _agreement(cells), _where(cells)]
+  lines = [
+    [r.change, f'{r.speedup:.2f}', str(r.gamma), r.trouble] for r in found
+  ]
+  head = ['what would help', 'speed-up', 'at gamma', 'now']
+  return blocks(*map(paragraph, parts), markdown(head, lines) if found else '')
 
 
 def _reads(row: dict) -> str:
-  """What a plain step and a drafted token read; '' in rows of before."""
+  """Says what a plain step and a drafted token read; '' in older rows."""
   reads = row.get('reads')
   if not reads:
     return ''
@@ -304,20 +435,10 @@ def _reads(row: dict) -> str:
 
 
 def summary(rows: list[dict]) -> str:
-  """The verdict, model against measurement, and where a step goes."""
-  phase_row, best = phases(rows), best_of(rows)
-  parts = [headline(rows), speed_table(cells_of(rows))]
-  if phase_row and best and phase_row['gamma'] == best['gamma']:
-    table = phase_table(phase_row['loops'], best)
-    parts.append(
-      f'### Where a step goes, {best["domain"]}, temperature 0\n\n{table}'
-    )
-    parts.append(_reads(phase_row))
-  return blocks(*parts)
-
-
-def decide(rows: list[dict]) -> remedies.Advice:
-  """What would help most."""
-  cells = possible(rows)
-  loops = phases(rows)['loops']
-  return remedies.decide(facts(cells, loops, cells[0]['asked_gamma']))
+  """Returns the verdict, model against measurement, and where a step goes."""
+  made, reads = speed_tables(cells_of(rows)), ''
+  if decide(rows):
+    phase_row = phases(rows)
+    made.append(phase_table(phase_row['loops'], best_of(rows)))
+    reads = _reads(phase_row)
+  return blocks(headline(rows), *(one.markdown() for one in made), reads)

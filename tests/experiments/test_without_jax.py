@@ -13,6 +13,9 @@ QUICK = ROOT / 'results' / 'quickstart'
 @pytest.mark.parametrize(
   'work',
   [
+    'from specjax.programs import compare, report\n'
+    "report.page.FILE, compare.main(('results/quickstart', "
+    "'results/quickstart_avx512'))",
     'import specjax.stats.row, specjax.stats.sanity_checks',
     'import pathlib\n'
     'from specjax import reports\n'
