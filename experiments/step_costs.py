@@ -1060,14 +1060,28 @@ def _shape(rows: list[dict]) -> str:
   return f'random weights, {shape} for {vocabulary:,} tokens'
 
 
+def _by_machine(rows: list[dict]) -> dict[str, list[dict]]:
+  """Returns the rows of each machine; the name is '' where there is one."""
+  known = group([{'device': ''} | row for row in rows], 'device')
+  return {
+    device if len(known) > 1 else '': mine for (device,), mine in known.items()
+  }
+
+
 def headline(rows: list[dict]) -> str:
   """Says what each sweep shows, and where it was measured."""
   clauses: list[str] = []
-  for (name,), mine in group(rows, 'sweep').items():
-    if mine[0].get('exponent') is not None:
-      clauses += _growth(mine)
-    elif name in _SAID:
-      clauses += _SAID[name][0](mine)
+  machines = _by_machine(rows)
+  for device, here in machines.items():
+    found: list[str] = []
+    for (name,), mine in group(here, 'sweep').items():
+      if mine[0].get('exponent') is not None:
+        found += _growth(mine)
+      elif name in _SAID:
+        found += _SAID[name][0](mine)
+    clauses += [f'{device}: {one}' if device else one for one in found]
+  if len(machines) > 1:
+    rows = [row | {'device': 'each of these machines'} for row in rows]
   facts = [values(rows, 'dtype'), _shape(rows)]
   if values(rows, 'used'):
     facts.append(f'{values(rows, "used")} tokens in use')
@@ -1084,10 +1098,12 @@ def _show(value: Any) -> str:
 def summary(rows: list[dict]) -> str:
   """The headline, and a table for each sweep."""
   tables = []
-  for (name,), mine in group(rows, 'sweep').items():
-    head = [key for key in mine[0] if key not in _HIDDEN]
-    lines = [[_show(row.get(key, '-')) for key in head] for row in mine]
-    tables.append(Table(name, '', head, lines).markdown())
+  for device, here in _by_machine(rows).items():
+    for (name,), mine in group(here, 'sweep').items():
+      head = [key for key in mine[0] if key not in _HIDDEN]
+      lines = [[_show(row.get(key, '-')) for key in head] for row in mine]
+      title = f'{name}, {device}' if device else name
+      tables.append(Table(title, '', head, lines).markdown())
   return blocks(headline(rows), *tables)
 
 

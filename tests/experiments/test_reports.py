@@ -8,7 +8,7 @@ import re
 import pytest
 
 from experiments import (
-  against_huggingface_report,
+  against_huggingface,
   coverage_report,
   step_costs,
   tables,
@@ -272,13 +272,19 @@ def test_the_fastest_of_two_libraries_whichever_it_is():
     peer('transformers plain', 1.0, speedup_ci=None),
     peer('specjax plain', 9.0, domain='code'),
   ]
-  found = said(against_huggingface_report.headline(rows))
+  found = said(against_huggingface.headline(rows))
   assert (
     '- all, temperature 0: specjax draft (small) 0.70 [0.60, 0.80], '
     'transformers plain 1.00' in found
   )
   assert 'code' not in found  # It is a part of all.
-  assert 'code, temperature 0' in against_huggingface_report.headline(rows[3:])
+  assert 'code, temperature 0' in against_huggingface.headline(rows[3:])
+  # Rows of another machine stand beside them.
+  rows.append(peer('specjax draft', 3.0, draft='small', device='a loom'))
+  found = said(against_huggingface.headline(rows))
+  assert 'a loom: all, temperature 0: specjax draft (small) 3.00' in found
+  assert 'an abacus: all, temperature 0: specjax draft (small) 0.70' in found
+  assert against_huggingface.summary(rows).count('###') == 3
 
 
 def held(units, share, **changes):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from experiments import against_huggingface as program
-from experiments import decoders as sides
 from experiments import peers
 from specjax import checkpoints
 from specjax.bench import results
@@ -34,14 +33,14 @@ CONFIG = transformer.TransformerConfig(
 NEW = 16
 EOS = 3
 FAMILIES = {
-  sides.PLAIN,
-  sides.DRAFT,
+  program.PLAIN,
+  program.DRAFT,
   'specjax ngram',
-  sides.PEER,
-  sides.PEER_EAGER,
-  sides.PEER_DEFAULTS,
-  sides.PEER_CONSTANT,
-  sides.PEER_LOOKUP,
+  program.PEER,
+  program.PEER_EAGER,
+  program.PEER_DEFAULTS,
+  program.PEER_CONSTANT,
+  program.PEER_LOOKUP,
 }
 
 
@@ -78,8 +77,8 @@ def experiment(tmp_path_factory):
     name='tiny',
     target=Checkpoint(str(folder / 'target')),
     candidates={
-      'draft': Candidate(sides.LM, 3, str(folder / 'draft')),
-      'ngram': Candidate(sides.NGRAM, 4),
+      'draft': Candidate(program.LM, 3, str(folder / 'draft')),
+      'ngram': Candidate(program.NGRAM, 4),
     },
     prompts=Prompts(domains=('code',), count=2, length=12),
     max_new_tokens=NEW,
@@ -109,19 +108,19 @@ def test_every_method_decodes_every_prompt_to_the_end(compared):
   assert any(EOS in text[:-1] for text in texts)
 
 
-@pytest.mark.parametrize('family', sorted(FAMILIES))
-def test_greedy_texts_agree_with_transformers(compared, family):
+def test_greedy_texts_agree_with_transformers(compared):
   comparison, _ = compared
-  found = comparison.agreement(family)
-  differences = found['greedy_prompts'] - found['greedy_identical']
-  assert found['greedy_prompts'] == 2
-  assert found['greedy_ties'] == differences
+  for family in FAMILIES:
+    found = comparison.agreement(family)
+    differences = found['greedy_prompts'] - found['greedy_identical']
+    assert found['greedy_prompts'] == 2
+    assert found['greedy_ties'] == differences, family
 
 
 def test_gap_sees_a_wrong_token(compared):
   comparison, _ = compared
   text = comparison.prompts[0][1]
-  right = comparison.runs[sides.PEER, 0.0][0].tokens
+  right = comparison.runs[program.PEER, 0.0][0].tokens
   wrong = [*right[:5], (right[5] + 1) % CONFIG.vocab_size, *right[6:]]
   gap = comparison.peer.gap(text, right, wrong)
   assert gap.logits > 1e-3
@@ -135,12 +134,12 @@ def test_report_has_rows_table_and_ratios(compared):
   (row,) = (
     r
     for r in folder.rows
-    if (r['method'], r['domain'], r['temperature']) == (sides.PEER, 'all', 0)
+    if (r['method'], r['domain'], r['temperature']) == (program.PEER, 'all', 0)
   )
   assert row['speedup'] == 1
   assert len(row['seconds_by_prompt']) == 2
   assert (folder.path / 'summary.md').read_text().count('###') == 4
-  result = json.loads((folder.path / 'result.json').read_text())
+  (result,) = json.loads((folder.path / 'result.json').read_text()).values()
   for name in ('plain_ratio', 'assisted_ratio', 'limit_ratio'):
     assert result[name] > 0
     assert result[f'{name}_ci'] is None  # Of two prompts.
@@ -150,9 +149,9 @@ def test_report_has_rows_table_and_ratios(compared):
     for r in folder.rows
     if r['domain'] == 'all' and r['temperature'] == 0
   }
-  peers = min(times[sides.PEER], times[sides.PEER_EAGER])
+  peers = min(times[program.PEER], times[program.PEER_EAGER])
   np.testing.assert_allclose(
-    result['plain_ratio'], peers / times[sides.PLAIN], rtol=1e-6
+    result['plain_ratio'], peers / times[program.PLAIN], rtol=1e-6
   )
 
 
@@ -200,8 +199,6 @@ def test_bytes_leave_out_the_table_of_tokens(compared):
 
 
 def test_what_both_sides_cannot_do_is_refused(experiment):
-  with pytest.raises(ValueError, match='batch must be 1'):
-    program.prepare(dataclasses.replace(experiment, batch=2))
   with pytest.raises(ValueError, match='at least one must load'):
     program.prepare(dataclasses.replace(experiment, drafters=('ngram',)))
 
