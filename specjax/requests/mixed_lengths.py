@@ -113,22 +113,3 @@ def read_again(params, state, *, spec: Spec):
 def judged(state) -> tuple[jax.Array, jax.Array]:
   """Drafted tokens [K] that were judged, and accepted, of all rows so far."""
   return state.counts.tried.sum(0), state.counts.accepted.sum(0)
-
-
-@jax.jit
-def filled(state, longest):
-  """A copy of a state, all of whose rows are live and so long."""
-  rows = jnp.ones_like(state.length)
-  far = jnp.asarray(state.tokens.shape[1], state.length.dtype)
-  copy = jax.tree.map(lambda x: x + 0 if _adds(x) else x, state)
-  return copy._replace(
-    length=rows * jnp.asarray(longest, rows.dtype),
-    start=rows,
-    limit=rows * far,
-    done=jnp.zeros_like(state.done),
-    finite=jnp.ones_like(state.finite),
-  )
-
-
-def _adds(x) -> bool:
-  return jnp.issubdtype(x.dtype, jnp.number)

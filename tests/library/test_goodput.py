@@ -17,7 +17,6 @@ from specjax.loop.token_records import Recording
 from specjax.models import variants
 from specjax.requests import (
   continuous,
-  cost_table,
   goodput,
   mixed_lengths,
   pool,
@@ -144,14 +143,16 @@ def test_the_table_tells_a_chunk_from_its_steps(monkeypatch):
     return state
 
   ticks = types.SimpleNamespace(perf_counter=lambda: clock[0])
-  monkeypatch.setattr(cost_table, 'time', ticks)
+  monkeypatch.setattr(goodput, 'time', ticks)
   monkeypatch.setattr(mixed_lengths, 'run', run)
   monkeypatch.setattr(mixed_lengths, 'read_again', read_again)
   state = generate.start(
     params(), [[1, 2]] * 2, spec=SPEC, new_tokens=20,
     key=generate.row_keys(7, range(2)), values=sampling.make(2), slots=SLOTS,
   )  # fmt: skip
-  made = Goodput(LOADED, LENGTHS).measure(params(), state, spec=SPEC)
+  policy = Goodput(LOADED, LENGTHS)
+  policy.warm_up(params(), state, spec=SPEC)
+  made = policy.table
   places = len(made.reach)
   assert made.seconds == {
     n: pytest.approx((1.0 + n,) * places) for n in LENGTHS
