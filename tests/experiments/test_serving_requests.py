@@ -109,89 +109,54 @@ def test_a_prompt_is_text_or_token_ids_or_a_list_of_these(prompt, read):
   assert requests.read(body(prompt=prompt), False, LIMITS).prompts == read
 
 
-@pytest.mark.parametrize(
-  ('given', 'param', 'says'),
-  [
-    ({'prompt': 3}, 'prompt', 'must be a text, token ids'),
-    ({'prompt': []}, 'prompt', 'must be a text, token ids'),
-    ({'prompt': [1, 'a']}, 'prompt', 'must have token ids from 0 to 2047'),
-    ({'prompt': [2048]}, 'prompt', 'must have token ids from 0 to 2047'),
-    ({'prompt': [-1]}, 'prompt', 'must have token ids'),
-    ({'prompt': [True]}, 'prompt', 'must have token ids'),
-    ({'prompt': '\ud800'}, 'prompt', 'half of a surrogate pair'),
-    ({'prompt': ['a'] * 10}, 'prompt', 'more than 9 texts'),
-    ({'prompt': ['a'] * 4, 'n': 3}, 'prompt', 'more than 9 texts'),
-    ({'model': 'gpt'}, 'model', "'gpt' is not served: 'tiny' is"),
-    ({'model': 3}, 'model', 'must be a text'),
-    ({'n': 4}, 'n', 'from 1 to 3'),
-    ({'n': 0}, 'n', 'from 1 to 3'),
-    ({'n': True}, 'n', 'from 1 to 3'),
-    ({'n': 1.5}, 'n', 'from 1 to 3'),
-    ({'max_tokens': 0}, 'max_tokens', 'from 1 to 128'),
-    ({'max_tokens': '5'}, 'max_tokens', 'from 1 to 128'),
-    ({'max_completion_tokens': 5}, 'max_completion_tokens', 'not known'),
-    ({'temperature': 'hot'}, 'temperature', 'must be a number'),
-    ({'temperature': 10**40}, 'temperature', 'ordinary size'),
-    ({'top_p': [1]}, 'top_p', 'must be a number'),
-    ({'min_p': 0.1}, 'min_p', 'stages has no min_p'),
-    ({'min_tokens': 3}, 'min_tokens', 'stages has no min_new_tokens'),
-    ({'logit_bias': {'3': 1}}, 'logit_bias', 'stages has no logit_bias'),
-    ({'logit_bias': {'x': 1}}, 'logit_bias', "'x', which is no token id"),
-    ({'logit_bias': {'-1': 1}}, 'logit_bias', 'no token id'),
-    ({'logit_bias': {'2048': 1}}, 'logit_bias', 'there are 2048 tokens'),
-    ({'logit_bias': {'3': 101}}, 'logit_bias', 'from -100 to 100'),
-    ({'logit_bias': [3]}, 'logit_bias', 'must be an object'),
-    ({'seed': 1.0}, 'seed', 'must be a whole number'),
-    ({'seed': 2**63}, 'seed', 'must be a whole number'),
-    ({'stop': ''}, 'stop', '1 to 1000 characters'),
-    ({'stop': [3]}, 'stop', 'must be a text'),
-    ({'stop': ['a'] * 17}, 'stop', 'up to 16'),
-    ({'stream': 1}, 'stream', 'must be true or false'),
-    ({'stream_options': {}}, 'stream_options', 'is for stream alone'),
-    (
-      {'stream': True, 'stream_options': {'a': 1}},
-      'stream_options.a',
-      'is not known: there are include_usage',
-    ),
-    ({'response_format': 'json'}, 'response_format.type', 'must be text'),
-    (
-      {'response_format': {'type': 'json_schema'}},
-      'response_format.json_schema',
-      'must be an object with a schema',
-    ),
-    (
-      {'response_format': {'type': 'json_schema', 'json_schema': {}}},
-      'response_format.json_schema.schema',
-      'must be an object',
-    ),
-    ({'suffix': 'b'}, 'suffix', 'write the tokens for filling in'),
-    ({'echo': True}, 'echo', 'is not served'),
-    ({'best_of': 2}, 'best_of', 'ask for several with n'),
-    ({'logprobs': 6}, 'logprobs', 'from 0 to 5'),
-    ({'logprobs': True}, 'logprobs', 'from 0 to 5'),
-    ({'top_logprobs': 3}, 'top_logprobs', 'is not known'),
-    ({'tools': [{}]}, 'tools', 'is not served'),
-    ({'prediction': {}}, 'prediction', 'of type content'),
-    (
-      {'prediction': {'type': 'content', 'content': 3}},
-      'prediction.content',
-      'must be a text',
-    ),
-    (
-      {'prediction': {'type': 'content', 'content': 'a'}},
-      'prediction',
-      'start the service with predictions above 0',
-    ),
-    ({'top_k': 2.5e10, 'min_tokens': 3}, 'min_tokens', 'stages has no'),
-    ({'messages': []}, 'messages', 'is not known'),
-    ({'foo': 1}, 'foo', 'is not known'),
-  ],
+WRONG = {
+  'prompt': [3, [], [1, 'a'], [2048], [-1], [True], '\ud800', ['a'] * 10],
+  'model': ['gpt', 3],
+  'n': [4, 0, True, 1.5],
+  'max_tokens': [0, '5'],
+  'max_completion_tokens': [5],
+  'temperature': ['hot', 10**40],
+  'top_p': [[1]],
+  'min_p': [0.1],
+  'min_tokens': [3],
+  'logit_bias': [{'3': 1}, {'x': 1}, {'-1': 1}, {'2048': 1}, {'3': 101}, [3]],
+  'seed': [1.0, 2**63],
+  'stop': ['', [3], ['a'] * 17],
+  'stream': [1],
+  'stream_options': [{}, 3],
+  'logprobs': [6, True],
+  'top_logprobs': [3],
+  'prediction': [{}, {'type': 'content', 'content': 'a'}],
+  'suffix': ['b'],
+  'echo': [True],
+  'best_of': [2],
+  'tools': [[{}]],
+  'messages': [[]],
+  'foo': [1],
+}
+JSON = {'type': 'json_schema'}
+INSIDE = (
+  ({'stream': True, 'stream_options': {'a': 1}}, 'stream_options.a'),
+  ({'response_format': 'json'}, 'response_format.type'),
+  ({'response_format': JSON}, 'response_format.json_schema'),
+  (
+    {'response_format': JSON | {'json_schema': {}}},
+    'response_format.json_schema.schema',
+  ),
+  ({'prediction': {'type': 'content', 'content': 3}}, 'prediction.content'),
+  ({'prompt': ['a'] * 4, 'n': 3}, 'prompt'),
 )
-def test_fields_are_refused_by_their_name(given, param, says):
+
+
+@pytest.mark.parametrize(
+  ('given', 'param'),
+  [*(({name: x}, name) for name in WRONG for x in WRONG[name]), *INSIDE],
+)
+def test_fields_are_refused_by_their_name(given, param):
   with pytest.raises(Refused) as error:
     requests.read(body(**given), False, LIMITS)
   assert error.value.param == param
-  assert says in str(error.value)
+  assert str(error.value).startswith(param)
   assert error.value.status == (404 if given.get('model') == 'gpt' else 400)
   assert error.value.body['error']['param'] == param
 
@@ -232,31 +197,27 @@ def test_a_conversation_is_read():
 
 
 @pytest.mark.parametrize(
-  ('messages', 'param', 'says'),
+  ('messages', 'param'),
   [
-    ([], 'messages', 'at least one message'),
-    ('hi', 'messages', 'must be a list'),
-    (['hi'], 'messages[0]', 'an object with role and content'),
-    ([{'content': 'a'}], 'messages[0].role', 'must be system'),
-    ([{'role': 'tool', 'content': 'a'}], 'messages[0].role', 'must be system'),
-    ([{'role': 'user'}], 'messages[0].content', 'must be a text'),
+    ([], 'messages'),
+    ('hi', 'messages'),
+    (['hi'], 'messages[0]'),
+    ([{'role': 'tool', 'content': 'a'}], 'messages[0].role'),
+    ([{'role': 'user'}], 'messages[0].content'),
     (
       [{'role': 'user', 'content': [{'type': 'image_url'}]}],
       'messages[0].content',
-      'parts of type text',
     ),
     (
       [{'role': 'user', 'content': 'a', 'tool_calls': [1]}],
       'messages[0].tool_calls',
-      'there are role, content',
     ),
   ],
 )
-def test_messages_are_refused_by_their_place(messages, param, says):
+def test_messages_are_refused_by_their_place(messages, param):
   with pytest.raises(Refused) as error:
     requests.read(json.dumps({'messages': messages}).encode(), True, LIMITS)
   assert error.value.param == param
-  assert says in str(error.value)
 
 
 def test_two_limits_of_an_answer_must_agree():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import sys
 
 import pytest
 
@@ -41,7 +40,6 @@ def spec(**changes):
   ('use', 'message'),
   [
     (lambda: start(prompts='abc'), 'prompts must be lists of token ids'),
-    (lambda: start(prompts=['abc']), 'prompts must be lists of token ids'),
     (
       lambda: start(key=0),
       r'key must be one random key a row, such as .*, got',
@@ -51,14 +49,14 @@ def spec(**changes):
         functools.partial(generate.row_keys, seed, [0]),
         'seed must be a whole number of at least 0 and below 4294967296, got',
       )
-      for seed in (-1, 2**32, 1.5, '0', None)
+      for seed in (-1, 2**32, 1.5)
     ),
     *(
       (
         functools.partial(generate.row_keys, 0, indices),
         'indices must be one whole number a row, from 0 on, such as range',
       )
-      for indices in (3, [[0]], [0.5], [-1], [2**32], 'ab', None)
+      for indices in (3, [[0]], [0.5], [-1])
     ),
     (lambda: start(values=0.7), r'values must be .*sampling\.make'),
     (lambda: start(params={}), r'params must be .*Params.*, got dict'),
@@ -66,7 +64,6 @@ def spec(**changes):
     (lambda: spec(rule='token'), "rule must be .*verify.*, got str 'token'"),
     (lambda: spec(rule=verify.lenience), r'got .* \(call it first, with its n'),
     (lambda: spec(eos=[3]), r'spec.eos must be a tuple of token ids, got list'),
-    (lambda: spec(eos='3'), 'spec.eos must be a tuple of token ids, got str'),
     (lambda: spec(target=HOST), r'spec.target must be a model, such as .*'),
     (lambda: spec(drafter=lm), r'spec.drafter must be a specjax\.Drafter'),
     (
@@ -92,16 +89,11 @@ def spec(**changes):
         functools.partial(start, new_tokens=number),
         'new_tokens must be whole numbers .* and below 2147483648',
       )
-      for number in (2**31, sys.maxsize, 2**70, [2**63])
+      for number in (2**31, 2**70, [2**63])
     ),
     (
       lambda: start(new_tokens=2**31 - 1),
       'prompt 0 and its new tokens make 2147483649 tokens, but the target',
-    ),
-    (lambda: start(new_tokens=1.5), 'new_tokens must be whole .* float 1.5'),
-    (
-      lambda: generate.generate(PARAMS, start(), -1, spec=SPEC),
-      r'steps must be a whole number of at least 0 and .*, got int -1',
     ),
     (
       lambda: generate.generate(
@@ -114,22 +106,11 @@ def spec(**changes):
       'steps must be a whole number .* below 2147483648, got int 2147483648',
     ),
     (lambda: specjax.load(''), "path must be a directory or .*, got str ''"),
-    (lambda: specjax.load(3), 'path must be a directory or .*, got int 3'),
     (lambda: lm.load(None, ''), 'target must be what specjax.load returns'),
-    (
-      lambda: ngram.load('x'),
-      'target must be what specjax.load returns, got s',
-    ),
-    (lambda: lm.load(HOST, None), 'path must be the directory of a language'),
     (lambda: medusa.load(HOST, 3), 'path must be the directory of a trained'),
     (lambda: counts.load(HOST, ''), 'path must be the directory of tables'),
     (lambda: lm.load(HOST, '', widths='ab'), "widths must be .*, got str 'ab'"),
     (lambda: lm.load(HOST, '', parents=3), 'parents must be integers'),
-    (lambda: lm.load(HOST, '', beam='x'), 'beam must be a whole number'),
-    (
-      lambda: early_exit.load(HOST, layers='x'),
-      'layers must be a whole number',
-    ),
     (
       lambda: early_exit.load(HOST, layers=1).make('x'),
       'depth must be a whole',

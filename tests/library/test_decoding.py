@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -162,34 +161,20 @@ def test_a_policy_is_no_name(folder, target):
     ({'rule': 'block'}, r"such as specjax\.verify\.block, got str 'block'"),
     ({'rule': verify.token, 'tree': True}, 'the rule does not fit the drafter'),
     ({'prompts': []}, 'prompts must be a text, or a list of'),
-    ({'prompts': 7}, 'prompts must be a text, or a list of'),
     ({'prompts': ['x', '']}, 'prompt 1 is empty'),
-    ({'prompts': [[1, 2], []]}, 'prompt 1 is empty'),
     ({'prompts': [[0.5]]}, 'prompt 0 must be a text or a list of token ids'),
-    ({'prompts': [3, 4]}, 'prompt 0 must be a text or a list of token ids'),
     ({'prompts': [[1, 99999]]}, 'prompt 0 has a token outside the vocabulary'),
     ({'gamma': 0}, 'gamma must be .* at least 1 and below 128, got int 0$'),
-    ({'gamma': 2.0}, 'gamma must be a whole number'),
-    ({'gamma': True}, 'gamma must be a whole number'),
     ({'new_tokens': 0}, 'new_tokens must be a whole number of at least 1'),
     ({'new_tokens': [4, 4]}, 'new_tokens has 2 entries for 3 prompts'),
-    ({'new_tokens': [4, -1, 4]}, 'new_tokens must be a whole number'),
-    ({'new_tokens': sys.maxsize}, 'new_tokens must be .* below 2147483648'),
     ({'new_tokens': [4, 2**31, 4]}, 'new_tokens must be .* below 2147483648'),
-    ({'new_tokens': 2**31 - 1}, 'the target has 128 positions: shorten one'),
     ({'new_tokens': 500}, 'the target has 128 positions: shorten one'),
     ({'seed': -1}, 'seed must be a whole number of at least 0 and below'),
-    ({'seed': 2**32}, 'seed must be a whole number of at least 0 and below'),
     ({'temperature': -1.0}, 'temperature must be a number from 0 to 1e37'),
     ({'temperature': [0.0, 1.0]}, 'temperature must be one value or 3'),
     ({'top_p': 2.0}, r'top_p must be in \(0, 1\]'),
-    ({'top_p': 'a'}, r"top_p must be in \(0, 1\], got 'a'"),
     ({'temperature': None}, 'temperature must be a number from 0 to'),
-    ({'temperature': 'hot'}, "temperature must be .*, got 'hot'"),
-    ({'temperature': {}}, 'temperature must be .*, got {}'),
     ({'tempreture': 1.0}, "no argument 'tempreture' .did you mean 'tempera"),
-    ({'verify': None}, "no argument 'verify'.*; it takes .* rule, seed, "),
-    ({'gamma': 128}, 'gamma must be a whole number .* below 128, got int 128'),
     ({'prompts': ['\ud800']}, 'prompt 0 is no text: character 0 is half'),
   ],
 )

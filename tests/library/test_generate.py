@@ -349,8 +349,6 @@ def test_a_state_is_donated_and_its_sources_are_not():
   [
     ([], {}, 'prompts is empty'),
     ([(1,), ()], {}, 'prompt 1 is empty'),
-    ([(1,), (3, 11)], {}, 'prompt 1 has a token outside the vocabulary of 11'),
-    ([(-1,)], {}, 'prompt 0 has a token outside'),
     ([(1,)], {'new_tokens': 512}, '513 tokens, but the target has 512 pos'),
     ([(1,)], {'new_tokens': [1, 2]}, 'new_tokens must be one number or 1'),
     ([(1,)], {'indices': [0, 1]}, 'key has 2 rows for 1 prompts'),

@@ -533,10 +533,7 @@ def test_the_test_of_the_law_sees_coins_that_are_used_twice(monkeypatch):
   [
     ((), 'numbers from 0 on'),
     ((0,), 'at least 1'),
-    ((-1, 2), 'from 0 on'),
     ((1.9, 2.5), 'lengths must be whole numbers'),
-    ('124', 'lengths must be whole numbers'),
-    (4, 'lengths must be whole numbers'),
     (None, 'lengths must be whole numbers'),
   ],
 )
@@ -554,7 +551,6 @@ def test_a_drafter_of_one_length_is_refused():
   ('tried', 'accepted'),
   [
     ([1, 1, 0, 0], [2, 0, 0, 0]),
-    ([1, 1, 0, 0], [-1, 0, 0, 0]),
     ([1, 1, 0, 0], [np.nan, 0, 0, 0]),
     ([np.nan, 1, 0, 0], [0, 0, 0, 0]),
     ([np.inf, 1, 0, 0], [0, 0, 0, 0]),

@@ -448,7 +448,6 @@ def test_greedy_texts_are_those_of_plain_decoding():
 WRONG = (
   ({'presence_penalty': 2.5}, r'presence_penalty must be in \[-2, 2\]'),
   ({'frequency_penalty': [0.0, -2.1]}, 'frequency_penalty must be in'),
-  ({'frequency_penalty': [0.0, 0.1, 0.2]}, 'frequency_penalty must be one'),
   ({'min_new_tokens': 1, 'eos': ()}, 'min_new_tokens needs a token that ends'),
   ({'min_new_tokens': 1, 'eos': (9,)}, 'eos must name tokens from 0 to 6'),
   (
@@ -456,13 +455,9 @@ WRONG = (
     'min_new_tokens needs a vocabulary',
   ),
   ({'forbidden': range(VOCAB)}, 'forbidden must leave a token, got all 7'),
-  ({'forbidden': [(1,), range(VOCAB)]}, 'forbidden must leave a token'),
   ({'forbidden': (VOCAB,)}, 'forbidden must name tokens from 0 to 6, got 7'),
-  ({'forbidden': (-1,)}, 'forbidden must name tokens from 0 to 6, got -1'),
-  ({'forbidden': ('a',)}, "forbidden must name tokens from 0 to 6, got 'a'"),
   ({'forbidden': 3}, 'forbidden must be a tuple of tokens, got 3'),
   ({'forbidden': [(1,), (2,), (3,)]}, 'forbidden has 3 rows instead of 2'),
-  ({'forbidden': (1,), 'vocab_size': None}, 'forbidden needs a vocabulary'),
   (
     {'forbidden': range(5), 'min_new_tokens': 1},
     'min_new_tokens must leave a token',
@@ -470,7 +465,6 @@ WRONG = (
   ({'logit_bias': {7: 1.0}}, 'logit_bias must name tokens from 0 to 6, got 7'),
   ({'logit_bias': {1: -np.inf}}, 'logit_bias must be finite'),
   ({'logit_bias': ((1, 2, 3),)}, 'logit_bias must be pairs'),
-  ({'logit_bias': [{1: 1.0}] * 3}, 'logit_bias has 3 rows instead of 2'),
 )
 
 
@@ -481,7 +475,7 @@ def test_wrong_values_are_named(changes, message):
     sampling.make(2, 1.0, **(known | changes))
 
 
-@pytest.mark.parametrize('batch', [0, -1, 1.5, '2', None, True])
+@pytest.mark.parametrize('batch', [0, 1.5])
 def test_there_is_a_row_at_least(batch):
   with pytest.raises(ValueError, match='batch must be a whole number of at l'):
     sampling.make(batch)

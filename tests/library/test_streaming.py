@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import sys
 
 import jax
 import numpy as np
@@ -169,28 +168,13 @@ def test_numbers_that_are_none_are_said(target):
     ({'prompt': ['a', 'b']}, 'prompt must be one text, or the token ids'),
     ({'prompt': [[1], [2, 3]]}, 'prompt must be one text, or the token ids'),
     ({'prompt': None}, 'prompt must be one text, or the token ids'),
-    ({'prompt': []}, 'prompt 0 is empty'),
-    ({'prompt': [2048]}, 'outside the vocabulary'),
-    ({'prompt': [1] * 200}, 'has 128 positions'),
-    ({'new_tokens': 0}, 'new_tokens must be a whole number of at least 1'),
-    ({'new_tokens': sys.maxsize}, 'new_tokens must be .* below 2147483648'),
     ({'new_tokens': [3]}, 'new_tokens must be a whole number of at least 1'),
-    ({'gamma': 0}, 'gamma must be a whole number of at least 1'),
-    ({'seed': -1}, 'seed must be a whole number'),
     ({'stop': ['']}, 'stop must be a text, or a list of texts'),
-    ({'stop': 3}, 'stop must be a text, or a list of texts'),
     ({'stop': ['a', 3]}, 'stop must be a text, or a list of texts'),
-    ({'logprobs': -1}, 'logprobs must be a whole number of at least 0 and'),
     ({'logprobs': 21}, 'logprobs must be a whole number of at least 0 and'),
-    ({'logprobs': True}, 'logprobs must be a whole number of at least 0'),
     ({'slots': 0}, 'slots must be a whole number of at least 1'),
-    ({'slots': sys.maxsize}, 'slots must be .* below 2147483648'),
     ({'regex': '('}, "regex '.'"),
-    ({'temperature': -1}, 'temperature must be a number from 0'),
-    ({'temperature': [1.0, 2.0]}, 'temperature must be one value or 1'),
     ({'topp': 0.9}, "stream has no argument 'topp' .did you mean 'top_"),
-    ({'drafter': 'lm'}, 'drafter must be what a loader returns'),
-    ({'rule': 'token'}, 'rule must be a rule of specjax.verify'),
     ({'target': models.TARGET}, 'target must be what specjax.load returns'),
   ],
 )
