@@ -141,8 +141,8 @@ def test_many_requests_leave_nothing_behind(served):
 
 PROGRAM = """
 import pathlib
-from experiments import serve
-from experiments.setup import command
+from specjax.cli import command
+from specjax.programs import serve
 from tests.support import serving
 
 def main():
