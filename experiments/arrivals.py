@@ -30,7 +30,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,12 +38,13 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from specjax import pair
-from specjax.bench import checks, measure, results, sampling_stages, study
+from specjax.bench import measure, results, sampling_stages, study
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.bench.load import load_experiment
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan
 from specjax.cli import command
+from specjax.cli.fields import Between, Count, check_fields
 from specjax.errors import UserError, need
 from specjax.loop import generate
 from specjax.reports import figure_style
@@ -77,14 +78,14 @@ class Arrivals(Experiment):
     repeats: passes of saturated rows.
   """
 
-  batch: int = 16
-  shortest: int = 16
+  batch: Count = 16
+  shortest: Count = 16
   fractions: tuple[float, ...] = (0.3, 0.6, 0.9, 1.2)
-  requests: int = 200
-  skipped: int = 40
-  chunk: int = 2
-  group: int = 4
-  repeats: int = 2
+  requests: Count = 200
+  skipped: Annotated[int, Between(0)] = 40
+  chunk: Count = 2
+  group: Count = 4
+  repeats: Count = 2
   temperatures: tuple[float, ...] = (1.0,)
 
   def shrink(self) -> None:
@@ -112,8 +113,7 @@ def check(x: Arrivals) -> Plan:
   Raises:
     UserError: names the field and the remedy.
   """
-  checks.need_least(x, 1, 'shortest', 'group', 'repeats', 'chunk', 'requests')
-  checks.need_least(x, 0, 'skipped')
+  check_fields(x)
   need(
     1 < x.max_new_tokens >= x.shortest,
     f'shortest is {x.shortest}, but max_new_tokens {x.max_new_tokens}: lower '

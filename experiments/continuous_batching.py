@@ -37,13 +37,13 @@ from tqdm import tqdm
 
 from specjax import pair
 from specjax.bench import measure, results, study
-from specjax.bench.checks import need_least
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.bench.load import load_experiment
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan
 from specjax.cli import command
+from specjax.cli.fields import Count, check_fields
 from specjax.errors import need
 from specjax.reports.conditions import over_blocks, values
 from specjax.reports.markdown import Table, blocks, with_interval
@@ -72,13 +72,13 @@ class ManyPrompts(Experiment):
     by_load: also run each drafter with a draft length that follows the load.
   """
 
-  batch: int = 16
+  batch: Count = 16
   loads: tuple[tuple[int, int], ...] = ()
-  shortest: int = 16
+  shortest: Count = 16
   by_load: bool = False
   chunks: tuple[int, ...] = (4,)
-  group: int = 4
-  repeats: int = 3
+  group: Count = 4
+  repeats: Count = 3
   temperatures: tuple[float, ...] = (1.0,)
 
   def shrink(self) -> None:
@@ -109,7 +109,7 @@ def check(x: ManyPrompts) -> Plan:
   Raises:
     UserError: names the field and the remedy.
   """
-  need_least(x, 1, 'shortest', 'group', 'repeats')
+  check_fields(x)
   need(
     x.shortest <= x.max_new_tokens,
     f'shortest is {x.shortest}, but max_new_tokens {x.max_new_tokens}: lower '

@@ -21,7 +21,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -39,10 +39,11 @@ from experiments.step_timing import (
   take_turns,
 )
 from specjax import verify
-from specjax.bench import checks, results, study
+from specjax.bench import results, study
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
+from specjax.cli.fields import Between, Count, Seed, check_fields
 from specjax.drafters import lm, plain, windowed
 from specjax.drafters.shapes import chain
 from specjax.errors import need
@@ -87,17 +88,17 @@ class LongContexts:
   name: str
   target: TargetSize
   draft: Size
-  window: int = 512
-  sinks: int = 4
-  gamma: int = 3
+  window: Count = 512
+  sinks: Annotated[int, Between(0)] = 4
+  gamma: Count = 3
   contexts: tuple[int, ...] = (512, 2048, 8192, 16_384, 32_768)
   batches: tuple[int, ...] = (1, 4)
   rates: tuple[float, ...] = (0.8, 0.95)
   dtype: str = 'float32'
-  megabytes: int = 256
-  steps: int = 4
-  repeats: int = 5
-  seed: int = 0
+  megabytes: Count = 256
+  steps: Count = 4
+  repeats: Count = 5
+  seed: Seed = 0
   results: str = ''
   compilation_cache: str = 'auto'
   quick: bool = False
@@ -127,10 +128,7 @@ def check(x: LongContexts) -> None:
   Raises:
     UserError: names the field, the value and the remedy.
   """
-  least = 'window', 'gamma', 'steps', 'repeats', 'megabytes'
-  checks.need_least(x, 1, *least)
-  checks.need_least(x, 0, 'sinks')
-  checks.need_seed(x.seed)
+  check_fields(x)
   check_size('target', x.target)
   check_size('draft', x.draft)
   for name in ('contexts', 'batches'):

@@ -69,10 +69,11 @@ from experiments.step_timing import (
   take_turns,
 )
 from specjax import checkpoints, pair, sampling, trees, verify
-from specjax.bench import checks, load, results
+from specjax.bench import load, results
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
+from specjax.cli.fields import Count, Seed, check_fields
 from specjax.cli.names import Names, resolve_function
 from specjax.drafters import plain
 from specjax.errors import UserError, need
@@ -135,18 +136,18 @@ class StepCosts:
   path: str = ''
   paths: tuple[str, ...] = ()
   dtype: str = 'float32'
-  used: int = 300
-  gamma: int = 4
+  used: Count = 300
+  gamma: Count = 4
   gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
   batches: tuple[int, ...] = (1, 4, 16, 64)
   contexts: tuple[int, ...] = (128, 512, 2048, 8192)
   vocabularies: tuple[int, ...] = (2048, 8192, 32768, 131072)
   rates: tuple[float, ...] = (0.5, 0.7, 0.9)
   maxima: tuple[int, ...] = (512, 8192)
-  megabytes: int = 256
-  steps: int = 16
-  repeats: int = 9
-  seed: int = 0
+  megabytes: Count = 256
+  steps: Count = 16
+  repeats: Count = 9
+  seed: Seed = 0
   accelerator: bool = False
   results: str = ''
   compilation_cache: str = 'auto'
@@ -180,9 +181,7 @@ class StepCosts:
       'accelerator: jax sees no GPU or TPU, only a CPU; install the extra gpu '
       'or tpu, or see that it runs with --config.quick',
     )
-    least = 'used', 'gamma', 'steps', 'repeats', 'megabytes'
-    checks.need_least(self, 1, *least)
-    checks.need_seed(self.seed)
+    check_fields(self)
     check_size('target', self.target)
     check_size('draft', self.draft)
     memory = available(1)

@@ -14,33 +14,8 @@ from specjax import prompts
 from specjax.bench import sampling_stages
 from specjax.bench.config import AnyDtype, Experiment, Parity, Prompts
 from specjax.cli import fields
-from specjax.cli.fields import SEEDS
 from specjax.errors import need as need
 from specjax.prompts import conversations
-
-
-def need_seed(value: int, field: str = 'seed') -> None:
-  """Raises a UserError unless a seed has keys of its own."""
-  need(
-    0 <= value < SEEDS, f'{field} must be from 0 to {SEEDS - 1}, got {value}'
-  )
-
-
-def need_least(x: Any, least: int, *names: str, where: str = '') -> None:
-  """Raises a UserError that names the first field below `least`.
-
-  Args:
-    x: the config.
-    least: the smallest value; None is allowed, too.
-    *names: of fields.
-    where: precedes their names in the error.
-  """
-  for name in names:
-    value = getattr(x, name)
-    need(
-      value is None or value >= least,
-      f'{where}{name} must be at least {least}, got {value}',
-    )
 
 
 def need_temperatures(field: str, temperatures: Sequence[float]) -> None:
@@ -125,7 +100,7 @@ def check(x: Experiment) -> None:
   Raises:
     UserError: names the field, its value and the remedy.
   """
-  fields.check(x)
+  fields.check_fields(x)
   missing = getattr(x, 'missing', '')
   need(
     not missing,

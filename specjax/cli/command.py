@@ -223,7 +223,7 @@ def parse(
   _check_kind(config, kinds, extends)
   for path, text in values:
     fields.assign(config, path, text)
-  fields.check(config)
+  fields.check_fields(config)
   return config
 
 

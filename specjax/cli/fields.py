@@ -53,7 +53,7 @@ Count = Annotated[int, Between(1)]
 Seed = Annotated[int, Between(0, SEEDS - 1)]
 
 
-def check(config: Any, where: str = '') -> None:
+def check_fields(config: Any, where: str = '') -> None:
   """Checks the fields of a dataclass, and of those that it holds.
 
   Args:
@@ -78,7 +78,7 @@ def _check(name: str, value: Any, kind: Any) -> None:
     fits(value, kind), f'{name} must be {in_words(kind)}, got {shown(value)}'
   )
   if dataclasses.is_dataclass(value):
-    check(value, f'{name}.')
+    check_fields(value, f'{name}.')
   elif isinstance(value, dict):
     for key, held in value.items():
       _check(f'{name}.{key}', held, _entry_type(kind))

@@ -32,7 +32,7 @@ from specjax.reports import certify as report
 
 def check(x: Certificate) -> None:
   """Raises a UserError that names a field whose value makes no sense."""
-  fields.check(x)
+  fields.check_fields(x)
   need(0 < x.level < 0.1, f'level must be in (0, 0.1), got {x.level}')
   need(1 < x.boost < np.inf, f'boost must be above 1, got {x.boost}')
 

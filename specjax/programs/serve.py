@@ -14,11 +14,10 @@ for the open internet: docs/serving.md. Ctrl-C and SIGTERM end it.
 import importlib.util
 import os
 
-from specjax.bench import checks, single_model
+from specjax.bench import single_model
 from specjax.bench.plan import plan
-from specjax.cli import command
+from specjax.cli import command, fields
 from specjax.errors import blame, install, need
-from specjax.loop.token_records import MOST
 from specjax.requests.request_sampling import Stages
 from specjax.serving.config import Serving
 
@@ -36,10 +35,7 @@ def check(x: Serving) -> str:
     not missing,
     f'a service needs {" and ".join(missing)}: {install("serve")}',
   )
-  least = 'rows', 'body', 'steps', 'prediction_tokens', 'prediction_gamma'
-  checks.need_least(x, 1, *least)
-  checks.need_least(x, 2, 'length')
-  checks.need_least(x, 0, 'queue', 'predictions')
+  fields.check_fields(x)
   need(
     not x.predictions or x.prediction_gamma < x.length,
     f'prediction_gamma is {x.prediction_gamma}, but must be below length, '
@@ -56,22 +52,12 @@ def check(x: Serving) -> str:
     f'draft_lengths must be numbers from 0 on, one of them at least 1, got '
     f'{lengths}',
   )
-  need(
-    x.logprobs is None or 0 <= x.logprobs <= MOST,
-    f'logprobs is {x.logprobs}: choose 0 to {MOST}, or None',
-  )
   with blame():
     Stages(tuple(x.stages), 1, constraint=tuple(x.constraint))
   need(
     x.host.strip(),
     'host is empty, which opens every address of this machine: name one, such '
     'as 127.0.0.1, or 0.0.0.0 for all',
-  )
-  need(0 <= x.port < 2**16, f'port is {x.port}: choose one from 0 to 65535')
-  need(0 <= x.grace <= 3600, f'grace is {x.grace}: choose 0 to 3600 seconds')
-  need(
-    1 <= x.patience <= 3600,
-    f'patience is {x.patience}: choose 1 to 3600 seconds',
   )
   key = os.environ.get(x.key, '') if x.key else ''
   need(

@@ -1,8 +1,12 @@
 """The configuration of a service: an experiment's pair behind an address."""
 
 import dataclasses
+from typing import Annotated
 
 from specjax.bench.config import Experiment
+from specjax.cli.fields import Between, Count
+
+Natural = Annotated[int, Between(0)]
 
 STAGES = (
   'top_p',
@@ -48,20 +52,20 @@ class Serving(Experiment):
   """
 
   host: str = '127.0.0.1'
-  port: int = 8000
+  port: Annotated[int, Between(0, 65535)] = 8000
   key: str = ''
   model: str = ''
-  rows: int = 4
-  length: int = 2048
-  queue: int = 64
-  draft_lengths: tuple[int, ...] = ()
+  rows: Count = 4
+  length: Annotated[int, Between(2)] = 2048
+  queue: Natural = 64
+  draft_lengths: tuple[Natural, ...] = ()
   stages: tuple[str, ...] = STAGES
-  logprobs: int | None = 5
+  logprobs: Annotated[int, Between(0, 20)] | None = 5
   constraint: tuple[int, int] = (1024, 256)
-  predictions: int = 1
-  prediction_tokens: int = 1024
-  prediction_gamma: int = 8
-  patience: float = 60.0
-  body: int = 2**20
-  steps: int = 4
-  grace: float = 3.0
+  predictions: Natural = 1
+  prediction_tokens: Count = 1024
+  prediction_gamma: Count = 8
+  patience: Annotated[float, Between(1, 3600)] = 60.0
+  body: Count = 2**20
+  steps: Count = 4
+  grace: Annotated[float, Between(0, 3600)] = 3.0

@@ -54,7 +54,7 @@ def main(x: Counts) -> None:
   Raises:
     UserError: a field is wrong, or the folder is taken.
   """
-  fields.check(x)
+  fields.check_fields(x)
   path = pathlib.Path(x.folder)
   need(not path.exists(), f'folder: {path} exists; name another, or remove it')
   with blame('target: '):

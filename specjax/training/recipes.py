@@ -108,7 +108,7 @@ class Optimization:
       field: that holds the optimization.
       scored: drafters are tried on held-out prompts at its checkpoints.
     """
-    fields.check(self, f'{field}.')
+    fields.check_fields(self, f'{field}.')
     resolve_function(f'{field}.curve', self.curve, CURVES)
     self.curve = CURVES.full(self.curve).removeprefix(
       CURVES.template.format('')
@@ -152,7 +152,7 @@ class Texts:
   length: Count = 256
 
   def check(self, field: str) -> None:
-    fields.check(self, f'{field}.')
+    fields.check_fields(self, f'{field}.')
     need(
       self.prompt_length <= self.length,
       f'{field}.prompt_length is {self.prompt_length}, but {field}.length is '
@@ -245,7 +245,7 @@ class HeldOut:
     self.depth = min(self.depth, 4)
 
   def check(self, field: str) -> None:
-    fields.check(self, f'{field}.')
+    fields.check_fields(self, f'{field}.')
     need_whole_steps(self, f'{field}.')
     need_temperatures(f'{field}.temperatures', self.temperatures)
 
@@ -352,7 +352,7 @@ class Training:
   quick: bool = False
 
   def check(self) -> None:
-    fields.check(self)
+    fields.check_fields(self)
     need(self.folder, 'folder is empty: name where the training is kept')
     check_dtype('dtype', self.dtype)
 
