@@ -13,6 +13,7 @@ KINDS = (
   'all-reduce', 'all-gather', 'all-to-all', 'collective-permute',
   'reduce-scatter',
 )  # fmt: skip
+_FIELDS = 'count', 'bytes', 'turn_count', 'turn_bytes'
 _BITS = re.compile(r'\d+')
 _HEAD = re.compile(r'^(ENTRY )?%?([\w.-]+) \(.*\) -> .* \{$')
 _KIND = re.compile(rf' ({"|".join(KINDS)})(-start)?\(')
@@ -40,18 +41,14 @@ def _split(text: str) -> tuple[dict[str, list[str]], str]:
   return computations, entry
 
 
-def _size(kind: str, bits: str) -> int:
-  """Bytes of one array of a type such as f32."""
-  width = 8 if kind == 'pred' else int(_BITS.findall(kind)[0])
-  shape = [int(n) for n in bits.split(',') if n]
-  return math.prod(shape) * width // 8
-
-
 def _bytes(line: str, start: bool) -> int:
   """Bytes of the result of an instruction, on one device."""
   result = line.partition(' = ')[2]
   result = result[: _KIND.search(result).start()]
-  sizes = [_size(*array) for array in _ARRAY.findall(result)]
+  sizes = []
+  for kind, shape in _ARRAY.findall(result):
+    bits = 8 if kind == 'pred' else int(_BITS.findall(kind)[0])
+    sizes.append(math.prod(int(n) for n in shape.split(',') if n) * bits // 8)
   # The start of one that is waited for later holds its operands before.
   return sum(sizes[len(sizes) // 2 :] if start else sizes)
 
@@ -67,23 +64,20 @@ def _called(line: str) -> list[str]:
 
 def _add(total: dict, more: dict, times: int = 1, inside: bool = False):
   for kind, entry in more.items():
-    into = total.setdefault(
-      kind, {'count': 0, 'bytes': 0, 'turn_count': 0, 'turn_bytes': 0}
-    )
+    into = total.setdefault(kind, dict.fromkeys(_FIELDS, 0))
     for name in ('count', 'bytes'):
       into[f'turn_{name}' if inside else name] += times * entry[name]
       into[f'turn_{name}'] += times * entry[f'turn_{name}']
 
 
 def _walk(computations, name: str) -> dict:
-  """What one run of a computation exchanges."""
+  """Counts what one run of a computation exchanges."""
   total: dict = {}
   for line in computations.get(name, ()):
     kind, loop = _KIND.search(line), _LOOP.search(line)
     if kind:
-      start = kind[2] is not None
-      entry = {'count': 1, 'bytes': _bytes(line, start)}
-      _add(total, {kind[1]: entry | {'turn_count': 0, 'turn_bytes': 0}})
+      size = _bytes(line, kind[2] is not None)
+      _add(total, {kind[1]: dict(zip(_FIELDS, (1, size, 0, 0), strict=True))})
     elif loop:
       turns = _TURNS.search(line)
       for part in loop.groups():
@@ -109,7 +103,7 @@ def _loops(computations, name: str) -> list[tuple[str, str]]:
 
 
 def count(text: str) -> dict[str, dict[str, int]]:
-  """Collective operations of one turn of a program's outer loop.
+  """Counts the collective operations of one turn of a program's outer loop.
 
   Args:
     text: of the compiled program, as `compiled.as_text()` gives it.
@@ -136,7 +130,7 @@ def count(text: str) -> dict[str, dict[str, int]]:
 
 
 def describe(by_kind: dict[str, dict[str, int]]) -> str:
-  """One line for people."""
+  """Says in one line what is exchanged."""
   parts = []
   for kind, entry in sorted(by_kind.items()):
     text = f'{entry["count"]} {kind} ({entry["bytes"]:,} bytes)'
@@ -150,7 +144,7 @@ def describe(by_kind: dict[str, dict[str, int]]) -> str:
 
 
 def table(rows: list[dict]) -> str:
-  """What each method's devices exchange at a step; '' on one device."""
+  """Lists what each method's devices exchange at a step; '' on one device."""
   lines = {
     f'- {r["drafter"]}, {r["verifier"]}, gamma {r["gamma"]}: '
     f'{describe(r["collectives"])}\n'

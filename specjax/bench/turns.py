@@ -31,7 +31,7 @@ def live(job: Job) -> int:
 def following(
   job: Job, talks: Sequence[Conversation], answers: Sequence[list[list[int]]]
 ) -> tuple[Job, int] | None:
-  """The next turn of a batch of conversations.
+  """Returns the next turn of a batch of conversations.
 
   Args:
     job: their first turn.
@@ -45,8 +45,7 @@ def following(
   texts, shortened = list(job.prompts), 0
   goes_on = np.zeros(len(texts), bool)
   for row in range(live(job)):
-    said = [turn[row] for turn in answers]
-    found = talks[job.indices[row]].prompt(said)
+    found = talks[job.indices[row]].prompt([turn[row] for turn in answers])
     if found is not None:
       texts[row], goes_on[row] = found[0], True
       shortened += found[1]
@@ -75,7 +74,7 @@ class Pair(NamedTuple):
 def pairs(
   job: Job, talks: Sequence[Conversation], base: Run, run: Run
 ) -> Iterator[Pair]:
-  """The texts of two runs whose later turns hold the answers of the first.
+  """Yields the texts of two runs whose later turns hold the first's answers.
 
   Args:
     job: the first turn of both.
@@ -115,7 +114,7 @@ def play(
   talks: Sequence[Conversation],
   lead: Sequence[Run] = (),
 ) -> Run:
-  """Decodes a batch of prompts; of conversations, every turn.
+  """Decodes a batch of prompts, or every turn of a batch of conversations.
 
   Args:
     decode: makes a run of a job.
@@ -138,31 +137,31 @@ def play(
 
 
 def join(runs: list[Run]) -> Run:
-  """The turns of a batch as one run."""
+  """Joins the turns of a batch into one run."""
   rows = zip(*(r.texts for r in runs), strict=True)
   columns = zip(*(r.counts for r in runs), strict=True)
+  logs = [r.log for r in runs if r.log is not None]
   return Run(
     [[token for text in texts for token in text] for texts in rows],
     Counts(*(np.sum(column, axis=0) for column in columns)),
     sum(r.seconds for r in runs),
     sum(r.prefill_seconds for r in runs),
     sum(r.compilations for r in runs),
-    _join_logs([r.log for r in runs if r.log is not None]),
+    _join_logs(logs) if logs else None,
     runs,
     sum(r.shortened for r in runs),
   )
 
 
-def _join_logs(logs: list[Log]) -> Log | None:
-  """Logs beside one another; no two turns are next to each other."""
-  if not logs:
-    return None
+def _join_logs(logs: list[Log]) -> Log:
+  """Puts logs beside one another; no two turns are next to each other."""
+  fill = Log(accepted=-1, drafted=0, length=0)
 
-  def column(name, fill):
+  def column(name):
+    value, apart = getattr(fill, name), ((0, 0), (0, _APART))
     parts = [
-      np.pad(getattr(log, name), ((0, 0), (0, _APART)), constant_values=fill)
-      for log in logs
+      np.pad(getattr(log, name), apart, constant_values=value) for log in logs
     ]
     return np.concatenate(parts, 1)
 
-  return Log(column('accepted', -1), column('drafted', 0), column('length', 0))
+  return Log(*map(column, Log._fields))

@@ -5,8 +5,7 @@ import json
 import pytest
 
 import specjax
-from specjax.bench import single_model
-from specjax.bench.config import Candidate, Prompts
+from specjax.bench.config import Prompts
 from specjax.drafters import lm
 from specjax.errors import UserError
 from specjax.programs import answers
@@ -118,10 +117,3 @@ def test_two_commands_lead_from_questions_to_a_head(root, capsys):
 def test_what_cannot_be_answered_is_named(root, changes, message):
   with pytest.raises(UserError, match=message):
     answers.main(config(root, 'none', **changes))
-
-
-def test_one_drafter_is_left_of_many(root):
-  x = config(root, 'none', drafters=())
-  x.candidates = {'a': Candidate('ngram', 2), 'b': Candidate('ngram', 3)}
-  single_model.choose_one(x, 'answering')
-  assert x.drafters == ('a',)

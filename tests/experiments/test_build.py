@@ -59,12 +59,6 @@ def test_short_names_have_the_folder_of_full_ones(folder):
   )
 
 
-def test_what_a_drafters_loader_must_return_names_the_field(folder):
-  x = tiny.experiment(folder, drafters=('tests.support.user_drafters.nothing',))
-  with pytest.raises(ValueError, match=r'drafters: tests\..*must return'):
-    load.load_experiment(plan(x))
-
-
 def test_nothing_changes_a_plan(folder):
   x = tiny.experiment(folder)
   made = plan(x)
@@ -133,16 +127,6 @@ def test_levels_that_make_no_sense_are_refused(
   paths = [str(folder / name) if name else '' for name in (top, middle)]
   x = tiny.experiment(folder, candidates={'staged': levels(*paths, **options)})
   with pytest.raises(ValueError, match=message):
-    load.load_experiment(plan(x))
-
-
-def test_an_unknown_option_of_an_inner_drafter(folder):
-  lowest = Candidate('specjax.drafters.ngram.load', 2, options={'depht': 1})
-  staged = Candidate(
-    'specjax.drafters.cascade.load', 2, str(folder / 'draft'), {'inner': lowest}
-  )
-  x = tiny.experiment(folder, candidates={'staged': staged})
-  with pytest.raises(ValueError, match=r'ngram\.load: .*depht'):
     load.load_experiment(plan(x))
 
 
@@ -244,13 +228,6 @@ def test_committed_rows_are_continued(name, config):
   root = pathlib.Path(__file__).parents[2]
   stored = (root / 'results' / name / 'config.json').read_text()
   assert results.settings_of(config()) == json.loads(stored)
-
-
-def test_rules_of_its_own_are_settings():
-  x = quickstart.get_config()
-  x.candidates['bigram'].verifiers = ('specjax.verify.block',)
-  found = results.settings_of(x)['candidates']['bigram']
-  assert found['verifiers'] == ['specjax.verify.block']
 
 
 def _trained(folder, **fields):

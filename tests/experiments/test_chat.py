@@ -8,7 +8,6 @@ import pytest
 
 import specjax
 from specjax.bench.config import Candidate, Prompts
-from specjax.cli import terminal
 from specjax.errors import UserError
 from specjax.programs import chat
 from tests.support import tiny
@@ -136,11 +135,6 @@ def test_the_oldest_turns_are_forgotten_where_there_is_no_room(say, heard):
   assert len(heard) == 4
 
 
-def test_the_prompt_of_the_config_is_said_first(say, heard):
-  assert len(answers_of(say(prompt='one'))) == 1
-  assert heard == ['one']
-
-
 def test_a_rule_that_does_not_fit_is_refused(folder, say):
   tree = Candidate('lm', 2, str(folder / 'draft'), {'widths': (2,)})
   with pytest.raises(UserError, match='token does not take the drafter'):
@@ -150,10 +144,3 @@ def test_a_rule_that_does_not_fit_is_refused(folder, say):
 def test_seeds_of_answers_differ(say):
   one, other = answers_of(say('one', '/reset', 'one', temperatures=(1.0,)))
   assert one != other
-
-
-def test_colours_are_for_terminals():
-  assert terminal.paint('a', 'accepted', True) == '\x1b[32ma\x1b[0m'
-  assert terminal.paint('a', 'bonus', False) == 'a'
-  assert terminal.paint('', 'corrected', True) == ''
-  assert terminal.legend().count('\x1b[0m') == 3

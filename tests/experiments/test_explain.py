@@ -11,7 +11,6 @@ import pytest
 from specjax import sampling, verify
 from specjax.bench import costs, measure, results
 from specjax.drafters import ngram, plain
-from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.programs import explain
 from specjax.reports import explain as explain_report
@@ -105,31 +104,6 @@ def test_batches_are_judged_by_what_their_rows_wait(tmp_path):
   assert '1.25 [1.12, 1.38]' in text
   alone = [cell | {'batch': 1} for cell in cells]
   assert explain_report.choose(alone)['gamma'] == 4
-
-
-def test_the_row_of_phases_says_the_types_of_its_cell(tmp_path, monkeypatch):
-  monkeypatch.setattr(explain, 'measure_phases', lambda *_: {'plain': {}})
-  monkeypatch.setattr(explain, 'read_bytes', lambda *_: {})
-  folder = results.Folder(tmp_path / 'a', {})
-  named = {'verifier': 'token', 'prompts_hash': '', 'config': 'a', 'gamma': 2}
-  types_of_cell = {'dtype': 'bfloat16', 'draft_dtype': 'float32'}
-  cell = {'predicted_speedup': 1.34, 'speedup': 1.3}
-  folder.add(ROW | named | cell | types_of_cell)
-  runner = types.SimpleNamespace(
-    folder=folder, program='explain', asked=2, conditions={}
-  )
-  explain.add_phases(runner)
-  assert 'loops' in folder.rows[-1]
-  assert folder.rows[-1].items() >= types_of_cell.items()
-
-
-def test_two_prompts_have_no_interval_whatever_is_stored():
-  """Rows of older programs store one without width."""
-  row = ROW | {'gamma': 2, 'prompts': 2, 'predicted_speedup': 3.56}
-  row |= {'speedup': 3.56, 'speedup_ci': [3.56, 3.56]}
-  text = explain_report.summary([row])
-  assert '| 3.56 ' in text
-  assert '[' not in text
 
 
 def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
@@ -324,13 +298,6 @@ def test_a_second_start_measures_nothing(explained, folder, capsys):
   explain.main(settings(folder, results=str(out)))
   assert capsys.readouterr().out.splitlines()[-1] == printed[-1]
   assert {p.name: p.read_text() for p in out.glob('*.json*')} == before
-
-
-@pytest.mark.slow
-def test_another_config_is_refused(explained, folder):
-  x = settings(folder, results=str(explained[1]), seed=1)
-  with pytest.raises(UserError, match=r'another config \(different: seed\)'):
-    explain.main(x)
 
 
 def test_one_drafter_and_gammas_around_its_own(folder):

@@ -9,7 +9,6 @@ import pytest
 from configs import pair as config
 from specjax import checkpoints
 from specjax.bench import load
-from specjax.bench.config import Candidate
 from specjax.bench.memory import bytes_per_token
 from specjax.bench.plan import plan
 from specjax.errors import UserError
@@ -65,20 +64,6 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
   # Two layers against one, and the head of both.
   assert 0.5 < draft['c_predicted'] < 1
   assert found['prompts']['code']['prompts'] == 2
-
-
-def test_a_model_that_drafts_trees_is_described_too(folder, capsys):
-  x = experiment(folder, draft='')
-  path = str(folder / 'draft')
-  x.candidates = {'tree': Candidate('specjax.drafters.lm.load', 2, path)}
-  inspect.main(x)
-  assert last_line(capsys)['models']['draft tree']['shares_vocabulary']
-
-
-def test_without_a_draft_lookup_is_left(folder):
-  x = experiment(folder, draft='')
-  assert list(plan(x).drafters) == ['ngram']
-  assert list(plan(experiment(folder)).drafters) == ['lm', 'ngram']
 
 
 def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):

@@ -116,10 +116,6 @@ def test_a_prediction_of_a_batch_has_costs_of_that_batch(folder, tmp_path):
   assert 'speed-up at work' in predict_report.summary(rows)
 
 
-def test_few_prompts_have_no_interval(rows):
-  assert '[' not in predict_report.summary(rows)
-
-
 @pytest.mark.parametrize('drafted', [11, 12])
 def test_drafts_that_stop_are_refused(drafted, monkeypatch):
   """Six whole steps at gamma 2 draft twelve tokens, unless one ended early."""
@@ -157,15 +153,6 @@ def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
     m.drafter: costs.is_drawn(m.way, job) for m in predictor.built.methods
   }
   assert found == {'draft': True, 'ngram': False}
-
-
-def test_rows_of_another_schema_are_left_out(folder, tmp_path):
-  x = experiment(folder, results=str(tmp_path / 'a'))
-  first = predict.Predictor(predict.prepare(x))
-  first.folder.add({'schema': 0, 'domain': None})
-  again = predict.Predictor(predict.prepare(x)).folder
-  assert again.rows == []
-  assert 'their schema is 0, this program reads 1' in again.warning
 
 
 # The board.
@@ -223,17 +210,3 @@ def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
   last = json.loads(out.splitlines()[-1])
   assert last['impossible'] == 1
   assert 'warning: drafter a, gamma 1: v is 0.46' in said
-
-
-def test_the_last_line_of_a_prediction_is_short():
-  root = pathlib.Path(__file__).parents[2]
-  rows, _ = outputs.read_rows(root / 'results/predict/rows.jsonl')
-  assert len(json.dumps(predict_report.Board(rows).last_line())) < 900
-
-
-def test_no_draft_is_recommended_where_none_gains():
-  board = predict_report.Board(rows_by_hand.predicted({'a': (90, 85)}))
-  assert board.recommendation() == (
-    'At temperature 0 do not speculate: the best, a with gamma 1, is predicted '
-    'at 0.93 times plain decoding.'
-  )

@@ -165,25 +165,6 @@ def probed(folder, tmp_path, **changes):
 
 
 @pytest.mark.slow
-def test_a_reading_with_fewer_places_is_drafted_as_deep_as_it_goes(
-  folder, tmp_path, monkeypatch
-):
-  one = probed(folder, tmp_path)
-  make = probing.make_drafter
-
-  def at_most_two(planned, head, depth):
-    if planned.options['member'] == 'target' and depth > 2:
-      raise UserError('too deep')
-    return make(planned, head, depth)
-
-  monkeypatch.setattr(probing, 'make_drafter', at_most_two)
-  head, loaded = one.plan.drafters['head'], one.built
-  found = probing.short(head, loaded, one.jobs[CONFIGURED])
-  assert found['best'] == 'the weights of the target'
-  assert found['gamma'] == found['best_accepted'] == 2
-
-
-@pytest.mark.slow
 def test_a_reading_that_overflows_accepts_nothing(
   folder, tmp_path, monkeypatch
 ):
@@ -205,15 +186,6 @@ def test_a_reading_that_overflows_accepts_nothing(
   calls.clear()
   with pytest.raises(measure.NotFinite):
     probing.look(head, loaded, {}, jobs)
-
-
-@pytest.mark.slow
-def test_drafts_are_no_longer_than_the_texts(folder, tmp_path):
-  one = probed(folder, tmp_path, max_new_tokens=2)
-  head, loaded = one.plan.drafters['head'], one.built
-  seen = probing.look(head, loaded, {}, one.jobs[CONFIGURED])
-  assert seen.accepted.shape[1] == 2
-  assert seen.places.tolist() == [1] * 8
 
 
 @pytest.mark.slow

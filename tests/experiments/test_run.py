@@ -112,12 +112,6 @@ def test_methods_that_do_not_fit_at_once_take_turns(
   assert parts == [['draft'], ['ngram'], ['ngram']]
 
 
-def test_rows_say_where_their_prompts_come_from(rows):
-  for row in rows:
-    assert row['prompts_from']['source'] == 'the embedded corpus'
-    assert row['prompts_from']['longest'] == 16
-
-
 def test_rows_of_other_prompts_are_refused(folder, tmp_path):
   """A file of prompts that changed may not continue the old rows."""
   x = tiny.experiment(folder, drafters=('ngram',), results=str(tmp_path / 'a'))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from specjax.bench import ties
-from specjax.types import Source
 
 FIRST = (8.0, 7.75, 7.5, 1.0, -4.0)
 UNIT = 2.0**-23  # of float32, at 1
@@ -167,12 +166,3 @@ def test_every_row_of_a_block_and_of_a_batch_is_scored(monkeypatch):
     assert len(found) == 2 * rows
     assert all((logits == length).all() for logits in found)
     assert asked == [((2, 4), [length - row] * 2, 3) for row in range(rows)]
-
-
-def test_a_source_is_read_in_every_row(monkeypatch):
-  monkeypatch.setattr(
-    ties, 'prefill', types.SimpleNamespace(pad=lambda *given: given)
-  )
-  way = ties.Scoring(None, None, 3, 2, 128, source_slots=256)
-  assert ties._source(way, [(1, 2)], 3) == Source([(1, 2)] * 3, 256)
-  assert ties._source(way, None, 3) is None
