@@ -7,9 +7,13 @@ that needs no weights comes before the first of them is read.
 
 from specjax.checkpoints import precision as precision
 from specjax.checkpoints.files import CheckpointError
-from specjax.checkpoints.fingerprints import fingerprint
 from specjax.checkpoints.hub import locate, resolve, revision_of, title_of
-from specjax.checkpoints.reading import Description, describe, load
+from specjax.checkpoints.reading import (
+  Description,
+  describe,
+  fingerprint,
+  load,
+)
 from specjax.checkpoints.tokenizer import eos_ids, has_tokenizer, load_tokenizer
 from specjax.checkpoints.writing import save
 

@@ -43,7 +43,6 @@ _OF_HEADS = (PICKLED, '*.pt', '*.safetensors')  # Weights of heads alone.
 _NESTED = ('*/*',)  # Folders have the same weights in other formats.
 # No path with a dot in front is such a name.
 _NAME = re.compile(r'([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?')
-_LOG_IN = 'log in with `hf auth login` or set HF_TOKEN'
 
 
 class _Model(NamedTuple):
@@ -218,14 +217,11 @@ def _fetch(model: _Model, patterns: tuple[str, ...]) -> pathlib.Path:
 def _fetch_file(model: _Model, file: str) -> None:
   """Fetches a file that must be there; says why where it cannot."""
   import huggingface_hub
-  from huggingface_hub import errors
 
   try:
     huggingface_hub.hf_hub_download(
       model.name, file, revision=model.revision, cache_dir=model.cache
     )
-  except errors.RemoteEntryNotFoundError as error:
-    raise CheckpointError(_lacks(model, file)) from error
   except Exception as error:
     raise CheckpointError(_why(model, error, file)) from error
 
@@ -244,44 +240,32 @@ def _why(model: _Model, error: Exception, file: str = '') -> str:
 
   cause = error.__cause__ or error
   reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+  log_in = 'log in with `hf auth login` or set HF_TOKEN'
   absent = f'{model} is no directory, and no such model is in the cache'
   if file:
     absent = f'{file} of {model} is not in the cache'
   match error:
+    case errors.RemoteEntryNotFoundError():
+      return _lacks(model, file)
     case errors.GatedRepoError():
-      return (
-        f'{model} is gated: accept its terms on its page of the Hugging Face '
-        f'Hub, then {_LOG_IN}'
-      )
+      why = 'is gated'
+      remedy = f'accept its terms on its page of the Hub, then {log_in}'
     case errors.RepositoryNotFoundError():
-      return (
-        f'{model} is no directory, and the Hugging Face Hub has no such model '
-        f'or a private one: check owner/model, and where it is private, '
-        f'{_LOG_IN}'
-      )
+      why = 'is no directory, and the Hub has no such model or a private one'
+      remedy = f'check owner/model, and where it is private, {log_in}'
     case errors.RevisionNotFoundError():
-      return (
-        f'{model.name} has no revision {model.revision!r} on the Hugging Face '
-        'Hub: name a branch, a tag or a commit of it behind @'
-      )
+      why = f'has no revision {model.revision!r} on the Hub'
+      remedy = 'name a branch, a tag or a commit of it behind @'
     case errors.HfHubHTTPError() if error.response.status_code in (401, 403):
-      return (
-        f'{model} may not be read with this token ({reason}): {_LOG_IN} again'
-      )
-    case errors.LocalEntryNotFoundError() if isinstance(
-      cause, errors.OfflineModeIsEnabled
-    ):
-      return (
-        f'{absent} of the Hugging Face Hub, and HF_HUB_OFFLINE is set: unset '
-        'it to fetch the model, or pass a local directory'
-      )
+      why = f'may not be read with this token ({reason})'
+      remedy = f'{log_in} again'
     case errors.LocalEntryNotFoundError():
-      return (
-        f'{absent} of the Hugging Face Hub, which cannot be reached '
-        f'({reason}): fetch the model while there is a connection, or pass a '
-        'local directory'
-      )
-  return (
-    f'{model} cannot be fetched from the Hugging Face Hub ({reason}): try '
-    'again, or pass a local directory'
-  )
+      offline = isinstance(cause, errors.OfflineModeIsEnabled)
+      why = f'which cannot be reached ({reason}): fetch it with a connection'
+      if offline:
+        why = 'and HF_HUB_OFFLINE is set: unset it to fetch the model'
+      return f'{absent} of the Hub, {why}, or pass a local directory'
+    case _:
+      why = f'cannot be fetched from the Hub ({reason})'
+      remedy = 'try again, or pass a local directory'
+  return f'{model} {why}: {remedy}'

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import hashlib
 import math
 import os
 import re
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from specjax.checkpoints import parameters
 from specjax.checkpoints.families import FAMILIES, conversion
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
   from specjax.checkpoints.vocabularies import Other
 
 _ROWS = 4096  # of a tensor that are compared at once
+_SAMPLED = 64  # values of each tensor in a fingerprint
 
 
 class Description(NamedTuple):
@@ -268,3 +272,36 @@ def _are_equal(*tensors) -> bool:
     (a[i : min(i + _ROWS, rows)] == b[i : min(i + _ROWS, rows)]).all()
     for i in range(0, rows, _ROWS)
   )
+
+
+def fingerprint(path: str | os.PathLike) -> str:
+  """A hash of the names, shapes and some values of a checkpoint's tensors.
+
+  Values are rounded to bfloat16, so it is the same however the tensors are
+  split over files, and for the same weights stored in 16 or 32 bits. Storing
+  float32 weights as float16 rounds them, and may change it; as bfloat16 does
+  not.
+
+  Args:
+    path: as for `checkpoints.load`.
+
+  Raises:
+    CheckpointError: it cannot be read.
+  """
+  digest = hashlib.sha256()
+  with contextlib.ExitStack() as stack:
+    tensors = open_tensors(locate(path, weights=True), stack)
+    for name in sorted(tensors):
+      tensor = tensors[name]
+      size = int(np.prod(tensor.shape, dtype=np.int64))
+      spread = np.linspace(0, size - 1, min(size, _SAMPLED)).astype(np.int64)
+      places = np.unravel_index(spread, tensor.shape)
+      values = [
+        # One element, since a part is all that is read of the file.
+        np.asarray(tensor.read(tuple(slice(i, i + 1) for i in place)))
+        for place in zip(*places, strict=True)
+      ]
+      digest.update(f'{name} {tuple(tensor.shape)}\n'.encode())
+      rounded = np.asarray(values, np.float32).astype(jnp.bfloat16)
+      digest.update(rounded.ravel().view(np.uint16).tobytes())
+  return digest.hexdigest()

@@ -10,11 +10,8 @@ rejected: to ignore it would be to run another model under the same name.
 """
 
 from specjax.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3
-from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX
-from specjax.checkpoints.families.llama import LLAMA, MISTRAL
-from specjax.checkpoints.families.mixtral import MIXTRAL
-from specjax.checkpoints.families.opt import OPT
-from specjax.checkpoints.families.phi import PHI3
+from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX, OPT
+from specjax.checkpoints.families.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
 from specjax.checkpoints.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from specjax.checkpoints.families.t5 import T5
 

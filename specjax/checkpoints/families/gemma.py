@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from specjax.checkpoints.families import rope, values, windows
+from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   IGNORED,
   SOURCES,
@@ -108,7 +108,7 @@ GEMMA2 = dataclasses.replace(
   rows=(
     *size_rows(8192, kv_heads=4, head_dim=256),
     rope.rope_row(),
-    windows.by_layer(4096, lambda layer, _: layer % 2 == 0),
+    values.window_by_layer_row(4096, lambda layer, _: layer % 2 == 0),
     *_GEMMA_2_AND_3,
     _cap_row('attn_logit_softcapping', 'attention_cap', 50.0),
     _cap_row('final_logit_softcapping', 'logit_cap', 30.0),
@@ -174,7 +174,7 @@ GEMMA3 = dataclasses.replace(
   rows=(
     *size_rows(131072, kv_heads=4, head_dim=256),
     Row(_read_two_bases, _write_two_bases),
-    windows.by_layer(
+    values.window_by_layer_row(
       4096,
       lambda layer, sizes: bool((layer + 1) % sizes['sliding_window_pattern']),
       sizes=(('sliding_window_pattern', 6),),

@@ -1,9 +1,15 @@
-"""Llama 2 and 3, and Mistral, which is Llama with a sliding window."""
+"""Llama 2 and 3, and what is nearly Llama.
+
+Mistral has a sliding window, Mixtral a mixture of experts in every layer, and
+Phi-3 fused tensors, a window and LongRoPE.
+"""
 
 import dataclasses
 
-from specjax.checkpoints.families import rope, values, windows
+from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.table import (
+  EXPERT_WAYS,
+  EXPERTS,
   GROUPS,
   KEEP,
   LINEAR,
@@ -12,7 +18,8 @@ from specjax.checkpoints.families.table import (
   Row,
   Tensors,
 )
-from specjax.checkpoints.families.values import attribute
+from specjax.checkpoints.families.values import attribute, take
+from specjax.models.config import Experts, TransformerConfig
 
 # Where most families keep their tensors. Rows of biases and head norms are
 # used by those that have them.
@@ -95,6 +102,12 @@ def attention_bias_row(default: bool) -> Row:
   )
 
 
+def experts_of(config: TransformerConfig) -> Experts:
+  if config.experts is None:
+    raise ValueError('experts = None')
+  return config.experts
+
+
 LLAMA = Family(
   model_type='llama',
   architecture='LlamaForCausalLM',
@@ -121,10 +134,85 @@ MISTRAL = dataclasses.replace(
   rows=(
     *size_rows(131072, kv_heads=8),
     rope.rope_row(),
-    windows.everywhere(4096),
+    values.window_row(4096),
     values.activation_row('hidden_act', 'silu'),
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
     tied_row(False),
   ),
   only={},
+)
+
+PHI3 = dataclasses.replace(
+  LLAMA,
+  model_type='phi3',
+  architecture='Phi3ForCausalLM',
+  rows=(
+    *size_rows(4096),
+    rope.rope_row(
+      allowed=('default', 'longrope', 'su'), part=1.0, original=4096
+    ),
+    values.window_row(None),
+    values.activation_row('hidden_act', 'silu'),
+    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
+    tied_row(False),
+  ),
+  only={
+    'attention_bias': False,
+    'full_attn_mod': 1,
+    'interpolate_factor': 1,
+    'lm_head_bias': False,
+    'mlp_bias': False,
+  },
+  harmless=frozenset(),
+  sources=SOURCES
+  | {
+    'layer{}/qkv/w': Tensors(GROUPS, (_LAYER + 'self_attn.qkv_proj.weight',)),
+    'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.gate_up_proj.weight',)),
+  },
+)
+
+_BLOCK = 'model.layers.{}.block_sparse_moe.'
+_EXPERT = _BLOCK + 'experts.{expert}.'
+
+
+def _read_experts(rest, known):
+  experts = Experts(
+    take(rest, 'num_local_experts', values.size, 8),
+    take(rest, 'num_experts_per_tok', values.size, 2),
+    known['mlp_width'],
+  )
+  return {'experts': experts}
+
+
+def _write_experts(config):
+  experts = experts_of(config)
+  return {
+    'num_local_experts': experts.count,
+    'num_experts_per_tok': experts.chosen,
+  }
+
+
+MIXTRAL = dataclasses.replace(
+  MISTRAL,
+  model_type='mixtral',
+  architecture='MixtralForCausalLM',
+  rows=(
+    *size_rows(131072, kv_heads=8),
+    rope.rope_row(1e6),
+    values.window_row(None),
+    values.activation_row('hidden_act', 'silu'),
+    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
+    tied_row(False),
+    Row(_read_experts, _write_experts),
+  ),
+  sources=SOURCES
+  | {
+    'layer{}/experts/router': Tensors(LINEAR, (_BLOCK + 'gate.weight',)),
+    'layer{}/experts/up': Tensors(
+      EXPERT_WAYS, (_EXPERT + 'w1.weight', _EXPERT + 'w3.weight')
+    ),
+    'layer{}/experts/down': Tensors(EXPERTS, (_EXPERT + 'w2.weight',)),
+  },
+  # Noise that is added in training only.
+  harmless=frozenset({'router_jitter_noise'}),
 )

@@ -2,11 +2,12 @@
 
 import dataclasses
 
-from specjax.checkpoints.families import rope, values, windows
+from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   IGNORED,
   SOURCES,
   attention_bias_row,
+  experts_of,
   size_rows,
   tied_row,
 )
@@ -21,7 +22,7 @@ from specjax.checkpoints.families.table import (
 from specjax.checkpoints.families.values import attribute, take
 from specjax.models.config import Experts
 
-_WINDOWS = windows.by_layer(
+_WINDOWS = values.window_by_layer_row(
   4096,
   lambda layer, sizes: layer >= sizes['max_window_layers'],
   switch=True,
@@ -80,9 +81,7 @@ def _read_experts(rest, known):
 
 
 def _write_experts(config):
-  experts = config.experts
-  if experts is None:
-    raise ValueError('experts = None')
+  experts = experts_of(config)
   return {
     'decoder_sparse_step': 1,
     'mlp_only_layers': list(experts.dense),
@@ -102,7 +101,7 @@ QWEN3_MOE = dataclasses.replace(
   rows=(
     *size_rows(32768, kv_heads=4),
     rope.rope_row(),
-    windows.everywhere(4096, switch=True),
+    values.window_row(4096, switch=True),
     *_REST,
     attention_bias_row(False),
     Row(_read_experts, _write_experts),

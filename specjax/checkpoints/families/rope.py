@@ -19,8 +19,19 @@ from specjax.checkpoints.families.values import (
 from specjax.models import rotary
 
 
+def _original(inner, longest):
+  return take(inner, _NAMES['original'], size, longest)
+
+
+def _read_llama3(inner, longest):
+  numbers_of = (
+    take(inner, _NAMES[n], number) for n in ('factor', 'low', 'high')
+  )
+  return rotary.Llama3(*numbers_of, _original(inner, longest))
+
+
 def _read_yarn(inner, longest):
-  original = take(inner, 'original_max_position_embeddings', size, longest)
+  original = _original(inner, longest)
   factor = take(inner, 'factor', number, longest / original)
   scales = [
     take(inner, name, number, 0.0) for name in ('mscale', 'mscale_all_dim')
@@ -41,7 +52,7 @@ def _read_yarn(inner, longest):
 
 
 def _read_long(inner, longest):
-  original = take(inner, 'original_max_position_embeddings', size, longest)
+  original = _original(inner, longest)
   factor = take(inner, 'factor', number, longest / original)
   usual = 1.0
   if factor > 1:
@@ -55,65 +66,51 @@ def _read_long(inner, longest):
   )
 
 
-def _read_llama3(inner, longest):
-  return rotary.Llama3(
-    take(inner, 'factor', number),
-    take(inner, 'low_freq_factor', number),
-    take(inner, 'high_freq_factor', number),
-    take(inner, 'original_max_position_embeddings', size, longest),
-  )
-
-
-# From the parameters and the longest sequence of the checkpoint.
+# Attributes, by the fields of scalings that they set; saving writes them.
+_NAMES = {
+  'factor': 'factor',
+  'low': 'low_freq_factor',
+  'high': 'high_freq_factor',
+  'original': 'original_max_position_embeddings',
+  'fast': 'beta_fast',
+  'slow': 'beta_slow',
+  'amplitude': 'attention_factor',
+  'truncate': 'truncate',
+  'short': 'short_factor',
+  'long': 'long_factor',
+}
+# The class of each type, and how it is read from the parameters and the longest
+# sequence of the checkpoint.
 SCALINGS = {
-  'default': lambda inner, longest: None,
-  'linear': lambda inner, _: rotary.Linear(take(inner, 'factor', number)),
-  'dynamic': lambda inner, longest: rotary.Dynamic(
-    take(inner, 'factor', number), longest
+  'default': (type(None), lambda inner, longest: None),
+  'linear': (
+    rotary.Linear,
+    lambda inner, _: rotary.Linear(take(inner, 'factor', number)),
   ),
-  'llama3': _read_llama3,
-  'yarn': _read_yarn,
-  'longrope': _read_long,
-  'su': _read_long,  # Its name in the first files of Phi-3.
+  'dynamic': (
+    rotary.Dynamic,
+    lambda inner, longest: rotary.Dynamic(
+      take(inner, 'factor', number), longest
+    ),
+  ),
+  'llama3': (rotary.Llama3, _read_llama3),
+  'yarn': (rotary.Yarn, _read_yarn),
+  'longrope': (rotary.LongRope, _read_long),
+  'su': (rotary.LongRope, _read_long),  # In the first files of Phi-3.
 }
 
 
 def write_scaling(scaling: rotary.Scaling | None) -> dict[str, Any]:
   """Parameters of a scaling, its type among them."""
-  match scaling:
-    case None:
-      return {'rope_type': 'default'}
-    case rotary.Linear(factor):
-      return {'rope_type': 'linear', 'factor': factor}
-    case rotary.Dynamic(factor):
-      return {'rope_type': 'dynamic', 'factor': factor}
-    case rotary.Llama3(factor, low, high, original):
-      return {
-        'rope_type': 'llama3',
-        'factor': factor,
-        'low_freq_factor': low,
-        'high_freq_factor': high,
-        'original_max_position_embeddings': original,
-      }
-    case rotary.Yarn(factor, original, fast, slow, amplitude, truncate):
-      return {
-        'rope_type': 'yarn',
-        'factor': factor,
-        'original_max_position_embeddings': original,
-        'beta_fast': fast,
-        'beta_slow': slow,
-        'attention_factor': amplitude,
-        'truncate': truncate,
-      }
-    case rotary.LongRope(short, long, original, _, amplitude):
-      return {
-        'rope_type': 'longrope',
-        'short_factor': list(short),
-        'long_factor': list(long),
-        'original_max_position_embeddings': original,
-        'attention_factor': amplitude,
-      }
-  raise ValueError(f'rope_scaling {scaling} has no name in a checkpoint')
+  kinds = [k for k, (own, _) in SCALINGS.items() if type(scaling) is own]
+  if not kinds:
+    raise ValueError(f'rope_scaling {scaling} has no name in a checkpoint')
+  fields = {} if scaling is None else vars(scaling)
+  return {'rope_type': kinds[0]} | {
+    _NAMES[name]: list(x) if isinstance(x, tuple) else x
+    for name, x in fields.items()
+    if name in _NAMES
+  }
 
 
 def read_scaling(
@@ -145,7 +142,7 @@ def read_scaling(
     )
   (kind,) = kinds
   try:
-    scaling = SCALINGS[kind](inner, longest)
+    scaling = SCALINGS[kind][1](inner, longest)
     if scaling is not None:
       scaling(theta, dim, longest)
   except (ValueError, ArithmeticError) as error:

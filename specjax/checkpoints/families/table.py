@@ -187,49 +187,16 @@ ONLY = {
 }
 # What transformers writes for any family: its own bookkeeping, training, and
 # what only `generate` looks at.
-HARMLESS = frozenset(
-  {
-    '_attn_implementation_autoset',
-    '_name_or_path',
-    '_num_labels',
-    'attention_dropout',
-    'attn_implementation',
-    'auto_map',
-    'bos_token_id',
-    'cache_implementation',
-    'chunk_size_feed_forward',
-    'classifier_dropout',
-    'do_sample',
-    'dtype',
-    'embd_pdrop',
-    'eos_token_id',
-    'finetuning_task',
-    'gradient_checkpointing',
-    'id2label',
-    'initializer_range',
-    'label2id',
-    'max_length',
-    'max_sequence_length',
-    'model_type',
-    'num_labels',
-    'output_attentions',
-    'output_hidden_states',
-    'output_router_logits',
-    'pad_token_id',
-    'problem_type',
-    'resid_pdrop',
-    'return_dict',
-    'router_aux_loss_coef',
-    'task_specific_params',
-    'temperature',
-    'tokenizer_class',
-    'top_k',
-    'top_p',
-    'torch_dtype',
-    'transformers.js_config',
-    'transformers_version',
-    'unsloth_fixed',
-    'unsloth_version',
-    'use_cache',
-  }
-)
+_HARMLESS = """
+  _attn_implementation_autoset _name_or_path _num_labels attention_dropout
+  attn_implementation auto_map bos_token_id cache_implementation
+  chunk_size_feed_forward classifier_dropout do_sample dtype embd_pdrop
+  eos_token_id finetuning_task gradient_checkpointing id2label
+  initializer_range label2id max_length max_sequence_length model_type
+  num_labels output_attentions output_hidden_states output_router_logits
+  pad_token_id problem_type resid_pdrop return_dict router_aux_loss_coef
+  task_specific_params temperature tokenizer_class top_k top_p torch_dtype
+  transformers.js_config transformers_version unsloth_fixed unsloth_version
+  use_cache
+"""
+HARMLESS = frozenset(_HARMLESS.split())
