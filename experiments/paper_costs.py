@@ -36,16 +36,17 @@ import functools
 import itertools
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from specjax import reports
-from specjax.bench import checks, memory, results
+from specjax.bench import memory, results
 from specjax.bench.config import TargetSize
 from specjax.cli import command
+from specjax.cli.fields import Between, Count, check_fields
 from specjax.errors import need
 from specjax.models import sharding, transformer
 from specjax.models.config import TransformerConfig
@@ -135,12 +136,12 @@ class PaperCosts:
   accelerators: dict[str, Accelerator]
   deployments: tuple[Deployment, ...]
   drafts: tuple[str, ...]
-  head_vocabulary: int = 32_000
-  dtype: str = 'bfloat16'
-  contexts: tuple[int, ...] = (512, 4096, 32_768, 131_072)
-  batches: tuple[int, ...] = tuple(2**i for i in range(10))
-  gammas: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
-  rates: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9)
+  head_vocabulary: Count = 32_000
+  dtype: Literal['float32', 'bfloat16', 'float16'] = 'bfloat16'
+  contexts: tuple[Count, ...] = (512, 4096, 32_768, 131_072)
+  batches: tuple[Count, ...] = tuple(2**i for i in range(10))
+  gammas: tuple[Count, ...] = (1, 2, 3, 4, 6, 8)
+  rates: tuple[Annotated[float, Between(0, 1)], ...] = (0.6, 0.7, 0.8, 0.9)
   results: str = ''
   quick: bool = False
 
@@ -155,19 +156,10 @@ class PaperCosts:
     Raises:
       UserError: names the field, its value and the remedy.
     """
-    for name in ('deployments', 'drafts', 'contexts', 'batches', 'gammas'):
+    check_fields(self)
+    lists = 'deployments', 'drafts', 'contexts', 'batches', 'gammas', 'rates'
+    for name in lists:
       need(getattr(self, name), f'{name} is empty: give at least one')
-    for name in ('contexts', 'batches', 'gammas'):
-      values = getattr(self, name)
-      need(min(values) >= 1, f'{name} must be of at least 1, got {values}')
-    need(
-      self.rates and all(0 <= rate <= 1 for rate in self.rates),
-      f'rates must be in [0, 1], got {self.rates}',
-    )
-    checks.check_dtype('dtype', self.dtype)
-    need(
-      self.dtype != 'auto', 'dtype is auto, but there are no weights: name one'
-    )
     for name in self.drafts:
       need(
         name == HEAD or name in self.models,

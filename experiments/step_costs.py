@@ -46,7 +46,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ from specjax.bench import load, results
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
-from specjax.cli.fields import Count, Seed, check_fields
+from specjax.cli.fields import Between, Count, Seed, check_fields
 from specjax.cli.names import Names, resolve_function
 from specjax.drafters import plain
 from specjax.errors import UserError, need
@@ -96,7 +96,6 @@ from specjax.training.train_pair import model_of
 from specjax.types import Draft, Params, Spec
 
 _SWEEPS = Names('experiments.step_costs.{}', 'batch')
-_FLOATS = ('float32', 'bfloat16', 'float16')
 
 
 @dataclasses.dataclass
@@ -135,15 +134,15 @@ class StepCosts:
   sweeps: tuple[str, ...]
   path: str = ''
   paths: tuple[str, ...] = ()
-  dtype: str = 'float32'
+  dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
   used: Count = 300
   gamma: Count = 4
-  gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
-  batches: tuple[int, ...] = (1, 4, 16, 64)
-  contexts: tuple[int, ...] = (128, 512, 2048, 8192)
-  vocabularies: tuple[int, ...] = (2048, 8192, 32768, 131072)
-  rates: tuple[float, ...] = (0.5, 0.7, 0.9)
-  maxima: tuple[int, ...] = (512, 8192)
+  gammas: tuple[Count, ...] = (1, 2, 4, 8, 16)
+  batches: tuple[Count, ...] = (1, 4, 16, 64)
+  contexts: tuple[Count, ...] = (128, 512, 2048, 8192)
+  vocabularies: tuple[Count, ...] = (2048, 8192, 32768, 131072)
+  rates: tuple[Annotated[float, Between(0, 0.999)], ...] = (0.5, 0.7, 0.9)
+  maxima: tuple[Count, ...] = (512, 8192)
   megabytes: Count = 256
   steps: Count = 16
   repeats: Count = 9
@@ -193,20 +192,13 @@ class StepCosts:
     for name in ('gammas', 'batches', 'contexts', 'vocabularies', 'maxima'):
       sizes = getattr(self, name)
       need(
-        len(set(sizes)) > 1 and min(sizes) >= 1,
-        f'{name} must have two different sizes of at least 1, got {sizes}',
+        len({*sizes}) > 1,
+        f'{name} must have two different sizes, got {sizes}',
       )
-    need(
-      self.rates and all(0 <= rate < 1 for rate in self.rates),
-      f'rates must be in [0, 1), got {self.rates}',
-    )
+    need(self.rates, 'rates is empty: give at least one')
     need(
       min(self.maxima) > self.used,
       f'maxima must be above the {self.used} tokens in use, got {self.maxima}',
-    )
-    need(
-      self.dtype in _FLOATS,
-      f'dtype must be one of {_FLOATS}, got {self.dtype!r}',
     )
     need(self.sweeps, f'sweeps is empty: name one, such as {_SWEEPS.example}')
     self.sweeps = tuple(map(_SWEEPS.full, self.sweeps))

@@ -191,7 +191,7 @@ def test_the_committed_rows_are_what_is_calculated():
     ({'rates': (2.0,)}, 'rates'),
     ({'gammas': (0,)}, 'gammas'),
     ({'batches': ()}, 'batches is empty'),
-    ({'dtype': 'auto'}, 'dtype is auto'),
+    ({'dtype': 'auto'}, 'dtype'),
     ({'deployments': (Deployment('8B', 'A1'),)}, "accelerator 'A1'"),
     ({'deployments': (Deployment('3B', 'H100'),)}, "target '3B'"),
     ({'deployments': (Deployment('8B', 'H100', 5),)}, 'devices is 5'),
