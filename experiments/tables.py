@@ -39,7 +39,8 @@ from specjax import reports
 from specjax.cli import command
 from specjax.errors import UserError, need, writing
 from specjax.reports import latex
-from specjax.stats import folders
+from specjax.reports.markdown import markdown
+from specjax.stats import folders, row
 from specjax.stats.folders import Rows
 
 MARKDOWN = 'markdown'
@@ -94,17 +95,20 @@ def _made(kind: str, name: str, summaries: Mapping[str, str]) -> str:
   """Makes what belongs between two markers.
 
   Args:
-    kind: headline, section or table.
-    name: a folder and, behind ' / ', the beginning of a heading.
+    kind: headline, section, table or fields.
+    name: a folder and, behind ' / ', the beginning of a heading; of fields run.
     summaries: by folder.
 
   Raises:
     UserError: names the marker and what is wrong with it.
   """
   where = f'<!-- {kind}: {name} -->'
+  if (kind, name) == ('fields', 'run'):
+    head = ['field', 'type', 'unit', 'interval over', 'meaning']
+    return markdown(head, row.documentation())
   need(
     kind in ('headline', 'section', 'table'),
-    f'{where}: a part is a headline, a section or a table',
+    f'{where}: a part is a headline, a section, a table, or the fields of run',
   )
   folder, _, heading = name.partition(' / ')
   need(folder in summaries, f'{where}: no rows in results/{folder}')
