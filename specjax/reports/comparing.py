@@ -19,6 +19,8 @@ from specjax.reports.markdown import (
   Table,
   blocks,
   bullets,
+  markdown,
+  number,
   paragraph,
   with_interval,
 )
@@ -34,7 +36,7 @@ SPEED_NOTE = (
 
 
 class Statistic(NamedTuple):
-  """A positive number of a row, by the columns that its sums are made of.
+  """A positive number of a row, by the columns of its sums.
 
   The number is the product of the first over the second, the third over the
   fourth and so on.
@@ -95,10 +97,10 @@ class Compared(NamedTuple):
 def matched(
   a: Sequence[dict], b: Sequence[dict]
 ) -> tuple[tuple[str, ...], list[Cell]]:
-  """Cells that both runs have.
+  """Returns the cells that both runs have.
 
-  A field of which each run has one value, and not the same, is what they
-  differ in: it does not tell cells apart.
+  A field that has one value in each run, and not the same, does not tell cells
+  apart.
 
   Returns:
     The fields that tell cells apart, and the cells, in the order of the first.
@@ -127,10 +129,10 @@ def _columns(row: dict, statistic: Statistic) -> np.ndarray | None:
 
 
 def _common(cell: Cell, sizes: tuple[int, int]) -> tuple[list, list] | None:
-  """Places of the units that both runs saw; None where they share too few.
+  """Returns places of the units that both runs saw; None if they are too few.
 
-  A run names its prompts. Of batches, or of rows that do not name them, only
-  all can be the same.
+  A run names its prompts. Batches, and rows without names, are shared all or
+  not at all.
   """
   one, other = cell.one, cell.other
   names = one.get('unit_prompts') or [], other.get('unit_prompts') or []
@@ -150,7 +152,7 @@ def _common(cell: Cell, sizes: tuple[int, int]) -> tuple[list, list] | None:
 
 
 def chance(ratio: metrics.Estimate) -> float:
-  """The chance of a ratio so far from 1, two-sided; NaN where none is known."""
+  """Returns the chance of a ratio so far from 1, two-sided, or NaN."""
   if ratio.error == 0:
     return float(ratio.value == 1)
   if ratio.interval is None:
@@ -161,7 +163,7 @@ def chance(ratio: metrics.Estimate) -> float:
 
 
 def compare_cell(cell: Cell, statistic: Statistic) -> Compared | None:
-  """One statistic of a cell; None where a run does not have it."""
+  """Compares one statistic of a cell; None if a run does not have it."""
   a, b = (_columns(row, statistic) for row in (cell.one, cell.other))
   if a is None or b is None:
     return None
@@ -182,7 +184,7 @@ def compare_cell(cell: Cell, statistic: Statistic) -> Compared | None:
 
 
 def compare(cells: Sequence[Cell], statistic: Statistic) -> list[Compared]:
-  """A statistic of all cells, judged together; only where both runs have it."""
+  """Compares a statistic of all cells that have it, judged together."""
   made = [compare_cell(cell, statistic) for cell in cells]
   known = [one for one in made if one is not None]
   judged = fit_tests.holm([one.chance for one in known], 1 - metrics.LEVEL)
@@ -192,61 +194,58 @@ def compare(cells: Sequence[Cell], statistic: Statistic) -> list[Compared]:
   ]
 
 
-def _shown(row: dict, statistic: Statistic) -> str:
-  return intervals.shown(row, statistic.name, statistic.form)
-
-
 def table(
   keys: Sequence[str],
   compared: Sequence[Compared],
   statistic: Statistic,
   names: tuple[str, str],
 ) -> Table:
-  """A statistic of every cell in both runs, and its change."""
-  head = [*keys, *names, 'change', 'prompts', 'p', 'beyond chance']
+  """Shows a statistic of every cell in both runs, and its change."""
   lines = []
   for one in compared:
     change = one.ratio.scaled(100, -100)
-    line = [paired.show(value) for value in one.cell.name]
-    line += [_shown(row, statistic) for row in (one.cell.one, one.cell.other)]
-    line.append(with_interval(change.value, change.interval, '+.1f', '%'))
-    line.append(f'{one.shared} paired' if one.shared else 'independent')
-    line.append('-' if np.isnan(one.chance) else f'{one.chance:.2g}')
-    line.append('yes' if one.differs else 'no')
-    lines.append(line)
-  found = sum(one.differs for one in compared)
+    both = one.cell.one, one.cell.other
+    lines.append(
+      [
+        *map(paired.show, one.cell.name),
+        *(intervals.shown(r, statistic.name, statistic.form) for r in both),
+        with_interval(change.value, change.interval, '+.1f', '%'),
+        f'{one.shared} paired' if one.shared else 'independent',
+        number(None if np.isnan(one.chance) else one.chance, '.2g'),
+        'yes' if one.differs else 'no',
+      ]
+    )
   note = (
-    f'{found} of {len(compared)} cells differ beyond chance (false alarms in '
-    f'at most {1 - metrics.LEVEL:.0%} of such tables).'
+    f'{sum(one.differs for one in compared)} of {len(compared)} cells differ '
+    f'beyond chance (false alarms in at most {1 - metrics.LEVEL:.0%} of such '
+    'tables).'
   )
   if statistic.name == 'speedup':
     note = f'{note} {SPEED_NOTE}'
+  head = [*keys, *names, 'change', 'prompts', 'p', 'beyond chance']
   return Table(statistic.name, paragraph(note), head, lines)
 
 
 def differences(
   names: tuple[str, str], a: Any, b: Any, field: str = ''
 ) -> list[str]:
-  """Fields of two objects that differ, each with both values."""
+  """Returns fields of two objects that differ, each with both values."""
   if not isinstance(a, dict) or not isinstance(b, dict):
     return [] if a == b else [f'`{field}`: {a} | {b}']
-  found = []
   alone = [
     f'only {n}: {", ".join(sorted(one.keys() - other.keys()))}'
     for n, one, other in ((names[0], a, b), (names[1], b, a))
     if one.keys() - other.keys()
   ]
-  if alone:
-    found.append(f'`{field or "fields"}`: {" | ".join(alone)}')
+  found = [f'`{field or "fields"}`: {" | ".join(alone)}'] if alone else []
   for name in sorted(a.keys() & b.keys()):
     inner = f'{field}.{name}' if field else name
     found += differences(names, a[name], b[name], inner)
   return found
 
 
-def conditions(rows: Sequence[dict]) -> dict:
-  """What the rows of a run were made with; a list where they do not agree."""
-  names = ('target', 'draft', 'dtype', 'device', 'versions', 'commit', 'batch')
+def conditions(rows: Sequence[dict], *names: str) -> dict:
+  """Returns fields of the rows of a run; a list where they do not agree."""
   found = {}
   for name in names:
     values = [row.get(name) for row in rows]
@@ -260,7 +259,7 @@ def page(
   settings: tuple[dict, dict],
   rows: tuple[list[dict], list[dict]],
 ) -> tuple[str, dict]:
-  """Both runs as a page.
+  """Compares two runs.
 
   Args:
     names: of the runs.
@@ -271,13 +270,13 @@ def page(
     The page in markdown, and what the last line of the program says.
   """
   keys, cells = matched(*rows)
-  told = differences(names, *settings)
-  told += differences(names, *map(conditions, rows))
-  apart = [k for k in KEY if k not in keys and k != 'batch']  # Told above.
-  told += [f'`{k}`: {rows[0][0][k]} | {rows[1][0][k]}' for k in apart]
+  apart = [k for k in KEY if k not in keys and k != 'batch']
+  of_rows = ('target', 'draft', 'dtype', 'device', 'versions', 'commit')
+  made = [conditions(r, *of_rows, 'batch', *apart) for r in rows]
+  unlike = differences(names, *settings) + differences(names, *made)
   found: dict[str, Any] = {'cells': len(cells)}
   found['unmatched'] = [len(r) - len(cells) for r in rows]
-  tables, said = [], []
+  tables = []
   for statistic in STATISTICS:
     compared = compare(cells, statistic)
     found[statistic.name] = {
@@ -287,24 +286,23 @@ def page(
       'lower': sum(one.differs and one.ratio.value < 1 for one in compared),
     }
     if compared:
-      higher, lower = (found[statistic.name][k] for k in ('higher', 'lower'))
-      said.append(
-        f'{statistic.name}: higher in {higher} and lower in {lower} of '
-        f'{len(compared)} cells'
-      )
       tables.append(table(keys, compared, statistic, names).markdown())
-  verdict = f'Of {names[1]} over {names[0]}, beyond chance: {"; ".join(said)}.'
-  left = [
-    f'{n} of {name}'
-    for n, name in zip(found['unmatched'], names, strict=True)
-    if n
+  head = ['statistic', 'cells', 'paired', 'higher', 'lower']
+  lines = [
+    [s.name, *map(str, found[s.name].values())]
+    for s in STATISTICS
+    if found[s.name]['cells']
   ]
-  if left:
-    verdict += f' Cells without a partner: {" and ".join(left)}.'
+  verdict = f'{names[1]} over {names[0]}, beyond chance.'
+  if any(found['unmatched']):
+    left = zip(found['unmatched'], names, strict=True)
+    text = ' and '.join(f'{n} of {name}' for n, name in left if n)
+    verdict += f' Cells without a partner: {text}.'
   return blocks(
     f'## {names[0]} and {names[1]}',
     paragraph(verdict),
-    'What differs in how they were made:' if told else 'Made alike.',
-    bullets(told),
+    markdown(head, lines) if lines else '',
+    'What differs in how they were made:' if unlike else 'Made alike.',
+    bullets(unlike),
     *tables,
   ), found

@@ -47,17 +47,15 @@ def same_prompts(one: dict, other: dict) -> bool:
 
 
 def difference(one: dict, other: dict, statistic: Statistic, relative=False):
-  """`other` less `one`, or its change in percent, on the same prompts.
+  """Returns `other` less `one`, or its change in percent.
 
-  Returns:
-    A `metrics.Estimate`; None where the prompts or the columns do not allow it.
+  None if the prompts are not the same, or a row lacks the columns.
   """
   a, b = _columns(one, statistic), _columns(other, statistic)
   if a is None or b is None or not same_prompts(one, other):
     return None
   if len(a[0]) != len(b[0]):
     return None
-
   if relative:
     change = metrics.estimate(
       lambda n, d, m, e: m / e / (n / d), *a, *b, positive=True
@@ -94,7 +92,7 @@ def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
 
 
 def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
-  """The pairs of one axis as a table; None where there are none."""
+  """Shows the pairs of one axis; None without pairs."""
   comparable = [p for p in pairs(rows, axis) if _columns(p[0], TAU)]
   if not comparable:
     return None
@@ -107,21 +105,19 @@ def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
   head.append('change, paired on prompts')
   lines = []
   for base, row in comparable:
-    value = show(row[axis])
-    if axis == 'verifier' and not row['lossless']:
-      value += ' (lossy)'
-    line = [show(row[k]) for k in rest] + [value]
+    lossy = axis == 'verifier' and not row['lossless']
+    line = [show(row[k]) for k in rest]
+    line.append(show(row[axis]) + (' (lossy)' if lossy else ''))
     if by_alpha:
       line.append(number(row['alpha'], '.3f'))
       line.append(_signed(difference(base, row, ALPHA), '+.3f'))
     line += [intervals.shown(r, 'tau', '.3f') for r in (base, row)]
     change = difference(base, row, TAU, relative=True)
-    line.append(_signed(change, '+.1f', '%'))
-    lines.append(line)
+    lines.append([*line, _signed(change, '+.1f', '%')])
   return Table(title, '', head, lines)
 
 
 def tables(rows: list[dict]) -> list[Table]:
-  """A table for each axis that has several values."""
+  """Makes a table for each axis that has several values."""
   made = [table(rows, *axis) for axis in AXES]
   return [one for one in made if one]

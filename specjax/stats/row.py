@@ -85,7 +85,7 @@ ORIGIN: Fields = {
   'xla_threads': Field(_COUNT, 'threads that XLA uses'),
   'commit': Field(_TEXT, 'the commit of the checkout'),
   'impossible': Field(list[str] | None, 'numbers that cannot be true, and why'),
-}
+}  # fmt: skip
 
 # The cell: which method decoded which prompts.
 CELL: Fields = {
@@ -95,7 +95,7 @@ CELL: Fields = {
   'domain': Field(str, 'the domain of the prompts'),
   'temperature': Field(float, 'the temperature of sampling', form='g'),
   'batch': Field(int, 'prompts that are decoded together'),
-}
+}  # fmt: skip
 
 DRAFTER: Fields = {
   'load': Field(_TEXT, 'the function that loads the drafter'),
@@ -108,7 +108,7 @@ DRAFTER: Fields = {
   'pairing': Field(_TEXT, 'why the weights may be of another target'),
   'reading': Field(_OBJECT, 'the best reading of a head in a short probe'),
   'lossless': Field(bool, 'the rule keeps the distribution of the target'),
-}
+}  # fmt: skip
 
 # What does not depend on the machine.
 COUNTED: Fields = {
@@ -127,22 +127,22 @@ COUNTED: Fields = {
   'accepted': Field(_COUNT, 'accepted tokens of whole steps', 'tokens'),
   'coverage': Field(_NUMBER, 'share of whole steps with a draft'),
   'alpha': Field(
-    _NUMBER, 'mean of sum(min(p, q)) along the text of the target', '', PROMPTS
+    _NUMBER, 'mean of sum(min(p, q)) along target text', '', PROMPTS
   ),
   'alpha_of_rule': Field(
-    _NUMBER, 'mean chance that the rule accepts a first token', '', PROMPTS
+    _NUMBER, 'chance that a first token is accepted', '', PROMPTS
   ),
   'alpha_mle': Field(_NUMBER, 'accepted over judged tokens'),
   'acceptance': Field(_NUMBER, 'accepted over drafted tokens'),
   'acceptance_by_position': Field(
-    _NUMBERS, 'share of whole steps that accepted each position'
+    _NUMBERS, 'share of whole steps that accept each place'
   ),
   'acceptance_by_position_conditional': Field(
-    _NUMBERS, 'share of the steps that judged each position'
+    _NUMBERS, 'share of the steps that judge it'
   ),
   'acceptance_by_context': Field(_OBJECTS, 'acceptance by length of the text'),
   'autocorrelation': Field(
-    list[_NUMBERS] | None, 'correlation of accepted lengths, with intervals'
+    list[_NUMBERS] | None, 'correlation of accepted lengths, and its ends'
   ),
   'histogram': Field(_COUNTS, 'whole steps by accepted length', 'steps'),
   'tau': Field(_NUMBER, 'tokens per call of the target', 'tokens', PROMPTS),
@@ -162,15 +162,11 @@ COUNTED: Fields = {
   'unit_steps': Field(_NUMBERS, 'whole steps of each prompt'),
   'unit_histogram': Field(list[list[int]] | None, 'histogram of each prompt'),
   'unit_overlap': Field(_NUMBERS, 'sum of sum(min(p, q)) of each prompt'),
-  'unit_overlap_of_rule': Field(
-    _NUMBERS, 'sum of the chances of the rule of each prompt'
-  ),
+  'unit_overlap_of_rule': Field(_NUMBERS, 'sum of its chances'),
   'unit_prefixes': Field(_NUMBERS, 'prefixes of each prompt in these sums'),
-  'identical_to_plain': Field(
-    _COUNT, 'greedy texts that are those of plain decoding'
-  ),
+  'identical_to_plain': Field(_COUNT, 'greedy texts equal to plain decoding'),
   'differences': Field(_OBJECTS, 'where other greedy texts part, and why'),
-}
+}  # fmt: skip
 
 # What is null where no time was taken.
 TIMES: Fields = {
@@ -213,8 +209,7 @@ TIMES: Fields = {
     _NUMBERS, 'tokens of plain decoding of each prompt'
   ),
   'at_work': Field(
-    _NUMBER, 'share of the steps in which rows had not ended', form='.0%',
-    title='at work',
+    _NUMBER, 'share of steps with rows at work', form='.0%', title='at work'
   ),
   'baseline_at_work': Field(_NUMBER, 'the same share of plain decoding'),
   'row_seconds_per_token': Field(
@@ -267,7 +262,7 @@ PHASES: Fields = {
   'temperature': Field(_NUMBER, 'null: the phases are of greedy text'),
   'loops': Field(dict, 'time of loops without their parts', 's', needed=True),
   'reads': Field(_OBJECT, 'bytes that a plain step and a drafted token read'),
-}
+}  # fmt: skip
 
 # The three parts of a prediction.
 _SEEN = {'part': Field(str, 'replay, cost or check'), **ORIGIN, **CELL}
@@ -378,7 +373,7 @@ PROBE: Fields = {
   **ORIGIN,
   **_must(_PROBE, *_PROBE),
   'alphas': Field(_NUMBERS, 'chance that each token agrees'),
-}
+}  # fmt: skip
 
 # The parts of a certificate.
 _CASE = {

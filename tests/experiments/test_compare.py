@@ -180,7 +180,7 @@ def test_the_program_prints_tables_and_counts(tmp_path, capsys):
   page = ' '.join(text)
   assert '`seed`: 0 | 1' in page
   assert 'only one: lists | only other: more' in page
-  assert 'Cells without a partner: 1 of one and 1 of other.' in page
+  assert '1 of one and 1 of other' in page
   (line,) = (x for x in text if x.startswith('| draft ') and '+90.5%' in x)
   cells = [c.strip() for c in line.split('|')]
   assert (cells[-4], cells[-2]) == ('8 paired', 'yes')
