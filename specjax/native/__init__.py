@@ -41,7 +41,13 @@ _FLAGS = (
   *('-O3', '-std=gnu11', '-shared', '-fPIC', '-pthread'),
   '-fvisibility=hidden',
 )
-_TARGETS = ('-march=native',), ('-mcpu=native',), ()  # the first that works
+# Compiler options for the instructions of a processor; the first that works is
+# taken. Set before the first use, (('-march=x86-64-v3',),) leaves out AVX-512.
+TARGETS: tuple[tuple[str, ...], ...] = (
+  ('-march=native',),
+  ('-mcpu=native',),
+  (),
+)
 _SWITCH = 'SPECJAX_NATIVE'
 _THREADS = 'NPROC'  # of XLA, for a CPU
 _DEVICES = 'jax_num_cpu_devices'
@@ -88,7 +94,7 @@ def _key(compiler: list[str]) -> str:
     *(source.read_text() for source in _SOURCES),
     *compiler,
     *_FLAGS,
-    *map(str, _TARGETS),
+    *map(str, TARGETS),
     platform.machine(),
     platform.processor(),
     jaxlib.__version__,
@@ -109,7 +115,7 @@ def _compile(compiler: list[str], path: pathlib.Path) -> None:
   error = ''
   with tempfile.TemporaryDirectory(dir=path.parent) as folder:
     made = pathlib.Path(folder, path.name)
-    for target in _TARGETS:
+    for target in TARGETS:
       include = f'-I{jax.ffi.include_dir()}'
       sources = [str(source) for source in _SOURCES if source.suffix == '.c']
       command = [*compiler, *_FLAGS, *target, include, *sources]

@@ -2,10 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
-import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -101,40 +97,3 @@ def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):
 def test_a_system_that_says_nothing_has_a_name(monkeypatch):
   monkeypatch.setattr(cpu, 'facts', dict)
   assert cpu.name()
-
-
-@pytest.mark.skipif(
-  shutil.which('cc') is None
-  or 'cpuid_fault' not in cpu.facts().get('flags', ''),
-  reason='needs a C compiler, and a processor whose CPUID can fault',
-)
-def test_a_program_can_be_run_without_avx512(tmp_path):
-  """And its figures say so; what it computes is right."""
-  library = tmp_path / 'hide.so'
-  source = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'hide_avx512.c'
-  flags = '-O2', '-Wall', '-Wextra', '-Werror', '-shared', '-fPIC'
-  subprocess.run(['cc', *flags, '-o', library, source], check=True)
-  program = (
-    'import numpy as np; from experiments.setup import cpu, kept_programs; '
-    'x = np.arange(4096.0).reshape(64, 64); '
-    'print(cpu.vectors(), int((x @ x).sum()), kept_programs.processor())'
-  )
-
-  def run(**environment):
-    done = subprocess.run(
-      [sys.executable, '-c', program],
-      env=os.environ | environment,
-      capture_output=True,
-      text=True,
-    )
-    if 'cannot be made to fault' in done.stderr:
-      pytest.skip('the system does not let CPUID fault')
-    assert not done.returncode, done.stderr
-    return done.stdout.split()
-
-  vectors, total, processor = run()
-  hidden = run(LD_PRELOAD=str(library))
-  assert vectors == cpu.vectors()
-  assert hidden[:2] == ['AVX2', total]
-  # Programs with AVX-512 are not taken where there is none.
-  assert (hidden[2] == processor) == (vectors == 'AVX2')

@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import os
 import pathlib
+import platform
 import re
 import subprocess
 import sys
@@ -346,3 +347,21 @@ def test_they_are_not_where_there_is_none(fresh, monkeypatch):
   monkeypatch.setenv('SPECJAX_NATIVE', 'off')
   assert not native.claim_cores()
   assert 'NPROC' not in os.environ
+
+
+@pytest.mark.skipif(platform.machine() != 'x86_64', reason='names x86')
+def test_the_vectors_of_the_kernel_may_be_chosen():
+  """A kernel without AVX-512 is another file, and as right."""
+  program = """
+import numpy as np
+from specjax import native
+from specjax.models import linear
+wide = native._key(['cc'])
+native.TARGETS = (('-march=x86-64-v3',),)
+assert native.available(), native.reason()
+assert native._key(['cc']) != wide
+x, w = np.eye(3, 32, dtype=np.float32), np.arange(32.0 * 16).reshape(32, 16)
+w = w.astype(np.float32)
+assert (native.product(x, linear.to_blocks(w)) == x @ w).all()
+"""
+  subprocess.run([sys.executable, '-c', program], check=True)
