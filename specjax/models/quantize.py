@@ -14,13 +14,9 @@ experiments.step_costs :quantized`; AMD EPYC, AVX2, 2 cores).
 Weights that are not in blocks are made floats as a whole before a library's
 product, at every step. No accelerator was measured.
 
-Why not a library: qwix 0.1.8 installs with flax alone and replaces products
-(`dot_general`, `einsum`) inside a Linen module. It quantises our weights
-[in, out] but then fails, since `tensordot` is none of these; of weights in
-blocks, which are multiplied and summed, it quantises nothing and says nothing;
-and it wants the whole of a model in one call, where ours has a head of its
-own. aqt (aqtp 0.9.0) is put into a module in place of `dot_general`, of which
-blocks have none. What is needed is a map over parameters.
+Why not a library: qwix 0.1.8 and aqtp 0.9.0 replace products (`dot_general`)
+inside a Linen module, and want the whole of a model in one call. Here a head is
+called alone, and the kernel's products are none of these.
 """
 
 import functools

@@ -24,16 +24,20 @@ from specjax.models import (
   transformer,
 )
 from specjax.models.attention import CacheAttention
-from specjax.models.config import TransformerConfig, narrowed_to
+from specjax.models.config import narrowed_to
 from specjax.models.transformer import Model
 
 
-def _alike(model: Model, config: TransformerConfig) -> Model:
-  """The model of a configuration, on the mesh of another model."""
+def _changed(model: Model, keeps_head: bool = True, **changes: Any) -> Model:
+  """The model with fields of its configuration changed, on the same mesh.
+
+  A head that was resized for a draft stays so.
+  """
+  config = dataclasses.replace(model.config, **changes)
   made = transformer.build(config)
-  if model.placement is None:
-    return made
-  return transformer.place(made, model.placement)
+  if model.placement is not None:
+    made = transformer.place(made, model.placement)
+  return made._replace(head=model.head) if keeps_head else made
 
 
 def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
@@ -45,10 +49,9 @@ def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
   """
   if attention == model.config.attention:
     return model
-  made = _alike(model, dataclasses.replace(model.config, attention=attention))
-  # A head that was resized for a draft stays so.
-  whole = model == _alike(model, model.config)
-  return made if whole else made._replace(head=model.head)
+  # A head of its own stays, the usual one becomes the new model's.
+  whole = model == _changed(model, keeps_head=False)
+  return _changed(model, not whole, attention=attention)
 
 
 def narrow(model: Model, window: int, sinks: int = 0) -> Model:
@@ -56,8 +59,9 @@ def narrow(model: Model, window: int, sinks: int = 0) -> Model:
 
   Args:
     model: the model; its parameters stay as they are.
-    window: see `config.Narrowed`; 0: it sees all.
-    sinks: likewise.
+    window: tokens that a query sees, itself included, see `config.Narrowed`;
+      0: it sees all.
+    sinks: first tokens of the text that it sees besides.
 
   Raises:
     ValueError: there is no such window, or sinks without one.
@@ -70,19 +74,14 @@ def narrow(model: Model, window: int, sinks: int = 0) -> Model:
       'window: an encoder-decoder has none, since what is long there is its '
       'source; leave it out'
     )
-  config = dataclasses.replace(model.config, narrowed=narrowed)
-  return _alike(model, config)._replace(head=model.head)
+  return _changed(model, narrowed=narrowed)
 
 
 @functools.cache
 def first_layers(model: Model, layers: int) -> Model:
   """A model's first layers, its last norm and its head; same parameters."""
-  config = dataclasses.replace(
-    model.config,
-    num_layers=layers,
-    windows=model.config.windows[:layers],
-  )
-  return _alike(model, config)._replace(head=model.head)
+  windows = model.config.windows[:layers]
+  return _changed(model, num_layers=layers, windows=windows)
 
 
 @functools.cache
@@ -98,10 +97,7 @@ def without(
     attention: layers whose attention is left out, from 0.
     mlp: layers whose MLP is.
   """
-  config = dataclasses.replace(
-    model.config, without_attention=attention, without_mlp=mlp
-  )
-  return _alike(model, config)._replace(head=model.head)
+  return _changed(model, without_attention=attention, without_mlp=mlp)
 
 
 @functools.cache
@@ -141,20 +137,17 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
   Raises:
     ValueError: a token is beyond the vocabulary, or there twice.
   """
-  config = dataclasses.replace(
-    model.config, kept=len(kept), tied_embeddings=False
-  )
-  tied = model.config.tied_embeddings
+  tied, vocab = model.config.tied_embeddings, model.config.vocab_size
   whole = params['embedding'].T if tied else params['unembedding']
-  places = reduced_vocab_head.places(kept, config.vocab_size)
   params = params | {
     'unembedding': linear.keep_outputs(whole, kept),
-    'places': jnp.asarray(places),
+    'places': jnp.asarray(reduced_vocab_head.places(kept, vocab)),
   }
-  if model.placement is not None:
-    where = transformer.shardings(config, model.placement)
+  made = _changed(model, False, kept=len(kept), tied_embeddings=False)
+  if made.placement is not None:
+    where = transformer.shardings(made.config, made.placement)
     params = jax.device_put(params, where)
-  return _alike(model, config), params
+  return made, params
 
 
 def to_native(model: Model, params) -> tuple[Model, Any]:
@@ -169,5 +162,5 @@ def to_native(model: Model, params) -> tuple[Model, Any]:
   attention = model.config.attention
   if attention is cache_attention.blocked:
     attention = cache_attention.kernel
-  config = dataclasses.replace(model.config, native=True, attention=attention)
-  return _alike(model, config), linear.to_native(params)
+  made = _changed(model, False, native=True, attention=attention)
+  return made, linear.to_native(params)

@@ -28,7 +28,7 @@ class Tables(NamedTuple):
   The pieces of token t are `pieces[starts[t]:starts[t + 1]]`, one at least.
   """
 
-  places: jax.Array  # [V] as `small_head.places` gives them
+  places: jax.Array  # [V] as `reduced_vocab_head.places` gives them
   pieces: jax.Array  # [M] tokens of the draft
   starts: jax.Array  # [V + 1]
 

@@ -19,8 +19,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax.drafters.heads import overrides
 from specjax.models import cache as caches
-from specjax.models import overrides, rotary
+from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
 from specjax.models.layers import Layer, Norm, scale_queries
@@ -51,7 +52,8 @@ class Sizes:
     causal: whether a mask sees no later ones while it drafts.
     own_embedding: whether tokens have embeddings of its own.
     own_unembedding: or logits.
-    draft_vocab: tokens that have a logit of its own; 0: all, see `small_head`.
+    draft_vocab: tokens that have a logit of its own; 0: all, see
+      `reduced_vocab_head`.
   """
 
   taps: tuple[int, ...]

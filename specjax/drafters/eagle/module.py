@@ -21,8 +21,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax.drafters.heads import overrides
 from specjax.models import cache as caches
-from specjax.models import overrides
 from specjax.models.attention import narrow
 from specjax.models.config import Narrowed, TransformerConfig
 from specjax.models.layers import Layer, Norm
@@ -77,7 +77,8 @@ class Sizes:
       is one.
     own_embedding: whether tokens have embeddings of its own.
     own_unembedding: or logits; by default those of version 3.
-    draft_vocab: tokens that have a logit of its own; 0: all, see `small_head`.
+    draft_vocab: tokens that have a logit of its own; 0: all, see
+      `reduced_vocab_head`.
     rope_theta: base of its rotary positions, and
     rope_scaling: how they are scaled; neither is the target's.
     norm_eps: of its norms.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specjax.drafters.heads.overrides import Readings
 from specjax.models.linear import multiply
-from specjax.models.overrides import Readings
 from specjax.models.transformer import Model
 
 
