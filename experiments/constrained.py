@@ -1,22 +1,23 @@
-"""What constraints do to acceptance and speed, from loose ones to tight ones.
+"""What do constraints do to acceptance and speed, from loose to tight ones?
 
-  python -m experiments.constrained --config configs/constrained.py
+  python -m experiments.constrained
 
-Each language constrains target and draft alike; a draft that is not masked is
-told nothing of it, and `none` constrains neither. All continue the same prompts
-with the same keys, and the speed-up is over plain decoding under the same
-constraint.
+Each language, a JSON schema, constrains the texts of target and draft alike. A
+draft that is not masked knows nothing of it, and `none` constrains neither. All
+continue the same prompts with the same keys, and the speed-up is over plain
+decoding under the same constraint. The automata of five schemas are stored
+beside the embedded pair. A schema of your own is an entry of `languages`, with
+`pip install 'specjax[constraints]'`.
 
-forced      share of the tokens that were the only ones allowed
-free alpha  mean of beta where more were, of a draft that is masked: at forced
+forced      share of tokens that were the only ones allowed
+free alpha  mean of beta at the other tokens, of a masked draft: at forced
             tokens its beta is 1
-ended       share of the texts that ended by themselves; the others were cut,
-            and are the beginning of a text of the language
+ended       share of texts that ended by themselves; the others were cut, and
+            are the beginning of a text of the language
 """
 
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -24,47 +25,108 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from experiments import constrained_report
-from specjax import prompts
-from specjax.bench import measure, results, row_fields, sampling_stages
-from specjax.bench.checks import need_one_turn
-from specjax.bench.config import Languages, SamplingValues
+from specjax import pair
+from specjax.bench import (
+  measure,
+  results,
+  row_fields,
+  sampling_stages,
+  study,
+)
+from specjax.bench.config import (
+  Candidate,
+  Checkpoint,
+  Experiment,
+  Prompts,
+  SamplingValues,
+)
 from specjax.bench.load import load_experiment
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded, Method
-from specjax.bench.plan import Plan, plan, whole_steps
+from specjax.bench.plan import Plan, whole_steps
 from specjax.cli import command
 from specjax.errors import need
+from specjax.reports import paired
+from specjax.reports.conditions import values
+from specjax.reports.markdown import Table, blocks, span, with_interval
 from specjax.sampling import Automaton
 from specjax.stats import metrics
+from specjax.stats.row import group, pick
 from specjax.types import Drafter, Spec
 
 NONE = 'none'
+# A string; up to eight records of two fields; one of five fields; choices
+# alone; texts that are all but given.
+_NAMES = ('note', 'table', 'character', 'choices', 'header')
 
 
-class Way(NamedTuple):
-  """A method under a constraint, and whether its drafts are, too."""
+@dataclasses.dataclass
+class Languages(Experiment):
+  """Texts within languages, one after the other.
 
-  method: Method
-  masked: bool
+  Attributes:
+    languages: files of JSON schemas, or of their saved automata, by name.
+  """
 
-  @property
-  def spec(self) -> Spec:
-    return self.method.spec if self.masked else blind(self.method.spec)
+  languages: dict[str, str] = dataclasses.field(default_factory=dict)
 
-  @property
-  def decoding(self) -> Decoding:
-    return Decoding(self.spec, self.method.params)
+  def shrink(self) -> None:
+    super().shrink()
+    self.languages = dict(list(self.languages.items())[:1])
 
-  @property
-  def single(self) -> Decoding:
-    way = self.method.single
-    return way if self.masked else way._replace(spec=blind(way.spec))
+
+def get_config() -> Languages:
+  draft = pair.path('draft-128')
+  return Languages(
+    name='constrained',
+    target=Checkpoint(pair.path('target')),
+    candidates={
+      'draft-128': Candidate('lm', 3, draft),
+      'draft-64': Candidate('lm', 3, pair.path('draft-64')),
+      'ngram': Candidate('ngram', 4),
+      'forced': Candidate('forced', 8),
+      # The draft reads in one pass what leaves it no choice.
+      'draft-128 and forced': Candidate(
+        'cascade', 3, draft, {'inner': Candidate('forced', 3)}
+      ),
+    },
+    languages={name: pair.constraint(name) for name in _NAMES},
+    prompts=Prompts(domains=('structured',), count=24),
+    max_new_tokens=96,
+  )
+
+
+def check(x: Languages) -> tuple[Plan, dict[str, SamplingValues]]:
+  """Returns the plan, and the sampling of each language by name.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  need(x.languages, 'languages is empty: give at least one file of a schema')
+  need(
+    NONE not in x.languages,
+    f'languages has {NONE!r}, which is measured anyway: choose another name',
+  )
+  need(
+    not x.sampling.constrains,
+    'sampling.regex and sampling.json_schema constrain all texts here: name '
+    'languages instead',
+  )
+  need(x.batch == 1, f'batch is {x.batch}, but single prompts are timed here')
+  planned = whole_steps(study.plan_one(x, 'verifiers'))
+  sampled = {NONE: x.sampling}
+  for name, path in x.languages.items():
+    own = dataclasses.replace(x.sampling, json_schema=path)
+    sampling_stages.check_stages(own)
+    sampled[name] = sampling_stages.compile_for(
+      own, planned.target, planned.max_new_tokens
+    )
+  return planned, sampled
 
 
 @functools.cache
 def _unmasked(drafter: Drafter) -> Drafter:
-  """The same drafter, which is told of no constraint."""
+  """Returns the same drafter, which knows nothing of a constraint."""
 
   def free(ctx):
     return ctx._replace(
@@ -88,231 +150,254 @@ def blind(spec: Spec) -> Spec:
   return dataclasses.replace(spec, drafter=_unmasked(spec.drafter))
 
 
+class Way(NamedTuple):
+  """A method under a constraint; its drafts may be masked, too."""
+
+  method: Method
+  masked: bool
+
+  def _seen(self, way: Decoding) -> Decoding:
+    return way if self.masked else way._replace(spec=blind(way.spec))
+
+  @property
+  def decoding(self) -> Decoding:
+    return self._seen(self.method.way)
+
+  @property
+  def single(self) -> Decoding:
+    return self._seen(self.method.single)
+
+
 class Setting(NamedTuple):
   """One language at one temperature, and the prompts that it continues."""
 
   language: str
-  stages: SamplingValues
+  sampling: SamplingValues
   temperature: float
   built: Loaded
-  plan: Plan
-  texts: list[list[int]]
 
   @property
   def automaton(self) -> Automaton | None:
-    return getattr(self.stages, 'constraint', None)
+    return getattr(self.sampling, 'constraint', None)
 
-  def job(self, indices) -> measure.Job:
+  def job(self, *indices: int) -> measure.Job:
+    every = study.texts(self.built)
+    texts = [every[i] for i in indices]
+    job = self.built.job(texts, indices, self.temperature)
     own = sampling_stages.values(
-      self.stages, self.built.plain, len(indices), self.temperature
+      self.sampling, self.built.plain, len(texts), self.temperature
     )
-    return measure.Job(
-      [self.texts[i] for i in indices],
-      np.asarray(indices),
-      own,
-      self.plan.max_new_tokens,
-      self.plan.seed,
-      *self.built.slots(self.plan.max_new_tokens),
-    )
+    return dataclasses.replace(job, values=own)
 
-  def forced(self, texts) -> np.ndarray:
+  def forced(self, texts: list[list[int]]) -> np.ndarray:
     """How many tokens of each text were the only ones allowed."""
-    if self.automaton is None:
-      return np.zeros(len(texts), int)
-    counts = []
-    for text in texts:
-      state, count = 0, 0
+    counts = np.zeros(len(texts), int)
+    for i, text in enumerate(texts if self.automaton else ()):
+      state = 0
       for token in text:
-        count += self.automaton.only[state] == token
+        counts[i] += self.automaton.only[state] == token
         state = self.automaton.follow([token], state)
-      counts.append(count)
-    return np.array(counts)
+    return counts
 
-  def ways(self) -> list[Way]:
-    """Masked drafts, and those that were told nothing where that differs."""
-    found = [Way(method, True) for method in self.built.methods]
+  def missing(self, folder: results.Folder) -> dict[Way, dict]:
+    """The ways without a row, each with the fields that identify it."""
+    ways = [Way(method, True) for method in self.built.methods]
     if self.automaton is not None:
-      # What has no distribution of its own is not masked anyway.
-      found += [
-        Way(m, False) for m in self.built.methods if m.draft is not None
-      ]
-    return found
-
-
-def prepare(x: Languages) -> tuple[Plan, dict[str, SamplingValues]]:
-  """The plan, and the stages of each language by name.
-
-  Raises:
-    UserError: names the field and the remedy.
-  """
-  need(x.languages, 'languages is empty: give at least one file of a schema')
-  need(
-    NONE not in x.languages,
-    f'languages has {NONE!r}, which is measured anyway: choose another name',
-  )
-  need(
-    not x.sampling.constrains,
-    'sampling.regex and sampling.json_schema constrain all texts here: name '
-    'languages instead',
-  )
-  need(x.batch == 1, f'batch is {x.batch}, but single prompts are timed here')
-  need_one_turn(x.prompts)
-  planned = whole_steps(plan(x))
-  need(
-    len(planned.rules) == 1,
-    f'verifiers must be a single one here, got {planned.rules}',
-  )
-  stages = {NONE: x.sampling}
-  for name, path in x.languages.items():
-    own = dataclasses.replace(x.sampling, json_schema=path)
-    sampling_stages.check_stages(own)
-    stages[name] = sampling_stages.compile_for(
-      own, planned.target, planned.max_new_tokens
-    )
-  return planned, stages
-
-
-def row(setting: Setting, way: Way, base, runs, alpha: measure.Run) -> dict:
-  """A row; `base` and `runs` have a run for each prompt."""
-  counts = row_fields.join(runs)
-  tau = metrics.ratio(counts.tokens, counts.target_calls)
-  overlap, prefixes = alpha.counts.overlap, alpha.counts.histogram.sum(1)
-  forced = setting.forced(alpha.texts)
-  mean = metrics.ratio(overlap, prefixes).clipped(0.0, 1.0)
-  own = np.maximum(overlap - forced, 0)  # But for rounding it is not less.
-  free = metrics.ratio(own, prefixes - forced).clipped(0.0, 1.0)
-  # Only a distribution that is masked is one-hot where one token is allowed.
-  certain = way.masked and way.method.draft is not None
-  speed = metrics.speedup(
-    np.array([run.seconds for run in base]),
-    np.array([len(run.texts[0]) for run in base]),
-    np.array([run.seconds for run in runs]),
-    np.array([len(run.texts[0]) for run in runs]),
-  )
-  share = metrics.ratio(forced, [len(text) for text in alpha.texts], most=1.0)
-  automaton, eos = setting.automaton, setting.built.plain.eos
-  texts = [run.texts[0] for run in runs]
-  wrong = [t for t in texts if automaton and automaton.follow(t) < 0]
-  if wrong:
-    raise RuntimeError(f'a text is not of its language: {wrong[0]}')
-  return {
-    'masked': way.masked,
-    'states': 0 if automaton is None else len(automaton.next),
-    'classes': 0 if automaton is None else automaton.next.shape[1],
-    'tokens': int(counts.tokens.sum()),
-    'target_calls': int(counts.target_calls.sum()),
-    'alpha': mean.value,
-    'alpha_ci': mean.interval,
-    'free_alpha': free.value if certain else None,
-    'free_alpha_ci': free.interval if certain else None,
-    'forced': share.value,
-    'forced_ci': share.interval,
-    'tau': tau.value,
-    'tau_ci': tau.interval,
-    'speedup': speed.value,
-    'speedup_ci': speed.interval,
-    'ended': float(np.mean([t[-1] in eos for t in texts])),
-    'unit_overlap': overlap.tolist(),
-    'unit_prefixes': prefixes.tolist(),
-    'unit_tokens': counts.tokens.tolist(),
-    'unit_target_calls': counts.target_calls.tolist(),
-    **way.method.layouts(),
-  }
-
-
-def cells(
-  settings: list[Setting], folder: results.Folder
-) -> Iterator[tuple[Setting, list[tuple[Way, dict]]]]:
-  """What is missing of each setting."""
-  for setting in settings:
-    missing = []
-    for way in setting.ways():
-      cell = {
-        'language': setting.language,
-        'temperature': setting.temperature,
+      # A drafter without a distribution of its own is not masked anyway.
+      ways += [Way(m, False) for m in self.built.methods if m.draft is not None]
+    found = {
+      way: {
+        'language': self.language,
+        'temperature': self.temperature,
         'drafter': way.method.drafter,
         'gamma': way.method.gamma,
         'masked': way.masked,
       }
-      if not folder.has(**cell):
-        missing.append((way, cell))
-    if missing:
-      yield setting, missing
+      for way in ways
+    }
+    return {way: c for way, c in found.items() if not folder.has(**c)}
+
+  def decode(self, ways: list[Way], bar) -> Iterator[dict]:
+    """Decodes with all ways, in turn on each prompt, and then takes alpha."""
+    base, count = self.built.base, len(study.texts(self.built))
+    jobs, wide = [self.job(i) for i in range(count)], self.job(*range(count))
+    compiled = [(base, jobs[0])]
+    for way in ways:
+      compiled += [(way.decoding, jobs[0]), (way.single, wide)]
+    measure.compile_all(compiled, lambda: None)
+    plain, runs = [], [[] for _ in ways]
+    for job in jobs:
+      plain.append(measure.decode(base, job))
+      for way, own in zip(ways, runs, strict=True):
+        own.append(measure.decode(way.decoding, job))
+      bar.update()
+    for way, own in zip(ways, runs, strict=True):
+      alpha = measure.decode(way.single, wide, timed=False)
+      yield self.row(way, plain, own, alpha)
+
+  def row(self, way: Way, base, runs, alpha: measure.Run) -> dict:
+    """Numbers of a way; `base` and `runs` have a run for each prompt."""
+    counts, texts = row_fields.join(runs), [run.texts[0] for run in runs]
+    overlap, prefixes = alpha.counts.overlap, alpha.counts.histogram.sum(1)
+    forced = self.forced(alpha.texts)
+    # But for rounding, beta is 1 at forced tokens.
+    own = np.maximum(overlap - forced, 0)
+    free = metrics.ratio(own, prefixes - forced).clipped(0.0, 1.0)
+    if not way.masked or way.method.draft is None:
+      free = None  # Its beta is not 1 where one token is allowed.
+    columns = (
+      np.array(column)
+      for some in (base, runs)
+      for column in (
+        [run.seconds for run in some],
+        [len(run.texts[0]) for run in some],
+      )
+    )
+    found = {
+      'alpha': metrics.ratio(overlap, prefixes).clipped(0.0, 1.0),
+      'free_alpha': free,
+      'forced': metrics.ratio(forced, [*map(len, alpha.texts)], most=1.0),
+      'tau': metrics.ratio(counts.tokens, counts.target_calls),
+      'speedup': metrics.speedup(*columns),
+    }
+    automaton, eos = self.automaton, self.built.plain.eos
+    wrong = [t for t in texts if automaton and automaton.follow(t) < 0]
+    if wrong:
+      raise RuntimeError(f'a text is not of its language: {wrong[0]}')
+    return {
+      **{name: one and one.value for name, one in found.items()},
+      **{f'{name}_ci': one and one.interval for name, one in found.items()},
+      'states': 0 if automaton is None else len(automaton.next),
+      'classes': 0 if automaton is None else automaton.next.shape[1],
+      'tokens': int(counts.tokens.sum()),
+      'target_calls': int(counts.target_calls.sum()),
+      'ended': float(np.mean([t[-1] in eos for t in texts])),
+      'unit_overlap': overlap.tolist(),
+      'unit_prefixes': prefixes.tolist(),
+      'unit_tokens': counts.tokens.tolist(),
+      'unit_target_calls': counts.target_calls.tolist(),
+      **way.method.layouts(),
+    }
 
 
-def measure_setting(setting: Setting, missing, bar) -> Iterator[tuple]:
-  """Plain decoding and all ways, in turn on each prompt; then alpha."""
-  built, count = setting.built, len(setting.texts)
-  jobs, wide = (
-    [setting.job([i]) for i in range(count)],
-    setting.job(range(count)),
-  )
-  compiled = [(built.base, jobs[0])]
-  for way, _ in missing:
-    compiled += [(way.decoding, jobs[0]), (way.single, wide)]
-  measure.compile_all(compiled, lambda: None)
-  base, runs = [], {way: [] for way, _ in missing}
-  for job in jobs:
-    base.append(measure.decode(built.base, job))
-    for way, _ in missing:
-      runs[way].append(measure.decode(way.decoding, job))
-    bar.update()
-  for way, cell in missing:
-    alpha = measure.decode(way.single, wide, timed=False)
-    yield cell, row(setting, way, base, runs[way], alpha)
-  bar.update()
-
-
-def run(
-  x: Languages, planned: Plan, stages: dict, folder: results.Folder
-) -> None:
-  """Makes the rows that are missing."""
-  built = load_experiment(planned).race()
-  (domain, chosen), *others = built.prompts.items()
-  need(
-    not others,
-    f'prompts.domains must be a single one here, got {tuple(built.prompts)}',
-  )
-  settings = [
-    Setting(name, own, temperature, built, planned, chosen.texts)
-    for name, own in stages.items()
-    for temperature in planned.temperatures
-  ]
-  common = {
-    'program': 'constrained',
-    'config': x.name,
-    'domain': domain,
-    'prompts': len(chosen.texts),
-    'prompts_hash': prompts.digest(chosen.texts),
-    'new_tokens': planned.max_new_tokens,
-    'batch': 1,
-    'seed': planned.seed,
-    'baseline': built.baseline.fields(),
-    **results.conditions(),
-  }
-  todo = list(cells(settings, folder))
-  with tqdm(total=len(todo) * (len(chosen.texts) + 1), file=sys.stderr) as bar:
-    for setting, missing in todo:
-      bar.set_description(f'{setting.language}, {setting.temperature:g}')
-      methods = {way.method.drafter: way.method for way, _ in missing}
-      for cell, made in measure_setting(setting, missing, bar):
-        models = built.models(methods[cell['drafter']])
-        folder.add(results.plain({**common, **models, **cell, **made}))
-
-
-def main(x: Languages) -> None:
+def run(x: Languages) -> None:
+  """Makes the rows that are missing, one language after another."""
   if x.quick:
     x.shrink()
-    x.languages = dict(list(x.languages.items())[:1])
-  planned, stages = prepare(x)
+  planned, sampled = check(x)
   folder = results.Folder(planned.results, planned.settings)
-  run(x, planned, stages, folder)
-  text = constrained_report.summary(folder.rows)
-  folder.write('summary.md', text)
-  print(text)
-  outcome: dict[str, Any] = {'results': str(folder.path)}
-  print(json.dumps(outcome | {'rows': len(folder.rows)}))
+  built = load_experiment(planned).race()
+  need(
+    len(built.prompts) == 1,
+    f'prompts.domains must be a single one here, got {tuple(built.prompts)}',
+  )
+  texts = study.texts(built)
+  common = study.facts('constrained', x, built, texts)
+  common['new_tokens'] = planned.max_new_tokens
+  todo = [
+    (setting, missing)
+    for name, own in sampled.items()
+    for temperature in planned.temperatures
+    if (setting := Setting(name, own, temperature, built))
+    and (missing := setting.missing(folder))
+  ]
+  with tqdm(total=len(todo) * len(texts), file=sys.stderr) as bar:
+    for setting, missing in todo:
+      bar.set_description(f'{setting.language}, {setting.temperature:g}')
+      rows = setting.decode([*missing], bar)
+      for (way, cell), made in zip(missing.items(), rows, strict=True):
+        own = {**common, **built.models(way.method), **cell, **made}
+        folder.add(results.plain(own))
+  study.publish(folder)
+
+
+# The rows as tables.
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  names = 'alpha forced tau speedup'
+  types = study.fields(
+    text='language drafter domain',
+    flag='masked',
+    count='gamma prompts new_tokens states classes',
+    number=f'temperature ended {names}',
+    maybe='free_alpha',
+  )
+  ends = study.fields(ends=f'{names} free_alpha')
+  return types | {f'{name}_ci?': kind for name, kind in ends.items()}
+
+
+def headline(rows: list[dict]) -> str:
+  """Where and how texts were decoded."""
+  return study.headline(
+    'Texts within languages',
+    rows,
+    f'{values(rows, "prompts")} prompts ({values(rows, "domain")})',
+    f'up to {values(rows, "new_tokens")} new tokens',
+  )
+
+
+def _draft(row: dict) -> str:
+  if row['language'] == NONE or not row.get('draft'):
+    return '-'  # What is copied or looked up has no distribution to mask.
+  return 'masked' if row['masked'] else 'not masked'
+
+
+def _by_drafter(rows: list[dict]) -> Iterator[list[str]]:
+  """Numbers without a constraint, and from the least to the most with one."""
+  models = [r for r in rows if r.get('draft')]
+  for place in group(models, 'drafter', 'temperature'):
+    mine = pick(models, drafter=place[0], temperature=place[1])
+    free = pick(mine, language=NONE)
+    bound = [r for r in mine if r['language'] != NONE]
+    line = [place[0], f'{place[1]:g}']
+    for name in ('alpha', 'speedup'):
+      for some in (free, pick(bound, masked=True), pick(bound, masked=False)):
+        line.append(span(r[name] for r in some) if some else '-')
+    yield line
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, numbers of each drafter, and of each language and way."""
+
+  def change(row):
+    """Alpha less that without a constraint, on the same prompts."""
+    place = {n: row[n] for n in ('drafter', 'gamma', 'temperature')}
+    free = pick(rows, language=NONE, **place)
+    if not free or row is free[0]:
+      return '-'
+    found = paired.difference(free[0], row, paired.ALPHA)
+    return with_interval(found.value, found.interval, '+.2f') if found else '-'
+
+  columns = study.columns(
+    ('language', 'language', ''),
+    ('states', 'states', ''),
+    ('T', 'temperature', 'g'),
+    ('drafter', lambda r: f'{r["drafter"]}, {r["gamma"]}'),
+    ('draft', _draft),
+    ('forced', lambda r: f'{r["forced"]:.0%}'),
+    ('alpha', 'alpha'),
+    ('change', change),
+    ('free alpha', 'free_alpha'),
+    ('tau', 'tau'),
+    ('speed-up', 'speedup'),
+    ('ended', lambda r: f'{r["ended"]:.0%}'),
+  )
+  note = 'change: alpha less that without a constraint, on the same prompts.'
+  table = Table.of('Constrained texts', note, columns, rows)
+  ways = ('free', 'masked', 'not masked')
+  short = Table(
+    'By drafter',
+    'Without a constraint, and from the least to the most of the languages '
+    'where the draft is masked, and where it is not.',
+    ['drafter', 'T', *(f'alpha, {w}' for w in ways),
+     *(f'speed-up, {w}' for w in ways)],
+    [*_by_drafter(rows)],
+  )  # fmt: skip
+  tables = [short, table] if short.lines else [table]
+  return blocks(headline(rows), *(one.markdown() for one in tables))
 
 
 if __name__ == '__main__':
-  command.run(main, Languages, resumes=True)
+  command.study(run, get_config)

@@ -227,17 +227,6 @@ class TargetSize(Size):
 
 
 @dataclasses.dataclass
-class Languages(Experiment):
-  """Texts within languages, one after the other.
-
-  Attributes:
-    languages: files of JSON schemas, or of what was saved of them, by name.
-  """
-
-  languages: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass
 class Certificate:
   """A certificate: its subject, and how sure it is.
 

@@ -8,11 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from experiments import constrained as benchmark
-from experiments import constrained_report as report
-from specjax import checkpoints, pair
+from experiments import constrained as study
+from specjax import checkpoints, pair, reports
 from specjax.bench import memory, results, row_fields
-from specjax.bench.config import Experiment, Languages, Parity, SamplingValues
+from specjax.bench.config import Experiment, Parity, SamplingValues
 from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
 from specjax.errors import UserError
@@ -211,7 +210,7 @@ def test_conditions_name_the_language():
 def languages(folder, schema, tmp_path, **changes):
   return experiment(
     folder,
-    Languages,
+    study.Languages,
     languages={'flag': schema},
     drafters=('draft',),
     verifiers=('token',),
@@ -222,7 +221,7 @@ def languages(folder, schema, tmp_path, **changes):
 
 @pytest.mark.slow
 def test_languages_are_measured_beside_none(folder, schema, tmp_path, capsys):
-  benchmark.main(languages(folder, schema, tmp_path, quick=False))
+  study.run(languages(folder, schema, tmp_path, quick=False))
   rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
   cells = {(r['language'], r['masked'], r['temperature']) for r in rows}
   told = {('none', True), ('flag', True), ('flag', False)}
@@ -240,11 +239,11 @@ def test_languages_are_measured_beside_none(folder, schema, tmp_path, capsys):
       forced = row['forced'] * n
       known = forced + row['free_alpha'] * (n - forced)
       assert known == pytest.approx(row['alpha'] * n)
-  text = report.summary(rows)
+  text = reports.summary(rows)
   assert 'not masked' in text
   assert text in capsys.readouterr().out
   # What is there is not measured again.
-  benchmark.main(languages(folder, schema, tmp_path, quick=False))
+  study.run(languages(folder, schema, tmp_path, quick=False))
   again = (tmp_path / 'rows/rows.jsonl').read_text().splitlines()
   assert len(again) == len(rows)
 
@@ -267,4 +266,4 @@ def test_bad_settings_of_languages_are_named(
   for name, value in change.items():
     setattr(x, name, value)
   with pytest.raises(UserError, match=message):
-    benchmark.prepare(x)
+    study.check(x)
