@@ -1,6 +1,7 @@
 """Files of a checkpoint: where they are, and what is in them."""
 
 import contextlib
+import dataclasses
 import json
 import pathlib
 from typing import Any, NamedTuple
@@ -256,7 +257,8 @@ class Pickled:
     return _PickledTensor(self._tensors[name].detach())
 
 
-class _PickledTensor(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _PickledTensor:
   """A tensor of torch that has not been read yet."""
 
   tensor: Any

@@ -167,16 +167,10 @@ def read(
       out; by default all new tokens of all rows.
   """
   # Caches above all stay where they are.
-  moved = state._replace(
-    limit=(),
-    cache=(),
-    drafter=(),
-    key=(),
-    sampling=(),
-    history=(),
-    source=None,
+  left: Any = dict.fromkeys(
+    ('limit', 'cache', 'drafter', 'key', 'sampling', 'history'), ()
   )
-  host: Any = sharding.fetch(moved)
+  host: Any = sharding.fetch(state._replace(source=None, **left))
   if begin is None:
     begin = dict.fromkeys(range(len(host.length)), 0)
   found = []

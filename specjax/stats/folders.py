@@ -83,7 +83,7 @@ def check_place(path: pathlib.Path, settings: Mapping) -> None:
     if config.exists():
       stored = read_object(read_text(config), str(config), 'remove the folder')
       names = sorted(
-        k for k in stored | settings if stored.get(k) != settings.get(k)
+        k for k in {*stored, *settings} if stored.get(k) != settings.get(k)
       )
       need(
         not names,

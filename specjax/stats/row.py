@@ -12,7 +12,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,8 @@ KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature', 'batch')
 # aside; they stay in the file.
 SCHEMA = 1
 PROMPTS, BATCHES = 'prompts', 'batches'
-_NUMBER, _NUMBERS = float | None, list[float | None] | None
+_NUMBER = float | None
+_NUMBERS: TypeAlias = list[float | None] | None
 _COUNT, _COUNTS = int | None, list[int | None] | None
 _TEXT, _OBJECT = str | None, dict[str, Any] | None
 _OBJECTS = list[dict[str, Any]] | None
