@@ -259,10 +259,7 @@ def test_draft_lengths_are_chosen_by_load(tmp_path):
         opened.kinds.values(0.0, **opened.defaults),
       )
     )
-  texts = {}
-  while held.live or held.waiting:
-    for one in held.turn(2):
-      texts.setdefault(one.id, []).extend(one.tokens)
+  texts = models.texts_of(held)
   plain = specjax.decode(pair.target, None, asked, new_tokens=20)
   assert [texts[n] for n in range(3)] == plain.tokens
 

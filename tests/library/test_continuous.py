@@ -241,20 +241,6 @@ def test_groups_are_powers_of_two():
   assert pool.split(0, 4) == []
 
 
-def test_refills_compile_nothing_new(caplog):
-  """However many prompts there are, whatever their values and limits."""
-  together('lm')
-  params, given = params_of('lm'), options('lm', (5, 6, 3, 0, 2))
-  given |= {'new_tokens': 6, 'values': sampling.make(5, 0.5), 'chunk': 2}
-  with jax.log_compiles():
-    found = continuous.decode(params, **given, rows=ROWS, group=GROUP)
-    assert len(list(found)) == 5
-    assert 'Compiling' not in caplog.text
-    # And what does compile is seen: another number of rows.
-    pool.empty(generate.start(params, **options('lm', [0])), ROWS + 1)
-    assert 'Compiling jit(empty)' in caplog.text
-
-
 def test_a_refill_copies_no_cache():
   """What is placed goes into the very buffers of the state."""
   params, lm = params_of('lm'), options('lm', [0, 3])

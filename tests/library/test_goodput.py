@@ -211,14 +211,6 @@ def request(number, temperature=0.0):
   )
 
 
-def finish(held, steps=2):
-  texts = {}
-  while held.live or held.waiting:
-    for one in held.turn(steps):
-      texts.setdefault(one.id, []).extend(one.tokens)
-  return texts
-
-
 def plain(number):
   spec = Spec(TARGET, alone.make(), verify.token, (10,))
   asked = request(number)
@@ -240,7 +232,7 @@ def test_greedy_texts_are_plain_whatever_is_chosen():
   held = opened(policy)
   for number in range(8):
     held.submit(request(number))
-  texts = finish(held)
+  texts = models.texts_of(held)
   assert [texts[n] for n in range(8)] == [plain(n) for n in range(8)]
   assert {*policy.choices} == {0, 1, 2, 4}
 
@@ -269,7 +261,7 @@ def test_each_length_has_its_layout_of_weights():
   held = opened(policy, spec=spec, params=weights)
   for number in range(6):
     held.submit(request(number))
-  texts = finish(held)
+  texts = models.texts_of(held)
   assert [texts[n] for n in range(6)] == [plain(n) for n in range(6)]
   assert {*policy.choices} == {*LENGTHS}
   assert {*policy.table.seconds} == {*LENGTHS}
@@ -288,7 +280,7 @@ def test_a_run_is_replayed_bit_for_bit(costs, monkeypatch):
     held = opened(policy)
     for number in range(6):
       held.submit(request(number, 1.0))
-    return finish(held), policy.choices
+    return models.texts_of(held), policy.choices
 
   texts, choices = run()
   again, same = run(replay=choices)
@@ -347,15 +339,11 @@ def test_counts_are_those_of_all_lengths():
   policy = Goodput(LOADED, LENGTHS, table=FREE, replay=SWITCHING)
   held = opened(policy, rows=2)
   numbers = [held.submit(request(n, 1.0)) for n in range(2)]
-  last = {}
-  texts = {n: [] for n in numbers}
-  while held.live or held.waiting:
-    for one in held.turn(2):
-      last[one.id] = one.counts
-      texts[one.id] += one.tokens
+  found = models.finish(held)
+  last = {n: found[n][-1].counts for n in numbers}
   for n in numbers:
     counts = last[n]
-    assert counts.tokens == len(texts[n])
+    assert counts.tokens == len(models.joined(found[n]))
     assert counts.tried.shape == (4,)
     assert counts.histogram.shape == (5,)
     assert (counts.accepted <= counts.tried).all()
@@ -380,7 +368,7 @@ def test_nothing_is_compiled_after_the_warm_up():
   )
   for number in range(5):
     held.submit(request(number))
-  finish(held)
+  models.texts_of(held)
   assert {*policy.choices} == {*LENGTHS}
   assert programs == (
     mixed_lengths.run._cache_size(), mixed_lengths.read_again._cache_size()
@@ -393,12 +381,9 @@ def test_what_is_told_of_tokens_is_told_with_every_length():
   recording = Recording(origins=True, logprobs=1)
   held = opened(policy, rows=2, recording=recording)
   held.submit(request(3))
-  origins, tokens, logprobs = [], [], []
-  while held.live or held.waiting:
-    for one in held.turn(2):
-      origins += one.origins
-      tokens += one.tokens
-      logprobs += one.logprobs
+  ((_, found),) = models.finish(held).items()
+  names = 'origins', 'tokens', 'logprobs'
+  origins, tokens, logprobs = (models.joined(found, name) for name in names)
   assert len(origins) == len(tokens) == len(logprobs)
   assert {'accepted', 'bonus'} <= {*origins}
   # Greedy: each token is the most probable one of its place.
@@ -440,7 +425,7 @@ def test_heads_draft_by_load_too():
   )  # fmt: skip
   for number in range(4):
     held.submit(request(number))
-  texts = finish(held)
+  texts = models.texts_of(held)
   assert [texts[n] for n in range(4)] == [plain(n) for n in range(4)]
 
 
@@ -451,7 +436,7 @@ def test_lookup_drafts_by_load_too():
   spec = Spec(TARGET, loaded.make(4), verify.token, (10,))
   held = opened(policy, spec=spec)
   held.submit(request(1))
-  assert finish(held) == {0: plain(1)}
+  assert models.texts_of(held) == {0: plain(1)}
 
 
 # The law of sampled texts.

@@ -97,18 +97,9 @@ def alone(name, asked):
   return new.tokens, new.counts, new.origins
 
 
-def finish(held, told, **options):
-  """Turns until nothing is left; what they said, added to `told`."""
-  while held.live or held.waiting:
-    for one in held.turn(**options):
-      told.setdefault(one.id, []).append(one)
-  return told
-
-
 def whole(parts):
   """All tokens and origins that were told of a request."""
-  tokens = [token for one in parts for token in one.tokens]
-  return tokens, [name for one in parts for name in one.origins]
+  return models.joined(parts), models.joined(parts, 'origins')
 
 
 @pytest.mark.parametrize(
@@ -128,7 +119,7 @@ def test_a_text_depends_on_nothing_that_comes_or_goes_beside_it(name):
     for _ in range(random.integers(0, 8)):
       for one in held.turn(steps=int(random.integers(1, 4))):
         told.setdefault(one.id, []).append(one)
-  finish(held, told, steps=2)
+  models.finish(held, 2, told)
   assert 0 < len(cancelled) < 10
   for number, seed in asked.items():
     tokens, counts, names = alone(name, seed)
@@ -201,7 +192,7 @@ def test_a_constrained_request_is_beside_free_ones():
     values = kinds.values(temperature=1.0, constraint=constraint)
     key = generate.row_keys(0, [number])
     held.submit(pool.Request([0, 1], 12, key, values))
-  texts = {n: whole(one)[0] for n, one in finish(held, {}).items()}
+  texts = {n: whole(one)[0] for n, one in models.finish(held).items()}
   inside = [language.follow(text) >= 0 for text in texts.values()]
   assert all(language.follow(texts[n]) >= 0 for n in range(1, 12, 2))
   assert not all(inside)
@@ -240,7 +231,7 @@ def test_origins_are_those_of_a_recorded_text():
     ]
     held = opened(name)
     held.submit(found)
-    ((_, told),) = finish(held, {}, steps=3).items()
+    ((_, told),) = models.finish(held, 3).items()
     assert whole(told)[1] == expected
     assert len({*expected}) > 1
 
@@ -297,7 +288,7 @@ def test_a_hundred_requests_compile_nothing(caplog):
           told.setdefault(one.id, []).append(one)
       if number % 10 == 0:
         held.cancel(number)
-    finish(held, told)
+    models.finish(held, 1, told)
   assert len(told) > 80
   assert [program._cache_size() for program in programs] == before
   assert 'Compiling jit(loop)' not in caplog.text
@@ -320,7 +311,7 @@ def test_prompts_are_read_at_the_price_of_their_size(monkeypatch):
   held = opened(reads=(32, 128), group=2)
   for size in (32, 5, 33, 128, 129):
     held.submit(request(0, prompt=[1] * size, new_tokens=1))
-  finish(held, {})
+  models.finish(held)
   # A group is of one size, and nobody is overtaken.
   assert seen == [(2, 32), (1, 128), (1, 128), (1, None)]
 

@@ -132,21 +132,14 @@ def test_rows_of_a_pool_are_those_that_each_is_alone():
     key = generate.row_keys(5, [i])
     return pool.Request(prompts[i], 20, key, values)
 
-  def finish(held):
-    found = {}
-    while held.live or held.waiting:
-      for one in held.turn(2):
-        found.setdefault(one.id, []).extend(one.tokens)
-    return found
-
   together = open_pool()
   for i in range(8):
     together.submit(request(i))
-  found = finish(together)
+  found = models.texts_of(together)
   for i in range(8):
     alone = open_pool()
     alone.submit(request(i))
-    assert finish(alone)[0] == found[i]
+    assert models.texts_of(alone)[0] == found[i]
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,25 @@ def new_tokens(state) -> list[tuple[int, ...]]:
   ]
 
 
+def finish(held, steps=2, found=None):
+  """Turns of a pool until nothing is left: the progress of each request."""
+  found = {} if found is None else found
+  while held.live or held.waiting:
+    for one in held.turn(steps):
+      found.setdefault(one.id, []).append(one)
+  return found
+
+
+def joined(progress, name='tokens'):
+  """What came of a request, one field of all its progress."""
+  return [x for one in progress for x in getattr(one, name)]
+
+
+def texts_of(held, steps=2):
+  """The tokens of each request of a pool, which is run to its end."""
+  return {n: joined(x) for n, x in finish(held, steps).items()}
+
+
 def copy(state):
   """A state that survives the donation of the other."""
   return jax.tree.map(jnp.copy, state)

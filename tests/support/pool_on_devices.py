@@ -25,7 +25,7 @@ from specjax.loop.token_records import Recording
 from specjax.requests import pool, request_sampling
 from specjax.requests.goodput import Goodput
 from specjax.types import LoadedDrafter, Params, Spec
-from tests.support import many_devices
+from tests.support import many_devices, models
 
 PROGRAMS = (
   'loop', '_prefill', '_begin', 'empty', 'place', 'stop', 'run', 'read_again'
@@ -94,9 +94,7 @@ def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
       held.cancel(1)
     for one in held.turn(steps=2):
       told.setdefault(one.id, []).append(one)
-  while held.live or held.waiting:
-    for one in held.turn(steps=1):
-      told.setdefault(one.id, []).append(one)
+  models.finish(held, 1, told)
   logger.removeHandler(compiled)
   return {
     'tokens': [[t for x in told[n] for t in x.tokens] for n in sorted(told)],
