@@ -153,7 +153,8 @@ def read(paper: str) -> dict:
 
 def papers() -> list[str]:
   """Returns the names of the papers' files."""
-  return sorted(file.stem for file in _PAPERS.glob('*.json'))
+  files = {file.stem for file in _PAPERS.glob('*.json')}
+  return sorted(files - {'claims'})
 
 
 def arguments(paper: str) -> list[str]:
