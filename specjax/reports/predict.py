@@ -1,18 +1,20 @@
 """Rows of `specjax predict`: candidates in order, and what to use."""
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from specjax.reports import intervals
 from specjax.reports import run as run_report
 from specjax.reports.conditions import conditions
+from specjax.reports.intervals import column, columns
 from specjax.reports.markdown import (
   Columns,
   Table,
   blocks,
   markdown,
+  number,
   paragraph,
   span,
 )
@@ -29,29 +31,14 @@ class Choice(NamedTuple):
 
 
 COLUMNS: Columns = (
-  ('drafter', lambda r: r['drafter']),
-  ('gamma', lambda r: str(r['gamma'])),
-  ('alpha', lambda r: intervals.shown(r, 'alpha')),
-  ('tau, replayed', lambda r: f'{r["predicted_tau"]:.2f}'),
-  ('with beta', lambda r: f'{r["tau_by_beta"]:.2f}'),
-  ('i.i.d.', lambda r: f'{r["tau_iid"]:.2f}'),
-  ('measured', lambda r: intervals.shown(r, 'tau')),
-  ('c', lambda r: f'{r["c"]:.3f}'),
-  ('v', lambda r: f'{r["v"]:.2f}'),
-  ('predicted speed-up', lambda r: f'{r["predicted_speedup"]:.2f}'),
-  ('speed-up', lambda r: intervals.shown(r, 'speedup')),
-  (
-    'predicted / measured',
-    lambda r: intervals.shown(r, 'predicted_over_measured'),
-  ),
+  *columns('drafter', 'gamma', 'alpha'),
+  *columns('predicted_tau', 'tau_by_beta', 'tau_iid'),
+  column('tau', 'measured'),
+  *columns('c', 'v'),
+  column('predicted_speedup', 'predicted speed-up', alone=True),
+  *columns('speedup', 'predicted_over_measured'),
 )
-
-
-# Of batches, whose rows wait for the last one.
-_AT_WORK: Columns = (
-  ('speed-up at work', lambda r: intervals.shown(r, 'speedup_at_work')),
-)
-_WAITING = ' in batches that wait for their last row'
+_HEAD = ['temperature', 'use', 'gamma', 'predicted', 'measured']
 
 
 class Board:
@@ -76,7 +63,7 @@ class Board:
     self.temperatures = list(dict.fromkeys(t for *_, t in self.seen))
 
   def speed(self, drafter: str, gamma: int, domains, temperature) -> float:
-    """Predicted speed-up on the prompts of some domains together."""
+    """Predicts the speed-up on the prompts of some domains together."""
     tokens = calls = 0.0
     for domain in domains:
       row = self.seen[drafter, domain, temperature]
@@ -88,12 +75,12 @@ class Board:
     )
 
   def possible(self, drafter: str) -> list[int]:
-    """Lengths whose numbers can be true; see `impossible`."""
+    """Returns lengths whose numbers can be true; see `impossible`."""
     pairs = [p for p in self.costs if p not in self.impossible]
     return [g for d, g in pairs if d == drafter]
 
   def best(self, drafter: str, domains, temperature) -> int:
-    """The length of a candidate's largest speed-up."""
+    """Returns the length of a candidate's largest speed-up."""
     gammas = self.possible(drafter)
     gammas = gammas or [g for d, g in self.costs if d == drafter]
     return max(
@@ -101,7 +88,7 @@ class Board:
     )
 
   def ranked(self, drafters, domains, temperature: float) -> list[Choice]:
-    """Candidates at their best lengths, the fastest first."""
+    """Returns candidates at their best lengths, the fastest first."""
     choices = []
     for drafter in drafters:
       gamma = self.best(drafter, domains, temperature)
@@ -110,17 +97,17 @@ class Board:
     return sorted(choices, key=lambda choice: -choice.speed)
 
   def winner(self, temperature: float) -> Choice | None:
-    """The best candidate of all domains together; None without any."""
+    """Returns the best candidate of all domains together, if any."""
     believed = [d for d in self.drafters if self.possible(d)]
     return next(iter(self.ranked(believed, self.domains, temperature)), None)
 
   def cell(self, domain: str, temperature: float) -> list[dict]:
-    """The checks of one cell, the largest predicted speed-up first."""
+    """Returns the checks of one cell, the fastest prediction first."""
     checks = pick(self.checks, domain=domain, temperature=temperature)
     return sorted(checks, key=lambda r: -r['predicted_speedup'])
 
   def lengths(self, domain: str, temperature: float) -> str:
-    """tau and predicted speed-up of every candidate at every length."""
+    """Shows tau and speed-up of every candidate at every length."""
     gammas = sorted({g for _, g in self.costs})
     lines = []
     for drafter in self.drafters:
@@ -137,39 +124,29 @@ class Board:
     head = ['tau (speed-up) at gamma', *map(str, gammas)]
     return markdown(head, lines)
 
-  def recommend(self, temperature: float) -> str:
-    """One sentence for one temperature."""
-    choice = self.winner(temperature)
-    lead = f'At temperature {temperature:g} '
-    if self.batch > 1:
-      lead = f'At temperature {temperature:g}, {self.batch} rows at a time, '
+  def recommend(self, temperature: float) -> list[str]:
+    """Says what to use over all domains: a line for the headline."""
+    choice, line = self.winner(temperature), [f'{temperature:g}']
     if choice is None:
-      return f'{lead}nothing is recommended: no candidate can be believed.'
-    if choice.speed <= 1:
-      return (
-        f'{lead}do not speculate: the best, {choice.drafter} with gamma '
-        f'{choice.gamma}, is predicted at {choice.speed:.2f} times plain '
-        'decoding.'
-      )
+      return [*line, 'nothing can be believed', '-', '-', '-']
+    name = choice.drafter if choice.speed > 1 else f'nothing ({choice.drafter})'
     cell = {'drafter': choice.drafter, 'gamma': choice.gamma}
-    checks = pick(self.checks, **cell, temperature=temperature)
-    measured = 'not measured'
+    checks, measured = pick(self.checks, **cell, temperature=temperature), None
     if checks:
       units = zip(*(times_of(r) for r in checks), strict=True)
-      columns = map(np.concatenate, units)
-      measured = f'measured {metrics.speedup(*columns).value:.2f}'
-      measured += _WAITING * (self.batch > 1)
-    return (
-      f'{lead}use {choice.drafter} and draft {choice.gamma}: predicted '
-      f'{choice.speed:.2f} times plain decoding over {len(self.domains)} '
-      f'domain{"s" * (len(self.domains) > 1)}, {measured}.'
-    )
+      measured = metrics.speedup(*map(np.concatenate, units)).value
+    speeds = [number(choice.speed), number(measured)]
+    return [*line, name, str(choice.gamma), *speeds]
 
   def recommendation(self) -> str:
-    return ' '.join(self.recommend(t) for t in self.temperatures)
+    """Says the same in one line."""
+    return '; '.join(
+      ', '.join(f'{k} {v}' for k, v in zip(_HEAD, line, strict=True))
+      for line in map(self.recommend, self.temperatures)
+    )
 
-  def verdict(self) -> str:
-    """How well the loop kept to what was predicted."""
+  def agreement(self) -> list[list[str]]:
+    """Says how well the loop kept to what was predicted."""
     greedy = [r for r in self.checks if r['temperature'] == 0]
     sampled = [
       r
@@ -183,56 +160,46 @@ class Board:
     same, equal, texts = (
       sum(r[k] for r in greedy) for k in ('same_text', 'equal_calls', 'prompts')
     )
-    sentences = []
-    if greedy:
-      sentences.append(
-        'At temperature 0 the replayed target calls are those of the loop in '
-        f'{equal} of the {same} texts that both wrote alike, of {texts}.'
-      )
-    if sampled:
-      sentences.append(
-        'Above 0 the interval of the difference of tau, paired on prompts, '
-        f'covers 0 in {covered} of {len(sampled)} cells.'
-      )
-    if timed:
-      sentences.append(
-        'The interval of predicted over measured speed-up meets [0.9, 1.1] in '
-        f'{agree} of {len(timed)} cells.'
-      )
-    return ' '.join(sentences)
+    lines = [
+      (f'greedy texts that both wrote alike, of {texts}: as many calls',
+       equal, same),
+      ('cells above temperature 0: replayed less measured tau covers 0',
+       covered, len(sampled)),
+      ('cells: predicted over measured speed-up meets [0.9, 1.1]',
+       agree, len(timed)),
+    ]  # fmt: skip
+    return [[what, str(n), str(of)] for what, n, of in lines if of]
 
   def tables(self) -> list[str]:
-    """Two tables for each domain and temperature, as markdown."""
+    """Makes two tables for each domain and temperature, as markdown."""
     parts = []
-    for domain, temperature in itertools.product(
-      self.domains, self.temperatures
-    ):
-      cell = self.cell(domain, temperature)
-      place = {'domain': domain, 'temperature': temperature}
-      seen = pick(list(self.seen.values()), **place)[0]
+    waits = (column('speedup_at_work'),) if self.batch > 1 else ()
+    for place in itertools.product(self.domains, self.temperatures):
+      cell = self.cell(*place)
+      where = dict(zip(('domain', 'temperature'), place, strict=True))
+      seen = pick(list(self.seen.values()), **where)[0]
       title = (
-        f'{domain}, temperature {temperature:g}: {seen["prompts"]} '
+        f'{place[0]}, temperature {place[1]:g}: {seen["prompts"]} '
         f'prompts, {seen["tokens"]} tokens of the target'
       )
-      columns = COLUMNS + _AT_WORK * (self.batch > 1)
-      made = Table.of(title, '', columns, cell)
+      made = Table.of(title, '', COLUMNS + waits, cell)
       parts.append(made.markdown() if cell else f'### {title}')
-      parts.append(self.lengths(domain, temperature))
+      parts.append(self.lengths(*place))
     return parts
 
-  def last_line(self) -> dict:
-    """The best candidate of the first cell: code, at the first temperature.
+  def last_line(self) -> dict[str, Any]:
+    """Returns the best candidate of code, or else of the first domain.
 
-    Of those whose numbers can be true; its fields are null without any.
+    It is one whose numbers can be true, at the first temperature; its fields
+    are null without any.
     """
     domain = 'code' if 'code' in self.domains else self.domains[0]
-    least = min(self.temperatures)
-    cells = [
+    cells = (
       r
-      for r in self.cell(domain, least)
+      for r in self.cell(domain, min(self.temperatures))
       if (r['drafter'], r['gamma']) not in self.impossible
-    ]
-    row = cells[0] if cells else {}
+    )
+    row = next(cells, {})
     names = ('drafter', 'gamma', 'domain', 'temperature', 'alpha', 'alpha_ci')
     names += ('predicted_tau', 'tau', 'predicted_speedup', 'speedup')
     return {
@@ -242,7 +209,7 @@ class Board:
 
 
 def _where(rows: list[dict]) -> str:
-  """Where it was predicted, how much text it is, and how steady the machine."""
+  """Says where, how much text it is, and how steady the machine was."""
   replays = pick(rows, part='replay')
   text = conditions(replays or rows)
   if replays:
@@ -255,13 +222,23 @@ def _where(rows: list[dict]) -> str:
 
 
 def headline(rows: list[dict]) -> str:
-  """What is recommended, how the predictions fared, and where."""
+  """Says what to use, how the predictions fared, and where."""
   board = Board(rows)
-  sentences = [board.recommendation(), *board.doubts]
-  sentences += [board.verdict()] if board.checks else []
-  return blocks(*map(paragraph, [*sentences, _where(rows)]))
+  many = f', {board.batch} rows at a time' if board.batch > 1 else ''
+  count = len(board.domains)
+  lead = (
+    f'What to use over {count} domain{"s" * (count > 1)}{many}, in times plain '
+    'decoding.'
+  )
+  lines, agreement = map(board.recommend, board.temperatures), board.agreement()
+  return blocks(
+    *map(paragraph, [lead, *board.doubts]),
+    markdown(_HEAD, list(lines)) if board.temperatures else '',
+    agreement and markdown(['what agrees', 'in', 'of'], agreement),
+    paragraph(_where(rows)),
+  )
 
 
 def summary(rows: list[dict]) -> str:
-  """The headline, and all tables."""
+  """Returns the headline, and all tables."""
   return blocks(headline(rows), *Board(rows).tables())

@@ -78,7 +78,7 @@ def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
   found = json.loads(last)
   assert {'predicted_tau', 'tau', 'predicted_speedup', 'speedup'} <= set(found)
   assert found['alpha_ci'] is None  # Two prompts are too few.
-  assert found['recommendation'].startswith('At temperature 0 ')
+  assert found['recommendation'].startswith('temperature 0, use ')
 
 
 @pytest.mark.slow
@@ -110,9 +110,7 @@ def test_a_prediction_of_a_batch_has_costs_of_that_batch(folder, tmp_path):
     assert row['predicted_over_measured'] == pytest.approx(
       row['predicted_speedup'] / row['speedup_at_work']
     )
-  board = predict_report.Board(rows)
-  said = board.recommendation()
-  assert said.startswith('At temperature 0, 2 rows at a time, ')
+  assert '2 rows at a time' in predict_report.headline(rows)
   assert 'speed-up at work' in predict_report.summary(rows)
 
 
@@ -184,16 +182,13 @@ def test_what_cannot_be_is_not_recommended():
   assert board.best('b', ['code'], 0.0) == 1
   assert board.winner(0.0)[:2] == ('a', 1)
   # Nobody has measured this one.
-  assert board.recommendation().startswith(
-    'At temperature 0 use a and draft 1: predicted 1.39 times plain decoding '
-    'over 1 domain, not measured.'
-  )
+  assert board.recommend(0.0) == ['0', 'a', '1', '1.39', '-']
   for cell in (('a', 1), ('a', 2), ('b', 1)):
     cost(*cell)['impossible'] = ['c is -1']
   board = predict_report.Board(rows)
   assert board.winner(0.0) is None
   assert board.last_line()['drafter'] is None
-  assert 'nothing is recommended' in board.recommendation()
+  assert board.recommend(0.0)[2:] == ['-'] * 3
 
 
 def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):

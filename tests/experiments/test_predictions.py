@@ -127,16 +127,15 @@ def test_cells_are_in_the_order_of_the_prediction():
 def test_the_verdict_counts_cells_that_meet():
   """Of one cell an interval that overlaps the range is enough."""
   warm = check(temperature=1.0)
-  said = board(
+  found = board(
     check(),
     check(drafter='b', same_text=4, predicted_over_measured_ci=[1.2, 1.3]),
     warm,
     warm | {'difference_ci': [-0.1, 0.1]},
     warm | {'difference_ci': None, 'predicted_over_measured_ci': None},
-  ).verdict()
-  assert 'in 10 of the 10 texts that both wrote alike, of 16' in said
-  assert 'covers 0 in 1 of 2 cells' in said
-  assert 'meets [0.9, 1.1] in 3 of 4 cells' in said
+  ).agreement()
+  assert [line[1:] for line in found] == [['10', '10'], ['1', '2'], ['3', '4']]
+  assert 'of 16' in found[0][0]
 
 
 def test_what_is_recommended_was_measured():
@@ -147,12 +146,10 @@ def test_what_is_recommended_was_measured():
     'unit_tokens': [10, 10],
   }
   one = check(drafter='b', **times)
-  said = board(one, check(drafter='a', **times)).recommendation()
-  assert 'use b and draft 2' in said
-  assert 'predicted 1.40 times' in said
-  assert 'over 2 domains, measured 2.50' in said
-  slow = board(speeds=((90, 85), (95, 95))).recommendation()
-  assert 'do not speculate' in slow
+  found = board(one, check(drafter='a', **times)).recommend(0.0)
+  assert found == ['0', 'b', '2', '1.40', '2.50']
+  slow = board(speeds=((90, 85), (95, 95))).recommend(0.0)
+  assert slow[1] == 'nothing (a)'
 
 
 def test_pairs_stand_beside_the_first_value():
