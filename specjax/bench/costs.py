@@ -46,11 +46,18 @@ _NEAR = 3  # methods that are compared with the same seconds of plain decoding
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-  """Seconds of a step, of every repetition [R]."""
+  """Seconds of a step, of every repetition [R].
+
+  Attributes:
+    depth: drafted tokens.
+    plain: a step of plain decoding.
+    scored: the method's step, its draft known beforehand.
+    whole: the method's step.
+  """
 
   depth: int
   plain: np.ndarray
-  scored: np.ndarray  # the method's step, its draft known beforehand
+  scored: np.ndarray
   whole: np.ndarray
 
   @property
@@ -66,16 +73,16 @@ class Costs:
 
   @functools.cached_property
   def draws(self) -> metrics.Draws:
-    """c and v, and those of resampled repetitions."""
+    """c and v, also of resampled repetitions."""
     drafted = (self.whole - self.scored) / self.plain / self.depth
     return metrics.medians(drafted, self.scored / self.plain)
 
   def seconds(self) -> dict[str, list[float]]:
-    """What was measured."""
+    """The measured seconds, as a row has them."""
     return {n: getattr(self, n).tolist() for n in ('plain', 'scored', 'whole')}
 
   def predict(self, tokens, calls) -> metrics.Estimate:
-    """The speed-up for the tau of some prompts."""
+    """Predicts the speed-up for the tau of some prompts."""
 
     def speed(t, n, c, v):
       return metrics.predicted_speedup(t / n, c, v, self.depth)
@@ -152,7 +159,7 @@ def is_drawn(way: Decoding, job: measure.Job) -> bool:
 
 
 def replay(way: Decoding, job: measure.Job) -> Spec:
-  """The spec with a drafter that proposes as many tokens at no cost."""
+  """Returns the spec with a drafter that proposes as much at no cost."""
   spec = way.spec
   depth, nodes = spec.drafter.depth, spec.drafter.nodes
   if not depth:
@@ -200,40 +207,27 @@ def _table(vocab: int, eos: tuple[int, ...]) -> jax.Array:
   return jnp.asarray(table)
 
 
-def _no_distributions(logits, values, history, above):
-  del values, history, above  # Unused.
-  return Scores(logits, logits)
-
-
 def _no_judge(key, draft, scores, rule, depth):
   del key, draft, rule  # Unused.
   here = (scores.logits[0, 0] > 99).astype(jnp.int32)
   return Verdict(jnp.full(depth + 1, here), here, here + 1)
 
 
-def _no_check(draft, scores):
-  del draft  # Unused.
-  return jnp.isfinite(scores.logits[:, 0, 0])
-
-
-def _no_write(cache, flight, path, start):
-  del flight, path, start  # Unused.
-  return cache
-
-
 _UNDECIDED = generate.StepParts(
-  distributions=_no_distributions, judge=_no_judge, finite=_no_check
+  distributions=lambda logits, *_: Scores(logits, logits),
+  judge=_no_judge,
+  finite=lambda draft, scores: jnp.isfinite(scores.logits[:, 0, 0]),
 )
-_UNWRITTEN = _UNDECIDED._replace(write=_no_write)
+_UNWRITTEN = _UNDECIDED._replace(write=lambda cache, *_: cache)
 
 
 def ways(full: Decoding, replayed: Spec, known: Any) -> dict[str, Decoding]:
-  """The loops above of one method.
+  """Returns the loops above of one method.
 
   Args:
     full: the method.
     replayed: its spec as `replay` makes it.
-    known: what the replay proposes.
+    known: the text that the replay proposes, and how much of it is right.
   """
   spec = dataclasses.replace(replayed, target=_answers(full.spec.target))
   table = _table(spec.target.config.vocab_size, spec.eos)
@@ -252,7 +246,7 @@ def ways(full: Decoding, replayed: Spec, known: Any) -> dict[str, Decoding]:
 
 
 def known_text(job: measure.Job, run: measure.Run, config) -> jax.Array:
-  """Prompts and what a run added to them, [B, S]."""
+  """Returns prompts and what a run added to them, [B, S]."""
   begins, _ = prefill.split(config, job.prompts)
   # Rows that only fill up the batch have no text.
   pairs = itertools.zip_longest(begins, run.texts, fillvalue=())
@@ -274,14 +268,14 @@ def _time(way: Decoding, job, steps=None) -> tuple[float, measure.Run]:
 
 
 def seconds_per_step(way: Decoding, job: measure.Job) -> float:
-  """Of whole texts, with nothing to compile."""
+  """Times a step over whole texts, with nothing to compile."""
   return _time(way, job)[0]
 
 
 def to_compile(
   full: Decoding, replayed: Spec, job: measure.Job, names: Sequence[str]
 ) -> list[tuple[Decoding, measure.Job]]:
-  """Some of a method's loops, for `measure.compile_all`."""
+  """Returns some of a method's loops, for `measure.compile_all`."""
   text = jnp.zeros((len(job.prompts), caches.round_slots(job.slots)), jnp.int32)
   loops = ways(full, replayed, (text, jnp.zeros((), jnp.float32)))
   return [(loops[name], job) for name in names]
@@ -312,11 +306,10 @@ class Timer:
     """Continues one batch of prompts with every loop.
 
     Plain decoding and the loops of a few methods follow each other at once:
-    what else the machine does changes within seconds, and then meets all of
-    them.
+    the load of the machine changes within seconds, and then meets all of them.
 
     Args:
-      job: a greedy one; what a step costs hangs on shapes alone.
+      job: a greedy one; the cost of a step hangs on shapes alone.
     """
     one, text = 0.0, jnp.zeros(0)
     for number, (method, (full, replayed)) in enumerate(self.methods.items()):
@@ -334,6 +327,6 @@ class Timer:
         self.times[method][name].append(seconds)
 
   def costs(self, method: Any) -> Costs:
-    """What a method costs, by the turns so far."""
+    """Returns the costs of a method, by the turns so far."""
     times = {n: np.array(t) for n, t in self.times[method].items()}
     return Costs(self.methods[method][0].spec.drafter.depth, **times)

@@ -31,7 +31,7 @@ class NotFinite(UserError):
 
 
 class Log(NamedTuple):
-  """What every step did; n is the most steps of a row."""
+  """A record of every step; n is the most steps of a row."""
 
   accepted: np.ndarray  # [B, n] -1 where there was no whole step
   drafted: np.ndarray  # [B, n]
@@ -40,24 +40,32 @@ class Log(NamedTuple):
 
 @dataclasses.dataclass
 class Run:
-  """One batch of prompts, decoded once; of conversations all turns together.
+  """One batch of prompts, decoded once; all turns of conversations together.
 
-  `turns` has one run for each turn, in which a row that had ended counts
-  nothing; it is empty where prompts have no turns.
+  Attributes:
+    texts: new tokens of each row.
+    counts: numpy, rows first.
+    seconds: of decoding.
+    prefill_seconds: of reading the prompts.
+    compilations: programs that were compiled meanwhile.
+    log: a record of every step, where it was asked for.
+    turns: a run for each turn, in which a row that had ended counts nothing;
+      empty where prompts have no turns.
+    shortened: prompts in which an answer lost its end.
   """
 
-  texts: list[list[int]]  # new tokens of each row
-  counts: Counts  # numpy, rows first
-  seconds: float  # of decoding
+  texts: list[list[int]]
+  counts: Counts
+  seconds: float
   prefill_seconds: float
   compilations: int
   log: Log | None = None
   turns: list['Run'] = dataclasses.field(default_factory=list)
-  shortened: int = 0  # prompts in which an answer lost its end
+  shortened: int = 0
 
   @property
   def steps(self) -> int:
-    """Of the loop: rows take them together."""
+    """Steps of the loop, which rows take together."""
     return sum(
       int(run.counts.target_calls.max()) for run in self.turns or [self]
     )
@@ -65,7 +73,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What is decoded: prompts with their keys and sampling values."""
+  """Prompts to decode, with their keys and sampling values."""
 
   prompts: list[list[int]]
   indices: np.ndarray  # of the prompts in the experiment: they seed the keys
@@ -78,7 +86,7 @@ class Job:
 
 
 class Decoding(NamedTuple):
-  """What decodes: a spec with its parameters and the parts of its step."""
+  """A way to decode: a spec with its parameters and the parts of its step."""
 
   spec: Spec
   params: Params
@@ -86,7 +94,7 @@ class Decoding(NamedTuple):
 
 
 def start(way: Decoding, job: Job) -> SpecState:
-  """The state of a job before its first step."""
+  """Returns the state of a job before its first step."""
   return generate.start(
     way.params,
     job.prompts,
@@ -100,14 +108,14 @@ def start(way: Decoding, job: Job) -> SpecState:
 
 
 def whole(spec: Spec, tree: Any) -> Any:
-  """Arrays on every device of the target's mesh, if it has one."""
+  """Puts arrays on every device of the target's mesh, if it has one."""
   placement = spec.target.placement
   return tree if placement is None else placement.put_whole(tree)
 
 
 @contextlib.contextmanager
 def _compiled():
-  """A list that gets an entry for each program that is compiled meanwhile."""
+  """Yields a list that gets an entry for each program compiled meanwhile."""
   programs: list[str] = []
 
   def listen(event, seconds, **facts):
@@ -128,8 +136,8 @@ def decode(
   """Decodes a job and takes the time.
 
   Args:
-    way: what decodes.
-    job: what is decoded.
+    way: the way to decode.
+    job: the prompts.
     steps: at most so many; by default as many as there are new tokens.
     timed: whether the time counts: then the program must be compiled, and
       nothing may be transferred while it runs.
@@ -159,7 +167,7 @@ def decode(
 
 
 def _run(state: SpecState, job: Job, seconds, prefill, compilations) -> Run:
-  """What is kept of the final state of a job."""
+  """Returns what is kept of the final state of a job."""
   state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
     raise NotFinite('logits of the target or the draft are NaN or infinite')
@@ -205,7 +213,7 @@ def record(way: Decoding, job: Job) -> Run:
 
 
 def exchanged(way: Decoding, job: Job) -> dict:
-  """What devices exchange at a step; see `collectives.count`."""
+  """Counts what devices exchange at a step; see `collectives.count`."""
   if way.spec.target.placement is None:
     return {}
   state = start(way, job)
@@ -217,16 +225,16 @@ def exchanged(way: Decoding, job: Job) -> dict:
 def side_by_side(
   work: Callable[[Any], Any], items: Iterable[Any], specs: Iterable[Spec] = ()
 ) -> Iterator[Any]:
-  """What `work` makes of each item, in their order.
+  """Yields `work(item)` for each item, in their order.
 
-  On a CPU two are in work at a time: what they compile is compiled by XLA
-  without Python's lock. Programs for a mesh must reach all of its devices in
-  one order, and an accelerator times kernels while it compiles.
+  On a CPU two items are in work at a time: XLA compiles without Python's lock.
+  Programs for a mesh must reach all of its devices in one order, and an
+  accelerator times kernels while it compiles.
 
   Args:
     work: takes no time that counts.
-    items: of it.
-    specs: of all that runs.
+    items: the items.
+    specs: specs of all that runs.
   """
   one_device = all(spec.target.placement is None for spec in specs)
   if jax.default_backend() != 'cpu' or not one_device:
@@ -237,9 +245,9 @@ def side_by_side(
 
 
 def crowded(share: float = 0.5) -> bool:
-  """Whether the process has this share of the maps of memory it may have.
+  """Whether the process has used this share of its memory maps.
 
-  A loop takes some hundred, and Linux allows 65,530 where nobody raised it.
+  A loop takes some hundred, and Linux allows 65,530 by default.
   """
   maps = pathlib.Path('/proc/self/maps')
   limit = pathlib.Path('/proc/sys/vm/max_map_count')
@@ -257,10 +265,10 @@ def make_room(share: float = 0.5) -> None:
 def compile_all(
   ways: list[tuple[Decoding, Job]], done: Callable[[], Any]
 ) -> int:
-  """Takes one step of each: compiles everything that will be timed.
+  """Compiles everything that will be timed, by one step of each.
 
   Args:
-    ways: with the job whose shapes are meant, each once.
+    ways: ways to decode, each once, with a job of the right shapes.
     done: called after each.
 
   Returns:

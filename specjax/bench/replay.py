@@ -34,7 +34,7 @@ from specjax.stats.row import by_batch, times_of
 
 
 class _Seen(NamedTuple):
-  """A verdict, and what p and q give the token that was written."""
+  """A verdict, and the chances of the written token under p and q."""
 
   path: jax.Array
   num_accepted: jax.Array
@@ -44,7 +44,7 @@ class _Seen(NamedTuple):
 
 
 class _Log(NamedTuple):
-  """In the place of the counts: T new tokens, a column for each."""
+  """Stored in `SpecState.counts`: T new tokens, a column for each."""
 
   columns: jax.Array  # [B] written so far
   p: jax.Array  # [B, T] of the token that was written
@@ -86,7 +86,7 @@ _PARTS = generate.StepParts(judge=_judge, tally=_tally)
 
 
 class Watched(NamedTuple):
-  """One text of the target, and what a drafter would have proposed for it."""
+  """One text of the target, with a drafter's proposals along it."""
 
   text: np.ndarray  # [T]
   p: np.ndarray  # [T] of each token of the text
@@ -97,7 +97,7 @@ class Watched(NamedTuple):
   drawn: bool
 
   def accept(self, gamma: int) -> np.ndarray:
-    """The chances [T, gamma] that `theory.expected_calls` wants."""
+    """Returns the chances [T, gamma] for `theory.expected_calls`."""
     if self.drawn:
       return theory.along(np.minimum(self.q / self.p, 1), gamma)
     length = len(self.text)
@@ -107,20 +107,20 @@ class Watched(NamedTuple):
     return (same & (np.arange(gamma) < self.size[:, None])).astype(float)
 
   def calls(self, gamma: int) -> float:
-    """Target calls of the loop for this text."""
+    """Expects so many target calls of the loop for this text."""
     return theory.expected_calls(self.accept(gamma))
 
   def calls_by_beta(self, gamma: int) -> float:
-    """The same with the overlap of p and q in place of each chance."""
+    """Expects calls by the overlap of p and q in place of each chance."""
     return theory.expected_calls(theory.along(self.beta, gamma))
 
 
 def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
-  """The target's texts of a job, written while a drafter looks on.
+  """Writes the target's texts of a job while a drafter looks on.
 
   Args:
     way: of a drafter of chains; its rule is not used.
-    job: what is continued. The texts are those of plain decoding.
+    job: the prompts. The texts are those of plain decoding.
     drawn: whether the drafter gives the distributions of its tokens.
 
   Raises:
@@ -156,11 +156,11 @@ def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
 def watch_method(
   method: Method, job: measure.Job, drawn: bool
 ) -> list[Watched]:
-  """What a method's drafter proposes, of one token or of its whole depth.
+  """Watches a method's drafter, for one token or its whole depth.
 
   Args:
     method: the drafter's.
-    job: what is continued.
+    job: the prompts.
     drawn: whether the drafter gives the distributions of its tokens. Then its
       drafts must not end early (`refuse_stops`): whether the drafted token
       would have ended one is not known where the target wrote another.
@@ -173,12 +173,12 @@ def watch_method(
 def watch_turns(
   method: Method, job: measure.Job, drawn: bool, talks: Sequence[Conversation]
 ) -> list[list[Watched]]:
-  """The same of every turn: a list for each prompt.
+  """Watches a drafter in every turn; returns a list for each prompt.
 
   Args:
-    method: whose drafter looks on.
+    method: the drafter's.
     job: the first turn.
-    drawn: as `watch_method` takes it.
+    drawn: see `watch_method`.
     talks: the conversations of the domain; none where prompts have no turns.
   """
   seen = [watch_method(method, job, drawn)]
@@ -225,7 +225,7 @@ def refuse_stops(plan: Plan, method: Method, job: measure.Job) -> None:
 
 
 def _costs(row: dict) -> metrics.Draws:
-  """c and v of a row of costs; rows of older programs do not say the turns."""
+  """c and v of a row of costs; older rows do not have the turns."""
   if row.get('seconds_per_step') is None:
     return metrics.medians([row['c']], [row['v']])
   turns = {k: np.array(v) for k, v in row['seconds_per_step'].items()}
@@ -233,7 +233,11 @@ def _costs(row: dict) -> metrics.Draws:
 
 
 def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
-  """What the loop did, beside what was predicted, of one cell.
+  """Compares the loop with what was predicted for one cell.
+
+  Differences are paired on prompts. Rows of a batch that have ended wait,
+  which the prediction knows nothing of: it is compared with the speed-up of
+  rows that are at work.
 
   Args:
     seen: the row of the replay.
@@ -242,9 +246,7 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     runs: the loop on every prompt.
 
   Returns:
-    The fields of a row of `checks`. Differences are paired on prompts. Rows of
-    a batch that have ended wait, which the prediction knows nothing of: it is
-    compared with the speed-up of rows that are at work.
+    The fields of a row of the part `check`.
   """
   gamma = cost['gamma']
   place = seen['gammas'].index(gamma)

@@ -30,7 +30,7 @@ _SLACK = 16  # times the effect of one rounding that shapes may be apart
 
 
 class Scoring(NamedTuple):
-  """How a text is scored: all that decides about their rounding."""
+  """A way to score a text: all that decides about rounding."""
 
   target: transformer.Model
   weights: Any  # in the dtype that is computed in
@@ -71,7 +71,7 @@ class Difference(NamedTuple):
 def way(
   decoding: Decoding, batch: int, slots: int, source_slots: int | None = None
 ) -> Scoring:
-  """How drafts are scored in batches and buffers of a size."""
+  """Returns how a way to decode scores, in batches and buffers of a size."""
   spec, params, _ = decoding
   rows = spec.drafter.nodes + 1
   return Scoring(spec.target, params.target, rows, batch, slots, source_slots)
@@ -122,7 +122,7 @@ def _nudge(weights):
 
 
 def _source(way: Scoring, sources, batch: int) -> Source | None:
-  """What the encoder reads of one prompt, in every row."""
+  """Returns what the encoder reads of one prompt, in every row."""
   if sources is None:
     return None
   needed = caches.round_slots(len(sources[0]))
@@ -154,7 +154,7 @@ def _last_place(logits, ways: list[Scoring]) -> float:
 
 
 def _measure(ways: list[Scoring], prompt, new, values):
-  """Logits after a text: of whole passes, nudged ones, and of the ways.
+  """Measures logits after a text: of whole passes, nudged ones, and the ways.
 
   Returns:
     Three arrays [number of them, V] in float64, after the stages of the
