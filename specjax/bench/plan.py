@@ -41,10 +41,6 @@ class PlannedDrafter:
     field: the field of the config that named it.
     path_field: the field that its path comes from.
     load: full name of its load function.
-    read: the load function.
-    describe: describes its model without reading weights; None if it cannot.
-    remembers: bytes a row that it keeps beside the cache of a model of its own,
-      for the target's sizes; None where nothing.
     path: of its weights; empty where it has none.
     options: further arguments: one that drafts for this one is planned, too.
     stored: the options as rows have them.
@@ -56,14 +52,26 @@ class PlannedDrafter:
   field: str
   path_field: str
   load: str
-  read: Callable[..., LoadedDrafter]
-  describe: Callable[..., Description | None] | None
-  remembers: Callable[..., int] | None
   path: str
   options: Mapping[str, Any]
   stored: Mapping[str, Any]
   gammas: tuple[int, ...]
   rules: Mapping[str, Rule]
+
+  @property
+  def read(self) -> Callable[..., LoadedDrafter]:
+    """The load function."""
+    return names.resolve_function(self.field, self.load)
+
+  def beside(self, name: str) -> Callable | None:
+    """A function of the load function's module; None if it has none."""
+    module = importlib.import_module(self.load.rpartition('.')[0])
+    return getattr(module, name, None)
+
+  @property
+  def describe(self) -> Callable[..., Description | None] | None:
+    """Describes its model without reading weights; None if it cannot."""
+    return self.beside('describe')
 
   def levels(self) -> list['PlannedDrafter']:
     """This drafter and those that draft for it in turn."""
@@ -71,11 +79,11 @@ class PlannedDrafter:
     return [self, *(level for one in inner for level in one.levels())]
 
   def remembered(self, target: TransformerConfig) -> int:
-    """Bytes a row that all levels keep beside caches."""
+    """Bytes a row that all levels keep beside the caches of their models."""
     return sum(
-      one.remembers(target, **one.options)
+      remembers(target, **one.options)
       for one in self.levels()
-      if one.remembers is not None
+      if (remembers := one.beside('remembers'))
     )
 
   @property
@@ -261,9 +269,6 @@ def plan_drafter(
     field=field,
     path_field=path_field,
     load=candidate.load,
-    read=read,
-    describe=_beside(candidate.load, 'describe'),
-    remembers=_beside(candidate.load, 'remembers'),
     path=candidate.path,
     options=options,
     stored=portable(dataclasses.asdict(candidate)['options']),
@@ -273,12 +278,6 @@ def plan_drafter(
       for r in candidate.verifiers or verifiers
     },
   )
-
-
-def _beside(load: str, name: str) -> Callable | None:
-  """A function of the module that has a load function; None if it has none."""
-  module = importlib.import_module(load.rpartition('.')[0])
-  return getattr(module, name, None)
 
 
 def whole_steps(planned: Plan) -> Plan:
@@ -329,15 +328,14 @@ def _find(one: PlannedDrafter) -> PlannedDrafter:
     load = names.LOAD.full(files.kind_of(path))
   if load == one.load:
     return one
-  read = names.resolve_function(one.field, load)
+  one = dataclasses.replace(one, load=load)
   try:
-    inspect.signature(read).bind(None, path, **options)
+    inspect.signature(one.read).bind(None, path, **options)
   except TypeError as error:
     raise UserError(
       f'{one.field}: {path} holds a head, which {load} loads: {error}'
     ) from error
-  describe = _beside(load, 'describe')
-  return dataclasses.replace(one, load=load, read=read, describe=describe)
+  return one
 
 
 def _find_drafters(planned: Plan) -> dict[str, PlannedDrafter]:

@@ -1,15 +1,15 @@
 """Where each token came from, recorded step by step.
 
-The loop is the one that is measured, with the same keys: only the judge and
-the tally of a step are wrapped, so that the state carries what was drafted,
-with which chance it was accepted, and the verdict.
+The step is the one that is measured, with the same keys: only its judge and
+its tally are wrapped, to return what was drafted, with which chance it was
+accepted, and the verdict.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from specjax import verify
 from specjax.errors import UserError
@@ -20,7 +20,7 @@ from specjax.types import Counts, Draft, Params, Spec, SpecState
 
 
 class Judged(NamedTuple):
-  """A verdict that also tells the chances it came from."""
+  """A verdict with the chances that it came from."""
 
   path: jax.Array  # [B, K+1]
   num_accepted: jax.Array  # [B]
@@ -29,7 +29,7 @@ class Judged(NamedTuple):
 
 
 class Recording(NamedTuple):
-  """One step; it takes the place of the counts in a state."""
+  """One step of every row, with the counts behind it."""
 
   counts: Counts
   draft: Draft  # without its probabilities
@@ -59,30 +59,19 @@ def _judge(key, draft, scores, rule, depth):
   return Judged(*verdict, rule.accept(draft, scores))
 
 
-def _tally(recording, draft, verdict, added, *rest):
-  counts = counting.add(recording.counts, draft, verdict, added, *rest)
-  return Recording(counts, draft._replace(probs=None), verdict, added)
+@functools.partial(jax.jit, static_argnames='spec', donate_argnames='state')
+def _step(params, state, *, spec) -> tuple[SpecState, Recording]:
+  """Takes a step, and returns what its tally saw beside the new state."""
+  seen = []
 
+  def tally(counts, draft, verdict, added, *rest):
+    counts = counting.add(counts, draft, verdict, added, *rest)
+    seen.append(Recording(counts, draft._replace(probs=None), verdict, added))
+    return counts
 
-_PARTS = generate.PARTS._replace(judge=_judge, tally=_tally)
-_step = jax.jit(
-  generate.step, static_argnames=('spec', 'parts'), donate_argnames='state'
-)
-
-
-def _blank(state: SpecState, spec: Spec) -> SpecState:
-  """The state with an empty recording around its counts."""
-  batch = len(state.length)
-  depth, nodes = spec.drafter.depth, spec.drafter.nodes
-
-  def zeros(*shape, dtype=jnp.int32):
-    return jnp.zeros((batch, *shape), dtype)
-
-  chance = zeros(nodes, dtype=jnp.float32)
-  draft = Draft(zeros(nodes), zeros(nodes), zeros(), None)
-  verdict = Judged(zeros(depth + 1), zeros(), zeros(), chance)
-  recording = Recording(state.counts, draft, verdict, zeros())
-  return state._replace(counts=recording)
+  parts = generate.PARTS._replace(judge=_judge, tally=tally)
+  state = generate.step(params, state, spec=spec, parts=parts)
+  return state, seen[0]
 
 
 def steps(
@@ -102,11 +91,10 @@ def steps(
   Raises:
     UserError: logits of the target or the draft are NaN or infinite.
   """
-  state = _blank(state, spec)
   done = sharding.fetch(state.done)[row]
   while not done:
-    state = _step(params, state, spec=spec, parts=_PARTS)
-    seen = sharding.fetch((state.done, state.finite, state.counts))
+    state, recording = _step(params, state, spec=spec)
+    seen = sharding.fetch((state.done, state.finite, recording))
     done, finite, recording = jax.tree.map(lambda x: x[row], seen)
     if not finite:
       raise UserError('logits of the target or the draft are NaN or infinite')
