@@ -71,7 +71,7 @@ def describe_head(
 
 
 def has_encoder(described: Description) -> bool:
-  """Whether prompts are read by an encoder, and the text begins anew."""
+  """Whether an encoder reads the prompts and the text begins anew."""
   return described.model.config.encoder is not None
 
 
@@ -117,12 +117,12 @@ def room(plan: Plan, described: dict[str, Description]) -> int:
 
 
 class Survey(NamedTuple):
-  """What the files of a plan say without the weights.
+  """What files say about a plan before weights are read.
 
   Attributes:
     tokenizer: of the target.
     described: the models, by name; drafts as 'draft <name>'.
-    heads: the heads on the target's features, likewise.
+    heads: the heads on the target's features, by the same names.
     shares: whether a draft has the target's vocabulary; None where the draft
       has no tokenizer that says so.
   """

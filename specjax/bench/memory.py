@@ -1,8 +1,8 @@
-"""What each device will hold, whether it has so much, and what would fit.
+"""The memory of each device: what a run will hold, and what would fit.
 
-Known before weights are read: weights in every layout that is tried, caches,
-and what computing takes at its widest, where the compiler says it of the
-program that reads the prompts, which the run then has in memory.
+It is predicted before weights are read: weights in every layout that is tried,
+caches, and the activations of the widest program. The compiler says how much
+the program that reads the prompts takes.
 """
 
 import contextlib

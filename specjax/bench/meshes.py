@@ -81,7 +81,7 @@ def make_placement(mesh: Mesh) -> Placement | None:
 
 
 def plan_placement(mesh: Mesh) -> Placement:
-  """The same without devices, to predict with."""
+  """Returns the placement of a target without devices, to predict with."""
   made = sharding.plan_mesh(mesh.data, mesh.model)
   return Placement(made, split_draft=mesh.split_draft)
 

@@ -1,4 +1,4 @@
-"""What runs: plain decoding and methods, each in the layout chosen for it.
+"""Plain decoding and methods, each in the layout chosen for it.
 
 On a single CPU device weights have two layouts, `whole` and that of the
 kernel, `native` (see `specjax.models.layouts`). What is not timed takes the
@@ -99,9 +99,9 @@ class Loaded:
     target: the target with whole weights, which lie in `forms`.
     prompts: prompts by domain.
     forms: the target in every layout; empty once layouts were measured.
-    drafts: drafters for each of these forms, by layout and name; likewise.
-    base: plain decoding, in the layout that
-    baseline: says.
+    drafts: drafters for each of these forms, by layout and name; empty, too.
+    base: plain decoding.
+    baseline: the layout of plain decoding.
     methods: every drafter with every rule and draft length.
   """
 

@@ -102,7 +102,7 @@ class PlannedDrafter:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-  """What is run, and where; fields are called as those of `Experiment`.
+  """A checked config; its fields are called as those of `Experiment`.
 
   Attributes:
     target: directory of the target; for a model of the Hub, its snapshot.

@@ -1,4 +1,4 @@
-"""Whether a head is loaded as it was trained: the near alternatives of it.
+"""Tries near readings of a head, to see that it is read as it was trained.
 
 A head that is fed the wrong layers, normed in the wrong place or given other
 rotary positions keeps the output exact and loses its acceptance, and nothing
@@ -36,7 +36,7 @@ _SHAPES = {'tree', *(field.name for field in dataclasses.fields(Shape))}
 
 
 def has_alternatives(one: PlannedDrafter) -> bool:
-  """Whether the weights of a drafter could be read in several ways."""
+  """Whether the weights of a drafter can be read in several ways."""
   return hasattr(sys.modules[one.read.__module__], 'alternatives')
 
 

@@ -177,7 +177,7 @@ class Runner:
     return timed
 
   def loops(self, timed: Timed, job: measure.Job, wide: measure.Job) -> dict:
-    """Whatever some methods run, with its job, by what tells programs apart.
+    """Returns all loops of some methods, by what tells programs apart.
 
     Drafters that differ in their parameters alone share a program, but on a
     mesh it is remembered for each. What another batch or the race of layouts

@@ -66,7 +66,7 @@ def choose_one(x: Experiment, what: str) -> None:
 
 
 def choose(x: Experiment, what: str) -> None:
-  """The same, and no prompts to collect."""
+  """Leaves one drafter and no prompts to collect."""
   choose_one(x, what)
   x.prompts.count = 1
   x.prompt = x.prompt or '...'

@@ -1,4 +1,4 @@
-"""Whether two greedy texts part at a tie of the logits, or by a bug.
+"""Judges where two greedy texts part: at a tie of the logits, or by a bug.
 
 The rounding of a sum depends on its order, and the order on the shape of the
 product: one token, a block of drafted ones, a batch. Let R be the logits after
@@ -107,7 +107,7 @@ def _in_one_pass(weights, tokens, length, source, *, target):
 
 @jax.jit
 def _nudge(weights):
-  """Weights of which each is off by one unit in the last place."""
+  """Moves each weight by one unit in its last place."""
 
   def move(key, w):
     if not jnp.issubdtype(w.dtype, jnp.floating):

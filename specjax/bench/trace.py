@@ -38,7 +38,7 @@ class Recording(NamedTuple):
 
 
 class Other(NamedTuple):
-  """What was drafted for a place where another token stands."""
+  """A token that was drafted for a place where another one stands."""
 
   tokens: list[int]  # the node's own, then the first ones drafted behind it
   chance: float

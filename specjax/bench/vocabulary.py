@@ -1,4 +1,4 @@
-"""Whether token ids mean the same to tokenizer, target and drafts.
+"""Checks that token ids mean the same to tokenizer, target and drafts.
 
 Heads are often padded to a round size: what counts is which entries have
 tokens. JAX reads beyond the end of an embedding without a word, so every

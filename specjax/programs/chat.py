@@ -129,7 +129,7 @@ def speak(talker: Talker, colour: bool) -> None:
 
 
 def hear(shows: bool) -> str | None:
-  """What the user says next; None at the end of the input."""
+  """Returns what the user says next; None at the end of the input."""
   try:
     said = input('> ' if shows else '')
   except EOFError:

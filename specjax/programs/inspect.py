@@ -1,4 +1,4 @@
-"""What a pair of models is, and what would be refused, before it is loaded.
+"""Shows a pair of models, and what would be refused, before it is loaded.
 
   specjax inspect pair \\
     --target.path=TARGET --draft.path=DRAFT
@@ -66,7 +66,7 @@ def facts_of_head(head: files.Description, loader: str) -> dict:
 
 
 class Report:
-  """What is found, and what is refused instead of ending the program."""
+  """What is found; what is refused is listed and does not end the program."""
 
   def __init__(self, plan: Plan):
     """Checks what files say as `load_experiment` does, without weights."""
@@ -83,7 +83,7 @@ class Report:
     self.fit()
 
   def allow(self, call, *args):
-    """What a call returns; None where it is refused."""
+    """Returns what a call returns; None if it is refused."""
     try:
       return call(*args)
     except (UserError, CheckpointError) as error:
@@ -126,7 +126,7 @@ class Report:
     }
 
   def fit(self) -> None:
-    """Whether the models and the mesh, and the mesh and this machine, fit."""
+    """Checks that models, mesh and machine fit together."""
     self.allow(meshes.check_heads, self.plan.mesh, self.described)
     if self.plan.mesh.processes == 1:  # Others are not asked for theirs.
       self.allow(meshes.make_placement, self.plan.mesh)

@@ -126,7 +126,7 @@ class Comparison:
     return self.known[key]
 
   def differences(self, mine: Side, other: Side, domain: str) -> list[dict]:
-    """What differs in a domain, explained."""
+    """Explains the differences in a domain."""
     mines, others = self.decode(mine, domain), self.decode(other, domain)
     if other.way is None:  # A text alone: as plain decoding computes it.
       other = Side('plain', self.built.base, mine.batch)

@@ -82,7 +82,7 @@ class Predictor:
 
   @property
   def built(self) -> Loaded:
-    """What runs: in other layouts once these were measured."""
+    """The loaded experiment; in other layouts once these were measured."""
     return self.runner.built
 
   @property
@@ -247,9 +247,9 @@ class Predictor:
           )
 
   def choices(self) -> dict[tuple[str, float], list[tuple[str, int]]]:
-    """What is checked in every cell: the fastest there, at their best lengths.
+    """Chooses the fastest of every cell, at their best lengths, to check.
 
-    And, of all domains together, the best candidate with its best length.
+    The candidate that is best over all domains is checked, too.
     """
     board = predict_report.Board(self.folder.rows)
     chosen = {}

@@ -85,12 +85,12 @@ class Probe:
     self.others = _other_prompts(plan)
 
   def batches(self, chosen: Mapping[str, Chosen]) -> list[measure.Job]:
-    """What the target continues, of all domains."""
+    """Batches of prompts of all domains, which the target continues."""
     most = self.plan.max_new_tokens
     return probing.jobs(self.runner.job, chosen, _PROMPTS, most)
 
   def other_jobs(self) -> dict[str, list[measure.Job]]:
-    """The same with other system prompts, by what they change."""
+    """Batches with other system prompts, by what they change."""
     found = {}
     for name, other in self.others.items():
       seen = load.survey(other)

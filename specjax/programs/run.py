@@ -79,7 +79,7 @@ def probe(runner: Runner) -> None:
 
 
 def brief(row: dict | None) -> dict | None:
-  """What identifies a row, and its main numbers."""
+  """Returns the fields that identify a row, and its main numbers."""
   names = ('alpha', 'tau', 'speedup')
   names = (*results.KEY, *names, *(f'{name}_ci' for name in names))
   return row and {name: row[name] for name in names}

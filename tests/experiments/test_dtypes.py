@@ -243,6 +243,20 @@ def test_memory_is_predicted(folder, tmp_path, monkeypatch, dtype):
 
 
 @pytest.mark.slow
+def test_memory_of_a_draft_as_large_as_its_target_is_predicted(
+  tmp_path, monkeypatch
+):
+  heads = {'num_heads': 8, 'num_kv_heads': 4, 'head_dim': 8}
+  tiny.write_pair(tmp_path, **heads)
+  x = with_draft(tmp_path, temperatures=(1.0,), timed=False, batch=4)
+  x.prompts = Prompts(domains=('code',), count=4, length=96)
+  x.draft.path, x.results = x.target.path, str(tmp_path / 'a')
+  x.max_new_tokens = 4
+  held, measured = peak(x, monkeypatch)
+  assert held.total == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_memory_of_the_embedded_pair_is_predicted(tmp_path, monkeypatch, dtype):
   x = tiny.experiment(
