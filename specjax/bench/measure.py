@@ -30,6 +30,22 @@ class NotFinite(UserError):
   """Logits of the target or the draft were not finite."""
 
 
+def not_finite(params: Params) -> NotFinite:
+  """Returns the error of logits that are not finite; it names a bad weight."""
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    floats = jnp.issubdtype(getattr(leaf, 'dtype', int), jnp.floating)
+    if floats and not jnp.isfinite(leaf).all():
+      where = jax.tree_util.keystr(path, simple=True, separator='.')
+      return NotFinite(
+        f'logits are NaN or infinite, as weights are: {where}; replace the '
+        'damaged checkpoint'
+      )
+  return NotFinite(
+    'logits of the target or the draft are NaN or infinite, though all weights '
+    'are finite: try --dtype=float32'
+  )
+
+
 class Log(NamedTuple):
   """A record of every step; n is the most steps of a row."""
 
@@ -163,14 +179,16 @@ def decode(
   compilations = generate.loop._cache_size() - before
   if timed and programs:
     raise RuntimeError('a program was compiled inside the timed region')
-  return _run(state, job, seconds, prefilled - begin, compilations)
+  return _run(params, state, job, seconds, prefilled - begin, compilations)
 
 
-def _run(state: SpecState, job: Job, seconds, prefill, compilations) -> Run:
+def _run(
+  params: Params, state: SpecState, job: Job, seconds, prefill, compilations
+) -> Run:
   """Returns what is kept of the final state of a job."""
   state = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
-    raise NotFinite('logits of the target or the draft are NaN or infinite')
+    raise not_finite(params)
   texts = [
     row[a:b].tolist()
     for row, a, b in zip(state.tokens, state.start, state.length, strict=True)
@@ -209,7 +227,8 @@ def record(way: Decoding, job: Job) -> Run:
   columns = accepted, np.diff(drafted, axis=0), length[:-1]
   log = Log(*(x.T[: job.live] for x in columns))
   compilations = generate.loop._cache_size() - before
-  return dataclasses.replace(_run(state, job, 0.0, 0.0, compilations), log=log)
+  run = _run(params, state, job, 0.0, 0.0, compilations)
+  return dataclasses.replace(run, log=log)
 
 
 def exchanged(way: Decoding, job: Job) -> dict:

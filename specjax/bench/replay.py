@@ -143,9 +143,7 @@ def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
   )
   state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
   if not state.finite.all():
-    raise measure.NotFinite(
-      'logits of the target or the draft are NaN or infinite'
-    )
+    raise measure.not_finite(params)
   watched = []
   for row, (a, b) in enumerate(zip(state.start, state.length, strict=True)):
     columns = (x[row, : b - a] for x in state.counts[1:])

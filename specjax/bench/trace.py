@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 
 from specjax import verify
-from specjax.errors import UserError
+from specjax.bench import measure
 from specjax.loop import counting, generate
 from specjax.loop.token_records import ORIGINS as ORIGINS
 from specjax.models import sharding
@@ -89,7 +89,7 @@ def steps(
     What happened in each step to that row, as numpy without the axis B.
 
   Raises:
-    UserError: logits of the target or the draft are NaN or infinite.
+    NotFinite: logits of the target or the draft are NaN or infinite.
   """
   done = sharding.fetch(state.done)[row]
   while not done:
@@ -97,7 +97,7 @@ def steps(
     seen = sharding.fetch((state.done, state.finite, recording))
     done, finite, recording = jax.tree.map(lambda x: x[row], seen)
     if not finite:
-      raise UserError('logits of the target or the draft are NaN or infinite')
+      raise measure.not_finite(params)
     yield recording
 
 

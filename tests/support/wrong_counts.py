@@ -140,8 +140,8 @@ def _per_row(way, job, steps=None):
   return run.seconds / run.counts.target_calls.sum(), run
 
 
-def _every_row(state, job, *rest):
-  return _run(state, dataclasses.replace(job, live=None), *rest)
+def _every_row(params, state, job, *rest):
+  return _run(params, state, dataclasses.replace(job, live=None), *rest)
 
 
 def _other_order(self, domain, temperature):

@@ -30,8 +30,8 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def size(value: Any) -> int:
-  if type(value) is not int or value < 1:
-    raise ValueError('a positive whole number')
+  if type(value) is not int or not 1 <= value < 2**31:
+    raise ValueError('a whole number from 1 to 2147483647')
   return value
 
 
