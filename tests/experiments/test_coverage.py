@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments import coverage, coverage_report
-from experiments.populations import Case
+from experiments import coverage
+from experiments.coverage import Case
 from specjax.reports.paired import TAU, difference
 from specjax.stats import estimates, metrics
 
@@ -57,7 +57,7 @@ def share(monkeypatch):
 
   def simulate(*sizes, draws=300):
     cases = _kinds()
-    held = [coverage.tally(cases, n, draws).share for n in sizes]
+    held = [coverage.tally(cases, n, draws)['coverage'] for n in sizes]
     return float(np.mean(held))
 
   return simulate
@@ -82,8 +82,8 @@ def test_the_percentile_bootstrap_would_be_seen(share):
 def test_too_few_units_are_not_counted():
   few = Case('few', lambda rng, n: [metrics.ratio(*rng.random((2, n)))], [1.0])
   held = coverage.tally([few], 4, 10)
-  assert (held.share, held.silent) == (None, 1.0)
-  assert coverage.tally([few], 5, 10).silent == 0
+  assert (held['coverage'], held['without_interval']) == (None, 1.0)
+  assert coverage.tally([few], 5, 10)['without_interval'] == 0
 
 
 def test_the_table_of_coverage(monkeypatch):
@@ -101,6 +101,9 @@ def test_the_table_of_coverage(monkeypatch):
   rows = [coverage.row('kind', cases, 8)]
   assert rows[0]['least_population'] == 'far'
   assert rows[0]['coverage'] == pytest.approx(0.475, abs=0.03)
-  text = coverage_report.summary([{'schema': 1} | row for row in rows])
+  text = coverage.summary(rows)
   assert '| kind ' in text
   assert '0: far, 8 units' in text
+  none = [rows[0] | {'coverage': None, 'percentile_coverage': None}]
+  assert 'No interval was made' in coverage.headline(none)
+  assert '| - ' in coverage.summary(none)

@@ -9,7 +9,6 @@ import pytest
 
 from experiments import (
   against_huggingface,
-  coverage_report,
   step_costs,
   tables,
 )
@@ -285,26 +284,6 @@ def test_the_fastest_of_two_libraries_whichever_it_is():
   assert 'a loom: all, temperature 0: specjax draft (small) 3.00' in found
   assert 'an abacus: all, temperature 0: specjax draft (small) 0.70' in found
   assert against_huggingface.summary(rows).count('###') == 3
-
-
-def held(units, share, **changes):
-  row = {'program': 'coverage', 'kind': 'tau', 'units': units}
-  row |= {'populations': 3, 'coverage': share, 'coverage_error': 0.01}
-  row |= {'percentile_coverage': 0.7, 'percentile_coverage_error': 0.02}
-  row |= {'least_coverage': share, 'least_population': 'far'}
-  return row | changes
-
-
-def test_coverage_is_what_it_is():
-  rows = [held(5, 0.9), held(8, 0.4)]
-  found = said(coverage_report.headline(rows))
-  assert 'hold the truth in 40.0 to 90.0 percent of the draws' in found
-  assert '(from 5 to 8)' in found
-  assert 'those of the percentile bootstrap in 70.' in found
-  assert '40: far, 8 units' in coverage_report.summary(rows)
-  none = held(5, None, percentile_coverage=None)
-  assert 'No interval was made' in coverage_report.headline([none])
-  assert '| - ' in coverage_report.summary([none])
 
 
 def step(sweep, **changes):
