@@ -284,7 +284,7 @@ def _scale(values: Tensor, scale: Tensor) -> Scaled:
 
 
 def join_scales(tensors: dict[str, Tensor]) -> dict[str, Any]:
-  """Tensors of which some are in eight bits, each with its scale."""
+  """Joins tensors in eight bits with their scales; the others stay."""
   scales = {
     name.removesuffix(SCALE): tensor
     for name, tensor in tensors.items()

@@ -57,13 +57,13 @@ class _Model(NamedTuple):
 
 
 def _parse(path: str | os.PathLike) -> _Model | None:
-  """The model that a path names; None where it can be a directory alone."""
+  """Returns the model that a path names; None: it can only be a directory."""
   found = _NAME.fullmatch(path) if isinstance(path, str) else None
   return _Model(found[1], found[2]) if found else None
 
 
 def _model_of(directory: pathlib.Path) -> _Model | None:
-  """The model whose snapshot a directory is; None where it is none."""
+  """Returns the model of a snapshot; None for any other directory."""
   folder = directory.absolute()
   repository = folder.parent.parent
   kind, dashes, name = repository.name.partition('--')
@@ -73,13 +73,13 @@ def _model_of(directory: pathlib.Path) -> _Model | None:
 
 
 def revision_of(path: str | os.PathLike) -> str | None:
-  """The commit of a snapshot of the Hub; None for any other directory."""
+  """Returns the commit of a snapshot of the Hub; None for other directories."""
   model = _model_of(pathlib.Path(path))
   return model and model.revision
 
 
 def title_of(path: str | os.PathLike) -> str:
-  """What a checkpoint is called: its model's name, or that of its directory."""
+  """Returns the name of a checkpoint: of its model, or of its directory."""
   directory = pathlib.Path(path)
   model = _model_of(directory) if directory.is_dir() else _parse(path)
   return os.path.basename(model.name if model else os.fspath(path).rstrip('/'))
@@ -118,7 +118,7 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
 
 
 def resolve(path: str | os.PathLike, of_head: bool = False) -> pathlib.Path:
-  """A local path as it is, or the directory of a model with its weights.
+  """Returns a local path as it is, or the directory of a model with weights.
 
   Args:
     path: as for `locate`.
@@ -134,13 +134,13 @@ def resolve(path: str | os.PathLike, of_head: bool = False) -> pathlib.Path:
 
 
 def lacks_weights(directory: pathlib.Path, of_head: bool = False) -> bool:
-  """Whether a snapshot of the Hub is here without all of its weights."""
+  """Returns true for a snapshot of the Hub that lacks some of its weights."""
   model = _model_of(directory)
   return model is not None and bool(_missing(directory, of_head))
 
 
 def _missing(directory: pathlib.Path, of_head: bool = False) -> list[str]:
-  """Files of weights that a directory should hold and does not."""
+  """Lists the files of weights that a directory lacks."""
   pairs = [(WEIGHTS, INDEX), *([(PICKLED, PICKLED_INDEX)] if of_head else [])]
   for single, index in pairs:
     if (directory / index).is_file() and not (directory / single).is_file():
@@ -151,7 +151,7 @@ def _missing(directory: pathlib.Path, of_head: bool = False) -> list[str]:
 
 
 def _complete(directory: pathlib.Path, of_head: bool = False) -> pathlib.Path:
-  """The same directory; a snapshot of the Hub with its weights."""
+  """Returns the directory, and fetches the weights of a snapshot of the Hub."""
   model = _model_of(directory)
   if model is None:
     return directory

@@ -65,7 +65,7 @@ def _allocate(shape, dtype) -> np.ndarray:
 
 
 def check(sources, shapes, tensors) -> None:
-  """Whether tensors have the shapes and types of their parameters.
+  """Raises unless tensors have the shapes and types of their parameters.
 
   Raises:
     CheckpointError: one has not; names both.
@@ -95,8 +95,8 @@ def read(
   """Parameters from tensors, one after another.
 
   Args:
-    sources: of each parameter.
-    shapes: likewise.
+    sources: the tensors of each parameter.
+    shapes: the shape of each parameter.
     tensors: by name.
     dtype: of the parameters.
 

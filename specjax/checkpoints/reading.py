@@ -40,7 +40,7 @@ _SAMPLED = 64  # values of each tensor in a fingerprint
 
 
 class Description(NamedTuple):
-  """What a checkpoint holds, without its weights.
+  """The content of a checkpoint without its weights.
 
   family: `model_type` of `config.json`.
   model: the model.
@@ -78,7 +78,7 @@ class _Plan(NamedTuple):
 
 
 def _without_quantization(directory, attributes, quantized):
-  """The attributes of the same model in floats, and whether it is in these."""
+  """Returns the attributes without quantization, and whether there was any."""
   quantization = attributes.get('quantization_config')
   if (
     not isinstance(quantization, dict)
@@ -135,9 +135,9 @@ def describe(
   cannot be reached `config.json` has to do.
 
   Args:
-    path: as for `load`.
-    max_length: likewise.
-    quantized: likewise.
+    path: as for `load`, and so are the others.
+    max_length: longest sequence of the run.
+    quantized: take weights in eight bits, too.
 
   Raises:
     CheckpointError: `load` would refuse it.
@@ -261,7 +261,7 @@ def _check_names(directory, family, config, sources, tensors):
 
 
 def _are_equal(*tensors) -> bool:
-  """Whether two tensors are, without reading the whole of them at once."""
+  """Compares two tensors without reading the whole of them at once."""
   if tensors[0].shape != tensors[1].shape:
     return False
   if any(tensor.file is None for tensor in tensors):

@@ -1,4 +1,4 @@
-"""What a checkpoint says about texts: its tokenizer, and how they end."""
+"""The tokenizer of a checkpoint, and the tokens that end its texts."""
 
 import os
 from typing import Any
@@ -21,7 +21,7 @@ _TOKENIZER = (
 
 
 def has_tokenizer(path: str | os.PathLike) -> bool:
-  """Whether a checkpoint holds the files of a tokenizer.
+  """Returns true if a checkpoint holds the files of a tokenizer.
 
   Raises:
     CheckpointError: there is no such checkpoint.

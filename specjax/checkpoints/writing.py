@@ -49,7 +49,7 @@ def save(
     model: the model.
     params: its parameters, whole. Those in eight bits (`models.quantize`) are
       saved as they are: transformers does not read them, but `load` does where
-      it is told to.
+      `quantized` says so.
     tokenizer: a tokenizer of transformers, saved along.
     dtype: of the weights in the file: float32, float16 or bfloat16.
     eos: token ids that end a text; by default the tokenizer's.

@@ -84,7 +84,7 @@ def pieces(pattern: str) -> Iterator[tuple[str, int]]:
 
 
 def _refuse_syntax(what: str, pattern: str) -> None:
-  """What a regex over whole texts cannot have.
+  """Raises if a regex has what a regex over whole texts cannot have.
 
   Raises:
     ValueError: it has such a thing.
@@ -117,7 +117,7 @@ def _refuse_syntax(what: str, pattern: str) -> None:
 
 
 def _said(what: str, error: str) -> str:
-  """What outlines-core refuses, in a sentence."""
+  """Says in a sentence why outlines-core refuses a regex."""
   if 'no transitions' in error:
     return f'nothing matches {what}: correct it'
   if 'too big' in error or 'exceeded' in error or 'limit' in error:
@@ -133,7 +133,7 @@ def _said(what: str, error: str) -> str:
 
 
 def _run(job: dict, seconds: float) -> subprocess.CompletedProcess:
-  """What `_PROGRAM` makes of a job, in a process that ends with this one.
+  """Runs `_PROGRAM` on a job, in a process that ends with this one.
 
   Raises:
     subprocess.TimeoutExpired: it takes longer.

@@ -105,7 +105,7 @@ def from_regex(
 def _walk(
   what: str, table: np.ndarray, which: np.ndarray, texts: Sequence[bytes]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Where texts lead from every state.
+  """Follows texts from every state.
 
   What a text does is a vector [Q] of states, and few are different: all texts
   are read at once, byte by byte, and each vector goes on once.

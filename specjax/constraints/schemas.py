@@ -1,4 +1,4 @@
-"""JSON schema -> regex, of which every match validates.
+"""Makes regexes of JSON schemas: every match validates.
 
 The regex makes a part of what the schema allows, which is said here:
 
@@ -95,7 +95,7 @@ _LONGEST, _DEEPEST = 1_000_000, 64
 
 
 def to_regex(schema: Mapping[str, Any] | str) -> tuple[str, str]:
-  """What messages call a schema, and its regex.
+  """Returns the name of a schema in messages, and its regex.
 
   Raises:
     ValueError: the schema is no JSON, or has what cannot be promised.
@@ -129,7 +129,7 @@ def _below(path: str, *names: str | int) -> str:
 
 
 def _is_a(value: Any, kind: str) -> bool:
-  """Whether a value is of a type of JSON schema."""
+  """Returns true if a value has a type of JSON schema."""
   if isinstance(value, bool):
     return kind == 'boolean'
   if isinstance(value, float):

@@ -11,7 +11,7 @@ from specjax.types import Target
 
 
 def _rows(name: str, value: Any, count: int) -> Sequence[Any]:
-  """What is asked of each prompt, of which some may be None."""
+  """Returns one constraint for each prompt; some may be None."""
   if not isinstance(value, list | tuple):
     return [value] * count
   if len(value) != count:
@@ -23,7 +23,7 @@ def _rows(name: str, value: Any, count: int) -> Sequence[Any]:
 
 
 def _key(name: str, asked: Any) -> tuple[str, ...]:
-  """What a constraint of a target is remembered by."""
+  """Returns the key by which a target remembers a constraint."""
   if isinstance(asked, str):
     return 'constraint', name, asked
   try:
@@ -57,7 +57,7 @@ def _check_tokenizer(target: Target, name: str) -> None:
 
 
 def _check(target: Target, one: Automaton) -> None:
-  """Whether an automaton was made for the tokens of a target."""
+  """Raises unless an automaton was made for the tokens of a target."""
   key = 'constraint', 'checked', one
   if key not in target.remembered and target.tokenizer is not None:
     size = target.model.config.vocab_size
@@ -73,14 +73,14 @@ def for_prompts(
   schemas: Any = None,
   automata: Any = None,
 ) -> Any:
-  """What constrains each of so many prompts; None where nothing does.
+  """Returns the automaton of each prompt; None where nothing constrains.
 
   Args:
     target: whose tokenizer counts.
     count: of prompts.
     patterns: a regular expression, or one a prompt, or None.
-    schemas: a JSON schema, as a dict or JSON, likewise.
-    automata: what was compiled, likewise, where there is neither of these.
+    schemas: a JSON schema, as a dict or JSON, or one a prompt, or None.
+    automata: compiled constraints, if there is neither of these.
 
   Raises:
     ValueError: one cannot be compiled or was made for another target, or a

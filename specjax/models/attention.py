@@ -16,7 +16,7 @@ from specjax.types import KV
 
 
 class Bias(NamedTuple):
-  """What the distance of two tokens adds to their score."""
+  """A bias of scores that depends on the distance of two tokens."""
 
   curve: jax.Array  # [distances, H] from 0 on; the last one for all beyond
   block: jax.Array  # [B, H, T, N] of each row of the block
@@ -79,7 +79,7 @@ def merge(a: Partial, b: Partial) -> Partial:
 
 
 class View(NamedTuple):
-  """What queries see of a cache."""
+  """The part of a cache that queries see."""
 
   length: jax.Array  # [B] slots in use
   first: jax.Array | None = None  # [B, T] a query's first slot; None: all
@@ -88,7 +88,7 @@ class View(NamedTuple):
   cap: float | None = None  # of the scores
 
   def keep(self, slot: jax.Array, queries: int) -> jax.Array:
-    """Which slots [N] or [B, N] are seen, [B, 1, M or 1, N] of M queries."""
+    """Returns true [B, 1, M or 1, N] for the slots that M queries see."""
     used = slot < self.length[:, None]
     if self.first is None:
       return used[:, None, None]
@@ -108,7 +108,7 @@ CacheAttention = Callable[[jax.Array, KV, View, Partial], Partial]
 
 @dataclasses.dataclass(frozen=True)
 class AtOnce:
-  """Attention to a cache and a block in one operation, a `CacheAttention`, too.
+  """Attention to a cache and a block at once; also a `CacheAttention`.
 
   Attributes:
     fits: (q [B, T, G, H/G, D], cache, block) -> whether there is one for these.
@@ -131,7 +131,7 @@ def soften(x, cap):
 
 
 def distance(mask):
-  """How far behind its query each row of a block is that it sees, [B, T, N].
+  """Returns the distance of each row of a block to its query, [B, T, N].
 
   The rows of a block that a query sees are its ancestors, in order, and
   itself: their distance is the number of those behind them. So the distance
@@ -145,7 +145,7 @@ def distance(mask):
 
 
 def narrow(mask, window, sinks=0, positions=None):
-  """Takes from a mask [B, T, N] what is `window` tokens or more away.
+  """Removes rows from a mask [B, T, N] that are `window` or more tokens away.
 
   Args:
     mask: see `distance`.

@@ -52,12 +52,12 @@ def empty(config, batch: int, slots: int, dtype) -> Cache:
 
 
 def block_of_rows(keys: jax.Array, values: jax.Array) -> KV:
-  """What a cache has of keys and values [B, T, G, D]."""
+  """Lays keys and values [B, T, G, D] out as a cache has them."""
   return KV(keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2))
 
 
 def with_source(cache: Cache, sources, length: jax.Array) -> Cache:
-  """The same cache beside what each layer reads of a source."""
+  """Returns the cache with the keys and values of a source beside it."""
   # + 0: states are donated, so that each layer needs a buffer of its own.
   return tuple(
     CrossKV(kv.k, kv.v, source, length + 0)
@@ -103,10 +103,10 @@ def remember(init, params, ctx, hidden, read: int | None):
   buffer's is made for the whole.
 
   Args:
-    init: of the drafter, and
-    params: its arguments, likewise the next two; `ctx` has the whole buffer.
-    ctx: of the texts.
-    hidden: of the target.
+    init: of the drafter.
+    params: first argument of `init`.
+    ctx: of the texts, with the whole buffer.
+    hidden: features of the target.
     read: slots; None: all.
   """
   slots = ctx.tokens.shape[1]

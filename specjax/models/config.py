@@ -67,7 +67,7 @@ class Relative:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-  """What reads the source of an encoder-decoder; sizes are the decoder's.
+  """The encoder of an encoder-decoder; sizes are the decoder's.
 
   Attributes:
     num_layers: of the encoder.
@@ -80,7 +80,7 @@ class Encoder:
 
 @dataclasses.dataclass(frozen=True)
 class Narrowed:
-  """What a draft sees of a text, where that is less than its model would see.
+  """A narrow view of a draft: less of a text than its model would see.
 
   The last tokens and the first ones, which attention leans on (Xiao et al.,
   2023, arXiv:2309.17453). Positions stay those of the text. A layer whose own
@@ -100,7 +100,7 @@ class Narrowed:
 
 
 def narrowed_to(window: int, sinks: int) -> Narrowed | None:
-  """What options of a drafter say; a window of 0 is none.
+  """Returns the view that options of a drafter choose; a window of 0 is none.
 
   Raises:
     ValueError: there is no such window, or sinks without one.
@@ -225,7 +225,7 @@ class TransformerConfig:
 
   @property
   def learned_positions(self) -> bool:
-    """Whether there is a table of positions."""
+    """True if there is a table of positions."""
     return self.rope_theta is None and self.relative is None
 
   @property
@@ -243,7 +243,7 @@ class TransformerConfig:
     return self.windows[layer] if self.windows else None
 
   def reach(self, layer: int) -> int | None:
-    """What a query of a layer sees; None where no text is longer than it."""
+    """Tokens that a query of a layer reaches; None if no text is longer."""
     window = self.window(layer)
     if self.narrowed is not None:
       narrow = self.narrowed.window
@@ -257,5 +257,5 @@ class TransformerConfig:
     return self.narrowed.sinks
 
   def is_sparse(self, layer: int) -> bool:
-    """Whether a layer has experts."""
+    """Returns true if a layer has experts."""
     return self.experts is not None and layer not in self.experts.dense

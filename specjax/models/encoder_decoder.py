@@ -1,4 +1,4 @@
-"""What an encoder-decoder adds to the decoder (Raffel et al., 2020,
+"""The parts of an encoder-decoder beside the decoder (Raffel et al., 2020,
 arXiv:1910.10683): relative positions, and an encoder.
 
 The encoder runs once for a source. Its result is all that decoding looks at:
@@ -70,7 +70,7 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(self, x, length):
-    """Reads x [B, R, E], of which `length` [B] are the source.
+    """Reads sources x [B, R, E] of `length` [B] tokens.
 
     Returns:
       KV of R slots for each layer of the decoder.

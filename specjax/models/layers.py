@@ -41,13 +41,13 @@ class Norm(nn.Module):
 
 
 def query_scale(config: TransformerConfig) -> float:
-  """Of queries whose products with keys are scores."""
+  """Returns the factor that scales queries before the dot product."""
   scale = config.query_scale
   return config.head_dim**-0.5 if scale is None else scale
 
 
 def scale_queries(config: TransformerConfig, q):
-  """Queries whose products with keys are scores."""
+  """Scales queries, so that their products with keys are scores."""
   scale = query_scale(config)
   return q if scale == 1 else q * scale
 
@@ -75,12 +75,12 @@ class Layer(nn.Module):
 
     Args:
       x: [B, T, E] the stream.
-      positions: as those of `transformer.Transformer`, likewise the next five.
+      positions: see `transformer.Transformer`, also for the next five.
       cache: of this layer.
-      length: see there.
-      mask: see there.
+      length: of the cache.
+      mask: of the block.
       flight: of this layer.
-      at: see there.
+      at: row of the block.
       bias: of relative positions.
       reads: [B, T, any width] what attention reads instead of the normed
         stream: heads join more to it.

@@ -63,7 +63,7 @@ class LayoutChoice:
     return self.seconds or {self.layout: 0.0}
 
   def fields(self) -> dict:
-    """As a row has it."""
+    """Fields of a row."""
     seconds = None if self.seconds is None else dict(self.seconds)
     return {'layout': self.layout, 'seconds_per_step': seconds}
 

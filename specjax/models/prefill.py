@@ -36,7 +36,7 @@ def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
 
 
 def split(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
-  """What the decoder starts from, and what an encoder reads of the prompts.
+  """Returns the texts that the decoder begins with, and the sources.
 
   Args:
     config: of the target.
@@ -52,7 +52,7 @@ def split(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
 
 
 def check_slots(read: int, texts: Sequence[Sequence[int]], slots: int) -> None:
-  """Whether texts can be read into the first slots of a buffer.
+  """Raises unless texts can be read into the first slots of a buffer.
 
   Raises:
     ValueError: these are too few, too many, or no whole blocks.

@@ -140,7 +140,7 @@ class Yarn:
     del longest  # Unused.
 
     def index_of(turns):
-      """Of the frequency that turns so often; not whole."""
+      """Returns the index, not whole, of the frequency that turns so often."""
       wave = self.original / (turns * 2 * math.pi)
       return dim * math.log(wave) / (2 * math.log(theta))
 

@@ -1,4 +1,4 @@
-"""Where everything lies on a mesh of devices.
+"""Places of weights, caches and states on a mesh of devices.
 
 A mesh has the axes `data`, over which the rows of a batch are split, and
 `model`, over which weights, heads and caches are. Parameters declare logical
@@ -7,7 +7,7 @@ The compiler derives the communication from that.
 
   mesh 2 x 4, values [B, G, S, D]    model 0    1    2    3
                            data 0    rows of the first half, G/4 heads each
-                           data 1    rows of the second half, likewise
+                           data 1    rows of the second half, G/4 heads each
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def plan_mesh(data: int, model: int) -> AbstractMesh:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-  """How one model lies on a mesh, and with it the state of a loop.
+  """The place of one model on a mesh, and of the state of its loop.
 
   Attributes:
     mesh: with the axes of `NAMES`.
@@ -88,7 +88,7 @@ class Placement:
   def place(
     self, axes: Sequence[str | None], shape: Sequence[int]
   ) -> NamedSharding:
-    """Where an array lies.
+    """Returns the sharding of an array.
 
     An axis that the mesh does not divide stays whole, and so does a second
     one that the table gives to the same mesh axis. It is said in as few words
@@ -112,7 +112,7 @@ class Placement:
     return NamedSharding(self.mesh, P(*names))
 
   def keeps_whole(self, axis: str, size: int) -> bool:
-    """Whether an axis of a size is split over no devices."""
+    """Returns true if an axis of a size is split over no devices."""
     return not self.place((axis,), (size,)).spec
 
   def of_rows(self, tree: Any) -> Any:
@@ -149,7 +149,7 @@ class Placement:
     return self.constrain(jax.lax.with_sharding_constraint(logits, split))
 
   def constrain_state(self, state: SpecState) -> SpecState:
-    """A state likewise: what a step returns lies as what it was given."""
+    """Holds a state where it lies: a step returns it where it was given."""
     return jax.lax.with_sharding_constraint(state, self.of_state(state))
 
   def put_rows(self, tree: Any) -> Any:
@@ -181,21 +181,21 @@ def _put(x, sharding: NamedSharding) -> jax.Array:
 
 @functools.lru_cache(maxsize=64)
 def _places(placement: Placement, structure, shapes) -> list[NamedSharding]:
-  """Where the arrays of a state lie between two steps."""
+  """Lists the shardings of a state's arrays between two steps."""
   leaves = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
   state = placement.of_state(jax.tree.unflatten(structure, leaves))
   return jax.tree.leaves(state)
 
 
 def _lies(x: jax.Array, where: NamedSharding) -> bool:
-  """Whether an array lies where it should, said in the same words."""
+  """Returns true if an array lies where it should, in the same words."""
   if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # Has words of its own.
     return x.sharding.is_equivalent_to(where, x.ndim)
   return x.sharding == where
 
 
 def laid(placement: Placement | None, state: SpecState) -> SpecState:
-  """A state as it lies between two steps.
+  """Puts a state where it lies between two steps.
 
   A program may return it elsewhere on a mesh, and each program is compiled once
   for every place that its state comes from.

@@ -217,7 +217,7 @@ def build(config: TransformerConfig) -> Model:
 
 
 def shardings(config: TransformerConfig, placement: Placement):
-  """Where each parameter lies: NamedShardings, nested as the parameters."""
+  """Returns the NamedSharding of each parameter, nested as parameters are."""
   boxed = jax.eval_shape(
     functools.partial(_init_boxed, config), jax.random.key(0)
   )
@@ -263,7 +263,7 @@ def causal(batch: int, length: int):
 
 
 def dtype_of(params) -> Any:
-  """What a model computes in: the type of its weights but quantised ones."""
+  """Returns the type that a model computes in: of weights not quantised."""
   whole = [
     leaf
     for leaf in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Int8))
@@ -275,7 +275,7 @@ def dtype_of(params) -> Any:
 def open_cache(
   model: Model, params, batch: int, slots: int, source: Source | None = None
 ) -> Cache:
-  """An empty cache; that of an encoder-decoder has read its source.
+  """Returns an empty cache; that of an encoder-decoder has read its source.
 
   Args:
     model: the model; one without an encoder leaves the source alone.

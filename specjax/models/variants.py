@@ -1,4 +1,4 @@
-"""The same model with one thing changed; what each does to its parameters.
+"""Functions that change one thing of a model, and their parameters.
 
 with_cache_attention  another attention over the cache    the same parameters
 narrow                sees less of a text                 the same parameters
@@ -41,7 +41,7 @@ def _changed(model: Model, keeps_head: bool = True, **changes: Any) -> Model:
 
 
 def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
-  """The same model with another attention over the cache.
+  """Returns the model with another attention over the cache.
 
   Args:
     model: the model; its parameters stay as they are.
@@ -55,7 +55,7 @@ def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
 
 
 def narrow(model: Model, window: int, sinks: int = 0) -> Model:
-  """The same model, which sees of a text the end and the first tokens.
+  """Returns the model with a view of the end and the first tokens of a text.
 
   Args:
     model: the model; its parameters stay as they are.
@@ -88,7 +88,7 @@ def first_layers(model: Model, layers: int) -> Model:
 def without(
   model: Model, attention: tuple[int, ...], mlp: tuple[int, ...]
 ) -> Model:
-  """The same model with sub-layers left out; same parameters and cache.
+  """Returns the model without some sub-layers; same parameters and cache.
 
   What a layer without attention has in the cache is neither read nor written.
 
@@ -125,7 +125,7 @@ def resize_head(model: Model, vocab: int) -> Model:
 
 
 def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
-  """The same model with logits of some tokens alone; q is 0 at the others.
+  """Returns the model with logits of some tokens; q is 0 at the others.
 
   Its head is as much smaller (Zhao et al., 2025, arXiv:2502.14856).
 
@@ -151,9 +151,9 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
 
 
 def to_native(model: Model, params) -> tuple[Model, Any]:
-  """The same model with its weights in blocks, which the kernel multiplies.
+  """Returns the model with weights in blocks, which the kernel multiplies.
 
-  The kernel attends, too, unless an attention over the cache was chosen.
+  The kernel also attends, unless an attention over the cache was chosen.
 
   Args:
     model: the model, on a single device.

@@ -63,7 +63,7 @@ class _Missing(Exception):
 
 
 def folder() -> pathlib.Path:
-  """Where the compiled kernel is kept."""
+  """Returns the folder of compiled kernels."""
   caches = os.environ.get('XDG_CACHE_HOME', '')
   if not os.path.isabs(caches):
     caches = os.path.expanduser('~/.cache')
@@ -88,7 +88,7 @@ def _compiler() -> list[str]:
 
 
 def _key(compiler: list[str]) -> str:
-  """What another compiled kernel would be needed for."""
+  """Returns a hash of all that a compiled kernel depends on."""
   told = np.show_config(mode='dicts').get('SIMD Extensions', {})
   facts = [
     *(source.read_text() for source in _SOURCES),
@@ -164,12 +164,12 @@ def reason() -> str:
 
 
 def available() -> bool:
-  """Whether there is a kernel, which is compiled now if it was not yet."""
+  """Returns true if there is a kernel; compiles it first where needed."""
   return not reason()
 
 
 def _on_cpu() -> bool:
-  """Whether JAX is to compute on the CPU, as far as is known before it does."""
+  """Returns true if JAX will compute on the CPU, as far as is known now."""
   if platforms := getattr(jax.config, 'jax_platforms', None):
     return platforms.split(',')[0] == 'cpu'
   others = importlib.metadata.entry_points(group='jax_plugins')
@@ -177,7 +177,7 @@ def _on_cpu() -> bool:
 
 
 def _begun() -> bool:
-  """Whether JAX has computed something: then it takes no number of devices."""
+  """Returns true if JAX has computed, and takes no number of devices now."""
   count = getattr(jax.config, _DEVICES)
   try:
     jax.config.update(_DEVICES, max(count, 0) + 1)
@@ -192,7 +192,7 @@ def claim_cores() -> bool:
 
   XLA shares small operations among threads of its own. To wake one takes a
   virtual machine as long as thirty of them, and the one that is awake takes its
-  turns with the kernel's. So XLA is told to have none, by `NPROC` in the
+  turns with the kernel's. So XLA gets none, by `NPROC` in the
   environment, which is left alone where it is set. What the kernel does not do,
   such as training, then takes one core.
 
@@ -263,7 +263,7 @@ def heads(
 
 
 def attends(width: int, slots: int) -> bool:
-  """Whether there is attention with heads of a width to a cache of slots."""
+  """Returns true if heads of a width can attend to a cache of slots."""
   return width % COLUMNS == slots % COLUMNS == 0 and width <= _WIDEST
 
 
@@ -288,7 +288,7 @@ def attend(
     q: [B, T, G, H/G, D], already scaled.
     cache: keys [B, G, D, S] and values [B, G, S, D], of `DTYPES`.
     length: [B] slots of it in use.
-    block: the same of N slots, likewise.
+    block: keys and values of N slots.
     mask: [B, T, N] which of these a query sees.
     first: [B, T] slot of the cache from which on a query sees; None: all.
     sinks: first slots that it sees besides.

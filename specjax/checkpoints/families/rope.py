@@ -179,7 +179,7 @@ def merge(rest: dict[str, Any], outer: tuple[str, ...]) -> dict[str, Any]:
 
 
 def refuse(inner: dict[str, Any]) -> None:
-  """What is left of the rotary attributes is unknown."""
+  """Raises a ValueError if rotary attributes are left, which are unknown."""
   if inner:
     listed = ', '.join(f'{name} = {inner[name]!r}' for name in sorted(inner))
     raise ValueError(f'unsupported config attribute rope_parameters: {listed}')

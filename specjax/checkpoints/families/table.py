@@ -1,4 +1,4 @@
-"""What a family is: rows for its attributes, and sources of its parameters."""
+"""The parts of a family: rows of attributes, and sources of parameters."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 class TensorSplit(NamedTuple):
-  """How one parameter is cut into tensors of a checkpoint.
+  """Cuts one parameter into the tensors of a checkpoint.
 
   views(x) -> parts: slices of x, one for each tensor. Where a source has a
     single name for several parts, its tensor is their concatenation along the
@@ -41,7 +41,7 @@ class TensorSplit(NamedTuple):
   transpose: bool = True
 
   def _shape(self, part) -> tuple[int, ...]:
-    """Of a part with its outputs in one axis."""
+    """Returns the shape of a part with its outputs in one axis."""
     split = part.ndim - self.outputs
     return (*part.shape[:split], math.prod(part.shape[split:]))
 
@@ -70,7 +70,7 @@ class TensorSplit(NamedTuple):
     return tuple(s[::-1] if turn and len(s) == 2 else s for s in flat)
 
   def pieces(self, shape: tuple[int, ...], count: int, cut):
-    """Where a part x[cut] of a parameter lies in its tensors.
+    """Finds a part x[cut] of a parameter in its tensors.
 
     Args:
       shape: of the parameter.
@@ -173,7 +173,7 @@ EXPERTS = TensorSplit(tuple)
 
 
 def untransposed(split: TensorSplit) -> TensorSplit:
-  """The same parts in tensors that are [in, out]."""
+  """Returns a split with the same parts in tensors that are [in, out]."""
   return split._replace(transpose=False)
 
 

@@ -133,7 +133,7 @@ def attribute(
     decode: see `take`.
     default: of a file without it, or a function of the fields set so far.
     encode: inverse of `decode`.
-    null: what null stands for, likewise; by default the same as missing.
+    null: the value that null stands for; by default that of a file without it.
   """
   targets = (fields,) if isinstance(fields, str) else fields
 

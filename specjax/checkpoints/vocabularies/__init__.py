@@ -32,7 +32,7 @@ class Other:
 
 
 def same(target: Any, draft: Any, size: int, draft_size: int) -> bool:
-  """Whether the ids of a draft's tokenizer are the target's.
+  """Returns true if the ids of a draft's tokenizer are the target's.
 
   The draft may lack tokens that were added later, and what is beyond the other
   embedding must be padding.
@@ -67,7 +67,7 @@ def compare(
     size: V, entries of the target's head.
     draft_size: entries of the draft's.
     eos: ids that end a text of the target; its tokenizer's where empty.
-    draft_eos: likewise of the draft.
+    draft_eos: ids that end a text of the draft.
 
   Raises:
     ValueError: a tokenizer has no byte representation, their special tokens

@@ -1,4 +1,4 @@
-"""How a walker reads a text: in the target's tokens, or in its own.
+"""Reading a text in the target's tokens, or in the draft's own.
 
 A text of other tokens has a length of its own. `ends` [B, S] remembers, by
 position, how many of the draft's tokens the text has up to each of the
@@ -45,7 +45,7 @@ class Spelled(NamedTuple):
 
 
 class Text(NamedTuple):
-  """What a draft remembers of a text in its own tokens."""
+  """The state of a draft that reads a text in its own tokens."""
 
   cache: Cache
   ends: jax.Array  # [B, S]
@@ -132,7 +132,7 @@ class Sizes:
     return int(min(self.longest, self.ratio) * tokens) + self.slack
 
   def slots(self, slots: int) -> int:
-    """Of the draft's cache, beside one of the target's of so many."""
+    """Slots of the draft's cache, for so many slots of the target's."""
     needed = self.longest_text(slots) + self.width - 2
     return caches.round_slots(needed, _FINE)
 

@@ -1,4 +1,4 @@
-"""Which tokens of two vocabularies are the same, and how others are spelled.
+"""Tables from one vocabulary to another: equal tokens, and spelled ones.
 
 Everything is decided token by token: how a draft reads a text depends on the
 text alone, never on the steps that made it.
@@ -35,7 +35,7 @@ class Tables(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-  """What a draft can propose.
+  """The tokens that a draft can propose.
 
   Attributes:
     shared: tokens that both vocabularies have.
@@ -53,17 +53,17 @@ class Overlap:
 
   @property
   def share(self) -> float:
-    """Of the target's tokens."""
+    """The share of the target's tokens that both have."""
     return self.shared / self.target
 
   def of_tokens(self, texts) -> float:
-    """Of the tokens of some texts, those that the draft can propose."""
+    """Returns the share of the tokens of texts that the draft can propose."""
     ids = np.concatenate([np.asarray(text, int) for text in texts])
     return float(self.can_draft[ids].mean())
 
 
 def _match_ends(target: Tokens, draft: Tokens) -> dict[int, int]:
-  """Ends of text of the target with the draft's; a name is told by both."""
+  """Pairs the tokens that end texts, equal names first."""
   free = list(draft.ends)
   names = {draft.special.get(i, draft.texts.get(i)): i for i in free}
   matched = {}
@@ -140,7 +140,7 @@ def match(target: Tokens, draft: Tokens) -> dict[int, int]:
 
 
 def _pieces(target: Tokens, draft: Tokens, token: int) -> list[int]:
-  """How the draft spells a token that it has not."""
+  """Spells a token that the draft lacks in the draft's tokens."""
   text = target.texts.get(token)
   if text is None:
     text = target.special.get(token, '').encode()

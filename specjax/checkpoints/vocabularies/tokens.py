@@ -1,4 +1,4 @@
-"""What the tokens of a tokenizer stand for, in bytes.
+"""The bytes that the tokens of a tokenizer stand for.
 
 Two kinds of tokenizers have a byte for every character of a token: those that
 write bytes as letters (byte-level: 'Ġthe' is b' the'), and those that mark
@@ -100,7 +100,7 @@ def _parts(value: Any) -> Iterator[dict]:
 
 
 def _writes(who: str, tokenizer: Any) -> tuple[bool, Any]:
-  """Whether a tokenizer is byte-level, and the model that cuts texts.
+  """Returns true for a byte-level tokenizer, and the model that cuts texts.
 
   Raises:
     ValueError: it has no byte representation.
@@ -130,7 +130,7 @@ def _writes(who: str, tokenizer: Any) -> tuple[bool, Any]:
 
 
 def _bytes(text: str, byte_level: bool) -> bytes:
-  """What an ordinary token stands for."""
+  """Returns the bytes of an ordinary token."""
   if not byte_level:
     return text.replace(_SPACE, ' ').encode()
   letters = _letters()
