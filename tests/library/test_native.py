@@ -6,7 +6,6 @@ import functools
 import importlib.metadata
 import os
 import pathlib
-import platform
 import re
 import subprocess
 import sys
@@ -235,7 +234,7 @@ def test_vectors_of_other_widths(lanes, tmp_path):
   files = [str(here / f'test_native{x}.py') for x in ('', '_attention')]
   command = [sys.executable, '-m', 'pytest', '-q', '-n', '0', *files]
   run = subprocess.run(
-    [*command, '-k', 'not compiled_once and not without_it and not are_not'],
+    [*command, '-k', 'not compiled_once and not without_it'],
     cwd=here.parents[1],
     env=environment,
     capture_output=True,
@@ -286,8 +285,18 @@ def test_without_it_there_are_whole_weights(fresh, monkeypatch, variables, why):
   assert [*layouts.arrange(model, weights(model))] == [layouts.WHOLE]
 
 
+@pytest.fixture
+def threads(monkeypatch):
+  """A CPU of two cores, no `NPROC`, and a JAX that has not begun."""
+  monkeypatch.setenv('NPROC', '')  # So that it is put back.
+  monkeypatch.delenv('NPROC')
+  monkeypatch.setattr(native, '_cores', lambda: 2)
+  monkeypatch.setattr(native, '_begun', lambda: False)
+  return monkeypatch
+
+
 @pytest.mark.parametrize(
-  ('set_before', 'cores', 'claimed', 'threads'),
+  ('set_before', 'cores', 'claimed', 'count'),
   [
     (None, 2, True, '1'),
     ('1', 2, True, '1'),
@@ -295,17 +304,13 @@ def test_without_it_there_are_whole_weights(fresh, monkeypatch, variables, why):
     (None, 16, False, None),
   ],
 )
-def test_the_cores_are_left_to_it(
-  monkeypatch, set_before, cores, claimed, threads
-):
+def test_the_cores_are_left_to_it(threads, set_before, cores, claimed, count):
   """Where nobody said otherwise, and it uses all of them."""
-  monkeypatch.setenv('NPROC', set_before or '')  # So that it is put back.
-  if set_before is None:
-    monkeypatch.delenv('NPROC')
-  monkeypatch.setattr(native, '_cores', lambda: cores)
-  monkeypatch.setattr(native, '_begun', lambda: False)
+  if set_before is not None:
+    threads.setenv('NPROC', set_before)
+  threads.setattr(native, '_cores', lambda: cores)
   assert native.claim_cores() == claimed
-  assert os.environ.get('NPROC') == threads
+  assert os.environ.get('NPROC') == count
 
 
 @pytest.mark.parametrize(
@@ -317,15 +322,9 @@ def test_the_cores_are_left_to_it(
     (None, [], True),
   ],
 )
-def test_nor_where_jax_computes_elsewhere(
-  monkeypatch, platforms, plugins, claimed
-):
-  monkeypatch.setenv('NPROC', '')  # So that it is put back.
-  monkeypatch.delenv('NPROC')
-  monkeypatch.setattr(native, '_cores', lambda: 2)
-  monkeypatch.setattr(native, '_begun', lambda: False)
-  monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group: plugins)
-  with monkeypatch.context() as patch:
+def test_nor_where_jax_computes_elsewhere(threads, platforms, plugins, claimed):
+  threads.setattr(importlib.metadata, 'entry_points', lambda group: plugins)
+  with threads.context() as patch:
     patch.setattr(
       native.jax, 'config', types.SimpleNamespace(jax_platforms=platforms)
     )
@@ -333,7 +332,7 @@ def test_nor_where_jax_computes_elsewhere(
   assert ('NPROC' in os.environ) == claimed
 
 
-def test_it_is_too_late_when_jax_has_begun(monkeypatch):
+def test_nor_when_jax_has_begun(monkeypatch):
   monkeypatch.setenv('NPROC', '')  # So that it is put back.
   monkeypatch.delenv('NPROC')
   jax.block_until_ready(jnp.zeros(1))
@@ -341,27 +340,7 @@ def test_it_is_too_late_when_jax_has_begun(monkeypatch):
   assert 'NPROC' not in os.environ
 
 
-def test_they_are_not_where_there_is_none(fresh, monkeypatch):
-  monkeypatch.setenv('NPROC', '')  # So that it is put back.
-  monkeypatch.delenv('NPROC')
-  monkeypatch.setenv('SPECJAX_NATIVE', 'off')
+def test_nor_without_a_kernel(threads):
+  threads.setattr(native, 'available', lambda: False)
   assert not native.claim_cores()
   assert 'NPROC' not in os.environ
-
-
-@pytest.mark.skipif(platform.machine() != 'x86_64', reason='names x86')
-def test_the_vectors_of_the_kernel_may_be_chosen():
-  """A kernel without AVX-512 is another file, and as right."""
-  program = """
-import numpy as np
-from specjax import native
-from specjax.models import linear
-wide = native._key(['cc'])
-native.TARGETS = (('-march=x86-64-v3',),)
-assert native.available(), native.reason()
-assert native._key(['cc']) != wide
-x, w = np.eye(3, 32, dtype=np.float32), np.arange(32.0 * 16).reshape(32, 16)
-w = w.astype(np.float32)
-assert (native.product(x, linear.to_blocks(w)) == x @ w).all()
-"""
-  subprocess.run([sys.executable, '-c', program], check=True)

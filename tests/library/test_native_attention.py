@@ -11,9 +11,7 @@ from specjax import native
 from specjax.models import cache as caches
 from specjax.models import rotary
 
-pytestmark = pytest.mark.skipif(
-  not native.available(), reason=native.reason() or 'there is a kernel'
-)
+pytestmark = pytest.mark.usefixtures('kernel')
 B, G, R, SLOTS = 3, 2, 2, 288  # two chunks of 128 slots, and a part of one
 LENGTH = np.array([0, 131, 288], np.int32)
 CASES = {
@@ -163,6 +161,11 @@ def test_what_is_in_no_use_does_not_matter():
   )
   found = attend(q, broken, LENGTH, block, mask, None, None)
   np.testing.assert_array_equal(found, want)
+  # More in use than there is means all.
+  full = np.full(B, SLOTS, np.int32)
+  found = attend(q, cache, 2 * full, block, mask, None, None)
+  want = attend(q, cache, full, block, mask, None, None)
+  np.testing.assert_array_equal(found, want)
 
 
 def test_a_query_that_sees_nothing_has_zeros():
@@ -264,14 +267,6 @@ def test_sizes_that_it_has(width, slots):
     jax.block_until_ready(run())
 
 
-def test_more_than_there_is_in_use_is_all():
-  q, cache, block, mask, _ = make(2, 16, 3)
-  full = np.full(B, SLOTS, np.int32)
-  found = attend(q, cache, 2 * full, block, mask, None, None)
-  want = attend(q, cache, full, block, mask, None, None)
-  np.testing.assert_array_equal(found, want)
-
-
 @pytest.mark.parametrize('kind', ['mask', 'length', 'first', 'bias', 'values'])
 def test_what_does_not_fit_is_refused(kind):
   """Rows that were left to be broadcast, and a type of its own for values."""
@@ -290,14 +285,6 @@ def test_what_does_not_fit_is_refused(kind):
   run = functools.partial(native.attend, first=first, bias=bias)
   with pytest.raises(jax.errors.JaxRuntimeError, match='must be'):
     jax.block_until_ready(run(q, cache, length, block, mask))
-
-
-def test_a_mask_of_numbers_is_one():
-  q, cache, block, mask, _ = make(2, 16, 3)
-  length = jnp.asarray(LENGTH)
-  found = native.attend(q, cache, length, block, mask.astype(np.float32))
-  want = native.attend(q, cache, length, block, mask)
-  np.testing.assert_array_equal(found, want)
 
 
 def test_keys_of_a_cache_far_apart_are_copied():
