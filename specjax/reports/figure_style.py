@@ -37,7 +37,7 @@ _LINE = 0.17  # inches, of the legend and what is said around it
 
 
 def in_style(make):
-  """A figure function in the style of this module, whatever the user's is."""
+  """Makes a figure function draw in the style of this module."""
 
   @functools.wraps(make)
   def styled(rows: list[dict]) -> Figure:
@@ -51,8 +51,38 @@ def in_style(make):
   return styled
 
 
+def showing(*names: str):
+  """Makes a figure of the rows that have numbers of these names.
+
+  The function that is decorated takes these rows and all rows, and returns a
+  figure and its caption. The caption says how many rows are left out.
+  """
+
+  def wrap(make):
+    @in_style
+    @functools.wraps(make)
+    def draw(rows: list[dict]) -> Figure:
+      shown = [
+        r for r in rows if all(r.get(name) is not None for name in names)
+      ]
+      note, left = '', len(rows) - len(shown)
+      if left:
+        lacking = 'times' if names[0] == 'speedup' else names[0]
+        note = (
+          f'{left} of {len(rows)} rows have no {lacking} and are left out. '
+        )
+      if not shown:
+        return finish(blank(0.3), rows, f'{note}Nothing is left to show.')
+      figure, caption = make(shown, rows)
+      return finish(figure, rows, note + caption)
+
+    return draw
+
+  return wrap
+
+
 def _head(figure: Figure, rows: list[dict], title: str) -> None:
-  """Says above the legend what is shown, and in which conditions.
+  """Writes above the legend what is shown, and in which conditions.
 
   The figure grows by what stands above and below the axes.
   """
@@ -72,17 +102,8 @@ def distinct(rows: list[dict], name: str) -> list:
   return list(dict.fromkeys(row[name] for row in rows))
 
 
-def having(rows: list[dict], *names: str) -> tuple[list[dict], str]:
-  """Rows that have numbers of these names, and a note on the others."""
-  complete = [r for r in rows if all(r.get(name) is not None for name in names)]
-  left = len(rows) - len(complete)
-  which = {'speedup': 'no times'}.get(names[0], f'no {names[0]}')
-  note = f'{left} of {len(rows)} rows have {which} and are left out. '
-  return complete, note if left else ''
-
-
-def name(row: dict, rows: list[dict], gamma: bool = False) -> str:
-  """What a row is called among others: as much as tells them apart."""
+def label_of(row: dict, rows: list[dict], gamma: bool = False) -> str:
+  """Returns what tells a row apart from others."""
   parts = [row['drafter']]
   if len(distinct(rows, 'verifier')) > 1:
     parts.append(verdicts.rule(row))
@@ -93,7 +114,7 @@ def name(row: dict, rows: list[dict], gamma: bool = False) -> str:
 
 
 def look(row: dict, rows: list[dict]) -> dict:
-  """Colour of a drafter, and a marker for it and a rule.
+  """Returns the colour of a drafter, and a marker for it and a rule.
 
   Args:
     row: what is shown.
@@ -113,7 +134,7 @@ def colour(place: int) -> str:
 
 
 def dashes(row: dict, rows: list[dict]) -> str:
-  """A line style for each draft length of a drafter."""
+  """Returns a line style for each draft length of a drafter."""
   own = [r for r in rows if r['drafter'] == row['drafter']]
   return _LINES[distinct(own, 'gamma').index(row['gamma']) % len(_LINES)]
 
@@ -123,7 +144,7 @@ def blank(height: float) -> Figure:
 
 
 def _span(rows: list[dict], name: str) -> str:
-  """The value that all rows have, or the range of it."""
+  """Returns the value that all rows have, or its range."""
   values = sorted({r[name] for r in rows if r.get(name) is not None})
   if len(values) < 2:
     return ''.join(map(str, values))
@@ -131,7 +152,7 @@ def _span(rows: list[dict], name: str) -> str:
 
 
 def finish(figure: Figure, rows: list[dict], text: str) -> Figure:
-  """Adds the legend above the axes, and below how it was made."""
+  """Adds the legend above the axes, and the caption below."""
   handles: dict = {}
   for axes in figure.axes:
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -155,13 +176,8 @@ def finish(figure: Figure, rows: list[dict], text: str) -> Figure:
   return figure
 
 
-def empty(rows: list[dict], note: str) -> Figure:
-  figure = blank(0.3)
-  return finish(figure, rows, note + 'Nothing is left to show.')
-
-
 def panels(rows: list[dict], x: str, y: str, height: float = 2.1):
-  """A figure with axes for every temperature (down) and domain (across).
+  """Makes axes for every temperature (down) and domain (across).
 
   Returns:
     The figure and pairs of axes and their rows.
@@ -191,7 +207,7 @@ def panels(rows: list[dict], x: str, y: str, height: float = 2.1):
 
 
 def plain(text: str) -> str:
-  """Text as a label: no formula, and nothing that a legend would hide."""
+  """Returns text as a label: no formula, and nothing a legend would hide."""
   text = text.replace('$', r'\$')
   return f' {text}' if text.startswith('_') else text
 

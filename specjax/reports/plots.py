@@ -8,7 +8,21 @@ left out, and the figure says so.
 import numpy as np
 from matplotlib.figure import Figure
 
-from specjax.reports import figure_style, intervals, verdicts
+from specjax.reports import intervals, verdicts
+from specjax.reports.figure_style import (
+  blank,
+  colour,
+  dashes,
+  distinct,
+  finish,
+  in_style,
+  label_of,
+  look,
+  panels,
+  plain,
+  point,
+  showing,
+)
 from specjax.stats import theory
 
 _MANY = 16  # methods; the marks of more are drawn thinner
@@ -16,13 +30,13 @@ _LETTERS = 60  # under the axes, side by side
 _FILLS = ('none', 'full', 'left', 'bottom')
 
 
-@figure_style.in_style
+@in_style
 def acceptance_by_position(rows: list[dict]) -> Figure:
   """Share of all steps in which position 1, 2, ... of a draft was accepted."""
-  figure, panels = figure_style.panels(
+  figure, places = panels(
     rows, 'position in the draft', 'accepted,\nshare of steps'
   )
-  for axes, cells in panels:
+  for axes, cells in places:
     for row in cells:
       values = [
         np.nan if v is None else v for v in row['acceptance_by_position'] or ()
@@ -30,13 +44,13 @@ def acceptance_by_position(rows: list[dict]) -> Figure:
       axes.plot(
         range(1, len(values) + 1),
         values,
-        label=figure_style.name(row, rows, gamma=True),
-        linestyle=figure_style.dashes(row, rows),
-        **figure_style.look(row, rows),
+        label=label_of(row, rows, gamma=True),
+        linestyle=dashes(row, rows),
+        **look(row, rows),
       )
     axes.set_ylim(0, 1)
     axes.xaxis.get_major_locator().set_params(integer=True)
-  return figure_style.finish(
+  return finish(
     figure,
     rows,
     'Share of all whole steps in which the drafted token at a position was '
@@ -72,58 +86,48 @@ def _bars(many: bool) -> dict:
   return {'elinewidth': 0.4, 'capsize': 0} if many else {'capsize': 2}
 
 
-@figure_style.in_style
-def speedup_against_gamma(rows: list[dict]) -> Figure:
+@showing('speedup', 'alpha', 'c', 'v')
+def speedup_against_gamma(shown: list[dict], rows: list[dict]):
   """Measured speed-up at each draft length, and the speed model's line."""
-  shown, note = figure_style.having(rows, 'speedup', 'alpha', 'c', 'v')
-  if not shown:
-    return figure_style.empty(rows, note)
-  figure, panels = figure_style.panels(
+  figure, places = panels(
     shown, r'drafted tokens $\gamma$', 'speed-up over\nplain decoding'
   )
   gammas = np.arange(max(r['gamma'] for r in shown) + 3)
   many = _many(shown)
-  for axes, cells in panels:
+  for axes, cells in places:
     axes.axhline(1, color='black', linewidth=0.8)
     keys = list(dict.fromkeys((r['drafter'], r['verifier']) for r in cells))
     for place, key in enumerate(keys):
       own = [r for r in cells if (r['drafter'], r['verifier']) == key]
       shift = min(0.12, 0.8 / len(keys)) * (place - (len(keys) - 1) / 2)
       for row in own:
-        label, x = figure_style.name(row, rows), row['gamma'] + shift
-        figure_style.point(axes, x, row, 'speedup', rows, label, **_bars(many))
+        label, x = label_of(row, rows), row['gamma'] + shift
+        point(axes, x, row, 'speedup', rows, label, **_bars(many))
       if own[0]['lossless'] and not any(map(verdicts.is_tree, own)):
         axes.plot(
           gammas,
           _theory(own, gammas),
-          color=figure_style.look(own[0], rows)['color'],
+          color=look(own[0], rows)['color'],
           linewidth=0.4 if many else 0.9,
         )
     axes.xaxis.get_major_locator().set_params(integer=True)
-  panels[0][0].set_ylim(bottom=0)
-  return figure_style.finish(
-    figure,
-    rows,
-    note + 'Points: ratio of decoding times on the same prompts, prefill '
+  places[0][0].set_ylim(bottom=0)
+  return figure, (
+    'Points: ratio of decoding times on the same prompts, prefill '
     'excluded, with 95% intervals over prompts; set apart sideways. Lines: '
     'tau / (v + gamma c), tau = (1 - alpha^(gamma + 1)) / (1 - alpha), '
     'Leviathan et al. 2023, Eq. 1, which is of chains under token '
     'verification, accepted i.i.d.; alpha, c and v measured, v a straight line '
-    'between the lengths that were, from 1 at 0, and beyond them.',
+    'between the lengths that were, from 1 at 0, and beyond them.'
   )
 
 
-@figure_style.in_style
-def alpha_by_domain(rows: list[dict]) -> Figure:
+@showing('alpha')
+def alpha_by_domain(shown: list[dict], rows: list[dict]):
   """alpha of every drafter by domain and temperature, with intervals."""
-  shown, note = figure_style.having(rows, 'alpha')
-  if not shown:
-    return figure_style.empty(rows, note)
-  temperatures = figure_style.distinct(shown, 'temperature')
-  domains, drafters = (
-    figure_style.distinct(shown, n) for n in ('domain', 'drafter')
-  )
-  figure = figure_style.blank(2.4)
+  temperatures = distinct(shown, 'temperature')
+  domains, drafters = (distinct(shown, n) for n in ('domain', 'drafter'))
+  figure = blank(2.4)
   grid = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
   step = 0.7 / max(len(drafters), 1)
   crowded = len(temperatures) * sum(map(len, domains)) > _LETTERS
@@ -133,36 +137,31 @@ def alpha_by_domain(rows: list[dict]) -> Figure:
     unique = {(r['domain'], r['drafter']): r for r in reversed(cells)}
     for (domain, drafter), row in reversed(unique.items()):
       shift = step * (drafters.index(drafter) - (len(drafters) - 1) / 2)
-      x, label = domains.index(domain) + shift, figure_style.plain(drafter)
+      x, label = domains.index(domain) + shift, plain(drafter)
       bars = _bars(_many(shown))
-      figure_style.point(axes, x, row, 'alpha', rows, label, **bars)
+      point(axes, x, row, 'alpha', rows, label, **bars)
     axes.set_title(f'temperature {temperature:g}')
     axes.set_xticks(
       range(len(domains)),
-      [figure_style.plain(d) for d in domains],
+      [plain(d) for d in domains],
       **({'rotation': 20, 'ha': 'right'} if crowded else {}),
     )
     axes.set_xlim(-0.5, len(domains) - 0.5)
     axes.set_ylim(-0.02, 1.04)
     axes.grid(visible=False, axis='x')
   grid[0].set_ylabel(r'$\alpha$ = mean of $\Sigma\,\min(p, q)$')
-  return figure_style.finish(
-    figure,
-    rows,
-    note + 'alpha: mean of sum(min(p, q)) over prefixes that the target '
-    'generated; 95% intervals over prompts.',
+  return figure, (
+    'alpha: mean of sum(min(p, q)) over prefixes that the target '
+    'generated; 95% intervals over prompts.'
   )
 
 
-@figure_style.in_style
-def predicted_against_measured(rows: list[dict]) -> Figure:
+@showing('speedup', 'predicted_speedup')
+def predicted_against_measured(shown: list[dict], rows: list[dict]):
   """Measured speed-up of every cell over the predicted one."""
-  shown, note = figure_style.having(rows, 'speedup', 'predicted_speedup')
-  if not shown:
-    return figure_style.empty(rows, note)
-  temperatures = figure_style.distinct(shown, 'temperature')
+  temperatures = distinct(shown, 'temperature')
   many = _many(shown)
-  figure = figure_style.blank(4.2)
+  figure = blank(4.2)
   axes = figure.subplots()
   ends = [r[n] for r in shown for n in ('speedup', 'predicted_speedup')]
   ends += [end for r in shown for end in intervals.stored(r, 'speedup') or ()]
@@ -174,45 +173,38 @@ def predicted_against_measured(rows: list[dict]) -> Figure:
   for row in shown:
     place = temperatures.index(row['temperature'])
     bars = {**_bars(many), 'fillstyle': _FILLS[place % len(_FILLS)]}
-    x, label = row['predicted_speedup'], figure_style.name(row, rows)
-    figure_style.point(axes, x, row, 'speedup', rows, label, **bars)
+    x, label = row['predicted_speedup'], label_of(row, rows)
+    point(axes, x, row, 'speedup', rows, label, **bars)
   axes.set_aspect('equal')
   axes.set_xlabel(r'predicted speed-up $\tau / (v + \gamma c)$')
   axes.set_ylabel('measured speed-up over plain decoding')
-  return figure_style.finish(
-    figure,
-    rows,
-    note + 'One point for every domain; on the line the prediction holds. tau, '
+  return figure, (
+    'One point for every domain; on the line the prediction holds. tau, '
     'c and v were measured in the same run; intervals (95%, over prompts) are '
-    'those of the measured speed-up. ' + f'Filled by temperature ({fills}).',
+    'those of the measured speed-up. ' + f'Filled by temperature ({fills}).'
   )
 
 
-@figure_style.in_style
-def tau_against_cost(rows: list[dict]) -> Figure:
+@showing('c', 'speedup')
+def tau_against_cost(shown: list[dict], rows: list[dict]):
   """Tokens per target call of every drafter against the cost of its drafts."""
-  greedy = [r for r in rows if not r['temperature']] or rows
-  shown, note = figure_style.having(greedy, 'c', 'speedup')
-  if not shown:
-    return figure_style.empty(rows, note)
-  shown = verdicts.best(shown)
-  figure, panels = figure_style.panels(
+  greedy = [r for r in shown if not r['temperature']] or shown
+  shown = verdicts.best(greedy)
+  figure, places = panels(
     shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.4
   )
-  for axes, cells in panels:
+  for axes, cells in places:
     for row in cells:
-      x, label = row['gamma'] * row['c'], figure_style.name(row, rows)
-      figure_style.point(axes, x, row, 'tau', rows, label, elinewidth=0.6)
+      x, label = row['gamma'] * row['c'], label_of(row, rows)
+      point(axes, x, row, 'tau', rows, label, elinewidth=0.6)
     axes.set_ylim(bottom=1)
     # Costs next to nothing may come out negative.
     axes.set_xscale('symlog', linthresh=0.1)
-  return figure_style.finish(
-    figure,
-    rows,
-    note + 'Temperature 0 where it was run. One marker for the rule and the '
+  return figure, (
+    'Temperature 0 where it was run. One marker for the rule and the '
     'draft length of a drafter that were fastest, lossy rules apart; tau with '
     '95% intervals over prompts. Up and to the left is better, but scoring has '
-    'a cost of its own, v: more nodes cost a CPU more.',
+    'a cost of its own, v: more nodes cost a CPU more.'
   )
 
 
@@ -233,39 +225,34 @@ def _curve(axes, own: list[dict], label: str, **look) -> None:
     )
 
 
-@figure_style.in_style
-def speedup_by_batch(rows: list[dict]) -> Figure:
+@showing('speedup')
+def speedup_by_batch(shown: list[dict], rows: list[dict]):
   """Speed-up over plain decoding by batch, a line for each draft length."""
-  shown, note = figure_style.having(rows, 'speedup')
-  if not shown:
-    return figure_style.empty(rows, note)
-  figure, panels = figure_style.panels(
+  figure, places = panels(
     shown, 'prompts decoded together', 'speed-up over\nplain decoding', 2.6
   )
   names = ('drafter', 'verifier', 'gamma')
   curves = dict.fromkeys(tuple(r[n] for n in names) for r in shown)
-  gammas = sorted(figure_style.distinct(shown, 'gamma'))
-  for axes, cells in panels:
+  gammas = sorted(distinct(shown, 'gamma'))
+  for axes, cells in places:
     axes.axhline(1, color='black', linewidth=0.8)
     for curve in curves:
       own = [r for r in cells if tuple(r[n] for n in names) == curve]
       if own:
-        look = figure_style.look(own[0], rows)
-        look['color'] = figure_style.colour(gammas.index(curve[-1]))
-        label = figure_style.name(own[0], rows, gamma=True)
-        _curve(axes, own, label, **look)
-    sizes = sorted(figure_style.distinct(shown, 'batch'))
+        style = look(own[0], rows)
+        style['color'] = colour(gammas.index(curve[-1]))
+        label = label_of(own[0], rows, gamma=True)
+        _curve(axes, own, label, **style)
+    sizes = sorted(distinct(shown, 'batch'))
     axes.set_xscale('log', base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
-  panels[0][0].set_ylim(bottom=0)
-  return figure_style.finish(
-    figure,
-    rows,
-    note + 'Ratio of decoding times on the same prompts, prefill excluded, '
+  places[0][0].set_ylim(bottom=0)
+  return figure, (
+    'Ratio of decoding times on the same prompts, prefill excluded, '
     'over plain decoding in batches of the same size; bands: 95% intervals '
     'over batches, where there are enough of them. A batch takes as long as '
     'its last row. Dotted: tau / (v + gamma c), with v and c of that batch '
     'size, times the share of the steps in which rows were at work, over that '
-    'of plain decoding.',
+    'of plain decoding.'
   )
