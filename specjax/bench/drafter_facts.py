@@ -16,13 +16,13 @@ _SUMS = ('seconds', 'tokens', 'steps')
 
 
 def _read(path: str, name: str) -> dict:
-  """A JSON file of a directory; an empty one where there is none."""
+  """Reads a JSON file of a directory; {} if there is none."""
   file = pathlib.Path(path) / name
   return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def training(planned: PlannedDrafter) -> dict | None:
-  """What the training of all its weights cost, as their files say.
+  """Returns what the training of all its weights cost.
 
   Returns:
     Sums of `seconds`, `tokens` and `steps`, the `machine`, and how many models
@@ -44,7 +44,7 @@ def training(planned: PlannedDrafter) -> dict | None:
 
 
 def guesses(planned: PlannedDrafter) -> dict | None:
-  """How often guesses of heads were right on held-out text.
+  """Returns how often guesses of heads were right on held-out text.
 
   Returns:
     `hits` [K, R] of the i-th guess of head k in `counted` [K] places, in all
@@ -57,7 +57,7 @@ def guesses(planned: PlannedDrafter) -> dict | None:
 
 
 def dtype_of(loaded: LoadedDrafter) -> str | None:
-  """The type of a drafter's weights or tables; None where it has none."""
+  """Returns the type of a drafter's weights; None if it has none."""
   if loaded.draft is not None:
     return transformer.dtype_of(loaded.draft[1]).name
   floats = [
@@ -71,7 +71,7 @@ def dtype_of(loaded: LoadedDrafter) -> str | None:
 def describe(
   planned: PlannedDrafter, params: Any, pairing: str = ''
 ) -> dict[str, Any]:
-  """The fields of a row that a drafter decides, whatever it is run on.
+  """Returns the fields of a row that a drafter decides.
 
   Args:
     planned: how it was loaded.

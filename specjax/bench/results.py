@@ -82,7 +82,7 @@ class Follower(Folder):
 
 
 def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
-  """The folder of an experiment: that of process 0, which others follow.
+  """Opens the folder of an experiment: process 0 writes, others follow.
 
   Args:
     plan: of the experiment.
@@ -104,7 +104,7 @@ def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
 
 
 def conditions() -> dict:
-  """Versions, device, threads and commit: what a number depends on."""
+  """Returns versions, device, threads and commit."""
   packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
   versions = {p: importlib.metadata.version(p) for p in packages}
   versions['python'] = platform.python_version()
@@ -124,7 +124,7 @@ def conditions() -> dict:
 
 
 def _commit() -> str | None:
-  """The checkout's commit; None outside of git."""
+  """Returns the commit of the checkout; None outside of git."""
   try:
     done = subprocess.run(
       ['git', 'rev-parse', '--short=12', 'HEAD'],

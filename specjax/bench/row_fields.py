@@ -50,7 +50,7 @@ def alpha_of(runs: list[Run], prompts: int) -> Alpha:
 
 
 def split(runs: list[Run]) -> list[list[Run]]:
-  """The runs of each turn; those of a batch without the turn are left out."""
+  """Returns the runs of each turn; batches without it are left out."""
   last = max(len(run.turns) for run in runs)
   return [
     [run.turns[turn] for run in runs if turn < len(run.turns)]
@@ -59,7 +59,7 @@ def split(runs: list[Run]) -> list[list[Run]]:
 
 
 def join(runs: list[Run]) -> Counts:
-  """The counts of all prompts, rows first."""
+  """Joins the counts of all prompts, rows first."""
   columns = zip(*(r.counts for r in runs), strict=True)
   return Counts(*(np.concatenate(c) for c in columns))
 
@@ -81,13 +81,13 @@ def _join_logs(logs: list[Log]) -> Log:
 
 
 def which(said: list) -> dict[str, Any]:
-  """Which prompts a row is of: all together, and each as a unit."""
+  """Names the prompts of a row: all together, and each as a unit."""
   units = [prompts.digest([one]) for one in said]
   return {'prompts_hash': prompts.digest(said), 'unit_prompts': units}
 
 
 def language(automaton: Automaton | None, runs: list[Run], eos) -> dict:
-  """What constrained the texts, and how many of them ended by themselves.
+  """Says what constrained the texts, and how many ended by themselves.
 
   The others were cut: each is the beginning of a text of the language.
 
@@ -112,7 +112,7 @@ def language(automaton: Automaton | None, runs: list[Run], eos) -> dict:
 
 
 def by_step(runs: list[Run]) -> dict[str, Any]:
-  """What needs a log: acceptance along the text, and its memory."""
+  """Returns what needs a log: acceptance along the text, and its memory."""
   if runs[0].log is None:
     return {'acceptance_by_context': None, 'autocorrelation': None}
   log = _join_logs([r.log for r in runs if r.log is not None])
@@ -130,7 +130,7 @@ def by_step(runs: list[Run]) -> dict[str, Any]:
 
 
 def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
-  """Everything that does not depend on the machine.
+  """Returns the fields that do not depend on the machine.
 
   Args:
     runs: of the method, all prompts of the domain.
@@ -192,7 +192,7 @@ def _time(run: Run) -> tuple[float, int]:
 
 
 def by_turn(runs: list[Run], alpha: Alpha, base: list[Run] | None) -> dict:
-  """What each turn of conversations adds; nothing of prompts without turns.
+  """Returns what each turn of conversations adds; {} without turns.
 
   Args:
     runs: of the method.
@@ -243,7 +243,7 @@ class Units(NamedTuple):
 
 
 def units_of(row: dict) -> Units:
-  """The batches of a row that has times."""
+  """Returns the batches of a row that has times."""
   return Units(*times_of(row), by_batch(row, 'unit_target_calls'))
 
 
@@ -267,7 +267,7 @@ def speeds(units: Units, cost: Costs) -> dict:
 
 
 def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
-  """Everything that does: units of time are batches, as they were decoded."""
+  """Returns the fields that depend on the machine, over batches."""
 
   def column(name, runs=runs):
     return [int(n) for r in runs for n in getattr(r.counts, name)]
@@ -336,7 +336,7 @@ class Batches(NamedTuple):
 
 
 def batches_of(runs: list[Run]) -> Batches:
-  """The sums of some batches."""
+  """Returns the sums of some batches."""
   columns = [
     (
       run.seconds,
@@ -351,7 +351,7 @@ def batches_of(runs: list[Run]) -> Batches:
 
 
 def _predict(cost: Costs, base: Batches, ours: Batches) -> metrics.Estimate:
-  """The speed-up of batches that wait for their last row."""
+  """Predicts the speed-up of batches that wait for their last row."""
 
   def speed(base_tokens, base_places, tokens, places, c, v):
     plain = base_tokens / base_places
@@ -362,7 +362,7 @@ def _predict(cost: Costs, base: Batches, ours: Batches) -> metrics.Estimate:
 
 
 def _agree(cost: Costs, base: Batches, ours: Batches) -> metrics.Estimate:
-  """The measured speed-up over that; tokens cancel."""
+  """Returns the measured speed-up over the predicted one; tokens cancel."""
 
   def over(base_seconds, base_places, seconds, places, c, v):
     step = base_seconds / base_places / (seconds / places)

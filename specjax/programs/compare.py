@@ -23,7 +23,7 @@ from specjax.stats import folders
 
 
 def _run(path: str) -> folders.Folder:
-  """The folder of a run.
+  """Opens the folder of a run.
 
   Raises:
     UserError: it is none, or of another program.
@@ -39,7 +39,7 @@ def _run(path: str) -> folders.Folder:
 
 
 def _names(paths: tuple[str, str]) -> tuple[str, str]:
-  """What the folders are called: the ends of their paths, as far as needed."""
+  """Names folders by the ends of their paths, as far as needed."""
   parts = [pathlib.Path(p).absolute().parts for p in paths]
   for n in range(1, max(map(len, parts)) + 1):
     one, other = ('/'.join(p[-n:]) for p in parts)

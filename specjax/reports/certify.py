@@ -84,7 +84,7 @@ def _is_off(row: dict) -> bool:
 
 
 def _evidence(row: dict) -> str:
-  """What a test says against a planted bug."""
+  """Says what a test found against a planted bug."""
   value = row['evidence']
   if row['test'] == 'loop':
     return 'p < 1e-300' if value >= 300 else f'p = 1e-{value:.0f}'
@@ -203,7 +203,7 @@ def _by_row(rows: list[dict]) -> list[Table]:
 
 
 def _parts(rows: list[dict]) -> list[str]:
-  """What was certified, part by part; parts that were not run are left out."""
+  """Says what was certified; parts that were not run are left out."""
   facts = verdict(rows)
   clauses = []
   if facts['max_error'] is not None:
@@ -241,7 +241,7 @@ def _parts(rows: list[dict]) -> list[str]:
 
 
 def headline(rows: list[dict]) -> str:
-  """Whether the certificate holds, what of it, and where it was made."""
+  """Says whether the certificate holds, and where it was made."""
   failures = verdict(rows)['failures']
   ends = pick(rows, part='end')
   if failures:
@@ -260,13 +260,13 @@ def headline(rows: list[dict]) -> str:
 
 
 def summary(rows: list[dict]) -> str:
-  """The certificate."""
+  """Returns the certificate."""
   tables = [distributions(rows), settings(rows), *_by_row(rows)]
   return blocks(headline(rows), *(t.markdown() for t in tables if t.lines))
 
 
 def verdict(rows: list[dict]) -> dict:
-  """What the last line of the program says."""
+  """Returns what the last line of the program says."""
   exact = pick(rows, part='distribution', lossless=True)
   planted = pick(rows, part='mutant')
   survivors = [r['mutant'] for r in planted if not r['caught']]
@@ -327,7 +327,7 @@ def _counterexample(found: dict) -> str:
 
 
 def page(rows: list[dict]) -> str:
-  """The verdict on one thing in one page."""
+  """Returns the page of one rule, drafter or policy."""
   (end,) = pick(rows, part='verdict')
   tables = [*_by_row(rows), distributions(rows)]
   found = end['counterexample']
@@ -342,7 +342,7 @@ def page(rows: list[dict]) -> str:
 
 
 def last_line(rows: list[dict]) -> dict:
-  """The last line of the program for one thing."""
+  """Returns the last line of the program for one rule, drafter or policy."""
   (end,) = pick(rows, part='verdict')
   fields = 'kind', 'name', 'exact', 'verdict', 'counterexample'
   return {name: end[name] for name in fields}

@@ -18,7 +18,7 @@ _VERSIONS = (('jax', 'jax'), ('python', 'Python'))
 
 
 def values(rows: list[dict], name: str) -> str:
-  """The values that a field takes, in words; '' where rows do not have it."""
+  """Returns the values of a field, in words; '' if rows lack it."""
   distinct = dict.fromkeys(str(r.get(name)) for r in rows)
   return ' and '.join(value for value in distinct if value != 'None')
 
@@ -42,7 +42,7 @@ def machine(rows: list[dict], facts: Iterable[str] = ()) -> str:
 
 
 def baseline(rows: list[dict]) -> str:
-  """What plain decoding was; '' where one way alone was tried."""
+  """Says how plain decoding was chosen; '' if one way alone was tried."""
   baselines = [row['baseline'] for row in rows if row.get('baseline')]
   names = dict.fromkeys(one.get('layout') for one in baselines)
   layouts = ' and '.join(_LAYOUTS[name] for name in names if name)
@@ -57,12 +57,12 @@ def baseline(rows: list[dict]) -> str:
 
 
 def over_blocks(rows: list[dict]) -> str:
-  """A sentence on times of programs that did not look for the fastest."""
+  """Warns of times over a layout that was not chosen as the fastest."""
   return '' if all(row.get('baseline') for row in rows) else _OVER_BLOCKS
 
 
 def conditions(rows: list[dict]) -> str:
-  """Where and how the prompts of rows were decoded, as a clause."""
+  """Says where and how prompts were decoded, as a clause."""
   forms = (
     ('batch {}', 'batch'),
     ('{} prompts of each domain', 'prompts'),
@@ -79,7 +79,7 @@ def conditions(rows: list[dict]) -> str:
 
 
 def _language(rows: list[dict]) -> str:
-  """What constrained the texts; '' where nothing did."""
+  """Says what constrained the texts; '' if nothing did."""
   names = dict.fromkeys(
     r['constraint']['what'] for r in rows if 'constraint' in r
   )

@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 def find(text: str) -> Iterator[Found]:
-  """The tables of a markdown text, in order."""
+  """Finds the tables of a markdown text, in order."""
   title, table = '', []
   for line in [*text.splitlines(), '']:
     if line.startswith('|'):
@@ -90,5 +90,5 @@ def table(found: Found) -> str:
 
 
 def tables(text: str) -> str:
-  """All tables of a markdown text."""
+  """Writes all tables of a markdown text."""
   return '\n'.join([_HEAD, *map(table, find(text))])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
-  """A table whose columns line up as text, too."""
+  """Writes a table whose columns line up as text, too."""
   table = [head, *lines]
   widths = [max(map(len, column)) for column in zip(*table, strict=True)]
   table.insert(1, ['-' * width for width in widths])
@@ -36,7 +36,7 @@ class Table:
   def of(
     cls, title: str, note: str, columns: Columns, rows: Iterable[dict]
   ) -> 'Table':
-    """A table with a line for each row."""
+    """Makes a table with a line for each row."""
     lines = [[show(row) for _, show in columns] for row in rows]
     return cls(title, note, [name for name, _ in columns], lines)
 
@@ -46,12 +46,12 @@ class Table:
 
 
 def number(value: float | None, form: str = '.2f') -> str:
-  """A number in a format; '-' where there is none."""
+  """Writes a number in a format; '-' for None."""
   return '-' if value is None else f'{value:{form}}'
 
 
 def counted(count: int, noun: str) -> str:
-  """So many of something: 1 tie, 2 ties, 1,200 ties."""
+  """Writes a count of something: 1 tie, 2 ties, 1,200 ties."""
   return f'{count:,} {noun}' + ('' if count == 1 else 's')
 
 
@@ -62,7 +62,7 @@ def with_interval(
   unit: str = '',
   scale: float = 1.0,
 ) -> str:
-  """A number with its interval, or alone where it has none.
+  """Writes a number with its interval, if it has one.
 
   Args:
     value: '-' where there is none, or it is not finite.

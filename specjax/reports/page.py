@@ -45,7 +45,7 @@ def _templates() -> jinja2.Environment:
 
 
 def check(rows: list[dict]) -> None:
-  """Whether these are rows of `specjax run`.
+  """Refuses what are no rows of `specjax run`.
 
   Raises:
     UserError: there are none, or one lacks a field that is shown, or has a
@@ -75,7 +75,7 @@ def picture(figure: 'Figure') -> str:
 
 
 def _count(text: dict) -> dict[str, int]:
-  """How many tokens of a text have each origin."""
+  """Counts the tokens of a text by their origin."""
   origins = [token['origin'] for token in text['tokens']]
   return {o: origins.count(o) for o in ('accepted', 'corrected', 'bonus')}
 
@@ -88,7 +88,7 @@ def _page(name: str, texts: list[dict], **more) -> str:
 
 
 def render(rows: list[dict], texts: list[dict]) -> str:
-  """The page.
+  """Returns the page.
 
   Args:
     rows: of `specjax run`.

@@ -77,7 +77,7 @@ def _signed(
 
 
 def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
-  """Every row beside the one with the first value of an axis."""
+  """Pairs every row with the one that has the first value of an axis."""
   others = [k for k in KEY if k != axis]
   if axis == 'drafter':
     # Each may have its own length; where all have several, the same one.

@@ -16,7 +16,7 @@ the rounding.
 
 
 def headline(rows: list[dict]) -> str:
-  """How many texts are the same, and how many part at ties and by bugs."""
+  """Counts texts that are the same, that part at ties, and by bugs."""
   texts, ties, bugs = (
     sum(r[name] for r in rows) for name in ('compared', 'ties', 'bugs')
   )
@@ -33,7 +33,7 @@ def headline(rows: list[dict]) -> str:
 
 
 def summary(rows: list[dict]) -> str:
-  """The verdict, what was compared, and every difference."""
+  """Returns the verdict, what was compared, and every difference."""
   head = [*_CELLS, 'compared', 'identical', 'ties', 'bugs']
   lines = [
     [str(r[name]) for name in (*_CELLS, 'compared')]

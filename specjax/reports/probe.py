@@ -38,7 +38,7 @@ def _look(row: dict) -> Look:
 
 
 def find(rows: list[dict]) -> dict[str, Finding]:
-  """What the rows of each drafter say; one that was not configured is none."""
+  """Judges the rows of each drafter that was tried as configured."""
   found = {}
   for (drafter,), own in group(rows, 'drafter').items():
     looks = {row['alternative']: _look(row) for row in own}
@@ -55,7 +55,7 @@ def find(rows: list[dict]) -> dict[str, Finding]:
 
 
 def sentence(drafter: str, found: Finding) -> str:
-  """The verdict on one head, and the remedy where it is read wrongly."""
+  """Returns the verdict on one head."""
   base, count = found.looks[CONFIGURED], len(found.differences)
   if found.best != CONFIGURED:
     d, best = found.differences[found.best], found.looks[found.best]
@@ -81,7 +81,7 @@ def sentence(drafter: str, found: Finding) -> str:
 
 
 def verdicts(rows: list[dict]) -> dict[str, Any]:
-  """The best reading of each head, and what to load it with."""
+  """Returns the best reading of each head, and what to load it with."""
   found = find(rows)
   changes = {(r['drafter'], r['alternative']): r['changes'] for r in rows}
   return {
@@ -94,7 +94,7 @@ def verdicts(rows: list[dict]) -> dict[str, Any]:
 
 
 def headline(rows: list[dict]) -> str:
-  """The verdict on every head."""
+  """Returns the verdict on every head."""
   said = [f'{sentence(name, one)}.' for name, one in find(rows).items()]
   facts = [
     f'{max(r["prompts"] for r in rows)} prompts',
@@ -105,7 +105,7 @@ def headline(rows: list[dict]) -> str:
 
 
 def summary(rows: list[dict]) -> str:
-  """The verdicts, and every reading of every head."""
+  """Returns the verdicts, and every reading of every head."""
   text = headline(rows)
   for name, one in find(rows).items():
     depth = one.looks[CONFIGURED].accepted.shape[1]

@@ -53,7 +53,7 @@ class Estimate:
     return ends if np.isfinite(ends).all() else None
 
   def scaled(self, factor: float, shift: float = 0.0) -> 'Estimate':
-    """The estimate of `factor` (positive) times it, and `shift` more."""
+    """Returns the estimate times a positive `factor`, plus `shift`."""
     return Estimate(
       factor * self.value + shift,
       factor * self.low + shift,
@@ -64,7 +64,7 @@ class Estimate:
     )
 
   def clipped(self, least: float, most: float) -> 'Estimate':
-    """The estimate, of what lies between two numbers, and so its ends.
+    """Returns the estimate with its value and ends kept within a range.
 
     A value beyond stays what it is, with ends that reach as far: of rounding,
     or of counts that are wrong.
@@ -75,7 +75,7 @@ class Estimate:
 
 
 def enough(units: float, fewest: int = FEWEST) -> bool:
-  """Whether so many units allow an interval."""
+  """Returns whether so many units allow an interval."""
   return units >= fewest
 
 
@@ -98,7 +98,7 @@ class Sample(Protocol):
   size: float  # units
 
   def spread(self, value: float, variants: np.ndarray) -> Spread:
-    """What the statistic, and that of each variant, [m], say."""
+    """Returns the statistic and the statistic of each variant, [m]."""
 
 
 class Sums:
@@ -154,7 +154,7 @@ def medians(*columns) -> Draws:
 
 
 def student(freedom: float = np.inf) -> float:
-  """How many errors an interval without skewness reaches on either side."""
+  """Returns the reach of an interval without skewness, in errors."""
   chance = (1 + LEVEL) / 2
   if np.isinf(freedom):
     return float(special.ndtri(chance))
@@ -185,7 +185,7 @@ def quantiles(skewness: float, freedom: float) -> tuple[float, float]:
 
 
 def _variants(statistic, samples: Sequence[Sample], place: int) -> np.ndarray:
-  """The statistic of each variant of one sample, the others as they are."""
+  """Returns the statistic of each variant of one sample."""
   arguments = [
     x
     for i, sample in enumerate(samples)
@@ -196,7 +196,7 @@ def _variants(statistic, samples: Sequence[Sample], place: int) -> np.ndarray:
 
 
 def _possible(value: float, least: float, most: float) -> float:
-  """A value without the rounding that it lies beyond its range by."""
+  """Removes the rounding by which a value leaves its range."""
   inside = min(max(value, least), most)
   if abs(value - inside) > _ROUNDING * max(1.0, abs(inside)):
     raise ValueError(
@@ -213,7 +213,7 @@ def combine(
   within: tuple[float, float] = (-np.inf, np.inf),
   fewest: int = FEWEST,
 ) -> Estimate:
-  """A function of samples that are independent of each other.
+  """Estimates a function of samples that are independent of each other.
 
   Squared errors of the samples add up on either side of the value (Donner and
   Zou 2012, the method of variance estimates recovery), and so do their third
@@ -272,7 +272,7 @@ def combine(
 
 
 def estimate(statistic: Callable[..., Any], *columns, **more) -> Estimate:
-  """A function of sums over units.
+  """Estimates a function of sums over units.
 
   Args:
     statistic: takes one sum per column (numbers, or arrays of them).

@@ -111,7 +111,7 @@ def power(samples: int, pairs, level: float) -> float:
 
 
 def holm(chances: Sequence[float], level: float) -> list[bool]:
-  """Which of several tests reject, so that any does wrongly at most at a level.
+  """Says which of several tests reject, by the method of Holm.
 
   Args:
     chances: p-value of each, in any dependence; NaN of one that says nothing.

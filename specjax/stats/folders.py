@@ -29,7 +29,7 @@ ORIGINS = ('accepted', 'corrected', 'bonus')
 
 
 def read_text(file: pathlib.Path) -> str:
-  """The content of a file of results.
+  """Reads a file of results.
 
   Raises:
     UserError: it cannot be read, or it is no text.
@@ -46,7 +46,7 @@ def read_text(file: pathlib.Path) -> str:
 
 
 def read_object(text: str, place: str, remedy: str) -> dict:
-  """An object of a file of results.
+  """Reads an object of a file of results.
 
   Args:
     text: of it.
@@ -72,7 +72,7 @@ def read_object(text: str, place: str, remedy: str) -> dict:
 
 
 def check_place(path: pathlib.Path, settings: Mapping) -> None:
-  """Whether a folder can take the rows of an experiment; writes nothing.
+  """Refuses a folder that cannot take the rows of an experiment.
 
   Raises:
     UserError: it is a file, or holds other results.
@@ -102,7 +102,7 @@ def check_place(path: pathlib.Path, settings: Mapping) -> None:
 
 
 def _numbered(file: pathlib.Path) -> tuple[list[tuple[int, dict]], str]:
-  """What `read_rows` returns, and the number of each row's line."""
+  """Reads rows as `read_rows` does, with the number of each line."""
   if not file.exists():
     return [], ''
   numbered = [
@@ -123,7 +123,7 @@ def _numbered(file: pathlib.Path) -> tuple[list[tuple[int, dict]], str]:
 
 
 def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
-  """The rows of a file that have this program's layout.
+  """Reads the rows of a file that have this program's layout.
 
   Returns:
     The rows, and what is to be said of those left out; '' where there are none.
@@ -133,7 +133,7 @@ def read_rows(file: pathlib.Path) -> tuple[list[dict], str]:
 
 
 def _mixed(rows: list[dict]) -> str:
-  """Why rows do not belong together in one folder; '' where they do."""
+  """Says why rows do not belong together in one folder; '' if they do."""
   silent = sum('program' not in row for row in rows)
   if silent:
     return (
@@ -154,7 +154,7 @@ def _mixed(rows: list[dict]) -> str:
 def read_folders(
   root: pathlib.Path, fault: Callable[[dict], str]
 ) -> tuple[Rows, list[str]]:
-  """The rows of every folder below a root, by its path from there.
+  """Reads the rows of every folder below a root, by its path from there.
 
   Args:
     root: the folder.
@@ -247,7 +247,7 @@ class Folder:
 
 
 def existing(path: str) -> Folder:
-  """A folder that an experiment has filled.
+  """Opens a folder that an experiment has filled.
 
   Raises:
     UserError: it is none, or it has no rows.
@@ -269,7 +269,7 @@ def existing(path: str) -> Folder:
 
 
 def read_samples(folder: Folder) -> list[dict]:
-  """The texts that were recorded; none where there is no such file.
+  """Reads the texts that were recorded; [] without such a file.
 
   Raises:
     UserError: the file is not one of these.

@@ -26,7 +26,7 @@ class Look(NamedTuple):
   accepted: np.ndarray  # [N, K] of them where the first k + 1 tokens agree
 
   def cut(self, depth: int) -> 'Look':
-    """The same of drafts of at most so many tokens."""
+    """Returns the look at drafts of at most so many tokens."""
     return Look(self.places, self.accepted[:, :depth])
 
   @property
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
 
 
 def compare(configured: Look, other: Look, alternatives: int) -> Difference:
-  """An alternative beside what is configured, paired on prompts.
+  """Compares an alternative with what is configured, paired on prompts.
 
   Drafts of both are cut to as many tokens as either has.
 
@@ -92,6 +92,6 @@ def compare(configured: Look, other: Look, alternatives: int) -> Difference:
 
 
 def best_of(differences: Mapping[str, Difference]) -> str:
-  """The alternative that is clearly the best, or what is configured."""
+  """Returns the alternative that is clearly best, or `CONFIGURED`."""
   better = {name: d.value for name, d in differences.items() if d.better}
   return max(better, key=better.__getitem__, default=CONFIGURED)

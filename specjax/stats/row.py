@@ -58,7 +58,7 @@ Fields = Mapping[str, Field]
 
 
 def _must(fields: Fields, *names: str, kind: Any = None) -> dict[str, Field]:
-  """Fields of which some are needed, perhaps with a narrower type."""
+  """Makes some fields needed, perhaps with a narrower type."""
   narrow = {'needed': True} | ({'kind': kind} if kind else {})
   return {
     name: dataclasses.replace(one, **narrow) if name in names else one
@@ -564,14 +564,14 @@ def by_place(rows: list[dict]) -> dict[tuple[str, float], list[dict]]:
 
 
 def by_batch(row: dict, name: str, joined: np.ufunc = np.add) -> np.ndarray:
-  """A field that has a number for each prompt, joined for every batch."""
+  """Joins a field with a number for each prompt over every batch."""
   per_prompt = np.asarray(row[name], float)
   begins = range(0, len(per_prompt), row.get('batch') or 1)
   return joined.reduceat(per_prompt, begins)
 
 
 def times_of(row: dict) -> tuple[np.ndarray, ...]:
-  """Seconds and tokens of plain decoding and of a row's, by batch."""
+  """Returns seconds and tokens, plain and of the row, by batch."""
   return (
     np.asarray(row['unit_baseline_seconds'], float),
     by_batch(row, 'unit_baseline_tokens'),

@@ -39,12 +39,12 @@ _AGAIN = (
 
 
 def find(row: dict) -> list[str]:
-  """What of a finished row cannot be, each with the remedy; [] if all can."""
+  """Says which numbers of a row cannot be true, each with a remedy."""
   return [*_outside(row), *_tau(row), *_not_finite(row), *_times(row)]
 
 
 def of(rows: list[dict]) -> list[str]:
-  """The same of many rows, each sentence with its cell."""
+  """Returns what rows say is impossible, each sentence with its cell."""
   names = ('domain', 'temperature', 'drafter', 'verifier', 'gamma')
   sentences = []
   for row in rows:
@@ -62,7 +62,7 @@ def warn(rows: list[dict]) -> None:
 
 
 def without(rows: list[dict]) -> list[dict]:
-  """The rows whose numbers can be true."""
+  """Returns the rows whose numbers can be true."""
   return [row for row in rows if not row.get('impossible')]
 
 
@@ -80,7 +80,7 @@ def _outside(row: dict) -> Iterator[str]:
 
 
 def _tau(row: dict) -> Iterator[str]:
-  """A replay has several lengths, each with its tau."""
+  """Checks tau; a replay has several lengths, each with its tau."""
   taus = _numbers(row.get('tau'))
   depths = _numbers(row.get('gammas') or row.get('gamma'))
   for tau, depth in zip(taus, depths, strict=True):
@@ -103,7 +103,7 @@ def _not_finite(row: dict) -> Iterator[str]:
 
 
 def _above(value: float, interval: list[float] | None, bound: float) -> bool:
-  """Whether a value is above a bound by more than noise."""
+  """Returns whether a value is above a bound by more than noise."""
   if interval is None:
     return value > bound + _MARGIN
   return interval[0] > bound + _SLACK
@@ -147,7 +147,7 @@ def _over_a_step(row: dict) -> list[float] | None:
 
 
 def _costs(row: dict) -> Iterator[str]:
-  """Of steps that were measured in turns; see `costs`."""
+  """Checks the costs of steps that were measured in turns."""
   v, c, gamma = row['v'], row['c'], row['gamma']
   faster = undrafted = None
   if row.get('seconds_per_step'):

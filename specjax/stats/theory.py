@@ -36,7 +36,7 @@ def tokens_per_call(alpha: float, gamma):
 
 
 def alpha_of(tokens: float, gamma: int) -> float:
-  """The alpha at which `tokens_per_call` is `tokens`, its inverse.
+  """Returns the alpha at which `tokens_per_call` is `tokens`.
 
   Returns:
     alpha; NaN where no alpha gives so many, or so few.
@@ -69,7 +69,7 @@ def operations(alpha: float, gamma, c: float):
 
 
 def break_even_alpha(gamma: int, c: float, v: float = 1.0) -> float:
-  """The alpha above which speculation wins; NaN where it never does.
+  """Returns the alpha above which speculation wins; NaN if it never does.
 
   A step costs v + gamma c plain steps, and has to give as many tokens.
   """
@@ -78,7 +78,7 @@ def break_even_alpha(gamma: int, c: float, v: float = 1.0) -> float:
 
 
 def break_even_c(tokens: float, gamma: int, v: float = 1.0) -> float:
-  """The c below which speculation wins; NaN where scoring alone costs more.
+  """Returns the c below which speculation wins; NaN if there is none.
 
   Args:
     tokens: of a call.
@@ -96,7 +96,7 @@ def break_even_c(tokens: float, gamma: int, v: float = 1.0) -> float:
 
 
 def break_even_v(tokens: float, gamma: int, c: float) -> float:
-  """The v below which speculation wins; NaN where it is that of no scoring.
+  """Returns the v below which speculation wins; NaN if there is none.
 
   A plain step scores one token, so scoring more than one costs at least 1.
 
