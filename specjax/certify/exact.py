@@ -1,10 +1,9 @@
 """Exact distributions of whole texts, by enumeration over a tiny vocabulary.
 
 A rule's own two functions are multiplied out over every draft, every outcome
-of its coins and every step, in the precision of the distributions that are
-passed in (float64 where that is enabled). Nothing is sampled. The distribution
-of the text comes with that of the number of target calls, so what is counted is
-certified, too.
+of its coins and every step, in the precision of the given distributions
+(float64 where that is enabled). Nothing is sampled. The result has the number
+of target calls beside every text, so what is counted is certified, too.
 
   texts over {a, b}    ''  a  b  aa  ab  ba  bb  aaa ...
   number                0  1  2   3   4   5   6    7
@@ -109,14 +108,14 @@ def tree(
   size: Callable[[np.ndarray], np.ndarray] | None = None,
   after: Callable[[Texts, Distributions, np.ndarray], After] | None = None,
 ) -> DraftSource:
-  """The drafts of `shapes.chain` and `shapes.static_tree`.
+  """All drafts of `shapes.chain` and `shapes.static_tree`.
 
   Args:
-    parents: of the static tree, by level.
-    replacement: siblings are independent, and equal texts merged.
+    parents: the static tree, by level.
+    replacement: whether siblings are independent, and equal texts merged.
     size: confidence [M, N] in the drawn tokens, see `shapes.policies`, ->
       nodes that exist [M].
-    after: distributions of a draft that depend on where it began; by default q.
+    after: distributions that depend on where a draft began; by default q.
   """
   nodes = len(parents)
   levels = static_tree.levels_of(parents)
@@ -184,12 +183,12 @@ def chosen(texts: Texts, contexts, draft: Draft) -> Drafts:
 
 
 def lookup(prompt: tuple[int, ...], depth: int, **options) -> DraftSource:
-  """The drafts of `drafters.ngram` after a prompt: one each, chosen.
+  """The drafts of `drafters.ngram`: one after each text, which is chosen.
 
   Args:
-    prompt: that every text continues.
+    prompt: what every text continues.
     depth: K.
-    **options: of `ngram.make`; there is no reference text.
+    **options: options of `ngram.make`; there is no reference text.
   """
   row = functools.partial(ngram.draft_row, None, depth=depth, **options)
   draft_rows = jax.jit(jax.vmap(row))
@@ -240,12 +239,12 @@ def step(
   q: Distributions,
   contexts,
 ) -> np.ndarray:
-  """What one step makes of some texts: chance [len(contexts), texts] of each.
+  """Returns the chance [len(contexts), texts] of every text after one step.
 
   Args:
     rule: how drafts are judged; its functions are what is evaluated.
     source: all drafts.
-    texts: numbers of texts.
+    texts: the numbered texts.
     p: distributions of the target.
     q: distributions of the draft.
     contexts: numbers of the texts that the step starts from.
@@ -273,7 +272,7 @@ def step(
 
 
 def plain(texts: Texts, p: Distributions, contexts) -> np.ndarray:
-  """The same for a step of plain decoding."""
+  """Returns these chances for a step of plain decoding."""
   chance = np.zeros((len(contexts), len(texts)))
   probs = np.asarray(p.probs, np.float64)[contexts]
   probs = probs / probs.sum(-1, keepdims=True)
@@ -284,7 +283,7 @@ def plain(texts: Texts, p: Distributions, contexts) -> np.ndarray:
 
 
 def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:
-  """Numbers of the texts that a step may start from, shorter ones first."""
+  """Returns numbers of texts that a step may start from, shorter ones first."""
   return np.array(
     [
       number
@@ -301,14 +300,14 @@ def sequence(
   limit: int,
   eos: tuple[int, ...],
 ) -> np.ndarray:
-  """Chance [texts, limit + 1] of every finished text and number of steps.
+  """Returns the chance [texts, limit + 1] of finished texts after some steps.
 
   Args:
-    chance: of one step after each of the texts that `unfinished` lists.
-    texts: numbers of texts.
-    contexts: those texts.
+    chance: chances of one step after each of `contexts`.
+    texts: the numbered texts.
+    contexts: what `unfinished` lists.
     limit: tokens at which a text ends.
-    eos: tokens that end it before.
+    eos: tokens that end a text before.
   """
   cut, ended = texts.cut(limit, eos)
   reached = np.zeros((len(texts), limit + 1))
@@ -322,12 +321,7 @@ def sequence(
 
 
 def tokens_per_step(chance: np.ndarray, texts: Texts) -> float:
-  """tau of a step from the empty text, without limit or end of text.
-
-  Args:
-    chance: [texts] of what the step makes of the empty text.
-    texts: numbers of texts.
-  """
+  """tau of a step with chances [texts], without limit or end of text."""
   return float(chance @ texts.length(np.arange(len(texts))))
 
 
@@ -345,14 +339,9 @@ def efficiency(
   p: Distributions,
   q: Distributions,
 ) -> float:
-  """tau of a rule: what `tokens_per_step` says of its step.
+  """tau of a rule's step from the empty text; see `step`.
 
-  Args:
-    rule: how drafts are judged.
-    source: all drafts.
-    texts: numbers of texts, one token longer than the drafts at least.
-    p: distributions of the target.
-    q: distributions of the draft.
+  Texts must be at least one token longer than drafts.
   """
   return tokens_per_step(step(rule, source, texts, p, q, [0])[0], texts)
 

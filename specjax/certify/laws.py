@@ -305,21 +305,17 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
       if _outline(one) != _outline(state):
         return f'{name} returns a memory of other shapes than init'
     wanted = {'tokens': (rows, nodes), 'parents': (rows, nodes)}
-    for field, shape in (wanted | {'size': (rows,)}).items():
+    wanted |= {'size': (rows,), 'probs': (rows, nodes, vocab)}
+    for field, shape in wanted.items():
       found = getattr(draft, field)
-      if (found.shape, found.dtype) != (shape, jnp.int32):
+      types = ('float32', 'float64') if field == 'probs' else ('int32',)
+      if found is not None and (
+        found.shape != shape or found.dtype.name not in types
+      ):
         return (
-          f'{field} of a draft must be int32{list(shape)}, got '
+          f'{field} of a draft must be {types[0]}{list(shape)}, got '
           f'{found.dtype}{list(found.shape)}'
         )
-    if draft.probs is not None and (
-      draft.probs.shape != (rows, nodes, vocab)
-      or draft.probs.dtype not in (jnp.float32, jnp.float64)
-    ):
-      return (
-        f'probs of a draft must be floats{[rows, nodes, vocab]}, got '
-        f'{draft.probs.dtype}{list(draft.probs.shape)}'
-      )
     programs = read_program, program, learn
     if any('callback' in one for one in programs):
       return 'a draft asks the host, which no compiled loop can wait for'

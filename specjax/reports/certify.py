@@ -4,11 +4,11 @@ Older certificates also have rows of the measuring code: parts `numbers`, and
 `mutant` with the test `numbers`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from specjax.reports.conditions import machine
 from specjax.reports.markdown import (
-  Columns,
   Table,
   blocks,
   bullets,
@@ -97,108 +97,68 @@ def _evidence(row: dict) -> str:
 
 
 _HOLDS = {True: 'yes', False: 'BROKEN', None: 'says nothing here'}
-# Tables that have a line for each row of a part.
-_BY_ROW: dict[str, tuple[str, Columns]] = {
-  'numbers': (
-    'Measuring code',
-    (
-      ('check', lambda r: r['check']),
-      ('off by', lambda r: f'{r["deviation"]:.2g}'),
-      ('at most', lambda r: f'{r["bound"]:.2g}'),
-      ('holds', lambda r: 'OFF' if _is_off(r) else 'yes'),
+# Tables that have a line for each row of a part: a title, and what each column
+# shows of the row. The last four are of one thing on trial.
+_BY_ROW: dict[str, tuple[str, dict[str, str | Callable[[dict], str]]]] = {
+  'numbers': ('Measuring code', {
+    'check': '{check}', 'off by': '{deviation:.2g}', 'at most': '{bound:.2g}',
+    'holds': lambda r: 'OFF' if _is_off(r) else 'yes',
+  }),
+  'mutant': ('Planted bugs', {
+    'planted bug': '{mutant}', 'seen in': '{test}', 'setting': '{setting}',
+    'evidence': _evidence,
+    'caught': lambda r: 'yes' if r['caught'] else 'SURVIVED',
+  }),
+  'published': ('Tokens accepted by a step: published examples', {
+    'rule': '{rule}', 'example': '{source}',
+    'accepted (paper)': '{published:.4f}', 'accepted (here)': '{accepted:.4f}',
+  }),
+  'block': ('Block minus token verification, tokens per step', {
+    'temperature': '{temperature:g}', 'gamma': '{gamma}',
+    'random pairs': '{pairs}', 'least': '{least:.1e}', 'mean': '{mean:.4f}',
+  }),
+  'arithmetic': ('Precision: total variation of whole texts at T 1', {
+    'precision': '{dtype}', 'rule': '{rule}', 'draft': '{drafter}',
+    'from plain decoding in it': '{total_variation:.1e}',
+    'plain decoding in it from float64': '{of_plain:.1e}',
+  }),
+  'law': ('Laws', {
+    'law': '{law}', 'what must hold': '{says}',
+    'holds': lambda r: _HOLDS[r['holds']], '': '{detail}',
+  }),
+  'step': ('Small steps: simple p and q, every draft, every coin', {
+    'draft': '{draft}', 'vocabulary': '{vocabulary}',
+    'pairs of p and q': '{examples}', 'wrong': '{faults}',
+    'worst total variation': lambda r: number(r['worst'], '.3g'),
+  }),
+  'texts': ('Texts of the compiled loop beside those of the target', {
+    'setting': '{setting}', 'texts': '{samples:,}', 'p-value': '{p_value:.2g}',
+    'below is an alarm': '{level:.1e}',
+  }),
+  'planted': ('Bugs planted in it', {
+    'planted bug': '{bug}',
+    'seen': lambda r: (
+      '-' if not r['applies'] else 'yes' if r['caught'] else 'NO'
     ),
-  ),
-  'mutant': (
-    'Planted bugs',
-    (
-      ('planted bug', lambda r: r['mutant']),
-      ('seen in', lambda r: r['test']),
-      ('setting', lambda r: r['setting']),
-      ('evidence', _evidence),
-      ('caught', lambda r: 'yes' if r['caught'] else 'SURVIVED'),
-    ),
-  ),
-  'published': (
-    'Tokens accepted by a step: published examples',
-    (
-      ('rule', lambda r: r['rule']),
-      ('example', lambda r: r['source']),
-      ('accepted (paper)', lambda r: f'{r["published"]:.4f}'),
-      ('accepted (here)', lambda r: f'{r["accepted"]:.4f}'),
-    ),
-  ),
-  'block': (
-    'Block minus token verification, tokens per step',
-    (
-      ('temperature', lambda r: f'{r["temperature"]:g}'),
-      ('gamma', lambda r: str(r['gamma'])),
-      ('random pairs', lambda r: str(r['pairs'])),
-      ('least', lambda r: f'{r["least"]:.1e}'),
-      ('mean', lambda r: f'{r["mean"]:.4f}'),
-    ),
-  ),
-  'arithmetic': (
-    'Precision: total variation of whole texts at T 1',
-    (
-      ('precision', lambda r: r['dtype']),
-      ('rule', lambda r: r['rule']),
-      ('draft', lambda r: r['drafter']),
-      ('from plain decoding in it', lambda r: f'{r["total_variation"]:.1e}'),
-      ('plain decoding in it from float64', lambda r: f'{r["of_plain"]:.1e}'),
-    ),
-  ),
-  # Of one thing on trial.
-  'law': (
-    'Laws',
-    (
-      ('law', lambda r: str(r['law'])),
-      ('what must hold', lambda r: r['says']),
-      ('holds', lambda r: _HOLDS[r['holds']]),
-      ('', lambda r: r['detail']),
-    ),
-  ),
-  'step': (
-    'Small steps: simple p and q, every draft, every coin',
-    (
-      ('draft', lambda r: r['draft']),
-      ('vocabulary', lambda r: str(r['vocabulary'])),
-      ('pairs of p and q', lambda r: str(r['examples'])),
-      ('wrong', lambda r: str(r['faults'])),
-      ('worst total variation', lambda r: number(r['worst'], '.3g')),
-    ),
-  ),
-  'texts': (
-    'Texts of the compiled loop beside those of the target',
-    (
-      ('setting', lambda r: r['setting']),
-      ('texts', lambda r: f'{r["samples"]:,}'),
-      ('p-value', lambda r: f'{r["p_value"]:.2g}'),
-      ('below is an alarm', lambda r: f'{r["level"]:.1e}'),
-    ),
-  ),
-  'planted': (
-    'Bugs planted in it',
-    (
-      ('planted bug', lambda r: r['bug']),
-      (
-        'seen',
-        lambda r: '-' if not r['applies'] else 'yes' if r['caught'] else 'NO',
-      ),
-      ('', lambda r: r['detail']),
-    ),
-  ),
-}
+    '': '{detail}',
+  }),
+}  # fmt: skip
 
 
 def _by_row(rows: list[dict]) -> list[Table]:
   tables = []
   for part, (title, columns) in _BY_ROW.items():
-    part_rows = pick(rows, part=part)
-    if part == 'arithmetic':  # One precision after the other.
-      part_rows = [
-        row for same in group(part_rows, 'dtype').values() for row in same
+    lines = [
+      [
+        show.format_map(row) if isinstance(show, str) else show(row)
+        for show in columns.values()
       ]
-    tables.append(Table.of(title, '', columns, part_rows))
+      for row in pick(rows, part=part)
+    ]
+    if part == 'arithmetic':  # One precision after the other.
+      order = list(dict.fromkeys(line[0] for line in lines))
+      lines.sort(key=lambda line, order=order: order.index(line[0]))
+    tables.append(Table(title, '', list(columns), lines))
   return tables
 
 
@@ -306,10 +266,9 @@ def _words(value: Any) -> str:
 
 
 def _counterexample(found: dict) -> str:
-  expected, obtained, drafts = (
-    found.get(name) for name in ('expected', 'obtained', 'drafts')
-  )
   apart = 'expected', 'obtained', 'drafts'
+  usual = 'chosen', 'drafts_left_out'  # Left out where they are 0.
+  expected, obtained, drafts = map(found.get, apart)
   head = ['drafted', 'with chance', 'accepted with', 'then drawn from']
   columns = 'drafted', 'chance', 'accepts', 'then_draws_from'
   lines = [[_words(d[name]) for name in columns] for d in drafts or ()]
@@ -319,7 +278,7 @@ def _counterexample(found: dict) -> str:
     bullets(
       f'{name.replace("_", " ")}: {_words(value)}'
       for name, value in found.items()
-      if name not in apart and value not in (0, False)
+      if name not in apart and (value or name not in usual)
     ),
     markdown(head, lines) if lines else '',
     markdown(['', 'expected', 'obtained'], compared),
