@@ -12,6 +12,7 @@ from configs import pair as pair_config
 from specjax import sampling, verify
 from specjax.bench import comparisons, measure, ties
 from specjax.bench.config import Checkpoint, Parity, Prompts
+from specjax.certify import planted
 from specjax.drafters import lm, plain
 from specjax.errors import UserError
 from specjax.loop import generate
@@ -26,7 +27,7 @@ MODEL = models.DRAFT  # one layer: there are many programs to compile
 PLAIN = Spec(MODEL, plain.make(), verify.token)
 DRAFTED = dataclasses.replace(PLAIN, drafter=lm.make(MODEL, 3))
 # A rule that is wrong at temperature 0 too; the program takes it by its name.
-ACCEPTS_ALWAYS = models.WRONG_RULES['accepts always']
+ACCEPTS_ALWAYS = planted.IN_RULES['every token is accepted'](verify.token)
 
 
 def ways(weights, spec=DRAFTED):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, verify
-from specjax.certify import cases, exact
+from specjax.certify import cases, exact, planted
 from specjax.drafters import cascade, early_exit, lm, ngram, plain
 from specjax.drafters.shapes import policies
 from specjax.loop import generate
@@ -23,7 +23,7 @@ from tests.support import keys, models
 DRAFT = models.DRAFT
 TABLE = table.build(models.VOCAB)
 CHAIN, TREE = lm.make(TABLE, 2), lm.make_tree(TABLE, (0, 0, 1))
-ALWAYS = models.WRONG_RULES['accepts always']
+ALWAYS = planted.IN_RULES['every token is accepted'](verify.token)
 LEVEL, ROUNDS = 1e-4 / 2, 8
 
 

@@ -304,25 +304,6 @@ def test_observing_accepts_nothing(float64):
   assert {len(text) for text in chances} == {1}
 
 
-@pytest.mark.parametrize('name', models.WRONG_RULES)
-def test_a_wrong_rule_is_seen(name, float64):
-  p, q = pair(0, 'plain')
-  found = texts_of(models.WRONG_RULES[name], CHAINS['two of three'], p, q)
-  assert np.abs(found - plain_texts(p)).max() > 1e-4
-
-
-def test_dropping_a_drawn_token_is_seen(float64):
-  """A size that looks at the token it drops is no stopping time."""
-
-  def drops(chances):
-    unlikely = np.pad(chances < 0.3, ((0, 0), (0, 1)), constant_values=True)
-    return unlikely.argmax(1)
-
-  p, q = pair(0, 'plain')
-  found = texts_of(verify.token, sizes(drops), p, q)
-  assert np.abs(found - plain_texts(p)).max() > 1e-3
-
-
 def chance(width):
   """Strategy of distributions [3, VOCAB] with zeros."""
   weights = st.one_of(st.just(0.0), st.floats(2**-10, 1, width=width))

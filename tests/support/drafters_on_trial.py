@@ -113,13 +113,6 @@ def _drops_unlikely(draft):
   return draft._replace(size=jnp.where(q < 0.3, 0, draft.size))
 
 
-def _asks_before_keeping(draft):
-  """A policy is asked of the drawn token before it is kept."""
-  q = jnp.take_along_axis(draft.probs, draft.tokens[..., None], 2)[..., 0]
-  kept = jnp.cumprod(q > 0.25, 1).sum(1)
-  return draft._replace(size=kept.astype(jnp.int32))
-
-
 @functools.cache
 def _remembering(depth, states, draws_from, says=None):
   """A drafter that remembers the token to begin behind.
@@ -194,7 +187,6 @@ def _own_seed(depth):
 reports_top_two = _load(lambda depth: _drafter(depth, report=_top_two))
 one_coin = _load(lambda depth: _drafter(depth, coins=_same_coin))
 drops_unlikely = _changed(_drops_unlikely)
-asks_before_keeping = _changed(_asks_before_keeping)
 own_seed = _load(functools.cache(_own_seed))
 keeps_rejected = _load(
   lambda depth: _remembering(depth, _keeps_rejected, lambda memory, ctx: memory)

@@ -39,24 +39,15 @@ from specjax.drafters.shapes import chain, dynamic_tree, policies, static_tree
 from specjax.loop import generate
 from specjax.models import quantize, transformer, variants
 from specjax.models.config import Narrowed
-from specjax.types import Drafter, Params, Rule, Spec
-from specjax.verify import chains
+from specjax.types import Drafter, Params, Spec
+from tests.support import tiny as builder
 
 
 @functools.cache
 def tiny(vocab: int, layers: int, **options) -> transformer.Model:
   """A decoder of width 8 with grouped queries."""
-  sizes = dict(
-    vocab_size=vocab,
-    width=8,
-    num_layers=layers,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=4,
-    mlp_width=16,
-    max_positions=512,
-  )
-  return transformer.build(transformer.TransformerConfig(**sizes | options))
+  sizes = {'head_dim': 4, 'mlp_width': 16, 'max_positions': 512}
+  return builder.model(8, layers, vocab, **sizes | options)
 
 
 @functools.cache
@@ -399,79 +390,32 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
 }
 
 # The loop sees the shape of a draft and what is read of the target. Of drafters
-# that are alike in that one is run in every test of the loop.
-_LIKE_OTHERS = (
-  'suffix',
-  'suffix, tree',
-  'recycling',
-  'recycling, tree',
-  'skip',
-  'some tokens',
-  'dflash',
-  'another vocabulary',
-  'lookup tree',
-  'lm, two more or one less',
-  'lm, expected gain',
-  'lm, dynamic tree',
-  'lm, windowed',
-  'early exit',
-  'windowed',
-  'windowed, tree',
-  'eagle 3, windowed',
-  'medusa, tree',
-  'dflash, tree',
-  'eagle 1',
-  'eagle 3, tree',
-  'eagle 1, published',
-  'eagle 3, published',
-  'chains in eight bits',
-  'another vocabulary, tree',
-  'cascade over another vocabulary',
-  'cascade over a window',
-)
-IN_LOOPS = [
-  pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
-  for name in DRAFTERS
-]
-# Promises are tested of the drafts themselves, which these share with drafters
-# beside them: a policy that stops, a tree of the same walker, or its layout.
-_DRAFT_LIKE_OTHERS = (
-  'suffix',
-  'suffix, tree',
-  'recycling, tree',
-  'eagle 3, tree',
-  'recycling',
-  'skip',
-  'cascade over a window',
-  'dflash',
-  'some tokens',
-  'eagle 3, published',
-  'lm with a stop',
-  'lm, two more or one less',
-  'lm, expected gain',
-  'lm, dynamic tree',
-  'lm, windowed',
-  'windowed, tree',
-  'eagle 3, windowed',
-  'lookup tree',
-  'medusa, tree',
-  'dflash, tree',
-  'eagle 1',
-  'eagle 1, published',
-  'chains in eight bits',
-  'another vocabulary, tree',
-  'cascade over another vocabulary',
-)
+# that are alike in that, one is run in every test of the loop.
+_IN_LOOPS = (
+  'plain', 'lm', 'lm with a stop', 'tree', 'ngram', 'counts',
+  'eagle 3, dynamic tree', 'cascade',
+)  # fmt: skip
+# Promises are tested of the drafts themselves. One drafter stands for others
+# that share a walker, a shape or a layout with it.
+_IN_PROMISES = (
+  'plain', 'lm', 'tree', 'ngram', 'counts', 'early exit', 'windowed',
+  'eagle 3, dynamic tree', 'another vocabulary', 'cascade',
+)  # fmt: skip
+
+
+def slow_unless(fast, names):
+  """Names to test, of which those that are not `fast` are slow."""
+  return [
+    name if name in fast else pytest.param(name, marks=pytest.mark.slow)
+    for name in names
+  ]
+
+
+IN_LOOPS = slow_unless(_IN_LOOPS, DRAFTERS)
 
 
 def in_promises(names):
-  """Names of drafters to test a promise of."""
-  return [
-    pytest.param(name, marks=pytest.mark.slow)
-    if name in _DRAFT_LIKE_OTHERS
-    else name
-    for name in names
-  ]
+  return slow_unless(_IN_PROMISES, names)
 
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.
@@ -514,61 +458,3 @@ def go(name, state, steps=1000, eos=(10,)):
   return generate.generate(
     params_of(name), state, steps, spec=spec_of(name, eos)
   )
-
-
-# Planted bugs: what the tests of exactness must see.
-
-
-def _wrong(accept, rest) -> Rule:
-  return Rule(accept, rest, lossless=True)
-
-
-def _accept_always(draft, scores):
-  return jnp.ones_like(chains.token_accept(draft, scores))
-
-
-def _accept_inverted(draft, scores):
-  p = jnp.take_along_axis(scores.probs[:-1], draft.tokens[:, None], 1)[:, 0]
-  q = jnp.take_along_axis(draft.probs, draft.tokens[:, None], 1)[:, 0]
-  return jnp.minimum(1, q / p)
-
-
-def _accept_eagerly(draft, scores):
-  return jnp.minimum(1, 1.01 * chains.token_accept(draft, scores))
-
-
-def _rest_is_the_target(draft, scores, row):
-  del draft  # Unused.
-  return scores.probs[row]
-
-
-def _rest_not_clipped(draft, scores, row):
-  node = jnp.minimum(row, draft.tokens.shape[0] - 1)
-  left = jnp.abs(scores.probs[row] - draft.probs[node])
-  return jnp.where(row < draft.size, left / left.sum(), scores.probs[row])
-
-
-def _rest_of_the_draft(draft, scores, row):
-  rest = chains.token_rest(draft, scores, row)
-  return jnp.where(row < draft.size, rest, draft.probs[draft.size - 1])
-
-
-def _rest_forgets_the_size(draft, scores, row):
-  whole = jnp.full_like(draft.size, draft.tokens.shape[0])
-  return chains.token_rest(draft._replace(size=whole), scores, row)
-
-
-def _rest_of_the_row_above(draft, scores, row):
-  return chains.token_rest(draft, scores, jnp.maximum(row - 1, 0))
-
-
-WRONG_RULES = {
-  'accepts always': _wrong(_accept_always, chains.token_rest),
-  'q / p': _wrong(_accept_inverted, chains.token_rest),
-  'accepts 1% too often': _wrong(_accept_eagerly, chains.token_rest),
-  'no residual': _wrong(chains.token_accept, _rest_is_the_target),
-  'residual not clipped': _wrong(chains.token_accept, _rest_not_clipped),
-  'bonus from q': _wrong(chains.token_accept, _rest_of_the_draft),
-  'size forgotten': _wrong(chains.token_accept, _rest_forgets_the_size),
-  'one row off': _wrong(chains.token_accept, _rest_of_the_row_above),
-}

@@ -45,25 +45,6 @@ def _ties_fail(draft, scores):
   return jnp.where(ratio == 1, 0.75, jnp.minimum(ratio, 1))
 
 
-def _eager_at_the_end(draft, scores):
-  """The last of at least two tokens is accepted too readily."""
-  ratio = _ratio(draft, scores)
-  last = len(ratio) - 1
-  more = jnp.where((jnp.arange(len(ratio)) == last) & (last > 0), 1.2, 1)
-  return jnp.minimum(more * ratio, 1)
-
-
-def _no_repetition(draft, scores, row):
-  """The bonus token is never the last drafted token again."""
-  right = chains.token_rest(draft, scores, row)
-  nodes = draft.tokens.shape[0]
-  last = draft.tokens[jnp.maximum(row - 1, 0)]
-  other = jnp.where(jnp.arange(len(right)) == last, 0, right)
-  total = other.sum()
-  other = jnp.where(total > 0, other / jnp.where(total > 0, total, 1), right)
-  return jnp.where((row == draft.size) & (nodes > 0) & (row > 0), other, right)
-
-
 def _first_sibling_only(draft, scores, row):
   """Behind two rejected siblings only the first is taken from p."""
   one = draft._replace(size=jnp.minimum(draft.size, 1))
@@ -76,32 +57,15 @@ def _argmax_is_welcome(draft, scores):
   return jnp.where(best, 1.0, chains.token_accept(draft, scores))
 
 
-def _half(draft, scores):
-  return 0.5 * jnp.minimum(_ratio(draft, scores), 1)
-
-
-def _rest_of_half(draft, scores, row):
-  p = scores.probs[row]
-  q = drafted_probs(draft, p.shape[-1], p.dtype)
-  q = q[jnp.minimum(row, len(q) - 1)]
-  left = p - 0.5 * jnp.minimum(p, q)
-  return jnp.where(row < draft.size, left / left.sum(), p)
-
-
 leftover_to_first = _chain_rule(rest=_leftover_to_first)
 by_logits = _chain_rule(_by_logits)
 ties_fail = _chain_rule(_ties_fail)
-eager_at_the_end = _chain_rule(_eager_at_the_end)
-no_repetition = _chain_rule(rest=_no_repetition)
 first_sibling_only = verify.recursive._replace(rest=_first_sibling_only)
 argmax_is_welcome = _chain_rule(_argmax_is_welcome)
 
-# Right: it accepts half as often as it might, and makes up for it.
-half = _chain_rule(_half, _rest_of_half)
-
 
 def scaled(factor: float) -> Rule:
-  """Right: a share of `half`'s kind, between nothing and all."""
+  """Right: it accepts a share of what it might, and makes up for it."""
 
   def accept(draft, scores):
     return factor * jnp.minimum(_ratio(draft, scores), 1)

@@ -1,17 +1,190 @@
 """Planted bugs of the measuring code, each with the check that finds it."""
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
+import jax.numpy as jnp
 import numpy as np
 
-from specjax.bench import row_fields
+from specjax.bench import costs, measure, row_fields, runner
 from specjax.bench.costs import Costs
+from specjax.loop import generate
 from specjax.reports import paired
 from specjax.stats import metrics
-from tests.support.measuring_checks import MANY
-from tests.support.wrong_counts import WRONG_COUNTS, WrongNumber, turned
+from tests.support import scripted_run
+from tests.support.measuring_checks import CHECKS, MANY
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongNumber:
+  """A function of the measuring code with a fault."""
+
+  name: str
+  check: str  # that finds it, of `measuring_checks.CHECKS`
+  where: Any  # the module or class that has the function
+  attribute: str
+  wrong: Any  # takes its place
+
+  @contextlib.contextmanager
+  def planted(self) -> Iterator[None]:
+    with mock.patch.object(self.where, self.attribute, self.wrong):
+      yield
+
+  def deviation(self) -> float:
+    """Returns what the check finds."""
+    with self.planted():
+      return CHECKS[self.check].deviation()
+
+
+# Steps
+
+
+def _emit(change: Callable[[Any], dict]) -> generate.StepParts:
+  """A step in which `change` says which tokens stay, and whether it counts."""
+  names = 'emitted', 'count', 'room', 'stopped'
+
+  def emit(state, draft, verdict, eos):
+    made = generate.PARTS.emit(state, draft, verdict, eos)
+    right = dict(zip(names, made, strict=True))
+    step = SimpleNamespace(state=state, verdict=verdict, **right)
+    return tuple((right | change(step)).values())
+
+  return generate.PARTS._replace(emit=emit)
+
+
+def _tally(change: Callable[[Any], dict], *fields: str) -> generate.StepParts:
+  """A step whose counts, or some of them, are those of other arguments."""
+  names = 'counts', 'draft', 'verdict', 'emitted', 'room', 'live', 'beta'
+
+  def tally(*step):
+    given = dict(zip(names, step, strict=True))
+    other = given | change(SimpleNamespace(**given))
+    wrong = generate.PARTS.tally(*other.values())
+    if not fields:
+      return wrong
+    some = {name: getattr(wrong, name) for name in fields}
+    return generate.PARTS.tally(*step)._replace(**some)
+
+  return generate.PARTS._replace(tally=tally)
+
+
+def _rejected_is_untried(*step):
+  after = generate.PARTS.tally(*step)
+  return after._replace(tried=after.accepted)
+
+
+def _left(x):
+  return x.state.limit - x.state.length
+
+
+_STEPS = (
+  ('steps the limit cuts, by outcome', 'counts',
+   _emit(lambda x: {'room': _left(x) > x.verdict.num_accepted})),
+  ('steps the end cuts, by outcome', 'counts',
+   _emit(lambda x: {'room': x.room & (x.count > x.verdict.num_accepted)})),
+  ('cut steps are whole', 'counts',
+   _emit(lambda x: {'room': jnp.ones_like(x.room)})),
+  ('tokens behind the end of a text', 'counts',
+   _emit(lambda x: {
+     'count': jnp.minimum(x.verdict.num_accepted + 1, _left(x))})),
+  ('tokens behind the limit', 'counts',
+   _emit(lambda x: {
+     'count': jnp.where(x.stopped, x.count, x.verdict.num_accepted + 1)})),
+  ('finished rows are counted', 'counts',
+   _tally(lambda x: {'live': jnp.ones_like(x.live)})),
+  ('misses are tried', 'acceptance',
+   _tally(lambda x: {
+     'draft': x.draft._replace(size=jnp.maximum(x.draft.size, 1))}, 'tried')),
+  ('nodes that do not exist are drafted', 'counts',
+   _tally(lambda x: {'draft': x.draft._replace(
+     size=jnp.full_like(x.draft.size, x.draft.tokens.shape[1]))}, 'drafted')),
+  ('no bonus in the tokens', 'counts',
+   _tally(lambda x: {
+     'emitted': jnp.minimum(x.emitted, x.verdict.num_accepted)})),
+  ('rejected tokens were not tried', 'acceptance',
+   generate.PARTS._replace(tally=_rejected_is_untried)),
+)  # fmt: skip
+
+# Runs
+
+_units, _compare = runner.Runner.units, runner.Runner.compare
+_whole, _run = runner.Runner.whole, measure._run
+_accepted, _record = costs._accepted, measure.record
+
+
+def turned(items) -> list:
+  """The same items, with the first one last."""
+  return [*items[1:], *items[:1]]
+
+
+def _per_row(way, job, steps=None):
+  run = measure.decode(way, job, steps)
+  return run.seconds / run.counts.target_calls.sum(), run
+
+
+def _every_row(params, state, job, *rest):
+  return _run(params, state, dataclasses.replace(job, live=None), *rest)
+
+
+def _other_order(self, domain, temperature):
+  job = _whole(self, domain, temperature)
+  order = turned(range(len(job.prompts)))
+  texts = [job.prompts[i] for i in order]
+  return dataclasses.replace(job, prompts=texts, indices=job.indices[order])
+
+
+def _first_keys(self, domain, temperature):
+  jobs = _units(self, domain, temperature)
+  return [dataclasses.replace(j, indices=jobs[0].indices) for j in jobs]
+
+
+def _last_twice(self, domain, temperature):
+  jobs = _units(self, domain, temperature)
+  return [*jobs, jobs[-1]]
+
+
+def _log_of(change: Callable[[measure.Log], dict]):
+  """`measure.record` with a log that `change` makes of the right one."""
+
+  def record(way, job):
+    run = _record(way, job)
+    return dataclasses.replace(run, log=run.log._replace(**change(run.log)))
+
+  return record
+
+
+_RUNS = (
+  ('a step of all rows together', 'costs', costs, '_time', _per_row),
+  ('rows that fill up a batch are counted',
+   'counts of a batch that is filled up', measure, '_run', _every_row),
+  ('alpha of prompts in another order', 'alpha on more rows than prompts',
+   runner.Runner, 'whole', _other_order),
+  ('a replay accepts the bonus, too', 'replays', costs, '_accepted',
+   lambda run: _accepted(run) + 1),
+  ('every batch has the keys of the first', 'keys', runner.Runner, 'units',
+   _first_keys),
+  ('the last batch counts twice', 'counts', runner.Runner, 'units',
+   _last_twice),
+  ('texts beside the plain text of another prompt', 'texts', runner.Runner,
+   'compare', lambda self, method, cell, base, runs: _compare(
+     self, method, cell, turned(base), runs)),
+  ('a cut step is logged as one that accepted nothing', 'sums that agree',
+   measure, 'record',
+   _log_of(lambda log: {'accepted': np.maximum(log.accepted, 0)})),
+  ('the length is that after the step', 'steps along the text', measure,
+   'record', _log_of(lambda log: {'length': log.length + log.accepted + 1})),
+  ('v as a ratio of medians', 'costs', Costs, 'v',
+   property(lambda cost: np.median(cost.scored) / np.median(cost.plain))),
+  ('c of the whole draft', 'costs', Costs, 'c', property(
+    lambda cost: np.median((cost.whole - cost.scored) / cost.plain))),
+)  # fmt: skip
+
+# Fields and metrics
 
 _alpha_of, _acceptance, _speed = (
   row_fields.alpha_of,
@@ -146,7 +319,6 @@ def _unpaired(one, other, statistic, relative=False):
 _AT_90, _AT_95, _AT_98 = 1.685, 2.023, 2.426
 assert MANY == 40
 
-
 _ROW_FIELDS = (
   ('steps are those of all rows', 'counts', 'acceptance',
    _fields(lambda c, row: {'steps': row['target_calls']})),
@@ -213,26 +385,12 @@ _METRICS = (
   ('intervals by percentiles', 'coverage, skewed units', 'ratio', _percentile),
 )  # fmt: skip
 
+
 WRONG_NUMBERS = (
-  *WRONG_COUNTS,
-  *(
-    WrongNumber(n, check, row_fields, *rest) for n, check, *rest in _ROW_FIELDS
-  ),
-  *(WrongNumber(n, check, metrics, *rest) for n, check, *rest in _METRICS),
-  WrongNumber(
-    'v as a ratio of medians',
-    'costs',
-    Costs,
-    'v',
-    property(lambda cost: np.median(cost.scored) / np.median(cost.plain)),
-  ),
-  WrongNumber(
-    'c of the whole draft',
-    'costs',
-    Costs,
-    'c',
-    property(lambda cost: np.median((cost.whole - cost.scored) / cost.plain)),
-  ),
+  *(WrongNumber(n, c, scripted_run, 'PARTS', parts) for n, c, parts in _STEPS),
+  *(WrongNumber(*bug) for bug in _RUNS),
+  *(WrongNumber(n, c, row_fields, *bug) for n, c, *bug in _ROW_FIELDS),
+  *(WrongNumber(n, c, metrics, *bug) for n, c, *bug in _METRICS),
   WrongNumber(
     'differences of other prompts',
     'differences are paired',
