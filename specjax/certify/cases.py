@@ -147,7 +147,13 @@ def of_chosen(tiny: TinyModels, drafter: Drafter) -> exact.DraftSource:
     with jax.enable_x64(True):
       target, ctx, hidden = _read(tiny, contexts, drafter.taps)
       made = jax.device_get(propose(Params(target, None), ctx, hidden))
-    return exact.chosen(texts, contexts, made)
+    every = np.arange(len(contexts))
+    rows = np.zeros((len(contexts), drafter.nodes + 1), int)
+    rows[:, 0] = contexts
+    for node, token in enumerate(made.tokens.T):
+      above = rows[every, made.parents[:, node]]
+      rows[:, node + 1] = texts.after(above, token)
+    return exact.Drafts(made, np.ones(len(contexts)), every, rows)
 
   return source
 
@@ -230,23 +236,13 @@ STOPPED = Kind(
   lambda tiny: lm.make(tiny.draft, 3, policies.confidence(_STOP)),
   lambda tiny: exact.tree(_CHAIN, size=exact.stopping(_STOP)),
 )
-LOOKUP = Kind(
-  'lookup',
-  lambda tiny: ngram.make(3),
-  lambda tiny: exact.lookup(tiny.prompt, 3),
-)
-LOOKUPS = Kind(
-  'lookup of two candidates',
-  lambda tiny: ngram.make(3, candidates=2),
-  lambda tiny: exact.lookup(tiny.prompt, 3, candidates=2),
-)
 CASCADE = Kind(
   'cascade over lookup',
   lambda tiny: holding(
     cascade.make(tiny.draft, ngram.make(2), 2),
     Params(tiny.params.drafter, None),
   ),
-  lambda tiny: of_cascade(verify.token, exact.lookup(tiny.prompt, 2), 2),
+  lambda tiny: of_cascade(verify.token, of_chosen(tiny, ngram.make(2)), 2),
 )
 # The draft of the tiny transformers is the target's first layer.
 EXIT = Kind(
@@ -264,6 +260,10 @@ def _choosing(name: str, make: Callable[[TinyModels], Drafter]) -> Kind:
   )
 
 
+LOOKUP = _choosing('lookup', lambda tiny: ngram.make(3))
+LOOKUPS = _choosing(
+  'lookup of two candidates', lambda tiny: ngram.make(3, candidates=2)
+)
 SUFFIX = _choosing(
   'tree of suffixes',
   lambda tiny: suffix.make(2, factor=2.0, candidates=2, places=8),

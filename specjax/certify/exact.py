@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import trees
-from specjax.drafters import ngram
 from specjax.drafters.shapes import static_tree
 from specjax.types import Draft, Rule, Scores
 
@@ -169,42 +168,6 @@ def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
     return unlikely.argmax(1) + 1
 
   return size
-
-
-def chosen(texts: Texts, contexts, draft: Draft) -> Drafts:
-  """One draft after each text, whose tokens were chosen and not drawn."""
-  every = np.arange(len(contexts))
-  rows = np.zeros((len(contexts), draft.tokens.shape[1] + 1), int)
-  rows[:, 0] = contexts
-  for node, token in enumerate(draft.tokens.T):
-    above = rows[every, draft.parents[:, node]]
-    rows[:, node + 1] = texts.after(above, token)
-  return Drafts(draft, np.ones(len(contexts)), every, rows)
-
-
-def lookup(prompt: tuple[int, ...], depth: int, **options) -> DraftSource:
-  """The drafts of `drafters.ngram`: one after each text, which is chosen.
-
-  Args:
-    prompt: what every text continues.
-    depth: K.
-    **options: options of `ngram.make`; there is no reference text.
-  """
-  row = functools.partial(ngram.draft_row, None, depth=depth, **options)
-  draft_rows = jax.jit(jax.vmap(row))
-
-  def source(texts, q, contexts):
-    del q  # Unused.
-    slots = len(prompt) + texts.longest
-    padded = np.zeros((len(contexts), slots), np.int32)
-    whole = [(*prompt, *texts.tokens(number)) for number in contexts]
-    for row, text in zip(padded, whole, strict=True):
-      row[: len(text)] = text
-    length = np.array([len(text) for text in whole], np.int32)
-    draft = Draft(*map(np.asarray, draft_rows(padded, length)), None)
-    return chosen(texts, contexts, draft)
-
-  return source
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -12,7 +12,7 @@ from specjax import sampling, trees, verify
 from specjax.certify import cases, exact, tiny_models
 from specjax.certify.tiny_models import TinyModels
 from specjax.checkpoints.vocabularies import reading, tables
-from specjax.drafters import lm
+from specjax.drafters import lm, ngram
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.types import Draft, Drafter, Rule, Verdict
@@ -190,7 +190,7 @@ WRONG_RULES = (
     'cascade: the inner rule accepts everything',
     verify.token,
     lambda tiny: cases.of_cascade(
-      _accepts_all(verify.token), exact.lookup(tiny.prompt, 2), 2
+      _accepts_all(verify.token), cases.of_chosen(tiny, ngram.make(2)), 2
     ),
   ),
 )

@@ -7,8 +7,8 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.bench import measure, replay
-from specjax.certify import exact
-from specjax.drafters import lm
+from specjax.certify import cases, exact, tiny_models
+from specjax.drafters import lm, ngram
 from specjax.loop import generate
 from specjax.stats import theory
 from tests.support import models
@@ -66,7 +66,8 @@ def test_calls_of_a_draft_that_stops(float64):
 
 def test_calls_of_a_chosen_draft(float64):
   """What is copied depends on where the draft began."""
-  p, source = model(0), exact.lookup((0, 1, 0, 0, 1), 2)
+  p, tiny = model(0), tiny_models.tables(3, prompt=(0, 1, 0, 0, 1))
+  source = cases.of_chosen(tiny, ngram.make(2))
   for text, calls in expected(source, p, p).items():
     starts = np.array([NUMBERS[text[:i]] for i in range(len(text))])
     draft = source(TEXTS, None, starts).draft

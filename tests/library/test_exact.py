@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from specjax import verify
-from specjax.certify import exact
+from specjax.certify import cases, exact, tiny_models
+from specjax.drafters import ngram
 from tests.support import papers_in_numpy
 
 TEXTS = exact.Texts(3, 4)
@@ -115,7 +116,9 @@ def test_low_precision_is_off_by_its_rounding(dtype, float64):
 
 def test_drafts_of_lookup_are_those_of_the_drafter():
   """After 0 1 0 the last token was followed by 1 0."""
-  made = exact.lookup((0, 1, 0), 2)(TEXTS, None, np.array([0, 3]))
+  tiny = tiny_models.tables(3, prompt=(0, 1, 0))
+  source = cases.of_chosen(tiny, ngram.make(2))
+  made = source(TEXTS, None, np.array([0, 3]))
   assert made.draft.probs is None
   first, second = np.asarray(made.draft.tokens)
   assert first.tolist() == [1, 0]
