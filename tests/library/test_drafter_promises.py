@@ -127,7 +127,7 @@ def wrong() -> dict[str, Draft]:
   ('bug', 'law'),
   [
     ('a drawn token is dropped for being unlikely', 2),
-    ('the likeliest token is drafted, q is reported', 1),
+    ('the likeliest token is drafted, q is reported', 6),
     ('the probabilities are those of another text', 1),
     ('every draft has the same coins', 6),
   ],

@@ -249,20 +249,6 @@ def test_lenience_at_temperature_0_looks_at_the_logits():
   np.testing.assert_array_equal(accept, [1, 0, 0])
 
 
-def test_typical_acceptance():
-  """p(x) > min(epsilon, delta exp(-H)): by hand, for a flat and a sharp p."""
-  rule = verify.typical(0.3, 0.9)
-  assert not rule.lossless
-  sharp, flat = [0.9, 0.05, 0.05, 0], [0.25] * 4
-  draft = Draft(jnp.array([0, 1, 2]), jnp.array([0, 0, 1]), jnp.array(3), None)
-  scores = Scores(jnp.array([sharp, flat, flat, flat]), None)
-  # Bounds: sharp 0.9 exp(-0.394) = 0.607, cut to 0.3; flat 0.9 / 4 = 0.225.
-  np.testing.assert_array_equal(rule.accept(draft, scores), [1, 0, 1])
-  greedy = Scores(jnp.eye(4)[:, [1, 0, 2, 3]], None)
-  np.testing.assert_array_equal(rule.accept(draft, greedy), [0, 1, 0])
-  np.testing.assert_array_equal(rule.rest(draft, scores, 0), scores.probs[0])
-
-
 @pytest.mark.parametrize(
   ('make', 'message'),
   [

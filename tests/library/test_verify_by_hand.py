@@ -64,6 +64,12 @@ def test_every_node_is_typical_of_the_row_above_it():
   ):
     draft = draft_of(tokens, [0, 0, 1, 2], 4)
     assert rule.accept(draft, scores).tolist() == expected
+  assert not rule.lossless
+  np.testing.assert_array_equal(rule.rest(draft, scores, 0), scores.probs[0])
+  # At temperature 0 only the likeliest token is accepted.
+  greedy = scores_of(*jnp.eye(4)[jnp.array([1, 0, 2, 3, 3])])
+  draft = draft_of([0, 1, 2, 2], [0, 0, 1, 2], 4)
+  assert rule.accept(draft, greedy).tolist() == [0, 1, 0, 1]
   # At the bound itself a token is not accepted: 1/4 > 1/4 is false.
   scores = scores_of(flat, flat)
   bound = verify.typical(0.25, 1.0)

@@ -114,14 +114,12 @@ def _drops_unlikely(draft):
 
 
 @functools.cache
-def _remembering(depth, states, draws_from, says=None):
+def _remembering(depth, states):
   """A drafter that remembers the token to begin behind.
 
   Args:
     depth: K.
-    states: (memory, draft's last token, ctx, verdict) -> memory.
-    draws_from: (memory, ctx) -> token [B] that a draft begins behind.
-    says: likewise that its probabilities begin behind; None: the same.
+    states: (draft's first token, ctx, verdict) -> memory.
   """
   right = _drafter(depth)
 
@@ -131,36 +129,27 @@ def _remembering(depth, states, draws_from, says=None):
 
   def propose(params, memory, ctx, key):
     behind = ctx._replace(
-      tokens=draws_from(memory[0], ctx)[:, None],
+      tokens=memory[0][:, None],
       length=jnp.ones_like(ctx.length),
     )
     draft, _ = right.propose(params, (), behind, key)
-    if says is not None:
-      q = jax.nn.softmax(params.drafter[says(memory[0], ctx)])
-      draft = draft._replace(probs=draft.probs.at[:, 0].set(q))
     return draft, (memory[0], draft.tokens[:, 0])
 
   def commit(params, memory, ctx, verdict, hidden):
     del params, hidden  # Unused.
-    return states(memory[0], memory[1], ctx, verdict), memory[1]
+    return states(memory[1], ctx, verdict), memory[1]
 
   return right._replace(init=init, propose=propose, commit=commit)
 
 
-def _committed(memory, drafted, ctx, verdict):
-  del memory, drafted, verdict  # Unused.
+def _committed(drafted, ctx, verdict):
+  del drafted, verdict  # Unused.
   return _last(ctx)
 
 
-def _keeps_rejected(memory, drafted, ctx, verdict):
+def _keeps_rejected(drafted, ctx, verdict):
   """Where the first token was rejected, the memory holds it all the same."""
-  del memory  # Unused.
   return jnp.where(verdict.num_accepted == 0, drafted, _last(ctx))
-
-
-def _not_told_of_rejections(memory, drafted, ctx, verdict):
-  del drafted  # Unused.
-  return jnp.where(verdict.num_accepted == 0, memory, _last(ctx))
 
 
 def _own_seed(depth):
@@ -188,23 +177,10 @@ reports_top_two = _load(lambda depth: _drafter(depth, report=_top_two))
 one_coin = _load(lambda depth: _drafter(depth, coins=_same_coin))
 drops_unlikely = _changed(_drops_unlikely)
 own_seed = _load(functools.cache(_own_seed))
-keeps_rejected = _load(
-  lambda depth: _remembering(depth, _keeps_rejected, lambda memory, ctx: memory)
-)
-stale_after_rejection = _load(
-  lambda depth: _remembering(
-    depth,
-    _not_told_of_rejections,
-    lambda memory, ctx: _last(ctx),
-    lambda memory, ctx: memory,
-  )
-)
-
+keeps_rejected = _load(lambda depth: _remembering(depth, _keeps_rejected))
 # Right.
 bigrams = _load(_drafter)
-remembers = _load(
-  lambda depth: _remembering(depth, _committed, lambda memory, ctx: memory)
-)
+remembers = _load(lambda depth: _remembering(depth, _committed))
 
 
 def unnormalised(target, path=''):
