@@ -46,8 +46,8 @@ from tests.support import tiny as builder
 @functools.cache
 def tiny(vocab: int, layers: int, **options) -> transformer.Model:
   """A decoder of width 8 with grouped queries."""
-  sizes = {'head_dim': 4, 'mlp_width': 16, 'max_positions': 512}
-  return builder.model(8, layers, vocab, **sizes | options)
+  sizes = {'width': 8, 'head_dim': 4, 'mlp_width': 16, 'max_positions': 512}
+  return builder.model(layers=layers, vocab=vocab, **sizes | options)
 
 
 @functools.cache
