@@ -33,26 +33,116 @@ papers' claims is in results/findings.md, which `python -m experiments.tables
 results` makes.
 """
 
+import copy
+
 from specjax import pair
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
-from specjax.errors import UserError
+from specjax.errors import need
 
-_GAMMA = 4
-
-PARTS = (
-  'drafters',
-  'gammas',
-  'distillation',
-  'divergences',
-  'lenience',
-  'candidates',
-  'lookup',
-  'online',
-)
+_LOSSES = 'forward_kl reverse_kl jensen_shannon total_variation minus_log_alpha'
+_TEXTS = 'corpus', 'target_text', 'own_text'
 
 
-def _experiment(part: str, candidates, **fields) -> Experiment:
-  fields = {'prompts': Prompts(count=40)} | fields
+def _lm(path: str, gamma: int = 4, **options) -> Candidate:
+  path = path if '/' in path else pair.path(path)
+  return Candidate('lm', gamma, path, options)
+
+
+def _tree(count: int, replacement: bool) -> Candidate:
+  return _lm('draft-128', 2, widths=(count,), replacement=replacement)
+
+
+def _ngram(**options) -> Candidate:
+  return Candidate('ngram', 4, '', options)
+
+
+def _reference(candidates: int) -> Candidate:
+  load, options = 'corpus_lookup.load', {'candidates': candidates}
+  return Candidate(f'specjax.training.{load}', 4, pair.path('target'), options)
+
+
+_COUNTS = {
+  n: Candidate('counts', 4, pair.path(n)) for n in ('unigram', 'bigram')
+}
+_CODE = Prompts(domains=('code',), count=40)
+_RECURSIVE = {'verifiers': ('recursive',)}
+# The candidates of a part, and the other fields of its experiment.
+_PARTS: dict[str, tuple[dict[str, Candidate], dict]] = {
+  'drafters': (
+    _COUNTS
+    | {name: _lm(name) for name in ('draft-64', 'draft-128', 'draft-256')}
+    | {'ngram': _ngram()},
+    {},
+  ),
+  'gammas': (
+    {'draft-128': _lm('draft-128')},
+    {
+      'verifiers': ('token', 'block'),
+      'gammas': (1, 2, 4, 8),
+      'prompts': _CODE,
+    },
+  ),
+  'distillation': (
+    {
+      'before': _lm('runs/embedded_pair/corpus-only/draft-128'),
+      'after': _lm('runs/embedded_pair/pair/draft-128'),
+    },
+    {},
+  ),
+  'divergences': (
+    {
+      name: _lm(f'runs/distill/drafts/{name}')
+      for name in ('undistilled', 'control')
+    }
+    | {
+      f'{loss} on {text}'.replace('_', ' '): _lm(
+        f'runs/distill/drafts/{text}-{loss}'
+      )
+      for text in _TEXTS
+      for loss in _LOSSES.split()
+    },
+    {},
+  ),
+  'lenience': (
+    {'bigram': _COUNTS['bigram'], 'draft-128': _lm('draft-128')},
+    {
+      'verifiers': ('token', 'lenience:0.5', 'lenience:0.3', 'lenience:0.1'),
+      'prompts': _CODE,
+    },
+  ),
+  'candidates': (
+    {
+      'one': _lm('draft-128', 2),
+      'two with': _tree(2, True),
+      'four with': _tree(4, True),
+      'two without': _tree(2, False),
+      'four without': _tree(4, False),
+    },
+    _RECURSIVE | {'prompts': _CODE},
+  ),
+  'lookup': (
+    {
+      'prompt lookup': _ngram(),
+      'places that vote': _ngram(places=16),
+      'two candidates': _ngram(candidates=2),
+      'four candidates': _ngram(candidates=4),
+      'reference': _reference(1),
+      'reference, two': _reference(2),
+      'reference, four': _reference(4),
+    },
+    _RECURSIVE,
+  ),
+  'online': (
+    {'before': _lm('undistilled'), 'after': _lm('runs/online/weights')},
+    # Windows that were drawn for its training have seed 0.
+    {'prompts': Prompts(domains=('structured',), count=40), 'seed': 1},
+  ),
+}
+
+
+def get_config(part: str = 'drafters') -> Experiment:
+  need(part in _PARTS, f'the parts are {", ".join(_PARTS)}, got {part!r}')
+  candidates, fields = copy.deepcopy(_PARTS[part])
   return Experiment(
     name=f'embedded_{part}',
     target=Checkpoint(pair.path('target')),
@@ -60,149 +150,5 @@ def _experiment(part: str, candidates, **fields) -> Experiment:
     max_new_tokens=64,
     batch=40,
     timed=False,
-    **fields,
+    **{'prompts': Prompts(count=40)} | fields,
   )
-
-
-def _drafters() -> Experiment:
-  trained = {
-    name: Candidate('lm', _GAMMA, pair.path(name))
-    for name in ('draft-64', 'draft-128', 'draft-256')
-  }
-  counted = {
-    name: Candidate('counts', _GAMMA, pair.path(name))
-    for name in ('unigram', 'bigram')
-  }
-  lookup = Candidate('ngram', _GAMMA)
-  return _experiment('drafters', counted | trained | {'ngram': lookup})
-
-
-def _gammas() -> Experiment:
-  return _experiment(
-    'gammas',
-    {'draft-128': Candidate('lm', _GAMMA, pair.path('draft-128'))},
-    verifiers=('token', 'block'),
-    gammas=(1, 2, 4, 8),
-    prompts=Prompts(domains=('code',), count=40),
-  )
-
-
-def _distillation() -> Experiment:
-  folder = 'runs/embedded_pair'
-  return _experiment(
-    'distillation',
-    {
-      'before': Candidate('lm', _GAMMA, f'{folder}/corpus-only/draft-128'),
-      'after': Candidate('lm', _GAMMA, f'{folder}/pair/draft-128'),
-    },
-  )
-
-
-def _divergences() -> Experiment:
-  folder = 'runs/distill/drafts'
-  losses = (
-    'forward_kl',
-    'reverse_kl',
-    'jensen_shannon',
-    'total_variation',
-    'minus_log_alpha',
-  )
-  grid = {
-    f'{loss} on {kind}'.replace('_', ' '): f'{kind}-{loss}'
-    for kind in ('corpus', 'target_text', 'own_text')
-    for loss in losses
-  }
-  names = {'undistilled': 'undistilled', 'control': 'control'} | grid
-  return _experiment(
-    'divergences',
-    {n: Candidate('lm', _GAMMA, f'{folder}/{p}') for n, p in names.items()},
-  )
-
-
-def _online() -> Experiment:
-  return _experiment(
-    'online',
-    {
-      'before': Candidate('lm', _GAMMA, pair.path('undistilled')),
-      'after': Candidate('lm', _GAMMA, 'runs/online/weights'),
-    },
-    prompts=Prompts(domains=('structured',), count=40),
-    seed=1,  # Windows that were drawn for its training have seed 0.
-  )
-
-
-def _lenience() -> Experiment:
-  return _experiment(
-    'lenience',
-    {
-      'bigram': Candidate('counts', _GAMMA, pair.path('bigram')),
-      'draft-128': Candidate('lm', _GAMMA, pair.path('draft-128')),
-    },
-    verifiers=(
-      'token',
-      *(f'lenience:{x}' for x in (0.5, 0.3, 0.1)),
-    ),
-    prompts=Prompts(domains=('code',), count=40),
-  )
-
-
-def _candidates() -> Experiment:
-  draft = pair.path('draft-128')
-
-  def tree(count, replacement):
-    options = {'widths': (count,), 'replacement': replacement}
-    return Candidate('lm', 2, draft, options)
-
-  return _experiment(
-    'candidates',
-    {
-      'one': Candidate('lm', 2, draft),
-      'two with': tree(2, True),
-      'four with': tree(4, True),
-      'two without': tree(2, False),
-      'four without': tree(4, False),
-    },
-    verifiers=('recursive',),
-    prompts=Prompts(domains=('code',), count=40),
-  )
-
-
-def _lookup() -> Experiment:
-  def ngram(**options):
-    return Candidate('ngram', _GAMMA, '', options)
-
-  def reference(candidates):
-    path, options = pair.path('target'), {'candidates': candidates}
-    return Candidate(
-      'specjax.training.corpus_lookup.load', _GAMMA, path, options
-    )
-
-  return _experiment(
-    'lookup',
-    {
-      'prompt lookup': ngram(),
-      'places that vote': ngram(places=16),
-      'two candidates': ngram(candidates=2),
-      'four candidates': ngram(candidates=4),
-      'reference': reference(1),
-      'reference, two': reference(2),
-      'reference, four': reference(4),
-    },
-    verifiers=('recursive',),
-  )
-
-
-def get_config(part: str = 'drafters') -> Experiment:
-  makers = {
-    'drafters': _drafters,
-    'gammas': _gammas,
-    'distillation': _distillation,
-    'divergences': _divergences,
-    'lenience': _lenience,
-    'candidates': _candidates,
-    'lookup': _lookup,
-    'online': _online,
-  }
-  if part not in makers:
-    raise UserError(f'the parts are {", ".join(PARTS)}, got {part!r}')
-  return makers[part]()

@@ -20,13 +20,13 @@ import threading
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import safetensors.numpy
+import safetensors
 
+from experiments.step_timing import random_weights
 from specjax import checkpoints
-from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.cli import command
 from specjax.errors import need
+from specjax.models import transformer
 from specjax.models.config import TransformerConfig
 
 _MB = 2**20
@@ -62,65 +62,50 @@ class Peak:
     self.growth = max(self.growth, anonymous() - self.start)
 
 
-def write(sizes: dict[pathlib.Path, int]) -> None:
-  """Writes random weights in float16 of models of so many megabytes."""
-  random = np.random.default_rng(0)
+def write(sizes: dict[str, int]) -> None:
+  """Writes random models in float16, of about so many megabytes in float32."""
   for folder, megabytes in sizes.items():
-    config = config_of(megabytes)
-    family, attributes = conversion.write_attributes(FAMILIES.values(), config)
-    shapes = conversion.shape_params(config)
-    tensors = {}
-    for key, source in conversion.list_sources(family, config, shapes).items():
-      split, names = source
-      for name, shape in zip(
-        names, split.shapes(shapes[key].shape, len(names)), strict=True
-      ):
-        x = random.random(shape, np.float32)
-        tensors[name] = x.astype(np.float16)
-    folder.mkdir()
-    (folder / 'config.json').write_text(json.dumps(attributes))
-    safetensors.numpy.save_file(tensors, folder / 'model.safetensors')
+    width = 64 * max(1, round((megabytes * _MB / 4 / 36) ** 0.5 / 64))
+    config = TransformerConfig(
+      vocab_size=4 * width,
+      width=width,
+      num_layers=2,
+      num_heads=8,
+      num_kv_heads=4,
+      head_dim=width // 8,
+      mlp_width=4 * width,
+      max_positions=128,
+    )
+    model = transformer.build(config)
+    weights = random_weights(model, 0, jnp.float16)
+    checkpoints.save(folder, model, weights, dtype=jnp.float16)
 
 
-def largest_tensor(folder: pathlib.Path) -> int:
+def largest_tensor(folder: str) -> int:
   """Bytes of the largest tensor of a checkpoint."""
-  with safetensors.safe_open(folder / 'model.safetensors', 'numpy') as file:
-    shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
-  return 2 * max(math.prod(shape) for shape in shapes)
-
-
-def config_of(megabytes: int) -> TransformerConfig:
-  """A model of about so many bytes in float32."""
-  width = 64 * max(1, round((megabytes * _MB / 4 / 36) ** 0.5 / 64))
-  return TransformerConfig(
-    vocab_size=4 * width,
-    width=width,
-    num_layers=2,
-    num_heads=8,
-    num_kv_heads=4,
-    head_dim=width // 8,
-    mlp_width=4 * width,
-    max_positions=128,
-  )
+  file = next(pathlib.Path(folder).glob('*.safetensors'))
+  with safetensors.safe_open(file, 'numpy') as tensors:
+    names = list(tensors.keys())
+    shapes = [tensors.get_slice(name).get_shape() for name in names]
+  return 2 * max(map(math.prod, shapes))
 
 
 def main(megabytes: int, dtype: str) -> dict[str, float]:
   """Measures one load; sizes in MB (2^20 bytes)."""
   with tempfile.TemporaryDirectory() as root:
-    folder = pathlib.Path(root)
+    small, large = f'{root}/small', f'{root}/large'
     # In another process, or memory that it freed would be used again.
-    sizes = {folder / 'small': 0, folder / 'large': megabytes}
     other = multiprocessing.get_context('spawn').Process(
-      target=write, args=(sizes,)
+      target=write, args=({small: 0, large: megabytes},)
     )
     other.start()
     other.join()
-    # What loading anything takes the first time is none of the weights'.
-    checkpoints.load(folder / 'small', dtype)
+    # Loading anything for the first time takes memory that is not the weights'.
+    checkpoints.load(small, dtype)
     with Peak() as peak:
-      _, params = checkpoints.load(folder / 'large', dtype)
+      _, params = checkpoints.load(large, dtype)
       jax.block_until_ready(params)
-    largest = largest_tensor(folder / 'large')
+    largest = largest_tensor(large)
   total = sum(x.nbytes for x in jax.tree.leaves(params))
   byte_counts = {
     'parameters': total,

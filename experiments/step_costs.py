@@ -87,7 +87,6 @@ from specjax.reports.markdown import (
   bullets,
   counted,
   paragraph,
-  span,
   with_interval,
 )
 from specjax.stats.row import group, pick
@@ -930,14 +929,11 @@ def _transformers(rows: list[dict]) -> list[str]:
   ]
 
 
-def _by_size(rows: list[dict]) -> dict[tuple, list[dict]]:
-  return group(sorted(rows, key=lambda r: r['size']), 'size')
-
-
 def _layouts(rows: list[dict]) -> list[str]:
   """Says in which layout a pass over some tokens is the fastest."""
   clauses = []
-  for (size,), mine in _by_size(rows).items():
+  in_order = sorted(rows, key=lambda r: r['size'])
+  for (size,), mine in group(in_order, 'size').items():
     best = min(mine, key=lambda r: r['v'])
     width = best.get('columns', '-')  # Of blocks, in older rows.
     columns = '' if width == '-' else f', {width} columns'
@@ -948,74 +944,12 @@ def _layouts(rows: list[dict]) -> list[str]:
   ]
 
 
-def _eight_bits(rows: list[dict]) -> list[str]:
-  steps = pick(rows, way='int8')
-  ratios = ', '.join(f'{r["ratio"]:.2f} ({r["model"]})' for r in steps)
-  return [f'a step with weights in eight bits takes {ratios} times as long']
-
-
-def _judged(rows: list[dict]) -> list[str]:
-  """Says which share of a step sampling and verification take."""
-  clauses = []
-  for (size,), mine in _by_size(rows).items():
-    single = [r for r in mine if r['stages'] != 'all']
-    every = [r['share'] for r in pick(mine, stages='all')]
-    parts = []
-    if single:
-      worst = max(single, key=lambda r: r['share'])
-      shares = span((r['share'] for r in single), '.0%')
-      parts.append(
-        f'{shares} of a step with one stage, the most with {worst["stages"]} '
-        f'at gamma {worst["gamma"]}'
-      )
-    if every:
-      parts.append(f'{max(every):.0%} with all of them')
-    vocabulary = f'a vocabulary of {size:,}'
-    clauses.append(
-      f'sampling and verification, {vocabulary}: {"; ".join(parts)}'
-    )
-  return clauses
-
-
-def _simulated(rows: list[dict]) -> list[str]:
-  best = (
-    max(mine, key=lambda r: r['speedup']) for mine in _by_size(rows).values()
-  )
-  return [
-    f'where a token is accepted with probability {row["size"]:g}, the best is '
-    f'{row["speedup"]:.2f} times plain decoding, at gamma {row["gamma"]} '
-    f'(predicted {row["predicted_speedup"]:.2f})'
-    for row in best
-  ]
-
-
-def _own_vocabulary(rows: list[dict]) -> list[str]:
-  """Says what a draft step in other tokens takes over one in the target's."""
-  clauses = []
-  for (size,), mine in _by_size(rows).items():
-    parts = [
-      f'{span((r["ratio"] for r in own), ".2f")} with {way} of them'
-      for way in ('as many', 'half')
-      if (own := pick(mine, way=way))
-    ]
-    if parts:
-      clauses.append(
-        f'{size:,} tokens of the target: a draft step in tokens of its own '
-        f"over one in the target's {', '.join(parts)}"
-      )
-  return clauses
-
-
 # What the headline says of a sweep, and the numbers that it reads. Any other
 # sweep has a table alone.
 _SAID: dict[str, tuple[Callable[[list[dict]], list[str]], tuple[str, ...]]] = {
   'limit': (_limits, ('limit_ratio', 'bandwidth_gb_per_second', 'parameters')),
   'transformers': (_transformers, ('ratio',)),
-  'eight bits': (_eight_bits, ('ratio',)),
-  'judge': (_judged, ('share',)),
-  'simulated': (_simulated, ('speedup', 'predicted_speedup')),
   'layouts': (_layouts, ('v', 'size')),
-  'own vocabulary': (_own_vocabulary, ('ratio', 'size')),
 }
 
 

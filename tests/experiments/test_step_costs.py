@@ -211,10 +211,7 @@ def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
   assert len(ratios) == 5
   draft = {'draft': vars(x.draft), 'target': vars(x.target)}
   said = step_costs.headline([r | draft for r in rows])
-  said = ' '.join(said.split())
-  assert '256 tokens of the target: a draft step in tokens of its own' in said
-  assert '1.25 with as many of them, 1.25 to 1.50 with half of them' in said
-  assert 'random weights, 1 layer x 32' in said
+  assert 'random weights, 1 layer x 32' in ' '.join(said.split())
 
 
 def test_a_fit_has_an_interval():
