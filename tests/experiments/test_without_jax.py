@@ -15,7 +15,7 @@ QUICK = ROOT / 'results' / 'quickstart'
   [
     'from specjax.programs import compare, report\n'
     "report.page.FILE, compare.main(('results/quickstart', "
-    "'results/quickstart_avx512'))",
+    "'results/quickstart/avx512'))",
     'import specjax.stats.row, specjax.stats.sanity_checks',
     'import pathlib\n'
     'from specjax import reports\n'
