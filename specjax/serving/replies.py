@@ -4,6 +4,7 @@
 """
 
 import codecs
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,11 @@ class Spelled:
   """The bytes of each token of a vocabulary."""
 
   def __init__(self, tokenizer: Any, vocab_size: int):
-    self._tokenizer = tokenizer
-    self._texts: dict[int, bytes] = {}
-    try:
+    self._tokenizer, self._texts = tokenizer, {}
+    # Tokens without bytes of their own are decoded.
+    with contextlib.suppress(ValueError):
       read = tokens.read('the target', tokenizer, vocab_size)
-      self._texts = read.texts
-    except ValueError:
-      pass  # Its tokens have no bytes of their own: they are decoded.
+      self._texts = dict(read.texts)
 
   def bytes_of(self, token: int) -> bytes:
     if token in self._texts:
@@ -154,7 +153,8 @@ class Answer:
     }
     count = len(run.texts)
     self._texts, self._tokens = [''] * count, 0
-    self._ends, self._counts = [''] * count, []
+    self._ends = [''] * count
+    self._counts: list[Counts] = []
     self._said: list[list] = [[] for _ in run.texts]
     self._offsets = [Offsets(self._spelled) for _ in run.texts]
 

@@ -56,31 +56,18 @@ def _wrong(name: str, message: str) -> Refused:
 
 
 class Limits(NamedTuple):
-  """The limits of a service that requests are compared with.
+  """The limits of a service that requests are compared with."""
 
-  The attributes:
-    model: what clients call the target.
-    vocab_size: V.
-    length: tokens of a prompt and its answer, at most.
-    apart: whether an encoder reads prompts, so that each has all the length.
-    rows: texts that are decoded at a time.
-    texts: of one request, at most.
-    new_tokens: of an answer, where a request does not say.
-    stages: that requests may use.
-    logprobs: of the most probable tokens, at most; None: none are given.
-    predicted: tokens of a prediction, at most; 0: none is taken.
-  """
-
-  model: str
+  model: str  # name of the target for clients
   vocab_size: int
-  length: int
-  apart: bool
-  rows: int
-  texts: int
-  new_tokens: int
-  stages: tuple[str, ...]
-  logprobs: int | None = None
-  predicted: int = 0
+  length: int  # tokens of a prompt and its answer
+  apart: bool  # an encoder reads prompts, so that each has all the length
+  rows: int  # texts that are decoded at a time
+  texts: int  # of one request
+  new_tokens: int  # of an answer, where a request does not say
+  stages: tuple[str, ...]  # that requests may use
+  logprobs: int | None = None  # most probable tokens; None: none are given
+  predicted: int = 0  # tokens of a prediction; 0: none is taken
 
 
 class Asked(NamedTuple):
@@ -374,12 +361,8 @@ def read(body: bytes, chat: bool, limits: Limits) -> Asked:
 
   model = take('model', lambda x: _text('model', x), limits.model)
   if model != limits.model:
-    raise Refused(
-      f'model {model[:100]!r} is not served: {limits.model!r} is',
-      'model',
-      404,
-      'model_not_found',
-    )
+    message = f'model {model[:100]!r} is not served: {limits.model!r} is'
+    raise Refused(message, 'model', 404, 'model_not_found')
   source = 'messages' if chat else 'prompt'
   if source not in given:
     raise _wrong(source, 'is missing')

@@ -143,7 +143,8 @@ class Text:
     if not one.finite:
       return Piece(error=Refused(_NOT_FINITE, status=500))
     texts = self._shown.push(one.tokens, one.done)
-    said, used = (), len(texts)
+    said: tuple[tuple[int, Logprob], ...] = ()
+    used = len(texts)
     if self._logprobs:
       pairs = zip(one.tokens[:used], one.logprobs[:used], strict=True)
       said = tuple(x for x in pairs if x[0] not in self._eos)
