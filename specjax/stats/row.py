@@ -42,7 +42,8 @@ class Field:
       is none.
     form: the format of the number in a table.
     title: the heading of its column; '' is the name of the field.
-    needed: whether a row without the field is refused.
+    needed: whether a row must have the field though its type admits null.
+      A row must have every field whose type does not.
   """
 
   kind: Any
@@ -53,23 +54,24 @@ class Field:
   title: str = ''
   needed: bool = False
 
+  @property
+  def required(self) -> bool:
+    held = typing.get_args(self.kind)
+    return self.needed or not (self.kind is Any or types.NoneType in held)
+
 
 Fields = Mapping[str, Field]
 
 
-def _must(fields: Fields, *names: str, kind: Any = None) -> dict[str, Field]:
-  """Makes some fields needed, perhaps with a narrower type."""
-  narrow = {'needed': True} | ({'kind': kind} if kind else {})
-  return {
-    name: dataclasses.replace(one, **narrow) if name in names else one
-    for name, one in fields.items()
-  }
+def _with(fields: Fields, *names: str, **changes) -> dict[str, Field]:
+  """Returns some fields with changes, such as a narrower `kind`."""
+  return {n: dataclasses.replace(fields[n], **changes) for n in names}
 
 
 # Fields that every program writes, where it knows them.
 ORIGIN: Fields = {
-  'schema': Field(int, 'the layout of the row'),
-  'program': Field(str, 'the program that made the row'),
+  'schema': Field(_COUNT, 'the layout of the row'),
+  'program': Field(_TEXT, 'the program that made the row'),
   'config': Field(_TEXT, 'the name of the config'),
   'target': Field(_TEXT, 'the target model'),
   'target_revision': Field(_TEXT, 'its commit on the Hub'),
@@ -113,7 +115,7 @@ DRAFTER: Fields = {
 
 # What does not depend on the machine.
 COUNTED: Fields = {
-  'timed': Field(bool, 'time was taken'),
+  'timed': Field(bool | None, 'time was taken'),
   'prompts': Field(int, 'number of prompts'),
   'unit_prompts': Field(list[str] | None, 'a hash of each prompt'),
   'texts': Field(_COUNT, 'number of texts, which are turns of conversations'),
@@ -184,7 +186,7 @@ TIMES: Fields = {
   ),
   'speedup': Field(
     _NUMBER, 'time per token of plain decoding over that of the method',
-    'times plain', BATCHES, title='speed-up',
+    'times plain', BATCHES, title='speed-up'
   ),
   'speedup_of_rates': Field(
     _NUMBER, "ratio of the means of the batches' tokens per second",
@@ -193,7 +195,7 @@ TIMES: Fields = {
   'c': Field(_NUMBER, 'cost of a drafted token', 'plain steps', form='.3f'),
   'v': Field(
     _NUMBER, 'cost of scoring, judging and committing gamma + 1 tokens',
-    'plain steps',
+    'plain steps'
   ),
   'seconds_per_step': Field(_OBJECT, 'time of steps, turn by turn', 's'),
   'predicted_speedup': Field(
@@ -230,16 +232,19 @@ TIMES: Fields = {
 }  # fmt: skip
 
 RUN: Fields = {
-  **_must(ORIGIN, 'config', kind=str),
-  **_must(CELL, *CELL),
-  **_must(DRAFTER, 'lossless'),
-  **_must(
-    COUNTED, 'prompts', 'alpha', 'tau', 'acceptance_by_position',
-    'identical_to_plain', 'differences',
+  **ORIGIN,
+  'config': Field(str, 'the name of the config'),
+  **CELL,
+  **DRAFTER,
+  **COUNTED,
+  **_with(
+    COUNTED, 'alpha', 'tau', 'acceptance_by_position', 'identical_to_plain',
+    'differences', needed=True,
   ),
-  **_must(
+  **TIMES,
+  **_with(
     TIMES, 'tokens_per_second', 'baseline_tokens_per_second', 'speedup', 'c',
-    'v', 'predicted_speedup',
+    'v', 'predicted_speedup', needed=True,
   ),
   'compilations': Field(_NUMBER, 'programs that were compiled meanwhile'),
   'mesh': Field(_OBJECT, 'devices and processes'),
@@ -247,98 +252,71 @@ RUN: Fields = {
   'paper': Field(Any, 'a published number of the cell'),
 }  # fmt: skip
 
-_ASKED: Fields = {'asked_gamma': Field(int, 'draft length of the config')}
+_ASKED = {'asked_gamma': Field(int, 'the draft length of the config')}
 EXPLAIN: Fields = {
-  **_must(
-    RUN, 'c', 'v', 'predicted_speedup', 'speedup', 'measured_over_predicted',
-    'baseline_tokens_per_second', 'seconds', kind=float,
+  **RUN,
+  **_with(
+    RUN, 'c', 'v', 'predicted_speedup', 'speedup', 'seconds',
+    'measured_over_predicted', 'baseline_tokens_per_second', kind=float,
   ),
-  **_must({'steps': COUNTED['steps']}, 'steps', kind=int),
-  **_must(_ASKED, *_ASKED),
+  **_with(RUN, 'steps', kind=int),
+  **_ASKED,
 }  # fmt: skip
 PHASES: Fields = {
   **ORIGIN,
-  **_must(CELL, 'gamma'),
-  **_must(_ASKED, *_ASKED),
+  **{name: CELL[name] for name in KEY if name != 'batch'},
+  **_ASKED,
   'temperature': Field(_NUMBER, 'null: the phases are of greedy text'),
-  'loops': Field(dict, 'time of loops without their parts', 's', needed=True),
+  'loops': Field(dict, 'time of loops without their parts', 's'),
   'reads': Field(_OBJECT, 'bytes that a plain step and a drafted token read'),
 }  # fmt: skip
 
 # The three parts of a prediction.
 _SEEN = {'part': Field(str, 'replay, cost or check'), **ORIGIN, **CELL}
-REPLAY: Fields = _must(
-  {
-    **_SEEN,
-    'gamma': Field(_COUNT, 'null'),
-    'prompts': COUNTED['prompts'],
-    'tokens': Field(int, 'tokens of the target', 'tokens'),
-    'unit_tokens': COUNTED['unit_tokens'],
-    'digests': Field(list[str] | None, 'a hash of each text'),
-    'coverage': COUNTED['coverage'],
-    'alpha': COUNTED['alpha'],
-    'gammas': Field(list[int], 'draft lengths'),
-    'unit_target_calls': Field(
-      list[list[float]], 'target calls of each prompt, by draft length'
-    ),
-    'tau': Field(list[float], 'tau of the replay, by draft length'),
-    'tau_ci': Field(list[_NUMBERS] | None, 'their intervals'),
-    'tau_by_beta': Field(_NUMBERS, 'tau expected from beta along the text'),
-    'tau_iid': Field(_NUMBERS, 'tau of Equation 1 for alpha'),
-  },
-  'part', 'drafter', 'domain', 'temperature', 'prompts', 'tokens', 'gammas',
-  'tau', 'unit_target_calls',
-)  # fmt: skip
-_COST = {
-  **_must(TIMES, 'c', 'v', kind=float),
+REPLAY: Fields = {
+  **_SEEN,
+  'gamma': Field(_COUNT, 'null'),
+  'prompts': COUNTED['prompts'],
+  'tokens': Field(int, 'tokens of the target', 'tokens'),
+  'unit_tokens': COUNTED['unit_tokens'],
+  'digests': Field(list[str] | None, 'a hash of each text'),
+  'coverage': COUNTED['coverage'],
+  'alpha': COUNTED['alpha'],
+  'gammas': Field(list[int], 'draft lengths'),
+  'unit_target_calls': Field(list[list[float]], 'target calls, by length'),
+  'tau': Field(list[float], 'tau of the replay, by draft length', 'tokens'),
+  'tau_ci': Field(list[_NUMBERS] | None, 'their intervals'),
+  'tau_by_beta': Field(_NUMBERS, 'tau expected from beta along the text'),
+  'tau_iid': Field(_NUMBERS, 'tau of Equation 1 for alpha'),
+}  # fmt: skip
+_COST = ('seconds_per_step', 'baseline', 'verification', 'drafting')
+COST: Fields = {
+  **_SEEN,
+  'domain': Field(_TEXT, 'null: costs are of all prompts'),
+  'temperature': Field(_NUMBER, 'null'),
+  **_with(TIMES, 'c', 'v', kind=float),
+  **{name: TIMES[name] for name in _COST},
   'plain_seconds': Field(float, 'time of a plain step', 's'),
-}
-COST: Fields = _must(
-  {
-    **_SEEN,
-    'domain': Field(_TEXT, 'null: costs are of all prompts'),
-    'temperature': Field(_NUMBER, 'null'),
-    **_COST,
-  },
-  'part', 'drafter', 'gamma', 'plain_seconds',
-)  # fmt: skip
+}  # fmt: skip
 CHECK: Fields = {
-  **_must(_SEEN, 'part', 'drafter', 'gamma', 'domain', 'temperature'),
-  **_must(COUNTED, 'alpha', 'tau', kind=float),
-  **_must(TIMES, 'c', 'v', 'predicted_speedup', 'speedup', kind=float),
-  **_must(
-    {
-      'prompts': COUNTED['prompts'],
-      'same_text': Field(int, 'texts that the loop wrote as the replay'),
-      'equal_calls': Field(int, 'texts of these with as many target calls'),
-    },
-    'prompts', 'same_text', 'equal_calls',
+  **_SEEN,
+  'prompts': COUNTED['prompts'],
+  'same_text': Field(int, 'texts that the loop wrote as the replay'),
+  'equal_calls': Field(int, 'texts of these with as many target calls'),
+  **_with(COUNTED, 'alpha', 'tau', kind=float),
+  **_with(TIMES, 'c', 'v', 'predicted_speedup', 'speedup', kind=float),
+  **{name: TIMES[name] for name in _COST[1:]},
+  **_with(COUNTED, 'unit_tokens', 'unit_target_calls', kind=list[float]),
+  **_with(
+    TIMES, 'unit_seconds', 'unit_baseline_seconds', 'unit_baseline_tokens',
+    kind=list[float],
   ),
-  **_must(
-    {
-      name: Field(list[float], TIMES[name].meaning)
-      for name in ('unit_seconds', 'unit_baseline_seconds',
-                   'unit_baseline_tokens')
-    },
-    'unit_seconds', 'unit_baseline_seconds', 'unit_baseline_tokens',
-  ),
-  **_must(
-    {
-      'unit_tokens': Field(list[float], 'tokens of each prompt'),
-      'predicted_tau': Field(
-        float, 'tau of the replay', 'tokens', title='tau, replayed'
-      ),
-      'tau_by_beta': Field(
-        float, 'tau expected from beta', 'tokens', title='with beta'
-      ),
-      'tau_iid': Field(float, 'tau of Equation 1', 'tokens', title='i.i.d.'),
-      'predicted_over_measured': Field(
-        float, 'predicted over measured speed-up', '', BATCHES,
-        title='predicted / measured',
-      ),
-    },
-    'unit_tokens', 'predicted_tau', 'tau_by_beta', 'tau_iid',
-    'predicted_over_measured',
+  'predicted_tau': Field(float, 'tau of the replay', title='tau, replayed'),
+  'tau_by_beta': Field(float, 'tau expected from beta', title='with beta'),
+  'tau_iid': Field(float, 'tau of Equation 1', title='i.i.d.'),
+  'predicted_over_measured': Field(
+    float, 'predicted over measured speed-up', '', BATCHES,
+    title='predicted / measured',
   ),
   'difference': Field(_NUMBER, 'replayed less measured tau', 'tokens', PROMPTS),
   'speedup_at_work': Field(
@@ -347,18 +325,19 @@ CHECK: Fields = {
   ),
 }  # fmt: skip
 
-_PARITY = {
-  **{name: CELL[name] for name in KEY if name != 'temperature'},
+PARITY: Fields = {
+  **ORIGIN,
+  **CELL,
+  'temperature': Field(_NUMBER, 'the temperature of sampling'),
   'against': Field(str, 'what the texts are compared with'),
   'dtype': Field(str, 'the precision'),
   'compared': Field(int, 'texts', 'texts'),
   'ties': Field(int, 'texts that part at a tie', 'texts'),
   'bugs': Field(int, 'texts that part by more than a tie', 'texts'),
   'differences': Field(list[dict[str, Any]], 'where texts part'),
-}
-PARITY: Fields = {**ORIGIN, **CELL, **_must(_PARITY, *_PARITY)}
-
-_PROBE = {
+}  # fmt: skip
+PROBE: Fields = {
+  **ORIGIN,
   'drafter': CELL['drafter'],
   'alternative': Field(str, 'the name of a reading of the head'),
   'changes': Field(dict, 'options of the reading'),
@@ -366,13 +345,7 @@ _PROBE = {
   'prompts': COUNTED['prompts'],
   'new_tokens': Field(int, 'tokens of each prompt', 'tokens'),
   'unit_places': Field(list[int], 'drafts of each prompt'),
-  'unit_accepted': Field(
-    list[list[float]], 'drafts of each prompt that agree, by length'
-  ),
-}
-PROBE: Fields = {
-  **ORIGIN,
-  **_must(_PROBE, *_PROBE),
+  'unit_accepted': Field(list[list[float]], 'drafts that agree, by length'),
   'alphas': Field(_NUMBERS, 'chance that each token agrees'),
 }  # fmt: skip
 
@@ -396,6 +369,7 @@ _CERTIFICATE: Mapping[str, Fields] = {
     'samples': Field(int, 'texts of the compiled loop', 'texts'),
     'p_value': Field(float, 'of the test'),
     'level': Field(float, 'the p-value below which the test gives an alarm'),
+    'freedom': Field(_COUNT, 'degrees of freedom of the test'),
     'power': Field(_NUMBER, 'chance of an alarm if acceptance were wrong'),
   },
   'published': {
@@ -421,6 +395,7 @@ _CERTIFICATE: Mapping[str, Fields] = {
     'test': Field(str, 'the part that sees it'),
     'setting': Field(str, 'where it is seen'),
     'evidence': Field(float, 'how clearly'),
+    'bound': Field(_NUMBER, 'what the evidence has to pass'),
     'caught': Field(bool, 'it is found'),
   },
   'arithmetic': {
@@ -448,17 +423,14 @@ def of(row: Mapping[str, Any]) -> Fields | None:
       return PHASES if 'loops' in row else EXPLAIN
     case 'predict':
       parts = {'replay': REPLAY, 'cost': COST, 'check': CHECK}
-      return parts.get(str(row.get('part')), _must(_SEEN, 'part'))
+      return parts.get(str(row.get('part')), {'part': _SEEN['part']})
     case 'parity':
       return PARITY
     case 'probe':
       return PROBE
     case 'certify':
       own = _CERTIFICATE.get(str(row.get('part')), {})
-      part = {'part': Field(str, 'the part of the certificate')} | dict(own)
-      more = {'freedom': Field(_COUNT, 'degrees of freedom of the test')}
-      more |= {'bound': Field(_NUMBER, 'what the evidence has to pass')}
-      return {**ORIGIN, **more, **_must(part, *part)}
+      return {**ORIGIN, 'part': Field(str, 'of the certificate'), **own}
   return None
 
 
@@ -474,14 +446,16 @@ def names(fields: Fields) -> list[str]:
 def declared(kinds: Mapping[str, Any]) -> Fields:
   """Makes fields of types by name; one that may be missing ends in ?."""
   return {
-    name.rstrip('?'): Field(kind, '', needed=name[-1] != '?')
+    name.rstrip('?'): Field(kind, '', needed=True)
+    if name[-1] != '?'
+    else Field(kind | None, '')
     for name, kind in kinds.items()
   }
 
 
 def fault(row: Mapping[str, Any], fields: Fields) -> str:
   """Says which field a row lacks or has of another type; '' if none."""
-  missing = [n for n, one in fields.items() if one.needed and n not in row]
+  missing = [n for n, one in fields.items() if one.required and n not in row]
   if missing:
     return f'has no {", ".join(missing)}'
   for name, one in fields.items():
