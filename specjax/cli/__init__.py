@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import os
 import sys
 
 # What each program is for, in the order of `specjax --help`.
@@ -66,4 +67,6 @@ def main(name: str | None = None) -> None:
     sys.argv = [f'specjax {name}', *rest]
     if '' not in sys.path:
       sys.path.insert(0, '')  # Modules of the user lie where it is started.
+  # Else transformers says on stderr that there is no torch.
+  os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
   importlib.import_module(f'specjax.programs.{name}').start()
