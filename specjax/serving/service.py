@@ -330,14 +330,14 @@ class Service:
     if asked.schema is not None:
       constraint = await self._compile(asked.schema)
     seed = secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed
-    requests = await run._loop.run_in_executor(
+    made = await run._loop.run_in_executor(
       self._thread, self._prepare, asked, constraint, seed % _SEEDS
     )
     self.check()
     run.seed = seed
-    run.prompt_tokens = sum(len(one.prompt) for one in requests[:: asked.n])
+    run.prompt_tokens = sum(len(one.prompt) for one in made[:: asked.n])
     target = self._opened.pair.target
-    texts = [
+    run.texts = [
       Text(
         request,
         lambda piece, place=place: run.tell(place, piece),
@@ -347,10 +347,9 @@ class Service:
         streams=asked.stream,
         logprobs=asked.logprobs is not None,
       )
-      for place, request in enumerate(requests)
+      for place, request in enumerate(made)
     ]
-    run.texts = texts
-    self.worker.submit(texts, self.pool_for(asked))
+    self.worker.submit(run.texts, self.pool_for(asked))
 
   async def _compile(self, schema: str) -> Automaton:
     task = asyncio.create_task(self._schemas.of(schema))
@@ -375,13 +374,14 @@ class Service:
     """
     x, limits, tokenizer = self._opened, self.limits, self._tokenizer
     prompts = requests.encode(tokenizer, x.pair.form, asked, limits)
-    given = x.defaults | asked.values
+    given = {**x.defaults, **asked.values}
     predicts = bool(asked.prediction)
     kinds = x.predicting if predicts else x.kinds
     source = requests.encode_prediction(tokenizer, asked, limits)
     if constraint is not None:
       given['constraint'] = constraint
-    held, found = self.pool_for(asked), []
+    held = self.pool_for(asked)
+    found: list[pool.Request] = []
     try:
       values = kinds.values(**given)
       for ids in prompts:

@@ -137,6 +137,7 @@ class Text:
     self._eos, self._logprobs = eos, logprobs
     self._shown = Shown(tokenizer, eos, stop)
     self._kept = Piece()
+    self.counts: Counts | None = None  # of the turn before
 
   def push(self, one: Progress) -> Piece:
     """The piece of a turn; the last one has `finish` or `error`."""
@@ -161,35 +162,29 @@ class Text:
 class Worker:
   """Decodes texts in the rows of pools until it is closed."""
 
-  def __init__(
-    self,
-    pools: Sequence[Pool],
-    counters: Counters,
-    steps: int = 4,
-    failed: Callable[[], None] = lambda: None,
-  ):
+  def __init__(self, pools: Sequence[Pool], counters: Counters, steps: int = 4):
     """Takes pools, which nobody else may call from now on.
 
     Args:
       pools: one for each way to draft.
-      counters: what is counted.
+      counters: of the service.
       steps: of a turn where nobody waits or reads along.
-      failed: is called in the thread where a turn ends in an error.
     """
-    self.pools, self.failed = tuple(pools), failed
+    self.pools = tuple(pools)
     self.failure: Exception | None = None
+    # Called in the thread of the worker where a turn ends in an error.
+    self.failed: Callable[[], Any] = lambda: None
     self.turns = 0
     self._counters, self._steps = counters, steps
     self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     self._texts: dict[_Key, Text] = {}
-    self._counted: dict[_Key, Counts] = {}
     self._closing = self._ended = False
     self._thread = threading.Thread(target=self._run, name='pool', daemon=True)
 
   @property
   def idle(self) -> bool:
     """Returns whether nothing is decoded and nothing is kept."""
-    kept = self._texts or self._counted or not self._calls.empty()
+    kept = self._texts or not self._calls.empty()
     return not (kept or any(x.live or x.waiting for x in self.pools))
 
   def start(self) -> None:
@@ -255,9 +250,9 @@ class Worker:
     self._show()
 
   def _tell(self, key: _Key, one: Progress) -> None:
-    text, before = self._texts[key], self._counted.get(key)
-    self._counters.speculate(one.counts, before)
-    self._counted[key] = one.counts
+    text = self._texts[key]
+    self._counters.speculate(one.counts, text.counts)
+    text.counts = one.counts
     piece = text.push(one)
     self._counters.add('generation_tokens', piece.tokens)
     if piece.finish or piece.error:
@@ -290,7 +285,6 @@ class Worker:
   def _drop(self, key: _Key) -> None:
     place, number = key
     self.pools[place].cancel(number)
-    self._counted.pop(key, None)
     del self._texts[key]
 
   def _abort(self) -> None:
