@@ -12,7 +12,7 @@ itself, which costs nothing to change.
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -64,73 +64,66 @@ class Facts:
   plain_overhead: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Change:
-  """Factors of what is wrong: 1 leaves it as it is."""
+class Remedy(NamedTuple):
+  """What a change would give."""
 
-  drafting: float = 1.0
-  disagreement: float = 1.0
-  scoring: float = 1.0
-  overhead: float = 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Remedy:
-  """What a change would give.
-
-  Attributes:
-    name: draft, agreement, scoring, overhead or gamma.
-    gain: factor on the predicted speed-up.
-    speedup: predicted after the change, at the draft length `gamma`.
-    gamma: the best draft length after the change.
-    trouble: what is wrong, in numbers.
-    change: what to do.
-  """
-
-  name: str
-  gain: float
-  speedup: float
-  gamma: int
-  trouble: str
-  change: str
+  name: str  # draft, agreement, scoring, overhead or gamma
+  gain: float  # factor on the predicted speed-up
+  speedup: float  # predicted after the change
+  gamma: int  # the best draft length then
+  trouble: str  # what is wrong, in numbers
+  change: str  # what to do
 
 
-_CHANGES = {
-  'draft': (Change(drafting=0.5), 'a draft at half the cost'),
-  'agreement': (
-    Change(disagreement=0.5),
-    'half the disagreement: distil the draft, or enlarge it',
-  ),
-  'scoring': (
-    Change(scoring=0.5),
-    'half the extra cost of scoring: fewer rows at once, or hardware with '
-    'arithmetic to spare',
-  ),
-  'overhead': (
-    Change(overhead=0.5),
-    'half of what a step does besides: or a larger target',
-  ),
+# What is halved by each remedy.
+_HALVED = {
+  'draft': 'drafting',
+  'agreement': 'disagreement',
+  'scoring': 'scoring',
+  'overhead': 'overhead',
+}
+_ADVICE = {
+  'draft': 'a draft at half the cost',
+  'agreement': 'half the disagreement: distil the draft, or enlarge it',
+  'scoring': 'half the extra cost of scoring: fewer rows at once, or hardware '
+  'with arithmetic to spare',
+  'overhead': 'half of what a step does besides: or a larger target',
 }
 
 
-def predict(facts: Facts, gamma: int, change: Change = Change()) -> float:
-  """Returns the speed-up that the costs promise after a change."""
+def predict(
+  facts: Facts,
+  gamma: int,
+  drafting: float = 1.0,
+  disagreement: float = 1.0,
+  scoring: float = 1.0,
+  overhead: float = 1.0,
+) -> float:
+  """Returns the speed-up that the costs promise after a change.
+
+  Args:
+    facts: what was measured.
+    gamma: the draft length.
+    drafting: factor on what drafting costs; 1 leaves it as it is.
+    disagreement: factor on 1 - alpha.
+    scoring: factor on what scoring costs beyond one token.
+    overhead: factor on what a step does besides, plain or speculative.
+  """
   plain, step = facts.plain_overhead, facts.overhead
-  scoring = facts.v[gamma] - step  # Of gamma + 1 tokens, 1 - plain of one.
-  scoring = 1 - plain + change.scoring * (scoring - (1 - plain))
-  total = scoring + change.overhead * step
-  total += change.drafting * gamma * facts.c[gamma]
+  extra = facts.v[gamma] - step - (1 - plain)  # Of gamma tokens more.
+  total = 1 - plain + scoring * extra + overhead * step
+  total += drafting * gamma * facts.c[gamma]
   tau = facts.tau[gamma]
-  if change.disagreement != 1 and facts.alpha is not None:
-    alpha = 1 - change.disagreement * (1 - facts.alpha)
+  if disagreement != 1 and facts.alpha is not None:
+    alpha = 1 - disagreement * (1 - facts.alpha)
     tau *= theory.tokens_per_call(alpha, gamma)
     tau /= theory.tokens_per_call(facts.alpha, gamma)
-  return tau * (1 - plain + change.overhead * plain) / total
+  return tau * (1 - plain + overhead * plain) / total
 
 
-def best_gamma(facts: Facts, change: Change = Change()) -> int:
+def best_gamma(facts: Facts, **change: float) -> int:
   """Returns the measured draft length with the largest predicted speed-up."""
-  return max(facts.tau, key=lambda gamma: predict(facts, gamma, change))
+  return max(facts.tau, key=lambda gamma: predict(facts, gamma, **change))
 
 
 def _troubles(facts: Facts, gamma: int) -> dict[str, str]:
@@ -154,9 +147,10 @@ def remedies(facts: Facts) -> list[Remedy]:
   trouble, advice = f'gamma {facts.gamma}', f'gamma {here}'
   found = [Remedy('gamma', now / asked, now, here, trouble, advice)]
   troubles = _troubles(facts, here)
-  for name, (change, advice) in _CHANGES.items():
-    gamma = best_gamma(facts, change)
-    after = predict(facts, gamma, change)
+  for name, advice in _ADVICE.items():
+    half = {_HALVED[name]: 0.5}
+    gamma = best_gamma(facts, **half)
+    after = predict(facts, gamma, **half)
     found.append(
       Remedy(name, after / now, after, gamma, troubles[name], advice)
     )

@@ -191,14 +191,14 @@ def test_gain_is_what_the_costs_promise():
     ({'scoring': 0.5}, 3 / (2.2 - 0.19 / 2)),  # 0.01 of 0.2 is not scoring.
     ({'overhead': 0.5}, 3 * 0.99 / 2.185),
   ):
-    found = explain_report.predict(made, 2, explain_report.Change(**change))
+    found = explain_report.predict(made, 2, **change)
     assert found == pytest.approx(speedup)
 
 
 def test_disagreement_is_halved():
   made = facts(alpha=0.5, c=0.1, v=0.0)
-  half = explain_report.Change(disagreement=0.5)
-  assert explain_report.predict(made, 1, half) == pytest.approx(1.75 / 1.1)
+  half = {'disagreement': 0.5}
+  assert explain_report.predict(made, 1, **half) == pytest.approx(1.75 / 1.1)
 
 
 def cell(gamma, predicted, measured, **changes):
