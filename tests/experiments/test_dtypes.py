@@ -13,7 +13,7 @@ import pytest
 from configs import parity as parity_config
 from specjax import native, pair, sampling, verify
 from specjax.bench import load, memory, results
-from specjax.bench.config import Candidate, Checkpoint, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Draft, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.checkpoints import precision
@@ -30,7 +30,7 @@ def types(tree) -> set[str]:
 
 
 def with_draft(folder, own='', **changes):
-  draft = Checkpoint(str(folder / 'draft'), own)
+  draft = Draft(str(folder / 'draft'), own)
   return tiny.experiment(folder, draft=draft, candidates={}, **changes)
 
 

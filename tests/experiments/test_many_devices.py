@@ -231,8 +231,8 @@ def test_two_processes_make_the_same_text(folder):
   expected = one.stdout.splitlines()[-1]
   assert len(json.loads(expected)['tokens']) == 12
   # Only the first of them prints.
-  assert first.stdout.splitlines()[-1] == expected
-  assert not second.stdout
+  assert first.stdout.count(expected) == 1
+  assert expected not in second.stdout
 
 
 @pytest.mark.slow
