@@ -11,11 +11,12 @@ import resource
 import sys
 
 from specjax import prompts
-from specjax.bench import checks, probing, results, samples
+from specjax.bench import checks, results, samples
 from specjax.bench.config import Experiment
 from specjax.bench.plan import plan, whole_steps
 from specjax.bench.runner import Runner
 from specjax.cli import command, hosts
+from specjax.programs import probe as probing
 from specjax.reports import batches, page
 from specjax.reports import run as run_report
 from specjax.stats import sanity_checks

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specjax import pair
-from specjax.bench import measure, probing, replay, results
+from specjax.bench import measure, replay, results
 from specjax.bench.config import Candidate, Checkpoint, Experiment
 from specjax.drafters.dflash import module
 from specjax.drafters.eagle.module import sizes_of
@@ -26,7 +26,7 @@ def test_places_and_agreeing_tokens_are_counted_by_hand():
   text = np.array([5, 6, 7, 8])
   drafts = np.array([[5, 6, 0], [6, 0, 8], [7, 8, 0], [8, 0, 0]])
   seen = replay.Watched(text, *[np.zeros(4)] * 3, drafts, np.full(4, 3), False)
-  places, accepted = probing._count(seen, 3)
+  places, accepted = probe._count(seen, 3)
   assert places == 2  # The last two have fewer than three tokens behind them.
   # 5 6 of 5 6 7; 6 of 6 7 8, and what agrees behind a mistake does not count.
   assert accepted.tolist() == [2, 1, 0]
@@ -152,7 +152,7 @@ def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
   x.verifiers = ('recursive',)
   probed = probe.Probe(probe.prepare(x))
   one, loaded = probed.plan.drafters['head'], probed.built
-  seen = probing.look(one, loaded, {}, probed.jobs[CONFIGURED][:1])
+  seen = probe.look(one, loaded, {}, probed.jobs[CONFIGURED][:1])
   assert seen.accepted.shape[1] == 3
   assert seen.mean == 3
 
@@ -180,21 +180,21 @@ def test_a_reading_that_overflows_accepts_nothing(
 
   jobs = one.jobs[CONFIGURED]
   monkeypatch.setattr(replay, 'watch', overflows)
-  seen = probing.look(head, loaded, {'member': 'target'}, jobs)
+  seen = probe.look(head, loaded, {'member': 'target'}, jobs)
   assert seen.places.tolist() == [6] * 8
   assert not seen.accepted.any()
   calls.clear()
   with pytest.raises(measure.NotFinite):
-    probing.look(head, loaded, {}, jobs)
+    probe.look(head, loaded, {}, jobs)
 
 
 @pytest.mark.slow
 def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
   one = probed(folder, tmp_path)
   none = Look(np.zeros(8, int), np.zeros((8, 3)))
-  monkeypatch.setattr(probing, 'look', lambda *_: none)
+  monkeypatch.setattr(probe, 'look', lambda *_: none)
   head, loaded = one.plan.drafters['head'], one.built
-  assert probing.short(head, loaded, one.jobs[CONFIGURED]) == {}
+  assert probe.short(head, loaded, one.jobs[CONFIGURED]) == {}
   with pytest.raises(UserError, match='all texts of the target end within 3'):
     one.run()
 
@@ -315,9 +315,9 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
     'prompts': 8,
   }
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(probing, 'has_alternatives', lambda one: one == 'planned')
-    patch.setattr(probing, 'jobs', lambda *_: ['jobs'])
-    patch.setattr(probing, 'short', lambda one, loaded, jobs: found)
+    patch.setattr(probe, 'has_alternatives', lambda one: one == 'planned')
+    patch.setattr(probe, 'jobs', lambda *_: ['jobs'])
+    patch.setattr(probe, 'short', lambda one, loaded, jobs: found)
     run.probe(runner)
   assert runner.readings == {'head': {'reading': results.plain(found)}}
   told = capsys.readouterr().err
@@ -336,9 +336,9 @@ def test_the_short_probe_finds_the_right_reading(folder, tmp_path):
   x = experiment(folder, tmp_path / 'a', 'draft')
   probed = probe.Probe(probe.prepare(x))
   one, loaded = probed.plan.drafters['head'], probed.built
-  jobs = probing.jobs(probed.runner.job, probed.built.prompts, 6, 5)
+  jobs = probe.jobs(probed.runner.job, probed.built.prompts, 6, 5)
   assert sum(job.live for job in jobs) == 6
-  found = probing.short(one, loaded, jobs)
+  found = probe.short(one, loaded, jobs)
   assert found['best'] == 'the weights of the target'
   assert found['changes'] == {'member': 'target'}
   assert found['best_accepted'] == found['gamma'] == 3
