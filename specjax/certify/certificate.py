@@ -1,5 +1,6 @@
 """The rows of the certificate, part by part."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from specjax import verify
 from specjax.bench import measure
 from specjax.bench.config import Certificate
 from specjax.certify import exact, planted
-from specjax.certify.cases import CASES, CHAIN, MODELS, Case, Kind
+from specjax.certify.cases import CASES, CHAIN, MODELS, Case
 from specjax.certify.drafter_trial import memory_gap
 from specjax.certify.laws import Row, row_of
 from specjax.certify.planted import WrongLoop, WrongMemory, WrongRule
@@ -50,28 +51,22 @@ class Cases:
     # Each loop is tested in every setting, and in all of them together.
     tests = sum(len(self.models[c.model].settings) + 1 for c in cases)
     self.level = x.level / max(tests, 1)
-    self._distributions: dict[Case, dict[str, np.ndarray]] = {}
-    self._sources: dict[tuple[Kind, str], exact.DraftSource] = {}
+    # What the drafts of a kind compile serves every rule.
+    self.source = functools.cache(
+      lambda kind, model: kind.source(self.models[model])
+    )
+    self.distribution = functools.cache(self._distribution)
 
-  def source(self, case: Case) -> exact.DraftSource:
-    """All drafts of a case. What they compile serves every rule."""
-    key = case.kind, case.model
-    if key not in self._sources:
-      self._sources[key] = case.kind.source(self.models[case.model])
-    return self._sources[key]
-
-  def distribution(self, case: Case) -> dict[str, np.ndarray]:
-    """Exact distribution [texts, calls] of a case, by setting."""
-    if case not in self._distributions:
-      tiny, source = self.models[case.model], self.source(case)
-      with jax.enable_x64(True):
-        self._distributions[case] = {
-          s: tiny.speculative(case.verify, source, s) for s in tiny.settings
-        }
-    return self._distributions[case]
+  def _distribution(self, case: Case) -> dict[str, np.ndarray]:
+    """The exact distribution [texts, calls] of a case, by setting."""
+    tiny, source = self.models[case.model], self.source(case.kind, case.model)
+    with jax.enable_x64(True):
+      return {
+        s: tiny.speculative(case.verify, source, s) for s in tiny.settings
+      }
 
   def enumerate(self, case: Case) -> Iterator[Row]:
-    """Part 1: error of the distribution of texts, and the expected calls."""
+    """Multiplies a rule out: errors of whole texts, and expected calls."""
     tiny = self.models[case.model]
     for setting, joint in self.distribution(case).items():
       text, calls = joint.sum(1), joint.sum(0)
@@ -87,22 +82,22 @@ class Cases:
       )
 
   def run(self, case: Case) -> Iterator[Row]:
-    """Part 2: the compiled loop beside that distribution, and the power."""
+    """Tests the texts and calls of the compiled loop; states the power."""
     tiny = self.models[case.model]
     spec = Spec(tiny.target, case.kind.drafter(tiny), case.verify, tiny.eos)
     seen = tiny.sample(spec, self.x.rows, self.x.rounds, self.x.seed)
-    source = self.source(case)
+    source = self.source(case.kind, case.model)
     eager = planted.eager(case.verify, self.x.boost)
     fits, pairs = [], []
     for setting, joint in self.distribution(case).items():
       with jax.enable_x64(True):
         pairs.append((joint, tiny.speculative(eager, source, setting)))
       fits.append(fit_tests.fit(seen[setting], _room(joint)))
-      yield self.fit(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
+      yield self._fit(case, setting, seen[setting].sum(), fits[-1:], pairs[-1:])
     each = sum(x.sum() for x in seen.values()) // len(seen)
-    yield self.fit(case, 'all', each, fits, pairs)
+    yield self._fit(case, 'all', each, fits, pairs)
 
-  def fit(self, case: Case, setting: str, samples, fits, pairs) -> Row:
+  def _fit(self, case: Case, setting: str, samples, fits, pairs) -> Row:
     """A row for one setting, or for all of them together."""
     fit = fit_tests.together(fits)
     apart = [p for p in pairs if exact.total_variation(*p) > EXACT]
@@ -118,9 +113,30 @@ class Cases:
       power=fit_tests.power(int(samples), apart, self.level) if apart else None,
     )
 
+  def low_precision(self, case: Case) -> Iterator[Row]:
+    """Multiplies a rule out with p and q in low precision."""
+    tiny = self.models[case.model]
+    source, setting = self.source(case.kind, case.model), 'T 1'
+    for dtype in DTYPES:
+      with jax.enable_x64(True):
+        p, q = (
+          exact.Distributions(x.probs.astype(dtype), x.logits.astype(dtype))
+          for x in (tiny.p[setting], tiny.q[setting])
+        )
+        step = exact.step(case.verify, source, tiny.texts, p, q, tiny.contexts)
+        same = tiny.sequence(exact.plain(tiny.texts, p, tiny.contexts)).sum(1)
+        text = tiny.sequence(step).sum(1)
+      yield row_of(
+        'arithmetic',
+        **_names(case),
+        dtype=jnp.dtype(dtype).name,
+        total_variation=exact.total_variation(text, same),
+        of_plain=exact.total_variation(same, tiny.plain[setting]),
+      )
+
   # Planted bugs, and the test that finds each
 
-  def error(self, bug: WrongRule) -> Iterator[Row]:
+  def plant_rule(self, bug: WrongRule) -> Iterator[Row]:
     """Enumerates a wrong rule, in the worst of some settings."""
     tiny = self.models['table']
     source, errors = bug.source(tiny), {}
@@ -131,13 +147,13 @@ class Cases:
     setting = max(errors, key=lambda s: errors[s])
     yield _bug(bug, 'distribution', setting, errors[setting], EXACT)
 
-  def forgotten(self, bug: WrongMemory) -> Iterator[Row]:
+  def plant_memory(self, bug: WrongMemory) -> Iterator[Row]:
     """Compares a memory with one that is made anew."""
     tiny = self.models['transformer']
     right, wrong = (memory_gap(tiny, f(tiny)) for f in (bug.right, bug.wrong))
     yield _bug(bug, 'memory', '', wrong, max(1e-4, 10 * right))
 
-  def misfit(self, bug: WrongLoop) -> Iterator[Row]:
+  def plant_loop(self, bug: WrongLoop) -> Iterator[Row]:
     """Tests a wrong loop, in the worst setting.
 
     Evidence is minus log10 of the p-value, and the bound that of the level.
@@ -155,27 +171,6 @@ class Cases:
     setting = min(p_values, key=lambda s: p_values[s])
     evidence = -np.log10(max(p_values[setting], 1e-300))
     yield _bug(bug, 'loop', setting, evidence, -np.log10(self.level))
-
-  def round(self, case: Case) -> Iterator[Row]:
-    """Part 5: p, q and the rule in low precision."""
-    tiny = self.models[case.model]
-    source, setting = self.source(case), 'T 1'
-    for dtype in DTYPES:
-      with jax.enable_x64(True):
-        p, q = (
-          exact.Distributions(x.probs.astype(dtype), x.logits.astype(dtype))
-          for x in (tiny.p[setting], tiny.q[setting])
-        )
-        step = exact.step(case.verify, source, tiny.texts, p, q, tiny.contexts)
-        same = tiny.sequence(exact.plain(tiny.texts, p, tiny.contexts)).sum(1)
-        text = tiny.sequence(step).sum(1)
-      yield row_of(
-        'arithmetic',
-        **_names(case),
-        dtype=jnp.dtype(dtype).name,
-        total_variation=exact.total_variation(text, same),
-        of_plain=exact.total_variation(same, tiny.plain[setting]),
-      )
 
 
 def _bug(bug, test: str, setting: str, evidence, bound) -> Row:
@@ -282,14 +277,14 @@ def parts(
   yield 'loops', rows.run, rows.cases
   tables = [c for c in rows.cases if c.verify.lossless and c.model == 'table']
   tables = [c for c in tables if not x.quick or c.kind is CHAIN]
-  yield 'precision', rows.round, tables
+  yield 'precision', rows.low_precision, tables
   pairs, depth = (20, 3) if x.quick else (50, 4)
   steps = [published, lambda: block_against_token(pairs, depth)]
   yield 'tokens per step', _in_float64, steps
   loops = [bug for bug in planted.WRONG_LOOPS if bug.quick or not x.quick]
-  yield 'planted bugs', rows.error, list(planted.WRONG_RULES)
-  yield 'planted bugs', rows.misfit, loops
-  yield 'planted bugs', rows.forgotten, list(planted.WRONG_MEMORIES)
+  yield 'planted bugs', rows.plant_rule, list(planted.WRONG_RULES)
+  yield 'planted bugs', rows.plant_loop, loops
+  yield 'planted bugs', rows.plant_memory, list(planted.WRONG_MEMORIES)
 
 
 def _in_float64(make: Callable[[], list[Row]]) -> list[Row]:

@@ -92,7 +92,7 @@ def test_every_planted_bug_is_caught(rows):
 def test_a_bug_that_nothing_finds_survives():
   """Planted at what is right already."""
   harmless = planted.WrongRule('nothing', verify.token)
-  (row,) = every_case().error(harmless)
+  (row,) = every_case().plant_rule(harmless)
   assert (row['mutant'], row['caught']) == ('nothing', False)
 
 
@@ -194,7 +194,7 @@ def test_a_draft_with_another_vocabulary_is_certified():
   bugs = [bug for bug in planted.WRONG_LOOPS if bug.case is case]
   assert len(bugs) == 2
   for bug in bugs:
-    (row,) = made.misfit(bug)
+    (row,) = made.plant_loop(bug)
     assert row['caught'], row['mutant']
 
 
