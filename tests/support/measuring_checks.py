@@ -1,6 +1,6 @@
-"""Checks of the code that measures: the certificate's part about numbers.
+"""Checks of the code that measures, which planted bugs must fail.
 
-Each check says how far a number is from what is known of it: from what was
+Each check returns how far a number is from what is known of it: from what was
 worked out by hand, from a sum that must agree, or from the coverage that an
 interval promises.
 """
