@@ -132,7 +132,7 @@ def load(
       f"layout is 'native', but there is no kernel: {native.reason()}; choose "
       "layout='auto'"
     )
-  dtype = checkpoints.precision.check(dtype)
+  dtype = checkpoints.precision.check_dtype(dtype)
   directory = str(checkpoints.locate(path))
   model, params = checkpoints.load(directory, dtype, max_length)
   if layout == layouts.NATIVE:

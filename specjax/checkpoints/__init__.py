@@ -8,7 +8,7 @@ that needs no weights comes before the first of them is read.
 from specjax.checkpoints import precision as precision
 from specjax.checkpoints.files import CheckpointError
 from specjax.checkpoints.hub import locate, resolve, revision_of, title_of
-from specjax.checkpoints.reading import (
+from specjax.checkpoints.loading import (
   Description,
   describe,
   fingerprint,

@@ -6,6 +6,7 @@ is a part of, which the device then takes over where it can.
 """
 
 import math
+import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -64,7 +65,11 @@ def _allocate(shape, dtype) -> np.ndarray:
   return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def check(sources, shapes, tensors) -> None:
+def check_tensors(
+  sources: Mapping[str, Tensors],
+  shapes: Mapping[str, Any],
+  tensors: Mapping[str, Tensor],
+) -> None:
   """Raises unless tensors have the shapes and types of their parameters.
 
   Raises:
@@ -86,25 +91,27 @@ def check(sources, shapes, tensors) -> None:
         )
 
 
-def read(
+def read_parameters(
   sources: Mapping[str, Tensors],
   shapes: Mapping[str, Any],
   tensors: Mapping[str, Tensor],
   dtype: Any,
+  places: Mapping[str, jax.sharding.Sharding] = types.MappingProxyType({}),
 ) -> dict[str, jax.Array]:
-  """Parameters from tensors, one after another.
+  """Reads parameters from tensors, one after another.
 
   Args:
     sources: the tensors of each parameter.
     shapes: the shape of each parameter.
     tensors: by name.
     dtype: of the parameters.
+    places: of parameters on a mesh.
 
   Raises:
     CheckpointError: a tensor has another shape, or is quantised.
   """
-  check(sources, shapes, tensors)
+  check_tensors(sources, shapes, tensors)
   return {
-    key: Reader(source, shapes[key].shape, tensors, dtype).onto(None)
+    key: Reader(source, shapes[key].shape, tensors, dtype).onto(places.get(key))
     for key, source in sources.items()
   }

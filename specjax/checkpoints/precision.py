@@ -26,7 +26,7 @@ def name_of(dtype: Any) -> str:
   return dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
 
 
-def check(dtype: Any, field: str = 'dtype') -> str:
+def check_dtype(dtype: Any, field: str = 'dtype') -> str:
   """The name of a type that may be asked for; 'auto' is one.
 
   Raises:

@@ -60,7 +60,7 @@ def regex(
     raise ValueError(f'regex must be a text, got {named(pattern)}')
   what = f'regex {bytewise.shown(pattern)}'
   check_eos(vocab_size, eos)
-  read = tokens.read('the target', tokenizer, vocab_size, tuple(eos))
+  read = tokens.read_tokens('the target', tokenizer, vocab_size, tuple(eos))
   return compiling.from_regex(what, pattern, read)
 
 
@@ -85,6 +85,6 @@ def json_schema(
       see `regex`.
   """
   check_eos(vocab_size, eos)
-  read = tokens.read('the target', tokenizer, vocab_size, tuple(eos))
+  read = tokens.read_tokens('the target', tokenizer, vocab_size, tuple(eos))
   what, pattern = schemas.to_regex(schema)
   return compiling.from_regex(what, pattern, read)

@@ -33,7 +33,7 @@ def vocabulary(tokenizer: Any, vocab_size: int) -> str:
   Raises:
     ValueError: the tokenizer has no byte representation.
   """
-  return digest(vocabularies.read('the target', tokenizer, vocab_size))
+  return digest(vocabularies.read_tokens('the target', tokenizer, vocab_size))
 
 
 def from_regex(

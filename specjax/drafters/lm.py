@@ -131,7 +131,7 @@ def read(
   files.refuse(path)
   model, params = checkpoints.load(
     path,
-    precision.check(dtype or target.dtype),
+    precision.check_dtype(dtype or target.dtype),
     _longest(target, path, other),
     placement,
     quantized,

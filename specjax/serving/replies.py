@@ -28,7 +28,7 @@ class Spelled:
     self._tokenizer, self._texts = tokenizer, {}
     # Tokens without bytes of their own are decoded.
     with contextlib.suppress(ValueError):
-      read = tokens.read('the target', tokenizer, vocab_size)
+      read = tokens.read_tokens('the target', tokenizer, vocab_size)
       self._texts = dict(read.texts)
 
   def bytes_of(self, token: int) -> bytes:

@@ -54,7 +54,7 @@ def check_target(x: Distillation | Heads | Online, asked: dict) -> None:
   with blame('target: '):
     config = checkpoints.describe(x.target).model.config
   with blame():
-    checkpoints.precision.check(x.dtype)
+    checkpoints.precision.check_dtype(x.dtype)
   need(
     config.encoder is None,
     f'target: {x.target} is an encoder-decoder, which has no text of its own '

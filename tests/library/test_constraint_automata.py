@@ -39,7 +39,7 @@ def tokenizer():
 @functools.cache
 def embedded():
   """The tokens of the embedded target."""
-  return tokens.read('it', tokenizer(), 2048, EOS)
+  return tokens.read_tokens('it', tokenizer(), 2048, EOS)
 
 
 def over_embedded(pattern):

@@ -140,8 +140,8 @@ def sentence_piece():
 
 
 def test_tokens_of_tokenizers_are_compared_by_what_they_write():
-  mine = tokens.read('the target', byte_level(), 8)
-  theirs = tokens.read('the draft', sentence_piece(), 9)
+  mine = tokens.read_tokens('the target', byte_level(), 8)
+  theirs = tokens.read_tokens('the draft', sentence_piece(), 9)
   assert mine.texts[5] == b' ab'
   assert mine.texts[6] == b'\xe2'
   assert theirs.texts[7] == b' a'

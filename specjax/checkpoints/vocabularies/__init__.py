@@ -75,6 +75,6 @@ def compare(
   """
   if same(target, draft, size, draft_size):
     return None
-  mine = tokens.read('the target', target, size, eos)
-  theirs = tokens.read('the draft', draft, draft_size, draft_eos)
+  mine = tokens.read_tokens('the target', target, size, eos)
+  theirs = tokens.read_tokens('the draft', draft, draft_size, draft_eos)
   return Other(*tables.build(mine, theirs))

@@ -156,7 +156,7 @@ def _speller(model: Any, byte_level: bool) -> Callable[[bytes], list[int]]:
   return spell
 
 
-def read(
+def read_tokens(
   who: str, tokenizer: Any, size: int, ends: tuple[int, ...] = ()
 ) -> Tokens:
   """The tokens of a tokenizer of transformers.

@@ -262,7 +262,7 @@ def load(
   """
   check_path(path, f'a trained {kind} head')
   place = checkpoints.resolve(path, of_head=True)
-  dtype = precision.check(dtype or target.dtype)
+  dtype = precision.check_dtype(dtype or target.dtype)
   found = published.find(place, target.model.config)
   if found is None:
     config, params = read(path, kind, target.fingerprint, dtype)

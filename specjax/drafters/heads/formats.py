@@ -260,7 +260,7 @@ def read(found: Found, shapes: Any, dtype: Any) -> Any:
   with contextlib.ExitStack() as stack:
     tensors = open_head(found.directory, stack)
     check_names(found, tensors)
-    params = parameters.read(plain, flat, tensors, dtype)
+    params = parameters.read_parameters(plain, flat, tensors, dtype)
     params |= {k: jnp.asarray(x) for k, x in calculate(found, tensors).items()}
   return flax.traverse_util.unflatten_dict(params, sep='/')
 

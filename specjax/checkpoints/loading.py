@@ -118,7 +118,7 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
     tensors = join_scales(tensors)
   tensors = _rename(tensors, family, config, sources)
   _check_names(directory, family, config, sources, tensors)
-  parameters.check(sources, shapes, tensors)
+  parameters.check_tensors(sources, shapes, tensors)
   return _Plan(family, model, shapes, sources, tensors)
 
 
@@ -186,7 +186,6 @@ def load(
     CheckpointError: the directory is incomplete or damaged, or describes a
       model that is not exactly ours.
   """
-  params = {}
   with contextlib.ExitStack() as stack:
     directory = locate(path, weights=True)
     plan = _plan(directory, stack, max_length, quantized)
@@ -197,11 +196,9 @@ def load(
         transformer.shardings(model.config, placement), sep='/'
       )
       model = transformer.place(model, placement)
-    for key, source in plan.sources.items():
-      read = parameters.Reader(
-        source, plan.shapes[key].shape, plan.tensors, dtype
-      )
-      params[key] = read.onto(places.get(key))
+    params = parameters.read_parameters(
+      plan.sources, plan.shapes, plan.tensors, dtype, places
+    )
   return model, flax.traverse_util.unflatten_dict(params, sep='/')
 
 
