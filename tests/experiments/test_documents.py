@@ -77,7 +77,7 @@ def test_what_a_page_names_exists(path):
   """Configs of its commands, modules, and the files that it links to."""
   text = path.read_text()
   for name in re.findall(
-    r'\b(?:specjax|experiments|benchmarks)(?:\.\w+)+', text
+    r'\b(?:specjax|experiments)(?:\.(?![A-Z]+\b)\w+)+', text
   ):
     pkgutil.resolve_name(name)
   names = set(re.findall(r'configs/\w+\.py', text))
