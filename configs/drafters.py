@@ -34,113 +34,77 @@ The trees of Medusa and DFlash and `distilled` were chosen on other windows of
 the same held-out documents; no weights were trained on these documents.
 """
 
-import pathlib
-
 from specjax import pair
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
-from specjax.errors import UserError
+from specjax.errors import need
 
-PARTS = ('timed', 'acceptance')
 _TREE_RULE = ('recursive',)
+_EXACT_AND_TYPICAL = (*_TREE_RULE, 'typical')
 _GAMMA, _LONG, _NODES = 4, 6, 8
 # Three children of the root, two and one of the first of them, then the best.
 _TREE = (0, 0, 0, 1, 1, 2, 4, 7)
 
 
-def _path(name: str) -> str:
-  """Of a part of the pair; loading it tells whether it exists."""
-  return str(pathlib.Path(pair.__file__).parent / name)
+def _of(load: str, name: str = '', *rules: str, **options) -> Candidate:
+  """A candidate of four tokens with weights of the pair, if it has any."""
+  path = pair.path(name) if name else ''
+  return Candidate(load, _GAMMA, path, options, rules)
 
 
-def _lm(name: str, gamma: int = _GAMMA, *rules: str, **options) -> Candidate:
-  return Candidate('lm', gamma, _path(name), options, rules)
+def _long(**options) -> Candidate:
+  return Candidate('lm', _LONG, pair.path('draft-128'), options)
 
 
-def _head(kind: str, name: str, *rules: str, **options) -> Candidate:
-  return Candidate(kind, _GAMMA, _path(name) if name else '', options, rules)
-
-
-def _independent() -> dict[str, Candidate]:
-  return {
-    'draft-64': _lm('draft-64'),
-    'draft-256': _lm('draft-256'),
-    'draft-128 tree': _lm('draft-128', _GAMMA, *_TREE_RULE, parents=_TREE),
-    'undistilled': _lm('undistilled'),
-    'control': _lm('control'),
-    'distilled': _lm('distilled'),
-    'bigram': Candidate('counts', 2, _path('bigram')),
-    'own vocabulary': _lm('own-vocabulary'),
-  }
-
-
-def _lengths() -> dict[str, Candidate]:
-  policies = {
-    'confidence': 'confidence:0.4',
-    'heuristic': 'heuristic',
-    'expected': 'expected:0.07,0.04',  # c and (v - 1) / gamma of draft-128
-  }
-  return {'draft-128 long': _lm('draft-128', _LONG)} | {
-    f'draft-128 {name}': _lm('draft-128', _LONG, policy=policy)
-    for name, policy in policies.items()
-  }
-
-
-def _heads() -> dict[str, Candidate]:
-  exact_and_typical = (*_TREE_RULE, 'typical')
-  return {
-    'exit 1': _head('early_exit', '', layers=1),
-    'exit 2': _head('early_exit', '', layers=2),
-    'exit 1 adapter': _head('early_exit', 'early_exit_1'),
-    'exit 2 adapter': _head('early_exit', 'early_exit_2'),
-    'medusa': _head('medusa', 'medusa'),
-    'medusa tree': _head('medusa', 'medusa', *exact_and_typical, tree=_NODES),
-    'eagle1': _head('eagle', 'eagle1'),
-    'eagle3 tree': _head('eagle', 'eagle3', *_TREE_RULE, parents=_TREE),
-    'eagle3 dynamic tree': _head(
-      'eagle', 'eagle3', *_TREE_RULE, beam=3, nodes=_NODES
-    ),
-    'dflash': _head('dflash', 'dflash'),
-    'dflash tree': _head('dflash', 'dflash', *_TREE_RULE, tree=_NODES),
-  }
-
-
-def _others() -> dict[str, Candidate]:
+def _candidates() -> dict[str, Candidate]:
   every = {'domains': ('code', 'documentation', 'structured')}
   return {
-    'ngram': Candidate('ngram', _GAMMA),
-    'ngram candidates': Candidate(
-      'ngram', _GAMMA, options={'candidates': 2}, verifiers=_TREE_RULE
+    # Others are compared with the first; the quick version has these two.
+    'draft-128': _of('lm', 'draft-128', 'token', 'block'),
+    'eagle3': _of('eagle', 'eagle3'),
+    'draft-64': _of('lm', 'draft-64'),
+    'draft-256': _of('lm', 'draft-256'),
+    'draft-128 tree': _of('lm', 'draft-128', *_TREE_RULE, parents=_TREE),
+    'undistilled': _of('lm', 'undistilled'),
+    'control': _of('lm', 'control'),
+    'distilled': _of('lm', 'distilled'),
+    'bigram': Candidate('counts', 2, pair.path('bigram')),
+    'own vocabulary': _of('lm', 'own-vocabulary'),
+    'draft-128 long': _long(),
+    'draft-128 confidence': _long(policy='confidence:0.4'),
+    'draft-128 heuristic': _long(policy='heuristic'),
+    # c and (v - 1) / gamma of draft-128.
+    'draft-128 expected': _long(policy='expected:0.07,0.04'),
+    'exit 1': _of('early_exit', layers=1),
+    'exit 2': _of('early_exit', layers=2),
+    'exit 1 adapter': _of('early_exit', 'early_exit_1'),
+    'exit 2 adapter': _of('early_exit', 'early_exit_2'),
+    'medusa': _of('medusa', 'medusa'),
+    'medusa tree': _of('medusa', 'medusa', *_EXACT_AND_TYPICAL, tree=_NODES),
+    'eagle1': _of('eagle', 'eagle1'),
+    'eagle3 tree': _of('eagle', 'eagle3', *_TREE_RULE, parents=_TREE),
+    'eagle3 dynamic tree': _of(
+      'eagle', 'eagle3', *_TREE_RULE, beam=3, nodes=_NODES
     ),
-    'ngram corpus': Candidate(
-      'specjax.training.corpus_lookup.load', _GAMMA, _path('target'), every
+    'dflash': _of('dflash', 'dflash'),
+    'dflash tree': _of('dflash', 'dflash', *_TREE_RULE, tree=_NODES),
+    'ngram': _of('ngram'),
+    'ngram candidates': _of('ngram', '', *_TREE_RULE, candidates=2),
+    'ngram corpus': _of(
+      'specjax.training.corpus_lookup.load', 'target', **every
     ),
-    'cascade': Candidate(
-      'cascade',
-      _GAMMA,
-      _path('draft-64'),
-      {'inner': Candidate('ngram', _GAMMA - 1)},
-    ),
-    'draft-128 int8': Candidate('quantized', _GAMMA, _path('draft-128')),
-    'target int8': Candidate('quantized', _GAMMA),
-  }
-
-
-def _first() -> dict[str, Candidate]:
-  """Others are compared with the first; the quick version has these two."""
-  rules = 'token', 'block'
-  return {
-    'draft-128': _lm('draft-128', _GAMMA, *rules),
-    'eagle3': _head('eagle', 'eagle3'),
+    'cascade': _of('cascade', 'draft-64', inner=Candidate('ngram', _GAMMA - 1)),
+    'draft-128 int8': _of('quantized', 'draft-128'),
+    'target int8': _of('quantized'),
   }
 
 
 def get_config(part: str = 'timed') -> Experiment:
-  if part not in PARTS:
-    raise UserError(f'the parts are {", ".join(PARTS)}, got {part!r}')
+  parts = 'timed', 'acceptance'
+  need(part in parts, f'the parts are {", ".join(parts)}, got {part!r}')
   x = Experiment(
     name='drafters',
-    target=Checkpoint(_path('target')),
-    candidates=_first() | _independent() | _lengths() | _heads() | _others(),
+    target=Checkpoint(pair.path('target')),
+    candidates=_candidates(),
     temperatures=(0.0, 0.5, 1.0),
     prompts=Prompts(count=12),
     max_new_tokens=64,

@@ -21,59 +21,39 @@ The sub-layers to skip were chosen by `specjax.drafters.skip.search` on texts of
 the target that continue other windows of the held-out documents.
 """
 
-import pathlib
-
 from specjax import pair
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
-_GAMMA, _LONG, _NODES = 4, 8, 8
-_TREE = (0, 0, 0, 1, 1, 2, 4, 7)  # That of configs/drafters.py.
+_TREE = (0, 0, 0, 1, 1, 2, 4, 7)  # The tree of configs/drafters.py.
 _DEEP = (0, 0, 1, 1, 2, 2, 3, 4, 5, 6)  # Two children each, then one.
-_RULES = ('recursive', 'traversal')
 
 
-def _path(name: str) -> str:
-  return str(pathlib.Path(pair.__file__).parent / name)
+def _tree(parents: tuple[int, ...]) -> Candidate:
+  rules = 'recursive', 'traversal'
+  return Candidate('lm', 4, pair.path('draft-128'), {'parents': parents}, rules)
 
 
-def _trees() -> dict[str, Candidate]:
-  shapes = {'draft-128 tree': _TREE, 'draft-128 deep tree': _DEEP}
-  return {
-    name: Candidate(
-      'lm', _GAMMA, _path('draft-128'), {'parents': parents}, _RULES
-    )
-    for name, parents in shapes.items()
-  }
-
-
-def _text() -> dict[str, Candidate]:
-  two = {'candidates': 2}
-  return {
-    'ngram': Candidate('ngram', _LONG),
-    'suffix': Candidate('suffix', _LONG, options={'factor': 4.0}),
-    'ngram tree': Candidate('ngram', _GAMMA, '', two, _RULES[:1]),
-    'suffix tree': Candidate(
-      'suffix', _GAMMA, '', two | {'factor': 4.0}, _RULES[:1]
-    ),
-    'recycling': Candidate(
-      'recycling', _GAMMA, '', {'nodes': _NODES}, _RULES[:1]
-    ),
-  }
-
-
-def _own_layers() -> dict[str, Candidate]:
-  return {
-    'exit 2': Candidate('early_exit', _GAMMA, options={'layers': 2}),
-    'skip 1': Candidate('skip', _GAMMA, options={'skip': (1,)}),
-    'skip mlp 1': Candidate('skip', _GAMMA, options={'skip_mlp': (1,)}),
-  }
+def _copied(load: str, **options) -> Candidate:
+  """A tree of what text, or what the target nearly said, suggests."""
+  return Candidate(load, 4, '', options, ('recursive',))
 
 
 def get_config() -> Experiment:
   return Experiment(
     name='methods',
-    target=Checkpoint(_path('target')),
-    candidates=_trees() | _text() | _own_layers(),
+    target=Checkpoint(pair.path('target')),
+    candidates={
+      'draft-128 tree': _tree(_TREE),
+      'draft-128 deep tree': _tree(_DEEP),
+      'ngram': Candidate('ngram', 8),
+      'suffix': Candidate('suffix', 8, options={'factor': 4.0}),
+      'ngram tree': _copied('ngram', candidates=2),
+      'suffix tree': _copied('suffix', candidates=2, factor=4.0),
+      'recycling': _copied('recycling', nodes=8),
+      'exit 2': Candidate('early_exit', 4, options={'layers': 2}),
+      'skip 1': Candidate('skip', 4, options={'skip': (1,)}),
+      'skip mlp 1': Candidate('skip', 4, options={'skip_mlp': (1,)}),
+    },
     temperatures=(0.0, 1.0),
     prompts=Prompts(domains=('code', 'structured'), count=24),
     max_new_tokens=48,
