@@ -232,7 +232,7 @@ def ours(plan: Plan, built: Loaded) -> list[Decoder]:
 
 
 class Peer:
-  """The same checkpoints in the same types, under `generate` of transformers.
+  """The checkpoints of both sides under `generate` of transformers.
 
   Args:
     plan: of the comparison.
@@ -347,7 +347,7 @@ class Peer:
     return made
 
   def conditions(self) -> dict:
-    """What the numbers of this side depend on."""
+    """Returns versions and settings that the numbers of this side depend on."""
     from transformers.utils import is_sklearn_available
 
     defaults = self.transformers.GenerationConfig
@@ -370,10 +370,10 @@ class Peer:
     }
 
   def gap(self, prompt: list[int], mine: list[int], other: list[int]) -> Gap:
-    """How much worse the worse token is where two greedy texts part.
+    """Measures how much worse the worse token is where two greedy texts part.
 
-    The largest logit less the smaller one of the two chosen tokens: where
-    they are the two best, the gap between these.
+    Returns the largest logit less the smaller one of the two chosen tokens.
+    If they are the two best, this is the gap between them.
     """
     pairs = zip(mine, other, strict=True)
     at = next(i for i, (a, b) in enumerate(pairs) if a != b)
@@ -387,7 +387,7 @@ class Peer:
 
 
 def _named(decoder: Decoder) -> dict:
-  """What identifies a method in a row."""
+  """Returns the fields that identify a method in a row."""
   return {
     'method': decoder.family,
     'draft': decoder.draft,
@@ -478,7 +478,7 @@ class Comparison:
           turn = turn[1:] + turn[:1]
 
   def of(self, domain: str, values) -> list:
-    """Of one value a prompt, those of a domain."""
+    """Returns the values of a domain, of one value for each prompt."""
     pairs = zip(values, self.prompts, strict=True)
     return [value for value, (d, _) in pairs if domain in (d, _ALL)]
 

@@ -1,4 +1,4 @@
-"""What a draft's own vocabulary costs, beside that of the target.
+"""What does a draft's own vocabulary cost, beside that of the target?
 
 A draft step is all that a drafter does in a step of the loop: it drafts gamma
 tokens, and is told that two thirds of them were accepted. Only the drafter

@@ -81,7 +81,7 @@ class PaperModel(TargetSize):
 
 @dataclasses.dataclass
 class Accelerator:
-  """What is published of a device; peaks, which no program reaches.
+  """Published peaks of a device, which no program reaches.
 
   Attributes:
     bandwidth: bytes a second of its memory.
@@ -113,7 +113,7 @@ class Deployment:
 
 @dataclasses.dataclass
 class PaperCosts:
-  """What speculation costs on devices that nobody here has: calculated.
+  """Models, devices and sizes of a calculation.
 
   Attributes:
     name: rows go to runs/<name>-<hash of the settings>, or to `results`.
@@ -216,7 +216,7 @@ def get_config() -> PaperCosts:
 
 
 class Exchange(NamedTuple):
-  """What a pass exchanges: bytes of the results on one device."""
+  """Bytes of results that a pass exchanges, on one device."""
 
   sums: int  # how many
   sum_bytes: int
@@ -224,7 +224,7 @@ class Exchange(NamedTuple):
 
 
 class Work(NamedTuple):
-  """What each device does in a pass."""
+  """Bytes and operations of a pass, on each device."""
 
   bytes: float
   operations: float  # a product and a sum are two
@@ -232,7 +232,7 @@ class Work(NamedTuple):
 
 
 def split_over(devices: int) -> Placement:
-  """Everything split over so many devices that are not there."""
+  """Splits everything over so many devices, which need not exist."""
   return Placement(sharding.plan_mesh(1, devices))
 
 
@@ -258,7 +258,7 @@ def held(
 def exchange(
   config: TransformerConfig, placement: Placement, tokens: int, dtype: str
 ) -> Exchange:
-  """What devices exchange in a pass over so many tokens of all rows.
+  """Counts the exchange of a pass over so many tokens of all rows.
 
   The embedding, attention and the MLP end in a sum over the devices wherever
   the mesh divides their sizes; the logits are put together.
@@ -286,7 +286,7 @@ def work(
   context: int,
   dtype: str,
 ) -> Work:
-  """One pass.
+  """Counts the work of one pass.
 
   Args:
     config: of the model.
@@ -310,7 +310,7 @@ def work(
 
 
 def seconds(work: Work, device: Accelerator, devices: int) -> dict[str, float]:
-  """What each limit asks of a pass.
+  """Returns the seconds that each limit asks of a pass.
 
   A sum over n devices in a ring sends its bytes 2 (n - 1) / n times, putting
   together (n - 1) / n times.

@@ -99,7 +99,7 @@ _SWEEPS = Names('experiments.step_costs.{}', 'batch')
 
 @dataclasses.dataclass
 class StepCosts:
-  """What a step costs, on random weights.
+  """Sizes of random models, and what is measured on them.
 
   Attributes:
     name: rows go to runs/<name>-<hash of the settings>, or to `results`.
@@ -153,7 +153,7 @@ class StepCosts:
 
   @property
   def timed(self) -> bool:
-    """Whether the kernel gets all cores; layouts leave XLA its threads."""
+    """True where the kernel gets all cores; layouts leave XLA its threads."""
     return not any(name.endswith('layout') for name in self.sweeps)
 
   def shrink(self) -> None:

@@ -50,7 +50,7 @@ _INDEPENDENT = (*_TRAINED, 'distilled')
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """What one cell says of a claim.
+  """A result of one cell that speaks to a claim.
 
   Attributes:
     cell: its name, for the reader.

@@ -40,7 +40,7 @@ _ONE_SIDE = (1 - metrics.LEVEL) / 2
 
 
 class Pooled(NamedTuple):
-  """What the cells of a claim amount to."""
+  """The mean of the cells of a claim."""
 
   estimate: metrics.Estimate
   spread: float  # standard deviation between cells, beyond chance
@@ -123,7 +123,7 @@ def by_kind(findings: list[Finding]) -> dict[str, list[Finding]]:
 
 
 def overall(findings: list[Finding]) -> str:
-  """What a claim amounts to: what its pooled effects say.
+  """Returns the outcome of a claim, by its pooled effects.
 
   Where nothing is estimated every cell counts.
   """

@@ -272,7 +272,7 @@ def calculate(x: Calculated) -> list[dict]:
 
 
 def agrees(x: Calculated, row: dict, name: str) -> bool:
-  """Whether a calculated number is the printed one."""
+  """True where a calculated number is the printed one."""
   printed, ours = row['metrics'][name], row['calculated'][name]
   if x.tolerance:
     return abs(ours - printed) <= x.tolerance
@@ -293,7 +293,7 @@ def cell_of(x: Published, setting: dict, metric: Metric) -> dict | None:
 
 
 def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
-  """What our rows say in a cell; '-' where they say nothing."""
+  """Returns our number in a cell; '-' where rows say nothing."""
   ours = pick(rows, **cell)
   joined = [name for name, value in cell.items() if isinstance(value, tuple)]
   if any({r.get(name) for r in ours} != {*cell[name]} for name in joined):
