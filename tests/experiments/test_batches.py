@@ -269,16 +269,6 @@ def _single(tmp_path) -> results.Folder:
   return folder
 
 
-def test_tables_are_written_from_such_rows(tmp_path, monkeypatch):
-  folder = results.Folder(tmp_path / 'runs' / 'a', {})
-  for one in run():
-    folder.add(one)
-  monkeypatch.setattr(tables_program.published, 'page', lambda: '')
-  tables_program.regenerate(str(tmp_path / 'runs'))
-  written = {file.name for file in folder.path.iterdir()}
-  assert {'summary.md', 'speedup_by_batch.png'} <= written
-
-
 # Settings, plan and runner.
 
 

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from specjax.reports import page, plots, verdicts
+from specjax.reports import intervals, page, plots, verdicts
 from specjax.reports import run as run_report
 from tests.support import rows as made
 
@@ -268,3 +268,34 @@ def test_what_is_shown_stands_above_the_legend():
   assert title == plots.speedup_against_gamma.__doc__.split('\n')[0]
   assert conditions.startswith('On a machine: batch 1, 8 prompts')
   assert not plots.speedup_against_gamma([cell()]).axes[0].get_legend()
+
+
+@pytest.mark.parametrize(
+  ('changes', 'tau', 'speedup'),
+  [
+    ({'prompts': 8, 'batch': 1}, '2.00 [1.90, 2.10]', '1.50 [1.40, 1.60]'),
+    # Speeds have batches for units: 16 prompts are four of them.
+    ({'prompts': 16, 'batch': 4}, '2.00 [1.90, 2.10]', '1.50'),
+    ({'prompts': 4, 'batch': 1}, '2.00', '1.50'),
+    (
+      {'prompts': 8, 'tau_ci': None, 'speedup_ci': [None, None]},
+      '2.00',
+      '1.50',
+    ),
+    ({'prompts': 8, 'tau': None, 'speedup': None}, '-', '-'),
+  ],
+)
+def test_a_number_stands_alone_where_its_units_are_too_few(
+  changes, tau, speedup
+):
+  row = made.row(speedup=1.5, speedup_ci=[1.4, 1.6]) | changes
+  assert intervals.shown(row, 'tau') == tau
+  assert intervals.shown(row, 'speedup') == speedup
+
+
+def test_a_row_without_an_interval_meets_nothing():
+  row = made.row(speedup=1.5, speedup_ci=[1.4, 1.6])
+  assert intervals.meets(row, 'speedup', 1.55, 2)
+  assert not intervals.meets(row, 'speedup', 1.65, 2)
+  alone = row | {'prompts': 2}
+  assert not intervals.meets(alone, 'speedup', 1.55, 2)

@@ -272,8 +272,3 @@ def test_bad_folders_are_refused(folder, write, message):
   with pytest.raises(UserError, match=message):
     report.main(str(folder.path))
   assert not (folder.path / report_page.FILE).exists()
-
-
-def test_the_committed_rows_can_be_reported():
-  for name in ('quickstart', 'rules'):
-    report_page.check(results.existing(ROOT / 'results' / name).rows)

@@ -96,13 +96,6 @@ def test_predictions_are_the_printed_formula(folder):
     assert len(row['histogram']) == row['gamma'] + 1
 
 
-def test_the_best_is_one_that_can_be():
-  good = made.row(timed=True, speedup=1.2, baseline={'layout': 'whole'})
-  bad = good | {'gamma': 4, 'speedup': 2.4, 'impossible': ['no']}
-  assert run_report.best([good, bad]) is good
-  assert run_report.best([bad]) is None
-
-
 def test_a_reader_is_told_what_is_doubtful():
   row = made.row(timed=True, speedup=1.2)
   assert run_report.doubts([made.row()]) == []  # Nothing was timed.
