@@ -199,7 +199,7 @@ def check_dtypes(plan: Plan, described: dict[str, Description]) -> None:
       raise UserError(f'{field} is {name}: {reason}')
     if name in precision.NARROW:
       narrow.append(name)
-  if narrow and jax.default_backend() == 'cpu' and hosts.leads():
+  if narrow and jax.default_backend() == 'cpu' and hosts.is_primary():
     print(
       f'dtype: a CPU computes {" and ".join(dict.fromkeys(narrow))} as '
       'float32, with copies of the weights: more memory than float32 takes, '
@@ -284,7 +284,7 @@ def doubts(planned: PlannedDrafter, tell: bool = True) -> Iterator[None]:
       warnings.warn_explicit(
         each.message, each.category, each.filename, each.lineno
       )
-    elif tell and hosts.leads():
+    elif tell and hosts.is_primary():
       print(f'warning: {planned.name}: {each.message}', file=sys.stderr)
 
 
@@ -331,7 +331,7 @@ def load_drafter(
 
 def tell_pairing(planned: PlannedDrafter, loaded: LoadedDrafter) -> None:
   """Prints that nothing says which weights a drafter was trained for."""
-  if loaded.pairing and hosts.leads():
+  if loaded.pairing and hosts.is_primary():
     print(
       f'{planned.name}: {loaded.pairing} pairing: no fingerprint says which '
       'weights it was trained for; of another target, its drafts are rejected',

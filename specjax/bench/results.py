@@ -27,7 +27,9 @@ from specjax.stats.row import KEY as KEY
 
 def check_folder(plan: Plan) -> None:
   """Refuses a folder of other results, before anything is loaded."""
-  hosts.alone(lambda: check_place(pathlib.Path(plan.results), plan.settings))
+  hosts.on_primary(
+    lambda: check_place(pathlib.Path(plan.results), plan.settings)
+  )
 
 
 def check_prompts(folder: Folder, texts: dict[str, list[list[int]]]) -> None:
@@ -98,8 +100,8 @@ def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
     check_revisions(folder, plan)
     return folder
 
-  folder = hosts.alone(make)
-  rows = hosts.share(folder and folder.rows)
+  folder = hosts.on_primary(make)
+  rows = hosts.broadcast(folder and folder.rows)
   return folder or Follower(rows)
 
 

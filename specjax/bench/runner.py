@@ -366,7 +366,7 @@ class Runner:
   def run_batch(self) -> None:
     """Makes the rows of a batch: as many methods at a time as programs fit."""
     self.turn, count = slice(0, 1), len(self.built.methods)
-    with tqdm(total=0, file=sys.stderr, disable=not hosts.leads()) as bar:
+    with tqdm(total=0, file=sys.stderr, disable=not hosts.is_primary()) as bar:
       while self.part:
         if self.groups:  # The methods before have their rows.
           self.turn = slice(self.turn.start, count)

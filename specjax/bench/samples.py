@@ -96,7 +96,7 @@ def add(runner) -> list[dict]:
     All of them.
   """
   built, folder = runner.built, runner.folder
-  recorded = hosts.share(hosts.alone(lambda: read_samples(folder)))
+  recorded = hosts.broadcast(hosts.on_primary(lambda: read_samples(folder)))
   have = {tuple(sample[k] for k in SAMPLE_KEY) for sample in recorded}
   where = itertools.product(runner.prompts, runner.plan.temperatures)
   wanted = [
@@ -109,7 +109,7 @@ def add(runner) -> list[dict]:
   ]
   if not missing:
     return recorded
-  quiet = not hosts.leads()
+  quiet = not hosts.is_primary()
 
   def sample(one):
     method, place, cell = one

@@ -200,7 +200,7 @@ def check_overlaps(
 def tell(described: Mapping[str, Description], texts: Texts) -> None:
   """Prints what drafts of another vocabulary can draft, and whether it pays."""
   for who, shares in overlaps(described, texts).items():
-    if not hosts.leads():
+    if not hosts.is_primary():
       continue
     print(f'{who}: {sentence(described[who].other, shares)}', file=sys.stderr)
     low = min(shares, key=lambda name: shares[name])

@@ -1,7 +1,7 @@
-"""Compiled programs are kept in a folder, for the next start to take.
+"""Keeps compiled programs in a folder, for the next start.
 
-jax writes and reads them, and removes those that were not used for the longest
-time where there are too many. Programs for a processor may use any instruction
+jax writes and reads them, and removes the least recently used ones if there are
+too many. Programs for a processor may use any instruction
 that it has, so each kind of processor has a folder of its own inside the one
 that is named: a home that machines share would give one the programs of
 another.
@@ -28,7 +28,7 @@ _SECONDS = 0.1  # What compiles faster is not kept: jax looks at every file.
 
 
 def processor() -> str:
-  """A name for this kind of processor and its instructions."""
+  """Returns a name for this kind of processor and its instructions."""
   known = ('model name', 'cpu part', 'flags', 'features')
   facts = {
     f'{name}: {value}'
@@ -43,7 +43,7 @@ def processor() -> str:
 
 
 def users_folder() -> pathlib.Path:
-  """Where a user's programs are kept unless a folder is named."""
+  """Returns the folder of a user's programs, unless another is named."""
   caches = os.environ.get('XDG_CACHE_HOME', '')
   if not os.path.isabs(caches):
     caches = os.path.expanduser('~/.cache')
@@ -56,8 +56,8 @@ def keep(folder: pathlib.Path) -> None:
   Where nothing can be written there, a line on stderr says so, and programs are
   not kept.
   """
-  if not jax.config.jax_enable_compilation_cache:
-    return  # So jax was told by its own environment variable.
+  if not jax.config.read('jax_enable_compilation_cache'):
+    return  # An environment variable of jax says so.
   folder = folder / processor()
   try:
     need(folder.is_absolute(), 'it is below no home')
@@ -68,7 +68,7 @@ def keep(folder: pathlib.Path) -> None:
     reason = getattr(error, 'strerror', None) or error
     print(
       f'compiled programs are not kept: {folder} cannot be written ({reason}); '
-      f'--config.compilation_cache names another folder, or {OFF}',
+      f'--compilation_cache names another folder, or {OFF}',
       file=sys.stderr,
     )
     return
@@ -79,11 +79,11 @@ def keep(folder: pathlib.Path) -> None:
 
 
 def switch_on(config: Any) -> None:
-  """Keeps programs where a config says; where it has no such field, nowhere.
+  """Keeps programs in the folder that a config names; without the field, none.
 
-  What jax is told by its own environment variables stays as it is. Processes
-  that work together keep none of their own accord: where they do not share a
-  folder, some would wait for others that compile.
+  The environment variables of jax take precedence. Processes that work together
+  keep programs only in a folder that is named: if they did not share it, some
+  would wait for others that compile.
 
   Raises:
     UserError: the field names a file.
@@ -96,6 +96,6 @@ def switch_on(config: Any) -> None:
     )
     return keep(pathlib.Path(chosen).expanduser().absolute())
   mesh = getattr(config, 'mesh', Mesh())
-  told = jax.config.jax_compilation_cache_dir is not None
+  told = jax.config.read('jax_compilation_cache_dir') is not None
   if chosen == AUTO and mesh.processes == 1 and not told:
     keep(users_folder())

@@ -1,4 +1,4 @@
-"""Several processes that work as one, each on a host of its own.
+"""Joins several processes, which work as one on a host each.
 
 Every process runs the same program and computes; process 0 alone writes and
 prints. `jax.distributed` joins them and watches whether all are alive. Where
@@ -32,12 +32,13 @@ _LATER = 5  # seconds that jax gives up after the timer
 
 
 def join(mesh: Mesh) -> None:
-  """Makes this process one of several; before anything is computed.
+  """Makes this process one of several; call it before anything is computed.
 
-  Its values are those that `checks.check_mesh` lets pass.
+  The process ends with a sentence if the others do not join in time, and later
+  if jax misses one of them.
 
-  It ends with a sentence where the others do not join in time, and later where
-  jax misses one of them.
+  Args:
+    mesh: as `checks.check_mesh` lets it pass.
 
   Raises:
     UserError: the coordinator's port is not free, or there is no cluster.
@@ -46,7 +47,7 @@ def join(mesh: Mesh) -> None:
     return
   if mesh.processes and mesh.process == 0:
     _check_port(mesh)
-  known = dict(
+  known: dict[str, Any] = dict(
     coordinator_address=mesh.coordinator,
     num_processes=mesh.processes,
     process_id=mesh.process,
@@ -73,11 +74,7 @@ def join(mesh: Mesh) -> None:
 
 
 def _check_port(mesh: Mesh) -> None:
-  """Refuses a port that is in use, where jax may end in a segmentation fault.
-
-  Raises:
-    UserError: it is.
-  """
+  """Raises a UserError if the port is in use: jax may end in a segfault."""
   dual = socket.has_dualstack_ipv6()
   family = socket.AF_INET6 if dual else socket.AF_INET
   port = int(mesh.coordinator.rpartition(':')[2])
@@ -96,7 +93,7 @@ def _name(mesh: Mesh) -> str:
 
 
 def _waited(mesh: Mesh) -> str:
-  """What a process says that was not joined in time."""
+  """Returns the last words of a process that was not joined in time."""
   opening = f'{_name(mesh)} waited {mesh.timeout} s for'
   host, _, port = mesh.coordinator.rpartition(':')
   try:
@@ -151,18 +148,18 @@ def leave(error: Exception) -> NoReturn:
   )
 
 
-def leads() -> bool:
-  """Whether this process writes and prints."""
+def is_primary() -> bool:
+  """Returns whether this process writes and prints."""
   return jax.process_index() == 0
 
 
-def voice() -> TextIO:
-  """Where this process prints: nowhere, unless it leads."""
-  return sys.stdout if leads() else open(os.devnull, 'w')
+def primary_stdout() -> TextIO:
+  """Returns where this process prints: nowhere, unless it is the primary."""
+  return sys.stdout if is_primary() else open(os.devnull, 'w')
 
 
-def share(value: Any) -> Any:
-  """What process 0 has, in every process; JSON knows its kind."""
+def broadcast(value: Any) -> Any:
+  """Returns the value of process 0 in every process; it must fit in JSON."""
   if jax.process_count() == 1:
     return value
   text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -171,19 +168,19 @@ def share(value: Any) -> Any:
   return json.loads(multihost_utils.broadcast_one_to_all(text).tobytes())
 
 
-def alone(call: Callable[[], Any]) -> Any:
-  """What a call of process 0 returns; None in the others.
+def on_primary(call: Callable[[], Any]) -> Any:
+  """Returns what a call returns in process 0, and None in the others.
 
   Raises:
-    UserError: it did; in every process.
+    UserError: the call raised one; in every process.
   """
   result = error = None
-  if leads():
+  if is_primary():
     try:
       result = call()
     except ValueError as reason:
       error = str(reason)
-  error = share(error)
+  error = broadcast(error)
   if error:
     raise UserError(error)
   return result

@@ -36,7 +36,7 @@ def plan_documents(held_out: bool) -> Iterator[tuple[str, Callable[[], str]]]:
   """
   if not held_out:
     for name in sorted(_COMPILED):
-      yield f'compiled/{name}', lambda name=name: _document_compiled(name)
+      yield f'compiled/{name}', functools.partial(_document_compiled, name)
   for module in library.find_modules():
     if not module.is_test and module.is_held_out == held_out:
       write = functools.partial(document_module, module)
@@ -44,7 +44,7 @@ def plan_documents(held_out: bool) -> Iterator[tuple[str, Callable[[], str]]]:
   topics = _load_topics()
   for topic in sorted(topics):
     if (topic in names.HELD_OUT_TOPICS) == held_out:
-      yield f'topics/{topic}', lambda topic=topic: topics[topic]
+      yield f'topics/{topic}', functools.partial(topics.__getitem__, topic)
 
 
 def document_module(module: library.Module) -> str:

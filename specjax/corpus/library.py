@@ -14,7 +14,7 @@ import pathlib
 import re
 import sysconfig
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specjax.corpus import names
 
@@ -122,7 +122,7 @@ def describe_module(module: Module) -> tuple[Record, ...]:
   return tuple(records)
 
 
-def write_signature(value: object) -> str:
+def write_signature(value: Any) -> str:
   """Writes the arguments of what is compiled, "(...)" if they are not known."""
   try:
     signature = str(inspect.signature(value))
@@ -147,12 +147,12 @@ def _parse_source(module: Module) -> ast.Module | None:
 
 
 def _list_imports(tree: ast.Module) -> tuple[str, ...]:
-  imports = set()
+  imports: set[str] = set()
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
       imports.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and not node.level:
-      imports.add(node.module)
+      imports.add(node.module or '')
   return tuple(sorted(imports))
 
 
@@ -179,9 +179,8 @@ def _collect_records(node: ast.AST, prefix: str, records: list) -> None:
 def _list_arguments(arguments: ast.arguments) -> tuple[str, ...]:
   positional = [*arguments.posonlyargs, *arguments.args]
   required = len(positional) - len(arguments.defaults)
-  texts = list(
-    map(_write_argument, positional, [None] * required + arguments.defaults)
-  )
+  defaults = [*[None] * required, *arguments.defaults]
+  texts = list(map(_write_argument, positional, defaults))
   if arguments.posonlyargs:
     texts.insert(len(arguments.posonlyargs), '/')
   if arguments.vararg:

@@ -111,7 +111,7 @@ def _read_modules() -> tuple[tuple[library.Module, str], ...]:
     for document in corpus.evaluation_documents(domain)
     for line in list_lines(document.text)
   }
-  modules = {}
+  modules: dict[str, library.Module] = {}
   for name in PACKAGES:
     for module in _find_modules(name):
       text = _read_source(module)
@@ -129,8 +129,10 @@ def _find_folder(package: str) -> pathlib.Path | None:
 
 def _find_modules(package: str) -> list[library.Module]:
   root = _find_folder(package)
+  if root is None:
+    return []
   paths = {}
-  for path in root.rglob('*.py') if root else ():
+  for path in root.rglob('*.py'):
     parts = path.relative_to(root.parent).with_suffix('').parts
     name = '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
     if not (names.is_test(name) or _SKIPPED.fullmatch(name)):

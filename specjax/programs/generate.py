@@ -55,7 +55,7 @@ def main(x: Experiment) -> None:
   x.drafters = x.drafters[:1] or tuple(x.known)[:1]
   checks.check_mesh(x)  # Before other processes are waited for.
   hosts.join(x.mesh)
-  with contextlib.redirect_stdout(hosts.voice()):
+  with contextlib.redirect_stdout(hosts.primary_stdout()):
     show(plan(x))
 
 

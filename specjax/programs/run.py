@@ -31,13 +31,13 @@ def main(x: Experiment) -> None:
   checks.check_mesh(x)  # Before other processes are waited for.
   hosts.join(x.mesh)
   runner = Runner(whole_steps(plan(x, sweeps=True)))
-  if hosts.leads():
+  if hosts.is_primary():
     announce(runner)
   if x.probe:
     probe(runner)
   runner.run()
   texts = samples.add(runner)
-  if hosts.leads():
+  if hosts.is_primary():
     finish(runner.folder, texts)
 
 
@@ -75,7 +75,7 @@ def probe(runner: Runner) -> None:
     )
     found = probing.short(one, loaded, jobs)
     runner.readings[name] = {'reading': results.plain(found)}
-    if found and found['best'] != CONFIGURED and hosts.leads():
+    if found and found['best'] != CONFIGURED and hosts.is_primary():
       print(f'warning: {run_report.reading(name, found)}', file=sys.stderr)
 
 

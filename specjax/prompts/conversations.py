@@ -57,7 +57,7 @@ def template_of(tokenizer, x: Prompts) -> str:
   Raises:
     UserError: there is none.
   """
-  template = None
+  template = ''
   with contextlib.suppress(ValueError):
     template = tokenizer.get_chat_template(x.template_kwargs.get(_TEMPLATE))
   need(

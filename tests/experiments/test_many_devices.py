@@ -123,14 +123,14 @@ coordinator, process, timeout, what = sys.argv[1:]
 def main():
   hosts.join(Mesh(1, 1, False, 2, int(process), coordinator, int(timeout)))
   if what != 'idle':
-    hosts.share(1)  # All are there.
+    hosts.broadcast(1)  # All are there.
   if process == '1':
     if what == 'bug':
       raise KeyError('x')
     os.kill(os.getpid(), signal.SIGKILL)
   if what == 'idle':
     time.sleep(100)
-  hosts.share(2)
+  hosts.broadcast(2)
 
 command.guard(main)
 """
