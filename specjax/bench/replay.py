@@ -189,8 +189,11 @@ def watch_turns(
   return [[w for w in row if len(w.text)] for row in zip(*seen, strict=True)]
 
 
-def refuse_features(plan: Plan, built: Loaded) -> None:
+def refuse_features(built: Loaded) -> Loaded:
   """Refuses drafters whose distributions depend on where their draft began.
+
+  Returns:
+    What it was given, if it refuses nothing.
 
   Raises:
     UserError: one reads features of the target, which it predicts on its own
@@ -198,12 +201,13 @@ def refuse_features(plan: Plan, built: Loaded) -> None:
   """
   for method in built.methods:
     if method.spec.drafter.taps:
-      field = plan.drafters[method.drafter].field
+      field = built.plan.drafters[method.drafter].field
       raise UserError(
         f'{field}: {method.drafter!r} reads features of the target, so what it '
         'says of a place depends on where its draft began, and cannot be '
         'replayed: leave it out, or use specjax run'
       )
+  return built
 
 
 def refuse_stops(plan: Plan, method: Method, job: measure.Job) -> None:

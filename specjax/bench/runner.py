@@ -41,21 +41,21 @@ class Runner:
   program = 'run'  # of its rows
 
   def __init__(
-    self, plan: Plan, refuse: Callable[[Plan, Loaded], None] | None = None
+    self,
+    plan: Plan,
+    adapt: Callable[[Loaded], Loaded] = lambda loaded: loaded,
   ):
     """Checks and loads everything, and only then opens the folder.
 
     Args:
       plan: of the experiment.
-      refuse: raises where it cannot do with what was loaded.
+      adapt: changes what was loaded, such as its prompts, or refuses it.
     """
     self.plan = plan
     results.check_folder(plan)
-    self.built = load_experiment(plan)
+    self.built = adapt(load_experiment(plan))
     # All layouts, where another batch may take others.
     self.before_races = self.built if len(plan.batches) > 1 else None
-    if refuse is not None:
-      refuse(plan, self.built)
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
     said = {d: c.said for d, c in self.built.prompts.items()}
     self.folder = results.open_folder(plan, said)

@@ -139,8 +139,9 @@ def test_drafts_from_features_are_refused():
   method = types.SimpleNamespace(spec=spec, drafter='eagle')
   planned = types.SimpleNamespace(field='candidates')
   plan = types.SimpleNamespace(drafters={'eagle': planned})
+  built = types.SimpleNamespace(plan=plan, methods=(method,))
   with pytest.raises(ValueError, match="'eagle' reads features of the target"):
-    replay.refuse_features(plan, types.SimpleNamespace(methods=(method,)))
+    replay.refuse_features(built)
 
 
 def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
