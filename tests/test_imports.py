@@ -37,8 +37,11 @@ RULES = (
   ),
   # The wheel has no studies.
   (('specjax',), ('experiments', 'configs', 'tests')),
-  # Statistics need no model.
-  (('specjax.stats',), ('jax', 'flax', 'specjax.loop', 'specjax.models')),
+  # Statistics and tables need no model, and no JAX.
+  (
+    ('specjax.stats', 'specjax.reports'),
+    ('jax', 'flax', 'specjax.bench', 'specjax.loop', 'specjax.models'),
+  ),
   # A program is imported by the console command alone.
   (('experiments', 'configs', 'specjax.bench'), ('specjax.programs',)),
 )  # fmt: skip
@@ -92,7 +95,7 @@ def test_imports_follow_the_rules(module):
     ('specjax.verify.chains', 'def f():\n  from specjax.drafters import lm'),
     ('specjax.drafters.lm', 'from specjax.loop.generate import step'),
     ('specjax.loop.generate', 'import specjax.bench.measure'),
-    ('specjax.stats.metrics', 'import jax'),
+    ('specjax.reports.run', 'import jax'),
     ('specjax.reports.run', 'from experiments import arrivals'),
   ],
 )

@@ -127,31 +127,3 @@ def count(text: str) -> dict[str, dict[str, int]]:
       _add(total, _walk(computations, part))
     totals.append(total)
   return max(totals, key=lambda t: sum(e['count'] for e in t.values()))
-
-
-def describe(by_kind: dict[str, dict[str, int]]) -> str:
-  """Says in one line what is exchanged."""
-  parts = []
-  for kind, entry in sorted(by_kind.items()):
-    text = f'{entry["count"]} {kind} ({entry["bytes"]:,} bytes)'
-    if entry['turn_count']:
-      text += (
-        f' + {entry["turn_count"]} ({entry["turn_bytes"]:,} bytes) for each '
-        'turn of a loop inside'
-      )
-    parts.append(text)
-  return ', '.join(parts) or 'nothing'
-
-
-def table(rows: list[dict]) -> str:
-  """Lists what each method's devices exchange at a step; '' on one device."""
-  lines = {
-    f'- {r["drafter"]}, {r["verifier"]}, gamma {r["gamma"]}: '
-    f'{describe(r["collectives"])}\n'
-    for r in rows
-    if r.get('collectives')
-  }
-  if not lines:
-    return ''
-  head = '\n### Exchanged by the devices at a step, bytes on each\n\n'
-  return head + ''.join(sorted(lines))

@@ -6,7 +6,6 @@ import functools
 import shlex
 
 from specjax import prompts
-from specjax.bench import collectives
 from specjax.reports import (
   Draw,
   batches,
@@ -474,13 +473,28 @@ def pairing(rows: list[dict]) -> str:
   return '\n' + blocks(paragraph(doubt), *map(paragraph, probes))
 
 
+def _exchanged(rows: list[dict]) -> str:
+  """Shows what the devices of a mesh exchange; '' on one device."""
+  names = ('count', 'bytes', 'turn_count', 'turn_bytes')
+  lines = {
+    (*(show(r) for _, show in METHOD), kind, *(f'{one[n]:,}' for n in names))
+    for r in rows
+    for kind, one in (r.get('collectives') or {}).items()
+  }
+  head = [*(title for title, _ in METHOD), 'operation', 'a step', 'bytes']
+  head += ['a turn of a loop inside', 'bytes']
+  title = 'Exchanged by the devices at a step, bytes on each'
+  made = Table(title, '', head, [list(line) for line in sorted(lines)])
+  return f'\n{made.markdown()}' if lines else ''
+
+
 def summary(rows: list[dict]) -> str:
   """Returns the verdict, all tables, and how numbers are counted."""
   if not rows:
     return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
   parts = [_text(rows, groups(rows)), _COUNTING, older * _BY_OUTCOME]
-  return ''.join([*parts, pairing(rows), collectives.table(rows)])
+  return ''.join([*parts, pairing(rows), _exchanged(rows)])
 
 
 def figures(rows: list[dict]) -> tuple[Draw, ...]:
