@@ -23,6 +23,7 @@ from specjax.cli import cpu
 from specjax.errors import need
 
 AUTO, OFF = 'auto', 'off'
+_CONFIG: Any = jax.config  # Its flags are added while jax is imported.
 _BYTES = 512 * 2**20  # of all programs together, at most
 _SECONDS = 0.1  # What compiles faster is not kept: jax looks at every file.
 
@@ -56,7 +57,7 @@ def keep(folder: pathlib.Path) -> None:
   Where nothing can be written there, a line on stderr says so, and programs are
   not kept.
   """
-  if not jax.config.read('jax_enable_compilation_cache'):
+  if not _CONFIG.jax_enable_compilation_cache:
     return  # An environment variable of jax says so.
   folder = folder / processor()
   try:
@@ -96,6 +97,6 @@ def switch_on(config: Any) -> None:
     )
     return keep(pathlib.Path(chosen).expanduser().absolute())
   mesh = getattr(config, 'mesh', Mesh())
-  told = jax.config.read('jax_compilation_cache_dir') is not None
+  told = _CONFIG.jax_compilation_cache_dir is not None
   if chosen == AUTO and mesh.processes == 1 and not told:
     keep(users_folder())
