@@ -22,38 +22,28 @@ def _rows(name: str, value: Any, count: int) -> Sequence[Any]:
   return value
 
 
-def _key(name: str, asked: Any) -> tuple[str, ...]:
-  """Returns the key by which a target remembers a constraint."""
-  if isinstance(asked, str):
-    return 'constraint', name, asked
+def _compile(
+  target: Target, name: str, make: Callable[..., Automaton], asked: Any
+) -> Automaton:
+  """The automaton of a regex or a schema, made once for a target."""
   try:
-    return 'constraint', name, json.dumps(asked)
+    text = asked if isinstance(asked, str) else json.dumps(asked)
   except (TypeError, ValueError, RecursionError) as error:
     raise ValueError(
       f'{name} must be a text or a schema that is JSON ({error}), got '
       f'{named(asked)}'
     ) from error
-
-
-def _compile(
-  target: Target, name: str, make: Callable[..., Automaton], asked: Any
-) -> Automaton:
-  """The automaton, made once for a target."""
-  key = _key(name, asked)
+  key = 'constraint', name, text
   if key not in target.remembered:
-    _check_tokenizer(target, name)
+    if target.tokenizer is None:
+      raise ValueError(
+        f'{name}: {target.path or "the target"} has no tokenizer, so that its '
+        'tokens have no texts'
+      )
     size = target.model.config.vocab_size
     made = make(asked, target.tokenizer, size, target.eos)
     target.remembered[key] = made
   return target.remembered[key]
-
-
-def _check_tokenizer(target: Target, name: str) -> None:
-  if target.tokenizer is None:
-    raise ValueError(
-      f'{name}: {target.path or "the target"} has no tokenizer, so that its '
-      'tokens have no texts'
-    )
 
 
 def _check(target: Target, one: Automaton) -> None:

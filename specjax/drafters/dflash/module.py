@@ -139,9 +139,7 @@ class BlockLayer(Layer):
     if c.qk_norm:
       q = Norm(c, c.head_dim, name='q_norm')(q)
     q = rotary.rotate(q, positions, *self._rotation())
-    # The compiler would write the rows of both products, repeated for all
-    # blocks of weights, to memory: they are to be others.
-    new = self.read(jax.lax.optimization_barrier(x), positions)
+    new = self.read(x, positions)
     if flight is not None:
       new = caches.put(flight, new, at)
     y = attend(

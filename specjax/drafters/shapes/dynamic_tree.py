@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling
-from specjax.drafters.shapes.step_model import Memory, Walker, apart
+from specjax.drafters.shapes.step_model import Memory, Walker
 from specjax.types import Draft, Drafter
 
 
@@ -141,9 +141,8 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
       above = _take(above, from_).at[:, :, level - 1].set(tokens)
       own = rows[:, None] == np.arange(fed)
       sees = _take(sees, from_) | own
-      weights, tokens = apart(params, tokens)
       step = walker.feed(
-        weights,
+        params,
         memory.state,
         step.block,
         ctx,

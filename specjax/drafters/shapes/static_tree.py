@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling, trees
-from specjax.drafters.shapes.step_model import Memory, Walker, apart
+from specjax.drafters.shapes.step_model import Memory, Walker
 from specjax.types import Draft, Drafter
 
 
@@ -161,15 +161,14 @@ def make(
     for depth_above, level in enumerate(levels):
       if depth_above:
         rows = np.arange(first, level.begin + 1)  # Of the level above.
-        own, fed_tokens = apart(params, tokens[:, rows - 1])
         step = walker.feed(
-          own,
+          params,
           memory.state,
           step.block,
           ctx,
           first,
           depth_above,
-          fed_tokens,
+          tokens[:, rows - 1],
           features,
           jnp.broadcast_to(mask[rows, :fed], (batch, len(rows), fed)),
         )

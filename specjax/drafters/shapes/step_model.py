@@ -51,12 +51,3 @@ class Memory(NamedTuple):
   state: Any
   block: Any  # of the last draft, until it was judged
   policy: Any = ()
-
-
-def apart(params, tokens):
-  """Both as they are, but for the compiler of no other level.
-
-  It would see that two levels of as many nodes repeat the same weights for
-  them, and write these to memory once for both, where they are read slowly.
-  """
-  return jax.lax.optimization_barrier((params, tokens))
