@@ -200,7 +200,7 @@ class Decoder:
 
 def ours(plan: Plan, built: Loaded) -> list[Decoder]:
   """Plain decoding and one decoder for each candidate and draft length."""
-  slots, _ = built.slots(plan.max_new_tokens)
+  slots, _ = built.slots
 
   def make(family: str, way: measure.Decoding, method: Method | None):
     way = way._replace(spec=dataclasses.replace(way.spec, eos=()))
@@ -587,7 +587,7 @@ class Comparison:
     plan, built = self.plan, self.built
     runs = self.runs[PLAIN, plan.temperatures[0]]
     target, params = built.plain.target, built.base.params.target
-    slots, _ = built.slots(plan.max_new_tokens)
+    slots, _ = built.slots
     weights, kv = bytes_per_token(target, params, slots)
     bandwidth = read_bandwidth(megabytes * 2**20)
     step = metrics.ratio(

@@ -133,13 +133,14 @@ class Loaded:
       'draft_dtype': method.draft_dtype,
     }
 
-  def slots(self, new_tokens: int) -> tuple[int, int | None]:
+  @functools.cached_property
+  def slots(self) -> tuple[int, int | None]:
     """Slots that serve every prompt and method: of texts, and of sources."""
     specs = [self.plain, *(m.spec for m in self.methods)]
     longest, sources = max(one.longest for one in self.prompts.values()), None
     if self.target.model.config.encoder is not None:
       longest, sources = 1, caches.round_slots(longest)
-    limit = longest + new_tokens
+    limit = longest + self.plan.max_new_tokens
     return max(generate.slots_for(spec, limit) for spec in specs), sources
 
   def job(
@@ -148,7 +149,6 @@ class Loaded:
     indices: Sequence[int],
     temperature,
     rows: int = 0,
-    slots: tuple[int, int | None] | None = None,
   ) -> Job:
     """Prompts that are decoded together.
 
@@ -160,7 +160,6 @@ class Loaded:
       indices: their numbers in the experiment, which seed their keys.
       temperature: of all, or [B] of each row.
       rows: rows of the batch, at least.
-      slots: slots of texts and sources; by default those for every prompt.
     """
     plan, live = self.plan, len(texts)
     place = np.arange(max(rows, live)) % live
@@ -173,7 +172,7 @@ class Loaded:
       values(plan.sampling, self.plain, len(place), temperature),
       new_tokens,
       plan.seed,
-      *(slots or self.slots(plan.max_new_tokens)),
+      *self.slots,
       live,
     )
 

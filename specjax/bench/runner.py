@@ -60,7 +60,6 @@ class Runner:
     said = {d: c.said for d, c in self.built.prompts.items()}
     self.folder = results.open_folder(plan, said)
     self.conditions = results.conditions()
-    self.slots = self.built.slots(plan.max_new_tokens)
     self.alphas: dict = {}
     self.exchanged: dict = {}
     self.readings: dict[str, dict] = {}  # fields of heads that were probed
@@ -107,15 +106,11 @@ class Runner:
       return cells
     return {m: c for m, c in cells.items() if not self.folder.has(**c)}
 
-  def job(self, texts, indices, temperature, rows=0) -> measure.Job:
-    """Prompts of this run; see `Loaded.job`."""
-    return self.built.job(texts, indices, temperature, rows, self.slots)
-
   def units(self, domain: str, temperature: float) -> list[measure.Job]:
     """Batches of the domain's prompts; the last one is filled up."""
     texts, batch = self.prompts[domain], self.plan.batch
     return [
-      self.job(
+      self.built.job(
         texts[i : i + batch],
         range(len(texts))[i : i + batch],
         temperature,
@@ -128,7 +123,7 @@ class Runner:
     """All prompts of a domain in one batch, filled up for the mesh."""
     texts = self.prompts[domain]
     rows = meshes.round_rows(len(texts), self.plan.mesh)
-    return self.job(texts, range(len(texts)), temperature, rows=rows)
+    return self.built.job(texts, range(len(texts)), temperature, rows=rows)
 
   def settle(self, bar) -> None:
     """Measures which layout of weights is fastest, where it was not yet."""
@@ -339,7 +334,7 @@ class Runner:
     if cell['temperature'] or not method.spec.rule.lossless:
       return {'identical_to_plain': None, 'differences': []}
     ways = [
-      ties.way(way, self.plan.batch, *self.slots)
+      ties.way(way, self.plan.batch, *self.built.slots)
       for way in (self.built.base, method.way)
     ]
     talks = self.built.prompts[cell['domain']].talks
@@ -350,7 +345,7 @@ class Runner:
         if text.plain == text.other:
           same += 1
           continue
-        values = self.job([text.prompt], [0], 0.0).values
+        values = self.built.job([text.prompt], [0], 0.0).values
         found = ties.explain(ways, text.prompt, values, text.plain, text.other)
         differences.append(text.where | found._asdict())
     return {'identical_to_plain': same, 'differences': differences}

@@ -71,7 +71,6 @@ class Comparison:
     """
     results.check_folder(plan)
     self.plan, self.built = plan, load_experiment(plan)
-    self.slots = self.built.slots(plan.max_new_tokens)
     # Prompts of each domain, and their places among all.
     domains = {d: self.every_turn(c) for d, c in self.built.prompts.items()}
     self.prompts = [ids for texts in domains.values() for ids in texts]
@@ -94,7 +93,7 @@ class Comparison:
   def job(self, texts: list[list[int]], numbers: range) -> measure.Job:
     """Some of the texts in one batch; `numbers` say which."""
     given = [texts[i] for i in numbers]
-    return self.built.job(given, numbers, 0.0, slots=self.slots)
+    return self.built.job(given, numbers, 0.0)
 
   def every_turn(self, chosen: Chosen) -> list[list[int]]:
     """Prompts of all turns; later ones hold the answers of plain decoding."""
@@ -130,7 +129,7 @@ class Comparison:
     mines, others = self.decode(mine, domain), self.decode(other, domain)
     if other.way is None:  # A text alone: as plain decoding computes it.
       other = Side('plain', self.built.base, mine.batch)
-    ways = [ties.way(x.way, x.batch, *self.slots) for x in (mine, other)]
+    ways = [ties.way(x.way, x.batch, *self.built.slots) for x in (mine, other)]
     explained = []
     for i, a, b in zip(self.places[domain], mines, others, strict=True):
       if a != b:

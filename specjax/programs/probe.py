@@ -130,7 +130,7 @@ def jobs(
   """The first prompts of all domains in turns, greedy, in batches.
 
   Args:
-    job: as `Runner.job`.
+    job: as `Loaded.job`.
     chosen: the prompts of each domain.
     prompts: so many at most.
     new_tokens: of each, at most.
@@ -236,7 +236,7 @@ class Probe:
   def batches(self, chosen: Mapping[str, Chosen]) -> list[measure.Job]:
     """Batches of prompts of all domains, which the target continues."""
     most = self.plan.max_new_tokens
-    return jobs(self.runner.job, chosen, _PROMPTS, most)
+    return jobs(self.built.job, chosen, _PROMPTS, most)
 
   def other_jobs(self) -> dict[str, list[measure.Job]]:
     """Batches with other system prompts, by what they change."""
@@ -245,7 +245,7 @@ class Probe:
       seen = load.survey(other)
       texts = load.read_prompts(other, seen.tokenizer, seen.described)
       longer = dataclasses.replace(self.built, prompts=texts)
-      slots, _ = longer.slots(self.plan.max_new_tokens)
+      slots, _ = longer.slots
       found[name] = [
         dataclasses.replace(job, slots=max(job.slots, slots))
         for job in self.batches(texts)

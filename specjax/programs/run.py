@@ -71,7 +71,7 @@ def probe(runner: Runner) -> None:
     if not probing.has_alternatives(one):
       continue
     jobs = probing.jobs(
-      runner.job, runner.built.prompts, _PROBED, _PROBED_TOKENS
+      runner.built.job, runner.built.prompts, _PROBED, _PROBED_TOKENS
     )
     found = probing.short(one, loaded, jobs)
     runner.readings[name] = {'reading': results.plain(found)}

@@ -117,7 +117,7 @@ def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
   x.results = str(tmp_path / 'a')
   runner = Runner(plan(x))
   # Texts of 13 tokens; prompts of 20 and more lie with the encoder.
-  assert runner.slots == (128, 128)
+  assert runner.built.slots == (128, 128)
   (method,) = runner.built.methods
   (domain,) = runner.prompts
   assert max(map(len, runner.prompts[domain])) > 13

@@ -297,9 +297,8 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
     readings={},
     complete=lambda: False,
     plan=types.SimpleNamespace(drafters={'head': 'planned'}),
-    job='job',
     built=types.SimpleNamespace(
-      methods=[unverified, own], loaded=types.SimpleNamespace(), prompts={}
+      methods=[unverified, own], job='job', prompts={}
     ),
   )
   runner.built.target = types.SimpleNamespace(
@@ -336,7 +335,7 @@ def test_the_short_probe_finds_the_right_reading(folder, tmp_path):
   x = experiment(folder, tmp_path / 'a', 'draft')
   probed = probe.Probe(probe.prepare(x))
   one, loaded = probed.plan.drafters['head'], probed.built
-  jobs = probe.jobs(probed.runner.job, probed.built.prompts, 6, 5)
+  jobs = probe.jobs(probed.built.job, probed.built.prompts, 6, 5)
   assert sum(job.live for job in jobs) == 6
   found = probe.short(one, loaded, jobs)
   assert found['best'] == 'the weights of the target'

@@ -218,9 +218,9 @@ def test_turns_have_keys_of_their_own_and_one_shape(untimed):
     for row in range(turns.live(job)):
       seen.setdefault(int(job.indices[row]), job.prompts[row])
   assert set(seen) <= set(range(3 * len(talks)))
-  assert {job.slots for _, job, _ in untimed.seen} == {untimed.slots[0]}
+  assert {job.slots for _, job, _ in untimed.seen} == {untimed.built.slots[0]}
   longest = untimed.built.prompts['chat'].longest
-  assert longest + 12 <= untimed.slots[0]
+  assert longest + 12 <= untimed.built.slots[0]
   for _, job, _ in untimed.seen:
     assert max(map(len, job.prompts)) <= longest
 
