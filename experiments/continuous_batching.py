@@ -135,7 +135,6 @@ class Pass(NamedTuple):
   calls: np.ndarray  # [units] target calls of all rows
   seconds: np.ndarray  # [units] of decoding
   reading: np.ndarray  # [units] of reading prompts
-  shares: dict  # of a continuous pass, see `Clock.shares`
   # Row-steps by draft length, where it is chosen by load.
   by_length: dict[int, int] | None = None
   # Seconds of a full step, averaged over the draft lengths that were taken.
@@ -143,36 +142,25 @@ class Pass(NamedTuple):
 
 
 class Clock:
-  """Takes the time of each part of a continuous run."""
+  """Takes the time of reading, and counts row-steps by draft length."""
 
   def __init__(self, rows: int, policy: Goodput | None):
-    self.rows, self.policy = rows, policy
+    self.policy, self.reading = policy, 0.0
     self.by_length: dict[int, int] = {}
-    self.seconds = {'read': 0.0, 'place': 0.0, 'advance': 0.0}
-    self.chunks: list[tuple[int, int]] = []  # row-steps taken, and possible
-    self.filled = 0  # chunks before the last prompt was placed
     self.calls = np.zeros(rows, int)  # of the target, so far
 
   def __call__(self, part: str, work: Callable[[], Any]) -> Any:
-    """Does one part of the loop, see `pool.Pool`, and takes its time."""
+    """Does one part of the loop, see `pool.Pool`."""
     begin = time.perf_counter()
     state = jax.block_until_ready(work())
-    self.seconds[part] += time.perf_counter() - begin
-    if part == 'place':
-      self.filled = len(self.chunks)
-    if part == 'advance':
-      self._count(np.array(state.counts.target_calls) - self.calls)
-    if part != 'read':
-      self.calls = np.array(state.counts.target_calls)
+    if part == 'read':
+      self.reading += time.perf_counter() - begin
+      return state
+    before, self.calls = self.calls, np.array(state.counts.target_calls)
+    if part == 'advance' and self.policy is not None:
+      length, taken = self.policy.choices[-1], int((self.calls - before).sum())
+      self.by_length[length] = self.by_length.get(length, 0) + taken
     return state
-
-  def _count(self, taken: np.ndarray) -> None:
-    """Counts the steps [B] that rows took in a chunk."""
-    if self.policy is not None:
-      length = self.policy.choices[-1]
-      self.by_length[length] = self.by_length.get(length, 0) + int(taken.sum())
-    # As many steps as the row took that was live for longest.
-    self.chunks.append((int(taken.sum()), int(taken.max()) * self.rows))
 
   def mean_step(self, full: Mapping[int, float]) -> float:
     """Seconds of a full step, averaged over the lengths that were taken."""
@@ -181,26 +169,6 @@ class Clock:
       return step
     taken = self.by_length
     return sum(full[n] * k for n, k in taken.items()) / sum(taken.values())
-
-  def shares(self, seconds: float, step: float) -> dict:
-    """The factors of the efficiency, and the reasons why rows were idle.
-
-    Args:
-      seconds: of decoding, altogether.
-      step: seconds of a full step.
-    """
-    taken, possible = np.array(self.chunks).T
-    idle, total = possible - taken, possible.sum()
-    advance, placing = self.seconds['advance'], self.seconds['place']
-    return {
-      'occupancy': taken.sum() / total,
-      'full_step_over_step': step * total / self.rows / advance,
-      'share_of_steps': advance / seconds,
-      'idle_until_the_chunk_ended': idle[: self.filled].sum() / total,
-      'idle_without_a_prompt': idle[self.filled :].sum() / total,
-      'place_seconds': placing,
-      'host_seconds': seconds - advance - placing,
-    }
 
 
 def lengths(built: Loaded, drafter: str) -> dict[int, Decoding]:
@@ -300,7 +268,7 @@ class Side:
         texts[i] = text
       counts = run.counts.tokens.sum(), run.counts.target_calls.sum()
       units.append((*counts, run.seconds, run.prefill_seconds))
-    return Pass(texts, *np.array(units).T, {})
+    return Pass(texts, *np.array(units).T)
 
   def continuous(self, chunk: int, full: Mapping[int, float]) -> Pass:
     """Decodes in refilled rows; a unit is `batch` texts as they finish.
@@ -323,12 +291,11 @@ class Side:
       texts[result.prompt] = result.tokens
       sums += result.counts.tokens, result.counts.target_calls
       if i % rows == 0 or i == count:
-        read = clock.seconds['read']
+        read = clock.reading
         marks.append((*sums, time.perf_counter() - begin - read, read))
     units = np.diff(np.array(marks), axis=0)
     step = clock.mean_step(full)
-    shares = clock.shares(units[:, 2].sum(), step)
-    return Pass(texts, *units.T, shares, clock.by_length or None, step)
+    return Pass(texts, *units.T, clock.by_length or None, step)
 
   def full_steps(self) -> dict[int, float]:
     """Seconds of a full step of each draft length: the median of turns."""
@@ -374,7 +341,6 @@ class Side:
       'tokens_per_second_with_reading_ci': whole.interval,
       **self._beside(passes),
       **self._ideal(passes),
-      'shares': [p.shares for p in passes if p.shares],
       **({'lengths': [p.by_length for p in passes]} if self.policy else {}),
     }
 

@@ -16,7 +16,6 @@ from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
 from specjax.errors import UserError
 from specjax.programs import generate, parity, predict, run
-from specjax.reports import conditions
 from tests.support import tiny
 
 PATTERN = '[ab]{2,5}[;#]'
@@ -198,13 +197,6 @@ def test_a_text_of_another_language_stops_the_program(folder):
   with pytest.raises(RuntimeError, match='a text is none of'):
     row_fields.language(x.sampling.constraint, [Run], (0,))
   assert row_fields.language(None, [Run], (0,)) == {}
-
-
-def test_conditions_name_the_language():
-  row = {'constraint': {'what': 'a schema'}, 'ended': 0.5, 'device': 'x'}
-  said = conditions.conditions([row])
-  assert 'all texts within a schema, of which 50% ended' in said
-  assert 'within' not in conditions.conditions([{'device': 'x'}])
 
 
 def languages(folder, schema, tmp_path, **changes):

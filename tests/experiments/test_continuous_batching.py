@@ -4,7 +4,6 @@ import dataclasses
 import json
 import types
 
-import numpy as np
 import pytest
 
 from experiments import continuous_batching as study
@@ -82,22 +81,6 @@ def test_plain_steps_are_no_length_of_a_drafter_of_features():
   assert [*study.lengths(built(1), 'draft')] == [1, 2]
 
 
-def test_a_clock_counts_steps_of_live_rows():
-  clock = study.Clock(2, None)
-  state = types.SimpleNamespace
-  for part, calls in (
-    ('place', [0, 0]), ('advance', [4, 4]), ('place', [0, 4]),
-    ('advance', [3, 5]), ('advance', [5, 5]),
-  ):  # fmt: skip
-    made = state(counts=state(target_calls=np.array(calls)))
-    clock(part, lambda made=made: made)
-  assert clock.chunks == [(8, 8), (4, 6), (2, 4)]
-  shares = clock.shares(10.0, 0.1)
-  assert shares['occupancy'] == 14 / 18
-  assert shares['idle_until_the_chunk_ended'] == 0
-  assert shares['idle_without_a_prompt'] == 4 / 18
-
-
 @pytest.mark.parametrize(
   ('change', 'field'),
   [
@@ -169,12 +152,9 @@ def test_every_way_decodes_every_prompt(tmp_path, monkeypatch):
     else:
       assert row['same_text_as_alone'] is None
     if row['way'] == 'continuous':
-      assert row['efficiency'] > 0
-      (shares,) = row['shares']
-      assert 0 < shares['occupancy'] <= 1
-      product = shares['occupancy'] * shares['full_step_over_step']
-      product *= shares['share_of_steps']
-      assert product == pytest.approx(row['efficiency'])
+      (step,) = row['step_seconds']
+      ideal = row['target_calls'] * step / 2
+      assert row['efficiency'] == pytest.approx(ideal / row['seconds'])
   (chosen,) = [r['lengths'] for r in rows if r.get('lengths')]
   (of_load,) = chosen
   assert {*of_load} <= {'0', '1', '2'}
