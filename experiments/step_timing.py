@@ -80,10 +80,9 @@ class Timed(NamedTuple):
   tokens: float  # per step and row
 
 
-def _blank(spec, params, batch, slots, values, seed) -> SpecState:
-  """A state of zeros as `generate.start` would return it; reads nothing."""
-  if values is None:
-    values = sampling.make(batch, 0.0)
+def _blank(spec, params, batch, slots, seed) -> SpecState:
+  """A greedy state of zeros as `generate.start` makes it; reads nothing."""
+  values = sampling.make(batch, 0.0)
   key = generate.row_keys(seed, range(batch))
 
   def start(params):
@@ -121,7 +120,6 @@ class Loop:
     slots: int,
     steps: int,
     batch: int = 1,
-    values: sampling.Sampling | None = None,
     seed: int = 0,
   ):
     """Compiles, and takes a step.
@@ -133,7 +131,6 @@ class Loop:
       slots: of the cache.
       steps: timed at once, at most.
       batch: rows.
-      values: sampling values, by default greedy.
       seed: of the rows' keys.
 
     Raises:
@@ -147,7 +144,7 @@ class Loop:
       )
     self.spec, self.params, self.batch = spec, params, batch
     self.steps = min(steps, room)
-    self.state = _blank(spec, params, batch, slots, values, seed)
+    self.state = _blank(spec, params, batch, slots, seed)
     self.used = jnp.full(batch, used, jnp.int32)
     self.end = jnp.full(batch, slots, jnp.int32)
     self.count = jnp.asarray(self.steps, jnp.int32)
