@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,36 +58,22 @@ class Load:
     return sum(value or 0 for value in dataclasses.asdict(self).values())
 
 
-@dataclasses.dataclass(frozen=True)
-class Widths:
-  """How much is decoded at once.
+class Widths(NamedTuple):
+  """How much is decoded at once."""
 
-  Attributes:
-    batch: prompts decoded together.
-    rows: rows of the widest batch: where time is taken, alpha is measured on
-      all prompts of a domain at once.
-    slots: of a cache.
-    sources: slots of what an encoder reads.
-    nodes: tokens of the largest draft, at least.
-  """
-
-  batch: int
-  rows: int
-  slots: int
-  sources: int
-  nodes: int
+  batch: int  # prompts decoded together
+  rows: int  # of the widest batch, on which alpha is measured
+  slots: int  # of a cache
+  sources: int  # slots of what an encoder reads
+  nodes: int  # tokens of the largest draft, at least
 
 
 def widths_of(
   plan: Plan, target: TransformerConfig, longest: int, count: int
 ) -> Widths:
-  """Returns the widths of an experiment.
+  """Returns the widths of an experiment; see `predict`.
 
-  Args:
-    plan: of the experiment.
-    target: configuration of the target.
-    longest: tokens of the longest prompt.
-    count: prompts of the largest domain.
+  Where time is taken, alpha is measured on all prompts of a domain at once.
   """
   nodes = max(gamma for d in plan.drafters.values() for gamma in d.gammas)
   begun = longest if target.encoder is None else 1
@@ -338,14 +325,10 @@ def _proposals(
   count: int,
   fits: Callable[[Plan, int], bool],
 ) -> Iterator[str]:
-  """The least change of each field that fits, alone.
+  """Yields the least change of each field that fits, alone.
 
-  Args:
-    plan: of the experiment.
-    dtype: of the target.
-    heads: query heads of the target, which a mesh divides.
-    count: prompts of the largest domain.
-    fits: whether a plan with so many prompts fits.
+  A mesh divides the query `heads`; `fits` says it of a plan and of the prompts
+  of the largest domain, which are `count` now.
   """
   mesh, change = plan.mesh, dataclasses.replace
 
@@ -432,13 +415,7 @@ def refuse(
 
   Eight times the activations of all models for every slot of the widest batch
   are more than any run takes: where there is so much memory, nothing is
-  compiled.
-
-  Args:
-    plan: of the experiment.
-    described: its models, by name.
-    longest: tokens of the longest prompt.
-    count: prompts of the largest domain.
+  compiled. See `predict` for the arguments.
 
   Raises:
     UserError: says what needs how much, and what would fit.

@@ -283,13 +283,7 @@ def assemble(
 ) -> Loaded:
   """Makes plain decoding and all methods, in the layouts that are chosen.
 
-  Args:
-    plan: the checked config.
-    target: see `Loaded`, as for the next three.
-    prompts: prompts by domain.
-    forms: the target in every layout.
-    drafts: drafters by layout and name.
-    race: decides between layouts; without one the kernel's is taken.
+  Without a race the kernel's layout is taken. See `Loaded` for the others.
   """
   chosen: dict[Any, LayoutChoice] = {}
   guess = LayoutChoice(
