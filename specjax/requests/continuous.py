@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling
+from specjax.arguments import check_number
 from specjax.loop.buffers import plan_buffers
 from specjax.requests.pool import Pool, Request
 from specjax.types import Counts, Params, Spec
@@ -83,8 +84,7 @@ def decode(
       below 1.
   """
   for name, number in (('rows', rows), ('chunk', chunk), ('group', group)):
-    if number < 1:
-      raise ValueError(f'{name} must be at least 1, got {number}')
+    check_number(name, number, 1)
   planned = plan_buffers(
     spec, prompts, new_tokens, key, values, slots, source_slots
   )

@@ -108,7 +108,7 @@ class Request(NamedTuple):
   prompt: Sequence[int]  # token ids
   new_tokens: int  # to add at most
   key: jax.Array  # [1], see `generate.row_keys`
-  values: sampling.Sampling  # of one row, see `stages.Stages.values`
+  values: sampling.Sampling  # of one row, see `request_sampling.Stages`
 
 
 class Progress(NamedTuple):
@@ -157,7 +157,7 @@ class Pool:
       params: of target and drafter.
       spec: what to run.
       values: of one row: their stages are those that all requests have, see
-        `stages.Stages.values`.
+        `request_sampling.Stages`.
       rows: B, texts that are decoded at a time.
       slots: of the buffer of each, see `cache.round_slots`.
       source_slots: size of the buffer of what an encoder reads, for each row.
