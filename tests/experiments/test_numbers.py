@@ -14,7 +14,7 @@ from specjax.reports import run as run_report
 from specjax.reports import verdicts
 from specjax.types import Draft, Params
 from tests.support import expected_row, scripted_run
-from tests.support.measuring_checks import CHECKS, apart, off
+from tests.support.measuring_checks import CHECKS, apart
 from tests.support.wrong_numbers import WRONG_NUMBERS
 
 RUNS = [(1, True), (1, False), (2, True), (2, False)]
@@ -173,23 +173,3 @@ def test_54_bugs_are_planted():
   assert len({bug.name for bug in WRONG_NUMBERS}) == len(WRONG_NUMBERS) == 54
   others = planted.WRONG_RULES, planted.WRONG_LOOPS, planted.WRONG_MEMORIES
   assert sum(map(len, others)) == 35
-
-
-@pytest.mark.parametrize(
-  ('found', 'right', 'far'),
-  [
-    (1.0, 1, 0.0),
-    (3, 2, 0.5),
-    (None, 2, 1.0),
-    (0, None, 1.0),
-    ('a', 'b', 1.0),
-    (True, False, 1.0),
-    ([1, 2], [1], 1.0),
-    ([1, 4], [1, 2], 1.0),
-    ({'a': 1}, {'a': 1, 'b': 2}, 1.0),
-    ({'a': [0.5]}, {'a': [0.25]}, 0.25),
-    (None, {}, 1.0),
-  ],
-)
-def test_how_far_a_value_is_off(found, right, far):
-  assert off(found, right) == far
