@@ -261,14 +261,12 @@ def test_every_expert_that_was_chosen_counts():
   [
     ({'windows': (3,)}, 'windows has 1 entries for 2 layers'),
     ({'rotary_dim': 3}, 'rotary_dim = 3 must be even'),
+    ({'num_heads': 3, 'num_kv_heads': 2}, 'must be a multiple of num_kv_heads'),
   ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):
   with pytest.raises(ValueError, match=message):
     models.tiny(VOCAB, 2, **options)
-
-
-def test_experts_that_cannot_be_chosen_are_refused():
   with pytest.raises(ValueError, match='9 of 5 experts'):
     Experts(5, 9, 4)
 
@@ -366,11 +364,6 @@ def test_grouped_queries_are_repeated_heads():
     rtol=0,
     atol=1e-10,
   )
-
-
-def test_heads_must_share_evenly():
-  with pytest.raises(ValueError, match='must be a multiple of num_kv_heads'):
-    models.tiny(VOCAB, 1, num_heads=3, num_kv_heads=2)
 
 
 def test_rotary_positions_are_relative():
