@@ -143,13 +143,16 @@ def load_config(given: str) -> Any:
     return _from_part(make, name, part)
   except UserError as error:
     raise UserError(f'--config: {error}') from error
+  except SyntaxError as error:
+    raise UserError(f'--config: {error.filename}: {error}') from error
   except Exception as error:
-    # The last line of the file that was running.
+    # The last line of the file that was running, or of what it imports.
     trace = traceback.extract_tb(error.__traceback__)
-    places = [one.lineno for one in trace if one.filename == str(file)]
-    line = error.lineno if isinstance(error, SyntaxError) else places[-1]
+    own = [frame for frame in trace if frame.filename == str(file)]
+    where = (own or trace)[-1]
     raise UserError(
-      f'--config: {file}, line {line}: {type(error).__name__}: {error}'
+      f'--config: {where.filename}, line {where.lineno}: '
+      f'{type(error).__name__}: {error}'
     ) from error
 
 

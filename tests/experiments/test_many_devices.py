@@ -116,7 +116,7 @@ def test_a_step_exchanges_what_it_must(found):
 JOINS = """
 import os, signal, sys, time
 from specjax.bench.config import Mesh
-from experiments.setup import command, hosts
+from specjax.cli import command, hosts
 
 coordinator, process, timeout, what = sys.argv[1:]
 

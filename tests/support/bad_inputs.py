@@ -229,7 +229,7 @@ run {}/tiny.py more => more: arguments
 run {}/tiny.py --foo=1 => no field 'foo'
 run {}/tiny.py --batch => --batch=VALUE
 run {}/types.py => candidates.draft.options.inner.gamma
-run {}/syntax.py => syntax.py, line 1
+run {}/syntax.py => (syntax.py, line 1)
 run {}/bug.py => bug.py, line 2: KeyError
 run {}/function.py => has no function get_config
 run {}/nothing.py => --config gives nothing
