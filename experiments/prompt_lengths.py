@@ -45,7 +45,7 @@ def get_config() -> PromptLengths:
     },
     prompts=Prompts(domains=('code', 'documentation'), count=40, length=256),
     max_new_tokens=64,
-    batch=8,
+    batch=20,
     timed=False,
   )
 
