@@ -10,7 +10,7 @@ import hypothesis
 import jax
 import pytest
 
-from specjax.cli import xla_flags
+from specjax.cli import cpu
 
 # The same examples every time: a failure here is a failure everywhere.
 hypothesis.settings.register_profile(
@@ -20,7 +20,7 @@ hypothesis.settings.load_profile('repeatable')
 
 # Compiling takes a third less without some emitters, and a sixth less in one
 # part.
-xla_flags.add(f'{xla_flags.FAST} --xla_cpu_parallel_codegen_split_count=1')
+cpu.add_xla_flags(f'{cpu.FAST_XLA} --xla_cpu_parallel_codegen_split_count=1')
 
 # Nothing is left in the folder of programs of whoever runs the tests, neither
 # by this process nor by those that it starts.

@@ -14,7 +14,7 @@ import jax
 from specjax import native
 from specjax.bench.config import Certificate, Mesh
 from specjax.checkpoints import Description, precision
-from specjax.cli import xla_flags
+from specjax.cli import cpu
 from specjax.errors import need
 from specjax.models import sharding
 from specjax.models.sharding import Placement
@@ -36,7 +36,7 @@ def use_cores(x: Any) -> None:
   """
   if isinstance(x, Certificate):
     native.claim_cores()
-    xla_flags.add(xla_flags.FAST)
+    cpu.add_xla_flags(cpu.FAST_XLA)
     return
   mesh = getattr(x, 'mesh', Mesh())
   alone = mesh.data * mesh.model * mesh.processes == 1

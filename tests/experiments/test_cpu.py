@@ -11,7 +11,7 @@ from experiments import step_costs
 from specjax import native
 from specjax.bench import meshes, results
 from specjax.bench.config import Mesh
-from specjax.cli import cpu, xla_flags
+from specjax.cli import cpu
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_whom_the_cores_are_given_to(monkeypatch, config, kernel, there):
   monkeypatch.setattr(native, 'available', lambda: there)
   monkeypatch.setattr(native, 'claim_cores', lambda: given.append(x))
   monkeypatch.delenv('XLA_FLAGS', raising=False)
-  monkeypatch.setattr(xla_flags, 'add', given.append)
+  monkeypatch.setattr(cpu, 'add_xla_flags', given.append)
   meshes.use_cores(x)
   asks = config == 'certificate'  # Whether or not there is one.
   assert bool(given) == (kernel and (there or asks))
@@ -86,11 +86,11 @@ def test_whom_the_cores_are_given_to(monkeypatch, config, kernel, there):
 
 def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', '--xla_cpu_enable_fast_math=false')
-  assert not xla_flags.add('--xla_cpu_no_such_flag=1')
+  assert not cpu.add_xla_flags('--xla_cpu_no_such_flag=1')
   assert os.environ['XLA_FLAGS'] == '--xla_cpu_enable_fast_math=false'
-  assert xla_flags.add(xla_flags.FAST)
+  assert cpu.add_xla_flags(cpu.FAST_XLA)
   assert os.environ['XLA_FLAGS'] == (
-    f'--xla_cpu_enable_fast_math=false {xla_flags.FAST}'
+    f'--xla_cpu_enable_fast_math=false {cpu.FAST_XLA}'
   )
 
 
