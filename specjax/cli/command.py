@@ -10,7 +10,6 @@ ends in its traceback.
 import argparse
 import difflib
 import inspect
-import logging
 import os
 import pathlib
 import pkgutil
@@ -20,6 +19,8 @@ import sys
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+from absl import logging
 
 import specjax
 from specjax import cli, configs
@@ -314,7 +315,7 @@ def run(
     get_config: returns the config where no file is named.
   """
   kinds = kind if isinstance(kind, tuple) else (kind,)
-  logging.getLogger('absl').setLevel(logging.WARNING)
+  logging.set_verbosity(logging.WARNING)  # Orbax logs by it.
 
   def begin():
     argv = sys.argv[1:]
