@@ -1,4 +1,4 @@
-"""Whether greedy texts of the embedded pair are those of plain decoding.
+"""Greedy texts of the embedded pair beside those of plain decoding.
 
 The shipped config `parity`, which `specjax` finds by name.
 """

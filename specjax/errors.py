@@ -1,4 +1,4 @@
-"""What users cause, told from bugs: only the latter end in a traceback."""
+"""Errors that users cause; every other error is a bug, with a traceback."""
 
 import contextlib
 import os
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 
 class UserError(ValueError):
-  """What a user can mend; the message names it, its value and the remedy.
+  """A mistake that a user can mend.
 
-  Every other error is a bug. `command` prints these in one line.
+  The message names the field, its value and the remedy. Programs print it in
+  one line and exit with status 1.
   """
 
 
@@ -21,13 +22,13 @@ def need(condition, message: str) -> None:
 
 @contextlib.contextmanager
 def blame(before: str = '') -> Iterator[None]:
-  """Makes a UserError of what a documented check of the library refuses.
+  """Turns a ValueError of the library into a UserError.
 
-  Only for calls that do nothing but check values of a user: a ValueError of
-  anything else is a bug.
+  Use it only around calls that check values of a user: any other ValueError is
+  a bug.
 
   Args:
-    before: of the message: the field.
+    before: precedes the message: the field.
   """
   try:
     yield
@@ -37,9 +38,9 @@ def blame(before: str = '') -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(field: str, path: str | os.PathLike) -> Iterator[None]:
-  """Names the field of a folder where it cannot be read or written.
+  """Turns an OSError into a UserError that names the field of a folder.
 
-  A full disk is seen while something is written, and says no path.
+  The error of a full disk names no path, so `path` is named instead.
   """
   try:
     yield
@@ -52,7 +53,7 @@ def writing(field: str, path: str | os.PathLike) -> Iterator[None]:
 
 
 def remedy(error: OSError) -> str:
-  """What helps against an error of the system."""
+  """Returns what helps against an error of the system."""
   match error:
     case FileExistsError() | NotADirectoryError():
       return 'move the file that is in the way of a folder'

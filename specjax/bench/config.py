@@ -89,7 +89,7 @@ class Mesh:
   timeout: Count = 300
 
   def facts(self) -> dict:
-    """What of it decides the results."""
+    """Returns the fields that decide the results."""
     return {n: getattr(self, n) for n in ('data', 'model', 'split_draft')}
 
 

@@ -1,7 +1,7 @@
-"""What a config names: functions, rules and policies, by full or short name.
+"""Functions, rules and policies that a config names, in full or in short.
 
-A Python import is the registry. A full name is that of a module and of what is
-in it; a short one stands for a full one of its field: `token` is
+A Python import is the registry. A full name is a module and a name in it; a
+short one stands for the full one that its field expects: `token` is
 specjax.verify.token, and `lm` is specjax.drafters.lm.load. Numbers may stand
 behind a colon.
 """
@@ -18,13 +18,13 @@ from specjax.errors import UserError, need
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-  """What a field may name.
+  """The names that a field takes.
 
   Attributes:
-    template: the full name of a short one, which takes the place of {}.
-    short: one of them, for examples. Where a function of a file is named,
-      every file of the package that has one may be chosen; else what is like
-      it: of the same type, or a function that returns the same.
+    template: the full name, with {} in place of the short one.
+    short: an example. If {} is a module, every module of the package with such
+      a function may be chosen; otherwise everything of the example's type, or
+      of its return type.
   """
 
   template: str
@@ -35,7 +35,7 @@ class Names:
     return self.template.format(self.short)
 
   def choices(self) -> list[str]:
-    """The short names, in the order of their module."""
+    """Returns the short names."""
     place, _, inside = self.template.partition('.{}')
     package = importlib.import_module(place)
     if inside:  # Every file of the package that has such a function.
@@ -48,14 +48,14 @@ class Names:
     return sorted(name for name in names if not name.startswith('_'))
 
   def full(self, name: str) -> str:
-    """The full name of a short one; any other name as it is."""
+    """Returns the full name of a short one, and any other name as it is."""
     short, colon, numbers = name.partition(':')
     if short not in self.choices():
       return name
     return self.template.format(short) + colon + numbers
 
   def remedy(self, name: str, *others: str) -> str:
-    """What may be named instead, which `others` come before."""
+    """Returns what may be named instead of `name`; `others` come first."""
     before, after = self.template.split('{}')
     choices = [*others, *self.choices()]
     close = difflib.get_close_matches(
@@ -74,18 +74,18 @@ POLICY = Names('specjax.drafters.shapes.policies.{}', 'heuristic')
 
 
 def _kind(value: Any) -> Any:
-  """What a function returns, as it declares; of anything else its type."""
+  """Returns the declared return type of a function, or the type of a value."""
   declared = getattr(value, '__annotations__', {})
   return declared['return'] if 'return' in declared else type(value)
 
 
 def resolve(field: str, name: str, names: Names = LOAD) -> Any:
-  """The object of a name.
+  """Returns the object of a name.
 
   Args:
     field: of the config.
     name: full or short, such as 'token'.
-    names: what the field may name.
+    names: that the field takes.
 
   Raises:
     UserError: there is no such thing.
@@ -103,7 +103,7 @@ def resolve(field: str, name: str, names: Names = LOAD) -> Any:
 
 
 def resolve_function(field: str, name: str, names: Names = LOAD) -> Any:
-  """The function of a name, likewise."""
+  """Returns the function of a name; see `resolve`."""
   function = resolve(field, name, names)
   need(
     callable(function),
@@ -113,7 +113,7 @@ def resolve_function(field: str, name: str, names: Names = LOAD) -> Any:
 
 
 def resolve_made(field: str, name: str, names: Names) -> Any:
-  """A value by name, or what its function makes of numbers behind a colon."""
+  """Returns a named value, or makes it of the numbers behind a colon."""
   path, _, text = name.partition(':')
   made, wrong = resolve(field, path, names), None
   kind = _kind(resolve(field, names.short, names))
@@ -144,7 +144,7 @@ def _complete_option(name: str, value: Any) -> Any:
 
 
 def complete_candidate(candidate: Candidate) -> Candidate:
-  """A candidate with full names, and those that draft for it."""
+  """Returns a candidate with full names, also of those inside it."""
   return dataclasses.replace(
     candidate,
     load=LOAD.full(candidate.load),
@@ -154,7 +154,7 @@ def complete_candidate(candidate: Candidate) -> Candidate:
 
 
 def complete(x: Experiment) -> Experiment:
-  """An experiment with full names: as its results store them."""
+  """Returns an experiment with full names, as its results store them."""
   candidates = {n: complete_candidate(c) for n, c in x.candidates.items()}
   return dataclasses.replace(
     x,

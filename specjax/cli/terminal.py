@@ -1,4 +1,4 @@
-"""What a terminal shows, beside plain text."""
+"""Colours of a terminal."""
 
 from specjax.loop.token_records import ORIGINS
 
@@ -6,7 +6,7 @@ COLOURS = dict(zip(ORIGINS, ('32', '31', '33'), strict=True))
 
 
 def paint(text: str, kind: str, colour: bool) -> str:
-  """A text in the colour of where it came from.
+  """Returns a text in the colour of its origin.
 
   Args:
     text: of a token.
@@ -17,5 +17,5 @@ def paint(text: str, kind: str, colour: bool) -> str:
 
 
 def legend() -> str:
-  """The origins, each in its colour."""
+  """Returns the names of the origins, each in its colour."""
   return ' '.join(paint(kind, kind, True) for kind in COLOURS)

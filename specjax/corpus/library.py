@@ -56,7 +56,7 @@ class Module(NamedTuple):
 
 
 class Record(NamedTuple):
-  """What a module says about one thing it defines.
+  """A thing that a module defines, and its documentation.
 
   Attributes:
     kind: One of "module", "class", "function" and "method".

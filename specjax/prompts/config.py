@@ -1,4 +1,4 @@
-"""What texts go on from, and how their tokens are drawn."""
+"""The configuration of prompts, and of how tokens are drawn."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ class SamplingValues:
 
   @property
   def stages(self) -> dict[str, Any]:
-    """Arguments of `specjax.sampling.make`; constraints need compiling."""
+    """The arguments of `specjax.sampling.make` but the constraint."""
     named = dict(vars(self))
     for name in ('regex', 'json_schema'):
       del named[name]
@@ -53,7 +53,7 @@ class SamplingValues:
 
 @dataclasses.dataclass
 class Prompts:
-  """What is continued: by default held-out text of the embedded corpus.
+  """The prompts: by default held-out text of the embedded corpus.
 
   Attributes:
     path: a file instead: .jsonl, .json (a list) or plain text, each also as
