@@ -35,7 +35,7 @@ OF_DRAFTERS = {
 
 def fit(spec, lengths, new, **options):
   count = len(lengths)
-  return buffers.fit(
+  return buffers.plan_buffers(
     spec,
     [[1] * length for length in lengths],
     new,
