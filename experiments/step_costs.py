@@ -168,8 +168,8 @@ class StepCosts:
     self.contexts, self.vocabularies = (20, 40), (256, 512)
     self.rates, self.maxima = (0.5, 0.9), (128, 256)
 
-  def check(self) -> list[Callable[[Bench], list[dict]]]:
-    """Checks the values and returns the sweeps.
+  def check(self) -> dict[str, Callable[[Bench], list[dict]]]:
+    """Checks the values and returns the sweeps by their full names.
 
     Raises:
       UserError: names the field, the value and the remedy.
@@ -210,7 +210,9 @@ class StepCosts:
       *(('paths', path) for path in self.paths),
     ):
       load.describe(name, path)
-    return [resolve_function('sweeps', n, _SWEEPS) for n in self.sweeps]
+    return {
+      name: resolve_function('sweeps', name, _SWEEPS) for name in self.sweeps
+    }
 
 
 _LARGE = {
@@ -283,7 +285,7 @@ def run(x: StepCosts) -> None:
   """Measures what is missing, and prints the tables and a line of JSON."""
   if x.quick:
     x.shrink()
-  sweeps = dict(zip(x.sweeps, x.check(), strict=True))
+  sweeps = x.check()
   folder = results.Folder(
     x.results or results.default_folder(x), results.settings_of(x)
   )
