@@ -113,7 +113,7 @@ def test_the_head_of_another_target_is_refused_before_weights(
     load.load_experiment(plan(x))
   (tmp_path / 'bad').mkdir()
   (tmp_path / 'bad/config.json').write_text('{}')
-  (tmp_path / 'bad/pytorch_model.bin').write_bytes(b'PK')
+  (tmp_path / 'bad/model.safetensors').write_bytes(b'PK')
   x = experiment(tmp_path, draft=Draft(str(tmp_path / 'bad')))
   with pytest.raises(UserError, match=r'^draft\.path: .* is truncated or dam'):
     plan(x)
