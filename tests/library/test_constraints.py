@@ -373,7 +373,7 @@ def test_a_text_has_room_for_the_tokens_that_are_asked_for():
 
   def fit(new_tokens, constraint):
     values = values_of([constraint, None], min_new_tokens=4)
-    buffers.fit(spec, [[1], [2]], new_tokens, key, values)
+    buffers.plan_buffers(spec, [[1], [2]], new_tokens, key, values)
 
   loop = chain_of([1], [(1, 3)])
   fit([5, 4], loop)
