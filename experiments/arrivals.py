@@ -152,7 +152,7 @@ def draw(x: Arrivals, texts: list[list[int]]) -> Load:
 
 
 class Text(NamedTuple):
-  """What became of one request; times are seconds since the beginning."""
+  """The course of one request; times are seconds since the beginning."""
 
   scheduled: float
   submitted: float

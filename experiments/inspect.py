@@ -1,4 +1,4 @@
-"""What a pair of models is, and what would be refused, before it is loaded.
+"""Describes a pair of models, and lists what would be refused, before loading.
 
 The same as `specjax inspect`.
 """

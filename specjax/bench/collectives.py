@@ -1,4 +1,4 @@
-"""What devices exchange at a step, read from the compiled program.
+"""The exchanges between devices at a step, read from the compiled program.
 
 The loop is one `while`; what its body and its condition hold is run at every
 step. Loops inside, such as that over drafted tokens, end when the data say so:

@@ -1,4 +1,4 @@
-"""What a step costs, and which part of it: loops that leave parts out.
+"""The cost of a step and of its parts: loops that leave parts out.
 
   whole       draft  score  judge  commit  loop
   scored             score  judge  commit  loop    the draft is known
@@ -152,7 +152,7 @@ def _propose(way: Decoding, params: Params, state: SpecState) -> Draft:
 
 
 def is_drawn(way: Decoding, job: measure.Job) -> bool:
-  """Whether a drafter gives the distributions of its tokens."""
+  """Returns True where a drafter gives the distributions of its tokens."""
   propose = functools.partial(_propose, way)
   state = measure.start(way, job)
   return jax.eval_shape(propose, way.params, state).probs is not None

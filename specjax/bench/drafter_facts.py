@@ -1,4 +1,4 @@
-"""What a drafter brings along: its own weights, and what training them cost."""
+"""Facts of a drafter for a row: its own weights, and their cost of training."""
 
 import json
 import pathlib

@@ -71,7 +71,7 @@ def describe_head(
 
 
 def has_encoder(described: Description) -> bool:
-  """Whether an encoder reads the prompts and the text begins anew."""
+  """Returns True where an encoder reads the prompts."""
   return described.model.config.encoder is not None
 
 
@@ -117,7 +117,7 @@ def room(plan: Plan, described: dict[str, Description]) -> int:
 
 
 class Survey(NamedTuple):
-  """What files say about a plan before weights are read.
+  """The facts in the files of a plan, before weights are read.
 
   Attributes:
     tokenizer: of the target.

@@ -264,7 +264,7 @@ def side_by_side(
 
 
 def crowded(share: float = 0.5) -> bool:
-  """Whether the process has used this share of its memory maps.
+  """Returns True where the process has used this share of its memory maps.
 
   A loop takes some hundred, and Linux allows 65,530 by default.
   """

@@ -1,4 +1,4 @@
-"""What studies share: their checks, the fields of their rows, their ends."""
+"""Parts that studies share: checks, fields of rows, ends."""
 
 import dataclasses
 import json

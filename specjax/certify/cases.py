@@ -1,4 +1,4 @@
-"""What is certified: every rule with every kind of draft that it takes.
+"""The certified cases: every rule with every kind of draft that it takes.
 
 A kind of draft is a drafter and the enumeration of all that it may draft, by
 the very functions that draft. Every context is read by the target, and every

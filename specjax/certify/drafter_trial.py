@@ -142,7 +142,7 @@ def memory_gap(tiny: TinyModels, drafter: Drafter) -> float:
 
 
 def _ignores_keys(draft: Draft, rows: int) -> bool:
-  """Whether drafts under many keys are the same, where q leaves a choice."""
+  """Returns True where many keys draft alike though q leaves a choice."""
   tokens = draft.tokens[:, 0].reshape(-1, rows)
   sure = draft.probs[:, 0].max(1).reshape(-1, rows)
   unsure = sure.max(0) < 0.9

@@ -142,7 +142,7 @@ def _probs(weights: list) -> np.ndarray:
 def _distributions(
   probs: np.ndarray, texts: exact.Texts, temperature: np.ndarray
 ) -> exact.Distributions:
-  """Of every text of every copy, from those after each token."""
+  """The probability of every text, from the probabilities after each token."""
   last = [(texts.tokens(i) or (-1,))[-1] + 1 for i in range(len(texts))]
   rows = probs[:, last]
   with np.errstate(divide='ignore'):
@@ -338,7 +338,7 @@ def search(rule: Rule, shapes: list[Shape], examples: int) -> Fault | None:
 
 
 def _reduced(example: Example) -> Example:
-  """The same example with the smallest whole weights."""
+  """Returns the example with the smallest whole weights."""
   p, q = (
     tuple(tuple(w // int(np.gcd.reduce(row)) for w in row) for row in table)
     for table in (example.p, example.q)

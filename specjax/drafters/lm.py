@@ -42,7 +42,7 @@ def make_tree(
 
 
 def check_encoder(target: Model, draft: Model, name: str) -> None:
-  """Whether there is a source for the encoder of a draft.
+  """Raises where the encoder of a draft has no source.
 
   A draft without one fits any target: it reads the new text alone.
 

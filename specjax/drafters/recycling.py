@@ -38,7 +38,7 @@ _HITS = (0.45, 0.15, 0.08, 0.05, 0.035, 0.025, 0.02, 0.015)
 
 
 class State(NamedTuple):
-  """What is remembered."""
+  """The candidates that are remembered."""
 
   after: jax.Array  # [B, V, k] candidates behind each token; -1: none yet
   length: jax.Array  # [B] tokens of the text then

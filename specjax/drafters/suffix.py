@@ -36,7 +36,7 @@ _PLACES = 64
 
 
 def _estimate(copies: Copies, longest: int, limits, chain: bool):
-  """Of each p = 1, ..., how many nodes would be accepted, about; [P].
+  """The nodes [P] expected to be accepted, for each p = 1, ...
 
   A node is a beginning that some continuations share, and is estimated by the
   share of the places that do. It is counted at the first of them: places are

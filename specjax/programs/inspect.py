@@ -66,7 +66,7 @@ def facts_of_head(head: files.Description, loader: str) -> dict:
 
 
 class Report:
-  """What is found; what is refused is listed and does not end the program."""
+  """Findings about a pair; a refusal is listed and does not end the program."""
 
   def __init__(self, plan: Plan):
     """Checks what files say as `load_experiment` does, without weights."""

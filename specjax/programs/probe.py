@@ -49,7 +49,7 @@ _SHAPES = {'tree', *(field.name for field in dataclasses.fields(Shape))}
 
 
 def has_alternatives(one: PlannedDrafter) -> bool:
-  """Whether the weights of a drafter can be read in several ways."""
+  """Returns True where the weights of a drafter can be read in several ways."""
   return hasattr(sys.modules[one.read.__module__], 'alternatives')
 
 

@@ -68,7 +68,7 @@ STATISTICS = (
 
 
 class Cell(NamedTuple):
-  """The same cell of two runs."""
+  """One cell in two runs."""
 
   name: tuple  # values of the fields that both runs have in common
   one: dict

@@ -42,7 +42,7 @@ LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """What was measured of a draft; dictionaries are by draft length.
+  """Measurements of a draft; dictionaries are by draft length.
 
   Attributes:
     gamma: the draft length that was asked for.
@@ -65,7 +65,7 @@ class Facts:
 
 
 class Remedy(NamedTuple):
-  """What a change would give."""
+  """The effect of a change."""
 
   name: str  # draft, agreement, scoring, overhead or gamma
   gain: float  # factor on the predicted speed-up

@@ -1,4 +1,4 @@
-"""What figures share: colours, panels, legends, captions.
+"""Parts that figures share: colours, panels, legends, captions.
 
 Colours are those of Okabe and Ito (2008), which all common kinds of colour
 vision keep apart; markers differ as well.

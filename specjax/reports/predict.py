@@ -42,7 +42,7 @@ _HEAD = ['temperature', 'use', 'gamma', 'predicted', 'measured']
 
 
 class Board:
-  """What is predicted of every candidate, from rows of all three parts."""
+  """Predictions of every candidate, from rows of all three parts."""
 
   def __init__(self, rows: list[dict]):
     self.doubts = run_report.doubts(rows)

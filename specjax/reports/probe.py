@@ -26,7 +26,7 @@ interval lies above 0 and it accepts a twentieth more.
 
 
 class Finding(NamedTuple):
-  """What the rows of one head say."""
+  """The findings in the rows of one head."""
 
   looks: dict[str, Look]  # by reading, as configured first
   differences: dict[str, Difference]  # of the others

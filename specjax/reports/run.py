@@ -75,7 +75,7 @@ are as they would be now.
 
 @dataclasses.dataclass(frozen=True)
 class Headline:
-  """What is read first.
+  """The lines that are read first.
 
   Attributes:
     warnings: what was left out, and why.

@@ -1,4 +1,4 @@
-"""What rows of a run decide: which of them win, and what others lack.
+"""Verdicts on rows of a run: which of them win, and what others lack.
 
 A drafter wins only where the whole interval of its speed-up lies above 1, and
 only with a rule that keeps the distribution of the target.

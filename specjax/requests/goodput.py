@@ -386,7 +386,7 @@ class Goodput:
   def advance(
     self, params: Params, state: SpecState, steps: Any, *, spec: Spec
   ) -> SpecState:
-    """As `generate.generate`, with the length that is chosen."""
+    """Runs `generate.generate` with the length that is chosen."""
     if self.table is None:
       state = self.warm_up(params, state, spec=spec)
     # One look at the device, when the chunk before has ended.

@@ -1,4 +1,4 @@
-"""What may come next: states, and where each token leads.
+"""Automata over tokens: states, and where each token leads.
 
 A text is followed token by token from state 0. Tokens that lead to the same
 state from everywhere are of one class, of which there are few: a vocabulary of

@@ -245,7 +245,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(made: socket.socket) -> str:
-  """Of the API at a socket."""
+  """Serves the API at a socket."""
   host, port = made.getsockname()[:2]
   return (
     f'http://[{host}]:{port}/v1' if ':' in host else f'http://{host}:{port}/v1'

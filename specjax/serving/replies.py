@@ -53,7 +53,7 @@ class Offsets:
     self._decoder = codecs.getincrementaldecoder('utf-8')('replace')
 
   def push(self, token: int) -> int:
-    """Of the next token; half a character begins where the whole one does."""
+    """The offset of the next token; half a character begins where it begins."""
     begin = self._passed
     self._passed += len(self._decoder.decode(self._spelled.bytes_of(token)))
     return begin
@@ -208,7 +208,7 @@ class Answer:
     return event(self._head | {'object': kind, 'choices': choices} | more)
 
   def _logprobs(self, place: int, said: Sequence) -> dict[str, Any] | None:
-    """Of the last tokens of a text."""
+    """The log-probabilities of the last tokens of a text."""
     count, spelled = self._run.asked.logprobs, self._spelled
     if count is None:
       return None

@@ -80,7 +80,7 @@ def enough(units: float, fewest: int = FEWEST) -> bool:
 
 
 class Spread(NamedTuple):
-  """What one sample adds to the uncertainty of a statistic."""
+  """The part of one sample in the uncertainty of a statistic."""
 
   down: float  # standard error as seen below the value
   up: float

@@ -1,4 +1,4 @@
-"""Whether samples have a distribution, and how surely a test sees another.
+"""Tests of whether samples have a distribution, and their power.
 
 Plain numpy. A distribution and the counts of a sample are arrays over the same
 outcomes.

@@ -1,4 +1,4 @@
-"""What a run measured, in plain numpy.
+"""Metrics of a run, in plain numpy.
 
 alpha  mean of beta = sum(min(p, q)) over prefixes that the target generated
        (Leviathan et al., arXiv:2211.17192, Corollary 3.6)

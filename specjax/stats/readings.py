@@ -20,7 +20,7 @@ LEAST = 0.02  # accepted tokens a draft that it has at least
 
 
 class Look(NamedTuple):
-  """What one reading of a head drafted, along texts of the target."""
+  """Drafts of one reading of a head, along texts of the target."""
 
   places: np.ndarray  # [N] of each prompt
   accepted: np.ndarray  # [N, K] of them where the first k + 1 tokens agree

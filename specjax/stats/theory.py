@@ -1,4 +1,4 @@
-"""What speculation can gain, in closed form.
+"""The gain of speculation in closed form.
 
 Plain numpy. Letters as in Leviathan et al. (arXiv:2211.17192): alpha is the
 chance that a drafted token is accepted, gamma the drafted tokens, c the cost of

@@ -174,7 +174,7 @@ class Grid:
 
 
 def judge(grid: Grid, paths: dict[str, pathlib.Path]) -> list[dict[str, Any]]:
-  """What the finished drafts are worth, from their stored weights."""
+  """Measures the finished drafts, from their stored weights."""
   m = grid.material
   trial = held_out.prepare(grid.x.final, m.target, m.weights, m.tokenizer)
   rows = []

@@ -27,7 +27,7 @@ Batches = Callable[[int, Any], np.ndarray]
 
 
 class Lesson(NamedTuple):
-  """What a kind of data is made of."""
+  """The material that a kind of data is made from."""
 
   material: Material
   recipe: Distillation
@@ -48,7 +48,7 @@ def corpus(lesson: Lesson) -> Batches:
 
 
 def target_text(lesson: Lesson) -> Batches:
-  """What the target wrote."""
+  """Texts that the target wrote."""
   x, o = lesson.recipe, lesson.recipe.distillation
   texts = write_target_texts(lesson.material)
 
@@ -60,7 +60,7 @@ def target_text(lesson: Lesson) -> Batches:
 
 
 def own_text(lesson: Lesson) -> Batches:
-  """What the draft itself wrote a few steps ago (on-policy).
+  """Texts that the draft itself wrote a few steps ago (on-policy).
 
   All drafts continue the same prompts. Texts of a refresh are files under its
   step: a run that resumes between two of them reads what it had read.

@@ -97,7 +97,7 @@ def digest(ids: Sequence[int]) -> str:
 
 
 def is_held_out(key: str, share: float) -> bool:
-  """Whether a prompt is on the side that is never trained on."""
+  """Returns True where a prompt is on the side that is never trained on."""
   return int(key[:13], 16) < share * 16**13
 
 
@@ -193,7 +193,7 @@ class Reader:
     return conversations.encode(self.tokenizer, self.x.prompts, [text])
 
   def asked(self, path: str) -> tuple[dict[str, str], Questions]:
-    """What a file for evaluation asks, by hashes of prompts and by words."""
+    """The questions of a file for evaluation, by hashes and by words."""
     keys, texts = {}, {}
     for record in files.read_records(path, 'examples.evaluation'):
       record = forms.with_turns(record)

@@ -112,7 +112,7 @@ def _leave_defaults(fields: dict[str, Any], recipe: Any) -> None:
 def cost(
   folder: pathlib.Path, *runs: tuple[str, Optimization, int]
 ) -> dict[str, Any]:
-  """What trained weights cost, all runs of `optimize.train` together.
+  """The cost of trained weights, all runs of `optimize.train` together.
 
   Args:
     folder: of the runs.

@@ -1,4 +1,4 @@
-"""What drafts learn from: windows of the corpus, and texts of a model."""
+"""Training texts of drafts: windows of the corpus, and texts of a model."""
 
 import hashlib
 import json
@@ -82,7 +82,7 @@ def check(x: Distillation | Heads) -> None:
 
 
 def _made_for(x: Distillation | Heads) -> dict[str, Any]:
-  """What the tokens and texts of a recipe depend on, by name."""
+  """The settings that the tokens and texts of a recipe depend on, by name."""
   with blame('target: '):
     target = checkpoints.fingerprint(x.target)
     tokenizer = checkpoints.load_tokenizer(x.target)

@@ -195,7 +195,7 @@ class Rounds:
 
 
 def line_of(number: int, found: dict[str, np.ndarray]) -> dict[str, Any]:
-  """What a round accepted, and the first drafter, with intervals."""
+  """Acceptance of a round and of the first drafter, with intervals."""
 
   def both(name, numerator, denominator, most):
     told = {}

@@ -72,7 +72,7 @@ def make_optimizer(o: Optimization) -> optax.GradientTransformation:
 def apart(
   optimizer: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-  """The same for a dict of models, each as if it were alone.
+  """Applies an optimizer to each model of a dict as if it were alone.
 
   Clipped together, the model with the largest gradients would slow the others.
   """
@@ -158,7 +158,7 @@ class Best:
     return max(self._scores(), key=lambda x: (x[0], -x[1]))[1]
 
   def ended(self) -> bool:
-    """Whether patience is spent."""
+    """Returns True where patience is spent."""
     if not self.patience or not self.record.lines:
       return False
     steps = [step for _, step in self._scores()]

@@ -141,7 +141,7 @@ class Placed(NamedTuple):
     return self._put(tree)
 
   def split(self, batch: Callable[..., dict]) -> Callable[..., dict]:
-    """The same batches, each split over the rows."""
+    """Returns batches whose rows are split over the devices."""
     if self.devices == 1:
       return batch
 
@@ -190,7 +190,7 @@ def batches(m: Material) -> Callable[[int, Any], dict[str, Any]]:
 def measure(
   head: Trainable, trial: Trial, drafter: Drafter, params: Any
 ) -> dict[str, Any]:
-  """What a head measures of itself, in the target's text of held-out prompts.
+  """Measures a head in the target's text of held-out prompts.
 
   Only places behind the prompts count: what a head is asked while drafting.
 

@@ -87,7 +87,7 @@ def _end(draft: Draft, scores: Scores) -> _Ends:
 
 
 def _accept(draft: Draft, scores: Scores) -> jax.Array:
-  """Of the chances to end below a row or later, those to end below it."""
+  """The chances to end below a row, from those to end below it or later."""
   nodes = draft.tokens.shape[0]
   if nodes == 0:
     return jnp.zeros(0, scores.probs.dtype)

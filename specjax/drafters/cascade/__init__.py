@@ -39,7 +39,7 @@ from specjax.types import (
 
 
 class Memory(NamedTuple):
-  """What a cascade remembers, by position: shorter texts are still there.
+  """The memory of a cascade, by position: shorter texts are still there.
 
   The last three fields only count. `passes` [B] are those of the model, and
   of the model of each cascade below it, in the steps that a row took; a model
@@ -216,7 +216,7 @@ def load(
 
 
 def _made(inner: Callable, middle: Target) -> tuple[Drafter, Any]:
-  """What drafts for a model, and its parameters.
+  """The drafter of a model, and its parameters.
 
   Raises:
     ValueError: `inner` returned something else.

@@ -34,7 +34,7 @@ from specjax.types import KV, Cache
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Of a head; its width is the target's.
+  """The sizes of a head; its width is the target's.
 
   Attributes:
     taps: layers of the target that it reads.
@@ -196,7 +196,7 @@ class DFlash(nn.Module):
     return tuple(layer.read(x, positions) for layer in self.layers)
 
   def __call__(self, x, positions, cache, length, mask, flight=None, at=0):
-    """What the target's head reads [B, T, E], of embedded blocks [B, T, E].
+    """Maps embedded blocks [B, T, E] to the head's input [B, T, E].
 
     Args:
       x: embeddings of tokens and masks.
@@ -290,7 +290,7 @@ class Head:
     return tuple(made)
 
   def forward(self, params, x, *attention):
-    """What the output layer reads, see `DFlash.__call__`."""
+    """Returns the input of the output layer, see `DFlash.__call__`."""
     return self.module.apply({'params': params.drafter}, x, *attention)
 
   def logits(self, params, made):

@@ -55,7 +55,7 @@ def _holds(names: frozenset[str]) -> bool:
 
 
 def _attribute(files: Files, name: str) -> Any:
-  """Of config.json; the authors have some of them apart."""
+  """The attributes of config.json; the authors keep some of them apart."""
   apart = files.take(name, lambda value: value, None, 'dflash_config')
   return files.attributes.get(name) if apart is None else apart
 
@@ -140,7 +140,7 @@ def _number(files: Files, name: str, least: int, bound: int | None = None):
 
 
 def _sources(sizes: module.Sizes) -> dict[str, Tensors]:
-  """Of every parameter but those of the vocabulary."""
+  """The tensors of every parameter but those of the vocabulary."""
   found: dict[str, tuple[TensorSplit, tuple[str, ...]]] = {
     'fuse/w': (LINEAR, ('fc.weight',)),
     'norm_context/scale': (KEEP, ('hidden_norm.weight',)),

@@ -1,4 +1,4 @@
-"""What DFlash heads are trained by; see `specjax.drafters.dflash`."""
+"""The loss and the measures of DFlash heads."""
 
 import functools
 import itertools
@@ -11,7 +11,7 @@ from specjax.drafters.shapes import parallel
 
 
 def _judge(head: Head, params, seen, first):
-  """Of each place of blocks: logits [B, A, V], the target's, and weights."""
+  """For each place of blocks: logits [B, A, V], the target's, and weights."""
   said = head.say_many(params, seen.tokens, seen.hidden, first)
   rows = jnp.arange(len(first))[:, None]
   for k in range(said.shape[2]):

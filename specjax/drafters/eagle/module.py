@@ -54,7 +54,7 @@ NORMS = {
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Of a head, and its options.
+  """The sizes of a head, and its options.
 
   Attributes:
     version: 1 or 3.
@@ -301,7 +301,7 @@ class Eagle(nn.Module):
     return self.out(x) if s.version == 1 and s.projects else x, flight
 
   def last(self, features):
-    """What the unembedding reads of features that are carried."""
+    """Returns the input of the unembedding, from carried features."""
     normed = 'last' in self.sizes.norms and 'carried' not in self.sizes.norms
     return self.norm(features) if normed else features
 

@@ -58,7 +58,7 @@ def sources(
   layer: str,
   fused: str = 'fc',
 ) -> dict[str, Tensors | Made]:
-  """Of every parameter that a head has.
+  """Returns the tensors of every parameter that a head has.
 
   Args:
     sizes: of the head.
@@ -255,7 +255,7 @@ def _taps(files: Files, count: int) -> tuple[int, ...]:
 
 
 def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
-  """What all layouts share.
+  """Reads what all layouts share.
 
   Args:
     files: of the head.
@@ -321,7 +321,7 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
 
 
 def _norms(files: Files) -> tuple[str, ...]:
-  """What a head of version 3 norms."""
+  """Returns the norms of a head of version 3."""
   switches = {
     'residual': _flag(files, 'norm_before_residual'),
     'fused': _flag(files, 'norm_before_fc', 'input_norm.weight'),
@@ -385,7 +385,7 @@ def _refuse(sizes: Sizes, target: TransformerConfig) -> None:
 
 
 def _layer_config(sizes: Sizes, target: TransformerConfig) -> dict[str, Any]:
-  """What config.json says of the layer."""
+  """Returns the layer's part of config.json."""
   rotary = rope.write_scaling(sizes.rope_scaling)
   return {
     'model_type': 'qwen3' if sizes.qk_norm else 'llama',

@@ -17,7 +17,7 @@ from specjax.models import transformer
 
 
 def check(head: Head) -> None:
-  """Whether a head can begin so.
+  """Raises where a head cannot begin with the target's logits.
 
   Raises:
     ValueError: it has no logits or no last norm of its own, it is wider than
@@ -74,7 +74,7 @@ def from_target(head: Head, params: Any, target_params: Any) -> Any:
 
 
 def _scale(head: Head, target_params: Any):
-  """What the target's last norm multiplies a normed feature by, [E]."""
+  """The factor [E] by which the target's last norm scales a normed feature."""
   # Without a mean, so that a LayerNorm does the same.
   ones = jnp.where(jnp.arange(head.target.config.width) % 2, 1.0, -1.0)
   there, back = (head.target.norm(target_params, x) for x in (ones, -ones))

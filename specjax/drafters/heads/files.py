@@ -74,7 +74,7 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
 
 
 def _in(dtype, x):
-  """The same numbers in a type; whole numbers stay what they are."""
+  """Returns floats in a type; integers keep theirs."""
   return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
@@ -282,7 +282,7 @@ def load(
 
 
 def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:
-  """The same weights, once their shapes were checked.
+  """Returns the weights after a check of their shapes.
 
   Args:
     params: as read.

@@ -1,4 +1,4 @@
-"""What a format of published heads is, and how parameters are read."""
+"""Formats of published heads, and how their parameters are read."""
 
 import collections
 import contextlib
@@ -55,7 +55,7 @@ class Made(NamedTuple):
 
 
 class Files(NamedTuple):
-  """What a directory holds, without the numbers.
+  """The content of a directory, without the numbers.
 
   attributes: of config.json.
   tensors: by name, without a prefix that all of them share.
@@ -91,7 +91,7 @@ class Files(NamedTuple):
 
   @property
   def layer(self) -> dict[str, Any]:
-    """What config.json says of the head's layers, flat or apart."""
+    """The attributes of the head's layers in config.json, flat or apart."""
     return dict(
       self.take('transformer_layer_config', _object, {}) or self.attributes
     )
@@ -150,7 +150,7 @@ class Found(NamedTuple):
 
   @property
   def names(self) -> set[str]:
-    """Of the tensors that its parameters are made of."""
+    """The names of the tensors that its parameters are made of."""
     return {name for source in self.sources.values() for name in source.names}
 
 
@@ -182,7 +182,7 @@ def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def measure(found: Found, tensors: Mapping[str, Tensor]) -> Found:
-  """The same with its parameters, and what they are stored in."""
+  """Adds the number of parameters, and the type they are stored in."""
   counts: collections.Counter[str] = collections.Counter()
   for name in found.names:
     counts[tensors[name].dtype] += math.prod(tensors[name].shape)
@@ -192,7 +192,7 @@ def measure(found: Found, tensors: Mapping[str, Tensor]) -> Found:
 
 
 def check_names(found: Found, tensors: Mapping[str, Tensor]) -> None:
-  """Whether every parameter has its tensors, and every tensor its parameter.
+  """Raises unless parameters and tensors belong together one by one.
 
   Raises:
     CheckpointError: names what is missing and what is left.
@@ -302,7 +302,7 @@ def _places(d2t: np.ndarray, t2d: np.ndarray | None, vocab: int) -> np.ndarray:
 def sources(
   names: Collection[str], sizes: Any, vocab: int
 ) -> dict[str, Tensors | Made]:
-  """Of the parameters that sizes say a head has of its own.
+  """The tensors of the parameters that a head's sizes say are its own.
 
   Args:
     names: of all tensors.

@@ -22,7 +22,7 @@ SUCCESSORS = 32
 
 
 class Tables(NamedTuple):
-  """What was counted; M successors are kept (32, or 0 for unigrams)."""
+  """Counts of tokens; M successors are kept (32, or 0 for unigrams)."""
 
   unigram: jax.Array  # [V] probabilities, all positive
   successor: jax.Array  # [V, M] token ids

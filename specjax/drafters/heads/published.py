@@ -101,11 +101,11 @@ UNVERIFIED = 'unverified'
 
 
 class PairingWarning(UserWarning):
-  """What is doubtful about a published head for a target."""
+  """A warning about a published head for a target."""
 
 
 def check(found: Found, target: Target) -> tuple[str, ...]:
-  """What is doubtful about a head for a target, one sentence each.
+  """Returns what is doubtful about a head for a target, one sentence each.
 
   Raises:
     CheckpointError: it cannot be for this target.

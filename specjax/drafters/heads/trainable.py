@@ -1,4 +1,4 @@
-"""What a drafter offers to be trained, and what it is shown of the target."""
+"""The interface of a trained drafter, and its view of the target."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ class Seen(struct.PyTreeNode):
     return self.counts.astype(jnp.float32)
 
   def behind(self, begin: int) -> 'Seen':
-    """The same from place `begin` on."""
+    """Returns the part from place `begin` on."""
     return Seen(
       self.tokens[:, begin:],
       self.hidden[:, begin:],
@@ -78,7 +78,7 @@ def mean(values: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 class Trainable(NamedTuple):
-  """What a program needs to train a drafter.
+  """The functions and facts that training needs of a drafter.
 
   config: sizes, with which it is made again; as JSON.
   taps: layers of the target whose features it reads.

@@ -50,7 +50,7 @@ def apply(target: Model, params, feature, reading: Reading = USUAL):
 
 
 def _name(index: int) -> str:
-  """Of a head, from 0."""
+  """The parameters of head i, counted from 0."""
   return f'head{index + 1}'
 
 

@@ -39,7 +39,7 @@ _PLACES = 16  # With 8 tau is up to 4% less, with 32 up to 2% more.
 
 
 def look_up(tokens, length, depth: int, longest: int, places: int = 1):
-  """What follows the best earlier matches in a text, of one sequence.
+  """Copies what follows the best earlier matches in a text, of one sequence.
 
   A match of more tokens is better; among equals the more recent.
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 
 class Copies(NamedTuple):
-  """What M places would go on with; of equal weight the first is best."""
+  """Continuations copied from M places; of equal weight the first is best."""
 
   tokens: jax.Array  # [M, K]
   size: jax.Array  # [M] tokens that were there to copy

@@ -21,7 +21,7 @@ LONGEST = BEFORE
 
 
 def look_up(prediction: Prediction, tokens, length, depth: int) -> Copies:
-  """What follows the best place of a prediction, of one sequence.
+  """Copies what follows the best place of a prediction, of one sequence.
 
   Args:
     prediction: of the sequence.

@@ -160,7 +160,7 @@ def find(corpus: Corpus, pattern, count):
 def look_up(
   corpus: Corpus, tokens, length, depth: int, longest: int, places: int
 ) -> Copies:
-  """What follows the last tokens of a text in a corpus; one sequence.
+  """Copies what follows the last tokens of a text in a corpus; one sequence.
 
   The last m tokens are looked for with m = longest, ..., 1. Of many places
   these are as many as asked for, spread evenly over the sorted ones: what

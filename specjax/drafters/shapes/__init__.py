@@ -1,4 +1,4 @@
-"""What drafters share: shapes of a draft, draft lengths, trained heads.
+"""Shapes of a draft, and policies of its length.
 
 A drafter that goes from token to token is a `walker.Walker`; each shape makes
 a drafter of any walker:

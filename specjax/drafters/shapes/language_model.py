@@ -16,7 +16,7 @@ from specjax.types import Cache
 
 
 class Fed(NamedTuple):
-  """What was fed and nobody has judged yet."""
+  """Tokens that were fed and are not judged yet."""
 
   flight: Cache  # the end of the text up to the root, then rows of the tree
   base: jax.Array  # [B] position of the first of these; may be negative

@@ -26,7 +26,7 @@ _GUESSES = 10  # of each place that are counted
 
 
 class Block(NamedTuple):
-  """What is said of all places behind the last committed token."""
+  """Logits of all places behind the last committed token."""
 
   logits: jax.Array  # [B, K, V]
 

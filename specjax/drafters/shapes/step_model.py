@@ -7,7 +7,7 @@ import jax
 
 
 class Step(NamedTuple):
-  """What a walker knows after tokens it was fed; T of them."""
+  """The output of a walker after T tokens that it was fed."""
 
   logits: jax.Array  # [B, T, V] of the token that follows each
   features: Any  # [B, T, ...] what its successors are fed, a pytree
