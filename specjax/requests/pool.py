@@ -102,6 +102,10 @@ def _at_once(part: str, work: Callable[[], SpecState]) -> SpecState:
   return work()
 
 
+class Full(Exception):
+  """As many requests wait as may."""
+
+
 class Request(NamedTuple):
   """One text to be continued."""
 
@@ -147,6 +151,7 @@ class Pool:
     source_slots: int | None = None,
     reads: Sequence[int] = (),
     group: int = 1,
+    limit: int | None = None,
     recording: Recording = NOTHING,
     policy: Goodput | None = None,
     clock: Callable[[str, Callable[[], SpecState]], SpecState] = _at_once,
@@ -165,18 +170,21 @@ class Pool:
         whole buffer.
       group: prompts that are read at once, at most, while the others wait. It
         is memory for so many rows more.
+      limit: requests that may wait; None: any number.
       recording: records that are kept of each token, see `token_records`.
       policy: chooses the draft length by load; None: that of the spec.
       clock: does the parts of the loop, `clock(part, work)` with part 'read',
         'place' or 'advance'; for programs that take their time.
 
     Raises:
-      ValueError: rows, slots or group below 1; reads that do not fit
+      ValueError: rows, slots, group or limit below 1; reads that do not fit
         the slots, or are no whole blocks; more log-probabilities than tokens;
         another spec than the policy needs.
     """
     for name, number in (('rows', rows), ('slots', slots), ('group', group)):
       check_number(name, number, 1)
+    if limit is not None:
+      check_number('limit', limit, 1)
     arguments.check_values(values)
     recording.check(spec)
     if policy is not None:
@@ -193,7 +201,7 @@ class Pool:
         raise ValueError(
           f'reads has {size}, which is no multiple of a block of {block} tokens'
         )
-    self.group = group
+    self.group, self.limit = group, limit
     self._recording, self._policy, self._clock = recording, policy, clock
     self._values, self._layout = values, _layout(values)
     self._waiting: collections.deque[_Waiting] = collections.deque()
@@ -218,6 +226,7 @@ class Pool:
 
     Raises:
       ValueError: it cannot be decoded here; as `generate.start`.
+      Full: as many requests wait as `limit` allows.
     """
     planned = plan_buffers(
       self.spec,
@@ -233,6 +242,8 @@ class Pool:
         'values must have the stages and sizes that the pool was opened with: '
         'make them with the same specjax.requests.request_sampling.Stages'
       )
+    if self.limit is not None and self.waiting >= self.limit:
+      raise Full(f'{self.waiting} requests wait, which is the limit')
     needed = len(planned.texts[0])
     slots = next(size for size in self.reads if size >= needed)
     bits = np.asarray(jax.random.key_data(request.key))

@@ -146,8 +146,8 @@ def test_a_crossing_is_where_a_curve_stays_below(values, found):
 @pytest.mark.parametrize(
   ('change', 'message'),
   [
-    ({'window': 0}, 'window must be'),
-    ({'sinks': -1}, 'sinks must be'),
+    ({'window': 0}, 'window must be a whole number, at least 1, got 0'),
+    ({'sinks': -1}, 'sinks must be a whole number, at least 0, got -1'),
     ({'contexts': ()}, 'contexts must have different sizes'),
     ({'batches': (1, 1)}, 'batches must have different sizes'),
     ({'rates': (1.5,)}, r'rates must be in \[0, 1\]'),

@@ -307,9 +307,18 @@ def test_losses_in_bfloat16_train_float32_weights(root):
   ('changes', 'message'),
   [
     ({'o': {'curve': 'wave'}}, r"curve: 'wave' is unknown.*cosine"),
-    ({'o': {'accumulate': 0}}, r'optimization\.accumulate must be'),
-    ({'o': {'patience': -1}}, r'optimization\.patience must be'),
-    ({'o': {'dtype': 'int8'}}, r'optimization\.dtype must be'),
+    (
+      {'o': {'accumulate': 0}},
+      r'optimization\.accumulate must be a whole number, at least 1',
+    ),
+    (
+      {'o': {'patience': -1}},
+      r'optimization\.patience must be a whole number, at least 0',
+    ),
+    (
+      {'o': {'dtype': 'int8'}},
+      r'optimization\.dtype must be one of float32, bfloat16',
+    ),
     ({'divergence': 'far'}, r"divergence: 'far' is unknown.*forward_kl"),
     ({'devices': 9}, 'devices must be from 1 to'),
     ({'examples': Examples(answer='x')}, r'examples\.answer is given, but'),

@@ -470,9 +470,21 @@ def test_what_cannot_be_decoded_is_refused_as_it_is_anywhere(changes):
   assert not held.waiting
 
 
+def test_a_queue_that_is_full_says_so():
+  held = opened(rows=1, limit=2)
+  held.submit(request(0))
+  held.submit(request(1))
+  with pytest.raises(pool.Full, match='2 requests wait, which is the limit'):
+    held.submit(request(2))
+  held.turn()
+  held.submit(request(2))
+
+
 def test_mistakes_of_whoever_opens_a_pool_are_named():
   with pytest.raises(ValueError, match='rows must be a whole number'):
     opened(rows=0)
+  with pytest.raises(ValueError, match='limit must be a whole number'):
+    opened(limit=0)
   with pytest.raises(ValueError, match='reads must be from 1 to the 256 slots'):
     opened(reads=(512,))
   with pytest.raises(ValueError, match=r'reads has 200, .* a block of 128 tok'):

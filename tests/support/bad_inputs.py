@@ -242,7 +242,7 @@ certify {}/certificate.py => rows
 generate {}/tiny.py => prompt is empty
 inspect pair => target.path
 step_costs :decoding => no GPU
-train {}/tiny.py => , or give it to
+train {}/tiny.py => or give it to experiments.run
 tables /nowhere => /nowhere
 tables a b => unrecognized arguments: b
 tables results --format=xml => 'xml'
