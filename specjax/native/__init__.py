@@ -54,6 +54,7 @@ _DEVICES = 'jax_num_cpu_devices'
 _MOST_CORES = 8  # that read one weight together
 _SECONDS = 60.0  # that compiling may take
 _PRODUCT = 'specjax_few_rows'
+_GROUPS = 'specjax_groups'
 _HEADS = 'specjax_heads'
 _ATTEND = 'specjax_attend'
 
@@ -137,7 +138,7 @@ def _register(path: pathlib.Path) -> None:
   """Tells JAX of a compiled kernel."""
   library = ctypes.CDLL(str(path))
   library.use_helpers(min(_cores(), _MOST_CORES) - 1)
-  for name in (_PRODUCT, _HEADS, _ATTEND):
+  for name in (_PRODUCT, _GROUPS, _HEADS, _ATTEND):
     capsule = jax.ffi.pycapsule(library[name.removeprefix('specjax_')])
     jax.ffi.register_ffi_target(name, capsule, platform='cpu')
 
@@ -229,6 +230,44 @@ def _product_of_batches(size, batched, x, w):
     x = x if batched[0] else jnp.broadcast_to(x, (size, *x.shape))
     return jax.lax.map(lambda pair: product(*pair), (x, w)), True
   y = product(x.reshape(-1, x.shape[-1]), w)
+  return y.reshape(size, -1, y.shape[-1]), True
+
+
+@jax.custom_batching.custom_vmap
+def grouped_product(
+  x: jax.Array,
+  words: jax.Array,
+  scale: jax.Array,
+  offset: jax.Array,
+  rounds: jax.Array,
+) -> jax.Array:
+  """x [R, in] float32 times a weight of few bits; [R, C * COLUMNS] float32.
+
+  A row's result does not depend on the rows beside it.
+
+  Args:
+    x: rows.
+    words: [C, in / P, COLUMNS] int32, each of P = 4 inputs in eight bits or
+      P = 8 inputs in four, see `models.low_bits`.
+    scale: [C, in / G, COLUMNS] float32, of each group of inputs.
+    offset: the same shape, or no values at all.
+    rounds: int32; 1 rounds x to eight bits in each group.
+  """
+  shape = len(x), len(words) * COLUMNS
+  call = jax.ffi.ffi_call(_GROUPS, jax.ShapeDtypeStruct(shape, jnp.float32))
+  return call(x, words, scale, offset, rounds)
+
+
+@grouped_product.def_vmap
+def _grouped_product_of_batches(size, batched, x, *weight):
+  """More rows of the same weight are rows; other weights take turns."""
+  if any(batched[1:]):
+    args = [
+      a if b else jnp.broadcast_to(a, (size, *a.shape))
+      for a, b in zip((x, *weight), batched, strict=True)
+    ]
+    return jax.lax.map(lambda one: grouped_product(*one), args), True
+  y = grouped_product(x.reshape(-1, x.shape[-1]), *weight)
   return y.reshape(size, -1, y.shape[-1]), True
 
 
