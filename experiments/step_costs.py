@@ -19,9 +19,7 @@ the colon stands a part:
                   with whole weights and by the kernel. Two minutes; expect the
                   kernel to be fastest
   quantized       steps of the embedded pair in float32 and with weights in
-                  eight bits. One minute; expect a third of the target's bytes
-                  and 0.8 of its step, for drafts half the bytes and 1.2 to 1.4
-                  times the time
+                  eight and four bits, activations rounded or not. A minute
   own_vocabulary  draft steps in tokens of the draft's own beside those in the
                   target's (`experiments.other_vocabularies`)
   decoding        Llama 3 8B in bfloat16 with a draft of the sizes of Llama 3.2
@@ -40,6 +38,7 @@ exponents of the sweeps that have one, and the ratios to the limit.
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import sys
@@ -79,7 +78,7 @@ from specjax.drafters import plain
 from specjax.errors import UserError, need
 from specjax.loop import generate
 from specjax.models import cache as caches
-from specjax.models import cache_attention, layouts, quantize
+from specjax.models import cache_attention, layouts, linear, low_bits
 from specjax.reports.conditions import machine, values
 from specjax.reports.markdown import (
   Table,
@@ -679,7 +678,12 @@ def eight_bits(bench: Bench) -> list[dict]:
     name = os.path.basename(path.rstrip('/'))
     bench.bar.set_description(f'compiling {name}')
     made = for_kernel(*checkpoints.load(path, jnp.dtype(x.dtype)))
-    ways = {x.dtype: made, 'int8': quantize.quantize(*made)}
+    model, params = made
+    tied = model.config.tied_embeddings
+    ways = {x.dtype: made}
+    for bits, rounds in itertools.product(low_bits.BITS, (False, True)):
+      way = f'int{bits}, rounded activations' if rounds else f'int{bits}'
+      ways[way] = model, linear.quantize(params, tied, bits, rounds)
     for way, (model, params) in ways.items():
       loops[name, way] = Loop(
         Spec(model, plain.make(), verify.token),

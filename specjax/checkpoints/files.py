@@ -56,10 +56,10 @@ class Tensor(NamedTuple):
 
 
 class Scaled(NamedTuple):
-  """A tensor in eight bits: integers, and the scale of each output."""
+  """A tensor in eight bits: integers, and scales of their groups."""
 
   values: Tensor
-  scale: Tensor  # 1 where the values have inputs
+  scale: Tensor  # along the inputs one for each group
   path: pathlib.Path
   name: str
   shape: tuple[int, ...]
@@ -67,9 +67,20 @@ class Scaled(NamedTuple):
 
   def read(self, index: tuple[slice, ...]) -> np.ndarray:
     """A part of it, as floats."""
-    sizes = zip(index, self.scale.shape, strict=True)
-    of_scale = tuple(slice(None) if n == 1 else cut for cut, n in sizes)
-    scale = self.scale.read(of_scale)
+    grouped = [
+      (axis, size // groups)
+      for axis, (size, groups) in enumerate(
+        zip(self.shape, self.scale.shape, strict=True)
+      )
+      if size != groups
+    ]
+    cut = [*index]
+    for axis, _ in grouped:
+      cut[axis] = slice(None)
+    scale = self.scale.read(tuple(cut))
+    for axis, size in grouped:
+      scale = np.repeat(scale, size, axis)
+      scale = scale[(slice(None),) * axis + (index[axis],)]
     return self.values.read(index).astype(scale.dtype) * scale
 
 

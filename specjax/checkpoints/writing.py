@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import flax.traverse_util
+import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
@@ -24,7 +25,7 @@ from specjax.checkpoints.files import (
   CheckpointError,
   shorten,
 )
-from specjax.models.linear import Int8
+from specjax.models import linear, low_bits
 from specjax.models.transformer import Model
 
 _SAVED_DTYPES = ('float32', 'float16', 'bfloat16')
@@ -47,7 +48,7 @@ def save(
   Args:
     path: the directory, which must not exist or must be empty.
     model: the model.
-    params: its parameters, whole. Those in eight bits (`models.quantize`) are
+    params: its parameters, whole. Those in eight bits (`models.low_bits`) are
       saved as they are: transformers does not read them, but `load` does where
       `quantized` says so.
     tokenizer: a tokenizer of transformers, saved along.
@@ -147,22 +148,37 @@ def _cut_params(directory, family, model, params, dtype):
   tensors = {}
   for key, (split, names) in sources.items():
     value = params[key]
-    shape = value.values.shape if isinstance(value, Int8) else value.shape
+    parts = _parts(directory, key, value, dtype)
+    shape = parts[''].shape
     if shape != shapes[key].shape:
       raise CheckpointError(
         f'{directory}: parameter {key} has shape {shape} where the model has '
         f'{shapes[key].shape}'
       )
-    if isinstance(value, Int8):
-      parts = (('', value.values), (SCALE, value.scale.astype(jnp.float32)))
-    else:
-      parts = (('', _round(directory, key, value, dtype)),)
-    for ending, array in parts:
+    for ending, array in parts.items():
       cut = split.cut(np.asarray(array), len(names))
       # safetensors writes the memory as it lies, whatever the strides.
       for name, part in zip(names, cut, strict=True):
         tensors[name + ending] = np.ascontiguousarray(part)
   return tensors
+
+
+def _parts(directory, key, value, dtype) -> dict[str, Any]:
+  """Returns the arrays that a parameter is saved as, by the end of its name."""
+  if not linear.is_weight(value):
+    return {'': _round(directory, key, value, dtype)}
+  table = isinstance(value, linear.Table)
+  w = value.head if table else value
+  if not low_bits.is_low_bits(w) or w.blocked or w.bits != 8:
+    raise CheckpointError(
+      f'{directory}: parameter {key} is in blocks or in four bits, which no '
+      'file holds; save the whole weights that it was made from'
+    )
+  values = low_bits.values_of
+  if w.words.ndim > 2 and key.split('/')[-1] in linear.OF_EXPERTS:
+    values = jax.vmap(values)
+  parts = {'': values(w).astype(jnp.int8), SCALE: w.scale}
+  return {end: x.T if table else x for end, x in parts.items()}
 
 
 def _round(directory, key, value, dtype):

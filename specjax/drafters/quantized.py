@@ -1,8 +1,8 @@
-"""A language model in eight bits: another's weights, the target's as a rule.
+"""A language model in few bits: another's weights, the target's as a rule.
 
 The draft is as sure as the model it was made from, and off by what rounding
 does to q; verification makes up for that. It is `lm` in every other respect.
-See `models.quantize` for what it saves.
+See `models.low_bits` for what it saves.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from specjax import checkpoints
 from specjax.drafters import lm
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.shapes import shape
-from specjax.models import quantize
+from specjax.models import linear, low_bits
 from specjax.types import LoadedDrafter, Target
 
 
@@ -27,6 +27,8 @@ def load(
   dtype: str = '',
   vocabulary: int = 0,
   frequencies: str = '',
+  bits: int = 8,
+  rounds: bool = False,
   **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a checkpoint that is quantised here, or was before.
@@ -38,12 +40,16 @@ def load(
     dtype: of what stays floats, and of its cache; by default the target's.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
     frequencies: how frequent they are, likewise.
+    bits: of a weight, 8 or 4.
+    rounds: round activations to eight bits as well.
     **options: of `shapes.shape.Shape`; chains without any.
 
   Raises:
-    ValueError: there is no path, or as `lm.read`.
+    ValueError: there is no path, no such number of bits, or as `lm.read`.
   """
   shape.check(target, options)  # Before anything is read.
+  if bits not in low_bits.BITS:
+    raise ValueError(f'bits is {bits}: choose 8 or 4')
   path = path or target.path
   if not path:
     raise ValueError(
@@ -51,6 +57,7 @@ def load(
     )
   kept = Reduction(vocabulary, frequencies).choose(target)
   other = lm.compare(target, path)
-  read = lm.read(target, path, True, dtype, other, kept)
-  model, params = quantize.quantize(*read)
+  model, params = lm.read(target, path, True, dtype, other, kept)
+  tied = model.config.tied_embeddings
+  params = linear.quantize(params, tied, bits, rounds)
   return lm.drafters(target, model, params, other, options)

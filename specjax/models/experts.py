@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax.models.config import TransformerConfig
+from specjax.models.linear import is_weight, multiply
 
 
 class Experts(nn.Module):
@@ -29,6 +30,9 @@ class Experts(nn.Module):
     c, e = self.config, self.config.experts
 
     def declare(name, shape, axes, scale):
+      stored = self.get_variable('params', name)
+      if is_weight(stored):
+        return stored
       start = nn.initializers.normal(scale)
       return self.param(name, nn.with_logical_partitioning(start, axes), shape)
 
@@ -62,10 +66,11 @@ class Experts(nn.Module):
 
   def _one(self, rows, expert, up, down):
     """Rows [T, E] through one expert."""
-    pick = jax.lax.dynamic_index_in_dim
-    up, down = pick(up, expert, 0, False), pick(down, expert, 0, False)
-    y = jnp.tensordot(rows, up, 1)
-    return self.config.activation(y[:, 0]) * y[:, 1] @ down
+    up, down = jax.tree.map(
+      lambda x: jax.lax.dynamic_index_in_dim(x, expert, 0, False), (up, down)
+    )
+    y = multiply(rows, up)
+    return multiply(self.config.activation(y[:, 0]) * y[:, 1], down)
 
   def _walk_choices(self, rows, weight, chosen, up, down):
     ways = chosen.shape[1]
@@ -83,4 +88,6 @@ class Experts(nn.Module):
       share = jnp.where(chosen == expert, weight, 0).sum(1, keepdims=True)
       return y + self._one(rows, expert, up, down) * share
 
-    return jax.lax.fori_loop(0, len(up), add, jnp.zeros_like(rows))
+    return jax.lax.fori_loop(
+      0, self.config.experts.count, add, jnp.zeros_like(rows)
+    )

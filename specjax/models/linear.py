@@ -1,10 +1,11 @@
 """Linear maps, and weights in the layouts that their products take.
 
-A matrix is whole, in blocks of columns for the kernel (`Native`), or in eight
-bits (`Int8`), whole or in such blocks. A module declares whole matrices; its
+A matrix is whole, in blocks of columns for the kernel (`Native`), or of few
+bits (`LowBits`), whole or in such blocks. A module declares whole matrices; its
 parameters say which layout a matrix has.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -13,22 +14,24 @@ import jax
 import jax.numpy as jnp
 
 from specjax import native
+from specjax.models import low_bits
+from specjax.models.low_bits import LowBits
 
 # Names of the parameters that `multiply` takes in any layout.
 NAMES = 'w', 'unembedding', 'residual'
-
-
-class Int8(NamedTuple):
-  """A matrix in eight bits, values * scale: see `models.quantize`."""
-
-  values: Any  # int8, an array or `Native`
-  scale: jax.Array  # float32 at least, 1 where the values have inputs
+OF_EXPERTS = 'up', 'down'  # matrices of a mixture, [experts, in, ...]
 
 
 class Native(NamedTuple):
   """Blocks [C, in, c] that `specjax.native` multiplies."""
 
   blocks: jax.Array
+
+
+class Table(NamedTuple):
+  """An embedding that is the output layer as well, in that layer's layout."""
+
+  head: Any  # [E, V], `Native` or `LowBits`
 
 
 def is_native(w) -> bool:
@@ -41,10 +44,8 @@ def multiply(x, w):
   Returns:
     [..., *outputs]; of blocks [..., C * c].
   """
-  if isinstance(w, Int8):  # Scales the sums, which are fewer than the weights.
-    floats = w.values if is_native(w.values) else w.values.astype(x.dtype)
-    y = multiply(x, floats)
-    return y * w.scale.reshape(y.shape[x.ndim - 1 :]).astype(y.dtype)
+  if isinstance(w, LowBits):
+    return _multiply_low_bits(x, w)
   if is_native(w):
     rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
     y = native.product(rows, w.blocks).astype(x.dtype)
@@ -52,33 +53,147 @@ def multiply(x, w):
   return jnp.tensordot(x, w, 1)
 
 
+def _multiply_low_bits(x, w):
+  if w.blocked:
+    rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    offset = jnp.zeros(0, jnp.float32) if w.offset is None else w.offset
+    rounds = jnp.int32(w.rounds)
+    y = native.grouped_product(rows, w.words, w.scale, offset, rounds)
+    return y.astype(x.dtype).reshape(*x.shape[:-1], -1)
+  if w.rounds:
+    x = low_bits.round_activations(x, len(w.scale))
+  return jnp.tensordot(x, low_bits.widen(w, x.dtype), 1)
+
+
+def embed(table, tokens):
+  """Returns rows [..., E] of an embedding [V, E] or `Table`."""
+  if not isinstance(table, Table):
+    return table[tokens]
+
+  def columns(x, blocked):
+    if not blocked:
+      return jnp.moveaxis(x[:, tokens], 0, -1)
+    block, column = jnp.divmod(tokens, native.COLUMNS)
+    return x[block, :, column]
+
+  head = table.head
+  if is_native(head):
+    return columns(head.blocks, True)
+  # Words, scales and offsets of a token, as a weight with a single output.
+  flat = tokens.reshape(-1)
+  one = jax.tree.map(
+    lambda x: columns(x, head.blocked).reshape(flat.size, -1).T, head
+  )
+  wide = low_bits.widen(dataclasses.replace(one, blocked=False))
+  return wide.T.reshape(*tokens.shape, -1)
+
+
+def head_of(table):
+  """Returns the output layer [E, V] that an embedding is, in its layout."""
+  return table.head if isinstance(table, Table) else table.T
+
+
 def to_blocks(w) -> jax.Array:
   """A weight [in, *outputs] as blocks [C, in, c] of the kernel's columns."""
   return jnp.moveaxis(w.reshape(len(w), -1, native.COLUMNS), 0, 1)
 
 
-def to_native(params):
+def _to_native(w):
+  """A weight in blocks for the kernel, or as it is where it cannot be."""
+  if is_native(w) or (isinstance(w, LowBits) and w.blocked):
+    return w
+  if isinstance(w, LowBits):
+    if math.prod(w.words.shape[1:]) % native.COLUMNS:
+      return w
+    return dataclasses.replace(jax.tree.map(to_blocks, w), blocked=True)
+  if (
+    w.dtype.name not in native.DTYPES or math.prod(w.shape[1:]) % native.COLUMNS
+  ):
+    return w
+  return Native(to_blocks(w))
+
+
+def is_weight(x) -> bool:
+  """Returns true for a weight that is more than an array."""
+  return isinstance(x, Native | LowBits | Table)
+
+
+def to_native(params, tied: bool = False):
   """Parameters with matrices in blocks for the kernel.
 
   Other parameters stay as they are, and so do matrices that cannot be blocks:
   the kernel does not multiply their type, or their columns do not come out
   even.
+
+  Args:
+    params: whole or in blocks, of floats or of few bits.
+    tied: whether the embedding is the output layer as well; it is in blocks
+      then.
   """
 
   def one(path, w):
-    if (
-      is_native(w)
-      or isinstance(w, Int8)
-      or not any(key.key in NAMES for key in path)
-      or w.dtype.name not in native.DTYPES
-      or math.prod(w.shape[1:]) % native.COLUMNS
-    ):
-      return w
-    return Native(to_blocks(w))
+    keys = [key.key for key in path]
+    if tied and keys == ['embedding']:
+      made = _to_native(head_of(w))
+      return Table(made) if is_weight(made) else w
+    return _to_native(w) if any(key in NAMES for key in keys) else w
 
-  return jax.tree_util.tree_map_with_path(
-    one, params, is_leaf=lambda x: isinstance(x, Native | Int8)
-  )
+  return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_weight)
+
+
+def quantize(params, tied: bool, bits: int = 8, rounds: bool = False):
+  """Parameters with matrices in few bits, see `low_bits`.
+
+  Tables that only rows are taken of stay floats (that costs no step anything),
+  and so do norms, biases and routers, whose choices a rounding error could turn
+  over, and matrices whose inputs cannot be packed.
+
+  Args:
+    params: of a model, whole or in blocks.
+    tied: whether the embedding is the output layer as well.
+    bits: of a value, one of `low_bits.BITS`.
+    rounds: round activations, too.
+  """
+
+  def of_matrix(w):
+    blocked = is_native(w)
+    whole = low_bits.unblock(w.blocks) if blocked else w
+    group = low_bits.group_of(len(whole), bits)
+    if not group:
+      return w
+    made = low_bits.quantize_matrix(whole, bits, group, rounds)
+    return _to_native(made) if blocked else made
+
+  def one(path, w):
+    keys = [key.key for key in path]
+    if tied and keys == ['embedding']:
+      made = of_matrix(head_of(w))
+      return Table(made) if is_weight(made) else w
+    if keys[-1] in OF_EXPERTS and w.ndim > 2:
+      group = low_bits.group_of(w.shape[1], bits)
+      if not group:
+        return w
+      return jax.vmap(
+        lambda x: low_bits.quantize_matrix(x, bits, group, rounds)
+      )(w)
+    matrix = is_native(w) or (keys[-1] in NAMES and w.ndim > 1)
+    return of_matrix(w) if matrix else w
+
+  return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_weight)
+
+
+def dequantize(params):
+  """Parameters with all matrices as floats again, whole."""
+
+  def one(path, w):
+    if isinstance(w, Table):
+      return low_bits.widen(w.head).T
+    if not isinstance(w, LowBits):
+      return w
+    experts = path[-1].key in OF_EXPERTS and w.words.ndim > 2
+    return jax.vmap(low_bits.widen)(w) if experts else low_bits.widen(w)
+
+  return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_weight)
 
 
 def keep_outputs(w, kept):
@@ -90,22 +205,24 @@ def keep_outputs(w, kept):
     kept: [n] outputs.
   """
 
-  def keep(x):
-    if is_native(x):
-      made = keep(x.blocks)
-      return Native(made) if made.ndim > 2 else made
-    if x.ndim == 2:
+  def keep(x, blocked):
+    if not blocked:
       return x[:, kept]
-    whole = jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, kept]
-    return whole if len(kept) % native.COLUMNS else to_blocks(whole)
+    return low_bits.unblock(x)[:, kept]
 
-  return jax.tree.map(keep, w, is_leaf=is_native)
+  if is_native(w):
+    return _to_native(keep(w.blocks, True))
+  if not isinstance(w, LowBits):
+    return keep(w, False)
+  made = jax.tree.map(lambda x: keep(x, w.blocked), w)
+  made = dataclasses.replace(made, blocked=False)
+  return _to_native(made) if w.blocked else made
 
 
 def declare_weight(module, name, inputs, outputs, axes, scale):
   """A weight [inputs, *outputs], in the layout that the parameters have."""
   stored = module.get_variable('params', name)
-  if isinstance(stored, Int8 | Native):
+  if is_weight(stored):
     return stored
   start = nn.with_logical_partitioning(nn.initializers.normal(scale), axes)
   return module.param(name, start, (inputs, *outputs))

@@ -30,7 +30,14 @@ from specjax.models.attention import (
 from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Int8, declare_weight, multiply
+from specjax.models.linear import (
+  declare_weight,
+  embed,
+  head_of,
+  is_weight,
+  multiply,
+)
+from specjax.models.low_bits import is_low_bits
 from specjax.models.sharding import Placement
 from specjax.types import KV, Cache, Source
 
@@ -65,10 +72,15 @@ class Transformer(nn.Module):
   def setup(self):
     c = self.config
     declare = nn.with_logical_partitioning
-    self.embedding = self.param(
-      'embedding',
-      declare(nn.initializers.normal(c.width**-0.5), ('vocab', 'width')),
-      (c.vocab_size, c.width),
+    stored = self.get_variable('params', 'embedding')
+    self.embedding = (
+      stored
+      if is_weight(stored)
+      else self.param(
+        'embedding',
+        declare(nn.initializers.normal(c.width**-0.5), ('vocab', 'width')),
+        (c.vocab_size, c.width),
+      )
     )
     if c.learned_positions:
       self.position = self.param(
@@ -120,7 +132,7 @@ class Transformer(nn.Module):
       taps: layers whose outputs to return.
     """
     c = self.config
-    x = self.embedding[tokens]
+    x = embed(self.embedding, tokens)
     if c.embedding_scale is not None:
       x *= jnp.asarray(c.embedding_scale, x.dtype)
     if c.learned_positions:
@@ -157,7 +169,7 @@ class Transformer(nn.Module):
     return self.norm(features)
 
   def encode(self, tokens, length):
-    x = self.embedding[tokens]
+    x = embed(self.embedding, tokens)
     if self.config.embedding_scale is not None:
       x *= jnp.asarray(self.config.embedding_scale, x.dtype)
     return self.encoder(x, length)
@@ -167,7 +179,7 @@ class Transformer(nn.Module):
     if c.head_scale is not None:
       hidden = hidden * jnp.asarray(c.head_scale, hidden.dtype)
     if c.tied_embeddings:
-      logits = hidden @ self.embedding.T
+      logits = multiply(hidden, head_of(self.embedding))
     else:
       logits = multiply(hidden, self.unembedding)
     if c.logit_cap is not None:
@@ -266,8 +278,8 @@ def dtype_of(params) -> Any:
   """Returns the type that a model computes in: of weights not quantised."""
   whole = [
     leaf
-    for leaf in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Int8))
-    if not isinstance(leaf, Int8)
+    for leaf in jax.tree.leaves(params, is_leaf=is_low_bits)
+    if not is_low_bits(leaf)
   ]
   return whole[0].dtype
 

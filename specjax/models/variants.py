@@ -138,7 +138,7 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
     ValueError: a token is beyond the vocabulary, or there twice.
   """
   tied, vocab = model.config.tied_embeddings, model.config.vocab_size
-  whole = params['embedding'].T if tied else params['unembedding']
+  whole = linear.head_of(params['embedding']) if tied else params['unembedding']
   params = params | {
     'unembedding': linear.keep_outputs(whole, kept),
     'places': jnp.asarray(reduced_vocab_head.places(kept, vocab)),
@@ -163,4 +163,4 @@ def to_native(model: Model, params) -> tuple[Model, Any]:
   if attention is cache_attention.blocked:
     attention = cache_attention.kernel
   made = _changed(model, False, native=True, attention=attention)
-  return made, linear.to_native(params)
+  return made, linear.to_native(params, model.config.tied_embeddings)

@@ -2,7 +2,8 @@
 
 XLA has no product that serves a few rows at the price of reading a weight once
 with all cores: a library's repacks the weight, and a sum over blocks runs on
-one core. `few_rows.c` does it, and is no slower with many. `attention.c`
+one core. `few_rows.c` does it, and is no slower with many; `groups.c` does it
+with weights of few bits. `attention.c`
 attends to a cache and a block in one operation, and `heads.c` turns and lays
 out what is attended, where XLA takes forty small ones. The first process that
 needs them compiles them with the C compiler of the machine, for the
@@ -33,7 +34,7 @@ import jaxlib
 import numpy as np
 
 COLUMNS = 16  # of a block
-DTYPES = 'float32', 'bfloat16'  # of weights, besides int8, and of caches
+DTYPES = 'float32', 'bfloat16'  # of weights in floats, and of caches
 _WIDEST = 256  # a head
 _FOLDER = pathlib.Path(__file__).parent
 _SOURCES = sorted(_FOLDER.glob('*.[ch]'))
@@ -216,7 +217,7 @@ def product(x: jax.Array, w: jax.Array) -> jax.Array:
 
   Args:
     x: rows.
-    w: blocks, of `DTYPES` or int8.
+    w: blocks, of `DTYPES`.
   """
   shape = len(x), len(w) * COLUMNS
   call = jax.ffi.ffi_call(_PRODUCT, jax.ShapeDtypeStruct(shape, jnp.float32))

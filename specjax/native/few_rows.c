@@ -1,6 +1,6 @@
 // Rows times a weight in blocks of sixteen columns, on all cores of a CPU.
 //
-//   x [R, in] float32   w [C, in, 16] float32, bfloat16 or int8   y [R, C * 16]
+//   x [R, in] float32   w [C, in, 16] float32 or bfloat16   y [R, C * 16]
 //
 // Each block is read once; for more rows than registers hold, a part of it is
 // read again from the innermost cache, and for more than a chunk the weight is.
@@ -17,7 +17,6 @@ enum {
 
 ALL_ROWS(float, from_float)
 ALL_ROWS(uint16_t, from_bfloat16)
-ALL_ROWS(int8_t, from_int8)
 
 typedef struct {
   const float *x;
@@ -63,11 +62,8 @@ EXPORTED XLA_FFI_Error *few_rows(XLA_FFI_CallFrame *frame) {
   if (w->dtype == XLA_FFI_DataType_BF16) {
     size = 2;
     product.rows = from_bfloat16_rows;
-  } else if (w->dtype == XLA_FFI_DataType_S8) {
-    size = 1;
-    product.rows = from_int8_rows;
   } else if (w->dtype != XLA_FFI_DataType_F32) {
-    return refuse(frame, "w must be float32, bfloat16 or int8");
+    return refuse(frame, "w must be float32 or bfloat16");
   }
   product.bytes = inputs * COLUMNS * size;
   int64_t rows = x->dims[0], products = rows * inputs * blocks * COLUMNS;

@@ -42,11 +42,24 @@ static inline Floats add_product(Floats a, Floats b, Floats c) {
 #endif
 }
 
+// Adds the products of the four bytes of each word, from 0 to 255, and of x, with
+// signs.
 #if defined(__AVX512VNNI__) && LANES == 16
-#define DOT(sum, values, x) \
-  (Ints)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(values), _mm512_set1_epi32(x))
+static inline Ints dot(Ints sum, Words values, int32_t x) {
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)values,
+                                   _mm512_set1_epi32(x));
+}
+#elif defined(__AVX2__) && LANES == 8
+// Halves of a byte apart, since sums of two products must fit into 16 bits.
+static inline Ints dot(Ints sum, Words values, int32_t x) {
+  __m256i ones = _mm256_set1_epi16(1), inputs = _mm256_set1_epi32(x);
+  __m256i low = (__m256i)(values & 0x0f0f0f0fu);
+  __m256i high = (__m256i)(values >> 4 & 0x0f0f0f0fu);
+  low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, inputs), ones);
+  high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, inputs), ones);
+  return sum + (Ints)low + ((Ints)high << 4);
+}
 #else
-// The same integers without the instruction.
 static inline Ints dot(Ints sum, Words values, int32_t x) {
   _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++) {
     Ints one = (Ints)(values >> 8 * k & 255);
@@ -54,7 +67,6 @@ static inline Ints dot(Ints sum, Words values, int32_t x) {
   }
   return sum;
 }
-#define DOT(sum, values, x) dot(sum, values, x)
 #endif
 
 enum {
@@ -164,12 +176,12 @@ static inline Floats value4(Words words, int k) {
           if (bits == 8) {                                                    \
             some ^= 0x80808080u;                                              \
             UNROLL_ROWS(r, count)                                             \
-            sums[r][c] = DOT(sums[r][c], some, x[r * fours]);                 \
+            sums[r][c] = dot(sums[r][c], some, x[r * fours]);                 \
           } else {                                                            \
             Words low = some & 0x0f0f0f0fu, high = some >> 4 & 0x0f0f0f0fu;   \
             UNROLL_ROWS(r, count) {                                           \
-              sums[r][c] = DOT(sums[r][c], low, x[r * fours]);                \
-              sums[r][c] = DOT(sums[r][c], high, x[r * fours + 1]);           \
+              sums[r][c] = dot(sums[r][c], low, x[r * fours]);                \
+              sums[r][c] = dot(sums[r][c], high, x[r * fours + 1]);           \
             }                                                                 \
           }                                                                   \
         }                                                                     \

@@ -49,9 +49,7 @@ enum {
 typedef float Floats VECTOR(float);
 typedef uint32_t Words VECTOR(uint32_t);
 typedef int32_t Ints VECTOR(int32_t);
-typedef int16_t Shorts VECTOR(int16_t);
 typedef uint16_t Halves VECTOR(uint16_t);
-typedef int8_t Bytes VECTOR(int8_t);
 
 typedef struct {
   int64_t row_of_x, row_of_w, row_of_y;  // elements from one to the next
@@ -68,13 +66,6 @@ static inline Floats from_float(const float *w) { return *(const Floats *)w; }
 static inline Floats from_bfloat16(const uint16_t *w) {
   Words wide = __builtin_convertvector(*(const Halves *)w, Words) << 16;
   return (Floats)wide;
-}
-
-// In steps of twice the width: at once GCC converts one number after the other.
-static inline Floats from_int8(const int8_t *w) {
-  Shorts wide = __builtin_convertvector(*(const Bytes *)w, Shorts);
-  Ints wider = __builtin_convertvector(wide, Ints);
-  return __builtin_convertvector(wider, Floats);
 }
 
 #define ROWS(count, type, load)                                               \

@@ -22,7 +22,6 @@ from specjax.models import (
   layouts,
   linear,
   prefill,
-  quantize,
   transformer,
   variants,
 )
@@ -37,13 +36,12 @@ def pair(rows, inputs, outputs, dtype='float32', seed=0):
   draw = np.random.default_rng(seed)
   x = draw.standard_normal((rows, inputs)).astype(np.float32)
   w = draw.standard_normal((inputs, outputs))
-  w = np.rint(20 * w).clip(-127, 127) if dtype == 'int8' else w
   w = jnp.asarray(w, dtype)
   blocks = linear.to_blocks(w)
   return jnp.asarray(x), np.asarray(w.astype(jnp.float32), np.float64), blocks
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int8'])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('rows', ROWS)
 @pytest.mark.parametrize('sizes', [(16, 16), (70, 48), (512, 256), (1, 32)])
 def test_products_are_those_of_numpy(rows, sizes, dtype):
@@ -56,7 +54,7 @@ def test_products_are_those_of_numpy(rows, sizes, dtype):
   assert (np.abs(found - exact) <= sizes[0] * 2.0**-24 * scale).all()
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int8'])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_a_row_has_the_same_bits_beside_others(dtype):
   """Whatever their number, and whoever computes which part."""
   x, _, blocks = pair(max(ROWS), 512, 1024, dtype)
@@ -167,22 +165,7 @@ def test_a_model_has_the_same_logits(tied, dtype):
   # Queries with keys and values, out, up and down of two layers, and the head.
   calls = text.count('custom_call_target="specjax_few_rows"')
   attends = text.count('custom_call_target="specjax_attend"')
-  assert (calls, attends) == (8 + (not tied), 2)
-
-
-def test_eight_bits_in_blocks_are_those_of_the_whole_weights():
-  model = models.tiny(64, 2, width=32)
-  params = weights(model)
-  made = layouts.to_native(model, params)
-  narrow = [quantize.quantize(*one) for one in ((model, params), made)]
-  assert linear.is_native(narrow[1][1]['unembedding'].values)
-  want, found = (logits(*one) for one in narrow)
-  np.testing.assert_allclose(found, want, atol=1e-5)
-  back = [quantize.dequantize(params) for _, params in narrow]
-  np.testing.assert_array_equal(
-    linear.to_blocks(back[0]['unembedding']),
-    back[1]['unembedding'].blocks,
-  )
+  assert (calls, attends) == (9, 2)
 
 
 def test_some_of_the_outputs():
@@ -222,7 +205,7 @@ def test_texts_are_those_of_whole_weights():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('lanes', [4, 16])
+@pytest.mark.parametrize('lanes', [4, 8])
 def test_vectors_of_other_widths(lanes, tmp_path):
   """What processors with other instructions compute, on this one."""
   compiler = os.environ.get('CC') or 'cc'
@@ -231,7 +214,8 @@ def test_vectors_of_other_widths(lanes, tmp_path):
     'XDG_CACHE_HOME': str(tmp_path),
   }
   here = pathlib.Path(__file__).parent
-  files = [str(here / f'test_native{x}.py') for x in ('', '_attention')]
+  names = 'native', 'native_attention', 'low_bits'
+  files = [str(here / f'test_{name}.py') for name in names]
   command = [sys.executable, '-m', 'pytest', '-q', '-n', '0', *files]
   run = subprocess.run(
     [*command, '-k', 'not compiled_once and not without_it'],

@@ -15,7 +15,6 @@ from specjax.drafters.dflash import module as dflash_models
 from specjax.drafters.heads import frequencies, modules
 from specjax.models import (
   linear,
-  quantize,
   reduced_vocab_head,
   transformer,
   variants,
@@ -47,8 +46,8 @@ def test_kept_tokens_have_the_logits_they_had(tied, in_blocks):
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('count', [4, 32])
 def test_eight_bits_and_blocks_keep_their_outputs(count):
-  w = jax.random.normal(jax.random.key(0), (6, 48))
-  x = jax.random.normal(jax.random.key(1), (3, 6))
+  w = jax.random.normal(jax.random.key(0), (8, 48))
+  x = jax.random.normal(jax.random.key(1), (3, 8))
   kept = np.arange(3, 3 + count)
   whole = {'w': w}
   for weight in (whole, linear.to_native(whole)):
@@ -56,8 +55,9 @@ def test_eight_bits_and_blocks_keep_their_outputs(count):
     assert linear.is_native(made) == (weight is not whole and count == 32)
     expected = (x @ w)[:, kept]
     np.testing.assert_allclose(linear.multiply(x, made), expected, atol=1e-5)
-    eight = quantize.quantize_params(TARGET.config, weight)['w']
+    eight = linear.quantize(weight, False)['w']
     small = linear.keep_outputs(eight, kept)
+    assert small.blocked == linear.is_native(made)
     np.testing.assert_allclose(linear.multiply(x, small), expected, atol=0.1)
 
 

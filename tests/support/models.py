@@ -37,7 +37,7 @@ from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.ngram import retrieval
 from specjax.drafters.shapes import chain, dynamic_tree, policies, static_tree
 from specjax.loop import generate
-from specjax.models import quantize, transformer, variants
+from specjax.models import linear, transformer, variants
 from specjax.models.config import Narrowed
 from specjax.types import Drafter, Params, Spec
 from tests.support import tiny as builder
@@ -296,8 +296,8 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   ),
   'tree': (lm.make_tree(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
   'chains in eight bits': (
-    lm.make_tree(quantize.wrap(DRAFT), (0, 0, 0, 1, 2, 3), True),
-    lambda: quantize.quantize_params(DRAFT.config, draft_weights()),
+    lm.make_tree(DRAFT, (0, 0, 0, 1, 2, 3), True),
+    lambda: linear.quantize(draft_weights(), DRAFT.config.tied_embeddings),
   ),
   'ngram': (ngram.make(3), lambda: None),
   'lookup tree': (

@@ -25,7 +25,7 @@ from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
 from specjax.models.layers import Layer, Norm, scale_queries
-from specjax.models.linear import Linear, declare_weight, multiply
+from specjax.models.linear import Linear, declare_weight, embed, multiply
 from specjax.models.reduced_vocab_head import declare_places, spread
 from specjax.models.rotary import Scaling
 from specjax.models.transformer import Model
@@ -275,11 +275,11 @@ class Head:
     """Blocks [..., rows, E]: each of the tokens [...] and masks behind it."""
     own = self.sizes.own_embedding
     table = (params.drafter if own else params.target)['embedding']
-    first = table[tokens][..., None, :]
+    first = embed(table, tokens)[..., None, :]
     if self.sizes.mask_token is None:
-      mask = params.drafter['mask'].astype(table.dtype)
+      mask = params.drafter['mask'].astype(first.dtype)
     else:
-      mask = table[self.sizes.mask_token]
+      mask = embed(table, jnp.int32(self.sizes.mask_token))
     masks = jnp.broadcast_to(mask, (*tokens.shape, rows - 1, mask.shape[-1]))
     return jnp.concatenate([first, masks], -2)
 

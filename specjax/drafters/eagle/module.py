@@ -26,7 +26,7 @@ from specjax.models import cache as caches
 from specjax.models.attention import narrow
 from specjax.models.config import Narrowed, TransformerConfig
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Linear, declare_weight, multiply
+from specjax.models.linear import Linear, declare_weight, embed, multiply
 from specjax.models.reduced_vocab_head import declare_places, spread
 from specjax.models.rotary import Scaling
 from specjax.models.transformer import Model
@@ -395,7 +395,7 @@ class Head:
   def embed(self, params, tokens):
     if self.sizes.own_embedding:
       return self._own(params, tokens, method=Eagle.embed)
-    return params.target['embedding'][tokens]
+    return embed(params.target['embedding'], tokens)
 
   def read(self, params, hidden):
     """Features [..., F] from those of the target's layers."""

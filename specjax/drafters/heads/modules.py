@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -105,7 +104,7 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
     if of_target is None:
       _, of_target = checkpoints.load(target.path, target.dtype)
     if config.tied_embeddings:
-      whole = jax.tree.map(jnp.transpose, of_target['embedding'])
+      whole = linear.head_of(of_target['embedding'])
     else:
       whole = of_target['unembedding']
   smaller = dataclasses.replace(

@@ -103,7 +103,9 @@ def trainable(
     if unembedding:
       tied = target.config.tied_embeddings
       own = (
-        target_params['embedding'].T if tied else target_params['unembedding']
+        linear.head_of(target_params['embedding'])
+        if tied
+        else target_params['unembedding']
       )
       made['unembedding'] = jax.tree.map(
         lambda x: own.astype(x.dtype), made['unembedding']

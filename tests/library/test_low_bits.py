@@ -1,0 +1,399 @@
+"""Weights in few bits: rounding, the kernel, files, and the drafter."""
+
+import functools
+import json
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import checkpoints, native
+from specjax.bench import load
+from specjax.bench.config import Candidate
+from specjax.bench.plan import plan_drafter
+from specjax.drafters import lm, quantized
+from specjax.models import linear, low_bits, transformer, variants
+from specjax.models.config import Experts
+from specjax.types import Target
+from tests.support import models
+
+few = hypothesis.settings(deadline=None, max_examples=60)
+EVEN = dict(vocab_size=64, num_heads=8, head_dim=8, width=64, mlp_width=64)
+INTEGERS = {8: (-128, 127), 4: (0, 15)}
+
+
+@pytest.mark.parametrize('bits', low_bits.BITS)
+def test_words_hold_every_value(bits):
+  low, high = INTEGERS[bits]
+  values = np.arange(low, high + 1).repeat(3).reshape(-1, 3)
+  words = low_bits.pack(jnp.array(values), bits)
+  assert words.shape == (len(values) * bits // 32, 3)
+  np.testing.assert_array_equal(low_bits.unpack(words, bits), values)
+
+
+def test_the_places_of_values_in_a_word():
+  """As the kernel takes them."""
+  (eight,) = low_bits.pack(jnp.array([1, 2, 3, -1]), 8)
+  assert np.uint32(eight) == 0xFF030201
+  (four,) = low_bits.pack(jnp.arange(8), 4)
+  assert np.uint32(four) == 0x73625140
+
+
+@few
+@hypothesis.given(
+  hnp.arrays(
+    np.float32,
+    (32, 3),
+    elements=st.floats(-(2.0**60), 2.0**60, width=32, allow_subnormal=False),
+  ),
+  st.sampled_from(low_bits.BITS),
+)
+def test_rounding_is_off_by_half_a_scale_at_most(w, bits):
+  made = low_bits.quantize_matrix(w, bits, 8)
+  assert made.words.shape == (bits, 3)
+  assert made.scale.shape == (4, 3)
+  scale = np.float64(made.scale).repeat(8, 0)
+  wide = np.float64(low_bits.values_of(made)) * scale
+  if bits == 4:
+    wide += np.float64(made.offset).repeat(8, 0)
+  # A scale is rounded itself, and may be too small to be a normal number; so
+  # is the difference of the largest and the least weight.
+  largest = np.abs(w).reshape(4, 8, 3).max(1).repeat(8, 0)
+  assert (
+    np.abs(wide - w) <= scale * (0.5 + 1e-4) + 1e-6 * largest + 1e-36
+  ).all()
+
+
+def test_the_ends_of_a_group_are_kept():
+  column = [1.0, -4.0, 0.0, 2.0, 3.0, 0.0, -1.0, 0.5]
+  w = jnp.stack([jnp.array(column), jnp.zeros(8)], 1)
+  eight, four = (low_bits.quantize_matrix(w, bits, 8) for bits in (8, 4))
+  assert low_bits.values_of(eight)[:, 0].tolist() == [
+    *(32, -127, 0, 64),
+    *(95, 0, -32, 16),
+  ]
+  np.testing.assert_allclose(eight.scale, [[4 / 127, 0]], rtol=1e-6)
+  assert low_bits.values_of(four)[:, 0].tolist() == [11, 0, 9, 13, 15, 9, 6, 10]
+  np.testing.assert_allclose(four.scale, [[7 / 15, 0]], rtol=1e-6)
+  np.testing.assert_array_equal(four.offset, [[-4, 0]])
+  np.testing.assert_array_equal(low_bits.widen(four)[:, 1], 0)
+
+
+@pytest.mark.parametrize(
+  ('inputs', 'bits', 'group'),
+  [(64, 8, 32), (48, 8, 16), (12, 8, 4), (12, 4, 0), (24, 4, 8), (6, 8, 0)],
+)
+def test_groups_divide_the_inputs(inputs, bits, group):
+  assert low_bits.group_of(inputs, bits) == group
+
+
+# The kernel
+
+
+def weight(inputs, outputs, bits, group, with_offset, seed=0):
+  """A weight of any values, scales and offsets, whole."""
+  draw = np.random.default_rng(seed)
+  low, high = INTEGERS[bits]
+  values = draw.integers(low, high + 1, (inputs, outputs))
+  scale = draw.random((inputs // group, outputs), np.float32)
+  offset = draw.standard_normal(scale.shape).astype(np.float32)
+  return low_bits.LowBits(
+    low_bits.pack(jnp.array(values), bits),
+    jnp.array(scale),
+    jnp.array(offset) if with_offset else None,
+    bits,
+  )
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('with_offset', [False, True])
+@pytest.mark.parametrize(('bits', 'group'), [(8, 4), (8, 16), (4, 8), (4, 32)])
+def test_products_are_those_of_numpy(bits, group, with_offset):
+  whole = weight(96, 48, bits, group, with_offset)
+  blocked = linear.to_native({'w': whole})['w']
+  assert blocked.blocked
+  np.testing.assert_array_equal(low_bits.widen(blocked), low_bits.widen(whole))
+  w = np.float64(low_bits.values_of(whole))
+  w *= np.float64(whole.scale).repeat(group, 0)
+  if with_offset:
+    w += np.float64(whole.offset).repeat(group, 0)
+  draw = np.random.default_rng(1)
+  x = draw.standard_normal((13, 96)).astype(np.float32)
+  x[3, :group] = 0  # A group without a largest activation.
+  size = np.abs(x).sum(1, keepdims=True, dtype=np.float64) * np.abs(w).max()
+  found = np.asarray(linear.multiply(jnp.array(x), blocked))
+  assert (np.abs(found - x @ w) <= 1e-6 * size).all()
+  # In eight bits, by hand.
+  parts = x.reshape(13, -1, group)
+  most = np.abs(parts).max(-1, keepdims=True)
+  inverse = np.float32(127) / np.where(most > 0, most, 1)
+  rounded = np.rint(parts * inverse) * np.float64(most / np.float32(127))
+  assert np.abs(rounded - parts).max() > 1e-3
+  expected = rounded.reshape(13, -1) @ w
+  for form in (blocked, whole):
+    found = linear.multiply(jnp.array(x), form.replace(rounds=True))
+    assert (np.abs(found - expected) <= 1e-6 * size).all()
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('rounds', [False, True])
+@pytest.mark.parametrize('bits', low_bits.BITS)
+def test_a_row_has_the_same_bits_beside_others(bits, rounds):
+  """Whatever their number, so verification equals decoding."""
+  w = linear.to_native({'w': weight(512, 1024, bits, 32, True)})['w']
+  w = w.replace(rounds=rounds)
+  x = jax.random.normal(jax.random.key(0), (300, 512))
+  few = [1, 2, 3, 4, 5, 6, 7, 8, 13, 300]
+  together = {n: np.asarray(linear.multiply(x[:n], w)) for n in few}
+  alone = np.concatenate([linear.multiply(row[None], w) for row in x[:13]])
+  for n, found in together.items():
+    np.testing.assert_array_equal(found[:13], alone[:n])
+  split = np.asarray(linear.multiply(x[137:], w))
+  np.testing.assert_array_equal(together[300][137:], split)
+
+
+@pytest.mark.usefixtures('kernel')
+def test_batches_are_rows():
+  w = linear.to_native({'w': weight(64, 32, 4, 32, True)})['w']
+  x = jax.random.normal(jax.random.key(0), (2, 3, 5, 64))
+  together = linear.multiply(x, w)
+  assert together.shape == (2, 3, 5, 32)
+  over = jax.vmap(lambda rows: linear.multiply(rows, w))
+  np.testing.assert_array_equal(jax.vmap(over)(x), together)
+  many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), w)
+  found = jax.vmap(linear.multiply)(x, many)
+  np.testing.assert_array_equal(found, together)
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize(
+  ('x', 'words', 'scale'),
+  [
+    ((2, 8), (1, 3, 16), (1, 1, 16)),
+    ((2, 8), (1, 2, 8), (1, 1, 16)),
+    ((2, 24), (1, 6, 16), (1, 4, 16)),
+  ],
+)
+def test_what_it_does_not_multiply_is_refused(x, words, scale):
+  with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[R, in\]'):
+    jax.block_until_ready(
+      native.grouped_product(
+        jnp.zeros(x),
+        jnp.zeros(words, jnp.int32),
+        jnp.zeros(scale),
+        jnp.zeros(0),
+        jnp.int32(0),
+      )
+    )
+
+
+# Models
+
+
+@functools.cache
+def even(**options):
+  model = models.tiny(64, 1, **EVEN | options)
+  return model, jax.jit(model.init)(jax.random.key(0))
+
+
+def logits_of(model, params):
+  tokens = jnp.arange(5)[None] % model.config.vocab_size
+  return models.score(model, params, tokens)
+
+
+def narrowed(params):
+  """Names of what was quantised."""
+  leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=linear.is_weight)
+  return {path[-1].key for path, x in leaves if linear.is_weight(x)}
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('rounds', [False, True])
+@pytest.mark.parametrize('bits', low_bits.BITS)
+@pytest.mark.parametrize(
+  ('options', 'names'),
+  [
+    ({}, {'w', 'unembedding'}),
+    (
+      {'tied_embeddings': True, 'experts': Experts(4, 2, 64)},
+      {'w', 'embedding', 'up', 'down'},
+    ),
+  ],
+  ids=['dense', 'tied, experts'],
+)
+def test_a_model_in_few_bits_is_that_of_the_rounded_weights(
+  options, names, bits, rounds
+):
+  model, params = even(**options)
+  tied = model.config.tied_embeddings
+  small = linear.quantize(params, tied, bits, rounds)
+  assert narrowed(small) == names
+  floats = logits_of(model, linear.dequantize(small))
+  found = logits_of(model, small)
+  kernel, blocks = variants.to_native(model, params)
+  for other in (
+    variants.to_native(model, small),
+    (kernel, linear.quantize(blocks, tied, bits, rounds)),
+  ):
+    assert other[1]['layer0']['out']['w'].blocked
+    np.testing.assert_allclose(logits_of(*other), found, atol=1e-5)
+  # These differ from the weights, and rounded activations from these, or
+  # nothing was tested.
+  assert np.abs(logits_of(model, params) - floats).max() > 1e-3
+  if rounds:
+    assert 1e-3 < np.abs(found - floats).max() < 0.2
+  else:
+    np.testing.assert_allclose(found, floats, atol=1e-5)
+
+
+@pytest.mark.usefixtures('kernel')
+def test_rows_of_a_tied_table():
+  model, params = even(tied_embeddings=True)
+  tokens = jnp.array([[0, 63], [17, 5]])
+  table = params['embedding']
+  _, blocks = variants.to_native(model, params)
+  found = linear.embed(blocks['embedding'], tokens)
+  np.testing.assert_array_equal(found, table[tokens])
+  small = linear.quantize(params, True, 4)
+  expected = linear.dequantize(small)['embedding'][tokens]
+  for form in (small, variants.to_native(model, small)[1]):
+    found = linear.embed(form['embedding'], tokens)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_target_in_eight_bits_is_nearly_always_accepted():
+  """Its chance of acceptance is sum(min(p, q))."""
+  params = models.target_weights()
+  rounded = linear.quantize(params, models.TARGET.config.tied_embeddings)
+  tokens = np.random.default_rng(0).integers(0, models.VOCAB, (32, 16))
+  p = jax.nn.softmax(models.score(models.TARGET, params, tokens))
+  q = jax.nn.softmax(models.score(models.TARGET, rounded, tokens))
+  overlap = np.minimum(p, q).sum(-1)
+  assert 0.99 < overlap.mean() < 0.9999
+  assert overlap.min() > 0.95
+
+
+def temporaries(model, params):
+  """Bytes that a loop over the model needs beside what it is given."""
+
+  def loop(params, tokens, turns):
+    mask, positions = transformer.causal(1, 1)
+
+    def turn(_, tokens):
+      out = model.forward(params, tokens, positions, None, None, mask)
+      return jnp.argmax(model.head(params, out.hidden), -1).astype(jnp.int32)
+
+    return jax.lax.fori_loop(0, turns, turn, tokens)
+
+  made = jax.jit(loop).lower(params, jnp.zeros((1, 1), jnp.int32), 3).compile()
+  return made.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.usefixtures('kernel')
+def test_floats_are_not_kept_beside_the_integers():
+  """As they would be, made once for all turns of a loop."""
+  model, params = even(mlp_width=2048)
+  matrix = params['layer0']['up']['w'].nbytes
+  whole = linear.quantize(params, False)
+  blocked = variants.to_native(model, whole)
+  assert temporaries(*blocked) < matrix / 4
+  assert temporaries(model, whole) > matrix  # Elsewhere they are.
+
+
+# Files
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A model in float32, and in eight bits."""
+  path = tmp_path_factory.mktemp('models')
+  checkpoints.save(path / 'target', *even(), dtype=jnp.float32)
+  model, params = even()
+  eight = linear.quantize(params, False)
+  checkpoints.save(path / 'eight', model, eight, dtype=jnp.float32)
+  return path
+
+
+def same(ours, theirs):
+  """The same integers, and scales to the last digit."""
+  for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    if a.dtype == jnp.int32:
+      np.testing.assert_array_equal(a, b)
+    else:
+      np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_files_in_eight_bits_hold_what_was_quantised(folder):
+  target = Target(checkpoints.describe(folder / 'target').model)
+  now = quantized.load(target, str(folder / 'target'))
+  before = quantized.load(target, str(folder / 'eight'))
+  assert before.make(2).depth == 2
+  same(before.params, now.params)
+  small, large = (
+    (folder / name / 'model.safetensors').stat().st_size
+    for name in ('eight', 'target')
+  )
+  assert small < 0.5 * large  # The table stays.
+  config = json.loads((folder / 'eight/config.json').read_text())
+  assert config['quantization_config'] == {
+    'quant_method': 'specjax-int8',
+    'bits': 8,
+  }
+
+
+def test_four_bits_have_no_file(folder, tmp_path):
+  model, params = even()
+  small = linear.quantize(params, False, 4)
+  with pytest.raises(checkpoints.CheckpointError, match='four bits'):
+    checkpoints.save(tmp_path / 'four', model, small)
+
+
+def test_the_draft_has_the_bits_that_were_asked_for(folder):
+  target = Target(checkpoints.describe(folder / 'target').model)
+  path = str(folder / 'target')
+  made = quantized.load(target, path, bits=4, rounds=True)
+  w = made.params['layer0']['out']['w']
+  assert (w.bits, w.rounds) == (4, True)
+
+
+def test_files_in_eight_bits_are_not_read_as_floats(folder):
+  for read in (checkpoints.load, checkpoints.describe):
+    with pytest.raises(
+      checkpoints.CheckpointError, match=r'specjax\.drafters\.quantized\.load'
+    ):
+      read(folder / 'eight')
+  target = Target(checkpoints.describe(folder / 'target').model)
+  with pytest.raises(ValueError, match='eight bits'):
+    lm.load(target, str(folder / 'eight'))
+  method = {'quant_method': 'other'}
+  config = json.loads((folder / 'eight/config.json').read_text())
+  other = folder / 'other'
+  other.mkdir()
+  (other / 'config.json').write_text(
+    json.dumps(config | {'quantization_config': method})
+  )
+  with pytest.raises(ValueError, match=r'unsupported .* quantization_config'):
+    checkpoints.load(other, quantized=True)
+
+
+def test_the_target_drafts_for_itself_where_no_path_is_given(folder):
+  model = checkpoints.describe(folder / 'target').model
+  name = 'specjax.drafters.quantized.load'
+  target = Target(model, path=str(folder / 'target'), max_length=64)
+  own = plan_drafter('own', Candidate(name, 2))
+  loaded = load.load_drafter(own, target)
+  same(loaded.params, quantized.load(target, str(folder / 'target')).params)
+  assert loaded.make(2).positions == 512
+  with pytest.raises(ValueError, match='path is empty, and the target has'):
+    quantized.load(Target(model))
+  with pytest.raises(ValueError, match="'width' is no option"):
+    quantized.load(target, str(folder / 'target'), width=3)
+  with pytest.raises(ValueError, match='bits is 5: choose 8 or 4'):
+    quantized.load(target, str(folder / 'target'), bits=5)
+  other = plan_drafter('other', Candidate(name, 2, str(folder / 'eight')))
+  assert load.describe_draft(other).model == model
+  assert load.describe_draft(own) is None
