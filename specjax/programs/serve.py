@@ -74,7 +74,7 @@ def main(x: Serving) -> None:
 
   socket = app.listen(x.host, x.port)
   single_model.choose(x, 'a service')
-  x.batch = x.rows + x.predictions
+  x.batch = x.rows * (1 + x.plain) + x.predictions
   planned = plan(x)
   pair = single_model.load(planned, max(1, x.length - x.max_new_tokens))
   name = x.model or planned.target.rstrip('/').rpartition('/')[2]
@@ -86,6 +86,7 @@ def main(x: Serving) -> None:
   def ready():
     where = app.address(socket)
     print(f'{name} answers at {where}, drafts of {pair.planned.name}')
+    print(f'a page to try it: {where.removesuffix("v1")}')
     print('Ctrl-C ends it', flush=True)
 
   answers = app.make(made, key, x.body)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hmac
+import pathlib
 import signal
 import socket
 import time
@@ -16,7 +17,12 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import (
+  HTMLResponse,
+  JSONResponse,
+  Response,
+  StreamingResponse,
+)
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -27,6 +33,11 @@ from specjax.serving.service import Run, Service
 
 _GONE = 499  # as nginx writes of a client that closed the connection
 _LATER = 2.0  # seconds that errors may take to be sent
+_PAGE = pathlib.Path(__file__).with_name('page.html')
+_PAGE_MAY = (
+  "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+  "connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 
 
 class _Stream(StreamingResponse):
@@ -157,6 +168,7 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
     'created': began,
     'owned_by': 'specjax',
     'max_model_len': service.limits.length,
+    'specjax': service.described,
   }
 
   async def models(request: Request) -> Response:
@@ -168,6 +180,11 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
     if request.path_params['name'] != service.limits.model:
       raise Refused('there is no such model', 'model', 404, 'model_not_found')
     return JSONResponse(described)
+
+  async def page(request: Request) -> Response:
+    del request  # Unused.
+    headers = {'Content-Security-Policy': _PAGE_MAY}
+    return HTMLResponse(_PAGE.read_bytes(), headers=headers)
 
   async def health(request: Request) -> Response:
     del request  # Unused.
@@ -206,6 +223,7 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
 
   return Starlette(
     routes=[
+      Route('/', page),
       Route('/v1/chat/completions', answers(True), methods=['POST']),
       Route('/v1/completions', answers(False), methods=['POST']),
       Route('/v1/models', models),

@@ -43,6 +43,8 @@ class Serving(Experiment):
       their own; 0: it is refused.
     prediction_tokens: of a prediction, at most.
     prediction_gamma: tokens copied out of a prediction at a time.
+    plain: take requests without drafts, too, in as many rows of their own: to
+      compare. It costs the memory of these.
     patience: seconds that a request may take to come, and that an answer may
       lie unread.
     body: bytes that a request may have.
@@ -65,6 +67,7 @@ class Serving(Experiment):
   predictions: Natural = 1
   prediction_tokens: Count = 1024
   prediction_gamma: Count = 8
+  plain: bool = True
   patience: Annotated[float, Between(1, 3600)] = 60.0
   body: Count = 2**20
   steps: Count = 4

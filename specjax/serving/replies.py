@@ -156,12 +156,14 @@ class Answer:
     self._ends = [''] * count
     self._counts: list[Counts] = []
     self._said: list[list] = [[] for _ in run.texts]
+    self._origins: list[list] = [[] for _ in run.texts]
     self._offsets = [Offsets(self._spelled) for _ in run.texts]
 
   def add(self, place: int, piece: Any) -> None:
     self._texts[place] += piece.text
     self._tokens += piece.tokens
     self._said[place] += piece.said
+    self._origins[place] += piece.origins
     if piece.finish:
       self._ends[place] = piece.finish
       self._counts.append(piece.counts)
@@ -195,6 +197,7 @@ class Answer:
     for place, text in enumerate(self._texts):
       logprobs = self._logprobs(place, self._said[place])
       end = {'finish_reason': self._ends[place], 'logprobs': logprobs}
+      end |= self._told(self._origins[place])
       if self._chat:
         said = {'role': 'assistant', 'content': text, 'refusal': None}
         choices.append({'index': place, 'message': said} | end)
@@ -216,10 +219,22 @@ class Answer:
       return of_chat(said, count, spelled)
     return of_completion(said, count, spelled, self._offsets[place])
 
+  def _told(self, origins: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The origins of the last tokens of a text, if they are asked for."""
+    if not self._run.asked.origins:
+      return {}
+    return {'origins': [{'text': x, 'origin': kind} for x, kind in origins]}
+
   def _choice(
-    self, place: int, said: dict[str, str], end: str, logprobs: Any = None
+    self,
+    place: int,
+    said: dict[str, str],
+    end: str,
+    logprobs: Any = None,
+    origins: Sequence[tuple[str, str]] = (),
   ) -> bytes:
     finish = {'finish_reason': end or None, 'logprobs': logprobs}
+    finish |= self._told(origins)
     body = {'delta': said} if self._chat else {'text': said.get('content', '')}
     more: dict = {'usage': None} if self._run.asked.usage else {}
     return self._part([{'index': place} | body | finish], more)
@@ -233,10 +248,10 @@ class Answer:
   def part(self, place: int, piece: Any) -> list[bytes]:
     """The parts of a stream for what came, and was added."""
     parts = []
-    if piece.text or piece.said:
+    if piece.text or piece.said or piece.origins:
       logprobs = self._logprobs(place, piece.said) if piece.said else None
       said = {'content': piece.text}
-      parts.append(self._choice(place, said, '', logprobs))
+      parts.append(self._choice(place, said, '', logprobs, piece.origins))
     if piece.finish:
       parts.append(self._choice(place, {}, piece.finish))
     return parts

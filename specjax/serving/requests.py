@@ -68,6 +68,7 @@ class Limits(NamedTuple):
   stages: tuple[str, ...]  # that requests may use
   logprobs: int | None = None  # most probable tokens; None: none are given
   predicted: int = 0  # tokens of a prediction; 0: none is taken
+  plain: bool = False  # whether requests may go without drafts
 
 
 class Asked(NamedTuple):
@@ -85,6 +86,8 @@ class Asked(NamedTuple):
   schema: str | None = None  # JSON of a schema, or OBJECT
   logprobs: int | None = None  # alternatives of each token
   prediction: str = ''  # what the answers may repeat
+  plain: bool = False  # without drafts
+  origins: bool = False  # whether the answers tell those of their tokens
 
 
 # Fields that are not served: values that ask for nothing, and a remedy.
@@ -389,6 +392,12 @@ def read(body: bytes, chat: bool, limits: Limits) -> Asked:
     raise _wrong(
       'prediction', 'is not served: start the service with predictions above 0'
     )
+  plain = take('plain', lambda x: _flag('plain', x), False)
+  if plain and not limits.plain:
+    raise _wrong('plain', 'is not served: start the service with plain')
+  if plain and prediction:
+    raise _wrong('plain', 'means without drafts: leave out prediction')
+  origins = take('origins', lambda x: _flag('origins', x), False)
   for name, value in given.items():
     if name in _IGNORED:
       continue
@@ -398,8 +407,8 @@ def read(body: bytes, chat: bool, limits: Limits) -> Asked:
     if not any(type(x) is type(value) and x == value for x in nothing):
       raise _wrong(name, f'is not served: {remedy}')
   new_tokens = next(iter(sizes), None)
-  said = n, new_tokens, seed, stop, stream, usage, schema, logprobs, prediction
-  return Asked(chat, prompts, values, *said)
+  said = n, new_tokens, seed, stop, stream, usage, schema, logprobs
+  return Asked(chat, prompts, values, *said, prediction, plain, origins)
 
 
 def _plainly(messages: Sequence[Mapping[str, str]]) -> str:

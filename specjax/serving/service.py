@@ -15,7 +15,7 @@ import numpy as np
 from specjax import sampling, verify
 from specjax.api import request as api
 from specjax.bench.single_model import Pair
-from specjax.drafters import ngram
+from specjax.drafters import ngram, plain
 from specjax.errors import blame
 from specjax.loop import buffers, generate
 from specjax.models import cache as caches
@@ -28,7 +28,7 @@ from specjax.serving.replies import Spelled
 from specjax.serving.requests import Asked, Limits, Refused
 from specjax.serving.schemas import Compiled
 from specjax.serving.worker import Counters, Piece, Text, Worker
-from specjax.types import LoadedDrafter, Params, Spec
+from specjax.types import Drafter, LoadedDrafter, Params, Sampling, Spec
 
 _SEEDS = 2**32
 # First word of a message of the library: the field of the request.
@@ -51,6 +51,7 @@ class Opened(NamedTuple):
     limits: of requests.
     copying: a pool for requests with a prediction, which drafts out of that;
       None where they are refused.
+    plain: a pool for requests without drafts; None where they are refused.
   """
 
   pair: Pair
@@ -59,10 +60,12 @@ class Opened(NamedTuple):
   defaults: dict[str, Any]
   limits: Limits
   copying: pool.Pool | None = None
+  plain: pool.Pool | None = None
 
   @property
   def pools(self) -> tuple[pool.Pool, ...]:
-    return (self.held,) if self.copying is None else (self.held, self.copying)
+    all_pools = self.held, self.copying, self.plain
+    return tuple(one for one in all_pools if one is not None)
 
   @property
   def predicting(self) -> request_sampling.Stages:
@@ -105,6 +108,7 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
         logprobs=x.logprobs,
         slots=caches.round_slots(slots),
       ),
+      origins=True,
     )
     policy = _by_load(x, pair, made.spec) if x.draft_lengths else None
     kinds = request_sampling.of(
@@ -122,6 +126,7 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     names,
     x.logprobs,
     x.prediction_tokens if x.predictions else 0,
+    x.plain,
   )
 
   def open_one(params: Params, spec: Spec, rows: int, slots: int, **options):
@@ -140,15 +145,22 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     made.params, made.spec, x.rows, made.slots, values=values, policy=policy
   )
   opened = Opened(pair, held, kinds, given, limits)
-  if not x.predictions:
-    return opened
-  drafter = ngram.make(x.prediction_gamma)
-  spec = dataclasses.replace(made.spec, drafter=drafter, rule=verify.token)
-  slots = buffers.slots_for(spec, length + 1)
-  params = Params(made.params.target, None)
-  values = opened.predicting.values(1.0, **given)
-  copying = open_one(params, spec, x.predictions, slots, values=values)
-  return opened._replace(copying=copying)
+
+  def open_without_draft(drafter: Drafter, rows: int, values: Sampling):
+    spec = dataclasses.replace(made.spec, drafter=drafter, rule=verify.token)
+    slots = buffers.slots_for(spec, length + 1)
+    params = Params(made.params.target, None)
+    return open_one(params, spec, rows, slots, values=values)
+
+  if x.predictions:
+    values_of_copies = opened.predicting.values(1.0, **given)
+    drafter = ngram.make(x.prediction_gamma)
+    copying = open_without_draft(drafter, x.predictions, values_of_copies)
+    opened = opened._replace(copying=copying)
+  if x.plain:  # As many rows: a step costs the same, and speeds compare.
+    alone = open_without_draft(plain.make(), x.rows, values)
+    opened = opened._replace(plain=alone)
+  return opened
 
 
 def _by_load(x: Serving, pair: Pair, spec: Spec) -> Goodput:
@@ -275,8 +287,18 @@ class Service:
 
   def pool_for(self, asked: Asked) -> pool.Pool:
     """The pool whose rows a request gets."""
-    copying = self._opened.copying
-    return copying if copying and asked.prediction else self._opened.held
+    x = self._opened
+    chosen = x.copying if asked.prediction else x.plain if asked.plain else None
+    return chosen or x.held
+
+  @property
+  def described(self) -> dict[str, bool]:
+    """The kinds of requests that are taken, for clients that offer them."""
+    return {
+      'chat': self._opened.pair.form.chat,
+      'plain': self.limits.plain,
+      'json_schema': 'constraint' in self.limits.stages,
+    }
 
   def close(self) -> None:
     """Ends whatever goes on with an error, and the threads."""
@@ -346,6 +368,7 @@ class Service:
         stop=asked.stop,
         streams=asked.stream,
         logprobs=asked.logprobs is not None,
+        origins=asked.origins,
       )
       for place, request in enumerate(made)
     ]

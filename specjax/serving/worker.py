@@ -101,6 +101,7 @@ class Piece(NamedTuple):
   counts: Counts | None = None  # of the last one
   error: Refused | None = None
   said: tuple[tuple[int, Logprob], ...] = ()  # tokens of the text, if asked for
+  origins: tuple[tuple[str, str], ...] = ()  # text and origin, if asked for
 
 
 class Text:
@@ -119,6 +120,7 @@ class Text:
     stop: tuple[str, ...] = (),
     streams: bool = False,
     logprobs: bool = False,
+    origins: bool = False,
   ):
     """Takes a request and its surroundings.
 
@@ -130,11 +132,12 @@ class Text:
       stop: strings that do.
       streams: the client reads along; otherwise all comes at the end.
       logprobs: the client asks for log-probabilities.
+      origins: the client asks for the origins of tokens.
     """
     self.request, self.tell, self.streams = request, tell, streams
     # What is decoded behind a stop string is in nobody's text.
     self.watched = streams or bool(stop)
-    self._eos, self._logprobs = eos, logprobs
+    self._eos, self._logprobs, self._origins = eos, logprobs, origins
     self._shown = Shown(tokenizer, eos, stop)
     self._kept = Piece()
     self.counts: Counts | None = None  # of the turn before
@@ -149,9 +152,13 @@ class Text:
     if self._logprobs:
       pairs = zip(one.tokens[:used], one.logprobs[:used], strict=True)
       said = tuple(x for x in pairs if x[0] not in self._eos)
+    origins: tuple[tuple[str, str], ...] = ()
+    if self._origins:
+      origins = tuple(zip(texts, one.origins[:used], strict=True))
     kept = self._kept
     text, tokens = kept.text + ''.join(texts), kept.tokens + used
-    piece = Piece(text, tokens, said=kept.said + said)
+    told = kept.said + said, kept.origins + origins
+    piece = Piece(text, tokens, said=told[0], origins=told[1])
     if one.done or self._shown.ended:
       finish = STOP if self._shown.ended else LENGTH
       return piece._replace(finish=finish, counts=one.counts)
@@ -251,7 +258,8 @@ class Worker:
 
   def _tell(self, key: _Key, one: Progress) -> None:
     text = self._texts[key]
-    self._counters.speculate(one.counts, text.counts)
+    if self.pools[key[0]].spec.drafter.depth:
+      self._counters.speculate(one.counts, text.counts)
     text.counts = one.counts
     piece = text.push(one)
     self._counters.add('generation_tokens', piece.tokens)
