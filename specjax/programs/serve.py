@@ -13,6 +13,7 @@ for the open internet: docs/serving.md. Ctrl-C and SIGTERM end it.
 
 import importlib.util
 import os
+import re
 
 from specjax.bench import single_model
 from specjax.bench.plan import plan
@@ -59,6 +60,12 @@ def check(x: Serving) -> str:
     'host is empty, which opens every address of this machine: name one, such '
     'as 127.0.0.1, or 0.0.0.0 for all',
   )
+  for one in x.allowed_origins:
+    need(
+      one == '*' or re.fullmatch(r'https?://[^/*?#\s]+', one),
+      f'allowed_origins has {one!r}, which is no origin: write it as a browser '
+      'sends it, such as http://localhost:3000, or * for all',
+    )
   key = os.environ.get(x.key, '') if x.key else ''
   need(
     bool(key) == bool(x.key),
@@ -89,7 +96,7 @@ def main(x: Serving) -> None:
     print(f'a page to try it: {where.removesuffix("v1")}')
     print('Ctrl-C ends it', flush=True)
 
-  answers = app.make(made, key, x.body)
+  answers = app.make(made, key, x.body, x.allowed_origins)
   server = app.server(answers, made, x.grace, ready, x.patience)
   made.worker.failed = lambda: setattr(server, 'should_exit', True)
   try:

@@ -9,13 +9,21 @@ import socket
 import time
 import urllib.parse
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import (
+  AsyncIterator,
+  Callable,
+  Coroutine,
+  Iterator,
+  Sequence,
+)
 from typing import Any
 
 import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
   HTMLResponse,
@@ -118,13 +126,19 @@ async def _whole(
     run.close()
 
 
-def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
+def make(
+  service: Service,
+  key: str = '',
+  body: int = 2**20,
+  allowed: Sequence[str] = (),
+) -> Starlette:
   """The application.
 
   Args:
     service: that answers; it is closed with the application.
     key: that clients have to give; empty: none.
     body: bytes that a request may have.
+    allowed: origins of web pages that may ask, besides its own; *: all.
   """
 
   def check_key(request: Request) -> None:
@@ -141,8 +155,14 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
     """Refuses web pages of others, which a browser lets ask anybody."""
     origin = request.headers.get('Origin')
     own = request.headers.get('Host')
-    if origin is not None and urllib.parse.urlsplit(origin).netloc != own:
-      raise Refused(f'pages of {origin[:100]} may not ask', status=403)
+    if origin is None or '*' in allowed or origin in allowed:
+      return
+    if urllib.parse.urlsplit(origin).netloc != own:
+      raise Refused(
+        f'pages of {origin[:100]} may not ask: start the service with '
+        'allowed_origins that has it',
+        status=403,
+      )
 
   def answers(chat: bool):
     async def endpoint(request: Request) -> Response:
@@ -196,6 +216,14 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
     page, kind = service.counters.page()
     return Response(page, headers={'Content-Type': kind})
 
+  async def responses(request: Request) -> Response:
+    del request  # Unused.
+    raise Refused(
+      'the API of responses is not served: send messages to '
+      '/v1/chat/completions, or a prompt to /v1/completions',
+      status=404,
+    )
+
   async def refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     service.counters.add('specjax:request_refused', 1, error.status)
@@ -226,6 +254,7 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
       Route('/', page),
       Route('/v1/chat/completions', answers(True), methods=['POST']),
       Route('/v1/completions', answers(False), methods=['POST']),
+      Route('/v1/responses', responses, methods=['POST']),
       Route('/v1/models', models),
       Route('/v1/models/{name:path}', model),
       Route('/health', health),
@@ -237,6 +266,16 @@ def make(service: Service, key: str = '', body: int = 2**20) -> Starlette:
       ClientDisconnect: leave,
     },
     lifespan=lifespan,
+    middleware=[
+      Middleware(
+        CORSMiddleware,
+        allow_origins=allowed,
+        allow_methods=('GET', 'POST'),
+        allow_headers=('*',),
+      )
+    ]
+    if allowed
+    else (),
   )
 
 

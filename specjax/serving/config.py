@@ -28,6 +28,10 @@ class Serving(Experiment):
     host: address to listen at; 0.0.0.0: all that this machine has.
     port: to listen at; 0: any that is free.
     key: name of the environment variable that holds the key of the clients.
+    allowed_origins: web pages of others that may ask, such as
+      ('http://localhost:3000',); *: all.
+    ignore_tools: answer requests with tools as if they had none; otherwise
+      they are refused.
     model: what clients call the target; by default its path or directory.
     rows: texts decoded at a time.
     length: tokens of a prompt and its answer, as far as the positions go.
@@ -56,6 +60,8 @@ class Serving(Experiment):
   host: str = '127.0.0.1'
   port: Annotated[int, Between(0, 65535)] = 8000
   key: str = ''
+  allowed_origins: tuple[str, ...] = ()
+  ignore_tools: bool = False
   model: str = ''
   rows: Count = 4
   length: Annotated[int, Between(2)] = 2048

@@ -69,6 +69,7 @@ class Limits(NamedTuple):
   logprobs: int | None = None  # most probable tokens; None: none are given
   predicted: int = 0  # tokens of a prediction; 0: none is taken
   plain: bool = False  # whether requests may go without drafts
+  ignore_tools: bool = False  # whether tools are passed over
 
 
 class Asked(NamedTuple):
@@ -90,15 +91,16 @@ class Asked(NamedTuple):
   origins: bool = False  # whether the answers tell those of their tokens
 
 
+_IGNORE = 'describe them in a message, or start the service with ignore_tools'
 # Fields that are not served: values that ask for nothing, and a remedy.
 _WITHOUT: dict[str, tuple[tuple, str]] = {
   'suffix': (('',), 'write the tokens for filling in into the prompt'),
   'echo': ((False,), 'put the prompt before the answer'),
   'best_of': ((1,), 'ask for several with n'),
-  'tools': (([],), 'describe them in a message'),
+  'tools': (([],), _IGNORE),
   'tool_choice': (('none', 'auto'), 'leave it out'),
   'parallel_tool_calls': ((True, False), 'leave it out'),
-  'functions': (([],), 'describe them in a message'),
+  'functions': (([],), _IGNORE),
   'function_call': (('none', 'auto'), 'leave it out'),
   'modalities': ((['text'],), 'answers are text'),
   'audio': ((), 'answers are text'),
@@ -108,6 +110,13 @@ _WITHOUT: dict[str, tuple[tuple, str]] = {
   'service_tier': (('auto', 'default'), 'leave it out'),
   'web_search_options': ((), 'nothing is searched'),
 }
+_TOOLS = (
+  'tools',
+  'tool_choice',
+  'parallel_tool_calls',
+  'functions',
+  'function_call',
+)
 _IGNORED = ('user', 'metadata', 'safety_identifier', 'prompt_cache_key')
 # Field: the argument of `sampling.make`, and its value that changes nothing.
 _STAGES = {
@@ -399,7 +408,7 @@ def read(body: bytes, chat: bool, limits: Limits) -> Asked:
     raise _wrong('plain', 'means without drafts: leave out prediction')
   origins = take('origins', lambda x: _flag('origins', x), False)
   for name, value in given.items():
-    if name in _IGNORED:
+    if name in _IGNORED or (limits.ignore_tools and name in _TOOLS):
       continue
     if name not in _WITHOUT:
       raise _wrong(name[:60], 'is not known')

@@ -127,6 +127,7 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     x.logprobs,
     x.prediction_tokens if x.predictions else 0,
     x.plain,
+    x.ignore_tools,
   )
 
   def open_one(params: Params, spec: Spec, rows: int, slots: int, **options):
@@ -211,6 +212,7 @@ class Run:
     self._loop = asyncio.get_running_loop()
     self._open = True
     self.asked, self.created = asked, int(time.time())
+    self.began = time.monotonic()
     self.texts: list[Text] = []
     self.prompt_tokens = self.seed = 0
 
@@ -369,6 +371,7 @@ class Service:
         streams=asked.stream,
         logprobs=asked.logprobs is not None,
         origins=asked.origins,
+        began=run.began,
       )
       for place, request in enumerate(made)
     ]

@@ -3,6 +3,7 @@
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -39,7 +40,20 @@ _METRICS = (
     'Drafted tokens accepted, by their place in the draft.',
     'position',
   ),
+  (
+    'Histogram',
+    'time_to_first_token_seconds',
+    'From a request to the first tokens of each of its texts.',
+    '',
+  ),
+  (
+    'Histogram',
+    'e2e_request_latency_seconds',
+    'From a request to the end of each of its texts.',
+    '',
+  ),
 )
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 
 
 class Counters:
@@ -56,7 +70,10 @@ class Counters:
       full = name if ':' in name else f'vllm:{name}'
       labels = ['model_name', label] if label else ['model_name']
       make = getattr(prometheus_client, kind)
-      self._metrics[name] = make(full, about, labels, registry=self._registry)
+      more: dict = {'buckets': _SECONDS} if kind == 'Histogram' else {}
+      self._metrics[name] = make(
+        full, about, labels, registry=self._registry, **more
+      )
     for _, name, _, label in _METRICS:
       if not label:
         self._metric(name)  # Shown from the beginning on.
@@ -70,6 +87,10 @@ class Counters:
 
   def add(self, name: str, number: int = 1, *label: Any) -> None:
     self._metric(name, *label).inc(number)
+
+  def took(self, name: str, began: float) -> None:
+    """Adds the seconds since a moment of `time.monotonic` to a histogram."""
+    self._metric(name).observe(time.monotonic() - began)
 
   def show(self, running: int, waiting: int) -> None:
     self._metric('num_requests_running').set(running)
@@ -121,6 +142,7 @@ class Text:
     streams: bool = False,
     logprobs: bool = False,
     origins: bool = False,
+    began: float = 0.0,
   ):
     """Takes a request and its surroundings.
 
@@ -133,8 +155,10 @@ class Text:
       streams: the client reads along; otherwise all comes at the end.
       logprobs: the client asks for log-probabilities.
       origins: the client asks for the origins of tokens.
+      began: when the request came, by `time.monotonic`; 0: now.
     """
     self.request, self.tell, self.streams = request, tell, streams
+    self.began = began or time.monotonic()
     # What is decoded behind a stop string is in nobody's text.
     self.watched = streams or bool(stop)
     self._eos, self._logprobs, self._origins = eos, logprobs, origins
@@ -260,9 +284,13 @@ class Worker:
     text = self._texts[key]
     if self.pools[key[0]].spec.drafter.depth:
       self._counters.speculate(one.counts, text.counts)
+    if text.counts is None:
+      self._counters.took('time_to_first_token_seconds', text.began)
     text.counts = one.counts
     piece = text.push(one)
     self._counters.add('generation_tokens', piece.tokens)
+    if piece.finish:
+      self._counters.took('e2e_request_latency_seconds', text.began)
     if piece.finish or piece.error:
       self._counters.add('request_success', 1, piece.finish or 'error')
       self._drop(key)

@@ -287,6 +287,16 @@ def test_the_model_the_health_and_the_numbers(served, client):
     assert number(full[name]) - before[name] == told[field] > 0
   assert number(ended) - lengths == 2
   assert number('vllm:num_requests_running{') == 0
+  for name in ('time_to_first_token', 'e2e_request_latency'):
+    count, seconds = (
+      number(f'vllm:{name}_seconds_{kind}' + '{') for kind in ('count', 'sum')
+    )
+    began = time.monotonic()
+    complete(client, n=2)
+    took = time.monotonic() - began
+    assert number(f'vllm:{name}_seconds_count' + '{') == count + 2
+    assert 0 < number(f'vllm:{name}_seconds_sum' + '{') - seconds < 2 * took
+    assert number(f'vllm:{name}_seconds_bucket' + '{le="+Inf"') == count + 2
 
 
 # Ends
@@ -349,6 +359,30 @@ def test_pages_of_others_may_not_ask(served):
   assert out.status_code == 403
   own = {'Origin': served.url.removesuffix('/v1')}
   assert served.post('/completions', json=given, headers=own).is_success
+
+
+def test_pages_that_are_allowed_may_ask_and_read(served):
+  friend, name = 'http://friend.example', 'Access-Control-Allow-Origin'
+  given = {'prompt': PROMPT, 'max_tokens': 1}
+  out = served.post('/completions', json=given, headers={'Origin': friend})
+  assert out.is_success
+  assert out.headers[name] == friend
+  asks = {
+    'Access-Control-Request-Method': 'POST',
+    'Access-Control-Request-Headers': 'authorization,content-type',
+  }
+  for origin, status in ((friend, 200), ('http://elsewhere.example', 400)):
+    out = served.plain.options(
+      f'{served.url}/completions', headers=asks | {'Origin': origin}
+    )
+    assert out.status_code == status
+    assert (name in out.headers) == (status == 200)
+
+
+def test_the_api_of_responses_says_what_to_use(client):
+  with pytest.raises(openai.NotFoundError) as error:
+    client.responses.create(model='tiny', input='a')
+  assert '/v1/chat/completions' in str(error.value)
 
 
 def test_an_address_that_is_taken_or_elsewhere_is_refused(served):

@@ -367,6 +367,21 @@ def test_more_tokens_than_there_are_is_all_of_them():
     requests.read(body(min_tokens=2**31), False, limits)
 
 
+def test_tools_are_passed_over_where_the_service_was_told_to():
+  tools = [{'type': 'function', 'function': {'name': 'a', 'parameters': {}}}]
+  given = {'tools': tools, 'tool_choice': 'required', 'functions': tools}
+  for name, value in given.items():
+    with pytest.raises(Refused) as error:
+      requests.read(talk('a', **{name: value}), True, LIMITS)
+    assert error.value.param == name
+  limits = LIMITS._replace(ignore_tools=True)
+  asked = requests.read(talk('a', **given), True, limits)
+  assert asked == requests.read(talk('a'), True, LIMITS)
+  with pytest.raises(Refused) as error:
+    requests.read(talk('a', echo=True), True, limits)
+  assert error.value.param == 'echo'
+
+
 def test_a_prediction_is_a_text_or_parts_of_one():
   limits = LIMITS._replace(predicted=64)
   parts = [{'type': 'text', 'text': x} for x in ('def ', 'f')]

@@ -210,6 +210,8 @@ def test_numbers_that_are_none_are_an_error(made):
     ('prediction_tokens', 2**20 + 1),
     ('draft_lengths', (0,)),
     ('host', ' '),
+    ('allowed_origins', ('localhost:3000',)),
+    ('allowed_origins', ('http://localhost:3000/',)),
     ('grace', -1.0),
     ('stages', ('foo',)),
     ('constraint', (0, 64)),

@@ -28,6 +28,7 @@ def settings(folder, **changes) -> Serving:
   made = tiny.experiment(folder or pathlib.Path())
   fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
   mine = {'rows': 3, 'queue': 9, 'length': 96, 'constraint': (64, 64)}
+  mine['allowed_origins'] = ('http://friend.example',)
   mine |= {'predictions': 2, 'prediction_tokens': 64, 'prediction_gamma': 4}
   return Serving(**fields | mine | changes)
 
@@ -126,7 +127,7 @@ def serve(folder, **changes):
     made = service.Service(service.open_pools(x, pair, 'tiny'), x.steps)
     made.start()
     socket, ready = app.listen(x.host, 0), threading.Event()
-    listens = app.make(made, KEY, x.body)
+    listens = app.make(made, KEY, x.body, x.allowed_origins)
     server = app.server(listens, made, x.grace, ready.set)
     thread = threading.Thread(target=server.run, args=([socket],))
     thread.start()
