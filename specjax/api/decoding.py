@@ -20,10 +20,14 @@ import numpy as np
 
 from specjax import checkpoints, native
 from specjax.api import request
-from specjax.arguments import check_number, named
-from specjax.loop.token_records import Logprob, read
-from specjax.models import layouts, transformer
+from specjax.api.text import Shown, check_stop
+from specjax.arguments import check_number, check_target, named
+from specjax.loop.token_records import Logprob, NewTokens, read
+from specjax.models import layouts, sharding, transformer
+from specjax.requests import pool
 from specjax.types import Counts, LoadedDrafter, Target
+
+_LOOK = 8  # steps between two looks for stop strings
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,8 +38,9 @@ class Decoded:
     texts: the new text of each prompt, without what was continued and without
       the token that ended it; None where the target has no tokenizer.
     tokens: the new tokens of each, with that token.
-    ended: [B] whether a text ended by itself; otherwise it reached its length
-      and was cut: then it is no whole text of what constrained it.
+    ended: [B] whether a text ended by itself or at a string; otherwise it
+      reached its length and was cut: then it is no whole text of what
+      constrained it.
     counts: statistics of each row, see `types.Counts`, on the host.
     logprobs: of the tokens, see `token_records`; None where none were asked.
   """
@@ -157,6 +162,8 @@ def decode(
   target: Target,
   drafter: LoadedDrafter | None,
   prompts: str | Sequence[str] | Sequence[Sequence[int]],
+  *,
+  stop: str | Sequence[str] = (),
   **options: Any,
 ) -> Decoded:
   """Continues prompts, all at once, by speculative decoding.
@@ -176,6 +183,8 @@ def decode(
     drafter: from a loader, such as `specjax.drafters.lm.load(target, path)`;
       None: plain decoding.
     prompts: a text, or a list of texts or of lists of token ids.
+    stop: strings that end a text, and are not shown. Tokens behind the one that
+      completes a string are dropped; counts are of all that were decoded.
     **options: fields of `specjax.Request`, such as `gamma=4`, `new_tokens=64`,
       `temperature=0.0`, `seed=0`, `rule` and `logprobs`, and stages of the
       sampling pipeline, such as `top_p=0.9`, see `specjax.sampling.make`.
@@ -184,21 +193,62 @@ def decode(
     ValueError: one of these is wrong or does not fit the others; names it.
     FloatingPointError: the target gave NaN or infinite logits.
   """
-  asked = request.read_options(decode, options)
+  asked, stops = request.read_options(decode, options), check_stop(stop)
+  check_target(target)
+  if stops and target.tokenizer is None:
+    raise ValueError(
+      f'stop: {target.path or "the target"} has no tokenizer, which makes text '
+      'of tokens: add one, or leave stop out'
+    )
   made = request.prepare(target, drafter, prompts, asked)
-  state = made.advance(made.begin(), int(made.lengths.max()))
-  rows = read(state)
-  request.check_finite(rows)
+  if stops:
+    rows, texts, ended = _decode_to_stop(made, target, stops)
+  else:
+    state = made.advance(made.begin(), int(made.lengths.max()))
+    rows = read(state)
+    request.check_finite(rows)
+    ended = [bool(x.tokens) and x.tokens[-1] in target.eos for x in rows]
+    texts = None
+    if target.tokenizer is not None:
+      shown = [
+        x.tokens[:-1] if end else x.tokens
+        for x, end in zip(rows, ended, strict=True)
+      ]
+      texts = [target.tokenizer.decode(new) for new in shown]
   tokens = [row.tokens for row in rows]
-  ended = [bool(new) and new[-1] in target.eos for new in tokens]
-  texts = None
-  if target.tokenizer is not None:
-    shown = [
-      new[:-1] if end else new for new, end in zip(tokens, ended, strict=True)
-    ]
-    texts = [target.tokenizer.decode(new) for new in shown]
   counts = jax.tree.map(lambda *x: np.stack(x), *(row.counts for row in rows))
   logprobs = None
   if asked.logprobs is not None:
     logprobs = [row.logprobs for row in rows]
   return Decoded(texts, tokens, ended, counts, logprobs)
+
+
+def _decode_to_stop(
+  made: request.Prepared, target: Target, stop: Sequence[str]
+) -> tuple[list[NewTokens], list[str] | None, list[bool]]:
+  """Decodes each row up to one of some strings, or to its end.
+
+  Returns:
+    The rows, without the tokens behind a string; their texts; whether each
+    ended by itself.
+  """
+  shown = [Shown(target.tokenizer, target.eos, stop) for _ in made.ids]
+  texts, sizes = [''] * len(shown), [0] * len(shown)
+  state, begin = made.begin(), dict.fromkeys(range(len(shown)), 0)
+  done = np.zeros(len(shown), bool)
+  while not done.all():
+    state = made.advance(state, _LOOK)
+    rows = read(state, begin)
+    request.check_finite(rows)
+    for row, new in enumerate(rows):
+      pieces = shown[row].push(new.tokens, new.done)
+      texts[row] += ''.join(pieces)
+      sizes[row] += len(pieces)
+      begin[row], done[row] = new.end, new.done or shown[row].ended
+    # A row that others wait for drafts no more.
+    state = sharding.laid(made.spec.target.placement, pool.stop(state, done))
+  cut = [
+    row._replace(tokens=row.tokens[:size], logprobs=row.logprobs[:size])
+    for row, size in zip(read(state), sizes, strict=True)
+  ]
+  return cut, texts, [one.ended for one in shown]

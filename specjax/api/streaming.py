@@ -14,7 +14,7 @@ import numpy as np
 from specjax import arguments
 from specjax.api import request
 from specjax.api.decoding import Decoded
-from specjax.api.text import Shown
+from specjax.api.text import Shown, check_stop
 from specjax.arguments import BOUND, check_number, named
 from specjax.loop.token_records import Logprob, NewTokens, read
 from specjax.types import LoadedDrafter, Target
@@ -40,18 +40,6 @@ class Piece(NamedTuple):
   def text(self) -> str:
     """The text that became certain in this step."""
     return ''.join(self.texts)
-
-
-def _check_stop(stop: Any) -> tuple[str, ...]:
-  strings = (stop,) if isinstance(stop, str) else stop
-  if not isinstance(strings, Sequence) or not all(
-    isinstance(x, str) and x for x in strings
-  ):
-    raise ValueError(
-      f'stop must be a text, or a list of texts that are not empty, got '
-      f'{named(stop)}'
-    )
-  return tuple(strings)
 
 
 def _check_prompt(target: Any, prompt: Any) -> None:
@@ -108,7 +96,7 @@ def stream(
   _check_prompt(target, prompt)
   asked = request.read_options(stream, options)
   check_number('new_tokens', asked.new_tokens, 1, BOUND)
-  stops = _check_stop(stop)
+  stops = check_stop(stop)
   prompts: Any = [prompt]
   made = request.prepare(target, drafter, prompts, asked, origins=True)
   return _pieces(target, made, stops)

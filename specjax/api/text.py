@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from specjax.arguments import named
+
 _UNKNOWN = '\ufffd'  # what incomplete and wrong bytes are decoded as
 _BYTE = re.compile(r'<0x[0-9A-Fa-f]{2}>')
 _WINDOW = 16  # tokens that are decoded again, at least
@@ -122,6 +124,19 @@ class Stops:
   def _release(self, size: int) -> str:
     piece, self._held = self._held[:size], self._held[size:]
     return piece
+
+
+def check_stop(stop: Any) -> tuple[str, ...]:
+  """The strings that end a text; a ValueError where they are none."""
+  strings = (stop,) if isinstance(stop, str) else stop
+  if not isinstance(strings, Sequence) or not all(
+    isinstance(x, str) and x for x in strings
+  ):
+    raise ValueError(
+      f'stop must be a text, or a list of texts that are not empty, got '
+      f'{named(stop)}'
+    )
+  return tuple(strings)
 
 
 class Shown:

@@ -190,6 +190,39 @@ def test_what_is_wrong_gets_a_sentence(folder, target, draft, change, message):
     decode(change.pop('target', target), drafter, **change)
 
 
+@pytest.mark.parametrize('new_tokens', [40, [40, 9, 1]])
+def test_a_stop_string_ends_its_row_and_changes_no_other(
+  target, draft, new_tokens
+):
+  options = {'temperature': 0.9, 'seed': 3, 'logprobs': 1}
+  options['new_tokens'] = new_tokens
+  whole = decode(target, draft, **options)
+  stop = whole.texts[0][9:12]
+  out = decode(target, draft, stop=['\0\0', stop], **options)
+  for row, text in enumerate(whole.texts):
+    assert out.texts[row] == text.partition(stop)[0]
+    assert out.ended[row] == (stop in text or whole.ended[row])
+    size = len(out.tokens[row])
+    assert out.tokens[row] == whole.tokens[row][:size]
+    assert out.logprobs[row] == whole.logprobs[row][:size]
+    assert (size == len(whole.tokens[row])) == (stop not in text)
+    found = target.tokenizer.decode(out.tokens[row])
+    assert (stop in found) == (stop in text)
+  assert not all(stop in text for text in whole.texts)
+  calls = out.counts.target_calls
+  assert calls[0] < whole.counts.target_calls[0]
+  np.testing.assert_array_equal(calls[1:], whole.counts.target_calls[1:])
+
+
+def test_stop_strings_that_are_none_are_refused(target, draft):
+  for stop in ('', ['a', 3], 5):
+    with pytest.raises(ValueError, match=r'^stop must be a text'):
+      decode(target, draft, stop=stop)
+  mute = dataclasses.replace(target, tokenizer=None)
+  with pytest.raises(ValueError, match=r'^stop: .* has no tokenizer'):
+    decode(mute, None, [[1, 2]], stop='a')
+
+
 def test_a_drafter_of_another_target_is_refused(folder, target):
   other = dataclasses.replace(target, model=tiny.model(32, 1))
   loaded = specjax.drafters.ngram.load(other)
