@@ -20,6 +20,7 @@ WEIGHTS = 'model.safetensors'
 QUANTIZED = 'specjax-int8'
 SCALE = '_scale'
 INDEX = 'model.safetensors.index.json'
+GGUF = 'model.gguf'  # a link to a file, see `gguf_files`
 # The same as torch.save pickles them; read of heads alone.
 PICKLED = 'pytorch_model.bin'
 PICKLED_INDEX = 'pytorch_model.bin.index.json'
@@ -105,6 +106,8 @@ def _list_files(
   directory: pathlib.Path, of_head: bool
 ) -> dict[pathlib.Path, set[str]]:
   """Files of the weights, and the names that an index puts into each."""
+  if (directory / GGUF).is_symlink():
+    return {directory / GGUF: set()}
   pairs = [(WEIGHTS, INDEX)]
   if of_head:
     pairs += [(PICKLED, PICKLED_INDEX)]
@@ -201,6 +204,10 @@ def open_tensors(
 
 def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Any:
   try:
+    if path.name == GGUF:
+      from specjax.checkpoints import gguf_files  # Which imports this module.
+
+      return gguf_files.Gguf(path)
     if path.suffix != '.safetensors':
       return Pickled(path)
     return stack.enter_context(safetensors.safe_open(path, 'numpy'))

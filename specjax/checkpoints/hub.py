@@ -1,9 +1,10 @@
 """Checkpoints by name: models of the Hugging Face Hub, in its own cache.
 
 A name is 'owner/model' or 'owner/model@revision', of a branch, a tag or a
-commit. What describes a model, its configuration and tokenizer, is fetched when
-the model is named, and its weights when they are read. All files lie in the
-cache of `huggingface_hub`, whose settings hold (HF_HOME, HF_TOKEN,
+commit; a GGUF file may be named behind it, 'owner/model:file.gguf'. What
+describes a model, its configuration and tokenizer, is fetched when the model is
+named, and its weights when they are read; a GGUF file holds both. All files lie
+in the cache of `huggingface_hub`, whose settings hold (HF_HOME, HF_TOKEN,
 HF_HUB_OFFLINE): models--OWNER--MODEL/snapshots/COMMIT. So the path of a
 directory there says which commit of which model it is.
 """
@@ -13,6 +14,7 @@ import pathlib
 import re
 from typing import NamedTuple
 
+from specjax.checkpoints import gguf_files
 from specjax.checkpoints.files import (
   CONFIG,
   INDEX,
@@ -42,7 +44,10 @@ _TABLES = 'tables.safetensors'  # of `drafters.counts`
 _OF_HEADS = (PICKLED, '*.pt', '*.safetensors')  # Weights of heads alone.
 _NESTED = ('*/*',)  # Folders have the same weights in other formats.
 # No path with a dot in front is such a name.
-_NAME = re.compile(r'([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?')
+_NAME = re.compile(
+  r'([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?'
+  r'(?::([\w./-]+\.gguf))?'
+)
 
 
 class _Model(NamedTuple):
@@ -51,6 +56,7 @@ class _Model(NamedTuple):
   name: str
   revision: str | None
   cache: pathlib.Path | None = None
+  file: str | None = None  # in GGUF, instead of weights in safetensors
 
   def __str__(self):
     return f'{self.name}@{self.revision}' if self.revision else self.name
@@ -59,7 +65,7 @@ class _Model(NamedTuple):
 def _parse(path: str | os.PathLike) -> _Model | None:
   """Returns the model that a path names; None: it can only be a directory."""
   found = _NAME.fullmatch(path) if isinstance(path, str) else None
-  return _Model(found[1], found[2]) if found else None
+  return _Model(found[1], found[2], file=found[3]) if found else None
 
 
 def _model_of(directory: pathlib.Path) -> _Model | None:
@@ -89,9 +95,10 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
   """Returns the directory of a checkpoint.
 
   Args:
-    path: a local directory, or else the name of a model of the Hugging Face
-      Hub: 'owner/model' or 'owner/model@revision'. What its cache lacks is
-      fetched; without a connection the cache has to do.
+    path: a local directory or GGUF file, or else the name of a model of the
+      Hugging Face Hub: 'owner/model' or 'owner/model@revision', or with
+      ':file.gguf' behind it. What its cache lacks is fetched; without a
+      connection the cache has to do.
     weights: fetch its weights as well, where they are not here.
 
   Raises:
@@ -104,8 +111,12 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
       f'Hub, got {path!r}'
     )
   directory = pathlib.Path(path)
+  if directory.suffix == '.gguf' and directory.is_file():
+    return gguf_files.folder_of(directory)
   if not directory.is_dir():
     model = _parse(path)
+    if model is not None and model.file and not directory.exists():
+      return gguf_files.folder_of(_fetch_file(model, model.file))
     if model is None or directory.exists():
       raise CheckpointError(
         f'{directory} is no directory; pass a local one that holds {CONFIG} '
@@ -214,13 +225,15 @@ def _fetch(model: _Model, patterns: tuple[str, ...]) -> pathlib.Path:
     raise CheckpointError(_why(model, error)) from error
 
 
-def _fetch_file(model: _Model, file: str) -> None:
+def _fetch_file(model: _Model, file: str) -> pathlib.Path:
   """Fetches a file that must be there; says why where it cannot."""
   import huggingface_hub
 
   try:
-    huggingface_hub.hf_hub_download(
-      model.name, file, revision=model.revision, cache_dir=model.cache
+    return pathlib.Path(
+      huggingface_hub.hf_hub_download(
+        model.name, file, revision=model.revision, cache_dir=model.cache
+      )
     )
   except Exception as error:
     raise CheckpointError(_why(model, error, file)) from error

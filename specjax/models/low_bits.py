@@ -113,7 +113,8 @@ def widen(w: LowBits, dtype: Any = jnp.float32) -> jax.Array:
     x if x is None or not w.blocked else unblock(x) for x in (w.scale, w.offset)
   )
   wide = values.astype(scale.dtype) * _spread(scale, len(values))
-  if offset is not None:
+  if w.offset is not None:
+    offset = unblock(w.offset) if w.blocked else w.offset
     wide += _spread(offset, len(values))
   return wide.astype(dtype)
 

@@ -1,0 +1,477 @@
+"""GGUF files as checkpoints: llama.cpp's form of a model in a single file.
+
+A file becomes a folder in the user's cache, as a model of the Hub does: its
+metadata as `config.json`, its tokenizer as transformers saves one, and a link
+to the file itself, whose tensors are read from there. So whatever takes a
+directory takes the folder.
+
+Tensors get the names that they have in files of transformers, and what
+llama.cpp's converter changed is changed back: rotary pairs of Llama's queries
+and keys lie side by side there, and norms of Gemma are stored with 1 added.
+Blocks of a few bits are read as the floats that they stand for.
+
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specjax.checkpoints.files import (
+  CONFIG,
+  GENERATION,
+  GGUF,
+  CheckpointError,
+)
+from specjax.errors import install
+from specjax.models.rotary import Llama3
+
+_TABLE = 'tensors.json'
+_FLOATS = {'F32': np.float32, 'F16': np.float16}
+_PART = re.compile(r'(.*)-\d{5}-of-(\d{5})\.gguf')
+_LAYER = re.compile(r'blk\.(\d+)\.(.*)')
+
+# Names of tensors, by those in the file.
+_TOP = {
+  'token_embd.weight': 'model.embed_tokens.weight',
+  'output_norm.weight': 'model.norm.weight',
+  'output.weight': 'lm_head.weight',
+}
+_ATTENTION = {
+  'attn_norm': 'input_layernorm',
+  'attn_q': 'self_attn.q_proj',
+  'attn_k': 'self_attn.k_proj',
+  'attn_v': 'self_attn.v_proj',
+  'attn_qkv': 'self_attn.qkv_proj',
+  'attn_output': 'self_attn.o_proj',
+  'attn_q_norm': 'self_attn.q_norm',
+  'attn_k_norm': 'self_attn.k_norm',
+  'ffn_gate': 'mlp.gate_proj',
+  'ffn_up': 'mlp.up_proj',
+  'ffn_down': 'mlp.down_proj',
+}
+_NORMS = {'ffn_norm': 'post_attention_layernorm'}
+_FOUR_NORMS = {
+  'post_attention_norm': 'post_attention_layernorm',
+  'ffn_norm': 'pre_feedforward_layernorm',
+  'post_ffw_norm': 'post_feedforward_layernorm',
+}
+
+
+class _Architecture(NamedTuple):
+  """What an architecture's files differ in.
+
+  attributes(sizes) -> attributes of `config.json` beyond `_sizes`.
+  """
+
+  attributes: Callable[['_Metadata'], dict[str, Any]] = lambda _: {}
+  layer: dict[str, str] = _ATTENTION | _NORMS
+  pairs: bool = False  # Rotary pairs of queries and keys lie side by side.
+  plus_one: bool = False  # Norms are stored with 1 added.
+
+
+class _Metadata(NamedTuple):
+  """The keys of a file, read by name."""
+
+  path: pathlib.Path
+  fields: Any
+  architecture: str
+
+  def get(self, key: str, default: Any = None) -> Any:
+    """Returns a value; `{}` in the key is the architecture."""
+    field = self.fields.get(key.format(self.architecture))
+    value = default if field is None else field.contents()
+    # 1e-05 in 32 bits is no 1e-05 in 64: the shortest number that it can be.
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+  def need(self, key: str) -> Any:
+    value = self.get(key)
+    if value is None:
+      raise CheckpointError(
+        f'{self.path} has no {key.format(self.architecture)}, or it is no '
+        'number; convert the model again'
+      )
+    return value
+
+
+def _windows(m: _Metadata) -> dict[str, Any]:
+  window = m.get('{}.attention.sliding_window')
+  return {} if window is None else {'sliding_window': window}
+
+
+def _gemma(m: _Metadata, layers_of_27b: int) -> dict[str, Any]:
+  """Attributes of Gemma 2 and 3, of which files lack the scale of queries."""
+  width = head_dim = m.need('{}.attention.key_length')
+  if m.need('{}.block_count') == layers_of_27b:
+    width = m.need('{}.embedding_length') // m.need('{}.attention.head_count')
+  return _windows(m) | {
+    'head_dim': head_dim,
+    'query_pre_attn_scalar': width,
+    'hidden_activation': 'gelu_pytorch_tanh',
+  }
+
+
+def _gemma2(m: _Metadata) -> dict[str, Any]:
+  return _gemma(m, 46) | {
+    'attn_logit_softcapping': m.get('{}.attn_logit_softcapping', 50.0),
+    'final_logit_softcapping': m.get('{}.final_logit_softcapping', 30.0),
+  }
+
+
+def _gemma3(m: _Metadata) -> dict[str, Any]:
+  made = _gemma(m, 62) | {
+    'sliding_window_pattern': 6,
+    'rope_local_base_freq': 10_000.0,
+  }
+  factor = m.get('{}.rope.scaling.factor')
+  if factor is not None:
+    made['rope_scaling'] = {'rope_type': 'linear', 'factor': factor}
+  return made
+
+
+ARCHITECTURES = {
+  'llama': _Architecture(pairs=True),
+  'qwen2': _Architecture(),
+  'qwen3': _Architecture(),
+  'gemma2': _Architecture(_gemma2, _ATTENTION | _FOUR_NORMS, plus_one=True),
+  'gemma3': _Architecture(_gemma3, _ATTENTION | _FOUR_NORMS, plus_one=True),
+  'phi3': _Architecture(
+    _windows, _ATTENTION | _NORMS | {'ffn_up': 'mlp.gate_up_proj'}
+  ),
+}
+_MODEL_TYPES = {'gemma3': 'gemma3_text'}
+
+
+def _open(path: pathlib.Path) -> Any:
+  """Opens a file with its keys and the places of its tensors."""
+  try:
+    import gguf
+  except ImportError:
+    raise CheckpointError(
+      f'{path} is read by the package gguf, which is not installed: '
+      f'{install("gguf")}'
+    ) from None
+  part = _PART.fullmatch(path.name)
+  if part and int(part[2]) > 1:
+    raise CheckpointError(
+      f'{path} is one of {int(part[2])} parts: join them first, by llama.cpp '
+      '(llama-gguf-split --merge)'
+    )
+  try:
+    return gguf.GGUFReader(path)
+  except Exception as error:  # It raises nearly anything on a damaged file.
+    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    raise CheckpointError(
+      f'{path} is truncated or damaged ({reason}); copy it again'
+    ) from None
+
+
+def _metadata(path: pathlib.Path, reader: Any) -> _Metadata:
+  field = reader.fields.get('general.architecture')
+  name = None if field is None else field.contents()
+  if name not in ARCHITECTURES:
+    raise CheckpointError(
+      f'{path}: the architecture {name!r} is not read from GGUF files; those '
+      f'that are: {", ".join(ARCHITECTURES)}'
+    )
+  return _Metadata(path, reader.fields, name)
+
+
+def _scaling(m: _Metadata, tensors: set[str]) -> dict[str, Any]:
+  """Attributes of rotary scaling, as far as they are in keys."""
+  kind = m.get('{}.rope.scaling.type', 'none')
+  factor = m.get('{}.rope.scaling.factor')
+  if factor is None or kind == 'none' or m.architecture == 'gemma3':
+    return {}
+  if kind not in ('linear', 'yarn'):
+    raise CheckpointError(
+      f'{m.path}: rope.scaling.type {kind!r} is not read; use the checkpoint '
+      'that the file was made from'
+    )
+  made = {'rope_type': kind, 'factor': factor}
+  original = m.get('{}.rope.scaling.original_context_length')
+  if kind == 'yarn' and original is not None:
+    made['original_max_position_embeddings'] = original
+  return {'rope_scaling': made}
+
+
+def _llama3(m: _Metadata, reader: Any) -> dict[str, Any]:
+  """Attributes of Llama 3's scaling, of which files keep the divisors alone.
+
+  Raises:
+    CheckpointError: the divisors are those of no published model.
+  """
+  found = [x for x in reader.tensors if x.name == 'rope_freqs.weight']
+  if not found:
+    return {}
+  half = len(found[0].data)
+  theta = m.get('{}.rope.freq_base', 10_000.0)
+  plain = theta ** (-np.arange(half) / half)
+  for factor in (8.0, 32.0):
+    scaling = Llama3(factor, 1.0, 4.0, 8192)
+    frequencies, _ = scaling(theta, 2 * half, 0)
+    if np.allclose(plain / np.asarray(frequencies), found[0].data, rtol=1e-3):
+      return {
+        'rope_scaling': {
+          'rope_type': 'llama3',
+          'factor': factor,
+          'low_freq_factor': 1.0,
+          'high_freq_factor': 4.0,
+          'original_max_position_embeddings': 8192,
+        }
+      }
+  raise CheckpointError(
+    f'{m.path}: rope_freqs.weight is the scaling of no Llama 3 that was '
+    'published; use the checkpoint that the file was made from'
+  )
+
+
+def _describe(path: pathlib.Path, reader: Any) -> dict[str, Any]:
+  """Returns `config.json` of a file."""
+  m = _metadata(path, reader)
+  names = {tensor.name for tensor in reader.tensors}
+  for name in ('rope_factors_long.weight', 'rope_factors_short.weight'):
+    if name in names:
+      raise CheckpointError(
+        f'{path}: {name} (LongRoPE) is not read; use the checkpoint that the '
+        'file was made from'
+      )
+  heads = m.need('{}.attention.head_count')
+  width = m.need('{}.embedding_length')
+  tokens = m.fields.get('tokenizer.ggml.tokens')
+  made = {
+    'model_type': _MODEL_TYPES.get(m.architecture, m.architecture),
+    'vocab_size': m.get('{}.vocab_size')
+    or (len(tokens.data) if tokens is not None else 0),
+    'hidden_size': width,
+    'num_hidden_layers': m.need('{}.block_count'),
+    'num_attention_heads': heads,
+    'num_key_value_heads': m.get('{}.attention.head_count_kv', heads),
+    'intermediate_size': m.need('{}.feed_forward_length'),
+    'max_position_embeddings': m.need('{}.context_length'),
+    'rms_norm_eps': m.need('{}.attention.layer_norm_rms_epsilon'),
+    'rope_theta': m.get('{}.rope.freq_base', 10_000.0),
+    'tie_word_embeddings': 'output.weight' not in names,
+  }
+  head_dim = m.get('{}.attention.key_length')
+  if head_dim is not None and m.architecture != 'phi3':
+    made['head_dim'] = head_dim
+  if m.architecture == 'llama':
+    made |= {'attention_bias': 'blk.0.attn_q.bias' in names, 'mlp_bias': False}
+  if m.architecture == 'qwen3':
+    made['attention_bias'] = False
+  made |= _scaling(m, names) | _llama3(m, reader)
+  made |= ARCHITECTURES[m.architecture].attributes(m)
+  ends = [m.get(f'tokenizer.ggml.{x}_token_id') for x in ('eos', 'eot')]
+  ends = sorted({x for x in ends if x is not None})
+  return made | ({'eos_token_id': ends} if ends else {})
+
+
+def _save_tokenizer(m: _Metadata, folder: pathlib.Path) -> None:
+  """Saves the tokenizer of a file as transformers does."""
+  if m.get('tokenizer.ggml.model') is None:
+    return
+  # Takes seconds to import, and files without a tokenizer do not need it.
+  from transformers import PreTrainedTokenizerFast
+  from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
+
+  names = mapping.GGUF_TOKENIZER_MAPPING['tokenizer']
+  told = {name: m.get(f'tokenizer.{key}') for key, name in names.items()}
+  told = {name: value for name, value in told.items() if value is not None}
+  backend, _ = mapping.convert_gguf_tokenizer(m.architecture, told)
+  special = {}
+  for name, key in (
+    *(('bos_token', 'bos'), ('eos_token', 'eos')),
+    *(('unk_token', 'unknown'), ('pad_token', 'padding')),
+  ):
+    place = m.get(f'tokenizer.ggml.{key}_token_id')
+    if place is not None:
+      special[name] = told['tokens'][place]
+  pieces = told['tokenizer_type'] == 'llama'  # SentencePiece
+  adds = m.get('tokenizer.ggml.add_bos_token', pieces)
+  if adds and 'bos_token' in special:
+    _begin_with(backend, special['bos_token'])
+  PreTrainedTokenizerFast(
+    tokenizer_object=backend,
+    chat_template=m.get('tokenizer.chat_template'),
+    **special,
+  ).save_pretrained(folder)
+
+
+def _begin_with(tokenizer: Any, token: str) -> None:
+  from tokenizers.processors import TemplateProcessing
+
+  tokenizer.post_processor = TemplateProcessing(
+    single=f'{token} $A',
+    pair=f'{token} $A {token} $B',
+    special_tokens=[(token, tokenizer.token_to_id(token))],
+  )
+
+
+def folder_of(path: pathlib.Path) -> pathlib.Path:
+  """Returns the folder that stands for a file, and makes it at first.
+
+  Raises:
+    CheckpointError: the file is damaged, or of a model that is not read.
+  """
+  path = path.absolute()
+  caches = os.environ.get('XDG_CACHE_HOME', '')
+  if not os.path.isabs(caches):
+    caches = os.path.expanduser('~/.cache')
+  state = path.stat()
+  facts = f'1 {path} {state.st_size} {state.st_mtime_ns}'
+  key = hashlib.sha256(facts.encode()).hexdigest()[:16]
+  folder = pathlib.Path(caches, 'specjax', 'gguf', key, path.stem)
+  if folder.is_dir():
+    return folder
+  reader = _open(path)
+  try:
+    config = _describe(path, reader)
+    table = _table(_metadata(path, reader), reader)
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+      made = pathlib.Path(scratch, folder.name)
+      made.mkdir()
+      _save_tokenizer(_metadata(path, reader), made)
+      (made / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
+      (made / _TABLE).write_text(json.dumps(table))
+      ends = {k: v for k, v in config.items() if k == 'eos_token_id'}
+      (made / GENERATION).write_text(json.dumps(ends) + '\n')
+      (made / GGUF).symlink_to(path)
+      # Another process may have been faster.
+      with contextlib.suppress(FileExistsError):
+        made.rename(folder)
+      shutil.rmtree(made, ignore_errors=True)
+  except CheckpointError:
+    raise
+  except Exception as error:  # Of a damaged file, nearly anything.
+    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    raise CheckpointError(
+      f'{path} cannot be read as a model ({type(error).__name__}: {reason}); '
+      'copy it again, or convert it anew'
+    ) from error
+  return folder
+
+
+def _table(m: _Metadata, reader: Any) -> dict[str, Any]:
+  """Returns where the tensors of a file are, by their names in transformers.
+
+  Kept in the folder, since a file's own table lies behind its vocabulary, which
+  takes seconds to read.
+  """
+  kind = ARCHITECTURES[m.architecture]
+  size, made, unknown = m.path.stat().st_size, {}, []
+  for tensor in reader.tensors:
+    name = _name(tensor.name, kind)
+    if name is None:
+      unknown.append(tensor.name)
+      continue
+    begin, length = int(tensor.data_offset), int(tensor.n_bytes)
+    if begin + length > size:
+      raise CheckpointError(
+        f'{m.path} is truncated: {tensor.name} ends behind it; copy it again'
+      )
+    pairs = re.search(r'attn_([qk])\.', tensor.name) if kind.pairs else None
+    heads = m.need('{}.attention.head_count')
+    if pairs and pairs[1] == 'k':
+      heads = m.get('{}.attention.head_count_kv', heads)
+    made[name] = {
+      'begin': begin,
+      'length': length,
+      'shape': [int(n) for n in reversed(tensor.shape)],
+      'kind': tensor.tensor_type.name,
+      'pairs': heads if pairs else 0,
+      'plus': float(kind.plus_one and tensor.name.endswith('norm.weight')),
+    }
+  if unknown:
+    raise CheckpointError(
+      f'{m.path}: tensors that are not read: {", ".join(unknown[:8])}; use the '
+      'checkpoint that the file was made from'
+    )
+  return made
+
+
+class _Slice:
+  """A tensor of an open file, dequantised where it is indexed."""
+
+  def __init__(self, memory: np.ndarray, place: dict[str, Any]):
+    self._memory, self._place = memory, place
+
+  def get_shape(self) -> list[int]:
+    return self._place['shape']
+
+  def get_dtype(self) -> str:
+    # What is stored in fewer bits is read into sixteen on an accelerator.
+    kind = self._place['kind']
+    return kind if kind in _FLOATS else 'BF16'
+
+  def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+    from gguf import GGMLQuantizationType, quants
+
+    place = self._place
+    kind, shape = GGMLQuantizationType[place['kind']], place['shape']
+    begin = place['begin']
+    data = self._memory[begin : begin + place['length']]
+    if place['kind'] in _FLOATS:
+      data = data.view(_FLOATS[place['kind']]).reshape(shape)
+    else:
+      data = data.reshape(quants.quant_shape_to_byte_shape(shape, kind))
+    if len(shape) > 1:
+      rows: Any = index[0]
+      if heads := place['pairs']:
+        order = np.arange(shape[0]).reshape(heads, -1, 2)
+        rows = order.swapaxes(1, 2).ravel()[rows]
+      data, index = data[rows], (slice(None), *index[1:])
+    if place['kind'] not in _FLOATS:
+      data = quants.dequantize(data, kind)
+    data = data[index]
+    return data - np.asarray(1, data.dtype) if place['plus'] else data
+
+
+class Gguf:
+  """An open file, used as an open safetensors file is.
+
+  Args:
+    link: to the file, in its folder.
+
+  Raises:
+    CheckpointError: the file is not there any more.
+  """
+
+  def __init__(self, link: pathlib.Path):
+    self._places = json.loads(link.with_name(_TABLE).read_text())
+    try:
+      self._memory = np.memmap(link, np.uint8, 'r')
+    except FileNotFoundError:
+      raise CheckpointError(
+        f'{link.readlink()} is not there any more; name the file where it is'
+      ) from None
+
+  def keys(self) -> list[str]:
+    return [*self._places]
+
+  def get_slice(self, name: str) -> _Slice:
+    return _Slice(self._memory, self._places[name])
+
+
+def _name(name: str, kind: _Architecture) -> str | None:
+  """Returns the name of a tensor in files of transformers; None: none."""
+  if name == 'rope_freqs.weight':
+    return 'model.rotary_emb.inv_freq'  # Which follows from the configuration.
+  layer = _LAYER.fullmatch(name)
+  if layer is None:
+    return _TOP.get(name)
+  part, _, ending = layer[2].rpartition('.')
+  known = kind.layer.get(part)
+  if known is None or ending not in ('weight', 'bias'):
+    return None
+  return f'model.layers.{layer[1]}.{known}.{ending}'

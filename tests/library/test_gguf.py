@@ -1,0 +1,373 @@
+"""GGUF files: the weights that they stand for, the tokenizer, damaged files."""
+
+import functools
+import pathlib
+
+import gguf
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import specjax
+from specjax import checkpoints
+from specjax.checkpoints import CheckpointError
+from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.models import transformer
+
+HEADS, KV_HEADS, WIDTH, VOCAB = 4, 2, 64, 48
+COMMON = dict(
+  vocab_size=VOCAB,
+  hidden_size=WIDTH,
+  num_hidden_layers=2,
+  num_attention_heads=HEADS,
+  num_key_value_heads=KV_HEADS,
+  intermediate_size=96,
+  max_position_embeddings=64,
+  rms_norm_eps=1e-5,
+  rope_theta=500.0,
+)
+GEMMA = dict(head_dim=32, query_pre_attn_scalar=32, sliding_window=5)
+# Attributes of `config.json` of each architecture, and keys of its files beyond
+# the usual ones.
+ARCHITECTURES = {
+  'llama': (dict(head_dim=16), {}),
+  'qwen2': (dict(tie_word_embeddings=True), {}),
+  'qwen3': (dict(head_dim=32), {'attention.key_length': 32}),
+  'gemma2': (
+    GEMMA | dict(attn_logit_softcapping=20.0, final_logit_softcapping=9.0),
+    {
+      'attention.key_length': 32,
+      'attention.sliding_window': 5,
+      'attn_logit_softcapping': 20.0,
+      'final_logit_softcapping': 9.0,
+    },
+  ),
+  'gemma3': (
+    GEMMA | dict(rope_local_base_freq=10_000.0, num_hidden_layers=7),
+    {'attention.key_length': 32, 'attention.sliding_window': 5},
+  ),
+  'phi3': (dict(sliding_window=9), {'attention.sliding_window': 9}),
+}
+TYPES = {'gemma3': 'gemma3_text'}
+NAMES = {
+  'input_layernorm': 'attn_norm',
+  'self_attn.q_proj': 'attn_q',
+  'self_attn.k_proj': 'attn_k',
+  'self_attn.v_proj': 'attn_v',
+  'self_attn.qkv_proj': 'attn_qkv',
+  'self_attn.o_proj': 'attn_output',
+  'self_attn.q_norm': 'attn_q_norm',
+  'self_attn.k_norm': 'attn_k_norm',
+  'mlp.gate_proj': 'ffn_gate',
+  'mlp.up_proj': 'ffn_up',
+  'mlp.gate_up_proj': 'ffn_up',
+  'mlp.down_proj': 'ffn_down',
+  'pre_feedforward_layernorm': 'ffn_norm',
+  'post_feedforward_layernorm': 'post_ffw_norm',
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+@functools.cache
+def reference(name):
+  """Attributes, model, parameters and family of a random model."""
+  attributes = COMMON | ARCHITECTURES[name][0]
+  attributes |= {'model_type': TYPES.get(name, name)}
+  family, config = conversion.read_attributes(FAMILIES, attributes)
+  model = transformer.build(config)
+  params = jax.jit(model.init)(jax.random.key(0))
+  # Norms and biases that are not what they begin with.
+  keys = iter(jax.random.split(jax.random.key(1), 200))
+  params = jax.tree.map(
+    lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), params
+  )
+  return attributes, model, params, family
+
+
+def name_in_file(name, four_norms):
+  top = {
+    'model.embed_tokens.weight': 'token_embd.weight',
+    'model.norm.weight': 'output_norm.weight',
+    'lm_head.weight': 'output.weight',
+  }
+  if name in top:
+    return top[name]
+  _, _, layer, *part, ending = name.split('.')
+  part = '.'.join(part)
+  if part == 'post_attention_layernorm':
+    short = 'post_attention_norm' if four_norms else 'ffn_norm'
+  else:
+    short = NAMES[part]
+  return f'blk.{layer}.{short}.{ending}'
+
+
+def write(path, name, tensors, attributes, kind='F32', keys=(), change=None):
+  """Writes a file as llama.cpp's converter does; returns what it stands for."""
+  kind = gguf.GGMLQuantizationType[kind]
+  writer = gguf.GGUFWriter(path, name)
+  sizes = {
+    'block_count': attributes['num_hidden_layers'],
+    'context_length': attributes['max_position_embeddings'],
+    'embedding_length': attributes['hidden_size'],
+    'feed_forward_length': attributes['intermediate_size'],
+    'attention.head_count': attributes['num_attention_heads'],
+    'attention.head_count_kv': attributes['num_key_value_heads'],
+    'attention.layer_norm_rms_epsilon': attributes['rms_norm_eps'],
+    'rope.freq_base': attributes['rope_theta'],
+  }
+  for key, value in (sizes | ARCHITECTURES[name][1] | dict(keys)).items():
+    add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+    if isinstance(value, str):
+      add = writer.add_string
+    add(f'{name}.{key}', value)
+  writer.add_uint32(f'{name}.vocab_size', VOCAB)
+  writer.add_uint32('tokenizer.ggml.eos_token_id', 7)
+  stands = {}
+  for full, x in tensors.items():
+    short = name_in_file(full, name.startswith('gemma'))
+    if name.startswith('gemma') and short.endswith('norm.weight'):
+      x = x + 1
+    order = np.arange(len(x))
+    if name == 'llama' and ('attn_q.' in short or 'attn_k.' in short):
+      heads = HEADS if 'attn_q' in short else KV_HEADS
+      order = order.reshape(heads, 2, -1).swapaxes(1, 2).ravel()
+    if x.ndim == 1 or kind.name == 'F32':
+      writer.add_tensor(short, x[order])
+      stands[full] = x
+    else:
+      stored = gguf.quants.quantize(x[order], kind)
+      writer.add_tensor(short, stored, raw_dtype=kind)
+      stands[full] = np.empty_like(x)
+      stands[full][order] = gguf.quants.dequantize(stored, kind)
+    if name.startswith('gemma') and short.endswith('norm.weight'):
+      stands[full] = stands[full] - 1
+  if change is not None:
+    change(writer)
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  return stands
+
+
+def made(tmp_path, name, kind='F32', **options):
+  """A file, and a directory of transformers with what it stands for."""
+  attributes, model, params, family = reference(name)
+  directory = tmp_path / f'{name}-{kind}'
+  checkpoints.save(directory, model, params, dtype=np.float32, family=family)
+  weights = directory / 'model.safetensors'
+  path = tmp_path / f'{name}-{kind}.gguf'
+  tensors = safetensors.numpy.load_file(weights)
+  stands = write(path, name, tensors, attributes, kind, **options)
+  safetensors.numpy.save_file(stands, weights, metadata={'format': 'pt'})
+  return path, directory
+
+
+@pytest.mark.parametrize(
+  ('name', 'kind'),
+  [
+    *((name, kind) for name in ARCHITECTURES for kind in ('F32', 'Q4_1')),
+    *(('llama', kind) for kind in ('F16', 'BF16', 'Q8_0')),
+  ],
+)
+def test_a_file_is_the_checkpoint_that_it_was_made_from(name, kind, tmp_path):
+  path, directory = made(tmp_path, name, kind)
+  model, params = checkpoints.load(path)
+  expected, stands = checkpoints.load(directory)
+  assert model.config == expected.config
+  jax.tree.map(np.testing.assert_array_equal, params, stands)
+  assert checkpoints.eos_ids(path) == (7,)
+  described = checkpoints.describe(path)
+  assert described.model is model
+  assert described.stored_bytes == path.stat().st_size
+  assert described.dtype == {'F32': 'float32', 'F16': 'float16'}.get(
+    kind, 'bfloat16'
+  )
+  assert checkpoints.fingerprint(path) == checkpoints.fingerprint(path)
+
+
+def test_a_file_that_changed_is_read_anew(tmp_path):
+  path, _ = made(tmp_path, 'qwen2')
+  before = checkpoints.load(path)[1]['norm']['scale']
+  attributes, *_ = reference('qwen2')
+  tensors = safetensors.numpy.load_file(
+    tmp_path / 'qwen2-F32/model.safetensors'
+  )
+  tensors['model.norm.weight'] = 2 * tensors['model.norm.weight']
+  path.unlink()
+  write(path, 'qwen2', tensors, attributes | {'rms_norm_eps': 1e-3})
+  model, params = checkpoints.load(path)
+  np.testing.assert_array_equal(params['norm']['scale'], 2 * before)
+  assert model.config.norm_eps == pytest.approx(1e-3)
+
+
+def test_scaled_positions(tmp_path):
+  """YaRN from its keys, Llama 3 from its divisors."""
+  keys = {
+    'rope.scaling.type': 'yarn',
+    'rope.scaling.factor': 4.0,
+    'rope.scaling.original_context_length': 16,
+  }
+  path, _ = made(tmp_path, 'qwen3', keys=keys)
+  scaling = checkpoints.describe(path).model.config.rope_scaling
+  assert (scaling.factor, scaling.original) == (4.0, 16)
+  keys = {'rope.freq_base': 500_000.0}
+  plain = 500_000.0 ** (-np.arange(8) / 8)
+  turns = 8192 * plain / (2 * np.pi)
+  share = np.clip((turns - 1) / 3, 0, 1)
+  divisors = 1 / (share + (1 - share) / 32)
+  path, _ = made(
+    tmp_path,
+    'llama',
+    keys=keys,
+    change=lambda w: w.add_tensor(
+      'rope_freqs.weight', divisors.astype(np.float32)
+    ),
+  )
+  scaling = checkpoints.describe(path).model.config.rope_scaling
+  assert (scaling.factor, scaling.low, scaling.high) == (32.0, 1.0, 4.0)
+
+
+# The tokenizer
+
+
+def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
+  """Bytes of text without merges, as GPT-2 spells them."""
+  from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+  letters = [bytes_to_unicode()[b] for b in range(32, 32 + VOCAB - 3)]
+  tokens = [*letters, 'AB', '<end>', '<begin>']
+
+  def change(writer):
+    writer.add_tokenizer_model('gpt2')
+    writer.add_tokenizer_pre('qwen2')
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * (VOCAB - 2) + [3, 3])
+    writer.add_token_merges([f'{letters[33]} {letters[34]}'])
+    writer.add_bos_token_id(VOCAB - 1)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template('{{ messages[0].content }}<end>')
+
+  path, _ = made(tmp_path, 'qwen2', change=change)
+  target = specjax.load(path)
+  assert target.eos == (7,)
+  encoded = target.tokenizer.encode('ABC3<end>')
+  assert encoded == [VOCAB - 1, VOCAB - 3, 35, 19, VOCAB - 2]
+  assert target.tokenizer.decode(encoded[1:4]) == 'ABC3'
+  chat = target.tokenizer.apply_chat_template(
+    [{'role': 'user', 'content': '42'}], tokenize=False
+  )
+  assert chat == '42<end>'
+  decoded = specjax.decode(target, None, '123', new_tokens=3)
+  assert len(decoded.tokens[0]) == 3
+
+
+# What is refused
+
+
+def test_what_is_not_read_is_named(tmp_path):
+  odd = tmp_path / 'odd.gguf'
+  writer = gguf.GGUFWriter(odd, 'clip')
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  with pytest.raises(CheckpointError, match="architecture 'clip' is not read"):
+    checkpoints.describe(odd)
+  part = tmp_path / 'model-00001-of-00003.gguf'
+  part.write_bytes(odd.read_bytes())
+  with pytest.raises(CheckpointError, match='one of 3 parts'):
+    checkpoints.describe(part)
+
+  def describe(name, **options):
+    path, _ = made(tmp_path / name, name, **options)
+    return checkpoints.describe(path)
+
+  (tmp_path / 'phi3').mkdir()
+  (tmp_path / 'llama').mkdir()
+  (tmp_path / 'qwen2').mkdir()
+  with pytest.raises(CheckpointError, match='rope_factors_long'):
+    describe(
+      'phi3',
+      change=lambda w: w.add_tensor(
+        'rope_factors_long.weight', np.ones(8, np.float32)
+      ),
+    )
+  with pytest.raises(CheckpointError, match='rope_freqs'):
+    describe(
+      'llama',
+      keys={'rope.freq_base': 500_000.0},
+      change=lambda w: w.add_tensor(
+        'rope_freqs.weight', np.ones(8, np.float32)
+      ),
+    )
+  with pytest.raises(CheckpointError, match='ffn_gate_exps'):
+    describe(
+      'qwen2',
+      change=lambda w: w.add_tensor(
+        'blk.0.ffn_gate_exps.weight', np.ones(8, np.float32)
+      ),
+    )
+
+
+def test_a_file_that_is_gone_is_named(tmp_path):
+  path, _ = made(tmp_path, 'qwen2')
+  folder = checkpoints.locate(path)
+  moved = path.with_name('moved.gguf')
+  path.rename(moved)
+  with pytest.raises(CheckpointError, match='not there any more'):
+    checkpoints.load(folder)
+  checkpoints.load(moved)
+
+
+def test_the_package_that_is_missing_is_named(tmp_path, monkeypatch):
+  path, _ = made(tmp_path, 'qwen2')
+  monkeypatch.setitem(__import__('sys').modules, 'gguf', None)
+  with pytest.raises(CheckpointError, match=r'pip install .*\[gguf\]'):
+    checkpoints.describe(path)
+
+
+@pytest.mark.parametrize('seed', range(200))
+def test_a_damaged_file_is_read_or_refused(seed, tmp_path):
+  """Cut, flipped and overwritten bytes: one line, or a model."""
+  original = _file()
+  draw = np.random.default_rng(seed)
+  content = bytearray(original)
+  header = original.index(b'blk.1.ffn_up') + 200
+  match seed % 4:
+    case 0:
+      del content[draw.integers(len(content)) :]
+    case 1:
+      for _ in range(8):
+        content[draw.integers(header)] ^= 1 << draw.integers(8)
+    case 2:
+      begin = draw.integers(header - 8)
+      content[begin : begin + 8] = draw.bytes(8)
+    case 3:
+      begin = draw.integers(header - 8)
+      content[begin : begin + 8] = b'\xff' * 7 + b'\x7f'
+  path = tmp_path / 'damaged.gguf'
+  path.write_bytes(content)
+  try:
+    _, params = checkpoints.load(path)
+  except CheckpointError as error:
+    message = str(error)
+  else:
+    assert jax.tree.leaves(params)
+    return
+  assert '\n' not in message
+  assert path.stem in message
+
+
+@functools.cache
+def _file() -> bytes:
+  import tempfile
+
+  with tempfile.TemporaryDirectory() as folder:
+    path, _ = made(pathlib.Path(folder), 'qwen2', 'Q8_0')
+    return path.read_bytes()
