@@ -10,6 +10,16 @@ from tests.support import browser, serving
 
 PROMPT, NEW = 'def fib(n):', 12
 PAGE = app._PAGE.read_text()
+CHAT = """(() => {
+  const real = fetch;
+  window.fetch = async (path, options) => {
+    const answer = await real(path, options);
+    if (path !== '/v1/models') return answer;
+    const body = await answer.json();
+    body.data[0].specjax.chat = true;
+    return new Response(JSON.stringify(body));
+  };
+})()"""
 WAIT = '(async () => {{ while (!({})) await new Promise(setTimeout); }})()'
 
 
@@ -173,6 +183,35 @@ def test_a_browser_shows_both_ways_beside_each_other(served, tmp_path, width):
   assert 'equal' in about
   assert fits
   assert not wrong
+
+
+@pytest.mark.slow
+def test_a_conversation_goes_on_in_a_browser(served, tmp_path):
+  """The service is one of a chat template, as far as the page is told."""
+  with browser.page(tmp_path, 390) as page:
+    page.open(served.url.removesuffix('v1'))
+    page.run(CHAT)
+    page.run(f'$("key").value = {json.dumps(serving.KEY)}; load()')
+    for said in (PROMPT, 'import os'):
+      page.run(f'$("prompt").value = "{said}"; $("tokens").value = {NEW}')
+      page.run('send()')
+    said, texts, turns = (
+      page.run(f'[...document.querySelectorAll("{x}")].map(y => y.innerText)')
+      for x in ('.said', '.turn:last-child pre', '.turn')
+    )
+    messages = page.run('messages')
+    order = page.run('$("form").offsetTop > $("log").offsetTop')
+    page.run('$("clear").click()')
+    assert page.run('messages.length + $("log").children.length') == 0
+  assert said == [PROMPT, 'import os']
+  assert len(turns) == 2
+  assert order
+  assert [x['role'] for x in messages] == ['user', 'assistant'] * 2
+  whole = {'messages': messages[:-1], 'prompt': None}
+  alone = ask(served, '/chat/completions', **whole).json()
+  text = alone['choices'][0]['message']['content']
+  assert texts == [text] * 2
+  assert messages[-1]['content'] == text
 
 
 @pytest.mark.slow
