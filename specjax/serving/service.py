@@ -294,12 +294,13 @@ class Service:
     return chosen or x.held
 
   @property
-  def described(self) -> dict[str, bool]:
-    """The kinds of requests that are taken, for clients that offer them."""
+  def described(self) -> dict[str, Any]:
+    """The requests that are taken, and the rows of a step, for clients."""
     return {
       'chat': self._opened.pair.form.chat,
       'plain': self.limits.plain,
       'json_schema': 'constraint' in self.limits.stages,
+      'rows': self.limits.rows,
     }
 
   def close(self) -> None:

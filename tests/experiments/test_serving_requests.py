@@ -127,6 +127,8 @@ WRONG = {
   'logprobs': [6, True],
   'top_logprobs': [3],
   'prediction': [{}, {'type': 'content', 'content': 'a'}],
+  'plain': [1, 'yes', True],
+  'origins': [1, 'yes'],
   'suffix': ['b'],
   'echo': [True],
   'best_of': [2],
