@@ -15,6 +15,7 @@ import pathlib
 import pkgutil
 import re
 import runpy
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -34,6 +35,9 @@ _PROGRAMS = {'Experiment': 'run', 'Parity': 'parity', 'Certificate': 'certify'}
 _COMMAND = re.compile(rf'\bspecjax ({"|".join(cli.COMMANDS)})\b')
 
 
+_PROGRAM = rf'(specjax |experiments\.)({"|".join(cli.COMMANDS)})$'
+
+
 def version() -> str:
   return f'specjax {specjax.__version__}'
 
@@ -44,6 +48,12 @@ def program() -> str:
   if spec is None or spec.name == 'specjax.__main__':
     return ('python -m ' if spec else '') + sys.argv[0]
   return f'python -m {spec.name}'
+
+
+def given() -> str:
+  """Returns the command line; '' of a process that is no such program."""
+  known = re.search(_PROGRAM, program())
+  return f'{program()} {shlex.join(sys.argv[1:])}'.strip() if known else ''
 
 
 def spelled(text: str) -> str:

@@ -31,6 +31,7 @@ def main(x: Experiment) -> None:
   checks.check_mesh(x)  # Before other processes are waited for.
   hosts.join(x.mesh)
   runner = Runner(whole_steps(plan(x, sweeps=True)))
+  runner.conditions['command'] = command.given() or None
   if hosts.is_primary():
     announce(runner)
   if x.probe:
@@ -97,10 +98,11 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
 
 
 def last_line(folder: results.Folder) -> dict:
-  """Where the results are, and the best of them."""
+  """Returns the verdict, where the results are, and the best of them."""
   usage, rows = resource.getrusage(resource.RUSAGE_SELF), folder.rows
   swept = batches.swept(rows)
   return {
+    'verdict': run_report.headline_of(rows).verdict,
     'results': str(folder.path),
     'report': str(folder.path / 'report.html'),
     'cells': len(folder.rows),

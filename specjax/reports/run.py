@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import re
 import shlex
 
 from specjax import prompts
@@ -20,6 +21,7 @@ from specjax.reports.markdown import (
   Columns,
   Table,
   blocks,
+  counted,
   markdown,
   paragraph,
   span,
@@ -29,9 +31,10 @@ from specjax.reports.verdicts import LOSES, UNDECIDED, UNKNOWN, WINS
 from specjax.stats.readings import CONFIGURED
 from specjax.stats.row import by_place, pick
 
-MORE = (
-  'Where its time goes, and what would help; FILE is the config of this run:'
-)
+MORE = 'Where its time goes, and what would help:'
+_SHOWN = 10  # drafters in the table of the verdict
+# Flags of a run that another program has otherwise.
+_REPLACED = re.compile('--?(config[.])?(drafters|results|batch|batches)(=|$)')
 _MANY = 30  # lines of tables; more are folded, and not printed
 _WHERE = 'What was accepted where'
 _MARK = ' (!)'  # of a row that cannot be believed
@@ -79,11 +82,13 @@ class Headline:
 
   Attributes:
     warnings: what was left out, and why.
-    verdict: one sentence on everything.
+    verdict: whether the draft of the run pays, by how much, and why.
     greedy: one on texts at temperature 0; '' if none was compared.
     where: the conditions.
-    places: a line for each domain and temperature; None without a verdict.
-    command: what tells more on a loss; '' if there is none.
+    places: a line for each drafter, or of several batches for each place;
+      None without a verdict.
+    command: what tells more of a draft that does not win; '' if rows do not
+      say how they were made.
   """
 
   warnings: list[str]
@@ -122,7 +127,8 @@ class Group:
     return sum(len(one.lines) for one in self.tables)
 
 
-PLACE: Columns = columns('domain', 'temperature')
+PLACE_NAMES = 'domain', 'temperature'
+PLACE: Columns = columns(*PLACE_NAMES)
 METHOD: Columns = (
   (
     'drafter',
@@ -274,6 +280,7 @@ def _of_one_batch(rows: list[dict]) -> list[Group]:
   sound = verdicts.sound(rows)
   where = positions(rows) + by_definition(rows) + by_turn(rows)
   made = (
+    ('By domain and temperature', by_domain(rows)),
     ('The best of each drafter', drafters.tables(sound)),
     ('Fewer tokens', drafters.vocabularies(sound)),
     ('All cells', cells(rows)),
@@ -290,8 +297,11 @@ def _of_one_batch(rows: list[dict]) -> list[Group]:
 
 
 def best(rows: list[dict]) -> dict | None:
-  """Returns the believable lossless row with the largest speed-up, if any."""
-  timed = [r for r in verdicts.timed(rows) if r['speedup']]
+  """Returns the row with the largest speed-up of those with an interval.
+
+  Rows of lossy rules and rows that cannot be believed are left out.
+  """
+  timed = [r for r in verdicts.timed(rows) if verdicts.state(r) != UNKNOWN]
   return max(timed, key=lambda r: r['speedup'], default=None)
 
 
@@ -317,38 +327,47 @@ def _free(here: list[dict], name: str) -> str:
   return f'{row["drafter"]} {row["gamma"]}: {intervals.shown(row, name)}'
 
 
-def _places(cells: dict[tuple, list[dict]], timed: bool) -> Table:
-  """Makes the table of the best row at each place."""
+def by_domain(rows: list[dict]) -> list[Table]:
+  """Shows the best row at each place, beside the method of the verdict.
+
+  Places where no row has an interval are counted, and have no line.
+  """
+  timed = verdicts.timed(rows)
+  shown = timed or [r for r in verdicts.sound(rows) if r['lossless']]
+  cells = by_place(shown)
+  if len(cells) < 2:
+    return []
   name = 'speedup' if timed else 'tau'
-  every = [row for here in cells.values() for row in here]
-  several = len({row['verifier'] for row in every}) > 1
+  own = verdicts.of_drafters(shown)[0]
+  method = {key: own[key] for key in ('drafter', 'verifier', 'gamma')}
+  several = len({row['verifier'] for row in shown}) > 1
   lead = {place: verdicts.leading(here) for place, here in cells.items()}
-  slow = timed and any(verdicts.state(r) == LOSES for r in lead.values())
-  shown: Columns = (
+  lines = [
+    (row, cells[place])
+    for place, row in lead.items()
+    if not timed or verdicts.state(row) != UNKNOWN
+  ]
+  best = [row for row, _ in lines]
+  slow = timed and any(verdicts.state(r) == LOSES for r in best)
+  columns_: Columns = (
     *PLACE,
     *([('speculation', verdicts.state)] if timed else []),
     ('best', verdicts.named),
     *([column('verifier')] if several else []),
     *columns('gamma', name),
+    *([('to break even', verdicts.to_break_even)] if slow else []),
   )
-  if slow:
-    shown += (('to break even', verdicts.to_break_even),)
-  table = Table.of('', '', shown, lead.values())
-  table.head.append('without weights')
-  for line, here in zip(table.lines, cells.values(), strict=True):
-    line.append(_free(here, name))
-  return table
+  note = _count(list(lead.values())) if timed else ''
+  table = Table.of('The best of each place', note, columns_, best)
+  table.head += [f'{own["drafter"]} {own["gamma"]}', 'without weights']
+  for line, (_, here) in zip(table.lines, lines, strict=True):
+    (mine, *_) = pick(here, **method) or [{}]
+    line += [intervals.shown(mine, name), _free(here, name)]
+  return [table] if lines else []
 
 
-def _verdict(cells: dict[tuple, list[dict]]) -> str:
-  """Says in how many places speculation pays, and how much."""
-  best = [verdicts.leading(here) for here in cells.values()]
-  if best[0]['speedup'] is None:
-    taus = span(row['tau'] for row in best)
-    return (
-      f'The best gives {taus} tokens per target call; no time was taken, so '
-      'nothing is said about speed.'
-    )
+def _count(best: list[dict]) -> str:
+  """Says in how many places the best row is faster, and how much."""
   count = collections.Counter(map(verdicts.state, best))
   text = f'Speculation pays in {count[WINS]} of {len(best)} '
   text += 'domains and temperatures'
@@ -364,12 +383,113 @@ def _verdict(cells: dict[tuple, list[dict]]) -> str:
   return f'{text}.'
 
 
-def command_of(row: dict) -> str:
-  """Returns the command that tells more of a row."""
-  names = str((row['drafter'],))
+def _method(row: dict) -> str:
+  rule = '' if row['verifier'] == 'token' else f', rule {row["verifier"]}'
+  return f'{verdicts.named(row)}, gamma {row["gamma"]}{rule},'
+
+
+def _pays(row: dict) -> str:
+  """Says whether a row is faster than plain decoding, and by how much."""
+  if row['speedup'] is None:
+    tau = intervals.shown(row, 'tau')
+    return f'gives {tau} tokens per target call'
+  words = {
+    WINS: 'pays',
+    LOSES: 'does not pay',
+    UNDECIDED: 'may or may not pay',
+    UNKNOWN: 'has no interval, and so no verdict',
+  }
+  speed = intervals.shown(row, 'speedup')
+  return f'{words[verdicts.state(row)]}: {speed} times plain decoding'
+
+
+def _verdict(shown: list[dict], drafters: list[dict]) -> str:
+  """Says whether the draft of a run pays, by how much, why, and what else.
+
+  Args:
+    shown: rows of one batch size.
+    drafters: the pooled row of each drafter; that of the run is the first.
+  """
+  own, *others = drafters
+  domains, temperatures = ({r[n] for r in shown} for n in PLACE_NAMES)
+  where = [
+    counted(len(values), noun)
+    for values, noun in ((domains, 'domain'), (temperatures, 'temperature'))
+    if len(values) > 1
+  ]
+  over = f' over {" and ".join(where)}' if where else ''
+  parts = [f'{_method(own)} {_pays(own)}{over}.']
+  if own['speedup'] is None:
+    parts.append('No time was taken, so nothing is said about speed.')
+  elif (cost := verdicts.step_cost(own)) is not None:
+    parts.append(
+      f'A step gives {own["tau"]:.2f} tokens (tau) and costs {cost:.2f} steps '
+      f'of the target: {own["v"]:.2f} to verify (v), and {own["c"]:.2f} for '
+      f'each of {counted(own["gamma"], "drafted token")} (c).'
+    )
+    needed = verdicts.to_break_even(own)
+    if verdicts.state(own) != WINS and needed != '-':
+      one_of = ' or '.join(needed.split(', '))
+      parts.append(f'It would break even with {one_of}.')
+  timed = own['speedup'] is not None
+  known = [r for r in others if not timed or verdicts.state(r) != UNKNOWN]
+  if known:
+    parts.append(
+      f'The best alternative, {_method(known[0])} {_pays(known[0])}.'
+    )
+  elif others:
+    parts.append('No other drafter has an interval, so none is called best.')
+  return ' '.join(parts)
+
+
+def _compared(drafters: list[dict]) -> Table:
+  """Makes the table of the verdict: the draft of the run, then the others."""
+  rows = drafters[:_SHOWN]
+  timed = rows[0]['speedup'] is not None
+  losing = [r for r in rows if timed and verdicts.state(r) != WINS]
+  slow = any(verdicts.to_break_even(r) != '-' for r in losing)
+  shown: Columns = (
+    ('drafter', verdicts.named),
+    *([column('verifier')] if len({r['verifier'] for r in rows}) > 1 else []),
+    column('gamma'),
+    *([('speculation', verdicts.state), column('speedup')] if timed else []),
+    column('tau'),
+    *(columns('c', 'v') if timed else []),
+    *([('to break even', verdicts.to_break_even)] if slow else []),
+  )
+  return Table.of('', '', shown, rows)
+
+
+def _quoted(word: str) -> str:
+  """Returns a word of a command, in double quotes where those are enough."""
+  if shlex.quote(word) == word:
+    return word
   # Between double quotes a shell leaves all but these as they are.
-  quoted = shlex.quote(names) if set(names) & set('"$`\\!') else f'"{names}"'
-  return f'specjax explain FILE --drafters={quoted}'
+  if set(word) & set('"$`\\!'):
+    return shlex.quote(word)
+  name, joined, value = word.partition('=')
+  flag = joined and shlex.quote(name) == name
+  return f'{name}="{value}"' if flag else f'"{word}"'
+
+
+def command_of(row: dict, more: tuple[str, ...] = ()) -> str:
+  """Returns the command that explains the speed of a row's drafter.
+
+  It is the command of the run with another program, and other drafters.
+
+  Args:
+    row: of the run; the result is '' if it does not say how it was made.
+    more: flags to put behind.
+  """
+  if not row.get('command'):
+    return ''
+  words = [
+    word
+    for word in shlex.split(row['command'].replace('run', 'explain', 1))
+    if not _REPLACED.match(word)
+  ]
+  words += [f'--drafters={(row["drafter"],)}', *more]
+  return ' '.join(map(_quoted, words))
 
 
 def headline_of(rows: list[dict]) -> Headline:
@@ -395,32 +515,33 @@ def headline_of(rows: list[dict]) -> Headline:
   timed = verdicts.timed(rows)
   if timed and batches.swept(timed):
     verdict, places, slow = batches.verdict(timed)
-    one = f' --batches="()" --batch={slow["batch"]}' if slow else ''
-    command = command_of(slow) + one if slow else ''
+    one = ('--batches=()', f'--batch={slow["batch"]}') if slow else ()
+    command = command_of(slow, one) if slow else ''
     return made(verdict=verdict, places=places, command=command)
   shown = timed or [r for r in verdicts.sound(rows) if r['lossless']]
   if not shown:
     why = "No verdict: no row is left that keeps the target's distribution."
     return made(verdict=why, places=None, command='')
-  cells = by_place(shown)
-  best = map(verdicts.leading, cells.values()) if timed else ()
-  slow = [r for r in best if verdicts.state(r) in (LOSES, UNDECIDED)]
-  command = command_of(slow[0]) if slow else ''
-  places = _places(cells, bool(timed))
-  return made(verdict=_verdict(cells), places=places, command=command)
+  compared = verdicts.of_drafters(shown)
+  own = compared[0]
+  slow = timed and verdicts.state(own) in (LOSES, UNDECIDED)
+  return made(
+    verdict=_verdict(shown, compared),
+    places=_compared(compared),
+    command=command_of(own) if slow else '',
+  )
 
 
 def headline(rows: list[dict]) -> str:
-  """Returns the verdict, the conditions, and the best of each place."""
+  """Returns the verdict, the conditions, and the table of drafters."""
   timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
   return blocks(headline_of(rows).markdown(), paragraph(over_blocks(timed)))
 
 
 def _text(rows: list[dict], shown: list[Group]) -> str:
-  where = paragraph(f'{conditions(rows)}.')
   parts = [headline(rows)]
   for group in shown:
-    parts.append(f'## {group.name}\n\n{where}\n')
+    parts.append(f'## {group.name}\n')
     parts += [one.markdown() for one in group.tables]
   return '\n'.join(parts)
 

@@ -6,10 +6,12 @@ only with a rule that keeps the distribution of the target.
 
 import math
 
+import numpy as np
+
 from specjax.reports import intervals
 from specjax.reports.markdown import counted
-from specjax.stats import theory
-from specjax.stats.row import group
+from specjax.stats import metrics, theory
+from specjax.stats.row import by_place, group, times_of
 
 WINS, UNDECIDED, UNKNOWN, LOSES = 'wins', 'undecided', 'unknown', 'loses'
 _ORDER = (WINS, UNDECIDED, UNKNOWN, LOSES)
@@ -73,6 +75,82 @@ def best(rows: list[dict]) -> list[dict]:
   return [max(same, key=worth) for same in group(rows, *names).values()]
 
 
+def _units(rows: list[dict], numbers) -> np.ndarray:
+  """Joins numbers [k, n] of rows over domains, and sums over temperatures.
+
+  A prompt at two temperatures is one unit: it is not a new prompt.
+  """
+  domains = group(rows, 'domain').values()
+  return np.concatenate(
+    [np.sum([numbers(r) for r in same], 0) for same in domains], axis=1
+  )
+
+
+def pooled(rows: list[dict]) -> dict:
+  """Returns one row for all places of a method.
+
+  Its speed-up, tau and alpha are estimates over the prompts of all domains
+  together. c and v are means over target calls. A number that the rows do not
+  hold by prompt is the mean of the rows, without an interval.
+  """
+  if len(rows) == 1:
+    return rows[0]
+  first = rows[0]
+  weights = [r.get('target_calls') or 1 for r in rows]
+  row = first | {'domain': 'all', 'temperature': None}
+  row['prompts'] = sum(
+    same[0]['prompts'] for same in group(rows, 'domain').values()
+  )
+  for name in ('c', 'v', 'tau', 'alpha', 'speedup'):
+    values = [r.get(name) for r in rows]
+    known = None not in values
+    row[name] = float(np.average(values, weights=weights)) if known else None
+    row[f'{name}_ci'] = None
+
+  def held(*names):
+    return all(r.get(n) and None not in r[n] for r in rows for n in names)
+
+  found = {}
+  if held('unit_tokens', 'unit_target_calls'):
+    found['tau'] = metrics.ratio(
+      *_units(rows, lambda r: (r['unit_tokens'], r['unit_target_calls']))
+    )
+  if held('unit_overlap', 'unit_prefixes'):
+    found['alpha'] = metrics.ratio(
+      *_units(rows, lambda r: (r['unit_overlap'], r['unit_prefixes'])), 1.0
+    )
+  names = ('unit_seconds', 'unit_tokens', 'unit_baseline_seconds')
+  if held(*names, 'unit_baseline_tokens'):
+    found['speedup'] = metrics.speedup(*_units(rows, times_of))
+  for name, one in found.items():
+    row |= {name: one.value, f'{name}_ci': one.interval}
+  return row
+
+
+def of_drafters(rows: list[dict]) -> list[dict]:
+  """Returns the leading method of each drafter over all places.
+
+  The first drafter of the rows comes first: it is the one that the run is
+  about. Others are left out where they lack a place of the first one.
+
+  Args:
+    rows: that can be believed, of exact rules and one batch size.
+  """
+  leads = []
+  for same in group(rows, 'drafter').values():
+    methods = group(same, 'verifier', 'gamma').values()
+    most = max(len(by_place(one)) for one in methods)
+    whole = [one for one in methods if len(by_place(one)) == most]
+    leads.append((set(by_place(whole[0])), leading([*map(pooled, whole)])))
+  places, own = leads[0]
+  others = [row for where, row in leads[1:] if where == places]
+  if any(row['speedup'] is None for row in others):
+    others.sort(key=worth, reverse=True)
+  else:
+    others.sort(key=lambda r: (_ORDER.index(state(r)), -r['speedup']))
+  return [own, *others]
+
+
 def rule(row: dict) -> str:
   return row['verifier'] + ('' if row['lossless'] else ' (lossy)')
 
@@ -113,7 +191,7 @@ def to_break_even(row: dict) -> str:
     # The formula is of chains accepted i.i.d.; the row may be of others.
     chain = alpha is not None and not is_tree(row) and alpha < even
     parts.append(f'alpha > {even:.2f}' if chain else f'tau > {cost:.2f}')
-  return ', '.join(parts) or 'nothing alone'
+  return ', '.join(parts) or 'no one change'
 
 
 def greedy_texts(rows: list[dict]) -> tuple[int, int, str] | None:

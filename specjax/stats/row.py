@@ -73,6 +73,7 @@ ORIGIN: Fields = {
   'schema': Field(_COUNT, 'the layout of the row'),
   'program': Field(_TEXT, 'the program that made the row'),
   'config': Field(_TEXT, 'the name of the config'),
+  'command': Field(_TEXT, 'the command line of a run'),
   'target': Field(_TEXT, 'the target model'),
   'target_revision': Field(_TEXT, 'its commit on the Hub'),
   'draft': Field(_TEXT, 'the weights that draft; null without any'),

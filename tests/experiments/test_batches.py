@@ -154,9 +154,12 @@ def test_no_row_that_cannot_be_believed_decides():
 
 
 def test_the_headline_is_on_batches_where_there_are_several():
-  found = run_report.headline_of([*run(), *run(domain='prose')])
+  rows = [*run(), *run(domain='prose')]
+  rows = [r | {'command': 'specjax run batches --batches=(1,8)'} for r in rows]
+  found = run_report.headline_of(rows)
   assert 'Of batches of 1 to 8' in found.verdict
   assert len(found.places.lines) == 2
+  assert found.command.startswith('specjax explain batches --drafters=')
   assert found.command.endswith('--batches="()" --batch=8')
   single = [r for r in run() if r['batch'] == 1]
   assert 'speculation' in run_report.headline_of(single).places.head

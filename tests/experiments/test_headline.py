@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from specjax.cli import command
 from specjax.reports import intervals, page, plots, verdicts
 from specjax.reports import run as run_report
 from tests.support import rows as made
@@ -33,17 +34,31 @@ def cell(speedup=1.5, width=0.1, **changes):
   return made.row(**(found | changes))
 
 
+def lines_of(table) -> list[dict]:
+  return [dict(zip(table.head, line, strict=True)) for line in table.lines]
+
+
 def said(*rows) -> list[dict]:
   """Returns the lines of the headline's table."""
-  table = run_report.headline_of(list(rows)).places
-  return [dict(zip(table.head, line, strict=True)) for line in table.lines]
+  return lines_of(run_report.headline_of(list(rows)).places)
+
+
+def best_of_places(*rows) -> list[dict]:
+  """Returns the lines of the table of places; `rows` are those of one place.
+
+  A second place makes the table compare places.
+  """
+  other = [row | {'domain': 'prose'} for row in rows]
+  (table,) = run_report.by_domain([*rows, *other])
+  return [one for one in lines_of(table) if one['domain'] == 'code']
 
 
 LOOKUP = {'drafter': 'lookup', 'draft': None, 'gamma': 4}
 
 
 def test_the_best_of_a_place_with_its_interval():
-  assert said(cell(1.2, **LOOKUP), cell(1.5), cell(1.3, drafter='large')) == [
+  rows = cell(1.2, **LOOKUP), cell(1.5), cell(1.3, drafter='large')
+  assert best_of_places(*rows) == [
     {
       'domain': 'code',
       'temperature': '0',
@@ -51,24 +66,101 @@ def test_the_best_of_a_place_with_its_interval():
       'best': 'small',
       'gamma': '3',
       'speed-up': '1.50 [1.40, 1.60]',
+      'lookup 4': '1.20 [1.10, 1.30]',
       'without weights': 'lookup 4: 1.20 [1.10, 1.30]',
     }
   ]
-  (found,) = said(cell(draft='gpt'), cell(1.2, verifier='block'))
+  (found,) = best_of_places(cell(draft='gpt'), cell(1.2, verifier='block'))
   assert (found['best'], found['rule']) == ('small (draft gpt)', 'token')
   assert found['without weights'] == '-'
+  assert run_report.by_domain([cell()]) == []
+
+
+def test_a_place_without_an_interval_names_no_best():
+  rows = [cell(9.0, prompts=2), cell(1.3, domain='prose')]
+  (table,) = run_report.by_domain(rows)
+  assert [line['domain'] for line in lines_of(table)] == ['prose']
+  assert 'has too few prompts for an interval in 1' in table.note
+  assert run_report.by_domain([cell(prompts=2), cell(prompts=2)]) == []
+  assert run_report.best(rows[:1]) is None
+
+
+def test_the_verdict_is_about_the_first_drafter():
+  lookup = cell(1.2, **LOOKUP)
+  mine = cell(0.4, drafter='lm', draft='mine', c=0.7, v=1.2)
+  found = run_report.headline_of([mine, lookup]).verdict
+  for words in (
+    'lm (draft mine), gamma 3, does not pay: 0.40 [0.30, 0.50] times',
+    'gives 2.20 tokens (tau) and costs 3.30 steps',
+    '0.70 for each of 3 drafted tokens (c)',
+    'break even with c < 0.333 or alpha > 0.87.',
+    'best alternative, lookup, gamma 4, pays: 1.20 [1.10, 1.30]',
+  ):
+    assert words in found
+  other = run_report.headline_of([lookup, mine]).verdict
+  assert other.startswith('lookup, gamma 4, pays: 1.20')
+  assert [line['drafter'] for line in said(mine, lookup)] == [
+    'lm (draft mine)',
+    'lookup',
+  ]
+
+
+def test_no_other_is_called_best_without_an_interval():
+  noise = cell(9.0, drafter='noise', speedup_ci=None)
+  found = run_report.headline_of([cell(0.8), noise]).verdict
+  assert 'noise' not in found
+  assert 'No other drafter has an interval' in found
+  assert 'drafter' not in run_report.headline_of([cell(0.8)]).verdict.split()
+
+
+def units(seconds, **changes):
+  """A row with the times of eight prompts, over plain decoding of one each."""
+  numbers = made.around(seconds, by=0.05)
+  return cell(
+    1 / seconds,
+    unit_seconds=numbers,
+    unit_baseline_seconds=[1.0] * 8,
+    unit_baseline_tokens=[8] * 8,
+    target_calls=32,
+    **changes,
+  )
+
+
+def test_places_are_pooled_over_their_prompts():
+  rows = [units(0.5), units(1.0, domain='prose', c=0.3)]
+  found = verdicts.pooled(rows)
+  # Sixteen prompts took 16 plain and 12 seconds.
+  assert found['speedup'] == pytest.approx(16 / 12)
+  low, high = found['speedup_ci']
+  assert 1 < low < 16 / 12 < high < 1.8
+  assert (found['prompts'], found['c'], found['tau']) == (16, 0.2, 2.0)
+  (line,) = said(*rows)
+  assert line['speed-up'].startswith('1.33 [')
+  verdict = run_report.headline_of(rows).verdict
+  assert 'over 2 domains.' in verdict
+  # A prompt at two temperatures is one unit.
+  warm = verdicts.pooled([units(0.5), units(1.0, temperature=1.0)])
+  assert warm['prompts'] == 8
+  assert warm['speedup'] == pytest.approx(16 / 12)
+  untimed = [row | {'unit_seconds': None} for row in rows]
+  assert verdicts.pooled(untimed)['speedup_ci'] is None
+
+
+def test_a_drafter_that_lacks_a_place_is_not_compared():
+  rows = [cell(1.2), cell(1.2, domain='prose'), cell(2.0, **LOOKUP)]
+  assert [r['drafter'] for r in verdicts.of_drafters(rows)] == ['small']
 
 
 def test_parameters_decide_what_has_no_weights_where_rows_have_them():
   # A head beside the target has a draft of None and weights all the same.
   head = cell(1.4, drafter='head', draft=None, parameters=5)
   exits = cell(1.1, 0.05, drafter='exit', draft='its layers', parameters=0)
-  (found,) = said(cell(parameters=9), head, exits)
+  (found,) = best_of_places(cell(parameters=9), head, exits)
   assert found['without weights'].startswith('exit 3: 1.10')
 
 
 def test_a_sure_win_comes_before_a_larger_number_that_is_none():
-  (found,) = said(cell(1.4, 0.6, drafter='wide'), cell(1.3))
+  (found,) = best_of_places(cell(1.4, 0.6, drafter='wide'), cell(1.3))
   assert (found['best'], found['speculation']) == ('small', 'wins')
 
 
@@ -85,17 +177,35 @@ def test_a_sure_win_comes_before_a_larger_number_that_is_none():
   ],
 )
 def test_an_interval_decides(row, state):
-  found = run_report.headline_of([row])
+  found = run_report.headline_of([row | {'command': 'specjax run pair'}])
   assert said(row)[0]['speculation'] == state
   assert bool(found.command) == (state in ('undecided', 'loses'))
 
 
 def test_a_loss_has_a_command():
-  name = "a 'long' name"
-  found = run_report.headline_of([cell(0.8, v=2.5, drafter=name)]).command
-  assert shlex.split(found)[-1] == f'--drafters={(name,)!r}'
-  hostile = run_report.headline_of([cell(0.8, drafter='`a` "$b"')]).command
+  made_by = shlex.join(
+    ['specjax', 'run', '--config', 'a b.py', '--temperatures=(0.0, 0.7)',
+     "--config.drafters=('x', 'y')", '--results=here', '--batch=2', '--quick']
+  )  # fmt: skip
+  row = cell(0.8, drafter='lm', command=made_by)
+  found = run_report.headline_of([row, cell(0.9, **LOOKUP)]).command
+  assert shlex.split(found) == [
+    'specjax', 'explain', '--config', 'a b.py', '--temperatures=(0.0, 0.7)',
+    '--quick', "--drafters=('lm',)",
+  ]  # fmt: skip
+  assert found.endswith("""--drafters="('lm',)\"""")
+  hostile = run_report.headline_of([row | {'drafter': '`a` "$b"'}]).command
   assert shlex.split(hostile)[-1] == '--drafters=(\'`a` "$b"\',)'
+  # Rows of older programs do not say how they were made.
+  assert run_report.headline_of([cell(0.8)]).command == ''
+
+
+def test_the_command_is_that_of_a_program(monkeypatch):
+  monkeypatch.setattr('sys.argv', ['specjax run', 'pair', '--prompt=a b'])
+  monkeypatch.setattr(command, 'program', lambda: 'python -m specjax run')
+  assert command.given() == "python -m specjax run pair '--prompt=a b'"
+  monkeypatch.setattr(command, 'program', lambda: 'python -m pytest')
+  assert command.given() == ''
 
 
 @pytest.mark.parametrize(
@@ -107,14 +217,15 @@ def test_a_loss_has_a_command():
     ({'v': 2.1}, 'v < 1.90, c < 0.033, alpha > 0.66'),
     # Equation 1 is of chains.
     ({'v': 2.1, 'drafted': 90}, 'v < 1.90, c < 0.033, tau > 2.40'),
-    ({'v': 4.5, 'c': 0.5}, 'nothing alone'),
+    ({'v': 4.5, 'c': 0.5}, 'no one change'),
     ({}, '-'),  # The costs promise a gain.
     ({'c': None, 'v': None}, '-'),
   ],
 )
 def test_what_breaks_even(changes, needed):
   assert verdicts.to_break_even(cell(0.8, **changes)) == needed
-  assert said(cell(0.8, **changes))[0]['to break even'] == needed
+  (line,) = said(cell(0.8, **changes))
+  assert line.get('to break even', '-') == needed
 
 
 def test_lossy_rules_never_win():
@@ -130,7 +241,7 @@ def test_what_cannot_be_believed_is_said_first_and_decides_nothing():
   rows = [wrong, bug, tie, cell(1.2)]
   found = run_report.headline_of(rows)
   assert found.markdown().startswith('2 of 4 rows')
-  assert said(*rows)[0]['best'] == 'tied (draft small)'
+  assert said(*rows)[0]['drafter'] == 'tied (draft small)'
   assert run_report.best(rows)['drafter'] == 'tied'
   (table,) = run_report.cells(rows)
   names = [line[0] for line in table.lines]
@@ -140,19 +251,22 @@ def test_what_cannot_be_believed_is_said_first_and_decides_nothing():
 
 def test_without_times_the_verdict_is_on_tau():
   old = dict.fromkeys(('speedup', 'speedup_ci', 'c', 'v'))
-  (found,) = said(cell() | old, cell(**LOOKUP, tau=1.5) | old)
-  assert (found['best'], found['tau']) == ('small', '2.20 [1.90, 2.10]')
-  assert found['without weights'] == 'lookup 4: 1.50 [1.90, 2.10]'
-  rows = [cell() | old, cell(domain='prose', tau=3.0) | old]
-  assert '2.20 to 3.00' in run_report.headline_of(rows).verdict
+  found, _ = said(cell() | old, cell(**LOOKUP, tau=1.5) | old)
+  assert (found['drafter'], found['tau']) == ('small', '2.20 [1.90, 2.10]')
+  assert 'speculation' not in found
+  (place,) = best_of_places(cell() | old, cell(**LOOKUP, tau=1.5) | old)
+  assert place['without weights'] == 'lookup 4: 1.50 [1.90, 2.10]'
+  verdict = run_report.headline_of([cell() | old]).verdict
+  assert verdict.startswith('small, gamma 3, gives 2.20 [1.90, 2.10] tokens')
+  assert 'No time was taken' in verdict
 
 
 def test_several_places_are_counted():
   rows = [cell(1.5), cell(1.05, domain='prose'), cell(0.7, temperature=1.0)]
-  verdict = run_report.headline_of(rows).verdict
+  (table,) = run_report.by_domain(rows)
   for words in ('pays in 1 of 3', 'undecided in 1', 'loses in 1', '1.50'):
-    assert words in verdict
-  assert [line['speculation'] for line in said(*rows)] == [
+    assert words in table.note
+  assert [line['speculation'] for line in lines_of(table)] == [
     'wins',
     'undecided',
     'loses',
@@ -160,7 +274,7 @@ def test_several_places_are_counted():
 
 
 def test_the_verdict_comes_first_in_every_place():
-  rows = [cell(0.8, v=2.1)]
+  rows = [cell(0.8, v=2.1, command='specjax run pair')]
   start = run_report.headline_of(rows).verdict
   for text in (run_report.summary(rows), run_report.brief(rows)):
     assert ' '.join(text.split()).startswith(start)
@@ -168,24 +282,22 @@ def test_the_verdict_comes_first_in_every_place():
   source = page.render(rows, [])
   body = source[source.index('<h1>') :]
   assert (
-    body.index('pays in 0') < body.index('v &lt; 1.90') < body.index('<dl>')
+    body.index('does not pay') < body.index('v &lt; 1.90') < body.index('<dl>')
   )
 
 
-def test_every_group_of_tables_has_its_conditions():
+def test_the_conditions_stand_once():
   rows = [cell(1.5), cell(1.2, drafter='large', draft='a checkpoint')]
   for row in rows:
     row['baseline'] = {
       'layout': 'blocked',
       'seconds_per_step': {'whole': 2.0, 'blocked': 1.0},
     }
-  text = run_report.summary(rows)
   where = 'On a machine: batch 1, 8 prompts of each domain, 8 new tokens each'
-  for group in run_report.groups(rows):
-    part = ' '.join(text.partition(f'## {group.name}\n')[2].split())
-    assert part.startswith(where)
-    assert 'with blocked weights, the faster of two layouts. ###' in part
-  assert page.render(rows, []).count(where) >= len(run_report.groups(rows))
+  for text in (run_report.summary(rows), page.render(rows, [])):
+    text = ' '.join(text.split())
+    assert text.count(where) == 1
+    assert 'with blocked weights, the faster of two layouts.' in text
 
 
 def test_columns_of_a_cell():

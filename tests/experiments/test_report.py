@@ -140,7 +140,7 @@ def test_tokens_are_marked_and_what_was_rejected_can_be_reached():
 def test_the_page_says_that_there_are_no_texts():
   made = report_page.render([row(speedup=None)], [])
   assert 'has no recorded texts' in made
-  assert 'no time was taken' in made
+  assert 'No time was taken' in made
 
 
 def drawn(axes):
