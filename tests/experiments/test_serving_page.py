@@ -229,3 +229,6 @@ def test_a_browser_shows_what_is_refused_and_json(served, tmp_path):
     page.run('$("tokens").value = 0; send()')
     assert 'max_tokens' in page.run('$("error").innerText')
     assert page.run('$("log").innerText').endswith('Not answered.')
+    page.run('$("tokens").value = 9; going = send(); $("stop").click(); going')
+    assert page.run('$("log").innerText').endswith('Stopped.')
+    assert not page.run('$("send").disabled || $("error").innerText')
