@@ -210,6 +210,8 @@ class Target:
     layout: of its weights, see `layouts`: 'auto' lets `decode` choose.
     dtype: of its weights and its cache; drafts are read in it, too, where
       their loader is given no other.
+    form: of its matrices, see `checkpoints.parameters.WeightForm`; language
+      models that draft for it are read in it, too. None: floats.
     remembered: what was chosen for it; see `layouts.choose`.
   """
 
@@ -222,6 +224,7 @@ class Target:
   eos: tuple[int, ...] = ()
   layout: str = 'whole'
   dtype: str = 'float32'
+  form: Any = None
   remembered: dict[Any, Any] = dataclasses.field(
     init=False, repr=False, default_factory=dict
   )

@@ -22,6 +22,7 @@ from specjax import checkpoints, native
 from specjax.api import request
 from specjax.api.text import Shown, check_stop
 from specjax.arguments import check_number, check_target, named
+from specjax.checkpoints import parameters
 from specjax.loop.token_records import Logprob, NewTokens, read
 from specjax.models import layouts, sharding, transformer
 from specjax.requests import pool
@@ -100,6 +101,8 @@ def load(
   dtype: Any = 'auto',
   max_length: int | None = None,
   layout: str = layouts.AUTO,
+  weights: str = 'floats',
+  rounds: bool = False,
 ) -> Target:
   """Loads a target with its tokenizer and the tokens that end its texts.
 
@@ -117,6 +120,13 @@ def load(
       see `layouts.choose`. Logits change by float rounding alone, so texts may
       differ where two tokens are tied; fix the layout for the same bits on
       every machine and in every call.
+
+    weights: how matrices are held: 'floats'; 'stored', in the bits that a GGUF
+      file holds; 'int8' or 'int4', rounded when they are read. Drafts that are
+      language models are read so, too. See `models.low_bits`; the kernel
+      multiplies them as they lie, where there is one.
+    rounds: round activations to eight bits in products of few bits: faster,
+      and the target is then that model.
 
   Raises:
     ValueError: there is no such checkpoint or dtype here, or one that is not
@@ -137,10 +147,28 @@ def load(
       f"layout is 'native', but there is no kernel: {native.reason()}; choose "
       "layout='auto'"
     )
+  form = parameters.FLOATS
+  if weights not in parameters.FORMS:
+    raise ValueError(
+      f'weights is {weights!r}: choose one of {", ".join(parameters.FORMS)}'
+    )
+  if weights != form.weights:
+    blocks = (
+      layout != layouts.WHOLE
+      and jax.default_backend() == 'cpu'
+      and native.available()
+    )
+    form = parameters.WeightForm(weights, rounds, blocks)
+    layout = layouts.NATIVE if blocks else layouts.WHOLE
+  elif rounds:
+    raise ValueError(
+      "rounds is true, but weights are floats: choose weights='int8', or leave "
+      'it out'
+    )
   dtype = checkpoints.precision.check_dtype(dtype)
   directory = str(checkpoints.locate(path))
-  model, params = checkpoints.load(directory, dtype, max_length)
-  if layout == layouts.NATIVE:
+  model, params = checkpoints.load(directory, dtype, max_length, form=form)
+  if layout == layouts.NATIVE and not form.blocks:
     model, params = layouts.to_native(model, params) or (model, params)
   tokenizer = None
   if checkpoints.has_tokenizer(directory):
@@ -155,6 +183,7 @@ def load(
     checkpoints.eos_ids(directory),
     layout,
     transformer.dtype_of(params).name,
+    form,
   )
 
 

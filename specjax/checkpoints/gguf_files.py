@@ -32,6 +32,7 @@ from specjax.checkpoints.files import (
   GGUF,
   CheckpointError,
 )
+from specjax.checkpoints.gguf_blocks import TYPES, Blocks, take_apart
 from specjax.errors import install
 from specjax.models.rotary import Llama3
 
@@ -417,24 +418,37 @@ class _Slice:
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
     from gguf import GGMLQuantizationType, quants
 
-    place = self._place
-    kind, shape = GGMLQuantizationType[place['kind']], place['shape']
-    begin = place['begin']
-    data = self._memory[begin : begin + place['length']]
-    if place['kind'] in _FLOATS:
-      data = data.view(_FLOATS[place['kind']]).reshape(shape)
+    data = self._rows(index[0])
+    if self._place['kind'] not in _FLOATS:
+      data = quants.dequantize(data, GGMLQuantizationType[self._place['kind']])
+    if len(self._place['shape']) > 1:
+      data = data[(slice(None), *index[1:])]
+    return data - np.asarray(1, data.dtype) if self._place['plus'] else data
+
+  def _rows(self, rows: Any) -> np.ndarray:
+    """Returns rows as they are stored, in the order of transformers."""
+    from gguf import GGMLQuantizationType, quants
+
+    kind, shape = self._place['kind'], self._place['shape']
+    begin = self._place['begin']
+    data = self._memory[begin : begin + self._place['length']]
+    if kind in _FLOATS:
+      data = data.view(_FLOATS[kind]).reshape(shape)
     else:
-      data = data.reshape(quants.quant_shape_to_byte_shape(shape, kind))
-    if len(shape) > 1:
-      rows: Any = index[0]
-      if heads := place['pairs']:
-        order = np.arange(shape[0]).reshape(heads, -1, 2)
-        rows = order.swapaxes(1, 2).ravel()[rows]
-      data, index = data[rows], (slice(None), *index[1:])
-    if place['kind'] not in _FLOATS:
-      data = quants.dequantize(data, kind)
-    data = data[index]
-    return data - np.asarray(1, data.dtype) if place['plus'] else data
+      data = data.reshape(
+        quants.quant_shape_to_byte_shape(shape, GGMLQuantizationType[kind])
+      )
+    if heads := self._place['pairs']:
+      order = np.arange(shape[0]).reshape(heads, -1, 2)
+      rows = order.swapaxes(1, 2).ravel()[rows]
+    return data[rows]
+
+  def take_apart(self) -> Blocks | None:
+    """Returns the integers and scales of a matrix; None: it is no such."""
+    kind = self._place['kind']
+    if kind not in TYPES or len(self._place['shape']) != 2:
+      return None
+    return take_apart(self._rows(slice(None)), kind)
 
 
 class Gguf:
@@ -461,6 +475,10 @@ class Gguf:
 
   def get_slice(self, name: str) -> _Slice:
     return _Slice(self._memory, self._places[name])
+
+  def take_apart(self, name: str) -> Blocks | None:
+    """Returns the integers and scales of a matrix; None: it has none."""
+    return self.get_slice(name).take_apart()
 
 
 def _name(name: str, kind: _Architecture) -> str | None:

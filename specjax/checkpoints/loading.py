@@ -27,8 +27,9 @@ from specjax.checkpoints.files import (
   shorten,
 )
 from specjax.checkpoints.hub import headers, lacks_weights, locate
+from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.checkpoints.precision import STORED, resolve
-from specjax.models import transformer
+from specjax.models import transformer, variants
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
 
@@ -162,6 +163,7 @@ def load(
   max_length: int | None = None,
   placement: Placement | None = None,
   quantized: bool = False,
+  form: WeightForm = FLOATS,
 ) -> tuple[Model, dict[str, Any]]:
   """Loads a model and its parameters.
 
@@ -176,7 +178,8 @@ def load(
     placement: a mesh of devices to load onto. Each process reads what its own
       devices hold, one parameter after another, and keeps nothing of it.
     quantized: read weights in eight bits too, as the floats they stand for:
-      `models.quantize` makes the same integers of these again.
+      `linear.quantize` makes the same integers of these again.
+    form: of matrices; on a mesh they are floats.
 
   Returns:
     The model, on the mesh where one is given, and its params, nested as its
@@ -186,6 +189,11 @@ def load(
     CheckpointError: the directory is incomplete or damaged, or describes a
       model that is not exactly ours.
   """
+  if placement is not None and form != FLOATS:
+    raise CheckpointError(
+      f'{path}: weights are floats on a mesh; leave out weights = '
+      f'{form.weights!r}'
+    )
   with contextlib.ExitStack() as stack:
     directory = locate(path, weights=True)
     plan = _plan(directory, stack, max_length, quantized)
@@ -197,9 +205,10 @@ def load(
       )
       model = transformer.place(model, placement)
     params = parameters.read_parameters(
-      plan.sources, plan.shapes, plan.tensors, dtype, places
+      plan.sources, plan.shapes, plan.tensors, dtype, places, form
     )
-  return model, flax.traverse_util.unflatten_dict(params, sep='/')
+  made = flax.traverse_util.unflatten_dict(params, sep='/')
+  return variants.to_native(model, made) if form.blocks else (model, made)
 
 
 def _rename(tensors, family, config, sources):

@@ -10,14 +10,40 @@ import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import flax.traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints.families.table import Tensors
 from specjax.checkpoints.files import CONFIG, CheckpointError, Tensor
 from specjax.checkpoints.precision import STORED
+from specjax.models import linear, low_bits
+from specjax.models.low_bits import LowBits
 
+BITS_OF = {'int8': 8, 'int4': 4}
+STORED_BITS = 'stored'
+FORMS = ('floats', STORED_BITS, *BITS_OF)
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
+
+
+class WeightForm(NamedTuple):
+  """How matrices are held, see `models.low_bits`.
+
+  Attributes:
+    weights: 'floats'; 'stored', in the bits that a GGUF file holds, floats
+      where it holds these; 'int8' or 'int4', rounded when they are read.
+    rounds: round activations to eight bits in products of few bits.
+    blocks: put weights of few bits in blocks for the kernel, one by one, so
+      that no second copy is in memory.
+  """
+
+  weights: str = 'floats'
+  rounds: bool = False
+  blocks: bool = False
+
+
+FLOATS = WeightForm()
 
 
 class Reader(NamedTuple):
@@ -25,7 +51,7 @@ class Reader(NamedTuple):
 
   source: Tensors
   shape: tuple[int, ...]
-  tensors: Mapping[str, Tensor]
+  tensors: Mapping[str, Any]  # what has a `read`, as `Tensor` has
   dtype: Any
 
   def onto(self, place: jax.sharding.Sharding | None) -> jax.Array:
@@ -91,13 +117,89 @@ def check_tensors(
         )
 
 
+class _Array(NamedTuple):
+  """An array that is read as a tensor is."""
+
+  array: np.ndarray
+
+  def read(self, index: tuple[slice, ...]) -> np.ndarray:
+    return self.array[index]
+
+
+def read_low_bits(
+  source: Tensors,
+  shape: tuple[int, ...],
+  tensors: Mapping[str, Any],
+  rounds: bool,
+  table: bool,
+) -> LowBits | None:
+  """Reads a parameter in the bits that a file holds.
+
+  Args:
+    source: its tensors.
+    shape: [in, *outputs], or [V, E] of an embedding.
+    tensors: by name.
+    rounds: see `LowBits`.
+    table: whether it is an embedding, whose rows are outputs.
+
+  Returns:
+    The weight; None where not all of its tensors are matrices of few bits.
+  """
+  files = (tensors[name].file for name in source.names)
+  if not all(hasattr(file, 'take_apart') for file in files):
+    return None
+  taken = {
+    name: tensors[name].file.take_apart(tensors[name].name)
+    for name in source.names
+  }
+  parts = {name: one for name, one in taken.items() if one is not None}
+  if len(parts) < len(taken):
+    return None
+  groups = max(one.scale.shape[1] for one in parts.values())
+  bits = max(one.bits for one in parts.values())
+  has_offset = any(one.offset is not None for one in parts.values())
+  axis = 1 if table else 0
+
+  def join(arrays, dtype) -> np.ndarray:
+    inner = next(iter(arrays.values())).shape[1]
+    size = tuple(inner if i == axis else n for i, n in enumerate(shape))
+    read = {name: _Array(x) for name, x in arrays.items()}
+    whole = (slice(None),) * len(size)
+    x = Reader(source, size, read, np.dtype(dtype)).read(whole)
+    return x.T if table else x
+
+  def of_groups(x):
+    return np.repeat(x, groups // x.shape[1], 1)
+
+  values = join({name: one.values for name, one in parts.items()}, np.int8)
+  scale = join(
+    {name: of_groups(one.scale) for name, one in parts.items()}, np.float32
+  )
+  offset = None
+  if has_offset:
+    offsets = {
+      name: of_groups(
+        np.zeros_like(one.scale) if one.offset is None else one.offset
+      )
+      for name, one in parts.items()
+    }
+    offset = jnp.asarray(join(offsets, np.float32))
+  return LowBits(
+    _pack(jnp.asarray(values), bits), jnp.asarray(scale), offset, bits, rounds
+  )
+
+
+_pack = jax.jit(low_bits.pack, static_argnums=1)
+
+
 def read_parameters(
   sources: Mapping[str, Tensors],
   shapes: Mapping[str, Any],
   tensors: Mapping[str, Tensor],
   dtype: Any,
   places: Mapping[str, jax.sharding.Sharding] = types.MappingProxyType({}),
-) -> dict[str, jax.Array]:
+  form: WeightForm = FLOATS,
+) -> dict[str, Any]:
   """Reads parameters from tensors, one after another.
 
   Args:
@@ -106,12 +208,34 @@ def read_parameters(
     tensors: by name.
     dtype: of the parameters.
     places: of parameters on a mesh.
+    form: of matrices.
 
   Raises:
     CheckpointError: a tensor has another shape, or is quantised.
   """
   check_tensors(sources, shapes, tensors)
-  return {
-    key: Reader(source, shapes[key].shape, tensors, dtype).onto(places.get(key))
-    for key, source in sources.items()
-  }
+  tied = 'embedding' in sources and 'unembedding' not in sources
+
+  def one(key, source):
+    shape, table = shapes[key].shape, key == 'embedding'
+    if form.weights == STORED_BITS and (
+      table or key.split('/')[-1] in linear.NAMES
+    ):
+      w = read_low_bits(source, shape, tensors, form.rounds, table)
+      if w is not None:
+        w = linear.in_blocks(w) if form.blocks else w
+        return linear.Table(w) if table else w
+    x = Reader(source, shape, tensors, dtype).onto(places.get(key))
+    if form.weights not in BITS_OF:
+      return x
+    made = linear.quantize(
+      flax.traverse_util.unflatten_dict({key: x}, sep='/'),
+      tied,
+      BITS_OF[form.weights],
+      form.rounds,
+    )
+    if form.blocks:
+      made = linear.to_native(made, tied)
+    return flax.traverse_util.flatten_dict(made, sep='/')[key]
+
+  return {key: one(key, source) for key, source in sources.items()}

@@ -15,7 +15,7 @@ import numpy as np
 
 from specjax import checkpoints
 from specjax.arguments import check_path
-from specjax.checkpoints import precision, vocabularies
+from specjax.checkpoints import parameters, precision, vocabularies
 from specjax.checkpoints.vocabularies import reading
 from specjax.drafters.heads import files
 from specjax.drafters.heads.frequencies import Reduction
@@ -135,13 +135,14 @@ def read(
     _longest(target, path, other),
     placement,
     quantized,
+    parameters.FLOATS if quantized else target.form or parameters.FLOATS,
   )
   check_encoder(host, model, path)
   if kept is not None:
     model, params = variants.keep_tokens(model, params, kept)
   model = variants.with_cache_attention(model, host.config.attention)
   model = variants.narrow(model, window, sinks)
-  if host.config.native:
+  if host.config.native and not model.config.native:
     model, params = variants.to_native(model, params)
   if other is not None:
     return model, params

@@ -98,7 +98,7 @@ def to_blocks(w) -> jax.Array:
   return jnp.moveaxis(w.reshape(len(w), -1, native.COLUMNS), 0, 1)
 
 
-def _to_native(w):
+def in_blocks(w):
   """A weight in blocks for the kernel, or as it is where it cannot be."""
   if is_native(w) or (isinstance(w, LowBits) and w.blocked):
     return w
@@ -134,9 +134,9 @@ def to_native(params, tied: bool = False):
   def one(path, w):
     keys = [key.key for key in path]
     if tied and keys == ['embedding']:
-      made = _to_native(head_of(w))
+      made = in_blocks(head_of(w))
       return Table(made) if is_weight(made) else w
-    return _to_native(w) if any(key in NAMES for key in keys) else w
+    return in_blocks(w) if any(key in NAMES for key in keys) else w
 
   return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_weight)
 
@@ -162,7 +162,7 @@ def quantize(params, tied: bool, bits: int = 8, rounds: bool = False):
     if not group:
       return w
     made = low_bits.quantize_matrix(whole, bits, group, rounds)
-    return _to_native(made) if blocked else made
+    return in_blocks(made) if blocked else made
 
   def one(path, w):
     keys = [key.key for key in path]
@@ -211,12 +211,12 @@ def keep_outputs(w, kept):
     return low_bits.unblock(x)[:, kept]
 
   if is_native(w):
-    return _to_native(keep(w.blocks, True))
+    return in_blocks(keep(w.blocks, True))
   if not isinstance(w, LowBits):
     return keep(w, False)
   made = jax.tree.map(lambda x: keep(x, w.blocked), w)
   made = dataclasses.replace(made, blocked=False)
-  return _to_native(made) if w.blocked else made
+  return in_blocks(made) if w.blocked else made
 
 
 def declare_weight(module, name, inputs, outputs, axes, scale):

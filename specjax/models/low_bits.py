@@ -109,9 +109,7 @@ def _spread(x: jax.Array, inputs: int) -> jax.Array:
 def widen(w: LowBits, dtype: Any = jnp.float32) -> jax.Array:
   """Returns the floats [in, *outputs] that a weight stands for."""
   values = values_of(w)
-  scale, offset = (
-    x if x is None or not w.blocked else unblock(x) for x in (w.scale, w.offset)
-  )
+  scale = unblock(w.scale) if w.blocked else w.scale
   wide = values.astype(scale.dtype) * _spread(scale, len(values))
   if w.offset is not None:
     offset = unblock(w.offset) if w.blocked else w.offset

@@ -11,9 +11,11 @@ import safetensors.numpy
 
 import specjax
 from specjax import checkpoints
-from specjax.checkpoints import CheckpointError
+from specjax.checkpoints import CheckpointError, gguf_blocks
 from specjax.checkpoints.families import FAMILIES, conversion
-from specjax.models import transformer
+from specjax.checkpoints.parameters import WeightForm
+from specjax.drafters import lm
+from specjax.models import linear, low_bits, transformer
 
 HEADS, KV_HEADS, WIDTH, VOCAB = 4, 2, 64, 48
 COMMON = dict(
@@ -106,9 +108,14 @@ def name_in_file(name, four_norms):
   return f'blk.{layer}.{short}.{ending}'
 
 
+def _always(kind, name):
+  del name  # Unused.
+  return kind
+
+
 def write(path, name, tensors, attributes, kind='F32', keys=(), change=None):
   """Writes a file as llama.cpp's converter does; returns what it stands for."""
-  kind = gguf.GGMLQuantizationType[kind]
+  kinds = kind if callable(kind) else functools.partial(_always, kind)
   writer = gguf.GGUFWriter(path, name)
   sizes = {
     'block_count': attributes['num_hidden_layers'],
@@ -132,6 +139,7 @@ def write(path, name, tensors, attributes, kind='F32', keys=(), change=None):
     short = name_in_file(full, name.startswith('gemma'))
     if name.startswith('gemma') and short.endswith('norm.weight'):
       x = x + 1
+    kind = gguf.GGMLQuantizationType[kinds(short)]
     order = np.arange(len(x))
     if name == 'llama' and ('attn_q.' in short or 'attn_k.' in short):
       heads = HEADS if 'attn_q' in short else KV_HEADS
@@ -158,10 +166,12 @@ def write(path, name, tensors, attributes, kind='F32', keys=(), change=None):
 def made(tmp_path, name, kind='F32', **options):
   """A file, and a directory of transformers with what it stands for."""
   attributes, model, params, family = reference(name)
-  directory = tmp_path / f'{name}-{kind}'
+  tmp_path.mkdir(exist_ok=True)
+  label = kind if isinstance(kind, str) else 'mixed'
+  directory = tmp_path / f'{name}-{label}'
   checkpoints.save(directory, model, params, dtype=np.float32, family=family)
   weights = directory / 'model.safetensors'
-  path = tmp_path / f'{name}-{kind}.gguf'
+  path = tmp_path / f'{name}-{label}.gguf'
   tensors = safetensors.numpy.load_file(weights)
   stands = write(path, name, tensors, attributes, kind, **options)
   safetensors.numpy.save_file(stands, weights, metadata={'format': 'pt'})
@@ -231,6 +241,116 @@ def test_scaled_positions(tmp_path):
   )
   scaling = checkpoints.describe(path).model.config.rope_scaling
   assert (scaling.factor, scaling.low, scaling.high) == (32.0, 1.0, 4.0)
+
+
+# The bits of a file
+
+
+@pytest.mark.parametrize('kind', gguf_blocks.TYPES)
+def test_blocks_are_taken_apart_without_loss(kind):
+  """Against the floats of the package, over all bytes."""
+  size, _ = gguf_blocks.TYPES[kind]
+  data = np.random.default_rng(0).integers(0, 256, (40, 3, size), np.uint8)
+  # A half-precision number of every type lies at these places; keep it finite.
+  for place in (1, 3, size - 1):
+    data[..., place] &= 0xBB if place in (1, 3) else 0xFF
+  if kind == 'Q6_K':
+    data[..., -1] &= 0xBB
+  data = data.reshape(40, -1)
+  expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+  found = gguf_blocks.take_apart(data, kind)
+  assert np.isfinite(expected).all()
+  inputs = found.values.shape[1]
+  assert expected.shape == (40, inputs)
+  low, high = (0, 15) if found.bits == 4 else (-128, 127)
+  assert low <= found.values.min()
+  assert found.values.max() <= high
+  group = inputs // found.scale.shape[1]
+  wide = found.values.astype(np.float32) * found.scale.repeat(group, 1)
+  if found.offset is not None:
+    wide += found.offset.repeat(group, 1)
+  np.testing.assert_array_equal(wide, expected)
+
+
+def mixed(name):
+  """Other types side by side in one parameter of ours."""
+  if 'attn_v' in name or 'output' in name:
+    return 'Q8_0'
+  return 'Q5_1' if 'ffn_up' in name or 'token_embd' in name else 'Q4_1'
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('blocks', [False, True])
+@pytest.mark.parametrize('kind', ['Q4_1', 'Q8_0', mixed])
+@pytest.mark.parametrize('name', ['llama', 'qwen2', 'phi3'])
+def test_stored_bits_are_the_floats_that_they_stand_for(
+  name, kind, blocks, tmp_path
+):
+  path, directory = made(tmp_path, name, kind)
+  expected, stands = checkpoints.load(directory)
+  form = WeightForm('stored', blocks=blocks)
+  model, params = checkpoints.load(path, form=form)
+  assert model.config.native == blocks
+  small = [x for x in jax.tree.leaves(params) if x.dtype == np.int32]
+  # Four of each layer, the table and the output layer, unless they are one.
+  assert len(small) == 10 - (name == 'qwen2')
+  floats = linear.dequantize(params)
+  for x, y in zip(
+    jax.tree.leaves(floats), jax.tree.leaves(stands), strict=True
+  ):
+    np.testing.assert_array_equal(np.reshape(x, y.shape), y)
+  tokens = np.arange(12)[None]
+  np.testing.assert_allclose(
+    transformer.score(model, params, tokens),
+    transformer.score(expected, stands, tokens),
+    atol=1e-4,
+  )
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('rounds', [False, True])
+def test_texts_of_stored_bits(rounds, tmp_path):
+  """Plain and speculative, with a draft in its bits, too."""
+  path, _ = made(tmp_path, 'llama', mixed)
+  prompts = [list(range(3, 9)), [5], [40, 2, 17]]
+  options = {'new_tokens': 24, 'temperature': 0.0}
+  target = specjax.load(path, weights='stored', rounds=rounds)
+  assert target.layout == 'native'
+  plain = specjax.decode(target, None, prompts, **options)
+  draft = lm.load(target, str(made(tmp_path / 'x', 'llama', 'Q4_1')[0]))
+  assert low_bits.is_low_bits(draft.params['unembedding'])
+  drafted = specjax.decode(target, draft, prompts, gamma=3, **options)
+  assert drafted.tokens == plain.tokens
+  assert drafted.tau > 1.2
+  floats = specjax.decode(specjax.load(path), None, prompts, **options)
+  if not rounds:
+    assert plain.tokens == floats.tokens
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize(('weights', 'bits'), [('int8', 8), ('int4', 4)])
+def test_floats_are_rounded_when_they_are_read(weights, bits, tmp_path):
+  _, directory = made(tmp_path, 'qwen2')
+  model, params = checkpoints.load(directory)
+  rounded = linear.quantize(params, True, bits)
+  target = specjax.load(directory, weights=weights, layout='whole')
+  jax.tree.map(np.testing.assert_array_equal, target.params, rounded)
+  kernel = specjax.load(directory, weights=weights)
+  np.testing.assert_allclose(
+    transformer.score(kernel.model, kernel.params, np.arange(9)[None]),
+    transformer.score(model, rounded, np.arange(9)[None]),
+    atol=1e-4,
+  )
+
+
+def test_what_weights_may_be(tmp_path):
+  _, directory = made(tmp_path, 'qwen2')
+  with pytest.raises(ValueError, match="weights is 'int2': choose one of"):
+    specjax.load(directory, weights='int2')
+  with pytest.raises(ValueError, match='rounds is true, but'):
+    specjax.load(directory, rounds=True)
+  with pytest.raises(CheckpointError, match='floats on a mesh'):
+    checkpoints.load(directory, placement=object(), form=WeightForm('int8'))
 
 
 # The tokenizer

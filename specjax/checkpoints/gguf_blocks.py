@@ -1,0 +1,135 @@
+"""Blocks of GGUF files taken apart: integers, with a scale for each group.
+
+Every type here is scale * value + offset, so nothing is lost: `low_bits` holds
+what a file holds.
+
+Source: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Blocks(NamedTuple):
+  """A tensor [out, in] of few bits.
+
+  Attributes:
+    values: [out, in] integers of eight bits, or from 0 to 15.
+    scale: [out, in / G] float32, of each group of G inputs.
+    offset: the same shape; None: 0.
+    bits: of a value, 8 or 4.
+  """
+
+  values: np.ndarray
+  scale: np.ndarray
+  offset: np.ndarray | None
+  bits: int
+
+
+def _half(blocks: np.ndarray, begin: int) -> np.ndarray:
+  """Returns the float16 at a byte of every block, in float32; [..., 1]."""
+  part = np.ascontiguousarray(blocks[..., begin : begin + 2])
+  return part.view(np.float16).astype(np.float32)
+
+
+def _nibbles(part: np.ndarray) -> np.ndarray:
+  """Returns the lower halves of bytes and the higher ones; [..., 2, n]."""
+  return np.stack([part & 15, part >> 4], -2)
+
+
+def _fifth_bits(blocks: np.ndarray, begin: int) -> np.ndarray:
+  """Returns bit 4 of 32 values, from 32 bits; [..., 2, 16]."""
+  bits = np.unpackbits(
+    blocks[..., begin : begin + 4], axis=-1, bitorder='little'
+  )
+  return bits.reshape(*bits.shape[:-1], 2, 16) << 4
+
+
+def _q4_0(x):
+  scale = _half(x, 0)
+  return _nibbles(x[..., 2:18]), scale, -8 * scale, 4
+
+
+def _q4_1(x):
+  return _nibbles(x[..., 4:20]), _half(x, 0), _half(x, 2), 4
+
+
+def _q5_0(x):
+  values = _nibbles(x[..., 6:22]) | _fifth_bits(x, 2)
+  return values.view(np.int8) - np.int8(16), _half(x, 0), None, 8
+
+
+def _q5_1(x):
+  values = _nibbles(x[..., 8:24]) | _fifth_bits(x, 4)
+  return values, _half(x, 0), _half(x, 2), 8
+
+
+def _q8_0(x):
+  return x[..., 2:34].view(np.int8), _half(x, 0), None, 8
+
+
+def _scales_of_k(x):
+  """Returns scales and offsets [..., 8] of a block of eight groups."""
+  packed = x[..., 4:16]
+  first, least, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+  scales = [first & 63, rest & 15 | first >> 6 << 4]
+  least = [least & 63, rest >> 4 | least >> 6 << 4]
+  scale, offset = (
+    np.concatenate(part, -1).astype(np.float32) for part in (scales, least)
+  )
+  return _half(x, 0) * scale, -(_half(x, 2) * offset)
+
+
+def _q4_k(x):
+  values = _nibbles(x[..., 16:].reshape(*x.shape[:-1], 4, 32))
+  return values, *_scales_of_k(x), 4
+
+
+def _q5_k(x):
+  values = _nibbles(x[..., 48:].reshape(*x.shape[:-1], 4, 32))
+  places = np.arange(8, dtype=np.uint8).reshape(4, 2, 1)
+  high = x[..., None, None, 16:48] >> places & 1
+  return values | high << 4, *_scales_of_k(x), 8
+
+
+def _q6_k(x):
+  low = _nibbles(x[..., :128].reshape(*x.shape[:-1], 2, 64))
+  low = low.reshape(*x.shape[:-1], 2, 4, 32)
+  places = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+  high = x[..., 128:192].reshape(*x.shape[:-1], 2, 1, 32) >> places & 3
+  values = (low | high << 4).view(np.int8) - np.int8(32)
+  scale = x[..., 192:208].view(np.int8).astype(np.float32)
+  return values, _half(x, 208) * scale, None, 8
+
+
+# By the name of a type: bytes of a block, and what takes blocks apart.
+TYPES: dict[str, tuple[int, Callable]] = {
+  'Q4_0': (18, _q4_0),
+  'Q4_1': (20, _q4_1),
+  'Q5_0': (22, _q5_0),
+  'Q5_1': (24, _q5_1),
+  'Q8_0': (34, _q8_0),
+  'Q4_K': (144, _q4_k),
+  'Q5_K': (176, _q5_k),
+  'Q6_K': (210, _q6_k),
+}
+
+
+def take_apart(data: np.ndarray, kind: str) -> Blocks:
+  """Takes a tensor apart.
+
+  Args:
+    data: [out, bytes of a row] uint8.
+    kind: one of `TYPES`.
+  """
+  size, function = TYPES[kind]
+  rows = len(data)
+  values, scale, offset, bits = function(data.reshape(rows, -1, size))
+  return Blocks(
+    values.reshape(rows, -1),
+    scale.reshape(rows, -1),
+    None if offset is None else offset.reshape(rows, -1),
+    bits,
+  )
