@@ -1,15 +1,18 @@
 """Parts that figures share: colours, panels, legends, captions.
 
 Colours are those of Okabe and Ito (2008), which all common kinds of colour
-vision keep apart; markers differ as well.
+vision keep apart, and three more; markers differ as well.
 """
 
+import contextlib
 import functools
 import textwrap
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 from specjax.reports import intervals, verdicts
 from specjax.reports.conditions import conditions
@@ -17,8 +20,10 @@ from specjax.stats.row import by_place
 
 _COLOURS = (
   '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000',
+  '#882255', '#999933', '#888888',
 )  # fmt: skip
-_MARKERS = 'os^DvPX'
+_MARKERS = 'os^DvPX<>*'
+_MOST = len(_COLOURS)  # drafters in a figure
 _LINES = ('-', '--', ':', '-.')
 _STYLE = {
   'font.size': 8,
@@ -33,6 +38,7 @@ _STYLE = {
   'legend.frameon': False,
 }
 _WIDTH = 7.2  # inches, of a page with margins
+_MARGIN = 0.45  # inches, that a line leaves free; hinted letters are wider
 _LINE = 0.17  # inches, of the legend and what is said around it
 
 
@@ -44,11 +50,43 @@ def in_style(make):
     if not rows:
       raise ValueError('rows is empty: there is nothing to show')
     with matplotlib.rc_context(_STYLE):
-      figure = make(rows)
-      _head(figure, rows, make.__doc__.split('\n')[0])
+      shown = few(rows)
+      count = len(distinct(rows, 'drafter')) if shown is not rows else 0
+      more = f' The leading {_MOST} of {count} drafters.' if count else ''
+      figure = make(shown)
+      _head(figure, rows, make.__doc__.split('\n')[0] + more)
       return figure
 
   return styled
+
+
+def few(rows: list[dict]) -> list[dict]:
+  """Returns rows of no more drafters than have colours of their own."""
+  if any('drafter' not in row for row in rows):
+    return rows
+  names = distinct(rows, 'drafter')
+  if len(names) <= _MOST:
+    return rows
+  one = [r for r in rows if r['batch'] == rows[0]['batch']]
+  exact = verdicts.timed(one) or [r for r in one if r['lossless']]
+  leading = [r['drafter'] for r in verdicts.of_drafters(exact)] if exact else []
+  kept = list(dict.fromkeys([*leading, *names]))[:_MOST]
+  return [row for row in rows if row['drafter'] in kept]
+
+
+def width_of(text: str, size: float, weight: str = 'normal') -> float:
+  """Returns the width of a line of text, in inches."""
+  font = FontProperties(size=size, weight=weight)
+  return text_to_path.get_text_width_height_descent(text, font, False)[0] / 72
+
+
+def wrap(text: str, size: float, weight: str = 'normal') -> list[str]:
+  """Breaks a text into lines that fit a figure."""
+  for letters in range(150, 20, -5):
+    lines = textwrap.wrap(text, letters)
+    if all(width_of(x, size, weight) < _WIDTH - _MARGIN for x in lines):
+      break
+  return lines
 
 
 def showing(*names: str):
@@ -86,9 +124,10 @@ def _head(figure: Figure, rows: list[dict], title: str) -> None:
 
   The figure grows by what stands above and below the axes.
   """
-  wrapped = textwrap.wrap(plain(conditions(rows)), 115)
-  text = '\n'.join([plain(title), *wrapped])
-  lines = len(wrapped) + 1 + figure.get_supxlabel().count('\n') + 1
+  wrapped = wrap(plain(title), 8, 'bold')
+  wrapped += wrap(plain(conditions(rows)), 8, 'bold')
+  text = '\n'.join(wrapped)
+  lines = len(wrapped) + figure.get_supxlabel().count('\n') + 1
   if figure.legends:  # Its title: a figure's own would lie on the legend.
     (legend,) = figure.legends
     legend.set_title(text, {'size': 8, 'weight': 'bold'})
@@ -143,6 +182,18 @@ def blank(height: float) -> Figure:
   return Figure((_WIDTH, height), layout='constrained', dpi=150)
 
 
+@contextlib.contextmanager
+def narrow(height: float):
+  """Makes a figure that is readable on a phone, in the style of this module."""
+  with matplotlib.rc_context(_STYLE):
+    yield Figure((4.6, height), layout='constrained', dpi=150)
+
+
+def shortened(name: str) -> str:
+  """Returns a name that leaves room for what is drawn beside it."""
+  return plain(name if len(name) < 28 else f'{name[:26]} ...')
+
+
 def _span(rows: list[dict], name: str) -> str:
   """Returns the value that all rows have, or its range."""
   values = sorted({r[name] for r in rows if r.get(name) is not None})
@@ -158,12 +209,13 @@ def finish(figure: Figure, rows: list[dict], text: str) -> Figure:
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
       handles.setdefault(label, handle)
   if handles:
-    longest = max(map(len, handles))
+    # A handle and the space around it take five letters of size 8.
+    longest = max(width_of(label, 8) for label in handles) + 40 / 72
     figure.legend(
       handles.values(),
       handles.keys(),
       loc='outside upper left',
-      ncols=max(1, min(5, 120 // (longest + 9))),
+      ncols=max(1, min(5, int((_WIDTH - _MARGIN) / longest))),
       alignment='left',
     )
   first = rows[0]
@@ -171,8 +223,8 @@ def finish(figure: Figure, rows: list[dict], text: str) -> Figure:
     f'Run {first.get("config", "")}: target model {first.get("target", "")}, '
     f'seed {_span(rows, "seed")}, commit {first.get("commit") or "none"}.'
   )
-  caption = '\n'.join(textwrap.wrap(f'{text} {source}', 135))
-  figure.supxlabel(plain(caption), x=0.01, ha='left', size=7)
+  caption = '\n'.join(wrap(plain(f'{text} {source}'), 7))
+  figure.supxlabel(caption, x=0.01, ha='left', size=7)
   return figure
 
 

@@ -102,10 +102,13 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     (make.__doc__.split('\n')[0], make(rows))
     for make in run_report.figures(rows)
   ]
+  # Of the first drafter, which the verdict is about.
+  order = sorted(texts, key=lambda text: text['drafter'] != rows[0]['drafter'])
   return _page(
     'report.html',
     texts,
     first=rows[0],
+    shown=order[:2],
     found=run_report.headline_of(rows),
     sizes=span(batches.sizes(rows), 'd'),
     more=run_report.MORE,

@@ -14,13 +14,16 @@ from specjax.reports.figure_style import (
   colour,
   dashes,
   distinct,
+  few,
   finish,
   in_style,
   label_of,
   look,
+  narrow,
   panels,
   plain,
   point,
+  shortened,
   showing,
 )
 from specjax.stats import theory
@@ -28,6 +31,35 @@ from specjax.stats import theory
 _MANY = 16  # methods; the marks of more are drawn thinner
 _LETTERS = 60  # under the axes, side by side
 _FILLS = ('none', 'full', 'left', 'bottom')
+
+
+def drafters(rows: list[dict]) -> Figure:
+  """Speed-up of each drafter (tau if not timed), 95% interval; plain is 1."""
+  rows = few(rows)
+  exact = [r for r in rows if r['lossless']]
+  exact = verdicts.timed(exact) or verdicts.sound(exact)
+  if not exact:
+    return blank(0.3)
+  shown = verdicts.of_drafters(exact)
+  timed = shown[0]['speedup'] is not None
+  name = 'speedup' if timed else 'tau'
+  with narrow(0.6 + 0.3 * len(shown)) as figure:
+    axes = figure.subplots()
+    axes.axvline(1, color='black', linewidth=0.8)
+    for place, row in enumerate(shown):
+      ends = intervals.stored(row, name) or [row[name]] * 2
+      style = look(row, rows)
+      axes.plot(ends, [place] * 2, color=style['color'])
+      axes.plot(row[name], place, **style)
+    labels = [shortened(verdicts.named(r)) for r in shown]
+    axes.set_yticks(range(len(shown)), labels)
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.grid(visible=False, axis='y')
+    axes.set_xlabel(
+      'times as fast as plain decoding' if timed else 'tokens per target call'
+    )
+  return figure
 
 
 @in_style

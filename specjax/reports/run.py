@@ -87,6 +87,7 @@ class Headline:
     where: the conditions.
     places: a line for each drafter, or of several batches for each place;
       None without a verdict.
+    title: the draft of the run and its draft length.
     command: what tells more of a draft that does not win; '' if rows do not
       say how they were made.
   """
@@ -97,6 +98,7 @@ class Headline:
   where: str
   places: Table | None
   command: str
+  title: str = ''
 
   def markdown(self) -> str:
     verdict = ' '.join(filter(None, [self.verdict, self.greedy]))
@@ -428,7 +430,7 @@ def _verdict(shown: list[dict], drafters: list[dict]) -> str:
       f'each of {counted(own["gamma"], "drafted token")} (c).'
     )
     needed = verdicts.to_break_even(own)
-    if verdicts.state(own) != WINS and needed != '-':
+    if own['speedup'] < 1 and needed != '-':
       one_of = ' or '.join(needed.split(', '))
       parts.append(f'It would break even with {one_of}.')
   timed = own['speedup'] is not None
@@ -527,6 +529,7 @@ def headline_of(rows: list[dict]) -> Headline:
   slow = timed and verdicts.state(own) in (LOSES, UNDECIDED)
   return made(
     verdict=_verdict(shown, compared),
+    title=_method(own).rstrip(','),
     places=_compared(compared),
     command=command_of(own) if slow else '',
   )
@@ -623,10 +626,11 @@ def figures(rows: list[dict]) -> tuple[Draw, ...]:
   from specjax.reports import plots  # matplotlib takes a second
 
   if all(row['speedup'] is None for row in rows):
-    return (plots.acceptance_by_position,)
+    return plots.drafters, plots.acceptance_by_position
   if batches.swept(rows):
     return plots.speedup_by_batch, plots.predicted_against_measured
   return (
+    plots.drafters,
     plots.speedup_against_gamma,
     plots.acceptance_by_position,
     plots.alpha_by_domain,

@@ -5,13 +5,18 @@ import json
 import pathlib
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
+from specjax import reports
 from specjax.bench import results
 from specjax.errors import UserError
 from specjax.programs import report
 from specjax.reports import page as report_page
 from specjax.reports import plots
+from specjax.reports import run as run_report
 from specjax.stats.folders import SAMPLES
+from tests.support import browser
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOSTILE = (
@@ -21,7 +26,7 @@ ALLOWED = {
   'html', 'head', 'meta', 'title', 'style', 'body', 'div', 'main', 'h1', 'h2',
   'h3', 'h4', 'p', 'b', 'dl', 'dt', 'dd', 'table', 'thead', 'tbody', 'tr', 'th',
   'td', 'figure', 'img', 'span', 'ul', 'li', 'input', 'label',
-  'details', 'summary', 'pre',
+  'details', 'summary', 'pre', 'code', 'figcaption',
 }  # fmt: skip
 
 
@@ -94,12 +99,94 @@ def test_markup_from_outside_is_text(page):
   assert {tag for tag, _ in page.elements} <= ALLOWED
   assert not [name for name in page.attributes if name.startswith('on')]
   images = [a['src'] for tag, a in page.elements if tag == 'img']
-  assert len(images) == 5
+  assert len(images) == 6
   assert all(src.startswith('data:image/svg+xml;base64,') for src in images)
   # Prompt, token, what was drafted, headings and tables show it as it is.
   assert page.text.count(HOSTILE) >= 10
   labels = [a['aria-label'] for _, a in page.elements if 'aria-label' in a]
   assert any(HOSTILE in label for label in labels)
+
+
+@pytest.mark.parametrize('width', [1280, 390])
+def test_the_first_screen_has_the_answer(width, tmp_path):
+  command = 'specjax run pair --target.path=' + 'a/long/path/' * 12
+  rows = [
+    row(drafter=name, command=command) for name in ('small', *'abcdefghijk')
+  ]
+  texts = [text(temperature=t) for t in (0.0, 1.0)]
+  texts.insert(0, text(drafter='a'))
+  file = tmp_path / 'report.html'
+  file.write_text(report_page.render(rows, texts))
+  with browser.page(tmp_path, width) as page:
+    page.open(file.as_uri())
+    assert page.run('document.documentElement.scrollWidth') <= width
+    said = page.run("document.querySelector('.lead').innerText")
+    assert said.startswith('small, gamma 2, pays: 1.50 [1.25, 1.62] times')
+    head = page.run("document.querySelector('main').innerText")
+    assert command.rstrip() in head
+    ends = """[...document.querySelectorAll('.lead, .first img, .two .text')]
+      .map(x => x.getBoundingClientRect().bottom)"""
+    assert len(page.run(ends)) == 4
+    if width == 1280:
+      assert max(page.run(ends)) < 800
+    named = page.run("document.querySelector('.two').innerText")
+    assert 'code, temperature 1: small' in named
+
+
+def figures():
+  """Figures of committed rows, and of rows with long names."""
+  for folder in ('quickstart', 'drafters/timed', 'batches', 'arrivals'):
+    text_of = (ROOT / 'results' / folder / 'rows.jsonl').read_text()
+    rows = [json.loads(line) for line in text_of.splitlines()]
+    for make in reports.figures(rows):
+      yield f'{folder}: {make.__name__}', make(rows)
+  rows = [
+    row(drafter=f'drafter {i} of ' + 'a long name ' * 4, device='W' * 40)
+    for i in range(12)
+  ]
+  for make in run_report.figures(rows):
+    yield f'long: {make.__name__}', make(rows)
+
+
+def beyond_view(figure):
+  """Labels of ticks that lie outside of the axes, which are not drawn."""
+  for axes in figure.axes:
+    for axis in (axes.xaxis, axes.yaxis):
+      low, high = sorted(axis.get_view_interval())
+      places = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False)
+      yield from (one for at, one in places if not low <= at <= high)
+
+
+def test_no_text_of_a_figure_is_clipped():
+  clipped = []
+  for name, figure in figures():
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    width, hidden = figure.bbox.width, [*beyond_view(figure)]
+    for one in figure.findobj(Text):
+      if one.get_visible() and one.get_text() and one not in hidden:
+        box = one.get_window_extent(canvas.get_renderer())
+        if box.x0 < -1 or box.x1 > width + 1:
+          clipped.append((name, one.get_text()[:60]))
+  assert clipped == []
+
+
+def test_a_figure_has_ten_drafters_of_ten_colours():
+  rows = [
+    row(drafter=f'd{i}', speedup=1 + i / 9, speedup_ci=None) for i in range(12)
+  ]
+  (axes,) = plots.drafters(rows).axes
+  points = [
+    line for line in axes.lines if line.get_marker() not in ('', 'None')
+  ]
+  assert len({line.get_color() for line in points}) == len(points) == 10
+  names = [label.get_text() for label in axes.get_yticklabels()]
+  # The first is the one of the run; the others are the fastest.
+  assert names == ['d0', *(f'd{i}' for i in range(11, 2, -1))]
+  assert points[1].get_xdata()[0] == pytest.approx(1 + 11 / 9)
+  figure = plots.speedup_against_gamma(rows)
+  assert len(figure.legends[0].get_texts()) == 10
+  assert '10 of 12 drafters' in figure.legends[0].get_title().get_text()
 
 
 @pytest.fixture(scope='module')
