@@ -519,7 +519,8 @@ def headline_of(rows: list[dict]) -> Headline:
     verdict, places, slow = batches.verdict(timed)
     one = ('--batches=()', f'--batch={slow["batch"]}') if slow else ()
     command = command_of(slow, one) if slow else ''
-    return made(verdict=verdict, places=places, command=command)
+    title = verdicts.named(timed[0])
+    return made(verdict=verdict, places=places, command=command, title=title)
   shown = timed or [r for r in verdicts.sound(rows) if r['lossless']]
   if not shown:
     why = "No verdict: no row is left that keeps the target's distribution."
