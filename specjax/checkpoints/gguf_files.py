@@ -329,7 +329,9 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
   if not os.path.isabs(caches):
     caches = os.path.expanduser('~/.cache')
   state = path.stat()
-  facts = f'1 {path} {state.st_size} {state.st_mtime_ns}'
+  # What another version of this module made of the file may differ.
+  own = pathlib.Path(__file__).read_text()
+  facts = f'{path} {state.st_size} {state.st_mtime_ns} {own}'
   key = hashlib.sha256(facts.encode()).hexdigest()[:16]
   folder = pathlib.Path(caches, 'specjax', 'gguf', key, path.stem)
   if folder.is_dir():
