@@ -119,8 +119,9 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
       return gguf_files.folder_of(_fetch_file(model, model.file))
     if model is None or directory.exists():
       raise CheckpointError(
-        f'{directory} is no directory; pass a local one that holds {CONFIG} '
-        f'and {WEIGHTS}, or the name of a model on the Hugging Face Hub'
+        f'{directory} is no directory and no GGUF file; pass a directory that '
+        f'holds {CONFIG} and {WEIGHTS}, a file that ends in .gguf, or the name '
+        'of a model on the Hugging Face Hub'
       )
     directory = _fetch(model, _DESCRIPTION)
     if not (directory / CONFIG).is_file():

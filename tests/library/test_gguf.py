@@ -443,6 +443,8 @@ def test_a_file_that_is_gone_is_named(tmp_path):
   with pytest.raises(CheckpointError, match='not there any more'):
     checkpoints.load(folder)
   checkpoints.load(moved)
+  with pytest.raises(CheckpointError, match='no GGUF file'):
+    checkpoints.load(path)
 
 
 def test_the_package_that_is_missing_is_named(tmp_path, monkeypatch):
