@@ -265,8 +265,9 @@ def _milliseconds(name: str, seconds: np.ndarray) -> dict[str, Any]:
 def numbers(texts: Sequence[Text], skipped: int) -> dict[str, Any]:
   """Fields of a row of requests that came at a rate.
 
-  Tokens a second are counted from the first of the counted arrivals to the
-  last, over all texts: neither filling the rows nor emptying them is in it.
+  Tokens a second are those of all texts, the skipped ones included, that came
+  between the first and the last of the counted arrivals: neither filling the
+  rows nor emptying them is in it.
 
   Args:
     texts: in the order in which they came.

@@ -18,9 +18,12 @@ import numpy as np
 
 from specjax.bench.measure import Job, Log, Run
 from specjax.prompts.conversations import Conversation
+from specjax.stats import metrics
 from specjax.types import Counts
 
-_APART = 2  # steps that nobody took, between the logs of two turns
+# Steps that nobody took, between the logs of two turns: no step is paired with
+# one of another turn.
+_APART = metrics.LAGS
 
 
 def live(job: Job) -> int:

@@ -255,9 +255,10 @@ def test_joined_turns_add_up():
   assert run.steps == 5
   assert first.steps == 4
   assert turns.join([run_of([4, 4], [4, 1]), run_of([4, 4], [1, 4])]).steps == 8
-  # Nothing in the log follows from one turn to the next.
+  # No step is paired with one of another turn, however far pairs reach.
   steps = np.diff(np.flatnonzero(run.log.accepted[0] >= 0))
-  assert steps.tolist() == [1, 1, 1, 3]
+  assert steps.tolist()[:3] == [1, 1, 1]
+  assert steps[3] > metrics.LAGS
   one, two = turns.answers_of([run, turns.join([run_of([3], [1])])])
   assert [len(x) for x in one] == [4, 6, 3]
   assert [len(x) for x in two] == [5, 0, 0]
