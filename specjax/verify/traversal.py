@@ -26,7 +26,6 @@ class _Ends(NamedTuple):
   """Where the walk may end, rows as in `types.Draft`."""
 
   own: jax.Array  # [N+1] chance that it ends there, its children rejected
-  again: jax.Array  # [N+1] that it does by a later sibling of the same token
   left: jax.Array  # [N+1, V] what the children of a row have left of p
 
 
@@ -72,7 +71,8 @@ def _end(draft: Draft, scores: Scores) -> _Ends:
   """The walk ends at the first row that stays.
 
   Of siblings with the same token all that was drawn hangs below the first
-  one. Where the other stays, nothing below it was judged: p is whole.
+  one. The others never stay: where the first was rejected, nothing is left of
+  p at its token.
   """
   rows = jnp.arange(draft.tokens.shape[0] + 1)
   first = trees.first(draft.parents, draft.tokens) + 1
@@ -82,8 +82,7 @@ def _end(draft: Draft, scores: Scores) -> _Ends:
   weight, left = _weigh(draft, scores, exists)
   missed = jnp.where(_before(draft), 1 - weight, 1).prod(1)
   ends = missed * weight
-  again = jnp.zeros_like(ends).at[first].add(jnp.where(twice, ends, 0))
-  return _Ends(jnp.where(twice, 0, ends), again, left)
+  return _Ends(jnp.where(twice, 0, ends), left)
 
 
 def _accept(draft: Draft, scores: Scores) -> jax.Array:
@@ -102,7 +101,7 @@ def _accept(draft: Draft, scores: Scores) -> jax.Array:
     return later, accept.at[node].set(chance)
 
   none = jnp.zeros(nodes, ends.own.dtype)
-  start = ends.own + ends.again, none
+  start = ends.own, none
   accept = jax.lax.fori_loop(0, nodes, turn, start, unroll=nodes <= 16)[1]
   return jnp.minimum(accept, 1)
 
@@ -111,10 +110,7 @@ def _rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   """The rest of p after the children that were judged; p if none was."""
   if draft.tokens.shape[0] == 0:
     return scores.probs[row]
-  own, again, left = (x[row] for x in _end(draft, scores))
-  total = own + again
-  share = jnp.where(total > 0, own / jnp.where(total > 0, total, 1), 1)
-  return share * left + (1 - share) * scores.probs[row]
+  return _end(draft, scores).left[row]
 
 
 traversal = Rule(_accept, _rest, lossless=True)
