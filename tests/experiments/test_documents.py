@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import specjax
 from experiments import tables
 from experiments.papers import findings
 from specjax import reports, sampling, verify
@@ -142,3 +143,9 @@ def test_every_summary_begins_with_its_headline():
     assert (ROOT / 'results' / name / 'summary.md').read_text() == (
       summaries()[name]
     )
+
+
+def test_the_version_to_cite_is_that_of_the_package():
+  cited = (ROOT / 'CITATION.cff').read_text()
+  assert f'version: {specjax.__version__}\n' in cited
+  assert f'{{{specjax.__version__}}}' in (ROOT / 'docs/research.md').read_text()
