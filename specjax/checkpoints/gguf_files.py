@@ -16,10 +16,12 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import pathlib
 import re
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -40,6 +42,13 @@ _TABLE = 'tensors.json'
 _FLOATS = {'F32': np.float32, 'F16': np.float16}
 _PART = re.compile(r'(.*)-\d{5}-of-(\d{5})\.gguf')
 _LAYER = re.compile(r'blk\.(\d+)\.(.*)')
+# Bytes of a value, by the number of its type.
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_TEXT, _ARRAY = 8, 9
+# Far more than a model has. The package makes objects of each: about 3 kB of a
+# key or a tensor, and some hundred bytes of a value.
+_MOST_ENTRIES = 1 << 16
+_MOST_VALUES = 1 << 21
 
 # Names of tensors, by those in the file.
 _TOP = {
@@ -168,12 +177,62 @@ def _open(path: pathlib.Path) -> Any:
       '(llama-gguf-split --merge)'
     )
   try:
+    _check_header(path)
     return gguf.GGUFReader(path)
   except Exception as error:  # It raises nearly anything on a damaged file.
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise CheckpointError(
       f'{path} is truncated or damaged ({reason}); copy it again'
     ) from None
+
+
+def _check_header(path: pathlib.Path) -> None:
+  """Checks the counts and lengths in a header against the size of its file.
+
+  The package believes them, and makes objects of values that are not there.
+
+  Raises:
+    ValueError: they do not fit.
+  """
+  with path.open('rb') as file:
+    data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+  with data:
+    order = '>' if data[4:6] == b'\0\0' else '<'
+    place, values = 8, 0
+
+    def take(form: str) -> tuple[int, ...]:
+      begin = place
+      skip(struct.calcsize(order + form))
+      return struct.unpack_from(order + form, data, begin)
+
+    def skip(size: int) -> None:
+      nonlocal place
+      place += size
+      if place > len(data):
+        raise ValueError('its header reaches behind its end')
+
+    tensors, keys = take('QQ')
+    if tensors + keys > _MOST_ENTRIES:
+      raise ValueError(f'{keys} keys and {tensors} tensors')
+    for _ in range(keys):
+      skip(*take('Q'))
+      (kind,), count = take('I'), 1
+      if kind == _ARRAY:
+        kind, count = take('IQ')
+      values += count
+      if values > _MOST_VALUES:
+        raise ValueError(f'arrays of {values} values')
+      if kind == _TEXT:
+        for _ in range(count):
+          skip(*take('Q'))
+      elif kind in _SIZES:
+        skip(count * _SIZES[kind])
+      else:
+        raise ValueError(f'a value of type {kind}')
+    for _ in range(tensors):
+      skip(*take('Q'))
+      (axes,) = take('I')
+      skip(8 * axes + 12)
 
 
 def _metadata(path: pathlib.Path, reader: Any) -> _Metadata:
@@ -246,6 +305,12 @@ def _describe(path: pathlib.Path, reader: Any) -> dict[str, Any]:
         f'{path}: {name} (LongRoPE) is not read; use the checkpoint that the '
         'file was made from'
       )
+  layers = m.need('{}.block_count')
+  if layers > len(names):
+    raise CheckpointError(
+      f'{path}: {m.architecture}.block_count is {layers}, but the file has '
+      f'{len(names)} tensors; copy it again'
+    )
   heads = m.need('{}.attention.head_count')
   width = m.need('{}.embedding_length')
   tokens = m.fields.get('tokenizer.ggml.tokens')
@@ -254,7 +319,7 @@ def _describe(path: pathlib.Path, reader: Any) -> dict[str, Any]:
     'vocab_size': m.get('{}.vocab_size')
     or (len(tokens.data) if tokens is not None else 0),
     'hidden_size': width,
-    'num_hidden_layers': m.need('{}.block_count'),
+    'num_hidden_layers': layers,
     'num_attention_heads': heads,
     'num_key_value_heads': m.get('{}.attention.head_count_kv', heads),
     'intermediate_size': m.need('{}.feed_forward_length'),

@@ -2,8 +2,10 @@
 
 import functools
 import pathlib
+import struct
 
 import gguf
+import huggingface_hub
 import jax
 import numpy as np
 import pytest
@@ -387,6 +389,23 @@ def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
   assert len(decoded.tokens[0]) == 3
 
 
+# A file of the Hub
+
+
+def test_a_file_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
+  path, _ = made(tmp_path, 'qwen2')
+  asked = []
+
+  def fetch(name, file, *, revision, cache_dir):
+    asked.append((name, file, revision, cache_dir))
+    return str(path)
+
+  monkeypatch.setattr(huggingface_hub, 'hf_hub_download', fetch)
+  described = checkpoints.describe('owner/model@v2:parts/x.Q8_0.gguf')
+  assert described == checkpoints.describe(path)
+  assert asked == [('owner/model', 'parts/x.Q8_0.gguf', 'v2', None)]
+
+
 # What is refused
 
 
@@ -426,6 +445,8 @@ def test_what_is_not_read_is_named(tmp_path):
         'rope_freqs.weight', np.ones(8, np.float32)
       ),
     )
+  with pytest.raises(CheckpointError, match='block_count is 1000000'):
+    describe('qwen3', keys={'block_count': 10**6})
   with pytest.raises(CheckpointError, match='ffn_gate_exps'):
     describe(
       'qwen2',
@@ -452,6 +473,42 @@ def test_the_package_that_is_missing_is_named(tmp_path, monkeypatch):
   monkeypatch.setitem(__import__('sys').modules, 'gguf', None)
   with pytest.raises(CheckpointError, match=r'pip install .*\[gguf\]'):
     checkpoints.describe(path)
+
+
+def _key(kind, *rest):
+  return struct.pack('<QcI', 1, b'k', kind) + b''.join(rest)
+
+
+@pytest.mark.parametrize(
+  ('tensors', 'keys', 'content', 'reason'),
+  [
+    (0, 1, _key(9, struct.pack('<IQ', 0, 2**62)), 'arrays of'),
+    (0, 1, _key(9, struct.pack('<IQ', 6, 2**20)), 'reaches behind'),
+    (0, 1, _key(9, struct.pack('<IQ', 8, 2**20)), 'reaches behind'),
+    (0, 1, _key(9, struct.pack('<IQ', 9, 1) * 5000), 'type 9'),
+    (0, 1, _key(8, struct.pack('<Q', 2**64 - 8)), 'reaches behind'),
+    (0, 1, _key(77), 'type 77'),
+    (0, 2**63, b'', 'keys'),
+    (0, 10**6, _key(4, bytes(4)) * 10**6, '1000000 keys'),
+    (2**63, 0, b'', 'tensors'),
+    (1, 0, struct.pack('<QcI', 1, b't', 2**32 - 1), 'reaches behind'),
+  ],
+)
+def test_a_header_that_lies_is_refused_before_it_is_read(
+  tensors, keys, content, reason, tmp_path, monkeypatch
+):
+  """The package makes gigabytes of objects from some of these."""
+  path = tmp_path / 'lies.gguf'
+  path.write_bytes(b'GGUF' + struct.pack('<IQQ', 3, tensors, keys) + content)
+
+  def read(path):
+    pytest.fail(f'{path} was read')
+
+  monkeypatch.setattr(gguf, 'GGUFReader', read)
+  with pytest.raises(CheckpointError, match=reason) as refused:
+    checkpoints.describe(path)
+  assert str(path) in str(refused.value)
+  assert '\n' not in str(refused.value)
 
 
 @pytest.mark.parametrize('seed', range(200))
@@ -491,5 +548,14 @@ def _file() -> bytes:
   import tempfile
 
   with tempfile.TemporaryDirectory() as folder:
-    path, _ = made(pathlib.Path(folder), 'qwen2', 'Q8_0')
+    path, _ = made(
+      pathlib.Path(folder),
+      'qwen2',
+      'Q8_0',
+      # Arrays of numbers and of texts.
+      change=lambda w: (
+        w.add_token_list([f't{i}' for i in range(VOCAB)]),
+        w.add_token_types([1] * VOCAB),
+      ),
+    )
     return path.read_bytes()
