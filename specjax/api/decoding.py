@@ -120,7 +120,6 @@ def load(
       see `layouts.choose`. Logits change by float rounding alone, so texts may
       differ where two tokens are tied; fix the layout for the same bits on
       every machine and in every call.
-
     weights: how matrices are held: 'floats'; 'stored', in the bits that a GGUF
       file holds; 'int8' or 'int4', rounded when they are read. Drafts that are
       language models are read so, too. See `models.low_bits`; the kernel
@@ -212,8 +211,8 @@ def decode(
     drafter: from a loader, such as `specjax.drafters.lm.load(target, path)`;
       None: plain decoding.
     prompts: a text, or a list of texts or of lists of token ids.
-    stop: strings that end a text, and are not shown. Tokens behind the one that
-      completes a string are dropped; counts are of all that were decoded.
+    stop: strings that end a text. The text ends before a string; its tokens end
+      with the token that completes it; counts are of all decoded tokens.
     **options: fields of `specjax.Request`, such as `gamma=4`, `new_tokens=64`,
       `temperature=0.0`, `seed=0`, `rule` and `logprobs`, and stages of the
       sampling pipeline, such as `top_p=0.9`, see `specjax.sampling.make`.

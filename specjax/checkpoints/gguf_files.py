@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import json
 import mmap
-import os
 import pathlib
 import re
 import shutil
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from specjax import user_cache
 from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
@@ -39,6 +39,8 @@ from specjax.errors import install
 from specjax.models.rotary import Llama3
 
 _TABLE = 'tensors.json'
+# Keys that change no logits.
+_HARMLESS = 'vocab_size', 'rope.scaling.finetuned', 'attention.key_length'
 _FLOATS = {'F32': np.float32, 'F16': np.float16}
 _PART = re.compile(r'(.*)-\d{5}-of-(\d{5})\.gguf')
 _LAYER = re.compile(r'blk\.(\d+)\.(.*)')
@@ -78,9 +80,9 @@ _FOUR_NORMS = {
 
 
 class _Architecture(NamedTuple):
-  """What an architecture's files differ in.
+  """The differences of an architecture's files.
 
-  attributes(sizes) -> attributes of `config.json` beyond `_sizes`.
+  attributes(metadata) -> attributes of `config.json` of it alone.
   """
 
   attributes: Callable[['_Metadata'], dict[str, Any]] = lambda _: {}
@@ -95,10 +97,13 @@ class _Metadata(NamedTuple):
   path: pathlib.Path
   fields: Any
   architecture: str
+  asked: set[str]  # full names of the keys that were looked at
 
   def get(self, key: str, default: Any = None) -> Any:
     """Returns a value; `{}` in the key is the architecture."""
-    field = self.fields.get(key.format(self.architecture))
+    name = key.format(self.architecture)
+    self.asked.add(name)
+    field = self.fields.get(name)
     value = default if field is None else field.contents()
     # 1e-05 in 32 bits is no 1e-05 in 64: the shortest number that it can be.
     return float(str(np.float32(value))) if isinstance(value, float) else value
@@ -243,7 +248,7 @@ def _metadata(path: pathlib.Path, reader: Any) -> _Metadata:
       f'{path}: the architecture {name!r} is not read from GGUF files; those '
       f'that are: {", ".join(ARCHITECTURES)}'
     )
-  return _Metadata(path, reader.fields, name)
+  return _Metadata(path, reader.fields, name, set())
 
 
 def _scaling(m: _Metadata, tensors: set[str]) -> dict[str, Any]:
@@ -337,9 +342,32 @@ def _describe(path: pathlib.Path, reader: Any) -> dict[str, Any]:
     made['attention_bias'] = False
   made |= _scaling(m, names) | _llama3(m, reader)
   made |= ARCHITECTURES[m.architecture].attributes(m)
+  _refuse_unknown(m, head_dim or width // heads)
   ends = [m.get(f'tokenizer.ggml.{x}_token_id') for x in ('eos', 'eot')]
   ends = sorted({x for x in ends if x is not None})
   return made | ({'eos_token_id': ends} if ends else {})
+
+
+def _refuse_unknown(m: _Metadata, head_dim: int) -> None:
+  """Refuses keys of the architecture that nobody looked at.
+
+  Raises:
+    CheckpointError: there is one, or not all of a head is turned or read.
+  """
+  for key in ('{}.rope.dimension_count', '{}.attention.value_length'):
+    found = m.get(key, head_dim)
+    if found != head_dim:
+      raise CheckpointError(
+        f'{m.path}: {key.format(m.architecture)} is {found}, and heads have '
+        f'{head_dim} entries; use the checkpoint that the file was made from'
+      )
+  own = {key for key in m.fields if key.startswith(f'{m.architecture}.')}
+  harmless = {f'{m.architecture}.{key}' for key in _HARMLESS}
+  if unknown := sorted(own - m.asked - harmless):
+    raise CheckpointError(
+      f'{m.path}: keys that are not read: {", ".join(unknown[:8])}; use the '
+      'checkpoint that the file was made from'
+    )
 
 
 def _save_tokenizer(m: _Metadata, folder: pathlib.Path) -> None:
@@ -390,15 +418,12 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
     CheckpointError: the file is damaged, or of a model that is not read.
   """
   path = path.absolute()
-  caches = os.environ.get('XDG_CACHE_HOME', '')
-  if not os.path.isabs(caches):
-    caches = os.path.expanduser('~/.cache')
   state = path.stat()
   # What another version of this module made of the file may differ.
   own = pathlib.Path(__file__).read_text()
   facts = f'{path} {state.st_size} {state.st_mtime_ns} {own}'
   key = hashlib.sha256(facts.encode()).hexdigest()[:16]
-  folder = pathlib.Path(caches, 'specjax', 'gguf', key, path.stem)
+  folder = user_cache.folder('gguf') / key / path.stem
   if folder.is_dir():
     return folder
   reader = _open(path)

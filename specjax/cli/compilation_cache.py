@@ -18,6 +18,7 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from specjax import user_cache
 from specjax.bench.config import Mesh
 from specjax.cli import cpu
 from specjax.errors import need
@@ -41,14 +42,6 @@ def processor() -> str:
   facts |= {f'threads: {os.environ.get("NPROC", "")}'}
   code = hashlib.sha256('\n'.join(sorted(facts)).encode()).hexdigest()[:8]
   return f'{platform.machine()}-{code}'
-
-
-def users_folder() -> pathlib.Path:
-  """Returns the folder of a user's programs, unless another is named."""
-  caches = os.environ.get('XDG_CACHE_HOME', '')
-  if not os.path.isabs(caches):
-    caches = os.path.expanduser('~/.cache')
-  return pathlib.Path(caches, 'specjax', 'programs')
 
 
 def keep(folder: pathlib.Path) -> None:
@@ -99,4 +92,4 @@ def switch_on(config: Any) -> None:
   mesh = getattr(config, 'mesh', Mesh())
   told = _CONFIG.jax_compilation_cache_dir is not None
   if chosen == AUTO and mesh.processes == 1 and not told:
-    keep(users_folder())
+    keep(user_cache.folder('programs'))

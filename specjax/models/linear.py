@@ -182,20 +182,6 @@ def quantize(params, tied: bool, bits: int = 8, rounds: bool = False):
   return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_weight)
 
 
-def dequantize(params):
-  """Parameters with all matrices as floats again, whole."""
-
-  def one(path, w):
-    if isinstance(w, Table):
-      return low_bits.widen(w.head).T
-    if not isinstance(w, LowBits):
-      return w
-    experts = path[-1].key in OF_EXPERTS and w.words.ndim > 2
-    return jax.vmap(low_bits.widen)(w) if experts else low_bits.widen(w)
-
-  return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_weight)
-
-
 def keep_outputs(w, kept):
   """The weight of some of its outputs.
 

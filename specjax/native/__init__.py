@@ -33,6 +33,8 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
+from specjax import user_cache
+
 COLUMNS = 16  # of a block
 DTYPES = 'float32', 'bfloat16'  # of weights in floats, and of caches
 _WIDEST = 256  # a head
@@ -62,14 +64,6 @@ _ATTEND = 'specjax_attend'
 
 class _Missing(Exception):
   """There is no kernel here, and why."""
-
-
-def folder() -> pathlib.Path:
-  """Returns the folder of compiled kernels."""
-  caches = os.environ.get('XDG_CACHE_HOME', '')
-  if not os.path.isabs(caches):
-    caches = os.path.expanduser('~/.cache')
-  return pathlib.Path(caches, 'specjax', 'native')
 
 
 def _cores() -> int:
@@ -153,8 +147,9 @@ def reason() -> str:
     return 'the processor is big-endian'
   try:
     compiler = _compiler()
-    folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder() / f'{_key(compiler)}.so'
+    folder = user_cache.folder('native')
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f'{_key(compiler)}.so'
     if not path.exists():
       _compile(compiler, path)
     _register(path)

@@ -79,9 +79,9 @@ enum {
 
 typedef struct {
   const float *x;        // [rows, in]
-  const float *sums;     // [rows, in / G], of x or of what it is rounded to
+  const float *sums;     // [rows, in / G], of inputs, rounded where `round`
   const int32_t *short_x;  // [rows, in / 4], four rounded inputs each
-  const float *scales;   // [rows, in / G], of what is rounded
+  const float *scales;   // [rows, in / G], of rounded inputs
   const int32_t *counts; // [rows, in / G], sums of the rounded inputs
   const uint32_t *words;
   const float *scale, *offset;
@@ -105,11 +105,20 @@ static inline Floats value4(Words words, int k) {
   _Pragma("GCC unroll 8") for (int r = 0; r < count; r++)
 #define UNROLL_PARTS(c) _Pragma("GCC unroll 4") for (int c = 0; c < PARTS; c++)
 
-// Adds a group's sums of a row to what the groups before gave.
+// Where the rows of a block begin, and their sums so far.
+#define OPEN_ROWS(count)                                       \
+  int64_t step = COLUMNS * p->words_of_group;                  \
+  const uint32_t *words = p->words + block * p->groups * step; \
+  int64_t first = block * p->groups * COLUMNS;                 \
+  const float *scales = p->scale + first;                      \
+  const float *offsets = p->offset ? p->offset + first : NULL; \
+  Floats total[count][PARTS] = {0};
+
+// Adds a group's sums of a row to those of the groups before, and goes on.
 #define ADD_GROUP(count, SCALED)                                          \
   UNROLL_PARTS(c) {                                                       \
     Floats scale = *(const Floats *)(scales + c * LANES);                 \
-    if (p->offset) {                                                      \
+    if (offsets) {                                                        \
       Floats offset = *(const Floats *)(offsets + c * LANES);             \
       UNROLL_ROWS(r, count)                                               \
       total[r][c] = add_product(                                          \
@@ -118,83 +127,72 @@ static inline Floats value4(Words words, int k) {
     }                                                                     \
     UNROLL_ROWS(r, count)                                                 \
     total[r][c] = add_product(scale, SCALED, total[r][c]);                \
-  }
+  }                                                                       \
+  words += step, scales += COLUMNS;                                       \
+  if (offsets) offsets += COLUMNS;
 
-#define ROWS_OF_GROUPS(count, bits, per, value)                               \
-  static void float##bits##_##count(const Grouped *p, int64_t block,          \
-                                    int64_t row) {                            \
-    int64_t step = COLUMNS * p->words_of_group;                               \
-    const uint32_t *words = p->words + block * p->groups * step;              \
-    const float *scales = p->scale + block * p->groups * COLUMNS;             \
-    const float *offsets =                                                    \
-        p->offset ? p->offset + block * p->groups * COLUMNS : NULL;           \
-    const float *x = p->x + row * p->inputs;                                  \
-    Floats total[count][PARTS] = {0};                                         \
-    for (int64_t group = 0; group < p->groups; group++) {                     \
-      Floats sums[count][PARTS] = {0};                                        \
-      for (int64_t i = 0; i < step; i += COLUMNS, x += per) {                 \
-        __builtin_prefetch(words + i + AHEAD * COLUMNS);                      \
-        UNROLL_PARTS(c) {                                                     \
-          Words some = *(const Words *)(words + i + c * LANES);               \
-          _Pragma("GCC unroll 8") for (int k = 0; k < per; k++) {             \
-            Floats weights = value(some, k);                                  \
-            HOLD(weights);                                                    \
-            UNROLL_ROWS(r, count)                                             \
-            sums[r][c] = add_product((Floats){0} + x[r * p->inputs + k], weights, \
-                                     sums[r][c]);                         \
-          }                                                                   \
-        }                                                                     \
-      }                                                                       \
-      ADD_GROUP(count, sums[r][c])                                            \
-      words += step, scales += COLUMNS;                                       \
-      if (offsets) offsets += COLUMNS;                                        \
-    }                                                                         \
-    UNROLL_ROWS(r, count)                                                     \
-    UNROLL_PARTS(c)                                                           \
-    *(Floats *)(p->y + (row + r) * p->outputs + block * COLUMNS +             \
-                c * LANES) = total[r][c];                                     \
-  }                                                                           \
-  static void short##bits##_##count(const Grouped *p, int64_t block,          \
-                                    int64_t row) {                            \
-    int64_t step = COLUMNS * p->words_of_group, fours = p->inputs / 4;        \
-    const uint32_t *words = p->words + block * p->groups * step;              \
-    const float *scales = p->scale + block * p->groups * COLUMNS;             \
-    const float *offsets =                                                    \
-        p->offset ? p->offset + block * p->groups * COLUMNS : NULL;           \
-    const int32_t *x = p->short_x + row * fours;                              \
-    Floats total[count][PARTS] = {0};                                         \
-    for (int64_t group = 0; group < p->groups; group++) {                     \
-      Ints sums[count][PARTS];                                                \
-      UNROLL_ROWS(r, count)                                                   \
-      UNROLL_PARTS(c)                                                         \
-      sums[r][c] = (Ints){0} - (bits == 8 ? SIGN : 0) *                       \
-                                   p->counts[(row + r) * p->groups + group];  \
-      for (int64_t i = 0; i < step; i += COLUMNS, x += per / 4) {             \
-        __builtin_prefetch(words + i + AHEAD * COLUMNS);                      \
-        UNROLL_PARTS(c) {                                                     \
-          Words some = *(const Words *)(words + i + c * LANES);               \
-          if (bits == 8) {                                                    \
-            some ^= 0x80808080u;                                              \
-            UNROLL_ROWS(r, count)                                             \
-            sums[r][c] = dot(sums[r][c], some, x[r * fours]);                 \
-          } else {                                                            \
-            Words low = some & 0x0f0f0f0fu, high = some >> 4 & 0x0f0f0f0fu;   \
-            UNROLL_ROWS(r, count) {                                           \
-              sums[r][c] = dot(sums[r][c], low, x[r * fours]);                \
-              sums[r][c] = dot(sums[r][c], high, x[r * fours + 1]);           \
-            }                                                                 \
-          }                                                                   \
-        }                                                                     \
-      }                                                                       \
-      ADD_GROUP(count, __builtin_convertvector(sums[r][c], Floats) *          \
-                           p->scales[(row + r) * p->groups + group])          \
-      words += step, scales += COLUMNS;                                       \
-      if (offsets) offsets += COLUMNS;                                        \
-    }                                                                         \
-    UNROLL_ROWS(r, count)                                                     \
-    UNROLL_PARTS(c)                                                           \
-    *(Floats *)(p->y + (row + r) * p->outputs + block * COLUMNS +             \
-                c * LANES) = total[r][c];                                     \
+#define CLOSE_ROWS(count)                                          \
+  UNROLL_ROWS(r, count)                                            \
+  UNROLL_PARTS(c)                                                  \
+  *(Floats *)(p->y + (row + r) * p->outputs + block * COLUMNS +    \
+              c * LANES) = total[r][c];
+
+#define ROWS_OF_GROUPS(count, bits, per, value)                             \
+  static void float##bits##_##count(const Grouped *p, int64_t block,        \
+                                    int64_t row) {                          \
+    OPEN_ROWS(count)                                                        \
+    const float *x = p->x + row * p->inputs;                                \
+    for (int64_t group = 0; group < p->groups; group++) {                   \
+      Floats sums[count][PARTS] = {0};                                      \
+      for (int64_t i = 0; i < step; i += COLUMNS, x += per) {               \
+        __builtin_prefetch(words + i + AHEAD * COLUMNS);                    \
+        UNROLL_PARTS(c) {                                                   \
+          Words some = *(const Words *)(words + i + c * LANES);             \
+          _Pragma("GCC unroll 8") for (int k = 0; k < per; k++) {           \
+            Floats weights = value(some, k);                                \
+            HOLD(weights);                                                  \
+            UNROLL_ROWS(r, count)                                           \
+            sums[r][c] = add_product((Floats){0} + x[r * p->inputs + k],    \
+                                     weights, sums[r][c]);                  \
+          }                                                                 \
+        }                                                                   \
+      }                                                                     \
+      ADD_GROUP(count, sums[r][c])                                          \
+    }                                                                       \
+    CLOSE_ROWS(count)                                                       \
+  }                                                                         \
+  static void short##bits##_##count(const Grouped *p, int64_t block,        \
+                                    int64_t row) {                          \
+    OPEN_ROWS(count)                                                        \
+    int64_t fours = p->inputs / 4;                                          \
+    const int32_t *x = p->short_x + row * fours;                            \
+    for (int64_t group = 0; group < p->groups; group++) {                   \
+      Ints sums[count][PARTS];                                              \
+      UNROLL_ROWS(r, count)                                                 \
+      UNROLL_PARTS(c)                                                       \
+      sums[r][c] = (Ints){0} - (bits == 8 ? SIGN : 0) *                     \
+                                   p->counts[(row + r) * p->groups + group];\
+      for (int64_t i = 0; i < step; i += COLUMNS, x += per / 4) {           \
+        __builtin_prefetch(words + i + AHEAD * COLUMNS);                    \
+        UNROLL_PARTS(c) {                                                   \
+          Words some = *(const Words *)(words + i + c * LANES);             \
+          if (bits == 8) {                                                  \
+            some ^= 0x80808080u;                                            \
+            UNROLL_ROWS(r, count)                                           \
+            sums[r][c] = dot(sums[r][c], some, x[r * fours]);               \
+          } else {                                                          \
+            Words low = some & 0x0f0f0f0fu, high = some >> 4 & 0x0f0f0f0fu; \
+            UNROLL_ROWS(r, count) {                                         \
+              sums[r][c] = dot(sums[r][c], low, x[r * fours]);              \
+              sums[r][c] = dot(sums[r][c], high, x[r * fours + 1]);         \
+            }                                                               \
+          }                                                                 \
+        }                                                                   \
+      }                                                                     \
+      ADD_GROUP(count, __builtin_convertvector(sums[r][c], Floats) *        \
+                           p->scales[(row + r) * p->groups + group])        \
+    }                                                                       \
+    CLOSE_ROWS(count)                                                       \
   }
 
 #define OF_BITS(bits, per)                        \
@@ -292,7 +290,8 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
     p.x = (const float *)x->data + row * p.inputs;
     p.y = (float *)y->data + row * p.outputs;
     p.count = (left + chunks - 1) / chunks;
-    for (int64_t i = 0; i < p.count; i++)
+    // Without offsets, inputs in floats are used as they are.
+    for (int64_t i = 0; i < p.count && (p.offset || p.round); i++)
       prepare(&p, i, sums, scales, counts, shorts);
     share(multiply_blocks, &p, words->dims[0], 1 + GRAB / (bytes + 1));
   }

@@ -130,8 +130,8 @@ def pooled(rows: list[dict]) -> dict:
 def of_drafters(rows: list[dict]) -> list[dict]:
   """Returns the leading method of each drafter over all places.
 
-  The first drafter of the rows comes first: it is the one that the run is
-  about. Others are left out where they lack a place of the first one.
+  The drafter of the first row, which the run is about, leads. A drafter that
+  lacks one of its places is left out.
 
   Args:
     rows: that can be believed, of exact rules and one batch size.

@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import re
 import struct
 
 import gguf
@@ -18,6 +19,7 @@ from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.checkpoints.parameters import WeightForm
 from specjax.drafters import lm
 from specjax.models import linear, low_bits, transformer
+from tests.support import models
 
 HEADS, KV_HEADS, WIDTH, VOCAB = 4, 2, 64, 48
 COMMON = dict(
@@ -296,7 +298,7 @@ def test_stored_bits_are_the_floats_that_they_stand_for(
   small = [x for x in jax.tree.leaves(params) if x.dtype == np.int32]
   # Four of each layer, the table and the output layer, unless they are one.
   assert len(small) == 10 - (name == 'qwen2')
-  floats = linear.dequantize(params)
+  floats = models.dequantize(params)
   for x, y in zip(
     jax.tree.leaves(floats), jax.tree.leaves(stands), strict=True
   ):
@@ -454,6 +456,26 @@ def test_what_is_not_read_is_named(tmp_path):
         'blk.0.ffn_gate_exps.weight', np.ones(8, np.float32)
       ),
     )
+
+
+@pytest.mark.parametrize(
+  ('keys', 'named'),
+  [
+    ({'attention.sliding_window': 9}, 'llama.attention.sliding_window'),
+    ({'logit_scale': 0.5}, 'llama.logit_scale'),
+    ({'rope.dimension_count': 8}, 'llama.rope.dimension_count is 8'),
+  ],
+)
+def test_a_key_that_is_not_read_is_refused(keys, named, tmp_path):
+  path, _ = made(tmp_path, 'llama', keys=keys)
+  with pytest.raises(CheckpointError, match=re.escape(named)):
+    checkpoints.describe(path)
+
+
+def test_keys_that_say_nothing_new_are_read(tmp_path):
+  keys = {'rope.dimension_count': 16, 'attention.value_length': 16}
+  path, _ = made(tmp_path, 'llama', keys=keys)
+  checkpoints.describe(path)
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):

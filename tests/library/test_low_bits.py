@@ -36,7 +36,7 @@ def test_words_hold_every_value(bits):
 
 
 def test_the_places_of_values_in_a_word():
-  """As the kernel takes them."""
+  """The kernel takes values from these places."""
   (eight,) = low_bits.pack(jnp.array([1, 2, 3, -1]), 8)
   assert np.uint32(eight) == 0xFF030201
   (four,) = low_bits.pack(jnp.arange(8), 4)
@@ -143,7 +143,7 @@ def test_products_are_those_of_numpy(bits, group, with_offset):
 @pytest.mark.parametrize('rounds', [False, True])
 @pytest.mark.parametrize('bits', low_bits.BITS)
 def test_a_row_has_the_same_bits_beside_others(bits, rounds):
-  """Whatever their number, so verification equals decoding."""
+  """A product of verification equals that of decoding."""
   w = linear.to_native({'w': weight(512, 1024, bits, 32, True)})['w']
   w = w.replace(rounds=rounds)
   x = jax.random.normal(jax.random.key(0), (300, 512))
@@ -206,7 +206,7 @@ def logits_of(model, params):
 
 
 def narrowed(params):
-  """Names of what was quantised."""
+  """Returns the names of quantised parameters."""
   leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=linear.is_weight)
   return {path[-1].key for path, x in leaves if linear.is_weight(x)}
 
@@ -232,7 +232,7 @@ def test_a_model_in_few_bits_is_that_of_the_rounded_weights(
   tied = model.config.tied_embeddings
   small = linear.quantize(params, tied, bits, rounds)
   assert narrowed(small) == names
-  floats = logits_of(model, linear.dequantize(small))
+  floats = logits_of(model, models.dequantize(small))
   found = logits_of(model, small)
   kernel, blocks = variants.to_native(model, params)
   for other in (
@@ -259,7 +259,7 @@ def test_rows_of_a_tied_table():
   found = linear.embed(blocks['embedding'], tokens)
   np.testing.assert_array_equal(found, table[tokens])
   small = linear.quantize(params, True, 4)
-  expected = linear.dequantize(small)['embedding'][tokens]
+  expected = models.dequantize(small)['embedding'][tokens]
   for form in (small, variants.to_native(model, small)[1]):
     found = linear.embed(form['embedding'], tokens)
     np.testing.assert_array_equal(found, expected)
@@ -295,7 +295,7 @@ def temporaries(model, params):
 
 @pytest.mark.usefixtures('kernel')
 def test_floats_are_not_kept_beside_the_integers():
-  """As they would be, made once for all turns of a loop."""
+  """Floats made once for all turns of a loop would be kept."""
   model, params = even(mlp_width=2048)
   matrix = params['layer0']['up']['w'].nbytes
   whole = linear.quantize(params, False)
@@ -319,7 +319,7 @@ def folder(tmp_path_factory):
 
 
 def same(ours, theirs):
-  """The same integers, and scales to the last digit."""
+  """Asserts equal integers, and scales that are equal to the last digit."""
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
     if a.dtype == jnp.int32:
       np.testing.assert_array_equal(a, b)

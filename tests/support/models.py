@@ -37,7 +37,7 @@ from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.ngram import retrieval
 from specjax.drafters.shapes import chain, dynamic_tree, policies, static_tree
 from specjax.loop import generate
-from specjax.models import linear, transformer, variants
+from specjax.models import linear, low_bits, transformer, variants
 from specjax.models.config import Narrowed
 from specjax.types import Drafter, Params, Spec
 from tests.support import tiny as builder
@@ -65,6 +65,20 @@ def near(model: transformer.Model, seed: int, mix: float = 0.3):
   """Weights that make a good draft for those of the same seed."""
   mine, other = weights(model, seed), weights(model, seed + 1)
   return jax.tree.map(lambda a, b: a + mix * (b - a), mine, other)
+
+
+def dequantize(params):
+  """Parameters with all matrices as floats again, whole."""
+
+  def one(path, w):
+    if isinstance(w, linear.Table):
+      return low_bits.widen(w.head).T
+    if not isinstance(w, low_bits.LowBits):
+      return w
+    experts = path[-1].key in linear.OF_EXPERTS and w.words.ndim > 2
+    return jax.vmap(low_bits.widen)(w) if experts else low_bits.widen(w)
+
+  return jax.tree_util.tree_map_with_path(one, params, is_leaf=linear.is_weight)
 
 
 def double(params):
