@@ -190,7 +190,7 @@ class Drafter(NamedTuple):
   positions: int | None = None  # longest sequence it was made for
   independent: bool = False  # siblings are independent draws
   beyond: int = 0  # slots its memory writes behind those of its draft
-  learns: bool = False  # drafts depend on earlier verdicts, not on text alone
+  learns: bool = False  # drafts may depend on earlier verdicts; see law 3
   predicts: bool = False  # drafts are copied from a row's `Prediction`
 
 

@@ -410,20 +410,22 @@ def try_drafter(
   for law in _DRAWN:
     if where[law] and verdict.exact:
       begin = f'behind {where[law][0].label}'
-      verdict.breaks(law, f'{begin}; {lost}' if off else begin)
+      verdict.loses(law, f'{begin}; {lost}' if off else begin)
       verdict.counterexample = smallest(where[law], law, level)
   if verdict.exact and forgotten:
-    kept = 'its texts keep their distribution, but are drafted worse'
-    verdict.breaks(3, lost if off else kept)
+    if off:
+      verdict.loses(3, lost)
+    else:
+      verdict.breaks(3, 'its texts keep their distribution, drafts change')
     verdict.counterexample = forgotten
   elif verdict.exact and off:
     worst = min(off, key=lambda r: r['p_value'])
     verdict.lossy(
-      worst['total_variation'],
-      f'at these settings: {worst["setting"]}, p = {worst["p_value"]:.1g}',
+      f'total variation {worst["total_variation"]:.3g} at these settings: '
+      f'{worst["setting"]}, p = {worst["p_value"]:.1g}'
     )
   if verdict.exact:
-    bugs = list(_planted(moments, level, not learns))
+    bugs = list(_planted(moments, level, not learns and not forgotten))
     for row in bugs:
       add(row)
     verdict.require_found(bugs)

@@ -184,6 +184,7 @@ def judged(rule, draft, scores):
 def ends_of(parents, exists, accept, stand):
   """[M, N+1]: chance that the walk through a draft ends at each row."""
   every = np.arange(len(parents))
+  accept = np.clip(accept, 0, 1)  # Coins are from 0 to 1.
   ends = np.zeros((len(parents), parents.shape[1] + 1))
   ends[:, 0] = 1
   for node in range(parents.shape[1]):

@@ -40,6 +40,16 @@ LAWS = {
   7: 'accept gives chances from 0 to 1',
   8: 'rest gives a distribution',
 }
+# What to do about a law that can be broken while the output stays right.
+REMEDIES = {
+  3: (
+    'let commit leave the memory that init makes of the same text, or say '
+    'learns=True in the Drafter where drafts are meant to depend on earlier '
+    'verdicts'
+  ),
+  7: 'clip what accept returns to [0, 1]',
+}
+BROKEN = 'exact, but breaks law'
 _GROUPS = 4  # of an earlier token, by the rank of its probability
 
 
@@ -68,30 +78,49 @@ class Verdict:
   """The result of a trial.
 
   Attributes:
-    text: 'exact', or what is wrong.
+    text: 'exact', 'exact, but breaks law N', 'lossy' or 'undecided'.
+    why: what is wrong; '' where nothing is.
+    remedy: what to do about a broken law that leaves the output exact.
     counterexample: the smallest one, as numbers.
     notes: what was not looked at, and why.
   """
 
   text: str = 'exact'
+  why: str = ''
+  remedy: str = ''
   counterexample: dict[str, Any] | None = None
   notes: list[str] = dataclasses.field(default_factory=list)
 
   @property
   def exact(self) -> bool:
-    return self.text == 'exact'
+    """Whether the output has the target's distribution."""
+    return self.text == 'exact' or self.text.startswith(BROKEN)
+
+  @property
+  def status(self) -> int:
+    """The exit status; 1 also says that the input was wrong."""
+    if self.exact:
+      return 0 if self.text == 'exact' else 2
+    return 3 if self.text == 'lossy' else 1
 
   def breaks(self, law: int, what: str) -> None:
-    self.text = f'breaks law {law}, that {LAWS[law]} ({what})'
+    """Notes a broken law that leaves the output exact."""
+    self.text, self.remedy = f'{BROKEN} {law}', REMEDIES[law]
+    self.why = f'it must hold that {LAWS[law]} ({what})'
 
-  def lossy(self, distance: float, where: str) -> None:
-    self.text = f'lossy: total variation {distance:.3g} {where}'
+  def lossy(self, why: str) -> None:
+    self.text, self.why = 'lossy', why
+
+  def loses(self, law: int, what: str) -> None:
+    """Notes a broken law on which the distribution of the output rests."""
+    self.lossy(f'it breaks law {law}, that {LAWS[law]} ({what})')
 
   def require_found(self, planted: list[Row]) -> None:
     """Leaves the verdict open where a planted bug was not found."""
     missed = [r['bug'] for r in planted if r['applies'] and not r['caught']]
-    if self.exact and missed:
-      self.text = f'undecided: a planted bug was not seen: {missed[0]}'
+    if missed:
+      self.text = 'undecided'
+      self.why = f'a planted bug was not seen: {missed[0]}'
     if not any(row['applies'] for row in planted):
       self.notes.append(
         'No planted bug changes anything here, so nothing shows what its tests '

@@ -206,7 +206,7 @@ def evaluate(rule: Rule, examples: list[Example]) -> Outcome:
     )
   parents = np.asarray(made.draft.parents)
   exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
-  ends = exact.ends_of(parents, exists, np.clip(accept, 0, 1), stand)
+  ends = exact.ends_of(parents, exists, accept, stand)
   drawn = np.where(ends[..., None] > _REACHED, rest, 1).astype(float)
   with np.errstate(all='ignore'):
     drawn = drawn / drawn.sum(-1, keepdims=True)
@@ -240,6 +240,11 @@ class Fault:
   what: str
   example: Example
   distance: float  # total variation of the texts
+
+  @property
+  def harmless(self) -> bool:
+    """Whether a law is broken and the texts are the target's all the same."""
+    return self.law == 7 and self.distance <= TOLERANCE
 
 
 def faults(examples: list[Example], found: Outcome) -> Iterator[Fault]:
@@ -366,7 +371,8 @@ def simplify(rule: Rule, fault: Fault) -> Fault:
     near = {_reduced(example) for example in _neighbours(fault.example)}
     near = [x for x in near if x.simple < fault.example.simple]
     found = examine(rule, sorted(near, key=lambda x: x.simple))
-    simpler = next((f for f in found if f.law == fault.law), None)
+    same = (f for f in found if f.law == fault.law)
+    simpler = next((f for f in same if f.harmless == fault.harmless), None)
     if simpler is None:
       return fault
     fault = simpler

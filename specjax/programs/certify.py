@@ -10,9 +10,16 @@ find. The exit status is 1 when anything that should hold does not.
   specjax certify --rule=my_rules.eager
 
 certifies one rule alone. --drafter=my_drafter.load takes a load function of
-drafters, and --policy=my_policies.patient a policy. The verdict comes
-with the smallest counterexample that was found, and the exit status is 1 unless
-it is `exact`.
+drafters, and --policy=my_policies.patient a policy. The last line has the
+verdict, and the smallest counterexample that was found:
+
+  verdict                  exit status
+  exact                    0
+  exact, but breaks law N  2: the output is right; `remedy` says what to do
+  lossy                    3: the output has another distribution
+  undecided                1: a planted bug was not seen, so nothing is shown
+
+Bad input also ends with 1.
 """
 
 import json
@@ -62,11 +69,11 @@ def certify(x: Certificate) -> dict:
   return verdict
 
 
-def try_one(x: Certificate) -> bool:
+def try_one(x: Certificate) -> int:
   """Certifies one thing anew, since its code may have changed.
 
   Returns:
-    Whether it is exact.
+    The exit status.
   """
   begin, one, folder = time.monotonic(), trial.find(x), _folder(x)
   folder.clear()
@@ -77,6 +84,8 @@ def try_one(x: Certificate) -> bool:
     name=one.name,
     exact=verdict.exact,
     verdict=verdict.text,
+    why=verdict.why,
+    remedy=verdict.remedy,
     counterexample=verdict.counterexample,
     notes=verdict.notes,
     seconds=time.monotonic() - begin,
@@ -84,7 +93,7 @@ def try_one(x: Certificate) -> bool:
   )
   folder.add(results.plain(end))
   _finish(folder, report.page(folder.rows), report.last_line(folder.rows))
-  return verdict.exact
+  return verdict.status
 
 
 def main(x: Certificate) -> None:
@@ -92,11 +101,11 @@ def main(x: Certificate) -> None:
     x.rounds = min(x.rounds, 64)
   check(x)
   if trial.given(x):
-    holds = try_one(x)
+    status = try_one(x)
   else:
-    holds = not certify(x)['failures']
-  if not holds:
-    raise SystemExit(1)
+    status = int(certify(x)['failures'] > 0)
+  if status:
+    raise SystemExit(status)
 
 
 def start() -> None:

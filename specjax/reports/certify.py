@@ -289,10 +289,11 @@ def page(rows: list[dict]) -> str:
   """Returns the page of one rule, drafter or policy."""
   (end,) = pick(rows, part='verdict')
   tables = [*_by_row(rows), distributions(rows)]
-  found = end['counterexample']
+  found, said = end['counterexample'], (end['verdict'], end['why'])
   return blocks(
     f'## {end["kind"]} {end["name"]}\n',
-    paragraph(f'Verdict: {end["verdict"]}.'),
+    paragraph(f'Verdict: {": ".join(filter(None, said))}.'),
+    paragraph(f'Remedy: {end["remedy"]}.') if end['remedy'] else '',
     _counterexample(found) if found else '',
     bullets(end['notes']),
     *(t.markdown() for t in tables if t.lines),
@@ -303,5 +304,5 @@ def page(rows: list[dict]) -> str:
 def last_line(rows: list[dict]) -> dict:
   """Returns the last line of the program for one rule, drafter or policy."""
   (end,) = pick(rows, part='verdict')
-  fields = 'kind', 'name', 'exact', 'verdict', 'counterexample'
+  fields = 'kind', 'name', 'exact', 'verdict', 'why', 'remedy', 'counterexample'
   return {name: end[name] for name in fields}
