@@ -2,8 +2,9 @@
 
   specjax report --folder runs/quickstart-012345
 
-writes report.html from the rows and the recorded texts of a folder; no weights
-are read. `specjax run` writes it at its end.
+writes report.html from the rows and the recorded texts of a folder, and
+steps.svg, a picture of the first steps of one text; no weights are read.
+`specjax run` writes them at its end.
 """
 
 import json
@@ -16,9 +17,7 @@ from specjax.stats import folders
 def main(path: str) -> None:
   folder = folders.existing(path)
   page.check(folder.rows)
-  folder.write(
-    page.FILE, page.render(folder.rows, folders.read_samples(folder))
-  )
+  page.write(folder, folders.read_samples(folder))
   print(json.dumps({'report': str(folder.path / page.FILE)}))
 
 

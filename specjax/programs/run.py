@@ -90,7 +90,7 @@ def brief(row: dict | None) -> dict | None:
 def finish(folder: results.Folder, texts: list[dict]) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
   folder.write('summary.md', run_report.summary(folder.rows))
-  folder.write('report.html', page.render(folder.rows, texts))
+  page.write(folder, texts)
   print(run_report.brief(folder.rows))
   print(f'{folder.path / "report.html"} has the same and a few texts')
   sanity_checks.warn(folder.rows)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from specjax.errors import UserError
-from specjax.reports import batches
+from specjax.reports import batches, step_picture
 from specjax.reports import run as run_report
 from specjax.reports.markdown import span
-from specjax.stats.folders import check_sample
+from specjax.stats.folders import Folder, check_sample
 from specjax.stats.row import RUN, by_place, fault
 
 if TYPE_CHECKING:
@@ -115,6 +115,19 @@ def render(rows: list[dict], texts: list[dict]) -> str:
     tables=run_report.groups(rows),
     figures=[(title, picture(figure)) for title, figure in figures],
   )
+
+
+def write(folder: Folder, texts: list[dict]) -> None:
+  """Writes the page of a folder, and a picture of the steps of one text.
+
+  Raises:
+    UserError: the rows are not of `specjax run`.
+  """
+  folder.write(FILE, render(folder.rows, texts))
+  # Of the first drafter, as the text that the page begins with.
+  own = [t for t in texts if t['drafter'] == folder.rows[0]['drafter']]
+  if own:
+    folder.write(step_picture.FILE, step_picture.svg(own[0]))
 
 
 class Coloured:

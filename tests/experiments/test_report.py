@@ -1,8 +1,10 @@
 """Figures and the page: right numbers, no markup from outside, bad input."""
 
+import html
 import html.parser
 import json
 import pathlib
+import re
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,12 +15,13 @@ from specjax.bench import results
 from specjax.errors import UserError
 from specjax.programs import report
 from specjax.reports import page as report_page
-from specjax.reports import plots
+from specjax.reports import plots, step_picture
 from specjax.reports import run as run_report
 from specjax.stats.folders import SAMPLES
 from tests.support import browser
 
 ROOT = pathlib.Path(__file__).parents[2]
+PICTURE = ROOT / 'results/quickstart' / step_picture.FILE
 HOSTILE = (
   '</div><script>alert(1)</script><img src=x onerror="a()">\' "$x_{ &amp;'
 )
@@ -325,6 +328,31 @@ def test_a_report_is_made_again_without_weights(folder, capsys):
     'report': str(folder.path / report_page.FILE)
   }
   assert 'twice' in made
+  assert 'pass 1' in (folder.path / step_picture.FILE).read_text()
+
+
+def test_a_picture_of_steps_shows_whose_each_token_is():
+  tokens = (PICTURE.parent / SAMPLES).read_text().splitlines()[0]
+  shown = step_picture.passes(json.loads(tokens))
+  assert len(shown) == json.loads(tokens)['target_calls']
+  for one in shown:
+    *drafted, (last, _) = one
+    assert last in ('corrected', 'bonus')
+    origins = [origin for origin, _ in drafted]
+    fate = ['rejected'] if last == 'corrected' else []
+    assert origins == ['accepted'] * (len(origins) - len(fate)) + fate
+  # The picture of the README is of this text, and small.
+  kept = PICTURE.read_text()
+  assert len(kept.encode()) <= 60_000
+  words = re.findall(r'<text [^>]*>(.*?)</text>', kept)
+  wanted = [
+    html.escape(words.strip(' ').replace('\n', '↵'), quote=False)
+    for one in shown[:10]
+    for _, words in one
+  ]
+  assert [w for w in map(str.strip, words) if w in wanted] == [
+    w.strip() for w in wanted
+  ]
 
 
 @pytest.mark.parametrize(
