@@ -101,7 +101,7 @@ def load(
   dtype: Any = 'auto',
   max_length: int | None = None,
   layout: str = layouts.AUTO,
-  weights: str = 'floats',
+  weights: str = 'auto',
   rounds: bool = False,
 ) -> Target:
   """Loads a target with its tokenizer and the tokens that end its texts.
@@ -121,9 +121,10 @@ def load(
       differ where two tokens are tied; fix the layout for the same bits on
       every machine and in every call.
     weights: how matrices are held: 'floats'; 'stored', in the bits that a GGUF
-      file holds; 'int8' or 'int4', rounded when they are read. Drafts that are
-      language models are read so, too. See `models.low_bits`; the kernel
-      multiplies them as they lie, where there is one.
+      file holds; 'int8' or 'int4', rounded when they are read; 'auto': 'stored'
+      for a GGUF file where there is a kernel, which multiplies them as they
+      lie, or else floats. Drafts that are language models are read so, too. See
+      `models.low_bits`.
     rounds: round activations to eight bits in products of few bits: faster,
       and the target is then that model.
 
@@ -146,26 +147,12 @@ def load(
       f"layout is 'native', but there is no kernel: {native.reason()}; choose "
       "layout='auto'"
     )
-  form = parameters.FLOATS
-  if weights not in parameters.FORMS:
-    raise ValueError(
-      f'weights is {weights!r}: choose one of {", ".join(parameters.FORMS)}'
-    )
-  if weights != form.weights:
-    blocks = (
-      layout != layouts.WHOLE
-      and jax.default_backend() == 'cpu'
-      and native.available()
-    )
-    form = parameters.WeightForm(weights, rounds, blocks)
-    layout = layouts.NATIVE if blocks else layouts.WHOLE
-  elif rounds:
-    raise ValueError(
-      "rounds is true, but weights are floats: choose weights='int8', or leave "
-      'it out'
-    )
   dtype = checkpoints.precision.check_dtype(dtype)
   directory = str(checkpoints.locate(path))
+  kernel = layout != layouts.WHOLE and layouts.has_kernel()
+  form = parameters.choose_form(weights, rounds, directory, kernel)
+  if form != parameters.FLOATS:
+    layout = layouts.NATIVE if form.blocks else layouts.WHOLE
   model, params = checkpoints.load(directory, dtype, max_length, form=form)
   if layout == layouts.NATIVE and not form.blocks:
     model, params = layouts.to_native(model, params) or (model, params)

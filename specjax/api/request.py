@@ -18,7 +18,7 @@ from specjax.drafters.cascade.speculation import rule_for
 from specjax.loop import generate
 from specjax.loop.buffers import plan_buffers
 from specjax.loop.token_records import NewTokens, Recording
-from specjax.models import layouts
+from specjax.models import layouts, prefill
 from specjax.types import (
   Drafter,
   LoadedDrafter,
@@ -58,7 +58,8 @@ class Request:
     logprobs: record the log-probability of each token, and of so many of the
       most probable tokens of its place, 0 to 20: those of the target before
       temperature, penalties, cuts and constraints, see `token_records`.
-    slots: size of the buffer; by default what the longest prompt needs.
+    slots: size of the buffer; by default what the longest prompt needs. Programs
+      for a given size serve prompts of any length, and read whole blocks.
       Prompts of any length share the programs of one size.
     stages: further stages of the sampling pipeline, such as `top_p=0.9` or
       `repetition_penalty=[1.1, 1.3]`; see `specjax.sampling.make`.
@@ -113,6 +114,7 @@ class Prepared(NamedTuple):
   key: jax.Array  # [B]
   values: sampling.Sampling
   slots: int
+  read_slots: int | None  # that the prompts are read into; None: all
   recording: Recording
 
   def begin(self) -> SpecState:
@@ -125,6 +127,7 @@ class Prepared(NamedTuple):
       key=self.key,
       values=self.values,
       slots=self.slots,
+      read_slots=self.read_slots,
       recording=self.recording,
     )
 
@@ -238,8 +241,18 @@ def prepare(
     method = with_loaded_target(target, method)
     spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
     params = Params(arranged.params, params)
+  # Programs for a given size of buffer serve prompts of any length.
+  read = prefill.slots_to_read(planned.texts, planned.slots)
   return Prepared(
-    params, spec, ids, lengths, key, values, planned.slots, recording
+    params,
+    spec,
+    ids,
+    lengths,
+    key,
+    values,
+    planned.slots,
+    read if x.slots is None else None,
+    recording,
   )
 
 

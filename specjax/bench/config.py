@@ -13,6 +13,7 @@ from specjax.prompts.config import SamplingValues as SamplingValues
 
 Dtype = Literal['auto', 'float32', 'bfloat16', 'float16']
 AnyDtype = Literal['auto', 'float32', 'bfloat16', 'float16', 'float64']
+Weights = Literal['auto', 'floats', 'stored', 'int8', 'int4']
 Temperatures = tuple[Annotated[float, Between(0)], ...]
 
 
@@ -103,6 +104,11 @@ class Experiment:
     draft: checkpoint of a draft; where given, a candidate `lm` loads it.
     dtype: of weights and cache: auto, float32, bfloat16 or float16. auto is
       the checkpoint's own, and on a CPU float32.
+    weights: how matrices of the target, and of models that draft for it, are
+      held, as `specjax.load` has it: auto, floats, stored (the bits of a GGUF
+      file), int8 or int4.
+    rounds: whether activations are rounded to eight bits in products of few
+      bits; the target is then that model.
     candidates: drafters by name.
     drafters: which of them to run; all when empty. What is no candidate is a
       `load` function, named as theirs, with `:path` behind it.
@@ -132,6 +138,8 @@ class Experiment:
   candidates: dict[str, Candidate]
   draft: Draft = dataclasses.field(default_factory=Draft)
   dtype: Dtype = 'auto'
+  weights: Weights = 'auto'
+  rounds: bool = False
   drafters: tuple[str, ...] = ()
   verifiers: tuple[str, ...] = ('token',)
   gammas: tuple[Count, ...] = ()

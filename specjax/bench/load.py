@@ -25,7 +25,8 @@ from specjax.cli import hosts
 from specjax.drafters import lm
 from specjax.drafters.heads import files, published
 from specjax.errors import UserError, blame, need
-from specjax.models import layouts, transformer
+from specjax.models import layouts, transformer, variants
+from specjax.models.layouts import Arranged
 from specjax.prompts import Chosen, conversations
 from specjax.types import Drafter, LoadedDrafter, Target
 
@@ -380,6 +381,8 @@ def load_experiment(plan: Plan) -> Loaded:
   model = exact.model
   if mesh is not None:
     model = transformer.place(model, mesh)
+  if plan.form.blocks:
+    model = variants.for_native(model)
   target = Target(
     model,
     path=plan.target,
@@ -388,6 +391,7 @@ def load_experiment(plan: Plan) -> Loaded:
     tokenizer=tokenizer,
     eos=checkpoints.eos_ids(plan.target),
     dtype=plan.dtypes(described)['target'],
+    form=plan.form,
   )
   planned = plan.drafters
   drafts = {n: load_drafter(p, target) for n, p in planned.items()}
@@ -407,9 +411,15 @@ def load_experiment(plan: Plan) -> Loaded:
   text = next(iter(texts.values())).texts[0]
   begun = 1 if has_encoder(exact) else prompt
   user_drafters.check_shapes(model, own, text, begun + plan.max_new_tokens)
-  whole = checkpoints.load(plan.target, target.dtype, longest, mesh)
-  user_drafters.check_numbers(whole, own, text)
-  forms = layouts.arrange(*whole)
+  read = checkpoints.load(
+    plan.target, target.dtype, longest, mesh, form=plan.form
+  )
+  user_drafters.check_numbers(read, own, text)
+  if plan.form.blocks:
+    # The one layout that they have.
+    one = {layouts.NATIVE: Arranged(*read)}
+    return assemble(plan, target, texts, one, {layouts.NATIVE: drafts})
+  forms = layouts.arrange(*read)
   in_layouts = {layouts.WHOLE: drafts}
   for layout, form in forms.items():
     if layout not in in_layouts:

@@ -20,11 +20,12 @@ from specjax.bench import meshes, sampling_stages
 from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.checkpoints import CheckpointError, Description, precision
 from specjax.checkpoints.files import open_tensors
+from specjax.checkpoints.parameters import FLOATS
 from specjax.checkpoints.vocabularies import reading
 from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.models import cache as caches
-from specjax.models import layouts, sharding, transformer
+from specjax.models import layouts, sharding, transformer, variants
 from specjax.models.config import TransformerConfig
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
@@ -132,8 +133,16 @@ def _of_file(one: PlannedDrafter) -> int:
   return 0
 
 
-def _forms(plan: Plan, model: Model, dtype: str) -> dict[str, tuple]:
+def _size(shapes) -> int:
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+
+
+def _forms(plan: Plan, target: Description, dtype: str) -> dict[str, tuple]:
   """The target in every layout that it has, with shapes of its weights."""
+  model = target.model
+  if plan.form.blocks:
+    shapes = target.shapes(dtype, plan.form)
+    return {layouts.NATIVE: (variants.for_native(model), shapes)}
   shapes, size = _shapes(model, dtype), plan.mesh.data * plan.mesh.model
   if size > 1:
     if size <= jax.device_count():
@@ -151,8 +160,9 @@ def _forms(plan: Plan, model: Model, dtype: str) -> dict[str, tuple]:
 
 
 def _copied(forms: Mapping[str, tuple]) -> int:
-  """Bytes of the layouts but the whole one, which share what is equal."""
-  whole = jax.tree.leaves(forms[layouts.WHOLE][1])
+  """Bytes of the layouts but the first one, which share what is equal."""
+  (_, first), *_ = forms.values()
+  whole = jax.tree.leaves(first)
   return sum(
     x.size * x.dtype.itemsize
     for _, params in forms.values()
@@ -232,7 +242,7 @@ def predict(
   dtypes = plan.dtypes(described)
   w = widths_of(plan, described['target'].model.config, longest, count)
 
-  forms = _forms(plan, described['target'].model, dtypes['target'])
+  forms = _forms(plan, described['target'], dtypes['target'])
   # The kernel makes fewer of these copies.
   widens = jax.default_backend() == 'cpu'
 
@@ -242,7 +252,10 @@ def predict(
     place = placement if name == 'target' else placement.for_draft
     if one.other is not None:
       slots = reading.sizes_of(one.other.tables).slots(slots)
-    held = of_parameters(config, place, dtype)
+    if plan.form == FLOATS:
+      held = of_parameters(config, place, dtype)
+    else:
+      held = _size(one.shapes(dtype, plan.form))
     return _Model(
       config,
       dtype,
@@ -275,7 +288,7 @@ def predict(
   read = first = _reading(*[*forms.values()][-1], w.batch, w.slots, w.sources)
   first -= target.cache * (w.rows - w.batch) // w.rows
   if w.rows > w.batch:
-    read = _reading(*forms[layouts.WHOLE], w.rows, w.slots, w.sources)
+    read = _reading(*next(iter(forms.values())), w.rows, w.slots, w.sources)
     first = max(first, read)
   # A step: its logits, and weights that are widened.
   scored = max(w.batch * (w.nodes + 1), 2 * w.rows)
@@ -452,10 +465,6 @@ def bytes_per_token(model: Model, params, used: int) -> tuple[int, int]:
     params: its parameters, or their shapes.
     used: slots of the cache in use.
   """
-
-  def size(tree):
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
   config = model.config
   # Of a target that is left early only the first layers are.
   beyond = {
@@ -463,13 +472,13 @@ def bytes_per_token(model: Model, params, used: int) -> tuple[int, int]:
     for name in params
     if name.startswith('layer') and int(name[5:]) >= config.num_layers
   }
-  weights = size({n: x for n, x in params.items() if n not in beyond})
+  weights = _size({n: x for n, x in params.items() if n not in beyond})
   # Of a table only one row is read, unless it is the unembedding too.
   if not config.tied_embeddings:
-    weights -= size(params['embedding'])
-  weights -= size(params.get('position'))
+    weights -= _size(params['embedding'])
+  weights -= _size(params.get('position'))
   # An encoder reads once, before the first step.
-  weights -= size(params.get('encoder'))
-  width = jax.tree.leaves(params)[0].dtype.itemsize
+  weights -= _size(params.get('encoder'))
+  width = transformer.dtype_of(params).itemsize
   slots = sum(slots_seen(config, i, used) for i in range(config.num_layers))
   return weights, 2 * config.num_kv_heads * config.head_dim * slots * width

@@ -96,7 +96,7 @@ class Loaded:
 
   Attributes:
     plan: the checked config.
-    target: the target with whole weights, which lie in `forms`.
+    target: the target without its weights, which lie in `forms`.
     prompts: prompts by domain.
     forms: the target in every layout; empty once layouts were measured.
     drafts: drafters for each of these forms, by layout and name; empty, too.
@@ -122,6 +122,12 @@ class Loaded:
   def target_name(self) -> str:
     return checkpoints.title_of(self.plan.target)
 
+  @property
+  def held(self) -> dict:
+    """Fields of a row: the bits of matrices, where they are no floats."""
+    text = self.plan.form.text
+    return {'weights': text} if text else {}
+
   def models(self, method: Method) -> dict:
     """Fields of a row: the target and the draft of a method."""
     return {
@@ -130,6 +136,7 @@ class Loaded:
       'draft': method.draft,
       'draft_revision': method.brings.get('draft_revision'),
       'dtype': self.target.dtype,
+      **self.held,
       'draft_dtype': method.draft_dtype,
     }
 
@@ -234,7 +241,8 @@ class Race:
   def passes(self, forms: Mapping[str, Arranged], count: int) -> LayoutChoice:
     """Races passes over `count` tokens of every text."""
     self.tell(f'passes over {count} tokens')
-    job, encodes = self.job, forms[layouts.WHOLE].model.encode is not None
+    model = next(iter(forms.values())).model
+    job, encodes = self.job, model.encode is not None
     begun = 1 if encodes else max(map(len, job.prompts))
     buffer = layouts.Buffer(
       len(job.prompts),
@@ -304,7 +312,7 @@ def assemble(
     watched = forms[guess.layout]
     depths = set()
     for gamma in planned.gammas:
-      drafter = make_drafter(planned, by_layout[layouts.WHOLE], gamma)
+      drafter = make_drafter(planned, looking_on, gamma)
       if drafter.depth in depths:  # A tree has a depth of its own.
         continue
       depths.add(drafter.depth)

@@ -24,10 +24,12 @@ from specjax.bench.config import (
   Prompts,
   SamplingValues,
 )
-from specjax.checkpoints import Description, precision
+from specjax.checkpoints import Description, parameters, precision
+from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.cli import names
 from specjax.drafters.heads import files
 from specjax.errors import UserError, blame, need
+from specjax.models import layouts
 from specjax.models.config import TransformerConfig
 from specjax.types import LoadedDrafter, Rule
 
@@ -107,6 +109,7 @@ class Plan:
   Attributes:
     target: directory of the target; for a model of the Hub, its snapshot.
     dtype: of the target, as it was asked for.
+    form: of its matrices, see `parameters.WeightForm`.
     drafters: by name.
     gammas: asked of every drafter; empty where each has its own.
     batch: the one of `batches` that is decoded now; the largest at first.
@@ -118,6 +121,7 @@ class Plan:
   name: str
   target: str
   dtype: str
+  form: WeightForm
   drafters: Mapping[str, PlannedDrafter]
   gammas: tuple[int, ...]
   temperatures: tuple[float, ...]
@@ -373,6 +377,23 @@ def _check_levels(planned: Plan) -> None:
       )
 
 
+def _choose_form(x: Experiment, target: str) -> WeightForm:
+  """Returns the form of the target's matrices.
+
+  Raises:
+    UserError: a mesh holds floats alone, or rounds has no effect.
+  """
+  mesh = x.mesh.data * x.mesh.model > 1
+  need(
+    not mesh or x.weights in ('auto', parameters.FLOAT),
+    f'weights is {x.weights}, but a mesh of devices holds floats: leave it out',
+  )
+  with blame():
+    return parameters.choose_form(
+      x.weights, x.rounds, target, not mesh and layouts.has_kernel()
+    )
+
+
 def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
   """Returns the plan of a config whose drafters are known, unchecked."""
   same = {f.name for f in dataclasses.fields(Plan)} & set(vars(x))
@@ -382,6 +403,7 @@ def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
     | {
       'target': x.target.path,
       'dtype': x.target.dtype or x.dtype,
+      'form': FLOATS,
       'drafters': drafters,
       'batch': batches[-1],
       'batches': batches,
@@ -427,6 +449,7 @@ def plan(x: Experiment, sweeps: bool = False) -> Plan:
   located = dataclasses.replace(
     planned,
     target=target,
+    form=_choose_form(x, target),
     drafters=_find_drafters(planned),
     sampling=sampling_stages.compile_for(x.sampling, target, x.max_new_tokens),
   )
@@ -466,11 +489,12 @@ def settings_of(x: Any) -> dict:
       for field in ('dtype', 'vocabulary', 'frequencies'):
         if not settings[name].get(field, True):
           del settings[name][field]
-  for name in ('batches', 'rule', 'drafter', 'policy'):
+  for name in ('batches', 'rule', 'drafter', 'policy', 'rounds'):
     if not settings.get(name, True):
       del settings[name]
-  if settings.get('dtype') == precision.AUTO:
-    del settings['dtype']
+  for name in ('dtype', 'weights'):
+    if settings.get(name) == precision.AUTO:
+      del settings[name]
   for candidate in settings.get('candidates', {}).values():
     if not candidate['verifiers']:
       del candidate['verifiers']

@@ -110,7 +110,12 @@ def load(plan: Plan, longest: int = 0) -> Pair:
   fetch_weights(plan)
   (planned,) = plan.drafters.values()
   with blame('target.path: '):
-    target = specjax.load(plan.target, dtype=plan.dtypes(described)['target'])
+    target = specjax.load(
+      plan.target,
+      dtype=plan.dtypes(described)['target'],
+      weights=plan.form.weights,
+      rounds=plan.form.rounds,
+    )
   drafter = load_drafter(planned, target)
   tell_pairing(planned, drafter)
   made = make_drafter(planned, drafter, planned.gammas[0])

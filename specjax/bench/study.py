@@ -49,6 +49,7 @@ def facts(
     'domain': ' and '.join(built.prompts),
     'target': built.target_name,
     'dtype': built.target.dtype,
+    **built.held,
     'batch': x.batch,
     'prompts': len(texts),
     'prompts_hash': prompts.digest(texts),

@@ -181,9 +181,17 @@ def _open(path: pathlib.Path) -> Any:
       f'{path} is one of {int(part[2])} parts: join them first, by llama.cpp '
       '(llama-gguf-split --merge)'
     )
+
+  class Reader(gguf.GGUFReader):
+    """Reads through a plain array: slices of a memmap take thrice as long."""
+
+    def __setattr__(self, name, value):
+      plain = value.view(np.ndarray) if name == 'data' else value
+      super().__setattr__(name, plain)
+
   try:
     _check_header(path)
-    return gguf.GGUFReader(path)
+    return Reader(path)
   except Exception as error:  # It raises nearly anything on a damaged file.
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise CheckpointError(
@@ -535,12 +543,9 @@ class _Slice:
       rows = order.swapaxes(1, 2).ravel()[rows]
     return data[rows]
 
-  def take_apart(self) -> Blocks | None:
-    """Returns the integers and scales of a matrix; None: it is no such."""
-    kind = self._place['kind']
-    if kind not in TYPES or len(self._place['shape']) != 2:
-      return None
-    return take_apart(self._rows(slice(None)), kind)
+  def take_apart(self, rows: slice) -> Blocks:
+    """Returns the integers and scales of rows of a matrix of few bits."""
+    return take_apart(self._rows(rows), self._place['kind'])
 
 
 class Gguf:
@@ -556,7 +561,8 @@ class Gguf:
   def __init__(self, link: pathlib.Path):
     self._places = json.loads(link.with_name(_TABLE).read_text())
     try:
-      self._memory = np.memmap(link, np.uint8, 'r')
+      with link.open('rb') as file:
+        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
       raise CheckpointError(
         f'{link.readlink()} is not there any more; name the file where it is'
@@ -566,11 +572,24 @@ class Gguf:
     return [*self._places]
 
   def get_slice(self, name: str) -> _Slice:
-    return _Slice(self._memory, self._places[name])
+    return _Slice(np.frombuffer(self._map, np.uint8), self._places[name])
 
-  def take_apart(self, name: str) -> Blocks | None:
-    """Returns the integers and scales of a matrix; None: it has none."""
-    return self.get_slice(name).take_apart()
+  def sample(self, name: str) -> Blocks | None:
+    """Returns the parts of one block of a matrix, read as zeros.
+
+    They show bits and groups. None: it is no matrix of few bits.
+    """
+    place = self._places[name]
+    if place['kind'] not in TYPES or len(place['shape']) != 2:
+      return None
+    size, _ = TYPES[place['kind']]
+    return take_apart(np.zeros((1, size), np.uint8), place['kind'])
+
+  def take_apart(self, name: str, rows: slice) -> Blocks:
+    """Returns the integers and scales of rows of a matrix with a `sample`."""
+    made = self.get_slice(name).take_apart(rows)
+    self._map.madvise(mmap.MADV_DONTNEED)  # Its pages are not needed again.
+    return made
 
 
 def _name(name: str, kind: _Architecture) -> str | None:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.traverse_util
@@ -29,7 +30,7 @@ from specjax.checkpoints.files import (
 from specjax.checkpoints.hub import headers, lacks_weights, locate
 from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.checkpoints.precision import STORED, resolve
-from specjax.models import transformer, variants
+from specjax.models import linear, transformer, variants
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
 
@@ -50,6 +51,7 @@ class Description(NamedTuple):
   dtype: that most of the weights have there, 'bfloat16' for example.
   other: the vocabulary of a draft, where it was compared with its target's and
     is another one.
+  shapes: (dtype, form) -> shapes of the parameters that `load` returns.
   """
 
   family: str
@@ -57,6 +59,7 @@ class Description(NamedTuple):
   stored_bytes: int | None
   dtype: str = 'float32'
   other: 'Other | None' = None
+  shapes: Callable[[Any, WeightForm], Any] | None = None
 
 
 class _Plan(NamedTuple):
@@ -76,6 +79,17 @@ class _Plan(NamedTuple):
       counts[tensor.dtype] += math.prod(tensor.shape)
     known = counts.most_common(1)  # Of the Hub there may be none.
     return STORED[known[0][0]] if known else 'float32'
+
+  def shapes_of(self, dtype: Any, form: WeightForm) -> Any:
+    """Shapes of the parameters that `load` returns."""
+    flat = parameters.shape_parameters(
+      self.sources, self.shapes, self.tensors, dtype, form
+    )
+    made = flax.traverse_util.unflatten_dict(flat, sep='/')
+    if not form.blocks:
+      return made
+    tied = self.model.config.tied_embeddings
+    return jax.eval_shape(lambda x: linear.to_native(x, tied), made)
 
 
 def _without_quantization(directory, attributes, quantized):
@@ -146,7 +160,13 @@ def describe(
   with contextlib.ExitStack() as stack:
     plan = _plan(locate(path), stack, max_length, quantized)
     stored = _bytes_of(plan.tensors.values())
-  return Description(plan.family.model_type, plan.model, stored, plan.dtype)
+  return Description(
+    plan.family.model_type,
+    plan.model,
+    stored,
+    plan.dtype,
+    shapes=plan.shapes_of,
+  )
 
 
 def _bytes_of(tensors) -> int | None:

@@ -68,17 +68,18 @@ class LayoutChoice:
     return {'layout': self.layout, 'seconds_per_step': seconds}
 
 
+def has_kernel() -> bool:
+  """Returns True where JAX computes on a CPU and the kernel is there."""
+  return jax.default_backend() == 'cpu' and native.available()
+
+
 def to_native(model: Model, params: Weights) -> Arranged | None:
   """A model with whole weights, as the kernel multiplies it.
 
   None where there is no kernel, JAX does not compute on the CPU, the model is
   on a mesh, or no weight can be in blocks.
   """
-  if (
-    jax.default_backend() != 'cpu'
-    or model.placement is not None
-    or not native.available()
-  ):
+  if model.placement is not None or not has_kernel():
     return None
   arranged = Arranged(*variants.to_native(model, params))
   leaves = jax.tree.leaves(arranged.params, is_leaf=linear.is_native)

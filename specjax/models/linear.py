@@ -95,7 +95,7 @@ def head_of(table):
 
 def to_blocks(w) -> jax.Array:
   """A weight [in, *outputs] as blocks [C, in, c] of the kernel's columns."""
-  return jnp.moveaxis(w.reshape(len(w), -1, native.COLUMNS), 0, 1)
+  return w.reshape(len(w), -1, native.COLUMNS).swapaxes(0, 1)
 
 
 def in_blocks(w):

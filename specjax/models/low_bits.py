@@ -78,6 +78,14 @@ def pack(values: jax.Array, bits: int) -> jax.Array:
   return jax.lax.bitcast_convert_type(words, jnp.int32)
 
 
+def pack_rows(values: np.ndarray, bits: int) -> np.ndarray:
+  """Packs bytes [out, in] into words [out, in / P], those of `pack`."""
+  if bits == 4:
+    low, high = np.moveaxis(values.reshape(len(values), -1, 2, 4), 2, 0)
+    values = (low | high << 4).reshape(len(values), -1)
+  return np.ascontiguousarray(values).view('<i4')
+
+
 def unpack(words: jax.Array, bits: int) -> jax.Array:
   """Returns the integers [in, *outputs] of words [in / P, *outputs], int32."""
   places = _along(_places(bits), words.ndim)

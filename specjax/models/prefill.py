@@ -10,6 +10,8 @@ from specjax.models import cache as caches
 from specjax.models import transformer
 from specjax.models.config import TransformerConfig
 
+_LEAST = 32  # slots that texts are read into
+
 
 def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
   """Raises a ValueError where a prompt cannot be prefilled."""
@@ -63,6 +65,16 @@ def check_slots(read: int, texts: Sequence[Sequence[int]], slots: int) -> None:
       f'read_slots is {read}: it must hold the {needed} tokens of a prompt, in '
       f'whole blocks, and fit into the {slots} slots of the buffer'
     )
+
+
+def slots_to_read(texts: Sequence[Sequence[int]], slots: int) -> int | None:
+  """Returns slots that short texts are read into, for a buffer of `slots`.
+
+  A block is read at the price of all its tokens, so short texts get a smaller
+  one: a power of two, for few programs. None: the texts fill a block.
+  """
+  size = max(_LEAST, 1 << (max(map(len, texts)) - 1).bit_length())
+  return size if size < caches.block_of(slots) else None
 
 
 def pad(texts: Sequence[Sequence[int]], slots: int):

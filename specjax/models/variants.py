@@ -150,17 +150,21 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
   return made, params
 
 
-def to_native(model: Model, params) -> tuple[Model, Any]:
-  """Returns the model with weights in blocks, which the kernel multiplies.
+def for_native(model: Model) -> Model:
+  """Returns the model for weights in blocks, which the kernel multiplies.
 
   The kernel also attends, unless an attention over the cache was chosen.
 
   Args:
     model: the model, on a single device.
-    params: its parameters, whole.
   """
   attention = model.config.attention
   if attention is cache_attention.blocked:
     attention = cache_attention.kernel
-  made = _changed(model, False, native=True, attention=attention)
-  return made, linear.to_native(params, model.config.tied_embeddings)
+  return _changed(model, False, native=True, attention=attention)
+
+
+def to_native(model: Model, params) -> tuple[Model, Any]:
+  """Returns the model with its parameters in blocks; see `for_native`."""
+  made = linear.to_native(params, model.config.tied_embeddings)
+  return for_native(model), made

@@ -68,6 +68,7 @@ def conditions(rows: list[dict]) -> str:
     ('{} prompts of each domain', 'prompts'),
     ('{} new tokens each', 'new_tokens'),
     ('{}', 'dtype'),
+    ('weights in {}', 'weights'),
   )
   facts = [(form, values(rows, name)) for form, name in forms]
   sizes = [row['batch'] for row in rows if row.get('batch') is not None]

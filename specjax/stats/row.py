@@ -80,6 +80,7 @@ ORIGIN: Fields = {
   'draft_revision': Field(_TEXT, 'their commit on the Hub'),
   'dtype': Field(_TEXT, 'the precision of the target'),
   'draft_dtype': Field(_TEXT, 'the precision of the draft'),
+  'weights': Field(_TEXT, 'the bits of matrices, where they are no floats'),
   'prompts_hash': Field(_TEXT, 'a hash of the prompts'),
   'prompts_from': Field(_OBJECT, 'where the prompts come from'),
   'new_tokens': Field(_COUNT, 'the largest number of new tokens', 'tokens'),

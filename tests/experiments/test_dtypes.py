@@ -8,19 +8,21 @@ import shutil
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import specjax
 from configs import parity as parity_config
 from specjax import native, pair, sampling, verify
 from specjax.bench import load, memory, results
-from specjax.bench.config import Candidate, Checkpoint, Draft, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Draft, Mesh, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.checkpoints import precision
 from specjax.drafters import lm, plain
 from specjax.errors import UserError
 from specjax.loop import generate
-from specjax.models import layouts
+from specjax.models import layouts, low_bits
 from specjax.types import Params, Spec
 from tests.support import device_memory, tiny
 
@@ -333,3 +335,38 @@ def test_what_fits_nowhere_needs_a_smaller_model(folder, monkeypatch):
   monkeypatch.setattr(memory, 'available', lambda count: 10)
   with pytest.raises(UserError, match='but has 10: choose a smaller model'):
     memory.check(planned, described, 16, 2, held)
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('rounds', [False, True])
+def test_every_model_of_a_run_is_read_in_few_bits(rounds, folder):
+  """By all that drafts, and what that takes is predicted."""
+  skipped = Candidate('skip', 2, options={'skip': (0,)})
+  x = with_draft(folder, weights='int8', rounds=rounds, timed=False)
+  x.candidates = {'skipped': skipped}
+  planned = plan(x)
+  built = load.load_experiment(planned)
+  target = specjax.load(planned.target, weights='int8', rounds=rounds)
+  assert len(built.methods) == 2
+  for method in built.methods:
+    jax.tree.map(
+      np.testing.assert_array_equal, method.params.target, target.params
+    )
+    said = f'int8{", activations rounded" * rounds}'
+    assert built.models(method)['weights'] == said
+  (draft,) = (m.params.drafter for m in built.methods if m.drafter == 'lm')
+  assert low_bits.is_low_bits(draft['unembedding'])
+  described = load.survey(planned).described
+  predicted = memory.predict(planned, described, 9, 2, compiles=False)
+  assert predicted.layouts == 0
+  assert predicted.parameters == sum(
+    x.nbytes for x in jax.tree.leaves(target.params)
+  )
+
+
+def test_rounds_and_meshes_are_refused_with_what_they_lack(folder):
+  with pytest.raises(UserError, match='rounds is true, but weights are floats'):
+    plan(tiny.experiment(folder, rounds=True))
+  mesh = Mesh(data=2)
+  with pytest.raises(UserError, match='weights is int8, but a mesh'):
+    plan(tiny.experiment(folder, weights='int8', mesh=mesh, batch=2))

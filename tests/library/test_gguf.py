@@ -318,15 +318,22 @@ def test_texts_of_stored_bits(rounds, tmp_path):
   path, _ = made(tmp_path, 'llama', mixed)
   prompts = [list(range(3, 9)), [5], [40, 2, 17]]
   options = {'new_tokens': 24, 'temperature': 0.0}
-  target = specjax.load(path, weights='stored', rounds=rounds)
+  target = specjax.load(path, rounds=rounds)
   assert target.layout == 'native'
+  shapes = checkpoints.describe(path).shapes('float32', target.form)
+  assert jax.tree.structure(shapes) == jax.tree.structure(target.params)
+  for shape, array in zip(
+    *map(jax.tree.leaves, (shapes, target.params)), strict=True
+  ):
+    assert (shape.shape, shape.dtype) == (array.shape, array.dtype)
   plain = specjax.decode(target, None, prompts, **options)
   draft = lm.load(target, str(made(tmp_path / 'x', 'llama', 'Q4_1')[0]))
   assert low_bits.is_low_bits(draft.params['unembedding'])
   drafted = specjax.decode(target, draft, prompts, gamma=3, **options)
   assert drafted.tokens == plain.tokens
   assert drafted.tau > 1.2
-  floats = specjax.decode(specjax.load(path), None, prompts, **options)
+  whole = specjax.load(path, weights='floats')
+  floats = specjax.decode(whole, None, prompts, **options)
   if not rounds:
     assert plain.tokens == floats.tokens
 
@@ -404,7 +411,7 @@ def test_a_file_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
 
   monkeypatch.setattr(huggingface_hub, 'hf_hub_download', fetch)
   described = checkpoints.describe('owner/model@v2:parts/x.Q8_0.gguf')
-  assert described == checkpoints.describe(path)
+  assert described[:-1] == checkpoints.describe(path)[:-1]
   assert asked == [('owner/model', 'parts/x.Q8_0.gguf', 'v2', None)]
 
 
@@ -523,10 +530,11 @@ def test_a_header_that_lies_is_refused_before_it_is_read(
   path = tmp_path / 'lies.gguf'
   path.write_bytes(b'GGUF' + struct.pack('<IQQ', 3, tensors, keys) + content)
 
-  def read(path):
-    pytest.fail(f'{path} was read')
+  class Reader:
+    def __init__(self, path):
+      pytest.fail(f'{path} was read')
 
-  monkeypatch.setattr(gguf, 'GGUFReader', read)
+  monkeypatch.setattr(gguf, 'GGUFReader', Reader)
   with pytest.raises(CheckpointError, match=reason) as refused:
     checkpoints.describe(path)
   assert str(path) in str(refused.value)
