@@ -7,7 +7,7 @@
   done
 
 No time is taken, so the machine may be busy. Each part goes on where it was
-stopped, and its bar says how long it will take.
+stopped, and says which prompts of a cell it decodes and how long they take.
 
   drafters      alpha of unigrams, bigrams and three sizes of drafts, and of
                 lookup, at temperature 0 and 1 (Leviathan et al., Table 3)

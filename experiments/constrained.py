@@ -224,7 +224,7 @@ class Setting(NamedTuple):
     compiled = [(base, jobs[0])]
     for way in ways:
       compiled += [(way.decoding, jobs[0]), (way.single, wide)]
-    measure.compile_all(compiled, lambda: None)
+    measure.compile_all(compiled)
     plain, runs = [], [[] for _ in ways]
     for job in jobs:
       plain.append(measure.decode(base, job))

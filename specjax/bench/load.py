@@ -21,7 +21,7 @@ from specjax.bench.methods import Loaded, assemble, make_drafter
 from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.bench.sampling_stages import values_for
 from specjax.checkpoints import CheckpointError, Description, precision
-from specjax.cli import hosts
+from specjax.cli import hosts, progress
 from specjax.drafters import lm
 from specjax.drafters.heads import files, published
 from specjax.errors import UserError, blame, need
@@ -346,6 +346,7 @@ def check_rule(name: str, rule, drafter: Drafter, whose: str) -> None:
   need(not reason, f'verifiers: {name} does not take {whose}: {reason}')
 
 
+@progress.phase('loading')
 def load_experiment(plan: Plan) -> Loaded:
   """Checks what the files of a plan say, loads weights, returns what runs.
 

@@ -20,6 +20,7 @@ from jax import monitoring
 
 from specjax import sampling
 from specjax.bench import collectives
+from specjax.cli import progress
 from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.models import sharding
@@ -281,30 +282,28 @@ def make_room(share: float = 0.5) -> None:
     jax.clear_caches()
 
 
-def compile_all(
-  ways: list[tuple[Decoding, Job]], done: Callable[[], Any]
-) -> int:
+def compile_all(ways: list[tuple[Decoding, Job]]) -> int:
   """Compiles everything that will be timed, by one step of each.
 
   Args:
     ways: ways to decode, each once, with a job of the right shapes.
-    done: called after each.
 
   Returns:
     How many programs of the loop were compiled.
   """
   before = generate.loop._cache_size()
-  for placed in (False, True):
-    alike = [
-      (way, job)
-      for way, job in ways
-      if (way.spec.target.placement is not None) == placed
-    ]
-    specs = [way.spec for way, _ in alike]
-    for _ in side_by_side(
-      lambda pair: decode(*pair, steps=1, timed=False), alike, specs
-    ):
-      done()
+  with progress.phase('compiling', len(ways)) as phase:
+    for placed in (False, True):
+      alike = [
+        (way, job)
+        for way, job in ways
+        if (way.spec.target.placement is not None) == placed
+      ]
+      specs = [way.spec for way, _ in alike]
+      for _ in side_by_side(
+        lambda pair: decode(*pair, steps=1, timed=False), alike, specs
+      ):
+        phase.advance()
   programs = generate.loop._cache_size() - before
   for way, job in ways:
     # On a mesh the second call of a program is remembered apart from the

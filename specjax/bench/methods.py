@@ -9,7 +9,7 @@ a draft race alone.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from specjax.bench import costs, drafter_facts, measure
 from specjax.bench.measure import Decoding, Job
 from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.bench.sampling_stages import values
+from specjax.cli import progress
 from specjax.drafters import plain
 from specjax.errors import blame, need
 from specjax.loop import generate
@@ -183,13 +184,10 @@ class Loaded:
       live,
     )
 
-  def race(self, tell: Callable[[str], Any] = lambda what: None) -> 'Loaded':
+  def race(self) -> 'Loaded':
     """Measures which layout is fastest, and keeps only what is used.
 
     Layouts that were measured already are kept.
-
-    Args:
-      tell: is told what is being measured.
     """
     if not self.forms:
       return self
@@ -198,7 +196,8 @@ class Loaded:
     place = np.arange(self.plan.batch) % len(texts)
     job = self.job([texts[i] for i in place], place, 0.0)
     turns = 3 if self.plan.quick else layouts.TURNS
-    return self.settle(Race(job, turns, tell))
+    with progress.phase('choosing layouts of weights'):
+      return self.settle(Race(job, turns))
 
   def settle(self, race: 'Race') -> 'Loaded':
     """Takes the layouts that a race chooses, and drops the other weights."""
@@ -218,16 +217,13 @@ class Race:
   Attributes:
     job: a greedy one.
     turns: of each layout.
-    tell: is told what is being measured.
   """
 
   job: Job
   turns: int = layouts.TURNS
-  tell: Callable[[str], Any] = lambda what: None
 
   def plain(self, ways: Mapping[str, Decoding]) -> LayoutChoice:
     """Races plain decoding with the loop itself."""
-    self.tell('plain decoding')
     for way in ways.values():
       measure.decode(way, self.job, 1, timed=False)
     return layouts.fastest(
@@ -240,7 +236,6 @@ class Race:
 
   def passes(self, forms: Mapping[str, Arranged], count: int) -> LayoutChoice:
     """Races passes over `count` tokens of every text."""
-    self.tell(f'passes over {count} tokens')
     model = next(iter(forms.values())).model
     job, encodes = self.job, model.encode is not None
     begun = 1 if encodes else max(map(len, job.prompts))

@@ -6,11 +6,9 @@
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 
 import jax
-from tqdm import tqdm
 
 from specjax.bench import (
   costs,
@@ -24,7 +22,7 @@ from specjax.bench import (
 from specjax.bench.load import load_experiment
 from specjax.bench.methods import Loaded, Method, singles
 from specjax.bench.plan import Plan
-from specjax.cli import hosts
+from specjax.cli import progress
 from specjax.loop import generate
 from specjax.stats import metrics, sanity_checks
 from specjax.types import Spec
@@ -125,28 +123,25 @@ class Runner:
     rows = meshes.round_rows(len(texts), self.plan.mesh)
     return self.built.job(texts, range(len(texts)), temperature, rows=rows)
 
-  def settle(self, bar) -> None:
+  def settle(self) -> None:
     """Measures which layout of weights is fastest, where it was not yet."""
-    self.built = self.built.race(
-      lambda what: bar.set_description(f'layouts: {what}')
-    )
+    self.built = self.built.race()
 
-  def warm_up(self, bar) -> None:
+  def warm_up(self) -> None:
     """Chooses layouts, compiles every program, and measures the costs."""
     units = self.units(self.groups[0][0], 0.0)
     try:
-      self.settle(bar)
-      bar.set_description('compiling')
-      timed = self.compile(units[0], bar)
+      self.settle()
+      timed = self.compile(units[0])
     except measure.NotFinite as error:
       cells = ', '.join(f'{d} at temperature {t:g}' for d, t in self.groups)
       raise measure.NotFinite(f'{error} in one of the cells {cells}') from error
     self.timer = costs.Timer(self.built.base, timed)
-    self.measure_costs(units, bar)
+    self.measure_costs(units)
     for method, (way, _) in timed.items():
       self.exchanged[method] = measure.exchanged(way, units[0])
 
-  def compile(self, job: measure.Job, bar) -> Timed:
+  def compile(self, job: measure.Job) -> Timed:
     """Compiles methods until there are no more, or programs crowd the process.
 
     Only these methods are decoded in this turn. Returns each with its replay.
@@ -159,12 +154,14 @@ class Runner:
     programs, timed, done = 0, {}, set()
     while len(timed) < len(methods) and not (timed and measure.crowded()):
       some = methods[len(timed) : len(timed) + _AT_ONCE]
-      begun = {m: (m.way, costs.replay(m.way, job)) for m in some}
+      begun = {
+        m: (m.way, costs.replay(m.way, job))
+        for m in progress.over('preparing methods', some)
+      }
       new = {
         n: w for n, w in self.loops(begun, job, wide).items() if n not in done
       }
-      bar.total += len(new)
-      programs += measure.compile_all(list(new.values()), bar.update)
+      programs += measure.compile_all(list(new.values()))
       timed |= begun
       done |= new.keys()
     self.compilations = programs / len(done)
@@ -195,14 +192,11 @@ class Runner:
         ways[(single.spec, parts), drafter] = single, wide
     return ways
 
-  def measure_costs(self, units: list[measure.Job], bar) -> None:
+  def measure_costs(self, units: list[measure.Job]) -> None:
     """Takes the turns that costs are medians of, on greedy jobs."""
-    bar.set_description('costs')
-    turns = 3 if self.plan.quick else 7
-    bar.total += turns
-    for i in range(turns):
+    turns = range(3 if self.plan.quick else 7)
+    for i in progress.over('costs of a step', turns, alike=1):
       self.timer.turn(units[i % len(units)])
-      bar.update()
 
   def between(self) -> None:
     """Measures whatever else is wanted between two batches of prompts."""
@@ -211,7 +205,7 @@ class Runner:
     """Decodes a batch of prompts with all turns; see `turns.play`."""
     return turns.play(decode, job, self.built.prompts[domain].talks, lead)
 
-  def measure_alpha(self, methods, domain, temperature, base, bar) -> None:
+  def measure_alpha(self, methods, domain, temperature, base) -> None:
     """Measures the mean of beta at every prefix of the target's own text.
 
     It is that of any batch, so it is measured once. Later turns of
@@ -223,13 +217,11 @@ class Runner:
     where = domain, temperature
     for (drafter, parts), m in singles(methods).items():
       if (drafter, parts, where) in self.alphas:
-        bar.update(len(units))
         continue
       runs, way = [], m.single._replace(parts=parts)
       decode = functools.partial(measure.decode, way, timed=False)
       for job, lead in zip(units, leads, strict=True):
         runs.append(self.play(decode, domain, job, lead))
-        bar.update()
       # The rows beyond are there to fill up the mesh.
       alpha = row_fields.alpha_of(runs, len(self.prompts[domain]))
       self.alphas[drafter, parts, where] = alpha
@@ -251,37 +243,38 @@ class Runner:
     except measure.NotFinite as error:
       raise measure.NotFinite(f'{error} in the cell {cell}') from error
 
-  def group(self, domain: str, temperature: float, bar) -> None:
+  def group(self, domain: str, temperature: float) -> None:
     """Decodes one domain at one temperature with everything.
 
     Where time is taken, methods take turns on each batch.
     """
     units = self.units(domain, temperature)
     todo = self.todo(domain, temperature)
-    several = f', batch {self.plan.batch}' * (len(self.plan.batches) > 1)
-    bar.set_description(f'{domain}, temperature {temperature:g}{several}')
-    plain = functools.partial(
-      measure.decode, self.built.base, timed=self.plan.timed
-    )
+    timed, more = self.plan.timed, len(self.groups) - 1
+    title = f'{domain}, temperature {temperature:g}'
+    title += f', batch {self.plan.batch}' * (len(self.plan.batches) > 1)
+    title += f' ({more} more)' * (more > 0)
+    plain = functools.partial(measure.decode, self.built.base, timed=timed)
     base, runs = [], {method: [] for method in todo}
-    for job in units:
+    first = title if timed else f'{title}, plain decoding'
+    for job in progress.over(first, units, alike=1):
       run = self.play(plain, domain, job)
       base.append(run)
-      bar.update()
-      if self.plan.timed:
+      if timed:
         for method, cell in todo.items():
           runs[method].append(self.decode(method, cell, job, run))
-          bar.update()
         self.between()
-    self.measure_alpha(todo, domain, temperature, base, bar)
-    for method, cell in todo.items():
-      if not self.plan.timed:  # Else they are all compiled and decoded.
-        measure.make_room()
-        for job, run in zip(units, base, strict=True):
-          runs[method].append(self.decode(method, cell, job, run))
-          bar.update()
-      if not self.folder.has(**cell):
-        self.folder.add(self.row(method, cell, base, runs[method]))
+    second = f'{title}, alpha' if timed else f'{title}, drafters'
+    with progress.phase(second, len(todo)) as phase:
+      self.measure_alpha(todo, domain, temperature, base)
+      for method, cell in todo.items():
+        if not timed:  # Else they are all compiled and decoded.
+          measure.make_room()
+          for job, run in zip(units, base, strict=True):
+            runs[method].append(self.decode(method, cell, job, run))
+        if not self.folder.has(**cell):
+          self.folder.add(self.row(method, cell, base, runs[method]))
+        phase.advance()
 
   def row(self, method: Method, cell: dict, base, runs) -> dict:
     """Returns the row of one cell; see docs/measuring.md."""
@@ -361,22 +354,17 @@ class Runner:
   def run_batch(self) -> None:
     """Makes the rows of a batch: as many methods at a time as programs fit."""
     self.turn, count = slice(0, 1), len(self.built.methods)
-    with tqdm(total=0, file=sys.stderr, disable=not hosts.is_primary()) as bar:
-      while self.part:
-        if self.groups:  # The methods before have their rows.
-          self.turn = slice(self.turn.start, count)
-          self.run_part(bar)
-        self.turn = slice(self.turn.stop, self.turn.stop + 1)
+    while self.part:
+      if self.groups:  # The methods before have their rows.
+        self.turn = slice(self.turn.start, count)
+        self.run_part()
+      self.turn = slice(self.turn.stop, self.turn.stop + 1)
     self.turn = slice(None)
 
-  def run_part(self, bar) -> None:
+  def run_part(self) -> None:
     """Makes the rows of the methods of one turn."""
     measure.make_room()
     if self.plan.timed:
-      self.warm_up(bar)
+      self.warm_up()
     for group in self.groups:
-      todo, units = self.todo(*group), len(self.units(*group))
-      alphas = len(singles(todo)) * (1 if self.plan.timed else units)
-      bar.total += alphas + units * (1 + len(todo))
-    for domain, temperature in self.groups:
-      self.group(domain, temperature, bar)
+      self.group(*group)

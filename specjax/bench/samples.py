@@ -9,12 +9,9 @@ conversations those of the first turn.
 import collections
 import itertools
 import json
-import sys
-
-from tqdm import tqdm
 
 from specjax.bench import measure, trace
-from specjax.cli import hosts
+from specjax.cli import hosts, progress
 from specjax.models import prefill
 from specjax.stats.folders import SAMPLE_KEY, SAMPLES, read_samples
 
@@ -109,7 +106,6 @@ def add(runner) -> list[dict]:
   ]
   if not missing:
     return recorded
-  quiet = not hosts.is_primary()
 
   def sample(one):
     method, place, cell = one
@@ -118,9 +114,9 @@ def add(runner) -> list[dict]:
 
   specs = [method.spec for method, *_ in missing]
   made = measure.side_by_side(sample, missing, specs)
-  with tqdm(
-    made, 'sample texts', len(missing), file=sys.stderr, disable=quiet
-  ) as bar:
-    recorded += bar
+  with progress.phase('sample texts', len(missing)) as phase:
+    for text in made:
+      recorded.append(text)
+      phase.advance()
   folder.write(SAMPLES, ''.join(json.dumps(s) + '\n' for s in recorded))
   return recorded

@@ -17,6 +17,7 @@ from specjax.bench.load import (
 )
 from specjax.bench.methods import make_drafter
 from specjax.bench.plan import Plan, PlannedDrafter, need_one_device
+from specjax.cli import progress
 from specjax.errors import UserError, blame
 from specjax.prompts import conversations
 from specjax.types import Drafter, LoadedDrafter, Rule, Target
@@ -89,6 +90,7 @@ def form_of(x: Prompts, tokenizer: Any) -> Prompts:
   return form
 
 
+@progress.phase('loading')
 def load(plan: Plan, longest: int = 0) -> Pair:
   """Checks what files say, and reads weights.
 

@@ -17,6 +17,7 @@ from specjax.certify.drafter_trial import memory_gap
 from specjax.certify.laws import Row, row_of
 from specjax.certify.planted import WrongLoop, WrongMemory, WrongRule
 from specjax.checkpoints import precision
+from specjax.cli import progress
 from specjax.reports.certify import EXACT
 from specjax.stats import fit_tests
 from specjax.types import Spec
@@ -282,9 +283,13 @@ def parts(
   steps = [published, lambda: block_against_token(pairs, depth)]
   yield 'tokens per step', _in_float64, steps
   loops = [bug for bug in planted.WRONG_LOOPS if bug.quick or not x.quick]
-  yield 'planted bugs', rows.plant_rule, list(planted.WRONG_RULES)
-  yield 'planted bugs', rows.plant_loop, loops
-  yield 'planted bugs', rows.plant_memory, list(planted.WRONG_MEMORIES)
+  yield 'planted bugs in rules', rows.plant_rule, list(planted.WRONG_RULES)
+  yield 'planted bugs in loops', rows.plant_loop, loops
+  yield (
+    'planted bugs in memories',
+    rows.plant_memory,
+    list(planted.WRONG_MEMORIES),
+  )
 
 
 def _in_float64(make: Callable[[], list[Row]]) -> list[Row]:
@@ -292,21 +297,18 @@ def _in_float64(make: Callable[[], list[Row]]) -> list[Row]:
     return make()
 
 
-def make(x: Certificate, add: Callable[[Row], None], bar) -> None:
+def make(x: Certificate, add: Callable[[Row], None]) -> None:
   """Makes all rows of the certificate.
 
   Args:
     x: the settings.
     add: takes every row, in its order.
-    bar: a progress bar.
   """
   rows = Cases(x, [c for c in CASES if c.quick or not x.quick])
-  todo = list(parts(x, rows))
-  bar.total = sum(len(items) for _, _, items in todo)
-  for title, work, items in todo:
-    bar.set_description(title)
+  for title, work, items in parts(x, rows):
     made = measure.side_by_side(lambda item, work=work: list(work(item)), items)
-    for each in made:
-      for row in each:
-        add(row)
-      bar.update()
+    with progress.phase(title, len(items)) as phase:
+      for each in made:
+        for row in each:
+          add(row)
+        phase.advance()

@@ -69,4 +69,8 @@ def main(name: str | None = None) -> None:
       sys.path.insert(0, '')  # Modules of the user lie where it is started.
   # Else transformers says on stderr that there is no torch.
   os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
-  importlib.import_module(f'specjax.programs.{name}').start()
+  from specjax.cli import progress
+
+  with progress.phase('starting', lasting=False):
+    program = importlib.import_module(f'specjax.programs.{name}')
+  program.start()

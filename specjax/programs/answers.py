@@ -19,13 +19,12 @@ import pathlib
 from collections.abc import Iterator
 
 import numpy as np
-from tqdm import tqdm
 
 from specjax import checkpoints, prompts
 from specjax.bench import checks, results, sampling_stages, single_model
 from specjax.bench.config import Experiment
 from specjax.bench.plan import Plan, plan
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.errors import need, writing
 from specjax.loop import generate
 from specjax.prompts import Chosen
@@ -122,8 +121,11 @@ def answer(x: Plan) -> None:
   done = {tuple(one[k] for k in KEY) for one in there}
   cells = [(d, t) for d in chosen for t in x.temperatures]
   total = sum(len(chosen[d].texts) for d, _ in cells)
-  bar = tqdm(total=total, initial=len(there), desc='answers')
-  with writing('results', file), open(file, 'a') as out:
+  with (
+    writing('results', file),
+    open(file, 'a') as out,
+    progress.phase('answers', total, done=len(there)) as phase,
+  ):
     for domain, temperature in cells:
       count = range(len(chosen[domain].texts))
       left = [i for i in count if (domain, i, temperature) not in done]
@@ -133,9 +135,8 @@ def answer(x: Plan) -> None:
         out.write(json.dumps(one) + '\n')
         out.flush()
         there.append(one)
-        bar.update()
+        phase.advance()
     os.fsync(out.fileno())
-  bar.close()
   tokens = sum(len(one['answer_ids']) for one in there)
   calls = sum(one['target_calls'] for one in there)
   found = {

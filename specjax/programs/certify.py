@@ -26,13 +26,12 @@ import json
 import time
 
 import numpy as np
-from tqdm import tqdm
 
 from specjax.bench import results
 from specjax.bench.config import Certificate
 from specjax.certify import certificate, trial
 from specjax.certify.laws import row_of
-from specjax.cli import command, fields
+from specjax.cli import command, fields, progress
 from specjax.errors import need
 from specjax.reports import certify as report
 
@@ -60,8 +59,7 @@ def certify(x: Certificate) -> dict:
   begin, folder = time.monotonic(), _folder(x)
   if not folder.rows or folder.rows[-1]['part'] != 'end':
     folder.clear()
-    with tqdm(mininterval=1) as bar:
-      certificate.make(x, folder.add, bar)
+    certificate.make(x, folder.add)
     seconds, conditions = time.monotonic() - begin, results.conditions()
     folder.add(row_of('end', seconds=seconds, boost=x.boost, **conditions))
   verdict = report.verdict(folder.rows)
@@ -77,7 +75,8 @@ def try_one(x: Certificate) -> int:
   """
   begin, one, folder = time.monotonic(), trial.find(x), _folder(x)
   folder.clear()
-  verdict = one.run(folder.add)
+  with progress.phase(f'certifying {one.name}'):
+    verdict = one.run(folder.add)
   end = row_of(
     'verdict',
     kind=one.kind,

@@ -26,7 +26,7 @@ from specjax import prompts
 from specjax.bench import single_model
 from specjax.bench.config import Experiment
 from specjax.bench.plan import plan
-from specjax.cli import command, terminal
+from specjax.cli import command, progress, terminal
 from specjax.cli.fields import SEEDS
 from specjax.errors import UserError, blame, need
 
@@ -80,7 +80,7 @@ class Talker(single_model.Pair):
     needed = len(ids) + new + behind
     self.spoken += 1
     with blame():
-      return specjax.stream(
+      yield from specjax.stream(
         self.target,
         self.drafter if self.speculates else None,
         ids,
@@ -100,7 +100,8 @@ def speak(talker: Talker, colour: bool) -> None:
   last = None
   begin = time.perf_counter()
   try:
-    for piece in talker.answer():
+    pieces = progress.until_first('until the first token', talker.answer())
+    for piece in pieces:
       if not tokens:
         first, early = time.perf_counter(), len(piece.tokens)
       tokens += piece.tokens

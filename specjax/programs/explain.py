@@ -10,9 +10,6 @@ numbers give the verdict (`verdict`).
 
 import itertools
 import json
-import sys
-
-from tqdm import tqdm
 
 from specjax import reports
 from specjax.bench import costs, measure, memory, results
@@ -20,7 +17,7 @@ from specjax.bench.config import Experiment
 from specjax.bench.plan import Plan, plan, whole_steps
 from specjax.bench.plan import choose as choose_drafters
 from specjax.bench.runner import Runner
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.errors import need
 from specjax.reports import explain as explain_report
 from specjax.reports import intervals
@@ -69,14 +66,14 @@ class Explainer(Runner):
   def row(self, method, cell, base, runs):
     return super().row(method, cell, base, runs) | {'asked_gamma': self.asked}
 
-  def measure_costs(self, units, bar):
+  def measure_costs(self, units):
     """Nothing before the first prompt."""
 
-  def group(self, domain, temperature, bar):
+  def group(self, domain, temperature):
     greedy = self.units(domain, 0.0)
     self.jobs = itertools.cycle(greedy[1:] + greedy[:1])
     self.timer.clear()
-    super().group(domain, temperature, bar)
+    super().group(domain, temperature)
 
   def between(self):
     self.timer.turn(next(self.jobs))
@@ -84,8 +81,7 @@ class Explainer(Runner):
 
 def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   """Seconds of a step of every loop of `costs`, plain and speculative."""
-  with tqdm(file=sys.stderr) as bar:  # Where all rows were there already.
-    runner.settle(bar)
+  runner.settle()  # Where all rows were there already.
   built, jobs = runner.built, runner.units(domain, 0.0)
   (method,) = (m for m in built.methods if m.gamma == gamma)
   methods = {
@@ -95,9 +91,9 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   timer = costs.Timer(built.base, methods, explain_report.LOOPS)
   for full, spec in methods.values():
     loops = costs.to_compile(full, spec, jobs[0], explain_report.LOOPS)
-    measure.compile_all(loops, lambda: None)
-  turns = 3 if runner.plan.quick else 15
-  for i in tqdm(range(turns), file=sys.stderr, desc='phases'):
+    measure.compile_all(loops)
+  turns = range(3 if runner.plan.quick else 15)
+  for i in progress.over('phases of a step', turns, alike=1):
     timer.turn(jobs[i % len(jobs)])
   return timer.times
 
@@ -145,10 +141,11 @@ def add_phases(runner: Explainer) -> None:
 def report(folder: results.Folder) -> dict:
   """Writes and prints what was found; returns the last line."""
   rows = folder.rows
-  text = explain_report.summary(rows)
-  folder.write('summary.md', text)
-  for draw in explain_report.figures(rows):
-    reports.save(draw, rows, folder.path)
+  with progress.phase('report'):
+    text = explain_report.summary(rows)
+    folder.write('summary.md', text)
+    for draw in explain_report.figures(rows):
+      reports.save(draw, rows, folder.path)
   print(text)
   names = ('c', 'v', 'tau', 'predicted_speedup', 'speedup', 'speedup_ci')
   last = {

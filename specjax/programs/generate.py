@@ -18,7 +18,7 @@ from specjax.bench.config import Experiment
 from specjax.bench.load import load_experiment
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
-from specjax.cli import command, hosts
+from specjax.cli import command, hosts, progress
 from specjax.cli.terminal import legend, paint
 from specjax.errors import need
 from specjax.loop import generate
@@ -82,10 +82,12 @@ def speak(
   new: list[int] = []
   # The text of an encoder-decoder does not continue its prompt.
   (begun,), sources = prefill.split(built.plain.target.config, [prompt])
-  print(said, end='' if sources is None else '\n')
   ids = list(begun)
   shown = len(built.target.tokenizer.decode(ids))
-  for step in steps(built, plan, prompt, turn):
+  made = steps(built, plan, prompt, turn)
+  made = progress.until_first('until the first token', made)
+  print(said, end='' if sources is None else '\n')
+  for step in made:
     last = step.counts
     for token in trace.tokens(step):
       new.append(token.token)

@@ -9,11 +9,9 @@ and what a tie is. The exit status is 1 where there are bugs.
 
 import functools
 import json
-import sys
 from collections.abc import Iterator
 
 import jax
-from tqdm import tqdm
 
 from specjax import prompts
 from specjax.bench import measure, results, ties, turns
@@ -22,7 +20,7 @@ from specjax.bench.config import Parity
 from specjax.bench.load import load_experiment
 from specjax.bench.methods import Method
 from specjax.bench.plan import Plan, plan
-from specjax.cli import command, names
+from specjax.cli import command, names, progress
 from specjax.errors import need
 from specjax.prompts import Chosen
 from specjax.reports import parity as parity_report
@@ -169,7 +167,7 @@ class Comparison:
       for pair in self.pairs
       if not self.folder.has(**pair[0].cell(domain, 0.0))
     ]
-    for method, mine, other, domain in tqdm(cells, file=sys.stderr):
+    for method, mine, other, domain in progress.over('comparing', cells):
       differences = self.differences(mine, other, domain)
       self.folder.add(self.row(method, other.name, domain, differences))
 

@@ -19,7 +19,6 @@ import json
 import sys
 
 import numpy as np
-from tqdm import tqdm
 
 from specjax import prompts as reading
 from specjax.bench import costs, measure, replay, results
@@ -28,7 +27,7 @@ from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, need_one_device, plan
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.errors import need
 from specjax.reports import predict as predict_report
 from specjax.stats import metrics, sanity_checks, theory
@@ -185,23 +184,14 @@ class Predictor:
       method = self.deepest(drafter)
       return replay.watch_turns(method, wide, drawn[drafter], talks)
 
-    with tqdm(total=len(missing), file=sys.stderr) as bar:
-      bar.set_description('drafters look on')
+    with progress.phase('drafters look on', len(missing)) as phase:
       names = [*dict.fromkeys(drafter for drafter, *_ in missing)]
       found = measure.side_by_side(draws, names)
       drawn = dict(zip(names, found, strict=True))
       made = measure.side_by_side(watch, missing)
       for cell, seen in zip(missing, made, strict=True):
         self.replay(*cell, seen)
-        bar.update()
-
-  def warm_up(
-    self, ways: list[tuple[measure.Decoding, measure.Job]], bar
-  ) -> None:
-    """Compiles loops."""
-    bar.total += len(ways)
-    bar.set_description('compiling')
-    measure.compile_all(ways, bar.update)
+        phase.advance()
 
   def price(self) -> None:
     """Part 2: what a step of every method costs, one drafter at a time."""
@@ -213,38 +203,35 @@ class Predictor:
     if not missing:
       return
     jobs = self.runner.units(self.groups[0][0], 0.0)
-    turns = 3 if self.plan.quick else 7
+    turns = range(3 if self.plan.quick else 7)
     names = dict.fromkeys(name for name, _ in missing)
-    with tqdm(total=turns * len(names), file=sys.stderr) as bar:
-      self.runner.settle(bar)
-      for name in names:
-        measure.make_room()
-        methods = [self.methods[cell] for cell in missing if cell[0] == name]
-        timed = {m: (m.way, costs.replay(m.way, jobs[0])) for m in methods}
-        ways = [
-          loop
-          for pair in timed.values()
-          for loop in costs.to_compile(*pair, jobs[0], ('whole', 'scored'))
-        ]
-        self.warm_up([(self.built.base, jobs[0]), *ways], bar)
-        bar.set_description(f'costs of {name}')
-        timer = costs.Timer(self.built.base, timed)
-        for i in range(turns):
-          timer.turn(jobs[i % len(jobs)])
-          bar.update()
-        for m in methods:
-          cost = timer.costs(m)
-          self.add(
-            'cost',
-            m,
-            None,
-            None,
-            gamma=m.gamma,
-            plain_seconds=np.median(cost.plain),
-            v=cost.v,
-            c=cost.c,
-            seconds_per_step=cost.seconds(),
-          )
+    self.runner.settle()
+    for name in names:
+      measure.make_room()
+      methods = [self.methods[cell] for cell in missing if cell[0] == name]
+      timed = {m: (m.way, costs.replay(m.way, jobs[0])) for m in methods}
+      ways = [
+        loop
+        for pair in timed.values()
+        for loop in costs.to_compile(*pair, jobs[0], ('whole', 'scored'))
+      ]
+      measure.compile_all([(self.built.base, jobs[0]), *ways])
+      timer = costs.Timer(self.built.base, timed)
+      for i in progress.over(f'costs of {name}', turns, alike=1):
+        timer.turn(jobs[i % len(jobs)])
+      for m in methods:
+        cost = timer.costs(m)
+        self.add(
+          'cost',
+          m,
+          None,
+          None,
+          gamma=m.gamma,
+          plain_seconds=np.median(cost.plain),
+          v=cost.v,
+          c=cost.c,
+          seconds_per_step=cost.seconds(),
+        )
 
   def choices(self) -> dict[tuple[str, float], list[tuple[str, int]]]:
     """Chooses the fastest of every cell, at their best lengths, to check.
@@ -271,21 +258,20 @@ class Predictor:
           missing.setdefault((domain, temperature), []).append((name, gamma))
     if not missing:
       return
-    with tqdm(total=len(missing), file=sys.stderr) as bar:
-      self.runner.settle(bar)
-      every = dict.fromkeys(itertools.chain.from_iterable(missing.values()))
-      job = self.runner.units(*self.groups[0])[0]
-      ways = [self.built.base, *(self.methods[pair].way for pair in every)]
-      self.warm_up([(way, job) for way in ways], bar)
-      for (domain, temperature), pairs in missing.items():
-        bar.set_description(f'{domain}, temperature {temperature:g}')
-        self.check(domain, temperature, [self.methods[pair] for pair in pairs])
-        bar.update()
+    self.runner.settle()
+    every = dict.fromkeys(itertools.chain.from_iterable(missing.values()))
+    job = self.runner.units(*self.groups[0])[0]
+    ways = [self.built.base, *(self.methods[pair].way for pair in every)]
+    measure.compile_all([(way, job) for way in ways])
+    for (domain, temperature), pairs in missing.items():
+      self.check(domain, temperature, [self.methods[pair] for pair in pairs])
 
   def check(self, domain: str, temperature: float, methods: list[Method]):
     """Decodes a cell with plain decoding and methods in turns; adds rows."""
     base, runs = [], {m: [] for m in methods}
-    for job in self.runner.units(domain, temperature):
+    title = f'{domain}, temperature {temperature:g}, checking'
+    units = self.runner.units(domain, temperature)
+    for job in progress.over(title, units, alike=1):
       plain = functools.partial(measure.decode, self.built.base)
       run = self.runner.play(plain, domain, job)
       base.append(run)
@@ -315,8 +301,9 @@ def main(x: Experiment) -> None:
     print(predictor.folder.warning, file=sys.stderr)
   predictor.run()
   folder = predictor.folder
-  board = predict_report.Board(folder.rows)
-  text = predict_report.summary(folder.rows)
+  with progress.phase('report'):
+    board = predict_report.Board(folder.rows)
+    text = predict_report.summary(folder.rows)
   folder.write('summary.md', text)
   print(text)
   sanity_checks.warn(folder.rows)

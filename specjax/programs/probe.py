@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from specjax import prompts, verify
 from specjax.bench import load, measure, replay, results
@@ -30,7 +29,7 @@ from specjax.bench.config import Experiment
 from specjax.bench.methods import Loaded, make_drafter
 from specjax.bench.plan import Plan, PlannedDrafter, need_one_device, plan
 from specjax.bench.runner import Runner
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.drafters.shapes.shape import Shape
 from specjax.errors import UserError, need
 from specjax.models import layouts
@@ -292,7 +291,7 @@ class Probe:
       )
       if not self.folder.has(drafter=one.name, alternative=name)
     ]
-    for one, name, changes in tqdm(todo, 'readings', file=sys.stderr):
+    for one, name, changes in progress.over('readings', todo):
       jobs = self.jobs.get(name, self.jobs[CONFIGURED])
       seen = look(one, loaded, changes, jobs)
       need(

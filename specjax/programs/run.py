@@ -15,7 +15,7 @@ from specjax.bench import checks, results, samples
 from specjax.bench.config import Experiment
 from specjax.bench.plan import plan, whole_steps
 from specjax.bench.runner import Runner
-from specjax.cli import command, hosts
+from specjax.cli import command, hosts, progress
 from specjax.programs import probe as probing
 from specjax.reports import batches, page
 from specjax.reports import run as run_report
@@ -89,8 +89,9 @@ def brief(row: dict | None) -> dict | None:
 
 def finish(folder: results.Folder, texts: list[dict]) -> None:
   """Writes and prints the tables; the last line is one JSON object."""
-  folder.write('summary.md', run_report.summary(folder.rows))
-  page.write(folder, texts)
+  with progress.phase('report'):
+    folder.write('summary.md', run_report.summary(folder.rows))
+    page.write(folder, texts)
   print(run_report.brief(folder.rows))
   print(f'{folder.path / "report.html"} has the same and a few texts')
   sanity_checks.warn(folder.rows)

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from specjax import checkpoints, corpus
-from specjax.cli import fields
+from specjax.cli import fields, progress
 from specjax.drafters.heads import frequencies
 from specjax.errors import blame, need, writing
 from specjax.prompts import files
@@ -66,7 +65,7 @@ def main(x: Counts) -> None:
   )
   streams = [
     np.asarray(tokenizer.encode(text), np.int64)
-    for text in tqdm(read(x), 'texts')
+    for text in progress.over('texts', read(x))
   ]
   tables = frequencies.count(streams, size, x.successors)
   with writing('folder', path):

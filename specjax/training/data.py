@@ -12,9 +12,9 @@ import numpy as np
 import tokenizers
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
-from tqdm import tqdm
 
 from specjax import corpus
+from specjax.cli import progress
 from specjax.corpus import packages
 from specjax.corpus.names import is_test
 from specjax.errors import UserError
@@ -101,7 +101,8 @@ def token_streams(
       documents = list(corpus.training_documents(domain))
       if with_packages:
         documents.extend(packages.training_documents(domain))
-      for document in tqdm(documents[::every], f'tokens of {domain}'):
+      some = documents[::every]
+      for document in progress.over(f'tokens of {domain}', some):
         ids = tokenizer.encode(document.text)
         streams.setdefault(stream_of(document), []).append(
           np.array(end + ids, np.uint32)

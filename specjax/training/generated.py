@@ -6,9 +6,9 @@ import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from specjax import checkpoints, sampling, verify
+from specjax.cli import progress
 from specjax.cli.fields import SEEDS
 from specjax.drafters import plain
 from specjax.errors import UserError, blame, need, writing
@@ -159,16 +159,18 @@ def write_texts(
   streams: dict[str, np.ndarray],
   mixture: Mixture,
   seed: int,
+  phase: str = '',
 ) -> np.ndarray:
   """Texts [n, length + 1] that a model continued from the corpus.
 
-  Kept in `folder` batch by batch, so that a stopped run goes on.
+  Kept in `folder` batch by batch, so that a stopped run goes on. `phase` names
+  this work on stderr; it is empty within a phase.
   """
   spec = Spec(model, plain.make(), verify.token)
   length = x.length + 1
   parts = range(0, x.count, x.batch)
   texts = []
-  for i in tqdm(parts, str(folder), leave=False, disable=len(parts) < 2):
+  for i in progress.over(phase, parts, alike=1) if phase else parts:
     path = folder / f'{i:06d}.npy'
     if not path.exists():
       prompts = data.draw_batch(
@@ -223,6 +225,7 @@ def write_target_texts(m: Material) -> np.ndarray:
     m.streams,
     x.mixture,
     x.seed + 1,
+    'texts of the target',
   )
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from optax import contrib
-from tqdm import tqdm
 
+from specjax.cli import progress
 from specjax.cli.names import resolve
 from specjax.training.recipes import CURVES, Optimization
 
@@ -207,7 +207,7 @@ def train(
   Every checkpoint adds a line to `folder/name.jsonl`, see `TrainingLog`.
 
   Args:
-    name: of the run, shown by the progress bar.
+    name: of the run, shown while it trains.
     folder: checkpoints go to `folder/name`.
     o: the optimization.
     params: initial parameters.
@@ -251,23 +251,25 @@ def train(
       carry = manager.restore(first, args=ocp.args.StandardRestore(carry))
     record = TrainingLog(folder / f'{name}.jsonl', first)
     best = Best(folder / f'{name}-best', record, o.patience)
-    bar = tqdm(range(first, o.steps), name, initial=first, total=o.steps)
-    for i in bar:
-      if best.ended():
-        break
-      for j in range(i * o.accumulate, (i + 1) * o.accumulate):
-        carry, parts = step(carry, frozen, batch(j, carry[0]))
-      if i % 10 == 0:
-        values = jax.tree.map(lambda x: round(float(x), 4), parts)
-        bar.set_postfix_str(str(values))
-      if (i + 1) % o.checkpoint_every == 0 or i + 1 == o.steps:
-        parts = jax.device_get(parts)
-        record.stop()
-        line = record.write(i + 1, parts, report(carry[0]) if report else {})
-        best.keep(i + 1, carry[0])
-        # After the line: a checkpoint always has one.
-        manager.save(i + 1, args=ocp.args.StandardSave(carry))
-        tqdm.write(f'{time.strftime("%H:%M:%S")} {name} {line}')
-        record.go()
+    with progress.phase(name, o.steps, done=first, alike=10) as phase:
+      for i in range(first, o.steps):
+        if best.ended():
+          break
+        for j in range(i * o.accumulate, (i + 1) * o.accumulate):
+          carry, parts = step(carry, frozen, batch(j, carry[0]))
+        if i % 10 == 0:
+          values = jax.tree.map(lambda x: round(float(x), 4), parts)
+          phase.note = f'loss {values}'
+        if (i + 1) % o.checkpoint_every == 0 or i + 1 == o.steps:
+          parts = jax.device_get(parts)
+          record.stop()
+          line = record.write(i + 1, parts, report(carry[0]) if report else {})
+          best.keep(i + 1, carry[0])
+          # After the line: a checkpoint always has one.
+          manager.save(i + 1, args=ocp.args.StandardSave(carry))
+          now = time.strftime('%H:%M:%S')
+          print(f'{now} {name} {line}', flush=True)
+          record.go()
+        phase.advance()
     manager.wait_until_finished()
   return best.choose(carry[0])

@@ -198,6 +198,7 @@ def make_drafts(
     streams,
     recipe.mixture,
     recipe.seed + 1,
+    'texts of the target',
   )
   models = {
     f'draft-{width}': model_of(

@@ -1,5 +1,6 @@
 """Conversations in the terminal: what is said, answered and forgotten."""
 
+import contextlib
 import io
 import re
 import sys
@@ -70,6 +71,15 @@ def test_an_answer_without_speculation_is_the_same(say):
   assert f'[plain: {NEW} tokens, 1.00 a target call' in shown
   assert '(the next answers: plain)' in shown
   assert '(the next answers: drafts of draft)' in shown
+
+
+def test_something_is_shown_before_the_first_token(folder, monkeypatch):
+  both = io.StringIO()
+  monkeypatch.setattr(sys, 'stdin', io.StringIO('def f\n'))
+  with contextlib.redirect_stdout(both), contextlib.redirect_stderr(both):
+    chat.main(tiny.experiment(folder, max_new_tokens=NEW))
+  phases = r'loading: .* s\n> def f\nuntil the first token: .* s\n'
+  assert re.match(phases, both.getvalue())
 
 
 def test_a_conversation_goes_on_until_it_is_forgotten(say, heard):

@@ -88,8 +88,8 @@ def test_methods_that_do_not_fit_at_once_take_turns(
   parts = []
 
   class Watched(Runner):
-    def run_part(self, bar):
-      super().run_part(bar)
+    def run_part(self):
+      super().run_part()
       parts.append([m.drafter for m in self.part])
 
   x = tiny.experiment(folder, results=str(tmp_path / 'a'))

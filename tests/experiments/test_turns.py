@@ -9,10 +9,8 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-import tqdm
 
 from specjax.bench import measure, row_fields, turns
-from specjax.bench import runner as runner_module
 from specjax.bench.config import Parity, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
@@ -72,28 +70,6 @@ def untimed(folder, tmp_path_factory, prompts):
   runner = Watched(plan(x))
   runner.run()
   return runner
-
-
-@pytest.mark.slow
-def test_the_bar_ends_where_it_said_with_domains_of_other_sizes(
-  folder, tmp_path, monkeypatch
-):
-  path = tmp_path / 'question.jsonl'
-  more = {'category': 'alone', 'turns': ['for x in']}
-  path.write_text(''.join(json.dumps(talk) + '\n' for talk in [more, *TALKS]))
-  bars = set()
-
-  class Bar(tqdm.tqdm):
-    def close(self):
-      bars.add((self.n, self.total))
-      super().close()
-
-  monkeypatch.setattr(runner_module, 'tqdm', Bar)
-  x = settings(folder, tmp_path, Prompts(path=str(path)), timed=False)
-  Runner(plan(x)).run()
-  # Plain decoding, lookup and alpha, of each prompt at two temperatures.
-  count = 2 * 3 * len([more, *TALKS])
-  assert bars == {(count, count)}
 
 
 def test_a_conversation_is_one_unit_of_all_its_turns(untimed):

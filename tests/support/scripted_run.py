@@ -274,7 +274,6 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
       (generate, 'generate', machine),
       (generate, 'loop', machine),
       (runner, 'load_experiment', load_experiment),
-      (runner, 'tqdm', mock.MagicMock()),
       (ties, 'explain', _bug),
       (meshes, 'round_rows', lambda *_: rows),
       (results, 'conditions', lambda: conditions),

@@ -1,0 +1,131 @@
+"""Phases of a program: what a terminal and a log file show of them."""
+
+import contextlib
+import io
+import re
+import time
+
+import pytest
+
+from specjax.bench.plan import plan
+from specjax.bench.runner import Runner
+from specjax.cli import progress
+from tests.support import tiny
+
+COUNT = re.compile(r'^(.*): (\d+) of (\d+), ')
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+  def fileno(self):
+    raise OSError  # Its width is not known.
+
+  def shown(self):
+    """The lines that were drawn, of which each replaced the one before."""
+    return [x for x in re.split(r'\r\x1b\[K|\r|\n', self.getvalue()) if x]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+  monkeypatch.setattr(progress, '_FIRST', 0.0)
+  monkeypatch.setattr(progress, '_EVERY', 0.002)
+  monkeypatch.setattr(progress, '_BRIEF', 0.0)
+  return Terminal()
+
+
+def test_a_terminal_shows_a_phase_that_does_nothing_countable(terminal):
+  with contextlib.redirect_stderr(terminal), progress.phase('loading'):
+    time.sleep(0.05)
+  shown = terminal.shown()
+  assert len(shown) > 2
+  assert all(re.fullmatch(r'loading: 0\.\d s', line) for line in shown)
+
+
+def test_the_time_left_waits_for_items_that_say_it(monkeypatch):
+  now = iter(range(100))
+  monkeypatch.setattr(progress.time, 'monotonic', lambda: float(next(now)))
+  one = progress.Phase('decoding', 5, done=2, alike=2)
+  assert one.left() is None
+  one.advance()
+  assert one.left() is None
+  one.advance()
+  assert one.left() == 0  # One item is left; it took one second an item.
+  assert progress.Phase('compiling', 5, done=0, alike=None).left() is None
+
+
+def test_a_narrow_terminal_shows_the_counts():
+  one = progress.Phase('a long name of a phase', 3, done=0, alike=None)
+  one.note = 'and a note'
+  line = one.line(width=30)
+  assert len(line) < 30
+  assert line.startswith('a long')
+  assert line.endswith(': 0 of 3, 0.0 s')
+
+
+def test_a_phase_that_fails_leaves_no_line(capsys):
+  with pytest.raises(KeyError), progress.phase('loading'):
+    raise KeyError
+  assert not capsys.readouterr().err
+
+
+def test_a_phase_that_must_not_last_leaves_no_line(capsys):
+  with progress.phase('starting', lasting=False):
+    pass
+  assert not capsys.readouterr().err
+
+
+def test_the_first_item_is_waited_for(capsys):
+  items = progress.until_first('waiting', iter([1, 2]))
+  assert capsys.readouterr().err.startswith('waiting: ')
+  assert [*items] == [1, 2]
+  assert [*progress.until_first('waiting', iter([]))] == []
+
+
+@pytest.mark.parametrize('seconds', [(12.34, '12.3 s'), (125, '2:05')])
+def test_a_duration_is_short(seconds):
+  assert progress.clock(seconds[0]) == seconds[1]
+
+
+@pytest.mark.parametrize('timed', [True, False])
+def test_totals_of_a_run_stay_and_shares_never_fall(
+  folder, tmp_path, terminal, timed
+):
+  x = tiny.experiment(folder, results=str(tmp_path / 'a'), timed=timed)
+  with contextlib.redirect_stderr(terminal):
+    Runner(plan(x)).run()
+  last: tuple = ('', 0, 0)
+  names, counted = [], 0
+  for line in terminal.shown():
+    if not (found := COUNT.match(line)):
+      continue
+    name, done, total = found[1], int(found[2]), int(found[3])
+    if name == last[0] and last[1] < last[2]:
+      assert total == last[2]
+      assert done >= last[1]
+    else:
+      assert last[1] == last[2]  # The phase before ended where it said.
+    names.append(name)
+    last = name, done, total
+    counted += 1
+  assert counted > 10
+  assert last[1] == last[2]
+  assert ('compiling' in names) == timed
+
+
+def test_a_log_has_one_line_a_phase(folder, tmp_path, capsys):
+  x = tiny.experiment(
+    folder, results=str(tmp_path / 'a'), temperatures=(0.0,), timed=False
+  )
+  Runner(plan(x)).run()
+  text = capsys.readouterr().err
+  lines = text.splitlines()
+  names = [line.partition(': ')[0] for line in lines]
+  assert names == [
+    'loading',
+    'code, temperature 0, plain decoding',
+    'code, temperature 0, drafters',
+  ]
+  assert all(re.search(r': (\d+ of \d+, )?\d+\.\d s$', x) for x in lines)
+  assert '\r' not in text
