@@ -1,9 +1,13 @@
 """The notebooks run as they stand: on smaller pairs, and one on devices."""
 
+import base64
 import json
+import subprocess
+import sys
 
 import pytest
 
+import specjax
 from specjax import checkpoints
 from tests.support import hub, notebooks, tiny
 
@@ -24,6 +28,11 @@ TARGET, DRAFT, DTYPE = 'tiny/target@main', 'tiny/draft', 'float32'
 GAMMAS, NEW_TOKENS, PROMPTS = (2,), 12, PROMPTS[:5]
 """
 
+LAST_ROW = """
+print('--- last row')
+print(json.dumps({name: rows[-1][name] for name in ('mesh', 'collectives')}))
+"""
+
 
 @pytest.mark.slow
 def test_the_quick_start_runs(folder, monkeypatch):
@@ -35,10 +44,10 @@ def test_the_quick_start_runs(folder, monkeypatch):
     after={'config': SMALL.format(target=str(folder / 'target'))},
   )
   assert '| copy ' in shown
-  assert '"report": "runs/notebook/report.html"' in shown
+  assert 'runs/notebook/summary.md' in shown
   # Rendered as a notebook would: coloured text, figures and the last output.
   assert '<span class="token ' in shown
-  assert shown.count('<Figure size') == 4
+  assert shown.count('<Figure size') == 5
   assert 'accepted lengths [' in shown
 
 
@@ -87,30 +96,106 @@ def test_without_the_hub_the_embedded_pair_has_a_verdict(monkeypatch):
 
 
 @pytest.mark.parametrize('path', EVERY)
-def test_a_notebook_is_kept_without_its_outputs(path):
-  cells = json.loads(path.read_text())['cells']
-  code = [cell for cell in cells if cell['cell_type'] == 'code']
+def test_a_notebook_is_kept_with_few_outputs(path):
+  """Small figures of a run of the notebook as it is, and nothing else."""
+  notebook = json.loads(path.read_text())
+  code = [c for c in notebook['cells'] if c['cell_type'] == 'code']
   assert code
-  assert [c for c in code if c['outputs'] or c['execution_count']] == []
+  kept = [c for c in code if 'kept' in c['metadata'].get('tags', ())]
+  assert len(kept) == (2 if path == QUICKSTART else 0)
+  assert [c for c in code if c['outputs'] or c['execution_count']] == kept
+  for cell in kept:
+    (output,) = cell['outputs']
+    assert output['output_type'] == 'execute_result'
+    picture = base64.b64decode(output['data']['image/png'])
+    assert picture.startswith(b'\x89PNG')
+  if kept:
+    # Else python -m tests.support.notebooks NOTEBOOK stores them anew.
+    assert notebook['metadata']['outputs_of'] == notebooks.digest(path)
+  assert path.stat().st_size < 150_000
 
 
-@pytest.mark.parametrize('path', [QUICKSTART, PAYS], ids=lambda p: p.stem)
-def test_outside_of_a_checkout_a_notebook_asks_where_it_is(
-  path, tmp_path, monkeypatch
+def install_cell(path) -> str:
+  (found,) = (s for tags, s in notebooks.cells(path) if 'install' in tags)
+  return found
+
+
+def installed(monkeypatch, driver='', tpu=(), fails=()) -> list[list[str]]:
+  """What the first cell asks pip for, on a machine of one kind.
+
+  Args:
+    monkeypatch: that of a test.
+    driver: version that nvidia-smi says; '' without one.
+    tpu: files of devices.
+    fails: requirements that pip does not find.
+  """
+  asked = []
+
+  def run(command, **_):
+    if command[0] == 'nvidia-smi':
+      return subprocess.CompletedProcess(command, 0, f'{driver}\n', '')
+    assert command[:4] == [sys.executable, '-m', 'pip', 'install']
+    asked.append(command[4:])
+    failed = any(one in fails for one in command)
+    return subprocess.CompletedProcess(command, int(failed), '', 'not found')
+
+  monkeypatch.setattr(subprocess, 'run', run)
+  monkeypatch.setattr('glob.glob', lambda pattern: list(tpu))
+  monkeypatch.setattr('shutil.which', lambda name: driver and name)
+  monkeypatch.setattr(sys, 'path', list(sys.path))
+  exec(notebooks.translate(install_cell(QUICKSTART)), {})
+  return asked
+
+
+def test_every_notebook_is_installed_alike():
+  assert {install_cell(p) for p in FOLDER.glob('*.ipynb')} == {
+    install_cell(QUICKSTART)
+  }
+
+
+@pytest.mark.parametrize(
+  ('machine', 'extra', 'more', 'words'),
+  [
+    ({}, '', [], 'CPU'),
+    ({'driver': '580.65.06'}, '[gpu]', [], 'driver 580'),
+    ({'driver': '550.54'}, '', ['jax[cuda12]'], 'too old for CUDA 13'),
+    ({'driver': 'no devices were found'}, '', [], 'names no GPU'),
+    ({'tpu': ['/dev/accel0']}, '[tpu]', [], 'TPU'),
+  ],
+)
+def test_a_notebook_installs_what_its_machine_needs(
+  machine, extra, more, words, tmp_path, monkeypatch, capsys
 ):
-  """Before anything is installed."""
+  monkeypatch.chdir(tmp_path)  # No checkout lies above it.
+  assert installed(monkeypatch, **machine) == [
+    ['-q', f'specjax{extra}=={specjax.__version__}', *more]
+  ]
+  assert words in capsys.readouterr().out
+  monkeypatch.chdir(FOLDER)
+  found = installed(monkeypatch, **machine)
+  assert found == [['-q', '-e', f'{notebooks.ROOT}{extra}', *more]]
+
+
+def test_without_that_release_the_latest_is_installed(
+  tmp_path, monkeypatch, capsys
+):
   monkeypatch.chdir(tmp_path)
-  (install,) = (s for tags, s in notebooks.cells(path) if 'install' in tags)
-  with pytest.raises(AssertionError, match='Set REPOSITORY above'):
-    exec(notebooks.translate(install), {})
+  pinned = f'specjax=={specjax.__version__}'
+  asked = installed(monkeypatch, fails=[pinned])
+  assert asked == [['-q', pinned], ['-q', 'specjax']]
+  assert f'pip install {pinned}: not found' in capsys.readouterr().out
+  with pytest.raises(AssertionError, match='pip installed no specjax'):
+    installed(monkeypatch, fails=[pinned, 'specjax'])
 
 
 def test_a_cell_that_fails_is_named(tmp_path):
   path = tmp_path / 'a.ipynb'
   path.write_text(
-    '{"cells": [{"cell_type": "code", "metadata": {}, "source": ["x = 1"]},'
+    '{"cells": [{"cell_type": "code", "metadata": {"tags": ["one"]}, "source":'
+    '["x = 1"]},'
     '{"cell_type": "code", "metadata": {"tags": ["no"]}, "source": ["1 / 0"]},'
-    '{"cell_type": "code", "metadata": {}, "source": ["!exit {x + 2}"]}]}'
+    '{"cell_type": "code", "metadata": {"tags": ["shell"]}, "source":'
+    '["!exit {x + 2}"]}]}'
   )
   with pytest.raises(notebooks.CellError, match='exit status 3'):
     notebooks.run_cells(path, skip_tags=('no',))
@@ -118,14 +203,17 @@ def test_a_cell_that_fails_is_named(tmp_path):
     notebooks.run_cells(path)
   with pytest.raises(ValueError, match='no cell with the tags'):
     notebooks.run_cells(path, after={'other': ''})
+  with pytest.raises(notebooks.CellError, match='a cell prints'):
+    notebooks.run_cells(
+      path, skip_tags=('no', 'shell'), after={'one': "print('a' * 5000)"}
+    )
 
 
 def test_lines_of_shell_and_notebook_become_calls():
-  source = 'if a:\n  !ls \\\n    {b}\n%cd ..\n%matplotlib inline\nc = 5 % 2\n'
+  source = 'if a:\n  !ls \\\n    {b}\n%matplotlib inline\nc = 5 % 2\n'
   assert notebooks.translate(source).splitlines() == [
     'if a:',
     "  _shell(f'ls     {b}')",
-    '__import__("os").chdir(\'..\')',
     'pass  # matplotlib inline',
     'c = 5 % 2',
   ]
@@ -139,7 +227,7 @@ def test_many_devices_run_without_a_tpu(tmp_path, monkeypatch):
   shown = notebooks.run_cells(
     FOLDER / 'cloud_tpu.ipynb',
     skip_tags=('install',),
-    after={'rows': "print('--- last row')\nprint(json.dumps(rows[-1]))"},
+    after={'rows': LAST_ROW},
   )
   assert '"refused": []' in shown
   last = json.loads(shown.split('--- last row\n')[1].splitlines()[0])

@@ -1,12 +1,19 @@
 """Runs the code cells of a notebook without Jupyter.
 
-A cell is Python with lines for the shell (`!command`) and for the notebook
-(`%cd folder`, `%pip ...`, `%matplotlib ...`). Lines of the shell may hold
-Python names in braces. The value of a cell's last expression is shown as a
-notebook would show it, so that whatever renders it runs too.
+A cell is Python with lines for the shell (`!command`, which may hold Python
+expressions in braces) and for the notebook (`%matplotlib ...`). The value of a
+cell's last expression is shown as a notebook would show it, so that whatever
+renders it runs too.
+
+  python -m tests.support.notebooks notebooks/quickstart.ipynb
+
+runs a notebook as it is, and stores the figures of cells with the tag `kept`.
 """
 
 import ast
+import base64
+import hashlib
+import io
 import json
 import os
 import pathlib
@@ -16,23 +23,36 @@ import sys
 import tempfile
 import types
 
+from PIL import Image
+
 ROOT = pathlib.Path(__file__).parents[2]
+LONGEST = 4000  # letters that a cell may print
 _SPECIAL = re.compile(r'^(\s*)([!%])(.*)$')
-_OWN = {'.git', 'runs'}  # of a checkout; a run makes its own
+_SHOWN = '--- shown'
 
 
 class CellError(RuntimeError):
   """A cell failed; says which, and what it printed."""
 
 
+def _code(notebook: dict) -> list[dict]:
+  return [c for c in notebook['cells'] if c['cell_type'] == 'code']
+
+
+def _tags(cell: dict) -> set[str]:
+  return set(cell['metadata'].get('tags', ()))
+
+
 def cells(path) -> list[tuple[set[str], str]]:
   """Tags and source of every code cell."""
-  found = json.loads(pathlib.Path(path).read_text())['cells']
-  return [
-    (set(cell['metadata'].get('tags', ())), ''.join(cell['source']))
-    for cell in found
-    if cell['cell_type'] == 'code'
-  ]
+  notebook = json.loads(pathlib.Path(path).read_text())
+  return [(_tags(cell), ''.join(cell['source'])) for cell in _code(notebook)]
+
+
+def digest(path) -> str:
+  """A hash of all code, by which stored outputs name what they are of."""
+  code = json.dumps([source for _, source in cells(path)])
+  return hashlib.sha256(code.encode()).hexdigest()
 
 
 def translate(source: str) -> str:
@@ -44,28 +64,25 @@ def translate(source: str) -> str:
       made.append(line)
       continue
     indent, mark, text = match.groups()
-    if mark == '!' or text.startswith(('pip', 'sh ')):
-      call = f'_shell(f{text!r})'
-    elif text.startswith('cd '):
-      call = f'__import__("os").chdir({text[3:].strip()!r})'
-    else:
-      call = f'pass  # {text}'
+    call = f'_shell(f{text!r})' if mark == '!' else f'pass  # {text}'
     made.append(indent + call)
   return '\n'.join(made)
 
 
 def _shell(command: str) -> None:
-  # The interpreter in use, whatever the shell would find.
-  command = re.sub(r'^(\s*)python3?\b', rf'\1"{sys.executable}"', command)
-  command = re.sub(r'^(\s*)pip\b', rf'\1"{sys.executable}" -m pip', command)
   subprocess.run(command, shell=True, check=True)
 
 
-def _show(value) -> None:
+def _show(value, number: int) -> None:
   if value is None:
     return
+  if hasattr(value, 'savefig'):
+    file = io.BytesIO()
+    value.savefig(file, dpi=80)
+    few = Image.open(file).convert('RGB').quantize(64)  # A third of the bytes.
+    few.save(f'shown-{number}.png', optimize=True)
   show = getattr(value, '_repr_html_', None)
-  print((show and show()) or repr(value), flush=True)
+  print(f'{_SHOWN}\n{(show and show()) or repr(value)}', flush=True)
 
 
 def execute(sources: list[str]) -> None:
@@ -84,16 +101,33 @@ def execute(sources: list[str]) -> None:
     exec(compile(tree, f'cell {number}', 'exec'), names)
     if last is not None:
       code = compile(ast.Expression(last.value), f'cell {number}', 'eval')
-      _show(eval(code, names))
+      _show(eval(code, names), number)
+
+
+def _run(path, sources: list[str], folder: str, timeout: float) -> str:
+  done = subprocess.run(
+    [sys.executable, __file__],
+    input=json.dumps(sources),
+    capture_output=True,
+    text=True,
+    timeout=timeout,
+    cwd=folder,
+    env=os.environ | {'PYTHONPATH': str(ROOT), 'MPLBACKEND': 'Agg'},
+    check=False,
+  )
+  if done.returncode:
+    raise CellError(f'{path}:\n{done.stdout}\n{done.stderr}')
+  for printed in re.split(r'^--- cell ', done.stdout, flags=re.MULTILINE):
+    printed = printed.partition(_SHOWN)[0]
+    if len(printed) > LONGEST:
+      raise CellError(f'{path}: a cell prints {len(printed)}: {printed[:400]}')
+  return done.stdout
 
 
 def run_cells(
   path, skip_tags=(), timeout: float = 300, after: dict[str, str] | None = None
 ) -> str:
-  """Runs a notebook in a process and a folder of its own.
-
-  The folder shows the checkout, so that relative paths work, and what a cell
-  writes beside it is gone afterwards.
+  """Runs a notebook in a process and an empty folder of its own.
 
   Args:
     path: of the notebook.
@@ -106,7 +140,7 @@ def run_cells(
     What the cells printed.
 
   Raises:
-    CellError: a cell failed.
+    CellError: a cell failed, or printed too much.
     subprocess.TimeoutExpired: they took too long.
   """
   sources = []
@@ -118,25 +152,40 @@ def run_cells(
     sources += [left.pop(tag) for tag in tags if tag in left]
   if left:
     raise ValueError(f'after: {path} has no cell with the tags {list(left)}')
-  with tempfile.TemporaryDirectory() as name:
-    folder = pathlib.Path(name)
-    for entry in ROOT.iterdir():
-      if entry.name not in _OWN:
-        (folder / entry.name).symlink_to(entry)
-    done = subprocess.run(
-      [sys.executable, __file__],
-      input=json.dumps(sources),
-      capture_output=True,
-      text=True,
-      timeout=timeout,
-      cwd=folder,
-      env=os.environ | {'PYTHONPATH': name, 'MPLBACKEND': 'Agg'},
-      check=False,
-    )
-  if done.returncode:
-    raise CellError(f'{path}:\n{done.stdout}\n{done.stderr}')
-  return done.stdout
+  with tempfile.TemporaryDirectory() as folder:
+    return _run(path, sources, folder, timeout)
+
+
+def store(path: pathlib.Path) -> None:
+  """Runs a notebook as it is, and stores the figures of its kept cells."""
+  notebook = json.loads(path.read_text())
+  # An installation shows nothing, and here all is installed.
+  sources = [
+    '' if 'install' in tags else translate(source)
+    for tags, source in cells(path)
+  ]
+  with tempfile.TemporaryDirectory() as folder:
+    _run(path, sources, folder, timeout=1800)
+    for number, cell in enumerate(_code(notebook)):
+      cell.update(execution_count=None, outputs=[])
+      if 'kept' in _tags(cell):
+        picture = pathlib.Path(folder, f'shown-{number}.png').read_bytes()
+        cell['execution_count'] = number + 1
+        cell['outputs'] = [
+          {
+            'data': {'image/png': base64.b64encode(picture).decode()},
+            'execution_count': number + 1,
+            'metadata': {},
+            'output_type': 'execute_result',
+          }
+        ]
+  notebook['metadata']['outputs_of'] = digest(path)
+  text = json.dumps(notebook, indent=1, ensure_ascii=False)
+  path.write_text(text + '\n')
 
 
 if __name__ == '__main__':
-  execute(json.load(sys.stdin))
+  if len(sys.argv) > 1:
+    store(pathlib.Path(sys.argv[1]))
+  else:
+    execute(json.load(sys.stdin))
