@@ -58,9 +58,9 @@ class Request:
     logprobs: record the log-probability of each token, and of so many of the
       most probable tokens of its place, 0 to 20: those of the target before
       temperature, penalties, cuts and constraints, see `token_records`.
-    slots: size of the buffer; by default what the longest prompt needs. Programs
-      for a given size serve prompts of any length, and read whole blocks.
-      Prompts of any length share the programs of one size.
+    slots: size of the buffer; by default what the longest prompt needs.
+      Prompts of any length share the programs of one size, and are read in
+      whole blocks then.
     stages: further stages of the sampling pipeline, such as `top_p=0.9` or
       `repetition_penalty=[1.1, 1.3]`; see `specjax.sampling.make`.
   """
