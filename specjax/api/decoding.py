@@ -148,9 +148,10 @@ def load(
       "layout='auto'"
     )
   dtype = checkpoints.precision.check_dtype(dtype)
-  directory = str(checkpoints.locate(path))
+  found = checkpoints.locate(path)
+  directory = str(found)
   kernel = layout != layouts.WHOLE and layouts.has_kernel()
-  form = parameters.choose_form(weights, rounds, directory, kernel)
+  form = parameters.choose_form(weights, rounds, found, kernel)
   if form != parameters.FLOATS:
     layout = layouts.NATIVE if form.blocks else layouts.WHOLE
   model, params = checkpoints.load(directory, dtype, max_length, form=form)

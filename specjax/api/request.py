@@ -242,7 +242,9 @@ def prepare(
     spec = dataclasses.replace(spec, target=arranged.model, drafter=method)
     params = Params(arranged.params, params)
   # Programs for a given size of buffer serve prompts of any length.
-  read = prefill.slots_to_read(planned.texts, planned.slots)
+  longest = max(map(len, planned.texts))
+  sizes = prefill.read_sizes(planned.slots)
+  read = next(size for size in sizes if size >= longest)
   return Prepared(
     params,
     spec,

@@ -390,7 +390,10 @@ def _choose_form(x: Experiment, target: str) -> WeightForm:
   )
   with blame():
     return parameters.choose_form(
-      x.weights, x.rounds, target, not mesh and layouts.has_kernel()
+      x.weights,
+      x.rounds,
+      checkpoints.locate(target),
+      not mesh and layouts.has_kernel(),
     )
 
 

@@ -59,7 +59,7 @@ FLOATS = WeightForm()
 
 
 def choose_form(
-  weights: str, rounds: bool, directory: str, kernel: bool
+  weights: str, rounds: bool, directory: pathlib.Path, kernel: bool
 ) -> WeightForm:
   """Returns the form in which a model is read.
 
@@ -67,7 +67,7 @@ def choose_form(
     weights: one of `FORMS`; 'auto': 'stored' for a GGUF file where the kernel
       multiplies its bits as they lie, or else floats.
     rounds: round activations, too.
-    directory: of the checkpoint, or a GGUF file.
+    directory: of the checkpoint.
     kernel: whether the kernel may multiply.
 
   Raises:
@@ -78,7 +78,7 @@ def choose_form(
       f'weights is {weights!r}: choose one of {", ".join(FORMS)}'
     )
   if weights == 'auto':
-    stored = (pathlib.Path(directory) / GGUF).is_symlink()
+    stored = (directory / GGUF).is_symlink()
     weights = STORED_BITS if stored and kernel else FLOAT
   if weights != FLOAT:
     return WeightForm(weights, rounds, kernel)

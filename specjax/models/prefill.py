@@ -10,7 +10,7 @@ from specjax.models import cache as caches
 from specjax.models import transformer
 from specjax.models.config import TransformerConfig
 
-_LEAST = 32  # slots that texts are read into
+_LEAST_READ, _MOST_READ = 32, 512  # slots
 
 
 def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
@@ -67,14 +67,19 @@ def check_slots(read: int, texts: Sequence[Sequence[int]], slots: int) -> None:
     )
 
 
-def slots_to_read(texts: Sequence[Sequence[int]], slots: int) -> int | None:
-  """Returns slots that short texts are read into, for a buffer of `slots`.
+def read_sizes(slots: int) -> tuple[int, ...]:
+  """Slots that prompts are read into, for a buffer of so many.
 
-  A block is read at the price of all its tokens, so short texts get a smaller
-  one: a power of two, for few programs. None: the texts fill a block.
+    128   ->   32 64 128        4096   ->   32 64 128 256 512 4096
+
+  A prompt of 20 tokens is then read at the price of 32, and not of a block of
+  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`). A
+  larger one is read in such blocks, and only the blocks in use cost time.
   """
-  size = max(_LEAST, 1 << (max(map(len, texts)) - 1).bit_length())
-  return size if size < caches.block_of(slots) else None
+  sizes = [_LEAST_READ]
+  while 2 * sizes[-1] < min(slots, 2 * _MOST_READ):
+    sizes.append(2 * sizes[-1])
+  return *sizes, slots
 
 
 def pad(texts: Sequence[Sequence[int]], slots: int):

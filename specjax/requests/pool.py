@@ -30,10 +30,9 @@ from specjax.loop.buffers import plan_buffers
 from specjax.loop.token_records import NOTHING, Logprob, Recording
 from specjax.models import cache as caches
 from specjax.models import sharding
+from specjax.models.prefill import read_sizes as read_sizes
 from specjax.requests.goodput import Goodput
 from specjax.types import Counts, Params, Spec, SpecState
-
-_SMALLEST_READ, _LARGEST_READ = 32, 512
 
 
 @functools.partial(jax.jit, static_argnames='rows')
@@ -80,21 +79,6 @@ def split(count: int, group: int) -> list[int]:
     sizes.append(1 << (min(count, group).bit_length() - 1))
     count -= sizes[-1]
   return sizes
-
-
-def read_sizes(slots: int) -> tuple[int, ...]:
-  """Slots that prompts are read into, for a buffer of so many.
-
-    128   ->   32 64 128        4096   ->   32 64 128 256 512 4096
-
-  A prompt of 20 tokens is then read at the price of 32, and not of a block of
-  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`). A
-  larger one is read in such blocks, and only the blocks in use cost time.
-  """
-  sizes = [_SMALLEST_READ]
-  while 2 * sizes[-1] < min(slots, 2 * _LARGEST_READ):
-    sizes.append(2 * sizes[-1])
-  return *sizes, slots
 
 
 def _at_once(part: str, work: Callable[[], SpecState]) -> SpecState:
