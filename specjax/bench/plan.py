@@ -492,7 +492,7 @@ def settings_of(x: Any) -> dict:
       for field in ('dtype', 'vocabulary', 'frequencies'):
         if not settings[name].get(field, True):
           del settings[name][field]
-  for name in ('batches', 'rule', 'drafter', 'policy', 'rounds'):
+  for name in ('batches', 'rule', 'drafter', 'policy', 'rounds', 'binaries'):
     if not settings.get(name, True):
       del settings[name]
   for name in ('dtype', 'weights'):

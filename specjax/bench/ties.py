@@ -148,7 +148,7 @@ def _score(way: Scoring, padded, length: int, sources) -> list[jax.Array]:
 
 def _last_place(logits, ways: list[Scoring]) -> float:
   """One unit in the last place of the largest, in the coarsest precision."""
-  units = [jnp.finfo(jax.tree.leaves(w.weights)[0].dtype).eps for w in ways]
+  units = [jnp.finfo(transformer.dtype_of(w.weights)).eps for w in ways]
   _, exponent = np.frexp(np.abs(logits).max())
   return float(max(units)) * 2.0 ** (int(exponent) - 1)
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from specjax.drafters import plain
 from specjax.loop import generate
+from specjax.models import transformer
 from specjax.types import Counts, Drafter, Params, Spec
 
 
@@ -72,7 +73,7 @@ def features(params: Params, state, spec: Spec) -> jax.Array:
   """Zeros in the shape of features, for drafters that read the text alone."""
   taps = len(spec.drafter.taps)
   shape = (*state.tokens.shape, taps, spec.target.config.width)
-  return jnp.zeros(shape, jax.tree.leaves(params.target)[0].dtype)
+  return jnp.zeros(shape, transformer.dtype_of(params.target))
 
 
 @functools.partial(jax.jit, static_argnames='spec', donate_argnames='state')

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from experiments import (
-  against_huggingface,
+  against,
   step_costs,
   tables,
 )
@@ -257,7 +257,7 @@ def test_a_certificate_says_whether_it_holds():
 
 
 def peer(method, speedup, **changes):
-  row = {'program': 'against_huggingface', 'method': method, 'draft': None}
+  row = {'program': 'against', 'method': method, 'draft': None}
   row |= {'gamma': None, 'domain': 'all', 'temperature': 0.0, 'prompts': 15}
   row |= {'tokens_per_second': 9.0, 'decoding_tokens_per_second': None}
   row |= {'speedup': speedup, 'speedup_ci': [speedup - 0.1, speedup + 0.1]}
@@ -271,19 +271,19 @@ def test_the_fastest_of_two_libraries_whichever_it_is():
     peer('transformers plain', 1.0, speedup_ci=None),
     peer('specjax plain', 9.0, domain='code'),
   ]
-  found = said(against_huggingface.headline(rows))
+  found = said(against.headline(rows))
   assert (
     '- all, temperature 0: specjax draft (small) 0.70 [0.60, 0.80], '
     'transformers plain 1.00' in found
   )
   assert 'code' not in found  # It is a part of all.
-  assert 'code, temperature 0' in against_huggingface.headline(rows[3:])
+  assert 'code, temperature 0' in against.headline(rows[3:])
   # Rows of another machine stand beside them.
   rows.append(peer('specjax draft', 3.0, draft='small', device='a loom'))
-  found = said(against_huggingface.headline(rows))
+  found = said(against.headline(rows))
   assert 'a loom: all, temperature 0: specjax draft (small) 3.00' in found
   assert 'an abacus: all, temperature 0: specjax draft (small) 0.70' in found
-  assert against_huggingface.summary(rows).count('###') == 3
+  assert against.summary(rows).count('###') == 3
 
 
 def step(sweep, **changes):

@@ -164,7 +164,7 @@ continuous_batching experiments/continuous_batching.py:
   shortest 0 999
   prompts.turns 0
   chunks ()
-against_huggingface experiments/against_huggingface.py:
+against experiments/against.py:
   batch 2
   prompts.turns 2
   drafters x

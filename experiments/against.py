@@ -1,24 +1,33 @@
-"""Do we decode faster than `generate` of transformers, on the same checkpoints?
+"""Do we decode faster than other programs, on the same checkpoints?
 
-  python -m experiments.against_huggingface --prompts.count=5
+  python -m experiments.against --prompts.count=5
 
-Batch 1, all cores for either side, both in the same dtype and in one run: every
-method decodes a prompt before the next prompt comes, in an order that rotates.
-Times run from the prompt's token ids in a Python list to the new ids in a
-Python list, so both contain reading the prompt. No text ends early: the
-end-of-text token means nothing to either side, and every text gets exactly as
-many new tokens as were asked for, or it is an error. Drafts are chosen for each
-method on prompts that are not compared: the fastest one counts, and the same
-draft may be listed with several gammas.
+compares with `generate` of transformers (extra `parity`; with five prompts of
+each domain, as in results/against_huggingface, four and a half minutes on two
+idle cores). And
 
-Needs the extra `parity`. With five prompts of each domain, as in
-results/against_huggingface, four and a half minutes on two idle cores. A folder
-takes the rows of several machines. The last line is one JSON document:
+  python -m experiments.against --binaries=FOLDER \\
+    --target.path=TARGET.gguf --draft.path=DRAFT.gguf \\
+    --drafters="('lm','ngram')"
 
-plain_ratio     time of transformers' plain decoding (the faster of its two
-                attentions) over ours
-assisted_ratio  time of the faster of its two assisted variants over that of
+with llama.cpp, whose programs are in FOLDER.
+
+Batch 1, all cores for either side, the same weights, and one run: every method
+decodes a prompt before the next prompt comes, in an order that rotates. Times
+run from the prompt's token ids in a Python list to the new ids in a Python
+list, so both contain reading the prompt. No text ends early: the end-of-text
+token means nothing to us and to transformers, and llama.cpp never chooses it.
+Every text gets exactly as many new tokens as were asked for, or it is an error.
+Drafts are chosen for each method on prompts that are not compared: the fastest
+one counts, and the same draft may be listed with several gammas.
+
+A folder takes the rows of several machines. The last line is one JSON document:
+
+plain_ratio     time of the peer's plain decoding (the faster, where it has
+                two attentions) over ours
+assisted_ratio  time of its fastest decoding with a draft model over that of
                 our language model draft
+best_ratio      time of its fastest method over that of ours
 limit_ratio     our plain step over the time to read weights and cache once
 Ratios of total times, with 95% intervals over prompts.
 """
@@ -28,14 +37,14 @@ import json
 import os
 import pathlib
 import sys
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from experiments import peers
+from experiments.peers import LM, Decoded, Decoder, LlamaCpp, Transformers
 from experiments.step_timing import read_bandwidth
 from specjax import pair, prompts, sampling
 from specjax.bench import load, measure, results
@@ -43,9 +52,9 @@ from specjax.bench.checks import need_one_turn
 from specjax.bench.config import Candidate, Checkpoint, Experiment
 from specjax.bench.memory import bytes_per_token
 from specjax.bench.methods import Loaded, Method
-from specjax.bench.plan import Plan, PlannedDrafter, plan
+from specjax.bench.plan import Plan, plan
 from specjax.cli import command
-from specjax.errors import UserError, need
+from specjax.errors import need
 from specjax.reports import intervals
 from specjax.reports.conditions import machine, over_blocks, values
 from specjax.reports.markdown import (
@@ -61,28 +70,28 @@ from specjax.stats.row import group, pick
 
 PLAIN = 'specjax plain'
 DRAFT = 'specjax draft'
-PEER = 'transformers plain'
-PEER_EAGER = 'transformers plain, eager'
-PEER_DEFAULTS = 'transformers assisted, defaults'
-PEER_CONSTANT = 'transformers assisted, constant'
-PEER_LOOKUP = 'transformers prompt lookup'
-LM = 'specjax.drafters.lm.load'
-NGRAM = 'specjax.drafters.ngram.load'
-# Two greedy choices are as good where their logits differ by less than this,
-# or than so many units in the last place of the largest one in 16 bits.
-_TIE, _TIED_UNITS = 1e-3, 4
-# Worker threads of the side before may spin for a while: let them sleep.
-_PAUSE = 0.02
 _PILOT = 2  # prompts of a domain on which drafts are chosen
 _LARGE = 512, 128  # MiB that bandwidth is measured with; quick
 _ALL = 'all'
 _RESULT = 'result.json'
 
 
-def get_config() -> Experiment:
+@dataclasses.dataclass
+class Against(Experiment):
+  """Our methods, and those of another program.
+
+  Attributes:
+    binaries: folder of llama.cpp's programs, the peer then; empty: the peer is
+      transformers.
+  """
+
+  binaries: str = ''
+
+
+def get_config() -> Against:
   drafts = 'draft-64', 'draft-128', 'draft-256'
-  return Experiment(
-    name='against_huggingface',
+  return Against(
+    name='against',
     target=Checkpoint(pair.path('target')),
     candidates={name: Candidate('lm', 3, pair.path(name)) for name in drafts}
     | {'ngram': Candidate('ngram', 4)},
@@ -109,7 +118,7 @@ def prepare(x: Experiment) -> Plan:
   planned = plan(x)
   need(
     planned.rules == ('specjax.verify.token',),
-    'verifiers must be token, the rule of transformers, got '
+    'verifiers must be token, the rule of the peers, got '
     f'{", ".join(planned.rules)}',
   )
   need(
@@ -122,80 +131,6 @@ def prepare(x: Experiment) -> Plan:
     'of models without an encoder, use experiments.run',
   )
   return planned
-
-
-class Decoded(NamedTuple):
-  """One prompt, decoded once."""
-
-  tokens: list[int]  # the new ones
-  seconds: float  # prompt included
-  decoding: float | None  # without the prompt; unknown for transformers
-
-
-class Gap(NamedTuple):
-  """Between the logits of two tokens, and whether it is no more than a tie."""
-
-  logits: float
-  tie: bool
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Decoder:
-  """A way to continue a prompt.
-
-  Attributes:
-    family: its row of the table; of each family one decoder is compared.
-    draft: candidate it drafts with, if any.
-    gamma: drafted tokens.
-    call: (prompt, index, temperature) -> (new tokens, decoding seconds).
-  """
-
-  family: str
-  draft: str | None
-  gamma: int | None
-  call: Callable[[list[int], int, float], tuple[list[int], float | None]]
-
-  def decode(
-    self, prompt: list[int], index: int, temperature: float, new_tokens: int
-  ) -> Decoded:
-    """Decodes and takes the time.
-
-    Args:
-      prompt: token ids.
-      index: of the prompt; seeds the sampling.
-      temperature: 0 is greedy.
-      new_tokens: that there must be.
-
-    Raises:
-      RuntimeError: the text has another number of new tokens.
-    """
-    time.sleep(_PAUSE)
-    begin = time.perf_counter()
-    tokens, decoding = self.call(prompt, index, temperature)
-    seconds = time.perf_counter() - begin
-    if len(tokens) != new_tokens:
-      raise RuntimeError(
-        f'{self.family} made {len(tokens)} new tokens instead of {new_tokens}'
-      )
-    return Decoded(tokens, seconds, decoding)
-
-  def warm_up(self, prompt: list[int], temperature: float, new_tokens: int):
-    """Decodes a prompt twice.
-
-    Raises:
-      UserError: the other side cannot.
-    """
-    try:
-      for _ in range(2):
-        self.decode(prompt, 0, temperature, new_tokens)
-    except Exception as error:
-      if self.family.startswith('specjax'):
-        raise
-      raise UserError(
-        f'temperatures: {self.family} with the draft {self.draft} fails at '
-        f'temperature {temperature:g} ({type(error).__name__}: {error}); leave '
-        'out the temperature, or the drafter'
-      ) from error
 
 
 def ours(plan: Plan, built: Loaded) -> list[Decoder]:
@@ -231,161 +166,6 @@ def ours(plan: Plan, built: Loaded) -> list[Decoder]:
   return decoders
 
 
-class Peer:
-  """The checkpoints of both sides under `generate` of transformers.
-
-  Args:
-    plan: of the comparison.
-    dtype: of the target.
-  """
-
-  def __init__(self, plan: Plan, dtype: str = 'float32'):
-    self.plan = plan
-    self.torch, self.transformers = peers.libraries()
-    self.target = peers.load(plan.target, dtype)
-    self.eager = peers.load(plan.target, dtype, attn_implementation='eager')
-
-  def options(self, temperature: float) -> dict:
-    """Arguments of `generate`; unless told, it would sample with top-k 50."""
-    options = {'max_new_tokens': self.plan.max_new_tokens, 'use_cache': True}
-    if not temperature:
-      return options | {'do_sample': False}
-    return options | {
-      'do_sample': True,
-      'temperature': float(temperature),
-      'top_k': 0,
-      'top_p': 1.0,
-    }
-
-  def make(
-    self,
-    family: str,
-    model,
-    draft: str | None = None,
-    gamma: int | None = None,
-    **more,
-  ) -> Decoder:
-    torch = self.torch
-
-    def call(prompt, index, temperature):
-      torch.manual_seed(self.plan.seed * 1_000_003 + index)
-      ids = torch.tensor([prompt], device=model.device)
-      out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        **self.options(temperature),
-        **more,
-      )
-      return out[0, len(prompt) :].tolist(), None
-
-    return Decoder(family, draft, gamma, call)
-
-  def tokenizers(self, path: str) -> dict:
-    """Arguments of `generate` where a draft has a tokenizer of its own.
-
-    Greedy texts are then written again in the other tokens, and sampled ones
-    drafted in the tokens of both.
-    """
-    read = self.transformers.AutoTokenizer.from_pretrained
-    own, other = read(self.plan.target), read(path)
-    if own.get_vocab() == other.get_vocab():
-      return {}
-    return {'tokenizer': own, 'assistant_tokenizer': other}
-
-  def decoders(
-    self, chosen: Sequence[tuple[str, PlannedDrafter, int, str | None]]
-  ) -> list[Decoder]:
-    """Plain decoding, and the counterparts of our drafters.
-
-    Args:
-      chosen: our drafters as (name, drafter, gamma, dtype).
-    """
-    made = [
-      self.make(PEER, self.target),
-      self.make(PEER_EAGER, self.eager),
-    ]
-    paths = set()
-    for name, planned, gamma, dtype in chosen:
-      if planned.load == NGRAM:
-        made.append(
-          self.make(
-            PEER_LOOKUP,
-            self.target,
-            name,
-            gamma,
-            prompt_lookup_num_tokens=gamma,
-          )
-        )
-      if planned.load != LM:
-        continue
-      assert dtype is not None  # It has weights.
-      speaks = self.tokenizers(planned.path)
-      if planned.path not in paths:  # The defaults know no gamma of ours.
-        paths.add(planned.path)
-        draft = peers.load(planned.path, dtype)
-        made.append(
-          self.make(
-            PEER_DEFAULTS, self.target, name, assistant_model=draft, **speaks
-          )
-        )
-      constant = {
-        'num_assistant_tokens': gamma,
-        'num_assistant_tokens_schedule': 'constant',
-        'assistant_confidence_threshold': 0.0,
-      }
-      draft = peers.load(planned.path, dtype, constant)
-      made.append(
-        self.make(
-          PEER_CONSTANT,
-          self.target,
-          name,
-          gamma,
-          assistant_model=draft,
-          **speaks,
-        )
-      )
-    return made
-
-  def conditions(self) -> dict:
-    """Returns versions and settings that the numbers of this side depend on."""
-    from transformers.utils import is_sklearn_available
-
-    defaults = self.transformers.GenerationConfig
-    defaults = defaults._get_default_generation_params()
-    return {
-      'torch': self.torch.__version__,
-      'torch_device': self.target.device.type,
-      'torch_threads': self.torch.get_num_threads(),
-      'attention': self.target.config._attn_implementation,
-      # With scikit-learn the confidence threshold adapts to the text.
-      'scikit_learn': is_sklearn_available(),
-      'assistant_defaults': {
-        name: defaults.get(name)
-        for name in (
-          'num_assistant_tokens',
-          'num_assistant_tokens_schedule',
-          'assistant_confidence_threshold',
-        )
-      },
-    }
-
-  def gap(self, prompt: list[int], mine: list[int], other: list[int]) -> Gap:
-    """Measures how much worse the worse token is where two greedy texts part.
-
-    Returns the largest logit less the smaller one of the two chosen tokens.
-    If they are the two best, this is the gap between them.
-    """
-    pairs = zip(mine, other, strict=True)
-    at = next(i for i, (a, b) in enumerate(pairs) if a != b)
-    text = [[*prompt, *mine[:at]]]
-    ids = self.torch.tensor(text, device=self.target.device)
-    with self.torch.inference_mode():
-      logits = self.target(ids).logits[0, -1]
-    gap = float(logits.max() - logits[[mine[at], other[at]]].min())
-    units = _TIED_UNITS * self.torch.finfo(logits.dtype).eps
-    return Gap(gap, gap < max(_TIE, units * float(logits.abs().max())))
-
-
 def _named(decoder: Decoder) -> dict:
   """Returns the fields that identify a method in a row."""
   return {
@@ -402,14 +182,18 @@ def _estimated(name: str, estimate: metrics.Estimate) -> dict:
 class Comparison:
   """Both sides in one process."""
 
-  def __init__(self, plan: Plan):
+  def __init__(self, plan: Plan, binaries: str = ''):
     self.plan = plan
+    self.peer: Transformers | LlamaCpp
+    if binaries:
+      self.peer = LlamaCpp(plan, binaries)
     pilot = 1 if plan.quick else _PILOT
     count = plan.prompts.count + pilot
     more = dataclasses.replace(plan.prompts, count=count)
     several = dataclasses.replace(plan, prompts=more)
     self.built = load.load_experiment(several).race()
-    self.peer = Peer(plan, self.built.target.dtype)
+    if not binaries:
+      self.peer = Transformers(plan, self.built.target.dtype)
     self.decoders = ours(plan, self.built) + self.peer.decoders(
       [
         (m.drafter, plan.drafters[m.drafter], m.gamma, m.draft_dtype)
@@ -495,15 +279,13 @@ class Comparison:
     return metrics.speedup(a, tokens, b, tokens)
 
   def agreement(self, family: str, domain: str = _ALL) -> dict:
-    """Greedy texts against those of transformers' plain decoding."""
-    mine, other = self.runs[family, 0], self.runs[PEER, 0]
+    """Greedy texts against those of the peer's plain decoding."""
+    reference, *_ = self.peer.plain
+    mine, other = self.runs[family, 0], self.runs[reference, 0]
     texts = [text for _, text in self.prompts]
     triples = self.of(domain, zip(texts, mine, other, strict=True))
-    gaps = [
-      self.peer.gap(text, a.tokens, b.tokens)
-      for text, a, b in triples
-      if a.tokens != b.tokens
-    ]
+    both = [(text, *self._before_end(a, b)) for text, a, b in triples]
+    gaps = [self.peer.gap(text, a, b) for text, a, b in both if a != b]
     return {
       'greedy_prompts': len(triples),
       'greedy_identical': len(triples) - len(gaps),
@@ -511,20 +293,32 @@ class Comparison:
       'greedy_largest_gap': max((gap.logits for gap in gaps), default=0.0),
     }
 
+  def _before_end(self, *runs: Decoded) -> Iterator[list[int]]:
+    """Yields the tokens before the first that would end a text of a peer's.
+
+    Transformers goes on behind it as we do.
+    """
+    ends = () if self.peer.name == 'transformers' else self.built.target.eos
+    least = min(
+      (i for run in runs for i, t in enumerate(run.tokens) if t in ends),
+      default=None,
+    )
+    return (run.tokens[:least] for run in runs)
+
   def row(self, family: str, temperature: float, domain: str) -> dict:
     decoder, plan = self.chosen[family], self.plan
     runs = self.of(domain, self.runs[family, temperature])
     tokens = len(runs) * plan.max_new_tokens
     seconds = [r.seconds for r in runs]
-    speed = None
-    if decoder.family.startswith('specjax'):
-      speed = tokens / sum(r.decoding for r in runs)
-    speedup = self.ratio(PEER, family, temperature, domain)
+    decoding = [r.decoding for r in runs if r.decoding is not None]
+    speed = tokens / sum(decoding) if len(decoding) == len(runs) else None
+    speedup = self.ratio(self.peer.plain[0], family, temperature, domain)
     return {
-      'program': 'against_huggingface',
+      'program': 'against',
       'config': plan.name,
       'target': self.built.target_name,
       'dtype': self.built.target.dtype,
+      **self.built.held,
       **_named(decoder),
       'domain': domain,
       'temperature': temperature,
@@ -556,8 +350,8 @@ class Comparison:
       known = [family for family in families if family in self.chosen]
       return min(known, key=lambda f: self.seconds(f, temperature).sum())
 
-    plain = fastest(PEER, PEER_EAGER)
-    assisted = fastest(PEER_DEFAULTS, PEER_CONSTANT)
+    plain = fastest(*self.peer.plain)
+    assisted = fastest(*self.peer.assisted)
     mine = [f for f in self.chosen if f.startswith('specjax')]
     theirs = [f for f in self.chosen if not f.startswith('specjax')]
     pairs = {
@@ -567,10 +361,10 @@ class Comparison:
       'our_speedup': (PLAIN, DRAFT),
       'their_speedup': (plain, assisted),
     }
-    if PEER_LOOKUP in self.chosen:
-      copied = [d.draft for d in self.decoders if d.family == PEER_LOOKUP]
+    if self.peer.lookup in self.chosen:
+      copied = [d.draft for d in self.decoders if d.family == self.peer.lookup]
       ngrams = fastest(*(f'specjax {name}' for name in copied))
-      pairs['lookup'] = PEER_LOOKUP, ngrams
+      pairs['lookup'] = self.peer.lookup, ngrams
     fields = {}
     for name, (slow, fast) in pairs.items():
       ratio = self.ratio(slow, fast, temperature)
@@ -634,7 +428,8 @@ def _results_of(path: pathlib.Path) -> dict[str, dict]:
 def run(x: Experiment) -> None:
   """Compares on this machine, unless its results are there already."""
   planned = prepare(x)
-  peers.libraries()
+  if not x.binaries:
+    peers.libraries()
   results.check_folder(planned)
   path, device = pathlib.Path(planned.results), results.conditions()['device']
   if device in _results_of(path):
@@ -646,7 +441,8 @@ def run(x: Experiment) -> None:
       f'results: {path} holds rows of a run that was cut off; choose another '
       'folder with --results',
     )
-    comparison = Comparison(planned)  # What it refuses leaves no folder.
+    # What it refuses leaves no folder.
+    comparison = Comparison(planned, x.binaries)
     comparison.run()
     report(comparison, results.Folder(planned.results, planned.settings))
   print((path / 'summary.md').read_text())
@@ -662,7 +458,7 @@ _COLUMNS: Columns = (
     'without the prompt',
     lambda r: number(r['decoding_tokens_per_second'] or None, '.1f'),
   ),
-  ('x transformers plain', lambda r: intervals.shown(r, 'speedup')),
+  ('x plain of the peer', lambda r: intervals.shown(r, 'speedup')),
   ('same text', lambda r: str(r.get('greedy_identical', '-'))),
 )
 
@@ -701,35 +497,38 @@ def _by_place(rows: list[dict]) -> dict[str, list[dict]]:
 
 
 def _fastest(rows: list[dict]) -> str:
-  """The fastest method of each library, in one place."""
+  """The fastest method of each program, in one place."""
   winners = []
-  for library in ('specjax', 'transformers'):
-    mine = [r for r in rows if r['method'].startswith(library)]
-    if mine:
-      best = max(mine, key=lambda r: r['speedup'])
-      draft = f' ({best["draft"]})' if best['draft'] else ''
-      winners.append(
-        f'{best["method"]}{draft} {intervals.shown(best, "speedup")}'
-      )
+  for program in dict.fromkeys(r['method'].split()[0] for r in rows):
+    mine = [r for r in rows if r['method'].startswith(program)]
+    best = max(mine, key=lambda r: r['speedup'])
+    draft = f' ({best["draft"]})' if best['draft'] else ''
+    winners.append(
+      f'{best["method"]}{draft} {intervals.shown(best, "speedup")}'
+    )
   return ', '.join(winners)
 
 
 def headline(rows: list[dict]) -> str:
-  """The fastest of either library, over plain decoding of transformers."""
+  """The fastest of either program, over plain decoding of the peer."""
   peer = rows[0].get('peer') or {}
-  facts = [
-    f'{values(rows, "threads")} threads',
-    f'torch {peer["torch"]}' if 'torch' in peer else '',
-    f'{peer["attention"]} attention' if 'attention' in peer else '',
-    f'transformers {(rows[0].get("versions") or {}).get("transformers", "?")}',
-  ]
+  facts = [f'{values(rows, "threads")} threads', values(rows, 'weights')]
+  name = 'llama.cpp'
+  if name in peer:
+    facts.append(f'{name} {peer[name]}')
+  else:
+    name = 'transformers'
+    version = (rows[0].get('versions') or {}).get(name, '?')
+    facts += [f'torch {peer["torch"]}'] if 'torch' in peer else []
+    facts += [f'{peer["attention"]} attention'] if 'attention' in peer else []
+    facts.append(f'{name} {version}')
   places = _by_place(pick(rows, domain=_ALL) or rows)
   if len({row.get('device') for row in rows}) > 1:
     rows = [row | {'device': 'each of these machines'} for row in rows]
   return blocks(
     paragraph(
-      'The fastest method of either library, in times plain decoding of '
-      'transformers, the prompt included:'
+      f'The fastest method of either program, in times plain decoding of '
+      f'{name}, the prompt included:'
     ),
     bullets(f'{place}: {_fastest(here)}' for place, here in places.items()),
     paragraph(f'{machine(rows, facts)}. {over_blocks(rows)}'),

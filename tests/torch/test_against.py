@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import against_huggingface as program
+from experiments import against as program
 from experiments import peers
 from specjax import checkpoints
 from specjax.bench import results
@@ -36,11 +36,11 @@ FAMILIES = {
   program.PLAIN,
   program.DRAFT,
   'specjax ngram',
-  program.PEER,
-  program.PEER_EAGER,
-  program.PEER_DEFAULTS,
-  program.PEER_CONSTANT,
-  program.PEER_LOOKUP,
+  peers.PEER,
+  peers.PEER_EAGER,
+  peers.PEER_DEFAULTS,
+  peers.PEER_CONSTANT,
+  peers.PEER_LOOKUP,
 }
 
 
@@ -77,8 +77,8 @@ def experiment(tmp_path_factory):
     name='tiny',
     target=Checkpoint(str(folder / 'target')),
     candidates={
-      'draft': Candidate(program.LM, 3, str(folder / 'draft')),
-      'ngram': Candidate(program.NGRAM, 4),
+      'draft': Candidate(peers.LM, 3, str(folder / 'draft')),
+      'ngram': Candidate(peers.NGRAM, 4),
     },
     prompts=Prompts(domains=('code',), count=2, length=12),
     max_new_tokens=NEW,
@@ -120,7 +120,7 @@ def test_greedy_texts_agree_with_transformers(compared):
 def test_gap_sees_a_wrong_token(compared):
   comparison, _ = compared
   text = comparison.prompts[0][1]
-  right = comparison.runs[program.PEER, 0.0][0].tokens
+  right = comparison.runs[peers.PEER, 0.0][0].tokens
   wrong = [*right[:5], (right[5] + 1) % CONFIG.vocab_size, *right[6:]]
   gap = comparison.peer.gap(text, right, wrong)
   assert gap.logits > 1e-3
@@ -134,7 +134,7 @@ def test_report_has_rows_table_and_ratios(compared):
   (row,) = (
     r
     for r in folder.rows
-    if (r['method'], r['domain'], r['temperature']) == (program.PEER, 'all', 0)
+    if (r['method'], r['domain'], r['temperature']) == (peers.PEER, 'all', 0)
   )
   assert row['speedup'] == 1
   assert len(row['seconds_by_prompt']) == 2
@@ -149,9 +149,9 @@ def test_report_has_rows_table_and_ratios(compared):
     for r in folder.rows
     if r['domain'] == 'all' and r['temperature'] == 0
   }
-  peers = min(times[program.PEER], times[program.PEER_EAGER])
+  theirs = min(times[peers.PEER], times[peers.PEER_EAGER])
   np.testing.assert_allclose(
-    result['plain_ratio'], peers / times[program.PLAIN], rtol=1e-6
+    result['plain_ratio'], theirs / times[program.PLAIN], rtol=1e-6
   )
 
 
