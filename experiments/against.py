@@ -106,7 +106,7 @@ def prepare(x: Experiment) -> Plan:
   """
   if x.quick:
     x.prompts.count = min(x.prompts.count, 2)
-    x.max_new_tokens = min(x.max_new_tokens, 32)
+    x.max_new_tokens = min(x.max_new_tokens or 32, 32)
   need(x.batch == 1, f'batch must be 1 in this comparison, got {x.batch}')
   need(
     all(value is None for value in vars(x.sampling).values()),

@@ -79,6 +79,7 @@ class Arrivals(Experiment):
   """
 
   batch: Count = 16
+  max_new_tokens: Count = 128
   shortest: Count = 16
   fractions: tuple[float, ...] = (0.3, 0.6, 0.9, 1.2)
   requests: Count = 200

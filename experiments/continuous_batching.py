@@ -73,6 +73,7 @@ class ManyPrompts(Experiment):
   """
 
   batch: Count = 16
+  max_new_tokens: Count = 128
   loads: tuple[tuple[int, int], ...] = ()
   shortest: Count = 16
   by_load: bool = False

@@ -12,7 +12,13 @@ import numpy as np
 
 from specjax import prompts
 from specjax.bench import sampling_stages
-from specjax.bench.config import AnyDtype, Experiment, Parity, Prompts
+from specjax.bench.config import (
+  NEW_TOKENS,
+  AnyDtype,
+  Experiment,
+  Parity,
+  Prompts,
+)
 from specjax.cli import fields
 from specjax.errors import need as need
 from specjax.prompts import conversations
@@ -121,11 +127,11 @@ def check(x: Experiment) -> None:
     not x.batches or x.batch == 1,
     f'batches is {x.batches} and batch is {x.batch}: give one of them',
   )
-  least = x.sampling.min_new_tokens
+  least, most = x.sampling.min_new_tokens, x.max_new_tokens or NEW_TOKENS
   need(
-    least is None or least <= x.max_new_tokens,
+    least is None or least <= most,
     f'sampling.min_new_tokens is {least}, but max_new_tokens is '
-    f'{x.max_new_tokens}: lower one or raise the other',
+    f'{most}: lower one or raise the other',
   )
   check_dtypes(x)
   check_mesh(x)

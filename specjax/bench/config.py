@@ -15,6 +15,7 @@ Dtype = Literal['auto', 'float32', 'bfloat16', 'float16']
 AnyDtype = Literal['auto', 'float32', 'bfloat16', 'float16', 'float64']
 Weights = Literal['auto', 'floats', 'stored', 'int8', 'int4']
 Temperatures = tuple[Annotated[float, Between(0)], ...]
+NEW_TOKENS = 128  # of an experiment that names no number
 
 
 @dataclasses.dataclass
@@ -119,7 +120,8 @@ class Experiment:
     sampling: the other stages of the pipeline.
     prompts: what is continued.
     prompt: the one text that is continued instead.
-    max_new_tokens: tokens added to every prompt.
+    max_new_tokens: tokens added to every prompt; by default 128, or fewer where
+      a model has no positions for so many.
     batch: prompts decoded together.
     batches: several such numbers, each in its turn; empty: `batch` alone.
     seed: of prompts and sampling.
@@ -147,7 +149,7 @@ class Experiment:
   sampling: SamplingValues = dataclasses.field(default_factory=SamplingValues)
   prompts: Prompts = dataclasses.field(default_factory=Prompts)
   prompt: str = ''
-  max_new_tokens: Count = 128
+  max_new_tokens: Count | None = None
   batch: Count = 1
   batches: tuple[Count, ...] = ()
   seed: Seed = 0
@@ -179,7 +181,7 @@ class Experiment:
       self.batches, self.gammas = self.batches[:2], self.gammas[:2]
     rows = self.batches or (self.batch,)
     self.prompts.count = min(self.prompts.count, max(2, *rows))
-    self.max_new_tokens = min(self.max_new_tokens, 32)
+    self.max_new_tokens = min(self.max_new_tokens or 32, 32)
 
 
 @dataclasses.dataclass
@@ -199,7 +201,7 @@ class Parity(Experiment):
   other_dtype: AnyDtype = 'bfloat16'
   text: str = ''
   temperatures: Temperatures = (0.0,)
-  max_new_tokens: Count = 64
+  max_new_tokens: Count | None = 64
 
 
 @dataclasses.dataclass

@@ -97,14 +97,19 @@ def room(plan: Plan, described: dict[str, Description]) -> int:
       'positions: draft less',
     )
   name = min(positions, key=positions.__getitem__)
-  length = 1 if plan.prompt else prompts.length_of_windows(plan.prompts) or 1
+  length = (not plan.prompt and plan.prompts.length) or 1
   apart = has_encoder(described['target'])
+  taken = 1 if apart else length
   fields = 'max_new_tokens + 1' if apart else 'prompts.length + max_new_tokens'
-  total = (1 if apart else length) + plan.max_new_tokens
+  fitting = {
+    'max_new_tokens': positions[name] - taken,
+    'prompts.length': 0 if apart else positions[name] - plan.max_new_tokens,
+  }
+  found = [f'{field}={most}' for field, most in fitting.items() if most > 0]
   need(
-    total <= positions[name],
-    f'{fields} is {total}, but the {name} has {positions[name]} positions: '
-    'shorten one of them',
+    taken + plan.max_new_tokens <= positions[name],
+    f'{fields} is {taken + plan.max_new_tokens}, but the {name} has '
+    f'{positions[name]} positions: choose {" or ".join(found)}',
   )
   if not apart:
     return positions[name] - plan.max_new_tokens
@@ -112,7 +117,7 @@ def room(plan: Plan, described: dict[str, Description]) -> int:
   need(
     length <= left,
     f'prompts.length is {length}, but an encoder has {left} positions: choose '
-    'less',
+    f'prompts.length={left}',
   )
   return left
 
@@ -209,6 +214,16 @@ def check_dtypes(plan: Plan, described: dict[str, Description]) -> None:
     )
 
 
+def _fewer(new_tokens: int) -> str:
+  """Returns the other remedy against prompts that leave too few positions."""
+  return f', or max_new_tokens={new_tokens}' if new_tokens > 0 else ''
+
+
+def _most_that_fits(ids: list[int], size: prompts.Size, left: int) -> int:
+  """Returns how many of a prompt's first tokens fit every model."""
+  return conversations.longest(len(ids), lambda n: size(ids[:n]) <= left)
+
+
 def read_prompts(
   plan: Plan, tokenizer, described: dict[str, Description]
 ) -> dict[str, Chosen]:
@@ -222,35 +237,52 @@ def read_prompts(
   Raises:
     UserError: names the field and the remedy.
   """
-  left = room(plan, described)
-  length = prompts.length_of_windows(plan.prompts)
+  left, new = room(plan, described), plan.max_new_tokens
+  size = vocabulary.size_of_prompts(described, left, new)
+  length = prompts.length_of_windows(plan.prompts, left)
   if length is not None and not plan.prompt:
     # Before so many are looked for.
-    size = length, plan.prompts.count
-    load = memory.predict(plan, described, *size, compiles=False)
-    memory.check(plan, described, *size, load)
+    sizes = length, plan.prompts.count
+    load = memory.predict(plan, described, *sizes, compiles=False)
+    memory.check(plan, described, *sizes, load)
   if plan.prompt:
     if plan.prompts.chat:
       conversations.check_template(tokenizer, plan.prompts)
     ids = prompts.encode(tokenizer, plan.prompts, [plan.prompt])
-    whose = 'max_new_tokens leaves'
+    taken, whose = size(ids), 'max_new_tokens leaves'
+    remedy = f'shorten it{_fewer(new - (taken - left))}'
     if has_encoder(described['target']):
-      whose = 'an encoder has'
+      whose, remedy = 'an encoder has', 'shorten it'
     need(
-      1 <= len(ids) <= left,
-      f'prompt has {len(ids)} tokens; at least 1 is needed, and {whose} {left} '
-      'of the positions: change one of them',
+      ids and taken <= left,
+      f'prompt has {taken} tokens; at least 1 is needed, and {whose} {left} of '
+      f'the positions: {remedy}',
     )
     by_domain = {'prompt': Chosen([ids], 'the command line', 1)}
   else:
-    by_domain = prompts.collect(
-      plan.prompts, tokenizer, left, plan.seed, plan.max_new_tokens
-    )
-  size = described['target'].model.config.vocab_size
+    form = plan.prompts
+    by_domain = prompts.collect(form, tokenizer, left, plan.seed, new, size)
+    while length is not None:
+      windows = [ids for chosen in by_domain.values() for ids in chosen.texts]
+      taken = max(map(size, windows))
+      if taken <= left:
+        break
+      shorter = min(_most_that_fits(ids, size, left) for ids in windows)
+      need(
+        plan.prompts.length is None and shorter,
+        f'prompts.length is {length}, and in the tokens of a draft such '
+        f'prompts and max_new_tokens={new} take {taken - left} positions too '
+        'many: '
+        f'choose prompts.length={max(1, shorter)}'
+        f'{_fewer(new - (taken - left))}',
+      )
+      length, form = shorter, dataclasses.replace(form, length=shorter)
+      by_domain = prompts.collect(form, tokenizer, left, plan.seed, new, size)
+  entries = described['target'].model.config.vocab_size
   for text in (t for chosen in by_domain.values() for t in chosen.said):
-    vocabulary.check_prompt(text, size)
+    vocabulary.check_prompt(text, entries)
   texts = {name: chosen.texts for name, chosen in by_domain.items()}
-  vocabulary.check_overlaps(described, texts, plan.max_new_tokens)
+  vocabulary.check_overlaps(described, texts)
   return by_domain
 
 

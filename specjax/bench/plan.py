@@ -4,8 +4,10 @@ A program may change its config until `plan` checks every value that needs no
 weights and finds all that it names. What comes after takes the plan.
 """
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import hashlib
 import importlib
 import inspect
@@ -18,6 +20,7 @@ from typing import Any
 from specjax import checkpoints
 from specjax.bench import checks, sampling_stages
 from specjax.bench.config import (
+  NEW_TOKENS,
   Candidate,
   Experiment,
   Mesh,
@@ -32,6 +35,8 @@ from specjax.errors import UserError, blame, need
 from specjax.models import layouts
 from specjax.models.config import TransformerConfig
 from specjax.types import LoadedDrafter, Rule
+
+_SHORTEST = 16  # new tokens that are chosen beside a long prompts.length
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -409,11 +414,43 @@ def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
       'form': FLOATS,
       'drafters': drafters,
       'batch': batches[-1],
+      'max_new_tokens': x.max_new_tokens or NEW_TOKENS,
       'batches': batches,
       'results': x.results or default_folder(x),
       'settings': settings_of(x),
     }
   )
+
+
+def _new_tokens(x: Experiment, located: Plan) -> int:
+  """Returns how many tokens are added to prompts, where nobody says it.
+
+  They leave place for `prompts.length`, and for prompts as long as they are. A
+  draft with another vocabulary may need two tokens for one of the target. What
+  cannot be described is refused later.
+  """
+  described = [lambda: checkpoints.describe(located.target)]
+  described += [
+    functools.partial(one.describe, one.path, **one.options)
+    for one in located.levels()
+    if one.describe is not None
+  ]
+  configs = []
+  for describe in described:
+    with contextlib.suppress(ValueError):
+      if (found := describe()) is not None:
+        configs.append(found.model.config)
+  encodes = any(c.encoder is not None for c in configs)
+  least = min(
+    (
+      c.max_positions // (1 + (c.vocab_size != configs[0].vocab_size))
+      for c in configs
+    ),
+    default=2 * NEW_TOKENS,
+  )
+  left = least - (1 if encodes or x.prompt else x.prompts.length or least)
+  half = max(1, least // 2)
+  return min(NEW_TOKENS, half, left if left >= _SHORTEST else half)
 
 
 def plan(x: Experiment, sweeps: bool = False) -> Plan:
@@ -454,7 +491,12 @@ def plan(x: Experiment, sweeps: bool = False) -> Plan:
     target=target,
     form=_choose_form(x, target),
     drafters=_find_drafters(planned),
-    sampling=sampling_stages.compile_for(x.sampling, target, x.max_new_tokens),
+  )
+  new = x.max_new_tokens or _new_tokens(x, located)
+  located = dataclasses.replace(
+    located,
+    max_new_tokens=new,
+    sampling=sampling_stages.compile_for(x.sampling, target, new),
   )
   _check_levels(located)
   sampling_stages.check_rules(located)
@@ -477,6 +519,8 @@ def settings_of(x: Any) -> dict:
   if isinstance(x, Experiment):
     x = names.complete(x)
   settings = dataclasses.asdict(x)
+  if 'max_new_tokens' in settings:
+    settings['max_new_tokens'] = settings['max_new_tokens'] or NEW_TOKENS
   for name in ('results', 'compilation_cache', 'probe'):
     settings.pop(name, None)
   if 'mesh' in settings:

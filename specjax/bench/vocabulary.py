@@ -7,7 +7,7 @@ it is compared here, too.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from specjax import checkpoints
@@ -170,31 +170,47 @@ def overlaps(
   }
 
 
-def check_overlaps(
-  described: Mapping[str, Description], texts: Texts, new_tokens: int
-) -> None:
+def check_overlaps(described: Mapping[str, Description], texts: Texts) -> None:
   """Refuses drafts that have no use for these prompts.
 
   Raises:
-    UserError: a draft can draft nearly nothing, or a prompt with so many new
-      tokens is longer in its tokens than it has positions.
+    UserError: a draft can draft nearly nothing.
   """
   for who, shares in overlaps(described, texts).items():
-    best, one = max(shares.values()), described[who]
+    best = max(shares.values())
     need(
       best >= _LEAST,
       f"{who} can draft {best:.1%} of the prompts' tokens, and nothing else: "
       'their vocabularies hardly overlap, use another draft',
     )
-    positions, tables = one.model.config.max_positions, one.other.tables
-    every = (text for ids in texts.values() for text in ids)
-    longest = max(reading.length_of(tables, text) for text in every)
-    need(
-      longest + new_tokens <= positions,
-      f'prompts.length + max_new_tokens is {longest} + {new_tokens} or more in '
-      f'the tokens of {who}, but it has {positions} positions: shorten one of '
-      'them',
-    )
+
+
+def size_of_prompts(
+  described: Mapping[str, Description], room: int, new_tokens: int
+) -> Callable[[Sequence[int]], int]:
+  """Returns a function: how much of the room a prompt takes.
+
+  The prompt fits every model where that is at most the room. A draft with
+  another vocabulary counts the prompt, and its share of new tokens, in its own
+  tokens.
+
+  Args:
+    described: the models by name.
+    room: tokens of the target that a prompt may have.
+    new_tokens: of the target, behind the prompt.
+  """
+  spaces = []
+  for one in described.values():
+    if one.other is not None:
+      ratio = reading.sizes_of(one.other.tables).ratio
+      left = one.model.config.max_positions - int(ratio * new_tokens)
+      spaces.append((one.other.tables, left))
+
+  def size(ids: Sequence[int]) -> int:
+    taken = (reading.length_of(t, ids) - left for t, left in spaces)
+    return max([len(ids), *(room + more for more in taken)])
+
+  return size
 
 
 def tell(described: Mapping[str, Description], texts: Texts) -> None:

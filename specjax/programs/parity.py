@@ -47,7 +47,7 @@ def shrink(x: Parity) -> None:
   """The quick version: one draft length, few and short texts."""
   x.gammas = x.gammas[:1]
   x.prompts.count = max(x.batch, min(x.prompts.count, 2))
-  x.max_new_tokens = min(x.max_new_tokens, 32)
+  x.max_new_tokens = min(x.max_new_tokens or 32, 32)
 
 
 def _batches(rows: range, batch: int) -> Iterator[range]:

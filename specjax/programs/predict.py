@@ -24,7 +24,7 @@ from specjax import prompts as reading
 from specjax.bench import costs, measure, replay, results
 from specjax.bench.config import Experiment
 from specjax.bench.methods import Loaded, Method
-from specjax.bench.plan import Plan, need_one_device, plan
+from specjax.bench.plan import Plan, need_one_device, plan, whole_steps
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
 from specjax.cli import command, progress
@@ -42,7 +42,7 @@ def shrink(x: Experiment) -> None:
   x.drafters = x.drafters or tuple(x.known)[:2]
   x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2]
   x.prompts.count = min(x.prompts.count, max(metrics.FEWEST, x.batch))
-  x.max_new_tokens = min(x.max_new_tokens, 48)
+  x.max_new_tokens = min(x.max_new_tokens or 48, 48)
 
 
 def prepare(x: Experiment) -> Plan:
@@ -53,13 +53,8 @@ def prepare(x: Experiment) -> Plan:
   """
   need_one_device(x.mesh, 'texts are replayed')
   x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
-  need(
-    x.gammas[-1] < x.max_new_tokens,
-    f'gammas: {x.gammas[-1]} is not less than the {x.max_new_tokens} of '
-    'max_new_tokens: draft less, or decode more',
-  )
   x.results = x.results or f'{results.default_folder(x)}-predict'
-  planned = plan(x)
+  planned = whole_steps(plan(x))
   need(
     planned.rules == ('specjax.verify.token',),
     f'verifiers: only token is replayed, got {", ".join(planned.rules)}; '

@@ -193,7 +193,7 @@ def prepare(x: Experiment) -> Plan:
   x.temperatures, x.timed = (0.0,), False
   x.prompts.count = min(x.prompts.count, _PROMPTS)
   x.prompts.turns = 1
-  x.max_new_tokens = min(x.max_new_tokens, _NEW_TOKENS)
+  x.max_new_tokens = min(x.max_new_tokens or _NEW_TOKENS, _NEW_TOKENS)
   x.batch = 1
   x.results = x.results or f'{results.default_folder(x)}-probe'
   planned = plan(x)

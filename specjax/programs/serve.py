@@ -83,7 +83,8 @@ def main(x: Serving) -> None:
   single_model.choose(x, 'a service')
   x.batch = x.rows * (1 + x.plain) + x.predictions
   planned = plan(x)
-  pair = single_model.load(planned, max(1, x.length - x.max_new_tokens))
+  longest = max(1, x.length - planned.max_new_tokens)
+  pair = single_model.load(planned, longest)
   name = x.model or planned.target.rstrip('/').rpartition('/')[2]
   opened = service.open_pools(x, pair, name)
   made = service.Service(opened, x.steps)

@@ -24,6 +24,7 @@ from specjax.prompts.conversations import Conversation
 from specjax.prompts.conversations import encode as encode
 
 Writer = Callable[[Sequence[str], Sequence[Sequence[int]]], list[int]]
+Size = Callable[[Sequence[int]], int]
 
 WINDOW = 96  # tokens of a window where the experiment names none
 
@@ -210,7 +211,12 @@ def choose(tokenizer, domain: str, count: int, length: int, seed: int):
 
 
 def _fit(
-  write: Writer, item: forms.Item, limit: int, room: int, answer: int
+  write: Writer,
+  item: forms.Item,
+  limit: int,
+  room: int,
+  answer: int,
+  size: Size = len,
 ) -> tuple[tuple[str, ...], bool] | None:
   """Returns what is said, with as much of the first text as fits.
 
@@ -220,19 +226,20 @@ def _fit(
     limit: tokens of the first prompt, at most.
     room: tokens of a later one.
     answer: tokens of an answer, which later ones hold.
+    size: how much of the room a prompt takes.
 
   Returns:
     What is said in each turn, and whether the first was cut; None where no
     text fits.
   """
 
-  def of(size):
-    return (item.before + item.text[:size] + item.after, *item.later)
+  def of(letters):
+    return (item.before + item.text[:letters] + item.after, *item.later)
 
-  def fits(size):
-    first, *later = conversations.bare(write, of(size))
-    return len(first) <= limit and all(
-      len(ids) + turn * answer <= room for turn, ids in enumerate(later, 1)
+  def fits(letters):
+    prompts = conversations.bare(write, of(letters))
+    return len(prompts[0]) <= limit and all(
+      size(ids) + turn * answer <= room for turn, ids in enumerate(prompts)
     )
 
   whole = len(item.text)
@@ -241,7 +248,14 @@ def _fit(
 
 
 def _draw(
-  x: Prompts, write: Writer, items, rng, source: str, room: int, answer: int
+  x: Prompts,
+  write: Writer,
+  items,
+  rng,
+  source: str,
+  room: int,
+  answer: int,
+  size: Size,
 ) -> Chosen:
   """Draws prompts of one domain until there are enough."""
   chosen = Chosen([], source, len(items))
@@ -251,7 +265,7 @@ def _draw(
     if not items[i].text.strip():
       skipped['without text'] += 1
       continue
-    fitted = _fit(write, items[i], limit, room, answer)
+    fitted = _fit(write, items[i], limit, room, answer, size)
     if fitted is None:
       skipped['too long'] += 1
       continue
@@ -270,6 +284,8 @@ def _draw(
   field, remedy = 'prompts.path', 'the texts are empty: name another file'
   if 'too long' in skipped:
     field, remedy = 'prompts.length', f'{limit} tokens are too few: allow more'
+    if x.length is None:
+      field, remedy = 'max_new_tokens', f'it leaves {room} tokens: lower it'
   raise UserError(
     f'{field}: none of the {len(items)} prompts of {items[0].domain} in '
     f'{source} can be used ({dict(skipped)}); {remedy}'
@@ -277,7 +293,7 @@ def _draw(
 
 
 def _from_records(
-  x: Prompts, records, tokenizer, room, seed, answer, source, name
+  x: Prompts, records, tokenizer, room, seed, answer, size, source, name
 ) -> dict[str, Chosen]:
   if not (x.field or x.form):
     records = [forms.with_turns(record) for record in records]
@@ -305,7 +321,7 @@ def _from_records(
 
   chosen = {
     domain: _draw(
-      x, write, items, generator(seed, domain), source, room, answer
+      x, write, items, generator(seed, domain), source, room, answer, size
     )
     for domain, items in wanted.items()
   }
@@ -316,15 +332,25 @@ def _from_records(
   return chosen
 
 
-def length_of_windows(x: Prompts) -> int | None:
-  """Returns the tokens of every window; None if prompts are no windows."""
+def length_of_windows(x: Prompts, room: int) -> int | None:
+  """Returns the tokens of every window; None if prompts are no windows.
+
+  Args:
+    x: the settings.
+    room: tokens that a prompt may have, to which an unset length is bounded.
+  """
   by_line = x.field == 'line' or '{line}' in x.form
   is_text = not x.path or (files.kind_of(x.path) == 'text' and not by_line)
-  return (x.length or WINDOW) if is_text and not x.dataset else None
+  return (x.length or min(WINDOW, room)) if is_text and not x.dataset else None
 
 
 def collect(
-  x: Prompts, tokenizer, room: int, seed: int, answer: int = 0
+  x: Prompts,
+  tokenizer,
+  room: int,
+  seed: int,
+  answer: int = 0,
+  size: Size = len,
 ) -> dict[str, Chosen]:
   """Returns the prompts of an experiment, by domain.
 
@@ -335,6 +361,7 @@ def collect(
       windows have `length_of_windows`.
     seed: which are drawn.
     answer: tokens of the answers that prompts of later turns hold, at most.
+    size: how much of the room a prompt takes. Windows are not shortened to it.
 
   Raises:
     UserError: names the field, what is there and the remedy.
@@ -349,7 +376,7 @@ def collect(
     name = re.split('[:@]', x.dataset)[0].rpartition('/')[2]
   else:
     source, name = os.path.basename(x.path), files.stem_of(x.path)
-  length = length_of_windows(x)
+  length = length_of_windows(x, room)
   if length is None:
     records = (
       files.load_dataset(x.dataset, x.split)
@@ -357,7 +384,7 @@ def collect(
       else files.read_records(x.path)
     )
     return _from_records(
-      x, records, tokenizer, room, seed, answer, source, name
+      x, records, tokenizer, room, seed, answer, size, source, name
     )
   if not x.path:
     return {

@@ -243,7 +243,7 @@ def test_a_form_that_leaves_no_room_is_passed_over(tokenizer, tmp_path):
   found = collect(tokenizer, path=path, form='{a} {b}', room=20)['a']
   assert (len(found.texts), found.skipped) == (1, {'too long': 1})
   write(tmp_path / 'a.jsonl', records[:1])
-  with pytest.raises(ValueError, match=r'prompts\.length'):
+  with pytest.raises(ValueError, match='max_new_tokens'):
     collect(tokenizer, path=path, form='{a} {b}', room=20)
 
 

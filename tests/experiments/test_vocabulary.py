@@ -1,6 +1,7 @@
 """Heads of other sizes: padding is allowed, other tokens are refused."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,11 @@ import tokenizers
 import transformers
 
 from specjax import checkpoints, pair, sampling, verify
-from specjax.bench import vocabulary
-from specjax.bench.config import Candidate, Checkpoint, Draft
+from specjax.bench import load, vocabulary
+from specjax.bench.config import Candidate, Checkpoint, Draft, Prompts
 from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
+from specjax.checkpoints.vocabularies import reading
 from specjax.drafters import plain
 from specjax.errors import UserError
 from specjax.loop import generate
@@ -198,21 +200,50 @@ def test_a_draft_that_can_draft_nearly_nothing_is_one_line(
   assert '\n' not in str(caught.value)
 
 
-def test_a_prompt_that_is_long_in_the_drafts_tokens_is_one_line(
-  folder, tmp_path, monkeypatch
-):
-  """Letter by letter it has more tokens than the draft has positions."""
+@pytest.fixture
+def spelling(folder, tmp_path, monkeypatch):
+  """A plan whose draft has a token a letter, and does not load weights."""
   letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
   path = small_tokens(tmp_path / 'd', {t: i for i, t in enumerate(letters)})
   monkeypatch.setattr(checkpoints, 'load', None)
-  x = tiny.experiment(
-    folder / 'same', candidates={'draft': Candidate('lm', 2, path)}
-  )
-  x.prompts.length = 100
-  with pytest.raises(
-    UserError, match=r'more in the tokens of draft draft, but'
-  ):
-    load_experiment(plan(x))
+
+  def make(**prompts):
+    return tiny.experiment(
+      folder / 'same',
+      candidates={'draft': Candidate('lm', 2, path)},
+      prompts=Prompts(count=2, **prompts),
+      max_new_tokens=None,
+    )
+
+  return make
+
+
+def drawn(x) -> tuple[list[int], int]:
+  """The longest prompts, in tokens of the draft, and the new tokens."""
+  planned = plan(x)
+  found = load.survey(planned)
+  texts = load.read_prompts(planned, found.tokenizer, found.described)
+  tables = found.described['draft draft'].other.tables
+  ids = [ids for one in texts.values() for ids in one.texts]
+  return [reading.length_of(tables, x) for x in ids], planned.max_new_tokens
+
+
+def test_lengths_that_nobody_sets_fit_in_the_drafts_tokens(spelling, tmp_path):
+  lines = tmp_path / 'lines.txt'
+  lines.write_text('a line of many words ' * 40 + '\n' + 'a short line\n')
+  for prompts in ({}, {'path': str(lines), 'field': 'line'}):
+    lengths, new = drawn(spelling(**prompts))
+    assert new == 128 // 4  # Of the positions of a draft with other tokens.
+    assert 0 < max(lengths) < 128 - new
+
+
+def test_a_length_that_does_not_fit_the_draft_names_one_that_does(spelling):
+  with pytest.raises(UserError, match=r'^prompts\.length is 60') as caught:
+    drawn(spelling(length=60))
+  assert '\n' not in str(caught.value)
+  fitting = int(re.search(r'prompts\.length=(\d+)', str(caught.value))[1])
+  lengths, _ = drawn(spelling(length=fitting))
+  assert max(lengths) < 128
 
 
 def test_token_ids_beyond_the_embedding_name_both_sizes(tokenizer):
