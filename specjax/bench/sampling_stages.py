@@ -81,6 +81,9 @@ def values_for(
 
 
 def _read(path: str) -> bytes:
+  """Returns a schema, of a file or as it was given."""
+  if path.lstrip().startswith('{'):
+    return path.encode()
   try:
     return pathlib.Path(path).read_bytes()
   except OSError as error:
@@ -97,7 +100,9 @@ def shorten(sampling: dict[str, Any]) -> None:
       del sampling[name]
   if path := sampling.get('json_schema'):
     digest = hashlib.sha256(_read(path)).hexdigest()
-    sampling['json_schema'] = [os.path.basename(path), digest[:12]]
+    given = path.lstrip().startswith('{')
+    name = 'given' if given else os.path.basename(path)
+    sampling['json_schema'] = [name, digest[:12]]
 
 
 def compile_for(

@@ -21,9 +21,9 @@ class SamplingValues:
     forbidden: tokens that are never drawn.
     min_new_tokens: so many come before the text may end.
     regex: that every text must match as a whole.
-    json_schema: file of a JSON schema, whose values every text must be, or of
-      what `specjax.constraints` saved. A text that reaches `max_new_tokens` is
-      cut, and is then no whole value.
+    json_schema: a JSON schema, whose values every text must be, its file, or
+      a file that `specjax.constraints` saved. A text that reaches
+      `max_new_tokens` is cut, and is then no whole value.
   """
 
   top_k: int | None = None

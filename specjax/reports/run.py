@@ -29,7 +29,7 @@ from specjax.reports.markdown import (
 )
 from specjax.reports.verdicts import LOSES, UNDECIDED, UNKNOWN, WINS
 from specjax.stats.readings import CONFIGURED
-from specjax.stats.row import by_place, pick
+from specjax.stats.row import by_place, group, pick
 
 MORE = 'Where its time goes, and what would help:'
 _SHOWN = 10  # drafters in the table of the verdict
@@ -444,6 +444,29 @@ def _verdict(shown: list[dict], drafters: list[dict]) -> str:
   return ' '.join(parts)
 
 
+def _unjudged(rows: list[dict], shown: list[dict]) -> str:
+  """Says that the draft of a run has no verdict; '' where it has one.
+
+  It has none where no method of it has all its places left.
+
+  Args:
+    rows: of the run.
+    shown: those that can be believed.
+  """
+  name = rows[0]['drafter']
+  own, left = ([r for r in x if r['drafter'] == name] for x in (rows, shown))
+  faulty = len(own) - len(verdicts.sound(own))
+  most = len(by_place([r for r in own if r['lossless']]))
+  methods = group(left, 'verifier', 'gamma').values()
+  if not faulty or any(len(by_place(one)) == most for one in methods):
+    return ''
+  return (
+    f'No verdict on {name}: {faulty} of its {len(own)} rows cannot be believed. '
+    'Measure again in another folder (--results), with nothing else on the '
+    'machine.'
+  )
+
+
 def _compared(drafters: list[dict]) -> Table:
   """Makes the table of the verdict: the draft of the run, then the others."""
   rows = drafters[:_SHOWN]
@@ -525,11 +548,16 @@ def headline_of(rows: list[dict]) -> Headline:
   if not shown:
     why = "No verdict: no row is left that keeps the target's distribution."
     return made(verdict=why, places=None, command='')
+  unjudged = _unjudged(rows, shown)
+  if unjudged:
+    shown = [r for r in shown if r['drafter'] != rows[0]['drafter']]
+    if not shown:
+      return made(verdict=unjudged, places=None, command='')
   compared = verdicts.of_drafters(shown)
   own = compared[0]
   slow = timed and verdicts.state(own) in (LOSES, UNDECIDED)
   return made(
-    verdict=_verdict(shown, compared),
+    verdict=f'{unjudged} {_verdict(shown, compared)}'.strip(),
     title=_method(own).rstrip(','),
     places=_compared(compared),
     command=command_of(own) if slow else '',

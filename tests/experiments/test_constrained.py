@@ -121,6 +121,11 @@ def test_settings_know_a_schema_by_its_content(folder, schema):
   with open(schema, 'a') as file:
     file.write(' ')
   assert results.settings_of(x)['sampling'] != first
+  given = experiment(
+    folder, sampling=SamplingValues(json_schema='{"type": "null"}')
+  )
+  assert results.settings_of(given)['sampling']['json_schema'][0] == 'given'
+  assert plan(given).sampling.constraint
   none = results.settings_of(experiment(folder))['sampling']
   assert {'json_schema', 'regex'}.isdisjoint(none)
 

@@ -249,6 +249,20 @@ def test_what_cannot_be_believed_is_said_first_and_decides_nothing():
   assert 'magic (!), token, gamma 3: tau 9.00 is above 4.' in table.note
 
 
+def test_a_draft_whose_rows_cannot_be_believed_is_named():
+  wrong = cell(9.0, impossible=['tau 9.00 is above 4.'])
+  rows = [wrong, cell(1.2, domain='prose')]
+  rows += [cell(1.1, **LOOKUP), cell(1.1, domain='prose', **LOOKUP)]
+  found = run_report.headline_of(rows)
+  begin = 'No verdict on small: 1 of its 2 rows cannot be believed. '
+  assert found.verdict.startswith(begin)
+  assert 'machine. lookup, gamma 4, ' in found.verdict
+  assert run_report.headline_of(rows[:2]).places is None
+  whole = [cell(1.3, gamma=2), cell(1.3, gamma=2, domain='prose')]
+  found = run_report.headline_of([*rows, *whole])
+  assert found.verdict.startswith('small, gamma 2, ')
+
+
 def test_without_times_the_verdict_is_on_tau():
   old = dict.fromkeys(('speedup', 'speedup_ci', 'c', 'v'))
   found, _ = said(cell() | old, cell(**LOOKUP, tau=1.5) | old)
