@@ -393,13 +393,11 @@ def _choose_form(x: Experiment, target: str) -> WeightForm:
     not mesh or x.weights in ('auto', parameters.FLOAT),
     f'weights is {x.weights}, but a mesh of devices holds floats: leave it out',
   )
+  with blame('target.path: '):
+    directory = checkpoints.locate(target)
   with blame():
-    return parameters.choose_form(
-      x.weights,
-      x.rounds,
-      checkpoints.locate(target),
-      not mesh and layouts.has_kernel(),
-    )
+    kernel = not mesh and layouts.has_kernel()
+    return parameters.choose_form(x.weights, x.rounds, directory, kernel)
 
 
 def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
