@@ -104,7 +104,7 @@ def speak(
       f'text of {language.what}, and no whole one)'
     )
   return {
-    'text': built.target.tokenizer.decode(new),
+    'text': built.target.tokenizer.decode(new[:-1] if ended else new),
     'tokens': new,
     'ended': ended,
     'tau': len(new) / int(last.target_calls),
