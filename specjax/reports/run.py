@@ -29,7 +29,8 @@ from specjax.reports.markdown import (
 )
 from specjax.reports.verdicts import LOSES, UNDECIDED, UNKNOWN, WINS
 from specjax.stats.readings import CONFIGURED
-from specjax.stats.row import by_place, group, pick
+from specjax.stats.row import by_place, pick
+from specjax.stats.row import group as grouped
 
 MORE = 'Where its time goes, and what would help:'
 _SHOWN = 10  # drafters in the table of the verdict
@@ -457,13 +458,13 @@ def _unjudged(rows: list[dict], shown: list[dict]) -> str:
   own, left = ([r for r in x if r['drafter'] == name] for x in (rows, shown))
   faulty = len(own) - len(verdicts.sound(own))
   most = len(by_place([r for r in own if r['lossless']]))
-  methods = group(left, 'verifier', 'gamma').values()
+  methods = grouped(left, 'verifier', 'gamma').values()
   if not faulty or any(len(by_place(one)) == most for one in methods):
     return ''
   return (
-    f'No verdict on {name}: {faulty} of its {len(own)} rows cannot be believed. '
-    'Measure again in another folder (--results), with nothing else on the '
-    'machine.'
+    f'No verdict on {name}: {faulty} of its {len(own)} rows cannot be '
+    'believed. Measure again in another folder (--results), with nothing else '
+    'on the machine.'
   )
 
 
