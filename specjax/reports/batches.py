@@ -12,8 +12,8 @@ import numpy as np
 from specjax.reports import intervals, verdicts
 from specjax.reports.intervals import column, columns
 from specjax.reports.markdown import Columns, Table, number, span
-from specjax.reports.verdicts import LOSES, UNDECIDED, WINS, timed
-from specjax.stats.row import by_place, group
+from specjax.reports.verdicts import LOSES, WINS, timed
+from specjax.stats.row import by_place, group, pick
 
 _NOTE = """
 A batch takes as long as its last row; gamma 0 is plain decoding. **ms per
@@ -152,25 +152,61 @@ def up_to(rows: list[dict]) -> int | None:
   return last
 
 
-def verdict(rows: list[dict]) -> tuple[str, Table, dict | None]:
-  """Says up to which batch speculation pays.
+def pooled(rows: list[dict]) -> list[dict]:
+  """Returns the run's own drafter at each batch, over all places together."""
+  own = pick(rows, drafter=rows[0]['drafter'])
+  by_batch = group(sorted(own, key=lambda r: r['batch']), 'batch')
+  return [verdicts.of_drafters(here)[0] for here in by_batch.values()]
+
+
+def verdict(own: list[dict], over: str) -> str:
+  """Says up to which batch a drafter pays, and by how much.
 
   Args:
-    rows: of exact rules, with times, of several batch sizes.
-
-  Returns:
-    A sentence, a line for each place, and a row that loses, if any.
+    own: its row at each batch, of `pooled`.
+    over: says what the rows are pooled over; may be empty.
   """
+  states, last = [*map(verdicts.state, own)], up_to(own)
+  tried = span(sizes(own), 'd')
+  if last == own[-1]['batch']:
+    text = f'pays in batches of {tried}'
+  elif last:
+    text = f'pays up to batch {last} of {tried}'
+  elif wins := paying(own):
+    text = f'pays at batch {", ".join(map(str, wins))} of {tried}'
+  elif set(states) == {verdicts.UNKNOWN}:
+    text = f'has no interval, and so no verdict, in batches of {tried}'
+  else:
+    loses = set(states) == {LOSES}
+    text = 'does not pay' if loses else 'may or may not pay'
+    text += f' in batches of {tried}'
+  at = [row['batch'] for row in own]
+  ends = at.index(last) if last else 0
+  shown = [own[i] for i in sorted({0, ends, min(ends + 1, len(own) - 1)})]
+  numbers = ', '.join(
+    f'{intervals.shown(r, "speedup")} at batch {r["batch"]} '
+    f'(gamma {r["gamma"]})'
+    for r in shown
+  )
+  even = measured(own)
+  parts = [f'{verdicts.named(own[0])} {text}{over}.']
+  parts.append(f'In times plain decoding: {numbers}.')
+  if even.between and even.ends:
+    parts.append(f'It breaks even at batch {even.text()}.')
+  return ' '.join(parts)
+
+
+def of_places(rows: list[dict]) -> list[Table]:
+  """Shows up to which batch speculation pays at each place, if several."""
   cells = by_place(rows)
-  lines, lasts = [], []
+  lines = []
   for (domain, temperature), here in cells.items():
-    last, expected = up_to(here), refilled(here)
-    lasts.append(last or 0)
+    expected = refilled(here)
     lines.append(
       [
         domain,
         f'{temperature:g}',
-        str(last or '-'),
+        str(up_to(here) or '-'),
         ', '.join(map(str, paying(here))) or '-',
         measured(here).text(),
         expected.text() if expected else '-',
@@ -178,18 +214,8 @@ def verdict(rows: list[dict]) -> tuple[str, Table, dict | None]:
     )
   head = ['domain', 'temperature', 'pays up to batch', 'batches that pay']
   head += ['break-even batch', 'predicted with rows refilled']
-  tried = span(sizes(rows), 'd')
-  text = f'Of batches of {tried}, speculation pays up to batch '
-  text += span((last for last in lasts if last), 'd') if any(lasts) else '-'
-  if not all(lasts):
-    text += f'; in {lasts.count(0)} of {len(lasts)} places not at the first'
-  slow = (
-    r
-    for here in cells.values()
-    for r in best(here)
-    if verdicts.state(r) in (LOSES, UNDECIDED)
-  )
-  return f'{text}.', Table('', '', head, lines), next(slow, None)
+  title = 'The best drafter of each place'
+  return [Table(title, '', head, lines)] if len(lines) > 1 else []
 
 
 def _finite(ends: tuple[float, float] | None) -> list[float | None] | None:
@@ -270,12 +296,13 @@ def plain(row: dict) -> dict:
 
 def tables(rows: list[dict]) -> list[Table]:
   """Shows what is best at each batch, and every length at every batch."""
-  chosen, every = [], []
-  for (domain, temperature), here in by_place(timed(rows)).items():
+  shown = timed(rows)
+  chosen, every = of_places(shown), []
+  for (domain, temperature), here in by_place(shown).items():
     where = f'{domain}, temperature {temperature:g}'
     title = f'Best draft length by batch: {where}'
     chosen.append(
-      Table.of(title, '' if chosen else _BEST, _OF_BATCHES, best(here))
+      Table.of(title, '' if every else _BEST, _OF_BATCHES, best(here))
     )
     lines = []
     here = sorted(here, key=lambda r: (r['batch'], r['drafter'], r['gamma']))

@@ -1,7 +1,7 @@
 """Drafters of a run beside one another: the best of each, and its length."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from specjax.reports import intervals, paired
 from specjax.reports.intervals import column, columns
@@ -25,11 +25,11 @@ gamma + 1, and on a straight line in between. In brackets it scores gamma + 1
 tokens at every step, as all policies here do, whose shapes are fixed: these
 save drafting alone.
 """.strip()
-_NEAR = 0.95  # of the largest speed-up: as good as the fastest
-_CHOICES = f"""
-Exact rules alone. Near the fastest is a speed-up of {_NEAR:.0%} of it; a cheap
-draft takes less than a plain step; where scoring is free, as where weights are
-read from slow memory, gamma + 1 tokens are scored in the time of one (v = 1).
+_CHOICES = """
+Exact rules alone. One drafter is named where its interval excludes the numbers
+of all others, else two of those that it does not exclude. A cheap draft takes
+less than a plain step; where scoring is free, as where weights are read from
+slow memory, gamma + 1 tokens are scored in the time of one (v = 1).
 """.strip()
 _SIZES = """
 tau with the tokens that got a logit, and what it changed against all of them,
@@ -141,17 +141,49 @@ def policies(rows: list[dict]) -> list[Table]:
   )
 
 
-def _at_no_cost_of_scoring(row: dict) -> float:
+# A number of a row, and the ends of its interval.
+Valued = Callable[[dict], tuple[float, Sequence[float] | None]]
+
+
+def _field(name: str) -> Valued:
+  return lambda row: (row[name], intervals.stored(row, name))
+
+
+def _at_no_cost_of_scoring(row: dict) -> tuple[float, list[float] | None]:
   """Returns the speed-up for the tau and c measured, at v = 1."""
-  return metrics.predicted_speedup(row['tau'], row['c'], 1.0, row['gamma'])
+
+  def speed(tau: float) -> float:
+    return metrics.predicted_speedup(tau, row['c'], 1.0, row['gamma'])
+
+  ends = intervals.stored(row, 'tau')
+  return speed(row['tau']), ends and [*map(speed, ends)]
 
 
-def _first(rows: list[dict], key: Callable[[dict], float]) -> str:
-  """Returns the drafter with the largest value, and the value."""
+def _first(rows: list[dict], value: Valued) -> list[dict]:
+  """Returns the row of the largest value, and those that it does not exclude.
+
+  Its interval excludes a row whose value is below. Without an interval nothing
+  is first, and the result is empty.
+  """
   if not rows:
-    return '-'
-  row = max(rows, key=key)
-  return f'{row["drafter"]} {key(row):.2f}'
+    return []
+  top = max(rows, key=lambda row: value(row)[0])
+  ends = value(top)[1]
+  if ends is None:
+    return []
+  near = [r for r in rows if r is not top and value(r)[0] >= ends[0]]
+  return [top, *sorted(near, key=lambda r: -value(r)[0])]
+
+
+def _named(rows: list[dict], value: Valued) -> str:
+  """Names the first row, or says that it is undecided, and between which."""
+  first = _first(rows, value)
+  names = [f'{r["drafter"]} {value(r)[0]:.2f}' for r in first[:2]]
+  if len(first) > 2:
+    names.append(f'{len(first) - 2} more')
+  if len(first) > 1:
+    return f'undecided: {", ".join(names)}'
+  return names[0] if names else ('no interval' if rows else '-')
 
 
 def choices(rows: list[dict]) -> list[Table]:
@@ -159,29 +191,25 @@ def choices(rows: list[dict]) -> list[Table]:
   rows = best([r for r in rows if r['lossless'] and r['speedup']])
   if len({row['drafter'] for row in rows}) < 2:
     return []
-  lines = []
+  lines, speed = [], _field('speedup')
   for (domain, temperature), here in by_place(rows).items():
-    near = _NEAR * max(row['speedup'] for row in here)
-    light = [
-      r
-      for r in here
-      if r['speedup'] >= near and r.get('parameters') is not None
-    ]
+    light = [r for r in _first(here, speed) if r.get('parameters') is not None]
     least = min(light, key=lambda r: r['parameters'], default=None)
     known = [r for r in here if r['c'] is not None]
     cheap = [r for r in known if r['gamma'] * r['c'] < 1]
+    free = [r for r in here if r.get('parameters') == 0]
     lines.append(
       [
         domain,
         f'{temperature:g}',
-        _first(here, worth),
+        _named(here, speed),
         f'{least["drafter"]} {parameters(least)}' if least else '-',
-        _first([r for r in here if r.get('parameters') == 0], worth),
-        _first(cheap, lambda r: r['tau']),
-        _first(known, _at_no_cost_of_scoring),
+        _named(free, speed),
+        _named(cheap, _field('tau')),
+        _named(known, _at_no_cost_of_scoring),
       ]
     )
-  head = ['domain', 'temperature', 'fastest', 'fewest parameters near it']
+  head = ['domain', 'temperature', 'fastest', 'fewest parameters of these']
   head += ['fastest without weights', 'most tau of cheap drafts']
   head += ['fastest where scoring is free']
   return [Table('Which drafter when', _CHOICES, head, lines)]

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import re
 import shlex
+from collections.abc import Sequence
 
 from specjax import prompts
 from specjax.reports import (
@@ -86,9 +87,10 @@ class Headline:
     verdict: whether the draft of the run pays, by how much, and why.
     greedy: one on texts at temperature 0; '' if none was compared.
     where: the conditions.
-    places: a line for each drafter, or of several batches for each place;
-      None without a verdict.
+    places: a line for each drafter, or for each of several batches; None
+      without a verdict.
     title: the draft of the run and its draft length.
+    pooled: the rows that the verdict is about: one for each batch size.
     command: what tells more of a draft that does not win; '' if rows do not
       say how they were made.
   """
@@ -100,6 +102,7 @@ class Headline:
   places: Table | None
   command: str
   title: str = ''
+  pooled: Sequence[dict] = ()
 
   def markdown(self) -> str:
     verdict = ' '.join(filter(None, [self.verdict, self.greedy]))
@@ -304,7 +307,7 @@ def best(rows: list[dict]) -> dict | None:
 
   Rows of lossy rules and rows that cannot be believed are left out.
   """
-  timed = [r for r in verdicts.timed(rows) if verdicts.state(r) != UNKNOWN]
+  timed = filter(verdicts.names_best, verdicts.timed(rows))
   return max(timed, key=lambda r: r['speedup'], default=None)
 
 
@@ -323,7 +326,11 @@ def doubts(rows: list[dict]) -> list[str]:
 
 def _free(here: list[dict], name: str) -> str:
   """Returns the best drafter without weights at a place, and its number."""
-  free = [row for row in here if verdicts.weightless(row)]
+  free = [
+    row
+    for row in here
+    if verdicts.weightless(row) and (name == 'tau' or verdicts.names_best(row))
+  ]
   if not free:
     return '-'
   row = verdicts.leading(free)
@@ -348,7 +355,7 @@ def by_domain(rows: list[dict]) -> list[Table]:
   lines = [
     (row, cells[place])
     for place, row in lead.items()
-    if not timed or verdicts.state(row) != UNKNOWN
+    if not timed or verdicts.names_best(row)
   ]
   best = [row for row, _ in lines]
   slow = timed and any(verdicts.state(r) == LOSES for r in best)
@@ -406,6 +413,13 @@ def _pays(row: dict) -> str:
   return f'{words[verdicts.state(row)]}: {speed} times plain decoding'
 
 
+def _over(rows: list[dict]) -> str:
+  """Says what the numbers of rows are pooled over."""
+  counts = [(name, len({row[name] for row in rows})) for name in PLACE_NAMES]
+  where = [counted(count, name) for name, count in counts if count > 1]
+  return f' over {" and ".join(where)}' if where else ''
+
+
 def _verdict(shown: list[dict], drafters: list[dict]) -> str:
   """Says whether the draft of a run pays, by how much, why, and what else.
 
@@ -414,14 +428,7 @@ def _verdict(shown: list[dict], drafters: list[dict]) -> str:
     drafters: the pooled row of each drafter; that of the run is the first.
   """
   own, *others = drafters
-  domains, temperatures = ({r[n] for r in shown} for n in PLACE_NAMES)
-  where = [
-    counted(len(values), noun)
-    for values, noun in ((domains, 'domain'), (temperatures, 'temperature'))
-    if len(values) > 1
-  ]
-  over = f' over {" and ".join(where)}' if where else ''
-  parts = [f'{_method(own)} {_pays(own)}{over}.']
+  parts = [f'{_method(own)} {_pays(own)}{_over(shown)}.']
   if own['speedup'] is None:
     parts.append('No time was taken, so nothing is said about speed.')
   elif (cost := verdicts.step_cost(own)) is not None:
@@ -435,7 +442,7 @@ def _verdict(shown: list[dict], drafters: list[dict]) -> str:
       one_of = ' or '.join(needed.split(', '))
       parts.append(f'It would break even with {one_of}.')
   timed = own['speedup'] is not None
-  known = [r for r in others if not timed or verdicts.state(r) != UNKNOWN]
+  known = [r for r in others if not timed or verdicts.names_best(r)]
   if known:
     parts.append(
       f'The best alternative, {_method(known[0])} {_pays(known[0])}.'
@@ -476,7 +483,11 @@ def _compared(drafters: list[dict]) -> Table:
   slow = any(verdicts.to_break_even(r) != '-' for r in losing)
   shown: Columns = (
     ('drafter', verdicts.named),
-    *([column('verifier')] if len({r['verifier'] for r in rows}) > 1 else []),
+    *(
+      column(name)
+      for name in ('batch', 'verifier')
+      if len({r.get(name) for r in rows}) > 1
+    ),
     column('gamma'),
     *([('speculation', verdicts.state), column('speedup')] if timed else []),
     column('tau'),
@@ -540,11 +551,19 @@ def headline_of(rows: list[dict]) -> Headline:
   )
   timed = verdicts.timed(rows)
   if timed and batches.swept(timed):
-    verdict, places, slow = batches.verdict(timed)
-    one = ('--batches=()', f'--batch={slow["batch"]}') if slow else ()
-    command = command_of(slow, one) if slow else ''
-    title = verdicts.named(timed[0])
-    return made(verdict=verdict, places=places, command=command, title=title)
+    own = batches.pooled(timed)
+    losing = [r for r in own if verdicts.state(r) in (LOSES, UNDECIDED)]
+    command = ''
+    if losing:
+      one = '--batches=()', f'--batch={losing[0]["batch"]}'
+      command = command_of(losing[0], one)
+    return made(
+      verdict=batches.verdict(own, _over(timed)),
+      title=verdicts.named(own[0]),
+      places=_compared(own),
+      command=command,
+      pooled=own,
+    )
   shown = timed or [r for r in verdicts.sound(rows) if r['lossless']]
   if not shown:
     why = "No verdict: no row is left that keeps the target's distribution."
@@ -561,6 +580,7 @@ def headline_of(rows: list[dict]) -> Headline:
     verdict=f'{unjudged} {_verdict(shown, compared)}'.strip(),
     title=_method(own).rstrip(','),
     places=_compared(compared),
+    pooled=[own],
     command=command_of(own) if slow else '',
   )
 

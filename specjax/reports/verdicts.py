@@ -59,6 +59,15 @@ def worth(row: dict) -> float:
   return row['tau'] if row['speedup'] is None else row['speedup']
 
 
+def names_best(row: dict) -> bool:
+  """Returns whether a row may be called best: it accepts, with an interval.
+
+  A draft that accepts nothing is no faster than plain decoding; where its time
+  says so, that is noise.
+  """
+  return state(row) != UNKNOWN and round(row['tau'], 2) > 1
+
+
 def leading(rows: list[dict]) -> dict:
   """Returns the fastest row among those with the best verdict.
 

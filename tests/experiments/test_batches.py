@@ -63,6 +63,20 @@ def row(batch: int, gamma: int, speedup: float, **changes) -> dict:
   return found | changes
 
 
+def measured(row: dict) -> dict:
+  """A row with the times of its prompts, which vary."""
+  units = row['prompts'] // row['batch']
+  seconds = np.linspace(0.9, 1.1, units)
+  faster = row['speedup'] * (1 + 0.02 * (-1.0) ** np.arange(units))
+  return row | {
+    'unit_tokens': [10] * row['prompts'],
+    'unit_target_calls': [5] * row['prompts'],
+    'unit_baseline_tokens': [10] * row['prompts'],
+    'unit_baseline_seconds': seconds.tolist(),
+    'unit_seconds': (seconds / faster).tolist(),
+  }
+
+
 def run(**changes) -> list[dict]:
   return [
     row(batch, gamma, speedup, **changes)
@@ -93,14 +107,11 @@ def test_the_best_length_of_each_batch_and_where_it_ends():
   assert [r['gamma'] for r in batches.best(rows)] == [2, 2, 2, 1]
   assert batches.paying(rows) == [1, 2, 4]
   assert batches.up_to(rows) == 4
-  text, table, slow = batches.verdict(rows)
-  assert 'up to batch 4' in text
-  assert (slow['batch'], slow['gamma']) == (8, 1)
-  assert table.lines == [
-    [
-      *('code', '0', '4', '1, 2, 4', '5.7 [4.5, 7.6], between 4 and 8'),
-      '8.0, between 4 and 8',
-    ]
+  (table,) = batches.of_places([*rows, *run(domain='prose')])
+  assert [line[0] for line in table.lines] == ['code', 'prose']
+  assert table.lines[0] == [
+    *('code', '0', '4', '1, 2, 4', '5.7 [4.5, 7.6], between 4 and 8'),
+    '8.0, between 4 and 8',
   ]
 
 
@@ -132,18 +143,23 @@ def test_a_gain_that_comes_back_with_the_batch_is_found():
   ('speeds', 'up_to', 'paying'),
   [
     ((1.3, 1.4, 1.3), '4', '1, 2, 4'),
-    ((0.8, 0.7, 0.7), '-', '-'),
-    ((1.05, 0.7, 0.7), '-', '-'),
+    ((0.8, 0.7, 0.7), '-', ''),
+    ((1.05, 0.7, 0.7), '-', ''),
     ((0.7, 1.4, 0.7), '-', '2'),
     ((1.3, 1.0, 1.3), '1', '1, 4'),
   ],
 )
 def test_what_pays_follows_from_the_intervals(speeds, up_to, paying):
   rows = [row(2**i, 2, speed) for i, speed in enumerate(speeds)]
-  _, table, _ = batches.verdict(rows)
-  assert table.lines[0][2:4] == [up_to, paying]
-  few = [r | {'prompts': 4} for r in rows]
-  assert batches.verdict(few)[1].lines[0][2:4] == ['-', '-']
+  own = batches.pooled(rows)
+  assert str(batches.up_to(own) or '-') == up_to
+  assert ', '.join(map(str, batches.paying(own))) == paying
+  text = batches.verdict(own, '')
+  assert ('does not pay' in text) == (max(speeds) < 0.9)
+  assert f'plain decoding: {speeds[0]:.2f} [' in text
+  few = batches.pooled([r | {'prompts': 4} for r in rows])
+  assert 'no interval, and so no verdict' in batches.verdict(few, '')
+  assert '[' not in batches.verdict(few, '')
 
 
 def test_no_row_that_cannot_be_believed_decides():
@@ -154,17 +170,46 @@ def test_no_row_that_cannot_be_believed_decides():
 
 
 def test_the_headline_is_on_batches_where_there_are_several():
-  rows = [*run(), *run(domain='prose')]
+  rows = [measured(r) for d in ('code', 'prose') for r in run(domain=d)]
+  # Another drafter that is faster takes no word of the verdict.
+  rows += [r | {'drafter': 'other', 'speedup': 9.0} for r in rows]
   rows = [r | {'command': 'specjax run batches --batches=(1,8)'} for r in rows]
   found = run_report.headline_of(rows)
-  assert 'Of batches of 1 to 8' in found.verdict
-  assert len(found.places.lines) == 2
+  begin = 'draft pays up to batch 4 of 1 to 8 over 2 domains. In times plain '
+  assert found.verdict.startswith(begin)
+  assert 'other' not in found.verdict
+  for row in found.pooled:
+    low, high = row['speedup_ci']
+    assert low < SPEEDS[row['gamma']][row['batch']] < high
+    assert row['prompts'] == 80
+  assert [row['batch'] for row in found.pooled] == [1, 2, 4, 8]
+  assert len(found.places.lines) == 4
   assert found.command.startswith('specjax explain batches --drafters=')
   assert found.command.endswith('--batches="()" --batch=8')
   single = [r for r in run() if r['batch'] == 1]
   assert 'speculation' in run_report.headline_of(single).places.head
   untimed = [made.row(batch=batch, prompts=8) for batch in (1, 2)]
   assert 'tau' in run_report.headline_of(untimed).places.head
+
+
+def test_many_small_categories_have_one_number_with_its_interval():
+  rows = [
+    measured(row(1, 2, 1.3, domain=f'category {i}', prompts=2, temperature=t))
+    for i in range(13)
+    for t in (0.0, 1.0)
+  ]
+  found = run_report.headline_of(rows)
+  assert 'over 13 domains and 2 temperatures' in found.verdict
+  (pooled,) = found.pooled
+  low, high = pooled['speedup_ci']
+  assert low < 1.3 < high
+  assert run_report.best(rows) is None  # No cell has an interval.
+
+
+def test_a_draft_that_accepts_nothing_is_not_the_best():
+  nothing = row(1, 2, 1.4, tau=1.004)
+  assert run_report.best([nothing]) is None
+  assert run_report.best([nothing, row(1, 1, 1.2)])['gamma'] == 1
 
 
 def test_tables_have_plain_decoding_beside_every_length():

@@ -127,7 +127,7 @@ def test_tau_is_drawn_against_the_cost_of_drafting():
 
 def test_which_drafter_when():
   rows = [
-    timed('draft', 1.5, tau=3.0, v=2.0),
+    timed('draft', 1.5, tau=3.0, v=2.0, tau_ci=[2.9, 3.1]),
     timed('small', 1.45, tau=2.0, v=1.1, parameters=1000),
     timed('ngram', 1.2, tau=1.5, parameters=0),
     timed('exit', 0.9, tau=1.1, parameters=0),
@@ -141,13 +141,15 @@ def test_which_drafter_when():
   assert code == [
     'code',
     '0',
-    'draft 1.50',
-    'small 0.00M',  # 1.45 is near 1.50, and has fewer parameters.
+    'undecided: draft 1.50, small 1.45',
+    'small 0.00M',  # It has fewer parameters.
     'ngram 1.20',
     'draft 3.00',  # The heavy one costs more than a plain step.
     'draft 2.50',  # 3 tokens for 1 + 2 * 0.1 plain steps.
   ]
   assert structured[2:5] == ['ngram 1.70', 'ngram 0', 'ngram 1.70']
+  few = [row | {'prompts': 3} for row in rows]
+  assert {*drafters.choices(few)[0].lines[0][2:]} == {'no interval', '-'}
   alone = [row for row in rows if row['drafter'] == 'ngram']
   assert drafters.choices(alone) == []
   untimed = [row | dict.fromkeys(('speedup', 'c', 'v')) for row in rows]
