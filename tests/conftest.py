@@ -23,9 +23,10 @@ hypothesis.settings.load_profile('repeatable')
 cpu.add_xla_flags(f'{cpu.FAST_XLA} --xla_cpu_parallel_codegen_split_count=1')
 
 # Nothing is left in the folder of programs of whoever runs the tests, neither
-# by this process nor by those that it starts.
-os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
-jax.config.update('jax_enable_compilation_cache', False)
+# by this process nor by those that it starts. Mutants name a folder.
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
+  jax.config.update('jax_enable_compilation_cache', False)
 
 _QUICK = 'jax_disable_most_optimizations'
 jax.config.update(_QUICK, True)

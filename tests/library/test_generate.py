@@ -328,6 +328,24 @@ def test_a_generation_is_one_dispatch():
     run(params, state, steps)
 
 
+@pytest.mark.parametrize(
+  ('steps', 'finished', 'calls'),
+  [
+    (1, 2, (1, 1)),
+    (2, 2, (2, 1)),
+    (9, 1, (1, 1)),
+    (9, 2, (2, 1)),
+    (0, 2, (0, 0)),
+  ],
+)
+def test_a_chunk_ends_at_its_steps_or_its_finished_rows(steps, finished, calls):
+  """The first row needs two steps, the other one."""
+  stop = generate.StopWhen(jnp.int32(steps), jnp.int32(finished))
+  state = hand_start([(0,), (5,)], 20)
+  state = generate.generate(hand_params(), state, stop, spec=HAND)
+  assert tuple(state.counts.target_calls.tolist()) == calls
+
+
 def test_a_state_is_donated_and_its_sources_are_not():
   values = sampling.make(2, 0.0)
   key = generate.row_keys(0, range(2))

@@ -29,27 +29,6 @@ def test_few_units_have_no_interval():
   assert not metrics.enough(2)
 
 
-def test_the_error_of_a_mean_is_students():
-  units = np.array([1.0, 2.0, 4.0, 8.0, 3.0, 7.0])
-  found = metrics.estimate(lambda a, n: a / n, units, np.ones(6))
-  assert found.error == pytest.approx(units.std(ddof=1) / np.sqrt(6))
-  assert found.freedom == 5
-  # Without skewness both ends lie Student's quantile away, 2.571.
-  even = metrics.estimate(lambda a, n: a / n, [1, 2, 3, 4, 5, 6], [1] * 6)
-  reach = 2.5706 * even.error
-  assert even.interval == pytest.approx([3.5 - reach, 3.5 + reach], rel=1e-4)
-
-
-def test_an_interval_reaches_further_to_where_units_are_skewed():
-  units = [1, 1, 2, 1, 2, 1, 1, 9]
-  right = metrics.estimate(lambda a, n: a / n, units, [1] * 8)
-  left = metrics.estimate(lambda a, n: -a / n, units, [1] * 8)
-  assert right.high - right.value > 1.5 * (right.value - right.low)
-  assert left.interval == pytest.approx([-right.high, -right.low])
-  # Never more than twice as far as Student's.
-  assert right.high - right.value <= 2 * 2.3647 * right.error
-
-
 def test_speedup_compares_times_per_token():
   found = metrics.speedup([4.0, 4.0], [10, 10], [1.0, 1.0], [5, 5])
   assert found.value == pytest.approx(2.0)
