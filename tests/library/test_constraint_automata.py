@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 
+import hypothesis
+import hypothesis.strategies as st
 import jsonschema
 import llguidance
 import llguidance.hf
@@ -319,6 +321,87 @@ def test_every_text_of_a_schema_validates(name):
       validator.validate(json.loads(text))
       texts.add(text)
   assert len(texts) >= {'tight': 30, 'choice': 11}.get(name, 400)
+
+
+_WORDS = st.text('ab"\\\\é日\U0001f600', max_size=4)
+_VALUES = st.recursive(
+  st.none() | st.booleans() | st.integers(-9, 9) | _WORDS,
+  lambda inner: (
+    st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from('ab'), inner).map(
+      lambda x: dict(sorted(x.items()))
+    )
+  ),
+  max_leaves=5,
+)
+
+
+def _some(**values):
+  return st.fixed_dictionaries({}, optional=values)
+
+
+def _counted(of, most):
+  counts = {f'min{of}': st.integers(0, most), f'max{of}': st.integers(0, most)}
+  return _some(**counts).filter(
+    lambda x: x.get(f'min{of}', 0) <= x.get(f'max{of}', most)
+  )
+
+
+# What nothing validates against is refused, so all of these hold something.
+_BOUNDS = _some(
+  minimum=st.integers(-9, 1),
+  exclusiveMinimum=st.integers(-9, 0),
+  maximum=st.integers(1, 9),
+  exclusiveMaximum=st.integers(2, 9),
+)
+_ANY_SCHEMA = st.recursive(
+  st.sampled_from([{'type': 'null'}, {'type': 'boolean'}])
+  | _BOUNDS.map(lambda x: {'type': 'integer', **x})
+  | _counted('Length', 4).map(lambda x: {'type': 'string', **x})
+  | st.builds(lambda x: {'const': x}, _VALUES)
+  | st.builds(lambda x: {'enum': x}, st.lists(_VALUES, min_size=1, max_size=4)),
+  lambda inner: (
+    st.builds(
+      lambda items, x: {'type': 'array', 'items': items, **x},
+      inner,
+      _counted('Items', 3),
+    )
+    | st.builds(
+      lambda a, b, required: {
+        'type': 'object',
+        'properties': {'a': a, 'b': b},
+        'required': required,
+        'additionalProperties': False,
+      },
+      inner,
+      inner,
+      st.sets(st.sampled_from('ab')).map(sorted),
+    )
+    | st.lists(inner, min_size=1, max_size=3).map(lambda x: {'anyOf': x})
+  ),
+  max_leaves=4,
+)
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(_ANY_SCHEMA, st.lists(_VALUES, min_size=1, max_size=12))
+def test_a_value_matches_where_it_validates(schema, values):
+  validator = jsonschema.Draft202012Validator(schema)
+  values = [
+    *values,
+    *range(-10, 11),
+    [],
+    [1],
+    [1, 1],
+    [True] * 3,
+    {'a': 1},
+    'é',
+  ]
+  valid = [validator.is_valid(x) for x in values]
+  _, pattern = schemas.to_regex(schema)
+  for value, holds in zip(values, valid, strict=True):
+    text = json.dumps(value, ensure_ascii=False)
+    assert bool(re.fullmatch(pattern, text)) == holds, (text, pattern)
 
 
 def test_integers_are_those_between_their_bounds():
