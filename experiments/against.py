@@ -194,12 +194,12 @@ class Comparison:
     self.built = load.load_experiment(several).race()
     if not binaries:
       self.peer = Transformers(plan, self.built.target.dtype)
-    self.decoders = ours(plan, self.built) + self.peer.decoders(
-      [
-        (m.drafter, plan.drafters[m.drafter], m.gamma, m.draft_dtype)
-        for m in self.built.methods
-      ]
-    )
+    chosen = [
+      (m.drafter, plan.drafters[m.drafter], m.gamma, m.draft_dtype)
+      for m in self.built.methods
+    ]
+    slots, _ = self.built.slots
+    self.decoders = ours(plan, self.built) + self.peer.decoders(chosen, slots)
     self.pilot, self.prompts = [], []
     for domain, chosen in self.built.prompts.items():
       # A file may have fewer; a single prompt is its own pilot.

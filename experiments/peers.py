@@ -36,6 +36,7 @@ _TIE, _TIED_UNITS = 1e-3, 4
 _PAUSE = 0.02
 _START = 120  # seconds that a server may take
 _NULL = subprocess.DEVNULL
+_LOOKUP = 3  # tokens that are looked for
 _PROBABLE = 50  # tokens whose log-probabilities a server is asked for
 
 
@@ -249,12 +250,14 @@ class Transformers:
       return {}
     return {'tokenizer': own, 'assistant_tokenizer': other}
 
-  def decoders(self, chosen: Chosen) -> list[Decoder]:
+  def decoders(self, chosen: Chosen, slots: int) -> list[Decoder]:
     """Plain decoding, and the counterparts of our drafters.
 
     Args:
       chosen: our drafters as (name, drafter, gamma, dtype).
+      slots: that a text needs; unused, since there is no such limit.
     """
+    del slots
     made = [
       self.make(PEER, self.target),
       self.make(PEER_EAGER, self.eager),
@@ -374,41 +377,47 @@ class LlamaCpp:
     self.stack = contextlib.ExitStack()  # of servers, which end with us
     atexit.register(self.stack.close)
     self.address = ''  # of the plain one
+    self.slots = 0
 
-  def decoders(self, chosen: Chosen) -> list[Decoder]:
+  def decoders(self, chosen: Chosen, slots: int) -> list[Decoder]:
     """Starts plain decoding and the counterparts of our drafters."""
     (plain,), (draft,) = self.plain, self.assisted
+    self.slots = slots
     self.address = self._serve()
     made = [self._decoder(plain, None, None, self.address)]
     for name, planned, gamma, _ in chosen:
       if planned.load == LM:
         address = self._serve(
-          '--spec-type=draft-simple',
-          f'--spec-draft-model={planned.path}',
-          f'--spec-draft-n-max={gamma}',
+          *('--spec-type', 'draft-simple', '--spec-draft-model', planned.path),
+          *('--spec-draft-n-max', gamma),
         )
         made.append(self._decoder(draft, name, gamma, address))
       if planned.load == NGRAM:
         address = self._serve(
-          '--spec-type=ngram-simple',
-          f'--spec-ngram-simple-size-m={gamma}',
-          '--spec-ngram-simple-size-n=3',
+          *('--spec-type', 'ngram-simple'),
+          *('--spec-ngram-simple-size-m', gamma),
+          *('--spec-ngram-simple-size-n', _LOOKUP),
         )
         made.append(self._decoder(self.lookup, name, gamma, address))
     return made
 
-  def _serve(self, *options: str) -> str:
+  def _serve(self, *options: Any) -> str:
     """Starts a server, and returns its address once it answers."""
     with socket.socket() as free:
       free.bind(('127.0.0.1', 0))
       port = free.getsockname()[1]
     threads = cores()
-    command = [
-      str(self.program),
-      *(f'--model={self.plan.target}', f'--threads={threads}'),
-      *(f'--threads-batch={threads}', '--parallel=1', '--ctx-size=4096'),
-      *('--host=127.0.0.1', f'--port={port}', *options),
-    ]
+    usual = {
+      'model': self.plan.target,
+      'threads': threads,
+      'threads-batch': threads,
+      'parallel': 1,
+      'ctx-size': self.slots,
+      'host': '127.0.0.1',
+      'port': port,
+    }
+    given = [x for k, v in usual.items() for x in (f'--{k}', v)]
+    command = [str(x) for x in (self.program, *given, *options)]
     server = subprocess.Popen(command, stdout=_NULL, stderr=_NULL)
     self.stack.callback(server.wait)
     self.stack.callback(server.kill)

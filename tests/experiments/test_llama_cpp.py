@@ -19,10 +19,11 @@ import http.server, json, sys
 if '--version' in sys.argv:
   print('version: 7 (of a stand-in)')
   raise SystemExit
-options = dict(arg[2:].split('=', 1) for arg in sys.argv[1:])
+options = dict(zip(*(iter(x.lstrip('-') for x in sys.argv[1:]),) * 2))
 kinds = {{'draft-simple': 2, 'ngram-simple': 3}}
 step = kinds.get(options.get('spec-type'), 1)
 assert int(options.get('spec-draft-n-max', 5)) == 5
+assert options['ctx-size'] == '256' and options['model'] == 'x.gguf'
 assert int(options.get('spec-ngram-simple-size-m', 4)) == 4
 
 
@@ -76,7 +77,7 @@ def test_each_method_has_a_server_with_its_options(peer):
     'suffix': plan_drafter('suffix', Candidate('suffix', 4)),
   }
   chosen = [(n, p, p.gammas[0], None) for n, p in drafters.items()]
-  plain, draft, copied = peer.decoders(chosen)
+  plain, draft, copied = peer.decoders(chosen, 256)
   found = [x.decode([7, 10], 2, 0.0, 4) for x in (plain, draft, copied)]
   assert [x.tokens for x in found] == [
     [11, 12, 13, 14],
@@ -97,7 +98,7 @@ def test_each_method_has_a_server_with_its_options(peer):
 
 
 def test_a_gap_is_that_of_the_tokens_where_texts_part(peer):
-  peer.decoders([])
+  peer.decoders([], 256)
   gap = peer.gap([7], [8, 9, 10], [8, 9, 11])
   assert gap == peers.Gap(1.0, False)  # Of 9, 10 and 11 behind 9.
   assert peer.gap([7], [8, 9], [8, 99]).logits == math.inf
@@ -118,4 +119,4 @@ def test_what_is_no_server_is_refused(target, content, message, tmp_path):
     path.chmod(0o755)
   plan = types.SimpleNamespace(target=target, max_new_tokens=4, seed=0)
   with pytest.raises(UserError, match=message):
-    peers.LlamaCpp(plan, str(tmp_path)).decoders([])
+    peers.LlamaCpp(plan, str(tmp_path)).decoders([], 256)
