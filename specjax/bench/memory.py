@@ -20,7 +20,7 @@ from specjax.bench import meshes, sampling_stages
 from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.checkpoints import CheckpointError, Description, precision
 from specjax.checkpoints.files import open_tensors
-from specjax.checkpoints.parameters import FLOATS
+from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.checkpoints.vocabularies import reading
 from specjax.errors import UserError
 from specjax.loop import generate
@@ -96,10 +96,19 @@ def _shapes(model: Model, dtype: str):
 def of_parameters(
   config: TransformerConfig, placement: Placement, dtype: str = 'float32'
 ) -> int:
-  """Bytes of a model's parameters on each device."""
+  """Bytes of a model's parameters on each device, in floats."""
   shapes = _shapes(transformer.build(config), dtype)
   places = transformer.shardings(config, placement)
   return sharding.bytes_per_device(shapes, places)
+
+
+def held_by(
+  one: Description, placement: Placement, dtype: str, form: WeightForm
+) -> int:
+  """Bytes of a model's parameters on each device, in their form."""
+  if form == FLOATS:
+    return of_parameters(one.model.config, placement, dtype)
+  return _size(one.shapes(dtype, form))
 
 
 def of_cache(
@@ -252,10 +261,7 @@ def predict(
     place = placement if name == 'target' else placement.for_draft
     if one.other is not None:
       slots = reading.sizes_of(one.other.tables).slots(slots)
-    if plan.form == FLOATS:
-      held = of_parameters(config, place, dtype)
-    else:
-      held = _size(one.shapes(dtype, plan.form))
+    held = held_by(one, place, dtype, plan.form)
     return _Model(
       config,
       dtype,

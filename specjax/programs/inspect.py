@@ -21,6 +21,7 @@ from specjax.bench import load, memory, meshes, vocabulary
 from specjax.bench.config import Experiment
 from specjax.bench.plan import Plan, plan
 from specjax.checkpoints import CheckpointError, Description
+from specjax.checkpoints.parameters import WeightForm
 from specjax.cli import command
 from specjax.drafters.heads import files
 from specjax.errors import UserError
@@ -33,13 +34,15 @@ _UNKNOWN = {
 }
 
 
-def facts(description: Description, placement: Placement, dtype: str) -> dict:
+def facts(
+  description: Description, placement: Placement, dtype: str, form: WeightForm
+) -> dict:
   """Returns the sizes of one model, as it will be loaded onto a mesh."""
   config = description.model.config
   shapes = jax.eval_shape(description.model.init, jax.random.key(0))
-  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
   weights = jax.tree.leaves(shapes)
-  step, cache = memory.bytes_per_token(description.model, shapes, 1)
+  held = description.shapes(dtype, form)
+  step, cache = memory.bytes_per_token(description.model, held, 1)
   return {
     'family': description.family,
     'parameters': sum(math.prod(w.shape) for w in weights),
@@ -50,7 +53,7 @@ def facts(description: Description, placement: Placement, dtype: str) -> dict:
     'stored_dtype': description.dtype,
     'stored_bytes': description.stored_bytes,
     'dtype': dtype,
-    'bytes_per_device': memory.of_parameters(config, placement, dtype),
+    'bytes_per_device': memory.held_by(description, placement, dtype, form),
     'bytes_per_step': step,
     'cache_bytes_per_token': cache,
   }
@@ -97,7 +100,7 @@ class Report:
       split = placement if who == 'target' else placement.for_draft
       # A draft whose target is refused is shown in the type that it has alone.
       dtypes = self.plan.dtypes({'target': description} | found.described)
-      one = models[who] = facts(description, split, dtypes[who])
+      one = models[who] = facts(description, split, dtypes[who], self.plan.form)
       if who == 'target' or who not in found.shares:
         continue
       one['c_predicted'] = (

@@ -1,0 +1,56 @@
+"""A published pair as people run it on a CPU: Qwen2.5-Coder, 1.5B and 0.5B.
+
+  python -m experiments.run --config configs/real_pair.py:FOLDER \\
+    --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat
+
+FOLDER has the GGUF files of `FILES`; without it they come from the Hub.
+Weights are held in the bits of the files, and activations are rounded to eight
+bits, as llama.cpp does. The drafters are the sibling and SmolLM2 (another
+vocabulary) as stored, the sibling in four bits, copies of text, and the
+target without some of its layers. 40 prompts of a domain take hours on two
+cores: rows of a run that was stopped are kept, and the same command goes on.
+
+Any other pair: `specjax run pair --target.path=... --draft.path=... --rounds`.
+"""
+
+import os
+
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
+
+# Name in a folder: model and file on the Hub.
+FILES = {
+  'qwen2.5-coder-1.5b.gguf': (
+    'Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:'
+    'qwen2.5-coder-1.5b-instruct-q4_k_m.gguf'
+  ),
+  'qwen2.5-coder-0.5b.gguf': (
+    'Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:'
+    'qwen2.5-coder-0.5b-instruct-q4_k_m.gguf'
+  ),
+  'smollm2-135m.gguf': (
+    'HuggingFaceTB/SmolLM2-135M-Instruct-GGUF:smollm2-135m-instruct-q4_1.gguf'
+  ),
+}
+
+
+def get_config(folder: str = '') -> Experiment:
+  target, sibling, other = (
+    os.path.join(folder, name) if folder else hub for name, hub in FILES.items()
+  )
+  few = {'bits': 4, 'rounds': True}
+  return Experiment(
+    name='real_pair',
+    target=Checkpoint(target),
+    rounds=True,
+    candidates={
+      'sibling': Candidate('lm', 4, sibling),
+      'sibling-int4': Candidate('quantized', 4, sibling, few),
+      'smollm2': Candidate('lm', 4, other),
+      'ngram': Candidate('ngram', 4),
+      'suffix': Candidate('suffix', 4),
+      'recycling': Candidate('recycling', 4, options={'nodes': 4}),
+      'skip': Candidate('skip', 2, options={'skip': tuple(range(8, 20))}),
+    },
+    prompts=Prompts(count=40),
+    max_new_tokens=128,
+  )
