@@ -384,6 +384,7 @@ MODELS: dict[str, Callable[[], TinyModels]] = {
   'transformer': tiny_models.transformers,
   # Its texts often end before their limit.
   'other transformer': lambda: tiny_models.transformers(5),
+  'transformer in eight bits': tiny_models.eight_bits,
   'table in bfloat16': lambda: tiny_models.tables().cast('bfloat16'),
   # So poor that whole blocks are rejected, which shows what happens to the
   # tokens behind a rejection.
@@ -418,6 +419,7 @@ CASES = (
   Case('token', verify.token, LOOKUP),
   Case('token', verify.token, CASCADE),
   Case('token', verify.token, CHAIN, 'transformer'),
+  Case('token', verify.token, CHAIN, 'transformer in eight bits', full=True),
   Case('token', verify.token, EXIT, 'transformer'),
   Case('token', verify.token, WINDOWED, 'transformer', full=True),
   Case('token', verify.token, OTHER, 'other transformer'),

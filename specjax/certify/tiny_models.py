@@ -31,7 +31,7 @@ from specjax.checkpoints.vocabularies.tokens import Tokens
 from specjax.drafters import lm
 from specjax.drafters.shapes import chain
 from specjax.loop import generate
-from specjax.models import table, transformer
+from specjax.models import layouts, linear, low_bits, table, transformer
 from specjax.models.transformer import Model
 from specjax.requests.request_sampling import NEUTRAL
 from specjax.types import Drafter, Params, Spec
@@ -93,6 +93,7 @@ class TinyModels:
   settings: dict[str, dict[str, Any]] = dataclasses.field(
     default_factory=lambda: SETTINGS
   )
+  stands: Any = None  # floats that the target's weights stand for, if others
 
   def cast(self, dtype: str) -> 'TinyModels':
     """Returns models whose tables have a type.
@@ -132,6 +133,8 @@ class TinyModels:
     """Returns raw logits [texts, V], computed without a cache."""
     model = self.draft if draft else self.target
     params = self.params.drafter if draft else self.params.target
+    if not draft and self.stands is not None:
+      params = self.stands
     tokens = self._scored
     last = len(self.prompt) + self.texts.length(np.arange(len(tokens))) - 1
     if not isinstance(params, dict):
@@ -317,6 +320,24 @@ def transformers(seed: int = 0, **options) -> TinyModels:
   params['unembedding'] = 2 * params['unembedding']
   part = {name: params[name] for name in params if name != 'layer1'}
   return TinyModels(target, draft, Params(params, part), **options)
+
+
+def eight_bits(seed: int = 0) -> TinyModels:
+  """Returns `transformers` with a target in eight bits, for the kernel.
+
+  Its texts are enumerated with the floats that these bits stand for.
+  """
+  made = transformers(seed)
+  few = linear.quantize(made.params.target, tied=False)
+  stands = jax.tree.map(
+    lambda w: low_bits.widen(w) if low_bits.is_low_bits(w) else w,
+    few,
+    is_leaf=low_bits.is_low_bits,
+  )
+  native = layouts.to_native(made.target, few)
+  model, few = native or (made.target, few)
+  params = made.params._replace(target=few)
+  return dataclasses.replace(made, target=model, params=params, stands=stands)
 
 
 # The draft with a vocabulary of its own

@@ -82,8 +82,8 @@ def to_native(model: Model, params: Weights) -> Arranged | None:
   if model.placement is not None or not has_kernel():
     return None
   arranged = Arranged(*variants.to_native(model, params))
-  leaves = jax.tree.leaves(arranged.params, is_leaf=linear.is_native)
-  return arranged if any(map(linear.is_native, leaves)) else None
+  leaves = jax.tree.leaves(arranged.params, is_leaf=linear.is_blocked)
+  return arranged if any(map(linear.is_blocked, leaves)) else None
 
 
 def arrange(model: Model, params: Weights) -> dict[str, Arranged]:

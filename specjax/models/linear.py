@@ -38,6 +38,11 @@ def is_native(w) -> bool:
   return isinstance(w, Native)
 
 
+def is_blocked(w) -> bool:
+  """Returns true for a weight in blocks, of floats or of few bits."""
+  return is_native(w) or (isinstance(w, LowBits) and w.blocked)
+
+
 def multiply(x, w):
   """Multiplies x [..., in] by a weight [in, *outputs] in any layout.
 
@@ -100,7 +105,7 @@ def to_blocks(w) -> jax.Array:
 
 def in_blocks(w):
   """A weight in blocks for the kernel, or as it is where it cannot be."""
-  if is_native(w) or (isinstance(w, LowBits) and w.blocked):
+  if is_blocked(w):
     return w
   if isinstance(w, LowBits):
     if math.prod(w.words.shape[1:]) % native.COLUMNS:

@@ -82,6 +82,24 @@ def test_loops_of_logits_in_16_bits_have_their_distribution(dtype):
   assert 1e-7 < off < 1e-2
 
 
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.slow
+def test_the_loop_of_a_target_in_eight_bits_has_its_distribution():
+  name = 'transformer in eight bits'
+  made = every_case(rounds=64)
+  tiny, floats = made.models[name], made.models['transformer']
+  words = tiny.params.target['layer0']['qkv']['w']
+  assert (words.bits, words.blocked) == (8, True)
+  case = cases.find('token', cases.CHAIN, name)
+  found = [*made.enumerate(case), *made.run(case)]
+  assert max(r['max_error'] for r in part(found, 'distribution')) <= 1e-12
+  assert all(r['p_value'] >= r['level'] for r in part(found, 'loop'))
+  assert [r['power'] > 0.9 for r in found if r['setting'] == 'all'] == [True]
+  # The distribution is that of the rounded target.
+  off = np.abs(tiny.plain['T 1'] - floats.plain['T 1']).max()
+  assert 1e-6 < off < 1e-2
+
+
 def test_every_planted_bug_is_caught(rows):
   found = part(rows, 'mutant')
   assert {r['test'] for r in found} == {'distribution', 'loop', 'memory'}
