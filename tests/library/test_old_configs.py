@@ -1,0 +1,109 @@
+"""Config files that leave out what newer ones say."""
+
+import math
+
+import pytest
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specjax.checkpoints.families import FAMILIES, conversion
+
+SIZES = {
+  'hidden_size': 16,
+  'intermediate_size': 16,
+  'num_attention_heads': 2,
+  'num_key_value_heads': 2,
+  'head_dim': 8,
+  'vocab_size': 16,
+}
+
+
+def read(kind, **attributes):
+  given = SIZES | {'model_type': kind, 'num_hidden_layers': 6} | attributes
+  if kind in ('qwen2', 'llama'):
+    del given['head_dim']
+  return conversion.read_attributes(FAMILIES, given)[1]
+
+
+def windows_of_transformers(kind, **attributes):
+  made = transformers.AutoConfig.for_model(
+    kind, **SIZES, num_hidden_layers=6, **attributes
+  )
+  if made.sliding_window is None:
+    return (None,) * 6
+  return tuple(
+    made.sliding_window if name == 'sliding_attention' else None
+    for name in made.layer_types
+  )
+
+
+@pytest.mark.parametrize('kind', ['qwen2', 'qwen3'])
+@pytest.mark.parametrize('first', range(1, 8))
+@pytest.mark.parametrize('switch', [False, True])
+def test_layers_from_max_window_layers_on_have_a_window(kind, first, switch):
+  more = {'sliding_window': 8, 'max_window_layers': first}
+  more['use_sliding_window'] = switch
+  wanted = windows_of_transformers(kind, **more)
+  found = read(kind, **more).windows or (None,) * 6
+  assert found == wanted
+  assert sum(x is not None for x in found) == (
+    max(6 - first, 0) if switch else 0
+  )
+
+
+@pytest.mark.parametrize('each', [1, 2, 3, 5, 6, 7])
+def test_every_few_layers_have_no_window(each):
+  more = {'sliding_window': 8, 'sliding_window_pattern': each}
+  found = read('gemma3_text', **more).windows or (None,) * 6
+  assert found == windows_of_transformers('gemma3_text', **more)
+  assert [i for i, x in enumerate(found, 1) if x is None] == [
+    *range(each, 7, each)
+  ]
+
+
+SCALES = st.one_of(st.none(), st.floats(0.2, 2))
+
+
+def stretched(**scaling):
+  """(frequencies, amplitude) of a head of 8 entries, trained on 64 tokens."""
+  attributes = {'max_position_embeddings': 64, 'rope_theta': 100.0}
+  config = read('llama', rope_scaling=scaling, **attributes)
+  return lambda longest: config.rope_scaling(100.0, 8, longest)
+
+
+@given(st.floats(1, 8), SCALES, SCALES)
+def test_yarn_has_two_scales_or_none(factor, one, all_dim):
+  """Of `mscale` and `mscale_all_dim` a single one counts as none."""
+  scales = {'mscale': one, 'mscale_all_dim': all_dim}
+  scales = {name: x for name, x in scales.items() if x is not None}
+  found, amplitude = stretched(
+    rope_type='yarn',
+    factor=factor,
+    original_max_position_embeddings=64,
+    beta_fast=4.0,
+    beta_slow=0.5,
+    truncate=False,
+    **scales,
+  )(64)
+  grown = [0.1 * x * math.log(factor) + 1 for x in (1.0, *scales.values())]
+  wanted = grown[1] / grown[2] if len(scales) == 2 else grown[0]
+  assert amplitude == pytest.approx(wanted)
+  # Frequency i of four turns 64 / (2 pi 100^(i / 4)) times in 64 tokens: 10.2,
+  # 3.2, 1.02 and 0.32 times. The share that is divided rises with i between 4
+  # and 0.5 turns, which are at 0.8119 and 2.6181.
+  for i, share in enumerate((0, 0.10411, 0.65777, 1)):
+    plain = 100 ** (-i / 4)
+    mixed = plain * (1 - share + share / factor)
+    assert found[i] == pytest.approx(mixed, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('longest', 'growth'), [(1, 1), (63, 1), (64, 1), (65, 1.03125), (128, 3)]
+)
+def test_dynamic_scaling_begins_behind_the_trained_length(longest, growth):
+  """At twice the length a factor of 2 makes the base 3^(8/6) times as large."""
+  found, amplitude = stretched(rope_type='dynamic', factor=2.0)(longest)
+  base = 100 * growth ** (8 / 6)
+  assert amplitude == 1
+  assert found.tolist() == pytest.approx([base ** (-i / 4) for i in range(4)])
