@@ -261,11 +261,12 @@ def plan_drafter(
       f'as {names.LOAD.example}'
     ) from error
   except TypeError as error:
-    own = ', '.join([*signature.parameters][2:]) or 'nothing'
-    raise UserError(
-      f'{field}: {candidate.load}: {error}; behind target and path, which are '
-      f'given, its options are {own}'
-    ) from error
+    taken = [*signature.parameters]
+    own = ', '.join(taken[2:]) or 'nothing'
+    remedy = f'behind target and path, which are given, its options are {own}'
+    if len(taken) < 2:
+      remedy = "write it as load(target, path='')"
+    raise UserError(f'{field}: {candidate.load}: {error}; {remedy}') from error
   path = signature.parameters.get('path')
   need(
     candidate.path or not path or path.default == '',

@@ -210,6 +210,7 @@ BAD = [
   ('drafter', 'ngrm', "did you mean 'ngram'?"),
   ('drafter', 'nothing', 'cannot be imported'),
   ('drafter', 'lm', 'names no directory'),
+  ('drafter', 'pathless', "write it as load(target, path='')"),
   ('drafter', 'broken', 'raised RuntimeError: no such weights'),
   ('drafter', 'changes_its_tree', 'a second call makes another program'),
   ('policy', 'chance', 'goes_on must give one bool, got float32[]'),
