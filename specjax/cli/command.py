@@ -266,7 +266,7 @@ def _check_kind(config: Any, kinds: tuple[type, ...], extends: bool) -> None:
   more = f', or give it to specjax {other}' if other else ''
   raise UserError(
     f'--config gives {given} where this program takes {takes}: name a file '
-    f'that returns one{more}'
+    f'that returns one, or a part that does (pair:parity is a Parity){more}'
   )
 
 
