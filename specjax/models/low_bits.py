@@ -46,9 +46,9 @@ class LowBits:
     blocked: whether it lies in blocks of columns for the kernel.
   """
 
-  words: jax.Array
-  scale: jax.Array
-  offset: jax.Array | None
+  words: Any  # arrays of jax or numpy, or their shapes
+  scale: Any
+  offset: Any
   bits: int = struct.field(pytree_node=False)
   rounds: bool = struct.field(pytree_node=False, default=False)
   blocked: bool = struct.field(pytree_node=False, default=False)
