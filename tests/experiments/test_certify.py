@@ -65,6 +65,14 @@ def every_case(**more) -> Cases:
   return Cases(Certificate(**more), list(cases.CASES))
 
 
+def check_loop(made: Cases, case: cases.Case) -> None:
+  """Asserts that a rule is exact, and that its loop has the distribution."""
+  found = [*made.enumerate(case), *made.run(case)]
+  assert max(r['max_error'] for r in part(found, 'distribution')) <= 1e-12
+  assert all(r['p_value'] >= r['level'] for r in part(found, 'loop'))
+  assert [r['power'] > 0.9 for r in found if r['setting'] == 'all'] == [True]
+
+
 @pytest.mark.parametrize('dtype', ['auto', 'float16'])
 @pytest.mark.slow
 def test_loops_of_logits_in_16_bits_have_their_distribution(dtype):
@@ -73,10 +81,7 @@ def test_loops_of_logits_in_16_bits_have_their_distribution(dtype):
   made = every_case(rounds=64, dtype=dtype)
   tiny, wide = made.models[name], cases.MODELS['table']()
   assert tiny.params.target.dtype.itemsize == 2
-  found = [*made.enumerate(case), *made.run(case)]
-  assert max(r['max_error'] for r in part(found, 'distribution')) <= 1e-12
-  assert all(r['p_value'] >= r['level'] for r in part(found, 'loop'))
-  assert [r['power'] > 0.9 for r in found if r['setting'] == 'all'] == [True]
+  check_loop(made, case)
   # The distribution is that of the rounded target.
   off = np.abs(tiny.plain['T 1'] - wide.plain['T 1']).max()
   assert 1e-7 < off < 1e-2
@@ -91,10 +96,7 @@ def test_the_loop_of_a_target_in_eight_bits_has_its_distribution():
   words = tiny.params.target['layer0']['qkv']['w']
   assert (words.bits, words.blocked) == (8, True)
   case = cases.find('token', cases.CHAIN, name)
-  found = [*made.enumerate(case), *made.run(case)]
-  assert max(r['max_error'] for r in part(found, 'distribution')) <= 1e-12
-  assert all(r['p_value'] >= r['level'] for r in part(found, 'loop'))
-  assert [r['power'] > 0.9 for r in found if r['setting'] == 'all'] == [True]
+  check_loop(made, case)
   # The distribution is that of the rounded target.
   off = np.abs(tiny.plain['T 1'] - floats.plain['T 1']).max()
   assert 1e-6 < off < 1e-2
