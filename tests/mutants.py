@@ -67,10 +67,12 @@ def nearest(users, module, count):
     away |= dict.fromkeys(new, away[one] + 1)
     queue += new
   uses = collections.Counter(user for found in users.values() for user in found)
-  own = tuple(f'test_{part}' for part in module.split('.')[1:])
+  own = {*re.split('[._]', module)}
   tests = [x for x in away if '.test_' in x and away[x] <= 3]
   # Of those equally near, the ones about this module and little else.
-  tests.sort(key=lambda x: (not x.endswith(own), away[x], uses[x], x))
+  tests.sort(
+    key=lambda x: (-len(own & {*re.split('[._]', x)}), away[x], uses[x], x)
+  )
   return [x.replace('.', '/') + '.py' for x in tests[:count]]
 
 

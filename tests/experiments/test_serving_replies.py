@@ -24,7 +24,7 @@ TEXTS = st.lists(
 
 def answer(texts, chat, prediction, usage):
   asked = types.SimpleNamespace(
-    chat=chat, prediction=prediction, logprobs=None, origins=False, usage=usage
+    chat=chat, prediction=prediction, logprobs=None, origins=True, usage=usage
   )
   run = types.SimpleNamespace(
     asked=asked, depth=DEPTH, created=7, seed=3, texts=texts, prompt_tokens=10
@@ -48,7 +48,7 @@ def pieces_of(texts, draw):
       drafted=DEPTH * sum(histogram),
     )
     piece = types.SimpleNamespace(
-      text=text, tokens=len(text), said=[], origins=[],
+      text=text, tokens=len(text), said=[], origins=[(text, 'bonus')],
       finish=finish if last else '', counts=counts if last else None,
     )  # fmt: skip
     yield place, piece
@@ -75,6 +75,9 @@ def test_an_answer_is_its_pieces_and_counts_them_all(
     for one in body['choices']
   ]
   assert told == words
+
+  cuts = [cut for cut, *_ in texts]
+  assert [[x['text'] for x in c['origins']] for c in body['choices']] == cuts
 
   histogram = np.sum([h for *_, h in texts], 0)
   steps, accepted = histogram.sum(), int(histogram @ np.arange(DEPTH + 1))
@@ -103,6 +106,7 @@ def test_an_answer_is_its_pieces_and_counts_them_all(
   parts = [json.loads(part.removeprefix(b'data: ')) for part in stream]
   assert parts.pop()['usage'] == usage
   seen, reasons = [''] * len(texts), [None] * len(texts)
+  origins = [[] for _ in texts]
   for part in parts:
     assert part['usage'] is None
     (one,) = part['choices']
@@ -110,4 +114,5 @@ def test_an_answer_is_its_pieces_and_counts_them_all(
     assert reasons[place] is None  # Nothing follows the reason of an end.
     seen[place] += one['delta'].get('content', '') if chat else one['text']
     reasons[place] = one['finish_reason']
-  assert (seen, reasons) == (words, ends)
+    origins[place] += [x['text'] for x in one['origins']]
+  assert (seen, reasons, origins) == (words, ends, cuts)

@@ -1,5 +1,6 @@
 """The loop: whose tokens come out, what is counted, what is left alone."""
 
+import dataclasses
 import functools
 
 import jax
@@ -344,6 +345,33 @@ def test_a_chunk_ends_at_its_steps_or_its_finished_rows(steps, finished, calls):
   state = hand_start([(0,), (5,)], 20)
   state = generate.generate(hand_params(), state, stop, spec=HAND)
   assert tuple(state.counts.target_calls.tolist()) == calls
+
+
+def test_a_drafter_is_told_the_text_as_it_is_behind_each_step():
+  inner = HAND.drafter
+
+  def seen(ctx):
+    return jax.tree.map(jnp.copy, (ctx.tokens, ctx.length, ctx.history))
+
+  def init(params, ctx, hidden):
+    return inner.init(params, ctx, hidden), seen(ctx)
+
+  def propose(params, memory, ctx, key):
+    draft, own = inner.propose(params, memory[0], ctx, key)
+    return draft, (own, memory[1])
+
+  def commit(params, memory, ctx, verdict, hidden):
+    return inner.commit(params, memory[0], ctx, verdict, hidden), seen(ctx)
+
+  told = inner._replace(init=init, propose=propose, commit=commit)
+  spec, prompts = dataclasses.replace(HAND, drafter=told), [(0,), (2, 3), (5,)]
+  values = sampling.make(3, 0.0, frequency_penalty=[0.0, 0.1, 0.2])
+  state = models.run(spec, hand_params(), prompts, values, new_tokens=20)
+  for _ in range(3):
+    now = jax.device_get(seen(generate.context(state)))
+    jax.tree.map(np.testing.assert_array_equal, state.drafter[1], now)
+    assert now[2].counts.sum() == (state.length - state.start).sum()
+    state = generate.generate(hand_params(), state, jnp.int32(1), spec=spec)
 
 
 def test_a_state_is_donated_and_its_sources_are_not():

@@ -289,6 +289,14 @@ def test_a_stream_and_decode_tell_the_same(folder):
   assert len(cut[-1].whole.logprobs[0]) == len(cut[-1].whole.tokens[0])
 
 
+def test_from_none_to_twenty_alternatives_may_be_asked_for():
+  assert [Recording(logprobs=n).logprobs for n in (None, 0, 20)] == [
+    None,
+    0,
+    20,
+  ]
+
+
 @pytest.mark.parametrize('logprobs', [-1, 21, 1.0])
 def test_numbers_that_are_none_are_refused(logprobs):
   with pytest.raises(ValueError, match='logprobs must be a whole number'):
