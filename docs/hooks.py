@@ -27,7 +27,8 @@ def on_files(files, config):
     for found in LINK.finditer(page.content_string):
       path = _place(page.src_uri, found[3])
       shown = re.fullmatch(r'results/.*\.(md|png|svg)', path)
-      if shown and files.get_file_from_path(path) is None:
+      new = files.get_file_from_path(path) is None
+      if shown and new and (ROOT / path).exists():
         files.append(File(path, str(ROOT), config.site_dir, True))
   return files
 
