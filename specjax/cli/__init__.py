@@ -3,7 +3,9 @@
 import difflib
 import importlib
 import os
+import signal
 import sys
+from typing import NoReturn
 
 # What each program is for, in the order of `specjax --help`.
 COMMANDS = {
@@ -24,6 +26,7 @@ COMMANDS = {
   'report': 'make the page of a run again',
   'new': 'begin a drafter, a rule or a policy of your own',
 }
+INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
 
 
 def usage() -> str:
@@ -39,6 +42,13 @@ def usage() -> str:
       'pair. specjax COMMAND --help lists the fields.',
     ]
   )
+
+
+def _stop(*_) -> NoReturn:
+  """Ends the process while it imports, where an exception may be swallowed."""
+  clear = '\r\x1b[K' if sys.stderr.isatty() else ''
+  print(f'{clear}interrupted', file=sys.stderr, flush=True)
+  os._exit(INTERRUPTED)
 
 
 def main(name: str | None = None) -> None:
@@ -71,6 +81,8 @@ def main(name: str | None = None) -> None:
   os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
   from specjax.cli import progress
 
+  before = signal.signal(signal.SIGINT, _stop)
   with progress.phase('starting', lasting=False):
     program = importlib.import_module(f'specjax.programs.{name}')
+  signal.signal(signal.SIGINT, before)
   program.start()

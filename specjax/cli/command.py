@@ -9,6 +9,7 @@ ends in its traceback.
 
 import argparse
 import difflib
+import errno
 import inspect
 import os
 import pathlib
@@ -28,7 +29,6 @@ from specjax import cli, configs
 from specjax.cli import fields
 from specjax.errors import UserError, need, remedy
 
-INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
 _HELP = '--help', '-h', '-?'
 # What takes a config, for those who give it to another program.
 _PROGRAMS = {'Experiment': 'run', 'Parity': 'parity', 'Certificate': 'certify'}
@@ -86,13 +86,17 @@ def guard(call: Callable[[], Any], resumes: bool = False) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(1) from None
   except OSError as error:
+    if error.errno == errno.ENOSPC and error.filename is None:
+      # What is left in the buffer would fail again at the end.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      fail(f'stdout: {error.strerror}; {remedy(error)}')
     if error.filename is None:
       raise
     fail(f'{error.filename}: {error.strerror}; {remedy(error)}')
   except KeyboardInterrupt:
     more = '; the same command goes on where it stopped' if resumes else ''
     print(f'interrupted{more}', file=sys.stderr)
-    raise SystemExit(INTERRUPTED) from None
+    raise SystemExit(cli.INTERRUPTED) from None
   except Exception as error:
     jax = sys.modules.get('jax')
     if jax is None or not jax.distributed.is_initialized():

@@ -2,6 +2,8 @@
 
 import ast
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -84,6 +86,39 @@ def test_programs_tell_users_from_bugs():
         if isinstance(call, ast.Name) and call.id == 'ValueError':
           bare.append(f'{file}:{node.lineno}')
   assert not bare
+
+
+@pytest.mark.parametrize(
+  ('code', 'status', 'said'),
+  [
+    (
+      'cli.importlib.import_module = lambda name: signal.raise_signal(2)\n'
+      "cli.main('run')",
+      130,
+      'interrupted',
+    ),
+    (
+      'from specjax.cli import command\n'
+      "command.guard(lambda: print('x', flush=True))",
+      1,
+      'error: stdout: No space',
+    ),
+  ],
+)
+def test_the_end_of_a_process_is_one_line(code, status, said):
+  """Of one that is stopped while it starts, and of one whose disk is full."""
+  code = f'import signal\nfrom specjax import cli\n{code}'
+  with open('/dev/full', 'w') as full:
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      stdout=full,
+      stderr=subprocess.PIPE,
+      text=True,
+      cwd=ROOT,
+    )
+  assert done.returncode == status
+  assert done.stderr.startswith(said)
+  assert done.stderr.count('\n') == 1
 
 
 def test_a_full_disk_names_the_folder(tmp_path):
