@@ -164,7 +164,7 @@ def test_no_text_of_a_figure_is_clipped():
   clipped = []
   for name, figure in figures():
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    figure.draw_without_rendering()
     width, hidden = figure.bbox.width, [*beyond_view(figure)]
     for one in figure.findobj(Text):
       if one.get_visible() and one.get_text() and one not in hidden:
