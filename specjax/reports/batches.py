@@ -240,6 +240,7 @@ def last_line(rows: list[dict]) -> list[dict]:
         {name: r[name] for name in ('batch', 'drafter', 'gamma', 'speedup')}
         | {'speedup_ci': intervals.stored(r, 'speedup')}
         for r in best(here)
+        if verdicts.names_best(r)
       ],
     }
     found.append(entry)

@@ -308,6 +308,9 @@ def test_the_last_line_says_what_pays_where(tmp_path):
     'speedup_ci': [0.78, 0.98],
   }  # fmt: skip
   assert line['best']['batch'] == 1
+  few = batches.last_line([r | {'prompts': 4} for r in run()])
+  assert [one['best'] for one in few] == [[]]
+  assert [one['batch'] for one in line['pooled']] == [1, 2, 4, 8]
   assert 'batches' not in program.last_line(_single(tmp_path))
 
 
