@@ -98,19 +98,24 @@ def finish(folder: results.Folder, texts: list[dict]) -> None:
   print(json.dumps(last_line(folder)))
 
 
+def _rounded(x: list[dict]) -> list[dict]:
+  """Returns the same with four digits behind the point."""
+  return json.loads(json.dumps(x), parse_float=lambda t: round(float(t), 4))
+
+
 def last_line(folder: results.Folder) -> dict:
   """Returns the verdict, where the results are, and the best of them."""
   usage, rows = resource.getrusage(resource.RUSAGE_SELF), folder.rows
   swept = batches.swept(rows)
   found = run_report.headline_of(rows)
-  names = ('batch', 'drafter', 'gamma', 'tau', 'speedup', 'speedup_ci')
+  names = 'batch', 'tau', 'speedup', 'speedup_ci'
   return {
     'verdict': found.verdict,
     'results': str(folder.path),
     'report': str(folder.path / 'report.html'),
     'cells': len(folder.rows),
     'impossible': len(sanity_checks.of(folder.rows)),
-    'pooled': [{n: r.get(n) for n in names} for r in found.pooled],
+    'pooled': _rounded([{n: r.get(n) for n in names} for r in found.pooled]),
     'best': brief(run_report.best(folder.rows)),
     **({'batches': batches.last_line(rows)} if swept else {}),
     'peak_memory_bytes': 1024 * usage.ru_maxrss,

@@ -28,7 +28,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def rows(folder):
-  """Rows of a run that may fail: the tests below say whether it did."""
+  """Rows of a run that may fail: the tests below say whether it did.
+
+  It compiles some twenty loops, so its tests are slow.
+  """
   certify.certify(settings(folder))
   return results.existing(str(folder)).rows
 
@@ -37,6 +40,7 @@ def part(rows, name):
   return [row for row in rows if row['part'] == name]
 
 
+@pytest.mark.slow
 def test_exact_rules_are_exact(rows):
   made = part(rows, 'distribution')
   exact = [r for r in made if r['lossless']]
@@ -51,6 +55,7 @@ def test_exact_rules_are_exact(rows):
   assert min(r['total_variation'] for r in lossy) > 0.01
 
 
+@pytest.mark.slow
 def test_the_compiled_loops_have_the_distribution(rows):
   loops = part(rows, 'loop')
   quick = [case for case in cases.CASES if case.quick]
@@ -102,6 +107,7 @@ def test_the_loop_of_a_target_in_eight_bits_has_its_distribution():
   assert 1e-6 < off < 1e-2
 
 
+@pytest.mark.slow
 def test_every_planted_bug_is_caught(rows):
   found = part(rows, 'mutant')
   assert {r['test'] for r in found} == {'distribution', 'loop', 'memory'}
@@ -119,6 +125,7 @@ def test_a_bug_that_nothing_finds_survives():
   assert (row['mutant'], row['caught']) == ('nothing', False)
 
 
+@pytest.mark.slow
 def test_block_verification_is_never_worse(rows):
   for row in part(rows, 'block'):
     assert row['least'] >= -1e-12
@@ -128,6 +135,7 @@ def test_block_verification_is_never_worse(rows):
       assert row['mean'] > 0.01
 
 
+@pytest.mark.slow
 def test_published_examples(rows):
   accepted = {r['rule']: r['accepted'] for r in part(rows, 'published')}
   assert accepted == {
@@ -138,6 +146,7 @@ def test_published_examples(rows):
   }
 
 
+@pytest.mark.slow
 def test_precision_matters_as_much_as_its_rounding(rows):
   found = part(rows, 'arithmetic')
   assert {r['rule'] for r in found} == {'token', 'block'}
@@ -153,6 +162,7 @@ def changed(rows, name, **fields):
   return [row | fields if row is first else row for row in rows]
 
 
+@pytest.mark.slow
 def test_the_verdict_counts_what_fails(rows):
   verdict = report.verdict(rows)
   assert verdict['failures'] == 0
@@ -170,6 +180,7 @@ def test_the_verdict_counts_what_fails(rows):
     assert spoiled['survivors'] == (name == 'mutant')
 
 
+@pytest.mark.slow
 def test_rows_of_the_measuring_code_are_still_read(rows):
   """The committed certificate has them, from when the program made them."""
   off = {
@@ -180,6 +191,7 @@ def test_rows_of_the_measuring_code_are_still_read(rows):
   assert report.summary([*rows, off]).count('OFF') == 1
 
 
+@pytest.mark.slow
 def test_a_survivor_fails_the_program(rows, tmp_path, capsys):
   """A finished folder in which one planted bug was not found."""
   x = settings(tmp_path / 'a')
@@ -194,6 +206,7 @@ def test_a_survivor_fails_the_program(rows, tmp_path, capsys):
   assert json.loads(out.splitlines()[-1])['survivors'] == 1
 
 
+@pytest.mark.slow
 def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
   before = (folder / 'rows.jsonl').read_text()
   certify.main(settings(folder))
@@ -203,6 +216,7 @@ def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
   assert (folder / 'rows.jsonl').read_text() == before
 
 
+@pytest.mark.slow
 def test_another_certificate_is_not_overwritten(rows, folder):
   with pytest.raises(UserError, match='holds results of another config'):
     certify.main(Certificate(results=str(folder), rounds=5, quick=True))
