@@ -324,10 +324,17 @@ def read_parameters(
       x = read_low_bits(source, shape, tensors, few, form.rounds, table)
     return _hold(key, x, tied, form)
 
-  # Blocks are taken apart on every core; floats come one after another.
-  workers = os.cpu_count() if form.weights == STORED_BITS else 1
-  with futures.ThreadPoolExecutor(workers) as pool:
-    read = pool.map(one, sources, sources.values())
+  if form.weights != STORED_BITS:
+    return {key: one(key, source) for key, source in sources.items()}
+  # Blocks are taken apart on every core.
+  wide = jax.config.jax_enable_x64
+
+  def apart(key, source):
+    with jax.enable_x64(wide):  # Which is of a thread alone.
+      return one(key, source)
+
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    read = pool.map(apart, sources, sources.values())
     return dict(zip(sources, read, strict=True))
 
 

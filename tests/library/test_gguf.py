@@ -338,6 +338,14 @@ def test_texts_of_stored_bits(rounds, tmp_path):
     assert plain.tokens == floats.tokens
 
 
+@pytest.mark.usefixtures('float64')
+def test_what_is_no_matrix_has_the_type_that_is_asked_for(tmp_path):
+  path, _ = made(tmp_path, 'llama', mixed)
+  form = WeightForm('stored')
+  _, params = checkpoints.load(path, 'float64', form=form)
+  assert params['norm']['scale'].dtype == np.float64
+
+
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(('weights', 'bits'), [('int8', 8), ('int4', 4)])
 def test_floats_are_rounded_when_they_are_read(weights, bits, tmp_path):
