@@ -327,7 +327,7 @@ def read_parameters(
   if form.weights != STORED_BITS:
     return {key: one(key, source) for key, source in sources.items()}
   # Blocks are taken apart on every core.
-  wide = jax.config.jax_enable_x64
+  wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
   def apart(key, source):
     with jax.enable_x64(wide):  # Which is of a thread alone.
