@@ -3,12 +3,13 @@
   python -m experiments.run --config configs/real_pair.py:FOLDER \\
     --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat
 
-FOLDER has the GGUF files of `FILES`; without it they come from the Hub.
-Weights are held in the bits of the files, and activations are rounded to eight
-bits, as llama.cpp does. The drafters are the sibling and SmolLM2 (another
-vocabulary) as stored, the sibling in four bits, copies of text, and the
-target without some of its layers. 40 prompts of a domain take hours on two
-cores: rows of a run that was stopped are kept, and the same command goes on.
+FOLDER has the three GGUF files that `get_config` names: Qwen2.5-Coder-Instruct
+of 1.5B and 0.5B in Q4_K_M, and SmolLM2-135M-Instruct in Q4_1. Weights are held
+in the bits of the files, and activations are rounded to eight bits, as
+llama.cpp does. The drafters are the sibling and SmolLM2 (another vocabulary) as
+stored, the sibling in four bits, copies of text, and the target without some of
+its layers. Rows of a run that was stopped are kept, and the same command goes
+on.
 
 Any other pair: `specjax run pair --target.path=... --draft.path=... --rounds`.
 """
@@ -17,26 +18,10 @@ import os
 
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
-# Name in a folder: model and file on the Hub.
-FILES = {
-  'qwen2.5-coder-1.5b.gguf': (
-    'Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:'
-    'qwen2.5-coder-1.5b-instruct-q4_k_m.gguf'
-  ),
-  'qwen2.5-coder-0.5b.gguf': (
-    'Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:'
-    'qwen2.5-coder-0.5b-instruct-q4_k_m.gguf'
-  ),
-  'smollm2-135m.gguf': (
-    'HuggingFaceTB/SmolLM2-135M-Instruct-GGUF:smollm2-135m-instruct-q4_1.gguf'
-  ),
-}
 
-
-def get_config(folder: str = '') -> Experiment:
-  target, sibling, other = (
-    os.path.join(folder, name) if folder else hub for name, hub in FILES.items()
-  )
+def get_config(folder: str = '.') -> Experiment:
+  names = 'qwen2.5-coder-1.5b', 'qwen2.5-coder-0.5b', 'smollm2-135m'
+  target, sibling, other = (os.path.join(folder, f'{n}.gguf') for n in names)
   few = {'bits': 4, 'rounds': True}
   return Experiment(
     name='real_pair',

@@ -1,4 +1,4 @@
-"""What the site needs beside docs/: results that its pages link to.
+"""Hooks that add results, which pages link to, to the site.
 
 Pages link to files of the checkout by relative paths, which a code host shows.
 Results that are pages or figures become part of the site. Other links lead to

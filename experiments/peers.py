@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from specjax.bench import ties
 from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.errors import UserError, need
 
@@ -178,12 +179,6 @@ def load(
   return model
 
 
-def first_difference(a: list[int], b: list[int]) -> int:
-  """Returns the place of the first token that differs."""
-  pairs = zip(a, b, strict=True)
-  return next(i for i, (x, y) in enumerate(pairs) if x != y)
-
-
 class Transformers:
   """The checkpoints of both sides under `generate` of transformers.
 
@@ -333,7 +328,7 @@ class Transformers:
     Returns the largest logit less the smaller one of the two chosen tokens.
     If they are the two best, this is the gap between them.
     """
-    at = first_difference(mine, other)
+    at = ties.first_difference(mine, other)
     text = [[*prompt, *mine[:at]]]
     ids = self.torch.tensor(text, device=self.target.device)
     with self.torch.inference_mode():
@@ -471,7 +466,7 @@ class LlamaCpp:
     Returns the difference of log-probabilities; infinity where one of the two
     is none of the most probable tokens.
     """
-    at = first_difference(mine, other)
+    at = ties.first_difference(mine, other)
     (found,) = self._ask(
       self.address, [*prompt, *mine[:at]], n_predict=1, n_probs=_PROBABLE
     )['completion_probabilities']

@@ -95,7 +95,7 @@ def python(place, limit, *words):
 
 
 def outcome(place, path, tests, x):
-  """What becomes of a mutant that lies in a copy, and the test that failed."""
+  """Returns the fate of a mutant in a copy, and the test that failed."""
   status, out = python(place, x.limit, *PYTEST, '-x', *x.slow, *tests)
   if status is None:
     return 'hung', ''

@@ -93,7 +93,7 @@ class Verdict:
 
   @property
   def exact(self) -> bool:
-    """Whether the output has the target's distribution."""
+    """Returns True where the output has the target's distribution."""
     return self.text == 'exact' or self.text.startswith(BROKEN)
 
   @property

@@ -266,6 +266,11 @@ def try_rule(
         )
   if fault:
     verdict.counterexample = small_steps.describe(rule, fault)
+    if verdict.exact:
+      verdict.notes.append(
+        'No bug was planted, since the broken law would be found in any: '
+        'nothing shows what the tests would see.'
+      )
   elif verdict.exact:
     bugs = list(_planted(rule, shapes))
     for row in bugs:

@@ -243,7 +243,7 @@ class Fault:
 
   @property
   def harmless(self) -> bool:
-    """Whether a law is broken and the texts are the target's all the same."""
+    """Returns True where a law is broken, and texts stay the target's."""
     return self.law == 7 and self.distance <= TOLERANCE
 
 

@@ -175,7 +175,7 @@ class _Array(NamedTuple):
 
 
 class _FewBits(NamedTuple):
-  """How a parameter of few bits is held, of what its tensors are."""
+  """The form of a parameter of few bits, which its tensors decide."""
 
   bits: int
   group: int
@@ -198,7 +198,7 @@ class _FewBits(NamedTuple):
 def _few_bits(
   source: Tensors, tensors: Mapping[str, Any], key: str, form: WeightForm
 ) -> _FewBits | None:
-  """How a parameter is held; None where it is floats."""
+  """Returns the form of a parameter; None where it is floats."""
   matrix = key == 'embedding' or key.split('/')[-1] in linear.NAMES
   if form.weights != STORED_BITS or not matrix:
     return None
@@ -372,7 +372,7 @@ def shape_parameters(
   dtype: Any,
   form: WeightForm,
 ) -> dict[str, Any]:
-  """Returns the shapes of what `read_parameters` would read."""
+  """Returns the shapes of the parameters that `read_parameters` reads."""
   tied = 'embedding' in sources and 'unembedding' not in sources
 
   def one(key, source):

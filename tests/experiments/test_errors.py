@@ -106,7 +106,7 @@ def test_programs_tell_users_from_bugs():
   ],
 )
 def test_the_end_of_a_process_is_one_line(code, status, said):
-  """Of one that is stopped while it starts, and of one whose disk is full."""
+  """A program is stopped while it starts, or has no room for its output."""
   code = f'import signal\nfrom specjax import cli\n{code}'
   with open('/dev/full', 'w') as full:
     done = subprocess.run(

@@ -84,7 +84,7 @@ def test_each_method_has_a_server_with_its_options(peer):
     [12, 14, 16, 18],
     [13, 16, 19, 22],
   ]
-  # The seed is that of the prompt; the time that of the server.
+  # The prompt decides the seed; the server tells the time.
   assert [x.decoding for x in found] == [1.502] * 3
   assert all(x.seconds > 0 for x in found)
   assert [(x.family, x.draft, x.gamma) for x in (plain, draft, copied)] == [

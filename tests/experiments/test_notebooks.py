@@ -121,10 +121,10 @@ def install_cell(path) -> str:
 
 
 def installed(monkeypatch, driver='', tpu=(), fails=()) -> list[list[str]]:
-  """What the first cell asks pip for, on a machine of one kind.
+  """Returns the packages that the first cell installs on a kind of machine.
 
   Args:
-    monkeypatch: that of a test.
+    monkeypatch: the fixture of the test.
     driver: version that nvidia-smi says; '' without one.
     tpu: files of devices.
     fails: requirements that pip does not find.

@@ -74,7 +74,7 @@ def stretched(**scaling):
 
 @given(st.floats(1, 8), SCALES, SCALES)
 def test_yarn_has_two_scales_or_none(factor, one, all_dim):
-  """Of `mscale` and `mscale_all_dim` a single one counts as none."""
+  """A scale counts only where both `mscale` and `mscale_all_dim` are given."""
   scales = {'mscale': one, 'mscale_all_dim': all_dim}
   scales = {name: x for name, x in scales.items() if x is not None}
   found, amplitude = stretched(
