@@ -132,6 +132,8 @@ def sample(x):
 
 def report(found):
   """Prints the uncaught mutants, and the share of those caught by package."""
+  if not found:
+    print('No mutant: name other packages, or an earlier commit with --since.')
   count = collections.defaultdict(collections.Counter)
   for (path, old, new), made in found.items():
     for name in (path.split('/')[1], 'all'):

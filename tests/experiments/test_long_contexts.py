@@ -15,7 +15,7 @@ from specjax import reports
 from specjax.bench.memory import bytes_per_token
 from specjax.drafters import early_exit, windowed
 from specjax.errors import UserError
-from specjax.models import variants
+from specjax.models import linear, variants
 from specjax.reports.markdown import number
 from specjax.types import Target
 from tests.support import models
@@ -41,7 +41,19 @@ def test_bytes_of_the_cache_are_those_of_what_is_seen():
   assert slots(10, 3) == 9 + (9 + 3)
   assert slots(40, 3) == 19 + (39 + 3)
   assert slots(40, 3, used=30) == 19 + 30
-  assert bytes_per_token(model, params, 0)[0] > 0
+
+
+@pytest.mark.parametrize(('tied', 'few'), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_bytes_of_weights_are_all_but_a_table_that_is_no_head(tied, few):
+  model = models.tiny(models.VOCAB, 2, tied_embeddings=bool(tied))
+  params = jax.jit(model.init)(jax.random.key(0))
+  if few:
+    params = linear.quantize(params, bool(tied))
+  weights, cache = bytes_per_token(model, params, 10)
+  every = sum(x.nbytes for x in jax.tree.leaves(params))
+  table = 0 if tied else models.VOCAB * 8 * 4
+  # Keys and values of two layers, 4 bytes each whatever the weights have.
+  assert (weights, cache) == (every - table, 2 * 2 * 4 * 10 * 4)
 
 
 def test_bytes_of_a_draft_are_those_of_its_layers_and_its_window():
