@@ -18,10 +18,9 @@ and way. Rows of a context and batch are kept when they are measured.
 """
 
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +31,7 @@ from experiments.step_timing import (
   POSITIONS,
   Loop,
   Models,
+  RandomModels,
   Reader,
   idle,
   milliseconds,
@@ -39,11 +39,11 @@ from experiments.step_timing import (
   take_turns,
 )
 from specjax import verify
-from specjax.bench import results, study
+from specjax.bench import study
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
-from specjax.cli.fields import Between, Count, Seed, check_fields
+from specjax.cli.fields import Between, Count
 from specjax.drafters import lm, plain, windowed
 from specjax.drafters.shapes import chain
 from specjax.errors import need
@@ -53,7 +53,6 @@ from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, counted, number, span
 from specjax.stats import theory
 from specjax.stats.row import group, pick
-from specjax.training.recipes import check_size
 from specjax.training.train_pair import model_of
 from specjax.types import Params, Spec
 
@@ -61,57 +60,27 @@ PLAIN, WINDOWED, LM = 'plain', 'windowed', 'lm'
 
 
 @dataclasses.dataclass
-class LongContexts:
+class LongContexts(RandomModels):
   """Steps at long contexts, plain and with drafts.
 
   Attributes:
-    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
-    target: its sizes.
-    draft: sizes of a small draft over the same vocabulary, which reads the
-      whole text.
     window: tokens of its own cache that the target drafts from.
     sinks: first tokens that it sees besides.
-    gamma: drafted tokens.
-    contexts: tokens in use swept.
-    batches: rows swept.
-    rates: acceptance at which speed-ups are calculated.
-    dtype: of weights and caches.
-    megabytes: of the array that bandwidth is measured with.
-    steps: timed at once.
-    repeats: of each measurement, in turns; medians are taken.
-    seed: of weights and sampling.
-    results: folder for rows and summary.
-    compilation_cache: as in an experiment.
-    quick: toy sizes, to see that it runs.
   """
 
-  name: str
-  target: TargetSize
-  draft: Size
   window: Count = 512
   sinks: Annotated[int, Between(0)] = 4
   gamma: Count = 3
-  contexts: tuple[int, ...] = (512, 2048, 8192, 16_384, 32_768)
-  batches: tuple[int, ...] = (1, 4)
-  rates: tuple[float, ...] = (0.8, 0.95)
-  dtype: str = 'float32'
-  megabytes: Count = 256
+  contexts: tuple[Count, ...] = (512, 2048, 8192, 16_384, 32_768)
+  batches: tuple[Count, ...] = (1, 4)
+  rates: tuple[Annotated[float, Between(0, 0.999)], ...] = (0.8, 0.95)
   steps: Count = 4
   repeats: Count = 5
-  seed: Seed = 0
-  results: str = ''
-  compilation_cache: str = 'auto'
-  quick: bool = False
-  timed = True  # No field: steps are always timed.
 
   def shrink(self) -> None:
     """Leaves the quick version: toy sizes."""
-    for size in (self.target, self.draft):
-      size.width, size.mlp_width, size.head_dim = 32, 64, 8
-      size.num_layers, size.num_heads, size.num_kv_heads = 1, 2, 1
-    self.target.vocab_size, self.window, self.gamma = 256, 128, 2
-    self.contexts, self.batches = (256, 1024), (1, 2)
-    self.steps, self.repeats, self.megabytes = 2, 2, 1
+    super().shrink()
+    self.window, self.contexts = 128, (256, 1024)
 
 
 def get_config() -> LongContexts:
@@ -128,21 +97,7 @@ def check(x: LongContexts) -> None:
   Raises:
     UserError: names the field, the value and the remedy.
   """
-  check_fields(x)
-  check_size('target', x.target)
-  check_size('draft', x.draft)
-  for name in ('contexts', 'batches'):
-    sizes = getattr(x, name)
-    need(
-      sizes and len({*sizes}) == len(sizes) and min(sizes) >= 1,
-      f'{name} must have different sizes of at least 1, got {sizes}',
-    )
-  need(
-    x.rates and all(0 <= rate <= 1 for rate in x.rates),
-    f'rates must be in [0, 1], got {x.rates}',
-  )
-  floats = ('float32', 'bfloat16', 'float16')
-  need(x.dtype in floats, f'dtype must be one of {floats}, got {x.dtype!r}')
+  x.check_values()
   needed, memory = _state_bytes(x), available(1)
   need(
     memory is None or needed < memory,
@@ -256,29 +211,13 @@ def measure(
     yield row
 
 
-def facts(x: LongContexts) -> dict:
-  """Fields that all rows have."""
-  same = ('window', 'sinks', 'dtype', 'steps', 'repeats')
-  return {
-    'program': 'long_contexts',
-    'config': x.name,
-    'target': vars(x.target).copy(),
-    'draft': vars(x.draft).copy(),
-    **{name: getattr(x, name) for name in same},
-    'load_before': os.getloadavg()[0],
-    **results.conditions(),
-  }
-
-
 def run(x: LongContexts) -> None:
   """Makes the rows that are missing, batch by batch."""
   if x.quick:
     x.shrink()
   check(x)
-  folder = results.Folder(
-    x.results or results.default_folder(x), results.settings_of(x)
-  )
-  common, models = facts(x), make_models(x)
+  folder, models = x.folder(), make_models(x)
+  common = x.facts('long_contexts', 'window', 'sinks')
   with tqdm(file=sys.stderr) as bar:
     for batch in x.batches:
       reader = None
@@ -292,18 +231,6 @@ def run(x: LongContexts) -> None:
 
 
 # The rows as tables.
-
-
-def fields(row: dict) -> dict[str, Any]:
-  types = study.fields(
-    text='drafter',
-    count='context batch gamma weight_bytes cache_bytes draft_bytes',
-    number='predicted_ms step_ms',
-  )
-  if row.get('drafter') != PLAIN:
-    types |= study.fields(number='plain_ms c v', maybe='break_even_alpha')
-    types['speedups'] = tuple[tuple[float, ...], ...]
-  return types
 
 
 def _drafts(rows: list[dict]) -> list[dict]:

@@ -496,21 +496,6 @@ _EVERY = 'at every batch that fits'
 _OBJECT = dict[str, Any]
 
 
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  numbers = tuple[float, ...]
-  return {
-    **dict.fromkeys(('target', 'draft', 'accelerator', 'dtype'), str),
-    **dict.fromkeys(('devices', 'context', 'fits'), int),
-    'batches': tuple[int, ...],
-    'calculated': bool,
-    'c': numbers,
-    'plain_seconds': numbers,
-    'plain_limit': tuple[str, ...],
-    **dict.fromkeys(('v', 'best_gamma', 'speedup', 'pays_up_to'), _OBJECT),
-  }
-
-
 def device(row: dict) -> str:
   many = f'{row["devices"]} x ' if row['devices'] > 1 else ''
   return f'{many}{row["accelerator"]}'

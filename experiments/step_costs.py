@@ -13,8 +13,7 @@ the colon stands a part:
                   0.25 to 0.45 for gamma + 1, and a batch that costs little up
                   to 4 rows and then linearly
   limit           plain steps of the embedded target, and of a Llama of 12
-                  layers x 768, against the limit of the memory and against
-                  transformers (extra `parity`). Two minutes
+                  layers x 768, against the limit of the memory. Two minutes
   layouts         passes of the embedded target's sizes over 1 to 12 tokens,
                   with whole weights and by the kernel. Two minutes; expect the
                   kernel to be fastest
@@ -36,16 +35,15 @@ exponents of the sweeps that have one, and the ratios to the limit.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,11 +52,11 @@ import scipy.stats
 from jax.experimental.compilation_cache import compilation_cache
 from tqdm import tqdm
 
-from experiments import peers
 from experiments.step_timing import (
   POSITIONS,
   Bench,
   Loop,
+  RandomModels,
   Reader,
   Timed,
   for_kernel,
@@ -68,28 +66,20 @@ from experiments.step_timing import (
   take_turns,
 )
 from specjax import checkpoints, pair, sampling, trees, verify
-from specjax.bench import load, results
+from specjax.bench import load, study
 from specjax.bench.config import Size, TargetSize
-from specjax.bench.memory import available, bytes_per_token
+from specjax.bench.memory import bytes_per_token
 from specjax.cli import command
-from specjax.cli.fields import Between, Count, Seed, check_fields
+from specjax.cli.fields import Count
 from specjax.cli.names import Names, resolve_function
 from specjax.drafters import plain
-from specjax.errors import UserError, need
+from specjax.errors import need
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import cache_attention, layouts, linear, low_bits
-from specjax.reports.conditions import machine, values
-from specjax.reports.markdown import (
-  Table,
-  blocks,
-  bullets,
-  counted,
-  paragraph,
-  with_interval,
-)
+from specjax.reports.conditions import values
+from specjax.reports.markdown import Table, blocks, counted, with_interval
 from specjax.stats.row import group, pick
-from specjax.training.recipes import check_size
 from specjax.training.train_pair import model_of
 from specjax.types import Draft, Params, Spec
 
@@ -97,58 +87,29 @@ _SWEEPS = Names('experiments.step_costs.{}', 'batch')
 
 
 @dataclasses.dataclass
-class StepCosts:
+class StepCosts(RandomModels):
   """Sizes of random models, and what is measured on them.
 
   Attributes:
-    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
-    target: sizes of the target.
-    draft: sizes of the draft, over the same vocabulary.
     sweeps: functions of `experiments.step_costs`, or others by full names.
     path: a checkpoint; `limit` measures its plain step too.
     paths: checkpoints that `eight_bits` measures in floats and in eight bits.
-    dtype: of weights and cache.
     used: tokens in use, where they are not swept.
-    gamma: drafted tokens, where they are not swept.
     gammas: draft lengths swept.
-    batches: rows swept.
-    contexts: tokens in use swept.
     vocabularies: entries of the logits swept.
-    rates: simulated acceptance swept.
     maxima: cache slots that are compared at the same tokens in use.
-    megabytes: of the array that bandwidth is measured with.
-    steps: timed at once, fewer where the cache has no room for them.
-    repeats: of each measurement, in turns; medians are taken.
-    seed: of weights and sampling.
     accelerator: whether a CPU is refused.
-    results: folder for rows and summary.
-    compilation_cache: folder of compiled programs; auto: the user's; off: none.
-    quick: toy sizes, to see that it runs.
   """
 
-  name: str
-  target: TargetSize
-  draft: Size
-  sweeps: tuple[str, ...]
+  sweeps: tuple[str, ...] = ()
   path: str = ''
   paths: tuple[str, ...] = ()
-  dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
   used: Count = 300
-  gamma: Count = 4
   gammas: tuple[Count, ...] = (1, 2, 4, 8, 16)
-  batches: tuple[Count, ...] = (1, 4, 16, 64)
-  contexts: tuple[Count, ...] = (128, 512, 2048, 8192)
   vocabularies: tuple[Count, ...] = (2048, 8192, 32768, 131072)
-  rates: tuple[Annotated[float, Between(0, 0.999)], ...] = (0.5, 0.7, 0.9)
   maxima: tuple[Count, ...] = (512, 8192)
-  megabytes: Count = 256
-  steps: Count = 16
-  repeats: Count = 9
-  seed: Seed = 0
   accelerator: bool = False
-  results: str = ''
-  compilation_cache: str = 'auto'
-  quick: bool = False
+  SWEPT = 'gammas', 'batches', 'contexts', 'vocabularies', 'maxima'
 
   @property
   def timed(self) -> bool:
@@ -157,15 +118,11 @@ class StepCosts:
 
   def shrink(self) -> None:
     """Leaves the quick version: toy sizes."""
-    for size in (self.target, self.draft):
-      size.width, size.mlp_width, size.head_dim = 32, 64, 8
-      size.num_layers, size.num_heads, size.num_kv_heads = 1, 2, 1
-    self.target.vocab_size = 256
+    super().shrink()
     self.path, self.paths, self.accelerator = '', self.paths[:1], False
-    self.used, self.steps, self.repeats, self.megabytes = 20, 2, 2, 1
-    self.gamma, self.gammas, self.batches = 2, (1, 2), (1, 2)
-    self.contexts, self.vocabularies = (20, 40), (256, 512)
-    self.rates, self.maxima = (0.5, 0.9), (128, 256)
+    self.used, self.gammas, self.contexts = 20, (1, 2), (20, 40)
+    self.vocabularies, self.maxima = (256, 512), (128, 256)
+    self.rates = (0.5, 0.9)
 
   def check(self) -> dict[str, Callable[[Bench], list[dict]]]:
     """Checks the values and returns the sweeps by their full names.
@@ -178,22 +135,10 @@ class StepCosts:
       'accelerator: jax sees no GPU or TPU, only a CPU; install the extra gpu '
       'or tpu, or see that it runs with --config.quick',
     )
-    check_fields(self)
-    check_size('target', self.target)
-    check_size('draft', self.draft)
-    memory = available(1)
-    need(
-      memory is None or self.megabytes * 2**20 < memory,
-      f'megabytes is {self.megabytes}, more than the memory of {memory} bytes: '
-      'choose less',
-    )
-    for name in ('gammas', 'batches', 'contexts', 'vocabularies', 'maxima'):
+    self.check_values()
+    for name in self.SWEPT:
       sizes = getattr(self, name)
-      need(
-        len({*sizes}) > 1,
-        f'{name} must have two different sizes, got {sizes}',
-      )
-    need(self.rates, 'rates is empty: give at least one')
+      need(len(sizes) > 1, f'{name} must have two different sizes, got {sizes}')
     need(
       min(self.maxima) > self.used,
       f'maxima must be above the {self.used} tokens in use, got {self.maxima}',
@@ -204,123 +149,99 @@ class StepCosts:
       self.paths or _SWEEPS.full('eight_bits') not in self.sweeps,
       'paths is empty: name checkpoints to quantise',
     )
-    for name, path in (
-      *([('path', self.path)] if self.path else []),
-      *(('paths', path) for path in self.paths),
-    ):
-      load.describe(name, path)
+    if self.path:
+      load.describe('path', self.path)
+    for path in self.paths:
+      load.describe('paths', path)
     return {
       name: resolve_function('sweeps', name, _SWEEPS) for name in self.sweeps
     }
 
 
+_ALL = (
+  'gamma', 'batch', 'context', 'vocabulary', 'simulated', 'judge', 'attention',
+)  # fmt: skip
 _LARGE = {
   'decoding': ('limit', 'gamma', 'simulated', 'dispatch'),
   'scoring': ('scoring', 'judge'),
   'attention': ('attention', 'context'),
+}
+_ACCELERATOR = {
+  'target': TargetSize(4096, 32, 32, 8, 128, 14_336, vocab_size=128_256),
+  'draft': Size(2048, 16, 32, 8, 64, 8192),
+  'dtype': 'bfloat16',
+  'contexts': (512, 2048, 8192, 32_000),
+  'maxima': (8192, 32_768),
+  'vocabularies': (32_000, 128_256),
+  'rates': (0.6, 0.8, 0.9),
+  'megabytes': 2048,
+  'steps': 32,
+  'accelerator': True,
+}
+_EMBEDDED = {
+  'target': TargetSize(512, 3, 8, 4, 64, 1536, vocab_size=2048),
+  'draft': Size(128, 1, 4, 2, 32, 384),
 }
 _PAIR = ('draft-64', 'draft-128', 'draft-256', 'target')
 
 
 def get_config(part: str = 'all') -> StepCosts:
   """Returns the config of a part; see the docstring of this file."""
-  embedded = TargetSize(512, 3, 8, 4, 64, 1536, vocab_size=2048)
-  small = Size(128, 1, 4, 2, 32, 384)
-  target = TargetSize(1024, 4, 16, 8, 64, 2816, vocab_size=16_384)
-  draft = Size(256, 1, 4, 2, 64, 768)
-  if part == 'all':
-    each = 'gamma', 'batch', 'context', 'vocabulary'
-    sweeps = *each, 'simulated', 'judge', 'attention'
-    return StepCosts('step_costs', target, draft, sweeps, steps=6, repeats=5)
-  if part == 'own_vocabulary':
-    return StepCosts(
-      part,
-      target,
-      draft,
-      ('experiments.other_vocabularies.draft_step',),
-      vocabularies=(2048, 32_000, 128_000),
-      batches=(1, 4),
-      used=900,
-      maxima=(1024, 8192),
-      repeats=31,
-    )
-  if part == 'limit':
-    return StepCosts(
-      part,
-      TargetSize(768, 12, 12, 12, 64, 2048),
-      Size(256, 1, 4, 4, 64, 768),
-      ('limit', 'transformers'),
-      path=pair.path('target'),
-      steps=40,
-    )
-  if part == 'layouts':
-    return StepCosts(part, embedded, small, ('layout',))
-  if part == 'quantized':
-    paths = tuple(map(pair.path, _PAIR))
-    sweeps = ('eight_bits',)
-    return StepCosts(
-      part, embedded, small, sweeps, paths=paths, steps=100, repeats=15
-    )
-  parts = 'all', 'limit', 'layouts', 'quantized', 'own_vocabulary', *_LARGE
-  need(part in _LARGE, f'the parts are {", ".join(parts)}, got {part!r}')
-  return StepCosts(
-    f'accelerator_{part}',
-    TargetSize(4096, 32, 32, 8, 128, 14_336, vocab_size=128_256),
-    Size(2048, 16, 32, 8, 64, 8192),
-    _LARGE[part],
-    dtype='bfloat16',
-    gammas=(1, 4, 8, 16, 31) if part == 'scoring' else (1, 2, 4, 8, 16),
-    contexts=(512, 2048, 8192, 32_000),
-    maxima=(8192, 32_768),
-    vocabularies=(32_000, 128_256),
-    rates=(0.6, 0.8, 0.9),
-    megabytes=2048,
-    steps=32,
-    accelerator=True,
-  )
+  parts: dict[str, dict[str, Any]] = {
+    'all': {'sweeps': _ALL, 'steps': 6, 'repeats': 5},
+    'own_vocabulary': {
+      'sweeps': ('experiments.other_vocabularies.draft_step',),
+      'vocabularies': (2048, 32_000, 128_000),
+      'batches': (1, 4),
+      'used': 900,
+      'maxima': (1024, 8192),
+      'repeats': 31,
+    },
+    'limit': {
+      'target': TargetSize(768, 12, 12, 12, 64, 2048),
+      'draft': Size(256, 1, 4, 4, 64, 768),
+      'sweeps': ('limit',),
+      'path': pair.path('target'),
+      'steps': 40,
+    },
+    'layouts': _EMBEDDED | {'sweeps': ('layout',)},
+    'quantized': {
+      **_EMBEDDED,
+      'sweeps': ('eight_bits',),
+      'paths': tuple(map(pair.path, _PAIR)),
+      'steps': 100,
+      'repeats': 15,
+    },
+    **{
+      name: _ACCELERATOR | {'name': f'accelerator_{name}', 'sweeps': sweeps}
+      for name, sweeps in _LARGE.items()
+    },
+  }
+  need(part in parts, f'the parts are {", ".join(parts)}, got {part!r}')
+  if part == 'scoring':
+    parts[part]['gammas'] = 1, 4, 8, 16, 31
+  random = {
+    'name': 'step_costs' if part == 'all' else part,
+    'target': TargetSize(1024, 4, 16, 8, 64, 2816, vocab_size=16_384),
+    'draft': Size(256, 1, 4, 2, 64, 768),
+  }
+  return StepCosts(**copy.deepcopy(random | parts[part]))
 
 
 def run(x: StepCosts) -> None:
-  """Measures what is missing, and prints the tables and a line of JSON."""
+  """Measures what is missing, sweep by sweep."""
   if x.quick:
     x.shrink()
-  sweeps = x.check()
-  folder = results.Folder(
-    x.results or results.default_folder(x), results.settings_of(x)
-  )
-  facts = {
-    'program': 'step_costs',
-    'config': x.name,
-    'target': vars(x.target).copy(),
-    'draft': vars(x.draft).copy(),
-    **{
-      name: getattr(x, name) for name in ('dtype', 'used', 'repeats', 'steps')
-    },
-    'load_before': os.getloadavg()[0],
-    **results.conditions(),
-  }
+  sweeps, folder = x.check(), x.folder()
+  facts = x.facts('step_costs', 'used')
   with tqdm(file=sys.stderr) as bar:
     bench = Bench(x, bar)
     for name, sweep in sweeps.items():
-      if any(row['by'] == name for row in folder.rows):
-        continue
-      for row in sweep(bench):
-        folder.add(row | {'by': name} | facts)
-      jax.clear_caches()
-      folder.write('summary.md', summary(folder.rows))
-  print((folder.path / 'summary.md').read_text())
-  last_line = {
-    'results': str(folder.path),
-    'rows': len(folder.rows),
-    'exponents': {
-      r['sweep']: r['exponent'] for r in folder.rows if 'exponent' in r
-    },
-    'limit_ratios': {
-      f'{r["model"]}, {r["size"]} slots': r['limit_ratio']
-      for r in pick(folder.rows, sweep='limit')
-    },
-  }
-  print(json.dumps(last_line))
+      if not folder.has(by=name):
+        for row in sweep(bench):
+          folder.add(row | {'by': name} | facts)
+        jax.clear_caches()
+  study.publish(folder)
 
 
 def fit(sizes: Sequence[float], costs: Sequence[float]) -> dict:
@@ -433,11 +354,6 @@ def context(bench: Bench) -> list[dict]:
 def vocabulary(bench: Bench) -> list[dict]:
   """Entries of the logits; target and draft have a head of this size."""
   return _by_option(bench, 'vocabulary', 'vocab', bench.x.vocabularies)
-
-
-def maximum(bench: Bench) -> list[dict]:
-  """Cache slots, at the same tokens in use: nothing should depend on them."""
-  return _by_option(bench, 'maximum', 'slots', bench.x.maxima)
 
 
 def attention(bench: Bench) -> list[dict]:
@@ -568,65 +484,6 @@ def limit(bench: Bench) -> list[dict]:
       }
     )
   return rows
-
-
-def _peer(path: str, used: int, count: int) -> Callable[[], Timed]:
-  """Returns a clock of `count` tokens of transformers but the first.
-
-  It takes the difference of two calls, so that reading the prompt is not in it.
-  """
-  torch, _ = peers.libraries()
-  model = peers.load(path)
-  ids = torch.ones((1, used), dtype=torch.long, device=model.device)
-
-  def take(new: int) -> float:
-    begin = time.perf_counter()
-    out = model.generate(
-      ids,
-      attention_mask=torch.ones_like(ids),
-      max_new_tokens=new,
-      do_sample=False,
-    )
-    out.tolist()  # A GPU may be still at work.
-    return time.perf_counter() - begin
-
-  take(2)
-  return lambda: Timed((take(count + 1) - take(1)) / count, 1)
-
-
-def transformers(bench: Bench) -> list[dict]:
-  """Our plain step and that of transformers' `generate`, on one checkpoint.
-
-  The random target is saved in float32 and loaded by torch; greedy, eager
-  caches as the library has them by default, all cores for either side.
-
-  Raises:
-    UserError: torch is missing, or weights are not in float32.
-  """
-  x = bench.x
-  if x.dtype != 'float32':
-    raise UserError(f'dtype must be float32 for this, got {x.dtype}')
-  peers.libraries()
-  models = bench.models(x.target.vocab_size)
-  with tempfile.TemporaryDirectory() as folder:
-    bench.bar.set_description('saving for transformers')
-    path = f'{folder}/target'
-    checkpoints.save(path, models.target, models.weights, dtype=jnp.float32)
-    ways = {'transformers': _peer(path, x.used, x.steps)}
-    ways['specjax'] = bench.loop().run
-    bench.bar.set_description('measuring transformers')
-    turns = take_turns(ways, x.repeats, bench.bar)
-  ratio = seconds(turns['transformers']) / seconds(turns['specjax'])
-  return [
-    {
-      'sweep': 'transformers',
-      'way': name,
-      'size': x.used,
-      **milliseconds(turns[name]),
-      'ratio': ratio,
-    }
-    for name in ways
-  ]
 
 
 def layout(bench: Bench) -> list[dict]:
@@ -885,7 +742,7 @@ def judge(bench: Bench) -> list[dict]:
 
 
 # Fields that a table of a sweep leaves out: where and how rows were measured,
-# and what the headline says.
+# and what the note says.
 _HIDDEN = {
   *('schema', 'program', 'by', 'config', 'target', 'draft', 'dtype', 'used'),
   *('repeats', 'steps', 'load_before', 'versions', 'device', 'xla_threads'),
@@ -894,130 +751,48 @@ _HIDDEN = {
 }
 
 
-def _growth(rows: list[dict]) -> list[str]:
-  """Says with which power of a size a step grows."""
-  first, last = rows[0], rows[-1]
-  names = {'scoring_ms': 'scoring', 'plain_ms': 'a plain step'}
-  what = names.get(first['exponent_of'], first['exponent_of'])
-  size = 'gamma + 1' if first['sweep'] == 'gamma' else f'the {first["sweep"]}'
-  power = with_interval(first['exponent'], first['exponent_ci'])
-  return [
-    f'{what} grows with the power {power} of {size}, {first["sweep"]} '
-    f'{first["size"]:,} to {last["size"]:,}'
-  ]
+def _growth(row: dict) -> str:
+  """Says with which power of a size a step grows; '' where none was fitted."""
+  if row.get('exponent') is None:
+    return ''
+  power = with_interval(row['exponent'], row['exponent_ci'])
+  size = 'size + 1' if row['sweep'] == 'gamma' else 'size'
+  return f'{row["exponent_of"]} grows with the power {power} of {size}.'
 
 
-def _limits(rows: list[dict]) -> list[str]:
-  """Says how near a step is to its bytes, and what a larger cache costs."""
-  clauses = []
-  for model in group(rows, 'model').values():
-    small, large = (f(model, key=lambda r: r['size']) for f in (min, max))
-    clauses.append(
-      f'{small["parameters"] / 1e6:.0f}M parameters: a plain step takes '
-      f'{small["step_ms"]:.1f} ms, {small["limit_ratio"]:.2f} times what '
-      'reading its weights and the cache in use takes at '
-      f'{small["bandwidth_gb_per_second"]:.0f} GB/s, as measured in the same '
-      'minutes'
-    )
-    if large is not small:
-      clauses[-1] += (
-        f'; with {large["size"]:,} slots instead of {small["size"]:,} '
-        f'{large["step_ms"] / small["step_ms"]:.2f} times as long'
-      )
-  return clauses
-
-
-def _transformers(rows: list[dict]) -> list[str]:
-  return [
-    f'transformers takes {row["ratio"]:.2f} times as long for a token on the '
-    'same weights'
-    for row in pick(rows, way='transformers')
-  ]
-
-
-def _layouts(rows: list[dict]) -> list[str]:
-  """Says in which layout a pass over some tokens is the fastest."""
-  clauses = []
-  in_order = sorted(rows, key=lambda r: r['size'])
-  for (size,), mine in group(in_order, 'size').items():
-    best = min(mine, key=lambda r: r['v'])
-    width = best.get('columns', '-')  # Of blocks, in older rows.
-    columns = '' if width == '-' else f', {width} columns'
-    clauses.append(f'{size:g}: {best["v"]:.2f} ({best["way"]}{columns})')
-  return [
-    'passes in the fastest layout, over that of a single token, by tokens: '
-    + ', '.join(clauses)
-  ]
-
-
-# What the headline says of a sweep, and the numbers that it reads. Any other
-# sweep has a table alone.
-_SAID: dict[str, tuple[Callable[[list[dict]], list[str]], tuple[str, ...]]] = {
-  'limit': (_limits, ('limit_ratio', 'bandwidth_gb_per_second', 'parameters')),
-  'transformers': (_transformers, ('ratio',)),
-  'layouts': (_layouts, ('v', 'size')),
-}
-
-
-def fields(row: dict) -> dict[str, Any]:
-  _, read = _SAID.get(str(row.get('sweep')), (None, ()))
-  types: dict[str, Any] = {
-    'sweep': str,
-    'step_ms': float,
-    **dict.fromkeys(read, float),
-    **{f'{name}?': str for name in ('model', 'way', 'stages', 'exponent_of')},
-    **{f'{name}?': float | None for name in ('size', 'gamma', 'exponent')},
-    'exponent_ci?': tuple[float, ...] | None,
-  }
-  if 'exponent' in row:
-    types |= {'exponent_of': str, 'exponent_ci': types['exponent_ci?']}
-    types |= {'size': float}
-  return types
+def _fastest(rows: list[dict], machines: dict[str, list[dict]]) -> Table:
+  """Shows in which layout a pass over some tokens is the fastest."""
+  sizes = sorted({row['size'] for row in rows})
+  lines = []
+  for device, here in machines.items():
+    best = [min(pick(here, size=n), key=lambda r: r['v']) for n in sizes]
+    lines.append([device, *(f'{r["v"]:.2f} ({r["way"]})' for r in best)])
+  return Table(
+    'Fastest layout by tokens',
+    'A pass in the fastest layout over the fastest one of a single token.',
+    ['on', *(f'{n:g}' for n in sizes)],
+    lines,
+  )
 
 
 def _shape(rows: list[dict]) -> str:
   """Returns the size of the random model, where one is measured."""
-  draft = rows[0].get('draft')
-  if draft and pick(rows, sweep='own vocabulary') == rows:
-    layers = counted(draft['num_layers'], 'layer')
-    return f'random weights, {layers} x {draft["width"]}'
-  target = rows[0].get('target') or {}
-  names = ('num_layers', 'width', 'vocab_size')
+  own = all(row['sweep'] == 'own vocabulary' for row in rows)
+  size = rows[0].get('draft' if own else 'target')
   random = any(row.get('model', 'random') == 'random' for row in rows)
-  if not random or any(name not in target for name in names):
+  if not (random and isinstance(size, dict)):
     return ''
-  layers, width, vocabulary = (target[name] for name in names)
-  shape = f'{counted(layers, "layer")} x {width}'
-  return f'random weights, {shape} for {vocabulary:,} tokens'
-
-
-def _by_machine(rows: list[dict]) -> dict[str, list[dict]]:
-  """Returns the rows of each machine; the name is '' where there is one."""
-  known = group([{'device': ''} | row for row in rows], 'device')
-  return {
-    device if len(known) > 1 else '': mine for (device,), mine in known.items()
-  }
+  layers = counted(size['num_layers'], 'layer')
+  shape = f'random weights, {layers} x {size["width"]}'
+  return shape if own else f'{shape} for {size["vocab_size"]:,} tokens'
 
 
 def headline(rows: list[dict]) -> str:
-  """Says what each sweep shows, and where it was measured."""
-  clauses: list[str] = []
-  machines = _by_machine(rows)
-  for device, here in machines.items():
-    found: list[str] = []
-    for (name,), mine in group(here, 'sweep').items():
-      if mine[0].get('exponent') is not None:
-        found += _growth(mine)
-      elif name in _SAID:
-        found += _SAID[name][0](mine)
-    clauses += [f'{device}: {one}' if device else one for one in found]
-  if len(machines) > 1:
-    rows = [row | {'device': 'each of these machines'} for row in rows]
+  """Says where steps were measured."""
+  used = values(rows, 'used')
   facts = [values(rows, 'dtype'), _shape(rows)]
-  if values(rows, 'used'):
-    facts.append(f'{values(rows, "used")} tokens in use')
-  where = f'{machine(rows, facts)}; medians.'
-  return blocks(bullets(clauses), paragraph(where))
+  facts.append(f'{used} tokens in use' if used else '')
+  return study.headline('Medians of steps', rows, *facts)
 
 
 def _show(value: Any) -> str:
@@ -1027,15 +802,19 @@ def _show(value: Any) -> str:
 
 
 def summary(rows: list[dict]) -> str:
-  """The headline, and a table for each sweep."""
+  """The headline, and a table for each sweep on each machine."""
+  known = group([{'device': ''} | row for row in rows], 'device')
+  machines = {device: here for (device,), here in known.items()}
   tables = []
-  for device, here in _by_machine(rows).items():
+  if passes := pick(rows, sweep='layouts'):
+    tables.append(_fastest(passes, machines))
+  for device, here in machines.items():
     for (name,), mine in group(here, 'sweep').items():
       head = [key for key in mine[0] if key not in _HIDDEN]
       lines = [[_show(row.get(key, '-')) for key in head] for row in mine]
-      title = f'{name}, {device}' if device else name
-      tables.append(Table(title, '', head, lines).markdown())
-  return blocks(headline(rows), *tables)
+      title = f'{name}, {device}' if len(machines) > 1 else name
+      tables.append(Table(title, _growth(mine[0]), head, lines))
+  return blocks(headline(rows), *(one.markdown() for one in tables))
 
 
 if __name__ == '__main__':

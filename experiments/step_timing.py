@@ -6,27 +6,126 @@ so that a drift of the machine's speed meets them alike, and reading memory may
 take a turn as well.
 """
 
+import dataclasses
 import functools
+import os
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specjax import native, sampling, trees, verify
+from specjax.bench.config import Size, TargetSize
+from specjax.bench.memory import available
+from specjax.bench.results import (
+  Folder,
+  conditions,
+  default_folder,
+  settings_of,
+)
+from specjax.cli.fields import Between, Count, Seed, check_fields
 from specjax.drafters import lm, plain
-from specjax.errors import UserError
+from specjax.errors import UserError, need
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import layouts, variants
 from specjax.models.attention import CacheAttention
 from specjax.models.transformer import Model
+from specjax.training.recipes import check_size
 from specjax.training.train_pair import model_of
 from specjax.types import Draft, Drafter, Params, Rule, Spec, SpecState
 
 POSITIONS = 1 << 20  # More than any cache here has slots.
+
+
+@dataclasses.dataclass
+class RandomModels:
+  """Sizes of random models, and how their steps are timed.
+
+  Attributes:
+    name: rows go to runs/<name>-<hash of the settings>, or to `results`.
+    target: sizes of the target.
+    draft: sizes of the draft, over the same vocabulary.
+    dtype: of weights and cache.
+    gamma: drafted tokens, where they are not swept.
+    batches: rows swept.
+    contexts: tokens in use swept.
+    rates: acceptance swept.
+    megabytes: of the array that bandwidth is measured with.
+    steps: timed at once, fewer where the cache has no room for them.
+    repeats: of each measurement, in turns; medians are taken.
+    seed: of weights and sampling.
+    results: folder for rows and summary.
+    compilation_cache: folder of compiled programs; auto: the user's; off: none.
+    quick: toy sizes, to see that it runs.
+  """
+
+  name: str
+  target: TargetSize
+  draft: Size
+  dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
+  gamma: Count = 4
+  batches: tuple[Count, ...] = (1, 4, 16, 64)
+  contexts: tuple[Count, ...] = (128, 512, 2048, 8192)
+  rates: tuple[Annotated[float, Between(0, 0.999)], ...] = (0.5, 0.7, 0.9)
+  megabytes: Count = 256
+  steps: Count = 16
+  repeats: Count = 9
+  seed: Seed = 0
+  results: str = ''
+  compilation_cache: str = 'auto'
+  quick: bool = False
+  SWEPT: ClassVar[tuple[str, ...]] = ('batches', 'contexts')
+
+  def shrink(self) -> None:
+    """Leaves the quick version: toy sizes."""
+    for size in (self.target, self.draft):
+      size.width, size.mlp_width, size.head_dim = 32, 64, 8
+      size.num_layers, size.num_heads, size.num_kv_heads = 1, 2, 1
+    self.target.vocab_size, self.gamma, self.batches = 256, 2, (1, 2)
+    self.steps, self.repeats, self.megabytes = 2, 2, 1
+
+  def check_values(self) -> None:
+    """Checks the values.
+
+    Raises:
+      UserError: names the field, the value and the remedy.
+    """
+    check_fields(self)
+    check_size('target', self.target)
+    check_size('draft', self.draft)
+    memory = available(1)
+    need(
+      memory is None or self.megabytes * 2**20 < memory,
+      f'megabytes is {self.megabytes}, more than the memory of {memory} bytes: '
+      'choose less',
+    )
+    for name in self.SWEPT:
+      sizes = getattr(self, name)
+      need(
+        sizes and len({*sizes}) == len(sizes),
+        f'{name} must have different sizes, got {sizes}',
+      )
+    need(self.rates, 'rates is empty: give at least one')
+
+  def folder(self) -> Folder:
+    """Opens the folder of the rows."""
+    return Folder(self.results or default_folder(self), settings_of(self))
+
+  def facts(self, program: str, *names: str) -> dict:
+    """Returns the fields that all rows have; `names` are settings."""
+    return {
+      'program': program,
+      'config': self.name,
+      'target': vars(self.target).copy(),
+      'draft': vars(self.draft).copy(),
+      **{n: getattr(self, n) for n in ('dtype', 'steps', 'repeats', *names)},
+      'load_before': os.getloadavg()[0],
+      **conditions(),
+    }
 
 
 @functools.partial(jax.jit, static_argnames=('shape', 'dtype'))

@@ -8,11 +8,8 @@ A row names the program that made it. The module of that name has
                            a module without figures does not have it
 
 and all of it is true for any rows of the program: few, lost or undecided. The
-fields of a row are declared in `specjax.stats.row`. A study of a checkout
-declares those of its own rows in its report:
-
-  fields(row) -> dict      types by name; ? behind the name of one that may be
-                           missing
+fields of a row are declared in `specjax.stats.row`; studies of a checkout
+declare none.
 """
 
 import importlib
@@ -37,11 +34,11 @@ def _module(program: str) -> ModuleType | None:
   if program in _PROGRAMS:
     return importlib.import_module(f'{__name__}.{program}')
   if program.isidentifier() and importlib.util.find_spec('experiments'):
-    for name in (f'experiments.{program}', f'experiments.{program}_report'):
-      if importlib.util.find_spec(name) is not None:
-        module = importlib.import_module(name)
-        if hasattr(module, 'fields'):
-          return module
+    name = f'experiments.{program}'
+    if importlib.util.find_spec(name) is not None:
+      module = importlib.import_module(name)
+      if hasattr(module, 'summary'):
+        return module
   return None
 
 
@@ -81,12 +78,8 @@ def save(draw: Draw, rows: list[dict], folder: pathlib.Path) -> None:
 def fault(row: dict) -> str:
   """Says which field of a row is wrong, and the remedy; '' if none.
 
-  Rows of a program without a report are not looked at.
+  Rows of a program that declares no fields are not looked at.
   """
-  fields = declared.of(row)
-  if fields is None:
-    module = _module(str(row.get('program')))
-    fields = declared.declared(module.fields(row)) if module else {}
-  problem = declared.fault(row, fields)
+  problem = declared.fault(row, declared.of(row) or {})
   again = 'remove it, and the command that made it measures it again'
   return problem and f'{problem}: {again}'

@@ -151,9 +151,7 @@ def test_a_missing_field_is_named_and_an_optional_one_is_not():
   assert reports.fault(row) == ''
   del row['tau'], row['c']
   assert reports.fault(row).startswith('has no tau, c: remove it')
-  for name, rows in committed().items():
-    assert reports.fault({'program': rows[0]['program']}).startswith('has no ')
-    assert reports.fault(rows[0] | {'program': 'unknown'}) == '', name
+  assert reports.fault({'program': 'unknown'}) == ''
 
 
 @pytest.fixture
@@ -291,25 +289,10 @@ def step(sweep, **changes):
   return row | {'dtype': 'float32', 'device': 'an abacus'} | changes
 
 
-def test_a_sweep_says_what_its_rows_say():
-  sizes = {'parameters': 2e6, 'limit_ratio': 1.2, 'bandwidth_gb_per_second': 9}
-  limit = [
-    step('limit', model='random', size=n, step_ms=ms, **sizes)
-    for n, ms in ((512, 2.0), (2048, 3.0), (128, 1.5))
-  ]
-  found = said(step_costs.headline(limit))
-  assert '2M parameters: a plain step takes 1.5 ms, 1.20 times' in found
-  assert 'with 2,048 slots instead of 128 2.00 times as long' in found
-  alone = said(step_costs.headline(limit[:1]))
-  assert 'with' not in alone.partition('minutes')[2]
-  grown = step('batch', size=1, exponent=0.4, exponent_of='plain_ms')
-  grown['exponent_ci'] = None
-  assert 'a plain step grows with the power 0.40 of the batch' in said(
-    step_costs.headline([grown, grown | {'size': 8}])
-  )
-  # A sweep that nobody wrote a sentence for has conditions and a table.
+def test_a_sweep_has_conditions_and_a_table():
   new = [step('moonlight', size=3)]
-  assert said(step_costs.headline(new)) == 'On an abacus: float32; medians.'
+  found = said(step_costs.headline(new))
+  assert found == 'Medians of steps. On an abacus: float32.'
   assert '### moonlight' in step_costs.summary(new)
 
 
