@@ -1,10 +1,14 @@
 """The console command `specjax`: one program for each word behind it."""
 
+import contextlib
 import difflib
 import importlib
 import os
 import signal
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from typing import NoReturn
 
 # What each program is for, in the order of `specjax --help`.
@@ -27,6 +31,7 @@ COMMANDS = {
   'new': 'begin a drafter, a rule or a policy of your own',
 }
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
+_PATIENCE = 1.0  # seconds in which an interrupt should end a program
 
 
 def usage() -> str:
@@ -44,11 +49,46 @@ def usage() -> str:
   )
 
 
-def _stop(*_) -> NoReturn:
-  """Ends the process while it imports, where an exception may be swallowed."""
+def stop(more: str = '') -> NoReturn:
+  """Ends the process at once with a line that says that it was interrupted."""
   clear = '\r\x1b[K' if sys.stderr.isatty() else ''
-  print(f'{clear}interrupted', file=sys.stderr, flush=True)
+  print(f'{clear}interrupted{more}', file=sys.stderr, flush=True)
+  with contextlib.suppress(OSError):
+    sys.stdout.flush()
   os._exit(INTERRUPTED)
+
+
+def _interrupt_again(lost) -> None:
+  """Raises anew a KeyboardInterrupt that was lost in a callback, as of gc."""
+  if not issubclass(lost.exc_type, KeyboardInterrupt):
+    return sys.__unraisablehook__(lost)
+  again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+  again.start()  # It comes when the callback has ended.
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[None]:
+  """Ends the process after SIGINT though the main thread waits for a device.
+
+  A program that goes on after SIGINT says so by `signal.set_wakeup_fd(-1)`.
+  """
+  heard, wakes = os.pipe()
+  os.set_blocking(wakes, False)
+
+  def watch() -> None:
+    while (number := os.read(heard, 1)) and number[0] != signal.SIGINT:
+      pass
+    if number:
+      time.sleep(_PATIENCE)
+      stop()
+
+  before = signal.set_wakeup_fd(wakes)
+  threading.Thread(target=watch, daemon=True).start()
+  try:
+    yield
+  finally:
+    signal.set_wakeup_fd(before)
+    os.close(wakes)
 
 
 def main(name: str | None = None) -> None:
@@ -81,8 +121,10 @@ def main(name: str | None = None) -> None:
   os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
   from specjax.cli import progress
 
-  before = signal.signal(signal.SIGINT, _stop)
+  before = signal.signal(signal.SIGINT, lambda *_: stop())
   with progress.phase('starting', lasting=False):
     program = importlib.import_module(f'specjax.programs.{name}')
   signal.signal(signal.SIGINT, before)
-  program.start()
+  sys.unraisablehook = _interrupt_again
+  with _stopping():
+    program.start()

@@ -26,7 +26,7 @@ from absl import logging
 
 import specjax
 from specjax import cli, configs
-from specjax.cli import fields
+from specjax.cli import fields, progress
 from specjax.errors import UserError, need, remedy
 
 _HELP = '--help', '-h', '-?'
@@ -95,8 +95,7 @@ def guard(call: Callable[[], Any], resumes: bool = False) -> None:
     fail(f'{error.filename}: {error.strerror}; {remedy(error)}')
   except KeyboardInterrupt:
     more = '; the same command goes on where it stopped' if resumes else ''
-    print(f'interrupted{more}', file=sys.stderr)
-    raise SystemExit(cli.INTERRUPTED) from None
+    cli.stop(more)
   except Exception as error:
     jax = sys.modules.get('jax')
     if jax is None or not jax.distributed.is_initialized():
@@ -341,12 +340,13 @@ def run(
       purpose = inspect.getdoc(inspect.getmodule(main)) or ''
       config = parse(argv, kinds, extends, get_config) if argv else None
       return print(_help(purpose, kinds, config))
-    config = parse(argv, kinds, extends, get_config)
-    from specjax.bench import meshes
-    from specjax.cli import compilation_cache
+    with progress.phase('starting', lasting=False):
+      config = parse(argv, kinds, extends, get_config)
+      from specjax.bench import meshes
+      from specjax.cli import compilation_cache
 
-    meshes.use_cores(config)
-    compilation_cache.switch_on(config)
+      meshes.use_cores(config)
+      compilation_cache.switch_on(config)
     return main(config)
 
   guard(begin, resumes)

@@ -17,6 +17,7 @@ is told apart.
 """
 
 import dataclasses
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -190,6 +191,7 @@ def main(x: Experiment) -> None:
   first = x.prompt
   single_model.choose(x, 'a conversation')
   x.batch = 1
+  signal.set_wakeup_fd(-1)  # Ctrl-C ends an answer.
   talk(Talker(**vars(single_model.load(plan(x)))), first)
 
 

@@ -407,6 +407,7 @@ def quiet_signals() -> Iterator[None]:
   """Signals that uvicorn ends with, and raises again, end nothing else."""
   kinds = signal.SIGINT, signal.SIGTERM
   before = [signal.signal(kind, lambda *_: None) for kind in kinds]
+  signal.set_wakeup_fd(-1)
   try:
     yield
   finally:

@@ -52,16 +52,6 @@ def test_errors_of_the_system_name_the_file(capsys):
     assert remedy in line
 
 
-def test_an_interrupted_program_says_whether_it_goes_on(capsys):
-  found = fail_with(KeyboardInterrupt(), capsys)
-  assert found == (130, 'interrupted\n')
-  found = fail_with(KeyboardInterrupt(), capsys, resumes=True)
-  assert found == (
-    130,
-    'interrupted; the same command goes on where it stopped\n',
-  )
-
-
 def test_a_message_is_one_line(capsys):
   assert fail_with(UserError('a\n  b'), capsys) == (1, 'error: a b\n')
 
@@ -88,6 +78,29 @@ def test_programs_tell_users_from_bugs():
   assert not bare
 
 
+INTERRUPTED = """
+import contextlib, time, types
+from specjax.cli import command
+
+class Lost:
+  def __del__(self):
+    signal.raise_signal(2)
+
+def lose():
+  Lost()
+  time.sleep(60)
+
+def swallow():
+  with contextlib.suppress(KeyboardInterrupt):
+    signal.raise_signal(2)
+  time.sleep(60)
+
+start = lambda: command.guard({}, resumes=True)
+cli.importlib.import_module = lambda name: types.SimpleNamespace(start=start)
+cli.main('run')
+"""
+
+
 @pytest.mark.parametrize(
   ('code', 'status', 'said'),
   [
@@ -95,8 +108,16 @@ def test_programs_tell_users_from_bugs():
       'cli.importlib.import_module = lambda name: signal.raise_signal(2)\n'
       "cli.main('run')",
       130,
-      'interrupted',
+      'interrupted\n',
     ),
+    (
+      'from specjax.cli import command\n'
+      'command.guard(lambda: signal.raise_signal(2), resumes=True)',
+      130,
+      'interrupted; the same command goes on',
+    ),
+    (INTERRUPTED.format('lose'), 130, 'interrupted; the same'),
+    (INTERRUPTED.format('swallow'), 130, 'interrupted\n'),
     (
       'from specjax.cli import command\n'
       "command.guard(lambda: print('x', flush=True))",
@@ -106,7 +127,10 @@ def test_programs_tell_users_from_bugs():
   ],
 )
 def test_the_end_of_a_process_is_one_line(code, status, said):
-  """A program is stopped while it starts, or has no room for its output."""
+  """A program is stopped, or has no room for its output.
+
+  It is stopped while it starts, while it runs, and where its interrupt is lost.
+  """
   code = f'import signal\nfrom specjax import cli\n{code}'
   with open('/dev/full', 'w') as full:
     done = subprocess.run(
