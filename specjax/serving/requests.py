@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from specjax.bench.config import Prompts
+from specjax.cli.fields import SEEDS
 from specjax.errors import UserError
 from specjax.prompts import conversations
 
-_SEEDS = 2**63
 _STRINGS, _CHARACTERS = 16, 1000  # of `stop`, at most
 OBJECT = 'object'  # stands for the schema of any object
 
@@ -387,7 +387,7 @@ def read(body: bytes, chat: bool, limits: Limits) -> Asked:
   sizes = {whole(name, 1, limits.length) for name in names} - {None}
   if len(sizes) > 1:
     raise _wrong('max_tokens', 'and max_completion_tokens differ')
-  seed = whole('seed', -_SEEDS, _SEEDS - 1)
+  seed = whole('seed', 0, SEEDS - 1)
   stop = take('stop', _stop, ())
   stream = take('stream', lambda x: _flag('stream', x), False)
   usage = take('stream_options', lambda x: _usage(x, stream), False)

@@ -15,6 +15,7 @@ import numpy as np
 from specjax import sampling, verify
 from specjax.api import request as api
 from specjax.bench.single_model import Pair
+from specjax.cli.fields import SEEDS
 from specjax.drafters import ngram, plain
 from specjax.errors import blame
 from specjax.loop import buffers, generate
@@ -30,7 +31,6 @@ from specjax.serving.schemas import Compiled
 from specjax.serving.worker import Counters, Piece, Text, Worker
 from specjax.types import Drafter, LoadedDrafter, Params, Sampling, Spec
 
-_SEEDS = 2**32
 # First word of a message of the library: the field of the request.
 _FIELDS = {
   'min_new_tokens': 'min_tokens',
@@ -354,9 +354,9 @@ class Service:
     asked, constraint = run.asked, None
     if asked.schema is not None:
       constraint = await self._compile(asked.schema)
-    seed = secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed
+    seed = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
     made = await run._loop.run_in_executor(
-      self._thread, self._prepare, asked, constraint, seed % _SEEDS
+      self._thread, self._prepare, asked, constraint, seed
     )
     self.check()
     run.seed = seed

@@ -9,10 +9,10 @@ A folder may have been written by another version, or cut off by a full disk.
 What is damaged is named.
 """
 
-import errno
 import json
 import os
 import pathlib
+import tempfile
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -97,8 +97,9 @@ def check_place(path: pathlib.Path, settings: Mapping) -> None:
         'another folder with --results',
       )
     nearest = next(one for one in (path, *path.parents) if one.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-      raise PermissionError(errno.EACCES, 'it cannot be written', str(nearest))
+    # Root may write everywhere, as permissions say, and not in /proc.
+    with tempfile.TemporaryFile(dir=nearest):
+      pass
 
 
 def _numbered(file: pathlib.Path) -> tuple[list[tuple[int, dict]], str]:
