@@ -80,6 +80,15 @@ def check_path(path: Any, what: str) -> None:
     raise ValueError(f'path must be the directory of {what}, got {named(path)}')
 
 
+def check_no_path(path: Any) -> None:
+  """Raises a ValueError unless a drafter without weights has no path."""
+  if path != '':
+    raise ValueError(
+      f'path is {named(path)}, but this drafter has no weights of its own: '
+      'leave it out'
+    )
+
+
 def check_eos(vocab_size: int, eos: Any) -> None:
   """Raises a ValueError unless a text can end with tokens of a vocabulary."""
   ids = list(eos) if isinstance(eos, list | tuple | np.ndarray) else None

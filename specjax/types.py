@@ -235,10 +235,12 @@ class LoadedDrafter:
   """A drafter with its weights, whose draft length is still open.
 
   A loader is a function `load(target, path='', **options)` that returns one.
-  It reads weights once, whatever lengths are made of them. Where it drafts with
-  a model of its own, its module may offer `describe(path, **options)`, too: a
-  `checkpoints.Description` of that model, from files' headers alone, or None.
-  Its vocabulary, positions and bytes are then checked before weights are read.
+  It reads weights once, whatever lengths are made of them; without any it
+  declares `path: Literal['']`, and a config that names a path is refused. Where
+  it drafts with a model of its own, its module may offer
+  `describe(path, **options)`, too: a `checkpoints.Description` of that model,
+  from files' headers alone, or None. Its vocabulary, positions and bytes are
+  then checked before weights are read.
 
   Attributes:
     model: the target's model it was loaded for.

@@ -15,7 +15,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from specjax import checkpoints
 from specjax.bench import checks, sampling_stages
@@ -268,6 +268,11 @@ def plan_drafter(
       remedy = "write it as load(target, path='')"
     raise UserError(f'{field}: {candidate.load}: {error}; {remedy}') from error
   path = signature.parameters.get('path')
+  need(
+    not (candidate.path and path and path.annotation == Literal['']),
+    f'{path_field}: {candidate.load} has no weights, and takes no path: leave '
+    f'{candidate.path} out',
+  )
   need(
     candidate.path or not path or path.default == '',
     f'{path_field} names no directory, but {candidate.load} reads weights: '

@@ -7,6 +7,7 @@ such tokens in one pass instead of one each.
 """
 
 import functools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -65,16 +66,16 @@ def make(depth: int) -> Drafter:
   return Drafter(depth, depth, init, propose, commit)
 
 
-def load(target: Target, path: str = '') -> LoadedDrafter:
+def load(target: Target, path: Literal[''] = '') -> LoadedDrafter:
   """The drafter of forced tokens; it has no weights.
 
   Args:
     target: what it drafts for.
-    path: of no meaning: there are no weights.
+    path: empty: there are no weights.
 
   Raises:
     ValueError: the target is none.
   """
-  del path  # Unused.
+  arguments.check_no_path(path)
   arguments.check_target(target)
   return LoadedDrafter(target.model, make)

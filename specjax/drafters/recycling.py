@@ -19,14 +19,14 @@ yet has none, and nothing is drafted below it.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specjax import trees
-from specjax.arguments import check_number, check_target
+from specjax.arguments import check_no_path, check_number, check_target
 from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
@@ -187,20 +187,20 @@ def remembers(
 
 
 def load(
-  target: Target, path: str = '', candidates: int = 8, nodes: int = 16
+  target: Target, path: Literal[''] = '', candidates: int = 8, nodes: int = 16
 ) -> LoadedDrafter:
   """The drafter for a target; it has no weights.
 
   Args:
     target: what it drafts for.
-    path: of no meaning: there are no weights.
+    path: empty: there are no weights.
     candidates: k, tokens kept for each.
     nodes: of the tree, for `verify.recursive`; gamma nodes make a chain.
 
   Raises:
     ValueError: a size that cannot be.
   """
-  del path  # Unused.
+  check_no_path(path)
   check_target(target)
   for name, value in (('candidates', candidates), ('nodes', nodes)):
     check_number(name, value, 1)

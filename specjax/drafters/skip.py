@@ -12,13 +12,18 @@ text at hand; of few layers one by one is as good and needs no library.
 """
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.arguments import check_number, check_numbers, check_target
+from specjax.arguments import (
+  check_no_path,
+  check_number,
+  check_numbers,
+  check_target,
+)
 from specjax.drafters import early_exit
 from specjax.drafters.shapes import shape
 from specjax.drafters.shapes.step_model import Walker
@@ -52,7 +57,7 @@ def walk(
 
 def load(
   target: Target,
-  path: str = '',
+  path: Literal[''] = '',
   skip: tuple[int, ...] = (),
   skip_attention: tuple[int, ...] = (),
   skip_mlp: tuple[int, ...] = (),
@@ -62,7 +67,7 @@ def load(
 
   Args:
     target: what is drafted for.
-    path: of no meaning: there are no weights but the target's.
+    path: empty: there are no weights but the target's.
     skip: layers that are left out as a whole, from 0.
     skip_attention: layers whose attention is left out.
     skip_mlp: layers whose MLP is.
@@ -71,7 +76,7 @@ def load(
   Raises:
     ValueError: there is no such layer, or nothing is left out, or all.
   """
-  del path  # Unused.
+  check_no_path(path)
   shape.check(target, options)
   model = target.model
   given = {'skip': skip, 'skip_attention': skip_attention, 'skip_mlp': skip_mlp}

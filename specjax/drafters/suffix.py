@@ -21,12 +21,18 @@ so `probs` is None; nothing is remembered but the text.
 
 import functools
 import numbers
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.arguments import check_number, check_target, named
+from specjax.arguments import (
+  check_no_path,
+  check_number,
+  check_target,
+  named,
+)
 from specjax.drafters import ngram
 from specjax.drafters.ngram.copies import Copies, merge
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
@@ -163,7 +169,7 @@ def check_factor(factor: float) -> None:
 
 def load(
   target: Target,
-  path: str = '',
+  path: Literal[''] = '',
   longest: int = _LONGEST,
   factor: float = 1.0,
   candidates: int = 1,
@@ -173,7 +179,7 @@ def load(
 
   Args:
     target: what is drafted for.
-    path: of no meaning: there are no weights.
+    path: empty: there are no weights.
     longest: see `make`, also for the others.
     factor: see there.
     candidates: see there.
@@ -182,7 +188,7 @@ def load(
   Raises:
     ValueError: a value that cannot be.
   """
-  del path  # Unused.
+  check_no_path(path)
   check_target(target)
   given = {'longest': longest, 'candidates': candidates, 'places': places}
   for name, value in given.items():

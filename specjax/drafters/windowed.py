@@ -10,9 +10,9 @@ the tokens of a draft have a block of their own. A draft token costs the weights
 and the window; it pays where the cache outweighs the weights.
 """
 
-from typing import Any
+from typing import Any, Literal
 
-from specjax.arguments import check_number
+from specjax.arguments import check_no_path, check_number
 from specjax.drafters import early_exit
 from specjax.drafters.shapes import shape
 from specjax.drafters.shapes.step_model import Walker
@@ -27,7 +27,7 @@ def walk(target: Model, window: int, sinks: int = 0) -> Walker:
 
 def load(
   target: Target,
-  path: str = '',
+  path: Literal[''] = '',
   window: int = 512,
   sinks: int = 4,
   **options: Any,
@@ -36,7 +36,7 @@ def load(
 
   Args:
     target: what is drafted for.
-    path: of no meaning: the weights are the target's.
+    path: empty: the weights are the target's.
     window: tokens that a draft token sees, itself included, at least 1. In
       layers with a smaller window of their own it sees no more than there.
     sinks: first tokens of the text that it sees besides, fewer than positions.
@@ -45,7 +45,7 @@ def load(
   Raises:
     ValueError: there is no such window, or the target is an encoder-decoder.
   """
-  del path  # Unused.
+  check_no_path(path)
   shape.check(target, options)
   check_number('window', window, 1)
   layers = target.model.config.num_layers

@@ -210,6 +210,7 @@ BAD = [
   ('drafter', 'ngrm', "did you mean 'ngram'?"),
   ('drafter', 'nothing', 'cannot be imported'),
   ('drafter', 'lm', 'names no directory'),
+  ('drafter', 'ngram:/nowhere', 'takes no path'),
   ('drafter', 'pathless', "write it as load(target, path='')"),
   ('drafter', 'broken', 'raised RuntimeError: no such weights'),
   ('drafter', 'changes_its_tree', 'a second call makes another program'),
@@ -220,7 +221,7 @@ BAD = [
   ('policy', 'asks_the_host', 'asks the host'),
   ('policy', 'confidence:2', 'threshold must be in [0, 1]'),
 ]
-_OURS = {'tokn', 'ngrm', 'lenience', 'lm', 'confidence:2'}
+_OURS = {'tokn', 'ngrm', 'lenience', 'lm', 'ngram:/nowhere', 'confidence:2'}
 
 
 @pytest.mark.parametrize(('kind', 'name', 'message'), BAD)

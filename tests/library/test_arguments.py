@@ -116,6 +116,7 @@ def spec(**changes):
       'depth must be a whole',
     ),
     (lambda: ngram.load(HOST, longest='x'), 'longest must be a whole number'),
+    (lambda: ngram.load(HOST, '/nowhere'), 'this drafter has no weights'),
     (
       lambda: lm.load(HOST, PAIR('medusa')),
       r'is a trained head, .*: load it with specjax\.drafters\.medusa\.load',

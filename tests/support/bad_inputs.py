@@ -26,6 +26,7 @@ _FIELDS = r"""run tiny.py:
   target.path /nowhere {}/one.json {}/full
   draft.path /nowhere {}/full
   drafters nope no.such.load ngrm ("ngram","ngram") lm:/nowhere lm cascade 5
+  drafters ngram:{} suffix:{}/target
   verifiers () tokn specjax.verify.tokn specjax.verify specjax.verify.walk
   verifiers specjax.verify.simulated:2 specjax.verify.token:1
   verifiers specjax.verify.lenience:2 specjax.verify.lenience:x lenience

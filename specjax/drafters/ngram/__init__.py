@@ -22,11 +22,12 @@ is proposed. Nothing is remembered but the text.
 """
 
 import functools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from specjax.arguments import check_number, check_target
+from specjax.arguments import check_no_path, check_number, check_target
 from specjax.drafters.ngram import predicted, retrieval
 from specjax.drafters.ngram.copies import Copies, merge
 from specjax.drafters.ngram.retrieval import Corpus
@@ -203,7 +204,7 @@ def make(
 
 def load(
   target: Target,
-  path: str = '',
+  path: Literal[''] = '',
   longest: int = 3,
   candidates: int = 1,
   places: int | None = None,
@@ -213,14 +214,14 @@ def load(
 
   Args:
     target: what is drafted for.
-    path: of no meaning: there are no weights.
+    path: empty: there are no weights.
     longest: see `make`, also for `candidates` and `places`.
     corpus: a file of reference text, see `retrieval.read`; empty for none.
 
   Raises:
     ValueError: `corpus` is no such file, or has tokens beyond the target's.
   """
-  del path  # Unused.
+  check_no_path(path)
   check_target(target)
   for name, value in (('longest', longest), ('candidates', candidates)):
     check_number(name, value, 1)
