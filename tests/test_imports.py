@@ -1,7 +1,9 @@
 """Rules between packages: few, and each with a reason."""
 
 import ast
+import configparser
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -107,3 +109,26 @@ def test_a_forbidden_import_is_seen(module, source):
 def test_imports_without_jax(module):
   code = f"import sys, {module}; assert 'jax' not in sys.modules"
   subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT)
+
+
+def test_what_the_package_imports_is_what_it_requires():
+  config = configparser.ConfigParser()
+  config.read(ROOT / 'setup.cfg')
+  imports = {'absl-py': 'absl', 'orbax-checkpoint': 'orbax'}
+
+  def names(text: str) -> set[str]:
+    packages = re.findall(r'^[\w-]+', text, re.M)
+    return {imports.get(x, x).replace('-', '_') for x in packages}
+
+  extras = config['options.extras_require']
+  optional = 'serve', 'constraints', 'datasets', 'gguf', 'parity'
+  extra = names(''.join(extras[x] for x in optional))
+  found = {
+    name.partition('.')[0]
+    for module, path in SOURCES.items()
+    if within(module, ('specjax',))
+    for name in imported(path.read_text())
+  } - {'specjax', *sys.stdlib_module_names}
+  assert found - extra == names(config['options']['install_requires'])
+  # Constraints ask whether it is there, and start a process that imports it.
+  assert extra - found == {'outlines_core'}
