@@ -4,7 +4,8 @@ import dataclasses
 from typing import Any
 
 import specjax
-from specjax.bench import memory
+from specjax import prompts
+from specjax.bench import memory, vocabulary
 from specjax.bench.config import Experiment, Prompts
 from specjax.bench.load import (
   check_dtypes,
@@ -34,6 +35,7 @@ class Pair:
     made: the same at the draft length.
     form: how a conversation is written.
     room: tokens that a prompt may have.
+    size: returns how many of them a prompt takes.
   """
 
   plan: Plan
@@ -42,6 +44,7 @@ class Pair:
   made: Drafter
   form: Prompts
   room: int
+  size: prompts.Size
 
   @property
   def planned(self) -> PlannedDrafter:
@@ -125,4 +128,5 @@ def load(plan: Plan, longest: int = 0) -> Pair:
   check_rule(name, rule, made, 'the drafter')
   if made.positions is not None:
     left = min(left, made.positions - plan.max_new_tokens)
-  return Pair(plan, target, drafter, made, form, left)
+  size = vocabulary.size_of_prompts(described, left, plan.max_new_tokens)
+  return Pair(plan, target, drafter, made, form, left, size)

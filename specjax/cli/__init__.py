@@ -58,22 +58,17 @@ def stop(more: str = '') -> NoReturn:
   os._exit(INTERRUPTED)
 
 
-def _interrupt_again(lost) -> None:
-  """Raises anew a KeyboardInterrupt that was lost in a callback, as of gc."""
-  if not issubclass(lost.exc_type, KeyboardInterrupt):
-    return sys.__unraisablehook__(lost)
-  again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-  again.start()  # It comes when the callback has ended.
-
-
 @contextlib.contextmanager
 def _stopping() -> Iterator[None]:
   """Ends the process after SIGINT though the main thread waits for a device.
 
-  A program that goes on after SIGINT says so by `signal.set_wakeup_fd(-1)`.
+  A KeyboardInterrupt that is lost in a callback, as of garbage collection, is
+  raised again. A program that goes on after SIGINT says so by
+  `signal.set_wakeup_fd(-1)`.
   """
   heard, wakes = os.pipe()
   os.set_blocking(wakes, False)
+  show = sys.unraisablehook
 
   def watch() -> None:
     while (number := os.read(heard, 1)) and number[0] != signal.SIGINT:
@@ -82,11 +77,19 @@ def _stopping() -> Iterator[None]:
       time.sleep(_PATIENCE)
       stop()
 
+  def interrupt_again(lost) -> None:
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+      return show(lost)
+    again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+    again.start()  # It comes when the callback has ended.
+
   before = signal.set_wakeup_fd(wakes)
   threading.Thread(target=watch, daemon=True).start()
+  sys.unraisablehook = interrupt_again
   try:
     yield
   finally:
+    sys.unraisablehook = show
     signal.set_wakeup_fd(before)
     os.close(wakes)
 
@@ -125,6 +128,5 @@ def main(name: str | None = None) -> None:
   with progress.phase('starting', lasting=False):
     program = importlib.import_module(f'specjax.programs.{name}')
   signal.signal(signal.SIGINT, before)
-  sys.unraisablehook = _interrupt_again
   with _stopping():
     program.start()

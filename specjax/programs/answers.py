@@ -25,7 +25,7 @@ from specjax.bench import checks, results, sampling_stages, single_model
 from specjax.bench.config import Experiment
 from specjax.bench.plan import Plan, plan
 from specjax.cli import command, progress
-from specjax.errors import need, writing
+from specjax.errors import blame, need, writing
 from specjax.loop import generate
 from specjax.prompts import Chosen
 from specjax.requests import continuous
@@ -108,14 +108,19 @@ def written(
 
 def answer(x: Plan) -> None:
   """Writes what is missing; the last line is one JSON object."""
+  with blame('target.path: '):
+    own = {'target_fingerprint': checkpoints.fingerprint(x.target)}
+  folders.check_place(pathlib.Path(x.results), x.settings | own)
   pair = single_model.load(x)
   chosen = prompts.collect(
-    x.prompts, pair.target.tokenizer, pair.room, x.seed, x.max_new_tokens
+    x.prompts,
+    pair.target.tokenizer,
+    pair.room,
+    x.seed,
+    x.max_new_tokens,
+    pair.size,
   )
-  folder = results.Folder(
-    x.results,
-    x.settings | {'target_fingerprint': checkpoints.fingerprint(x.target)},
-  )
+  folder = results.Folder(x.results, x.settings | own)
   file = folder.path / FILE
   there = read(file)
   done = {tuple(one[k] for k in KEY) for one in there}

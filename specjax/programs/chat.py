@@ -64,11 +64,11 @@ class Talker(single_model.Pair):
       ids = prompts.encode(
         self.target.tokenizer, self.form, self.says, self.answers
       )
-      if len(ids) <= self.room:
+      if (taken := self.size(ids)) <= self.room:
         return ids
       need(
         len(self.says) > 1,
-        f'this has {len(ids)} tokens, and there is room for {self.room}: say '
+        f'this has {taken} tokens, and there is room for {self.room}: say '
         'less, or lower max_new_tokens',
       )
       del self.says[0], self.answers[0]

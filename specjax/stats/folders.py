@@ -98,8 +98,11 @@ def check_place(path: pathlib.Path, settings: Mapping) -> None:
       )
     nearest = next(one for one in (path, *path.parents) if one.exists())
     # Root may write everywhere, as permissions say, and not in /proc.
-    with tempfile.TemporaryFile(dir=nearest):
-      pass
+    try:
+      tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+      error.filename = str(nearest)
+      raise
 
 
 def _numbered(file: pathlib.Path) -> tuple[list[tuple[int, dict]], str]:

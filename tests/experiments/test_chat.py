@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import specjax
+from specjax.bench import single_model
 from specjax.bench.config import Candidate, Prompts
 from specjax.errors import UserError
 from specjax.programs import chat
@@ -143,6 +144,15 @@ def test_the_oldest_turns_are_forgotten_where_there_is_no_room(say, heard):
   assert 'there is room for 118: say less' in shown
   assert heard[-1].endswith('three')
   assert len(heard) == 4
+
+
+def test_a_draft_of_another_vocabulary_counts_its_own_tokens(say, monkeypatch):
+  monkeypatch.setattr(
+    single_model.vocabulary,
+    'size_of_prompts',
+    lambda described, room, new: lambda ids: room + 1,
+  )
+  assert 'this has 119 tokens, and there is room for 118' in say('x')
 
 
 def test_a_rule_that_does_not_fit_is_refused(folder, say):

@@ -148,4 +148,4 @@ def test_every_summary_begins_with_its_headline():
 def test_the_version_to_cite_is_that_of_the_package():
   cited = (ROOT / 'CITATION.cff').read_text()
   assert f'version: {specjax.__version__}\n' in cited
-  assert f'{{{specjax.__version__}}}' in (ROOT / 'docs/research.md').read_text()
+  assert f'{{{specjax.__version__}}}' in README

@@ -40,6 +40,7 @@ _FIELDS = r"""run tiny.py:
   draft.dtype int8
   seed -1 4294967296 1180591620717411303424
   results {}/one.json {}/one.json/deeper {}/full {}/other/rows {}/config/rows
+  results /proc/nowhere
   compilation_cache {}/one.json
   sampling.top_k -1 1099511627776
   sampling.top_p 0 1.5 nan
@@ -122,6 +123,8 @@ predict tiny.py:
   mesh.model=2 => mesh is 1 x 2
 generate tiny.py:
   mesh.data 2
+answers tiny.py:
+  prompts.path={}/short.txt results=/proc/no => results: /proc cannot
 chat tiny.py:
   prompts.system x
   mesh.model=2 => mesh is 1 x 2
