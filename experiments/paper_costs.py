@@ -13,9 +13,7 @@ from measured ones.
 The targets are Llama 3 8B and 70B, the drafts Llama 3.2 1B and a head of one
 layer. Expect short contexts to pay up to some batch, where arithmetic becomes
 the limit, and long ones at every batch that fits: there the cache, which all
-tokens of a row share, outweighs the weights. The last line is one JSON
-document: the folder, and up to which batch speculation pays in each deployment,
-by context.
+tokens of a row share, outweighs the weights.
 
 Published peaks, of one device, the interconnect in one direction (half of what
 is printed for both):
@@ -31,19 +29,18 @@ is printed for both):
                ICI 800 GB/s, 32 GB
 """
 
+import bisect
 import dataclasses
 import functools
 import itertools
-import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from specjax import reports
-from specjax.bench import memory, results
+from specjax.bench import memory, results, study
 from specjax.bench.config import TargetSize
 from specjax.cli import command
 from specjax.cli.fields import Between, Count, check_fields
@@ -52,7 +49,8 @@ from specjax.models import sharding, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.sharding import Placement
 from specjax.reports import Draw, figure_style
-from specjax.reports.markdown import Table, blocks, bullets, paragraph, span
+from specjax.reports.conditions import values
+from specjax.reports.markdown import Table, blocks, paragraph
 from specjax.stats import theory
 from specjax.stats.row import group, pick
 
@@ -388,19 +386,13 @@ def last(holds: Callable[[int], bool], most: int) -> int | None:
 
   What holds at two numbers, one twice the other, holds in between.
   """
-  if not most:
-    return 0
-  low, high = 0, 1
-  while high <= most and holds(high):
-    low, high = high, 2 * high
-  if high > most:
-    if holds(most):
-      return None
-    high = most
-  while high - low > 1:
-    middle = (low + high) // 2
-    low, high = (middle, high) if holds(middle) else (low, middle)
-  return low
+  high = 1
+  while high < most and holds(high):
+    high *= 2
+  tried = range(high // 2 + 1, min(high, most) + 1)
+  fails = bisect.bisect_left(tried, True, key=lambda n: not holds(n))
+  found = high // 2 + fails
+  return None if found == most > 0 else found
 
 
 def head_of(target: PaperModel, vocabulary: int) -> PaperModel:
@@ -461,22 +453,9 @@ def run(x: PaperCosts) -> None:
     x.results or results.default_folder(x), results.settings_of(x)
   )
   folder.clear()  # It takes seconds, and is the same every time.
-  for one in x.deployments:
-    for draft in x.drafts:
-      for context in x.contexts:
-        folder.add(row(x, one, draft, context))
-  text = summary(folder.rows)
-  folder.write('summary.md', text)
-  for draw in figures(folder.rows):
-    reports.save(draw, folder.rows, folder.path)
-  print(text)
-  last_line = {
-    'results': str(folder.path),
-    'rows': len(folder.rows),
-    'calculated': True,
-    'pays_up_to': pays(folder.rows),
-  }
-  print(json.dumps(last_line))
+  for place in itertools.product(x.deployments, x.drafts, x.contexts):
+    folder.add(row(x, *place))
+  study.publish(folder)
 
 
 _LEAD = (
@@ -491,9 +470,7 @@ acceptance is the batch up to which every one pays with the best draft length,
 *all* where all that fit do, and in brackets the speed-up at batch 1 and at the
 largest batch of the table.
 """.strip()
-_SHOWN = '0.8'  # acceptance that the headline and the figure are of
-_EVERY = 'at every batch that fits'
-_OBJECT = dict[str, Any]
+_SHOWN = '0.8'  # acceptance that the figure is of
 
 
 def device(row: dict) -> str:
@@ -506,87 +483,24 @@ def _rates(rows: list[dict]) -> list[str]:
 
 
 def _rate(rows: list[dict]) -> str:
-  """The acceptance that is told of; the largest where there is not 0.8."""
+  """The acceptance that is drawn; the largest where there is not 0.8."""
   rates = _rates(rows)
   return _SHOWN if _SHOWN in rates else rates[-1]
 
 
-def _up_to(row: dict, rate: str) -> str:
-  if not row['batches']:
-    return 'nothing fits'
-  value = row['pays_up_to'][rate]
-  return f'all ({row["fits"]})' if value is None else str(value)
-
-
-def pays(rows: list[dict]) -> dict[str, dict[str, str]]:
-  """Up to which batch it pays, by deployment and draft, and by context."""
-  rate = _rate(rows)
-  names = ('target', 'accelerator', 'devices', 'draft')
-  return {
-    f'{here[0]["target"]} on {device(here[0])}, draft {here[0]["draft"]}': {
-      str(row['context']): _up_to(row, rate) for row in here
-    }
-    for here in group(rows, *names).values()
-  }
-
-
-def _at(context: int, here: list[dict], rate: str) -> str:
-  """Up to which batch it pays at a context."""
-  fitting = [r for r in here if r['batches']]
-  ends = [r for r in fitting if r['pays_up_to'][rate] is not None]
-  limited = ', '.join(f'{r["pays_up_to"][rate]} on {device(r)}' for r in ends)
-  if not fitting:
-    return f'at {context:,} tokens at no batch, for nothing fits'
-  if not ends:
-    return f'at {context:,} tokens {_EVERY}'
-  more = ', elsewhere at every one that fits' * (len(ends) < len(fitting))
-  return f'at {context:,} tokens up to batch {limited}{more}'
-
-
-def _returns(here: list[dict], rate: str) -> str:
-  """How much more a longer context gains at the same batch, in one place."""
-  for same in group(here, 'accelerator', 'devices').values():
-    for short, long in itertools.pairwise(same):
-      both = {*short['batches']} & {*long['batches']}
-      if both and short['pays_up_to'][rate] is not None:
-        batch = max(both)
-        speeds = (
-          f'{r["speedup"][rate][r["batches"].index(batch)]:.2f} at '
-          f'{r["context"]:,}'
-          for r in (short, long)
-        )
-        where = f'at batch {batch} on {device(short)}'
-        return f'; {where} it is {" and ".join(speeds)} tokens'
-  return ''
-
-
 def headline(rows: list[dict]) -> str:
-  """For every target and draft, up to which batch it pays by context."""
-  rate, clauses = _rate(rows), []
-  for (target, draft), here in group(rows, 'target', 'draft').items():
-    parts = [
-      _at(context, same, rate)
-      for (context,), same in group(here, 'context').items()
-    ]
-    while len(parts) > 1 and all(p.endswith(_EVERY) for p in parts[-2:]):
-      joined = parts[-2].replace(' tokens at', ' tokens and more at')
-      parts = [*parts[:-2], joined]
-    alone = [r['speedup'][rate][0] for r in here if r['batches']]
-    gain = f' {span(alone)} times plain decoding at batch 1;' if alone else ''
-    clauses.append(
-      f'{target} with draft {draft}, acceptance {rate}:{gain} it pays '
-      + '; '.join(parts)
-      + _returns(here, rate)
-    )
-  where = f'In {rows[0]["dtype"]}.'
-  return blocks(paragraph(_LEAD), bullets(clauses), paragraph(where))
+  """Says that nothing was measured, and in which type it is calculated."""
+  where = f'In {values(rows, "dtype")}.'
+  return blocks(paragraph(_LEAD), paragraph(where))
 
 
 def _cell(row: dict, rate: str) -> str:
   speeds = row['speedup'][rate]
   if not speeds:
     return '-'
-  return f'{_up_to(row, rate)} [{speeds[0]:.2f}, {speeds[-1]:.2f}]'
+  up_to = row['pays_up_to'][rate]
+  shown = f'all ({row["fits"]})' if up_to is None else up_to
+  return f'{shown} [{speeds[0]:.2f}, {speeds[-1]:.2f}]'
 
 
 def _ends(values: list[float], form: str, scale: float = 1.0) -> str:

@@ -1,5 +1,6 @@
 """Costs on paper: bytes, operations and exchange by hand; where it pays."""
 
+import json
 import pathlib
 
 import pytest
@@ -120,10 +121,6 @@ def test_where_nothing_fits_nothing_pays():
   x.accelerators['v5e'].memory = 1e9
   row = paper_costs.row(x, Deployment('8B', 'v5e'), '1B', 512)
   assert (row['fits'], row['batches']) == (0, [])
-  said = ' '.join(paper_costs.headline([row]).split())
-  assert (
-    '- 8B with draft 1B, acceptance 0.8: it pays at 512 tokens at no' in said
-  )
   assert '| v5e ' in paper_costs.summary([row])
   assert paper_costs.figures([row]) == ()
 
@@ -139,29 +136,6 @@ def test_every_number_is_marked_as_calculated():
   assert 'Calculated' in figure.get_supxlabel()
   (axes, *_) = figure.axes
   assert axes.lines[1].get_ydata().tolist() == row['speedup']['0.8']
-
-
-def test_the_headline_says_where_it_ends_and_where_it_returns():
-  x = settings()
-  rows = [
-    paper_costs.row(x, Deployment('70B', name, 8), '1B', context)
-    for name in ('H200', 'v6e')
-    for context in x.contexts
-  ]
-  said = ' '.join(paper_costs.headline(rows).split())
-  up_to, batch = rows[0]['pays_up_to']['0.8'], rows[1]['batches'][-1]
-  speeds = [
-    row['speedup']['0.8'][row['batches'].index(batch)] for row in rows[:2]
-  ]
-  assert speeds[0] < speeds[1]
-  assert said.split('- ')[1].startswith(
-    '70B with draft 1B, acceptance 0.8: 3.34 to 3.79 times plain decoding at '
-    f'batch 1; it pays at 512 tokens up to batch {up_to} on 8 x H200, '
-    'elsewhere at every '
-    'one that fits; at 4,096 tokens and more at every batch that fits; at '
-    f'batch {batch} on 8 x H200 it is {speeds[0]:.2f} at 512 and '
-    f'{speeds[1]:.2f} at 4,096 tokens'
-  )
 
 
 def test_the_committed_rows_are_what_is_calculated():
@@ -211,4 +185,4 @@ def test_the_quick_version_is_calculated(tmp_path, capsys):
   assert {file.name for file in (tmp_path / 'a').iterdir()} == {
     'config.json', 'rows.jsonl', 'summary.md', 'speedup_by_batch.png',
   }  # fmt: skip
-  assert '"calculated": true' in capsys.readouterr().out.splitlines()[-1]
+  assert json.loads(capsys.readouterr().out.splitlines()[-1])['rows'] == 8
