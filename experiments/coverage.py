@@ -199,7 +199,7 @@ def agreements(rows: Rows) -> Iterator[Case]:
   return _priced(
     ((row, cost) for row in pick(rows['predict'], part='check')),
     lambda cost, row: cost.agreement(
-      *(row[k] for k in (*TIMES, 'unit_target_calls'))
+      *(row[k] for k in (*TIMES[:3], 'unit_target_calls'))
     ),
   )
 

@@ -21,7 +21,7 @@ from specjax.bench import results
 from specjax.bench.config import Candidate, Checkpoint, Experiment
 from specjax.errors import UserError, need
 from specjax.prompts.config import Prompts, SamplingValues
-from specjax.reports import intervals
+from specjax.reports import intervals, paired
 from specjax.reports.markdown import markdown, with_interval
 from specjax.reports.paired import show
 from specjax.stats import metrics, theory
@@ -30,14 +30,10 @@ from specjax.stats.row import pick, times_of
 _PAPERS = pathlib.Path(__file__).parent
 # Metrics that may be taken over several rows together, from their units.
 _POOLED = {
-  'tau': (metrics.ratio, 'unit_tokens', 'unit_target_calls'),
-  'tau_per_request': (
-    metrics.tau_per_request,
-    'unit_tokens',
-    'unit_target_calls',
-  ),
-  'tau_per_step': (metrics.tau_per_step, 'unit_accepted', 'unit_steps'),
-  'alpha': (metrics.ratio, 'unit_overlap', 'unit_prefixes'),
+  'tau': (metrics.ratio, paired.TAU),
+  'tau_per_request': (metrics.tau_per_request, paired.TAU),
+  'tau_per_step': (metrics.tau_per_step, ('unit_accepted', 'unit_steps')),
+  'alpha': (metrics.ratio, paired.ALPHA),
 }
 _SPEEDS = {
   'speedup': metrics.speedup,
@@ -307,17 +303,16 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
   if metric.ours in _SPEEDS:
     if any(r.get('unit_baseline_seconds') is None for r in ours):
       return '-'
-    times = zip(*(times_of(r) for r in ours), strict=True)
-    pooled = _SPEEDS[metric.ours](*map(np.concatenate, times))
-    return with_interval(pooled.value, pooled.interval, scale=metric.scale)
-  if metric.place is not None:
-    pairs = [metrics.at_place(r[metric.ours], metric.place) for r in values]
-    pooled = metrics.ratio(*np.concatenate(pairs, 1))
+    pool, units = _SPEEDS[metric.ours], [times_of(r) for r in ours]
+  elif metric.place is not None:
+    pool = metrics.ratio
+    units = [metrics.at_place(r[metric.ours], metric.place) for r in values]
   else:
-    pool, *columns = _POOLED.get(metric.ours, (None,))
+    pool, columns = _POOLED.get(metric.ours, (None, ()))
     if pool is None or any(r.get(c) is None for r in ours for c in columns):
       return '-'
-    pooled = pool(*([u for r in ours for u in r[name]] for name in columns))
+    units = [tuple(r[c] for c in columns) for r in ours]
+  pooled = pool(*map(np.concatenate, zip(*units, strict=True)))
   return with_interval(pooled.value, pooled.interval, scale=metric.scale)
 
 

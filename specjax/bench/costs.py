@@ -81,25 +81,33 @@ class Costs:
     """The measured seconds, as a row has them."""
     return {n: getattr(self, n).tolist() for n in ('plain', 'scored', 'whole')}
 
-  def predict(self, tokens, calls) -> metrics.Estimate:
-    """Predicts the speed-up for the tau of some prompts."""
+  def predict(self, tokens, calls, *plain) -> metrics.Estimate:
+    """Predicts the speed-up for the tau of some units.
 
-    def speed(t, n, c, v):
-      return metrics.predicted_speedup(t / n, c, v, self.depth)
+    Args:
+      tokens: of each unit, such as a prompt or a batch.
+      calls: of the target, or as many as its rows have time for.
+      *plain: tokens and calls of plain decoding, where they are not as many.
+    """
 
-    sums = metrics.Sums(tokens, calls)
+    def speed(t, n, *more):
+      *plain, c, v = more
+      tau = t / n / (plain[0] / plain[1] if plain else 1)
+      return metrics.predicted_speedup(tau, c, v, self.depth)
+
+    sums = metrics.Sums(tokens, calls, *plain)
     return metrics.combine(speed, sums, self.draws, positive=True)
 
   def agreement(
-    self, base_seconds, base_tokens, seconds, tokens, calls
+    self, base_seconds, base_calls, seconds, calls
   ) -> metrics.Estimate:
-    """Measured over predicted speed-up, of columns by unit."""
+    """Measured over predicted speed-up, of columns by unit; tokens cancel."""
 
-    def over(bs, bt, s, t, n, c, v):
-      predicted = metrics.predicted_speedup(t / n, c, v, self.depth)
-      return bs / bt / (s / t) / predicted
+    def over(bs, bn, s, n, c, v):
+      step = bs / bn / (s / n)
+      return step / metrics.predicted_speedup(1, c, v, self.depth)
 
-    sums = metrics.Sums(base_seconds, base_tokens, seconds, tokens, calls)
+    sums = metrics.Sums(base_seconds, base_calls, seconds, calls)
     return metrics.combine(over, sums, self.draws, positive=True)
 
 

@@ -54,6 +54,12 @@ class Log(NamedTuple):
   drafted: np.ndarray  # [B, n]
   length: np.ndarray  # [B, n] committed tokens when the step began
 
+  def padded(self, steps: int) -> 'Log':
+    """Returns the log with so many more steps, which nobody took."""
+    ends, fills = ((0, 0), (0, steps)), (-1, 0, 0)
+    columns = zip(self, fills, strict=True)
+    return Log(*(np.pad(x, ends, constant_values=fill) for x, fill in columns))
+
 
 @dataclasses.dataclass
 class Run:

@@ -9,7 +9,7 @@ from specjax.bench.costs import Costs
 from specjax.bench.measure import Log, Run
 from specjax.sampling import Automaton
 from specjax.stats import metrics
-from specjax.stats.row import TIMES, by_batch, names, times_of
+from specjax.stats.row import TIMES, names
 from specjax.types import Counts
 
 _BINS = 4
@@ -64,22 +64,6 @@ def join(runs: list[Run]) -> Counts:
   return Counts(*(np.concatenate(c) for c in columns))
 
 
-def _join_logs(logs: list[Log]) -> Log:
-  """Logs below one another; shorter ones end in steps that nobody took."""
-  longest = max(log.accepted.shape[1] for log in logs)
-
-  def column(name, fill):
-    parts = [getattr(log, name) for log in logs]
-    return np.concatenate(
-      [
-        np.pad(p, ((0, 0), (0, longest - p.shape[1])), constant_values=fill)
-        for p in parts
-      ]
-    )
-
-  return Log(column('accepted', -1), column('drafted', 0), column('length', 0))
-
-
 def which(said: list) -> dict[str, Any]:
   """Names the prompts of a row: all together, and each as a unit."""
   units = [prompts.digest([one]) for one in said]
@@ -115,7 +99,10 @@ def by_step(runs: list[Run]) -> dict[str, Any]:
   """Returns what needs a log: acceptance along the text, and its memory."""
   if runs[0].log is None:
     return {'acceptance_by_context': None, 'autocorrelation': None}
-  log = _join_logs([r.log for r in runs if r.log is not None])
+  logs = [r.log for r in runs if r.log is not None]
+  longest = max(log.accepted.shape[1] for log in logs)
+  padded = (log.padded(longest - log.accepted.shape[1]) for log in logs)
+  log = Log(*map(np.concatenate, zip(*padded, strict=True)))
   whole = log.accepted >= 0
   bins: list[dict] = []
   if whole.any():
@@ -232,70 +219,47 @@ def by_turn(runs: list[Run], alpha: Alpha, base: list[Run] | None) -> dict:
   }
 
 
-class Units(NamedTuple):
-  """Sums over the prompts of every batch, in the order of the batches."""
-
-  base_seconds: np.ndarray
-  base_tokens: np.ndarray
-  seconds: np.ndarray
-  tokens: np.ndarray
-  calls: np.ndarray
-
-
-def units_of(row: dict) -> Units:
-  """Returns the batches of a row that has times."""
-  return Units(*times_of(row), by_batch(row, 'unit_target_calls'))
-
-
-def speeds(units: Units, cost: Costs) -> dict:
-  """Speed-up, measured and predicted, with intervals over the batches."""
-  *times, calls = units
-  speedup = metrics.speedup(*times)
-  of_rates = metrics.speedup_of_rates(*times)
-  predicted = cost.predict(units.tokens, calls)
-  agreement = cost.agreement(*units)
-  return {
-    'speedup': speedup.value,
-    'speedup_ci': speedup.interval,
-    'speedup_of_rates': of_rates.value,
-    'speedup_of_rates_ci': of_rates.interval,
-    'predicted_speedup': predicted.value,
-    'predicted_speedup_ci': predicted.interval,
-    'measured_over_predicted': agreement.value,
-    'measured_over_predicted_ci': agreement.interval,
-  }
-
-
 def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
-  """Returns the fields that depend on the machine, over batches."""
+  """Returns the fields that depend on the machine, with intervals over batches.
 
-  def column(name, runs=runs):
-    return [int(n) for r in runs for n in getattr(r.counts, name)]
-
-  units = {
-    'unit_seconds': [float(r.seconds) for r in runs],
-    'unit_baseline_seconds': [float(r.seconds) for r in base],
-    'unit_baseline_tokens': column('tokens', base),
-  }
-  batch = len(runs[0].texts)  # Only the last one may be smaller.
-  counts = {
-    'unit_tokens': column('tokens'),
-    'unit_target_calls': column('target_calls'),
-  }
-  sums = units_of(units | counts | {'batch': batch})
-  return {
-    'seconds': sums.seconds.sum(),
-    'prefill_seconds': sum(r.prefill_seconds for r in runs),
-    'tokens_per_second': sums.tokens.sum() / sums.seconds.sum(),
-    'baseline_tokens_per_second': (
-      sums.base_tokens.sum() / sums.base_seconds.sum()
+  Args:
+    runs: of the method, a batch each.
+    base: plain decoding of the same.
+    cost: of the method's step, in batches of this size.
+  """
+  ours, plain = batches_of(runs), batches_of(base)
+  times = plain.seconds, plain.tokens, ours.seconds, ours.tokens
+  found = {
+    'speedup': metrics.speedup(*times),
+    'speedup_of_rates': metrics.speedup_of_rates(*times),
+    'predicted_speedup': cost.predict(ours.tokens, ours.calls),
+    'measured_over_predicted': cost.agreement(
+      plain.seconds, plain.tokens, ours.seconds, ours.calls
     ),
+    'row_seconds_per_token': ours.latency,
+    'baseline_row_seconds_per_token': plain.latency,
+    'predicted_static_speedup': cost.predict(
+      ours.tokens, ours.places, plain.tokens, plain.places
+    ),
+    'measured_over_predicted_static': cost.agreement(
+      plain.seconds, plain.places, ours.seconds, ours.places
+    ),
+  }
+  return {
+    'seconds': ours.seconds.sum(),
+    'prefill_seconds': sum(r.prefill_seconds for r in runs),
+    'tokens_per_second': ours.tokens.sum() / ours.seconds.sum(),
+    'baseline_tokens_per_second': plain.tokens.sum() / plain.seconds.sum(),
     'c': cost.c,
     'v': cost.v,
     'seconds_per_step': cost.seconds(),
-    **speeds(sums, cost),
-    **waiting(runs, base, cost),
-    **units,
+    'at_work': ours.at_work,
+    'baseline_at_work': plain.at_work,
+    **{name: one.value for name, one in found.items()},
+    **{f'{name}_ci': one.interval for name, one in found.items()},
+    'unit_seconds': [float(r.seconds) for r in runs],
+    'unit_baseline_seconds': [float(r.seconds) for r in base],
+    'unit_baseline_tokens': [int(n) for r in base for n in r.counts.tokens],
   }
 
 
@@ -348,48 +312,3 @@ def batches_of(runs: list[Run]) -> Batches:
     for run in runs
   ]
   return Batches(*np.array(columns, float).T)
-
-
-def _predict(cost: Costs, base: Batches, ours: Batches) -> metrics.Estimate:
-  """Predicts the speed-up of batches that wait for their last row."""
-
-  def speed(base_tokens, base_places, tokens, places, c, v):
-    plain = base_tokens / base_places
-    return metrics.predicted_speedup(tokens / places / plain, c, v, cost.depth)
-
-  sums = metrics.Sums(base.tokens, base.places, ours.tokens, ours.places)
-  return metrics.combine(speed, sums, cost.draws, positive=True)
-
-
-def _agree(cost: Costs, base: Batches, ours: Batches) -> metrics.Estimate:
-  """Returns the measured speed-up over the predicted one; tokens cancel."""
-
-  def over(base_seconds, base_places, seconds, places, c, v):
-    step = base_seconds / base_places / (seconds / places)
-    return step / metrics.predicted_speedup(1, c, v, cost.depth)
-
-  sums = metrics.Sums(base.seconds, base.places, ours.seconds, ours.places)
-  return metrics.combine(over, sums, cost.draws, positive=True)
-
-
-def waiting(runs: list[Run], base: list[Run], cost: Costs) -> dict:
-  """Returns what a batch does to its rows: how long each waits for the last.
-
-  Args:
-    runs: of the method, a batch each.
-    base: plain decoding of the same.
-    cost: of the method's step, in batches of this size.
-  """
-  ours, plain = batches_of(runs), batches_of(base)
-  found = {
-    'row_seconds_per_token': ours.latency,
-    'baseline_row_seconds_per_token': plain.latency,
-    'predicted_static_speedup': _predict(cost, plain, ours),
-    'measured_over_predicted_static': _agree(cost, plain, ours),
-  }
-  return {
-    'at_work': ours.at_work,
-    'baseline_at_work': plain.at_work,
-    **{name: one.value for name, one in found.items()},
-    **{f'{name}_ci': one.interval for name, one in found.items()},
-  }

@@ -143,28 +143,16 @@ def join(runs: list[Run]) -> Run:
   """Joins the turns of a batch into one run."""
   rows = zip(*(r.texts for r in runs), strict=True)
   columns = zip(*(r.counts for r in runs), strict=True)
-  logs = [r.log for r in runs if r.log is not None]
+  # No two turns are next to each other.
+  logs = [r.log.padded(_APART) for r in runs if r.log is not None]
+  log = Log(*(np.concatenate(x, 1) for x in zip(*logs, strict=True)))
   return Run(
     [[token for text in texts for token in text] for texts in rows],
     Counts(*(np.sum(column, axis=0) for column in columns)),
     sum(r.seconds for r in runs),
     sum(r.prefill_seconds for r in runs),
     sum(r.compilations for r in runs),
-    _join_logs(logs) if logs else None,
+    log if logs else None,
     runs,
     sum(r.shortened for r in runs),
   )
-
-
-def _join_logs(logs: list[Log]) -> Log:
-  """Puts logs beside one another; no two turns are next to each other."""
-  fill = Log(accepted=-1, drafted=0, length=0)
-
-  def column(name):
-    value, apart = getattr(fill, name), ((0, 0), (0, _APART))
-    parts = [
-      np.pad(getattr(log, name), apart, constant_values=value) for log in logs
-    ]
-    return np.concatenate(parts, 1)
-
-  return Log(*map(column, Log._fields))

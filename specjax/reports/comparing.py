@@ -7,7 +7,6 @@ of them is called different though none is stays that of one interval (Holm
 """
 
 import collections
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from specjax.reports.markdown import (
   paragraph,
   with_interval,
 )
+from specjax.reports.paired import Statistic
 from specjax.stats import fit_tests, metrics
 from specjax.stats.row import KEY
 
@@ -35,36 +35,11 @@ SPEED_NOTE = (
 )
 
 
-class Statistic(NamedTuple):
-  """A positive number of a row, by the columns of its sums.
-
-  The number is the product of the first over the second, the third over the
-  fourth and so on.
-  """
-
-  name: str
-  columns: tuple[str, ...]
-  form: str = '.3f'
-
-  def of(self, *sums) -> Any:
-    quotients = zip(sums[::2], sums[1::2], strict=True)
-    return math.prod(a / b for a, b in quotients)
-
-
-STATISTICS = (
-  Statistic('alpha', paired.ALPHA),
-  Statistic('tau', paired.TAU),
-  Statistic(
-    'speedup',
-    (
-      'unit_baseline_seconds',
-      'unit_baseline_tokens',
-      'unit_tokens',
-      'unit_seconds',
-    ),
-    '.2f',
-  ),
-)
+STATISTICS: dict[str, Statistic] = {
+  'alpha': paired.ALPHA,
+  'tau': paired.TAU,
+  'speedup': paired.SPEEDUP,
+}
 
 
 class Cell(NamedTuple):
@@ -122,7 +97,7 @@ def matched(
 
 
 def _columns(row: dict, statistic: Statistic) -> np.ndarray | None:
-  columns = [row.get(name) for name in statistic.columns]
+  columns = [row.get(name) for name in statistic]
   if any(c is None for c in columns) or len({*map(len, columns)}) != 1:
     return None
   return np.array(columns, float)
@@ -173,9 +148,9 @@ def compare_cell(cell: Cell, statistic: Statistic) -> Compared | None:
     samples = [metrics.Sums(*a, *b)]
   else:
     samples = [metrics.Sums(*a), metrics.Sums(*b)]
-  n = len(statistic.columns)
+  n = len(statistic)
   ratio = metrics.combine(
-    lambda *sums: statistic.of(*sums[n:]) / statistic.of(*sums[:n]),
+    lambda *sums: paired.of_sums(*sums[n:]) / paired.of_sums(*sums[:n]),
     *samples,
     positive=True,
   )
@@ -197,7 +172,7 @@ def compare(cells: Sequence[Cell], statistic: Statistic) -> list[Compared]:
 def table(
   keys: Sequence[str],
   compared: Sequence[Compared],
-  statistic: Statistic,
+  name: str,
   names: tuple[str, str],
 ) -> Table:
   """Shows a statistic of every cell in both runs, and its change."""
@@ -208,7 +183,7 @@ def table(
     lines.append(
       [
         *map(paired.show, one.cell.name),
-        *(intervals.shown(r, statistic.name, statistic.form) for r in both),
+        *(intervals.shown(r, name, '.3f') for r in both),
         with_interval(change.value, change.interval, '+.1f', '%'),
         f'{one.shared} paired' if one.shared else 'independent',
         number(None if np.isnan(one.chance) else one.chance, '.2g'),
@@ -220,10 +195,10 @@ def table(
     f'beyond chance (false alarms in at most {1 - metrics.LEVEL:.0%} of such '
     'tables).'
   )
-  if statistic.name == 'speedup':
+  if name == 'speedup':
     note = f'{note} {SPEED_NOTE}'
   head = [*keys, *names, 'change', 'prompts', 'p', 'beyond chance']
-  return Table(statistic.name, paragraph(note), head, lines)
+  return Table(name, paragraph(note), head, lines)
 
 
 def differences(
@@ -277,21 +252,21 @@ def page(
   found: dict[str, Any] = {'cells': len(cells)}
   found['unmatched'] = [len(r) - len(cells) for r in rows]
   tables = []
-  for statistic in STATISTICS:
+  for name, statistic in STATISTICS.items():
     compared = compare(cells, statistic)
-    found[statistic.name] = {
+    found[name] = {
       'cells': len(compared),
       'paired': sum(one.shared > 0 for one in compared),
       'higher': sum(one.differs and one.ratio.value > 1 for one in compared),
       'lower': sum(one.differs and one.ratio.value < 1 for one in compared),
     }
     if compared:
-      tables.append(table(keys, compared, statistic, names).markdown())
+      tables.append(table(keys, compared, name, names).markdown())
   head = ['statistic', 'cells', 'paired', 'higher', 'lower']
   lines = [
-    [s.name, *map(str, found[s.name].values())]
-    for s in STATISTICS
-    if found[s.name]['cells']
+    [name, *map(str, found[name].values())]
+    for name in STATISTICS
+    if found[name]['cells']
   ]
   verdict = f'{names[1]} over {names[0]}, beyond chance.'
   if any(found['unmatched']):

@@ -4,7 +4,8 @@ Two rows are compared prompt by prompt, so what a prompt does to both is no
 noise.
 """
 
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 from specjax.reports import intervals
 from specjax.reports.markdown import Table, number, with_interval
@@ -19,20 +20,23 @@ AXES = (
 )
 
 
-class Statistic(NamedTuple):
-  """A ratio of sums over prompts, by the names of its columns."""
-
-  numerator: str
-  denominator: str
-
-
-ALPHA = Statistic('unit_overlap', 'unit_prefixes')
-UNDER_RULE = Statistic('unit_overlap_of_rule', 'unit_prefixes')
-TAU = Statistic('unit_tokens', 'unit_target_calls')
-SPEED = Statistic('unit_tokens', 'unit_seconds')
+# A positive number of a row, by columns of sums over its units: the first over
+# the second, times the third over the fourth, and so on.
+Statistic = tuple[str, ...]
+ALPHA: Statistic = ('unit_overlap', 'unit_prefixes')
+UNDER_RULE: Statistic = ('unit_overlap_of_rule', 'unit_prefixes')
+TAU: Statistic = ('unit_tokens', 'unit_target_calls')
+SPEED: Statistic = ('unit_tokens', 'unit_seconds')
 # Of a speed-up, as `metrics.speedup` takes them.
 TIMES = ('unit_baseline_seconds', 'unit_baseline_tokens')
 TIMES += ('unit_seconds', 'unit_tokens')
+SPEEDUP: Statistic = (*TIMES[:2], *SPEED)
+
+
+def of_sums(*sums: Any) -> Any:
+  """Returns a statistic from the sums of its columns."""
+  quotients = zip(sums[::2], sums[1::2], strict=True)
+  return math.prod(a / b for a, b in quotients)
 
 
 def _columns(row: dict, statistic: Statistic) -> list | None:

@@ -12,7 +12,7 @@ from specjax.reports import comparing
 from specjax.stats import fit_tests
 from tests.support import rows as made
 
-ALPHA, TAU, SPEED = comparing.STATISTICS
+ALPHA, TAU, SPEED = comparing.STATISTICS.values()
 CALLS = [4, 5, 6, 4, 5, 6, 4, 6]
 
 
