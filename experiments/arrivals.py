@@ -301,8 +301,7 @@ def numbers(texts: Sequence[Text], skipped: int) -> dict[str, Any]:
     'counted': len(kept),
     'told_at_once': len(kept) - len(several),
     'tokens': sum(len(x.tokens) for x in kept),
-    'tokens_per_second': rate.value,
-    'tokens_per_second_ci': rate.interval,
+    **metrics.fields(tokens_per_second=rate),
     'noticed_ms': 1e3 * max(x.submitted - x.scheduled for x in kept),
     **_milliseconds(
       'first_token', np.array([x.first - x.scheduled for x in kept])

@@ -265,8 +265,7 @@ class Setting(NamedTuple):
     if wrong:
       raise RuntimeError(f'a text is not of its language: {wrong[0]}')
     return {
-      **{name: one and one.value for name, one in found.items()},
-      **{f'{name}_ci': one and one.interval for name, one in found.items()},
+      **metrics.fields(**found),
       'states': 0 if automaton is None else len(automaton.next),
       'classes': 0 if automaton is None else automaton.next.shape[1],
       'tokens': int(counts.tokens.sum()),

@@ -322,8 +322,6 @@ class Side:
       np.concatenate([getattr(p, name) for p in passes])
       for name in ('tokens', 'calls', 'seconds', 'reading')
     )
-    speed = metrics.ratio(tokens, seconds)
-    whole = metrics.ratio(tokens, seconds + reading)
     return self.cell | {
       'way': way,
       'chunk': chunk,
@@ -336,10 +334,10 @@ class Side:
       'all_seconds_by_pass': _totals(passes),
       'seconds_by_pass': [p.seconds.sum() for p in passes],
       'tokens_by_pass': [p.tokens.sum() for p in passes],
-      'tokens_per_second': speed.value,
-      'tokens_per_second_ci': speed.interval,
-      'tokens_per_second_with_reading': whole.value,
-      'tokens_per_second_with_reading_ci': whole.interval,
+      **metrics.fields(
+        tokens_per_second=metrics.ratio(tokens, seconds),
+        tokens_per_second_with_reading=metrics.ratio(tokens, seconds + reading),
+      ),
       **self._beside(passes),
       **self._ideal(passes),
       **({'lengths': [p.by_length for p in passes]} if self.policy else {}),
@@ -377,8 +375,7 @@ class Side:
     )
     return {
       'step_seconds': steps,
-      'efficiency': efficiency.value,
-      'efficiency_ci': efficiency.interval,
+      **metrics.fields(efficiency=efficiency),
       'efficiency_by_pass': [
         one.sum() / p.seconds.sum()
         for one, p in zip(ideal, passes, strict=True)

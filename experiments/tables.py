@@ -171,6 +171,18 @@ def documents(root: pathlib.Path) -> dict[pathlib.Path, str]:
   return {path: way for path, way in every.items() if path.exists()}
 
 
+def _attempt(
+  warnings: list[str], what: str, make: Callable, *given: Any
+) -> Any:
+  """Calls a function; where rows are damaged, a warning says so instead."""
+  try:
+    return make(*given)
+  except _FAULTS as error:
+    why = error if isinstance(error, UserError) else repr(error)
+    warnings.append(f'{what}: not written: {why}')
+    return None
+
+
 def write(root: pathlib.Path, rows: Rows) -> tuple[dict[str, str], list[str]]:
   """Writes the summary and the figures of each folder.
 
@@ -179,24 +191,17 @@ def write(root: pathlib.Path, rows: Rows) -> tuple[dict[str, str], list[str]]:
   """
   summaries: dict[str, str] = {}
   warnings: list[str] = []
-
-  def attempt(what: str, make: Callable, *arguments: Any) -> Any:
-    try:
-      return make(*arguments)
-    except _FAULTS as error:
-      why = error if isinstance(error, UserError) else repr(error)
-      warnings.append(f'{what}: not written: {why}')
-
   for name, folder_rows in rows.items():
     folder = root / name
-    text = attempt(f'{folder}/summary.md', reports.summary, folder_rows)
+    what = f'{folder}/summary.md'
+    text = _attempt(warnings, what, reports.summary, folder_rows)
     if text is None:
       continue
     summaries[name] = text
     (folder / 'summary.md').write_text(text)
     for draw in reports.figures(folder_rows):
       what = f'{folder}/{draw.__name__}.png'
-      attempt(what, reports.save, draw, folder_rows, folder)
+      _attempt(warnings, what, reports.save, draw, folder_rows, folder)
   return summaries, warnings
 
 
@@ -218,7 +223,9 @@ def compare(x: Published | Calculated) -> None:
 def regenerate_markdown(root: pathlib.Path, rows: Rows) -> list[str]:
   """Writes summaries, figures and pages; returns what could not be."""
   summaries, warnings = write(root, rows)
-  (root / 'findings.md').write_text(findings.text(rows))
+  found = _attempt(warnings, f'{root}/findings.md', findings.text, rows)
+  if found is not None:
+    (root / 'findings.md').write_text(found)
   (root / 'papers.md').write_text(published.page())
   if root.resolve().name == 'results':  # The one that documents quote.
     for document, way in documents(root.resolve().parent).items():

@@ -30,7 +30,7 @@ from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.prompts.conversations import Conversation
 from specjax.stats import metrics, theory
-from specjax.stats.row import by_batch, times_of
+from specjax.stats.row import by_batch
 
 
 class _Seen(NamedTuple):
@@ -253,51 +253,26 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
   gamma = cost['gamma']
   place = seen['gammas'].index(gamma)
   expected = seen['unit_target_calls'][place]
-  seconds, base_seconds = ([r.seconds for r in x] for x in (runs, base))
-  tokens, base_tokens, calls = (
-    [int(n) for r in x for n in getattr(r.counts, name)]
-    for x, name in ((runs, 'tokens'), (base, 'tokens'), (runs, 'target_calls'))
-  )
-  found = {
-    'unit_tokens': tokens,
-    'unit_target_calls': calls,
-    'unit_seconds': seconds,
-    'unit_baseline_tokens': base_tokens,
-    'unit_baseline_seconds': base_seconds,
-  }
-  # Only the last one may be smaller.
-  batches = found | {'batch': len(runs[0].texts)}
-  tau = metrics.ratio(tokens, calls)
-  speedup = metrics.speedup(*times_of(batches))
-  difference = metrics.estimate(
-    lambda t, n, s, m: t / n - s / m,
-    tokens,
-    calls,
-    seen['unit_tokens'],
-    expected,
-  )
+
+  def column(some: list[Run], name: str) -> list[int]:
+    return [int(n) for r in some for n in getattr(r.counts, name)]
+
+  tokens, calls = (column(runs, name) for name in ('tokens', 'target_calls'))
   ours, plain = (row_fields.batches_of(x) for x in (runs, base))
   steps = plain.seconds, plain.places, ours.seconds, ours.places
+  # Only the last batch may be smaller.
   written = (
-    by_batch(batches | {'seen': column}, 'seen')
-    for column in (seen['unit_tokens'], expected)
+    by_batch({'batch': len(runs[0].texts), 'seen': one}, 'seen')
+    for one in (seen['unit_tokens'], expected)
   )
 
   def at_work(bs, bp, s, p, t, n):
     return bs / bp / (s / p) * (t / n)
 
-  working = metrics.estimate(
-    at_work, *steps, ours.tokens, ours.calls, positive=True
-  )
-  agreement = metrics.combine(
-    lambda s, m, bs, bp, sec, p, t, n, c, v: (
-      metrics.predicted_speedup(s / m, c, v, gamma)
-      / at_work(bs, bp, sec, p, t, n)
-    ),
-    metrics.Sums(*written, *steps, ours.tokens, ours.calls),
-    _costs(cost),
-    positive=True,
-  )
+  def over(s, m, bs, bp, sec, p, t, n, c, v):
+    predicted = metrics.predicted_speedup(s / m, c, v, gamma)
+    return predicted / at_work(bs, bp, sec, p, t, n)
+
   same = [
     digest == prompts.digest([text])
     for digest, text in zip(
@@ -314,22 +289,38 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     'predicted_tau': seen['tau'][place],
     'tau_by_beta': seen['tau_by_beta'][place],
     'tau_iid': seen['tau_iid'][place],
-    'tau': tau.value,
-    'tau_ci': tau.interval,
-    'difference': difference.value,
-    'difference_ci': difference.interval,
     'same_text': sum(same),
     'equal_calls': sum(equal),
-    **found,
     'c': cost['c'],
     'v': cost['v'],
     'predicted_speedup': metrics.predicted_speedup(
       seen['tau'][place], cost['c'], cost['v'], gamma
     ),
-    'speedup': speedup.value,
-    'speedup_ci': speedup.interval,
-    'speedup_at_work': working.value,
-    'speedup_at_work_ci': working.interval,
-    'predicted_over_measured': agreement.value,
-    'predicted_over_measured_ci': agreement.interval,
+    **metrics.fields(
+      tau=metrics.ratio(tokens, calls),
+      difference=metrics.estimate(
+        lambda t, n, s, m: t / n - s / m,
+        tokens,
+        calls,
+        seen['unit_tokens'],
+        expected,
+      ),
+      speedup=metrics.speedup(
+        plain.seconds, plain.tokens, ours.seconds, ours.tokens
+      ),
+      speedup_at_work=metrics.estimate(
+        at_work, *steps, ours.tokens, ours.calls, positive=True
+      ),
+      predicted_over_measured=metrics.combine(
+        over,
+        metrics.Sums(*written, *steps, ours.tokens, ours.calls),
+        _costs(cost),
+        positive=True,
+      ),
+    ),
+    'unit_tokens': tokens,
+    'unit_target_calls': calls,
+    'unit_seconds': [r.seconds for r in runs],
+    'unit_baseline_tokens': column(base, 'tokens'),
+    'unit_baseline_seconds': [r.seconds for r in base],
   }

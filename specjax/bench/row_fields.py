@@ -144,23 +144,19 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
     'drafted': drafted,
     'accepted': accepted,
     'coverage': 1 - counts.misses.sum() / steps if steps else None,
-    'alpha': alpha.estimate.value,
-    'alpha_ci': alpha.estimate.interval,
-    'alpha_of_rule': under_rule.estimate.value,
-    'alpha_of_rule_ci': under_rule.estimate.interval,
     'alpha_mle': accepted / tried if tried else None,
     'acceptance': accepted / drafted if drafted else None,
     'acceptance_by_position': unconditional,
     'acceptance_by_position_conditional': conditional,
     'histogram': counts.histogram.sum(0).tolist(),
-    'tau': tau.value,
-    'tau_ci': tau.interval,
-    'tau_per_request': per_request.value,
-    'tau_per_request_ci': per_request.interval,
-    'tau_per_step': per_step.value,
-    'tau_per_step_ci': per_step.interval,
-    'tau_without_bonus': without_bonus.value,
-    'tau_without_bonus_ci': without_bonus.interval,
+    **metrics.fields(
+      alpha=alpha.estimate,
+      alpha_of_rule=under_rule.estimate,
+      tau=tau,
+      tau_per_request=per_request,
+      tau_per_step=per_step,
+      tau_without_bonus=without_bonus,
+    ),
     **by_step(runs),
     'unit_tokens': counts.tokens.tolist(),
     'unit_target_calls': counts.target_calls.tolist(),
@@ -199,10 +195,7 @@ def by_turn(runs: list[Run], alpha: Alpha, base: list[Run] | None) -> dict:
       'texts': int(played.sum()),
       'tokens': int(counts.tokens.sum()),
       'target_calls': int(counts.target_calls.sum()),
-      'tau': tau.value,
-      'tau_ci': tau.interval,
-      'alpha': mean.value,
-      'alpha_ci': mean.interval,
+      **metrics.fields(tau=tau, alpha=mean),
     }
     if base:
       times = [
@@ -210,7 +203,7 @@ def by_turn(runs: list[Run], alpha: Alpha, base: list[Run] | None) -> dict:
         for plain, run in zip(split(base)[turn], here, strict=True)
       ]
       speedup = metrics.speedup(*np.array(times, float).T)
-      entry |= {'speedup': speedup.value, 'speedup_ci': speedup.interval}
+      entry |= metrics.fields(speedup=speedup)
     entries.append(entry)
   return {
     'texts': sum(entry['texts'] for entry in entries),
@@ -255,8 +248,7 @@ def speed(runs: list[Run], base: list[Run], cost: Costs) -> dict:
     'seconds_per_step': cost.seconds(),
     'at_work': ours.at_work,
     'baseline_at_work': plain.at_work,
-    **{name: one.value for name, one in found.items()},
-    **{f'{name}_ci': one.interval for name, one in found.items()},
+    **metrics.fields(**found),
     'unit_seconds': [float(r.seconds) for r in runs],
     'unit_baseline_seconds': [float(r.seconds) for r in base],
     'unit_baseline_tokens': [int(n) for r in base for n in r.counts.tokens],

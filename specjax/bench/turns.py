@@ -145,14 +145,14 @@ def join(runs: list[Run]) -> Run:
   columns = zip(*(r.counts for r in runs), strict=True)
   # No two turns are next to each other.
   logs = [r.log.padded(_APART) for r in runs if r.log is not None]
-  log = Log(*(np.concatenate(x, 1) for x in zip(*logs, strict=True)))
+  log = logs and Log(*(np.concatenate(x, 1) for x in zip(*logs, strict=True)))
   return Run(
     [[token for text in texts for token in text] for texts in rows],
     Counts(*(np.sum(column, axis=0) for column in columns)),
     sum(r.seconds for r in runs),
     sum(r.prefill_seconds for r in runs),
     sum(r.compilations for r in runs),
-    log if logs else None,
+    log or None,
     runs,
     sum(r.shortened for r in runs),
   )

@@ -8,8 +8,7 @@ A row names the program that made it. The module of that name has
                            a module without figures does not have it
 
 and all of it is true for any rows of the program: few, lost or undecided. The
-fields of a row are declared in `specjax.stats.row`; studies of a checkout
-declare none.
+fields of a row of `specjax run` are declared in `specjax.stats.row`.
 """
 
 import importlib
@@ -78,8 +77,9 @@ def save(draw: Draw, rows: list[dict], folder: pathlib.Path) -> None:
 def fault(row: dict) -> str:
   """Says which field of a row is wrong, and the remedy; '' if none.
 
-  Rows of a program that declares no fields are not looked at.
+  Rows of other programs than `specjax run` are not looked at.
   """
-  problem = declared.fault(row, declared.of(row) or {})
+  fields = declared.RUN if row.get('program') == 'run' else {}
+  problem = declared.fault(row, fields)
   again = 'remove it, and the command that made it measures it again'
   return problem and f'{problem}: {again}'

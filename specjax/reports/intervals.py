@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from specjax.reports.markdown import Columns, number, with_interval
 from specjax.stats import metrics
-from specjax.stats.row import BATCHES, CHECK, RUN, Fields
+from specjax.stats.row import BATCHES, PREDICTED, RUN, Fields
 
-FIELDS: Fields = {**CHECK, **RUN}
+FIELDS: Fields = {**PREDICTED, **RUN}
 
 
 def units(row: dict, name: str = '') -> int:

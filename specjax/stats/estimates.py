@@ -74,6 +74,14 @@ class Estimate:
     return dataclasses.replace(self, low=float(low), high=float(high))
 
 
+def fields(**estimates: Estimate | None) -> dict[str, Any]:
+  """Returns estimates as a row has them: intervals have _ci behind the name."""
+  found: dict[str, Any] = {}
+  for name, one in estimates.items():
+    found[name], found[f'{name}_ci'] = one and one.value, one and one.interval
+  return found
+
+
 def enough(units: float, fewest: int = FEWEST) -> bool:
   """Returns whether so many units allow an interval."""
   return units >= fewest

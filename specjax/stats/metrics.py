@@ -32,6 +32,7 @@ from specjax.stats.estimates import Sums as Sums
 from specjax.stats.estimates import combine as combine
 from specjax.stats.estimates import enough as enough
 from specjax.stats.estimates import estimate as estimate
+from specjax.stats.estimates import fields as fields
 from specjax.stats.estimates import medians as medians
 from specjax.stats.estimates import ratio as ratio
 from specjax.stats.estimates import student as student
