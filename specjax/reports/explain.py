@@ -12,7 +12,7 @@ itself, which costs nothing to change.
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from specjax.reports.markdown import (
 )
 from specjax.stats import metrics, sanity_checks, theory
 from specjax.stats.row import by_place, pick
-
-if TYPE_CHECKING:
-  from matplotlib.figure import Figure
 
 PHASES = ('draft', 'score', 'judge', 'commit', 'loop')
 LOOPS = ('whole', 'scored', 'judged', 'committed', 'bare')
@@ -324,37 +321,13 @@ def phase_table(loops: dict, row: dict) -> Table:
   return Table(title, '', head, lines)
 
 
-def speedup(rows: list[dict]) -> 'Figure':
-  """Draws speed-up against gamma: model and measurement, with intervals."""
-  from matplotlib.figure import Figure
-
-  groups = by_place(cells_of(rows))
-  figure = Figure(figsize=(4 * len(groups), 3.2), layout='constrained')
-  for place, ((domain, temperature), cells) in enumerate(groups.items()):
-    axes = figure.add_subplot(1, len(groups), place + 1)
-    gammas = [r['gamma'] for r in cells]
-    model = [predicted(r) for r in cells]
-    band, ends = (
-      np.transpose(
-        [intervals.stored(r, name) or [np.nan, np.nan] for r in cells]
-      )
-      for name in (field_of(cells[0], 'predicted_speedup'), 'speedup')
-    )
-    measured = np.array([r['speedup'] for r in cells])
-    axes.fill_between(gammas, *band, alpha=0.2)
-    axes.plot(gammas, model, label='tau / (v + gamma c)')
-    reach = np.abs(ends - measured)
-    axes.errorbar(gammas, measured, reach, fmt='o', capsize=3, label='measured')
-    axes.axhline(1, color='gray', linewidth=0.8)
-    axes.set(xlabel='gamma', title=f'{domain}, temperature {temperature:g}')
-    if not place:
-      axes.set_ylabel('times plain decoding')
-      axes.legend()
-  return figure
-
-
 def figures(rows: list[dict]) -> tuple[Draw, ...]:
-  return (speedup,) if cells_of(rows) else ()
+  from specjax.reports import plots  # matplotlib takes a second
+
+  def speedup_against_gamma(rows: list[dict]):
+    return plots.speedup_against_gamma(cells_of(rows))
+
+  return (speedup_against_gamma,) if cells_of(rows) else ()
 
 
 def _agreement(rows: list[dict]) -> str:

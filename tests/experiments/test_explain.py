@@ -26,6 +26,10 @@ def settings(folder, **changes):
 
 ROW = {
   'drafter': 'ngram',
+  'verifier': 'token',
+  'lossless': True,
+  'drafted': 8,
+  'histogram': [4, 0],
   'domain': 'code',
   'temperature': 0.0,
   'batch': 1,
@@ -84,7 +88,7 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
     'a drafted token 2.9 MB of weights and 0.4 MB of cache.'
   ) in said
   assert lines['2'].split()[-2] == '0.24'  # 1 + a + a^2 = 1.3
-  assert (folder.path / 'speedup.png').stat().st_size > 5000
+  assert (folder.path / 'speedup_against_gamma.png').stat().st_size > 5000
 
 
 def test_batches_are_judged_by_what_their_rows_wait(tmp_path):
@@ -281,7 +285,7 @@ def test_the_last_line_has_what_was_promised(explained):
   assert last['best_gamma'] == 2
   assert last['verdict'] in ' '.join(printed[0].split())
   assert (out / 'summary.md').read_text() == printed[0]
-  assert (out / 'speedup.png').stat().st_size > 5000
+  assert (out / 'speedup_against_gamma.png').stat().st_size > 5000
 
 
 @pytest.mark.slow
