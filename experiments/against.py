@@ -7,8 +7,8 @@ each domain, as in results/against_huggingface, four and a half minutes on two
 idle cores). And
 
   python -m experiments.against --binaries=FOLDER \\
-    --target.path=TARGET.gguf --draft.path=DRAFT.gguf \\
-    --drafters="('lm','ngram')"
+    --target.path=TARGET.gguf --draft.path=DRAFT.gguf --rounds \\
+    --drafters="('lm','lm-int4','ngram')" --gammas=4,6
 
 with llama.cpp, whose programs are in FOLDER.
 
@@ -44,7 +44,14 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import peers
-from experiments.peers import LM, Decoded, Decoder, LlamaCpp, Transformers
+from experiments.peers import (
+  FEW_BITS,
+  LM,
+  Decoded,
+  Decoder,
+  LlamaCpp,
+  Transformers,
+)
 from experiments.step_timing import read_bandwidth
 from specjax import pair, prompts, sampling
 from specjax.bench import load, measure, results
@@ -160,7 +167,7 @@ def ours(plan: Plan, built: Loaded) -> list[Decoder]:
 
   decoders = [make(PLAIN, built.base, None)]
   for method in built.methods:
-    lm = plan.drafters[method.drafter].load == LM
+    lm = plan.drafters[method.drafter].load in (LM, FEW_BITS)
     family = DRAFT if lm else f'specjax {method.drafter}'
     decoders.append(make(family, method.way, method))
   return decoders

@@ -24,6 +24,7 @@ Chosen = Sequence[tuple[str, PlannedDrafter, int, str | None]]
 
 
 LM = 'specjax.drafters.lm.load'
+FEW_BITS = 'specjax.drafters.quantized.load'
 NGRAM = 'specjax.drafters.ngram.load'
 PEER = 'transformers plain'
 PEER_EAGER = 'transformers plain, eager'

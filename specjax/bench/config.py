@@ -39,7 +39,7 @@ class Draft(Checkpoint):
   Attributes:
     vocabulary: tokens that it may propose, the most frequent ones; 0: all.
     frequencies: tables that say how frequent they are, as
-      `specjax train counts` makes them.
+      `specjax train counts` makes them; empty: the first ids are.
   """
 
   vocabulary: Annotated[int, Between(0)] = 0
@@ -102,7 +102,8 @@ class Experiment:
   Attributes:
     name: results go to runs/<name>-<hash of the settings>, or to `results`.
     target: the target's checkpoint.
-    draft: checkpoint of a draft; where given, a candidate `lm` loads it.
+    draft: checkpoint of a draft; where given, a candidate `lm` loads it, and of
+      a GGUF file `lm-int4` rounds it to four bits.
     dtype: of weights and cache: auto, float32, bfloat16 or float16. auto is
       the checkpoint's own, and on a CPU float32.
     weights: how matrices of the target, and of models that draft for it, are
@@ -162,13 +163,21 @@ class Experiment:
 
   @property
   def known(self) -> dict[str, Candidate]:
-    """Drafters by name; that of `draft` comes first."""
+    """Drafters by name; that of `draft` comes first.
+
+    A draft of a GGUF file comes in four bits, too, at the end: where steps wait
+    for memory, that draft is the faster one.
+    """
     if not self.draft.path:
       return self.candidates
     given = vars(self.draft).items()
     own = {name: x for name, x in given if x and name != 'path'}
     lm = Candidate('lm', 4, self.draft.path, own)
-    return {'lm': lm} | self.candidates
+    drafters = {'lm': lm} | self.candidates
+    if self.draft.path.endswith('.gguf'):
+      few = own | {'bits': 4, 'rounds': self.rounds}
+      drafters['lm-int4'] = Candidate('quantized', 4, self.draft.path, few)
+    return drafters
 
   def shrink(self) -> None:
     """Leaves the quick version: two drafters, few and short texts.

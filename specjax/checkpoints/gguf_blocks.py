@@ -1,7 +1,7 @@
 """Blocks of GGUF files taken apart: integers, with a scale for each group.
 
-Every type here is scale * value + offset, so nothing is lost: `low_bits` holds
-what a file holds.
+Every type here is scale * (value - zero) + offset, so nothing is lost:
+`low_bits` holds what a file holds, in little more than its bytes.
 
 Source: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
 """
@@ -16,16 +16,23 @@ class Blocks(NamedTuple):
   """A tensor [out, in] of few bits.
 
   Attributes:
-    values: [out, in] integers of eight bits, or from 0 to 15.
-    scale: [out, in / G] float32, of each group of G inputs.
-    offset: the same shape; None: 0.
-    bits: of a value, 8 or 4.
+    values: [out, in] uint8, or int8 where `bits` is 8.
+    bits: of a value, 8, 6 or 4.
+    zero: the value that stands for 0 beside an offset.
+    scale: [out, in / G] float16 or int8, of each group of G inputs.
+    scale_unit: [out, in / S] float16, which scales are multiplied by, for each
+      S inputs; None: 1.
+    offset: as scale; None: 0.
+    offset_unit: as scale_unit.
   """
 
   values: np.ndarray
-  scale: np.ndarray
-  offset: np.ndarray | None
   bits: int
+  zero: int
+  scale: np.ndarray
+  scale_unit: np.ndarray | None = None
+  offset: np.ndarray | None = None
+  offset_unit: np.ndarray | None = None
 
 
 # Of every byte, its bits as bit 4 of eight values.
@@ -36,9 +43,9 @@ _FIFTH = (
 
 
 def _half(blocks: np.ndarray, begin: int) -> np.ndarray:
-  """Returns the float16 at a byte of every block, in float32; [..., 1]."""
+  """Returns the float16 at a byte of every block; [..., 1]."""
   part = np.ascontiguousarray(blocks[..., begin : begin + 2])
-  return part.view(np.float16).astype(np.float32)
+  return part.view(np.float16)
 
 
 def _nibbles(part: np.ndarray) -> np.ndarray:
@@ -53,50 +60,50 @@ def _fifth_bits(blocks: np.ndarray, begin: int) -> np.ndarray:
 
 
 def _q4_0(x):
-  scale = _half(x, 0)
-  return _nibbles(x[..., 2:18]), scale, -8 * scale, 4
+  return Blocks(_nibbles(x[..., 2:18]), 4, 8, _half(x, 0))
 
 
 def _q4_1(x):
-  return _nibbles(x[..., 4:20]), _half(x, 0), _half(x, 2), 4
+  values = _nibbles(x[..., 4:20])
+  return Blocks(values, 4, 0, _half(x, 0), offset=_half(x, 2))
 
 
 def _q5_0(x):
   values = _nibbles(x[..., 6:22]) | _fifth_bits(x, 2)
-  return values.view(np.int8) - np.int8(16), _half(x, 0), None, 8
+  return Blocks(values, 6, 16, _half(x, 0))
 
 
 def _q5_1(x):
   values = _nibbles(x[..., 8:24]) | _fifth_bits(x, 4)
-  return values, _half(x, 0), _half(x, 2), 8
+  return Blocks(values, 6, 0, _half(x, 0), offset=_half(x, 2))
 
 
 def _q8_0(x):
-  return x[..., 2:34].view(np.int8), _half(x, 0), None, 8
+  return Blocks(x[..., 2:34].view(np.int8), 8, 0, _half(x, 0))
 
 
-def _scales_of_k(x):
-  """Returns scales and offsets [..., 8] of a block of eight groups."""
+def _of_k(x, values, bits):
+  """Returns blocks of eight groups, with scales and offsets of six bits."""
   packed = x[..., 4:16]
   first, least, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
   scales = [first & 63, rest & 15 | first >> 6 << 4]
   least = [least & 63, rest >> 4 | least >> 6 << 4]
   scale, offset = (
-    np.concatenate(part, -1).astype(np.float32) for part in (scales, least)
+    np.concatenate(part, -1).view(np.int8) for part in (scales, least)
   )
-  return _half(x, 0) * scale, -(_half(x, 2) * offset)
+  return Blocks(values, bits, 0, scale, _half(x, 0), offset, -_half(x, 2))
 
 
 def _q4_k(x):
   values = _nibbles(x[..., 16:].reshape(*x.shape[:-1], 4, 32))
-  return values, *_scales_of_k(x), 4
+  return _of_k(x, values, 4)
 
 
 def _q5_k(x):
   values = _nibbles(x[..., 48:].reshape(*x.shape[:-1], 4, 32))
   places = np.arange(8, dtype=np.uint8).reshape(4, 2, 1)
   high = x[..., None, None, 16:48] >> places & 1
-  return values | high << 4, *_scales_of_k(x), 8
+  return _of_k(x, values | high << 4, 6)
 
 
 def _q6_k(x):
@@ -104,13 +111,12 @@ def _q6_k(x):
   low = low.reshape(*x.shape[:-1], 2, 4, 32)
   places = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
   high = x[..., 128:192].reshape(*x.shape[:-1], 2, 1, 32) >> places & 3
-  values = (low | high << 4).view(np.int8) - np.int8(32)
-  scale = x[..., 192:208].view(np.int8).astype(np.float32)
-  return values, _half(x, 208) * scale, None, 8
+  scale = x[..., 192:208].view(np.int8)
+  return Blocks(low | high << 4, 6, 32, scale, _half(x, 208))
 
 
 # By the name of a type: bytes of a block, and what takes blocks apart.
-TYPES: dict[str, tuple[int, Callable]] = {
+TYPES: dict[str, tuple[int, Callable[[np.ndarray], Blocks]]] = {
   'Q4_0': (18, _q4_0),
   'Q4_1': (20, _q4_1),
   'Q5_0': (22, _q5_0),
@@ -131,10 +137,7 @@ def take_apart(data: np.ndarray, kind: str) -> Blocks:
   """
   size, function = TYPES[kind]
   rows = len(data)
-  values, scale, offset, bits = function(data.reshape(rows, -1, size))
+  made = function(data.reshape(rows, -1, size))
   return Blocks(
-    values.reshape(rows, -1),
-    scale.reshape(rows, -1),
-    None if offset is None else offset.reshape(rows, -1),
-    bits,
+    *(x.reshape(rows, -1) if isinstance(x, np.ndarray) else x for x in made)
   )

@@ -20,6 +20,7 @@ import numpy as np
 
 from specjax.checkpoints.families.table import Tensors
 from specjax.checkpoints.files import CONFIG, GGUF, CheckpointError, Tensor
+from specjax.checkpoints.gguf_blocks import Blocks
 from specjax.checkpoints.precision import STORED
 from specjax.models import linear, low_bits
 from specjax.models.low_bits import LowBits
@@ -175,65 +176,122 @@ class _Array(NamedTuple):
 
 
 class _FewBits(NamedTuple):
-  """The form of a parameter of few bits, which its tensors decide."""
+  """The form of a parameter of few bits, which its tensors decide.
+
+  Attributes:
+    bits: of a value.
+    zero: the value that stands for 0.
+    factors: for each array of scales, offsets and units of `LowBits`, how many
+      inputs have one, and its type.
+  """
 
   bits: int
-  group: int
-  has_offset: bool
+  zero: int
+  factors: dict[str, tuple[int, np.dtype]]
+
+  def low_bits(self, words: Any, factors: dict, rounds: bool) -> LowBits:
+    """Returns a weight of these arrays, or of their shapes."""
+    factors = {'offset': None} | factors
+    return LowBits(
+      words, bits=self.bits, zero=self.zero, rounds=rounds, **factors
+    )
 
   def shapes(self, shape: tuple[int, ...], rounds: bool) -> LowBits:
     """Returns the shapes of a weight [in, *outputs]."""
     inputs, *outputs = shape
     words = inputs * self.bits // 32, *outputs
-    scale = jax.ShapeDtypeStruct((inputs // self.group, *outputs), jnp.float32)
-    return LowBits(
-      jax.ShapeDtypeStruct(words, jnp.int32),
-      scale,
-      scale if self.has_offset else None,
-      self.bits,
-      rounds,
-    )
+    factors = {
+      name: jax.ShapeDtypeStruct((inputs // each, *outputs), dtype)
+      for name, (each, dtype) in self.factors.items()
+    }
+    words = jax.ShapeDtypeStruct(words, jnp.int32)
+    return self.low_bits(words, factors, rounds)
+
+  def arrays(self, blocks: Blocks) -> dict[str, np.ndarray]:
+    """Returns the words and factors [out, ...] of a part of a tensor."""
+    values, inputs = blocks.values, blocks.values.shape[1]
+    if self.bits == 8 and blocks.bits < 8:
+      values = values.view(np.int8) - np.int8(blocks.zero)
+    elif self.bits < 8 and self.zero != blocks.zero:
+      values = values + np.uint8(self.zero - blocks.zero)
+    made = {'words': low_bits.pack_rows(values.view(np.uint8), self.bits)}
+    for name, (each, dtype) in self.factors.items():
+      x = getattr(blocks, name)
+      if x is None:  # No offsets, beside tensors that have some.
+        x = np.zeros((len(values), 1), dtype)
+      elif f'{name}_unit' not in self.factors:
+        x = _times(x.astype(dtype), getattr(blocks, f'{name}_unit', None))
+      made[name] = np.repeat(x, inputs // each // x.shape[1], 1)
+    return made
+
+
+def _times(x: np.ndarray, unit: np.ndarray | None) -> np.ndarray:
+  """Multiplies factors by their units, if they have any."""
+  return (
+    x if unit is None else x * np.repeat(unit, x.shape[1] // unit.shape[1], 1)
+  )
 
 
 def _few_bits(
   source: Tensors, tensors: Mapping[str, Any], key: str, form: WeightForm
 ) -> _FewBits | None:
-  """Returns the form of a parameter; None where it is floats."""
+  """Returns the form of a parameter; None where it is floats.
+
+  Tensors side by side in a parameter are given the bits that hold all of them,
+  and, where their scales differ in type, scales in float32.
+  """
   matrix = key == 'embedding' or key.split('/')[-1] in linear.NAMES
   if form.weights != STORED_BITS or not matrix:
     return None
-  samples = []
+  samples: list[Blocks] = []
   for name in source.names:
     file = tensors[name].file
     sample = hasattr(file, 'sample') and file.sample(tensors[name].name)
     if not sample:
       return None
     samples.append(sample)
-  return _FewBits(
-    max(x.bits for x in samples),
-    min(x.values.shape[1] // x.scale.shape[1] for x in samples),
-    any(x.offset is not None for x in samples),
-  )
+  zero = max(x.zero for x in samples)
+  # Of the largest value, and 8 for values with signs.
+  bits = max((2**x.bits - 1 + zero - x.zero).bit_length() for x in samples)
+  bits = next(n for n in (4, 6, 8) if n >= min(bits, 8))
+  factors: dict[str, tuple[int, np.dtype]] = {}
+  for name in ('scale', 'offset'):
+    some = [x for x in samples if getattr(x, name) is not None]
+    unit = f'{name}_unit'
+    kinds = {
+      (getattr(x, name).dtype, getattr(x, unit) is not None) for x in some
+    }
+    if not some:
+      continue
+    group = min(x.values.shape[1] // getattr(x, name).shape[1] for x in some)
+    if len(kinds) > 1:
+      factors[name] = group, np.dtype(np.float32)
+      continue
+    ((dtype, has_unit),) = kinds
+    factors[name] = group, dtype
+    if has_unit:
+      ends = (x.values.shape[1] // getattr(x, unit).shape[1] for x in some)
+      factors[unit] = min(ends), getattr(some[0], unit).dtype
+  if 'offset' in factors:  # As many as scales.
+    least = min(factors['scale'][0], factors['offset'][0])
+    for name in ('scale', 'offset'):
+      factors[name] = least, factors[name][1]
+  return _FewBits(bits, 0 if bits == 8 else zero, factors)
 
 
-def _packed(tensor: Tensor, bits: int) -> Any:
-  """A tensor taken apart, with words for values; few values at a time."""
+def _packed(tensor: Tensor, few: _FewBits) -> dict[str, np.ndarray]:
+  """The words and factors of a tensor, made of few values at a time."""
   rows, inputs = tensor.shape
-  step, pieces = max(1, _VALUES // inputs), []
-  for i in range(0, rows, step):
-    part = tensor.file.take_apart(tensor.name, slice(i, min(i + step, rows)))
-    words = low_bits.pack_rows(part.values, bits)
-    pieces.append(part._replace(values=words))
-
-  def join(arrays):
-    if len(arrays) == 1:
-      return arrays[0]
-    return None if arrays[0] is None else np.concatenate(arrays)
-
-  values, scale, offset, _ = zip(*pieces, strict=True)
-  return pieces[0]._replace(
-    values=join(values), scale=join(scale), offset=join(offset)
-  )
+  step = max(1, _VALUES // inputs)
+  pieces = [
+    few.arrays(
+      tensor.file.take_apart(tensor.name, slice(i, min(i + step, rows)))
+    )
+    for i in range(0, rows, step)
+  ]
+  if len(pieces) == 1:
+    return pieces[0]
+  return {name: np.concatenate([x[name] for x in pieces]) for name in pieces[0]}
 
 
 def read_low_bits(
@@ -257,38 +315,24 @@ def read_low_bits(
   Returns:
     The weight, in arrays of numpy.
   """
-  parts = {name: _packed(tensors[name], few.bits) for name in source.names}
+  parts = {name: _packed(tensors[name], few) for name in source.names}
   axis = 1 if table else 0
-  groups = shape[axis] // few.group
 
-  def join(arrays, dtype) -> np.ndarray:
-    inner = next(iter(arrays.values())).shape[1]
-    size = tuple(inner if i == axis else n for i, n in enumerate(shape))
-    read = {name: _Array(x) for name, x in arrays.items()}
+  def join(which: str) -> np.ndarray:
+    arrays = {name: _Array(part[which]) for name, part in parts.items()}
+    inner = next(iter(arrays.values())).array
+    size = tuple(
+      inner.shape[1] if i == axis else n for i, n in enumerate(shape)
+    )
     # In the order of the file: inputs of an output side by side.
     last = np.moveaxis(np.empty(size, np.uint8), axis, -1).shape
-    x = np.moveaxis(np.empty(last, dtype), -1, axis)
+    x = np.moveaxis(np.empty(last, inner.dtype), -1, axis)
     whole = (slice(None),) * len(size)
-    Reader(source, size, read, np.dtype(dtype)).fill(x, whole)
+    Reader(source, size, arrays, inner.dtype).fill(x, whole)
     return x.T if table else x
 
-  def of_groups(x):
-    return np.repeat(x, groups // x.shape[1], 1)
-
-  words = join({name: one.values for name, one in parts.items()}, np.int32)
-  scale = join(
-    {name: of_groups(one.scale) for name, one in parts.items()}, np.float32
-  )
-  offset = None
-  if few.has_offset:
-    offsets = {
-      name: of_groups(
-        np.zeros_like(one.scale) if one.offset is None else one.offset
-      )
-      for name, one in parts.items()
-    }
-    offset = join(offsets, np.float32)
-  return LowBits(words, scale, offset, few.bits, rounds)
+  factors = {name: join(name) for name in few.factors}
+  return few.low_bits(join('words'), factors, rounds)
 
 
 def read_parameters(

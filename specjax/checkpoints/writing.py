@@ -169,15 +169,16 @@ def _parts(directory, key, value, dtype) -> dict[str, Any]:
     return {'': _round(directory, key, value, dtype)}
   table = isinstance(value, linear.Table)
   w = value.head if table else value
-  if not low_bits.is_low_bits(w) or w.blocked or w.bits != 8:
+  plain = low_bits.is_low_bits(w) and not w.blocked and w.offset is None
+  if not plain or w.bits != 8:
     raise CheckpointError(
-      f'{directory}: parameter {key} is in blocks or in four bits, which no '
-      'file holds; save the whole weights that it was made from'
+      f'{directory}: parameter {key} is in blocks or not in eight bits, which '
+      'no file holds; save the whole weights that it was made from'
     )
   values = low_bits.values_of
   if w.words.ndim > 2 and key.split('/')[-1] in linear.OF_EXPERTS:
     values = jax.vmap(values)
-  parts = {'': values(w).astype(jnp.int8), SCALE: w.scale}
+  parts = {'': values(w).astype(jnp.int8), SCALE: low_bits.factors_of(w)[0]}
   return {end: x.T if table else x for end, x in parts.items()}
 
 

@@ -61,9 +61,10 @@ def multiply(x, w):
 def _multiply_low_bits(x, w):
   if w.blocked:
     rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
-    offset = jnp.zeros(0, jnp.float32) if w.offset is None else w.offset
-    rounds = jnp.int32(w.rounds)
-    y = native.grouped_product(rows, w.words, w.scale, offset, rounds)
+    factors = w.scale, w.scale_unit, w.offset, w.offset_unit
+    factors = [jnp.zeros(0) if x is None else x for x in factors]
+    settings = jnp.array([w.rounds, w.zero], jnp.int32)
+    y = native.grouped_product(rows, w.words, *factors, settings)
     return y.astype(x.dtype).reshape(*x.shape[:-1], -1)
   if w.rounds:
     x = low_bits.round_activations(x, len(w.scale))

@@ -1,9 +1,10 @@
-"""Weights in eight or four bits, with a scale for each group of inputs.
+"""Weights in eight, six or four bits, with a scale for each group of inputs.
 
-A transform of parameters: a weight becomes scale * value + offset, where values
-are integers and a scale, and an offset where there is one, serve a group of
-inputs of one output. Activations and caches stay as they were, unless `rounds`
-says that the activations of a product are rounded as well. Any model can be
+A transform of parameters: a weight becomes scale * (value - zero) + offset,
+where values are integers and a scale, and an offset where there is one, serve a
+group of inputs of one output. They are numbers of few bits, too, with a unit
+for many groups. Activations and caches stay as they were, unless `rounds` says
+that the activations of a product are rounded as well. Any model can be
 quantised, the target as its own draft included: the rule then says by how much
 q is off.
 
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-BITS = 8, 4
+BITS = 8, 4  # that weights are rounded to; files have 6, too
 GROUP = 32  # inputs that share a scale, where they divide the inputs
 LARGEST = 127  # value of eight bits, of a weight or of an activation
 
@@ -34,22 +35,32 @@ class LowBits:
   """A weight [in, *outputs] of few bits.
 
   Attributes:
-    words: [in / P, *outputs] int32, each of P = 32 / bits inputs of an output:
-      four of eight bits with their signs, the first in the lowest bits; or
+    words: [in * bits / 32, *outputs] int32, each of inputs of one output. Eight
+      bits: four with their signs, the first in the lowest bits. Four bits:
       eight from 0 to 15, of which the first four have the lower half of each
-      byte. In blocks [C, in / P, c] where `blocked` says so.
-    scale: [in / G, *outputs] float32, or in such blocks.
-    offset: the same shape; None: 0.
-    bits: of a value.
+      byte. Six bits: sixteen from 0 to 63 in three words, of which two are
+      those of the lower four bits, and each byte of the third has the upper
+      bits of inputs 4, 8 and 12 apart. In blocks [C, in * bits / 32, c] where
+      `blocked` says so.
+    scale: [in / G, *outputs] float32, float16 or int8, or in such blocks.
+    offset: likewise; None: 0.
+    bits: of a value, 8, 6 or 4.
+    zero: the value that stands for 0 beside an offset; 0 for eight bits.
     rounds: whether activations are rounded to eight bits, with a scale for each
       group, before they are multiplied.
     blocked: whether it lies in blocks of columns for the kernel.
+    scale_unit: [in / S, *outputs] of the types of `scale`, which scales are
+      multiplied by, for each S inputs; None: 1.
+    offset_unit: likewise, of offsets.
   """
 
   words: Any  # arrays of jax or numpy, or their shapes
   scale: Any
   offset: Any
   bits: int = struct.field(pytree_node=False)
+  zero: int = struct.field(pytree_node=False, default=0)
+  scale_unit: Any = None
+  offset_unit: Any = None
   rounds: bool = struct.field(pytree_node=False, default=False)
   blocked: bool = struct.field(pytree_node=False, default=False)
 
@@ -70,7 +81,15 @@ def _along(places: np.ndarray, ndim: int) -> jax.Array:
 
 
 def pack(values: jax.Array, bits: int) -> jax.Array:
-  """Packs integers [in, *outputs] into words [in / P, *outputs]."""
+  """Packs integers [in, *outputs] into words [in * bits / 32, *outputs]."""
+  if bits == 6:
+    low = pack(values & 15, 4)
+    low = low.reshape(-1, 2, *low.shape[1:])
+    fours = (values >> 4).reshape(-1, 4, 4, *values.shape[1:])
+    places = jnp.arange(0, 8, 2).reshape(4, *[1] * values.ndim)
+    high = pack((fours << places).sum(1).reshape(-1, *values.shape[1:]), 8)
+    words = jnp.concatenate([low, high[:, None]], 1)
+    return words.reshape(-1, *values.shape[1:])
   places = _places(bits)
   fields = values.astype(jnp.int32).astype(jnp.uint32) & (2**bits - 1)
   fields = fields.reshape(-1, len(places), *values.shape[1:])
@@ -79,7 +98,14 @@ def pack(values: jax.Array, bits: int) -> jax.Array:
 
 
 def pack_rows(values: np.ndarray, bits: int) -> np.ndarray:
-  """Packs bytes [out, in] into words [out, in / P], those of `pack`."""
+  """Packs bytes [out, in] into words, those of `pack`; [out, n]."""
+  if bits == 6:
+    low = pack_rows(values & 15, 4).reshape(len(values), -1, 2)
+    fours = values.reshape(len(values), -1, 4, 4) >> 4
+    fours = fours << np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    high = pack_rows(np.bitwise_or.reduce(fours, 2), 8)
+    words = np.concatenate([low, high.reshape(len(values), -1, 1)], 2)
+    return words.reshape(len(values), -1)
   if bits == 4:
     low, high = np.moveaxis(values.reshape(len(values), -1, 2, 4), 2, 0)
     values = (low | high << 4).reshape(len(values), -1)
@@ -87,7 +113,14 @@ def pack_rows(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack(words: jax.Array, bits: int) -> jax.Array:
-  """Returns the integers [in, *outputs] of words [in / P, *outputs], int32."""
+  """Returns the integers [in, *outputs] of words, int32."""
+  if bits == 6:
+    outputs = words.shape[1:]
+    words = words.reshape(-1, 3, *outputs)
+    low = unpack(words[:, :2].reshape(-1, *outputs), 4)
+    bytes_ = unpack(words[:, 2], 8).reshape(-1, 1, 4, *outputs)
+    places = jnp.arange(0, 8, 2).reshape(4, *[1] * (1 + len(outputs)))
+    return low | ((bytes_ >> places & 3) << 4).reshape(low.shape)
   places = _along(_places(bits), words.ndim)
   left = (words[:, None].astype(jnp.uint32) << (32 - bits - places)).astype(
     jnp.int32
@@ -114,13 +147,30 @@ def _spread(x: jax.Array, inputs: int) -> jax.Array:
   return jnp.repeat(x, inputs // len(x), 0, total_repeat_length=inputs)
 
 
+def factors_of(w: LowBits) -> tuple[jax.Array, jax.Array | None]:
+  """Returns the scales [in / G, *outputs] of a weight, and its offsets.
+
+  Both are floats; of blocks [in / G, C * c]. Offsets are None where w has none.
+  """
+
+  def product(x, unit):
+    if x is None:
+      return None
+    x, *units = (
+      unblock(y) if w.blocked else y for y in (x, unit) if y is not None
+    )
+    wide = jnp.promote_types(jnp.float32, x.dtype)
+    x = x.astype(wide)
+    return x * _spread(units[0].astype(wide), len(x)) if units else x
+
+  return product(w.scale, w.scale_unit), product(w.offset, w.offset_unit)
+
+
 def widen(w: LowBits, dtype: Any = jnp.float32) -> jax.Array:
   """Returns the floats [in, *outputs] that a weight stands for."""
-  values = values_of(w)
-  scale = unblock(w.scale) if w.blocked else w.scale
+  values, (scale, offset) = values_of(w) - w.zero, factors_of(w)
   wide = values.astype(scale.dtype) * _spread(scale, len(values))
-  if w.offset is not None:
-    offset = unblock(w.offset) if w.blocked else w.offset
+  if offset is not None:
     wide += _spread(offset, len(values))
   return wide.astype(dtype)
 
@@ -149,9 +199,10 @@ def quantize_matrix(
 ) -> LowBits:
   """Rounds a weight [in, *outputs] to values of few bits.
 
-  Eight bits are symmetric, the nearest of 255 values. Four bits are the nearest
-  of 16 from the least to the largest weight of a group. The error is at most
-  half a scale.
+  Eight bits are symmetric, the nearest of 255 values, with scales in float32.
+  Four bits are the nearest of 16 from the least to the largest weight of a
+  group, with scales and offsets in float16 and a unit for each output. The
+  error is at most half a scale.
 
   Args:
     w: the weight, in floats.
@@ -162,21 +213,35 @@ def quantize_matrix(
   wide = w.astype(jnp.float32)
   parts = wide.reshape(-1, group, *w.shape[1:])
   low, high = parts.min(1, keepdims=True), parts.max(1, keepdims=True)
+  offset = offset_unit = scale_unit = None
   if bits == 8:
-    offset, scale = None, jnp.maximum(-low, high) / LARGEST
-    least, most = -LARGEST, LARGEST
+    scale, least = jnp.maximum(-low, high)[:, 0] / LARGEST, -LARGEST
+    wide_scale = scale
   else:
-    # An offset of 0 where all weights are above it keeps a weight of 0.
-    offset, scale = low, (high - low) / 15
-    least, most = 0, 15
+    offset, offset_unit = _halve(low[:, 0], -jnp.inf)
+    wide_offset = offset.astype(jnp.float32) * offset_unit
+    parts = parts - wide_offset[:, None]
+    scale, scale_unit = _halve((high[:, 0] - wide_offset) / 15, jnp.inf)
+    wide_scale, least = scale.astype(jnp.float32) * scale_unit, 0
   # A group without weights has a scale of 0, and values of 0.
-  parts = parts if offset is None else parts - offset
-  values = jnp.round(parts / jnp.where(scale > 0, scale, 1))
+  values = jnp.round(parts / jnp.where(wide_scale > 0, wide_scale, 1)[:, None])
+  most = LARGEST if bits == 8 else 15
   values = jnp.clip(values, least, most).astype(jnp.int32).reshape(w.shape)
   return LowBits(
     pack(values, bits),
-    scale[:, 0],
-    None if offset is None else offset[:, 0],
+    scale,
+    offset,
     bits,
-    rounds,
+    scale_unit=scale_unit,
+    offset_unit=offset_unit,
+    rounds=rounds,
   )
+
+
+def _halve(x: jax.Array, towards: float) -> tuple[jax.Array, jax.Array]:
+  """Returns x [n, *outputs] in float16, rounded to one side, and its units."""
+  unit = jnp.abs(x).max(0, keepdims=True)
+  part = x / jnp.where(unit > 0, unit, 1)
+  half = part.astype(jnp.float16)
+  short = jnp.sign(towards) * (part - half.astype(jnp.float32)) > 0
+  return jnp.where(short, jnp.nextafter(half, jnp.float16(towards)), half), unit

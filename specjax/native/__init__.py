@@ -234,8 +234,10 @@ def grouped_product(
   x: jax.Array,
   words: jax.Array,
   scale: jax.Array,
+  scale_unit: jax.Array,
   offset: jax.Array,
-  rounds: jax.Array,
+  offset_unit: jax.Array,
+  settings: jax.Array,
 ) -> jax.Array:
   """x [R, in] float32 times a weight of few bits; [R, C * COLUMNS] float32.
 
@@ -243,15 +245,19 @@ def grouped_product(
 
   Args:
     x: rows.
-    words: [C, in / P, COLUMNS] int32, each of P = 4 inputs in eight bits or
-      P = 8 inputs in four, see `models.low_bits`.
-    scale: [C, in / G, COLUMNS] float32, of each group of inputs.
-    offset: the same shape, or no values at all.
-    rounds: int32; 1 rounds x to eight bits in each group.
+    words: [C, in * bits / 32, COLUMNS] int32, see `models.low_bits`.
+    scale: [C, in / G, COLUMNS] float32, float16 or int8, of each group of
+      inputs.
+    scale_unit: [C, in / S, COLUMNS] of the same types, which scales are
+      multiplied by; or no values at all.
+    offset: as scale, or no values at all.
+    offset_unit: as scale_unit.
+    settings: [2] int32; 1 rounds x to eight bits in each group; the value of
+      fewer than eight bits that stands for 0.
   """
   shape = len(x), len(words) * COLUMNS
   call = jax.ffi.ffi_call(_GROUPS, jax.ShapeDtypeStruct(shape, jnp.float32))
-  return call(x, words, scale, offset, rounds)
+  return call(x, words, scale, scale_unit, offset, offset_unit, settings)
 
 
 @grouped_product.def_vmap

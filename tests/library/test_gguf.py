@@ -4,6 +4,7 @@ import functools
 import pathlib
 import re
 import struct
+from typing import NamedTuple
 
 import gguf
 import huggingface_hub
@@ -14,8 +15,9 @@ import safetensors.numpy
 
 import specjax
 from specjax import checkpoints
-from specjax.checkpoints import CheckpointError, gguf_blocks
+from specjax.checkpoints import CheckpointError, gguf_blocks, parameters
 from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families.table import WAYS, Tensors
 from specjax.checkpoints.parameters import WeightForm
 from specjax.drafters import lm
 from specjax.models import linear, low_bits, transformer
@@ -250,30 +252,94 @@ def test_scaled_positions(tmp_path):
 # The bits of a file
 
 
+def blocks_of(kind, rows, count, seed=0):
+  """Any bytes of a type, and the floats that they stand for."""
+  size, _ = gguf_blocks.TYPES[kind]
+  draw = np.random.default_rng(seed)
+  data = draw.integers(0, 256, (rows, count, size), np.uint8)
+  # Half-precision numbers lie at these places; keep them finite.
+  for place in (-1,) if kind == 'Q6_K' else (1, 3):
+    data[..., place] &= 0xBB
+  data = data.reshape(rows, -1)
+  return data, gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+
+
 @pytest.mark.parametrize('kind', gguf_blocks.TYPES)
 def test_blocks_are_taken_apart_without_loss(kind):
   """Against the floats of the package, over all bytes."""
-  size, _ = gguf_blocks.TYPES[kind]
-  data = np.random.default_rng(0).integers(0, 256, (40, 3, size), np.uint8)
-  # A half-precision number of every type lies at these places; keep it finite.
-  for place in (1, 3, size - 1):
-    data[..., place] &= 0xBB if place in (1, 3) else 0xFF
-  if kind == 'Q6_K':
-    data[..., -1] &= 0xBB
-  data = data.reshape(40, -1)
-  expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+  data, expected = blocks_of(kind, 40, 3)
   found = gguf_blocks.take_apart(data, kind)
   assert np.isfinite(expected).all()
   inputs = found.values.shape[1]
   assert expected.shape == (40, inputs)
-  low, high = (0, 15) if found.bits == 4 else (-128, 127)
+  low, high = (-128, 127) if found.bits == 8 else (0, 2**found.bits - 1)
   assert low <= found.values.min()
   assert found.values.max() <= high
-  group = inputs // found.scale.shape[1]
-  wide = found.values.astype(np.float32) * found.scale.repeat(group, 1)
+
+  def floats(x, unit):
+    x = x.astype(np.float32).repeat(inputs // x.shape[1], 1)
+    return x if unit is None else x * unit.repeat(inputs // unit.shape[1], 1)
+
+  wide = found.values.astype(np.float32) - np.float32(found.zero)
+  wide *= floats(found.scale, found.scale_unit)
   if found.offset is not None:
-    wide += found.offset.repeat(group, 1)
+    wide += floats(found.offset, found.offset_unit)
   np.testing.assert_array_equal(wide, expected)
+
+
+BITS = {  # of a weight, with its share of scales and offsets, as in the file
+  'Q4_0': 4.5,
+  'Q4_1': 5.0,
+  'Q5_0': 6.5,  # 5.5
+  'Q5_1': 7.0,  # 6.0
+  'Q8_0': 8.5,
+  'Q4_K': 4.625,  # 4.5: scales of six bits
+  'Q5_K': 6.625,  # 5.5
+  'Q6_K': 6.5625,
+}
+
+
+class Stored(NamedTuple):
+  """A tensor of a file, and the file."""
+
+  name: str
+  data: np.ndarray
+  shape: tuple[int, int]
+
+  @property
+  def file(self):
+    return self
+
+  def sample(self, name):
+    return gguf_blocks.take_apart(self.data[:1], name)
+
+  def take_apart(self, name, rows):
+    return gguf_blocks.take_apart(self.data[rows], name)
+
+
+@pytest.mark.parametrize('kind', gguf_blocks.TYPES)
+def test_parameters_of_several_types_are_held_without_loss(kind):
+  for i, other in enumerate(gguf_blocks.TYPES):
+    parts, expected = {}, []
+    for j, name in enumerate((kind, other)):
+      size, _ = gguf_blocks.TYPES[name]
+      data, floats = blocks_of(name, 16, 2 if size > 100 else 16, i + 10 * j)
+      parts[str(j)] = Stored(name, data, floats.shape)
+      expected.append(floats.T)
+    shape = expected[0].shape[0], 2, 16
+    source = Tensors(WAYS, tuple(parts))
+    few = parameters._few_bits(source, parts, 'w', WeightForm('stored'))
+    made = parameters.read_low_bits(source, shape, parts, few, False, False)
+    np.testing.assert_array_equal(
+      low_bits.widen(made), np.stack(expected, 1), err_msg=other
+    )
+    for x, y in zip(
+      *map(jax.tree.leaves, (few.shapes(shape, False), made)), strict=True
+    ):
+      assert (x.shape, x.dtype) == (y.shape, y.dtype)
+    if kind == other:
+      held = sum(x.nbytes for x in jax.tree.leaves(made))
+      assert 8 * held / made.words.size * made.bits / 32 == BITS[kind]
 
 
 def mixed(name):

@@ -23,16 +23,18 @@ from tests.support import models
 
 few = hypothesis.settings(deadline=None, max_examples=60)
 EVEN = dict(vocab_size=64, num_heads=8, head_dim=8, width=64, mlp_width=64)
-INTEGERS = {8: (-128, 127), 4: (0, 15)}
+INTEGERS = {8: (-128, 127), 6: (0, 63), 4: (0, 15)}
 
 
-@pytest.mark.parametrize('bits', low_bits.BITS)
+@pytest.mark.parametrize('bits', INTEGERS)
 def test_words_hold_every_value(bits):
   low, high = INTEGERS[bits]
   values = np.arange(low, high + 1).repeat(3).reshape(-1, 3)
   words = low_bits.pack(jnp.array(values), bits)
   assert words.shape == (len(values) * bits // 32, 3)
   np.testing.assert_array_equal(low_bits.unpack(words, bits), values)
+  rows = low_bits.pack_rows(values.astype(np.int8).view(np.uint8).T, bits)
+  np.testing.assert_array_equal(rows.T, words)
 
 
 def test_the_places_of_values_in_a_word():
@@ -41,6 +43,11 @@ def test_the_places_of_values_in_a_word():
   assert np.uint32(eight) == 0xFF030201
   (four,) = low_bits.pack(jnp.arange(8), 4)
   assert np.uint32(four) == 0x73625140
+  values = jnp.arange(16) + 16 * (jnp.arange(16) // 4)
+  low, other, high = low_bits.pack(values, 6)
+  assert np.uint32(low) == 0x73625140
+  assert np.uint32(other) == 0xFBEAD9C8
+  assert np.uint32(high) == 0xE4E4E4E4
 
 
 @few
@@ -56,10 +63,11 @@ def test_rounding_is_off_by_half_a_scale_at_most(w, bits):
   made = low_bits.quantize_matrix(w, bits, 8)
   assert made.words.shape == (bits, 3)
   assert made.scale.shape == (4, 3)
-  scale = np.float64(made.scale).repeat(8, 0)
+  scale, offset = low_bits.factors_of(made)
+  scale = np.float64(scale).repeat(8, 0)
   wide = np.float64(low_bits.values_of(made)) * scale
   if bits == 4:
-    wide += np.float64(made.offset).repeat(8, 0)
+    wide += np.float64(offset).repeat(8, 0)
   # A scale is rounded itself, and may be too small to be a normal number; so
   # is the difference of the largest and the least weight.
   largest = np.abs(w).reshape(4, 8, 3).max(1).repeat(8, 0)
@@ -78,8 +86,9 @@ def test_the_ends_of_a_group_are_kept():
   ]
   np.testing.assert_allclose(eight.scale, [[4 / 127, 0]], rtol=1e-6)
   assert low_bits.values_of(four)[:, 0].tolist() == [11, 0, 9, 13, 15, 9, 6, 10]
-  np.testing.assert_allclose(four.scale, [[7 / 15, 0]], rtol=1e-6)
-  np.testing.assert_array_equal(four.offset, [[-4, 0]])
+  scale, offset = low_bits.factors_of(four)
+  np.testing.assert_allclose(scale, [[7 / 15, 0]], rtol=1e-6)
+  np.testing.assert_array_equal(offset, [[-4, 0]])
   np.testing.assert_array_equal(low_bits.widen(four)[:, 1], 0)
 
 
@@ -94,33 +103,66 @@ def test_groups_divide_the_inputs(inputs, bits, group):
 # The kernel
 
 
-def weight(inputs, outputs, bits, group, with_offset, seed=0):
+def weight(
+  inputs, outputs, bits, group, with_offset, dtype='float32', units=0, seed=0
+):
   """A weight of any values, scales and offsets, whole."""
   draw = np.random.default_rng(seed)
   low, high = INTEGERS[bits]
   values = draw.integers(low, high + 1, (inputs, outputs))
-  scale = draw.random((inputs // group, outputs), np.float32)
-  offset = draw.standard_normal(scale.shape).astype(np.float32)
+
+  def factors(n, dtype):
+    if dtype == 'int8':
+      return jnp.array(draw.integers(-128, 128, (n, outputs)), 'int8')
+    # Some of them so small that float16 has no normal number for them.
+    x = (
+      draw.standard_normal((n, outputs))
+      * 2.0 ** draw.integers(-20, 1, n)[:, None]
+    )
+    return jnp.array(x, dtype)
+
+  n = inputs // group
+  scale_unit, offset_unit = (
+    factors(units, 'float16') if units else None for _ in range(2)
+  )
   return low_bits.LowBits(
     low_bits.pack(jnp.array(values), bits),
-    jnp.array(scale),
-    jnp.array(offset) if with_offset else None,
+    factors(n, dtype),
+    factors(n, dtype) if with_offset else None,
     bits,
+    zero=0 if bits == 8 else 5,
+    scale_unit=scale_unit,
+    offset_unit=offset_unit if with_offset else None,
   )
 
 
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('with_offset', [False, True])
-@pytest.mark.parametrize(('bits', 'group'), [(8, 4), (8, 16), (4, 8), (4, 32)])
-def test_products_are_those_of_numpy(bits, group, with_offset):
-  whole = weight(96, 48, bits, group, with_offset)
+@pytest.mark.parametrize(
+  ('bits', 'group', 'dtype', 'units'),
+  [
+    (8, 4, 'float32', 0),
+    (8, 16, 'float16', 3),
+    (4, 8, 'float16', 0),
+    (4, 32, 'int8', 1),
+    (6, 16, 'int8', 3),
+    (6, 32, 'float32', 1),
+  ],
+)
+def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
+  whole = weight(96, 48, bits, group, with_offset, dtype, units)
   blocked = linear.to_native({'w': whole})['w']
   assert blocked.blocked
   np.testing.assert_array_equal(low_bits.widen(blocked), low_bits.widen(whole))
-  w = np.float64(low_bits.values_of(whole))
-  w *= np.float64(whole.scale).repeat(group, 0)
+
+  def factors(x, unit):
+    x = np.float64(x).repeat(group, 0)
+    return x if unit is None else x * np.float64(unit).repeat(96 // units, 0)
+
+  w = np.float64(low_bits.values_of(whole)) - (0 if bits == 8 else 5)
+  w *= factors(whole.scale, whole.scale_unit)
   if with_offset:
-    w += np.float64(whole.offset).repeat(group, 0)
+    w += factors(whole.offset, whole.offset_unit)
   draw = np.random.default_rng(1)
   x = draw.standard_normal((13, 96)).astype(np.float32)
   x[3, :group] = 0  # A group without a largest activation.
@@ -141,10 +183,11 @@ def test_products_are_those_of_numpy(bits, group, with_offset):
 
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('rounds', [False, True])
-@pytest.mark.parametrize('bits', low_bits.BITS)
+@pytest.mark.parametrize('bits', INTEGERS)
 def test_a_row_has_the_same_bits_beside_others(bits, rounds):
   """A product of verification equals that of decoding."""
-  w = linear.to_native({'w': weight(512, 1024, bits, 32, True)})['w']
+  w = weight(512, 1024, bits, 32, True, 'int8', 2)
+  w = linear.to_native({'w': w})['w']
   w = w.replace(rounds=rounds)
   x = jax.random.normal(jax.random.key(0), (300, 512))
   few = [1, 2, 3, 4, 5, 6, 7, 8, 13, 300]
@@ -171,22 +214,28 @@ def test_batches_are_rows():
 
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(
-  ('x', 'words', 'scale'),
+  ('x', 'words', 'scale', 'unit', 'offset'),
   [
-    ((2, 8), (1, 3, 16), (1, 1, 16)),
-    ((2, 8), (1, 2, 8), (1, 1, 16)),
-    ((2, 24), (1, 6, 16), (1, 4, 16)),
+    ((2, 8), (1, 3, 16), (1, 1, 16), (0,), (0,)),
+    ((2, 8), (1, 2, 8), (1, 1, 16), (0,), (0,)),
+    ((2, 24), (1, 6, 16), (1, 4, 16), (0,), (0,)),
+    ((2, 32), (1, 6, 16), (1, 4, 16), (0,), (0,)),
+    ((2, 32), (1, 8, 16), (1, 4, 16), (1, 3, 16), (0,)),
+    ((2, 32), (1, 8, 16), (1, 4, 16), (0,), (1, 2, 16)),
+    ((2, 32), (1, 8, 16), (0,), (0,), (0,)),
   ],
 )
-def test_what_it_does_not_multiply_is_refused(x, words, scale):
+def test_what_it_does_not_multiply_is_refused(x, words, scale, unit, offset):
   with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[R, in\]'):
     jax.block_until_ready(
       native.grouped_product(
         jnp.zeros(x),
         jnp.zeros(words, jnp.int32),
         jnp.zeros(scale),
+        jnp.zeros(unit),
+        jnp.zeros(offset),
         jnp.zeros(0),
-        jnp.int32(0),
+        jnp.zeros(2, jnp.int32),
       )
     )
 
@@ -348,7 +397,7 @@ def test_files_in_eight_bits_hold_what_was_quantised(folder):
 def test_four_bits_have_no_file(folder, tmp_path):
   model, params = even()
   small = linear.quantize(params, False, 4)
-  with pytest.raises(checkpoints.CheckpointError, match='four bits'):
+  with pytest.raises(checkpoints.CheckpointError, match='eight bits'):
     checkpoints.save(tmp_path / 'four', model, small)
 
 

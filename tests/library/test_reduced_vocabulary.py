@@ -72,6 +72,10 @@ def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text():
   left = np.setdiff1d(np.arange(len(share)), kept)
   assert share[others].min() >= share[left].max()
   assert frequencies.Reduction().choose(target) is None
+  first = frequencies.Reduction(3).choose(
+    dataclasses.replace(target, eos=(9, 1))
+  )
+  assert first.tolist() == [0, 1, 9]
 
 
 @pytest.mark.slow
@@ -147,8 +151,8 @@ def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
-    ({'vocabulary': 100}, 'vocabulary and frequencies: a smaller vocabulary'),
-    ({'frequencies': COUNTS}, 'vocabulary and frequencies: a smaller vocabu'),
+    ({'frequencies': COUNTS}, 'vocabulary is 0'),
+    ({'vocabulary': 99999}, 'to 2048, all of the'),
     ({'vocabulary': -1, 'frequencies': COUNTS}, 'vocabulary must be'),
     ({'vocabulary': 1.5, 'frequencies': COUNTS}, 'vocabulary must be'),
     ({'vocabulary': 99999, 'frequencies': COUNTS}, 'to 2048, all of the'),

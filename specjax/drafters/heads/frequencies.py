@@ -110,7 +110,8 @@ class Reduction:
   Attributes:
     vocabulary: tokens that get a logit, the most frequent ones; 0: all.
     frequencies: directory of the tables that say how frequent they are, see
-      `save`.
+      `save`; empty: in the order of their ids, which is that of frequency in
+      the text that byte pairs were merged on.
   """
 
   vocabulary: int = 0
@@ -118,11 +119,10 @@ class Reduction:
 
   def __post_init__(self):
     check_number('vocabulary', self.vocabulary, 0)
-    if bool(self.vocabulary) != bool(self.frequencies):
+    if self.frequencies and not self.vocabulary:
       raise ValueError(
-        'vocabulary and frequencies: a smaller vocabulary needs both, a number '
-        'of tokens and the directory of the tables that say how frequent they '
-        f'are; got {self.vocabulary!r} and {self.frequencies!r}'
+        f'vocabulary is 0, so frequencies ({self.frequencies!r}) choose nothing: '
+        'give the number of tokens to keep, or leave frequencies out'
       )
 
   def choose(self, target: Target) -> np.ndarray | None:
@@ -136,7 +136,10 @@ class Reduction:
     """
     if not self.vocabulary:
       return None
-    frequency = np.array(read_for(target, self.frequencies).unigram)
+    if self.frequencies:
+      frequency = np.array(read_for(target, self.frequencies).unigram)
+    else:
+      frequency = -np.arange(target.model.config.vocab_size, dtype=np.float64)
     least = max(1, len(target.eos))
     if not least <= self.vocabulary <= len(frequency):
       raise ValueError(
