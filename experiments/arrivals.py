@@ -39,12 +39,12 @@ from tqdm import tqdm
 
 from specjax import pair
 from specjax.bench import measure, results, sampling_stages, study
-from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Prompts
 from specjax.bench.load import load_experiment
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan
 from specjax.cli import command
-from specjax.cli.fields import Between, Count, check_fields
+from specjax.cli.fields import Between, Count
 from specjax.errors import UserError, need
 from specjax.loop import generate
 from specjax.reports import figure_style
@@ -64,30 +64,20 @@ _TIMES = {
 
 
 @dataclasses.dataclass
-class Arrivals(Experiment):
+class Arrivals(study.Refilled):
   """Requests that come at random times to the rows of a pool.
 
   Attributes:
-    batch: rows.
-    shortest: fewest new tokens; drawn evenly from here to `max_new_tokens`.
     fractions: rates, over the rate at which plain decoding is saturated.
     requests: at every rate.
     skipped: the first of them, which are not counted.
     chunk: steps of a turn.
-    group: prompts read at once, at most.
-    repeats: passes of saturated rows.
   """
 
-  batch: Count = 16
-  max_new_tokens: Count = 128
-  shortest: Count = 16
   fractions: tuple[float, ...] = (0.3, 0.6, 0.9, 1.2)
   requests: Count = 200
   skipped: Annotated[int, Between(0)] = 40
   chunk: Count = 2
-  group: Count = 4
-  repeats: Count = 2
-  temperatures: tuple[float, ...] = (1.0,)
 
   def shrink(self) -> None:
     """Leaves the quick version: few and short texts, at two rates."""
@@ -114,12 +104,8 @@ def check(x: Arrivals) -> Plan:
   Raises:
     UserError: names the field and the remedy.
   """
-  check_fields(x)
-  need(
-    1 < x.max_new_tokens >= x.shortest,
-    f'shortest is {x.shortest}, but max_new_tokens {x.max_new_tokens}: lower '
-    'one or raise the other, which must be at least 2',
-  )
+  x.check_lengths()
+  need(x.max_new_tokens > 1, 'max_new_tokens is 1, but must be at least 2')
   need(
     x.fractions and all(0 < f < float('inf') for f in x.fractions),
     f'fractions must be numbers above 0, such as 0.5, got {x.fractions}',
@@ -147,7 +133,7 @@ class Load(NamedTuple):
 def draw(x: Arrivals, texts: list[list[int]]) -> Load:
   """Goes round the prompts; draws lengths and gaps from the seed."""
   random = np.random.default_rng(x.seed)
-  new = random.integers(x.shortest, x.max_new_tokens + 1, x.requests)
+  new = x.draw_lengths(random, x.requests)
   gaps = random.exponential(size=x.requests)
   return Load([texts[i % len(texts)] for i in range(x.requests)], new, gaps)
 

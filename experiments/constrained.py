@@ -48,7 +48,7 @@ from specjax.cli import command
 from specjax.errors import need
 from specjax.reports import paired
 from specjax.reports.conditions import values
-from specjax.reports.markdown import Table, blocks, span, with_interval
+from specjax.reports.markdown import Table, blocks, estimated, span
 from specjax.sampling import Automaton
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
@@ -353,7 +353,7 @@ def summary(rows: list[dict]) -> str:
     if not free or row is free[0]:
       return '-'
     found = paired.difference(free[0], row, paired.ALPHA)
-    return with_interval(found.value, found.interval, '+.2f') if found else '-'
+    return estimated(found, '+.2f')
 
   columns = study.columns(
     ('language', 'language', ''),

@@ -37,16 +37,16 @@ from tqdm import tqdm
 
 from specjax import pair
 from specjax.bench import measure, results, study
-from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Prompts
 from specjax.bench.load import load_experiment
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan
 from specjax.cli import command
-from specjax.cli.fields import Count, check_fields
+from specjax.cli.fields import Count
 from specjax.errors import need
 from specjax.reports.conditions import over_blocks, values
-from specjax.reports.markdown import Table, blocks, with_interval
+from specjax.reports.markdown import Table, blocks, estimated
 from specjax.requests.goodput import Goodput
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
@@ -58,29 +58,21 @@ _STEPS, _TURNS = 24, 5  # of a measurement of a full step
 
 
 @dataclasses.dataclass
-class ManyPrompts(Experiment):
+class ManyPrompts(study.Refilled):
   """Many prompts through the rows of a batch, in three ways.
 
   Attributes:
-    batch: rows.
     loads: pairs of rows and prompts of each domain, each in its turn; empty:
       `batch` and `prompts.count`.
-    shortest: fewest new tokens; drawn evenly from here to `max_new_tokens`.
     chunks: steps between two looks at what has finished, each tried.
-    group: prompts read at once, at most.
     repeats: passes over all prompts; one prompt at a time takes a single one.
     by_load: also run each drafter with a draft length that follows the load.
   """
 
-  batch: Count = 16
-  max_new_tokens: Count = 128
   loads: tuple[tuple[int, int], ...] = ()
-  shortest: Count = 16
   by_load: bool = False
   chunks: tuple[int, ...] = (4,)
-  group: Count = 4
   repeats: Count = 3
-  temperatures: tuple[float, ...] = (1.0,)
 
   def shrink(self) -> None:
     """Leaves the quick version: few and short texts."""
@@ -110,12 +102,7 @@ def check(x: ManyPrompts) -> Plan:
   Raises:
     UserError: names the field and the remedy.
   """
-  check_fields(x)
-  need(
-    x.shortest <= x.max_new_tokens,
-    f'shortest is {x.shortest}, but max_new_tokens {x.max_new_tokens}: lower '
-    'one or raise the other',
-  )
+  x.check_lengths()
   need(
     x.chunks and min(x.chunks) >= 1,
     f'chunks must be integers of at least 1, such as 4, got {x.chunks}',
@@ -219,7 +206,7 @@ class Side:
     self.policy = _policy(by_load) if by_load else None
     self.texts = study.texts(built)
     random, size = np.random.default_rng(x.seed), len(self.texts)
-    self.new = random.integers(x.shortest, x.max_new_tokens + 1, size)
+    self.new = x.draw_lengths(random, size)
     # The longest texts begin first, also in batches that wait: these are then
     # of texts that are nearly as long.
     self.order = np.argsort(-self.new, kind='stable')
@@ -488,7 +475,7 @@ def _times(name: str) -> Callable[[dict], str]:
 
   def shown(row):
     times = metrics.ratio(_pace(row[name]), _pace(row))
-    return with_interval(times.value, times.interval)
+    return estimated(times)
 
   return shown
 

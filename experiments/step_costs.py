@@ -79,6 +79,7 @@ from specjax.models import cache as caches
 from specjax.models import cache_attention, layouts, linear, low_bits
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, counted, with_interval
+from specjax.stats import theory
 from specjax.stats.row import group, pick
 from specjax.training.train_pair import model_of
 from specjax.types import Draft, Params, Spec
@@ -267,93 +268,120 @@ def _room(x: StepCosts, longest: int) -> int:
   return caches.round_slots(x.used + (x.steps + 1) * (longest + 1))
 
 
-def gamma(bench: Bench) -> list[dict]:
-  """Drafted tokens: the target's part v and the draft's part c of a step."""
-  x = bench.x
-  slots = _room(x, max(x.gammas))
-  loops = {'plain': bench.loop()}
-  for g in x.gammas:
-    loops['idle', g] = bench.loop(g, slots=slots)
-    loops['full', g] = bench.loop(g, drafts=True, slots=slots)
+def _steps(
+  bench: Bench, points: Sequence[dict], drafts: bool = True
+) -> list[dict]:
+  """Times plain steps and steps of a draft; what these cost are v and c.
+
+  Args:
+    bench: the models.
+    points: options of `Bench.loop`. The draft length, that of the settings by
+      default, and the rule are not those of plain steps.
+    drafts: whether the draft model drafts; else steps end with their scoring.
+
+  Returns:
+    A row for each point, without its options.
+  """
+
+  def options(point, *without) -> tuple:
+    every = {'gamma': bench.x.gamma} | point
+    return tuple((k, v) for k, v in every.items() if k not in without)
+
+  loops: dict[Any, Loop] = {}
+  for i, point in enumerate(points):
+    for same in (options(point, 'gamma', 'rule'), options(point, 'rule')):
+      if same not in loops:
+        loops[same] = bench.loop(**dict(same))
+    if drafts:
+      loops[i] = bench.loop(drafts=True, **dict(options(point)))
   timings = bench.time(loops)
-  one = seconds(timings['plain'])
   rows = []
-  for g in x.gammas:
-    scored, whole = (seconds(timings[kind, g]) for kind in ('idle', 'full'))
-    rows.append(
-      {
-        'sweep': 'gamma',
-        'size': g,
-        **milliseconds(timings['full', g]),
-        'scoring_ms': 1e3 * scored,
-        'plain_ms': 1e3 * one,
-        'v': scored / one,
-        'c': (whole - scored) / one / g,
-      }
-    )
-  fitted = fit([g + 1 for g in x.gammas], [r['scoring_ms'] for r in rows])
-  return [row | fitted | {'exponent_of': 'scoring_ms'} for row in rows]
-
-
-def scoring(bench: Bench) -> list[dict]:
-  """The target's part v of a step, by drafted tokens and rows of a batch."""
-  x = bench.x
-  slots = _room(x, max(x.gammas))
-  loops = {
-    (rows, g): bench.loop(g, batch=rows, slots=slots)
-    for rows in x.batches
-    for g in (0, *x.gammas)
-  }
-  timings = bench.time(loops)
-  return [
-    {
-      'sweep': 'scoring',
-      'batch': rows,
-      'size': g,
-      **milliseconds(timings[rows, g]),
-      'plain_ms': 1e3 * seconds(timings[rows, 0]),
-      'v': seconds(timings[rows, g]) / seconds(timings[rows, 0]),
+  for i, point in enumerate(points):
+    plain = seconds(timings[options(point, 'gamma', 'rule')])
+    scored = runs = timings[options(point, 'rule')]
+    row = {
+      'scoring_ms': 1e3 * seconds(scored),
+      'plain_ms': 1e3 * plain,
+      'v': seconds(scored) / plain,
     }
-    for rows in x.batches
-    for g in x.gammas
-  ]
+    if drafts:
+      runs, gamma = timings[i], dict(options(point))['gamma']
+      row['c'] = (seconds(runs) - seconds(scored)) / plain / gamma
+      row['tau'] = float(np.mean([run.tokens for run in runs]))
+    rows.append(milliseconds(runs) | row)
+  return rows
 
 
-def _by_option(bench: Bench, name: str, option: str, sizes) -> list[dict]:
+def _sweep(bench: Bench, name: str, option: str, sizes) -> list[dict]:
   """Plain and full steps of every size of an option of `Bench.loop`."""
-  loops = {}
-  for size in sizes:
-    loops['plain', size] = bench.loop(**{option: size})
-    loops['full', size] = bench.loop(
-      bench.x.gamma, drafts=True, **{option: size}
-    )
-  timings = bench.time(loops)
-  rows = [
-    {
-      'sweep': name,
-      'size': size,
-      **milliseconds(timings['full', size]),
-      'plain_ms': 1e3 * seconds(timings['plain', size]),
-    }
-    for size in sizes
+  slots = {'slots': _room(bench.x, max(sizes))} if option == 'gamma' else {}
+  rows = _steps(bench, [{option: size} | slots for size in sizes])
+  of = 'scoring_ms' if option == 'gamma' else 'plain_ms'
+  grown = [size + (option == 'gamma') for size in sizes]
+  fitted = fit(grown, [row[of] for row in rows]) | {'exponent_of': of}
+  return [
+    {'sweep': name, 'size': size} | row | fitted
+    for size, row in zip(sizes, rows, strict=True)
   ]
-  fitted = fit(sizes, [r['plain_ms'] for r in rows])
-  return [row | fitted | {'exponent_of': 'plain_ms'} for row in rows]
+
+
+def gamma(bench: Bench) -> list[dict]:
+  """Drafted tokens."""
+  return _sweep(bench, 'gamma', 'gamma', bench.x.gammas)
 
 
 def batch(bench: Bench) -> list[dict]:
   """Rows of a batch."""
-  return _by_option(bench, 'batch', 'batch', bench.x.batches)
+  return _sweep(bench, 'batch', 'batch', bench.x.batches)
 
 
 def context(bench: Bench) -> list[dict]:
   """Tokens in use."""
-  return _by_option(bench, 'context', 'used', bench.x.contexts)
+  return _sweep(bench, 'context', 'used', bench.x.contexts)
 
 
 def vocabulary(bench: Bench) -> list[dict]:
   """Entries of the logits; target and draft have a head of this size."""
-  return _by_option(bench, 'vocabulary', 'vocab', bench.x.vocabularies)
+  return _sweep(bench, 'vocabulary', 'vocab', bench.x.vocabularies)
+
+
+def scoring(bench: Bench) -> list[dict]:
+  """The target's part v of a step, by drafted tokens and rows of a batch."""
+  x, slots = bench.x, _room(bench.x, max(bench.x.gammas))
+  places = list(itertools.product(x.batches, x.gammas))
+  points = [{'batch': b, 'gamma': g, 'slots': slots} for b, g in places]
+  return [
+    {'sweep': 'scoring', 'batch': rows, 'size': g} | row
+    for (rows, g), row in zip(
+      places, _steps(bench, points, drafts=False), strict=True
+    )
+  ]
+
+
+def simulated(bench: Bench) -> list[dict]:
+  """Speed-up at an acceptance that no draft here has, against predicted.
+
+  Every drafted token is accepted at a given rate, whatever it is. Predicted
+  is tau / (v + gamma c) with tau = (1 - rate^(gamma + 1)) / (1 - rate)
+  (Leviathan et al., arXiv:2211.17192, Theorem 3.8, there with v = 1).
+  """
+  x = bench.x
+  gammas = [g for g in x.gammas if 1 < g <= 8]
+  places = list(itertools.product(x.rates, gammas))
+  points = [
+    {'gamma': g, 'slots': _room(x, max(gammas)), 'rule': verify.simulated(rate)}
+    for rate, g in places
+  ]
+  return [
+    {'sweep': 'simulated', 'size': rate, 'gamma': g}
+    | row
+    | {
+      'tau_expected': float(theory.tokens_per_call(rate, g)),
+      'speedup': row['tau'] * row['plain_ms'] / row['step_ms'],
+      'predicted_speedup': float(theory.speedup(rate, g, row['c'], row['v'])),
+    }
+    for (rate, g), row in zip(places, _steps(bench, points), strict=True)
+  ]
 
 
 def attention(bench: Bench) -> list[dict]:
@@ -388,50 +416,6 @@ def attention(bench: Bench) -> list[dict]:
     }
     for name, slots, g in loops
   ]
-
-
-def simulated(bench: Bench) -> list[dict]:
-  """Speed-up at an acceptance that no draft here has, against predicted.
-
-  Every drafted token is accepted at a given rate, whatever it is. Predicted
-  is tau / (v + gamma c) with tau = (1 - rate^(gamma + 1)) / (1 - rate)
-  (Leviathan et al., arXiv:2211.17192, Theorem 3.8, there with v = 1).
-  """
-  x = bench.x
-  gammas = [g for g in x.gammas if 1 < g <= 8]
-  slots = _room(x, max(gammas))
-  loops = {'plain': bench.loop(slots=slots)}
-  for g in gammas:
-    loops['idle', g] = bench.loop(g, slots=slots)
-    for rate in x.rates:
-      rule = verify.simulated(rate)
-      loops[rate, g] = bench.loop(g, drafts=True, rule=rule, slots=slots)
-  timings = bench.time(loops)
-  one = seconds(timings['plain'])
-  rows = []
-  for rate in x.rates:
-    for g in gammas:
-      runs = timings[rate, g]
-      scored = seconds(timings['idle', g]) / one
-      c = (seconds(runs) / one - scored) / g
-      tau = (1 - rate ** (g + 1)) / (1 - rate)
-      emitted = float(np.mean([r.tokens for r in runs]))
-      rows.append(
-        {
-          'sweep': 'simulated',
-          'size': rate,
-          'gamma': g,
-          **milliseconds(runs),
-          'plain_ms': 1e3 * one,
-          'v': scored,
-          'c': c,
-          'tau': emitted,
-          'tau_expected': tau,
-          'speedup': emitted * one / seconds(runs),
-          'predicted_speedup': tau / (scored + g * c),
-        }
-      )
-  return rows
 
 
 def limit(bench: Bench) -> list[dict]:

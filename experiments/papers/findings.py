@@ -30,10 +30,9 @@ from experiments.papers.claims import (
   Claim,
   Finding,
 )
-from specjax.reports.markdown import markdown, paragraph, with_interval
+from specjax.reports.markdown import estimated, markdown, paragraph
 from specjax.stats import fit_tests, metrics
 from specjax.stats.folders import Rows
-from specjax.stats.metrics import Estimate
 
 _OUTCOMES = (HOLDS, FAILS, UNDECIDED)
 _ONE_SIDE = (1 - metrics.LEVEL) / 2
@@ -138,11 +137,7 @@ def overall(findings: list[Finding]) -> str:
 def _shown(finding: Finding) -> str:
   if finding.exact:
     return 'so' if finding.estimate.value > 0 else 'not so'
-  return _signed(finding.estimate)
-
-
-def _signed(estimate: Estimate) -> str:
-  return with_interval(estimate.value, estimate.interval, '+.3f')
+  return estimated(finding.estimate, '+.3f')
 
 
 def pooled(findings: list[Finding]) -> list[str]:
@@ -151,7 +146,9 @@ def pooled(findings: list[Finding]) -> list[str]:
   for kind, same_kind in by_kind(findings).items():
     estimate, spread, count = pool(same_kind)
     name = f'Pooled, {kind}' if kind else 'Pooled'
-    line = f'{name}: {_signed(estimate)} ({same_kind[0].judge(estimate)}'
+    line = (
+      f'{name}: {estimated(estimate, "+.3f")} ({same_kind[0].judge(estimate)}'
+    )
     line += f'; {count} cells'
     if np.isfinite(spread):
       line += f', spread between cells {spread:.3f}'
@@ -196,9 +193,9 @@ def _line(claim: Claim, findings: list[Finding]) -> list[str]:
     why = f'not run: {claim.missing or "no rows"}'
     return [claim.text, claim.source, why, *['-'] * 5]
   outcomes = [finding.outcome for finding in findings]
-  estimated = by_kind(findings).values()
-  effects = [_signed(pool(one).estimate) for one in estimated]
-  against = sum(map(contradictions, estimated))
+  kinds = by_kind(findings).values()
+  effects = [estimated(pool(one).estimate, '+.3f') for one in kinds]
+  against = sum(map(contradictions, kinds))
   return [
     claim.text,
     claim.source,

@@ -22,7 +22,7 @@ from specjax.bench.config import Candidate, Checkpoint, Experiment
 from specjax.errors import UserError, need
 from specjax.prompts.config import Prompts, SamplingValues
 from specjax.reports import intervals, paired
-from specjax.reports.markdown import markdown, with_interval
+from specjax.reports.markdown import estimated, markdown
 from specjax.reports.paired import show
 from specjax.stats import metrics, theory
 from specjax.stats.row import pick, times_of
@@ -313,7 +313,7 @@ def measured(rows: list[dict], cell: dict, metric: Metric) -> str:
       return '-'
     units = [tuple(r[c] for c in columns) for r in ours]
   pooled = pool(*map(np.concatenate, zip(*units, strict=True)))
-  return with_interval(pooled.value, pooled.interval, scale=metric.scale)
+  return estimated(pooled, scale=metric.scale)
 
 
 def _settings(rows: list[dict]) -> list[str]:

@@ -5,19 +5,18 @@ anything is loaded. It returns what makes the other side of a method:
 (loaded experiment, prompts of all domains, method) -> Side.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from specjax.bench import checks
 from specjax.bench.config import Parity
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded, Method
 from specjax.checkpoints import precision
 from specjax.errors import UserError, need
+from specjax.prompts import files
 from specjax.types import Spec
 
 
@@ -62,7 +61,6 @@ def batch(x: Parity) -> Other:
 def dtype(x: Parity) -> Other:
   """Compares with the same method with its weights in `other_dtype`."""
   name = x.other_dtype
-  checks.check_dtype('other_dtype', name, 'float64')
   need(
     name != precision.AUTO,
     'other_dtype is auto: name a type that differs from that of dtype',
@@ -111,24 +109,11 @@ def read_texts(path: str) -> list[dict]:
     UserError: names the line and what it lacks.
   """
   need(path, 'text is empty: name a file with --config.text=FILE')
-  try:
-    with open(path) as file:
-      lines = file.read().splitlines()
-  except (OSError, UnicodeDecodeError) as error:
-    raise UserError(
-      f'text: {path} cannot be read: {error}; name a file of texts'
-    ) from error
-  entries = []
-  for number, line in enumerate(lines, 1):
-    if not line.strip():
-      continue
-    where = f'text: line {number} of {path}'
-    try:
-      entry = json.loads(line)
-    except ValueError as error:
-      raise UserError(f'{where} is no JSON: {error}') from error
+  records = files.read_records(path, 'text')
+  for place, entry in records:
+    where = f'text: {place} of {path}'
     need(
-      isinstance(entry, dict) and 'prompt' in entry,
+      'prompt' in entry,
       f'{where} is no object with a prompt: give its token ids',
     )
     need(
@@ -139,8 +124,7 @@ def read_texts(path: str) -> list[dict]:
       isinstance(entry.get('text', ''), str) and _ids(entry.get('tokens', [])),
       f'{where}: text must be a string and tokens a list of ids',
     )
-    entries.append(entry)
-  return entries
+  return [entry for _, entry in records]
 
 
 def _cut(ids: list[int], spec: Spec, new_tokens: int, whose: str) -> list[int]:

@@ -5,6 +5,7 @@ caches, and the activations of the widest program. The compiler says how much
 the program that reads the prompts takes.
 """
 
+import bisect
 import contextlib
 import dataclasses
 import math
@@ -331,10 +332,8 @@ def _largest(fits: Callable[[int], bool], least: int, most: int) -> int | None:
   """The largest number in a range that fits; whatever is less fits as well."""
   if least > most or not fits(least):
     return None
-  while least < most:
-    middle = (least + most + 1) // 2
-    least, most = (middle, most) if fits(middle) else (least, middle - 1)
-  return least
+  more = range(least + 1, most + 1)
+  return least + bisect.bisect_left(more, True, key=lambda n: not fits(n))
 
 
 def _proposals(

@@ -14,6 +14,7 @@ import inspect
 import json
 import os
 import pathlib
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from specjax import checkpoints
 from specjax.bench import checks, sampling_stages
 from specjax.bench.config import (
   NEW_TOKENS,
+  AnyDtype,
   Candidate,
   Experiment,
   Mesh,
@@ -250,7 +252,11 @@ def plan_drafter(
     elif option == 'policy' and isinstance(value, str):
       options[option] = names.resolve_made(field, value, names.POLICY)
     elif option == 'dtype' and value:
-      checks.check_dtype(f'{field}: dtype', value, 'float64')
+      known = typing.get_args(AnyDtype)
+      need(
+        value in known,
+        f'{field}: dtype must be one of {", ".join(known)}, got {value!r}',
+      )
   path_field = path_field or f'path of the drafter {name}'
   try:
     signature = inspect.signature(read)

@@ -226,14 +226,6 @@ def refuse_stops(plan: Plan, method: Method, job: measure.Job) -> None:
     )
 
 
-def _costs(row: dict) -> metrics.Draws:
-  """c and v of a row of costs; older rows do not have the turns."""
-  if row.get('seconds_per_step') is None:
-    return metrics.medians([row['c']], [row['v']])
-  turns = {k: np.array(v) for k, v in row['seconds_per_step'].items()}
-  return costs.Costs(row['gamma'], **turns).draws
-
-
 def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
   """Compares the loop with what was predicted for one cell.
 
@@ -265,6 +257,8 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
     by_batch({'batch': len(runs[0].texts), 'seen': one}, 'seen')
     for one in (seen['unit_tokens'], expected)
   )
+
+  turns = {k: np.array(v) for k, v in cost['seconds_per_step'].items()}
 
   def at_work(bs, bp, s, p, t, n):
     return bs / bp / (s / p) * (t / n)
@@ -314,7 +308,7 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
       predicted_over_measured=metrics.combine(
         over,
         metrics.Sums(*written, *steps, ours.tokens, ours.calls),
-        _costs(cost),
+        costs.Costs(gamma, **turns).draws,
         positive=True,
       ),
     ),

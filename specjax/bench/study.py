@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,11 +12,44 @@ from specjax.bench import checks, measure, results
 from specjax.bench.config import Experiment
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
+from specjax.cli.fields import Count, check_fields
 from specjax.errors import need
 from specjax.loop import generate
 from specjax.reports import conditions
 from specjax.reports.markdown import Columns, paragraph, with_interval
 from specjax.requests import continuous
+
+
+@dataclasses.dataclass
+class Refilled(Experiment):
+  """Prompts that share the rows of a batch, with texts of several lengths.
+
+  Attributes:
+    batch: rows.
+    shortest: fewest new tokens; drawn evenly from here to `max_new_tokens`.
+    group: prompts read at once, at most.
+    repeats: passes over all prompts.
+  """
+
+  batch: Count = 16
+  max_new_tokens: Count = 128
+  shortest: Count = 16
+  group: Count = 4
+  repeats: Count = 2
+  temperatures: tuple[float, ...] = (1.0,)
+
+  def check_lengths(self) -> None:
+    """Raises a UserError unless there are lengths to draw."""
+    check_fields(self)
+    need(
+      self.shortest <= self.max_new_tokens,
+      f'shortest is {self.shortest}, but max_new_tokens '
+      f'{self.max_new_tokens}: lower one or raise the other',
+    )
+
+  def draw_lengths(self, random: np.random.Generator, count: int) -> np.ndarray:
+    """Draws the new tokens of so many prompts, [count]."""
+    return random.integers(self.shortest, self.max_new_tokens + 1, count)
 
 
 def plan_one(x: Experiment, *single: str) -> Plan:
@@ -65,12 +97,12 @@ def texts(built: Loaded) -> list[list[int]]:
 
 
 def refill(
-  x: Any, way: measure.Decoding, job: measure.Job, chunk: int, **options
+  x: Refilled, way: measure.Decoding, job: measure.Job, chunk: int, **options
 ) -> Iterator[continuous.Result]:
   """Decodes a job in rows that are refilled.
 
   Args:
-    x: has the number of rows as `batch`, and `group`.
+    x: the settings.
     way: what decodes.
     job: has all prompts.
     chunk: steps of a turn, at most.
@@ -93,7 +125,7 @@ def refill(
 
 
 def compile_refilling(
-  x: Any, way: measure.Decoding, job: measure.Job, **options
+  x: Refilled, way: measure.Decoding, job: measure.Job, **options
 ) -> None:
   """Compiles what `refill` runs: the loop, and reading for each group."""
   limits = np.broadcast_to(job.new_tokens, len(job.prompts))

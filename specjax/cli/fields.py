@@ -106,6 +106,9 @@ def fits(value: Any, kind: Any) -> bool:
       if parts[-1] is ...:
         return all(fits(part, parts[0]) for part in value)
       return len(value) == len(parts) and all(map(fits, value, parts))
+    case origin if origin is list:
+      some = isinstance(value, tuple | list)
+      return some and all(fits(part, parts[0]) for part in value)
     case origin if origin is dict:
       return isinstance(value, dict) and all(isinstance(k, str) for k in value)
   if kind is Any:
@@ -130,8 +133,12 @@ def in_words(kind: Any) -> str:
       return f'a tuple, each of it {in_words(parts[0])}'
     case origin if origin is tuple:
       return f'({", ".join(map(in_words, parts))})'
+    case origin if origin is list:
+      return f'a list, each of it {in_words(parts[0])}'
     case origin if origin is dict:
       return 'a dictionary by name'
+  if kind is Any:
+    return 'anything'
   return _PLAIN[kind][1] if kind in _PLAIN else f'a {kind.__name__}'
 
 

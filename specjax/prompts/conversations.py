@@ -8,6 +8,7 @@ empty line and what is said next.
   turn 2   Name a colour. Blue.\n\nAnd another?
 """
 
+import bisect
 import contextlib
 import dataclasses
 import functools
@@ -232,11 +233,7 @@ def longest(size: int, fits: Callable[[int], bool]) -> int:
   """Returns the most of `size` that fits, found by halves; 0 is not tried."""
   if fits(size):
     return size
-  low, high = 0, size  # `low` fits, `high` does not.
-  while high - low > 1:
-    middle = (low + high) // 2
-    low, high = (middle, high) if fits(middle) else (low, middle)
-  return low
+  return bisect.bisect_left(range(1, size), True, key=lambda n: not fits(n))
 
 
 @dataclasses.dataclass(frozen=True)

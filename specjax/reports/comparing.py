@@ -18,10 +18,10 @@ from specjax.reports.markdown import (
   Table,
   blocks,
   bullets,
+  estimated,
   markdown,
   number,
   paragraph,
-  with_interval,
 )
 from specjax.reports.paired import Statistic
 from specjax.stats import fit_tests, metrics
@@ -184,7 +184,7 @@ def table(
       [
         *map(paired.show, one.cell.name),
         *(intervals.shown(r, name, '.3f') for r in both),
-        with_interval(change.value, change.interval, '+.1f', '%'),
+        estimated(change, '+.1f', '%'),
         f'{one.shared} paired' if one.shared else 'independent',
         number(None if np.isnan(one.chance) else one.chance, '.2g'),
         'yes' if one.differs else 'no',

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from specjax.reports import intervals, paired
 from specjax.reports.intervals import column, columns
-from specjax.reports.markdown import Columns, Table, number, with_interval
+from specjax.reports.markdown import Columns, Table, estimated, number
 from specjax.reports.verdicts import best, rule, worth
 from specjax.stats import metrics, theory
 from specjax.stats.row import by_place, group
@@ -245,7 +245,7 @@ def _tau(row: dict, whole: dict) -> str:
   change = paired.difference(whole, row, paired.TAU, relative=True)
   if change is None:
     return shown
-  changed = with_interval(change.value, change.interval, '+.1f')
+  changed = estimated(change, '+.1f')
   return f'{row["tau"]:.2f}, {changed}'
 
 

@@ -15,7 +15,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
 from specjax.reports import intervals, verdicts
-from specjax.reports.conditions import conditions
+from specjax.reports.conditions import conditions, values
 from specjax.stats.row import by_place
 
 _COLOURS = (
@@ -194,14 +194,6 @@ def shortened(name: str) -> str:
   return plain(name if len(name) < 28 else f'{name[:26]} ...')
 
 
-def _span(rows: list[dict], name: str) -> str:
-  """Returns the value that all rows have, or its range."""
-  values = sorted({r[name] for r in rows if r.get(name) is not None})
-  if len(values) < 2:
-    return ''.join(map(str, values))
-  return f'{values[0]} to {values[-1]}'
-
-
 def finish(figure: Figure, rows: list[dict], text: str) -> Figure:
   """Adds the legend above the axes, and the caption below."""
   handles: dict = {}
@@ -221,7 +213,7 @@ def finish(figure: Figure, rows: list[dict], text: str) -> Figure:
   first = rows[0]
   source = (
     f'Run {first.get("config", "")}: target model {first.get("target", "")}, '
-    f'seed {_span(rows, "seed")}, commit {first.get("commit") or "none"}.'
+    f'seed {values(rows, "seed")}, commit {first.get("commit") or "none"}.'
   )
   caption = '\n'.join(wrap(plain(f'{text} {source}'), 7))
   figure.supxlabel(caption, x=0.01, ha='left', size=7)

@@ -5,6 +5,8 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable
 
+from specjax.stats.estimates import Estimate
+
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
   """Writes a table whose columns line up as text, too."""
@@ -78,6 +80,15 @@ def with_interval(
     return text
   low, high = (scale * end for end in interval)
   return f'{text} [{low:{form}}, {high:{form}}]'
+
+
+def estimated(
+  estimate: Estimate | None, form: str = '.2f', unit: str = '', scale=1.0
+) -> str:
+  """Writes an estimate as `with_interval` does; '-' for None."""
+  if estimate is None:
+    return '-'
+  return with_interval(estimate.value, estimate.interval, form, unit, scale)
 
 
 def span(values: Iterable[float], form: str = '.2f') -> str:

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from specjax.reports import intervals
-from specjax.reports.markdown import Table, number, with_interval
+from specjax.reports.markdown import Table, estimated, number
 from specjax.stats import metrics
 from specjax.stats.row import KEY, group
 
@@ -72,14 +72,6 @@ def show(value: Any) -> str:
   return f'{value:g}' if isinstance(value, float) else str(value)
 
 
-def _signed(
-  estimate: metrics.Estimate | None, form: str, unit: str = ''
-) -> str:
-  if estimate is None:
-    return '-'
-  return with_interval(estimate.value, estimate.interval, form, unit)
-
-
 def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
   """Pairs every row with the one that has the first value of an axis."""
   others = [k for k in KEY if k != axis]
@@ -114,10 +106,10 @@ def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
     line.append(show(row[axis]) + (' (lossy)' if lossy else ''))
     if by_alpha:
       line.append(number(row['alpha'], '.3f'))
-      line.append(_signed(difference(base, row, ALPHA), '+.3f'))
+      line.append(estimated(difference(base, row, ALPHA), '+.3f'))
     line += [intervals.shown(r, 'tau', '.3f') for r in (base, row)]
     change = difference(base, row, TAU, relative=True)
-    lines.append([*line, _signed(change, '+.1f', '%')])
+    lines.append([*line, estimated(change, '+.1f', '%')])
   return Table(title, '', head, lines)
 
 

@@ -6,15 +6,15 @@ and the table of fields in docs/measuring.md come from the declarations below. A
 new field of a row is one line here, and the line that computes it.
 """
 
-import builtins
 import dataclasses
-import reprlib
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from specjax.cli.fields import fits, in_words, shown
 
 # Fields that identify a row of a run.
 KEY = ('drafter', 'verifier', 'gamma', 'domain', 'temperature', 'batch')
@@ -289,55 +289,17 @@ def fault(row: Mapping[str, Any], fields: Fields) -> str:
     kinds = {name: one.kind} | ({f'{name}_ci': _NUMBERS} if one.over else {})
     for each, kind in kinds.items():
       if each in row and not fits(row[each], kind):
-        value = reprlib.repr(row[each])
+        value = shown(row[each])
         return f'has the {each} {value}, which must be {in_words(kind)}'
   return ''
-
-
-def fits(value: Any, kind: Any) -> bool:
-  """Returns whether a value read from JSON is of a type."""
-  held = typing.get_args(kind)
-  match typing.get_origin(kind):
-    case types.UnionType:
-      return any(fits(value, one) for one in held)
-    case builtins.list | builtins.tuple:
-      several = isinstance(value, list | tuple)
-      return several and all(fits(one, held[0]) for one in value)
-    case builtins.dict:
-      return isinstance(value, dict)
-  if kind is Any:
-    return True
-  if kind is float:
-    kind = int | float
-  # In Python True is an int; in JSON it is no number.
-  number = kind is bool or not isinstance(value, bool)
-  return number and isinstance(value, kind)
-
-
-_WORDS = {
-  float: 'number', int: 'integer', str: 'text', bool: 'true or false',
-  dict: 'object', types.NoneType: 'null', Any: 'any',
-}  # fmt: skip
-
-
-def in_words(kind: Any) -> str:
-  """Returns the name of a type, such as 'list of number or null'."""
-  held = typing.get_args(kind)
-  match typing.get_origin(kind):
-    case types.UnionType:
-      return ' or '.join(map(in_words, held))
-    case builtins.list | builtins.tuple:
-      return f'list of {in_words(held[0])}'
-    case builtins.dict:
-      return 'object'
-  return _WORDS.get(kind, str(kind))
 
 
 def documentation(fields: Fields = RUN) -> list[list[str]]:
   """Returns a line for each field: name, type, unit, interval, meaning."""
   return [
-    [f'`{name}`', in_words(one.kind), one.unit, one.over, one.meaning]
+    [f'`{name}`', kind.replace('None', 'null'), one.unit, one.over, one.meaning]
     for name, one in fields.items()
+    for kind in [in_words(one.kind)]
   ]
 
 

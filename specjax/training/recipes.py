@@ -10,8 +10,8 @@ import itertools
 from typing import Annotated, Any, Literal
 
 from specjax import checkpoints
-from specjax.bench.checks import check_dtype, need_temperatures
-from specjax.bench.config import Size
+from specjax.bench.checks import need_temperatures
+from specjax.bench.config import Dtype, Size
 from specjax.cli import fields
 from specjax.cli.fields import Between, Count, Seed
 from specjax.cli.names import Names, resolve_function
@@ -346,7 +346,7 @@ class Training:
   """
 
   folder: str
-  dtype: str = 'auto'
+  dtype: Dtype = 'auto'
   seed: Seed = 0
   compilation_cache: str = 'auto'
   quick: bool = False
@@ -354,7 +354,6 @@ class Training:
   def check(self) -> None:
     fields.check_fields(self)
     need(self.folder, 'folder is empty: name where the training is kept')
-    check_dtype('dtype', self.dtype)
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -259,8 +259,8 @@ def test_a_lossy_rule_is_refused(folder, tmp_path):
 @pytest.mark.parametrize(
   ('line', 'message'),
   [
-    ('{"prompt": 0, "tok', 'line 1 of .* is no JSON'),
-    ('[1, 2]', 'no object with a prompt'),
+    ('{"prompt": 0, "tok', 'line 1 of .* is no valid JSON'),
+    ('[1, 2]', 'must be an object or a string'),
     ('{"tokens": [1]}', 'no object with a prompt'),
     ('{"prompt": 0}', 'needs either text or tokens'),
     ('{"prompt": 0, "text": "a", "tokens": [1]}', 'needs either'),

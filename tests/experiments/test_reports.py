@@ -62,7 +62,7 @@ def test_a_new_field_is_one_declaration():
     'has the weight'
   )
   assert fields.fault(made.row(weight=3), declared) == ''
-  assert ['`weight`', 'number', 'kg', '', 'of the machine'] in (
+  assert ['`weight`', 'a number', 'kg', '', 'of the machine'] in (
     fields.documentation(declared)
   )
 

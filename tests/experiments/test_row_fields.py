@@ -115,11 +115,6 @@ def test_a_check_of_a_prediction_knows_how_sure_costs_are():
   name = 'predicted_over_measured'
   assert sure[name] == pytest.approx(unsure[name])
   assert width(unsure[f'{name}_ci']) > 5 * width(sure[f'{name}_ci'])
-  # Rows of older programs do not say how sure costs are.
-  row = {'gamma': 2, 'c': 0.1, 'v': 1.2}
-  old = replay.compare(seen, row, base, runs)
-  assert old[name] == pytest.approx(sure[name])
-  assert old[f'{name}_ci'] is None
 
 
 def test_without_a_whole_step_nothing_is_known_of_coverage():
