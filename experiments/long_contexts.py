@@ -28,23 +28,20 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.step_timing import (
-  POSITIONS,
+  Bench,
   Loop,
-  Models,
   RandomModels,
   Reader,
-  idle,
   milliseconds,
   seconds,
   take_turns,
 )
-from specjax import verify
 from specjax.bench import study
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
 from specjax.cli.fields import Between, Count
-from specjax.drafters import lm, plain, windowed
+from specjax.drafters import windowed
 from specjax.drafters.shapes import chain
 from specjax.errors import need
 from specjax.models import cache as caches
@@ -53,8 +50,6 @@ from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, counted, number, span
 from specjax.stats import theory
 from specjax.stats.row import group, pick
-from specjax.training.train_pair import model_of
-from specjax.types import Params, Spec
 
 PLAIN, WINDOWED, LM = 'plain', 'windowed', 'lm'
 
@@ -121,47 +116,29 @@ def _state_bytes(x: LongContexts) -> int:
   return (4 * each[0] + each[1]) * _slots(x) * max(x.batches)
 
 
-def make_models(x: LongContexts) -> Models:
-  """The target and the small draft, with random weights."""
-  vocab = x.target.vocab_size
-  sizes = (model_of(size, vocab, POSITIONS) for size in (x.target, x.draft))
-  return Models(*sizes, x.seed, x.dtype)
-
-
-def loops(
-  x: LongContexts, models: Models, context: int, batch: int
-) -> dict[str, Loop]:
+def loops(bench: Bench, context: int, batch: int) -> dict[str, Loop]:
   """Plain steps, steps of each draft, and steps of a draft for nothing."""
-  target, params, draft = models.fastest
-  window = windowed.walk(target, x.window, x.sinks)
-  ways = {
-    PLAIN: (plain.make(), None),
-    'idle': (idle(x.gamma, x.target.vocab_size), None),
-    WINDOWED: (chain.make(window, x.gamma), None),
-    LM: (lm.make(draft, x.gamma), params.drafter),
-  }
+  x = bench.x
+  target, _, _ = bench.models(x.target.vocab_size)
+  window = chain.make(windowed.walk(target, x.window, x.sinks), x.gamma)
+  place = {'batch': batch, 'used': context, 'slots': _slots(x)}
   return {
-    name: Loop(
-      Spec(target, drafter, verify.token),
-      Params(params.target, weights),
-      used=context,
-      slots=_slots(x),
-      steps=x.steps,
-      batch=batch,
-      seed=x.seed,
-    )
-    for name, (drafter, weights) in ways.items()
+    PLAIN: bench.loop(**place),
+    'idle': bench.loop(x.gamma, **place),
+    WINDOWED: bench.loop(x.gamma, drafter=window, **place),
+    LM: bench.loop(x.gamma, drafts=True, **place),
   }
 
 
 def read_bytes(
-  x: LongContexts, models: Models, context: int, batch: int
+  bench: Bench, context: int, batch: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Bytes that each way must read for scoring, and for the whole draft.
 
   Both are bytes of weights and bytes of caches.
   """
-  target, params, draft = models.fastest
+  x = bench.x
+  target, params, draft = bench.models(x.target.vocab_size)
 
   def read(model, own):
     weights, cache = bytes_per_token(model, own, context)
@@ -177,16 +154,16 @@ def read_bytes(
 
 
 def measure(
-  x: LongContexts, models: Models, context: int, batch: int, reader: Reader, bar
+  bench: Bench, context: int, batch: int, reader: Reader
 ) -> Iterator[dict]:
   """Rows of a context and batch: one for each way."""
-  bar.set_description(f'batch {batch}, {context} tokens')
-  made = loops(x, models, context, batch)
+  x, made = bench.x, loops(bench, context, batch)
+  bench.bar.set_description(f'batch {batch}, {context} tokens')
   turns = {name: loop.run for name, loop in made.items()}
-  timed = take_turns(turns | {'read': reader.read}, x.repeats, bar)
+  timed = take_turns(turns | {'read': reader.read}, x.repeats, bench.bar)
   bandwidth = float(np.median(timed['read'], 0).max())
   one, scored = seconds(timed[PLAIN]), seconds(timed['idle'])
-  for name, both in read_bytes(x, models, context, batch).items():
+  for name, both in read_bytes(bench, context, batch).items():
     weights, cache = sum(both)
     row = {
       'context': context,
@@ -216,15 +193,16 @@ def run(x: LongContexts) -> None:
   if x.quick:
     x.shrink()
   check(x)
-  folder, models = x.folder(), make_models(x)
+  folder = x.folder()
   common = x.facts('long_contexts', 'window', 'sinks')
   with tqdm(file=sys.stderr) as bar:
+    bench = Bench(x, bar)
     for batch in x.batches:
       reader = None
       for context in x.contexts:
         if not folder.has(context=context, batch=batch, drafter=LM):
           reader = reader or Reader(x.megabytes << 20, jnp.dtype(x.dtype))
-          for row in [*measure(x, models, context, batch, reader, bar)]:
+          for row in [*measure(bench, context, batch, reader)]:
             folder.add(row | common)
       jax.clear_caches()
   study.publish(folder)

@@ -428,7 +428,7 @@ def limit(bench: Bench) -> list[dict]:
   """
   x = bench.x
   bench.bar.set_description('compiling plain steps')
-  model, params, _ = bench.models(x.target.vocab_size).fastest
+  model, params, _ = bench.models(x.target.vocab_size)
   targets = {'random': (model, params.target)}
   if x.path:
     made = checkpoints.load(x.path, x.dtype)

@@ -151,22 +151,6 @@ def random_weights(model: Model, seed: int, dtype) -> Any:
   )
 
 
-class Models:
-  """Target and draft of a vocabulary, with random weights."""
-
-  def __init__(self, target: Model, draft: Model, seed: int, dtype: str):
-    self.target, self.draft = target, draft
-    self.weights = random_weights(target, seed, jnp.dtype(dtype))
-    self.draft_weights = random_weights(draft, seed + 1, jnp.dtype(dtype))
-
-  @functools.cached_property
-  def fastest(self) -> tuple[Model, Params, Model]:
-    """Target, parameters and draft, for the kernel where there is one."""
-    target, weights = for_kernel(self.target, self.weights)
-    draft, own = for_kernel(self.draft, self.draft_weights)
-    return target, Params(weights, own), draft
-
-
 def for_kernel(model: Model, weights: Any) -> tuple[Model, Any]:
   """Returns a model in the kernel's layout where there is a kernel."""
   return layouts.to_native(model, weights) or (model, weights)
@@ -345,20 +329,22 @@ class Bench:
     self.x, self.bar = x, bar
 
   @functools.lru_cache(maxsize=1)  # noqa: B019  One vocabulary at a time.
-  def models(self, vocab: int) -> Models:
-    x = self.x
-    return Models(
-      model_of(x.target, vocab, POSITIONS),
-      model_of(x.draft, vocab, POSITIONS),
-      x.seed,
-      x.dtype,
-    )
+  def models(self, vocab: int) -> tuple[Model, Params, Model]:
+    """Target, parameters and draft, for the kernel where there is one."""
+    x, dtype = self.x, jnp.dtype(self.x.dtype)
+    made = []
+    for i, size in enumerate((x.target, x.draft)):
+      model = model_of(size, vocab, POSITIONS)
+      made.append(for_kernel(model, random_weights(model, x.seed + i, dtype)))
+    (target, weights), (draft, own) = made
+    return target, Params(weights, own), draft
 
   def loop(
     self,
     gamma: int = 0,
     *,
     drafts: bool = False,
+    drafter: Drafter | None = None,
     rule: Rule = verify.token,
     batch: int = 1,
     used: int | None = None,
@@ -368,18 +354,21 @@ class Bench:
   ) -> Loop:
     """Steps of gamma drafted tokens, from the draft or at no cost.
 
-    They attend as their layout does, unless an attention is given.
+    They attend as their layout does, unless an attention is given. A drafter
+    without weights of its own may draft instead.
     """
     x = self.x
     vocab = vocab or x.target.vocab_size
     used = used or x.used
-    target, params, draft = self.models(vocab).fastest
+    target, params, draft = self.models(vocab)
     if over_cache is not None:
       target = variants.with_cache_attention(target, over_cache)
       draft = variants.with_cache_attention(draft, over_cache)
-    drafter = plain.make() if not gamma else idle(gamma, vocab)
     if drafts:
       drafter = lm.make(draft, gamma)
+    elif drafter is not None:
+      params = params._replace(drafter=None)
+    drafter = drafter or (idle(gamma, vocab) if gamma else plain.make())
     room = x.steps * (gamma + 1) + gamma + 1
     self.bar.set_description(f'compiling: gamma {gamma}, batch {batch}')
     return Loop(

@@ -162,42 +162,30 @@ def _by_row(rows: list[dict]) -> list[Table]:
   return tables
 
 
-def _parts(rows: list[dict]) -> list[str]:
-  """Says what was certified; parts that were not run are left out."""
-  facts = verdict(rows)
-  clauses = []
+def _found(rows: list[dict]) -> list[list[str]]:
+  """Returns what was certified and the result; parts that ran alone."""
+  facts, loops = verdict(rows), pick(rows, part='loop')
+  checks, lines = pick(rows, part='numbers'), []
+  caught = facts['mutants'] - facts['survivors']
+  missed = [r['mutant'] for r in pick(rows, part='mutant') if not r['caught']]
   if facts['max_error'] is not None:
-    clauses.append(
-      'with exact rules a whole text has the probability that the target gives '
-      f'it, up to {facts["max_error"]:.0e}'
-    )
-  if facts['tests']:
-    level = pick(rows, part='loop')[0]['level']
-    clauses.append(
-      f'{facts["alarms"]} of {facts["tests"]} tests of compiled loops give an '
-      f'alarm, which is a p-value below {level:.1e}: all share one false-alarm '
-      'rate'
-    )
-  if checks := pick(rows, part='numbers'):
+    error = f'{facts["max_error"]:.0e}'
+    lines.append(['largest error of a whole text with exact rules', error])
+  if loops:
+    name = f'tests of compiled loops with p below {loops[0]["level"]:.1e}'
+    lines.append([name, f'{facts["alarms"]} of {facts["tests"]}'])
+  if checks:
     off = sum(map(_is_off, checks))
-    clauses.append(
-      f'{off} of {len(checks)} checks of the measuring code are off'
+    lines.append(
+      ['numbers of the measuring code off', f'{off} of {len(checks)}']
     )
   if facts['mutants']:
-    caught = facts['mutants'] - facts['survivors']
-    clauses.append(f'{caught} of {facts["mutants"]} planted bugs are found')
-    missed = [r['mutant'] for r in pick(rows, part='mutant') if not r['caught']]
-    clauses += [f'not found: {name}' for name in missed]
-  precise = [
-    f'{max(row["total_variation"] for row in same):.0e} in {dtype}'
-    for (dtype,), same in group(pick(rows, part='arithmetic'), 'dtype').items()
-  ]
-  if precise:
-    clauses.append(
-      'from plain decoding in the same precision the distribution of a text '
-      f'moves by at most {", ".join(precise)}'
-    )
-  return clauses
+    lines.append(['planted bugs found', f'{caught} of {facts["mutants"]}'])
+  lines += [['planted bug not found', name] for name in missed]
+  for (dtype,), same in group(pick(rows, part='arithmetic'), 'dtype').items():
+    name = f'total variation from plain decoding in {dtype}, at most'
+    lines.append([name, f'{max(r["total_variation"] for r in same):.0e}'])
+  return lines
 
 
 def headline(rows: list[dict]) -> str:
@@ -216,7 +204,9 @@ def headline(rows: list[dict]) -> str:
     f'{machine([end])}.'
     for end in ends
   ]
-  return blocks(paragraph(holds), bullets(_parts(rows)), *map(paragraph, where))
+  found = _found(rows)
+  table = markdown(['what', 'result'], found) if found else ''
+  return blocks(paragraph(holds), table, *map(paragraph, where))
 
 
 def summary(rows: list[dict]) -> str:

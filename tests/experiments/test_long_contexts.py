@@ -72,8 +72,8 @@ def test_bytes_of_a_draft_are_those_of_its_layers_and_its_window():
 def rows(monkeypatch):
   """Plain steps take 1 and 3, scoring as much, drafts 1.5 and 0.5 more."""
 
-  def loops(x, models, context, batch):
-    del x, models  # Unused.
+  def loops(bench, context, batch):
+    del bench  # Unused.
     one = batch * (1.0 if context == 256 else 3.0)
     costs = {'plain': one, 'idle': one, 'windowed': one + 1.5, 'lm': one + 0.5}
     return {
@@ -86,13 +86,13 @@ def rows(monkeypatch):
   x = quick(gamma=2, rates=(0.5, 0.9))
   monkeypatch.setattr(study, 'loops', loops)
   reader = types.SimpleNamespace(read=lambda: np.array([1e9, 2e9]))
-  made = study.make_models(x)
   with tqdm.tqdm(disable=True) as bar:
+    bench = step_timing.Bench(x, bar)
     return [
       row | x.facts('long_contexts', 'window', 'sinks')
       for batch in x.batches
       for context in x.contexts
-      for row in study.measure(x, made, context, batch, reader, bar)
+      for row in study.measure(bench, context, batch, reader)
     ]
 
 
