@@ -225,7 +225,7 @@ def test_another_certificate_is_not_overwritten(rows, folder):
 @pytest.mark.slow
 def test_a_draft_with_another_vocabulary_is_certified():
   """Its loop, and what is planted there."""
-  made = every_case()
+  made = every_case(rounds=64)
   case = cases.find('token', cases.OTHER, 'other transformer')
   assert all(r['p_value'] >= r['level'] for r in made.run(case))
   bugs = [bug for bug in planted.WRONG_LOOPS if bug.case is case]

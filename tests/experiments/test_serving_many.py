@@ -50,8 +50,8 @@ def wanted(number):
 
 
 def test_texts_of_many_at_once_are_those_that_each_has_alone(served):
-  asked = [wanted(number) for number in range(64)]
-  with concurrent.futures.ThreadPoolExecutor(64) as many:
+  asked = [wanted(number) for number in range(32)]
+  with concurrent.futures.ThreadPoolExecutor(32) as many:
     answers = [
       *many.map(lambda x: served.post('/completions', json=x).json(), asked)
     ]
@@ -65,12 +65,12 @@ def test_texts_of_many_at_once_are_those_that_each_has_alone(served):
   assert served.rest()
 
 
-def test_eighty_requests_compile_nothing(served, caplog):
+def test_forty_requests_compile_nothing(served, caplog):
   jax.config.update('jax_log_compiles', True)
   kinds = ({'n': 2}, {'stop': ['a', 'x']}, {'stream': True}, {'seed': None})
   formats = {'response_format': FORMAT, 'max_tokens': 40}
   try:
-    for number in range(80):
+    for number in range(40):
       given = wanted(number) | kinds[number % 4]
       if number % 10 == 0:
         given |= formats | ({'response_format': {'type': 'json_object'}})
@@ -130,11 +130,11 @@ async def storm(served, numbers):
 
 def test_many_requests_leave_nothing_behind(served):
   counts, sizes = [], []
-  for begin in range(0, 800, 200):
-    counts.append(asyncio.run(storm(served, range(begin, begin + 200))))
+  for begin in range(0, 320, 80):
+    counts.append(asyncio.run(storm(served, range(begin, begin + 80))))
     assert served.rest(30)
     sizes.append(memory())
-  assert counts == [{'answered': 160, 'refused': 20, 'left': 20}] * 4
+  assert counts == [{'answered': 64, 'refused': 8, 'left': 8}] * 4
   assert all(x.live == x.waiting == 0 for x in served.worker.pools)
   assert sizes[-1] < 1.02 * sizes[1]
 
@@ -155,10 +155,14 @@ command.guard(main)
 
 
 @contextlib.contextmanager
-def started(folder, grace):
-  """A process that serves, and its address."""
+def started(folder, grace, programs):
+  """A process that serves, and its address; it keeps its compiled programs."""
   program = PROGRAM.format(folder=str(folder), grace=grace)
-  process = processes.start('-c', program)
+  process = processes.start(
+    '-c', program, JAX_ENABLE_COMPILATION_CACHE='true',
+    JAX_COMPILATION_CACHE_DIR=str(programs),
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
+  )  # fmt: skip
   try:
     lines = iter(process.stdout.readline, '')
     line = next(x for x in lines if ' answers at ' in x)
@@ -168,9 +172,16 @@ def started(folder, grace):
     process.communicate()
 
 
+@pytest.fixture(scope='module')
+def programs(tmp_path_factory):
+  return tmp_path_factory.mktemp('programs')
+
+
 @pytest.mark.parametrize(('grace', 'whole'), [(8.0, True), (0.0, False)])
-def test_a_service_that_is_told_to_stop_ends_in_time(folder, grace, whole):
-  with started(folder, grace) as (process, url):
+def test_a_service_that_is_told_to_stop_ends_in_time(
+  folder, programs, grace, whole
+):
+  with started(folder, grace, programs) as (process, url):
     bodies, began = [], threading.Event()
 
     def read():
