@@ -144,11 +144,7 @@ def test_a_draft_without_an_allowed_token_draws_any_of_them(float64):
 
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 @pytest.mark.parametrize(
-  'name',
-  [
-    'chain',
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ('tree', 'cascade')),
-  ],
+  'name', models.slow_unless(['chain'], ['chain', 'tree', 'cascade'])
 )
 def test_texts_are_of_their_language_and_free_rows_are_free(
   name, temperature, float64
@@ -164,40 +160,21 @@ def test_texts_are_of_their_language_and_free_rows_are_free(
   assert FIRST.follow(free[0]) < 0
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    'chain',
-    *(
-      pytest.param(n, marks=pytest.mark.slow)
-      for n in SPECS
-      if n not in ('chain', 'plain')
-    ),
-  ],
-)
+@pytest.mark.parametrize('name', models.slow_unless(['chain'], SPECS))
 def test_greedy_texts_are_those_of_plain_decoding(name, float64):
   assert decode(name, temperature=0.0)[0] == decode('plain', temperature=0.0)[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'name', ['chain', pytest.param('tree', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('name', ['chain', 'tree'])
 def test_a_row_is_the_row_alone_also_where_rows_are_refilled(name, float64):
   together, _ = decode(name)
   alone = [
     decode(name, (ROWS[i], SECOND), (i, 2))[0][0] for i in range(len(ROWS))
   ]
   assert together == alone
-  refilled = list(
-    continuous.decode(
-      params_of(name),
-      **options(name, ROWS, range(len(ROWS))),
-      rows=2,
-      group=2,
-      chunk=3,
-    )
-  )
+  given = options(name, ROWS, range(len(ROWS))) | {'rows': 2, 'group': 2}
+  refilled = continuous.decode(params_of(name), **given, chunk=3)
   assert {one.prompt: one.tokens for one in refilled} == dict(enumerate(alone))
 
 
@@ -294,15 +271,9 @@ def test_forced_tokens_are_always_accepted(float64):
 def test_without_a_constraint_nothing_is_forced(float64):
   values = sampling.make(2, 1.0)
   params = params_of('forced')
-  state = generate.start(
-    params,
-    PROMPTS[:2],
-    spec=SPECS['forced'],
-    new_tokens=5,
-    key=generate.row_keys(0, range(2)),
-    values=values,
-  )
-  state = generate.generate(params, state, 8, spec=SPECS['forced'])
+  spec = SPECS['forced']
+  state = models.run(spec, params, PROMPTS[:2], values, new_tokens=5)
+  state = generate.generate(params, state, 8, spec=spec)
   assert state.counts.drafted.tolist() == [0, 0]
   assert state.counts.target_calls.tolist() == [5, 5]
 
@@ -339,6 +310,15 @@ def test_other_stages_leave_every_text_a_way_to_its_end(
     return
   with pytest.raises(ValueError, match=f'way to its end: .*{reason}'):
     values_of([None, automaton], **stages)
+
+
+def test_a_text_may_end_by_any_of_its_ends():
+  moves = np.full((3, VOCAB), -1, np.int16)
+  moves[0, 1], moves[1, 10], moves[2, 10] = 1, 2, 2  # 9 ends no text of these.
+  kinds = np.arange(VOCAB, dtype=np.int16)
+  one = sampling.Automaton('a', kinds, moves, (9, 10), '')
+  assert constrained.stuck(one, (), 0) == ''
+  assert 'to their end' in constrained.stuck(one, (10,), 0)
 
 
 def can_end(automaton, count):

@@ -10,7 +10,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.drafters import lm
-from specjax.loop import generate
+from specjax.loop import generate, scoring
 from specjax.models import table
 from specjax.types import Params, Spec
 from tests.support import models
@@ -372,6 +372,31 @@ def test_a_drafter_is_told_the_text_as_it_is_behind_each_step():
     jax.tree.map(np.testing.assert_array_equal, state.drafter[1], now)
     assert now[2].counts.sum() == (state.length - state.start).sum()
     state = generate.generate(hand_params(), state, jnp.int32(1), spec=spec)
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    lambda draft, memory: None,
+    lambda draft, memory: draft,
+    lambda draft, memory: [draft, memory],
+    lambda draft, memory: (draft, memory, memory),
+    lambda draft, memory: (memory, draft),
+    lambda draft, memory: (draft._replace(size=draft.size[:, None]), memory),
+    lambda draft, memory: (draft._replace(tokens=draft.probs), memory),
+    lambda draft, memory: (draft._replace(probs=draft.tokens), memory),
+  ],
+)
+def test_what_is_no_draft_is_an_error_of_the_drafter(change):
+  def propose(*given):
+    return change(*HAND.drafter.propose(*given))
+
+  drafter = HAND.drafter._replace(propose=propose)
+  spec = dataclasses.replace(HAND, drafter=drafter)
+  run = functools.partial(generate.generate, spec=spec)
+  state = hand_start([(0,), (2, 3)], 20)
+  with pytest.raises(scoring.DraftError, match='must return'):
+    jax.eval_shape(run, hand_params(), state, jnp.int32(9))
 
 
 def test_a_state_is_donated_and_its_sources_are_not():

@@ -69,6 +69,43 @@ SMALL = {0: 1.0, 1: 1.15, 2: 1.3, 4: 1.6}  # of a small batch
 LARGE = {0: 1.0, 1: 1.7, 2: 2.3, 4: 3.5}  # where scoring costs
 
 
+def test_rates_and_worth_by_hand():
+  """Four drafts of which 0.7 were accepted are there before the first one."""
+  costs = table({0: 1.0, 1: 1.5, 2: 2.0}, reading=64.0, begin=0.5)
+  policy = Goodput(LOADED, (0, 1, 2), table=costs)
+  policy.learn([6, 2], [4, 1])
+  # (2.8 + 4) / (4 + 6); of the second (2.8 + 1) / (4 + 2) counts half.
+  first, second = 0.68, 0.5 * 3.8 / 6 + 0.5 * 0.68
+  np.testing.assert_allclose(policy.rates(), [first, second])
+  assert policy.tau(2) == pytest.approx(1 + first + first * second)
+  assert policy.worth(2, 9, 4) == pytest.approx(policy.tau(2) / (2 + 0.5 / 4))
+  # What comes next weighs more: 0.95 of what was seen, or 0.995 where the
+  # place was not tried.
+  policy.learn([10, 0], [0, 0])
+  tried, accepted = 4 + 0.95 * 6 + 10, 2.8 + 0.95 * 4
+  assert policy.rates()[0] == pytest.approx(accepted / tried)
+  seen = 0.995 * 2 / 4
+  own = (2.8 + 0.995 * 1) / (4 + 0.995 * 2)
+  expected = seen * own + (1 - seen) * accepted / tried
+  assert policy.rates()[1] == pytest.approx(expected)
+  # Reading again is spread over 32 chunks.
+  policy._behind = True
+  again = 1.5 + 0.5 / 4 + 64 / (32 * 4)
+  assert policy.worth(1, 9, 4) == pytest.approx(policy.tau(1) / again)
+  assert policy.worth(0, 9, 4) == pytest.approx(1 / (1 + 0.5 / 4))
+
+
+def test_features_of_who_reads_the_text_alone_are_zeros():
+  state = types.SimpleNamespace(tokens=np.zeros((3, 128), np.int32))
+  found = mixed_lengths.features(params(), state, SPEC)
+  assert found.shape == (3, 128, 0, TARGET.config.width)
+  drafter = SPEC.drafter._replace(taps=(1,))
+  spec = dataclasses.replace(SPEC, drafter=drafter)
+  found = mixed_lengths.features(params(), state, spec)
+  assert found.shape[2] == 1
+  assert not found.any()
+
+
 @pytest.mark.parametrize('seconds', [SMALL, LARGE])
 @pytest.mark.parametrize('alpha', [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_it_finds_the_best_constant_length(seconds, alpha):
@@ -101,11 +138,7 @@ def test_it_does_not_oscillate(alpha):
 
 
 def test_it_follows_a_change_of_acceptance_and_of_length():
-  seconds = {
-    0: (1.0, 1.0),
-    1: (1.1, 2.5),
-    4: (1.4, 8.0),
-  }
+  seconds = {0: (1.0, 1.0), 1: (1.1, 2.5), 4: (1.4, 8.0)}
   costs = Table((64, 256), seconds, (0.0, 0.0), (0.0, 0.0))
   policy = Goodput(LOADED, (0, 1, 4), table=costs)
   rng = np.random.default_rng(2)
@@ -357,10 +390,10 @@ def test_counts_are_those_of_all_lengths():
 
 
 def test_nothing_is_compiled_after_the_warm_up():
-  policy = Goodput(LOADED, LENGTHS, replay=SWITCHING)
+  policy = Goodput(LOADED, (0, 4), replay=[0, 4, 4] * 99)
   held = opened(policy, group=1)
   held.warm_up()
-  assert policy.table.seconds.keys() == {*LENGTHS}
+  assert policy.table.seconds.keys() == {0, 4}
   assert all(s > 0 for v in policy.table.seconds.values() for s in v)
   programs = (
     mixed_lengths.run._cache_size(),
@@ -369,7 +402,7 @@ def test_nothing_is_compiled_after_the_warm_up():
   for number in range(5):
     held.submit(request(number))
   models.texts_of(held)
-  assert {*policy.choices} == {*LENGTHS}
+  assert {*policy.choices} == {0, 4}
   assert programs == (
     mixed_lengths.run._cache_size(), mixed_lengths.read_again._cache_size()
   )  # fmt: skip
@@ -391,13 +424,14 @@ def test_what_is_told_of_tokens_is_told_with_every_length():
 
 
 @pytest.mark.slow
-def test_continuous_decoding_follows_it():
-  policy = Goodput(LOADED, LENGTHS, table=FREE, replay=SWITCHING)
+def test_continuous_decoding_follows_it_with_lookup():
+  loaded = LoadedDrafter(TARGET, ngram.make)
+  policy = Goodput(loaded, LENGTHS, table=FREE, replay=SWITCHING)
   asked = [request(n) for n in range(5)]
   made = continuous.decode(
     params(),
     [a.prompt for a in asked],
-    spec=SPEC,
+    spec=Spec(TARGET, loaded.make(4), verify.token, (10,)),
     new_tokens=[a.new_tokens for a in asked],
     key=generate.row_keys(7, range(5)),
     values=sampling.make(5, 0.0, eos=(10,), vocab_size=models.VOCAB),
@@ -427,16 +461,6 @@ def test_heads_draft_by_load_too():
     held.submit(request(number))
   texts = models.texts_of(held)
   assert [texts[n] for n in range(4)] == [plain(n) for n in range(4)]
-
-
-@pytest.mark.slow
-def test_lookup_drafts_by_load_too():
-  loaded = LoadedDrafter(TARGET, lambda depth: ngram.make(depth))
-  policy = Goodput(loaded, LENGTHS, table=FREE, replay=SWITCHING)
-  spec = Spec(TARGET, loaded.make(4), verify.token, (10,))
-  held = opened(policy, spec=spec)
-  held.submit(request(1))
-  assert models.texts_of(held) == {0: plain(1)}
 
 
 # The law of sampled texts.
@@ -513,23 +537,29 @@ def test_the_test_of_the_law_sees_coins_that_are_used_twice(monkeypatch):
 # What is refused.
 
 
+HEAD = LoadedDrafter(TARGET, lambda depth: models.DRAFTERS['eagle 1'][0])
+FIXED = LoadedDrafter(TARGET, lambda depth: lm.make(DRAFT, min(depth, 2)))
+COSTS = table({0: 1.0, 4: 1.5}, (8, 16))
+
+
 @pytest.mark.parametrize(
-  ('lengths', 'message'),
+  ('drafter', 'lengths', 'more', 'message'),
   [
-    ((), 'numbers from 0 on'),
-    ((0,), 'at least 1'),
-    ((1.9, 2.5), 'lengths must be whole numbers'),
-    (None, 'lengths must be whole numbers'),
+    (LOADED, (), {}, '^lengths must be whole numbers'),
+    (LOADED, (0,), {}, '^lengths must be .* at least 1'),
+    (LOADED, (1.9, 2.5), {}, '^lengths must be whole numbers'),
+    (LOADED, None, {}, '^lengths must be whole numbers'),
+    (LOADED.make(2), LENGTHS, {}, '^drafter must be what a loader returns'),
+    # Plain steps lose the features that a head reads.
+    (HEAD, (0, 3), {}, '^lengths: 0 .* leave 0 out'),
+    (FIXED, (1, 2, 4), {}, '^lengths: the drafter drafts 2 tokens where 4'),
+    (LOADED, (0, 2, 4), {'table': COSTS}, '^table has no costs of length 2'),
+    (LOADED, (0, 4), {'table': COSTS, 'replay': [3]}, '^replay has the leng'),
   ],
 )
-def test_lengths_that_cannot_be_chosen_are_refused(lengths, message):
+def test_what_cannot_be_chosen_is_refused(drafter, lengths, more, message):
   with pytest.raises(ValueError, match=message):
-    Goodput(LOADED, lengths)
-
-
-def test_a_drafter_of_one_length_is_refused():
-  with pytest.raises(ValueError, match='drafter must be what a loader returns'):
-    Goodput(LOADED.make(2), LENGTHS)
+    Goodput(drafter, lengths, **more)
 
 
 @pytest.mark.parametrize(
@@ -549,18 +579,6 @@ def test_counts_that_cannot_be_teach_nothing(tried, accepted):
   np.testing.assert_array_equal(policy.rates(), before)
 
 
-def test_plain_steps_are_refused_where_features_would_be_lost():
-  head = LoadedDrafter(TARGET, lambda depth: models.DRAFTERS['eagle 1'][0])
-  with pytest.raises(ValueError, match='leave 0 out'):
-    Goodput(head, (0, 3))
-
-
-def test_lengths_beyond_the_drafter_are_refused():
-  fixed = LoadedDrafter(TARGET, lambda depth: lm.make(DRAFT, min(depth, 2)))
-  with pytest.raises(ValueError, match='drafts 2 tokens where 4'):
-    Goodput(fixed, (1, 2, 4))
-
-
 def test_a_spec_of_another_length_is_refused():
   policy = Goodput(LOADED, LENGTHS, table=FREE)
   spec = Spec(TARGET, LOADED.make(2), verify.token, (10,))
@@ -568,10 +586,5 @@ def test_a_spec_of_another_length_is_refused():
     opened(policy, spec=spec)
 
 
-def test_lengths_that_are_not_in_the_table_are_refused():
-  made = table({0: 1.0, 4: 1.5}, (8, 16))
-  assert [made.place(n) for n in (1, 8, 9, 16, 99)] == [0, 0, 1, 1, 1]
-  with pytest.raises(ValueError, match='no costs of length 2'):
-    Goodput(LOADED, (0, 2, 4), table=made)
-  with pytest.raises(ValueError, match='replay has the lengths'):
-    Goodput(LOADED, (0, 4), table=made, replay=[3])
+def test_a_text_has_the_costs_of_the_next_longer_one():
+  assert [COSTS.place(n) for n in (1, 8, 9, 16, 99)] == [0, 0, 1, 1, 1]

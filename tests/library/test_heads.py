@@ -166,6 +166,20 @@ def test_version_1_learns_the_next_feature():
   assert losses['token'] > 0.1 * entropy
 
 
+@pytest.mark.parametrize(
+  ('layers', 'taps'), [(2, (0, 1)), (3, (0, 1, 2)), (4, (0, 2, 3))]
+)
+def test_heads_read_the_first_the_middle_and_the_last_layer(layers, taps):
+  target = models.tiny(models.VOCAB, layers)
+  made = (
+    eagle.trainable(target, **models.SMALL, mlp_width=16),
+    dflash.trainable(target, **models.DFLASH_SIZES),
+  )
+  assert [one.taps for one in made] == [taps, taps]
+  first = eagle.trainable(target, 1, **models.SMALL, mlp_width=16)
+  assert first.taps == (layers - 1,)
+
+
 # Medusa
 
 
@@ -342,38 +356,28 @@ def test_impossible_heads_are_refused(load, message):
     load()
 
 
-def test_more_depth_than_heads_is_refused(folder):
-  with pytest.raises(ValueError, match='depth 4 is deeper than the 3 heads'):
-    medusa.load(HOST, folder / 'medusa').make(4)
-
-
-def test_an_exit_knows_its_layer(folder):
-  with pytest.raises(ValueError, match='trained for an exit after 1'):
-    early_exit.load(HOST, folder / 'exit', layers=2)
-
-
-def change(folder, place, **changes):
-  """A copy of the EAGLE head whose config.json says something else."""
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'taps': [0, 5]}, 'layers that do not exist'),
+    ({'mlp_width': 24}, 'do not fit its config'),
+  ],
+)
+def test_another_config_is_refused(folder, tmp_path, changes, message):
   config, weights = files.read(folder / 'eagle', 'eagle')
-  files.save(place / 'changed', config | changes, weights)
-  return place / 'changed'
+  files.save(tmp_path / 'changed', config | changes, weights)
+  with pytest.raises(ValueError, match=message):
+    eagle.load(HOST, tmp_path / 'changed')
 
 
-def test_taps_of_a_deeper_target_are_refused(folder, tmp_path):
-  path = change(folder, tmp_path, taps=[0, 5])
-  with pytest.raises(ValueError, match='layers that do not exist'):
-    eagle.load(HOST, path)
-
-
-def test_weights_of_other_sizes_are_refused(folder, tmp_path):
-  path = change(folder, tmp_path, mlp_width=24)
-  with pytest.raises(ValueError, match='do not fit its config'):
-    eagle.load(HOST, path)
-
-
-def test_nothing_is_overwritten(folder):
-  with pytest.raises(ValueError, match='exists; remove it'):
-    files.save(folder / 'exit', {}, {})
+def test_what_a_saved_head_does_not_allow_is_refused(folder):
+  for use, message in (
+    (lambda: medusa.load(HOST, folder / 'medusa').make(4), 'deeper than the 3'),
+    (lambda: early_exit.load(HOST, folder / 'exit', layers=2), 'exit after 1'),
+    (lambda: files.save(folder / 'exit', {}, {}), 'exists; remove it'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      use()
 
 
 def test_a_broken_config_is_refused(tmp_path):

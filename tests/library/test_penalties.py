@@ -350,9 +350,7 @@ def misfit(spec, params, go) -> papers_in_numpy.Misfit:
   return total
 
 
-@pytest.mark.parametrize(
-  'name', ['lm', pytest.param('counts', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('name', models.slow_unless(['lm'], DRAFTERS))
 def test_the_law_of_the_text_is_that_of_plain_sampling(name):
   spec = Spec(TABLE, DRAFTERS[name], verify.token, (LAST,))
   params = params_of(name)
@@ -379,7 +377,7 @@ def accepted(name, params):
   return tried, kept
 
 
-@pytest.mark.parametrize('name', DRAFTERS)
+@pytest.mark.parametrize('name', models.slow_unless(['lm'], DRAFTERS))
 def test_a_target_accepts_itself(name):
   """So the draft's penalties see what it has drafted, too."""
   params = params_of(name)
@@ -460,6 +458,10 @@ WRONG = (
   ({'forbidden': [(1,), (2,), (3,)]}, 'forbidden has 3 rows instead of 2'),
   (
     {'forbidden': range(5), 'min_new_tokens': 1},
+    'min_new_tokens must leave a token',
+  ),
+  (  # The first row has none, the second has all.
+    {'forbidden': [range(5), ()], 'min_new_tokens': 1},
     'min_new_tokens must leave a token',
   ),
   ({'logit_bias': {7: 1.0}}, 'logit_bias must name tokens from 0 to 6, got 7'),

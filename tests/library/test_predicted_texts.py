@@ -178,9 +178,9 @@ def test_predictions_have_the_room_that_the_pool_was_opened_with():
     request_sampling.Stages((), VOCAB).values(prediction=Predicted([0]))
   with pytest.raises(ValueError, match='prediction has 1 rows instead of 2'):
     sampling.make(2, vocab_size=VOCAB, prediction=[Predicted([0])])
-  for rows in ([[0]], 3, 'a', [None]):
+  for rows in ([[0]], 3, 'a', [None], [Predicted([0]), None]):
     with pytest.raises(ValueError, match='prediction must be a list of what'):
       sampling.make(1, vocab_size=VOCAB, prediction=rows)
-  for token in (1.5, 'a', None):
+  for token in (1.5, 'a', None, -1, VOCAB):
     with pytest.raises(ValueError, match='prediction must name tokens from 0'):
       sampling.make(1, vocab_size=VOCAB, prediction=[Predicted([token])])

@@ -49,15 +49,8 @@ def fed(walker, params, state, block, ctx, row, token, features):
   )
 
 
-# Each has what the others leave out.
-QUICK = ('EAGLE-1', 'EAGLE-3', 'speculators', 'speculators, Qwen3')
-
-
 @pytest.fixture(
-  params=[
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in written.LAYOUTS
-  ]
+  params=models.slow_unless(['EAGLE-1', 'speculators, Qwen3'], written.LAYOUTS)
 )
 def layout(request):
   return written.LAYOUTS[request.param]
@@ -173,11 +166,6 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, changes, message):
     refused(path, message)
 
 
-def test_a_head_of_version_1_called_3_is_refused(tmp_path):
-  path = written.write(tmp_path, FIRST, architectures=['LlamaEagle3'])
-  refused(path, 'calls it version 3 .* those of version 1')
-
-
 D2T = written.tensors(THIRD)['d2t']
 
 
@@ -190,10 +178,7 @@ D2T = written.tensors(THIRD)['d2t']
     (without('', d2t=D2T[:-1]), r'd2t has shape \(6,\)'),
     (without('', d2t=D2T + 30), 'the target 23'),
     (without('', d2t=-np.arange(7)), 'has a token twice'),
-    (
-      without('', t2d=~written.tensors(THIRD)['t2d']),
-      'd2t and t2d disagree',
-    ),
+    (without('', t2d=~written.tensors(THIRD)['t2d']), 'd2t and t2d disagree'),
     (without('', **{'norm.weight': np.zeros(8, np.int8)}), 'is I8'),
     (without('midlayer.mlp.gate_proj.weight'), 'gate_proj.weight is missing'),
     (without('midlayer.self_attn.k_proj.weight'), 'k_proj.weight is missing'),
@@ -232,8 +217,11 @@ def test_the_head_of_another_target_is_refused(tmp_path, host, message):
   refused(written.write(tmp_path, THIRD), message, Target(host))
 
 
-def test_damaged_weights_are_refused_by_name(tmp_path):
-  path = written.write(tmp_path, THIRD)
+def test_other_versions_and_damaged_weights_are_refused(tmp_path):
+  wrong = {'architectures': ['LlamaEagle3']}
+  path = written.write(tmp_path / 'first', FIRST, **wrong)
+  refused(path, 'calls it version 3 .* those of version 1')
+  path = written.write(tmp_path / 'third', THIRD)
   file = path / 'model.safetensors'
   file.write_bytes(file.read_bytes()[:-100])
   refused(path, r'model\.safetensors is truncated or damaged')
@@ -273,6 +261,16 @@ def test_a_description_reads_no_weights(tmp_path):
     'eagle', 'EAGLE-3', count, 'float32', (1, 3, 5), '', 'unverified', ()
   )
   assert heads.kind_of(path) == 'eagle'
+
+
+@pytest.mark.parametrize(
+  ('layers', 'taps'), [(8, (1, 3, 4)), (9, (1, 3, 5)), (12, (1, 5, 8))]
+)
+def test_a_head_that_names_no_layers_reads_these(tmp_path, layers, taps):
+  """Before layers 2 and half of them, and before the last but two."""
+  path = written.write(tmp_path, THIRD)
+  host = Target(models.tiny(written.V, layers))
+  assert heads.describe(path, host).taps == taps
 
 
 def test_a_head_is_read_in_the_type_that_is_asked_for(tmp_path):

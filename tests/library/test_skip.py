@@ -9,6 +9,7 @@ import pytest
 from specjax import sampling
 from specjax.drafters import early_exit, skip
 from specjax.models import transformer, variants
+from specjax.models.config import Experts
 from specjax.types import Params, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -24,7 +25,8 @@ def with_zeros(params, attention, mlp):
   for layers, name in ((attention, 'out'), (mlp, 'down')):
     for i in layers:
       layer = dict(changed[f'layer{i}'])
-      layer[name] = jax.tree.map(np.zeros_like, layer[name])
+      part = name if name in layer else 'experts'
+      layer[part] = jax.tree.map(np.zeros_like, layer[part])
       changed[f'layer{i}'] = layer
   return changed
 
@@ -32,7 +34,11 @@ def with_zeros(params, attention, mlp):
 SETS = [((0,), ()), ((), (1,)), ((1,), (0,)), ((0, 1), ()), ((1,), (0, 1))]
 
 
-@pytest.mark.parametrize('options', [{}, {'parallel': True}], ids=str)
+@pytest.mark.parametrize(
+  'options',
+  [{}, {'parallel': True}, {'experts': Experts(3, 2, width=8, dense=(0,))}],
+  ids=str,
+)
 @pytest.mark.parametrize(('attention', 'mlp'), SETS)
 def test_what_is_left_out_adds_nothing(attention, mlp, options):
   model = models.tiny(models.VOCAB, 2, **options)
