@@ -107,15 +107,7 @@ def assert_equal(one, other):
 
 
 @pytest.mark.parametrize(
-  'name',
-  [
-    'lm',
-    'ngram',
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in ('windowed', 'tree', *USUAL)
-    ),
-  ],
+  'name', models.slow_unless(['lm', 'ngram'], [*SPECS, *USUAL])
 )
 def test_a_text_is_the_one_its_prompt_has_alone(name):
   found = together(name)

@@ -41,14 +41,12 @@ def test_it_draws_what_the_loop_draws(target, draft):
   out = decode(target, draft, top_p=0.9, **options)
   spec = Spec(target.model, draft.make(2), verify.token, target.eos)
   params = Params(target.params, draft.params)
+  prompts = [target.tokenizer.encode(prompt) for prompt in PROMPTS]
   state = generate.start(
-    params,
-    [target.tokenizer.encode(prompt) for prompt in PROMPTS],
-    spec=spec,
-    new_tokens=NEW,
+    params, prompts, spec=spec, new_tokens=NEW,
     key=generate.row_keys(5, range(3)),
     values=sampling.make(3, [0.0, 0.7, 1.0], top_p=0.9),
-  )
+  )  # fmt: skip
   state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
   assert [*map(tuple, out.tokens)] == models.new_tokens(state)
   np.testing.assert_array_equal(
@@ -176,6 +174,7 @@ def test_a_policy_is_no_name(folder, target):
     ({'temperature': None}, 'temperature must be a number from 0 to'),
     ({'tempreture': 1.0}, "no argument 'tempreture' .did you mean 'tempera"),
     ({'prompts': ['\ud800']}, 'prompt 0 is no text: character 0 is half'),
+    *(({'stop': stop}, '^stop must be a text') for stop in ('', ['a', 3], 5)),
   ],
 )
 def test_what_is_wrong_gets_a_sentence(folder, target, draft, change, message):
@@ -214,15 +213,6 @@ def test_a_stop_string_ends_its_row_and_changes_no_other(
   np.testing.assert_array_equal(calls[1:], whole.counts.target_calls[1:])
 
 
-def test_stop_strings_that_are_none_are_refused(target, draft):
-  for stop in ('', ['a', 3], 5):
-    with pytest.raises(ValueError, match=r'^stop must be a text'):
-      decode(target, draft, stop=stop)
-  mute = dataclasses.replace(target, tokenizer=None)
-  with pytest.raises(ValueError, match=r'^stop: .* has no tokenizer'):
-    decode(mute, None, [[1, 2]], stop='a')
-
-
 def test_a_drafter_of_another_target_is_refused(folder, target):
   other = dataclasses.replace(target, model=tiny.model(32, 1))
   loaded = specjax.drafters.ngram.load(other)
@@ -234,6 +224,8 @@ def test_a_target_without_a_tokenizer_takes_token_ids(target, draft):
   bare = dataclasses.replace(target, tokenizer=None)
   with pytest.raises(ValueError, match='has no tokenizer: give token ids'):
     decode(bare, draft)
+  with pytest.raises(ValueError, match=r'^stop: .* has no tokenizer'):
+    decode(bare, None, [[1, 2]], stop='a')
   out = decode(bare, draft, [[1, 2, 3]])
   assert out.texts is None
   assert len(out.tokens[0]) == NEW

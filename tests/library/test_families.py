@@ -28,10 +28,6 @@ SLOTS = 128
 # What there are references of.
 NAMES = (*FAMILIES, 't5_v1_1')
 BEGIN = (3, 17)  # tokens of the two known texts that are read at once
-# Speculation is the same loop for all. These have what could go wrong in it: a
-# window shorter than a draft, both kinds of positions, and experts.
-# With an encoder speculation reads something else, too.
-QUICK = ('gpt_neo', 'qwen3_moe', 't5_v1_1')
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
@@ -165,12 +161,10 @@ def test_logits_and_greedy_texts_are_those_of_transformers(loaded):
   assert_agrees(model, params, reference)
 
 
+# Speculation is the same loop for all. These have what could go wrong in it: a
+# window shorter than a draft, both kinds of positions, experts, an encoder.
 @pytest.mark.parametrize(
-  'name',
-  [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in NAMES
-  ],
+  'name', models.slow_unless(['t5_v1_1'], ['gpt_neo', 'qwen3_moe', 't5_v1_1'])
 )
 def test_speculation_gives_the_greedy_texts(name, tmp_path):
   reference = family_outputs.load(name)

@@ -157,7 +157,10 @@ def consumed(spec, params, state, steps=4, parts=generate.PARTS):
   return keys.consumed(step, params, state, steps)
 
 
-@pytest.mark.parametrize('name', models.IN_LOOPS)
+LONG = 'lm', 'tree', 'cascade', 'eagle 3, dynamic tree'
+
+
+@pytest.mark.parametrize('name', models.slow_unless(LONG, models.DRAFTERS))
 def test_no_key_is_consumed_twice(name):
   """By any row, for any purpose, in any step."""
   steps, state = 4, models.begin(name)

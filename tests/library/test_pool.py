@@ -79,20 +79,19 @@ def opened(name='chain', **changes):
   return pool.Pool(params_of(name), **options | changes)
 
 
+def started(name, asked, **options):
+  """A request in a state of its own."""
+  given = asked._asdict()
+  prompt = given.pop('prompt')
+  given |= {'spec': SPECS[name], 'slots': SLOTS} | options
+  return generate.start(params_of(name), [prompt], **given)
+
+
 def alone(name, asked):
   """Tokens, counts and origins of a request in a state of its own."""
-  spec, found = SPECS[name], request(asked, name)
-  state = generate.start(
-    params_of(name),
-    [found.prompt],
-    spec=spec,
-    new_tokens=found.new_tokens,
-    key=found.key,
-    values=found.values,
-    slots=SLOTS,
-    recording=Recording(origins=True),
-  )
-  state = generate.generate(params_of(name), state, 99, spec=spec)
+  recording = Recording(origins=True)
+  state = started(name, request(asked, name), recording=recording)
+  state = generate.generate(params_of(name), state, 99, spec=SPECS[name])
   (new,) = read(state)
   return new.tokens, new.counts, new.origins
 
@@ -163,15 +162,9 @@ def test_stages_that_a_request_does_not_ask_for_change_nothing():
   prompts = [[number, 3] for number in range(8)]
 
   def texts(values):
-    state = generate.start(
-      params_of('tree'),
-      prompts,
-      spec=spec,
-      new_tokens=20,
-      key=generate.row_keys(1, range(8)),
-      values=values,
-    )
-    state = generate.generate(params_of('tree'), state, 20, spec=spec)
+    params = params_of('tree')
+    state = models.run(spec, params, prompts, values, new_tokens=20)
+    state = generate.generate(params, state, 20, spec=spec)
     return models.new_tokens(state)
 
   neutral = kinds.values(temperature=0.8)
@@ -216,19 +209,8 @@ def test_origins_are_those_of_a_recorded_text():
   """`trace` looks at each draft on the host, one step at a time."""
   for name, spec in SPECS.items():
     found = request(31, name)._replace(new_tokens=39)
-    state = generate.start(
-      params_of(name),
-      [found.prompt],
-      spec=spec,
-      new_tokens=39,
-      key=found.key,
-      values=found.values,
-    )
-    expected = [
-      token.origin
-      for step in trace.steps(params_of(name), state, spec=spec)
-      for token in trace.tokens(step)
-    ]
+    steps = trace.steps(params_of(name), started(name, found), spec=spec)
+    expected = [token.origin for step in steps for token in trace.tokens(step)]
     held = opened(name)
     held.submit(found)
     ((_, told),) = models.finish(held, 3).items()
@@ -398,16 +380,7 @@ def test_a_draft_reads_no_more_than_the_prompt_is_read_into(name, read):
 def test_slots_to_read_into_must_hold_the_prompt_in_blocks(slots):
   found = request(0, prompt=[1] * 20)
   with pytest.raises(ValueError, match=f'read_slots is {slots}: .* 20 tokens'):
-    generate.start(
-      params_of('chain'),
-      [found.prompt],
-      spec=SPECS['chain'],
-      new_tokens=5,
-      key=found.key,
-      values=found.values,
-      slots=SLOTS,
-      read_slots=slots,
-    )
+    started('chain', found, new_tokens=5, read_slots=slots)
 
 
 # Requests that end early, or never begin
@@ -429,14 +402,14 @@ def test_cancelling_frees_the_row_for_the_next():
 
 
 def test_a_cancelled_row_computes_no_more():
-  held = opened(rows=2)
+  held = opened()
   first, other = (held.submit(request(0, new_tokens=39)) for _ in range(2))
   held.turn()
   held.cancel(first)
   (one,) = held.turn()
   assert one.id == other
-  assert held._state.done.tolist() == [True, False]
-  assert held._state.counts.target_calls.tolist() == [1, 2]
+  assert held._state.done.tolist() == [True, False, True]
+  assert held._state.counts.target_calls.tolist() == [1, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -454,15 +427,7 @@ def test_a_cancelled_row_computes_no_more():
 def test_what_cannot_be_decoded_is_refused_as_it_is_anywhere(changes):
   found = request(0, **changes)
   with pytest.raises(ValueError, match=r'\w') as expected:
-    generate.start(
-      params_of('chain'),
-      [found.prompt],
-      spec=SPECS['chain'],
-      new_tokens=found.new_tokens,
-      key=found.key,
-      values=found.values,
-      slots=SLOTS,
-    )
+    started('chain', found)
   held = opened()
   with pytest.raises(ValueError, match=r'\w') as refused:
     held.submit(found)

@@ -13,18 +13,17 @@ import pytest
 
 import specjax
 from specjax import sampling, verify
-from specjax.drafters import lm, ngram, plain
+from specjax.drafters import lm, ngram
 from specjax.loop import generate
 from specjax.loop.token_records import Recording
 from specjax.models import table
-from specjax.requests import continuous, pool, request_sampling
+from specjax.requests import pool, request_sampling
 from specjax.types import LoadedDrafter, Params, Spec, Target
 from tests.support import models
 
 LETTERS, END, SEED = 'abcdefghijk', 10, 5
 MODEL = table.build(len(LETTERS))
 SPECS = {
-  'plain': Spec(MODEL, plain.make(), verify.token, (END,)),
   'chain': Spec(MODEL, lm.make(MODEL, 2), verify.token, (END,)),
   'block': Spec(MODEL, lm.make(MODEL, 3), verify.block, (END,)),
   'tree': Spec(
@@ -35,7 +34,6 @@ SPECS = {
 PROMPTS = [[1], [2, 3, 4], [4, 5] * 9, [7, 8], [3, 1, 3, 1]]
 NEW, TEMPERATURES = [20, 17, 5, 20, 20], [0.0, 1.0, 1.0, 0.7, 1.3]
 TEXTS = {
-  'plain': ('ibibibibibibibibibib dgbibgidjccghagbh bk bjfhccbibidibidgafhi k'),
   'chain': (
     'ibibibibibibibibibib fadjccccibididjk hcbk dibk cahcjcdgagihdgidggih'
   ),
@@ -84,12 +82,6 @@ def by_generate(name):
   return [row[a:b].tolist() for row, a, b in rows]
 
 
-def by_continuous(name):
-  found = continuous.decode(params(), PROMPTS, **given(name), rows=2, group=2)
-  texts = {one.prompt: one.tokens for one in found}
-  return [texts[i] for i in range(5)]
-
-
 def by_pool(name, **options):
   """Requests that come while others are decoded, with their records."""
   kinds = request_sampling.of(SPECS[name])
@@ -111,14 +103,9 @@ def joined(rows, name):
   return [models.joined(row, name) for row in rows]
 
 
-@pytest.mark.parametrize('name', SPECS)
+@pytest.mark.parametrize('name', ['block', 'tree', 'lookup'])
 def test_generate_gives_the_texts_of_before(name):
   assert words(by_generate(name)) == TEXTS[name]
-
-
-@pytest.mark.parametrize('name', ['chain', 'tree'])
-def test_refilled_rows_give_the_texts_of_before(name):
-  assert words(by_continuous(name)) == TEXTS[name]
 
 
 def test_a_pool_gives_the_texts_and_the_records_of_before():

@@ -42,14 +42,7 @@ def joined(found, name):
 
 
 @pytest.mark.parametrize(
-  'name',
-  [
-    'draft',
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in ('lookup', 'plain', 'tree')
-    ),
-  ],
+  'name', models.slow_unless(['draft'], ['draft', 'lookup', 'plain', 'tree'])
 )
 @pytest.mark.parametrize('temperature', [0.0, 0.9])
 def test_a_stream_is_the_text_of_decode(target, drafters, name, temperature):
@@ -157,7 +150,7 @@ def test_numbers_that_are_none_are_said(target):
     target,
     params=target.params | {'embedding': target.params['embedding'] * np.nan},
   )
-  found = specjax.stream(broken, None, PROMPT)
+  found = specjax.stream(broken, None, PROMPT, **given({}))
   with pytest.raises(FloatingPointError, match='NaN or infinite logits'):
     next(found)
 

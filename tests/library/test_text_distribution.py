@@ -131,16 +131,7 @@ def misfit(spec: Spec, params: Params, after, rounds) -> papers_in_numpy.Misfit:
   return total
 
 
-_SLOW = 'plain', 'counts, K = 2', 'lm, K = 2', 'lm with a stop, K = 4'
-
-
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=pytest.mark.slow) if name in _SLOW else name
-    for name in DRAFTERS
-  ],
-)
+@pytest.mark.parametrize('name', models.slow_unless(['ngram, K = 3'], DRAFTERS))
 def test_the_law_of_the_text_is_that_of_the_target(name):
   spec = Spec(MODEL, DRAFTERS[name], verify.token, (END,))
   result = misfit(spec, params_of(name), model_after, ROUNDS)

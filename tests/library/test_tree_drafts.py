@@ -121,6 +121,7 @@ def paths_of(draft, row):
   return paths
 
 
+@pytest.mark.slow  # Without stages `test_walkers` sees it.
 def test_a_static_tree_is_drawn_from_the_law_after_its_relatives(float64):
   """Its ancestors, and its earlier siblings, none of which is repeated."""
   drafter = static_tree.make(WALKER, PARENTS)

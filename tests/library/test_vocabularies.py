@@ -113,12 +113,8 @@ def fast(tokenizer, **special):
 
 def byte_level():
   words = ['</s>', 'a', 'b', 'Ġ', 'ab', 'Ġab', 'â', 'ĸ']
-  made = tokenizers.Tokenizer(
-    BPE(
-      {w: i for i, w in enumerate(words)},
-      [('a', 'b'), ('Ġ', 'ab')],
-    )
-  )
+  places = {word: i for i, word in enumerate(words)}
+  made = tokenizers.Tokenizer(BPE(places, [('a', 'b'), ('Ġ', 'ab')]))
   made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   made.decoder = decoders.ByteLevel()
   return fast(made, eos_token='</s>')
@@ -231,7 +227,7 @@ def permuted(order, slack=0):
   return walker, reading.Spelled(params | moved, made)
 
 
-@pytest.mark.parametrize(('slack', 'slots'), [(0, 128), (500, 640), (600, 768)])
+@pytest.mark.parametrize(('slack', 'slots'), [(0, 128), (600, 768)])
 def test_the_target_in_another_order_is_always_accepted(slack, slots, float64):
   """Also with more than 512 slots, read at once or walked over."""
   order = np.random.default_rng(0).permutation(models.VOCAB)
@@ -257,9 +253,9 @@ def all_texts(depth):
   return text
 
 
-@pytest.mark.parametrize('temperature', [0.5, 1.0, 1.5])
-def test_alpha_is_the_mass_of_the_tokens_that_are_left(temperature, float64):
+def test_alpha_is_the_mass_of_the_tokens_that_are_left(float64):
   """By enumeration: q is p on the tokens that both have, and 0 elsewhere."""
+  temperature = 0.5
   order = np.random.default_rng(0).permutation(models.VOCAB)
   walker, own = permuted(order)
   gone = np.array([1, 4, 8])  # Of eleven.
