@@ -133,7 +133,8 @@ def test_the_loss_of_medusa():
   fresh = trained.init(None, None)['residual']
   blocks = [0.25, -0.5, 0.125]
   own = {'residual': fresh + jnp.repeat(jnp.array(blocks), 8)}
-  found = trained.loss(Params(weights, own), SEEN.replace(hidden=HIDDEN), None)
+  seen = SEEN.replace(hidden=HIDDEN)
+  found = jax.jit(trained.loss)(Params(weights, own), seen, None)
   assert list(found) == ['head1', 'head2', 'head3']
   for k, block in enumerate(blocks, 1):
     said = said_by_the_target(block)

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import ctypes
-import functools
 import importlib.metadata
 import os
 import pathlib
@@ -146,8 +145,11 @@ def fed(model, params, cache):
   return model.head(params, out.hidden)
 
 
+begin, feed = (jax.jit(x, static_argnums=0) for x in (begun, fed))
+
+
 def logits(model, params):
-  return fed(model, params, begun(model, params))
+  return feed(model, params, begin(model, params))
 
 
 @pytest.mark.parametrize('tied', [False, True])
@@ -160,8 +162,7 @@ def test_a_model_has_the_same_logits(tied, dtype):
   assert found.dtype == want.dtype == dtype
   atol = 1e-5 if dtype == 'float32' else 0.1
   np.testing.assert_allclose(found.astype(float), want.astype(float), atol=atol)
-  run = jax.jit(functools.partial(fed, made.model))
-  text = run.lower(made.params, begun(*made)).compile().as_text()
+  text = feed.lower(*made, begin(*made)).compile().as_text()
   # Queries with keys and values, out, up and down of two layers, and the head.
   calls = text.count('custom_call_target="specjax_few_rows"')
   attends = text.count('custom_call_target="specjax_attend"')
@@ -218,7 +219,14 @@ def test_vectors_of_other_widths(lanes, tmp_path):
   files = [str(here / f'test_{name}.py') for name in names]
   command = [sys.executable, '-m', 'pytest', '-q', '-n', '0', *files]
   # What a width changes: products and attention, and how weights are laid out.
-  others = 'compiled_once', 'without_it', 'texts', 'few_bits', 'accepted', 'file'
+  others = (
+    'compiled_once',
+    'without_it',
+    'texts',
+    'few_bits',
+    'accepted',
+    'file',
+  )
   run = subprocess.run(
     [*command, '-k', ' and '.join(f'not {name}' for name in others)],
     cwd=here.parents[1],

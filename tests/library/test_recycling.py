@@ -16,7 +16,9 @@ HOST = Target(models.TARGET)
 
 def by_hand(tokens, k):
   """The table [V, k] after a text, from the logits of all of it at once."""
-  logits = models.score(models.TARGET, models.target_weights(), tokens[None])
+  padded = np.zeros((1, 128), np.int32)  # One program for all lengths.
+  padded[0, : len(tokens)] = tokens
+  logits = models.score(models.TARGET, models.target_weights(), padded)
   best = np.argsort(-np.asarray(logits[0]), 1, kind='stable')[:, :k]
   table = np.full((models.VOCAB, k), -1)
   for token, found in zip(tokens[:-1], best, strict=False):

@@ -11,18 +11,17 @@ import specjax
 from specjax import pair
 from specjax.drafters import dflash, eagle, lm, quantized
 from specjax.drafters.dflash import module
-from specjax.drafters.dflash import module as dflash_models
 from specjax.drafters.heads import frequencies, modules
-from specjax.models import (
-  linear,
-  reduced_vocab_head,
-  transformer,
-  variants,
-)
+from specjax.models import linear, reduced_vocab_head, transformer, variants
 from tests.support.models import TARGET, VOCAB, target_weights, tiny
 
 KEPT = np.array([1, 2, 5, 8])
 COUNTS = pair.path('unigram')
+
+
+@pytest.fixture(scope='module')
+def target():
+  return specjax.load(pair.path('target'))
 
 
 @pytest.mark.usefixtures('kernel')
@@ -61,8 +60,7 @@ def test_eight_bits_and_blocks_keep_their_outputs(count):
     np.testing.assert_allclose(linear.multiply(x, small), expected, atol=0.1)
 
 
-def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text():
-  target = specjax.load(pair.path('target'))
+def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text(target):
   share = np.asarray(frequencies.read(COUNTS).unigram)
   kept = frequencies.Reduction(100, COUNTS).choose(target)
   assert len(kept) == 100
@@ -79,8 +77,7 @@ def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text():
 
 
 @pytest.mark.slow
-def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept():
-  target = specjax.load(pair.path('target'))
+def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept(target):
   path = pair.path('target')
   texts = ['def fib(n):', 'import os\n', 'class Tree:\n  def ', 'The ']
   draft = lm.load(target, path, vocabulary=300, frequencies=COUNTS)
@@ -108,8 +105,7 @@ def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept():
     (eagle.load, 'eagle3'),
   ],
 )  # fmt: skip
-def test_greedy_texts_are_those_of_the_target(load, name):
-  target = specjax.load(pair.path('target'))
+def test_greedy_texts_are_those_of_the_target(target, load, name):
   texts = ['def fib(n):', 'import os\n']
   options = {'vocabulary': 256, 'frequencies': COUNTS}
   drafter = load(target, pair.path(name), **options)
@@ -121,8 +117,7 @@ def test_greedy_texts_are_those_of_the_target(load, name):
   assert 1 < made.tau <= before.tau + 0.5
 
 
-def test_a_head_may_be_read_before_the_weights_of_its_target():
-  target = specjax.load(pair.path('target'))
+def test_a_head_may_be_read_before_the_weights_of_its_target(target):
   options = {'vocabulary': 256, 'frequencies': COUNTS}
   made, before = (
     eagle.load(one, pair.path('eagle1'), **options).params
@@ -135,7 +130,7 @@ def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
   sizes = module.Sizes(
     (0, 1), 3, 1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=16
   )
-  head = dflash_models.Head(TARGET, sizes)
+  head = module.Head(TARGET, sizes)
   params = head.init(jax.random.key(0))
   target = specjax.types.Target(TARGET, target_weights(), eos=())
   loaded = modules.Loaded({}, params, '', {})
@@ -160,8 +155,7 @@ def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
   ],
 )
 @pytest.mark.parametrize('load', [lm.load, quantized.load, eagle.load])
-def test_bad_vocabularies_are_refused_by_name(load, options, message):
-  target = specjax.load(pair.path('target'))
+def test_bad_vocabularies_are_refused_by_name(target, load, options, message):
   with pytest.raises(ValueError, match=message):
     load(target, pair.path('eagle3'), **options)
   with pytest.raises(ValueError, match=message):

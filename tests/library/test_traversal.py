@@ -1,5 +1,6 @@
 """Traversal verification against its paper, and against the other rules."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -122,8 +123,9 @@ def test_what_hangs_below_a_repeated_token_does_not_exist():
     jnp.array([0, 0, 1]), jnp.array([0, 0, 2]), jnp.array(3),
     jnp.array([flat] * 3),
   )  # fmt: skip
-  accept = verify.traversal.accept(draft, scores)
-  without = verify.traversal.accept(draft._replace(size=jnp.array(2)), scores)
+  judge = jax.jit(verify.traversal.accept)
+  accept = judge(draft, scores)
+  without = judge(draft._replace(size=jnp.array(2)), scores)
   np.testing.assert_allclose(accept, without, rtol=1e-6)
   assert accept.tolist()[1:] == [0, 0]
   # 3/4, and of what is left, max(p - q, 0) = (0, 1/6, 0), nothing.

@@ -9,6 +9,10 @@ from specjax import trees
 from specjax.models import cache
 from tests.support import models
 
+ancestors = jax.jit(trees.ancestors)
+above = jax.jit(trees.above, static_argnums=2)
+commit = jax.jit(cache.commit)
+
 
 def path_to_root(parents, row):
   path = [row]
@@ -31,7 +35,7 @@ TREES = [
 
 @pytest.mark.parametrize('parents', TREES, ids=str)
 def test_depths_and_ancestors_are_those_of_the_paths_to_the_root(parents):
-  depth, mask = trees.ancestors(jnp.array(parents, jnp.int32))
+  depth, mask = ancestors(jnp.array(parents, jnp.int32))
   rows = len(parents) + 1
   paths = [path_to_root(parents, row) for row in range(rows)]
   assert depth.tolist() == [len(path) - 1 for path in paths]
@@ -44,7 +48,7 @@ def test_tokens_above_are_those_of_the_path(parents):
   paths = [path_to_root(parents, row) for row in range(len(parents) + 1)]
   depth = max(map(len, paths))  # one more than any path needs
   tokens = [7 * i % 5 for i in range(len(parents))]
-  found = trees.above(
+  found = above(
     jnp.array(parents, jnp.int32), jnp.array(tokens, jnp.int32), depth
   )
   for row, path in zip(found.tolist(), paths, strict=True):
@@ -106,7 +110,7 @@ def test_commit_writes_the_path_and_nothing_else(rows):
   flight = (numbered(rows, 4, 5000),)
   path = jnp.array([[0, 2, 3], [0, 1, 1], [0, 0, 0]])[np.arange(rows) % 3]
   start = jnp.arange(rows) % 6  # 5 + 3 slots are all there are
-  written = cache.commit(kept, flight, path, start)
+  written = commit(kept, flight, path, start)
   for old, new, block in zip(
     *(by_slot(kv) for (kv,) in (kept, written, flight)), strict=True
   ):
@@ -127,7 +131,7 @@ def test_a_path_beyond_the_block_leaves_numbers(rows):
   kept = (numbered(rows, 8, 0),)
   flight = (numbered(rows, 2, 10),)
   path = jnp.broadcast_to(jnp.array([1, 2]), (rows, 2))
-  (written,) = cache.commit(kept, flight, path, jnp.zeros(rows, jnp.int32))
+  (written,) = commit(kept, flight, path, jnp.zeros(rows, jnp.int32))
   assert jnp.isfinite(written.k).all()
   assert jnp.isfinite(written.v).all()
   for new, block in zip(by_slot(written), by_slot(flight[0]), strict=True):

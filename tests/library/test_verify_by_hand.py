@@ -19,6 +19,14 @@ def scores_of(*rows) -> Scores:
   return Scores(probs, jnp.log(probs))
 
 
+# Each rule is compiled once for a shape.
+chance = jax.jit(
+  lambda rule, *step: verify.chance(rule)(*step), static_argnums=0
+)
+accept = jax.jit(lambda rule, *step: rule.accept(*step), static_argnums=0)
+rest = jax.jit(lambda rule, *step: rule.rest(*step), static_argnums=0)
+
+
 # Two children of the root, of which the first is accepted with 1/2 and the
 # second with 1/4 of what is left; below the first there is another.
 PAIR = draft_of(
@@ -35,16 +43,15 @@ ROOT = [0.5, 0.125, 0.375]
 def test_a_node_beyond_the_size_has_no_chance(size, expected):
   draft = PAIR._replace(size=jnp.array(size))
   scores = scores_of(ROOT, ROOT, ROOT, ROOT)
-  chance = verify.chance(verify.recursive)(draft, scores)
-  assert chance == pytest.approx(expected)
+  assert chance(verify.recursive, draft, scores) == pytest.approx(expected)
   # A rule that accepts everything that there is says so of nothing, too.
-  always = verify.chance(verify.simulated(1.0))(draft, scores)
+  always = chance(verify.simulated(1.0), draft, scores)
   assert always == (size > 0)
 
 
 def test_the_chance_of_no_draft_at_all():
   draft = draft_of(np.zeros(0, int), np.zeros(0, int), 0)
-  assert verify.chance(verify.recursive)(draft, scores_of(ROOT)) == 0
+  assert chance(verify.recursive, draft, scores_of(ROOT)) == 0
 
 
 def test_every_node_is_typical_of_the_row_above_it():
@@ -63,13 +70,13 @@ def test_every_node_is_typical_of_the_row_above_it():
     ([3, 0, 1, 2], [0, 1, 1, 1]),
   ):
     draft = draft_of(tokens, [0, 0, 1, 2], 4)
-    assert rule.accept(draft, scores).tolist() == expected
+    assert accept(rule, draft, scores).tolist() == expected
   assert not rule.lossless
   np.testing.assert_array_equal(rule.rest(draft, scores, 0), scores.probs[0])
   # At temperature 0 only the likeliest token is accepted.
   greedy = scores_of(*jnp.eye(4)[jnp.array([1, 0, 2, 3, 3])])
   draft = draft_of([0, 1, 2, 2], [0, 0, 1, 2], 4)
-  assert rule.accept(draft, greedy).tolist() == [0, 1, 0, 1]
+  assert accept(rule, draft, greedy).tolist() == [0, 1, 0, 1]
   # At the bound itself a token is not accepted: 1/4 > 1/4 is false.
   scores = scores_of(flat, flat)
   bound = verify.typical(0.25, 1.0)
@@ -86,29 +93,29 @@ def test_what_is_left_after_some_siblings():
     (3, [0, 0, 1]),
   ):
     draft = PAIR._replace(size=jnp.array(size))
-    rest = verify.recursive.rest(draft, scores, jnp.array(0))
-    np.testing.assert_allclose(rest, left, atol=1e-7)
+    found = rest(verify.recursive, draft, scores, jnp.array(0))
+    np.testing.assert_allclose(found, left, atol=1e-7)
   # Below the first child there is one more, if it exists.
   for size, left in ((2, ROOT), (3, [0, 0.25, 0.75])):
     draft = PAIR._replace(size=jnp.array(size))
-    rest = verify.recursive.rest(draft, scores, jnp.array(1))
-    np.testing.assert_allclose(rest, left, atol=1e-7)
+    found = rest(verify.recursive, draft, scores, jnp.array(1))
+    np.testing.assert_allclose(found, left, atol=1e-7)
 
 
 def test_the_candidates_that_exist_decide_over_k():
   """k-SEQ with one candidate is the token rule, however wide the tree is."""
   q = [0.25, 0.25, 0.5]
   draft = draft_of([0, 1, 2], [0, 0, 0], 1, [q] * 3)
+  one, two = draft_of([0], [0], 1, [q]), scores_of(ROOT, ROOT)
   scores = scores_of(*[ROOT] * 4)
-  one = draft_of([0], [0], 1, [q])
-  accept = verify.k_seq.accept(draft, scores)[0]
-  assert accept == verify.token.accept(one, scores_of(ROOT, ROOT))[0] == 1
-  rest = verify.k_seq.rest(draft, scores, jnp.array(0))
-  expected = verify.token.rest(one, scores_of(ROOT, ROOT), jnp.array(0))
-  np.testing.assert_allclose(rest, expected, atol=1e-6)
+  found = accept(verify.k_seq, draft, scores)[0]
+  assert found == accept(verify.token, one, two)[0] == 1
+  found = rest(verify.k_seq, draft, scores, jnp.array(0))
+  expected = rest(verify.token, one, two, jnp.array(0))
+  np.testing.assert_allclose(found, expected, atol=1e-6)
   none = draft._replace(size=jnp.array(0))
-  rest = verify.k_seq.rest(none, scores, jnp.array(0))
-  np.testing.assert_allclose(rest, ROOT, atol=1e-6)
+  found = rest(verify.k_seq, none, scores, jnp.array(0))
+  np.testing.assert_allclose(found, ROOT, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +127,8 @@ def test_the_threshold_of_k_seq(count, p, expected):
   q, p = [1.0, 0.0, 0.0], [p, 1 - p, 0.0]
   draft = draft_of([0] * count, [0] * count, count, [q] * count)
   scores = scores_of(*[p] * (count + 1))
-  accept = verify.k_seq.accept(draft, scores)
-  np.testing.assert_allclose(accept, expected, rtol=1e-5)
+  found = accept(verify.k_seq, draft, scores)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_block_verification_of_a_chain_that_ends_early():
@@ -131,17 +138,14 @@ def test_block_verification_of_a_chain_that_ends_early():
   short = draft_of([1, 2], [0, 1], 2, [q] * 2)
   scores = scores_of(ROOT, [0.25, 0.5, 0.25], [0.125, 0.125, 0.75], ROOT)
   fewer = Scores(*(x[:3] for x in scores))
-  accept = verify.block.accept(whole, scores)
-  np.testing.assert_allclose(
-    accept[:2], verify.block.accept(short, fewer), rtol=1e-6
-  )
-  assert accept[2] == 0
-  for row in range(3):
-    np.testing.assert_allclose(
-      verify.block.rest(whole, scores, jnp.array(row)),
-      verify.block.rest(short, fewer, jnp.array(row)),
-      atol=1e-6,
-    )
+  found = accept(verify.block, whole, scores)
+  expected = accept(verify.block, short, fewer)
+  np.testing.assert_allclose(found[:2], expected, rtol=1e-6)
+  assert found[2] == 0
+  for row in map(jnp.array, range(3)):
+    found = rest(verify.block, whole, scores, row)
+    expected = rest(verify.block, short, fewer, row)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_overlap_is_of_the_first_node_alone():

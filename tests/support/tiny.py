@@ -4,6 +4,7 @@ Configs import this in processes that are still to be joined: nothing here may
 compute as it is imported.
 """
 
+import functools
 import pathlib
 
 import jax
@@ -33,13 +34,17 @@ def model(
   return transformer.build(transformer.TransformerConfig(**sizes | options))
 
 
+@functools.cache
+def _parts(layers: int, seed: int, vocab: int, **options):
+  made = model(32, layers, vocab, **options)
+  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  return made, jax.jit(made.init)(jax.random.key(seed)), tokenizer
+
+
 def write_pair(folder: pathlib.Path, vocab: int = 2048, **options) -> None:
   """Directories `target` and `draft` under a folder."""
-  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
   for seed, (name, layers) in enumerate((('target', 2), ('draft', 1))):
-    made = model(32, layers, vocab, **options)
-    params = jax.jit(made.init)(jax.random.key(seed))
-    checkpoints.save(folder / name, made, params, tokenizer)
+    checkpoints.save(folder / name, *_parts(layers, seed, vocab, **options))
 
 
 def experiment(folder: pathlib.Path, **changes) -> Experiment:
