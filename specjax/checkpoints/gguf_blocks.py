@@ -7,7 +7,7 @@ Source: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -138,6 +138,9 @@ def take_apart(data: np.ndarray, kind: str) -> Blocks:
   size, function = TYPES[kind]
   rows = len(data)
   made = function(data.reshape(rows, -1, size))
-  return Blocks(
-    *(x.reshape(rows, -1) if isinstance(x, np.ndarray) else x for x in made)
-  )
+  arrays: dict[str, Any] = {
+    name: x.reshape(rows, -1)
+    for name, x in made._asdict().items()
+    if isinstance(x, np.ndarray)
+  }
+  return made._replace(**arrays)

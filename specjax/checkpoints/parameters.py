@@ -199,13 +199,13 @@ class _FewBits(NamedTuple):
   def shapes(self, shape: tuple[int, ...], rounds: bool) -> LowBits:
     """Returns the shapes of a weight [in, *outputs]."""
     inputs, *outputs = shape
-    words = inputs * self.bits // 32, *outputs
     factors = {
       name: jax.ShapeDtypeStruct((inputs // each, *outputs), dtype)
       for name, (each, dtype) in self.factors.items()
     }
-    words = jax.ShapeDtypeStruct(words, jnp.int32)
-    return self.low_bits(words, factors, rounds)
+    words = inputs * self.bits // 32, *outputs
+    held = jax.ShapeDtypeStruct(words, jnp.int32)
+    return self.low_bits(held, factors, rounds)
 
   def arrays(self, blocks: Blocks) -> dict[str, np.ndarray]:
     """Returns the words and factors [out, ...] of a part of a tensor."""
