@@ -50,7 +50,10 @@ def _half(blocks: np.ndarray, begin: int) -> np.ndarray:
 
 def _nibbles(part: np.ndarray) -> np.ndarray:
   """Returns the lower halves of bytes and the higher ones; [..., 2, n]."""
-  return np.stack([part & 15, part >> 4], -2)
+  made = np.empty((*part.shape[:-1], 2, part.shape[-1]), np.uint8)
+  np.bitwise_and(part, 15, made[..., 0, :])
+  np.right_shift(part, 4, made[..., 1, :])
+  return made
 
 
 def _fifth_bits(blocks: np.ndarray, begin: int) -> np.ndarray:

@@ -99,17 +99,19 @@ def pack(values: jax.Array, bits: int) -> jax.Array:
 
 def pack_rows(values: np.ndarray, bits: int) -> np.ndarray:
   """Packs bytes [out, in] into words, those of `pack`; [out, n]."""
-  if bits == 6:
-    low = pack_rows(values & 15, 4).reshape(len(values), -1, 2)
-    fours = values.reshape(len(values), -1, 4, 4) >> 4
-    fours = fours << np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    high = pack_rows(np.bitwise_or.reduce(fours, 2), 8)
-    words = np.concatenate([low, high.reshape(len(values), -1, 1)], 2)
-    return words.reshape(len(values), -1)
+  words = np.ascontiguousarray(values).view('<u4')  # each of four values
   if bits == 4:
-    low, high = np.moveaxis(values.reshape(len(values), -1, 2, 4), 2, 0)
-    values = (low | high << 4).reshape(len(values), -1)
-  return np.ascontiguousarray(values).view('<i4')
+    words = words[:, ::2] | words[:, 1::2] << 4
+  elif bits == 6:
+    fours = [words[:, i::4] for i in range(4)]
+    low = [x & 0x0F0F0F0F for x in fours]
+    high = [(x >> 4 & 0x03030303) << 2 * i for i, x in enumerate(fours)]
+    words = np.empty((len(values), fours[0].shape[1], 3), '<u4')
+    words[..., 0] = low[0] | low[1] << 4
+    words[..., 1] = low[2] | low[3] << 4
+    words[..., 2] = high[0] | high[1] | high[2] | high[3]
+    words = words.reshape(len(values), -1)
+  return words.view('<i4')
 
 
 def unpack(words: jax.Array, bits: int) -> jax.Array:
