@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -139,6 +140,18 @@ class Survey(NamedTuple):
   shares: dict[str, bool | None]
 
 
+def _tell_itself(one: PlannedDrafter, target: str) -> None:
+  """Prints that a model drafts for itself as it is, where one does."""
+  itself = one.path and os.path.realpath(one.path) == os.path.realpath(target)
+  changed = one.options or one.read is not lm.load
+  if itself and not changed and hosts.is_primary():
+    print(
+      f'warning: {one.path_field} is the target itself: a drafted token costs '
+      'a step of the target, and nothing is saved; name a smaller model',
+      file=sys.stderr,
+    )
+
+
 def survey(
   plan: Plan, allow: Callable[..., Any] = lambda call, *args: call(*args)
 ) -> Survey:
@@ -183,6 +196,7 @@ def survey(
       found.described[f'draft {one.name}'] = draft
     if target is None:
       continue
+    _tell_itself(one, plan.target)
     head = allow(describe_head, one, plan, target)
     if head is not None:
       found.heads[f'draft {one.name}'] = head

@@ -66,6 +66,13 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
   assert found['prompts']['code']['prompts'] == 2
 
 
+def test_a_target_that_drafts_for_itself_is_warned_of(folder, capsys):
+  for draft, warns in (('target/', True), ('draft', False)):
+    inspect.main(experiment(folder, draft))
+    said = 'draft.path is the target itself' in capsys.readouterr().err
+    assert said is warns
+
+
 def test_everything_that_would_be_refused_is_listed(folder, tmp_path, capsys):
   tiny.write_pair(tmp_path)
   file = tmp_path / 'draft' / 'config.json'
