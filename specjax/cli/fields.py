@@ -233,6 +233,9 @@ def _value(text: str, kind: Any, name: str) -> Any:
     value = float(text) if kind is float else ast.literal_eval(text)
   except (SyntaxError, ValueError, MemoryError, RecursionError):
     value = text
+    if origin is tuple:
+      # Names without quotes; a number behind a comma belongs to one of them.
+      return tuple(re.split(r',(?![\d.]|$)', text))
   if origin is tuple and not isinstance(value, tuple | list):
     return (value,)
   return value

@@ -17,7 +17,7 @@ import re
 
 from specjax.bench import single_model
 from specjax.bench.plan import plan
-from specjax.cli import command, fields
+from specjax.cli import command, fields, progress
 from specjax.errors import blame, install, need
 from specjax.requests.request_sampling import Stages
 from specjax.serving.config import Serving
@@ -88,8 +88,9 @@ def main(x: Serving) -> None:
   name = x.model or planned.target.rstrip('/').rpartition('/')[2]
   opened = service.open_pools(x, pair, name)
   made = service.Service(opened, x.steps)
-  print(f'compiling for {x.rows} rows of {opened.limits.length} tokens')
-  made.start()
+  size = f'{x.rows} rows of {opened.limits.length} tokens'
+  with progress.phase(f'compiling for {size}'):
+    made.start()
 
   def ready():
     where = app.address(socket)

@@ -335,10 +335,23 @@ def _no_constant(name: str) -> NoReturn:
   raise Refused(f'the body is no JSON: {name} is none of its numbers')
 
 
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)[:60]
+    raise Refused(f'the body has {twice!r} twice in an object', twice)
+  return found
+
+
 def _load(body: bytes) -> dict[str, Any]:
   """The object that a body is."""
   try:
-    given = json.loads(body.decode(), parse_constant=_no_constant)
+    given = json.loads(
+      body.decode(),
+      parse_constant=_no_constant,
+      object_pairs_hook=_object_of,
+    )
   except UnicodeDecodeError:
     raise Refused('the body is not UTF-8') from None
   except RecursionError:

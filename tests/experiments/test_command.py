@@ -124,6 +124,7 @@ def test_values_have_the_declared_type(monkeypatch):
     '--target.path=~/models/a',
     '--temperatures=0',
     '--verifiers=token',
+    '--drafters=lm:a,ngram:0.5,2,b',
     '--prompt=~/ is home',
     '--prompts.length=None',
     '--sampling.top_p=1',
@@ -132,6 +133,7 @@ def test_values_have_the_declared_type(monkeypatch):
   assert x.target.path == '/home/me/models/a'
   assert x.prompt == '~/ is home'
   assert (x.temperatures, x.verifiers) == ((0,), ('token',))
+  assert x.drafters == ('lm:a', 'ngram:0.5,2', 'b')
   assert x.prompts.length is None
   assert isinstance(x.sampling.top_p, float)
 

@@ -172,6 +172,7 @@ def test_fields_are_refused_by_their_name(given, param):
     (b'{"prompt": ' + b'9' * 5000 + b'}', 'is no JSON'),
     (b'[' * 100_000, 'nested too deeply'),
     (b'[]', 'must be a JSON object'),
+    (b'{"prompt": "a", "prompt": "b"}', "has 'prompt' twice"),
     (b'{}', 'prompt is missing'),
   ],
 )
