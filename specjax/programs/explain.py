@@ -10,10 +10,12 @@ numbers give the verdict (`verdict`).
 
 import itertools
 import json
+from collections.abc import Sequence
 
 from specjax import reports
 from specjax.bench import costs, measure, memory, results
 from specjax.bench.config import Experiment
+from specjax.bench.methods import Method
 from specjax.bench.plan import Plan, plan, whole_steps
 from specjax.bench.plan import choose as choose_drafters
 from specjax.bench.runner import Runner
@@ -79,11 +81,11 @@ class Explainer(Runner):
     self.timer.turn(next(self.jobs))
 
 
-def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
+def measure_phases(
+  runner: Runner, method: Method, jobs: Sequence[measure.Job]
+) -> dict:
   """Seconds of a step of every loop of `costs`, plain and speculative."""
-  runner.settle()  # Where all rows were there already.
-  built, jobs = runner.built, runner.units(domain, 0.0)
-  (method,) = (m for m in built.methods if m.gamma == gamma)
+  built = runner.built
   methods = {
     'plain': (built.base, built.plain),
     'speculative': (method.way, costs.replay(method.way, jobs[0])),
@@ -98,16 +100,16 @@ def measure_phases(runner: Runner, gamma: int, domain: str) -> dict:
   return timer.times
 
 
-def read_bytes(runner: Runner, gamma: int, domain: str) -> dict:
+def read_bytes(
+  runner: Runner, method: Method, jobs: Sequence[measure.Job]
+) -> dict:
   """Bytes of weights and cache that a plain step and a drafted token read.
 
   Behind the longest text of the prompts; None of a draft that has no passes.
   """
-  built, jobs = runner.built, runner.units(domain, 0.0)
-  (method, *_) = (m for m in built.methods if m.gamma == gamma)
   longest = max(len(prompt) for job in jobs for prompt in job.prompts)
   used = longest + runner.plan.max_new_tokens
-  plain = built.plain.target, built.base.params.target
+  plain = runner.built.plain.target, runner.built.base.params.target
   ways = {'plain': plain, 'drafted': method.one_pass}
   return {'tokens': used} | {
     name: way and list(memory.bytes_per_token(*way, used))
@@ -123,6 +125,9 @@ def add_phases(runner: Explainer) -> None:
     return
   if phases and phases['gamma'] == best['gamma']:
     return
+  runner.settle()  # Where all rows were there already.
+  jobs = runner.units(best['domain'], 0.0)
+  (method,) = (m for m in runner.built.methods if m.gamma == best['gamma'])
   copied = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
   copied += tuple(n for n in ('dtype', 'draft_dtype') if n in best)
   runner.folder.add(
@@ -131,8 +136,8 @@ def add_phases(runner: Explainer) -> None:
       **{name: best[name] for name in copied},
       'temperature': None,
       'asked_gamma': runner.asked,
-      'loops': measure_phases(runner, best['gamma'], best['domain']),
-      'reads': read_bytes(runner, best['gamma'], best['domain']),
+      'loops': measure_phases(runner, method, jobs),
+      'reads': read_bytes(runner, method, jobs),
       **runner.conditions,
     }
   )

@@ -1,6 +1,6 @@
 """Makes the page of a run's results again.
 
-  specjax report --folder runs/quickstart-012345
+  specjax report runs/quickstart-012345
 
 writes report.html from the rows and the recorded texts of a folder, and
 steps.svg, a picture of the first steps of one text; no weights are read.
@@ -23,7 +23,7 @@ def main(path: str) -> None:
 
 def _from_command_line() -> None:
   parser = command.Parser(__doc__)
-  parser.add_argument('--folder', required=True, help='of the results')
+  parser.add_argument('folder', help='of the results')
   main(parser.parse_args().folder)
 
 

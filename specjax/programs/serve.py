@@ -47,11 +47,10 @@ def check(x: Serving) -> str:
     f'prediction_tokens is {x.prediction_tokens}, but a request has at most '
     f'the {x.body} bytes of body: choose less, or allow more bytes',
   )
-  lengths = x.draft_lengths
   need(
-    not lengths or (min(lengths) >= 0 and max(lengths) >= 1),
-    f'draft_lengths must be numbers from 0 on, one of them at least 1, got '
-    f'{lengths}',
+    not x.draft_lengths or any(x.draft_lengths),
+    f'draft_lengths is {x.draft_lengths}, which drafts nothing: add a length '
+    'of at least 1, or leave it out',
   )
   with blame():
     Stages(tuple(x.stages), 1, constraint=tuple(x.constraint))

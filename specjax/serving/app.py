@@ -302,11 +302,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(made: socket.socket) -> str:
-  """Serves the API at a socket."""
+  """Returns the address of the API at a socket."""
   host, port = made.getsockname()[:2]
-  return (
-    f'http://[{host}]:{port}/v1' if ':' in host else f'http://{host}:{port}/v1'
-  )
+  host = f'[{host}]' if ':' in host else host
+  return f'http://{host}:{port}/v1'
 
 
 class Server(uvicorn.Server):

@@ -254,11 +254,11 @@ tables --config={}/tiny.py => gives Experiment
 tables {}/cut => rows.jsonl: line 2
 tables {}/listed => rows.jsonl: line 1
 tables {}/binary => rows.jsonl is no text
-report => --folder
-report --folder {} => folder
-report --folder {}/cut/rows => line 2
-report --folder {}/config/rows => config.json
-report --folder {}/lacking/rows => row 1
+report => folder
+report {} => folder
+report {}/cut/rows => line 2
+report {}/config/rows => config.json
+report {}/lacking/rows => row 1
 compare {}/a => folder
 compare {}/a {}/b => no config.json
 compare {}/a {}/a => given twice

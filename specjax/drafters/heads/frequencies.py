@@ -121,7 +121,7 @@ class Reduction:
     check_number('vocabulary', self.vocabulary, 0)
     if self.frequencies and not self.vocabulary:
       raise ValueError(
-        f'vocabulary is 0, so frequencies ({self.frequencies!r}) choose nothing: '
+        f'vocabulary is 0, so frequencies ({self.frequencies!r}) have no use: '
         'give the number of tokens to keep, or leave frequencies out'
       )
 
