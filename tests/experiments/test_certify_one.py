@@ -41,7 +41,7 @@ LOSSY = [
 ]
 # The output is right all the same.
 BREAKS = [
-  ('rule', 'above_one', 7, 'clip'),
+  pytest.param('rule', 'above_one', 7, 'clip', marks=slow),
   pytest.param('drafter', 'keeps_rejected', 3, 'learns=True', marks=slow),
 ]
 RIGHT = [

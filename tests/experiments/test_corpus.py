@@ -73,6 +73,7 @@ def test_training_repeats_little_of_the_evaluation(
   assert len(shared) < 0.05 * len(chunks), sorted(shared)[:20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('domain', corpus.DOMAINS)
 def test_every_document_of_the_evaluation_has_little_in_training(
   domain, evaluation, training_chunks

@@ -93,6 +93,9 @@ def job(turn, new_tokens=40):
   )
 
 
+# The loop itself, by chance; what is above enumerates every text.
+
+
 @pytest.fixture(scope='module')
 def rounds():
   """Runs of the loop and texts that a draft looked on at, with many keys."""
@@ -104,6 +107,7 @@ def rounds():
   return found
 
 
+@pytest.mark.slow
 def test_greedy_calls_are_those_of_the_loop(rounds):
   run, seen = rounds[0]
   for row in (0, 1):
@@ -113,6 +117,7 @@ def test_greedy_calls_are_those_of_the_loop(rounds):
     assert seen[row].calls(GAMMA) < len(run.texts[row])  # Some was accepted.
 
 
+@pytest.mark.slow
 def test_sampled_calls_are_those_of_the_loop_on_average(rounds):
   """Calls per token of both, over 40 rounds of other keys.
 
@@ -134,6 +139,7 @@ def test_sampled_calls_are_those_of_the_loop_on_average(rounds):
   assert abs(np.mean(apart)) < 4 * error
 
 
+@pytest.mark.slow
 def test_overlaps_are_the_means_of_chances(rounds):
   """sum(min(p, q)) is what min(1, q / p) is on average over the target."""
   sampled = [seen for _, row in rounds for seen in row[2:]]

@@ -59,7 +59,7 @@ _FIELDS = r"""run tiny.py:
   prompts.chat True
   prompts.turns -1 0
   prompts.template_kwargs 3 [1]
-  prompts.count 0 1000000000
+  prompts.count 0 1000000
   prompts.length 0 -4 x 1000000
   mesh.data 0
   mesh.model 0
@@ -147,8 +147,8 @@ parity parity.py:
 certify configs/certify.py:
   rows 0
   rounds 0
-  level nan 0.5
-  boost inf 1
+  level nan
+  boost inf
   seed -1
   name a/b
 step_costs experiments/step_costs.py:
